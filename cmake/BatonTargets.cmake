@@ -1,0 +1,125 @@
+# Helpers that every folder's CMakeLists.txt uses, so that flags are written in one place.
+
+# baton_interface_flags: warnings and sanitizers for all targets of this project, none for its libraries.
+add_library(baton_flags INTERFACE)
+add_library(baton::flags ALIAS baton_flags)
+target_compile_features(baton_flags INTERFACE cxx_std_20)
+target_compile_options(baton_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
+                                             -Woverloaded-virtual -fno-math-errno)
+if(BATON_WERROR)
+  target_compile_options(baton_flags INTERFACE -Werror)
+endif()
+target_include_directories(baton_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
+
+if(BATON_SANITIZE)
+  if(NOT BATON_SANITIZE MATCHES "^(address|thread)$")
+    message(FATAL_ERROR "BATON_SANITIZE is '${BATON_SANITIZE}'; it may be address, thread or empty")
+  endif()
+  target_compile_options(baton_flags INTERFACE -fsanitize=${BATON_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(baton_flags INTERFACE -fsanitize=${BATON_SANITIZE})
+  if(BATON_SANITIZE STREQUAL "thread")
+    # Fences are not modelled by ThreadSanitizer; g++ warns about the ones inside library headers.
+    target_compile_options(baton_flags INTERFACE -Wno-tsan)
+  endif()
+endif()
+
+# baton_library(name SOURCES a.cpp ... [LIBS ...] [PRIVATE_LIBS ...])
+# A static library (an interface one when there are no sources), aliased as baton::name. Its target
+# is called baton_<name>, so that folder names and target names cannot collide.
+function(baton_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBS;PRIVATE_LIBS" ${ARGN})
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "baton_library(${name}): say SOURCES, LIBS or PRIVATE_LIBS before "
+                        "'${arg_UNPARSED_ARGUMENTS}'")
+  endif()
+  if(arg_SOURCES)
+    add_library(baton_${name} STATIC ${arg_SOURCES})
+    target_link_libraries(baton_${name} PUBLIC baton::flags ${arg_LIBS} PRIVATE ${arg_PRIVATE_LIBS})
+  else()
+    add_library(baton_${name} INTERFACE)
+    target_link_libraries(baton_${name} INTERFACE baton::flags ${arg_LIBS})
+  endif()
+  add_library(baton::${name} ALIAS baton_${name})
+endfunction()
+
+# baton_program(name SOURCES ... LIBS ...): an executable in <build>/bin.
+# [SERVE]: part of what `./baton serve` builds first (see the target `baton-serve`).
+function(baton_program name)
+  cmake_parse_arguments(arg "SERVE" "" "SOURCES;LIBS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE baton::flags ${arg_LIBS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+  if(arg_SERVE)
+    add_dependencies(baton-serve ${name})
+  endif()
+endfunction()
+
+# baton_test(name SOURCES ... LIBS ... [LABEL unit|cpu_torch|e2e] [TIMEOUT seconds]
+#            [ENVIRONMENT A=1 ...] [ARGS ...])
+# A GoogleTest program, one ctest entry a program. gtest's main is linked unless NO_MAIN is given.
+function(baton_test name)
+  cmake_parse_arguments(arg "NO_MAIN" "LABEL;TIMEOUT" "SOURCES;LIBS;ENVIRONMENT;ARGS" ${ARGN})
+  if(NOT arg_SOURCES)
+    message(FATAL_ERROR "baton_test(${name}): no SOURCES")
+  endif()
+  if(NOT arg_LABEL)
+    set(arg_LABEL unit)
+  endif()
+  if(NOT arg_LABEL MATCHES "^(unit|cpu_torch|e2e)$")
+    message(FATAL_ERROR "baton_test(${name}): LABEL is '${arg_LABEL}', not unit, cpu_torch or e2e")
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 60)
+  endif()
+  if(NOT BATON_TESTS)
+    return()
+  endif()
+  if(arg_NO_MAIN)
+    set(main baton::gtest)
+  else()
+    set(main baton::gtest_main)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE baton::flags ${arg_LIBS} ${main})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name} ${arg_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  baton_test_properties(${name} LABEL ${arg_LABEL} TIMEOUT ${arg_TIMEOUT}
+                        ENVIRONMENT ${arg_ENVIRONMENT})
+endfunction()
+
+# baton_script_test(name COMMAND python3 tests/e2e/test_x.py [LABEL ..] [TIMEOUT ..] [ENVIRONMENT ..]
+#                   [SERIAL])
+# A test that is a script; run in the source folder with BATON_BUILD_DIR set. SERIAL: never beside
+# another test (it measures, or it fills both cores).
+function(baton_script_test name)
+  cmake_parse_arguments(arg "SERIAL" "LABEL;TIMEOUT" "COMMAND;ENVIRONMENT" ${ARGN})
+  if(NOT arg_LABEL)
+    set(arg_LABEL e2e)
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  if(NOT BATON_TESTS)
+    return()
+  endif()
+  add_test(NAME ${name} COMMAND ${arg_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  baton_test_properties(${name} LABEL ${arg_LABEL} TIMEOUT ${arg_TIMEOUT}
+                        ENVIRONMENT ${arg_ENVIRONMENT})
+  if(arg_SERIAL)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
+endfunction()
+
+function(baton_test_properties name)
+  cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "ENVIRONMENT" ${ARGN})
+  set(env "BATON_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "BATON_BUILD_DIR=${PROJECT_BINARY_DIR}"
+          "OMP_WAIT_POLICY=passive" ${arg_ENVIRONMENT})
+  if(BATON_SANITIZE STREQUAL "thread")
+    list(APPEND env "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
+  elseif(BATON_SANITIZE STREQUAL "address")
+    list(APPEND env "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
+                    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT}
+                                          ENVIRONMENT "${env}")
+endfunction()
