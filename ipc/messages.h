@@ -1,0 +1,396 @@
+// Every struct that crosses a queue, and nothing else does. docs/PROTOCOL.md tells who sends what when.
+//
+// A struct lists its fields once, in `fields()`; the codec packs them as one msgpack array in that
+// order. Vectors of integers are packed as little-endian binary: 4 bytes a token whatever its value.
+// A change of any struct is a change of kProtocolVersion and of the golden bytes under tests/golden.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <variant>
+#include <vector>
+
+#include "ipc/status.h"
+#include "ipc/types.h"
+
+namespace baton {
+
+constexpr std::uint32_t kProtocolVersion = 1;
+
+// NOLINTBEGIN(bugprone-macro-parentheses)
+#define BATON_FIELDS(...)                           \
+  auto fields() { return std::tie(__VA_ARGS__); }   \
+  auto fields() const { return std::tie(__VA_ARGS__); }
+// NOLINTEND(bugprone-macro-parentheses)
+
+// ---------------------------------------------------------------- front end -> scheduler
+
+/// First message of a front end, and again whenever it meets a scheduler that does not know it.
+struct FrontendHello {
+  std::uint32_t protocol = kProtocolVersion;
+  std::string build;  // --version of the sender; two that differ are both logged and shown
+  std::string name;
+  Incarnation incarnation = 0;
+  std::int32_t pid = 0;
+  std::uint64_t pid_start = 0;  // /proc/PID/stat field 22: tells a reused pid apart
+  BATON_FIELDS(protocol, build, name, incarnation, pid, pid_start)
+};
+
+/// One request, or one more attempt at it. A higher attempt replaces a lower one.
+struct Submit {
+  Epoch epoch = 0;  // a stale one is dropped: the front end will have been told to say hello
+  RequestId request;
+  std::uint32_t attempt = 1;
+  TimeNs arrival = 0;   // first arrival; orders the queue, also across a scheduler's death
+  TimeNs deadline = 0;  // absolute
+  bool again = false;   // was accepted before: past the admission limits
+  std::string model;
+  std::string adapter;
+  std::string cache_salt;
+  std::vector<Token> prompt;
+  std::vector<std::vector<Token>> generated;  // one entry a choice; tokens that the client has
+  SamplingParams sampling;
+  BATON_FIELDS(epoch, request, attempt, arrival, deadline, again, model, adapter, cache_salt, prompt,
+               generated, sampling)
+};
+
+/// The client left, or its front end gave up.
+struct Cancel {
+  RequestId request;
+  BATON_FIELDS(request)
+};
+
+/// A stop string matched: `choice` ends after `n` tokens, whatever was sampled since.
+struct Finish {
+  RequestId request;
+  std::uint32_t attempt = 0;
+  std::uint32_t choice = 0;
+  std::uint32_t n = 0;
+  BATON_FIELDS(request, attempt, choice, n)
+};
+
+/// The terminal message arrived: the scheduler may forget the request.
+struct Ack {
+  RequestId request;
+  BATON_FIELDS(request)
+};
+
+/// Sent twice a second and whenever a gap shows. `counters/attempts/next` name requests without news
+/// for a while (a bounded number, taken in turns); the scheduler answers each with the tokens from
+/// `next`, its terminal, or Gone. This heals every lost message between the two.
+struct FrontendHeartbeat {
+  Epoch epoch = 0;
+  std::uint64_t beat = 0;
+  std::uint32_t open = 0;
+  std::vector<std::uint64_t> counters;
+  std::vector<std::uint32_t> attempts;
+  std::vector<std::uint32_t> next;  // index of the next token wanted, choice 0
+  BATON_FIELDS(epoch, beat, open, counters, attempts, next)
+};
+
+/// The front end leaves on purpose; what it still has open is cancelled.
+struct FrontendBye {
+  Incarnation incarnation = 0;
+  BATON_FIELDS(incarnation)
+};
+
+using FrontendMessage =
+    std::variant<FrontendHello, Submit, Cancel, Finish, Ack, FrontendHeartbeat, FrontendBye>;
+
+// ---------------------------------------------------------------- scheduler -> front end
+
+struct FrontendWelcome {
+  std::uint32_t protocol = kProtocolVersion;
+  std::string build;
+  Epoch epoch = 0;
+  std::uint32_t workers_ready = 0;  // workers that can take work now
+  std::uint32_t max_context = 0;    // prompt + output tokens that fit every pool; 0 = not known yet
+  std::uint64_t progress = 0;       // steps done by all workers: /health is judged by it
+  std::uint32_t running = 0;        // requests admitted and not ended
+  std::uint32_t waiting = 0;        // of these, without a place on a worker
+  BATON_FIELDS(protocol, build, epoch, workers_ready, max_context, progress, running, waiting)
+};
+
+/// The one last message of an accepted request (or the refusal of a new one).
+struct Terminal {
+  std::uint64_t counter = 0;
+  std::uint32_t attempt = 0;
+  std::vector<std::uint32_t> n;  // tokens of each choice
+  std::vector<std::uint32_t> reason;  // FinishReason of each choice
+  ErrorCode code = ErrorCode::ok;
+  std::string message;
+  std::uint32_t retry_after_s = 0;  // with queue_full
+  BATON_FIELDS(counter, attempt, n, reason, code, message, retry_after_s)
+};
+
+/// Tokens of one step for one front end, by columns: row i is (counters[i], attempts[i], choices[i]),
+/// its tokens are the next counts[i] of `tokens`, the first of them at index first_index[i].
+struct Events {
+  Epoch epoch = 0;
+  std::vector<std::uint64_t> counters;
+  std::vector<std::uint32_t> attempts;
+  std::vector<std::uint32_t> choices;
+  std::vector<std::uint32_t> first_index;
+  std::vector<std::uint32_t> counts;
+  std::vector<Token> tokens;
+  std::vector<Terminal> terminals;
+  BATON_FIELDS(epoch, counters, attempts, choices, first_index, counts, tokens, terminals)
+};
+
+/// The scheduler does not know these requests: submit them again with the next attempt.
+struct Gone {
+  Epoch epoch = 0;
+  std::vector<std::uint64_t> counters;
+  BATON_FIELDS(epoch, counters)
+};
+
+/// The scheduler does not know this front end (it restarted): say hello, then submit again.
+struct FrontendUnknown {
+  Epoch epoch = 0;
+  BATON_FIELDS(epoch)
+};
+
+/// The peer cannot be served; it logs the reason and exits (protocol mismatch, different model).
+struct Refused {
+  std::string reason;
+  BATON_FIELDS(reason)
+};
+
+using ToFrontend = std::variant<FrontendWelcome, Events, Gone, FrontendUnknown, Refused>;
+
+// ---------------------------------------------------------------- worker -> scheduler
+
+/// Phase one of joining: fences the older incarnation of the name and makes importers close its pool.
+struct Register {
+  std::uint32_t protocol = kProtocolVersion;
+  std::string build;
+  std::string name;
+  Incarnation incarnation = 0;
+  Role role = Role::mixed;
+  std::int32_t pid = 0;
+  std::uint64_t pid_start = 0;
+  std::string device;  // "cpu", or the GPU's UUID
+  BATON_FIELDS(protocol, build, name, incarnation, role, pid, pid_start, device)
+};
+
+/// One rank's pool. `handle`: the segment's name on CPUs, the 64 bytes of a cudaIpcMemHandle on GPUs.
+struct PoolRank {
+  std::string device;
+  std::string handle;
+  std::uint32_t first_kv_head = 0;
+  BATON_FIELDS(device, handle, first_kv_head)
+};
+
+/// Phase two: the pool exists. Sent with a new `hello_id` for every term asked for, repeated with the
+/// same one until Welcome comes.
+struct Hello {
+  std::string name;
+  Incarnation incarnation = 0;
+  std::uint64_t hello_id = 0;
+  AllocationId allocation = 0;
+  std::vector<PoolRank> ranks;
+  // Geometry (ipc/kv_layout.h). Pools that differ in anything but `blocks` are never connected.
+  std::uint64_t model_fingerprint = 0;
+  std::uint32_t dtype = 0;
+  std::uint32_t layers = 0;
+  std::uint32_t kv_heads = 0;
+  std::uint32_t head_dim = 0;
+  std::uint32_t tokens_per_block = 0;
+  std::uint64_t block_bytes = 0;
+  std::uint32_t blocks = 0;
+  std::uint32_t max_context = 0;  // positions that the model allows
+  std::uint32_t vocab_size = 0;
+  BATON_FIELDS(name, incarnation, hello_id, allocation, ranks, model_fingerprint, dtype, layers,
+               kv_heads, head_dim, tokens_per_block, block_bytes, blocks, max_context, vocab_size)
+};
+
+/// A row of the step could not be served (non-finite logits, say); the others are unaffected.
+struct RowFailure {
+  SequenceId sequence = 0;
+  std::string reason;
+  BATON_FIELDS(sequence, reason)
+};
+
+/// The step has ended and its writes are visible. By columns: sequences[i] got counts[i] tokens
+/// (`counts` empty: one each). Rows that sample nothing are not listed.
+struct StepResult {
+  Term term = 0;
+  StepId step = 0;
+  std::vector<std::uint64_t> sequences;
+  std::vector<std::uint32_t> counts;
+  std::vector<Token> tokens;
+  std::vector<RowFailure> failed;
+  std::uint32_t duration_us = 0;
+  BATON_FIELDS(term, step, sequences, counts, tokens, failed, duration_us)
+};
+
+struct PullDone {
+  Term term = 0;
+  TransferId transfer = 0;
+  std::uint32_t duration_us = 0;
+  BATON_FIELDS(term, transfer, duration_us)
+};
+
+struct PullFailed {
+  Term term = 0;
+  TransferId transfer = 0;
+  std::string reason;
+  BATON_FIELDS(term, transfer, reason)
+};
+
+/// The importer has no mapping of that allocation (any more).
+struct Closed {
+  AllocationId allocation = 0;
+  BATON_FIELDS(allocation)
+};
+
+/// Liveness is progress: counters, not the sender's pulse. Sent every 250 ms and after a drain begins.
+struct WorkerHeartbeat {
+  Term term = 0;  // 0 while out of term
+  Incarnation incarnation = 0;
+  StepId plans_received = 0;
+  StepId steps_done = 0;
+  std::uint64_t pulls_received = 0;  // in this term
+  std::uint64_t pulls_done = 0;      // done or failed, in this term
+  std::vector<std::uint64_t> open_transfers;
+  std::uint32_t loading_percent = 100;
+  bool draining = false;  // SIGTERM: hand the sequences over
+  BATON_FIELDS(term, incarnation, plans_received, steps_done, pulls_received, pulls_done,
+               open_transfers, loading_percent, draining)
+};
+
+/// Answer to AuditTables: which blocks each sequence names, flattened.
+struct Tables {
+  Term term = 0;
+  StepId steps_done = 0;
+  std::vector<std::uint64_t> sequences;
+  std::vector<std::uint32_t> counts;
+  std::vector<BlockId> blocks;
+  BATON_FIELDS(term, steps_done, sequences, counts, blocks)
+};
+
+/// The worker leaves on purpose: its sequences were handed over or its bound has passed.
+struct WorkerBye {
+  Incarnation incarnation = 0;
+  BATON_FIELDS(incarnation)
+};
+
+using WorkerMessage = std::variant<Register, Hello, StepResult, PullDone, PullFailed, Closed,
+                                   WorkerHeartbeat, Tables, WorkerBye>;
+
+// ---------------------------------------------------------------- scheduler -> worker
+
+/// Answer to Register: nobody holds the older incarnation's memory any more; allocate.
+struct Registered {
+  Epoch epoch = 0;
+  Incarnation incarnation = 0;
+  BATON_FIELDS(epoch, incarnation)
+};
+
+/// Answer to Hello: a new term, with no sequences and every block free.
+struct Welcome {
+  Epoch epoch = 0;
+  Term term = 0;
+  std::uint64_t hello_id = 0;
+  BATON_FIELDS(epoch, term, hello_id)
+};
+
+/// Copies one block onto another inside the worker's own pool, before the step's rows run.
+struct CopyOp {
+  BlockId from = 0;
+  BlockId to = 0;
+  BATON_FIELDS(from, to)
+};
+
+/// A sequence, whole. `computed` tokens of prompt + generated already have their KV in `blocks`
+/// (a finished hand-off: all but the last). With `decode` it joins the decode set at once.
+struct AddSequence {
+  SequenceId sequence = 0;
+  std::uint32_t choice = 0;
+  std::vector<Token> prompt;
+  std::vector<Token> generated;
+  SamplingParams sampling;
+  std::vector<BlockId> blocks;
+  std::uint32_t computed = 0;
+  bool decode = false;
+  BATON_FIELDS(sequence, choice, prompt, generated, sampling, blocks, computed, decode)
+};
+
+/// The next `n_tokens` of a sequence's prompt + generated tokens. `then_decode`: from the next step on
+/// the sequence belongs to the decode set.
+struct PromptRow {
+  SequenceId sequence = 0;
+  std::uint32_t n_tokens = 0;
+  LogitsWanted logits = LogitsWanted::none;
+  bool then_decode = false;
+  BATON_FIELDS(sequence, n_tokens, logits, then_decode)
+};
+
+/// One step, as a difference to the state that the worker remembers. Applied in this order: drop, add,
+/// grow, ops, then the rows run: the prompt rows, and (with `decode`) one token for every sequence of
+/// the decode set. Sequences that a row of this very plan moves into the decode set start with the next.
+struct StepPlan {
+  Term term = 0;
+  StepId step = 0;
+  bool decode = false;
+  std::vector<std::uint64_t> drop;
+  std::vector<AddSequence> add;
+  std::vector<std::uint64_t> grow_sequences;  // grow_blocks[i] is appended to grow_sequences[i]
+  std::vector<BlockId> grow_blocks;
+  std::vector<CopyOp> ops;
+  std::vector<PromptRow> rows;
+  BATON_FIELDS(term, step, decode, drop, add, grow_sequences, grow_blocks, ops, rows)
+};
+
+/// Read source blocks out of a mapped pool into own blocks. Ends in one PullDone or PullFailed.
+struct Pull {
+  Term term = 0;
+  TransferId transfer = 0;
+  AllocationId allocation = 0;
+  std::vector<PoolRank> ranks;
+  std::int32_t exporter_pid = 0;
+  std::uint64_t exporter_pid_start = 0;
+  std::uint32_t exporter_blocks = 0;  // size of the source pool, in blocks
+  std::vector<BlockId> from;
+  std::vector<BlockId> to;
+  BATON_FIELDS(term, transfer, allocation, ranks, exporter_pid, exporter_pid_start, exporter_blocks,
+               from, to)
+};
+
+/// Unmap that allocation when your pulls from it have ended, then say Closed.
+struct Close {
+  AllocationId allocation = 0;
+  BATON_FIELDS(allocation)
+};
+
+/// The named term is over: drain, drop everything, say Hello. With another epoch: Register first.
+struct Fenced {
+  Epoch epoch = 0;
+  Term term = 0;
+  BATON_FIELDS(epoch, term)
+};
+
+/// A younger process has this name: exit without freeing.
+struct Superseded {
+  Incarnation incarnation = 0;
+  BATON_FIELDS(incarnation)
+};
+
+struct AuditTables {
+  Term term = 0;
+  BATON_FIELDS(term)
+};
+
+/// A draining worker has nothing left that anybody needs: exit.
+struct Leave {
+  Incarnation incarnation = 0;
+  BATON_FIELDS(incarnation)
+};
+
+using ToWorker = std::variant<Registered, Welcome, StepPlan, Pull, Close, Fenced, Superseded,
+                              AuditTables, Leave, Refused>;
+
+#undef BATON_FIELDS
+
+}  // namespace baton

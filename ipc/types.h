@@ -1,0 +1,87 @@
+// Ids and value types shared by every process. No logic, std only.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace baton {
+
+using Token = std::int32_t;
+using BlockId = std::uint32_t;
+
+/// Names a KV pool allocation; never reused, also not by a restarted worker.
+using AllocationId = std::uint64_t;
+/// One process life of a named worker or front end; grows with every start (wall clock, ns).
+using Incarnation = std::uint64_t;
+/// One life of the scheduler (wall clock at its start, ns).
+using Epoch = std::uint64_t;
+/// Fences a worker's link. Starts at the epoch, so that terms of two schedulers never collide.
+using Term = std::uint64_t;
+/// Numbers the plans of one term: 1, 2, 3, ... without a gap.
+using StepId = std::uint64_t;
+using TransferId = std::uint64_t;
+/// Low 32 bits: slot in the scheduler's table; high 32 bits: generation. Never reused in an epoch.
+using SequenceId = std::uint64_t;
+/// Nanoseconds of CLOCK_MONOTONIC: comparable between the processes of one host.
+using TimeNs = std::int64_t;
+
+constexpr TimeNs kMillisecond = 1'000'000;
+constexpr TimeNs kSecond = 1'000'000'000;
+
+/// (front-end incarnation, counter): unique without asking anybody.
+struct RequestId {
+  Incarnation frontend = 0;
+  std::uint64_t counter = 0;
+  auto operator<=>(const RequestId&) const = default;
+};
+
+/// A preference, not a fence: decode workers prefill when no prefill worker lives.
+enum class Role : std::uint8_t { prefill = 0, decode = 1, mixed = 2 };
+
+inline const char* to_string(Role role) {
+  switch (role) {
+    case Role::prefill: return "prefill";
+    case Role::decode: return "decode";
+    case Role::mixed: return "mixed";
+  }
+  return "unknown";
+}
+
+enum class FinishReason : std::uint8_t { none = 0, stop = 1, length = 2, cancelled = 3, error = 4 };
+
+inline const char* to_string(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::none: return "none";
+    case FinishReason::stop: return "stop";
+    case FinishReason::length: return "length";
+    case FinishReason::cancelled: return "cancelled";
+    case FinishReason::error: return "error";
+  }
+  return "unknown";
+}
+
+enum class LogitsWanted : std::uint8_t { none = 0, last = 1, all = 2 };
+
+/// How one request's tokens are drawn. Every field is per request, also in a mixed batch.
+struct SamplingParams {
+  float temperature = 1.0F;       // 0 = greedy
+  float top_p = 1.0F;             // (0, 1]
+  std::int32_t top_k = 0;         // 0 = off
+  std::uint64_t seed = 0;         // always set: the front end draws one if the client gave none
+  std::uint32_t min_tokens = 0;   // stop ids are masked before this many tokens
+  std::uint32_t max_tokens = 16;  // tokens to generate at most
+  std::vector<Token> stop_ids;    // end-of-sequence ids included unless the client ignores them
+  bool operator==(const SamplingParams&) const = default;
+};
+
+}  // namespace baton
+
+template <>
+struct std::hash<baton::RequestId> {
+  std::size_t operator()(const baton::RequestId& id) const noexcept {
+    return static_cast<std::size_t>((id.frontend * 0x9E3779B97F4A7C15ULL) ^ id.counter);
+  }
+};
