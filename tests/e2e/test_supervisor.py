@@ -1,0 +1,217 @@
+"""baton-supervisor with small real processes: restarts, freezes, logs, stops, orphans."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BUILD = pathlib.Path(os.environ.get("BATON_BUILD_DIR", "build/cpu"))
+SUPERVISOR = BUILD / "bin" / "baton-supervisor"
+
+
+def wait_until(condition, seconds=10.0, what="condition"):
+    """Polls until the condition gives something true, and returns that."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def alive(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+class Supervised:
+    """A running supervisor and its folder."""
+
+    def __init__(self, folder, *args):
+        self.run_dir = pathlib.Path(folder)
+        self.output = open(self.run_dir / "output", "wb")
+        self.process = subprocess.Popen(
+            [SUPERVISOR, "--run-dir", folder, *args], stdout=self.output, stderr=self.output)
+
+    def pid(self, name, other_than=None):
+        def read():
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                pid = int((self.run_dir / f"{name}.pid").read_text())
+                return pid if pid != other_than and alive(pid) else None
+            return None
+        return wait_until(read, what=f"{name} runs")
+
+    def text(self):
+        return (self.run_dir / "output").read_text()
+
+    def wait_text(self, text, seconds=10.0):
+        wait_until(lambda: text in self.text(), seconds, f"'{text}' in: {self.text()}")
+
+    def stop(self, sig=signal.SIGTERM):
+        self.process.send_signal(sig)
+        return self.process.wait(20)
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.output.close()
+
+
+class SupervisorTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="baton-supervisor-")
+        self.addCleanup(self.folder.cleanup)
+
+    def start(self, *args):
+        started = Supervised(self.folder.name, *args)
+        self.addCleanup(started.end)
+        return started
+
+    def test_a_killed_process_comes_back_and_the_other_stays(self):
+        s = self.start("--process", "a=sleep 1000", "--process", "b=sleep 1000")
+        a, b = s.pid("a"), s.pid("b")
+        for _ in range(3):
+            os.kill(a, signal.SIGKILL)
+            a = s.pid("a", other_than=a)
+        self.assertEqual(b, s.pid("b"))
+        self.assertIn("was killed by signal 9", s.text())
+        self.assertEqual(0, s.stop())
+        self.assertFalse(alive(a) or alive(b))
+
+    def test_pauses_between_restarts_double(self):
+        s = self.start("--process", "a=false")
+        s.wait_text("starts again in 0.8 s")
+        for pause in ("0.1", "0.2", "0.4", "0.8"):
+            line = f"ended with status 1 after 0.0 s; it starts again in {pause} s"
+            self.assertEqual(1, s.text().count(line))
+
+    def test_a_stopped_process_is_killed_and_a_short_stop_is_not(self):
+        s = self.start("--frozen-after", "1.5", "--process", "a=sleep 1000")
+        a = s.pid("a")
+        os.kill(a, signal.SIGSTOP)
+        time.sleep(0.7)
+        os.kill(a, signal.SIGCONT)
+        time.sleep(1.5)
+        self.assertTrue(alive(a), s.text())
+        os.kill(a, signal.SIGSTOP)
+        s.pid("a", other_than=a)
+        self.assertIn("a is frozen (stopped by a signal for 1.5 s): killing it", s.text())
+
+    def test_a_silent_heartbeat_is_killed_and_none_at_all_is_not(self):
+        beat = f"touch {self.folder.name}/beats.alive; sleep 1000"
+        s = self.start("--frozen-after", "1", "--process", f"beats=sh -c '{beat}'",
+                       "--process", "mute=sleep 1000")
+        beats, mute = s.pid("beats"), s.pid("mute")
+        s.pid("beats", other_than=beats)
+        self.assertIn("beats is frozen (no heartbeat for 1 s)", s.text())
+        self.assertEqual(mute, s.pid("mute"))
+
+    def test_a_steady_heartbeat_lives(self):
+        beat = f"while :; do touch {self.folder.name}/a.alive; sleep 0.2; done"
+        s = self.start("--frozen-after", "1", "--process", f"a=sh -c '{beat}'")
+        a = s.pid("a")
+        time.sleep(2.5)
+        self.assertEqual(a, s.pid("a"), s.text())
+
+    def test_output_has_names_and_is_kept_in_files(self):
+        s = self.start("--process",
+                       "talker=sh -c 'echo out; echo err >&2; printf unfinished; sleep 1000'")
+        s.wait_text("talker | err")
+        self.assertIn("talker | out\n", s.text())
+        s.stop()
+        log = (s.run_dir / "logs" / "talker.log").read_text()
+        self.assertEqual(["out", "err", "unfinished"], log.split("\n")[:3])
+
+    def test_front_ends_end_before_the_others_are_told(self):
+        order = self.folder.name + "/order"
+        slow = f'trap "echo front >> {order}; exit 0" TERM; while :; do sleep 0.1; done'
+        other = f'trap "echo worker >> {order}; exit 0" TERM; while :; do sleep 0.1; done'
+        s = self.start("--front-end", f"f=sh -c '{slow}'", "--process", f"w=sh -c '{other}'")
+        s.pid("f"), s.pid("w")
+        time.sleep(0.3)
+        self.assertEqual(0, s.stop())
+        self.assertEqual("front\nworker\n", pathlib.Path(order).read_text())
+
+    def test_a_process_that_ignores_the_stop_is_killed_within_the_bound(self):
+        s = self.start("--drain-bound", "0.5", "--stop-bound", "1", "--process",
+                       "deaf=sh -c 'trap \"\" TERM; while :; do sleep 0.1; done'")
+        deaf = s.pid("deaf")
+        time.sleep(0.3)
+        began = time.monotonic()
+        self.assertEqual(1, s.stop(signal.SIGINT))
+        self.assertLess(time.monotonic() - began, 5)
+        self.assertFalse(alive(deaf))
+        self.assertIn("deaf did not end in time", s.text())
+
+    def test_a_second_signal_kills_at_once(self):
+        s = self.start("--stop-bound", "60", "--process",
+                       "deaf=sh -c 'trap \"\" TERM; while :; do sleep 0.1; done'")
+        s.pid("deaf")
+        time.sleep(0.3)
+        s.process.send_signal(signal.SIGTERM)
+        s.wait_text("stopping")
+        self.assertEqual(1, s.stop())
+
+    def test_a_killed_supervisor_leaves_no_process(self):
+        s = self.start("--process", "a=sleep 1000")
+        a = s.pid("a")
+        s.process.kill()
+        s.process.wait()
+        wait_until(lambda: not alive(a), what="a is gone with its supervisor")
+
+    def test_orphans_are_reaped(self):
+        orphan = f"(sleep 0.2 & echo $! > {self.folder.name}/orphan) ; exec sleep 1000"
+        s = self.start("--process", f"a=sh -c '{orphan}'")
+        pid = int(wait_until(lambda: (s.run_dir / "orphan").exists()
+                             and (s.run_dir / "orphan").read_text(), what="orphan"))
+        wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), what="the orphan is reaped")
+
+    def test_a_second_supervisor_of_the_same_name_is_refused(self):
+        first = self.start("--process", "a=sleep 1000")
+        first.pid("a")
+        second = subprocess.run(
+            [SUPERVISOR, "--run-dir", self.folder.name, "--process", "a=sleep 1000"],
+            capture_output=True, text=True, timeout=20)
+        self.assertEqual(2, second.returncode)
+        self.assertIn("held by another supervisor", second.stderr)
+
+    def test_a_command_that_does_not_exist_says_so(self):
+        s = self.start("--process", "a=/nonexistent/program")
+        s.wait_text("/nonexistent/program")
+        s.wait_text("ended with status 127")
+
+    def test_nobody_reading_its_output_does_not_freeze_it(self):
+        chatter = "sh -c 'while :; do echo 0123456789012345678901234567890123456789; done'"
+        s = subprocess.Popen([SUPERVISOR, "--run-dir", self.folder.name, "--process",
+                              f"chatter={chatter}", "--process", "a=sleep 1000"],
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.addCleanup(s.stdout.close)
+        self.addCleanup(s.wait)
+        self.addCleanup(s.kill)
+        log = pathlib.Path(self.folder.name) / "logs" / "chatter.log"
+        wait_until(lambda: log.exists() and log.stat().st_size > 1 << 20, what="1 MiB of log")
+        s.send_signal(signal.SIGTERM)
+        self.assertEqual(0, s.wait(20))
+
+    def test_usage_errors_end_with_a_message(self):
+        for args, words in (([], "no process named"),
+                            (["--process", "a"], "not NAME=COMMAND"),
+                            (["--process", "../a=true"], "may not hold")):
+            done = subprocess.run([SUPERVISOR, "--run-dir", self.folder.name, *args],
+                                  capture_output=True, text=True, timeout=20)
+            self.assertEqual(2, done.returncode)
+            self.assertIn(words, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2, argv=[sys.argv[0], *sys.argv[1:]])
