@@ -1,0 +1,120 @@
+// Every option of every process: values here, their names, meanings, defaults and bounds in one table
+// (options.cpp), from which the YAML reader, the command line and --help are made.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ipc/status.h"
+#include "ipc/types.h"
+
+namespace baton {
+
+enum class Batching : std::uint8_t { continuous = 0, static_batch = 1 };
+enum class NoDecode : std::uint8_t { run = 0, wait = 1 };
+enum class LoadFormat : std::uint8_t { automatic = 0, dummy = 1 };
+
+// The defaults live in the structs alone; the table reads them from a default-constructed Config.
+
+struct SchedulerConfig {
+  std::string admin_socket;  // default: run_dir/admin.sock (filled in by load_config)
+  Batching batching = Batching::continuous;
+  std::uint32_t static_batch_size = 4;
+  double static_interval_s = 3;
+  std::uint32_t max_waiting = 20'000;
+  std::uint32_t max_running = 256;
+  std::uint32_t token_budget = 512;
+  std::uint32_t prompt_chunk = 256;
+  std::uint32_t local_prefill_threshold = 0;
+  NoDecode no_decode = NoDecode::run;
+  double worker_timeout_s = 3;
+  double frontend_timeout_s = 15;
+  std::uint32_t max_deaths = 3;
+  double drain_s = 4;
+  double close_timeout_s = 12;
+  std::uint32_t steps_in_flight = 2;
+  std::string event_log;
+};
+
+struct FrontendConfig {
+  std::string name = "frontend0";
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8000;
+  std::uint32_t threads = 2;
+  std::uint64_t max_body_bytes = 4'194'304;
+  std::uint32_t max_streams = 4096;
+  double timeout_s = 600;
+  double max_timeout_s = 3600;
+  std::uint32_t max_tokens = 512;
+  std::uint64_t write_buffer_bytes = 262'144;
+  double stall_timeout_s = 30;
+  double drain_s = 8;
+};
+
+struct WorkerConfig {
+  std::string name;
+  Role role = Role::mixed;
+  std::string device = "cpu";
+  std::uint32_t threads = 1;
+  std::uint32_t pool_blocks = 0;
+  std::uint64_t pool_mib = 256;
+  std::uint32_t tokens_per_block = 16;
+  LoadFormat load_format = LoadFormat::automatic;
+  bool fake = false;
+  Token fault_token = -1;
+  std::uint32_t pull_delay_ms = 0;
+  std::uint32_t step_delay_ms = 0;
+  double drain_s = 8;
+};
+
+struct Config {
+  std::string run_dir;  // default: ${XDG_RUNTIME_DIR:-/tmp}/baton-<uid> (filled in by load_config)
+  std::string model;    // folder; relative to the YAML file's folder there, to the cwd on the command line
+  std::string model_name;  // default: the model folder's name (filled in by load_config)
+  std::string log_level = "info";
+  SchedulerConfig scheduler;
+  FrontendConfig frontend;
+  WorkerConfig worker;                // defaults for all workers
+  std::vector<WorkerConfig> workers;  // each with the defaults applied
+  /// baton-worker only: the entry of `workers` called --name, with the command line applied.
+  WorkerConfig self;
+
+  std::string scheduler_lock() const { return run_dir + "/scheduler.lock"; }
+  std::string frontends_socket() const { return run_dir + "/frontends.sock"; }
+  std::string workers_socket() const { return run_dir + "/workers.sock"; }
+};
+
+/// Whose command line: its own section's options also have short names (--threads for
+/// --worker.threads). A tool has none.
+enum class Program : std::uint8_t { scheduler, frontend, worker, tool };
+
+/// Either a config, or the exit code after --help, --version or an error (already printed).
+struct Loaded {
+  std::optional<Config> config;
+  int exit_code = 0;
+};
+
+/// Reads --config FILE if given, applies the command line on top, validates. Help and version go to
+/// `out`, errors to `err`; exit codes: 0 help or version, 2 error.
+Loaded load_config(Program who, int argc, const char* const* argv, std::ostream& out,
+                   std::ostream& err);
+/// The same with stdout and stderr.
+Loaded load_config(Program who, int argc, const char* const* argv);
+
+/// YAML text -> Config, as load_config does it. `file` is named in errors, and its folder is what
+/// relative paths start from. The error is "FILE:LINE: KEY: what is wrong", the first one found.
+Result<Config> parse_config(const std::string& yaml, const std::string& file);
+
+/// The text of --help.
+std::string help_text(Program who);
+
+constexpr std::size_t kMaxConfigBytes = 1U << 20U;
+constexpr std::size_t kMaxWorkers = 64;
+
+/// Seconds of the config as nanoseconds.
+inline TimeNs seconds_to_ns(double seconds) { return static_cast<TimeNs>(seconds * 1e9); }
+
+}  // namespace baton

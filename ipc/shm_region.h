@@ -1,0 +1,78 @@
+// A piece of shared memory: one owner that writes, any number of importers that only read.
+// shm_region.cpp is the only file that includes Boost.Interprocess. No policy here: the name holds the
+// allocation id and is never used twice, and a region is never resized.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ipc/status.h"
+#include "ipc/types.h"
+
+namespace baton {
+
+struct ShmOptions {
+  /// Touch every page now, so that no step pays for page faults later.
+  bool prefault = false;
+};
+
+/// Movable handle. The destructor unmaps; the owner's also unlinks the name (importers that have it
+/// mapped keep the memory). A killed owner unlinks nothing: see unlink_dead_regions.
+class ShmRegion {
+ public:
+  /// Fails if the name exists (a name is never reused). The memory is allocated, not sparse: when
+  /// /dev/shm is too small this is an error that says how much is needed and how much there is, not a
+  /// SIGBUS later. All bytes are zero.
+  static Result<ShmRegion> create(const std::string& name, std::size_t bytes, ShmOptions = {});
+
+  /// Maps read-only; a write is a SIGSEGV. Fails if the size is not `expected_bytes`.
+  static Result<ShmRegion> open_readonly(const std::string& name, std::size_t expected_bytes,
+                                         ShmOptions = {});
+
+  ShmRegion();
+  ~ShmRegion();
+  ShmRegion(ShmRegion&&) noexcept;
+  ShmRegion& operator=(ShmRegion&&) noexcept;
+
+  bool mapped() const { return impl_ != nullptr; }
+  /// Null unless this is the owner's mapping.
+  std::byte* writable_data();
+  const std::byte* data() const;
+  std::size_t size() const;
+  const std::string& name() const;
+
+ private:
+  struct Impl;
+  explicit ShmRegion(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Who owns a region, as its name tells.
+struct RegionName {
+  std::string worker;
+  std::int32_t pid = 0;
+  std::uint64_t pid_start = 0;
+  AllocationId allocation = 0;
+};
+
+/// "baton-<uid>-<hash of run_dir>-<worker>-<pid>-<pid start>-<allocation hex>".
+std::string region_name(const std::string& run_dir, const RegionName& owner);
+
+/// Names in /dev/shm that belong to this user and run_dir; anything else there is never touched.
+std::vector<RegionName> list_regions(const std::string& run_dir);
+
+/// False if it did not exist.
+bool unlink_region(const std::string& name);
+
+/// Unlinks the names whose owner's process is gone. Returns how many. Memory that somebody still maps
+/// stays until he unmaps it.
+int unlink_dead_regions(const std::string& run_dir);
+
+/// A worker at its start: unlinks every region of its name except `own`, alive or not (the older
+/// incarnation is fenced by then). Returns how many.
+int unlink_predecessors(const std::string& run_dir, const std::string& worker, AllocationId own);
+
+}  // namespace baton
