@@ -54,6 +54,10 @@ function(baton_program name)
   endif()
 endfunction()
 
+# What the sanitizer runs of `./baton test` build: unit tests, and programs that a test marked
+# SANITIZED starts.
+add_custom_target(baton-sanitized)
+
 # baton_test(name SOURCES ... LIBS ... [LABEL unit|cpu_torch|e2e] [TIMEOUT seconds]
 #            [ENVIRONMENT A=1 ...] [ARGS ...])
 # A GoogleTest program, one ctest entry a program. gtest's main is linked unless NO_MAIN is given.
@@ -82,25 +86,33 @@ function(baton_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE baton::flags ${arg_LIBS} ${main})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  if(arg_LABEL STREQUAL "unit")
+    add_dependencies(baton-sanitized ${name})
+  endif()
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   baton_test_properties(${name} LABEL ${arg_LABEL} TIMEOUT ${arg_TIMEOUT}
                         ENVIRONMENT ${arg_ENVIRONMENT})
 endfunction()
 
 # baton_script_test(name COMMAND python3 tests/e2e/test_x.py [LABEL ..] [TIMEOUT ..] [ENVIRONMENT ..]
-#                   [SERIAL])
+#                   [SERIAL] [SANITIZED program ...])
 # A test that is a script; run in the source folder with BATON_BUILD_DIR set. SERIAL: never beside
-# another test (it measures, or it fills both cores).
+# another test (it measures, or it fills both cores). SANITIZED: it also runs in the sanitizer trees
+# (where it is skipped otherwise), which then build the named programs.
 function(baton_script_test name)
-  cmake_parse_arguments(arg "SERIAL" "LABEL;TIMEOUT" "COMMAND;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "SERIAL" "LABEL;TIMEOUT" "COMMAND;ENVIRONMENT;SANITIZED" ${ARGN})
   if(NOT arg_LABEL)
     set(arg_LABEL e2e)
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
-  if(NOT BATON_TESTS)
+  if(NOT BATON_TESTS OR (BATON_SANITIZE AND NOT arg_SANITIZED))
     return()
+  endif()
+  if(arg_SANITIZED)
+    add_dependencies(baton-sanitized ${arg_SANITIZED})
+    list(APPEND arg_LABEL sanitized)
   endif()
   add_test(NAME ${name} COMMAND ${arg_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   baton_test_properties(${name} LABEL ${arg_LABEL} TIMEOUT ${arg_TIMEOUT}

@@ -62,9 +62,11 @@ find_package(PkgConfig QUIET)
 baton_require(pkg-config "${PKG_CONFIG_VERSION_STRING}")
 if(PKG_CONFIG_FOUND)
   pkg_check_modules(zmq_pc QUIET IMPORTED_TARGET libzmq)
-  pkg_check_modules(sentencepiece_pc QUIET IMPORTED_TARGET sentencepiece)
-  # Debian 13 ships no libpistache.a but a .pc whose static flags differ; the shared ones are enough.
   pkg_check_modules(pistache_pc QUIET IMPORTED_TARGET libpistache)
+  # Only the version: Debian 13's sentencepiece.pc names protobuf-lite, which its package does not
+  # bring, and both releases' files link the trainer, which is of no use here.
+  execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} --modversion sentencepiece
+                  OUTPUT_VARIABLE sentencepiece_version OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 endif()
 
 baton_require(libzmq3-dev "${zmq_pc_VERSION}")
@@ -85,10 +87,8 @@ if(pistache_pc_FOUND)
   baton_interface(pistache LIBS PkgConfig::pistache_pc Threads::Threads)
 endif()
 
-baton_require(libsentencepiece-dev "${sentencepiece_pc_VERSION}")
-if(sentencepiece_pc_FOUND)
-  baton_interface(sentencepiece LIBS PkgConfig::sentencepiece_pc)
-endif()
+baton_require(libsentencepiece-dev "${sentencepiece_version}")
+baton_interface(sentencepiece LIBS sentencepiece)
 
 find_package(nlohmann_json QUIET)
 baton_require(nlohmann-json3-dev "${nlohmann_json_VERSION}")
