@@ -1,0 +1,197 @@
+// The front end's state machine: which requests are open, what each client already has, what the
+// scheduler still has to say. Pure: messages and times go in as values, messages and deliveries come
+// out as values. No socket, no thread, no clock; the scheduler's simulation runs it as its front end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ipc/messages.h"
+#include "ipc/status.h"
+#include "ipc/types.h"
+
+namespace baton {
+
+/// Who this front end is; goes into every FrontendHello.
+struct FrontendIdentity {
+  std::string build;
+  std::string name;
+  Incarnation incarnation = 0;
+  std::int32_t pid = 0;
+  std::uint64_t pid_start = 0;
+};
+
+struct RequestTableLimits {
+  std::size_t max_open = 4096;                      // streams that clients wait on
+  TimeNs heartbeat_interval = 500 * kMillisecond;   // also of a FrontendHello without an answer
+  TimeNs stale_after = 1 * kSecond;                 // no news for this long: ask about the request
+  std::size_t max_asked = 256;                      // requests named by one heartbeat
+  TimeNs deadline_grace = 2 * kSecond;              // the scheduler judges a deadline first
+  TimeNs closing_timeout = 60 * kSecond;            // a Finish or Cancel nobody answers is given up
+};
+
+/// What a caller asks for; `deadline` is absolute.
+struct NewRequest {
+  std::string model;
+  std::string adapter;
+  std::string cache_salt;
+  std::vector<Token> prompt;
+  SamplingParams sampling;
+  TimeNs deadline = 0;
+};
+
+/// New tokens of one stream: `count` tokens of TableOutput::tokens from `begin` on.
+struct Delivery {
+  std::uint64_t counter = 0;
+  std::uint32_t first_index = 0;  // index in the reply of the first of them
+  std::uint32_t begin = 0;
+  std::uint32_t count = 0;
+};
+
+/// The one end of a stream. `n` tokens were delivered before it.
+struct StreamEnd {
+  std::uint64_t counter = 0;
+  FinishReason reason = FinishReason::none;
+  std::uint32_t n = 0;
+  ErrorCode code = ErrorCode::ok;
+  std::string message;
+  std::uint32_t retry_after_s = 0;
+};
+
+/// What a call wants done, in this order: send `messages`, hand out `deliveries`, then `endings`.
+/// Calls append; the caller clears between them.
+struct TableOutput {
+  std::vector<FrontendMessage> messages;
+  std::vector<Token> tokens;
+  std::vector<Delivery> deliveries;
+  std::vector<StreamEnd> endings;
+  std::vector<std::string> notices;    // for the log: protocol faults, a scheduler that is new
+  std::optional<std::string> refused;  // the scheduler will never serve this process: log and exit
+
+  void clear();
+};
+
+/// The link to the scheduler as the last messages showed it.
+struct SchedulerView {
+  bool welcomed = false;
+  Epoch epoch = 0;
+  std::string build;
+  std::uint32_t workers_ready = 0;
+  std::uint32_t max_context = 0;
+  std::uint64_t progress = 0;
+  std::uint32_t running = 0;
+  std::uint32_t waiting = 0;
+  TimeNs heard_at = 0;     // last message of any kind
+  TimeNs progress_at = 0;  // last time that `progress` grew, or nothing was running
+};
+
+/// Counts since the start, for metrics and tests.
+struct TableCounters {
+  std::uint64_t opened = 0;
+  std::uint64_t tokens = 0;            // delivered
+  std::uint64_t duplicates = 0;        // tokens dropped: below the next index
+  std::uint64_t stale = 0;             // tokens or terminals dropped: another attempt or epoch
+  std::uint64_t gaps = 0;              // resends asked for at once
+  std::uint64_t resubmitted = 0;       // attempts after the first
+  std::uint64_t malformed = 0;         // messages that contradict themselves
+};
+
+/// One entry lives through: open (the client waits) -> [closing: a Finish or Cancel is repeated until
+/// the scheduler's terminal answers it] -> gone. Exactly one StreamEnd an entry; it comes when the
+/// entry stops being open.
+///
+/// Guarantees, whatever is lost, late, doubled or reordered between epochs:
+/// - a client gets token i once, after token i-1, and only from its current attempt;
+/// - a stream ends only when every token counted by its terminal was delivered (or by its own Finish,
+///   Cancel or deadline);
+/// - while a scheduler answers, every entry ends, and every terminal is acknowledged.
+class RequestTable {
+ public:
+  RequestTable(FrontendIdentity identity, RequestTableLimits limits);
+
+  /// Takes a request on; Submit goes out now, or when a scheduler has said Welcome. Errors:
+  /// queue_full when max_open clients wait already.
+  Result<RequestId> open(NewRequest request, TimeNs now, TableOutput& out);
+
+  /// A stop string matched: the stream ends with its first `n` tokens, now. Unknown or ended: no-op.
+  void finish(std::uint64_t counter, std::uint32_t n, TimeNs now, TableOutput& out);
+
+  /// Nobody waits for this stream any more. Unknown or ended: no-op.
+  void cancel(std::uint64_t counter, TimeNs now, TableOutput& out);
+
+  /// One message of the scheduler.
+  void apply(const ToFrontend& message, TimeNs now, TableOutput& out);
+
+  /// Heartbeats, hellos and deadlines. Call at next_tick() or more often.
+  void tick(TimeNs now, TableOutput& out);
+  /// When tick() has something to do next; never more than heartbeat_interval away.
+  TimeNs next_tick() const { return next_beat_; }
+
+  const SchedulerView& scheduler() const { return view_; }
+  const TableCounters& counters() const { return counters_; }
+  std::size_t open_count() const { return open_; }
+  std::size_t entry_count() const { return entries_.size(); }
+  /// Tokens delivered so far; nullptr if the request is not open.
+  const std::vector<Token>* delivered(std::uint64_t counter) const;
+
+ private:
+  enum class State : std::uint8_t { open, finishing, cancelling };
+
+  struct Entry {
+    State state = State::open;
+    bool sent = false;       // under the present welcome
+    bool ever_sent = false;  // a scheduler may know it
+    std::uint32_t attempt = 1;
+    std::uint32_t next = 0;  // closing: tokens that the ended stream had
+    TimeNs arrival = 0;
+    TimeNs news = 0;   // last sign of the scheduler about it, or time of the last sending
+    TimeNs asked = 0;  // last resend asked for at once
+    TimeNs closing_since = 0;
+    NewRequest request;  // prompt and generated ids are given up when the entry stops being open
+    std::vector<Token> generated;
+    std::optional<Terminal> terminal;  // came before the tokens that it counts
+  };
+  using Entries = std::unordered_map<std::uint64_t, Entry>;
+
+  void apply_welcome(const FrontendWelcome& message, TimeNs now, TableOutput& out);
+  void apply_unknown(TimeNs now, TableOutput& out);
+  void apply_events(const Events& message, TimeNs now, TableOutput& out);
+  void apply_gone(const Gone& message, TimeNs now, TableOutput& out);
+  void apply_terminal(const Terminal& terminal, TimeNs now, TableOutput& out);
+  void take_tokens(std::uint64_t counter, std::uint32_t attempt, std::uint32_t first,
+                   const Token* tokens, std::uint32_t count, TimeNs now, TableOutput& out);
+  void append(std::uint64_t counter, Entry& entry, std::uint32_t first, const Token* tokens,
+              std::uint32_t count, TableOutput& out);
+  bool settle(Entries::iterator at, TableOutput& out);
+  void want_resend(std::uint64_t counter, Entry& entry, TimeNs now);
+  void ask_for_gaps(TableOutput& out);
+  void submit(std::uint64_t counter, Entry& entry, TimeNs now, TableOutput& out);
+  void submit_all(bool new_scheduler, TimeNs now, TableOutput& out);
+  void say_hello(TableOutput& out);
+  void heartbeat(const std::vector<std::uint64_t>& about, TableOutput& out);
+  void repeat_closing(std::uint64_t counter, Entry& entry, TimeNs now, TableOutput& out);
+  std::vector<std::uint64_t> stale_entries(TimeNs now);
+  void check_deadlines(TimeNs now, TableOutput& out);
+  void end(std::uint64_t counter, Entry& entry, StreamEnd ending, TableOutput& out);
+  void close(Entries::iterator at, State state, TimeNs now, TableOutput& out);
+  RequestId id_of(std::uint64_t counter) const { return {identity_.incarnation, counter}; }
+
+  FrontendIdentity identity_;
+  RequestTableLimits limits_;
+  SchedulerView view_;
+  TableCounters counters_;
+  Entries entries_;
+  std::size_t open_ = 0;
+  std::uint64_t next_counter_ = 1;
+  std::uint64_t beat_ = 0;
+  std::uint64_t turn_ = 0;  // the last request that a heartbeat asked about
+  TimeNs next_beat_ = 0;
+  std::vector<std::uint64_t> gaps_;  // found while applying one message
+  std::vector<std::uint64_t> scratch_;
+};
+
+}  // namespace baton

@@ -1,0 +1,650 @@
+// Scenarios of the front end's state machine: what the scheduler says, and what must come of it.
+#include "frontend/request_table.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+namespace baton {
+namespace {
+
+constexpr Epoch kEpoch = 1000;
+constexpr TimeNs kMs = kMillisecond;
+
+/// A table, a clock and everything that came out of it, sorted by kind.
+class TableTest : public ::testing::Test {
+ protected:
+  static FrontendIdentity identity() { return {"0.1.0 (x)", "frontend0", 77, 1, 2}; }
+
+  TableTest() : table(identity(), limits()) {}
+  virtual RequestTableLimits limits() { return {}; }
+
+  void collect() {
+    for (auto& message : out.messages) sent.push_back(std::move(message));
+    for (const Delivery& d : out.deliveries) {
+      EXPECT_EQ(text[d.counter].size(), d.first_index);
+      for (std::uint32_t i = 0; i < d.count; ++i) text[d.counter].push_back(out.tokens[d.begin + i]);
+    }
+    for (auto& ending : out.endings) ends.push_back(std::move(ending));
+    refused = out.refused;
+    out.clear();
+  }
+  void welcome(Epoch epoch = kEpoch, std::uint32_t running = 0, std::uint64_t progress = 0) {
+    FrontendWelcome message;
+    message.build = "0.1.0 (x)";
+    message.epoch = epoch;
+    message.workers_ready = 2;
+    message.running = running;
+    message.progress = progress;
+    give(message);
+  }
+  void give(const ToFrontend& message) {
+    table.apply(message, now, out);
+    collect();
+  }
+  std::uint64_t open(std::uint32_t max_tokens = 100, TimeNs timeout = 600 * kSecond) {
+    NewRequest request;
+    request.model = "demo";
+    request.prompt = {5, 6, 7};
+    request.sampling.max_tokens = max_tokens;
+    request.deadline = now + timeout;
+    auto id = table.open(std::move(request), now, out);
+    collect();
+    EXPECT_TRUE(id.ok());
+    return id.ok() ? id.value().counter : 0;
+  }
+  void tokens(std::uint64_t counter, std::uint32_t attempt, std::uint32_t first,
+              std::vector<Token> ids, Epoch epoch = kEpoch) {
+    Events events;
+    events.epoch = epoch;
+    events.counters = {counter};
+    events.attempts = {attempt};
+    events.choices = {0};
+    events.first_index = {first};
+    events.counts = {static_cast<std::uint32_t>(ids.size())};
+    events.tokens = std::move(ids);
+    give(events);
+  }
+  static Terminal terminal_of(std::uint64_t counter, std::uint32_t attempt, std::uint32_t n,
+                              FinishReason reason = FinishReason::length) {
+    Terminal terminal;
+    terminal.counter = counter;
+    terminal.attempt = attempt;
+    terminal.n = {n};
+    terminal.reason = {static_cast<std::uint32_t>(reason)};
+    return terminal;
+  }
+  void terminal(const Terminal& terminal, Epoch epoch = kEpoch) {
+    Events events;
+    events.epoch = epoch;
+    events.terminals = {terminal};
+    give(events);
+  }
+  void pass(TimeNs time) {
+    const TimeNs until = now + time;
+    while (now < until) {
+      now = std::min(until, now + 100 * kMs);
+      table.tick(now, out);
+      collect();
+    }
+  }
+  template <typename M>
+  std::vector<M> all() const {
+    std::vector<M> found;
+    for (const auto& message : sent) {
+      if (const M* m = std::get_if<M>(&message)) found.push_back(*m);
+    }
+    return found;
+  }
+  template <typename M>
+  M last() const {
+    const auto found = all<M>();
+    EXPECT_FALSE(found.empty());
+    return found.empty() ? M{} : found.back();
+  }
+
+  TimeNs now = 10 * kSecond;
+  RequestTable table;
+  TableOutput out;
+  std::vector<FrontendMessage> sent;
+  std::map<std::uint64_t, std::vector<Token>> text;
+  std::vector<StreamEnd> ends;
+  std::optional<std::string> refused;
+};
+
+using Tokens = std::vector<Token>;
+
+TEST_F(TableTest, says_hello_until_welcomed_and_then_submits) {
+  const auto a = open();
+  EXPECT_TRUE(sent.empty());
+  pass(1600 * kMs);
+  EXPECT_GE(all<FrontendHello>().size(), 3U);
+  EXPECT_TRUE(all<Submit>().empty());
+  welcome();
+  ASSERT_EQ(all<Submit>().size(), 1U);
+  const Submit submit = last<Submit>();
+  EXPECT_EQ(submit.request, (RequestId{77, a}));
+  EXPECT_EQ(submit.attempt, 1U);
+  EXPECT_FALSE(submit.again);
+  EXPECT_EQ(submit.epoch, kEpoch);
+  EXPECT_EQ(submit.arrival, 10 * kSecond);
+}
+
+TEST_F(TableTest, a_whole_request) {
+  welcome();
+  const auto a = open();
+  tokens(a, 1, 0, {1, 2});
+  tokens(a, 1, 2, {3});
+  terminal(terminal_of(a, 1, 3, FinishReason::stop));
+  EXPECT_EQ(text[a], (Tokens{1, 2, 3}));
+  ASSERT_EQ(ends.size(), 1U);
+  EXPECT_EQ(ends[0].reason, FinishReason::stop);
+  EXPECT_EQ(ends[0].n, 3U);
+  EXPECT_EQ(last<Ack>().request, (RequestId{77, a}));
+  EXPECT_EQ(table.entry_count(), 0U);
+  EXPECT_EQ(table.open_count(), 0U);
+}
+
+TEST_F(TableTest, repeated_tokens_are_dropped_one_by_one) {
+  welcome();
+  const auto a = open();
+  tokens(a, 1, 0, {1, 2, 3});
+  tokens(a, 1, 0, {1, 2});        // all known
+  tokens(a, 1, 1, {2, 3, 4, 5});  // half known
+  EXPECT_EQ(text[a], (Tokens{1, 2, 3, 4, 5}));
+  EXPECT_EQ(table.counters().duplicates, 4U);
+}
+
+TEST_F(TableTest, a_gap_asks_for_a_resend_at_once_and_only_once) {
+  welcome();
+  const auto a = open();
+  tokens(a, 1, 0, {1});
+  EXPECT_TRUE(all<FrontendHeartbeat>().empty());
+  tokens(a, 1, 3, {4});
+  ASSERT_EQ(all<FrontendHeartbeat>().size(), 1U);
+  const auto beat = last<FrontendHeartbeat>();
+  EXPECT_EQ(beat.counters, std::vector<std::uint64_t>{a});
+  EXPECT_EQ(beat.attempts, std::vector<std::uint32_t>{1});
+  EXPECT_EQ(beat.next, std::vector<std::uint32_t>{1});
+  now += 5 * kMs;
+  tokens(a, 1, 4, {5});  // still the same gap: no second question so soon
+  EXPECT_EQ(all<FrontendHeartbeat>().size(), 1U);
+  now += 200 * kMs;
+  tokens(a, 1, 5, {6});
+  EXPECT_EQ(all<FrontendHeartbeat>().size(), 2U);
+  tokens(a, 1, 1, {2, 3, 4, 5, 6});
+  EXPECT_EQ(text[a], (Tokens{1, 2, 3, 4, 5, 6}));
+}
+
+TEST_F(TableTest, other_attempts_epochs_and_choices_are_ignored) {
+  welcome();
+  const auto a = open();
+  tokens(a, 0, 0, {9});
+  tokens(a, 2, 0, {9});
+  tokens(a, 1, 0, {9}, kEpoch + 1);
+  tokens(a + 1, 1, 0, {9});
+  terminal(terminal_of(a, 2, 0));
+  terminal(terminal_of(a, 0, 0));
+  Events other;
+  other.epoch = kEpoch;
+  other.counters = {a};
+  other.attempts = {1};
+  other.choices = {1};
+  other.first_index = {0};
+  other.counts = {1};
+  other.tokens = {9};
+  give(other);
+  EXPECT_TRUE(text[a].empty());
+  EXPECT_TRUE(ends.empty());
+  EXPECT_TRUE(all<Ack>().empty()) << "an Ack would make the scheduler forget the live attempt";
+  EXPECT_EQ(table.open_count(), 1U);
+}
+
+TEST_F(TableTest, columns_that_disagree_are_dropped_whole) {
+  welcome();
+  const auto a = open();
+  Events bad;
+  bad.epoch = kEpoch;
+  bad.counters = {a};
+  bad.attempts = {1};
+  bad.choices = {0};
+  bad.first_index = {0};
+  bad.counts = {5};
+  bad.tokens = {1};
+  give(bad);
+  bad.counts = {1, 1};
+  bad.tokens = {1, 2};
+  give(bad);
+  EXPECT_TRUE(text[a].empty());
+  EXPECT_EQ(table.counters().malformed, 2U);
+}
+
+TEST_F(TableTest, a_new_scheduler_gets_every_open_request_in_order_of_arrival) {
+  welcome();
+  std::vector<std::uint64_t> opened;
+  for (int i = 0; i < 20; ++i) {
+    now += kMs;
+    opened.push_back(open());
+  }
+  tokens(opened[3], 1, 0, {1, 2});
+  table.cancel(opened[5], now, out);
+  table.finish(opened[6], 0, now, out);
+  collect();
+  give(FrontendUnknown{kEpoch + 5});
+  give(FrontendUnknown{kEpoch + 5});
+  EXPECT_EQ(all<FrontendHello>().size(), 1U) << "one hello an occasion";
+  const auto late = open();
+  sent.clear();
+  welcome(kEpoch + 5);
+  const auto submits = all<Submit>();
+  ASSERT_EQ(submits.size(), 19U);
+  for (std::size_t i = 1; i < submits.size(); ++i) {
+    EXPECT_LT(submits[i - 1].request.counter, submits[i].request.counter);
+    EXPECT_LE(submits[i - 1].arrival, submits[i].arrival);
+  }
+  EXPECT_EQ(submits[3].attempt, 2U);
+  EXPECT_TRUE(submits[3].again);
+  EXPECT_EQ(submits[3].generated, std::vector<Tokens>({{1, 2}}));
+  EXPECT_EQ(submits[3].epoch, kEpoch + 5);
+  EXPECT_EQ(submits[18].request.counter, late);
+  EXPECT_EQ(submits[18].attempt, 1U);
+  EXPECT_FALSE(submits[18].again) << "never sent before: no way past the admission limits";
+  EXPECT_TRUE(all<Finish>().empty() && all<Cancel>().empty());
+  EXPECT_EQ(table.entry_count(), 19U) << "a new scheduler knows nothing that would have to be ended";
+  tokens(opened[3], 1, 2, {8}, kEpoch + 5);  // of the attempt before
+  tokens(opened[3], 2, 2, {3}, kEpoch + 5);
+  EXPECT_EQ(text[opened[3]], (Tokens{1, 2, 3}));
+}
+
+TEST_F(TableTest, a_scheduler_that_forgot_this_front_end_is_told_again) {
+  welcome();
+  const auto a = open();
+  const auto b = open();
+  table.cancel(b, now, out);
+  collect();
+  give(FrontendUnknown{kEpoch});
+  tokens(a, 1, 0, {1});  // between Unknown and Welcome nothing counts
+  EXPECT_TRUE(text[a].empty());
+  sent.clear();
+  welcome();
+  EXPECT_EQ(last<Submit>().attempt, 2U);
+  EXPECT_EQ(last<Cancel>().request.counter, b) << "the same epoch may still know it";
+}
+
+TEST_F(TableTest, a_heartbeat_of_a_welcomed_table_gets_numbers_only) {
+  welcome();
+  open();
+  sent.clear();
+  welcome(kEpoch, 3, 10);
+  EXPECT_TRUE(sent.empty());
+  EXPECT_EQ(table.scheduler().running, 3U);
+}
+
+TEST_F(TableTest, gone_submits_again_with_the_next_attempt) {
+  welcome();
+  const auto a = open();
+  tokens(a, 1, 0, {1});
+  const auto closing = open();
+  table.cancel(closing, now, out);
+  collect();
+  sent.clear();
+  give(Gone{kEpoch, {a, closing, 999}});
+  ASSERT_EQ(all<Submit>().size(), 1U);
+  EXPECT_EQ(last<Submit>().attempt, 2U);
+  EXPECT_TRUE(last<Submit>().again);
+  EXPECT_EQ(last<Submit>().generated, std::vector<Tokens>({{1}}));
+  EXPECT_EQ(table.entry_count(), 1U);
+  give(Gone{kEpoch + 1, {a}});
+  EXPECT_EQ(all<Submit>().size(), 1U) << "a word of another epoch";
+}
+
+TEST_F(TableTest, a_terminal_waits_for_the_tokens_that_it_counts) {
+  welcome();
+  const auto a = open();
+  tokens(a, 1, 0, {1});
+  terminal(terminal_of(a, 1, 3));
+  EXPECT_TRUE(ends.empty());
+  EXPECT_TRUE(all<Ack>().empty());
+  EXPECT_EQ(last<FrontendHeartbeat>().next, std::vector<std::uint32_t>{1});
+  tokens(a, 1, 1, {2});
+  EXPECT_TRUE(ends.empty());
+  tokens(a, 1, 2, {3});
+  ASSERT_EQ(ends.size(), 1U);
+  EXPECT_EQ(ends[0].n, 3U);
+  EXPECT_EQ(all<Ack>().size(), 1U);
+}
+
+TEST_F(TableTest, a_waiting_terminal_does_not_survive_gone) {
+  welcome();
+  const auto a = open();
+  terminal(terminal_of(a, 1, 2));
+  give(Gone{kEpoch, {a}});
+  tokens(a, 2, 0, {1, 2});
+  EXPECT_TRUE(ends.empty()) << "attempt 2 has its own terminal";
+  terminal(terminal_of(a, 2, 2));
+  EXPECT_EQ(ends.size(), 1U);
+}
+
+TEST_F(TableTest, tokens_and_terminal_in_one_message) {
+  welcome();
+  const auto a = open();
+  Events events;
+  events.epoch = kEpoch;
+  events.counters = {a, a};
+  events.attempts = {1, 1};
+  events.choices = {0, 0};
+  events.first_index = {0, 1};
+  events.counts = {1, 2};
+  events.tokens = {1, 2, 3};
+  events.terminals = {terminal_of(a, 1, 3)};
+  give(events);
+  EXPECT_EQ(text[a], (Tokens{1, 2, 3}));
+  EXPECT_EQ(ends.size(), 1U);
+  EXPECT_TRUE(all<FrontendHeartbeat>().empty());
+}
+
+TEST_F(TableTest, late_terminals_are_acknowledged_again) {
+  welcome();
+  const auto a = open();
+  terminal(terminal_of(a, 1, 0));
+  terminal(terminal_of(a, 1, 0));
+  EXPECT_EQ(all<Ack>().size(), 2U);
+  EXPECT_EQ(ends.size(), 1U);
+}
+
+TEST_F(TableTest, a_refusal_of_the_scheduler_reaches_the_client) {
+  welcome();
+  const auto a = open();
+  Terminal full;
+  full.counter = a;
+  full.attempt = 1;
+  full.code = ErrorCode::queue_full;
+  full.message = "20000 requests are waiting";
+  full.retry_after_s = 3;
+  terminal(full);
+  ASSERT_EQ(ends.size(), 1U);
+  EXPECT_EQ(ends[0].code, ErrorCode::queue_full);
+  EXPECT_EQ(ends[0].reason, FinishReason::error);
+  EXPECT_EQ(ends[0].retry_after_s, 3U);
+  EXPECT_EQ(all<Ack>().size(), 1U);
+}
+
+TEST_F(TableTest, finish_ends_the_stream_at_once_and_is_repeated_until_answered) {
+  welcome();
+  const auto a = open();
+  tokens(a, 1, 0, {1, 2, 3, 4});
+  table.finish(a, 3, now, out);
+  collect();
+  ASSERT_EQ(ends.size(), 1U);
+  EXPECT_EQ(ends[0].reason, FinishReason::stop);
+  EXPECT_EQ(ends[0].n, 3U);
+  EXPECT_EQ(all<Finish>().size(), 1U);
+  tokens(a, 1, 4, {5, 6});  // crossed the Finish
+  EXPECT_EQ(text[a].size(), 4U);
+  pass(1500 * kMs);
+  EXPECT_GE(all<Finish>().size(), 3U);
+  EXPECT_EQ(last<Finish>().n, 3U);
+  EXPECT_EQ(last<Finish>().attempt, 1U);
+  EXPECT_EQ(last<FrontendHeartbeat>().next, std::vector<std::uint32_t>{3});
+  terminal(terminal_of(a, 1, 3, FinishReason::stop));
+  EXPECT_EQ(ends.size(), 1U);
+  EXPECT_EQ(all<Ack>().size(), 1U);
+  EXPECT_EQ(table.entry_count(), 0U);
+}
+
+TEST_F(TableTest, finish_and_cancel_of_ended_or_unknown_requests_do_nothing) {
+  welcome();
+  const auto a = open();
+  tokens(a, 1, 0, {1});
+  terminal(terminal_of(a, 1, 1));
+  sent.clear();
+  table.finish(a, 1, now, out);
+  table.cancel(a, now, out);
+  table.cancel(4711, now, out);
+  const auto b = open();
+  sent.clear();
+  table.cancel(b, now, out);
+  table.finish(b, 0, now, out);
+  table.cancel(b, now, out);
+  collect();
+  EXPECT_EQ(sent.size(), 1U);
+  EXPECT_EQ(ends.size(), 2U);
+}
+
+TEST_F(TableTest, cancel_before_any_scheduler_leaves_nothing) {
+  const auto a = open();
+  table.cancel(a, now, out);
+  collect();
+  EXPECT_EQ(ends.size(), 1U);
+  EXPECT_EQ(table.entry_count(), 0U);
+  welcome();
+  EXPECT_TRUE(all<Submit>().empty());
+}
+
+TEST_F(TableTest, a_cancel_nobody_answers_is_given_up) {
+  welcome();
+  const auto a = open();
+  table.cancel(a, now, out);
+  collect();
+  pass(59 * kSecond);
+  EXPECT_EQ(table.entry_count(), 1U);
+  EXPECT_GE(all<Cancel>().size(), 100U);
+  pass(2 * kSecond);
+  EXPECT_EQ(table.entry_count(), 0U);
+}
+
+TEST_F(TableTest, deadline_without_a_scheduler) {
+  open(10, 3 * kSecond);
+  pass(2900 * kMs);
+  EXPECT_TRUE(ends.empty());
+  pass(600 * kMs);
+  ASSERT_EQ(ends.size(), 1U);
+  EXPECT_EQ(ends[0].code, ErrorCode::deadline_exceeded);
+  EXPECT_EQ(table.entry_count(), 0U);
+}
+
+TEST_F(TableTest, the_scheduler_judges_a_deadline_first) {
+  welcome();
+  const auto a = open(10, 3 * kSecond);
+  tokens(a, 1, 0, {1});
+  pass(4900 * kMs);
+  EXPECT_TRUE(ends.empty());
+  pass(700 * kMs);
+  ASSERT_EQ(ends.size(), 1U);
+  EXPECT_EQ(ends[0].code, ErrorCode::deadline_exceeded);
+  EXPECT_EQ(ends[0].n, 1U);
+  EXPECT_EQ(last<Cancel>().request.counter, a);
+}
+
+TEST_F(TableTest, silent_requests_are_asked_about_in_turns) {
+  RequestTableLimits few;
+  few.max_asked = 4;
+  table = RequestTable(identity(), few);
+  welcome();
+  for (int i = 0; i < 10; ++i) open();
+  pass(900 * kMs);
+  for (const auto& beat : all<FrontendHeartbeat>()) EXPECT_TRUE(beat.counters.empty());
+  sent.clear();
+  pass(1500 * kMs);
+  std::map<std::uint64_t, int> asked;
+  for (const auto& beat : all<FrontendHeartbeat>()) {
+    EXPECT_LE(beat.counters.size(), 4U);
+    for (const auto counter : beat.counters) ++asked[counter];
+  }
+  EXPECT_EQ(asked.size(), 10U);
+  for (const auto& [counter, times] : asked) EXPECT_LE(times, 2) << counter;
+}
+
+TEST_F(TableTest, news_keep_a_request_out_of_the_heartbeat) {
+  welcome();
+  const auto a = open();
+  const auto b = open();
+  for (std::uint32_t i = 0; i < 30; ++i) {
+    pass(100 * kMs);
+    tokens(a, 1, i, {1});
+  }
+  const auto beat = last<FrontendHeartbeat>();
+  EXPECT_EQ(beat.counters, std::vector<std::uint64_t>{b});
+  EXPECT_EQ(beat.open, 2U);
+}
+
+TEST_F(TableTest, the_number_of_streams_is_bounded) {
+  RequestTableLimits few;
+  few.max_open = 2;
+  table = RequestTable(identity(), few);
+  welcome();
+  const auto a = open();
+  const auto b = open();
+  NewRequest one_more;
+  one_more.deadline = now + kSecond;
+  const auto refused_one = table.open(one_more, now, out);
+  ASSERT_FALSE(refused_one.ok());
+  EXPECT_EQ(refused_one.status().code(), ErrorCode::queue_full);
+  // Closing entries do not count as streams, but they are bounded too.
+  table.cancel(a, now, out);
+  table.cancel(b, now, out);
+  const auto c = open();
+  const auto d = open();
+  table.cancel(c, now, out);
+  table.cancel(d, now, out);
+  EXPECT_FALSE(table.open(one_more, now, out).ok());
+}
+
+TEST_F(TableTest, tokens_beyond_the_limit_are_not_delivered) {
+  welcome();
+  const auto a = open(2);
+  tokens(a, 1, 0, {1, 2, 3});
+  EXPECT_EQ(text[a], (Tokens{1, 2}));
+  EXPECT_EQ(table.counters().malformed, 1U);
+}
+
+TEST_F(TableTest, refusals_and_other_protocols_are_final) {
+  give(Refused{"the model differs"});
+  EXPECT_EQ(refused, "the model differs");
+  FrontendWelcome other;
+  other.protocol = kProtocolVersion + 1;
+  give(other);
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_FALSE(table.scheduler().welcomed);
+}
+
+TEST_F(TableTest, progress_is_dated) {
+  welcome(kEpoch, 1, 5);
+  const TimeNs first = now;
+  pass(kSecond);
+  welcome(kEpoch, 1, 5);
+  EXPECT_EQ(table.scheduler().progress_at, first);
+  EXPECT_EQ(table.scheduler().heard_at, now);
+  welcome(kEpoch, 1, 6);
+  EXPECT_EQ(table.scheduler().progress_at, now);
+  pass(kSecond);
+  welcome(kEpoch, 0, 6);
+  EXPECT_EQ(table.scheduler().progress_at, now) << "idle is not stuck";
+}
+
+/// A scheduler that knows the truth, behind a link that loses, doubles and delays; it dies at times.
+TEST_F(TableTest, random_losses_never_cost_or_repeat_a_token) {
+  std::mt19937 random(1);
+  const auto chance = [&](int percent) { return static_cast<int>(random() % 100) < percent; };
+  const auto truth = [](std::uint64_t counter, std::uint32_t i) {
+    return static_cast<Token>(counter * 1000 + i);
+  };
+  struct Known {
+    std::uint32_t attempt, n, total, prompt_sent;
+  };
+  std::map<std::uint64_t, Known> known;
+  Epoch epoch = kEpoch;
+  bool greeted = false;
+  std::map<std::uint64_t, std::uint32_t> wanted;
+  std::size_t read = 0;
+  const auto say = [&](const ToFrontend& message) {
+    if (chance(20)) return;
+    give(message);
+    if (chance(10)) give(message);
+  };
+  const auto row = [&](std::uint64_t c, std::uint32_t attempt, std::uint32_t first,
+                       std::uint32_t end) {
+    Events events;
+    events.epoch = epoch;
+    events.counters = {c};
+    events.attempts = {attempt};
+    events.choices = {0};
+    events.first_index = {first};
+    events.counts = {end - first};
+    for (auto i = first; i < end; ++i) events.tokens.push_back(truth(c, i));
+    return events;
+  };
+  const auto hear = [&](const FrontendMessage& message) {
+    if (chance(20)) return;
+    FrontendWelcome welcome_message;
+    welcome_message.epoch = epoch;
+    if (std::holds_alternative<FrontendHello>(message)) {
+      greeted = true;
+      say(welcome_message);
+      return;
+    }
+    if (!greeted) return say(FrontendUnknown{epoch});
+    if (const auto* s = std::get_if<Submit>(&message)) {
+      auto& k = known[s->request.counter];
+      if (s->epoch == epoch && s->attempt > k.attempt) {
+        const auto have = static_cast<std::uint32_t>(s->generated[0].size());
+        k = {s->attempt, have, s->sampling.max_tokens, have};
+      }
+    } else if (const auto* ack = std::get_if<Ack>(&message)) {
+      known.erase(ack->request.counter);
+    } else if (const auto* beat = std::get_if<FrontendHeartbeat>(&message)) {
+      for (std::size_t i = 0; i < beat->counters.size(); ++i) {
+        const auto at = known.find(beat->counters[i]);
+        if (at == known.end() || at->second.attempt != beat->attempts[i]) {
+          say(Gone{epoch, {beat->counters[i]}});
+        } else if (beat->next[i] < at->second.n) {
+          say(row(at->first, at->second.attempt, beat->next[i], at->second.n));
+        } else if (at->second.n == at->second.total) {
+          Events events;
+          events.epoch = epoch;
+          events.terminals = {terminal_of(at->first, at->second.attempt, at->second.total)};
+          say(events);
+        }
+      }
+      say(welcome_message);
+    }
+  };
+  std::size_t opened = 0;
+  for (int round = 0; round < 20000 && (opened < 60 || table.entry_count() > 0); ++round) {
+    now += 20 * kMs;
+    if (opened < 60 && chance(20)) {
+      const auto total = static_cast<std::uint32_t>(random() % 40);
+      wanted[open(total)] = total;
+      ++opened;
+    }
+    if (chance(1) && round < 4000) {
+      known.clear();
+      greeted = false;
+      ++epoch;
+    }
+    for (auto& [c, k] : known) {
+      if (k.attempt == 0 || k.n >= k.total || !chance(30)) continue;
+      const auto end = std::min(k.total, k.n + 1 + static_cast<std::uint32_t>(random() % 3));
+      const auto first = std::exchange(k.n, end);
+      auto events = row(c, k.attempt, first, end);
+      if (end == k.total) events.terminals = {terminal_of(c, k.attempt, end)};
+      say(events);
+    }
+    table.tick(now, out);
+    collect();
+    for (; read < sent.size(); ++read) hear(FrontendMessage(sent[read]));
+  }
+  EXPECT_EQ(table.entry_count(), 0U);
+  ASSERT_EQ(ends.size(), 60U);
+  for (const auto& ending : ends) {
+    EXPECT_EQ(ending.code, ErrorCode::ok) << ending.message;
+    ASSERT_EQ(text[ending.counter].size(), wanted[ending.counter]);
+    for (std::uint32_t i = 0; i < ending.n; ++i) {
+      EXPECT_EQ(text[ending.counter][i], truth(ending.counter, i));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baton
