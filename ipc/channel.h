@@ -20,6 +20,7 @@ enum class SendResult : std::uint8_t {
   ok,           // queued; it arrives unless the link breaks
   again,        // nothing was queued: the queue is full or there is no connection now
   unreachable,  // server only: no such peer (never there, or gone)
+  too_large,    // beyond ChannelOptions::max_message_bytes: nothing was sent; a fault of the caller
 };
 
 struct ChannelCounters {

@@ -1,0 +1,257 @@
+#include "ipc/process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <string_view>
+
+#include "baton_version.h"
+
+namespace baton {
+namespace {
+
+TimeNs read_clock(clockid_t clock) {
+  timespec t{};
+  ::clock_gettime(clock, &t);
+  return TimeNs{t.tv_sec} * kSecond + t.tv_nsec;
+}
+
+Status system_error(const std::string& what, int error) {
+  return Status(ErrorCode::unavailable, what + ": " + std::strerror(error));
+}
+
+/// Up to one buffer of a small file; empty on any error.
+std::string read_small_file(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 4096> buffer{};
+  const ssize_t n = fd ? ::read(fd.get(), buffer.data(), buffer.size()) : 0;
+  return std::string(buffer.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
+}
+
+struct ProcStat {
+  char state = 0;
+  std::uint64_t start = 0;
+};
+
+/// Fields 3 and 22 of /proc/PID/stat. The name in field 2 may hold spaces and brackets: count from
+/// the last ')'.
+ProcStat read_proc_stat(std::int32_t pid) {
+  ProcStat stat;
+  if (pid <= 0) {
+    return stat;
+  }
+  const std::string text = read_small_file("/proc/" + std::to_string(pid) + "/stat");
+  std::size_t at = text.rfind(')');
+  if (at == std::string::npos || at + 2 >= text.size()) {
+    return stat;
+  }
+  at += 2;
+  stat.state = text[at];
+  for (int field = 3; field < 22; ++field) {
+    at = text.find(' ', at);
+    if (at == std::string::npos) {
+      return ProcStat{};
+    }
+    ++at;
+  }
+  std::from_chars(text.data() + at, text.data() + text.size(), stat.start);
+  return stat;
+}
+
+Status make_directory(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) {
+    return {};
+  }
+  if (errno != ENOENT) {
+    return system_error("cannot create " + path, errno);
+  }
+  const std::size_t slash = path.find_last_of('/');
+  if (slash == std::string::npos || slash == 0) {
+    return system_error("cannot create " + path, ENOENT);
+  }
+  Status parent = make_directory(path.substr(0, slash));
+  if (!parent.ok()) {
+    return parent;
+  }
+  return ::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST
+             ? Status()
+             : system_error("cannot create " + path, errno);
+}
+
+sigset_t stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+}  // namespace
+
+const char* build_version() { return BATON_VERSION " (" BATON_COMMIT ")"; }
+
+TimeNs now_ns() { return read_clock(CLOCK_MONOTONIC); }
+TimeNs wall_ns() { return read_clock(CLOCK_REALTIME); }
+
+Incarnation new_incarnation() {
+  static std::atomic<Incarnation> last{0};
+  Incarnation before = last.load();
+  Incarnation next = 0;
+  do {
+    next = std::max(static_cast<Incarnation>(wall_ns()), before + 1);
+  } while (!last.compare_exchange_weak(before, next));
+  return next;
+}
+
+std::uint64_t pid_start_time(std::int32_t pid) { return read_proc_stat(pid).start; }
+
+bool process_alive(std::int32_t pid, std::uint64_t start) {
+  const ProcStat stat = read_proc_stat(pid);
+  return stat.start != 0 && stat.start == start && stat.state != 'Z' && stat.state != 'X';
+}
+
+int open_pidfd(std::int32_t pid) {
+#ifdef SYS_pidfd_open
+  return pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1;
+#else
+  (void)pid;
+  return -1;
+#endif
+}
+
+void UniqueFd::reset(int fd) {
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
+  fd_ = fd;
+}
+
+Status ensure_private_directory(const std::string& path) {
+  if (path.empty() || path.front() != '/') {
+    return invalid("'" + path + "' is no absolute path");
+  }
+  std::string clean = path;
+  while (clean.size() > 1 && clean.back() == '/') {
+    clean.pop_back();
+  }
+  Status made = make_directory(clean);
+  if (!made.ok()) {
+    return made;
+  }
+  struct stat info {};
+  if (::lstat(clean.c_str(), &info) != 0) {
+    return system_error("cannot look at " + clean, errno);
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    return invalid(clean + " is not a directory");
+  }
+  if (info.st_uid != ::geteuid()) {
+    return invalid(clean + " belongs to user " + std::to_string(info.st_uid) + ", not to user " +
+                   std::to_string(::geteuid()) + "; choose another run_dir");
+  }
+  if ((info.st_mode & 0077U) != 0 && ::chmod(clean.c_str(), 0700) != 0) {
+    return system_error("cannot close " + clean + " to other users", errno);
+  }
+  return {};
+}
+
+Result<LockFile> LockFile::acquire(const std::string& path) {
+  const std::size_t slash = path.find_last_of('/');
+  Status directory = ensure_private_directory(
+      slash == std::string::npos ? std::string() : path.substr(0, std::max<std::size_t>(slash, 1)));
+  if (!directory.ok()) {
+    return directory;
+  }
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) {
+    return system_error("cannot open " + path, errno);
+  }
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {
+      return system_error("cannot lock " + path, errno);
+    }
+    std::string holder = read_small_file(path);
+    holder.erase(std::find(holder.begin(), holder.end(), '\n'), holder.end());
+    return Status(ErrorCode::unavailable,
+                  path + " is held by process " + (holder.empty() ? "(unknown)" : holder) +
+                      ": stop it first, or choose another run_dir");
+  }
+  // The file stays when the holder dies: only the kernel's lock counts, the pid is for people.
+  const std::string pid = std::to_string(::getpid()) + "\n";
+  if (::ftruncate(fd.get(), 0) != 0 ||
+      ::pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+    return system_error("cannot write " + path, errno);
+  }
+  return LockFile(std::move(fd), path);
+}
+
+AliveFile::AliveFile(const std::string& run_dir, const std::string& name) {
+  status_ = ensure_private_directory(run_dir);
+  if (!status_.ok()) {
+    return;
+  }
+  const std::string path = run_dir + "/" + name + ".alive";
+  fd_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const std::string pid = std::to_string(::getpid()) + "\n";
+  if (!fd_ || ::write(fd_.get(), pid.data(), pid.size()) != static_cast<ssize_t>(pid.size())) {
+    status_ = system_error("cannot write " + path, errno);
+  }
+}
+
+void AliveFile::touch(TimeNs now) {
+  constexpr TimeNs kEvery = 500 * kMillisecond;
+  if (!fd_ || (last_ != 0 && now - last_ < kEvery)) {
+    return;
+  }
+  last_ = now;
+  ::futimens(fd_.get(), nullptr);
+}
+
+Waker::Waker() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+void Waker::wake() {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(fd_.get(), &one, sizeof one);  // full: it is awake
+}
+
+void Waker::clear() {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const ssize_t n = ::read(fd_.get(), &count, sizeof count);
+}
+
+SignalFd::SignalFd() {
+  ::signal(SIGPIPE, SIG_IGN);
+  const sigset_t set = stop_signals();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  fd_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+int SignalFd::poll() {
+  signalfd_siginfo info{};
+  while (::read(fd_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    ++seen_;
+  }
+  return seen_;
+}
+
+void unblock_signals() {
+  const sigset_t set = stop_signals();
+  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  ::signal(SIGPIPE, SIG_DFL);
+}
+
+}  // namespace baton

@@ -1,0 +1,222 @@
+#include "ipc/shm_region.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <array>
+#include <boost/interprocess/mapped_region.hpp>
+#include <boost/interprocess/shared_memory_object.hpp>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <exception>
+#include <string_view>
+#include <utility>
+
+#include "ipc/process.h"
+
+namespace baton {
+namespace {
+
+namespace bip = boost::interprocess;
+
+constexpr const char* kShmFolder = "/dev/shm";
+
+std::string mib(std::uint64_t bytes) { return std::to_string((bytes + (1U << 20U) - 1) >> 20U); }
+
+Status no_space(const std::string& name, std::size_t bytes) {
+  struct statvfs info {};
+  const std::uint64_t have =
+      ::statvfs(kShmFolder, &info) == 0 ? std::uint64_t{info.f_bavail} * info.f_frsize : 0;
+  return Status(ErrorCode::kv_exhausted,
+                "shared memory '" + name + "' needs " + mib(bytes) + " MiB, " + kShmFolder +
+                    " has " + mib(have) +
+                    " MiB free: lower pool_mib, or enlarge it (docker: shm_size)");
+}
+
+Status failed(const std::string& what, const std::string& name, const char* why) {
+  return Status(ErrorCode::unavailable, what + " shared memory '" + name + "': " + why);
+}
+
+std::string hex(std::uint64_t value) {
+  std::array<char, 16> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value, 16).ptr;
+  return std::string(digits.data(), end);
+}
+
+/// FNV-1a: two run_dirs of one user must not clean up each other's regions.
+std::uint64_t hash(std::string_view text) {
+  std::uint64_t h = 0xcbf29ce484222325ULL;
+  for (const char c : text) {
+    h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  }
+  return h;
+}
+
+std::string prefix_of(const std::string& run_dir) {
+  return "baton-" + std::to_string(::geteuid()) + "-" + hex(hash(run_dir)) + "-";
+}
+
+/// Cuts what follows the last '-' off `text` and reads it as a number; false if that is no number.
+template <typename T>
+bool cut_number(std::string_view& text, T& value, int base = 10) {
+  const std::size_t dash = text.rfind('-');
+  if (dash == std::string_view::npos) {
+    return false;
+  }
+  const std::string_view digits = text.substr(dash + 1);
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
+  text = text.substr(0, dash);
+  return error == std::errc() && end == digits.data() + digits.size() && !digits.empty();
+}
+
+/// The worker's name may hold '-' itself, so the numbers are read from the end.
+bool parse_name(std::string_view file, std::string_view prefix, RegionName& owner) {
+  if (file.substr(0, prefix.size()) != prefix) {
+    return false;
+  }
+  std::string_view rest = file.substr(prefix.size());
+  if (!cut_number(rest, owner.allocation, 16) || !cut_number(rest, owner.pid_start) ||
+      !cut_number(rest, owner.pid) || rest.empty()) {
+    return false;
+  }
+  owner.worker = std::string(rest);
+  return true;
+}
+
+}  // namespace
+
+struct ShmRegion::Impl {
+  std::string name;
+  bip::mapped_region region;
+  bool owner = false;
+
+  ~Impl() {
+    if (owner) {
+      unlink_region(name);
+    }
+  }
+};
+
+ShmRegion::ShmRegion() = default;
+ShmRegion::~ShmRegion() = default;
+ShmRegion::ShmRegion(ShmRegion&&) noexcept = default;
+ShmRegion& ShmRegion::operator=(ShmRegion&&) noexcept = default;
+ShmRegion::ShmRegion(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Result<ShmRegion> ShmRegion::create(const std::string& name, std::size_t bytes, ShmOptions options) {
+  if (bytes == 0) {
+    return invalid("shared memory '" + name + "' of 0 bytes");
+  }
+  auto impl = std::make_unique<Impl>();
+  try {
+    bip::shared_memory_object object(bip::create_only, name.c_str(), bip::read_write,
+                                     bip::permissions(0600));
+    impl->name = name;
+    impl->owner = true;  // from here on a failure unlinks
+    const int fd = object.get_mapping_handle().handle;
+    int error = EINTR;
+    while (error == EINTR) {
+      error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+    }
+    if (error == ENOSPC || error == ENOMEM || error == EFBIG) {
+      return no_space(name, bytes);
+    }
+    if (error != 0) {
+      return failed("cannot allocate", name, std::strerror(error));
+    }
+    impl->region = bip::mapped_region(object, bip::read_write, 0, bytes, nullptr,
+                                      options.prefault ? MAP_POPULATE : bip::default_map_options);
+  } catch (const std::exception& error) {
+    return failed("cannot create", name, error.what());
+  }
+  return ShmRegion(std::move(impl));
+}
+
+Result<ShmRegion> ShmRegion::open_readonly(const std::string& name, std::size_t expected_bytes,
+                                           ShmOptions options) {
+  auto impl = std::make_unique<Impl>();
+  try {
+    const bip::shared_memory_object object(bip::open_only, name.c_str(), bip::read_only);
+    bip::offset_t size = 0;
+    if (!object.get_size(size) || size <= 0 || !std::in_range<std::size_t>(size) ||
+        static_cast<std::size_t>(size) != expected_bytes) {
+      return invalid("shared memory '" + name + "' has " + std::to_string(size) + " bytes, not " +
+                     std::to_string(expected_bytes));
+    }
+    impl->name = name;
+    impl->region = bip::mapped_region(object, bip::read_only, 0, expected_bytes, nullptr,
+                                      options.prefault ? MAP_POPULATE : bip::default_map_options);
+  } catch (const std::exception& error) {
+    return failed("cannot open", name, error.what());
+  }
+  return ShmRegion(std::move(impl));
+}
+
+std::byte* ShmRegion::writable_data() {
+  return impl_ != nullptr && impl_->owner ? static_cast<std::byte*>(impl_->region.get_address())
+                                          : nullptr;
+}
+
+const std::byte* ShmRegion::data() const {
+  return impl_ != nullptr ? static_cast<const std::byte*>(impl_->region.get_address()) : nullptr;
+}
+
+std::size_t ShmRegion::size() const { return impl_ != nullptr ? impl_->region.get_size() : 0; }
+
+const std::string& ShmRegion::name() const {
+  static const std::string kNone;
+  return impl_ != nullptr ? impl_->name : kNone;
+}
+
+std::string region_name(const std::string& run_dir, const RegionName& owner) {
+  return prefix_of(run_dir) + owner.worker + "-" + std::to_string(owner.pid) + "-" +
+         std::to_string(owner.pid_start) + "-" + hex(owner.allocation);
+}
+
+std::vector<RegionName> list_regions(const std::string& run_dir) {
+  std::vector<RegionName> found;
+  const std::string prefix = prefix_of(run_dir);
+  DIR* folder = ::opendir(kShmFolder);
+  if (folder == nullptr) {
+    return found;
+  }
+  while (const dirent* entry = ::readdir(folder)) {
+    RegionName owner;
+    if (parse_name(entry->d_name, prefix, owner)) {
+      found.push_back(std::move(owner));
+    }
+  }
+  ::closedir(folder);
+  return found;
+}
+
+bool unlink_region(const std::string& name) { return bip::shared_memory_object::remove(name.c_str()); }
+
+int unlink_dead_regions(const std::string& run_dir) {
+  int count = 0;
+  for (const RegionName& owner : list_regions(run_dir)) {
+    if (!process_alive(owner.pid, owner.pid_start) && unlink_region(region_name(run_dir, owner))) {
+      ++count;
+    }
+  }
+  return count;
+}
+
+int unlink_predecessors(const std::string& run_dir, const std::string& worker, AllocationId own) {
+  int count = 0;
+  for (const RegionName& owner : list_regions(run_dir)) {
+    if (owner.worker == worker && owner.allocation != own &&
+        unlink_region(region_name(run_dir, owner))) {
+      ++count;
+    }
+  }
+  return count;
+}
+
+}  // namespace baton
