@@ -1,0 +1,630 @@
+// The worker's protocol, one behaviour a test.
+#include "workers/worker_core.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/workers/core_driver.h"
+
+namespace baton::test {
+namespace {
+
+using State = WorkerCore::State;
+
+// ---------------------------------------------------------------- joining
+
+TEST(Joining, RegisterIsRepeatedUntilAnswered) {
+  CoreDriver d;
+  d.start();
+  EXPECT_EQ(d.count<Register>(), 1);
+  EXPECT_EQ(d.last<Register>().incarnation, kMe);
+  d.wait(1100 * kMillisecond);
+  EXPECT_EQ(d.count<Register>(), 3);
+  EXPECT_EQ(d.count<WorkerHeartbeat>(), 0);
+  EXPECT_EQ(d.pools_asked, 0);
+}
+
+TEST(Joining, HelloIsRepeatedWithTheSameIdUntilItsWelcome) {
+  CoreDriver d;
+  d.start();
+  d.get(Registered{kEpoch, kMe});
+  EXPECT_EQ(d.pools_asked, 1);
+  EXPECT_EQ(d.core.state(), State::registered);
+  d.pool_ready();
+  const Hello first = d.last<Hello>();
+  EXPECT_EQ(first.name, "w0");
+  EXPECT_EQ(first.incarnation, kMe);
+  d.wait(600 * kMillisecond);
+  EXPECT_EQ(d.count<Hello>(), 2);
+  EXPECT_EQ(d.last<Hello>().hello_id, first.hello_id);
+  d.get(Welcome{kEpoch, kTerm, first.hello_id + 1});  // not ours
+  EXPECT_EQ(d.core.state(), State::hello);
+  d.get(Welcome{kEpoch, kTerm, first.hello_id});
+  EXPECT_EQ(d.core.term(), kTerm);
+  EXPECT_EQ(d.last<WorkerHeartbeat>().term, kTerm);
+  d.sent.clear();
+  d.wait(kSecond);
+  EXPECT_EQ(d.count<Hello>(), 0);
+}
+
+TEST(Joining, HeartbeatsTellTheLoading) {
+  CoreDriver d;
+  d.start();
+  d.get(Registered{kEpoch, kMe});
+  d.core.loading(40);
+  d.wait(600 * kMillisecond);
+  EXPECT_EQ(d.count<WorkerHeartbeat>(), 2);
+  EXPECT_EQ(d.last<WorkerHeartbeat>().loading_percent, 40U);
+  EXPECT_EQ(d.last<WorkerHeartbeat>().term, 0U);
+}
+
+TEST(Joining, ASecondRegisteredAllocatesNoSecondPool) {
+  CoreDriver d;
+  d.start();
+  d.get(Registered{kEpoch, kMe});
+  d.get(Registered{kEpoch, kMe});
+  EXPECT_EQ(d.pools_asked, 1);
+  d.get(Registered{kEpoch + 1, kMe});  // a new scheduler while loading
+  EXPECT_EQ(d.core.state(), State::registering);
+  d.get(Registered{kEpoch + 1, kMe});
+  EXPECT_EQ(d.pools_asked, 1);
+  d.pool_ready();
+  EXPECT_EQ(d.count<Hello>(), 1);
+}
+
+TEST(Joining, ThePoolMayBeReadyWhileItRegistersAgain) {
+  CoreDriver d;
+  d.start();
+  d.get(Registered{kEpoch, kMe});
+  d.get(Fenced{kEpoch + 1, 0});
+  d.pool_ready();
+  EXPECT_EQ(d.count<Hello>(), 0);
+  d.get(Registered{kEpoch + 1, kMe});
+  EXPECT_EQ(d.count<Hello>(), 1);
+}
+
+TEST(Joining, AnUnansweredHelloRegistersAgain) {
+  CoreDriver d;
+  d.start();
+  d.get(Registered{kEpoch, kMe});
+  d.pool_ready();
+  d.wait(5200 * kMillisecond);
+  EXPECT_EQ(d.count<Register>(), 2);
+  EXPECT_EQ(d.core.state(), State::registering);
+}
+
+TEST(Joining, RegisteredOfAnotherIncarnationIsIgnored) {
+  CoreDriver d;
+  d.start();
+  d.get(Registered{kEpoch, kMe - 1});
+  EXPECT_EQ(d.core.state(), State::registering);
+}
+
+TEST(Joining, AFailedPoolEndsTheProcess) {
+  CoreDriver d;
+  d.start();
+  d.get(Registered{kEpoch, kMe});
+  WorkerActions out;
+  d.core.pool_failed("no memory", out);
+  const auto& exit = std::get<worker_action::Exit>(out.at(0));
+  EXPECT_EQ(exit.code, kExitFault);
+  EXPECT_EQ(exit.reason, "no memory");
+}
+
+// ---------------------------------------------------------------- steps
+
+TEST(Steps, APromptInTwoChunksThenDecoding) {
+  CoreDriver d;
+  d.join();
+  StepPlan one = plan(1);
+  one.add = {sequence(8, {10, 11, 12, 13, 14}, {2, 3})};
+  one.rows = {{8, 4, LogitsWanted::none, false}};
+  d.get(one);
+  ASSERT_NE(d.step, nullptr);
+  ASSERT_EQ(d.step->rows.size(), 1U);
+  EXPECT_EQ(d.step->rows[0].tokens.size(), 4U);
+  EXPECT_EQ(d.step->rows[0].position, 0);
+  d.finish({kNoToken});
+  EXPECT_EQ(d.last<StepResult>().step, 1U);
+  EXPECT_TRUE(d.last<StepResult>().sequences.empty());
+
+  StepPlan two = plan(2);
+  two.rows = {{8, 1, LogitsWanted::last, true}};
+  two.decode = true;  // its own joiner starts with the next step
+  d.get(two);
+  ASSERT_EQ(d.step->rows.size(), 1U);
+  EXPECT_EQ(d.step->rows[0].position, 4);
+  EXPECT_EQ(d.step->rows[0].tokens[0], 14);
+  EXPECT_EQ(d.step->rows[0].n_generated, 0U);
+  d.finish({77});
+  EXPECT_EQ(d.last<StepResult>().sequences, (std::vector<std::uint64_t>{8}));
+  EXPECT_EQ(d.last<StepResult>().tokens, (std::vector<Token>{77}));
+  EXPECT_TRUE(d.last<StepResult>().counts.empty());
+
+  StepPlan three = plan(3);
+  three.decode = true;
+  d.get(three);
+  ASSERT_EQ(d.step->rows.size(), 1U);
+  EXPECT_TRUE(d.step->rows[0].decode);
+  EXPECT_EQ(d.step->rows[0].tokens[0], 77);
+  EXPECT_EQ(d.step->rows[0].position, 5);
+  EXPECT_EQ(d.step->rows[0].n_generated, 1U);
+  EXPECT_EQ((std::vector<BlockId>(d.step->rows[0].blocks.begin(), d.step->rows[0].blocks.end())),
+            (std::vector<BlockId>{2, 3}));
+}
+
+TEST(Steps, AHandedOverSequenceDecodesInItsFirstPlan) {
+  CoreDriver d;
+  d.join();
+  StepPlan p = plan(1);
+  AddSequence a = sequence(9, {10, 11, 12, 13}, {2, 3});
+  a.generated = {50};
+  a.computed = 4;
+  a.decode = true;
+  a.choice = 2;
+  p.add = {a};
+  p.decode = true;
+  d.get(p);
+  ASSERT_EQ(d.step->rows.size(), 1U);
+  EXPECT_EQ(d.step->rows[0].tokens[0], 50);
+  EXPECT_EQ(d.step->rows[0].position, 4);
+  EXPECT_EQ(d.step->rows[0].n_generated, 1U);
+  EXPECT_EQ(d.step->rows[0].choice, 2U);
+}
+
+TEST(Steps, AQueuedPlanIsAppliedWhenItStarts) {
+  CoreDriver d;
+  d.join();
+  StepPlan one = plan(1);
+  one.add = {sequence(8, {10, 11}, {2})};
+  one.rows = {{8, 2, LogitsWanted::last, true}};
+  StepPlan two = plan(2);
+  two.decode = true;
+  d.get(one);
+  d.get(two);
+  EXPECT_EQ(d.steps_started, 1);
+  EXPECT_EQ(d.core.sequences().decoding(), 0U);
+  d.finish({33});
+  EXPECT_EQ(d.steps_started, 2);
+  EXPECT_EQ(d.step->rows[0].tokens[0], 33);
+  EXPECT_EQ(d.last<StepResult>().step, 1U);
+}
+
+TEST(Steps, APlanWithoutRowsNeedsNoDevice) {
+  CoreDriver d;
+  d.join();
+  StepPlan one = plan(1);
+  one.add = {sequence(8, {10, 11}, {2})};
+  d.get(one);
+  StepPlan two = plan(2);
+  two.drop = {8};
+  d.get(two);
+  EXPECT_EQ(d.steps_started, 0);
+  EXPECT_EQ(d.count<StepResult>(), 2);
+  EXPECT_EQ(d.last<StepResult>().step, 2U);
+  EXPECT_EQ(d.core.sequences().size(), 0U);
+}
+
+TEST(Steps, CopiesAloneReachTheDevice) {
+  CoreDriver d;
+  d.join();
+  StepPlan one = plan(1);
+  one.ops = {{1, 2}, {3, 4}};
+  d.get(one);
+  ASSERT_NE(d.step, nullptr);
+  EXPECT_EQ(d.step->copies.size(), 2U);
+  EXPECT_EQ(d.step->copies[1].to, 4U);
+  d.finish({});
+  EXPECT_EQ(d.last<StepResult>().step, 1U);
+}
+
+TEST(Steps, AFailedRowEndsItsSequenceOnly) {
+  CoreDriver d;
+  d.join();
+  StepPlan one = plan(1);
+  one.add = {sequence(8, {10, 11}, {2}), sequence(9, {12}, {3})};
+  one.rows = {{8, 2, LogitsWanted::last, true}, {9, 1, LogitsWanted::last, true}};
+  StepPlan two = plan(2);
+  two.decode = true;
+  d.get(one);
+  d.get(two);
+  d.finish({kNoToken, 60}, {{0, "logits are not finite"}});
+  const StepResult r = d.last<StepResult>();
+  ASSERT_EQ(r.failed.size(), 1U);
+  EXPECT_EQ(r.failed[0].sequence, 8U);
+  EXPECT_EQ(r.sequences, (std::vector<std::uint64_t>{9}));
+  ASSERT_EQ(d.step->rows.size(), 1U);  // the void row of 8 does not run
+  EXPECT_EQ(d.step->rows[0].sequence, 9U);
+  StepPlan three = plan(3);
+  three.drop = {8};
+  d.get(three);
+  d.finish({61});
+  EXPECT_EQ(d.core.state(), State::in_term);
+}
+
+TEST(Steps, ContentThatCannotRunFailsItsRowAndNotTheTerm) {
+  CoreDriver d;
+  d.join();
+  StepPlan one = plan(1);
+  AddSequence bad = sequence(9, {12}, {4});
+  bad.sampling.temperature = -1;
+  one.add = {sequence(8, {10, 5000}, {2}), bad};
+  one.rows = {{8, 2, LogitsWanted::last, true}, {9, 1, LogitsWanted::last, true}};
+  d.get(one);
+  EXPECT_EQ(d.steps_started, 0);
+  const StepResult r = d.last<StepResult>();
+  ASSERT_EQ(r.failed.size(), 2U);
+  EXPECT_NE(r.failed[0].reason.find("5000"), std::string::npos);
+  EXPECT_NE(r.failed[1].reason.find("temperature"), std::string::npos);
+  EXPECT_EQ(d.core.state(), State::in_term);
+}
+
+TEST(Steps, AThrowingDeviceEndsTheProcess) {
+  CoreDriver d;
+  d.join();
+  StepPlan one = plan(1);
+  one.ops = {{1, 2}};
+  d.get(one);
+  WorkerActions out;
+  d.core.step_failed("out of memory", out);
+  EXPECT_EQ(std::get<worker_action::Exit>(out.at(0)).code, kExitFault);
+}
+
+// ---------------------------------------------------------------- the end of a term
+
+TEST(TermEnd, AGapWaitsForStepAndPullsAndSaysHelloAnew) {
+  CoreDriver d;
+  d.join();
+  StepPlan one = plan(1);
+  one.add = {sequence(8, {10, 11}, {2})};
+  one.rows = {{8, 2, LogitsWanted::last, true}};
+  d.get(one);
+  for (TransferId t = 1; t <= 4; ++t) d.get(pull(t, 900));
+  ASSERT_EQ(d.pulls.size(), 2U);
+  const std::uint64_t before = d.last<Hello>().hello_id;
+  d.get(plan(3));
+  EXPECT_EQ(d.core.state(), State::ending);
+  EXPECT_EQ(d.core.term(), 0U);
+  d.sent.clear();
+  d.finish({44});
+  d.pulled();
+  EXPECT_EQ(d.count<Hello>(), 0);
+  EXPECT_EQ(d.core.sequences().size(), 1U);
+  d.pulled();
+  ASSERT_EQ(d.count<Hello>(), 1);
+  EXPECT_GT(d.last<Hello>().hello_id, before);
+  EXPECT_EQ(d.count<StepResult>() + d.count<PullDone>(), 0);  // of the old term: not sent
+  EXPECT_TRUE(d.pulls.empty());                               // nor were the waiting ones begun
+  EXPECT_EQ(d.core.sequences().size(), 0U);
+  d.get(Welcome{kEpoch, kTerm + 1, d.last<Hello>().hello_id});
+  d.get(plan(1, kTerm + 1));
+  EXPECT_EQ(d.last<StepResult>().term, kTerm + 1);
+  EXPECT_EQ(d.last<StepResult>().step, 1U);
+}
+
+TEST(TermEnd, StaleMessagesAreDroppedSilently) {
+  CoreDriver d;
+  d.join();
+  d.get(plan(9, kTerm - 1));
+  d.get(pull(1, 900, kTerm - 1));
+  d.get(AuditTables{kTerm - 1});
+  d.get(Fenced{kEpoch, kTerm - 1});
+  d.get(Registered{kEpoch, kMe});
+  d.get(Welcome{kEpoch, kTerm, 1});  // the repeat of our own
+  EXPECT_EQ(d.core.term(), kTerm);
+  EXPECT_TRUE(d.sent.empty());
+  EXPECT_TRUE(d.pulls.empty());
+}
+
+TEST(TermEnd, FencedEndsIt) {
+  CoreDriver d;
+  d.join();
+  d.get(Fenced{kEpoch, kTerm});
+  EXPECT_EQ(d.count<Hello>(), 1);
+  EXPECT_EQ(d.count<Register>(), 0);
+}
+
+TEST(TermEnd, AnotherEpochRegistersFirst) {
+  const auto messages = {ToWorker(Fenced{kEpoch + 1, kTerm}), ToWorker(Welcome{kEpoch + 1, 99, 1}),
+                         ToWorker(Registered{kEpoch + 1, kMe}), ToWorker(Fenced{kEpoch + 1, 0})};
+  for (const ToWorker& m : messages) {
+    CoreDriver d;
+    d.join();
+    StepPlan one = plan(1);
+    one.ops = {{1, 2}};
+    d.get(one);
+    std::visit([&](auto copy) { d.get(copy); }, m);
+    EXPECT_EQ(d.core.state(), State::ending);
+    EXPECT_EQ(d.count<Register>(), 0);
+    d.finish({});
+    EXPECT_EQ(d.count<Register>(), 1);
+    EXPECT_EQ(d.count<Hello>(), 0);
+    d.get(Registered{kEpoch + 1, kMe});
+    EXPECT_EQ(d.count<Hello>(), 1);
+    EXPECT_EQ(d.pools_asked, 1);
+  }
+}
+
+TEST(TermEnd, AnotherEpochWhileEndingOrGreeting) {
+  CoreDriver d;
+  d.join();
+  StepPlan one = plan(1);
+  one.ops = {{1, 2}};
+  d.get(one);
+  d.get(Fenced{kEpoch, kTerm});
+  d.get(Fenced{kEpoch + 1, kTerm});
+  d.finish({});
+  EXPECT_EQ(d.count<Register>(), 1);
+  d.get(Registered{kEpoch + 1, kMe});
+  d.get(Fenced{kEpoch + 2, 0});
+  EXPECT_EQ(d.count<Register>(), 2);
+}
+
+TEST(TermEnd, ALostResultEndsIt) {
+  CoreDriver d;
+  d.join();
+  d.send_failed();
+  EXPECT_EQ(d.count<Hello>(), 1);
+  d.send_failed();  // out of term: nothing to lose
+  EXPECT_EQ(d.count<Hello>(), 1);
+}
+
+TEST(TermEnd, ViolationsOfAYoungTermAreAnsweredSlowly) {
+  CoreDriver d;
+  d.join();
+  StepPlan bad = plan(1);
+  bad.drop = {123};
+  d.get(bad);
+  ASSERT_EQ(d.errors.size(), 1U);
+  EXPECT_NE(d.errors[0].find("unknown sequence 123"), std::string::npos);
+  EXPECT_EQ(d.count<Hello>(), 0);
+  d.wait(600 * kMillisecond);
+  EXPECT_GE(d.count<Hello>(), 1);
+}
+
+TEST(TermEnd, TooManyPlansAtOnce) {
+  WorkerCoreOptions options;
+  options.max_plans = 2;
+  CoreDriver d(options);
+  d.join();
+  for (StepId s = 1; s <= 3; ++s) {
+    StepPlan p = plan(s);
+    p.ops = {{1, 2}};
+    d.get(p);
+    EXPECT_EQ(d.core.state(), s < 3 ? State::in_term : State::ending);
+  }
+}
+
+// ---------------------------------------------------------------- pulls
+
+TEST(Pulls, EachEndsInOneAnswer) {
+  CoreDriver d;
+  d.join();
+  for (TransferId t = 1; t <= 3; ++t) d.get(pull(t, 900));
+  d.wait(300 * kMillisecond);
+  EXPECT_EQ(d.last<WorkerHeartbeat>().open_transfers, (std::vector<std::uint64_t>{1, 2, 3}));
+  EXPECT_EQ(d.last<WorkerHeartbeat>().pulls_received, 3U);
+  d.pulled();
+  EXPECT_EQ(d.last<PullDone>().transfer, 1U);
+  d.pulled("gone");
+  EXPECT_EQ(d.last<PullFailed>().transfer, 2U);
+  EXPECT_EQ(d.last<PullFailed>().reason, "gone");
+  d.pulled();
+  EXPECT_EQ(d.last<PullDone>().transfer, 3U);
+  d.wait(300 * kMillisecond);
+  EXPECT_EQ(d.last<WorkerHeartbeat>().pulls_done, 3U);
+  EXPECT_TRUE(d.last<WorkerHeartbeat>().open_transfers.empty());
+}
+
+TEST(Pulls, ImpossibleOnesFailAtOnce) {
+  CoreDriver d;
+  d.join();
+  Pull p = pull(1, 900);
+  p.from = {10, 1};
+  d.get(p);
+  EXPECT_NE(d.last<PullFailed>().reason.find("source block 10"), std::string::npos);
+  p = pull(2, 900);
+  p.to = {100, 1};
+  d.get(p);
+  EXPECT_NE(d.last<PullFailed>().reason.find("destination block 100"), std::string::npos);
+  p = pull(3, 900);
+  p.to = {1};
+  d.get(p);
+  EXPECT_EQ(d.count<PullFailed>(), 3);
+  EXPECT_TRUE(d.pulls.empty());
+}
+
+TEST(Pulls, TheyAreBounded) {
+  WorkerCoreOptions options;
+  options.max_open_pulls = 3;
+  CoreDriver d(options);
+  d.join();
+  for (TransferId t = 1; t <= 4; ++t) d.get(pull(t, 900));
+  EXPECT_EQ(d.count<PullFailed>(), 1);
+  EXPECT_EQ(d.last<PullFailed>().transfer, 4U);
+}
+
+TEST(Pulls, ATransferNamedTwiceEndsTheTerm) {
+  CoreDriver d;
+  d.join();
+  d.get(pull(1, 900));
+  d.get(pull(1, 900));
+  EXPECT_EQ(d.core.state(), State::ending);
+}
+
+TEST(Pulls, CloseWaitsForThem) {
+  CoreDriver d;
+  d.join();
+  d.get(pull(1, 900));
+  d.get(Close{900});
+  EXPECT_TRUE(d.closes.empty());
+  d.get(pull(2, 900));  // too late
+  EXPECT_EQ(d.last<PullFailed>().transfer, 2U);
+  d.pulled();
+  EXPECT_EQ(d.closes, (std::vector<AllocationId>{900}));
+  EXPECT_EQ(d.count<Closed>(), 0);
+  d.closed(900);
+  EXPECT_EQ(d.last<Closed>().allocation, 900U);
+  d.get(Close{900});
+  EXPECT_EQ(d.count<Closed>(), 2);  // asked again: answered again
+}
+
+TEST(Pulls, CloseOfAnUnknownPoolIsAnsweredAtOnceInEveryState) {
+  CoreDriver d;
+  d.start();
+  d.get(Close{900});
+  EXPECT_EQ(d.last<Closed>().allocation, 900U);
+}
+
+TEST(Pulls, AMappingIsClosedThoughItsTermEnded) {
+  CoreDriver d;
+  d.join();
+  for (TransferId t = 1; t <= 4; ++t) d.get(pull(t, 900));
+  d.get(Close{900});
+  d.get(Fenced{kEpoch, kTerm});
+  d.pulled();
+  EXPECT_TRUE(d.closes.empty());
+  d.pulled();
+  EXPECT_EQ(d.closes.size(), 1U);
+  EXPECT_EQ(d.count<Hello>(), 1);
+}
+
+TEST(Pulls, ADeadExportersPoolIsClosedAfterItsPulls) {
+  CoreDriver d;
+  d.join();
+  d.get(pull(1, 900));
+  d.get(pull(2, 901));
+  d.exporter_gone(900);
+  d.exporter_gone(900);
+  EXPECT_TRUE(d.closes.empty());
+  d.pulled();
+  EXPECT_EQ(d.count<PullDone>(), 1);  // what was mapped stays valid
+  EXPECT_EQ(d.closes, (std::vector<AllocationId>{900}));
+  d.closed(900);
+  EXPECT_EQ(d.last<Closed>().allocation, 900U);
+  d.exporter_gone(902);  // never heard of
+  EXPECT_EQ(d.closes.size(), 1U);
+}
+
+// ---------------------------------------------------------------- reports
+
+TEST(Audit, TablesGoWithTheStepsDone) {
+  CoreDriver d;
+  d.join();
+  StepPlan one = plan(1);
+  one.add = {sequence(9, {10, 11}, {2, 7}), sequence(8, {12}, {3})};
+  one.rows = {{8, 1, LogitsWanted::last, true}};
+  d.get(one);
+  StepPlan two = plan(2);
+  two.drop = {9};
+  d.get(two);
+  d.get(AuditTables{kTerm});
+  EXPECT_EQ(d.count<Tables>(), 0);
+  d.finish({5});
+  const Tables t = d.last<Tables>();
+  EXPECT_EQ(t.steps_done, 1U);
+  EXPECT_EQ(t.sequences, (std::vector<std::uint64_t>{8, 9}));
+  EXPECT_EQ(t.counts, (std::vector<std::uint32_t>{1, 2}));
+  EXPECT_EQ(t.blocks, (std::vector<BlockId>{3, 2, 7}));
+  d.get(AuditTables{kTerm});
+  EXPECT_EQ(d.last<Tables>().sequences, (std::vector<std::uint64_t>{8}));
+}
+
+TEST(Heartbeat, CountsPlansAndSteps) {
+  CoreDriver d;
+  d.join();
+  StepPlan one = plan(1);
+  one.ops = {{1, 2}};
+  StepPlan two = plan(2);
+  two.ops = {{1, 2}};
+  d.get(one);
+  d.get(two);
+  d.finish({});
+  d.wait(300 * kMillisecond);
+  EXPECT_EQ(d.last<WorkerHeartbeat>().plans_received, 2U);
+  EXPECT_EQ(d.last<WorkerHeartbeat>().steps_done, 1U);
+}
+
+// ---------------------------------------------------------------- leaving
+
+TEST(Leaving, SigtermIsToldAtOnceAndPlansGoOn) {
+  CoreDriver d;
+  d.join();
+  d.terminate();
+  EXPECT_TRUE(d.last<WorkerHeartbeat>().draining);
+  StepPlan one = plan(1);
+  one.ops = {{1, 2}};
+  d.get(one);
+  d.finish({});
+  EXPECT_EQ(d.count<StepResult>(), 1);
+  EXPECT_FALSE(d.exit.has_value());
+  d.get(Leave{kMe});
+  ASSERT_TRUE(d.exit.has_value());
+  EXPECT_EQ(d.exit->code, kExitOk);
+  EXPECT_EQ(d.count<WorkerBye>(), 1);
+}
+
+TEST(Leaving, TheDrainIsBounded) {
+  WorkerCoreOptions options;
+  options.drain = 2 * kSecond;
+  CoreDriver d(options);
+  d.join();
+  StepPlan one = plan(1);
+  one.ops = {{1, 2}};
+  d.get(one);  // a step that never ends
+  d.terminate();
+  d.wait(1900 * kMillisecond);
+  EXPECT_FALSE(d.exit.has_value());
+  d.terminate();  // a second signal does not prolong it
+  d.wait(200 * kMillisecond);
+  ASSERT_TRUE(d.exit.has_value());
+  EXPECT_EQ(d.exit->code, kExitOk);
+  EXPECT_EQ(d.count<WorkerBye>(), 1);
+}
+
+TEST(Leaving, OutOfTermNobodyWaits) {
+  CoreDriver d;
+  d.start();
+  d.terminate();
+  ASSERT_TRUE(d.exit.has_value());
+  EXPECT_EQ(d.exit->code, kExitOk);
+}
+
+TEST(Leaving, AFenceWhileDrainingEndsIt) {
+  CoreDriver d;
+  d.join();
+  StepPlan one = plan(1);
+  one.ops = {{1, 2}};
+  d.get(one);
+  d.terminate();
+  d.get(Fenced{kEpoch + 1, kTerm});
+  EXPECT_FALSE(d.exit.has_value());
+  d.finish({});
+  ASSERT_TRUE(d.exit.has_value());
+  EXPECT_EQ(d.exit->code, kExitOk);
+  EXPECT_EQ(d.count<Register>(), 0);
+}
+
+TEST(Leaving, SupersededAndRefused) {
+  CoreDriver d;
+  d.join();
+  d.get(Superseded{kMe - 1});
+  EXPECT_FALSE(d.exit.has_value());
+  d.get(Superseded{kMe + 1});
+  ASSERT_TRUE(d.exit.has_value());
+  EXPECT_EQ(d.exit->code, kExitSuperseded);
+  EXPECT_EQ(d.count<WorkerBye>(), 0);
+
+  CoreDriver r;
+  r.start();
+  r.get(Refused{"another model"});
+  ASSERT_TRUE(r.exit.has_value());
+  EXPECT_EQ(r.exit->code, kExitRefused);
+  EXPECT_NE(r.exit->reason.find("another model"), std::string::npos);
+  r.sent.clear();
+  r.get(Registered{kEpoch, kMe});
+  r.wait(2 * kSecond);
+  EXPECT_TRUE(r.sent.empty());
+}
+
+}  // namespace
+}  // namespace baton::test

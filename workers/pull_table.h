@@ -1,0 +1,61 @@
+// Which pulls are open and which foreign pools may be mapped. Pure.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ipc/messages.h"
+#include "ipc/types.h"
+
+namespace baton {
+
+/// Open pulls of the current term, plus those of an ended one that are still out, and the foreign
+/// allocations that were ever named to the pull thread and not yet unmapped.
+class PullTable {
+ public:
+  /// Takes a pull in, or says why it cannot run.
+  std::optional<std::string> add(Pull&& pull, std::uint32_t own_blocks, std::size_t max_open);
+  /// The next one to hand out, if fewer than `at_once` are out.
+  std::optional<Pull> next(std::size_t at_once);
+  /// False: no such pull was handed out.
+  bool finished(TransferId transfer);
+  /// Term end: forgets what was not handed out yet.
+  void forget_waiting();
+
+  std::size_t out() const { return out_.size(); }
+  std::size_t open() const { return out_.size() + waiting_.size(); }
+  bool knows(TransferId transfer) const;
+  /// Transfers received and not answered, oldest first.
+  std::vector<std::uint64_t> transfers() const;
+
+  /// Marks an allocation for closing (asked for, or its exporter is gone): later pulls from it fail.
+  void want_close(AllocationId allocation);
+  /// It was named to the pull thread and is not unmapped yet.
+  bool mapped(AllocationId allocation) const { return mappings_.count(allocation) != 0; }
+  /// Marked allocations without an open pull; each is returned once.
+  std::vector<AllocationId> begin_closes();
+  void closed(AllocationId allocation) { mappings_.erase(allocation); }
+
+ private:
+  struct Mapping {
+    std::size_t open = 0;  // pulls waiting or out
+    bool want_close = false;
+    bool closing = false;
+  };
+  struct Out {
+    TransferId transfer = 0;
+    AllocationId allocation = 0;
+  };
+
+  void release(AllocationId allocation);
+
+  std::deque<Pull> waiting_;
+  std::vector<Out> out_;
+  std::map<AllocationId, Mapping> mappings_;
+};
+
+}  // namespace baton

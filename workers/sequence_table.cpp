@@ -1,0 +1,276 @@
+#include "workers/sequence_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace baton {
+
+namespace {
+
+std::string name_of(SequenceId id) { return "sequence " + std::to_string(id); }
+
+}  // namespace
+
+void SequenceTable::clear() {
+  decode_.clear();
+  row_owner_.clear();
+  joins_.clear();
+  by_id_.clear();
+}
+
+const WorkerSequence* SequenceTable::find(SequenceId id) const {
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : it->second.get();
+}
+
+std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, RunStep& step,
+                                                     std::vector<RowFailure>& refused) {
+  step.step = plan.step;
+  step.rows.clear();
+  step.copies.clear();
+  row_owner_.clear();
+  joins_.clear();
+  if (plan.grow_sequences.size() != plan.grow_blocks.size()) return "columns of grow differ";
+  for (const SequenceId id : plan.drop) {
+    if (auto problem = drop(id)) return problem;
+  }
+  for (AddSequence& m : plan.add) {
+    if (auto problem = add(m)) return problem;
+  }
+  for (std::size_t i = 0; i < plan.grow_sequences.size(); ++i) {
+    if (auto problem = grow(plan.grow_sequences[i], plan.grow_blocks[i])) return problem;
+  }
+  if (auto problem = check_copies(plan.ops)) return problem;
+  step.copies.assign(plan.ops.begin(), plan.ops.end());
+  for (const PromptRow& row : plan.rows) {
+    if (auto problem = prompt_row(row, step, refused)) return problem;
+  }
+  return plan.decode ? decode_rows(step, refused) : std::nullopt;
+}
+
+SequenceTable::Problem SequenceTable::drop(SequenceId id) {
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end()) return "drop of unknown " + name_of(id);
+  leave_decode(*it->second);
+  by_id_.erase(it);
+  return std::nullopt;
+}
+
+SequenceTable::Problem SequenceTable::add(AddSequence& m) {
+  const std::size_t known = m.prompt.size() + m.generated.size();
+  if (known == 0) return "add of " + name_of(m.sequence) + " without a token";
+  if (m.computed >= known) {
+    return name_of(m.sequence) + ": computed is " + std::to_string(m.computed) + " of " +
+           std::to_string(known) + " tokens; at least one must be left";
+  }
+  if (m.decode && m.computed + 1 != known) {
+    return name_of(m.sequence) + ": cannot decode with " + std::to_string(known - m.computed) +
+           " tokens to compute";
+  }
+  if (static_cast<std::uint64_t>(m.blocks.size()) * limits_.tokens_per_block < m.computed) {
+    return name_of(m.sequence) + ": " + std::to_string(m.blocks.size()) + " blocks cannot hold " +
+           std::to_string(m.computed) + " tokens";
+  }
+  for (const BlockId block : m.blocks) {
+    if (block >= limits_.blocks) {
+      return name_of(m.sequence) + ": block " + std::to_string(block) + " of a pool of " +
+             std::to_string(limits_.blocks);
+    }
+  }
+  auto [it, fresh] = by_id_.try_emplace(m.sequence);
+  if (!fresh) return name_of(m.sequence) + " added twice";
+  it->second = std::make_unique<WorkerSequence>();
+  WorkerSequence& s = *it->second;
+  s.id = m.sequence;
+  s.choice = m.choice;
+  s.n_prompt = static_cast<std::uint32_t>(m.prompt.size());
+  s.computed = m.computed;
+  s.refused = content_problem(m);
+  s.tokens = std::move(m.prompt);
+  s.tokens.insert(s.tokens.end(), m.generated.begin(), m.generated.end());
+  s.blocks = std::move(m.blocks);
+  s.sampling = std::move(m.sampling);
+  // An id that the model cannot draw has no logit to mask.
+  std::erase_if(s.sampling.stop_ids, [&](Token t) {
+    return t < 0 || static_cast<std::uint32_t>(t) >= limits_.vocab_size;
+  });
+  if (m.decode) join_decode(s);
+  return std::nullopt;
+}
+
+/// Faults of the request itself fail its row and leave the term alone.
+std::string SequenceTable::content_problem(const AddSequence& m) const {
+  const std::size_t known = m.prompt.size() + m.generated.size();
+  if (known > limits_.max_context) {
+    return std::to_string(known) + " tokens exceed the context of " +
+           std::to_string(limits_.max_context);
+  }
+  for (const std::vector<Token>* tokens : {&m.prompt, &m.generated}) {
+    for (const Token t : *tokens) {
+      if (t < 0 || static_cast<std::uint32_t>(t) >= limits_.vocab_size) {
+        return "token " + std::to_string(t) + " is outside the vocabulary of " +
+               std::to_string(limits_.vocab_size);
+      }
+    }
+  }
+  const SamplingParams& p = m.sampling;
+  if (!std::isfinite(p.temperature) || p.temperature < 0) return "temperature is not a number >= 0";
+  if (!(p.top_p > 0) || p.top_p > 1) return "top_p is not in (0, 1]";
+  if (p.top_k < 0) return "top_k is negative";
+  return {};
+}
+
+SequenceTable::Problem SequenceTable::grow(SequenceId id, BlockId block) {
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end()) return "grow of unknown " + name_of(id);
+  if (block >= limits_.blocks) {
+    return name_of(id) + ": grown by block " + std::to_string(block) + " of a pool of " +
+           std::to_string(limits_.blocks);
+  }
+  it->second->blocks.push_back(block);
+  return std::nullopt;
+}
+
+SequenceTable::Problem SequenceTable::check_copies(const std::vector<CopyOp>& copies) const {
+  for (const CopyOp& op : copies) {
+    if (op.from >= limits_.blocks || op.to >= limits_.blocks) {
+      return "copy of block " + std::to_string(op.from) + " to " + std::to_string(op.to) +
+             " in a pool of " + std::to_string(limits_.blocks);
+    }
+  }
+  return std::nullopt;
+}
+
+bool SequenceTable::is_void(WorkerSequence& s, std::vector<RowFailure>& refused) {
+  if (s.failed) return true;
+  if (s.refused.empty()) return false;
+  refused.push_back({s.id, s.refused});
+  s.failed = true;
+  return true;
+}
+
+SequenceTable::Problem SequenceTable::prompt_row(const PromptRow& row, RunStep& step,
+                                                 std::vector<RowFailure>& refused) {
+  const auto it = by_id_.find(row.sequence);
+  if (it == by_id_.end()) return "row of unknown " + name_of(row.sequence);
+  WorkerSequence& s = *it->second;
+  if (is_void(s, refused)) return std::nullopt;
+  if (s.decode_index >= 0) return "prompt row of " + name_of(s.id) + ", which decodes";
+  if (row.then_decode && row.logits != LogitsWanted::last) {
+    return name_of(s.id) + " is to decode without a first token";
+  }
+  if (auto problem = place(s, row.n_tokens, row.logits, /*decode=*/false, step)) return problem;
+  if (row.then_decode) joins_.push_back(&s);
+  return std::nullopt;
+}
+
+SequenceTable::Problem SequenceTable::decode_rows(RunStep& step, std::vector<RowFailure>& refused) {
+  for (std::size_t i = 0; i < decode_.size();) {
+    WorkerSequence& s = *decode_[i];
+    if (is_void(s, refused)) {
+      leave_decode(s);  // another one takes its place
+      continue;
+    }
+    if (auto problem = place(s, 1, LogitsWanted::last, /*decode=*/true, step)) return problem;
+    ++i;
+  }
+  return std::nullopt;
+}
+
+SequenceTable::Problem SequenceTable::place(WorkerSequence& s, std::uint32_t n_tokens,
+                                            LogitsWanted logits, bool decode, RunStep& step) {
+  const std::uint64_t end = std::uint64_t{s.computed} + n_tokens;
+  if (n_tokens == 0 || end > s.tokens.size()) {
+    return name_of(s.id) + ": row of " + std::to_string(n_tokens) + " tokens with " +
+           std::to_string(s.computed) + " of " + std::to_string(s.tokens.size()) + " computed";
+  }
+  if (end > std::uint64_t{limits_.tokens_per_block} * s.blocks.size()) {
+    return name_of(s.id) + ": position " + std::to_string(end - 1) + " is past its " +
+           std::to_string(s.blocks.size()) + " blocks";
+  }
+  if (end > limits_.max_context) {
+    return name_of(s.id) + ": position " + std::to_string(end - 1) + " is past the context of " +
+           std::to_string(limits_.max_context);
+  }
+  if (logits == LogitsWanted::all) return name_of(s.id) + ": logits of all tokens are not served";
+  if (logits == LogitsWanted::last && end != s.tokens.size()) {
+    return name_of(s.id) + ": a token is wanted before its last known one";
+  }
+  if (s.last_row == step.step) return name_of(s.id) + " has two rows in one step";
+  s.last_row = step.step;
+
+  BatchRow& row = step.rows.emplace_back();
+  row.sequence = s.id;
+  row.tokens = std::span<const Token>(s.tokens).subspan(s.computed, n_tokens);
+  row.position = s.computed;
+  row.blocks = s.blocks;
+  row.logits = logits;
+  row.sampling = &s.sampling;
+  row.choice = s.choice;
+  row.n_generated = static_cast<std::uint32_t>(s.tokens.size()) - s.n_prompt;
+  row.decode = decode;
+  row_owner_.push_back(&s);
+  return std::nullopt;
+}
+
+void SequenceTable::end_step(const RunStep& step, const StepOutput& output, StepResult& result) {
+  for (const FailedRow& failed : output.failed) {
+    if (failed.row >= row_owner_.size() || row_owner_[failed.row]->failed) continue;
+    WorkerSequence& s = *row_owner_[failed.row];
+    s.failed = true;
+    result.failed.push_back({s.id, failed.reason});
+  }
+  result.sequences.reserve(step.rows.size());
+  result.tokens.reserve(step.rows.size());
+  for (std::size_t i = 0; i < row_owner_.size(); ++i) {
+    WorkerSequence& s = *row_owner_[i];
+    if (s.failed) {
+      leave_decode(s);
+      continue;
+    }
+    s.computed += static_cast<std::uint32_t>(step.rows[i].tokens.size());
+    if (step.rows[i].logits == LogitsWanted::none) continue;
+    const Token token = i < output.tokens.size() ? output.tokens[i] : kNoToken;
+    if (token < 0 || static_cast<std::uint32_t>(token) >= limits_.vocab_size) {
+      s.failed = true;
+      leave_decode(s);
+      result.failed.push_back({s.id, "no token was sampled"});
+      continue;
+    }
+    s.tokens.push_back(token);
+    result.sequences.push_back(s.id);
+    result.tokens.push_back(token);
+  }
+  for (WorkerSequence* s : joins_) {
+    if (!s->failed) join_decode(*s);
+  }
+  joins_.clear();
+  row_owner_.clear();
+}
+
+void SequenceTable::join_decode(WorkerSequence& s) {
+  s.decode_index = static_cast<std::int64_t>(decode_.size());
+  decode_.push_back(&s);
+}
+
+void SequenceTable::leave_decode(WorkerSequence& s) {
+  if (s.decode_index < 0) return;
+  WorkerSequence* last = decode_.back();
+  decode_[static_cast<std::size_t>(s.decode_index)] = last;
+  last->decode_index = s.decode_index;
+  decode_.pop_back();
+  s.decode_index = -1;
+}
+
+void SequenceTable::list(Tables& out) const {
+  for (const auto& [id, s] : by_id_) out.sequences.push_back(id);
+  std::sort(out.sequences.begin(), out.sequences.end());
+  for (const SequenceId id : out.sequences) {
+    const WorkerSequence& s = *by_id_.at(id);
+    out.counts.push_back(static_cast<std::uint32_t>(s.blocks.size()));
+    out.blocks.insert(out.blocks.end(), s.blocks.begin(), s.blocks.end());
+  }
+}
+
+}  // namespace baton
