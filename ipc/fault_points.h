@@ -1,0 +1,26 @@
+// Faults that a test puts back on purpose, to prove that the simulation finds them. In a product build
+// `fault()` is constexpr false and costs nothing; only the simulator's fault build defines BATON_FAULTS.
+#pragma once
+
+#include <cstdint>
+
+namespace baton {
+
+enum class Fault : std::uint8_t {
+  none,
+  release_at_once,         // a freed block is handed out while a step in flight still names it
+  no_term_check,           // messages of an ended term are believed
+  lost_plan_unnoticed,     // a worker does not see a gap in the plan numbers
+  block_final_too_early,   // a block is pulled before the step that fills it has ended
+  piecemeal_reservation,   // destination blocks are reserved chunk by chunk
+  token_sent_twice,        // the front end takes a repeated token
+};
+
+#ifdef BATON_FAULTS
+inline Fault active_fault = Fault::none;
+inline bool fault(Fault which) { return active_fault == which; }
+#else
+constexpr bool fault(Fault /*which*/) { return false; }
+#endif
+
+}  // namespace baton

@@ -1,0 +1,371 @@
+// Events from workers: joining, results, pulls, heartbeats.
+#include <algorithm>
+
+#include "ipc/fault_points.h"
+#include "scheduler/apply_handlers.h"
+#include "scheduler/lifecycle.h"
+
+namespace baton {
+
+namespace {
+
+/// Names the first difference that forbids moving KV (or a request) between two workers.
+std::string difference(const Hello& a, const Hello& b) {
+  const auto differs = [](const char* field, std::uint64_t x, std::uint64_t y) {
+    return std::string(field) + " " + std::to_string(x) + " against " + std::to_string(y);
+  };
+  if (a.model_fingerprint != b.model_fingerprint) {
+    return differs("model fingerprint", a.model_fingerprint, b.model_fingerprint);
+  }
+  if (a.dtype != b.dtype) return differs("KV dtype", a.dtype, b.dtype);
+  if (a.layers != b.layers) return differs("layers", a.layers, b.layers);
+  if (a.kv_heads != b.kv_heads) return differs("KV heads", a.kv_heads, b.kv_heads);
+  if (a.head_dim != b.head_dim) return differs("head_dim", a.head_dim, b.head_dim);
+  if (a.tokens_per_block != b.tokens_per_block) {
+    return differs("tokens_per_block", a.tokens_per_block, b.tokens_per_block);
+  }
+  if (a.block_bytes != b.block_bytes) return differs("block bytes", a.block_bytes, b.block_bytes);
+  return "";
+}
+
+/// Numbers from a Hello are used in divisions and allocations: nothing absurd may pass.
+bool sane(const Hello& hello) {
+  return hello.blocks > 0 && hello.blocks <= (1U << 26U) && hello.tokens_per_block > 0 &&
+         hello.tokens_per_block <= 4096 && hello.max_context > 0;
+}
+
+struct Handler {
+  State& state;
+  LinkId link;
+  WorkerIndex index;  // kNobody before Register
+  TimeNs now;
+  Outbox& out;
+
+  Worker& worker() { return state.workers[index]; }
+
+  /// True if the message belongs to the current term. A stale one is answered Fenced, at most once a
+  /// second for each term: the worker may have missed the first answer.
+  bool in_term(Term term) {
+    Worker& w = worker();
+    if (w.ready() && (term == w.term || fault(Fault::no_term_check))) return true;
+    if (term != w.fenced_term || now - w.fenced_at >= kSecond) {
+      w.fenced_term = term;
+      w.fenced_at = now;
+      out.to_workers.emplace_back(link, Fenced{state.epoch, term});
+    }
+    return false;
+  }
+
+  void operator()(Register&& identity) {
+    if (identity.protocol != kProtocolVersion) {
+      out.to_workers.emplace_back(
+          link, Refused{"worker speaks protocol " + std::to_string(identity.protocol) +
+                        ", scheduler " + std::to_string(kProtocolVersion)});
+      return;
+    }
+    for (index = 0; index < state.workers.size(); ++index) {
+      if (worker().identity.name == identity.name) break;
+    }
+    if (index == state.workers.size()) {
+      state.workers.emplace_back();
+    } else if (worker().identity.incarnation > identity.incarnation) {
+      out.to_workers.emplace_back(link, Superseded{identity.incarnation});
+      return;
+    } else if (worker().identity.incarnation == identity.incarnation) {
+      re_register(identity);
+      return;
+    } else {
+      if (worker().link != kNoLink && worker().state != WorkerState::gone) {
+        out.to_workers.emplace_back(worker().link, Superseded{worker().identity.incarnation});
+      }
+      lose_worker(state, index, "superseded by pid " + std::to_string(identity.pid), now, out);
+      state.worker_links.erase(worker().link);
+    }
+    Worker& w = worker();
+    const AllocationId predecessor = w.hello.allocation;
+    const std::uint64_t steps = w.steps_total;
+    const std::uint64_t tokens = w.tokens_total;
+    w = Worker{};
+    w.hello.allocation = predecessor;  // until Hello: the pool that must be closed first
+    w.steps_total = steps;
+    w.tokens_total = tokens;
+    w.identity = std::move(identity);
+    w.link = link;
+    w.registered = w.heard = w.progress = now;
+    state.worker_links[link] = index;
+    if (w.identity.build != state.build) {
+      out.warn(w.identity.name + ": version " + w.identity.build + " differs from the scheduler's " +
+               state.build);
+    }
+    out.info(w.identity.name + ": registering, role " + to_string(w.identity.role) + ", pid " +
+             std::to_string(w.identity.pid));
+    try_admit_worker(state, index, now, out);
+  }
+
+  /// The same process again: its first Register, or our answer, was lost, or its link is new.
+  void re_register(const Register& /*identity*/) {
+    Worker& w = worker();
+    if (w.state == WorkerState::gone) return;
+    if (w.link != link) {
+      end_term(state, index, /*blame=*/false, "its link is new", now, out);
+      state.worker_links.erase(w.link);
+      w.link = link;
+      state.worker_links[link] = index;
+    }
+    w.heard = now;
+    if (w.state != WorkerState::registering) {
+      out.to_workers.emplace_back(link, Registered{state.epoch, w.identity.incarnation});
+    }
+  }
+
+  void operator()(Hello&& hello) {
+    Worker& w = worker();
+    if (hello.incarnation != w.identity.incarnation || w.state == WorkerState::registering) return;
+    if (!sane(hello)) {
+      out.to_workers.emplace_back(link, Refused{"impossible pool geometry in Hello"});
+      return;
+    }
+    if (w.ready()) {
+      if (hello.hello_id == w.hello.hello_id) {  // our Welcome was lost
+        out.to_workers.emplace_back(link, Welcome{state.epoch, w.term, hello.hello_id});
+        return;
+      }
+      end_term(state, index, /*blame=*/false, "the worker ended it", now, out);
+    }
+    for (const Worker& other : state.workers) {
+      if (&other == &w || !other.ready()) continue;
+      const std::string what = difference(hello, other.hello);
+      if (what.empty()) continue;
+      out.warn(w.identity.name + ": refused: its pool differs from " + other.identity.name +
+               "'s: " + what);
+      out.to_workers.emplace_back(
+          link, Refused{"pool differs from " + other.identity.name + "'s: " + what});
+      return;
+    }
+    const bool same_pool = w.hello.allocation == hello.allocation && w.pool.total() == hello.blocks;
+    if (!same_pool) w.pool = BlockPool(hello.blocks);
+    w.hello = std::move(hello);
+    w.state = WorkerState::ready;
+    w.term = state.last_term = std::max(state.last_term + 1, state.epoch + 1);
+    w.sent = w.done = 0;
+    w.pulls_sent = w.pulls_answered = 0;
+    w.heartbeat = WorkerHeartbeat{};
+    w.progress = w.heard = now;
+    out.info(w.identity.name + ": ready, " + std::to_string(w.hello.blocks) + " blocks");
+    out.to_workers.emplace_back(link, Welcome{state.epoch, w.term, w.hello.hello_id});
+  }
+
+  void operator()(StepResult&& result) {
+    if (!in_term(result.term)) return;
+    Worker& w = worker();
+    if (result.step != w.done + 1 || w.steps.empty() || w.steps.front().step != result.step ||
+        result.tokens.size() != result.sequences.size() || !result.counts.empty() ||
+        result.sequences.size() + result.failed.size() != w.steps.front().samples) {
+      end_term(state, index, /*blame=*/false, "unexpected step result", now, out);
+      out.to_workers.emplace_back(link, Fenced{state.epoch, result.term});
+      return;
+    }
+    InFlightStep step = std::move(w.steps.front());
+    w.steps.pop_front();
+    w.done = result.step;
+    w.progress = now;
+    ++w.steps_total;
+    w.tokens_total += result.tokens.size();
+    retire_rows(step);
+    for (std::size_t i = 0; i < result.sequences.size(); ++i) {
+      sampled(result.sequences[i], result.tokens[i]);
+    }
+    for (const RowFailure& failure : result.failed) fail_row(failure);
+    for (const auto& [id, n] : step.rows) prompt_progress(id);
+    finish_retiring(step);
+    w.pool.retire(w.done);
+  }
+
+  void retire_rows(const InFlightStep& step) {
+    for (const SequenceId id : step.decode) {
+      if (Sequence* sequence = state.sequences.find(id)) {
+        --sequence->inflight;
+        --sequence->sampling;
+        ++sequence->computed;
+      }
+    }
+    for (const auto& [id, n] : step.rows) {
+      if (Sequence* sequence = state.sequences.find(id)) {
+        --sequence->inflight;
+        sequence->computed += n;
+        if (sequence->computed == sequence->prefill_length) --sequence->sampling;
+      }
+    }
+  }
+
+  void sampled(SequenceId id, Token token) {
+    Sequence* sequence = state.sequences.find(id);
+    if (sequence == nullptr || sequence->worker != index) return;  // a void row
+    Request* request = state.request_of(*sequence);
+    if (request == nullptr || request->phase == Phase::ended) return;
+    take_token(state, *request, token, out);
+  }
+
+  void fail_row(const RowFailure& failure) {
+    const Sequence* sequence = state.sequences.find(failure.sequence);
+    if (sequence == nullptr || sequence->worker != index) return;
+    if (Request* request = state.requests.find(sequence->request)) {
+      end_request(state, *request, FinishReason::error, ErrorCode::internal, failure.reason, out);
+    }
+  }
+
+  /// After a chunk: its full blocks may be pulled; after the last one the phase changes.
+  void prompt_progress(SequenceId id) {
+    Sequence* sequence = state.sequences.find(id);
+    if (sequence == nullptr || sequence->retiring) return;
+    Request* request = state.request_of(*sequence);
+    if (request == nullptr || request->phase != Phase::prefill) return;
+    const bool whole = sequence->computed >= sequence->prefill_length;
+    if (sequence->decode_slot != kNobody) {
+      request->phase = Phase::decode;
+      return;
+    }
+    if (whole) request->phase = Phase::handoff;
+    if (!whole && !needs_handoff(state, *request, worker())) return;  // it may stay here
+    if (request->target == 0) {
+      state.handoffs.insert({request->arrival, request->id});
+    } else {
+      advance_handoff(state, *request, now, out);
+    }
+  }
+
+  void finish_retiring(const InFlightStep& step) {
+    const auto finish = [&](SequenceId id) {
+      Sequence* sequence = state.sequences.find(id);
+      if (sequence == nullptr || !sequence->retiring || sequence->inflight != 0) return;
+      Request* request = state.request_of(*sequence);
+      if (request != nullptr && request->phase == Phase::preempting) requeue(state, *request);
+    };
+    for (const SequenceId id : step.decode) finish(id);
+    for (const auto& [id, n] : step.rows) finish(id);
+  }
+
+  void operator()(PullDone&& done) {
+    if (!in_term(done.term)) return;
+    pull_answered(done.transfer, "");
+  }
+  void operator()(PullFailed&& failed) {
+    if (!in_term(failed.term)) return;
+    pull_answered(failed.transfer, failed.reason.empty() ? "no reason given" : failed.reason);
+  }
+
+  void pull_answered(TransferId id, const std::string& failure) {
+    Worker& w = worker();
+    const Transfer* transfer = state.transfers.find(id);
+    if (transfer == nullptr || transfer->to_worker != index) return;
+    const std::uint64_t request_id = transfer->request;
+    const SequenceId target = transfer->target;
+    settle_transfer(state, id);
+    ++w.pulls_answered;
+    w.progress = now;
+    Request* request = state.requests.find(request_id);
+    if (request == nullptr || request->target != target || target == 0) return;  // given up before
+    if (failure.empty()) {
+      advance_handoff(state, *request, now, out);
+      return;
+    }
+    ++state.counters.pull_failures;
+    out.warn(w.identity.name + ": pull failed: " + failure);
+    request->handoff_not_before = now + 200 * kMillisecond;
+    if (++request->handoff_failures >= 3) {
+      request->local = true;
+      requeue(state, *request);
+    } else {
+      drop_target(state, *request);
+    }
+  }
+
+  void operator()(Closed&& closed) {
+    worker().closing.erase(closed.allocation);
+    worker().imports.erase(closed.allocation);
+    worker().progress = now;
+    for (WorkerIndex i = 0; i < state.workers.size(); ++i) try_admit_worker(state, i, now, out);
+  }
+
+  void operator()(WorkerHeartbeat&& beat) {
+    Worker& w = worker();
+    if (beat.incarnation != w.identity.incarnation) return;
+    if (beat.draining && !w.leaving) set_draining(state, index, true, /*leave=*/true, now, out);
+    if (beat.term == 0) {  // out of term by its own account: Hello follows, or it is loading
+      w.heartbeat = std::move(beat);
+      return;
+    }
+    if (!in_term(beat.term)) return;
+    if (beat.steps_done > w.done) {
+      end_term(state, index, false, "a step result was lost", now, out);
+    } else if (beat.pulls_done > w.pulls_answered) {
+      end_term(state, index, false, "a pull's answer was lost", now, out);
+    } else if (beat.plans_received != w.heartbeat.plans_received ||
+               beat.steps_done != w.heartbeat.steps_done ||
+               beat.pulls_received != w.heartbeat.pulls_received ||
+               beat.pulls_done != w.heartbeat.pulls_done) {
+      w.progress = now;
+    }
+    if (!w.ready()) out.to_workers.emplace_back(link, Fenced{state.epoch, beat.term});
+    w.heartbeat = std::move(beat);
+  }
+
+  void operator()(Tables&& /*tables*/) {}  // compared by the admin's audit
+
+  void operator()(WorkerBye&& bye) {
+    if (bye.incarnation == worker().identity.incarnation) {
+      lose_worker(state, index, "said goodbye", now, out);
+    }
+  }
+};
+
+}  // namespace
+
+void try_admit_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
+  Worker& w = state.workers[index];
+  if (w.state != WorkerState::registering) return;
+  std::string holders;
+  for (const Worker& importer : state.workers) {
+    if (importer.state != WorkerState::gone && importer.closing.count(w.hello.allocation) != 0) {
+      holders += (holders.empty() ? "" : ", ") + importer.identity.name;
+    }
+  }
+  if (!holders.empty()) {
+    if (now - w.registered < state.settings.close_timeout) return;
+    out.warn(w.identity.name + ": admitted although its predecessor's pool is still mapped by " +
+             holders);
+  }
+  w.state = WorkerState::loading;
+  w.hello = Hello{};
+  out.to_workers.emplace_back(w.link, Registered{state.epoch, w.identity.incarnation});
+}
+
+void set_draining(State& state, WorkerIndex index, bool draining, bool leave, TimeNs now,
+                  Outbox& out) {
+  Worker& w = state.workers[index];
+  if (w.state == WorkerState::gone) return;
+  if (draining && !w.draining) w.drain_since = now;
+  w.draining = draining;
+  w.leaving = w.leaving || leave;
+  out.info(w.identity.name + (draining ? ": draining" : ": takes work again"));
+}
+
+void apply_worker(State& state, LinkId link, WorkerMessage&& message, TimeNs now, Outbox& out) {
+  if (std::holds_alternative<Register>(message)) {
+    std::visit(Handler{state, link, kNobody, now, out}, std::move(message));
+    return;
+  }
+  const auto it = state.worker_links.find(link);
+  const bool known = it != state.worker_links.end() &&
+                     state.workers[it->second].link == link &&
+                     state.workers[it->second].state != WorkerState::gone;
+  if (!known) {
+    // An older scheduler's worker: the other epoch makes it register.
+    out.to_workers.emplace_back(link, Fenced{state.epoch, 0});
+    return;
+  }
+  state.workers[it->second].heard = now;
+  std::visit(Handler{state, link, it->second, now, out}, std::move(message));
+}
+
+}  // namespace baton

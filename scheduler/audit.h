@@ -1,0 +1,28 @@
+// Recounts the books from scratch: what the simulator checks after every event, and what
+// `show kv` and the tests at idle are answered with.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "scheduler/cluster_state.h"
+
+namespace baton {
+
+/// One pool, each figure counted on its own: total from the worker's Hello, free by walking the free
+/// list, owned by walking the sequences, fenced by walking the blocks that are neither.
+struct PoolAudit {
+  std::string worker;
+  AllocationId allocation = 0;
+  std::uint64_t total = 0;
+  std::uint64_t free = 0;
+  std::uint64_t owned = 0;
+  std::uint64_t fenced = 0;
+};
+
+std::vector<PoolAudit> audit_pools(const State& state);
+
+/// Everything that contradicts itself, one line each; empty when the books are in order.
+std::vector<std::string> audit_state(const State& state);
+
+}  // namespace baton

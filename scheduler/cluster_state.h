@@ -1,0 +1,254 @@
+// Everything the scheduler knows, as plain values: requests, sequences, workers, pools, transfers.
+// `apply()` (apply_event.h) changes it by events, `plan()` (plan_step.h) decides from it. No sockets,
+// no threads, no clock: time is passed in.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "ipc/messages.h"
+#include "ipc/types.h"
+#include "scheduler/block_pool.h"
+#include "scheduler/slab.h"
+
+namespace baton {
+
+/// A connection of the shell; the core never sees an address.
+using LinkId = std::uint32_t;
+constexpr LinkId kNoLink = 0;
+using WorkerIndex = std::uint32_t;
+using FrontendIndex = std::uint32_t;
+constexpr std::uint32_t kNobody = 0xFFFFFFFF;
+
+enum class Batching : std::uint8_t { continuous, static_ };
+enum class NoDecode : std::uint8_t { run, wait };
+
+/// The scheduler's settings; configs/config.h has their meaning, defaults and bounds.
+struct Settings {
+  Batching batching = Batching::continuous;
+  std::uint32_t static_batch_size = 4;
+  TimeNs static_interval = 3 * kSecond;
+  std::uint32_t max_waiting = 20000;
+  std::uint32_t max_running = 256;
+  std::uint32_t token_budget = 512;
+  std::uint32_t prompt_chunk = 256;
+  std::uint32_t local_prefill_threshold = 0;
+  NoDecode no_decode = NoDecode::run;
+  TimeNs worker_timeout = 3 * kSecond;
+  TimeNs frontend_timeout = 15 * kSecond;
+  std::uint32_t max_deaths = 3;
+  TimeNs drain = 4 * kSecond;
+  TimeNs close_timeout = 12 * kSecond;
+  std::uint32_t steps_in_flight = 2;
+};
+
+/// Where a request stands. `ended` waits for the front end's acknowledgement.
+enum class Phase : std::uint8_t {
+  waiting,     // in the queue, names no block
+  prefill,     // `source` runs prompt chunks; `target` may already be pulling them
+  handoff,     // the first token is out; `target`'s pulls are running or still to be started
+  decode,      // `source` is its only sequence and takes one token a step
+  preempting,  // its blocks are released; results of steps in flight still count
+  ended,
+};
+
+inline const char* to_string(Phase phase) {
+  switch (phase) {
+    case Phase::waiting: return "waiting";
+    case Phase::prefill: return "prefill";
+    case Phase::handoff: return "handoff";
+    case Phase::decode: return "decode";
+    case Phase::preempting: return "preempting";
+    case Phase::ended: return "ended";
+  }
+  return "unknown";
+}
+
+struct Request {
+  std::uint64_t id = 0;  // slab id
+  RequestId name;
+  FrontendIndex frontend = kNobody;
+  std::uint32_t attempt = 0;
+  TimeNs arrival = 0;
+  TimeNs deadline = 0;
+  std::vector<Token> prompt;
+  std::vector<Token> generated;  // every token sampled; all of them were sent to the front end
+  SamplingParams sampling;
+  Phase phase = Phase::waiting;
+  SequenceId source = 0;
+  SequenceId target = 0;
+  std::uint32_t deaths = 0;          // workers lost under it since its last token
+  std::uint32_t handoff_failures = 0;
+  TimeNs handoff_not_before = 0;     // after a failed pull: not at once again
+  bool local = false;                // prefill where it decodes: its pulls failed too often
+  bool grouped = false;              // static batching: member of the running group
+  // Once ended:
+  FinishReason reason = FinishReason::none;
+  ErrorCode code = ErrorCode::ok;
+  std::string message;
+  bool terminal_sent = false;
+
+  std::uint32_t length() const { return static_cast<std::uint32_t>(prompt.size() + generated.size()); }
+};
+
+/// One request's place on one worker.
+struct Sequence {
+  SequenceId id = 0;
+  std::uint64_t request = 0;
+  WorkerIndex worker = kNobody;
+  std::vector<BlockId> blocks;
+  std::uint32_t prefill_length = 0;  // tokens to compute before the first one is sampled here
+  std::uint32_t scheduled = 0;       // tokens whose KV is written by sent steps (or was pulled)
+  std::uint32_t computed = 0;        // of these, by steps that have ended
+  std::uint32_t inflight = 0;        // steps in flight that name it
+  std::uint32_t sampling = 0;        // tokens that steps in flight will sample for it
+  std::uint32_t decode_slot = kNobody;  // index in the worker's decode set
+  bool on_worker = false;            // the worker has been sent it and not yet told to drop it
+  bool retiring = false;             // preempted; kept until the steps that name it have ended
+  bool is_target = false;            // being pulled into; not yet on its worker
+  // Hand-off, on the target: blocks [0, pulled) have been asked for, `open_pulls` are unanswered.
+  std::uint32_t pulled = 0;
+  std::uint32_t open_pulls = 0;
+};
+
+/// One Pull, until PullDone, PullFailed, or the end of the destination's term.
+struct Transfer {
+  TransferId id = 0;
+  std::uint64_t request = 0;
+  SequenceId target = 0;
+  WorkerIndex from_worker = kNobody;
+  AllocationId from_allocation = 0;
+  WorkerIndex to_worker = kNobody;
+  std::vector<BlockId> from;
+  std::vector<BlockId> to;
+  TimeNs sent = 0;
+};
+
+/// A plan that was sent and whose result is not in.
+struct InFlightStep {
+  StepId step = 0;
+  std::vector<SequenceId> decode;                           // one token each
+  std::vector<std::pair<SequenceId, std::uint32_t>> rows;   // prompt rows: tokens computed
+  std::size_t samples = 0;                                  // tokens that the result must hold
+};
+
+enum class WorkerState : std::uint8_t {
+  registering,  // older incarnation's pool is being closed by its importers
+  loading,      // may allocate; Hello awaited
+  ready,        // in term
+  fenced,       // out of term; Hello awaited
+  gone,         // its process ended; the entry stays for its name
+};
+
+inline const char* to_string(WorkerState state) {
+  switch (state) {
+    case WorkerState::registering: return "registering";
+    case WorkerState::loading: return "loading";
+    case WorkerState::ready: return "ready";
+    case WorkerState::fenced: return "fenced";
+    case WorkerState::gone: return "gone";
+  }
+  return "unknown";
+}
+
+struct Worker {
+  Register identity;
+  LinkId link = kNoLink;
+  WorkerState state = WorkerState::registering;
+  Hello hello;
+  Term term = 0;
+  StepId sent = 0;
+  StepId done = 0;
+  std::deque<InFlightStep> steps;
+  BlockPool pool;
+  std::vector<SequenceId> decode_set;
+  std::vector<SequenceId> prefills;  // sequences with prompt tokens still to schedule, oldest first
+  std::vector<SequenceId> adds;      // go into the next plan
+  std::vector<SequenceId> joins;     // on the worker already; join the decode set with the next plan
+  std::vector<SequenceId> drops;     // go into the next plan
+  std::uint32_t sequences = 0;       // sequences placed here, targets included
+  std::uint64_t pulls_sent = 0;      // in this term
+  std::uint64_t pulls_answered = 0;
+  std::uint32_t open_pulls = 0;
+  std::set<AllocationId> imports;    // allocations it was asked to pull from in this process life
+  std::set<AllocationId> closing;    // of these, told to close and not yet answered
+  WorkerHeartbeat heartbeat;
+  TimeNs heard = 0;
+  TimeNs progress = 0;               // last time it got on with outstanding work (or had none)
+  TimeNs registered = 0;
+  bool draining = false;             // SIGTERM, or set by an operator
+  bool leaving = false;              // SIGTERM: Leave once empty
+  TimeNs drain_since = 0;
+  bool leave_sent = false;
+  Term fenced_term = 0;              // last stale term answered, and when
+  TimeNs fenced_at = 0;
+  std::uint64_t steps_total = 0;     // over all terms
+  std::uint64_t tokens_total = 0;
+
+  bool ready() const { return state == WorkerState::ready; }
+  bool takes_work() const { return ready() && !draining; }
+  bool outstanding() const { return !steps.empty() || open_pulls != 0 || !closing.empty(); }
+  std::uint32_t tokens_per_block() const { return hello.tokens_per_block; }
+  std::uint32_t blocks_for(std::uint32_t tokens) const {
+    return (tokens + hello.tokens_per_block - 1) / hello.tokens_per_block;
+  }
+};
+
+struct Frontend {
+  FrontendHello identity;
+  LinkId link = kNoLink;
+  TimeNs heard = 0;
+  bool alive = false;
+};
+
+struct Counters {
+  std::uint64_t accepted = 0;
+  std::uint64_t refused = 0;
+  std::uint64_t finished = 0;
+  std::uint64_t errors = 0;
+  std::uint64_t cancelled = 0;
+  std::uint64_t tokens = 0;
+  std::uint64_t preemptions = 0;
+  std::uint64_t handoffs = 0;
+  std::uint64_t local_prefills = 0;
+  std::uint64_t remote_prefills = 0;
+  std::uint64_t pull_failures = 0;
+  std::uint64_t terms_ended = 0;
+  std::uint64_t requeued = 0;
+};
+
+struct State {
+  Epoch epoch = 0;
+  Settings settings;
+  std::string build;
+  Term last_term = 0;
+
+  Slab<Request> requests;
+  Slab<Sequence> sequences;
+  Slab<Transfer> transfers;
+  std::unordered_map<RequestId, std::uint64_t> by_name;
+  std::vector<Worker> workers;      // indexes are stable; an entry is reused by its name only
+  std::vector<Frontend> frontends;  // likewise by incarnation
+  std::unordered_map<LinkId, WorkerIndex> worker_links;
+  std::unordered_map<LinkId, FrontendIndex> frontend_links;
+
+  // Ordered by (arrival, id): the queue, hand-offs without a target, and every open request's deadline.
+  std::set<std::pair<TimeNs, std::uint64_t>> waiting;
+  std::set<std::pair<TimeNs, std::uint64_t>> handoffs;
+  std::set<std::pair<TimeNs, std::uint64_t>> deadlines;
+
+  // Static batching: the running group, and how many of it have not ended.
+  std::vector<std::uint64_t> group;
+
+  Counters counters;
+
+  Request* request_of(const Sequence& sequence) { return requests.find(sequence.request); }
+};
+
+}  // namespace baton

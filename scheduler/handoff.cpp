@@ -1,0 +1,119 @@
+// The hand-off of a prompt's blocks: destination -> pulls -> source released. The bytes are moved by the
+// destination worker; here are only block numbers.
+//
+// Order that must hold: destination blocks are reserved whole before the first pull; a block is named
+// in a pull only when the step that filled it has ended; the source keeps its references until the last
+// pull has been answered; the sequence joins the destination's decode set after that.
+#include "ipc/fault_points.h"
+#include "scheduler/lifecycle.h"
+
+namespace baton {
+
+namespace {
+
+void send_pull(State& state, Request& request, Sequence& source, Sequence& target,
+               std::uint32_t final_blocks, TimeNs now, Outbox& out) {
+  Worker& from = state.workers[source.worker];
+  Worker& to = state.workers[target.worker];
+  if (fault(Fault::piecemeal_reservation) && target.blocks.size() < final_blocks) {
+    const auto missing = final_blocks - static_cast<std::uint32_t>(target.blocks.size());
+    if (!to.pool.allocate(missing, target.blocks)) return;
+  }
+  Transfer& transfer = state.transfers.create();
+  transfer.request = request.id;
+  transfer.target = target.id;
+  transfer.from_worker = source.worker;
+  transfer.from_allocation = from.hello.allocation;
+  transfer.to_worker = target.worker;
+  transfer.sent = now;
+  transfer.from.assign(source.blocks.begin() + target.pulled, source.blocks.begin() + final_blocks);
+  transfer.to.assign(target.blocks.begin() + target.pulled, target.blocks.begin() + final_blocks);
+  for (const BlockId block : transfer.from) from.pool.pin_source(block);
+  for (const BlockId block : transfer.to) to.pool.pin_destination(block);
+  target.pulled = final_blocks;
+  ++target.open_pulls;
+  if (!to.outstanding()) to.progress = now;
+  ++to.open_pulls;
+  ++to.pulls_sent;
+  to.imports.insert(from.hello.allocation);
+
+  Pull pull;
+  pull.term = to.term;
+  pull.transfer = transfer.id;
+  pull.allocation = from.hello.allocation;
+  pull.ranks = from.hello.ranks;
+  pull.exporter_pid = from.identity.pid;
+  pull.exporter_pid_start = from.identity.pid_start;
+  pull.exporter_blocks = from.hello.blocks;
+  pull.from = transfer.from;
+  pull.to = transfer.to;
+  out.to_workers.emplace_back(to.link, std::move(pull));
+}
+
+void complete(State& state, Request& request, Sequence& target) {
+  release_sequence(state, request.source);
+  request.source = request.target;
+  request.target = 0;
+  request.phase = Phase::decode;
+  target.is_target = false;
+  target.scheduled = target.prefill_length;
+  target.computed = target.prefill_length;
+  state.workers[target.worker].adds.push_back(target.id);
+  ++state.counters.handoffs;
+}
+
+}  // namespace
+
+bool needs_handoff(const State& state, const Request& request, const Worker& source) {
+  if (source.identity.role != Role::prefill || request.local) return false;
+  // The prompt's last step samples the only token that is left: nothing to decode.
+  if (request.generated.size() + 1 >= request.sampling.max_tokens) return false;
+  return any_decoder(state) || state.settings.no_decode == NoDecode::wait;
+}
+
+void advance_handoff(State& state, Request& request, TimeNs now, Outbox& out) {
+  Sequence* target = state.sequences.find(request.target);
+  if (target == nullptr) return;
+  const std::uint32_t length = target->prefill_length;
+  const std::uint32_t needed = state.workers[target->worker].blocks_for(length);
+  if (Sequence* source = state.sequences.find(request.source)) {
+    const std::uint32_t written =
+        fault(Fault::block_final_too_early) ? source->scheduled : source->computed;
+    const std::uint32_t per_block = state.workers[source->worker].tokens_per_block();
+    // A partly filled block is final only with the whole prompt.
+    const std::uint32_t final_blocks = written >= length ? needed : written / per_block;
+    if (final_blocks > target->pulled) {
+      send_pull(state, request, *source, *target, final_blocks, now, out);
+    }
+  }
+  if (request.phase == Phase::handoff && target->pulled == needed && target->open_pulls == 0) {
+    complete(state, request, *target);
+  }
+}
+
+void drop_target(State& state, Request& request) {
+  release_sequence(state, request.target);
+  request.target = 0;
+  if (state.sequences.find(request.source) != nullptr) {
+    state.handoffs.insert({request.arrival, request.id});
+  } else {
+    requeue(state, request);  // the source was lost while its last pulls ran
+  }
+}
+
+bool settle_transfer(State& state, TransferId id) {
+  Transfer* transfer = state.transfers.find(id);
+  if (transfer == nullptr) return false;
+  if (transfer->from_worker != kNobody) {
+    BlockPool& pool = state.workers[transfer->from_worker].pool;
+    for (const BlockId block : transfer->from) pool.unpin_source(block);
+  }
+  Worker& to = state.workers[transfer->to_worker];
+  for (const BlockId block : transfer->to) to.pool.unpin_destination(block);
+  --to.open_pulls;
+  if (Sequence* target = state.sequences.find(transfer->target)) --target->open_pulls;
+  state.transfers.erase(id);
+  return true;
+}
+
+}  // namespace baton

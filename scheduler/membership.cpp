@@ -1,0 +1,127 @@
+// Workers' terms and incarnations: who may be believed, whose memory may be reused.
+#include <algorithm>
+
+#include "scheduler/lifecycle.h"
+
+namespace baton {
+
+namespace {
+
+/// What the loss of its place on a worker means for one request.
+void lose_place(State& state, Sequence& sequence, bool blame, Outbox& out) {
+  Request* request = state.request_of(sequence);
+  if (request == nullptr) {
+    release_sequence(state, sequence.id);
+    return;
+  }
+  if (sequence.is_target) {
+    drop_target(state, *request);
+    return;
+  }
+  if (blame && sequence.inflight > 0) ++request->deaths;
+  if (request->deaths >= state.settings.max_deaths) {
+    end_request(state, *request, FinishReason::error, ErrorCode::worker_crashes,
+                std::to_string(request->deaths) +
+                    " workers in a row died while they ran this request",
+                out);
+    return;
+  }
+  Sequence* target = state.sequences.find(request->target);
+  const bool pulls_go_on =
+      request->phase == Phase::handoff && target != nullptr &&
+      target->pulled == state.workers[target->worker].blocks_for(target->prefill_length);
+  if (pulls_go_on) {
+    // Every block has been asked for: the mapping outlives its exporter, so nothing is lost.
+    release_sequence(state, request->source);
+    request->source = 0;
+  } else {
+    requeue(state, *request);
+  }
+}
+
+}  // namespace
+
+void end_term(State& state, WorkerIndex index, bool blame, const std::string& why, TimeNs now,
+              Outbox& out) {
+  Worker& w = state.workers[index];
+  if (!w.ready()) return;
+  w.state = WorkerState::fenced;
+  w.fenced_term = 0;
+  w.fenced_at = now;
+  ++state.counters.terms_ended;
+  out.warn(w.identity.name + ": term ended: " + why);
+
+  std::vector<SequenceId> here;
+  state.sequences.each([&](const Sequence& sequence) {
+    if (sequence.worker == index) here.push_back(sequence.id);
+  });
+  for (const SequenceId id : here) {
+    if (Sequence* sequence = state.sequences.find(id)) lose_place(state, *sequence, blame, out);
+  }
+  std::vector<TransferId> pulls;
+  state.transfers.each([&](const Transfer& transfer) {
+    if (transfer.to_worker == index) pulls.push_back(transfer.id);
+  });
+  for (const TransferId id : pulls) settle_transfer(state, id);
+
+  w.steps.clear();
+  w.decode_set.clear();
+  w.prefills.clear();
+  w.adds.clear();
+  w.joins.clear();
+  w.drops.clear();
+  w.sequences = 0;
+  w.open_pulls = 0;
+  w.pool.reset();
+}
+
+void lose_worker(State& state, WorkerIndex index, const std::string& why, TimeNs now, Outbox& out) {
+  Worker& w = state.workers[index];
+  if (w.state == WorkerState::gone) return;
+  end_term(state, index, /*blame=*/true, why, now, out);
+  out.warn(w.identity.name + ": gone: " + why);
+  w.state = WorkerState::gone;
+  w.draining = false;
+  w.leaving = false;
+  w.leave_sent = false;
+  w.imports.clear();
+  w.closing.clear();
+  const AllocationId allocation = w.hello.allocation;
+  state.transfers.each([&](Transfer& transfer) {
+    if (transfer.from_worker == index) transfer.from_worker = kNobody;
+  });
+  w.pool = BlockPool();
+  if (allocation == 0) return;
+  for (Worker& importer : state.workers) {
+    if (importer.state == WorkerState::gone || importer.imports.count(allocation) == 0) continue;
+    if (!importer.outstanding()) importer.progress = now;
+    importer.closing.insert(allocation);
+    out.to_workers.emplace_back(importer.link, Close{allocation});
+  }
+}
+
+std::uint32_t max_context(const State& state) {
+  std::uint32_t context = 0;
+  for (const Worker& w : state.workers) {
+    if (!w.ready()) continue;
+    const std::uint64_t pool = std::uint64_t{w.hello.blocks} * w.hello.tokens_per_block;
+    const auto fits =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(pool, w.hello.max_context));
+    context = context == 0 ? fits : std::min(context, fits);
+  }
+  return context;
+}
+
+bool any_decoder(const State& state) {
+  return std::any_of(state.workers.begin(), state.workers.end(), [](const Worker& w) {
+    return w.takes_work() && w.identity.role != Role::prefill;
+  });
+}
+
+bool any_prefiller(const State& state) {
+  return std::any_of(state.workers.begin(), state.workers.end(), [](const Worker& w) {
+    return w.takes_work() && w.identity.role != Role::decode;
+  });
+}
+
+}  // namespace baton

@@ -1,0 +1,292 @@
+#include "scheduler/plan_step.h"
+
+#include <algorithm>
+
+#include "ipc/fault_points.h"
+#include "scheduler/lifecycle.h"
+#include "scheduler/policy.h"
+#include "scheduler/static_batching.h"
+
+namespace baton {
+
+namespace {
+
+/// How far the queue is searched for a request that this worker may take: most can take the first.
+constexpr int kQueueLook = 16;
+
+/// Gives waiting hand-offs a destination, oldest first; the first that finds none stops the rest, so
+/// that a long prompt is not overtaken for ever.
+void place_handoffs(State& state, TimeNs now, Outbox& out) {
+  const bool decoder = any_decoder(state);
+  for (auto it = state.handoffs.begin(); it != state.handoffs.end();) {
+    Request& request = *state.requests.find(it->second);
+    Sequence& source = *state.sequences.find(request.source);
+    if (!decoder) {
+      if (state.settings.no_decode == NoDecode::wait) return;
+      ++it;
+      if (request.phase != Phase::handoff) continue;  // its last chunk will see that nobody decodes
+      state.handoffs.erase({request.arrival, request.id});
+      request.phase = Phase::decode;
+      state.workers[source.worker].joins.push_back(source.id);
+      continue;
+    }
+    if (request.handoff_not_before > now) {
+      ++it;
+      continue;
+    }
+    const WorkerIndex choice = choose_decoder(state, request, source.worker, now);
+    if (choice == kNobody) return;
+    Worker& w = state.workers[choice];
+    const std::uint32_t blocks =
+        fault(Fault::piecemeal_reservation) ? 0 : w.blocks_for(source.prefill_length + 1);
+    Sequence* target = place_sequence(state, request, choice, blocks);
+    target->prefill_length = source.prefill_length;
+    target->is_target = true;
+    request.target = target->id;
+    it = state.handoffs.erase(it);
+    advance_handoff(state, request, now, out);
+  }
+}
+
+/// Builds one step for one worker. A step touches each list of the worker once.
+class StepBuilder {
+ public:
+  StepBuilder(State& state, WorkerIndex index, TimeNs now, Outbox& out)
+      : state_(state), w_(state.workers[index]), index_(index), now_(now), out_(out) {}
+
+  /// Sends the plan and returns true, or returns false if there is nothing to do now.
+  bool build() {
+    retire_full_members();
+    const bool stalled = !make_room_to_grow();
+    if (!stalled) {
+      take_adds();
+      grow();
+      plan_.decode = !w_.decode_set.empty();
+    }
+    step_.decode = plan_.decode ? w_.decode_set : std::vector<SequenceId>();
+    take_joins();
+    budget_ = state_.settings.token_budget -
+              std::min<std::uint32_t>(state_.settings.token_budget,
+                                      static_cast<std::uint32_t>(step_.decode.size()));
+    continue_prefills();
+    if (!stalled) admit();
+    const bool work = plan_.decode || !plan_.rows.empty() || !plan_.add.empty();
+    if (!work && (w_.drops.empty() || !w_.steps.empty())) return false;
+    send();
+    return true;
+  }
+
+ private:
+  /// A member whose last token is already being sampled leaves before this step.
+  void retire_full_members() {
+    for (std::size_t i = 0; i < w_.decode_set.size();) {
+      Sequence& sequence = *state_.sequences.find(w_.decode_set[i]);
+      const Request& request = *state_.request_of(sequence);
+      if (request.generated.size() + sequence.sampling < request.sampling.max_tokens) {
+        ++i;
+        continue;
+      }
+      leave_decode_set(state_, sequence);  // its result ends the request
+      if (sequence.on_worker) w_.drops.push_back(sequence.id);
+      sequence.on_worker = false;
+    }
+  }
+
+  /// Collects who needs a block for this step and preempts until they can have it. False: blocks that
+  /// were released are still named by steps or pulls in flight; decode waits for these.
+  bool make_room_to_grow() {
+    growing_.clear();
+    for (const SequenceId id : w_.decode_set) {
+      const Sequence& sequence = *state_.sequences.find(id);
+      if (sequence.scheduled >= sequence.blocks.size() * w_.tokens_per_block()) {
+        growing_.push_back(id);
+      }
+    }
+    while (growing_.size() > w_.pool.free_blocks()) {
+      if (w_.pool.fenced_blocks() > 0) return false;
+      if (Request* victim = choose_victim(state_, index_)) {
+        const Sequence* target = state_.sequences.find(victim->target);
+        if (target != nullptr && target->worker == index_) {
+          drop_target(state_, *victim);
+        } else {
+          preempt(state_, *victim);
+        }
+      } else {
+        Request& request = *state_.request_of(*state_.sequences.find(growing_.front()));
+        end_request(state_, request, FinishReason::error, ErrorCode::kv_exhausted,
+                    "the sequence alone does not fit the KV pool of " + w_.identity.name, out_);
+      }
+      growing_.erase(std::remove_if(growing_.begin(), growing_.end(),
+                                    [&](SequenceId id) {
+                                      const Sequence* s = state_.sequences.find(id);
+                                      return s == nullptr || s->decode_slot == kNobody;
+                                    }),
+                     growing_.end());
+    }
+    return true;
+  }
+
+  void grow() {
+    for (const SequenceId id : growing_) {
+      Sequence& sequence = *state_.sequences.find(id);
+      w_.pool.allocate(1, sequence.blocks);
+      plan_.grow_sequences.push_back(id);
+      plan_.grow_blocks.push_back(sequence.blocks.back());
+    }
+  }
+
+  void add(Sequence& sequence, const Request& request, bool decode) {
+    AddSequence add;
+    add.sequence = sequence.id;
+    add.prompt = request.prompt;
+    add.generated = request.generated;
+    add.sampling = request.sampling;
+    add.blocks = sequence.blocks;
+    add.computed = sequence.scheduled;
+    add.decode = decode;
+    plan_.add.push_back(std::move(add));
+    sequence.on_worker = true;
+  }
+
+  /// Finished hand-offs: they decode from this step on; their first block was reserved with them.
+  void take_adds() {
+    for (const SequenceId id : w_.adds) {
+      Sequence& sequence = *state_.sequences.find(id);
+      add(sequence, *state_.request_of(sequence), /*decode=*/true);
+      join_decode_set(state_, sequence);
+    }
+    w_.adds.clear();
+  }
+
+  /// Prompts that stay after all: an empty row moves them into the decode set.
+  void take_joins() {
+    for (const SequenceId id : w_.joins) {
+      Sequence& sequence = *state_.sequences.find(id);
+      plan_.rows.push_back({id, 0, LogitsWanted::none, /*then_decode=*/true});
+      join_decode_set(state_, sequence);
+    }
+    w_.joins.clear();
+  }
+
+  void continue_prefills() {
+    for (std::size_t i = 0; i < w_.prefills.size() && budget_ > 0;) {
+      Sequence& sequence = *state_.sequences.find(w_.prefills[i]);
+      prompt_row(sequence);
+      if (sequence.scheduled == sequence.prefill_length) {
+        w_.prefills.erase(w_.prefills.begin() + static_cast<std::ptrdiff_t>(i));
+      } else {
+        ++i;
+      }
+    }
+  }
+
+  void prompt_row(Sequence& sequence) {
+    const Request& request = *state_.request_of(sequence);
+    const std::uint32_t n = std::min({state_.settings.prompt_chunk, budget_,
+                                      sequence.prefill_length - sequence.scheduled});
+    const bool last = sequence.scheduled + n == sequence.prefill_length;
+    PromptRow row{sequence.id, n, last ? LogitsWanted::last : LogitsWanted::none, false};
+    sequence.scheduled += n;
+    ++sequence.inflight;
+    budget_ -= n;
+    if (last) {
+      ++sequence.sampling;
+      ++step_.samples;
+      row.then_decode = request.target == 0 && !needs_handoff(state_, request, w_);
+      if (row.then_decode) {
+        // Also when nothing is left to decode: the next plan drops it again.
+        join_decode_set(state_, sequence);
+        state_.handoffs.erase({request.arrival, request.id});
+      }
+    }
+    step_.rows.emplace_back(sequence.id, n);
+    plan_.rows.push_back(row);
+  }
+
+  bool suspect_here() const {
+    return std::any_of(w_.prefills.begin(), w_.prefills.end(), [&](SequenceId id) {
+      return is_suspect(state_, *state_.request_of(*state_.sequences.find(id)));
+    });
+  }
+
+  void admit() {
+    if (!accepts(w_, now_) || suspect_here()) return;
+    const bool prefiller = any_prefiller(state_);
+    int looked = 0;
+    for (auto it = state_.waiting.begin(); it != state_.waiting.end() && budget_ > 0;) {
+      if (++looked > kQueueLook) return;
+      Request& request = *state_.requests.find(it->second);
+      ++it;  // admission erases the entry
+      if (!may_prefill(state_, request, w_, prefiller) || !static_batch_allows(state_, request)) {
+        continue;
+      }
+      const bool suspect = is_suspect(state_, request) && w_.identity.role != Role::decode;
+      if (suspect && (w_.sequences > 0 || !w_.steps.empty())) return;
+      const std::uint32_t blocks = w_.blocks_for(request.length() + 1);
+      if (blocks > w_.pool.total()) {
+        end_request(state_, request, FinishReason::error, ErrorCode::too_long,
+                    "the sequence needs " + std::to_string(blocks) + " KV blocks; the pool of " +
+                        w_.identity.name + " has " + std::to_string(w_.pool.total()),
+                    out_);
+        continue;
+      }
+      if (!has_room(state_, w_, blocks)) return;
+      start(request, blocks);
+      if (suspect) return;
+    }
+  }
+
+  void start(Request& request, std::uint32_t blocks) {
+    Sequence& sequence = *place_sequence(state_, request, index_, blocks);
+    state_.waiting.erase({request.arrival, request.id});
+    request.source = sequence.id;
+    request.phase = Phase::prefill;
+    add(sequence, request, /*decode=*/false);
+    ++(needs_handoff(state_, request, w_) ? state_.counters.remote_prefills
+                                          : state_.counters.local_prefills);
+    prompt_row(sequence);
+    if (sequence.scheduled < sequence.prefill_length) w_.prefills.push_back(sequence.id);
+  }
+
+  void send() {
+    for (const SequenceId id : step_.decode) {
+      Sequence& sequence = *state_.sequences.find(id);
+      ++sequence.scheduled;
+      ++sequence.inflight;
+      ++sequence.sampling;
+    }
+    step_.samples += step_.decode.size();
+    plan_.drop.swap(w_.drops);
+    w_.drops.clear();
+    if (!w_.outstanding()) w_.progress = now_;
+    plan_.term = w_.term;
+    plan_.step = step_.step = ++w_.sent;
+    w_.steps.push_back(std::move(step_));
+    out_.to_workers.emplace_back(w_.link, std::move(plan_));
+  }
+
+  State& state_;
+  Worker& w_;
+  WorkerIndex index_;
+  TimeNs now_;
+  Outbox& out_;
+  StepPlan plan_;
+  InFlightStep step_;
+  std::vector<SequenceId> growing_;
+  std::uint32_t budget_ = 0;
+};
+
+}  // namespace
+
+void plan(State& state, TimeNs now, Outbox& out) {
+  form_static_group(state, now, out);
+  place_handoffs(state, now, out);
+  for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
+    while (state.workers[i].ready() &&
+           state.workers[i].steps.size() < state.settings.steps_in_flight) {
+      if (!StepBuilder(state, i, now, out).build()) break;
+    }
+  }
+}
+
+}  // namespace baton

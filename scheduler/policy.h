@@ -1,0 +1,37 @@
+// Choices that a setting or a taste decides, each testable alone. Pure functions of the state.
+#pragma once
+
+#include <cstdint>
+
+#include "scheduler/cluster_state.h"
+
+namespace baton {
+
+/// A worker that took no plan lately and has been silent longer than this gets nothing new: it may be
+/// frozen, and an idle worker is not judged by its progress.
+constexpr TimeNs kStaleAfter = 1500 * kMillisecond;
+
+/// True if the worker may be given new sequences at all.
+bool accepts(const Worker& worker, TimeNs now);
+
+/// Blocks that admission leaves free so that running sequences can grow for a while.
+std::uint32_t watermark(const Worker& worker);
+
+/// True if the free blocks of `worker` take `blocks` more and leave the watermark. An empty worker may
+/// be filled to the last block, so that a long prompt is never refused for ever.
+bool has_room(const State& state, const Worker& worker, std::uint32_t blocks);
+
+/// True if `worker` may run this request's prompt. `alive_prefiller`: any_prefiller(state).
+bool may_prefill(const State& state, const Request& request, const Worker& worker,
+                 bool alive_prefiller);
+
+/// A request that two workers died under is run alone, so that its batch-mates are never blamed.
+bool is_suspect(const State& state, const Request& request);
+
+/// The decode worker for a hand-off from `source`: the least loaded one with room, or kNobody.
+WorkerIndex choose_decoder(const State& state, const Request& request, WorkerIndex source, TimeNs now);
+
+/// Whom to preempt on `worker`: the request that arrived last; nullptr if only one is left.
+Request* choose_victim(State& state, WorkerIndex worker);
+
+}  // namespace baton

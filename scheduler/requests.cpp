@@ -1,0 +1,132 @@
+// A request's way through its phases, up to its one terminal message.
+#include <algorithm>
+
+#include "scheduler/lifecycle.h"
+
+namespace baton {
+
+namespace {
+
+FinishReason finish_after(const Request& request, Token last) {
+  const auto& stops = request.sampling.stop_ids;
+  if (std::find(stops.begin(), stops.end(), last) != stops.end() &&
+      request.generated.size() > request.sampling.min_tokens) {
+    return FinishReason::stop;
+  }
+  if (request.generated.size() >= request.sampling.max_tokens) return FinishReason::length;
+  return FinishReason::none;
+}
+
+}  // namespace
+
+FinishReason already_finished(const Request& request) {
+  if (request.generated.empty()) {
+    return request.sampling.max_tokens == 0 ? FinishReason::length : FinishReason::none;
+  }
+  return finish_after(request, request.generated.back());
+}
+
+void requeue(State& state, Request& request) {
+  release_sequence(state, request.source);
+  release_sequence(state, request.target);
+  request.source = 0;
+  request.target = 0;
+  request.phase = Phase::waiting;
+  state.handoffs.erase({request.arrival, request.id});
+  state.waiting.insert({request.arrival, request.id});
+  ++state.counters.requeued;
+}
+
+void preempt(State& state, Request& request) {
+  ++state.counters.preemptions;
+  state.handoffs.erase({request.arrival, request.id});
+  release_sequence(state, request.target);
+  request.target = 0;
+  release_sequence(state, request.source, /*keep=*/true);
+  if (state.sequences.find(request.source) != nullptr) {
+    request.phase = Phase::preempting;
+  } else {
+    requeue(state, request);
+  }
+}
+
+void take_token(State& state, Request& request, Token token, Outbox& out) {
+  const auto index = static_cast<std::uint32_t>(request.generated.size());
+  request.generated.push_back(token);
+  request.deaths = 0;
+  ++state.counters.tokens;
+  Events& events = out.events_for(request.frontend);
+  events.counters.push_back(request.name.counter);
+  events.attempts.push_back(request.attempt);
+  events.choices.push_back(0);
+  events.first_index.push_back(index);
+  events.counts.push_back(1);
+  events.tokens.push_back(token);
+  const FinishReason reason = finish_after(request, token);
+  if (reason != FinishReason::none) end_request(state, request, reason, ErrorCode::ok, "", out);
+}
+
+void send_terminal(State& state, Request& request, Outbox& out) {
+  if (!state.frontends[request.frontend].alive) return;
+  Terminal terminal;
+  terminal.counter = request.name.counter;
+  terminal.attempt = request.attempt;
+  terminal.n = {static_cast<std::uint32_t>(request.generated.size())};
+  terminal.reason = {static_cast<std::uint32_t>(request.reason)};
+  terminal.code = request.code;
+  terminal.message = request.message;
+  out.events_for(request.frontend).terminals.push_back(std::move(terminal));
+  request.terminal_sent = true;
+}
+
+namespace {
+
+/// Static batching answers the whole group at once, when its slowest member has ended.
+void end_group_member(State& state, Outbox& out) {
+  for (const std::uint64_t id : state.group) {
+    const Request* member = state.requests.find(id);
+    if (member != nullptr && member->phase != Phase::ended) return;
+  }
+  std::vector<std::uint64_t> group;
+  group.swap(state.group);
+  for (const std::uint64_t id : group) {
+    if (Request* member = state.requests.find(id)) send_terminal(state, *member, out);
+  }
+}
+
+}  // namespace
+
+void end_request(State& state, Request& request, FinishReason reason, ErrorCode code,
+                 std::string message, Outbox& out) {
+  if (request.phase == Phase::ended) return;
+  release_sequence(state, request.source);
+  release_sequence(state, request.target);
+  request.source = 0;
+  request.target = 0;
+  state.waiting.erase({request.arrival, request.id});
+  state.handoffs.erase({request.arrival, request.id});
+  state.deadlines.erase({request.deadline, request.id});
+  request.phase = Phase::ended;
+  request.reason = reason;
+  request.code = code;
+  request.message = std::move(message);
+  if (reason == FinishReason::error) {
+    ++state.counters.errors;
+  } else if (reason == FinishReason::cancelled) {
+    ++state.counters.cancelled;
+  } else {
+    ++state.counters.finished;
+  }
+  if (request.grouped) {
+    end_group_member(state, out);
+  } else {
+    send_terminal(state, request, out);
+  }
+}
+
+void forget(State& state, Request& request) {
+  state.by_name.erase(request.name);
+  state.requests.erase(request.id);
+}
+
+}  // namespace baton

@@ -1,0 +1,70 @@
+#include "scheduler/static_batching.h"
+
+#include <algorithm>
+
+#include "scheduler/lifecycle.h"
+
+namespace baton {
+
+namespace {
+
+/// True once every member has ended; then their terminals go out (a member may have been replaced or
+/// forgotten without passing through end_request).
+bool group_over(State& state, Outbox& out) {
+  for (const std::uint64_t id : state.group) {
+    const Request* member = state.requests.find(id);
+    if (member != nullptr && member->phase != Phase::ended) return false;
+  }
+  for (const std::uint64_t id : state.group) {
+    Request* member = state.requests.find(id);
+    if (member != nullptr && !member->terminal_sent) send_terminal(state, *member, out);
+  }
+  state.group.clear();
+  return true;
+}
+
+/// The shared limits of the lab's base program: the longest maximum, the smallest minimum, the highest
+/// temperature, for everybody. That is what the baseline is there to show.
+void share_limits(State& state) {
+  SamplingParams shared;
+  shared.temperature = 0;
+  shared.max_tokens = 0;
+  shared.min_tokens = ~0U;
+  for (const std::uint64_t id : state.group) {
+    const SamplingParams& own = state.requests.find(id)->sampling;
+    shared.temperature = std::max(shared.temperature, own.temperature);
+    shared.max_tokens = std::max(shared.max_tokens, own.max_tokens);
+    shared.min_tokens = std::min(shared.min_tokens, own.min_tokens);
+  }
+  const std::uint32_t context = max_context(state);
+  for (const std::uint64_t id : state.group) {
+    Request& request = *state.requests.find(id);
+    const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
+    request.sampling.temperature = shared.temperature;
+    request.sampling.min_tokens = shared.min_tokens;
+    request.sampling.max_tokens =
+        context > prompt ? std::min(shared.max_tokens, context - prompt) : shared.max_tokens;
+  }
+}
+
+}  // namespace
+
+bool static_batch_allows(const State& state, const Request& request) {
+  return state.settings.batching == Batching::continuous || request.grouped;
+}
+
+void form_static_group(State& state, TimeNs now, Outbox& out) {
+  if (state.settings.batching == Batching::continuous) return;
+  if (!group_over(state, out) || state.waiting.empty()) return;
+  const std::size_t size = state.settings.static_batch_size;
+  const bool full = state.waiting.size() >= size;
+  if (!full && now - state.waiting.begin()->first < state.settings.static_interval) return;
+  for (const auto& [arrival, id] : state.waiting) {
+    if (state.group.size() == size) break;
+    state.group.push_back(id);
+    state.requests.find(id)->grouped = true;
+  }
+  share_limits(state);
+}
+
+}  // namespace baton
