@@ -1,0 +1,240 @@
+// Paged causal attention on V16; see AttentionTask. Included once by each kernels_*.cpp.
+#pragma once
+
+#include "workers/cpu/kernels.h"
+#include "workers/cpu/rowwise_impl.h"
+
+namespace {
+
+using baton::cpu::AttentionTask;
+using baton::cpu::kAttentionRows;
+using baton::cpu::kAttentionTile;
+
+/// The scratch floats of one task, by name. `dim` is head_dim rounded up to 16.
+struct AttentionState {
+  int queries, dim;
+  float* q;        // [queries, dim], zeros behind head_dim
+  float* out;      // [queries, dim]
+  float* p;        // [queries, 64] scores, then probabilities
+  float* sums;     // [queries, 16]
+  float* keys_t;   // [dim, 64] one tile of keys, transposed
+  float* zeros;    // [dim]
+  float* maximum;  // [queries]
+  const float* key[kAttentionTile];
+  const float* value[kAttentionTile];
+};
+
+AttentionState attention_state(const AttentionTask& t) {
+  AttentionState s;
+  s.queries = t.rows * t.group;
+  s.dim = (t.head_dim + 15) / 16 * 16;
+  const std::int64_t capacity = static_cast<std::int64_t>(kAttentionRows) * t.group;
+  float* next = t.scratch;
+  const auto take = [&next](std::int64_t n) {
+    float* p = next;
+    next += n;
+    return p;
+  };
+  s.q = take(capacity * s.dim);
+  s.out = take(capacity * s.dim);
+  s.p = take(capacity * kAttentionTile);
+  s.sums = take(capacity * 16);
+  s.keys_t = take(static_cast<std::int64_t>(s.dim) * kAttentionTile);
+  s.zeros = take(s.dim);
+  s.maximum = take(capacity);
+  return s;
+}
+
+void start_queries(const AttentionTask& t, AttentionState& s) {
+  for (int c = 0; c < s.dim; c += 16) store(s.zeros + c, zero());
+  for (int i = 0; i < s.queries; ++i) {
+    const float* q = t.q + (i / t.group) * t.q_stride + (i % t.group) * t.head_dim;
+    for (int c = 0; c < s.dim; c += 16) {
+      store(s.q + i * s.dim + c, load_n(q + c, t.head_dim - c));
+      store(s.out + i * s.dim + c, zero());
+    }
+    store(s.sums + i * 16, zero());
+    s.maximum[i] = -kInfinity;
+  }
+}
+
+/// Finds the rows of `count` keys and values from position `begin` on, and transposes the keys.
+void load_tile(const AttentionTask& t, AttentionState& s, std::int64_t begin, int count) {
+  for (int j = 0; j < count; ++j) {
+    const std::uint64_t token = static_cast<std::uint64_t>(begin + j);
+    const std::uint64_t offset =
+        t.block_table[token / t.tokens_per_block] * t.block_bytes +
+        (token % t.tokens_per_block) * static_cast<std::uint64_t>(t.head_dim) * sizeof(float);
+    s.key[j] = reinterpret_cast<const float*>(t.keys + offset);
+    s.value[j] = reinterpret_cast<const float*>(t.values + offset);
+  }
+  constexpr int kStep = 16 * kKeyVectors;
+  const int padded = (count + kStep - 1) / kStep * kStep;
+  for (int j = count; j < padded; ++j) s.key[j] = s.zeros;
+  for (int j = 0; j < padded; j += 16) {
+    for (int c = 0; c < s.dim; c += 16) {
+      V16 rows[16];
+      const int n = t.head_dim - c;
+      for (int r = 0; r < 16; ++r) {
+        rows[r] = n >= 16 ? load(s.key[j + r] + c) : load_n(s.key[j + r] + c, n);
+      }
+      transpose16(rows, s.keys_t + c * kAttentionTile + j, kAttentionTile);
+    }
+  }
+}
+
+/// Q queries against 16 * kKeyVectors keys.
+template <int Q>
+void score_block(const AttentionState& s, int query, int first_key, float scale_by) {
+  V16 sum[Q][kKeyVectors];
+  const float* q = s.q + query * s.dim;
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kKeyVectors; ++v) sum[i][v] = zero();
+  }
+  for (int c = 0; c < s.dim; ++c) {
+    V16 key[kKeyVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kKeyVectors; ++v) {
+      key[v] = load(s.keys_t + c * kAttentionTile + first_key + 16 * v);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < Q; ++i) {
+      const V16 value = set1(q[i * s.dim + c]);
+#pragma GCC unroll 2
+      for (int v = 0; v < kKeyVectors; ++v) sum[i][v] = fma(value, key[v], sum[i][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kKeyVectors; ++v) {
+      store(s.p + (query + i) * kAttentionTile + first_key + 16 * v, mul(sum[i][v], set1(scale_by)));
+    }
+  }
+}
+
+/// Turns one query's scores of a tile into probabilities; `seen` keys of it are at or before the query.
+void softmax_tile(AttentionState& s, int query, int seen) {
+  float* p = s.p + query * kAttentionTile;
+  const V16 least = set1(-kInfinity);
+  V16 best = least;
+  for (int j = 0; j < seen; j += 16) best = max(select_first(seen - j, load(p + j), least), best);
+  const float tile_max = reduce_max(best);
+  const float old_max = s.maximum[query];
+  const float new_max = tile_max > old_max ? tile_max : old_max;
+  V16 sum = load(s.sums + query * 16);
+  if (new_max != old_max) {
+    const V16 factor = exp16(set1(old_max - new_max));  // 0 at the first tile
+    sum = mul(sum, factor);
+    float* out = s.out + query * s.dim;
+    for (int c = 0; c < s.dim; c += 16) store(out + c, mul(load(out + c), factor));
+    s.maximum[query] = new_max;
+  }
+  for (int j = 0; j < seen; j += 16) {
+    V16 e = exp16(sub(load(p + j), set1(new_max)));
+    e = select_first(seen - j, e, zero());
+    store(p + j, e);
+    sum = add(sum, e);
+  }
+  store(s.sums + query * 16, sum);
+}
+
+/// out[query .. query + Q][c .. c + n] += p * values, keys [begin, end) of the tile in ascending order.
+template <int Q, int C>
+void value_block(const AttentionState& s, int query, int c, int n, int begin, int end) {
+  V16 sum[Q][C];
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < C; ++v) sum[i][v] = load(s.out + (query + i) * s.dim + c + 16 * v);
+  }
+  for (int j = begin; j < end; ++j) {
+    V16 value[C];
+#pragma GCC unroll 2
+    for (int v = 0; v < C; ++v) {
+      value[v] = n >= 16 ? load(s.value[j] + c + 16 * v) : load_n(s.value[j] + c, n);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < Q; ++i) {
+      const V16 weight = set1(s.p[(query + i) * kAttentionTile + j]);
+#pragma GCC unroll 2
+      for (int v = 0; v < C; ++v) sum[i][v] = fma(weight, value[v], sum[i][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < C; ++v) store(s.out + (query + i) * s.dim + c + 16 * v, sum[i][v]);
+  }
+}
+
+template <int Q>
+void values_of(const AttentionTask& t, const AttentionState& s, int query, int begin, int end) {
+  int c = 0;
+  if constexpr (kKeyVectors == 2) {
+    for (; c + 32 <= t.head_dim; c += 32) value_block<Q, 2>(s, query, c, 32, begin, end);
+  }
+  for (; c + 16 <= t.head_dim; c += 16) value_block<Q, 1>(s, query, c, 16, begin, end);
+  if (c < t.head_dim) value_block<Q, 1>(s, query, c, t.head_dim - c, begin, end);
+}
+
+/// How many keys of the tile at `begin` a query sees.
+inline int seen_keys(const AttentionTask& t, int query, std::int64_t begin) {
+  const std::int64_t n = t.position + query / t.group + 1 - begin;
+  return n <= 0 ? 0 : n >= kAttentionTile ? kAttentionTile : static_cast<int>(n);
+}
+
+/// Q neighbouring queries over one tile. Queries see different numbers of keys on the diagonal: the
+/// common part together, the rest one by one, so that no query ever touches a key behind it.
+template <int Q>
+void tile_of(const AttentionTask& t, AttentionState& s, int query, std::int64_t begin, int count) {
+  for (int j = 0; j < count; j += 16 * kKeyVectors) score_block<Q>(s, query, j, t.scale);
+  int common = kAttentionTile;
+  for (int i = 0; i < Q; ++i) {
+    const int seen = seen_keys(t, query + i, begin);
+    if (seen > 0) softmax_tile(s, query + i, seen);
+    if (seen < common) common = seen;
+  }
+  values_of<Q>(t, s, query, 0, common);
+  for (int i = 0; i < Q; ++i) {
+    const int seen = seen_keys(t, query + i, begin);
+    if (seen > common) values_of<1>(t, s, query + i, common, seen);
+  }
+}
+
+/// Calls tile_of<queries>.
+template <int Q = kMaxQueries>
+void tile_queries(int queries, const AttentionTask& t, AttentionState& s, int query,
+                  std::int64_t begin, int count) {
+  if constexpr (Q > 1) {
+    if (queries < Q) return tile_queries<Q - 1>(queries, t, s, query, begin, count);
+  }
+  tile_of<Q>(t, s, query, begin, count);
+}
+
+void attention(const AttentionTask& t) {
+  AttentionState s = attention_state(t);
+  start_queries(t, s);
+  const std::int64_t keys = t.position + t.rows;
+  for (std::int64_t begin = 0; begin < keys; begin += kAttentionTile) {
+    const int count =
+        keys - begin < kAttentionTile ? static_cast<int>(keys - begin) : kAttentionTile;
+    load_tile(t, s, begin, count);
+    const int blocks = (s.queries + kMaxQueries - 1) / kMaxQueries;
+    for (int block = 0; block < blocks; ++block) {
+      const int query = s.queries * block / blocks;
+      tile_queries(s.queries * (block + 1) / blocks - query, t, s, query, begin, count);
+    }
+  }
+  for (int i = 0; i < s.queries; ++i) {
+    float* out = t.out + (i / t.group) * t.out_stride + (i % t.group) * t.head_dim;
+    const V16 total = set1(reduce_add(load(s.sums + i * 16)));
+    for (int c = 0; c < s.dim; c += 16) {
+      store_n(out + c, div(load(s.out + i * s.dim + c), total), t.head_dim - c);
+    }
+  }
+}
+
+}  // namespace

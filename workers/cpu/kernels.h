@@ -1,0 +1,118 @@
+// Kernels of the CPU backend: raw pointers, no torch, no allocation, no threads.
+//
+// The bits of every result follow from its own inputs alone. For each kernel this header states the
+// order of the arithmetic; an AVX2 and an AVX-512 variant follow the same order and give the same
+// bits. All sizes are in elements, all strides too unless a name says bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace baton::cpu {
+
+/// Columns of one weight panel. Weights of a linear layer [out, in] are stored as
+/// [ceil(out / 32)][in][32]: the 32 outputs of a panel lie side by side for every input.
+constexpr int kPanelColumns = 32;
+
+/// How packed weights are stored. Widening bf16 is exact, so both give the same bits.
+enum class WeightType : std::uint8_t { f32 = 0, bf16 = 1 };
+
+/// What happens to a linear layer's outputs.
+enum class Epilogue : std::uint8_t {
+  store,     // y = w x
+  add,       // y = y + w x
+  silu_mul,  // panels alternate gate, up: y = silu(gate x) * (up x)
+};
+
+/// y[rows, columns] (op)= x[rows, k] * W. Every dot product is one chain of fused multiply-adds over k
+/// ascending that starts at +0.
+struct LinearTask {
+  const float* x = nullptr;  // [rows, k]
+  std::int64_t x_stride = 0;
+  int rows = 0;
+  int k = 0;
+  const void* panels = nullptr;  // panel 0 of the matrix
+  WeightType type = WeightType::f32;
+  int first_panel = 0;  // of the matrix; even for silu_mul
+  int panel_count = 0;  // even for silu_mul
+  int columns = 0;      // outputs of the whole matrix: the last panel may be partly empty
+  float* y = nullptr;   // [rows, columns]
+  std::int64_t y_stride = 0;
+  Epilogue epilogue = Epilogue::store;
+};
+
+/// Causal attention of `rows` consecutive positions of one sequence over one key/value head, whose
+/// `group` query heads lie side by side. For one query, in key order and in tiles of 64 keys that start
+/// at position 0: score = (one fma chain over head_dim ascending) * scale; running maximum; exp; sum in
+/// 16 lanes; output = one fma chain over keys ascending, rescaled where a tile raises the maximum.
+struct AttentionTask {
+  const float* q = nullptr;  // query (row, g) at q + row * q_stride + g * head_dim
+  std::int64_t q_stride = 0;
+  float* out = nullptr;  // the same shape
+  std::int64_t out_stride = 0;
+  int rows = 0;  // at most kAttentionRows
+  int group = 0;
+  int head_dim = 0;
+  std::int64_t position = 0;        // of row 0; rows see keys 0..position + row
+  const std::byte* keys = nullptr;  // of token 0 of this head in block 0: [tokens_per_block, head_dim]
+  const std::byte* values = nullptr;
+  std::uint64_t block_bytes = 0;
+  const std::uint32_t* block_table = nullptr;
+  std::uint32_t tokens_per_block = 0;
+  float scale = 0;
+  float* scratch = nullptr;  // attention_scratch(group, head_dim) floats, 64-byte aligned
+};
+
+constexpr int kAttentionRows = 16;
+constexpr int kAttentionTile = 64;
+
+/// Floats of scratch for attention().
+constexpr std::size_t attention_scratch(int group, int head_dim) {
+  const std::size_t dim = (static_cast<std::size_t>(head_dim) + 15) / 16 * 16;
+  const std::size_t queries = static_cast<std::size_t>(kAttentionRows) * static_cast<std::size_t>(group);
+  // queries and accumulators, probabilities, sums (16 lanes) and maxima, transposed keys, a row of zeros
+  return queries * (2 * dim + kAttentionTile + 16 + 1) + 64 + dim * kAttentionTile + dim;
+}
+
+/// Largest value of a row and what is wrong with it.
+struct RowMax {
+  float value = 0;
+  std::int32_t index = 0;  // lowest index of the largest value
+  bool bad = false;        // a NaN or +infinity among the values, or all of them -infinity
+};
+
+constexpr int kExpBlock = 256;  // exp_sums() gives one sum for so many values
+
+struct Kernels {
+  const char* name;
+  void (*linear)(const LinearTask& task);
+  void (*attention)(const AttentionTask& task);
+  /// y = x / sqrt(mean(x^2) + eps) * weight. The squares are summed in 16 lanes, then pairwise.
+  void (*rms_norm)(const float* x, const float* weight, float* y, int n, float eps);
+  /// Rotates `heads` vectors of head_dim at x in place: pairs (i, i + head_dim / 2), one angle each.
+  void (*rope)(float* x, int heads, int head_dim, const float* cos, const float* sin);
+  void (*widen_bf16)(const std::uint16_t* x, float* y, std::int64_t n);
+  /// y = exp(x); relative error below 2 ulp, 0 below -87.3.
+  void (*exp)(const float* x, float* y, std::int64_t n);
+  RowMax (*row_max)(const float* x, std::int64_t n);
+  /// y = exp((x - shift) * factor), and the sum of every kExpBlock values, in 16 lanes, then pairwise.
+  void (*exp_sums)(const float* x, std::int64_t n, float shift, float factor, float* y, float* sums);
+  /// Writes the ascending indices of the values >= limit, at most `capacity`; returns how many there are.
+  std::int64_t (*collect_ge)(const float* x, std::int64_t n, float limit, std::int32_t* indices,
+                             std::int64_t capacity);
+};
+
+enum class Isa : std::uint8_t { best, avx2, avx512 };
+
+/// Whether this CPU runs the variant (`best`: any of them).
+bool isa_supported(Isa isa);
+
+/// The kernels of a variant that isa_supported(). `best` prefers the wider one.
+const Kernels& kernels(Isa isa = Isa::best);
+
+namespace detail {
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+}  // namespace detail
+
+}  // namespace baton::cpu

@@ -1,0 +1,119 @@
+#include "workers/cpu/packing.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+namespace baton::cpu {
+namespace {
+
+/// IEEE binary16 to binary32, subnormals and specials included.
+float half_to_float(std::uint16_t half) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16;
+  const std::uint32_t exponent = (half >> 10) & 0x1FU;
+  const std::uint32_t fraction = half & 0x3FFU;
+  if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000U | (fraction << 13));
+  if (exponent != 0) {
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
+  }
+  const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
+  return sign != 0 ? -magnitude : magnitude;
+}
+
+std::uint16_t raw16(const std::byte* data, std::int64_t index) {
+  std::uint16_t bits;
+  std::memcpy(&bits, data + index * 2, sizeof(bits));
+  return bits;
+}
+
+/// The rows of one panel; null where the panel is empty.
+struct PanelRows {
+  std::array<const std::byte*, kPanelColumns> data{};
+  std::array<ElementType, kPanelColumns> type{};
+};
+
+void pack_panel(const PanelRows& rows, std::int64_t columns, WeightType type, std::byte* panel) {
+  for (int c = 0; c < kPanelColumns; ++c) {
+    const auto column = static_cast<std::size_t>(c);
+    const std::byte* data = rows.data[column];
+    for (std::int64_t i = 0; i < columns; ++i) {
+      const std::int64_t at = i * kPanelColumns + c;
+      if (type == WeightType::bf16) {
+        const std::uint16_t bits = data == nullptr ? std::uint16_t{0} : raw16(data, i);
+        std::memcpy(panel + at * 2, &bits, sizeof(bits));
+      } else {
+        const float value = data == nullptr ? 0.0F : element(data, rows.type[column], i);
+        std::memcpy(panel + at * 4, &value, sizeof(value));
+      }
+    }
+  }
+}
+
+std::int64_t panel_bytes(std::int64_t columns, WeightType type) {
+  return columns * kPanelColumns * (type == WeightType::bf16 ? 2 : 4);
+}
+
+const std::byte* row_data(const MatrixSource& source, std::int64_t row) {
+  return source.data + row * source.columns * element_bytes(source.type);
+}
+
+}  // namespace
+
+float element(const std::byte* data, ElementType type, std::int64_t index) {
+  if (type == ElementType::f32) {
+    float value;
+    std::memcpy(&value, data + index * 4, sizeof(value));
+    return value;
+  }
+  const std::uint16_t bits = raw16(data, index);
+  if (type == ElementType::f16) return half_to_float(bits);
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+WeightType packed_type(std::span<const MatrixSource> parts) {
+  const bool all = std::all_of(parts.begin(), parts.end(),
+                               [](const MatrixSource& p) { return p.type == ElementType::bf16; });
+  return all ? WeightType::bf16 : WeightType::f32;
+}
+
+void pack_stacked(std::span<const MatrixSource> parts, void* panels) {
+  const WeightType type = packed_type(parts);
+  const std::int64_t columns = parts.front().columns;
+  auto* panel = static_cast<std::byte*>(panels);
+  PanelRows rows;
+  std::size_t filled = 0;
+  const auto flush = [&] {
+    pack_panel(rows, columns, type, panel);
+    panel += panel_bytes(columns, type);
+    rows = {};
+    filled = 0;
+  };
+  for (const MatrixSource& part : parts) {
+    for (std::int64_t row = 0; row < part.rows; ++row) {
+      rows.data[filled] = row_data(part, row);
+      rows.type[filled] = part.type;
+      if (++filled == kPanelColumns) flush();
+    }
+  }
+  if (filled != 0) flush();
+}
+
+void pack_paired(const MatrixSource& gate, const MatrixSource& up, void* panels) {
+  const std::array<MatrixSource, 2> parts = {gate, up};
+  const WeightType type = packed_type(parts);
+  auto* panel = static_cast<std::byte*>(panels);
+  for (std::int64_t first = 0; first < gate.rows; first += kPanelColumns) {
+    for (const MatrixSource& part : parts) {
+      PanelRows rows;
+      for (std::int64_t row = first; row < std::min(first + kPanelColumns, part.rows); ++row) {
+        rows.data[static_cast<std::size_t>(row - first)] = row_data(part, row);
+        rows.type[static_cast<std::size_t>(row - first)] = part.type;
+      }
+      pack_panel(rows, part.columns, type, panel);
+      panel += panel_bytes(part.columns, type);
+    }
+  }
+}
+
+}  // namespace baton::cpu

@@ -1,0 +1,52 @@
+// Weights of linear layers, rearranged once at load time into the panels that LinearTask reads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "workers/cpu/kernels.h"
+
+namespace baton::cpu {
+
+/// Element types of stored weights.
+enum class ElementType : std::uint8_t { f32, f16, bf16 };
+
+constexpr std::int64_t element_bytes(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
+
+/// A row-major matrix [rows, columns] = [out, in] in memory that somebody else owns.
+struct MatrixSource {
+  const std::byte* data = nullptr;
+  ElementType type = ElementType::f32;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+};
+
+/// A packed weight, ready to multiply with. Does not own its memory.
+struct PackedMatrix {
+  const void* panels = nullptr;  // [panel_count][in][32]
+  WeightType type = WeightType::f32;
+  int panel_count = 0;
+  int in = 0;
+  int out = 0;          // columns of the result (gate and up together make one)
+  bool paired = false;  // panels alternate gate, up
+};
+
+constexpr std::int64_t panels_for(std::int64_t rows) {
+  return (rows + kPanelColumns - 1) / kPanelColumns;
+}
+
+/// One element as fp32; exact for every type.
+float element(const std::byte* data, ElementType type, std::int64_t index);
+
+/// bf16 where every part is stored so, else f32: packing never rounds.
+WeightType packed_type(std::span<const MatrixSource> parts);
+
+/// Packs the parts stacked along their rows (q, k, v make one matrix). `panels` holds
+/// panels_for(sum of rows) * columns * 32 elements of packed_type(parts); empty columns are zero.
+void pack_stacked(std::span<const MatrixSource> parts, void* panels);
+
+/// Packs gate and up (same shape) with alternating panels: 2 * panels_for(rows) of them.
+void pack_paired(const MatrixSource& gate, const MatrixSource& up, void* panels);
+
+}  // namespace baton::cpu

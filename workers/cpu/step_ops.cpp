@@ -1,0 +1,202 @@
+#include "workers/cpu/step_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+namespace baton::cpu {
+namespace {
+
+/// Multiply-adds worth handing to another core: about a microsecond of work. Less is done in place.
+constexpr std::int64_t kWorthSharing = 32 * 1024;
+/// Rows that pass over a group of panels together: enough to use the weights often, few enough to stay
+/// in the second-level cache.
+constexpr int kRowBlock = 48;
+constexpr int kChunksPerThread = 4;
+
+int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+float* aligned(std::vector<float>& v) {
+  const auto address = reinterpret_cast<std::uintptr_t>(v.data());
+  return v.data() + (64 - address % 64) % 64 / sizeof(float);
+}
+
+}  // namespace
+
+StepOps::StepOps(int threads, Isa isa, HeadShape shape)
+    : kernels_(kernels(isa)), shape_(shape), pool_(threads) {
+  const std::size_t floats = attention_scratch(shape.group(), shape.head_dim) + 16;
+  scratch_.assign(static_cast<std::size_t>(pool_.threads()), std::vector<float>(floats));
+}
+
+void StepOps::embed(const void* table, WeightType type, std::span<const std::int32_t> ids, Rows y) {
+  const std::int64_t n = y.columns;
+  for (int r = 0; r < y.rows; ++r) {
+    const std::int64_t from = ids[static_cast<std::size_t>(r)] * n;
+    if (type == WeightType::bf16) {
+      kernels_.widen_bf16(static_cast<const std::uint16_t*>(table) + from, y.row(r), n);
+    } else {
+      std::memcpy(y.row(r), static_cast<const float*>(table) + from,
+                  static_cast<std::size_t>(n) * sizeof(float));
+    }
+  }
+}
+
+void StepOps::rms_norm(Rows x, const float* weight, float eps, Rows y) {
+  const int columns = static_cast<int>(x.columns);
+  const int rows_each = std::max(1, static_cast<int>(kWorthSharing / 4 / x.columns));
+  pool_.run(ceil_div(x.rows, rows_each), [&](int chunk, int) {
+    const int end = std::min(x.rows, (chunk + 1) * rows_each);
+    for (int r = chunk * rows_each; r < end; ++r) {
+      kernels_.rms_norm(x.row(r), weight, y.row(r), columns, eps);
+    }
+  });
+}
+
+/// How a product is cut into chunks: row blocks times groups of panels.
+struct StepOps::Grid {
+  int row_blocks = 1;
+  int panel_groups = 1;
+  int panels_each = 0;
+  int rows = 0;
+  int panels = 0;
+
+  int chunks() const { return row_blocks * panel_groups; }
+  /// Chunks that share weights come one after another.
+  LinearTask task(int chunk, const Rows& x, const PackedMatrix& w, const Rows& y) const {
+    const int block = chunk % row_blocks;
+    const int group = chunk / row_blocks;
+    const int first_row = static_cast<int>(std::int64_t{rows} * block / row_blocks);
+    const int end_row = static_cast<int>(std::int64_t{rows} * (block + 1) / row_blocks);
+    LinearTask t;
+    t.x = x.row(first_row);
+    t.x_stride = x.columns;
+    t.rows = end_row - first_row;
+    t.k = w.in;
+    t.panels = w.panels;
+    t.type = w.type;
+    t.first_panel = group * panels_each;
+    t.panel_count = std::min(panels_each, panels - t.first_panel);
+    t.columns = w.out;
+    t.y = y.row(first_row);
+    t.y_stride = y.columns;
+    return t;
+  }
+};
+
+StepOps::Grid StepOps::grid_for(const Rows& x, const PackedMatrix& w, int panel_step) const {
+  Grid grid;
+  grid.rows = x.rows;
+  grid.panels = w.panel_count;
+  grid.row_blocks = std::max(1, ceil_div(x.rows, kRowBlock));
+  const std::int64_t work = std::int64_t{x.rows} * w.panel_count * kPanelColumns * w.in;
+  const std::int64_t wanted = std::clamp<std::int64_t>(
+      work / kWorthSharing, 1, pool_.threads() == 1 ? 1 : pool_.threads() * kChunksPerThread);
+  const int groups = ceil_div(wanted, grid.row_blocks);
+  grid.panels_each = ceil_div(ceil_div(w.panel_count, groups), panel_step) * panel_step;
+  grid.panel_groups = ceil_div(w.panel_count, grid.panels_each);
+  return grid;
+}
+
+void StepOps::linear(Rows x, const PackedMatrix& w, Epilogue epilogue, Rows y) {
+  if (x.rows == 0) return;
+  // One to three rows go through four panels at a time; see linear_impl.h.
+  const Grid grid = grid_for(x, w, x.rows <= 3 ? 4 : w.paired ? 2 : 1);
+  pool_.run(grid.chunks(), [&](int chunk, int) {
+    LinearTask task = grid.task(chunk, x, w, y);
+    task.epilogue = epilogue;
+    kernels_.linear(task);
+  });
+}
+
+void StepOps::qkv_rope_append(Rows x, const PackedMatrix& w, std::span<const RowPlace> places,
+                              KvLayer kv, Rows qkv) {
+  if (x.rows == 0) return;
+  // A chunk holds whole heads, so that it can finish what it has just computed.
+  const int head_panels = std::lcm(kPanelColumns, shape_.head_dim) / kPanelColumns;
+  const Grid grid = grid_for(x, w, head_panels);
+  pool_.run(grid.chunks(), [&](int chunk, int) {
+    const LinearTask task = grid.task(chunk, x, w, qkv);
+    kernels_.linear(task);
+    const int first_column = task.first_panel * kPanelColumns;
+    const int end_column =
+        std::min(w.out, (task.first_panel + task.panel_count) * kPanelColumns);
+    const int first_row = static_cast<int>((task.y - qkv.data) / qkv.columns);
+    for (int r = first_row; r < first_row + task.rows; ++r) {
+      append_heads(qkv, r, first_column, end_column, places[static_cast<std::size_t>(r)], kv);
+    }
+  });
+}
+
+/// Finishes the heads in columns [first, end) of one row: rotates q and k, writes k and v to the pool.
+void StepOps::append_heads(const Rows& qkv, int row, int first_column, int end_column,
+                           const RowPlace& place, const KvLayer& kv) const {
+  const int dim = shape_.head_dim;
+  const int first = first_column / dim;
+  const int end = end_column / dim;
+  float* values = qkv.row(row);
+  const int rotated = std::min(end, shape_.heads + shape_.kv_heads);
+  if (first < rotated) {
+    kernels_.rope(values + std::int64_t{first} * dim, rotated - first, dim, place.cos, place.sin);
+  }
+  const KvGeometry& g = *kv.geometry;
+  for (int head = std::max(first, shape_.heads); head < end; ++head) {
+    const int kv_index = head - shape_.heads;
+    const auto part = kv_index < shape_.kv_heads ? KvPart::key : KvPart::value;
+    const auto kv_head = static_cast<std::uint32_t>(kv_index % shape_.kv_heads);
+    std::byte* to = kv.base + place.slot + kv_offset_in_block(g, kv.layer, part, kv_head, 0);
+    std::memcpy(to, values + std::int64_t{head} * dim, static_cast<std::size_t>(dim) * sizeof(float));
+  }
+}
+
+void StepOps::attention(Rows qkv, std::span<const Segment> segments, KvLayer kv, Rows out) {
+  items_.clear();
+  std::int64_t work = 0;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const Segment& segment = segments[i];
+    work += std::int64_t{segment.rows} * (segment.position + segment.rows) * 2 * out.columns;
+    for (int first = 0; first < segment.rows; first += kAttentionRows) {
+      const int rows = std::min(kAttentionRows, segment.rows - first);
+      for (int head = 0; head < shape_.kv_heads; ++head) {
+        items_.push_back({static_cast<std::uint32_t>(i), first, rows, head});
+      }
+    }
+  }
+  const auto n = static_cast<int>(items_.size());
+  const int chunks = static_cast<int>(std::clamp<std::int64_t>(work / kWorthSharing, 1, std::max(n, 1)));
+  pool_.run(chunks, [&](int chunk, int thread) {
+    float* scratch = aligned(scratch_[static_cast<std::size_t>(thread)]);
+    const auto end = static_cast<int>(std::int64_t{n} * (chunk + 1) / chunks);
+    for (auto i = static_cast<int>(std::int64_t{n} * chunk / chunks); i < end; ++i) {
+      const AttentionItem& item = items_[static_cast<std::size_t>(i)];
+      attend(qkv, segments[item.segment], item.first, item.rows, item.kv_head, kv, out, scratch);
+    }
+  });
+}
+
+void StepOps::attend(const Rows& qkv, const Segment& segment, int first, int rows, int kv_head,
+                     const KvLayer& kv, const Rows& out, float* scratch) const {
+  const KvGeometry& g = *kv.geometry;
+  const auto head = static_cast<std::uint32_t>(kv_head);
+  const std::int64_t column = std::int64_t{kv_head} * shape_.group() * shape_.head_dim;
+  AttentionTask t;
+  t.q = qkv.row(segment.first_row + first) + column;
+  t.q_stride = qkv.columns;
+  t.out = out.row(segment.first_row + first) + column;
+  t.out_stride = out.columns;
+  t.rows = rows;
+  t.group = shape_.group();
+  t.head_dim = shape_.head_dim;
+  t.position = segment.position + first;
+  t.keys = kv.base + kv_offset_in_block(g, kv.layer, KvPart::key, head, 0);
+  t.values = kv.base + kv_offset_in_block(g, kv.layer, KvPart::value, head, 0);
+  t.block_bytes = g.block_bytes;
+  t.block_table = segment.block_table;
+  t.tokens_per_block = g.tokens_per_block;
+  t.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape_.head_dim)));
+  t.scratch = scratch;
+  kernels_.attention(t);
+}
+
+}  // namespace baton::cpu

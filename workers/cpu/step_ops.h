@@ -1,0 +1,99 @@
+// The operations of one forward step over all its rows: kernels.h split over a thread pool. Torch-free.
+//
+// A step's rows are the tokens of its segments, one after another; a segment is a run of consecutive
+// positions of one sequence (a prompt chunk, or one decode token).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ipc/kv_layout.h"
+#include "workers/cpu/kernels.h"
+#include "workers/cpu/packing.h"
+#include "workers/cpu/thread_pool.h"
+
+namespace baton::cpu {
+
+/// A matrix of activations [rows, columns], dense rows.
+struct Rows {
+  float* data = nullptr;
+  int rows = 0;
+  std::int64_t columns = 0;
+  float* row(int r) const { return data + r * columns; }
+};
+
+struct Segment {
+  int first_row = 0;
+  int rows = 0;
+  std::int64_t position = 0;                   // of its first row
+  const std::uint32_t* block_table = nullptr;  // covers position + rows tokens
+};
+
+/// Where a row's token is: its angles and its slot in the pool.
+struct RowPlace {
+  const float* cos = nullptr;  // [head_dim / 2]
+  const float* sin = nullptr;
+  std::uint64_t slot = 0;  // bytes from the pool's base to (block, layer 0, K, head 0, token)
+};
+
+struct HeadShape {
+  int heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int group() const { return heads / kv_heads; }
+};
+
+/// One layer of a paged fp32 pool.
+struct KvLayer {
+  std::byte* base = nullptr;  // of the pool
+  const KvGeometry* geometry = nullptr;
+  std::uint32_t layer = 0;
+};
+
+/// Row r of every result depends, to the bit, on row r of the inputs (and its own keys and values) alone:
+/// not on the other rows, their number, the number of threads, or the vector width.
+class StepOps {
+ public:
+  StepOps(int threads, Isa isa, HeadShape shape);
+
+  const char* isa_name() const { return kernels_.name; }
+  int threads() const { return pool_.threads(); }
+
+  /// y[r] = table[ids[r]]: `table` is [vocab, y.columns] of bf16 or f32.
+  void embed(const void* table, WeightType type, std::span<const std::int32_t> ids, Rows y);
+  /// y = rms_norm(x) * weight.
+  void rms_norm(Rows x, const float* weight, float eps, Rows y);
+  /// y (op)= w x.
+  void linear(Rows x, const PackedMatrix& w, Epilogue epilogue, Rows y);
+  /// qkv = w x, [rows, (heads + 2 kv_heads) * head_dim]; rotates q and k; writes k and v to the pool.
+  void qkv_rope_append(Rows x, const PackedMatrix& w, std::span<const RowPlace> places, KvLayer kv,
+                       Rows qkv);
+  /// out[r] = attention of the q part of qkv[r] over its sequence's keys and values up to itself.
+  /// Segments name rows of `qkv` and `out`, [rows, heads * head_dim].
+  void attention(Rows qkv, std::span<const Segment> segments, KvLayer kv, Rows out);
+
+ private:
+  struct Grid;
+  Grid grid_for(const Rows& x, const PackedMatrix& w, int panel_step) const;
+  void append_heads(const Rows& qkv, int row, int first_column, int end_column,
+                    const RowPlace& place, const KvLayer& kv) const;
+  void attend(const Rows& qkv, const Segment& segment, int first, int rows, int kv_head,
+              const KvLayer& kv, const Rows& out, float* scratch) const;
+
+  struct AttentionItem {
+    std::uint32_t segment;
+    std::int32_t first;  // row within the segment
+    std::int32_t rows;
+    std::int32_t kv_head;
+  };
+
+  const Kernels& kernels_;
+  HeadShape shape_;
+  ThreadPool pool_;
+  std::vector<std::vector<float>> scratch_;  // one a thread
+  std::vector<AttentionItem> items_;
+};
+
+}  // namespace baton::cpu
