@@ -1,2 +1,5 @@
 baton_library(supervise SOURCES child_process.cpp supervise.cpp)
-baton_program(baton-supervisor SERVE SOURCES supervisor.cpp LIBS baton::supervise baton::cli11)
+if(TARGET baton::configs)
+baton_program(baton-supervisor SERVE SOURCES supervisor.cpp
+              LIBS baton::supervise baton::configs baton::cli11)
+endif()

@@ -1,13 +1,59 @@
 // baton-supervisor: starts Baton's processes and keeps them alive. See supervise.h for the rules.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <stdexcept>
 
 #include "baton_version.h"
+#include "configs/config.h"
 #include "tools/supervise.h"
 
 namespace {
+
+constexpr const char* kAbout =
+    "Starts Baton's processes, restarts one that dies or freezes, stops them in order.\n"
+    "The processes are those of a configuration (--config FILE; every other option of that file may\n"
+    "follow and is handed on to all of them), or those named with --process and --front-end.";
+
+struct Options {
+  baton::SuperviseOptions supervise;
+  std::string run_dir;
+  std::vector<std::string> front_ends;
+  std::vector<std::string> processes;
+  std::vector<std::string> only;
+  std::vector<std::string> config_args;
+  bool print_plan = false;
+};
+
+void add_seconds(CLI::App& app, const std::string& name, baton::Seconds& value,
+                 const std::string& help, double least) {
+  app.add_option_function<double>(
+         name, [&value](double seconds) { value = baton::Seconds(seconds); },
+         help + " [" + std::to_string(static_cast<int>(value.count())) + "]")
+      ->check(CLI::Range(least, 86400.0));
+}
+
+void describe(CLI::App& app, Options& options) {
+  app.set_version_flag("--version", std::string("baton ") + BATON_VERSION + " (" BATON_COMMIT ")");
+  app.allow_extras();
+  app.add_option("--run-dir", options.run_dir, "folder of logs, pid files and heartbeats");
+  app.add_option("--front-end", options.front_ends, "NAME=COMMAND of a front end (stopped first)")
+      ->allow_extra_args(false);
+  app.add_option("--process", options.processes, "NAME=COMMAND of another process")
+      ->allow_extra_args(false);
+  app.add_option("--only", options.only, "start only this process of the configuration")
+      ->allow_extra_args(false);
+  app.add_flag("--print-plan", options.print_plan,
+               "print what the configuration asks for as 'key value' lines, and end");
+  add_seconds(app, "--frozen-after", options.supervise.frozen_after,
+              "seconds after which a stopped or silent process is killed; 0: never", 0.0);
+  add_seconds(app, "--drain-bound", options.supervise.drain_bound,
+              "seconds that front ends get to end their streams", 0.0);
+  add_seconds(app, "--stop-bound", options.supervise.stop_bound,
+              "seconds after which a stop turns into SIGKILL", 0.1);
+}
 
 // "NAME=COMMAND" -> a process that runs the command with sh.
 baton::ProcessSpec parse_process(const std::string& text, bool front_end) {
@@ -22,37 +68,74 @@ baton::ProcessSpec parse_process(const std::string& text, bool front_end) {
   return {name, {"/bin/sh", "-c", "exec " + text.substr(equals + 1)}, front_end};
 }
 
-int run(int argc, char** argv) {
-  CLI::App app{"Starts Baton's processes, restarts one that dies or freezes, stops them in order."};
-  app.set_version_flag("--version", std::string("baton ") + BATON_VERSION + " (" BATON_COMMIT ")");
-  baton::SuperviseOptions options;
-  std::string run_dir;
-  double frozen_after = options.frozen_after.count();
-  double drain_bound = options.drain_bound.count();
-  double stop_bound = options.stop_bound.count();
-  std::vector<std::string> front_ends;
-  std::vector<std::string> processes;
-  app.add_option("--run-dir", run_dir, "folder of logs, pid files and heartbeats")->required();
-  app.add_option("--front-end", front_ends, "NAME=COMMAND of a front end (stopped first)");
-  app.add_option("--process", processes, "NAME=COMMAND of another process");
-  app.add_option("--frozen-after", frozen_after,
-                 "seconds after which a stopped or silent process is killed; 0: never")
-      ->check(CLI::Range(0.0, 86400.0));
-  app.add_option("--drain-bound", drain_bound, "seconds that front ends get to end their streams")
-      ->check(CLI::Range(0.0, 3600.0));
-  app.add_option("--stop-bound", stop_bound, "seconds after which a stop turns into SIGKILL")
-      ->check(CLI::Range(0.1, 3600.0));
-  CLI11_PARSE(app, argc, argv);
+// The binaries stand beside this one.
+std::string binary(const std::string& name) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+}
 
-  options.run_dir = run_dir;
-  options.frozen_after = baton::Seconds(frozen_after);
-  options.drain_bound = baton::Seconds(drain_bound);
-  options.stop_bound = baton::Seconds(stop_bound);
+// The scheduler first, so that the others find it at their first try.
+std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const Options& options) {
+  std::vector<baton::ProcessSpec> all;
+  auto add = [&](const std::string& name, const std::string& program, bool front_end,
+                 const std::vector<std::string>& extra) {
+    baton::ProcessSpec spec{name, {binary(program)}, front_end};
+    spec.argv.insert(spec.argv.end(), options.config_args.begin(), options.config_args.end());
+    spec.argv.insert(spec.argv.end(), extra.begin(), extra.end());
+    all.push_back(std::move(spec));
+  };
+  add("scheduler", "baton-scheduler", false, {});
+  for (const auto& worker : config.workers) {
+    add(worker.name, "baton-worker", false, {"--name", worker.name});
+  }
+  add(config.frontend.name, "baton-frontend", true, {});
+  if (options.only.empty()) return all;
+
+  std::vector<baton::ProcessSpec> chosen;
+  for (const auto& name : options.only) {
+    const auto found = std::find_if(all.begin(), all.end(), [&](auto& p) { return p.name == name; });
+    if (found == all.end()) {
+      std::string names;
+      for (const auto& process : all) names += (names.empty() ? "" : ", ") + process.name;
+      throw std::runtime_error("--only " + name + ": the configuration has " + names);
+    }
+    chosen.push_back(*found);
+  }
+  return chosen;
+}
+
+void print_plan(const baton::Config& config) {
+  std::printf("run_dir %s\nmodel %s\nhost %s\nport %d\nadmin %s\n", config.run_dir.c_str(),
+              config.model.c_str(), config.frontend.host.c_str(), int{config.frontend.port},
+              config.scheduler.admin_socket.c_str());
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{kAbout};
+  Options options;
+  describe(app, options);
+  CLI11_PARSE(app, argc, argv);
+  options.config_args = app.remaining();
+
   std::vector<baton::ProcessSpec> specs;
-  for (const auto& text : processes) specs.push_back(parse_process(text, false));
-  for (const auto& text : front_ends) specs.push_back(parse_process(text, true));
+  if (!options.config_args.empty()) {
+    std::vector<const char*> args{argv[0]};
+    for (const auto& arg : options.config_args) args.push_back(arg.c_str());
+    const auto loaded =
+        baton::load_config(baton::Program::tool, static_cast<int>(args.size()), args.data());
+    if (!loaded.config) return loaded.exit_code;
+    if (options.print_plan) {
+      print_plan(*loaded.config);
+      return 0;
+    }
+    specs = processes_of(*loaded.config, options);
+    if (options.run_dir.empty()) options.run_dir = loaded.config->run_dir;
+  }
+  for (const auto& text : options.processes) specs.push_back(parse_process(text, false));
+  for (const auto& text : options.front_ends) specs.push_back(parse_process(text, true));
   if (specs.empty()) throw std::runtime_error("no process named; see --help");
-  return baton::supervise(std::move(specs), options);
+  if (options.run_dir.empty()) throw std::runtime_error("--run-dir is needed");
+  options.supervise.run_dir = options.run_dir;
+  return baton::supervise(std::move(specs), options.supervise);
 }
 
 }  // namespace
