@@ -51,6 +51,7 @@ class PrefixChatFormat : public ChatFormat {
   struct Turn {
     std::string prefix;
     std::string suffix;
+    bool given = false;
   };
   const Turn* turn_of(std::string_view role) const;
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "frontend/generation.h"
 #include "frontend/http_error.h"

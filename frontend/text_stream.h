@@ -51,6 +51,7 @@ class TextStream {
 
  private:
   void append_piece(Token id);
+  void match_fresh();
   void append_byte(char byte);
   void drop_unfinished();
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ipc/status.h"
@@ -16,6 +17,8 @@ class SentencePieceProcessor;
 }
 
 namespace baton {
+
+struct SentencePieceFacts;
 
 /// What one id means to the detokeniser.
 enum class PieceKind : std::uint8_t {
@@ -78,21 +81,24 @@ class Tokenizer {
     PieceKind kind = PieceKind::special;
     bool space = false;
   };
-  Status load_model(const std::string& path);
+  Status load_model(const std::string& bytes, const std::string& path);
   Status load_settings(const std::string& dir);
-  void fill_table();
+  bool fill_table(const SentencePieceFacts& facts, const std::vector<bool>& marker);
+  const sentencepiece::SentencePieceProcessor& plain() const;
 
   std::unique_ptr<sentencepiece::SentencePieceProcessor> whole_;  // markers parse
-  std::unique_ptr<sentencepiece::SentencePieceProcessor> plain_;  // markers are letters
-  std::unique_ptr<sentencepiece::SentencePieceProcessor> inner_;  // and no dummy prefix; may be null
+  // Markers are letters; null when the model has none (whole_ then does).
+  std::unique_ptr<sentencepiece::SentencePieceProcessor> plain_;
+  // As plain, without the dummy prefix; null when that makes no difference.
+  std::unique_ptr<sentencepiece::SentencePieceProcessor> inner_;
   std::vector<Entry> pieces_;
   std::string text_;
   std::vector<std::pair<std::string, Token>> specials_;  // longest first
-  std::vector<bool> marker_;
   std::vector<Token> eos_ids_;
   std::uint32_t vocab_size_ = 0;
   Token bos_ = -1;
   bool add_bos_ = true;
+  bool dummy_prefix_ = true;
   bool prefix_after_special_ = true;
   LeadingSpace leading_space_ = LeadingSpace::keep;
 };

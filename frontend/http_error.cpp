@@ -1,0 +1,71 @@
+#include "frontend/http_error.h"
+
+#include "frontend/sse.h"
+
+namespace baton {
+namespace {
+
+const char* type_of(int status) {
+  switch (status) {
+    case 429: return "rate_limit_error";
+    case 499: return "cancelled_error";
+    case 503: return "unavailable_error";
+    case 504: return "timeout_error";
+    default: return status < 500 ? "invalid_request_error" : "server_error";
+  }
+}
+
+std::string code_of(ErrorCode code) {
+  return code == ErrorCode::too_long ? "context_length_exceeded" : to_string(code);
+}
+
+std::string error_object(std::string_view message, std::string_view type, std::string_view param,
+                         std::string_view code) {
+  return "{\"error\":{\"message\":" + json_string(message) + ",\"type\":" + json_string(type) +
+         ",\"param\":" + (param.empty() ? "null" : json_string(param)) +
+         ",\"code\":" + json_string(code) + "}}";
+}
+
+}  // namespace
+
+int http_status(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::ok: return 200;
+    case ErrorCode::invalid_argument:
+    case ErrorCode::too_long: return 400;
+    case ErrorCode::queue_full: return 429;
+    case ErrorCode::cancelled: return 499;
+    case ErrorCode::unavailable: return 503;
+    case ErrorCode::deadline_exceeded: return 504;
+    case ErrorCode::worker_crashes:
+    case ErrorCode::kv_exhausted:
+    case ErrorCode::internal: return 500;
+  }
+  return 500;
+}
+
+HttpError http_error(const Status& status, std::string_view param, std::uint32_t retry_after_s) {
+  HttpError error;
+  error.status = http_status(status.code());
+  error.body =
+      error_object(status.message(), type_of(error.status), param, code_of(status.code()));
+  const bool retry = error.status == 429 || error.status == 503;
+  error.retry_after_s = retry && retry_after_s == 0 ? 1 : retry_after_s;
+  return error;
+}
+
+HttpError http_error(int status, std::string_view message, std::string_view code,
+                     std::string_view param) {
+  HttpError error;
+  error.status = status;
+  error.body = error_object(message, type_of(status), param, code);
+  if (status == 429 || status == 503) error.retry_after_s = 1;
+  return error;
+}
+
+std::string error_json(const Status& status) {
+  return error_object(status.message(), type_of(http_status(status.code())), {},
+                      code_of(status.code()));
+}
+
+}  // namespace baton

@@ -1,0 +1,68 @@
+// Reading JSON that strangers wrote: bounded, strict, and with errors that name the field.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ipc/status.h"
+
+namespace baton {
+
+/// Objects and arrays may be nested this deep.
+inline constexpr std::size_t kMaxJsonDepth = 32;
+
+/// Parses a body that must be one JSON object. Refused: bad UTF-8, numbers beyond a double, a key
+/// written twice, too deep nesting, anything after the object. Parsing does not recurse.
+Result<nlohmann::json> parse_json_object(std::string_view text);
+
+/// What is wrong with a body, and with which of its fields.
+struct FieldError {
+  std::string field;  // path such as "messages[0].content"
+  std::string message;
+};
+
+/// Takes known fields out of an object, one call each, and remembers the first thing that was wrong.
+/// null counts as absent. finish() complains about fields that nobody took. The object must outlive
+/// the reader.
+class FieldReader {
+ public:
+  explicit FieldReader(const nlohmann::json& object, std::string path = {});
+
+  /// The raw value; nullptr when absent or null.
+  const nlohmann::json* take(const std::string& name);
+
+  std::optional<bool> boolean(const std::string& name);
+  std::optional<std::int64_t> integer(const std::string& name, std::int64_t low, std::int64_t high);
+  std::optional<double> number(const std::string& name, double low, double high,
+                               bool low_excluded = false);
+  /// A view into the object.
+  std::optional<std::string_view> string(const std::string& name);
+
+  /// Notes that `name` (a field of this object, perhaps with an index behind it) is wrong.
+  void fail(const std::string& name, const std::string& message);
+  /// An error of an object inside this one.
+  void fail(const FieldError& error);
+
+  bool ok() const { return !error_.has_value(); }
+  /// The first error; unknown fields are looked for when there was none.
+  const std::optional<FieldError>& finish();
+
+  const nlohmann::json& object() const { return object_; }
+  std::string path_of(const std::string& name) const;
+
+ private:
+  const nlohmann::json& object_;
+  std::string path_;
+  std::set<std::string, std::less<>> known_;
+  std::optional<FieldError> error_;
+};
+
+/// "a string", "an array", ... for error messages.
+const char* kind_of(const nlohmann::json& value);
+
+}  // namespace baton

@@ -1,0 +1,139 @@
+#include "frontend/lab_api.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "frontend/json_reader.h"
+#include "frontend/openai_reply.h"
+#include "frontend/request_fields.h"
+#include "frontend/sse.h"
+
+namespace baton {
+namespace {
+
+constexpr std::int64_t kDefaultMaxLength = 8192;
+constexpr std::int64_t kDefaultMinLength = 10;
+constexpr double kMaxTemperature = 100;
+
+/// {"generated_text": the prompt and what follows it}.
+class WholeReply : public ReplyWriter {
+ public:
+  explicit WholeReply(std::string_view prompt) : text_(prompt) {}
+
+  std::string begin() override { return {}; }
+
+  std::string text(std::string_view text, std::uint32_t) override {
+    text_ += text;
+    return {};
+  }
+
+  std::string end(const Ending& ending) override {
+    if (is_error(ending)) return error_json(status_of(ending));
+    return "{\"generated_text\":" + json_string(text_) + "}";
+  }
+
+ private:
+  std::string text_;
+};
+
+/// One event a call with text, then one with the reason and the counts.
+class StreamReply : public ReplyWriter {
+ public:
+  std::string begin() override { return {}; }
+
+  std::string text(std::string_view text, std::uint32_t) override {
+    std::string event;
+    if (text.empty()) return event;
+    event.reserve(text.size() + 32);
+    event += "data: {\"text\":\"";
+    append_json_escaped(event, text);
+    event += "\"}\n\n";
+    return event;
+  }
+
+  std::string end(const Ending& ending) override {
+    const std::string last =
+        is_error(ending)
+            ? error_json(status_of(ending))
+            : std::string("{\"finish_reason\":\"") + to_string(ending.reason) +
+                  "\",\"prompt_tokens\":" + std::to_string(ending.prompt_tokens) +
+                  ",\"completion_tokens\":" + std::to_string(ending.completion_tokens) + "}";
+    return sse_event(last) + std::string(kSseDone);
+  }
+};
+
+struct Lengths {
+  std::optional<std::int64_t> max;
+  std::optional<std::int64_t> min;
+};
+
+Lengths read_lengths(FieldReader& fields) {
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  Lengths lengths;
+  lengths.max = fields.integer("max_length", 1, kHuge);
+  lengths.min = fields.integer("min_length", 0, kHuge);
+  if (lengths.max && lengths.min && *lengths.min > *lengths.max) {
+    fields.fail("min_length", "is " + std::to_string(*lengths.min) + ", above 'max_length', " +
+                                  std::to_string(*lengths.max));
+  }
+  return lengths;
+}
+
+/// Both lengths count the prompt too, as in the lab's own server.
+Status settle_lengths(const Lengths& lengths, const RequestContext& context,
+                      ParsedRequest& request) {
+  if (Status status = check_prompt(request.prompt.size(), context); !status.ok()) return status;
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  const std::int64_t context_size = context.max_context;
+  const std::int64_t asked = lengths.max.value_or(kDefaultMaxLength);
+  const std::int64_t max_length = std::min(asked, context_size);
+  if (max_length <= prompt) {
+    return invalid("the prompt has " + std::to_string(prompt) + " tokens, so that max_length " +
+                   std::to_string(max_length) + ", which counts the prompt, leaves no room");
+  }
+  if (asked > context_size) {
+    request.headers.emplace_back("X-Baton-Max-Length", "clamped from " + std::to_string(asked) +
+                                                           " to " + std::to_string(context_size));
+  }
+  const std::int64_t min_length =
+      std::min(lengths.min.value_or(kDefaultMinLength), max_length);
+  request.sampling.max_tokens = static_cast<std::uint32_t>(max_length - prompt);
+  request.sampling.min_tokens =
+      static_cast<std::uint32_t>(std::max<std::int64_t>(0, min_length - prompt));
+  return {};
+}
+
+}  // namespace
+
+ParseOutcome parse_generate(std::string_view body, const RequestContext& context,
+                            const ServedModel& model) {
+  const auto json = parse_json_object(body);
+  if (!json.ok()) return http_error(json.status());
+
+  ParsedRequest request;
+  request.model = model.name;
+  FieldReader fields(json.value());
+  const auto prompt = fields.string("prompt");
+  if (fields.ok() && !prompt) fields.fail("prompt", "is missing");
+  read_sampling(fields, context, model, kMaxTemperature, request);
+  const Lengths lengths = read_lengths(fields);
+  request.stream = fields.boolean("stream").value_or(false);
+  if (const auto& error = fields.finish()) return field_error(*error);
+
+  request.prompt = model.tokenizer->encode(*prompt, model.tokenizer->add_bos());
+  if (Status status = settle_lengths(lengths, context, request); !status.ok()) {
+    return http_error(status, http_status(status.code()) == 400 ? "prompt" : "");
+  }
+  if (request.stream) {
+    request.reply = std::make_unique<StreamReply>();
+  } else {
+    request.reply = std::make_unique<WholeReply>(*prompt);
+  }
+  return request;
+}
+
+}  // namespace baton
