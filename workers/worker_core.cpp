@@ -141,6 +141,13 @@ void WorkerCore::send_failed(TimeNs now, WorkerActions& out) {
   if (state_ == State::in_term) end_term("a message could not be sent", false, now, out);
 }
 
+void WorkerCore::message_lost(const std::string& why, TimeNs now, WorkerActions& out) {
+  if (state_ == State::in_term) return end_term("an unreadable message: " + why, true, now, out);
+  if (state_ != State::exited) {
+    out.emplace_back(Log{Log::Level::error, "an unreadable message: " + why});
+  }
+}
+
 /// Messages of another term are dropped silently.
 bool WorkerCore::stale(Term term) const {
   return state_ != State::in_term || (term != term_ && !fault(Fault::no_term_check));

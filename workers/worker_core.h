@@ -127,6 +127,8 @@ class WorkerCore {
   /// A Send of StepResult, PullDone, PullFailed or Tables did not leave: nothing may be lost
   /// silently, so the term ends.
   void send_failed(TimeNs now, WorkerActions& out);
+  /// Something came that nobody can read: what it was is lost, so the term ends.
+  void message_lost(const std::string& why, TimeNs now, WorkerActions& out);
 
   /// SIGTERM: says so at once, goes on with plans until Leave or the bound.
   void terminate(TimeNs now, WorkerActions& out);

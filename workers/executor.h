@@ -1,0 +1,62 @@
+// What a worker needs from a device: load a model, hold a pool, run steps, read other pools. One
+// implementation a kind of device; the protocol and the threads know only this.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ipc/kv_layout.h"
+#include "ipc/messages.h"
+#include "ipc/status.h"
+#include "workers/kv_pool.h"
+#include "workers/step_batch.h"
+
+namespace baton {
+
+/// What the rest of the product must know of a loaded model. `geometry` has blocks == 0.
+struct ModelShape {
+  KvGeometry geometry;
+  std::uint32_t max_context = 0;  // positions that the model allows
+  std::uint32_t vocab_size = 0;
+};
+
+/// How others find and map the pool.
+struct PoolExport {
+  KvGeometry geometry;
+  std::vector<PoolRank> ranks;
+};
+
+/// A pool of another worker, mapped for reading. Unmapped by its destructor.
+class MappedPool {
+ public:
+  virtual ~MappedPool() = default;
+};
+
+/// Copies blocks of other pools into the own one. Used by the pull thread alone, while steps run.
+class BlockReader {
+ public:
+  virtual ~BlockReader() = default;
+  /// Maps the pool that `pull` names; checks its size.
+  virtual Result<std::unique_ptr<MappedPool>> map(const Pull& pull) = 0;
+  /// Copies pull.from[i] onto pull.to[i]; the ids are in range. Every byte is there on return.
+  virtual Status copy(const MappedPool& source, const Pull& pull) = 0;
+};
+
+/// Used by the step thread alone; block_reader() is called after allocate() and outlived by this.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  /// Reads the model. `percent` is set to 0..100 on the way; others read it.
+  virtual Result<ModelShape> load(std::atomic<int>& percent) = 0;
+  /// After load(). May be tried again after an error.
+  virtual Result<PoolExport> allocate(const PoolRequest& request) = 0;
+  virtual std::unique_ptr<BlockReader> block_reader() = 0;
+  /// Runs the copies, then the rows. `output` comes empty, with one kNoToken a row. On return all
+  /// writes are visible to other processes. May throw: the pool's content is then unknown.
+  virtual void run(const RunStep& step, StepOutput& output) = 0;
+};
+
+}  // namespace baton

@@ -1,0 +1,115 @@
+#include "workers/kv_handoff.h"
+
+#include <chrono>
+#include <utility>
+
+namespace baton {
+
+KvHandoff::KvHandoff(std::unique_ptr<BlockReader> reader, Waker& waker, Options options)
+    : reader_(std::move(reader)), waker_(waker), options_(options), thread_([this] { run(); }) {}
+
+KvHandoff::~KvHandoff() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  ready_.notify_one();
+  thread_.join();
+}
+
+void KvHandoff::pull(Pull pull) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.emplace_back(std::move(pull));
+  }
+  ready_.notify_one();
+}
+
+void KvHandoff::close(AllocationId allocation) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.emplace_back(Close{allocation});
+  }
+  ready_.notify_one();
+}
+
+void KvHandoff::take(std::vector<HandoffEvent>& events) {
+  events.clear();
+  const std::lock_guard lock(mutex_);
+  events.swap(events_);
+}
+
+void KvHandoff::report(HandoffEvent event) {
+  {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+  }
+  waker_.wake();
+}
+
+void KvHandoff::run() {
+  TimeNs watch_at = 0;
+  while (true) {
+    std::optional<Job> job;
+    {
+      std::unique_lock lock(mutex_);
+      const auto wanted = [this] { return stop_ || !jobs_.empty(); };
+      if (mappings_.empty()) {
+        ready_.wait(lock, wanted);
+      } else {
+        ready_.wait_for(lock, std::chrono::milliseconds(options_.watch_ms), wanted);
+      }
+      if (stop_) return;
+      if (!jobs_.empty()) {
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+      }
+    }
+    if (job) std::visit([this](const auto& j) { do_job(j); }, *job);
+    if (const TimeNs now = now_ns(); now >= watch_at) {
+      watch_at = now + options_.watch_ms * kMillisecond;
+      watch();
+    }
+  }
+}
+
+void KvHandoff::do_job(const Pull& pull) {
+  const TimeNs begin = now_ns();
+  auto failure = copy(pull);
+  const auto us = static_cast<std::uint32_t>((now_ns() - begin) / 1000);
+  report(handoff_event::PullFinished{pull.transfer, std::move(failure), us});
+}
+
+std::optional<std::string> KvHandoff::copy(const Pull& pull) {
+  auto it = mappings_.find(pull.allocation);
+  if (it == mappings_.end()) {
+    if (!process_alive(pull.exporter_pid, pull.exporter_pid_start)) {
+      return "the exporter, process " + std::to_string(pull.exporter_pid) + ", is gone";
+    }
+    auto mapped = reader_->map(pull);
+    if (!mapped.ok()) return mapped.status().message();
+    Mapping mapping{std::move(mapped).value(), pull.exporter_pid, pull.exporter_pid_start, false};
+    it = mappings_.emplace(pull.allocation, std::move(mapping)).first;
+  }
+  if (options_.pull_delay_ms > 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(options_.pull_delay_ms));
+  }
+  const Status status = reader_->copy(*it->second.pool, pull);
+  if (!status.ok()) return status.message();
+  return std::nullopt;
+}
+
+void KvHandoff::do_job(const Close& close) {
+  mappings_.erase(close.allocation);
+  report(handoff_event::MappingClosed{close.allocation});
+}
+
+void KvHandoff::watch() {
+  for (auto& [allocation, mapping] : mappings_) {
+    if (mapping.gone || process_alive(mapping.pid, mapping.pid_start)) continue;
+    mapping.gone = true;
+    report(handoff_event::ExporterGone{allocation});
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,59 @@
+// The CPU twin of a GPU pool: one shared-memory region per worker life, laid out as ipc/kv_layout.h
+// says. Other workers map it read-only; only its own worker writes. It never chooses a block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "ipc/kv_layout.h"
+#include "ipc/messages.h"
+#include "ipc/shm_region.h"
+#include "ipc/status.h"
+#include "ipc/types.h"
+
+namespace baton {
+
+/// What a worker asks for.
+struct PoolRequest {
+  std::string run_dir;
+  std::string worker;
+  std::int32_t pid = 0;
+  std::uint64_t pid_start = 0;
+  AllocationId allocation = 0;
+  std::uint32_t pool_blocks = 0;  // 0: as many as fit pool_mib
+  std::uint64_t pool_mib = 0;
+};
+
+/// Fills in block_bytes and blocks of `shape`. The error shows the arithmetic.
+Result<KvGeometry> size_pool(KvGeometry shape, std::uint32_t pool_blocks, std::uint64_t pool_mib);
+
+/// An id that no other worker and no other life of this one has.
+AllocationId make_allocation_id(const std::string& worker, Incarnation incarnation);
+
+/// Movable; the destructor unmaps it and unlinks the name (importers keep what they have mapped).
+class KvPool {
+ public:
+  /// Unlinks the names that earlier lives of this worker left, then creates the region: every page is
+  /// there when this returns, all zero. `geometry` must satisfy kv_check().
+  static Result<KvPool> create(const PoolRequest& request, const KvGeometry& geometry);
+
+  KvPool() = default;
+
+  const KvGeometry& geometry() const { return geometry_; }
+  AllocationId allocation() const { return allocation_; }
+  const std::string& handle() const { return region_.name(); }
+  std::byte* data() { return region_.writable_data(); }
+  /// `block` < geometry().blocks.
+  std::byte* block(BlockId block) { return data() + geometry_.block_bytes * block; }
+  /// One block onto another; a copy onto itself does nothing.
+  void copy(const CopyOp& op);
+
+ private:
+  ShmRegion region_;
+  KvGeometry geometry_;
+  AllocationId allocation_ = 0;
+};
+
+}  // namespace baton

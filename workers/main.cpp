@@ -1,0 +1,49 @@
+// baton-worker: one device, one KV pool. Wiring only.
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <memory>
+#include <utility>
+
+#include "configs/config.h"
+#include "ipc/process.h"
+#include "ipc/zmq_channel.h"
+#include "workers/make_executor.h"
+#include "workers/worker_loop.h"
+
+int main(int argc, char** argv) {
+  using namespace baton;
+  const Loaded loaded = load_config(Program::worker, argc, argv);
+  if (!loaded.config) return loaded.exit_code;
+  const Config& config = *loaded.config;
+
+  spdlog::set_default_logger(spdlog::stderr_color_mt(config.self.name));
+  spdlog::set_pattern("%Y-%m-%d %H:%M:%S.%e %n %^%l%$ %v");
+  spdlog::set_level(spdlog::level::from_str(config.log_level));
+  spdlog::flush_on(spdlog::level::info);
+
+  SignalFd signals;  // before any thread
+  auto executor = make_executor(config);
+  if (!executor.ok()) {
+    spdlog::error("{}", executor.status().message());
+    return kExitUsage;
+  }
+  if (const Status status = ensure_private_directory(config.run_dir); !status.ok()) {
+    spdlog::error("{}", status.message());
+    return kExitUsage;
+  }
+  const Incarnation incarnation = new_incarnation();
+  auto channel = connect_client(config.workers_socket(),
+                                make_routing_id(config.self.name, incarnation));
+  if (!channel.ok()) {
+    spdlog::error("{}", channel.status().message());
+    return kExitUsage;
+  }
+  spdlog::info("baton-worker {} starts: {} on {}, pid {}", build_version(),
+               to_string(config.self.role), config.self.device, getpid());
+  WorkerLoop loop(config, std::move(channel).value(), signals, *executor.value(), incarnation);
+  const int code = loop.run();
+  spdlog::default_logger()->flush();
+  _exit(code);  // a step or a pull may still run: nothing is taken away from under it
+}

@@ -1,0 +1,144 @@
+#include "workers/step_thread.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+namespace baton {
+
+namespace {
+
+Hello to_hello(const ModelShape& model, const PoolExport& pool, AllocationId allocation) {
+  Hello h;
+  h.allocation = allocation;
+  h.ranks = pool.ranks;
+  h.model_fingerprint = pool.geometry.model_fingerprint;
+  h.dtype = static_cast<std::uint32_t>(pool.geometry.dtype);
+  h.layers = pool.geometry.layers;
+  h.kv_heads = pool.geometry.kv_heads;
+  h.head_dim = pool.geometry.head_dim;
+  h.tokens_per_block = pool.geometry.tokens_per_block;
+  h.block_bytes = pool.geometry.block_bytes;
+  h.blocks = pool.geometry.blocks;
+  h.max_context = model.max_context;
+  h.vocab_size = model.vocab_size;
+  return h;
+}
+
+/// A request that kills its worker, as a real fault of a device would.
+void abort_on(Token fault_token, const RunStep& step) {
+  for (const BatchRow& row : step.rows) {
+    if (row.decode) continue;
+    if (std::find(row.tokens.begin(), row.tokens.end(), fault_token) == row.tokens.end()) continue;
+    std::fprintf(stderr, "fault_token %d met: abort\n", fault_token);
+    std::abort();
+  }
+}
+
+}  // namespace
+
+StepThread::StepThread(Executor& executor, Waker& waker, Options options)
+    : executor_(executor), waker_(waker), options_(options), thread_([this] { work(); }) {}
+
+StepThread::~StepThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  ready_.notify_one();
+  thread_.join();
+}
+
+void StepThread::allocate(PoolRequest request) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.emplace_back(std::move(request));
+  }
+  ready_.notify_one();
+}
+
+void StepThread::run(const RunStep* step) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.emplace_back(step);
+  }
+  ready_.notify_one();
+}
+
+void StepThread::take(std::vector<StepEvent>& events) {
+  events.clear();
+  const std::lock_guard lock(mutex_);
+  events.swap(events_);
+}
+
+void StepThread::report(StepEvent event) {
+  {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+  }
+  waker_.wake();
+}
+
+void StepThread::work() {
+  load();
+  Job job;
+  while (wait_for_job(job)) {
+    report(std::visit([this](const auto& j) { return do_job(j); }, job));
+  }
+}
+
+bool StepThread::wait_for_job(Job& job) {
+  std::unique_lock lock(mutex_);
+  ready_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
+  if (stop_) return false;
+  job = std::move(jobs_.front());
+  jobs_.pop_front();
+  return true;
+}
+
+void StepThread::load() {
+  try {
+    model_ = executor_.load(percent_);
+  } catch (const std::exception& e) {
+    model_ = Status(ErrorCode::internal, e.what());
+  }
+}
+
+StepEvent StepThread::do_job(const PoolRequest& request) {
+  if (!model_->ok()) {
+    return step_event::PoolFailed{"the model cannot be loaded: " + model_->status().message()};
+  }
+  const TimeNs give_up = now_ns() + options_.allocate_patience;
+  while (true) {
+    const auto pool = executor_.allocate(request);
+    if (pool.ok()) {
+      return step_event::PoolReady{to_hello(model_->value(), pool.value(), request.allocation)};
+    }
+    // What the configuration asks for cannot be had; memory that others still map may come back.
+    const bool hopeless = pool.status().code() == ErrorCode::invalid_argument;
+    if (hopeless || now_ns() >= give_up) return step_event::PoolFailed{pool.status().message()};
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+}
+
+StepEvent StepThread::do_job(const RunStep* step) {
+  if (options_.fault_token >= 0) abort_on(options_.fault_token, *step);
+  if (options_.step_delay_ms > 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(options_.step_delay_ms));
+  }
+  const TimeNs begin = now_ns();
+  output_.failed.clear();
+  output_.tokens.assign(step->rows.size(), kNoToken);
+  try {
+    executor_.run(*step, output_);
+  } catch (const std::exception& e) {
+    return step_event::StepFailed{e.what()};
+  }
+  output_.duration_us = static_cast<std::uint32_t>((now_ns() - begin) / 1000);
+  return step_event::StepFinished{&output_};
+}
+
+}  // namespace baton

@@ -1,0 +1,96 @@
+// The thread that owns the device: loads the model, allocates the pool, runs steps, one job at a time,
+// so that the I/O loop goes on sending heartbeats meanwhile.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "ipc/process.h"
+#include "workers/executor.h"
+
+namespace baton {
+
+namespace step_event {
+/// `hello` holds geometry, allocation and ranks.
+struct PoolReady {
+  Hello hello;
+};
+struct PoolFailed {
+  std::string reason;
+};
+/// Valid until the next step is posted.
+struct StepFinished {
+  const StepOutput* output = nullptr;
+};
+struct StepFailed {
+  std::string reason;
+};
+}  // namespace step_event
+
+using StepEvent = std::variant<step_event::PoolReady, step_event::PoolFailed,
+                               step_event::StepFinished, step_event::StepFailed>;
+
+class StepThread {
+ public:
+  struct Options {
+    Token fault_token = -1;           // tests: abort() when a prompt row holds it
+    std::uint32_t step_delay_ms = 0;  // tests: before each step
+    TimeNs allocate_patience = 12 * kSecond;  // memory of a dead predecessor may still be mapped
+  };
+
+  /// Starts the thread, which begins to load the model. `executor` and `waker` must outlive this.
+  StepThread(Executor& executor, Waker& waker, Options options);
+  /// Waits for the job at hand.
+  ~StepThread();
+  StepThread(const StepThread&) = delete;
+  StepThread& operator=(const StepThread&) = delete;
+
+  /// Queued behind the loading; answered by PoolReady or PoolFailed.
+  void allocate(PoolRequest request);
+  /// Answered by StepFinished or StepFailed; `step` must stay valid until then, and no other step may
+  /// be posted.
+  void run(const RunStep* step);
+  /// Replaces `events` by what has happened since the last call.
+  void take(std::vector<StepEvent>& events);
+
+  /// 0..100; may be read by any thread.
+  std::uint32_t loading_percent() const {
+    return static_cast<std::uint32_t>(std::clamp(percent_.load(std::memory_order_relaxed), 0, 100));
+  }
+
+ private:
+  using Job = std::variant<PoolRequest, const RunStep*>;
+
+  void work();
+  void load();
+  void report(StepEvent event);
+  StepEvent do_job(const PoolRequest& request);
+  StepEvent do_job(const RunStep* step);
+  bool wait_for_job(Job& job);
+
+  Executor& executor_;
+  Waker& waker_;
+  const Options options_;
+  std::atomic<int> percent_{0};
+  std::optional<Result<ModelShape>> model_;  // the thread's own
+  StepOutput output_;                        // lent out by StepFinished
+
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::deque<Job> jobs_;
+  std::vector<StepEvent> events_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace baton

@@ -1,0 +1,234 @@
+#include "workers/worker_loop.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include "ipc/codec.h"
+#include "ipc/shm_region.h"
+
+namespace baton {
+
+namespace {
+
+/// Longer than any step: a device that hangs must not look alive.
+constexpr TimeNs kStuckStep = 60 * kSecond;
+/// Messages taken in one round, so that a flood cannot keep heartbeats and results from leaving.
+constexpr int kMessagesARound = 64;
+/// What the last messages need to leave before the process ends (the channel has linger 0).
+constexpr auto kFarewell = std::chrono::milliseconds(50);
+
+WorkerIdentity identity_of(const WorkerConfig& self, Incarnation incarnation, std::int32_t pid) {
+  WorkerIdentity id;
+  id.build = build_version();
+  id.name = self.name;
+  id.incarnation = incarnation;
+  id.role = self.role;
+  id.pid = pid;
+  id.pid_start = pid_start_time(pid);
+  id.device = self.device;
+  return id;
+}
+
+WorkerCoreOptions core_options(const Config& config) {
+  WorkerCoreOptions options;
+  options.drain = seconds_to_ns(config.self.drain_s);
+  options.max_plans = config.scheduler.steps_in_flight + 2;
+  return options;
+}
+
+StepThread::Options step_options(const WorkerConfig& self) {
+  StepThread::Options options;
+  options.fault_token = self.fault_token;
+  options.step_delay_ms = self.step_delay_ms;
+  return options;
+}
+
+/// Losing one of these silently would let the two sides differ; the others are repeated anyway.
+template <typename M>
+constexpr bool kMustArrive = std::is_same_v<M, StepResult> || std::is_same_v<M, PullDone> ||
+                             std::is_same_v<M, PullFailed> || std::is_same_v<M, Tables>;
+
+}  // namespace
+
+WorkerLoop::WorkerLoop(const Config& config, std::unique_ptr<ClientChannel> channel,
+                       SignalFd& signals, Executor& executor, Incarnation incarnation)
+    : config_(config),
+      channel_(std::move(channel)),
+      signals_(signals),
+      executor_(executor),
+      incarnation_(incarnation),
+      alive_(config.run_dir, config.self.name),
+      core_(identity_of(config.self, incarnation, getpid()), core_options(config)),
+      steps_(executor, waker_, step_options(config.self)) {}
+
+int WorkerLoop::run() {
+  if (!alive_.status().ok()) spdlog::warn("{}", alive_.status().message());
+  channel_index_ = poller_.add(*channel_);
+  waker_index_ = poller_.add_fd(waker_.fd());
+  poller_.add_fd(signals_.fd());
+  now_ = now_ns();
+  input([&](WorkerActions& out) { core_.start(now_, out); });
+  while (!exit_) {
+    wait();
+    if (poller_.ready(waker_index_)) {
+      waker_.clear();
+      take_step_events();
+      take_handoff_events();
+    }
+    take_messages();
+    if (signals_.requested() && !core_.draining()) {
+      spdlog::info("asked to stop: draining for at most {} s", config_.self.drain_s);
+      input([&](WorkerActions& out) { core_.terminate(now_, out); });
+    }
+    core_.loading(steps_.loading_percent());
+    input([&](WorkerActions& out) { core_.tick(now_, out); });
+    touch_alive();
+  }
+  std::this_thread::sleep_for(kFarewell);
+  // Importers keep what they have mapped; a younger life of this name removes it by itself.
+  if (exit_->code != kExitSuperseded && !pool_handle_.empty()) unlink_region(pool_handle_);
+  return exit_->code;
+}
+
+void WorkerLoop::wait() {
+  constexpr TimeNs kAtMost = 500 * kMillisecond;  // NAME.alive is touched meanwhile
+  poller_.wait(std::min(core_.next_tick() - now_ns(), kAtMost));
+  now_ = now_ns();
+}
+
+/// One input of the core, then what it says. A step is started before messages are encoded: the
+/// device shall not wait for them. A message that must arrive and cannot leave is one more input.
+template <typename F>
+void WorkerLoop::input(F&& f) {
+  actions_.clear();
+  f(actions_);
+  while (!actions_.empty()) {
+    running_actions_.swap(actions_);
+    actions_.clear();
+    for (WorkerAction& action : running_actions_) {
+      if (auto* start = std::get_if<worker_action::StartStep>(&action)) carry_out(*start);
+    }
+    for (WorkerAction& action : running_actions_) {
+      if (std::holds_alternative<worker_action::StartStep>(action)) continue;
+      std::visit([this](auto& a) { carry_out(a); }, action);
+    }
+    running_actions_.clear();
+    if (std::exchange(send_failed_, false)) core_.send_failed(now_, actions_);
+  }
+}
+
+void WorkerLoop::take_messages() {
+  for (int i = 0; i < kMessagesARound && !exit_ && channel_->receive(bytes_); ++i) {
+    auto message = decode_to_worker(bytes_);
+    if (message.ok()) {
+      input([&](WorkerActions& out) {
+        core_.message(std::move(message).value(), now_, out);
+      });
+    } else if (message.status().code() == ErrorCode::unavailable) {
+      exit_ = worker_action::Exit{kExitRefused, message.status().message()};
+      spdlog::error("{}", exit_->reason);
+    } else {
+      input([&](WorkerActions& out) {
+        core_.message_lost(message.status().message(), now_, out);
+      });
+    }
+  }
+}
+
+void WorkerLoop::take_step_events() {
+  steps_.take(step_events_);
+  for (StepEvent& event : step_events_) {
+    if (auto* done = std::get_if<step_event::StepFinished>(&event)) {
+      step_since_ = 0;
+      input([&](WorkerActions& out) { core_.step_finished(*done->output, now_, out); });
+    } else if (auto* failed = std::get_if<step_event::StepFailed>(&event)) {
+      input([&](WorkerActions& out) { core_.step_failed(failed->reason, out); });
+    } else if (auto* no_pool = std::get_if<step_event::PoolFailed>(&event)) {
+      input([&](WorkerActions& out) { core_.pool_failed(no_pool->reason, out); });
+    } else if (auto* pool = std::get_if<step_event::PoolReady>(&event)) {
+      const Hello& h = pool->hello;
+      spdlog::info("KV pool: {} blocks of {} tokens, {} MiB", h.blocks, h.tokens_per_block,
+                   h.block_bytes * h.blocks >> 20U);
+      pool_handle_ = h.ranks.at(0).handle;
+      KvHandoff::Options options;
+      options.pull_delay_ms = config_.self.pull_delay_ms;
+      handoff_ = std::make_unique<KvHandoff>(executor_.block_reader(), waker_, options);
+      input([&](WorkerActions& out) { core_.pool_ready(std::move(pool->hello), now_, out); });
+    }
+  }
+}
+
+void WorkerLoop::take_handoff_events() {
+  if (!handoff_) return;
+  handoff_->take(handoff_events_);
+  for (HandoffEvent& event : handoff_events_) {
+    if (auto* done = std::get_if<handoff_event::PullFinished>(&event)) {
+      input([&](WorkerActions& out) {
+        core_.pull_finished(done->transfer, done->failure, done->duration_us, now_, out);
+      });
+    } else if (auto* closed = std::get_if<handoff_event::MappingClosed>(&event)) {
+      input([&](WorkerActions& out) { core_.mapping_closed(closed->allocation, now_, out); });
+    } else if (auto* gone = std::get_if<handoff_event::ExporterGone>(&event)) {
+      input([&](WorkerActions& out) { core_.exporter_gone(gone->allocation, now_, out); });
+    }
+  }
+}
+
+void WorkerLoop::touch_alive() {
+  if (step_since_ == 0 || now_ - step_since_ < kStuckStep) alive_.touch(now_);
+}
+
+// ---------------------------------------------------------------- actions
+
+void WorkerLoop::carry_out(worker_action::Send& a) {
+  std::visit(
+      [this](const auto& m) {
+        using M = std::decay_t<decltype(m)>;
+        encode(m, bytes_);
+        if (channel_->send(bytes_) != SendResult::ok && kMustArrive<M>) send_failed_ = true;
+      },
+      a.message);
+}
+
+void WorkerLoop::carry_out(worker_action::AllocatePool& /*a*/) {
+  PoolRequest request;
+  request.run_dir = config_.run_dir;
+  request.worker = config_.self.name;
+  request.pid = getpid();
+  request.pid_start = pid_start_time(request.pid);
+  request.allocation = make_allocation_id(config_.self.name, incarnation_);
+  request.pool_blocks = config_.self.pool_blocks;
+  request.pool_mib = config_.self.pool_mib;
+  steps_.allocate(std::move(request));
+}
+
+void WorkerLoop::carry_out(worker_action::StartStep& a) {
+  step_since_ = now_;
+  steps_.run(a.step);
+}
+
+void WorkerLoop::carry_out(worker_action::StartPull& a) { handoff_->pull(std::move(a.pull)); }
+
+void WorkerLoop::carry_out(worker_action::CloseMapping& a) { handoff_->close(a.allocation); }
+
+void WorkerLoop::carry_out(worker_action::Exit& a) {
+  spdlog::log(a.code == kExitOk ? spdlog::level::info : spdlog::level::err, "leaving ({}): {}",
+              a.code, a.reason);
+  exit_ = std::move(a);
+}
+
+void WorkerLoop::carry_out(worker_action::Log& a) {
+  using Level = worker_action::Log::Level;
+  const auto level = a.level == Level::info      ? spdlog::level::info
+                     : a.level == Level::warning ? spdlog::level::warn
+                                                 : spdlog::level::err;
+  spdlog::log(level, "{}", a.text);
+}
+
+}  // namespace baton

@@ -1,0 +1,73 @@
+// The I/O thread of a worker: carries messages, step results and pull results to the protocol core and
+// carries out what it says. No rules of its own.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "configs/config.h"
+#include "ipc/channel.h"
+#include "ipc/process.h"
+#include "workers/executor.h"
+#include "workers/kv_handoff.h"
+#include "workers/step_thread.h"
+#include "workers/worker_core.h"
+
+namespace baton {
+
+class WorkerLoop {
+ public:
+  /// `config.self` is this worker. `channel` leads to the scheduler.
+  WorkerLoop(const Config& config, std::unique_ptr<ClientChannel> channel, SignalFd& signals,
+             Executor& executor, Incarnation incarnation);
+
+  /// Until the core says Exit; returns its code (WorkerExit). The process must then end by _exit():
+  /// a step or a pull may still run, and nothing that it uses may be taken away.
+  int run();
+
+ private:
+  template <typename F>
+  void input(F&& f);
+  void wait();
+  void take_messages();
+  void take_step_events();
+  void take_handoff_events();
+  void touch_alive();
+
+  void carry_out(worker_action::Send& a);
+  void carry_out(worker_action::AllocatePool& a);
+  void carry_out(worker_action::StartStep& a);
+  void carry_out(worker_action::StartPull& a);
+  void carry_out(worker_action::CloseMapping& a);
+  void carry_out(worker_action::Exit& a);
+  void carry_out(worker_action::Log& a);
+
+  const Config& config_;
+  std::unique_ptr<ClientChannel> channel_;
+  SignalFd& signals_;
+  Executor& executor_;
+  const Incarnation incarnation_;
+  AliveFile alive_;
+  Waker waker_;
+  WorkerCore core_;
+  StepThread steps_;
+  std::unique_ptr<KvHandoff> handoff_;  // from PoolReady on
+
+  Poller poller_;
+  Poller::Index channel_index_ = 0;
+  Poller::Index waker_index_ = 0;
+  TimeNs now_ = 0;
+  WorkerActions actions_;
+  WorkerActions running_actions_;
+  std::vector<StepEvent> step_events_;
+  std::vector<HandoffEvent> handoff_events_;
+  std::string bytes_;
+  bool send_failed_ = false;
+  TimeNs step_since_ = 0;  // 0: no step runs
+  std::string pool_handle_;
+  std::optional<worker_action::Exit> exit_;
+};
+
+}  // namespace baton
