@@ -1,0 +1,92 @@
+// A Llama-architecture model on the CPU: one call runs one step of prompt chunks and decode rows mixed.
+// This header is free of torch.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "ipc/kv_layout.h"
+#include "ipc/status.h"
+#include "ipc/types.h"
+#include "workers/cpu/kernels.h"
+#include "workers/model/config.h"
+
+namespace baton {
+
+/// Some consecutive tokens of one sequence: a prompt chunk, or one decode token.
+struct StepRow {
+  std::span<const Token> tokens;         // at least one
+  std::int64_t position = 0;             // of tokens[0]; every position before it has its KV in the pool
+  std::span<const BlockId> block_table;  // covers position + tokens.size() tokens
+  LogitsWanted logits = LogitsWanted::none;
+};
+
+/// A pool in memory that the caller keeps mapped and writable. `base` is aligned to 64 bytes.
+struct KvPoolView {
+  std::byte* base = nullptr;
+  KvGeometry geometry;
+};
+
+/// Logits in row order: one line for a row with `last`, tokens.size() lines for `all`, none for `none`.
+/// Valid until the next forward(); the caller may change them (masks).
+struct LogitsView {
+  float* data = nullptr;  // [rows, vocab]
+  int rows = 0;
+  int vocab = 0;
+  std::span<float> row(int r) const {
+    return {data + static_cast<std::int64_t>(r) * vocab, static_cast<std::size_t>(vocab)};
+  }
+};
+
+struct LoadOptions {
+  int threads = 1;
+  cpu::Isa isa = cpu::Isa::best;
+};
+
+/// One loaded model with its own threads and workspace. Not thread-safe: one caller at a time.
+///
+/// Batch-invariant: the logits and the KV of a token depend, to the bit, on the tokens before it and on
+/// the weights alone: not on its neighbours in the step, on how its prompt was cut into chunks, on
+/// prefill against decode, on block ids, on the number of threads or the vector width.
+class LlamaModel {
+ public:
+  /// Reads config.json and the safetensors of `folder`. Throws ModelError. `progress`, if given, is set
+  /// to percent done on the way (it may be read by another thread).
+  static std::unique_ptr<LlamaModel> load(const std::string& folder, const LoadOptions& options,
+                                          std::atomic<int>* progress = nullptr);
+  ~LlamaModel();
+  LlamaModel(const LlamaModel&) = delete;
+  LlamaModel& operator=(const LlamaModel&) = delete;
+
+  const ModelConfig& config() const;
+  /// Identifies configuration and weights: pools of models that differ are never connected.
+  std::uint64_t fingerprint() const;
+  /// The kernels in use, "avx2" or "avx512".
+  const char* isa_name() const;
+  /// Bytes of weights in memory, as packed.
+  std::uint64_t weight_bytes() const;
+
+  /// Geometry of a pool for this model. Check it with kv_check().
+  KvGeometry kv_geometry(std::uint32_t blocks,
+                         std::uint32_t tokens_per_block = kDefaultTokensPerBlock) const;
+
+  /// Whether forward() may run these rows: tokens inside the vocabulary, tables that cover the rows and
+  /// name blocks of the pool, positions inside the context, the pool of this model's geometry.
+  Status check(std::span<const StepRow> rows, const KvPoolView& pool) const;
+
+  /// Runs one step: writes the rows' keys and values into the pool, returns the logits wanted.
+  /// Precondition: check() is ok, and no two rows write the same slot. Rows of one sequence in one step
+  /// must be in order of position.
+  LogitsView forward(std::span<const StepRow> rows, const KvPoolView& pool);
+
+ private:
+  struct Impl;
+  explicit LlamaModel(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace baton
