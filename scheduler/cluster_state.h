@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "configs/config.h"
 #include "ipc/messages.h"
 #include "ipc/types.h"
 #include "scheduler/block_pool.h"
@@ -26,10 +27,7 @@ using WorkerIndex = std::uint32_t;
 using FrontendIndex = std::uint32_t;
 constexpr std::uint32_t kNobody = 0xFFFFFFFF;
 
-enum class Batching : std::uint8_t { continuous, static_ };
-enum class NoDecode : std::uint8_t { run, wait };
-
-/// The scheduler's settings; configs/config.h has their meaning, defaults and bounds.
+/// The settings as the core uses them; configs/config.h has their meaning, defaults and bounds.
 struct Settings {
   Batching batching = Batching::continuous;
   std::uint32_t static_batch_size = 4;

@@ -1,0 +1,31 @@
+// An optional trace of what was sent and received, one JSON object a line, in the order in which the
+// scheduler saw it. Tests prove claims of order from it; nothing reads a clock to compare.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+#include "scheduler/events.h"
+
+namespace baton {
+
+class EventTrace {
+ public:
+  /// Empty path: off, and every call is a branch. Appends: a restarted scheduler goes on.
+  explicit EventTrace(const std::string& path);
+  bool on() const { return file_.is_open(); }
+
+  void plan(const State& state, const std::string& worker, const StepPlan& plan);
+  void pull(const State& state, const std::string& worker, const Pull& pull);
+  void result(const std::string& worker, const StepResult& result);
+  void pull_answer(const std::string& worker, TransferId transfer, bool done);
+  void tokens(const Events& events);
+
+ private:
+  void line(const std::string& text);
+  std::ofstream file_;
+  std::uint64_t number_ = 0;
+};
+
+}  // namespace baton

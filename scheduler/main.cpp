@@ -1,0 +1,41 @@
+// baton-scheduler: wiring only.
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include "configs/config.h"
+#include "ipc/process.h"
+#include "ipc/zmq_channel.h"
+#include "scheduler/scheduler_loop.h"
+
+namespace {
+
+int fail(const baton::Status& status) {
+  spdlog::error("{}", status.message());
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  baton::Loaded loaded = baton::load_config(baton::Program::scheduler, argc, argv);
+  if (!loaded.config) return loaded.exit_code;
+  const baton::Config& config = *loaded.config;
+  spdlog::set_default_logger(spdlog::stderr_color_mt("scheduler"));
+  spdlog::set_level(spdlog::level::from_str(config.log_level));
+  baton::SignalFd signals;
+
+  auto lock = baton::LockFile::acquire(config.scheduler_lock());
+  if (!lock.ok()) return fail(lock.status());
+  auto frontends = baton::bind_server(lock.value(), config.frontends_socket());
+  if (!frontends.ok()) return fail(frontends.status());
+  auto workers = baton::bind_server(lock.value(), config.workers_socket());
+  if (!workers.ok()) return fail(workers.status());
+
+  baton::SchedulerLoop loop(config, *frontends.value(), *workers.value());
+  if (const baton::Status status = loop.listen_admin(config.scheduler.admin_socket); !status.ok()) {
+    return fail(status);
+  }
+  spdlog::info("baton-scheduler {} listens in {}", baton::build_version(), config.run_dir);
+  loop.run(signals);
+  return 0;
+}

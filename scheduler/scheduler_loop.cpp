@@ -1,0 +1,266 @@
+#include "scheduler/scheduler_loop.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "ipc/codec.h"
+#include "scheduler/apply_event.h"
+#include "scheduler/plan_step.h"
+
+namespace baton {
+
+namespace {
+
+constexpr TimeNs kTickEvery = 20 * kMillisecond;
+/// Longer than any turn should take: the scheduler itself was stopped, and blames nobody for it.
+constexpr TimeNs kGap = 500 * kMillisecond;
+/// Messages taken from one channel before the other one, and planning, get their turn.
+constexpr int kBurst = 1024;
+constexpr std::size_t kRecentErrors = 200;
+
+Settings make_settings(const SchedulerConfig& config) {
+  Settings s;
+  s.batching = config.batching;
+  s.static_batch_size = config.static_batch_size;
+  s.static_interval = seconds_to_ns(config.static_interval_s);
+  s.max_waiting = config.max_waiting;
+  s.max_running = config.max_running;
+  s.token_budget = config.token_budget;
+  s.prompt_chunk = config.prompt_chunk;
+  s.local_prefill_threshold = config.local_prefill_threshold;
+  s.no_decode = config.no_decode;
+  s.worker_timeout = seconds_to_ns(config.worker_timeout_s);
+  s.frontend_timeout = seconds_to_ns(config.frontend_timeout_s);
+  s.max_deaths = config.max_deaths;
+  s.drain = seconds_to_ns(config.drain_s);
+  s.close_timeout = seconds_to_ns(config.close_timeout_s);
+  s.steps_in_flight = config.steps_in_flight;
+  return s;
+}
+
+}  // namespace
+
+SchedulerLoop::SchedulerLoop(const Config& config, ServerChannel& frontends, ServerChannel& workers)
+    : frontends_(frontends),
+      workers_(workers),
+      admin_(*this),
+      trace_(config.scheduler.event_log),
+      alive_(config.run_dir, "scheduler"),
+      started_(now_ns()) {
+  state_.epoch = new_incarnation();
+  state_.build = build_version();
+  state_.settings = make_settings(config.scheduler);
+  last_turn_ = started_;
+}
+
+void SchedulerLoop::run(SignalFd& signals) {
+  while (!signals.requested()) {
+    poller_.clear();
+    poller_.add(workers_);
+    poller_.add(frontends_);
+    poller_.add_fd(signals.fd());
+    for (Link& link : links_) {
+      if (link.pidfd) link.polled = poller_.add_fd(link.pidfd.get());
+    }
+    admin_.add_to(poller_);
+    const bool unfinished = !injected_.empty() || !failed_sends_.empty();
+    poller_.wait(unfinished ? 0 : next_tick_ - now_ns());
+    turn();
+  }
+  spdlog::info("stopping; front ends keep their streams open for the next scheduler");
+}
+
+void SchedulerLoop::turn() {
+  const TimeNs now = now_ns();
+  alive_.touch(now);
+  // Everything that waits in the sockets is heard before anybody is judged by the clock.
+  const bool more_workers = receive_workers(now);
+  const bool more_frontends = receive_frontends(now);
+  watch_processes(now);
+  for (const LinkId link : std::exchange(failed_sends_, {})) apply_now(SendFailed{link}, now);
+  admin_.serve(now);
+  for (Event& event : std::exchange(injected_, {})) apply_now(std::move(event), now);
+  if (now >= next_tick_ && !more_workers && !more_frontends) tick(now);
+  plan(state_, now, out_);
+  flush();
+  log_lines();
+}
+
+void SchedulerLoop::tick(TimeNs now) {
+  const TimeNs late = now - last_turn_;
+  apply_now(Tick{late > kGap ? late : 0}, now);
+  last_turn_ = now;
+  next_tick_ = now + kTickEvery;
+}
+
+void SchedulerLoop::apply_now(Event&& event, TimeNs now) {
+  apply(state_, std::move(event), now, out_);
+}
+
+bool SchedulerLoop::receive_workers(TimeNs now) {
+  for (int i = 0; i < kBurst; ++i) {
+    if (!workers_.receive(peer_, bytes_)) return false;
+    Result<WorkerMessage> decoded = decode_worker_message(bytes_);
+    if (!decoded.ok()) {
+      ++undecodable_;
+      out_.warn("message of a worker dropped: " + decoded.status().message());
+      continue;
+    }
+    WorkerMessage& message = decoded.value();
+    const LinkId link = link_of(peer_, Kind::worker);
+    std::visit([&](const auto& m) { traffic_.count(m, bytes_.size()); }, message);
+    if (const auto* hello = std::get_if<Register>(&message)) {
+      watch_pid(link, hello->pid, hello->pid_start);
+    } else if (const auto* tables = std::get_if<Tables>(&message)) {
+      const auto it = state_.worker_links.find(link);
+      if (it != state_.worker_links.end()) tables_.emplace_back(it->second, *tables);
+    }
+    if (trace_.on()) {
+      if (const auto* result = std::get_if<StepResult>(&message)) {
+        trace_.result(worker_name(link), *result);
+      } else if (const auto* done = std::get_if<PullDone>(&message)) {
+        trace_.pull_answer(worker_name(link), done->transfer, true);
+      } else if (const auto* failed = std::get_if<PullFailed>(&message)) {
+        trace_.pull_answer(worker_name(link), failed->transfer, false);
+      }
+    }
+    apply_now(FromWorker{link, std::move(message)}, now);
+  }
+  return true;
+}
+
+bool SchedulerLoop::receive_frontends(TimeNs now) {
+  for (int i = 0; i < kBurst; ++i) {
+    if (!frontends_.receive(peer_, bytes_)) return false;
+    Result<FrontendMessage> decoded = decode_frontend_message(bytes_);
+    if (!decoded.ok()) {
+      ++undecodable_;
+      out_.warn("message of a front end dropped: " + decoded.status().message());
+      continue;
+    }
+    FrontendMessage& message = decoded.value();
+    const LinkId link = link_of(peer_, Kind::frontend);
+    std::visit([&](const auto& m) { traffic_.count(m, bytes_.size()); }, message);
+    if (const auto* hello = std::get_if<FrontendHello>(&message)) {
+      watch_pid(link, hello->pid, hello->pid_start);
+    }
+    apply_now(FromFrontend{link, std::move(message)}, now);
+  }
+  return true;
+}
+
+LinkId SchedulerLoop::link_of(const std::string& peer, Kind kind) {
+  const auto [it, fresh] = link_ids_.try_emplace(peer, 0);
+  if (fresh) {
+    it->second = static_cast<LinkId>(links_.size());
+    links_.push_back(Link{peer, kind, UniqueFd(), kNotPolled});
+  }
+  return it->second;
+}
+
+void SchedulerLoop::watch_pid(LinkId link, std::int32_t pid, std::uint64_t start) {
+  // A pid of another namespace cannot be watched: then silence and the next Register must do.
+  if (links_[link].pidfd || pid_start_time(pid) != start) return;
+  links_[link].pidfd = UniqueFd(open_pidfd(pid));
+  if (!process_alive(pid, start)) links_[link].pidfd.reset();
+}
+
+void SchedulerLoop::watch_processes(TimeNs now) {
+  for (LinkId link = 1; link < links_.size(); ++link) {
+    Link& entry = links_[link];
+    if (!entry.pidfd || entry.polled == kNotPolled || !poller_.ready(entry.polled)) continue;
+    entry.pidfd.reset();
+    apply_now(ProcessGone{link}, now);
+  }
+}
+
+const std::string& SchedulerLoop::worker_name(LinkId link) const {
+  static const std::string kUnknown = "?";
+  const auto it = state_.worker_links.find(link);
+  return it == state_.worker_links.end() ? kUnknown : state_.workers[it->second].identity.name;
+}
+
+void SchedulerLoop::send_to_worker(LinkId link, ToWorker& message) {
+  std::visit(
+      [&](const auto& m) {
+        encode(m, encoded_);
+        traffic_.count(m, encoded_.size());
+      },
+      message);
+  if (trace_.on()) {
+    if (const auto* plan = std::get_if<StepPlan>(&message)) {
+      trace_.plan(state_, worker_name(link), *plan);
+    } else if (const auto* pull = std::get_if<Pull>(&message)) {
+      trace_.pull(state_, worker_name(link), *pull);
+    }
+  }
+  if (workers_.send(links_[link].peer, encoded_) != SendResult::ok) failed_sends_.push_back(link);
+}
+
+void SchedulerLoop::send_to_frontend(LinkId link, ToFrontend& message) {
+  std::visit(
+      [&](const auto& m) {
+        encode(m, encoded_);
+        traffic_.count(m, encoded_.size());
+      },
+      message);
+  // A message that does not fit its queue is not kept: the front end's heartbeat asks again.
+  (void)frontends_.send(links_[link].peer, encoded_);
+}
+
+void SchedulerLoop::flush() {
+  for (auto& [link, message] : out_.to_workers) send_to_worker(link, message);
+  out_.to_workers.clear();
+  for (FrontendIndex i = 0; i < out_.events.size(); ++i) {
+    Events& events = out_.events[i];
+    if (events.counters.empty() && events.terminals.empty()) continue;
+    if (i < state_.frontends.size() && state_.frontends[i].alive) {
+      events.epoch = state_.epoch;
+      encode(events, encoded_);
+      traffic_.count(events, encoded_.size());
+      if (trace_.on()) trace_.tokens(events);
+      (void)frontends_.send(links_[state_.frontends[i].link].peer, encoded_);
+    }
+    events.counters.clear();
+    events.attempts.clear();
+    events.choices.clear();
+    events.first_index.clear();
+    events.counts.clear();
+    events.tokens.clear();
+    events.terminals.clear();
+  }
+  for (auto& [link, message] : out_.to_frontends) send_to_frontend(link, message);
+  out_.to_frontends.clear();
+}
+
+void SchedulerLoop::log_lines() {
+  for (const auto& [level, line] : out_.log) {
+    if (level == Outbox::Level::info) {
+      spdlog::info("{}", line);
+      continue;
+    }
+    spdlog::warn("{}", line);
+    recent_errors_.push_back(std::to_string(wall_ns() / kSecond) + " " + line);
+    if (recent_errors_.size() > kRecentErrors) recent_errors_.pop_front();
+  }
+  out_.log.clear();
+}
+
+AdminStats SchedulerLoop::stats() const {
+  AdminStats stats;
+  stats.uptime = now_ns() - started_;
+  stats.traffic = traffic_.by_type();
+  stats.errors.assign(recent_errors_.begin(), recent_errors_.end());
+  stats.undecodable = undecodable_;
+  return stats;
+}
+
+void SchedulerLoop::request_tables() {
+  tables_.clear();
+  for (const Worker& w : state_.workers) {
+    if (w.ready()) out_.to_workers.emplace_back(w.link, AuditTables{w.term});
+  }
+}
+
+}  // namespace baton

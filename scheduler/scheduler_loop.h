@@ -1,0 +1,86 @@
+// The scheduler's thin shell: receive, apply, plan, send. One thread; no rules live here.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "configs/config.h"
+#include "ipc/channel.h"
+#include "ipc/process.h"
+#include "scheduler/admin_server.h"
+#include "scheduler/event_trace.h"
+#include "scheduler/events.h"
+#include "scheduler/traffic.h"
+
+namespace baton {
+
+class SchedulerLoop : public AdminBackend {
+ public:
+  /// Both channels must outlive the loop.
+  SchedulerLoop(const Config& config, ServerChannel& frontends, ServerChannel& workers);
+
+  /// Until SIGTERM or SIGINT. Open streams survive: front ends submit again to the next scheduler.
+  void run(SignalFd& signals);
+  /// Opens the admin socket.
+  Status listen_admin(const std::string& path) { return admin_.listen(path); }
+
+  // AdminBackend
+  const State& state() const override { return state_; }
+  AdminStats stats() const override;
+  void inject(Event event) override { injected_.push_back(std::move(event)); }
+  void request_tables() override;
+  const std::vector<std::pair<WorkerIndex, Tables>>& tables() const override { return tables_; }
+
+ private:
+  enum class Kind : std::uint8_t { frontend, worker };
+  struct Link {
+    std::string peer;
+    Kind kind = Kind::worker;
+    UniqueFd pidfd;
+    Poller::Index polled;  // of the pidfd, in this round
+  };
+  static constexpr Poller::Index kNotPolled = ~Poller::Index{0};
+
+  void turn();
+  bool receive_workers(TimeNs now);
+  bool receive_frontends(TimeNs now);
+  void watch_processes(TimeNs now);
+  void tick(TimeNs now);
+  void flush();
+  void send_to_worker(LinkId link, ToWorker& message);
+  void send_to_frontend(LinkId link, ToFrontend& message);
+  void log_lines();
+  LinkId link_of(const std::string& peer, Kind kind);
+  void watch_pid(LinkId link, std::int32_t pid, std::uint64_t start);
+  const std::string& worker_name(LinkId link) const;
+  void apply_now(Event&& event, TimeNs now);
+
+  ServerChannel& frontends_;
+  ServerChannel& workers_;
+  State state_;
+  Outbox out_;
+  AdminServer admin_;
+  EventTrace trace_;
+  Traffic traffic_;
+  AliveFile alive_;
+  Poller poller_;
+  std::vector<Link> links_{1};  // index 0 is kNoLink
+  std::unordered_map<std::string, LinkId> link_ids_;
+  std::vector<Event> injected_;
+  std::vector<LinkId> failed_sends_;
+  std::vector<std::pair<WorkerIndex, Tables>> tables_;
+  std::deque<std::string> recent_errors_;
+  std::string peer_;
+  std::string bytes_;
+  std::string encoded_;
+  TimeNs started_ = 0;
+  TimeNs last_turn_ = 0;
+  TimeNs next_tick_ = 0;
+  std::uint64_t undecodable_ = 0;
+};
+
+}  // namespace baton
