@@ -1,0 +1,300 @@
+#include "configs/config.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "configs/assignment.h"
+#include "configs/options.h"
+#include "ipc/process.h"
+
+namespace baton {
+namespace {
+
+// sun_path of a unix socket, without the final zero.
+constexpr std::size_t kMaxSocketPathBytes = 107;
+
+Status error_at(const Assignment& a, const std::string& what) {
+  return invalid(a.where + ": " + a.label + ": " + what);
+}
+
+template <typename Section>
+Status unknown(const std::vector<Option<Section>>& options, const Assignment& a) {
+  const std::string home = home_of(a.key);
+  if (!home.empty()) {
+    return error_at(a, "belongs in " + home + ", not here");
+  }
+  std::vector<std::string> names;
+  for (const Option<Section>& option : options) {
+    names.emplace_back(option.name);
+  }
+  const std::string near = nearest(a.key, names);
+  return error_at(a, near.empty() ? "no such key" : "no such key; did you mean " + near + "?");
+}
+
+template <typename Section>
+Status assign(const std::vector<Option<Section>>& options, Section& section, const Assignment& a) {
+  for (const Option<Section>& option : options) {
+    if (a.key == option.name) {
+      Status status = set_option(option, section, a.text, a.quoted, a.base);
+      return status.ok() ? status : error_at(a, status.message());
+    }
+  }
+  return unknown(options, a);
+}
+
+Status assign_worker(WorkerConfig& worker, const Assignment& a) {
+  if (a.key == worker_name_option().name) {
+    Status status = set_option(worker_name_option(), worker, a.text, a.quoted, a.base);
+    return status.ok() ? status : error_at(a, status.message());
+  }
+  return assign(worker_options(), worker, a);
+}
+
+/// Everything that was said, applied in order: defaults, file, command line; an entry of `workers`
+/// starts from the section `worker`, whoever set that.
+class Builder {
+ public:
+  explicit Builder(Program who) : who_(who) {}
+
+  Status build(const YamlContent& yaml, const CommandLine& line) {
+    entries_ = yaml.entries;
+    for (const auto* list : {&yaml.assignments, &line.assignments}) {
+      for (const Assignment& a : *list) {
+        Status status = simple(a);
+        if (!status.ok()) {
+          return status;
+        }
+      }
+    }
+    Status status = workers(yaml);
+    if (status.ok() && who_ == Program::worker) {
+      status = self(line);
+    }
+    if (status.ok()) {
+      status = names();
+    }
+    return status.ok() ? finish() : status;
+  }
+
+  Config take() { return std::move(config_); }
+
+ private:
+  Status simple(const Assignment& a) {
+    said_[a.section + "." + a.key] = a.where + ": " + a.label;
+    if (a.section.empty()) {
+      return assign(top_options(), config_, a);
+    }
+    if (a.section == "scheduler") {
+      return assign(scheduler_options(), config_.scheduler, a);
+    }
+    if (a.section == "frontend") {
+      return assign(frontend_options(), config_.frontend, a);
+    }
+    return a.section == "worker" ? assign(worker_options(), config_.worker, a) : Status();
+  }
+
+  Status workers(const YamlContent& yaml) {
+    config_.workers.assign(entries_.size(), config_.worker);
+    for (const Assignment& a : yaml.assignments) {
+      if (a.section == "workers") {
+        Status status = assign_worker(config_.workers[static_cast<std::size_t>(a.entry)], a);
+        if (!status.ok()) {
+          return status;
+        }
+      }
+    }
+    return {};
+  }
+
+  /// Alive files and logs are called by name, so that names are unique among all processes.
+  Status names() {
+    std::map<std::string, std::string> taken = {{"scheduler", "the scheduler"},
+                                                {config_.frontend.name, "the front end"}};
+    if (config_.frontend.name == "scheduler") {
+      return invalid(place("frontend", "name") + ": 'scheduler' is the name of the scheduler");
+    }
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const std::string& name = config_.workers[i].name;
+      const std::string label = ": workers[" + std::to_string(i) + "].name: ";
+      if (name.empty()) {
+        return invalid(entries_[i].where + label + "is missing");
+      }
+      const auto [other, fresh] = taken.emplace(name, "the worker at " + entries_[i].where);
+      if (!fresh) {
+        return invalid(entries_[i].where + label + "'" + name + "' is the name of " +
+                       other->second);
+      }
+    }
+    return {};
+  }
+
+  Status self(const CommandLine& line) {
+    WorkerConfig wanted;
+    bool role = false;
+    for (const Assignment& a : line.assignments) {
+      if (a.section == "self" && a.key == "name") {
+        Status status = assign_worker(wanted, a);
+        if (!status.ok()) {
+          return status;
+        }
+      }
+      role = role || (a.section == "self" && a.key == "role");
+    }
+    const auto entry = std::find_if(config_.workers.begin(), config_.workers.end(),
+                                    [&](const WorkerConfig& w) { return w.name == wanted.name; });
+    if (wanted.name.empty() || (entry == config_.workers.end() && !role)) {
+      return invalid("command line: --name: " +
+                     (wanted.name.empty() ? std::string("is missing")
+                                          : "there is no worker '" + wanted.name + "'") +
+                     "; the file has " + worker_names() +
+                     " (a worker beside them needs --name and --role)");
+    }
+    config_.self = entry != config_.workers.end() ? *entry : config_.worker;
+    config_.self.name = wanted.name;
+    for (const Assignment& a : line.assignments) {
+      if (a.section == "self") {
+        Status status = assign_worker(config_.self, a);
+        if (!status.ok()) {
+          return status;
+        }
+      }
+    }
+    return {};
+  }
+
+  std::string worker_names() const {
+    std::string text;
+    for (const WorkerConfig& worker : config_.workers) {
+      text += (text.empty() ? "" : ", ") + worker.name;
+    }
+    return text.empty() ? "none" : text;
+  }
+
+  /// Where a value came from: "FILE:LINE: KEY", or the key with a hint that it is the default.
+  std::string place(const std::string& section, const std::string& key) const {
+    const auto found = said_.find(section + "." + key);
+    return found != said_.end() ? found->second
+                                : "default: " + (section.empty() ? "" : section + ".") + key;
+  }
+
+  /// Defaults that depend on other values, and the bounds between two of them.
+  Status finish() {
+    if (config_.run_dir.empty()) {
+      const char* folder = std::getenv("XDG_RUNTIME_DIR");
+      config_.run_dir = std::string(folder != nullptr && folder[0] == '/' ? folder : "/tmp") +
+                        "/baton-" + std::to_string(::geteuid());
+    }
+    if (config_.scheduler.admin_socket.empty()) {
+      config_.scheduler.admin_socket = config_.run_dir + "/admin.sock";
+    }
+    if (config_.model_name.empty()) {
+      config_.model_name = std::filesystem::path(config_.model).filename().string();
+    }
+    for (const auto& [path, from] :
+         {std::pair(config_.frontends_socket(), place("", "run_dir")),
+          std::pair(config_.scheduler.admin_socket, place("scheduler", "admin_socket"))}) {
+      if (path.size() > kMaxSocketPathBytes) {
+        return invalid(from + ": the socket " + path + " has " + std::to_string(path.size()) +
+                       " bytes; a unix socket takes at most " +
+                       std::to_string(kMaxSocketPathBytes));
+      }
+    }
+    if (config_.frontend.timeout_s > config_.frontend.max_timeout_s) {
+      return invalid(place("frontend", "timeout_s") + ": is larger than frontend.max_timeout_s");
+    }
+    const bool needs_model =
+        who_ == Program::frontend || (who_ == Program::worker && !config_.self.fake);
+    if (needs_model && config_.model.empty()) {
+      return invalid("model: is missing; name the model's folder in the file or with --model");
+    }
+    return {};
+  }
+
+  Program who_;
+  Config config_;
+  std::vector<EntryMark> entries_;
+  std::map<std::string, std::string> said_;  // "section.key" -> place of the last word on it
+};
+
+Result<std::string> read_file(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return invalid(path + ": no such file");
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMaxConfigBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad()) {
+    return invalid(path + ": cannot be read");
+  }
+  text.resize(static_cast<std::size_t>(file.gcount()));  // one byte more than allowed shows
+  return text;
+}
+
+Result<Config> build(Program who, const std::string& yaml, const std::string& file,
+                     const CommandLine& line) {
+  Result<YamlContent> content = yaml.empty() ? YamlContent() : read_yaml(yaml, file);
+  if (!content.ok()) {
+    return content.status();
+  }
+  Builder builder(who);
+  Status status = builder.build(content.value(), line);
+  if (!status.ok()) {
+    return status;
+  }
+  return builder.take();
+}
+
+Result<Config> read_all(Program who, const CommandLine& line) {
+  std::string yaml;
+  if (!line.config_file.empty()) {
+    Result<std::string> text = read_file(line.config_file);
+    if (!text.ok()) {
+      return text.status();
+    }
+    yaml = std::move(text).value();
+  }
+  return build(who, yaml, line.config_file, line);
+}
+
+}  // namespace
+
+Result<Config> parse_config(const std::string& yaml, const std::string& file) {
+  return build(Program::tool, yaml, file, CommandLine());
+}
+
+Loaded load_config(Program who, int argc, const char* const* argv, std::ostream& out,
+                   std::ostream& err) {
+  Loaded loaded;
+  Result<CommandLine> line = read_command_line(who, argc, argv);
+  if (line.ok() && line.value().help) {
+    out << help_text(who);
+    return loaded;
+  }
+  if (line.ok() && line.value().version) {
+    out << build_version() << "\n";
+    return loaded;
+  }
+  Result<Config> config = line.ok() ? read_all(who, line.value()) : Result<Config>(line.status());
+  if (!config.ok()) {
+    err << config.status().message() << "\n";
+    loaded.exit_code = 2;
+    return loaded;
+  }
+  loaded.config = std::move(config).value();
+  return loaded;
+}
+
+Loaded load_config(Program who, int argc, const char* const* argv) {
+  return load_config(who, argc, argv, std::cout, std::cerr);
+}
+
+}  // namespace baton

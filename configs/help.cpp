@@ -1,0 +1,81 @@
+#include <sstream>
+
+#include "configs/assignment.h"
+#include "configs/config.h"
+#include "configs/options.h"
+
+namespace baton {
+namespace {
+
+template <typename Section>
+void line(std::ostream& out, const Option<Section>& option, const std::string& prefix,
+          bool required = false) {
+  std::string value = option.default_note != nullptr ? option.default_note
+                                                     : value_text(option, Section());
+  const std::string bounds = bounds_text(option);
+  out << "  --" << prefix << option.name << "\n      " << option.meaning << " (";
+  out << (required ? "required" : value.empty() ? "no default" : "default " + value);
+  out << (bounds.empty() ? "" : "; " + bounds) << ")\n";
+}
+
+template <typename Section>
+void table(std::ostream& out, const std::vector<Option<Section>>& options,
+           const std::string& prefix) {
+  for (const Option<Section>& option : options) {
+    line(out, option, prefix);
+  }
+}
+
+void own_options(std::ostream& out, Program who) {
+  if (who == Program::tool) {
+    return;
+  }
+  out << "\nOptions of this process (its section of the file: " << own_section(who) << "):\n";
+  if (who == Program::scheduler) {
+    table(out, scheduler_options(), "");
+  } else if (who == Program::frontend) {
+    table(out, frontend_options(), "");
+  } else {
+    line(out, worker_name_option(), "", true);
+    table(out, worker_options(), "");
+  }
+}
+
+const char* summary(Program who) {
+  switch (who) {
+    case Program::scheduler:
+      return "baton-scheduler: owns every request and every KV block; plans every step.\n"
+             "Usage: baton-scheduler --config FILE [options]\n";
+    case Program::frontend:
+      return "baton-frontend: serves HTTP; turns text into tokens and back.\n"
+             "Usage: baton-frontend --config FILE [--name NAME] [options]\n";
+    case Program::worker:
+      return "baton-worker: owns one KV pool and runs the model on it.\n"
+             "Usage: baton-worker --config FILE --name NAME [options]\n";
+    case Program::tool: return "Options of every Baton program:\n";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string help_text(Program who) {
+  std::ostringstream out;
+  out << summary(who)
+      << "\n  --config FILE\n      YAML file with the keys below; the command line wins over it\n"
+         "  --version\n      version and commit of this build\n"
+         "  --help\n      this text\n";
+  own_options(out, who);
+  out << "\nOptions of all processes (top level of the file):\n";
+  table(out, top_options(), "");
+  out << "\nSection scheduler:\n";
+  table(out, scheduler_options(), "scheduler.");
+  out << "\nSection frontend:\n";
+  table(out, frontend_options(), "frontend.");
+  out << "\nSection worker (defaults; each entry of the list `workers` has a name and may set any of "
+         "these):\n";
+  table(out, worker_options(), "worker.");
+  return out.str();
+}
+
+}  // namespace baton

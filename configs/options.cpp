@@ -1,0 +1,388 @@
+#include "configs/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <type_traits>
+
+namespace baton {
+
+const std::vector<Option<Config>>& top_options() {
+  using C = Config;
+  static const std::vector<Option<C>> kOptions = {
+      {.name = "run_dir",
+       .meaning = "folder of sockets, locks and logs; private to the user",
+       .member = &C::run_dir,
+       .text = TextRule::path,
+       .default_note = "${XDG_RUNTIME_DIR:-/tmp}/baton-<uid>"},
+      {.name = "model",
+       .meaning = "folder of the model (config.json, model.safetensors, tokenizer.model)",
+       .member = &C::model,
+       .text = TextRule::path},
+      {.name = "model_name",
+       .meaning = "the name that clients ask for",
+       .member = &C::model_name,
+       .default_note = "the model folder's name"},
+      {.name = "log_level",
+       .meaning = "least serious messages that are logged",
+       .member = &C::log_level,
+       .choices = "trace|debug|info|warn|error|off"},
+  };
+  return kOptions;
+}
+
+const std::vector<Option<SchedulerConfig>>& scheduler_options() {
+  using S = SchedulerConfig;
+  static const std::vector<Option<S>> kOptions = {
+      {.name = "admin_socket",
+       .meaning = "unix socket for `baton ctl`",
+       .member = &S::admin_socket,
+       .text = TextRule::path,
+       .default_note = "run_dir/admin.sock"},
+      {.name = "batching",
+       .meaning = "continuous: requests join and leave at every step; static: the baseline that "
+                  "collects a batch and runs it to its end",
+       .member = &S::batching,
+       .choices = "continuous|static"},
+      {"static_batch_size", "requests of a static batch", &S::static_batch_size, 1, 256},
+      {"static_interval_s", "seconds that a static batch collects", &S::static_interval_s, 0.01, 60},
+      {"max_waiting", "requests waiting for a place; beyond, clients get 429", &S::max_waiting, 1,
+       1'000'000},
+      {"max_running", "decoding sequences of one worker", &S::max_running, 1, 4096},
+      {"token_budget", "tokens of one step, prompt and decode together", &S::token_budget, 1, 65'536},
+      {"prompt_chunk", "prompt tokens of one sequence in one step", &S::prompt_chunk, 1, 65'536},
+      {"local_prefill_threshold", "prompts up to this many tokens prefill on the decode worker",
+       &S::local_prefill_threshold, 0, 1'048'576},
+      {.name = "no_decode",
+       .meaning = "without a decode worker: run on a prefill worker, or wait",
+       .member = &S::no_decode,
+       .choices = "run|wait"},
+      {"worker_timeout_s", "seconds without progress after which a worker is fenced",
+       &S::worker_timeout_s, 0.2, 3600},
+      {"frontend_timeout_s", "seconds of silence after which a front end counts as dead",
+       &S::frontend_timeout_s, 0.5, 3600},
+      {"max_deaths", "workers that may die under a request, with no token in between",
+       &S::max_deaths, 1, 100},
+      {"drain_s", "seconds that SIGTERM waits for running work", &S::drain_s, 0, 600},
+      {"close_timeout_s", "seconds that a new worker waits for importers of its dead predecessor",
+       &S::close_timeout_s, 0.1, 600},
+      {"steps_in_flight", "steps that are planned ahead of their results", &S::steps_in_flight, 1, 4},
+      {.name = "event_log",
+       .meaning = "file that gets a line for every event and plan (for tests)",
+       .member = &S::event_log,
+       .text = TextRule::path,
+       .default_note = "none"},
+  };
+  return kOptions;
+}
+
+const std::vector<Option<FrontendConfig>>& frontend_options() {
+  using F = FrontendConfig;
+  static const std::vector<Option<F>> kOptions = {
+      {.name = "name",
+       .meaning = "name of this front end",
+       .member = &F::name,
+       .text = TextRule::name},
+      {"host", "address to listen on; 0.0.0.0 opens it to the network", &F::host},
+      {"port", "TCP port; 0 takes a free one", &F::port, 0, 65'535},
+      {"threads", "threads that parse requests", &F::threads, 1, 64},
+      {"max_body_bytes", "largest request body; beyond, clients get 413", &F::max_body_bytes, 1024,
+       268'435'456},
+      {"max_streams", "open requests; beyond, clients get 429", &F::max_streams, 1, 65'536},
+      {"timeout_s", "deadline of a request that names none", &F::timeout_s, 0.1, 86'400},
+      {"max_timeout_s", "longest deadline that a request may name", &F::max_timeout_s, 0.1, 86'400},
+      {"max_tokens", "tokens of a request that names no limit", &F::max_tokens, 1, 1'048'576},
+      {"write_buffer_bytes", "bytes held for a client that does not read; beyond, it is dropped",
+       &F::write_buffer_bytes, 4096, 67'108'864},
+      {"stall_timeout_s", "seconds after which a client that takes no bytes is dropped",
+       &F::stall_timeout_s, 0.1, 3600},
+      {"drain_s", "seconds that SIGTERM waits for open streams", &F::drain_s, 0, 600},
+  };
+  return kOptions;
+}
+
+const std::vector<Option<WorkerConfig>>& worker_options() {
+  using W = WorkerConfig;
+  static const std::vector<Option<W>> kOptions = {
+      {.name = "role",
+       .meaning = "what the worker does while others can do the rest",
+       .member = &W::role,
+       .choices = "prefill|decode|mixed"},
+      {.name = "device", .meaning = "where it computes", .member = &W::device, .choices = "cpu"},
+      {"threads", "threads of a step", &W::threads, 1, 256},
+      {"pool_blocks", "blocks of the KV pool; 0: as many as pool_mib holds", &W::pool_blocks, 0,
+       16'777'216},
+      {"pool_mib", "size of the KV pool in MiB", &W::pool_mib, 1, 1'048'576},
+      {"tokens_per_block", "tokens of one KV block", &W::tokens_per_block, 1, 256},
+      {.name = "load_format",
+       .meaning = "auto: the model's own weights; dummy: random ones of its shapes",
+       .member = &W::load_format,
+       .choices = "auto|dummy"},
+      {"fake", "no model at all: tokens by rule, for benchmarks of everything else", &W::fake},
+      {"fault_token", "for tests: abort when a prompt holds this id; -1: never", &W::fault_token, -1,
+       2'147'483'647},
+      {"pull_delay_ms", "for tests: a pull takes this much longer", &W::pull_delay_ms, 0, 600'000},
+      {"step_delay_ms", "for tests: a step takes this much longer", &W::step_delay_ms, 0, 60'000},
+      {"drain_s", "seconds that SIGTERM waits before sequences are handed over", &W::drain_s, 0, 600},
+  };
+  return kOptions;
+}
+
+const Option<WorkerConfig>& worker_name_option() {
+  static const Option<WorkerConfig> kOption = {.name = "name",
+                                               .meaning = "name of the worker",
+                                               .member = &WorkerConfig::name,
+                                               .text = TextRule::name};
+  return kOption;
+}
+
+namespace {
+
+Status is(const std::string& text, const std::string& wanted) {
+  return invalid("is " + (text.empty() ? std::string("empty") : text) + "; it may be " + wanted);
+}
+
+std::string number_text(double value) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.15g", value);
+  return buffer;
+}
+
+std::string range_text(double min, double max) {
+  return number_text(min) + " to " + number_text(max);
+}
+
+using Words = std::vector<std::string>;
+
+Words split(const char* choices) {
+  Words words;
+  std::string_view rest = choices != nullptr ? choices : "";
+  while (!rest.empty()) {
+    const std::size_t bar = std::min(rest.find('|'), rest.size());
+    words.emplace_back(rest.substr(0, bar));
+    rest.remove_prefix(std::min(bar + 1, rest.size()));
+  }
+  return words;
+}
+
+std::string join(const Words& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    text += i == 0 ? "" : i + 1 == words.size() ? " or " : ", ";
+    text += words[i];
+  }
+  return text;
+}
+
+template <typename T>
+Status set_number(T& value, const std::string& text, bool quoted, double min, double max) {
+  const char* kind = std::is_integral_v<T> ? "an integer, " : "a number, ";
+  T parsed{};
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, parsed);
+  // Too large for the type is no other mistake than too large for the option.
+  const bool range = error == std::errc::result_out_of_range && at == end;
+  if (quoted || (error != std::errc() && !range) || at != end || text.empty()) {
+    return is("'" + text + "'", kind + range_text(min, max));
+  }
+  if (range || !std::isfinite(static_cast<double>(parsed)) || static_cast<double>(parsed) < min ||
+      static_cast<double>(parsed) > max) {
+    return is(text, range_text(min, max));
+  }
+  value = parsed;
+  return {};
+}
+
+Status set_choice(std::size_t& index, const std::string& text,
+                  const Words& choices) {
+  const auto found = std::find(choices.begin(), choices.end(), text);
+  if (found == choices.end()) {
+    return is("'" + text + "'", join(choices));
+  }
+  index = static_cast<std::size_t>(found - choices.begin());
+  return {};
+}
+
+bool is_name(const std::string& text) {
+  return !text.empty() && text.size() <= 32 && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+}
+
+Status set_text(std::string& value, const std::string& text, TextRule rule, const std::string& base) {
+  const bool control = std::any_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
+  });
+  const std::size_t longest = rule == TextRule::path ? 4096 : 256;
+  if (rule == TextRule::name && !is_name(text)) {
+    return is("'" + text.substr(0, 64) + "'", "1 to 32 of a-z 0-9 _ -");
+  }
+  if (text.empty()) {
+    return invalid("is empty");
+  }
+  if (control || text.size() > longest) {
+    return invalid("has control characters or more than " + std::to_string(longest) + " bytes");
+  }
+  if (rule != TextRule::path) {
+    value = text;
+    return {};
+  }
+  const std::filesystem::path path = (std::filesystem::path(base) / text).lexically_normal();
+  value = path.string();
+  if (value.size() > 1 && value.back() == '/') {
+    value.pop_back();
+  }
+  return {};
+}
+
+}  // namespace
+
+template <typename Section>
+Status set_option(const Option<Section>& option, Section& section, const std::string& text,
+                  bool quoted, const std::string& base) {
+  return std::visit(
+      [&](auto member) -> Status {
+        auto& value = section.*member;
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          std::size_t index = 0;
+          Status status = option.choices == nullptr
+                              ? set_text(value, text, option.text, base)
+                              : set_choice(index, text, split(option.choices));
+          if (status.ok() && option.choices != nullptr) {
+            value = text;
+          }
+          return status;
+        } else if constexpr (std::is_same_v<T, bool>) {
+          if (quoted || (text != "true" && text != "false")) {
+            return is("'" + text + "'", "true or false");
+          }
+          value = text == "true";
+          return {};
+        } else if constexpr (std::is_enum_v<T>) {
+          std::size_t index = 0;
+          Status status = set_choice(index, text, split(option.choices));
+          value = status.ok() ? static_cast<T>(index) : value;
+          return status;
+        } else {
+          return set_number(value, text, quoted, option.min, option.max);
+        }
+      },
+      option.member);
+}
+
+template <typename Section>
+std::string value_text(const Option<Section>& option, const Section& section) {
+  return std::visit(
+      [&](auto member) -> std::string {
+        const auto& value = section.*member;
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          return value;
+        } else if constexpr (std::is_same_v<T, bool>) {
+          return value ? "true" : "false";
+        } else if constexpr (std::is_enum_v<T>) {
+          return split(option.choices).at(static_cast<std::size_t>(value));
+        } else {
+          return number_text(static_cast<double>(value));
+        }
+      },
+      option.member);
+}
+
+template <typename Section>
+std::string bounds_text(const Option<Section>& option) {
+  return std::visit(
+      [&](auto member) -> std::string {
+        using T = std::decay_t<decltype(std::declval<Section&>().*member)>;
+        if (option.choices != nullptr) {
+          return join(split(option.choices));
+        }
+        if constexpr (std::is_same_v<T, std::string>) {
+          return option.text == TextRule::name ? "1 to 32 of a-z 0-9 _ -" : "";
+        } else if constexpr (std::is_same_v<T, bool>) {
+          return "true or false";
+        } else {
+          return range_text(option.min, option.max);
+        }
+      },
+      option.member);
+}
+
+#define BATON_INSTANTIATE(Section)                                                              \
+  template Status set_option<Section>(const Option<Section>&, Section&, const std::string&,     \
+                                      bool, const std::string&);                                \
+  template std::string value_text<Section>(const Option<Section>&, const Section&);             \
+  template std::string bounds_text<Section>(const Option<Section>&)
+BATON_INSTANTIATE(Config);
+BATON_INSTANTIATE(SchedulerConfig);
+BATON_INSTANTIATE(FrontendConfig);
+BATON_INSTANTIATE(WorkerConfig);
+#undef BATON_INSTANTIATE
+
+std::string home_of(std::string_view key) {
+  const auto has = [key](const auto& options) {
+    return std::any_of(options.begin(), options.end(),
+                       [key](const auto& option) { return key == option.name; });
+  };
+  Words homes;
+  if (has(top_options())) {
+    homes.push_back("the top level");
+  }
+  if (has(scheduler_options())) {
+    homes.push_back("scheduler");
+  }
+  if (has(frontend_options())) {
+    homes.push_back("frontend");
+  }
+  if (has(worker_options())) {
+    homes.push_back("worker");
+  }
+  if (key == worker_name_option().name) {
+    homes.push_back("an entry of workers");
+  }
+  return join(homes);
+}
+
+namespace {
+
+/// Levenshtein, with a swap of neighbours as one edit.
+std::size_t edits(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        d[i][j] = i + j;
+        continue;
+      }
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1,
+                          d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0U : 1U)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
+}  // namespace
+
+std::string nearest(std::string_view key, const std::vector<std::string>& names) {
+  std::string best;
+  std::size_t fewest = std::max<std::size_t>(key.size() / 3, 1) + 1;
+  if (key.size() > 64) {
+    return best;
+  }
+  for (const std::string& name : names) {
+    const std::size_t n = edits(key, name);
+    if (n < fewest) {
+      fewest = n;
+      best = name;
+    }
+  }
+  return best;
+}
+
+}  // namespace baton

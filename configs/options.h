@@ -1,0 +1,68 @@
+// The one table of options: name, meaning, bounds and the member that holds the value. The YAML
+// reader, the command line and --help are made from it; defaults come from the structs themselves.
+// Private to configs/.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "configs/config.h"
+#include "ipc/status.h"
+
+namespace baton {
+
+enum class TextRule : std::uint8_t {
+  any,   // up to 256 printable characters
+  name,  // [a-z0-9_-]{1,32}: part of file names and routing ids
+  path,  // up to 4096 bytes; a relative one is made absolute
+};
+
+template <typename Section>
+struct Option {
+  using Member =
+      std::variant<std::string Section::*, bool Section::*, std::uint16_t Section::*,
+                   std::uint32_t Section::*, std::uint64_t Section::*, std::int32_t Section::*,
+                   double Section::*, Batching Section::*, NoDecode Section::*,
+                   LoadFormat Section::*, Role Section::*>;
+
+  const char* name;
+  const char* meaning;
+  Member member;
+  double min = 0;  // numbers only
+  double max = 0;
+  TextRule text = TextRule::any;           // strings only
+  const char* choices = nullptr;       // "a|b": strings that may be one of a few; enums in their order
+  const char* default_note = nullptr;  // --help, when the default is worked out at start-up
+};
+
+const std::vector<Option<Config>>& top_options();
+const std::vector<Option<SchedulerConfig>>& scheduler_options();
+const std::vector<Option<FrontendConfig>>& frontend_options();
+/// Without `name`, which only an entry of `workers` has.
+const std::vector<Option<WorkerConfig>>& worker_options();
+const Option<WorkerConfig>& worker_name_option();
+
+/// Reads `text` into the option's member, within its bounds. `quoted`: the text stood in quotes, so it
+/// is no number and no bool. `base`: the folder that a relative path starts from. The error says what
+/// the value is and what it may be ("is 0; it may be 1 to 256"), without the key.
+template <typename Section>
+Status set_option(const Option<Section>& option, Section& section, const std::string& text,
+                  bool quoted, const std::string& base);
+
+/// The value as it would stand in a file.
+template <typename Section>
+std::string value_text(const Option<Section>& option, const Section& section);
+
+/// "1 to 256", "continuous or static", "true or false", "" for free text.
+template <typename Section>
+std::string bounds_text(const Option<Section>& option);
+
+/// Where a key lives: "scheduler", "frontend or worker", "the top level"; empty if nowhere.
+std::string home_of(std::string_view key);
+/// The nearest of `names` if it is near enough to be a slip of the finger, else empty.
+std::string nearest(std::string_view key, const std::vector<std::string>& names);
+
+}  // namespace baton

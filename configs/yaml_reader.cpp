@@ -1,0 +1,179 @@
+#include <yaml-cpp/yaml.h>
+
+#include <array>
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <map>
+
+#include "configs/assignment.h"
+#include "configs/options.h"
+
+namespace baton {
+namespace {
+
+constexpr std::array<const char*, 3> kSections = {"scheduler", "frontend", "worker"};
+
+std::string folder_of(const std::string& file) {
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(file, error);
+  return error ? "/" : absolute.parent_path().string();
+}
+
+class YamlReader {
+ public:
+  explicit YamlReader(const std::string& file) : file_(file), base_(folder_of(file)) {}
+
+  Status read(const YAML::Node& root) {
+    if (root.IsNull()) {
+      return {};
+    }
+    if (!root.IsMap()) {
+      return error(root, "", "the file is not a map of options");
+    }
+    return each_key(root, "", [this](const std::string& key, const YAML::Node& at,
+                                     const YAML::Node& value) { return top(key, at, value); });
+  }
+
+  YamlContent take() { return std::move(content_); }
+
+ private:
+  std::string where(const YAML::Node& node) const {
+    const YAML::Mark mark = node.Mark();
+    return file_ + (mark.is_null() ? "" : ":" + std::to_string(mark.line + 1));
+  }
+
+  Status error(const YAML::Node& node, const std::string& label, const std::string& what) const {
+    return invalid(where(node) + ": " + (label.empty() ? "" : label + ": ") + what);
+  }
+
+  /// Calls `visit(key, key node, value)` for each key of a map; a key that is no scalar, or stands
+  /// there twice, is an error.
+  template <typename Visit>
+  Status each_key(const YAML::Node& map, const std::string& prefix, Visit visit) {
+    std::map<std::string, std::string> seen;
+    for (const auto& pair : map) {
+      if (!pair.first.IsScalar()) {
+        return error(pair.first, "", "a key must be a plain word");
+      }
+      const std::string key = pair.first.Scalar().substr(0, 64);
+      const auto [first, fresh] = seen.emplace(key, where(pair.first));
+      if (!fresh) {
+        return error(pair.first, prefix + key, "stands here for the second time; first at " +
+                                                   first->second);
+      }
+      Status status = visit(key, pair.first, pair.second);
+      if (!status.ok()) {
+        return status;
+      }
+    }
+    return {};
+  }
+
+  Status top(const std::string& key, const YAML::Node& at, const YAML::Node& value) {
+    if (key == "workers") {
+      return workers(at, value);
+    }
+    if (std::find(kSections.begin(), kSections.end(), key) != kSections.end()) {
+      return section(key, -1, key + ".", at, value);
+    }
+    if (value.IsMap() || value.IsSequence()) {
+      return error(at, key, "no such section; there are scheduler, frontend, worker and workers");
+    }
+    return scalar("", -1, "", key, at, value);
+  }
+
+  Status section(const std::string& name, int entry, const std::string& prefix,
+                 const YAML::Node& at, const YAML::Node& map) {
+    if (map.IsNull()) {
+      return {};  // a heading with everything below it commented out
+    }
+    if (!map.IsMap()) {
+      return error(at, prefix.substr(0, prefix.size() - 1), "expected a map of options");
+    }
+    return each_key(map, prefix, [&](const std::string& key, const YAML::Node& key_at,
+                                     const YAML::Node& value) {
+      return scalar(name, entry, prefix, key, key_at, value);
+    });
+  }
+
+  Status workers(const YAML::Node& at, const YAML::Node& list) {
+    if (list.IsNull()) {
+      return {};
+    }
+    if (!list.IsSequence()) {
+      return error(at, "workers", "expected a list of workers");
+    }
+    if (list.size() > kMaxWorkers) {
+      return error(at, "workers", "has " + std::to_string(list.size()) + " entries; at most " +
+                                      std::to_string(kMaxWorkers));
+    }
+    int index = 0;
+    for (const YAML::Node& entry : list) {
+      content_.entries.push_back({where(entry)});
+      const std::string prefix = "workers[" + std::to_string(index) + "].";
+      if (!entry.IsMap()) {
+        return error(entry, prefix.substr(0, prefix.size() - 1), "expected a map of options");
+      }
+      Status status = section("workers", index, prefix, entry, entry);
+      if (!status.ok()) {
+        return status;
+      }
+      ++index;
+    }
+    return {};
+  }
+
+  Status scalar(const std::string& section, int entry, const std::string& prefix,
+                const std::string& key, const YAML::Node& at, const YAML::Node& value) {
+    if (value.IsNull()) {
+      return error(at, prefix + key, "has no value");
+    }
+    if (!value.IsScalar()) {
+      return error(at, prefix + key, "expected one value, not a map or a list");
+    }
+    content_.assignments.push_back({.section = section,
+                                    .entry = entry,
+                                    .key = key,
+                                    .text = value.Scalar(),
+                                    .quoted = value.Tag() == "!",
+                                    .where = where(at),
+                                    .label = prefix + key,
+                                    .base = base_});
+    return {};
+  }
+
+  std::string file_;
+  std::string base_;
+  YamlContent content_;
+};
+
+}  // namespace
+
+Result<YamlContent> read_yaml(const std::string& text, const std::string& file) {
+  if (text.size() > kMaxConfigBytes) {
+    return invalid(file + ": has " + std::to_string(text.size()) + " bytes; at most " +
+                   std::to_string(kMaxConfigBytes));
+  }
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1) {
+      return invalid(file + ": holds " + std::to_string(documents.size()) +
+                     " documents; one is expected");
+    }
+    YamlReader reader(file);
+    Status status = documents.empty() ? Status() : reader.read(documents.front());
+    if (!status.ok()) {
+      return status;
+    }
+    return reader.take();
+  } catch (const YAML::Exception& error) {
+    const std::string line =
+        error.mark.is_null() ? "" : ":" + std::to_string(error.mark.line + 1);
+    return invalid(file + line + ": not valid YAML: " + error.msg);
+  } catch (const std::exception& error) {
+    return invalid(file + ": not valid YAML: " + error.what());
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,406 @@
+#include "configs/config.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "configs/options.h"
+#include "ipc/process.h"
+
+namespace baton {
+namespace {
+
+std::string source_dir() {
+  const char* folder = std::getenv("BATON_SOURCE_DIR");
+  return folder != nullptr ? folder : std::filesystem::current_path().string();
+}
+
+/// What parse_config says about `yaml` in a file called /etc/baton/t.yaml.
+std::string error_of(const std::string& yaml) {
+  auto config = parse_config(yaml, "/etc/baton/t.yaml");
+  return config.ok() ? "accepted" : config.status().message();
+}
+
+struct Outcome {
+  Loaded loaded;
+  std::string out;
+  std::string err;
+};
+
+Outcome run(Program who, std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "program");
+  std::ostringstream out;
+  std::ostringstream err;
+  Outcome result;
+  result.loaded = load_config(who, static_cast<int>(arguments.size()), arguments.data(), out, err);
+  result.out = out.str();
+  result.err = err.str();
+  return result;
+}
+
+class TempFile {
+ public:
+  explicit TempFile(const std::string& text) {
+    path_ = (std::filesystem::temp_directory_path() /
+             ("baton-config-test-" + std::to_string(::getpid()) + ".yaml"))
+                .string();
+    std::ofstream(path_) << text;
+  }
+  ~TempFile() { std::filesystem::remove(path_); }
+  const char* path() const { return path_.c_str(); }
+
+ private:
+  std::string path_;
+};
+
+constexpr const char* kPair =
+    "model: models/a\n"
+    "worker: {threads: 3}\n"
+    "workers:\n"
+    "  - {name: prefill0, role: prefill}\n"
+    "  - {name: decode0, role: decode, threads: 5}\n";
+
+// ------------------------------------------------------------------------------- what is read
+
+TEST(ConfigRead, EveryKindOfValue) {
+  auto config = parse_config(
+      "run_dir: /run/b\n"
+      "model: ../m/llama\n"
+      "log_level: warn\n"
+      "scheduler: {batching: static, static_interval_s: 0.5, max_waiting: 7, no_decode: wait}\n"
+      "frontend: {name: f-1, host: 0.0.0.0, port: 65535, max_body_bytes: 268435456}\n"
+      "worker: {fake: true, load_format: dummy, fault_token: -1, pool_mib: 12}\n"
+      "workers:\n"
+      "  - {name: p_0, role: prefill}\n"
+      "  - {name: d0, role: decode, pool_mib: 13, fault_token: 2147483647}\n",
+      "/etc/baton/t.yaml");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const Config& c = config.value();
+  EXPECT_EQ(c.run_dir, "/run/b");
+  EXPECT_EQ(c.frontends_socket(), "/run/b/frontends.sock");
+  EXPECT_EQ(c.workers_socket(), "/run/b/workers.sock");
+  EXPECT_EQ(c.scheduler_lock(), "/run/b/scheduler.lock");
+  EXPECT_EQ(c.model, "/etc/m/llama") << "relative to the file's folder";
+  EXPECT_EQ(c.model_name, "llama") << "the folder's name";
+  EXPECT_EQ(c.log_level, "warn");
+  EXPECT_EQ(c.scheduler.admin_socket, "/run/b/admin.sock");
+  EXPECT_EQ(c.scheduler.batching, Batching::static_batch);
+  EXPECT_EQ(c.scheduler.static_interval_s, 0.5);
+  EXPECT_EQ(c.scheduler.max_waiting, 7U);
+  EXPECT_EQ(c.scheduler.no_decode, NoDecode::wait);
+  EXPECT_EQ(c.frontend.name, "f-1");
+  EXPECT_EQ(c.frontend.host, "0.0.0.0");
+  EXPECT_EQ(c.frontend.port, 65535);
+  EXPECT_EQ(c.frontend.max_body_bytes, 268'435'456U);
+  ASSERT_EQ(c.workers.size(), 2U);
+  EXPECT_EQ(c.workers[0].name, "p_0");
+  EXPECT_EQ(c.workers[0].role, Role::prefill);
+  EXPECT_EQ(c.workers[0].pool_mib, 12U) << "from `worker`";
+  EXPECT_TRUE(c.workers[0].fake);
+  EXPECT_EQ(c.workers[0].fault_token, -1);
+  EXPECT_EQ(c.workers[0].load_format, LoadFormat::dummy);
+  EXPECT_EQ(c.workers[1].role, Role::decode);
+  EXPECT_EQ(c.workers[1].pool_mib, 13U) << "its own";
+  EXPECT_EQ(c.workers[1].fault_token, 2'147'483'647);
+}
+
+TEST(ConfigRead, DefaultsOfAnEmptyFile) {
+  ::setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
+  for (const char* yaml : {"", "# nothing\n", "scheduler:\n", "workers:\n"}) {
+    auto config = parse_config(yaml, "t.yaml");
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    EXPECT_EQ(config.value().run_dir, "/run/user/7/baton-" + std::to_string(::geteuid()));
+    EXPECT_EQ(config.value().scheduler.token_budget, SchedulerConfig().token_budget);
+    EXPECT_TRUE(config.value().workers.empty());
+  }
+  ::unsetenv("XDG_RUNTIME_DIR");
+  EXPECT_EQ(parse_config("", "t").value().run_dir, "/tmp/baton-" + std::to_string(::geteuid()));
+}
+
+TEST(ConfigRead, TheFilesThatShip) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(source_dir() + "/configs")) {
+    if (entry.path().extension() != ".yaml") {
+      continue;
+    }
+    std::ostringstream text;
+    text << std::ifstream(entry.path()).rdbuf();
+    auto config = parse_config(text.str(), entry.path().string());
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    EXPECT_EQ(config.value().model, std::filesystem::path(source_dir() + "/demo/model").lexically_normal());
+    EXPECT_FALSE(config.value().workers.empty());
+    ++count;
+  }
+  EXPECT_GE(count, 4);
+}
+
+// ------------------------------------------------------------------------------- errors of a file
+
+TEST(ConfigError, UnknownKeyWithASuggestion) {
+  EXPECT_EQ(error_of("scheduler:\n  token_budgt: 1\n"),
+            "/etc/baton/t.yaml:2: scheduler.token_budgt: no such key; did you mean token_budget?");
+  EXPECT_EQ(error_of("\nmodle: x\n"),
+            "/etc/baton/t.yaml:2: modle: no such key; did you mean model?");
+  EXPECT_EQ(error_of("frontend: {quux: 1}\n"), "/etc/baton/t.yaml:1: frontend.quux: no such key");
+  EXPECT_EQ(error_of("workers:\n  - name: a\n    treads: 2\n"),
+            "/etc/baton/t.yaml:3: workers[0].treads: no such key; did you mean threads?");
+}
+
+TEST(ConfigError, MisplacedKeySaysWhereItBelongs) {
+  EXPECT_EQ(error_of("token_budget: 1\n"),
+            "/etc/baton/t.yaml:1: token_budget: belongs in scheduler, not here");
+  EXPECT_EQ(error_of("scheduler:\n  port: 1\n"),
+            "/etc/baton/t.yaml:2: scheduler.port: belongs in frontend, not here");
+  EXPECT_EQ(error_of("scheduler: {threads: 1}\n"),
+            "/etc/baton/t.yaml:1: scheduler.threads: belongs in frontend or worker, not here");
+  EXPECT_EQ(error_of("worker: {name: x}\n"),
+            "/etc/baton/t.yaml:1: worker.name: belongs in frontend or an entry of workers, not here");
+  EXPECT_EQ(error_of("frontend: {model: x}\n"),
+            "/etc/baton/t.yaml:1: frontend.model: belongs in the top level, not here");
+}
+
+TEST(ConfigError, DuplicateKeyNamesBothLines) {
+  EXPECT_EQ(error_of("model: a\nlog_level: info\nmodel: b\n"),
+            "/etc/baton/t.yaml:3: model: stands here for the second time; first at "
+            "/etc/baton/t.yaml:1");
+  EXPECT_EQ(error_of("scheduler:\n  drain_s: 1\n  drain_s: 1\n"),
+            "/etc/baton/t.yaml:3: scheduler.drain_s: stands here for the second time; first at "
+            "/etc/baton/t.yaml:2");
+  EXPECT_EQ(error_of("worker: {}\nworker: {}\n"),
+            "/etc/baton/t.yaml:2: worker: stands here for the second time; first at "
+            "/etc/baton/t.yaml:1");
+}
+
+TEST(ConfigError, OutOfRange) {
+  EXPECT_EQ(error_of("frontend:\n  port: 65536\n"),
+            "/etc/baton/t.yaml:2: frontend.port: is 65536; it may be 0 to 65535");
+  EXPECT_EQ(error_of("frontend:\n  port: 99999999999999999999999\n"),
+            "/etc/baton/t.yaml:2: frontend.port: is 99999999999999999999999; it may be 0 to 65535");
+  EXPECT_EQ(error_of("worker: {threads: 0}\n"),
+            "/etc/baton/t.yaml:1: worker.threads: is 0; it may be 1 to 256");
+  EXPECT_EQ(error_of("worker: {fault_token: -2}\n"),
+            "/etc/baton/t.yaml:1: worker.fault_token: is -2; it may be -1 to 2147483647");
+  EXPECT_EQ(error_of("scheduler: {worker_timeout_s: 0.1}\n"),
+            "/etc/baton/t.yaml:1: scheduler.worker_timeout_s: is 0.1; it may be 0.2 to 3600");
+  EXPECT_EQ(error_of("scheduler: {drain_s: inf}\n"),
+            "/etc/baton/t.yaml:1: scheduler.drain_s: is inf; it may be 0 to 600");
+}
+
+TEST(ConfigError, WrongType) {
+  EXPECT_EQ(error_of("frontend: {port: http}\n"),
+            "/etc/baton/t.yaml:1: frontend.port: is 'http'; it may be an integer, 0 to 65535");
+  EXPECT_EQ(error_of("frontend: {port: \"80\"}\n"),
+            "/etc/baton/t.yaml:1: frontend.port: is '80'; it may be an integer, 0 to 65535")
+      << "quotes make it a text";
+  EXPECT_EQ(error_of("frontend: {port: 80.5}\n"),
+            "/etc/baton/t.yaml:1: frontend.port: is '80.5'; it may be an integer, 0 to 65535");
+  EXPECT_EQ(error_of("frontend: {port: -1}\n"),
+            "/etc/baton/t.yaml:1: frontend.port: is '-1'; it may be an integer, 0 to 65535");
+  EXPECT_EQ(error_of("scheduler: {drain_s: 4s}\n"),
+            "/etc/baton/t.yaml:1: scheduler.drain_s: is '4s'; it may be a number, 0 to 600");
+  EXPECT_EQ(error_of("worker: {fake: yes}\n"),
+            "/etc/baton/t.yaml:1: worker.fake: is 'yes'; it may be true or false");
+  EXPECT_EQ(error_of("scheduler: {batching: dynamic}\n"),
+            "/etc/baton/t.yaml:1: scheduler.batching: is 'dynamic'; it may be continuous or static");
+  EXPECT_EQ(error_of("worker: {device: gpu}\n"),
+            "/etc/baton/t.yaml:1: worker.device: is 'gpu'; it may be cpu");
+  EXPECT_EQ(error_of("log_level: loud\n"),
+            "/etc/baton/t.yaml:1: log_level: is 'loud'; it may be trace, debug, info, warn, error "
+            "or off");
+  EXPECT_EQ(error_of("model: [a]\n"),
+            "/etc/baton/t.yaml:1: model: no such section; there are scheduler, frontend, worker and "
+            "workers");
+  EXPECT_EQ(error_of("frontend:\n  port: [80]\n"),
+            "/etc/baton/t.yaml:2: frontend.port: expected one value, not a map or a list");
+  EXPECT_EQ(error_of("frontend:\n  port:\n"), "/etc/baton/t.yaml:2: frontend.port: has no value");
+  EXPECT_EQ(error_of("model: ''\n"), "/etc/baton/t.yaml:1: model: is empty");
+}
+
+TEST(ConfigError, WrongShape) {
+  EXPECT_EQ(error_of("- a\n"), "/etc/baton/t.yaml:1: the file is not a map of options");
+  EXPECT_EQ(error_of("scheduler: 5\n"), "/etc/baton/t.yaml:1: scheduler: expected a map of options");
+  EXPECT_EQ(error_of("\ngateway: {a: 1}\n"),
+            "/etc/baton/t.yaml:2: gateway: no such section; there are scheduler, frontend, worker and "
+            "workers");
+  EXPECT_EQ(error_of("workers: {a: 1}\n"), "/etc/baton/t.yaml:1: workers: expected a list of workers");
+  EXPECT_EQ(error_of("workers:\n  - a\n"), "/etc/baton/t.yaml:2: workers[0]: expected a map of options");
+  EXPECT_EQ(error_of("a: 1\n---\nb: 2\n"), "/etc/baton/t.yaml: holds 2 documents; one is expected");
+  EXPECT_EQ(error_of("model: a\n  b: c\n").substr(0, 36), "/etc/baton/t.yaml:2: not valid YAML:");
+  EXPECT_EQ(error_of("[a]: 1\n"), "/etc/baton/t.yaml:1: a key must be a plain word");
+  EXPECT_EQ(error_of(std::string(100'000, '[')).substr(0, 22), "/etc/baton/t.yaml:1: n")
+      << "deep nesting is an error, not a crash";
+  EXPECT_EQ(error_of(std::string(kMaxConfigBytes + 1, '#')),
+            "/etc/baton/t.yaml: has 1048577 bytes; at most 1048576");
+}
+
+TEST(ConfigError, NamesOfWorkers) {
+  EXPECT_EQ(error_of("workers:\n  - {name: a}\n  - {name: a}\n"),
+            "/etc/baton/t.yaml:3: workers[1].name: 'a' is the name of the worker at "
+            "/etc/baton/t.yaml:2");
+  EXPECT_EQ(error_of("workers:\n  - {role: decode}\n"),
+            "/etc/baton/t.yaml:2: workers[0].name: is missing");
+  EXPECT_EQ(error_of("workers:\n  - {name: Upper}\n"),
+            "/etc/baton/t.yaml:2: workers[0].name: is 'Upper'; it may be 1 to 32 of a-z 0-9 _ -");
+  EXPECT_EQ(error_of("workers:\n  - {name: ../x}\n"),
+            "/etc/baton/t.yaml:2: workers[0].name: is '../x'; it may be 1 to 32 of a-z 0-9 _ -");
+  EXPECT_EQ(error_of("workers:\n  - {name: scheduler}\n"),
+            "/etc/baton/t.yaml:2: workers[0].name: 'scheduler' is the name of the scheduler");
+  EXPECT_EQ(error_of("frontend: {name: w}\nworkers:\n  - {name: w}\n"),
+            "/etc/baton/t.yaml:3: workers[0].name: 'w' is the name of the front end");
+  std::string many = "workers:\n";
+  for (std::size_t i = 0; i <= kMaxWorkers; ++i) {
+    many += "  - {name: w" + std::to_string(i) + "}\n";
+  }
+  EXPECT_EQ(error_of(many), "/etc/baton/t.yaml:1: workers: has 65 entries; at most 64");
+}
+
+TEST(ConfigError, ValuesThatDisagree) {
+  EXPECT_EQ(error_of("frontend:\n  timeout_s: 100\n  max_timeout_s: 99\n"),
+            "/etc/baton/t.yaml:2: frontend.timeout_s: is larger than frontend.max_timeout_s");
+  const std::string deep(100, 'd');
+  EXPECT_EQ(error_of("run_dir: /" + deep + "\n"),
+            "/etc/baton/t.yaml:1: run_dir: the socket /" + deep +
+                "/frontends.sock has 116 bytes; a unix socket takes at most 107");
+}
+
+// ------------------------------------------------------------------------------- command line
+
+TEST(CommandLine, WinsOverTheFileAndHasShortNamesForItsOwnSection) {
+  const TempFile file(kPair);
+  Outcome r = run(Program::worker, {"--config", file.path(), "--name", "decode0", "--worker.pool_mib",
+                                "77", "--step_delay_ms=9", "--fake", "--scheduler.token_budget", "64"});
+  ASSERT_TRUE(r.loaded.config) << r.err;
+  const Config& c = *r.loaded.config;
+  EXPECT_EQ(c.self.name, "decode0");
+  EXPECT_EQ(c.self.role, Role::decode);
+  EXPECT_EQ(c.self.threads, 5U) << "its entry";
+  EXPECT_EQ(c.self.pool_mib, 77U) << "the defaults of all, from the command line";
+  EXPECT_EQ(c.self.step_delay_ms, 9U);
+  EXPECT_TRUE(c.self.fake);
+  EXPECT_EQ(c.workers[0].threads, 3U);
+  EXPECT_EQ(c.workers[0].pool_mib, 77U);
+  EXPECT_FALSE(c.workers[0].fake) << "a short name is for this process alone";
+  EXPECT_EQ(c.scheduler.token_budget, 64U);
+  EXPECT_EQ(c.model, std::filesystem::temp_directory_path().string() + "/models/a");
+
+  r = run(Program::frontend, {"--config", file.path(), "--port", "0", "--name", "f1", "--model", "m"});
+  ASSERT_TRUE(r.loaded.config) << r.err;
+  EXPECT_EQ(r.loaded.config->frontend.port, 0);
+  EXPECT_EQ(r.loaded.config->frontend.name, "f1");
+  EXPECT_EQ(r.loaded.config->model, std::filesystem::current_path().string() + "/m")
+      << "on the command line relative to the working directory";
+
+  r = run(Program::scheduler, {"--max_waiting", "5", "--run_dir", "/r"});
+  ASSERT_TRUE(r.loaded.config) << r.err;
+  EXPECT_EQ(r.loaded.config->scheduler.max_waiting, 5U);
+  EXPECT_EQ(r.loaded.config->scheduler.admin_socket, "/r/admin.sock");
+
+  r = run(Program::worker, {"--model", "m", "--name", "extra", "--role", "mixed", "--fault_token", "-1",
+                            "--fake", "false"});
+  ASSERT_TRUE(r.loaded.config) << r.err;
+  EXPECT_EQ(r.loaded.config->self.role, Role::mixed);
+  EXPECT_FALSE(r.loaded.config->self.fake);
+}
+
+TEST(CommandLine, ErrorsNameTheOption) {
+  const TempFile file(kPair);
+  const auto error = [&](Program who, std::vector<const char*> arguments) {
+    const Outcome r = run(who, std::move(arguments));
+    EXPECT_FALSE(r.loaded.config);
+    EXPECT_EQ(r.loaded.exit_code, 2);
+    EXPECT_EQ(r.out, "");
+    return r.err;
+  };
+  EXPECT_EQ(error(Program::worker, {"--config", file.path(), "--name", "decode0", "--threads", "0"}),
+            "command line: --threads: is 0; it may be 1 to 256\n");
+  EXPECT_EQ(error(Program::scheduler, {"--token_budgte", "1"}),
+            "command line: --token_budgte: no such option; did you mean --token_budget?\n");
+  EXPECT_EQ(error(Program::scheduler, {"--xyzzy"}),
+            "command line: --xyzzy: no such option; see --help\n");
+  EXPECT_EQ(error(Program::scheduler, {"start"}), "command line: 'start' is not an option\n");
+  // What CLI11 says behind the option's name differs between its versions.
+  EXPECT_EQ(error(Program::scheduler, {"--token_budget"}).substr(0, 30),
+            "command line: --token_budget: ");
+  EXPECT_EQ(error(Program::scheduler, {"--drain_s", "1", "--drain_s", "2"}).substr(0, 24),
+            "command line: --drain_s:");
+  EXPECT_EQ(error(Program::scheduler, {"--config", "/nowhere.yaml"}), "/nowhere.yaml: no such file\n");
+  EXPECT_EQ(error(Program::worker, {"--config", file.path()}),
+            "command line: --name: is missing; the file has prefill0, decode0 (a worker beside them "
+            "needs --name and --role)\n");
+  EXPECT_EQ(error(Program::worker, {"--config", file.path(), "--name", "decode1"}),
+            "command line: --name: there is no worker 'decode1'; the file has prefill0, decode0 (a "
+            "worker beside them needs --name and --role)\n");
+  EXPECT_EQ(error(Program::frontend, {}),
+            "model: is missing; name the model's folder in the file or with --model\n");
+}
+
+TEST(CommandLine, HelpAndVersion) {
+  Outcome r = run(Program::scheduler, {"--version"});
+  EXPECT_FALSE(r.loaded.config);
+  EXPECT_EQ(r.loaded.exit_code, 0);
+  EXPECT_EQ(r.out, std::string(build_version()) + "\n");
+  r = run(Program::worker, {"--help"});
+  EXPECT_FALSE(r.loaded.config);
+  EXPECT_EQ(r.loaded.exit_code, 0);
+  EXPECT_EQ(r.out, help_text(Program::worker));
+  EXPECT_EQ(r.err, "");
+}
+
+/// The help of `program` has a line for the option, its meaning, its default and its bounds.
+template <typename Section>
+void expect_listed(const std::string& help, const std::string& prefix,
+                   const std::vector<Option<Section>>& options) {
+  for (const Option<Section>& option : options) {
+    std::string value = option.default_note != nullptr ? option.default_note
+                                                       : value_text(option, Section());
+    std::string expected = "  --" + prefix + option.name + "\n      " + option.meaning + " (" +
+                           (value.empty() ? "no default" : "default " + value);
+    const std::string bounds = bounds_text(option);
+    expected += (bounds.empty() ? "" : "; " + bounds) + ")\n";
+    EXPECT_NE(help.find(expected), std::string::npos) << expected;
+  }
+}
+
+TEST(Help, ListsEveryKeyWithDefaultAndBounds) {
+  for (const Program who :
+       {Program::scheduler, Program::frontend, Program::worker, Program::tool}) {
+    const std::string help = help_text(who);
+    expect_listed(help, "", top_options());
+    expect_listed(help, "scheduler.", scheduler_options());
+    expect_listed(help, "frontend.", frontend_options());
+    expect_listed(help, "worker.", worker_options());
+  }
+  expect_listed(help_text(Program::scheduler), "", scheduler_options());
+  expect_listed(help_text(Program::frontend), "", frontend_options());
+  expect_listed(help_text(Program::worker), "", worker_options());
+  EXPECT_NE(help_text(Program::worker).find("  --name\n      name of the worker (required"),
+            std::string::npos);
+  EXPECT_NE(help_text(Program::scheduler)
+                .find("  --token_budget\n      tokens of one step, prompt and decode together "
+                      "(default 512; 1 to 65536)\n"),
+            std::string::npos);
+}
+
+TEST(Table, DefaultsLieWithinTheirBounds) {
+  const auto check = [](const auto& options, auto section) {
+    for (const auto& option : options) {
+      const std::string value = value_text(option, section);
+      if (!value.empty()) {
+        Status status = set_option(option, section, value, false, "/");
+        EXPECT_TRUE(status.ok()) << option.name << " " << status.message();
+        EXPECT_EQ(value_text(option, section), value) << option.name;
+      }
+    }
+  };
+  check(top_options(), Config());
+  check(scheduler_options(), SchedulerConfig());
+  check(frontend_options(), FrontendConfig());
+  check(worker_options(), WorkerConfig());
+}
+
+}  // namespace
+}  // namespace baton
