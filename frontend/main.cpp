@@ -1,0 +1,142 @@
+// baton-frontend: HTTP in, tokens out. Wiring only.
+#include <malloc.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "configs/config.h"
+#include "frontend/frontend_loop.h"
+#include "frontend/http_server.h"
+#include "frontend/jobs.h"
+#include "frontend/routes.h"
+#include "frontend/served_model.h"
+#include "ipc/process.h"
+#include "ipc/zmq_channel.h"
+
+namespace baton {
+namespace {
+
+void start_logging(const Config& config) {
+  auto log = spdlog::stderr_logger_mt("baton");
+  log->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l " + config.frontend.name + " %v");
+  log->set_level(spdlog::level::from_str(config.log_level));
+  log->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(std::move(log));
+}
+
+/// A connection takes two descriptors: Pistache's and ours.
+std::size_t connection_limit(std::size_t max_streams) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const std::size_t files = std::min<std::size_t>(limit.rlim_cur, 1'000'000);
+  const std::size_t most = files > 256 ? (files - 128) / 2 : 64;
+  return std::min(2 * max_streams + 256, most);
+}
+
+Result<ServedModel> load_model(const Config& config) {
+  auto tokenizer = Tokenizer::load(config.model);
+  if (!tokenizer.ok()) return tokenizer.status();
+  auto chat = load_chat_format(config.model);
+  if (!chat.ok()) return chat.status();
+  ServedModel model;
+  model.name = config.model_name;
+  model.tokenizer = std::move(tokenizer).value();
+  model.chat = std::move(chat).value();
+  model.default_max_tokens = config.frontend.max_tokens;
+  return model;
+}
+
+HttpServerOptions server_options(const FrontendConfig& config) {
+  HttpServerOptions options;
+  options.host = config.host;
+  options.port = config.port;
+  options.threads = static_cast<int>(config.threads);
+  options.framing.max_body_bytes = config.max_body_bytes;
+  options.max_connections = connection_limit(config.max_streams);
+  return options;
+}
+
+RouteOptions route_options(const FrontendConfig& config, ServedModel model,
+                           Incarnation incarnation) {
+  RouteOptions options;
+  options.model = std::move(model);
+  options.default_timeout = seconds_to_ns(config.timeout_s);
+  options.max_timeout = seconds_to_ns(config.max_timeout_s);
+  options.created = wall_ns() / kSecond;
+  options.incarnation = incarnation;
+  return options;
+}
+
+LoopOptions loop_options(const Config& config, Incarnation incarnation) {
+  LoopOptions options;
+  options.identity.build = build_version();
+  options.identity.name = config.frontend.name;
+  options.identity.incarnation = incarnation;
+  options.identity.pid = getpid();
+  options.identity.pid_start = pid_start_time(getpid());
+  options.table.max_open = config.frontend.max_streams;
+  options.writer.buffer_bytes = config.frontend.write_buffer_bytes;
+  options.writer.stall_timeout = seconds_to_ns(config.frontend.stall_timeout_s);
+  options.model_name = config.model_name;
+  options.drain = seconds_to_ns(config.frontend.drain_s);
+  return options;
+}
+
+int serve(const Config& config, SignalFd& signals) {
+  const Status directory = ensure_private_directory(config.run_dir);
+  if (!directory.ok()) {
+    spdlog::critical("{}", directory.message());
+    return 1;
+  }
+  AliveFile alive(config.run_dir, config.frontend.name);
+  if (!alive.status().ok()) spdlog::warn("{}", alive.status().message());
+  auto model = load_model(config);
+  if (!model.ok()) {
+    spdlog::critical("{}", model.status().message());
+    return 1;
+  }
+  const Incarnation incarnation = new_incarnation();
+  auto channel = connect_client(config.frontends_socket(),
+                                make_routing_id(config.frontend.name, incarnation));
+  if (!channel.ok()) {
+    spdlog::critical("{}", channel.status().message());
+    return 1;
+  }
+  const std::shared_ptr<const Tokenizer> tokenizer = model.value().tokenizer;
+  const HttpServerOptions http_options = server_options(config.frontend);
+  SharedFacts facts;
+  JobQueue jobs(4 * http_options.max_connections);
+  Routes routes(route_options(config.frontend, std::move(model).value(), incarnation), facts, jobs);
+  HttpServer http(http_options, routes.table(), routes.events());
+  const Status started = http.start();
+  if (!started.ok()) {
+    spdlog::critical("{}", started.message());
+    return 1;
+  }
+  LoopOptions options = loop_options(config, incarnation);
+  options.address = config.frontend.host + ":" + std::to_string(http.port());
+  spdlog::info("baton-frontend {} listens on {}, model {}", build_version(), options.address,
+               config.model_name);
+  FrontendLoop loop(std::move(options), std::move(channel).value(), http, jobs, facts, tokenizer);
+  return loop.run(signals, alive);
+}
+
+}  // namespace
+}  // namespace baton
+
+int main(int argc, char** argv) {
+  mallopt(M_ARENA_MAX, 2);  // four threads would spread a few MiB over as many arenas
+  const baton::Loaded loaded = baton::load_config(baton::Program::frontend, argc, argv);
+  if (!loaded.config) return loaded.exit_code;
+  baton::start_logging(*loaded.config);
+  baton::SignalFd signals;
+  return baton::serve(*loaded.config, signals);
+}
