@@ -46,14 +46,15 @@ LIBRARIES = [
     (["yaml-cpp/*"], ["configs/*"]),
     (["torch/*", "ATen/*", "c10/*"], ["workers/*", "tools/bench*"]),
     (["cuda*.h", "cublas*", "nccl.h", "flashinfer/*"], ["workers/*", "ipc/cuda_ipc.*"]),
-    (["nlohmann/*"], ["frontend/*", "workers/*", "scheduler/admin*", "configs/*", "tools/*"]),
+    (["nlohmann/*"], ["frontend/*", "workers/*", "scheduler/admin*", "scheduler/*_trace*",
+                      "configs/*", "tools/*"]),
 ]
 
 # The scheduler's core: values in, values out. No clock, socket, thread, file or log reaches it. All
 # of scheduler/ is core but these.
 CORE = ["scheduler/*", "ipc/kv_layout*", "ipc/types*", "ipc/messages*"]
 SHELL = ["scheduler/main.cpp", "scheduler/scheduler_loop*", "scheduler/*_link*", "scheduler/admin*",
-         "scheduler/*_log*", "scheduler/metrics*"]
+         "scheduler/*_trace*", "scheduler/metrics*"]
 CORE_NEVER = ["chrono", "ctime", "time.h", "sys/*", "unistd.h", "thread", "mutex", "condition_variable",
               "future", "fstream", "iostream", "poll.h", "fcntl.h", "spdlog/*", "nlohmann/*",
               "ipc/process.h", "ipc/channel.h", "ipc/zmq_channel.h", "ipc/shm_region.h"]
