@@ -384,11 +384,10 @@ Status HttpServer::start() {
                               .bodyTimeout(kNever)
                               .keepaliveTimeout(kNever));
     impl_->endpoint->setHandler(std::make_shared<GuardedHandler>(impl_.get(), o));
-    impl_->endpoint->bind();
+    impl_->endpoint->serveThreaded();  // binds
     impl_->listen_fd = listening_socket(o.port);
     impl_->bound_port = port_of(impl_->listen_fd);
     if (impl_->listen_fd >= 0) listen(impl_->listen_fd, kBacklog);
-    impl_->endpoint->serveThreaded();
   } catch (const std::exception& error) {
     impl_->endpoint.reset();
     return Status(ErrorCode::unavailable, "cannot listen on " + host + ":" +
