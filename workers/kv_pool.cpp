@@ -1,5 +1,7 @@
 #include "workers/kv_pool.h"
 
+#include <sys/statvfs.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -20,6 +22,19 @@ std::uint64_t mix(std::uint64_t x) {  // the finaliser of SplitMix64
   x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9ULL;
   x = (x ^ (x >> 27U)) * 0x94D049BB133111EBULL;
   return x ^ (x >> 31U);
+}
+
+/// What can never fit is told apart from what may fit once others have let go.
+Status check_shared_memory(const KvGeometry& g) {
+  struct statvfs info {};
+  if (::statvfs("/dev/shm", &info) != 0) return {};
+  const std::uint64_t total = std::uint64_t{info.f_blocks} * info.f_frsize;
+  const std::uint64_t bytes = g.block_bytes * g.blocks;
+  if (total == 0 || bytes <= total) return {};
+  return invalid("a KV pool of " + std::to_string(g.blocks) + " blocks needs " +
+                 std::to_string(bytes >> 20U) + " MiB, /dev/shm has " +
+                 std::to_string(total >> 20U) + " MiB in all: lower pool_mib or pool_blocks, or "
+                 "enlarge it (docker: shm_size); " + block_arithmetic(g));
 }
 
 }  // namespace
@@ -60,6 +75,7 @@ AllocationId make_allocation_id(const std::string& worker, Incarnation incarnati
 
 Result<KvPool> KvPool::create(const PoolRequest& request, const KvGeometry& geometry) {
   if (Status status = kv_check(geometry); !status.ok()) return status;
+  if (Status status = check_shared_memory(geometry); !status.ok()) return status;
   unlink_predecessors(request.run_dir, request.worker, request.allocation);
   const std::string name =
       region_name(request.run_dir, RegionName{request.worker, request.pid, request.pid_start,

@@ -138,7 +138,8 @@ void WorkerCore::finish_ending(TimeNs now, WorkerActions& out) {
 }
 
 void WorkerCore::send_failed(TimeNs now, WorkerActions& out) {
-  if (state_ == State::in_term) end_term("a message could not be sent", false, now, out);
+  if (state_ == State::in_term) return end_term("a message could not be sent", false, now, out);
+  repeat_at_ = std::min(repeat_at_, now + options_.retry_unsent);
 }
 
 void WorkerCore::message_lost(const std::string& why, TimeNs now, WorkerActions& out) {

@@ -38,6 +38,7 @@ struct WorkerIdentity {
 
 struct WorkerCoreOptions {
   TimeNs repeat_every = 500 * kMillisecond;     // Register and Hello, until answered
+  TimeNs retry_unsent = 20 * kMillisecond;      // the same when it could not even leave
   TimeNs heartbeat_every = 250 * kMillisecond;  // from Registered on
   TimeNs hello_patience = 5 * kSecond;          // an unanswered Hello: Register again
   TimeNs drain = 8 * kSecond;                   // after terminate(): leave at the latest
@@ -124,8 +125,8 @@ class WorkerCore {
   void mapping_closed(AllocationId allocation, TimeNs now, WorkerActions& out);
   /// The process that exported this allocation is gone: closed by itself after our pulls from it.
   void exporter_gone(AllocationId allocation, TimeNs now, WorkerActions& out);
-  /// A Send of StepResult, PullDone, PullFailed or Tables did not leave: nothing may be lost
-  /// silently, so the term ends.
+  /// A Send of anything but a heartbeat did not leave. In a term nothing may be lost silently, so it
+  /// ends; before one, Register or Hello is tried again soon.
   void send_failed(TimeNs now, WorkerActions& out);
   /// Something came that nobody can read: what it was is lost, so the term ends.
   void message_lost(const std::string& why, TimeNs now, WorkerActions& out);

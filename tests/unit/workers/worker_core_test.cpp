@@ -92,6 +92,21 @@ TEST(Joining, AnUnansweredHelloRegistersAgain) {
   EXPECT_EQ(d.core.state(), State::registering);
 }
 
+TEST(Joining, WhatCouldNotLeaveIsTriedAgainSoon) {
+  CoreDriver d;
+  d.start();
+  d.send_failed();  // nobody listens yet
+  d.wait(30 * kMillisecond);
+  EXPECT_EQ(d.count<Register>(), 2);
+  d.wait(200 * kMillisecond);
+  EXPECT_EQ(d.count<Register>(), 2);
+  d.get(Registered{kEpoch, kMe});
+  d.pool_ready();
+  d.send_failed();
+  d.wait(30 * kMillisecond);
+  EXPECT_EQ(d.count<Hello>(), 2);
+}
+
 TEST(Joining, RegisteredOfAnotherIncarnationIsIgnored) {
   CoreDriver d;
   d.start();

@@ -1,0 +1,282 @@
+// Pools in shared memory and the pull thread, within one process.
+#include "workers/kv_handoff.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "workers/fake_model.h"
+#include "workers/host_pool.h"
+
+namespace baton::test {
+namespace {
+
+KvGeometry small() {
+  KvGeometry g;
+  g.model_fingerprint = 1;
+  g.layers = 2;
+  g.kv_heads = 2;
+  g.head_dim = 8;
+  g.tokens_per_block = 4;
+  return g;
+}
+
+PoolRequest request(const std::string& worker, AllocationId allocation) {
+  PoolRequest r;
+  r.run_dir = "/tmp/baton-handoff-test-" + std::to_string(getpid());
+  r.worker = worker;
+  r.pid = getpid();
+  r.pid_start = pid_start_time(getpid());
+  r.allocation = allocation;
+  return r;
+}
+
+KvPool make_pool(const std::string& worker, AllocationId allocation, std::uint32_t blocks) {
+  auto geometry = size_pool(small(), blocks, 0);
+  EXPECT_TRUE(geometry.ok());
+  auto pool = KvPool::create(request(worker, allocation), geometry.value());
+  EXPECT_TRUE(pool.ok()) << pool.status().message();
+  return std::move(pool).value();
+}
+
+TEST(PoolSize, FromBlocksOrFromMib) {
+  const auto blocks = size_pool(small(), 12, 7);
+  ASSERT_TRUE(blocks.ok());
+  EXPECT_EQ(blocks.value().blocks, 12U);
+  EXPECT_EQ(blocks.value().block_bytes, 2U * 2 * 2 * 4 * 8 * 4);
+  const auto mib = size_pool(small(), 0, 1);
+  ASSERT_TRUE(mib.ok());
+  EXPECT_EQ(mib.value().blocks, 1024U);
+}
+
+TEST(PoolSize, TheErrorShowsTheArithmetic) {
+  KvGeometry g = small();
+  g.layers = 32;
+  g.kv_heads = 8;
+  g.head_dim = 128;
+  g.tokens_per_block = 16;
+  const auto none = size_pool(g, 0, 3);
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.status().message(),
+            "pool_mib 3 holds 0 blocks, at least 2 are needed: 32 layers x K and V x 8 heads x 16 "
+            "tokens x 128 x 4 bytes = 4194304 bytes a block");
+  EXPECT_FALSE(size_pool(g, 0, ~0ULL).ok());
+  g.layers = 0;
+  EXPECT_FALSE(size_pool(g, 5, 0).ok());
+}
+
+TEST(PoolSize, MoreThanTheMachineHasIsHopeless) {
+  KvGeometry g = small();
+  g.blocks = 0xFFFFFFF0;
+  g.tokens_per_block = 256;
+  g.block_bytes = *kv_block_bytes(g);
+  const auto pool = KvPool::create(request("huge", 1), g);
+  ASSERT_FALSE(pool.ok());
+  EXPECT_EQ(pool.status().code(), ErrorCode::invalid_argument);
+  EXPECT_NE(pool.status().message().find("/dev/shm"), std::string::npos);
+}
+
+TEST(AllocationIds, DifferByWorkerAndLife) {
+  EXPECT_NE(make_allocation_id("a", 5), make_allocation_id("b", 5));
+  EXPECT_NE(make_allocation_id("a", 5), make_allocation_id("a", 6));
+  EXPECT_EQ(make_allocation_id("a", 5), make_allocation_id("a", 5));
+}
+
+TEST(KvPool, ASuccessorUnlinksTheOldName) {
+  KvPool first = make_pool("w", 1, 4);
+  const std::string old = "/dev/shm/" + first.handle();
+  EXPECT_TRUE(std::filesystem::exists(old));
+  KvPool second = make_pool("w", 2, 4);
+  EXPECT_FALSE(std::filesystem::exists(old));
+  std::memset(first.block(3), 1, first.geometry().block_bytes);  // still mapped
+  EXPECT_TRUE(std::filesystem::exists("/dev/shm/" + second.handle()));
+}
+
+TEST(KvPool, CopiesWithinItself) {
+  KvPool pool = make_pool("w", 3, 4);
+  std::memset(pool.block(1), 7, pool.geometry().block_bytes);
+  pool.copy({1, 2});
+  pool.copy({2, 2});
+  EXPECT_EQ(std::memcmp(pool.block(1), pool.block(2), pool.geometry().block_bytes), 0);
+  EXPECT_EQ(static_cast<int>(*pool.block(3)), 0);
+}
+
+class Handoff : public testing::Test {
+ protected:
+  Pull pull(TransferId transfer, std::vector<BlockId> from, std::vector<BlockId> to) {
+    Pull p;
+    p.transfer = transfer;
+    p.allocation = source.allocation();
+    p.ranks = {PoolRank{"cpu", source.handle(), 0}};
+    p.exporter_pid = getpid();
+    p.exporter_pid_start = pid_start_time(getpid());
+    p.exporter_blocks = 8;
+    p.from = std::move(from);
+    p.to = std::move(to);
+    return p;
+  }
+  std::unique_ptr<KvHandoff> start(KvHandoff::Options options = {}) {
+    return std::make_unique<KvHandoff>(std::make_unique<HostBlockReader>(own), waker, options);
+  }
+  /// The next event, which must be an E.
+  template <typename E>
+  E next(KvHandoff& handoff) {
+    for (int i = 0; events.empty() && i < 5000; ++i) {
+      handoff.take(events);
+      if (events.empty()) usleep(1000);
+    }
+    if (events.empty() || !std::holds_alternative<E>(events.front())) {
+      ADD_FAILURE() << "another event, or none";
+      return {};
+    }
+    E event = std::get<E>(events.front());
+    events.erase(events.begin());
+    return event;
+  }
+  bool equal(BlockId from, BlockId to) {
+    return std::memcmp(source.block(from), own.block(to), own.geometry().block_bytes) == 0;
+  }
+
+  KvPool source = make_pool("source", 11, 8);
+  KvPool own = make_pool("own", 12, 8);
+  Waker waker;
+  std::vector<HandoffEvent> events;
+};
+
+TEST_F(Handoff, CopiesEachBlockWhereItBelongs) {
+  for (BlockId b = 0; b < 8; ++b) {
+    std::memset(source.block(b), static_cast<int>(b + 1), source.geometry().block_bytes);
+  }
+  const auto handoff = start();
+  handoff->pull(pull(1, {0, 7}, {5, 6}));
+  handoff->pull(pull(2, {3}, {0}));
+  const auto one = next<handoff_event::PullFinished>(*handoff);
+  EXPECT_EQ(one.transfer, 1U);
+  EXPECT_FALSE(one.failure.has_value()) << *one.failure;
+  EXPECT_EQ(next<handoff_event::PullFinished>(*handoff).transfer, 2U);
+  EXPECT_TRUE(equal(0, 5));
+  EXPECT_TRUE(equal(7, 6));
+  EXPECT_TRUE(equal(3, 0));
+  EXPECT_EQ(static_cast<int>(*own.block(1)), 0);
+}
+
+TEST_F(Handoff, FailuresAreNamed) {
+  const auto handoff = start();
+  Pull p = pull(1, {0}, {0});
+  p.exporter_pid_start += 1;
+  handoff->pull(p);
+  EXPECT_NE(next<handoff_event::PullFinished>(*handoff).failure.value_or("").find("is gone"),
+            std::string::npos);
+  p = pull(2, {0}, {0});
+  p.exporter_blocks = 9;  // the size differs
+  handoff->pull(p);
+  EXPECT_TRUE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
+  p = pull(3, {0}, {0});
+  p.ranks[0].handle = "no-such-region";
+  handoff->pull(p);
+  EXPECT_TRUE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
+  p = pull(4, {0}, {0});
+  p.ranks.clear();
+  handoff->pull(p);
+  EXPECT_TRUE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
+  p = pull(5, {0}, {0});
+  p.ranks[0].device = "GPU-1";
+  handoff->pull(p);
+  EXPECT_TRUE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
+  handoff->pull(pull(6, {0}, {0}));
+  EXPECT_FALSE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
+  p = pull(7, {8}, {0});  // the mapping has 8 blocks, whatever this pull says
+  p.exporter_blocks = 100;
+  handoff->pull(p);
+  EXPECT_TRUE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
+}
+
+TEST_F(Handoff, CloseComesAfterThePullsBeforeIt) {
+  const auto handoff = start({.pull_delay_ms = 20, .watch_ms = 250});
+  handoff->pull(pull(1, {0}, {0}));
+  handoff->close(source.allocation());
+  handoff->close(999);
+  next<handoff_event::PullFinished>(*handoff);
+  EXPECT_EQ(next<handoff_event::MappingClosed>(*handoff).allocation, source.allocation());
+  EXPECT_EQ(next<handoff_event::MappingClosed>(*handoff).allocation, 999U);
+}
+
+TEST_F(Handoff, ADeadExporterIsReportedOnceAndItsBytesStay) {
+  std::memset(source.block(2), 9, source.geometry().block_bytes);
+  const pid_t exporter = fork();
+  if (exporter == 0) {
+    pause();
+    _exit(0);
+  }
+  Pull p = pull(1, {2}, {3});
+  p.exporter_pid = exporter;
+  p.exporter_pid_start = pid_start_time(exporter);
+  const auto handoff = start({.pull_delay_ms = 0, .watch_ms = 10});
+  handoff->pull(p);
+  EXPECT_FALSE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
+  kill(exporter, SIGKILL);
+  waitpid(exporter, nullptr, 0);
+  EXPECT_EQ(next<handoff_event::ExporterGone>(*handoff).allocation, source.allocation());
+  p.transfer = 2;
+  p.to = {4};
+  handoff->pull(p);  // still mapped: still right
+  EXPECT_FALSE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
+  EXPECT_TRUE(equal(2, 3));
+  EXPECT_TRUE(equal(2, 4));
+  usleep(50'000);
+  handoff->take(events);
+  EXPECT_TRUE(events.empty());
+  handoff->close(source.allocation());
+  next<handoff_event::MappingClosed>(*handoff);
+  p.transfer = 3;
+  handoff->pull(p);
+  EXPECT_TRUE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
+}
+
+// ---------------------------------------------------------------- the fake model
+
+TEST(FakeModel, TokensFollowFromThePrefixHoweverItIsCut) {
+  FakeModel model("", 16);
+  std::atomic<int> percent{0};
+  const auto shape = model.load(percent);
+  ASSERT_TRUE(shape.ok());
+  PoolRequest r = request("fake", 21);
+  r.pool_blocks = 8;
+  ASSERT_TRUE(model.allocate(r).ok());
+  std::vector<Token> tokens;
+  for (Token t = 0; t < 40; ++t) tokens.push_back(t * 3);
+  const std::vector<BlockId> table = {7, 0, 3};
+  const SamplingParams sampling;
+  for (const std::size_t cut : {std::size_t{1}, std::size_t{16}, std::size_t{39}}) {
+    RunStep step;
+    StepOutput output;
+    for (const auto& [begin, n] : {std::pair{std::size_t{0}, cut}, {cut, 40 - cut}}) {
+      step.rows.assign(1, BatchRow{});
+      step.rows[0].tokens = std::span<const Token>(tokens).subspan(begin, n);
+      step.rows[0].position = static_cast<std::int64_t>(begin);
+      step.rows[0].blocks = table;
+      step.rows[0].logits = begin == 0 ? LogitsWanted::none : LogitsWanted::last;
+      step.rows[0].sampling = &sampling;
+      output.tokens.assign(1, kNoToken);
+      model.run(step, output);
+    }
+    EXPECT_EQ(output.tokens[0], FakeModel::next_token(tokens, shape.value().vocab_size));
+  }
+}
+
+TEST(FakeModel, NeverDrawsAStopId) {
+  const std::vector<Token> prefix = {1, 2, 3};
+  std::vector<Token> stop;
+  for (std::uint32_t i = 0; i + 1 < kFakePieces; ++i) {
+    const Token t = FakeModel::next_token(prefix, 32'000, stop);
+    EXPECT_EQ(std::count(stop.begin(), stop.end(), t), 0);
+    stop.push_back(t);
+  }
+}
+
+}  // namespace
+}  // namespace baton::test
