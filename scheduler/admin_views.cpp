@@ -11,7 +11,8 @@ namespace baton {
 
 namespace {
 
-using nlohmann::json;
+/// Keys stay in the order in which they are written: the name comes first in every table.
+using json = nlohmann::ordered_json;
 
 json info(const State& state, const AdminStats& stats) {
   const Counters& c = state.counters;

@@ -1,0 +1,289 @@
+"""Real processes for tests: a scheduler, front ends and workers in a folder of their own.
+
+    with Cluster(workers=[("prefill0", "prefill"), ("decode0", "decode")]) as cluster:
+        stream = cluster.stream("Hello", max_tokens=50)
+        cluster.kill("decode0"); cluster.start("decode0")
+        stream.finish()
+
+No supervisor runs: a test decides who dies and who comes back.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+SOURCE = pathlib.Path(os.environ.get("BATON_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+BUILD = pathlib.Path(os.environ.get("BATON_BUILD_DIR", SOURCE / "build" / "cpu"))
+BIN = BUILD / "bin"
+DEMO_MODEL = SOURCE / "demo" / "model"
+PAIR = [("prefill0", "prefill"), ("decode0", "decode")]
+# Sanitizers and a busy machine make everything slower; bounds are multiplied by this.
+PATIENCE = float(os.environ.get("BATON_TEST_PATIENCE", "1"))
+
+
+def wait_until(condition, seconds, what):
+    """Polls until `condition` gives something true, and returns that."""
+    end = time.monotonic() + seconds * PATIENCE
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds * PATIENCE} s: {what}")
+        time.sleep(0.02)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Stream:
+    """One streamed completion, read by a thread of its own."""
+
+    def __init__(self, port, path, body):
+        self.body = body
+        self.text = ""
+        self.pieces = 0            # events that carried text
+        self.arrivals = []         # monotonic time of each event
+        self.usage = None
+        self.finish_reason = None
+        self.error = None
+        self.done = threading.Event()
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+        self._path = path
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            self._connection.request("POST", self._path, json.dumps(self.body),
+                                     {"Content-Type": "application/json"})
+            response = self._connection.getresponse()
+            if response.status != 200:
+                self.error = f"{response.status}: {response.read().decode()}"
+                return
+            for line in response:
+                self._line(line.decode().strip())
+        except Exception as failure:  # the test looks at .error
+            self.error = self.error or repr(failure)
+        finally:
+            self.done.set()
+            self._connection.close()
+
+    def _line(self, line):
+        if not line.startswith("data:") or line == "data: [DONE]":
+            return
+        event = json.loads(line[5:])
+        if "error" in event:
+            self.error = json.dumps(event["error"])
+            return
+        if event.get("usage"):
+            self.usage = event["usage"]
+        for choice in event.get("choices", []):
+            piece = choice.get("text") or choice.get("delta", {}).get("content") or ""
+            if piece:
+                self.text += piece
+                self.pieces += 1
+                self.arrivals.append(time.monotonic())
+            if choice.get("finish_reason"):
+                self.finish_reason = choice["finish_reason"]
+
+    def wait_pieces(self, count, seconds=30):
+        wait_until(lambda: self.pieces >= count or self.done.is_set(), seconds,
+                   f"{count} events, {self.pieces} came; error {self.error}")
+
+    def leave(self):
+        """Drops the connection in the middle."""
+        with contextlib.suppress(OSError, AttributeError):
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
+        self.done.wait(5)
+
+    def finish(self, seconds=120):
+        """Waits for the end; returns (text, completion tokens, finish reason)."""
+        if not self.done.wait(seconds * PATIENCE):
+            raise AssertionError(f"stream did not end; {self.pieces} events so far")
+        if self.error:
+            raise AssertionError(f"stream ended with {self.error}")
+        if self.usage is None:
+            raise AssertionError("stream ended without a usage event")
+        return self.text, self.usage["completion_tokens"], self.finish_reason
+
+
+class Cluster:
+    def __init__(self, workers=PAIR, frontends=("frontend0",), model=DEMO_MODEL, scheduler=None,
+                 frontend=None, worker=None, per_worker=None, fake=False, build=None):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="baton-e2e-"))
+        self.bin = pathlib.Path(build or BIN)
+        self.processes = {}
+        self.frontends = {name: free_port() for name in frontends}
+        self.trace_file = self.folder / "trace.jsonl"
+        worker = {"pool_mib": 64, "fake": fake, **(worker or {})}
+        self.workers = [name for name, _ in workers]
+        config = {
+            "run_dir": str(self.folder / "run"),
+            "model": str(model),
+            "model_name": "demo",
+            "scheduler": scheduler or {},
+            "frontend": frontend or {},
+            "worker": worker,
+            "workers": [{"name": name, "role": role, **(per_worker or {}).get(name, {})}
+                        for name, role in workers],
+        }
+        self.config = self.folder / "config.yaml"
+        self.config.write_text(json.dumps(config, indent=1))  # JSON is YAML
+
+    # ---- processes
+    def __enter__(self):
+        try:
+            for name in ["scheduler", *self.workers, *self.frontends]:
+                self.start(name)
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            self.print_logs()
+        self.stop()
+
+    def start(self, name):
+        if name == "scheduler":
+            command = [self.bin / "baton-scheduler"]
+        elif name in self.frontends:
+            command = [self.bin / "baton-frontend", "--name", name,
+                       "--port", str(self.frontends[name])]
+        else:
+            command = [self.bin / "baton-worker", "--name", name]
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [*map(str, command), "--config", str(self.config)], stdout=log, stderr=log,
+                cwd=self.folder)
+
+    def signal(self, name, number):
+        self.processes[name].send_signal(number)
+
+    def kill(self, name):
+        self.signal(name, signal.SIGKILL)
+        self.processes[name].wait()
+
+    def restart(self, name):
+        self.kill(name)
+        self.start(name)
+
+    def freeze(self, name, seconds):
+        self.signal(name, signal.SIGSTOP)
+        time.sleep(seconds)
+        self.signal(name, signal.SIGCONT)
+
+    def stop(self):
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        for process in self.processes.values():
+            process.wait()
+        for segment in pathlib.Path("/dev/shm").glob("baton-*"):
+            # Killed workers cannot unlink; a successor would have done it.
+            if any(name in segment.name for name in self.workers):
+                with contextlib.suppress(FileNotFoundError):
+                    segment.unlink()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def print_logs(self, lines=40):
+        for log in sorted(self.folder.glob("*.log")):
+            print(f"--- {log.name}")
+            print("\n".join(log.read_text(errors="replace").splitlines()[-lines:]))
+
+    # ---- readiness and the admin socket
+    def wait_ready(self, seconds=60):
+        for name in self.workers:
+            wait_until(lambda: self.worker_state(name) == "ready", seconds, f"{name} ready")
+        for name in self.frontends:
+            wait_until(lambda: self.get("/health", name)[0] == 200, seconds, f"{name} healthy")
+
+    def ctl(self, command, seconds=10):
+        with socket.socket(socket.AF_UNIX) as admin:
+            admin.settimeout(seconds)
+            admin.connect(str(self.folder / "run" / "admin.sock"))
+            admin.sendall(command.encode() + b"\n")
+            answer = b""
+            while not answer.endswith(b"\n\n") and answer != b"\n":
+                data = admin.recv(65536)
+                if not data:
+                    break
+                answer += data
+        return answer.decode()[:-1]
+
+    def show(self, what):
+        return json.loads(self.ctl(f"show {what} json"))
+
+    def worker_state(self, name):
+        with contextlib.suppress(OSError, ValueError):
+            for worker in self.show("workers"):
+                if worker["name"] == name:
+                    return worker["state"]
+        return None
+
+    def pools_at_rest(self):
+        """True when every pool holds nothing but free blocks (there is no cache)."""
+        try:
+            pools = self.show("kv")
+        except (OSError, ValueError):
+            return False
+        return bool(pools) and all(
+            pool["owned"] == 0 and pool["fenced"] == 0 and pool["free"] == pool["total"]
+            for pool in pools)
+
+    def assert_at_rest(self, seconds=15):
+        """No request, no block, no fence, and the workers' own tables agree."""
+        wait_until(lambda: self.show("requests") == [] and self.pools_at_rest(), seconds,
+                   f"at rest: {self.show('kv')} {self.show('requests')[:3]}")
+        answer = self.ctl("audit")
+        if answer != "ok\n":
+            raise AssertionError(f"audit: {answer}")
+
+    def trace(self):
+        return [json.loads(line) for line in self.trace_file.read_text().splitlines()]
+
+    # ---- requests
+    def get(self, path, frontend=None):
+        port = self.frontends[frontend] if frontend else next(iter(self.frontends.values()))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        except OSError:
+            return 0, ""
+        finally:
+            connection.close()
+
+    def post(self, path, body, frontend=None, timeout=120):
+        """Whole reply: (status, parsed JSON)."""
+        port = self.frontends[frontend] if frontend else next(iter(self.frontends.values()))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+        try:
+            connection.request("POST", path, json.dumps(body),
+                               {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+    def stream(self, prompt, frontend=None, **parameters):
+        port = self.frontends[frontend] if frontend else next(iter(self.frontends.values()))
+        body = {"prompt": prompt, "stream": True, "stream_options": {"include_usage": True},
+                **parameters}
+        return Stream(port, "/v1/completions", body)

@@ -1,0 +1,163 @@
+"""Kill and freeze every process, in every order, under open streams: each stream must end with exactly
+the tokens of an undisturbed run, and the pools must be empty afterwards."""
+
+import itertools
+import signal
+import sys
+import time
+import unittest
+
+from cluster import PATIENCE, Cluster, wait_until
+import requests_mix
+
+STREAMS = 32
+TOKENS = 400
+FAULTS = {"step_delay_ms": 4}  # slow enough that every blow meets every stream in flight
+
+
+class Death(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.requests = requests_mix.mix(STREAMS, TOKENS)
+        for request in cls.requests:
+            request["min_tokens"] = request["max_tokens"]
+        with Cluster(workers=[("mixed0", "mixed")], worker={"pool_mib": 128}) as quiet:
+            cls.expected = requests_mix.run(quiet, cls.requests)
+
+    def setUp(self):
+        self.cluster = Cluster(worker={"pool_mib": 128, **FAULTS})
+        self.cluster.__enter__()
+        self.streams = [self.cluster.stream(**request) for request in self.requests]
+        self.await_token_each()
+
+    def tearDown(self):
+        failed = bool(self._outcome.errors) if hasattr(self._outcome, "errors") else False
+        if failed or not self._finished:
+            self.cluster.print_logs()
+        self.cluster.stop()
+
+    _finished = False
+
+    def await_token_each(self):
+        """Every stream gets a token after the last blow, or has ended."""
+        marks = [stream.pieces for stream in self.streams]
+        for stream, mark in zip(self.streams, marks):
+            stream.wait_pieces(mark + 1, 60)
+
+    def check(self):
+        for i, stream in enumerate(self.streams):
+            self.assertEqual(stream.finish(180), self.expected[i], f"stream {i}")
+        self.cluster.assert_at_rest()
+        self._finished = True
+
+    def test_worker_killed_and_restarted(self):
+        for name in ("decode0", "prefill0", "decode0"):
+            self.cluster.restart(name)
+            self.await_token_each()
+        self.check()
+
+    def test_next_token_within_two_seconds_of_a_kill(self):
+        before = time.monotonic()
+        self.cluster.kill("decode0")
+        killed = time.monotonic()
+        self.cluster.start("decode0")
+        self.await_token_each()
+        first = min(stream.arrivals[-1] for stream in self.streams if stream.arrivals[-1] > killed)
+        # Two seconds plus the load time; the demo model loads in well under one.
+        self.assertLess(first - before, 3 * PATIENCE)
+        self.check()
+
+    def test_scheduler_killed_twice(self):
+        for _ in range(2):
+            self.cluster.restart("scheduler")
+            self.await_token_each()
+        self.check()
+
+    def test_two_at_once_every_pair_and_order(self):
+        for first, second in itertools.permutations(("scheduler", "prefill0", "decode0"), 2):
+            for name in (first, second):
+                self.cluster.kill(name)
+            for name in (second, first):
+                self.cluster.start(name)
+            self.await_token_each()
+        self.check()
+
+    def test_frozen_for_a_second(self):
+        for name in ("decode0", "prefill0", "scheduler", "frontend0"):
+            self.cluster.freeze(name, 1)
+            self.await_token_each()
+        self.check()
+
+    def test_frozen_for_eight_seconds(self):
+        for name in ("decode0", "scheduler"):
+            self.cluster.freeze(name, 8)
+            self.await_token_each()
+        self.check()
+
+    def test_frozen_for_eight_seconds_prefill_and_front_end(self):
+        for name in ("prefill0", "frontend0"):
+            self.cluster.freeze(name, 8)
+            self.await_token_each()
+        self.check()
+
+    def test_worker_frozen_for_a_minute(self):
+        self.cluster.signal("decode0", signal.SIGSTOP)
+        time.sleep(60)
+        self.cluster.signal("decode0", signal.SIGCONT)
+        self.check()
+        wait_until(lambda: self.cluster.worker_state("decode0") == "ready", 10, "decode0 is back")
+
+    def test_scheduler_frozen_for_a_minute(self):
+        self.cluster.freeze("scheduler", 60)
+        self.check()
+
+    def test_decode_worker_stays_dead(self):
+        self.cluster.kill("decode0")
+        self.check()
+
+    def test_no_prefill_worker_lives(self):
+        self.cluster.kill("prefill0")
+        self.await_token_each()
+        self.cluster.restart("decode0")  # everything must be prefilled again, on a decode worker
+        self.check()
+
+    def test_drain_hands_over_within_eight_seconds(self):
+        start = time.monotonic()
+        self.cluster.signal("decode0", signal.SIGTERM)
+        self.assertEqual(self.cluster.processes["decode0"].wait(20 * PATIENCE), 0)
+        self.assertLess(time.monotonic() - start, 9 * PATIENCE)
+        self.cluster.start("decode0")
+        self.check()
+
+
+class KillerRequest(unittest.TestCase):
+    def test_three_workers_and_no_fourth(self):
+        """A prompt that holds the fault token aborts every worker that runs it."""
+        with Cluster(worker={"fault_token": 777}) as cluster:
+            innocent = cluster.stream("What is Baton?", max_tokens=300, min_tokens=300, seed=5)
+            innocent.wait_pieces(1)
+            port = cluster.frontends["frontend0"]
+            del port
+            killer = cluster.stream([1, 5, 777, 6], max_tokens=20)
+            deaths = 0
+            end = time.monotonic() + 60 * PATIENCE
+            while not killer.done.is_set() and time.monotonic() < end:
+                for name in ("prefill0", "decode0"):
+                    if cluster.processes[name].poll() is not None:
+                        deaths += 1
+                        cluster.start(name)
+                time.sleep(0.02)
+            self.assertIsNotNone(killer.error)
+            self.assertIn("worker", killer.error)
+            self.assertEqual(deaths, 3)
+            text, tokens, _ = innocent.finish()
+            self.assertEqual(tokens, 300)
+            for name in ("prefill0", "decode0"):
+                if cluster.processes[name].poll() is not None:
+                    cluster.start(name)
+            cluster.wait_ready()
+            cluster.assert_at_rest()
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
