@@ -1,0 +1,90 @@
+// Logits against those of `transformers` in fp32 (tests/golden/make_logits.py).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tests/cpu_torch/model_fixture.h"
+#include "workers/model/safetensors.h"
+
+namespace baton::test {
+namespace {
+
+struct Golden {
+  std::vector<Token> tokens;
+  std::vector<std::int32_t> positions;
+  std::vector<float> logits;  // [positions, vocab]
+  double largest = 0;
+};
+
+template <class T>
+std::vector<T> values(const TensorView& view) {
+  std::vector<T> v(view.bytes / sizeof(T));
+  std::memcpy(v.data(), view.data, view.bytes);
+  return v;
+}
+
+Golden read_golden(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::vector<std::byte> bytes(text.size());
+  std::memcpy(bytes.data(), text.data(), text.size());
+  const auto tensors = parse_safetensors(bytes.data(), bytes.size(), path);
+  Golden golden{values<Token>(tensors.at("tokens")), values<std::int32_t>(tensors.at("positions")),
+                values<float>(tensors.at("logits")), 0};
+  for (const float x : golden.logits) golden.largest = std::max(golden.largest, std::abs(double{x}));
+  return golden;
+}
+
+/// Every kept logit within 1e-4 of the largest one.
+void expect_golden(LlamaModel& model, const Golden& golden, std::size_t chunk) {
+  const Logits got = logits_of(model, golden.tokens, chunk);
+  const auto vocab = static_cast<std::size_t>(model.config().vocab);
+  ASSERT_EQ(got.size(), golden.tokens.size());
+  ASSERT_EQ(golden.logits.size(), golden.positions.size() * vocab);
+  ASSERT_GT(golden.largest, 1.0);
+  double worst = 0;
+  for (std::size_t i = 0; i < golden.positions.size(); ++i) {
+    const std::vector<float>& row = got[static_cast<std::size_t>(golden.positions[i])];
+    for (std::size_t v = 0; v < vocab; ++v) {
+      const double error = std::abs(double{row[v]} - double{golden.logits[i * vocab + v]});
+      ASSERT_LE(error, 1e-4 * golden.largest) << "position " << golden.positions[i] << " token " << v;
+      worst = std::max(worst, error);
+    }
+  }
+  testing::Test::RecordProperty("worst", std::to_string(worst / golden.largest));
+}
+
+TEST(GoldenLogits, RandomModelsMatchTransformers) {
+  for (const std::string& name : golden_models()) {
+    SCOPED_TRACE(name);
+    const Golden golden = read_golden(golden_folder() + "/logits_" + name + ".safetensors");
+    for (const cpu::Isa isa : {cpu::Isa::avx2, cpu::Isa::avx512}) {
+      if (!cpu::isa_supported(isa)) continue;
+      const auto model = load_golden(name, 2, isa);
+      for (const std::size_t chunk : {std::size_t{150}, std::size_t{1}, std::size_t{37}}) {
+        expect_golden(*model, golden, chunk);
+      }
+    }
+  }
+}
+
+TEST(GoldenLogits, DemoModelMatchesTransformers) {
+  const std::string folder = golden_folder() + "/../../demo/model";
+  const std::string logits = golden_folder() + "/logits_demo.safetensors";
+  if (!std::filesystem::exists(folder + "/model.safetensors")) {
+    GTEST_SKIP() << folder << "/model.safetensors is not there yet";
+  }
+  // With the model in place its golden file must be too:
+  //   make_logits.py --model demo/model --out tests/golden/logits_demo.safetensors
+  ASSERT_TRUE(std::filesystem::exists(logits)) << logits << " is missing; see make_logits.py";
+  const auto model = load(folder, 2);
+  const Golden golden = read_golden(logits);
+  expect_golden(*model, golden, 150);
+  expect_golden(*model, golden, 1);
+}
+
+}  // namespace
+}  // namespace baton::test

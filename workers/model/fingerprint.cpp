@@ -1,0 +1,73 @@
+#include "workers/model/fingerprint.h"
+
+#include <algorithm>
+#include <bit>
+#include <string_view>
+
+namespace baton {
+namespace {
+
+constexpr std::uint64_t kSampleBytes = 64;
+constexpr std::uint64_t kSamples = 256;  // a tensor
+
+/// FNV-1a, 64 bits.
+class Hash {
+ public:
+  void bytes(const void* data, std::uint64_t n) {
+    const auto* p = static_cast<const unsigned char*>(data);
+    for (std::uint64_t i = 0; i < n; ++i) value_ = (value_ ^ p[i]) * 0x100000001B3ULL;
+  }
+  void number(std::uint64_t n) {
+    for (int i = 0; i < 8; ++i) {
+      value_ = (value_ ^ ((n >> (8 * i)) & 0xFF)) * 0x100000001B3ULL;
+    }
+  }
+  void real(double x) { number(std::bit_cast<std::uint64_t>(x)); }
+  void text(std::string_view s) {
+    number(s.size());
+    bytes(s.data(), s.size());
+  }
+  std::uint64_t value() const { return value_; }
+
+ private:
+  std::uint64_t value_ = 0xCBF29CE484222325ULL;
+};
+
+void add_config(Hash& hash, const ModelConfig& c) {
+  for (const int n : {c.hidden, c.layers, c.heads, c.kv_heads, c.head_dim, c.intermediate, c.vocab}) {
+    hash.number(static_cast<std::uint64_t>(n));
+  }
+  hash.real(c.rms_eps);
+  hash.number(c.tied_embeddings ? 1 : 0);
+  hash.number(static_cast<std::uint64_t>(c.rope.type));
+  for (const double x : {c.rope.theta, c.rope.factor, c.rope.low_freq_factor,
+                         c.rope.high_freq_factor, c.rope.original_context}) {
+    hash.real(x);
+  }
+}
+
+/// Evenly spaced samples, the first and the last bytes among them.
+void add_samples(Hash& hash, const TensorView& tensor) {
+  const std::uint64_t n = std::min(kSampleBytes, tensor.bytes);
+  const std::uint64_t last = tensor.bytes - n;
+  const std::uint64_t step = std::max<std::uint64_t>(last / kSamples, n == 0 ? 1 : n);
+  for (std::uint64_t at = 0; at < last; at += step) hash.bytes(tensor.data + at, n);
+  hash.bytes(tensor.data + last, n);
+}
+
+}  // namespace
+
+std::uint64_t model_fingerprint(const ModelConfig& config, const Checkpoint& checkpoint) {
+  Hash hash;
+  add_config(hash, config);
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    hash.text(name);
+    hash.text(tensor.dtype);
+    hash.number(tensor.shape.size());
+    for (const std::int64_t size : tensor.shape) hash.number(static_cast<std::uint64_t>(size));
+    add_samples(hash, tensor);
+  }
+  return hash.value() == 0 ? 1 : hash.value();
+}
+
+}  // namespace baton

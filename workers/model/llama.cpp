@@ -1,0 +1,262 @@
+#include "workers/model/llama.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <vector>
+
+#include "workers/cpu/step_ops.h"
+#include "workers/model/error.h"
+#include "workers/model/fingerprint.h"
+#include "workers/model/rope.h"
+#include "workers/model/safetensors.h"
+#include "workers/model/weights.h"
+
+namespace baton {
+namespace {
+
+using cpu::Epilogue;
+using cpu::KvLayer;
+using cpu::RowPlace;
+using cpu::Rows;
+using cpu::Segment;
+
+constexpr std::int64_t kMinWorkspaceRows = 64;
+
+/// Activations of a step, [capacity, columns] of float each. Grows, never shrinks: the steady state
+/// allocates nothing.
+struct Workspace {
+  at::Tensor hidden;      // x, the residual stream: [rows, hidden]
+  at::Tensor normed;      // [rows, hidden]
+  at::Tensor qkv;         // [rows, (heads + 2 kv_heads) * head_dim]
+  at::Tensor attended;    // [rows, heads * head_dim]
+  at::Tensor gated;       // [rows, intermediate]
+  at::Tensor logits;      // [logit rows, vocab]
+  std::int64_t capacity = 0;
+  std::int64_t logit_capacity = 0;
+
+  void reserve(const ModelConfig& c, std::int64_t rows, std::int64_t logit_rows) {
+    const auto grown = [](std::int64_t n) {
+      return static_cast<std::int64_t>(
+          std::bit_ceil(static_cast<std::uint64_t>(std::max(n, kMinWorkspaceRows))));
+    };
+    if (rows > capacity) {
+      capacity = grown(rows);
+      const auto make = [this](std::int64_t n) { return at::empty({capacity, n}, at::kFloat); };
+      hidden = make(c.hidden);
+      normed = make(c.hidden);
+      qkv = make(c.qkv_columns());
+      attended = make(std::int64_t{c.heads} * c.head_dim);
+      gated = make(c.intermediate);
+    }
+    if (logit_rows > logit_capacity) {
+      logit_capacity = grown(logit_rows);
+      logits = at::empty({logit_capacity, c.vocab}, at::kFloat);
+    }
+  }
+};
+
+Rows rows_of(const at::Tensor& tensor, int rows) {
+  return {tensor.mutable_data_ptr<float>(), rows, tensor.size(1)};
+}
+
+const float* data(const at::Tensor& vector) { return vector.const_data_ptr<float>(); }
+
+/// A step's rows one after another, as the operations want them. Buffers are reused.
+struct Batch {
+  std::vector<Token> tokens;      // [rows]
+  std::vector<RowPlace> places;   // [rows]
+  std::vector<Segment> segments;  // one a StepRow
+  std::vector<int> wanted;        // rows with logits, ascending
+  std::vector<Segment> wanted_segments;  // the same rows, one each, numbered in order
+  int rows() const { return static_cast<int>(tokens.size()); }
+
+  void clear() {
+    tokens.clear();
+    places.clear();
+    segments.clear();
+    wanted.clear();
+    wanted_segments.clear();
+  }
+
+  void add(const StepRow& row, const KvGeometry& g, RopeTable& rope) {
+    const int first = rows();
+    const int n = static_cast<int>(row.tokens.size());
+    segments.push_back({first, n, row.position, row.block_table.data()});
+    for (int i = 0; i < n; ++i) {
+      const std::int64_t position = row.position + i;
+      const auto at = static_cast<std::uint64_t>(position);
+      const BlockId block = row.block_table[at / g.tokens_per_block];
+      const auto slot = static_cast<std::uint32_t>(at % g.tokens_per_block);
+      const RopeTable::Angles angles = rope.at(position);
+      tokens.push_back(row.tokens[static_cast<std::size_t>(i)]);
+      places.push_back({angles.cos, angles.sin, kv_offset(g, block, 0, KvPart::key, 0, slot)});
+      if (row.logits == LogitsWanted::all || (row.logits == LogitsWanted::last && i == n - 1)) {
+        wanted_segments.push_back(
+            {static_cast<int>(wanted.size()), 1, position, row.block_table.data()});
+        wanted.push_back(first + i);
+      }
+    }
+  }
+};
+
+/// Moves the named rows, ascending, to the front.
+void keep_rows(const std::vector<int>& kept, Rows x) {
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    if (kept[i] != static_cast<int>(i)) {
+      std::copy_n(x.row(kept[i]), x.columns, x.row(static_cast<int>(i)));
+    }
+  }
+}
+
+}  // namespace
+
+struct LlamaModel::Impl {
+  Impl(ModelConfig c, Weights w, std::uint64_t print, const LoadOptions& options)
+      : config(std::move(c)),
+        weights(std::move(w)),
+        fingerprint(print),
+        rope(config.rope, config.head_dim, config.max_context),
+        ops(options.threads, options.isa, {config.heads, config.kv_heads, config.head_dim}) {}
+
+  ModelConfig config;
+  Weights weights;
+  std::uint64_t fingerprint;
+  RopeTable rope;
+  cpu::StepOps ops;
+  Workspace workspace;
+  Batch batch;
+
+  void norm(const Rows& x, const at::Tensor& weight, const Rows& y) {
+    ops.rms_norm(x, data(weight), static_cast<float>(config.rms_eps), y);
+  }
+  LogitsView run(const KvPoolView& pool);
+};
+
+/// The model. T = rows of the step, W = rows whose logits are wanted; x is the residual stream.
+LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
+  const int wanted = static_cast<int>(batch.wanted.size());
+  workspace.reserve(config, batch.rows(), wanted);
+  Rows x = rows_of(workspace.hidden, batch.rows());           // [T, hidden]
+  Rows normed = rows_of(workspace.normed, batch.rows());      // [T, hidden]
+  Rows qkv = rows_of(workspace.qkv, batch.rows());            // [T, (heads + 2 kv_heads) head_dim]
+  Rows attended = rows_of(workspace.attended, batch.rows());  // [T, heads head_dim]
+  Rows gated = rows_of(workspace.gated, batch.rows());        // [T, intermediate]
+  std::span<const Segment> segments = batch.segments;
+
+  // x = E[tokens]
+  ops.embed(weights.embedding.const_data_ptr(), weights.embedding_type, batch.tokens, x);
+
+  for (std::uint32_t i = 0; i < weights.layers.size(); ++i) {
+    const LayerWeights& layer = weights.layers[i];
+    const KvLayer kv{pool.base, &pool.geometry, i};
+
+    // q, k, v = W_qkv norm(x); q and k turned by their position; k and v written to the pool
+    norm(x, layer.input_norm, normed);
+    ops.qkv_rope_append(normed, layer.qkv.matrix, batch.places, kv, qkv);
+
+    // Nothing but the wanted rows is needed behind the last keys and values: T becomes W.
+    if (i + 1 == weights.layers.size()) {
+      keep_rows(batch.wanted, x);
+      keep_rows(batch.wanted, qkv);
+      segments = batch.wanted_segments;
+      x.rows = normed.rows = qkv.rows = attended.rows = gated.rows = wanted;
+    }
+
+    // x = x + W_o attention(q, pool)
+    ops.attention(qkv, segments, kv, attended);
+    ops.linear(attended, layer.o.matrix, Epilogue::add, x);
+
+    // x = x + W_down (silu(W_gate norm(x)) * (W_up norm(x)))
+    norm(x, layer.post_norm, normed);
+    ops.linear(normed, layer.gate_up.matrix, Epilogue::silu_mul, gated);
+    ops.linear(gated, layer.down.matrix, Epilogue::add, x);
+  }
+  if (wanted == 0) return {nullptr, 0, config.vocab};
+
+  // logits = W_head norm(x)
+  const Rows logits = rows_of(workspace.logits, wanted);  // [W, vocab]
+  norm(x, weights.final_norm, normed);
+  ops.linear(normed, weights.lm_head.matrix, Epilogue::store, logits);
+  return {logits.data, wanted, config.vocab};
+}
+
+LlamaModel::LlamaModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+LlamaModel::~LlamaModel() = default;
+
+std::unique_ptr<LlamaModel> LlamaModel::load(const std::string& folder, const LoadOptions& options,
+                                             std::atomic<int>* progress) {
+  if (!cpu::isa_supported(options.isa)) {
+    throw ModelError("this CPU lacks the instructions needed: AVX2 and FMA (x86-64-v3), or AVX-512 "
+                     "where it was asked for");
+  }
+  ModelConfig config = load_model_config(folder);
+  const Checkpoint checkpoint(folder);
+  const std::uint64_t fingerprint = model_fingerprint(config, checkpoint);
+  Weights weights = load_weights(config, checkpoint, progress);
+  auto impl =
+      std::make_unique<Impl>(std::move(config), std::move(weights), fingerprint, options);
+  return std::unique_ptr<LlamaModel>(new LlamaModel(std::move(impl)));
+}
+
+const ModelConfig& LlamaModel::config() const { return impl_->config; }
+std::uint64_t LlamaModel::fingerprint() const { return impl_->fingerprint; }
+const char* LlamaModel::isa_name() const { return impl_->ops.isa_name(); }
+std::uint64_t LlamaModel::weight_bytes() const { return impl_->weights.bytes(); }
+
+KvGeometry LlamaModel::kv_geometry(std::uint32_t blocks, std::uint32_t tokens_per_block) const {
+  KvGeometry g;
+  g.model_fingerprint = impl_->fingerprint;
+  g.dtype = KvDtype::f32;
+  g.layers = static_cast<std::uint32_t>(impl_->config.layers);
+  g.kv_heads = static_cast<std::uint32_t>(impl_->config.kv_heads);
+  g.head_dim = static_cast<std::uint32_t>(impl_->config.head_dim);
+  g.tokens_per_block = tokens_per_block;
+  g.blocks = blocks;
+  g.block_bytes = kv_block_bytes(g).value_or(0);
+  return g;
+}
+
+Status LlamaModel::check(std::span<const StepRow> rows, const KvPoolView& pool) const {
+  const KvGeometry& g = pool.geometry;
+  if (Status status = kv_check(g); !status.ok()) return status;
+  if (!(g == kv_geometry(g.blocks, g.tokens_per_block))) {
+    return invalid("the pool is not one of this model");
+  }
+  if (pool.base == nullptr) return invalid("the pool has no memory");
+  for (const StepRow& row : rows) {
+    const auto n = static_cast<std::int64_t>(row.tokens.size());
+    if (n == 0) return invalid("a row without tokens");
+    if (row.position < 0 || n > impl_->config.max_context ||
+        row.position > impl_->config.max_context - n) {
+      return invalid("position " + std::to_string(row.position) + " + " + std::to_string(n) +
+                     " lies outside of the context of " +
+                     std::to_string(impl_->config.max_context));
+    }
+    const std::uint64_t blocks = kv_blocks_for(g, static_cast<std::uint64_t>(row.position + n));
+    if (row.block_table.size() < blocks) {
+      return invalid("a block table of " + std::to_string(row.block_table.size()) +
+                     " blocks where " + std::to_string(blocks) + " are needed");
+    }
+    for (const BlockId block : row.block_table.first(blocks)) {
+      if (block >= g.blocks) return invalid("block " + std::to_string(block) + " is not in the pool");
+    }
+    for (const Token token : row.tokens) {
+      if (token < 0 || token >= impl_->config.vocab) {
+        return invalid("token " + std::to_string(token) + " is not in the vocabulary");
+      }
+    }
+  }
+  return {};
+}
+
+LogitsView LlamaModel::forward(std::span<const StepRow> rows, const KvPoolView& pool) {
+  impl_->batch.clear();
+  for (const StepRow& row : rows) impl_->batch.add(row, pool.geometry, impl_->rope);
+  return impl_->run(pool);
+}
+
+}  // namespace baton

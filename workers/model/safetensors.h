@@ -1,0 +1,54 @@
+// Safetensors files, mapped and never trusted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace baton {
+
+/// One tensor inside a mapped file. Valid as long as its Checkpoint.
+struct TensorView {
+  std::string dtype;                // as written: "F32", "BF16", ...
+  std::vector<std::int64_t> shape;  // row-major
+  const std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+  std::string file;  // for messages
+};
+
+/// Checks everything that a header says about a file of `file_bytes` bytes that starts with the 8 bytes
+/// of the header length: lengths, JSON, types, shapes, offsets (inside the file, aligned to the element,
+/// no overlap, no hole). Returns the tensors with `data` pointing into `file`. Throws ModelError that
+/// names the file and, where there is one, the tensor.
+std::map<std::string, TensorView> parse_safetensors(const std::byte* file, std::uint64_t file_bytes,
+                                                    const std::string& name);
+
+/// All tensors of a model folder: model.safetensors, or the shards that model.safetensors.index.json
+/// names.
+class Checkpoint {
+ public:
+  /// Throws ModelError.
+  explicit Checkpoint(const std::string& folder);
+  ~Checkpoint();
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
+
+  /// Null if there is none of that name.
+  const TensorView* find(const std::string& name) const;
+  const std::map<std::string, TensorView>& tensors() const { return tensors_; }
+  const std::string& folder() const { return folder_; }
+
+ private:
+  struct Mapping;
+  void add_file(const std::string& path, const std::vector<std::string>* expected);
+  void add_shards(const std::string& index_path);
+
+  std::string folder_;
+  std::vector<std::unique_ptr<Mapping>> mappings_;
+  std::map<std::string, TensorView> tensors_;
+};
+
+}  // namespace baton

@@ -1,0 +1,46 @@
+// A checkpoint's parameters, packed for the kernels. The memory belongs to libtorch tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "workers/cpu/packing.h"
+#include "workers/model/config.h"
+#include "workers/model/safetensors.h"
+
+namespace baton {
+
+/// A linear layer: `matrix` looks into `panels`, [panels, in, 32] of float or bfloat16.
+struct LinearWeight {
+  at::Tensor panels;
+  cpu::PackedMatrix matrix;
+};
+
+struct LayerWeights {
+  at::Tensor input_norm;  // [hidden], float
+  LinearWeight qkv;       // [hidden] -> [(heads + 2 kv_heads) * head_dim]
+  LinearWeight o;         // [heads * head_dim] -> [hidden]
+  at::Tensor post_norm;   // [hidden], float
+  LinearWeight gate_up;   // [hidden] -> [intermediate], panels alternate gate, up
+  LinearWeight down;      // [intermediate] -> [hidden]
+};
+
+struct Weights {
+  at::Tensor embedding;  // [vocab, hidden], float or bfloat16
+  cpu::WeightType embedding_type = cpu::WeightType::f32;
+  std::vector<LayerWeights> layers;
+  at::Tensor final_norm;  // [hidden], float
+  LinearWeight lm_head;   // [hidden] -> [vocab]
+
+  std::uint64_t bytes() const;
+};
+
+/// Throws ModelError that names the file and the tensor: one that is missing, or whose shape or type does
+/// not fit the configuration, or that nothing uses. `progress`, if given, rises to 100.
+Weights load_weights(const ModelConfig& config, const Checkpoint& checkpoint,
+                     std::atomic<int>* progress);
+
+}  // namespace baton
