@@ -1,6 +1,6 @@
 #include "frontend/chat_format.h"
 
-#include <cstddef>
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -15,7 +15,8 @@ using Json = nlohmann::json;
 /// since a tokeniser may join letters across the border.
 class PromptBuilder {
  public:
-  explicit PromptBuilder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  PromptBuilder(const Tokenizer& tokenizer, std::size_t limit)
+      : tokenizer_(tokenizer), limit_(limit) {}
 
   void bos() {
     if (tokenizer_.bos() >= 0) ids_.push_back(tokenizer_.bos());
@@ -40,23 +41,30 @@ class PromptBuilder {
   /// Said by somebody: only text.
   void content(std::string_view text) { text_ += text; }
 
-  std::vector<Token> take() {
+  /// Empty when there are more ids than the limit.
+  std::optional<std::vector<Token>> take() {
     encode_text();
+    if (too_long_ || ids_.size() > limit_) return std::nullopt;
     return std::move(ids_);
   }
 
  private:
   void encode_text() {
-    if (text_.empty()) return;
-    const std::vector<Token> ids = tokenizer_.encode_plain(text_, after_special_);
-    ids_.insert(ids_.end(), ids.begin(), ids.end());
+    if (!text_.empty() && !too_long_) {
+      const std::size_t room = limit_ - std::min(limit_, ids_.size());
+      const auto ids = tokenizer_.encode_plain_within(text_, after_special_, room);
+      too_long_ = !ids.has_value();
+      if (ids) ids_.insert(ids_.end(), ids->begin(), ids->end());
+    }
     text_.clear();
   }
 
   const Tokenizer& tokenizer_;
   std::vector<Token> ids_;
   std::string text_;
+  std::size_t limit_;
   bool after_special_ = false;
+  bool too_long_ = false;
 };
 
 std::optional<std::vector<std::string>> strings_of(const Json& value) {
@@ -115,8 +123,9 @@ const PrefixChatFormat::Turn* PrefixChatFormat::turn_of(std::string_view role) c
 }
 
 Result<ChatPrompt> PrefixChatFormat::render(const std::vector<ChatMessage>& messages,
-                                            const Tokenizer& tokenizer) const {
-  PromptBuilder builder(tokenizer);
+                                            const Tokenizer& tokenizer,
+                                            std::size_t max_tokens) const {
+  PromptBuilder builder(tokenizer, max_tokens);
   if (bos_) builder.bos();
   for (const ChatMessage& message : messages) {
     const Turn* turn = turn_of(message.role);
@@ -130,7 +139,12 @@ Result<ChatPrompt> PrefixChatFormat::render(const std::vector<ChatMessage>& mess
   builder.format(assistant_.prefix);
 
   ChatPrompt prompt;
-  prompt.ids = builder.take();
+  auto ids = builder.take();
+  if (!ids) {
+    return Status(ErrorCode::too_long,
+                  "the chat has more than " + std::to_string(max_tokens) + " tokens");
+  }
+  prompt.ids = std::move(*ids);
   for (const std::string& stop : stop_) {
     std::size_t length = 0;
     const Token special = tokenizer.special_at(stop, &length);

@@ -3,6 +3,7 @@
 //    "assistant": [prefix, suffix], "stop": ["<|end|>"]}
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -31,9 +32,10 @@ struct ChatPrompt {
 class ChatFormat {
  public:
   virtual ~ChatFormat() = default;
-  /// All messages, then the beginning of the assistant's turn. An unknown role is the caller's fault.
+  /// All messages, then the beginning of the assistant's turn. An unknown role is the caller's fault;
+  /// more than `max_tokens` ids are too_long.
   virtual Result<ChatPrompt> render(const std::vector<ChatMessage>& messages,
-                                    const Tokenizer& tokenizer) const = 0;
+                                    const Tokenizer& tokenizer, std::size_t max_tokens) const = 0;
 };
 
 /// Prefixes and suffixes around each message. Special pieces written in them become their tokens;
@@ -45,7 +47,7 @@ class PrefixChatFormat : public ChatFormat {
                                                          const std::string& where);
 
   Result<ChatPrompt> render(const std::vector<ChatMessage>& messages,
-                            const Tokenizer& tokenizer) const override;
+                            const Tokenizer& tokenizer, std::size_t max_tokens) const override;
 
  private:
   struct Turn {

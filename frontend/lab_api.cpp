@@ -124,8 +124,14 @@ ParseOutcome parse_generate(std::string_view body, const RequestContext& context
   request.stream = fields.boolean("stream").value_or(false);
   if (const auto& error = fields.finish()) return field_error(*error);
 
-  request.prompt = model.tokenizer->encode(*prompt, model.tokenizer->add_bos());
-  if (Status status = settle_lengths(lengths, context, request); !status.ok()) {
+  auto ids = model.tokenizer->encode_within(*prompt, model.tokenizer->add_bos(),
+                                            tokenise_limit(context));
+  Status status = far_too_long(context);
+  if (ids) {
+    request.prompt = std::move(*ids);
+    status = settle_lengths(lengths, context, request);
+  }
+  if (!status.ok()) {
     return http_error(status, http_status(status.code()) == 400 ? "prompt" : "");
   }
   if (request.stream) {

@@ -254,8 +254,21 @@ Status settle_limits(const AskedLimits& limits, const RequestContext& context,
   return {};
 }
 
-Status tokenise_chat(const ServedModel& model, Asked& asked) {
-  auto prompt = model.chat->render(asked.messages, *model.tokenizer);
+Status tokenise_completion(const RequestContext& context, const ServedModel& model, Asked& asked) {
+  if (!asked.prompt_text) {
+    asked.request.prompt = std::move(asked.prompt_ids);
+    return {};
+  }
+  auto ids = model.tokenizer->encode_within(*asked.prompt_text, model.tokenizer->add_bos(),
+                                            tokenise_limit(context));
+  if (!ids) return far_too_long(context);
+  asked.request.prompt = std::move(*ids);
+  return {};
+}
+
+Status tokenise_chat(const RequestContext& context, const ServedModel& model, Asked& asked) {
+  auto prompt = model.chat->render(asked.messages, *model.tokenizer, tokenise_limit(context));
+  if (prompt.status().code() == ErrorCode::too_long) return far_too_long(context);
   if (!prompt.ok()) return prompt.status();
   ParsedRequest& request = asked.request;
   request.prompt = std::move(prompt.value().ids);
@@ -288,14 +301,8 @@ ParseOutcome parse(std::string_view body, OpenAiRoute route, const RequestContex
   if (!asked.unknown_model.empty()) return unknown_model(asked.unknown_model, model);
 
   ParsedRequest& request = asked.request;
-  Status status;
-  if (chat) {
-    status = tokenise_chat(model, asked);
-  } else if (asked.prompt_text) {
-    request.prompt = model.tokenizer->encode(*asked.prompt_text, model.tokenizer->add_bos());
-  } else {
-    request.prompt = std::move(asked.prompt_ids);
-  }
+  Status status = chat ? tokenise_chat(context, model, asked)
+                       : tokenise_completion(context, model, asked);
   if (status.ok()) status = settle_limits(asked.limits, context, model, request);
   if (!status.ok()) {
     const char* field = chat ? "messages" : "prompt";

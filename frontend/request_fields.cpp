@@ -115,6 +115,19 @@ Status check_prompt(std::size_t prompt_tokens, const RequestContext& context) {
   return {};
 }
 
+std::size_t tokenise_limit(const RequestContext& context) {
+  return 2 * std::size_t{context.max_context};
+}
+
+Status far_too_long(const RequestContext& context) {
+  if (context.max_context == 0) return check_prompt(0, context);
+  return Status(ErrorCode::too_long, "the prompt has more than " +
+                                         std::to_string(tokenise_limit(context)) +
+                                         " tokens; this model's context holds " +
+                                         std::to_string(context.max_context) +
+                                         " tokens, prompt and reply together");
+}
+
 HttpError field_error(const FieldError& error) {
   return http_error(invalid(error.message), error.field);
 }

@@ -40,6 +40,12 @@ void ignore_neutral_fields(FieldReader& fields, OpenAiRoute route);
 /// means that no worker has said yet how much it can hold: unavailable.
 Status check_prompt(std::size_t prompt_tokens, const RequestContext& context);
 
+/// How far a prompt is tokenised: twice the context, so that a prompt a little too long is told its
+/// exact length, and one far too long costs no more.
+std::size_t tokenise_limit(const RequestContext& context);
+/// What to say beyond that limit.
+Status far_too_long(const RequestContext& context);
+
 /// A field error as HTTP 400.
 HttpError field_error(const FieldError& error);
 

@@ -120,6 +120,7 @@ bool read_normalizer(std::string_view bytes, SentencePieceFacts& facts) {
   Reader reader(bytes);
   while (auto field = reader.next()) {
     if (field->number == kNormalizerDummyPrefix) facts.add_dummy_prefix = field->value != 0;
+    if (field->number == kNormalizerCharsmap) facts.has_charsmap = !field->bytes.empty();
     if (field->number == kNormalizerExtraSpaces) facts.remove_extra_whitespaces = field->value != 0;
   }
   return !reader.failed();

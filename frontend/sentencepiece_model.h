@@ -28,6 +28,7 @@ struct SentencePieceFacts {
   bool remove_extra_whitespaces = true;
   bool whitespace_as_suffix = false;
   bool has_denormalizer = false;
+  bool has_charsmap = false;  // the normalizer rewrites characters
 };
 
 /// Reads a serialised model. Every length is checked; damage is an error.

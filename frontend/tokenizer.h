@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,13 +39,25 @@ class Tokenizer {
   static Result<std::unique_ptr<Tokenizer>> load(const std::string& dir);
   ~Tokenizer();
 
+  static constexpr std::size_t kNoLimit = SIZE_MAX;
+
   /// Ids of a whole prompt. Turn markers in `text` become their tokens, so that a client can render a
-  /// chat by itself; control symbols do not (sentencepiece's own rule).
-  std::vector<Token> encode(std::string_view text, bool add_bos) const;
+  /// chat by itself; control symbols do not (sentencepiece's own rule). Empty when there are more than
+  /// `limit`: that is often known long before the end of a text, which bounds the work.
+  std::optional<std::vector<Token>> encode_within(std::string_view text, bool add_bos,
+                                                  std::size_t limit) const;
 
   /// Ids of text that may not hold special tokens: what a user says inside a chat. "<|end|>" in it
   /// becomes ordinary letters. `after_special`: the text follows a special token.
-  std::vector<Token> encode_plain(std::string_view text, bool after_special) const;
+  std::optional<std::vector<Token>> encode_plain_within(std::string_view text, bool after_special,
+                                                        std::size_t limit) const;
+
+  std::vector<Token> encode(std::string_view text, bool add_bos) const {
+    return *encode_within(text, add_bos, kNoLimit);
+  }
+  std::vector<Token> encode_plain(std::string_view text, bool after_special) const {
+    return *encode_plain_within(text, after_special, kNoLimit);
+  }
 
   /// The longest special piece that `text` begins with, or -1; its length in bytes in `*length`.
   Token special_at(std::string_view text, std::size_t* length) const;
@@ -84,13 +97,19 @@ class Tokenizer {
   Status load_model(const std::string& bytes, const std::string& path);
   Status load_settings(const std::string& dir);
   bool fill_table(const SentencePieceFacts& facts, const std::vector<bool>& marker);
-  const sentencepiece::SentencePieceProcessor& plain() const;
+  void find_bounds(const SentencePieceFacts& facts);
 
-  std::unique_ptr<sentencepiece::SentencePieceProcessor> whole_;  // markers parse
-  // Markers are letters; null when the model has none (whole_ then does).
-  std::unique_ptr<sentencepiece::SentencePieceProcessor> plain_;
-  // As plain, without the dummy prefix; null when that makes no difference.
-  std::unique_ptr<sentencepiece::SentencePieceProcessor> inner_;
+  /// `rest` is for text that does not begin a prompt: no dummy prefix. Null: as `first`.
+  struct Encoder {
+    std::unique_ptr<sentencepiece::SentencePieceProcessor> first;
+    std::unique_ptr<sentencepiece::SentencePieceProcessor> rest;
+  };
+  Status load_encoder(const std::string& bytes, const std::string& path, Encoder& encoder) const;
+  bool encode_into(const Encoder& encoder, bool begins, std::string_view text, std::size_t limit,
+                   std::vector<Token>& ids) const;
+
+  Encoder whole_;  // markers parse
+  Encoder plain_;  // markers are letters; empty when the model has none
   std::vector<Entry> pieces_;
   std::string text_;
   std::vector<std::pair<std::string, Token>> specials_;  // longest first
@@ -100,6 +119,8 @@ class Tokenizer {
   bool add_bos_ = true;
   bool dummy_prefix_ = true;
   bool prefix_after_special_ = true;
+  bool splits_at_spaces_ = false;     // no piece reaches over the space between two words
+  std::size_t max_piece_bytes_ = 0;   // no token covers more of a text; 0: not known
   LeadingSpace leading_space_ = LeadingSpace::keep;
 };
 

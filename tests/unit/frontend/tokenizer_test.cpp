@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <random>
 
 #include "frontend/sentencepiece_model.h"
 #include "model_folder.h"
@@ -43,6 +44,45 @@ TEST(Tokenizer, EncodesLikeSentencepiece) {
       EXPECT_EQ(tokenizer->encode(text, true), with_bos) << type << ": " << text;
     }
   }
+}
+
+// Long texts are cut before spaces; the library, which sees the whole, must agree.
+TEST(Tokenizer, LongTextsEncodeLikeSentencepiece) {
+  std::mt19937 random(1);
+  for (const char* type : {"bpe", "unigram"}) {
+    for (int combination = 0; combination < 4; ++combination) {
+      const ModelFolder folder({.type = type,
+                                .add_dummy_prefix = (combination & 1) != 0,
+                                .remove_extra_whitespaces = (combination & 2) != 0});
+      const auto tokenizer = load_tokenizer(folder);
+      sentencepiece::SentencePieceProcessor reference;
+      ASSERT_TRUE(reference.Load(folder.model_path()).ok());
+      std::string text;
+      while (text.size() < 100'000) {
+        for (const char* word : {"hello", " hello", "  ", " the", "\n", "你是", " 谁", "<|end|>", " x", "\xCC\x81"}) {
+          if (random() % 3 == 0) text += word;
+        }
+      }
+      const auto ids = reference.EncodeAsIds(text);
+      ASSERT_EQ(tokenizer->encode(text, false), ids) << type << combination;
+      EXPECT_EQ(tokenizer->encode_within(text, false, ids.size()), ids);
+      EXPECT_FALSE(tokenizer->encode_within(text, false, ids.size() - 1).has_value());
+      EXPECT_FALSE(tokenizer->encode_within(text, true, ids.size()).has_value());
+      EXPECT_FALSE(tokenizer->encode_within(text, false, 1).has_value());
+      EXPECT_FALSE(tokenizer->encode_plain_within(text, true, 1).has_value());
+    }
+  }
+}
+
+TEST(Tokenizer, TheLongestPieceAloneIsNotTooLong) {
+  const ModelFolder folder({.add_dummy_prefix = false});
+  const auto tokenizer = load_tokenizer(folder);
+  for (Token id = 0; id < static_cast<Token>(tokenizer->vocab_size()); ++id) {
+    if (tokenizer->kind(id) != PieceKind::text || id == 0) continue;
+    const std::string text(tokenizer->piece_text(id));
+    EXPECT_TRUE(tokenizer->encode_within(text, false, 1).has_value()) << text;
+  }
+  EXPECT_EQ(tokenizer->encode_within("<|assistant|>", false, 1)->size(), 1U);
 }
 
 TEST(Tokenizer, TextWithoutMarkersIsTheSameBothWays) {

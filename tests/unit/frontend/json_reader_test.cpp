@@ -1,0 +1,128 @@
+#include "frontend/json_reader.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace baton {
+namespace {
+
+std::string nested(std::size_t depth) {
+  return "{\"a\":" + std::string(depth, '[') + std::string(depth, ']') + "}";
+}
+
+TEST(ParseJson, RefusesWithAReason) {
+  const struct {
+    std::string body;
+    const char* reason;
+  } cases[] = {
+      {"", "the body is empty; a JSON object is expected"},
+      {"[]", "the body must be a JSON object, not an array"},
+      {"null", "the body must be a JSON object, not null"},
+      {"\"x\"", "the body must be a JSON object, not a string"},
+      {"{\"a\":1} x", "not valid JSON"},
+      {"{\"a\":1,}", "not valid JSON"},
+      {"{'a':1}", "not valid JSON"},
+      {"{\"a\":NaN}", "not valid JSON"},
+      {"{\"a\":Infinity}", "not valid JSON"},
+      {"{\"a\":1e999}", "number overflow"},
+      {"{\"a\":01}", "not valid JSON"},
+      {"{\"a\":\"\xFF\"}", "ill-formed UTF-8"},
+      {"{\"a\":\"\xC0\xAF\"}", "ill-formed UTF-8"},
+      {"{\"a\":\"\xED\xA0\x80\"}", "ill-formed UTF-8"},
+      {"{\"a\":\"\\ud800\"}", "surrogate"},
+      {"{\"a\":\"line\nbreak\"}", "not valid JSON"},
+      {"{\"a\":1,\"a\":2}", "the key 'a' is written twice"},
+      {"{\"x\":{\"b\":1,\"c\":2,\"b\":1}}", "the key 'b' is written twice"},
+      {nested(32), "nested deeper than 32 levels"},
+      {std::string(3'000'000, '['), "nested deeper than 32 levels"},
+      {"{\"a\":\"" + std::string(1'000'000, 'x'), "not valid JSON"},
+  };
+  for (const auto& bad : cases) {
+    const auto parsed = parse_json_object(bad.body);
+    ASSERT_FALSE(parsed.ok()) << bad.body.substr(0, 40);
+    EXPECT_EQ(parsed.status().code(), ErrorCode::invalid_argument);
+    EXPECT_NE(parsed.status().message().find(bad.reason), std::string::npos)
+        << bad.body.substr(0, 40) << " -> " << parsed.status().message();
+    EXPECT_LT(parsed.status().message().size(), 400U);
+  }
+  EXPECT_TRUE(parse_json_object(nested(31)).ok());
+}
+
+TEST(ParseJson, KeepsTheValue) {
+  const std::string body =
+      R"({"a":[1,-2,3.5,true,null,"x\u00e9",{"b":{}}],"c":18446744073709551615,"d":""})";
+  const auto parsed = parse_json_object(body);
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed.value(), nlohmann::json::parse(body));
+}
+
+TEST(FieldReader, NamesTheFieldAndTheFault) {
+  const auto json = nlohmann::json::parse(
+      R"({"s":1,"i":1.5,"b":"true","n":"1","low":-1,"huge":1e30,"u":18446744073709551615})");
+  const auto check = [&](auto read, const std::string& message) {
+    FieldReader fields(json, "outer");
+    read(fields);
+    ASSERT_FALSE(fields.ok());
+    EXPECT_EQ(fields.finish()->message, message);
+  };
+  check([](FieldReader& f) { f.string("s"); }, "'outer.s' must be a string, not an integer");
+  check([](FieldReader& f) { f.integer("i", 0, 9); }, "'outer.i' must be an integer, not a number");
+  check([](FieldReader& f) { f.boolean("b"); }, "'outer.b' must be true or false, not a string");
+  check([](FieldReader& f) { f.number("n", 0, 1); }, "'outer.n' must be a number, not a string");
+  check([](FieldReader& f) { f.integer("low", 0, 9); }, "'outer.low' must be between 0 and 9");
+  check([](FieldReader& f) { f.integer("huge", 0, 9); }, "'outer.huge' must be between 0 and 9");
+  check([](FieldReader& f) { f.integer("u", 0, 9); }, "'outer.u' must be between 0 and 9");
+  check([](FieldReader& f) { f.number("low", 0, 2); },
+        "'outer.low' must be at least 0 and at most 2");
+  check([](FieldReader& f) { f.number("low", 0, 1.5, true); },
+        "'outer.low' must be above 0 and at most 1.5");
+}
+
+TEST(FieldReader, KeepsTheFirstErrorAndFindsUnknownFields) {
+  const auto json = nlohmann::json::parse(R"({"a":null,"b":2,"zzz":3})");
+  FieldReader fields(json);
+  EXPECT_EQ(fields.take("a"), nullptr);
+  EXPECT_EQ(fields.take("missing"), nullptr);
+  EXPECT_EQ(fields.integer("b", 0, 5), 2);
+  ASSERT_TRUE(fields.finish().has_value());
+  EXPECT_EQ(fields.finish()->field, "zzz");
+  EXPECT_EQ(fields.finish()->message, "unknown field 'zzz'");
+
+  FieldReader twice(json);
+  twice.fail("x", "first");
+  twice.fail("y", "second");
+  EXPECT_EQ(twice.finish()->message, "'x' first");
+}
+
+TEST(ParseJson, RandomDamageNeverGetsThrough) {
+  std::mt19937 random(5);
+  const std::string good =
+      R"({"model":"m","messages":[{"role":"user","content":"hé\u4f60 \n"}],"n":1,"x":[1.5e3,-2]})";
+  int accepted = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string body = good;
+    for (unsigned k = 0, count = 1 + random() % 4; k < count; ++k) {
+      const std::size_t at = random() % body.size();
+      switch (random() % 3) {
+        case 0: body[at] = static_cast<char>(random()); break;
+        case 1: body.erase(at, 1 + random() % 5); break;
+        default: body.insert(at, 1, "{}[]\",:\\0e-\xE4"[random() % 13]);
+      }
+      if (body.empty()) body = " ";
+    }
+    const auto mine = parse_json_object(body);
+    const auto reference = nlohmann::json::parse(body, nullptr, false);
+    if (mine.ok()) {
+      ++accepted;
+      ASSERT_EQ(mine.value(), reference);
+    } else {
+      ASSERT_FALSE(mine.status().message().empty());
+    }
+  }
+  EXPECT_GT(accepted, 100);
+  EXPECT_LT(accepted, 15000);
+}
+
+}  // namespace
+}  // namespace baton
