@@ -10,11 +10,15 @@
 
 namespace baton {
 
+/// When a process is stopped: front ends first, so that open streams can end; then the workers, which
+/// say goodbye to the scheduler; it last.
+enum class StopStage : int { kFrontEnds = 0, kWorkers = 1, kScheduler = 2 };
+
 /// One process to keep alive.
 struct ProcessSpec {
   std::string name;               ///< unique; names the log, the pid file and the heartbeat file
   std::vector<std::string> argv;  ///< argv[0] is looked up in PATH when it has no slash
-  bool front_end = false;         ///< stopped before the others, so that open streams can end
+  StopStage stage = StopStage::kWorkers;
 };
 
 /// Where the output of a process goes: RUN_DIR/logs/NAME.log, and standard output with the name in

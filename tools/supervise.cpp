@@ -48,7 +48,7 @@ int open_signals() {
   return fd;
 }
 
-enum class Phase { kRunning, kDraining, kStopping, kKilling };
+enum class Phase { kRunning, kStopping, kKilling };
 
 class Supervisor {
  public:
@@ -148,23 +148,31 @@ class Supervisor {
     }
   }
 
-  bool any_running(bool front_ends_only) const {
+  // Anything that runs and belongs to `last` or to a stage before it.
+  bool any_running(StopStage last) const {
     for (const auto& child : children_) {
-      if (child->running() && (!front_ends_only || child->spec().front_end)) return true;
+      if (child->running() && child->spec().stage <= last) return true;
     }
     return false;
   }
 
-  void terminate(bool front_ends) {
+  void begin_stage(StopStage stage) {
+    stage_ = stage;
     for (auto& child : children_) {
-      if (child->running() && child->spec().front_end == front_ends) ::kill(child->pid(), SIGTERM);
+      if (child->running() && child->spec().stage == stage) ::kill(child->pid(), SIGTERM);
     }
   }
 
   void begin_stop() {
     stop_began_ = monotonic();
-    phase_ = Phase::kDraining;
-    terminate(true);
+    phase_ = Phase::kStopping;
+    begin_stage(StopStage::kFrontEnds);
+  }
+
+  // How long after the beginning of the stop the next stage begins, come what may.
+  Seconds stage_bound() const {
+    if (stage_ == StopStage::kFrontEnds) return options_.drain_bound;
+    return (options_.drain_bound + options_.stop_bound) / 2;
   }
 
   void kill_all() {
@@ -179,14 +187,14 @@ class Supervisor {
 
   // One look at an ongoing stop; true when nothing is left.
   bool advance_stop(Seconds now) {
-    if (!any_running(false)) {
+    if (!any_running(StopStage::kScheduler)) {
       say("stopped");
       return true;
     }
     const Seconds since = now - stop_began_;
-    if (phase_ == Phase::kDraining && (!any_running(true) || since >= options_.drain_bound)) {
-      phase_ = Phase::kStopping;
-      terminate(false);
+    while (phase_ == Phase::kStopping && stage_ != StopStage::kScheduler &&
+           (!any_running(stage_) || since >= stage_bound())) {
+      begin_stage(static_cast<StopStage>(static_cast<int>(stage_) + 1));
     }
     if (phase_ != Phase::kKilling && since >= options_.stop_bound) kill_all();
     return false;
@@ -197,6 +205,7 @@ class Supervisor {
   int signals_;
   std::vector<std::unique_ptr<ChildProcess>> children_;
   Phase phase_ = Phase::kRunning;
+  StopStage stage_ = StopStage::kFrontEnds;
   Seconds stop_began_{};
   bool killed_ = false;
 };

@@ -12,6 +12,8 @@
 
 namespace {
 
+using baton::StopStage;
+
 constexpr const char* kAbout =
     "Starts Baton's processes, restarts one that dies or freezes, stops them in order.\n"
     "The processes are those of a configuration (--config FILE; every other option of that file may\n"
@@ -22,6 +24,7 @@ struct Options {
   std::string run_dir;
   std::vector<std::string> front_ends;
   std::vector<std::string> processes;
+  std::vector<std::string> last;
   std::vector<std::string> only;
   std::vector<std::string> config_args;
   bool print_plan = false;
@@ -43,6 +46,8 @@ void describe(CLI::App& app, Options& options) {
       ->allow_extra_args(false);
   app.add_option("--process", options.processes, "NAME=COMMAND of another process")
       ->allow_extra_args(false);
+  app.add_option("--last", options.last, "NAME=COMMAND of a process that is stopped last")
+      ->allow_extra_args(false);
   app.add_option("--only", options.only, "start only this process of the configuration")
       ->allow_extra_args(false);
   app.add_flag("--print-plan", options.print_plan,
@@ -56,7 +61,7 @@ void describe(CLI::App& app, Options& options) {
 }
 
 // "NAME=COMMAND" -> a process that runs the command with sh.
-baton::ProcessSpec parse_process(const std::string& text, bool front_end) {
+baton::ProcessSpec parse_process(const std::string& text, StopStage stage) {
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
     throw std::runtime_error("'" + text + "' is not NAME=COMMAND");
@@ -65,7 +70,7 @@ baton::ProcessSpec parse_process(const std::string& text, bool front_end) {
   if (name.find_first_of("/. ") != std::string::npos) {
     throw std::runtime_error("a process name may not hold '/', '.' or a space: '" + name + "'");
   }
-  return {name, {"/bin/sh", "-c", "exec " + text.substr(equals + 1)}, front_end};
+  return {name, {"/bin/sh", "-c", "exec " + text.substr(equals + 1)}, stage};
 }
 
 // The binaries stand beside this one.
@@ -76,18 +81,18 @@ std::string binary(const std::string& name) {
 // The scheduler first, so that the others find it at their first try.
 std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const Options& options) {
   std::vector<baton::ProcessSpec> all;
-  auto add = [&](const std::string& name, const std::string& program, bool front_end,
+  auto add = [&](const std::string& name, const std::string& program, StopStage stage,
                  const std::vector<std::string>& extra) {
-    baton::ProcessSpec spec{name, {binary(program)}, front_end};
+    baton::ProcessSpec spec{name, {binary(program)}, stage};
     spec.argv.insert(spec.argv.end(), options.config_args.begin(), options.config_args.end());
     spec.argv.insert(spec.argv.end(), extra.begin(), extra.end());
     all.push_back(std::move(spec));
   };
-  add("scheduler", "baton-scheduler", false, {});
+  add("scheduler", "baton-scheduler", StopStage::kScheduler, {});
   for (const auto& worker : config.workers) {
-    add(worker.name, "baton-worker", false, {"--name", worker.name});
+    add(worker.name, "baton-worker", StopStage::kWorkers, {"--name", worker.name});
   }
-  add(config.frontend.name, "baton-frontend", true, {});
+  add(config.frontend.name, "baton-frontend", StopStage::kFrontEnds, {});
   if (options.only.empty()) return all;
 
   std::vector<baton::ProcessSpec> chosen;
@@ -130,8 +135,12 @@ int run(int argc, char** argv) {
     specs = processes_of(*loaded.config, options);
     if (options.run_dir.empty()) options.run_dir = loaded.config->run_dir;
   }
-  for (const auto& text : options.processes) specs.push_back(parse_process(text, false));
-  for (const auto& text : options.front_ends) specs.push_back(parse_process(text, true));
+  auto add = [&](const std::vector<std::string>& texts, StopStage stage) {
+    for (const auto& text : texts) specs.push_back(parse_process(text, stage));
+  };
+  add(options.last, StopStage::kScheduler);
+  add(options.processes, StopStage::kWorkers);
+  add(options.front_ends, StopStage::kFrontEnds);
   if (specs.empty()) throw std::runtime_error("no process named; see --help");
   if (options.run_dir.empty()) throw std::runtime_error("--run-dir is needed");
   options.supervise.run_dir = options.run_dir;

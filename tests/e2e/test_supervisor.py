@@ -132,15 +132,20 @@ class SupervisorTest(unittest.TestCase):
         log = (s.run_dir / "logs" / "talker.log").read_text()
         self.assertEqual(["out", "err", "unfinished"], log.split("\n")[:3])
 
-    def test_front_ends_end_before_the_others_are_told(self):
+    def test_the_stop_goes_stage_by_stage(self):
         order = self.folder.name + "/order"
-        slow = f'trap "echo front >> {order}; exit 0" TERM; while :; do sleep 0.1; done'
-        other = f'trap "echo worker >> {order}; exit 0" TERM; while :; do sleep 0.1; done'
-        s = self.start("--front-end", f"f=sh -c '{slow}'", "--process", f"w=sh -c '{other}'")
-        s.pid("f"), s.pid("w")
+
+        def slow(name):
+            # It takes a while to end, so that a stage that began too early would be seen.
+            return (f"{name}=sh -c 'trap \"sleep 0.3; echo {name} >> {order}; exit 0\" TERM; "
+                    "while :; do sleep 0.05; done'")
+        s = self.start("--front-end", slow("front"), "--last", slow("scheduler"), "--process",
+                       slow("worker"))
+        for name in ("front", "worker", "scheduler"):
+            s.pid(name)
         time.sleep(0.3)
         self.assertEqual(0, s.stop())
-        self.assertEqual("front\nworker\n", pathlib.Path(order).read_text())
+        self.assertEqual("front\nworker\nscheduler\n", pathlib.Path(order).read_text())
 
     def test_a_process_that_ignores_the_stop_is_killed_within_the_bound(self):
         s = self.start("--drain-bound", "0.5", "--stop-bound", "1", "--process",
