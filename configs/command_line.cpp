@@ -84,10 +84,14 @@ Status unexpected(const std::string& argument, const std::vector<std::string>& n
 
 std::string own_section(Program who) {
   switch (who) {
-    case Program::scheduler: return "scheduler";
-    case Program::frontend: return "frontend";
-    case Program::worker: return "worker";
-    case Program::tool: return "";
+    case Program::scheduler:
+      return "scheduler";
+    case Program::frontend:
+      return "frontend";
+    case Program::worker:
+      return "worker";
+    case Program::tool:
+      return "";
   }
   return "";
 }

@@ -1,5 +1,5 @@
-// Every option of every process: values here, their names, meanings, defaults and bounds in one table
-// (options.cpp), from which the YAML reader, the command line and --help are made.
+// Every option of every process: values here, their names, meanings, defaults and bounds in one
+// table (options.cpp), from which the YAML reader, the command line and --help are made.
 #pragma once
 
 #include <cstdint>
@@ -72,7 +72,8 @@ struct WorkerConfig {
 
 struct Config {
   std::string run_dir;  // default: ${XDG_RUNTIME_DIR:-/tmp}/baton-<uid> (filled in by load_config)
-  std::string model;    // folder; relative to the YAML file's folder there, to the cwd on the command line
+  std::string
+      model;  // folder; relative to the YAML file's folder there, to the cwd on the command line
   std::string model_name;  // default: the model folder's name (filled in by load_config)
   std::string log_level = "info";
   SchedulerConfig scheduler;

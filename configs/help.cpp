@@ -10,8 +10,8 @@ namespace {
 template <typename Section>
 void line(std::ostream& out, const Option<Section>& option, const std::string& prefix,
           bool required = false) {
-  std::string value = option.default_note != nullptr ? option.default_note
-                                                     : value_text(option, Section());
+  std::string value =
+      option.default_note != nullptr ? option.default_note : value_text(option, Section());
   const std::string bounds = bounds_text(option);
   out << "  --" << prefix << option.name << "\n      " << option.meaning << " (";
   out << (required ? "required" : value.empty() ? "no default" : "default " + value);
@@ -52,7 +52,8 @@ const char* summary(Program who) {
     case Program::worker:
       return "baton-worker: owns one KV pool and runs the model on it.\n"
              "Usage: baton-worker --config FILE --name NAME [options]\n";
-    case Program::tool: return "Options of every Baton program:\n";
+    case Program::tool:
+      return "Options of every Baton program:\n";
   }
   return "";
 }
@@ -72,7 +73,8 @@ std::string help_text(Program who) {
   table(out, scheduler_options(), "scheduler.");
   out << "\nSection frontend:\n";
   table(out, frontend_options(), "frontend.");
-  out << "\nSection worker (defaults; each entry of the list `workers` has a name and may set any of "
+  out << "\nSection worker (defaults; each entry of the list `workers` has a name and may set any "
+         "of "
          "these):\n";
   table(out, worker_options(), "worker.");
   return out.str();

@@ -47,11 +47,13 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        .member = &S::batching,
        .choices = "continuous|static"},
       {"static_batch_size", "requests of a static batch", &S::static_batch_size, 1, 256},
-      {"static_interval_s", "seconds that a static batch collects", &S::static_interval_s, 0.01, 60},
+      {"static_interval_s", "seconds that a static batch collects", &S::static_interval_s, 0.01,
+       60},
       {"max_waiting", "requests waiting for a place; beyond, clients get 429", &S::max_waiting, 1,
        1'000'000},
       {"max_running", "decoding sequences of one worker", &S::max_running, 1, 4096},
-      {"token_budget", "tokens of one step, prompt and decode together", &S::token_budget, 1, 65'536},
+      {"token_budget", "tokens of one step, prompt and decode together", &S::token_budget, 1,
+       65'536},
       {"prompt_chunk", "prompt tokens of one sequence in one step", &S::prompt_chunk, 1, 65'536},
       {"local_prefill_threshold", "prompts up to this many tokens prefill on the decode worker",
        &S::local_prefill_threshold, 0, 1'048'576},
@@ -68,7 +70,8 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
       {"drain_s", "seconds that SIGTERM waits for running work", &S::drain_s, 0, 600},
       {"close_timeout_s", "seconds that a new worker waits for importers of its dead predecessor",
        &S::close_timeout_s, 0.1, 600},
-      {"steps_in_flight", "steps that are planned ahead of their results", &S::steps_in_flight, 1, 4},
+      {"steps_in_flight", "steps that are planned ahead of their results", &S::steps_in_flight, 1,
+       4},
       {.name = "event_log",
        .meaning = "file that gets a line for every event and plan (for tests)",
        .member = &S::event_log,
@@ -121,11 +124,12 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        .member = &W::load_format,
        .choices = "auto|dummy"},
       {"fake", "no model at all: tokens by rule, for benchmarks of everything else", &W::fake},
-      {"fault_token", "for tests: abort when a prompt holds this id; -1: never", &W::fault_token, -1,
-       2'147'483'647},
+      {"fault_token", "for tests: abort when a prompt holds this id; -1: never", &W::fault_token,
+       -1, 2'147'483'647},
       {"pull_delay_ms", "for tests: a pull takes this much longer", &W::pull_delay_ms, 0, 600'000},
       {"step_delay_ms", "for tests: a step takes this much longer", &W::step_delay_ms, 0, 60'000},
-      {"drain_s", "seconds that SIGTERM waits before sequences are handed over", &W::drain_s, 0, 600},
+      {"drain_s", "seconds that SIGTERM waits before sequences are handed over", &W::drain_s, 0,
+       600},
   };
   return kOptions;
 }
@@ -195,8 +199,7 @@ Status set_number(T& value, const std::string& text, bool quoted, double min, do
   return {};
 }
 
-Status set_choice(std::size_t& index, const std::string& text,
-                  const Words& choices) {
+Status set_choice(std::size_t& index, const std::string& text, const Words& choices) {
   const auto found = std::find(choices.begin(), choices.end(), text);
   if (found == choices.end()) {
     return is("'" + text + "'", join(choices));
@@ -211,7 +214,8 @@ bool is_name(const std::string& text) {
   });
 }
 
-Status set_text(std::string& value, const std::string& text, TextRule rule, const std::string& base) {
+Status set_text(std::string& value, const std::string& text, TextRule rule,
+                const std::string& base) {
   const bool control = std::any_of(text.begin(), text.end(), [](char c) {
     return static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
   });
@@ -311,10 +315,10 @@ std::string bounds_text(const Option<Section>& option) {
       option.member);
 }
 
-#define BATON_INSTANTIATE(Section)                                                              \
-  template Status set_option<Section>(const Option<Section>&, Section&, const std::string&,     \
-                                      bool, const std::string&);                                \
-  template std::string value_text<Section>(const Option<Section>&, const Section&);             \
+#define BATON_INSTANTIATE(Section)                                                                \
+  template Status set_option<Section>(const Option<Section>&, Section&, const std::string&, bool, \
+                                      const std::string&);                                        \
+  template std::string value_text<Section>(const Option<Section>&, const Section&);               \
   template std::string bounds_text<Section>(const Option<Section>&)
 BATON_INSTANTIATE(Config);
 BATON_INSTANTIATE(SchedulerConfig);
@@ -357,8 +361,8 @@ std::size_t edits(std::string_view a, std::string_view b) {
         d[i][j] = i + j;
         continue;
       }
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1,
-                          d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0U : 1U)});
+      d[i][j] = std::min(
+          {d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0U : 1U)});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
         d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
       }

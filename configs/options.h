@@ -22,19 +22,18 @@ enum class TextRule : std::uint8_t {
 
 template <typename Section>
 struct Option {
-  using Member =
-      std::variant<std::string Section::*, bool Section::*, std::uint16_t Section::*,
-                   std::uint32_t Section::*, std::uint64_t Section::*, std::int32_t Section::*,
-                   double Section::*, Batching Section::*, NoDecode Section::*,
-                   LoadFormat Section::*, Role Section::*>;
+  using Member = std::variant<std::string Section::*, bool Section::*, std::uint16_t Section::*,
+                              std::uint32_t Section::*, std::uint64_t Section::*,
+                              std::int32_t Section::*, double Section::*, Batching Section::*,
+                              NoDecode Section::*, LoadFormat Section::*, Role Section::*>;
 
   const char* name;
   const char* meaning;
   Member member;
   double min = 0;  // numbers only
   double max = 0;
-  TextRule text = TextRule::any;           // strings only
-  const char* choices = nullptr;       // "a|b": strings that may be one of a few; enums in their order
+  TextRule text = TextRule::any;  // strings only
+  const char* choices = nullptr;  // "a|b": strings that may be one of a few; enums in their order
   const char* default_note = nullptr;  // --help, when the default is worked out at start-up
 };
 
@@ -45,9 +44,9 @@ const std::vector<Option<FrontendConfig>>& frontend_options();
 const std::vector<Option<WorkerConfig>>& worker_options();
 const Option<WorkerConfig>& worker_name_option();
 
-/// Reads `text` into the option's member, within its bounds. `quoted`: the text stood in quotes, so it
-/// is no number and no bool. `base`: the folder that a relative path starts from. The error says what
-/// the value is and what it may be ("is 0; it may be 1 to 256"), without the key.
+/// Reads `text` into the option's member, within its bounds. `quoted`: the text stood in quotes, so
+/// it is no number and no bool. `base`: the folder that a relative path starts from. The error says
+/// what the value is and what it may be ("is 0; it may be 1 to 256"), without the key.
 template <typename Section>
 Status set_option(const Option<Section>& option, Section& section, const std::string& text,
                   bool quoted, const std::string& base);

@@ -1,7 +1,7 @@
 #include <yaml-cpp/yaml.h>
 
-#include <array>
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <filesystem>
 #include <map>
@@ -31,8 +31,10 @@ class YamlReader {
     if (!root.IsMap()) {
       return error(root, "", "the file is not a map of options");
     }
-    return each_key(root, "", [this](const std::string& key, const YAML::Node& at,
-                                     const YAML::Node& value) { return top(key, at, value); });
+    return each_key(root, "",
+                    [this](const std::string& key, const YAML::Node& at, const YAML::Node& value) {
+                      return top(key, at, value);
+                    });
   }
 
   YamlContent take() { return std::move(content_); }
@@ -59,8 +61,8 @@ class YamlReader {
       const std::string key = pair.first.Scalar().substr(0, 64);
       const auto [first, fresh] = seen.emplace(key, where(pair.first));
       if (!fresh) {
-        return error(pair.first, prefix + key, "stands here for the second time; first at " +
-                                                   first->second);
+        return error(pair.first, prefix + key,
+                     "stands here for the second time; first at " + first->second);
       }
       Status status = visit(key, pair.first, pair.second);
       if (!status.ok()) {
@@ -91,10 +93,10 @@ class YamlReader {
     if (!map.IsMap()) {
       return error(at, prefix.substr(0, prefix.size() - 1), "expected a map of options");
     }
-    return each_key(map, prefix, [&](const std::string& key, const YAML::Node& key_at,
-                                     const YAML::Node& value) {
-      return scalar(name, entry, prefix, key, key_at, value);
-    });
+    return each_key(map, prefix,
+                    [&](const std::string& key, const YAML::Node& key_at, const YAML::Node& value) {
+                      return scalar(name, entry, prefix, key, key_at, value);
+                    });
   }
 
   Status workers(const YAML::Node& at, const YAML::Node& list) {
@@ -105,8 +107,9 @@ class YamlReader {
       return error(at, "workers", "expected a list of workers");
     }
     if (list.size() > kMaxWorkers) {
-      return error(at, "workers", "has " + std::to_string(list.size()) + " entries; at most " +
-                                      std::to_string(kMaxWorkers));
+      return error(at, "workers",
+                   "has " + std::to_string(list.size()) + " entries; at most " +
+                       std::to_string(kMaxWorkers));
     }
     int index = 0;
     for (const YAML::Node& entry : list) {
@@ -168,8 +171,7 @@ Result<YamlContent> read_yaml(const std::string& text, const std::string& file) 
     }
     return reader.take();
   } catch (const YAML::Exception& error) {
-    const std::string line =
-        error.mark.is_null() ? "" : ":" + std::to_string(error.mark.line + 1);
+    const std::string line = error.mark.is_null() ? "" : ":" + std::to_string(error.mark.line + 1);
     return invalid(file + line + ": not valid YAML: " + error.msg);
   } catch (const std::exception& error) {
     return invalid(file + ": not valid YAML: " + error.what());

@@ -33,7 +33,9 @@ void Poller::clear() {
   ready_.clear();
 }
 
-short Poller::revents(Index index) const { return index < ready_.size() ? ready_[index] : short{0}; }
+short Poller::revents(Index index) const {
+  return index < ready_.size() ? ready_[index] : short{0};
+}
 
 /// A channel is ready when it says so, whatever poll() thinks of its descriptor.
 int Poller::collect() {

@@ -32,10 +32,10 @@ struct ChannelCounters {
 
 /// Something a Poller can wait for.
 ///
-/// fd() is only a hint that something has changed: it is edge-triggered (ZMQ_FD), may become readable
-/// without a message, and stays silent about messages that arrived before the last call on the
-/// channel. readable() is the truth. So whoever waits without a Poller asks readable() first, waits on
-/// fd() only if it said no, and asks again afterwards. Poller::wait does just that.
+/// fd() is only a hint that something has changed: it is edge-triggered (ZMQ_FD), may become
+/// readable without a message, and stays silent about messages that arrived before the last call on
+/// the channel. readable() is the truth. So whoever waits without a Poller asks readable() first,
+/// waits on fd() only if it said no, and asks again afterwards. Poller::wait does just that.
 class Pollable {
  public:
   virtual ~Pollable() = default;
@@ -89,8 +89,9 @@ class Poller {
   /// set of descriptors changes.
   void clear();
 
-  /// Until something is ready or `timeout` has passed; 0 or less: only looks. kForever: no time-out.
-  /// Returns the number of entries that are ready; a signal counts as a time-out that came early.
+  /// Until something is ready or `timeout` has passed; 0 or less: only looks. kForever: no
+  /// time-out. Returns the number of entries that are ready; a signal counts as a time-out that
+  /// came early.
   int wait(TimeNs timeout);
   static constexpr TimeNs kForever = INT64_MAX;
 

@@ -30,7 +30,7 @@ auto fields_of(T& value) {
 }
 auto fields_of(const RequestId& v) { return std::tie(v.frontend, v.counter); }
 auto fields_of(RequestId& v) { return std::tie(v.frontend, v.counter); }
-#define BATON_SAMPLING_FIELDS(v)                                                                 \
+#define BATON_SAMPLING_FIELDS(v) \
   std::tie(v.temperature, v.top_p, v.top_k, v.seed, v.min_tokens, v.max_tokens, v.stop_ids)
 auto fields_of(const SamplingParams& v) { return BATON_SAMPLING_FIELDS(v); }
 auto fields_of(SamplingParams& v) { return BATON_SAMPLING_FIELDS(v); }
@@ -119,7 +119,8 @@ void put(Packer& packer, const T& value) {
 
 // ------------------------------------------------------------------------------------- decode
 
-/// Reads msgpack objects into typed fields; on the first thing that does not fit says what and where.
+/// Reads msgpack objects into typed fields; on the first thing that does not fit says what and
+/// where.
 class Reader {
  public:
   const std::string& error() const { return error_; }
@@ -319,8 +320,8 @@ Result<Variant> decode(std::string_view bytes) {
   } clear;
   try {
     std::size_t used = 0;
-    const msgpack::object root = msgpack::unpack(zone, bytes.data(), bytes.size(), used,
-                                                 refer_to_buffer, nullptr, limits);
+    const msgpack::object root =
+        msgpack::unpack(zone, bytes.data(), bytes.size(), used, refer_to_buffer, nullptr, limits);
     if (used != bytes.size()) {
       return invalid(std::to_string(bytes.size() - used) + " bytes after the end of the message");
     }

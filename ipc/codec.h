@@ -1,8 +1,8 @@
 // Messages <-> bytes. The only place that knows msgpack; no sockets.
 //
-// Wire format: a msgpack array [kProtocolVersion, type tag, body], the body an array with one entry a
-// field, in the order of `fields()`. Vectors of integers travel as one msgpack `bin` of little-endian
-// integers, vectors of structs as arrays, enums as integers, floats as float32.
+// Wire format: a msgpack array [kProtocolVersion, type tag, body], the body an array with one entry
+// a field, in the order of `fields()`. Vectors of integers travel as one msgpack `bin` of
+// little-endian integers, vectors of structs as arrays, enums as integers, floats as float32.
 #pragma once
 
 #include <cstddef>
@@ -20,15 +20,16 @@ constexpr std::size_t kMaxMessageBytes = 64U << 20U;
 /// Most entries of an array of structs, or of a vector of vectors (65,536 terminals in one Events).
 constexpr std::size_t kMaxArrayEntries = 65'536;
 
-/// The number on the wire of each message type; stable, never reused. Specialised for every message.
+/// The number on the wire of each message type; stable, never reused. Specialised for every
+/// message.
 template <typename M>
 struct MessageTag;
 
-#define BATON_TAG(type, number)                      \
-  template <>                                        \
-  struct MessageTag<type> {                          \
-    static constexpr std::uint32_t value = number;   \
-    static constexpr const char* name = #type;       \
+#define BATON_TAG(type, number)                    \
+  template <>                                      \
+  struct MessageTag<type> {                        \
+    static constexpr std::uint32_t value = number; \
+    static constexpr const char* name = #type;     \
   }
 // front end -> scheduler
 BATON_TAG(FrontendHello, 1);
@@ -67,8 +68,9 @@ BATON_TAG(Leave, 68);
 BATON_TAG(Refused, 80);
 #undef BATON_TAG
 
-/// Replaces the content of `out` (its capacity is reused) by the bytes of `message`. M is any message
-/// struct of messages.h. Never fails; floats must be finite, or the receiver refuses the message.
+/// Replaces the content of `out` (its capacity is reused) by the bytes of `message`. M is any
+/// message struct of messages.h. Never fails; floats must be finite, or the receiver refuses the
+/// message.
 template <typename M>
 void encode(const M& message, std::string& out);
 
@@ -80,9 +82,9 @@ std::string encode(const M& message) {
 }
 
 /// Bytes -> message. Never throws, whatever the bytes. Errors: ErrorCode::unavailable when the peer
-/// speaks another protocol version (the text names both), ErrorCode::invalid_argument for everything
-/// else (truncated, trailing bytes, unknown tag, wrong type or count, a number out of range, a size
-/// beyond the limits); the text names the message and the field's index.
+/// speaks another protocol version (the text names both), ErrorCode::invalid_argument for
+/// everything else (truncated, trailing bytes, unknown tag, wrong type or count, a number out of
+/// range, a size beyond the limits); the text names the message and the field's index.
 Result<FrontendMessage> decode_frontend_message(std::string_view bytes);
 Result<ToFrontend> decode_to_frontend(std::string_view bytes);
 Result<WorkerMessage> decode_worker_message(std::string_view bytes);

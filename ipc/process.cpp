@@ -186,9 +186,9 @@ Result<LockFile> LockFile::acquire(const std::string& path) {
     }
     std::string holder = read_small_file(path);
     holder.erase(std::find(holder.begin(), holder.end(), '\n'), holder.end());
-    return Status(ErrorCode::unavailable,
-                  path + " is held by process " + (holder.empty() ? "(unknown)" : holder) +
-                      ": stop it first, or choose another run_dir");
+    return Status(ErrorCode::unavailable, path + " is held by process " +
+                                              (holder.empty() ? "(unknown)" : holder) +
+                                              ": stop it first, or choose another run_dir");
   }
   // The file stays when the holder dies: only the kernel's lock counts, the pid is for people.
   const std::string pid = std::to_string(::getpid()) + "\n";

@@ -12,8 +12,8 @@ namespace baton {
 /// "0.1.0 (1a2b3c4d5e6f)": version and commit of this build; two that differ are reported.
 const char* build_version();
 
-/// CLOCK_MONOTONIC: comparable between processes of one host. Only shells read it; planner and state
-/// machine get time as a value.
+/// CLOCK_MONOTONIC: comparable between processes of one host. Only shells read it; planner and
+/// state machine get time as a value.
 TimeNs now_ns();
 /// CLOCK_REALTIME, for incarnations, epochs and log lines.
 TimeNs wall_ns();
@@ -55,12 +55,12 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Creates the directory 0700 (parents as needed, 0700 too), or checks that it is a directory of this
-/// user that nobody else may enter; if it is ours but too open, it is closed to others.
+/// Creates the directory 0700 (parents as needed, 0700 too), or checks that it is a directory of
+/// this user that nobody else may enter; if it is ours but too open, it is closed to others.
 Status ensure_private_directory(const std::string& path);
 
-/// An exclusive flock on a file that holds the owner's pid; given back by the kernel when the process
-/// dies, however it dies. Creates the directory (private) if needed.
+/// An exclusive flock on a file that holds the owner's pid; given back by the kernel when the
+/// process dies, however it dies. Creates the directory (private) if needed.
 class LockFile {
  public:
   /// The error names the pid of the holder.
@@ -102,8 +102,8 @@ class Waker {
   UniqueFd fd_;
 };
 
-/// SIGTERM and SIGINT as a descriptor for pollers; SIGPIPE ignored. Construct it in main() before any
-/// thread: the mask is inherited, so that no other thread is interrupted.
+/// SIGTERM and SIGINT as a descriptor for pollers; SIGPIPE ignored. Construct it in main() before
+/// any thread: the mask is inherited, so that no other thread is interrupted.
 class SignalFd {
  public:
   SignalFd();

@@ -109,7 +109,8 @@ ShmRegion::ShmRegion(ShmRegion&&) noexcept = default;
 ShmRegion& ShmRegion::operator=(ShmRegion&&) noexcept = default;
 ShmRegion::ShmRegion(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-Result<ShmRegion> ShmRegion::create(const std::string& name, std::size_t bytes, ShmOptions options) {
+Result<ShmRegion> ShmRegion::create(const std::string& name, std::size_t bytes,
+                                    ShmOptions options) {
   if (bytes == 0) {
     return invalid("shared memory '" + name + "' of 0 bytes");
   }
@@ -196,7 +197,9 @@ std::vector<RegionName> list_regions(const std::string& run_dir) {
   return found;
 }
 
-bool unlink_region(const std::string& name) { return bip::shared_memory_object::remove(name.c_str()); }
+bool unlink_region(const std::string& name) {
+  return bip::shared_memory_object::remove(name.c_str());
+}
 
 int unlink_dead_regions(const std::string& run_dir) {
   int count = 0;

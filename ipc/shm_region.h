@@ -1,6 +1,6 @@
 // A piece of shared memory: one owner that writes, any number of importers that only read.
-// shm_region.cpp is the only file that includes Boost.Interprocess. No policy here: the name holds the
-// allocation id and is never used twice, and a region is never resized.
+// shm_region.cpp is the only file that includes Boost.Interprocess. No policy here: the name holds
+// the allocation id and is never used twice, and a region is never resized.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ struct ShmOptions {
 class ShmRegion {
  public:
   /// Fails if the name exists (a name is never reused). The memory is allocated, not sparse: when
-  /// /dev/shm is too small this is an error that says how much is needed and how much there is, not a
-  /// SIGBUS later. All bytes are zero.
+  /// /dev/shm is too small this is an error that says how much is needed and how much there is, not
+  /// a SIGBUS later. All bytes are zero.
   static Result<ShmRegion> create(const std::string& name, std::size_t bytes, ShmOptions = {});
 
   /// Maps read-only; a write is a SIGSEGV. Fails if the size is not `expected_bytes`.
@@ -67,8 +67,8 @@ std::vector<RegionName> list_regions(const std::string& run_dir);
 /// False if it did not exist.
 bool unlink_region(const std::string& name);
 
-/// Unlinks the names whose owner's process is gone. Returns how many. Memory that somebody still maps
-/// stays until he unmaps it.
+/// Unlinks the names whose owner's process is gone. Returns how many. Memory that somebody still
+/// maps stays until he unmaps it.
 int unlink_dead_regions(const std::string& run_dir);
 
 /// A worker at its start: unlinks every region of its name except `own`, alive or not (the older

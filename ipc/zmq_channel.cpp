@@ -29,8 +29,8 @@ Status check_path(const std::string& path) {
   return {};
 }
 
-/// What ROUTER and DEALER share: one context (one I/O thread) each, so that a busy link does not slow
-/// another one, and nothing lingers in the destructor.
+/// What ROUTER and DEALER share: one context (one I/O thread) each, so that a busy link does not
+/// slow another one, and nothing lingers in the destructor.
 class Socket {
  public:
   Socket(zmq::socket_type type, const ChannelOptions& options)
@@ -82,8 +82,8 @@ class Socket {
 
   bool more() const { return frame_.more(); }
 
-  /// Reads the last frame of a message into `bytes`. False if more frames follow (no message of ours:
-  /// they are thrown away) or there is none.
+  /// Reads the last frame of a message into `bytes`. False if more frames follow (no message of
+  /// ours: they are thrown away) or there is none.
   bool receive_last(std::string& bytes) {
     if (!receive_frame(bytes)) {
       return false;
@@ -122,9 +122,12 @@ class ZmqServer final : public ServerChannel {
       return SendResult::too_large;
     }
     switch (socket_.send(peer, ZMQ_SNDMORE)) {
-      case 0: break;
-      case EAGAIN: return SendResult::again;
-      default: return SendResult::unreachable;
+      case 0:
+        break;
+      case EAGAIN:
+        return SendResult::again;
+      default:
+        return SendResult::unreachable;
     }
     // The first frame took the place in the queue; the second one follows without a check.
     if (socket_.send(bytes, 0) != 0) {

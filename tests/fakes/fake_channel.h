@@ -1,5 +1,5 @@
-// A server and any number of clients in one process, without sockets: what is sent is there at once.
-// For tests of loops that live on channels. One thread.
+// A server and any number of clients in one process, without sockets: what is sent is there at
+// once. For tests of loops that live on channels. One thread.
 #pragma once
 
 #include <sys/eventfd.h>

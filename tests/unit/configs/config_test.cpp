@@ -9,7 +9,6 @@
 #include <sstream>
 
 #include "configs/options.h"
-#include "ipc/process.h"
 
 namespace baton {
 namespace {
@@ -24,45 +23,6 @@ std::string error_of(const std::string& yaml) {
   auto config = parse_config(yaml, "/etc/baton/t.yaml");
   return config.ok() ? "accepted" : config.status().message();
 }
-
-struct Outcome {
-  Loaded loaded;
-  std::string out;
-  std::string err;
-};
-
-Outcome run(Program who, std::vector<const char*> arguments) {
-  arguments.insert(arguments.begin(), "program");
-  std::ostringstream out;
-  std::ostringstream err;
-  Outcome result;
-  result.loaded = load_config(who, static_cast<int>(arguments.size()), arguments.data(), out, err);
-  result.out = out.str();
-  result.err = err.str();
-  return result;
-}
-
-class TempFile {
- public:
-  explicit TempFile(const std::string& text) {
-    path_ = (std::filesystem::temp_directory_path() /
-             ("baton-config-test-" + std::to_string(::getpid()) + ".yaml"))
-                .string();
-    std::ofstream(path_) << text;
-  }
-  ~TempFile() { std::filesystem::remove(path_); }
-  const char* path() const { return path_.c_str(); }
-
- private:
-  std::string path_;
-};
-
-constexpr const char* kPair =
-    "model: models/a\n"
-    "worker: {threads: 3}\n"
-    "workers:\n"
-    "  - {name: prefill0, role: prefill}\n"
-    "  - {name: decode0, role: decode, threads: 5}\n";
 
 // ------------------------------------------------------------------------------- what is read
 
@@ -131,7 +91,8 @@ TEST(ConfigRead, TheFilesThatShip) {
     text << std::ifstream(entry.path()).rdbuf();
     auto config = parse_config(text.str(), entry.path().string());
     ASSERT_TRUE(config.ok()) << config.status().message();
-    EXPECT_EQ(config.value().model, std::filesystem::path(source_dir() + "/demo/model").lexically_normal());
+    EXPECT_EQ(config.value().model,
+              std::filesystem::path(source_dir() + "/demo/model").lexically_normal());
     EXPECT_FALSE(config.value().workers.empty());
     ++count;
   }
@@ -157,8 +118,9 @@ TEST(ConfigError, MisplacedKeySaysWhereItBelongs) {
             "/etc/baton/t.yaml:2: scheduler.port: belongs in frontend, not here");
   EXPECT_EQ(error_of("scheduler: {threads: 1}\n"),
             "/etc/baton/t.yaml:1: scheduler.threads: belongs in frontend or worker, not here");
-  EXPECT_EQ(error_of("worker: {name: x}\n"),
-            "/etc/baton/t.yaml:1: worker.name: belongs in frontend or an entry of workers, not here");
+  EXPECT_EQ(
+      error_of("worker: {name: x}\n"),
+      "/etc/baton/t.yaml:1: worker.name: belongs in frontend or an entry of workers, not here");
   EXPECT_EQ(error_of("frontend: {model: x}\n"),
             "/etc/baton/t.yaml:1: frontend.model: belongs in the top level, not here");
 }
@@ -204,16 +166,18 @@ TEST(ConfigError, WrongType) {
             "/etc/baton/t.yaml:1: scheduler.drain_s: is '4s'; it may be a number, 0 to 600");
   EXPECT_EQ(error_of("worker: {fake: yes}\n"),
             "/etc/baton/t.yaml:1: worker.fake: is 'yes'; it may be true or false");
-  EXPECT_EQ(error_of("scheduler: {batching: dynamic}\n"),
-            "/etc/baton/t.yaml:1: scheduler.batching: is 'dynamic'; it may be continuous or static");
+  EXPECT_EQ(
+      error_of("scheduler: {batching: dynamic}\n"),
+      "/etc/baton/t.yaml:1: scheduler.batching: is 'dynamic'; it may be continuous or static");
   EXPECT_EQ(error_of("worker: {device: gpu}\n"),
             "/etc/baton/t.yaml:1: worker.device: is 'gpu'; it may be cpu");
   EXPECT_EQ(error_of("log_level: loud\n"),
             "/etc/baton/t.yaml:1: log_level: is 'loud'; it may be trace, debug, info, warn, error "
             "or off");
-  EXPECT_EQ(error_of("model: [a]\n"),
-            "/etc/baton/t.yaml:1: model: no such section; there are scheduler, frontend, worker and "
-            "workers");
+  EXPECT_EQ(
+      error_of("model: [a]\n"),
+      "/etc/baton/t.yaml:1: model: no such section; there are scheduler, frontend, worker and "
+      "workers");
   EXPECT_EQ(error_of("frontend:\n  port: [80]\n"),
             "/etc/baton/t.yaml:2: frontend.port: expected one value, not a map or a list");
   EXPECT_EQ(error_of("frontend:\n  port:\n"), "/etc/baton/t.yaml:2: frontend.port: has no value");
@@ -222,12 +186,16 @@ TEST(ConfigError, WrongType) {
 
 TEST(ConfigError, WrongShape) {
   EXPECT_EQ(error_of("- a\n"), "/etc/baton/t.yaml:1: the file is not a map of options");
-  EXPECT_EQ(error_of("scheduler: 5\n"), "/etc/baton/t.yaml:1: scheduler: expected a map of options");
-  EXPECT_EQ(error_of("\ngateway: {a: 1}\n"),
-            "/etc/baton/t.yaml:2: gateway: no such section; there are scheduler, frontend, worker and "
-            "workers");
-  EXPECT_EQ(error_of("workers: {a: 1}\n"), "/etc/baton/t.yaml:1: workers: expected a list of workers");
-  EXPECT_EQ(error_of("workers:\n  - a\n"), "/etc/baton/t.yaml:2: workers[0]: expected a map of options");
+  EXPECT_EQ(error_of("scheduler: 5\n"),
+            "/etc/baton/t.yaml:1: scheduler: expected a map of options");
+  EXPECT_EQ(
+      error_of("\ngateway: {a: 1}\n"),
+      "/etc/baton/t.yaml:2: gateway: no such section; there are scheduler, frontend, worker and "
+      "workers");
+  EXPECT_EQ(error_of("workers: {a: 1}\n"),
+            "/etc/baton/t.yaml:1: workers: expected a list of workers");
+  EXPECT_EQ(error_of("workers:\n  - a\n"),
+            "/etc/baton/t.yaml:2: workers[0]: expected a map of options");
   EXPECT_EQ(error_of("a: 1\n---\nb: 2\n"), "/etc/baton/t.yaml: holds 2 documents; one is expected");
   EXPECT_EQ(error_of("model: a\n  b: c\n").substr(0, 36), "/etc/baton/t.yaml:2: not valid YAML:");
   EXPECT_EQ(error_of("[a]: 1\n"), "/etc/baton/t.yaml:1: a key must be a plain word");
@@ -267,96 +235,13 @@ TEST(ConfigError, ValuesThatDisagree) {
                 "/frontends.sock has 116 bytes; a unix socket takes at most 107");
 }
 
-// ------------------------------------------------------------------------------- command line
-
-TEST(CommandLine, WinsOverTheFileAndHasShortNamesForItsOwnSection) {
-  const TempFile file(kPair);
-  Outcome r = run(Program::worker, {"--config", file.path(), "--name", "decode0", "--worker.pool_mib",
-                                "77", "--step_delay_ms=9", "--fake", "--scheduler.token_budget", "64"});
-  ASSERT_TRUE(r.loaded.config) << r.err;
-  const Config& c = *r.loaded.config;
-  EXPECT_EQ(c.self.name, "decode0");
-  EXPECT_EQ(c.self.role, Role::decode);
-  EXPECT_EQ(c.self.threads, 5U) << "its entry";
-  EXPECT_EQ(c.self.pool_mib, 77U) << "the defaults of all, from the command line";
-  EXPECT_EQ(c.self.step_delay_ms, 9U);
-  EXPECT_TRUE(c.self.fake);
-  EXPECT_EQ(c.workers[0].threads, 3U);
-  EXPECT_EQ(c.workers[0].pool_mib, 77U);
-  EXPECT_FALSE(c.workers[0].fake) << "a short name is for this process alone";
-  EXPECT_EQ(c.scheduler.token_budget, 64U);
-  EXPECT_EQ(c.model, std::filesystem::temp_directory_path().string() + "/models/a");
-
-  r = run(Program::frontend, {"--config", file.path(), "--port", "0", "--name", "f1", "--model", "m"});
-  ASSERT_TRUE(r.loaded.config) << r.err;
-  EXPECT_EQ(r.loaded.config->frontend.port, 0);
-  EXPECT_EQ(r.loaded.config->frontend.name, "f1");
-  EXPECT_EQ(r.loaded.config->model, std::filesystem::current_path().string() + "/m")
-      << "on the command line relative to the working directory";
-
-  r = run(Program::scheduler, {"--max_waiting", "5", "--run_dir", "/r"});
-  ASSERT_TRUE(r.loaded.config) << r.err;
-  EXPECT_EQ(r.loaded.config->scheduler.max_waiting, 5U);
-  EXPECT_EQ(r.loaded.config->scheduler.admin_socket, "/r/admin.sock");
-
-  r = run(Program::worker, {"--model", "m", "--name", "extra", "--role", "mixed", "--fault_token", "-1",
-                            "--fake", "false"});
-  ASSERT_TRUE(r.loaded.config) << r.err;
-  EXPECT_EQ(r.loaded.config->self.role, Role::mixed);
-  EXPECT_FALSE(r.loaded.config->self.fake);
-}
-
-TEST(CommandLine, ErrorsNameTheOption) {
-  const TempFile file(kPair);
-  const auto error = [&](Program who, std::vector<const char*> arguments) {
-    const Outcome r = run(who, std::move(arguments));
-    EXPECT_FALSE(r.loaded.config);
-    EXPECT_EQ(r.loaded.exit_code, 2);
-    EXPECT_EQ(r.out, "");
-    return r.err;
-  };
-  EXPECT_EQ(error(Program::worker, {"--config", file.path(), "--name", "decode0", "--threads", "0"}),
-            "command line: --threads: is 0; it may be 1 to 256\n");
-  EXPECT_EQ(error(Program::scheduler, {"--token_budgte", "1"}),
-            "command line: --token_budgte: no such option; did you mean --token_budget?\n");
-  EXPECT_EQ(error(Program::scheduler, {"--xyzzy"}),
-            "command line: --xyzzy: no such option; see --help\n");
-  EXPECT_EQ(error(Program::scheduler, {"start"}), "command line: 'start' is not an option\n");
-  // What CLI11 says behind the option's name differs between its versions.
-  EXPECT_EQ(error(Program::scheduler, {"--token_budget"}).substr(0, 30),
-            "command line: --token_budget: ");
-  EXPECT_EQ(error(Program::scheduler, {"--drain_s", "1", "--drain_s", "2"}).substr(0, 24),
-            "command line: --drain_s:");
-  EXPECT_EQ(error(Program::scheduler, {"--config", "/nowhere.yaml"}), "/nowhere.yaml: no such file\n");
-  EXPECT_EQ(error(Program::worker, {"--config", file.path()}),
-            "command line: --name: is missing; the file has prefill0, decode0 (a worker beside them "
-            "needs --name and --role)\n");
-  EXPECT_EQ(error(Program::worker, {"--config", file.path(), "--name", "decode1"}),
-            "command line: --name: there is no worker 'decode1'; the file has prefill0, decode0 (a "
-            "worker beside them needs --name and --role)\n");
-  EXPECT_EQ(error(Program::frontend, {}),
-            "model: is missing; name the model's folder in the file or with --model\n");
-}
-
-TEST(CommandLine, HelpAndVersion) {
-  Outcome r = run(Program::scheduler, {"--version"});
-  EXPECT_FALSE(r.loaded.config);
-  EXPECT_EQ(r.loaded.exit_code, 0);
-  EXPECT_EQ(r.out, std::string(build_version()) + "\n");
-  r = run(Program::worker, {"--help"});
-  EXPECT_FALSE(r.loaded.config);
-  EXPECT_EQ(r.loaded.exit_code, 0);
-  EXPECT_EQ(r.out, help_text(Program::worker));
-  EXPECT_EQ(r.err, "");
-}
-
 /// The help of `program` has a line for the option, its meaning, its default and its bounds.
 template <typename Section>
 void expect_listed(const std::string& help, const std::string& prefix,
                    const std::vector<Option<Section>>& options) {
   for (const Option<Section>& option : options) {
-    std::string value = option.default_note != nullptr ? option.default_note
-                                                       : value_text(option, Section());
+    std::string value =
+        option.default_note != nullptr ? option.default_note : value_text(option, Section());
     std::string expected = "  --" + prefix + option.name + "\n      " + option.meaning + " (" +
                            (value.empty() ? "no default" : "default " + value);
     const std::string bounds = bounds_text(option);

@@ -1,28 +1,22 @@
 #include "ipc/channel.h"
 
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <csignal>
+#include <stdexcept>
 #include <thread>
 
 #include "ipc/process.h"
 #include "ipc/zmq_channel.h"
-#include "tests/fakes/fake_channel.h"
 #include "tests/unit/ipc/temp_dir.h"
 
 namespace baton {
 namespace {
 
-using testing::FakeClient;
-using testing::FakeServer;
-using testing::FakeWire;
 using testing::TempDir;
 
 constexpr TimeNs kPatience = 10 * kSecond;  // only a broken channel takes as long
@@ -175,7 +169,7 @@ TEST(ZmqChannel, AFullQueueSaysAgainAndLosesNothing) {
     }
   }
   EXPECT_EQ(result, SendResult::again);
-  EXPECT_GE(sent, 10);
+  EXPECT_GE(sent, 5);  // a queue gives its places back by the half
   EXPECT_LT(sent, 200);
   std::string bytes;
   for (int i = 0; i < sent; ++i) {
@@ -247,9 +241,9 @@ TEST(ZmqChannel, ARestartedClientUnderANewIdIsHeardAtOnce) {
   }
 }
 
-TEST(ZmqChannel, AKilledServerProcessIsReplaced) {
+TEST(ZmqChannel, AKilledServerIsReplacedAndAFrozenOneLosesNothing) {
   const TempDir dir;
-  auto spawn = [&]() -> pid_t {
+  const auto spawn = [&]() -> pid_t {
     const pid_t pid = ::fork();
     if (pid == 0) {  // echoes until it is killed
       auto lock = LockFile::acquire(dir / "scheduler.lock");
@@ -267,7 +261,7 @@ TEST(ZmqChannel, AKilledServerProcessIsReplaced) {
     }
     return pid;
   };
-  auto answered_by = [&](ClientChannel& client, pid_t pid) {
+  const auto answered_by = [&](ClientChannel& client, pid_t pid) {
     const std::string wanted = "ping from " + std::to_string(pid);
     std::string bytes;
     for (const TimeNs end = now_ns() + kPatience; now_ns() < end; ::usleep(5000)) {
@@ -280,7 +274,7 @@ TEST(ZmqChannel, AKilledServerProcessIsReplaced) {
     }
     return false;
   };
-  pid_t first = spawn();
+  const pid_t first = spawn();
   std::unique_ptr<ClientChannel> client;  // after the fork: libzmq's threads do not survive one
   client = client_of(dir, "c");
   EXPECT_TRUE(answered_by(*client, first));
@@ -290,6 +284,25 @@ TEST(ZmqChannel, AKilledServerProcessIsReplaced) {
   const pid_t second = spawn();
   client = client_of(dir, "d");
   EXPECT_TRUE(answered_by(*client, second)) << "the socket file of the dead is no obstacle";
+  // A frozen one loses nothing that was sent to it, and answers under the same connection.
+  ::kill(second, SIGSTOP);
+  int sent = 0;
+  for (; sent < 300; ++sent) {
+    ASSERT_EQ(client->send("frozen " + std::to_string(sent)), SendResult::ok);
+  }
+  std::string bytes;
+  ::usleep(300'000);
+  while (client->receive(bytes)) {
+    EXPECT_EQ(bytes.substr(0, 4), "ping") << "nobody can have answered yet";
+  }
+  ::kill(second, SIGCONT);
+  for (int next = 0; next < sent;) {
+    ASSERT_TRUE(receive_soon(*client, bytes)) << next;
+    if (bytes.substr(0, 6) == "frozen") {
+      EXPECT_EQ(bytes, "frozen " + std::to_string(next) + " from " + std::to_string(second));
+      ++next;
+    }
+  }
   ::kill(second, SIGKILL);
   ::waitpid(second, nullptr, 0);
 }
@@ -356,81 +369,6 @@ TEST(ZmqChannel, TheSocketIsPrivate) {
 TEST(ZmqChannel, RoutingIdsAreNeverUsedTwice) {
   EXPECT_NE(make_routing_id("a", 1), make_routing_id("a", 1));
   EXPECT_EQ(make_routing_id("a", 12).substr(0, 5), "a#12#");
-}
-
-// ------------------------------------------------------------------------------- poller
-
-TEST(Poller, TimesOutToTheMicrosecondAndNotEarly) {
-  Poller poller;
-  const UniqueFd event(::eventfd(0, EFD_NONBLOCK));
-  const auto index = poller.add_fd(event.get());
-  const TimeNs before = now_ns();
-  EXPECT_EQ(poller.wait(300'000), 0);
-  EXPECT_GE(now_ns() - before, 300'000);
-  EXPECT_FALSE(poller.ready(index));
-  EXPECT_EQ(poller.wait(0), 0);
-  EXPECT_EQ(poller.wait(-5), 0) << "a deadline in the past only looks";
-}
-
-TEST(Poller, TellsDescriptorsAndChannelsApart) {
-  auto wire = std::make_shared<FakeWire>();
-  FakeServer server(wire);
-  FakeClient client(wire, "c");
-  const UniqueFd event(::eventfd(1, EFD_NONBLOCK));
-  Poller poller;
-  const auto s = poller.add(server);
-  const auto c = poller.add(client);
-  const auto e = poller.add_fd(event.get());
-  EXPECT_EQ(poller.wait(kPatience), 1);
-  EXPECT_TRUE(poller.ready(e));
-  EXPECT_FALSE(poller.ready(s));
-  ASSERT_EQ(client.send("x"), SendResult::ok);
-  EXPECT_EQ(poller.wait(kPatience), 2);
-  EXPECT_EQ(poller.revents(s), POLLIN);
-  EXPECT_FALSE(poller.ready(c));
-  poller.clear();
-  EXPECT_EQ(poller.add(client), 0U);
-  EXPECT_EQ(poller.wait(0), 0);
-  EXPECT_FALSE(poller.ready(99));
-}
-
-TEST(Poller, AWakerFromAnotherThreadEndsTheWait) {
-  Waker waker;
-  Poller poller;
-  const auto index = poller.add_fd(waker.fd());
-  std::thread other([&] { waker.wake(); });
-  EXPECT_EQ(poller.wait(Poller::kForever), 1);
-  EXPECT_TRUE(poller.ready(index));
-  other.join();
-  waker.clear();
-  EXPECT_EQ(poller.wait(0), 0);
-}
-
-// ------------------------------------------------------------------------------- the fake
-
-TEST(FakeChannel, BehavesLikeTheRealOne) {
-  auto wire = std::make_shared<FakeWire>();
-  FakeClient client(wire, "c");
-  std::string peer;
-  std::string bytes;
-  EXPECT_EQ(client.send("x"), SendResult::again) << "nobody listens";
-  FakeServer server(wire);
-  EXPECT_EQ(server.send("nobody", "x"), SendResult::unreachable);
-  EXPECT_EQ(client.send("x"), SendResult::ok);
-  EXPECT_TRUE(server.readable());
-  ASSERT_TRUE(server.receive(peer, bytes));
-  EXPECT_EQ(peer + bytes, "cx");
-  EXPECT_FALSE(server.receive(peer, bytes));
-  wire->queue_limit = 1;
-  EXPECT_EQ(server.send("c", "1"), SendResult::ok);
-  EXPECT_EQ(server.send("c", "2"), SendResult::again);
-  ASSERT_TRUE(client.receive(bytes));
-  EXPECT_EQ(bytes, "1");
-  wire->peers["c"].connected = false;
-  EXPECT_EQ(server.send("c", "3"), SendResult::unreachable);
-  EXPECT_EQ(client.send("x"), SendResult::again);
-  EXPECT_EQ(server.counters().bytes_sent, 1U);
-  EXPECT_EQ(client.counters().bytes_received, 1U);
 }
 
 }  // namespace

@@ -22,7 +22,9 @@ using testing::same;
 Result<FrontendMessage> decode_as(std::string_view bytes, FrontendMessage*) {
   return decode_frontend_message(bytes);
 }
-Result<ToFrontend> decode_as(std::string_view bytes, ToFrontend*) { return decode_to_frontend(bytes); }
+Result<ToFrontend> decode_as(std::string_view bytes, ToFrontend*) {
+  return decode_to_frontend(bytes);
+}
 Result<WorkerMessage> decode_as(std::string_view bytes, WorkerMessage*) {
   return decode_worker_message(bytes);
 }
@@ -87,10 +89,18 @@ TYPED_TEST(CodecDirection, MutatedBytesNeverThrowAndSurvivorsEncodeAgain) {
     for (int i = 0; i < changes && !bytes.empty(); ++i) {
       const std::size_t at = random() % bytes.size();
       switch (random() % 5) {
-        case 0: bytes[at] = static_cast<char>(random()); break;
-        case 1: bytes[at] = static_cast<char>(bytes[at] ^ (1 << (random() % 8))); break;
-        case 2: bytes.erase(at, 1 + random() % 8); break;
-        case 3: bytes.insert(at, 1 + random() % 8, static_cast<char>(random())); break;
+        case 0:
+          bytes[at] = static_cast<char>(random());
+          break;
+        case 1:
+          bytes[at] = static_cast<char>(bytes[at] ^ (1 << (random() % 8)));
+          break;
+        case 2:
+          bytes.erase(at, 1 + random() % 8);
+          break;
+        case 3:
+          bytes.insert(at, 1 + random() % 8, static_cast<char>(random()));
+          break;
         default:  // type bytes of msgpack: lengths that lie
           bytes[at] = static_cast<char>(0xC0 + random() % 0x20);
       }
@@ -140,13 +150,16 @@ std::map<std::string, std::string> current_bytes() {
 
 TEST(CodecGolden, BytesOfEveryMessageAreThoseOnFile) {
   const char* source = std::getenv("BATON_SOURCE_DIR");
-  const std::string path = std::string(source != nullptr ? source : ".") + "/tests/golden/messages.txt";
+  const std::string path =
+      std::string(source != nullptr ? source : ".") + "/tests/golden/messages.txt";
   const auto lines = current_bytes();
   if (std::getenv("BATON_REGENERATE_GOLDEN") != nullptr) {
     std::ofstream file(path);
-    file << "# Bytes of every message, filled by tests/unit/ipc/message_filler.h. A change here is a\n"
+    file << "# Bytes of every message, filled by tests/unit/ipc/message_filler.h. A change here is "
+            "a\n"
             "# change of the wire format: raise kProtocolVersion, then\n"
-            "#   BATON_REGENERATE_GOLDEN=1 build/cpu/tests/codec_test --gtest_filter='CodecGolden*'\n"
+            "#   BATON_REGENERATE_GOLDEN=1 build/cpu/tests/codec_test "
+            "--gtest_filter='CodecGolden*'\n"
             "protocol "
          << kProtocolVersion << "\n";
     for (const auto& [name, hex] : lines) {
@@ -210,8 +223,9 @@ TEST(CodecErrors, AnotherProtocolVersionNamesBoth) {
   auto result = decode_frontend_message(envelope(99, "\xC0", 7));
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().code(), ErrorCode::unavailable);
-  EXPECT_EQ(result.status().message(),
-            "the peer speaks protocol version 7, this build speaks 1: run one build of Baton everywhere");
+  EXPECT_EQ(
+      result.status().message(),
+      "the peer speaks protocol version 7, this build speaks 1: run one build of Baton everywhere");
   // Also when the rest of the envelope has changed.
   EXPECT_EQ(decode_frontend_message("\x91\x07").status().code(), ErrorCode::unavailable);
 }

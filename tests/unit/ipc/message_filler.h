@@ -1,5 +1,5 @@
-// Fills any message with distinct values, and compares any two, field by field through `fields()`: a
-// new field is covered without anybody remembering it.
+// Fills any message with distinct values, and compares any two, field by field through `fields()`:
+// a new field is covered without anybody remembering it.
 #pragma once
 
 #include <cstdint>
@@ -95,7 +95,8 @@ bool same(T& a, T& b) {
     auto fb = wire_fields(b);
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
       return (same(std::get<I>(fa), std::get<I>(fb)) && ...);
-    }(std::make_index_sequence<std::tuple_size_v<decltype(fa)>>());
+    }
+    (std::make_index_sequence<std::tuple_size_v<decltype(fa)>>());
   }
 }
 

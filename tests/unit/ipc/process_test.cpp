@@ -104,12 +104,14 @@ TEST(PrivateDirectory, IsMadeWithParentsAndClosedToOthers) {
 TEST(PrivateDirectory, WhatCannotServeIsRefused) {
   const TempDir dir;
   std::ofstream(dir / "file") << "x";
-  EXPECT_EQ(ensure_private_directory(dir / "file").message(), (dir / "file") + " is not a directory");
+  EXPECT_EQ(ensure_private_directory(dir / "file").message(),
+            (dir / "file") + " is not a directory");
   EXPECT_FALSE(ensure_private_directory(dir / "file/sub").ok());
   EXPECT_EQ(ensure_private_directory("relative").message(), "'relative' is no absolute path");
   EXPECT_EQ(ensure_private_directory("").message(), "'' is no absolute path");
   std::filesystem::create_directory_symlink("/tmp", dir / "link");
-  EXPECT_EQ(ensure_private_directory(dir / "link").message(), (dir / "link") + " is not a directory");
+  EXPECT_EQ(ensure_private_directory(dir / "link").message(),
+            (dir / "link") + " is not a directory");
 }
 
 TEST(LockFile, ASecondHolderIsToldThePidOfTheFirst) {
@@ -120,7 +122,8 @@ TEST(LockFile, ASecondHolderIsToldThePidOfTheFirst) {
     ASSERT_TRUE(first.ok()) << first.status().message();
     auto second = LockFile::acquire(path);
     ASSERT_FALSE(second.ok());
-    EXPECT_EQ(second.status().message(), path + " is held by process " + std::to_string(::getpid()) +
+    EXPECT_EQ(second.status().message(), path + " is held by process " +
+                                             std::to_string(::getpid()) +
                                              ": stop it first, or choose another run_dir");
   }
   EXPECT_TRUE(LockFile::acquire(path).ok()) << "given back";
@@ -142,7 +145,8 @@ TEST(LockFile, AKilledHolderGivesItBack) {
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   auto held = LockFile::acquire(path);
   ASSERT_FALSE(held.ok());
-  EXPECT_NE(held.status().message().find("process " + std::to_string(pid) + ":"), std::string::npos);
+  EXPECT_NE(held.status().message().find("process " + std::to_string(pid) + ":"),
+            std::string::npos);
   ::kill(pid, SIGKILL);
   ::waitpid(pid, nullptr, 0);
   EXPECT_TRUE(LockFile::acquire(path).ok());

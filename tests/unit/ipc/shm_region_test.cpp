@@ -81,9 +81,9 @@ TEST_F(ShmRegionTest, AnImporterThatWritesDies) {
   EXPECT_EQ(signal, SIGSEGV);
   EXPECT_EQ(owner.value().data()[0], std::byte{0});
   // Nor can the mapping be made writable: its descriptor was opened for reading.
-  EXPECT_NE(::mprotect(const_cast<std::byte*>(importer.value().data()), kBytes,
-                       PROT_READ | PROT_WRITE),
-            0);
+  EXPECT_NE(
+      ::mprotect(const_cast<std::byte*>(importer.value().data()), kBytes, PROT_READ | PROT_WRITE),
+      0);
 }
 
 TEST_F(ShmRegionTest, ANameIsNeverUsedTwice) {
@@ -104,8 +104,7 @@ TEST_F(ShmRegionTest, TheWrongSizeIsRefused) {
   auto owner = ShmRegion::create(name, kBytes);
   auto importer = ShmRegion::open_readonly(name, kBytes + 1);
   ASSERT_FALSE(importer.ok());
-  EXPECT_EQ(importer.status().message(),
-            "shared memory '" + name + "' has 12288 bytes, not 12289");
+  EXPECT_EQ(importer.status().message(), "shared memory '" + name + "' has 12288 bytes, not 12289");
   auto missing = ShmRegion::open_readonly(name + "x", kBytes);
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.status().code(), ErrorCode::unavailable);
@@ -131,9 +130,10 @@ TEST_F(ShmRegionTest, TooLittleSpaceIsAnErrorThatSaysHowMuch) {
   auto owner = ShmRegion::create(name, bytes);
   ASSERT_FALSE(owner.ok());
   EXPECT_EQ(owner.status().code(), ErrorCode::kv_exhausted);
-  EXPECT_NE(owner.status().message().find("needs " + std::to_string((bytes + (1U << 20U) - 1) >> 20U) +
-                                          " MiB, /dev/shm has "),
-            std::string::npos)
+  EXPECT_NE(
+      owner.status().message().find("needs " + std::to_string((bytes + (1U << 20U) - 1) >> 20U) +
+                                    " MiB, /dev/shm has "),
+      std::string::npos)
       << owner.status().message();
   EXPECT_FALSE(unlink_region(name)) << "nothing is left behind";
 }
