@@ -83,6 +83,7 @@ class LocalModel:
         self.pieces = sentencepiece.SentencePieceProcessor(
             model_file=str(folder / "tokenizer.model"))
         self.format = json.loads((folder / "chat_format.json").read_text(encoding="utf-8"))
+        self.eos = json.loads((folder / "config.json").read_text(encoding="utf-8"))["eos_token_id"]
         self.model = transformers.LlamaForCausalLM.from_pretrained(
             folder, dtype=torch.float32).eval()
 
@@ -97,7 +98,7 @@ class LocalModel:
             out = self.model.generate(row, attention_mask=torch.ones_like(row), do_sample=False,
                                       max_new_tokens=max_tokens, pad_token_id=0)
         new = out[0, len(ids):].tolist()
-        ended = bool(new) and new[-1] == self.pieces.eos_id()
+        ended = bool(new) and new[-1] == self.eos
         return self.pieces.decode(new[:-1] if ended else new), ended, len(new)
 
     def chat(self, messages):
