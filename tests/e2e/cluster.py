@@ -150,6 +150,7 @@ class Cluster:
                 self.start(name)
             self.wait_ready()
         except BaseException:
+            self.print_logs()
             self.stop()
             raise
         return self
@@ -230,6 +231,9 @@ class Cluster:
         return json.loads(self.ctl(f"show {what} json"))
 
     def worker_state(self, name):
+        process = self.processes.get(name)
+        if process is not None and process.poll() is not None:
+            raise AssertionError(f"{name} has exited with {process.returncode}")
         with contextlib.suppress(OSError, ValueError):
             for worker in self.show("workers"):
                 if worker["name"] == name:

@@ -2,13 +2,13 @@
 
 import json
 import pathlib
-import shutil
 import sys
 import tempfile
 import time
 import unittest
 
-from cluster import DEMO_MODEL, PAIR, Cluster, wait_until
+from cluster import PAIR, Cluster, wait_until
+import random_model
 import requests_mix
 
 MIXED = [("mixed0", "mixed")]
@@ -51,11 +51,11 @@ class SameTokens(unittest.TestCase):
         self.check(scheduler={"prompt_chunk": 3, "token_budget": 29}, worker={"threads": 2})
 
     def test_preemption_keeps_the_tokens(self):
-        counters = self.check(worker={"pool_mib": 0, "pool_blocks": 40})
+        counters = self.check(worker={"pool_blocks": 40})
         self.assertGreater(counters["preemptions"], 0)
 
     def test_full_decode_pool_holds_prefill_back(self):
-        counters = self.check(per_worker={"decode0": {"pool_mib": 0, "pool_blocks": 16}})
+        counters = self.check(per_worker={"decode0": {"pool_blocks": 16}})
         self.assertGreater(counters["handoffs"], 0)
 
     def test_short_prompts_stay_on_the_decode_worker(self):
@@ -82,7 +82,7 @@ class SameTokens(unittest.TestCase):
 
 class Limits(unittest.TestCase):
     def test_200_beside_20000(self):
-        with Cluster() as cluster:
+        with Cluster(worker={"pool_mib": 256}) as cluster:
             long = cluster.stream("Count for ever.", max_tokens=20000, min_tokens=20000, seed=1)
             long.wait_pieces(1)
             short = cluster.stream("Count a little.", max_tokens=200, min_tokens=200, seed=2)
@@ -109,18 +109,6 @@ class Limits(unittest.TestCase):
             cluster.assert_at_rest(5)
 
 
-def other_head_dim(folder, factor):
-    """The demo model's configuration with another head_dim; its weights are random."""
-    target = pathlib.Path(folder) / f"head_dim_x{factor}"
-    shutil.copytree(DEMO_MODEL, target)
-    (target / "model.safetensors").unlink()
-    config = json.loads((target / "config.json").read_text())
-    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    config["head_dim"] = head_dim * factor
-    (target / "config.json").write_text(json.dumps(config))
-    return target
-
-
 class QueueBytes(unittest.TestCase):
     """Only control data crosses the queue: at most 16 bytes a prompt token, whatever the KV weighs."""
 
@@ -133,7 +121,7 @@ class QueueBytes(unittest.TestCase):
         return queue_bytes(cluster) - before
 
     def growth(self, **options):
-        with Cluster(worker={"pool_mib": 512, **options.pop("worker", {})}, **options) as cluster:
+        with Cluster(worker={"pool_mib": 128}, **options) as cluster:
             small = self.bytes_for(cluster, 100)
             large = self.bytes_for(cluster, 10_000)
             self.assertGreaterEqual(cluster.show("info")["counters"]["handoffs"], 2)
@@ -144,9 +132,10 @@ class QueueBytes(unittest.TestCase):
     def test_bytes_a_prompt_token_do_not_depend_on_the_model(self):
         with tempfile.TemporaryDirectory() as folder:
             results = []
-            for factor in (1, 2):
-                results.append(self.growth(model=other_head_dim(folder, factor),
-                                           worker={"load_format": "dummy", "pool_mib": 512}))
+            for head_dim in (32, 64):
+                model = random_model.write(pathlib.Path(folder) / str(head_dim), head_dim=head_dim,
+                                           num_hidden_layers=2)
+                results.append(self.growth(model=model))
         for small, large in results:
             self.assertLessEqual((large - small) / 9_900, 16)
             self.assertLessEqual(small, 100 * 16 + 2000)
