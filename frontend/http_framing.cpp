@@ -158,7 +158,7 @@ bool RequestReader::parse_request_line(std::string_view line) {
   const std::string_view method = line.substr(0, first);
   std::string_view target = line.substr(first + 1, last - first - 1);
   const std::string_view version = line.substr(last + 1);
-  if (method.size() > 16 || !is_token(method)) {
+  if (method.size() > 16 || !is_token(method) || method.front() < 'A' || method.front() > 'Z') {
     return fail(400, "bad_request", "the request's method is not a method");
   }
   request_.method = method;

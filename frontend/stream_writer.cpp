@@ -38,14 +38,20 @@ StreamWriter::StreamWriter(WriterLimits limits)
 void StreamWriter::open(const std::shared_ptr<ClientConnection>& connection, TimeNs now) {
   const auto [at, fresh] = outputs_.try_emplace(connection->id());
   Output& output = at->second;
+  if (!fresh) {  // the end of its last reply is still in the queue
+    output.replying = true;
+    output.close_after = false;
+    // A client that asks on and on without reading must not pile up replies.
+    if (output.queue.size() - output.sent > limits_.buffer_bytes) {
+      drop(at, DropReason::overflow, now);
+    }
+    return;
+  }
   output.replying = true;
-  output.close_after = false;
-  if (!fresh) return;  // the end of its last reply is still in the queue
   output.connection = connection;
   output.moved = now;
-  // Edge-triggered, so that a socket that can be written to costs nothing until it was full once.
   epoll_event event{};
-  event.events = EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  event.events = EPOLLRDHUP;
   event.data.u64 = connection->id();
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->fd(), &event) != 0) {
     drop(at, DropReason::left, now);
@@ -82,10 +88,6 @@ void StreamWriter::put(Outputs::iterator at, std::string_view bytes, TimeNs now)
   if (waiting == 0) {
     output.moved = now;
     bytes.remove_prefix(write_some(output, bytes, now));
-  } else if (waiting > limits_.buffer_bytes) {
-    // One piece may be larger than the bound (a whole reply's body); a second one is not queued.
-    drop(at, DropReason::overflow, now);
-    return;
   }
   if (output.broken) {
     drop(at, DropReason::left, now);
@@ -93,11 +95,28 @@ void StreamWriter::put(Outputs::iterator at, std::string_view bytes, TimeNs now)
   }
   output.queue.append(bytes);
   queued_ += bytes.size();
+  watch(at);
+}
+
+/// Asks epoll for room in the socket only while something waits for it.
+void StreamWriter::watch(Outputs::iterator at) {
+  Output& output = at->second;
+  const bool waiting = output.sent < output.queue.size();
+  if (waiting == output.wants_room) return;
+  output.wants_room = waiting;
+  epoll_event event{};
+  event.events = waiting ? EPOLLRDHUP | EPOLLOUT : EPOLLRDHUP;
+  event.data.u64 = at->first;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, output.connection->fd(), &event);
 }
 
 void StreamWriter::send(std::uint64_t connection, std::string_view bytes, TimeNs now) {
   const auto at = outputs_.find(connection);
   if (at == outputs_.end() || bytes.empty()) return;
+  if (at->second.queue.size() - at->second.sent > limits_.buffer_bytes) {
+    drop(at, DropReason::overflow, now);
+    return;
+  }
   put(at, bytes, now);
 }
 
@@ -141,6 +160,7 @@ void StreamWriter::flush(Outputs::iterator at, TimeNs now) {
     output.queue.clear();
     if (output.queue.capacity() > 64 * 1024) output.queue.shrink_to_fit();
     output.sent = 0;
+    watch(at);
   }
   settle(at, now);
 }

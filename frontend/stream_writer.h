@@ -17,7 +17,8 @@
 namespace baton {
 
 struct WriterLimits {
-  std::size_t buffer_bytes = 262'144;          // queued for one client before more is refused
+  std::size_t buffer_bytes = 262'144;          // queued for one client, beyond which no event is added
+                                               // (the last bytes of a reply may be, whatever their size)
   TimeNs stall_timeout = 30 * kSecond;         // a queue that does not move for this long
 };
 
@@ -74,6 +75,7 @@ class StreamWriter {
     bool replying = false;
     bool close_after = false;
     bool broken = false;
+    bool wants_room = false;  // epoll tells when the socket can take more
   };
   using Outputs = std::unordered_map<std::uint64_t, Output>;
 
@@ -81,6 +83,7 @@ class StreamWriter {
   void put(Outputs::iterator at, std::string_view bytes, TimeNs now);
   void flush(Outputs::iterator at, TimeNs now);
   void settle(Outputs::iterator at, TimeNs now);
+  void watch(Outputs::iterator at);
   void drop(Outputs::iterator at, DropReason reason, TimeNs now);
   void forget(Outputs::iterator at);
 

@@ -1,0 +1,161 @@
+// Replies, metrics and health as values.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "frontend/health.h"
+#include "frontend/http_reply.h"
+#include "frontend/metrics.h"
+
+namespace baton {
+namespace {
+
+TEST(HttpReply, a_whole_reply) {
+  HttpReply reply;
+  reply.status = 429;
+  reply.body = "{}";
+  reply.headers = {{"Retry-After", "3"}};
+  EXPECT_EQ(format_reply(reply, {"id-1", false, false, 1}),
+            "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\n"
+            "X-Request-Id: id-1\r\nConnection: close\r\nRetry-After: 3\r\nContent-Length: 2\r\n"
+            "\r\n{}");
+  const std::string head = format_reply(reply, {"id-1", true, true, 1});
+  EXPECT_EQ(head.substr(head.size() - 4), "\r\n\r\n") << "HEAD has no body";
+  EXPECT_NE(head.find("Content-Length: 2"), std::string::npos);
+}
+
+TEST(HttpReply, a_header_value_cannot_begin_another_header) {
+  HttpReply reply;
+  reply.headers = {{"X-A", "b\r\nX-Evil: 1"}};
+  EXPECT_EQ(format_reply(reply, {}).find("\r\nX-Evil"), std::string::npos);
+}
+
+TEST(HttpReply, chunks) {
+  const ReplyFrame now{"", true, false, 1};
+  const ReplyFrame old{"", false, false, 0};
+  std::string out;
+  append_chunk(out, "", now);
+  append_chunk(out, std::string(26, 'x'), now);
+  append_last_chunk(out, now);
+  EXPECT_EQ(out, "1a\r\n" + std::string(26, 'x') + "\r\n0\r\n\r\n");
+  out.clear();
+  append_chunk(out, "abc", old);
+  append_last_chunk(out, old);
+  EXPECT_EQ(out, "abc");
+  EXPECT_NE(format_stream_head({}, now).find("Transfer-Encoding: chunked"), std::string::npos);
+  EXPECT_EQ(format_stream_head({}, old).find("Transfer-Encoding"), std::string::npos);
+}
+
+TEST(HttpReply, request_ids) {
+  EXPECT_TRUE(valid_request_id("a"));
+  EXPECT_TRUE(valid_request_id("req-1.2_3:4"));
+  EXPECT_TRUE(valid_request_id(std::string(128, 'a')));
+  for (const std::string& bad :
+       {std::string(), std::string(129, 'a'), std::string("a b"), std::string("a\n"),
+        std::string("\"x\""), std::string("\xc3\xa4")}) {
+    EXPECT_FALSE(valid_request_id(bad)) << bad;
+  }
+}
+
+TEST(Metrics, histograms_are_cumulative) {
+  Histogram histogram({1, 2, 4});
+  for (const double value : {0.5, 1.0, 1.5, 4.0, 100.0}) histogram.observe(value);
+  std::string out;
+  histogram.expose(out, "h", "l=\"x\"");
+  EXPECT_EQ(out,
+            "h_bucket{l=\"x\",le=\"1\"} 2\nh_bucket{l=\"x\",le=\"2\"} 3\nh_bucket{l=\"x\",le=\"4\"} 4\n"
+            "h_bucket{l=\"x\",le=\"+Inf\"} 5\nh_sum{l=\"x\"} 107\nh_count{l=\"x\"} 5\n");
+}
+
+/// The rules of Prometheus' text format that a scraper insists on.
+TEST(Metrics, the_text_is_well_formed) {
+  Metrics metrics("a \"model\"\n");
+  metrics.reply_sent("/generate", 200);
+  metrics.reply_sent("/generate", 400);
+  metrics.client_dropped(DropReason::overflow);
+  metrics.request_accepted(10);
+  metrics.first_token(5 * kMillisecond);
+  metrics.next_token(kMillisecond);
+  metrics.tokens_delivered(2);
+  metrics.request_ended(FinishReason::stop, 2, kSecond, 2 * kSecond, 3 * kSecond);
+  MetricsView view;
+  view.version = "v";
+  std::istringstream lines(metrics.expose(view));
+  std::set<std::string> declared, samples;
+  std::string current, type, line;
+  while (std::getline(lines, line)) {
+    std::istringstream words(line);
+    std::string hash, kind, name;
+    if (line[0] == '#') {
+      words >> hash >> kind >> name;
+      if (kind == "TYPE") {
+        words >> type;
+        current = name;
+        EXPECT_TRUE(declared.insert(name).second) << name << " declared twice";
+      }
+      continue;
+    }
+    EXPECT_TRUE(samples.insert(line.substr(0, line.rfind(' '))).second) << "twice: " << line;
+    name = line.substr(0, line.find_first_of("{ "));
+    if (type == "histogram") {
+      EXPECT_EQ(name.find(current), 0U) << line;
+    } else {
+      EXPECT_EQ(name, current) << line;
+      if (type == "counter") {
+        EXPECT_EQ(name.substr(name.size() - 6), "_total") << line;
+      }
+    }
+    EXPECT_EQ(std::count(line.begin(), line.end(), '{'), std::count(line.begin(), line.end(), '}'));
+  }
+  for (const char* name :
+       {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:prompt_tokens_total",
+        "vllm:generation_tokens_total", "vllm:request_success_total",
+        "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
+        "vllm:time_per_output_token_seconds", "vllm:e2e_request_latency_seconds",
+        "baton_http_replies_total"}) {
+    EXPECT_TRUE(declared.count(name)) << name;
+  }
+}
+
+struct HealthCase {
+  const char* name;
+  bool draining, welcomed;
+  Epoch epoch;
+  std::uint32_t ready, running;
+  TimeNs heard_ago, progress_ago;
+  const char* status;
+};
+
+TEST(Health, is_judged_by_progress) {
+  const HealthCase cases[] = {
+      {"nobody yet", false, false, 0, 0, 0, 0, 0, "loading"},
+      {"idle", false, true, 1, 2, 0, kSecond, 100 * kSecond, "ok"},
+      {"busy", false, true, 1, 2, 5, kSecond, kSecond, "ok"},
+      {"stuck", false, true, 1, 2, 5, kSecond, 20 * kSecond, "stuck"},
+      {"no worker", false, true, 1, 0, 0, 0, 0, "loading"},
+      {"silent", false, true, 1, 2, 0, 4 * kSecond, 0, "no_scheduler"},
+      {"between two schedulers", false, false, 1, 2, 0, 0, 0, "no_scheduler"},
+      {"draining", true, true, 1, 2, 0, 0, 0, "draining"},
+  };
+  const TimeNs now = 1000 * kSecond;
+  for (const HealthCase& c : cases) {
+    SchedulerView view;
+    view.welcomed = c.welcomed;
+    view.epoch = c.epoch;
+    view.workers_ready = c.ready;
+    view.running = c.running;
+    view.heard_at = now - c.heard_ago;
+    view.progress_at = now - c.progress_ago;
+    const Health health = judge_health(view, c.draining, now);
+    EXPECT_EQ(health.status, c.status) << c.name;
+    EXPECT_EQ(health.ok, std::string(c.status) == "ok") << c.name;
+    EXPECT_FALSE(health.reason.empty());
+    EXPECT_EQ(health_body(health, view, "m\"", "v").find("\n"),
+              health_body(health, view, "m\"", "v").size() - 1);
+  }
+}
+
+}  // namespace
+}  // namespace baton

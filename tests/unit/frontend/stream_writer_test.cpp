@@ -1,0 +1,201 @@
+// The writer against real sockets: clients that read, leave, or never read.
+#include "frontend/stream_writer.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+
+namespace baton {
+namespace {
+
+class WriterTest : public ::testing::Test {
+ protected:
+  WriterTest() : writer({4096, 30 * kSecond}) {}
+
+  /// A connection and the client's end of it.
+  std::shared_ptr<ClientConnection> connect(UniqueFd* client) {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    const int size = 4096;
+    setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+    client->reset(ends[1]);
+    auto connection =
+        std::make_shared<ClientConnection>(++id, UniqueFd(ends[0]), FramingLimits{}, now);
+    connection->begin_reply(now);
+    return connection;
+  }
+  std::string read_all(const UniqueFd& client) {
+    std::string text(1 << 20, '\0');
+    const ssize_t n = ::read(client.get(), text.data(), text.size());
+    text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+    return text;
+  }
+  std::vector<DroppedClient> drops() {
+    writer.poll(now);
+    return writer.take_drops();
+  }
+
+  TimeNs now = 1000 * kSecond;
+  std::uint64_t id = 0;
+  StreamWriter writer;
+};
+
+TEST_F(WriterTest, a_reply_goes_out_at_once_and_the_turn_goes_back) {
+  UniqueFd client;
+  const auto c = connect(&client);
+  writer.open(c, now);
+  writer.send(c->id(), "hello ", now);
+  writer.finish(c->id(), "world", true, now);
+  EXPECT_EQ(read_all(client), "hello world");
+  EXPECT_EQ(c->phase(), ConnectionPhase::reading);
+  EXPECT_EQ(writer.open_count(), 0U);
+  EXPECT_EQ(writer.queued_bytes(), 0U);
+}
+
+TEST_F(WriterTest, a_pipelined_request_closes_after_the_reply) {
+  UniqueFd client;
+  const auto c = connect(&client);
+  writer.open(c, now);
+  EXPECT_TRUE(c->note_extra());
+  writer.finish(c->id(), "bye", true, now);
+  EXPECT_EQ(read_all(client), "bye");
+  EXPECT_EQ(c->phase(), ConnectionPhase::closing);
+  char byte;
+  EXPECT_EQ(::read(client.get(), &byte, 1), 0) << "the server's direction must be closed";
+}
+
+TEST_F(WriterTest, what_a_full_socket_does_not_take_is_queued_and_flushed_in_order) {
+  UniqueFd client;
+  const auto c = connect(&client);
+  writer.open(c, now);
+  std::string expected, got;
+  const std::string big(100'000, 'x');
+  writer.send(c->id(), big, now);
+  EXPECT_GT(writer.queued_bytes(), 0U);
+  expected = big;
+  writer.finish(c->id(), "", false, now);
+  for (int i = 0; i < 1000 && writer.open_count() > 0; ++i) {
+    got += read_all(client);
+    writer.poll(now);
+  }
+  got += read_all(client);
+  EXPECT_TRUE(got == expected) << got.size() << " bytes of " << expected.size();
+  EXPECT_EQ(writer.open_count(), 0U);
+  EXPECT_EQ(writer.queued_bytes(), 0U);
+  EXPECT_EQ(c->phase(), ConnectionPhase::closing);
+}
+
+TEST_F(WriterTest, a_client_that_never_reads_is_dropped_and_memory_stays_bounded) {
+  UniqueFd client;
+  const auto c = connect(&client);
+  writer.open(c, now);
+  std::size_t most = 0;
+  std::vector<DroppedClient> dropped;
+  for (int i = 0; i < 10000 && dropped.empty(); ++i) {
+    writer.send(c->id(), std::string(100, 'x'), now);
+    most = std::max(most, writer.queued_bytes());
+    dropped = writer.take_drops();
+  }
+  ASSERT_EQ(dropped.size(), 1U);
+  EXPECT_EQ(dropped[0].reason, DropReason::overflow);
+  EXPECT_LE(most, 4096U + 100U);
+  EXPECT_EQ(writer.queued_bytes(), 0U);
+  EXPECT_EQ(writer.open_count(), 0U);
+  writer.send(c->id(), "more", now);  // ignored
+  EXPECT_TRUE(drops().empty());
+}
+
+TEST_F(WriterTest, a_queue_that_does_not_move_is_dropped_after_its_time) {
+  UniqueFd client;
+  const auto c = connect(&client);
+  writer.open(c, now);
+  writer.send(c->id(), std::string(50'000, 'x'), now);
+  now += 29 * kSecond;
+  writer.check_stalls(now);
+  EXPECT_TRUE(drops().empty());
+  read_all(client);
+  writer.poll(now);  // moved
+  now += 29 * kSecond;
+  writer.check_stalls(now);
+  EXPECT_TRUE(drops().empty());
+  now += 2 * kSecond;
+  writer.restart_clocks(now);
+  writer.check_stalls(now);
+  EXPECT_TRUE(drops().empty()) << "this process itself stood still";
+  now += 31 * kSecond;
+  writer.check_stalls(now);
+  const auto dropped = drops();
+  ASSERT_EQ(dropped.size(), 1U);
+  EXPECT_EQ(dropped[0].reason, DropReason::stalled);
+}
+
+TEST_F(WriterTest, a_client_that_leaves_is_noticed_while_it_waits) {
+  UniqueFd client, other;
+  const auto c = connect(&client);
+  const auto d = connect(&other);
+  writer.open(c, now);
+  writer.open(d, now);
+  EXPECT_TRUE(drops().empty());
+  client.reset();
+  const auto dropped = drops();
+  ASSERT_EQ(dropped.size(), 1U);
+  EXPECT_EQ(dropped[0].connection, c->id());
+  EXPECT_EQ(dropped[0].reason, DropReason::left);
+  EXPECT_EQ(c->phase(), ConnectionPhase::closing);
+  writer.finish(d->id(), "still here", true, now);
+  EXPECT_EQ(read_all(other), "still here");
+}
+
+TEST_F(WriterTest, writing_to_a_client_that_left_raises_no_signal) {
+  UniqueFd client;
+  const auto c = connect(&client);
+  writer.open(c, now);
+  client.reset();
+  writer.send(c->id(), "x", now);
+  ASSERT_EQ(drops().size(), 1U);
+  writer.finish(c->id(), "y", true, now);
+  EXPECT_TRUE(drops().empty()) << "each once";
+}
+
+TEST_F(WriterTest, the_next_reply_waits_behind_the_rest_of_the_last) {
+  UniqueFd client;
+  const auto c = connect(&client);
+  writer.open(c, now);
+  writer.finish(c->id(), std::string(11'000, 'a'), true, now);
+  EXPECT_EQ(c->phase(), ConnectionPhase::reading);
+  EXPECT_EQ(writer.open_count(), 1U);
+  c->begin_reply(now);
+  writer.open(c, now);
+  writer.finish(c->id(), std::string(10, 'b'), true, now);
+  std::string got;
+  for (int i = 0; i < 1000 && writer.open_count() > 0; ++i) {
+    got += read_all(client);
+    writer.poll(now);
+  }
+  got += read_all(client);
+  EXPECT_TRUE(got == std::string(11'000, 'a') + std::string(10, 'b')) << got.size();
+}
+
+TEST_F(WriterTest, a_client_that_asks_on_without_reading_is_dropped) {
+  UniqueFd client;
+  const auto c = connect(&client);
+  std::vector<DroppedClient> dropped;
+  std::size_t most = 0;
+  for (int i = 0; i < 100 && dropped.empty(); ++i) {
+    c->begin_reply(now);
+    writer.open(c, now);
+    writer.finish(c->id(), std::string(3000, 'a'), true, now);
+    most = std::max(most, writer.queued_bytes());
+    dropped = drops();
+  }
+  ASSERT_EQ(dropped.size(), 1U);
+  EXPECT_EQ(dropped[0].reason, DropReason::overflow);
+  EXPECT_LE(most, 4096U + 3000U);
+}
+
+}  // namespace
+}  // namespace baton
