@@ -32,8 +32,8 @@ struct ChatPrompt {
 class ChatFormat {
  public:
   virtual ~ChatFormat() = default;
-  /// All messages, then the beginning of the assistant's turn. An unknown role is the caller's fault;
-  /// more than `max_tokens` ids are too_long.
+  /// All messages, then the beginning of the assistant's turn. An unknown role is the caller's
+  /// fault; more than `max_tokens` ids are too_long.
   virtual Result<ChatPrompt> render(const std::vector<ChatMessage>& messages,
                                     const Tokenizer& tokenizer, std::size_t max_tokens) const = 0;
 };
@@ -46,8 +46,8 @@ class PrefixChatFormat : public ChatFormat {
   static Result<std::unique_ptr<PrefixChatFormat>> parse(std::string_view json,
                                                          const std::string& where);
 
-  Result<ChatPrompt> render(const std::vector<ChatMessage>& messages,
-                            const Tokenizer& tokenizer, std::size_t max_tokens) const override;
+  Result<ChatPrompt> render(const std::vector<ChatMessage>& messages, const Tokenizer& tokenizer,
+                            std::size_t max_tokens) const override;
 
  private:
   struct Turn {

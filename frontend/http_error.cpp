@@ -7,11 +7,16 @@ namespace {
 
 const char* type_of(int status) {
   switch (status) {
-    case 429: return "rate_limit_error";
-    case 499: return "cancelled_error";
-    case 503: return "unavailable_error";
-    case 504: return "timeout_error";
-    default: return status < 500 ? "invalid_request_error" : "server_error";
+    case 429:
+      return "rate_limit_error";
+    case 499:
+      return "cancelled_error";
+    case 503:
+      return "unavailable_error";
+    case 504:
+      return "timeout_error";
+    default:
+      return status < 500 ? "invalid_request_error" : "server_error";
   }
 }
 
@@ -30,16 +35,23 @@ std::string error_object(std::string_view message, std::string_view type, std::s
 
 int http_status(ErrorCode code) {
   switch (code) {
-    case ErrorCode::ok: return 200;
+    case ErrorCode::ok:
+      return 200;
     case ErrorCode::invalid_argument:
-    case ErrorCode::too_long: return 400;
-    case ErrorCode::queue_full: return 429;
-    case ErrorCode::cancelled: return 499;
-    case ErrorCode::unavailable: return 503;
-    case ErrorCode::deadline_exceeded: return 504;
+    case ErrorCode::too_long:
+      return 400;
+    case ErrorCode::queue_full:
+      return 429;
+    case ErrorCode::cancelled:
+      return 499;
+    case ErrorCode::unavailable:
+      return 503;
+    case ErrorCode::deadline_exceeded:
+      return 504;
     case ErrorCode::worker_crashes:
     case ErrorCode::kv_exhausted:
-    case ErrorCode::internal: return 500;
+    case ErrorCode::internal:
+      return 500;
   }
   return 500;
 }
@@ -47,8 +59,7 @@ int http_status(ErrorCode code) {
 HttpError http_error(const Status& status, std::string_view param, std::uint32_t retry_after_s) {
   HttpError error;
   error.status = http_status(status.code());
-  error.body =
-      error_object(status.message(), type_of(error.status), param, code_of(status.code()));
+  error.body = error_object(status.message(), type_of(error.status), param, code_of(status.code()));
   const bool retry = error.status == 429 || error.status == 503;
   error.retry_after_s = retry && retry_after_s == 0 ? 1 : retry_after_s;
   return error;

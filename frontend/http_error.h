@@ -15,13 +15,13 @@ namespace baton {
 /// unavailable 503; the rest 500.
 int http_status(ErrorCode code);
 
-/// An error of a request. `param` names the field at fault (empty: null). queue_full and unavailable
-/// carry a Retry-After of one second unless `retry_after_s` says otherwise.
+/// An error of a request. `param` names the field at fault (empty: null). queue_full and
+/// unavailable carry a Retry-After of one second unless `retry_after_s` says otherwise.
 HttpError http_error(const Status& status, std::string_view param = {},
                      std::uint32_t retry_after_s = 0);
 
-/// An error of HTTP itself: 404 (no such route), 405, 408, 411, 413, 415, 431, ... `code` is a short
-/// name such as "not_found".
+/// An error of HTTP itself: 404 (no such route), 405, 408, 411, 413, 415, 431, ... `code` is a
+/// short name such as "not_found".
 HttpError http_error(int status, std::string_view message, std::string_view code,
                      std::string_view param = {});
 

@@ -9,12 +9,23 @@ std::string escape_html(std::string_view text) {
   std::string out;
   for (const char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out.push_back(c);
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out.push_back(c);
     }
   }
   return out;
@@ -24,8 +35,9 @@ std::string escape_html(std::string_view text) {
 /// that a person may copy.
 std::string safe_address(std::string_view address) {
   const bool good = !address.empty() && address.size() <= 255 &&
-                    address.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-                                              "0123456789.-:[]") == std::string_view::npos;
+                    address.find_first_not_of(
+                        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                        "0123456789.-:[]") == std::string_view::npos;
   return good ? std::string(address) : "127.0.0.1:8000";
 }
 
@@ -51,7 +63,8 @@ std::string text_page(const IndexFacts& facts) {
   if (!facts.state.empty()) page += ": " + facts.state;
   page += ".\n";
   if (facts.max_context > 0) {
-    page += "Context: " + std::to_string(facts.max_context) + " tokens, prompt and reply together.\n";
+    page +=
+        "Context: " + std::to_string(facts.max_context) + " tokens, prompt and reply together.\n";
   }
   page += "\nA chat, token by token:\n  curl -N " + url + "/v1/chat/completions" + json +
           "'{\"model\": " + shell_json(facts.model) +
@@ -63,9 +76,10 @@ std::string text_page(const IndexFacts& facts) {
   page += "\nPrompt and reply in one text (lengths count both):\n  " + post + "/generate" + json +
           "'{\"prompt\": \"你是谁\", \"temperature\": 0.7, \"min_length\": 50, \"max_length\": "
           "500}'\n";
-  page += "\nMore:\n  GET /v1/models   the model and its context\n"
-          "  GET /health      200 when requests can be served, 503 while loading\n"
-          "  GET /metrics     counters for Prometheus\n";
+  page +=
+      "\nMore:\n  GET /v1/models   the model and its context\n"
+      "  GET /health      200 when requests can be served, 503 while loading\n"
+      "  GET /metrics     counters for Prometheus\n";
   return page;
 }
 

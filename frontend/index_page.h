@@ -10,10 +10,10 @@ namespace baton {
 struct IndexFacts {
   std::string model;
   std::string version;
-  std::string address;             // host:port as the client called it (the Host header), or the bind
+  std::string address;  // host:port as the client called it (the Host header), or the bind
   bool ready = false;
-  std::string state;               // one sentence for a person, e.g. "2 workers ready"
-  std::uint32_t max_context = 0;   // 0: not known yet
+  std::string state;              // one sentence for a person, e.g. "2 workers ready"
+  std::uint32_t max_context = 0;  // 0: not known yet
 };
 
 struct IndexPage {
@@ -21,7 +21,8 @@ struct IndexPage {
   std::string body;
 };
 
-/// HTML when the Accept header asks for text/html, plain text otherwise (curl). All facts are escaped.
+/// HTML when the Accept header asks for text/html, plain text otherwise (curl). All facts are
+/// escaped.
 IndexPage index_page(const IndexFacts& facts, std::string_view accept);
 
 }  // namespace baton

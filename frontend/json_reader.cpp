@@ -10,8 +10,8 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kMaxReason = 200;
 
-/// Builds the value while nlohmann's parser (a loop, not a recursion) reports what it sees. Returning
-/// false ends the parsing; `error` then says why.
+/// Builds the value while nlohmann's parser (a loop, not a recursion) reports what it sees.
+/// Returning false ends the parsing; `error` then says why.
 class Builder : public nlohmann::json_sax<Json> {
  public:
   Json root;
@@ -112,15 +112,23 @@ Result<Json> parse_json_object(std::string_view text) {
 
 const char* kind_of(const Json& value) {
   switch (value.type()) {
-    case Json::value_t::null: return "null";
-    case Json::value_t::boolean: return "a boolean";
+    case Json::value_t::null:
+      return "null";
+    case Json::value_t::boolean:
+      return "a boolean";
     case Json::value_t::number_integer:
-    case Json::value_t::number_unsigned: return "an integer";
-    case Json::value_t::number_float: return "a number";
-    case Json::value_t::string: return "a string";
-    case Json::value_t::array: return "an array";
-    case Json::value_t::object: return "an object";
-    default: return "something else";
+    case Json::value_t::number_unsigned:
+      return "an integer";
+    case Json::value_t::number_float:
+      return "a number";
+    case Json::value_t::string:
+      return "a string";
+    case Json::value_t::array:
+      return "an array";
+    case Json::value_t::object:
+      return "an object";
+    default:
+      return "something else";
   }
 }
 

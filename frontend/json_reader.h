@@ -26,9 +26,9 @@ struct FieldError {
   std::string message;
 };
 
-/// Takes known fields out of an object, one call each, and remembers the first thing that was wrong.
-/// null counts as absent. finish() complains about fields that nobody took. The object must outlive
-/// the reader.
+/// Takes known fields out of an object, one call each, and remembers the first thing that was
+/// wrong. null counts as absent. finish() complains about fields that nobody took. The object must
+/// outlive the reader.
 class FieldReader {
  public:
   explicit FieldReader(const nlohmann::json& object, std::string path = {});

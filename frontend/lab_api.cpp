@@ -99,8 +99,7 @@ Status settle_lengths(const Lengths& lengths, const RequestContext& context,
     request.headers.emplace_back("X-Baton-Max-Length", "clamped from " + std::to_string(asked) +
                                                            " to " + std::to_string(context_size));
   }
-  const std::int64_t min_length =
-      std::min(lengths.min.value_or(kDefaultMinLength), max_length);
+  const std::int64_t min_length = std::min(lengths.min.value_or(kDefaultMinLength), max_length);
   request.sampling.max_tokens = static_cast<std::uint32_t>(max_length - prompt);
   request.sampling.min_tokens =
       static_cast<std::uint32_t>(std::max<std::int64_t>(0, min_length - prompt));
@@ -124,8 +123,8 @@ ParseOutcome parse_generate(std::string_view body, const RequestContext& context
   request.stream = fields.boolean("stream").value_or(false);
   if (const auto& error = fields.finish()) return field_error(*error);
 
-  auto ids = model.tokenizer->encode_within(*prompt, model.tokenizer->add_bos(),
-                                            tokenise_limit(context));
+  auto ids =
+      model.tokenizer->encode_within(*prompt, model.tokenizer->add_bos(), tokenise_limit(context));
   Status status = far_too_long(context);
   if (ids) {
     request.prompt = std::move(*ids);

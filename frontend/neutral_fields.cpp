@@ -12,13 +12,13 @@ using Json = nlohmann::json;
 
 /// Values besides null that ask for nothing.
 enum class Neutral : std::uint8_t {
-  any,          // says something about the client, not about the reply
-  nothing,      // only null
+  any,      // says something about the client, not about the reply
+  nothing,  // only null
   zero,
   one,
   is_false,
   is_true,
-  empty,        // {}, [] or ""
+  empty,  // {}, [] or ""
   none_or_auto,
   text_format,  // {"type": "text"}
   text_only,    // ["text"]
@@ -100,38 +100,61 @@ bool is_text(const Json& value, std::string_view wanted) {
 
 bool is_neutral(const Json& value, Neutral neutral) {
   switch (neutral) {
-    case Neutral::any: return true;
-    case Neutral::nothing: return false;
-    case Neutral::zero: return is_number(value, 0);
-    case Neutral::one: return is_number(value, 1);
-    case Neutral::is_false: return value == false;
-    case Neutral::is_true: return value == true;
-    case Neutral::empty: return (value.is_structured() && value.empty()) || is_text(value, "");
-    case Neutral::none_or_auto: return is_text(value, "none") || is_text(value, "auto");
+    case Neutral::any:
+      return true;
+    case Neutral::nothing:
+      return false;
+    case Neutral::zero:
+      return is_number(value, 0);
+    case Neutral::one:
+      return is_number(value, 1);
+    case Neutral::is_false:
+      return value == false;
+    case Neutral::is_true:
+      return value == true;
+    case Neutral::empty:
+      return (value.is_structured() && value.empty()) || is_text(value, "");
+    case Neutral::none_or_auto:
+      return is_text(value, "none") || is_text(value, "auto");
     case Neutral::text_format:
       return value.is_object() && value.size() == 1 && value.contains("type") &&
              is_text(value["type"], "text");
-    case Neutral::text_only: return value.is_array() && value.size() == 1 && is_text(value[0], "text");
-    case Neutral::medium: return is_text(value, "medium");
-    case Neutral::zero_or_false: return value == false || is_number(value, 0);
+    case Neutral::text_only:
+      return value.is_array() && value.size() == 1 && is_text(value[0], "text");
+    case Neutral::medium:
+      return is_text(value, "medium");
+    case Neutral::zero_or_false:
+      return value == false || is_number(value, 0);
   }
   return false;
 }
 
 const char* accepted(Neutral neutral) {
   switch (neutral) {
-    case Neutral::any: return "anything";
-    case Neutral::nothing: return "null";
-    case Neutral::zero: return "0";
-    case Neutral::one: return "1";
-    case Neutral::is_false: return "false";
-    case Neutral::is_true: return "true";
-    case Neutral::empty: return "an empty value";
-    case Neutral::none_or_auto: return "\"none\" or \"auto\"";
-    case Neutral::text_format: return "{\"type\": \"text\"}";
-    case Neutral::text_only: return "[\"text\"]";
-    case Neutral::medium: return "\"medium\"";
-    case Neutral::zero_or_false: return "false or 0";
+    case Neutral::any:
+      return "anything";
+    case Neutral::nothing:
+      return "null";
+    case Neutral::zero:
+      return "0";
+    case Neutral::one:
+      return "1";
+    case Neutral::is_false:
+      return "false";
+    case Neutral::is_true:
+      return "true";
+    case Neutral::empty:
+      return "an empty value";
+    case Neutral::none_or_auto:
+      return "\"none\" or \"auto\"";
+    case Neutral::text_format:
+      return "{\"type\": \"text\"}";
+    case Neutral::text_only:
+      return "[\"text\"]";
+    case Neutral::medium:
+      return "\"medium\"";
+    case Neutral::zero_or_false:
+      return "false or 0";
   }
   return "null";
 }
@@ -144,8 +167,8 @@ void ignore_neutral_fields(FieldReader& fields, OpenAiRoute route) {
     const std::string name(field.name);
     const Json* value = fields.take(name);
     if (value == nullptr || is_neutral(*value, field.neutral)) continue;
-    fields.fail(name, std::string("is not supported; only ") + accepted(field.neutral) +
-                          " is accepted");
+    fields.fail(name,
+                std::string("is not supported; only ") + accepted(field.neutral) + " is accepted");
   }
 }
 

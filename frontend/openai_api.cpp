@@ -125,8 +125,8 @@ void read_prompt(FieldReader& fields, const ServedModel& model, Asked& asked) {
   } else if (prompt->is_array()) {
     read_prompt_ids(fields, *prompt, name, model.tokenizer->vocab_size(), asked.prompt_ids);
   } else {
-    fields.fail(name, std::string("must be a string or an array of token ids, not ") +
-                          kind_of(*prompt));
+    fields.fail(name,
+                std::string("must be a string or an array of token ids, not ") + kind_of(*prompt));
   }
 }
 
@@ -136,8 +136,8 @@ std::string read_content(FieldReader& message) {
   if (content == nullptr) return {};
   if (content->is_string()) return content->get<std::string>();
   if (!content->is_array()) {
-    message.fail("content", std::string("must be a string or an array of parts, not ") +
-                                kind_of(*content));
+    message.fail("content",
+                 std::string("must be a string or an array of parts, not ") + kind_of(*content));
     return {};
   }
   std::string text;
@@ -214,10 +214,10 @@ void read_message(FieldReader& fields, const Json& value, std::size_t index, Ask
 void read_messages(FieldReader& fields, Asked& asked) {
   const Json* messages = fields.take("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
-    fields.fail("messages", messages == nullptr      ? std::string("is missing")
-                            : !messages->is_array() ? std::string("must be an array, not ") +
-                                                          kind_of(*messages)
-                                                    : std::string("must not be empty"));
+    fields.fail("messages", messages == nullptr ? std::string("is missing")
+                            : !messages->is_array()
+                                ? std::string("must be an array, not ") + kind_of(*messages)
+                                : std::string("must not be empty"));
     return;
   }
   for (std::size_t i = 0; i < messages->size() && fields.ok(); ++i) {
@@ -227,8 +227,8 @@ void read_messages(FieldReader& fields, Asked& asked) {
 
 HttpError unknown_model(const std::string& name, const ServedModel& model) {
   return http_error(404,
-                    "the model '" + name.substr(0, 200) + "' does not exist here; this server has '" +
-                        model.name + "'",
+                    "the model '" + name.substr(0, 200) +
+                        "' does not exist here; this server has '" + model.name + "'",
                     "model_not_found", "model");
 }
 
@@ -282,9 +282,9 @@ ParseOutcome parse(std::string_view body, OpenAiRoute route, const RequestContex
                    const ServedModel& model) {
   const bool chat = route == OpenAiRoute::chat;
   if (chat && model.chat == nullptr) {
-    return http_error(invalid("the model '" + model.name +
-                              "' has no chat format; use /v1/completions"),
-                      "messages");
+    return http_error(
+        invalid("the model '" + model.name + "' has no chat format; use /v1/completions"),
+        "messages");
   }
   const auto json = parse_json_object(body);
   if (!json.ok()) return http_error(json.status());
@@ -301,8 +301,8 @@ ParseOutcome parse(std::string_view body, OpenAiRoute route, const RequestContex
   if (!asked.unknown_model.empty()) return unknown_model(asked.unknown_model, model);
 
   ParsedRequest& request = asked.request;
-  Status status = chat ? tokenise_chat(context, model, asked)
-                       : tokenise_completion(context, model, asked);
+  Status status =
+      chat ? tokenise_chat(context, model, asked) : tokenise_completion(context, model, asked);
   if (status.ok()) status = settle_limits(asked.limits, context, model, request);
   if (!status.ok()) {
     const char* field = chat ? "messages" : "prompt";

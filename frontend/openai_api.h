@@ -1,5 +1,6 @@
-// The OpenAI dialect: POST /v1/completions, POST /v1/chat/completions, GET /v1/models. Pure: JSON in,
-// values out. Field names and shapes follow the public API reference and vLLM's extra parameters.
+// The OpenAI dialect: POST /v1/completions, POST /v1/chat/completions, GET /v1/models. Pure: JSON
+// in, values out. Field names and shapes follow the public API reference and vLLM's extra
+// parameters.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@
 namespace baton {
 
 /// Every field is checked: a wrong type, a value out of range, an unknown field, or a known field
-/// whose function is not supported is a 400 that names it. An unknown model is a 404. Bounded work: the
-/// caller bounds the body.
+/// whose function is not supported is a 400 that names it. An unknown model is a 404. Bounded work:
+/// the caller bounds the body.
 ParseOutcome parse_completion(std::string_view body, const RequestContext& context,
                               const ServedModel& model);
 ParseOutcome parse_chat_completion(std::string_view body, const RequestContext& context,

@@ -16,7 +16,9 @@ std::string usage_object(const Ending& ending) {
 /// {"id":...,"object":...,"created":...,"model":...,"choices":[
 std::string opening(ReplyShape shape, bool stream, const ReplyFacts& facts) {
   const bool chat = shape == ReplyShape::chat;
-  const char* object = !chat ? "text_completion" : stream ? "chat.completion.chunk" : "chat.completion";
+  const char* object = !chat    ? "text_completion"
+                       : stream ? "chat.completion.chunk"
+                                : "chat.completion";
   return "{\"id\":" + json_string((chat ? "chatcmpl-" : "cmpl-") + facts.id) + ",\"object\":\"" +
          object + "\",\"created\":" + std::to_string(facts.created) +
          ",\"model\":" + json_string(facts.model) + ",\"choices\":[";
@@ -60,9 +62,11 @@ class StreamReply : public ReplyWriter {
       : shape_(shape), include_usage_(facts.include_usage) {
     head_ = "data: " + opening(shape, true, facts);
     const bool chat = shape == ReplyShape::chat;
-    before_text_ = head_ + (chat ? "{\"index\":0,\"delta\":{\"content\":\"" : "{\"index\":0,\"text\":\"");
+    before_text_ =
+        head_ + (chat ? "{\"index\":0,\"delta\":{\"content\":\"" : "{\"index\":0,\"text\":\"");
     const std::string close = include_usage_ ? "}],\"usage\":null}\n\n" : "}]}\n\n";
-    after_text_ = std::string(chat ? "\"}" : "\"") + ",\"logprobs\":null,\"finish_reason\":null" + close;
+    after_text_ =
+        std::string(chat ? "\"}" : "\"") + ",\"logprobs\":null,\"finish_reason\":null" + close;
     close_ = close;
   }
 
@@ -89,7 +93,8 @@ class StreamReply : public ReplyWriter {
       return sse_event(error_json(status_of(ending))) + std::string(kSseDone);
     }
     std::string events = head_;
-    events += shape_ == ReplyShape::chat ? "{\"index\":0,\"delta\":{}" : "{\"index\":0,\"text\":\"\"";
+    events +=
+        shape_ == ReplyShape::chat ? "{\"index\":0,\"delta\":{}" : "{\"index\":0,\"text\":\"\"";
     events += ",\"logprobs\":null,\"finish_reason\":\"";
     events += to_string(ending.reason);
     events += "\"" + close_;
@@ -101,10 +106,10 @@ class StreamReply : public ReplyWriter {
  private:
   ReplyShape shape_;
   bool include_usage_;
-  std::string head_;         // "data: " and the fields before the choices
+  std::string head_;  // "data: " and the fields before the choices
   std::string before_text_;
   std::string after_text_;
-  std::string close_;        // from the end of the choice to the end of the event
+  std::string close_;  // from the end of the choice to the end of the event
 };
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace baton {
 enum class ReplyShape : std::uint8_t { completion, chat };
 
 struct ReplyFacts {
-  std::string id;     // without "cmpl-" or "chatcmpl-"
+  std::string id;  // without "cmpl-" or "chatcmpl-"
   std::string model;
   std::int64_t created = 0;  // unix seconds
   bool include_usage = false;

@@ -15,8 +15,8 @@ void read_stop(FieldReader& fields, ParsedRequest& request) {
   const Json* value = fields.take("stop");
   if (value == nullptr) return;
   if (!value->is_string() && !value->is_array()) {
-    fields.fail("stop", std::string("must be a string or an array of strings, not ") +
-                            kind_of(*value));
+    fields.fail("stop",
+                std::string("must be a string or an array of strings, not ") + kind_of(*value));
     return;
   }
   const std::size_t count = value->is_string() ? 1 : value->size();
@@ -107,10 +107,10 @@ Status check_prompt(std::size_t prompt_tokens, const RequestContext& context) {
   }
   if (prompt_tokens == 0) return invalid("the prompt is empty");
   if (prompt_tokens >= context.max_context) {
-    return Status(ErrorCode::too_long,
-                  "the prompt has " + std::to_string(prompt_tokens) +
-                      " tokens; this model's context holds " + std::to_string(context.max_context) +
-                      " tokens, prompt and reply together");
+    return Status(ErrorCode::too_long, "the prompt has " + std::to_string(prompt_tokens) +
+                                           " tokens; this model's context holds " +
+                                           std::to_string(context.max_context) +
+                                           " tokens, prompt and reply together");
   }
   return {};
 }
@@ -121,11 +121,10 @@ std::size_t tokenise_limit(const RequestContext& context) {
 
 Status far_too_long(const RequestContext& context) {
   if (context.max_context == 0) return check_prompt(0, context);
-  return Status(ErrorCode::too_long, "the prompt has more than " +
-                                         std::to_string(tokenise_limit(context)) +
-                                         " tokens; this model's context holds " +
-                                         std::to_string(context.max_context) +
-                                         " tokens, prompt and reply together");
+  return Status(ErrorCode::too_long,
+                "the prompt has more than " + std::to_string(tokenise_limit(context)) +
+                    " tokens; this model's context holds " + std::to_string(context.max_context) +
+                    " tokens, prompt and reply together");
 }
 
 HttpError field_error(const FieldError& error) {

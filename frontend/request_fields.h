@@ -1,5 +1,5 @@
-// Fields that the HTTP dialects share: sampling, stop conditions, limits, and the many fields of the
-// public APIs that are accepted because they ask for nothing.
+// Fields that the HTTP dialects share: sampling, stop conditions, limits, and the many fields of
+// the public APIs that are accepted because they ask for nothing.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ inline constexpr std::int64_t kMaxCount = INT32_MAX;
 void read_sampling(FieldReader& fields, const RequestContext& context, const ServedModel& model,
                    double max_temperature, ParsedRequest& request);
 
-/// vLLM's further parameters: stop_token_ids, ignore_eos, include_stop_str_in_output. Whether the end
-/// of a sequence is to be ignored.
+/// vLLM's further parameters: stop_token_ids, ignore_eos, include_stop_str_in_output. Whether the
+/// end of a sequence is to be ignored.
 bool read_stop_extras(FieldReader& fields, const ServedModel& model, ParsedRequest& request);
 
 /// Which API a field belongs to.

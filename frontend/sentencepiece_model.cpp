@@ -38,8 +38,12 @@ class Reader {
     const std::uint64_t key = varint();
     field.number = static_cast<std::uint32_t>(key >> 3);
     switch (key & 7) {
-      case 0: field.value = varint(); break;
-      case 1: skip(8); break;
+      case 0:
+        field.value = varint();
+        break;
+      case 1:
+        skip(8);
+        break;
       case 2: {
         const std::uint64_t size = varint();
         if (!failed_ && size <= bytes_.size() - position_) {
@@ -48,8 +52,11 @@ class Reader {
         skip(size);
         break;
       }
-      case 5: skip(4); break;
-      default: failed_ = true;
+      case 5:
+        skip(4);
+        break;
+      default:
+        failed_ = true;
     }
     if (failed_) return std::nullopt;
     field.whole = bytes_.substr(begin, position_ - begin);
@@ -142,11 +149,20 @@ Result<SentencePieceFacts> read_sentencepiece_model(std::string_view bytes) {
   bool good = true;
   while (auto field = reader.next()) {
     switch (field->number) {
-      case kModelPieces: good = good && read_piece(field->bytes, facts); break;
-      case kModelTrainer: good = good && read_trainer(field->bytes, facts); break;
-      case kModelNormalizer: good = good && read_normalizer(field->bytes, facts); break;
-      case kModelDenormalizer: good = good && read_denormalizer(field->bytes, facts); break;
-      default: break;
+      case kModelPieces:
+        good = good && read_piece(field->bytes, facts);
+        break;
+      case kModelTrainer:
+        good = good && read_trainer(field->bytes, facts);
+        break;
+      case kModelNormalizer:
+        good = good && read_normalizer(field->bytes, facts);
+        break;
+      case kModelDenormalizer:
+        good = good && read_denormalizer(field->bytes, facts);
+        break;
+      default:
+        break;
     }
   }
   if (!good || reader.failed() || facts.pieces.empty()) {

@@ -1,5 +1,5 @@
-// What the sentencepiece library does not tell about a model file, read from its protobuf bytes. Only
-// the few fields that matter here are known; everything else is copied as it is.
+// What the sentencepiece library does not tell about a model file, read from its protobuf bytes.
+// Only the few fields that matter here are known; everything else is copied as it is.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,9 @@ struct SentencePieceFacts {
 /// Reads a serialised model. Every length is checked; damage is an error.
 Result<SentencePieceFacts> read_sentencepiece_model(std::string_view bytes);
 
-/// The same model with the chosen pieces turned into control symbols, which never parse out of text.
-/// Precondition: read_sentencepiece_model accepted `bytes` and `chosen` has one entry a piece.
+/// The same model with the chosen pieces turned into control symbols, which never parse out of
+/// text. Precondition: read_sentencepiece_model accepted `bytes` and `chosen` has one entry a
+/// piece.
 std::string with_control_pieces(std::string_view bytes, const std::vector<bool>& chosen);
 
 /// The same model without the space that it puts before every text.

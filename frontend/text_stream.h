@@ -15,9 +15,9 @@
 namespace baton {
 
 struct TextStreamOptions {
-  std::vector<std::string> stop;        // not empty each, valid UTF-8
+  std::vector<std::string> stop;  // not empty each, valid UTF-8
   bool include_stop_in_output = false;
-  std::uint32_t min_tokens = 0;         // a match that completes earlier is ignored
+  std::uint32_t min_tokens = 0;  // a match that completes earlier is ignored
   /// The text goes on from a prompt that ended in text: a leading space is then part of it.
   bool continues_text = false;
 };
@@ -26,23 +26,23 @@ struct TextStreamOptions {
 /// ends in a special token (a turn marker).
 TextStreamOptions text_stream_options(const Tokenizer& tokenizer, const ParsedRequest& request);
 
-/// What was given out is never taken back and never holds half a character. Without stop strings, the
-/// concatenation of all text is the sentencepiece decoding of the whole sequence. Work per token is
-/// bounded by its text times the number of stop strings.
+/// What was given out is never taken back and never holds half a character. Without stop strings,
+/// the concatenation of all text is the sentencepiece decoding of the whole sequence. Work per
+/// token is bounded by its text times the number of stop strings.
 class TextStream {
  public:
   /// `tokenizer` must outlive the stream.
   TextStream(const Tokenizer& tokenizer, TextStreamOptions options);
 
   struct Output {
-    std::string_view text;   // new text; valid until the next call
-    bool stopped = false;    // a stop string matched (now or earlier); later tokens are ignored
-    std::uint32_t n = 0;     // tokens taken since the start; at a match, the one that completed it is
-                             // the last that counts
+    std::string_view text;  // new text; valid until the next call
+    bool stopped = false;   // a stop string matched (now or earlier); later tokens are ignored
+    std::uint32_t n = 0;  // tokens taken since the start; at a match, the one that completed it is
+                          // the last that counts
   };
 
-  /// Takes the next tokens. Text that may be the beginning of a stop string is held back; so are the
-  /// bytes of an unfinished character.
+  /// Takes the next tokens. Text that may be the beginning of a stop string is held back; so are
+  /// the bytes of an unfinished character.
   Output feed(std::span<const Token> tokens);
 
   /// The end of the sequence: gives out what was held back (bytes that never became a character as
@@ -58,12 +58,12 @@ class TextStream {
   const Tokenizer& tokenizer_;
   TextStreamOptions options_;
   StopMatcher matcher_;
-  std::string fresh_;      // text of the token at hand, before stop strings
-  std::string held_;       // a suffix that may be the beginning of a stop string
+  std::string fresh_;  // text of the token at hand, before stop strings
+  std::string held_;   // a suffix that may be the beginning of a stop string
   std::string out_;
   char unfinished_[4] = {};
   std::uint8_t unfinished_size_ = 0;
-  bool at_start_ = true;   // a leading space may still be dropped
+  bool at_start_ = true;  // a leading space may still be dropped
   bool stopped_ = false;
   std::uint32_t n_ = 0;
 };

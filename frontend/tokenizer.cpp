@@ -92,7 +92,8 @@ std::size_t find_cut(std::string_view text, std::size_t from) {
 
 /// A space symbol behind something else than one.
 bool has_inner_space(std::string_view piece) {
-  while (piece.substr(0, kSpaceSymbol.size()) == kSpaceSymbol) piece.remove_prefix(kSpaceSymbol.size());
+  while (piece.substr(0, kSpaceSymbol.size()) == kSpaceSymbol)
+    piece.remove_prefix(kSpaceSymbol.size());
   return piece.find(kSpaceSymbol) != std::string_view::npos;
 }
 
@@ -156,8 +157,8 @@ Status Tokenizer::load_model(const std::string& bytes, const std::string& path) 
 
   std::vector<bool> marker(facts.pieces.size());
   for (std::size_t id = 0; id < marker.size(); ++id) {
-    marker[id] = facts.types[id] == SentencePieceType::user_defined &&
-                 looks_like_marker(facts.pieces[id]);
+    marker[id] =
+        facts.types[id] == SentencePieceType::user_defined && looks_like_marker(facts.pieces[id]);
   }
   if (std::find(marker.begin(), marker.end(), true) != marker.end()) {
     const std::string plain = with_control_pieces(bytes, marker);
@@ -194,7 +195,8 @@ bool Tokenizer::fill_table(const SentencePieceFacts& facts, const std::vector<bo
     Entry entry;
     std::string text;
     switch (facts.types[id]) {
-      case SentencePieceType::control: break;
+      case SentencePieceType::control:
+        break;
       case SentencePieceType::byte: {
         const auto byte = byte_of(piece);
         if (!byte) return false;
@@ -221,9 +223,8 @@ bool Tokenizer::fill_table(const SentencePieceFacts& facts, const std::vector<bo
     text_ += text;
     pieces_.push_back(entry);
   }
-  std::stable_sort(specials_.begin(), specials_.end(), [](const auto& a, const auto& b) {
-    return a.first.size() > b.first.size();
-  });
+  std::stable_sort(specials_.begin(), specials_.end(),
+                   [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
   return true;
 }
 
@@ -253,21 +254,23 @@ Status Tokenizer::load_settings(const std::string& dir) {
   if (whole_.first->bos_id() >= 0) bos = {whole_.first->bos_id()};
   if (whole_.first->eos_id() >= 0) eos_ids_ = {whole_.first->eos_id()};
   const std::uint32_t vocab = vocab_size_;
-  for (Status status : {read_ids(config.value(), "bos_token_id", config_path, vocab, bos),
-                        read_ids(config.value(), "eos_token_id", config_path, vocab, eos_ids_),
-                        read_ids(generation.value(), "eos_token_id", generation_path, vocab, eos_ids_),
-                        read_flag(settings.value(), "add_bos_token", tokenizer_path, add_bos_),
-                        read_flag(settings.value(), "legacy", tokenizer_path, prefix_after_special_)}) {
+  for (Status status :
+       {read_ids(config.value(), "bos_token_id", config_path, vocab, bos),
+        read_ids(config.value(), "eos_token_id", config_path, vocab, eos_ids_),
+        read_ids(generation.value(), "eos_token_id", generation_path, vocab, eos_ids_),
+        read_flag(settings.value(), "add_bos_token", tokenizer_path, add_bos_),
+        read_flag(settings.value(), "legacy", tokenizer_path, prefix_after_special_)}) {
     if (!status.ok()) return status;
   }
   if (!bos.empty()) bos_ = bos.front();
   add_bos_ = add_bos_ && bos_ >= 0;
-  if (eos_ids_.empty()) return invalid(dir + ": neither config.json nor tokenizer.model has an eos id");
+  if (eos_ids_.empty())
+    return invalid(dir + ": neither config.json nor tokenizer.model has an eos id");
   return {};
 }
 
-// Appends the ids of `text`; false when there would be more than `limit` in `ids`. `begins`: the text
-// begins a prompt, and gets the dummy prefix if the model has one.
+// Appends the ids of `text`; false when there would be more than `limit` in `ids`. `begins`: the
+// text begins a prompt, and gets the dummy prefix if the model has one.
 bool Tokenizer::encode_into(const Encoder& encoder, bool begins, std::string_view text,
                             std::size_t limit, std::vector<Token>& ids) const {
   const SentencePieceProcessor& rest = encoder.rest ? *encoder.rest : *encoder.first;
@@ -275,9 +278,8 @@ bool Tokenizer::encode_into(const Encoder& encoder, bool begins, std::string_vie
   do {
     const std::size_t room = limit - std::min(limit, ids.size());
     if (max_piece_bytes_ > 0 && text.size() / max_piece_bytes_ > room) return false;
-    const std::size_t cut = splits_at_spaces_ && text.size() > kPartBytes
-                                ? find_cut(text, kPartBytes)
-                                : text.size();
+    const std::size_t cut =
+        splits_at_spaces_ && text.size() > kPartBytes ? find_cut(text, kPartBytes) : text.size();
     // It fails only when no model is loaded.
     const auto status = (begins ? *encoder.first : rest).Encode(text.substr(0, cut), &part);
     if (!status.ok()) part.clear();

@@ -41,9 +41,9 @@ class Tokenizer {
 
   static constexpr std::size_t kNoLimit = SIZE_MAX;
 
-  /// Ids of a whole prompt. Turn markers in `text` become their tokens, so that a client can render a
-  /// chat by itself; control symbols do not (sentencepiece's own rule). Empty when there are more than
-  /// `limit`: that is often known long before the end of a text, which bounds the work.
+  /// Ids of a whole prompt. Turn markers in `text` become their tokens, so that a client can render
+  /// a chat by itself; control symbols do not (sentencepiece's own rule). Empty when there are more
+  /// than `limit`: that is often known long before the end of a text, which bounds the work.
   std::optional<std::vector<Token>> encode_within(std::string_view text, bool add_bos,
                                                   std::size_t limit) const;
 
@@ -73,8 +73,8 @@ class Tokenizer {
 
   PieceKind kind(Token id) const;
   bool is_special(Token id) const { return kind(id) == PieceKind::special; }
-  /// Text of the piece in the middle of a sentence: "▁the" is " the". One raw byte for a byte piece,
-  /// empty for a special one and for ids without a piece.
+  /// Text of the piece in the middle of a sentence: "▁the" is " the". One raw byte for a byte
+  /// piece, empty for a special one and for ids without a piece.
   std::string_view piece_text(Token id) const;
   /// The piece begins with sentencepiece's space symbol (U+2581).
   bool begins_with_space(Token id) const;
@@ -119,8 +119,8 @@ class Tokenizer {
   bool add_bos_ = true;
   bool dummy_prefix_ = true;
   bool prefix_after_special_ = true;
-  bool splits_at_spaces_ = false;     // no piece reaches over the space between two words
-  std::size_t max_piece_bytes_ = 0;   // no token covers more of a text; 0: not known
+  bool splits_at_spaces_ = false;    // no piece reaches over the space between two words
+  std::size_t max_piece_bytes_ = 0;  // no token covers more of a text; 0: not known
   LeadingSpace leading_space_ = LeadingSpace::keep;
 };
 

@@ -7,8 +7,8 @@
 namespace baton {
 namespace {
 
-using testing::ModelFolder;
 using testing::load_tokenizer;
+using testing::ModelFolder;
 using testing::tiny_model;
 
 Token marker(const char* text) {
@@ -29,12 +29,19 @@ TEST(ChatFormat, RendersTurns) {
       Tokenizer::kNoLimit);
   ASSERT_TRUE(prompt.ok());
   const std::vector<Token> end = {marker("<|end|>")};
-  EXPECT_EQ(prompt.value().ids,
-            join({{t.bos(), marker("<|system|>")}, t.encode_plain("be short", true), end,
-                  {marker("<|user|>")}, t.encode_plain("hello", true), end,
-                  {marker("<|assistant|>")}, t.encode_plain("hi", true), end,
-                  {marker("<|user|>")}, t.encode_plain("你是谁", true), end,
-                  {marker("<|assistant|>")}}));
+  EXPECT_EQ(prompt.value().ids, join({{t.bos(), marker("<|system|>")},
+                                      t.encode_plain("be short", true),
+                                      end,
+                                      {marker("<|user|>")},
+                                      t.encode_plain("hello", true),
+                                      end,
+                                      {marker("<|assistant|>")},
+                                      t.encode_plain("hi", true),
+                                      end,
+                                      {marker("<|user|>")},
+                                      t.encode_plain("你是谁", true),
+                                      end,
+                                      {marker("<|assistant|>")}}));
   EXPECT_EQ(prompt.value().stop_ids, end);
   EXPECT_EQ(prompt.value().stop, std::vector<std::string>{"User:"});
 }
@@ -55,13 +62,12 @@ TEST(ChatFormat, TextMarkersAndContentAreOneString) {
   const auto format = PrefixChatFormat::parse(
       R"({"bos": false, "user": ["User: ", "\n"], "assistant": ["Assistant: ", "</s>"]})", "x");
   ASSERT_TRUE(format.ok());
-  const auto prompt =
-      format.value()->render({{"user", "hello"}, {"assistant", "hi"}, {"user", "the end"}}, t,
-                             Tokenizer::kNoLimit);
+  const auto prompt = format.value()->render(
+      {{"user", "hello"}, {"assistant", "hi"}, {"user", "the end"}}, t, Tokenizer::kNoLimit);
   ASSERT_TRUE(prompt.ok());
-  EXPECT_EQ(prompt.value().ids,
-            join({t.encode_plain("User: hello\nAssistant: hi", false), {2},
-                  t.encode_plain("User: the end\nAssistant: ", true)}));
+  EXPECT_EQ(prompt.value().ids, join({t.encode_plain("User: hello\nAssistant: hi", false),
+                                      {2},
+                                      t.encode_plain("User: the end\nAssistant: ", true)}));
 }
 
 TEST(ChatFormat, StopsAtTheLimit) {

@@ -105,9 +105,14 @@ TEST(ParseJson, RandomDamageNeverGetsThrough) {
     for (unsigned k = 0, count = 1 + random() % 4; k < count; ++k) {
       const std::size_t at = random() % body.size();
       switch (random() % 3) {
-        case 0: body[at] = static_cast<char>(random()); break;
-        case 1: body.erase(at, 1 + random() % 5); break;
-        default: body.insert(at, 1, "{}[]\",:\\0e-\xE4"[random() % 13]);
+        case 0:
+          body[at] = static_cast<char>(random());
+          break;
+        case 1:
+          body.erase(at, 1 + random() % 5);
+          break;
+        default:
+          body.insert(at, 1, "{}[]\",:\\0e-\xE4"[random() % 13]);
       }
       if (body.empty()) body = " ";
     }

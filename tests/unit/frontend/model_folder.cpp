@@ -19,7 +19,8 @@ constexpr const char* kCorpus =
     "   Lines  may   hold    many     spaces      between       words.   \n"
     "hello world, hello again, hello hello hello the the the a a a in in on on\n"
     "你是谁 我是 你好 谁 你 是 我\n"
-    "Zahlen: 0 1 2 3 4 5 6 7 8 9, Klammern ( ) [ ] { } < > | = + - * / \\ \" ' ` ~ ! ? @ # $ % ^ &\n"
+    "Zahlen: 0 1 2 3 4 5 6 7 8 9, Klammern ( ) [ ] { } < > | = + - * / \\ \" ' ` ~ ! ? @ # $ % ^ "
+    "&\n"
     "user assistant system end tool User: Assistant: System: End of turn\n";
 
 std::string flag(bool value) { return value ? "true" : "false"; }

@@ -63,8 +63,8 @@ TEST(Utf8, AcceptsExactlyUnicode) {
       ASSERT_EQ(scan_utf8(bytes.substr(0, size)).state, Utf8State::unfinished) << code;
     }
   }
-  for (const char* bad : {"\x80", "\xBF", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF",
-                          "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF"}) {
+  for (const char* bad : {"\x80", "\xBF", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF",
+                          "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF"}) {
     EXPECT_EQ(scan_utf8(bad).state, Utf8State::invalid);
   }
 }

@@ -34,7 +34,8 @@ std::vector<Token> random_ids(const Tokenizer& tokenizer, std::mt19937& random) 
     all.push_back(id);
     if (tokenizer.kind(id) == PieceKind::byte) bytes.push_back(id);
     if (tokenizer.kind(id) == PieceKind::special) specials.push_back(id);
-    if (tokenizer.begins_with_space(id) && tokenizer.piece_text(id).size() < 3) spaces.push_back(id);
+    if (tokenizer.begins_with_space(id) && tokenizer.piece_text(id).size() < 3)
+      spaces.push_back(id);
   }
   std::vector<Token> ids(random() % 24);
   for (Token& id : ids) {
@@ -110,7 +111,8 @@ TEST(TextStream, ContinuesAPromptAsTheWholeWouldRead) {
 
 TEST(TextStream, RoundTripsText) {
   const Tokenizer& tokenizer = *tiny_model().tokenizer;
-  for (const std::string text : {"hello world", "你是谁", "\xF0\x9F\x98\x80 smiles", " a  b ", "x\ny"}) {
+  for (const std::string text :
+       {"hello world", "你是谁", "\xF0\x9F\x98\x80 smiles", " a  b ", "x\ny"}) {
     EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, true)), text);
   }
 }

@@ -36,9 +36,10 @@ TEST(Tokenizer, EncodesLikeSentencepiece) {
     const auto tokenizer = load_tokenizer(folder);
     sentencepiece::SentencePieceProcessor reference;
     ASSERT_TRUE(reference.Load(folder.model_path()).ok());
-    for (const char* text : {"", "hello world", "  two  spaces ", "你是谁", "mixed 你好 \xF0\x9F\x98\x80 text",
-                             "line\nbreak", "ends in space "}) {
-      EXPECT_EQ(tokenizer->encode(text, false), reference.EncodeAsIds(text)) << type << ": " << text;
+    for (const char* text : {"", "hello world", "  two  spaces ", "你是谁",
+                             "mixed 你好 \xF0\x9F\x98\x80 text", "line\nbreak", "ends in space "}) {
+      EXPECT_EQ(tokenizer->encode(text, false), reference.EncodeAsIds(text))
+          << type << ": " << text;
       auto with_bos = reference.EncodeAsIds(text);
       with_bos.insert(with_bos.begin(), reference.bos_id());
       EXPECT_EQ(tokenizer->encode(text, true), with_bos) << type << ": " << text;
@@ -59,7 +60,8 @@ TEST(Tokenizer, LongTextsEncodeLikeSentencepiece) {
       ASSERT_TRUE(reference.Load(folder.model_path()).ok());
       std::string text;
       while (text.size() < 100'000) {
-        for (const char* word : {"hello", " hello", "  ", " the", "\n", "你是", " 谁", "<|end|>", " x", "\xCC\x81"}) {
+        for (const char* word :
+             {"hello", " hello", "  ", " the", "\n", "你是", " 谁", "<|end|>", " x", "\xCC\x81"}) {
           if (random() % 3 == 0) text += word;
         }
       }

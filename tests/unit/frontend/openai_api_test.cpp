@@ -1,0 +1,410 @@
+#include "frontend/openai_api.h"
+
+#include <random>
+
+#include "api_fixture.h"
+
+namespace baton {
+namespace {
+
+using testing::bad;
+using testing::error_of;
+using testing::expect_refused;
+using testing::good;
+using testing::Refusal;
+using testing::small_context;
+using testing::tiny_model;
+using Json = nlohmann::json;
+
+ParseOutcome completion(const std::string& body) {
+  return parse_completion(body, small_context(), tiny_model());
+}
+ParseOutcome chat(const std::string& body) {
+  return parse_chat_completion(body, small_context(), tiny_model());
+}
+/// A completion of "hello" with one more field.
+ParseOutcome with(const std::string& field) {
+  return completion(R"({"prompt":"hello",)" + field + "}");
+}
+ParseOutcome chat_with(const std::string& field) {
+  return chat(R"({"messages":[{"role":"user","content":"hello"}],)" + field + "}");
+}
+
+TEST(Completion, Defaults) {
+  const auto request = good(completion(R"({"model":"tiny","prompt":"hello"})"));
+  const Tokenizer& t = *tiny_model().tokenizer;
+  EXPECT_EQ(request.model, "tiny");
+  EXPECT_EQ(request.prompt, t.encode("hello", true));
+  EXPECT_EQ(request.sampling.temperature, 1.0F);
+  EXPECT_EQ(request.sampling.top_p, 1.0F);
+  EXPECT_EQ(request.sampling.top_k, 0);
+  EXPECT_EQ(request.sampling.min_tokens, 0U);
+  EXPECT_EQ(request.sampling.max_tokens, 64U);
+  EXPECT_EQ(request.sampling.stop_ids, t.eos_ids());
+  EXPECT_FALSE(request.seed_given);
+  EXPECT_FALSE(request.stream);
+  EXPECT_TRUE(request.stop.empty());
+  EXPECT_FALSE(request.include_stop_in_output);
+  EXPECT_EQ(request.timeout, 600 * kSecond);
+  EXPECT_TRUE(request.headers.empty());
+  EXPECT_NE(request.reply, nullptr);
+}
+
+TEST(Completion, EveryParameter) {
+  const auto request = good(with(
+      R"("temperature":0.5,"top_p":0.25,"top_k":7,"seed":-3,"stop":["a","bc"],"max_tokens":9,
+         "min_tokens":4,"stop_token_ids":[9,9,8],"include_stop_str_in_output":true,"timeout_s":1.5,
+         "stream":true,"stream_options":{"include_usage":true},"n":1)"));
+  EXPECT_EQ(request.sampling.temperature, 0.5F);
+  EXPECT_EQ(request.sampling.top_p, 0.25F);
+  EXPECT_EQ(request.sampling.top_k, 7);
+  EXPECT_TRUE(request.seed_given);
+  EXPECT_EQ(request.sampling.seed, static_cast<std::uint64_t>(-3));
+  EXPECT_EQ(request.stop, (std::vector<std::string>{"a", "bc"}));
+  EXPECT_EQ(request.sampling.max_tokens, 9U);
+  EXPECT_EQ(request.sampling.min_tokens, 4U);
+  EXPECT_EQ(request.sampling.stop_ids, (std::vector<Token>{2, 8, 9}));
+  EXPECT_TRUE(request.include_stop_in_output);
+  EXPECT_EQ(request.timeout, 1500 * kMillisecond);
+  EXPECT_TRUE(request.stream);
+}
+
+TEST(Completion, ValuesAtTheBorders) {
+  EXPECT_EQ(good(with(R"("temperature":0)")).sampling.temperature, 0.0F);
+  EXPECT_EQ(good(with(R"("temperature":1e-300)")).sampling.temperature, 0.0F);
+  EXPECT_EQ(good(with(R"("temperature":2)")).sampling.temperature, 2.0F);
+  EXPECT_GT(good(with(R"("top_p":1e-300)")).sampling.top_p, 0.0F);
+  EXPECT_EQ(good(with(R"("top_k":-1)")).sampling.top_k, 0);
+  EXPECT_EQ(good(with(R"("top_k":2147483647)")).sampling.top_k,
+            static_cast<int>(tiny_model().tokenizer->vocab_size()));
+  EXPECT_EQ(good(with(R"("seed":9223372036854775807)")).sampling.seed, 9223372036854775807ULL);
+  EXPECT_EQ(good(with(R"("seed":-9223372036854775808)")).sampling.seed, 9223372036854775808ULL);
+  EXPECT_TRUE(good(with(R"("ignore_eos":true)")).sampling.stop_ids.empty());
+  EXPECT_EQ(good(with(R"("ignore_eos":true,"stop_token_ids":[7])")).sampling.stop_ids,
+            std::vector<Token>{7});
+  EXPECT_EQ(good(with(R"("min_tokens":100)")).sampling.max_tokens, 100U);
+  EXPECT_GT(good(with(R"("timeout_s":1e-300)")).timeout, 0);
+}
+
+TEST(Completion, PromptForms) {
+  const auto& t = *tiny_model().tokenizer;
+  EXPECT_EQ(good(completion(R"({"prompt":[5,6,7]})")).prompt, (std::vector<Token>{5, 6, 7}));
+  EXPECT_EQ(good(completion(R"({"prompt":[[5,6]]})")).prompt, (std::vector<Token>{5, 6}));
+  EXPECT_EQ(good(completion(R"({"prompt":["hello"]})")).prompt, t.encode("hello", true));
+  EXPECT_EQ(good(completion(R"({"prompt":""})")).prompt, std::vector<Token>{t.bos()});
+}
+
+TEST(Completion, LengthsFollowTheContext) {
+  const std::string ids = "[" + std::string("5") + [] {
+    std::string more;
+    for (int i = 1; i < 200; ++i) more += ",5";
+    return more;
+  }() + "]";
+  EXPECT_EQ(good(completion(R"({"prompt":)" + ids + "}")).sampling.max_tokens, 56U);
+  EXPECT_EQ(good(completion(R"({"max_tokens":56,"prompt":)" + ids + "}")).sampling.max_tokens, 56U);
+  expect_refused({R"({"max_tokens":57,"prompt":)" + ids + "}", 400, "prompt",
+                  "the prompt has 200 tokens and 'max_tokens' is 57: 257 tokens together; this "
+                  "model's context holds 256"},
+                 completion);
+  expect_refused({R"({"min_tokens":57,"prompt":)" + ids + "}", 400, "prompt", "'min_tokens' is 57"},
+                 completion);
+}
+
+TEST(Completion, Refuses) {
+  const std::string many_ids = [] {
+    std::string list = "5";
+    for (int i = 0; i < 255; ++i) list += ",5";
+    return "[" + list + "]";
+  }();
+  const std::string stops = [] {
+    std::string list = "\"x\"";
+    for (int i = 0; i < 16; ++i) list += ",\"x\"";
+    return "[" + list + "]";
+  }();
+  const Refusal table[] = {
+      {"", 400, "", "the body is empty"},
+      {"{", 400, "", "not valid JSON"},
+      {"[]", 400, "", "must be a JSON object"},
+      {"{\"prompt\":\"\xFF\"}", 400, "", "UTF-8"},
+      {"{}", 400, "prompt", "'prompt' is missing"},
+      {R"({"prompt":null})", 400, "prompt", "'prompt' is missing"},
+      {R"({"prompt":3})", 400, "prompt",
+       "'prompt' must be a string or an array of token ids, not an integer"},
+      {R"({"prompt":{}})", 400, "prompt", "not an object"},
+      {R"({"prompt":[]})", 400, "prompt", "the prompt is empty"},
+      {R"({"prompt":["a","b"]})", 400, "prompt", "holds 2 prompts"},
+      {R"({"prompt":[null]})", 400, "prompt[0]", "not null"},
+      {R"({"prompt":[1,"a"]})", 400, "prompt[1]", "must be a token id"},
+      {R"({"prompt":[1,-1]})", 400, "prompt[1]", "between 0 and"},
+      {R"({"prompt":[1,18446744073709551615]})", 400, "prompt[1]", "between 0 and"},
+      {R"({"prompt":[1,99999999]})", 400, "prompt[1]", "between 0 and"},
+      {R"({"prompt":[1.5]})", 400, "prompt[0]", "between 0 and"},
+      {R"({"prompt":)" + many_ids + "}", 400, "prompt",
+       "the prompt has 256 tokens; this model's context holds 256"},
+      {R"({"prompt":")" + std::string(400, '\'') + "\"}", 400, "prompt",
+       "the prompt has 402 tokens"},
+      {R"({"prompt":")" + std::string(1'000'000, '\'') + "\"}", 400, "prompt",
+       "more than 512 tokens"},
+      {R"({"prompt":"a","model":"other"})", 404, "model",
+       "the model 'other' does not exist here; this server has 'tiny'"},
+      {R"({"prompt":"a","model":5})", 400, "model", "'model' must be a string, not an integer"},
+      {R"({"prompt":"a","colour":1})", 400, "colour", "unknown field 'colour'"},
+      {R"({"prompt":"a","messages":[]})", 400, "messages", "unknown field 'messages'"},
+      {R"({"prompt":"a","max_completion_tokens":1})", 400, "max_completion_tokens",
+       "unknown field"},
+      {R"({"prompt":"a","max_tokens":0})", 400, "max_tokens", "between 1 and 2147483647"},
+      {R"({"prompt":"a","max_tokens":-5})", 400, "max_tokens", "between 1 and 2147483647"},
+      {R"({"prompt":"a","max_tokens":1.5})", 400, "max_tokens", "must be an integer, not a number"},
+      {R"({"prompt":"a","max_tokens":"5"})", 400, "max_tokens", "must be an integer, not a string"},
+      {R"({"prompt":"a","max_tokens":true})", 400, "max_tokens",
+       "must be an integer, not a boolean"},
+      {R"({"prompt":"a","max_tokens":99999999999999999999999})", 400, "max_tokens",
+       "between 1 and"},
+      {R"({"prompt":"a","max_tokens":2147483647})", 400, "prompt",
+       "this model's context holds 256"},
+      {R"({"prompt":"a","max_tokens":3,"min_tokens":4})", 400, "min_tokens",
+       "is 4, above 'max_tokens', which is 3"},
+      {R"({"prompt":"a","min_tokens":-1})", 400, "min_tokens", "between 0 and"},
+      {R"({"prompt":"a","temperature":-0.1})", 400, "temperature", "at least 0 and at most 2"},
+      {R"({"prompt":"a","temperature":2.1})", 400, "temperature", "at least 0 and at most 2"},
+      {R"({"prompt":"a","temperature":"hot"})", 400, "temperature",
+       "must be a number, not a string"},
+      {R"({"prompt":"a","top_p":0})", 400, "top_p", "above 0 and at most 1"},
+      {R"({"prompt":"a","top_p":1.01})", 400, "top_p", "above 0 and at most 1"},
+      {R"({"prompt":"a","top_k":-2})", 400, "top_k", "between -1 and"},
+      {R"({"prompt":"a","seed":9223372036854775808})", 400, "seed", "between -9223372036854775808"},
+      {R"({"prompt":"a","seed":1.0})", 400, "seed", "must be an integer"},
+      {R"({"prompt":"a","stop":""})", 400, "stop", "must not be empty"},
+      {R"({"prompt":"a","stop":["x",""]})", 400, "stop[1]", "must not be empty"},
+      {R"({"prompt":"a","stop":["x",2]})", 400, "stop[1]", "must be a string, not an integer"},
+      {R"({"prompt":"a","stop":5})", 400, "stop", "a string or an array of strings"},
+      {R"({"prompt":"a","stop":)" + stops + "}", 400, "stop", "at most 16 strings, not 17"},
+      {R"({"prompt":"a","stop":")" + std::string(257, 'x') + "\"}", 400, "stop",
+       "at most 256 bytes long, not 257"},
+      {R"({"prompt":"a","stop_token_ids":5})", 400, "stop_token_ids", "must be an array"},
+      {R"({"prompt":"a","stop_token_ids":[-1]})", 400, "stop_token_ids[0]", "must be a token id"},
+      {R"({"prompt":"a","stream":"yes"})", 400, "stream", "must be true or false, not a string"},
+      {R"({"prompt":"a","stream_options":{}})", 400, "stream_options",
+       "only allowed when 'stream' is true"},
+      {R"({"prompt":"a","stream":true,"stream_options":5})", 400, "stream_options",
+       "must be an object"},
+      {R"({"prompt":"a","stream":true,"stream_options":{"x":1}})", 400, "stream_options.x",
+       "unknown field"},
+      {R"({"prompt":"a","stream":true,"stream_options":{"include_usage":1}})", 400,
+       "stream_options.include_usage", "must be true or false"},
+      {R"({"prompt":"a","n":2})", 400, "n", "not supported yet"},
+      {R"({"prompt":"a","n":0})", 400, "n", "between 1 and 128"},
+      {R"({"prompt":"a","timeout_s":0})", 400, "timeout_s", "above 0 and at most 3600"},
+      {R"({"prompt":"a","timeout_s":3601})", 400, "timeout_s", "above 0 and at most 3600"},
+      {R"({"prompt":"a","logprobs":1})", 400, "logprobs",
+       "is not supported; only false or 0 is accepted"},
+      {R"({"prompt":"a","echo":true})", 400, "echo", "is not supported"},
+      {R"({"prompt":"a","best_of":2})", 400, "best_of", "is not supported"},
+      {R"({"prompt":"a","suffix":"x"})", 400, "suffix", "is not supported"},
+      {R"({"prompt":"a","frequency_penalty":0.1})", 400, "frequency_penalty",
+       "is not supported; only 0 is accepted"},
+      {R"({"prompt":"a","presence_penalty":"0"})", 400, "presence_penalty", "is not supported"},
+      {R"({"prompt":"a","logit_bias":{"5":1}})", 400, "logit_bias", "is not supported"},
+      {R"({"prompt":"a","response_format":{"type":"json_object"}})", 400, "response_format",
+       "is not supported"},
+      {R"({"prompt":"a","guided_regex":"x"})", 400, "guided_regex", "is not supported; only null"},
+      {R"({"prompt":"a","prompt":"b"})", 400, "", "the key 'prompt' is written twice"},
+  };
+  for (const Refusal& line : table) expect_refused(line, completion);
+}
+
+TEST(Completion, HarmlessFieldsAreIgnored) {
+  const auto request = good(with(
+      R"("user":"me","metadata":{"a":[1]},"store":true,"service_tier":"auto","frequency_penalty":0,
+         "presence_penalty":0.0,"repetition_penalty":1.0,"logit_bias":{},"logprobs":0,"best_of":1,
+         "echo":false,"suffix":null,"response_format":{"type":"text"},"min_p":0,"priority":null)"));
+  EXPECT_EQ(request.prompt, tiny_model().tokenizer->encode("hello", true));
+}
+
+TEST(Chat, RendersWithTheFormatAndItsStops) {
+  const auto& t = *tiny_model().tokenizer;
+  std::size_t length = 0;
+  const Token end = t.special_at("<|end|>", &length);
+  const auto request = good(chat(
+      R"({"model":"tiny","messages":[{"role":"system","content":"be kind"},
+          {"role":"user","content":[{"type":"text","text":"hel"},{"type":"text","text":"lo"}],"name":"x"},
+          {"role":"assistant","content":null,"refusal":null,"tool_calls":[]},
+          {"role":"user","content":"你好"}],"max_completion_tokens":5,"stop":"X"})"));
+  const auto wanted = tiny_model().chat->render(
+      {{"system", "be kind"}, {"user", "hello"}, {"assistant", ""}, {"user", "你好"}}, t, 1000);
+  EXPECT_EQ(request.prompt, wanted.value().ids);
+  EXPECT_EQ(request.stop, (std::vector<std::string>{"X", "User:"}));
+  EXPECT_EQ(request.sampling.stop_ids, (std::vector<Token>{2, end}));
+  EXPECT_EQ(request.sampling.max_tokens, 5U);
+  const auto endless = good(chat_with(R"("ignore_eos":true)"));
+  EXPECT_TRUE(endless.sampling.stop_ids.empty());
+  EXPECT_TRUE(endless.stop.empty());
+}
+
+TEST(Chat, HarmlessFieldsAreIgnored) {
+  good(chat_with(
+      R"("user":"me","metadata":{},"parallel_tool_calls":true,"tools":[],"tool_choice":"auto",
+         "functions":null,"logprobs":false,"top_logprobs":0,"response_format":{"type":"text"},
+         "modalities":["text"],"reasoning_effort":"none","max_tokens":5,"max_completion_tokens":5,
+         "prompt_cache_key":"k","safety_identifier":"s","verbosity":"medium","n":1,"store":false)"));
+}
+
+TEST(Chat, Refuses) {
+  const Refusal table[] = {
+      {"{}", 400, "messages", "'messages' is missing"},
+      {R"({"messages":[]})", 400, "messages", "must not be empty"},
+      {R"({"messages":"hi"})", 400, "messages", "must be an array, not a string"},
+      {R"({"messages":["hi"]})", 400, "messages[0]", "must be an object, not a string"},
+      {R"({"messages":[{"content":"x"}]})", 400, "messages[0].role", "is missing"},
+      {R"({"messages":[{"role":"user"}]})", 400, "messages[0].content", "is missing"},
+      {R"({"messages":[{"role":"user","content":null}]})", 400, "messages[0].content",
+       "is missing"},
+      {R"({"messages":[{"role":1,"content":"x"}]})", 400, "messages[0].role", "must be a string"},
+      {R"({"messages":[{"role":"king","content":"x"}]})", 400, "messages[0].role",
+       "must be system, developer, user or assistant, not 'king'"},
+      {R"({"messages":[{"role":"user","content":"x"},{"role":"tool","content":"x"}]})", 400,
+       "messages[1].role", "'tool' is not supported"},
+      {R"({"messages":[{"role":"user","content":5}]})", 400, "messages[0].content",
+       "must be a string or an array of parts"},
+      {R"({"messages":[{"role":"user","content":["x"]}]})", 400, "messages[0].content[0]",
+       "must be an object"},
+      {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]})", 400,
+       "messages[0].content[0].type", "'image_url' is not supported"},
+      {R"({"messages":[{"role":"user","content":[{"text":"x"}]}]})", 400,
+       "messages[0].content[0].type", "is missing"},
+      {R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})", 400,
+       "messages[0].content[0].text", "is missing"},
+      {R"({"messages":[{"role":"user","content":[{"type":"text","text":"x","y":1}]}]})", 400,
+       "messages[0].content[0].y", "unknown field"},
+      {R"({"messages":[{"role":"user","content":"x","extra":1}]})", 400, "messages[0].extra",
+       "unknown field"},
+      {R"({"messages":[{"role":"assistant","content":"x","tool_calls":[{}]}]})", 400,
+       "messages[0].tool_calls", "is not supported"},
+      {R"({"messages":[{"role":"user","content":"x"}],"prompt":"x"})", 400, "prompt",
+       "unknown field"},
+      {R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function"}]})", 400,
+       "tools", "is not supported"},
+      {R"({"messages":[{"role":"user","content":"x"}],"tool_choice":"required"})", 400,
+       "tool_choice", "is not supported"},
+      {R"({"messages":[{"role":"user","content":"x"}],"logprobs":true})", 400, "logprobs",
+       "is not supported"},
+      {R"({"messages":[{"role":"user","content":"x"}],"max_tokens":5,"max_completion_tokens":6})",
+       400, "max_completion_tokens", "contradicts 'max_tokens'"},
+      {R"({"messages":[{"role":"user","content":"x"}],"max_completion_tokens":500})", 400,
+       "messages", "'max_completion_tokens' is 500"},
+      {R"({"messages":[{"role":"user","content":")" + std::string(100'000, '\'') + "\"}]}", 400,
+       "messages", "more than 512 tokens"},
+      {R"({"messages":[{"role":"user","content":"x"}],"model":"gpt"})", 404, "model",
+       "does not exist"},
+  };
+  for (const Refusal& line : table) expect_refused(line, chat);
+}
+
+TEST(Chat, WithoutAFormatItIsRefused) {
+  ServedModel model = tiny_model();
+  model.chat = nullptr;
+  const auto body = R"({"messages":[{"role":"user","content":"x"}]})";
+  const auto error = bad(parse_chat_completion(body, small_context(), model), body);
+  EXPECT_EQ(error.status, 400);
+  EXPECT_NE(error.body.find("has no chat format; use /v1/completions"), std::string::npos);
+}
+
+TEST(OpenAi, ErrorCodes) {
+  const auto code = [](const ParseOutcome& outcome) {
+    return error_of(bad(outcome, ""))["code"].get<std::string>();
+  };
+  EXPECT_EQ(code(completion("{}")), "invalid_argument");
+  EXPECT_EQ(code(with(R"("model":"x")")), "model_not_found");
+  EXPECT_EQ(code(with(R"("max_tokens":1000)")), "context_length_exceeded");
+}
+
+TEST(OpenAi, BeforeAnyWorkerIsReady) {
+  auto context = small_context();
+  context.max_context = 0;
+  for (const char* prompt : {"", "hello"}) {
+    const auto error =
+        bad(parse_completion(R"({"prompt":")" + std::string(prompt) + "\"}", context, tiny_model()),
+            "");
+    EXPECT_EQ(error.status, 503);
+    EXPECT_EQ(error.retry_after_s, 1U);
+    EXPECT_TRUE(error_of(error)["param"].is_null());
+  }
+}
+
+TEST(OpenAi, Models) {
+  EXPECT_EQ(models_body(tiny_model(), 7, 256),
+            R"({"object":"list","data":[{"id":"tiny","object":"model","created":7,)"
+            R"("owned_by":"baton","max_model_len":256}]})");
+  EXPECT_EQ(
+      std::get<std::string>(model_body("tiny", tiny_model(), 7, 0)),
+      R"({"id":"tiny","object":"model","created":7,"owned_by":"baton","max_model_len":null})");
+  EXPECT_EQ(std::get<HttpError>(model_body("x", tiny_model(), 7, 0)).status, 404);
+}
+
+// Random changes of a good body: always a request or a 4xx with a whole error object.
+TEST(OpenAi, RandomBodiesAlwaysGetAnAnswer) {
+  std::mt19937 random(11);
+  const std::string seeds[] = {
+      R"({"model":"tiny","prompt":"hello","max_tokens":5,"stop":["a"],"stream":true,"seed":1})",
+      R"({"messages":[{"role":"user","content":[{"type":"text","text":"hé"}]}],"temperature":0.5})"};
+  const std::string words[] = {"null",
+                               "-1",
+                               "1e30",
+                               "\"x\"",
+                               "[]",
+                               "{}",
+                               "true",
+                               "[[1]]",
+                               "\"\\u0000\"",
+                               "\"stop\"",
+                               "\"n\":",
+                               ",",
+                               "18446744073709551615"};
+  int accepted = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string body = seeds[i % 2];
+    for (unsigned k = random() % 4; k > 0; --k) {
+      const std::size_t at = random() % body.size();
+      switch (random() % 4) {
+        case 0:
+          body[at] = static_cast<char>(random());
+          break;
+        case 1:
+          body.erase(at, 1 + random() % 6);
+          break;
+        case 2:
+          body.insert(at, words[random() % std::size(words)]);
+          break;
+        default: {
+          // A value replaced by another one.
+          const std::size_t colon = body.find(':', at);
+          if (colon != body.npos) {
+            const std::size_t end = body.find_first_of(",}]", colon);
+            if (end != body.npos)
+              body.replace(colon + 1, end - colon - 1, words[random() % std::size(words)]);
+          }
+        }
+      }
+      if (body.empty()) body = "x";
+    }
+    const auto outcome = i % 2 == 0 ? completion(body) : chat(body);
+    if (const auto* error = std::get_if<HttpError>(&outcome)) {
+      ASSERT_GE(error->status, 400) << body;
+      ASSERT_LT(error->status, 500) << body;
+      ASSERT_FALSE(error_of(*error)["message"].get<std::string>().empty());
+    } else {
+      const auto& request = std::get<ParsedRequest>(outcome);
+      ++accepted;
+      ASSERT_NE(request.reply, nullptr);
+      ASSERT_FALSE(request.prompt.empty());
+      ASSERT_GE(request.sampling.max_tokens, 1U);
+      ASSERT_LE(request.prompt.size() + request.sampling.max_tokens, 256U);
+      ASSERT_LE(request.sampling.min_tokens, request.sampling.max_tokens);
+    }
+  }
+  EXPECT_GT(accepted, 2000);
+  EXPECT_LT(accepted, 18000);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,216 @@
+// The exact bytes that clients see.
+#include "frontend/openai_reply.h"
+
+#include "api_fixture.h"
+#include "frontend/http_error.h"
+#include "frontend/index_page.h"
+#include "frontend/lab_api.h"
+#include "frontend/openai_api.h"
+
+namespace baton {
+namespace {
+
+using testing::error_of;
+using testing::good;
+using testing::small_context;
+using testing::tiny_model;
+using Json = nlohmann::json;
+
+Ending ending(FinishReason reason) {
+  Ending end;
+  end.reason = reason;
+  end.prompt_tokens = 3;
+  end.completion_tokens = 5;
+  return end;
+}
+
+/// begin, two texts (an empty one between them), end.
+std::string play(ReplyWriter& reply, const Ending& end) {
+  std::string bytes = reply.begin();
+  bytes += reply.text("Hi \"you\"\n", 2);
+  bytes += reply.text("", 1);
+  bytes += reply.text("你", 2);
+  return bytes + reply.end(end);
+}
+
+std::string play_completion(const std::string& fields, const Ending& end) {
+  const auto request =
+      good(parse_completion(R"({"prompt":"hello")" + fields + "}", small_context(), tiny_model()));
+  return play(*request.reply, end);
+}
+
+std::string play_chat(const std::string& fields, const Ending& end) {
+  const auto request =
+      good(parse_chat_completion(R"({"messages":[{"role":"user","content":"x"}])" + fields + "}",
+                                 small_context(), tiny_model()));
+  return play(*request.reply, end);
+}
+
+std::string play_generate(const std::string& fields, const Ending& end) {
+  const auto request =
+      good(parse_generate(R"({"prompt":"hello")" + fields + "}", small_context(), tiny_model()));
+  return play(*request.reply, end);
+}
+
+TEST(Reply, WholeCompletion) {
+  EXPECT_EQ(
+      play_completion("", ending(FinishReason::length)),
+      R"({"id":"cmpl-42","object":"text_completion","created":1700000000,"model":"tiny",)"
+      R"("choices":[{"index":0,"text":"Hi \"you\"\n你","logprobs":null,"finish_reason":"length"}],)"
+      R"("usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8}})");
+}
+
+TEST(Reply, WholeChat) {
+  EXPECT_EQ(play_chat("", ending(FinishReason::stop)),
+            R"({"id":"chatcmpl-42","object":"chat.completion","created":1700000000,"model":"tiny",)"
+            R"("choices":[{"index":0,"message":{"role":"assistant","content":"Hi \"you\"\n你"},)"
+            R"("logprobs":null,"finish_reason":"stop"}],)"
+            R"("usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8}})");
+}
+
+TEST(Reply, StreamedCompletion) {
+  const std::string head =
+      R"(data: {"id":"cmpl-42","object":"text_completion","created":1700000000,)"
+      R"("model":"tiny","choices":[)";
+  EXPECT_EQ(play_completion(R"(,"stream":true)", ending(FinishReason::stop)),
+            head + R"({"index":0,"text":"Hi \"you\"\n","logprobs":null,"finish_reason":null}]})" +
+                "\n\n" + head +
+                R"({"index":0,"text":"你","logprobs":null,"finish_reason":null}]})" + "\n\n" +
+                head + R"({"index":0,"text":"","logprobs":null,"finish_reason":"stop"}]})" +
+                "\n\n" + "data: [DONE]\n\n");
+}
+
+TEST(Reply, StreamedChatWithUsage) {
+  const std::string head = R"(data: {"id":"chatcmpl-42","object":"chat.completion.chunk",)"
+                           R"("created":1700000000,"model":"tiny","choices":[)";
+  const std::string tail = R"(}],"usage":null})"
+                           "\n\n";
+  EXPECT_EQ(
+      play_chat(R"(,"stream":true,"stream_options":{"include_usage":true})",
+                ending(FinishReason::length)),
+      head +
+          R"({"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null)" +
+          tail + head +
+          R"({"index":0,"delta":{"content":"Hi \"you\"\n"},"logprobs":null,"finish_reason":null)" +
+          tail + head +
+          R"({"index":0,"delta":{"content":"你"},"logprobs":null,"finish_reason":null)" + tail +
+          head + R"({"index":0,"delta":{},"logprobs":null,"finish_reason":"length")" + tail + head +
+          R"(],"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8}})" + "\n\n" +
+          "data: [DONE]\n\n");
+}
+
+TEST(Reply, Generate) {
+  EXPECT_EQ(play_generate("", ending(FinishReason::stop)),
+            R"({"generated_text":"helloHi \"you\"\n你"})");
+  EXPECT_EQ(play_generate(R"(,"stream":true)", ending(FinishReason::stop)),
+            "data: {\"text\":\"Hi \\\"you\\\"\\n\"}\n\ndata: {\"text\":\"你\"}\n\n"
+            "data: {\"finish_reason\":\"stop\",\"prompt_tokens\":3,\"completion_tokens\":5}\n\n"
+            "data: [DONE]\n\n");
+}
+
+// Whatever comes as text, every event is JSON; nothing can break out of it.
+TEST(Reply, EveryEventIsJson) {
+  const std::string nasty = std::string("\0\x1b\xFF\"\\\n\ndata: x\r\n", 16);
+  for (const char* options :
+       {R"("stream":true)", R"("stream":true,"stream_options":{"include_usage":true})"}) {
+    auto context = small_context();
+    context.request_id = "a\"b\n";
+    const auto request = good(
+        parse_completion(std::string(R"({"prompt":"x",)") + options + "}", context, tiny_model()));
+    std::string bytes = request.reply->begin() + request.reply->text(nasty, 1) +
+                        request.reply->end(ending(FinishReason::stop));
+    int events = 0;
+    while (!bytes.empty()) {
+      const auto end = bytes.find("\n\n");
+      ASSERT_NE(end, bytes.npos);
+      const std::string event = bytes.substr(0, end);
+      bytes.erase(0, end + 2);
+      ASSERT_EQ(event.find('\n'), event.npos);
+      ASSERT_EQ(event.substr(0, 6), "data: ");
+      if (event != "data: [DONE]") {
+        EXPECT_TRUE(Json::parse(event.substr(6)).contains("choices"));
+      }
+      ++events;
+    }
+    EXPECT_GE(events, 3);
+  }
+}
+
+TEST(Reply, ErrorsEndAStreamWithAnErrorEvent) {
+  Ending end = ending(FinishReason::error);
+  end.code = ErrorCode::deadline_exceeded;
+  end.message = "5 s are over";
+  const std::string error =
+      R"({"error":{"message":"5 s are over","type":"timeout_error","param":null,"code":"deadline_exceeded"}})";
+  const auto ends_with = [](const std::string& bytes, const std::string& tail) {
+    return bytes.size() >= tail.size() &&
+           bytes.compare(bytes.size() - tail.size(), tail.size(), tail) == 0;
+  };
+  const std::string tail = "\n\ndata: " + error + "\n\ndata: [DONE]\n\n";
+  for (const std::string& bytes :
+       {play_completion(R"(,"stream":true)", end), play_chat(R"(,"stream":true)", end),
+        play_generate(R"(,"stream":true)", end)}) {
+    EXPECT_TRUE(ends_with(bytes, tail)) << bytes;
+    EXPECT_EQ(bytes.find(R"("finish_reason":")"), bytes.npos) << "looks finished";
+  }
+  EXPECT_EQ(play_completion("", end), error);
+  EXPECT_EQ(play_chat("", end), error);
+  EXPECT_EQ(play_generate("", end), error);
+}
+
+TEST(HttpErrors, StatusOfEveryCode) {
+  const std::pair<ErrorCode, int> table[] = {
+      {ErrorCode::invalid_argument, 400}, {ErrorCode::too_long, 400},
+      {ErrorCode::queue_full, 429},       {ErrorCode::deadline_exceeded, 504},
+      {ErrorCode::cancelled, 499},        {ErrorCode::worker_crashes, 500},
+      {ErrorCode::kv_exhausted, 500},     {ErrorCode::unavailable, 503},
+      {ErrorCode::internal, 500},
+  };
+  for (const auto& [code, status] : table) {
+    const HttpError error = http_error(Status(code, "why\n\"x\""), "field");
+    EXPECT_EQ(error.status, status);
+    EXPECT_EQ(error_of(error)["message"], "why\n\"x\"");
+    EXPECT_EQ(error_of(error)["param"], "field");
+    EXPECT_EQ(error.retry_after_s, status == 429 || status == 503 ? 1U : 0U);
+  }
+  EXPECT_EQ(http_error(Status(ErrorCode::queue_full, "x"), "", 9).retry_after_s, 9U);
+  EXPECT_EQ(
+      http_error(404, "no route", "not_found").body,
+      R"({"error":{"message":"no route","type":"invalid_request_error","param":null,"code":"not_found"}})");
+  EXPECT_EQ(http_error(500, "x", "y").body,
+            R"({"error":{"message":"x","type":"server_error","param":null,"code":"y"}})");
+}
+
+TEST(HttpErrors, EndingsWithoutAMessageStillSayWhy) {
+  Ending end = ending(FinishReason::cancelled);
+  EXPECT_TRUE(is_error(end));
+  EXPECT_EQ(status_of(end).code(), ErrorCode::cancelled);
+  EXPECT_FALSE(status_of(end).message().empty());
+  end = ending(FinishReason::error);
+  EXPECT_EQ(status_of(end).code(), ErrorCode::internal);
+  EXPECT_FALSE(is_error(ending(FinishReason::stop)));
+  EXPECT_FALSE(is_error(ending(FinishReason::length)));
+}
+
+TEST(IndexPage, TextForCurlAndEscapedHtmlForBrowsers) {
+  IndexFacts facts;
+  facts.model = "it's <b>";
+  facts.version = "0.1";
+  facts.address = "localhost:8000";
+  facts.state = "2 workers ready";
+  facts.ready = true;
+  facts.max_context = 32768;
+  const IndexPage text = index_page(facts, "*/*");
+  EXPECT_EQ(text.content_type, "text/plain; charset=utf-8");
+  EXPECT_NE(text.body.find("http://localhost:8000/v1/chat/completions"), std::string::npos);
+  EXPECT_NE(text.body.find("\"it'\\''s <b>\""), std::string::npos);
+  EXPECT_NE(text.body.find("32768 tokens"), std::string::npos);
+  const IndexPage html = index_page(facts, "text/html,application/xhtml+xml");
+  EXPECT_EQ(html.content_type, "text/html; charset=utf-8");
+  EXPECT_EQ(html.body.find("<b>"), std::string::npos);
+  facts.address = "evil'; rm -rf /";
+  EXPECT_EQ(index_page(facts, "").body.find("evil"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace baton
