@@ -86,11 +86,13 @@ class FakeScheduler {
     Term term = 0;
   };
 
-  /// `worker_keys`: YAML lines for the defaults of all workers, indented by two.
-  explicit FakeScheduler(const std::string& worker_keys, bool listen_now = true) {
+  /// `worker_keys`: YAML lines for the defaults of all workers, indented by two. `model`: a folder.
+  explicit FakeScheduler(const std::string& worker_keys, bool listen_now = true,
+                         const std::string& model = "") {
     char name[] = "/tmp/baton-worker-test-XXXXXX";
     dir_ = mkdtemp(name);
     std::ofstream yaml(dir_ + "/config.yaml");
+    if (!model.empty()) yaml << "model: " << model << "\n";
     yaml << "run_dir: " << run_dir() << "\nworker:\n" << worker_keys
          << "workers:\n  - name: prefill0\n    role: prefill\n  - name: decode0\n    role: decode\n";
     yaml.close();

@@ -332,6 +332,82 @@ TEST(WorkerProcess, AFaultTokenKillsItInAPromptOnly) {
   EXPECT_EQ(WTERMSIG(*status), SIGABRT);
 }
 
+#ifdef BATON_HAVE_CPU_MODEL
+/// 40 tokens inside the vocabulary of 80.
+std::vector<Token> tiny_prompt() {
+  std::vector<Token> prompt = prompt_of(40);
+  for (Token& t : prompt) t = t % 77 + 3;
+  return prompt;
+}
+
+/// One sequence wholly on decode0 (a prompt of 40 in one row), steps 1 to n.
+std::vector<Token> run_alone(FakeScheduler& s, const SamplingParams& sampling, StepId n) {
+  std::vector<Token> out;
+  for (StepId step = 1; step <= n; ++step) {
+    StepPlan p = s.plan("decode0", step);
+    p.decode = true;
+    if (step == 1) {
+      p.add = {add(1, tiny_prompt(), {40, 2, 33, 4})};
+      p.add[0].sampling = sampling;
+      p.rows = {{1, 40, LogitsWanted::last, true}};
+    }
+    s.send("decode0", p);
+    const auto result = s.expect<StepResult>("decode0");
+    if (!result || result->tokens.size() != 1) return out;
+    out.push_back(result->tokens[0]);
+  }
+  return out;
+}
+
+TEST(WorkerProcess, ARealModelGivesTheSameTokensHandedOver) {
+  const char* source = std::getenv("BATON_SOURCE_DIR");
+  FakeScheduler s("  pool_blocks: 64\n", true,
+                  std::filesystem::absolute(source ? source : ".").string() +
+                      "/tests/golden/models/gqa_tied_llama3");
+  const auto a = s.start("prefill0");
+  const auto b = s.start("decode0");
+  s.join("prefill0", 20);
+  s.join("decode0", 20);
+  SamplingParams sampling;
+  sampling.seed = 5;
+  const std::vector<Token> alone = run_alone(s, sampling, 20);
+  ASSERT_EQ(alone.size(), 20U);
+
+  StepPlan p = s.plan("prefill0", 1);
+  p.add = {add(1, tiny_prompt(), {5, 6, 7})};
+  p.add[0].sampling = sampling;
+  p.rows = {{1, 17, LogitsWanted::none, false}};  // cut elsewhere
+  s.send("prefill0", p);
+  p = s.plan("prefill0", 2);
+  p.rows = {{1, 23, LogitsWanted::last, false}};
+  s.send("prefill0", p);
+  const auto first = s.expect_if<StepResult>("prefill0",
+                                             [](const StepResult& r) { return r.step == 2; });
+  ASSERT_TRUE(first && first->tokens.size() == 1);
+  s.send("decode0", s.pull(1, "prefill0", "decode0", {5, 6, 7}, {50, 51, 52}));
+  ASSERT_TRUE(s.expect<PullDone>("decode0").has_value());
+  std::vector<Token> out = {first->tokens[0]};
+  for (StepId step = 21; step < 40; ++step) {
+    p = s.plan("decode0", step);
+    p.decode = true;
+    if (step == 21) {
+      AddSequence handed = add(2, tiny_prompt(), {50, 51, 52, 53});
+      handed.generated = {out[0]};
+      handed.sampling = sampling;
+      handed.computed = 40;
+      handed.decode = true;
+      p.add = {handed};
+      p.drop = {1};
+    }
+    s.send("decode0", p);
+    const auto result = s.expect<StepResult>("decode0");
+    ASSERT_TRUE(result && result->tokens.size() == 1);
+    out.push_back(result->tokens[0]);
+  }
+  EXPECT_EQ(out, alone);
+}
+#endif
+
 TEST(WorkerProcess, APoolThatCannotBeEndsIt) {
   FakeScheduler s("  fake: true\n  pool_blocks: 10000000\n");  // 305 GiB
   const auto worker = s.start("prefill0");
