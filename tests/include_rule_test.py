@@ -29,6 +29,7 @@ MAY_INCLUDE = {
 # (file pattern, include pattern): exceptions to the table above.
 ALSO = [
     ("tools/sim*", "scheduler/*"),           # the simulator drives the scheduler's core
+    ("tools/sim*", "tests/sim/*"),           # and lives with its tests
     ("tools/bench*", "scheduler/*"),         # benchmarks measure the cores
     ("tools/bench*", "workers/*"),
     ("tools/bench*", "frontend/*"),

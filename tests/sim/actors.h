@@ -1,0 +1,195 @@
+// The processes of the simulation: what each thin shell does around its real core.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "frontend/request_table.h"
+#include "scheduler/apply_event.h"
+#include "scheduler/plan_step.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/network.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/plan_checks.h"
+#include "workers/worker_core.h"
+
+namespace baton::sim {
+
+class World;
+
+/// What happens at a point in time, and to whom (`who`: a process unless said otherwise).
+enum class What : std::uint8_t {
+  scheduler_turn,
+  scheduler_tick,
+  process_gone,     // arg: link id of the dead process
+  worker_tick,
+  worker_start,
+  pool_allocated,
+  step_part,        // arg: number of the step run
+  pull_part,        // arg: transfer
+  mapping_closed,   // arg: allocation
+  exporter_gone,    // arg: allocation
+  frontend_tick,
+  client_cancel,    // arg: request counter
+  // Of the world: they reach frozen processes, too.
+  deliver_up,       // who: link
+  deliver_down,     // who: link
+  connect,
+  thaw,
+  start_scheduler,
+  start_worker,     // who: name
+  start_frontend,   // who: name
+  submit,
+  blow,
+};
+
+class Process {
+ public:
+  Process(World& world, std::string name) : label(std::move(name)), world_(world) {}
+  virtual ~Process() = default;
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  virtual void receive(ToPeer message) = 0;
+  virtual void happen(What what, std::uint64_t arg) = 0;
+
+  std::uint32_t id = 0;
+  std::string label;
+  bool alive = true;
+  bool frozen = false;
+  LinkId watched = kNoLink;  // link under which this scheduler life watches its pid
+
+ protected:
+  World& world_;
+};
+
+class SimScheduler final : public Process {
+ public:
+  explicit SimScheduler(World& world);
+  void receive(LinkId link, ToScheduler message);
+  void receive(ToPeer /*message*/) override {}
+  void happen(What what, std::uint64_t arg) override;
+  void inject(Event event);
+
+  State state;
+
+ private:
+  void turn();
+  void want_turn();
+  void apply_now(Event event);
+  void flush();
+  void check_audit(const char* after);
+  void watch(LinkId link, const Process& peer);
+
+  Outbox out_;
+  std::vector<Event> from_workers_;
+  std::vector<Event> from_frontends_;
+  std::vector<Event> injected_;
+  std::vector<LinkId> failed_sends_;
+  PlanChecks checks_;
+  bool turn_wanted_ = false;
+  TimeNs last_tick_ = 0;
+  TimeNs next_tick_ = 0;
+};
+
+class SimWorker final : public Process {
+ public:
+  SimWorker(World& world, std::uint32_t name, std::string label);
+  void receive(ToPeer message) override;
+  void happen(What what, std::uint64_t arg) override;
+
+  void terminate();
+  bool maps(AllocationId allocation) const { return mappings_.count(allocation) != 0; }
+  AllocationId allocation() const { return pool_ == nullptr ? 0 : pool_->id; }
+
+  const std::uint32_t name;
+  WorkerCore core;
+  int exit_code = -1;
+  bool by_itself = false;  // left on purpose
+
+ private:
+  void carry_out();
+  void send(WorkerMessage message);
+  void start_step(const RunStep& step);
+  void step_part();
+  void run_cells(std::size_t limit);
+  void finish_step();
+  void check_tables(const char* when);
+  void allocate();
+  void start_pull(Pull pull);
+  void pull_part(TransferId id);
+  void schedule_tick();
+  std::uint64_t check_prefix(const BatchRow& row, std::uint32_t end, const char* when);
+
+  struct Job {
+    Pull pull;
+    Segment* source = nullptr;  // null: cannot be mapped
+    std::size_t copied = 0;     // cells
+    std::uint32_t parts = 1;
+    std::uint32_t part = 0;
+    bool fails = false;
+  };
+
+  WorkerActions actions_;
+  bool carrying_out_ = false;
+  Segment* pool_ = nullptr;
+  const RunStep* step_ = nullptr;
+  std::uint64_t step_runs_ = 0;
+  std::uint32_t step_parts_ = 0;
+  std::uint32_t step_at_ = 0;
+  std::size_t cells_ = 0;        // to be written by the running step
+  std::size_t cell_ = 0;         // written
+  std::size_t row_ = 0;
+  std::uint32_t row_done_ = 0;
+  std::uint64_t row_prefix_ = 0;
+  std::map<TransferId, Job> pulls_;
+  std::map<AllocationId, bool> mappings_;
+  TimeNs tick_at_ = 0;
+  std::vector<SequenceId> users_;  // scratch of check_tables: block -> sequence
+};
+
+class SimFrontend final : public Process {
+ public:
+  SimFrontend(World& world, std::uint32_t name, std::string label);
+  void receive(ToPeer message) override;
+  void happen(What what, std::uint64_t arg) override;
+  /// One more client asks.
+  void submit(std::uint32_t spec);
+  void begin() { schedule_tick(); }
+  /// SIGTERM: takes no more clients, goes when the last stream has ended.
+  void leave();
+
+  bool leaving() const { return leaving_; }
+  std::size_t clients_waiting() const { return waiting_; }
+
+  const std::uint32_t name;
+  RequestTable table;
+  std::map<std::uint64_t, std::uint32_t> clients;  // counter -> spec, of streams that are open
+
+ private:
+  struct Client {
+    std::uint32_t spec = 0;
+    std::vector<Token> got;
+    std::uint64_t prefix = 0;
+    TimeNs deadline = 0;
+    bool cancelled = false;
+    bool ended = false;
+  };
+
+  void take(TableOutput& out);
+  void deliver(const Delivery& delivery, const TableOutput& out);
+  void end(const StreamEnd& ending);
+  void check_answer(const RequestSpec& spec, const Client& client, const StreamEnd& ending);
+  void check_token(const RequestSpec& spec, const Client& client, Token token);
+  void schedule_tick();
+
+  const Incarnation incarnation_;
+  std::vector<Client> by_counter_;  // counters are 1, 2, 3, ...
+  std::size_t waiting_ = 0;
+  bool leaving_ = false;
+  TimeNs tick_at_ = 0;
+};
+
+}  // namespace baton::sim

@@ -1,0 +1,49 @@
+// What the simulated model would say: every token is a function of the sequence before it, so each
+// request's whole answer is known before it is asked. The same function fills the simulated KV pools:
+// the cell of a token holds the hash of everything up to it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ipc/types.h"
+#include "tests/sim/random.h"
+#include "tests/sim/scenario.h"
+
+namespace baton::sim {
+
+/// Contents of a KV cell. `seed` is the request's: no two requests share a cell by accident.
+constexpr std::uint64_t prefix_root(std::uint64_t seed) { return mix(seed ^ 0xB10C5EEDULL); }
+constexpr std::uint64_t extend_prefix(std::uint64_t prefix, Token token) {
+  return mix(prefix ^ (static_cast<std::uint64_t>(token) + 0x100));
+}
+/// The token that follows `prefix`, the `n_generated`-th of the answer.
+Token sample(std::uint64_t prefix, std::uint32_t n_generated, const SamplingParams& sampling,
+             std::uint32_t vocab);
+
+constexpr std::uint32_t kNever = ~0U;
+
+/// One request: what is asked, what its client will do, and what must come back.
+struct RequestSpec {
+  std::vector<Token> prompt;
+  SamplingParams sampling;  // `seed` is kFirstSeed + the index of this spec
+  TimeNs timeout = 0;       // 0: none that matters
+  TimeNs cancel_after = 0;  // 0: never
+  std::uint32_t stop_at = kNever;    // the client's stop string ends with this many tokens
+  std::uint32_t bad_row = kNever;    // sampling this token fails
+  std::uint32_t killer_at = kNever;  // sampling this token kills the worker
+  bool too_long = false;
+
+  std::vector<Token> answer;  // up to and with the last token
+  FinishReason reason = FinishReason::none;
+
+  // What has happened to it.
+  std::uint32_t blows = 0;  // deaths and freezes of workers while it was open
+};
+
+constexpr std::uint64_t kFirstSeed = 1'000'000;
+
+/// Draws the next request of the load.
+RequestSpec draw_request(const Scenario& scenario, std::uint32_t index, Random& random);
+
+}  // namespace baton::sim

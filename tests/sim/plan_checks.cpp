@@ -1,0 +1,115 @@
+#include "tests/sim/plan_checks.h"
+
+#include <algorithm>
+
+namespace baton::sim {
+
+namespace {
+
+WorkerIndex worker_of(const State& state, LinkId link) {
+  const auto it = state.worker_links.find(link);
+  return it == state.worker_links.end() ? kNobody : it->second;
+}
+
+bool is_free(const BlockPool& pool, BlockId block) {
+  const auto& list = pool.free_list();
+  return std::find(list.begin(), list.end(), block) != list.end();
+}
+
+/// Belongs to the sequence in the books, or, if that has ended since, is at least not free.
+bool belongs(const State& state, WorkerIndex index, SequenceId id, BlockId block) {
+  const Sequence* sequence = state.sequences.find(id);
+  if (sequence == nullptr || sequence->retiring) {
+    return !is_free(state.workers[index].pool, block);
+  }
+  return sequence->worker == index && std::find(sequence->blocks.begin(), sequence->blocks.end(),
+                                                block) != sequence->blocks.end();
+}
+
+}  // namespace
+
+PlanChecks::Pool& PlanChecks::pool_of(const State& state, WorkerIndex index) {
+  if (pools_.size() <= index) pools_.resize(index + 1);
+  Pool& pool = pools_[index];
+  const Worker& w = state.workers[index];
+  if (pool.term != w.term) {
+    pool.term = w.term;
+    pool.last.assign(w.pool.total(), {});
+  }
+  return pool;
+}
+
+std::string PlanChecks::granted(const State& state, WorkerIndex index, SequenceId sequence,
+                                BlockId block, const char* by) {
+  const Worker& w = state.workers[index];
+  Pool& pool = pool_of(state, index);
+  const std::string where =
+      std::string(by) + " for " + w.identity.name + ": block " + std::to_string(block) + " ";
+  if (block >= pool.last.size()) return where + "does not exist";
+  if (!belongs(state, index, sequence, block)) return where + "is not of its sequence";
+  const Use& use = pool.last[block];
+  if (use.step > w.done && use.sequence != sequence) {
+    return where + "is still named by step " + std::to_string(use.step) + " for another sequence";
+  }
+  return "";
+}
+
+std::string PlanChecks::rows(const State& state, WorkerIndex index, StepId step) {
+  const Worker& w = state.workers[index];
+  Pool& pool = pool_of(state, index);
+  const auto it = std::find_if(w.steps.begin(), w.steps.end(),
+                               [&](const InFlightStep& s) { return s.step == step; });
+  if (it == w.steps.end()) return "a plan left that is not in flight";
+  const auto use = [&](SequenceId id) {
+    const Sequence* sequence = state.sequences.find(id);
+    if (sequence == nullptr) return;
+    for (const BlockId block : sequence->blocks) pool.last[block] = {id, step};
+  };
+  for (const SequenceId id : it->decode) use(id);
+  for (const auto& [id, n] : it->rows) use(id);
+  return "";
+}
+
+std::string PlanChecks::plan(const State& state, LinkId link, const StepPlan& plan) {
+  const WorkerIndex index = worker_of(state, link);
+  if (index == kNobody) return "a plan for nobody";
+  const Worker& w = state.workers[index];
+  if (!w.ready() || plan.term != w.term) return "";  // its term ended in the same turn
+  for (const AddSequence& add : plan.add) {
+    for (const BlockId block : add.blocks) {
+      std::string what = granted(state, index, add.sequence, block, "add");
+      if (!what.empty()) return what;
+    }
+  }
+  for (std::size_t i = 0; i < plan.grow_blocks.size(); ++i) {
+    std::string what =
+        granted(state, index, plan.grow_sequences[i], plan.grow_blocks[i], "growth");
+    if (!what.empty()) return what;
+  }
+  return rows(state, index, plan.step);
+}
+
+std::string PlanChecks::pull(const State& state, LinkId link, const Pull& pull) {
+  const WorkerIndex index = worker_of(state, link);
+  if (index == kNobody) return "a pull for nobody";
+  const Worker& w = state.workers[index];
+  if (!w.ready() || pull.term != w.term) return "";
+  const Transfer* transfer = state.transfers.find(pull.transfer);
+  if (transfer == nullptr) return "";  // ended in the same turn
+  for (const BlockId block : pull.to) {
+    std::string what = granted(state, index, transfer->target, block, "pull");
+    if (!what.empty()) return what;
+  }
+  const Request* request = state.requests.find(transfer->request);
+  if (request == nullptr || transfer->from_worker == kNobody) return "";
+  const Sequence* source = state.sequences.find(request->source);
+  if (source == nullptr || source->worker != transfer->from_worker) return "";
+  for (const BlockId block : pull.from) {
+    if (!belongs(state, transfer->from_worker, source->id, block)) {
+      return "pull reads block " + std::to_string(block) + ", which is not of its sequence";
+    }
+  }
+  return "";
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,36 @@
+// What every plan and pull that leaves the scheduler must keep to, checked from outside the planner.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "scheduler/cluster_state.h"
+
+namespace baton::sim {
+
+/// Keeps, for each block of each pool, the last step that names it and for whom.
+class PlanChecks {
+ public:
+  /// Each returns what is wrong with the message that is about to leave, or "".
+  std::string plan(const State& state, LinkId link, const StepPlan& plan);
+  std::string pull(const State& state, LinkId link, const Pull& pull);
+
+ private:
+  struct Use {
+    SequenceId sequence = 0;
+    StepId step = 0;
+  };
+  struct Pool {
+    Term term = 0;
+    std::vector<Use> last;
+  };
+
+  Pool& pool_of(const State& state, WorkerIndex index);
+  std::string granted(const State& state, WorkerIndex index, SequenceId sequence, BlockId block,
+                      const char* by);
+  std::string rows(const State& state, WorkerIndex index, StepId step);
+
+  std::vector<Pool> pools_;
+};
+
+}  // namespace baton::sim

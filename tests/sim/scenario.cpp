@@ -1,0 +1,182 @@
+#include "tests/sim/scenario.h"
+
+#include <algorithm>
+
+#include "tests/sim/random.h"
+
+namespace baton::sim {
+
+namespace {
+
+void draw_settings(Scenario& s, Random& random) {
+  Settings& t = s.settings;
+  if (random.permille(60)) {
+    t.batching = Batching::static_batch;
+    t.static_batch_size = random.between(1, 5);
+    t.static_interval = random.time(50 * kMillisecond, kSecond);
+  }
+  t.max_waiting = random.permille(80) ? random.between(1, 4) : 20000;
+  t.max_running = random.permille(300) ? random.between(1, 6) : 256;
+  t.token_budget = random.pick<std::uint32_t>({4, 8, 16, 64, 512});
+  t.prompt_chunk = random.pick<std::uint32_t>({1, 3, 4, 8, 16, 256});
+  t.local_prefill_threshold = random.pick<std::uint32_t>({0, 0, 0, 0, 4, 10, 1000});
+  t.worker_timeout = random.time(1200 * kMillisecond, 3 * kSecond);
+  t.frontend_timeout = random.time(2 * kSecond, 6 * kSecond);
+  t.drain = random.time(100 * kMillisecond, 2 * kSecond);
+  t.close_timeout = random.time(2 * kSecond, 6 * kSecond);
+  t.max_deaths = random.permille(800) ? 3 : random.between(1, 4);
+  t.steps_in_flight = random.between(1, 2);
+}
+
+void draw_workers(Scenario& s, Random& random) {
+  const auto add = [&](const char* name, Role role, std::uint32_t n) {
+    for (std::uint32_t i = 0; i < n; ++i) {
+      s.workers.push_back({std::string(name) + std::to_string(i), role, 0});
+    }
+  };
+  switch (random.below(8)) {
+    case 0: add("mixed", Role::mixed, random.between(1, 3)); break;
+    case 1: add("decode", Role::decode, random.between(1, 2)); break;
+    case 2: add("prefill", Role::prefill, random.between(1, 2)); break;
+    case 3:
+      add("prefill", Role::prefill, 1);
+      add("decode", Role::decode, 1);
+      add("mixed", Role::mixed, 1);
+      break;
+    case 4:
+    case 5:
+      add("prefill", Role::prefill, random.between(1, 2));
+      add("decode", Role::decode, random.between(1, 2));
+      break;
+    default:
+      add("prefill", Role::prefill, 1);
+      add("decode", Role::decode, 1);
+  }
+  // Waiting for a decode worker needs one that will come.
+  const bool decoder = std::any_of(s.workers.begin(), s.workers.end(),
+                                   [](const WorkerSpec& w) { return w.role != Role::prefill; });
+  s.settings.no_decode = decoder && random.permille(400) ? NoDecode::wait : NoDecode::run;
+
+  const std::uint32_t longest = s.load.max_prompt + s.load.max_output;
+  const std::uint32_t one = (longest + s.tokens_per_block - 1) / s.tokens_per_block;
+  const bool tiny = random.permille(500);
+  for (WorkerSpec& w : s.workers) {
+    w.blocks = tiny ? one + random.between(0, std::max(2U, one / 2)) : one * random.between(2, 5);
+  }
+  s.max_context = random.permille(500) ? longest : 4096;
+}
+
+void draw_network(Scenario& s, Random& random) {
+  LinkQuality& n = s.network;
+  n.delay = random.pick<TimeNs>({kMillisecond / 4, kMillisecond, 5 * kMillisecond, 20 * kMillisecond});
+  n.same_link_id = random.permille(600);
+  if (random.permille(350)) {
+    n.late_permille = random.between(1, 60);
+    n.late = random.time(20 * kMillisecond, s.settings.worker_timeout / 5);
+  }
+  if (random.permille(400)) {
+    const std::uint32_t rate = random.pick<std::uint32_t>({2, 10, 40});
+    const auto draw = [&] { return random.permille(500) ? rate : 0U; };
+    n.lost_from_worker = draw();
+    n.lost_to_worker = draw();
+    n.lost_from_frontend = draw();
+    n.lost_to_frontend = draw();
+  }
+}
+
+void draw_blows(Scenario& s, Random& random) {
+  Blows& b = s.blows;
+  const auto weight = [&](std::uint32_t chance) {
+    return random.permille(chance) ? random.between(1, 10) : 0U;
+  };
+  if (random.permille(850)) {
+    b.kill_worker = weight(500);
+    b.kill_scheduler = weight(300);
+    b.kill_frontend = weight(200);
+    b.freeze_worker = weight(400);
+    b.freeze_scheduler = weight(200);
+    b.freeze_frontend = weight(200);
+    b.double_start = weight(100);
+    b.terminate = weight(200);
+  }
+  b.relink = weight(250);
+  b.leave = weight(80);
+  b.set_draining = weight(150);
+  b.admin_cancel = weight(80);
+  b.gap = random.pick<TimeNs>({100 * kMillisecond, 400 * kMillisecond, 1500 * kMillisecond});
+  b.freeze = random.pick<TimeNs>({100 * kMillisecond, kSecond, 8 * kSecond});
+  b.pull_fails = random.permille(150) ? random.between(5, 300) : 0;
+  b.told_of_death = random.permille(750);
+}
+
+void draw_load(Scenario& s, Random& random) {
+  Load& l = s.load;
+  l.requests = random.between(6, 40);
+  l.gap = random.pick<TimeNs>({5 * kMillisecond, 50 * kMillisecond, 300 * kMillisecond});
+  l.burst = random.between(1, 8);
+  l.max_prompt = random.between(1, 24);
+  l.max_output = random.between(1, 20);
+  const auto share = [&](std::uint32_t chance) {
+    return random.permille(chance) ? random.between(20, 400) : 0U;
+  };
+  l.cancel = share(300);
+  l.stop = share(300);
+  l.deadline = share(150);
+  l.bad_row = share(80);
+  l.killer = random.permille(60) ? random.between(10, 80) : 0;
+  l.too_long = share(80);
+}
+
+}  // namespace
+
+std::uint32_t Scenario::fits() const {
+  std::uint32_t smallest = max_context;
+  for (const WorkerSpec& w : workers) smallest = std::min(smallest, w.blocks * tokens_per_block);
+  return smallest;
+}
+
+Scenario draw_scenario(std::uint64_t seed) {
+  Random random(mix(seed) ^ 0x5CE4A510ULL);
+  Scenario s;
+  s.seed = seed;
+  s.tokens_per_block = random.pick<std::uint32_t>({1, 2, 4, 16});
+  s.frontends = random.permille(300) ? 2 : 1;
+  s.tick = random.time(20 * kMillisecond, 100 * kMillisecond);
+  draw_load(s, random);
+  draw_settings(s, random);
+  draw_workers(s, random);
+  draw_network(s, random);
+  draw_blows(s, random);
+  s.pace.step = random.pick<TimeNs>({kMillisecond, 5 * kMillisecond, 20 * kMillisecond});
+  s.pace.pull = random.pick<TimeNs>({kMillisecond, 10 * kMillisecond, 60 * kMillisecond});
+  s.pace.load = random.pick<TimeNs>({5 * kMillisecond, 200 * kMillisecond, kSecond});
+  s.pace.restart = random.pick<TimeNs>({20 * kMillisecond, 500 * kMillisecond, 3 * kSecond});
+  return s;
+}
+
+std::string Scenario::text() const {
+  std::string line = "workers";
+  for (const WorkerSpec& w : workers) line += " " + w.name + ":" + std::to_string(w.blocks);
+  const auto field = [&](const char* name, std::uint64_t value) {
+    line += std::string(", ") + name + " " + std::to_string(value);
+  };
+  field("tokens/block", tokens_per_block);
+  field("front ends", frontends);
+  field("static", settings.batching == Batching::continuous ? 0 : settings.static_batch_size);
+  field("max_waiting", settings.max_waiting);
+  field("max_running", settings.max_running);
+  field("budget", settings.token_budget);
+  field("chunk", settings.prompt_chunk);
+  field("local", settings.local_prefill_threshold);
+  field("no_decode wait", settings.no_decode == NoDecode::wait ? 1 : 0);
+  field("deaths", settings.max_deaths);
+  field("depth", settings.steps_in_flight);
+  field("worker_timeout ms", static_cast<std::uint64_t>(settings.worker_timeout / kMillisecond));
+  field("prompt", load.max_prompt);
+  field("output", load.max_output);
+  field("told of death", blows.told_of_death ? 1 : 0);
+  field("same link id", network.same_link_id ? 1 : 0);
+  return line;
+}
+
+}  // namespace baton::sim

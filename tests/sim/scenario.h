@@ -1,0 +1,101 @@
+// What one seed stands for: the cluster, its load, its network and the blows it gets. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ipc/types.h"
+#include "scheduler/cluster_state.h"
+
+namespace baton::sim {
+
+/// Times of a process: how long it takes to do what it does.
+struct Pace {
+  TimeNs step = 8 * kMillisecond;  // longest
+  TimeNs pull = 8 * kMillisecond;
+  TimeNs load = 300 * kMillisecond;
+  TimeNs restart = kSecond;
+};
+
+/// Every link; probabilities in 1/1000 a message. Only while faults are on.
+struct LinkQuality {
+  TimeNs delay = kMillisecond;  // longest, of an ordinary message
+  TimeNs late = 0;              // longest, of a late one
+  std::uint32_t late_permille = 0;
+  std::uint32_t lost_from_worker = 0;
+  std::uint32_t lost_to_worker = 0;
+  std::uint32_t lost_from_frontend = 0;
+  std::uint32_t lost_to_frontend = 0;
+  bool same_link_id = true;  // a reconnected peer keeps its id (as ZeroMQ routing ids do)
+};
+
+/// Weights of what may happen next; 0: never.
+struct Blows {
+  std::uint32_t kill_worker = 0;
+  std::uint32_t kill_scheduler = 0;
+  std::uint32_t kill_frontend = 0;
+  std::uint32_t freeze_worker = 0;
+  std::uint32_t freeze_scheduler = 0;
+  std::uint32_t freeze_frontend = 0;
+  std::uint32_t relink = 0;        // a link breaks and comes back
+  std::uint32_t terminate = 0;     // SIGTERM to a worker
+  std::uint32_t leave = 0;         // SIGTERM to a front end
+  std::uint32_t set_draining = 0;  // by an operator
+  std::uint32_t admin_cancel = 0;
+  std::uint32_t double_start = 0;  // a second process of a name while the first one lives
+  TimeNs gap = 500 * kMillisecond;  // longest time between two
+  TimeNs freeze = kSecond;          // longest
+  std::uint32_t pull_fails = 0;     // 1/1000 a pull
+  bool told_of_death = true;        // pidfds work: one pid namespace
+
+  std::uint32_t total() const {
+    return kill_worker + kill_scheduler + kill_frontend + freeze_worker + freeze_scheduler +
+           freeze_frontend + relink + terminate + leave + set_draining + admin_cancel + double_start;
+  }
+};
+
+struct Load {
+  std::uint32_t requests = 20;
+  TimeNs gap = 200 * kMillisecond;  // longest time between two bursts
+  std::uint32_t burst = 3;
+  std::uint32_t max_prompt = 12;
+  std::uint32_t max_output = 8;
+  std::uint32_t cancel = 0;    // 1/1000 a request, each of them
+  std::uint32_t stop = 0;      // the client's stop string matches at some token
+  std::uint32_t deadline = 0;  // a short one
+  std::uint32_t bad_row = 0;   // a row of it fails
+  std::uint32_t killer = 0;    // its worker dies whenever it gets to a certain token
+  std::uint32_t too_long = 0;  // fits no pool
+};
+
+struct WorkerSpec {
+  std::string name;
+  Role role = Role::mixed;
+  std::uint32_t blocks = 0;
+};
+
+struct Scenario {
+  std::uint64_t seed = 0;
+  Settings settings;
+  std::uint32_t tokens_per_block = 4;
+  std::uint32_t max_context = 0;  // of the model
+  std::uint32_t vocab = 64;
+  std::vector<WorkerSpec> workers;
+  std::uint32_t frontends = 1;
+  TimeNs tick = 50 * kMillisecond;
+  Pace pace;
+  LinkQuality network;
+  Blows blows;
+  Load load;
+
+  /// Prompt + output tokens that fit every pool.
+  std::uint32_t fits() const;
+  /// One line for a person.
+  std::string text() const;
+};
+
+/// Draws everything from the seed.
+Scenario draw_scenario(std::uint64_t seed);
+
+}  // namespace baton::sim

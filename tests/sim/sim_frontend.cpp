@@ -1,0 +1,215 @@
+// A front end's shell in virtual time, and its clients: each knows beforehand what it must be told.
+#include <algorithm>
+
+#include "tests/sim/describe.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+namespace {
+
+FrontendIdentity identity_of(World& world, std::uint32_t name) {
+  FrontendIdentity identity;
+  identity.build = "sim";
+  identity.name = "frontend" + std::to_string(name);
+  identity.incarnation = static_cast<Incarnation>(world.now());
+  identity.pid = static_cast<std::int32_t>(world.next_process());
+  identity.pid_start = static_cast<std::uint64_t>(world.now());
+  return identity;
+}
+
+}  // namespace
+
+SimFrontend::SimFrontend(World& world, std::uint32_t name_, std::string label_)
+    : Process(world, std::move(label_)),
+      name(name_),
+      table(identity_of(world, name_), RequestTableLimits{}),
+      incarnation_(static_cast<Incarnation>(world.now())) {
+  by_counter_.resize(1);
+}
+
+void SimFrontend::receive(ToPeer message) {
+  TableOutput out;
+  table.apply(std::get<ToFrontend>(message), world_.now(), out);
+  take(out);
+}
+
+void SimFrontend::happen(What what, std::uint64_t arg) {
+  TableOutput out;
+  switch (what) {
+    case What::frontend_tick:
+      if (static_cast<TimeNs>(arg) != tick_at_) return;  // another one was set
+      tick_at_ = 0;
+      table.tick(world_.now(), out);
+      break;
+    case What::client_cancel: {
+      Client& client = by_counter_[arg];
+      if (client.ended) return;
+      client.cancelled = true;
+      table.cancel(arg, world_.now(), out);
+      break;
+    }
+    default: world_.fail("front end: unexpected event");
+  }
+  take(out);
+}
+
+void SimFrontend::submit(std::uint32_t index) {
+  const RequestSpec& spec = world_.spec_of(kFirstSeed + index);
+  Client client;
+  client.spec = index;
+  client.deadline = spec.timeout == 0 ? world_.now() + 100'000 * kSecond : world_.now() + spec.timeout;
+  client.prefix = prefix_root(spec.sampling.seed);
+  for (const Token token : spec.prompt) client.prefix = extend_prefix(client.prefix, token);
+  NewRequest request;
+  request.model = "sim";
+  request.prompt = spec.prompt;
+  request.sampling = spec.sampling;
+  request.deadline = client.deadline;
+  TableOutput out;
+  const Result<RequestId> opened = table.open(std::move(request), world_.now(), out);
+  if (!opened.ok() || opened.value().counter != by_counter_.size()) world_.fail("a client was not taken");
+  by_counter_.push_back(client);
+  ++waiting_;
+  clients[opened.value().counter] = index;
+  if (spec.cancel_after != 0) {
+    world_.after(spec.cancel_after, What::client_cancel, id, opened.value().counter);
+  }
+  take(out);
+}
+
+void SimFrontend::leave() {
+  leaving_ = true;
+  TableOutput out;
+  take(out);
+}
+
+void SimFrontend::take(TableOutput& out) {
+  if (out.refused) world_.fail(label + " was refused: " + *out.refused);
+  for (FrontendMessage& message : out.messages) {
+    world_.network().send_up(id, std::move(message));  // lost ones are healed by heartbeats
+  }
+  TableOutput finished;
+  for (const Delivery& delivery : out.deliveries) {
+    deliver(delivery, out);
+    const Client& client = by_counter_[delivery.counter];
+    const RequestSpec& spec = world_.spec_of(kFirstSeed + client.spec);
+    if (client.got.size() >= spec.stop_at) {
+      table.finish(delivery.counter, spec.stop_at, world_.now(), finished);
+    }
+  }
+  for (const StreamEnd& ending : out.endings) end(ending);
+  if (!finished.endings.empty()) take(finished);
+  if (leaving_ && waiting_ == 0 && alive) {
+    world_.network().send_up(id, FrontendMessage(FrontendBye{}));
+    world_.ended(*this);
+    return;
+  }
+  schedule_tick();
+}
+
+void SimFrontend::schedule_tick() {
+  if (!alive) return;
+  const TimeNs next = std::max(table.next_tick(), world_.now() + 1);
+  if (tick_at_ != 0 && tick_at_ <= next) return;
+  tick_at_ = next;
+  world_.at(next, What::frontend_tick, id, static_cast<std::uint64_t>(next));
+}
+
+void SimFrontend::deliver(const Delivery& delivery, const TableOutput& out) {
+  Client& client = by_counter_[delivery.counter];
+  const RequestSpec& spec = world_.spec_of(kFirstSeed + client.spec);
+  if (client.ended) world_.fail("tokens after the end of a stream");
+  if (delivery.first_index != client.got.size()) world_.fail("a token is missing or repeated");
+  for (std::uint32_t i = 0; i < delivery.count; ++i) {
+    const Token token = out.tokens[delivery.begin + i];
+    check_token(spec, client, token);
+    client.got.push_back(token);
+    client.prefix = extend_prefix(client.prefix, token);
+    ++world_.report().tokens;
+  }
+}
+
+void SimFrontend::check_token(const RequestSpec& spec, const Client& client, Token token) {
+  const auto n = static_cast<std::uint32_t>(client.got.size());
+  bool right = false;
+  if (world_.scenario().settings.batching == Batching::continuous) {
+    right = n < spec.answer.size() && spec.answer[n] == token;
+  } else {
+    // A group shares its limits: which tokens are masked depends on the others.
+    SamplingParams masked = spec.sampling;
+    masked.min_tokens = n + 1;
+    SamplingParams open = spec.sampling;
+    open.min_tokens = 0;
+    right = token == sample(client.prefix, n, masked, world_.scenario().vocab) ||
+            token == sample(client.prefix, n, open, world_.scenario().vocab);
+  }
+  if (!right) {
+    world_.fail("request " + std::to_string(client.spec) + ": token " + std::to_string(n) + " is " +
+                std::to_string(token) + ", which the model never says there");
+  }
+}
+
+void SimFrontend::end(const StreamEnd& ending) {
+  Client& client = by_counter_[ending.counter];
+  RequestSpec& spec = world_.spec_of(kFirstSeed + client.spec);
+  if (world_.tracing()) {
+    world_.trace("request " + std::to_string(client.spec) + " ends: " + to_string(ending.reason) +
+                 " " + to_string(ending.code) + " n " + std::to_string(ending.n) + " " +
+                 ending.message);
+  }
+  if (client.ended) world_.fail("a stream ends twice");
+  client.ended = true;
+  --waiting_;
+  clients.erase(ending.counter);
+  check_answer(spec, client, ending);
+}
+
+void SimFrontend::check_answer(const RequestSpec& spec, const Client& client,
+                               const StreamEnd& ending) {
+  const Scenario& s = world_.scenario();
+  const auto expect = [&](bool right, const char* what) {
+    if (right) return;
+    world_.fail("request " + std::to_string(client.spec) + ": " + what + " (" +
+                to_string(ending.reason) + ", " + to_string(ending.code) + ", n " +
+                std::to_string(ending.n) + " of " + std::to_string(spec.answer.size()) + ", " +
+                ending.message + ")");
+  };
+  const auto length = static_cast<std::uint32_t>(spec.prompt.size()) + spec.sampling.max_tokens;
+  const bool continuous = s.settings.batching == Batching::continuous;
+  const auto got = static_cast<std::uint32_t>(client.got.size());
+  switch (ending.code) {
+    case ErrorCode::ok:
+      if (ending.reason == FinishReason::stop && ending.n == spec.stop_at) return;
+      expect(ending.n == got, "the end does not count its tokens");
+      expect(got <= spec.sampling.max_tokens, "more tokens than asked for");
+      if (!continuous) return;
+      expect(got == spec.answer.size() && ending.reason == spec.reason, "ended elsewhere");
+      expect(spec.bad_row >= got && spec.killer_at >= got, "survived what it cannot");
+      return;
+    case ErrorCode::cancelled:
+      expect(client.cancelled || world_.was_cancelled({incarnation_, ending.counter}),
+             "cancelled by nobody");
+      return;
+    case ErrorCode::deadline_exceeded:
+      expect(world_.now() >= client.deadline, "its deadline is not over");
+      return;
+    case ErrorCode::queue_full:
+      expect(s.settings.max_waiting < 20000 && got == 0, "refused without need");
+      return;
+    case ErrorCode::too_long:
+    case ErrorCode::kv_exhausted:
+      expect(length > s.fits(), "it would have fitted");
+      return;
+    case ErrorCode::worker_crashes:
+      expect(spec.blows >= s.settings.max_deaths, "blamed for deaths that never were");
+      return;
+    case ErrorCode::internal:
+      expect(spec.bad_row == got, "no row of it failed");
+      return;
+    case ErrorCode::invalid_argument:
+    case ErrorCode::unavailable: expect(false, "an error for nothing");
+  }
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,130 @@
+// The scheduler's shell in virtual time: hears everything that waits, plans, sends; see
+// scheduler/scheduler_loop.cpp for the real one.
+#include <utility>
+
+#include "scheduler/audit.h"
+#include "tests/sim/describe.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+namespace {
+/// Longer than any turn takes: the scheduler itself was stopped.
+constexpr TimeNs kGap = 500 * kMillisecond;
+}  // namespace
+
+SimScheduler::SimScheduler(World& world) : Process(world, "scheduler") {
+  state.epoch = static_cast<Epoch>(world.now());
+  state.build = "sim";
+  state.settings = world.scenario().settings;
+  last_tick_ = world.now();
+  next_tick_ = world.now();
+}
+
+void SimScheduler::receive(LinkId link, ToScheduler message) {
+  if (auto* m = std::get_if<WorkerMessage>(&message)) {
+    from_workers_.push_back(FromWorker{link, std::move(*m)});
+  } else {
+    from_frontends_.push_back(FromFrontend{link, std::move(std::get<FrontendMessage>(message))});
+  }
+  want_turn();
+}
+
+void SimScheduler::inject(Event event) {
+  injected_.push_back(std::move(event));
+  want_turn();
+}
+
+/// Messages that arrive shortly after one another are heard in one turn.
+void SimScheduler::want_turn() {
+  if (turn_wanted_) return;
+  turn_wanted_ = true;
+  const TimeNs pause = world_.random().permille(300) ? 2 * kMillisecond : 20'000;
+  world_.after(pause, What::scheduler_turn, id);
+}
+
+void SimScheduler::happen(What what, std::uint64_t arg) {
+  switch (what) {
+    case What::scheduler_turn:
+      turn_wanted_ = false;
+      turn();
+      break;
+    case What::scheduler_tick: turn(); break;
+    case What::process_gone: inject(ProcessGone{static_cast<LinkId>(arg)}); break;
+    default: world_.fail("scheduler: unexpected event");
+  }
+}
+
+void SimScheduler::turn() {
+  for (Event& event : std::exchange(from_workers_, {})) apply_now(std::move(event));
+  for (Event& event : std::exchange(from_frontends_, {})) apply_now(std::move(event));
+  for (const LinkId link : std::exchange(failed_sends_, {})) apply_now(SendFailed{link});
+  for (Event& event : std::exchange(injected_, {})) apply_now(std::move(event));
+  if (world_.now() >= next_tick_) {
+    const TimeNs late = world_.now() - last_tick_;
+    apply_now(Tick{late > kGap ? late : 0});
+    last_tick_ = world_.now();
+    next_tick_ = world_.now() + world_.scenario().tick;
+    world_.at(next_tick_, What::scheduler_tick, id);
+  }
+  plan(state, world_.now(), out_);
+  flush();
+  check_audit("plan");
+}
+
+void SimScheduler::apply_now(Event event) {
+  const bool tick = std::holds_alternative<Tick>(event);
+  if (!tick) {
+    ++world_.report().events;
+    if (world_.tracing()) world_.trace("scheduler hears " + describe(event));
+  }
+  if (const auto* from = std::get_if<FromWorker>(&event)) {
+    if (const auto* m = std::get_if<Register>(&from->message)) {
+      watch(from->link, world_.process(static_cast<std::uint32_t>(m->pid)));
+    }
+  } else if (const auto* other = std::get_if<FromFrontend>(&event)) {
+    if (const auto* m = std::get_if<FrontendHello>(&other->message)) {
+      watch(other->link, world_.process(static_cast<std::uint32_t>(m->pid)));
+    }
+  }
+  apply(state, std::move(event), world_.now(), out_);
+  check_audit("apply");
+}
+
+void SimScheduler::watch(LinkId link, const Process& peer) {
+  if (peer.alive) const_cast<Process&>(peer).watched = link;
+}
+
+void SimScheduler::check_audit(const char* after) {
+  const std::vector<std::string> faults = audit_state(state);
+  if (!faults.empty()) world_.fail("audit after " + std::string(after) + ": " + faults.front());
+}
+
+void SimScheduler::flush() {
+  for (auto& [link, message] : out_.to_workers) {
+    std::string what;
+    if (const auto* p = std::get_if<StepPlan>(&message)) what = checks_.plan(state, link, *p);
+    if (const auto* p = std::get_if<Pull>(&message)) what = checks_.pull(state, link, *p);
+    if (!what.empty()) world_.fail(what);
+    if (!world_.network().send_down(link, std::move(message))) failed_sends_.push_back(link);
+  }
+  out_.to_workers.clear();
+  for (FrontendIndex i = 0; i < out_.events.size(); ++i) {
+    Events events = std::exchange(out_.events[i], {});
+    if (events.counters.empty() && events.terminals.empty()) continue;
+    if (i >= state.frontends.size() || !state.frontends[i].alive) continue;
+    events.epoch = state.epoch;
+    world_.network().send_down(state.frontends[i].link, ToFrontend(std::move(events)));
+  }
+  for (auto& [link, message] : out_.to_frontends) {
+    world_.network().send_down(link, std::move(message));
+  }
+  out_.to_frontends.clear();
+  if (world_.tracing()) {
+    for (const auto& [level, line] : out_.log) world_.trace("scheduler says: " + line);
+  }
+  out_.log.clear();
+  if (!failed_sends_.empty()) want_turn();
+}
+
+}  // namespace baton::sim

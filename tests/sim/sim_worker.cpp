@@ -1,0 +1,303 @@
+// A worker's shell in virtual time: its core is real; its device, pull thread and pool are simulated.
+// Writes of a step and copies of a pull are spread over their time, so that whoever touches a block too
+// early or too late is seen.
+#include <algorithm>
+
+#include "tests/sim/describe.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+namespace {
+
+WorkerIdentity identity_of(World& world, std::uint32_t name, std::uint32_t process) {
+  WorkerIdentity identity;
+  identity.build = "sim";
+  identity.name = world.scenario().workers[name].name;
+  identity.incarnation = static_cast<Incarnation>(world.now());
+  identity.role = world.scenario().workers[name].role;
+  identity.pid = static_cast<std::int32_t>(process);
+  identity.pid_start = static_cast<std::uint64_t>(world.now());
+  return identity;
+}
+
+}  // namespace
+
+SimWorker::SimWorker(World& world, std::uint32_t name_, std::string label_)
+    : Process(world, std::move(label_)),
+      name(name_),
+      core(identity_of(world, name_, static_cast<std::uint32_t>(world.next_process()))) {}
+
+void SimWorker::receive(ToPeer message) {
+  core.message(std::move(std::get<ToWorker>(message)), world_.now(), actions_);
+  carry_out();
+}
+
+void SimWorker::happen(What what, std::uint64_t arg) {
+  const TimeNs now = world_.now();
+  switch (what) {
+    case What::worker_start: core.start(now, actions_); break;
+    case What::worker_tick:
+      if (static_cast<TimeNs>(arg) != tick_at_) return;  // another one was set
+      tick_at_ = 0;
+      core.tick(now, actions_);
+      break;
+    case What::pool_allocated: allocate(); break;
+    case What::step_part:
+      if (step_ == nullptr || arg != step_runs_) return;
+      step_part();
+      break;
+    case What::pull_part: pull_part(arg); break;
+    case What::mapping_closed:
+      mappings_.erase(arg);
+      core.mapping_closed(arg, now, actions_);
+      break;
+    case What::exporter_gone:
+      if (maps(arg)) core.exporter_gone(arg, now, actions_);
+      break;
+    default: world_.fail("worker: unexpected event");
+  }
+  carry_out();
+}
+
+void SimWorker::terminate() {
+  core.terminate(world_.now(), actions_);
+  carry_out();
+}
+
+void SimWorker::schedule_tick() {
+  if (!alive) return;
+  const TimeNs next = std::max(core.next_tick(), world_.now() + 1);
+  if (tick_at_ != 0 && tick_at_ <= next) return;
+  tick_at_ = next;
+  world_.at(next, What::worker_tick, id, static_cast<std::uint64_t>(next));
+}
+
+void SimWorker::carry_out() {
+  if (carrying_out_) return;  // the loop below sees what is added
+  carrying_out_ = true;
+  for (std::size_t i = 0; i < actions_.size() && alive; ++i) {
+    WorkerAction action = std::move(actions_[i]);
+    if (auto* send_action = std::get_if<worker_action::Send>(&action)) {
+      send(std::move(send_action->message));
+    } else if (auto* start = std::get_if<worker_action::StartStep>(&action)) {
+      start_step(*start->step);
+    } else if (auto* pull = std::get_if<worker_action::StartPull>(&action)) {
+      start_pull(std::move(pull->pull));
+    } else if (auto* close = std::get_if<worker_action::CloseMapping>(&action)) {
+      world_.after(world_.random().time(0, 3 * kMillisecond), What::mapping_closed, id,
+                   close->allocation);
+    } else if (std::holds_alternative<worker_action::AllocatePool>(action)) {
+      world_.after(world_.random().time(0, world_.scenario().pace.load), What::pool_allocated, id);
+    } else if (auto* exit = std::get_if<worker_action::Exit>(&action)) {
+      if (world_.tracing()) world_.trace(label + " exits: " + exit->reason);
+      exit_code = exit->code;
+      by_itself = true;
+      if (exit->code != kExitOk && exit->code != kExitSuperseded) {
+        world_.fail(label + " gave up: " + exit->reason);
+      }
+      world_.ended(*this);
+    } else if (auto* log = std::get_if<worker_action::Log>(&action)) {
+      if (world_.tracing()) world_.trace(label + " says: " + log->text);
+      if (log->level == worker_action::Log::Level::error) {
+        world_.fail(label + " was sent nonsense: " + log->text);
+      }
+    }
+  }
+  actions_.clear();
+  carrying_out_ = false;
+  schedule_tick();
+}
+
+void SimWorker::send(WorkerMessage message) {
+  const bool matters = std::holds_alternative<StepResult>(message) ||
+                       std::holds_alternative<PullDone>(message) ||
+                       std::holds_alternative<PullFailed>(message) ||
+                       std::holds_alternative<Tables>(message);
+  if (!world_.network().send_up(id, std::move(message)) && matters) {
+    core.send_failed(world_.now(), actions_);
+  }
+}
+
+void SimWorker::allocate() {
+  const Scenario& s = world_.scenario();
+  world_.check_predecessors_closed(*this);
+  world_.memory().unlink(name);
+  pool_ = &world_.memory().create(id, name, s.workers[name].blocks, s.tokens_per_block);
+  Hello hello;
+  hello.allocation = pool_->id;
+  hello.ranks = {{"cpu", "sim", 0}};
+  hello.model_fingerprint = 7;
+  hello.layers = 1;
+  hello.kv_heads = 1;
+  hello.head_dim = 1;
+  hello.tokens_per_block = s.tokens_per_block;
+  hello.block_bytes = std::uint64_t{s.tokens_per_block} * sizeof(std::uint64_t);
+  hello.blocks = s.workers[name].blocks;
+  hello.max_context = s.max_context;
+  hello.vocab_size = s.vocab;
+  core.pool_ready(std::move(hello), world_.now(), actions_);
+}
+
+// ---------------------------------------------------------------- steps
+
+void SimWorker::start_step(const RunStep& step) {
+  step_ = &step;
+  check_tables("at the start of a step");
+  ++step_runs_;
+  cells_ = 0;
+  for (const BatchRow& row : step.rows) cells_ += row.tokens.size();
+  cell_ = row_ = 0;
+  row_done_ = 0;
+  step_parts_ = world_.random().between(1, 3);
+  step_at_ = 0;
+  const TimeNs whole = world_.random().time(20'000, world_.scenario().pace.step);
+  TimeNs when = 0;
+  for (std::uint32_t part = 0; part < step_parts_; ++part) {
+    when = part + 1 == step_parts_ ? whole : world_.random().time(when, whole);
+    world_.after(when, What::step_part, id, step_runs_);
+  }
+}
+
+void SimWorker::step_part() {
+  ++step_at_;
+  const bool last = step_at_ == step_parts_;
+  for (const BatchRow& row : step_->rows) {
+    const RequestSpec& spec = world_.spec_of(row.sampling->seed);
+    if (row.logits == LogitsWanted::none || row.n_generated != spec.killer_at) continue;
+    if (world_.tracing()) world_.trace(label + " dies of a request");
+    world_.kill(id);
+    return;
+  }
+  run_cells(last ? cells_ : cells_ * step_at_ / step_parts_);
+  if (last) finish_step();
+}
+
+/// Runs the step's rows in order up to the `limit`-th written cell: reads what a row attends to when it
+/// begins, writes one cell a token.
+void SimWorker::run_cells(std::size_t limit) {
+  while (cell_ < limit) {
+    const BatchRow& row = step_->rows[row_];
+    const auto position = static_cast<std::uint32_t>(row.position);
+    if (row_done_ == 0) row_prefix_ = check_prefix(row, position, "attends to");
+    row_prefix_ = extend_prefix(row_prefix_, row.tokens[row_done_]);
+    pool_->at(row.blocks, position + row_done_) = row_prefix_;
+    ++cell_;
+    if (++row_done_ == row.tokens.size()) {
+      row_done_ = 0;
+      ++row_;
+    }
+  }
+}
+
+/// Compares the first `end` cells of the row's sequence with what they must hold; returns their hash.
+std::uint64_t SimWorker::check_prefix(const BatchRow& row, std::uint32_t end, const char* when) {
+  const WorkerSequence* sequence = core.sequences().find(row.sequence);
+  if (sequence == nullptr) world_.fail(label + " runs a sequence that it does not know");
+  std::uint64_t prefix = prefix_root(row.sampling->seed);
+  for (std::uint32_t i = 0; i < end; ++i) {
+    prefix = extend_prefix(prefix, sequence->tokens[i]);
+    if (pool_->at(row.blocks, i) == prefix) continue;
+    world_.fail(label + " " + when + " foreign KV: sequence " + std::to_string(row.sequence) +
+                ", position " + std::to_string(i) + " of " + std::to_string(end) + ", block " +
+                std::to_string(row.blocks[i / pool_->tokens_per_block]));
+  }
+  return prefix;
+}
+
+void SimWorker::finish_step() {
+  StepOutput output;
+  const RunStep& step = *step_;
+  output.tokens.assign(step.rows.size(), kNoToken);
+  for (std::size_t i = 0; i < step.rows.size(); ++i) {
+    const BatchRow& row = step.rows[i];
+    const auto end = static_cast<std::uint32_t>(row.position) +
+                     static_cast<std::uint32_t>(row.tokens.size());
+    const std::uint64_t prefix = check_prefix(row, end, "finds after its step");
+    if (row.logits == LogitsWanted::none) continue;
+    if (world_.spec_of(row.sampling->seed).bad_row == row.n_generated) {
+      output.failed.push_back({static_cast<std::uint32_t>(i), "bad row"});
+      continue;
+    }
+    output.tokens[i] = sample(prefix, row.n_generated, *row.sampling, world_.scenario().vocab);
+  }
+  step_ = nullptr;
+  core.step_finished(output, world_.now(), actions_);
+}
+
+/// No block in two tables, and none in a running step's rows that a running pull writes. (A sequence that
+/// has ended stays in its table, unused, until the next plan drops it.)
+void SimWorker::check_tables(const char* when) {
+  users_.assign(pool_->cells.size() / pool_->tokens_per_block, 0);
+  const auto use = [&](BlockId block, SequenceId user) {
+    if (users_[block] != 0 && users_[block] != user) {
+      world_.fail(label + ": block " + std::to_string(block) + " is writable twice " + when);
+    }
+    users_[block] = user;
+  };
+  for (const auto& [transfer, job] : pulls_) {
+    for (const BlockId block : job.pull.to) use(block, ~transfer);
+  }
+  if (step_ == nullptr) return;
+  for (const BatchRow& row : step_->rows) {
+    for (const BlockId block : row.blocks) use(block, row.sequence);
+  }
+  users_.assign(users_.size(), 0);
+  Tables tables;
+  core.sequences().list(tables);
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < tables.sequences.size(); ++i) {
+    for (std::uint32_t n = 0; n < tables.counts[i]; ++n) use(tables.blocks[at++], tables.sequences[i]);
+  }
+}
+
+// ---------------------------------------------------------------- pulls
+
+void SimWorker::start_pull(Pull pull) {
+  Random& random = world_.random();
+  Job job;
+  Segment* segment = world_.memory().find(pull.allocation);
+  if (segment == nullptr) world_.fail("a pull from an allocation that never was");
+  const Process& exporter = world_.process(segment->exporter);
+  const bool mappable =
+      maps(pull.allocation) || (!segment->unlinked && (exporter.alive || random.permille(500)));
+  job.fails = !mappable || random.permille(world_.faults_on() ? world_.scenario().blows.pull_fails : 0);
+  if (mappable) {
+    job.source = segment;
+    if (mappings_.emplace(pull.allocation, true).second && !exporter.alive) {
+      world_.after(random.time(0, 250 * kMillisecond), What::exporter_gone, id, pull.allocation);
+    }
+  }
+  job.parts = random.between(1, 3);
+  const TransferId transfer = pull.transfer;
+  const TimeNs whole = random.time(20'000, world_.scenario().pace.pull);
+  TimeNs when = 0;
+  for (std::uint32_t part = 0; part < job.parts; ++part) {
+    when = part + 1 == job.parts ? whole : random.time(when, whole);
+    world_.after(when, What::pull_part, id, transfer);
+  }
+  job.pull = std::move(pull);
+  if (!pulls_.emplace(transfer, std::move(job)).second) world_.fail("a transfer runs twice");
+  check_tables("at the start of a pull");
+}
+
+void SimWorker::pull_part(TransferId transfer) {
+  Job& job = pulls_.at(transfer);
+  ++job.part;
+  const bool last = job.part == job.parts;
+  const std::size_t per_block = pool_->tokens_per_block;
+  const std::size_t cells = job.pull.to.size() * per_block;
+  const std::size_t limit = last ? cells : cells * job.part / job.parts;
+  for (; job.source != nullptr && job.copied < limit; ++job.copied) {
+    const auto offset = static_cast<std::uint32_t>(job.copied % per_block);
+    const std::size_t i = job.copied / per_block;
+    pool_->cell(job.pull.to[i], offset) = job.source->cell(job.pull.from[i], offset);
+  }
+  if (!last) return;
+  std::optional<std::string> failure;
+  if (job.fails) failure = job.source == nullptr ? "no such segment" : "a copy failed";
+  pulls_.erase(transfer);
+  core.pull_finished(transfer, failure, 1, world_.now(), actions_);
+}
+
+}  // namespace baton::sim

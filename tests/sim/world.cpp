@@ -1,0 +1,279 @@
+#include "tests/sim/world.h"
+
+#include <algorithm>
+
+namespace baton::sim {
+
+World::World(const Scenario& scenario, const RunOptions& options)
+    : scenario_(scenario), options_(options), random_(mix(scenario.seed) ^ 0x0DDBA11ULL) {}
+
+void World::trace(const std::string& line) {
+  if (!options_.trace) return;
+  const auto us = static_cast<std::uint64_t>(now_ / 1000);
+  std::string fraction = std::to_string(us % 1'000'000);
+  fraction.insert(0, 6 - fraction.size(), '0');
+  options_.trace(std::to_string(us / 1'000'000) + "." + fraction + "  " + line);
+}
+
+void World::fail(const std::string& what) { throw Violation(what); }
+
+void World::at(TimeNs when, What what, std::uint32_t who, std::uint64_t arg) {
+  queue_.push({std::max(when, now_), ++order_, what, who, arg});
+}
+
+Report World::run() {
+  try {
+    start_scheduler();
+    for (std::uint32_t i = 0; i < scenario_.workers.size(); ++i) start_worker(i);
+    for (std::uint32_t i = 0; i < scenario_.frontends; ++i) start_frontend(i);
+    after(0, What::submit, 0);
+    if (scenario_.blows.total() != 0) after(random_.time(0, scenario_.blows.gap), What::blow, 0);
+    const TimeNs faults_until = now_ + 300 * kSecond;
+    while (report_.events < options_.events && now_ < faults_until) {
+      const Event event = queue_.top();
+      queue_.pop();
+      handle(event);
+    }
+    run_to_quiet();
+  } catch (const Violation& violation) {
+    report_.violation = violation.what();
+    trace(std::string("VIOLATION: ") + violation.what());
+  }
+  if (scheduler_) add_counters(scheduler_->state.counters);
+  return report_;
+}
+
+void World::run_to_quiet() {
+  stop_faults();
+  const TimeNs stopped = now_;
+  const TimeNs look_every = 100 * kMillisecond;
+  TimeNs look = now_ + look_every;
+  for (;;) {
+    const Event event = queue_.top();
+    queue_.pop();
+    handle(event);
+    if (now_ < look) continue;
+    look = now_ + look_every;
+    std::string why;
+    const bool late = now_ - stopped > options_.patience;
+    if (quiet(late ? &why : nullptr)) break;
+    if (late) fail("starvation: " + why);
+  }
+  report_.quiet_after = now_ - stopped;
+  check_end();
+}
+
+void World::handle(const Event& event) {
+  now_ = event.at;
+  if (event.what >= What::deliver_up) {
+    handle_world_event(event);
+    return;
+  }
+  to_process(event);
+}
+
+/// The dead do nothing; the frozen do it when they thaw.
+void World::to_process(const Event& event) {
+  Process& process = *processes_[event.who];
+  if (!process.alive) return;
+  if (process.frozen) {
+    held_[event.who].push_back(event);
+    return;
+  }
+  process.happen(event.what, event.arg);
+}
+
+void World::handle_world_event(const Event& event) {
+  switch (event.what) {
+    case What::deliver_up: {
+      const std::uint32_t receiver = network_.receiver_up(event.who);
+      if (processes_[receiver]->frozen) {
+        held_[receiver].push_back(event);
+      } else {
+        network_.deliver_up(event.who);
+      }
+      break;
+    }
+    case What::deliver_down: {
+      const std::uint32_t receiver = network_.receiver_down(event.who);
+      if (processes_[receiver]->frozen) {
+        held_[receiver].push_back(event);
+      } else {
+        network_.deliver_down(event.who);
+      }
+      break;
+    }
+    case What::connect: network_.connect(event.who); break;
+    case What::thaw: thaw(event.who); break;
+    case What::start_scheduler: start_scheduler(); break;
+    case What::start_worker: start_worker(event.who); break;
+    case What::start_frontend: start_frontend(event.who); break;
+    case What::submit: submit_burst(); break;
+    case What::blow: blow(); break;
+    default: fail("unknown event");
+  }
+}
+
+// ---------------------------------------------------------------- processes
+
+void World::adopt(Process& process) {
+  process.id = static_cast<std::uint32_t>(processes_.size());
+  processes_.push_back(&process);
+  held_.emplace_back();
+  if (tracing()) trace(process.label + " starts as process " + std::to_string(process.id));
+}
+
+void World::start_scheduler() {
+  if (scheduler_ && scheduler_->alive) return;
+  if (scheduler_) {
+    add_counters(scheduler_->state.counters);
+    dead_schedulers_.push_back(std::move(scheduler_));
+  }
+  scheduler_ = std::make_unique<SimScheduler>(*this);
+  adopt(*scheduler_);
+  after(0, What::scheduler_tick, scheduler_->id);
+}
+
+void World::start_worker(std::uint32_t name) {
+  now_ += 1;  // incarnations differ
+  workers_.push_back(std::make_unique<SimWorker>(
+      *this, name, scenario_.workers[name].name + "/" + std::to_string(processes_.size())));
+  SimWorker& worker = *workers_.back();
+  adopt(worker);
+  if (current_worker_.size() <= name) current_worker_.resize(name + 1);
+  current_worker_[name] = &worker;
+  network_.connect(worker.id);
+  after(random_.time(0, 20 * kMillisecond), What::worker_start, worker.id);
+}
+
+void World::start_frontend(std::uint32_t name) {
+  now_ += 1;
+  frontends_.push_back(std::make_unique<SimFrontend>(
+      *this, name, "frontend" + std::to_string(name) + "/" + std::to_string(processes_.size())));
+  SimFrontend& frontend = *frontends_.back();
+  adopt(frontend);
+  if (current_frontend_.size() <= name) current_frontend_.resize(name + 1);
+  current_frontend_[name] = &frontend;
+  network_.connect(frontend.id);
+  frontend.begin();
+}
+
+void World::kill(std::uint32_t id) {
+  Process& process = *processes_[id];
+  if (!process.alive) return;
+  ++report_.deaths;
+  if (tracing()) trace("KILL " + process.label);
+  if (dynamic_cast<SimWorker*>(&process) != nullptr) note_blow();
+  ended(process);
+}
+
+void World::ended(Process& process) {
+  process.alive = false;
+  process.frozen = false;
+  held_[process.id].clear();
+  network_.ended(process.id);
+  if (&process == scheduler_.get()) {
+    for (Process* peer : processes_) peer->watched = kNoLink;
+    after(random_.time(kMillisecond, scenario_.pace.restart), What::start_scheduler, 0);
+    return;
+  }
+  if (process.watched != kNoLink && scenario_.blows.told_of_death && scheduler_->alive) {
+    after(random_.time(0, 100 * kMillisecond), What::process_gone, scheduler_->id, process.watched);
+  }
+  const TimeNs restart = random_.time(kMillisecond, scenario_.pace.restart);
+  if (auto* worker = dynamic_cast<SimWorker*>(&process)) {
+    tell_importers(*worker);
+    if (is_current(*worker)) after(restart, What::start_worker, worker->name);
+  } else if (auto* frontend = dynamic_cast<SimFrontend*>(&process)) {
+    after(restart, What::start_frontend, frontend->name);
+  }
+}
+
+/// Importers watch the exporter's process.
+void World::tell_importers(const SimWorker& exporter) {
+  if (exporter.allocation() == 0 || !scenario_.blows.told_of_death) return;
+  for (const auto& worker : workers_) {
+    if (!worker->alive || !worker->maps(exporter.allocation())) continue;
+    after(random_.time(0, 300 * kMillisecond), What::exporter_gone, worker->id,
+          exporter.allocation());
+  }
+}
+
+void World::freeze(std::uint32_t id, TimeNs how_long) {
+  Process& process = *processes_[id];
+  if (!process.alive || process.frozen) return;
+  ++report_.freezes;
+  process.frozen = true;
+  if (tracing()) {
+    trace("FREEZE " + process.label + " for " + std::to_string(how_long / kMillisecond) + " ms");
+  }
+  if (dynamic_cast<SimWorker*>(&process) != nullptr) note_blow();
+  after(how_long, What::thaw, id);
+}
+
+void World::thaw(std::uint32_t id) {
+  Process& process = *processes_[id];
+  if (!process.alive || !process.frozen) return;
+  process.frozen = false;
+  if (tracing()) trace("THAW " + process.label);
+  std::vector<Event> held;
+  held.swap(held_[id]);
+  for (const Event& event : held) at(now_, event.what, event.who, event.arg);
+}
+
+void World::note_blow() {
+  for (const auto& frontend : frontends_) {
+    for (const auto& [counter, spec] : frontend->clients) ++specs_[spec].blows;
+  }
+}
+
+/// A worker allocates: nobody may still map what an earlier process of its name has exported, unless
+/// the close time-out has passed.
+void World::check_predecessors_closed(const SimWorker& worker) {
+  (void)worker;
+}
+
+// ---------------------------------------------------------------- requests
+
+RequestSpec& World::spec_of(std::uint64_t seed) {
+  if (seed < kFirstSeed || seed - kFirstSeed >= specs_.size()) fail("a seed was changed on its way");
+  return specs_[seed - kFirstSeed];
+}
+
+void World::submit_burst() {
+  if (!faults_on_ && specs_.size() >= 4) return;
+  const std::uint32_t n = random_.between(1, scenario_.load.burst);
+  for (std::uint32_t i = 0; i < n && specs_.size() < scenario_.load.requests; ++i) {
+    SimFrontend* frontend = some_frontend();
+    if (frontend == nullptr || frontend->frozen || frontend->leaving()) break;
+    const auto index = static_cast<std::uint32_t>(specs_.size());
+    specs_.push_back(draw_request(scenario_, index, random_));
+    ++report_.requests;
+    if (tracing()) {
+      const RequestSpec& spec = specs_.back();
+      trace("client " + std::to_string(index) + " asks " + frontend->label + ": prompt " +
+            std::to_string(spec.prompt.size()) + ", answer " + std::to_string(spec.answer.size()) +
+            " of " + std::to_string(spec.sampling.max_tokens));
+    }
+    frontend->submit(index);
+  }
+  if (specs_.size() < scenario_.load.requests) {
+    after(random_.time(0, scenario_.load.gap), What::submit, 0);
+  }
+}
+
+SimFrontend* World::some_frontend() {
+  SimFrontend* frontend = current_frontend_[random_.below(current_frontend_.size())];
+  return frontend->alive ? frontend : nullptr;
+}
+
+SimWorker* World::some_worker() {
+  SimWorker* worker = current_worker_[random_.below(current_worker_.size())];
+  return worker->alive ? worker : nullptr;
+}
+
+Report run_scenario(const Scenario& scenario, const RunOptions& options) {
+  return World(scenario, options).run();
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,146 @@
+// A cluster in virtual time: real cores, simulated processes, network, memory and devices. Everything
+// that happens comes out of one queue ordered by (time, order of creation), so a seed is one run.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/sim/actors.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/network.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/random.h"
+#include "tests/sim/scenario.h"
+
+namespace baton::sim {
+
+/// A broken promise: thrown at the event that showed it.
+struct Violation : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct RunOptions {
+  std::uint32_t events = 200;  // messages and deaths that the scheduler hears of while faults are on
+  TimeNs patience = 120 * kSecond;  // virtual, for everything to end after the faults
+  std::function<void(const std::string&)> trace;  // empty: no trace
+};
+
+struct Report {
+  std::string violation;  // empty: none
+  std::uint64_t events = 0;
+  std::uint64_t deaths = 0;   // processes killed
+  std::uint64_t freezes = 0;
+  std::uint64_t requests = 0;
+  std::uint64_t tokens = 0;   // that reached clients
+  Counters counters;          // of all schedulers together
+  TimeNs quiet_after = 0;     // from the end of the faults until everything had ended
+};
+
+/// Plays one scenario to its end.
+Report run_scenario(const Scenario& scenario, const RunOptions& options);
+
+class World {
+ public:
+  World(const Scenario& scenario, const RunOptions& options);
+  Report run();
+
+  const Scenario& scenario() const { return scenario_; }
+  TimeNs now() const { return now_; }
+  Random& random() { return random_; }
+  Memory& memory() { return memory_; }
+  Network& network() { return network_; }
+  Report& report() { return report_; }
+  bool faults_on() const { return faults_on_; }
+  bool tracing() const { return static_cast<bool>(options_.trace); }
+  void trace(const std::string& line);
+  [[noreturn]] void fail(const std::string& what);
+
+  void at(TimeNs when, What what, std::uint32_t who, std::uint64_t arg = 0);
+  void after(TimeNs delay, What what, std::uint32_t who, std::uint64_t arg = 0) {
+    at(now_ + delay, what, who, arg);
+  }
+
+  // Processes. Lives never end up in the same place again: an index names one life.
+  SimScheduler* scheduler() { return scheduler_.get(); }
+  std::vector<std::unique_ptr<SimWorker>>& workers() { return workers_; }
+  std::vector<std::unique_ptr<SimFrontend>>& frontends() { return frontends_; }
+  Process& process(std::uint32_t id) { return *processes_[id]; }
+  SimWorker* current_worker(std::uint32_t name) { return current_worker_[name]; }
+  bool is_current(const SimWorker& worker) const { return current_worker_[worker.name] == &worker; }
+  std::size_t next_process() const { return processes_.size(); }
+
+  void start_scheduler();
+  void start_worker(std::uint32_t name);
+  void start_frontend(std::uint32_t name);
+  void kill(std::uint32_t process);
+  void freeze(std::uint32_t process, TimeNs how_long);
+  /// The process has ended: its links break, whoever watches it is told.
+  void ended(Process& process);
+  /// Something that a request which was open may blame on its worker.
+  void note_blow();
+
+  // Requests.
+  RequestSpec& spec_of(std::uint64_t seed);
+  bool was_cancelled(const RequestId& request) const;
+  void check_predecessors_closed(const SimWorker& worker);
+
+ private:
+  struct Event {
+    TimeNs at;
+    std::uint64_t order;
+    What what;
+    std::uint32_t who;
+    std::uint64_t arg;
+    bool operator>(const Event& other) const {
+      return at != other.at ? at > other.at : order > other.order;
+    }
+  };
+
+  void handle(const Event& event);
+  void handle_world_event(const Event& event);
+  void to_process(const Event& event);
+  void run_to_quiet();
+  void adopt(Process& process);
+  void tell_importers(const SimWorker& exporter);
+  void thaw(std::uint32_t process);
+  void relink(Process* peer);
+  void admin_cancel();
+  void add_counters(const Counters& counters);
+  void stop_faults();
+  bool quiet(std::string* why);
+  void check_end();
+  void blow();
+  SimWorker* some_worker();
+  SimFrontend* some_frontend();
+  void submit_burst();
+
+  const Scenario& scenario_;
+  const RunOptions& options_;
+  Random random_;
+  TimeNs now_ = kSecond;
+  std::uint64_t order_ = 0;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
+  bool faults_on_ = true;
+  Memory memory_;
+  Network network_{*this};
+  Report report_;
+  std::vector<Process*> processes_;
+  std::unique_ptr<SimScheduler> scheduler_;
+  std::vector<std::unique_ptr<SimScheduler>> dead_schedulers_;
+  std::vector<std::unique_ptr<SimWorker>> workers_;
+  std::vector<std::unique_ptr<SimFrontend>> frontends_;
+  std::vector<SimWorker*> current_worker_;
+  std::vector<SimFrontend*> current_frontend_;
+  std::deque<RequestSpec> specs_;
+  std::vector<RequestId> admin_cancelled_;
+  bool draining_ends_ = false;  // operators' drains are still to be undone
+  std::vector<std::vector<Event>> held_;  // by process: what a frozen process does when it thaws
+};
+
+}  // namespace baton::sim
