@@ -195,15 +195,17 @@ struct Handler {
 
   /// The tokens from index `next`, and the terminal if the request has ended.
   void resend(Request& request, std::uint32_t next) {
-    if (next < request.generated.size()) {
+    const auto end = std::min(static_cast<std::uint32_t>(request.generated.size()),
+                              request.client_tokens);
+    if (next < end) {
       Events& events = out.events_for(frontend);
       events.counters.push_back(request.name.counter);
       events.attempts.push_back(request.attempt);
       events.choices.push_back(0);
       events.first_index.push_back(next);
-      events.counts.push_back(static_cast<std::uint32_t>(request.generated.size()) - next);
+      events.counts.push_back(end - next);
       events.tokens.insert(events.tokens.end(), request.generated.begin() + next,
-                           request.generated.end());
+                           request.generated.begin() + end);
     }
     if (request.terminal_sent) send_terminal(state, request, out);
   }

@@ -16,15 +16,42 @@ void expire_deadlines(State& state, TimeNs now, Outbox& out) {
   }
 }
 
+/// A front end that has lost a terminal asks for it; one whose acknowledgement was lost does not know
+/// that anything is missing. So what is not acknowledged is sent again.
+void repeat_terminals(State& state, TimeNs now, Outbox& out) {
+  if (now - state.terminals_repeated < kSecond) return;
+  state.terminals_repeated = now;
+  state.requests.each([&](Request& request) {
+    if (!request.terminal_sent) return;
+    if (request.terminal_due) send_terminal(state, request, out);
+    request.terminal_due = true;
+  });
+}
+
 void judge_progress(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   Worker& w = state.workers[index];
   if (!w.outstanding()) {
     w.progress = now;
     return;
   }
-  if (!w.ready()) return;
-  if (now - w.progress > state.settings.worker_timeout) {
-    end_term(state, index, /*blame=*/true, "no progress", now, out);
+  const TimeNs limit = state.settings.worker_timeout;
+  if (!w.ready() || now - w.progress <= limit) return;
+  const TimeNs silent = now - w.heard;
+  if (silent > limit) {
+    end_term(state, index, /*blame=*/true, "no progress, and silent", now, out);
+  } else if (silent <= limit / 2) {
+    // It lives. If it has every plan, what it runs hangs; otherwise a plan was lost, by nobody's fault.
+    const bool has_plans = w.heartbeat.term == w.term && w.heartbeat.plans_received >= w.sent;
+    end_term(state, index, has_plans, has_plans ? "no progress" : "a plan was lost", now, out);
+  }
+}
+
+/// Close or its answer may have been lost; to close twice does no harm.
+void repeat_closes(Worker& w, TimeNs now, Outbox& out) {
+  if (w.closing.empty() || w.state == WorkerState::gone || now - w.closes_repeated < kSecond) return;
+  w.closes_repeated = now;
+  for (const AllocationId allocation : w.closing) {
+    out.to_workers.emplace_back(w.link, Close{allocation});
   }
 }
 
@@ -99,9 +126,11 @@ void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out) {
   }
   for (Frontend& frontend : state.frontends) frontend.heard = std::min(now, frontend.heard + gap);
   expire_deadlines(state, now, out);
+  repeat_terminals(state, now, out);
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     try_admit_worker(state, i, now, out);
     judge_progress(state, i, now, out);
+    repeat_closes(state.workers[i], now, out);
     if (state.workers[i].ready() && has_lost_pull(state, i, now)) {
       end_term(state, i, /*blame=*/false, "a pull was lost", now, out);
     }

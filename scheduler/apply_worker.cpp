@@ -160,7 +160,7 @@ struct Handler {
     Worker& w = worker();
     if (result.step != w.done + 1 || w.steps.empty() || w.steps.front().step != result.step ||
         result.tokens.size() != result.sequences.size() || !result.counts.empty() ||
-        result.sequences.size() + result.failed.size() != w.steps.front().samples) {
+        !complete(w.steps.front(), result)) {
       end_term(state, index, /*blame=*/false, "unexpected step result", now, out);
       out.to_workers.emplace_back(link, Fenced{state.epoch, result.term});
       return;
@@ -179,6 +179,28 @@ struct Handler {
     for (const auto& [id, n] : step.rows) prompt_progress(id);
     finish_retiring(step);
     w.pool.retire(w.done);
+  }
+
+  /// One token for every row that was to sample and whose sequence still lives, unless it has failed.
+  bool complete(const InFlightStep& step, const StepResult& result) const {
+    if (result.sequences.size() > step.samples) return false;
+    const auto failed = [&](SequenceId id) {
+      return std::any_of(result.failed.begin(), result.failed.end(),
+                         [&](const RowFailure& f) { return f.sequence == id; });
+    };
+    std::size_t expected = 0;
+    for (const SequenceId id : step.decode) {
+      expected += state.sequences.find(id) != nullptr && !failed(id) ? 1 : 0;
+    }
+    for (const auto& [id, n] : step.rows) {
+      const Sequence* sequence = state.sequences.find(id);
+      if (sequence == nullptr || sequence->computed + n != sequence->prefill_length) continue;
+      expected += failed(id) ? 0 : 1;
+    }
+    for (const SequenceId id : result.sequences) {
+      expected -= state.sequences.find(id) != nullptr ? 1 : 0;
+    }
+    return expected == 0;
   }
 
   void retire_rows(const InFlightStep& step) {
@@ -319,6 +341,18 @@ struct Handler {
   }
 };
 
+Term term_of(const WorkerMessage& message) {
+  return std::visit(
+      [](const auto& m) -> Term {
+        if constexpr (requires { m.term; }) {
+          return m.term;
+        } else {
+          return 0;
+        }
+      },
+      message);
+}
+
 }  // namespace
 
 void try_admit_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
@@ -360,8 +394,9 @@ void apply_worker(State& state, LinkId link, WorkerMessage&& message, TimeNs now
                      state.workers[it->second].link == link &&
                      state.workers[it->second].state != WorkerState::gone;
   if (!known) {
-    // An older scheduler's worker: the other epoch makes it register.
-    out.to_workers.emplace_back(link, Fenced{state.epoch, 0});
+    // An older scheduler's worker: the other epoch makes it register. One of this epoch (its link is
+    // new, or it was superseded) ends the term that it names.
+    out.to_workers.emplace_back(link, Fenced{state.epoch, term_of(message)});
     return;
   }
   state.workers[it->second].heard = now;

@@ -26,6 +26,7 @@ constexpr LinkId kNoLink = 0;
 using WorkerIndex = std::uint32_t;
 using FrontendIndex = std::uint32_t;
 constexpr std::uint32_t kNobody = 0xFFFFFFFF;
+constexpr std::uint32_t kNoLimit = 0xFFFFFFFF;
 
 /// The settings as the core uses them; configs/config.h has their meaning, defaults and bounds.
 struct Settings {
@@ -86,11 +87,13 @@ struct Request {
   TimeNs handoff_not_before = 0;     // after a failed pull: not at once again
   bool local = false;                // prefill where it decodes: its pulls failed too often
   bool grouped = false;              // static batching: member of the running group
+  std::uint32_t client_tokens = kNoLimit;  // ... its own limit: what the group makes beyond is not sent
   // Once ended:
   FinishReason reason = FinishReason::none;
   ErrorCode code = ErrorCode::ok;
   std::string message;
   bool terminal_sent = false;
+  bool terminal_due = false;  // sent a while ago and not acknowledged: it is sent again
 
   std::uint32_t length() const { return static_cast<std::uint32_t>(prompt.size() + generated.size()); }
 };
@@ -171,11 +174,13 @@ struct Worker {
   std::vector<SequenceId> joins;     // on the worker already; join the decode set with the next plan
   std::vector<SequenceId> drops;     // go into the next plan
   std::uint32_t sequences = 0;       // sequences placed here, targets included
+  bool short_of_blocks = false;      // its decode set waits for blocks: nobody else may take any
   std::uint64_t pulls_sent = 0;      // in this term
   std::uint64_t pulls_answered = 0;
   std::uint32_t open_pulls = 0;
   std::set<AllocationId> imports;    // allocations it was asked to pull from in this process life
   std::set<AllocationId> closing;    // of these, told to close and not yet answered
+  TimeNs closes_repeated = 0;        // last time that they were told again
   WorkerHeartbeat heartbeat;
   TimeNs heard = 0;
   TimeNs progress = 0;               // last time it got on with outstanding work (or had none)
@@ -240,6 +245,8 @@ struct State {
   std::set<std::pair<TimeNs, std::uint64_t>> waiting;
   std::set<std::pair<TimeNs, std::uint64_t>> handoffs;
   std::set<std::pair<TimeNs, std::uint64_t>> deadlines;
+
+  TimeNs terminals_repeated = 0;  // last time
 
   // Static batching: the running group, and how many of it have not ended.
   std::vector<std::uint64_t> group;

@@ -71,6 +71,7 @@ void end_term(State& state, WorkerIndex index, bool blame, const std::string& wh
   w.joins.clear();
   w.drops.clear();
   w.sequences = 0;
+  w.short_of_blocks = false;
   w.open_pulls = 0;
   w.pool.reset();
 }

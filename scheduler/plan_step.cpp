@@ -58,6 +58,7 @@ class StepBuilder {
   bool build() {
     retire_full_members();
     const bool stalled = !make_room_to_grow();
+    w_.short_of_blocks = stalled;
     if (!stalled) {
       take_adds();
       grow();
@@ -223,17 +224,31 @@ class StepBuilder {
       const bool suspect = is_suspect(state_, request) && w_.identity.role != Role::decode;
       if (suspect && (w_.sequences > 0 || !w_.steps.empty())) return;
       const std::uint32_t blocks = w_.blocks_for(request.length() + 1);
-      if (blocks > w_.pool.total()) {
-        end_request(state_, request, FinishReason::error, ErrorCode::too_long,
-                    "the sequence needs " + std::to_string(blocks) + " KV blocks; the pool of " +
-                        w_.identity.name + " has " + std::to_string(w_.pool.total()),
-                    out_);
-        continue;
-      }
+      if (refuse_too_long(request, blocks)) continue;
       if (!has_room(state_, w_, blocks)) return;
       start(request, blocks);
       if (suspect) return;
     }
+  }
+
+  /// It was accepted before anybody knew what fits.
+  bool refuse_too_long(Request& request, std::uint32_t blocks) {
+    if (blocks > w_.pool.total()) {
+      end_request(state_, request, FinishReason::error, ErrorCode::too_long,
+                  "the sequence needs " + std::to_string(blocks) + " KV blocks; the pool of " +
+                      w_.identity.name + " has " + std::to_string(w_.pool.total()),
+                  out_);
+      return true;
+    }
+    if (request.length() + 1 > w_.hello.max_context) {
+      end_request(state_, request, FinishReason::error, ErrorCode::too_long,
+                  "the sequence has " + std::to_string(request.length()) +
+                      " tokens; with one more it must fit " +
+                      std::to_string(w_.hello.max_context),
+                  out_);
+      return true;
+    }
+    return false;
   }
 
   void start(Request& request, std::uint32_t blocks) {

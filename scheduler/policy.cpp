@@ -18,7 +18,7 @@ std::uint32_t watermark(const Worker& worker) {
 
 bool has_room(const State& state, const Worker& worker, std::uint32_t blocks) {
   if (worker.sequences == 0) return worker.pool.free_blocks() >= blocks;
-  if (worker.sequences >= state.settings.max_running) return false;
+  if (worker.short_of_blocks || worker.sequences >= state.settings.max_running) return false;
   return worker.pool.free_blocks() >= blocks + watermark(worker);
 }
 

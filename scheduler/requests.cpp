@@ -55,13 +55,15 @@ void take_token(State& state, Request& request, Token token, Outbox& out) {
   request.generated.push_back(token);
   request.deaths = 0;
   ++state.counters.tokens;
-  Events& events = out.events_for(request.frontend);
-  events.counters.push_back(request.name.counter);
-  events.attempts.push_back(request.attempt);
-  events.choices.push_back(0);
-  events.first_index.push_back(index);
-  events.counts.push_back(1);
-  events.tokens.push_back(token);
+  if (index < request.client_tokens) {
+    Events& events = out.events_for(request.frontend);
+    events.counters.push_back(request.name.counter);
+    events.attempts.push_back(request.attempt);
+    events.choices.push_back(0);
+    events.first_index.push_back(index);
+    events.counts.push_back(1);
+    events.tokens.push_back(token);
+  }
   const FinishReason reason = finish_after(request, token);
   if (reason != FinishReason::none) end_request(state, request, reason, ErrorCode::ok, "", out);
 }
@@ -107,6 +109,10 @@ void end_request(State& state, Request& request, FinishReason reason, ErrorCode 
   state.handoffs.erase({request.arrival, request.id});
   state.deadlines.erase({request.deadline, request.id});
   request.phase = Phase::ended;
+  if (request.generated.size() > request.client_tokens) {
+    request.generated.resize(request.client_tokens);
+    if (reason == FinishReason::stop) reason = FinishReason::length;
+  }
   request.reason = reason;
   request.code = code;
   request.message = std::move(message);

@@ -24,7 +24,8 @@ bool group_over(State& state, Outbox& out) {
 }
 
 /// The shared limits of the lab's base program: the longest maximum, the smallest minimum, the highest
-/// temperature, for everybody. That is what the baseline is there to show.
+/// temperature, for everybody. That is what the baseline is there to show; a client still gets no more
+/// tokens than it asked for.
 void share_limits(State& state) {
   SamplingParams shared;
   shared.temperature = 0;
@@ -40,6 +41,7 @@ void share_limits(State& state) {
   for (const std::uint64_t id : state.group) {
     Request& request = *state.requests.find(id);
     const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
+    request.client_tokens = request.sampling.max_tokens;
     request.sampling.temperature = shared.temperature;
     request.sampling.min_tokens = shared.min_tokens;
     request.sampling.max_tokens =

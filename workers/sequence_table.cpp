@@ -157,6 +157,11 @@ SequenceTable::Problem SequenceTable::prompt_row(const PromptRow& row, RunStep& 
   WorkerSequence& s = *it->second;
   if (is_void(s, refused)) return std::nullopt;
   if (s.decode_index >= 0) return "prompt row of " + name_of(s.id) + ", which decodes";
+  if (row.n_tokens == 0 && row.then_decode && row.logits == LogitsWanted::none &&
+      s.computed + 1 == s.tokens.size()) {
+    joins_.push_back(&s);  // its first token was sampled before; it stays here after all
+    return std::nullopt;
+  }
   if (row.then_decode && row.logits != LogitsWanted::last) {
     return name_of(s.id) + " is to decode without a first token";
   }
