@@ -28,7 +28,8 @@ MAY_INCLUDE = {
 
 # (file pattern, include pattern): exceptions to the table above.
 ALSO = [
-    ("tools/sim*", "scheduler/*"),           # the simulator drives the scheduler's core
+    ("tools/sim*", "scheduler/*"),           # the simulator drives the scheduler's core,
+    ("tools/sim*", "tests/*"),               # with the fake workers of the tests
     ("tools/sim*", "tests/sim/*"),           # and lives with its tests
     ("tools/bench*", "scheduler/*"),         # benchmarks measure the cores
     ("tools/bench*", "workers/*"),
@@ -79,6 +80,8 @@ def problem_of(path, quote, target):
     if quote == "<" or target == "baton_version.h":
         return None
     owner = target.split("/")[0]
+    if folder == "tests" and "/" not in target:
+        return None  # a helper that stands beside its tests
     if owner not in MAY_INCLUDE:
         return f'"{target}" does not start from the root; write "folder/{target}"'
     if owner in MAY_INCLUDE[folder]:
