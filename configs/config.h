@@ -15,7 +15,6 @@ namespace baton {
 
 enum class Batching : std::uint8_t { continuous = 0, static_batch = 1 };
 enum class NoDecode : std::uint8_t { run = 0, wait = 1 };
-enum class LoadFormat : std::uint8_t { automatic = 0, dummy = 1 };
 
 // The defaults live in the structs alone; the table reads them from a default-constructed Config.
 
@@ -62,7 +61,6 @@ struct WorkerConfig {
   std::uint32_t pool_blocks = 0;
   std::uint64_t pool_mib = 256;
   std::uint32_t tokens_per_block = 16;
-  LoadFormat load_format = LoadFormat::automatic;
   bool fake = false;
   Token fault_token = -1;
   std::uint32_t pull_delay_ms = 0;

@@ -25,7 +25,7 @@ struct Option {
   using Member = std::variant<std::string Section::*, bool Section::*, std::uint16_t Section::*,
                               std::uint32_t Section::*, std::uint64_t Section::*,
                               std::int32_t Section::*, double Section::*, Batching Section::*,
-                              NoDecode Section::*, LoadFormat Section::*, Role Section::*>;
+                              NoDecode Section::*, Role Section::*>;
 
   const char* name;
   const char* meaning;

@@ -33,7 +33,7 @@ TEST(ConfigRead, EveryKindOfValue) {
       "log_level: warn\n"
       "scheduler: {batching: static, static_interval_s: 0.5, max_waiting: 7, no_decode: wait}\n"
       "frontend: {name: f-1, host: 0.0.0.0, port: 65535, max_body_bytes: 268435456}\n"
-      "worker: {fake: true, load_format: dummy, fault_token: -1, pool_mib: 12}\n"
+      "worker: {fake: true, fault_token: -1, pool_mib: 12}\n"
       "workers:\n"
       "  - {name: p_0, role: prefill}\n"
       "  - {name: d0, role: decode, pool_mib: 13, fault_token: 2147483647}\n",
@@ -62,7 +62,6 @@ TEST(ConfigRead, EveryKindOfValue) {
   EXPECT_EQ(c.workers[0].pool_mib, 12U) << "from `worker`";
   EXPECT_TRUE(c.workers[0].fake);
   EXPECT_EQ(c.workers[0].fault_token, -1);
-  EXPECT_EQ(c.workers[0].load_format, LoadFormat::dummy);
   EXPECT_EQ(c.workers[1].role, Role::decode);
   EXPECT_EQ(c.workers[1].pool_mib, 13U) << "its own";
   EXPECT_EQ(c.workers[1].fault_token, 2'147'483'647);
