@@ -67,6 +67,7 @@ class ClientConnection {
   // Pistache's thread only.
   RequestReader reader;
   std::size_t discarded = 0;
+  bool refused = false;     // the reply says what was wrong, then closes
   std::size_t counted = 0;  // bytes of `reader` in the server's sum
 
  private:

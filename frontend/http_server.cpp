@@ -287,8 +287,9 @@ void GuardedHandler::read(std::string_view bytes, const std::shared_ptr<Tcp::Pee
 /// Bytes nobody will read. A client that sends them for ever would hold this thread for ever.
 void GuardedHandler::discard(std::size_t size) {
   connection_->discarded += size;
-  const bool closing = connection_->phase() == ConnectionPhase::closing;
-  if (connection_->discarded > (closing ? kMaxLingerBytes : kMaxExtraBytes)) {
+  // After an error the client may be sending a body for a while before it looks at the reply.
+  const bool patient = connection_->refused || connection_->phase() == ConnectionPhase::closing;
+  if (connection_->discarded > (patient ? kMaxLingerBytes : kMaxExtraBytes)) {
     connection_->begin_closing(now_ns());
     shutdown(connection_->fd(), SHUT_RDWR);
   }
@@ -324,6 +325,7 @@ void GuardedHandler::after_feed(const std::shared_ptr<Tcp::Peer>& peer) {
 }
 
 void GuardedHandler::refuse(const HttpRequest& request, const FramingFault& fault) {
+  connection_->refused = true;
   connection_->begin_reply(now_ns());
   impl_->events.refused(connection_, request, fault);
 }
