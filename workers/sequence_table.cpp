@@ -159,6 +159,8 @@ SequenceTable::Problem SequenceTable::prompt_row(const PromptRow& row, RunStep& 
   if (s.decode_index >= 0) return "prompt row of " + name_of(s.id) + ", which decodes";
   if (row.n_tokens == 0 && row.then_decode && row.logits == LogitsWanted::none &&
       s.computed + 1 == s.tokens.size()) {
+    if (s.last_row == step.step) return name_of(s.id) + " has two rows in one step";
+    s.last_row = step.step;
     joins_.push_back(&s);  // its first token was sampled before; it stays here after all
     return std::nullopt;
   }

@@ -77,6 +77,9 @@ TEST(SequenceTable, EveryViolationIsNamed) {
       {"row of 4294967295 tokens", [](StepPlan& p) { p.rows = {{1, 0xFFFFFFFF}}; }},
       {"which decodes", [](StepPlan& p) { p.rows = {{2, 1}}; }},
       {"two rows in one step", [](StepPlan& p) { p.rows = {{1, 1}, {1, 1}}; }},
+      {"without a first token", [](StepPlan& p) {  // it joins, but its prompt is not computed
+         p.rows = {{1, 0, LogitsWanted::none, true}};
+       }},
       {"without a first token", [](StepPlan& p) {
          p.rows = {{1, 5, LogitsWanted::none, true}};
        }},
@@ -145,6 +148,41 @@ TEST(SequenceTable, DecodingPastItsBlocksOrTheContext) {
   const auto past = table.begin_step(q, step, refused);
   ASSERT_TRUE(past.has_value());
   EXPECT_NE(past->find("past the context of 64"), std::string::npos) << *past;
+}
+
+/// A sequence whose first token was sampled for a hand-off stays after all: a row without tokens.
+TEST(SequenceTable, ARowWithoutTokensJoinsTheDecodeSet) {
+  SequenceTable table = table_with_two();
+  RunStep step;
+  std::vector<RowFailure> refused;
+  StepPlan first = plan(2);
+  first.rows = {{1, 5, LogitsWanted::last, false}};
+  ASSERT_FALSE(table.begin_step(first, step, refused).has_value());
+  StepResult result;
+  table.end_step(step, {{70}, {}, 0}, result);
+  EXPECT_EQ(table.decoding(), 1U);
+
+  StepPlan join = plan(3);
+  join.rows = {{1, 0, LogitsWanted::none, true}};
+  join.decode = true;
+  ASSERT_FALSE(table.begin_step(join, step, refused).has_value());
+  EXPECT_EQ(step.rows.size(), 1U);  // sequence 2 alone
+  table.end_step(step, {{71}, {}, 0}, result);
+  EXPECT_EQ(table.decoding(), 2U);
+
+  StepPlan decode = plan(4);
+  decode.decode = true;
+  decode.grow_sequences = {2};
+  decode.grow_blocks = {9};
+  ASSERT_FALSE(table.begin_step(decode, step, refused).has_value());
+  ASSERT_EQ(step.rows.size(), 2U);
+  EXPECT_EQ(step.rows[1].tokens[0], 70);
+
+  SequenceTable twice = table_with_two();
+  ASSERT_FALSE(twice.begin_step(first, step, refused).has_value());
+  twice.end_step(step, {{70}, {}, 0}, result);
+  join.rows.push_back(join.rows[0]);
+  EXPECT_TRUE(twice.begin_step(join, step, refused).has_value());
 }
 
 TEST(SequenceTable, ATokenOutsideTheVocabularyIsAFailure) {
