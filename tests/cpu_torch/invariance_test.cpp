@@ -2,7 +2,12 @@
 // tokens before it and the weights.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <filesystem>
+
 #include "tests/cpu_torch/model_fixture.h"
+#include "tools/random_model.h"
 
 namespace baton::test {
 namespace {
@@ -153,6 +158,51 @@ TEST_P(Invariance, PoolBytes) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Invariance, testing::ValuesIn(golden_models()),
                          [](const auto& model) { return model.param; });
+
+/// The golden models are so small that a step is hardly worth sharing between threads. This one is of the
+/// demo's width: every operation is cut into many chunks.
+TEST(InvarianceOfAWideModel, ThreadsChunksAndNeighbours) {
+  std::string folder = (std::filesystem::temp_directory_path() / "baton-test-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  RandomModelShape shape;
+  shape.layers = 3;
+  write_random_model(folder, shape, 4);
+  const std::vector<Token> tokens = random_tokens(200, shape.vocab, 3);
+  const auto reference = load(folder, 1, cpu::Isa::avx2);
+  const Logits want = logits_of(*reference, tokens, 1);
+  for (const cpu::Isa isa : isas()) {
+    for (const int threads : {1, 2, 3, 4}) {
+      const auto model = load(folder, threads, isa);
+      SCOPED_TRACE(std::string(model->isa_name()) + ", threads " + std::to_string(threads));
+      for (const std::size_t chunk : {1U, 3U, 49U, 130U, 200U}) {
+        expect_same(logits_of(*model, tokens, chunk), want);
+      }
+      // 40 copies of the sequence, each at its own place, one token a step for all of them.
+      TestPool pool(*model, 40 * 13, 16, 2);
+      std::vector<std::vector<BlockId>> tables;
+      std::vector<StepRow> prompts;
+      for (std::size_t i = 0; i < 40; ++i) tables.push_back(pool.table(200));
+      for (std::size_t i = 0; i < 40; ++i) {
+        prompts.push_back({{tokens.data(), 10 + 4 * i}, 0, tables[i], LogitsWanted::none});
+      }
+      model->forward(prompts, pool.view());
+      for (std::size_t step = 0; step < 5; ++step) {
+        std::vector<StepRow> rows;
+        for (std::size_t i = 0; i < 40; ++i) {
+          const std::size_t at = 10 + 4 * i + step;
+          rows.push_back({{&tokens[at], 1}, static_cast<std::int64_t>(at), tables[i],
+                          LogitsWanted::last});
+        }
+        Logits got;
+        append(got, model->forward(rows, pool.view()));
+        for (std::size_t i = 0; i < 40; ++i) {
+          ASSERT_TRUE(same_bits(got[i], want[10 + 4 * i + step])) << "sequence " << i;
+        }
+      }
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
 
 TEST(LlamaModelCheck, RefusesRowsThatDoNotFit) {
   const auto model = load_golden("mha");

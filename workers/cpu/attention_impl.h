@@ -58,13 +58,29 @@ void start_queries(const AttentionTask& t, AttentionState& s) {
   }
 }
 
+/// Byte offset of a token's row from the head's first row in block 0.
+inline std::uint64_t row_offset(const AttentionTask& t, std::int64_t position) {
+  const auto token = static_cast<std::uint64_t>(position);
+  return t.block_table[token / t.tokens_per_block] * t.block_bytes +
+         (token % t.tokens_per_block) * static_cast<std::uint64_t>(t.head_dim) * sizeof(float);
+}
+
+/// Asks for a tile ahead of its use: blocks lie anywhere in the pool, so no hardware prefetcher guesses.
+inline void prefetch_tile(const AttentionTask& t, std::int64_t begin, std::int64_t end) {
+  const std::uint64_t bytes = static_cast<std::uint64_t>(t.head_dim) * sizeof(float);
+  for (std::int64_t position = begin; position < end; ++position) {
+    const std::uint64_t offset = row_offset(t, position);
+    for (std::uint64_t line = 0; line < bytes; line += 64) {
+      __builtin_prefetch(t.keys + offset + line, 0, 2);
+      __builtin_prefetch(t.values + offset + line, 0, 2);
+    }
+  }
+}
+
 /// Finds the rows of `count` keys and values from position `begin` on, and transposes the keys.
 void load_tile(const AttentionTask& t, AttentionState& s, std::int64_t begin, int count) {
   for (int j = 0; j < count; ++j) {
-    const std::uint64_t token = static_cast<std::uint64_t>(begin + j);
-    const std::uint64_t offset =
-        t.block_table[token / t.tokens_per_block] * t.block_bytes +
-        (token % t.tokens_per_block) * static_cast<std::uint64_t>(t.head_dim) * sizeof(float);
+    const std::uint64_t offset = row_offset(t, begin + j);
     s.key[j] = reinterpret_cast<const float*>(t.keys + offset);
     s.value[j] = reinterpret_cast<const float*>(t.values + offset);
   }
@@ -222,6 +238,8 @@ void attention(const AttentionTask& t) {
     const int count =
         keys - begin < kAttentionTile ? static_cast<int>(keys - begin) : kAttentionTile;
     load_tile(t, s, begin, count);
+    const std::int64_t next_end = begin + 2 * kAttentionTile;
+    prefetch_tile(t, begin + count, keys < next_end ? keys : next_end);
     const int blocks = (s.queries + kMaxQueries - 1) / kMaxQueries;
     for (int block = 0; block < blocks; ++block) {
       const int query = s.queries * block / blocks;
