@@ -126,6 +126,7 @@ class Cluster:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="baton-e2e-"))
         self.bin = pathlib.Path(build or BIN)
         self.processes = {}
+        self.pids = set()
         self.frontends = {name: free_port() for name in frontends}
         self.trace_file = self.folder / "trace.jsonl"
         worker = {"pool_mib": 64, "fake": fake, **(worker or {})}
@@ -172,6 +173,7 @@ class Cluster:
             self.processes[name] = subprocess.Popen(
                 [*map(str, command), "--config", str(self.config)], stdout=log, stderr=log,
                 cwd=self.folder)
+        self.pids.add(self.processes[name].pid)
 
     def signal(self, name, number):
         self.processes[name].send_signal(number)
@@ -195,9 +197,9 @@ class Cluster:
                 process.kill()
         for process in self.processes.values():
             process.wait()
+        # Killed workers cannot unlink (a successor would have done it); others' pools stay.
         for segment in pathlib.Path("/dev/shm").glob("baton-*"):
-            # Killed workers cannot unlink; a successor would have done it.
-            if any(name in segment.name for name in self.workers):
+            if any(f"-{pid}-" in segment.name for pid in self.pids):
                 with contextlib.suppress(FileNotFoundError):
                     segment.unlink()
         shutil.rmtree(self.folder, ignore_errors=True)
