@@ -1,6 +1,7 @@
 // Drives a WorkerCore by hand: inputs in, actions sorted into what a shell would do with them.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <string>

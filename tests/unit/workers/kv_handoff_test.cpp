@@ -6,8 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <memory>
+#include <vector>
 
 #include "workers/fake_model.h"
 #include "workers/host_pool.h"

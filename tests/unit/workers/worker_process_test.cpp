@@ -2,9 +2,13 @@
 // equal tokens mean equal bytes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <map>
+#include <vector>
 
 #include "ipc/shm_region.h"
 #include "tests/unit/workers/fake_scheduler.h"
