@@ -59,10 +59,11 @@ endfunction()
 add_custom_target(baton-sanitized)
 
 # baton_test(name SOURCES ... LIBS ... [LABEL unit|cpu_torch|e2e] [TIMEOUT seconds]
-#            [ENVIRONMENT A=1 ...] [ARGS ...])
+#            [ENVIRONMENT A=1 ...] [ARGS ...] [NO_MAIN] [NOT_SANITIZED])
 # A GoogleTest program, one ctest entry a program. gtest's main is linked unless NO_MAIN is given.
+# NOT_SANITIZED: left out of the sanitizer trees (arithmetic that only takes long there).
 function(baton_test name)
-  cmake_parse_arguments(arg "NO_MAIN" "LABEL;TIMEOUT" "SOURCES;LIBS;ENVIRONMENT;ARGS" ${ARGN})
+  cmake_parse_arguments(arg "NO_MAIN;NOT_SANITIZED" "LABEL;TIMEOUT" "SOURCES;LIBS;ENVIRONMENT;ARGS" ${ARGN})
   if(NOT arg_SOURCES)
     message(FATAL_ERROR "baton_test(${name}): no SOURCES")
   endif()
@@ -75,7 +76,7 @@ function(baton_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 60)
   endif()
-  if(NOT BATON_TESTS)
+  if(NOT BATON_TESTS OR (BATON_SANITIZE AND arg_NOT_SANITIZED))
     return()
   endif()
   if(arg_NO_MAIN)
@@ -126,6 +127,11 @@ function(baton_test_properties name)
   cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "ENVIRONMENT" ${ARGN})
   set(env "BATON_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "BATON_BUILD_DIR=${PROJECT_BINARY_DIR}"
           "OMP_WAIT_POLICY=passive" ${arg_ENVIRONMENT})
+  if(BATON_SANITIZE)
+    # A sanitizer costs a factor of 5 to 20: real processes get more time, the simulation (ten
+    # thousand seeds in the ordinary tree) fewer seeds.
+    list(APPEND env BATON_TEST_PATIENCE=5 BATON_SIM_SEEDS=300)
+  endif()
   if(BATON_SANITIZE STREQUAL "thread")
     list(APPEND env "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
   elseif(BATON_SANITIZE STREQUAL "address")
