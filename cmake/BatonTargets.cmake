@@ -130,12 +130,13 @@ function(baton_test_properties name)
   if(BATON_SANITIZE)
     # A sanitizer costs a factor of 5 to 20: real processes get more time, the simulation (ten
     # thousand seeds in the ordinary tree) fewer seeds.
-    list(APPEND env BATON_TEST_PATIENCE=5 BATON_SIM_SEEDS=300)
+    list(APPEND env BATON_TEST_PATIENCE=5)
   endif()
   if(BATON_SANITIZE STREQUAL "thread")
-    list(APPEND env "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
+    list(APPEND env BATON_SIM_SEEDS=50 "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
   elseif(BATON_SANITIZE STREQUAL "address")
-    list(APPEND env "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
+    list(APPEND env BATON_SIM_SEEDS=500
+                    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
                     "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT}
