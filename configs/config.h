@@ -65,6 +65,7 @@ struct WorkerConfig {
   Token fault_token = -1;
   std::uint32_t pull_delay_ms = 0;
   std::uint32_t step_delay_ms = 0;
+  std::string sample_log;
   double drain_s = 8;
 };
 

@@ -124,6 +124,9 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        -1, 2'147'483'647},
       {"pull_delay_ms", "for tests: a pull takes this much longer", &W::pull_delay_ms, 0, 600'000},
       {"step_delay_ms", "for tests: a step takes this much longer", &W::step_delay_ms, 0, 60'000},
+      {.name = "sample_log",
+       .meaning = "for benchmarks: file that gets the time of every step that sampled a token",
+       .member = &W::sample_log},
       {"drain_s", "seconds that SIGTERM waits before sequences are handed over", &W::drain_s, 0,
        600},
   };

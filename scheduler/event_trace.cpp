@@ -1,6 +1,6 @@
 #include "scheduler/event_trace.h"
 
-#include <nlohmann/json.hpp>
+#include "ipc/process.h"
 
 namespace baton {
 
@@ -20,8 +20,10 @@ EventTrace::EventTrace(const std::string& path) {
   if (!path.empty()) file_.open(path, std::ios::app);
 }
 
-void EventTrace::line(const std::string& text) {
-  file_ << text << '\n';
+void EventTrace::line(nlohmann::json object) {
+  object["n"] = ++number_;
+  object["t"] = now_ns();  // for benchmarks; tests go by `n`
+  file_ << object.dump() << '\n';
   file_.flush();
 }
 
@@ -34,54 +36,44 @@ void EventTrace::plan(const State& state, const std::string& worker, const StepP
   for (const AddSequence& add : plan.add) {
     adds.push_back({{"request", request_counter(state, add.sequence)}, {"decode", add.decode}});
   }
-  const nlohmann::json object = {{"n", ++number_},        {"event", "plan"},
-                                 {"worker", worker},      {"step", plan.step},
-                                 {"decode", plan.decode}, {"rows", rows},
-                                 {"add", adds}};
-  line(object.dump());
+  line({{"event", "plan"},
+        {"worker", worker},
+        {"step", plan.step},
+        {"decode", plan.decode},
+        {"rows", rows},
+        {"add", adds}});
 }
 
 void EventTrace::pull(const State& state, const std::string& worker, const Pull& pull) {
   const Transfer* transfer = state.transfers.find(pull.transfer);
-  const Request* request =
-      transfer == nullptr ? nullptr : state.requests.find(transfer->request);
-  const nlohmann::json object = {{"n", ++number_},
-                                 {"event", "pull"},
-                                 {"worker", worker},
-                                 {"transfer", pull.transfer},
-                                 {"request", request == nullptr ? 0 : request->name.counter},
-                                 {"blocks", pull.from.size()}};
-  line(object.dump());
+  const Request* request = transfer == nullptr ? nullptr : state.requests.find(transfer->request);
+  line({{"event", "pull"},
+        {"worker", worker},
+        {"transfer", pull.transfer},
+        {"request", request == nullptr ? 0 : request->name.counter},
+        {"blocks", pull.from.size()}});
 }
 
 void EventTrace::result(const std::string& worker, const StepResult& result) {
-  const nlohmann::json object = {{"n", ++number_},     {"event", "result"},
-                                 {"worker", worker},   {"step", result.step},
-                                 {"tokens", result.tokens.size()}};
-  line(object.dump());
+  line({{"event", "result"},
+        {"worker", worker},
+        {"step", result.step},
+        {"tokens", result.tokens.size()}});
 }
 
 void EventTrace::pull_answer(const std::string& worker, TransferId transfer, bool done) {
-  const nlohmann::json object = {{"n", ++number_},
-                                 {"event", done ? "pull_done" : "pull_failed"},
-                                 {"worker", worker},
-                                 {"transfer", transfer}};
-  line(object.dump());
+  line({{"event", done ? "pull_done" : "pull_failed"}, {"worker", worker}, {"transfer", transfer}});
 }
 
 void EventTrace::tokens(const Events& events) {
   for (std::size_t i = 0; i < events.counters.size(); ++i) {
-    const nlohmann::json object = {{"n", ++number_},
-                                   {"event", "token"},
-                                   {"request", events.counters[i]},
-                                   {"first_index", events.first_index[i]},
-                                   {"count", events.counts[i]}};
-    line(object.dump());
+    line({{"event", "token"},
+          {"request", events.counters[i]},
+          {"first_index", events.first_index[i]},
+          {"count", events.counts[i]}});
   }
   for (const Terminal& terminal : events.terminals) {
-    const nlohmann::json object = {
-        {"n", ++number_}, {"event", "terminal"}, {"request", terminal.counter}};
-    line(object.dump());
+    line({{"event", "terminal"}, {"request", terminal.counter}});
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "scheduler/events.h"
@@ -23,7 +24,7 @@ class EventTrace {
   void tokens(const Events& events);
 
  private:
-  void line(const std::string& text);
+  void line(nlohmann::json object);
   std::ofstream file_;
   std::uint64_t number_ = 0;
 };

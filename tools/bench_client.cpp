@@ -34,6 +34,7 @@ struct Options {
   std::string model;
   std::string prompt = "What is Baton?";
   std::string json_file;
+  std::string arrivals_file;
   int prompt_words = 0;
   int streams = 1;
   int requests = 1;
@@ -57,6 +58,7 @@ struct Stream {
 struct Totals {
   std::uint64_t completed = 0, failed = 0, tokens = 0, events = 0;
   std::vector<float> ttft_ms, itl_ms, e2e_ms;
+  std::vector<TimeNs> arrivals;  // of each event, if asked for
   std::string first_error;
   TimeNs begin = 0, end = 0;
 };
@@ -164,6 +166,7 @@ void Bench::on_event(std::size_t slot, std::uint32_t events) {
   Stream& stream = streams_[slot];
   if (!stream.measured) return;
   totals_.events += events;
+  if (!o_.arrivals_file.empty()) totals_.arrivals.insert(totals_.arrivals.end(), events, now_);
   const TimeNs since = now_ - (stream.last == 0 ? stream.started : stream.last);
   const float ms = static_cast<float>(since) * 1e-6F;
   if (stream.last == 0) {
@@ -295,6 +298,10 @@ void Bench::report() {
   json += "}\n";
   if (!t.first_error.empty()) std::printf("first error: %s\n", t.first_error.c_str());
   if (!o_.json_file.empty()) std::ofstream(o_.json_file) << json;
+  if (!o_.arrivals_file.empty()) {
+    std::ofstream file(o_.arrivals_file);
+    for (const TimeNs arrival : t.arrivals) file << arrival << '\n';
+  }
 }
 
 }  // namespace
@@ -321,6 +328,8 @@ int main(int argc, char** argv) {
   app.add_option("--temperature", o.temperature, "")->check(CLI::Range(0.0, 2.0));
   app.add_option("--timeout-s", o.timeout_s, "give up after")->check(CLI::Range(0.1, 86400.0));
   app.add_option("--json", o.json_file, "also write the numbers to this file");
+  app.add_option("--arrivals", o.arrivals_file,
+                 "also write the time of every event (ns of CLOCK_MONOTONIC), one a line");
   app.add_flag("--version", version, "version and commit");
   CLI11_PARSE(app, argc, argv);
   if (version) {

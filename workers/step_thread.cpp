@@ -41,7 +41,7 @@ void abort_on(Token fault_token, const RunStep& step) {
 }  // namespace
 
 StepThread::StepThread(Executor& executor, Waker& waker, Options options)
-    : executor_(executor), waker_(waker), options_(options), thread_([this] { work(); }) {}
+    : executor_(executor), waker_(waker), options_(std::move(options)), thread_([this] { work(); }) {}
 
 StepThread::~StepThread() {
   {
@@ -83,6 +83,7 @@ void StepThread::report(StepEvent event) {
 }
 
 void StepThread::work() {
+  if (!options_.sample_log.empty()) sample_log_.open(options_.sample_log, std::ios::app);
   load();
   Job job;
   while (wait_for_job(job)) {
@@ -137,7 +138,12 @@ StepEvent StepThread::do_job(const RunStep* step) {
   } catch (const std::exception& e) {
     return step_event::StepFailed{e.what()};
   }
-  output_.duration_us = static_cast<std::uint32_t>((now_ns() - begin) / 1000);
+  const TimeNs end = now_ns();
+  if (sample_log_.is_open() && std::any_of(output_.tokens.begin(), output_.tokens.end(),
+                                           [](Token token) { return token != kNoToken; })) {
+    sample_log_ << end << '\n' << std::flush;
+  }
+  output_.duration_us = static_cast<std::uint32_t>((end - begin) / 1000);
   return step_event::StepFinished{&output_};
 }
 

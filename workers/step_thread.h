@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -45,6 +46,7 @@ class StepThread {
   struct Options {
     Token fault_token = -1;           // tests: abort() when a prompt row holds it
     std::uint32_t step_delay_ms = 0;  // tests: before each step
+    std::string sample_log;           // benchmarks: gets now_ns() after each step that sampled
     TimeNs allocate_patience = 12 * kSecond;  // memory of a dead predecessor may still be mapped
   };
 
@@ -84,6 +86,7 @@ class StepThread {
   std::atomic<int> percent_{0};
   std::optional<Result<ModelShape>> model_;  // the thread's own
   StepOutput output_;                        // lent out by StepFinished
+  std::ofstream sample_log_;                 // the thread's own
 
   std::mutex mutex_;
   std::condition_variable ready_;

@@ -46,6 +46,7 @@ StepThread::Options step_options(const WorkerConfig& self) {
   StepThread::Options options;
   options.fault_token = self.fault_token;
   options.step_delay_ms = self.step_delay_ms;
+  options.sample_log = self.sample_log;
   return options;
 }
 
