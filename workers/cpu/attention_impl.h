@@ -58,19 +58,38 @@ void start_queries(const AttentionTask& t, AttentionState& s) {
   }
 }
 
-/// Byte offset of a token's row from the head's first row in block 0.
-inline std::uint64_t row_offset(const AttentionTask& t, std::int64_t position) {
-  const auto token = static_cast<std::uint64_t>(position);
-  return t.block_table[token / t.tokens_per_block] * t.block_bytes +
-         (token % t.tokens_per_block) * static_cast<std::uint64_t>(t.head_dim) * sizeof(float);
-}
+/// Walks over a sequence's rows in the pool: one division at the start, none a token.
+struct RowCursor {
+  RowCursor(const AttentionTask& task, std::int64_t position)
+      : t(task),
+        row_bytes(static_cast<std::uint64_t>(task.head_dim) * sizeof(float)),
+        block(static_cast<std::uint64_t>(position) / task.tokens_per_block),
+        slot(static_cast<std::uint32_t>(static_cast<std::uint64_t>(position) %
+                                        task.tokens_per_block)) {}
 
-/// Asks for a tile ahead of its use: blocks lie anywhere in the pool, so no hardware prefetcher guesses.
-inline void prefetch_tile(const AttentionTask& t, std::int64_t begin, std::int64_t end) {
-  const std::uint64_t bytes = static_cast<std::uint64_t>(t.head_dim) * sizeof(float);
+  /// Bytes from the head's first row in block 0 to this position's row; moves on to the next.
+  std::uint64_t next() {
+    const std::uint64_t offset = t.block_table[block] * t.block_bytes + slot * row_bytes;
+    if (++slot == t.tokens_per_block) {
+      slot = 0;
+      ++block;
+    }
+    return offset;
+  }
+
+  const AttentionTask& t;
+  std::uint64_t row_bytes;
+  std::uint64_t block;
+  std::uint32_t slot;
+};
+
+/// Asks for rows ahead of their use: blocks lie anywhere in the pool, so no hardware prefetcher guesses.
+inline void prefetch_rows(const AttentionTask& t, std::int64_t begin, std::int64_t end) {
+  if (begin >= end) return;
+  RowCursor row(t, begin);
   for (std::int64_t position = begin; position < end; ++position) {
-    const std::uint64_t offset = row_offset(t, position);
-    for (std::uint64_t line = 0; line < bytes; line += 64) {
+    const std::uint64_t offset = row.next();
+    for (std::uint64_t line = 0; line < row.row_bytes; line += 64) {
       __builtin_prefetch(t.keys + offset + line, 0, 2);
       __builtin_prefetch(t.values + offset + line, 0, 2);
     }
@@ -79,8 +98,9 @@ inline void prefetch_tile(const AttentionTask& t, std::int64_t begin, std::int64
 
 /// Finds the rows of `count` keys and values from position `begin` on, and transposes the keys.
 void load_tile(const AttentionTask& t, AttentionState& s, std::int64_t begin, int count) {
+  RowCursor row(t, begin);
   for (int j = 0; j < count; ++j) {
-    const std::uint64_t offset = row_offset(t, begin + j);
+    const std::uint64_t offset = row.next();
     s.key[j] = reinterpret_cast<const float*>(t.keys + offset);
     s.value[j] = reinterpret_cast<const float*>(t.values + offset);
   }
@@ -239,7 +259,7 @@ void attention(const AttentionTask& t) {
         keys - begin < kAttentionTile ? static_cast<int>(keys - begin) : kAttentionTile;
     load_tile(t, s, begin, count);
     const std::int64_t next_end = begin + 2 * kAttentionTile;
-    prefetch_tile(t, begin + count, keys < next_end ? keys : next_end);
+    prefetch_rows(t, begin + count, keys < next_end ? keys : next_end);
     const int blocks = (s.queries + kMaxQueries - 1) / kMaxQueries;
     for (int block = 0; block < blocks; ++block) {
       const int query = s.queries * block / blocks;

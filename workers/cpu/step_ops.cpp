@@ -170,9 +170,29 @@ void StepOps::attention(Rows qkv, std::span<const Segment> segments, KvLayer kv,
     const auto end = static_cast<int>(std::int64_t{n} * (chunk + 1) / chunks);
     for (auto i = static_cast<int>(std::int64_t{n} * chunk / chunks); i < end; ++i) {
       const AttentionItem& item = items_[static_cast<std::size_t>(i)];
+      if (i + 1 < end) prefetch(items_[static_cast<std::size_t>(i) + 1], segments, kv);
       attend(qkv, segments[item.segment], item.first, item.rows, item.kv_head, kv, out, scratch);
     }
   });
+}
+
+/// Asks for the first tile of an item's keys and values; the kernel does so for the tiles behind it.
+void StepOps::prefetch(const AttentionItem& item, std::span<const Segment> segments,
+                       const KvLayer& kv) const {
+  const KvGeometry& g = *kv.geometry;
+  const Segment& segment = segments[item.segment];
+  const auto head = static_cast<std::uint32_t>(item.kv_head);
+  const std::uint64_t bytes = kv_head_stride(g);
+  const std::int64_t keys =
+      std::min<std::int64_t>(kAttentionTile, segment.position + item.first + item.rows);
+  const std::uint64_t blocks = kv_blocks_for(g, static_cast<std::uint64_t>(keys));
+  for (std::uint64_t i = 0; i < blocks; ++i) {
+    for (const KvPart part : {KvPart::key, KvPart::value}) {
+      const std::byte* at =
+          kv.base + kv_offset(g, segment.block_table[i], kv.layer, part, head, 0);
+      for (std::uint64_t line = 0; line < bytes; line += 64) __builtin_prefetch(at + line, 0, 2);
+    }
+  }
 }
 
 void StepOps::attend(const Rows& qkv, const Segment& segment, int first, int rows, int kv_head,

@@ -79,15 +79,16 @@ class StepOps {
   Grid grid_for(const Rows& x, const PackedMatrix& w, int panel_step) const;
   void append_heads(const Rows& qkv, int row, int first_column, int end_column,
                     const RowPlace& place, const KvLayer& kv) const;
-  void attend(const Rows& qkv, const Segment& segment, int first, int rows, int kv_head,
-              const KvLayer& kv, const Rows& out, float* scratch) const;
-
   struct AttentionItem {
     std::uint32_t segment;
     std::int32_t first;  // row within the segment
     std::int32_t rows;
     std::int32_t kv_head;
   };
+  void prefetch(const AttentionItem& item, std::span<const Segment> segments,
+                const KvLayer& kv) const;
+  void attend(const Rows& qkv, const Segment& segment, int first, int rows, int kv_head,
+              const KvLayer& kv, const Rows& out, float* scratch) const;
 
   const Kernels& kernels_;
   HeadShape shape_;
