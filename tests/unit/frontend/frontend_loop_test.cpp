@@ -1,0 +1,378 @@
+// The whole front end but its main(), over real sockets, against a scheduler that this test plays.
+#include "frontend/frontend_loop.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "ipc/codec.h"
+#include "ipc/zmq_channel.h"
+#include "model_folder.h"
+
+namespace baton {
+namespace {
+
+using Tokens = std::vector<Token>;
+constexpr TimeNs kPatience = 20 * kSecond;
+
+/// The scheduler's end of the wire; answers hellos and heartbeats by itself.
+class PlayedScheduler {
+ public:
+  explicit PlayedScheduler(std::string run_dir) : run_dir_(std::move(run_dir)) { start(1000); }
+
+  void start(Epoch epoch) {
+    server_.reset();
+    lock_.reset();
+    auto lock = LockFile::acquire(run_dir_ + "/scheduler.lock");
+    ASSERT_TRUE(lock.ok()) << lock.status().message();
+    lock_ = std::make_unique<LockFile>(std::move(lock).value());
+    auto server = bind_server(*lock_, run_dir_ + "/frontends.sock");
+    ASSERT_TRUE(server.ok()) << server.status().message();
+    server_ = std::move(server).value();
+    epoch_ = epoch;
+    greeted_ = false;
+  }
+
+  void send(const ToFrontend& message) {
+    std::string bytes;
+    std::visit([&](const auto& m) { encode(m, bytes); }, message);
+    EXPECT_EQ(server_->send(peer_, bytes), SendResult::ok);
+  }
+
+  /// The next message of type M; others are answered or dropped.
+  template <typename M>
+  M expect() {
+    const TimeNs until = now_ns() + kPatience;
+    while (now_ns() < until) {
+      std::string bytes;
+      while (server_->receive(peer_, bytes)) {
+        auto message = decode_frontend_message(bytes);
+        EXPECT_TRUE(message.ok());
+        answer(message.value());
+        if (const M* wanted = std::get_if<M>(&message.value())) return *wanted;
+      }
+      Poller poller;
+      poller.add(*server_);
+      poller.wait(10 * kMillisecond);
+    }
+    ADD_FAILURE() << "no such message came";
+    return M{};
+  }
+
+  void tokens(const Submit& of, std::uint32_t first, const Tokens& ids, bool end = false) {
+    Events events;
+    events.epoch = epoch_;
+    events.counters = {of.request.counter};
+    events.attempts = {of.attempt};
+    events.choices = {0};
+    events.first_index = {first};
+    events.counts = {static_cast<std::uint32_t>(ids.size())};
+    events.tokens = ids;
+    const auto n = first + static_cast<std::uint32_t>(ids.size());
+    if (end) events.terminals = {terminal(of, n)};
+    send(events);
+  }
+  void fail(const Submit& of, ErrorCode code, std::uint32_t n, std::uint32_t retry_after_s = 0) {
+    Events events;
+    events.epoch = epoch_;
+    events.terminals = {terminal(of, n)};
+    events.terminals[0].code = code;
+    events.terminals[0].message = "as the test wants";
+    events.terminals[0].retry_after_s = retry_after_s;
+    send(events);
+  }
+
+ private:
+  static Terminal terminal(const Submit& of, std::uint32_t n) {
+    Terminal terminal;
+    terminal.counter = of.request.counter;
+    terminal.attempt = of.attempt;
+    terminal.n = {n};
+    terminal.reason = {static_cast<std::uint32_t>(FinishReason::length)};
+    return terminal;
+  }
+  void answer(const FrontendMessage& message) {
+    if (std::holds_alternative<FrontendHello>(message)) greeted_ = true;
+    if (!greeted_) {
+      send(FrontendUnknown{epoch_});
+    } else if (std::holds_alternative<FrontendHello>(message) ||
+               std::holds_alternative<FrontendHeartbeat>(message)) {
+      FrontendWelcome welcome;
+      welcome.build = "played";
+      welcome.epoch = epoch_;
+      welcome.workers_ready = 1;
+      welcome.max_context = 1000;
+      send(welcome);
+    }
+  }
+
+  std::string run_dir_;
+  std::unique_ptr<LockFile> lock_;
+  std::unique_ptr<ServerChannel> server_;
+  std::string peer_;
+  Epoch epoch_ = 0;
+  bool greeted_ = false;
+};
+
+/// A blocking HTTP client.
+class Client {
+ public:
+  explicit Client(std::uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const timeval patience{20, 0};
+    setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  void post(const std::string& body) {
+    const std::string request = "POST /generate HTTP/1.1\r\nConnection: close\r\nContent-Length: " +
+                                std::to_string(body.size()) + "\r\n\r\n" + body;
+    EXPECT_EQ(send(fd_.get(), request.data(), request.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(request.size()));
+  }
+  std::string read_until(const std::string& mark) {
+    char buffer[4096];
+    while (text_.find(mark) == std::string::npos) {
+      const ssize_t n = recv(fd_.get(), buffer, sizeof buffer, 0);
+      if (n <= 0) break;
+      text_.append(buffer, static_cast<std::size_t>(n));
+    }
+    return text_;
+  }
+  std::string read_all() { return read_until("\x01 never"); }
+  void leave() { fd_.reset(); }
+
+ private:
+  UniqueFd fd_;
+  std::string text_;
+};
+
+class LoopTest : public ::testing::Test {
+ protected:
+  LoopTest() : run_dir_(make_folder()), scheduler(run_dir_), alive_(run_dir_, "frontend0") {
+    RouteOptions route_options;
+    route_options.model = testing::tiny_model();
+    routes_ = std::make_unique<Routes>(std::move(route_options), facts_, jobs_);
+    HttpServerOptions http_options;
+    http_options.port = 0;
+    http_ = std::make_unique<HttpServer>(http_options, routes_->table(), routes_->events());
+    const Status started = http_->start();
+    EXPECT_TRUE(started.ok()) << started.message();
+    LoopOptions options;
+    options.identity = {"test", "frontend0", new_incarnation(), getpid(), 0};
+    options.model_name = "tiny";
+    options.drain = kSecond;
+    auto channel = connect_client(run_dir_ + "/frontends.sock",
+                                  make_routing_id("frontend0", options.identity.incarnation));
+    EXPECT_TRUE(channel.ok());
+    loop_ = std::make_unique<FrontendLoop>(std::move(options), std::move(channel).value(), *http_,
+                                           jobs_, facts_, testing::tiny_model().tokenizer);
+    thread_ = std::thread([this] { exit_code_ = loop_->run(signals_, alive_); });
+    scheduler.expect<FrontendHello>();
+    const TimeNs until = now_ns() + kPatience;
+    while (facts_.max_context.load() == 0 && now_ns() < until) usleep(1000);
+  }
+  ~LoopTest() override {
+    stop();
+    loop_.reset();
+    http_.reset();
+    std::filesystem::remove_all(run_dir_);
+  }
+
+  /// SIGTERM as the launcher sends it; everybody has it blocked, the loop reads it.
+  void stop() {
+    if (!thread_.joinable()) return;
+    kill(getpid(), SIGTERM);
+    thread_.join();
+  }
+  static std::string make_folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "baton-loop-XXXXXX").string();
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    return name;
+  }
+  std::unique_ptr<Client> ask(const std::string& more = "") {
+    auto client = std::make_unique<Client>(http_->port());
+    client->post("{\"prompt\":\"hello\",\"max_length\":100,\"min_length\":0,\"temperature\":0" + more + "}");
+    return client;
+  }
+  std::unique_ptr<Client> stream() { return ask(",\"stream\":true"); }
+  static Tokens ids(const std::string& text) {
+    return testing::tiny_model().tokenizer->encode(text, false);
+  }
+  static std::string text_of(const Tokens& tokens) {
+    return " " + testing::tiny_model().tokenizer->decode(tokens);  // it goes on from the prompt's
+  }
+
+  SignalFd signals_;  // before any thread
+  std::string run_dir_;
+  PlayedScheduler scheduler;
+  AliveFile alive_;
+  SharedFacts facts_;
+  JobQueue jobs_{1000};
+  std::unique_ptr<Routes> routes_;
+  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<FrontendLoop> loop_;
+  std::thread thread_;
+  int exit_code_ = -1;
+};
+
+/// The concatenated "text" of a /generate stream; the tests' texts need no unescaping.
+std::string joined(const std::string& reply) {
+  const std::string key = "data: {\"text\":";
+  std::string text;
+  for (std::size_t at = reply.find(key); at != std::string::npos; at = reply.find(key, at + 1)) {
+    const std::size_t begin = reply.find('"', at + key.size()) + 1;
+    text += reply.substr(begin, reply.find('"', begin) - begin);
+  }
+  return text;
+}
+
+TEST_F(LoopTest, gaps_repeats_and_stale_attempts_never_reach_the_client) {
+  auto client = stream();
+  const Submit submit = scheduler.expect<Submit>();
+  const Tokens all = ids("hello world, hello again");
+  ASSERT_GE(all.size(), 4U);
+  scheduler.tokens(submit, 0, {all[0]});
+  scheduler.tokens(submit, 2, {all[2]});  // 1 is missing
+  FrontendHeartbeat beat;
+  do {
+    beat = scheduler.expect<FrontendHeartbeat>();
+  } while (beat.counters.empty());
+  EXPECT_EQ(beat.next, std::vector<std::uint32_t>{1});
+  Submit other = submit;
+  other.attempt = 7;
+  scheduler.tokens(other, 1, {all[0], all[0]});
+  scheduler.tokens(submit, 0, Tokens(all.begin(), all.begin() + 2));
+  scheduler.tokens(submit, 0, all, true);
+  scheduler.expect<Ack>();
+  const std::string reply = client->read_all();
+  EXPECT_EQ(reply.substr(0, 15), "HTTP/1.1 200 OK");
+  EXPECT_EQ(joined(reply), text_of(all));
+  EXPECT_NE(reply.find("\"finish_reason\":\"length\""), std::string::npos);
+}
+
+TEST_F(LoopTest, a_new_scheduler_continues_every_stream) {
+  const Tokens all = ids("the scheduler owns every block");
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 20; ++i) {
+    clients.push_back(stream());
+    const Submit submit = scheduler.expect<Submit>();
+    scheduler.tokens(submit, 0, Tokens(all.begin(), all.begin() + 2));
+  }
+  for (const auto& client : clients) client->read_until("data: ");
+  scheduler.start(2000);
+  std::uint64_t last = 0;
+  for (int i = 0; i < 20; ++i) {
+    const Submit again = scheduler.expect<Submit>();
+    EXPECT_GT(again.request.counter, last);
+    last = again.request.counter;
+    EXPECT_TRUE(again.again);
+    EXPECT_EQ(again.attempt, 2U);
+    EXPECT_EQ(again.generated, std::vector<Tokens>({Tokens(all.begin(), all.begin() + 2)}));
+    scheduler.tokens(again, 2, Tokens(all.begin() + 2, all.end()), true);
+  }
+  for (const auto& client : clients) EXPECT_EQ(joined(client->read_all()), text_of(all));
+}
+
+TEST_F(LoopTest, errors_before_and_after_the_first_token) {
+  struct Case {
+    ErrorCode code;
+    const char* status;
+  };
+  for (const Case& c : {Case{ErrorCode::queue_full, "429"}, Case{ErrorCode::unavailable, "503"},
+                        Case{ErrorCode::too_long, "400"}, Case{ErrorCode::worker_crashes, "500"},
+                        Case{ErrorCode::deadline_exceeded, "504"}}) {
+    for (const char* more : {"", ",\"stream\":true"}) {
+      auto client = ask(more);
+      scheduler.fail(scheduler.expect<Submit>(), c.code, 0, 7);
+      const std::string reply = client->read_all();
+      EXPECT_EQ(reply.substr(9, 3), c.status) << reply;
+      EXPECT_NE(reply.find("as the test wants"), std::string::npos);
+      EXPECT_NE(reply.find("Retry-After: 7"), std::string::npos);
+    }
+  }
+  auto client = stream();
+  const Submit submit = scheduler.expect<Submit>();
+  scheduler.tokens(submit, 0, ids("hello"));
+  client->read_until("data: ");
+  scheduler.fail(submit, ErrorCode::worker_crashes,
+                 static_cast<std::uint32_t>(ids("hello").size()));
+  const std::string reply = client->read_all();
+  EXPECT_EQ(reply.substr(9, 3), "200");
+  EXPECT_NE(reply.find("data: {\"error\""), std::string::npos) << reply;
+  EXPECT_EQ(reply.substr(reply.size() - 5), "0\r\n\r\n");
+}
+
+TEST_F(LoopTest, a_stop_string_finishes_the_request) {
+  auto client = ask(",\"stream\":true,\"stop\":\"again\"");
+  const Submit submit = scheduler.expect<Submit>();
+  const Tokens all = ids("hello world, hello again, hello hello");
+  scheduler.tokens(submit, 0, all);
+  const Finish finish = scheduler.expect<Finish>();
+  EXPECT_EQ(finish.request, submit.request);
+  EXPECT_LT(finish.n, all.size());
+  const std::string reply = client->read_all();
+  EXPECT_EQ(text_of(all).find(joined(reply)), 0U);
+  EXPECT_EQ(joined(reply).find("again"), std::string::npos);
+  EXPECT_NE(reply.find("\"finish_reason\":\"stop\""), std::string::npos);
+  scheduler.expect<Finish>();  // repeated until it is answered
+  scheduler.fail(submit, ErrorCode::ok, finish.n);
+  EXPECT_EQ(scheduler.expect<Ack>().request, submit.request);
+}
+
+TEST_F(LoopTest, a_client_that_leaves_is_cancelled_waiting_or_reading) {
+  auto waiting = ask();
+  const Submit first = scheduler.expect<Submit>();
+  auto reading = stream();
+  const Submit second = scheduler.expect<Submit>();
+  scheduler.tokens(second, 0, ids("hello"));
+  reading->read_until("data: ");
+  waiting->leave();
+  EXPECT_EQ(scheduler.expect<Cancel>().request, first.request);
+  scheduler.fail(first, ErrorCode::cancelled, 0);
+  EXPECT_EQ(scheduler.expect<Ack>().request, first.request);
+  reading->leave();
+  EXPECT_EQ(scheduler.expect<Cancel>().request, second.request);
+}
+
+TEST_F(LoopTest, sigterm_waits_for_a_stream_and_says_goodbye) {
+  auto client = stream();
+  const Submit submit = scheduler.expect<Submit>();
+  scheduler.tokens(submit, 0, ids("hello"));
+  client->read_until("data: ");
+  kill(getpid(), SIGTERM);
+  usleep(100'000);
+  scheduler.tokens(submit, 0, ids("hello world"), true);
+  EXPECT_EQ(joined(client->read_all()), " hello world");
+  scheduler.expect<FrontendBye>();
+  thread_.join();
+  EXPECT_EQ(exit_code_, 0);
+}
+
+TEST_F(LoopTest, sigterm_ends_a_stream_that_does_not_end) {
+  auto client = stream();
+  const Submit submit = scheduler.expect<Submit>();
+  scheduler.tokens(submit, 0, ids("hello"));
+  client->read_until("data: ");
+  stop();
+  EXPECT_NE(client->read_all().find("shutting down"), std::string::npos);
+  EXPECT_EQ(exit_code_, 0);
+}
+
+TEST_F(LoopTest, a_refusal_ends_the_process_with_an_error) {
+  scheduler.send(Refused{"the model differs"});
+  thread_.join();
+  EXPECT_EQ(exit_code_, 1);
+}
+
+}  // namespace
+}  // namespace baton
