@@ -13,6 +13,8 @@ constexpr std::uint32_t kModelSelfTest = 4;
 constexpr std::uint32_t kModelDenormalizer = 5;
 constexpr std::uint32_t kPieceText = 1;
 constexpr std::uint32_t kPieceType = 3;
+constexpr std::uint32_t kTrainerModelType = 3;
+constexpr std::uint64_t kModelTypeBpe = 2;
 constexpr std::uint32_t kTrainerWhitespaceSuffix = 24;
 constexpr std::uint32_t kNormalizerCharsmap = 2;
 constexpr std::uint32_t kNormalizerDummyPrefix = 3;
@@ -118,6 +120,7 @@ bool read_piece(std::string_view bytes, SentencePieceFacts& facts) {
 bool read_trainer(std::string_view bytes, SentencePieceFacts& facts) {
   Reader reader(bytes);
   while (auto field = reader.next()) {
+    if (field->number == kTrainerModelType) facts.is_bpe = field->value == kModelTypeBpe;
     if (field->number == kTrainerWhitespaceSuffix) facts.whitespace_as_suffix = field->value != 0;
   }
   return !reader.failed();

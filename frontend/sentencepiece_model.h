@@ -24,6 +24,7 @@ enum class SentencePieceType : std::uint8_t {
 struct SentencePieceFacts {
   std::vector<std::string> pieces;       // by id
   std::vector<SentencePieceType> types;  // by id
+  bool is_bpe = false;
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool whitespace_as_suffix = false;

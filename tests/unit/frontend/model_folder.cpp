@@ -40,9 +40,11 @@ ModelFolder::ModelFolder(const ModelOptions& options) {
                                   : " --user_defined_symbols=" + markers + ",\n";
   const auto status = sentencepiece::SentencePieceTrainer::Train(
       "--input=" + path_ + "/corpus.txt --model_prefix=" + path_ + "/tokenizer --model_type=" +
-      options.type + " --vocab_size=420 --byte_fallback=true --hard_vocab_limit=false" +
-      " --character_coverage=0.99 --normalization_rule_name=identity --minloglevel=2" +
-      " --num_threads=1 --add_dummy_prefix=" + flag(options.add_dummy_prefix) +
+      options.type + " --vocab_size=600 --byte_fallback=true --hard_vocab_limit=false" +
+      " --character_coverage=0.99 --normalization_rule_name=identity --minloglevel=2 "
+      "--allow_whitespace_only_pieces=true" +
+      " --num_threads=1 --split_by_whitespace=" + flag(options.split_by_whitespace) +
+      " --add_dummy_prefix=" + flag(options.add_dummy_prefix) +
       " --remove_extra_whitespaces=" + flag(options.remove_extra_whitespaces) + symbols);
   if (!status.ok()) throw std::runtime_error("training: " + status.ToString());
   write("generation_config.json", R"({"eos_token_id": [2]})");

@@ -14,7 +14,8 @@ struct ModelOptions {
   std::string type = "bpe";  // or unigram
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = false;
-  bool control_markers = false;  // <|user|>, ... as control symbols instead of user-defined ones
+  bool split_by_whitespace = true;  // false: pieces may hold several words
+  bool control_markers = false;     // <|user|>, ... as control symbols instead of user-defined ones
 };
 
 /// A folder that is removed at the end.

@@ -47,31 +47,51 @@ TEST(Tokenizer, EncodesLikeSentencepiece) {
   }
 }
 
+std::string random_text(std::mt19937& random, std::size_t size, std::vector<const char*> words) {
+  std::string text;
+  while (text.size() < size) text += words[random() % words.size()];
+  return text;
+}
+
+/// Some piece holds `text`.
+bool has_piece(const Tokenizer& tokenizer, std::string_view text) {
+  for (Token id = 1; id < static_cast<Token>(tokenizer.vocab_size()); ++id) {
+    if (tokenizer.piece_text(id).find(text) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
 // Long texts are cut before spaces; the library, which sees the whole, must agree.
 TEST(Tokenizer, LongTextsEncodeLikeSentencepiece) {
   std::mt19937 random(1);
   for (const char* type : {"bpe", "unigram"}) {
-    for (int combination = 0; combination < 4; ++combination) {
+    for (int combination = 0; combination < 6; ++combination) {
       const ModelFolder folder({.type = type,
                                 .add_dummy_prefix = (combination & 1) != 0,
-                                .remove_extra_whitespaces = (combination & 2) != 0});
+                                .remove_extra_whitespaces = (combination & 2) != 0,
+                                .split_by_whitespace = (combination & 4) == 0});
       const auto tokenizer = load_tokenizer(folder);
+      // Otherwise a wrong cut could not show.
+      EXPECT_EQ(has_piece(*tokenizer, "  "), (combination & 2) == 0) << type << combination;
+      EXPECT_EQ(has_piece(*tokenizer, "e "), (combination & 4) != 0) << type << combination;
       sentencepiece::SentencePieceProcessor reference;
       ASSERT_TRUE(reference.Load(folder.model_path()).ok());
-      std::string text;
-      while (text.size() < 100'000) {
-        for (const char* word :
-             {"hello", " hello", "  ", " the", "\n", "你是", " 谁", "<|end|>", " x", "\xCC\x81"}) {
-          if (random() % 3 == 0) text += word;
-        }
+      for (int round = 0; round < 6; ++round) {
+        const std::string text = round % 2 == 0
+                                     ? random_text(random, 30'000,
+                                                   {"hello", " hello", "  ", " the", "\n", "你是",
+                                                    " 谁", "<|end|>", " x", "\xCC\x81"})
+                                     : random_text(random, 30'000,
+                                                   {" ", "  ", "     ", "   x", "hello", " spaces",
+                                                    " the", " block", " never"});
+        const auto ids = reference.EncodeAsIds(text);
+        ASSERT_EQ(tokenizer->encode(text, false), ids) << type << combination << round;
+        EXPECT_EQ(tokenizer->encode_within(text, false, ids.size()), ids);
+        EXPECT_FALSE(tokenizer->encode_within(text, false, ids.size() - 1).has_value());
+        EXPECT_FALSE(tokenizer->encode_within(text, true, ids.size()).has_value());
+        EXPECT_FALSE(tokenizer->encode_within(text, false, 1).has_value());
+        EXPECT_FALSE(tokenizer->encode_plain_within(text, true, 1).has_value());
       }
-      const auto ids = reference.EncodeAsIds(text);
-      ASSERT_EQ(tokenizer->encode(text, false), ids) << type << combination;
-      EXPECT_EQ(tokenizer->encode_within(text, false, ids.size()), ids);
-      EXPECT_FALSE(tokenizer->encode_within(text, false, ids.size() - 1).has_value());
-      EXPECT_FALSE(tokenizer->encode_within(text, true, ids.size()).has_value());
-      EXPECT_FALSE(tokenizer->encode_within(text, false, 1).has_value());
-      EXPECT_FALSE(tokenizer->encode_plain_within(text, true, 1).has_value());
     }
   }
 }
@@ -151,11 +171,11 @@ TEST(Tokenizer, LegacyFalseDropsThePrefixSpaceAfterSpecialTokens) {
 TEST(Tokenizer, ReadsEosIdsFromTheFolder) {
   const ModelFolder folder;
   EXPECT_EQ(load_tokenizer(folder)->eos_ids(), std::vector<Token>{2});
-  folder.write("config.json", R"({"eos_token_id": 5, "vocab_size": 512})");
+  folder.write("config.json", R"({"eos_token_id": 5, "vocab_size": 712})");
   EXPECT_EQ(load_tokenizer(folder)->eos_ids(), std::vector<Token>{2});  // generation_config wins
   std::filesystem::remove(folder.path() + "/generation_config.json");
   EXPECT_EQ(load_tokenizer(folder)->eos_ids(), std::vector<Token>{5});
-  EXPECT_EQ(load_tokenizer(folder)->vocab_size(), 512U);
+  EXPECT_EQ(load_tokenizer(folder)->vocab_size(), 712U);
   folder.write("generation_config.json", R"({"eos_token_id": [6, 7]})");
   EXPECT_EQ(load_tokenizer(folder)->eos_ids(), (std::vector<Token>{6, 7}));
 }
