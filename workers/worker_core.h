@@ -53,7 +53,7 @@ enum WorkerExit : int {
   kExitFault = 1,       // model, pool or device failed
   kExitUsage = 2,       // command line or configuration
   kExitRefused = 3,     // the scheduler will never take this worker (build, geometry, unknown name)
-  kExitSuperseded = 4,  // a younger process has this name: do not restart
+  kExitSuperseded = 4,  // a younger process has this name
 };
 
 namespace worker_action {
