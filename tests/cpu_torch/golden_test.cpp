@@ -15,7 +15,8 @@ namespace {
 struct Golden {
   std::vector<Token> tokens;
   std::vector<std::int32_t> positions;
-  std::vector<float> logits;  // [positions, vocab]
+  std::vector<float> logits;   // [positions, vocab]
+  std::uint32_t crc32 = 0;     // of the model file
   double largest = 0;
 };
 
@@ -26,14 +27,29 @@ std::vector<T> values(const TensorView& view) {
   return v;
 }
 
-Golden read_golden(const std::string& path) {
+std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// The CRC of zip and zlib.
+std::uint32_t crc32_of(const std::string& bytes) {
+  std::uint32_t crc = 0xFFFFFFFFU;
+  for (const char c : bytes) {
+    crc ^= static_cast<unsigned char>(c);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1U) != 0 ? 0xEDB88320U : 0U);
+  }
+  return ~crc;
+}
+
+Golden read_golden(const std::string& path) {
+  const std::string text = read_file(path);
   std::vector<std::byte> bytes(text.size());
   std::memcpy(bytes.data(), text.data(), text.size());
   const auto tensors = parse_safetensors(bytes.data(), bytes.size(), path);
   Golden golden{values<Token>(tensors.at("tokens")), values<std::int32_t>(tensors.at("positions")),
-                values<float>(tensors.at("logits")), 0};
+                values<float>(tensors.at("logits")),
+                static_cast<std::uint32_t>(values<std::int64_t>(tensors.at("crc32")).at(0)), 0};
   for (const float x : golden.logits) golden.largest = std::max(golden.largest, std::abs(double{x}));
   return golden;
 }
@@ -80,8 +96,10 @@ TEST(GoldenLogits, DemoModelMatchesTransformers) {
   // With the model in place its golden file must be too:
   //   make_logits.py --model demo/model --out tests/golden/logits_demo.safetensors
   ASSERT_TRUE(std::filesystem::exists(logits)) << logits << " is missing; see make_logits.py";
-  const auto model = load(folder, 2);
   const Golden golden = read_golden(logits);
+  ASSERT_EQ(golden.crc32, crc32_of(read_file(folder + "/model.safetensors")))
+      << logits << " was made from other weights: run make_logits.py for the model again";
+  const auto model = load(folder, 2);
   expect_golden(*model, golden, 150);
   expect_golden(*model, golden, 1);
 }

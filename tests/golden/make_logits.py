@@ -5,12 +5,13 @@
     make_logits.py --model demo/model --out FILE     logits of a model that exists
 
 A golden file is a safetensors file: `tokens` I32 [n]; `positions` I32 [m], the positions whose logits
-are kept; `logits` F32 [m, vocab], by transformers in fp32 with eager attention. The versions that made
-it stand in its metadata.
+are kept; `logits` F32 [m, vocab], by transformers in fp32 with eager attention; `crc32` I64 [1] of the
+model.safetensors that it was made from. The versions that made it stand in its metadata.
 """
 import argparse
 import json
 import pathlib
+import zlib
 
 import safetensors.torch
 import torch
@@ -73,7 +74,8 @@ def make_golden(folder, out, positions):
         logits = model.eval()(tokens[None]).logits[0]
     safetensors.torch.save_file(
         {"tokens": tokens.int(), "positions": torch.tensor(positions, dtype=torch.int32),
-         "logits": logits[positions].float().contiguous()},
+         "logits": logits[positions].float().contiguous(),
+         "crc32": torch.tensor([zlib.crc32((folder / "model.safetensors").read_bytes())])},
         out, metadata={"torch": torch.__version__, "transformers": transformers.__version__})
     print(f"{out}: {len(positions)} rows, largest logit {logits.abs().max():.3f}")
 
