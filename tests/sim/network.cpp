@@ -43,7 +43,6 @@ void Network::connect(std::uint32_t peer) {
   link->id = same ? old->id : static_cast<LinkId>(std::max<std::size_t>(by_id_.size(), 1));
   link->peer = peer;
   link->scheduler = scheduler->id;
-  // A reconnected socket may hand out what the old connection still holds after the new one's.
   links_.push_back(std::move(link));
   grown(by_peer_, peer) = static_cast<std::uint32_t>(links_.size());
   grown(by_id_, links_.back()->id) = static_cast<std::uint32_t>(links_.size());
@@ -108,6 +107,15 @@ void Network::cut(Link& link) {
   Random& random = world_.random();
   link.up_queue.keep(random.below(link.up_queue.size() + 1));
   link.down_queue.keep(random.below(link.down_queue.size() + 1));
+  // A reconnected socket may hand out what the old connection still holds long after the new one's.
+  if (random.permille(500)) link.held_until = world_.now() + random.time(0, 2 * kSecond);
+}
+
+bool Network::held(std::uint32_t index, bool up) {
+  const TimeNs until = links_[index]->held_until;
+  if (world_.now() >= until) return false;
+  world_.at(until, up ? What::deliver_up : What::deliver_down, index);
+  return true;
 }
 
 void Network::break_link(std::uint32_t peer) {
@@ -131,6 +139,7 @@ void Network::ended(std::uint32_t process) {
 void Network::deliver_up(std::uint32_t index) {
   Link& link = *links_[index];
   if (link.up_queue.empty()) return;  // it broke meanwhile
+  if (held(index, /*up=*/true)) return;
   ToScheduler message = link.up_queue.pop();
   SimScheduler* scheduler = world_.scheduler();
   if (scheduler == nullptr || !scheduler->alive || scheduler->id != link.scheduler) return;
@@ -140,6 +149,7 @@ void Network::deliver_up(std::uint32_t index) {
 void Network::deliver_down(std::uint32_t index) {
   Link& link = *links_[index];
   if (link.down_queue.empty()) return;
+  if (held(index, /*up=*/false)) return;
   ToPeer message = link.down_queue.pop();
   Process& peer = world_.process(link.peer);
   if (peer.alive) peer.receive(std::move(message));

@@ -46,6 +46,7 @@ struct Link {
   std::uint32_t peer = 0;       // process
   std::uint32_t scheduler = 0;  // process
   bool up = true;
+  TimeNs held_until = 0;  // once broken: when what it still holds comes out
   TimeNs up_last = 0;
   TimeNs down_last = 0;
   Fifo<ToScheduler> up_queue;
@@ -77,6 +78,7 @@ class Network {
   Link* link_of_id(LinkId id);
   void cut(Link& link);
   TimeNs arrival(TimeNs& last);
+  bool held(std::uint32_t link, bool up);
 
   World& world_;
   std::vector<std::unique_ptr<Link>> links_;

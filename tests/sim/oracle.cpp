@@ -22,6 +22,7 @@ namespace {
 void draw_sampling(const Scenario& scenario, RequestSpec& spec, Random& random) {
   SamplingParams& p = spec.sampling;
   p.max_tokens = random.between(1, scenario.load.max_output);
+  if (random.permille(scenario.load.endless)) p.max_tokens = scenario.fits() + random.between(0, 9);
   if (random.permille(200)) p.min_tokens = random.between(0, p.max_tokens);
   const std::uint32_t stops = random.pick<std::uint32_t>({0, 1, 1, 4, 12});
   for (std::uint32_t i = 0; i < stops; ++i) p.stop_ids.push_back(static_cast<Token>(i));
@@ -55,7 +56,6 @@ RequestSpec draw_request(const Scenario& scenario, std::uint32_t index, Random& 
   std::uint32_t prompt = random.between(1, load.max_prompt);
   if (random.permille(load.too_long)) {
     prompt = scenario.fits() + random.between(0, 8);
-    spec.too_long = true;
   }
   for (std::uint32_t i = 0; i < prompt; ++i) {
     spec.prompt.push_back(static_cast<Token>(random.below(scenario.vocab)));

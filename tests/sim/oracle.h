@@ -32,7 +32,6 @@ struct RequestSpec {
   std::uint32_t stop_at = kNever;    // the client's stop string ends with this many tokens
   std::uint32_t bad_row = kNever;    // sampling this token fails
   std::uint32_t killer_at = kNever;  // sampling this token kills the worker
-  bool too_long = false;
 
   std::vector<Token> answer;  // up to and with the last token
   FinishReason reason = FinishReason::none;

@@ -125,6 +125,7 @@ void draw_load(Scenario& s, Random& random) {
   l.bad_row = share(80);
   l.killer = random.permille(60) ? random.between(10, 80) : 0;
   l.too_long = share(80);
+  l.endless = share(80);
 }
 
 }  // namespace

@@ -66,7 +66,8 @@ struct Load {
   std::uint32_t deadline = 0;  // a short one
   std::uint32_t bad_row = 0;   // a row of it fails
   std::uint32_t killer = 0;    // its worker dies whenever it gets to a certain token
-  std::uint32_t too_long = 0;  // fits no pool
+  std::uint32_t too_long = 0;  // its prompt does not fit every pool
+  std::uint32_t endless = 0;   // its answer does not
 };
 
 struct WorkerSpec {

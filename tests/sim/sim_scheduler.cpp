@@ -11,6 +11,20 @@ namespace baton::sim {
 namespace {
 /// Longer than any turn takes: the scheduler itself was stopped.
 constexpr TimeNs kGap = 500 * kMillisecond;
+
+/// Whose result or answer this is, if it is of an ended term: it may change nothing.
+const Worker* stale_sender(const State& state, const Event& event) {
+  const auto* from = std::get_if<FromWorker>(&event);
+  if (from == nullptr) return nullptr;
+  Term term = 0;
+  if (const auto* result = std::get_if<StepResult>(&from->message)) term = result->term;
+  if (const auto* done = std::get_if<PullDone>(&from->message)) term = done->term;
+  if (const auto* failed = std::get_if<PullFailed>(&from->message)) term = failed->term;
+  const auto it = state.worker_links.find(from->link);
+  if (term == 0 || it == state.worker_links.end()) return nullptr;
+  const Worker& w = state.workers[it->second];
+  return w.ready() && w.term == term ? nullptr : &w;
+}
 }  // namespace
 
 SimScheduler::SimScheduler(World& world) : Process(world, "scheduler") {
@@ -87,7 +101,15 @@ void SimScheduler::apply_now(Event event) {
       watch(other->link, world_.process(static_cast<std::uint32_t>(m->pid)));
     }
   }
+  const Worker* stale = stale_sender(state, event);
+  const StepId done = stale != nullptr ? stale->done : 0;
+  const std::size_t open = state.transfers.size();
+  const std::size_t terms = state.counters.terms_ended;
   apply(state, std::move(event), world_.now(), out_);
+  if (stale != nullptr && (stale->done != done || state.transfers.size() != open ||
+                           state.counters.terms_ended != terms)) {
+    world_.fail("the scheduler believes a message of an ended term of " + stale->identity.name);
+  }
   check_audit("apply");
 }
 

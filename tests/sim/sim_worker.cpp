@@ -21,6 +21,13 @@ WorkerIdentity identity_of(World& world, std::uint32_t name, std::uint32_t proce
   return identity;
 }
 
+/// Of the messages that a worker may only believe in their term; 0 for the others.
+Term term_of(const ToWorker& message) {
+  if (const auto* plan = std::get_if<StepPlan>(&message)) return plan->term;
+  if (const auto* pull = std::get_if<Pull>(&message)) return pull->term;
+  return 0;
+}
+
 }  // namespace
 
 SimWorker::SimWorker(World& world, std::uint32_t name_, std::string label_)
@@ -29,7 +36,13 @@ SimWorker::SimWorker(World& world, std::uint32_t name_, std::string label_)
       core(identity_of(world, name_, static_cast<std::uint32_t>(world.next_process()))) {}
 
 void SimWorker::receive(ToPeer message) {
-  core.message(std::move(std::get<ToWorker>(message)), world_.now(), actions_);
+  ToWorker& m = std::get<ToWorker>(message);
+  const Term term = term_of(m);
+  const bool stale = core.term() != 0 && term != 0 && term != core.term();
+  core.message(std::move(m), world_.now(), actions_);
+  if (stale && (!actions_.empty() || core.state() != WorkerCore::State::in_term)) {
+    world_.fail(label + " believes a message of term " + std::to_string(term));
+  }
   carry_out();
 }
 

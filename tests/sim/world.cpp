@@ -163,7 +163,6 @@ void World::kill(std::uint32_t id) {
   if (!process.alive) return;
   ++report_.deaths;
   if (tracing()) trace("KILL " + process.label);
-  if (dynamic_cast<SimWorker*>(&process) != nullptr) note_blow();
   ended(process);
 }
 
@@ -182,6 +181,7 @@ void World::ended(Process& process) {
   }
   const TimeNs restart = random_.time(kMillisecond, scenario_.pace.restart);
   if (auto* worker = dynamic_cast<SimWorker*>(&process)) {
+    note_blow();
     tell_importers(*worker);
     if (is_current(*worker)) after(restart, What::start_worker, worker->name);
   } else if (auto* frontend = dynamic_cast<SimFrontend*>(&process)) {
@@ -222,6 +222,7 @@ void World::thaw(std::uint32_t id) {
 }
 
 void World::note_blow() {
+  blows_at_.push_back(now_);
   for (const auto& frontend : frontends_) {
     for (const auto& [counter, spec] : frontend->clients) ++specs_[spec].blows;
   }
@@ -248,6 +249,8 @@ void World::submit_burst() {
     if (frontend == nullptr || frontend->frozen || frontend->leaving()) break;
     const auto index = static_cast<std::uint32_t>(specs_.size());
     specs_.push_back(draw_request(scenario_, index, random_));
+    // The scheduler may still learn of earlier ones while this request runs.
+    for (const TimeNs when : blows_at_) specs_.back().blows += when + 12 * kSecond > now_ ? 1 : 0;
     ++report_.requests;
     if (tracing()) {
       const RequestSpec& spec = specs_.back();

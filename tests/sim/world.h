@@ -139,6 +139,7 @@ class World {
   std::vector<SimFrontend*> current_frontend_;
   std::deque<RequestSpec> specs_;
   std::vector<RequestId> admin_cancelled_;
+  std::vector<TimeNs> blows_at_;
   bool draining_ends_ = false;  // operators' drains are still to be undone
   std::vector<std::vector<Event>> held_;  // by process: what a frozen process does when it thaws
 };
