@@ -10,7 +10,9 @@ namespace {
 void peer_gone(State& state, LinkId link, TimeNs now, Outbox& out) {
   if (const auto it = state.worker_links.find(link); it != state.worker_links.end()) {
     const WorkerIndex index = it->second;
-    if (state.workers[index].link == link) lose_worker(state, index, "process ended", now, out);
+    if (state.workers[index].link == link) {
+      lose_worker(state, index, /*blame=*/true, "process ended", now, out);
+    }
   } else if (const auto fe = state.frontend_links.find(link); fe != state.frontend_links.end()) {
     if (state.frontends[fe->second].link == link) {
       lose_frontend(state, fe->second, "process ended", out);

@@ -78,7 +78,8 @@ struct Handler {
       if (worker().link != kNoLink && worker().state != WorkerState::gone) {
         out.to_workers.emplace_back(worker().link, Superseded{worker().identity.incarnation});
       }
-      lose_worker(state, index, "superseded by pid " + std::to_string(identity.pid), now, out);
+      lose_worker(state, index, /*blame=*/true,
+                  "superseded by pid " + std::to_string(identity.pid), now, out);
       state.worker_links.erase(worker().link);
     }
     Worker& w = worker();
@@ -336,7 +337,7 @@ struct Handler {
 
   void operator()(WorkerBye&& bye) {
     if (bye.incarnation == worker().identity.incarnation) {
-      lose_worker(state, index, "said goodbye", now, out);
+      lose_worker(state, index, /*blame=*/false, "said goodbye", now, out);
     }
   }
 };

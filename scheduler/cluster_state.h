@@ -197,6 +197,10 @@ struct Worker {
   bool ready() const { return state == WorkerState::ready; }
   bool takes_work() const { return ready() && !draining; }
   bool outstanding() const { return !steps.empty() || open_pulls != 0 || !closing.empty(); }
+  /// A sequence of that many tokens fits, if it is alone.
+  bool holds(std::uint32_t tokens) const {
+    return tokens <= hello.max_context && blocks_for(tokens) <= pool.total();
+  }
   std::uint32_t tokens_per_block() const { return hello.tokens_per_block; }
   std::uint32_t blocks_for(std::uint32_t tokens) const {
     return (tokens + hello.tokens_per_block - 1) / hello.tokens_per_block;

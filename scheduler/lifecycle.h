@@ -50,8 +50,9 @@ bool needs_handoff(const State& state, const Request& request, const Worker& sou
 /// `blame`: the worker died or hung, so every request in its steps may be the cause.
 void end_term(State& state, WorkerIndex index, bool blame, const std::string& why, TimeNs now,
               Outbox& out);
-/// The process has ended: its pool is gone; importers are told to close it.
-void lose_worker(State& state, WorkerIndex index, const std::string& why, TimeNs now, Outbox& out);
+/// The process has ended: its pool is gone; importers are told to close it. `blame`: not on purpose.
+void lose_worker(State& state, WorkerIndex index, bool blame, const std::string& why, TimeNs now,
+                 Outbox& out);
 /// Prompt + output tokens that fit every ready worker's pool and model; 0 while there is none.
 std::uint32_t max_context(const State& state);
 bool any_decoder(const State& state);

@@ -76,10 +76,11 @@ void end_term(State& state, WorkerIndex index, bool blame, const std::string& wh
   w.pool.reset();
 }
 
-void lose_worker(State& state, WorkerIndex index, const std::string& why, TimeNs now, Outbox& out) {
+void lose_worker(State& state, WorkerIndex index, bool blame, const std::string& why, TimeNs now,
+                 Outbox& out) {
   Worker& w = state.workers[index];
   if (w.state == WorkerState::gone) return;
-  end_term(state, index, /*blame=*/true, why, now, out);
+  end_term(state, index, blame, why, now, out);
   out.warn(w.identity.name + ": gone: " + why);
   w.state = WorkerState::gone;
   w.draining = false;

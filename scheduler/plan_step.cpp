@@ -14,6 +14,12 @@ namespace {
 /// How far the queue is searched for a request that this worker may take: most can take the first.
 constexpr int kQueueLook = 16;
 
+bool fits_some_decoder(const State& state, std::uint32_t tokens) {
+  return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& w) {
+    return w.takes_work() && w.identity.role != Role::prefill && w.holds(tokens);
+  });
+}
+
 /// Gives waiting hand-offs a destination, oldest first; the first that finds none stops the rest, so
 /// that a long prompt is not overtaken for ever.
 void place_handoffs(State& state, TimeNs now, Outbox& out) {
@@ -35,7 +41,15 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
       continue;
     }
     const WorkerIndex choice = choose_decoder(state, request, source.worker, now);
-    if (choice == kNobody) return;
+    if (choice == kNobody) {
+      if (fits_some_decoder(state, source.prefill_length + 1)) return;
+      ++it;  // or it would block the others for ever
+      end_request(state, request, FinishReason::error, ErrorCode::kv_exhausted,
+                  std::to_string(source.prefill_length + 1) +
+                      " tokens fit the KV pool of no decode worker",
+                  out);
+      continue;
+    }
     Worker& w = state.workers[choice];
     const std::uint32_t blocks =
         fault(Fault::piecemeal_reservation) ? 0 : w.blocks_for(source.prefill_length + 1);
@@ -224,7 +238,7 @@ class StepBuilder {
       const bool suspect = is_suspect(state_, request) && w_.identity.role != Role::decode;
       if (suspect && (w_.sequences > 0 || !w_.steps.empty())) return;
       const std::uint32_t blocks = w_.blocks_for(request.length() + 1);
-      if (refuse_too_long(request, blocks)) continue;
+      if (refuse_too_long(request)) continue;
       if (!has_room(state_, w_, blocks)) return;
       start(request, blocks);
       if (suspect) return;
@@ -232,23 +246,24 @@ class StepBuilder {
   }
 
   /// It was accepted before anybody knew what fits.
-  bool refuse_too_long(Request& request, std::uint32_t blocks) {
-    if (blocks > w_.pool.total()) {
-      end_request(state_, request, FinishReason::error, ErrorCode::too_long,
-                  "the sequence needs " + std::to_string(blocks) + " KV blocks; the pool of " +
-                      w_.identity.name + " has " + std::to_string(w_.pool.total()),
-                  out_);
-      return true;
-    }
-    if (request.length() + 1 > w_.hello.max_context) {
-      end_request(state_, request, FinishReason::error, ErrorCode::too_long,
-                  "the sequence has " + std::to_string(request.length()) +
-                      " tokens; with one more it must fit " +
-                      std::to_string(w_.hello.max_context),
-                  out_);
-      return true;
-    }
-    return false;
+  bool refuse_too_long(Request& request) {
+    if (w_.holds(request.length() + 1)) return false;
+    end_request(state_, request, FinishReason::error, ErrorCode::too_long,
+                "the sequence has " + std::to_string(request.length()) +
+                    " tokens; with one more it must fit the " +
+                    std::to_string(w_.pool.total() * w_.tokens_per_block()) + " of " +
+                    w_.identity.name + "'s KV pool and the " +
+                    std::to_string(w_.hello.max_context) + " of its model",
+                out_);
+    return true;
+  }
+
+  /// An answer ends where the smallest pool does, also if the front end could not know that.
+  void clamp_output(Request& request) const {
+    const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
+    const auto generated = static_cast<std::uint32_t>(request.generated.size());
+    const std::uint32_t context = std::max(max_context(state_), prompt + generated + 1);
+    request.sampling.max_tokens = std::min(request.sampling.max_tokens, context - prompt);
   }
 
   void start(Request& request, std::uint32_t blocks) {
@@ -256,6 +271,7 @@ class StepBuilder {
     state_.waiting.erase({request.arrival, request.id});
     request.source = sequence.id;
     request.phase = Phase::prefill;
+    clamp_output(request);
     add(sequence, request, /*decode=*/false);
     ++(needs_handoff(state_, request, w_) ? state_.counters.remote_prefills
                                           : state_.counters.local_prefills);
