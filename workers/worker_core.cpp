@@ -96,7 +96,10 @@ void WorkerCore::on(Welcome& m, TimeNs now, WorkerActions& out) {
 void WorkerCore::on(Fenced& m, TimeNs now, WorkerActions& out) {
   if (state_ == State::registering) return;
   if (m.epoch != epoch_) return another_epoch(now, out);
-  if (state_ == State::in_term && m.term == term_) end_term("fenced", false, now, out);
+  if (state_ == State::in_term && m.term == term_) return end_term("fenced", false, now, out);
+  // No term named: the scheduler does not know this link, and answers no Hello on it.
+  const bool joining = state_ == State::registered || state_ == State::hello;
+  if (m.term == 0 && joining) send_register(now, out);
 }
 
 void WorkerCore::another_epoch(TimeNs now, WorkerActions& out) {
