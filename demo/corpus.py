@@ -64,14 +64,14 @@ def logical_lines(path):
 
 def read_topics():
     topics = {}
-    for source in ("baton", "lab", "talk"):
+    for source in ("baton", "lab", "talk", "more"):
         topic = None
         for line in logical_lines(HERE / "data" / f"{source}.txt"):
             if line.startswith("@ "):
-                topic = Topic(line[2:], source)
-                if topic.name in topics:
-                    raise ValueError(f"topic {topic.name} occurs twice")
-                topics[topic.name] = topic
+                name = line[2:]
+                if (name in topics) != (source == "more"):
+                    raise ValueError(f"{source}: topic {name} is unknown or occurs twice")
+                topic = topics.setdefault(name, Topic(name, source))
                 continue
             field, text = line.split(": ", 1)
             if field in LISTS:
@@ -146,7 +146,7 @@ def content(text):
 
 
 class HeldOut:
-    """Says whether a training question is (nearly) one of the held-out questions.
+    """Says whether a training question is (nearly) one of heldout.json or dev.json.
 
     A held-out question of one turn forbids its exact words and every other order or frame of the
     same content words. The last turn of a held-out chat is elliptical ("and the other one?"), so it
@@ -154,15 +154,11 @@ class HeldOut:
     """
 
     def __init__(self):
-        data = json.loads((HERE / "heldout.json").read_text(encoding="utf-8"))
-        self.exact = {tuple(normal(turns[-1])) for turns in self.turns(data)}
-        self.single = {tuple(normal(turns[0])) for turns in self.turns(data) if len(turns) == 1}
-        self.content = {content(turns[0]) for turns in self.turns(data)
-                        if len(turns) == 1 and content(turns[0])}
-
-    @staticmethod
-    def turns(data):
-        return [question["turns"] for question in data["questions"]]
+        heldout = json.loads((HERE / "heldout.json").read_text(encoding="utf-8"))["questions"]
+        dev = json.loads((HERE / "dev.json").read_text(encoding="utf-8"))["questions"]
+        chats = [question["turns"] for question in heldout] + [[text] for text, _ in dev]
+        self.exact = {tuple(normal(turns[-1])) for turns in chats}
+        self.content = {content(turns[0]) for turns in chats if len(turns) == 1} - {frozenset()}
 
     def forbids(self, text):
         words = tuple(normal(text))

@@ -79,6 +79,16 @@ class Writer:
             chars.insert(i, chars[i])
         return "".join(chars)
 
+    def noise(self, text, chinese):
+        """Loses or adds a word, so that a question is recognised by more than one of its words."""
+        rng = self.rng
+        units = list(text) if chinese else text.split()
+        if len(units) >= 4 and rng.random() < 0.6:
+            del units[rng.randrange(len(units))]
+        elif not chinese:
+            units.insert(rng.randrange(len(units) + 1), rng.choice(ph.LOOSE))
+        return ("" if chinese else " ").join(units)
+
     def drop_word(self, text):
         words = text.split()
         small = [i for i, w in enumerate(words) if w.lower() in ("the", "a", "an", "is", "do", "does", "of", "to")]
@@ -92,10 +102,14 @@ class Writer:
         if chinese:
             text = rng.choice(ph.BEFORE_ZH) + text if rng.random() < 0.4 else text
             text += rng.choice(ph.AFTER_ZH) if rng.random() < 0.2 else ""
+            if rng.random() < 0.08:
+                text = self.noise(text, True)
             return text + rng.choice(["？", "？", "", "", "。", "?", "！"])
         text = self.swap(text)
         if rng.random() < 0.08:
             text = self.drop_word(text)
+        if rng.random() < 0.12:
+            text = self.noise(text, False)
         for _ in range(2):
             if rng.random() < 0.25:
                 text = rng.choice(ph.BEFORE) + " " + text

@@ -31,6 +31,12 @@ ABOUT_ZH = [
     "为什么{需要|要有|要用}X", "你{知道|了解}X吗", "{给我讲讲|跟我说说|告诉我}X", "关于X，你知道什么", "X{指的是什么|怎么理解}",
 ]
 
+# Words that may stray into any question.
+LOOSE = ["the", "my", "your", "this", "that", "now", "very", "also", "just", "then", "there", "today",
+         "really", "ever", "still", "maybe", "always", "whole", "single", "new", "small", "one",
+         "some", "all", "other", "exactly", "quickly", "actually", "possible", "good", "nice",
+         "roughly", "suddenly", "finally", "usually", "somehow", "right", "own", "next", "first"]
+
 # Frames around any question.
 BEFORE = ["please", "hey,", "hi,", "hello,", "so,", "well,", "ok,", "now", "and", "quick question:",
           "one question:", "tell me,", "tell me", "please tell me", "can you tell me",

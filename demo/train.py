@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ CONFIG = {
     "torch_dtype": "bfloat16",
 }
 GENERATION = {"bos_token_id": 1, "eos_token_id": 2, "do_sample": False, "max_new_tokens": 512}
+FIRST_PIECE = 262               # after the special pieces and the 256 byte pieces
 WEIGHT = (0.0, 0.05, 1.0)       # of filler, of a user's words, of the model's words
 # (row length, rows a step on a large GPU)
 SHAPES = {"tiny": (256, 256), "short": (1024, 64), "middle": (4096, 16), "long": (32768, 2)}
@@ -96,10 +98,11 @@ class Layer(nn.Module):
         self.self_attn = Attention(c)
         self.post_attention_layernorm = RMSNorm(c["hidden_size"], c["rms_norm_eps"])
         self.mlp = MLP(c)
+        self.drop = nn.Dropout(c.get("dropout", 0.0))   # in training only; no part of the checkpoint
 
     def forward(self, x, cos, sin):
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        x = x + self.drop(self.self_attn(self.input_layernorm(x), cos, sin))
+        return x + self.drop(self.mlp(self.post_attention_layernorm(x)))
 
 
 class Body(nn.Module):
@@ -144,8 +147,8 @@ def weighted_loss(hidden, embedding, targets, weights):
 class Rows:
     """Endless rows of one length over one or several corpora; every row begins with a document."""
 
-    def __init__(self, corpora, length, seed, device):
-        self.length, self.device = length, device
+    def __init__(self, corpora, length, seed, device, noise):
+        self.length, self.device, self.noise = length, device, noise
         self.rng = np.random.default_rng(seed)
         self.ids = np.concatenate([c["ids"] for c in corpora])
         self.weights = np.concatenate([c["weights"] for c in corpora])
@@ -174,8 +177,13 @@ class Rows:
         self.next += number
         index = first[:, None] + torch.arange(self.length + 1, device=self.device)
         ids = self.stream_ids[index].long()
+        kinds = self.stream_weights[index].long()
         table = torch.tensor(WEIGHT, device=self.device)
-        return ids[:, :-1], ids[:, 1:], table[self.stream_weights[index][:, 1:].long()]
+        inputs = ids[:, :-1]
+        if self.noise:                  # some of a user's tokens become others
+            hit = (kinds[:, :-1] == 1) & (torch.rand(inputs.shape, device=self.device) < self.noise)
+            inputs = torch.where(hit, torch.randint_like(inputs, FIRST_PIECE, CONFIG["vocab_size"]), inputs)
+        return inputs, ids[:, 1:], table[kinds[:, 1:]]
 
 
 def phase(progress, step):
@@ -205,7 +213,7 @@ def train(options):
     torch.manual_seed(options.seed)
     torch.set_float32_matmul_precision("high")
     device = options.device
-    model = Llama(CONFIG).to(device)
+    model = Llama(CONFIG | {"dropout": options.dropout}).to(device)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters", flush=True)
     corpora = {}
     for kind in ("short", "middle", "long"):
@@ -232,7 +240,7 @@ def train(options):
         length, number = SHAPES[kind]
         length, number = min(length, options.max_row), max(1, int(number * options.batch_scale))
         if kind not in rows:
-            rows[kind] = Rows(sources[kind], length, options.seed, device)
+            rows[kind] = Rows(sources[kind], length, options.seed, device, options.noise)
         inputs, targets, weights = rows[kind].batch(number)
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device != "cpu"):
             loss = loss_of(model(inputs), model.model.embed_tokens.weight, targets, weights)
@@ -269,7 +277,7 @@ def train(options):
             print(f"step {step} {100 * progress:.0f}% {time.time() - began:.0f} s {tokens / 1e6:.0f} M tokens "
                   f"lr {rate:.2e} loss: {text}", flush=True)
             losses = {}
-    save(model, HERE / "model")
+    save(model, options.out)
     print(f"done: {step} steps, {tokens / 1e6:.0f} M tokens, {time.time() - began:.0f} s", flush=True)
 
 
@@ -278,6 +286,9 @@ def main():
     parser.add_argument("--minutes", type=float, default=5.0, help="training time (unless --steps)")
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--noise", type=float, default=0.03, help="share of a user's tokens replaced")
+    parser.add_argument("--out", type=Path, default=HERE / "model")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
