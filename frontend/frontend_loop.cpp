@@ -13,6 +13,7 @@ namespace baton {
 namespace {
 
 constexpr int kMessagesARound = 64;
+constexpr TimeNs kMessageTime = 20 * kMillisecond;
 constexpr TimeNs kGap = 2 * kSecond;  // a round that came this late: this process was frozen
 constexpr const char* kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -86,7 +87,9 @@ void FrontendLoop::each_second() {
 // --------------------------------------------------------------------------- from the scheduler
 
 void FrontendLoop::take_messages() {
-  for (int i = 0; i < kMessagesARound; ++i) {
+  // A long backlog must not hold up heartbeats and new requests.
+  const TimeNs until = now_ns() + kMessageTime;
+  for (int i = 0; i < kMessagesARound && now_ns() < until; ++i) {
     const auto message = client_.receive();
     if (!message) break;
     table_.apply(*message, now_, out_);
