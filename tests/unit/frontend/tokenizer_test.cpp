@@ -73,17 +73,16 @@ TEST(Tokenizer, LongTextsEncodeLikeSentencepiece) {
       const auto tokenizer = load_tokenizer(folder);
       // Otherwise a wrong cut could not show.
       EXPECT_EQ(has_piece(*tokenizer, "  "), (combination & 2) == 0) << type << combination;
-      EXPECT_EQ(has_piece(*tokenizer, "e "), (combination & 4) != 0) << type << combination;
+      EXPECT_EQ(has_piece(*tokenizer, "3 4") || has_piece(*tokenizer, "e "), (combination & 4) != 0)
+          << type << combination;
       sentencepiece::SentencePieceProcessor reference;
       ASSERT_TRUE(reference.Load(folder.model_path()).ok());
       for (int round = 0; round < 6; ++round) {
-        const std::string text = round % 2 == 0
-                                     ? random_text(random, 30'000,
-                                                   {"hello", " hello", "  ", " the", "\n", "你是",
-                                                    " 谁", "<|end|>", " x", "\xCC\x81"})
-                                     : random_text(random, 30'000,
-                                                   {" ", "  ", "     ", "   x", "hello", " spaces",
-                                                    " the", " block", " never"});
+        const std::vector<const char*> words[] = {
+            {"hello", " hello", "  ", " the", "\n", "你是", " 谁", "<|end|>", " x", "\xCC\x81"},
+            {" ", "  ", "     ", "   x", "hello", " spaces", " the", " block", " never"},
+            {" a in", " 3 4", " the"}};
+        const std::string text = random_text(random, 40'000, words[round % 3]);
         const auto ids = reference.EncodeAsIds(text);
         ASSERT_EQ(tokenizer->encode(text, false), ids) << type << combination << round;
         EXPECT_EQ(tokenizer->encode_within(text, false, ids.size()), ids);
