@@ -102,12 +102,12 @@ class SimWorker final : public Process {
 
   void terminate();
   bool maps(AllocationId allocation) const { return mappings_.count(allocation) != 0; }
+  const std::map<AllocationId, TimeNs>& mappings() const { return mappings_; }
   AllocationId allocation() const { return pool_ == nullptr ? 0 : pool_->id; }
 
   const std::uint32_t name;
   WorkerCore core;
-  int exit_code = -1;
-  bool by_itself = false;  // left on purpose
+  const TimeNs since;  // start of the process
 
  private:
   void carry_out();
@@ -145,7 +145,7 @@ class SimWorker final : public Process {
   std::uint32_t row_done_ = 0;
   std::uint64_t row_prefix_ = 0;
   std::map<TransferId, Job> pulls_;
-  std::map<AllocationId, bool> mappings_;
+  std::map<AllocationId, TimeNs> mappings_;  // since when
   TimeNs tick_at_ = 0;
   std::vector<SequenceId> users_;  // scratch of check_tables: block -> sequence
 };

@@ -63,6 +63,9 @@ void World::blow() {
 void World::relink(Process* peer) {
   if (peer == nullptr) return;
   trace("RELINK " + peer->label);
+  // A worker whose link breaks all the time looks like a dead one.
+  if (now_ - relinked_at_ < scenario_.settings.worker_timeout) note_blow();
+  relinked_at_ = now_;
   network_.break_link(peer->id);
 }
 

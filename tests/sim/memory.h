@@ -45,8 +45,10 @@ class Memory {
     return id >= kFirst && id < kFirst + segments_.size() ? segments_[id - kFirst].get() : nullptr;
   }
   /// A new process of `worker` allocates: the names of its predecessors go.
-  void unlink(std::uint32_t worker) {
-    for (auto& segment : segments_) segment->unlinked |= segment->worker == worker;
+  void unlink(std::uint32_t worker, std::uint32_t before_process) {
+    for (auto& segment : segments_) {
+      segment->unlinked |= segment->worker == worker && segment->exporter < before_process;
+    }
   }
 
  private:

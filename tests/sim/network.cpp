@@ -62,7 +62,8 @@ TimeNs Network::arrival(TimeNs& last) {
 
 bool Network::send_up(std::uint32_t peer, ToScheduler message) {
   Link* link = link_of_peer(peer);
-  if (link == nullptr || !link->up || link->up_queue.size() >= kQueue) return false;
+  if (link == nullptr || !link->up) return false;
+  if (link->up_queue.size() >= kQueue) world_.fail("a queue grows without bound");
   const auto& n = world_.scenario().network;
   const bool worker = std::holds_alternative<WorkerMessage>(message);
   const bool lost = world_.faults_on() &&
@@ -80,7 +81,10 @@ bool Network::send_up(std::uint32_t peer, ToScheduler message) {
 
 bool Network::send_down(LinkId id, ToPeer message) {
   Link* link = link_of_id(id);
-  if (link == nullptr || !link->up || link->down_queue.size() >= kQueue) {
+  if (link != nullptr && link->down_queue.size() >= kQueue) {
+    world_.fail("a queue grows without bound");
+  }
+  if (link == nullptr || !link->up) {
     if (world_.tracing()) {
       world_.trace("scheduler -> link " + std::to_string(id) + ": " + describe(message) +
                    "  UNREACHABLE");

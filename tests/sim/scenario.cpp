@@ -107,6 +107,11 @@ void draw_blows(Scenario& s, Random& random) {
   b.freeze = random.pick<TimeNs>({100 * kMillisecond, kSecond, 8 * kSecond});
   b.pull_fails = random.permille(150) ? random.between(5, 300) : 0;
   b.told_of_death = random.permille(750);
+  if (random.permille(150) && s.workers.size() > 1) {
+    b.stays_dead = static_cast<std::uint32_t>(random.below(s.workers.size()));
+    // Somebody must be left who may decode.
+    s.settings.no_decode = NoDecode::run;
+  }
 }
 
 void draw_load(Scenario& s, Random& random) {

@@ -48,6 +48,7 @@ struct Blows {
   TimeNs freeze = kSecond;          // longest
   std::uint32_t pull_fails = 0;     // 1/1000 a pull
   bool told_of_death = true;        // pidfds work: one pid namespace
+  std::uint32_t stays_dead = kNobody;  // worker that is not started again after a later death
 
   std::uint32_t total() const {
     return kill_worker + kill_scheduler + kill_frontend + freeze_worker + freeze_scheduler +

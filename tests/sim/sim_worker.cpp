@@ -33,7 +33,8 @@ Term term_of(const ToWorker& message) {
 SimWorker::SimWorker(World& world, std::uint32_t name_, std::string label_)
     : Process(world, std::move(label_)),
       name(name_),
-      core(identity_of(world, name_, static_cast<std::uint32_t>(world.next_process()))) {}
+      core(identity_of(world, name_, static_cast<std::uint32_t>(world.next_process()))),
+      since(world.now()) {}
 
 void SimWorker::receive(ToPeer message) {
   ToWorker& m = std::get<ToWorker>(message);
@@ -104,11 +105,10 @@ void SimWorker::carry_out() {
       world_.after(world_.random().time(0, world_.scenario().pace.load), What::pool_allocated, id);
     } else if (auto* exit = std::get_if<worker_action::Exit>(&action)) {
       if (world_.tracing()) world_.trace(label + " exits: " + exit->reason);
-      exit_code = exit->code;
-      by_itself = true;
       if (exit->code != kExitOk && exit->code != kExitSuperseded) {
         world_.fail(label + " gave up: " + exit->reason);
       }
+      if (exit->reason == "the scheduler let it go") world_.check_leave(*this);
       world_.ended(*this);
     } else if (auto* log = std::get_if<worker_action::Log>(&action)) {
       if (world_.tracing()) world_.trace(label + " says: " + log->text);
@@ -135,7 +135,7 @@ void SimWorker::send(WorkerMessage message) {
 void SimWorker::allocate() {
   const Scenario& s = world_.scenario();
   world_.check_predecessors_closed(*this);
-  world_.memory().unlink(name);
+  world_.memory().unlink(name, id);
   pool_ = &world_.memory().create(id, name, s.workers[name].blocks, s.tokens_per_block);
   Hello hello;
   hello.allocation = pool_->id;
@@ -277,7 +277,7 @@ void SimWorker::start_pull(Pull pull) {
   job.fails = !mappable || random.permille(world_.faults_on() ? world_.scenario().blows.pull_fails : 0);
   if (mappable) {
     job.source = segment;
-    if (mappings_.emplace(pull.allocation, true).second && !exporter.alive) {
+    if (mappings_.emplace(pull.allocation, world_.now()).second && !exporter.alive) {
       world_.after(random.time(0, 250 * kMillisecond), What::exporter_gone, id, pull.allocation);
     }
   }

@@ -130,6 +130,7 @@ void World::start_scheduler() {
     dead_schedulers_.push_back(std::move(scheduler_));
   }
   scheduler_ = std::make_unique<SimScheduler>(*this);
+  scheduler_since_ = now_;
   adopt(*scheduler_);
   after(0, What::scheduler_tick, scheduler_->id);
 }
@@ -183,7 +184,13 @@ void World::ended(Process& process) {
   if (auto* worker = dynamic_cast<SimWorker*>(&process)) {
     note_blow();
     tell_importers(*worker);
-    if (is_current(*worker)) after(restart, What::start_worker, worker->name);
+    if (!is_current(*worker)) return;
+    if (worker->name == scenario_.blows.stays_dead && report_.events > options_.events / 2) {
+      lost_worker_ = worker->name;
+      trace(worker->label + " stays dead");
+    } else {
+      after(restart, What::start_worker, worker->name);
+    }
   } else if (auto* frontend = dynamic_cast<SimFrontend*>(&process)) {
     after(restart, What::start_frontend, frontend->name);
   }
@@ -228,10 +235,31 @@ void World::note_blow() {
   }
 }
 
-/// A worker allocates: nobody may still map what an earlier process of its name has exported, unless
-/// the close time-out has passed.
+const SimWorker* World::mapper_of(const SimWorker& worker, bool its_own) {
+  for (const SimWorker* importer : current_worker_) {
+    if (importer->name == worker.name || !importer->alive) continue;
+    for (const auto& [mapped, since] : importer->mappings()) {
+      const Segment& segment = *memory_.find(mapped);
+      if (since < scheduler_since_ || segment.worker != worker.name) continue;
+      if (its_own ? segment.exporter == worker.id : segment.exporter < worker.id) return importer;
+    }
+  }
+  return nullptr;
+}
+
+/// Nobody may still map what an earlier process of its name has exported, unless the time-out has passed.
 void World::check_predecessors_closed(const SimWorker& worker) {
-  (void)worker;
+  if (now_ - worker.since >= scenario_.settings.close_timeout) return;
+  if (const SimWorker* importer = mapper_of(worker, /*its_own=*/false)) {
+    fail(worker.label + " allocates while " + importer->label + " maps its predecessor's pool");
+  }
+}
+
+/// It was let go: nobody maps its pool any more.
+void World::check_leave(const SimWorker& worker) {
+  if (const SimWorker* importer = mapper_of(worker, /*its_own=*/true)) {
+    fail(worker.label + " was let go while " + importer->label + " maps its pool");
+  }
 }
 
 // ---------------------------------------------------------------- requests

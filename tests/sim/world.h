@@ -88,7 +88,11 @@ class World {
   // Requests.
   RequestSpec& spec_of(std::uint64_t seed);
   bool was_cancelled(const RequestId& request) const;
+  /// Who maps the worker's pool, or an earlier one of its name, as far as this scheduler knows (one that
+  /// started later has not been told); null: nobody.
+  const SimWorker* mapper_of(const SimWorker& worker, bool its_own);
   void check_predecessors_closed(const SimWorker& worker);
+  void check_leave(const SimWorker& worker);
 
  private:
   struct Event {
@@ -140,6 +144,9 @@ class World {
   std::deque<RequestSpec> specs_;
   std::vector<RequestId> admin_cancelled_;
   std::vector<TimeNs> blows_at_;
+  TimeNs relinked_at_ = 0;
+  TimeNs scheduler_since_ = 0;
+  std::uint32_t lost_worker_ = kNobody;  // name that died for good
   bool draining_ends_ = false;  // operators' drains are still to be undone
   std::vector<std::vector<Event>> held_;  // by process: what a frozen process does when it thaws
 };
