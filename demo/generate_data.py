@@ -428,7 +428,7 @@ def main():
     parser.add_argument("--middle-docs", type=int, default=8000, help="documents of up to 4K tokens")
     parser.add_argument("--long-docs", type=int, default=900, help="documents of up to 32K tokens")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--processes", type=int, default=16, help="part of the seed")
     parser.add_argument("--tokenizer", action="store_true", help="only train the tokenizer")
     parser.add_argument("--show", type=int, default=0, help="only print that many documents")
     options = parser.parse_args()

@@ -286,7 +286,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=5.0, help="training time (unless --steps)")
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--noise", type=float, default=0.03, help="share of a user's tokens replaced")
     parser.add_argument("--out", type=Path, default=HERE / "model")
     parser.add_argument("--seed", type=int, default=1)
