@@ -188,9 +188,8 @@ class Builder {
   /// Defaults that depend on other values, and the bounds between two of them.
   Status finish() {
     if (config_.run_dir.empty()) {
-      const char* folder = std::getenv("XDG_RUNTIME_DIR");
-      config_.run_dir = std::string(folder != nullptr && folder[0] == '/' ? folder : "/tmp") +
-                        "/baton-" + std::to_string(::geteuid());
+      // Not XDG_RUNTIME_DIR: that is removed at the user's last logout, under a server in tmux.
+      config_.run_dir = "/tmp/baton-" + std::to_string(::geteuid());
     }
     if (config_.scheduler.admin_socket.empty()) {
       config_.scheduler.admin_socket = config_.run_dir + "/admin.sock";

@@ -70,7 +70,7 @@ struct WorkerConfig {
 };
 
 struct Config {
-  std::string run_dir;  // default: ${XDG_RUNTIME_DIR:-/tmp}/baton-<uid> (filled in by load_config)
+  std::string run_dir;  // default: /tmp/baton-<uid> (filled in by load_config)
   std::string
       model;  // folder; relative to the YAML file's folder there, to the cwd on the command line
   std::string model_name;  // default: the model folder's name (filled in by load_config)

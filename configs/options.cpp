@@ -16,7 +16,7 @@ const std::vector<Option<Config>>& top_options() {
        .meaning = "folder of sockets, locks and logs; private to the user",
        .member = &C::run_dir,
        .text = TextRule::path,
-       .default_note = "${XDG_RUNTIME_DIR:-/tmp}/baton-<uid>"},
+       .default_note = "/tmp/baton-<uid>"},
       {.name = "model",
        .meaning = "folder of the model (config.json, model.safetensors, tokenizer.model)",
        .member = &C::model,

@@ -9,7 +9,11 @@
 #include <utility>
 
 namespace baton {
+
 namespace {
+
+/// Sent bytes that a backlog may keep before they are cut off.
+constexpr std::size_t kCompactAfter = 64 * 1024;
 
 /// What a client asked for and never reads must not fill the kernel's buffers for minutes after we gave
 /// up: the last close resets the connection.
@@ -161,6 +165,10 @@ void StreamWriter::flush(Outputs::iterator at, TimeNs now) {
     if (output.queue.capacity() > 64 * 1024) output.queue.shrink_to_fit();
     output.sent = 0;
     watch(at);
+  } else if (output.sent > kCompactAfter && output.sent * 2 > output.queue.size()) {
+    // A client that always lags a little must not make the queue keep all that was ever sent.
+    output.queue.erase(0, output.sent);
+    output.sent = 0;
   }
   settle(at, now);
 }

@@ -192,9 +192,9 @@ Result<LockFile> LockFile::acquire(const std::string& path) {
   }
   // The file stays when the holder dies: only the kernel's lock counts, the pid is for people.
   const std::string pid = std::to_string(::getpid()) + "\n";
-  if (::ftruncate(fd.get(), 0) != 0 ||
-      ::pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
-    return system_error("cannot write " + path, errno);
+  // On a full disk it stays away, which is no reason not to start.
+  if (::ftruncate(fd.get(), 0) == 0) {
+    [[maybe_unused]] const auto n = ::pwrite(fd.get(), pid.data(), pid.size(), 0);
   }
   return LockFile(std::move(fd), path);
 }

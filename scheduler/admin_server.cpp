@@ -1,5 +1,6 @@
 #include "scheduler/admin_server.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -14,6 +15,8 @@ namespace {
 
 constexpr std::size_t kMaxClients = 32;
 constexpr std::size_t kMaxLine = 4096;
+/// More commands are executed once the client has read below this.
+constexpr std::size_t kEnoughForNow = 1U << 20U;
 /// A client that asks and never reads is cut off here.
 constexpr std::size_t kMaxOutput = 16U << 20U;
 
@@ -91,6 +94,7 @@ void AdminServer::execute(Client& client, TimeNs now) {
       client.pending.reset();
       client.output += *text + "\n";
     }
+    if (client.output.size() > kEnoughForNow) return;  // the rest when this has been read
     const std::size_t end = client.input.find('\n');
     if (end == std::string::npos) {
       if (client.input.size() <= kMaxLine) return;
@@ -114,7 +118,11 @@ bool AdminServer::write(Client& client) {
     if (n < 0) return (errno == EAGAIN || errno == EINTR) && client.output.size() <= kMaxOutput;
     client.output.erase(0, static_cast<std::size_t>(n));
   }
-  return !client.closing || client.pending != nullptr;
+  if (!client.closing) return true;
+  if (client.input.find('\n') != std::string::npos) return true;  // still being worked off
+  pollfd both{client.fd.get(), 0, 0};
+  const bool hung_up = ::poll(&both, 1, 0) > 0 && (both.revents & (POLLHUP | POLLERR)) != 0;
+  return client.pending != nullptr && !hung_up;
 }
 
 void AdminServer::serve(TimeNs now) {

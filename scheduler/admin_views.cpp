@@ -104,8 +104,13 @@ json queue(const State& state, const AdminStats& stats) {
           {"by_type", types}};
 }
 
+/// Names come from peers: bytes that are no UTF-8 must not throw.
+std::string printed(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 std::string cell(const json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? value.get<std::string>() : printed(value);
 }
 
 /// An object as "key: value" lines, an array of objects as a table with a heading.
@@ -167,7 +172,7 @@ std::optional<std::string> show(const std::string& what, bool as_json, const Sta
   } else {
     return std::nullopt;
   }
-  return as_json ? value.dump() + "\n" : as_text(value);
+  return as_json ? printed(value) + "\n" : as_text(value);
 }
 
 std::string describe_state(const Worker& worker) {

@@ -8,6 +8,10 @@ namespace baton {
 
 namespace {
 
+/// A worker that answers heartbeats may work this long on one step, pull or close. (A frozen one is
+/// silent: that is judged by worker_timeout.)
+constexpr TimeNs kLongestStep = 60 * kSecond;
+
 void expire_deadlines(State& state, TimeNs now, Outbox& out) {
   while (!state.deadlines.empty() && state.deadlines.begin()->first <= now) {
     Request* request = state.requests.find(state.deadlines.begin()->second);
@@ -30,19 +34,27 @@ void repeat_terminals(State& state, TimeNs now, Outbox& out) {
 
 void judge_progress(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   Worker& w = state.workers[index];
+  const TimeNs limit = state.settings.worker_timeout;
+  const TimeNs silent = now - w.heard;
   if (!w.outstanding()) {
     w.progress = now;
+    // Frozen, or dead where nobody sees its pid: as long as it counts as alive, requests wait for it.
+    if (w.ready() && silent > limit) {
+      end_term(state, index, /*blame=*/false, "idle, and silent", now, out);
+    }
     return;
   }
-  const TimeNs limit = state.settings.worker_timeout;
   if (!w.ready() || now - w.progress <= limit) return;
-  const TimeNs silent = now - w.heard;
   if (silent > limit) {
     end_term(state, index, /*blame=*/true, "no progress, and silent", now, out);
   } else if (silent <= limit / 2) {
-    // It lives. If it has every plan, what it runs hangs; otherwise a plan was lost, by nobody's fault.
+    // It lives. If it has every plan, it may only be slow: a long step is no death until it is absurd.
     const bool has_plans = w.heartbeat.term == w.term && w.heartbeat.plans_received >= w.sent;
-    end_term(state, index, has_plans, has_plans ? "no progress" : "a plan was lost", now, out);
+    if (!has_plans) {
+      end_term(state, index, /*blame=*/false, "a plan was lost", now, out);
+    } else if (now - w.progress > kLongestStep) {
+      end_term(state, index, /*blame=*/true, "no progress", now, out);
+    }
   }
 }
 

@@ -68,7 +68,8 @@ struct Handler {
     }
     if (index == state.workers.size()) {
       state.workers.emplace_back();
-    } else if (worker().identity.incarnation > identity.incarnation) {
+    } else if (worker().state != WorkerState::gone &&
+               worker().identity.incarnation > identity.incarnation) {
       out.to_workers.emplace_back(link, Superseded{identity.incarnation});
       return;
     } else if (worker().identity.incarnation == identity.incarnation) {

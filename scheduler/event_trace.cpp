@@ -23,7 +23,7 @@ EventTrace::EventTrace(const std::string& path) {
 void EventTrace::line(nlohmann::json object) {
   object["n"] = ++number_;
   object["t"] = now_ns();  // for benchmarks; tests go by `n`
-  file_ << object.dump() << '\n';
+  file_ << object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
   file_.flush();
 }
 

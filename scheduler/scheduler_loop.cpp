@@ -81,7 +81,8 @@ void SchedulerLoop::turn() {
   for (const LinkId link : std::exchange(failed_sends_, {})) apply_now(SendFailed{link}, now);
   admin_.serve(now);
   for (Event& event : std::exchange(injected_, {})) apply_now(std::move(event), now);
-  if (now >= next_tick_ && !more_workers && !more_frontends) tick(now);
+  const bool heard_all = !more_workers && !more_frontends;
+  if (now >= next_tick_ && (heard_all || now - next_tick_ > kSecond)) tick(now);
   plan(state_, now, out_);
   flush();
   log_lines();

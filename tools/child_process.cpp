@@ -153,6 +153,8 @@ void ChildProcess::start(Seconds now) {
     return;
   }
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  // A child must not stop because nobody reads its log (a supervisor under Ctrl-Z): lines are lost.
+  ::fcntl(ends[1], F_SETFL, O_NONBLOCK);
   std::vector<char*> argv;
   for (auto& arg : spec_.argv) argv.push_back(arg.data());
   argv.push_back(nullptr);

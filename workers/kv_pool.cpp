@@ -77,6 +77,7 @@ Result<KvPool> KvPool::create(const PoolRequest& request, const KvGeometry& geom
   if (Status status = kv_check(geometry); !status.ok()) return status;
   if (Status status = check_shared_memory(geometry); !status.ok()) return status;
   unlink_predecessors(request.run_dir, request.worker, request.allocation);
+  unlink_dead_regions(request.run_dir);  // of workers that nobody has started again
   const std::string name =
       region_name(request.run_dir, RegionName{request.worker, request.pid, request.pid_start,
                                               request.allocation});
