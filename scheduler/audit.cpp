@@ -1,39 +1,72 @@
 #include "scheduler/audit.h"
 
-#include <map>
-#include <set>
+#include <algorithm>
+#include <utility>
 
 namespace baton {
 
 namespace {
 
 /// References of every block of one worker's pool, counted from the sequences placed there.
-std::vector<std::uint32_t> recount_references(const State& state, WorkerIndex index) {
-  std::vector<std::uint32_t> refs(state.workers[index].pool.total(), 0);
+void recount_references(const State& state, WorkerIndex index, std::vector<std::uint32_t>& refs) {
+  refs.assign(state.workers[index].pool.total(), 0);
   state.sequences.each([&](const Sequence& sequence) {
     if (sequence.worker != index) return;
     for (const BlockId block : sequence.blocks) {
       if (block < refs.size()) ++refs[block];
     }
   });
-  return refs;
 }
 
+/// The simulator runs this after every event: no text is built and nothing allocated while all is well.
 struct Checker {
   const State& state;
   std::vector<std::string>& faults;
+  std::vector<std::uint32_t> refs{};
+  std::vector<std::uint32_t> source_pins{};
+  std::vector<std::uint32_t> destination_pins{};
+  std::vector<std::uint8_t> is_free{};
+  std::vector<std::pair<SequenceId, std::uint32_t>> named{};  // by steps in flight, how often
 
-  void expect(bool condition, const std::string& what) {
-    if (!condition) faults.push_back(what);
+  void expect(bool condition, const char* what) {
+    if (!condition) faults.emplace_back(what);
+  }
+  void expect(bool condition, const Worker& w, const char* what) {
+    if (!condition) faults.push_back(w.identity.name + ": " + what);
   }
 
   void check_pool(WorkerIndex index) {
     const Worker& w = state.workers[index];
     const BlockPool& pool = w.pool;
-    const std::string& name = w.identity.name;
-    const std::vector<std::uint32_t> refs = recount_references(state, index);
-    std::vector<std::uint32_t> source_pins(pool.total(), 0);
-    std::vector<std::uint32_t> destination_pins(pool.total(), 0);
+    recount(index);
+    std::uint32_t free = 0;
+    for (const BlockId block : pool.free_list()) {
+      expect(is_free[block] == 0, w, "block is in the free list twice");
+      is_free[block] = 1;
+    }
+    std::uint32_t owned = 0;
+    for (BlockId block = 0; block < pool.total(); ++block) {
+      expect(refs[block] == pool.references(block), w, "reference count differs from recount");
+      expect(refs[block] <= 1, w, "block is writable by two sequences");
+      expect(source_pins[block] == pool.source_pins(block), w, "source pins differ");
+      expect(destination_pins[block] == pool.destination_pins(block), w, "destination pins differ");
+      owned += refs[block] != 0 ? 1 : 0;
+      if (is_free[block] == 0) continue;
+      ++free;
+      expect(refs[block] == 0, w, "a free block is referenced");
+      expect(source_pins[block] == 0 && destination_pins[block] == 0, w,
+             "a free block is named by a pull");
+    }
+    expect(owned + free + pool.fenced_blocks() == pool.total(), w,
+           "owned + free + fenced is not total");
+  }
+
+  void recount(WorkerIndex index) {
+    const std::size_t total = state.workers[index].pool.total();
+    recount_references(state, index, refs);
+    source_pins.assign(total, 0);
+    destination_pins.assign(total, 0);
+    is_free.assign(total, 0);
     state.transfers.each([&](const Transfer& transfer) {
       if (transfer.from_worker == index) {
         for (const BlockId block : transfer.from) ++source_pins[block];
@@ -42,22 +75,6 @@ struct Checker {
         for (const BlockId block : transfer.to) ++destination_pins[block];
       }
     });
-    std::vector<std::uint8_t> is_free(pool.total(), 0);
-    for (const BlockId block : pool.free_list()) {
-      expect(is_free[block] == 0, name + ": block is in the free list twice");
-      is_free[block] = 1;
-    }
-    for (BlockId block = 0; block < pool.total(); ++block) {
-      expect(refs[block] == pool.references(block), name + ": reference count differs from recount");
-      expect(refs[block] <= 1, name + ": block is writable by two sequences");
-      expect(source_pins[block] == pool.source_pins(block), name + ": source pins differ");
-      expect(destination_pins[block] == pool.destination_pins(block),
-             name + ": destination pins differ");
-      if (is_free[block] == 0) continue;
-      expect(refs[block] == 0, name + ": a free block is referenced");
-      expect(source_pins[block] == 0 && destination_pins[block] == 0,
-             name + ": a free block is named by a pull");
-    }
   }
 
   void check_request(const Request& request) {
@@ -87,24 +104,44 @@ struct Checker {
 
   void check_worker(WorkerIndex index) {
     const Worker& w = state.workers[index];
+    count_named(w);
     std::uint32_t placed = 0;
-    std::map<SequenceId, std::uint32_t> named;
-    for (const InFlightStep& step : w.steps) {
-      for (const SequenceId id : step.decode) ++named[id];
-      for (const auto& [id, n] : step.rows) ++named[id];
-    }
     state.sequences.each([&](const Sequence& sequence) {
       if (sequence.worker != index) return;
       if (!sequence.retiring) ++placed;
-      expect(sequence.inflight == named[sequence.id], "steps in flight differ from recount");
-      expect(sequence.computed <= sequence.scheduled, "computed more than scheduled");
+      expect(sequence.inflight == times_named(sequence.id), w,
+             "steps in flight differ from recount");
+      expect(sequence.computed <= sequence.scheduled, w, "computed more than scheduled");
     });
-    expect(placed == w.sequences, w.identity.name + ": sequence count differs");
+    expect(placed == w.sequences, w, "sequence count differs");
     for (std::size_t i = 0; i < w.decode_set.size(); ++i) {
       const Sequence* sequence = state.sequences.find(w.decode_set[i]);
-      expect(sequence != nullptr && sequence->decode_slot == i, "decode set is inconsistent");
+      expect(sequence != nullptr && sequence->decode_slot == i, w, "decode set is inconsistent");
     }
-    if (!w.ready()) expect(w.steps.empty() && w.sequences == 0, "out of term, yet at work");
+    if (!w.ready()) expect(w.steps.empty() && w.sequences == 0, w, "out of term, yet at work");
+  }
+
+  void count_named(const Worker& w) {
+    named.clear();
+    for (const InFlightStep& step : w.steps) {
+      for (const SequenceId id : step.decode) named.emplace_back(id, 1);
+      for (const auto& [id, n] : step.rows) named.emplace_back(id, 1);
+    }
+    std::sort(named.begin(), named.end());
+    std::size_t kept = 0;
+    for (const auto& [id, n] : named) {
+      if (kept != 0 && named[kept - 1].first == id) {
+        named[kept - 1].second += n;
+      } else {
+        named[kept++] = {id, n};
+      }
+    }
+    named.resize(kept);
+  }
+
+  std::uint32_t times_named(SequenceId id) const {
+    const auto it = std::lower_bound(named.begin(), named.end(), std::pair(id, 0U));
+    return it != named.end() && it->first == id ? it->second : 0;
   }
 };
 
@@ -126,7 +163,8 @@ std::vector<PoolAudit> audit_pools(const State& state) {
     }
     std::vector<std::uint8_t> is_free(w.pool.total(), 0);
     for (const BlockId block : w.pool.free_list()) is_free[block] = 1;
-    const std::vector<std::uint32_t> refs = recount_references(state, index);
+    std::vector<std::uint32_t> refs;
+    recount_references(state, index, refs);
     for (BlockId block = 0; block < w.pool.total(); ++block) {
       audit.free += is_free[block];
       audit.owned += refs[block] != 0 ? 1 : 0;
@@ -141,16 +179,8 @@ std::vector<std::string> audit_state(const State& state) {
   std::vector<std::string> faults;
   Checker checker{state, faults};
   for (WorkerIndex index = 0; index < state.workers.size(); ++index) {
-    const Worker& w = state.workers[index];
     checker.check_pool(index);
     checker.check_worker(index);
-    checker.expect(w.pool.free_blocks() <= w.pool.total() &&
-                       w.pool.fenced_blocks() <= w.pool.total() - w.pool.free_blocks(),
-                   w.identity.name + ": more blocks free and fenced than there are");
-  }
-  for (const PoolAudit& pool : audit_pools(state)) {
-    checker.expect(pool.owned + pool.free + pool.fenced == pool.total,
-                   pool.worker + ": owned + free + fenced is not total");
   }
   state.requests.each([&](const Request& request) { checker.check_request(request); });
   checker.expect(state.by_name.size() == state.requests.size(), "request names and table disagree");

@@ -229,12 +229,11 @@ class StepBuilder {
     const bool prefiller = any_prefiller(state_);
     int looked = 0;
     for (auto it = state_.waiting.begin(); it != state_.waiting.end() && budget_ > 0;) {
-      if (++looked > kQueueLook) return;
       Request& request = *state_.requests.find(it->second);
       ++it;  // admission erases the entry
-      if (!may_prefill(state_, request, w_, prefiller) || !static_batch_allows(state_, request)) {
-        continue;
-      }
+      if (!static_batch_allows(state_, request)) continue;  // its group's members come later
+      if (++looked > kQueueLook) return;
+      if (!may_prefill(state_, request, w_, prefiller)) continue;
       const bool suspect = is_suspect(state_, request) && w_.identity.role != Role::decode;
       if (suspect && (w_.sequences > 0 || !w_.steps.empty())) return;
       const std::uint32_t blocks = w_.blocks_for(request.length() + 1);

@@ -109,9 +109,13 @@ void end_request(State& state, Request& request, FinishReason reason, ErrorCode 
   state.handoffs.erase({request.arrival, request.id});
   state.deadlines.erase({request.deadline, request.id});
   request.phase = Phase::ended;
-  if (request.generated.size() > request.client_tokens) {
-    request.generated.resize(request.client_tokens);
-    if (reason == FinishReason::stop) reason = FinishReason::length;
+  const std::size_t tokens = request.generated.size();
+  if (tokens > request.client_tokens) request.generated.resize(request.client_tokens);
+  const bool beyond = tokens > request.client_tokens && reason == FinishReason::stop;
+  if (beyond || (tokens >= request.client_tokens && reason == FinishReason::error)) {
+    reason = FinishReason::length;  // the client has all that it asked for
+    code = ErrorCode::ok;
+    message.clear();
   }
   request.reason = reason;
   request.code = code;
