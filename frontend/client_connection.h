@@ -32,10 +32,12 @@ class ClientConnection {
 
   ConnectionPhase phase() const { return phase_.load(std::memory_order_acquire); }
 
-  /// Pistache's thread: a whole request was read.
-  void begin_reply(TimeNs now) {
+  /// A whole request was read (Pistache's thread), or it took too long (the reaper). Only one of them
+  /// gets true, and owes a reply.
+  bool begin_reply(TimeNs now) {
     since_.store(now, std::memory_order_relaxed);
-    phase_.store(ConnectionPhase::replying, std::memory_order_release);
+    auto expected = ConnectionPhase::reading;
+    return phase_.compare_exchange_strong(expected, ConnectionPhase::replying);
   }
   /// Pistache's thread: bytes arrived out of turn. False if the turn has changed: they may be read.
   bool note_extra() {

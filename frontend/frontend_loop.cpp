@@ -306,6 +306,8 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
     return;
   }
   ParsedRequest& parsed = generation.request;
+  // Only the end of the connection tells an HTTP/1.0 client where a stream ends.
+  if (parsed.stream && job.frame.minor == 0) job.frame.keep_alive = false;
   TextStreamOptions text = text_stream_options(*tokenizer_, parsed);
   NewRequest request;
   request.model = parsed.model;

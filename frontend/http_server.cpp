@@ -326,13 +326,13 @@ void GuardedHandler::after_feed(const std::shared_ptr<Tcp::Peer>& peer) {
 
 void GuardedHandler::refuse(const HttpRequest& request, const FramingFault& fault) {
   connection_->refused = true;
-  connection_->begin_reply(now_ns());
+  if (!connection_->begin_reply(now_ns())) return;
   impl_->events.refused(connection_, request, fault);
 }
 
 /// Pistache parses the request line and routes; it sees no header that it might choke on and no body.
 void GuardedHandler::route(HttpRequest request, const std::shared_ptr<Tcp::Peer>& peer) {
-  connection_->begin_reply(now_ns());
+  if (!connection_->begin_reply(now_ns())) return;
   const std::string head = request.method + " " + request.target + " HTTP/1.1\r\nHost: baton\r\n\r\n";
   request_ = std::move(request);
   const auto parser = getParser(peer);
@@ -430,7 +430,14 @@ void HttpServer::reap(TimeNs now) {
         } else {
           late = now - began > o.head_timeout;
         }
-        if (late && began != 0) ++impl_->counters.timed_out;
+        if (late && began != 0) {
+          ++impl_->counters.timed_out;
+          late = false;
+          if (connection->begin_reply(now)) {
+            impl_->events.refused(connection, HttpRequest{},
+                                  {408, "request_timeout", "the request did not come in time"});
+          }
+        }
         break;
       case ConnectionPhase::closing: late = quiet > o.closing_timeout; break;
       default: break;

@@ -133,11 +133,14 @@ class Client {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   }
+  void write(const std::string& bytes) {
+    EXPECT_EQ(send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
   void post(const std::string& body) {
     const std::string request = "POST /generate HTTP/1.1\r\nConnection: close\r\nContent-Length: " +
                                 std::to_string(body.size()) + "\r\n\r\n" + body;
-    EXPECT_EQ(send(fd_.get(), request.data(), request.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(request.size()));
+    write(request);
   }
   std::string read_until(const std::string& mark) {
     char buffer[4096];
@@ -164,6 +167,8 @@ class LoopTest : public ::testing::Test {
     routes_ = std::make_unique<Routes>(std::move(route_options), facts_, jobs_);
     HttpServerOptions http_options;
     http_options.port = 0;
+    http_options.head_timeout = http_options.body_timeout = 1 * kSecond;
+    http_options.max_connections = 64;
     http_ = std::make_unique<HttpServer>(http_options, routes_->table(), routes_->events());
     const Status started = http_->start();
     EXPECT_TRUE(started.ok()) << started.message();
@@ -342,6 +347,51 @@ TEST_F(LoopTest, a_client_that_leaves_is_cancelled_waiting_or_reading) {
   EXPECT_EQ(scheduler.expect<Ack>().request, first.request);
   reading->leave();
   EXPECT_EQ(scheduler.expect<Cancel>().request, second.request);
+}
+
+TEST_F(LoopTest, requests_that_never_end_are_told_and_closed) {
+  Client head(http_->port()), body(http_->port()), idle(http_->port());
+  head.write("POST /generate HTTP/1.1\r\nA: ");
+  body.write("POST /generate HTTP/1.1\r\nContent-Length: 100\r\n\r\n{");
+  for (Client* client : {&head, &body}) {
+    const std::string reply = client->read_all();
+    EXPECT_EQ(reply.substr(9, 3), "408") << reply;
+    EXPECT_NE(reply.find("request_timeout"), std::string::npos);
+  }
+  idle.write("GET /health HTTP/1.1\r\n\r\n");  // nothing was asked of it yet
+  EXPECT_EQ(idle.read_until("}").substr(9, 3), "200");
+  EXPECT_EQ(http_->counters().timed_out, 2U);
+}
+
+TEST_F(LoopTest, the_longest_idle_connections_make_room_for_new_ones) {
+  std::vector<std::unique_ptr<Client>> idle;
+  for (int i = 0; i < 200; ++i) {
+    idle.push_back(std::make_unique<Client>(http_->port()));
+    usleep(500);
+  }
+  auto busy = stream();
+  const Submit submit = scheduler.expect<Submit>();
+  for (int i = 0; i < 200; ++i) idle.push_back(std::make_unique<Client>(http_->port()));
+  idle.back()->write("GET /health HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(idle.back()->read_until("}").substr(9, 3), "200");
+  EXPECT_LE(http_->counters().open, 64U);
+  EXPECT_GE(http_->counters().evicted, 200U);
+  const Tokens all = ids("hello world");
+  scheduler.tokens(submit, 0, all, true);
+  EXPECT_EQ(joined(busy->read_all()), text_of(all));
+}
+
+TEST_F(LoopTest, an_http_1_0_stream_ends_with_its_connection) {
+  Client client(http_->port());
+  const std::string body = R"({"prompt":"hello","max_length":100,"min_length":0,"stream":true})";
+  client.write("POST /generate HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: " +
+               std::to_string(body.size()) + "\r\n\r\n" + body);
+  const Tokens all = ids("hello world");
+  scheduler.tokens(scheduler.expect<Submit>(), 0, all, true);
+  const std::string reply = client.read_all();
+  EXPECT_EQ(joined(reply), text_of(all));
+  EXPECT_NE(reply.find("Connection: close"), std::string::npos);
+  EXPECT_EQ(reply.find("chunked"), std::string::npos);
 }
 
 TEST_F(LoopTest, sigterm_waits_for_a_stream_and_says_goodbye) {
