@@ -1,0 +1,284 @@
+// A scheduler's core with workers and front ends that a test plays by hand. Every call checks the books.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "scheduler/apply_event.h"
+#include "scheduler/audit.h"
+#include "scheduler/lifecycle.h"
+#include "scheduler/plan_step.h"
+
+namespace baton::test {
+
+constexpr Token kWord = 9;  // what every worker samples unless told otherwise
+constexpr Token kStop = 2;
+
+class Cluster {
+ public:
+  explicit Cluster(const Settings& settings = {}) {
+    state.epoch = 1000;
+    state.build = "test";
+    state.settings = settings;
+    frontend = join_frontend("frontend0", 1);
+  }
+
+  // ---- peers
+  LinkId join_frontend(const std::string& name, Incarnation incarnation) {
+    FrontendHello hello;
+    hello.build = "test";
+    hello.name = name;
+    hello.incarnation = incarnation;
+    const LinkId link = next_link++;
+    from_frontend(link, hello);
+    return link;
+  }
+
+  LinkId register_worker(const std::string& name, Role role, Incarnation incarnation = 1) {
+    Register m;
+    m.build = "test";
+    m.name = name;
+    m.role = role;
+    m.incarnation = incarnation;
+    const LinkId link = next_link++;
+    from_worker(link, m);
+    return link;
+  }
+
+  static Hello hello_of(const std::string& name, std::uint32_t blocks, Incarnation incarnation = 1) {
+    Hello m;
+    m.name = name;
+    m.incarnation = incarnation;
+    m.hello_id = 1;
+    m.allocation = 100 * incarnation + static_cast<AllocationId>(name.back());
+    m.model_fingerprint = 7;
+    m.tokens_per_block = 4;
+    m.blocks = blocks;
+    m.max_context = 1024;
+    m.vocab_size = 100;
+    return m;
+  }
+
+  /// Registers, says hello, is in term. Blocks of 4 tokens.
+  LinkId ready_worker(const std::string& name, Role role, std::uint32_t blocks = 100,
+                      Incarnation incarnation = 1) {
+    const LinkId link = register_worker(name, role, incarnation);
+    from_worker(link, hello_of(name, blocks, incarnation));
+    return link;
+  }
+
+  Worker& worker(const std::string& name) {
+    for (Worker& w : state.workers) {
+      if (w.identity.name == name) return w;
+    }
+    ADD_FAILURE() << "no worker " << name;
+    return state.workers.front();
+  }
+
+  // ---- events
+  void event(Event e) {
+    apply(state, std::move(e), now, out);
+    collect();
+  }
+  void from_worker(LinkId link, WorkerMessage m) { event(FromWorker{link, std::move(m)}); }
+  void from_frontend(LinkId link, FrontendMessage m) { event(FromFrontend{link, std::move(m)}); }
+  void gone(LinkId link) { event(ProcessGone{link}); }
+  void tick(TimeNs later = 0, TimeNs gap = 0) {
+    now += later;
+    event(Tick{gap});
+  }
+  /// Time passes and everybody is heard of.
+  void wait(TimeNs how_long) {
+    for (TimeNs end = now + how_long; now < end;) {
+      now += 100 * kMillisecond;
+      for (const Worker& w : state.workers) {
+        if (w.state != WorkerState::gone) heartbeat(w.link);
+      }
+      event(Tick{});
+    }
+  }
+  void heartbeat(LinkId link, bool draining = false) {
+    const Worker& w = state.workers[state.worker_links.at(link)];
+    WorkerHeartbeat m;
+    m.term = w.ready() ? w.term : 0;
+    m.incarnation = w.identity.incarnation;
+    m.plans_received = w.sent;
+    m.steps_done = w.done;
+    m.pulls_received = w.pulls_sent;
+    m.pulls_done = w.pulls_answered;
+    m.draining = draining;
+    from_worker(link, m);
+  }
+
+  Submit request(std::uint64_t counter, std::uint32_t prompt, std::uint32_t max_tokens) {
+    Submit m;
+    m.epoch = state.epoch;
+    m.request = {1, counter};
+    m.arrival = now + static_cast<TimeNs>(counter);
+    m.deadline = now + 1000 * kSecond;
+    m.prompt.assign(prompt, 5);
+    m.sampling.max_tokens = max_tokens;
+    m.sampling.stop_ids = {kStop};
+    return m;
+  }
+  void submit(std::uint64_t counter, std::uint32_t prompt = 4, std::uint32_t max_tokens = 8) {
+    from_frontend(frontend, request(counter, prompt, max_tokens));
+  }
+
+  void turn() {
+    plan(state, now, out);
+    collect();
+  }
+
+  // ---- what workers do
+  /// The oldest unanswered step has ended; every sequence that samples says `token`.
+  void answer(LinkId link, Token token = kWord) {
+    Worker& w = state.workers[state.worker_links.at(link)];
+    ASSERT_FALSE(w.steps.empty()) << w.identity.name << " has no step";
+    from_worker(link, result_of(w, token));
+  }
+  StepResult result_of(const Worker& w, Token token = kWord) const {
+    const InFlightStep& step = w.steps.front();
+    StepResult m;
+    m.term = w.term;
+    m.step = step.step;
+    for (const auto& [id, n] : step.rows) {
+      const Sequence* s = state.sequences.find(id);
+      if (s != nullptr && s->computed + n == s->prefill_length) m.sequences.push_back(id);
+    }
+    m.sequences.insert(m.sequences.end(), step.decode.begin(), step.decode.end());
+    m.tokens.assign(m.sequences.size(), token);
+    return m;
+  }
+  /// Plans and answers until nothing is left to do, pulls included.
+  void run(int turns = 1000) {
+    for (int i = 0; i < turns; ++i) {
+      turn();
+      bool idle = true;
+      for (std::size_t w = 0; w < state.workers.size(); ++w) {
+        if (!state.workers[w].ready()) continue;
+        const LinkId link = state.workers[w].link;
+        while (!pulls[link].empty()) done_pull(link), idle = false;
+        if (!state.workers[w].steps.empty()) answer(link), idle = false;
+      }
+      if (idle) return;
+    }
+  }
+  /// The oldest pull has ended.
+  void done_pull(LinkId link) {
+    ASSERT_FALSE(pulls[link].empty());
+    const Pull pull = pulls[link].front();
+    pulls[link].pop_front();
+    from_worker(link, PullDone{pull.term, pull.transfer, 1});
+  }
+  void fail_pull(LinkId link) {
+    ASSERT_FALSE(pulls[link].empty());
+    const Pull pull = pulls[link].front();
+    pulls[link].pop_front();
+    from_worker(link, PullFailed{pull.term, pull.transfer, "test"});
+  }
+
+  // ---- what is known of requests
+  Request* find(std::uint64_t counter, Incarnation incarnation = 1) {
+    const auto it = state.by_name.find({incarnation, counter});
+    return it == state.by_name.end() ? nullptr : state.requests.find(it->second);
+  }
+  Phase phase(std::uint64_t counter) {
+    const Request* r = find(counter);
+    if (r == nullptr) ADD_FAILURE() << "request " << counter << " is not known";
+    return r == nullptr ? Phase::ended : r->phase;
+  }
+  Sequence& source(std::uint64_t counter) { return *state.sequences.find(find(counter)->source); }
+  Sequence& target(std::uint64_t counter) { return *state.sequences.find(find(counter)->target); }
+  const Terminal* terminal(std::uint64_t counter) const {
+    for (const Terminal& t : terminals) {
+      if (t.counter == counter) return &t;
+    }
+    return nullptr;
+  }
+  ErrorCode code(std::uint64_t counter) const {
+    const Terminal* t = terminal(counter);
+    if (t == nullptr) ADD_FAILURE() << "request " << counter << " has not ended";
+    return t == nullptr ? ErrorCode::ok : t->code;
+  }
+  std::size_t tokens_of(std::uint64_t counter) { return tokens[counter].size(); }
+
+  /// Messages of one type that went to a worker, oldest first.
+  template <typename M>
+  std::vector<M> sent(LinkId link) const {
+    std::vector<M> found;
+    for (const auto& [to, message] : to_workers) {
+      if (to == link && std::holds_alternative<M>(message)) found.push_back(std::get<M>(message));
+    }
+    return found;
+  }
+  template <typename M>
+  std::vector<M> told(LinkId link) const {
+    std::vector<M> found;
+    for (const auto& [to, message] : to_frontends) {
+      if (to == link && std::holds_alternative<M>(message)) found.push_back(std::get<M>(message));
+    }
+    return found;
+  }
+  /// The newest plan of a worker; an empty one if there is none.
+  StepPlan last_plan(LinkId link) const {
+    const std::vector<StepPlan> plans = sent<StepPlan>(link);
+    return plans.empty() ? StepPlan{} : plans.back();
+  }
+  PoolAudit pool(const std::string& name) const {
+    for (const PoolAudit& audit : audit_pools(state)) {
+      if (audit.worker == name) return audit;
+    }
+    return {};
+  }
+  bool logged(const std::string& text) const {
+    for (const std::string& line : log) {
+      if (line.find(text) != std::string::npos) return true;
+    }
+    return false;
+  }
+
+  State state;
+  Outbox out;
+  TimeNs now = 10 * kSecond;
+  LinkId next_link = 1;
+  LinkId frontend = kNoLink;
+  std::vector<std::pair<LinkId, ToWorker>> to_workers;
+  std::vector<std::pair<LinkId, ToFrontend>> to_frontends;
+  std::map<LinkId, std::deque<Pull>> pulls;  // not answered
+  std::map<std::uint64_t, std::vector<Token>> tokens;  // by request counter, as sent
+  std::vector<Terminal> terminals;
+  std::vector<std::string> log;
+
+ private:
+  void collect() {
+    for (auto& [link, message] : out.to_workers) {
+      if (const auto* pull = std::get_if<Pull>(&message)) pulls[link].push_back(*pull);
+      to_workers.emplace_back(link, std::move(message));
+    }
+    out.to_workers.clear();
+    for (auto& item : out.to_frontends) to_frontends.push_back(std::move(item));
+    out.to_frontends.clear();
+    for (Events& events : out.events) {
+      std::size_t at = 0;
+      for (std::size_t i = 0; i < events.counters.size(); ++i) {
+        for (std::uint32_t n = 0; n < events.counts[i]; ++n) {
+          tokens[events.counters[i]].push_back(events.tokens[at++]);
+        }
+      }
+      terminals.insert(terminals.end(), events.terminals.begin(), events.terminals.end());
+      events = Events{};
+    }
+    for (auto& line : out.log) log.push_back(std::move(line.second));
+    out.log.clear();
+    const std::vector<std::string> faults = audit_state(state);
+    EXPECT_TRUE(faults.empty()) << faults.front();
+  }
+};
+
+}  // namespace baton::test

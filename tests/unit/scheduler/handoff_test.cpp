@@ -1,0 +1,247 @@
+// The hand-off of a prompt's blocks: what must be true before what.
+#include "tests/unit/scheduler/cluster.h"
+
+namespace baton::test {
+namespace {
+
+struct Pair : Cluster {
+  explicit Pair(const Settings& settings = {}, std::uint32_t decode_blocks = 100)
+      : Cluster(settings),
+        prefill(ready_worker("prefill0", Role::prefill)),
+        decode(ready_worker("decode0", Role::decode, decode_blocks)) {}
+  LinkId prefill;
+  LinkId decode;
+};
+
+Settings chunks_of(std::uint32_t n) {
+  Settings settings;
+  settings.prompt_chunk = n;
+  settings.steps_in_flight = 1;
+  return settings;
+}
+
+TEST(Handoff, BlocksArePulledChunkByChunkWhileThePromptRuns) {
+  Pair c(chunks_of(6));
+  c.submit(1, 14);
+  c.turn();
+  EXPECT_TRUE(c.pulls[c.decode].empty());
+  c.answer(c.prefill);  // 6 of 14 computed: one block of 4 is final
+  c.turn();
+  ASSERT_EQ(c.pulls[c.decode].size(), 1U);
+  EXPECT_EQ(c.pulls[c.decode][0].from.size(), 1U);
+  EXPECT_EQ(c.phase(1), Phase::prefill);
+  c.answer(c.prefill);  // 12: two more
+  ASSERT_EQ(c.pulls[c.decode].size(), 2U);
+  EXPECT_EQ(c.pulls[c.decode][1].from.size(), 2U);
+  c.turn();
+  c.answer(c.prefill);  // 14: the partly filled one
+  ASSERT_EQ(c.pulls[c.decode].size(), 3U);
+  EXPECT_EQ(c.pulls[c.decode][2].from.size(), 1U);
+}
+
+TEST(Handoff, TheDestinationIsReservedWholeBeforeTheFirstPull) {
+  Pair c(chunks_of(4));
+  c.submit(1, 16);
+  c.turn();
+  c.answer(c.prefill);
+  c.turn();
+  ASSERT_EQ(c.pulls[c.decode].size(), 1U);
+  EXPECT_EQ(c.target(1).blocks.size(), 5U);  // 16 tokens and one of growth
+  EXPECT_EQ(c.pool("decode0").owned, 5U);
+}
+
+TEST(Handoff, NothingIsPulledWhileTheDestinationCannotHoldAll) {
+  Pair c(chunks_of(4), /*decode_blocks=*/10);
+  c.submit(1, 20, 50);
+  c.submit(2, 20, 50);
+  for (int i = 0; i < 12; ++i) {
+    c.turn();
+    if (!c.worker("prefill0").steps.empty()) c.answer(c.prefill);
+  }
+  EXPECT_EQ(c.phase(1), Phase::handoff);
+  EXPECT_EQ(c.phase(2), Phase::handoff);
+  EXPECT_NE(c.find(1)->target, 0U);
+  EXPECT_EQ(c.find(2)->target, 0U);
+  EXPECT_EQ(c.pool("prefill0").owned, 12U);  // backpressure: the source keeps its blocks
+}
+
+TEST(Handoff, TheFirstTokenLeavesBeforeThePullsAreDone) {
+  Pair c;
+  c.submit(1, 8);
+  c.turn();
+  c.answer(c.prefill, 42);
+  EXPECT_EQ(c.tokens[1], std::vector<Token>{42});
+  c.turn();
+  EXPECT_EQ(c.pulls[c.decode].size(), 1U);
+  EXPECT_EQ(c.phase(1), Phase::handoff);
+}
+
+TEST(Handoff, TheSequenceIsAddedAfterTheLastPullWithItsFirstToken) {
+  Pair c;
+  c.submit(1, 8);
+  c.turn();
+  c.answer(c.prefill, 42);
+  c.turn();
+  EXPECT_TRUE(c.sent<StepPlan>(c.decode).empty());
+  c.done_pull(c.decode);
+  EXPECT_EQ(c.phase(1), Phase::decode);
+  c.turn();
+  ASSERT_EQ(c.sent<StepPlan>(c.decode).size(), 2U);
+  const StepPlan plan = c.sent<StepPlan>(c.decode)[0];
+  ASSERT_EQ(plan.add.size(), 1U);
+  EXPECT_EQ(plan.add[0].generated, std::vector<Token>{42});
+  EXPECT_EQ(plan.add[0].computed, 8U);
+  EXPECT_TRUE(plan.add[0].decode);
+  EXPECT_TRUE(plan.decode);
+}
+
+TEST(Handoff, TheSourceIsReleasedAfterTheLastPull) {
+  Pair c;
+  c.submit(1, 8);
+  c.turn();
+  c.answer(c.prefill);
+  c.turn();
+  EXPECT_EQ(c.pool("prefill0").owned, 3U);
+  c.done_pull(c.decode);
+  EXPECT_EQ(c.pool("prefill0").owned, 0U);
+  c.turn();
+  EXPECT_EQ(c.last_plan(c.prefill).drop.size(), 1U);
+}
+
+TEST(Handoff, ADecodeStepWaitsForNobodysPull) {
+  Pair c;
+  c.submit(1, 4, 50);
+  c.run(3);  // decodes
+  ASSERT_EQ(c.phase(1), Phase::decode);
+  c.submit(2, 8, 50);
+  c.turn();
+  c.answer(c.prefill);
+  c.turn();
+  ASSERT_EQ(c.pulls[c.decode].size(), 1U);  // stays open
+  const std::size_t before = c.tokens_of(1);
+  for (int i = 0; i < 5; ++i) {
+    c.answer(c.decode);
+    c.turn();
+  }
+  EXPECT_EQ(c.tokens_of(1), before + 5);
+  EXPECT_EQ(c.tokens_of(2), 1U);
+}
+
+TEST(Handoff, AFailedPullIsTriedAgainLaterAndThreeMakeItLocal) {
+  Pair c;
+  c.submit(1, 8, 3);
+  c.turn();
+  c.answer(c.prefill);
+  for (int i = 0; i < 3; ++i) {
+    c.turn();
+    ASSERT_EQ(c.pulls[c.decode].size(), 1U) << i;
+    c.fail_pull(c.decode);
+    c.turn();
+    EXPECT_TRUE(c.pulls[c.decode].empty());  // not at once
+    c.wait(300 * kMillisecond);
+  }
+  EXPECT_TRUE(c.find(1)->local);
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+  EXPECT_EQ(c.tokens_of(1), 3U);
+  EXPECT_EQ(c.state.counters.handoffs, 0U);
+}
+
+TEST(Handoff, ACancelDuringAPullFencesItsDestinationUntilItEnds) {
+  Pair c;
+  c.submit(1, 8);
+  c.turn();
+  c.answer(c.prefill);
+  c.turn();
+  c.from_frontend(c.frontend, Cancel{{1, 1}});
+  EXPECT_EQ(c.code(1), ErrorCode::cancelled);
+  EXPECT_EQ(c.pool("decode0").fenced, 2U);   // what the pull writes
+  EXPECT_EQ(c.pool("prefill0").fenced, 2U);  // what it reads
+  c.done_pull(c.decode);
+  EXPECT_EQ(c.pool("decode0").fenced, 0U);
+  EXPECT_EQ(c.pool("prefill0").free, 100U);
+}
+
+TEST(Handoff, TheDestinationDiesAndThePromptIsPulledAgainElsewhere) {
+  Pair c;
+  const LinkId other = c.ready_worker("decode1", Role::decode);
+  c.submit(1, 8, 3);
+  c.turn();
+  c.answer(c.prefill);
+  c.turn();
+  const LinkId first = c.pulls[c.decode].empty() ? other : c.decode;
+  const LinkId second = first == other ? c.decode : other;
+  c.gone(first);
+  c.turn();
+  ASSERT_EQ(c.pulls[second].size(), 1U);
+  EXPECT_EQ(c.sent<StepPlan>(c.prefill).size(), 1U);  // nothing was computed again
+  c.pulls[first].clear();
+  c.run();
+  EXPECT_EQ(c.tokens_of(1), 3U);
+}
+
+TEST(Handoff, TheSourceDiesWhileAllPullsAreAskedFor) {
+  Pair c;
+  c.submit(1, 8, 3);
+  c.turn();
+  c.answer(c.prefill);
+  c.turn();
+  c.gone(c.prefill);
+  EXPECT_EQ(c.phase(1), Phase::handoff);  // the mapping outlives its exporter
+  c.done_pull(c.decode);
+  EXPECT_EQ(c.phase(1), Phase::decode);
+  c.run();
+  EXPECT_EQ(c.tokens_of(1), 3U);
+  EXPECT_EQ(c.state.counters.requeued, 0U);
+}
+
+TEST(Handoff, TheSourceDiesBeforeAllPullsAreAskedFor) {
+  Pair c(chunks_of(4));
+  c.submit(1, 12, 3);
+  c.turn();
+  c.answer(c.prefill);
+  c.turn();
+  ASSERT_EQ(c.pulls[c.decode].size(), 1U);
+  c.gone(c.prefill);
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  EXPECT_EQ(c.pool("decode0").owned, 0U);
+  EXPECT_EQ(c.pool("decode0").fenced, 1U);  // until the pull is answered
+  c.run();
+  EXPECT_EQ(c.tokens_of(1), 3U);
+}
+
+TEST(Handoff, TheLastDecodeWorkerDiesAndTheSequenceStays) {
+  Pair c;
+  c.submit(1, 8, 4);
+  c.turn();
+  c.answer(c.prefill);
+  c.turn();
+  c.gone(c.decode);
+  c.pulls[c.decode].clear();
+  c.turn();
+  const StepPlan plan = c.sent<StepPlan>(c.prefill)[1];
+  ASSERT_EQ(plan.rows.size(), 1U);
+  EXPECT_EQ(plan.rows[0].n_tokens, 0U);
+  EXPECT_TRUE(plan.rows[0].then_decode);
+  c.run();
+  EXPECT_EQ(c.tokens_of(1), 4U);
+}
+
+TEST(Handoff, APromptThatFitsNoDecodeWorkerDoesNotBlockTheOthers) {
+  Pair c({}, /*decode_blocks=*/3);
+  Submit big = c.request(1, 30, 5);
+  big.again = true;  // accepted when another pool was there
+  c.state.workers[1].state = WorkerState::fenced;
+  c.from_frontend(c.frontend, big);
+  c.state.settings.no_decode = NoDecode::wait;
+  c.turn();
+  c.answer(c.prefill);
+  c.state.workers[1].state = WorkerState::ready;
+  c.submit(2, 4, 3);
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::kv_exhausted);
+  EXPECT_EQ(c.tokens_of(2), 3U);
+}
+
+}  // namespace
+}  // namespace baton::test
