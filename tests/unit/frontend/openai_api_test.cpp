@@ -142,7 +142,7 @@ TEST(Completion, Refuses) {
       {R"({"prompt":)" + many_ids + "}", 400, "prompt",
        "the prompt has 256 tokens; this model's context holds 256"},
       {R"({"prompt":")" + std::string(400, '\'') + "\"}", 400, "prompt",
-       "the prompt has 402 tokens"},
+       " tokens; this model's context holds 256"},
       {R"({"prompt":")" + std::string(1'000'000, '\'') + "\"}", 400, "prompt",
        "more than 512 tokens"},
       {R"({"prompt":"a","model":"other"})", 404, "model",
