@@ -2,8 +2,9 @@
 //
 // A pool is an array of blocks. One block holds, contiguously and in this order,
 //   [layer][K|V][kv_head][token][head_dim]
-// so a block is one read for a pull, a swap or a checksum; the heads of one tensor-parallel rank are
-// contiguous within a layer; and the keys of one (layer, head) are a dense [token][head_dim] matrix.
+// so a block is one read for a pull, a swap or a checksum; the heads of one tensor-parallel rank
+// are contiguous within a layer; and the keys of one (layer, head) are a dense [token][head_dim]
+// matrix.
 #pragma once
 
 #include <cstdint>
@@ -44,9 +45,12 @@ struct KvGeometry {
 
 inline const char* to_string(KvDtype dtype) {
   switch (dtype) {
-    case KvDtype::f32: return "f32";
-    case KvDtype::f16: return "f16";
-    case KvDtype::bf16: return "bf16";
+    case KvDtype::f32:
+      return "f32";
+    case KvDtype::f16:
+      return "f16";
+    case KvDtype::bf16:
+      return "bf16";
   }
   return "unknown";
 }
@@ -54,14 +58,17 @@ inline const char* to_string(KvDtype dtype) {
 /// Bytes of one element; 0 for a number that names no type (it may come from a message).
 constexpr std::uint64_t kv_element_bytes(KvDtype dtype) {
   switch (dtype) {
-    case KvDtype::f32: return 4;
+    case KvDtype::f32:
+      return 4;
     case KvDtype::f16:
-    case KvDtype::bf16: return 2;
+    case KvDtype::bf16:
+      return 2;
   }
   return 0;
 }
 
-// ------------------------------------------------------------------ strides inside a block, in bytes
+// ------------------------------------------------------------------ strides inside a block, in
+// bytes
 
 constexpr std::uint64_t kv_token_stride(const KvGeometry& g) {
   return kv_element_bytes(g.dtype) * g.head_dim;
@@ -141,9 +148,9 @@ inline Status kv_check(const KvGeometry& g) {
   return {};
 }
 
-/// Empty if blocks may travel between pools of these two shapes, else a sentence that names the first
-/// field that differs. The number of blocks may differ, and so may the head split (kv_heads and, with
-/// it, block_bytes): the fingerprint already holds the model's head count.
+/// Empty if blocks may travel between pools of these two shapes, else a sentence that names the
+/// first field that differs. The number of blocks may differ, and so may the head split (kv_heads
+/// and, with it, block_bytes): the fingerprint already holds the model's head count.
 inline std::string kv_difference(const KvGeometry& a, const KvGeometry& b) {
   const auto differ = [](const char* field, const std::string& x, const std::string& y) {
     return std::string("KV geometry differs: ") + field + " is " + x + " here and " + y + " there";
@@ -161,7 +168,8 @@ inline std::string kv_difference(const KvGeometry& a, const KvGeometry& b) {
   return number("tokens_per_block", a.tokens_per_block, b.tokens_per_block);
 }
 
-/// Whether a block of one pool can be copied into the other byte by byte (no difference, same split).
+/// Whether a block of one pool can be copied into the other byte by byte (no difference, same
+/// split).
 inline bool kv_same_block(const KvGeometry& a, const KvGeometry& b) {
   return kv_difference(a, b).empty() && a.kv_heads == b.kv_heads && a.block_bytes == b.block_bytes;
 }

@@ -1,5 +1,5 @@
-// Tokens a second of the CPU model alone: no queue, no scheduler, no sampler. For docs/performance.md and
-// for whoever changes a kernel.
+// Tokens a second of the CPU model alone: no queue, no scheduler, no sampler. For
+// docs/performance.md and for whoever changes a kernel.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -65,8 +65,10 @@ void bench_decode(LlamaModel& model, int rows, int context, int steps) {
   Pool pool(model, rows, context + steps);
   const std::vector<Token> tokens = tokens_of(context + steps, model.config().vocab);
   for (int r = 0; r < rows; ++r) {
-    const StepRow prompt{{tokens.data(), static_cast<std::size_t>(context)}, 0,
-                         pool.tables[static_cast<std::size_t>(r)], LogitsWanted::none};
+    const StepRow prompt{{tokens.data(), static_cast<std::size_t>(context)},
+                         0,
+                         pool.tables[static_cast<std::size_t>(r)],
+                         LogitsWanted::none};
     model.forward({&prompt, 1}, pool.view);
   }
   std::vector<double> seconds;
@@ -80,8 +82,8 @@ void bench_decode(LlamaModel& model, int rows, int context, int steps) {
     seconds.push_back(seconds_since(start));
   }
   const Line line = summary(seconds);
-  std::printf("decode   %4d rows at %5d tokens: %8.3f ms a step (best %.3f), %9.0f tokens/s\n", rows,
-              context, line.median_ms, line.best_ms, rows * 1e3 / line.median_ms);
+  std::printf("decode   %4d rows at %5d tokens: %8.3f ms a step (best %.3f), %9.0f tokens/s\n",
+              rows, context, line.median_ms, line.best_ms, rows * 1e3 / line.median_ms);
 }
 
 void bench_prefill(LlamaModel& model, int prompt, int chunk) {
@@ -92,15 +94,17 @@ void bench_prefill(LlamaModel& model, int prompt, int chunk) {
     const Clock::time_point start = Clock::now();
     for (int at = 0; at < prompt; at += chunk) {
       const int n = std::min(chunk, prompt - at);
-      const StepRow row{{tokens.data() + at, static_cast<std::size_t>(n)}, at, pool.tables[0],
+      const StepRow row{{tokens.data() + at, static_cast<std::size_t>(n)},
+                        at,
+                        pool.tables[0],
                         at + n == prompt ? LogitsWanted::last : LogitsWanted::none};
       model.forward({&row, 1}, pool.view);
     }
     seconds.push_back(seconds_since(start));
   }
   const Line line = summary(seconds);
-  std::printf("prefill %5d tokens, chunks of %4d: %8.2f ms (best %.2f), %9.0f tokens/s\n", prompt, chunk,
-              line.median_ms, line.best_ms, prompt * 1e3 / line.median_ms);
+  std::printf("prefill %5d tokens, chunks of %4d: %8.2f ms (best %.2f), %9.0f tokens/s\n", prompt,
+              chunk, line.median_ms, line.best_ms, prompt * 1e3 / line.median_ms);
 }
 
 int run(int argc, char** argv) {
@@ -113,12 +117,15 @@ int run(int argc, char** argv) {
   std::string only = "all";
   app.add_option("--model", folder, "Model folder; without it a random model of the sizes below");
   app.add_option("--threads", threads, "Threads")->check(CLI::Range(1, 256))->capture_default_str();
-  app.add_option("--steps", steps, "Decode steps to time")->check(CLI::Range(1, 100000))
+  app.add_option("--steps", steps, "Decode steps to time")
+      ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  app.add_option("--isa", isa, "Kernels")->check(CLI::IsMember({"best", "avx2", "avx512"}))
+  app.add_option("--isa", isa, "Kernels")
+      ->check(CLI::IsMember({"best", "avx2", "avx512"}))
       ->capture_default_str();
   app.add_option("--only", only, "Part to run")
-      ->check(CLI::IsMember({"all", "decode1", "decode32", "prefill"}))->capture_default_str();
+      ->check(CLI::IsMember({"all", "decode1", "decode32", "prefill"}))
+      ->capture_default_str();
   app.add_option("--hidden", shape.hidden)->capture_default_str();
   app.add_option("--layers", shape.layers)->capture_default_str();
   app.add_option("--heads", shape.heads)->capture_default_str();

@@ -19,8 +19,9 @@ struct RandomModelShape {
   bool bf16 = true;  // else f32
 };
 
-/// Writes config.json and model.safetensors into `folder`, which must exist. The weights follow from
-/// `seed` and are of the size that keeps activations near 1. Throws std::runtime_error.
-void write_random_model(const std::string& folder, const RandomModelShape& shape, std::uint64_t seed);
+/// Writes config.json and model.safetensors into `folder`, which must exist. The weights follow
+/// from `seed` and are of the size that keeps activations near 1. Throws std::runtime_error.
+void write_random_model(const std::string& folder, const RandomModelShape& shape,
+                        std::uint64_t seed);
 
 }  // namespace baton

@@ -26,7 +26,8 @@ Status check_params(const SamplingParams& p) {
 
 }  // namespace
 
-Result<Token> Sampler::sample(std::span<float> logits, const SamplingParams& params, SampleKey key) {
+Result<Token> Sampler::sample(std::span<float> logits, const SamplingParams& params,
+                              SampleKey key) {
   if (Status status = check_params(params); !status.ok()) return status;
   masked_.clear();
   if (key.n_generated < params.min_tokens) {
@@ -103,8 +104,8 @@ Token Sampler::draw_from_all(std::span<const float> logits, float best, float fa
   return static_cast<Token>(chosen);
 }
 
-/// The k best candidates, best first. One pass with a threshold that rises as better ones are found:
-/// candidates are gathered until there are twice as many as needed, then cut back to k.
+/// The k best candidates, best first. One pass with a threshold that rises as better ones are
+/// found: candidates are gathered until there are twice as many as needed, then cut back to k.
 void Sampler::rank_top_k(std::span<const float> logits, std::size_t k) {
   ranked_.clear();
   const std::size_t capacity = std::max<std::size_t>(2 * k, 256);
@@ -123,7 +124,8 @@ void Sampler::rank_top_k(std::span<const float> logits, std::size_t k) {
         kernels_.collect_ge(logits.data() + begin, static_cast<std::int64_t>(n), limit,
                             indices_.data(), cpu::kExpBlock);
     for (std::int64_t i = 0; i < found; ++i) {
-      const std::size_t at = begin + static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)]);
+      const std::size_t at =
+          begin + static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)]);
       ranked_.push_back({logits[at], static_cast<Token>(at), 0.0});
     }
     if (ranked_.size() >= capacity) {
@@ -148,7 +150,8 @@ void Sampler::weigh_ranked(float best, float factor) {
 }
 
 /// All candidates that the nucleus of `top_p` may hold, best first. What is lighter than
-/// (1 - top_p) / vocab of the total weighs less than 1 - top_p together, so the nucleus has none of it.
+/// (1 - top_p) / vocab of the total weighs less than 1 - top_p together, so the nucleus has none of
+/// it.
 void Sampler::rank_nucleus(std::span<const float> logits, double top_p, double total) {
   ranked_.clear();
   indices_.resize(logits.size());
@@ -163,14 +166,15 @@ void Sampler::rank_nucleus(std::span<const float> logits, double top_p, double t
     ranked_.push_back({logits[at], static_cast<Token>(at), static_cast<double>(weights_[at])});
   }
   std::sort(ranked_.begin(), ranked_.end(), ranks_before);
-  // draw_from_ranked() measures top_p against the weight of the candidates; the rest is added to the
-  // last one, which lies outside of the nucleus unless the nucleus is everything.
+  // draw_from_ranked() measures top_p against the weight of the candidates; the rest is added to
+  // the last one, which lies outside of the nucleus unless the nucleus is everything.
   double weight = 0;
   for (const Candidate& c : ranked_) weight += c.weight;
   if (total > weight) ranked_.push_back({-kInfinity, ranked_.back().token, total - weight});
 }
 
-/// Keeps the shortest prefix that weighs at least top_p of all candidates (one at least), draws from it.
+/// Keeps the shortest prefix that weighs at least top_p of all candidates (one at least), draws
+/// from it.
 Token Sampler::draw_from_ranked(double top_p, double uniform) {
   double total = 0;
   for (const Candidate& c : ranked_) total += c.weight;

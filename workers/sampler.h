@@ -21,15 +21,15 @@ struct SampleKey {
 /// Draws tokens. The result follows from (logits, params, key) alone, in the same way on every CPU
 /// that gives the same logits. Keeps scratch memory, hence one instance a thread.
 ///
-/// Order: stop ids are masked while n_generated < min_tokens; temperature; top_k; top_p over what top_k
-/// left. Equal logits rank by id, the lowest first: greedy takes it, top_k and top_p keep it.
+/// Order: stop ids are masked while n_generated < min_tokens; temperature; top_k; top_p over what
+/// top_k left. Equal logits rank by id, the lowest first: greedy takes it, top_k and top_p keep it.
 class Sampler {
  public:
   explicit Sampler(cpu::Isa isa = cpu::Isa::best) : kernels_(cpu::kernels(isa)) {}
 
   /// `logits` is one row, [vocab]; it is changed where stop ids are masked, and restored. An error
-  /// (NaN or +infinity among the logits, nothing left to choose from, parameters out of range) names
-  /// its reason; nothing is drawn then.
+  /// (NaN or +infinity among the logits, nothing left to choose from, parameters out of range)
+  /// names its reason; nothing is drawn then.
   Result<Token> sample(std::span<float> logits, const SamplingParams& params, SampleKey key);
 
  private:

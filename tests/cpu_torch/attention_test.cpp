@@ -1,5 +1,5 @@
-// The paged attention kernel against a plain softmax in double precision, and its bits under every way
-// of cutting the same rows.
+// The paged attention kernel against a plain softmax in double precision, and its bits under every
+// way of cutting the same rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>

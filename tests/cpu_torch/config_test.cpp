@@ -15,12 +15,23 @@ namespace {
 using Json = nlohmann::json;
 
 Json base() {
-  return {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"hidden_act", "silu"},
-          {"hidden_size", 64},       {"num_hidden_layers", 3}, {"num_attention_heads", 4},
-          {"num_key_value_heads", 2}, {"intermediate_size", 96}, {"vocab_size", 100},
-          {"max_position_embeddings", 2048}, {"rms_norm_eps", 1e-5}, {"rope_theta", 500000.0},
-          {"rope_scaling", nullptr}, {"tie_word_embeddings", true}, {"attention_bias", false},
-          {"bos_token_id", 1},       {"eos_token_id", 2}};
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"hidden_act", "silu"},
+          {"hidden_size", 64},
+          {"num_hidden_layers", 3},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"intermediate_size", 96},
+          {"vocab_size", 100},
+          {"max_position_embeddings", 2048},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 500000.0},
+          {"rope_scaling", nullptr},
+          {"tie_word_embeddings", true},
+          {"attention_bias", false},
+          {"bos_token_id", 1},
+          {"eos_token_id", 2}};
 }
 
 ModelConfig parse(const Json& config, const std::string& generation = "") {
@@ -83,9 +94,10 @@ TEST(ModelConfig, BothSpellingsOfRopeScaling) {
   Json new_style = base();
   new_style.erase("rope_theta");
   new_style.erase("rope_scaling");
-  new_style["rope_parameters"] = {{"rope_type", "llama3"},    {"rope_theta", 20000.0},
-                                  {"factor", 8.0},            {"low_freq_factor", 1.0},
-                                  {"high_freq_factor", 4.0},  {"original_max_position_embeddings", 512}};
+  new_style["rope_parameters"] = {
+      {"rope_type", "llama3"},   {"rope_theta", 20000.0},
+      {"factor", 8.0},           {"low_freq_factor", 1.0},
+      {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 512}};
   const RopeConfig rope = parse(new_style).rope;
   EXPECT_EQ(rope.type, RopeType::llama3);
   EXPECT_EQ(rope.theta, 20000.0);
@@ -111,8 +123,11 @@ TEST(ModelConfig, RefusesByNameWhatWouldChangeTheMathematics) {
       {"partial_rotary_factor", 0.5},
       {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}},
       {"rope_scaling", {{"type", "linear"}}},
-      {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 4.0},
-                        {"high_freq_factor", 1.0}}},
+      {"rope_scaling",
+       {{"rope_type", "llama3"},
+        {"factor", 8.0},
+        {"low_freq_factor", 4.0},
+        {"high_freq_factor", 1.0}}},
       {"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}},
       {"layer_types", {"full_attention", "sliding_attention"}},
   };
@@ -126,15 +141,24 @@ TEST(ModelConfig, RefusesByNameWhatWouldChangeTheMathematics) {
 
 TEST(ModelConfig, RefusesSizesOutOfRangeAndWrongTypes) {
   const std::vector<std::pair<std::string, Json>> cases = {
-      {"hidden_size", 0},           {"hidden_size", -64},
-      {"hidden_size", "64"},        {"hidden_size", 64.5},
-      {"hidden_size", 1e300},       {"hidden_size", 18446744073709551615ULL},
-      {"num_hidden_layers", 5000},  {"num_attention_heads", 3},
-      {"num_key_value_heads", 3},   {"head_dim", 15},
-      {"head_dim", 2000},           {"vocab_size", nullptr},
-      {"max_position_embeddings", 0}, {"rms_norm_eps", 0},
-      {"rope_theta", -1},           {"tie_word_embeddings", "yes"},
-      {"eos_token_id", 100},        {"eos_token_id", {1, -1}},
+      {"hidden_size", 0},
+      {"hidden_size", -64},
+      {"hidden_size", "64"},
+      {"hidden_size", 64.5},
+      {"hidden_size", 1e300},
+      {"hidden_size", 18446744073709551615ULL},
+      {"num_hidden_layers", 5000},
+      {"num_attention_heads", 3},
+      {"num_key_value_heads", 3},
+      {"head_dim", 15},
+      {"head_dim", 2000},
+      {"vocab_size", nullptr},
+      {"max_position_embeddings", 0},
+      {"rms_norm_eps", 0},
+      {"rope_theta", -1},
+      {"tie_word_embeddings", "yes"},
+      {"eos_token_id", 100},
+      {"eos_token_id", {1, -1}},
       {"bos_token_id", "x"},
   };
   for (const auto& [key, value] : cases) {
@@ -171,7 +195,7 @@ TEST(Rope, FrequenciesFollowTheirFormulas) {
   rope.factor = 8.0;
   rope.original_context = 8192;
   const std::vector<float> llama3 = rope_frequencies(rope, 64);
-  EXPECT_EQ(llama3.front(), plain.front());             // short waves are kept
+  EXPECT_EQ(llama3.front(), plain.front());                  // short waves are kept
   EXPECT_NEAR(llama3.back() * 8 / plain.back(), 1.0, 1e-6);  // long ones stretched
   for (int i = 0; i < 32; ++i) {
     EXPECT_LE(llama3[i], plain[i]);

@@ -15,8 +15,8 @@ namespace {
 struct Golden {
   std::vector<Token> tokens;
   std::vector<std::int32_t> positions;
-  std::vector<float> logits;   // [positions, vocab]
-  std::uint32_t crc32 = 0;     // of the model file
+  std::vector<float> logits;  // [positions, vocab]
+  std::uint32_t crc32 = 0;    // of the model file
   double largest = 0;
 };
 
@@ -50,7 +50,8 @@ Golden read_golden(const std::string& path) {
   Golden golden{values<Token>(tensors.at("tokens")), values<std::int32_t>(tensors.at("positions")),
                 values<float>(tensors.at("logits")),
                 static_cast<std::uint32_t>(values<std::int64_t>(tensors.at("crc32")).at(0)), 0};
-  for (const float x : golden.logits) golden.largest = std::max(golden.largest, std::abs(double{x}));
+  for (const float x : golden.logits)
+    golden.largest = std::max(golden.largest, std::abs(double{x}));
   return golden;
 }
 
@@ -66,7 +67,8 @@ void expect_golden(LlamaModel& model, const Golden& golden, std::size_t chunk) {
     const std::vector<float>& row = got[static_cast<std::size_t>(golden.positions[i])];
     for (std::size_t v = 0; v < vocab; ++v) {
       const double error = std::abs(double{row[v]} - double{golden.logits[i * vocab + v]});
-      ASSERT_LE(error, 1e-4 * golden.largest) << "position " << golden.positions[i] << " token " << v;
+      ASSERT_LE(error, 1e-4 * golden.largest)
+          << "position " << golden.positions[i] << " token " << v;
       worst = std::max(worst, error);
     }
   }

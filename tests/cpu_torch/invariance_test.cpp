@@ -59,8 +59,8 @@ struct Walker {
   Logits got;
 };
 
-/// Many sequences in one pool, each step with a random choice of them, prompt chunks and single tokens
-/// mixed: every line of logits is that of the sequence alone.
+/// Many sequences in one pool, each step with a random choice of them, prompt chunks and single
+/// tokens mixed: every line of logits is that of the sequence alone.
 TEST_P(Invariance, Neighbours) {
   const auto model = load_golden(GetParam(), 2);
   const auto solo = load_golden(GetParam(), 1);
@@ -82,7 +82,9 @@ TEST_P(Invariance, Neighbours) {
       busy = true;
       if (rng() % 4 == 0) continue;
       const std::size_t n = std::min<std::size_t>(left, rng() % 3 == 0 ? 1 + rng() % 60 : 1);
-      rows.push_back({{w.tokens.data() + w.done, n}, static_cast<std::int64_t>(w.done), w.table,
+      rows.push_back({{w.tokens.data() + w.done, n},
+                      static_cast<std::int64_t>(w.done),
+                      w.table,
                       LogitsWanted::all});
       w.done += n;
       wants.insert(wants.end(), n, &w);
@@ -128,8 +130,8 @@ TEST_P(Invariance, LogitsWanted) {
   EXPECT_EQ(model->forward({}, pool.view()).rows, 0);
 }
 
-/// The KV itself: a block written by prefill is that written by decode, byte for byte, and lies where
-/// kv_layout.h says.
+/// The KV itself: a block written by prefill is that written by decode, byte for byte, and lies
+/// where kv_layout.h says.
 TEST_P(Invariance, PoolBytes) {
   const auto model = load_golden(GetParam(), 2);
   const std::vector<Token> tokens = random_tokens(48, model->config().vocab, 8);
@@ -140,7 +142,8 @@ TEST_P(Invariance, PoolBytes) {
   const StepRow all{tokens, 0, whole_table, LogitsWanted::none};
   model->forward({&all, 1}, whole.view());
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const StepRow one{{&tokens[i], 1}, static_cast<std::int64_t>(i), single_table, LogitsWanted::none};
+    const StepRow one{
+        {&tokens[i], 1}, static_cast<std::int64_t>(i), single_table, LogitsWanted::none};
     model->forward({&one, 1}, single.view());
   }
   const std::uint64_t bytes = whole.view().geometry.block_bytes;
@@ -159,8 +162,8 @@ TEST_P(Invariance, PoolBytes) {
 INSTANTIATE_TEST_SUITE_P(Models, Invariance, testing::ValuesIn(golden_models()),
                          [](const auto& model) { return model.param; });
 
-/// The golden models are so small that a step is hardly worth sharing between threads. This one is of the
-/// demo's width: every operation is cut into many chunks.
+/// The golden models are so small that a step is hardly worth sharing between threads. This one is
+/// of the demo's width: every operation is cut into many chunks.
 TEST(InvarianceOfAWideModel, ThreadsChunksAndNeighbours) {
   std::string folder = (std::filesystem::temp_directory_path() / "baton-test-XXXXXX").string();
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
@@ -190,8 +193,8 @@ TEST(InvarianceOfAWideModel, ThreadsChunksAndNeighbours) {
         std::vector<StepRow> rows;
         for (std::size_t i = 0; i < 40; ++i) {
           const std::size_t at = 10 + 4 * i + step;
-          rows.push_back({{&tokens[at], 1}, static_cast<std::int64_t>(at), tables[i],
-                          LogitsWanted::last});
+          rows.push_back(
+              {{&tokens[at], 1}, static_cast<std::int64_t>(at), tables[i], LogitsWanted::last});
         }
         Logits got;
         append(got, model->forward(rows, pool.view()));

@@ -1,5 +1,5 @@
-// Kernels against plain double-precision loops, and the promise that bits depend on nothing else than a
-// row's own inputs: AVX2 and AVX-512 variants, batch sizes, tile positions.
+// Kernels against plain double-precision loops, and the promise that bits depend on nothing else
+// than a row's own inputs: AVX2 and AVX-512 variants, batch sizes, tile positions.
 #include "workers/cpu/kernels.h"
 
 #include <gtest/gtest.h>
@@ -61,8 +61,12 @@ struct Weights {
     }
     packed.resize(static_cast<std::size_t>(panels_for(out)) * in * kPanelColumns * 4);
     pack_stacked({&source, 1}, packed.data());
-    matrix = {packed.data(), as_bf16 ? WeightType::bf16 : WeightType::f32,
-              static_cast<int>(panels_for(out)), in, out, false};
+    matrix = {packed.data(),
+              as_bf16 ? WeightType::bf16 : WeightType::f32,
+              static_cast<int>(panels_for(out)),
+              in,
+              out,
+              false};
   }
 };
 
@@ -129,8 +133,10 @@ TEST(LinearKernel, GatedUnitMatchesTheFormulaAndDoesNotDependOnRows) {
   const int in = 40;
   const std::vector<float> gate = random_floats(columns * in, 1);
   const std::vector<float> up = random_floats(columns * in, 2);
-  const MatrixSource g{reinterpret_cast<const std::byte*>(gate.data()), ElementType::f32, columns, in};
-  const MatrixSource u{reinterpret_cast<const std::byte*>(up.data()), ElementType::f32, columns, in};
+  const MatrixSource g{reinterpret_cast<const std::byte*>(gate.data()), ElementType::f32, columns,
+                       in};
+  const MatrixSource u{reinterpret_cast<const std::byte*>(up.data()), ElementType::f32, columns,
+                       in};
   std::vector<float> packed(2 * panels_for(columns) * in * kPanelColumns);
   pack_paired(g, u, packed.data());
   std::vector<std::vector<float>> first_rows;
@@ -138,8 +144,17 @@ TEST(LinearKernel, GatedUnitMatchesTheFormulaAndDoesNotDependOnRows) {
     const std::vector<float> x = random_floats(30 * in, 9);
     for (const Isa isa : isas()) {
       std::vector<float> y(rows * columns);
-      LinearTask t{x.data(), in, rows, in, packed.data(), WeightType::f32, 0,
-                   static_cast<int>(2 * panels_for(columns)), columns, y.data(), columns,
+      LinearTask t{x.data(),
+                   in,
+                   rows,
+                   in,
+                   packed.data(),
+                   WeightType::f32,
+                   0,
+                   static_cast<int>(2 * panels_for(columns)),
+                   columns,
+                   y.data(),
+                   columns,
                    Epilogue::silu_mul};
       kernels(isa).linear(t);
       for (int r = 0; r < rows; ++r) {
@@ -285,8 +300,8 @@ TEST(RowKernels, ExpSumsAndCollect) {
 TEST(Packing, ElementsOfEveryTypeAreExact) {
   const std::vector<std::uint16_t> halves = {0x0000, 0x8000, 0x3C00, 0xC000, 0x7BFF,
                                              0x0001, 0x03FF, 0x0400, 0x7C00, 0xFC00};
-  const std::vector<double> want = {0, -0.0, 1, -2, 65504, 0x1p-24, 1023 * 0x1p-24, 0x1p-14,
-                                    INFINITY, -INFINITY};
+  const std::vector<double> want = {0,       -0.0,           1,       -2,       65504,
+                                    0x1p-24, 1023 * 0x1p-24, 0x1p-14, INFINITY, -INFINITY};
   const auto* data = reinterpret_cast<const std::byte*>(halves.data());
   for (std::size_t i = 0; i < halves.size(); ++i) {
     EXPECT_EQ(element(data, ElementType::f16, static_cast<std::int64_t>(i)), want[i]);

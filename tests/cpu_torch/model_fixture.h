@@ -1,4 +1,5 @@
-// A loaded model, a pool in plain memory, and sequences whose blocks are handed out in random order.
+// A loaded model, a pool in plain memory, and sequences whose blocks are handed out in random
+// order.
 #pragma once
 
 #include <algorithm>
@@ -93,8 +94,8 @@ inline Logits logits_of(LlamaModel& model, const std::vector<Token>& tokens, std
   Logits all;
   for (std::size_t at = 0; at < tokens.size(); at += chunk) {
     const std::size_t n = std::min(chunk, tokens.size() - at);
-    const StepRow row{{tokens.data() + at, n}, static_cast<std::int64_t>(at), table,
-                      LogitsWanted::all};
+    const StepRow row{
+        {tokens.data() + at, n}, static_cast<std::int64_t>(at), table, LogitsWanted::all};
     const Status status = model.check({&row, 1}, pool.view());
     if (!status.ok()) throw std::runtime_error(status.message());
     append(all, model.forward({&row, 1}, pool.view()));

@@ -1,5 +1,5 @@
-// Model files that lie: every one must be refused with the file and the tensor named, none may be read
-// out of bounds.
+// Model files that lie: every one must be refused with the file and the tensor named, none may be
+// read out of bounds.
 #include "workers/model/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -110,11 +110,17 @@ TEST(Safetensors, RefusesEveryLie) {
       {file_of(entry("\"F32\"", "[1]", "[0,4]"), 5), "end of the file"},
       {file_of(entry("\"F32\"", "[1]", "[4,8]"), 8), "unused bytes"},
       {file_of(R"({"h":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
-               R"("t":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})", 6), "aligned"},
+               R"("t":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})",
+               6),
+       "aligned"},
       {file_of(R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
-               R"("u":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8), "overlap"},
+               R"("u":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+               8),
+       "overlap"},
       {file_of(R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
-               R"("t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4), "twice"},
+               R"("t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+               4),
+       "twice"},
   };
   for (const Case& c : cases) {
     const std::string message = refusal(c.bytes);
@@ -180,8 +186,10 @@ const RandomModelShape kTiny{32, 2, 2, 1, 16, 48, 64, 256, true, true};
 
 TEST(Checkpoint, ShardsAreFoundByTheirIndex) {
   const Folder folder;
-  folder.write("one.safetensors", file_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4));
-  folder.write("two.safetensors", file_of(R"({"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8));
+  folder.write("one.safetensors",
+               file_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4));
+  folder.write("two.safetensors",
+               file_of(R"({"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8));
   const auto index = [&](const std::string& map) {
     folder.write("model.safetensors.index.json", R"({"weight_map":)" + map + "}");
   };
@@ -239,12 +247,15 @@ TEST(Weights, TensorsThatDoNotFitTheConfigurationAreNamed) {
     folder.write("config.json", config);
     return error;
   };
-  EXPECT_NE(with_config("\"vocab_size\": 64", "\"vocab_size\": 65").find("model.embed_tokens.weight"),
-            std::string::npos);
-  EXPECT_NE(with_config("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3").find("model.layers.2."),
-            std::string::npos);
-  EXPECT_NE(with_config("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1").find("model.layers.1."),
-            std::string::npos);
+  EXPECT_NE(
+      with_config("\"vocab_size\": 64", "\"vocab_size\": 65").find("model.embed_tokens.weight"),
+      std::string::npos);
+  EXPECT_NE(
+      with_config("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3").find("model.layers.2."),
+      std::string::npos);
+  EXPECT_NE(
+      with_config("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1").find("model.layers.1."),
+      std::string::npos);
   EXPECT_NE(with_config("\"intermediate_size\": 48", "\"intermediate_size\": 40").find("gate_proj"),
             std::string::npos);
   EXPECT_NE(with_config("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false")

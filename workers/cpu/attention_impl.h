@@ -10,6 +10,12 @@ using baton::cpu::AttentionTask;
 using baton::cpu::kAttentionRows;
 using baton::cpu::kAttentionTile;
 
+/// Where the keys and values of a tile lie; places behind its last key point to zeros.
+struct TileRows {
+  const float* key[kAttentionTile];
+  const float* value[kAttentionTile];
+};
+
 /// The scratch floats of one task, by name. `dim` is head_dim rounded up to 16.
 struct AttentionState {
   int queries, dim;
@@ -20,8 +26,8 @@ struct AttentionState {
   float* keys_t;   // [dim, 64] one tile of keys, transposed
   float* zeros;    // [dim]
   float* maximum;  // [queries]
-  const float* key[kAttentionTile];
-  const float* value[kAttentionTile];
+  TileRows* rows;  // of this tile
+  TileRows* next;  // of the tile behind it, asked for on the way
 };
 
 AttentionState attention_state(const AttentionTask& t) {
@@ -83,43 +89,51 @@ struct RowCursor {
   std::uint32_t slot;
 };
 
-/// Asks for rows ahead of their use: blocks lie anywhere in the pool, so no hardware prefetcher guesses.
-inline void prefetch_rows(const AttentionTask& t, std::int64_t begin, std::int64_t end) {
-  if (begin >= end) return;
-  RowCursor row(t, begin);
-  for (std::int64_t position = begin; position < end; ++position) {
-    const std::uint64_t offset = row.next();
-    for (std::uint64_t line = 0; line < row.row_bytes; line += 64) {
-      __builtin_prefetch(t.keys + offset + line, 0, 2);
-      __builtin_prefetch(t.values + offset + line, 0, 2);
-    }
-  }
-}
-
-/// Finds the rows of `count` keys and values from position `begin` on, and transposes the keys.
-void load_tile(const AttentionTask& t, AttentionState& s, std::int64_t begin, int count) {
+/// Finds the rows of the tile that begins at `begin`.
+void find_rows(const AttentionTask& t, std::int64_t begin, const float* zeros, TileRows& rows) {
+  const std::int64_t left = t.position + t.rows - begin;
+  const int count = left < kAttentionTile ? static_cast<int>(left) : kAttentionTile;
   RowCursor row(t, begin);
   for (int j = 0; j < count; ++j) {
     const std::uint64_t offset = row.next();
-    s.key[j] = reinterpret_cast<const float*>(t.keys + offset);
-    s.value[j] = reinterpret_cast<const float*>(t.values + offset);
+    rows.key[j] = reinterpret_cast<const float*>(t.keys + offset);
+    rows.value[j] = reinterpret_cast<const float*>(t.values + offset);
   }
+  for (int j = count; j < kAttentionTile; ++j) rows.key[j] = rows.value[j] = zeros;
+}
+
+/// The tile that will be needed after the one at `begin`: of this task, or the first of the next
+/// one.
+void find_next(const AttentionTask& t, AttentionState& s, std::int64_t begin) {
+  if (begin + kAttentionTile < t.position + t.rows) {
+    find_rows(t, begin + kAttentionTile, s.zeros, *s.next);
+  } else if (t.next != nullptr) {
+    find_rows(*t.next, 0, s.zeros, *s.next);
+  } else {
+    for (int j = 0; j < kAttentionTile; ++j) s.next->key[j] = s.next->value[j] = s.zeros;
+  }
+}
+
+/// The first `count` keys of the tile and the zeros behind them, as score_block() wants them.
+void transpose_keys(const AttentionTask& t, AttentionState& s, int count) {
   constexpr int kStep = 16 * kKeyVectors;
   const int padded = (count + kStep - 1) / kStep * kStep;
-  for (int j = count; j < padded; ++j) s.key[j] = s.zeros;
   for (int j = 0; j < padded; j += 16) {
     for (int c = 0; c < s.dim; c += 16) {
       V16 rows[16];
       const int n = t.head_dim - c;
       for (int r = 0; r < 16; ++r) {
-        rows[r] = n >= 16 ? load(s.key[j + r] + c) : load_n(s.key[j + r] + c, n);
+        const float* key = s.rows->key[j + r] + c;
+        rows[r] = n >= 16 ? load(key) : load_n(key, n);
       }
       transpose16(rows, s.keys_t + c * kAttentionTile + j, kAttentionTile);
     }
   }
 }
 
-/// Q queries against 16 * kKeyVectors keys.
+/// Q queries against 16 * kKeyVectors keys. The first queries of a task ask for the next tile's
+/// keys on the way, a line or two at a time: blocks lie anywhere in the pool, so no hardware
+/// prefetcher guesses them, and asked for in a burst they would stop everything else.
 template <int Q>
 void score_block(const AttentionState& s, int query, int first_key, float scale_by) {
   V16 sum[Q][kKeyVectors];
@@ -129,7 +143,12 @@ void score_block(const AttentionState& s, int query, int first_key, float scale_
 #pragma GCC unroll 2
     for (int v = 0; v < kKeyVectors; ++v) sum[i][v] = zero();
   }
+  constexpr int kKeys = 16 * kKeyVectors;
   for (int c = 0; c < s.dim; ++c) {
+    if (query == 0) {
+      const float* ahead = s.next->key[first_key + c % kKeys] + c / kKeys * kKeys;
+      for (int v = 0; v < kKeyVectors; ++v) __builtin_prefetch(ahead + 16 * v, 0, 2);
+    }
     V16 key[kKeyVectors];
 #pragma GCC unroll 2
     for (int v = 0; v < kKeyVectors; ++v) {
@@ -146,12 +165,14 @@ void score_block(const AttentionState& s, int query, int first_key, float scale_
   for (int i = 0; i < Q; ++i) {
 #pragma GCC unroll 2
     for (int v = 0; v < kKeyVectors; ++v) {
-      store(s.p + (query + i) * kAttentionTile + first_key + 16 * v, mul(sum[i][v], set1(scale_by)));
+      store(s.p + (query + i) * kAttentionTile + first_key + 16 * v,
+            mul(sum[i][v], set1(scale_by)));
     }
   }
 }
 
-/// Turns one query's scores of a tile into probabilities; `seen` keys of it are at or before the query.
+/// Turns one query's scores of a tile into probabilities; `seen` keys of it are at or before the
+/// query.
 void softmax_tile(AttentionState& s, int query, int seen) {
   float* p = s.p + query * kAttentionTile;
   const V16 least = set1(-kInfinity);
@@ -177,7 +198,8 @@ void softmax_tile(AttentionState& s, int query, int seen) {
   store(s.sums + query * 16, sum);
 }
 
-/// out[query .. query + Q][c .. c + n] += p * values, keys [begin, end) of the tile in ascending order.
+/// out[query .. query + Q][c .. c + n] += p * values, keys [begin, end) of the tile in ascending
+/// order.
 template <int Q, int C>
 void value_block(const AttentionState& s, int query, int c, int n, int begin, int end) {
   V16 sum[Q][C];
@@ -190,7 +212,8 @@ void value_block(const AttentionState& s, int query, int c, int n, int begin, in
     V16 value[C];
 #pragma GCC unroll 2
     for (int v = 0; v < C; ++v) {
-      value[v] = n >= 16 ? load(s.value[j] + c + 16 * v) : load_n(s.value[j] + c, n);
+      value[v] = n >= 16 ? load(s.rows->value[j] + c + 16 * v) : load_n(s.rows->value[j] + c, n);
+      if (query == 0) __builtin_prefetch(s.next->value[j] + c + 16 * v, 0, 2);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < Q; ++i) {
@@ -251,20 +274,26 @@ void tile_queries(int queries, const AttentionTask& t, AttentionState& s, int qu
 }
 
 void attention(const AttentionTask& t) {
+  TileRows tiles[2];
   AttentionState s = attention_state(t);
+  s.rows = &tiles[0];
+  s.next = &tiles[1];
   start_queries(t, s);
+  find_rows(t, 0, s.zeros, *s.rows);
   const std::int64_t keys = t.position + t.rows;
   for (std::int64_t begin = 0; begin < keys; begin += kAttentionTile) {
     const int count =
         keys - begin < kAttentionTile ? static_cast<int>(keys - begin) : kAttentionTile;
-    load_tile(t, s, begin, count);
-    const std::int64_t next_end = begin + 2 * kAttentionTile;
-    prefetch_rows(t, begin + count, keys < next_end ? keys : next_end);
+    find_next(t, s, begin);
+    transpose_keys(t, s, count);
     const int blocks = (s.queries + kMaxQueries - 1) / kMaxQueries;
     for (int block = 0; block < blocks; ++block) {
       const int query = s.queries * block / blocks;
       tile_queries(s.queries * (block + 1) / blocks - query, t, s, query, begin, count);
     }
+    TileRows* done = s.rows;
+    s.rows = s.next;
+    s.next = done;
   }
   for (int i = 0; i < s.queries; ++i) {
     float* out = t.out + (i / t.group) * t.out_stride + (i % t.group) * t.head_dim;

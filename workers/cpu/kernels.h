@@ -24,8 +24,8 @@ enum class Epilogue : std::uint8_t {
   silu_mul,  // panels alternate gate, up: y = silu(gate x) * (up x)
 };
 
-/// y[rows, columns] (op)= x[rows, k] * W. Every dot product is one chain of fused multiply-adds over k
-/// ascending that starts at +0.
+/// y[rows, columns] (op)= x[rows, k] * W. Every dot product is one chain of fused multiply-adds
+/// over k ascending that starts at +0.
 struct LinearTask {
   const float* x = nullptr;  // [rows, k]
   std::int64_t x_stride = 0;
@@ -42,9 +42,10 @@ struct LinearTask {
 };
 
 /// Causal attention of `rows` consecutive positions of one sequence over one key/value head, whose
-/// `group` query heads lie side by side. For one query, in key order and in tiles of 64 keys that start
-/// at position 0: score = (one fma chain over head_dim ascending) * scale; running maximum; exp; sum in
-/// 16 lanes; output = one fma chain over keys ascending, rescaled where a tile raises the maximum.
+/// `group` query heads lie side by side. For one query, in key order and in tiles of 64 keys that
+/// start at position 0: score = (one fma chain over head_dim ascending) * scale; running maximum;
+/// exp; sum in 16 lanes; output = one fma chain over keys ascending, rescaled where a tile raises
+/// the maximum.
 struct AttentionTask {
   const float* q = nullptr;  // query (row, g) at q + row * q_stride + g * head_dim
   std::int64_t q_stride = 0;
@@ -53,14 +54,16 @@ struct AttentionTask {
   int rows = 0;  // at most kAttentionRows
   int group = 0;
   int head_dim = 0;
-  std::int64_t position = 0;        // of row 0; rows see keys 0..position + row
-  const std::byte* keys = nullptr;  // of token 0 of this head in block 0: [tokens_per_block, head_dim]
+  std::int64_t position = 0;  // of row 0; rows see keys 0..position + row
+  const std::byte* keys =
+      nullptr;  // of token 0 of this head in block 0: [tokens_per_block, head_dim]
   const std::byte* values = nullptr;
   std::uint64_t block_bytes = 0;
   const std::uint32_t* block_table = nullptr;
   std::uint32_t tokens_per_block = 0;
   float scale = 0;
   float* scratch = nullptr;  // attention_scratch(group, head_dim) floats, 64-byte aligned
+  const AttentionTask* next = nullptr;  // the task that follows, if known: its memory is asked for
 };
 
 constexpr int kAttentionRows = 16;
@@ -69,8 +72,10 @@ constexpr int kAttentionTile = 64;
 /// Floats of scratch for attention().
 constexpr std::size_t attention_scratch(int group, int head_dim) {
   const std::size_t dim = (static_cast<std::size_t>(head_dim) + 15) / 16 * 16;
-  const std::size_t queries = static_cast<std::size_t>(kAttentionRows) * static_cast<std::size_t>(group);
-  // queries and accumulators, probabilities, sums (16 lanes) and maxima, transposed keys, a row of zeros
+  const std::size_t queries =
+      static_cast<std::size_t>(kAttentionRows) * static_cast<std::size_t>(group);
+  // queries and accumulators, probabilities, sums (16 lanes) and maxima, transposed keys, a row of
+  // zeros
   return queries * (2 * dim + kAttentionTile + 16 + 1) + 64 + dim * kAttentionTile + dim;
 }
 
@@ -89,15 +94,19 @@ struct Kernels {
   void (*attention)(const AttentionTask& task);
   /// y = x / sqrt(mean(x^2) + eps) * weight. The squares are summed in 16 lanes, then pairwise.
   void (*rms_norm)(const float* x, const float* weight, float* y, int n, float eps);
-  /// Rotates `heads` vectors of head_dim at x in place: pairs (i, i + head_dim / 2), one angle each.
+  /// Rotates `heads` vectors of head_dim at x in place: pairs (i, i + head_dim / 2), one angle
+  /// each.
   void (*rope)(float* x, int heads, int head_dim, const float* cos, const float* sin);
   void (*widen_bf16)(const std::uint16_t* x, float* y, std::int64_t n);
   /// y = exp(x); relative error below 2 ulp, 0 below -87.3.
   void (*exp)(const float* x, float* y, std::int64_t n);
   RowMax (*row_max)(const float* x, std::int64_t n);
-  /// y = exp((x - shift) * factor), and the sum of every kExpBlock values, in 16 lanes, then pairwise.
-  void (*exp_sums)(const float* x, std::int64_t n, float shift, float factor, float* y, float* sums);
-  /// Writes the ascending indices of the values >= limit, at most `capacity`; returns how many there are.
+  /// y = exp((x - shift) * factor), and the sum of every kExpBlock values, in 16 lanes, then
+  /// pairwise.
+  void (*exp_sums)(const float* x, std::int64_t n, float shift, float factor, float* y,
+                   float* sums);
+  /// Writes the ascending indices of the values >= limit, at most `capacity`; returns how many
+  /// there are.
   std::int64_t (*collect_ge)(const float* x, std::int64_t n, float limit, std::int32_t* indices,
                              std::int64_t capacity);
 };

@@ -14,11 +14,12 @@ using baton::cpu::WeightType;
 constexpr int kMaxUnitPanels = 4;
 constexpr int kTileFloats = kMaxRows * kMaxUnitPanels * kPanelColumns;
 
-/// R rows times C half panels (16 columns each), all sums in registers. Every sum is its own chain over
-/// k, so neither R nor C can change a bit.
+/// R rows times C half panels (16 columns each), all sums in registers. Every sum is its own chain
+/// over k, so neither R nor C can change a bit. On the way it asks for the weights `ahead` elements
+/// behind those it uses, line by line: asked for in a burst they would stop it.
 template <int R, int C, class W>
-void dot_block(const float* x, std::int64_t x_stride, std::int64_t k, const W* w, float* tile,
-               int tile_stride) {
+void dot_block(const float* x, std::int64_t x_stride, std::int64_t k, const W* w,
+               std::int64_t ahead, float* tile, int tile_stride) {
   V16 sum[R][C];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -29,7 +30,10 @@ void dot_block(const float* x, std::int64_t x_stride, std::int64_t k, const W* w
     V16 column[C];
 #pragma GCC unroll 16
     for (int c = 0; c < C; ++c) {
-      column[c] = load(w + ((c / 2) * k + i) * kPanelColumns + (c % 2) * 16);
+      const W* at = w + ((c / 2) * k + i) * kPanelColumns + (c % 2) * 16;
+      column[c] = load(at);
+      const bool new_line = c % 2 == 0 || sizeof(W) == 4;  // a line is 32 bf16 or 16 f32
+      if (new_line) __builtin_prefetch(at + ahead, 0, 2);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -48,14 +52,15 @@ void dot_block(const float* x, std::int64_t x_stride, std::int64_t k, const W* w
 /// R rows times `panels` panels into tile[R][panels * 32], with as many columns at a time as the
 /// registers hold.
 template <int R, class W>
-void dot_panels(const LinearTask& t, const float* x, const W* w, int panels, float* tile) {
+void dot_panels(const LinearTask& t, const float* x, const W* w, int panels, std::int64_t ahead,
+                float* tile) {
   constexpr int kHalves = halves_for(R);
   const int stride = panels * kPanelColumns;
   int half = 0;
   const auto run = [&]<int C>() {
     for (; half + C <= 2 * panels; half += C) {
       const W* first = w + static_cast<std::int64_t>(half / 2) * t.k * kPanelColumns;
-      dot_block<R, C>(x, t.x_stride, t.k, first + (half % 2) * 16, tile + half * 16, stride);
+      dot_block<R, C>(x, t.x_stride, t.k, first + (half % 2) * 16, ahead, tile + half * 16, stride);
     }
   };
   run.template operator()<kHalves>();
@@ -65,11 +70,12 @@ void dot_panels(const LinearTask& t, const float* x, const W* w, int panels, flo
 
 /// Calls dot_panels<rows>.
 template <int R = kMaxRows, class W>
-void dot_rows(int rows, const LinearTask& t, const float* x, const W* w, int panels, float* tile) {
+void dot_rows(int rows, const LinearTask& t, const float* x, const W* w, int panels,
+              std::int64_t ahead, float* tile) {
   if constexpr (R > 1) {
-    if (rows < R) return dot_rows<R - 1>(rows, t, x, w, panels, tile);
+    if (rows < R) return dot_rows<R - 1>(rows, t, x, w, panels, ahead, tile);
   }
-  dot_panels<R>(t, x, w, panels, tile);
+  dot_panels<R>(t, x, w, panels, ahead, tile);
 }
 
 /// One panel's 32 results of one row. `values` is padded, y is not.
@@ -113,12 +119,14 @@ void linear_of(const LinearTask& t) {
   const int end = t.first_panel + t.panel_count;
   for (int panel = t.first_panel; panel < end; panel += unit) {
     const int panels = end - panel < unit ? end - panel : unit;
-    const W* w = static_cast<const W*>(t.panels) +
-                 static_cast<std::int64_t>(panel) * t.k * kPanelColumns;
+    const W* w =
+        static_cast<const W*>(t.panels) + static_cast<std::int64_t>(panel) * t.k * kPanelColumns;
     for (int block = 0; block < blocks; ++block) {
       const int row = t.rows * block / blocks;
       const int rows = t.rows * (block + 1) / blocks - row;
-      dot_rows(rows, t, t.x + row * t.x_stride, w, panels, tile);
+      // The first block loads these panels and asks for the next ones.
+      const std::int64_t ahead = block == 0 ? std::int64_t{panels} * t.k * kPanelColumns : 0;
+      dot_rows(rows, t, t.x + row * t.x_stride, w, panels, ahead, tile);
       finish_tile(t, tile, row, rows, panel, panels);
     }
   }

@@ -1,5 +1,5 @@
-// Row-wise kernels on V16. Included once by each kernels_*.cpp, behind its vec16_*.h: everything here
-// has internal linkage, so that no wide instruction can leak into code that runs everywhere.
+// Row-wise kernels on V16. Included once by each kernels_*.cpp, behind its vec16_*.h: everything
+// here has internal linkage, so that no wide instruction can leak into code that runs everywhere.
 #pragma once
 
 #include "workers/cpu/kernels.h"
@@ -26,8 +26,8 @@ inline float reduce_max(V16 a) {
   return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
 }
 
-/// exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln 2 / 2; Taylor's polynomial of degree 7 there is
-/// off by less than 6e-9. Below -87.3 (the last normal result) the answer is 0; NaN stays NaN.
+/// exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln 2 / 2; Taylor's polynomial of degree 7 there
+/// is off by less than 6e-9. Below -87.3 (the last normal result) the answer is 0; NaN stays NaN.
 inline V16 exp16(V16 x) {
   const V16 lowest = set1(-87.3F);
   const V16 clamped = min(set1(88.3F), max(lowest, x));
@@ -46,9 +46,7 @@ inline V16 exp16(V16 x) {
 }
 
 /// g / (1 + exp(-g)).
-inline V16 silu16(V16 g) {
-  return div(g, add(set1(1.0F), exp16(sub(zero(), g))));
-}
+inline V16 silu16(V16 g) { return div(g, add(set1(1.0F), exp16(sub(zero(), g)))); }
 
 void exp(const float* x, float* y, std::int64_t n) {
   std::int64_t i = 0;

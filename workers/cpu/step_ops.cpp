@@ -10,8 +10,8 @@ namespace {
 
 /// Multiply-adds worth handing to another core: about a microsecond of work. Less is done in place.
 constexpr std::int64_t kWorthSharing = 32 * 1024;
-/// Rows that pass over a group of panels together: enough to use the weights often, few enough to stay
-/// in the second-level cache.
+/// Rows that pass over a group of panels together: enough to use the weights often, few enough to
+/// stay in the second-level cache.
 constexpr int kRowBlock = 48;
 constexpr int kChunksPerThread = 4;
 
@@ -120,8 +120,7 @@ void StepOps::qkv_rope_append(Rows x, const PackedMatrix& w, std::span<const Row
     const LinearTask task = grid.task(chunk, x, w, qkv);
     kernels_.linear(task);
     const int first_column = task.first_panel * kPanelColumns;
-    const int end_column =
-        std::min(w.out, (task.first_panel + task.panel_count) * kPanelColumns);
+    const int end_column = std::min(w.out, (task.first_panel + task.panel_count) * kPanelColumns);
     const int first_row = static_cast<int>((task.y - qkv.data) / qkv.columns);
     for (int r = first_row; r < first_row + task.rows; ++r) {
       append_heads(qkv, r, first_column, end_column, places[static_cast<std::size_t>(r)], kv);
@@ -129,7 +128,8 @@ void StepOps::qkv_rope_append(Rows x, const PackedMatrix& w, std::span<const Row
   });
 }
 
-/// Finishes the heads in columns [first, end) of one row: rotates q and k, writes k and v to the pool.
+/// Finishes the heads in columns [first, end) of one row: rotates q and k, writes k and v to the
+/// pool.
 void StepOps::append_heads(const Rows& qkv, int row, int first_column, int end_column,
                            const RowPlace& place, const KvLayer& kv) const {
   const int dim = shape_.head_dim;
@@ -146,7 +146,8 @@ void StepOps::append_heads(const Rows& qkv, int row, int first_column, int end_c
     const auto part = kv_index < shape_.kv_heads ? KvPart::key : KvPart::value;
     const auto kv_head = static_cast<std::uint32_t>(kv_index % shape_.kv_heads);
     std::byte* to = kv.base + place.slot + kv_offset_in_block(g, kv.layer, part, kv_head, 0);
-    std::memcpy(to, values + std::int64_t{head} * dim, static_cast<std::size_t>(dim) * sizeof(float));
+    std::memcpy(to, values + std::int64_t{head} * dim,
+                static_cast<std::size_t>(dim) * sizeof(float));
   }
 }
 
@@ -164,59 +165,51 @@ void StepOps::attention(Rows qkv, std::span<const Segment> segments, KvLayer kv,
     }
   }
   const auto n = static_cast<int>(items_.size());
-  const int chunks = static_cast<int>(std::clamp<std::int64_t>(work / kWorthSharing, 1, std::max(n, 1)));
+  const int chunks =
+      static_cast<int>(std::clamp<std::int64_t>(work / kWorthSharing, 1, std::max(n, 1)));
+  if (n == 0) return;
   pool_.run(chunks, [&](int chunk, int thread) {
     float* scratch = aligned(scratch_[static_cast<std::size_t>(thread)]);
     const auto end = static_cast<int>(std::int64_t{n} * (chunk + 1) / chunks);
-    for (auto i = static_cast<int>(std::int64_t{n} * chunk / chunks); i < end; ++i) {
-      const AttentionItem& item = items_[static_cast<std::size_t>(i)];
-      if (i + 1 < end) prefetch(items_[static_cast<std::size_t>(i) + 1], segments, kv);
-      attend(qkv, segments[item.segment], item.first, item.rows, item.kv_head, kv, out, scratch);
+    auto i = static_cast<int>(std::int64_t{n} * chunk / chunks);
+    AttentionTask task = task_of(items_[static_cast<std::size_t>(i)], qkv, segments, kv, out);
+    for (; i < end; ++i) {
+      AttentionTask following;
+      if (i + 1 < end) {
+        following = task_of(items_[static_cast<std::size_t>(i) + 1], qkv, segments, kv, out);
+        task.next = &following;
+      }
+      task.scratch = scratch;
+      kernels_.attention(task);
+      task = following;
     }
   });
 }
 
-/// Asks for the first tile of an item's keys and values; the kernel does so for the tiles behind it.
-void StepOps::prefetch(const AttentionItem& item, std::span<const Segment> segments,
-                       const KvLayer& kv) const {
-  const KvGeometry& g = *kv.geometry;
+AttentionTask StepOps::task_of(const AttentionItem& item, const Rows& qkv,
+                               std::span<const Segment> segments, const KvLayer& kv,
+                               const Rows& out) const {
   const Segment& segment = segments[item.segment];
-  const auto head = static_cast<std::uint32_t>(item.kv_head);
-  const std::uint64_t bytes = kv_head_stride(g);
-  const std::int64_t keys =
-      std::min<std::int64_t>(kAttentionTile, segment.position + item.first + item.rows);
-  const std::uint64_t blocks = kv_blocks_for(g, static_cast<std::uint64_t>(keys));
-  for (std::uint64_t i = 0; i < blocks; ++i) {
-    for (const KvPart part : {KvPart::key, KvPart::value}) {
-      const std::byte* at =
-          kv.base + kv_offset(g, segment.block_table[i], kv.layer, part, head, 0);
-      for (std::uint64_t line = 0; line < bytes; line += 64) __builtin_prefetch(at + line, 0, 2);
-    }
-  }
-}
-
-void StepOps::attend(const Rows& qkv, const Segment& segment, int first, int rows, int kv_head,
-                     const KvLayer& kv, const Rows& out, float* scratch) const {
   const KvGeometry& g = *kv.geometry;
-  const auto head = static_cast<std::uint32_t>(kv_head);
-  const std::int64_t column = std::int64_t{kv_head} * shape_.group() * shape_.head_dim;
+  const auto head = static_cast<std::uint32_t>(item.kv_head);
+  const int row = segment.first_row + item.first;
+  const std::int64_t column = std::int64_t{item.kv_head} * shape_.group() * shape_.head_dim;
   AttentionTask t;
-  t.q = qkv.row(segment.first_row + first) + column;
+  t.q = qkv.row(row) + column;
   t.q_stride = qkv.columns;
-  t.out = out.row(segment.first_row + first) + column;
+  t.out = out.row(row) + column;
   t.out_stride = out.columns;
-  t.rows = rows;
+  t.rows = item.rows;
   t.group = shape_.group();
   t.head_dim = shape_.head_dim;
-  t.position = segment.position + first;
+  t.position = segment.position + item.first;
   t.keys = kv.base + kv_offset_in_block(g, kv.layer, KvPart::key, head, 0);
   t.values = kv.base + kv_offset_in_block(g, kv.layer, KvPart::value, head, 0);
   t.block_bytes = g.block_bytes;
   t.block_table = segment.block_table;
   t.tokens_per_block = g.tokens_per_block;
   t.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape_.head_dim)));
-  t.scratch = scratch;
-  kernels_.attention(t);
+  return t;
 }
 
 }  // namespace baton::cpu

@@ -1,7 +1,8 @@
-// The operations of one forward step over all its rows: kernels.h split over a thread pool. Torch-free.
+// The operations of one forward step over all its rows: kernels.h split over a thread pool.
+// Torch-free.
 //
-// A step's rows are the tokens of its segments, one after another; a segment is a run of consecutive
-// positions of one sequence (a prompt chunk, or one decode token).
+// A step's rows are the tokens of its segments, one after another; a segment is a run of
+// consecutive positions of one sequence (a prompt chunk, or one decode token).
 #pragma once
 
 #include <cstddef>
@@ -52,8 +53,8 @@ struct KvLayer {
   std::uint32_t layer = 0;
 };
 
-/// Row r of every result depends, to the bit, on row r of the inputs (and its own keys and values) alone:
-/// not on the other rows, their number, the number of threads, or the vector width.
+/// Row r of every result depends, to the bit, on row r of the inputs (and its own keys and values)
+/// alone: not on the other rows, their number, the number of threads, or the vector width.
 class StepOps {
  public:
   StepOps(int threads, Isa isa, HeadShape shape);
@@ -67,7 +68,8 @@ class StepOps {
   void rms_norm(Rows x, const float* weight, float eps, Rows y);
   /// y (op)= w x.
   void linear(Rows x, const PackedMatrix& w, Epilogue epilogue, Rows y);
-  /// qkv = w x, [rows, (heads + 2 kv_heads) * head_dim]; rotates q and k; writes k and v to the pool.
+  /// qkv = w x, [rows, (heads + 2 kv_heads) * head_dim]; rotates q and k; writes k and v to the
+  /// pool.
   void qkv_rope_append(Rows x, const PackedMatrix& w, std::span<const RowPlace> places, KvLayer kv,
                        Rows qkv);
   /// out[r] = attention of the q part of qkv[r] over its sequence's keys and values up to itself.
@@ -85,10 +87,9 @@ class StepOps {
     std::int32_t rows;
     std::int32_t kv_head;
   };
-  void prefetch(const AttentionItem& item, std::span<const Segment> segments,
-                const KvLayer& kv) const;
-  void attend(const Rows& qkv, const Segment& segment, int first, int rows, int kv_head,
-              const KvLayer& kv, const Rows& out, float* scratch) const;
+  AttentionTask task_of(const AttentionItem& item, const Rows& qkv,
+                        std::span<const Segment> segments, const KvLayer& kv,
+                        const Rows& out) const;
 
   const Kernels& kernels_;
   HeadShape shape_;

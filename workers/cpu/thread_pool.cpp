@@ -10,7 +10,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Longer than the gaps between the phases of a step, shorter than anything another process would miss.
+/// Longer than the gaps between the phases of a step, shorter than anything another process would
+/// miss.
 constexpr auto kHelperSpin = std::chrono::microseconds(40);
 constexpr auto kCallerSpin = std::chrono::microseconds(20);
 constexpr int kPausesPerLook = 16;
@@ -22,7 +23,9 @@ void pause_some() {
 constexpr std::uint32_t job_of(std::uint64_t ticket) {
   return static_cast<std::uint32_t>(ticket >> 32);
 }
-constexpr std::uint32_t chunk_of(std::uint64_t ticket) { return static_cast<std::uint32_t>(ticket); }
+constexpr std::uint32_t chunk_of(std::uint64_t ticket) {
+  return static_cast<std::uint32_t>(ticket);
+}
 
 }  // namespace
 
@@ -53,7 +56,8 @@ void ThreadPool::run_job(int chunks, Call call, void* work) {
   slot.chunks.store(n, std::memory_order_relaxed);
   slot.done.store(0, std::memory_order_relaxed);
   ticket_.store(static_cast<std::uint64_t>(job) << 32);
-  // Either this sees the sleeper, or the sleeper, which looks once more before it sleeps, the ticket.
+  // Either this sees the sleeper, or the sleeper, which looks once more before it sleeps, the
+  // ticket.
   if (asleep_.load() != 0 && asleep_.exchange(0) != 0) {
     wake_.fetch_add(1);
     wake_.notify_all();

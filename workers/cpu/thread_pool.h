@@ -11,9 +11,10 @@
 
 namespace baton::cpu {
 
-/// Runs numbered chunks of work on the calling thread and on `threads - 1` helpers. Chunks are claimed
-/// one by one, so a helper that sleeps, or that the system has put aside for another process, delays
-/// nobody: the caller does its share. Helpers look for work for a short time, then sleep.
+/// Runs numbered chunks of work on the calling thread and on `threads - 1` helpers. Chunks are
+/// claimed one by one, so a helper that sleeps, or that the system has put aside for another
+/// process, delays nobody: the caller does its share. Helpers look for work for a short time, then
+/// sleep.
 ///
 /// One caller at a time. Which thread runs a chunk is not defined; results must not depend on it.
 class ThreadPool {
@@ -27,20 +28,21 @@ class ThreadPool {
   static constexpr int kMaxThreads = 256;
   int threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
-  /// Calls work(chunk, thread) for every chunk in [0, chunks); `thread` is below threads(), 0 for the
-  /// caller. Returns when all have ended. `work` must not throw and must not call run().
+  /// Calls work(chunk, thread) for every chunk in [0, chunks); `thread` is below threads(), 0 for
+  /// the caller. Returns when all have ended. `work` must not throw and must not call run().
   template <class Work>
   void run(int chunks, Work&& work) {
     using Plain = std::remove_reference_t<Work>;
-    run_job(chunks, [](void* w, int chunk, int thread) { (*static_cast<Plain*>(w))(chunk, thread); },
-            const_cast<void*>(static_cast<const void*>(&work)));
+    run_job(
+        chunks, [](void* w, int chunk, int thread) { (*static_cast<Plain*>(w))(chunk, thread); },
+        const_cast<void*>(static_cast<const void*>(&work)));
   }
 
  private:
   using Call = void (*)(void* work, int chunk, int thread);
 
-  /// Jobs alternate between two slots: a helper that is late still reads the slot of its own job, and
-  /// its claim fails because the ticket has moved on.
+  /// Jobs alternate between two slots: a helper that is late still reads the slot of its own job,
+  /// and its claim fails because the ticket has moved on.
   struct Slot {
     std::atomic<Call> call{nullptr};
     std::atomic<void*> work{nullptr};

@@ -25,9 +25,7 @@ inline __mmask16 first(int n) {
 inline V16 load_n(const float* p, int n) { return {_mm512_maskz_loadu_ps(first(n), p)}; }
 inline void store_n(float* p, V16 a, int n) { _mm512_mask_storeu_ps(p, first(n), a.v); }
 /// a in the first n lanes, b behind them.
-inline V16 select_first(int n, V16 a, V16 b) {
-  return {_mm512_mask_blend_ps(first(n), b.v, a.v)};
-}
+inline V16 select_first(int n, V16 a, V16 b) { return {_mm512_mask_blend_ps(first(n), b.v, a.v)}; }
 
 inline V16 load(const std::uint16_t* p) {  // bf16, exact
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));

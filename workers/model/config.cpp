@@ -108,7 +108,8 @@ class Settings {
     const Json list = value.is_array() ? value : Json::array({value});
     if (list.size() > 1024) refuse(key, "names more than 1024 ids");
     for (const Json& id : list) {
-      if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() >= vocab) {
+      if (!id.is_number_integer() || id.get<std::int64_t>() < 0 ||
+          id.get<std::int64_t>() >= vocab) {
         refuse(key, id.dump() + " is not an id of the vocabulary");
       }
       found.push_back(id.get<Token>());
@@ -136,14 +137,14 @@ void refuse_other_mathematics(const Settings& s) {
   if (const auto act = s.text_or("hidden_act", "silu"); act != "silu") {
     s.refuse("hidden_act", act + " is not supported, only silu is");
   }
-  for (const char* key : {"attention_bias", "mlp_bias", "qkv_bias", "use_qk_norm",
-                          "use_sliding_window"}) {
+  for (const char* key :
+       {"attention_bias", "mlp_bias", "qkv_bias", "use_qk_norm", "use_sliding_window"}) {
     if (s.flag_or(key, false)) s.refuse(key, "true is not supported");
   }
-  for (const char* key :
-       {"quantization_config", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping",
-        "attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling",
-        "query_pre_attn_scalar", "num_local_experts", "num_experts"}) {
+  for (const char* key : {"quantization_config", "sliding_window", "attn_logit_softcapping",
+                          "final_logit_softcapping", "attention_multiplier", "embedding_multiplier",
+                          "residual_multiplier", "logits_scaling", "query_pre_attn_scalar",
+                          "num_local_experts", "num_experts"}) {
     if (s.has(key)) s.refuse(key, "is not supported (it is set to " + s.at(key).dump() + ")");
   }
   if (s.has("layer_types")) {

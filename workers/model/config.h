@@ -41,9 +41,9 @@ struct ModelConfig {
   int qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
-/// Reads the two files of `folder`. Throws ModelError for a file that is missing or malformed, for a
-/// size out of bounds, and for every setting that would change the mathematics and is not implemented:
-/// such a model is refused by the setting's name rather than served wrong.
+/// Reads the two files of `folder`. Throws ModelError for a file that is missing or malformed, for
+/// a size out of bounds, and for every setting that would change the mathematics and is not
+/// implemented: such a model is refused by the setting's name rather than served wrong.
 ModelConfig load_model_config(const std::string& folder);
 
 /// The same from text; `generation` may be empty (no such file). `name` is used in messages.

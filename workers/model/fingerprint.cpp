@@ -34,7 +34,8 @@ class Hash {
 };
 
 void add_config(Hash& hash, const ModelConfig& c) {
-  for (const int n : {c.hidden, c.layers, c.heads, c.kv_heads, c.head_dim, c.intermediate, c.vocab}) {
+  for (const int n :
+       {c.hidden, c.layers, c.heads, c.kv_heads, c.head_dim, c.intermediate, c.vocab}) {
     hash.number(static_cast<std::uint64_t>(n));
   }
   hash.real(c.rms_eps);

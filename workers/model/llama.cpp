@@ -29,12 +29,12 @@ constexpr std::int64_t kMinWorkspaceRows = 64;
 /// Activations of a step, [capacity, columns] of float each. Grows, never shrinks: the steady state
 /// allocates nothing.
 struct Workspace {
-  at::Tensor hidden;      // x, the residual stream: [rows, hidden]
-  at::Tensor normed;      // [rows, hidden]
-  at::Tensor qkv;         // [rows, (heads + 2 kv_heads) * head_dim]
-  at::Tensor attended;    // [rows, heads * head_dim]
-  at::Tensor gated;       // [rows, intermediate]
-  at::Tensor logits;      // [logit rows, vocab]
+  at::Tensor hidden;    // x, the residual stream: [rows, hidden]
+  at::Tensor normed;    // [rows, hidden]
+  at::Tensor qkv;       // [rows, (heads + 2 kv_heads) * head_dim]
+  at::Tensor attended;  // [rows, heads * head_dim]
+  at::Tensor gated;     // [rows, intermediate]
+  at::Tensor logits;    // [logit rows, vocab]
   std::int64_t capacity = 0;
   std::int64_t logit_capacity = 0;
 
@@ -67,10 +67,10 @@ const float* data(const at::Tensor& vector) { return vector.const_data_ptr<float
 
 /// A step's rows one after another, as the operations want them. Buffers are reused.
 struct Batch {
-  std::vector<Token> tokens;      // [rows]
-  std::vector<RowPlace> places;   // [rows]
-  std::vector<Segment> segments;  // one a StepRow
-  std::vector<int> wanted;        // rows with logits, ascending
+  std::vector<Token> tokens;             // [rows]
+  std::vector<RowPlace> places;          // [rows]
+  std::vector<Segment> segments;         // one a StepRow
+  std::vector<int> wanted;               // rows with logits, ascending
   std::vector<Segment> wanted_segments;  // the same rows, one each, numbered in order
   int rows() const { return static_cast<int>(tokens.size()); }
 
@@ -190,15 +190,15 @@ LlamaModel::~LlamaModel() = default;
 std::unique_ptr<LlamaModel> LlamaModel::load(const std::string& folder, const LoadOptions& options,
                                              std::atomic<int>* progress) {
   if (!cpu::isa_supported(options.isa)) {
-    throw ModelError("this CPU lacks the instructions needed: AVX2 and FMA (x86-64-v3), or AVX-512 "
-                     "where it was asked for");
+    throw ModelError(
+        "this CPU lacks the instructions needed: AVX2 and FMA (x86-64-v3), or AVX-512 "
+        "where it was asked for");
   }
   ModelConfig config = load_model_config(folder);
   const Checkpoint checkpoint(folder);
   const std::uint64_t fingerprint = model_fingerprint(config, checkpoint);
   Weights weights = load_weights(config, checkpoint, progress);
-  auto impl =
-      std::make_unique<Impl>(std::move(config), std::move(weights), fingerprint, options);
+  auto impl = std::make_unique<Impl>(std::move(config), std::move(weights), fingerprint, options);
   return std::unique_ptr<LlamaModel>(new LlamaModel(std::move(impl)));
 }
 
@@ -242,7 +242,8 @@ Status LlamaModel::check(std::span<const StepRow> rows, const KvPoolView& pool) 
                      " blocks where " + std::to_string(blocks) + " are needed");
     }
     for (const BlockId block : row.block_table.first(blocks)) {
-      if (block >= g.blocks) return invalid("block " + std::to_string(block) + " is not in the pool");
+      if (block >= g.blocks)
+        return invalid("block " + std::to_string(block) + " is not in the pool");
     }
     for (const Token token : row.tokens) {
       if (token < 0 || token >= impl_->config.vocab) {

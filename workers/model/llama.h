@@ -1,5 +1,5 @@
-// A Llama-architecture model on the CPU: one call runs one step of prompt chunks and decode rows mixed.
-// This header is free of torch.
+// A Llama-architecture model on the CPU: one call runs one step of prompt chunks and decode rows
+// mixed. This header is free of torch.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ namespace baton {
 
 /// Some consecutive tokens of one sequence: a prompt chunk, or one decode token.
 struct StepRow {
-  std::span<const Token> tokens;         // at least one
-  std::int64_t position = 0;             // of tokens[0]; every position before it has its KV in the pool
+  std::span<const Token> tokens;  // at least one
+  std::int64_t position = 0;      // of tokens[0]; every position before it has its KV in the pool
   std::span<const BlockId> block_table;  // covers position + tokens.size() tokens
   LogitsWanted logits = LogitsWanted::none;
 };
@@ -31,8 +31,8 @@ struct KvPoolView {
   KvGeometry geometry;
 };
 
-/// Logits in row order: one line for a row with `last`, tokens.size() lines for `all`, none for `none`.
-/// Valid until the next forward(); the caller may change them (masks).
+/// Logits in row order: one line for a row with `last`, tokens.size() lines for `all`, none for
+/// `none`. Valid until the next forward(); the caller may change them (masks).
 struct LogitsView {
   float* data = nullptr;  // [rows, vocab]
   int rows = 0;
@@ -49,13 +49,13 @@ struct LoadOptions {
 
 /// One loaded model with its own threads and workspace. Not thread-safe: one caller at a time.
 ///
-/// Batch-invariant: the logits and the KV of a token depend, to the bit, on the tokens before it and on
-/// the weights alone: not on its neighbours in the step, on how its prompt was cut into chunks, on
-/// prefill against decode, on block ids, on the number of threads or the vector width.
+/// Batch-invariant: the logits and the KV of a token depend, to the bit, on the tokens before it
+/// and on the weights alone: not on its neighbours in the step, on how its prompt was cut into
+/// chunks, on prefill against decode, on block ids, on the number of threads or the vector width.
 class LlamaModel {
  public:
-  /// Reads config.json and the safetensors of `folder`. Throws ModelError. `progress`, if given, is set
-  /// to percent done on the way (it may be read by another thread).
+  /// Reads config.json and the safetensors of `folder`. Throws ModelError. `progress`, if given, is
+  /// set to percent done on the way (it may be read by another thread).
   static std::unique_ptr<LlamaModel> load(const std::string& folder, const LoadOptions& options,
                                           std::atomic<int>* progress = nullptr);
   ~LlamaModel();
@@ -74,13 +74,13 @@ class LlamaModel {
   KvGeometry kv_geometry(std::uint32_t blocks,
                          std::uint32_t tokens_per_block = kDefaultTokensPerBlock) const;
 
-  /// Whether forward() may run these rows: tokens inside the vocabulary, tables that cover the rows and
-  /// name blocks of the pool, positions inside the context, the pool of this model's geometry.
+  /// Whether forward() may run these rows: tokens inside the vocabulary, tables that cover the rows
+  /// and name blocks of the pool, positions inside the context, the pool of this model's geometry.
   Status check(std::span<const StepRow> rows, const KvPoolView& pool) const;
 
   /// Runs one step: writes the rows' keys and values into the pool, returns the logits wanted.
-  /// Precondition: check() is ok, and no two rows write the same slot. Rows of one sequence in one step
-  /// must be in order of position.
+  /// Precondition: check() is ok, and no two rows write the same slot. Rows of one sequence in one
+  /// step must be in order of position.
   LogitsView forward(std::span<const StepRow> rows, const KvPoolView& pool);
 
  private:

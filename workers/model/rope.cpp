@@ -27,8 +27,12 @@ std::vector<float> rope_frequencies(const RopeConfig& rope, int head_dim) {
     const auto plain = static_cast<double>(
         static_cast<float>(1.0 / std::pow(rope.theta, 2.0 * i / static_cast<double>(head_dim))));
     switch (rope.type) {
-      case RopeType::none: frequencies.push_back(static_cast<float>(plain)); break;
-      case RopeType::linear: frequencies.push_back(static_cast<float>(plain / rope.factor)); break;
+      case RopeType::none:
+        frequencies.push_back(static_cast<float>(plain));
+        break;
+      case RopeType::linear:
+        frequencies.push_back(static_cast<float>(plain / rope.factor));
+        break;
       case RopeType::llama3:
         frequencies.push_back(static_cast<float>(llama3_frequency(plain, rope)));
         break;

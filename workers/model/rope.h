@@ -9,12 +9,12 @@
 
 namespace baton {
 
-/// The head_dim / 2 angular frequencies, scaled as the configuration says. In fp32, like the models were
-/// trained with.
+/// The head_dim / 2 angular frequencies, scaled as the configuration says. In fp32, like the models
+/// were trained with.
 std::vector<float> rope_frequencies(const RopeConfig& rope, int head_dim);
 
-/// cos and sin of position * frequency. Computed at first use, kept: memory follows the longest context
-/// seen, not the longest possible. Not thread-safe.
+/// cos and sin of position * frequency. Computed at first use, kept: memory follows the longest
+/// context seen, not the longest possible. Not thread-safe.
 class RopeTable {
  public:
   RopeTable(const RopeConfig& rope, int head_dim, std::int64_t max_positions);

@@ -32,9 +32,9 @@ constexpr int kMaxDepth = 4;
 /// Bytes of an element; 0 for a type that the format does not know.
 std::uint64_t dtype_bytes(const std::string& dtype) {
   static const std::map<std::string, std::uint64_t> kBytes = {
-      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U16", 2}, {"I16", 2},
-      {"F16", 2},  {"BF16", 2}, {"U32", 4}, {"I32", 4},     {"F32", 4},     {"U64", 8}, {"I64", 8},
-      {"F64", 8}};
+      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1},
+      {"U16", 2},  {"I16", 2}, {"F16", 2}, {"BF16", 2},    {"U32", 4},
+      {"I32", 4},  {"F32", 4}, {"U64", 8}, {"I64", 8},     {"F64", 8}};
   const auto it = kBytes.find(dtype);
   return it == kBytes.end() ? 0 : it->second;
 }
@@ -141,8 +141,9 @@ std::map<std::string, TensorView> parse_safetensors(const std::byte* file, std::
     header |= std::to_integer<std::uint64_t>(file[i]) << (8 * i);
   }
   if (header > kMaxHeaderBytes || header > file_bytes - kLengthBytes) {
-    fail(name, "", "the header of " + std::to_string(header) + " bytes is longer than allowed or " +
-                       "than the file");
+    fail(name, "",
+         "the header of " + std::to_string(header) + " bytes is longer than allowed or " +
+             "than the file");
   }
   const auto* text = reinterpret_cast<const char*>(file + kLengthBytes);
   const Json json = parse_json(text, text + header, name);
@@ -200,7 +201,8 @@ Checkpoint::~Checkpoint() = default;
 
 void Checkpoint::add_file(const std::string& path, const std::vector<std::string>* expected) {
   auto mapping = std::make_unique<Mapping>(path);
-  auto found = parse_safetensors(static_cast<const std::byte*>(mapping->address), mapping->bytes, path);
+  auto found =
+      parse_safetensors(static_cast<const std::byte*>(mapping->address), mapping->bytes, path);
   mappings_.push_back(std::move(mapping));
   if (expected == nullptr) {
     tensors_ = std::move(found);

@@ -19,15 +19,15 @@ struct TensorView {
   std::string file;  // for messages
 };
 
-/// Checks everything that a header says about a file of `file_bytes` bytes that starts with the 8 bytes
-/// of the header length: lengths, JSON, types, shapes, offsets (inside the file, aligned to the element,
-/// no overlap, no hole). Returns the tensors with `data` pointing into `file`. Throws ModelError that
-/// names the file and, where there is one, the tensor.
+/// Checks everything that a header says about a file of `file_bytes` bytes that starts with the 8
+/// bytes of the header length: lengths, JSON, types, shapes, offsets (inside the file, aligned to
+/// the element, no overlap, no hole). Returns the tensors with `data` pointing into `file`. Throws
+/// ModelError that names the file and, where there is one, the tensor.
 std::map<std::string, TensorView> parse_safetensors(const std::byte* file, std::uint64_t file_bytes,
                                                     const std::string& name);
 
-/// All tensors of a model folder: model.safetensors, or the shards that model.safetensors.index.json
-/// names.
+/// All tensors of a model folder: model.safetensors, or the shards that
+/// model.safetensors.index.json names.
 class Checkpoint {
  public:
   /// Throws ModelError.

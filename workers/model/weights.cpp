@@ -66,7 +66,8 @@ class Reader {
  private:
   const TensorView& take(const std::string& name, const std::vector<std::int64_t>& shape) {
     const TensorView* view = checkpoint_.find(name);
-    if (view == nullptr) throw ModelError(checkpoint_.folder() + ": tensor " + name + ": is missing");
+    if (view == nullptr)
+      throw ModelError(checkpoint_.folder() + ": tensor " + name + ": is missing");
     if (view->shape != shape) {
       throw ModelError(view->file + ": tensor " + name + ": has the shape " +
                        shape_text(view->shape) + ", config.json asks for " + shape_text(shape));
@@ -110,8 +111,9 @@ LinearWeight packed(std::span<const MatrixSource> parts, bool paired) {
     cpu::pack_stacked(parts, memory);
   }
   const std::int64_t columns = paired ? parts.front().rows : out;
-  weight.matrix = {memory,  type, static_cast<int>(panels), static_cast<int>(in),
-                   static_cast<int>(columns), paired};
+  weight.matrix = {
+      memory, type, static_cast<int>(panels), static_cast<int>(in), static_cast<int>(columns),
+      paired};
   return weight;
 }
 
@@ -176,9 +178,9 @@ Weights load_weights(const ModelConfig& config, const Checkpoint& checkpoint,
   weights.embedding = embedding_of(table, weights.embedding_type);
   for (int i = 0; i < config.layers; ++i) weights.layers.push_back(load_layer(reader, config, i));
   weights.final_norm = reader.vector("model.norm.weight", config.hidden);
-  weights.lm_head = linear(config.tied_embeddings
-                               ? table
-                               : reader.matrix("lm_head.weight", config.vocab, config.hidden));
+  weights.lm_head =
+      linear(config.tied_embeddings ? table
+                                    : reader.matrix("lm_head.weight", config.vocab, config.hidden));
   reader.expect_all_taken(config);
   if (progress != nullptr) progress->store(100);
   return weights;

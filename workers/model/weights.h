@@ -38,8 +38,8 @@ struct Weights {
   std::uint64_t bytes() const;
 };
 
-/// Throws ModelError that names the file and the tensor: one that is missing, or whose shape or type does
-/// not fit the configuration, or that nothing uses. `progress`, if given, rises to 100.
+/// Throws ModelError that names the file and the tensor: one that is missing, or whose shape or
+/// type does not fit the configuration, or that nothing uses. `progress`, if given, rises to 100.
 Weights load_weights(const ModelConfig& config, const Checkpoint& checkpoint,
                      std::atomic<int>* progress);
 

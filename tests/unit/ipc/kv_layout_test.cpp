@@ -22,8 +22,8 @@ KvGeometry geometry(KvDtype dtype, std::uint32_t layers, std::uint32_t heads, st
   return g;
 }
 
-/// Walks every element of the pool in the documented order: each must start where the last one ended,
-/// so that all bytes are used once and none twice.
+/// Walks every element of the pool in the documented order: each must start where the last one
+/// ended, so that all bytes are used once and none twice.
 void expect_dense(const KvGeometry& g) {
   ASSERT_TRUE(kv_check(g).ok()) << kv_check(g).message();
   std::uint64_t next = 0;
@@ -34,7 +34,8 @@ void expect_dense(const KvGeometry& g) {
         for (std::uint32_t head = 0; head < g.kv_heads; ++head) {
           for (std::uint32_t token = 0; token < g.tokens_per_block; ++token) {
             ASSERT_EQ(kv_offset(g, block, layer, part, head, token), next);
-            ASSERT_EQ(kv_offset_in_block(g, layer, part, head, token), next - g.block_bytes * block);
+            ASSERT_EQ(kv_offset_in_block(g, layer, part, head, token),
+                      next - g.block_bytes * block);
             next += kv_element_bytes(g.dtype) * g.head_dim;
           }
         }
@@ -68,8 +69,7 @@ TEST(KvLayout, KnownOffsetsOfAnEightBillionModel) {
   EXPECT_EQ(g.block_bytes, 2U * 1024 * 1024);
   EXPECT_EQ(kv_offset(g, 0, 0, KvPart::value, 0, 0), 32U * 1024);
   EXPECT_EQ(kv_offset(g, 0, 1, KvPart::key, 0, 0), 64U * 1024);
-  EXPECT_EQ(kv_offset(g, 3, 31, KvPart::value, 7, 15),
-            3 * g.block_bytes + g.block_bytes - 128 * 2);
+  EXPECT_EQ(kv_offset(g, 3, 31, KvPart::value, 7, 15), 3 * g.block_bytes + g.block_bytes - 128 * 2);
   EXPECT_EQ(kv_pool_bytes(g), 2000U * 1024 * 1024);
 }
 

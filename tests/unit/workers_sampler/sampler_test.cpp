@@ -27,7 +27,8 @@ std::vector<float> random_logits(std::size_t n, std::uint32_t seed, float spread
   return v;
 }
 
-SamplingParams params_of(float temperature, std::int32_t top_k, float top_p, std::uint64_t seed = 1) {
+SamplingParams params_of(float temperature, std::int32_t top_k, float top_p,
+                         std::uint64_t seed = 1) {
   SamplingParams p;
   p.temperature = temperature;
   p.top_k = top_k;
@@ -60,8 +61,8 @@ std::vector<double> reference(const std::vector<float>& logits, const SamplingPa
   return p;
 }
 
-/// Draws `draws` tokens with consecutive positions and compares the counts by chi-square: classes with
-/// fewer than five expected are merged; the bound is about six sigmas.
+/// Draws `draws` tokens with consecutive positions and compares the counts by chi-square: classes
+/// with fewer than five expected are merged; the bound is about six sigmas.
 void expect_distribution(const std::vector<float>& logits_in, const SamplingParams& params,
                          int draws = 10'000) {
   std::vector<float> logits = logits_in;
@@ -158,9 +159,10 @@ TEST(SamplerDistribution, TopPCutsWhatTopKLeft) {
 TEST(Sampler, KeptSetsMatchTheReferenceOnManyRows) {
   Sampler sampler;
   for (std::uint32_t row = 0; row < 200; ++row) {
-    std::vector<float> logits = random_logits(400, 100 + row, 0.5F + 0.02F * static_cast<float>(row));
-    const SamplingParams params =
-        params_of(0.9F, row % 3 == 0 ? 0 : static_cast<std::int32_t>(row), 0.6F + 0.002F * row, row);
+    std::vector<float> logits =
+        random_logits(400, 100 + row, 0.5F + 0.02F * static_cast<float>(row));
+    const SamplingParams params = params_of(0.9F, row % 3 == 0 ? 0 : static_cast<std::int32_t>(row),
+                                            0.6F + 0.002F * row, row);
     const std::vector<double> p = reference(logits, params);
     for (std::uint32_t i = 0; i < 50; ++i) {
       const Result<Token> token = sampler.sample(logits, params, {0, i});
