@@ -124,8 +124,10 @@ TEST(ZmqChannel, EmptyAndLargeMessages) {
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{8} << 20U}) {
     const std::string big(size, '\xA5');
     ASSERT_TRUE(send_soon(*client, big));
-    ASSERT_TRUE(receive_soon(*server.channel, peer, bytes));
-    EXPECT_EQ(bytes, big);
+    do {  // a hello more may have been under way when they met
+      ASSERT_TRUE(receive_soon(*server.channel, peer, bytes));
+    } while (bytes == "hello");
+    EXPECT_TRUE(bytes == big) << bytes.size() << " bytes instead of " << size;
   }
 }
 
