@@ -91,7 +91,7 @@ bool importers_closed(State& state, WorkerIndex index, TimeNs now, Outbox& out) 
     if (importer.imports.count(allocation) == 0) continue;
     closed = false;
     if (importer.closing.insert(allocation).second) {
-      importer.progress = now;
+      importer.progress = importer.closes_repeated = now;
       out.to_workers.emplace_back(importer.link, Close{allocation});
     }
   }

@@ -98,6 +98,7 @@ void lose_worker(State& state, WorkerIndex index, bool blame, const std::string&
     if (importer.state == WorkerState::gone || importer.imports.count(allocation) == 0) continue;
     if (!importer.outstanding()) importer.progress = now;
     importer.closing.insert(allocation);
+    importer.closes_repeated = now;
     out.to_workers.emplace_back(importer.link, Close{allocation});
   }
 }

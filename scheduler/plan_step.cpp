@@ -218,14 +218,8 @@ class StepBuilder {
     plan_.rows.push_back(row);
   }
 
-  bool suspect_here() const {
-    return std::any_of(w_.prefills.begin(), w_.prefills.end(), [&](SequenceId id) {
-      return is_suspect(state_, *state_.request_of(*state_.sequences.find(id)));
-    });
-  }
-
   void admit() {
-    if (!accepts(w_, now_) || suspect_here()) return;
+    if (state_.waiting.empty() || !accepts(w_, now_) || runs_suspect(state_, w_)) return;
     const bool prefiller = any_prefiller(state_);
     int looked = 0;
     for (auto it = state_.waiting.begin(); it != state_.waiting.end() && budget_ > 0;) {
@@ -234,7 +228,9 @@ class StepBuilder {
       if (!static_batch_allows(state_, request)) continue;  // its group's members come later
       if (++looked > kQueueLook) return;
       if (!may_prefill(state_, request, w_, prefiller)) continue;
-      const bool suspect = is_suspect(state_, request) && w_.identity.role != Role::decode;
+      // A decode worker beside prefill workers is never empty: waiting for that could last for ever.
+      const bool suspect = is_suspect(state_, request) &&
+                           (w_.identity.role != Role::decode || !prefiller);
       if (suspect && (w_.sequences > 0 || !w_.steps.empty())) return;
       const std::uint32_t blocks = w_.blocks_for(request.length() + 1);
       if (refuse_too_long(request)) continue;

@@ -44,6 +44,20 @@ bool is_suspect(const State& state, const Request& request) {
   return request.deaths > 0 && request.deaths + 1 >= state.settings.max_deaths;
 }
 
+bool runs_suspect(const State& state, const Worker& worker) {
+  const auto suspect = [&](SequenceId id) {
+    const Sequence* sequence = state.sequences.find(id);
+    const Request* request = sequence != nullptr ? state.requests.find(sequence->request) : nullptr;
+    return request != nullptr && is_suspect(state, *request);
+  };
+  if (std::any_of(worker.prefills.begin(), worker.prefills.end(), suspect)) return true;
+  // Its last chunk is in flight: the first token will clear it.
+  return std::any_of(worker.steps.begin(), worker.steps.end(), [&](const InFlightStep& step) {
+    return std::any_of(step.rows.begin(), step.rows.end(),
+                       [&](const auto& row) { return suspect(row.first); });
+  });
+}
+
 WorkerIndex choose_decoder(const State& state, const Request& request, WorkerIndex source,
                            TimeNs now) {
   WorkerIndex best = kNobody;
@@ -52,7 +66,7 @@ WorkerIndex choose_decoder(const State& state, const Request& request, WorkerInd
     if (i == source || w.identity.role == Role::prefill || !accepts(w, now)) continue;
     const Sequence* sequence = state.sequences.find(request.source);
     const std::uint32_t length = sequence != nullptr ? sequence->prefill_length : request.length();
-    if (!has_room(state, w, w.blocks_for(length + 1))) continue;
+    if (!has_room(state, w, w.blocks_for(length + 1)) || runs_suspect(state, w)) continue;
     if (best == kNobody || w.sequences < state.workers[best].sequences) best = i;
   }
   return best;

@@ -28,6 +28,9 @@ bool may_prefill(const State& state, const Request& request, const Worker& worke
 /// A request that two workers died under is run alone, so that its batch-mates are never blamed.
 bool is_suspect(const State& state, const Request& request);
 
+/// True while `worker` computes the prompt of a suspect: nobody joins it.
+bool runs_suspect(const State& state, const Worker& worker);
+
 /// The decode worker for a hand-off from `source`: the least loaded one with room, or kNobody.
 WorkerIndex choose_decoder(const State& state, const Request& request, WorkerIndex source, TimeNs now);
 

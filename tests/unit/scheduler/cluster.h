@@ -99,6 +99,7 @@ class Cluster {
       for (const Worker& w : state.workers) {
         if (w.state != WorkerState::gone) heartbeat(w.link);
       }
+      for (Frontend& f : state.frontends) f.heard = now;
       event(Tick{});
     }
   }

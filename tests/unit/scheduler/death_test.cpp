@@ -1,0 +1,284 @@
+// Workers that die, hang, or only seem to; whom that is blamed on.
+#include "tests/unit/scheduler/cluster.h"
+
+namespace baton::test {
+namespace {
+
+void die_with_request(Cluster& c, const std::string& name, Incarnation incarnation,
+                      LinkId& link) {
+  c.gone(link);
+  link = c.ready_worker(name, Role::mixed, 100, incarnation);
+}
+
+TEST(Death, InPrefillTheRequestRunsElsewhere) {
+  Cluster c;
+  const LinkId first = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 3);
+  c.turn();
+  c.gone(first);
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  c.ready_worker("mixed1", Role::mixed);
+  c.run();
+  EXPECT_EQ(c.tokens_of(1), 3U);
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+}
+
+TEST(Death, InDecodeItPrefillsAgainWithItsTokens) {
+  Cluster c;
+  const LinkId first = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.turn();
+  c.answer(first, 41);
+  c.answer(first, 42);
+  c.gone(first);
+  const LinkId second = c.ready_worker("mixed1", Role::mixed);
+  c.turn();
+  const std::vector<StepPlan> plans = c.sent<StepPlan>(second);
+  ASSERT_FALSE(plans.empty());
+  EXPECT_EQ(plans[0].add.at(0).generated, (std::vector<Token>{41, 42}));
+  EXPECT_EQ(plans[0].rows.at(0).n_tokens, 10U);
+  c.run();
+  EXPECT_EQ(c.tokens_of(1), 6U);
+}
+
+TEST(Death, WithNobodyLeftRequestsWait) {
+  Cluster c;
+  const LinkId first = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.turn();
+  c.gone(first);
+  c.wait(30 * kSecond);
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  c.ready_worker("mixed0", Role::mixed, 100, /*incarnation=*/2);
+  c.run();
+  EXPECT_EQ(c.tokens_of(1), 6U);
+}
+
+TEST(Death, ThreeInARowEndTheRequest) {
+  Cluster c;
+  LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  for (Incarnation i = 2; i <= 3; ++i) {
+    c.turn();
+    die_with_request(c, "mixed0", i, link);
+    EXPECT_EQ(c.terminal(1), nullptr);
+  }
+  c.turn();
+  die_with_request(c, "mixed0", 4, link);
+  EXPECT_EQ(c.code(1), ErrorCode::worker_crashes);
+}
+
+TEST(Death, ATokenInBetweenClearsTheRequest) {
+  Cluster c;
+  LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 60);
+  for (Incarnation i = 2; i <= 8; ++i) {
+    c.turn();
+    c.answer(link);
+    c.turn();
+    die_with_request(c, "mixed0", i, link);
+  }
+  EXPECT_EQ(c.terminal(1), nullptr);
+  EXPECT_EQ(c.find(1)->deaths, 1U);
+}
+
+TEST(Death, OnlyWhatWasInAStepIsBlamed) {
+  Settings settings;
+  settings.max_running = 1;
+  Cluster c(settings);
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.submit(2, 8, 6);
+  c.turn();
+  c.gone(link);
+  EXPECT_EQ(c.find(1)->deaths, 1U);
+  EXPECT_EQ(c.find(2)->deaths, 0U);
+}
+
+TEST(Death, ASuspectRunsAlone) {
+  Cluster c;
+  LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  for (Incarnation i = 2; i <= 3; ++i) {
+    c.turn();
+    die_with_request(c, "mixed0", i, link);
+  }
+  c.submit(2, 8, 6);
+  c.submit(3, 8, 6);
+  c.turn();
+  EXPECT_EQ(c.phase(1), Phase::prefill);
+  EXPECT_EQ(c.phase(2), Phase::waiting);
+  EXPECT_EQ(c.phase(3), Phase::waiting);
+  c.gone(link);
+  EXPECT_EQ(c.code(1), ErrorCode::worker_crashes);
+  EXPECT_EQ(c.find(2)->deaths, 0U);
+  c.ready_worker("mixed0", Role::mixed, 100, 9);
+  c.run();
+  EXPECT_EQ(c.code(2), ErrorCode::ok);
+}
+
+TEST(Death, LeavingOnPurposeIsNobodysFault) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.turn();
+  c.from_worker(link, WorkerBye{1});
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  EXPECT_EQ(c.find(1)->deaths, 0U);
+}
+
+// ---------------------------------------------------------------- liveness is progress
+
+TEST(Liveness, ASilentWorkerWithWorkLosesItsTerm) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.turn();
+  c.tick(2 * kSecond);
+  EXPECT_EQ(c.phase(1), Phase::prefill);
+  c.tick(2 * kSecond);
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  EXPECT_EQ(c.worker("mixed0").state, WorkerState::fenced);
+  EXPECT_EQ(c.pool("mixed0").fenced, 100U);
+  EXPECT_EQ(c.find(1)->deaths, 1U);
+  c.heartbeat(link);
+}
+
+TEST(Liveness, WhatAThawedWorkerSaysIsFencedOnceASecond) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.turn();
+  const StepResult late = c.result_of(c.worker("mixed0"));
+  c.tick(4 * kSecond);
+  c.from_worker(link, late);
+  c.from_worker(link, late);
+  ASSERT_EQ(c.sent<Fenced>(link).size(), 1U);
+  EXPECT_EQ(c.sent<Fenced>(link)[0].term, late.term);
+  EXPECT_EQ(c.tokens_of(1), 0U);
+  c.now += 2 * kSecond;
+  c.from_worker(link, late);
+  EXPECT_EQ(c.sent<Fenced>(link).size(), 2U);
+}
+
+TEST(Liveness, AGapInTheSchedulersOwnLoopBlamesNobody) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.turn();
+  c.tick(60 * kSecond, /*gap=*/60 * kSecond);
+  EXPECT_EQ(c.phase(1), Phase::prefill);
+  EXPECT_FALSE(c.told<FrontendUnknown>(c.frontend).size());
+  c.answer(link);
+  EXPECT_EQ(c.tokens_of(1), 1U);
+  c.tick(4 * kSecond);
+  EXPECT_EQ(c.worker("mixed0").state, WorkerState::fenced);
+}
+
+TEST(Liveness, ALostResultShowsInTheHeartbeat) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.turn();
+  WorkerHeartbeat beat;
+  beat.term = c.worker("mixed0").term;
+  beat.incarnation = 1;
+  beat.plans_received = 2;
+  beat.steps_done = 1;  // whose result never came
+  c.from_worker(link, beat);
+  EXPECT_EQ(c.worker("mixed0").state, WorkerState::fenced);
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  EXPECT_EQ(c.find(1)->deaths, 0U);
+  EXPECT_EQ(c.sent<Fenced>(link).size(), 1U);
+}
+
+TEST(Liveness, ALostPlanIsNobodysFault) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.turn();
+  for (int i = 0; i < 40; ++i) {
+    c.now += 100 * kMillisecond;
+    WorkerHeartbeat beat;
+    beat.term = c.worker("mixed0").term;
+    beat.incarnation = 1;
+    if (c.worker("mixed0").ready()) c.from_worker(link, beat);
+    c.tick();
+  }
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  EXPECT_EQ(c.find(1)->deaths, 0U);
+}
+
+TEST(Liveness, ALostPullEndsTheTermOfItsDestination) {
+  Cluster c;
+  const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
+  const LinkId decode = c.ready_worker("decode0", Role::decode);
+  c.submit(1, 8, 6);
+  c.turn();
+  c.answer(prefill);
+  c.turn();
+  c.pulls[decode].clear();  // lost
+  for (int i = 0; i < 50 && c.worker("decode0").ready(); ++i) {
+    c.now += 100 * kMillisecond;
+    c.heartbeat(prefill);
+    WorkerHeartbeat beat;
+    beat.term = c.worker("decode0").term;
+    beat.incarnation = 1;
+    beat.pulls_received = 0;
+    c.from_worker(decode, beat);
+    c.tick();
+  }
+  EXPECT_EQ(c.worker("decode0").state, WorkerState::fenced);
+  EXPECT_EQ(c.phase(1), Phase::handoff);  // the source still has everything
+  EXPECT_EQ(c.find(1)->deaths, 0U);
+}
+
+TEST(Liveness, ALostPullDoneShowsInTheHeartbeat) {
+  Cluster c;
+  const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
+  const LinkId decode = c.ready_worker("decode0", Role::decode);
+  c.submit(1, 8, 6);
+  c.turn();
+  c.answer(prefill);
+  c.turn();
+  WorkerHeartbeat beat;
+  beat.term = c.worker("decode0").term;
+  beat.incarnation = 1;
+  beat.pulls_received = 1;
+  beat.pulls_done = 1;
+  c.from_worker(decode, beat);
+  EXPECT_EQ(c.worker("decode0").state, WorkerState::fenced);
+  EXPECT_EQ(c.phase(1), Phase::handoff);
+}
+
+TEST(Liveness, AMessageThatCannotBeSentEndsTheTerm) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.turn();
+  c.event(SendFailed{link});
+  EXPECT_EQ(c.worker("mixed0").state, WorkerState::fenced);
+  EXPECT_EQ(c.find(1)->deaths, 0U);
+}
+
+TEST(Liveness, AnIdleFrozenDecodeWorkerDoesNotHoldRequestsUp) {
+  Cluster c;
+  const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
+  c.ready_worker("decode0", Role::decode);
+  for (int i = 0; i < 50; ++i) {  // decode0 says nothing and nobody sees its pid
+    c.now += 100 * kMillisecond;
+    c.heartbeat(prefill);
+    c.tick();
+  }
+  c.submit(1, 8, 3);
+  for (int i = 0; i < 20 && c.terminal(1) == nullptr; ++i) {
+    c.heartbeat(prefill);
+    c.turn();
+    if (!c.worker("prefill0").steps.empty()) c.answer(prefill);
+  }
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+  EXPECT_EQ(c.tokens_of(1), 3U);
+}
+
+}  // namespace
+}  // namespace baton::test

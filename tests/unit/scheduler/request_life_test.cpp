@@ -1,0 +1,294 @@
+// A request's ends: cancel, finish, deadline, resubmission, and the death of its front end.
+#include <functional>
+
+#include "tests/unit/scheduler/cluster.h"
+
+namespace baton::test {
+namespace {
+
+/// Brings request 1 of a 1p1d cluster into each phase that names blocks, and checks that ending it there
+/// leaves nothing behind.
+struct InPhase {
+  Phase phase;
+  std::function<void(Cluster&, LinkId prefill, LinkId decode)> reach;
+};
+
+std::vector<InPhase> phases() {
+  return {
+      {Phase::waiting, [](Cluster&, LinkId, LinkId) {}},
+      {Phase::prefill, [](Cluster& c, LinkId, LinkId) { c.turn(); }},
+      {Phase::handoff,
+       [](Cluster& c, LinkId prefill, LinkId) {
+         c.turn();
+         c.answer(prefill);
+         c.turn();
+       }},
+      {Phase::decode,
+       [](Cluster& c, LinkId prefill, LinkId decode) {
+         c.turn();
+         c.answer(prefill);
+         c.turn();
+         c.done_pull(decode);
+         c.turn();
+       }},
+      {Phase::preempting,
+       [](Cluster& c, LinkId prefill, LinkId decode) {
+         c.turn();
+         c.answer(prefill);
+         c.turn();
+         c.done_pull(decode);
+         c.turn();
+         preempt(c.state, *c.find(1));
+       }},
+  };
+}
+
+void in_every_phase(const std::function<void(Cluster&)>& end, ErrorCode code, FinishReason reason) {
+  for (const InPhase& in : phases()) {
+    Cluster c;
+    const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
+    const LinkId decode = c.ready_worker("decode0", Role::decode);
+    c.submit(1, 8, 50);
+    in.reach(c, prefill, decode);
+    ASSERT_EQ(c.phase(1), in.phase) << to_string(in.phase);
+    end(c);
+    ASSERT_NE(c.terminal(1), nullptr) << to_string(in.phase);
+    EXPECT_EQ(c.terminal(1)->code, code) << to_string(in.phase);
+    EXPECT_EQ(c.terminal(1)->reason[0], static_cast<std::uint32_t>(reason));
+    EXPECT_EQ(c.terminals.size(), 1U) << "one terminal a request";
+    c.run();
+    EXPECT_EQ(c.pool("prefill0").free, 100U) << to_string(in.phase);
+    EXPECT_EQ(c.pool("decode0").free, 100U) << to_string(in.phase);
+    EXPECT_EQ(c.state.sequences.size(), 0U) << to_string(in.phase);
+    EXPECT_EQ(c.state.transfers.size(), 0U);
+    c.from_frontend(c.frontend, Ack{{1, 1}});
+    EXPECT_EQ(c.state.requests.size(), 0U);
+  }
+}
+
+TEST(Ends, CancelInEveryPhase) {
+  in_every_phase([](Cluster& c) { c.from_frontend(c.frontend, Cancel{{1, 1}}); },
+                 ErrorCode::cancelled, FinishReason::cancelled);
+}
+
+TEST(Ends, AnOperatorsCancelInEveryPhase) {
+  in_every_phase([](Cluster& c) { c.event(AdminCancel{{1, 1}}); }, ErrorCode::cancelled,
+                 FinishReason::cancelled);
+}
+
+TEST(Ends, FinishInEveryPhase) {
+  in_every_phase(
+      [](Cluster& c) {
+        const auto n = static_cast<std::uint32_t>(c.tokens_of(1));
+        c.from_frontend(c.frontend, Finish{{1, 1}, 1, 0, n});
+        EXPECT_EQ(c.terminal(1)->n[0], n);
+      },
+      ErrorCode::ok, FinishReason::stop);
+}
+
+TEST(Ends, TheDeadlineInEveryPhase) {
+  in_every_phase(
+      [](Cluster& c) {
+        c.now = c.find(1)->deadline;
+        for (Worker& w : c.state.workers) w.heard = w.progress = c.now;
+        c.state.frontends[0].heard = c.now;
+        c.tick();
+      },
+      ErrorCode::deadline_exceeded, FinishReason::error);
+}
+
+TEST(Ends, AStopIdEndsAndCounts) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 4, 50);
+  c.turn();
+  c.answer(link);
+  c.answer(link, kStop);
+  EXPECT_EQ(c.terminal(1)->reason[0], static_cast<std::uint32_t>(FinishReason::stop));
+  EXPECT_EQ(c.terminal(1)->n[0], 2U);
+}
+
+TEST(Ends, AStopIdBeforeTheMinimumDoesNotEnd) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  Submit m = c.request(1, 4, 50);
+  m.sampling.min_tokens = 2;
+  c.from_frontend(c.frontend, m);
+  c.turn();
+  c.answer(link, kStop);
+  EXPECT_EQ(c.terminal(1), nullptr);
+}
+
+TEST(Ends, WhatAVoidRowSamplesIsDropped) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 4, 50);
+  c.turn();
+  StepResult second = c.result_of(c.worker("mixed0"));
+  c.answer(link, kStop);
+  second = c.result_of(c.worker("mixed0"), 77);
+  c.from_worker(link, second);
+  EXPECT_EQ(c.tokens[1], std::vector<Token>{kStop});
+  EXPECT_TRUE(c.worker("mixed0").ready());
+}
+
+TEST(Ends, AFinishThatNamesAnotherAttemptIsIgnored) {
+  Cluster c;
+  c.submit(1);
+  c.from_frontend(c.frontend, Finish{{1, 1}, 2, 0, 0});
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+}
+
+TEST(Ends, ATerminalIsRepeatedUntilItIsAcknowledged) {
+  Cluster c;
+  c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 4, 1);
+  c.run();
+  EXPECT_EQ(c.terminals.size(), 1U);
+  for (int i = 0; i < 5; ++i) {
+    c.wait(kSecond);
+    c.from_frontend(c.frontend, FrontendHeartbeat{c.state.epoch, 0, 0, {}, {}, {}});
+  }
+  EXPECT_GE(c.terminals.size(), 3U);
+  EXPECT_LE(c.terminals.size(), 6U);
+  c.from_frontend(c.frontend, Ack{{1, 1}});
+  const std::size_t before = c.terminals.size();
+  c.wait(3 * kSecond);
+  EXPECT_EQ(c.terminals.size(), before);
+}
+
+// ---------------------------------------------------------------- submitting again
+
+TEST(Attempts, AHigherOneReplacesALowerOneIsIgnored) {
+  Cluster c;
+  c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 50);
+  c.turn();
+  Submit second = c.request(1, 8, 50);
+  second.attempt = 2;
+  second.generated = {{kWord}};
+  c.from_frontend(c.frontend, second);
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  EXPECT_EQ(c.find(1)->attempt, 2U);
+  EXPECT_EQ(c.find(1)->generated.size(), 1U);
+  EXPECT_EQ(c.pool("mixed0").owned, 0U);
+  c.submit(1, 8, 50);  // attempt 1, late
+  EXPECT_EQ(c.find(1)->attempt, 2U);
+  c.from_frontend(c.frontend, second);  // the same again
+  EXPECT_EQ(c.state.requests.size(), 1U);
+}
+
+TEST(Attempts, IdsThatAlreadyEndTheRequestAreAnsweredAtOnce) {
+  for (const bool by_stop : {true, false}) {
+    Cluster c;
+    const LinkId link = c.ready_worker("mixed0", Role::mixed);
+    Submit m = c.request(1, 8, by_stop ? 50 : 2);
+    m.again = true;
+    m.attempt = 2;
+    m.generated = {{kWord, by_stop ? kStop : kWord}};
+    c.from_frontend(c.frontend, m);
+    ASSERT_NE(c.terminal(1), nullptr);
+    EXPECT_EQ(c.terminal(1)->n[0], 2U);
+    EXPECT_EQ(c.terminal(1)->reason[0],
+              static_cast<std::uint32_t>(by_stop ? FinishReason::stop : FinishReason::length));
+    c.turn();
+    EXPECT_TRUE(c.sent<StepPlan>(link).empty());
+    EXPECT_EQ(c.tokens_of(1), 0U);
+  }
+}
+
+TEST(Attempts, GeneratedIdsAreNeverSentAgain) {
+  Cluster c;
+  c.ready_worker("mixed0", Role::mixed);
+  Submit m = c.request(1, 8, 4);
+  m.generated = {{kWord, kWord}};
+  c.from_frontend(c.frontend, m);
+  c.run();
+  EXPECT_EQ(c.tokens_of(1), 2U);  // the third and the fourth
+  EXPECT_EQ(c.terminal(1)->n[0], 4U);
+}
+
+TEST(Attempts, TheQueueKeepsTheOrderOfFirstArrival) {
+  Cluster c;
+  Submit young = c.request(7, 4, 4);
+  Submit old = c.request(3, 4, 4);
+  old.arrival = young.arrival - kSecond;
+  old.again = true;
+  c.from_frontend(c.frontend, young);
+  c.from_frontend(c.frontend, old);
+  EXPECT_EQ(c.state.waiting.begin()->second, c.find(3)->id);
+}
+
+// ---------------------------------------------------------------- front ends
+
+TEST(Frontends, AHeartbeatIsAnsweredWithWhatIsMissing) {
+  Cluster c;
+  c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 4, 3);
+  c.run();
+  c.tokens.clear();
+  c.terminals.clear();
+  FrontendHeartbeat beat;
+  beat.epoch = c.state.epoch;
+  beat.counters = {1, 9};
+  beat.attempts = {1, 1};
+  beat.next = {1, 0};
+  c.from_frontend(c.frontend, beat);
+  EXPECT_EQ(c.tokens_of(1), 2U);
+  EXPECT_EQ(c.terminals.size(), 1U);
+  ASSERT_EQ(c.told<Gone>(c.frontend).size(), 1U);
+  EXPECT_EQ(c.told<Gone>(c.frontend)[0].counters, std::vector<std::uint64_t>{9});
+}
+
+TEST(Frontends, AnUnknownOneIsToldToSayHello) {
+  Cluster c;
+  c.from_frontend(99, Cancel{{1, 1}});
+  EXPECT_EQ(c.told<FrontendUnknown>(99).size(), 1U);
+}
+
+TEST(Frontends, ADeathFreesEverythingOfItsOwnAndNothingElse) {
+  Cluster c;
+  const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
+  c.ready_worker("decode0", Role::decode);
+  const LinkId other = c.join_frontend("frontend1", 2);
+  for (std::uint64_t i = 1; i <= 4; ++i) c.submit(i, 8, 40);
+  Submit theirs = c.request(1, 8, 4);
+  theirs.request.frontend = 2;
+  c.from_frontend(other, theirs);
+  c.turn();
+  c.answer(prefill);
+  c.turn();
+  c.gone(c.frontend);
+  EXPECT_EQ(c.state.requests.size(), 1U);
+  c.run();
+  EXPECT_EQ(c.terminals.size(), 1U);
+  EXPECT_EQ(c.terminals[0].n[0], 4U);
+  EXPECT_EQ(c.pool("prefill0").free, 100U);
+  EXPECT_EQ(c.pool("decode0").free, 100U);
+}
+
+TEST(Frontends, SilenceForTooLongIsDeath) {
+  Cluster c;
+  c.submit(1);
+  c.tick(14 * kSecond);
+  EXPECT_EQ(c.state.requests.size(), 1U);
+  c.tick(2 * kSecond);
+  EXPECT_EQ(c.state.requests.size(), 0U);
+  c.from_frontend(c.frontend, FrontendHeartbeat{c.state.epoch, 0, 0, {}, {}, {}});
+  EXPECT_EQ(c.told<FrontendUnknown>(c.frontend).size(), 1U);
+}
+
+TEST(Frontends, AWelcomeTellsWhatIsRunning) {
+  Cluster c;
+  c.ready_worker("mixed0", Role::mixed, 10);
+  c.submit(1, 4, 2);
+  c.from_frontend(c.frontend, FrontendHeartbeat{c.state.epoch, 0, 0, {}, {}, {}});
+  const FrontendWelcome welcome = c.told<FrontendWelcome>(c.frontend).back();
+  EXPECT_EQ(welcome.workers_ready, 1U);
+  EXPECT_EQ(welcome.max_context, 40U);
+  EXPECT_EQ(welcome.running, 1U);
+  EXPECT_EQ(welcome.waiting, 1U);
+}
+
+}  // namespace
+}  // namespace baton::test
