@@ -11,9 +11,9 @@ from cluster import PATIENCE, Cluster, wait_until
 import requests_mix
 
 STREAMS = 32
-TOKENS = 700
+TOKENS = 900
 # Slow enough that every blow meets every stream open; asserted, not hoped for.
-SLOW = {"pool_mib": 256, "step_delay_ms": 6}
+SLOW = {"pool_mib": 384, "step_delay_ms": 10}
 
 
 class Death(unittest.TestCase):
@@ -22,7 +22,7 @@ class Death(unittest.TestCase):
         cls.requests = requests_mix.mix(STREAMS, TOKENS)
         for request in cls.requests:
             request["min_tokens"] = request["max_tokens"]
-        with Cluster(workers=[("mixed0", "mixed")], worker={"pool_mib": 256}) as quiet:
+        with Cluster(workers=[("mixed0", "mixed")], worker={"pool_mib": 384}) as quiet:
             cls.expected = requests_mix.run(quiet, cls.requests)
 
     def setUp(self):
