@@ -1,6 +1,7 @@
-// baton-bench-plan: what one step costs the scheduler's thread: the worker's result applied, the next
-// step planned, the plan and the front end's tokens encoded. One decode worker with 256 sequences, two
-// steps in flight, answered at once; then the same with 10,000 more requests waiting.
+// baton-bench-plan: what one step costs the scheduler's thread: the worker's result applied, the
+// next step planned, the plan and the front end's tokens encoded. One decode worker with 256
+// sequences, two steps in flight, answered at once; then the same with 10,000 more requests
+// waiting.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -161,11 +162,12 @@ bool measure(std::uint32_t running, std::uint32_t waiting, int steps) {
   times.reserve(static_cast<std::size_t>(steps));
   for (int i = 0; i < steps; ++i) times.push_back(bench.step());
   std::sort(times.begin(), times.end());
-  std::printf("%u decoding, %5u waiting: median %6.2f us, p99 %6.2f us a step  (plan %zu bytes, "
-              "tokens %zu bytes)\n",
-              running, waiting, static_cast<double>(times[times.size() / 2]) / 1000,
-              static_cast<double>(times[times.size() * 99 / 100]) / 1000, bench.plan_bytes(),
-              bench.event_bytes());
+  std::printf(
+      "%u decoding, %5u waiting: median %6.2f us, p99 %6.2f us a step  (plan %zu bytes, "
+      "tokens %zu bytes)\n",
+      running, waiting, static_cast<double>(times[times.size() / 2]) / 1000,
+      static_cast<double>(times[times.size() * 99 / 100]) / 1000, bench.plan_bytes(),
+      bench.event_bytes());
   if (!bench.sound()) std::printf("the books are wrong\n");
   return bench.sound();
 }

@@ -2,10 +2,10 @@
 //
 //   baton-sim --seed 42 --events 300 --trace
 //   baton-sim --seed 1 --count 10000
+#include <cinttypes>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 
 #include "tests/sim/world.h"
@@ -16,14 +16,14 @@ constexpr const char* kUsage =
     "usage: baton-sim [--seed N] [--count N] [--events N] [--trace] [--keep-going]\n"
     "  --seed N        first seed (default 1)\n"
     "  --count N       how many seeds (default 1)\n"
-    "  --events N      events of the scheduler while faults are on (default 200)\n"
+    "  --events N      events of the scheduler while faults are on (default 300)\n"
     "  --trace         tell everything that happens\n"
     "  --keep-going    do not stop at the first violation\n";
 
 struct Arguments {
   std::uint64_t seed = 1;
   std::uint64_t count = 1;
-  std::uint32_t events = 200;
+  std::uint32_t events = 300;
   bool trace = false;
   bool keep_going = false;
 };
@@ -49,6 +49,27 @@ bool parse(int argc, char** argv, Arguments& arguments) {
   return true;
 }
 
+/// Plays one seed; true if every promise was kept.
+bool play(std::uint64_t seed, const Arguments& arguments) {
+  baton::sim::RunOptions options;
+  options.events = arguments.events;
+  if (arguments.trace) {
+    options.trace = [](const std::string& line) { std::printf("%s\n", line.c_str()); };
+  }
+  const baton::sim::Scenario scenario = baton::sim::draw_scenario(seed);
+  if (arguments.trace) std::printf("seed %" PRIu64 ": %s\n", seed, scenario.text().c_str());
+  const baton::sim::Report report = baton::sim::run_scenario(scenario, options);
+  if (arguments.trace) {
+    std::printf("%" PRIu64 " events, %" PRIu64 " deaths, %" PRIu64 " freezes, %" PRIu64
+                " requests, %" PRIu64 " tokens, quiet after %" PRId64 " ms\n",
+                report.events, report.deaths, report.freezes, report.requests, report.tokens,
+                report.quiet_after / baton::kMillisecond);
+  }
+  if (report.violation.empty()) return true;
+  std::printf("seed %" PRIu64 ": %s\n", seed, report.violation.c_str());
+  return false;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -57,26 +78,9 @@ int main(int argc, char** argv) {
     std::fputs(kUsage, stderr);
     return 2;
   }
-  baton::sim::RunOptions options;
-  options.events = arguments.events;
-  if (arguments.trace) {
-    options.trace = [](const std::string& line) { std::printf("%s\n", line.c_str()); };
+  bool kept = true;
+  for (std::uint64_t i = 0; i < arguments.count && (kept || arguments.keep_going); ++i) {
+    kept = play(arguments.seed + i, arguments) && kept;
   }
-  std::uint64_t violations = 0;
-  for (std::uint64_t seed = arguments.seed; seed < arguments.seed + arguments.count; ++seed) {
-    const baton::sim::Scenario scenario = baton::sim::draw_scenario(seed);
-    if (arguments.trace) std::printf("seed %llu: %s\n", (unsigned long long)seed, scenario.text().c_str());
-    const baton::sim::Report report = baton::sim::run_scenario(scenario, options);
-    if (arguments.trace) {
-      std::printf("%llu events, %llu deaths, %llu freezes, %llu requests, %llu tokens, quiet after %lld ms\n",
-                  (unsigned long long)report.events, (unsigned long long)report.deaths,
-                  (unsigned long long)report.freezes, (unsigned long long)report.requests,
-                  (unsigned long long)report.tokens, (long long)(report.quiet_after / baton::kMillisecond));
-    }
-    if (report.violation.empty()) continue;
-    ++violations;
-    std::printf("seed %llu: %s\n", (unsigned long long)seed, report.violation.c_str());
-    if (!arguments.keep_going) break;
-  }
-  return violations == 0 ? 0 : 1;
+  return kept ? 0 : 1;
 }

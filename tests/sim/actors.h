@@ -23,24 +23,24 @@ class World;
 enum class What : std::uint8_t {
   scheduler_turn,
   scheduler_tick,
-  process_gone,     // arg: link id of the dead process
+  process_gone,  // arg: link id of the dead process
   worker_tick,
   worker_start,
   pool_allocated,
-  step_part,        // arg: number of the step run
-  pull_part,        // arg: transfer
-  mapping_closed,   // arg: allocation
-  exporter_gone,    // arg: allocation
+  step_part,       // arg: number of the step run
+  pull_part,       // arg: transfer
+  mapping_closed,  // arg: allocation
+  exporter_gone,   // arg: allocation
   frontend_tick,
-  client_cancel,    // arg: request counter
+  client_cancel,  // arg: request counter
   // Of the world: they reach frozen processes, too.
-  deliver_up,       // who: link
-  deliver_down,     // who: link
+  deliver_up,    // who: link
+  deliver_down,  // who: link
   connect,
   thaw,
   start_scheduler,
-  start_worker,     // who: name
-  start_frontend,   // who: name
+  start_worker,    // who: name
+  start_frontend,  // who: name
   submit,
   blow,
 };
@@ -78,7 +78,7 @@ class SimScheduler final : public Process {
  private:
   void turn();
   void want_turn();
-  void apply_now(Event event);
+  void apply_now(Event&& event);
   void flush();
   void check_audit(const char* after);
   void watch(LinkId link, const Process& peer);
@@ -139,8 +139,8 @@ class SimWorker final : public Process {
   std::uint64_t step_runs_ = 0;
   std::uint32_t step_parts_ = 0;
   std::uint32_t step_at_ = 0;
-  std::size_t cells_ = 0;        // to be written by the running step
-  std::size_t cell_ = 0;         // written
+  std::size_t cells_ = 0;  // to be written by the running step
+  std::size_t cell_ = 0;   // written
   std::size_t row_ = 0;
   std::uint32_t row_done_ = 0;
   std::uint64_t row_prefix_ = 0;

@@ -8,7 +8,8 @@ namespace baton::sim {
 void World::blow() {
   if (!faults_on_) return;
   const Blows& b = scenario_.blows;
-  // Blows grow rarer with time: a cluster that is killed faster than it can start has nothing to tell.
+  // Blows grow rarer with time: a cluster that is killed faster than it can start has nothing to
+  // tell.
   const TimeNs gap = b.gap * (1 + now_ / (10 * kSecond));
   after(random_.time(gap / 10, gap), What::blow, 0);
   auto draw = static_cast<std::uint32_t>(random_.below(b.total()));
@@ -48,8 +49,8 @@ void World::blow() {
     }
   } else if (chosen(b.set_draining)) {
     if (scheduler_->alive && !scheduler_->frozen) {
-      scheduler_->inject(SetDraining{scenario_.workers[random_.below(scenario_.workers.size())].name,
-                                     random_.permille(500)});
+      scheduler_->inject(SetDraining{
+          scenario_.workers[random_.below(scenario_.workers.size())].name, random_.permille(500)});
     }
   } else if (chosen(b.admin_cancel)) {
     admin_cancel();

@@ -122,7 +122,9 @@ std::string body(const M& /*other*/) {
 template <typename Variant>
 std::string text_of(const Variant& message) {
   return std::visit(
-      [](const auto& m) { return std::string(MessageTag<std::decay_t<decltype(m)>>::name) + body(m); },
+      [](const auto& m) {
+        return std::string(MessageTag<std::decay_t<decltype(m)>>::name) + body(m);
+      },
       message);
 }
 

@@ -15,7 +15,7 @@ struct Segment {
   std::uint32_t exporter = 0;  // index of the process
   std::uint32_t worker = 0;    // index of the name
   std::uint32_t tokens_per_block = 0;
-  bool unlinked = false;       // a successor has removed its name: it cannot be mapped any more
+  bool unlinked = false;  // a successor has removed its name: it cannot be mapped any more
   std::vector<std::uint64_t> cells;
 
   std::uint64_t& cell(BlockId block, std::uint32_t offset) {

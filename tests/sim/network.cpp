@@ -38,8 +38,8 @@ void Network::connect(std::uint32_t peer) {
     return;
   }
   auto link = std::make_unique<Link>();
-  const bool same = old != nullptr && old->scheduler == scheduler->id &&
-                    world_.scenario().network.same_link_id;
+  const bool same =
+      old != nullptr && old->scheduler == scheduler->id && world_.scenario().network.same_link_id;
   link->id = same ? old->id : static_cast<LinkId>(std::max<std::size_t>(by_id_.size(), 1));
   link->peer = peer;
   link->scheduler = scheduler->id;

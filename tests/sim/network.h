@@ -1,4 +1,5 @@
-// Links between the scheduler and its peers: first in, first out, delayed, sometimes broken or lossy.
+// Links between the scheduler and its peers: first in, first out, delayed, sometimes broken or
+// lossy.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // What the simulated model would say: every token is a function of the sequence before it, so each
-// request's whole answer is known before it is asked. The same function fills the simulated KV pools:
-// the cell of a token holds the hash of everything up to it.
+// request's whole answer is known before it is asked. The same function fills the simulated KV
+// pools: the cell of a token holds the hash of everything up to it.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ constexpr std::uint32_t kNever = ~0U;
 /// One request: what is asked, what its client will do, and what must come back.
 struct RequestSpec {
   std::vector<Token> prompt;
-  SamplingParams sampling;  // `seed` is kFirstSeed + the index of this spec
-  TimeNs timeout = 0;       // 0: none that matters
-  TimeNs cancel_after = 0;  // 0: never
+  SamplingParams sampling;           // `seed` is kFirstSeed + the index of this spec
+  TimeNs timeout = 0;                // 0: none that matters
+  TimeNs cancel_after = 0;           // 0: never
   std::uint32_t stop_at = kNever;    // the client's stop string ends with this many tokens
   std::uint32_t bad_row = kNever;    // sampling this token fails
   std::uint32_t killer_at = kNever;  // sampling this token kills the worker

@@ -82,8 +82,7 @@ std::string PlanChecks::plan(const State& state, LinkId link, const StepPlan& pl
     }
   }
   for (std::size_t i = 0; i < plan.grow_blocks.size(); ++i) {
-    std::string what =
-        granted(state, index, plan.grow_sequences[i], plan.grow_blocks[i], "growth");
+    std::string what = granted(state, index, plan.grow_sequences[i], plan.grow_blocks[i], "growth");
     if (!what.empty()) return what;
   }
   return rows(state, index, plan.step);

@@ -1,4 +1,5 @@
-// What every plan and pull that leaves the scheduler must keep to, checked from outside the planner.
+// What every plan and pull that leaves the scheduler must keep to, checked from outside the
+// planner.
 #pragma once
 
 #include <string>

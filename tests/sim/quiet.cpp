@@ -117,7 +117,8 @@ void World::check_end() {
     fail("a queue of the scheduler holds something at the end");
   }
   for (const PoolAudit& pool : audit_pools(state)) {
-    const bool lives = lost_worker_ == kNobody || scenario_.workers[lost_worker_].name != pool.worker;
+    const bool lives =
+        lost_worker_ == kNobody || scenario_.workers[lost_worker_].name != pool.worker;
     if (pool.owned != 0 || (lives && pool.fenced != 0)) {
       fail(pool.worker + ": owned " + std::to_string(pool.owned) + ", fenced " +
            std::to_string(pool.fenced) + " at the end");

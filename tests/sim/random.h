@@ -1,6 +1,8 @@
-// The simulator's own random numbers: one 64-bit seed, the same run with every library and compiler.
+// The simulator's own random numbers: one 64-bit seed, the same run with every library and
+// compiler.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "ipc/types.h"

@@ -35,9 +35,15 @@ void draw_workers(Scenario& s, Random& random) {
     }
   };
   switch (random.below(8)) {
-    case 0: add("mixed", Role::mixed, random.between(1, 3)); break;
-    case 1: add("decode", Role::decode, random.between(1, 2)); break;
-    case 2: add("prefill", Role::prefill, random.between(1, 2)); break;
+    case 0:
+      add("mixed", Role::mixed, random.between(1, 3));
+      break;
+    case 1:
+      add("decode", Role::decode, random.between(1, 2));
+      break;
+    case 2:
+      add("prefill", Role::prefill, random.between(1, 2));
+      break;
     case 3:
       add("prefill", Role::prefill, 1);
       add("decode", Role::decode, 1);
@@ -68,7 +74,8 @@ void draw_workers(Scenario& s, Random& random) {
 
 void draw_network(Scenario& s, Random& random) {
   LinkQuality& n = s.network;
-  n.delay = random.pick<TimeNs>({kMillisecond / 4, kMillisecond, 5 * kMillisecond, 20 * kMillisecond});
+  n.delay =
+      random.pick<TimeNs>({kMillisecond / 4, kMillisecond, 5 * kMillisecond, 20 * kMillisecond});
   n.same_link_id = random.permille(600);
   if (random.permille(350)) {
     n.late_permille = random.between(1, 60);
@@ -99,7 +106,7 @@ void draw_blows(Scenario& s, Random& random) {
     b.double_start = weight(100);
     b.terminate = weight(200);
   }
-  b.relink = weight(250);
+  b.relink = weight(350);
   b.leave = weight(80);
   b.set_draining = weight(150);
   b.admin_cancel = weight(80);

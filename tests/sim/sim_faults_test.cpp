@@ -1,5 +1,5 @@
-// The test of the test: six faults put back on purpose must each be found by the simulation, and without
-// them the same seeds must be clean.
+// The test of the test: six faults put back on purpose must each be found by the simulation, and
+// without them the same seeds must be clean.
 #include <gtest/gtest.h>
 
 #include "ipc/fault_points.h"
@@ -12,7 +12,7 @@ namespace {
 #error "the fault points must be compiled in"
 #endif
 
-constexpr std::uint64_t kSeeds = 400;
+constexpr std::uint64_t kSeeds = 1500;
 
 struct Active {
   explicit Active(Fault which) { active_fault = which; }
@@ -48,13 +48,20 @@ INSTANTIATE_TEST_SUITE_P(Faults, FaultTest,
                                          Fault::piecemeal_reservation, Fault::token_sent_twice),
                          [](const auto& test) {
                            switch (test.param) {
-                             case Fault::none: break;
-                             case Fault::release_at_once: return "ReleaseAtOnce";
-                             case Fault::no_term_check: return "NoTermCheck";
-                             case Fault::lost_plan_unnoticed: return "LostPlanUnnoticed";
-                             case Fault::block_final_too_early: return "BlockFinalTooEarly";
-                             case Fault::piecemeal_reservation: return "PiecemealReservation";
-                             case Fault::token_sent_twice: return "TokenSentTwice";
+                             case Fault::none:
+                               break;
+                             case Fault::release_at_once:
+                               return "ReleaseAtOnce";
+                             case Fault::no_term_check:
+                               return "NoTermCheck";
+                             case Fault::lost_plan_unnoticed:
+                               return "LostPlanUnnoticed";
+                             case Fault::block_final_too_early:
+                               return "BlockFinalTooEarly";
+                             case Fault::piecemeal_reservation:
+                               return "PiecemealReservation";
+                             case Fault::token_sent_twice:
+                               return "TokenSentTwice";
                            }
                            return "None";
                          });

@@ -49,7 +49,8 @@ void SimFrontend::happen(What what, std::uint64_t arg) {
       table.cancel(arg, world_.now(), out);
       break;
     }
-    default: world_.fail("front end: unexpected event");
+    default:
+      world_.fail("front end: unexpected event");
   }
   take(out);
 }
@@ -58,7 +59,8 @@ void SimFrontend::submit(std::uint32_t index) {
   const RequestSpec& spec = world_.spec_of(kFirstSeed + index);
   Client client;
   client.spec = index;
-  client.deadline = spec.timeout == 0 ? world_.now() + 100'000 * kSecond : world_.now() + spec.timeout;
+  client.deadline =
+      spec.timeout == 0 ? world_.now() + 100'000 * kSecond : world_.now() + spec.timeout;
   client.prefix = prefix_root(spec.sampling.seed);
   for (const Token token : spec.prompt) client.prefix = extend_prefix(client.prefix, token);
   NewRequest request;
@@ -68,7 +70,8 @@ void SimFrontend::submit(std::uint32_t index) {
   request.deadline = client.deadline;
   TableOutput out;
   const Result<RequestId> opened = table.open(std::move(request), world_.now(), out);
-  if (!opened.ok() || opened.value().counter != by_counter_.size()) world_.fail("a client was not taken");
+  if (!opened.ok() || opened.value().counter != by_counter_.size())
+    world_.fail("a client was not taken");
   by_counter_.push_back(client);
   ++waiting_;
   clients[opened.value().counter] = index;
@@ -210,7 +213,8 @@ void SimFrontend::check_answer(const RequestSpec& spec, const Client& client,
       expect(spec.bad_row == got, "no row of it failed");
       return;
     case ErrorCode::invalid_argument:
-    case ErrorCode::unavailable: expect(false, "an error for nothing");
+    case ErrorCode::unavailable:
+      expect(false, "an error for nothing");
   }
 }
 

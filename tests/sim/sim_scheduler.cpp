@@ -63,9 +63,15 @@ void SimScheduler::happen(What what, std::uint64_t arg) {
       turn_wanted_ = false;
       turn();
       break;
-    case What::scheduler_tick: turn(); break;
-    case What::process_gone: inject(ProcessGone{static_cast<LinkId>(arg)}); break;
-    default: world_.fail("scheduler: unexpected event");
+    case What::scheduler_tick:
+      turn();
+      break;
+    case What::process_gone:
+      injected_.emplace_back(ProcessGone{static_cast<LinkId>(arg)});
+      want_turn();
+      break;
+    default:
+      world_.fail("scheduler: unexpected event");
   }
 }
 
@@ -86,7 +92,7 @@ void SimScheduler::turn() {
   check_audit("plan");
 }
 
-void SimScheduler::apply_now(Event event) {
+void SimScheduler::apply_now(Event&& event) {
   const bool tick = std::holds_alternative<Tick>(event);
   if (!tick) {
     ++world_.report().events;

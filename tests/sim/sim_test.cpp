@@ -1,5 +1,5 @@
-// Ten thousand seeds, each a cluster with its own load, network and blows; this program plays half of
-// them, from --first-seed on. BATON_SIM_SEEDS: another number.
+// Ten thousand seeds, each a cluster with its own load, network and blows; this program plays half
+// of them, from --first-seed on. BATON_SIM_SEEDS: another number.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

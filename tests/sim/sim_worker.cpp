@@ -1,6 +1,6 @@
-// A worker's shell in virtual time: its core is real; its device, pull thread and pool are simulated.
-// Writes of a step and copies of a pull are spread over their time, so that whoever touches a block too
-// early or too late is seen.
+// A worker's shell in virtual time: its core is real; its device, pull thread and pool are
+// simulated. Writes of a step and copies of a pull are spread over their time, so that whoever
+// touches a block too early or too late is seen.
 #include <algorithm>
 
 #include "tests/sim/describe.h"
@@ -50,18 +50,24 @@ void SimWorker::receive(ToPeer message) {
 void SimWorker::happen(What what, std::uint64_t arg) {
   const TimeNs now = world_.now();
   switch (what) {
-    case What::worker_start: core.start(now, actions_); break;
+    case What::worker_start:
+      core.start(now, actions_);
+      break;
     case What::worker_tick:
       if (static_cast<TimeNs>(arg) != tick_at_) return;  // another one was set
       tick_at_ = 0;
       core.tick(now, actions_);
       break;
-    case What::pool_allocated: allocate(); break;
+    case What::pool_allocated:
+      allocate();
+      break;
     case What::step_part:
       if (step_ == nullptr || arg != step_runs_) return;
       step_part();
       break;
-    case What::pull_part: pull_part(arg); break;
+    case What::pull_part:
+      pull_part(arg);
+      break;
     case What::mapping_closed:
       mappings_.erase(arg);
       core.mapping_closed(arg, now, actions_);
@@ -69,7 +75,8 @@ void SimWorker::happen(What what, std::uint64_t arg) {
     case What::exporter_gone:
       if (maps(arg)) core.exporter_gone(arg, now, actions_);
       break;
-    default: world_.fail("worker: unexpected event");
+    default:
+      world_.fail("worker: unexpected event");
   }
   carry_out();
 }
@@ -123,10 +130,9 @@ void SimWorker::carry_out() {
 }
 
 void SimWorker::send(WorkerMessage message) {
-  const bool matters = std::holds_alternative<StepResult>(message) ||
-                       std::holds_alternative<PullDone>(message) ||
-                       std::holds_alternative<PullFailed>(message) ||
-                       std::holds_alternative<Tables>(message);
+  const bool matters =
+      std::holds_alternative<StepResult>(message) || std::holds_alternative<PullDone>(message) ||
+      std::holds_alternative<PullFailed>(message) || std::holds_alternative<Tables>(message);
   if (!world_.network().send_up(id, std::move(message)) && matters) {
     core.send_failed(world_.now(), actions_);
   }
@@ -186,8 +192,8 @@ void SimWorker::step_part() {
   if (last) finish_step();
 }
 
-/// Runs the step's rows in order up to the `limit`-th written cell: reads what a row attends to when it
-/// begins, writes one cell a token.
+/// Runs the step's rows in order up to the `limit`-th written cell: reads what a row attends to
+/// when it begins, writes one cell a token.
 void SimWorker::run_cells(std::size_t limit) {
   while (cell_ < limit) {
     const BatchRow& row = step_->rows[row_];
@@ -203,7 +209,8 @@ void SimWorker::run_cells(std::size_t limit) {
   }
 }
 
-/// Compares the first `end` cells of the row's sequence with what they must hold; returns their hash.
+/// Compares the first `end` cells of the row's sequence with what they must hold; returns their
+/// hash.
 std::uint64_t SimWorker::check_prefix(const BatchRow& row, std::uint32_t end, const char* when) {
   const WorkerSequence* sequence = core.sequences().find(row.sequence);
   if (sequence == nullptr) world_.fail(label + " runs a sequence that it does not know");
@@ -224,8 +231,8 @@ void SimWorker::finish_step() {
   output.tokens.assign(step.rows.size(), kNoToken);
   for (std::size_t i = 0; i < step.rows.size(); ++i) {
     const BatchRow& row = step.rows[i];
-    const auto end = static_cast<std::uint32_t>(row.position) +
-                     static_cast<std::uint32_t>(row.tokens.size());
+    const auto end =
+        static_cast<std::uint32_t>(row.position) + static_cast<std::uint32_t>(row.tokens.size());
     const std::uint64_t prefix = check_prefix(row, end, "finds after its step");
     if (row.logits == LogitsWanted::none) continue;
     if (world_.spec_of(row.sampling->seed).bad_row == row.n_generated) {
@@ -238,8 +245,8 @@ void SimWorker::finish_step() {
   core.step_finished(output, world_.now(), actions_);
 }
 
-/// No block in two tables, and none in a running step's rows that a running pull writes. (A sequence that
-/// has ended stays in its table, unused, until the next plan drops it.)
+/// No block in two tables, and none in a running step's rows that a running pull writes. (A
+/// sequence that has ended stays in its table, unused, until the next plan drops it.)
 void SimWorker::check_tables(const char* when) {
   users_.assign(pool_->cells.size() / pool_->tokens_per_block, 0);
   const auto use = [&](BlockId block, SequenceId user) {
@@ -260,7 +267,8 @@ void SimWorker::check_tables(const char* when) {
   core.sequences().list(tables);
   std::size_t at = 0;
   for (std::size_t i = 0; i < tables.sequences.size(); ++i) {
-    for (std::uint32_t n = 0; n < tables.counts[i]; ++n) use(tables.blocks[at++], tables.sequences[i]);
+    for (std::uint32_t n = 0; n < tables.counts[i]; ++n)
+      use(tables.blocks[at++], tables.sequences[i]);
   }
 }
 
@@ -274,7 +282,8 @@ void SimWorker::start_pull(Pull pull) {
   const Process& exporter = world_.process(segment->exporter);
   const bool mappable =
       maps(pull.allocation) || (!segment->unlinked && (exporter.alive || random.permille(500)));
-  job.fails = !mappable || random.permille(world_.faults_on() ? world_.scenario().blows.pull_fails : 0);
+  job.fails =
+      !mappable || random.permille(world_.faults_on() ? world_.scenario().blows.pull_fails : 0);
   if (mappable) {
     job.source = segment;
     if (mappings_.emplace(pull.allocation, world_.now()).second && !exporter.alive) {

@@ -103,14 +103,29 @@ void World::handle_world_event(const Event& event) {
       }
       break;
     }
-    case What::connect: network_.connect(event.who); break;
-    case What::thaw: thaw(event.who); break;
-    case What::start_scheduler: start_scheduler(); break;
-    case What::start_worker: start_worker(event.who); break;
-    case What::start_frontend: start_frontend(event.who); break;
-    case What::submit: submit_burst(); break;
-    case What::blow: blow(); break;
-    default: fail("unknown event");
+    case What::connect:
+      network_.connect(event.who);
+      break;
+    case What::thaw:
+      thaw(event.who);
+      break;
+    case What::start_scheduler:
+      start_scheduler();
+      break;
+    case What::start_worker:
+      start_worker(event.who);
+      break;
+    case What::start_frontend:
+      start_frontend(event.who);
+      break;
+    case What::submit:
+      submit_burst();
+      break;
+    case What::blow:
+      blow();
+      break;
+    default:
+      fail("unknown event");
   }
 }
 
@@ -247,7 +262,8 @@ const SimWorker* World::mapper_of(const SimWorker& worker, bool its_own) {
   return nullptr;
 }
 
-/// Nobody may still map what an earlier process of its name has exported, unless the time-out has passed.
+/// Nobody may still map what an earlier process of its name has exported, unless the time-out has
+/// passed.
 void World::check_predecessors_closed(const SimWorker& worker) {
   if (now_ - worker.since >= scenario_.settings.close_timeout) return;
   if (const SimWorker* importer = mapper_of(worker, /*its_own=*/false)) {
@@ -265,7 +281,8 @@ void World::check_leave(const SimWorker& worker) {
 // ---------------------------------------------------------------- requests
 
 RequestSpec& World::spec_of(std::uint64_t seed) {
-  if (seed < kFirstSeed || seed - kFirstSeed >= specs_.size()) fail("a seed was changed on its way");
+  if (seed < kFirstSeed || seed - kFirstSeed >= specs_.size())
+    fail("a seed was changed on its way");
   return specs_[seed - kFirstSeed];
 }
 

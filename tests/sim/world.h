@@ -1,5 +1,6 @@
-// A cluster in virtual time: real cores, simulated processes, network, memory and devices. Everything
-// that happens comes out of one queue ordered by (time, order of creation), so a seed is one run.
+// A cluster in virtual time: real cores, simulated processes, network, memory and devices.
+// Everything that happens comes out of one queue ordered by (time, order of creation), so a seed is
+// one run.
 #pragma once
 
 #include <cstdint>
@@ -26,20 +27,22 @@ struct Violation : std::runtime_error {
 };
 
 struct RunOptions {
-  std::uint32_t events = 200;  // messages and deaths that the scheduler hears of while faults are on
-  TimeNs patience = 120 * kSecond;  // virtual, for everything to end after the faults
+  std::uint32_t events =
+      300;  // messages and deaths that the scheduler hears of while faults are on
+  TimeNs patience = 45 * kSecond;  // virtual, for everything to end after the faults; shorter than
+                                   // the time after which the scheduler gives up whatever hangs
   std::function<void(const std::string&)> trace;  // empty: no trace
 };
 
 struct Report {
   std::string violation;  // empty: none
   std::uint64_t events = 0;
-  std::uint64_t deaths = 0;   // processes killed
+  std::uint64_t deaths = 0;  // processes killed
   std::uint64_t freezes = 0;
   std::uint64_t requests = 0;
-  std::uint64_t tokens = 0;   // that reached clients
-  Counters counters;          // of all schedulers together
-  TimeNs quiet_after = 0;     // from the end of the faults until everything had ended
+  std::uint64_t tokens = 0;  // that reached clients
+  Counters counters;         // of all schedulers together
+  TimeNs quiet_after = 0;    // from the end of the faults until everything had ended
 };
 
 /// Plays one scenario to its end.
@@ -88,8 +91,8 @@ class World {
   // Requests.
   RequestSpec& spec_of(std::uint64_t seed);
   bool was_cancelled(const RequestId& request) const;
-  /// Who maps the worker's pool, or an earlier one of its name, as far as this scheduler knows (one that
-  /// started later has not been told); null: nobody.
+  /// Who maps the worker's pool, or an earlier one of its name, as far as this scheduler knows (one
+  /// that started later has not been told); null: nobody.
   const SimWorker* mapper_of(const SimWorker& worker, bool its_own);
   void check_predecessors_closed(const SimWorker& worker);
   void check_leave(const SimWorker& worker);
@@ -146,8 +149,8 @@ class World {
   std::vector<TimeNs> blows_at_;
   TimeNs relinked_at_ = 0;
   TimeNs scheduler_since_ = 0;
-  std::uint32_t lost_worker_ = kNobody;  // name that died for good
-  bool draining_ends_ = false;  // operators' drains are still to be undone
+  std::uint32_t lost_worker_ = kNobody;   // name that died for good
+  bool draining_ends_ = false;            // operators' drains are still to be undone
   std::vector<std::vector<Event>> held_;  // by process: what a frozen process does when it thaws
 };
 

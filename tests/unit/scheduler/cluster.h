@@ -1,4 +1,5 @@
-// A scheduler's core with workers and front ends that a test plays by hand. Every call checks the books.
+// A scheduler's core with workers and front ends that a test plays by hand. Every call checks the
+// books.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -50,7 +51,8 @@ class Cluster {
     return link;
   }
 
-  static Hello hello_of(const std::string& name, std::uint32_t blocks, Incarnation incarnation = 1) {
+  static Hello hello_of(const std::string& name, std::uint32_t blocks,
+                        Incarnation incarnation = 1) {
     Hello m;
     m.name = name;
     m.incarnation = incarnation;
@@ -251,7 +253,7 @@ class Cluster {
   LinkId frontend = kNoLink;
   std::vector<std::pair<LinkId, ToWorker>> to_workers;
   std::vector<std::pair<LinkId, ToFrontend>> to_frontends;
-  std::map<LinkId, std::deque<Pull>> pulls;  // not answered
+  std::map<LinkId, std::deque<Pull>> pulls;            // not answered
   std::map<std::uint64_t, std::vector<Token>> tokens;  // by request counter, as sent
   std::vector<Terminal> terminals;
   std::vector<std::string> log;

@@ -4,8 +4,7 @@
 namespace baton::test {
 namespace {
 
-void die_with_request(Cluster& c, const std::string& name, Incarnation incarnation,
-                      LinkId& link) {
+void die_with_request(Cluster& c, const std::string& name, Incarnation incarnation, LinkId& link) {
   c.gone(link);
   link = c.ready_worker(name, Role::mixed, 100, incarnation);
 }

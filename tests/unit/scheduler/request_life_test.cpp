@@ -6,8 +6,8 @@
 namespace baton::test {
 namespace {
 
-/// Brings request 1 of a 1p1d cluster into each phase that names blocks, and checks that ending it there
-/// leaves nothing behind.
+/// Brings request 1 of a 1p1d cluster into each phase that names blocks, and checks that ending it
+/// there leaves nothing behind.
 struct InPhase {
   Phase phase;
   std::function<void(Cluster&, LinkId prefill, LinkId decode)> reach;
@@ -67,13 +67,19 @@ void in_every_phase(const std::function<void(Cluster&)>& end, ErrorCode code, Fi
 }
 
 TEST(Ends, CancelInEveryPhase) {
-  in_every_phase([](Cluster& c) { c.from_frontend(c.frontend, Cancel{{1, 1}}); },
-                 ErrorCode::cancelled, FinishReason::cancelled);
+  in_every_phase(
+      [](Cluster& c) {
+        c.from_frontend(c.frontend, Cancel{{1, 1}});
+      },
+      ErrorCode::cancelled, FinishReason::cancelled);
 }
 
 TEST(Ends, AnOperatorsCancelInEveryPhase) {
-  in_every_phase([](Cluster& c) { c.event(AdminCancel{{1, 1}}); }, ErrorCode::cancelled,
-                 FinishReason::cancelled);
+  in_every_phase(
+      [](Cluster& c) {
+        c.event(AdminCancel{{1, 1}});
+      },
+      ErrorCode::cancelled, FinishReason::cancelled);
 }
 
 TEST(Ends, FinishInEveryPhase) {
