@@ -1,4 +1,5 @@
 // A pool that does not suffice, and blocks that may not be reused yet.
+#include <algorithm>
 #include <set>
 
 #include "tests/unit/scheduler/cluster.h"
