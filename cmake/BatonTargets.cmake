@@ -124,18 +124,19 @@ function(baton_script_test name)
 endfunction()
 
 function(baton_test_properties name)
-  cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT" "LABEL;ENVIRONMENT" ${ARGN})
   set(env "BATON_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "BATON_BUILD_DIR=${PROJECT_BINARY_DIR}"
           "OMP_WAIT_POLICY=passive" ${arg_ENVIRONMENT})
   if(BATON_SANITIZE)
     # A sanitizer costs a factor of 5 to 20: real processes get more time, the simulation (ten
     # thousand seeds in the ordinary tree) fewer seeds.
     list(APPEND env BATON_TEST_PATIENCE=5)
+    math(EXPR arg_TIMEOUT "3 * ${arg_TIMEOUT}")
   endif()
   if(BATON_SANITIZE STREQUAL "thread")
     list(APPEND env BATON_SIM_SEEDS=50 "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
   elseif(BATON_SANITIZE STREQUAL "address")
-    list(APPEND env BATON_SIM_SEEDS=500
+    list(APPEND env BATON_SIM_SEEDS=200
                     "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
                     "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
   endif()

@@ -63,6 +63,8 @@ baton_require(pkg-config "${PKG_CONFIG_VERSION_STRING}")
 if(PKG_CONFIG_FOUND)
   pkg_check_modules(zmq_pc QUIET IMPORTED_TARGET libzmq)
   pkg_check_modules(pistache_pc QUIET IMPORTED_TARGET libpistache)
+  pkg_check_modules(pcre2_pc QUIET IMPORTED_TARGET libpcre2-8)
+  pkg_check_modules(icu_pc QUIET IMPORTED_TARGET icu-uc)
   # Only the version: Debian 13's sentencepiece.pc names protobuf-lite, which its package does not
   # bring, and both releases' files link the trainer, which is of no use here.
   execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} --modversion sentencepiece
@@ -89,6 +91,15 @@ endif()
 
 baton_require(libsentencepiece-dev "${sentencepiece_version}")
 baton_interface(sentencepiece LIBS sentencepiece)
+
+baton_require(libpcre2-dev "${pcre2_pc_VERSION}")
+if(pcre2_pc_FOUND)
+  baton_interface(pcre2 LIBS PkgConfig::pcre2_pc)
+endif()
+baton_require(libicu-dev "${icu_pc_VERSION}")
+if(icu_pc_FOUND)
+  baton_interface(icu LIBS PkgConfig::icu_pc)
+endif()
 
 find_package(nlohmann_json QUIET)
 baton_require(nlohmann-json3-dev "${nlohmann_json_VERSION}")

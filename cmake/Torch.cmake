@@ -1,17 +1,6 @@
 # libtorch out of the wheel that ./baton setup unpacked: baton::torch_cpu. The wheel's own CMake files
 # demand a full CUDA set-up, so this is an imported target of our own: libtorch_cpu, libc10 and the
 # two CUDA run-time libraries that libtorch_cpu.so names.
-#
-# BATON_DEPS (cache or environment) may name a folder shared by several clones; .deps otherwise.
-if(NOT BATON_DEPS)
-  if(DEFINED ENV{BATON_DEPS})
-    set(deps $ENV{BATON_DEPS})
-  else()
-    set(deps ${PROJECT_SOURCE_DIR}/.deps)
-  endif()
-  set(BATON_DEPS ${deps} CACHE PATH "Folder with torch/torch and torch/cuda/lib")
-endif()
-
 set(torch_dir ${BATON_DEPS}/torch/torch)
 set(torch_cuda_lib ${BATON_DEPS}/torch/cuda/lib)
 if(EXISTS ${torch_dir}/lib/libtorch_cpu.so AND EXISTS ${torch_cuda_lib}/libcudart.so.13)

@@ -51,18 +51,24 @@ struct FrontendConfig {
   std::uint64_t write_buffer_bytes = 262'144;
   double stall_timeout_s = 30;
   double drain_s = 8;
+  std::string api_keys;
 };
 
 struct WorkerConfig {
   std::string name;
   Role role = Role::mixed;
   std::string device = "cpu";
+  std::string gpu = "auto";
+  std::string load_format = "auto";
+  bool deterministic = false;
+  double memory_fraction = 0.9;
   std::uint32_t threads = 1;
   std::uint32_t pool_blocks = 0;
-  std::uint64_t pool_mib = 256;
+  std::uint64_t pool_mib = 0;
   std::uint32_t tokens_per_block = 16;
   bool fake = false;
   Token fault_token = -1;
+  bool fault_unmappable = false;
   std::uint32_t pull_delay_ms = 0;
   std::uint32_t step_delay_ms = 0;
   std::string sample_log;

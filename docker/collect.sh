@@ -1,6 +1,7 @@
 #!/bin/sh
 # collect.sh BIN OUT: puts Baton's binaries into OUT/bin and the shared libraries that they need, but
-# not the C library, into OUT/lib, so that the final image needs no packages.
+# not the C library, into OUT/lib, so that the final image needs no packages
+# but Python.
 set -eu
 bin=$1
 out=$2
@@ -19,5 +20,7 @@ done | sort -u | while read -r library; do
     *) cp -L "$library" "$out/lib/" ;;
   esac
 done
+# Jinja2, which the front end looks for beside bin.
+cp -r "$out/deps/python" "$out/python"
 # libtorch's copies are in lib now; the tree that it was unpacked to holds 250 MB of headers.
 rm -rf "$out/deps"

@@ -8,16 +8,17 @@
 #include <unordered_map>
 #include <vector>
 
+#include "frontend/api_keys.h"
 #include "frontend/generation.h"
 #include "frontend/health.h"
 #include "frontend/http_server.h"
 #include "frontend/jobs.h"
 #include "frontend/metrics.h"
+#include "frontend/open_reply.h"
 #include "frontend/request_table.h"
 #include "frontend/routes.h"
 #include "frontend/scheduler_client.h"
 #include "frontend/stream_writer.h"
-#include "frontend/text_stream.h"
 #include "ipc/process.h"
 
 namespace baton {
@@ -28,6 +29,7 @@ struct LoopOptions {
   WriterLimits writer;
   std::string model_name;
   std::string address;  // host:port that was bound
+  std::vector<ApiKey> keys;  // with their limits; empty: everybody is served
   TimeNs drain = 8 * kSecond;
 };
 
@@ -42,25 +44,27 @@ class FrontendLoop {
   int run(SignalFd& signals, AliveFile& alive);
 
  private:
-  struct Stream {
-    std::uint64_t connection = 0;
+  /// The reply that a connection waits for.
+  struct Reply {
     ReplyFrame frame;
     const char* route = "";
-    std::unique_ptr<ReplyWriter> reply;
-    TextStream text;
+    OpenReply open;
     HttpHeaders headers;
     bool streaming = false;
     bool begun = false;  // the head is out
     bool dirty = false;  // in dirty_
-    std::uint32_t prompt_tokens = 0;
-    std::uint32_t tokens = 0;
+    std::vector<std::uint64_t> counters;  // of its choices, in their order
     TimeNs received = 0;
     TimeNs first_token = 0;
-    TimeNs last_token = 0;
-    std::string head;    // bytes before the body, not yet sent
-    std::string events;  // body bytes of this round
+    std::string head;  // bytes before the body, not yet sent
   };
-  using Streams = std::unordered_map<std::uint64_t, Stream>;
+  /// One choice: an open request of the table.
+  struct Choice {
+    std::uint64_t connection = 0;
+    std::uint32_t index = 0;
+    TimeNs last_token = 0;
+  };
+  using Replies = std::unordered_map<std::uint64_t, Reply>;
 
   void round();
   void take_jobs();
@@ -68,18 +72,24 @@ class FrontendLoop {
   void take_drops();
   void each_second();
   void act(TableOutput& out);
-  void deliver(const Delivery& delivery, const std::vector<Token>& tokens);
-  void end_stream(Streams::iterator at, const Ending& ending, std::uint32_t retry_after_s);
-  std::string final_bytes(Stream& stream, const Ending& ending, std::uint32_t retry_after_s,
-                          int* status);
-  void flush_streams();
+  void deliver(const Delivery& delivery, const TableOutput& out, LogprobReader& logprobs);
+  void note_token_times(Reply& reply, Choice& choice, std::uint32_t count);
+  void end_choice(const StreamEnd& end);
+  void end_reply(Replies::iterator at, FinishReason reason, const Status& status,
+                 std::uint32_t retry_after_s);
+  void abandon(Reply& reply, TableOutput& out);
+  std::string failure_bytes(Reply& reply, const Status& status, std::uint32_t retry_after_s,
+                            int* code);
+  std::string final_bytes(Reply& reply);
+  void flush_replies();
 
   void handle(Job& job, Interim&);
   void handle(Job& job, HttpReply& reply);
   void handle(Job& job, LiveRequest& request);
   void handle(Job& job, Generation& generation);
   void reply_now(Job& job, HttpReply reply);
-  void refuse(Job& job, const Status& status);
+  void refuse(Job& job, const Status& status, std::uint32_t retry_after_s = 0);
+  void forget(Replies::iterator at);
   HttpReply live_reply(const LiveRequest& request);
   MetricsView metrics_view() const;
 
@@ -94,6 +104,7 @@ class FrontendLoop {
   JobQueue& jobs_;
   SharedFacts& facts_;
   std::shared_ptr<const Tokenizer> tokenizer_;
+  KeyMeter meter_;
   StreamWriter writer_;
   Metrics metrics_;
   std::mt19937_64 seeds_;
@@ -103,11 +114,11 @@ class FrontendLoop {
   TimeNs drain_until_ = 0;  // 0: not draining
   bool gave_up_ = false;    // the drain's time is over
   std::string refused_;
-  Streams streams_;
-  std::unordered_map<std::uint64_t, std::uint64_t> by_connection_;  // -> counter
-  std::vector<std::uint64_t> dirty_;
+  Replies replies_;  // by connection
+  std::unordered_map<std::uint64_t, Choice> choices_;  // by counter; those that have not ended
+  std::vector<std::uint64_t> dirty_;                   // connections
   TableOutput out_;
-  TableOutput follow_;  // what finishing a stream inside act() leads to
+  TableOutput follow_;  // what finishing a choice inside act() leads to
   std::vector<Job> batch_;
   std::string scratch_;
 };

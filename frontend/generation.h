@@ -4,49 +4,70 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "ipc/messages.h"
 #include "ipc/status.h"
 #include "ipc/types.h"
 
 namespace baton {
 
-/// How one request ended, as every dialect needs it.
-struct Ending {
-  FinishReason reason = FinishReason::none;
-  std::uint32_t prompt_tokens = 0;
-  std::uint32_t completion_tokens = 0;
-  bool stop_string = false;  // a stop string matched (reason is then `stop`)
-  ErrorCode code = ErrorCode::ok;
-  std::string message;
+/// New text of one choice, token by token.
+struct ReplyPiece {
+  std::uint32_t choice = 0;
+  std::string_view text;  // may be empty (half a character is held back, a stop string may begin)
+  Token token = -1;       // -1: text that was held back, at the end
+  const LogprobReader::Entry* logprobs = nullptr;  // of the token, where the request asked for it
 };
 
-/// Formats one reply. Made by a dialect for one request; pure: returns bytes, keeps only what the
-/// reply's own shape needs (an id, a creation time that was passed in). Never throws.
+/// How one choice ended by itself. Of `stop`: by a stop string, by a token that the client named, or
+/// (neither) as the model ends what it says.
+struct Ending {
+  FinishReason reason = FinishReason::none;  // stop or length
+  std::optional<std::string> stop_string;
+  Token stop_token = -1;
+};
+
+struct Usage {
+  std::uint32_t prompt_tokens = 0;  // each prompt once
+  std::uint32_t completion_tokens = 0;
+};
+
+/// Formats one reply of one or more choices. Made by a dialect for one request; pure: returns bytes,
+/// keeps only what the reply's own shape needs (an id, a creation time that was passed in). A whole
+/// reply collects, and returns all of it from finish(). Never throws.
 class ReplyWriter {
  public:
   virtual ~ReplyWriter() = default;
-  /// Bytes before the first token of a stream (role chunk, say); empty for a whole reply.
-  virtual std::string begin() = 0;
-  /// New text of `tokens` tokens: the event(s) of a stream; a whole reply collects and returns "".
-  /// `text` may be empty (half a character is held back, a stop string may be beginning).
-  virtual std::string text(std::string_view text, std::uint32_t tokens) = 0;
-  /// The end: the last events of a stream, or the whole body. Also used for errors after a stream
-  /// began (an error event); errors before it go through `error_body`.
-  virtual std::string end(const Ending& ending) = 0;
+  /// Before the first piece of a choice, once (a role chunk, the echo of the prompt). `prompt`: log
+  /// probabilities of the prompt's tokens, where the request asked for them.
+  virtual std::string begin(std::uint32_t choice, const Logprobs* prompt) = 0;
+  virtual std::string text(const ReplyPiece& piece) = 0;
+  virtual std::string end(std::uint32_t choice, const Ending& ending) = 0;
+  /// The end of the reply, when every choice has ended.
+  virtual std::string finish(const Usage& usage) = 0;
+  /// The end of a stream that failed after it began; before, `http_error` is the reply.
+  virtual std::string fail(const Status& status) = 0;
 };
 
 /// A request that passed every check of its dialect, tokenised.
 struct ParsedRequest {
   std::string model;
-  std::vector<Token> prompt;
+  std::vector<std::vector<Token>> prompts;  // one or more
+  std::uint32_t choices = 1;            // of each prompt
+  std::uint32_t max_context = 0;        // bounds max_tokens of each prompt; 0: it is settled
   SamplingParams sampling;
   bool seed_given = false;              // otherwise the caller draws sampling.seed
+  std::vector<Token> told_stop_ids;     // those of stop_ids that the client named
   std::vector<std::string> stop;        // stop strings; bounded number and length
   bool include_stop_in_output = false;
+  std::vector<Token> shown_specials;    // special tokens that are text for the reply's writer
+  bool skip_special_tokens = true;
+  bool prompt_only = false;             // max_tokens 0: the one token that is made is not told
   bool stream = false;
   TimeNs timeout = 0;                   // from timeout_s, or the configured default
   std::vector<std::pair<std::string, std::string>> headers;  // extra reply headers (clamps told)
@@ -65,6 +86,8 @@ struct RequestContext {
   std::string request_id;        // X-Request-Id, also the reply's id
   std::int64_t unix_seconds = 0; // creation time for replies
   std::uint32_t max_context = 0; // prompt + output tokens the cluster can hold
+  std::uint32_t max_choices = 1; // of all prompts of a request together
+  bool basic_sampling = false;   // SamplingParams::needs_full_sampler() is refused
   TimeNs default_timeout = 0;
   TimeNs max_timeout = 0;
 };

@@ -1,5 +1,7 @@
 #include "frontend/http_error.h"
 
+#include <utility>
+
 #include "frontend/sse.h"
 
 namespace baton {
@@ -72,6 +74,18 @@ HttpError http_error(int status, std::string_view message, std::string_view code
   error.body = error_object(message, type_of(status), param, code);
   if (status == 429 || status == 503) error.retry_after_s = 1;
   return error;
+}
+
+Status ending_status(FinishReason reason, ErrorCode code, std::string message) {
+  if (reason == FinishReason::stop || reason == FinishReason::length) return {};
+  if (code == ErrorCode::ok) {
+    code = reason == FinishReason::cancelled ? ErrorCode::cancelled : ErrorCode::internal;
+  }
+  if (message.empty()) {
+    message = code == ErrorCode::cancelled ? "the request was cancelled"
+                                           : std::string("the request failed: ") + to_string(code);
+  }
+  return Status(code, std::move(message));
 }
 
 std::string error_json(const Status& status) {

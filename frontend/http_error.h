@@ -25,6 +25,10 @@ HttpError http_error(const Status& status, std::string_view param = {},
 HttpError http_error(int status, std::string_view message, std::string_view code,
                      std::string_view param = {});
 
+/// Why a request did not end by itself (reason neither stop nor length); ok if it did. A message is
+/// made up where there is none.
+Status ending_status(FinishReason reason, ErrorCode code, std::string message);
+
 /// The error object alone, for an event of a stream that already began.
 std::string error_json(const Status& status);
 

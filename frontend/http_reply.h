@@ -25,6 +25,7 @@ struct ReplyFrame {
   bool keep_alive = false;
   bool head_only = false;  // the method was HEAD
   int minor = 1;           // HTTP/1.<minor> of the request
+  std::int32_t api_key = -1;  // which one asked (ApiKeys::all()); -1: none is wanted
 };
 
 const char* reason_phrase(int status);

@@ -52,6 +52,8 @@ class FieldReader {
   /// The first error; unknown fields are looked for when there was none.
   const std::optional<FieldError>& finish();
 
+  /// The fields taken so far.
+  const std::set<std::string, std::less<>>& known() const { return known_; }
   const nlohmann::json& object() const { return object_; }
   std::string path_of(const std::string& name) const;
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "frontend/http_error.h"
 #include "frontend/json_reader.h"
-#include "frontend/openai_reply.h"
-#include "frontend/request_fields.h"
+#include "frontend/openai/request_fields.h"
 #include "frontend/sse.h"
 
 namespace baton {
@@ -24,17 +24,20 @@ class WholeReply : public ReplyWriter {
  public:
   explicit WholeReply(std::string_view prompt) : text_(prompt) {}
 
-  std::string begin() override { return {}; }
+  std::string begin(std::uint32_t, const Logprobs*) override { return {}; }
 
-  std::string text(std::string_view text, std::uint32_t) override {
-    text_ += text;
+  std::string text(const ReplyPiece& piece) override {
+    text_ += piece.text;
     return {};
   }
 
-  std::string end(const Ending& ending) override {
-    if (is_error(ending)) return error_json(status_of(ending));
+  std::string end(std::uint32_t, const Ending&) override { return {}; }
+
+  std::string finish(const Usage&) override {
     return "{\"generated_text\":" + json_string(text_) + "}";
   }
+
+  std::string fail(const Status& status) override { return error_json(status); }
 
  private:
   std::string text_;
@@ -43,27 +46,36 @@ class WholeReply : public ReplyWriter {
 /// One event a call with text, then one with the reason and the counts.
 class StreamReply : public ReplyWriter {
  public:
-  std::string begin() override { return {}; }
+  std::string begin(std::uint32_t, const Logprobs*) override { return {}; }
 
-  std::string text(std::string_view text, std::uint32_t) override {
+  std::string text(const ReplyPiece& piece) override {
     std::string event;
-    if (text.empty()) return event;
-    event.reserve(text.size() + 32);
+    if (piece.text.empty()) return event;
+    event.reserve(piece.text.size() + 32);
     event += "data: {\"text\":\"";
-    append_json_escaped(event, text);
+    append_json_escaped(event, piece.text);
     event += "\"}\n\n";
     return event;
   }
 
-  std::string end(const Ending& ending) override {
-    const std::string last =
-        is_error(ending)
-            ? error_json(status_of(ending))
-            : std::string("{\"finish_reason\":\"") + to_string(ending.reason) +
-                  "\",\"prompt_tokens\":" + std::to_string(ending.prompt_tokens) +
-                  ",\"completion_tokens\":" + std::to_string(ending.completion_tokens) + "}";
-    return sse_event(last) + std::string(kSseDone);
+  std::string end(std::uint32_t, const Ending& ending) override {
+    reason_ = ending.reason;
+    return {};
   }
+
+  std::string finish(const Usage& usage) override {
+    return sse_event(std::string("{\"finish_reason\":\"") + to_string(reason_) +
+                     "\",\"prompt_tokens\":" + std::to_string(usage.prompt_tokens) +
+                     ",\"completion_tokens\":" + std::to_string(usage.completion_tokens) + "}") +
+           std::string(kSseDone);
+  }
+
+  std::string fail(const Status& status) override {
+    return sse_event(error_json(status)) + std::string(kSseDone);
+  }
+
+ private:
+  FinishReason reason_ = FinishReason::none;
 };
 
 struct Lengths {
@@ -86,8 +98,8 @@ Lengths read_lengths(FieldReader& fields) {
 /// Both lengths count the prompt too, as in the lab's own server.
 Status settle_lengths(const Lengths& lengths, const RequestContext& context,
                       ParsedRequest& request) {
-  if (Status status = check_prompt(request.prompt.size(), context); !status.ok()) return status;
-  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  if (Status status = check_prompt(request.prompts.front().size(), context); !status.ok()) return status;
+  const auto prompt = static_cast<std::int64_t>(request.prompts.front().size());
   const std::int64_t context_size = context.max_context;
   const std::int64_t asked = lengths.max.value_or(kDefaultMaxLength);
   const std::int64_t max_length = std::min(asked, context_size);
@@ -127,7 +139,7 @@ ParseOutcome parse_generate(std::string_view body, const RequestContext& context
       model.tokenizer->encode_within(*prompt, model.tokenizer->add_bos(), tokenise_limit(context));
   Status status = far_too_long(context);
   if (ids) {
-    request.prompt = std::move(*ids);
+    request.prompts = {std::move(*ids)};
     status = settle_lengths(lengths, context, request);
   }
   if (!status.ok()) {

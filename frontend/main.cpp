@@ -10,6 +10,9 @@
 #include <utility>
 
 #include "configs/config.h"
+#include "frontend/api_keys.h"
+#include "frontend/chat/chat_template.h"
+#include "frontend/chat/template_pool.h"
 #include "frontend/frontend_loop.h"
 #include "frontend/http_server.h"
 #include "frontend/jobs.h"
@@ -50,8 +53,27 @@ Result<ServedModel> load_model(const Config& config) {
   model.name = config.model_name;
   model.tokenizer = std::move(tokenizer).value();
   model.chat = std::move(chat).value();
+  if (model.chat == nullptr) {
+    auto made = ChatTemplate::load(config.model, *model.tokenizer);
+    if (!made.ok()) return made.status();
+    model.chat_template = std::move(made).value();
+  }
   model.default_max_tokens = config.frontend.max_tokens;
   return model;
+}
+
+/// The pool that a model with a chat template needs. Without Python or Jinja2, or with a template that
+/// is wrong, everything but chats is served, and each chat is told why.
+std::unique_ptr<TemplatePool> start_templates(const ServedModel& model) {
+  if (model.chat_template == nullptr) return nullptr;
+  TemplateSetup setup;
+  setup.templates = model.chat_template->templates();
+  auto pool = std::make_unique<TemplatePool>(std::move(setup), TemplatePool::Options{});
+  const Status started = pool->await_first(5 * kSecond);  // less than makes a process look frozen
+  if (!started.ok()) {
+    spdlog::error("chats with {} are refused: {}", model.name, started.message());
+  }
+  return pool;
 }
 
 HttpServerOptions server_options(const FrontendConfig& config) {
@@ -64,12 +86,15 @@ HttpServerOptions server_options(const FrontendConfig& config) {
   return options;
 }
 
-RouteOptions route_options(const FrontendConfig& config, ServedModel model,
+RouteOptions route_options(const FrontendConfig& config, ServedModel model, ApiKeys keys,
                            Incarnation incarnation) {
   RouteOptions options;
   options.model = std::move(model);
   options.default_timeout = seconds_to_ns(config.timeout_s);
   options.max_timeout = seconds_to_ns(config.max_timeout_s);
+  options.max_streams = config.max_streams;
+  options.keys = std::move(keys);
+  options.version = build_version();
   options.created = wall_ns() / kSecond;
   options.incarnation = incarnation;
   return options;
@@ -103,6 +128,15 @@ int serve(const Config& config, SignalFd& signals) {
     spdlog::critical("{}", model.status().message());
     return 1;
   }
+  ApiKeys keys;
+  if (!config.frontend.api_keys.empty()) {
+    auto loaded = ApiKeys::load(config.frontend.api_keys);
+    if (!loaded.ok()) {
+      spdlog::critical("frontend.api_keys: {}", loaded.status().message());
+      return 1;
+    }
+    keys = std::move(loaded).value();
+  }
   const Incarnation incarnation = new_incarnation();
   auto channel = connect_client(config.frontends_socket(),
                                 make_routing_id(config.frontend.name, incarnation));
@@ -114,7 +148,9 @@ int serve(const Config& config, SignalFd& signals) {
   const HttpServerOptions http_options = server_options(config.frontend);
   SharedFacts facts;
   JobQueue jobs(4 * http_options.max_connections);
-  Routes routes(route_options(config.frontend, std::move(model).value(), incarnation), facts, jobs);
+  std::unique_ptr<TemplatePool> templates = start_templates(model.value());
+  Routes routes(route_options(config.frontend, std::move(model).value(), keys, incarnation), facts, jobs,
+                templates.get());
   HttpServer http(http_options, routes.table(), routes.events());
   const Status started = http.start();
   if (!started.ok()) {
@@ -122,11 +158,14 @@ int serve(const Config& config, SignalFd& signals) {
     return 1;
   }
   LoopOptions options = loop_options(config, incarnation);
+  options.keys = keys.all();
   options.address = config.frontend.host + ":" + std::to_string(http.port());
   spdlog::info("baton-frontend {} listens on {}, model {}", build_version(), options.address,
                config.model_name);
   FrontendLoop loop(std::move(options), std::move(channel).value(), http, jobs, facts, tokenizer);
-  return loop.run(signals, alive);
+  const int exit_code = loop.run(signals, alive);
+  if (templates) templates->stop();  // its threads call the routes
+  return exit_code;
 }
 
 }  // namespace

@@ -4,37 +4,13 @@
 #include <utility>
 #include <variant>
 
-#include "ipc/fault_points.h"
-
 namespace baton {
-namespace {
-
-constexpr TimeNs kResendPause = 100 * kMillisecond;  // between two resends asked for about one stream
-
-bool columns_agree(const Events& m) {
-  const std::size_t rows = m.counters.size();
-  if (m.attempts.size() != rows || m.choices.size() != rows || m.first_index.size() != rows ||
-      m.counts.size() != rows) {
-    return false;
-  }
-  std::uint64_t total = 0;
-  for (const std::uint32_t count : m.counts) total += count;
-  return total == m.tokens.size();
-}
-
-FinishReason reason_of(const Terminal& terminal) {
-  if (terminal.code == ErrorCode::cancelled) return FinishReason::cancelled;
-  if (terminal.code != ErrorCode::ok) return FinishReason::error;
-  const std::uint32_t raw = terminal.reason.empty() ? 0 : terminal.reason[0];
-  return raw <= static_cast<std::uint32_t>(FinishReason::error) ? static_cast<FinishReason>(raw)
-                                                                : FinishReason::error;
-}
-
-}  // namespace
 
 void TableOutput::clear() {
   messages.clear();
   tokens.clear();
+  logprobs.clear();
+  prompt_logprobs.clear();
   deliveries.clear();
   endings.clear();
   notices.clear();
@@ -45,8 +21,7 @@ RequestTable::RequestTable(FrontendIdentity identity, RequestTableLimits limits)
     : identity_(std::move(identity)), limits_(limits) {}
 
 Result<RequestId> RequestTable::open(NewRequest request, TimeNs now, TableOutput& out) {
-  // Entries that only wait for the scheduler's answer to a Finish or Cancel are bounded as well.
-  if (open_ >= limits_.max_open || entries_.size() >= 2 * limits_.max_open) {
+  if (room() == 0) {
     return Status(ErrorCode::queue_full, "this front end already serves " +
                                              std::to_string(open_) + " requests; try again later");
   }
@@ -58,6 +33,12 @@ Result<RequestId> RequestTable::open(NewRequest request, TimeNs now, TableOutput
   ++counters_.opened;
   if (view_.welcomed) submit(counter, entry, now, out);
   return id_of(counter);
+}
+
+std::size_t RequestTable::room() const {
+  // Entries that only wait for the scheduler's answer to a Finish or Cancel are bounded as well.
+  return std::min(limits_.max_open - std::min(open_, limits_.max_open),
+                  2 * limits_.max_open - std::min(entries_.size(), 2 * limits_.max_open));
 }
 
 void RequestTable::finish(std::uint64_t counter, std::uint32_t n, TimeNs now, TableOutput& out) {
@@ -117,6 +98,7 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
   view_.build = message.build;
   view_.workers_ready = message.workers_ready;
   view_.max_context = message.max_context;
+  view_.basic_sampling = message.basic_sampling;
   view_.progress = message.progress;
   view_.running = message.running;
   view_.waiting = message.waiting;
@@ -176,131 +158,6 @@ void RequestTable::submit(std::uint64_t counter, Entry& entry, TimeNs now, Table
   entry.news = now;
   entry.asked = 0;
   out.messages.emplace_back(std::move(message));
-}
-
-void RequestTable::apply_events(const Events& message, TimeNs now, TableOutput& out) {
-  if (!columns_agree(message)) {
-    ++counters_.malformed;
-    out.notices.push_back("dropped an Events message whose columns disagree");
-    return;
-  }
-  if (!view_.welcomed || message.epoch != view_.epoch) {
-    counters_.stale += message.tokens.size() + message.terminals.size();
-    return;
-  }
-  const Token* tokens = message.tokens.data();
-  for (std::size_t row = 0; row < message.counters.size(); ++row) {
-    const std::uint32_t count = message.counts[row];
-    if (message.choices[row] == 0) {
-      take_tokens(message.counters[row], message.attempts[row], message.first_index[row], tokens,
-                  count, now, out);
-    } else {
-      ++counters_.malformed;  // one choice a request in this protocol version
-    }
-    tokens += count;
-  }
-  for (const Terminal& terminal : message.terminals) apply_terminal(terminal, now, out);
-  ask_for_gaps(out);
-}
-
-void RequestTable::take_tokens(std::uint64_t counter, std::uint32_t attempt, std::uint32_t first,
-                               const Token* tokens, std::uint32_t count, TimeNs now,
-                               TableOutput& out) {
-  const auto at = entries_.find(counter);
-  if (at == entries_.end() || at->second.state != State::open || at->second.attempt != attempt) {
-    counters_.stale += count;
-    return;
-  }
-  Entry& entry = at->second;
-  const auto next = static_cast<std::uint32_t>(entry.generated.size());
-  if (first > next) {
-    want_resend(counter, entry, now);
-    return;
-  }
-  entry.news = now;
-  const std::uint32_t known = fault(Fault::token_sent_twice) ? 0 : std::min(next - first, count);
-  counters_.duplicates += known;
-  append(counter, entry, next, tokens + known, count - known, out);
-  settle(at, out);
-}
-
-void RequestTable::append(std::uint64_t counter, Entry& entry, std::uint32_t first,
-                          const Token* tokens, std::uint32_t count, TableOutput& out) {
-  const std::uint32_t limit = entry.request.sampling.max_tokens;
-  const std::uint32_t room = limit > first ? limit - first : 0;
-  if (count > room) {
-    ++counters_.malformed;
-    out.notices.push_back("request " + std::to_string(counter) + ": tokens beyond max_tokens " +
-                          std::to_string(limit) + " dropped");
-    count = room;
-  }
-  if (count == 0) return;
-  const auto begin = static_cast<std::uint32_t>(out.tokens.size());
-  out.tokens.insert(out.tokens.end(), tokens, tokens + count);
-  out.deliveries.push_back({counter, first, begin, count});
-  entry.generated.insert(entry.generated.end(), tokens, tokens + count);
-  counters_.tokens += count;
-}
-
-void RequestTable::apply_terminal(const Terminal& terminal, TimeNs now, TableOutput& out) {
-  const auto at = entries_.find(terminal.counter);
-  if (at == entries_.end()) {  // a late duplicate: its first Ack was lost, or has crossed it
-    out.messages.emplace_back(Ack{id_of(terminal.counter)});
-    return;
-  }
-  Entry& entry = at->second;
-  if (entry.state != State::open) {
-    out.messages.emplace_back(Ack{id_of(terminal.counter)});
-    entries_.erase(at);
-    return;
-  }
-  if (terminal.attempt != entry.attempt) {
-    // No Ack: it would make the scheduler forget the newer attempt as well.
-    ++counters_.stale;
-    return;
-  }
-  entry.terminal = terminal;
-  if (!settle(at, out)) want_resend(terminal.counter, entry, now);
-}
-
-/// Ends the stream if its terminal is here and every token that it counts. True if it ended.
-bool RequestTable::settle(Entries::iterator at, TableOutput& out) {
-  const std::uint64_t counter = at->first;
-  Entry& entry = at->second;
-  if (!entry.terminal) return false;
-  const Terminal& terminal = *entry.terminal;
-  const auto have = static_cast<std::uint32_t>(entry.generated.size());
-  const std::uint32_t n = terminal.n.empty() ? have : terminal.n[0];
-  if (have < n) return false;
-  if (have > n) {
-    ++counters_.malformed;
-    out.notices.push_back("request " + std::to_string(counter) + ": the terminal counts " +
-                          std::to_string(n) + " tokens, the client has " + std::to_string(have));
-  }
-  end(counter, entry,
-      {counter, reason_of(terminal), have, terminal.code, terminal.message,
-       terminal.retry_after_s},
-      out);
-  out.messages.emplace_back(Ack{id_of(counter)});
-  entries_.erase(at);
-  return true;
-}
-
-void RequestTable::want_resend(std::uint64_t counter, Entry& entry, TimeNs now) {
-  if (entry.asked != 0 && now - entry.asked < kResendPause) return;
-  entry.asked = now;
-  gaps_.push_back(counter);
-}
-
-void RequestTable::ask_for_gaps(TableOutput& out) {
-  for (std::size_t begin = 0; begin < gaps_.size(); begin += limits_.max_asked) {
-    const std::size_t end = std::min(gaps_.size(), begin + limits_.max_asked);
-    scratch_.assign(gaps_.begin() + static_cast<std::ptrdiff_t>(begin),
-                    gaps_.begin() + static_cast<std::ptrdiff_t>(end));
-    heartbeat(scratch_, out);
-    counters_.gaps += end - begin;
-  }
-  gaps_.clear();
 }
 
 void RequestTable::apply_gone(const Gone& message, TimeNs now, TableOutput& out) {

@@ -50,6 +50,7 @@ struct Delivery {
   std::uint32_t first_index = 0;  // index in the reply of the first of them
   std::uint32_t begin = 0;
   std::uint32_t count = 0;
+  std::int32_t prompt_logprobs = -1;  // which of TableOutput::prompt_logprobs; with token 0 only
 };
 
 /// The one end of a stream. `n` tokens were delivered before it.
@@ -67,6 +68,8 @@ struct StreamEnd {
 struct TableOutput {
   std::vector<FrontendMessage> messages;
   std::vector<Token> tokens;
+  Logprobs logprobs;  // items: indexes into `tokens`, of requests that asked for it
+  std::vector<Logprobs> prompt_logprobs;  // items: positions in the prompt
   std::vector<Delivery> deliveries;
   std::vector<StreamEnd> endings;
   std::vector<std::string> notices;    // for the log: protocol faults, a scheduler that is new
@@ -82,6 +85,7 @@ struct SchedulerView {
   std::string build;
   std::uint32_t workers_ready = 0;
   std::uint32_t max_context = 0;
+  bool basic_sampling = false;  // SamplingParams::needs_full_sampler() is refused
   std::uint64_t progress = 0;
   std::uint32_t running = 0;
   std::uint32_t waiting = 0;
@@ -105,7 +109,8 @@ struct TableCounters {
 /// entry stops being open.
 ///
 /// Guarantees, whatever is lost, late, doubled or reordered between epochs:
-/// - a client gets token i once, after token i-1, and only from its current attempt;
+/// - a client gets token i once, after token i-1, and only from its current attempt; what comes
+///   with a token (log probabilities) likewise;
 /// - a stream ends only when every token counted by its terminal was delivered (or by its own Finish,
 ///   Cancel or deadline);
 /// - while a scheduler answers, every entry ends, and every terminal is acknowledged.
@@ -134,6 +139,8 @@ class RequestTable {
   const SchedulerView& scheduler() const { return view_; }
   const TableCounters& counters() const { return counters_; }
   std::size_t open_count() const { return open_; }
+  /// How many requests open() would take now.
+  std::size_t room() const;
   std::size_t entry_count() const { return entries_.size(); }
   /// Tokens delivered so far; nullptr if the request is not open.
   const std::vector<Token>* delivered(std::uint64_t counter) const;
@@ -162,10 +169,10 @@ class RequestTable {
   void apply_events(const Events& message, TimeNs now, TableOutput& out);
   void apply_gone(const Gone& message, TimeNs now, TableOutput& out);
   void apply_terminal(const Terminal& terminal, TimeNs now, TableOutput& out);
-  void take_tokens(std::uint64_t counter, std::uint32_t attempt, std::uint32_t first,
-                   const Token* tokens, std::uint32_t count, TimeNs now, TableOutput& out);
-  void append(std::uint64_t counter, Entry& entry, std::uint32_t first, const Token* tokens,
-              std::uint32_t count, TableOutput& out);
+  struct TokenRow;
+  void take_tokens(const TokenRow& row, LogprobReader& logprobs, TimeNs now, TableOutput& out);
+  void append(const TokenRow& row, Entry& entry, std::uint32_t known, LogprobReader& logprobs,
+              TableOutput& out);
   bool settle(Entries::iterator at, TableOutput& out);
   void want_resend(std::uint64_t counter, Entry& entry, TimeNs now);
   void ask_for_gaps(TableOutput& out);

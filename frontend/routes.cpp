@@ -7,7 +7,9 @@
 
 #include "frontend/http_error.h"
 #include "frontend/lab_api.h"
-#include "frontend/openai_api.h"
+#include "frontend/openai/openai_api.h"
+#include "frontend/openai/tokenize_api.h"
+#include "frontend/sse.h"
 
 namespace baton {
 namespace {
@@ -21,8 +23,8 @@ std::string header_or(const HttpRequest& request, std::string_view name, std::st
 
 }  // namespace
 
-Routes::Routes(RouteOptions options, const SharedFacts& facts, JobQueue& jobs)
-    : options_(std::move(options)), facts_(facts), jobs_(jobs) {}
+Routes::Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs, TemplatePool* templates)
+    : options_(std::move(options)), facts_(facts), jobs_(jobs), templates_(templates) {}
 
 std::vector<HttpRoute> Routes::table() {
   std::vector<HttpRoute> routes;
@@ -39,6 +41,19 @@ std::vector<HttpRoute> Routes::table() {
   add_generation("/generate", parse_generate);
   add_generation("/v1/completions", parse_completion);
   add_generation("/v1/chat/completions", parse_chat_completion);
+  add_generation("/tokenize", parse_tokenize);
+  add_generation("/detokenize", parse_detokenize);
+  const auto add_not_served = [&](const char* path, const char* why) {
+    routes.push_back({"POST", path, path, [=, this](const Connection& c, HttpRequest request) {
+                        not_served(c, request, path, why);
+                      }});
+  };
+  add_not_served("/v1/responses",
+                 "this server keeps no conversations; use /v1/chat/completions, which takes the "
+                 "same messages and tools");
+  add_not_served("/v1/embeddings", "this server's model generates text and has no embeddings");
+  routes.push_back({"GET", "/version", "/version",
+                    [this](const Connection& c, HttpRequest request) { version(c, request); }});
   add_live("/", LiveRoute::index);
   add_live("/health", LiveRoute::health);
   add_live("/metrics", LiveRoute::metrics);
@@ -72,19 +87,44 @@ std::string Routes::new_request_id() {
   return id;
 }
 
+/// False: the key is missing or wrong, and the reply that says so is on its way.
+bool Routes::check_key(const Connection& connection, const HttpRequest& request,
+                       ReplyFrame* frame) {
+  if (options_.keys.open()) return true;
+  const std::string* given = request.header("authorization");
+  const auto key = options_.keys.find(given == nullptr ? "" : *given);
+  if (key) {
+    frame->api_key = static_cast<std::int32_t>(*key);
+    return true;
+  }
+  const HttpError error = http_error(
+      401,
+      given == nullptr ? "no API key was given; send it as 'Authorization: Bearer <key>'"
+                       : "the API key is not one of this server's",
+      "invalid_api_key");
+  HttpReply whole;
+  whole.status = error.status;
+  whole.body = error.body;
+  whole.headers.emplace_back("WWW-Authenticate", "Bearer");
+  frame->keep_alive = false;
+  reply(connection, *frame, kNoRoute, std::move(whole));
+  return false;
+}
+
 /// False: the request's own id is not acceptable, and the reply that says so is on its way.
-bool Routes::frame_of(const Connection& connection, const HttpRequest& request, ReplyFrame* frame) {
+bool Routes::frame_of(const Connection& connection, const HttpRequest& request, ReplyFrame* frame,
+                      bool anybody) {
   frame->keep_alive = request.keep_alive;
   frame->head_only = request.method == "HEAD";
   frame->minor = request.minor;
   const std::string* given = request.header("x-request-id");
   if (given == nullptr) {
     frame->request_id = new_request_id();
-    return true;
+    return anybody || check_key(connection, request, frame);
   }
   if (valid_request_id(*given)) {
     frame->request_id = *given;
-    return true;
+    return anybody || check_key(connection, request, frame);
   }
   frame->request_id = new_request_id();
   fail(connection, *frame, kNoRoute,
@@ -97,32 +137,68 @@ void Routes::generate(const Connection& connection, const HttpRequest& request, 
                       Parse parse) {
   ReplyFrame frame;
   if (!frame_of(connection, request, &frame)) return;
-  const TimeNs received = now_ns();
+  Asker asker{connection, std::move(frame), route, now_ns(), wall_ns() / kSecond};
   RequestContext context;
-  context.request_id = frame.request_id;
-  context.unix_seconds = wall_ns() / kSecond;
+  context.request_id = asker.frame.request_id;
+  context.unix_seconds = asker.unix_seconds;
   context.max_context = facts_.max_context.load(std::memory_order_relaxed);
+  context.max_choices = options_.max_streams;
+  context.basic_sampling = facts_.basic_sampling.load(std::memory_order_relaxed);
   context.default_timeout = options_.default_timeout;
   context.max_timeout = options_.max_timeout;
   // The body is read as JSON whatever its Content-Type says: curl -d calls everything a form.
-  ParseOutcome outcome = parse(request.body, context, options_.model);
+  begin(std::move(asker), parse(request.body, context, options_.model));
+}
+
+void Routes::begin(Asker asker, ParseOutcome outcome) {
   if (auto* error = std::get_if<HttpError>(&outcome)) {
-    fail(connection, std::move(frame), route, std::move(*error));
+    fail(asker.connection, std::move(asker.frame), asker.route, std::move(*error));
+    return;
+  }
+  if (auto* answer = std::get_if<Answer>(&outcome)) {
+    HttpReply whole;
+    whole.body = std::move(answer->body);
+    reply(asker.connection, std::move(asker.frame), asker.route, std::move(whole));
+    return;
+  }
+  if (auto* chat = std::get_if<std::unique_ptr<PendingChat>>(&outcome)) {
+    render(std::move(asker), std::move(*chat));
     return;
   }
   Job job;
-  job.connection = connection;
-  job.frame = std::move(frame);
-  job.route = route;
-  job.received = received;
-  job.what = Generation{std::move(std::get<ParsedRequest>(outcome)), context.unix_seconds};
+  job.connection = std::move(asker.connection);
+  job.frame = std::move(asker.frame);
+  job.route = asker.route;
+  job.received = asker.received;
+  job.what = Generation{std::move(std::get<ParsedRequest>(outcome)), asker.unix_seconds};
   post(std::move(job));
+}
+
+void Routes::render(Asker asker, std::unique_ptr<PendingChat> chat) {
+  struct Waiting {
+    Asker asker;
+    std::unique_ptr<PendingChat> chat;
+  };
+  const auto waiting = std::make_shared<Waiting>(std::move(asker), std::move(chat));
+  facts_.rendering.fetch_add(1);
+  const bool taken = templates_ != nullptr &&
+                     templates_->render(waiting->chat->render_request(),
+                                        [this, waiting](const Result<std::string>& rendered) {
+                                          begin(std::move(waiting->asker),
+                                                waiting->chat->finish(rendered, options_.model));
+                                          facts_.rendering.fetch_sub(1);
+                                        });
+  if (taken) return;
+  facts_.rendering.fetch_sub(1);
+  fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,
+       http_error(Status(ErrorCode::queue_full,
+                         "too many chats wait for the renderer of chat templates")));
 }
 
 void Routes::live(const Connection& connection, const HttpRequest& request, const char* route,
                   LiveRoute what) {
   ReplyFrame frame;
-  if (!frame_of(connection, request, &frame)) return;
+  if (!frame_of(connection, request, &frame, what == LiveRoute::health)) return;
   Job job;
   job.connection = connection;
   job.frame = std::move(frame);
@@ -153,6 +229,22 @@ void Routes::model(const Connection& connection, const HttpRequest& request) {
   HttpReply whole;
   whole.body = std::move(std::get<std::string>(outcome));
   reply(connection, std::move(frame), "/v1/models", std::move(whole));
+}
+
+void Routes::version(const Connection& connection, const HttpRequest& request) {
+  ReplyFrame frame;
+  if (!frame_of(connection, request, &frame)) return;
+  HttpReply whole;
+  whole.body = "{\"version\":" + json_string(options_.version) + "}";
+  reply(connection, std::move(frame), "/version", std::move(whole));
+}
+
+void Routes::not_served(const Connection& connection, const HttpRequest& request,
+                        const char* route, const char* why) {
+  ReplyFrame frame;
+  if (!frame_of(connection, request, &frame)) return;
+  fail(connection, std::move(frame), route,
+       http_error(501, std::string(route) + " is not served: " + why, "not_served"));
 }
 
 void Routes::unrouted(const Connection& connection, const HttpRequest& request,

@@ -1,5 +1,6 @@
 // What each URL does: on Pistache's threads, up to the job for the loop. Here requests are parsed and
-// tokenised, so that the loop only moves tokens.
+// tokenised, so that the loop only moves tokens. A chat that a template must write down first goes on
+// from there on a thread of the template pool.
 #pragma once
 
 #include <atomic>
@@ -8,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "frontend/api_keys.h"
+#include "frontend/chat/template_pool.h"
 #include "frontend/http_server.h"
 #include "frontend/jobs.h"
 #include "frontend/served_model.h"
@@ -18,13 +21,18 @@ namespace baton {
 /// What the loop tells Pistache's threads.
 struct SharedFacts {
   std::atomic<std::uint32_t> max_context{0};  // 0: no scheduler has said yet
+  std::atomic<bool> basic_sampling{false};    // some worker has only the basic sampler
   std::atomic<bool> draining{false};
+  std::atomic<std::uint32_t> rendering{0};  // chats that a template thread has
 };
 
 struct RouteOptions {
   ServedModel model;
   TimeNs default_timeout = 600 * kSecond;
   TimeNs max_timeout = 3600 * kSecond;
+  std::uint32_t max_streams = 4096;  // choices that the loop takes at once
+  ApiKeys keys;                  // open(): everybody is served
+  std::string version;           // of this build
   std::int64_t created = 0;      // unix seconds at the start
   std::uint64_t incarnation = 0; // makes request ids unique
 };
@@ -32,7 +40,9 @@ struct RouteOptions {
 /// Thread-safe; must outlive the server that calls its routes.
 class Routes {
  public:
-  Routes(RouteOptions options, const SharedFacts& facts, JobQueue& jobs);
+  /// `templates`: null when the model needs no renderer; must be stopped before the routes go.
+  Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs,
+         TemplatePool* templates = nullptr);
 
   std::vector<HttpRoute> table();
   HttpEvents events();
@@ -43,6 +53,16 @@ class Routes {
 
   void generate(const Connection& connection, const HttpRequest& request, const char* route,
                 Parse parse);
+  /// Where the reply to a generation goes, and when it was asked for.
+  struct Asker {
+    Connection connection;
+    ReplyFrame frame;
+    const char* route = "";
+    TimeNs received = 0;
+    std::int64_t unix_seconds = 0;
+  };
+  void begin(Asker asker, ParseOutcome outcome);
+  void render(Asker asker, std::unique_ptr<PendingChat> chat);
   void live(const Connection& connection, const HttpRequest& request, const char* route,
             LiveRoute what);
   void models(const Connection& connection, const HttpRequest& request);
@@ -52,15 +72,23 @@ class Routes {
   void refused(const Connection& connection, const HttpRequest& request,
                const FramingFault& fault);
 
-  bool frame_of(const Connection& connection, const HttpRequest& request, ReplyFrame* frame);
+  void version(const Connection& connection, const HttpRequest& request);
+  void not_served(const Connection& connection, const HttpRequest& request, const char* route,
+                  const char* why);
+
+  /// `anybody`: no API key is wanted.
+  bool frame_of(const Connection& connection, const HttpRequest& request, ReplyFrame* frame,
+                bool anybody = false);
+  bool check_key(const Connection& connection, const HttpRequest& request, ReplyFrame* frame);
   std::string new_request_id();
   void reply(const Connection& connection, ReplyFrame frame, const char* route, HttpReply reply);
   void fail(const Connection& connection, ReplyFrame frame, const char* route, HttpError error);
   void post(Job job);
 
   const RouteOptions options_;
-  const SharedFacts& facts_;
+  SharedFacts& facts_;
   JobQueue& jobs_;
+  TemplatePool* const templates_;
   std::atomic<std::uint64_t> next_request_{1};
 };
 

@@ -28,13 +28,17 @@ StopMatcher::StopMatcher(const std::vector<std::string>& strings) {
 StopMatcher::Match StopMatcher::feed(std::string_view text) {
   Match match;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    for (Pattern& pattern : patterns_) {
+    for (std::size_t which = 0; which < patterns_.size(); ++which) {
+      Pattern& pattern = patterns_[which];
       std::uint32_t matched = pattern.matched;
       while (matched > 0 && text[i] != pattern.text[matched]) matched = pattern.border[matched];
       if (text[i] == pattern.text[matched]) ++matched;
       if (matched == pattern.text.size()) {
         match.end = i + 1;
-        match.length = std::max(match.length, pattern.text.size());
+        if (pattern.text.size() > match.length) {
+          match.length = pattern.text.size();
+          match.which = which;
+        }
         matched = pattern.border[matched];
       }
       pattern.matched = matched;

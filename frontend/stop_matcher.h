@@ -23,6 +23,7 @@ class StopMatcher {
   struct Match {
     std::size_t end = 0;
     std::size_t length = 0;
+    std::size_t which = 0;  // index among the strings
   };
   Match feed(std::string_view text);
 

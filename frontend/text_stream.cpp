@@ -1,25 +1,27 @@
 #include "frontend/text_stream.h"
 
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
 #include "frontend/utf8.h"
 
 namespace baton {
 
-TextStreamOptions text_stream_options(const Tokenizer& tokenizer, const ParsedRequest& request) {
+TextStreamOptions text_stream_options(const Tokenizer& tokenizer, const ParsedRequest& request,
+                                      std::span<const Token> prompt) {
   TextStreamOptions options;
   options.stop = request.stop;
   options.include_stop_in_output = request.include_stop_in_output;
+  options.shown_specials = request.shown_specials;
   options.min_tokens = request.sampling.min_tokens;
-  options.continues_text = !request.prompt.empty() && !tokenizer.is_special(request.prompt.back());
+  options.continues_text = !prompt.empty() && !tokenizer.is_special(prompt.back());
+  options.skip_special_tokens = request.skip_special_tokens;
   return options;
 }
 
 TextStream::TextStream(const Tokenizer& tokenizer, TextStreamOptions options)
     : tokenizer_(tokenizer), options_(std::move(options)), matcher_(options_.stop) {
-  at_start_ =
-      !options_.continues_text && tokenizer.leading_space() != Tokenizer::LeadingSpace::keep;
+  at_start_ = !options_.continues_text && tokenizer.decoding().leading_space != LeadingSpace::keep;
 }
 
 TextStream::Output TextStream::feed(std::span<const Token> tokens) {
@@ -65,6 +67,7 @@ void TextStream::match_fresh() {
     held_.clear();
     unfinished_size_ = 0;
     stopped_ = true;
+    which_ = match.which;
     return;
   }
   held_ += fresh_;
@@ -73,45 +76,83 @@ void TextStream::match_fresh() {
   held_.erase(0, safe);
 }
 
-// sentencepiece's rule: at the very start of a text, a piece loses one leading space symbol. With
-// `drop_all` that goes on until some text exists.
 void TextStream::append_piece(Token id) {
+  const DecodingRule& rule = tokenizer_.decoding();
   const PieceKind kind = tokenizer_.kind(id);
-  std::string_view text = tokenizer_.piece_text(id);
-  if (kind == PieceKind::byte) {
-    append_byte(text[0]);
+  const auto& shown = options_.shown_specials;
+  if (kind == PieceKind::special && options_.skip_special_tokens &&
+      std::find(shown.begin(), shown.end(), id) == shown.end()) {
+    if (rule.special_ends_character) drop_unfinished();
     return;
   }
-  drop_unfinished();
-  if (at_start_ && tokenizer_.begins_with_space(id)) {
-    text.remove_prefix(1);
-    if (tokenizer_.leading_space() == Tokenizer::LeadingSpace::drop_one) at_start_ = false;
-  }
-  if (!text.empty()) at_start_ = false;
-  fresh_ += text;
+  std::string_view text = tokenizer_.token_bytes(id);
+  if (at_start_) text = at_start(id, text);
+  if (kind == PieceKind::text) drop_unfinished();
+  append_bytes(text);
 }
 
-// Bytes wait until they are a character or cannot become one any more: then the first is replaced
-// and the rest looked at again, as the decoding of the whole would do.
-void TextStream::append_byte(char byte) {
-  at_start_ = false;
-  unfinished_[unfinished_size_++] = byte;
-  while (unfinished_size_ > 0) {
-    const std::string_view bytes(unfinished_, unfinished_size_);
-    const Utf8Scan scan = scan_utf8(bytes);
-    if (scan.state == Utf8State::unfinished) return;
-    if (scan.state == Utf8State::valid) {
-      fresh_.append(bytes.substr(0, scan.length));
-    } else {
-      fresh_ += kReplacementCharacter;
-    }
-    unfinished_size_ = static_cast<std::uint8_t>(unfinished_size_ - scan.length);
-    std::memmove(unfinished_, unfinished_ + scan.length, unfinished_size_);
+// The text of what may be the first piece. sentencepiece's rule: at the very start of a text, a
+// piece loses one leading space symbol. With `drop_all` that goes on until some text exists.
+std::string_view TextStream::at_start(Token id, std::string_view text) {
+  const LeadingSpace leading = tokenizer_.decoding().leading_space;
+  const bool space = tokenizer_.begins_with_space(id);
+  if (leading == LeadingSpace::drop_in_first) {
+    at_start_ = false;
+    if (!space) return text;
+    first_ = text;
+    std::erase(first_, ' ');
+    return first_;
   }
+  if (space) {
+    text.remove_prefix(1);
+    if (leading == LeadingSpace::drop_one) at_start_ = false;
+  }
+  if (!text.empty()) at_start_ = false;
+  return text;
+}
+
+// Bytes wait until they are a character or cannot become one any more, as the decoding of the whole
+// would see them.
+void TextStream::append_bytes(std::string_view bytes) {
+  while (unfinished_size_ > 0 && !bytes.empty()) {
+    unfinished_[unfinished_size_] = bytes.front();
+    const std::string_view joined(unfinished_, unfinished_size_ + std::size_t{1});
+    const Utf8State state = scan_utf8(joined).state;
+    if (state == Utf8State::invalid) {
+      drop_unfinished();  // the byte may begin another one
+      break;
+    }
+    bytes.remove_prefix(1);
+    ++unfinished_size_;
+    if (state == Utf8State::valid) {
+      fresh_ += joined;
+      unfinished_size_ = 0;
+    }
+  }
+  while (!bytes.empty()) {
+    const Utf8Scan scan = scan_utf8(bytes);
+    if (scan.state == Utf8State::unfinished) {
+      unfinished_size_ = static_cast<std::uint8_t>(bytes.copy(unfinished_, sizeof(unfinished_)));
+      return;
+    }
+    if (scan.state == Utf8State::valid) {
+      fresh_ += bytes.substr(0, scan.length);
+    } else {
+      append_replacement(scan.length);
+    }
+    bytes.remove_prefix(scan.length);
+  }
+}
+
+/// For `bytes` bytes that begin a character and are not one.
+void TextStream::append_replacement(std::size_t bytes) {
+  const bool each = tokenizer_.decoding().invalid == InvalidBytes::each;
+  for (std::size_t i = 0; i < (each ? bytes : 1); ++i) fresh_ += kReplacementCharacter;
 }
 
 void TextStream::drop_unfinished() {
-  for (; unfinished_size_ > 0; --unfinished_size_) fresh_ += kReplacementCharacter;
+  if (unfinished_size_ > 0) append_replacement(unfinished_size_);
+  unfinished_size_ = 0;
 }
 
 }  // namespace baton

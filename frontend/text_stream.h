@@ -9,7 +9,7 @@
 
 #include "frontend/generation.h"
 #include "frontend/stop_matcher.h"
-#include "frontend/tokenizer.h"
+#include "frontend/tokenizer/tokenizer.h"
 #include "ipc/types.h"
 
 namespace baton {
@@ -20,14 +20,17 @@ struct TextStreamOptions {
   std::uint32_t min_tokens = 0;  // a match that completes earlier is ignored
   /// The text goes on from a prompt that ended in text: a leading space is then part of it.
   bool continues_text = false;
+  bool skip_special_tokens = true;  // false: their letters are part of the text
+  std::vector<Token> shown_specials;  // a few whose letters are part of it in any case
 };
 
-/// The options of a parsed request. The text continues the prompt's unless the prompt is empty or
-/// ends in a special token (a turn marker).
-TextStreamOptions text_stream_options(const Tokenizer& tokenizer, const ParsedRequest& request);
+/// The options of one prompt of a parsed request. The text continues the prompt's unless the prompt
+/// is empty or ends in a special token (a turn marker).
+TextStreamOptions text_stream_options(const Tokenizer& tokenizer, const ParsedRequest& request,
+                                      std::span<const Token> prompt);
 
 /// What was given out is never taken back and never holds half a character. Without stop strings,
-/// the concatenation of all text is the sentencepiece decoding of the whole sequence. Work per
+/// the concatenation of all text is the tokenizer's decoding of the whole sequence. Work per
 /// token is bounded by its text times the number of stop strings.
 class TextStream {
  public:
@@ -45,6 +48,9 @@ class TextStream {
   /// the bytes of an unfinished character.
   Output feed(std::span<const Token> tokens);
 
+  /// The stop string that matched; null: none has.
+  const std::string* matched() const { return stopped_ ? &options_.stop[which_] : nullptr; }
+
   /// The end of the sequence: gives out what was held back (bytes that never became a character as
   /// U+FFFD). Nothing after a match. feed() may not be called again.
   Output flush();
@@ -52,7 +58,9 @@ class TextStream {
  private:
   void append_piece(Token id);
   void match_fresh();
-  void append_byte(char byte);
+  std::string_view at_start(Token id, std::string_view text);
+  void append_bytes(std::string_view bytes);
+  void append_replacement(std::size_t bytes);
   void drop_unfinished();
 
   const Tokenizer& tokenizer_;
@@ -60,11 +68,13 @@ class TextStream {
   StopMatcher matcher_;
   std::string fresh_;  // text of the token at hand, before stop strings
   std::string held_;   // a suffix that may be the beginning of a stop string
+  std::string first_;  // the first piece without its spaces
   std::string out_;
   char unfinished_[4] = {};
   std::uint8_t unfinished_size_ = 0;
   bool at_start_ = true;  // a leading space may still be dropped
   bool stopped_ = false;
+  std::size_t which_ = 0;  // of options_.stop, when stopped_
   std::uint32_t n_ = 0;
 };
 

@@ -38,7 +38,9 @@ Utf8Scan scan_utf8(std::string_view bytes) {
   for (std::size_t i = 1; i < length; ++i) {
     if (i == bytes.size()) return {};
     const auto byte = static_cast<unsigned char>(bytes[i]);
-    if (byte < range.low || byte > range.high) return kInvalid;
+    if (byte < range.low || byte > range.high) {
+      return {Utf8State::invalid, static_cast<std::uint8_t>(i)};
+    }
     range = {};
   }
   return {Utf8State::valid, length};

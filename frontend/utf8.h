@@ -10,7 +10,8 @@ inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+
 
 enum class Utf8State : std::uint8_t {
   valid,       // `length` bytes are one character
-  invalid,     // the first byte begins no character; `length` is 1
+  invalid,     // no character; `length` bytes begin one that the next byte does not go on with, or
+               // 1, if the first byte begins none
   unfinished,  // more bytes may make it one; `length` is 0
 };
 

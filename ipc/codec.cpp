@@ -18,7 +18,7 @@ namespace baton {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
-              "vectors of integers travel as little-endian memory");
+              "vectors of numbers travel as little-endian memory");
 
 constexpr std::size_t kMaxStringBytes = 1U << 20U;
 constexpr std::size_t kMaxDepth = 8;  // StepPlan > add > AddSequence > sampling is 5
@@ -30,8 +30,11 @@ auto fields_of(T& value) {
 }
 auto fields_of(const RequestId& v) { return std::tie(v.frontend, v.counter); }
 auto fields_of(RequestId& v) { return std::tie(v.frontend, v.counter); }
-#define BATON_SAMPLING_FIELDS(v) \
-  std::tie(v.temperature, v.top_p, v.top_k, v.seed, v.min_tokens, v.max_tokens, v.stop_ids)
+#define BATON_SAMPLING_FIELDS(v)                                                                  \
+  std::tie(v.temperature, v.top_p, v.top_k, v.min_p, v.typical_p, v.seed, v.min_tokens,           \
+           v.max_tokens, v.stop_ids, v.repetition_penalty, v.presence_penalty,                    \
+           v.frequency_penalty, v.bias_tokens, v.bias_values, v.allowed_tokens, v.bad_words,      \
+           v.logprobs, v.prompt_logprobs)
 auto fields_of(const SamplingParams& v) { return BATON_SAMPLING_FIELDS(v); }
 auto fields_of(SamplingParams& v) { return BATON_SAMPLING_FIELDS(v); }
 #undef BATON_SAMPLING_FIELDS
@@ -46,8 +49,8 @@ template <>
 struct EnumBound<ErrorCode> : std::integral_constant<ErrorCode, ErrorCode::internal> {};
 
 template <typename T>
-constexpr bool kPackedInteger = std::is_same_v<T, std::uint32_t> ||
-                                std::is_same_v<T, std::uint64_t> || std::is_same_v<T, std::int32_t>;
+constexpr bool kPacked = std::is_same_v<T, std::uint32_t> || std::is_same_v<T, std::uint64_t> ||
+                         std::is_same_v<T, std::int32_t> || std::is_same_v<T, float>;
 
 // ------------------------------------------------------------------------------------- encode
 
@@ -78,7 +81,7 @@ void put(Packer& packer, const T& value);
 
 template <typename T>
 void put_vector(Packer& packer, const std::vector<T>& values) {
-  if constexpr (kPackedInteger<T>) {
+  if constexpr (kPacked<T>) {
     const auto bytes = static_cast<std::uint32_t>(values.size() * sizeof(T));
     packer.pack_bin(bytes);
     packer.pack_bin_body(reinterpret_cast<const char*>(values.data()), bytes);
@@ -202,18 +205,23 @@ class Reader {
 
   template <typename T>
   bool get_vector(const msgpack::object& object, std::vector<T>& values) {
-    if constexpr (kPackedInteger<T>) {
+    if constexpr (kPacked<T>) {
       if (object.type != msgpack::type::BIN) {
-        return fail("expected packed integers");
+        return fail("expected packed numbers");
       }
       const std::size_t bytes = object.via.bin.size;
       if (bytes % sizeof(T) != 0) {
         return fail(std::to_string(bytes) + " bytes are no whole number of " +
-                    std::to_string(sizeof(T)) + "-byte integers");
+                    std::to_string(sizeof(T)) + "-byte numbers");
       }
       values.resize(bytes / sizeof(T));
       if (bytes != 0) {
         std::memcpy(values.data(), object.via.bin.ptr, bytes);
+      }
+      if constexpr (std::is_same_v<T, float>) {
+        for (const float value : values) {
+          if (!std::isfinite(value)) return fail("a number is not finite");
+        }
       }
       return true;
     } else {

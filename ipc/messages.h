@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <tuple>
 #include <variant>
@@ -16,13 +17,64 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 1;
+constexpr std::uint32_t kProtocolVersion = 2;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                           \
   auto fields() { return std::tie(__VA_ARGS__); }   \
   auto fields() const { return std::tie(__VA_ARGS__); }
 // NOLINTEND(bugprone-macro-parentheses)
+
+/// Log probabilities of some tokens, by columns: entry i is about the token items[i] (its holder says
+/// which), which has logprobs[i]; the next counts[i] of `top_tokens` and `top_logprobs` are the most
+/// probable ones in its place, best first. Natural logarithms of the model's own distribution: no
+/// sampling setting has touched it. Masked tokens have kLowestLogprob.
+struct Logprobs {
+  std::vector<std::uint32_t> items;
+  std::vector<float> logprobs;
+  std::vector<std::uint32_t> counts;
+  std::vector<Token> top_tokens;
+  std::vector<float> top_logprobs;
+  BATON_FIELDS(items, logprobs, counts, top_tokens, top_logprobs)
+
+  bool operator==(const Logprobs&) const = default;
+  void clear();
+  /// The columns are equally long, `counts` adds up, and `items` ascends.
+  bool agrees() const;
+  void push(std::uint32_t item, float logprob, std::span<const Token> tops,
+            std::span<const float> top_values);
+  /// Appends entries [begin, end) of `other`, with `shift` added to their items.
+  void append(const Logprobs& other, std::size_t begin, std::size_t end, std::uint32_t shift = 0);
+};
+
+/// Walks over the entries in order. `agrees()` holds for what it walks over.
+class LogprobReader {
+ public:
+  struct Entry {
+    float logprob = 0;
+    std::span<const Token> top_tokens;
+    std::span<const float> top_logprobs;
+  };
+  explicit LogprobReader(const Logprobs& values) : values_(&values) {}
+  bool done() const { return entry_ == values_->items.size(); }
+  std::uint32_t item() const { return values_->items[entry_]; }
+  /// Takes the next entry if it is about `item`.
+  bool take(std::uint32_t item, Entry& entry);
+
+ private:
+  const Logprobs* values_;
+  std::size_t entry_ = 0;
+  std::size_t top_ = 0;
+};
+
+constexpr float kLowestLogprob = -9999.0F;
+
+/// Of the tokens of one prompt; items are their positions, from 1 on.
+struct PromptLogprobs {
+  std::uint64_t owner = 0;  // StepResult: the sequence; Events: the request's counter
+  Logprobs values;
+  BATON_FIELDS(owner, values)
+};
 
 // ---------------------------------------------------------------- front end -> scheduler
 
@@ -109,7 +161,9 @@ struct FrontendWelcome {
   std::uint64_t progress = 0;       // steps done by all workers: /health is judged by it
   std::uint32_t running = 0;        // requests admitted and not ended
   std::uint32_t waiting = 0;        // of these, without a place on a worker
-  BATON_FIELDS(protocol, build, epoch, workers_ready, max_context, progress, running, waiting)
+  bool basic_sampling = false;      // some worker has only the basic sampler (see Hello)
+  BATON_FIELDS(protocol, build, epoch, workers_ready, max_context, progress, running, waiting,
+               basic_sampling)
 };
 
 /// The one last message of an accepted request (or the refusal of a new one).
@@ -135,7 +189,10 @@ struct Events {
   std::vector<std::uint32_t> counts;
   std::vector<Token> tokens;
   std::vector<Terminal> terminals;
-  BATON_FIELDS(epoch, counters, attempts, choices, first_index, counts, tokens, terminals)
+  Logprobs logprobs;  // items: indexes into `tokens`; only of requests that asked for it
+  std::vector<PromptLogprobs> prompt_logprobs;  // beside the row with the request's first token
+  BATON_FIELDS(epoch, counters, attempts, choices, first_index, counts, tokens, terminals, logprobs,
+               prompt_logprobs)
 };
 
 /// The scheduler does not know these requests: submit them again with the next attempt.
@@ -201,8 +258,10 @@ struct Hello {
   std::uint32_t blocks = 0;
   std::uint32_t max_context = 0;  // positions that the model allows
   std::uint32_t vocab_size = 0;
+  bool basic_sampling = false;  // SamplingParams::needs_full_sampler() cannot be served
   BATON_FIELDS(name, incarnation, hello_id, allocation, ranks, model_fingerprint, dtype, layers,
-               kv_heads, head_dim, tokens_per_block, block_bytes, blocks, max_context, vocab_size)
+               kv_heads, head_dim, tokens_per_block, block_bytes, blocks, max_context, vocab_size,
+               basic_sampling)
 };
 
 /// A row of the step could not be served (non-finite logits, say); the others are unaffected.
@@ -222,7 +281,10 @@ struct StepResult {
   std::vector<Token> tokens;
   std::vector<RowFailure> failed;
   std::uint32_t duration_us = 0;
-  BATON_FIELDS(term, step, sequences, counts, tokens, failed, duration_us)
+  Logprobs logprobs;  // items: indexes into `tokens`
+  std::vector<PromptLogprobs> prompt_logprobs;  // of rows with LogitsWanted::all
+  BATON_FIELDS(term, step, sequences, counts, tokens, failed, duration_us, logprobs,
+               prompt_logprobs)
 };
 
 struct PullDone {
@@ -318,7 +380,8 @@ struct AddSequence {
 };
 
 /// The next `n_tokens` of a sequence's prompt + generated tokens. `then_decode`: from the next step on
-/// the sequence belongs to the decode set.
+/// the sequence belongs to the decode set. With logits `all` the result also has the log probabilities
+/// of the known tokens that follow each of them.
 struct PromptRow {
   SequenceId sequence = 0;
   std::uint32_t n_tokens = 0;

@@ -65,16 +65,53 @@ inline const char* to_string(FinishReason reason) {
 
 enum class LogitsWanted : std::uint8_t { none = 0, last = 1, all = 2 };
 
-/// How one request's tokens are drawn. Every field is per request, also in a mixed batch.
+/// How one request's tokens are drawn. Every field is per request, also in a mixed batch. The order in
+/// which they act is told in workers/sampler.h.
 struct SamplingParams {
   float temperature = 1.0F;       // 0 = greedy
   float top_p = 1.0F;             // (0, 1]
   std::int32_t top_k = 0;         // 0 = off
+  float min_p = 0.0F;             // [0, 1]; 0 = off
+  float typical_p = 1.0F;         // (0, 1]; 1 = off
   std::uint64_t seed = 0;         // always set: the front end draws one if the client gave none
   std::uint32_t min_tokens = 0;   // stop ids are masked before this many tokens
   std::uint32_t max_tokens = 16;  // tokens to generate at most
   std::vector<Token> stop_ids;    // end-of-sequence ids included unless the client ignores them
+
+  float repetition_penalty = 1.0F;  // > 0; of prompt and generated tokens; 1 = off
+  float presence_penalty = 0.0F;    // of generated tokens
+  float frequency_penalty = 0.0F;   // likewise, for each time
+  std::vector<Token> bias_tokens;   // bias_values[i] is added to the logit of bias_tokens[i]
+  std::vector<float> bias_values;
+  std::vector<Token> allowed_tokens;  // nothing else may be drawn; empty = off
+  std::vector<std::vector<Token>> bad_words;  // the last token of each is masked where the rest stands
+
+  std::int32_t logprobs = -1;         // -1 = off; n: of each token and of the n most probable ones
+  std::int32_t prompt_logprobs = -1;  // the same for every prompt token but the first
+
   bool operator==(const SamplingParams&) const = default;
+
+  // Bounds of what a request may carry; they bound the messages that carry it.
+  static constexpr std::int32_t kMaxLogprobs = 20;
+  static constexpr std::size_t kMaxListed = 16'384;  // each of bias, allowed, tokens of all bad words
+  bool within_bounds() const {
+    std::size_t bad_word_tokens = 0;
+    for (const std::vector<Token>& word : bad_words) bad_word_tokens += 1 + word.size();
+    return logprobs <= kMaxLogprobs && prompt_logprobs <= kMaxLogprobs &&
+           bias_tokens.size() <= kMaxListed && bias_values.size() == bias_tokens.size() &&
+           allowed_tokens.size() <= kMaxListed && bad_word_tokens <= kMaxListed;
+  }
+
+  /// The draw depends on the tokens before it.
+  bool needs_history() const {
+    return repetition_penalty != 1.0F || presence_penalty != 0.0F || frequency_penalty != 0.0F ||
+           !bad_words.empty();
+  }
+  /// Something beyond temperature, top_k, top_p, min_tokens: not every device can do it.
+  bool needs_full_sampler() const {
+    return needs_history() || min_p != 0.0F || typical_p != 1.0F || !bias_tokens.empty() ||
+           !allowed_tokens.empty() || logprobs >= 0 || prompt_logprobs >= 0;
+  }
 };
 
 }  // namespace baton

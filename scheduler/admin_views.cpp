@@ -36,6 +36,14 @@ json info(const State& state, const AdminStats& stats) {
           {"counters", counters}};
 }
 
+json unreachable(const State& state, const Worker& importer) {
+  json names = json::array();
+  for (const Worker& w : state.workers) {
+    if (w.ready() && !reaches(w, importer)) names.push_back(w.identity.name);
+  }
+  return names;
+}
+
 json workers(const State& state) {
   json list = json::array();
   for (const Worker& w : state.workers) {
@@ -48,6 +56,7 @@ json workers(const State& state) {
                     {"sequences", w.sequences},
                     {"tokens", w.tokens_total},
                     {"device", w.identity.device},
+                    {"unreachable", unreachable(state, w)},
                     {"build", w.identity.build},
                     {"loading_percent", w.heartbeat.loading_percent}});
   }

@@ -28,6 +28,11 @@ void refuse(State& state, const Submit& submit, FrontendIndex frontend, ErrorCod
   out.events_for(frontend).terminals.push_back(std::move(terminal));
 }
 
+bool basic_sampling(const State& state) {
+  return std::any_of(state.workers.begin(), state.workers.end(),
+                     [](const Worker& w) { return w.ready() && w.hello.basic_sampling; });
+}
+
 /// Seconds until the queue has probably moved; deliberately coarse.
 std::uint32_t retry_after(const State& state) {
   return 1 + static_cast<std::uint32_t>(state.waiting.size() / 1000);
@@ -49,6 +54,7 @@ struct Handler {
       if (w.takes_work()) ++message.workers_ready;
       message.progress += w.steps_total;
     }
+    message.basic_sampling = basic_sampling(state);
     message.waiting = static_cast<std::uint32_t>(state.waiting.size());
     message.running = static_cast<std::uint32_t>(state.deadlines.size());
     out.to_frontends.emplace_back(link, std::move(message));
@@ -125,6 +131,16 @@ struct Handler {
              0, out);
       return;
     }
+    if (!submit.sampling.within_bounds()) {
+      refuse(state, submit, frontend, ErrorCode::invalid_argument,
+             "logprobs, logit_bias, allowed tokens or bad words are out of bounds", 0, out);
+      return;
+    }
+    if (submit.sampling.needs_full_sampler() && basic_sampling(state)) {
+      refuse(state, submit, frontend, ErrorCode::invalid_argument,
+             kBasicSamplerOnly, 0, out);
+      return;
+    }
     accept(std::move(submit), generated > 0);
   }
 
@@ -197,16 +213,7 @@ struct Handler {
   void resend(Request& request, std::uint32_t next) {
     const auto end = std::min(static_cast<std::uint32_t>(request.generated.size()),
                               request.client_tokens);
-    if (next < end) {
-      Events& events = out.events_for(frontend);
-      events.counters.push_back(request.name.counter);
-      events.attempts.push_back(request.attempt);
-      events.choices.push_back(0);
-      events.first_index.push_back(next);
-      events.counts.push_back(end - next);
-      events.tokens.insert(events.tokens.end(), request.generated.begin() + next,
-                           request.generated.begin() + end);
-    }
+    if (next < end) resend_tokens(request, next, end, out);
     if (request.terminal_sent) send_terminal(state, request, out);
   }
 

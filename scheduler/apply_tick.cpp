@@ -143,6 +143,7 @@ void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out) {
     try_admit_worker(state, i, now, out);
     judge_progress(state, i, now, out);
     repeat_closes(state.workers[i], now, out);
+    probe_again(state, i, now, out);
     if (state.workers[i].ready() && has_lost_pull(state, i, now)) {
       end_term(state, i, /*blame=*/false, "a pull was lost", now, out);
     }

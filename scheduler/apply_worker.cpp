@@ -155,6 +155,7 @@ struct Handler {
     w.progress = w.heard = now;
     out.info(w.identity.name + ": ready, " + std::to_string(w.hello.blocks) + " blocks");
     out.to_workers.emplace_back(link, Welcome{state.epoch, w.term, w.hello.hello_id});
+    probe_peers(state, index, now, out);
   }
 
   void operator()(StepResult&& result) {
@@ -162,7 +163,7 @@ struct Handler {
     Worker& w = worker();
     if (result.step != w.done + 1 || w.steps.empty() || w.steps.front().step != result.step ||
         result.tokens.size() != result.sequences.size() || !result.counts.empty() ||
-        !complete(w.steps.front(), result)) {
+        !logprobs_agree(result) || !complete(w.steps.front(), result)) {
       end_term(state, index, /*blame=*/false, "unexpected step result", now, out);
       out.to_workers.emplace_back(link, Fenced{state.epoch, result.term});
       return;
@@ -174,8 +175,12 @@ struct Handler {
     ++w.steps_total;
     w.tokens_total += result.tokens.size();
     retire_rows(step);
+    for (const PromptLogprobs& part : result.prompt_logprobs) take_prompt_logprobs(part);
+    LogprobReader logprobs(result.logprobs);
     for (std::size_t i = 0; i < result.sequences.size(); ++i) {
-      sampled(result.sequences[i], result.tokens[i]);
+      LogprobReader::Entry entry;
+      const bool given = logprobs.take(static_cast<std::uint32_t>(i), entry);
+      sampled(result.sequences[i], result.tokens[i], given ? &entry : nullptr);
     }
     for (const RowFailure& failure : result.failed) fail_row(failure);
     for (const auto& [id, n] : step.rows) prompt_progress(id);
@@ -222,12 +227,27 @@ struct Handler {
     }
   }
 
-  void sampled(SequenceId id, Token token) {
+  static bool logprobs_agree(const StepResult& result) {
+    return result.logprobs.agrees() &&
+           std::all_of(result.prompt_logprobs.begin(), result.prompt_logprobs.end(),
+                       [](const PromptLogprobs& part) { return part.values.agrees(); });
+  }
+
+  /// Chunks come in order; what an earlier try computed went when this one started.
+  void take_prompt_logprobs(const PromptLogprobs& part) {
+    const Sequence* sequence = state.sequences.find(part.owner);
+    if (sequence == nullptr || sequence->worker != index) return;
+    Request* request = state.request_of(*sequence);
+    if (request == nullptr || request->phase == Phase::ended || request->source != part.owner) return;
+    request->prompt_logprobs.append(part.values, 0, part.values.items.size());
+  }
+
+  void sampled(SequenceId id, Token token, const LogprobReader::Entry* logprobs) {
     Sequence* sequence = state.sequences.find(id);
     if (sequence == nullptr || sequence->worker != index) return;  // a void row
     Request* request = state.request_of(*sequence);
     if (request == nullptr || request->phase == Phase::ended) return;
-    take_token(state, *request, token, out);
+    take_token(state, *request, token, logprobs, out);
   }
 
   void fail_row(const RowFailure& failure) {
@@ -245,7 +265,8 @@ struct Handler {
     Request* request = state.request_of(*sequence);
     if (request == nullptr || request->phase != Phase::prefill) return;
     const bool whole = sequence->computed >= sequence->prefill_length;
-    if (sequence->decode_slot != kNobody) {
+    // Not on its worker any more: it has all its tokens in flight, and its drop is on the way.
+    if (sequence->decode_slot != kNobody || !sequence->on_worker) {
       request->phase = Phase::decode;
       return;
     }
@@ -282,11 +303,20 @@ struct Handler {
     Worker& w = worker();
     const Transfer* transfer = state.transfers.find(id);
     if (transfer == nullptr || transfer->to_worker != index) return;
-    const std::uint64_t request_id = transfer->request;
-    const SequenceId target = transfer->target;
+    const Transfer pull = *transfer;
     settle_transfer(state, id);
     ++w.pulls_answered;
     w.progress = now;
+    if (pull.is_probe()) {
+      probe_answered(state, pull, failure, now, out);
+      return;
+    }
+    const std::uint64_t request_id = pull.request;
+    const SequenceId target = pull.target;
+    // The pool may have become unreadable: the answer decides about later hand-offs.
+    if (!failure.empty() && pull.from_worker != kNobody && state.workers[pull.from_worker].ready()) {
+      probe(state, pull.from_worker, index, now, out);
+    }
     Request* request = state.requests.find(request_id);
     if (request == nullptr || request->target != target || target == 0) return;  // given up before
     if (failure.empty()) {
@@ -305,6 +335,13 @@ struct Handler {
   }
 
   void operator()(Closed&& closed) {
+    // It closes only what no pull names, so this was said before a pull that is on its way: the pull will
+    // map the pool again, and what it wants closed is said once more.
+    bool stale = false;
+    state.transfers.each([&](const Transfer& t) {
+      stale = stale || (t.to_worker == index && t.from_allocation == closed.allocation);
+    });
+    if (stale) return;
     worker().closing.erase(closed.allocation);
     worker().imports.erase(closed.allocation);
     worker().progress = now;

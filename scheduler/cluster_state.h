@@ -79,6 +79,8 @@ struct Request {
   std::vector<Token> prompt;
   std::vector<Token> generated;  // every token sampled; all of them were sent to the front end
   SamplingParams sampling;
+  Logprobs logprobs;         // of `generated`, if asked for; items are indexes into it
+  Logprobs prompt_logprobs;  // likewise of the prompt; leaves with the first token
   Phase phase = Phase::waiting;
   SequenceId source = 0;
   SequenceId target = 0;
@@ -118,7 +120,8 @@ struct Sequence {
   std::uint32_t open_pulls = 0;
 };
 
-/// One Pull, until PullDone, PullFailed, or the end of the destination's term.
+/// One Pull, until PullDone, PullFailed, or the end of the destination's term. Without blocks it is a
+/// probe: it belongs to no request (reachability.cpp).
 struct Transfer {
   TransferId id = 0;
   std::uint64_t request = 0;
@@ -129,6 +132,8 @@ struct Transfer {
   std::vector<BlockId> from;
   std::vector<BlockId> to;
   TimeNs sent = 0;
+
+  bool is_probe() const { return from.empty(); }
 };
 
 /// A plan that was sent and whose result is not in.
@@ -180,6 +185,7 @@ struct Worker {
   std::uint32_t open_pulls = 0;
   std::set<AllocationId> imports;    // allocations it was asked to pull from in this process life
   std::set<AllocationId> closing;    // of these, told to close and not yet answered
+  std::map<AllocationId, TimeNs> unreachable;  // pools it could not map, and when it is asked again
   TimeNs closes_repeated = 0;        // last time that they were told again
   WorkerHeartbeat heartbeat;
   TimeNs heard = 0;

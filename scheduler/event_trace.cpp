@@ -61,8 +61,15 @@ void EventTrace::result(const std::string& worker, const StepResult& result) {
         {"tokens", result.tokens.size()}});
 }
 
-void EventTrace::pull_answer(const std::string& worker, TransferId transfer, bool done) {
-  line({{"event", done ? "pull_done" : "pull_failed"}, {"worker", worker}, {"transfer", transfer}});
+void EventTrace::pull_done(const std::string& worker, const PullDone& done) {
+  line({{"event", "pull_done"},
+        {"worker", worker},
+        {"transfer", done.transfer},
+        {"copy_us", done.duration_us}});
+}
+
+void EventTrace::pull_failed(const std::string& worker, const PullFailed& failed) {
+  line({{"event", "pull_failed"}, {"worker", worker}, {"transfer", failed.transfer}});
 }
 
 void EventTrace::tokens(const Events& events) {

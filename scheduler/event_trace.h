@@ -20,7 +20,8 @@ class EventTrace {
   void plan(const State& state, const std::string& worker, const StepPlan& plan);
   void pull(const State& state, const std::string& worker, const Pull& pull);
   void result(const std::string& worker, const StepResult& result);
-  void pull_answer(const std::string& worker, TransferId transfer, bool done);
+  void pull_done(const std::string& worker, const PullDone& done);
+  void pull_failed(const std::string& worker, const PullFailed& failed);
   void tokens(const Events& events);
 
  private:

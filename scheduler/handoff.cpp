@@ -32,6 +32,26 @@ void send_pull(State& state, Request& request, Sequence& source, Sequence& targe
   for (const BlockId block : transfer.to) to.pool.pin_destination(block);
   target.pulled = final_blocks;
   ++target.open_pulls;
+  post_pull(state, transfer, now, out);
+}
+
+void complete(State& state, Request& request, Sequence& target) {
+  release_sequence(state, request.source);
+  request.source = request.target;
+  request.target = 0;
+  request.phase = Phase::decode;
+  target.is_target = false;
+  target.scheduled = target.prefill_length;
+  target.computed = target.prefill_length;
+  state.workers[target.worker].adds.push_back(target.id);
+  ++state.counters.handoffs;
+}
+
+}  // namespace
+
+void post_pull(State& state, const Transfer& transfer, TimeNs now, Outbox& out) {
+  const Worker& from = state.workers[transfer.from_worker];
+  Worker& to = state.workers[transfer.to_worker];
   if (!to.outstanding()) to.progress = now;
   ++to.open_pulls;
   ++to.pulls_sent;
@@ -50,25 +70,12 @@ void send_pull(State& state, Request& request, Sequence& source, Sequence& targe
   out.to_workers.emplace_back(to.link, std::move(pull));
 }
 
-void complete(State& state, Request& request, Sequence& target) {
-  release_sequence(state, request.source);
-  request.source = request.target;
-  request.target = 0;
-  request.phase = Phase::decode;
-  target.is_target = false;
-  target.scheduled = target.prefill_length;
-  target.computed = target.prefill_length;
-  state.workers[target.worker].adds.push_back(target.id);
-  ++state.counters.handoffs;
-}
-
-}  // namespace
-
 bool needs_handoff(const State& state, const Request& request, const Worker& source) {
   if (source.identity.role != Role::prefill || request.local) return false;
   // The prompt's last step samples the only token that is left: nothing to decode.
   if (request.generated.size() + 1 >= request.sampling.max_tokens) return false;
-  return any_decoder(state) || state.settings.no_decode == NoDecode::wait;
+  if (!any_decoder(state)) return state.settings.no_decode == NoDecode::wait;
+  return reaches_some_decoder(state, source);
 }
 
 void advance_handoff(State& state, Request& request, TimeNs now, Outbox& out) {

@@ -18,12 +18,20 @@ void join_decode_set(State& state, Sequence& sequence);
 void leave_decode_set(State& state, Sequence& sequence);
 
 // ---- requests
+/// Why a request that needs the full sampler is refused where a worker has none.
+constexpr const char* kBasicSamplerOnly =
+    "penalties, logit_bias, bad words, allowed tokens, min_p, typical_p and log probabilities are "
+    "not supported on this device";
 /// Back to the queue, at the place of its first arrival.
 void requeue(State& state, Request& request);
 /// Takes the request off its workers; it is queued again once the steps that name it have ended.
 void preempt(State& state, Request& request);
-/// Appends one sampled token, sends it, and ends the request when it is the last one.
-void take_token(State& state, Request& request, Token token, Outbox& out);
+/// Appends one sampled token, sends it, and ends the request when it is the last one. `logprobs` may be
+/// null: none were asked for.
+void take_token(State& state, Request& request, Token token, const LogprobReader::Entry* logprobs,
+                Outbox& out);
+/// Sends the tokens [begin, end) of `generated` again, with what belongs to them.
+void resend_tokens(const Request& request, std::uint32_t begin, std::uint32_t end, Outbox& out);
 /// Ends the request: sequences released, terminal sent (or held back for a static group).
 void end_request(State& state, Request& request, FinishReason reason, ErrorCode code,
                  std::string message, Outbox& out);
@@ -44,6 +52,25 @@ void drop_target(State& state, Request& request);
 bool settle_transfer(State& state, TransferId id);
 /// True if this request's tokens will be decoded on another worker than the one that prefills.
 bool needs_handoff(const State& state, const Request& request, const Worker& source);
+
+/// Sends the Pull of `transfer` and keeps the destination's books.
+void post_pull(State& state, const Transfer& transfer, TimeNs now, Outbox& out);
+
+// ---- which pools can be read
+/// False: `importer` has said that it cannot map the pool of `exporter`.
+bool reaches(const Worker& exporter, const Worker& importer);
+/// Somebody who decodes, and takes work, can read the pool of `exporter`.
+bool reaches_some_decoder(const State& state, const Worker& exporter);
+/// Some prefill worker that takes work has a pool that `importer` can read.
+bool is_fed(const State& state, const Worker& importer);
+/// Asks `importer` whether it can read the pool of `exporter`, unless it is being asked.
+void probe(State& state, WorkerIndex exporter, WorkerIndex importer, TimeNs now, Outbox& out);
+/// Asks about every pair that `joined` makes with others.
+void probe_peers(State& state, WorkerIndex joined, TimeNs now, Outbox& out);
+/// Asks again about pools that `importer` could not read, when it is time.
+void probe_again(State& state, WorkerIndex importer, TimeNs now, Outbox& out);
+void probe_answered(State& state, const Transfer& transfer, const std::string& failure, TimeNs now,
+                    Outbox& out);
 
 // ---- workers
 /// Ends the worker's term: its sequences go back to the queue, its pool is wholly fenced.

@@ -87,6 +87,7 @@ void lose_worker(State& state, WorkerIndex index, bool blame, const std::string&
   w.leaving = false;
   w.leave_sent = false;
   w.imports.clear();
+  w.unreachable.clear();
   w.closing.clear();
   const AllocationId allocation = w.hello.allocation;
   state.transfers.each([&](Transfer& transfer) {

@@ -13,37 +13,69 @@ namespace {
 
 /// How far the queue is searched for a request that this worker may take: most can take the first.
 constexpr int kQueueLook = 16;
+/// Tokens of a step's rows with LogitsWanted::all: each costs its worker a whole line of logits.
+constexpr std::uint32_t kLogprobBudget = 64;
 
-bool fits_some_decoder(const State& state, std::uint32_t tokens) {
-  return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& w) {
-    return w.takes_work() && w.identity.role != Role::prefill && w.holds(tokens);
-  });
+bool wants_prompt_logprobs(const Request& request) {
+  return request.sampling.prompt_logprobs >= 0 && request.generated.empty();
 }
 
-/// Gives waiting hand-offs a destination, oldest first; the first that finds none stops the rest, so
-/// that a long prompt is not overtaken for ever.
+bool could_decode(const Worker& w, std::uint32_t tokens) {
+  return w.takes_work() && w.identity.role != Role::prefill && w.holds(tokens);
+}
+
+bool fits_some_decoder(const State& state, std::uint32_t tokens) {
+  return std::any_of(state.workers.begin(), state.workers.end(),
+                     [&](const Worker& w) { return could_decode(w, tokens); });
+}
+
+/// Marks whoever could decode it once there is room; false if nobody within reach ever could.
+bool wait_for_room(const State& state, const Worker& source, std::uint32_t tokens,
+                   std::vector<bool>& spoken_for) {
+  bool any = false;
+  for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
+    const Worker& w = state.workers[i];
+    if (!could_decode(w, tokens) || !reaches(source, w)) continue;
+    spoken_for[i] = any = true;
+  }
+  return any;
+}
+
+/// A prompt that stays where it was prefilled.
+void decode_at_source(State& state, Request& request, const Sequence& source) {
+  if (request.phase != Phase::handoff) return;  // its last chunk will see that it stays
+  state.handoffs.erase({request.arrival, request.id});
+  request.phase = Phase::decode;
+  state.workers[source.worker].joins.push_back(source.id);
+}
+
+/// Gives waiting hand-offs a destination, oldest first; the workers that one has to wait for take none
+/// of those behind it, so that a long prompt is not overtaken for ever.
 void place_handoffs(State& state, TimeNs now, Outbox& out) {
   const bool decoder = any_decoder(state);
+  std::vector<bool> spoken_for(state.workers.size(), false);
   for (auto it = state.handoffs.begin(); it != state.handoffs.end();) {
     Request& request = *state.requests.find(it->second);
     Sequence& source = *state.sequences.find(request.source);
-    if (!decoder) {
-      if (state.settings.no_decode == NoDecode::wait) return;
+    if (!decoder || !reaches_some_decoder(state, state.workers[source.worker])) {
+      if (!decoder && state.settings.no_decode == NoDecode::wait) return;
       ++it;
-      if (request.phase != Phase::handoff) continue;  // its last chunk will see that nobody decodes
-      state.handoffs.erase({request.arrival, request.id});
-      request.phase = Phase::decode;
-      state.workers[source.worker].joins.push_back(source.id);
+      decode_at_source(state, request, source);
       continue;
     }
     if (request.handoff_not_before > now) {
       ++it;
       continue;
     }
-    const WorkerIndex choice = choose_decoder(state, request, source.worker, now);
+    const WorkerIndex choice = choose_decoder(state, request, source.worker, spoken_for, now);
     if (choice == kNobody) {
-      if (fits_some_decoder(state, source.prefill_length + 1)) return;
-      ++it;  // or it would block the others for ever
+      ++it;
+      const std::uint32_t tokens = source.prefill_length + 1;
+      if (wait_for_room(state, state.workers[source.worker], tokens, spoken_for)) continue;
+      if (fits_some_decoder(state, tokens)) {  // but none that it reaches
+        decode_at_source(state, request, source);
+        continue;
+      }
       end_request(state, request, FinishReason::error, ErrorCode::kv_exhausted,
                   std::to_string(source.prefill_length + 1) +
                       " tokens fit the KV pool of no decode worker",
@@ -197,10 +229,15 @@ class StepBuilder {
 
   void prompt_row(Sequence& sequence) {
     const Request& request = *state_.request_of(sequence);
-    const std::uint32_t n = std::min({state_.settings.prompt_chunk, budget_,
-                                      sequence.prefill_length - sequence.scheduled});
+    const bool all = wants_prompt_logprobs(request);
+    std::uint32_t n = std::min({state_.settings.prompt_chunk, budget_,
+                                sequence.prefill_length - sequence.scheduled});
+    if (all) n = std::min(n, logprob_budget_);
+    if (n == 0) return;  // another prompt has the lines of logits of this step
+    if (all) logprob_budget_ -= n;
     const bool last = sequence.scheduled + n == sequence.prefill_length;
     PromptRow row{sequence.id, n, last ? LogitsWanted::last : LogitsWanted::none, false};
+    if (all) row.logits = LogitsWanted::all;
     sequence.scheduled += n;
     ++sequence.inflight;
     budget_ -= n;
@@ -227,13 +264,15 @@ class StepBuilder {
       ++it;  // admission erases the entry
       if (!static_batch_allows(state_, request)) continue;  // its group's members come later
       if (++looked > kQueueLook) return;
+      if (logprob_budget_ == 0 && wants_prompt_logprobs(request)) continue;
       if (!may_prefill(state_, request, w_, prefiller)) continue;
-      // A decode worker beside prefill workers is never empty: waiting for that could last for ever.
-      const bool suspect = is_suspect(state_, request) &&
-                           (w_.identity.role != Role::decode || !prefiller);
+      // A decode worker that is handed prompts is never empty: waiting for that could last for ever.
+      const bool suspect =
+          is_suspect(state_, request) &&
+          (w_.identity.role != Role::decode || !prefiller || !is_fed(state_, w_));
       if (suspect && (w_.sequences > 0 || !w_.steps.empty())) return;
       const std::uint32_t blocks = w_.blocks_for(request.length() + 1);
-      if (refuse_too_long(request)) continue;
+      if (refuse_too_long(request) || refuse_full_sampler(request)) continue;
       if (!has_room(state_, w_, blocks)) return;
       start(request, blocks);
       if (suspect) return;
@@ -253,6 +292,14 @@ class StepBuilder {
     return true;
   }
 
+  /// Likewise before anybody knew what the workers' device can do.
+  bool refuse_full_sampler(Request& request) {
+    if (!w_.hello.basic_sampling || !request.sampling.needs_full_sampler()) return false;
+    end_request(state_, request, FinishReason::error, ErrorCode::invalid_argument,
+                kBasicSamplerOnly, out_);
+    return true;
+  }
+
   /// An answer ends where the smallest pool does, also if the front end could not know that.
   void clamp_output(Request& request) const {
     const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
@@ -267,6 +314,7 @@ class StepBuilder {
     request.source = sequence.id;
     request.phase = Phase::prefill;
     clamp_output(request);
+    if (request.generated.empty()) request.prompt_logprobs.clear();  // else they are complete
     add(sequence, request, /*decode=*/false);
     ++(needs_handoff(state_, request, w_) ? state_.counters.remote_prefills
                                           : state_.counters.local_prefills);
@@ -300,6 +348,7 @@ class StepBuilder {
   InFlightStep step_;
   std::vector<SequenceId> growing_;
   std::uint32_t budget_ = 0;
+  std::uint32_t logprob_budget_ = kLogprobBudget;
 };
 
 }  // namespace

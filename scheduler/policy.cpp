@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/lifecycle.h"
+
 namespace baton {
 
 bool accepts(const Worker& worker, TimeNs now) {
@@ -28,7 +30,7 @@ bool may_prefill(const State& state, const Request& request, const Worker& worke
   const bool stays = request.local || is_short;
   switch (worker.identity.role) {
     case Role::mixed: return true;
-    case Role::decode: return stays || !alive_prefiller;
+    case Role::decode: return stays || !alive_prefiller || !is_fed(state, worker);
     case Role::prefill: {
       if (!stays) return true;
       // Somebody who decodes should take it; if nobody does, better here than never.
@@ -59,11 +61,12 @@ bool runs_suspect(const State& state, const Worker& worker) {
 }
 
 WorkerIndex choose_decoder(const State& state, const Request& request, WorkerIndex source,
-                           TimeNs now) {
+                           const std::vector<bool>& spoken_for, TimeNs now) {
   WorkerIndex best = kNobody;
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& w = state.workers[i];
     if (i == source || w.identity.role == Role::prefill || !accepts(w, now)) continue;
+    if (spoken_for[i] || !reaches(state.workers[source], w)) continue;
     const Sequence* sequence = state.sequences.find(request.source);
     const std::uint32_t length = sequence != nullptr ? sequence->prefill_length : request.length();
     if (!has_room(state, w, w.blocks_for(length + 1)) || runs_suspect(state, w)) continue;

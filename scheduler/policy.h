@@ -31,8 +31,10 @@ bool is_suspect(const State& state, const Request& request);
 /// True while `worker` computes the prompt of a suspect: nobody joins it.
 bool runs_suspect(const State& state, const Worker& worker);
 
-/// The decode worker for a hand-off from `source`: the least loaded one with room, or kNobody.
-WorkerIndex choose_decoder(const State& state, const Request& request, WorkerIndex source, TimeNs now);
+/// The decode worker for a hand-off from `source`: the least loaded one within reach that has room and is
+/// not spoken for (one flag a worker), or kNobody.
+WorkerIndex choose_decoder(const State& state, const Request& request, WorkerIndex source,
+                           const std::vector<bool>& spoken_for, TimeNs now);
 
 /// Whom to preempt on `worker`: the request that arrived last; nullptr if only one is left.
 Request* choose_victim(State& state, WorkerIndex worker);

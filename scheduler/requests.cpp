@@ -50,22 +50,74 @@ void preempt(State& state, Request& request) {
   }
 }
 
-void take_token(State& state, Request& request, Token token, Outbox& out) {
+namespace {
+
+/// Entries of prompts' log probabilities in one message; more wait until they are asked for. Those of
+/// one prompt alone stay far below what a message may hold.
+constexpr std::size_t kMaxTopsAtOnce = 1U << 20U;
+
+/// False: the message is full of prompts' log probabilities. What is not sent now, the front end asks
+/// for when it misses it.
+bool has_room_for(const Request& request, std::uint32_t begin, Outbox& out) {
+  if (begin != 0 || request.prompt_logprobs.items.empty()) return true;
+  std::size_t tops = 0;
+  for (const PromptLogprobs& part : out.events_for(request.frontend).prompt_logprobs) {
+    tops += part.values.items.size() + part.values.top_tokens.size();
+  }
+  return tops < kMaxTopsAtOnce;
+}
+
+/// The row of [begin, end) in the front end's Events; its tokens are the caller's to append.
+Events& begin_row(const Request& request, std::uint32_t begin, std::uint32_t end, Outbox& out) {
+  Events& events = out.events_for(request.frontend);
+  events.counters.push_back(request.name.counter);
+  events.attempts.push_back(request.attempt);
+  events.choices.push_back(0);
+  events.first_index.push_back(begin);
+  events.counts.push_back(end - begin);
+  if (begin == 0 && !request.prompt_logprobs.items.empty()) {
+    events.prompt_logprobs.push_back({request.name.counter, request.prompt_logprobs});
+  }
+  return events;
+}
+
+}  // namespace
+
+void take_token(State& state, Request& request, Token token, const LogprobReader::Entry* logprobs,
+                Outbox& out) {
   const auto index = static_cast<std::uint32_t>(request.generated.size());
   request.generated.push_back(token);
   request.deaths = 0;
   ++state.counters.tokens;
-  if (index < request.client_tokens) {
-    Events& events = out.events_for(request.frontend);
-    events.counters.push_back(request.name.counter);
-    events.attempts.push_back(request.attempt);
-    events.choices.push_back(0);
-    events.first_index.push_back(index);
-    events.counts.push_back(1);
+  if (logprobs != nullptr) {
+    request.logprobs.push(index, logprobs->logprob, logprobs->top_tokens, logprobs->top_logprobs);
+  }
+  if (index < request.client_tokens && has_room_for(request, index, out)) {
+    Events& events = begin_row(request, index, index + 1, out);
+    if (logprobs != nullptr) {
+      events.logprobs.push(static_cast<std::uint32_t>(events.tokens.size()), logprobs->logprob,
+                           logprobs->top_tokens, logprobs->top_logprobs);
+    }
     events.tokens.push_back(token);
   }
   const FinishReason reason = finish_after(request, token);
   if (reason != FinishReason::none) end_request(state, request, reason, ErrorCode::ok, "", out);
+}
+
+void resend_tokens(const Request& request, std::uint32_t begin, std::uint32_t end, Outbox& out) {
+  if (!has_room_for(request, begin, out)) return;
+  Events& events = begin_row(request, begin, end, out);
+  const auto at = static_cast<std::uint32_t>(events.tokens.size());
+  LogprobReader reader(request.logprobs);
+  while (!reader.done()) {
+    const std::uint32_t index = reader.item();
+    LogprobReader::Entry entry;
+    reader.take(index, entry);
+    if (index < begin || index >= end) continue;
+    events.logprobs.push(at + index - begin, entry.logprob, entry.top_tokens, entry.top_logprobs);
+  }
+  events.tokens.insert(events.tokens.end(), request.generated.begin() + begin,
+                       request.generated.begin() + end);
 }
 
 void send_terminal(State& state, Request& request, Outbox& out) {

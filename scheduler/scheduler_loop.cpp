@@ -121,9 +121,9 @@ bool SchedulerLoop::receive_workers(TimeNs now) {
       if (const auto* result = std::get_if<StepResult>(&message)) {
         trace_.result(worker_name(link), *result);
       } else if (const auto* done = std::get_if<PullDone>(&message)) {
-        trace_.pull_answer(worker_name(link), done->transfer, true);
+        trace_.pull_done(worker_name(link), *done);
       } else if (const auto* failed = std::get_if<PullFailed>(&message)) {
-        trace_.pull_answer(worker_name(link), failed->transfer, false);
+        trace_.pull_failed(worker_name(link), *failed);
       }
     }
     apply_now(FromWorker{link, std::move(message)}, now);
@@ -230,6 +230,8 @@ void SchedulerLoop::flush() {
     events.counts.clear();
     events.tokens.clear();
     events.terminals.clear();
+    events.logprobs.clear();
+    events.prompt_logprobs.clear();
   }
   for (auto& [link, message] : out_.to_frontends) send_to_frontend(link, message);
   out_.to_frontends.clear();

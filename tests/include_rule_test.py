@@ -34,8 +34,7 @@ ALSO = [
     ("tools/bench*", "scheduler/*"),         # benchmarks measure the cores
     ("tools/bench*", "workers/*"),
     ("tools/bench*", "frontend/*"),
-    ("tools/load*", "frontend/tokenizer.h"),
-    ("tools/load*", "frontend/sentencepiece_model.h"),
+    ("tools/load*", "frontend/tokenizer/*"),
 ]
 
 # Library -> the only files outside tests/ that may include it.
@@ -44,10 +43,13 @@ LIBRARIES = [
     (["msgpack*"], ["ipc/codec*"]),
     (["boost/interprocess/*"], ["ipc/shm_region.*"]),
     (["pistache/*"], ["frontend/http_server*"]),
-    (["sentencepiece*"], ["frontend/*tokenizer*", "frontend/sentencepiece_model.*"]),
+    (["sentencepiece*"], ["frontend/tokenizer/sentencepiece*"]),
+    (["pcre2.h"], ["frontend/tokenizer/regex.cpp"]),
+    (["unicode/*"], ["frontend/tokenizer/unicode.cpp"]),
     (["yaml-cpp/*"], ["configs/*"]),
     (["torch/*", "ATen/*", "c10/*"], ["workers/*", "tools/bench*"]),
-    (["cuda*.h", "cublas*", "nccl.h", "flashinfer/*"], ["workers/*", "ipc/cuda_ipc.*"]),
+    (["cuda*.h", "cublas*", "nccl.h", "flashinfer/*"],
+     ["workers/*", "ipc/cuda_ipc.*", "tools/bench_gpu*"]),
     (["nlohmann/*"], ["frontend/*", "workers/*", "scheduler/admin*", "scheduler/*_trace*",
                       "configs/*", "tools/*"]),
 ]

@@ -112,6 +112,10 @@ void print_plan(const baton::Config& config) {
   std::printf("run_dir %s\nmodel %s\nhost %s\nport %d\nadmin %s\n", config.run_dir.c_str(),
               config.model.c_str(), config.frontend.host.c_str(), int{config.frontend.port},
               config.scheduler.admin_socket.c_str());
+  for (const baton::WorkerConfig& worker : config.workers) {
+    std::printf("worker %s (%s on %s)\n", worker.name.c_str(), to_string(worker.role),
+                worker.device.c_str());
+  }
 }
 
 int run(int argc, char** argv) {

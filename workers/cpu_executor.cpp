@@ -44,15 +44,36 @@ void CpuExecutor::run_rows(const RunStep& step, StepOutput& output) {
   for (std::size_t i = 0; i < step.rows.size(); ++i) {
     const BatchRow& row = step.rows[i];
     if (row.logits == LogitsWanted::none) continue;
-    const std::span<const float> values = logits.row(line++);
-    // The workspace is the model's own and not constant; the sampler restores what it masks.
-    const std::span<float> scratch{const_cast<float*>(values.data()), values.size()};
-    auto token = sampler_.sample(scratch, *row.sampling, {row.choice, row.n_generated});
-    if (token.ok()) {
-      output.tokens[i] = token.value();
-    } else {
-      output.failed.push_back({static_cast<std::uint32_t>(i), token.status().message()});
+    if (row.logits == LogitsWanted::all) {
+      prompt_logprobs(step, row, logits, line, output.prompt_logprobs);
+      line += static_cast<int>(row.tokens.size()) - 1;
     }
+    const std::span<float> values = logits.row(line++);
+    if (!row.samples()) continue;
+    auto token = sampler_.sample(values, *row.sampling, {row.choice, row.n_generated},
+                                 {row.history, row.n_prompt});
+    if (!token.ok()) {
+      output.failed.push_back({static_cast<std::uint32_t>(i), token.status().message()});
+      continue;
+    }
+    output.tokens[i] = token.value();
+    if (row.sampling->logprobs >= 0) {
+      sampler_.log_probabilities(values, token.value(), row.sampling->logprobs,
+                                 static_cast<std::uint32_t>(i), output.logprobs);
+    }
+  }
+}
+
+/// Of the known tokens that follow each of the row's; their logits begin at `line`.
+void CpuExecutor::prompt_logprobs(const RunStep& step, const BatchRow& row,
+                                  const LogitsView& logits, int line, Logprobs& out) {
+  const auto first = static_cast<std::uint32_t>(row.tokens.data() - step.tokens.data());
+  for (std::size_t t = 0; t < row.tokens.size(); ++t) {
+    const Token next = t + 1 < row.tokens.size() ? row.tokens[t + 1] : row.next;
+    if (next == kNoToken) continue;
+    sampler_.log_probabilities(logits.row(line + static_cast<int>(t)), next,
+                               row.sampling->prompt_logprobs,
+                               first + static_cast<std::uint32_t>(t), out);
   }
 }
 

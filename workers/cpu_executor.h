@@ -21,6 +21,8 @@ class CpuExecutor final : public HostExecutor {
 
  private:
   void run_rows(const RunStep& step, StepOutput& output) override;
+  void prompt_logprobs(const RunStep& step, const BatchRow& row, const LogitsView& logits, int line,
+                       Logprobs& out);
 
   const std::string model_folder_;
   const int threads_;

@@ -21,6 +21,7 @@ struct ModelShape {
   KvGeometry geometry;
   std::uint32_t max_context = 0;  // positions that the model allows
   std::uint32_t vocab_size = 0;
+  bool basic_sampling = false;  // requests that SamplingParams::needs_full_sampler() cannot run
 };
 
 /// How others find and map the pool.
@@ -54,9 +55,17 @@ class Executor {
   /// After load(). May be tried again after an error.
   virtual Result<PoolExport> allocate(const PoolRequest& request) = 0;
   virtual std::unique_ptr<BlockReader> block_reader() = 0;
-  /// Runs the copies, then the rows. `output` comes empty, with one kNoToken a row. On return all
-  /// writes are visible to other processes. May throw: the pool's content is then unknown.
-  virtual void run(const RunStep& step, StepOutput& output) = 0;
+  /// How many steps may be launched before the oldest is collected: 1, or 2 where the device takes the
+  /// tokens of one step straight into the next.
+  virtual int steps_at_once() const { return 1; }
+  /// Begins with the copies, then the rows; does not wait for the device. `step` stays valid until it
+  /// is collected. May throw: the pool's content is then unknown.
+  virtual void launch(const RunStep& step) = 0;
+  /// Whether collect() would return at once. Never blocks.
+  virtual bool finished() = 0;
+  /// Ends the oldest launched step. `output` comes empty, with one kNoToken a row. On return all its
+  /// writes are visible to other processes. May throw as launch() does.
+  virtual void collect(StepOutput& output) = 0;
 };
 
 }  // namespace baton

@@ -78,7 +78,7 @@ void FakeModel::run_rows(const RunStep& step, StepOutput& output) {
       hash = extend(hash, token);
       hash_at(row, position++) = hash;
     }
-    if (row.logits == LogitsWanted::none) continue;
+    if (!row.samples()) continue;
     output.tokens[i] = draw(hash, vocab_size_, row.sampling->stop_ids);
   }
 }

@@ -7,6 +7,8 @@ namespace baton {
 
 namespace {
 
+constexpr std::uint64_t kDefaultPoolMib = 256;
+
 struct MappedRegion final : MappedPool {
   explicit MappedRegion(ShmRegion r) : region(std::move(r)) {}
   ShmRegion region;
@@ -15,7 +17,8 @@ struct MappedRegion final : MappedPool {
 }  // namespace
 
 Result<PoolExport> HostExecutor::allocate(const PoolRequest& request) {
-  auto geometry = size_pool(shape_, request.pool_blocks, request.pool_mib);
+  const std::uint64_t pool_mib = request.pool_mib == 0 ? kDefaultPoolMib : request.pool_mib;
+  auto geometry = size_pool(shape_, request.pool_blocks, pool_mib);
   if (!geometry.ok()) return geometry.status();
   auto pool = KvPool::create(request, geometry.value());
   if (!pool.ok()) return pool.status();
@@ -27,9 +30,9 @@ std::unique_ptr<BlockReader> HostExecutor::block_reader() {
   return std::make_unique<HostBlockReader>(*pool_);
 }
 
-void HostExecutor::run(const RunStep& step, StepOutput& output) {
-  for (const CopyOp& op : step.copies) pool_->copy(op);
-  if (!step.rows.empty()) run_rows(step, output);
+void HostExecutor::collect(StepOutput& output) {
+  for (const CopyOp& op : step_->copies) pool_->copy(op);
+  if (!step_->rows.empty()) run_rows(*step_, output);
 }
 
 Result<std::unique_ptr<MappedPool>> HostBlockReader::map(const Pull& pull) {

@@ -15,7 +15,10 @@ class HostExecutor : public Executor {
  public:
   Result<PoolExport> allocate(const PoolRequest& request) override;
   std::unique_ptr<BlockReader> block_reader() override;
-  void run(const RunStep& step, StepOutput& output) final;
+  /// A CPU has nothing to run beside the host: the work is done in collect().
+  void launch(const RunStep& step) final { step_ = &step; }
+  bool finished() final { return true; }
+  void collect(StepOutput& output) final;
 
  protected:
   /// Shape of the loaded model; set it in load().
@@ -27,6 +30,7 @@ class HostExecutor : public Executor {
  private:
   KvGeometry shape_;
   std::optional<KvPool> pool_;
+  const RunStep* step_ = nullptr;
 };
 
 /// Copies by memcpy out of shared memory that is mapped read-only.

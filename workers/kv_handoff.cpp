@@ -86,11 +86,13 @@ std::optional<std::string> KvHandoff::copy(const Pull& pull) {
     if (!process_alive(pull.exporter_pid, pull.exporter_pid_start)) {
       return "the exporter, process " + std::to_string(pull.exporter_pid) + ", is gone";
     }
+    if (options_.unmappable) return "fault_unmappable is set";
     auto mapped = reader_->map(pull);
     if (!mapped.ok()) return mapped.status().message();
     Mapping mapping{std::move(mapped).value(), pull.exporter_pid, pull.exporter_pid_start, false};
     it = mappings_.emplace(pull.allocation, std::move(mapping)).first;
   }
+  if (pull.from.empty()) return std::nullopt;  // a probe: mapped is all that it asked for
   if (options_.pull_delay_ms > 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(options_.pull_delay_ms));
   }

@@ -45,6 +45,7 @@ using HandoffEvent = std::variant<handoff_event::PullFinished, handoff_event::Ma
 class KvHandoff {
  public:
   struct Options {
+    bool unmappable = false;          // tests: every map() fails
     std::uint32_t pull_delay_ms = 0;  // tests: between mapping and copying
     std::uint32_t watch_ms = 250;     // how often exporters are looked at
   };

@@ -23,7 +23,7 @@ struct PoolRequest {
   std::uint64_t pid_start = 0;
   AllocationId allocation = 0;
   std::uint32_t pool_blocks = 0;  // 0: as many as fit pool_mib
-  std::uint64_t pool_mib = 0;
+  std::uint64_t pool_mib = 0;     // 0 as well: the backend's default
 };
 
 /// Fills in block_bytes and blocks of `shape`. The error shows the arithmetic.

@@ -1,23 +1,60 @@
 #include "workers/make_executor.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "workers/fake_model.h"
 #ifdef BATON_HAVE_CPU_MODEL
 #include "workers/cpu_executor.h"
 #endif
+#ifdef BATON_HAVE_CUDA
+#include "workers/cuda_executor.h"
+#endif
 
 namespace baton {
 
+namespace {
+
+Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
+#ifdef BATON_HAVE_CUDA
+  const WorkerConfig& self = config.self;
+  CudaExecutor::Options options;
+  options.model_folder = config.model;
+  options.gpu = self.gpu;
+  options.count = 0;
+  for (const WorkerConfig& worker : config.workers) {
+    if (worker.device != "cuda" || worker.gpu != "auto") continue;
+    if (worker.name == self.name) options.index = options.count;
+    ++options.count;
+  }
+  options.count = std::max(options.count, 1);
+  options.dummy_weights = self.load_format == "dummy";
+  options.deterministic = self.deterministic;
+  options.tokens_per_block = self.tokens_per_block;
+  options.max_step_tokens = config.scheduler.token_budget;
+  options.max_decode_rows = std::min(config.scheduler.max_running, config.scheduler.token_budget);
+  options.memory_fraction = self.memory_fraction;
+  return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(std::move(options)));
+#else
+  return invalid("worker " + config.self.name +
+                 ": device cuda is not in this build; `./baton serve --device cuda` builds it");
+#endif
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Executor>> make_executor(const Config& config) {
   const WorkerConfig& self = config.self;
-  if (self.device != "cpu") {
-    return invalid("worker " + self.name + ": device '" + self.device +
-                   "' is not served by this build (cpu)");
-  }
   if (self.fake) {
     return std::unique_ptr<Executor>(
         std::make_unique<FakeModel>(config.model, self.tokens_per_block));
   }
   if (config.model.empty()) return invalid("model is not set");
+  if (self.device == "cuda") return make_cuda_executor(config);
+  if (self.load_format != "auto") {
+    return invalid("worker " + self.name + ": load_format " + self.load_format +
+                   " needs device cuda");
+  }
 #ifdef BATON_HAVE_CPU_MODEL
   return std::unique_ptr<Executor>(std::make_unique<CpuExecutor>(
       config.model, static_cast<int>(self.threads), self.tokens_per_block));

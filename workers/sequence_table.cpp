@@ -14,7 +14,6 @@ std::string name_of(SequenceId id) { return "sequence " + std::to_string(id); }
 
 void SequenceTable::clear() {
   decode_.clear();
-  row_owner_.clear();
   joins_.clear();
   by_id_.clear();
 }
@@ -24,12 +23,11 @@ const WorkerSequence* SequenceTable::find(SequenceId id) const {
   return it == by_id_.end() ? nullptr : it->second.get();
 }
 
-std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, RunStep& step,
-                                                     std::vector<RowFailure>& refused) {
-  step.step = plan.step;
-  step.rows.clear();
-  step.copies.clear();
-  row_owner_.clear();
+std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, OpenStep& step) {
+  step.run.clear();
+  step.run.step = plan.step;
+  step.owners.clear();
+  step.refused.clear();
   joins_.clear();
   if (plan.grow_sequences.size() != plan.grow_blocks.size()) return "columns of grow differ";
   for (const SequenceId id : plan.drop) {
@@ -42,11 +40,16 @@ std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, RunStep& st
     if (auto problem = grow(plan.grow_sequences[i], plan.grow_blocks[i])) return problem;
   }
   if (auto problem = check_copies(plan.ops)) return problem;
-  step.copies.assign(plan.ops.begin(), plan.ops.end());
+  step.run.copies.assign(plan.ops.begin(), plan.ops.end());
   for (const PromptRow& row : plan.rows) {
-    if (auto problem = prompt_row(row, step, refused)) return problem;
+    if (auto problem = prompt_row(row, step)) return problem;
   }
-  return plan.decode ? decode_rows(step, refused) : std::nullopt;
+  if (plan.decode) {
+    if (auto problem = decode_rows(step)) return problem;
+  }
+  for (WorkerSequence* s : joins_) join_decode(*s);
+  point_at_copies(step.run);
+  return std::nullopt;
 }
 
 SequenceTable::Problem SequenceTable::drop(SequenceId id) {
@@ -80,7 +83,7 @@ SequenceTable::Problem SequenceTable::add(AddSequence& m) {
   }
   auto [it, fresh] = by_id_.try_emplace(m.sequence);
   if (!fresh) return name_of(m.sequence) + " added twice";
-  it->second = std::make_unique<WorkerSequence>();
+  it->second = std::make_shared<WorkerSequence>();
   WorkerSequence& s = *it->second;
   s.id = m.sequence;
   s.choice = m.choice;
@@ -97,6 +100,26 @@ SequenceTable::Problem SequenceTable::add(AddSequence& m) {
   });
   if (m.decode) join_decode(s);
   return std::nullopt;
+}
+
+/// What the sampler needs beyond numbers in range, which it checks by itself.
+std::string SequenceTable::sampler_problem(const SamplingParams& p) const {
+  const auto outside = [&](Token t) {
+    return t < 0 || static_cast<std::uint32_t>(t) >= limits_.vocab_size;
+  };
+  if (p.bias_tokens.size() != p.bias_values.size()) return "columns of logit_bias differ";
+  for (const std::vector<Token>* tokens : {&p.bias_tokens, &p.allowed_tokens}) {
+    const auto bad = std::find_if(tokens->begin(), tokens->end(), outside);
+    if (bad != tokens->end()) {
+      return "token " + std::to_string(*bad) + " is outside the vocabulary of " +
+             std::to_string(limits_.vocab_size);
+    }
+  }
+  for (const std::vector<Token>& word : p.bad_words) {
+    if (word.empty()) return "a bad word has no tokens";
+    if (outside(word.back())) return "a bad word ends outside the vocabulary";
+  }
+  return {};
 }
 
 /// Faults of the request itself fail its row and leave the term alone.
@@ -118,7 +141,7 @@ std::string SequenceTable::content_problem(const AddSequence& m) const {
   if (!std::isfinite(p.temperature) || p.temperature < 0) return "temperature is not a number >= 0";
   if (!(p.top_p > 0) || p.top_p > 1) return "top_p is not in (0, 1]";
   if (p.top_k < 0) return "top_k is negative";
-  return {};
+  return sampler_problem(p);
 }
 
 SequenceTable::Problem SequenceTable::grow(SequenceId id, BlockId block) {
@@ -142,29 +165,31 @@ SequenceTable::Problem SequenceTable::check_copies(const std::vector<CopyOp>& co
   return std::nullopt;
 }
 
-bool SequenceTable::is_void(WorkerSequence& s, std::vector<RowFailure>& refused) {
+bool SequenceTable::is_void(WorkerSequence& s, OpenStep& step) {
   if (s.failed) return true;
   if (s.refused.empty()) return false;
-  refused.push_back({s.id, s.refused});
+  step.refused.push_back({s.id, s.refused});
   s.failed = true;
   return true;
 }
 
-SequenceTable::Problem SequenceTable::prompt_row(const PromptRow& row, RunStep& step,
-                                                 std::vector<RowFailure>& refused) {
+SequenceTable::Problem SequenceTable::prompt_row(const PromptRow& row, OpenStep& step) {
   const auto it = by_id_.find(row.sequence);
   if (it == by_id_.end()) return "row of unknown " + name_of(row.sequence);
   WorkerSequence& s = *it->second;
-  if (is_void(s, refused)) return std::nullopt;
+  if (is_void(s, step)) return std::nullopt;
   if (s.decode_index >= 0) return "prompt row of " + name_of(s.id) + ", which decodes";
   if (row.n_tokens == 0 && row.then_decode && row.logits == LogitsWanted::none &&
       s.computed + 1 == s.tokens.size()) {
-    if (s.last_row == step.step) return name_of(s.id) + " has two rows in one step";
-    s.last_row = step.step;
+    if (s.last_row == step.run.step) return name_of(s.id) + " has two rows in one step";
+    s.last_row = step.run.step;
     joins_.push_back(&s);  // its first token was sampled before; it stays here after all
     return std::nullopt;
   }
-  if (row.then_decode && row.logits != LogitsWanted::last) {
+  const bool last = row.logits == LogitsWanted::last ||
+                    (row.logits == LogitsWanted::all &&
+                     std::uint64_t{s.computed} + row.n_tokens == s.tokens.size());
+  if (row.then_decode && !last) {
     return name_of(s.id) + " is to decode without a first token";
   }
   if (auto problem = place(s, row.n_tokens, row.logits, /*decode=*/false, step)) return problem;
@@ -172,10 +197,10 @@ SequenceTable::Problem SequenceTable::prompt_row(const PromptRow& row, RunStep& 
   return std::nullopt;
 }
 
-SequenceTable::Problem SequenceTable::decode_rows(RunStep& step, std::vector<RowFailure>& refused) {
+SequenceTable::Problem SequenceTable::decode_rows(OpenStep& step) {
   for (std::size_t i = 0; i < decode_.size();) {
     WorkerSequence& s = *decode_[i];
-    if (is_void(s, refused)) {
+    if (is_void(s, step)) {
       leave_decode(s);  // another one takes its place
       continue;
     }
@@ -186,7 +211,7 @@ SequenceTable::Problem SequenceTable::decode_rows(RunStep& step, std::vector<Row
 }
 
 SequenceTable::Problem SequenceTable::place(WorkerSequence& s, std::uint32_t n_tokens,
-                                            LogitsWanted logits, bool decode, RunStep& step) {
+                                            LogitsWanted logits, bool decode, OpenStep& step) {
   const std::uint64_t end = std::uint64_t{s.computed} + n_tokens;
   if (n_tokens == 0 || end > s.tokens.size()) {
     return name_of(s.id) + ": row of " + std::to_string(n_tokens) + " tokens with " +
@@ -200,60 +225,118 @@ SequenceTable::Problem SequenceTable::place(WorkerSequence& s, std::uint32_t n_t
     return name_of(s.id) + ": position " + std::to_string(end - 1) + " is past the context of " +
            std::to_string(limits_.max_context);
   }
-  if (logits == LogitsWanted::all) return name_of(s.id) + ": logits of all tokens are not served";
   if (logits == LogitsWanted::last && end != s.tokens.size()) {
     return name_of(s.id) + ": a token is wanted before its last known one";
   }
-  if (s.last_row == step.step) return name_of(s.id) + " has two rows in one step";
-  s.last_row = step.step;
-
-  BatchRow& row = step.rows.emplace_back();
-  row.sequence = s.id;
-  row.tokens = std::span<const Token>(s.tokens).subspan(s.computed, n_tokens);
-  row.position = s.computed;
-  row.blocks = s.blocks;
-  row.logits = logits;
-  row.sampling = &s.sampling;
-  row.choice = s.choice;
-  row.n_generated = static_cast<std::uint32_t>(s.tokens.size()) - s.n_prompt;
-  row.decode = decode;
-  row_owner_.push_back(&s);
+  if (s.last_row == step.run.step) return name_of(s.id) + " has two rows in one step";
+  s.last_row = step.run.step;
+  add_row(s, n_tokens, logits, decode, step);
   return std::nullopt;
 }
 
-void SequenceTable::end_step(const RunStep& step, const StepOutput& output, StepResult& result) {
-  for (const FailedRow& failed : output.failed) {
-    if (failed.row >= row_owner_.size() || row_owner_[failed.row]->failed) continue;
-    WorkerSequence& s = *row_owner_[failed.row];
-    s.failed = true;
-    result.failed.push_back({s.id, failed.reason});
+/// The row itself. The sequence moves on at once: the next step may begin before this one has run.
+void SequenceTable::add_row(WorkerSequence& s, std::uint32_t n_tokens, LogitsWanted logits,
+                            bool decode, OpenStep& step) {
+  const std::size_t end = std::size_t{s.computed} + n_tokens;
+  BatchRow& row = step.run.rows.emplace_back();
+  row.sequence = s.id;
+  row.tokens = std::span<const Token>(s.tokens).subspan(s.computed, n_tokens);
+  row.position = s.computed;
+  // Blocks grown ahead of the tokens have nothing to read yet.
+  const std::size_t tpb = limits_.tokens_per_block;
+  row.blocks = std::span<const BlockId>(s.blocks).first((end + tpb - 1) / tpb);
+  row.logits = logits;
+  row.next = end < s.tokens.size() ? s.tokens[end] : kNoToken;
+  row.sampling = &s.sampling;
+  row.n_prompt = s.n_prompt;
+  if (row.samples() && s.sampling.needs_history()) {
+    row.history = s.tokens;
+    step.run.histories.insert(step.run.histories.end(), s.tokens.begin(), s.tokens.end());
   }
-  result.sequences.reserve(step.rows.size());
-  result.tokens.reserve(step.rows.size());
-  for (std::size_t i = 0; i < row_owner_.size(); ++i) {
-    WorkerSequence& s = *row_owner_[i];
-    if (s.failed) {
-      leave_decode(s);
-      continue;
-    }
-    s.computed += static_cast<std::uint32_t>(step.rows[i].tokens.size());
-    if (step.rows[i].logits == LogitsWanted::none) continue;
+  row.choice = s.choice;
+  row.n_generated = static_cast<std::uint32_t>(s.tokens.size()) - s.n_prompt;
+  row.decode = decode;
+  if (end == s.tokens.size()) row.from_row = s.pending_row;
+  step.run.tokens.insert(step.run.tokens.end(), row.tokens.begin(), row.tokens.end());
+  step.run.blocks.insert(step.run.blocks.end(), row.blocks.begin(), row.blocks.end());
+  step.owners.push_back(s.shared_from_this());
+  s.computed += n_tokens;
+  s.pending_row = -1;
+  if (!row.samples()) return;
+  s.pending_row = static_cast<std::int32_t>(step.run.rows.size()) - 1;
+  s.pending_step = step.run.step;
+  s.tokens.push_back(kNoToken);
+}
+
+/// The rows' spans onto the step's own copies, once these grow no more.
+void SequenceTable::point_at_copies(RunStep& step) {
+  std::size_t token = 0;
+  std::size_t block = 0;
+  std::size_t history = 0;
+  for (BatchRow& row : step.rows) {
+    row.tokens = std::span<const Token>(step.tokens).subspan(token, row.tokens.size());
+    row.blocks = std::span<const BlockId>(step.blocks).subspan(block, row.blocks.size());
+    token += row.tokens.size();
+    block += row.blocks.size();
+    row.history = std::span<const Token>(step.histories).subspan(history, row.history.size());
+    history += row.history.size();
+  }
+}
+
+void SequenceTable::end_step(OpenStep& step, const StepOutput& output, StepResult& result) {
+  for (const FailedRow& failed : output.failed) {
+    if (failed.row < step.owners.size()) fail(*step.owners[failed.row], failed.reason, result);
+  }
+  result.sequences.reserve(step.owners.size());
+  result.tokens.reserve(step.owners.size());
+  LogprobReader logprobs(output.logprobs);
+  LogprobReader prompt_logprobs(output.prompt_logprobs);
+  for (std::size_t i = 0; i < step.owners.size(); ++i) {
+    WorkerSequence& s = *step.owners[i];
+    const BatchRow& row = step.run.rows[i];
+    LogprobReader::Entry entry;
+    const bool given = logprobs.take(static_cast<std::uint32_t>(i), entry);
+    take_prompt_logprobs(step.run, row, prompt_logprobs, result);
+    if (s.failed || !row.samples()) continue;
     const Token token = i < output.tokens.size() ? output.tokens[i] : kNoToken;
     if (token < 0 || static_cast<std::uint32_t>(token) >= limits_.vocab_size) {
-      s.failed = true;
-      leave_decode(s);
-      result.failed.push_back({s.id, "no token was sampled"});
+      fail(s, "no token was sampled", result);
       continue;
     }
-    s.tokens.push_back(token);
+    s.tokens[s.n_prompt + row.n_generated] = token;
+    if (s.pending_step == step.run.step) s.pending_row = -1;
+    if (given) {
+      result.logprobs.push(static_cast<std::uint32_t>(result.tokens.size()), entry.logprob,
+                           entry.top_tokens, entry.top_logprobs);
+    }
     result.sequences.push_back(s.id);
     result.tokens.push_back(token);
   }
-  for (WorkerSequence* s : joins_) {
-    if (!s->failed) join_decode(*s);
+  step.owners.clear();
+}
+
+/// From the step's numbering of tokens to positions of the row's sequence.
+void SequenceTable::take_prompt_logprobs(const RunStep& step, const BatchRow& row,
+                                         LogprobReader& reader, StepResult& result) {
+  const auto first = static_cast<std::uint32_t>(row.tokens.data() - step.tokens.data());
+  const auto end = first + static_cast<std::uint32_t>(row.tokens.size());
+  if (reader.done() || reader.item() >= end) return;
+  PromptLogprobs& part = result.prompt_logprobs.emplace_back();
+  part.owner = row.sequence;
+  while (!reader.done() && reader.item() < end) {
+    const std::uint32_t item = reader.item();
+    LogprobReader::Entry entry;
+    reader.take(item, entry);
+    part.values.push(static_cast<std::uint32_t>(row.position) + (item - first) + 1, entry.logprob,
+                     entry.top_tokens, entry.top_logprobs);
   }
-  joins_.clear();
-  row_owner_.clear();
+}
+
+void SequenceTable::fail(WorkerSequence& s, const std::string& reason, StepResult& result) {
+  if (s.failed) return;
+  s.failed = true;
+  leave_decode(s);
+  result.failed.push_back({s.id, reason});
 }
 
 void SequenceTable::join_decode(WorkerSequence& s) {

@@ -22,24 +22,35 @@ struct TableLimits {
   std::uint32_t vocab_size = 0;
 };
 
-/// One sequence. Invariants: computed <= tokens.size(); in the decode set computed + 1 ==
+/// One sequence, as the steps begun so far leave it: a token that an open step is to sample is already
+/// in `tokens`, as kNoToken. Invariants: computed <= tokens.size(); in the decode set computed + 1 ==
 /// tokens.size(), the last token being the one to feed.
-struct WorkerSequence {
+struct WorkerSequence : std::enable_shared_from_this<WorkerSequence> {
   SequenceId id = 0;
   std::uint32_t choice = 0;
   std::uint32_t n_prompt = 0;    // the first n_prompt of `tokens`
-  std::uint32_t computed = 0;    // tokens with KV in the pool
+  std::uint32_t computed = 0;    // tokens with KV in the pool once the open steps have ended
   std::vector<Token> tokens;     // prompt + generated
   std::vector<BlockId> blocks;
   SamplingParams sampling;
   std::string refused;           // not empty: its content cannot run; told with its first row
   bool failed = false;           // a row failed: its further rows are void
   StepId last_row = 0;           // step of its latest row
+  std::int32_t pending_row = -1;   // >= 0: tokens.back() is what this row of ...
+  StepId pending_step = 0;         // ... this open step samples
   std::int64_t decode_index = -1;  // place in the decode set
 };
 
-/// All sequences of a term. Addresses are stable until drop() or clear(): the running step looks
-/// into them.
+/// A step between begin_step() and end_step(). Reused, so that the steady state allocates nothing.
+struct OpenStep {
+  RunStep run;
+  std::vector<std::shared_ptr<WorkerSequence>> owners;  // of the rows; a dropped one lives on here
+  std::vector<RowFailure> refused;                      // rows whose content cannot run
+};
+
+/// All sequences of a term. A step may begin before the one before it has ended: its decode rows then
+/// take their tokens from that one on the device. With more than two open steps a row could need a token
+/// of an older one, which nobody can name: two is the limit.
 class SequenceTable {
  public:
   void set_limits(const TableLimits& limits) { limits_ = limits; }
@@ -47,13 +58,11 @@ class SequenceTable {
   void clear();
 
   /// Applies `plan` (drop, add, grow, ops, rows) and fills `step` with its rows. Returns what is
-  /// wrong with the plan, if anything; the table is then good for nothing but clear(). Rows of
-  /// sequences whose content cannot run go to `refused` instead.
-  std::optional<std::string> begin_step(StepPlan& plan, RunStep& step,
-                                        std::vector<RowFailure>& refused);
-  /// Takes the output of the step begun last: advances its sequences and fills the columns of `result`.
-  /// A row that was to sample and has no token of the vocabulary has failed: further rows are void.
-  void end_step(const RunStep& step, const StepOutput& output, StepResult& result);
+  /// wrong with the plan, if anything; the table is then good for nothing but clear().
+  std::optional<std::string> begin_step(StepPlan& plan, OpenStep& step);
+  /// Takes the output of the oldest open step: fills in the tokens and the columns of `result`. A row
+  /// that was to sample and has no token of the vocabulary has failed: further rows are void.
+  void end_step(OpenStep& step, const StepOutput& output, StepResult& result);
 
   std::size_t size() const { return by_id_.size(); }
   std::size_t decoding() const { return decode_.size(); }
@@ -68,20 +77,26 @@ class SequenceTable {
   Problem check_copies(const std::vector<CopyOp>& copies) const;
   Problem add(AddSequence& m);
   Problem grow(SequenceId id, BlockId block);
-  Problem prompt_row(const PromptRow& row, RunStep& step, std::vector<RowFailure>& refused);
-  Problem decode_rows(RunStep& step, std::vector<RowFailure>& refused);
+  Problem prompt_row(const PromptRow& row, OpenStep& step);
+  Problem decode_rows(OpenStep& step);
   Problem place(WorkerSequence& s, std::uint32_t n_tokens, LogitsWanted logits, bool decode,
-                RunStep& step);
-  bool is_void(WorkerSequence& s, std::vector<RowFailure>& refused);
+                OpenStep& step);
+  void add_row(WorkerSequence& s, std::uint32_t n_tokens, LogitsWanted logits, bool decode,
+               OpenStep& step);
+  static void point_at_copies(RunStep& step);
+  void fail(WorkerSequence& s, const std::string& reason, StepResult& result);
+  bool is_void(WorkerSequence& s, OpenStep& step);
   void join_decode(WorkerSequence& s);
   void leave_decode(WorkerSequence& s);
   std::string content_problem(const AddSequence& m) const;
+  std::string sampler_problem(const SamplingParams& p) const;
+  static void take_prompt_logprobs(const RunStep& step, const BatchRow& row, LogprobReader& reader,
+                                   StepResult& result);
 
   TableLimits limits_;
-  std::unordered_map<SequenceId, std::unique_ptr<WorkerSequence>> by_id_;
+  std::unordered_map<SequenceId, std::shared_ptr<WorkerSequence>> by_id_;
   std::vector<WorkerSequence*> decode_;
-  std::vector<WorkerSequence*> row_owner_;   // of the running step, by row
-  std::vector<WorkerSequence*> joins_;       // then_decode of the running step
+  std::vector<WorkerSequence*> joins_;  // then_decode of the plan at hand
 };
 
 }  // namespace baton

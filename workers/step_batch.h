@@ -16,27 +16,51 @@ namespace baton {
 /// No token: the row asked for none, or it failed.
 constexpr Token kNoToken = -1;
 
-/// One row of a step: some tokens of one sequence. The spans and the pointer look into the core's
-/// sequence table, which does not change a sequence while a step runs: they are valid until the core
-/// is told that the step has finished, and no longer.
+/// One row of a step: some tokens of one sequence. The spans look into the RunStep's own copies;
+/// `sampling` is valid until the core is told that the step has finished.
 struct BatchRow {
   SequenceId sequence = 0;
   std::span<const Token> tokens;    // at least one
   std::int64_t position = 0;        // of tokens[0]; all positions before it have their KV
   std::span<const BlockId> blocks;  // the table; covers every position that this row writes
-  LogitsWanted logits = LogitsWanted::none;  // none or last
+  LogitsWanted logits = LogitsWanted::none;
   const SamplingParams* sampling = nullptr;
+  /// Prompt and generated tokens up to the one to be drawn, if sampling->needs_history(); the first
+  /// n_prompt of them are the prompt.
+  std::span<const Token> history;
+  std::uint32_t n_prompt = 0;
+  Token next = kNoToken;  // with logits `all`: the known token after the last of `tokens`, or kNoToken
   std::uint32_t choice = 0;
   std::uint32_t n_generated = 0;  // index of the token to be sampled: keys its random number, and
                                   // stop ids are masked while it is below min_tokens
-  bool decode = false;            // one token that the step before sampled
+  bool decode = false;            // one token that an earlier step sampled
+  /// >= 0: the last of `tokens` is kNoToken here, and is what row `from_row` of the step launched just
+  /// before this one samples: the device takes it from there, nobody waits for the host.
+  std::int32_t from_row = -1;
+
+  /// A token is drawn after the last of `tokens`.
+  bool samples() const {
+    return logits == LogitsWanted::last || (logits == LogitsWanted::all && next == kNoToken);
+  }
 };
 
-/// A step. Owned by the core, its buffers are reused: steady state allocates nothing.
+/// A step. Owned by the core, its buffers are reused: steady state allocates nothing. It holds its own
+/// copies of tokens and tables, since the core plans the next step while this one runs.
 struct RunStep {
   StepId step = 0;
   std::vector<CopyOp> copies;  // run first, in order
   std::vector<BatchRow> rows;
+  std::vector<Token> tokens;    // of all rows, one after another
+  std::vector<BlockId> blocks;  // tables of all rows, one after another
+  std::vector<Token> histories;  // of the rows that need one, one after another
+
+  void clear() {
+    copies.clear();
+    rows.clear();
+    tokens.clear();
+    blocks.clear();
+    histories.clear();
+  }
 };
 
 /// A row without a usable result; `row` is an index into RunStep::rows.
@@ -49,6 +73,9 @@ struct FailedRow {
 struct StepOutput {
   std::vector<Token> tokens;  // one a row; kNoToken where nothing was sampled
   std::vector<FailedRow> failed;
+  Logprobs logprobs;         // of `tokens`; items are row indexes
+  Logprobs prompt_logprobs;  // of rows with logits `all`; an item is the index into RunStep::tokens of
+                             // the token before the one that the entry is about
   std::uint32_t duration_us = 0;
 };
 

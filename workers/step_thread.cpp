@@ -24,6 +24,7 @@ Hello to_hello(const ModelShape& model, const PoolExport& pool, AllocationId all
   h.block_bytes = pool.geometry.block_bytes;
   h.blocks = pool.geometry.blocks;
   h.max_context = model.max_context;
+  h.basic_sampling = model.basic_sampling;
   h.vocab_size = model.vocab_size;
   return h;
 }
@@ -41,7 +42,11 @@ void abort_on(Token fault_token, const RunStep& step) {
 }  // namespace
 
 StepThread::StepThread(Executor& executor, Waker& waker, Options options)
-    : executor_(executor), waker_(waker), options_(std::move(options)), thread_([this] { work(); }) {}
+    : executor_(executor),
+      waker_(waker),
+      options_(std::move(options)),
+      launched_(static_cast<std::size_t>(executor.steps_at_once())),
+      thread_([this] { work(); }) {}
 
 StepThread::~StepThread() {
   {
@@ -56,6 +61,7 @@ void StepThread::allocate(PoolRequest request) {
   {
     const std::lock_guard lock(mutex_);
     jobs_.emplace_back(std::move(request));
+    n_jobs_ = jobs_.size();
   }
   ready_.notify_one();
 }
@@ -64,6 +70,7 @@ void StepThread::run(const RunStep* step) {
   {
     const std::lock_guard lock(mutex_);
     jobs_.emplace_back(step);
+    n_jobs_ = jobs_.size();
   }
   ready_.notify_one();
 }
@@ -85,18 +92,33 @@ void StepThread::report(StepEvent event) {
 void StepThread::work() {
   if (!options_.sample_log.empty()) sample_log_.open(options_.sample_log, std::ios::app);
   load();
-  Job job;
-  while (wait_for_job(job)) {
-    report(std::visit([this](const auto& j) { return do_job(j); }, job));
+  std::optional<Job> job;
+  while (next_job(job)) {
+    if (!job) {
+      collect();
+    } else if (const auto* request = std::get_if<PoolRequest>(&*job)) {
+      report(allocate_pool(*request));
+    } else {
+      launch(std::get<const RunStep*>(*job));
+    }
   }
 }
 
-bool StepThread::wait_for_job(Job& job) {
+/// Waits for what comes first: a job, or the end of the oldest step on the device (then `job` is
+/// empty). With steps on the device it looks again and again: a sleep would cost as much as a small
+/// step. False: stop.
+bool StepThread::next_job(std::optional<Job>& job) {
+  job.reset();
+  while (n_launched_ > 0 && n_jobs_.load(std::memory_order_acquire) == 0) {
+    if (executor_.finished()) return true;
+    std::this_thread::yield();
+  }
   std::unique_lock lock(mutex_);
   ready_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
   if (stop_) return false;
   job = std::move(jobs_.front());
   jobs_.pop_front();
+  n_jobs_ = jobs_.size();
   return true;
 }
 
@@ -108,7 +130,7 @@ void StepThread::load() {
   }
 }
 
-StepEvent StepThread::do_job(const PoolRequest& request) {
+StepEvent StepThread::allocate_pool(const PoolRequest& request) {
   if (!model_->ok()) {
     return step_event::PoolFailed{"the model cannot be loaded: " + model_->status().message()};
   }
@@ -125,26 +147,50 @@ StepEvent StepThread::do_job(const PoolRequest& request) {
   }
 }
 
-StepEvent StepThread::do_job(const RunStep* step) {
+void StepThread::launch(const RunStep* step) {
+  if (failed_) return;
   if (options_.fault_token >= 0) abort_on(options_.fault_token, *step);
   if (options_.step_delay_ms > 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(options_.step_delay_ms));
   }
-  const TimeNs begin = now_ns();
-  output_.failed.clear();
-  output_.tokens.assign(step->rows.size(), kNoToken);
+  Launched& l = launched_[(oldest_ + n_launched_) % launched_.size()];
+  l.step = step;
+  l.at = now_ns();
+  l.output.failed.clear();
+  l.output.logprobs.clear();
+  l.output.prompt_logprobs.clear();
+  l.output.tokens.assign(step->rows.size(), kNoToken);
   try {
-    executor_.run(*step, output_);
+    executor_.launch(*step);
+    ++n_launched_;
   } catch (const std::exception& e) {
-    return step_event::StepFailed{e.what()};
+    failed_ = true;
+    report(step_event::StepFailed{e.what()});
+  }
+}
+
+void StepThread::collect() {
+  Launched& l = launched_[oldest_];
+  oldest_ = (oldest_ + 1) % launched_.size();
+  --n_launched_;
+  if (failed_) return;
+  try {
+    executor_.collect(l.output);
+  } catch (const std::exception& e) {
+    failed_ = true;
+    report(step_event::StepFailed{e.what()});
+    return;
   }
   const TimeNs end = now_ns();
-  if (sample_log_.is_open() && std::any_of(output_.tokens.begin(), output_.tokens.end(),
+  const std::vector<Token>& tokens = l.output.tokens;
+  if (sample_log_.is_open() && std::any_of(tokens.begin(), tokens.end(),
                                            [](Token token) { return token != kNoToken; })) {
     sample_log_ << end << '\n' << std::flush;
   }
-  output_.duration_us = static_cast<std::uint32_t>((end - begin) / 1000);
-  return step_event::StepFinished{&output_};
+  // A step waits on the device for the one before it: its own time begins there.
+  l.output.duration_us = static_cast<std::uint32_t>((end - std::max(l.at, last_end_)) / 1000);
+  last_end_ = end;
+  report(step_event::StepFinished{&l.output});
 }
 
 }  // namespace baton

@@ -29,7 +29,7 @@ struct PoolReady {
 struct PoolFailed {
   std::string reason;
 };
-/// Valid until the next step is posted.
+/// In order of the posts. Valid until `steps_at_once` further steps have been posted.
 struct StepFinished {
   const StepOutput* output = nullptr;
 };
@@ -59,8 +59,8 @@ class StepThread {
 
   /// Queued behind the loading; answered by PoolReady or PoolFailed.
   void allocate(PoolRequest request);
-  /// Answered by StepFinished or StepFailed; `step` must stay valid until then, and no other step may
-  /// be posted.
+  /// Answered by StepFinished or StepFailed; `step` must stay valid until then. At most the executor's
+  /// steps_at_once may be unanswered.
   void run(const RunStep* step);
   /// Replaces `events` by what has happened since the last call.
   void take(std::vector<StepEvent>& events);
@@ -76,21 +76,33 @@ class StepThread {
   void work();
   void load();
   void report(StepEvent event);
-  StepEvent do_job(const PoolRequest& request);
-  StepEvent do_job(const RunStep* step);
-  bool wait_for_job(Job& job);
+  StepEvent allocate_pool(const PoolRequest& request);
+  void launch(const RunStep* step);
+  void collect();
+  bool next_job(std::optional<Job>& job);
 
   Executor& executor_;
   Waker& waker_;
   const Options options_;
   std::atomic<int> percent_{0};
   std::optional<Result<ModelShape>> model_;  // the thread's own
-  StepOutput output_;                        // lent out by StepFinished
+  /// A launched step and where its result goes (lent out by StepFinished): a ring.
+  struct Launched {
+    const RunStep* step = nullptr;
+    TimeNs at = 0;
+    StepOutput output;
+  };
+  std::vector<Launched> launched_;
+  std::size_t oldest_ = 0;
+  std::size_t n_launched_ = 0;
+  TimeNs last_end_ = 0;
+  bool failed_ = false;  // the device is lost: the process is about to end
   std::ofstream sample_log_;                 // the thread's own
 
   std::mutex mutex_;
   std::condition_variable ready_;
   std::deque<Job> jobs_;
+  std::atomic<std::size_t> n_jobs_{0};  // size of jobs_, looked at without the lock while steps run
   std::vector<StepEvent> events_;
   bool stop_ = false;
   std::thread thread_;

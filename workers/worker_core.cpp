@@ -12,7 +12,9 @@ using worker_action::Log;
 using worker_action::Send;
 
 WorkerCore::WorkerCore(WorkerIdentity identity, WorkerCoreOptions options)
-    : identity_(std::move(identity)), options_(options) {}
+    : identity_(std::move(identity)),
+      options_(options),
+      open_(std::clamp<std::size_t>(options.steps_at_once, 1, kMaxStepsAtOnce)) {}
 
 // ---------------------------------------------------------------- joining
 
@@ -131,9 +133,8 @@ void WorkerCore::end_term(const std::string& why, bool fault, TimeNs now, Worker
 /// Nothing of a term survives it: a step or pull that still writes must have retired before Hello
 /// says that every block is free.
 void WorkerCore::finish_ending(TimeNs now, WorkerActions& out) {
-  if (state_ != State::ending || step_running_ || pulls_.out() > 0) return;
+  if (state_ != State::ending || n_open_ > 0 || pulls_.out() > 0) return;
   sequences_.clear();
-  refused_rows_.clear();
   if (draining_) return bye("the term ended while draining", out);
   if (!register_again_) return say_hello(!hello_waits_, now, out);
   register_again_ = false;
@@ -165,7 +166,7 @@ void WorkerCore::on(StepPlan& m, TimeNs now, WorkerActions& out) {
     return end_term("plan " + std::to_string(m.step) + " came after " +
                         std::to_string(plans_received_), false, now, out);
   }
-  if (plans_.size() + (step_running_ ? 1 : 0) >= options_.max_plans) {
+  if (plans_.size() + n_open_ >= options_.max_plans) {
     return end_term("more than " + std::to_string(options_.max_plans) + " plans at once", true, now,
                     out);
   }
@@ -175,45 +176,67 @@ void WorkerCore::on(StepPlan& m, TimeNs now, WorkerActions& out) {
 }
 
 void WorkerCore::start_steps(TimeNs now, WorkerActions& out) {
-  while (state_ == State::in_term && !step_running_ && !plans_.empty()) {
+  // Tables are compared at rest: nothing new begins until they are told.
+  while (state_ == State::in_term && n_open_ < open_.size() && !plans_.empty() && !audit_wanted_) {
     StepPlan plan = std::move(plans_.front());
     plans_.pop_front();
-    refused_rows_.clear();
-    if (auto problem = sequences_.begin_step(plan, step_, refused_rows_)) {
+    OpenStep& step = open_[(first_open_ + n_open_) % open_.size()];
+    if (auto problem = sequences_.begin_step(plan, step)) {
       return end_term("plan " + std::to_string(plan.step) + ": " + *problem, true, now, out);
     }
-    if (!step_.rows.empty() || !step_.copies.empty()) {
-      step_running_ = true;
-      out.emplace_back(worker_action::StartStep{&step_});
+    ++n_open_;
+    if (on_device(step)) {
+      out.emplace_back(worker_action::StartStep{&step.run});
     } else {
-      complete_step(StepOutput{}, out);  // nothing for the device
+      complete_empty_steps(out);
     }
   }
 }
 
+bool WorkerCore::on_device(const OpenStep& step) {
+  return !step.run.rows.empty() || !step.run.copies.empty();
+}
+
+/// Steps with nothing for the device end when those before them have.
+void WorkerCore::complete_empty_steps(WorkerActions& out) {
+  while (n_open_ > 0 && !on_device(open_[first_open_])) complete_step(StepOutput{}, out);
+}
+
 void WorkerCore::step_finished(const StepOutput& output, TimeNs now, WorkerActions& out) {
-  if (state_ == State::exited || !step_running_) return;
-  step_running_ = false;
-  if (state_ != State::in_term) return finish_ending(now, out);
+  if (state_ == State::exited || n_open_ == 0) return;
+  if (state_ != State::in_term) {
+    retire_step();
+    while (n_open_ > 0 && !on_device(open_[first_open_])) retire_step();
+    return finish_ending(now, out);
+  }
   complete_step(output, out);
+  complete_empty_steps(out);
+  if (audit_wanted_ && n_open_ == 0) send_tables(out);
   start_steps(now, out);
 }
 
 void WorkerCore::complete_step(const StepOutput& output, WorkerActions& out) {
+  OpenStep& step = open_[first_open_];
   StepResult result;
   result.term = term_;
-  result.step = step_.step;
+  result.step = step.run.step;
   result.duration_us = output.duration_us;
-  result.failed = std::move(refused_rows_);
-  refused_rows_.clear();
-  sequences_.end_step(step_, output, result);
-  steps_done_ = step_.step;
+  result.failed = std::move(step.refused);
+  sequences_.end_step(step, output, result);
+  steps_done_ = step.run.step;
+  retire_step();
   out.emplace_back(Send{std::move(result)});
-  if (audit_wanted_) send_tables(out);
+}
+
+void WorkerCore::retire_step() {
+  open_[first_open_].owners.clear();
+  first_open_ = (first_open_ + 1) % open_.size();
+  --n_open_;
 }
 
 void WorkerCore::step_failed(const std::string& reason, WorkerActions& out) {
-  exit(kExitFault, "step " + std::to_string(step_.step) + " failed: " + reason, out);
+  const StepId step = n_open_ > 0 ? open_[first_open_].run.step : 0;
+  exit(kExitFault, "step " + std::to_string(step) + " failed: " + reason, out);
 }
 
 // ---------------------------------------------------------------- pulls and mappings
@@ -303,7 +326,7 @@ void WorkerCore::on(AuditTables& m, TimeNs /*now*/, WorkerActions& out) {
   if (stale(m.term)) return;
   // Tables go with steps_done: while a step runs they already hold what its plan changed.
   audit_wanted_ = true;
-  if (!step_running_) send_tables(out);
+  if (n_open_ == 0) send_tables(out);
 }
 
 void WorkerCore::send_tables(WorkerActions& out) {

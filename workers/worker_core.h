@@ -45,7 +45,11 @@ struct WorkerCoreOptions {
   std::size_t max_plans = 8;                    // received and not finished; more ends the term
   std::size_t max_open_pulls = 16384;           // more are answered PullFailed
   std::size_t pulls_at_once = 2;                // handed out: one runs, one is ready to follow
+  std::size_t steps_at_once = 1;                // started and not finished, see Executor
 };
+
+/// More could make a row wait for a token that no open step names (sequence_table.h).
+constexpr std::size_t kMaxStepsAtOnce = 2;
 
 /// Process exit codes of a worker; also in docs/PROTOCOL.md. The launcher restarts after kExitFault.
 enum WorkerExit : int {
@@ -63,7 +67,8 @@ struct Send {
 };
 /// Load what is not loaded yet and allocate the pool, then call pool_ready() or pool_failed().
 struct AllocatePool {};
-/// Run it, then call step_finished() or step_failed(). Valid until then.
+/// Launch it, and call step_finished() or step_failed() when it has ended, in order of the starts.
+/// Valid until then. At most `steps_at_once` are out.
 struct StartStep {
   const RunStep* step = nullptr;
 };
@@ -115,7 +120,7 @@ class WorkerCore {
   /// 0..100, shown in heartbeats until pool_ready().
   void loading(std::uint32_t percent) { loading_percent_ = percent; }
 
-  /// `output.tokens` has one entry a row of the running step.
+  /// The oldest step started has ended; `output.tokens` has one entry a row of it.
   void step_finished(const StepOutput& output, TimeNs now, WorkerActions& out);
   /// The device threw: what the pool holds is unknown, so the process ends.
   void step_failed(const std::string& reason, WorkerActions& out);
@@ -140,7 +145,7 @@ class WorkerCore {
 
   State state() const { return state_; }
   Term term() const { return state_ == State::in_term ? term_ : 0; }
-  bool step_running() const { return step_running_; }
+  bool step_running() const { return n_open_ > 0; }
   bool draining() const { return draining_; }
   const SequenceTable& sequences() const { return sequences_; }
   const PullTable& pulls() const { return pulls_; }
@@ -168,7 +173,10 @@ class WorkerCore {
   void end_term(const std::string& why, bool fault, TimeNs now, WorkerActions& out);
   void finish_ending(TimeNs now, WorkerActions& out);
   void start_steps(TimeNs now, WorkerActions& out);
+  static bool on_device(const OpenStep& step);
   void complete_step(const StepOutput& output, WorkerActions& out);
+  void complete_empty_steps(WorkerActions& out);
+  void retire_step();
   void start_pulls(WorkerActions& out);
   void start_closes(WorkerActions& out);
 
@@ -196,9 +204,10 @@ class WorkerCore {
   std::deque<StepPlan> plans_;  // received, not started
   std::uint64_t pulls_received_ = 0;
   std::uint64_t pulls_done_ = 0;
-  bool step_running_ = false;
-  RunStep step_;
-  std::vector<RowFailure> refused_rows_;  // of the running step, found before it started
+  // Steps begun and not ended, oldest first: a ring, so that their buffers are reused.
+  std::vector<OpenStep> open_;
+  std::size_t first_open_ = 0;
+  std::size_t n_open_ = 0;
   bool audit_wanted_ = false;
   SequenceTable sequences_;
   PullTable pulls_;

@@ -35,8 +35,9 @@ WorkerIdentity identity_of(const WorkerConfig& self, Incarnation incarnation, st
   return id;
 }
 
-WorkerCoreOptions core_options(const Config& config) {
+WorkerCoreOptions core_options(const Config& config, const Executor& executor) {
   WorkerCoreOptions options;
+  options.steps_at_once = static_cast<std::size_t>(executor.steps_at_once());
   options.drain = seconds_to_ns(config.self.drain_s);
   options.max_plans = config.scheduler.steps_in_flight + 2;
   return options;
@@ -64,7 +65,7 @@ WorkerLoop::WorkerLoop(const Config& config, std::unique_ptr<ClientChannel> chan
       executor_(executor),
       incarnation_(incarnation),
       alive_(config.run_dir, config.self.name),
-      core_(identity_of(config.self, incarnation, getpid()), core_options(config)),
+      core_(identity_of(config.self, incarnation, getpid()), core_options(config, executor)),
       steps_(executor, waker_, step_options(config.self)) {}
 
 int WorkerLoop::run() {
@@ -145,7 +146,7 @@ void WorkerLoop::take_step_events() {
   steps_.take(step_events_);
   for (StepEvent& event : step_events_) {
     if (auto* done = std::get_if<step_event::StepFinished>(&event)) {
-      step_since_ = 0;
+      step_since_ = --steps_out_ > 0 ? now_ : 0;
       input([&](WorkerActions& out) { core_.step_finished(*done->output, now_, out); });
     } else if (auto* failed = std::get_if<step_event::StepFailed>(&event)) {
       input([&](WorkerActions& out) { core_.step_failed(failed->reason, out); });
@@ -158,6 +159,7 @@ void WorkerLoop::take_step_events() {
       pool_handle_ = h.ranks.at(0).handle;
       KvHandoff::Options options;
       options.pull_delay_ms = config_.self.pull_delay_ms;
+      options.unmappable = config_.self.fault_unmappable;
       handoff_ = std::make_unique<KvHandoff>(executor_.block_reader(), waker_, options);
       input([&](WorkerActions& out) { core_.pool_ready(std::move(pool->hello), now_, out); });
     }
@@ -209,7 +211,7 @@ void WorkerLoop::carry_out(worker_action::AllocatePool& /*a*/) {
 }
 
 void WorkerLoop::carry_out(worker_action::StartStep& a) {
-  step_since_ = now_;
+  if (steps_out_++ == 0) step_since_ = now_;
   steps_.run(a.step);
 }
 

@@ -19,6 +19,7 @@ namespace {
 /// everything that no token has written filled with NaN.
 struct Pool {
   int dim, tokens_per_block;
+  int window = 0;
   std::vector<std::uint32_t> table;
   std::vector<float> memory;  // [blocks][K|V][token][dim]
   std::vector<float> keys, values, queries;
@@ -62,6 +63,7 @@ struct Pool {
     t.group = group;
     t.head_dim = dim;
     t.position = position;
+    t.window = window;
     t.keys = reinterpret_cast<const std::byte*>(memory.data());
     t.values = t.keys + static_cast<std::size_t>(tokens_per_block) * dim * sizeof(float);
     t.block_bytes = block_floats() * sizeof(float);
@@ -73,18 +75,29 @@ struct Pool {
     return out;
   }
 
+  /// What a sequence looks like whose first tokens' blocks are somebody else's by now.
+  void spoil(int tokens) {
+    for (int t = 0; t < tokens; ++t) {
+      const std::size_t block = table[static_cast<std::size_t>(t / tokens_per_block)];
+      float* k = memory.data() + block * block_floats() + (t % tokens_per_block) * dim;
+      std::fill_n(k, dim, std::numeric_limits<float>::quiet_NaN());
+      std::fill_n(k + tokens_per_block * dim, dim, std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+
   double reference(int group, int position, int g, int d) const {
     const float* q = &queries[(static_cast<std::size_t>(position) * group + g) * dim];
     std::vector<double> score(static_cast<std::size_t>(position) + 1);
+    const int first = window > 0 ? std::max(0, position + 1 - window) : 0;
     double best = -1e300;
-    for (int t = 0; t <= position; ++t) {
+    for (int t = first; t <= position; ++t) {
       for (int i = 0; i < dim; ++i) score[t] += static_cast<double>(q[i]) * keys[t * dim + i];
       score[t] /= std::sqrt(static_cast<double>(dim));
       best = std::max(best, score[t]);
     }
     double total = 0;
     double sum = 0;
-    for (int t = 0; t <= position; ++t) {
+    for (int t = first; t <= position; ++t) {
       const double p = std::exp(score[t] - best);
       total += p;
       sum += p * values[t * dim + d];
@@ -152,6 +165,67 @@ TEST(AttentionKernel, BitsDoNotDependOnChunksBlocksOrVariant) {
       }
     }
   }
+}
+
+/// Windows of one key, of less than a task's rows, at and beside a tile's edge.
+const std::vector<int> kWindows = {1, 5, 45, 64, 65, 100};
+
+TEST(AttentionKernel, AWindowMatchesSoftmaxOverItsKeys) {
+  const int tokens = 200;
+  for (const Shape& s : kShapes) {
+    Pool pool(tokens, s.group, s.dim, s.block, 1);
+    for (const int window : kWindows) {
+      pool.window = window;
+      for (const Isa isa : isas()) {
+        const std::vector<float> out = in_pieces(pool, kernels(isa), s.group, tokens, 16);
+        for (int t = 0; t < tokens; t += 7) {
+          const int g = t % s.group;
+          for (int d = 0; d < s.dim; d += 5) {
+            ASSERT_NEAR(out[(t * s.group + g) * s.dim + d], pool.reference(s.group, t, g, d), 3e-6)
+                << "token " << t << " window " << window << " dim " << d << " of " << s.dim;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionKernel, BitsUnderAWindowDependOnItsKeysAlone) {
+  const int tokens = 200;
+  for (const Shape& s : kShapes) {
+    Pool first(tokens, s.group, s.dim, s.block, 1);
+    Pool second(tokens, s.group, s.dim, 32, 3);
+    Pool spoiled = first;
+    spoiled.spoil(100);
+    for (const int window : kWindows) {
+      first.window = second.window = spoiled.window = window;
+      const std::vector<float> want = in_pieces(first, kernels(Isa::avx2), s.group, tokens, 1);
+      for (const Isa isa : isas()) {
+        for (const int piece : {1, 7, 16}) {
+          for (const Pool* pool : {&first, &second}) {
+            const std::vector<float> got = in_pieces(*pool, kernels(isa), s.group, tokens, piece);
+            ASSERT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0)
+                << kernels(isa).name << " piece " << piece << " window " << window;
+          }
+        }
+        const int position = 99 + window;  // the first that no longer sees a spoiled key
+        if (position + 16 > tokens) continue;
+        const std::vector<float> got = spoiled.run(kernels(isa), s.group, position, 16);
+        const float* whole = want.data() + static_cast<std::ptrdiff_t>(position) * s.group * s.dim;
+        ASSERT_EQ(std::memcmp(got.data(), whole, got.size() * sizeof(float)), 0)
+            << kernels(isa).name << " window " << window << ": reads keys in front of it";
+      }
+    }
+  }
+}
+
+/// A window that nobody reaches the end of changes no bit.
+TEST(AttentionKernel, AWindowBeyondTheSequenceIsNone) {
+  Pool pool(150, 4, 32, 16, 1);
+  const std::vector<float> want = in_pieces(pool, kernels(), 4, 150, 16);
+  pool.window = 150;
+  const std::vector<float> got = in_pieces(pool, kernels(), 4, 150, 16);
+  EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0);
 }
 
 TEST(AttentionKernel, LongContext) {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "workers/model/error.h"
-#include "workers/model/rope.h"
+#include "workers/model/gpu_limits.h"
 
 namespace baton {
 namespace {
@@ -108,20 +108,216 @@ TEST(ModelConfig, BothSpellingsOfRopeScaling) {
   EXPECT_EQ(parse(new_style).rope.theta, 30000.0);
 }
 
+/// Yarn's defaults, how its attention factor is inferred, and the context that a scaling reaches.
+TEST(ModelConfig, ScalingsThatStretchTheContext) {
+  Json json = base();
+  json["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
+  RopeConfig rope = parse(json).rope;
+  EXPECT_EQ(rope.type, RopeType::yarn);
+  EXPECT_EQ(rope.original_context, 2048.0);
+  EXPECT_EQ(rope.beta_fast, 32.0);
+  EXPECT_EQ(rope.beta_slow, 1.0);
+  EXPECT_TRUE(rope.truncate);
+  EXPECT_DOUBLE_EQ(rope.attention_factor, 0.1 * std::log(4.0) + 1.0);
+  EXPECT_EQ(parse(json).max_context, 8192);
+
+  json["rope_scaling"] = {{"rope_type", "yarn"},
+                          {"factor", 4.0},
+                          {"original_max_position_embeddings", 100},
+                          {"mscale", 2.0},
+                          {"mscale_all_dim", 0.5}};
+  rope = parse(json).rope;
+  EXPECT_DOUBLE_EQ(rope.attention_factor,
+                   (0.2 * std::log(4.0) + 1.0) / (0.05 * std::log(4.0) + 1.0));
+  EXPECT_EQ(parse(json).max_context, 2048);  // as the file says: more than 4 * 100
+  json["rope_scaling"]["attention_factor"] = 0.75;
+  EXPECT_EQ(parse(json).rope.attention_factor, 0.75);
+  json["original_max_position_embeddings"] = 512;
+  EXPECT_EQ(parse(json).rope.original_context, 512.0);
+  json["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", nullptr}};
+  EXPECT_EQ(parse(json).rope.factor, 4.0);  // 2048 / 512
+
+  Json dynamic = base();
+  dynamic["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.5}};
+  EXPECT_EQ(parse(dynamic).rope.type, RopeType::dynamic);
+  EXPECT_EQ(parse(dynamic).rope.original_context, 2048.0);
+  EXPECT_EQ(parse(dynamic).max_context, 5120);
+  dynamic.erase("rope_scaling");
+  dynamic["rope_parameters"] = {{"rope_type", "dynamic"}, {"factor", 2.0}, {"rope_theta", 1000.0}};
+  EXPECT_EQ(parse(dynamic).rope.type, RopeType::dynamic);
+  EXPECT_EQ(parse(dynamic).rope.theta, 1000.0);
+}
+
+Json family(const std::string& architecture, const std::string& type) {
+  Json json = base();
+  json["architectures"] = {architecture};
+  json["model_type"] = type;
+  return json;
+}
+
+TEST(ModelConfig, FamiliesDifferInTheirSettings) {
+  const ModelConfig llama = parse(base());
+  EXPECT_FALSE(llama.qkv_bias);
+  EXPECT_FALSE(llama.qk_norm);
+  EXPECT_EQ(llama.window, 0);
+
+  Json mistral = family("MistralForCausalLM", "mistral");
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(parse(mistral).window, 0);
+  mistral["sliding_window"] = 4096;
+  EXPECT_EQ(parse(mistral).window, 4096);
+  mistral["layer_types"] = {"sliding_attention", "sliding_attention", "sliding_attention"};
+  EXPECT_EQ(parse(mistral).window, 4096);
+  EXPECT_FALSE(parse(mistral).qkv_bias);
+
+  Json qwen2 = family("Qwen2ForCausalLM", "qwen2");
+  qwen2.update({{"use_sliding_window", false}, {"sliding_window", 32}, {"max_window_layers", 2}});
+  EXPECT_TRUE(parse(qwen2).qkv_bias);
+  EXPECT_FALSE(parse(qwen2).qk_norm);
+  EXPECT_EQ(parse(qwen2).window, 0);
+
+  Json qwen3 = family("Qwen3ForCausalLM", "qwen3");
+  qwen3.update({{"head_dim", 32}, {"layer_types", {"full_attention", "full_attention"}}});
+  EXPECT_TRUE(parse(qwen3).qk_norm);
+  EXPECT_FALSE(parse(qwen3).qkv_bias);
+  EXPECT_EQ(parse(qwen3).head_dim, 32);
+  EXPECT_EQ(parse(qwen3).window, 0);
+}
+
+TEST(ModelConfig, ExpertsAreDataOfTheFamily) {
+  EXPECT_EQ(parse(base()).experts.count, 0);
+  EXPECT_FALSE(parse(base()).sparse(0));
+
+  Json mixtral = family("MixtralForCausalLM", "mixtral");
+  mixtral.update({{"num_local_experts", 8}, {"num_experts_per_tok", 2}, {"sliding_window", 32}});
+  ModelConfig c = parse(mixtral);
+  EXPECT_EQ(c.experts.count, 8);
+  EXPECT_EQ(c.experts.active, 2);
+  EXPECT_EQ(c.experts.intermediate, c.intermediate);
+  EXPECT_TRUE(c.experts.normalise);
+  EXPECT_EQ(c.experts.block + "experts.0." + c.experts.up, "block_sparse_moe.experts.0.w3");
+  EXPECT_TRUE(c.sparse(0) && c.sparse(2));
+  EXPECT_EQ(c.window, 32);
+  mixtral.erase("rope_theta");
+  EXPECT_EQ(parse(mixtral).rope.theta, 1e6);
+
+  Json qwen = family("Qwen3MoeForCausalLM", "qwen3_moe");
+  qwen.update({{"num_experts", 8}, {"num_experts_per_tok", 3}, {"moe_intermediate_size", 24}});
+  c = parse(qwen);
+  EXPECT_EQ(c.experts.intermediate, 24);
+  EXPECT_FALSE(c.experts.normalise);
+  EXPECT_TRUE(c.qk_norm);
+  EXPECT_TRUE(c.sparse(0) && c.sparse(1) && c.sparse(2));
+  qwen.update({{"norm_topk_prob", true}, {"decoder_sparse_step", 2}});
+  c = parse(qwen);
+  EXPECT_TRUE(c.experts.normalise);
+  EXPECT_TRUE(!c.sparse(0) && c.sparse(1) && !c.sparse(2));
+  qwen["mlp_only_layers"] = {1};
+  EXPECT_FALSE(parse(qwen).sparse(1));
+  qwen["num_local_experts"] = qwen["num_experts"];  // transformers 5
+  qwen.erase("num_experts");
+  EXPECT_EQ(parse(qwen).experts.count, 8);
+
+  const std::vector<std::pair<std::string, Json>> cases = {
+      {"num_local_experts", 0},   {"num_local_experts", 100000},    {"num_experts_per_tok", 9},
+      {"num_experts_per_tok", 0}, {"num_experts_per_tok", nullptr}, {"decoder_sparse_step", 0},
+      {"mlp_only_layers", {3}},   {"mlp_only_layers", {-1}},        {"moe_intermediate_size", 0},
+      {"norm_topk_prob", "yes"},  {"attention_bias", true},         {"use_sliding_window", true},
+  };
+  for (const auto& [key, value] : cases) {
+    Json json = qwen;
+    json[key] = value;
+    EXPECT_NE(refusal(json.dump()).find(key), std::string::npos)
+        << key << " = " << value << ": " << refusal(json.dump());
+  }
+}
+
+TEST(GpuLimits, NameWhatOnlyTheCpuServes) {
+  const auto against = [](const Json& json) -> std::string {
+    try {
+      check_gpu_limits(parse(json));
+    } catch (const ModelError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  Json json = base();
+  EXPECT_EQ(against(json), "");
+  json["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
+  EXPECT_EQ(against(json), "");
+  json["intermediate_size"] = 100;
+  EXPECT_NE(against(json).find("intermediate_size"), std::string::npos);
+  json = family("MixtralForCausalLM", "mixtral");
+  json.update({{"num_local_experts", 8}, {"num_experts_per_tok", 2}});
+  EXPECT_NE(against(json).find("num_experts"), std::string::npos);
+  EXPECT_NE(against(json).find("cuda"), std::string::npos);
+  json = base();
+  json["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}};
+  EXPECT_NE(against(json).find("quantization_config"), std::string::npos);
+}
+
+TEST(ModelConfig, RefusesWhatAFamilyDoesNotHave) {
+  Json mistral = family("MistralForCausalLM", "mistral");
+  mistral["sliding_window"] = 64;
+  Json qwen2 = family("Qwen2ForCausalLM", "qwen2");
+  Json qwen3 = family("Qwen3ForCausalLM", "qwen3");
+  qwen3["head_dim"] = 16;
+  struct Case {
+    Json json;
+    std::string key;
+    Json value;
+  };
+  const std::vector<Case> cases = {
+      {mistral, "sliding_window", 0},
+      {mistral, "sliding_window", -5},
+      {mistral, "sliding_window", "64"},
+      {mistral, "layer_types", {"sliding_attention", "full_attention"}},
+      {mistral, "attention_bias", true},
+      {mistral, "model_type", "llama"},
+      {mistral, "architectures", {"MistralForCausalLM", "LlamaForCausalLM"}},
+      {qwen2, "use_sliding_window", true},
+      {qwen2, "layer_types", {"full_attention", "sliding_attention"}},
+      {qwen2, "model_type", "qwen2_vl"},
+      {qwen2, "use_mrope", true},
+      {qwen3, "attention_bias", true},
+      {qwen3, "use_sliding_window", true},
+      {qwen3, "num_experts", 8},
+      {qwen3, "architectures", {"Qwen3NextForCausalLM"}},
+  };
+  for (Case c : cases) {
+    ASSERT_EQ(refusal(c.json.dump()), "");
+    c.json[c.key] = c.value;
+    EXPECT_NE(refusal(c.json.dump()).find(c.key), std::string::npos)
+        << c.key << " = " << c.value << ": " << refusal(c.json.dump());
+  }
+  // Their absence means a number that differs from family to family.
+  mistral.erase("sliding_window");
+  EXPECT_NE(refusal(mistral.dump()).find("sliding_window: is missing"), std::string::npos);
+  qwen2.erase("num_key_value_heads");
+  EXPECT_NE(refusal(qwen2.dump()).find("num_key_value_heads: is missing"), std::string::npos);
+  qwen3.erase("head_dim");
+  EXPECT_NE(refusal(qwen3.dump()).find("head_dim: is missing"), std::string::npos);
+}
+
 TEST(ModelConfig, RefusesByNameWhatWouldChangeTheMathematics) {
   const std::vector<std::pair<std::string, Json>> cases = {
-      {"architectures", {"MistralForCausalLM"}},
+      {"architectures", {"DeepseekV3ForCausalLM"}},
+      {"num_local_experts", 8},
       {"architectures", Json::array()},
       {"architectures", nullptr},
       {"model_type", "qwen2"},
       {"hidden_act", "gelu"},
       {"attention_bias", true},
       {"mlp_bias", true},
-      {"quantization_config", {{"bits", 4}}},
+      {"quantization_config", 4},
       {"sliding_window", 4096},
       {"final_logit_softcapping", 30.0},
       {"partial_rotary_factor", 0.5},
-      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}},
+      {"rope_scaling", {{"rope_type", "longrope"}, {"factor", 4.0}}},
+      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 0.5}}},
+      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}, {"beta_fast", 1}, {"beta_slow", 2}}},
+      {"rope_scaling", {{"rope_type", "dynamic"}, {"alpha", 1000.0}}},
+      {"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 1e9}}},
       {"rope_scaling", {{"type", "linear"}}},
       {"rope_scaling",
        {{"rope_type", "llama3"},
@@ -178,42 +374,6 @@ TEST(ModelConfig, MissingFolderNamesTheFile) {
     FAIL();
   } catch (const ModelError& error) {
     EXPECT_NE(std::string(error.what()).find("/nonexistent/model/config.json"), std::string::npos);
-  }
-}
-
-TEST(Rope, FrequenciesFollowTheirFormulas) {
-  RopeConfig rope;
-  rope.theta = 10000.0;
-  const std::vector<float> plain = rope_frequencies(rope, 64);
-  ASSERT_EQ(plain.size(), 32U);
-  for (int i = 0; i < 32; ++i) EXPECT_NEAR(plain[i] * std::pow(10000.0, i / 32.0), 1.0, 1e-6);
-  rope.type = RopeType::linear;
-  rope.factor = 4.0;
-  const std::vector<float> linear = rope_frequencies(rope, 64);
-  for (int i = 0; i < 32; ++i) EXPECT_NEAR(linear[i] * 4 / plain[i], 1.0, 1e-6);
-  rope.type = RopeType::llama3;
-  rope.factor = 8.0;
-  rope.original_context = 8192;
-  const std::vector<float> llama3 = rope_frequencies(rope, 64);
-  EXPECT_EQ(llama3.front(), plain.front());                  // short waves are kept
-  EXPECT_NEAR(llama3.back() * 8 / plain.back(), 1.0, 1e-6);  // long ones stretched
-  for (int i = 0; i < 32; ++i) {
-    EXPECT_LE(llama3[i], plain[i]);
-    EXPECT_GE(llama3[i], plain[i] / 8.001F);
-  }
-}
-
-TEST(Rope, TableIsCosineAndSineOfTheAngle) {
-  RopeTable table(RopeConfig{}, 32, 40000);
-  const std::vector<float> frequencies = rope_frequencies(RopeConfig{}, 32);
-  for (const std::int64_t position : {0, 1, 255, 256, 300, 39999}) {
-    const RopeTable::Angles angles = table.at(position);
-    for (int i = 0; i < 16; ++i) {
-      const double angle = static_cast<float>(position) * frequencies[i];
-      EXPECT_NEAR(angles.cos[i] * angles.cos[i] + angles.sin[i] * angles.sin[i], 1.0, 1e-6);
-      EXPECT_NEAR(angles.cos[i], std::cos(angle), 4e-3);
-      EXPECT_NEAR(angles.sin[i], std::sin(angle), 4e-3);
-    }
   }
 }
 

@@ -3,9 +3,8 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
+#include "tests/cpu_torch/golden_file.h"
 #include "tests/cpu_torch/model_fixture.h"
 #include "workers/model/safetensors.h"
 
@@ -19,28 +18,6 @@ struct Golden {
   std::uint32_t crc32 = 0;    // of the model file
   double largest = 0;
 };
-
-template <class T>
-std::vector<T> values(const TensorView& view) {
-  std::vector<T> v(view.bytes / sizeof(T));
-  std::memcpy(v.data(), view.data, view.bytes);
-  return v;
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-/// The CRC of zip and zlib.
-std::uint32_t crc32_of(const std::string& bytes) {
-  std::uint32_t crc = 0xFFFFFFFFU;
-  for (const char c : bytes) {
-    crc ^= static_cast<unsigned char>(c);
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1U) != 0 ? 0xEDB88320U : 0U);
-  }
-  return ~crc;
-}
 
 Golden read_golden(const std::string& path) {
   const std::string text = read_file(path);
@@ -76,7 +53,9 @@ void expect_golden(LlamaModel& model, const Golden& golden, std::size_t chunk) {
 }
 
 TEST(GoldenLogits, RandomModelsMatchTransformers) {
-  for (const std::string& name : golden_models()) {
+  std::vector<std::string> names = golden_models();
+  names.insert(names.end(), quantized_models().begin(), quantized_models().end());
+  for (const std::string& name : names) {
     SCOPED_TRACE(name);
     const Golden golden = read_golden(golden_folder() + "/logits_" + name + ".safetensors");
     for (const cpu::Isa isa : {cpu::Isa::avx2, cpu::Isa::avx512}) {

@@ -159,7 +159,7 @@ TEST_P(Invariance, PoolBytes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Invariance, testing::ValuesIn(golden_models()),
+INSTANTIATE_TEST_SUITE_P(Models, Invariance, testing::ValuesIn(distinct_models()),
                          [](const auto& model) { return model.param; });
 
 /// The golden models are so small that a step is hardly worth sharing between threads. This one is

@@ -23,8 +23,26 @@ inline std::string golden_folder() {
 }
 
 inline const std::vector<std::string>& golden_models() {
-  static const std::vector<std::string> kNames = {"mha", "gqa_tied_llama3", "mqa_linear_f16",
-                                                  "wide_heads"};
+  static const std::vector<std::string> kNames = {
+      "mha",        "gqa_tied_llama3", "mqa_linear_f16",    "wide_heads", "mistral_window",
+      "qwen2_bias", "qwen3_norms",     "dynamic_ntk",       "yarn",       "yarn_mscale",
+      "mixtral",    "qwen3_moe",       "qwen3_moe_unnormed"};
+  return kNames;
+}
+
+/// Models whose linear layers are stored quantised.
+inline const std::vector<std::string>& quantized_models() {
+  static const std::vector<std::string> kNames = {
+      "gptq_act_order", "gptq_sym", "gptq_v2_experts", "awq", "fp8_block", "fp8_channel"};
+  return kNames;
+}
+
+/// Those whose steps run through code of their own: the others differ in how they are loaded.
+inline const std::vector<std::string>& distinct_models() {
+  static const std::vector<std::string> kNames = {
+      "mha",        "gqa_tied_llama3",   "mqa_linear_f16", "wide_heads",  "mistral_window",
+      "qwen2_bias", "qwen3_norms",       "dynamic_ntk",    "yarn_mscale", "mixtral",
+      "qwen3_moe",  "qwen3_moe_unnormed"};
   return kNames;
 }
 

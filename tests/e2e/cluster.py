@@ -25,6 +25,9 @@ SOURCE = pathlib.Path(os.environ.get("BATON_SOURCE_DIR", pathlib.Path(__file__).
 BUILD = pathlib.Path(os.environ.get("BATON_BUILD_DIR", SOURCE / "build" / "cpu"))
 BIN = BUILD / "bin"
 DEMO_MODEL = SOURCE / "demo" / "model"
+# The same tests on GPUs: BATON_TEST_DEVICE=cuda. They compare tokens exactly, hence deterministic mode.
+DEVICE = os.environ.get("BATON_TEST_DEVICE", "cpu")
+DEVICE_OPTIONS = {"cpu": {}, "cuda": {"device": "cuda", "deterministic": True}}[DEVICE]
 PAIR = [("prefill0", "prefill"), ("decode0", "decode")]
 # Sanitizers and a busy machine make everything slower; bounds are multiplied by this.
 PATIENCE = float(os.environ.get("BATON_TEST_PATIENCE", "1"))
@@ -129,7 +132,7 @@ class Cluster:
         self.pids = set()
         self.frontends = {name: free_port() for name in frontends}
         self.trace_file = self.folder / "trace.jsonl"
-        worker = {"pool_mib": 64, "fake": fake, **(worker or {})}
+        worker = {"pool_mib": 64, "fake": fake, **({} if fake else DEVICE_OPTIONS), **(worker or {})}
         self.workers = [name for name, _ in workers]
         config = {
             "run_dir": str(self.folder / "run"),

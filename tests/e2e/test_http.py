@@ -3,15 +3,20 @@
 The workers run a fake model (any token, at once), so that the sockets are what is tested.
 """
 
+import concurrent.futures
 import contextlib
 import json
+import os
+import pathlib
 import re
+import shutil
 import signal
 import socket
+import tempfile
 import time
 import unittest
 
-from cluster import PATIENCE, Cluster, wait_until
+from cluster import DEMO_MODEL, PATIENCE, Cluster, wait_until
 
 LIMIT = 1_000_000  # max_body_bytes of these tests
 GENERATE = "/generate"
@@ -537,6 +542,84 @@ class TwoFrontEnds(ClusterTest):
             self.cluster.freeze("left", seconds)
             for stream in streams:
                 self.assertEqual(stream.finish()[1], 2000)
+
+
+TEMPLATE = """
+{%- if messages[0].content == 'forever' %}
+    {%- for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}
+{%- elif messages[0].content == 'refuse' %}
+    {{- raise_exception('not this one') }}
+{%- endif %}
+{{- bos_token }}
+{%- for message in messages %}
+    {{- '<|' + message.role + '|>' + message.content + '<|end|>' }}
+{%- endfor %}
+{{- '<|assistant|>' if add_generation_prompt }}"""
+
+
+def templated_model():
+    """The demo model with a template instead of its chat_format.json."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="baton-templated-"))
+    for file in DEMO_MODEL.iterdir():
+        if file.name != "chat_format.json":
+            (folder / file.name).symlink_to(file)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+class Templates(ClusterTest):
+    model = templated_model()
+    options = {"model": model}
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.model)
+
+    def chat(self, content, **more):
+        return self.request(post(CHAT, {"messages": [{"role": "user", "content": content}],
+                                        "max_tokens": 4, "ignore_eos": True, **more}))
+
+    def renderers(self):
+        frontend = self.cluster.processes["frontend0"].pid
+        children = pathlib.Path(f"/proc/{frontend}/task/").glob("*/children")
+        return {int(pid) for file in children for pid in file.read_text().split()}
+
+    def test_chats_are_rendered(self):
+        reply = self.chat("Hello")
+        self.assertEqual(reply.status, 200, reply.body)
+        self.assertEqual(reply.json()["usage"]["completion_tokens"], 4)
+        plain = self.chat("Hello <|end|>").json()["usage"]["prompt_tokens"]
+        self.assertGreater(plain, reply.json()["usage"]["prompt_tokens"] + 3)  # letters, not one token
+        self.assert_error(self.chat("refuse"), 400, "refuses these messages: not this one")
+        self.assert_error(self.chat("Hello", chat_template="x"), 400, "chat_template")
+
+    def test_one_that_never_ends_takes_nobody_with_it(self):
+        def killers():
+            return [self.chat("forever") for _ in range(4)]
+
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            asked = [pool.submit(killers) for _ in range(2)]
+            while not all(task.done() for task in asked):
+                reply = self.chat("Hello")
+                self.assertEqual(reply.status, 200, reply.body)
+            for reply in (reply for task in asked for reply in task.result()):
+                self.assert_error(reply, 400, "took longer than 200 ms")
+
+    def test_killed_renderers_are_replaced(self):
+        for _ in range(3):
+            for pid in self.renderers():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: self.chat("Hello").status == 200, 15, "a chat is rendered")
+        wait_until(lambda: len(self.renderers()) == 3, 15, "three renderers")
+
+    def test_renderers_die_with_their_front_end(self):
+        pids = self.renderers()
+        self.assertTrue(pids)
+        self.cluster.kill("frontend0")
+        wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids), 5, "all gone")
+        self.cluster.start("frontend0")
+        self.cluster.wait_ready()
 
 
 class Health(ClusterTest):

@@ -121,6 +121,7 @@ class ServeTest(unittest.TestCase):
         s = self.serve()
         self.assertLess(time.monotonic() - began, 30, "a second start takes seconds")
 
+        self.assertIn("demo/model by prefill0 (prefill on cpu), decode0 (decode on cpu)", s.text())
         command = re.search(r"^  (curl (?:.*\\\n)*.*)$", s.text(), re.MULTILINE).group(1)
         done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
         self.assertIn("data: [DONE]", done.stdout, done)

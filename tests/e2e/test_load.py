@@ -47,6 +47,8 @@ class LoadTest(unittest.TestCase):
             for stream in stayers:
                 _, tokens, reason = stream.finish()
                 self.assertEqual((stream.body["max_tokens"], "length"), (tokens, reason))
+            # The streams may have ended without it: a process that is still being loaded has no handler yet.
+            wait_until(lambda: cluster.worker_state("decode0") == "ready", 60, "decode0 is back")
             cluster.assert_at_rest(30)
             self.stop_cleanly(cluster)
 

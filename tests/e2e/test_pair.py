@@ -7,7 +7,7 @@ import tempfile
 import time
 import unittest
 
-from cluster import PAIR, Cluster, wait_until
+from cluster import PAIR, PATIENCE, Cluster, wait_until
 import random_model
 import requests_mix
 
@@ -140,6 +140,33 @@ class QueueBytes(unittest.TestCase):
             self.assertLessEqual((large - small) / 9_900, 16)
             self.assertLessEqual(small, 100 * 16 + 2000)
         self.assertAlmostEqual(results[0][1], results[1][1], delta=200)
+
+
+class Unreachable(unittest.TestCase):
+    """A decode worker that cannot map the prefill worker's pool."""
+
+    def test_start_up_names_the_pair_and_every_answer_is_right(self):
+        prompts = ["What is Baton?", "What is a KV cache? " * 20, [1, 5, 9, 12]]
+
+        def answers(cluster):
+            streams = [cluster.stream(prompt, max_tokens=40, seed=i, temperature=0.8)
+                       for i, prompt in enumerate(prompts)]
+            return [stream.finish()[:2] for stream in streams]
+
+        with Cluster() as cluster:
+            wanted = answers(cluster)
+        with Cluster(per_worker={"decode0": {"fault_unmappable": True}}) as cluster:
+            log = cluster.folder / "scheduler.log"
+            said = "decode0 (cpu) and prefill0 (cpu) cannot reach each other"
+            wait_until(lambda: said in log.read_text(), 10, said)
+            began = time.monotonic()
+            self.assertEqual(answers(cluster), wanted)
+            self.assertLess(time.monotonic() - began, 20 * PATIENCE)
+            self.assertEqual(cluster.show("info")["counters"]["pull_failures"], 0)
+            workers = {w["name"]: w for w in cluster.show("workers")}
+            self.assertEqual(workers["decode0"]["unreachable"], ["prefill0"])
+            self.assertEqual(workers["prefill0"]["unreachable"], [])
+            cluster.assert_at_rest()
 
 
 class Order(unittest.TestCase):

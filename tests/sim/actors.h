@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <vector>
@@ -106,6 +107,11 @@ class SimWorker final : public Process {
   AllocationId allocation() const { return pool_ == nullptr ? 0 : pool_->id; }
 
   const std::uint32_t name;
+
+ private:
+  const WorkerCoreOptions options_;
+
+ public:
   WorkerCore core;
   const TimeNs since;  // start of the process
 
@@ -113,6 +119,8 @@ class SimWorker final : public Process {
   void carry_out();
   void send(WorkerMessage message);
   void start_step(const RunStep& step);
+  void run_next_step();
+  Token token_of(const BatchRow& row, std::size_t i) const;
   void step_part();
   void run_cells(std::size_t limit);
   void finish_step();
@@ -135,7 +143,9 @@ class SimWorker final : public Process {
   WorkerActions actions_;
   bool carrying_out_ = false;
   Segment* pool_ = nullptr;
-  const RunStep* step_ = nullptr;
+  const RunStep* step_ = nullptr;        // on the device
+  std::deque<const RunStep*> launched_;  // behind it
+  std::vector<Token> sampled_;           // by the step before
   std::uint64_t step_runs_ = 0;
   std::uint32_t step_parts_ = 0;
   std::uint32_t step_at_ = 0;

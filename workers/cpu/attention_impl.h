@@ -102,13 +102,19 @@ void find_rows(const AttentionTask& t, std::int64_t begin, const float* zeros, T
   for (int j = count; j < kAttentionTile; ++j) rows.key[j] = rows.value[j] = zeros;
 }
 
+/// Where the tile with the first key that any row of the task sees begins.
+inline std::int64_t first_tile(const AttentionTask& t) {
+  const std::int64_t key = t.window > 0 ? t.position + 1 - t.window : 0;
+  return key <= 0 ? 0 : key / kAttentionTile * kAttentionTile;
+}
+
 /// The tile that will be needed after the one at `begin`: of this task, or the first of the next
 /// one.
 void find_next(const AttentionTask& t, AttentionState& s, std::int64_t begin) {
   if (begin + kAttentionTile < t.position + t.rows) {
     find_rows(t, begin + kAttentionTile, s.zeros, *s.next);
   } else if (t.next != nullptr) {
-    find_rows(*t.next, 0, s.zeros, *s.next);
+    find_rows(*t.next, first_tile(*t.next), s.zeros, *s.next);
   } else {
     for (int j = 0; j < kAttentionTile; ++j) s.next->key[j] = s.next->value[j] = s.zeros;
   }
@@ -171,13 +177,22 @@ void score_block(const AttentionState& s, int query, int first_key, float scale_
   }
 }
 
-/// Turns one query's scores of a tile into probabilities; `seen` keys of it are at or before the
-/// query.
-void softmax_tile(AttentionState& s, int query, int seen) {
+/// Keys of a tile, counted from its begin.
+struct KeyRange {
+  int begin, end;
+  bool empty() const { return begin >= end; }
+};
+
+/// Turns one query's scores of a tile into probabilities; it sees these keys, at least one.
+void softmax_tile(AttentionState& s, int query, KeyRange seen) {
   float* p = s.p + query * kAttentionTile;
   const V16 least = set1(-kInfinity);
   V16 best = least;
-  for (int j = 0; j < seen; j += 16) best = max(select_first(seen - j, load(p + j), least), best);
+  const int start = seen.begin / 16 * 16;
+  for (int j = start; j < seen.end; j += 16) {
+    const V16 score = select_first(seen.end - j, load(p + j), least);
+    best = max(select_first(seen.begin - j, least, score), best);
+  }
   const float tile_max = reduce_max(best);
   const float old_max = s.maximum[query];
   const float new_max = tile_max > old_max ? tile_max : old_max;
@@ -189,9 +204,9 @@ void softmax_tile(AttentionState& s, int query, int seen) {
     for (int c = 0; c < s.dim; c += 16) store(out + c, mul(load(out + c), factor));
     s.maximum[query] = new_max;
   }
-  for (int j = 0; j < seen; j += 16) {
+  for (int j = start; j < seen.end; j += 16) {
     V16 e = exp16(sub(load(p + j), set1(new_max)));
-    e = select_first(seen - j, e, zero());
+    e = select_first(seen.begin - j, zero(), select_first(seen.end - j, e, zero()));
     store(p + j, e);
     sum = add(sum, e);
   }
@@ -231,6 +246,7 @@ void value_block(const AttentionState& s, int query, int c, int n, int begin, in
 
 template <int Q>
 void values_of(const AttentionTask& t, const AttentionState& s, int query, int begin, int end) {
+  if (begin >= end) return;
   int c = 0;
   if constexpr (kKeyVectors == 2) {
     for (; c + 32 <= t.head_dim; c += 32) value_block<Q, 2>(s, query, c, 32, begin, end);
@@ -239,27 +255,38 @@ void values_of(const AttentionTask& t, const AttentionState& s, int query, int b
   if (c < t.head_dim) value_block<Q, 1>(s, query, c, t.head_dim - c, begin, end);
 }
 
-/// How many keys of the tile at `begin` a query sees.
-inline int seen_keys(const AttentionTask& t, int query, std::int64_t begin) {
-  const std::int64_t n = t.position + query / t.group + 1 - begin;
-  return n <= 0 ? 0 : n >= kAttentionTile ? kAttentionTile : static_cast<int>(n);
+/// Which keys of the tile at `begin` a query sees.
+inline KeyRange seen_keys(const AttentionTask& t, int query, std::int64_t begin) {
+  const auto in_tile = [](std::int64_t n) {
+    return n <= 0 ? 0 : n >= kAttentionTile ? kAttentionTile : static_cast<int>(n);
+  };
+  const std::int64_t end = t.position + query / t.group + 1 - begin;
+  return {t.window > 0 ? in_tile(end - t.window) : 0, in_tile(end)};
 }
 
-/// Q neighbouring queries over one tile. Queries see different numbers of keys on the diagonal: the
-/// common part together, the rest one by one, so that no query ever touches a key behind it.
+/// Q neighbouring queries over one tile. Queries see different keys on the diagonal and at the edge
+/// of the window: the common part together, what is in front of it and behind it one by one, so
+/// that no query ever touches a key that it does not see.
 template <int Q>
 void tile_of(const AttentionTask& t, AttentionState& s, int query, std::int64_t begin, int count) {
   for (int j = 0; j < count; j += 16 * kKeyVectors) score_block<Q>(s, query, j, t.scale);
-  int common = kAttentionTile;
+  KeyRange common = {0, kAttentionTile};
   for (int i = 0; i < Q; ++i) {
-    const int seen = seen_keys(t, query + i, begin);
-    if (seen > 0) softmax_tile(s, query + i, seen);
-    if (seen < common) common = seen;
+    const KeyRange seen = seen_keys(t, query + i, begin);
+    if (!seen.empty()) softmax_tile(s, query + i, seen);
+    if (seen.begin > common.begin) common.begin = seen.begin;
+    if (seen.end < common.end) common.end = seen.end;
   }
-  values_of<Q>(t, s, query, 0, common);
+  if (common.empty()) common = {kAttentionTile, kAttentionTile};
   for (int i = 0; i < Q; ++i) {
-    const int seen = seen_keys(t, query + i, begin);
-    if (seen > common) values_of<1>(t, s, query + i, common, seen);
+    const KeyRange seen = seen_keys(t, query + i, begin);
+    const int end = seen.end < common.begin ? seen.end : common.begin;
+    values_of<1>(t, s, query + i, seen.begin, end);
+  }
+  values_of<Q>(t, s, query, common.begin, common.end);
+  for (int i = 0; i < Q; ++i) {
+    const KeyRange seen = seen_keys(t, query + i, begin);
+    values_of<1>(t, s, query + i, common.end, seen.end);
   }
 }
 
@@ -279,9 +306,9 @@ void attention(const AttentionTask& t) {
   s.rows = &tiles[0];
   s.next = &tiles[1];
   start_queries(t, s);
-  find_rows(t, 0, s.zeros, *s.rows);
   const std::int64_t keys = t.position + t.rows;
-  for (std::int64_t begin = 0; begin < keys; begin += kAttentionTile) {
+  find_rows(t, first_tile(t), s.zeros, *s.rows);
+  for (std::int64_t begin = first_tile(t); begin < keys; begin += kAttentionTile) {
     const int count =
         keys - begin < kAttentionTile ? static_cast<int>(keys - begin) : kAttentionTile;
     find_next(t, s, begin);

@@ -45,7 +45,7 @@ struct LinearTask {
 /// `group` query heads lie side by side. For one query, in key order and in tiles of 64 keys that
 /// start at position 0: score = (one fma chain over head_dim ascending) * scale; running maximum;
 /// exp; sum in 16 lanes; output = one fma chain over keys ascending, rescaled where a tile raises
-/// the maximum.
+/// the maximum. Keys in front of the window are left out: tiles stay where they are.
 struct AttentionTask {
   const float* q = nullptr;  // query (row, g) at q + row * q_stride + g * head_dim
   std::int64_t q_stride = 0;
@@ -55,6 +55,7 @@ struct AttentionTask {
   int group = 0;
   int head_dim = 0;
   std::int64_t position = 0;  // of row 0; rows see keys 0..position + row
+  int window = 0;             // above 0: the last `window` of these keys alone
   const std::byte* keys =
       nullptr;  // of token 0 of this head in block 0: [tokens_per_block, head_dim]
   const std::byte* values = nullptr;
@@ -93,6 +94,7 @@ struct Kernels {
   void (*linear)(const LinearTask& task);
   void (*attention)(const AttentionTask& task);
   /// y = x / sqrt(mean(x^2) + eps) * weight. The squares are summed in 16 lanes, then pairwise.
+  /// y may be x.
   void (*rms_norm)(const float* x, const float* weight, float* y, int n, float eps);
   /// Rotates `heads` vectors of head_dim at x in place: pairs (i, i + head_dim / 2), one angle
   /// each.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "workers/cpu/kernels.h"
@@ -14,12 +15,13 @@ enum class ElementType : std::uint8_t { f32, f16, bf16 };
 
 constexpr std::int64_t element_bytes(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
 
-/// A row-major matrix [rows, columns] = [out, in] in memory that somebody else owns.
+/// A row-major matrix [rows, columns] = [out, in]. Its memory is somebody else's, or `owner`'s.
 struct MatrixSource {
   const std::byte* data = nullptr;
   ElementType type = ElementType::f32;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
+  std::shared_ptr<const void> owner = nullptr;
 };
 
 /// A packed weight, ready to multiply with. Does not own its memory.

@@ -1,6 +1,7 @@
 #include "workers/cpu/step_ops.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -16,6 +17,9 @@ constexpr int kRowBlock = 48;
 constexpr int kChunksPerThread = 4;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+/// Panels that stay together: one to three rows go through four at a time; see linear_impl.h.
+int panel_step(int rows, const PackedMatrix& w) { return rows <= 3 ? 4 : w.paired ? 2 : 1; }
 
 float* aligned(std::vector<float>& v) {
   const auto address = reinterpret_cast<std::uintptr_t>(v.data());
@@ -54,36 +58,26 @@ void StepOps::rms_norm(Rows x, const float* weight, float eps, Rows y) {
   });
 }
 
-/// How a product is cut into chunks: row blocks times groups of panels.
-struct StepOps::Grid {
-  int row_blocks = 1;
-  int panel_groups = 1;
-  int panels_each = 0;
-  int rows = 0;
-  int panels = 0;
-
-  int chunks() const { return row_blocks * panel_groups; }
-  /// Chunks that share weights come one after another.
-  LinearTask task(int chunk, const Rows& x, const PackedMatrix& w, const Rows& y) const {
-    const int block = chunk % row_blocks;
-    const int group = chunk / row_blocks;
-    const int first_row = static_cast<int>(std::int64_t{rows} * block / row_blocks);
-    const int end_row = static_cast<int>(std::int64_t{rows} * (block + 1) / row_blocks);
-    LinearTask t;
-    t.x = x.row(first_row);
-    t.x_stride = x.columns;
-    t.rows = end_row - first_row;
-    t.k = w.in;
-    t.panels = w.panels;
-    t.type = w.type;
-    t.first_panel = group * panels_each;
-    t.panel_count = std::min(panels_each, panels - t.first_panel);
-    t.columns = w.out;
-    t.y = y.row(first_row);
-    t.y_stride = y.columns;
-    return t;
-  }
-};
+LinearTask StepOps::Grid::task(int chunk, const Rows& x, const PackedMatrix& w,
+                               const Rows& y) const {
+  const int block = chunk % row_blocks;
+  const int group = chunk / row_blocks;
+  const int first_row = static_cast<int>(std::int64_t{rows} * block / row_blocks);
+  const int end_row = static_cast<int>(std::int64_t{rows} * (block + 1) / row_blocks);
+  LinearTask t;
+  t.x = x.row(first_row);
+  t.x_stride = x.columns;
+  t.rows = end_row - first_row;
+  t.k = w.in;
+  t.panels = w.panels;
+  t.type = w.type;
+  t.first_panel = group * panels_each;
+  t.panel_count = std::min(panels_each, panels - t.first_panel);
+  t.columns = w.out;
+  t.y = y.row(first_row);
+  t.y_stride = y.columns;
+  return t;
+}
 
 StepOps::Grid StepOps::grid_for(const Rows& x, const PackedMatrix& w, int panel_step) const {
   Grid grid;
@@ -101,8 +95,7 @@ StepOps::Grid StepOps::grid_for(const Rows& x, const PackedMatrix& w, int panel_
 
 void StepOps::linear(Rows x, const PackedMatrix& w, Epilogue epilogue, Rows y) {
   if (x.rows == 0) return;
-  // One to three rows go through four panels at a time; see linear_impl.h.
-  const Grid grid = grid_for(x, w, x.rows <= 3 ? 4 : w.paired ? 2 : 1);
+  const Grid grid = grid_for(x, w, panel_step(x.rows, w));
   pool_.run(grid.chunks(), [&](int chunk, int) {
     LinearTask task = grid.task(chunk, x, w, y);
     task.epilogue = epilogue;
@@ -110,8 +103,73 @@ void StepOps::linear(Rows x, const PackedMatrix& w, Epilogue epilogue, Rows y) {
   });
 }
 
-void StepOps::qkv_rope_append(Rows x, const PackedMatrix& w, std::span<const RowPlace> places,
-                              KvLayer kv, Rows qkv) {
+void StepOps::linear_groups(Rows x, std::span<const LinearGroup> groups, Epilogue epilogue,
+                            Rows y) {
+  const auto part = [](const Rows& all, const LinearGroup& group) {
+    return Rows{all.row(group.first), group.rows, all.columns};
+  };
+  grids_.clear();
+  end_chunks_.clear();
+  int chunks = 0;
+  for (const LinearGroup& group : groups) {
+    grids_.push_back(grid_for(part(x, group), *group.w, panel_step(group.rows, *group.w)));
+    chunks += grids_.back().chunks();
+    end_chunks_.push_back(chunks);
+  }
+  if (chunks == 0) return;
+  pool_.run(chunks, [&](int chunk, int) {
+    const auto end = std::upper_bound(end_chunks_.begin(), end_chunks_.end(), chunk);
+    const auto i = static_cast<std::size_t>(end - end_chunks_.begin());
+    const LinearGroup& group = groups[i];
+    const Grid& grid = grids_[i];
+    const int within = chunk - (*end - grid.chunks());
+    LinearTask task = grid.task(within, part(x, group), *group.w, part(y, group));
+    task.epilogue = epilogue;
+    kernels_.linear(task);
+  });
+}
+
+void StepOps::softmax(Rows x) {
+  for (int r = 0; r < x.rows; ++r) {
+    float* row = x.row(r);
+    const float largest = *std::max_element(row, row + x.columns);
+    for (std::int64_t i = 0; i < x.columns; ++i) row[i] -= largest;
+    kernels_.exp(row, row, x.columns);
+    float sum = 0;
+    for (std::int64_t i = 0; i < x.columns; ++i) sum += row[i];
+    for (std::int64_t i = 0; i < x.columns; ++i) row[i] /= sum;
+  }
+}
+
+void StepOps::gather(Rows x, std::span<const int> index, Rows y) {
+  for (std::size_t i = 0; i < index.size(); ++i) {
+    std::copy_n(x.row(index[i]), x.columns, y.row(static_cast<int>(i)));
+  }
+}
+
+void StepOps::add_experts(const ExpertPlan& plan, Rows y, Rows x) {
+  constexpr std::int64_t kBlock = 256;  // columns summed before they are added
+  const int rows_each = std::max(1, static_cast<int>(kWorthSharing / 4 / x.columns));
+  pool_.run(ceil_div(x.rows, rows_each), [&](int chunk, int) {
+    std::array<float, kBlock> sum{};
+    const int end = std::min(x.rows, (chunk + 1) * rows_each);
+    for (int r = chunk * rows_each; r < end; ++r) {
+      for (std::int64_t begin = 0; begin < x.columns; begin += kBlock) {
+        const auto n = static_cast<std::size_t>(std::min(kBlock, x.columns - begin));
+        sum.fill(0.0F);
+        for (const ExpertPlan::Choice& choice : plan.of_row(r)) {
+          const float* from = y.row(choice.line) + begin;
+          for (std::size_t i = 0; i < n; ++i) sum[i] += choice.weight * from[i];
+        }
+        float* to = x.row(r) + begin;
+        for (std::size_t i = 0; i < n; ++i) to[i] += sum[i];
+      }
+    }
+  });
+}
+
+void StepOps::qkv_rope_append(Rows x, const PackedMatrix& w, const QkvFinish& finish,
+                              std::span<const RowPlace> places, KvLayer kv, Rows qkv) {
   if (x.rows == 0) return;
   // A chunk holds whole heads, so that it can finish what it has just computed.
   const int head_panels = std::lcm(kPanelColumns, shape_.head_dim) / kPanelColumns;
@@ -123,19 +181,35 @@ void StepOps::qkv_rope_append(Rows x, const PackedMatrix& w, std::span<const Row
     const int end_column = std::min(w.out, (task.first_panel + task.panel_count) * kPanelColumns);
     const int first_row = static_cast<int>((task.y - qkv.data) / qkv.columns);
     for (int r = first_row; r < first_row + task.rows; ++r) {
-      append_heads(qkv, r, first_column, end_column, places[static_cast<std::size_t>(r)], kv);
+      append_heads(qkv, r, first_column, end_column, finish, places[static_cast<std::size_t>(r)],
+                   kv);
     }
   });
 }
 
-/// Finishes the heads in columns [first, end) of one row: rotates q and k, writes k and v to the
-/// pool.
+/// Adds the bias to heads [first, end) of the row at `values`, norms those of q and k.
+void StepOps::finish_heads(float* values, int first, int end, const QkvFinish& finish) const {
+  const int dim = shape_.head_dim;
+  if (finish.bias != nullptr) {
+    for (int c = first * dim; c < end * dim; ++c) values[c] += finish.bias[c];
+  }
+  for (int head = first; head < std::min(end, shape_.heads + shape_.kv_heads); ++head) {
+    const float* weight = head < shape_.heads ? finish.q_norm : finish.k_norm;
+    float* x = values + std::int64_t{head} * dim;
+    if (weight != nullptr) kernels_.rms_norm(x, weight, x, dim, finish.eps);
+  }
+}
+
+/// Completes the heads in columns [first, end) of one row: bias and norm, rotates q and k, writes k
+/// and v to the pool.
 void StepOps::append_heads(const Rows& qkv, int row, int first_column, int end_column,
-                           const RowPlace& place, const KvLayer& kv) const {
+                           const QkvFinish& finish, const RowPlace& place,
+                           const KvLayer& kv) const {
   const int dim = shape_.head_dim;
   const int first = first_column / dim;
   const int end = end_column / dim;
   float* values = qkv.row(row);
+  finish_heads(values, first, end, finish);
   const int rotated = std::min(end, shape_.heads + shape_.kv_heads);
   if (first < rotated) {
     kernels_.rope(values + std::int64_t{first} * dim, rotated - first, dim, place.cos, place.sin);
@@ -156,7 +230,9 @@ void StepOps::attention(Rows qkv, std::span<const Segment> segments, KvLayer kv,
   std::int64_t work = 0;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Segment& segment = segments[i];
-    work += std::int64_t{segment.rows} * (segment.position + segment.rows) * 2 * out.columns;
+    std::int64_t keys = segment.position + segment.rows;
+    if (shape_.window > 0) keys = std::min<std::int64_t>(keys, shape_.window);
+    work += segment.rows * keys * 2 * out.columns;
     for (int first = 0; first < segment.rows; first += kAttentionRows) {
       const int rows = std::min(kAttentionRows, segment.rows - first);
       for (int head = 0; head < shape_.kv_heads; ++head) {
@@ -203,6 +279,7 @@ AttentionTask StepOps::task_of(const AttentionItem& item, const Rows& qkv,
   t.group = shape_.group();
   t.head_dim = shape_.head_dim;
   t.position = segment.position + item.first;
+  t.window = shape_.window;
   t.keys = kv.base + kv_offset_in_block(g, kv.layer, KvPart::key, head, 0);
   t.values = kv.base + kv_offset_in_block(g, kv.layer, KvPart::value, head, 0);
   t.block_bytes = g.block_bytes;

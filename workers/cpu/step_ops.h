@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ipc/kv_layout.h"
+#include "workers/cpu/experts.h"
 #include "workers/cpu/kernels.h"
 #include "workers/cpu/packing.h"
 #include "workers/cpu/thread_pool.h"
@@ -43,7 +44,16 @@ struct HeadShape {
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
+  int window = 0;  // keys that a query sees at most, its own among them; 0: all
   int group() const { return heads / kv_heads; }
+};
+
+/// What happens to q, k and v between the product and the rotation. Null: nothing.
+struct QkvFinish {
+  const float* bias = nullptr;    // [(heads + 2 kv_heads) * head_dim], added
+  const float* q_norm = nullptr;  // [head_dim]: every head of q becomes rms_norm(head) * weight
+  const float* k_norm = nullptr;
+  float eps = 0;
 };
 
 /// One layer of a paged fp32 pool.
@@ -51,6 +61,13 @@ struct KvLayer {
   std::byte* base = nullptr;  // of the pool
   const KvGeometry* geometry = nullptr;
   std::uint32_t layer = 0;
+};
+
+/// Rows [first, first + rows) of a matrix go through `w`.
+struct LinearGroup {
+  const PackedMatrix* w = nullptr;
+  int first = 0;
+  int rows = 0;
 };
 
 /// Row r of every result depends, to the bit, on row r of the inputs (and its own keys and values)
@@ -68,19 +85,40 @@ class StepOps {
   void rms_norm(Rows x, const float* weight, float eps, Rows y);
   /// y (op)= w x.
   void linear(Rows x, const PackedMatrix& w, Epilogue epilogue, Rows y);
-  /// qkv = w x, [rows, (heads + 2 kv_heads) * head_dim]; rotates q and k; writes k and v to the
-  /// pool.
-  void qkv_rope_append(Rows x, const PackedMatrix& w, std::span<const RowPlace> places, KvLayer kv,
-                       Rows qkv);
-  /// out[r] = attention of the q part of qkv[r] over its sequence's keys and values up to itself.
+  /// The same for groups of rows, each through a matrix of its own, all of the same shape.
+  void linear_groups(Rows x, std::span<const LinearGroup> groups, Epilogue epilogue, Rows y);
+  /// x[r] = exp(x[r] - max) / sum; the sum is taken in ascending order.
+  void softmax(Rows x);
+  /// y[i] = x[index[i]].
+  void gather(Rows x, std::span<const int> index, Rows y);
+  /// x[r] += sum over the row's choices, in their order, of weight * y[line].
+  void add_experts(const ExpertPlan& plan, Rows y, Rows x);
+  /// qkv = w x, [rows, (heads + 2 kv_heads) * head_dim], finished; rotates q and k; writes k and v
+  /// to the pool.
+  void qkv_rope_append(Rows x, const PackedMatrix& w, const QkvFinish& finish,
+                       std::span<const RowPlace> places, KvLayer kv, Rows qkv);
+  /// out[r] = attention of the q part of qkv[r] over its sequence's keys and values up to itself,
+  /// inside the window.
   /// Segments name rows of `qkv` and `out`, [rows, heads * head_dim].
   void attention(Rows qkv, std::span<const Segment> segments, KvLayer kv, Rows out);
 
  private:
-  struct Grid;
+  /// How a product is cut into chunks: row blocks times groups of panels.
+  struct Grid {
+    int row_blocks = 1;
+    int panel_groups = 1;
+    int panels_each = 0;
+    int rows = 0;
+    int panels = 0;
+
+    int chunks() const { return row_blocks * panel_groups; }
+    /// Chunks that share weights come one after another.
+    LinearTask task(int chunk, const Rows& x, const PackedMatrix& w, const Rows& y) const;
+  };
   Grid grid_for(const Rows& x, const PackedMatrix& w, int panel_step) const;
+  void finish_heads(float* values, int first, int end, const QkvFinish& finish) const;
   void append_heads(const Rows& qkv, int row, int first_column, int end_column,
-                    const RowPlace& place, const KvLayer& kv) const;
+                    const QkvFinish& finish, const RowPlace& place, const KvLayer& kv) const;
   struct AttentionItem {
     std::uint32_t segment;
     std::int32_t first;  // row within the segment
@@ -96,6 +134,8 @@ class StepOps {
   ThreadPool pool_;
   std::vector<std::vector<float>> scratch_;  // one a thread
   std::vector<AttentionItem> items_;
+  std::vector<Grid> grids_;      // of linear_groups()
+  std::vector<int> end_chunks_;  // of each of them
 };
 
 }  // namespace baton::cpu

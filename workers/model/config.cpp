@@ -1,18 +1,15 @@
 #include "workers/model/config.h"
 
-#include <cmath>
-#include <cstdio>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
 #include "workers/model/error.h"
+#include "workers/model/settings.h"
 
 namespace baton {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::size_t kMaxConfigBytes = 4 << 20;
 
@@ -30,160 +27,140 @@ std::string read_text(const std::filesystem::path& path, bool required) {
   return text;
 }
 
-/// Settings of one JSON object, read by name with their type and bounds checked.
-class Settings {
- public:
-  Settings(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
-
-  [[noreturn]] void refuse(const std::string& key, const std::string& why) const {
-    throw ModelError(where_ + ": " + key + ": " + why);
-  }
-
-  /// Absent and null are the same: Hugging Face writes null for "not set".
-  bool has(const std::string& key) const {
-    const auto it = object_.find(key);
-    return it != object_.end() && !it->is_null();
-  }
-
-  const Json& at(const std::string& key) const {
-    if (!has(key)) refuse(key, "is missing");
-    return object_.at(key);
-  }
-
-  int integer(const std::string& key, int low, int high) const {
-    const Json& value = at(key);
-    if (!value.is_number_integer()) refuse(key, "is not a whole number");
-    // An unsigned value beyond the signed range would wrap in get<int64>.
-    const bool huge = value.is_number_unsigned() && value.get<std::uint64_t>() > INT32_MAX;
-    const std::int64_t number = huge ? INT64_MAX : value.get<std::int64_t>();
-    if (number < low || number > high) {
-      refuse(key, value.dump() + " is not in [" + std::to_string(low) + ", " +
-                      std::to_string(high) + "]");
-    }
-    return static_cast<int>(number);
-  }
-
-  int integer_or(const std::string& key, int low, int high, int otherwise) const {
-    return has(key) ? integer(key, low, high) : otherwise;
-  }
-
-  /// Finite and > 0.
-  double positive(const std::string& key) const {
-    const Json& value = at(key);
-    if (!value.is_number()) refuse(key, "is not a number");
-    const auto number = value.get<double>();
-    if (!std::isfinite(number) || number <= 0) refuse(key, value.dump() + " is not above 0");
-    return number;
-  }
-
-  double positive_or(const std::string& key, double otherwise) const {
-    return has(key) ? positive(key) : otherwise;
-  }
-
-  bool flag_or(const std::string& key, bool otherwise) const {
-    if (!has(key)) return otherwise;
-    if (!at(key).is_boolean()) refuse(key, "is not true or false");
-    return at(key).get<bool>();
-  }
-
-  std::string text(const std::string& key) const {
-    if (!at(key).is_string()) refuse(key, "is not a string");
-    return at(key).get<std::string>();
-  }
-
-  std::string text_or(const std::string& key, const std::string& otherwise) const {
-    return has(key) ? text(key) : otherwise;
-  }
-
-  Settings object(const std::string& key) const {
-    if (!at(key).is_object()) refuse(key, "is not an object");
-    return {at(key), where_ + ": " + key};
-  }
-
-  /// One id or a list of ids.
-  std::vector<Token> ids(const std::string& key, int vocab) const {
-    std::vector<Token> found;
-    if (!has(key)) return found;
-    const Json& value = at(key);
-    const Json list = value.is_array() ? value : Json::array({value});
-    if (list.size() > 1024) refuse(key, "names more than 1024 ids");
-    for (const Json& id : list) {
-      if (!id.is_number_integer() || id.get<std::int64_t>() < 0 ||
-          id.get<std::int64_t>() >= vocab) {
-        refuse(key, id.dump() + " is not an id of the vocabulary");
-      }
-      found.push_back(id.get<Token>());
-    }
-    return found;
-  }
-
-  const Json& json() const { return object_; }
-
- private:
-  const Json& object_;
-  std::string where_;
+/// What `sliding_window` means to a family.
+enum class Window : std::uint8_t {
+  refused,   // the family has none
+  all,       // a number is the window of every layer, null is none
+  switched,  // it counts with use_sliding_window alone, which is refused: it mixes layers
 };
+
+/// How a family spells its experts.
+struct ExpertStyle {
+  const char* block;  // names in the checkpoint
+  const char* gate;
+  const char* up;
+  const char* down;
+  const char* intermediate;  // key of the size of one expert
+  bool normalise;            // where norm_topk_prob is not set
+};
+constexpr ExpertStyle kMixtralExperts = {"block_sparse_moe.", "w1", "w3", "w2",
+                                         "intermediate_size", true};
+constexpr ExpertStyle kQwenExperts = {
+    "mlp.", "gate_proj", "up_proj", "down_proj", "moe_intermediate_size", false};
+
+/// What the name of an architecture implies beyond the settings that config.json spells out.
+struct Family {
+  const char* architecture;
+  const char* model_type;
+  bool qkv_bias;
+  bool qk_norm;
+  Window window;
+  const ExpertStyle* experts;  // null: dense
+  double theta;                // of the angles, where config.json says none
+  /// Keys whose absence means a number of the family's own: they must be there. Null may be one.
+  std::vector<const char*> must_say;
+};
+
+constexpr const char* kKvHeads = "num_key_value_heads";
+constexpr const char* kActive = "num_experts_per_tok";
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> kFamilies = {
+      // clang-format off
+      // architecture, model_type, qkv_bias, qk_norm, sliding_window, experts, theta, must be there
+      {"LlamaForCausalLM", "llama", false, false, Window::refused, nullptr, 1e4, {}},
+      {"MistralForCausalLM", "mistral", false, false, Window::all, nullptr, 1e4,
+       {kKvHeads, "sliding_window"}},
+      {"MixtralForCausalLM", "mixtral", false, false, Window::all, &kMixtralExperts, 1e6,
+       {kKvHeads, "rms_norm_eps", kActive}},
+      {"Qwen2ForCausalLM", "qwen2", true, false, Window::switched, nullptr, 1e4, {kKvHeads}},
+      {"Qwen3ForCausalLM", "qwen3", false, true, Window::switched, nullptr, 1e4,
+       {kKvHeads, "head_dim"}},
+      {"Qwen3MoeForCausalLM", "qwen3_moe", false, true, Window::switched, &kQwenExperts, 1e4,
+       {kKvHeads, kActive}},
+      // clang-format on
+  };
+  return kFamilies;
+}
+
+const Family& family_of(const Settings& s) {
+  const Json& architectures = s.at("architectures");
+  std::string known;
+  for (const Family& family : families()) {
+    if (architectures == Json::array({family.architecture})) {
+      const auto type = s.text_or("model_type", family.model_type);
+      if (type != family.model_type) {
+        s.refuse("model_type", type + " does not fit " + family.architecture);
+      }
+      for (const char* key : family.must_say) {
+        if (!s.json().contains(key)) s.refuse(key, "is missing");
+      }
+      return family;
+    }
+    known += std::string(known.empty() ? "" : ", ") + family.architecture;
+  }
+  s.refuse("architectures", architectures.dump() + " is not supported, only " + known + " are");
+}
 
 /// Settings that change the mathematics: whoever uses one of them is another architecture to us.
 void refuse_other_mathematics(const Settings& s) {
-  const Json& architectures = s.at("architectures");
-  if (!architectures.is_array() || architectures.size() != 1 ||
-      architectures[0] != "LlamaForCausalLM") {
-    s.refuse("architectures", architectures.dump() + " is not supported, only LlamaForCausalLM is");
-  }
-  if (const auto type = s.text_or("model_type", "llama"); type != "llama") {
-    s.refuse("model_type", type + " is not supported, only llama is");
-  }
   if (const auto act = s.text_or("hidden_act", "silu"); act != "silu") {
     s.refuse("hidden_act", act + " is not supported, only silu is");
   }
-  for (const char* key :
-       {"attention_bias", "mlp_bias", "qkv_bias", "use_qk_norm", "use_sliding_window"}) {
+  // attention_bias is one on o, too, in every family that knows it.
+  for (const char* key : {"attention_bias", "mlp_bias", "qkv_bias", "use_qk_norm",
+                          "use_sliding_window", "use_mrope"}) {
     if (s.flag_or(key, false)) s.refuse(key, "true is not supported");
   }
-  for (const char* key : {"quantization_config", "sliding_window", "attn_logit_softcapping",
-                          "final_logit_softcapping", "attention_multiplier", "embedding_multiplier",
-                          "residual_multiplier", "logits_scaling", "query_pre_attn_scalar",
-                          "num_local_experts", "num_experts"}) {
+  for (const char* key :
+       {"attn_logit_softcapping", "final_logit_softcapping", "attention_multiplier",
+        "embedding_multiplier", "residual_multiplier", "logits_scaling", "query_pre_attn_scalar"}) {
     if (s.has(key)) s.refuse(key, "is not supported (it is set to " + s.at(key).dump() + ")");
-  }
-  if (s.has("layer_types")) {
-    for (const Json& type : s.at("layer_types")) {
-      if (type != "full_attention") s.refuse("layer_types", type.dump() + " is not supported");
-    }
   }
   if (s.positive_or("partial_rotary_factor", 1.0) != 1.0) {
     s.refuse("partial_rotary_factor", "only 1 is supported");
   }
 }
 
-/// The scaling part: `rope_scaling` of transformers 4, `rope_parameters` of transformers 5.
-void read_rope_scaling(const Settings& s, int max_context, RopeConfig& rope) {
-  for (const auto& [key, value] : s.json().items()) {
-    if (value.is_object()) s.refuse(key, "angles that differ between layers are not supported");
+/// The window of all layers, 0 if there is none.
+int read_window(const Settings& s, const Family& family) {
+  int window = 0;
+  if (s.has("sliding_window") && family.window != Window::switched) {
+    if (family.window == Window::refused) {
+      s.refuse("sliding_window", "is not supported in " + std::string(family.architecture));
+    }
+    window = s.integer("sliding_window", 1, 1 << 27);
   }
-  rope.theta = s.positive_or("rope_theta", rope.theta);
-  if (s.positive_or("partial_rotary_factor", 1.0) != 1.0) {
-    s.refuse("partial_rotary_factor", "only 1 is supported");
+  if (s.has("layer_types")) {
+    const char* same = window > 0 ? "sliding_attention" : "full_attention";
+    for (const Json& type : s.at("layer_types")) {
+      if (type != same) {
+        s.refuse("layer_types", type.dump() + " is not supported, only " + same + " is here");
+      }
+    }
   }
-  const std::string type = s.text_or("rope_type", s.text_or("type", "default"));
-  if (type == "default") return;
-  if (type == "linear") {
-    rope.type = RopeType::linear;
-    rope.factor = s.positive("factor");
-    return;
+  return window;
+}
+
+/// transformers 5 writes num_local_experts for every family, 4 wrote num_experts for some.
+ExpertConfig read_experts(const Settings& s, const Family& family, int layers) {
+  const std::string key = s.has("num_experts") ? "num_experts" : "num_local_experts";
+  ExpertConfig e;
+  if (family.experts == nullptr) {
+    if (s.has(key)) s.refuse(key, "is not supported in " + std::string(family.architecture));
+    return e;
   }
-  if (type != "llama3") {
-    s.refuse("rope_type", type + " is not supported, only default, linear and llama3 are");
-  }
-  rope.type = RopeType::llama3;
-  rope.factor = s.positive("factor");
-  rope.low_freq_factor = s.positive("low_freq_factor");
-  rope.high_freq_factor = s.positive("high_freq_factor");
-  rope.original_context = s.positive_or("original_max_position_embeddings", max_context);
-  if (rope.high_freq_factor <= rope.low_freq_factor) {
-    s.refuse("high_freq_factor", "must be above low_freq_factor");
-  }
+  e.count = s.integer(key, 1, 1024);
+  e.active = s.integer(kActive, 1, std::min(e.count, 64));
+  e.intermediate = s.integer(family.experts->intermediate, 1, 1 << 20);
+  e.normalise = s.flag_or("norm_topk_prob", family.experts->normalise);
+  e.step = s.integer_or("decoder_sparse_step", 1, 4096, 1);
+  e.dense_layers = s.ids("mlp_only_layers", layers);
+  e.block = family.experts->block;
+  e.gate = family.experts->gate;
+  e.up = family.experts->up;
+  e.down = family.experts->down;
+  return e;
 }
 
 ModelConfig read_sizes(const Settings& s) {
@@ -217,17 +194,33 @@ Json parse_object(const std::string& text, const std::string& name) {
 
 }  // namespace
 
+bool ModelConfig::sparse(int layer) const {
+  const std::vector<int>& dense = experts.dense_layers;
+  return experts.count > 0 && (layer + 1) % experts.step == 0 &&
+         std::find(dense.begin(), dense.end(), layer) == dense.end();
+}
+
 ModelConfig parse_model_config(const std::string& config, const std::string& generation,
-                               const std::string& name) {
+                               const std::string& name, const std::string& quantize) {
   const Json json = parse_object(config, name);
   const Settings s(json, name);
+  const Family& family = family_of(s);
   refuse_other_mathematics(s);
   ModelConfig c = read_sizes(s);
+  c.qkv_bias = family.qkv_bias;
+  c.qk_norm = family.qk_norm;
+  c.window = read_window(s, family);
+  c.experts = read_experts(s, family, c.layers);
+  c.rope.theta = family.theta;
   c.rms_eps = s.positive_or("rms_norm_eps", 1e-6);
   c.tied_embeddings = s.flag_or("tie_word_embeddings", false);
-  c.rope.theta = s.positive_or("rope_theta", c.rope.theta);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (s.has(key)) read_rope_scaling(s.object(key), c.max_context, c.rope);
+  read_rope(s, c);
+  if (s.has("quantization_config")) {
+    c.quantization = read_quantization(s.object("quantization_config"), "");
+  } else if (!quantize.empty()) {
+    const std::string quantize_name = name + " (quantize_config.json)";
+    const Json quantize_json = parse_object(quantize, quantize_name);
+    c.quantization = read_quantization(Settings(quantize_json, quantize_name), "gptq");
   }
   c.eos_ids = s.ids("eos_token_id", c.vocab);
   const std::vector<Token> bos = s.ids("bos_token_id", c.vocab);
@@ -243,9 +236,9 @@ ModelConfig parse_model_config(const std::string& config, const std::string& gen
 
 ModelConfig load_model_config(const std::string& folder) {
   const std::filesystem::path path(folder);
-  return parse_model_config(read_text(path / "config.json", true),
-                            read_text(path / "generation_config.json", false),
-                            (path / "config.json").string());
+  return parse_model_config(
+      read_text(path / "config.json", true), read_text(path / "generation_config.json", false),
+      (path / "config.json").string(), read_text(path / "quantize_config.json", false));
 }
 
 }  // namespace baton

@@ -39,12 +39,25 @@ void add_config(Hash& hash, const ModelConfig& c) {
     hash.number(static_cast<std::uint64_t>(n));
   }
   hash.real(c.rms_eps);
-  hash.number(c.tied_embeddings ? 1 : 0);
+  for (const bool flag : {c.tied_embeddings, c.qkv_bias, c.qk_norm}) hash.number(flag ? 1 : 0);
+  hash.number(static_cast<std::uint64_t>(c.window));
   hash.number(static_cast<std::uint64_t>(c.rope.type));
-  for (const double x : {c.rope.theta, c.rope.factor, c.rope.low_freq_factor,
-                         c.rope.high_freq_factor, c.rope.original_context}) {
+  for (const double x :
+       {c.rope.theta, c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor,
+        c.rope.original_context, c.rope.beta_fast, c.rope.beta_slow, c.rope.attention_factor}) {
     hash.real(x);
   }
+  hash.number(c.rope.truncate ? 1 : 0);
+  const ExpertConfig& e = c.experts;
+  for (const int n : {e.count, e.active, e.intermediate, e.normalise ? 1 : 0, e.step}) {
+    hash.number(static_cast<std::uint64_t>(n));
+  }
+  const Quantization& q = c.quantization;
+  for (const int n : {static_cast<int>(q.method), q.group, q.zero_offset, q.act_order ? 1 : 0,
+                      q.block_rows, q.block_columns}) {
+    hash.number(static_cast<std::uint64_t>(n));
+  }
+  for (const int layer : e.dense_layers) hash.number(static_cast<std::uint64_t>(layer));
 }
 
 /// Evenly spaced samples, the first and the last bytes among them.
@@ -68,6 +81,13 @@ std::uint64_t model_fingerprint(const ModelConfig& config, const Checkpoint& che
     for (const std::int64_t size : tensor.shape) hash.number(static_cast<std::uint64_t>(size));
     add_samples(hash, tensor);
   }
+  return hash.value() == 0 ? 1 : hash.value();
+}
+
+std::uint64_t model_fingerprint(const ModelConfig& config) {
+  Hash hash;
+  hash.text("random weights");
+  add_config(hash, config);
   return hash.value() == 0 ? 1 : hash.value();
 }
 

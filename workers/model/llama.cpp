@@ -29,12 +29,15 @@ constexpr std::int64_t kMinWorkspaceRows = 64;
 /// Activations of a step, [capacity, columns] of float each. Grows, never shrinks: the steady state
 /// allocates nothing.
 struct Workspace {
-  at::Tensor hidden;    // x, the residual stream: [rows, hidden]
-  at::Tensor normed;    // [rows, hidden]
-  at::Tensor qkv;       // [rows, (heads + 2 kv_heads) * head_dim]
-  at::Tensor attended;  // [rows, heads * head_dim]
-  at::Tensor gated;     // [rows, intermediate]
-  at::Tensor logits;    // [logit rows, vocab]
+  at::Tensor hidden;        // x, the residual stream: [rows, hidden]
+  at::Tensor normed;        // [rows, hidden]
+  at::Tensor qkv;           // [rows, (heads + 2 kv_heads) * head_dim]
+  at::Tensor attended;      // [rows, heads * head_dim]
+  at::Tensor gated;         // [rows, intermediate]
+  at::Tensor routed;        // [rows, experts]
+  at::Tensor taken;         // [rows * active, hidden], the rows' copies grouped by expert
+  at::Tensor expert_gated;  // [rows * active, intermediate of an expert]
+  at::Tensor logits;        // [logit rows, vocab]
   std::int64_t capacity = 0;
   std::int64_t logit_capacity = 0;
 
@@ -51,6 +54,12 @@ struct Workspace {
       qkv = make(c.qkv_columns());
       attended = make(std::int64_t{c.heads} * c.head_dim);
       gated = make(c.intermediate);
+      if (c.experts.count > 0) {
+        const std::int64_t copies = capacity * c.experts.active;
+        routed = make(c.experts.count);
+        taken = at::empty({copies, c.hidden}, at::kFloat);
+        expert_gated = at::empty({copies, c.experts.intermediate}, at::kFloat);
+      }
     }
     if (logit_rows > logit_capacity) {
       logit_capacity = grown(logit_rows);
@@ -64,6 +73,11 @@ Rows rows_of(const at::Tensor& tensor, int rows) {
 }
 
 const float* data(const at::Tensor& vector) { return vector.const_data_ptr<float>(); }
+
+/// Null for what the model does not have.
+const float* data_if_any(const at::Tensor& vector) {
+  return vector.numel() == 0 ? nullptr : data(vector);
+}
 
 /// A step's rows one after another, as the operations want them. Buffers are reused.
 struct Batch {
@@ -120,7 +134,8 @@ struct LlamaModel::Impl {
         weights(std::move(w)),
         fingerprint(print),
         rope(config.rope, config.head_dim, config.max_context),
-        ops(options.threads, options.isa, {config.heads, config.kv_heads, config.head_dim}) {}
+        ops(options.threads, options.isa,
+            {config.heads, config.kv_heads, config.head_dim, config.window}) {}
 
   ModelConfig config;
   Weights weights;
@@ -128,13 +143,55 @@ struct LlamaModel::Impl {
   RopeTable rope;
   cpu::StepOps ops;
   Workspace workspace;
+  cpu::ExpertPlan expert_plan;
+  std::vector<cpu::LinearGroup> gate_up_groups;
+  std::vector<cpu::LinearGroup> down_groups;
   Batch batch;
 
   void norm(const Rows& x, const at::Tensor& weight, const Rows& y) {
     ops.rms_norm(x, data(weight), static_cast<float>(config.rms_eps), y);
   }
+  cpu::QkvFinish qkv_finish(const LayerWeights& layer) const {
+    return {data_if_any(layer.qkv_bias), data_if_any(layer.q_norm), data_if_any(layer.k_norm),
+            static_cast<float>(config.rms_eps)};
+  }
+  void feed_forward(const LayerWeights& layer, const Rows& normed, const Rows& x);
+  void experts(const LayerWeights& layer, const Rows& normed, const Rows& x);
   LogitsView run(const KvPoolView& pool);
 };
+
+/// x = x + W_down (silu(W_gate normed) * (W_up normed))
+void LlamaModel::Impl::feed_forward(const LayerWeights& layer, const Rows& normed, const Rows& x) {
+  if (!layer.experts.empty()) return experts(layer, normed, x);
+  const Rows gated = rows_of(workspace.gated, x.rows);  // [T, intermediate]
+  ops.linear(normed, layer.dense.gate_up.matrix, Epilogue::silu_mul, gated);
+  ops.linear(gated, layer.dense.down.matrix, Epilogue::add, x);
+}
+
+/// x = x + sum over the row's experts e of p_e * feed_forward_e(normed), p = softmax(W_router
+/// normed). Rows are gathered by expert, so that an expert's weights are read once a step.
+void LlamaModel::Impl::experts(const LayerWeights& layer, const Rows& normed, const Rows& x) {
+  const ExpertConfig& e = config.experts;
+  const int copies = x.rows * e.active;
+  const Rows routed = rows_of(workspace.routed, x.rows);       // [T, experts]
+  const Rows taken = rows_of(workspace.taken, copies);         // [T active, hidden]
+  const Rows gated = rows_of(workspace.expert_gated, copies);  // [T active, intermediate]
+  ops.linear(normed, layer.router.matrix, Epilogue::store, routed);
+  ops.softmax(routed);
+  const auto n = static_cast<std::size_t>(x.rows) * static_cast<std::size_t>(e.count);
+  expert_plan.make({routed.data, n}, e.count, e.active, e.normalise);
+  gate_up_groups.clear();
+  down_groups.clear();
+  for (const cpu::ExpertPlan::Group& group : expert_plan.groups()) {
+    const FeedForwardWeights& expert = layer.experts[static_cast<std::size_t>(group.expert)];
+    gate_up_groups.push_back({&expert.gate_up.matrix, group.first, group.rows});
+    down_groups.push_back({&expert.down.matrix, group.first, group.rows});
+  }
+  ops.gather(normed, expert_plan.sources(), taken);
+  ops.linear_groups(taken, gate_up_groups, Epilogue::silu_mul, gated);
+  ops.linear_groups(gated, down_groups, Epilogue::store, taken);  // over the inputs, now done with
+  ops.add_experts(expert_plan, taken, x);
+}
 
 /// The model. T = rows of the step, W = rows whose logits are wanted; x is the residual stream.
 LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
@@ -144,7 +201,6 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
   Rows normed = rows_of(workspace.normed, batch.rows());      // [T, hidden]
   Rows qkv = rows_of(workspace.qkv, batch.rows());            // [T, (heads + 2 kv_heads) head_dim]
   Rows attended = rows_of(workspace.attended, batch.rows());  // [T, heads head_dim]
-  Rows gated = rows_of(workspace.gated, batch.rows());        // [T, intermediate]
   std::span<const Segment> segments = batch.segments;
 
   // x = E[tokens]
@@ -154,26 +210,26 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
     const LayerWeights& layer = weights.layers[i];
     const KvLayer kv{pool.base, &pool.geometry, i};
 
-    // q, k, v = W_qkv norm(x); q and k turned by their position; k and v written to the pool
+    // q, k, v = W_qkv norm(x) (+ bias; q and k normed head by head); q and k turned by their
+    // position; k and v written to the pool
     norm(x, layer.input_norm, normed);
-    ops.qkv_rope_append(normed, layer.qkv.matrix, batch.places, kv, qkv);
+    ops.qkv_rope_append(normed, layer.qkv.matrix, qkv_finish(layer), batch.places, kv, qkv);
 
     // Nothing but the wanted rows is needed behind the last keys and values: T becomes W.
     if (i + 1 == weights.layers.size()) {
       keep_rows(batch.wanted, x);
       keep_rows(batch.wanted, qkv);
       segments = batch.wanted_segments;
-      x.rows = normed.rows = qkv.rows = attended.rows = gated.rows = wanted;
+      x.rows = normed.rows = qkv.rows = attended.rows = wanted;
     }
 
     // x = x + W_o attention(q, pool)
     ops.attention(qkv, segments, kv, attended);
     ops.linear(attended, layer.o.matrix, Epilogue::add, x);
 
-    // x = x + W_down (silu(W_gate norm(x)) * (W_up norm(x)))
+    // x = x + feed_forward(norm(x))
     norm(x, layer.post_norm, normed);
-    ops.linear(normed, layer.gate_up.matrix, Epilogue::silu_mul, gated);
-    ops.linear(gated, layer.down.matrix, Epilogue::add, x);
+    feed_forward(layer, normed, x);
   }
   if (wanted == 0) return {nullptr, 0, config.vocab};
 

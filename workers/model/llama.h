@@ -1,5 +1,6 @@
-// A Llama-architecture model on the CPU: one call runs one step of prompt chunks and decode rows
-// mixed. This header is free of torch.
+// A model of the Llama kind on the CPU (families() in config.cpp: one decoder, its variations
+// are settings of ModelConfig): one call runs one step of prompt chunks and decode rows mixed. This
+// header is free of torch.
 #pragma once
 
 #include <atomic>

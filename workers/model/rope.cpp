@@ -1,5 +1,6 @@
 #include "workers/model/rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -18,31 +19,57 @@ double llama3_frequency(double frequency, const RopeConfig& rope) {
   return (1.0 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 
+/// The pair (a fraction of one) that turns `turns` times in the original context.
+double pair_of(double turns, const RopeConfig& rope, int head_dim) {
+  return head_dim * std::log(rope.original_context / (turns * 2.0 * std::numbers::pi)) /
+         (2.0 * std::log(rope.theta));
+}
+
+/// How far pair i is stretched: 0 not at all, 1 by the whole factor.
+double yarn_ramp(int i, const RopeConfig& rope, int head_dim) {
+  double low = pair_of(rope.beta_fast, rope, head_dim);
+  double high = pair_of(rope.beta_slow, rope, head_dim);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, head_dim - 1.0);
+  if (low == high) high += 0.001;
+  return std::clamp((i - low) / (high - low), 0.0, 1.0);
+}
+
+double dynamic_theta(const RopeConfig& rope, int head_dim) {
+  const double length = std::floor(rope.original_context * rope.factor);
+  const double scale = rope.factor * length / rope.original_context - (rope.factor - 1.0);
+  return rope.theta * std::pow(scale, head_dim / (head_dim - 2.0));
+}
+
 }  // namespace
 
 std::vector<float> rope_frequencies(const RopeConfig& rope, int head_dim) {
+  const bool dynamic = rope.type == RopeType::dynamic;
+  const double theta = dynamic ? dynamic_theta(rope, head_dim) : rope.theta;
   std::vector<float> frequencies;
   for (int i = 0; i < head_dim / 2; ++i) {
     // Rounded to fp32 before the scaling, as the reference implementation does.
     const auto plain = static_cast<double>(
-        static_cast<float>(1.0 / std::pow(rope.theta, 2.0 * i / static_cast<double>(head_dim))));
-    switch (rope.type) {
-      case RopeType::none:
-        frequencies.push_back(static_cast<float>(plain));
-        break;
-      case RopeType::linear:
-        frequencies.push_back(static_cast<float>(plain / rope.factor));
-        break;
-      case RopeType::llama3:
-        frequencies.push_back(static_cast<float>(llama3_frequency(plain, rope)));
-        break;
+        static_cast<float>(1.0 / std::pow(theta, 2.0 * i / static_cast<double>(head_dim))));
+    double scaled = plain;
+    if (rope.type == RopeType::linear) scaled = plain / rope.factor;
+    if (rope.type == RopeType::llama3) scaled = llama3_frequency(plain, rope);
+    if (rope.type == RopeType::yarn) {
+      const double ramp = yarn_ramp(i, rope, head_dim);
+      scaled = plain / rope.factor * ramp + plain * (1.0 - ramp);
     }
+    frequencies.push_back(static_cast<float>(scaled));
   }
   return frequencies;
 }
 
 RopeTable::RopeTable(const RopeConfig& rope, int head_dim, std::int64_t max_positions)
     : frequencies_(rope_frequencies(rope, head_dim)),
+      attention_factor_(static_cast<float>(rope.attention_factor)),
       pages_(static_cast<std::size_t>((max_positions + kPage - 1) / kPage)) {}
 
 RopeTable::Angles RopeTable::at(std::int64_t position) {
@@ -55,8 +82,8 @@ RopeTable::Angles RopeTable::at(std::int64_t position) {
       float* line = page.get() + static_cast<std::size_t>(i) * 2 * half;
       for (std::size_t f = 0; f < half; ++f) {
         const auto angle = static_cast<double>(p * frequencies_[f]);  // the product in fp32
-        line[f] = static_cast<float>(std::cos(angle));
-        line[half + f] = static_cast<float>(std::sin(angle));
+        line[f] = static_cast<float>(std::cos(angle)) * attention_factor_;
+        line[half + f] = static_cast<float>(std::sin(angle)) * attention_factor_;
       }
     }
   }

@@ -185,6 +185,23 @@ struct Checkpoint::Mapping {
   std::uint64_t bytes = 0;
 };
 
+namespace {
+
+/// Old GPTQ checkpoints are one file that is named after its settings. Empty if there is none.
+std::string gptq_file(const std::string& folder) {
+  std::string found;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("gptq_model") || !name.ends_with(".safetensors")) continue;
+    if (!found.empty()) throw ModelError(folder + ": more than one gptq_model*.safetensors");
+    found = entry.path().string();
+  }
+  return found;
+}
+
+}  // namespace
+
 Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
   const fs::path single = fs::path(folder) / "model.safetensors";
   const fs::path index = fs::path(folder) / "model.safetensors.index.json";
@@ -192,6 +209,8 @@ Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
     add_file(single.string(), nullptr);
   } else if (fs::exists(index)) {
     add_shards(index.string());
+  } else if (const auto quantised = gptq_file(folder); !quantised.empty()) {
+    add_file(quantised, nullptr);
   } else {
     throw ModelError(folder + ": neither model.safetensors nor model.safetensors.index.json");
   }

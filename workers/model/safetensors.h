@@ -27,7 +27,7 @@ std::map<std::string, TensorView> parse_safetensors(const std::byte* file, std::
                                                     const std::string& name);
 
 /// All tensors of a model folder: model.safetensors, or the shards that
-/// model.safetensors.index.json names.
+/// model.safetensors.index.json names, or else the one gptq_model*.safetensors.
 class Checkpoint {
  public:
   /// Throws ModelError.

@@ -2,13 +2,12 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
-#include <set>
 #include <span>
-#include <string>
 
-#include "workers/model/error.h"
+#include "workers/model/checkpoint_reader.h"
 
 namespace baton {
 namespace {
@@ -21,76 +20,11 @@ at::Tensor empty(at::IntArrayRef shape, WeightType type) {
   return at::empty(shape, type == WeightType::bf16 ? at::kBFloat16 : at::kFloat);
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (const std::int64_t size : shape) {
-    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  }
-  return text + "]";
+at::Tensor tensor_of(const std::vector<float>& values) {
+  at::Tensor tensor = empty({static_cast<std::int64_t>(values.size())}, WeightType::f32);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<float>());
+  return tensor;
 }
-
-/// Takes tensors out of a checkpoint by name, checks them, and remembers which were taken.
-class Reader {
- public:
-  Reader(const Checkpoint& checkpoint, std::atomic<int>* progress)
-      : checkpoint_(checkpoint), progress_(progress) {}
-
-  MatrixSource matrix(const std::string& name, std::int64_t rows, std::int64_t columns) {
-    const TensorView& view = take(name, {rows, columns});
-    return {view.data, element_type(view, name), rows, columns};
-  }
-
-  /// A norm's weight, in fp32.
-  at::Tensor vector(const std::string& name, std::int64_t size) {
-    const TensorView& view = take(name, {size});
-    const ElementType type = element_type(view, name);
-    at::Tensor tensor = empty({size}, WeightType::f32);
-    auto* to = tensor.mutable_data_ptr<float>();
-    for (std::int64_t i = 0; i < size; ++i) to[i] = cpu::element(view.data, type, i);
-    return tensor;
-  }
-
-  bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
-
-  /// A tensor that nobody takes would change the result in a model that has it.
-  void expect_all_taken(const ModelConfig& config) const {
-    for (const auto& [name, view] : checkpoint_.tensors()) {
-      const bool buffer = name.ends_with("rotary_emb.inv_freq");  // old checkpoints store it
-      const bool tied_head = config.tied_embeddings && name == "lm_head.weight";
-      if (!taken_.contains(name) && !buffer && !tied_head) {
-        throw ModelError(view.file + ": tensor " + name + ": no part of this architecture");
-      }
-    }
-  }
-
- private:
-  const TensorView& take(const std::string& name, const std::vector<std::int64_t>& shape) {
-    const TensorView* view = checkpoint_.find(name);
-    if (view == nullptr)
-      throw ModelError(checkpoint_.folder() + ": tensor " + name + ": is missing");
-    if (view->shape != shape) {
-      throw ModelError(view->file + ": tensor " + name + ": has the shape " +
-                       shape_text(view->shape) + ", config.json asks for " + shape_text(shape));
-    }
-    taken_.insert(name);
-    if (progress_ != nullptr) {
-      progress_->store(static_cast<int>(taken_.size() * 100 / checkpoint_.tensors().size()));
-    }
-    return *view;
-  }
-
-  static ElementType element_type(const TensorView& view, const std::string& name) {
-    if (view.dtype == "F32") return ElementType::f32;
-    if (view.dtype == "F16") return ElementType::f16;
-    if (view.dtype == "BF16") return ElementType::bf16;
-    throw ModelError(view.file + ": tensor " + name + ": dtype " + view.dtype +
-                     " is not supported, only F32, F16 and BF16 are");
-  }
-
-  const Checkpoint& checkpoint_;
-  std::atomic<int>* progress_;
-  std::set<std::string> taken_;
-};
 
 LinearWeight packed(std::span<const MatrixSource> parts, bool paired) {
   std::int64_t out = 0;
@@ -119,25 +53,28 @@ LinearWeight packed(std::span<const MatrixSource> parts, bool paired) {
 
 LinearWeight linear(const MatrixSource& source) { return packed({&source, 1}, false); }
 
-LayerWeights load_layer(Reader& reader, const ModelConfig& c, int index) {
-  const std::string prefix = "model.layers." + std::to_string(index) + ".";
-  const std::string attention = prefix + "self_attn.";
-  const std::int64_t q = std::int64_t{c.heads} * c.head_dim;
-  const std::int64_t kv = std::int64_t{c.kv_heads} * c.head_dim;
+FeedForwardWeights pack_feed_forward(const FeedForwardSource& source) {
+  return {packed(std::array{source.gate, source.up}, true), linear(source.down)};
+}
+
+LayerWeights pack_layer(CheckpointReader& reader, const ModelConfig& config, int index) {
+  const LayerSource source = reader.layer(index);
   LayerWeights layer;
-  layer.input_norm = reader.vector(prefix + "input_layernorm.weight", c.hidden);
-  const std::array<MatrixSource, 3> qkv = {
-      reader.matrix(attention + "q_proj.weight", q, c.hidden),
-      reader.matrix(attention + "k_proj.weight", kv, c.hidden),
-      reader.matrix(attention + "v_proj.weight", kv, c.hidden)};
-  layer.qkv = packed(qkv, false);
-  layer.o = linear(reader.matrix(attention + "o_proj.weight", c.hidden, q));
-  layer.post_norm = reader.vector(prefix + "post_attention_layernorm.weight", c.hidden);
-  const std::array<MatrixSource, 2> gate_up = {
-      reader.matrix(prefix + "mlp.gate_proj.weight", c.intermediate, c.hidden),
-      reader.matrix(prefix + "mlp.up_proj.weight", c.intermediate, c.hidden)};
-  layer.gate_up = packed(gate_up, true);
-  layer.down = linear(reader.matrix(prefix + "mlp.down_proj.weight", c.hidden, c.intermediate));
+  layer.input_norm = tensor_of(source.input_norm);
+  layer.qkv = packed(std::array{source.q, source.k, source.v}, false);
+  layer.qkv_bias = tensor_of(source.qkv_bias);
+  layer.q_norm = tensor_of(source.q_norm);
+  layer.k_norm = tensor_of(source.k_norm);
+  layer.o = linear(source.o);
+  layer.post_norm = tensor_of(source.post_norm);
+  if (!config.sparse(index)) {
+    layer.dense = pack_feed_forward(source.dense);
+    return layer;
+  }
+  layer.router = linear(source.router);
+  for (int e = 0; e < config.experts.count; ++e) {
+    layer.experts.push_back(pack_feed_forward(reader.expert(index, e)));
+  }
   return layer;
 }
 
@@ -161,9 +98,14 @@ at::Tensor embedding_of(const MatrixSource& source, WeightType& type) {
 std::uint64_t Weights::bytes() const {
   std::uint64_t total = embedding.nbytes() + final_norm.nbytes() + lm_head.panels.nbytes();
   for (const LayerWeights& layer : layers) {
-    for (const at::Tensor* t : {&layer.input_norm, &layer.qkv.panels, &layer.o.panels,
-                                &layer.post_norm, &layer.gate_up.panels, &layer.down.panels}) {
-      total += t->nbytes();
+    for (const at::Tensor* t :
+         {&layer.input_norm, &layer.qkv.panels, &layer.qkv_bias, &layer.q_norm, &layer.k_norm,
+          &layer.o.panels, &layer.post_norm, &layer.router.panels, &layer.dense.gate_up.panels,
+          &layer.dense.down.panels}) {
+      if (t->defined()) total += t->nbytes();
+    }
+    for (const FeedForwardWeights& expert : layer.experts) {
+      total += expert.gate_up.panels.nbytes() + expert.down.panels.nbytes();
     }
   }
   return total;
@@ -171,17 +113,15 @@ std::uint64_t Weights::bytes() const {
 
 Weights load_weights(const ModelConfig& config, const Checkpoint& checkpoint,
                      std::atomic<int>* progress) {
-  Reader reader(checkpoint, progress);
+  CheckpointReader reader(config, checkpoint, progress);
   Weights weights;
-  const MatrixSource table =
-      reader.matrix("model.embed_tokens.weight", config.vocab, config.hidden);
-  weights.embedding = embedding_of(table, weights.embedding_type);
-  for (int i = 0; i < config.layers; ++i) weights.layers.push_back(load_layer(reader, config, i));
-  weights.final_norm = reader.vector("model.norm.weight", config.hidden);
-  weights.lm_head =
-      linear(config.tied_embeddings ? table
-                                    : reader.matrix("lm_head.weight", config.vocab, config.hidden));
-  reader.expect_all_taken(config);
+  weights.embedding = embedding_of(reader.embedding(), weights.embedding_type);
+  for (int i = 0; i < config.layers; ++i) {
+    weights.layers.push_back(pack_layer(reader, config, i));
+  }
+  weights.final_norm = tensor_of(reader.final_norm());
+  weights.lm_head = linear(reader.lm_head());
+  reader.expect_all_taken();
   if (progress != nullptr) progress->store(100);
   return weights;
 }

@@ -19,13 +19,23 @@ struct LinearWeight {
   cpu::PackedMatrix matrix;
 };
 
+/// A gated feed-forward part: a dense layer's, or one expert.
+struct FeedForwardWeights {
+  LinearWeight gate_up;  // [hidden] -> [intermediate], panels alternate gate, up
+  LinearWeight down;     // [intermediate] -> [hidden]
+};
+
 struct LayerWeights {
-  at::Tensor input_norm;  // [hidden], float
-  LinearWeight qkv;       // [hidden] -> [(heads + 2 kv_heads) * head_dim]
-  LinearWeight o;         // [heads * head_dim] -> [hidden]
-  at::Tensor post_norm;   // [hidden], float
-  LinearWeight gate_up;   // [hidden] -> [intermediate], panels alternate gate, up
-  LinearWeight down;      // [intermediate] -> [hidden]
+  at::Tensor input_norm;     // [hidden], float
+  LinearWeight qkv;          // [hidden] -> [(heads + 2 kv_heads) * head_dim]
+  at::Tensor qkv_bias;       // [(heads + 2 kv_heads) * head_dim], float; empty without qkv_bias
+  at::Tensor q_norm;         // [head_dim], float; empty without qk_norm
+  at::Tensor k_norm;         // the same
+  LinearWeight o;            // [heads * head_dim] -> [hidden]
+  at::Tensor post_norm;      // [hidden], float
+  FeedForwardWeights dense;  // empty in a sparse layer
+  LinearWeight router;       // [hidden] -> [experts]; empty in a dense layer
+  std::vector<FeedForwardWeights> experts;  // empty in a dense layer
 };
 
 struct Weights {

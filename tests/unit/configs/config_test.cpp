@@ -166,7 +166,7 @@ TEST(ConfigError, WrongType) {
       error_of("scheduler: {batching: dynamic}\n"),
       "/etc/baton/t.yaml:1: scheduler.batching: is 'dynamic'; it may be continuous or static");
   EXPECT_EQ(error_of("worker: {device: gpu}\n"),
-            "/etc/baton/t.yaml:1: worker.device: is 'gpu'; it may be cpu");
+            "/etc/baton/t.yaml:1: worker.device: is 'gpu'; it may be cpu or cuda");
   EXPECT_EQ(error_of("log_level: loud\n"),
             "/etc/baton/t.yaml:1: log_level: is 'loud'; it may be trace, debug, info, warn, error "
             "or off");

@@ -16,6 +16,7 @@ inline RequestContext small_context() {
   context.request_id = "42";
   context.unix_seconds = 1700000000;
   context.max_context = 256;
+  context.max_choices = 300;
   context.default_timeout = 600 * kSecond;
   context.max_timeout = 3600 * kSecond;
   return context;

@@ -1,4 +1,4 @@
-#include "frontend/chat_format.h"
+#include "frontend/chat/chat_format.h"
 
 #include <gtest/gtest.h>
 

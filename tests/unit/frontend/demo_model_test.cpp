@@ -4,8 +4,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "frontend/chat_format.h"
-#include "frontend/tokenizer.h"
+#include "frontend/chat/chat_format.h"
+#include "frontend/tokenizer/tokenizer.h"
 
 namespace baton {
 namespace {

@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <set>
 #include <thread>
 
 #include "ipc/codec.h"
@@ -137,10 +138,10 @@ class Client {
     EXPECT_EQ(send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
   }
-  void post(const std::string& body) {
-    const std::string request = "POST /generate HTTP/1.1\r\nConnection: close\r\nContent-Length: " +
-                                std::to_string(body.size()) + "\r\n\r\n" + body;
-    write(request);
+  void post(const std::string& body) { post_to("/generate", body); }
+  void post_to(const std::string& path, const std::string& body) {
+    write("POST " + path + " HTTP/1.1\r\nConnection: close\r\nContent-Length: " +
+          std::to_string(body.size()) + "\r\n\r\n" + body);
   }
   std::string read_until(const std::string& mark) {
     char buffer[4096];
@@ -347,6 +348,59 @@ TEST_F(LoopTest, a_client_that_leaves_is_cancelled_waiting_or_reading) {
   EXPECT_EQ(scheduler.expect<Ack>().request, first.request);
   reading->leave();
   EXPECT_EQ(scheduler.expect<Cancel>().request, second.request);
+}
+
+// Several choices and prompts are several requests to the scheduler, and one reply.
+TEST_F(LoopTest, choices_of_one_reply) {
+  Client client(http_->port());
+  client.post_to("/v1/completions", R"({"prompt":["hello","the block"],"n":2,"seed":9})");
+  std::vector<Submit> submits;
+  for (int i = 0; i < 4; ++i) submits.push_back(scheduler.expect<Submit>());
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(submits[i].prompt,
+              testing::tiny_model().tokenizer->encode(i < 2 ? "hello" : "the block", true));
+    EXPECT_EQ(submits[i].sampling.seed, 9 + i % 2);
+  }
+  const char* texts[] = {"one", "hello", "world", "block"};
+  for (const std::size_t i : {3U, 1U, 0U, 2U}) scheduler.tokens(submits[i], 0, ids(texts[i]), true);
+  const std::string reply = client.read_all();
+  EXPECT_EQ(reply.substr(9, 3), "200");
+  std::size_t at = 0;
+  for (const char* text : texts) {
+    at = reply.find(std::string("\"text\":\" ") + text, at);
+    EXPECT_NE(at, std::string::npos) << text << " in " << reply;
+  }
+  const auto n = std::to_string(submits[0].prompt.size() + submits[2].prompt.size());
+  EXPECT_NE(reply.find("\"prompt_tokens\":" + n + ","), std::string::npos);
+  EXPECT_NE(reply.find("\"index\":3"), std::string::npos);
+}
+
+TEST_F(LoopTest, one_failed_choice_fails_the_reply_and_cancels_the_rest) {
+  Client client(http_->port());
+  client.post_to("/v1/completions", R"({"prompt":"hello","n":3})");
+  std::vector<Submit> submits;
+  for (int i = 0; i < 3; ++i) submits.push_back(scheduler.expect<Submit>());
+  scheduler.tokens(submits[0], 0, ids("hello"), true);
+  scheduler.fail(submits[1], ErrorCode::worker_crashes, 0);
+  EXPECT_EQ(scheduler.expect<Cancel>().request, submits[2].request);
+  const std::string reply = client.read_all();
+  EXPECT_EQ(reply.substr(9, 3), "500");
+  EXPECT_NE(reply.find("as the test wants"), std::string::npos);
+}
+
+TEST_F(LoopTest, a_client_that_leaves_cancels_every_choice) {
+  Client client(http_->port());
+  client.post_to("/v1/completions", R"({"prompt":"hello","n":3,"stream":true})");
+  std::vector<Submit> submits;
+  for (int i = 0; i < 3; ++i) submits.push_back(scheduler.expect<Submit>());
+  scheduler.tokens(submits[1], 0, ids("hello"));
+  client.read_until("\"index\":1");
+  client.leave();
+  std::set<std::uint64_t> cancelled;
+  while (cancelled.size() < 3) cancelled.insert(scheduler.expect<Cancel>().request.counter);
+  EXPECT_EQ(cancelled, (std::set<std::uint64_t>{submits[0].request.counter,
+                                                submits[1].request.counter,
+                                                submits[2].request.counter}));
 }
 
 TEST_F(LoopTest, requests_that_never_end_are_told_and_closed) {

@@ -23,7 +23,7 @@ TEST(Generate, TheLabsOwnCall) {
       generate(R"({"prompt": "你是谁", "temperature": 0.7, "min_length": 50, "max_length": 200})"));
   const auto& t = *tiny_model().tokenizer;
   const auto prompt = t.encode("你是谁", true);
-  EXPECT_EQ(request.prompt, prompt);
+  EXPECT_EQ(request.prompts.front(), prompt);
   EXPECT_EQ(request.sampling.temperature, 0.7F);
   EXPECT_EQ(request.sampling.max_tokens, 200U - prompt.size());
   EXPECT_EQ(request.sampling.min_tokens, 50U - prompt.size());
@@ -34,7 +34,7 @@ TEST(Generate, TheLabsOwnCall) {
 
 TEST(Generate, DefaultsAndTheClampedMaximum) {
   const auto request = good(generate(R"({"prompt":"hello"})"));
-  const auto size = request.prompt.size();
+  const auto size = request.prompts.front().size();
   EXPECT_EQ(request.sampling.temperature, 1.0F);
   EXPECT_EQ(request.sampling.max_tokens, 256U - size);
   EXPECT_EQ(request.sampling.min_tokens, 10U - size);
@@ -115,7 +115,7 @@ TEST(Generate, RandomBodiesAlwaysGetAnAnswer) {
     const auto& request = std::get<ParsedRequest>(outcome);
     ++accepted;
     ASSERT_GE(request.sampling.max_tokens, 1U);
-    ASSERT_LE(request.prompt.size() + request.sampling.max_tokens, 256U);
+    ASSERT_LE(request.prompts.front().size() + request.sampling.max_tokens, 256U);
     ASSERT_LE(request.sampling.min_tokens, request.sampling.max_tokens) << body;
   }
   EXPECT_GT(accepted, 1000);

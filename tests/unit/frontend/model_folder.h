@@ -6,7 +6,7 @@
 #include <string>
 
 #include "frontend/served_model.h"
-#include "frontend/tokenizer.h"
+#include "frontend/tokenizer/tokenizer.h"
 
 namespace baton::testing {
 

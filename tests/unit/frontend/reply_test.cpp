@@ -1,11 +1,11 @@
 // The exact bytes that clients see.
-#include "frontend/openai_reply.h"
+#include "frontend/openai/openai_reply.h"
 
 #include "api_fixture.h"
 #include "frontend/http_error.h"
 #include "frontend/index_page.h"
 #include "frontend/lab_api.h"
-#include "frontend/openai_api.h"
+#include "frontend/openai/openai_api.h"
 
 namespace baton {
 namespace {
@@ -16,21 +16,25 @@ using testing::small_context;
 using testing::tiny_model;
 using Json = nlohmann::json;
 
-Ending ending(FinishReason reason) {
-  Ending end;
-  end.reason = reason;
-  end.prompt_tokens = 3;
-  end.completion_tokens = 5;
-  return end;
-}
+Ending ending(FinishReason reason) { return {.reason = reason, .stop_string = {}}; }
+constexpr Usage kUsage{3, 5};
 
 /// begin, two texts (an empty one between them), end.
 std::string play(ReplyWriter& reply, const Ending& end) {
-  std::string bytes = reply.begin();
-  bytes += reply.text("Hi \"you\"\n", 2);
-  bytes += reply.text("", 1);
-  bytes += reply.text("你", 2);
-  return bytes + reply.end(end);
+  std::string bytes = reply.begin(0, nullptr);
+  bytes += reply.text({0, "Hi \"you\"\n", 7});
+  bytes += reply.text({0, "", 8});
+  bytes += reply.text({0, "你", 9});
+  bytes += reply.end(0, end);
+  return bytes + reply.finish(kUsage);
+}
+
+/// As play(), up to a failure.
+std::string play_failure(const ParseOutcome& outcome, const Status& status) {
+  ReplyWriter& reply = *std::get<ParsedRequest>(outcome).reply;
+  std::string bytes = reply.begin(0, nullptr);
+  bytes += reply.text({0, "Hi", 7});
+  return bytes + reply.fail(status);
 }
 
 std::string play_completion(const std::string& fields, const Ending& end) {
@@ -56,7 +60,7 @@ TEST(Reply, WholeCompletion) {
   EXPECT_EQ(
       play_completion("", ending(FinishReason::length)),
       R"({"id":"cmpl-42","object":"text_completion","created":1700000000,"model":"tiny",)"
-      R"("choices":[{"index":0,"text":"Hi \"you\"\n你","logprobs":null,"finish_reason":"length"}],)"
+      R"("choices":[{"index":0,"text":"Hi \"you\"\n你","logprobs":null,"finish_reason":"length","stop_reason":null}],)"
       R"("usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8}})");
 }
 
@@ -64,7 +68,7 @@ TEST(Reply, WholeChat) {
   EXPECT_EQ(play_chat("", ending(FinishReason::stop)),
             R"({"id":"chatcmpl-42","object":"chat.completion","created":1700000000,"model":"tiny",)"
             R"("choices":[{"index":0,"message":{"role":"assistant","content":"Hi \"you\"\n你"},)"
-            R"("logprobs":null,"finish_reason":"stop"}],)"
+            R"("logprobs":null,"finish_reason":"stop","stop_reason":null}],)"
             R"("usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8}})");
 }
 
@@ -76,7 +80,7 @@ TEST(Reply, StreamedCompletion) {
             head + R"({"index":0,"text":"Hi \"you\"\n","logprobs":null,"finish_reason":null}]})" +
                 "\n\n" + head +
                 R"({"index":0,"text":"你","logprobs":null,"finish_reason":null}]})" + "\n\n" +
-                head + R"({"index":0,"text":"","logprobs":null,"finish_reason":"stop"}]})" +
+                head + R"({"index":0,"text":"","logprobs":null,"finish_reason":"stop","stop_reason":null}]})" +
                 "\n\n" + "data: [DONE]\n\n");
 }
 
@@ -94,7 +98,7 @@ TEST(Reply, StreamedChatWithUsage) {
           R"({"index":0,"delta":{"content":"Hi \"you\"\n"},"logprobs":null,"finish_reason":null)" +
           tail + head +
           R"({"index":0,"delta":{"content":"你"},"logprobs":null,"finish_reason":null)" + tail +
-          head + R"({"index":0,"delta":{},"logprobs":null,"finish_reason":"length")" + tail + head +
+          head + R"({"index":0,"delta":{},"logprobs":null,"finish_reason":"length","stop_reason":null)" + tail + head +
           R"(],"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8}})" + "\n\n" +
           "data: [DONE]\n\n");
 }
@@ -117,8 +121,10 @@ TEST(Reply, EveryEventIsJson) {
     context.request_id = "a\"b\n";
     const auto request = good(
         parse_completion(std::string(R"({"prompt":"x",)") + options + "}", context, tiny_model()));
-    std::string bytes = request.reply->begin() + request.reply->text(nasty, 1) +
-                        request.reply->end(ending(FinishReason::stop));
+    std::string bytes = request.reply->begin(0, nullptr);
+    bytes += request.reply->text({0, nasty, 5});
+    bytes += request.reply->end(0, {FinishReason::stop, nasty});
+    bytes += request.reply->finish(kUsage);
     int events = 0;
     while (!bytes.empty()) {
       const auto end = bytes.find("\n\n");
@@ -137,9 +143,23 @@ TEST(Reply, EveryEventIsJson) {
 }
 
 TEST(Reply, ErrorsEndAStreamWithAnErrorEvent) {
-  Ending end = ending(FinishReason::error);
-  end.code = ErrorCode::deadline_exceeded;
-  end.message = "5 s are over";
+  const Status status(ErrorCode::deadline_exceeded, "5 s are over");
+  const auto completion = [&](const std::string& fields) {
+    return play_failure(
+        parse_completion(R"({"prompt":"hello")" + fields + "}", small_context(), tiny_model()),
+        status);
+  };
+  const auto chat = [&](const std::string& fields) {
+    return play_failure(
+        parse_chat_completion(R"({"messages":[{"role":"user","content":"x"}])" + fields + "}",
+                              small_context(), tiny_model()),
+        status);
+  };
+  const auto generate = [&](const std::string& fields) {
+    return play_failure(
+        parse_generate(R"({"prompt":"hello")" + fields + "}", small_context(), tiny_model()),
+        status);
+  };
   const std::string error =
       R"({"error":{"message":"5 s are over","type":"timeout_error","param":null,"code":"deadline_exceeded"}})";
   const auto ends_with = [](const std::string& bytes, const std::string& tail) {
@@ -148,14 +168,14 @@ TEST(Reply, ErrorsEndAStreamWithAnErrorEvent) {
   };
   const std::string tail = "\n\ndata: " + error + "\n\ndata: [DONE]\n\n";
   for (const std::string& bytes :
-       {play_completion(R"(,"stream":true)", end), play_chat(R"(,"stream":true)", end),
-        play_generate(R"(,"stream":true)", end)}) {
+       {completion(R"(,"stream":true)"), chat(R"(,"stream":true)"),
+        generate(R"(,"stream":true)")}) {
     EXPECT_TRUE(ends_with(bytes, tail)) << bytes;
     EXPECT_EQ(bytes.find(R"("finish_reason":")"), bytes.npos) << "looks finished";
   }
-  EXPECT_EQ(play_completion("", end), error);
-  EXPECT_EQ(play_chat("", end), error);
-  EXPECT_EQ(play_generate("", end), error);
+  EXPECT_EQ(completion(""), error);
+  EXPECT_EQ(chat(""), error);
+  EXPECT_EQ(generate(""), error);
 }
 
 TEST(HttpErrors, StatusOfEveryCode) {
@@ -182,14 +202,13 @@ TEST(HttpErrors, StatusOfEveryCode) {
 }
 
 TEST(HttpErrors, EndingsWithoutAMessageStillSayWhy) {
-  Ending end = ending(FinishReason::cancelled);
-  EXPECT_TRUE(is_error(end));
-  EXPECT_EQ(status_of(end).code(), ErrorCode::cancelled);
-  EXPECT_FALSE(status_of(end).message().empty());
-  end = ending(FinishReason::error);
-  EXPECT_EQ(status_of(end).code(), ErrorCode::internal);
-  EXPECT_FALSE(is_error(ending(FinishReason::stop)));
-  EXPECT_FALSE(is_error(ending(FinishReason::length)));
+  const Status cancelled = ending_status(FinishReason::cancelled, ErrorCode::ok, "");
+  EXPECT_EQ(cancelled.code(), ErrorCode::cancelled);
+  EXPECT_FALSE(cancelled.message().empty());
+  EXPECT_EQ(ending_status(FinishReason::error, ErrorCode::ok, "").code(), ErrorCode::internal);
+  EXPECT_EQ(ending_status(FinishReason::error, ErrorCode::too_long, "x").message(), "x");
+  EXPECT_TRUE(ending_status(FinishReason::stop, ErrorCode::ok, "").ok());
+  EXPECT_TRUE(ending_status(FinishReason::length, ErrorCode::ok, "").ok());
 }
 
 TEST(IndexPage, TextForCurlAndEscapedHtmlForBrowsers) {

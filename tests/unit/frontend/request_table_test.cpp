@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <random>
 
@@ -22,10 +23,19 @@ class TableTest : public ::testing::Test {
 
   void collect() {
     for (auto& message : out.messages) sent.push_back(std::move(message));
+    EXPECT_TRUE(out.logprobs.agrees());
+    LogprobReader reader(out.logprobs);
     for (const Delivery& d : out.deliveries) {
       EXPECT_EQ(text[d.counter].size(), d.first_index);
-      for (std::uint32_t i = 0; i < d.count; ++i) text[d.counter].push_back(out.tokens[d.begin + i]);
+      for (std::uint32_t i = d.begin; i < d.begin + d.count; ++i) {
+        text[d.counter].push_back(out.tokens[i]);
+        LogprobReader::Entry entry;
+        logprobs[d.counter].push_back(reader.take(i, entry) ? entry.logprob : NAN);
+      }
+      if (d.prompt_logprobs < 0) continue;
+      prompts[d.counter].push_back(out.prompt_logprobs[static_cast<std::size_t>(d.prompt_logprobs)]);
     }
+    EXPECT_TRUE(reader.done());
     for (auto& ending : out.endings) ends.push_back(std::move(ending));
     refused = out.refused;
     out.clear();
@@ -109,11 +119,62 @@ class TableTest : public ::testing::Test {
   TableOutput out;
   std::vector<FrontendMessage> sent;
   std::map<std::uint64_t, std::vector<Token>> text;
+  std::map<std::uint64_t, std::vector<float>> logprobs;  // NAN: the token came without
+  std::map<std::uint64_t, std::vector<Logprobs>> prompts;
   std::vector<StreamEnd> ends;
   std::optional<std::string> refused;
 };
 
 using Tokens = std::vector<Token>;
+
+/// Two rows, the second of which repeats; log probability of token t: -t.
+Events rows_with_logprobs(std::uint64_t a, std::uint32_t a_first, const Tokens& a_tokens,
+                          std::uint64_t b, std::uint32_t b_first, const Tokens& b_tokens) {
+  Events events;
+  events.epoch = kEpoch;
+  events.counters = {a, b};
+  events.attempts = {1, 1};
+  events.choices = {0, 0};
+  events.first_index = {a_first, b_first};
+  events.counts = {static_cast<std::uint32_t>(a_tokens.size()),
+                   static_cast<std::uint32_t>(b_tokens.size())};
+  events.tokens = a_tokens;
+  events.tokens.insert(events.tokens.end(), b_tokens.begin(), b_tokens.end());
+  for (std::uint32_t i = 0; i < events.tokens.size(); ++i) {
+    const Token tops[] = {events.tokens[i], 1};
+    const float values[] = {-1, -2};
+    events.logprobs.push(i, -static_cast<float>(events.tokens[i]), tops, values);
+  }
+  return events;
+}
+
+// What comes with a token is handed on once, beside it, whatever is repeated, missing or too much.
+TEST_F(TableTest, log_probabilities_follow_their_tokens) {
+  welcome();
+  const auto a = open(4);
+  const auto b = open();
+  Events first = rows_with_logprobs(a, 0, {11, 12}, b, 0, {21});
+  first.prompt_logprobs.push_back({a, {}});
+  first.prompt_logprobs.back().values.push(1, -0.5F, {}, {});
+  give(first);
+  give(first);                                             // all of it again
+  give(rows_with_logprobs(a, 3, {14}, b, 0, {21, 22}));    // a gap, and a part that is known
+  give(rows_with_logprobs(a, 1, {12, 13, 14, 15, 16}, b, 2, {23}));  // two beyond max_tokens
+  EXPECT_EQ(text[a], (Tokens{11, 12, 13, 14}));
+  EXPECT_EQ(logprobs[a], (std::vector<float>{-11, -12, -13, -14}));
+  EXPECT_EQ(text[b], (Tokens{21, 22, 23}));
+  EXPECT_EQ(logprobs[b], (std::vector<float>{-21, -22, -23}));
+  ASSERT_EQ(prompts[a].size(), 1U);
+  EXPECT_EQ(prompts[a][0].logprobs, std::vector<float>{-0.5F});
+  EXPECT_TRUE(prompts[b].empty());
+
+  Events wrong = rows_with_logprobs(b, 3, {24}, b, 4, {25});
+  wrong.logprobs.items.back() = 2;  // about no token
+  const auto before = table.counters().malformed;
+  give(wrong);
+  EXPECT_EQ(table.counters().malformed, before + 1);
+  EXPECT_EQ(text[b].size(), 3U);
+}
 
 TEST_F(TableTest, says_hello_until_welcomed_and_then_submits) {
   const auto a = open();

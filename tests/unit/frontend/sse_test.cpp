@@ -66,7 +66,10 @@ TEST(Utf8, AcceptsExactlyUnicode) {
   for (const char* bad : {"\x80", "\xBF", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF",
                           "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF"}) {
     EXPECT_EQ(scan_utf8(bad).state, Utf8State::invalid);
+    EXPECT_EQ(scan_utf8(bad).length, 1);
   }
+  EXPECT_EQ(scan_utf8("\xE4\xBD" "a").length, 2);
+  EXPECT_EQ(scan_utf8("\xF0\x9F\x98\xE4").length, 3);
 }
 
 TEST(Sse, Events) {

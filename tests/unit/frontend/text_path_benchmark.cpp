@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string>
 
-#include "frontend/openai_api.h"
+#include "frontend/openai/openai_api.h"
 #include "frontend/text_stream.h"
 #include "model_folder.h"
 
@@ -34,11 +34,11 @@ void measure(const ServedModel& model, const char* what, const std::string& fiel
   constexpr int kRounds = 20000;
   std::size_t bytes = 0;
   std::size_t count = 0;
-  TextStream stream(*model.tokenizer, text_stream_options(*model.tokenizer, request));
+  TextStream stream(*model.tokenizer, text_stream_options(*model.tokenizer, request, request.prompts.front()));
   const double begin = now_ns();
   for (int round = 0; round < kRounds; ++round) {
     for (const Token id : ids) {
-      bytes += request.reply->text(stream.feed({&id, 1}).text, 1).size();
+      bytes += request.reply->text({0, stream.feed({&id, 1}).text, id}).size();
       ++count;
     }
   }

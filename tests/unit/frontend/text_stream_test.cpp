@@ -32,7 +32,7 @@ std::vector<Token> random_ids(const Tokenizer& tokenizer, std::mt19937& random) 
   std::vector<Token> all, bytes, spaces, specials;
   for (Token id = 0; id < static_cast<Token>(tokenizer.vocab_size()); ++id) {
     all.push_back(id);
-    if (tokenizer.kind(id) == PieceKind::byte) bytes.push_back(id);
+    if (tokenizer.kind(id) == PieceKind::bytes) bytes.push_back(id);
     if (tokenizer.kind(id) == PieceKind::special) specials.push_back(id);
     if (tokenizer.begins_with_space(id) && tokenizer.piece_text(id).size() < 3)
       spaces.push_back(id);
@@ -233,13 +233,13 @@ TEST(TextStream, StopStringAcrossTokensAndItsCount) {
 TEST(TextStream, OptionsFollowThePrompt) {
   const Tokenizer& tokenizer = *tiny_model().tokenizer;
   ParsedRequest request;
-  EXPECT_FALSE(text_stream_options(tokenizer, request).continues_text);
-  request.prompt = {tokenizer.bos()};
-  EXPECT_FALSE(text_stream_options(tokenizer, request).continues_text);
-  request.prompt = tokenizer.encode("hello", true);
+  EXPECT_FALSE(text_stream_options(tokenizer, request, {}).continues_text);
+  const std::vector<Token> bos = {tokenizer.bos()};
+  EXPECT_FALSE(text_stream_options(tokenizer, request, bos).continues_text);
+  const std::vector<Token> prompt = tokenizer.encode("hello", true);
   request.stop = {"x"};
   request.sampling.min_tokens = 3;
-  const auto options = text_stream_options(tokenizer, request);
+  const auto options = text_stream_options(tokenizer, request, prompt);
   EXPECT_TRUE(options.continues_text);
   EXPECT_EQ(options.stop, request.stop);
   EXPECT_EQ(options.min_tokens, 3U);

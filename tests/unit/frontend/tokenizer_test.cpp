@@ -1,4 +1,4 @@
-#include "frontend/tokenizer.h"
+#include "frontend/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
@@ -8,7 +8,7 @@
 #include <iterator>
 #include <random>
 
-#include "frontend/sentencepiece_model.h"
+#include "frontend/tokenizer/sentencepiece_model.h"
 #include "model_folder.h"
 
 namespace baton {
@@ -153,6 +153,43 @@ TEST(Tokenizer, SpecialAtTakesTheLongest) {
   EXPECT_EQ(tokenizer->special_at("", &length), -1);
 }
 
+TEST(Tokenizer, PartsEncodeAsOneTextWithSpecialsWhereTrusted) {
+  const ModelFolder folder;
+  const auto tokenizer = load_tokenizer(folder);
+  std::size_t length = 0;
+  const Token user = tokenizer->special_at("<|user|>", &length);
+  const Token end = tokenizer->special_at("<|end|>", &length);
+  std::vector<Token> wanted = {user};
+  for (const Token id : tokenizer->encode_plain("say hello<|end|> now", true)) {
+    wanted.push_back(id);
+  }
+  wanted.push_back(end);
+  // A marker that is trusted in part only is no marker; two trusted parts may hold one.
+  const PromptPart parts[] = {{"<|us", true},     {"er|>say ", true}, {"hel", false},
+                              {"lo<|end", false}, {"|> now", true},   {"<|end|>", true}};
+  EXPECT_EQ(tokenizer->encode_parts_within(parts, wanted.size()), wanted);
+  EXPECT_FALSE(tokenizer->encode_parts_within(parts, wanted.size() - 1).has_value());
+  EXPECT_EQ(tokenizer->encode_parts_within({}, 0), std::vector<Token>{});
+}
+
+TEST(Tokenizer, TokensHaveBytesAndTexts) {
+  const ModelFolder folder;
+  const auto tokenizer = load_tokenizer(folder);
+  std::size_t length = 0;
+  const Token end = tokenizer->special_at("<|end|>", &length);
+  EXPECT_EQ(tokenizer->piece_text(end), "");
+  EXPECT_EQ(tokenizer->token_text(end), "<|end|>");
+  const auto smile = tokenizer->encode_plain("\xF0\x9F\x98\x80", true);
+  std::string bytes;
+  for (const Token id : smile) bytes += tokenizer->token_bytes(id);
+  EXPECT_EQ(bytes, " \xF0\x9F\x98\x80");
+  EXPECT_EQ(tokenizer->token_text(smile.back()), "\xEF\xBF\xBD");
+  EXPECT_EQ(tokenizer->token_text(-1), "");
+  const std::vector<Token> ids = {end, smile[0]};
+  EXPECT_EQ(tokenizer->decode(ids, false), "<|end|> ");
+  EXPECT_EQ(tokenizer->decode(ids), "");
+}
+
 TEST(Tokenizer, LegacyFalseDropsThePrefixSpaceAfterSpecialTokens) {
   const ModelFolder folder;
   const auto legacy = load_tokenizer(folder);
@@ -223,6 +260,27 @@ TEST(Tokenizer, BrokenFoldersAreRefusedWithTheFileNamed) {
   }
   EXPECT_TRUE(Tokenizer::load(folder.path()).ok());
   EXPECT_FALSE(Tokenizer::load(folder.path() + "/nothing").ok());
+}
+
+// A folder with both files: tokenizer.json, unless it is a kind that is not served and knows no
+// token that the other file lacks.
+TEST(Tokenizer, OfTwoFilesTheFastTokenizersOneCounts) {
+  const ModelFolder folder;
+  const std::string golden = bytes_of("tests/golden/tokenizers/llama2/tokenizer.json");
+  ASSERT_FALSE(golden.empty());
+  const auto pieces = load_tokenizer(folder)->piece_count();
+  folder.write("tokenizer.json", golden);
+  EXPECT_NE(load_tokenizer(folder)->piece_count(), pieces);
+  const std::string unigram =
+      R"({"version": "1.0", "model": {"type": "Unigram"}, "added_tokens": [{"id": )";
+  folder.write("tokenizer.json", unigram + "1}]}");
+  EXPECT_EQ(load_tokenizer(folder)->piece_count(), pieces);
+  folder.write("tokenizer.json", unigram + "99999}]}");
+  const auto more = Tokenizer::load(folder.path());
+  ASSERT_FALSE(more.ok());
+  EXPECT_NE(more.status().message().find("tokenizer.json"), std::string::npos);
+  folder.write("tokenizer.json", "damaged");
+  EXPECT_FALSE(Tokenizer::load(folder.path()).ok());
 }
 
 TEST(SentencepieceModel, SurvivesEveryTruncation) {

@@ -257,11 +257,28 @@ class Cluster {
   std::map<std::uint64_t, std::vector<Token>> tokens;  // by request counter, as sent
   std::vector<Terminal> terminals;
   std::vector<std::string> log;
+  std::vector<std::pair<LinkId, Pull>> probes;  // not answered; only while ...
+  bool answer_probes = true;                    // ... this is off: else every pool can be read
 
  private:
   void collect() {
+    take_outbox();
+    while (answer_probes && !probes.empty()) {
+      const auto [link, pull] = probes.back();
+      probes.pop_back();
+      apply(state, FromWorker{link, PullDone{pull.term, pull.transfer, 1}}, now, out);
+      take_outbox();
+    }
+  }
+  void take_outbox() {
     for (auto& [link, message] : out.to_workers) {
-      if (const auto* pull = std::get_if<Pull>(&message)) pulls[link].push_back(*pull);
+      if (const auto* pull = std::get_if<Pull>(&message)) {
+        if (pull->from.empty()) {
+          probes.emplace_back(link, *pull);
+          continue;
+        }
+        pulls[link].push_back(*pull);
+      }
       to_workers.emplace_back(link, std::move(message));
     }
     out.to_workers.clear();

@@ -243,8 +243,7 @@ TEST(Liveness, ALostPullDoneShowsInTheHeartbeat) {
   WorkerHeartbeat beat;
   beat.term = c.worker("decode0").term;
   beat.incarnation = 1;
-  beat.pulls_received = 1;
-  beat.pulls_done = 1;
+  beat.pulls_received = beat.pulls_done = c.worker("decode0").pulls_sent;
   c.from_worker(decode, beat);
   EXPECT_EQ(c.worker("decode0").state, WorkerState::fenced);
   EXPECT_EQ(c.phase(1), Phase::handoff);

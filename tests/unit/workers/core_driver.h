@@ -66,7 +66,10 @@ class CoreDriver {
   }
   void finish(std::vector<Token> tokens, std::vector<FailedRow> failed = {}) {
     step = nullptr;
-    const StepOutput output{std::move(tokens), std::move(failed), 11};
+    StepOutput output;
+    output.tokens = std::move(tokens);
+    output.failed = std::move(failed);
+    output.duration_us = 11;
     act([&](auto& out) { core.step_finished(output, now, out); });
   }
   void pulled(std::optional<std::string> failure = {}) {

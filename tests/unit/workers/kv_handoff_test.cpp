@@ -266,7 +266,8 @@ TEST(FakeModel, TokensFollowFromThePrefixHoweverItIsCut) {
       step.rows[0].logits = begin == 0 ? LogitsWanted::none : LogitsWanted::last;
       step.rows[0].sampling = &sampling;
       output.tokens.assign(1, kNoToken);
-      model.run(step, output);
+      model.launch(step);
+      model.collect(output);
     }
     EXPECT_EQ(output.tokens[0], FakeModel::next_token(tokens, shape.value().vocab_size));
   }

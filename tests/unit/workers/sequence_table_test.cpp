@@ -25,12 +25,17 @@ SequenceTable table_with_two() {
   decoding.computed = 3;
   decoding.decode = true;
   p.add = {sequence(1, {1, 2, 3, 4, 5}, {0, 1}), decoding};
-  RunStep step;
-  std::vector<RowFailure> refused;
-  EXPECT_FALSE(table.begin_step(p, step, refused).has_value());
+  OpenStep step;
+  EXPECT_FALSE(table.begin_step(p, step).has_value());
   StepResult result;
   table.end_step(step, {}, result);
   return table;
+}
+
+StepOutput sampled(std::vector<Token> tokens) {
+  StepOutput output;
+  output.tokens = std::move(tokens);
+  return output;
 }
 
 struct Violation {
@@ -87,7 +92,6 @@ TEST(SequenceTable, EveryViolationIsNamed) {
       {"before its last known one", [](StepPlan& p) {
          p.rows = {{1, 4, LogitsWanted::last, false}};
        }},
-      {"logits of all", [](StepPlan& p) { p.rows = {{1, 4, LogitsWanted::all, false}}; }},
       {"position 4 is past its 1 blocks", [](StepPlan& p) {
          p.add = {sequence(3, {1, 2, 3, 4, 5}, {5})};
          p.rows = {{3, 5}};
@@ -97,19 +101,100 @@ TEST(SequenceTable, EveryViolationIsNamed) {
     SequenceTable table = table_with_two();
     StepPlan p = plan(2);
     v.make(p);
-    RunStep step;
-    std::vector<RowFailure> refused;
-    const auto problem = table.begin_step(p, step, refused);
+    OpenStep step;
+    const auto problem = table.begin_step(p, step);
     ASSERT_TRUE(problem.has_value()) << v.says;
     EXPECT_NE(problem->find(v.says), std::string::npos) << *problem << " / " << v.says;
-    EXPECT_TRUE(refused.empty());
+    EXPECT_TRUE(step.refused.empty());
+  }
+}
+
+TEST(SequenceTable, LogProbabilitiesAreNumberedForTheScheduler) {
+  SequenceTable table = table_with_two();
+  OpenStep step;
+  StepPlan p = plan(2);
+  p.decode = true;  // sequence 2
+  p.rows = {{1, 3, LogitsWanted::all, false}};
+  ASSERT_FALSE(table.begin_step(p, step).has_value());
+  ASSERT_EQ(step.run.rows.size(), 2U);
+  EXPECT_FALSE(step.run.rows[0].samples()) << "the prompt goes on";
+  EXPECT_EQ(step.run.rows[0].next, 4);
+  EXPECT_TRUE(step.run.rows[1].samples());
+  StepOutput output;
+  output.tokens = {kNoToken, 77};
+  output.logprobs.push(1, -0.25F, std::vector<Token>{77}, std::vector<float>{-0.25F});
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    output.prompt_logprobs.push(i, -1.0F - static_cast<float>(i), {}, {});
+  }
+  StepResult result;
+  table.end_step(step, output, result);
+  EXPECT_EQ(result.sequences, std::vector<SequenceId>{2});
+  EXPECT_EQ(result.logprobs.items, std::vector<std::uint32_t>{0}) << "the first of result.tokens";
+  EXPECT_EQ(result.logprobs.top_tokens, std::vector<Token>{77});
+  ASSERT_EQ(result.prompt_logprobs.size(), 1U);
+  EXPECT_EQ(result.prompt_logprobs[0].owner, 1U);
+  EXPECT_EQ(result.prompt_logprobs[0].values.items, (std::vector<std::uint32_t>{1, 2, 3}));
+
+  StepPlan last = plan(3);
+  last.rows = {{1, 2, LogitsWanted::all, true}};
+  ASSERT_FALSE(table.begin_step(last, step).has_value());
+  EXPECT_TRUE(step.run.rows[0].samples());
+  EXPECT_EQ(step.run.rows[0].next, kNoToken);
+  output = {};
+  output.tokens = {55};
+  output.prompt_logprobs.push(0, -4.0F, {}, {});
+  StepResult second;
+  table.end_step(step, output, second);
+  EXPECT_EQ(second.tokens, std::vector<Token>{55});
+  ASSERT_EQ(second.prompt_logprobs.size(), 1U);
+  EXPECT_EQ(second.prompt_logprobs[0].values.items, std::vector<std::uint32_t>{4});
+}
+
+TEST(SequenceTable, HistoryIsCopiedForThoseWhoNeedIt) {
+  SequenceTable table;
+  table.set_limits(kLimits);
+  StepPlan p = plan(1);
+  p.add = {sequence(1, {1, 2, 3}, {0}), sequence(2, {4, 5}, {1}), sequence(3, {6, 7, 8, 9}, {2})};
+  p.add[0].sampling.presence_penalty = 1.0F;
+  p.add[2].sampling.bad_words = {{1, 2}};
+  p.add[2].generated = {9};
+  p.add[2].blocks.push_back(3);
+  p.rows = {{1, 3, LogitsWanted::last, true}, {2, 2, LogitsWanted::last, true},
+            {3, 5, LogitsWanted::last, true}};
+  OpenStep step;
+  ASSERT_FALSE(table.begin_step(p, step).has_value());
+  const auto& rows = step.run.rows;
+  EXPECT_EQ(std::vector<Token>(rows[0].history.begin(), rows[0].history.end()),
+            (std::vector<Token>{1, 2, 3}));
+  EXPECT_TRUE(rows[1].history.empty());
+  EXPECT_EQ(std::vector<Token>(rows[2].history.begin(), rows[2].history.end()),
+            (std::vector<Token>{6, 7, 8, 9, 9}));
+  EXPECT_EQ(rows[2].n_prompt, 4U);
+}
+
+TEST(SequenceTable, SamplerSettingsOutsideOfTheVocabularyFailTheRowAlone) {
+  const std::vector<std::pair<const char*, std::function<void(SamplingParams&)>>> faults = {
+      {"columns of logit_bias differ", [](SamplingParams& p) { p.bias_tokens = {1}; }},
+      {"token 1000 is outside", [](SamplingParams& p) { p.allowed_tokens = {1, 1000}; }},
+      {"a bad word has no tokens", [](SamplingParams& p) { p.bad_words = {{}}; }},
+      {"ends outside the vocabulary", [](SamplingParams& p) { p.bad_words = {{1, -4}}; }},
+  };
+  for (const auto& [says, make] : faults) {
+    SequenceTable table = table_with_two();
+    StepPlan p = plan(2);
+    p.add = {sequence(3, {1, 2}, {5})};
+    make(p.add[0].sampling);
+    p.rows = {{3, 2, LogitsWanted::last, true}};
+    OpenStep step;
+    ASSERT_FALSE(table.begin_step(p, step).has_value());
+    ASSERT_EQ(step.refused.size(), 1U);
+    EXPECT_NE(step.refused[0].reason.find(says), std::string::npos) << step.refused[0].reason;
   }
 }
 
 TEST(SequenceTable, DecodingPastItsBlocksOrTheContext) {
   SequenceTable table = table_with_two();
-  RunStep step;
-  std::vector<RowFailure> refused;
+  OpenStep step;
   StepId id = 2;
   const auto decode = [&](std::vector<BlockId> grow) {
     StepPlan p = plan(id++);
@@ -118,10 +203,10 @@ TEST(SequenceTable, DecodingPastItsBlocksOrTheContext) {
       p.grow_sequences.push_back(2);
       p.grow_blocks.push_back(b);
     }
-    auto problem = table.begin_step(p, step, refused);
+    auto problem = table.begin_step(p, step);
     if (!problem) {
       StepResult result;
-      table.end_step(step, {{7}, {}, 0}, result);
+      table.end_step(step, sampled({7}), result);
       EXPECT_EQ(result.tokens.size(), 1U);
     }
     return problem;
@@ -141,12 +226,12 @@ TEST(SequenceTable, DecodingPastItsBlocksOrTheContext) {
   p.drop = {2};
   p.add = {longest};
   p.decode = true;
-  ASSERT_FALSE(table.begin_step(p, step, refused).has_value());
+  ASSERT_FALSE(table.begin_step(p, step).has_value());
   StepResult result;
-  table.end_step(step, {{7}, {}, 0}, result);
+  table.end_step(step, sampled({7}), result);
   StepPlan q = plan(101);
   q.decode = true;
-  const auto past = table.begin_step(q, step, refused);
+  const auto past = table.begin_step(q, step);
   ASSERT_TRUE(past.has_value());
   EXPECT_NE(past->find("past the context of 64"), std::string::npos) << *past;
 }
@@ -154,36 +239,130 @@ TEST(SequenceTable, DecodingPastItsBlocksOrTheContext) {
 /// A sequence whose first token was sampled for a hand-off stays after all: a row without tokens.
 TEST(SequenceTable, ARowWithoutTokensJoinsTheDecodeSet) {
   SequenceTable table = table_with_two();
-  RunStep step;
-  std::vector<RowFailure> refused;
+  OpenStep step;
   StepPlan first = plan(2);
   first.rows = {{1, 5, LogitsWanted::last, false}};
-  ASSERT_FALSE(table.begin_step(first, step, refused).has_value());
+  ASSERT_FALSE(table.begin_step(first, step).has_value());
   StepResult result;
-  table.end_step(step, {{70}, {}, 0}, result);
+  table.end_step(step, sampled({70}), result);
   EXPECT_EQ(table.decoding(), 1U);
 
   StepPlan join = plan(3);
   join.rows = {{1, 0, LogitsWanted::none, true}};
   join.decode = true;
-  ASSERT_FALSE(table.begin_step(join, step, refused).has_value());
-  EXPECT_EQ(step.rows.size(), 1U);  // sequence 2 alone
-  table.end_step(step, {{71}, {}, 0}, result);
+  ASSERT_FALSE(table.begin_step(join, step).has_value());
+  EXPECT_EQ(step.run.rows.size(), 1U);  // sequence 2 alone
+  table.end_step(step, sampled({71}), result);
   EXPECT_EQ(table.decoding(), 2U);
 
   StepPlan decode = plan(4);
   decode.decode = true;
   decode.grow_sequences = {2};
   decode.grow_blocks = {9};
-  ASSERT_FALSE(table.begin_step(decode, step, refused).has_value());
-  ASSERT_EQ(step.rows.size(), 2U);
-  EXPECT_EQ(step.rows[1].tokens[0], 70);
+  ASSERT_FALSE(table.begin_step(decode, step).has_value());
+  ASSERT_EQ(step.run.rows.size(), 2U);
+  EXPECT_EQ(step.run.rows[1].tokens[0], 70);
 
   SequenceTable twice = table_with_two();
-  ASSERT_FALSE(twice.begin_step(first, step, refused).has_value());
-  twice.end_step(step, {{70}, {}, 0}, result);
+  ASSERT_FALSE(twice.begin_step(first, step).has_value());
+  twice.end_step(step, sampled({70}), result);
   join.rows.push_back(join.rows[0]);
-  EXPECT_TRUE(twice.begin_step(join, step, refused).has_value());
+  EXPECT_TRUE(twice.begin_step(join, step).has_value());
+}
+
+/// The next step begins while this one runs: its row names the row whose token it waits for.
+TEST(SequenceTable, TwoOpenSteps) {
+  SequenceTable table = table_with_two();
+  OpenStep first;
+  OpenStep second;
+  StepPlan p = plan(2);
+  p.rows = {{1, 5, LogitsWanted::last, true}};
+  p.decode = true;
+  p.grow_sequences = {1, 2};
+  p.grow_blocks = {8, 9};
+  ASSERT_FALSE(table.begin_step(p, first).has_value());
+  ASSERT_EQ(first.run.rows.size(), 2U);
+  EXPECT_EQ(first.run.rows[1].from_row, -1);
+
+  StepPlan q = plan(3);
+  q.decode = true;
+  ASSERT_FALSE(table.begin_step(q, second).has_value());
+  ASSERT_EQ(second.run.rows.size(), 2U);
+  for (const BatchRow& row : second.run.rows) {
+    EXPECT_EQ(row.from_row, row.sequence == 1 ? 0 : 1);
+    EXPECT_EQ(row.tokens[0], kNoToken);
+    EXPECT_EQ(row.n_generated, row.sequence == 1 ? 1U : 2U);
+    EXPECT_EQ(row.position, row.sequence == 1 ? 5 : 4);
+  }
+  // Growth of the table since then has not moved what the first step looks at.
+  EXPECT_EQ(first.run.rows[0].tokens[4], 5);
+
+  StepResult result;
+  table.end_step(first, sampled({70, 71}), result);
+  EXPECT_EQ(result.tokens, (std::vector<Token>{70, 71}));
+  EXPECT_EQ(table.find(1)->tokens[5], 70);
+  // Sequence 2 leaves while its row of the second step runs; its token is told all the same.
+  StepPlan r = plan(4);
+  r.drop = {2};
+  r.decode = true;
+  ASSERT_FALSE(table.begin_step(r, first).has_value());
+  ASSERT_EQ(first.run.rows.size(), 1U);
+  EXPECT_GE(first.run.rows[0].from_row, 0);
+  StepResult second_result;
+  table.end_step(second, sampled({80, 81}), second_result);
+  EXPECT_EQ(second_result.tokens.size(), 2U);
+  EXPECT_EQ(table.find(1)->tokens.size(), 8U);
+  EXPECT_EQ(table.find(1)->tokens.back(), kNoToken);
+}
+
+/// A row that fails voids the row of the step that was begun behind it.
+TEST(SequenceTable, AFailureVoidsTheOpenStepBehindIt) {
+  SequenceTable table = table_with_two();
+  OpenStep first;
+  OpenStep second;
+  StepPlan p = plan(2);
+  p.decode = true;
+  ASSERT_FALSE(table.begin_step(p, first).has_value());
+  StepPlan q = plan(3);
+  q.decode = true;
+  q.grow_sequences = {2};
+  q.grow_blocks = {9};
+  ASSERT_FALSE(table.begin_step(q, second).has_value());
+  StepResult result;
+  StepOutput failed = sampled({kNoToken});
+  failed.failed = {{0, "NaN"}};
+  table.end_step(first, failed, result);
+  ASSERT_EQ(result.failed.size(), 1U);
+  EXPECT_EQ(table.decoding(), 0U);
+  StepResult void_result;
+  table.end_step(second, sampled({5}), void_result);
+  EXPECT_TRUE(void_result.tokens.empty());
+  EXPECT_TRUE(void_result.failed.empty());
+}
+
+/// The token awaited was sampled by an older step than the last one: it is known, nobody awaits it.
+TEST(SequenceTable, AJoinWithoutTokensKeepsTheTokenAwaited) {
+  SequenceTable table = table_with_two();
+  OpenStep first;
+  OpenStep second;
+  StepPlan p = plan(2);
+  p.rows = {{1, 5, LogitsWanted::last, false}};
+  ASSERT_FALSE(table.begin_step(p, first).has_value());
+  StepPlan q = plan(3);
+  q.rows = {{1, 0, LogitsWanted::none, true}};
+  ASSERT_FALSE(table.begin_step(q, second).has_value());
+  StepResult result;
+  table.end_step(first, sampled({70}), result);
+  table.end_step(second, {}, result);
+  StepPlan r = plan(4);
+  r.decode = true;
+  r.drop = {2};
+  r.grow_sequences = {1};
+  r.grow_blocks = {8};
+  ASSERT_FALSE(table.begin_step(r, first).has_value());
+  ASSERT_EQ(first.run.rows.size(), 1U);
+  EXPECT_EQ(first.run.rows[0].from_row, -1);
+  EXPECT_EQ(first.run.rows[0].tokens[0], 70);
 }
 
 TEST(SequenceTable, ATokenOutsideTheVocabularyIsAFailure) {
@@ -191,11 +370,10 @@ TEST(SequenceTable, ATokenOutsideTheVocabularyIsAFailure) {
     SequenceTable table = table_with_two();
     StepPlan p = plan(2);
     p.decode = true;
-    RunStep step;
-    std::vector<RowFailure> refused;
-    ASSERT_FALSE(table.begin_step(p, step, refused).has_value());
+    OpenStep step;
+    ASSERT_FALSE(table.begin_step(p, step).has_value());
     StepResult result;
-    table.end_step(step, {{bad}, {}, 0}, result);
+    table.end_step(step, sampled({bad}), result);
     EXPECT_TRUE(result.tokens.empty());
     ASSERT_EQ(result.failed.size(), 1U);
     EXPECT_EQ(result.failed[0].sequence, 2U);
@@ -209,9 +387,8 @@ TEST(SequenceTable, StopIdsThatNoLogitHasAreLeftOut) {
   StepPlan p = plan(1);
   p.add = {sequence(1, {1}, {0})};
   p.add[0].sampling.stop_ids = {-1, 5, 1000, 999};
-  RunStep step;
-  std::vector<RowFailure> refused;
-  ASSERT_FALSE(table.begin_step(p, step, refused).has_value());
+  OpenStep step;
+  ASSERT_FALSE(table.begin_step(p, step).has_value());
   EXPECT_EQ(table.find(1)->sampling.stop_ids, (std::vector<Token>{5, 999}));
 }
 
@@ -231,8 +408,7 @@ TEST(SequenceTable, RandomPlansKeepTheBooks) {
   table.set_limits({100, 4, 4096, 1000});
   std::map<SequenceId, Model> model;
   SequenceId next = 1;
-  RunStep step;
-  std::vector<RowFailure> refused;
+  OpenStep step;
   std::size_t rows_seen = 0;
   for (StepId id = 1; id <= 3000; ++id) {
     StepPlan p = plan(id);
@@ -266,16 +442,17 @@ TEST(SequenceTable, RandomPlansKeepTheBooks) {
       p.rows.push_back({sid, n, n == left ? LogitsWanted::last : LogitsWanted::none, n == left});
       if (n == left) joins.push_back(sid);
     }
-    ASSERT_FALSE(table.begin_step(p, step, refused).has_value());
+    ASSERT_FALSE(table.begin_step(p, step).has_value());
     StepOutput output;
     std::map<SequenceId, Token> sampled;
-    for (const BatchRow& row : step.rows) {
+    for (const BatchRow& row : step.run.rows) {
       ++rows_seen;
       Model& m = model.at(row.sequence);
       ASSERT_EQ(row.position, m.computed);
       ASSERT_LE(row.position + row.tokens.size(), m.blocks.size() * 4);
       ASSERT_TRUE(std::equal(row.tokens.begin(), row.tokens.end(), m.tokens.begin() + m.computed));
-      ASSERT_TRUE(std::equal(row.blocks.begin(), row.blocks.end(), m.blocks.begin(), m.blocks.end()));
+      ASSERT_EQ(row.blocks.size(), (m.computed + row.tokens.size() + 3) / 4);
+      ASSERT_TRUE(std::equal(row.blocks.begin(), row.blocks.end(), m.blocks.begin()));
       ASSERT_EQ(row.n_generated, m.tokens.size() - m.prompt);
       ASSERT_EQ(row.decode, m.decodes);
       m.computed += static_cast<std::uint32_t>(row.tokens.size());

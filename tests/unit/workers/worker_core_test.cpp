@@ -197,11 +197,64 @@ TEST(Steps, AQueuedPlanIsAppliedWhenItStarts) {
   d.get(one);
   d.get(two);
   EXPECT_EQ(d.steps_started, 1);
-  EXPECT_EQ(d.core.sequences().decoding(), 0U);
+  EXPECT_EQ(d.step->rows[0].tokens.size(), 2U);  // the first plan's, still
   d.finish({33});
   EXPECT_EQ(d.steps_started, 2);
   EXPECT_EQ(d.step->rows[0].tokens[0], 33);
   EXPECT_EQ(d.last<StepResult>().step, 1U);
+}
+
+WorkerCoreOptions two_at_once() {
+  WorkerCoreOptions options;
+  options.steps_at_once = 2;
+  return options;
+}
+
+/// A prompt's step, and behind it the step that decodes its first token.
+void start_two(CoreDriver& d) {
+  d.join();
+  StepPlan prompt = plan(1);
+  prompt.add = {sequence(8, {10, 11}, {2})};
+  prompt.rows = {{8, 2, LogitsWanted::last, true}};
+  d.get(prompt);
+  StepPlan decode = plan(2);
+  decode.decode = true;
+  d.get(decode);
+}
+
+TEST(Steps, TwoAtOnceWhereTheDeviceTakesThem) {
+  CoreDriver d(two_at_once());
+  start_two(d);
+  EXPECT_EQ(d.steps_started, 2);
+  EXPECT_EQ(d.step->rows[0].from_row, 0);
+  EXPECT_EQ(d.count<StepResult>(), 0);
+  // Empty plans end in their turn; tables are told at rest, and nothing begins before.
+  d.get(AuditTables{kTerm});
+  d.get(plan(3));
+  StepPlan decode = plan(4);
+  decode.decode = true;
+  d.get(decode);
+  d.finish({33});
+  EXPECT_EQ(d.last<StepResult>().tokens, (std::vector<Token>{33}));
+  EXPECT_EQ(d.steps_started, 2);
+  EXPECT_EQ(d.count<Tables>(), 0);
+  d.finish({34});
+  EXPECT_EQ(d.last<Tables>().steps_done, 2U);
+  EXPECT_EQ(d.steps_started, 3);
+  EXPECT_EQ(d.last<StepResult>().step, 3U);
+  EXPECT_EQ(d.step->rows[0].tokens[0], 34);
+}
+
+/// A term that ends waits for every step that still writes.
+TEST(Steps, TwoAtOnceBothEndBeforeHello) {
+  CoreDriver d(two_at_once());
+  start_two(d);
+  d.get(Fenced{kEpoch, kTerm});
+  d.finish({33});
+  EXPECT_EQ(d.count<Hello>(), 0);
+  d.finish({34});
+  EXPECT_EQ(d.count<Hello>(), 1);
+  EXPECT_EQ(d.count<StepResult>(), 0);
 }
 
 TEST(Steps, APlanWithoutRowsNeedsNoDevice) {

@@ -1,0 +1,36 @@
+// A chat as a client sent it, checked, before anything is written down or tokenised.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace baton {
+
+/// What an assistant asked to be called.
+struct ToolCall {
+  std::string id;
+  std::string name;
+  std::string arguments;  // a JSON object
+};
+
+struct ChatMessage {
+  std::string role;  // system, developer (= system), user, assistant; with a template also tool
+  std::string content{};
+  // The rest is for templates; empty: not given.
+  bool has_content = true;  // false: null or left out
+  std::string name{};
+  std::string tool_call_id{};
+  std::string reasoning{};
+  std::vector<ToolCall> tool_calls{};
+};
+
+struct Conversation {
+  std::vector<ChatMessage> messages;
+  // What only a template can do something with.
+  std::string tools;      // JSON array of function definitions in the client's order; empty: none
+  std::string variables;  // JSON object of chat_template_kwargs; empty: none
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+};
+
+}  // namespace baton

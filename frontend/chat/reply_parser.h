@@ -1,0 +1,94 @@
+// What a model's reply consists of: its reasoning, its answer, and the calls that it asks for, told
+// apart while the text arrives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "frontend/chat/conversation.h"
+
+namespace baton {
+
+/// How a model family writes calls.
+enum class CallStyle : std::uint8_t {
+  none,
+  tagged,      // <tool_call>{"name": ..., "arguments": {...}}</tool_call> (Hermes, Qwen)
+  bracketed,   // [TOOL_CALLS] [{"name", "arguments"}, ...] or [TOOL_CALLS]name[ARGS]{...} (Mistral)
+  whole_json,  // the whole reply: {"name": ..., "parameters": {...}}, several with ";" (Llama 3)
+};
+
+/// How a model family marks its reply, as its chat templates show it. A style that none of them shows
+/// is not looked for.
+struct ReplyGrammar {
+  std::string think_open;  // empty: the family does not mark its reasoning
+  std::string think_close;
+  CallStyle calls = CallStyle::none;
+
+  /// Of templates that hold `text`.
+  static ReplyGrammar of_templates(std::string_view text);
+  /// The texts that must reach a parser, special tokens or not.
+  std::vector<std::string> marks(bool with_calls) const;
+};
+
+struct ReplyPart {
+  enum class Kind : std::uint8_t { reasoning, content, call };
+  Kind kind = Kind::content;
+  std::string text;  // of reasoning and content
+  ToolCall call;
+  std::uint32_t index = 0;  // of the call, from 0
+};
+
+/// A value: one copy for each choice. Whitespace at the borders of reasoning and calls is dropped;
+/// what turns out not to be a call is content, to the letter. Holds back at most one call, or the
+/// beginning of a mark.
+class ReplyParser {
+ public:
+  /// `prompt`: the rendered prompt, whose end says whether the reply begins inside the reasoning.
+  /// `with_calls`: the request defined tools. `seed` makes the ids of calls unique.
+  ReplyParser(const ReplyGrammar& grammar, std::string_view prompt, bool with_calls,
+              std::string_view seed);
+
+  /// The ids of calls differ from those of the reply's other choices.
+  void set_choice(std::uint32_t choice) {
+    if (choice > 0) seed_ += "-" + std::to_string(choice);
+  }
+
+  /// The parts that `text`, which goes on from everything before, completes or lengthens.
+  std::vector<ReplyPart> feed(std::string_view text);
+  /// The end: the rest.
+  std::vector<ReplyPart> finish();
+  /// Calls so far.
+  std::uint32_t calls() const { return calls_; }
+
+ private:
+  enum class State : std::uint8_t { start, reasoning, content, tagged_call, rest_is_calls };
+
+  bool step(std::vector<ReplyPart>& parts);
+  bool step_start(std::vector<ReplyPart>& parts);
+  bool step_reasoning(std::vector<ReplyPart>& parts);
+  bool step_content(std::vector<ReplyPart>& parts);
+  bool step_tagged_call(std::vector<ReplyPart>& parts);
+  void give_reasoning(std::string_view text, std::vector<ReplyPart>& parts);
+  void give_content(std::string_view text, std::vector<ReplyPart>& parts);
+  bool give_call(std::string_view json, std::vector<ReplyPart>& parts);
+  bool give_named_call(std::string name, std::string arguments, std::vector<ReplyPart>& parts);
+  void give_rest(std::vector<ReplyPart>& parts);
+  std::size_t whole_calls(std::string_view text, std::vector<ReplyPart>& parts);
+  std::size_t bracketed_calls(std::string_view text, std::vector<ReplyPart>& parts);
+  std::string call_id() const;
+
+  ReplyGrammar grammar_;
+  std::string seed_;
+  State state_ = State::content;
+  std::string held_;          // text that no part has yet
+  std::string space_;         // whitespace in front of what may be a call
+  std::size_t searched_ = 0;  // bytes of held_ in which a closing mark does not begin
+  bool at_border_ = false;    // whitespace that comes next is dropped
+  bool at_beginning_ = true;  // no content yet
+  std::uint32_t calls_ = 0;
+};
+
+}  // namespace baton

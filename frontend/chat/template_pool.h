@@ -1,0 +1,78 @@
+// The processes that render chat templates, and the threads that wait for them.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "frontend/chat/template_process.h"
+#include "ipc/status.h"
+
+namespace baton {
+
+/// Each thread renders with one process at a time. One more process has started already, so that a
+/// killed one is replaced at once; a keeper thread starts the next. Thread-safe.
+class TemplatePool {
+ public:
+  using Done = std::function<void(const Result<std::string>& rendered)>;
+
+  struct Options {
+    std::size_t threads = 2;
+    std::size_t spares = 1;
+    std::size_t max_waiting = 256;
+    TimeNs retry = 5 * kSecond;  // between two attempts to start a process
+  };
+
+  /// Starts threads, which start processes. Does not wait.
+  TemplatePool(TemplateSetup setup, Options options);
+  ~TemplatePool() { stop(); }
+  TemplatePool(const TemplatePool&) = delete;
+  TemplatePool& operator=(const TemplatePool&) = delete;
+
+  /// Waits for the first process: why it does not start, if it does not.
+  Status await_first(TimeNs at_most);
+
+  /// Ends threads and processes. What still waits is not rendered, and its `done` is not called.
+  void stop();
+
+  /// Calls `done` on a thread of the pool once `request` was rendered, or could not be. False when
+  /// too many wait, or after stop(): `done` is then not called.
+  bool render(std::string request, Done done);
+
+  /// The processes that wait for work, for tests.
+  std::vector<pid_t> idle_pids();
+
+ private:
+  struct Task {
+    std::string request;
+    Done done;
+  };
+  using Process = std::unique_ptr<TemplateProcess>;
+
+  void keep();
+  void work();
+  Result<std::string> render_now(const std::string& request);
+  Result<Process> take_process();
+  void give_back(Process process);
+
+  const TemplateSetup setup_;
+  const Options options_;
+  std::mutex mutex_;
+  std::condition_variable to_do_;    // for workers: a task, or the end
+  std::condition_variable changed_;  // a process came or went, or starting failed
+  std::deque<Task> tasks_;
+  std::vector<Process> idle_;
+  std::size_t lent_ = 0;
+  bool tried_ = false;  // to start one
+  Status failure_;      // why the last attempt failed
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace baton

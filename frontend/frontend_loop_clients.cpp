@@ -1,0 +1,150 @@
+// What the loop does with what clients ask: requests for the table, and pages that it knows itself.
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+#include "frontend/frontend_loop.h"
+#include "frontend/http_error.h"
+#include "frontend/index_page.h"
+
+namespace baton {
+namespace {
+
+constexpr const char* kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+
+}  // namespace
+
+void FrontendLoop::take_jobs() {
+  jobs_.take(batch_);
+  for (Job& job : batch_) {
+    writer_.open(job.connection, now_);
+    std::visit([&](auto& what) { handle(job, what); }, job.what);
+  }
+  batch_.clear();
+}
+
+void FrontendLoop::handle(Job& job, Interim& /*what*/) {
+  writer_.send(job.connection->id(), kContinue, now_);
+}
+
+void FrontendLoop::handle(Job& job, HttpReply& reply) { reply_now(job, std::move(reply)); }
+
+void FrontendLoop::handle(Job& job, LiveRequest& request) { reply_now(job, live_reply(request)); }
+
+void FrontendLoop::reply_now(Job& job, HttpReply reply) {
+  if (drain_until_ != 0) job.frame.keep_alive = false;
+  writer_.finish(job.connection->id(), format_reply(reply, job.frame), job.frame.keep_alive, now_);
+  metrics_.reply_sent(job.route, reply.status);
+  if (reply.status >= 400) {
+    spdlog::info("{} {} {}", job.frame.request_id, job.route, reply.status);
+  }
+}
+
+void FrontendLoop::refuse(Job& job, const Status& status, std::uint32_t retry_after_s) {
+  const HttpError error = http_error(status, {}, retry_after_s);
+  HttpReply reply;
+  reply.status = error.status;
+  reply.body = error.body;
+  if (error.retry_after_s > 0) {
+    reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
+  }
+  job.frame.keep_alive = false;
+  reply_now(job, std::move(reply));
+}
+
+void FrontendLoop::handle(Job& job, Generation& generation) {
+  if (drain_until_ != 0) {
+    refuse(job, Status(ErrorCode::unavailable, "this front end is shutting down"));
+    return;
+  }
+  ParsedRequest& parsed = generation.request;
+  // Only the end of the connection tells an HTTP/1.0 client where a stream ends.
+  if (parsed.stream && job.frame.minor == 0) job.frame.keep_alive = false;
+  if (!parsed.seed_given) parsed.sampling.seed = seeds_();
+  std::vector<NewRequest> requests = fan_out(parsed, job.received + parsed.timeout);
+  if (requests.size() > table_.room()) {
+    refuse(job, Status(ErrorCode::queue_full,
+                       "this front end already serves " + std::to_string(table_.open_count()) +
+                           " requests; try again later"));
+    return;
+  }
+  const std::uint64_t connection = job.connection->id();
+  if (job.frame.api_key >= 0) {
+    std::uint32_t prompt_tokens = 0, retry_after_s = 0;
+    for (const auto& prompt : parsed.prompts) {
+      prompt_tokens += static_cast<std::uint32_t>(prompt.size());
+    }
+    const Status admitted = meter_.admit(static_cast<std::size_t>(job.frame.api_key),
+                                         static_cast<std::uint32_t>(requests.size()),
+                                         prompt_tokens, now_, &retry_after_s);
+    if (!admitted.ok()) {
+      refuse(job, admitted, admitted.code() == ErrorCode::queue_full ? retry_after_s : 0);
+      return;
+    }
+  }
+  Reply reply{.frame = std::move(job.frame),
+              .route = job.route,
+              .open = OpenReply(*tokenizer_, parsed),
+              .headers = std::move(parsed.headers),
+              .streaming = parsed.stream,
+              .counters = {},
+              .received = job.received,
+              .head = {}};
+  for (std::uint32_t i = 0; i < requests.size(); ++i) {
+    const Result<RequestId> id = table_.open(std::move(requests[i]), now_, out_);
+    reply.counters.push_back(id.value().counter);
+    choices_[id.value().counter] = {connection, i};
+  }
+  metrics_.request_accepted(reply.open.usage().prompt_tokens);
+  spdlog::debug("{} {} request={} choices={} prompt={}", reply.frame.request_id, reply.route,
+                reply.counters.front(), reply.counters.size(), reply.open.usage().prompt_tokens);
+  replies_.emplace(connection, std::move(reply));
+  act(out_);
+}
+
+HttpReply FrontendLoop::live_reply(const LiveRequest& request) {
+  HttpReply reply;
+  const Health health = judge_health(table_.scheduler(), drain_until_ != 0, now_);
+  switch (request.route) {
+    case LiveRoute::health:
+      reply.status = health.ok ? 200 : 503;
+      reply.body = health_body(health, table_.scheduler(), options_.model_name,
+                               options_.identity.build);
+      break;
+    case LiveRoute::metrics:
+      reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+      reply.body = metrics_.expose(metrics_view());
+      break;
+    case LiveRoute::index: {
+      IndexFacts facts;
+      facts.model = options_.model_name;
+      facts.version = options_.identity.build;
+      facts.address = request.host.empty() ? options_.address : request.host;
+      facts.ready = health.ok;
+      facts.state = health.reason;
+      facts.max_context = facts_.max_context.load(std::memory_order_relaxed);
+      IndexPage page = index_page(facts, request.accept);
+      reply.content_type = std::move(page.content_type);
+      reply.body = std::move(page.body);
+      break;
+    }
+  }
+  return reply;
+}
+
+MetricsView FrontendLoop::metrics_view() const {
+  MetricsView view;
+  view.version = options_.identity.build;
+  view.scheduler_build = table_.scheduler().build;
+  view.scheduler = table_.scheduler();
+  view.scheduler_live = scheduler_live(table_.scheduler(), now_);
+  view.table = table_.counters();
+  view.link = client_.counters();
+  view.writer = writer_.counters();
+  view.http = http_.counters();
+  view.open_streams = choices_.size();
+  view.queued_bytes = writer_.queued_bytes();
+  return view;
+}
+
+}  // namespace baton

@@ -1,0 +1,99 @@
+#include "frontend/open_reply.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace baton {
+
+std::vector<NewRequest> fan_out(const ParsedRequest& request, TimeNs deadline) {
+  std::vector<NewRequest> requests;
+  requests.reserve(request.prompts.size() * request.choices);
+  for (const std::vector<Token>& prompt : request.prompts) {
+    for (std::uint32_t i = 0; i < request.choices; ++i) {
+      NewRequest one;
+      one.model = request.model;
+      one.prompt = prompt;
+      one.sampling = request.sampling;
+      one.sampling.seed += i;
+      if (request.max_context != 0) {
+        const auto room = request.max_context - static_cast<std::uint32_t>(prompt.size());
+        one.sampling.max_tokens = std::min(one.sampling.max_tokens, room);
+      }
+      one.deadline = deadline;
+      requests.push_back(std::move(one));
+    }
+  }
+  return requests;
+}
+
+OpenReply::OpenReply(const Tokenizer& tokenizer, ParsedRequest& request)
+    : writer_(std::move(request.reply)),
+      stop_ids_(request.sampling.stop_ids),
+      told_stop_ids_(std::move(request.told_stop_ids)),
+      min_tokens_(request.sampling.min_tokens),
+      include_stop_(request.include_stop_in_output),
+      prompt_only_(request.prompt_only) {
+  std::sort(stop_ids_.begin(), stop_ids_.end());
+  choices_.reserve(request.prompts.size() * request.choices);
+  for (const std::vector<Token>& prompt : request.prompts) {
+    prompt_tokens_ += static_cast<std::uint32_t>(prompt.size());
+    const TextStreamOptions options = text_stream_options(tokenizer, request, prompt);
+    for (std::uint32_t i = 0; i < request.choices; ++i) {
+      choices_.push_back({.text = TextStream(tokenizer, options)});
+    }
+  }
+}
+
+void OpenReply::begin(std::uint32_t choice, const Logprobs* prompt) {
+  choices_[choice].begun = true;
+  events_ += writer_->begin(choice, prompt);
+}
+
+bool OpenReply::take(std::uint32_t index, Token token, const LogprobReader::Entry* logprobs) {
+  Choice& choice = choices_[index];
+  if (choice.text.matched() != nullptr) return false;  // it has ended
+  ++choice.tokens;
+  if (prompt_only_) return false;
+  // The scheduler ends a choice in the same way; the text of what ended it is not part of the reply.
+  const bool ends = choice.tokens > min_tokens_ &&
+                    std::binary_search(stop_ids_.begin(), stop_ids_.end(), token);
+  TextStream::Output out;
+  if (!ends || include_stop_) out = choice.text.feed({&token, 1});
+  if (ends) choice.stop_token = token;
+  events_ += writer_->text({index, out.text, token, logprobs});
+  return out.stopped;
+}
+
+void OpenReply::end(std::uint32_t index, FinishReason reason) {
+  Choice& choice = choices_[index];
+  if (!choice.begun) begin(index, nullptr);
+  ++ended_;
+  Ending ending{.reason = prompt_only_ ? FinishReason::length : reason, .stop_string = {}};
+  if (const std::string* stop = choice.text.matched()) {
+    ending.reason = FinishReason::stop;
+    ending.stop_string = *stop;
+  } else {
+    const auto rest = choice.text.flush();
+    if (!rest.text.empty()) events_ += writer_->text({.choice = index, .text = rest.text});
+    const auto told = std::find(told_stop_ids_.begin(), told_stop_ids_.end(), choice.stop_token);
+    if (told != told_stop_ids_.end()) ending.stop_token = choice.stop_token;
+  }
+  events_ += writer_->end(index, ending);
+}
+
+std::string OpenReply::finish() {
+  const std::string events = take_events();
+  return events + writer_->finish(usage());
+}
+
+std::string OpenReply::take_events() { return std::exchange(events_, {}); }
+
+Usage OpenReply::usage() const {
+  Usage usage;
+  usage.prompt_tokens = prompt_tokens_;
+  if (prompt_only_) return usage;
+  for (const Choice& choice : choices_) usage.completion_tokens += choice.tokens;
+  return usage;
+}
+
+}  // namespace baton

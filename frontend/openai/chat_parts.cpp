@@ -1,0 +1,44 @@
+#include "frontend/openai/chat_parts.h"
+
+#include "frontend/sse.h"
+
+namespace baton {
+namespace {
+
+std::string function_members(const ToolCall& call) {
+  return "\"id\":" + json_string(call.id) + ",\"type\":\"function\",\"function\":{\"name\":" +
+         json_string(call.name) + ",\"arguments\":" + json_string(call.arguments) + "}";
+}
+
+}  // namespace
+
+std::string delta_members(const ReplyPart& part) {
+  switch (part.kind) {
+    case ReplyPart::Kind::reasoning:
+      return "\"reasoning_content\":" + json_string(part.text);
+    case ReplyPart::Kind::content:
+      return "\"content\":" + json_string(part.text);
+    case ReplyPart::Kind::call:
+      return "\"tool_calls\":[{\"index\":" + std::to_string(part.index) + "," +
+             function_members(part.call) + "}]";
+  }
+  return {};
+}
+
+std::string message_members(const std::vector<ReplyPart>& parts) {
+  std::string content, reasoning, calls;
+  for (const ReplyPart& part : parts) {
+    if (part.kind == ReplyPart::Kind::content) content += part.text;
+    if (part.kind == ReplyPart::Kind::reasoning) reasoning += part.text;
+    if (part.kind == ReplyPart::Kind::call) {
+      calls += (calls.empty() ? "{" : ",{") + function_members(part.call) + "}";
+    }
+  }
+  std::string out = "\"content\":";
+  out += content.empty() && !calls.empty() ? "null" : json_string(content);
+  if (!reasoning.empty()) out += ",\"reasoning_content\":" + json_string(reasoning);
+  if (!calls.empty()) out += ",\"tool_calls\":[" + calls + "]";
+  return out;
+}
+
+}  // namespace baton

@@ -1,0 +1,159 @@
+// The fields of the public APIs (OpenAI's reference, vLLM's extra parameters) that Baton accepts
+// without acting on them, and the values for which that is honest.
+#include <array>
+#include <string_view>
+
+#include "frontend/openai/request_fields.h"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Values besides null that ask for nothing.
+enum class Neutral : std::uint8_t {
+  any,      // says something about the client, not about the reply
+  nothing,  // only null
+  zero,
+  one,
+  is_false,
+  is_true,
+  empty,  // {}, [] or ""
+  none_or_auto,
+  text_format,  // {"type": "text"}
+  text_only,    // ["text"]
+  medium,
+};
+
+constexpr std::uint8_t kCompletion = static_cast<std::uint8_t>(OpenAiRoute::completion);
+constexpr std::uint8_t kChat = static_cast<std::uint8_t>(OpenAiRoute::chat);
+constexpr std::uint8_t kBoth = kCompletion | kChat;
+
+struct NeutralField {
+  std::string_view name;
+  std::uint8_t routes;
+  Neutral neutral;
+};
+
+constexpr auto kNeutralFields = std::to_array<NeutralField>({
+    {"user", kBoth, Neutral::any},
+    {"metadata", kBoth, Neutral::any},
+    {"store", kBoth, Neutral::any},
+    {"service_tier", kBoth, Neutral::any},
+    {"safety_identifier", kBoth, Neutral::any},
+    {"prompt_cache_key", kBoth, Neutral::any},
+    {"prompt_cache_retention", kBoth, Neutral::any},
+    {"request_id", kBoth, Neutral::any},
+    {"parallel_tool_calls", kChat, Neutral::any},
+    {"length_penalty", kBoth, Neutral::one},
+    {"use_beam_search", kBoth, Neutral::is_false},
+    {"echo", kChat, Neutral::is_false},
+    {"suffix", kCompletion, Neutral::empty},
+    {"response_format", kBoth, Neutral::text_format},
+    {"functions", kChat, Neutral::empty},
+    {"function_call", kChat, Neutral::none_or_auto},
+    {"modalities", kChat, Neutral::text_only},
+    {"audio", kChat, Neutral::nothing},
+    {"prediction", kChat, Neutral::nothing},
+    {"web_search_options", kChat, Neutral::nothing},
+    {"reasoning_effort", kChat, Neutral::none_or_auto},
+    {"verbosity", kChat, Neutral::medium},
+    {"documents", kChat, Neutral::empty},
+    {"spaces_between_special_tokens", kBoth, Neutral::any},
+    {"detokenize", kBoth, Neutral::is_true},
+    {"priority", kBoth, Neutral::zero},
+    {"guided_json", kBoth, Neutral::nothing},
+    {"guided_regex", kBoth, Neutral::nothing},
+    {"guided_choice", kBoth, Neutral::nothing},
+    {"guided_grammar", kBoth, Neutral::nothing},
+    {"structured_outputs", kBoth, Neutral::nothing},
+});
+
+bool is_number(const Json& value, double wanted) {
+  return value.is_number() && value.get<double>() == wanted;
+}
+
+bool is_text(const Json& value, std::string_view wanted) {
+  return value.is_string() && value.get_ref<const std::string&>() == wanted;
+}
+
+bool is_neutral(const Json& value, Neutral neutral) {
+  switch (neutral) {
+    case Neutral::any:
+      return true;
+    case Neutral::nothing:
+      return false;
+    case Neutral::zero:
+      return is_number(value, 0);
+    case Neutral::one:
+      return is_number(value, 1);
+    case Neutral::is_false:
+      return value == false;
+    case Neutral::is_true:
+      return value == true;
+    case Neutral::empty:
+      return (value.is_structured() && value.empty()) || is_text(value, "");
+    case Neutral::none_or_auto:
+      return is_text(value, "none") || is_text(value, "auto");
+    case Neutral::text_format:
+      return value.is_object() && value.size() == 1 && value.contains("type") &&
+             is_text(value["type"], "text");
+    case Neutral::text_only:
+      return value.is_array() && value.size() == 1 && is_text(value[0], "text");
+    case Neutral::medium:
+      return is_text(value, "medium");
+  }
+  return false;
+}
+
+const char* accepted(Neutral neutral) {
+  switch (neutral) {
+    case Neutral::any:
+      return "anything";
+    case Neutral::nothing:
+      return "null";
+    case Neutral::zero:
+      return "0";
+    case Neutral::one:
+      return "1";
+    case Neutral::is_false:
+      return "false";
+    case Neutral::is_true:
+      return "true";
+    case Neutral::empty:
+      return "an empty value";
+    case Neutral::none_or_auto:
+      return "\"none\" or \"auto\"";
+    case Neutral::text_format:
+      return "{\"type\": \"text\"}";
+    case Neutral::text_only:
+      return "[\"text\"]";
+    case Neutral::medium:
+      return "\"medium\"";
+  }
+  return "null";
+}
+
+}  // namespace
+
+void ignore_neutral_fields(FieldReader& fields, OpenAiRoute route) {
+  for (const NeutralField& field : kNeutralFields) {
+    if ((field.routes & static_cast<std::uint8_t>(route)) == 0) continue;
+    const std::string name(field.name);
+    const Json* value = fields.take(name);
+    if (value == nullptr || is_neutral(*value, field.neutral)) continue;
+    fields.fail(name,
+                std::string("is not supported; only ") + accepted(field.neutral) + " is accepted");
+  }
+}
+
+std::vector<NeutralFact> neutral_fields(OpenAiRoute route) {
+  std::vector<NeutralFact> facts;
+  for (const NeutralField& field : kNeutralFields) {
+    if ((field.routes & static_cast<std::uint8_t>(route)) == 0) continue;
+    facts.push_back({std::string(field.name), accepted(field.neutral)});
+  }
+  return facts;
+}
+
+}  // namespace baton

@@ -1,0 +1,168 @@
+// Which tensors a family's layers have, and what is said of a checkpoint that has others.
+#include "workers/model/checkpoint_reader.h"
+
+#include <gtest/gtest.h>
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "tests/cpu_torch/golden_file.h"
+#include "tests/cpu_torch/model_fixture.h"
+#include "workers/model/error.h"
+#include "workers/model/fingerprint.h"
+
+namespace baton::test {
+namespace {
+
+std::string folder_of(const std::string& name) { return golden_folder() + "/models/" + name; }
+
+/// Reads a golden model under a changed configuration; what is said against it, else empty.
+template <class Change>
+std::string refusal(const std::string& name, Change change) {
+  ModelConfig config = load_model_config(folder_of(name));
+  change(config);
+  const Checkpoint checkpoint(folder_of(name));
+  CheckpointReader reader(config, checkpoint);
+  try {
+    reader.embedding();
+    for (int i = 0; i < config.layers; ++i) {
+      reader.layer(i);
+      for (int e = 0; config.sparse(i) && e < config.experts.count; ++e) reader.expert(i, e);
+    }
+    reader.final_norm();
+    reader.lm_head();
+    reader.expect_all_taken();
+  } catch (const ModelError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CheckpointReader, TakesEveryTensorOfEveryFamily) {
+  for (const std::string& name : golden_models()) {
+    EXPECT_EQ(refusal(name, [](ModelConfig&) {}), "") << name;
+  }
+  for (const std::string& name : quantized_models()) {
+    EXPECT_EQ(refusal(name, [](ModelConfig&) {}), "") << name;
+  }
+}
+
+TEST(CheckpointReader, NamesTensorsThatTheConfigurationDoesNotKnowOrMisses) {
+  const auto no_bias = [](ModelConfig& c) { c.qkv_bias = false; };
+  const auto no_norm = [](ModelConfig& c) { c.qk_norm = false; };
+  const auto bias = [](ModelConfig& c) { c.qkv_bias = true; };
+  const auto norm = [](ModelConfig& c) { c.qk_norm = true; };
+  const auto fewer = [](ModelConfig& c) { c.experts.count = 3; };
+  const auto all_dense = [](ModelConfig& c) { c.experts.step = 9; };
+  EXPECT_NE(refusal("qwen3_moe", fewer).find("mlp.gate.weight: has the shape [8, 32]"),
+            std::string::npos);
+  EXPECT_NE(refusal("mixtral", all_dense).find("mlp.gate_proj.weight: is missing"),
+            std::string::npos);
+  EXPECT_NE(refusal("qwen2_bias", no_bias).find("k_proj.bias: no part"), std::string::npos);
+  EXPECT_NE(refusal("qwen3_norms", no_norm).find("k_norm.weight: no part"), std::string::npos);
+  EXPECT_NE(refusal("mha", bias).find("q_proj.bias: is missing"), std::string::npos);
+  EXPECT_NE(refusal("mha", norm).find("q_norm.weight: is missing"), std::string::npos);
+}
+
+TEST(CheckpointReader, NamesWhatDoesNotFitTheQuantization) {
+  const auto plain = [](ModelConfig& c) { c.quantization = {}; };
+  const auto ordered = [](ModelConfig& c) { c.quantization.act_order = true; };
+  const auto group = [](ModelConfig& c) { c.quantization.group = 16; };
+  const auto gptq = [](ModelConfig& c) { c.quantization.method = QuantMethod::gptq; };
+  const auto block = [](ModelConfig& c) { c.quantization.block_rows = 64; };
+  EXPECT_NE(refusal("gptq_act_order", plain).find("q_proj.weight: is missing"), std::string::npos);
+  EXPECT_NE(refusal("gptq_v2_experts", ordered).find("q_proj.g_idx: is missing"),
+            std::string::npos);
+  EXPECT_NE(refusal("gptq_act_order", group).find("q_proj.qzeros: has the shape [4, 4], config"),
+            std::string::npos);
+  EXPECT_NE(refusal("awq", gptq).find("q_proj.qweight: has the shape [32, 4]"), std::string::npos);
+  EXPECT_NE(refusal("fp8_block", block).find("o_proj.weight_scale_inv: has the shape [2, 1]"),
+            std::string::npos);
+  EXPECT_NE(refusal("fp8_channel", plain).find("q_proj.weight: dtype F8_E4M3"), std::string::npos);
+}
+
+/// Changes some bytes of a tensor of gptq_sym, in a folder of its own; what is said then.
+std::string refusal_of_changed(const std::string& tensor, std::vector<unsigned char> bytes) {
+  namespace fs = std::filesystem;
+  std::string folder = (fs::temp_directory_path() / "baton-test-XXXXXX").string();
+  EXPECT_NE(::mkdtemp(folder.data()), nullptr);
+  for (const auto& entry : fs::directory_iterator(folder_of("gptq_sym"))) {
+    fs::copy_file(entry.path(), fs::path(folder) / entry.path().filename());
+  }
+  const std::string path = folder + "/gptq_model-4bit.safetensors";
+  std::string text = read_file(path);
+  const auto* begin = reinterpret_cast<const std::byte*>(text.data());
+  const auto at = parse_safetensors(begin, text.size(), path).at(tensor).data - begin;
+  std::memcpy(text.data() + at, bytes.data(), bytes.size());
+  std::ofstream(path, std::ios::binary) << text;
+  std::string said;
+  try {
+    load(folder);
+  } catch (const ModelError& error) {
+    said = error.what();
+  }
+  fs::remove_all(folder);
+  return said;
+}
+
+TEST(CheckpointReader, ChecksTheContentsOfQuantizedLayers) {
+  const std::string layer = "model.layers.1.mlp.down_proj.";
+  EXPECT_EQ(refusal_of_changed(layer + "g_idx", {0, 0, 0, 0}), "");
+  EXPECT_NE(refusal_of_changed(layer + "g_idx", {1, 0, 0, 0}).find(layer + "g_idx: names a group"),
+            std::string::npos);
+  EXPECT_NE(refusal_of_changed(layer + "g_idx", {255, 255, 255, 255}).find("g_idx: names a group"),
+            std::string::npos);
+  // A bias that the family does not have: zeros do nothing, anything else would.
+  EXPECT_EQ(refusal_of_changed(layer + "bias", {0, 0}), "");
+  EXPECT_NE(refusal_of_changed(layer + "bias", {0, 60}).find(layer + "bias: no part"),
+            std::string::npos);
+}
+
+TEST(CheckpointReader, ALayerHasWhatItsFamilyHas) {
+  const auto layer_of = [](const std::string& name) {
+    const ModelConfig config = load_model_config(folder_of(name));
+    const Checkpoint checkpoint(folder_of(name));
+    return CheckpointReader(config, checkpoint).layer(0);
+  };
+  const LayerSource llama = layer_of("mha");
+  EXPECT_TRUE(llama.qkv_bias.empty() && llama.q_norm.empty() && llama.k_norm.empty());
+
+  const LayerSource qwen2 = layer_of("qwen2_bias");  // 6 + 2 * 2 heads of 8
+  ASSERT_EQ(qwen2.qkv_bias.size(), 80U);
+  const Checkpoint checkpoint(folder_of("qwen2_bias"));
+  const auto stored = [&](const char* name, std::int64_t i) {
+    const std::string full = std::string("model.layers.0.self_attn.") + name + "_proj.bias";
+    return cpu::element(checkpoint.find(full)->data, cpu::ElementType::bf16, i);
+  };
+  EXPECT_EQ(qwen2.qkv_bias[47], stored("q", 47));
+  EXPECT_EQ(qwen2.qkv_bias[48], stored("k", 0));
+  EXPECT_EQ(qwen2.qkv_bias[79], stored("v", 15));
+
+  const LayerSource qwen3 = layer_of("qwen3_norms");
+  EXPECT_EQ(qwen3.q_norm.size(), 24U);
+  EXPECT_EQ(qwen3.k_norm.size(), 24U);
+  EXPECT_EQ(qwen3.q.rows, 96);
+}
+
+TEST(Fingerprint, CoversTheSettingsOfFamilies) {
+  const ModelConfig config = load_model_config(folder_of("mha"));
+  const Checkpoint checkpoint(folder_of("mha"));
+  std::vector<ModelConfig> changed(8, config);
+  changed[0].qkv_bias = true;
+  changed[1].qk_norm = true;
+  changed[2].window = 1;
+  changed[3].rope.attention_factor = 2;
+  changed[4].rope.truncate = false;
+  changed[5].experts.normalise = true;
+  changed[6].quantization.method = QuantMethod::gptq;
+  changed[7].quantization.zero_offset = 1;
+  for (const ModelConfig& c : changed) {
+    EXPECT_NE(model_fingerprint(c, checkpoint), model_fingerprint(config, checkpoint));
+  }
+}
+
+}  // namespace
+}  // namespace baton::test

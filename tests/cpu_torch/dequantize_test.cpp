@@ -1,0 +1,134 @@
+// Quantised weights: the formats' bits by hand, and every layer of the golden checkpoints.
+#include "workers/model/dequantize.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "tests/cpu_torch/golden_file.h"
+#include "tests/cpu_torch/model_fixture.h"
+#include "workers/model/checkpoint_reader.h"
+
+namespace baton::test {
+namespace {
+
+template <class T>
+const std::byte* bytes(const std::vector<T>& v) {
+  return reinterpret_cast<const std::byte*>(v.data());
+}
+
+/// Eight outputs of eight inputs; scales of two groups of inputs, 1 and 10.
+struct Eight {
+  std::vector<std::uint32_t> weights, zeros;
+  std::vector<float> scales = std::vector<float>(16, 1.0F);
+  Int4Weight weight;
+
+  Eight(std::vector<std::uint32_t> w, std::vector<std::uint32_t> z)
+      : weights(std::move(w)), zeros(std::move(z)) {
+    std::fill(scales.begin() + 8, scales.end(), 10.0F);
+    weight.weights = bytes(weights);
+    weight.zeros = bytes(zeros);
+    weight.scales = {bytes(scales), cpu::ElementType::f32, 2, 8};
+    weight.group = {0, 0, 0, 0, 1, 1, 1, 1};
+    weight.out = 8;
+    weight.in = 8;
+  }
+};
+
+TEST(Dequantize, GptqWordsRunAlongTheInputs) {
+  // Output 0 holds 0..7, output 1 holds 15, 0, ...; zero points 1 + (stored 0..7), then all 16.
+  std::vector<std::uint32_t> words(8, 0);
+  words[0] = 0x76543210;
+  words[1] = 0x0000000F;
+  Eight e(words, {0x76543210, 0xFFFFFFFF});
+  std::vector<float> w = dequantize_gptq(e.weight, 1);
+  EXPECT_EQ(w[1], 0.0F);           // 1 - (0 + 1)
+  EXPECT_EQ(w[3], 2.0F);           // 3 - 1
+  EXPECT_EQ(w[4], 40.0F);          // group 1: (4 - (15 + 1) mod 16) * 10
+  EXPECT_EQ(w[8 + 0], 13.0F);      // 15 - (1 + 1)
+  EXPECT_EQ(w[8 + 1], -2.0F);      // 0 - 2
+  EXPECT_EQ(w[7 * 8 + 0], -8.0F);  // 0 - (7 + 1)
+  w = dequantize_gptq(e.weight, 0);
+  EXPECT_EQ(w[1], 1.0F);
+  EXPECT_EQ(w[4], -110.0F);  // (4 - 15) * 10
+  // Act-order: groups in no order at all.
+  e.weight.group = {1, 0, 1, 0, 1, 0, 0, 0};
+  w = dequantize_gptq(e.weight, 0);
+  EXPECT_EQ(w[1], 1.0F);
+  EXPECT_EQ(w[2], -130.0F);
+}
+
+TEST(Dequantize, AwqWordsRunAlongTheOutputsInTheirOwnOrder) {
+  // Nibbles 0, 4, 1, 5, 2, 6, 3, 7 of 0x75316420 are 0..7.
+  std::vector<std::uint32_t> words(8, 0x75316420);
+  words[7] = 0;
+  const Eight e(words, {0, 0x75316420});
+  const std::vector<float> w = dequantize_awq(e.weight);
+  for (std::size_t o = 0; o < 8; ++o) {
+    EXPECT_EQ(w[o * 8], static_cast<float>(o));
+    EXPECT_EQ(w[o * 8 + 4], 0.0F);                            // the zero point is the value
+    EXPECT_EQ(w[o * 8 + 7], -10.0F * static_cast<float>(o));  // 0 - o, group 1
+  }
+}
+
+TEST(Dequantize, Fp8ValuesAndBlocks) {
+  const std::vector<std::pair<int, float>> known = {
+      {0x00, 0.0F},    {0x38, 1.0F},    {0xB8, -1.0F}, {0x7E, 448.0F},     {0xFE, -448.0F},
+      {0x01, 0x1p-9F}, {0x08, 0x1p-6F}, {0x3C, 1.5F},  {0x07, 7 * 0x1p-9F}};
+  for (const auto& [bits, value] : known) {
+    const std::vector<std::uint8_t> byte(1, static_cast<std::uint8_t>(bits));
+    const std::vector<float> one = {1.0F};
+    const Fp8Weight w{bytes(byte), {bytes(one), cpu::ElementType::f32, 1, 1}, 1, 1, 1, 1};
+    EXPECT_EQ(dequantize_fp8(w)[0], value) << bits;
+  }
+  const std::vector<std::uint8_t> ones(3 * 5, 0x38);
+  const std::vector<float> scales = {1, 2, 3, 4};
+  const Fp8Weight w{bytes(ones), {bytes(scales), cpu::ElementType::f32, 2, 2}, 3, 5, 2, 3};
+  EXPECT_EQ(dequantize_fp8(w), (std::vector<float>{1, 1, 1, 2, 2, 1, 1, 1, 2, 2, 3, 3, 3, 4, 4}));
+  const std::vector<std::uint8_t> nan(1, 0x7F);
+  EXPECT_TRUE(std::isnan(
+      dequantize_fp8({bytes(nan), {bytes(scales), cpu::ElementType::f32, 1, 1}, 1, 1, 1, 1})[0]));
+}
+
+/// The fp32 bits of every quantised layer are those that the script computed on its own.
+TEST(Dequantize, GoldenCheckpointsHoldTheScriptsValues) {
+  for (const std::string& name : quantized_models()) {
+    SCOPED_TRACE(name);
+    const std::string folder = golden_folder() + "/models/" + name;
+    const ModelConfig c = load_model_config(folder);
+    const Checkpoint checkpoint(folder);
+    CheckpointReader reader(c, checkpoint);
+    const std::string text = read_file(golden_folder() + "/logits_" + name + ".safetensors");
+    ASSERT_FALSE(text.empty());
+    const std::int64_t q = std::int64_t{c.heads} * c.head_dim;
+    const std::int64_t kv = std::int64_t{c.kv_heads} * c.head_dim;
+    const std::int64_t middle = c.experts.count > 0 ? c.experts.intermediate : c.intermediate;
+    const std::map<std::string, std::pair<std::int64_t, std::int64_t>> shapes = {
+        {"q_proj", {q, c.hidden}},         {"k_proj", {kv, c.hidden}},
+        {"v_proj", {kv, c.hidden}},        {"o_proj", {c.hidden, q}},
+        {"gate_proj", {middle, c.hidden}}, {"up_proj", {middle, c.hidden}},
+        {"down_proj", {c.hidden, middle}}};
+    int checked = 0;
+    for (const auto& [key, view] :
+         parse_safetensors(reinterpret_cast<const std::byte*>(text.data()), text.size(), name)) {
+      if (!key.starts_with("crc32.")) continue;
+      const std::string layer = key.substr(6, key.size() - 6 - std::string(".weight").size());
+      const auto [out, in] = shapes.at(layer.substr(layer.rfind('.') + 1));
+      const cpu::MatrixSource matrix = reader.linear(layer, out, in);
+      ASSERT_EQ(matrix.type, cpu::ElementType::f32);
+      const std::string_view memory(reinterpret_cast<const char*>(matrix.data),
+                                    static_cast<std::size_t>(out * in) * sizeof(float));
+      EXPECT_EQ(crc32_of(memory), static_cast<std::uint32_t>(values<std::int64_t>(view).at(0)))
+          << layer;
+      ++checked;
+    }
+    const int feed_forward = 3 * std::max(c.experts.count, 1);
+    EXPECT_EQ(checked, c.layers * (4 + feed_forward));
+  }
+}
+
+}  // namespace
+}  // namespace baton::test

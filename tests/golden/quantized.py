@@ -1,0 +1,154 @@
+"""Quantised checkpoints for make_logits.py, packed as the formats' public descriptions say.
+
+GPTQ: Frantar et al., arXiv:2210.17323; layout of AutoGPTQ and GPTQModel (README, "checkpoint_format").
+AWQ: Lin et al., arXiv:2306.00978; layout of AutoAWQ's "gemm" version.
+FP8: "fp8" with weight_block_size as DeepSeek-V3 and Qwen3-FP8 publish it (README_WEIGHTS.md of
+DeepSeek-V3: weight_scale_inv multiplies), and compressed-tensors' float-quantized.
+
+Every function quantises one weight [out, in] and returns its tensors and the values that they stand
+for, computed from the chosen numbers and never from the packed words. Rounding to nearest is all the
+quantising there is: what is tested is the reading.
+"""
+import torch
+
+
+def pack(values, order=range(8)):
+    """[rows, 8 n] of 0..15 -> int32 [rows, n]: value j of eight goes to nibble order[j]."""
+    rows = values.shape[0]
+    eights = values.reshape(rows, -1, 8).to(torch.int64)
+    words = torch.zeros(rows, eights.shape[1], dtype=torch.int64)
+    for j, nibble in enumerate(order):
+        words |= eights[:, :, j] << (4 * nibble)
+    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32).contiguous()
+
+
+def choose(weight, group, sym):
+    """q [in, out], and zero and scale [groups, out], for the inputs' groups [in]."""
+    inputs = weight.float().T
+    n_groups = int(group.max()) + 1
+    low = torch.stack([inputs[group == g].amin(0).clamp(max=0) for g in range(n_groups)])
+    high = torch.stack([inputs[group == g].amax(0).clamp(min=0) for g in range(n_groups)])
+    if sym:
+        scale = 2 * torch.maximum(-low, high) / 15
+        zero = torch.full_like(scale, 8)
+    else:
+        scale = (high - low) / 15
+        zero = (-low / scale).round()
+    scale = scale.half()
+    q = ((inputs / scale.float()[group]).round() + zero[group]).clamp(0, 15)
+    return q, zero, scale, ((q - zero[group]) * scale.float()[group]).T.contiguous()
+
+
+def groups_of(inputs, group_size):
+    size = inputs if group_size == -1 else group_size
+    return torch.arange(inputs) // size
+
+
+def gptq(weight, config, generator):
+    group = groups_of(weight.shape[1], config["group_size"])
+    if config["desc_act"]:  # any order of the inputs stands for the one by activation size
+        group = group[torch.randperm(len(group), generator=generator)]
+    q, zero, scale, values = choose(weight, group, config["sym"])
+    stored = zero if config.get("checkpoint_format") == "gptq_v2" else (zero - 1) % 16
+    tensors = {"qweight": pack(q.T).T.contiguous(), "qzeros": pack(stored), "scales": scale}
+    if config["desc_act"] or config["sym"]:  # both ways: with g_idx where it is not needed, too
+        tensors["g_idx"] = group.to(torch.int32)
+    return tensors, values
+
+
+def awq(weight, config, generator):
+    q, zero, scale, values = choose(weight, groups_of(weight.shape[1], config["group_size"]), False)
+    order = [0, 4, 1, 5, 2, 6, 3, 7]
+    return {"qweight": pack(q, order), "qzeros": pack(zero, order), "scales": scale}, values
+
+
+def fp8(weight, rows, columns, scale_type):
+    """One scale for each block of rows x columns."""
+    out, inputs = weight.shape
+    row = torch.arange(out) // rows
+    column = torch.arange(inputs) // columns
+    scale = torch.zeros(int(row.max()) + 1, int(column.max()) + 1)
+    for r in range(scale.shape[0]):
+        for c in range(scale.shape[1]):
+            scale[r, c] = weight[row == r][:, column == c].abs().max() / 448
+    scale = scale.to(scale_type)
+    spread = scale.float()[row][:, column]
+    q = (weight / spread).clamp(-448, 448).to(torch.float8_e4m3fn)
+    return q, scale, q.float() * spread
+
+
+def fp8_block(weight, config, generator):
+    q, scale, values = fp8(weight, *config["weight_block_size"], torch.bfloat16)
+    return {"weight": q, "weight_scale_inv": scale}, values
+
+
+def fp8_channel(weight, config, generator):
+    q, scale, values = fp8(weight, 1, weight.shape[1], torch.float32)
+    return {"weight": q, "weight_scale": scale}, values
+
+
+METHODS = {"gptq": gptq, "awq": awq, "fp8": fp8_block, "compressed-tensors": fp8_channel}
+
+
+def quantize(state, config, seed, idle_bias):
+    """The state of a checkpoint -> (its tensors, the state that they stand for, quantised layers).
+
+    Linear layers inside of the model are quantised, neither the embedding nor lm_head, nor routers."""
+    method = METHODS[config["quant_method"]]
+    generator = torch.Generator().manual_seed(seed)
+    tensors, values, layers = {}, {}, []
+    for name, weight in state.items():
+        linear = weight.dim() == 2 and name.startswith("model.layers.") \
+            and not name.endswith(".gate.weight")
+        if not linear:
+            tensors[name] = values[name] = weight
+            continue
+        layer = name.removesuffix("weight")
+        layers.append(layer)
+        found, values[name] = method(weight.float(), config, generator)
+        tensors |= {layer + key: value for key, value in found.items()}
+        if idle_bias and layer + "bias" not in state:
+            tensors[layer + "bias"] = torch.zeros(weight.shape[0], dtype=torch.float16)
+    return tensors, values, sorted(layers)
+
+
+FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True}
+SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+             intermediate_size=48, vocab_size=60)
+
+# name -> (model type, sizes, dtype of the rest, quantization_config, where it is written)
+MODELS = {
+    "gptq_act_order": ("llama", SIZES | dict(tie_word_embeddings=True), torch.float16,
+                       {"quant_method": "gptq", "bits": 4, "group_size": 8, "desc_act": True,
+                        "sym": False, "true_sequential": True}, "config.json"),
+    # An old one: the settings in a file of their own, zero biases that the model does not have.
+    "gptq_sym": ("qwen2", SIZES | dict(tie_word_embeddings=False), torch.float16,
+                 {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": False,
+                  "sym": True}, "quantize_config.json"),
+    "gptq_v2_experts": ("qwen3_moe",
+                        SIZES | dict(num_hidden_layers=1, head_dim=16, num_experts=4,
+                                     num_experts_per_tok=2, moe_intermediate_size=24,
+                                     norm_topk_prob=True, tie_word_embeddings=True),
+                        torch.bfloat16,
+                        {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": False,
+                         "sym": False, "checkpoint_format": "gptq_v2"}, "config.json"),
+    "awq": ("mistral", SIZES | dict(tie_word_embeddings=False, sliding_window=None), torch.float16,
+            {"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm",
+             "zero_point": True, "modules_to_not_convert": None}, "config.json"),
+    # Sizes that end inside of a block.
+    "fp8_block": ("qwen3",
+                  SIZES | dict(hidden_size=136, num_hidden_layers=1, head_dim=8,
+                               intermediate_size=144, tie_word_embeddings=True), torch.bfloat16,
+                  {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                   "weight_block_size": [128, 128]}, "config.json"),
+    "fp8_channel": ("llama", SIZES | dict(tie_word_embeddings=False), torch.bfloat16,
+                    {"quant_method": "compressed-tensors", "format": "float-quantized",
+                     "quantization_status": "compressed", "ignore": ["lm_head"],
+                     "kv_cache_scheme": None,
+                     "config_groups": {"group_0": {
+                         "targets": ["Linear"], "output_activations": None,
+                         "weights": FLOAT8 | {"strategy": "channel", "dynamic": False},
+                         "input_activations": FLOAT8 | {"strategy": "token", "dynamic": True}}}},
+                    "config.json"),
+}
+SHARDED = {"gptq_act_order"}

@@ -1,0 +1,226 @@
+// A step's rows over a pool with shuffled blocks, on the host and on the device, and what attention
+// should give.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "workers/cuda/attention.h"
+#include "workers/cuda/launch.cuh"
+
+namespace baton::cuda {
+
+inline std::uint16_t to_bf16(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+inline float from_bf16(std::uint16_t x) {
+  const std::uint32_t bits = static_cast<std::uint32_t>(x) << 16;
+  float f;
+  std::memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+/// Device memory (or pinned host memory) of n elements.
+template <typename T>
+class DeviceArray {
+ public:
+  explicit DeviceArray(std::size_t n, bool pinned = false) : n_(n), pinned_(pinned) {
+    const std::size_t bytes = std::max<std::size_t>(n, 1) * sizeof(T);
+    check(pinned ? cudaMallocHost(&p_, bytes) : cudaMalloc(&p_, bytes), "allocation");
+  }
+  explicit DeviceArray(std::span<const T> values) : DeviceArray(values.size()) {
+    check(cudaMemcpy(p_, values.data(), values.size_bytes(), cudaMemcpyHostToDevice), "copy");
+  }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+  ~DeviceArray() { pinned_ ? cudaFreeHost(p_) : cudaFree(p_); }
+
+  T* data() const { return static_cast<T*>(p_); }
+  void fill(int byte) { check(cudaMemset(p_, byte, n_ * sizeof(T)), "fill"); }
+  std::vector<T> read() const {
+    std::vector<T> values(n_);
+    check(cudaMemcpy(values.data(), p_, n_ * sizeof(T), cudaMemcpyDeviceToHost), "copy");
+    return values;
+  }
+
+ private:
+  void* p_ = nullptr;
+  std::size_t n_;
+  bool pinned_;
+};
+
+/// One element of a result and the size of what was summed up for it.
+struct Expected {
+  double value = 0;
+  double magnitude = 0;
+};
+
+struct AttentionCase {
+  static constexpr int kLayers = 2;  // attention runs on the second
+
+  HeadShape shape;
+  int tokens_per_block, window;
+  std::vector<AttentionRow> rows;  // one for each sequence
+  int n_rows = 0;
+  std::vector<std::int32_t> table;
+  std::vector<std::uint16_t> pool, qkv;
+  KvLayerView view;  // without the pool's address
+  float scale = 0;
+
+  AttentionCase(HeadShape s, int tokens, int win) : shape(s), tokens_per_block(tokens), window(win) {
+    scale = 1.0F / std::sqrt(static_cast<float>(s.head_dim));
+    const std::int64_t head = static_cast<std::int64_t>(tokens) * s.head_dim;
+    view.head_stride = head;
+    view.part_stride = head * s.kv_heads;
+    view.layer_offset = 2 * view.part_stride;
+    view.block_stride = kLayers * 2 * view.part_stride;
+    view.tokens_per_block = tokens;
+  }
+
+  void gap_rows(int n) { n_rows += n; }
+  void gap_blocks(int n) { table.resize(table.size() + n); }
+  /// A sequence that is at `position` and has n rows in this step.
+  void add(int position, int n) {
+    const int blocks = (position + n + tokens_per_block - 1) / tokens_per_block;
+    rows.push_back({n_rows, n, position, static_cast<int>(table.size()), blocks});
+    n_rows += n;
+    table.resize(table.size() + blocks);
+  }
+
+  /// Fills the pool; what no sequence's token wrote is NaN. The first and the last key that a row
+  /// sees have large values, and so has the one in front of its window: each would be missed.
+  void build() {
+    std::mt19937 rng(7);
+    std::normal_distribution<float> normal;
+    std::iota(table.begin(), table.end(), 3);
+    std::shuffle(table.begin(), table.end(), rng);
+    pool.assign((table.size() + 3) * view.block_stride, 0xFFFF);
+    qkv.resize(static_cast<std::size_t>(n_rows) * width());
+    for (auto& x : qkv) x = to_bf16(normal(rng));
+    for (const AttentionRow& row : rows) {
+      const int end = static_cast<int>(row.position) + row.n_rows;
+      for (int t = 0; t < end; ++t) {
+        const bool large = t == 0 || t == end - 1 || t == end - window || t == end - window - 1;
+        for (int h = 0; h < shape.kv_heads; ++h) {
+          for (int d = 0; d < shape.head_dim; ++d) {
+            const std::size_t at = offset(row, t, h) + d;
+            pool[at] = to_bf16(normal(rng));
+            pool[at + view.part_stride] = to_bf16(normal(rng) * (large ? 16.0F : 1.0F));
+          }
+        }
+      }
+    }
+  }
+
+  int width() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_dim; }
+  std::size_t offset(const AttentionRow& row, int token, int head) const {
+    return table[row.first_block + token / tokens_per_block] * view.block_stride +
+           view.layer_offset + head * view.head_stride +
+           static_cast<std::size_t>(token % tokens_per_block) * shape.head_dim;
+  }
+
+  /// Query i of a sequence, one head.
+  std::vector<Expected> reference(const AttentionRow& row, int i, int head) const {
+    const int end = static_cast<int>(row.position) + i + 1;
+    const int begin = window > 0 ? std::max(0, end - window) : 0;
+    const int kv_head = head / (shape.heads / shape.kv_heads);
+    const std::uint16_t* q = &qkv[static_cast<std::size_t>(row.first_row + i) * width() +
+                                  static_cast<std::size_t>(head) * shape.head_dim];
+    std::vector<double> p(end - begin);
+    for (int t = begin; t < end; ++t) {
+      const std::uint16_t* k = &pool[offset(row, t, kv_head)];
+      double s = 0;
+      for (int d = 0; d < shape.head_dim; ++d) s += from_bf16(q[d]) * from_bf16(k[d]);
+      p[t - begin] = s * scale;
+    }
+    const double largest = *std::max_element(p.begin(), p.end());
+    double sum = 0;
+    for (double& x : p) sum += x = std::exp(x - largest);
+    std::vector<Expected> out(shape.head_dim);
+    for (int t = begin; t < end; ++t) {
+      const std::uint16_t* v = &pool[offset(row, t, kv_head) + view.part_stride];
+      for (int d = 0; d < shape.head_dim; ++d) {
+        out[d].value += p[t - begin] / sum * from_bf16(v[d]);
+        out[d].magnitude += p[t - begin] / sum * std::abs(from_bf16(v[d]));
+      }
+    }
+    return out;
+  }
+
+  /// Output rows that no item wrote stay NaN. Twice over the same workspace, as layers do it.
+  std::vector<std::uint16_t> run_decode(DecodeAttention::Options options,
+                                        std::span<const AttentionRow> some = {}) const {
+    options.shape = shape;
+    options.tokens_per_block = tokens_per_block;
+    options.max_rows = n_rows;
+    options.window = window;
+    const DecodeAttention attention(options);
+    DecodePlan plan;
+    attention.plan(some.empty() ? rows : some, plan);
+    if (static_cast<int>(plan.items.size()) > attention.max_items(plan.rows)) {
+      throw std::logic_error("more items than promised");
+    }
+    const int n = static_cast<int>(plan.items.size());
+    plan.items.resize(n + 5, DecodeItem{-1, -1, -1, -1, -1, -1, -1});  // padding, never looked at
+    const DeviceArray<DecodeItem> items{std::span<const DecodeItem>(plan.items)};
+    const DeviceArray<std::int32_t> count{std::span<const std::int32_t>(&n, 1)};
+    DeviceArray<std::byte> workspace(attention.workspace_bytes());
+    workspace.fill(0);
+    return run([&](const Bf16* q, Bf16* out, const KvLayerView& kv, const std::int32_t* blocks) {
+      for (int i = 0; i < 2; ++i) {
+        attention.run(q, out, kv, blocks, items.data(), count.data(), n + 5 * i, scale,
+                      workspace.data(), nullptr);
+      }
+    });
+  }
+
+  std::vector<std::uint16_t> run_prefill(bool hopper) const {
+    PrefillAttention::Options options;
+    options.shape = shape;
+    options.tokens_per_block = tokens_per_block;
+    options.max_rows = n_rows;
+    options.max_chunks = static_cast<int>(rows.size());
+    options.max_table = static_cast<int>(table.size());
+    options.window = window;
+    options.hopper = hopper;
+    const PrefillAttention attention(options);
+    const DeviceArray<std::byte> floats(attention.float_workspace_bytes());
+    const DeviceArray<std::byte> ints(attention.int_workspace_bytes());
+    const DeviceArray<std::byte> pinned(attention.int_workspace_bytes(), true);
+    const auto plan = attention.make_plan();
+    attention.plan(rows, *plan, floats.data(), ints.data(), pinned.data(), nullptr);
+    return run([&](const Bf16* q, Bf16* out, const KvLayerView& kv, const std::int32_t* blocks) {
+      attention.run(*plan, q, out, kv, blocks, scale, nullptr);
+      check(cudaDeviceSynchronize(), "prefill");
+    });
+  }
+
+ private:
+  template <typename Call>
+  std::vector<std::uint16_t> run(Call call) const {
+    const DeviceArray<std::uint16_t> pool_memory{std::span<const std::uint16_t>(pool)};
+    const DeviceArray<std::uint16_t> q{std::span<const std::uint16_t>(qkv)};
+    const DeviceArray<std::int32_t> blocks{std::span<const std::int32_t>(table)};
+    DeviceArray<std::uint16_t> out(static_cast<std::size_t>(n_rows) * shape.heads *
+                                   shape.head_dim);
+    out.fill(0xFF);
+    KvLayerView kv = view;
+    kv.pool = reinterpret_cast<Bf16*>(pool_memory.data());
+    call(reinterpret_cast<const Bf16*>(q.data()), reinterpret_cast<Bf16*>(out.data()), kv,
+         blocks.data());
+    check(cudaDeviceSynchronize(), "attention");
+    return out.read();
+  }
+};
+
+}  // namespace baton::cuda

@@ -1,0 +1,197 @@
+// Attention over the paged pool against a plain softmax in double precision on the host, and its bits
+// under every way of cutting the same rows. With BATON_GPU_BENCH=1 also times (attention_bench.cpp).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tests/gpu/attention_fixture.h"
+
+namespace baton::cuda {
+namespace {
+
+/// What a result may be off by. Both kernels round the probabilities to bf16 (2^-9 of each, so of
+/// the weighted sum of |v|) and the result (2^-9 of it); their exponentials and sums add little.
+/// Twice that is allowed; FlashInfer's FA2 kernel rounds the pieces of a split row once more.
+double tolerance(const Expected& e, double roundings) {
+  return roundings * std::ldexp(e.magnitude, -8) + std::ldexp(std::abs(e.value), -8) + 1e-5;
+}
+
+void expect_close(const AttentionCase& c, const std::vector<std::uint16_t>& out, double roundings) {
+  const HeadShape& s = c.shape;
+  double worst = 0;
+  for (const AttentionRow& row : c.rows) {
+    for (int i = 0; i < row.n_rows; ++i) {
+      for (int h = 0; h < s.heads; ++h) {
+        const auto expected = c.reference(row, i, h);
+        for (int d = 0; d < s.head_dim; ++d) {
+          const std::size_t at =
+              (static_cast<std::size_t>(row.first_row + i) * s.heads + h) * s.head_dim + d;
+          const double error = std::abs(from_bf16(out[at]) - expected[d].value);
+          const double part = error / tolerance(expected[d], roundings);
+          worst = std::max(worst, std::isnan(part) ? 1e30 : part);
+          ASSERT_LE(part, 1.0) << "position " << row.position + i << " head " << h << " element "
+                               << d << ": " << from_bf16(out[at]) << " for "
+                               << expected[d].value;
+        }
+      }
+    }
+  }
+  std::printf("    largest error: %.2f of the tolerance\n", worst);
+}
+
+AttentionCase lengths_case(HeadShape shape, int tokens_per_block, int window,
+                           const std::vector<int>& lengths) {
+  AttentionCase c(shape, tokens_per_block, window);
+  for (int length : lengths) c.add(length - 1, 1);
+  c.build();
+  return c;
+}
+
+std::vector<int> many_lengths() {
+  std::vector<int> lengths;
+  for (int n = 1; n <= 300; n += n < 70 ? 1 : 23) lengths.push_back(n);
+  return lengths;
+}
+
+class DecodeShapes : public ::testing::TestWithParam<std::tuple<int, int, int>> {};
+
+TEST_P(DecodeShapes, AllLengths) {
+  const auto [group, dim, tokens_per_block] = GetParam();
+  const AttentionCase c = lengths_case({2 * group, 2, dim}, tokens_per_block, 0, many_lengths());
+  for (int piece : {0, 64, 4096}) {
+    DecodeAttention::Options options;
+    options.piece_keys = piece;
+    expect_close(c, c.run_decode(options), 1);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, DecodeShapes,
+    ::testing::Values(std::tuple(1, 128, 16), std::tuple(2, 128, 16), std::tuple(4, 128, 16),
+                      std::tuple(8, 128, 16), std::tuple(16, 128, 16), std::tuple(5, 128, 32),
+                      std::tuple(4, 64, 16), std::tuple(12, 64, 48), std::tuple(4, 128, 8),
+                      std::tuple(8, 64, 1), std::tuple(16, 128, 24)));
+
+TEST(DecodeAttention, LongRowsAmongShortOnes) {
+  const AttentionCase c =
+      lengths_case({8, 2, 128}, 16, 0, {9000, 1, 17, 700, 300, 64, 65, 2000, 5, 128, 1023});
+  expect_close(c, c.run_decode({}), 1);
+}
+
+TEST(DecodeAttention, Windows) {
+  for (int tokens_per_block : {16, 8}) {
+    for (int window : {1, 16, 50, 250}) {
+      const AttentionCase c = lengths_case({8, 2, 64}, tokens_per_block, window, many_lengths());
+      for (int fixed : {0, 64}) {
+        DecodeAttention::Options options;
+        options.fixed_split = fixed;
+        options.piece_keys = 64;
+        expect_close(c, c.run_decode(options), 1);
+      }
+    }
+  }
+}
+
+/// Rows of one sequence, as in deterministic mode, where prompts go through the split kernel too.
+TEST(DecodeAttention, RowsOfAPrompt) {
+  AttentionCase c({8, 2, 128}, 16, 0);
+  c.add(0, 40);
+  c.add(100, 1);
+  c.add(333, 30);
+  c.build();
+  for (int fixed : {0, 128}) {
+    DecodeAttention::Options options;
+    options.fixed_split = fixed;
+    expect_close(c, c.run_decode(options), 1);
+  }
+}
+
+TEST(DecodeAttention, FixedPiecesGiveTheBitsOfARowAlone) {
+  std::vector<int> lengths = {1, 63, 64, 65, 128, 129, 500, 1000, 2049, 777};
+  for (int i = 0; i < 200; ++i) lengths.push_back(600 + i);
+  for (int window : {0, 300}) {
+    const AttentionCase c = lengths_case({8, 2, 128}, 16, window, lengths);
+    DecodeAttention::Options options;
+    options.fixed_split = 128;
+    const auto in_turn = c.run_decode(options);  // so many rows that each is one item
+    options.piece_keys = 64;
+    const auto spread = c.run_decode(options);
+    EXPECT_EQ(in_turn, spread);
+    EXPECT_EQ(spread, c.run_decode(options));
+    options.piece_keys = 0;
+    const std::size_t width = static_cast<std::size_t>(c.shape.heads) * c.shape.head_dim;
+    for (std::size_t i = 0; i < 24; ++i) {
+      const std::vector<AttentionRow> alone = {c.rows[i]};
+      const auto out = c.run_decode(options, alone);
+      ASSERT_EQ(std::memcmp(&out[i * width], &in_turn[i * width], width * 2), 0) << "row " << i;
+    }
+  }
+}
+
+/// Heads that the tiled kernel does not have take the plain one.
+TEST(DecodeAttention, OtherShapes) {
+  for (const HeadShape shape : {HeadShape{6, 2, 32}, {8, 2, 80}, {68, 4, 128}, {3, 1, 192}}) {
+    for (const int tokens : {16, 3}) {
+      for (const int window : {0, 100}) {
+        AttentionCase c(shape, tokens, window);
+        for (const int position : {0, 1, 30, 31, 32, 200, 333}) c.add(position, 1);
+        c.add(50, 7);
+        c.build();
+        for (const int fixed : {0, 128}) {
+          DecodeAttention::Options options;
+          options.fixed_split = fixed;
+          expect_close(c, c.run_decode(options), 1);
+        }
+      }
+    }
+  }
+}
+
+TEST(DecodeAttention, RefusesWhatItDoesNotCompute) {
+  DecodeAttention::Options options;
+  options.shape = {8, 2, 512};
+  EXPECT_THROW(DecodeAttention{options}, std::invalid_argument);
+  options.shape = {8, 3, 128};
+  EXPECT_THROW(DecodeAttention{options}, std::invalid_argument);
+  options.shape = {8, 2, 128};
+  options.fixed_split = 100;
+  EXPECT_THROW(DecodeAttention{options}, std::invalid_argument);
+}
+
+class Prefill : public ::testing::TestWithParam<std::tuple<int, int, int, int, bool>> {};
+
+TEST_P(Prefill, ChunksWithAndWithoutContext) {
+  const auto [group, dim, tokens_per_block, window, hopper] = GetParam();
+  AttentionCase c({2 * group, 2, dim}, tokens_per_block, window);
+  c.gap_rows(3);  // decode rows before the chunks
+  c.add(0, 1);
+  c.add(0, 200);
+  c.add(37, 130);
+  c.gap_blocks(2);
+  c.add(500, 3);
+  c.add(290, 65);
+  c.gap_rows(2);
+  c.build();
+  expect_close(c, c.run_prefill(hopper), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Prefill,
+    ::testing::Values(std::tuple(4, 128, 16, 0, true), std::tuple(1, 64, 16, 0, true),
+                      std::tuple(8, 128, 8, 0, true), std::tuple(5, 128, 16, 70, true),
+                      std::tuple(2, 64, 1, 33, true), std::tuple(4, 128, 16, 0, false),
+                      std::tuple(1, 64, 16, 0, false), std::tuple(8, 128, 8, 0, false),
+                      std::tuple(5, 128, 16, 70, false), std::tuple(2, 64, 1, 33, false)));
+
+TEST(PrefillSplit, FewRowsBehindManyKeys) {
+  for (bool hopper : {true, false}) {
+    AttentionCase c({8, 2, 128}, 16, 0);
+    c.add(4000, 20);
+    c.build();
+    expect_close(c, c.run_prefill(hopper), 2);
+  }
+}
+
+}  // namespace
+}  // namespace baton::cuda

@@ -1,0 +1,150 @@
+// Attention over the paged pool. A step's rows are of two kinds, computed by two kernels side by side:
+// single tokens (decode rows, and every row in deterministic mode) by a split kernel that is bound by
+// the bytes of keys and values, and prompt chunks by FlashInfer's tiles.
+//
+// Each step is planned on the host once (a plan serves all layers): the plan is plain data that the
+// caller uploads with the rest of the step's metadata, so nothing here owns a stream or pinned memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "workers/cuda/rowwise.h"
+#include "workers/cuda/types.h"
+
+namespace baton::cuda {
+
+/// Queries of one sequence that are consecutive, both in the step's rows and in their positions.
+struct AttentionRow {
+  int first_row = 0;               // in qkv and in the output
+  int n_rows = 0;
+  std::int64_t position = 0;       // of its first query; keys 0..position+i are seen by query i
+  int first_block = 0;             // its block table starts here in the step's flat table ...
+  int n_blocks = 0;                // ... and is this long
+};
+
+/// Whether the tiled kernels compute heads of this shape. Single tokens of others have a plain kernel,
+/// chunks have none: their rows are to be planned as single tokens.
+constexpr bool has_attention_tiles(const HeadShape& s) {
+  return (s.head_dim == 64 || s.head_dim == 128) && s.heads / s.kv_heads <= 16;
+}
+
+// ------------------------------------------------------------------ single tokens
+
+/// One piece of work of the split kernel: some keys of one query row, for all its heads.
+struct alignas(16) DecodeItem {
+  std::int32_t row = 0;          // in qkv and in the output
+  std::int32_t first_block = 0;  // of the row, in the flat block table
+  std::int32_t key_begin = 0;    // the first key that is seen, in tokens of the sequence
+  std::int32_t key_end = 0;
+  std::int32_t piece = 0;        // of the row: 0 .. pieces-1
+  std::int32_t pieces = 0;
+  std::int32_t slot = 0;         // first of the row's slots in the split workspace, if pieces > 1
+};
+
+struct DecodePlan {
+  std::vector<DecodeItem> items;  // at most max_items(rows)
+  int rows = 0;
+};
+
+/// The bits of a row depend on its own pieces alone: these are merged in their order by whichever CTA
+/// comes last. With fixed_split the pieces depend on nothing but the row's position, and a row that is
+/// not spread over several CTAs gets the same bits from one that takes its pieces in turn.
+class DecodeAttention {
+ public:
+  struct Options {
+    HeadShape shape;            // head_dim up to 256
+    int tokens_per_block = 16;  // any; multiples of 16 are fast
+    int max_rows = 0;
+    int window = 0;             // sliding window in tokens; 0: none
+    int fixed_split = 0;        // > 0: every row is cut into pieces of this many keys (a multiple of
+                                // 16), whatever its batch-mates are (deterministic); 0: cut so that
+                                // the GPU is full
+    int piece_keys = 0;         // > 0: spread rows over CTAs in pieces of about so many keys; for
+                                // measurements
+  };
+  /// Throws std::invalid_argument for a shape that it does not compute, CudaError without a device.
+  /// Where has_attention_tiles() is false rows are never cut.
+  explicit DecodeAttention(const Options& options);
+
+  /// The most items of a plan, of any plan or of one with so many rows: what to launch in a graph.
+  int max_items() const { return max_items(options_.max_rows); }
+  int max_items(int rows) const;
+  /// Device memory for partial results and counters, zeroed once by the caller. One step at a time.
+  std::size_t workspace_bytes() const;
+  /// Pure host code. For a graph the number of items launched is padded (see run).
+  void plan(std::span<const AttentionRow> single_rows, DecodePlan& plan) const;
+
+  /// Queues the attention of the planned rows of one layer: q is read from qkv
+  /// [rows, (heads + 2 kv_heads) * head_dim], out [rows, heads * head_dim]. `items` [launched_items]
+  /// and `n_items_device` (one int32: how many of them count) are device memory that the caller
+  /// uploaded; the grid has one CTA for each of `launched_items` (>= n_items) and KV head, so that a
+  /// captured graph serves steps of any lengths. What lies in the items behind n_items does not
+  /// matter. `scale` multiplies q k.
+  ///
+  /// items, n_items_device and block_table are read before grid_wait() (launch.cuh), so that the
+  /// first keys are on their way while the kernel before still runs: copies that come before the
+  /// step's first kernel on the stream must have written them, no kernel of the step.
+  void run(const Bf16* qkv, Bf16* out, const KvLayerView& kv, const std::int32_t* block_table,
+           const DecodeItem* items, const std::int32_t* n_items_device, int launched_items,
+           float scale, void* workspace, Stream stream) const;
+
+ private:
+  int split_slots() const;
+  int auto_piece(std::int64_t keys, int rows) const;
+
+  Options options_;
+  bool tiles_ = true;
+  int sm_count_ = 0;
+};
+
+// ------------------------------------------------------------------ prompt chunks
+
+class PrefillAttention {
+ public:
+  struct Options {
+    HeadShape shape;             // head_dim 64 or 128
+    int tokens_per_block = 16;
+    int max_rows = 0;            // query rows of a step
+    int max_chunks = 0;          // chunks of a step
+    int max_table = 0;           // entries of the flat block table
+    int window = 0;              // sliding window in tokens; 0: none
+    bool hopper = true;          // false: the FA2 kernel everywhere
+  };
+  /// Takes FlashInfer's Hopper kernel on compute capability 9.0, its FA2 kernel elsewhere. Throws
+  /// std::invalid_argument for a shape that it does not compute, CudaError without a device.
+  explicit PrefillAttention(const Options& options);
+  ~PrefillAttention();
+  PrefillAttention(const PrefillAttention&) = delete;
+  PrefillAttention& operator=(const PrefillAttention&) = delete;
+
+  std::size_t float_workspace_bytes() const;
+  std::size_t int_workspace_bytes() const;  // both of the plan's device and of its pinned buffer
+
+  /// The plan of one step. `pinned` (int_workspace_bytes, pinned host memory) belongs to the step until
+  /// its upload is done: two steps in flight need two. The upload into `int_workspace` is queued on
+  /// `stream`. The chunks come in the order of their rows and of their tables, and their rows follow
+  /// each other without a gap (single rows lie before the first or behind the last of them).
+  struct Plan;
+  struct PlanDeleter {
+    void operator()(Plan* plan) const;
+  };
+  using PlanPtr = std::unique_ptr<Plan, PlanDeleter>;
+  PlanPtr make_plan() const;
+  void plan(std::span<const AttentionRow> chunks, Plan& plan, void* float_workspace,
+            void* int_workspace, void* pinned, Stream stream) const;
+
+  /// Queues the attention of the planned chunks of one layer. `block_table` is the step's flat table
+  /// on the device; arguments as in DecodeAttention::run.
+  void run(const Plan& plan, const Bf16* qkv, Bf16* out, const KvLayerView& kv,
+           const std::int32_t* block_table, float scale, Stream stream) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace baton::cuda

@@ -1,0 +1,151 @@
+// How the single rows of a step are cut into pieces. Host code only.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "workers/cuda/attention.h"
+#include "workers/cuda/launch.cuh"
+
+namespace baton::cuda {
+namespace {
+
+constexpr int kRound = 64;      // keys that a CTA takes at once: its four warps' tiles
+constexpr int kTile = 16;
+constexpr int kFixedBudget = 1024;   // pieces beyond one a row, with fixed pieces
+constexpr int kMeasureBudget = 8192;
+
+constexpr std::int64_t round_up(std::int64_t x, std::int64_t to) { return (x + to - 1) / to * to; }
+
+/// One query and the keys it sees.
+struct Query {
+  DecodeItem item;            // as if it were not cut
+  std::int64_t keys() const { return item.key_end - item.key_begin / kTile * kTile; }
+};
+
+std::vector<Query> list_queries(std::span<const AttentionRow> rows, int window,
+                                int tokens_per_block) {
+  std::vector<Query> queries;
+  for (const AttentionRow& row : rows) {
+    const std::int64_t last = row.position + row.n_rows;
+    if (last > std::numeric_limits<std::int32_t>::max() - kRound ||
+        last > std::int64_t{row.n_blocks} * tokens_per_block) {
+      throw std::invalid_argument("a single row behind its block table");
+    }
+    for (int i = 0; i < row.n_rows; ++i) {
+      const int end = static_cast<int>(row.position) + i + 1;
+      const int begin = window > 0 ? std::max(0, end - window) : 0;
+      queries.push_back({{row.first_row + i, row.first_block, begin, end, 0, 1, 0}});
+    }
+  }
+  // Long ones first: the short ones then fill the gaps at the end.
+  std::stable_sort(queries.begin(), queries.end(),
+                   [](const Query& a, const Query& b) { return a.keys() > b.keys(); });
+  return queries;
+}
+
+/// Cuts at multiples of `piece` keys, counted from `origin`.
+void cut(const DecodeItem& whole, std::int64_t origin, std::int64_t piece, int slot,
+         std::vector<DecodeItem>& items) {
+  const std::int64_t first = (whole.key_begin - origin) / piece;
+  const std::int64_t last = (whole.key_end - 1 - origin) / piece;
+  for (std::int64_t i = first; i <= last; ++i) {
+    DecodeItem item = whole;
+    item.key_begin = static_cast<int>(std::max<std::int64_t>(whole.key_begin, origin + i * piece));
+    item.key_end = static_cast<int>(std::min<std::int64_t>(whole.key_end, origin + (i + 1) * piece));
+    item.piece = static_cast<int>(i - first);
+    item.pieces = static_cast<int>(last - first + 1);
+    item.slot = slot;
+    items.push_back(item);
+  }
+}
+
+}  // namespace
+
+DecodeAttention::DecodeAttention(const Options& options) : options_(options) {
+  const HeadShape& s = options.shape;
+  if (s.head_dim < 1 || s.head_dim > 256) {
+    throw std::invalid_argument("attention: head_dim " + std::to_string(s.head_dim) +
+                                " is not supported on CUDA (up to 256 are)");
+  }
+  if (s.kv_heads < 1 || s.heads % s.kv_heads != 0) {
+    throw std::invalid_argument("attention: " + std::to_string(s.heads) + " heads for " +
+                                std::to_string(s.kv_heads) + " KV heads");
+  }
+  tiles_ = has_attention_tiles(s);
+  if (options.fixed_split < 0 || options.fixed_split % kTile != 0 || options.tokens_per_block < 1) {
+    throw std::invalid_argument("attention: fixed_split must be a multiple of 16");
+  }
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device), "attributes");
+}
+
+int DecodeAttention::max_items(int rows) const {
+  const int kv_heads = options_.shape.kv_heads;
+  if (!tiles_) return rows;
+  if (options_.piece_keys > 0) return rows + kMeasureBudget;
+  if (options_.fixed_split > 0) return rows + std::min(kFixedBudget, 128 * rows);
+  return rows + std::clamp(8 * sm_count_ / kv_heads, 1, 48 * rows);
+}
+
+/// A row of p > 1 pieces takes p slots and p - 1 of the items beyond one a row, so at most twice.
+int DecodeAttention::split_slots() const { return 2 * (max_items() - options_.max_rows); }
+
+/// Measured on one H200: with few keys, one CTA a multiprocessor, though never a warp without a tile;
+/// with many, pieces of 1024, since shorter ones lose more by their starts and ends than they even
+/// out at the end of the grid.
+int DecodeAttention::auto_piece(std::int64_t keys, int rows) const {
+  if (options_.piece_keys > 0) return options_.piece_keys;
+  const std::int64_t budget = max_items(rows) - rows;
+  const std::int64_t few = std::max(1, sm_count_ / options_.shape.kv_heads);
+  const std::int64_t piece = std::min<std::int64_t>(1024, round_up((keys + few - 1) / few, kRound));
+  const std::int64_t shortest = round_up((keys + budget - 1) / budget, kRound);
+  return static_cast<int>(std::min<std::int64_t>(std::max(piece, shortest),
+                                                 std::numeric_limits<int>::max() - kRound));
+}
+
+void DecodeAttention::plan(std::span<const AttentionRow> single_rows, DecodePlan& plan) const {
+  const std::vector<Query> queries =
+      list_queries(single_rows, options_.window, options_.tokens_per_block);
+  const int rows = static_cast<int>(queries.size());
+  if (rows > options_.max_rows) throw std::invalid_argument("more single rows than max_rows");
+  plan.items.clear();
+  plan.rows = rows;
+  if (rows == 0) return;
+  if (!tiles_) {
+    for (const Query& q : queries) plan.items.push_back(q.item);
+    return;
+  }
+  std::int64_t keys = 0;
+  for (const Query& q : queries) keys += q.keys();
+  const std::int64_t wanted = auto_piece(keys, rows);
+  std::int64_t budget = max_items(rows) - rows;
+  int slot = 0;
+  for (const Query& q : queries) {
+    std::int64_t piece = options_.fixed_split;
+    std::int64_t origin = 0;
+    if (piece == 0) {  // pieces of equal length, as many as the wanted length gives
+      origin = q.item.key_begin / kTile * kTile;
+      const std::int64_t n = std::max<std::int64_t>(1, (q.keys() + wanted / 2) / wanted);
+      piece = round_up((q.keys() + n - 1) / n, kRound);
+    }
+    const std::int64_t pieces =
+        (q.item.key_end - 1 - origin) / piece - (q.item.key_begin - origin) / piece + 1;
+    // A row that need not or cannot be spread is one item; with fixed pieces it takes them in turn.
+    if (pieces == 1 || pieces - 1 > budget || 2 * q.keys() < 3 * wanted) {
+      plan.items.push_back(q.item);
+      continue;
+    }
+    cut(q.item, origin, piece, slot, plan.items);
+    slot += static_cast<int>(pieces);
+    budget -= pieces - 1;
+  }
+  std::stable_sort(plan.items.begin(), plan.items.end(), [](const auto& a, const auto& b) {
+    return a.key_end - a.key_begin > b.key_end - b.key_begin;
+  });
+}
+
+}  // namespace baton::cuda

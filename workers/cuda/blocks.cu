@@ -1,0 +1,110 @@
+#include "workers/cuda/blocks.h"
+
+#include <algorithm>
+#include <string>
+
+#include "workers/cuda/launch.cuh"
+
+namespace baton::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+/// Loads in flight a thread: 64 KiB a CTA, so that 16 CTAs keep the megabyte under way that a link
+/// of 400 GB/s with 2 us of latency asks for.
+constexpr int kUnroll = 8;
+constexpr unsigned kChunk = kThreads * kUnroll;  // 16-byte vectors
+
+/// Past the L1 cache: every byte is used once.
+__device__ __forceinline__ uint4 load_once(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+/// The listed blocks as one run of vectors, cut in chunks: small blocks fill a chunk together, large
+/// ones take several. A CTA takes neighbouring chunks, so that the CTAs read different pages at a time:
+/// in step through one page after another, all of them would wait for each page's translation.
+__global__ void __launch_bounds__(kThreads)
+    copy_kernel(uint4* to_pool, const uint4* from_pool, const std::uint32_t* to,
+                const std::uint32_t* from, unsigned vectors, std::uint64_t all_vectors) {
+  const std::uint64_t chunks = (all_vectors + kChunk - 1) / kChunk;
+  const std::uint64_t share = (chunks + gridDim.x - 1) / gridDim.x;
+  const std::uint64_t end = min(all_vectors, (blockIdx.x + 1) * share * kChunk);
+  for (std::uint64_t base = blockIdx.x * share * kChunk; base < end; base += kChunk) {
+    const auto first = static_cast<unsigned>(base / vectors);
+    const auto skipped = static_cast<unsigned>(base - std::uint64_t{first} * vectors);
+    uint4 held[kUnroll];
+    uint4* target[kUnroll];
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      const unsigned step = threadIdx.x + i * kThreads;
+      target[i] = nullptr;
+      if (base + step >= end) continue;
+      const unsigned pair = first + (skipped + step) / vectors;
+      const unsigned at = (skipped + step) % vectors;
+      held[i] = load_once(from_pool + std::uint64_t{from[pair]} * vectors + at);
+      target[i] = to_pool + std::uint64_t{to[pair]} * vectors + at;
+    }
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      if (target[i] != nullptr) *target[i] = held[i];
+    }
+  }
+}
+
+/// blockIdx.x names the block, blockIdx.y the chunk of it. Integer sums: any order gives the same.
+__global__ void __launch_bounds__(kThreads)
+    checksum_kernel(const uint4* pool, const std::uint32_t* ids, unsigned vectors,
+                    unsigned long long* sums) {
+  const uint4* const block = pool + std::uint64_t{ids[blockIdx.x]} * vectors;
+  std::uint64_t sum = 0;
+#pragma unroll
+  for (int i = 0; i < kUnroll; ++i) {
+    const unsigned at = blockIdx.y * kChunk + threadIdx.x + i * kThreads;
+    if (at >= vectors) continue;
+    const uint4 v = load_once(block + at);
+    sum += checksum_word(v.x | std::uint64_t{v.y} << 32, 2 * std::uint64_t{at});
+    sum += checksum_word(v.z | std::uint64_t{v.w} << 32, 2 * std::uint64_t{at} + 1);
+  }
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, step);
+  if (threadIdx.x % 32 == 0) atomicAdd(sums + blockIdx.x, static_cast<unsigned long long>(sum));
+}
+
+unsigned vectors_of(const char* call, std::size_t block_bytes) {
+  if (block_bytes == 0 || block_bytes % 16 != 0 || block_bytes / 16 > 0x7FFFFFFFU) {
+    throw CudaError(std::string(call) + ": block_bytes is no multiple of 16 below 32 GiB");
+  }
+  return static_cast<unsigned>(block_bytes / 16);
+}
+
+}  // namespace
+
+void copy_blocks(std::byte* to_pool, const std::byte* from_pool, const std::uint32_t* to,
+                 const std::uint32_t* from, int n, std::size_t block_bytes, int max_ctas,
+                 Stream stream) {
+  if (n <= 0) return;
+  const unsigned vectors = vectors_of("copy_blocks", block_bytes);
+  const std::uint64_t all = std::uint64_t{vectors} * static_cast<unsigned>(n);
+  const std::uint64_t ctas = std::min<std::uint64_t>((all + kChunk - 1) / kChunk,
+                                                     static_cast<unsigned>(std::max(max_ctas, 1)));
+  copy_kernel<<<static_cast<unsigned>(ctas), kThreads, 0, stream>>>(
+      reinterpret_cast<uint4*>(to_pool), reinterpret_cast<const uint4*>(from_pool), to, from,
+      vectors, all);
+  check(cudaGetLastError(), "copy_blocks");
+}
+
+void checksum_blocks(const std::byte* pool, const std::uint32_t* ids, int n,
+                     std::size_t block_bytes, std::uint64_t* sums, Stream stream) {
+  if (n <= 0) return;
+  const unsigned vectors = vectors_of("checksum_blocks", block_bytes);
+  check(cudaMemsetAsync(sums, 0, static_cast<std::size_t>(n) * sizeof(*sums), stream),
+        "checksum_blocks");
+  const dim3 grid(static_cast<unsigned>(n), (vectors + kChunk - 1) / kChunk);
+  checksum_kernel<<<grid, kThreads, 0, stream>>>(reinterpret_cast<const uint4*>(pool), ids, vectors,
+                                                 reinterpret_cast<unsigned long long*>(sums));
+  check(cudaGetLastError(), "checksum_blocks");
+}
+
+}  // namespace baton::cuda

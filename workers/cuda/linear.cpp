@@ -1,0 +1,353 @@
+#include "workers/cuda/linear.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <optional>
+#include <random>
+#include <tuple>
+#include <vector>
+
+#include "workers/cuda/linear_few_rows.h"
+#include "workers/cuda/linear_library.h"
+#include "workers/cuda/linear_streamed.h"
+#include "workers/cuda/rowwise.h"
+
+namespace baton::cuda {
+namespace {
+
+void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) {
+    throw CudaError(std::string(what) + ": " + cudaGetErrorString(error));
+  }
+}
+
+/// Row counts that are timed; a call takes the choice of the next one up, or of the last.
+constexpr std::array kTimedRows = {1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 512, 2048};
+constexpr int kMostOwnRows = 256;   // above, the own kernel is not timed
+constexpr int kMostLogitRows = 256;  // more rows of logits than sequences in a step are not asked for
+
+LibraryLinear::Store store_of(LinearOutput output) {
+  return {output == LinearOutput::f32, output == LinearOutput::residual};
+}
+
+/// Microseconds a call, queued by call(i) for i in [0, calls), from a graph, so that the host's time
+/// does not count and calls overlap as they will in a step.
+class Stopwatch {
+ public:
+  explicit Stopwatch(Stream stream) : stream_(stream) {
+    check(cudaEventCreate(&begin_), "event");
+    check(cudaEventCreate(&end_), "event");
+  }
+  ~Stopwatch() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+  double time(int calls, const std::function<void(int)>& call) const {
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
+    cudaGraph_t graph = nullptr;
+    try {
+      for (int i = 0; i < calls; ++i) call(i);
+    } catch (...) {
+      cudaStreamEndCapture(stream_, &graph);
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      throw;
+    }
+    check(cudaStreamEndCapture(stream_, &graph), "capture");
+    cudaGraphExec_t run = nullptr;
+    const cudaError_t made = cudaGraphInstantiate(&run, graph, 0);
+    cudaGraphDestroy(graph);
+    check(made, "graph");
+    float best = 1e9F;
+    for (int i = 0; i < 3; ++i) {  // the first one warms up
+      cudaEventRecord(begin_, stream_);
+      cudaGraphLaunch(run, stream_);
+      cudaEventRecord(end_, stream_);
+      cudaEventSynchronize(end_);
+      float ms = 0;
+      cudaEventElapsedTime(&ms, begin_, end_);
+      if (i > 0) best = std::min(best, ms);
+    }
+    cudaGraphExecDestroy(run);
+    check(cudaGetLastError(), "timing a linear");
+    return 1e3 * best / calls;
+  }
+
+ private:
+  Stream stream_;
+  cudaEvent_t begin_ = nullptr;
+  cudaEvent_t end_ = nullptr;
+};
+
+}  // namespace
+
+struct Linears::Impl {
+  using Key = std::tuple<int, int, LinearOutput>;  // in, out
+  struct Choice {
+    int rows = 0;  // timed at; serves up to these
+    enum class Kind { library, few_rows, streamed } kind = Kind::library;
+    FewRowsConfig config;
+    StreamedConfig streamed;
+    LibraryLinear::Algorithm algorithm{};
+    double us = 0;
+  };
+
+  Options options;
+  bool own;
+  // The workspace: the own kernel's, the library's, gate and up side by side before silu_mul.
+  std::byte* parts;
+  std::size_t parts_bytes, library_bytes, scratch_bytes;
+  std::byte* scratch;
+  LibraryLinear library;
+  std::map<Key, std::vector<Choice>> choices;
+
+  static constexpr std::size_t kLibraryWorkspace = 32 << 20;
+
+  Impl(Options o, void* workspace)
+      : options{o.workspace_bytes, std::max(o.max_rows, 1), o.deterministic},
+        own(few_rows_supported()),
+        parts(static_cast<std::byte*>(workspace)),
+        parts_bytes(own ? few_rows_workspace_bytes() : 0),
+        library_bytes(
+            o.workspace_bytes < parts_bytes
+                ? throw CudaError("the workspace of the linears is too small")
+                : std::min((o.workspace_bytes - parts_bytes) / 2, kLibraryWorkspace) / 256 * 256),
+        scratch_bytes(o.workspace_bytes - parts_bytes - library_bytes),
+        scratch(parts + parts_bytes + library_bytes),
+        library(parts + parts_bytes, library_bytes) {
+    check(cudaMemset(parts, 0, parts_bytes), "linears");
+    check(cudaDeviceSynchronize(), "linears");
+  }
+
+  const Choice& choose(const LinearWeight& w, LinearOutput output, int rows);
+  void run_library(const LibraryLinear::Algorithm& algorithm, const Bf16* x, int rows,
+                   const LinearWeight& w, LinearOutput output, void* y, Stream stream);
+  void run_choice(const Choice& choice, const Bf16* x, int rows, const LinearWeight& w,
+                  LinearOutput output, void* y, Stream stream);
+  Choice fixed(int out, int in, LinearOutput output) const;
+  std::vector<Choice> worth_timing(int rows, int out, int in, LinearOutput output) const;
+};
+
+std::size_t Linears::workspace_bytes(int max_rows, int max_silu_out) {
+  return (few_rows_supported() ? few_rows_workspace_bytes() : 0) + Impl::kLibraryWorkspace +
+         static_cast<std::size_t>(max_rows) * static_cast<std::size_t>(max_silu_out) * sizeof(Bf16);
+}
+
+Linears::Linears(Options options, void* workspace)
+    : impl_(std::make_unique<Impl>(options, workspace)) {}
+Linears::~Linears() = default;
+
+/// What does every row count alike: one of the algorithms that do not split the sum over k.
+Linears::Impl::Choice Linears::Impl::fixed(int out, int in, LinearOutput output) const {
+  Choice choice;
+  choice.rows = options.max_rows;
+  if (own) {
+    choice.kind = Choice::Kind::few_rows;
+    choice.config = {64, false, 208};
+  } else {
+    const int rows = std::clamp(options.max_rows, 1, 128);
+    choice.algorithm = library.candidates(rows, out, in, store_of(output), true, 1).front();
+  }
+  return choice;
+}
+
+const Linears::Impl::Choice& Linears::Impl::choose(const LinearWeight& w, LinearOutput output,
+                                                   int rows) {
+  auto& list = choices[{w.in, w.out, output}];
+  if (list.empty()) list.push_back(fixed(w.out, w.in, output));  // not tuned: right, if slow
+  for (const Choice& choice : list) {
+    if (rows <= choice.rows) return choice;
+  }
+  return list.back();
+}
+
+void Linears::Impl::run_library(const LibraryLinear::Algorithm& algorithm, const Bf16* x, int rows,
+                                const LinearWeight& w, LinearOutput output, void* y,
+                                Stream stream) {
+  const LibraryLinear::Store store = store_of(output);
+  if (output != LinearOutput::silu_mul) {
+    if (library.run(algorithm, x, rows, w, store, y, stream)) return;
+    const auto other = library.candidates(rows, w.out, w.in, store, options.deterministic, 1);
+    if (!library.run(other.front(), x, rows, w, store, y, stream)) {
+      throw CudaError("cublasLt refuses what it proposed");
+    }
+    return;
+  }
+  const auto columns = static_cast<std::size_t>(w.out);
+  const int fit = static_cast<int>(std::min<std::size_t>(
+      scratch_bytes / (columns * sizeof(Bf16)), static_cast<std::size_t>(rows)));
+  if (fit == 0) throw CudaError("the workspace of the linears holds no row of gate and up");
+  auto* both = reinterpret_cast<Bf16*>(scratch);
+  for (int done = 0; done < rows; done += fit) {
+    const int n = std::min(fit, rows - done);
+    run_library(algorithm, x + static_cast<std::ptrdiff_t>(done) * w.in, n, w, LinearOutput::bf16,
+                both, stream);
+    silu_mul(both, n, w.out / 2, static_cast<Bf16*>(y) + static_cast<std::ptrdiff_t>(done) * w.out / 2,
+             stream);
+  }
+}
+
+void Linears::Impl::run_choice(const Choice& choice, const Bf16* x, int rows, const LinearWeight& w,
+                               LinearOutput output, void* y, Stream stream) {
+  if (choice.kind == Choice::Kind::library) {
+    return run_library(choice.algorithm, x, rows, w, output, y, stream);
+  }
+  if (choice.kind == Choice::Kind::streamed) {
+    return streamed_linear(choice.streamed, {x, rows, w, output, y}, stream);
+  }
+  FewRowsCall call;
+  call.x = x;
+  call.rows = rows;
+  call.w = w;
+  call.output = output;
+  call.y = y;
+  call.workspace = parts;
+  few_rows(choice.config, call, stream);
+}
+
+std::vector<Linears::Impl::Choice> Linears::Impl::worth_timing(int rows, int out, int in,
+                                                               LinearOutput output) const {
+  std::vector<Choice> all;
+  const auto add = [&](Choice choice) {
+    choice.rows = rows;
+    all.push_back(choice);
+  };
+  // Our two kernels do not overlap well with each other (measured: a quarter slower in a mixed chain):
+  // where the streamed one serves it stands for us.
+  const bool streamed = !options.deterministic && !streamed_candidates(rows, out, in).empty();
+  if (own && !streamed && (rows <= kMostOwnRows || options.deterministic)) {
+    for (const auto& config : few_rows_candidates(rows, out, in, options.deterministic)) {
+      Choice choice;
+      choice.kind = Choice::Kind::few_rows;
+      choice.config = config;
+      add(choice);
+    }
+  }
+  if (!options.deterministic) {
+    for (const auto& config : streamed_candidates(rows, out, in)) {
+      Choice choice;
+      choice.kind = Choice::Kind::streamed;
+      choice.streamed = config;
+      add(choice);
+    }
+  }
+  // Deterministic, there is one algorithm for all row counts.
+  if (!options.deterministic || !own) {
+    if (options.deterministic) {
+      add(fixed(out, in, output));
+    } else {
+      for (const auto& algorithm :
+           library.candidates(rows, out, in, store_of(output), false, rows > 256 ? 8 : 16)) {
+        Choice choice;
+        choice.algorithm = algorithm;
+        add(choice);
+      }
+    }
+  }
+  return all;
+}
+
+void Linears::tune(const LinearWeight* weights, int n_weights, LinearOutput output, void* scratch,
+                   std::size_t scratch_bytes, Stream stream) {
+  const int in = weights[0].in;
+  const int out = weights[0].out;
+  auto& list = impl_->choices[{in, out, output}];
+  list.clear();
+  const Stopwatch stopwatch(stream);
+  // Enough calls that their weights leave the L2 cache before they come again.
+  const auto weight_bytes = static_cast<std::size_t>(out) * static_cast<std::size_t>(in) * 2;
+  const int calls = static_cast<int>(std::clamp<std::size_t>((192 << 20) / weight_bytes, 4, 32));
+
+  std::vector<Bf16> noise(1 << 16);
+  std::minstd_rand random(1);
+  std::normal_distribution<float> normal;
+  for (Bf16& v : noise) {  // zeros would be multiplied faster than real activations
+    const float f = normal(random);
+    std::uint32_t bits = 0;
+    static_assert(sizeof bits == sizeof f);
+    std::memcpy(&bits, &f, sizeof f);
+    v.bits = static_cast<std::uint16_t>(bits >> 16);
+  }
+  check(cudaMemsetAsync(scratch, 0, scratch_bytes, stream), "scratch");
+  for (std::size_t at = 0; at < scratch_bytes; at += noise.size() * sizeof(Bf16)) {
+    check(cudaMemcpyAsync(static_cast<std::byte*>(scratch) + at, noise.data(),
+                          std::min(noise.size() * sizeof(Bf16), scratch_bytes - at),
+                          cudaMemcpyHostToDevice, stream),
+          "scratch");
+  }
+  check(cudaStreamSynchronize(stream), "scratch");
+
+  for (const int timed : kTimedRows) {
+    const int rows = std::min(timed, impl_->options.max_rows);
+    const std::size_t x_bytes = (static_cast<std::size_t>(rows) * in * sizeof(Bf16) + 255) / 256 * 256;
+    const std::size_t y_bytes =
+        static_cast<std::size_t>(rows) * out * (output == LinearOutput::f32 ? 4 : 2);
+    if (!list.empty() && 2 * x_bytes + y_bytes > scratch_bytes) break;
+    if (!list.empty() && output == LinearOutput::f32 && rows > kMostLogitRows) break;
+    const auto* x = static_cast<const Bf16*>(scratch);
+    const Bf16* norm = x;
+    auto* normed = reinterpret_cast<Bf16*>(static_cast<std::byte*>(scratch) + x_bytes);
+    void* y = static_cast<std::byte*>(scratch) + 2 * x_bytes;
+    std::optional<Impl::Choice> best;
+    for (Impl::Choice& choice : impl_->worth_timing(rows, out, in, output)) {
+      choice.us = stopwatch.time(rows > 256 ? 2 : calls, [&](int i) {
+        // As in a step, where a small kernel lies between two products: some that overlap well with
+        // their own kind do not with others.
+        rms_norm(x, norm, 1e-5F, rows, in, normed, stream);
+        impl_->run_choice(choice, x, rows, weights[i % n_weights], output, y, stream);
+      });
+      if (!best || choice.us < best->us) best = choice;
+    }
+    list.push_back(*best);
+    if (rows == impl_->options.max_rows) break;
+  }
+}
+
+void Linears::run(const Bf16* x, int rows, const LinearWeight& w, LinearOutput output, void* y,
+                  Stream stream, const Norm* norm) {
+  if (rows == 0) return;
+  const Impl::Choice& choice = impl_->choose(w, output, rows);
+  if (norm == nullptr) return impl_->run_choice(choice, x, rows, w, output, y, stream);
+  rms_norm(x, norm->weight, norm->eps, rows, w.in, norm->normed, stream);
+  impl_->run_choice(choice, norm->normed, rows, w, output, y, stream);
+}
+
+std::string Linears::report() const {
+  static constexpr const char* kOutputs[] = {"bf16", "f32", "residual", "silu_mul"};
+  std::string text;
+  for (const auto& [key, list] : impl_->choices) {
+    const auto& [in, out, output] = key;
+    int from = 1;
+    for (const Impl::Choice& c : list) {
+      char line[160];
+      const double bytes = 2.0 * in * out;
+      const int n = std::snprintf(line, sizeof line, "%6d -> %6d %-8s %4d..%4d rows: %8.1f us %5.0f GB/s ",
+                    in, out, kOutputs[static_cast<int>(output)], from, c.rows, c.us,
+                    c.us > 0 ? bytes / c.us / 1e3 : 0);
+      const auto used = static_cast<std::size_t>(n);
+      if (c.kind == Impl::Choice::Kind::streamed) {
+        std::snprintf(line + used, sizeof line - used, "streamed, %d features, %d warps, %d\n",
+                      16 * c.streamed.row_tiles, c.streamed.warps, c.streamed.per_multiprocessor);
+      } else if (c.kind == Impl::Choice::Kind::few_rows) {
+        std::snprintf(line + used, sizeof line - used, "own, tile %d%s, split %d, %d KiB\n",
+                      c.config.tile, c.config.balanced ? " balanced" : "", c.config.split,
+                      c.config.ring_kib);
+      } else {
+        std::snprintf(line + used, sizeof line - used, "cublasLt\n");
+      }
+      text += line;
+      from = c.rows + 1;
+    }
+  }
+  return text;
+}
+
+}  // namespace baton::cuda

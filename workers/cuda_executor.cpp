@@ -1,0 +1,305 @@
+#include "workers/cuda_executor.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "ipc/process.h"
+#include "workers/cuda/blocks.h"
+#include "workers/model/error.h"
+#include "workers/model/fingerprint.h"
+#include "workers/model/gpu_limits.h"
+
+namespace baton {
+
+namespace {
+
+/// A step's upload: about 100 bytes a token, 28 a piece of attention, 4 a block of a table.
+constexpr std::size_t kInputBytes = 32 << 20;
+constexpr int kMaxWanted = 512;
+constexpr std::size_t kMaxCopies = 4096;
+/// Left alone beside the stated fraction: the driver's own, and what libraries take later.
+constexpr std::size_t kReserveBytes = std::size_t{512} << 20U;
+
+std::string mib(std::uint64_t bytes) { return std::to_string(bytes >> 20U) + " MiB"; }
+
+}  // namespace
+
+struct CudaExecutor::Lane {
+  /// `prefill` may be null.
+  Lane(const cuda::PrefillAttention* prefill, int max_rows)
+      : inputs(kInputBytes),
+        tokens(static_cast<std::size_t>(max_rows) * sizeof(std::int32_t)),
+        copies(2 * kMaxCopies * sizeof(BlockId)) {
+    if (prefill == nullptr) return;
+    plan_ints = cuda::PinnedMemory(prefill->int_workspace_bytes());
+    plan = prefill->make_plan();
+  }
+  cuda::PinnedMemory inputs;
+  cuda::PinnedMemory plan_ints;
+  cuda::PinnedMemory tokens;  // what the step sampled, by row
+  cuda::PinnedMemory copies;
+  cuda::PrefillAttention::PlanPtr plan;
+  cuda::OwnedEvent ended;
+  const RunStep* step = nullptr;
+};
+
+CudaExecutor::CudaExecutor(Options options) : options_(std::move(options)) {}
+
+CudaExecutor::~CudaExecutor() {
+  // Nothing may be freed under a running kernel. A device that failed is of no use to anybody.
+  try {
+    if (stream_) stream_->synchronize();
+  } catch (const cuda::CudaError&) {
+  }
+}
+
+// ---------------------------------------------------------------- start
+
+Result<ModelShape> CudaExecutor::load(std::atomic<int>& percent) {
+  try {
+    return load_model(percent);
+  } catch (const ModelError& e) {
+    return invalid(e.what());
+  } catch (const std::invalid_argument& e) {
+    return invalid(e.what());
+  } catch (const cuda::CudaError& e) {
+    return Status(ErrorCode::internal, e.what());
+  }
+}
+
+/// auto spreads the workers over the GPUs in turn; those that meet on one share its memory.
+void CudaExecutor::choose_device() {
+  if (options_.gpu == "auto") {
+    const int gpus = std::max(cuda::device_count(), 1);
+    const int here = options_.index % gpus;
+    const int neighbours = options_.count / gpus + (here < options_.count % gpus ? 1 : 0);
+    options_.gpu = std::to_string(here);
+    options_.memory_fraction /= std::max(neighbours, 1);
+  }
+  device_ = cuda::use_device(options_.gpu);
+}
+
+ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
+  const TimeNs begin = now_ns();
+  choose_device();
+  stream_ = std::make_unique<cuda::OwnedStream>();
+  ModelConfig config = load_model_config(options_.model_folder);
+  check_gpu_limits(config);
+  const cuda::MemoryInfo memory = cuda::memory_info();
+  const std::uint64_t wanted = gpu_weight_bytes(config);
+  if (wanted > memory.free) {
+    throw ModelError("the weights take " + mib(wanted) + ", " + device_.name + " has " +
+                     mib(memory.free) + " of " + mib(memory.total) + " free");
+  }
+  std::uint64_t fingerprint = 0;
+  GpuWeights weights;
+  if (options_.dummy_weights) {
+    fingerprint = model_fingerprint(config);
+    weights = random_gpu_weights(config, percent);
+  } else {
+    const Checkpoint checkpoint(options_.model_folder);
+    fingerprint = model_fingerprint(config, checkpoint);
+    weights = load_gpu_weights(config, checkpoint, device_.ordinal, percent);
+  }
+  const TimeNs loaded = now_ns();
+  GpuDecoder::Options o;
+  o.max_rows = static_cast<int>(std::max(options_.max_step_tokens, options_.max_decode_rows));
+  o.max_wanted = std::min(o.max_rows, kMaxWanted);
+  o.max_table = static_cast<int>(kInputBytes / sizeof(std::int32_t));
+  o.tokens_per_block = static_cast<int>(options_.tokens_per_block);
+  o.deterministic = options_.deterministic;
+  decoder_ = std::make_unique<GpuDecoder>(std::move(config), std::move(weights), o);
+  decoder_->tune(stream_->get());
+  spdlog::info("{} ({}): weights {} in {:.1f} s, workspace {}, linear layers tuned in {:.1f} s",
+               device_.name, device_.uuid, mib(wanted), 1e-9 * static_cast<double>(loaded - begin),
+               mib(decoder_->workspace_bytes()),
+               1e-9 * static_cast<double>(now_ns() - loaded));
+  spdlog::debug("{}", decoder_->linears_report());
+
+  const ModelConfig& c = decoder_->config();
+  shape_ = {};
+  shape_.model_fingerprint = fingerprint;
+  shape_.dtype = KvDtype::bf16;
+  shape_.layers = static_cast<std::uint32_t>(c.layers);
+  shape_.kv_heads = static_cast<std::uint32_t>(c.kv_heads);
+  shape_.head_dim = static_cast<std::uint32_t>(c.head_dim);
+  shape_.tokens_per_block = options_.tokens_per_block;
+  ModelShape shape;
+  shape.geometry = shape_;
+  shape.max_context = static_cast<std::uint32_t>(c.max_context);
+  shape.vocab_size = static_cast<std::uint32_t>(c.vocab);
+  shape.basic_sampling = true;  // no penalties, bias or log probabilities on the device yet
+  percent = 100;
+  return shape;
+}
+
+/// The pool takes what the stated fraction of the GPU leaves after everything else of this process.
+Result<KvGeometry> CudaExecutor::plan_pool(const PoolRequest& request) const {
+  if (request.pool_blocks > 0 || request.pool_mib > 0) {
+    return size_pool(shape_, request.pool_blocks, request.pool_mib);
+  }
+  const cuda::MemoryInfo memory = cuda::memory_info();
+  const auto share =
+      static_cast<std::uint64_t>(options_.memory_fraction * static_cast<double>(memory.total));
+  const std::uint64_t own = decoder_->workspace_bytes() + gpu_weight_bytes(decoder_->config()) +
+                            inputs_.bytes() + kReserveBytes;
+  const std::string arithmetic =
+      "memory_fraction " + std::to_string(options_.memory_fraction) + " of " + mib(memory.total) +
+      " is " + mib(share) + "; weights " + mib(gpu_weight_bytes(decoder_->config())) +
+      ", workspace " + mib(decoder_->workspace_bytes()) + ", reserve " + mib(kReserveBytes);
+  if (share <= own) return invalid("no room for a KV pool: " + arithmetic);
+  const std::uint64_t room = share - own;
+  if (room > memory.free) {
+    // Others hold the rest; a dead predecessor's importers may give it back.
+    return Status(ErrorCode::unavailable, "the KV pool would take " + mib(room) + ", but only " +
+                                              mib(memory.free) + " are free: " + arithmetic);
+  }
+  spdlog::info("{}; the KV pool takes {}", arithmetic, mib(room));
+  return size_pool(shape_, 0, room >> 20U);
+}
+
+Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
+  try {
+    auto geometry = plan_pool(request);
+    if (!geometry.ok()) return geometry.status();
+    pool_ = std::make_unique<CudaPool>(geometry.value());
+  } catch (const cuda::CudaError& e) {
+    return Status(ErrorCode::unavailable, e.what());
+  }
+  const KvGeometry& g = pool_->geometry();
+  decoder_->set_pool(pool_->data(), g);
+  packer_ = std::make_unique<GpuStepPacker>(decoder_->decode_attention(), g,
+                                            decoder_->prefill_attention() == nullptr);
+  inputs_ = cuda::DeviceMemory(kInputBytes);
+  for (auto& lane : lanes_) {
+    lane = std::make_unique<Lane>(
+        decoder_->prefill_attention(),
+        static_cast<int>(std::max(options_.max_step_tokens, options_.max_decode_rows)));
+  }
+  const TimeNs begin = now_ns();
+  record_graphs();
+  spdlog::info("{} graphs of decode steps recorded in {:.1f} s", graphs_.size(),
+               1e-9 * static_cast<double>(now_ns() - begin));
+  return PoolExport{g, {PoolRank{device_.uuid, pool_->handle(), 0}}};
+}
+
+/// The rows that a decode step of `rows` rows is filled up to; 0: none was recorded for so many.
+int CudaExecutor::graph_rows(int rows) const {
+  const auto it = graphs_.lower_bound(rows);
+  return it == graphs_.end() ? 0 : it->first;
+}
+
+void CudaExecutor::record_graphs() {
+  const int most = static_cast<int>(options_.max_decode_rows);
+  Lane& lane = *lanes_[0];
+  for (int rows = 1; rows <= most;) {
+    const auto packed = packer_->pack_nothing(rows, lane.inputs.data(), inputs_.data(), kInputBytes);
+    cuda::copy_to_device(inputs_.data(), lane.inputs.data(), packed.bytes, stream_->get());
+    // Once for real: what a library sets up at its first call must not be recorded.
+    decoder_->run(packed.batch, stream_->get());
+    stream_->synchronize();
+    graphs_[rows] = cuda::Graph::record(
+        stream_->get(), [&] { decoder_->run(packed.batch, stream_->get()); });
+    rows = rows < 8 ? rows + 1 : rows < 32 ? rows + 4 : rows < 64 ? rows + 8 : rows + 16;
+  }
+}
+
+std::unique_ptr<BlockReader> CudaExecutor::block_reader() {
+  return std::make_unique<CudaBlockReader>(*pool_, device_);
+}
+
+// ---------------------------------------------------------------- steps
+
+void CudaExecutor::launch(const RunStep& step) {
+  Lane& lane = *lanes_[(oldest_ + n_launched_) % kSteps];
+  lane.step = &step;
+  copy_blocks(step, lane);
+  if (!step.rows.empty()) launch_rows(step, lane);
+  lane.ended.record(stream_->get());
+  ++n_launched_;
+}
+
+/// In order: a copy that reads or writes what an earlier one wrote begins a new kernel.
+void CudaExecutor::copy_blocks(const RunStep& step, Lane& lane) {
+  if (step.copies.size() > kMaxCopies) throw std::logic_error("too many copies in one step");
+  auto* to = reinterpret_cast<BlockId*>(lane.copies.data());
+  BlockId* from = to + kMaxCopies;
+  std::size_t begin = 0;
+  const auto run = [&](std::size_t end) {
+    if (end == begin) return;
+    cuda::copy_blocks(pool_->data(), pool_->data(), to + begin, from + begin,
+                      static_cast<int>(end - begin), pool_->geometry().block_bytes,
+                      2 * device_.multiprocessors, stream_->get());
+    begin = end;
+  };
+  for (std::size_t i = 0; i < step.copies.size(); ++i) {
+    const CopyOp& op = step.copies[i];
+    const bool clash = std::any_of(to + begin, to + i, [&](BlockId written) {
+                         return written == op.from || written == op.to;
+                       }) || std::find(from + begin, from + i, op.to) != from + i;
+    if (clash) run(i);
+    to[i] = op.to;
+    from[i] = op.from;
+  }
+  run(step.copies.size());
+}
+
+void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
+  const auto n = static_cast<int>(step.rows.size());
+  const int padded = GpuStepPacker::decodes_only(step) ? graph_rows(n) : 0;
+  auto packed =
+      packer_->pack(step, padded, lane.inputs.data(), inputs_.data(), kInputBytes);
+  if (packed.too_large || packed.batch.rows > static_cast<int>(std::max(
+                                                  options_.max_step_tokens,
+                                                  options_.max_decode_rows))) {
+    throw std::logic_error("a step of " + std::to_string(packed.batch.rows) +
+                           " tokens is larger than scheduler.token_budget allows");
+  }
+  cuda::copy_to_device(inputs_.data(), lane.inputs.data(), packed.bytes, stream_->get());
+  if (padded > 0) {
+    graphs_.at(padded).launch(stream_->get());
+  } else {
+    if (!packer_->chunks().empty()) {
+      decoder_->prefill_attention()->plan(packer_->chunks(), *lane.plan,
+                                         decoder_->prefill_float_workspace(),
+                                         decoder_->prefill_int_workspace(), lane.plan_ints.data(),
+                                         stream_->get());
+      packed.batch.chunks = lane.plan.get();
+    }
+    decoder_->run(packed.batch, stream_->get());
+  }
+  cuda::copy_to_host(lane.tokens.data(), decoder_->sampled(),
+                     static_cast<std::size_t>(n) * sizeof(std::int32_t), stream_->get());
+}
+
+bool CudaExecutor::finished() {
+  // A failed device throws: collect() will say so in the caller's own way.
+  try {
+    return lanes_[oldest_]->ended.ended();
+  } catch (const cuda::CudaError&) {
+    return true;
+  }
+}
+
+void CudaExecutor::collect(StepOutput& output) {
+  Lane& lane = *lanes_[oldest_];
+  oldest_ = (oldest_ + 1) % kSteps;
+  --n_launched_;
+  lane.ended.synchronize();
+  const auto* tokens = reinterpret_cast<const std::int32_t*>(lane.tokens.data());
+  for (std::size_t i = 0; i < lane.step->rows.size(); ++i) {
+    if (lane.step->rows[i].logits == LogitsWanted::none) continue;
+    if (tokens[i] == cuda::kNoSample) {
+      output.failed.push_back({static_cast<std::uint32_t>(i),
+                               "the logits hold a NaN or an infinity, or every token is masked"});
+    } else {
+      output.tokens[i] = tokens[i];
+    }
+  }
+}
+
+}  // namespace baton

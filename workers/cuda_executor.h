@@ -1,0 +1,73 @@
+// The CUDA backend as an Executor: two steps may be on the device at a time, decode steps are replayed
+// as graphs.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "workers/cuda/device.h"
+#include "workers/cuda_pool.h"
+#include "workers/executor.h"
+#include "workers/gpu_step.h"
+#include "workers/model/gpu_decoder.h"
+
+namespace baton {
+
+class CudaExecutor final : public Executor {
+ public:
+  struct Options {
+    std::string model_folder;
+    std::string gpu = "0";            // ordinal, UUID, or auto: by the two numbers below
+    int index = 0;                    // of this worker among those of the host that say auto
+    int count = 1;                    // how many they are
+    bool dummy_weights = false;       // random ones, from config.json alone
+    bool deterministic = false;
+    std::uint32_t tokens_per_block = 16;
+    std::uint32_t max_step_tokens = 0;  // tokens of one step at most
+    std::uint32_t max_decode_rows = 0;  // graphs are recorded up to so many rows
+    double memory_fraction = 0.9;     // of the GPU's memory that this process may take, all in all
+  };
+  explicit CudaExecutor(Options options);
+  ~CudaExecutor() override;
+
+  Result<ModelShape> load(std::atomic<int>& percent) override;
+  Result<PoolExport> allocate(const PoolRequest& request) override;
+  std::unique_ptr<BlockReader> block_reader() override;
+  int steps_at_once() const override { return kSteps; }
+  void launch(const RunStep& step) override;
+  bool finished() override;
+  void collect(StepOutput& output) override;
+
+ private:
+  static constexpr int kSteps = 2;
+  /// What a step on the device keeps on the host until it is collected.
+  struct Lane;
+
+  void choose_device();
+  ModelShape load_model(std::atomic<int>& percent);
+  PoolExport make_pool(const PoolRequest& request);
+  Result<KvGeometry> plan_pool(const PoolRequest& request) const;
+  void record_graphs();
+  int graph_rows(int rows) const;
+  void copy_blocks(const RunStep& step, Lane& lane);
+  void launch_rows(const RunStep& step, Lane& lane);
+
+  Options options_;  // with memory_fraction divided among the workers of one GPU
+  cuda::DeviceInfo device_;
+  KvGeometry shape_;
+  std::unique_ptr<cuda::OwnedStream> stream_;
+  std::unique_ptr<GpuDecoder> decoder_;
+  std::unique_ptr<CudaPool> pool_;
+  std::unique_ptr<GpuStepPacker> packer_;
+  cuda::DeviceMemory inputs_;          // the step's upload; ordered by the stream
+  std::map<int, cuda::Graph> graphs_;  // by number of rows
+  std::unique_ptr<Lane> lanes_[kSteps];
+  int oldest_ = 0;
+  int n_launched_ = 0;
+};
+
+}  // namespace baton

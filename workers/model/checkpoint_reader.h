@@ -1,0 +1,82 @@
+// The parameters of a checkpoint by their place in the model: names, shapes and types are checked
+// here, once for all backends. Torch-free.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "workers/cpu/packing.h"
+#include "workers/model/config.h"
+#include "workers/model/safetensors.h"
+
+namespace baton {
+
+/// A gated feed-forward part: a dense layer's, or one expert.
+struct FeedForwardSource {
+  cpu::MatrixSource gate, up;  // [intermediate, hidden]
+  cpu::MatrixSource down;      // [hidden, intermediate]
+};
+
+/// One layer's parameters. Matrices are [out, in], row-major, and lie in the mapped checkpoint, or,
+/// quantised ones, widened to fp32 in memory of their own; vectors are widened to fp32, which is
+/// exact for every stored type.
+struct LayerSource {
+  std::vector<float> input_norm;      // [hidden]
+  cpu::MatrixSource q;                // [heads * head_dim, hidden]
+  cpu::MatrixSource k, v;             // [kv_heads * head_dim, hidden]
+  std::vector<float> qkv_bias;        // q's, k's, v's: [qkv_columns()]; empty without qkv_bias
+  std::vector<float> q_norm, k_norm;  // [head_dim]; empty without qk_norm
+  cpu::MatrixSource o;                // [hidden, heads * head_dim]
+  std::vector<float> post_norm;       // [hidden], the norm in front of the feed-forward part
+  cpu::MatrixSource router;           // [experts, hidden]; no rows in a dense layer
+  FeedForwardSource dense;            // empty in a sparse layer: expert() has its parts
+};
+
+/// Takes tensors out of a checkpoint, checks them against the configuration and remembers which
+/// were taken. Everything throws ModelError that names the file and the tensor: one that is
+/// missing, or whose shape or type does not fit. Results are valid as long as the checkpoint.
+class CheckpointReader {
+ public:
+  /// `config` and `checkpoint` outlive the reader. `progress`, if given, rises to 100 with the
+  /// share of tensors taken (another thread may read it).
+  CheckpointReader(const ModelConfig& config, const Checkpoint& checkpoint,
+                   std::atomic<int>* progress = nullptr)
+      : config_(config), checkpoint_(checkpoint), progress_(progress) {}
+
+  cpu::MatrixSource embedding();  // [vocab, hidden]
+  LayerSource layer(int index);   // 0 .. layers - 1
+  /// One expert of a sparse layer; one at a time, for there are many.
+  FeedForwardSource expert(int layer, int index);
+  std::vector<float> final_norm();  // [hidden]
+  cpu::MatrixSource lm_head();      // [vocab, hidden]; the embedding's if they are tied
+  /// Refuses a tensor that nobody took: it would change the result in a model that has it.
+  void expect_all_taken() const;
+
+  /// Any tensor by its name: F32, F16 or BF16 of exactly this shape.
+  cpu::MatrixSource matrix(const std::string& name, std::int64_t rows, std::int64_t columns);
+  std::vector<float> vector(const std::string& name, std::int64_t size);
+  /// A linear layer [out, in] by its name without ".weight", plain or quantised.
+  cpu::MatrixSource linear(const std::string& name, std::int64_t out, std::int64_t in);
+
+ private:
+  const TensorView& take(const std::string& name, const std::vector<std::int64_t>& shape);
+  static cpu::MatrixSource as_matrix(const TensorView& view, const std::string& name,
+                                     std::int64_t rows, std::int64_t columns);
+  cpu::MatrixSource int4(const std::string& name, std::int64_t out, std::int64_t in);
+  cpu::MatrixSource fp8(const std::string& name, std::int64_t out, std::int64_t in);
+  cpu::MatrixSource fp8_scales(const std::string& name, std::int64_t rows, std::int64_t columns);
+  const std::byte* words(const std::string& name, std::int64_t rows, std::int64_t columns);
+  std::vector<std::int32_t> input_groups(const std::string& name, std::int64_t in,
+                                         std::int64_t groups);
+  bool idle_bias(const std::string& name, const TensorView& view) const;
+
+  const ModelConfig& config_;
+  const Checkpoint& checkpoint_;
+  std::atomic<int>* progress_;
+  std::set<std::string> taken_;
+};
+
+}  // namespace baton

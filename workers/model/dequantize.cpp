@@ -1,0 +1,112 @@
+#include "workers/model/dequantize.h"
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace baton {
+namespace {
+
+constexpr std::int64_t kNibbles = 8;  // in a word
+/// The nibble of each of eight consecutive outputs.
+constexpr std::array<int, 8> kInOrder = {0, 1, 2, 3, 4, 5, 6, 7};
+constexpr std::array<int, 8> kAwqOrder = {0, 4, 1, 5, 2, 6, 3, 7};
+
+std::uint32_t word_at(const std::byte* words, std::int64_t index) {
+  std::uint32_t word;
+  std::memcpy(&word, words + index * 4, sizeof(word));
+  return word;
+}
+
+int nibble(std::uint32_t word, int index) { return static_cast<int>(word >> (4 * index)) & 15; }
+
+std::vector<float> widened(const cpu::MatrixSource& source) {
+  std::vector<float> values(static_cast<std::size_t>(source.rows * source.columns));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = cpu::element(source.data, source.type, static_cast<std::int64_t>(i));
+  }
+  return values;
+}
+
+/// Zero points as numbers, [groups, out].
+std::vector<float> zero_points(const Int4Weight& w, const std::array<int, 8>& order, int offset) {
+  std::vector<float> zeros(static_cast<std::size_t>(w.scales.rows * w.out));
+  for (std::size_t i = 0; i < zeros.size(); ++i) {
+    const std::uint32_t word = word_at(w.zeros, static_cast<std::int64_t>(i) / kNibbles);
+    zeros[i] = static_cast<float>((nibble(word, order[i % kNibbles]) + offset) & 15);
+  }
+  return zeros;
+}
+
+float fp8_value(unsigned bits) {
+  const float sign = (bits & 0x80U) != 0 ? -1.0F : 1.0F;
+  const int exponent = static_cast<int>((bits >> 3U) & 15U);
+  const auto fraction = static_cast<float>(bits & 7U);
+  if ((bits & 0x7FU) == 0x7FU) return std::numeric_limits<float>::quiet_NaN();
+  if (exponent == 0) return sign * std::ldexp(fraction, -9);  // subnormal: 2^-6 / 8
+  return sign * std::ldexp(8.0F + fraction, exponent - 10);
+}
+
+}  // namespace
+
+// Both walk along the inputs with eight outputs at a time: eight rows of the result are written
+// from left to right, and the lines of words that they share stay in the second-level cache.
+
+std::vector<float> dequantize_gptq(const Int4Weight& w, int zero_offset) {
+  const std::vector<float> zeros = zero_points(w, kInOrder, zero_offset);
+  const std::vector<float> scales = widened(w.scales);
+  std::vector<float> result(static_cast<std::size_t>(w.out * w.in));
+  for (std::int64_t first = 0; first < w.out; first += kNibbles) {
+    for (std::int64_t k = 0; k < w.in / kNibbles; ++k) {
+      const std::int32_t* groups = w.group.data() + k * kNibbles;
+      for (std::int64_t o = first; o < first + kNibbles; ++o) {
+        const std::uint32_t word = word_at(w.weights, k * w.out + o);
+        float* to = result.data() + o * w.in + k * kNibbles;
+        for (int j = 0; j < kNibbles; ++j) {
+          const auto at = static_cast<std::size_t>(groups[j] * w.out + o);
+          to[j] = (static_cast<float>(nibble(word, j)) - zeros[at]) * scales[at];
+        }
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<float> dequantize_awq(const Int4Weight& w) {
+  const std::vector<float> zeros = zero_points(w, kAwqOrder, 0);
+  const std::vector<float> scales = widened(w.scales);
+  std::vector<float> result(static_cast<std::size_t>(w.out * w.in));
+  const std::int64_t words = w.out / kNibbles;
+  for (std::int64_t k = 0; k < words; ++k) {
+    for (std::int64_t i = 0; i < w.in; ++i) {
+      const std::uint32_t word = word_at(w.weights, i * words + k);
+      const std::int64_t group = w.group[static_cast<std::size_t>(i)];
+      for (int j = 0; j < kNibbles; ++j) {
+        const std::int64_t o = k * kNibbles + j;
+        const auto at = static_cast<std::size_t>(group * w.out + o);
+        const int value = nibble(word, kAwqOrder[static_cast<std::size_t>(j)]);
+        result[static_cast<std::size_t>(o * w.in + i)] =
+            (static_cast<float>(value) - zeros[at]) * scales[at];
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<float> dequantize_fp8(const Fp8Weight& w) {
+  std::array<float, 256> values{};
+  for (unsigned i = 0; i < values.size(); ++i) values[i] = fp8_value(i);
+  const std::vector<float> scales = widened(w.scales);
+  std::vector<float> result(static_cast<std::size_t>(w.out * w.in));
+  for (std::int64_t o = 0; o < w.out; ++o) {
+    const float* row = scales.data() + o / w.block_rows * w.scales.columns;
+    for (std::int64_t i = 0; i < w.in; ++i) {
+      const auto bits = std::to_integer<std::size_t>(w.weights[o * w.in + i]);
+      result[static_cast<std::size_t>(o * w.in + i)] = values[bits] * row[i / w.block_columns];
+    }
+  }
+  return result;
+}
+
+}  // namespace baton

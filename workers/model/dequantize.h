@@ -1,0 +1,49 @@
+// Quantised weights widened to fp32, the formats' arithmetic without rounding but fp32's own. Pure:
+// shapes and indices are checked by whoever fills the structures in (quantized_reader.cpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "workers/cpu/packing.h"
+
+namespace baton {
+
+/// A linear layer [out, in] of 4-bit weights: w[o][i] = (q[o][i] - zero[g][o]) * scale[g][o], g the
+/// group of input i. Eight values lie in one little-endian int32; `out` and `in` are multiples
+/// of 8.
+struct Int4Weight {
+  const std::byte* weights = nullptr;  // int32: gptq [in / 8, out], awq [in, out / 8]
+  const std::byte* zeros = nullptr;    // int32: [groups, out / 8]
+  cpu::MatrixSource scales;            // [groups, out]
+  std::vector<std::int32_t> group;     // [in], each in [0, groups)
+  std::int64_t out = 0;
+  std::int64_t in = 0;
+};
+
+/// GPTQ (Frantar et al., arXiv:2210.17323) as AutoGPTQ stores it: input 8 k + j of an output is
+/// nibble j (from the lowest) of word k; zero points likewise along the outputs. The old format
+/// ("gptq") stores a zero point less one, modulo 16 (`zero_offset` 1), "gptq_v2" as it is (0).
+/// Returns [out, in], row-major.
+std::vector<float> dequantize_gptq(const Int4Weight& weight, int zero_offset);
+
+/// AWQ (Lin et al., arXiv:2306.00978) as AutoAWQ's GEMM version stores it: words run along the
+/// outputs, and outputs 8 k .. 8 k + 7 lie in nibbles 0, 4, 1, 5, 2, 6, 3, 7 of word k, zero points
+/// too. Returns [out, in], row-major.
+std::vector<float> dequantize_awq(const Int4Weight& weight);
+
+/// FP8 weights [out, in] with one scale for every block of outputs and inputs.
+struct Fp8Weight {
+  const std::byte* weights = nullptr;  // E4M3 (finite: 0x7F and 0xFF are NaN, the largest is 448)
+  cpu::MatrixSource scales;            // [ceil(out / block_rows), ceil(in / block_columns)]
+  std::int64_t out = 0;
+  std::int64_t in = 0;
+  std::int64_t block_rows = 0;
+  std::int64_t block_columns = 0;
+};
+
+/// w = value * scale (what some checkpoints call scale_inv is this factor, too). Returns [out, in].
+std::vector<float> dequantize_fp8(const Fp8Weight& weight);
+
+}  // namespace baton

@@ -1,0 +1,267 @@
+#include "workers/model/gpu_decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "workers/cuda/rowwise.h"
+#include "workers/model/error.h"
+#include "workers/model/rope.h"
+
+namespace baton {
+namespace {
+
+using cuda::Bf16;
+using cuda::LinearOutput;
+using cuda::Linears;
+
+constexpr std::size_t kAlign = 256;
+/// In deterministic mode every row's keys are cut into pieces of this many, whoever its neighbours are.
+constexpr int kFixedSplit = 256;
+
+cuda::HeadShape heads_of(const ModelConfig& c) { return {c.heads, c.kv_heads, c.head_dim}; }
+
+cuda::DecodeAttention::Options decode_options(const ModelConfig& c,
+                                              const GpuDecoder::Options& o) {
+  cuda::DecodeAttention::Options d;
+  d.shape = heads_of(c);
+  d.tokens_per_block = o.tokens_per_block;
+  d.max_rows = o.max_rows;
+  d.window = c.window;
+  d.fixed_split = o.deterministic ? kFixedSplit : 0;
+  return d;
+}
+
+cuda::PrefillAttention::Options prefill_options(const ModelConfig& c,
+                                                const GpuDecoder::Options& o) {
+  cuda::PrefillAttention::Options p;
+  p.shape = heads_of(c);
+  p.tokens_per_block = o.tokens_per_block;
+  p.max_rows = o.max_rows;
+  p.max_chunks = o.max_rows / 2 + 1;
+  p.max_table = o.max_table;
+  p.window = c.window;
+  return p;
+}
+
+Linears::Options linear_options(const ModelConfig& c, const GpuDecoder::Options& o) {
+  Linears::Options l;
+  l.max_rows = o.max_rows;
+  l.workspace_bytes = Linears::workspace_bytes(o.max_rows, 2 * c.intermediate);
+  l.deterministic = o.deterministic;
+  return l;
+}
+
+}  // namespace
+
+GpuDecoder::GpuDecoder(ModelConfig config, GpuWeights weights, const Options& options)
+    : config_(std::move(config)),
+      weights_(std::move(weights)),
+      options_(options),
+      decode_(decode_options(config_, options)),
+      prefill_(options.deterministic || !cuda::has_attention_tiles(heads_of(config_))
+                   ? nullptr
+                   : std::make_unique<cuda::PrefillAttention>(prefill_options(config_, options))),
+      linears_(linear_options(config_, options), (carve_workspace(), linear_workspace_)) {
+  make_rope_tables();
+}
+
+/// The same walk counts the bytes first and then hands out the places.
+void GpuDecoder::carve_workspace() {
+  const ModelConfig& c = config_;
+  const auto rows = static_cast<std::size_t>(options_.max_rows);
+  const auto wanted = static_cast<std::size_t>(options_.max_wanted);
+  const auto walk = [&](std::byte* base) {
+    std::size_t used = 0;
+    const auto take = [&]<typename T>(T*& to, std::size_t bytes) {
+      to = base == nullptr ? nullptr : reinterpret_cast<T*>(base + used);
+      used += (bytes + kAlign - 1) / kAlign * kAlign;
+    };
+    const auto matrix = [&](Bf16*& to, std::size_t n_rows, int columns) {
+      take(to, n_rows * static_cast<std::size_t>(columns) * sizeof(Bf16));
+    };
+    const auto bytes = [&](void*& to, std::size_t n) {
+      std::byte* place = nullptr;
+      take(place, n);
+      to = place;
+    };
+    matrix(x_, rows, c.hidden);
+    matrix(normed_, rows, c.hidden);
+    matrix(qkv_, rows, c.qkv_columns());
+    matrix(attended_, rows, c.heads * c.head_dim);
+    matrix(gated_, rows, c.intermediate);
+    matrix(wanted_x_, rows, c.hidden);
+    matrix(wanted_attended_, rows, c.heads * c.head_dim);
+    take(logits_, wanted * static_cast<std::size_t>(c.vocab) * sizeof(float));
+    take(sampled_, rows * sizeof(std::int32_t));
+    const auto angles = static_cast<std::size_t>(c.max_context) *
+                        static_cast<std::size_t>(c.head_dim / 2) * sizeof(float);
+    take(rope_cos_, angles);
+    take(rope_sin_, angles);
+    bytes(decode_workspace_, decode_.workspace_bytes());
+    bytes(prefill_float_, prefill_ ? prefill_->float_workspace_bytes() : 0);
+    bytes(prefill_int_, prefill_ ? prefill_->int_workspace_bytes() : 0);
+    bytes(sample_workspace_, cuda::sample_workspace_bytes(options_.max_wanted, c.vocab));
+    linear_workspace_bytes_ = linear_options(c, options_).workspace_bytes;
+    bytes(linear_workspace_, linear_workspace_bytes_);
+    return used;
+  };
+  workspace_ = cuda::DeviceMemory(walk(nullptr));
+  walk(workspace_.data());
+  const cuda::OwnedStream stream;
+  cuda::fill_bytes(workspace_.data(), 0, workspace_.bytes(), stream.get());
+  stream.synchronize();
+}
+
+/// position * frequency in fp32, as the models were trained; see RopeTable.
+void GpuDecoder::make_rope_tables() {
+  const std::vector<float> frequencies = rope_frequencies(config_.rope, config_.head_dim);
+  const auto factor = static_cast<float>(config_.rope.attention_factor);
+  const std::size_t half = frequencies.size();
+  std::vector<float> cosines(static_cast<std::size_t>(config_.max_context) * half);
+  std::vector<float> sines(cosines.size());
+  for (std::size_t p = 0; p < static_cast<std::size_t>(config_.max_context); ++p) {
+    for (std::size_t i = 0; i < half; ++i) {
+      const float angle = static_cast<float>(p) * frequencies[i];
+      cosines[p * half + i] = std::cos(angle) * factor;
+      sines[p * half + i] = std::sin(angle) * factor;
+    }
+  }
+  const cuda::OwnedStream stream;
+  cuda::copy_to_device(rope_cos_, cosines.data(), cosines.size() * sizeof(float), stream.get());
+  cuda::copy_to_device(rope_sin_, sines.data(), sines.size() * sizeof(float), stream.get());
+  stream.synchronize();
+}
+
+void GpuDecoder::tune(cuda::Stream stream) {
+  std::vector<cuda::LinearWeight> qkv;
+  std::vector<cuda::LinearWeight> o;
+  std::vector<cuda::LinearWeight> gate_up;
+  std::vector<cuda::LinearWeight> down;
+  for (const GpuLayer& l : weights_.layers) {
+    qkv.push_back(l.qkv);
+    o.push_back(l.o);
+    gate_up.push_back(l.gate_up);
+    down.push_back(l.down);
+  }
+  // The activations are free until the first step: timing may write there.
+  auto* scratch = reinterpret_cast<std::byte*>(x_);
+  const auto bytes = static_cast<std::size_t>(reinterpret_cast<std::byte*>(rope_cos_) - scratch);
+  const auto tune = [&](const std::vector<cuda::LinearWeight>& w, LinearOutput output) {
+    linears_.tune(w.data(), static_cast<int>(w.size()), output, scratch, bytes, stream);
+  };
+  tune(qkv, LinearOutput::bf16);
+  tune(o, LinearOutput::residual);
+  tune(gate_up, LinearOutput::silu_mul);
+  tune(down, LinearOutput::residual);
+  tune({weights_.lm_head}, LinearOutput::f32);
+}
+
+void GpuDecoder::set_pool(std::byte* pool, const KvGeometry& geometry) {
+  pool_ = reinterpret_cast<Bf16*>(pool);
+  geometry_ = geometry;
+}
+
+cuda::KvLayerView GpuDecoder::kv_layer(int index) const {
+  const auto elements = [](std::uint64_t bytes) {
+    return static_cast<std::int64_t>(bytes / sizeof(Bf16));
+  };
+  cuda::KvLayerView kv;
+  kv.pool = pool_;
+  kv.layer_offset = elements(kv_layer_stride(geometry_)) * index;
+  kv.part_stride = elements(kv_part_stride(geometry_));
+  kv.head_stride = elements(kv_head_stride(geometry_));
+  kv.block_stride = elements(geometry_.block_bytes);
+  kv.tokens_per_block = static_cast<int>(geometry_.tokens_per_block);
+  return kv;
+}
+
+/// The model. T = rows of the step, W = rows whose logits are wanted; x is the residual stream.
+void GpuDecoder::run(const GpuBatch& batch, cuda::Stream stream) {
+  // x = E[tokens]
+  cuda::embed(weights_.embedding, config_.vocab, batch.tokens, sampled_, batch.rows,
+              config_.hidden, x_, stream);
+  show("embed", x_, batch.rows, config_.hidden);
+  for (int i = 0; i < config_.layers; ++i) layer(i, batch, stream);
+  if (batch.wanted > 0) head(batch, stream);
+}
+
+void GpuDecoder::layer(int index, const GpuBatch& batch, cuda::Stream stream) {
+  const GpuLayer& w = weights_.layers[static_cast<std::size_t>(index)];
+  const auto eps = static_cast<float>(config_.rms_eps);
+  const std::string name = dump_ ? "layer" + std::to_string(index) : std::string();
+
+  // q, k, v = W_qkv norm(x) (+ b); q and k turned by their position; k and v written to the pool
+  const Linears::Norm input_norm{w.input_norm, eps, normed_};
+  linears_.run(x_, batch.rows, w.qkv, LinearOutput::bf16, qkv_, stream, &input_norm);
+  const cuda::KvLayerView kv = kv_layer(index);
+  cuda::RopeAppend turn;
+  turn.qkv = qkv_;
+  turn.rows = batch.rows;
+  turn.shape = heads_of(config_);
+  turn.bias = w.qkv_bias;
+  turn.q_norm = w.q_norm;
+  turn.k_norm = w.k_norm;
+  turn.eps = eps;
+  turn.rope_cos = rope_cos_;
+  turn.rope_sin = rope_sin_;
+  turn.positions = batch.positions;
+  turn.slots = batch.slots;
+  turn.kv = kv;
+  cuda::rope_append(turn, stream);
+
+  attention(batch, kv, stream);
+  show(name + ".attended", attended_, batch.rows, config_.heads * config_.head_dim);
+
+  // Nothing but the wanted rows is needed behind the last keys and values: T becomes W.
+  Bf16* x = x_;
+  const Bf16* attended = attended_;
+  int rows = batch.rows;
+  if (index + 1 == config_.layers && batch.wanted_rows != nullptr) {
+    rows = batch.wanted;
+    if (rows == 0) return;
+    cuda::gather_rows(x_, batch.wanted_rows, rows, config_.hidden, wanted_x_, stream);
+    cuda::gather_rows(attended_, batch.wanted_rows, rows, config_.heads * config_.head_dim,
+                      wanted_attended_, stream);
+    x = wanted_x_;
+    attended = wanted_attended_;
+  }
+
+  // x = x + W_o attended
+  linears_.run(attended, rows, w.o, LinearOutput::residual, x, stream);
+
+  // x = x + W_down (silu(W_gate norm(x)) * (W_up norm(x)))
+  const Linears::Norm post_norm{w.post_norm, eps, normed_};
+  linears_.run(x, rows, w.gate_up, LinearOutput::silu_mul, gated_, stream, &post_norm);
+  linears_.run(gated_, rows, w.down, LinearOutput::residual, x, stream);
+  show(name, x, rows, config_.hidden);
+}
+
+void GpuDecoder::attention(const GpuBatch& batch, const cuda::KvLayerView& kv,
+                           cuda::Stream stream) {
+  const float scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim));
+  if (batch.chunks != nullptr) {
+    prefill_->run(*batch.chunks, qkv_, attended_, kv, batch.block_table, scale, stream);
+  }
+  if (batch.launched_items > 0) {
+    decode_.run(qkv_, attended_, kv, batch.block_table, batch.items, batch.n_items,
+                batch.launched_items, scale, decode_workspace_, stream);
+  }
+}
+
+/// logits = W_head norm(x), and a token of each row; max_wanted rows at a time.
+void GpuDecoder::head(const GpuBatch& batch, cuda::Stream stream) {
+  const Bf16* x = batch.wanted_rows == nullptr ? x_ : wanted_x_;
+  const Linears::Norm final_norm{weights_.final_norm, static_cast<float>(config_.rms_eps),
+                                 normed_};
+  for (int first = 0; first < batch.wanted; first += options_.max_wanted) {
+    const int rows = std::min(options_.max_wanted, batch.wanted - first);
+    linears_.run(x + std::int64_t{first} * config_.hidden, rows, weights_.lm_head,
+                 LinearOutput::f32, logits_, stream, &final_norm);
+    cuda::sample(logits_, config_.vocab, batch.samples + first, rows, batch.masked, sampled_,
+                 sample_workspace_, stream);
+  }
+}
+
+}  // namespace baton

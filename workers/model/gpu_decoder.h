@@ -1,0 +1,128 @@
+// The decoder on a GPU: queues one step of prompt chunks and decode rows, mixed. This header and its
+// source need no CUDA header: the kernels are behind workers/cuda/*.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "ipc/kv_layout.h"
+#include "workers/cuda/attention.h"
+#include "workers/cuda/device.h"
+#include "workers/cuda/linear.h"
+#include "workers/cuda/sampler.h"
+#include "workers/model/config.h"
+#include "workers/model/gpu_weights.h"
+
+namespace baton {
+
+/// One step as the device sees it: how many of what, and where it was uploaded to. Everything that a
+/// graph replays must be at the same address each time.
+struct GpuBatch {
+  int rows = 0;                               // tokens of the step
+  const std::int32_t* tokens = nullptr;       // [rows], rowwise.h says what negative ones mean
+  const std::int32_t* positions = nullptr;    // [rows]
+  const std::int64_t* slots = nullptr;        // [rows], where K and V of a row go in the pool
+  const std::int32_t* block_table = nullptr;  // what the attention plans index
+  // Single tokens
+  const cuda::DecodeItem* items = nullptr;
+  const std::int32_t* n_items = nullptr;
+  int launched_items = 0;                     // 0: no single tokens
+  // Prompt chunks; null: none
+  const cuda::PrefillAttention::Plan* chunks = nullptr;
+  // Rows whose logits are wanted: all of them, or those of `wanted_rows`
+  int wanted = 0;
+  const std::int32_t* wanted_rows = nullptr;  // [wanted]; null: every row, in order
+  const cuda::SampleRow* samples = nullptr;   // [wanted]
+  const std::int32_t* masked = nullptr;       // what SampleRow::first_masked counts from
+};
+
+class GpuDecoder {
+ public:
+  struct Options {
+    int max_rows = 0;     // tokens of one step
+    int max_wanted = 0;   // rows of logits that are held at a time
+    int max_table = 0;    // entries of a step's block tables
+    int tokens_per_block = 16;
+    bool deterministic = false;
+  };
+
+  /// On the calling thread's device.
+  GpuDecoder(ModelConfig config, GpuWeights weights, const Options& options);
+  GpuDecoder(const GpuDecoder&) = delete;
+  GpuDecoder& operator=(const GpuDecoder&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const cuda::DecodeAttention& decode_attention() const { return decode_; }
+  /// Null where rows of chunks are computed as single tokens: in deterministic mode, and for head shapes
+  /// without tiled kernels.
+  const cuda::PrefillAttention* prefill_attention() const { return prefill_.get(); }
+  /// Device memory beside the weights.
+  std::uint64_t workspace_bytes() const { return workspace_.bytes(); }
+  /// What was chosen for the linear layers, for the log.
+  std::string linears_report() const { return linears_.report(); }
+
+  /// Times the linear layers' variants on this device.
+  void tune(cuda::Stream stream);
+  /// Where keys and values live from now on; `pool` holds geometry.blocks blocks at least.
+  void set_pool(std::byte* pool, const KvGeometry& geometry);
+
+  /// Where the tokens of a step are found when it has ended, by SampleRow::output: [max_rows].
+  std::int32_t* sampled() const { return sampled_; }
+  /// For PrefillAttention::plan().
+  void* prefill_float_workspace() const { return prefill_float_; }
+  void* prefill_int_workspace() const { return prefill_int_; }
+
+  /// Queues the whole step. Allocates nothing; without chunks it may be recorded into a graph.
+  void run(const GpuBatch& batch, cuda::Stream stream);
+
+  /// Tests: is called after parts of a step with a name and what they left, [rows, columns].
+  using Dump = std::function<void(const std::string& part, const cuda::Bf16* values, int rows,
+                                  int columns)>;
+  void set_dump(Dump dump) { dump_ = std::move(dump); }
+
+ private:
+  void layer(int index, const GpuBatch& batch, cuda::Stream stream);
+  void attention(const GpuBatch& batch, const cuda::KvLayerView& kv, cuda::Stream stream);
+  void head(const GpuBatch& batch, cuda::Stream stream);
+  void show(const std::string& part, const cuda::Bf16* values, int rows, int columns) const {
+    if (dump_) dump_(part, values, rows, columns);
+  }
+  void carve_workspace();
+  void make_rope_tables();
+  cuda::KvLayerView kv_layer(int index) const;
+
+  ModelConfig config_;
+  GpuWeights weights_;
+  Options options_;
+  cuda::DecodeAttention decode_;
+  std::unique_ptr<cuda::PrefillAttention> prefill_;
+  cuda::DeviceMemory workspace_;
+
+  // Activations, [max_rows, ...] unless said otherwise
+  cuda::Bf16* x_ = nullptr;         // [hidden], the residual stream
+  cuda::Bf16* normed_ = nullptr;    // [hidden]
+  cuda::Bf16* qkv_ = nullptr;       // [(heads + 2 kv_heads) * head_dim]
+  cuda::Bf16* attended_ = nullptr;  // [heads * head_dim]
+  cuda::Bf16* gated_ = nullptr;     // [intermediate]
+  cuda::Bf16* wanted_x_ = nullptr;         // [hidden]
+  cuda::Bf16* wanted_attended_ = nullptr;  // [heads * head_dim]
+  float* logits_ = nullptr;         // [max_wanted, vocab]
+  std::int32_t* sampled_ = nullptr;
+  float* rope_cos_ = nullptr;       // [max_context, head_dim / 2]
+  float* rope_sin_ = nullptr;
+  void* decode_workspace_ = nullptr;
+  void* prefill_float_ = nullptr;
+  void* prefill_int_ = nullptr;
+  void* sample_workspace_ = nullptr;
+  void* linear_workspace_ = nullptr;
+  std::size_t linear_workspace_bytes_ = 0;
+
+  cuda::Linears linears_;
+  cuda::Bf16* pool_ = nullptr;
+  KvGeometry geometry_;
+  Dump dump_;
+};
+
+}  // namespace baton

@@ -1,0 +1,26 @@
+#include "workers/model/gpu_limits.h"
+
+#include "workers/model/error.h"
+
+namespace baton {
+
+void check_gpu_limits(const ModelConfig& config) {
+  if (config.experts.count > 0) {
+    throw ModelError(
+        "num_experts: a mixture of experts is not supported on device cuda, only on "
+        "device cpu");
+  }
+  if (config.quantization.method != QuantMethod::none) {
+    throw ModelError(
+        "quantization_config: quantised weights are not supported on device cuda, "
+        "only on device cpu");
+  }
+  if (config.hidden % 16 != 0 || config.intermediate % 16 != 0 ||
+      (config.heads * config.head_dim) % 16 != 0) {
+    throw ModelError(
+        "hidden_size, intermediate_size and heads * head_dim must be multiples of 16 "
+        "on device cuda");
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,47 @@
+// A model's parameters on a GPU: one allocation, bf16, fused as the kernels want them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "workers/cuda/device.h"
+#include "workers/cuda/linear.h"
+#include "workers/model/checkpoint_reader.h"
+#include "workers/model/config.h"
+
+namespace baton {
+
+/// Vectors are [hidden] unless said otherwise; null where the family has none.
+struct GpuLayer {
+  const cuda::Bf16* input_norm = nullptr;
+  cuda::LinearWeight qkv;                 // [hidden] -> [(heads + 2 kv_heads) * head_dim]
+  const cuda::Bf16* qkv_bias = nullptr;   // [(heads + 2 kv_heads) * head_dim]
+  const cuda::Bf16* q_norm = nullptr;     // [head_dim]
+  const cuda::Bf16* k_norm = nullptr;     // [head_dim]
+  cuda::LinearWeight o;                   // [heads * head_dim] -> [hidden]
+  const cuda::Bf16* post_norm = nullptr;
+  cuda::LinearWeight gate_up;             // [hidden] -> [2 * intermediate], 8 of gate, 8 of up, ...
+  cuda::LinearWeight down;                // [intermediate] -> [hidden]
+};
+
+struct GpuWeights {
+  cuda::DeviceMemory memory;  // everything below lies in here
+  const cuda::Bf16* embedding = nullptr;  // [vocab, hidden]
+  std::vector<GpuLayer> layers;
+  const cuda::Bf16* final_norm = nullptr;
+  cuda::LinearWeight lm_head;  // [hidden] -> [vocab]; the embedding itself if they are tied
+};
+
+/// Device memory that the weights will take.
+std::uint64_t gpu_weight_bytes(const ModelConfig& config);
+
+/// Streams the checkpoint to the current device through page-locked buffers, several threads at a time.
+/// `percent` rises to 100 on the way. Throws ModelError or CudaError.
+GpuWeights load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, int ordinal,
+                            std::atomic<int>& percent);
+
+/// Random weights of the configuration's shapes (`load_format: dummy`): for benchmarks.
+GpuWeights random_gpu_weights(const ModelConfig& config, std::atomic<int>& percent);
+
+}  // namespace baton

@@ -1,0 +1,127 @@
+// The part of CheckpointReader that widens quantised linear layers.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "workers/model/checkpoint_reader.h"
+#include "workers/model/dequantize.h"
+#include "workers/model/error.h"
+
+namespace baton {
+namespace {
+
+constexpr std::int64_t kNibbles = 8;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+[[noreturn]] void refuse(const TensorView& view, const std::string& name, const std::string& why) {
+  throw ModelError(view.file + ": tensor " + name + ": " + why);
+}
+
+/// A matrix that owns its values.
+cpu::MatrixSource owned(std::vector<float> values, std::int64_t rows, std::int64_t columns) {
+  auto memory = std::make_shared<const std::vector<float>>(std::move(values));
+  const auto* data = reinterpret_cast<const std::byte*>(memory->data());
+  return {data, cpu::ElementType::f32, rows, columns, std::move(memory)};
+}
+
+}  // namespace
+
+const std::byte* CheckpointReader::words(const std::string& name, std::int64_t rows,
+                                         std::int64_t columns) {
+  const TensorView& view = take(name, {rows, columns});
+  if (view.dtype != "I32") refuse(view, name, "dtype " + view.dtype + " where I32 is expected");
+  return view.data;
+}
+
+/// The group of each input: g_idx where it is, else consecutive ones.
+std::vector<std::int32_t> CheckpointReader::input_groups(const std::string& name, std::int64_t in,
+                                                         std::int64_t groups) {
+  const Quantization& q = config_.quantization;
+  std::vector<std::int32_t> group(static_cast<std::size_t>(in));
+  const std::string key = name + ".g_idx";
+  if (q.method != QuantMethod::gptq || (!q.act_order && checkpoint_.find(key) == nullptr)) {
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      group[i] =
+          q.group == 0 ? 0 : static_cast<std::int32_t>(i / static_cast<std::size_t>(q.group));
+    }
+    return group;
+  }
+  const TensorView& view = take(key, {in});
+  if (view.dtype != "I32") refuse(view, key, "dtype " + view.dtype + " where I32 is expected");
+  std::memcpy(group.data(), view.data, view.bytes);
+  const auto [low, high] = std::minmax_element(group.begin(), group.end());
+  if (*low < 0 || *high >= groups) {
+    refuse(view, key, "names a group outside of the " + std::to_string(groups) + " there are");
+  }
+  return group;
+}
+
+cpu::MatrixSource CheckpointReader::int4(const std::string& name, std::int64_t out,
+                                         std::int64_t in) {
+  const Quantization& q = config_.quantization;
+  if (out % kNibbles != 0 || in % kNibbles != 0) {
+    throw ModelError(checkpoint_.folder() + ": tensor " + name +
+                     ".qweight: 4-bit layers have multiples of 8 inputs and outputs");
+  }
+  const std::int64_t groups = q.group == 0 ? 1 : ceil_div(in, q.group);
+  const bool gptq = q.method == QuantMethod::gptq;
+  Int4Weight w;
+  w.out = out;
+  w.in = in;
+  w.weights = gptq ? words(name + ".qweight", in / kNibbles, out)
+                   : words(name + ".qweight", in, out / kNibbles);
+  w.zeros = words(name + ".qzeros", groups, out / kNibbles);
+  w.scales = matrix(name + ".scales", groups, out);
+  w.group = input_groups(name, in, groups);
+  return owned(gptq ? dequantize_gptq(w, q.zero_offset) : dequantize_awq(w), out, in);
+}
+
+/// One scale for all is stored as [] or [1], one for each output as [out, 1] or [out].
+cpu::MatrixSource CheckpointReader::fp8_scales(const std::string& name, std::int64_t rows,
+                                               std::int64_t columns) {
+  const TensorView* view = checkpoint_.find(name);
+  if (view != nullptr && columns == 1) {
+    const bool flat = view->shape == std::vector{rows} || (rows == 1 && view->shape.empty());
+    if (flat) return as_matrix(take(name, view->shape), name, rows, columns);
+  }
+  return matrix(name, rows, columns);
+}
+
+cpu::MatrixSource CheckpointReader::fp8(const std::string& name, std::int64_t out,
+                                        std::int64_t in) {
+  const Quantization& q = config_.quantization;
+  Fp8Weight w;
+  w.weights = take(name + ".weight", {out, in}).data;
+  w.out = out;
+  w.in = in;
+  w.block_rows = q.block_rows == 0 ? out : q.block_rows;
+  w.block_columns = q.block_columns == 0 ? in : q.block_columns;
+  w.scales =
+      fp8_scales(name + "." + q.scale, ceil_div(out, w.block_rows), ceil_div(in, w.block_columns));
+  return owned(dequantize_fp8(w), out, in);
+}
+
+cpu::MatrixSource CheckpointReader::linear(const std::string& name, std::int64_t out,
+                                           std::int64_t in) {
+  const QuantMethod method = config_.quantization.method;
+  if (method == QuantMethod::fp8) {
+    const TensorView* view = checkpoint_.find(name + ".weight");
+    if (view != nullptr && view->dtype == "F8_E4M3") return fp8(name, out, in);
+  } else if (method != QuantMethod::none && checkpoint_.find(name + ".qweight") != nullptr) {
+    return int4(name, out, in);
+  }
+  return matrix(name + ".weight", out, in);
+}
+
+/// Quantisers give every layer a bias, all zeros where the model has none.
+bool CheckpointReader::idle_bias(const std::string& name, const TensorView& view) const {
+  if (!name.ends_with(".bias")) return false;
+  const std::string layer = name.substr(0, name.size() - 4);
+  return taken_.contains(layer + "qweight") &&
+         std::all_of(view.data, view.data + view.bytes,
+                     [](std::byte b) { return b == std::byte{}; });
+}
+
+}  // namespace baton
