@@ -13,6 +13,8 @@ import time
 import unittest
 import urllib.request
 
+import folders
+
 ROOT = pathlib.Path(os.environ.get("BATON_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 BATON = ROOT / "baton"
 QUESTION = {"messages": [{"role": "user", "content": "你是谁"}], "temperature": 0,
@@ -109,9 +111,7 @@ def events(stream):
 
 class ServeTest(unittest.TestCase):
     def serve(self, *args):
-        folder = tempfile.TemporaryDirectory(prefix="baton-launcher-")
-        self.addCleanup(folder.cleanup)
-        served = Served(folder.name, *args)
+        served = Served(folders.temporary(self, "baton-launcher-"), *args)
         self.addCleanup(served.end)
         served.wait_ready()
         return served

@@ -6,9 +6,10 @@ import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
+
+import folders
 
 BUILD = pathlib.Path(os.environ.get("BATON_BUILD_DIR", "build/cpu"))
 SUPERVISOR = BUILD / "bin" / "baton-supervisor"
@@ -69,11 +70,10 @@ class Supervised:
 
 class SupervisorTest(unittest.TestCase):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="baton-supervisor-")
-        self.addCleanup(self.folder.cleanup)
+        self.folder = folders.temporary(self, "baton-supervisor-")
 
     def start(self, *args):
-        started = Supervised(self.folder.name, *args)
+        started = Supervised(self.folder, *args)
         self.addCleanup(started.end)
         return started
 
@@ -108,7 +108,7 @@ class SupervisorTest(unittest.TestCase):
         self.assertIn("a is frozen (stopped by a signal for 1.5 s): killing it", s.text())
 
     def test_a_silent_heartbeat_is_killed_and_none_at_all_is_not(self):
-        beat = f"touch {self.folder.name}/beats.alive; sleep 1000"
+        beat = f"touch {self.folder}/beats.alive; sleep 1000"
         s = self.start("--frozen-after", "1", "--process", f"beats=sh -c '{beat}'",
                        "--process", "mute=sleep 1000")
         beats, mute = s.pid("beats"), s.pid("mute")
@@ -117,7 +117,7 @@ class SupervisorTest(unittest.TestCase):
         self.assertEqual(mute, s.pid("mute"))
 
     def test_a_steady_heartbeat_lives(self):
-        beat = f"while :; do touch {self.folder.name}/a.alive; sleep 0.2; done"
+        beat = f"while :; do touch {self.folder}/a.alive; sleep 0.2; done"
         s = self.start("--frozen-after", "1", "--process", f"a=sh -c '{beat}'")
         a = s.pid("a")
         time.sleep(2.5)
@@ -133,7 +133,7 @@ class SupervisorTest(unittest.TestCase):
         self.assertEqual(["out", "err", "unfinished"], log.split("\n")[:3])
 
     def test_the_stop_goes_stage_by_stage(self):
-        order = self.folder.name + "/order"
+        order = self.folder + "/order"
 
         def slow(name):
             # It takes a while to end, so that a stage that began too early would be seen.
@@ -175,7 +175,7 @@ class SupervisorTest(unittest.TestCase):
         wait_until(lambda: not alive(a), what="a is gone with its supervisor")
 
     def test_orphans_are_reaped(self):
-        orphan = f"(sleep 0.2 & echo $! > {self.folder.name}/orphan) ; exec sleep 1000"
+        orphan = f"(sleep 0.2 & echo $! > {self.folder}/orphan) ; exec sleep 1000"
         s = self.start("--process", f"a=sh -c '{orphan}'")
         pid = int(wait_until(lambda: (s.run_dir / "orphan").exists()
                              and (s.run_dir / "orphan").read_text(), what="orphan"))
@@ -185,7 +185,7 @@ class SupervisorTest(unittest.TestCase):
         first = self.start("--process", "a=sleep 1000")
         first.pid("a")
         second = subprocess.run(
-            [SUPERVISOR, "--run-dir", self.folder.name, "--process", "a=sleep 1000"],
+            [SUPERVISOR, "--run-dir", self.folder, "--process", "a=sleep 1000"],
             capture_output=True, text=True, timeout=20)
         self.assertEqual(2, second.returncode)
         self.assertIn("held by another supervisor", second.stderr)
@@ -197,13 +197,13 @@ class SupervisorTest(unittest.TestCase):
 
     def test_nobody_reading_its_output_does_not_freeze_it(self):
         chatter = "sh -c 'while :; do echo 0123456789012345678901234567890123456789; done'"
-        s = subprocess.Popen([SUPERVISOR, "--run-dir", self.folder.name, "--process",
+        s = subprocess.Popen([SUPERVISOR, "--run-dir", self.folder, "--process",
                               f"chatter={chatter}", "--process", "a=sleep 1000"],
                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.addCleanup(s.stdout.close)
         self.addCleanup(s.wait)
         self.addCleanup(s.kill)
-        log = pathlib.Path(self.folder.name) / "logs" / "chatter.log"
+        log = pathlib.Path(self.folder) / "logs" / "chatter.log"
         wait_until(lambda: log.exists() and log.stat().st_size > 1 << 20, what="1 MiB of log")
         s.send_signal(signal.SIGTERM)
         self.assertEqual(0, s.wait(20))
@@ -212,7 +212,7 @@ class SupervisorTest(unittest.TestCase):
         for args, words in (([], "no process named"),
                             (["--process", "a"], "not NAME=COMMAND"),
                             (["--process", "../a=true"], "may not hold")):
-            done = subprocess.run([SUPERVISOR, "--run-dir", self.folder.name, *args],
+            done = subprocess.run([SUPERVISOR, "--run-dir", self.folder, *args],
                                   capture_output=True, text=True, timeout=20)
             self.assertEqual(2, done.returncode)
             self.assertIn(words, done.stderr)
