@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little,
               "vectors of numbers travel as little-endian memory");
 
 constexpr std::size_t kMaxStringBytes = 1U << 20U;
-constexpr std::size_t kMaxDepth = 8;  // StepPlan > add > AddSequence > sampling is 5
+constexpr std::size_t kMaxDepth = 8;  // StepPlan > add > AddSequence > sampling > bad_words is 6
 
 // types.h knows nothing of the wire, so the fields of its two structs are listed here.
 template <typename T>

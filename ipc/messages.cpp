@@ -31,6 +31,15 @@ void Logprobs::push(std::uint32_t item, float logprob, std::span<const Token> to
   top_logprobs.insert(top_logprobs.end(), top_values.begin(), top_values.end());
 }
 
+void Logprobs::append(const Logprobs& other) {
+  const auto add = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+  add(items, other.items);
+  add(logprobs, other.logprobs);
+  add(counts, other.counts);
+  add(top_tokens, other.top_tokens);
+  add(top_logprobs, other.top_logprobs);
+}
+
 bool LogprobReader::take(std::uint32_t item, Entry& entry) {
   if (done() || this->item() != item) return false;
   const std::size_t n = values_->counts[entry_];
@@ -40,26 +49,6 @@ bool LogprobReader::take(std::uint32_t item, Entry& entry) {
   ++entry_;
   top_ += n;
   return true;
-}
-
-void Logprobs::append(const Logprobs& other, std::size_t begin, std::size_t end,
-                      std::uint32_t shift) {
-  const auto sum = [&](std::size_t from, std::size_t to) {
-    std::ptrdiff_t total = 0;
-    for (std::size_t i = from; i < to; ++i) total += other.counts[i];
-    return total;
-  };
-  const std::ptrdiff_t top_begin = sum(0, begin);
-  const std::ptrdiff_t top_end = top_begin + sum(begin, end);
-  for (std::size_t i = begin; i < end; ++i) {
-    items.push_back(other.items[i] + shift);
-    logprobs.push_back(other.logprobs[i]);
-    counts.push_back(other.counts[i]);
-  }
-  top_tokens.insert(top_tokens.end(), other.top_tokens.begin() + top_begin,
-                    other.top_tokens.begin() + top_end);
-  top_logprobs.insert(top_logprobs.end(), other.top_logprobs.begin() + top_begin,
-                      other.top_logprobs.begin() + top_end);
 }
 
 }  // namespace baton

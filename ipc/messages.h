@@ -43,8 +43,7 @@ struct Logprobs {
   bool agrees() const;
   void push(std::uint32_t item, float logprob, std::span<const Token> tops,
             std::span<const float> top_values);
-  /// Appends entries [begin, end) of `other`, with `shift` added to their items.
-  void append(const Logprobs& other, std::size_t begin, std::size_t end, std::uint32_t shift = 0);
+  void append(const Logprobs& other);
 };
 
 /// Walks over the entries in order. `agrees()` holds for what it walks over.

@@ -1,4 +1,4 @@
-// Ids and value types shared by every process. No logic, std only.
+// Ids and value types shared by every process. Std only; no logic but questions about own fields.
 #pragma once
 
 #include <compare>

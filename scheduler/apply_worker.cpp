@@ -239,7 +239,7 @@ struct Handler {
     if (sequence == nullptr || sequence->worker != index) return;
     Request* request = state.request_of(*sequence);
     if (request == nullptr || request->phase == Phase::ended || request->source != part.owner) return;
-    request->prompt_logprobs.append(part.values, 0, part.values.items.size());
+    request->prompt_logprobs.append(part.values);
   }
 
   void sampled(SequenceId id, Token token, const LogprobReader::Entry* logprobs) {
@@ -303,20 +303,17 @@ struct Handler {
     Worker& w = worker();
     const Transfer* transfer = state.transfers.find(id);
     if (transfer == nullptr || transfer->to_worker != index) return;
-    const Transfer pull = *transfer;
-    settle_transfer(state, id);
     ++w.pulls_answered;
     w.progress = now;
-    if (pull.is_probe()) {
-      probe_answered(state, pull, failure, now, out);
-      return;
-    }
-    const std::uint64_t request_id = pull.request;
-    const SequenceId target = pull.target;
+    const bool is_probe = transfer->is_probe();
+    const std::uint64_t request_id = transfer->request;
+    const SequenceId target = transfer->target;
+    const WorkerIndex exporter = transfer->from_worker;
+    if (is_probe) probe_answered(state, *transfer, failure, now, out);
+    settle_transfer(state, id);
+    if (is_probe) return;
     // The pool may have become unreadable: the answer decides about later hand-offs.
-    if (!failure.empty() && pull.from_worker != kNobody && state.workers[pull.from_worker].ready()) {
-      probe(state, pull.from_worker, index, now, out);
-    }
+    if (!failure.empty() && exporter != kNobody) probe(state, exporter, index, now, out);
     Request* request = state.requests.find(request_id);
     if (request == nullptr || request->target != target || target == 0) return;  // given up before
     if (failure.empty()) {

@@ -202,6 +202,7 @@ struct Worker {
 
   bool ready() const { return state == WorkerState::ready; }
   bool takes_work() const { return ready() && !draining; }
+  bool decodes() const { return identity.role != Role::prefill; }
   bool outstanding() const { return !steps.empty() || open_pulls != 0 || !closing.empty(); }
   /// A sequence of that many tokens fits, if it is alone.
   bool holds(std::uint32_t tokens) const {

@@ -83,6 +83,5 @@ void lose_worker(State& state, WorkerIndex index, bool blame, const std::string&
 /// Prompt + output tokens that fit every ready worker's pool and model; 0 while there is none.
 std::uint32_t max_context(const State& state);
 bool any_decoder(const State& state);
-bool any_prefiller(const State& state);
 
 }  // namespace baton

@@ -117,15 +117,8 @@ std::uint32_t max_context(const State& state) {
 }
 
 bool any_decoder(const State& state) {
-  return std::any_of(state.workers.begin(), state.workers.end(), [](const Worker& w) {
-    return w.takes_work() && w.identity.role != Role::prefill;
-  });
-}
-
-bool any_prefiller(const State& state) {
-  return std::any_of(state.workers.begin(), state.workers.end(), [](const Worker& w) {
-    return w.takes_work() && w.identity.role != Role::decode;
-  });
+  return std::any_of(state.workers.begin(), state.workers.end(),
+                     [](const Worker& w) { return w.takes_work() && w.decodes(); });
 }
 
 }  // namespace baton

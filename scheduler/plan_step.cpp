@@ -21,7 +21,7 @@ bool wants_prompt_logprobs(const Request& request) {
 }
 
 bool could_decode(const Worker& w, std::uint32_t tokens) {
-  return w.takes_work() && w.identity.role != Role::prefill && w.holds(tokens);
+  return w.takes_work() && w.decodes() && w.holds(tokens);
 }
 
 bool fits_some_decoder(const State& state, std::uint32_t tokens) {
@@ -52,6 +52,7 @@ void decode_at_source(State& state, Request& request, const Sequence& source) {
 /// Gives waiting hand-offs a destination, oldest first; the workers that one has to wait for take none
 /// of those behind it, so that a long prompt is not overtaken for ever.
 void place_handoffs(State& state, TimeNs now, Outbox& out) {
+  if (state.handoffs.empty()) return;
   const bool decoder = any_decoder(state);
   std::vector<bool> spoken_for(state.workers.size(), false);
   for (auto it = state.handoffs.begin(); it != state.handoffs.end();) {
@@ -257,7 +258,6 @@ class StepBuilder {
 
   void admit() {
     if (state_.waiting.empty() || !accepts(w_, now_) || runs_suspect(state_, w_)) return;
-    const bool prefiller = any_prefiller(state_);
     int looked = 0;
     for (auto it = state_.waiting.begin(); it != state_.waiting.end() && budget_ > 0;) {
       Request& request = *state_.requests.find(it->second);
@@ -265,11 +265,10 @@ class StepBuilder {
       if (!static_batch_allows(state_, request)) continue;  // its group's members come later
       if (++looked > kQueueLook) return;
       if (logprob_budget_ == 0 && wants_prompt_logprobs(request)) continue;
-      if (!may_prefill(state_, request, w_, prefiller)) continue;
+      if (!may_prefill(state_, request, w_)) continue;
       // A decode worker that is handed prompts is never empty: waiting for that could last for ever.
-      const bool suspect =
-          is_suspect(state_, request) &&
-          (w_.identity.role != Role::decode || !prefiller || !is_fed(state_, w_));
+      const bool suspect = is_suspect(state_, request) &&
+                           (w_.identity.role != Role::decode || !is_fed(state_, w_));
       if (suspect && (w_.sequences > 0 || !w_.steps.empty())) return;
       const std::uint32_t blocks = w_.blocks_for(request.length() + 1);
       if (refuse_too_long(request) || refuse_full_sampler(request)) continue;

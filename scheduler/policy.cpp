@@ -24,20 +24,14 @@ bool has_room(const State& state, const Worker& worker, std::uint32_t blocks) {
   return worker.pool.free_blocks() >= blocks + watermark(worker);
 }
 
-bool may_prefill(const State& state, const Request& request, const Worker& worker,
-                 bool alive_prefiller) {
+bool may_prefill(const State& state, const Request& request, const Worker& worker) {
   const bool is_short = request.length() <= state.settings.local_prefill_threshold;
   const bool stays = request.local || is_short;
   switch (worker.identity.role) {
     case Role::mixed: return true;
-    case Role::decode: return stays || !alive_prefiller || !is_fed(state, worker);
-    case Role::prefill: {
-      if (!stays) return true;
-      // Somebody who decodes should take it; if nobody does, better here than never.
-      return std::none_of(state.workers.begin(), state.workers.end(), [](const Worker& w) {
-        return w.takes_work() && w.identity.role != Role::prefill;
-      });
-    }
+    case Role::decode: return stays || !is_fed(state, worker);
+    // Somebody who decodes should take one that stays; if nobody does, better here than never.
+    case Role::prefill: return !stays || !any_decoder(state);
   }
   return false;
 }
@@ -65,7 +59,7 @@ WorkerIndex choose_decoder(const State& state, const Request& request, WorkerInd
   WorkerIndex best = kNobody;
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& w = state.workers[i];
-    if (i == source || w.identity.role == Role::prefill || !accepts(w, now)) continue;
+    if (i == source || !w.decodes() || !accepts(w, now)) continue;
     if (spoken_for[i] || !reaches(state.workers[source], w)) continue;
     const Sequence* sequence = state.sequences.find(request.source);
     const std::uint32_t length = sequence != nullptr ? sequence->prefill_length : request.length();

@@ -21,9 +21,8 @@ std::uint32_t watermark(const Worker& worker);
 /// be filled to the last block, so that a long prompt is never refused for ever.
 bool has_room(const State& state, const Worker& worker, std::uint32_t blocks);
 
-/// True if `worker` may run this request's prompt. `alive_prefiller`: any_prefiller(state).
-bool may_prefill(const State& state, const Request& request, const Worker& worker,
-                 bool alive_prefiller);
+/// True if `worker` may run this request's prompt.
+bool may_prefill(const State& state, const Request& request, const Worker& worker);
 
 /// A request that two workers died under is run alone, so that its batch-mates are never blamed.
 bool is_suspect(const State& state, const Request& request);

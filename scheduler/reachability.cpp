@@ -12,7 +12,6 @@ namespace {
 
 constexpr TimeNs kAskAgain = 10 * kSecond;
 
-bool decodes(const Worker& w) { return w.identity.role != Role::prefill; }
 bool hands_off(const Worker& w) { return w.identity.role == Role::prefill; }
 
 std::string pair_name(const Worker& importer, const Worker& exporter) {
@@ -28,7 +27,7 @@ bool reaches(const Worker& exporter, const Worker& importer) {
 
 bool reaches_some_decoder(const State& state, const Worker& exporter) {
   return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& w) {
-    return decodes(w) && w.takes_work() && reaches(exporter, w);
+    return w.decodes() && w.takes_work() && reaches(exporter, w);
   });
 }
 
@@ -58,10 +57,10 @@ void probe_peers(State& state, WorkerIndex joined, TimeNs now, Outbox& out) {
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& peer = state.workers[i];
     if (i == joined || !peer.ready()) continue;
-    if (hands_off(w) && decodes(peer) && peer.imports.count(w.hello.allocation) == 0) {
+    if (hands_off(w) && peer.decodes() && peer.imports.count(w.hello.allocation) == 0) {
       probe(state, joined, i, now, out);
     }
-    if (decodes(w) && hands_off(peer) && w.imports.count(peer.hello.allocation) == 0) {
+    if (w.decodes() && hands_off(peer) && w.imports.count(peer.hello.allocation) == 0) {
       probe(state, i, joined, now, out);
     }
   }

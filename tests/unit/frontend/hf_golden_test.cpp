@@ -8,12 +8,13 @@
 
 #include "frontend/text_stream.h"
 #include "frontend/tokenizer/tokenizer.h"
-#include "frontend/utf8.h"
+#include "utf8_text.h"
 
 namespace baton {
 namespace {
 
 using Json = nlohmann::json;
+using testing::is_utf8;
 
 // Run in the source folder.
 const std::string kFolder = "tests/golden/tokenizers/";
@@ -93,15 +94,6 @@ TEST_P(HfGolden, TheSameIdsAroundAPrompt) {
     const auto ids = tokenizer_->encode(corpus_[i], tokenizer_->add_bos());
     EXPECT_EQ(Json(ids), golden_["added"][i]);
   }
-}
-
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const Utf8Scan scan = scan_utf8(text);
-    if (scan.state != Utf8State::valid) return false;
-    text.remove_prefix(scan.length);
-  }
-  return true;
 }
 
 TEST_P(HfGolden, TheSameTextStreamedInAnyChunks) {

@@ -7,25 +7,17 @@
 #include <optional>
 #include <random>
 
-#include "frontend/utf8.h"
 #include "model_folder.h"
+#include "utf8_text.h"
 
 namespace baton {
 namespace {
 
+using testing::is_utf8;
 using testing::load_tokenizer;
 using testing::ModelFolder;
 using testing::ModelOptions;
 using testing::tiny_model;
-
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const Utf8Scan scan = scan_utf8(text);
-    if (scan.state != Utf8State::valid) return false;
-    text.remove_prefix(scan.length);
-  }
-  return true;
-}
 
 /// Random ids; runs of byte pieces, spaces and special tokens come often.
 std::vector<Token> random_ids(const Tokenizer& tokenizer, std::mt19937& random) {
