@@ -43,6 +43,7 @@ struct Options {
   double rate = 0;
   double temperature = 0;
   double timeout_s = 300;
+  std::uint64_t seed = 1;
 };
 
 struct Stream {
@@ -72,14 +73,15 @@ double percentile(std::vector<float>& values, double p) {
 
 class Bench {
  public:
-  explicit Bench(Options options) : o_(std::move(options)), epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
+  explicit Bench(Options options)
+      : o_(std::move(options)), epoll_(epoll_create1(EPOLL_CLOEXEC)), random_(o_.seed) {}
 
   int run();
 
  private:
   bool resolve();
   std::string body();
-  void start(std::size_t slot);
+  void start(std::size_t slot, TimeNs due);
   void on_event(std::size_t slot, std::uint32_t events);
   void read(std::size_t slot);
   void write(std::size_t slot);
@@ -93,7 +95,7 @@ class Bench {
   socklen_t address_size_ = 0;
   std::vector<Stream> streams_;
   std::vector<std::size_t> idle_;
-  std::mt19937_64 random_{1};
+  std::mt19937_64 random_;
   Totals totals_;
   int started_ = 0;
   int ended_ = 0;
@@ -127,7 +129,8 @@ std::string Bench::body() {
   return "{" + model + input + numbers + "}";
 }
 
-void Bench::start(std::size_t slot) {
+/// `due`: when the request should have left; its latencies count from there. 0: now.
+void Bench::start(std::size_t slot, TimeNs due) {
   Stream& stream = streams_[slot];
   stream = Stream{};
   stream.measured = started_ >= o_.warmup;
@@ -140,7 +143,7 @@ void Bench::start(std::size_t slot) {
   stream.fd.reset(socket(address_.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const int one = 1;
   setsockopt(stream.fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  stream.started = now_ns();
+  stream.started = due != 0 ? due : now_ns();
   if (connect(stream.fd.get(), reinterpret_cast<sockaddr*>(&address_), address_size_) != 0 &&
       errno != EINPROGRESS) {
     finish(slot, std::string("connect: ") + std::strerror(errno));
@@ -221,14 +224,16 @@ void Bench::finish(std::size_t slot, const std::string& error) {
 
 void Bench::start_due() {
   while (started_ < o_.requests && !idle_.empty()) {
+    TimeNs due = 0;
     if (o_.rate > 0) {
       if (now_ns() < next_arrival_) return;
+      due = next_arrival_;
       std::exponential_distribution<double> gap(o_.rate);
       next_arrival_ += static_cast<TimeNs>(gap(random_) * 1e9);
     }
     const std::size_t slot = idle_.back();
     idle_.pop_back();
-    start(slot);
+    start(slot, due);
   }
 }
 
@@ -323,9 +328,13 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", o.tokens, "max_tokens of each")->check(CLI::Range(1, 1000000));
   app.add_option("--warmup", o.warmup, "first requests that are not counted")
       ->check(CLI::Range(0, 100000000));
-  app.add_option("--rate", o.rate, "arrivals a second (Poisson); 0: a new one when one ends")
+  app.add_option(
+         "--rate", o.rate,
+         "arrivals a second (Poisson); one that finds no free stream waits, and its wait counts; "
+         "0: a new one when one ends")
       ->check(CLI::Range(0.0, 1e6));
   app.add_option("--temperature", o.temperature, "")->check(CLI::Range(0.0, 2.0));
+  app.add_option("--seed", o.seed, "of arrivals and random words")->capture_default_str();
   app.add_option("--timeout-s", o.timeout_s, "give up after")->check(CLI::Range(0.1, 86400.0));
   app.add_option("--json", o.json_file, "also write the numbers to this file");
   app.add_option("--arrivals", o.arrivals_file,
