@@ -11,8 +11,9 @@
 namespace baton {
 
 struct Assignment {
-  std::string section;  // "", "scheduler", "frontend", "worker", "workers" or (command line) "self"
-  int entry = -1;       // of `workers`
+  std::string section;  // "", "scheduler", "frontend", "listen", "worker", "workers" or (command
+                        // line) "self"
+  int entry = -1;  // of `workers` or `frontend.listen`
   std::string key;
   std::string text;
   bool quoted = false;
@@ -28,6 +29,7 @@ struct EntryMark {
 struct YamlContent {
   std::vector<Assignment> assignments;
   std::vector<EntryMark> entries;  // of `workers`, in order
+  std::vector<EntryMark> listen;   // of `frontend.listen`, in order
 };
 
 /// Shape only: sections, scalars, no key twice. yaml_reader.cpp is the only file with yaml-cpp.
@@ -38,6 +40,7 @@ struct CommandLine {
   bool version = false;
   std::string config_file;
   std::vector<Assignment> assignments;
+  std::vector<EntryMark> listen;  // one for each --listen
 };
 
 /// command_line.cpp is the only file with CLI11.

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -70,6 +71,28 @@ void declare(Declarer& declarer, Program who) {
   }
 }
 
+/// "[HOST:]PORT[=DIALECT,DIALECT]" as the entry of frontend.listen that it stands for.
+void add_listen(const std::string& text, CommandLine& line) {
+  const int entry = static_cast<int>(line.listen.size());
+  line.listen.push_back({"command line"});
+  const auto add = [&](const char* key, const std::string& value) {
+    line.assignments.push_back({.section = "listen",
+                                .entry = entry,
+                                .key = key,
+                                .text = value,
+                                .quoted = false,
+                                .where = "command line",
+                                .label = "--listen " + text.substr(0, 100),
+                                .base = {}});
+  };
+  const std::size_t equals = std::min(text.find('='), text.size());
+  std::string address = text.substr(0, equals);
+  const std::size_t colon = address.rfind(':');
+  if (colon != std::string::npos) add("host", address.substr(0, colon));
+  add("port", colon == std::string::npos ? address : address.substr(colon + 1));
+  if (equals < text.size()) add("dialects", text.substr(equals + 1));
+}
+
 Status unexpected(const std::string& argument, const std::vector<std::string>& names) {
   const std::string flag = argument.substr(0, argument.find('='));
   if (flag.compare(0, 2, "--") != 0) {
@@ -107,10 +130,18 @@ Result<CommandLine> read_command_line(Program who, int argc, const char* const* 
   std::vector<std::string> names = {"--help", "--version", "--config"};
   Declarer declarer(app, result.assignments, names);
   declare(declarer, who);
+  std::vector<std::string> listen;
+  const std::string listen_flag =
+      who == Program::frontend ? "--listen,--frontend.listen" : "--frontend.listen";
+  app.add_option(listen_flag, listen)->allow_extra_args(false);
+  names.emplace_back("--frontend.listen");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Error& error) {
     return invalid(std::string("command line: ") + error.what());
+  }
+  for (const std::string& text : listen) {
+    add_listen(text, result);
   }
   if (!result.help && !result.version && !app.remaining().empty()) {
     return unexpected(app.remaining().front(), names);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "configs/assignment.h"
+#include "configs/dialects.h"
 #include "configs/options.h"
 #include "ipc/process.h"
 
@@ -74,7 +75,10 @@ class Builder {
         }
       }
     }
-    Status status = workers(yaml);
+    Status status = listeners(yaml, line);
+    if (status.ok()) {
+      status = workers(yaml);
+    }
     if (status.ok() && who_ == Program::worker) {
       status = self(line);
     }
@@ -99,6 +103,95 @@ class Builder {
       return assign(frontend_options(), config_.frontend, a);
     }
     return a.section == "worker" ? assign(worker_options(), config_.worker, a) : Status();
+  }
+
+  /// The list, from the command line if it names one, else from the file, else made of port and
+  /// dialects. On the command line those two are about the list's first entry.
+  Status listeners(const YamlContent& yaml, const CommandLine& line) {
+    const bool on_line = !line.listen.empty();
+    const std::vector<EntryMark>& marks = on_line ? line.listen : yaml.listen;
+    FrontendConfig& f = config_.frontend;
+    if (marks.empty()) {
+      f.listen = {{.host = f.host, .port = f.port, .dialects = f.dialects}};
+      return one_owner(f.listen.front(), place("frontend", "dialects"));
+    }
+    f.listen.assign(marks.size(), {.host = f.host, .port = 0, .dialects = ListenConfig().dialects});
+    std::vector<ListenWords> words(marks.size());
+    for (std::size_t i = 0; i < marks.size(); ++i) {
+      words[i].entry = marks[i].where + ": frontend.listen[" + std::to_string(i) + "]";
+    }
+    Status status = listen_words(on_line ? line.assignments : yaml.assignments, on_line, words);
+    for (const Assignment& a : line.assignments) {
+      if (status.ok() && is_simple_listen(a)) status = listen_word(a, 0, words);
+    }
+    for (std::size_t i = 0; i < marks.size() && status.ok(); ++i) {
+      status = check_listen(i, words);
+    }
+    f.port = f.listen.front().port;
+    f.dialects = f.listen.front().dialects;
+    return status;
+  }
+
+  /// Where the words on one entry of frontend.listen stand.
+  struct ListenWords {
+    std::string entry;
+    std::string port;
+    std::string dialects;
+  };
+
+  static bool is_simple_listen(const Assignment& a) {
+    return a.section == "frontend" && (a.key == "port" || a.key == "dialects");
+  }
+
+  Status listen_words(const std::vector<Assignment>& all, bool on_line,
+                      std::vector<ListenWords>& words) {
+    for (const Assignment& a : all) {
+      if (is_simple_listen(a) && !on_line) {
+        return error_at(a, "stands beside frontend.listen, which says it for each port");
+      }
+      Status status = a.section == "listen"
+                          ? listen_word(a, static_cast<std::size_t>(a.entry), words)
+                          : Status();
+      if (!status.ok()) {
+        return status;
+      }
+    }
+    return {};
+  }
+
+  Status listen_word(const Assignment& a, std::size_t entry, std::vector<ListenWords>& words) {
+    if (a.key == "port") words[entry].port = a.where + ": " + a.label;
+    if (a.key == "dialects") words[entry].dialects = a.where + ": " + a.label;
+    return assign(listen_options(), config_.frontend.listen[entry], a);
+  }
+
+  Status check_listen(std::size_t entry, const std::vector<ListenWords>& words) const {
+    const std::vector<ListenConfig>& all = config_.frontend.listen;
+    const ListenConfig& one = all[entry];
+    if (words[entry].port.empty()) {
+      return invalid(words[entry].entry + ".port: is missing");
+    }
+    for (std::size_t j = 0; j < entry; ++j) {
+      if (all[j].port == one.port && one.port != 0 && all[j].host == one.host) {
+        return invalid(words[entry].port + ": " + std::to_string(one.port) + " is the port of " +
+                       words[j].entry);
+      }
+    }
+    const std::string& at = words[entry].dialects;
+    return one_owner(one, at.empty() ? words[entry].entry + ".dialects" : at);
+  }
+
+  /// Each path of a port belongs to one dialect.
+  static Status one_owner(const ListenConfig& listen, const std::string& at) {
+    const auto clash = find_clash(listen.dialects);
+    if (!clash) {
+      return {};
+    }
+    const bool same = clash->first_path == clash->second_path;
+    return invalid(at + ": " + clash->first + " and " + clash->second + " both own " +
+                   clash->method + " " + clash->first_path +
+                   (same ? "" : " (" + clash->second_path + ")") +
+                   "; give one of them another port in frontend.listen");
   }
 
   Status workers(const YamlContent& yaml) {

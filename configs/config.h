@@ -38,10 +38,21 @@ struct SchedulerConfig {
   std::string event_log;
 };
 
+/// One port of a front end, and the HTTP dialects that are spoken there (configs/dialects.h). No
+/// two of them own the same path.
+struct ListenConfig {
+  std::string host;  // default: frontend.host (filled in by load_config)
+  std::uint16_t port = 8000;
+  std::vector<std::string> dialects = {"openai", "lab"};
+};
+
 struct FrontendConfig {
   std::string name = "frontend0";
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;
+  std::vector<std::string> dialects = {"openai", "lab"};
+  /// After load_config at least one; the first has `port` and `dialects`, whoever gave them.
+  std::vector<ListenConfig> listen;
   std::uint32_t threads = 2;
   std::uint64_t max_body_bytes = 4'194'304;
   std::uint32_t max_streams = 4096;
@@ -119,6 +130,7 @@ std::string help_text(Program who);
 
 constexpr std::size_t kMaxConfigBytes = 1U << 20U;
 constexpr std::size_t kMaxWorkers = 64;
+constexpr std::size_t kMaxListen = 16;
 
 /// Seconds of the config as nanoseconds.
 inline TimeNs seconds_to_ns(double seconds) { return static_cast<TimeNs>(seconds * 1e9); }

@@ -2,6 +2,7 @@
 
 #include "configs/assignment.h"
 #include "configs/config.h"
+#include "configs/dialects.h"
 #include "configs/options.h"
 
 namespace baton {
@@ -26,6 +27,22 @@ void table(std::ostream& out, const std::vector<Option<Section>>& options,
   }
 }
 
+/// The list of ports; on the command line an entry is one word.
+void listen(std::ostream& out, const std::string& prefix) {
+  out << "  --" << prefix << "listen [HOST:]PORT=DIALECT,DIALECT\n"
+      << "      once for each port, instead of port and dialects; in the file a list, each entry "
+         "with:\n";
+  for (const Option<ListenConfig>& option : listen_options()) {
+    const std::string value =
+        option.default_note != nullptr ? option.default_note : value_text(option, ListenConfig());
+    const bool required = std::string_view(option.name) == "port";
+    out << "      " << option.name << ": " << option.meaning << " ("
+        << (required ? "required" : "default " + value);
+    const std::string bounds = bounds_text(option);
+    out << (bounds.empty() ? "" : "; " + bounds) << ")\n";
+  }
+}
+
 void own_options(std::ostream& out, Program who) {
   if (who == Program::tool) {
     return;
@@ -35,6 +52,7 @@ void own_options(std::ostream& out, Program who) {
     table(out, scheduler_options(), "");
   } else if (who == Program::frontend) {
     table(out, frontend_options(), "");
+    listen(out, "");
   } else {
     line(out, worker_name_option(), "", true);
     table(out, worker_options(), "");
@@ -73,6 +91,13 @@ std::string help_text(Program who) {
   table(out, scheduler_options(), "scheduler.");
   out << "\nSection frontend:\n";
   table(out, frontend_options(), "frontend.");
+  listen(out, "frontend.");
+  out << "\nDialects:\n";
+  for (const DialectFacts& facts : dialect_facts()) {
+    out << "  " << facts.name << "\n      " << facts.summary << ":";
+    for (const DialectPath& path : facts.paths) out << " " << path.path;
+    out << "\n";
+  }
   out << "\nSection worker (defaults; each entry of the list `workers` has a name and may set any "
          "of "
          "these):\n";

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <type_traits>
 
+#include "configs/dialects.h"
+
 namespace baton {
 
 const std::vector<Option<Config>>& top_options() {
@@ -90,6 +92,10 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
        .text = TextRule::name},
       {"host", "address to listen on; 0.0.0.0 opens it to the network", &F::host},
       {"port", "TCP port; 0 takes a free one", &F::port, 0, 65'535},
+      {.name = "dialects",
+       .meaning = "HTTP dialects of that port (docs/dialects.md)",
+       .member = &F::dialects,
+       .choices = dialect_choices()},
       {"threads", "threads that parse requests", &F::threads, 1, 64},
       {"max_body_bytes", "largest request body; beyond, clients get 413", &F::max_body_bytes, 1024,
        268'435'456},
@@ -106,6 +112,22 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
        .meaning = "file of API keys, one a line (docs/api.md); none: everybody is served",
        .member = &F::api_keys,
        .text = TextRule::path},
+  };
+  return kOptions;
+}
+
+const std::vector<Option<ListenConfig>>& listen_options() {
+  using L = ListenConfig;
+  static const std::vector<Option<L>> kOptions = {
+      {.name = "host",
+       .meaning = "address to listen on",
+       .member = &L::host,
+       .default_note = "frontend.host"},
+      {"port", "TCP port; 0 takes a free one", &L::port, 0, 65'535},
+      {.name = "dialects",
+       .meaning = "HTTP dialects of that port",
+       .member = &L::dialects,
+       .choices = dialect_choices()},
   };
   return kOptions;
 }
@@ -225,6 +247,37 @@ Status set_number(T& value, const std::string& text, bool quoted, double min, do
   return {};
 }
 
+std::string joined_list(const Words& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ",") + word;
+  return text;
+}
+
+std::string trimmed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return std::string(text);
+}
+
+/// "a,b": one or more of `choices`, each once.
+Status set_list(Words& value, std::string_view text, const Words& choices) {
+  Words words;
+  while (true) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    words.push_back(trimmed(text.substr(0, comma)));
+    if (std::find(choices.begin(), choices.end(), words.back()) == choices.end()) {
+      return is("'" + words.back().substr(0, 64) + "'", "one or more of " + join(choices));
+    }
+    if (std::count(words.begin(), words.end(), words.back()) > 1) {
+      return invalid("names " + words.back() + " twice");
+    }
+    if (comma == text.size()) break;
+    text.remove_prefix(comma + 1);
+  }
+  value = std::move(words);
+  return {};
+}
+
 Status set_choice(std::size_t& index, const std::string& text, const Words& choices) {
   const auto found = std::find(choices.begin(), choices.end(), text);
   if (found == choices.end()) {
@@ -285,6 +338,8 @@ Status set_option(const Option<Section>& option, Section& section, const std::st
             value = text;
           }
           return status;
+        } else if constexpr (std::is_same_v<T, Words>) {
+          return set_list(value, text, split(option.choices));
         } else if constexpr (std::is_same_v<T, bool>) {
           if (quoted || (text != "true" && text != "false")) {
             return is("'" + text + "'", "true or false");
@@ -311,6 +366,8 @@ std::string value_text(const Option<Section>& option, const Section& section) {
         using T = std::decay_t<decltype(value)>;
         if constexpr (std::is_same_v<T, std::string>) {
           return value;
+        } else if constexpr (std::is_same_v<T, Words>) {
+          return joined_list(value);
         } else if constexpr (std::is_same_v<T, bool>) {
           return value ? "true" : "false";
         } else if constexpr (std::is_enum_v<T>) {
@@ -327,6 +384,9 @@ std::string bounds_text(const Option<Section>& option) {
   return std::visit(
       [&](auto member) -> std::string {
         using T = std::decay_t<decltype(std::declval<Section&>().*member)>;
+        if constexpr (std::is_same_v<T, Words>) {
+          return "one or more of " + joined_list(split(option.choices));
+        }
         if (option.choices != nullptr) {
           return join(split(option.choices));
         }
@@ -349,6 +409,7 @@ std::string bounds_text(const Option<Section>& option) {
 BATON_INSTANTIATE(Config);
 BATON_INSTANTIATE(SchedulerConfig);
 BATON_INSTANTIATE(FrontendConfig);
+BATON_INSTANTIATE(ListenConfig);
 BATON_INSTANTIATE(WorkerConfig);
 #undef BATON_INSTANTIATE
 

@@ -22,10 +22,11 @@ enum class TextRule : std::uint8_t {
 
 template <typename Section>
 struct Option {
-  using Member = std::variant<std::string Section::*, bool Section::*, std::uint16_t Section::*,
-                              std::uint32_t Section::*, std::uint64_t Section::*,
-                              std::int32_t Section::*, double Section::*, Batching Section::*,
-                              NoDecode Section::*, Role Section::*>;
+  using Member =
+      std::variant<std::string Section::*, bool Section::*, std::uint16_t Section::*,
+                   std::uint32_t Section::*, std::uint64_t Section::*, std::int32_t Section::*,
+                   double Section::*, std::vector<std::string> Section::*, Batching Section::*,
+                   NoDecode Section::*, Role Section::*>;
 
   const char* name;
   const char* meaning;
@@ -33,7 +34,8 @@ struct Option {
   double min = 0;  // numbers only
   double max = 0;
   TextRule text = TextRule::any;  // strings only
-  const char* choices = nullptr;  // "a|b": strings that may be one of a few; enums in their order
+  const char* choices = nullptr;  // "a|b": strings that may be one of a few; enums in their order;
+                                  // lists that may hold each of them once
   const char* default_note = nullptr;  // --help, when the default is worked out at start-up
 };
 
@@ -43,6 +45,8 @@ const std::vector<Option<FrontendConfig>>& frontend_options();
 /// Without `name`, which only an entry of `workers` has.
 const std::vector<Option<WorkerConfig>>& worker_options();
 const Option<WorkerConfig>& worker_name_option();
+/// An entry of frontend.listen.
+const std::vector<Option<ListenConfig>>& listen_options();
 
 /// Reads `text` into the option's member, within its bounds. `quoted`: the text stood in quotes, so
 /// it is no number and no bool. `base`: the folder that a relative path starts from. The error says

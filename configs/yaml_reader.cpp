@@ -95,35 +95,71 @@ class YamlReader {
     }
     return each_key(map, prefix,
                     [&](const std::string& key, const YAML::Node& key_at, const YAML::Node& value) {
+                      if (name == "frontend" && key == "listen") return listen(key_at, value);
+                      if (key == "dialects" && value.IsSequence()) {
+                        return words(name, entry, prefix, key, key_at, value);
+                      }
                       return scalar(name, entry, prefix, key, key_at, value);
                     });
   }
 
   Status workers(const YAML::Node& at, const YAML::Node& list) {
+    return maps("workers", "workers", "workers", kMaxWorkers, content_.entries, at, list);
+  }
+
+  Status listen(const YAML::Node& at, const YAML::Node& list) {
+    return maps("listen", "frontend.listen", "ports", kMaxListen, content_.listen, at, list);
+  }
+
+  /// A list of maps of options, each an entry of `name`.
+  Status maps(const std::string& name, const std::string& label, const std::string& what,
+              std::size_t most, std::vector<EntryMark>& marks, const YAML::Node& at,
+              const YAML::Node& list) {
     if (list.IsNull()) {
       return {};
     }
     if (!list.IsSequence()) {
-      return error(at, "workers", "expected a list of workers");
+      return error(at, label, "expected a list of " + what);
     }
-    if (list.size() > kMaxWorkers) {
-      return error(at, "workers",
-                   "has " + std::to_string(list.size()) + " entries; at most " +
-                       std::to_string(kMaxWorkers));
+    if (list.size() > most) {
+      return error(
+          at, label,
+          "has " + std::to_string(list.size()) + " entries; at most " + std::to_string(most));
     }
     int index = 0;
     for (const YAML::Node& entry : list) {
-      content_.entries.push_back({where(entry)});
-      const std::string prefix = "workers[" + std::to_string(index) + "].";
+      marks.push_back({where(entry)});
+      const std::string prefix = label + "[" + std::to_string(index) + "].";
       if (!entry.IsMap()) {
         return error(entry, prefix.substr(0, prefix.size() - 1), "expected a map of options");
       }
-      Status status = section("workers", index, prefix, entry, entry);
+      Status status = section(name, index, prefix, entry, entry);
       if (!status.ok()) {
         return status;
       }
       ++index;
     }
+    return {};
+  }
+
+  /// [a, b] as "a,b".
+  Status words(const std::string& section, int entry, const std::string& prefix,
+               const std::string& key, const YAML::Node& at, const YAML::Node& list) {
+    std::string text;
+    for (const YAML::Node& word : list) {
+      if (!word.IsScalar()) {
+        return error(at, prefix + key, "expected a list of words");
+      }
+      text += (text.empty() ? "" : ",") + word.Scalar();
+    }
+    content_.assignments.push_back({.section = section,
+                                    .entry = entry,
+                                    .key = key,
+                                    .text = text,
+                                    .quoted = false,
+                                    .where = where(at),
+                                    .label = prefix + key,
+                                    .base = base_});
     return {};
   }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "frontend/dialect.h"
 #include "frontend/http_error.h"
 
 namespace baton {
@@ -20,15 +21,13 @@ double milliseconds(TimeNs time) { return static_cast<double>(time) * 1e-6; }
 }  // namespace
 
 FrontendLoop::FrontendLoop(LoopOptions options, std::unique_ptr<ClientChannel> channel,
-                           HttpServer& http, JobQueue& jobs, SharedFacts& facts,
-                           std::shared_ptr<const Tokenizer> tokenizer)
+                           HttpServers& http, JobQueue& jobs, SharedFacts& facts)
     : options_(std::move(options)),
       table_(options_.identity, options_.table),
       client_(std::move(channel)),
       http_(http),
       jobs_(jobs),
       facts_(facts),
-      tokenizer_(std::move(tokenizer)),
       meter_(options_.keys),
       writer_(options_.writer),
       metrics_(options_.model_name),
@@ -129,8 +128,9 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
   note_token_times(reply, choice, delivery.count);
   if (reply.streaming && !reply.begun) {
     reply.begun = true;
-    reply.head = format_stream_head(reply.headers, reply.frame);
+    reply.head = format_stream_head(reply.headers, reply.frame, reply.content_type);
   }
+  reply.open.set_time(now_);
   if (delivery.first_index == 0) {
     const auto prompt = static_cast<std::size_t>(delivery.prompt_logprobs);
     reply.open.begin(choice.index,
@@ -189,6 +189,7 @@ void FrontendLoop::end_choice(const StreamEnd& end) {
   const auto at = replies_.find(choice.connection);
   Reply& reply = at->second;
   const Status status = ending_status(end.reason, end.code, end.message);
+  reply.open.set_time(now_);
   if (status.ok()) {
     reply.open.end(choice.index, end.reason);
     if (reply.open.all_ended()) {
@@ -248,7 +249,9 @@ std::string FrontendLoop::failure_bytes(Reply& reply, const Status& status,
     append_last_chunk(bytes, reply.frame);
     return bytes;
   }
-  const HttpError error = http_error(status, {}, retry_after_s);
+  HttpError error = http_error(status, {}, retry_after_s);
+  error.stream = reply.streaming;
+  error = shaped(std::move(error), reply.frame);
   HttpReply whole;
   whole.status = *code = error.status;
   whole.body = error.body;
@@ -267,10 +270,12 @@ std::string FrontendLoop::final_bytes(Reply& reply) {
     HttpReply whole;
     whole.body = reply.open.finish();
     whole.headers = std::move(reply.headers);
+    if (!reply.content_type.empty()) whole.content_type = reply.content_type;
     return format_reply(whole, reply.frame);
   }
-  std::string bytes = reply.begun ? std::move(reply.head)
-                                  : format_stream_head(reply.headers, reply.frame);
+  std::string bytes = reply.begun
+                          ? std::move(reply.head)
+                          : format_stream_head(reply.headers, reply.frame, reply.content_type);
   append_chunk(bytes, reply.open.finish(), reply.frame);
   append_last_chunk(bytes, reply.frame);
   return bytes;

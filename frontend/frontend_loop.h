@@ -11,13 +11,15 @@
 #include "frontend/api_keys.h"
 #include "frontend/generation.h"
 #include "frontend/health.h"
-#include "frontend/http_server.h"
+#include "frontend/http_servers.h"
+#include "frontend/index_page.h"
 #include "frontend/jobs.h"
 #include "frontend/metrics.h"
 #include "frontend/open_reply.h"
 #include "frontend/request_table.h"
 #include "frontend/routes.h"
 #include "frontend/scheduler_client.h"
+#include "frontend/served_model.h"
 #include "frontend/stream_writer.h"
 #include "ipc/process.h"
 
@@ -28,7 +30,9 @@ struct LoopOptions {
   RequestTableLimits table;
   WriterLimits writer;
   std::string model_name;
-  std::string address;  // host:port that was bound
+  std::string address;       // host:port of the first one that was bound
+  ServedModel model;         // what pages tell of it
+  PageFacts page;            // what of a page's facts never changes
   std::vector<ApiKey> keys;  // with their limits; empty: everybody is served
   TimeNs drain = 8 * kSecond;
 };
@@ -36,8 +40,8 @@ struct LoopOptions {
 /// Owns what every request needs on its way back; lives on one thread.
 class FrontendLoop {
  public:
-  FrontendLoop(LoopOptions options, std::unique_ptr<ClientChannel> channel, HttpServer& http,
-               JobQueue& jobs, SharedFacts& facts, std::shared_ptr<const Tokenizer> tokenizer);
+  FrontendLoop(LoopOptions options, std::unique_ptr<ClientChannel> channel, HttpServers& http,
+               JobQueue& jobs, SharedFacts& facts);
 
   /// Until a signal has been followed by the drain, or the scheduler refuses this process for good.
   /// Returns the exit code.
@@ -50,6 +54,7 @@ class FrontendLoop {
     const char* route = "";
     OpenReply open;
     HttpHeaders headers;
+    std::string content_type;  // empty: the usual one
     bool streaming = false;
     bool begun = false;  // the head is out
     bool dirty = false;  // in dirty_
@@ -90,7 +95,9 @@ class FrontendLoop {
   void reply_now(Job& job, HttpReply reply);
   void refuse(Job& job, const Status& status, std::uint32_t retry_after_s = 0);
   void forget(Replies::iterator at);
-  HttpReply live_reply(const LiveRequest& request);
+  HttpReply live_reply(const Job& job, const LiveRequest& request);
+  HttpReply page_reply(const Job& job, const LiveRequest& request);
+  IndexFacts index_facts(const LiveRequest& request) const;
   MetricsView metrics_view() const;
 
   void begin_drain();
@@ -100,10 +107,9 @@ class FrontendLoop {
   const LoopOptions options_;
   RequestTable table_;
   SchedulerClient client_;
-  HttpServer& http_;
+  HttpServers& http_;
   JobQueue& jobs_;
   SharedFacts& facts_;
-  std::shared_ptr<const Tokenizer> tokenizer_;
   KeyMeter meter_;
   StreamWriter writer_;
   Metrics metrics_;

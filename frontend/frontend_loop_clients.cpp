@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "frontend/dialect.h"
 #include "frontend/frontend_loop.h"
 #include "frontend/http_error.h"
 #include "frontend/index_page.h"
@@ -29,7 +30,11 @@ void FrontendLoop::handle(Job& job, Interim& /*what*/) {
 
 void FrontendLoop::handle(Job& job, HttpReply& reply) { reply_now(job, std::move(reply)); }
 
-void FrontendLoop::handle(Job& job, LiveRequest& request) { reply_now(job, live_reply(request)); }
+void FrontendLoop::handle(Job& job, LiveRequest& request) {
+  HttpReply reply = live_reply(job, request);
+  if (request.route == LiveRoute::page && reply.status >= 400) job.frame.keep_alive = false;
+  reply_now(job, std::move(reply));
+}
 
 void FrontendLoop::reply_now(Job& job, HttpReply reply) {
   if (drain_until_ != 0) job.frame.keep_alive = false;
@@ -41,7 +46,10 @@ void FrontendLoop::reply_now(Job& job, HttpReply reply) {
 }
 
 void FrontendLoop::refuse(Job& job, const Status& status, std::uint32_t retry_after_s) {
-  const HttpError error = http_error(status, {}, retry_after_s);
+  HttpError error = http_error(status, {}, retry_after_s);
+  const auto* generation = std::get_if<Generation>(&job.what);
+  error.stream = generation != nullptr && generation->request.stream;
+  error = shaped(std::move(error), job.frame);
   HttpReply reply;
   reply.status = error.status;
   reply.body = error.body;
@@ -84,8 +92,9 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
   }
   Reply reply{.frame = std::move(job.frame),
               .route = job.route,
-              .open = OpenReply(*tokenizer_, parsed),
+              .open = OpenReply(*options_.model.tokenizer, parsed),
               .headers = std::move(parsed.headers),
+              .content_type = std::move(parsed.content_type),
               .streaming = parsed.stream,
               .counters = {},
               .received = job.received,
@@ -102,7 +111,7 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
   act(out_);
 }
 
-HttpReply FrontendLoop::live_reply(const LiveRequest& request) {
+HttpReply FrontendLoop::live_reply(const Job& job, const LiveRequest& request) {
   HttpReply reply;
   const Health health = judge_health(table_.scheduler(), drain_until_ != 0, now_);
   switch (request.route) {
@@ -115,20 +124,54 @@ HttpReply FrontendLoop::live_reply(const LiveRequest& request) {
       reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
       reply.body = metrics_.expose(metrics_view());
       break;
+    case LiveRoute::page:
+      return page_reply(job, request);
     case LiveRoute::index: {
-      IndexFacts facts;
-      facts.model = options_.model_name;
-      facts.version = options_.identity.build;
-      facts.address = request.host.empty() ? options_.address : request.host;
+      IndexFacts facts = index_facts(request);
       facts.ready = health.ok;
       facts.state = health.reason;
-      facts.max_context = facts_.max_context.load(std::memory_order_relaxed);
       IndexPage page = index_page(facts, request.accept);
       reply.content_type = std::move(page.content_type);
       reply.body = std::move(page.body);
       break;
     }
   }
+  return reply;
+}
+
+IndexFacts FrontendLoop::index_facts(const LiveRequest& request) const {
+  IndexFacts facts;
+  facts.model = options_.model_name;
+  facts.version = options_.identity.build;
+  facts.address = request.host.empty() ? options_.address : request.host;
+  facts.max_context = facts_.max_context.load(std::memory_order_relaxed);
+  for (const Dialect* dialect : *request.dialects) {
+    IndexFacts::Door door{dialect->name(), {}};
+    for (const DialectRoute& route : dialect->routes()) {
+      door.routes.push_back(std::string(route.method) + " " + route.path);
+    }
+    facts.doors.push_back(std::move(door));
+  }
+  return facts;
+}
+
+HttpReply FrontendLoop::page_reply(const Job& job, const LiveRequest& request) {
+  PageFacts facts = options_.page;
+  facts.path = request.path;
+  facts.max_context = facts_.max_context.load(std::memory_order_relaxed);
+  facts.workers_ready = table_.scheduler().workers_ready;
+  facts.running = table_.scheduler().running;
+  facts.waiting = table_.scheduler().waiting;
+  auto outcome = request.page(facts, options_.model);
+  HttpReply reply;
+  if (auto* answer = std::get_if<Answer>(&outcome)) {
+    reply.body = std::move(answer->body);
+    reply.content_type = std::move(answer->content_type);
+    return reply;
+  }
+  const HttpError error = shaped(std::move(std::get<HttpError>(outcome)), job.frame);
+  reply.status = error.status;
+  reply.body = error.body;
   return reply;
 }
 

@@ -22,6 +22,8 @@ struct ReplyPiece {
   std::string_view text;  // may be empty (half a character is held back, a stop string may begin)
   Token token = -1;       // -1: text that was held back, at the end
   const LogprobReader::Entry* logprobs = nullptr;  // of the token, where the request asked for it
+  TimeNs time = 0;                                 // when the token came; monotonic
+  bool last = false;  // the choice ends with this token, as far as can be told before end()
 };
 
 /// How one choice ended by itself. Of `stop`: by a stop string, by a token that the client named, or
@@ -71,19 +73,26 @@ struct ParsedRequest {
   bool stream = false;
   TimeNs timeout = 0;                   // from timeout_s, or the configured default
   std::vector<std::pair<std::string, std::string>> headers;  // extra reply headers (clamps told)
+  std::string content_type;  // of the reply; empty: JSON, or a stream of events
   std::unique_ptr<ReplyWriter> reply;
 };
 
-/// Status code and JSON body of an error, in the dialect's own shape.
+/// An error as it goes out. `body` is made from message, param and code: in the shape of the OpenAI
+/// API until a dialect gives it its own (Dialect::shape).
 struct HttpError {
   int status = 500;
   std::string body;
   std::uint32_t retry_after_s = 0;  // > 0: sent as Retry-After
+  std::string message;
+  std::string param;    // the field at fault; empty: none
+  std::string code;     // a short name such as "queue_full"
+  bool stream = false;  // the request asked for a stream, which has not begun
 };
 
 /// Values a dialect needs that are not in the body.
 struct RequestContext {
   std::string request_id;        // X-Request-Id, also the reply's id
+  std::string path;              // of the request, without a query
   std::int64_t unix_seconds = 0; // creation time for replies
   std::uint32_t max_context = 0; // prompt + output tokens the cluster can hold
   std::uint32_t max_choices = 1; // of all prompts of a request together

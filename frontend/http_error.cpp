@@ -61,7 +61,10 @@ int http_status(ErrorCode code) {
 HttpError http_error(const Status& status, std::string_view param, std::uint32_t retry_after_s) {
   HttpError error;
   error.status = http_status(status.code());
-  error.body = error_object(status.message(), type_of(error.status), param, code_of(status.code()));
+  error.message = status.message();
+  error.param = param;
+  error.code = code_of(status.code());
+  error.body = error_object(error.message, type_of(error.status), param, error.code);
   const bool retry = error.status == 429 || error.status == 503;
   error.retry_after_s = retry && retry_after_s == 0 ? 1 : retry_after_s;
   return error;
@@ -71,6 +74,9 @@ HttpError http_error(int status, std::string_view message, std::string_view code
                      std::string_view param) {
   HttpError error;
   error.status = status;
+  error.message = message;
+  error.param = param;
+  error.code = code;
   error.body = error_object(message, type_of(status), param, code);
   if (status == 429 || status == 503) error.retry_after_s = 1;
   return error;

@@ -38,12 +38,18 @@ const char* reason_phrase(int status) {
     case 401: return "Unauthorized";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
+    case 406:
+      return "Not Acceptable";
     case 408: return "Request Timeout";
     case 411: return "Length Required";
     case 413: return "Content Too Large";
     case 414: return "URI Too Long";
     case 415: return "Unsupported Media Type";
     case 417: return "Expectation Failed";
+    case 422:
+      return "Unprocessable Content";
+    case 424:
+      return "Failed Dependency";
     case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
     case 499: return "Client Closed Request";
@@ -64,8 +70,10 @@ std::string format_reply(const HttpReply& reply, const ReplyFrame& frame) {
   return out;
 }
 
-std::string format_stream_head(const HttpHeaders& headers, const ReplyFrame& frame) {
-  std::string out = begin_head(200, "text/event-stream; charset=utf-8", headers, frame);
+std::string format_stream_head(const HttpHeaders& headers, const ReplyFrame& frame,
+                               std::string_view content_type) {
+  if (content_type.empty()) content_type = "text/event-stream; charset=utf-8";
+  std::string out = begin_head(200, content_type, headers, frame);
   append_header(out, "Cache-Control", "no-cache");
   if (frame.minor > 0) append_header(out, "Transfer-Encoding", "chunked");
   out.append("\r\n");

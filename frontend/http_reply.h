@@ -9,6 +9,8 @@
 
 namespace baton {
 
+class Dialect;
+
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 /// A whole reply.
@@ -26,6 +28,7 @@ struct ReplyFrame {
   bool head_only = false;  // the method was HEAD
   int minor = 1;           // HTTP/1.<minor> of the request
   std::int32_t api_key = -1;  // which one asked (ApiKeys::all()); -1: none is wanted
+  const Dialect* dialect = nullptr;  // whose errors the client understands; null: the OpenAI API's
 };
 
 const char* reason_phrase(int status);
@@ -34,7 +37,9 @@ const char* reason_phrase(int status);
 std::string format_reply(const HttpReply& reply, const ReplyFrame& frame);
 
 /// Head of a stream of events. HTTP/1.1: chunked. HTTP/1.0: the end of the connection ends it.
-std::string format_stream_head(const HttpHeaders& headers, const ReplyFrame& frame);
+/// `content_type` empty: text/event-stream.
+std::string format_stream_head(const HttpHeaders& headers, const ReplyFrame& frame,
+                               std::string_view content_type = {});
 
 /// Appends `data` as one chunk (HTTP/1.0: as it is). Empty data adds nothing.
 void append_chunk(std::string& out, std::string_view data, const ReplyFrame& frame);

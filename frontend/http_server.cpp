@@ -39,8 +39,15 @@ int descriptor_of(const Peer& peer) {
   }
 }
 
-/// Pistache keeps its listening socket to itself; this finds it.
-int listening_socket(std::uint16_t port) {
+/// Ids are unique among all servers of the process: the loop knows connections by them alone.
+std::uint64_t new_connection_id() {
+  static std::atomic<std::uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+/// Pistache keeps its listening socket to itself; this finds it. Port 0: the first one that is none
+/// of `known`.
+int listening_socket(std::uint16_t port, const std::vector<int>& known = {}) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   const int end = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 4096));
@@ -48,6 +55,7 @@ int listening_socket(std::uint16_t port) {
     int listening = 0;
     socklen_t size = sizeof listening;
     if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0 || listening == 0) continue;
+    if (std::find(known.begin(), known.end(), fd) != known.end()) continue;
     sockaddr_storage address{};
     size = sizeof address;
     if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) continue;
@@ -60,6 +68,16 @@ int listening_socket(std::uint16_t port) {
     if (found != 0 && (port == 0 || found == port)) return fd;
   }
   return -1;
+}
+
+/// The sockets that listen already.
+std::vector<int> listening_sockets() {
+  std::vector<int> found;
+  while (true) {
+    const int fd = listening_socket(0, found);
+    if (fd < 0) return found;
+    found.push_back(fd);
+  }
 }
 
 std::uint16_t port_of(int fd) {
@@ -96,7 +114,6 @@ class HttpServer::Impl {
 
   mutable std::mutex mutex;
   std::unordered_map<std::uint64_t, std::shared_ptr<ClientConnection>> connections;
-  std::uint64_t next_id = 1;
   HttpServerCounters counters;
   bool stopped = false;
   std::atomic<std::size_t> partial_bytes{0};
@@ -115,8 +132,8 @@ std::shared_ptr<ClientConnection> HttpServer::Impl::admit(int fd) {
   if (connections.size() >= options.max_connections) make_room(options.max_connections / 16 + 1);
   if (connections.size() >= options.max_connections) return nullptr;
   ++counters.accepted;
-  auto connection = std::make_shared<ClientConnection>(next_id++, std::move(own), options.framing,
-                                                       now_ns());
+  auto connection = std::make_shared<ClientConnection>(new_connection_id(), std::move(own),
+                                                       options.framing, now_ns());
   connections.emplace(connection->id(), connection);
   return connection;
 }
@@ -386,8 +403,9 @@ Status HttpServer::start() {
                               .bodyTimeout(kNever)
                               .keepaliveTimeout(kNever));
     impl_->endpoint->setHandler(std::make_shared<GuardedHandler>(impl_.get(), o));
+    const std::vector<int> known = listening_sockets();
     impl_->endpoint->serveThreaded();  // binds
-    impl_->listen_fd = listening_socket(o.port);
+    impl_->listen_fd = listening_socket(o.port, known);
     impl_->bound_port = port_of(impl_->listen_fd);
     if (impl_->listen_fd >= 0) listen(impl_->listen_fd, kBacklog);
   } catch (const std::exception& error) {

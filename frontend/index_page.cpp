@@ -54,10 +54,31 @@ std::string shell_json(std::string_view text) {
   return out;
 }
 
+constexpr const char* kJson = " -H 'Content-Type: application/json' -d ";
+
+/// Lines to copy, for the dialects that have some.
+std::string examples(const IndexFacts& facts, std::string_view dialect, const std::string& url) {
+  const std::string model = shell_json(facts.model);
+  if (dialect == "openai") {
+    return "\nA chat, token by token:\n  curl -N " + url + "/v1/chat/completions" + kJson +
+           "'{\"model\": " + model +
+           ", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"What is "
+           "Baton?\"}]}'\n"
+           "\nText that goes on:\n  curl " +
+           url + "/v1/completions" + kJson + "'{\"model\": " + model +
+           ", \"prompt\": \"Baton is\", \"max_tokens\": 32}'\n";
+  }
+  if (dialect == "lab") {
+    return "\nPrompt and reply in one text (lengths count both):\n  curl " + url + "/generate" +
+           kJson +
+           "'{\"prompt\": \"你是谁\", \"temperature\": 0.7, \"min_length\": 50, \"max_length\": "
+           "500}'\n";
+  }
+  return "";
+}
+
 std::string text_page(const IndexFacts& facts) {
   const std::string url = "http://" + safe_address(facts.address);
-  const std::string post = "curl " + url;
-  const std::string json = " -H 'Content-Type: application/json' -d ";
   std::string page = "Baton " + facts.version + " serves " + facts.model;
   page += facts.ready ? ", ready" : ", not ready";
   if (!facts.state.empty()) page += ": " + facts.state;
@@ -66,18 +87,14 @@ std::string text_page(const IndexFacts& facts) {
     page +=
         "Context: " + std::to_string(facts.max_context) + " tokens, prompt and reply together.\n";
   }
-  page += "\nA chat, token by token:\n  curl -N " + url + "/v1/chat/completions" + json +
-          "'{\"model\": " + shell_json(facts.model) +
-          ", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"What is "
-          "Baton?\"}]}'\n";
-  page += "\nText that goes on:\n  " + post + "/v1/completions" + json +
-          "'{\"model\": " + shell_json(facts.model) +
-          ", \"prompt\": \"Baton is\", \"max_tokens\": 32}'\n";
-  page += "\nPrompt and reply in one text (lengths count both):\n  " + post + "/generate" + json +
-          "'{\"prompt\": \"你是谁\", \"temperature\": 0.7, \"min_length\": 50, \"max_length\": "
-          "500}'\n";
+  for (const IndexFacts::Door& door : facts.doors) page += examples(facts, door.name, url);
+  page += "\nSpoken here:\n";
+  for (const IndexFacts::Door& door : facts.doors) {
+    page += "  " + door.name + "\n";
+    for (const std::string& route : door.routes) page += "    " + route + "\n";
+  }
   page +=
-      "\nMore:\n  GET /v1/models   the model and its context\n"
+      "\nOn every port:\n"
       "  GET /health      200 when requests can be served, 503 while loading\n"
       "  GET /metrics     counters for Prometheus\n";
   return page;

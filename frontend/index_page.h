@@ -4,16 +4,23 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace baton {
 
 struct IndexFacts {
+  /// A dialect of the port.
+  struct Door {
+    std::string name;
+    std::vector<std::string> routes;  // "POST /generate"
+  };
   std::string model;
   std::string version;
   std::string address;  // host:port as the client called it (the Host header), or the bind
   bool ready = false;
   std::string state;              // one sentence for a person, e.g. "2 workers ready"
   std::uint32_t max_context = 0;  // 0: not known yet
+  std::vector<Door> doors;
 };
 
 struct IndexPage {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "frontend/client_connection.h"
+#include "frontend/dialect.h"
 #include "frontend/generation.h"
 #include "frontend/http_reply.h"
 #include "ipc/process.h"
@@ -19,7 +20,7 @@
 namespace baton {
 
 /// Routes whose replies only the loop knows.
-enum class LiveRoute : std::uint8_t { health, metrics, index };
+enum class LiveRoute : std::uint8_t { health, metrics, index, page };
 
 /// A request to run. The parsed request owns the dialect's reply writer.
 struct Generation {
@@ -31,6 +32,9 @@ struct LiveRequest {
   LiveRoute route = LiveRoute::health;
   std::string accept;  // header values that index_page() wants
   std::string host;
+  const std::vector<const Dialect*>* dialects = nullptr;  // of the port; they outlive the loop
+  MakePage page = nullptr;  // of a dialect, with the path that was asked for
+  std::string path;
 };
 
 /// `100 Continue`: not a reply; the turn stays with the reader.

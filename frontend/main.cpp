@@ -13,8 +13,9 @@
 #include "frontend/api_keys.h"
 #include "frontend/chat/chat_template.h"
 #include "frontend/chat/template_pool.h"
+#include "frontend/dialects/registry.h"
 #include "frontend/frontend_loop.h"
-#include "frontend/http_server.h"
+#include "frontend/http_servers.h"
 #include "frontend/jobs.h"
 #include "frontend/routes.h"
 #include "frontend/served_model.h"
@@ -76,14 +77,37 @@ std::unique_ptr<TemplatePool> start_templates(const ServedModel& model) {
   return pool;
 }
 
-HttpServerOptions server_options(const FrontendConfig& config) {
+/// What all ports hold together is bounded; each may take its share.
+HttpServerOptions server_options(const FrontendConfig& config, const ListenConfig& listen) {
   HttpServerOptions options;
-  options.host = config.host;
-  options.port = config.port;
+  options.host = listen.host;
+  options.port = listen.port;
   options.threads = static_cast<int>(config.threads);
   options.framing.max_body_bytes = config.max_body_bytes;
-  options.max_connections = connection_limit(config.max_streams);
+  options.max_connections = connection_limit(config.max_streams) / config.listen.size();
+  options.max_partial_bytes /= config.listen.size();
   return options;
+}
+
+struct Port {
+  HttpServerOptions options;
+  std::vector<const Dialect*> dialects;
+
+  std::string names() const {
+    std::string text;
+    for (const Dialect* dialect : dialects) {
+      text += (text.empty() ? "" : ", ") + std::string(dialect->name());
+    }
+    return text;
+  }
+};
+
+std::vector<Port> open_ports(const FrontendConfig& config) {
+  std::vector<Port> ports;
+  for (const ListenConfig& listen : config.listen) {
+    ports.push_back({server_options(config, listen), dialects_named(listen.dialects)});
+  }
+  return ports;
 }
 
 RouteOptions route_options(const FrontendConfig& config, ServedModel model, ApiKeys keys,
@@ -95,7 +119,6 @@ RouteOptions route_options(const FrontendConfig& config, ServedModel model, ApiK
   options.max_streams = config.max_streams;
   options.keys = std::move(keys);
   options.version = build_version();
-  options.created = wall_ns() / kSecond;
   options.incarnation = incarnation;
   return options;
 }
@@ -111,6 +134,12 @@ LoopOptions loop_options(const Config& config, Incarnation incarnation) {
   options.writer.buffer_bytes = config.frontend.write_buffer_bytes;
   options.writer.stall_timeout = seconds_to_ns(config.frontend.stall_timeout_s);
   options.model_name = config.model_name;
+  options.page.version = options.identity.build;
+  options.page.created = wall_ns() / kSecond;
+  options.page.max_streams = config.frontend.max_streams;
+  options.page.max_batch = config.scheduler.batching == Batching::static_batch
+                               ? config.scheduler.static_batch_size
+                               : config.scheduler.max_running;
   options.drain = seconds_to_ns(config.frontend.drain_s);
   return options;
 }
@@ -144,14 +173,16 @@ int serve(const Config& config, SignalFd& signals) {
     spdlog::critical("{}", channel.status().message());
     return 1;
   }
-  const std::shared_ptr<const Tokenizer> tokenizer = model.value().tokenizer;
-  const HttpServerOptions http_options = server_options(config.frontend);
   SharedFacts facts;
-  JobQueue jobs(4 * http_options.max_connections);
+  JobQueue jobs(4 * connection_limit(config.frontend.max_streams));
   std::unique_ptr<TemplatePool> templates = start_templates(model.value());
-  Routes routes(route_options(config.frontend, std::move(model).value(), keys, incarnation), facts, jobs,
+  Routes routes(route_options(config.frontend, model.value(), keys, incarnation), facts, jobs,
                 templates.get());
-  HttpServer http(http_options, routes.table(), routes.events());
+  const std::vector<Port> ports = open_ports(config.frontend);
+  HttpServers http;
+  for (const Port& port : ports) {
+    http.add(port.options, routes.table(port.dialects), routes.events(port.dialects));
+  }
   const Status started = http.start();
   if (!started.ok()) {
     spdlog::critical("{}", started.message());
@@ -159,10 +190,14 @@ int serve(const Config& config, SignalFd& signals) {
   }
   LoopOptions options = loop_options(config, incarnation);
   options.keys = keys.all();
-  options.address = config.frontend.host + ":" + std::to_string(http.port());
-  spdlog::info("baton-frontend {} listens on {}, model {}", build_version(), options.address,
-               config.model_name);
-  FrontendLoop loop(std::move(options), std::move(channel).value(), http, jobs, facts, tokenizer);
+  options.model = std::move(model).value();
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    const std::string address = ports[i].options.host + ":" + std::to_string(http.port(i));
+    if (i == 0) options.address = address;
+    spdlog::info("baton-frontend {} listens on {}, model {}, speaks {}", build_version(), address,
+                 config.model_name, ports[i].names());
+  }
+  FrontendLoop loop(std::move(options), std::move(channel).value(), http, jobs, facts);
   const int exit_code = loop.run(signals, alive);
   if (templates) templates->stop();  // its threads call the routes
   return exit_code;

@@ -5,6 +5,16 @@
 
 namespace baton {
 
+namespace {
+
+std::uint32_t max_tokens_of(const ParsedRequest& request, const std::vector<Token>& prompt) {
+  if (request.max_context == 0) return request.sampling.max_tokens;
+  const auto room = request.max_context - static_cast<std::uint32_t>(prompt.size());
+  return std::min(request.sampling.max_tokens, room);
+}
+
+}  // namespace
+
 std::vector<NewRequest> fan_out(const ParsedRequest& request, TimeNs deadline) {
   std::vector<NewRequest> requests;
   requests.reserve(request.prompts.size() * request.choices);
@@ -15,10 +25,7 @@ std::vector<NewRequest> fan_out(const ParsedRequest& request, TimeNs deadline) {
       one.prompt = prompt;
       one.sampling = request.sampling;
       one.sampling.seed += i;
-      if (request.max_context != 0) {
-        const auto room = request.max_context - static_cast<std::uint32_t>(prompt.size());
-        one.sampling.max_tokens = std::min(one.sampling.max_tokens, room);
-      }
+      one.sampling.max_tokens = max_tokens_of(request, prompt);
       one.deadline = deadline;
       requests.push_back(std::move(one));
     }
@@ -39,7 +46,8 @@ OpenReply::OpenReply(const Tokenizer& tokenizer, ParsedRequest& request)
     prompt_tokens_ += static_cast<std::uint32_t>(prompt.size());
     const TextStreamOptions options = text_stream_options(tokenizer, request, prompt);
     for (std::uint32_t i = 0; i < request.choices; ++i) {
-      choices_.push_back({.text = TextStream(tokenizer, options)});
+      choices_.push_back(
+          {.text = TextStream(tokenizer, options), .max_tokens = max_tokens_of(request, prompt)});
     }
   }
 }
@@ -60,7 +68,8 @@ bool OpenReply::take(std::uint32_t index, Token token, const LogprobReader::Entr
   TextStream::Output out;
   if (!ends || include_stop_) out = choice.text.feed({&token, 1});
   if (ends) choice.stop_token = token;
-  events_ += writer_->text({index, out.text, token, logprobs});
+  const bool last = ends || out.stopped || choice.tokens >= choice.max_tokens;
+  events_ += writer_->text({index, out.text, token, logprobs, now_, last});
   return out.stopped;
 }
 
@@ -74,7 +83,8 @@ void OpenReply::end(std::uint32_t index, FinishReason reason) {
     ending.stop_string = *stop;
   } else {
     const auto rest = choice.text.flush();
-    if (!rest.text.empty()) events_ += writer_->text({.choice = index, .text = rest.text});
+    if (!rest.text.empty())
+      events_ += writer_->text({.choice = index, .text = rest.text, .time = now_});
     const auto told = std::find(told_stop_ids_.begin(), told_stop_ids_.end(), choice.stop_token);
     if (told != told_stop_ids_.end()) ending.stop_token = choice.stop_token;
   }

@@ -25,6 +25,8 @@ class OpenReply {
 
   /// Before the first token of a choice; `prompt` as in ReplyWriter::begin.
   void begin(std::uint32_t choice, const Logprobs* prompt);
+  /// When what follows came (monotonic).
+  void set_time(TimeNs now) { now_ = now; }
   /// One more token. True: a stop string matched, and the choice ends with this token.
   bool take(std::uint32_t choice, Token token, const LogprobReader::Entry* logprobs);
   /// The choice is over; `reason` is stop or length.
@@ -47,6 +49,7 @@ class OpenReply {
     std::uint32_t tokens = 0;
     bool begun = false;
     Token stop_token = -1;
+    std::uint32_t max_tokens = 0;
   };
 
   std::unique_ptr<ReplyWriter> writer_;
@@ -59,6 +62,7 @@ class OpenReply {
   bool prompt_only_ = false;
   std::size_t ended_ = 0;
   std::string events_;
+  TimeNs now_ = 0;
 };
 
 }  // namespace baton

@@ -6,9 +6,6 @@
 #include <utility>
 
 #include "frontend/http_error.h"
-#include "frontend/lab_api.h"
-#include "frontend/openai/openai_api.h"
-#include "frontend/openai/tokenize_api.h"
 #include "frontend/sse.h"
 
 namespace baton {
@@ -26,51 +23,51 @@ std::string header_or(const HttpRequest& request, std::string_view name, std::st
 Routes::Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs, TemplatePool* templates)
     : options_(std::move(options)), facts_(facts), jobs_(jobs), templates_(templates) {}
 
-std::vector<HttpRoute> Routes::table() {
+std::vector<HttpRoute> Routes::table(const std::vector<const Dialect*>& dialects) {
   std::vector<HttpRoute> routes;
-  const auto add_generation = [&](const char* path, Parse parse) {
-    routes.push_back({"POST", path, path, [=, this](const Connection& c, HttpRequest request) {
-                        generate(c, request, path, parse);
-                      }});
+  const auto add = [&](const char* method, const char* path, auto handle) {
+    routes.push_back({method, path, path, std::move(handle)});
   };
   const auto add_live = [&](const char* path, LiveRoute what) {
-    routes.push_back({"GET", path, path, [=, this](const Connection& c, HttpRequest request) {
-                        live(c, request, path, what);
-                      }});
+    const Place place{dialects.front(), path};
+    add("GET", path, [=, this, &dialects](const Connection& c, HttpRequest request) {
+      live(c, request, place, LiveRequest{.route = what, .dialects = &dialects});
+    });
   };
-  add_generation("/generate", parse_generate);
-  add_generation("/v1/completions", parse_completion);
-  add_generation("/v1/chat/completions", parse_chat_completion);
-  add_generation("/tokenize", parse_tokenize);
-  add_generation("/detokenize", parse_detokenize);
-  const auto add_not_served = [&](const char* path, const char* why) {
-    routes.push_back({"POST", path, path, [=, this](const Connection& c, HttpRequest request) {
-                        not_served(c, request, path, why);
-                      }});
-  };
-  add_not_served("/v1/responses",
-                 "this server keeps no conversations; use /v1/chat/completions, which takes the "
-                 "same messages and tools");
-  add_not_served("/v1/embeddings", "this server's model generates text and has no embeddings");
-  routes.push_back({"GET", "/version", "/version",
-                    [this](const Connection& c, HttpRequest request) { version(c, request); }});
   add_live("/", LiveRoute::index);
   add_live("/health", LiveRoute::health);
   add_live("/metrics", LiveRoute::metrics);
-  routes.push_back({"GET", "/v1/models", "/v1/models",
-                    [this](const Connection& c, HttpRequest request) { models(c, request); }});
-  routes.push_back({"GET", "/v1/models/:id", "/v1/models",
-                    [this](const Connection& c, HttpRequest request) { model(c, request); }});
+  const Place version_place{dialects.front(), "/version"};
+  add("GET", "/version",
+      [=, this](const Connection& c, HttpRequest request) { version(c, request, version_place); });
+  for (const Dialect* dialect : dialects) {
+    for (const DialectRoute& route : dialect->routes()) {
+      const Place place{dialect, route.path};
+      if (const auto* parse = std::get_if<ParseBody>(&route.answer)) {
+        add(route.method, route.path,
+            [=, this, parse = *parse](const Connection& c, HttpRequest request) {
+              generate(c, request, place, parse);
+            });
+      } else {
+        const MakePage page = std::get<MakePage>(route.answer);
+        add(route.method, route.path, [=, this](const Connection& c, HttpRequest request) {
+          LiveRequest what{.route = LiveRoute::page, .page = page, .path = {}};
+          what.path = request.path();
+          live(c, request, place, std::move(what));
+        });
+      }
+    }
+  }
   return routes;
 }
 
-HttpEvents Routes::events() {
+HttpEvents Routes::events(const std::vector<const Dialect*>& dialects) {
+  const Dialect* first = dialects.front();
   HttpEvents events;
-  events.unrouted = [this](const Connection& c, HttpRequest request, const std::string& allowed) {
-    unrouted(c, request, allowed);
-  };
-  events.refused = [this](const Connection& c, const HttpRequest& request,
-                          const FramingFault& fault) { refused(c, request, fault); };
+  events.unrouted = [=, this](const Connection& c, HttpRequest request,
+                              const std::string& allowed) { unrouted(c, request, allowed, first); };
+  events.refused = [=, this](const Connection& c, const HttpRequest& request,
+                             const FramingFault& fault) { refused(c, request, fault, first); };
   events.expects_continue = [this](const Connection& c) {
     Job job;
     job.connection = c;
@@ -97,11 +94,12 @@ bool Routes::check_key(const Connection& connection, const HttpRequest& request,
     frame->api_key = static_cast<std::int32_t>(*key);
     return true;
   }
-  const HttpError error = http_error(
-      401,
-      given == nullptr ? "no API key was given; send it as 'Authorization: Bearer <key>'"
-                       : "the API key is not one of this server's",
-      "invalid_api_key");
+  const HttpError error = shaped(
+      http_error(401,
+                 given == nullptr ? "no API key was given; send it as 'Authorization: Bearer <key>'"
+                                  : "the API key is not one of this server's",
+                 "invalid_api_key"),
+      *frame);
   HttpReply whole;
   whole.status = error.status;
   whole.body = error.body;
@@ -112,8 +110,9 @@ bool Routes::check_key(const Connection& connection, const HttpRequest& request,
 }
 
 /// False: the request's own id is not acceptable, and the reply that says so is on its way.
-bool Routes::frame_of(const Connection& connection, const HttpRequest& request, ReplyFrame* frame,
-                      bool anybody) {
+bool Routes::frame_of(const Connection& connection, const HttpRequest& request,
+                      const Dialect* dialect, ReplyFrame* frame, bool anybody) {
+  frame->dialect = dialect;
   frame->keep_alive = request.keep_alive;
   frame->head_only = request.method == "HEAD";
   frame->minor = request.minor;
@@ -133,13 +132,14 @@ bool Routes::frame_of(const Connection& connection, const HttpRequest& request, 
   return false;
 }
 
-void Routes::generate(const Connection& connection, const HttpRequest& request, const char* route,
-                      Parse parse) {
+void Routes::generate(const Connection& connection, const HttpRequest& request, const Place& place,
+                      ParseBody parse) {
   ReplyFrame frame;
-  if (!frame_of(connection, request, &frame)) return;
-  Asker asker{connection, std::move(frame), route, now_ns(), wall_ns() / kSecond};
+  if (!frame_of(connection, request, place.dialect, &frame)) return;
+  Asker asker{connection, std::move(frame), place.route, now_ns(), wall_ns() / kSecond};
   RequestContext context;
   context.request_id = asker.frame.request_id;
+  context.path = request.path();
   context.unix_seconds = asker.unix_seconds;
   context.max_context = facts_.max_context.load(std::memory_order_relaxed);
   context.max_choices = options_.max_streams;
@@ -158,6 +158,7 @@ void Routes::begin(Asker asker, ParseOutcome outcome) {
   if (auto* answer = std::get_if<Answer>(&outcome)) {
     HttpReply whole;
     whole.body = std::move(answer->body);
+    whole.content_type = std::move(answer->content_type);
     reply(asker.connection, std::move(asker.frame), asker.route, std::move(whole));
     return;
   }
@@ -195,71 +196,44 @@ void Routes::render(Asker asker, std::unique_ptr<PendingChat> chat) {
                          "too many chats wait for the renderer of chat templates")));
 }
 
-void Routes::live(const Connection& connection, const HttpRequest& request, const char* route,
-                  LiveRoute what) {
+void Routes::live(const Connection& connection, const HttpRequest& request, const Place& place,
+                  LiveRequest what) {
   ReplyFrame frame;
-  if (!frame_of(connection, request, &frame, what == LiveRoute::health)) return;
+  const bool anybody = what.route == LiveRoute::health;
+  if (!frame_of(connection, request, place.dialect, &frame, anybody)) return;
+  what.accept = header_or(request, "accept", "");
+  what.host = header_or(request, "host", "");
   Job job;
   job.connection = connection;
   job.frame = std::move(frame);
-  job.route = route;
+  job.route = place.route;
   job.received = now_ns();
-  job.what = LiveRequest{what, header_or(request, "accept", ""), header_or(request, "host", "")};
+  job.what = std::move(what);
   post(std::move(job));
 }
 
-void Routes::models(const Connection& connection, const HttpRequest& request) {
+void Routes::version(const Connection& connection, const HttpRequest& request, const Place& place) {
   ReplyFrame frame;
-  if (!frame_of(connection, request, &frame)) return;
-  HttpReply whole;
-  whole.body = models_body(options_.model, options_.created, facts_.max_context.load());
-  reply(connection, std::move(frame), "/v1/models", std::move(whole));
-}
-
-void Routes::model(const Connection& connection, const HttpRequest& request) {
-  ReplyFrame frame;
-  if (!frame_of(connection, request, &frame)) return;
-  const std::string_view path = request.path();
-  auto outcome = model_body(path.substr(path.rfind('/') + 1), options_.model, options_.created,
-                            facts_.max_context.load());
-  if (auto* error = std::get_if<HttpError>(&outcome)) {
-    fail(connection, std::move(frame), "/v1/models", std::move(*error));
-    return;
-  }
-  HttpReply whole;
-  whole.body = std::move(std::get<std::string>(outcome));
-  reply(connection, std::move(frame), "/v1/models", std::move(whole));
-}
-
-void Routes::version(const Connection& connection, const HttpRequest& request) {
-  ReplyFrame frame;
-  if (!frame_of(connection, request, &frame)) return;
+  if (!frame_of(connection, request, place.dialect, &frame)) return;
   HttpReply whole;
   whole.body = "{\"version\":" + json_string(options_.version) + "}";
-  reply(connection, std::move(frame), "/version", std::move(whole));
-}
-
-void Routes::not_served(const Connection& connection, const HttpRequest& request,
-                        const char* route, const char* why) {
-  ReplyFrame frame;
-  if (!frame_of(connection, request, &frame)) return;
-  fail(connection, std::move(frame), route,
-       http_error(501, std::string(route) + " is not served: " + why, "not_served"));
+  reply(connection, std::move(frame), place.route, std::move(whole));
 }
 
 void Routes::unrouted(const Connection& connection, const HttpRequest& request,
-                      const std::string& allowed) {
+                      const std::string& allowed, const Dialect* dialect) {
   ReplyFrame frame;
-  if (!frame_of(connection, request, &frame)) return;
+  if (!frame_of(connection, request, dialect, &frame)) return;
   const std::string path(request.path().substr(0, 200));
   if (allowed.empty()) {
     fail(connection, std::move(frame), kNoRoute,
          http_error(404, "there is no " + path + " here; GET / lists what there is", "not_found"));
     return;
   }
-  const HttpError error = http_error(
-      405, request.method + " is not possible on " + path + "; allowed: " + allowed,
-      "method_not_allowed");
+  const HttpError error = shaped(
+      http_error(405, request.method + " is not possible on " + path + "; allowed: " + allowed,
+                 "method_not_allowed"),
+      frame);
   HttpReply whole;
   whole.status = error.status;
   whole.body = error.body;
@@ -269,8 +243,9 @@ void Routes::unrouted(const Connection& connection, const HttpRequest& request,
 }
 
 void Routes::refused(const Connection& connection, const HttpRequest& request,
-                     const FramingFault& fault) {
+                     const FramingFault& fault, const Dialect* dialect) {
   ReplyFrame frame;
+  frame.dialect = dialect;
   frame.head_only = request.method == "HEAD";
   frame.minor = request.minor;
   const std::string* given = request.header("x-request-id");
@@ -283,6 +258,7 @@ void Routes::refused(const Connection& connection, const HttpRequest& request,
 /// Every error closes the connection: what follows it on the wire cannot be trusted to be a request.
 void Routes::fail(const Connection& connection, ReplyFrame frame, const char* route,
                   HttpError error) {
+  error = shaped(std::move(error), frame);
   HttpReply whole;
   whole.status = error.status;
   whole.body = std::move(error.body);

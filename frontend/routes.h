@@ -11,6 +11,7 @@
 
 #include "frontend/api_keys.h"
 #include "frontend/chat/template_pool.h"
+#include "frontend/dialect.h"
 #include "frontend/http_server.h"
 #include "frontend/jobs.h"
 #include "frontend/served_model.h"
@@ -33,7 +34,6 @@ struct RouteOptions {
   std::uint32_t max_streams = 4096;  // choices that the loop takes at once
   ApiKeys keys;                  // open(): everybody is served
   std::string version;           // of this build
-  std::int64_t created = 0;      // unix seconds at the start
   std::uint64_t incarnation = 0; // makes request ids unique
 };
 
@@ -44,15 +44,22 @@ class Routes {
   Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs,
          TemplatePool* templates = nullptr);
 
-  std::vector<HttpRoute> table();
-  HttpEvents events();
+  /// What one port answers: the paths of its dialects, and those that every port has. `dialects`
+  /// must outlive the server and not be empty; no two of them own the same path.
+  std::vector<HttpRoute> table(const std::vector<const Dialect*>& dialects);
+  /// Errors that belong to no path have the shape of the port's first dialect.
+  HttpEvents events(const std::vector<const Dialect*>& dialects);
 
  private:
   using Connection = std::shared_ptr<ClientConnection>;
-  using Parse = ParseOutcome (*)(std::string_view, const RequestContext&, const ServedModel&);
 
-  void generate(const Connection& connection, const HttpRequest& request, const char* route,
-                Parse parse);
+  /// One path of a dialect, and how the metrics call it.
+  struct Place {
+    const Dialect* dialect = nullptr;
+    const char* route = "";
+  };
+  void generate(const Connection& connection, const HttpRequest& request, const Place& place,
+                ParseBody parse);
   /// Where the reply to a generation goes, and when it was asked for.
   struct Asker {
     Connection connection;
@@ -63,22 +70,17 @@ class Routes {
   };
   void begin(Asker asker, ParseOutcome outcome);
   void render(Asker asker, std::unique_ptr<PendingChat> chat);
-  void live(const Connection& connection, const HttpRequest& request, const char* route,
-            LiveRoute what);
-  void models(const Connection& connection, const HttpRequest& request);
-  void model(const Connection& connection, const HttpRequest& request);
+  void live(const Connection& connection, const HttpRequest& request, const Place& place,
+            LiveRequest what);
   void unrouted(const Connection& connection, const HttpRequest& request,
-                const std::string& allowed);
-  void refused(const Connection& connection, const HttpRequest& request,
-               const FramingFault& fault);
-
-  void version(const Connection& connection, const HttpRequest& request);
-  void not_served(const Connection& connection, const HttpRequest& request, const char* route,
-                  const char* why);
+                const std::string& allowed, const Dialect* dialect);
+  void refused(const Connection& connection, const HttpRequest& request, const FramingFault& fault,
+               const Dialect* dialect);
+  void version(const Connection& connection, const HttpRequest& request, const Place& place);
 
   /// `anybody`: no API key is wanted.
-  bool frame_of(const Connection& connection, const HttpRequest& request, ReplyFrame* frame,
-                bool anybody = false);
+  bool frame_of(const Connection& connection, const HttpRequest& request, const Dialect* dialect,
+                ReplyFrame* frame, bool anybody = false);
   bool check_key(const Connection& connection, const HttpRequest& request, ReplyFrame* frame);
   std::string new_request_id();
   void reply(const Connection& connection, ReplyFrame frame, const char* route, HttpReply reply);

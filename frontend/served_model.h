@@ -26,6 +26,7 @@ struct ServedModel {
 /// A body that is answered at once, without a worker.
 struct Answer {
   std::string body;
+  std::string content_type = "application/json";
 };
 
 /// What a dialect makes of a body: a request to run, an answer, the reply that says what is wrong with

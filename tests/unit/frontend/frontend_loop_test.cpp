@@ -13,6 +13,7 @@
 #include <set>
 #include <thread>
 
+#include "frontend/dialects/registry.h"
 #include "ipc/codec.h"
 #include "ipc/zmq_channel.h"
 #include "model_folder.h"
@@ -170,18 +171,20 @@ class LoopTest : public ::testing::Test {
     http_options.port = 0;
     http_options.head_timeout = http_options.body_timeout = 1 * kSecond;
     http_options.max_connections = 64;
-    http_ = std::make_unique<HttpServer>(http_options, routes_->table(), routes_->events());
+    http_ = std::make_unique<HttpServers>();
+    http_->add(http_options, routes_->table(dialects_), routes_->events(dialects_));
     const Status started = http_->start();
     EXPECT_TRUE(started.ok()) << started.message();
     LoopOptions options;
     options.identity = {"test", "frontend0", new_incarnation(), getpid(), 0};
     options.model_name = "tiny";
     options.drain = kSecond;
+    options.model = testing::tiny_model();
     auto channel = connect_client(run_dir_ + "/frontends.sock",
                                   make_routing_id("frontend0", options.identity.incarnation));
     EXPECT_TRUE(channel.ok());
     loop_ = std::make_unique<FrontendLoop>(std::move(options), std::move(channel).value(), *http_,
-                                           jobs_, facts_, testing::tiny_model().tokenizer);
+                                           jobs_, facts_);
     thread_ = std::thread([this] { exit_code_ = loop_->run(signals_, alive_); });
     scheduler.expect<FrontendHello>();
     const TimeNs until = now_ns() + kPatience;
@@ -225,7 +228,8 @@ class LoopTest : public ::testing::Test {
   SharedFacts facts_;
   JobQueue jobs_{1000};
   std::unique_ptr<Routes> routes_;
-  std::unique_ptr<HttpServer> http_;
+  const std::vector<const Dialect*> dialects_ = dialects_named({"openai", "lab"});
+  std::unique_ptr<HttpServers> http_;
   std::unique_ptr<FrontendLoop> loop_;
   std::thread thread_;
   int exit_code_ = -1;

@@ -2,9 +2,9 @@
 #include "frontend/openai/openai_reply.h"
 
 #include "api_fixture.h"
+#include "frontend/dialects/lab.h"
 #include "frontend/http_error.h"
 #include "frontend/index_page.h"
-#include "frontend/lab_api.h"
 #include "frontend/openai/openai_api.h"
 
 namespace baton {
@@ -219,11 +219,14 @@ TEST(IndexPage, TextForCurlAndEscapedHtmlForBrowsers) {
   facts.state = "2 workers ready";
   facts.ready = true;
   facts.max_context = 32768;
+  facts.doors = {{"openai", {"POST /v1/completions"}}, {"tgi", {"POST /generate_stream"}}};
   const IndexPage text = index_page(facts, "*/*");
   EXPECT_EQ(text.content_type, "text/plain; charset=utf-8");
   EXPECT_NE(text.body.find("http://localhost:8000/v1/chat/completions"), std::string::npos);
   EXPECT_NE(text.body.find("\"it'\\''s <b>\""), std::string::npos);
   EXPECT_NE(text.body.find("32768 tokens"), std::string::npos);
+  EXPECT_NE(text.body.find("tgi\n    POST /generate_stream"), std::string::npos);
+  EXPECT_EQ(text.body.find("min_length"), std::string::npos) << "the lab is not spoken there";
   const IndexPage html = index_page(facts, "text/html,application/xhtml+xml");
   EXPECT_EQ(html.content_type, "text/html; charset=utf-8");
   EXPECT_EQ(html.body.find("<b>"), std::string::npos);

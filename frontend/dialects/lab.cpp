@@ -1,4 +1,4 @@
-#include "frontend/lab_api.h"
+#include "frontend/dialects/lab.h"
 
 #include <algorithm>
 #include <limits>
@@ -98,7 +98,8 @@ Lengths read_lengths(FieldReader& fields) {
 /// Both lengths count the prompt too, as in the lab's own server.
 Status settle_lengths(const Lengths& lengths, const RequestContext& context,
                       ParsedRequest& request) {
-  if (Status status = check_prompt(request.prompts.front().size(), context); !status.ok()) return status;
+  if (Status status = check_prompt(request.prompts.front().size(), context); !status.ok())
+    return status;
   const auto prompt = static_cast<std::int64_t>(request.prompts.front().size());
   const std::int64_t context_size = context.max_context;
   const std::int64_t asked = lengths.max.value_or(kDefaultMaxLength);
@@ -151,6 +152,18 @@ ParseOutcome parse_generate(std::string_view body, const RequestContext& context
     request.reply = std::make_unique<WholeReply>(*prompt);
   }
   return request;
+}
+
+const Dialect& lab_dialect() {
+  class Lab : public Dialect {
+   public:
+    const char* name() const override { return "lab"; }
+    std::vector<DialectRoute> routes() const override {
+      return {{"POST", "/generate", &parse_generate}};
+    }
+  };
+  static const Lab kDialect;
+  return kDialect;
 }
 
 }  // namespace baton

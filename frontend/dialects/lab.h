@@ -4,9 +4,7 @@
 
 #include <string_view>
 
-#include "frontend/generation.h"
-#include "frontend/http_error.h"
-#include "frontend/served_model.h"
+#include "frontend/dialect.h"
 
 namespace baton {
 
@@ -16,5 +14,7 @@ namespace baton {
 /// {"text": ...}`). An unknown field is a 400.
 ParseOutcome parse_generate(std::string_view body, const RequestContext& context,
                             const ServedModel& model);
+
+const Dialect& lab_dialect();
 
 }  // namespace baton

@@ -1,4 +1,4 @@
-#include "frontend/lab_api.h"
+#include "frontend/dialects/lab.h"
 
 #include <random>
 

@@ -1,0 +1,85 @@
+#include "configs/dialects.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace baton {
+namespace {
+
+std::string_view next_part(std::string_view& path) {
+  const std::size_t end = std::min(path.find('/', 1), path.size());
+  const std::string_view part = path.substr(0, end);
+  path.remove_prefix(end);
+  return part;
+}
+
+/// Whether some path of a request fits both.
+bool overlap(std::string_view a, std::string_view b) {
+  while (!a.empty() && !b.empty()) {
+    const std::string_view x = next_part(a);
+    const std::string_view y = next_part(b);
+    const bool variable = x.substr(0, 2) == "/:" || y.substr(0, 2) == "/:";
+    if (x != y && !variable) return false;
+  }
+  return a.empty() && b.empty();
+}
+
+std::optional<DialectClash> clash_of(const DialectFacts& first, const DialectFacts& second) {
+  for (const DialectPath& a : first.paths) {
+    for (const DialectPath& b : second.paths) {
+      if (std::strcmp(a.method, b.method) == 0 && overlap(a.path, b.path)) {
+        return DialectClash{first.name, second.name, a.path, b.path, a.method};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+const std::vector<DialectFacts>& dialect_facts() {
+  static const std::vector<DialectFacts> kFacts = {
+      {"openai",
+       "OpenAI's API with vLLM's further fields",
+       {{"POST", "/v1/completions"},
+        {"POST", "/v1/chat/completions"},
+        {"POST", "/tokenize"},
+        {"POST", "/detokenize"},
+        {"POST", "/v1/responses"},
+        {"POST", "/v1/embeddings"},
+        {"GET", "/v1/models"},
+        {"GET", "/v1/models/:id"}}},
+      {"lab", "the prefill/decode lab's base_app", {{"POST", "/generate"}}},
+  };
+  return kFacts;
+}
+
+const DialectFacts* find_dialect(std::string_view name) {
+  for (const DialectFacts& facts : dialect_facts()) {
+    if (facts.name == name) return &facts;
+  }
+  return nullptr;
+}
+
+const char* dialect_choices() {
+  static const std::string kChoices = [] {
+    std::string all;
+    for (const DialectFacts& facts : dialect_facts()) {
+      all += (all.empty() ? "" : "|") + std::string(facts.name);
+    }
+    return all;
+  }();
+  return kChoices.c_str();
+}
+
+std::optional<DialectClash> find_clash(const std::vector<std::string>& names) {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    for (std::size_t j = i + 1; j < names.size(); ++j) {
+      auto clash = clash_of(*find_dialect(names[i]), *find_dialect(names[j]));
+      if (clash) return clash;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace baton
