@@ -4,6 +4,7 @@
 import contextlib
 import http.server
 import json
+import socket
 import threading
 import time
 
@@ -65,6 +66,7 @@ class Published(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.routes = routes
         self.seen = []
+        self.open = set()
         self.lock = threading.Lock()
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self._thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
@@ -77,6 +79,19 @@ class Published(http.server.ThreadingHTTPServer):
         self.shutdown()
         self._thread.join()
         self.server_close()
+        with self.lock, contextlib.suppress(OSError):
+            for connection in self.open:  # those that clients keep for later end with the server
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def process_request(self, request, client_address):
+        with self.lock:
+            self.open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request):
+        with self.lock:
+            self.open.discard(request)
+        super().shutdown_request(request)
 
     def asked(self, path):
         with self.lock:
