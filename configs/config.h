@@ -63,6 +63,7 @@ struct FrontendConfig {
   double stall_timeout_s = 30;
   double drain_s = 8;
   std::string api_keys;
+  std::string client_url;
 };
 
 struct WorkerConfig {

@@ -112,6 +112,10 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
        .meaning = "file of API keys, one a line (docs/api.md); none: everybody is served",
        .member = &F::api_keys,
        .text = TextRule::path},
+      {.name = "client_url",
+       .meaning = "http://HOST:PORT of a client app that is told when this server starts and stops "
+                  "(docs/dialects.md, tutorial)",
+       .member = &F::client_url},
   };
   return kOptions;
 }

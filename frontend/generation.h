@@ -94,6 +94,8 @@ struct RequestContext {
   std::string request_id;        // X-Request-Id, also the reply's id
   std::string path;              // of the request, without a query
   std::int64_t unix_seconds = 0; // creation time for replies
+  TimeNs received = 0;           // when the request was whole; monotonic
+  TimeNs wall_offset = 0;        // of unix time above monotonic time
   std::uint32_t max_context = 0; // prompt + output tokens the cluster can hold
   std::uint32_t max_choices = 1; // of all prompts of a request together
   bool basic_sampling = false;   // SamplingParams::needs_full_sampler() is refused

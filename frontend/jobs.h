@@ -30,11 +30,11 @@ struct Generation {
 
 struct LiveRequest {
   LiveRoute route = LiveRoute::health;
-  std::string accept;  // header values that index_page() wants
-  std::string host;
+  std::string accept = {};  // header values that index_page() wants
+  std::string host = {};
   const std::vector<const Dialect*>* dialects = nullptr;  // of the port; they outlive the loop
   MakePage page = nullptr;  // of a dialect, with the path that was asked for
-  std::string path;
+  std::string path = {};
 };
 
 /// `100 Continue`: not a reply; the turn stays with the reader.

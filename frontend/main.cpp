@@ -19,6 +19,8 @@
 #include "frontend/jobs.h"
 #include "frontend/routes.h"
 #include "frontend/served_model.h"
+#include "frontend/server_events.h"
+#include "frontend/sse.h"
 #include "ipc/process.h"
 #include "ipc/zmq_channel.h"
 
@@ -63,8 +65,8 @@ Result<ServedModel> load_model(const Config& config) {
   return model;
 }
 
-/// The pool that a model with a chat template needs. Without Python or Jinja2, or with a template that
-/// is wrong, everything but chats is served, and each chat is told why.
+/// The pool that a model with a chat template needs. Without Python or Jinja2, or with a template
+/// that is wrong, everything but chats is served, and each chat is told why.
 std::unique_ptr<TemplatePool> start_templates(const ServedModel& model) {
   if (model.chat_template == nullptr) return nullptr;
   TemplateSetup setup;
@@ -144,6 +146,32 @@ LoopOptions loop_options(const Config& config, Incarnation incarnation) {
   return options;
 }
 
+/// Who tells the client app of the tutorial about this server; null where nobody is to be told.
+std::unique_ptr<ServerEvents> start_events(const Config& config, const HttpUrl& client,
+                                           const std::string& address, const SharedFacts& facts) {
+  ServerEventOptions options;
+  options.client = client;
+  options.body = "{\"url\":" + json_string("http://" + address) +
+                 ",\"model_id\":" + json_string(config.model_name) + ",\"server_type\":\"" +
+                 (config.scheduler.batching == Batching::static_batch ? "sb" : "cb") + "\"}";
+  options.log = [](const std::string& what) { spdlog::info("{}", what); };
+  return std::make_unique<ServerEvents>(std::move(options), [&facts] {
+    if (facts.draining.load()) return ServerEvents::State::stopping;
+    return facts.max_context.load() == 0 ? ServerEvents::State::starting
+                                         : ServerEvents::State::serving;
+  });
+}
+
+/// Where clients find `port`: a host that stands for all addresses is no address.
+std::string public_address(const HttpServerOptions& options, std::uint16_t port) {
+  std::string host = options.host;
+  if (host == "0.0.0.0" || host == "::") {
+    char name[256] = {};
+    if (gethostname(name, sizeof name - 1) == 0) host = name;
+  }
+  return host + ":" + std::to_string(port);
+}
+
 int serve(const Config& config, SignalFd& signals) {
   const Status directory = ensure_private_directory(config.run_dir);
   if (!directory.ok()) {
@@ -166,9 +194,18 @@ int serve(const Config& config, SignalFd& signals) {
     }
     keys = std::move(loaded).value();
   }
+  HttpUrl client;
+  if (!config.frontend.client_url.empty()) {
+    auto url = parse_http_url(config.frontend.client_url);
+    if (!url.ok()) {
+      spdlog::critical("frontend.client_url: {}", url.status().message());
+      return 1;
+    }
+    client = std::move(url).value();
+  }
   const Incarnation incarnation = new_incarnation();
-  auto channel = connect_client(config.frontends_socket(),
-                                make_routing_id(config.frontend.name, incarnation));
+  auto channel =
+      connect_client(config.frontends_socket(), make_routing_id(config.frontend.name, incarnation));
   if (!channel.ok()) {
     spdlog::critical("{}", channel.status().message());
     return 1;
@@ -191,13 +228,22 @@ int serve(const Config& config, SignalFd& signals) {
   LoopOptions options = loop_options(config, incarnation);
   options.keys = keys.all();
   options.model = std::move(model).value();
+  std::size_t announced = 0;  // the port that speaks the tutorial's dialect, or the first
   for (std::size_t i = 0; i < ports.size(); ++i) {
+    for (const Dialect* dialect : ports[i].dialects) {
+      if (std::string_view(dialect->name()) == "tutorial") announced = i;
+    }
     const std::string address = ports[i].options.host + ":" + std::to_string(http.port(i));
     if (i == 0) options.address = address;
     spdlog::info("baton-frontend {} listens on {}, model {}, speaks {}", build_version(), address,
                  config.model_name, ports[i].names());
   }
   FrontendLoop loop(std::move(options), std::move(channel).value(), http, jobs, facts);
+  std::unique_ptr<ServerEvents> events;
+  if (!client.host.empty()) {
+    events = start_events(config, client,
+                          public_address(ports[announced].options, http.port(announced)), facts);
+  }
   const int exit_code = loop.run(signals, alive);
   if (templates) templates->stop();  // its threads call the routes
   return exit_code;

@@ -51,7 +51,7 @@ std::vector<HttpRoute> Routes::table(const std::vector<const Dialect*>& dialects
       } else {
         const MakePage page = std::get<MakePage>(route.answer);
         add(route.method, route.path, [=, this](const Connection& c, HttpRequest request) {
-          LiveRequest what{.route = LiveRoute::page, .page = page, .path = {}};
+          LiveRequest what{.route = LiveRoute::page, .page = page};
           what.path = request.path();
           live(c, request, place, std::move(what));
         });
@@ -141,6 +141,8 @@ void Routes::generate(const Connection& connection, const HttpRequest& request, 
   context.request_id = asker.frame.request_id;
   context.path = request.path();
   context.unix_seconds = asker.unix_seconds;
+  context.received = asker.received;
+  context.wall_offset = wall_ns() - now_ns();
   context.max_context = facts_.max_context.load(std::memory_order_relaxed);
   context.max_choices = options_.max_streams;
   context.basic_sampling = facts_.basic_sampling.load(std::memory_order_relaxed);
@@ -182,13 +184,13 @@ void Routes::render(Asker asker, std::unique_ptr<PendingChat> chat) {
   };
   const auto waiting = std::make_shared<Waiting>(std::move(asker), std::move(chat));
   facts_.rendering.fetch_add(1);
-  const bool taken = templates_ != nullptr &&
-                     templates_->render(waiting->chat->render_request(),
-                                        [this, waiting](const Result<std::string>& rendered) {
-                                          begin(std::move(waiting->asker),
-                                                waiting->chat->finish(rendered, options_.model));
-                                          facts_.rendering.fetch_sub(1);
-                                        });
+  const bool taken =
+      templates_ != nullptr &&
+      templates_->render(
+          waiting->chat->render_request(), [this, waiting](const Result<std::string>& rendered) {
+            begin(std::move(waiting->asker), waiting->chat->finish(rendered, options_.model));
+            facts_.rendering.fetch_sub(1);
+          });
   if (taken) return;
   facts_.rendering.fetch_sub(1);
   fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,
@@ -249,13 +251,12 @@ void Routes::refused(const Connection& connection, const HttpRequest& request,
   frame.head_only = request.method == "HEAD";
   frame.minor = request.minor;
   const std::string* given = request.header("x-request-id");
-  frame.request_id =
-      given != nullptr && valid_request_id(*given) ? *given : new_request_id();
-  fail(connection, std::move(frame), kNoRoute,
-       http_error(fault.status, fault.message, fault.code));
+  frame.request_id = given != nullptr && valid_request_id(*given) ? *given : new_request_id();
+  fail(connection, std::move(frame), kNoRoute, http_error(fault.status, fault.message, fault.code));
 }
 
-/// Every error closes the connection: what follows it on the wire cannot be trusted to be a request.
+/// Every error closes the connection: what follows it on the wire cannot be trusted to be a
+/// request.
 void Routes::fail(const Connection& connection, ReplyFrame frame, const char* route,
                   HttpError error) {
   error = shaped(std::move(error), frame);

@@ -11,23 +11,33 @@ using Json = nlohmann::json;
 constexpr double kGreedyBelow = 1e-5;  // a division by less overflows the logits
 constexpr double kMinTopP = 1e-6;
 
-void read_stop(FieldReader& fields, ParsedRequest& request) {
-  const Json* value = fields.take("stop");
+void read_timeout(FieldReader& fields, const RequestContext& context, ParsedRequest& request) {
+  const double bound = static_cast<double>(context.max_timeout) / kSecond;
+  request.timeout = context.default_timeout;
+  if (const auto seconds = fields.number("timeout_s", 0, bound, true)) {
+    request.timeout = std::max<TimeNs>(1, static_cast<TimeNs>(*seconds * kSecond));
+  }
+}
+
+}  // namespace
+
+void read_stop(FieldReader& fields, const std::string& field, ParsedRequest& request) {
+  const Json* value = fields.take(field);
   if (value == nullptr) return;
   if (!value->is_string() && !value->is_array()) {
-    fields.fail("stop",
+    fields.fail(field,
                 std::string("must be a string or an array of strings, not ") + kind_of(*value));
     return;
   }
   const std::size_t count = value->is_string() ? 1 : value->size();
   if (count > kMaxStopStrings) {
-    fields.fail("stop", "may hold at most " + std::to_string(kMaxStopStrings) + " strings, not " +
-                            std::to_string(count));
+    fields.fail(field, "may hold at most " + std::to_string(kMaxStopStrings) + " strings, not " +
+                           std::to_string(count));
     return;
   }
   for (std::size_t i = 0; i < count; ++i) {
     const Json& item = value->is_string() ? *value : (*value)[i];
-    const std::string name = value->is_string() ? "stop" : "stop[" + std::to_string(i) + "]";
+    const std::string name = value->is_string() ? field : field + "[" + std::to_string(i) + "]";
     if (!item.is_string()) {
       fields.fail(name, std::string("must be a string, not ") + kind_of(item));
       return;
@@ -43,16 +53,6 @@ void read_stop(FieldReader& fields, ParsedRequest& request) {
     }
   }
 }
-
-void read_timeout(FieldReader& fields, const RequestContext& context, ParsedRequest& request) {
-  const double bound = static_cast<double>(context.max_timeout) / kSecond;
-  request.timeout = context.default_timeout;
-  if (const auto seconds = fields.number("timeout_s", 0, bound, true)) {
-    request.timeout = std::max<TimeNs>(1, static_cast<TimeNs>(*seconds * kSecond));
-  }
-}
-
-}  // namespace
 
 void read_sampling(FieldReader& fields, const RequestContext& context, const ServedModel& model,
                    double max_temperature, ParsedRequest& request) {
@@ -73,7 +73,7 @@ void read_sampling(FieldReader& fields, const RequestContext& context, const Ser
     request.seed_given = true;
   }
   sampling.stop_ids = model.tokenizer->eos_ids();
-  read_stop(fields, request);
+  read_stop(fields, "stop", request);
   read_timeout(fields, context, request);
 }
 

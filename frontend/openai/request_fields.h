@@ -33,6 +33,9 @@ inline constexpr std::int64_t kMaxCount = INT32_MAX;
 void read_sampling(FieldReader& fields, const RequestContext& context, const ServedModel& model,
                    double max_temperature, ParsedRequest& request);
 
+/// Stop strings under any name: one, or a list of up to 16.
+void read_stop(FieldReader& fields, const std::string& field, ParsedRequest& request);
+
 /// vLLM's further parameters: stop_token_ids, ignore_eos, include_stop_str_in_output. Whether the
 /// end of a sequence is to be ignored.
 bool read_stop_extras(FieldReader& fields, const ServedModel& model, ParsedRequest& request);

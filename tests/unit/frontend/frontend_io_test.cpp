@@ -8,6 +8,7 @@
 #include "frontend/health.h"
 #include "frontend/http_reply.h"
 #include "frontend/metrics.h"
+#include "frontend/server_events.h"
 
 namespace baton {
 namespace {
@@ -155,6 +156,23 @@ TEST(Health, is_judged_by_progress) {
     EXPECT_EQ(health_body(health, view, "m\"", "v").find("\n"),
               health_body(health, view, "m\"", "v").size() - 1);
   }
+}
+
+TEST(ServerEvents, UrlsOfClientApps) {
+  const auto url = parse_http_url("http://127.0.0.1:8000/some/prefix/");
+  ASSERT_TRUE(url.ok());
+  EXPECT_EQ(url.value().host, "127.0.0.1");
+  EXPECT_EQ(url.value().port, "8000");
+  EXPECT_EQ(url.value().prefix, "/some/prefix");
+  EXPECT_EQ(parse_http_url("http://host").value().port, "80");
+  for (const char* bad : {"", "host:1", "https://host", "http://", "http://:80", "http://h:x",
+                          "http://h:123456", "http://h:1\r\nX: y"}) {
+    EXPECT_FALSE(parse_http_url(bad).ok()) << bad;
+  }
+  const Status nobody =
+      post_json(parse_http_url("http://127.0.0.1:9").value(), "/event", "{}", kSecond);
+  EXPECT_EQ(nobody.code(), ErrorCode::unavailable);
+  EXPECT_EQ(nobody.message(), "http://127.0.0.1:9/event cannot be reached");
 }
 
 }  // namespace

@@ -1,0 +1,149 @@
+#include "frontend/dialects/distserve.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "frontend/dialects/common.h"
+#include "frontend/sse.h"
+
+namespace baton {
+namespace {
+
+constexpr std::int64_t kDefaultMaxTokens = 16;
+
+/// Monotonic time as unix seconds.
+std::string unix_time(TimeNs time, TimeNs wall_offset) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.6f", static_cast<double>(time + wall_offset) / kSecond);
+  return text;
+}
+
+struct Facts {
+  std::string prompt;
+  TimeNs received = 0;
+  TimeNs wall_offset = 0;
+};
+
+/// {"text": prompt and reply, "timestamps": of each token, "lifetime_events"}
+class WholeReply : public ReplyWriter {
+ public:
+  explicit WholeReply(Facts facts) : facts_(std::move(facts)), text_(facts_.prompt) {}
+
+  std::string begin(std::uint32_t, const Logprobs*) override { return {}; }
+  std::string text(const ReplyPiece& piece) override {
+    text_ += piece.text;
+    if (piece.token < 0) return {};
+    if (first_ == 0) first_ = piece.time;
+    last_ = piece.time;
+    times_ += (times_.empty() ? "" : ",") + unix_time(piece.time, facts_.wall_offset);
+    return {};
+  }
+  std::string end(std::uint32_t, const Ending&) override { return {}; }
+  std::string finish(const Usage&) override {
+    std::string events;
+    const auto add = [&](const char* type, TimeNs time) {
+      if (time == 0) return;
+      events += (events.empty() ? "" : ",") + std::string("{\"timestamp\":") +
+                unix_time(time, facts_.wall_offset) + ",\"event_type\":\"" + type + "\"}";
+    };
+    add("issued", facts_.received);
+    add("context_end", first_);
+    add("decoding_end", last_);
+    return "{\"text\":" + json_string(text_) + ",\"timestamps\":[" + times_ +
+           "],\"lifetime_events\":[" + events + "]}";
+  }
+  std::string fail(const Status& status) override { return error_json(status); }
+
+ private:
+  Facts facts_;
+  std::string text_;
+  std::string times_;
+  TimeNs first_ = 0;
+  TimeNs last_ = 0;
+};
+
+/// One JSON object a token, each with all the text so far and a zero byte behind it.
+class StreamReply : public ReplyWriter {
+ public:
+  std::string begin(std::uint32_t, const Logprobs*) override { return {}; }
+  std::string text(const ReplyPiece& piece) override {
+    text_ += piece.text;
+    if (piece.token >= 0 && piece.text.empty()) return {};
+    return frame("{\"text\":" + json_string(text_) + "}");
+  }
+  std::string end(std::uint32_t, const Ending&) override { return {}; }
+  std::string finish(const Usage&) override { return {}; }
+  std::string fail(const Status& status) override {
+    return frame("{\"detail\":" + json_string(status.message()) + "}");
+  }
+
+ private:
+  static std::string frame(std::string json) {
+    json.push_back('\0');
+    return json;
+  }
+
+  std::string text_;
+};
+
+void read_fields(FieldReader& fields, const RequestContext& context, const ServedModel& model,
+                 ParsedRequest& request) {
+  SamplingParams& sampling = request.sampling;
+  const double temperature = fields.number("temperature", 0, 100).value_or(1);
+  sampling.temperature = temperature < 1e-5 ? 0 : static_cast<float>(temperature);
+  sampling.top_p =
+      std::max(static_cast<float>(fields.number("top_p", 0, 1, true).value_or(1)), 1e-6F);
+  set_top_k(fields.integer("top_k", -1, kMaxCount).value_or(-1), model, sampling);
+  for (const auto& [name, value] : {std::pair("presence_penalty", &sampling.presence_penalty),
+                                    std::pair("frequency_penalty", &sampling.frequency_penalty)}) {
+    *value = static_cast<float>(fields.number(name, -kMaxPenalty, kMaxPenalty).value_or(0));
+    check_sampler(fields, context, sampling, name);
+  }
+  read_stop(fields, "stop", request);
+  if (fields.boolean("ignore_eos").value_or(false)) sampling.stop_ids.clear();
+  refuse_unless(fields, "n", 1, "a reply has one text");
+  refuse_unless(fields, "best_of", 1, "a reply has one text");
+  refuse_unless(fields, "use_beam_search", false, kNoBeams);
+  refuse_unless(fields, "logprobs", nullptr, "this dialect has no place for them");
+}
+
+ParseOutcome parse(std::string_view body, const RequestContext& context, const ServedModel& model) {
+  const auto json = parse_json_object(body);
+  if (!json.ok()) return http_error(json.status());
+  FieldReader fields(json.value());
+  ParsedRequest request = begin_request(context, model);
+  const auto prompt = fields.string("prompt");
+  if (fields.ok() && !prompt) fields.fail("prompt", "is missing");
+  request.stream = fields.boolean("stream").value_or(false);
+  read_fields(fields, context, model, request);
+  const auto max = fields.integer("max_tokens", 1, kMaxCount).value_or(kDefaultMaxTokens);
+  if (const auto& error = fields.finish()) return refused(*error);
+  const Status status = add_prompt(*prompt, {.max = max}, context, model, request);
+  if (!status.ok()) return prompt_error(status, "prompt");
+  if (request.stream) {
+    request.content_type = "application/octet-stream";  // no events: objects between zero bytes
+    request.reply = std::make_unique<StreamReply>();
+  } else {
+    request.reply = std::make_unique<WholeReply>(
+        Facts{std::string(*prompt), context.received, context.wall_offset});
+  }
+  return request;
+}
+
+class DistServe : public Dialect {
+ public:
+  const char* name() const override { return "distserve"; }
+  std::vector<DialectRoute> routes() const override { return {{"POST", "/generate", &parse}}; }
+  HttpError shape(HttpError error) const override { return fastapi_error(std::move(error)); }
+};
+
+}  // namespace
+
+const Dialect& distserve_dialect() {
+  static const DistServe kDialect;
+  return kDialect;
+}
+
+}  // namespace baton

@@ -1,0 +1,77 @@
+#include "frontend/dialects/energonai.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "frontend/dialects/common.h"
+#include "frontend/sse.h"
+
+namespace baton {
+namespace {
+
+constexpr std::int64_t kMostTokens = 256;
+
+/// {"text": the prompt and what follows it}
+class Reply : public ReplyWriter {
+ public:
+  explicit Reply(std::string_view prompt) : text_(prompt) {}
+
+  std::string begin(std::uint32_t, const Logprobs*) override { return {}; }
+  std::string text(const ReplyPiece& piece) override {
+    text_ += piece.text;
+    return {};
+  }
+  std::string end(std::uint32_t, const Ending&) override { return {}; }
+  std::string finish(const Usage&) override { return "{\"text\":" + json_string(text_) + "}"; }
+  std::string fail(const Status& status) override { return error_json(status); }
+
+ private:
+  std::string text_;
+};
+
+ParseOutcome parse(std::string_view body, const RequestContext& context, const ServedModel& model) {
+  const auto json = parse_json_object(body);
+  if (!json.ok()) return http_error(json.status());
+  FieldReader fields(json.value());
+  ParsedRequest request = begin_request(context, model);
+  SamplingParams& sampling = request.sampling;
+  const auto prompt = fields.string("prompt");
+  if (fields.ok() && (!prompt || prompt->empty())) {
+    fields.fail("prompt", prompt ? "must not be empty" : "is missing");
+  }
+  const auto max = fields.integer("max_tokens", 1, kMostTokens);
+  if (fields.ok() && !max) fields.fail("max_tokens", "is missing");
+  const double below_one = std::nextafter(1.0, 0.0);  // its bounds leave 1 itself out
+  const auto top_k = fields.integer("top_k", 1, kMaxCount);
+  const auto top_p = fields.number("top_p", 0, below_one, true);
+  const auto temperature = fields.number("temperature", 0, below_one, true);
+  if (const auto& error = fields.finish()) return refused(*error);
+  sampling.temperature = std::max(static_cast<float>(temperature.value_or(1)), 1e-5F);
+  sampling.top_p = std::max(static_cast<float>(top_p.value_or(1)), 1e-6F);
+  set_top_k(top_k.value_or(0), model, sampling);
+  const Status status = add_prompt(*prompt, {.max = *max}, context, model, request);
+  if (!status.ok()) return prompt_error(status, "prompt");
+  request.reply = std::make_unique<Reply>(*prompt);
+  return request;
+}
+
+class EnergonAi : public Dialect {
+ public:
+  const char* name() const override { return "energonai"; }
+  std::vector<DialectRoute> routes() const override { return {{"POST", "/generation", &parse}}; }
+  HttpError shape(HttpError error) const override {
+    if (error.status == 429) error.status = 406;  // its answer to a full queue
+    return fastapi_error(std::move(error));
+  }
+};
+
+}  // namespace
+
+const Dialect& energonai_dialect() {
+  static const EnergonAi kDialect;
+  return kDialect;
+}
+
+}  // namespace baton

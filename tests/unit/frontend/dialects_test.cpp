@@ -1,0 +1,439 @@
+// Every dialect: its paths are those that the configuration knows, its fields have its defaults,
+// bounds and clamps, and its errors have its shape. Whole exchanges: tests/golden/dialects.
+#include <algorithm>
+#include <set>
+
+#include "api_fixture.h"
+#include "configs/dialects.h"
+#include "frontend/dialects/common.h"
+#include "frontend/dialects/registry.h"
+
+namespace baton {
+namespace {
+
+using testing::bad;
+using testing::good;
+using testing::small_context;
+using testing::tiny_model;
+using Json = nlohmann::json;
+
+/// A dialect's answer to a body on one of its paths.
+struct Door {
+  std::string dialect;
+  std::string path;
+
+  ParseOutcome parse(const std::string& body, RequestContext context = small_context()) const {
+    context.path = path;
+    for (const DialectRoute& route : dialect_named(dialect)->routes()) {
+      const std::string fits = route.path;
+      const bool variable = fits.find(':') != std::string::npos;
+      const bool same =
+          variable ? path.rfind(fits.substr(0, fits.find(':')), 0) == 0 : fits == path;
+      if (same) return std::get<ParseBody>(route.answer)(body, context, tiny_model());
+    }
+    ADD_FAILURE() << dialect << " has no " << path;
+    return http_error(404, "", "");
+  }
+  ParsedRequest take(const std::string& body) const { return good(parse(body)); }
+  SamplingParams sampling(const std::string& body) const { return take(body).sampling; }
+  /// Status and body as they go out.
+  HttpError error(const std::string& body) const {
+    return dialect_named(dialect)->shape(bad(parse(body), body));
+  }
+  void refuses(const std::string& body, int status, const std::string& part) const {
+    const HttpError error = this->error(body);
+    EXPECT_EQ(error.status, status) << dialect << " " << body;
+    EXPECT_NE(error.body.find(part), std::string::npos) << body << "\n  says " << error.body;
+    EXPECT_TRUE(Json::accept(error.body)) << error.body;
+  }
+};
+
+/// {"inputs": "hello", "parameters": {...}}
+std::string inputs(const std::string& parameters) {
+  return R"({"inputs":"hello","parameters":{)" + parameters + "}}";
+}
+
+const Door kMindSpore{"mindspore", "/models/llama2"};
+const Door kTutorial{"tutorial", "/completion/v1"};
+const Door kTgi{"tgi", "/generate"};
+const Door kTgiStream{"tgi", "/generate_stream"};
+const Door kLightLlm{"lightllm", "/generate"};
+const Door kMii{"mii", "/mii/tiny"};
+const Door kDistServe{"distserve", "/generate"};
+const Door kEnergon{"energonai", "/generation"};
+
+// ------------------------------------------------------------------------------------ the registry
+
+TEST(Registry, IsTheTableOfTheConfiguration) {
+  ASSERT_EQ(all_dialects().size(), dialect_facts().size());
+  for (std::size_t i = 0; i < all_dialects().size(); ++i) {
+    const DialectFacts& facts = dialect_facts()[i];
+    const Dialect& dialect = *all_dialects()[i];
+    EXPECT_STREQ(dialect.name(), facts.name);
+    std::set<std::string> told, made;
+    for (const DialectPath& path : facts.paths) told.insert(std::string(path.method) + path.path);
+    for (const DialectRoute& r : dialect.routes()) made.insert(std::string(r.method) + r.path);
+    EXPECT_EQ(told, made) << facts.name;
+    EXPECT_EQ(dialect_named(facts.name), &dialect);
+  }
+  EXPECT_EQ(dialect_named("nobody"), nullptr);
+}
+
+TEST(Registry, EveryDialectRefusesGarbageInItsOwnShape) {
+  for (const Dialect* dialect : all_dialects()) {
+    for (const DialectRoute& route : dialect->routes()) {
+      const auto* parse = std::get_if<ParseBody>(&route.answer);
+      if (parse == nullptr) continue;
+      RequestContext context = small_context();
+      context.path = std::string(route.path) == "/mii/:name" ? "/mii/tiny" : route.path;
+      for (const char* body : {"", "[]", "{", "{}", "{\"prompt\":7,\"inputs\":7,\"prompts\":7}",
+                               "{\"nonsense\":1}", "\xff"}) {
+        const HttpError error =
+            dialect->shape(bad((*parse)(body, context, tiny_model()), route.path));
+        EXPECT_GE(error.status, 400) << route.path << " " << body;
+        EXPECT_TRUE(Json::accept(error.body)) << error.body;
+      }
+    }
+  }
+}
+
+TEST(Registry, ErrorsOfTheServerHaveEachDialectsShape) {
+  const HttpError full = http_error(Status(ErrorCode::queue_full, "full"));
+  const auto shaped = [&](const char* name, const HttpError& error) {
+    const HttpError made = dialect_named(name)->shape(error);
+    return std::to_string(made.status) + " " + made.body;
+  };
+  EXPECT_EQ(shaped("openai", full), "429 " + full.body);
+  EXPECT_EQ(shaped("mindspore", full), R"(429 {"detail":"full"})");
+  EXPECT_EQ(shaped("tutorial", full), R"(429 {"detail":"full"})");
+  EXPECT_EQ(shaped("tgi", full), R"(429 {"error":"full","error_type":"overloaded"})");
+  EXPECT_EQ(shaped("lightllm", full), R"(429 {"message":"full"})");
+  EXPECT_EQ(shaped("mii", full), R"(429 {"message":"full"})");
+  EXPECT_EQ(shaped("distserve", full), R"(429 {"detail":"full"})");
+  EXPECT_EQ(shaped("energonai", full), R"(406 {"detail":"full"})");
+  const HttpError died = http_error(Status(ErrorCode::worker_crashes, "it died"));
+  EXPECT_EQ(
+      shaped("tgi", died),
+      R"(424 {"error":"Request failed during generation: it died","error_type":"generation"})");
+  // This one tells a failed request in a reply.
+  const HttpError line = dialect_named("mindspore")->shape(died);
+  EXPECT_EQ(line.status, 200);
+  EXPECT_EQ(Json::parse(line.body)["finish_reason"], "predict_failed");
+  EXPECT_EQ(Json::parse(line.body)["generated_text"], "error304: it died");
+  HttpError stream = died;
+  stream.stream = true;
+  const std::string events = dialect_named("mindspore")->shape(stream).body;
+  const std::string last = events.substr(events.rfind('\n', events.size() - 2) + 1);
+  EXPECT_EQ(Json::parse(last)["data"][0]["finish_reason"], "predict_failed");
+  EXPECT_EQ(shaped("mindspore", http_error(Status(ErrorCode::unavailable, "no"))),
+            R"(503 {"detail":"no"})");
+}
+
+TEST(Registry, FastApiNamesThePlace) {
+  const HttpError error = fastapi_error(http_error(invalid("why"), "parameters.stop[2]"));
+  EXPECT_EQ(error.status, 422);
+  EXPECT_EQ(
+      error.body,
+      R"({"detail":[{"loc":["body","parameters","stop",2],"msg":"why","type":"value_error"}]})");
+}
+
+// --------------------------------------------------------------------------------------- mindspore
+
+TEST(MindSporeFields, Defaults) {
+  const ParsedRequest request = kMindSpore.take(inputs(R"("max_new_tokens":9)"));
+  const SamplingParams& s = request.sampling;
+  EXPECT_EQ(s.temperature, 1.0F);
+  EXPECT_EQ(s.top_k, 3);
+  EXPECT_EQ(s.top_p, 1.0F);
+  EXPECT_EQ(s.typical_p, 1.0F);
+  EXPECT_EQ(s.repetition_penalty, 1.0F);
+  EXPECT_EQ(s.stop_ids, tiny_model().tokenizer->eos_ids());
+  EXPECT_EQ(s.logprobs, 0);
+  EXPECT_FALSE(request.seed_given);
+  EXPECT_FALSE(request.stream);
+}
+
+TEST(MindSporeFields, DefaultOf300NewTokensIsOutOfASmallContextsRange) {
+  const auto outcome = kMindSpore.parse(R"({"inputs":"hello"})");
+  const auto* told = std::get_if<Answer>(&outcome);
+  ASSERT_NE(told, nullptr);
+  EXPECT_EQ(Json::parse(told->body)["finish_reason"], "prompt_out_of_range");
+  EXPECT_EQ(Json::parse(told->body)["generated_text"], "Error202: prompt out of range");
+}
+
+TEST(MindSporeFields, StringsThatAreBooleansAndNumbers) {
+  const Door whole{"mindspore", "/models/internlm/generate"};
+  const auto request = kMindSpore.take(
+      R"({"inputs":"hello","stream":"True","parameters":{"do_sample":"False","max_new_tokens":"7",
+      "return_full_text":"True","temperature":"0.5"}})");
+  EXPECT_TRUE(request.stream);
+  EXPECT_EQ(request.sampling.temperature, 0.0F);
+  EXPECT_EQ(request.sampling.max_tokens, 7U);
+  EXPECT_FALSE(
+      whole.take(R"({"inputs":"hello","stream":"True","parameters":{"max_new_tokens":5}})").stream)
+      << "the path decides";
+  kMindSpore.refuses(inputs(R"("do_sample":"perhaps")"), 422, "parameters\",\"do_sample");
+  kMindSpore.refuses(inputs(R"("max_new_tokens":"many")"), 422, "max_new_tokens");
+}
+
+TEST(MindSporeFields, ValuesOutOfRangeAreMended) {
+  const auto with = [](const std::string& fields) {
+    return kMindSpore.sampling(inputs("\"max_new_tokens\":5," + fields));
+  };
+  const auto vocab = tiny_model().tokenizer->vocab_size();
+  EXPECT_EQ(with(R"("top_k":0)").top_k, 1);
+  EXPECT_EQ(with(R"("top_k":-1)").top_k, 1);
+  EXPECT_EQ(with(R"("top_k":)" + std::to_string(vocab)).top_k, 1);
+  EXPECT_EQ(with(R"("top_k":50)").top_k, 50);
+  ASSERT_GT(vocab, 101U);
+  EXPECT_EQ(with(R"("top_k":101)").top_k, 100);
+  EXPECT_EQ(with(R"("top_p":0)").top_p, 0.01F);
+  EXPECT_EQ(with(R"("top_p":-3)").top_p, 0.01F);
+  EXPECT_EQ(with(R"("top_p":1.5)").top_p, 1.0F);
+  EXPECT_EQ(with(R"("top_p":0.5)").top_p, 0.5F);
+  for (const char* bad : {"0", "-1", "1e-5", "65537"}) {
+    EXPECT_EQ(with(std::string("\"temperature\":") + bad).temperature, 0.0F) << bad;
+  }
+  EXPECT_EQ(with(R"("temperature":65536)").temperature, 65536.0F);
+}
+
+TEST(MindSporeFields, WhatItsServerLosesCountsHere) {
+  const auto request = kMindSpore.take(inputs(
+      R"("max_new_tokens":5,"seed":9,"stop":["x"],"repetition_penalty":1.5,"typical_p":0.5,"topk_k":3)"));
+  EXPECT_TRUE(request.seed_given);
+  EXPECT_EQ(request.sampling.seed, 9U);
+  EXPECT_EQ(request.stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(request.sampling.repetition_penalty, 1.5F);
+  EXPECT_EQ(request.sampling.typical_p, 0.5F);
+  kMindSpore.refuses(inputs(R"("best_of":2)"), 422, "unknown field 'parameters.best_of'");
+  kMindSpore.refuses(R"({"inputs":"hello","parameters":[]})", 422, "must be an object");
+}
+
+TEST(MindSporeFields, AnEmptyPromptIsToldInAReply) {
+  const auto outcome = kMindSpore.parse(R"({"inputs":"","stream":true})");
+  const std::string body = std::get<Answer>(outcome).body;
+  EXPECT_NE(body.find("Error203: prompt token empty"), std::string::npos);
+  EXPECT_EQ(std::count(body.begin(), body.end(), '\n'), 2) << body;
+  RequestContext none = small_context();
+  none.max_context = 0;
+  EXPECT_EQ(bad(kMindSpore.parse(R"({"inputs":"hello"})", none), "").status, 503);
+}
+
+TEST(MindSporeFields, WorkersWithoutLogProbabilitiesServeItToo) {
+  RequestContext basic = small_context();
+  basic.basic_sampling = true;
+  const auto request = good(kMindSpore.parse(inputs(R"("max_new_tokens":5)"), basic));
+  EXPECT_FALSE(request.sampling.needs_full_sampler());
+  bad(kMindSpore.parse(inputs(R"("max_new_tokens":5,"repetition_penalty":2)"), basic), "penalty");
+}
+
+// ---------------------------------------------------------------------------------------- tutorial
+
+std::string task(const std::string& config) {
+  return R"({"model":"tiny","prompt":"hello","generation_config":{)" + config + "}}";
+}
+
+TEST(TutorialFields, Defaults) {
+  const ParsedRequest request = kTutorial.take(R"({"model":"tiny","prompt":"hello"})");
+  const SamplingParams& s = request.sampling;
+  EXPECT_EQ(s.temperature, 0.0F);
+  EXPECT_EQ(s.max_tokens, 32U);
+  EXPECT_EQ(s.min_tokens, 1U);
+  EXPECT_EQ(s.top_k, 0);
+  EXPECT_EQ(s.top_p, 1.0F);
+  EXPECT_EQ(s.repetition_penalty, 1.0F);
+  EXPECT_EQ(s.seed, 1024U);
+  EXPECT_TRUE(request.seed_given);
+  EXPECT_EQ(request.choices, 1U);
+}
+
+TEST(TutorialFields, WithoutSamplingItsParametersCountForNothing) {
+  const auto greedy =
+      kTutorial.sampling(task(R"("temperature":0.5,"top_p":0.5,"top_k":5,"typical_p":0.5)"));
+  EXPECT_EQ(greedy.temperature, 0.0F);
+  EXPECT_EQ(greedy.top_p, 1.0F);
+  EXPECT_EQ(greedy.top_k, 0);
+  EXPECT_EQ(greedy.typical_p, 1.0F);
+  const auto drawn = kTutorial.sampling(task(
+      R"("do_sample":true,"temperature":0.5,"top_p":0.25,"top_k":5,"typical_p":0.5,"seed":3)"));
+  EXPECT_EQ(drawn.temperature, 0.5F);
+  EXPECT_EQ(drawn.top_p, 0.25F);
+  EXPECT_EQ(drawn.top_k, 5);
+  EXPECT_EQ(drawn.typical_p, 0.5F);
+  EXPECT_EQ(drawn.seed, 3U);
+}
+
+TEST(TutorialFields, RulesBetweenFields) {
+  kTutorial.refuses(task(R"("num_return_sequences":2)"), 422, "above 'num_beams'");
+  kTutorial.refuses(task(R"("min_new_tokens":5,"max_new_tokens":4)"), 422,
+                    "above 'max_new_tokens'");
+  kTutorial.refuses(task(R"("num_beams":2)"), 422, "beam search");
+  kTutorial.refuses(task(R"("no_repeat_ngram_size":2)"), 422, "unknown field");
+  kTutorial.refuses(R"({"prompt":"hello"})", 422, "'model' is missing");
+  kTutorial.refuses(R"({"model":"tiny"})", 422, "'prompt' is missing");
+  kTutorial.refuses(R"({"model":"other","prompt":"hello"})", 404, "does not exist here");
+  EXPECT_EQ(kTutorial.sampling(task(R"("eos_token_id":4,"pad_token_id":0)")).stop_ids,
+            std::vector<Token>{4});
+}
+
+TEST(TutorialFields, ChatsAreThoseOfOpenAiWithAnotherLength) {
+  const Door chat{"tutorial", "/chat_completion/v1"};
+  const std::string messages = R"("messages":[{"role":"user","content":"hello"}])";
+  EXPECT_EQ(chat.sampling(R"({"model":"tiny",)" + messages + "}").max_tokens, 32U);
+  EXPECT_EQ(chat.sampling(R"({"model":"tiny","max_tokens":7,)" + messages + "}").max_tokens, 7U);
+  chat.refuses(R"({"model":"tiny","top_k":3,)" + messages + "}", 422, "unknown field 'top_k'");
+  chat.refuses("{" + messages + "}", 422, "'model' is missing");
+}
+
+// --------------------------------------------------------------------------------------------- tgi
+
+TEST(TgiFields, GreedyUnlessSomethingAsksForSampling) {
+  const auto plain = kTgi.take(R"({"inputs":"hello"})");
+  EXPECT_EQ(plain.sampling.temperature, 0.0F);
+  EXPECT_EQ(plain.sampling.max_tokens, 100U);
+  EXPECT_EQ(plain.sampling.logprobs, -1) << "nobody asked for details";
+  EXPECT_TRUE(plain.include_stop_in_output);
+  EXPECT_EQ(kTgi.sampling(inputs(R"("do_sample":true)")).temperature, 1.0F);
+  EXPECT_EQ(kTgi.sampling(inputs(R"("top_p":0.5)")).temperature, 1.0F);
+  EXPECT_EQ(kTgi.sampling(inputs(R"("temperature":0.5)")).temperature, 0.5F);
+  EXPECT_EQ(kTgiStream.sampling(inputs("")).logprobs, 0);
+  EXPECT_EQ(kTgi.sampling(inputs(R"("details":true,"top_n_tokens":3)")).logprobs, 3);
+  EXPECT_EQ(kTgi.sampling(inputs(R"("details":true,"decoder_input_details":true)")).prompt_logprobs,
+            0);
+  EXPECT_EQ(kTgi.take(inputs(R"("truncate":1)")).prompts.front().size(), 1U);
+  EXPECT_EQ(kTgi.take(inputs(R"("best_of":2,"do_sample":true)")).choices, 2U);
+}
+
+TEST(TgiFields, Bounds) {
+  for (const char* field :
+       {R"("temperature":0)", R"("top_p":0)", R"("top_p":1.1)", R"("top_k":0)", R"("typical_p":0)",
+        R"("repetition_penalty":0)", R"("max_new_tokens":0)", R"("truncate":0)",
+        R"("top_n_tokens":6)", R"("best_of":3)", R"("best_of":2)", R"("watermark":true)",
+        R"("grammar":{"type":"json"})", R"("adapter_id":"a")", R"("nonsense":1)",
+        R"("max_new_tokens":256)"}) {
+    kTgi.refuses(inputs(field), 422, "\"error_type\":\"validation\"");
+  }
+  kTgiStream.refuses(inputs(R"("best_of":2,"do_sample":true)"), 422, "cannot be streamed");
+  kTgiStream.refuses(inputs(R"("decoder_input_details":true)"), 422, "cannot be streamed");
+}
+
+// ---------------------------------------------------------------------------------- the small ones
+
+TEST(LightLlmFields, DefaultsAndBounds) {
+  const auto plain = kLightLlm.take(R"({"inputs":"hello","parameters":{}})");
+  EXPECT_EQ(plain.sampling.temperature, 0.0F);
+  EXPECT_EQ(plain.sampling.max_tokens, 16U);
+  EXPECT_EQ(kLightLlm.sampling(inputs(R"("do_sample":true,"top_k":-1)")).top_k, 0);
+  EXPECT_TRUE(kLightLlm.sampling(inputs(R"("ignore_eos":true)")).stop_ids.empty());
+  EXPECT_EQ(kLightLlm.take(inputs(R"("stop_sequences":["a","b"])")).stop.size(), 2U);
+  for (const char* field :
+       {R"("temperature":0)", R"("top_p":0)", R"("top_k":-2)", R"("repetition_penalty":0.5)",
+        R"("presence_penalty":-1)", R"("max_new_tokens":0)", R"("best_of":2)"}) {
+    kLightLlm.refuses(inputs(field), 400, "{\"message\":");
+  }
+}
+
+TEST(MiiFields, DefaultsAndBounds) {
+  const auto plain = kMii.take(R"({"prompts":["hello","hello world"]})");
+  ASSERT_EQ(plain.prompts.size(), 2U);
+  EXPECT_EQ(plain.sampling.temperature, 1.0F);
+  EXPECT_EQ(plain.sampling.top_p, 0.9F);
+  EXPECT_EQ(plain.max_context, 256U) << "max_length 1024 is more than the context";
+  const auto bounded = kMii.take(R"({"prompts":"hello","max_length":20,"do_sample":false})");
+  EXPECT_EQ(bounded.max_context, 20U);
+  EXPECT_EQ(bounded.sampling.temperature, 0.0F);
+  EXPECT_EQ(kMii.sampling(R"({"prompts":"hello","max_new_tokens":3})").max_tokens, 3U);
+  for (const char* body :
+       {R"({"prompts":[]})", R"({"prompts":[1]})", R"({"prompts":"x","stream":true})",
+        R"({"prompts":"x","min_new_tokens":3,"max_new_tokens":2})",
+        R"({"prompts":"hello world","max_length":2})"}) {
+    kMii.refuses(body, 400, "{\"message\":");
+  }
+  Door{"mii", "/mii/other"}.refuses(R"({"prompts":"x"})", 404, "no deployment 'other'");
+}
+
+TEST(DistServeFields, DefaultsAndBounds) {
+  const auto plain = kDistServe.take(R"({"prompt":"hello"})");
+  EXPECT_EQ(plain.sampling.temperature, 1.0F);
+  EXPECT_EQ(plain.sampling.max_tokens, 16U);
+  EXPECT_EQ(kDistServe.sampling(R"({"prompt":"hello","n":1,"best_of":null,"top_k":-1})").top_k, 0);
+  for (const char* field : {R"("n":2)", R"("best_of":2)", R"("use_beam_search":true)",
+                            R"("logprobs":1)", R"("max_tokens":0)", R"("length_penalty":1)"}) {
+    kDistServe.refuses(R"({"prompt":"hello",)" + std::string(field) + "}", 422, "\"detail\":[");
+  }
+}
+
+TEST(EnergonAiFields, Bounds) {
+  const auto plain = kEnergon.take(R"({"prompt":"hello","max_tokens":200})");
+  EXPECT_EQ(plain.sampling.temperature, 1.0F);
+  EXPECT_EQ(plain.sampling.top_p, 1.0F);
+  for (const char* field :
+       {R"("max_tokens":0)", R"("max_tokens":257)", R"("max_tokens":9,"top_k":0)",
+        R"("max_tokens":9,"top_p":1.0)", R"("max_tokens":9,"temperature":1.0)",
+        R"("max_tokens":9,"stream":true)", R"("top_k":5)"}) {
+    kEnergon.refuses(R"({"prompt":"hello",)" + std::string(field) + "}", 422, "\"detail\":[");
+  }
+  kEnergon.refuses(R"({"prompt":"","max_tokens":9})", 422, "must not be empty");
+}
+
+// ------------------------------------------------------------------------------------------
+// replies
+
+/// Feeds "a", "b" (the last one with text that was held back behind it) and the end.
+std::string written(ReplyWriter& writer, bool known_last) {
+  std::string out = writer.begin(0, nullptr);
+  out += writer.text({.choice = 0, .text = "a", .token = 7, .time = kSecond});
+  out +=
+      writer.text({.choice = 0, .text = "b", .token = 8, .time = 2 * kSecond, .last = known_last});
+  if (known_last) out += writer.text({.choice = 0, .text = "!"});
+  out += writer.end(0, {.reason = FinishReason::length, .stop_string = {}});
+  return out + writer.finish({.prompt_tokens = 3, .completion_tokens = 2});
+}
+
+TEST(DialectReplies, TheLastTokenOfAStreamWaitsForTheEnd) {
+  auto tgi = kTgiStream.take(inputs(""));
+  EXPECT_EQ(
+      written(*tgi.reply, true),
+      "data:{\"index\":1,\"token\":{\"id\":7,\"text\":\"a\",\"logprob\":null,\"special\":false},"
+      "\"generated_text\":null,\"details\":null}\n\n"
+      "data:{\"index\":2,\"token\":{\"id\":8,\"text\":\"b!\",\"logprob\":null,\"special\":false},"
+      "\"generated_text\":\"ab!\",\"details\":{\"finish_reason\":\"length\",\"generated_tokens\":2,"
+      "\"seed\":null,\"input_length\":3}}\n\n");
+  // An end that nobody foresaw gets an event of its own.
+  auto again = kTgiStream.take(inputs(""));
+  const std::string three = written(*again.reply, false);
+  EXPECT_NE(three.find("\"index\":3,\"token\":{\"id\":8,\"text\":\"\""), std::string::npos)
+      << three;
+  auto light = Door{"lightllm", "/generate_stream"}.take(inputs(""));
+  const std::string events = written(*light.reply, true);
+  EXPECT_NE(
+      events.find("\"text\":\"b!\",\"logprob\":null,\"special\":false},\"generated_text\":null,"
+                  "\"finished\":true"),
+      std::string::npos)
+      << events;
+}
+
+TEST(DialectReplies, StreamsThatFailSayWhyInTheirShape) {
+  const Status died(ErrorCode::worker_crashes, "it \"died\"");
+  EXPECT_EQ(kTgiStream.take(inputs("")).reply->fail(died),
+            "data:{\"error\":\"Request failed during generation: it \\\"died\\\"\",\"error_type\":"
+            "\"generation\"}\n\n");
+  EXPECT_EQ(Door({"lightllm", "/generate_stream"}).take(inputs("")).reply->fail(died),
+            "data:{\"message\":\"it \\\"died\\\"\"}\n\n");
+  const std::string zero = kDistServe.take(R"({"prompt":"hello","stream":true})").reply->fail(died);
+  EXPECT_EQ(zero.back(), '\0');
+}
+
+TEST(DialectReplies, DistServeTellsTimes) {
+  RequestContext context = small_context();
+  context.received = kSecond / 2;
+  context.wall_offset = 1000 * kSecond;
+  auto request = good(kDistServe.parse(R"({"prompt":"hello"})", context));
+  const Json reply = Json::parse(written(*request.reply, true));
+  EXPECT_EQ(reply["text"], "helloab!");
+  EXPECT_EQ(reply["timestamps"], (Json{1001.0, 1002.0}));
+  EXPECT_EQ(reply["lifetime_events"][0], (Json{{"timestamp", 1000.5}, {"event_type", "issued"}}));
+}
+
+}  // namespace
+}  // namespace baton
