@@ -69,7 +69,7 @@ const std::vector<DialectFacts>& dialect_facts() {
         {"GET", "/model_id"}}},
       {"tgi",
        "Hugging Face's text-generation-inference",
-       {{"POST", "/generate"}, {"POST", "/generate_stream"}, {"GET", "/info"}}},
+       {{"POST", "/"}, {"POST", "/generate"}, {"POST", "/generate_stream"}, {"GET", "/info"}}},
       {"lightllm", "LightLLM", {{"POST", "/generate"}, {"POST", "/generate_stream"}}},
       {"mii", "DeepSpeed-MII's RESTful gateway", {{"POST", "/mii/:name"}}},
       {"distserve", "DistServe", {{"POST", "/generate"}}},

@@ -112,6 +112,16 @@ std::vector<Port> open_ports(const FrontendConfig& config) {
   return ports;
 }
 
+/// The port that speaks the tutorial's dialect, or the first.
+std::size_t announced_port(const std::vector<Port>& ports) {
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    for (const Dialect* dialect : ports[i].dialects) {
+      if (std::string_view(dialect->name()) == "tutorial") return i;
+    }
+  }
+  return 0;
+}
+
 RouteOptions route_options(const FrontendConfig& config, ServedModel model, ApiKeys keys,
                            Incarnation incarnation) {
   RouteOptions options;
@@ -162,6 +172,21 @@ std::unique_ptr<ServerEvents> start_events(const Config& config, const HttpUrl& 
   });
 }
 
+/// What the configuration names by a file or an address; what is not named stays empty.
+Status load_named(const FrontendConfig& config, ApiKeys* keys, HttpUrl* client) {
+  if (!config.api_keys.empty()) {
+    auto loaded = ApiKeys::load(config.api_keys);
+    if (!loaded.ok()) return invalid("frontend.api_keys: " + loaded.status().message());
+    *keys = std::move(loaded).value();
+  }
+  if (!config.client_url.empty()) {
+    auto url = parse_http_url(config.client_url);
+    if (!url.ok()) return invalid("frontend.client_url: " + url.status().message());
+    *client = std::move(url).value();
+  }
+  return {};
+}
+
 /// Where clients find `port`: a host that stands for all addresses is no address.
 std::string public_address(const HttpServerOptions& options, std::uint16_t port) {
   std::string host = options.host;
@@ -186,22 +211,11 @@ int serve(const Config& config, SignalFd& signals) {
     return 1;
   }
   ApiKeys keys;
-  if (!config.frontend.api_keys.empty()) {
-    auto loaded = ApiKeys::load(config.frontend.api_keys);
-    if (!loaded.ok()) {
-      spdlog::critical("frontend.api_keys: {}", loaded.status().message());
-      return 1;
-    }
-    keys = std::move(loaded).value();
-  }
   HttpUrl client;
-  if (!config.frontend.client_url.empty()) {
-    auto url = parse_http_url(config.frontend.client_url);
-    if (!url.ok()) {
-      spdlog::critical("frontend.client_url: {}", url.status().message());
-      return 1;
-    }
-    client = std::move(url).value();
+  const Status named = load_named(config.frontend, &keys, &client);
+  if (!named.ok()) {
+    spdlog::critical("{}", named.message());
+    return 1;
   }
   const Incarnation incarnation = new_incarnation();
   auto channel =
@@ -228,11 +242,7 @@ int serve(const Config& config, SignalFd& signals) {
   LoopOptions options = loop_options(config, incarnation);
   options.keys = keys.all();
   options.model = std::move(model).value();
-  std::size_t announced = 0;  // the port that speaks the tutorial's dialect, or the first
   for (std::size_t i = 0; i < ports.size(); ++i) {
-    for (const Dialect* dialect : ports[i].dialects) {
-      if (std::string_view(dialect->name()) == "tutorial") announced = i;
-    }
     const std::string address = ports[i].options.host + ":" + std::to_string(http.port(i));
     if (i == 0) options.address = address;
     spdlog::info("baton-frontend {} listens on {}, model {}, speaks {}", build_version(), address,
@@ -241,8 +251,9 @@ int serve(const Config& config, SignalFd& signals) {
   FrontendLoop loop(std::move(options), std::move(channel).value(), http, jobs, facts);
   std::unique_ptr<ServerEvents> events;
   if (!client.host.empty()) {
-    events = start_events(config, client,
-                          public_address(ports[announced].options, http.port(announced)), facts);
+    const std::size_t port = announced_port(ports);
+    events =
+        start_events(config, client, public_address(ports[port].options, http.port(port)), facts);
   }
   const int exit_code = loop.run(signals, alive);
   if (templates) templates->stop();  // its threads call the routes

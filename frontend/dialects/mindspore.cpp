@@ -125,7 +125,8 @@ class MindSporeReply : public ReplyWriter {
 };
 
 /// The values that this API mends rather than refuses.
-void read_sampling(FieldReader& fields, const ServedModel& model, ParsedRequest& request) {
+void read_sampling(FieldReader& fields, const RequestContext& context, const ServedModel& model,
+                   ParsedRequest& request) {
   SamplingParams& sampling = request.sampling;
   const double huge = std::numeric_limits<double>::max();
   const std::int64_t vocab = model.tokenizer->vocab_size();
@@ -145,6 +146,7 @@ void read_sampling(FieldReader& fields, const ServedModel& model, ParsedRequest&
   set_top_k(std::min(top_k, kMostTopK), model, sampling);
   sampling.top_p = static_cast<float>(std::clamp(top_p, kLeastTopP, 1.0));
   if (typical_p > 0) sampling.typical_p = static_cast<float>(typical_p);
+  check_sampler(fields, context, sampling, "typical_p");
 }
 
 /// What that server takes and does nothing about; the type is checked.
@@ -158,7 +160,7 @@ void read_ignored(FieldReader& fields) {
 
 std::int64_t read_parameters(FieldReader& fields, const RequestContext& context,
                              const ServedModel& model, ParsedRequest& request, Form& form) {
-  read_sampling(fields, model, request);
+  read_sampling(fields, context, model, request);
   SamplingParams& sampling = request.sampling;
   const auto penalty = fields.number("repetition_penalty", 0, kMaxRepetitionPenalty, true);
   sampling.repetition_penalty = std::max(static_cast<float>(penalty.value_or(1)), 1e-6F);

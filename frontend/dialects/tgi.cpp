@@ -34,6 +34,7 @@ struct Facts {
   std::uint32_t top_tokens = 0;
   std::string seed = "null";
   std::uint32_t choices = 1;
+  bool listed = false;  // the whole reply is a list of one
 };
 
 /// Tokens and text of one choice.
@@ -130,7 +131,7 @@ class WholeReply : public ReplyWriter {
       if (sequences_.size() > 1) body += ",\"best_of_sequences\":[" + others() + "]";
       body += "}";
     }
-    return body + "}";
+    return facts_.listed ? "[" + body + "}]" : body + "}";
   }
   std::string fail(const Status& status) override { return error_json(status); }
 
@@ -287,14 +288,17 @@ void want_details(FieldReader& fields, const RequestContext& context, bool strea
   }
 }
 
-ParseOutcome parse(std::string_view body, bool stream, const RequestContext& context,
+enum class Route : std::uint8_t { root, whole, stream };
+
+ParseOutcome parse(std::string_view body, Route route, const RequestContext& context,
                    const ServedModel& model) {
   const auto json = parse_json_object(body);
   if (!json.ok()) return http_error(json.status());
   FieldReader fields(json.value());
   const auto inputs = fields.string("inputs");
   if (fields.ok() && !inputs) fields.fail("inputs", "is missing");
-  fields.boolean("stream");  // the path says it
+  const bool wants_stream = fields.boolean("stream").value_or(false);  // else the path says it
+  const bool stream = route == Route::stream || (route == Route::root && wants_stream);
   const Json nothing = Json::object();
   const Json* given = fields.take("parameters");
   if (given != nullptr && !given->is_object()) {
@@ -304,6 +308,7 @@ ParseOutcome parse(std::string_view body, bool stream, const RequestContext& con
   FieldReader inner(given == nullptr ? nothing : *given, "parameters");
   Facts facts;
   facts.tokenizer = model.tokenizer;
+  facts.listed = route == Route::root;
   ParsedRequest request = begin_request(context, model);
   const NewTokens tokens = read_parameters(inner, context, model, stream, request, facts);
   const bool full = inner.boolean("return_full_text").value_or(false);
@@ -326,13 +331,17 @@ ParseOutcome parse(std::string_view body, bool stream, const RequestContext& con
   return request;
 }
 
+ParseOutcome parse_root(std::string_view body, const RequestContext& context,
+                        const ServedModel& model) {
+  return parse(body, Route::root, context, model);
+}
 ParseOutcome parse_whole(std::string_view body, const RequestContext& context,
                          const ServedModel& model) {
-  return parse(body, false, context, model);
+  return parse(body, Route::whole, context, model);
 }
 ParseOutcome parse_stream(std::string_view body, const RequestContext& context,
                           const ServedModel& model) {
-  return parse(body, true, context, model);
+  return parse(body, Route::stream, context, model);
 }
 
 Page info_page(const PageFacts& facts, const ServedModel& model) {
@@ -353,7 +362,8 @@ class Tgi : public Dialect {
  public:
   const char* name() const override { return "tgi"; }
   std::vector<DialectRoute> routes() const override {
-    return {{"POST", "/generate", &parse_whole},
+    return {{"POST", "/", &parse_root},
+            {"POST", "/generate", &parse_whole},
             {"POST", "/generate_stream", &parse_stream},
             {"GET", "/info", &info_page}};
   }

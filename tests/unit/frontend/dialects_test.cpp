@@ -225,6 +225,7 @@ TEST(MindSporeFields, WorkersWithoutLogProbabilitiesServeItToo) {
   const auto request = good(kMindSpore.parse(inputs(R"("max_new_tokens":5)"), basic));
   EXPECT_FALSE(request.sampling.needs_full_sampler());
   bad(kMindSpore.parse(inputs(R"("max_new_tokens":5,"repetition_penalty":2)"), basic), "penalty");
+  bad(kMindSpore.parse(inputs(R"("max_new_tokens":5,"typical_p":0.5)"), basic), "typical_p");
 }
 
 // ---------------------------------------------------------------------------------------- tutorial
@@ -302,6 +303,13 @@ TEST(TgiFields, GreedyUnlessSomethingAsksForSampling) {
             0);
   EXPECT_EQ(kTgi.take(inputs(R"("truncate":1)")).prompts.front().size(), 1U);
   EXPECT_EQ(kTgi.take(inputs(R"("best_of":2,"do_sample":true)")).choices, 2U);
+}
+
+TEST(TgiFields, AtTheRootTheBodyDecides) {
+  const Door root{"tgi", "/"};
+  EXPECT_FALSE(root.take(R"({"inputs":"hello"})").stream);
+  EXPECT_TRUE(root.take(R"({"inputs":"hello","stream":true})").stream);
+  EXPECT_FALSE(kTgi.take(R"({"inputs":"hello","stream":true})").stream);
 }
 
 TEST(TgiFields, Bounds) {
