@@ -19,6 +19,7 @@ class Reply:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two writes
 
     def log_message(self, *_):
         pass
