@@ -199,11 +199,13 @@ class Requests(GatewayCase):
         self.assertEqual(b"HTTP/1.1 400", self.raw(gateway, b"Content-Length: 5abc")[:12])
         self.assertEqual(b"HTTP/1.1 411", self.raw(gateway, b"Transfer-Encoding: chunked")[:12])
         self.assertEqual(b"HTTP/1.1 411", self.raw(gateway, b"X: y")[:12])
+        self.assertEqual(b"HTTP/1.1 404", self.raw(gateway, b"Content-Length: 0", b"/\x1b[2J")[:12])
+        self.assertNotIn("\x1b", self.folder.joinpath("access.log").read_text())
 
     @staticmethod
-    def raw(gateway, header):
+    def raw(gateway, header, path=b"/completion/v2"):
         with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as client:
-            client.sendall(b"POST /completion/v2 HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n\r\n")
+            client.sendall(b"POST " + path + b" HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n\r\n")
             return client.recv(4096)
 
     def test_more_clients_than_threads_all_get_served(self):

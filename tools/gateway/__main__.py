@@ -7,6 +7,7 @@ SIGHUP reads the configuration at once; SIGTERM and SIGINT let the requests at w
 
 import argparse
 import logging
+import logging.handlers
 import math
 import pathlib
 import signal
@@ -23,6 +24,8 @@ from gateway.http_server import HttpServer  # noqa: E402
 from gateway.jumper import Jumper  # noqa: E402
 from gateway.routes import App  # noqa: E402
 from gateway.watch import Watch  # noqa: E402
+
+_MAX_LOG_BYTES = 64 << 20
 
 log = logging.getLogger("gateway")
 
@@ -59,7 +62,8 @@ def parse(arguments):
 def open_logs(options):
     form = logging.Formatter("%(asctime)s %(levelname)s [%(name)s] %(message)s")
     for name, path in (("access", options.access_log), ("gateway", options.error_log)):
-        handler = logging.FileHandler(path, encoding="utf-8") if path else logging.StreamHandler()
+        handler = logging.StreamHandler() if not path else logging.handlers.RotatingFileHandler(
+            path, maxBytes=_MAX_LOG_BYTES, backupCount=2, encoding="utf-8")
         handler.setFormatter(form)
         logger = logging.getLogger(name)
         logger.addHandler(handler)

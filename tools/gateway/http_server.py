@@ -74,7 +74,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 answer = self.server.refusal(500, "an error in the gateway; its log has the details")
             self._send(answer)
         access.info('%s - "%s" %d %d bytes %s attempts=%d duration=%.3fs', self.client_address[0],
-                    self.requestline.replace('"', "'"), answer.status, len(answer.body), answer.server,
+                    ascii(self.requestline[:300])[1:-1].replace('"', "'"), answer.status, len(answer.body), answer.server,
                     answer.attempts, time.monotonic() - began)
 
     def _body(self):
