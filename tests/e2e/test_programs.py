@@ -109,6 +109,16 @@ class TestPrograms(InFolder):
     def test_the_lab(self):
         self.assertEqual(0, lab.main(["--url", self.url, "--speed", "20"]))
 
+    def test_open_loop_latencies_count_from_when_a_request_was_due(self):
+        subprocess.run(
+            [sys.executable, SOURCE / "tools" / "loadgen", "poisson", "--url", self.url, "--rate", "2000",
+             "--requests", "20", "--streams", "1", "--tokens", "8", "--json", "figures.json"],
+            check=True, capture_output=True, timeout=60 * PATIENCE)
+        figures = json.loads(pathlib.Path("figures.json").read_text())
+        self.assertEqual((20, 160), (figures["requests"], figures["tokens"]))
+        # All were due within some 10 ms and went one after the other: the last one waited for all.
+        self.assertGreater(figures["e2e_ms"]["max"], 0.7 * 1000 * figures["seconds"])
+
     def test_the_jumper_with_baton_as_the_api(self):
         with Gateway(self.folder, {"openai_jumper_configs": [{"api_key": "a-1"}, {"api_key": "b-2"}]},
                      "--openai_base_url", self.url + "/v1") as gateway:
