@@ -100,8 +100,8 @@ class TestPrograms(InFolder):
 
     def test_the_tutorials_load_test_in_both_modes(self):
         for more in (["--throughput_oriented", "--num_beams", "4", "--num_emit", "2"],
-                     ["--qps", "3", "--num_emit", "2", "--server_type", "sb"]):
-            code = tutorial.main(["--port", self.port, "--model_id", "demo", "--prompt_len", "50",
+                     ["--qps", "3", "--num_emit", "2", "--server_type", "sb", "--model_id", "demo"]):
+            code = tutorial.main(["--port", self.port, "--prompt_len", "50",
                                   "--response_len_mean", "20", "--tokenizer_url", self.url, *more])
             report = json.loads(pathlib.Path("load_test_report.json").read_text())
             self.assertEqual((0, " 0.0000%"), (code, report["fail_rate"]), self.output.getvalue())

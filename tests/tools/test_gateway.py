@@ -271,6 +271,8 @@ class Changes(GatewayCase):
         self.assertEqual([], gateway.get("/cb_server/available_models"))
         self.assertEqual((200, {"model_id": "known"}),
                          gateway.post("/event/server_startup", {"url": known.url}))
+        alias = known.url.replace("127.0.0.1", "localhost")
+        self.assertEqual(200, gateway.post("/event/server_startup", {"url": alias})[0])
         self.assertEqual(422, gateway.post("/event/server_startup", {"url": stranger.url})[0])
         event = {"url": stranger.url, "server_type": "cb"}
         self.assertEqual(200, gateway.post("/event/server_startup", event)[0])

@@ -59,15 +59,13 @@ def wait_ready(state, names, seconds):
         print(f"  {name} is ready after {time.monotonic() - began:.1f} s: {service['url']}", flush=True)
 
 
-def announce(options, state, event):
-    """Tells the gateway of servers that come or go. Not to be heard is no failure: it probes, too."""
-    url = options.client_url or (state["client"]["url"] if "client" in state else None)
-    if url is None:
-        return
+def announce(url, state):
+    """Tells the gateway of the servers, which do so themselves, but perhaps two seconds later. Not to be
+    heard is no failure."""
     for service in state.values():
-        if service["kind"] != "client" and (event == "server_startup" or runs(service)):
-            services.post(url, f"/event/{event}", {"url": service["url"], "server_type": service["kind"],
-                                                   "model_id": service["model_id"]})
+        if url and service["kind"] != "client":
+            services.post(url, "/event/server_startup", {
+                "url": service["url"], "server_type": service["kind"], "model_id": service["model_id"]})
 
 
 def start(options, store):
@@ -75,6 +73,9 @@ def start(options, store):
     for name in options.wanted:
         if name in state:
             raise CannotStart(f"{name} runs already at {state[name]['url']}; ./baton app stop")
+    if options.client_url is None and ("client" in state or "client" in options.wanted):
+        options.client_url = services.local_url(options, "client") if "client" in options.wanted \
+            else state["client"]["url"]
     # Servers first, so that the gateway finds them.
     chosen = [services.make(options, name) for name in sorted(options.wanted, key=lambda n: n == "client")]
     for service in chosen:
@@ -90,16 +91,14 @@ def start(options, store):
                   f"logs {state[service.name]['logs'][0]}", flush=True)
         wait_ready(state, [service.name for service in chosen], options.wait_seconds)
     except BaseException:
-        end(options, state, [service.name for service in chosen if service.name in state])
+        end(state, [service.name for service in chosen if service.name in state])
         store.write(state)
         raise
-    announce(options, state, "server_startup")
+    announce(options.client_url, state)
 
 
-def end(options, state, names):
+def end(state, names):
     """Stops them, the gateway first, so that nobody asks a server that goes. True if all went by themselves."""
-    if "client" not in names:
-        announce(options, {n: s for n, s in state.items() if n in names or n == "client"}, "server_shutdown")
     good = True
     for name in sorted(names, key=lambda n: n != "client"):
         service = state.pop(name)
@@ -137,7 +136,7 @@ def status(store):
 
 def stop_all(options, store):
     state = store.read()
-    good = end(options, state, list(state))
+    good = end(state, list(state))
     store.write(state)
     return 0 if good else 1
 

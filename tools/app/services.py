@@ -90,7 +90,8 @@ class Server:
                                 or pathlib.Path(config["model"]).name)
         config["log_level"] = "debug" if getattr(options, f"{self.name}_debug") else "info"
         config["frontend"] = {"host": options.host, "port": getattr(options, f"{self.name}_port"),
-                              "dialects": "openai,tutorial"}
+                              "dialects": "openai,tutorial",
+                              **({"client_url": options.client_url} if options.client_url else {})}
         config["worker"] = {"device": options.device, **config["worker"]}
         self.device = config["worker"]["device"]
         self.model_id = config["model_name"]

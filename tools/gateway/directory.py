@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+import urllib.parse
 
 from gateway.http_client import HttpClient
 
@@ -10,6 +11,14 @@ def cost(prompt, num_beams, max_new_tokens):
     """The tutorial's estimate of a request's work, in decoded tokens: a word is about 1.35 tokens, and
     decoding one token takes as long as prefilling 20."""
     return num_beams * max_new_tokens + int(len(prompt.split()) * 1.35) // 20
+
+
+def canonical(url):
+    """One way to write this host, so that a server that announces itself is found under its other name."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.hostname not in ("localhost", "0.0.0.0", "::1", "::"):
+        return url
+    return parts._replace(netloc="127.0.0.1" + (f":{parts.port}" if parts.port else "")).geturl()
 
 
 @dataclasses.dataclass
@@ -53,12 +62,13 @@ class Directory:
 
     def announce(self, kind, url):
         """The server at that address, added if it is new."""
+        url = canonical(url)
         with self._lock:
             return self._servers.setdefault((kind, url), Server(kind, url, HttpClient(url), fixed=False))
 
     def find(self, url):
         with self._lock:
-            return [s for s in self._servers.values() if s.url == url]
+            return [s for s in self._servers.values() if canonical(s.url) == canonical(url)]
 
     def servers(self):
         with self._lock:
