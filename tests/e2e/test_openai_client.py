@@ -5,43 +5,12 @@ Where that cannot be done (no package index, no pip) it says so and is skipped: 
 """
 
 import asyncio
-import os
-import pathlib
-import shutil
-import subprocess
-import sys
 import unittest
 
-from cluster import BUILD, Cluster
+import client_packages
+from cluster import Cluster
 
-HERE = pathlib.Path(__file__).parent
-REQUIREMENTS = HERE / "requirements-openai.txt"
-ENVIRONMENT = BUILD / "openai-client"
-SKIPPED = 77
-
-
-def install():
-    """Puts the client's packages into ENVIRONMENT, unless those of REQUIREMENTS are there."""
-    stamp = ENVIRONMENT / f"requirements-{sys.implementation.cache_tag}.txt"
-    if stamp.exists() and stamp.read_text() == REQUIREMENTS.read_text():
-        return
-    shutil.rmtree(ENVIRONMENT, ignore_errors=True)
-    pip = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-         "--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", REQUIREMENTS,
-         "--target", ENVIRONMENT], check=False, capture_output=True, text=True,
-        env={**os.environ, "PIP_USER": "0", "PIP_RETRIES": "1"})
-    if pip.returncode != 0:
-        print(pip.stderr)
-        if "DO NOT MATCH THE HASHES" in pip.stderr:
-            sys.exit(1)
-        print(f"SKIPPED: the openai client of {REQUIREMENTS.name} cannot be installed here")
-        sys.exit(SKIPPED)
-    stamp.write_text(REQUIREMENTS.read_text())
-
-
-install()
-sys.path.insert(0, str(ENVIRONMENT))
+client_packages.install("openai")
 import openai  # noqa: E402
 
 ASK = [{"role": "user", "content": "What is Baton?"}]
