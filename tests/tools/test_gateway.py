@@ -180,6 +180,20 @@ class Completions(GatewayCase):
         wait_until(lambda: gateway.get("/cb_server/available_models") == ["m"], 10, "found again")
         self.assertEqual(200, gateway.post("/completion/v2", request("m"))[0])
 
+    def test_a_silent_server_costs_its_time_and_the_other_answers(self):
+        silent = self.serve(server_routes("m", lambda _: Reply({}, hang_s=1.5)))
+        good = self.serve(server_routes("m"))
+        gateway = self.start([silent.url, good.url], [], "--timeout_seconds", "0.4")
+        began = time.monotonic()
+        for _ in range(4):
+            self.assertEqual(200, gateway.post("/completion/v2", request("m"))[0])
+        self.assertLess(len(silent.asked("/completion/v2")), 4)  # passed over until a probe has asked
+        self.assertGreater(time.monotonic() - began, 0.35)
+        gateway = self.start([silent.url], [], "--timeout_seconds", "0.05")
+        status, reply = gateway.post("/completion/v2", request("m"))
+        self.assertEqual(504, status)
+        self.assertIn("no reply in time (0.05 s)", reply["detail"])
+
     def test_no_server_at_all(self):
         gateway = self.start(["http://127.0.0.1:9"])
         status, reply = gateway.post("/completion/v2", request("m"))

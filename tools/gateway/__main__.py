@@ -41,6 +41,8 @@ def parse(arguments):
     own = parser.add_argument_group("not in the original")
     own.add_argument("--host", default="127.0.0.1", help="0.0.0.0 opens it to the network (127.0.0.1)")
     own.add_argument("--openai_base_url", default="https://api.openai.com/v1")
+    own.add_argument("--timeout_seconds", type=float, default=100,
+                     help="how long one server may take for a request (100)")
     own.add_argument("--threads", type=int, default=256, help="connections served at a time (256)")
     own.add_argument("--drain_seconds", type=float, default=10,
                      help="how long a stop waits for requests at work (10)")
@@ -50,6 +52,8 @@ def parse(arguments):
     minutes = options.client_config_hot_update_interval_minutes
     if not (math.isfinite(minutes) and 0.001 <= minutes <= 1e5):
         parser.error("--client_config_hot_update_interval_minutes must be 0.001 to 100000")
+    if not 0.01 <= options.timeout_seconds <= 86400:
+        parser.error("--timeout_seconds must be 0.01 to 86400")
     if not 1 <= options.threads <= 4096:
         parser.error("--threads must be 1 to 4096")
     try:
@@ -78,13 +82,15 @@ def main(arguments=None):
     except OSError as error:
         print(f"baton gateway: {error}", file=sys.stderr)
         return 2
-    directory, jumper = Directory(), Jumper(options.openai_base_url)
+    directory = Directory()
+    jumper = Jumper(options.openai_base_url, timeout_s=options.timeout_seconds)
+    forwarder = Forwarder(directory, timeout_s=options.timeout_seconds)
     watch = Watch(directory, jumper, options.client_config_file_path,
                   60 * options.client_config_hot_update_interval_minutes)
     try:
         watch.begin()
         server = HttpServer((options.host, options.port),
-                            App(directory, Forwarder(directory), jumper, watch), refusal, options.threads)
+                            App(directory, forwarder, jumper, watch), refusal, options.threads)
     except (OSError, ValueError) as error:
         print(f"baton gateway: {error}", file=sys.stderr)
         return 2

@@ -107,10 +107,11 @@ class Forwarder:
             status, data = server.http.request("POST", path, raw, timeout_s=self._timeout_s)
         except FAILURES as error:
             why = reason(error)
-            if is_timeout(error):
-                return refusal(504, f"{server.url}: {why} ({self._timeout_s:g} s)", **about)
+            # A silent one, too: the next probe tells whether it only has too much to do.
             if self._directory.down(server, why):
                 log.error("%s is down: %s", server.url, why)
+            if is_timeout(error):
+                return refusal(504, f"{server.url}: {why} ({self._timeout_s:g} s)", **about)
             return refusal(502, f"{server.url}: {why}", **about)
         if status == 200 or status in _FINAL:
             self._directory.up(server, server.model_id)
