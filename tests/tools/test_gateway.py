@@ -170,7 +170,7 @@ class Completions(GatewayCase):
         first = Published(server_routes("m"))
         port = first.server_address[1]
         with first:
-            gateway = self.start([first.url])
+            gateway = self.start([first.url], [], "--probe_seconds", "0.3")
             self.assertEqual(200, gateway.post("/completion/v2", request("m"))[0])
         status, reply = gateway.post("/completion/v2", request("m"))
         self.assertEqual(502, status)
@@ -294,6 +294,19 @@ class Changes(GatewayCase):
         self.assertEqual(502, gateway.post("/event/server_startup",
                                            {"url": "http://127.0.0.1:9", "server_type": "sb"})[0])
         self.assertEqual(422, gateway.post("/event/server_startup", {"url": "x"})[0])
+        self.assertEqual(2, len(gateway.get("/servers")["servers"]))
+        self.assertEqual((200, {"servers": 1}), gateway.post("/event/server_shutdown", event))
+        self.assertIsNone(gateway.server(stranger.url))
+
+    def test_a_server_that_announced_itself_is_found_again(self):
+        gateway = self.start([], [], "--probe_seconds", "0.3")
+        with Published(server_routes("new")) as first:
+            port = first.server_address[1]
+            event = {"url": first.url, "server_type": "cb"}
+            self.assertEqual(200, gateway.post("/event/server_startup", event)[0])
+        self.assertEqual(502, gateway.post("/completion/v2", request("new"))[0])
+        self.serve(server_routes("new"), port)
+        wait_until(lambda: gateway.get("/cb_server/available_models") == ["new"], 10, "found again")
 
     def test_a_broken_configuration_at_the_start(self):
         with self.assertRaisesRegex(AssertionError, "heart_beat_interval_seconds: is 0"):

@@ -43,6 +43,8 @@ def parse(arguments):
     own.add_argument("--openai_base_url", default="https://api.openai.com/v1")
     own.add_argument("--timeout_seconds", type=float, default=100,
                      help="how long one server may take for a request (100)")
+    own.add_argument("--probe_seconds", type=float, default=2,
+                     help="how often a server that is down is asked (2)")
     own.add_argument("--threads", type=int, default=256, help="connections served at a time (256)")
     own.add_argument("--drain_seconds", type=float, default=10,
                      help="how long a stop waits for requests at work (10)")
@@ -54,6 +56,8 @@ def parse(arguments):
         parser.error("--client_config_hot_update_interval_minutes must be 0.001 to 100000")
     if not 0.01 <= options.timeout_seconds <= 86400:
         parser.error("--timeout_seconds must be 0.01 to 86400")
+    if not 0.05 <= options.probe_seconds <= 86400:
+        parser.error("--probe_seconds must be 0.05 to 86400")
     if not 1 <= options.threads <= 4096:
         parser.error("--threads must be 1 to 4096")
     try:
@@ -86,7 +90,7 @@ def main(arguments=None):
     jumper = Jumper(options.openai_base_url, timeout_s=options.timeout_seconds)
     forwarder = Forwarder(directory, timeout_s=options.timeout_seconds)
     watch = Watch(directory, jumper, options.client_config_file_path,
-                  60 * options.client_config_hot_update_interval_minutes)
+                  60 * options.client_config_hot_update_interval_minutes, options.probe_seconds)
     try:
         watch.begin()
         server = HttpServer((options.host, options.port),

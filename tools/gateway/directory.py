@@ -4,6 +4,7 @@ import dataclasses
 import threading
 import urllib.parse
 
+from gateway.config import MAX_SERVERS
 from gateway.http_client import HttpClient
 
 
@@ -61,9 +62,11 @@ class Directory:
         return fresh
 
     def announce(self, kind, url):
-        """The server at that address, added if it is new."""
+        """The server at that address, added if it is new; None if there are too many."""
         url = canonical(url)
         with self._lock:
+            if (kind, url) not in self._servers and len(self._servers) >= 2 * MAX_SERVERS:
+                return None
             return self._servers.setdefault((kind, url), Server(kind, url, HttpClient(url), fixed=False))
 
     def find(self, url):
@@ -90,13 +93,17 @@ class Directory:
             return news
 
     def down(self, server, why):
-        """True if that is news. A server that announced itself is forgotten."""
+        """True if that is news."""
         with self._lock:
             news = server.available
             server.available, server.why = False, why
+            return news
+
+    def forget(self, server):
+        """Drops a server that only announced itself; the configuration's stay."""
+        with self._lock:
             if not server.fixed:
                 self._servers.pop((server.kind, server.url), None)
-            return news
 
     def models(self, kind):
         """Models of which at least one server is available, sorted."""

@@ -71,7 +71,12 @@ class App:
             if kind is None:
                 return refusal(422, f"server_type: is missing, and {url} is not in the configuration")
             servers = [self._directory.announce(kind, url)]
-        if not all([self._watch.probe_one(server) for server in servers]):
+            if servers == [None]:
+                return refusal(503, "too many servers are known already")
+        answers = [self._watch.probe_one(server) for server in servers]
+        if not all(answers):
+            for server in servers:
+                self._directory.forget(server)
             return refusal(502, f"{url} does not answer GET /model_id")
         return Answer(200, {"model_id": servers[0].model_id})
 
@@ -83,4 +88,5 @@ class App:
         servers = [s for s in self._directory.find(url) if kind in (None, s.kind)]
         for server in servers:
             self._directory.down(server, "it said that it shuts down")
+            self._directory.forget(server)
         return Answer(200, {"servers": len(servers)})

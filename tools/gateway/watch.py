@@ -11,7 +11,6 @@ from gateway.http_client import FAILURES, reason
 
 _PROBE_TIMEOUT_S = 1.0
 _PROBE_RETRIES = 3
-_DOWN_S = 2.0  # a server that is down is asked this often
 
 log = logging.getLogger("gateway")
 
@@ -34,7 +33,7 @@ def ask_model(server):
 
 
 class Watch:
-    def __init__(self, directory, jumper, path, reload_s, down_s=_DOWN_S):
+    def __init__(self, directory, jumper, path, reload_s, down_s):
         self._directory = directory
         self._jumper = jumper
         self._path = path
