@@ -1,6 +1,8 @@
 #include "frontend/dialects/mindspore.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <utility>
 

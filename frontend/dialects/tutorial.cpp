@@ -1,5 +1,6 @@
 #include "frontend/dialects/tutorial.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
