@@ -21,6 +21,7 @@ enum class NoDecode : std::uint8_t { run = 0, wait = 1 };
 struct SchedulerConfig {
   std::string admin_socket;  // default: run_dir/admin.sock (filled in by load_config)
   Batching batching = Batching::continuous;
+  double priority_age_s = 5;
   std::uint32_t static_batch_size = 4;
   double static_interval_s = 3;
   std::uint32_t max_waiting = 20'000;
@@ -35,6 +36,7 @@ struct SchedulerConfig {
   double drain_s = 4;
   double close_timeout_s = 12;
   std::uint32_t steps_in_flight = 2;
+  bool prefix_cache = true;
   std::string event_log;
 };
 
@@ -64,6 +66,8 @@ struct FrontendConfig {
   double drain_s = 8;
   std::string api_keys;
   std::string client_url;
+  std::string tokenizer = "auto";
+  std::string chat_template;
 };
 
 struct WorkerConfig {
@@ -72,9 +76,11 @@ struct WorkerConfig {
   std::string device = "cpu";
   std::string gpu = "auto";
   std::string load_format = "auto";
+  std::string dtype = "auto";
   bool deterministic = false;
   double memory_fraction = 0.9;
-  std::uint32_t threads = 1;
+  std::uint32_t threads = 0;
+  std::uint64_t memory_mib = 0;
   std::uint32_t pool_blocks = 0;
   std::uint64_t pool_mib = 0;
   std::uint32_t tokens_per_block = 16;
@@ -93,6 +99,7 @@ struct Config {
       model;  // folder; relative to the YAML file's folder there, to the cwd on the command line
   std::string model_name;  // default: the model folder's name (filled in by load_config)
   std::string log_level = "info";
+  std::uint32_t max_context = 0;
   SchedulerConfig scheduler;
   FrontendConfig frontend;
   WorkerConfig worker;                // defaults for all workers

@@ -31,6 +31,8 @@ const std::vector<Option<Config>>& top_options() {
        .meaning = "least serious messages that are logged",
        .member = &C::log_level,
        .choices = "trace|debug|info|warn|error|off"},
+      {"max_context", "most tokens of a prompt and its reply together; 0: as many as the model allows",
+       &C::max_context, 0, 16'777'216},
   };
   return kOptions;
 }
@@ -48,6 +50,8 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
                   "collects a batch and runs it to its end",
        .member = &S::batching,
        .choices = "continuous|static"},
+      {"priority_age_s", "seconds of waiting that make up for one step of a request's priority",
+       &S::priority_age_s, 0, 3600},
       {"static_batch_size", "requests of a static batch", &S::static_batch_size, 1, 256},
       {"static_interval_s", "seconds that a static batch collects", &S::static_interval_s, 0.01,
        60},
@@ -74,6 +78,10 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        &S::close_timeout_s, 0.1, 600},
       {"steps_in_flight", "steps that are planned ahead of their results", &S::steps_in_flight, 1,
        4},
+      {"prefix_cache",
+       "keep the KV blocks of prompts and answers, as long as nobody needs the room, for requests that "
+       "begin with the same tokens",
+       &S::prefix_cache},
       {.name = "event_log",
        .meaning = "file that gets a line for every event and plan (for tests)",
        .member = &S::event_log,
@@ -116,6 +124,15 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
        .meaning = "http://HOST:PORT of a client app that is told when this server starts and stops "
                   "(docs/dialects.md, tutorial)",
        .member = &F::client_url},
+      {.name = "tokenizer",
+       .meaning = "which of the model folder's tokenizers; auto: tokenizer.json where it is served",
+       .member = &F::tokenizer,
+       .choices = "auto|tokenizer.json|tokenizer.model"},
+      {.name = "chat_template",
+       .meaning = "file with a Jinja chat template, in place of the model folder's",
+       .member = &F::chat_template,
+       .text = TextRule::path,
+       .default_note = "the model folder's chat_format.json or its chat template"},
   };
   return kOptions;
 }
@@ -156,16 +173,27 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
                   "benchmarks on GPUs",
        .member = &W::load_format,
        .choices = "auto|dummy"},
+      {.name = "dtype",
+       .meaning = "type of the weights in memory; auto: on CPUs as they are stored (f16 and quantised "
+                  "ones become f32), on GPUs bf16",
+       .member = &W::dtype,
+       .choices = "auto|f32|bf16"},
       {"deterministic",
        "on GPUs: a token does not depend on its batch-mates, to the bit; slower (CPUs always do so)",
        &W::deterministic},
-      {"memory_fraction", "on GPUs: share of the GPU's memory for weights, workspace and pool",
+      {"memory_fraction",
+       "share of the GPU's memory, or of the host's free memory, for weights, workspace and pool; "
+       "workers that meet there divide it",
        &W::memory_fraction, 0.01, 0.99},
-      {"threads", "threads of a step", &W::threads, 1, 256},
+      {"memory_mib", "on CPUs: memory for weights, workspace and pool in MiB; 0: by memory_fraction",
+       &W::memory_mib, 0, 16'777'216},
+      {"threads", "threads of a step; 0: the cores, divided by the workers on CPUs", &W::threads, 0,
+       256},
       {"pool_blocks", "blocks of the KV pool; 0: as many as pool_mib holds", &W::pool_blocks, 0,
        16'777'216},
       {.name = "pool_mib",
-       .meaning = "size of the KV pool in MiB; 0: 256 on CPUs, what memory_fraction leaves on GPUs",
+       .meaning = "size of the KV pool in MiB; 0: on CPUs room for two full contexts, 256 to 4096, at "
+                  "most half of what the weights leave; on GPUs all that memory_fraction leaves",
        .member = &W::pool_mib,
        .min = 0,
        .max = 1'048'576},

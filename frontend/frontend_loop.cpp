@@ -131,9 +131,10 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
     reply.head = format_stream_head(reply.headers, reply.frame, reply.content_type);
   }
   reply.open.set_time(now_);
+  const std::uint32_t index = choice.index + delivery.choice;
   if (delivery.first_index == 0) {
     const auto prompt = static_cast<std::size_t>(delivery.prompt_logprobs);
-    reply.open.begin(choice.index,
+    reply.open.begin(index,
                      delivery.prompt_logprobs < 0 ? nullptr : &out.prompt_logprobs[prompt]);
   }
   bool stopped = false;
@@ -141,7 +142,7 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
     LogprobReader::Entry entry;
     while (!logprobs.done() && logprobs.item() < i) logprobs.take(logprobs.item(), entry);
     const bool told = !logprobs.done() && logprobs.take(i, entry);
-    stopped = reply.open.take(choice.index, out.tokens[i], told ? &entry : nullptr);
+    stopped = reply.open.take(index, out.tokens[i], told ? &entry : nullptr);
     metrics_.tokens_delivered(1);
   }
   if (reply.frame.api_key >= 0) {
@@ -191,7 +192,10 @@ void FrontendLoop::end_choice(const StreamEnd& end) {
   const Status status = ending_status(end.reason, end.code, end.message);
   reply.open.set_time(now_);
   if (status.ok()) {
-    reply.open.end(choice.index, end.reason);
+    if (end.choices.empty()) reply.open.end(choice.index, end.reason);
+    for (std::uint32_t i = 0; i < end.choices.size(); ++i) {
+      reply.open.end(choice.index + i, end.choices[i].reason, end.choices[i].score);
+    }
     if (reply.open.all_ended()) {
       end_reply(at, end.reason, {}, 0);
     } else if (!reply.dirty && reply.streaming && reply.begun) {

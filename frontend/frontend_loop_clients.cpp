@@ -99,10 +99,12 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
               .counters = {},
               .received = job.received,
               .head = {}};
+  const auto each = static_cast<std::uint32_t>(parsed.prompts.size() * parsed.choices /
+                                               requests.size());  // choices that a request makes
   for (std::uint32_t i = 0; i < requests.size(); ++i) {
     const Result<RequestId> id = table_.open(std::move(requests[i]), now_, out_);
     reply.counters.push_back(id.value().counter);
-    choices_[id.value().counter] = {connection, i};
+    choices_[id.value().counter] = {connection, i * each};
   }
   metrics_.request_accepted(reply.open.usage().prompt_tokens);
   spdlog::debug("{} {} request={} choices={} prompt={}", reply.frame.request_id, reply.route,

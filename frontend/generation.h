@@ -32,6 +32,7 @@ struct Ending {
   FinishReason reason = FinishReason::none;  // stop or length
   std::optional<std::string> stop_string;
   Token stop_token = -1;
+  std::optional<float> score = {};  // of a beam search: sum of logs / length ^ length_penalty
 };
 
 struct Usage {
@@ -60,17 +61,20 @@ class ReplyWriter {
 struct ParsedRequest {
   std::string model;
   std::vector<std::vector<Token>> prompts;  // one or more
-  std::uint32_t choices = 1;            // of each prompt
+  std::uint32_t choices = 1;            // of each prompt; of a beam search num_return_sequences
   std::uint32_t max_context = 0;        // bounds max_tokens of each prompt; 0: it is settled
   SamplingParams sampling;
   bool seed_given = false;              // otherwise the caller draws sampling.seed
   std::vector<Token> told_stop_ids;     // those of stop_ids that the client named
   std::vector<std::string> stop;        // stop strings; bounded number and length
   bool include_stop_in_output = false;
+  std::string grammar_field;            // what asked for sampling.grammar, for errors about it
   std::vector<Token> shown_specials;    // special tokens that are text for the reply's writer
   bool skip_special_tokens = true;
   bool prompt_only = false;             // max_tokens 0: the one token that is made is not told
   bool stream = false;
+  std::int32_t priority = 0;            // lower is earlier
+  std::string cache_salt;               // shares cached blocks only with requests of the same one
   TimeNs timeout = 0;                   // from timeout_s, or the configured default
   std::vector<std::pair<std::string, std::string>> headers;  // extra reply headers (clamps told)
   std::string content_type;  // of the reply; empty: JSON, or a stream of events

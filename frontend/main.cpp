@@ -15,6 +15,7 @@
 #include "frontend/chat/template_pool.h"
 #include "frontend/dialects/registry.h"
 #include "frontend/frontend_loop.h"
+#include "frontend/grammar/grammar_checker.h"
 #include "frontend/http_servers.h"
 #include "frontend/jobs.h"
 #include "frontend/routes.h"
@@ -48,16 +49,19 @@ std::size_t connection_limit(std::size_t max_streams) {
 }
 
 Result<ServedModel> load_model(const Config& config) {
-  auto tokenizer = Tokenizer::load(config.model);
+  auto tokenizer = Tokenizer::load(config.model, config.frontend.tokenizer);
   if (!tokenizer.ok()) return tokenizer.status();
-  auto chat = load_chat_format(config.model);
-  if (!chat.ok()) return chat.status();
   ServedModel model;
   model.name = config.model_name;
   model.tokenizer = std::move(tokenizer).value();
-  model.chat = std::move(chat).value();
+  const std::string& own_template = config.frontend.chat_template;
+  if (own_template.empty()) {
+    auto chat = load_chat_format(config.model);
+    if (!chat.ok()) return chat.status();
+    model.chat = std::move(chat).value();
+  }
   if (model.chat == nullptr) {
-    auto made = ChatTemplate::load(config.model, *model.tokenizer);
+    auto made = ChatTemplate::load(config.model, *model.tokenizer, own_template);
     if (!made.ok()) return made.status();
     model.chat_template = std::move(made).value();
   }
@@ -135,13 +139,20 @@ RouteOptions route_options(const FrontendConfig& config, ServedModel model, ApiK
   return options;
 }
 
-LoopOptions loop_options(const Config& config, Incarnation incarnation) {
+std::string template_source(const ServedModel& model) {
+  if (model.chat != nullptr) return "chat_format.json";
+  return model.chat_template != nullptr ? model.chat_template->source() : "none";
+}
+
+LoopOptions loop_options(const Config& config, const ServedModel& model, Incarnation incarnation) {
   LoopOptions options;
   options.identity.build = build_version();
   options.identity.name = config.frontend.name;
   options.identity.incarnation = incarnation;
   options.identity.pid = getpid();
   options.identity.pid_start = pid_start_time(getpid());
+  options.identity.tokenizer = model.tokenizer->source();
+  options.identity.chat_template = template_source(model);
   options.table.max_open = config.frontend.max_streams;
   options.writer.buffer_bytes = config.frontend.write_buffer_bytes;
   options.writer.stall_timeout = seconds_to_ns(config.frontend.stall_timeout_s);
@@ -227,8 +238,12 @@ int serve(const Config& config, SignalFd& signals) {
   SharedFacts facts;
   JobQueue jobs(4 * connection_limit(config.frontend.max_streams));
   std::unique_ptr<TemplatePool> templates = start_templates(model.value());
+  GrammarChecker::Options grammar_options;
+  grammar_options.model_folder = config.model;
+  GrammarChecker grammars(std::move(grammar_options));
+  LoopOptions options = loop_options(config, model.value(), incarnation);
   Routes routes(route_options(config.frontend, model.value(), keys, incarnation), facts, jobs,
-                templates.get());
+                templates.get(), &grammars);
   const std::vector<Port> ports = open_ports(config.frontend);
   HttpServers http;
   for (const Port& port : ports) {
@@ -239,7 +254,6 @@ int serve(const Config& config, SignalFd& signals) {
     spdlog::critical("{}", started.message());
     return 1;
   }
-  LoopOptions options = loop_options(config, incarnation);
   options.keys = keys.all();
   options.model = std::move(model).value();
   for (std::size_t i = 0; i < ports.size(); ++i) {
@@ -256,7 +270,8 @@ int serve(const Config& config, SignalFd& signals) {
         start_events(config, client, public_address(ports[port].options, http.port(port)), facts);
   }
   const int exit_code = loop.run(signals, alive);
-  if (templates) templates->stop();  // its threads call the routes
+  if (templates) templates->stop();  // its threads call the routes,
+  grammars.stop();                   // and so do these
   return exit_code;
 }
 

@@ -17,9 +17,10 @@ std::uint32_t max_tokens_of(const ParsedRequest& request, const std::vector<Toke
 
 std::vector<NewRequest> fan_out(const ParsedRequest& request, TimeNs deadline) {
   std::vector<NewRequest> requests;
-  requests.reserve(request.prompts.size() * request.choices);
+  const std::uint32_t each = request.sampling.beams() ? 1 : request.choices;
+  requests.reserve(request.prompts.size() * each);
   for (const std::vector<Token>& prompt : request.prompts) {
-    for (std::uint32_t i = 0; i < request.choices; ++i) {
+    for (std::uint32_t i = 0; i < each; ++i) {
       NewRequest one;
       one.model = request.model;
       one.prompt = prompt;
@@ -27,6 +28,8 @@ std::vector<NewRequest> fan_out(const ParsedRequest& request, TimeNs deadline) {
       one.sampling.seed += i;
       one.sampling.max_tokens = max_tokens_of(request, prompt);
       one.deadline = deadline;
+      one.priority = request.priority;
+      one.cache_salt = request.cache_salt;
       requests.push_back(std::move(one));
     }
   }
@@ -73,11 +76,12 @@ bool OpenReply::take(std::uint32_t index, Token token, const LogprobReader::Entr
   return out.stopped;
 }
 
-void OpenReply::end(std::uint32_t index, FinishReason reason) {
+void OpenReply::end(std::uint32_t index, FinishReason reason, std::optional<float> score) {
   Choice& choice = choices_[index];
   if (!choice.begun) begin(index, nullptr);
   ++ended_;
-  Ending ending{.reason = prompt_only_ ? FinishReason::length : reason, .stop_string = {}};
+  Ending ending{.reason = prompt_only_ ? FinishReason::length : reason, .stop_string = {},
+                .score = score};
   if (const std::string* stop = choice.text.matched()) {
     ending.reason = FinishReason::stop;
     ending.stop_string = *stop;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@
 namespace baton {
 
 /// The requests that make up a reply: choice `i` of prompt `p` is entry p * choices + i, its index in
-/// the reply. Its seed is the request's plus i (modulo 2^64), so that choice 0 is what the request
+/// the reply. (A beam search is one request for all choices of its prompt: entry p.) Its seed is the request's plus i (modulo 2^64), so that choice 0 is what the request
 /// gives with one choice, and choice i what it gives alone with the seed i higher. vLLM derives its
 /// seeds in the same way.
 std::vector<NewRequest> fan_out(const ParsedRequest& request, TimeNs deadline);
@@ -30,7 +31,7 @@ class OpenReply {
   /// One more token. True: a stop string matched, and the choice ends with this token.
   bool take(std::uint32_t choice, Token token, const LogprobReader::Entry* logprobs);
   /// The choice is over; `reason` is stop or length.
-  void end(std::uint32_t choice, FinishReason reason);
+  void end(std::uint32_t choice, FinishReason reason, std::optional<float> score = {});
   /// The whole body, or the last events of a stream. Every choice has ended.
   std::string finish();
   std::string fail(const Status& status) { return writer_->fail(status); }

@@ -138,12 +138,14 @@ void RequestTable::submit_all(bool new_scheduler, TimeNs now, TableOutput& out) 
 }
 
 void RequestTable::submit(std::uint64_t counter, Entry& entry, TimeNs now, TableOutput& out) {
+  if (entry.request.sampling.beams()) entry.generated.clear();  // it begins again
   Submit message;
   message.epoch = view_.epoch;
   message.request = id_of(counter);
   message.attempt = entry.attempt;
   message.arrival = entry.arrival;
   message.deadline = entry.request.deadline;
+  message.priority = entry.request.priority;
   message.again = entry.ever_sent;
   message.model = entry.request.model;
   message.adapter = entry.request.adapter;
@@ -198,6 +200,8 @@ void RequestTable::say_hello(TableOutput& out) {
   hello.incarnation = identity_.incarnation;
   hello.pid = identity_.pid;
   hello.pid_start = identity_.pid_start;
+  hello.tokenizer = identity_.tokenizer;
+  hello.chat_template = identity_.chat_template;
   out.messages.emplace_back(std::move(hello));
 }
 

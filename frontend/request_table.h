@@ -23,6 +23,8 @@ struct FrontendIdentity {
   Incarnation incarnation = 0;
   std::int32_t pid = 0;
   std::uint64_t pid_start = 0;
+  std::string tokenizer = {};  // where they come from, for people
+  std::string chat_template = {};
 };
 
 struct RequestTableLimits {
@@ -39,6 +41,7 @@ struct NewRequest {
   std::string model;
   std::string adapter;
   std::string cache_salt;
+  std::int32_t priority = 0;  // lower is earlier
   std::vector<Token> prompt;
   SamplingParams sampling;
   TimeNs deadline = 0;
@@ -51,6 +54,13 @@ struct Delivery {
   std::uint32_t begin = 0;
   std::uint32_t count = 0;
   std::int32_t prompt_logprobs = -1;  // which of TableOutput::prompt_logprobs; with token 0 only
+  std::uint32_t choice = 0;           // which sequence of a beam search; they come whole, at its end
+};
+
+/// How one sequence of a beam search ended.
+struct ChoiceEnd {
+  FinishReason reason = FinishReason::none;
+  float score = 0;
 };
 
 /// The one end of a stream. `n` tokens were delivered before it.
@@ -61,6 +71,7 @@ struct StreamEnd {
   ErrorCode code = ErrorCode::ok;
   std::string message;
   std::uint32_t retry_after_s = 0;
+  std::vector<ChoiceEnd> choices = {};  // of a beam search that has ended by itself, best first
 };
 
 /// What a call wants done, in this order: send `messages`, hand out `deliveries`, then `endings`.
@@ -159,7 +170,7 @@ class RequestTable {
     TimeNs asked = 0;  // last resend asked for at once
     TimeNs closing_since = 0;
     NewRequest request;  // prompt and generated ids are given up when the entry stops being open
-    std::vector<Token> generated;
+    std::vector<Token> generated;  // of a beam search nothing is delivered before its end
     std::optional<Terminal> terminal;  // came before the tokens that it counts
   };
   using Entries = std::unordered_map<std::uint64_t, Entry>;
@@ -174,6 +185,7 @@ class RequestTable {
   void append(const TokenRow& row, Entry& entry, std::uint32_t known, LogprobReader& logprobs,
               TableOutput& out);
   bool settle(Entries::iterator at, TableOutput& out);
+  StreamEnd found_beams(std::uint64_t counter, const Entry& entry, TableOutput& out);
   void want_resend(std::uint64_t counter, Entry& entry, TimeNs now);
   void ask_for_gaps(TableOutput& out);
   void submit(std::uint64_t counter, Entry& entry, TimeNs now, TableOutput& out);

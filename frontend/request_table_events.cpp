@@ -1,5 +1,6 @@
 // The part of RequestTable that takes tokens and terminals: each token once, in order, to its end.
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "frontend/request_table.h"
@@ -40,10 +41,10 @@ void move_logprobs(LogprobReader& from, std::uint32_t begin, std::uint32_t count
   }
 }
 
-FinishReason reason_of(const Terminal& terminal) {
+FinishReason reason_of(const Terminal& terminal, std::size_t choice = 0) {
   if (terminal.code == ErrorCode::cancelled) return FinishReason::cancelled;
   if (terminal.code != ErrorCode::ok) return FinishReason::error;
-  const std::uint32_t raw = terminal.reason.empty() ? 0 : terminal.reason[0];
+  const std::uint32_t raw = terminal.reason.size() <= choice ? 0 : terminal.reason[choice];
   return raw <= static_cast<std::uint32_t>(FinishReason::error) ? static_cast<FinishReason>(raw)
                                                                 : FinishReason::error;
 }
@@ -113,7 +114,8 @@ void RequestTable::take_tokens(const TokenRow& row, LogprobReader& logprobs, Tim
 void RequestTable::append(const TokenRow& row, Entry& entry, std::uint32_t known,
                           LogprobReader& logprobs, TableOutput& out) {
   const auto first = static_cast<std::uint32_t>(entry.generated.size());
-  const std::uint32_t limit = entry.request.sampling.max_tokens;
+  const SamplingParams& sampling = entry.request.sampling;
+  const std::uint32_t limit = sampling.max_tokens * sampling.num_return_sequences;
   const std::uint32_t room = limit > first ? limit - first : 0;
   std::uint32_t count = row.count - known;
   if (count > room) {
@@ -124,6 +126,11 @@ void RequestTable::append(const TokenRow& row, Entry& entry, std::uint32_t known
   }
   if (count == 0) return;
   const std::uint32_t from = row.begin + known;
+  if (sampling.beams()) {
+    const auto begin = row.message.tokens.begin() + from;
+    entry.generated.insert(entry.generated.end(), begin, begin + count);
+    return;
+  }
   const Token* tokens = row.message.tokens.data() + from;
   Delivery delivery{row.counter, first, static_cast<std::uint32_t>(out.tokens.size()), count};
   move_logprobs(logprobs, from, count, delivery.begin, out.logprobs);
@@ -169,20 +176,48 @@ bool RequestTable::settle(Entries::iterator at, TableOutput& out) {
   if (!entry.terminal) return false;
   const Terminal& terminal = *entry.terminal;
   const auto have = static_cast<std::uint32_t>(entry.generated.size());
-  const std::uint32_t n = terminal.n.empty() ? have : terminal.n[0];
+  const std::uint32_t n =
+      terminal.n.empty() ? have : std::accumulate(terminal.n.begin(), terminal.n.end(), 0U);
   if (have < n) return false;
   if (have > n) {
     ++counters_.malformed;
     out.notices.push_back("request " + std::to_string(counter) + ": the terminal counts " +
                           std::to_string(n) + " tokens, the client has " + std::to_string(have));
   }
-  end(counter, entry,
-      {counter, reason_of(terminal), have, terminal.code, terminal.message,
-       terminal.retry_after_s},
-      out);
+  StreamEnd ending{counter, reason_of(terminal), have, terminal.code, terminal.message,
+                   terminal.retry_after_s};
+  if (entry.request.sampling.beams()) ending = found_beams(counter, entry, out);
+  end(counter, entry, std::move(ending), out);
   out.messages.emplace_back(Ack{id_of(counter)});
   entries_.erase(at);
   return true;
+}
+
+/// Delivers what a beam search has found, now that all of it is here.
+StreamEnd RequestTable::found_beams(std::uint64_t counter, const Entry& entry, TableOutput& out) {
+  const Terminal& terminal = *entry.terminal;
+  const auto have = static_cast<std::uint32_t>(entry.generated.size());
+  StreamEnd ending{counter, reason_of(terminal), have, terminal.code, terminal.message,
+                   terminal.retry_after_s};
+  if (terminal.code != ErrorCode::ok) return ending;
+  if (terminal.n.size() != entry.request.sampling.num_return_sequences ||
+      terminal.scores.size() != terminal.n.size() ||
+      std::accumulate(terminal.n.begin(), terminal.n.end(), 0U) != have) {
+    ++counters_.malformed;
+    ending.reason = FinishReason::error;
+    ending.code = ErrorCode::internal;
+    ending.message = "the scheduler's beams contradict each other";
+    return ending;
+  }
+  std::uint32_t begin = static_cast<std::uint32_t>(out.tokens.size());
+  out.tokens.insert(out.tokens.end(), entry.generated.begin(), entry.generated.end());
+  for (std::uint32_t choice = 0; choice < terminal.n.size(); ++choice) {
+    out.deliveries.push_back({counter, 0, begin, terminal.n[choice], -1, choice});
+    ending.choices.push_back({reason_of(terminal, choice), terminal.scores[choice]});
+    begin += terminal.n[choice];
+  }
+  counters_.tokens += have;
+  return ending;
 }
 
 void RequestTable::want_resend(std::uint64_t counter, Entry& entry, TimeNs now) {

@@ -20,8 +20,13 @@ std::string header_or(const HttpRequest& request, std::string_view name, std::st
 
 }  // namespace
 
-Routes::Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs, TemplatePool* templates)
-    : options_(std::move(options)), facts_(facts), jobs_(jobs), templates_(templates) {}
+Routes::Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs, TemplatePool* templates,
+               GrammarChecker* grammars)
+    : options_(std::move(options)),
+      facts_(facts),
+      jobs_(jobs),
+      templates_(templates),
+      grammars_(grammars) {}
 
 std::vector<HttpRoute> Routes::table(const std::vector<const Dialect*>& dialects) {
   std::vector<HttpRoute> routes;
@@ -168,13 +173,55 @@ void Routes::begin(Asker asker, ParseOutcome outcome) {
     render(std::move(asker), std::move(*chat));
     return;
   }
+  auto& request = std::get<ParsedRequest>(outcome);
+  if (request.sampling.grammar_kind == GrammarKind::none) {
+    post_generation(std::move(asker), std::move(request));
+  } else {
+    check_grammar(std::move(asker), std::move(request));
+  }
+}
+
+void Routes::post_generation(Asker asker, ParsedRequest request) {
   Job job;
   job.connection = std::move(asker.connection);
   job.frame = std::move(asker.frame);
   job.route = asker.route;
   job.received = asker.received;
-  job.what = Generation{std::move(std::get<ParsedRequest>(outcome)), asker.unix_seconds};
+  job.what = Generation{std::move(request), asker.unix_seconds};
   post(std::move(job));
+}
+
+/// A worker only ever sees a grammar that has been tried within limits.
+void Routes::check_grammar(Asker asker, ParsedRequest request) {
+  struct Waiting {
+    Asker asker;
+    ParsedRequest request;
+  };
+  const auto waiting = std::make_shared<Waiting>(std::move(asker), std::move(request));
+  const auto refuse = [this, waiting](const Status& status) {
+    fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,
+         http_error(status, http_status(status.code()) == 400 ? waiting->request.grammar_field : ""));
+  };
+  if (grammars_ == nullptr) {
+    refuse(Status(ErrorCode::unavailable, "this server does not check grammars"));
+    return;
+  }
+  facts_.rendering.fetch_add(1);
+  const SamplingParams& sampling = waiting->request.sampling;
+  const bool taken =
+      grammars_->check(sampling.grammar_kind, sampling.grammar, [=, this](const Status& status) {
+        if (status.ok()) {
+          post_generation(std::move(waiting->asker), std::move(waiting->request));
+        } else if (status.code() == ErrorCode::invalid_argument) {
+          refuse(invalid("asks for what cannot be served: " + status.message()));
+        } else {
+          refuse(status);
+        }
+        facts_.rendering.fetch_sub(1);
+      });
+  if (taken) return;
+  facts_.rendering.fetch_sub(1);
+  refuse(Status(ErrorCode::queue_full, "too many requests wait for their grammars to be checked"));
 }
 
 void Routes::render(Asker asker, std::unique_ptr<PendingChat> chat) {

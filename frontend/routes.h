@@ -12,6 +12,7 @@
 #include "frontend/api_keys.h"
 #include "frontend/chat/template_pool.h"
 #include "frontend/dialect.h"
+#include "frontend/grammar/grammar_checker.h"
 #include "frontend/http_server.h"
 #include "frontend/jobs.h"
 #include "frontend/served_model.h"
@@ -24,7 +25,7 @@ struct SharedFacts {
   std::atomic<std::uint32_t> max_context{0};  // 0: no scheduler has said yet
   std::atomic<bool> basic_sampling{false};    // some worker has only the basic sampler
   std::atomic<bool> draining{false};
-  std::atomic<std::uint32_t> rendering{0};  // chats that a template thread has
+  std::atomic<std::uint32_t> rendering{0};  // requests that a renderer, or a checker of grammars, has
 };
 
 struct RouteOptions {
@@ -40,9 +41,10 @@ struct RouteOptions {
 /// Thread-safe; must outlive the server that calls its routes.
 class Routes {
  public:
-  /// `templates`: null when the model needs no renderer; must be stopped before the routes go.
+  /// `templates`: null when the model needs no renderer. `grammars`: null: requests with one are refused.
+  /// Both must be stopped before the routes go.
   Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs,
-         TemplatePool* templates = nullptr);
+         TemplatePool* templates = nullptr, GrammarChecker* grammars = nullptr);
 
   /// What one port answers: the paths of its dialects, and those that every port has. `dialects`
   /// must outlive the server and not be empty; no two of them own the same path.
@@ -69,6 +71,8 @@ class Routes {
     std::int64_t unix_seconds = 0;
   };
   void begin(Asker asker, ParseOutcome outcome);
+  void post_generation(Asker asker, ParsedRequest request);
+  void check_grammar(Asker asker, ParsedRequest request);
   void render(Asker asker, std::unique_ptr<PendingChat> chat);
   void live(const Connection& connection, const HttpRequest& request, const Place& place,
             LiveRequest what);
@@ -91,6 +95,7 @@ class Routes {
   SharedFacts& facts_;
   JobQueue& jobs_;
   TemplatePool* const templates_;
+  GrammarChecker* const grammars_;
   std::atomic<std::uint64_t> next_request_{1};
 };
 

@@ -13,7 +13,9 @@ enum class Fault : std::uint8_t {
   lost_plan_unnoticed,     // a worker does not see a gap in the plan numbers
   block_final_too_early,   // a block is pulled before the step that fills it has ended
   piecemeal_reservation,   // destination blocks are reserved chunk by chunk
+  block_cached_too_early,  // others may name a block whose last token is not computed
   token_sent_twice,        // the front end takes a repeated token
+  no_copy_on_write,        // two beams write to the block that they share
 };
 
 #ifdef BATON_FAULTS

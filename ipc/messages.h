@@ -17,7 +17,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 2;
+constexpr std::uint32_t kProtocolVersion = 3;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                           \
@@ -85,8 +85,12 @@ struct FrontendHello {
   Incarnation incarnation = 0;
   std::int32_t pid = 0;
   std::uint64_t pid_start = 0;  // /proc/PID/stat field 22: tells a reused pid apart
-  BATON_FIELDS(protocol, build, name, incarnation, pid, pid_start)
+  std::string tokenizer;        // where these two come from, for people
+  std::string chat_template;
+  BATON_FIELDS(protocol, build, name, incarnation, pid, pid_start, tokenizer, chat_template)
 };
+
+constexpr std::int32_t kMaxPriority = 100;
 
 /// One request, or one more attempt at it. A higher attempt replaces a lower one.
 struct Submit {
@@ -95,6 +99,7 @@ struct Submit {
   std::uint32_t attempt = 1;
   TimeNs arrival = 0;   // first arrival; orders the queue, also across a scheduler's death
   TimeNs deadline = 0;  // absolute
+  std::int32_t priority = 0;  // lower is earlier; within kMaxPriority of 0
   bool again = false;   // was accepted before: past the admission limits
   std::string model;
   std::string adapter;
@@ -102,8 +107,8 @@ struct Submit {
   std::vector<Token> prompt;
   std::vector<std::vector<Token>> generated;  // one entry a choice; tokens that the client has
   SamplingParams sampling;
-  BATON_FIELDS(epoch, request, attempt, arrival, deadline, again, model, adapter, cache_salt, prompt,
-               generated, sampling)
+  BATON_FIELDS(epoch, request, attempt, arrival, deadline, priority, again, model, adapter, cache_salt,
+               prompt, generated, sampling)
 };
 
 /// The client left, or its front end gave up.
@@ -169,12 +174,15 @@ struct FrontendWelcome {
 struct Terminal {
   std::uint64_t counter = 0;
   std::uint32_t attempt = 0;
-  std::vector<std::uint32_t> n;  // tokens of each choice
-  std::vector<std::uint32_t> reason;  // FinishReason of each choice
+  // Tokens and FinishReason of each choice: one, or the num_return_sequences of a beam search, best
+  // first. A search's tokens come at its end, those of all choices one after another as choice 0.
+  std::vector<std::uint32_t> n;
+  std::vector<std::uint32_t> reason;
+  std::vector<float> scores;  // of a beam search
   ErrorCode code = ErrorCode::ok;
   std::string message;
   std::uint32_t retry_after_s = 0;  // with queue_full
-  BATON_FIELDS(counter, attempt, n, reason, code, message, retry_after_s)
+  BATON_FIELDS(counter, attempt, n, reason, scores, code, message, retry_after_s)
 };
 
 /// Tokens of one step for one front end, by columns: row i is (counters[i], attempts[i], choices[i]),
@@ -227,7 +235,8 @@ struct Register {
   std::int32_t pid = 0;
   std::uint64_t pid_start = 0;
   std::string device;  // "cpu", or the GPU's UUID
-  BATON_FIELDS(protocol, build, name, incarnation, role, pid, pid_start, device)
+  std::vector<AllocationId> mapped;  // pools that it maps: a new scheduler cannot know
+  BATON_FIELDS(protocol, build, name, incarnation, role, pid, pid_start, device, mapped)
 };
 
 /// One rank's pool. `handle`: the segment's name on CPUs, the 64 bytes of a cudaIpcMemHandle on GPUs.
@@ -236,6 +245,15 @@ struct PoolRank {
   std::string handle;
   std::uint32_t first_kv_head = 0;
   BATON_FIELDS(device, handle, first_kv_head)
+};
+
+/// What a worker chose or found, for people: `baton ctl show setup`.
+struct WorkerFacts {
+  std::string weights;            // their type in memory: "bf16", "f32 (stored as gptq)"
+  std::uint64_t weight_bytes = 0;
+  std::uint64_t free_bytes = 0;   // memory that was free when the pool was planned; 0: not known
+  std::uint32_t threads = 0;      // of a step; 0 on GPUs
+  BATON_FIELDS(weights, weight_bytes, free_bytes, threads)
 };
 
 /// Phase two: the pool exists. Sent with a new `hello_id` for every term asked for, repeated with the
@@ -258,9 +276,10 @@ struct Hello {
   std::uint32_t max_context = 0;  // positions that the model allows
   std::uint32_t vocab_size = 0;
   bool basic_sampling = false;  // SamplingParams::needs_full_sampler() cannot be served
+  WorkerFacts facts;
   BATON_FIELDS(name, incarnation, hello_id, allocation, ranks, model_fingerprint, dtype, layers,
                kv_heads, head_dim, tokens_per_block, block_bytes, blocks, max_context, vocab_size,
-               basic_sampling)
+               basic_sampling, facts)
 };
 
 /// A row of the step could not be served (non-finite logits, say); the others are unaffected.
@@ -282,8 +301,13 @@ struct StepResult {
   std::uint32_t duration_us = 0;
   Logprobs logprobs;  // items: indexes into `tokens`
   std::vector<PromptLogprobs> prompt_logprobs;  // of rows with LogitsWanted::all
+  std::vector<std::uint64_t> beam_sequences;  // rows of beam searches, which sample nothing
+  /// What may follow each of beam_sequences (items: indexes into it), best first: its num_beams most
+  /// probable tokens, and as many of those that do not stop it. Masks, bias and penalties have acted on
+  /// the log probabilities.
+  Logprobs candidates;
   BATON_FIELDS(term, step, sequences, counts, tokens, failed, duration_us, logprobs,
-               prompt_logprobs)
+               prompt_logprobs, beam_sequences, candidates)
 };
 
 struct PullDone {
@@ -365,7 +389,8 @@ struct CopyOp {
 };
 
 /// A sequence, whole. `computed` tokens of prompt + generated already have their KV in `blocks`
-/// (a finished hand-off: all but the last). With `decode` it joins the decode set at once.
+/// (a finished hand-off: all but the last; of a beam search: all). With `decode` it joins the decode set
+/// at once.
 struct AddSequence {
   SequenceId sequence = 0;
   std::uint32_t choice = 0;
@@ -376,6 +401,23 @@ struct AddSequence {
   std::uint32_t computed = 0;
   bool decode = false;
   BATON_FIELDS(sequence, choice, prompt, generated, sampling, blocks, computed, decode)
+};
+
+/// A new sequence that begins as `parent` stands before this plan's rows: the same tokens, the same
+/// full blocks (shared: nobody writes to them any more), and `block` behind them. Where the parent has
+/// written into the block in that place, a CopyOp of the same plan brings it over.
+struct ForkSequence {
+  SequenceId sequence = 0;
+  SequenceId parent = 0;
+  BlockId block = 0;
+  BATON_FIELDS(sequence, parent, block)
+};
+
+/// A running beam: `token` follows its sequence and is computed; candidates come back.
+struct BeamRow {
+  SequenceId sequence = 0;
+  Token token = 0;
+  BATON_FIELDS(sequence, token)
 };
 
 /// The next `n_tokens` of a sequence's prompt + generated tokens. `then_decode`: from the next step on
@@ -390,19 +432,21 @@ struct PromptRow {
 };
 
 /// One step, as a difference to the state that the worker remembers. Applied in this order: drop, add,
-/// grow, ops, then the rows run: the prompt rows, and (with `decode`) one token for every sequence of
-/// the decode set. Sequences that a row of this very plan moves into the decode set start with the next.
+/// fork, grow, ops, then the rows run: the prompt rows, the beams, and (with `decode`) one token for every
+/// sequence of the decode set. Sequences that a row of this very plan moves into the decode set start with the next.
 struct StepPlan {
   Term term = 0;
   StepId step = 0;
   bool decode = false;
   std::vector<std::uint64_t> drop;
   std::vector<AddSequence> add;
+  std::vector<ForkSequence> fork;
   std::vector<std::uint64_t> grow_sequences;  // grow_blocks[i] is appended to grow_sequences[i]
   std::vector<BlockId> grow_blocks;
   std::vector<CopyOp> ops;
   std::vector<PromptRow> rows;
-  BATON_FIELDS(term, step, decode, drop, add, grow_sequences, grow_blocks, ops, rows)
+  std::vector<BeamRow> beams;
+  BATON_FIELDS(term, step, decode, drop, add, fork, grow_sequences, grow_blocks, ops, rows, beams)
 };
 
 /// Read source blocks out of a mapped pool into own blocks. Ends in one PullDone or PullFailed.

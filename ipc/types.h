@@ -65,6 +65,14 @@ inline const char* to_string(FinishReason reason) {
 
 enum class LogitsWanted : std::uint8_t { none = 0, last = 1, all = 2 };
 
+/// What the text of a grammar is written in.
+enum class GrammarKind : std::uint8_t { none = 0, json_schema = 1, regex = 2, ebnf = 3, structural_tag = 4 };
+
+/// When a beam search that has found num_beams whole sequences ends: when the best running beam is
+/// worse than the worst of them at its present length; at once; or when no running beam can become
+/// better. (`early_stopping` of transformers: false, true, "never".)
+enum class EarlyStopping : std::uint8_t { heuristic = 0, at_once = 1, never = 2 };
+
 /// How one request's tokens are drawn. Every field is per request, also in a mixed batch. The order in
 /// which they act is told in workers/sampler.h.
 struct SamplingParams {
@@ -89,28 +97,49 @@ struct SamplingParams {
   std::int32_t logprobs = -1;         // -1 = off; n: of each token and of the n most probable ones
   std::int32_t prompt_logprobs = -1;  // the same for every prompt token but the first
 
+  GrammarKind grammar_kind = GrammarKind::none;  // none: the output is free
+  std::string grammar;                           // otherwise what all of the output must match
+
+  std::uint32_t num_beams = 1;  // above 1: a beam search (scheduler/beam_search.h), nothing is drawn
+  std::uint32_t num_return_sequences = 1;  // so many of what it finds are told, the best
+  float length_penalty = 1.0F;             // a score is the sum of logs over length to this power
+  EarlyStopping early_stopping = EarlyStopping::heuristic;
+
   bool operator==(const SamplingParams&) const = default;
 
   // Bounds of what a request may carry; they bound the messages that carry it.
   static constexpr std::int32_t kMaxLogprobs = 20;
   static constexpr std::size_t kMaxListed = 16'384;  // each of bias, allowed, tokens of all bad words
+  static constexpr std::size_t kMaxGrammarBytes = 64U << 10U;
+  static constexpr std::uint32_t kMaxBeams = 64;
+  static constexpr float kMaxLengthPenalty = 10.0F;  // either sign
   bool within_bounds() const {
     std::size_t bad_word_tokens = 0;
     for (const std::vector<Token>& word : bad_words) bad_word_tokens += 1 + word.size();
     return logprobs <= kMaxLogprobs && prompt_logprobs <= kMaxLogprobs &&
            bias_tokens.size() <= kMaxListed && bias_values.size() == bias_tokens.size() &&
-           allowed_tokens.size() <= kMaxListed && bad_word_tokens <= kMaxListed;
+           allowed_tokens.size() <= kMaxListed && bad_word_tokens <= kMaxListed &&
+           grammar.size() <= kMaxGrammarBytes && beams_agree();
+  }
+  bool beams() const { return num_beams > 1; }
+  /// Log probabilities are told of drawn tokens alone; a grammar is followed by one sequence.
+  bool beams_agree() const {
+    return num_beams >= 1 && num_beams <= kMaxBeams && num_return_sequences >= 1 &&
+           num_return_sequences <= num_beams && length_penalty >= -kMaxLengthPenalty &&
+           length_penalty <= kMaxLengthPenalty &&
+           (!beams() ||
+            (logprobs < 0 && prompt_logprobs < 0 && grammar_kind == GrammarKind::none));
   }
 
   /// The draw depends on the tokens before it.
   bool needs_history() const {
     return repetition_penalty != 1.0F || presence_penalty != 0.0F || frequency_penalty != 0.0F ||
-           !bad_words.empty();
+           !bad_words.empty() || grammar_kind != GrammarKind::none;
   }
   /// Something beyond temperature, top_k, top_p, min_tokens: not every device can do it.
   bool needs_full_sampler() const {
     return needs_history() || min_p != 0.0F || typical_p != 1.0F || !bias_tokens.empty() ||
-           !allowed_tokens.empty() || logprobs >= 0 || prompt_logprobs >= 0;
+           !allowed_tokens.empty() || logprobs >= 0 || prompt_logprobs >= 0 || beams();
   }
 };
 

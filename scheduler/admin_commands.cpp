@@ -12,7 +12,7 @@ namespace baton {
 namespace {
 
 constexpr const char* kHelp =
-    "show info|workers|requests|kv|queue|errors [json]   what the scheduler knows\n"
+    "show info|workers|setup|requests|kv|queue|errors [json]   what the scheduler knows\n"
     "set worker NAME drain|ready                         stop or resume giving it work\n"
     "cancel FRONTEND-COUNTER                             end one request (ids: show requests)\n"
     "wait worker NAME ready|drained|gone SECONDSs        answer when it is so, or at the time-out\n"

@@ -6,6 +6,7 @@
 
 #include "scheduler/audit.h"
 #include "scheduler/lifecycle.h"
+#include "scheduler/setup_view.h"
 
 namespace baton {
 
@@ -22,7 +23,10 @@ json info(const State& state, const AdminStats& stats) {
                    {"preemptions", c.preemptions}, {"handoffs", c.handoffs},
                    {"requeued", c.requeued},       {"pull_failures", c.pull_failures},
                    {"terms_ended", c.terms_ended}, {"local_prefills", c.local_prefills},
-                   {"remote_prefills", c.remote_prefills}};
+                   {"remote_prefills", c.remote_prefills},
+                   {"prefill_tokens", c.prefill_tokens},
+                   {"cached_tokens", c.cached_tokens},
+                   {"pulls_saved", c.pulls_saved}};
   const auto frontends = std::count_if(state.frontends.begin(), state.frontends.end(),
                                        [](const Frontend& f) { return f.alive; });
   return {{"build", state.build},
@@ -56,6 +60,7 @@ json workers(const State& state) {
                     {"sequences", w.sequences},
                     {"tokens", w.tokens_total},
                     {"device", w.identity.device},
+                    {"weights", w.hello.facts.weights},
                     {"unreachable", unreachable(state, w)},
                     {"build", w.identity.build},
                     {"loading_percent", w.heartbeat.loading_percent}});
@@ -77,6 +82,7 @@ json requests(const State& state, TimeNs now) {
                     {"prompt_tokens", r.prompt.size()},
                     {"tokens", r.generated.size()},
                     {"max_tokens", r.sampling.max_tokens},
+                    {"num_beams", r.sampling.num_beams},
                     {"worker", worker_of(state, r.source)},
                     {"target", worker_of(state, r.target)},
                     {"deaths", r.deaths},
@@ -93,7 +99,16 @@ json kv(const State& state) {
                     {"total", pool.total},
                     {"free", pool.free},
                     {"owned", pool.owned},
+                    {"cached", pool.cached},
                     {"fenced", pool.fenced}});
+  }
+  return list;
+}
+
+json setup(const State& state) {
+  json list = json::array();
+  for (const SetupLine& line : setup_lines(state)) {
+    list.push_back({{"what", line.what}, {"chosen", line.chosen}, {"option", line.option}});
   }
   return list;
 }
@@ -174,6 +189,8 @@ std::optional<std::string> show(const std::string& what, bool as_json, const Sta
     value = requests(state, now);
   } else if (what == "kv") {
     value = kv(state);
+  } else if (what == "setup") {
+    value = setup(state);
   } else if (what == "queue") {
     value = queue(state, stats);
   } else if (what == "errors") {

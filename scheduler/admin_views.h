@@ -10,7 +10,7 @@
 
 namespace baton {
 
-/// `what`: info, workers, requests, kv, queue or errors; nothing for anything else.
+/// `what`: info, workers, setup, requests, kv, queue or errors; nothing for anything else.
 std::optional<std::string> show(const std::string& what, bool json, const State& state,
                                 const AdminStats& stats, TimeNs now);
 

@@ -3,6 +3,7 @@
 
 #include "scheduler/apply_handlers.h"
 #include "scheduler/lifecycle.h"
+#include "scheduler/policy.h"
 
 namespace baton {
 
@@ -103,11 +104,9 @@ struct Handler {
     if (submit.request.frontend != state.frontends[frontend].identity.incarnation) return;
     if (Request* known = find_request(state, submit.request)) {
       if (submit.attempt <= known->attempt) return;
-      release_sequence(state, known->source);
-      release_sequence(state, known->target);
-      known->source = known->target = 0;
-      state.waiting.erase({known->arrival, known->id});
-      state.handoffs.erase({known->arrival, known->id});
+      release_places(state, *known);
+      state.waiting.erase({known->place, known->id});
+      state.handoffs.erase({known->place, known->id});
       state.deadlines.erase({known->deadline, known->id});
       forget(state, *known);
     }
@@ -133,7 +132,7 @@ struct Handler {
     }
     if (!submit.sampling.within_bounds()) {
       refuse(state, submit, frontend, ErrorCode::invalid_argument,
-             "logprobs, logit_bias, allowed tokens or bad words are out of bounds", 0, out);
+             "logprobs, logit_bias, allowed tokens, bad words or beams are out of bounds", 0, out);
       return;
     }
     if (submit.sampling.needs_full_sampler() && basic_sampling(state)) {
@@ -141,7 +140,7 @@ struct Handler {
              kBasicSamplerOnly, 0, out);
       return;
     }
-    accept(std::move(submit), generated > 0);
+    accept(std::move(submit), generated > 0 && !submit.sampling.beams());
   }
 
   void accept(Submit&& submit, bool resumed) {
@@ -150,18 +149,45 @@ struct Handler {
     request.frontend = frontend;
     request.attempt = submit.attempt;
     request.arrival = submit.arrival;
+    request.place = queue_place(submit, state.settings);
     request.deadline = submit.deadline;
+    request.cache_salt = std::move(submit.cache_salt);
     request.prompt = std::move(submit.prompt);
     if (resumed) request.generated = std::move(submit.generated[0]);
     request.sampling = std::move(submit.sampling);
+    if (request.sampling.beams()) request.beams = std::make_unique<Beams>();
     state.by_name[request.name] = request.id;
-    state.waiting.insert({request.arrival, request.id});
+    state.waiting.insert({request.place, request.id});
     state.deadlines.insert({request.deadline, request.id});
     ++state.counters.accepted;
     const FinishReason reason = already_finished(request);
     if (reason != FinishReason::none) {
       end_request(state, request, reason, ErrorCode::ok, "", out);
+    } else if (request.beams) {
+      refuse_beams(request);
     }
+  }
+
+  /// Those that no worker of today could run to their end.
+  void refuse_beams(Request& request) {
+    const std::uint32_t width = request.sampling.num_beams;
+    if (width > state.settings.max_running) {
+      end_request(state, request, FinishReason::error, ErrorCode::invalid_argument,
+                  std::to_string(width) + " beams are more than the " +
+                      std::to_string(state.settings.max_running) +
+                      " sequences that a worker runs at once",
+                  out);
+      return;
+    }
+    const Worker* largest = nullptr;
+    for (const Worker& w : state.workers) {
+      if (!w.ready()) continue;
+      if (can_hold(w, request, request.length() + 1)) return;
+      if (largest == nullptr || w.pool.total() > largest->pool.total()) largest = &w;
+    }
+    if (largest == nullptr) return;  // it waits for one
+    end_request(state, request, FinishReason::error, ErrorCode::too_long,
+                cannot_hold(*largest, request, request.length() + 1), out);
   }
 
   void operator()(Cancel&& cancel) {

@@ -104,7 +104,8 @@ void drain(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   if (now - w.drain_since > state.settings.drain && w.sequences > 0 && w.ready()) {
     std::vector<std::uint64_t> requests;
     state.sequences.each([&](const Sequence& sequence) {
-      if (sequence.worker == index && !sequence.retiring) requests.push_back(sequence.request);
+      if (sequence.worker != index || sequence.retiring || sequence.width == 0) return;
+      requests.push_back(sequence.request);
     });
     for (const std::uint64_t id : requests) {
       Request* request = state.requests.find(id);

@@ -31,7 +31,7 @@ std::string difference(const Hello& a, const Hello& b) {
 /// Numbers from a Hello are used in divisions and allocations: nothing absurd may pass.
 bool sane(const Hello& hello) {
   return hello.blocks > 0 && hello.blocks <= (1U << 26U) && hello.tokens_per_block > 0 &&
-         hello.tokens_per_block <= 4096 && hello.max_context > 0;
+         hello.tokens_per_block <= 4096 && hello.max_context > 0 && hello.facts.weights.size() <= 256;
 }
 
 struct Handler {
@@ -84,17 +84,19 @@ struct Handler {
       state.worker_links.erase(worker().link);
     }
     Worker& w = worker();
-    const AllocationId predecessor = w.hello.allocation;
+    std::set<AllocationId> predecessors = std::move(w.predecessors);
+    if (w.hello.allocation != 0) predecessors.insert(w.hello.allocation);
     const std::uint64_t steps = w.steps_total;
     const std::uint64_t tokens = w.tokens_total;
     w = Worker{};
-    w.hello.allocation = predecessor;  // until Hello: the pool that must be closed first
+    w.predecessors = std::move(predecessors);
     w.steps_total = steps;
     w.tokens_total = tokens;
     w.identity = std::move(identity);
     w.link = link;
     w.registered = w.heard = w.progress = now;
     state.worker_links[link] = index;
+    take_mapped(w);
     if (w.identity.build != state.build) {
       out.warn(w.identity.name + ": version " + w.identity.build + " differs from the scheduler's " +
                state.build);
@@ -102,6 +104,21 @@ struct Handler {
     out.info(w.identity.name + ": registering, role " + to_string(w.identity.role) + ", pid " +
              std::to_string(w.identity.pid));
     try_admit_worker(state, index, now, out);
+  }
+
+  /// What it mapped under an earlier scheduler. A pool whose process has ended since is to be closed.
+  void take_mapped(Worker& w) {
+    w.imports.insert(w.identity.mapped.begin(), w.identity.mapped.end());
+    for (const AllocationId allocation : w.identity.mapped) {
+      const bool over = std::any_of(
+          state.workers.begin(), state.workers.end(),
+          [&](const Worker& other) { return other.predecessors.count(allocation) != 0; });
+      if (!over) continue;
+      w.closing.insert(allocation);
+      w.closes_repeated = now;
+      out.to_workers.emplace_back(w.link, Close{allocation});
+    }
+    w.identity.mapped.clear();
   }
 
   /// The same process again: its first Register, or our answer, was lost, or its link is new.
@@ -163,7 +180,7 @@ struct Handler {
     Worker& w = worker();
     if (result.step != w.done + 1 || w.steps.empty() || w.steps.front().step != result.step ||
         result.tokens.size() != result.sequences.size() || !result.counts.empty() ||
-        !logprobs_agree(result) || !complete(w.steps.front(), result)) {
+        !logprobs_agree(result) || !candidates_agree(result) || !complete(w.steps.front(), result)) {
       end_term(state, index, /*blame=*/false, "unexpected step result", now, out);
       out.to_workers.emplace_back(link, Fenced{state.epoch, result.term});
       return;
@@ -183,29 +200,39 @@ struct Handler {
       sampled(result.sequences[i], result.tokens[i], given ? &entry : nullptr);
     }
     for (const RowFailure& failure : result.failed) fail_row(failure);
+    take_candidates(state, index, result, out);
     for (const auto& [id, n] : step.rows) prompt_progress(id);
     finish_retiring(step);
     w.pool.retire(w.done);
   }
 
-  /// One token for every row that was to sample and whose sequence still lives, unless it has failed.
+  /// One token (or candidates) for every row that was to sample and whose sequence still lives, unless it
+  /// has failed.
   bool complete(const InFlightStep& step, const StepResult& result) const {
-    if (result.sequences.size() > step.samples) return false;
+    if (result.sequences.size() + result.beam_sequences.size() > step.samples) return false;
     const auto failed = [&](SequenceId id) {
       return std::any_of(result.failed.begin(), result.failed.end(),
                          [&](const RowFailure& f) { return f.sequence == id; });
     };
     std::size_t expected = 0;
-    for (const SequenceId id : step.decode) {
-      expected += state.sequences.find(id) != nullptr && !failed(id) ? 1 : 0;
+    for (const std::vector<SequenceId>* rows : {&step.decode, &step.beams}) {
+      for (const SequenceId id : *rows) {
+        expected += state.sequences.find(id) != nullptr && !failed(id) ? 1 : 0;
+      }
     }
     for (const auto& [id, n] : step.rows) {
       const Sequence* sequence = state.sequences.find(id);
       if (sequence == nullptr || sequence->computed + n != sequence->prefill_length) continue;
       expected += failed(id) ? 0 : 1;
     }
-    for (const SequenceId id : result.sequences) {
-      expected -= state.sequences.find(id) != nullptr ? 1 : 0;
+    for (const bool beams : {false, true}) {
+      for (const SequenceId id : beams ? result.beam_sequences : result.sequences) {
+        const Sequence* sequence = state.sequences.find(id);
+        if (sequence == nullptr) continue;
+        const Request* request = state.requests.find(sequence->request);
+        if (request != nullptr && (request->beams != nullptr) != beams) return false;
+        --expected;
+      }
     }
     return expected == 0;
   }
@@ -215,6 +242,12 @@ struct Handler {
       if (Sequence* sequence = state.sequences.find(id)) {
         --sequence->inflight;
         --sequence->sampling;
+        ++sequence->computed;
+      }
+    }
+    for (const SequenceId id : step.beams) {
+      if (Sequence* sequence = state.sequences.find(id)) {
+        --sequence->inflight;
         ++sequence->computed;
       }
     }
@@ -231,6 +264,15 @@ struct Handler {
     return result.logprobs.agrees() &&
            std::all_of(result.prompt_logprobs.begin(), result.prompt_logprobs.end(),
                        [](const PromptLogprobs& part) { return part.values.agrees(); });
+  }
+
+  static bool candidates_agree(const StepResult& result) {
+    const Logprobs& values = result.candidates;
+    if (!values.agrees() || values.items.size() != result.beam_sequences.size()) return false;
+    for (std::uint32_t i = 0; i < values.items.size(); ++i) {
+      if (values.items[i] != i) return false;
+    }
+    return true;
   }
 
   /// Chunks come in order; what an earlier try computed went when this one started.
@@ -264,16 +306,23 @@ struct Handler {
     if (sequence == nullptr || sequence->retiring) return;
     Request* request = state.request_of(*sequence);
     if (request == nullptr || request->phase != Phase::prefill) return;
+    remember_prefix(state, *sequence);
     const bool whole = sequence->computed >= sequence->prefill_length;
     // Not on its worker any more: it has all its tokens in flight, and its drop is on the way.
     if (sequence->decode_slot != kNobody || !sequence->on_worker) {
       request->phase = Phase::decode;
       return;
     }
+    if (whole && request->beams && request->target == 0 &&
+        !needs_handoff(state, *request, worker())) {
+      state.handoffs.erase({request->place, request->id});
+      begin_decode(state, *request, *sequence);
+      return;
+    }
     if (whole) request->phase = Phase::handoff;
     if (!whole && !needs_handoff(state, *request, worker())) return;  // it may stay here
     if (request->target == 0) {
-      state.handoffs.insert({request->arrival, request->id});
+      state.handoffs.insert({request->place, request->id});
     } else {
       advance_handoff(state, *request, now, out);
     }
@@ -395,18 +444,22 @@ void try_admit_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) 
   Worker& w = state.workers[index];
   if (w.state != WorkerState::registering) return;
   std::string holders;
-  for (const Worker& importer : state.workers) {
-    if (importer.state != WorkerState::gone && importer.closing.count(w.hello.allocation) != 0) {
+  const auto is_mapped = [&](AllocationId allocation) {
+    bool mapped = false;
+    for (const Worker& importer : state.workers) {
+      if (importer.state == WorkerState::gone || importer.closing.count(allocation) == 0) continue;
       holders += (holders.empty() ? "" : ", ") + importer.identity.name;
+      mapped = true;
     }
-  }
+    return mapped;
+  };
+  std::erase_if(w.predecessors, [&](AllocationId allocation) { return !is_mapped(allocation); });
   if (!holders.empty()) {
     if (now - w.registered < state.settings.close_timeout) return;
     out.warn(w.identity.name + ": admitted although its predecessor's pool is still mapped by " +
              holders);
   }
   w.state = WorkerState::loading;
-  w.hello = Hello{};
   out.to_workers.emplace_back(w.link, Registered{state.epoch, w.identity.incarnation});
 }
 
@@ -415,9 +468,9 @@ void set_draining(State& state, WorkerIndex index, bool draining, bool leave, Ti
   Worker& w = state.workers[index];
   if (w.state == WorkerState::gone) return;
   if (draining && !w.draining) w.drain_since = now;
-  w.draining = draining;
   w.leaving = w.leaving || leave;
-  out.info(w.identity.name + (draining ? ": draining" : ": takes work again"));
+  w.draining = draining || w.leaving;  // nobody brings back a process that ends
+  out.info(w.identity.name + (w.draining ? ": draining" : ": takes work again"));
 }
 
 void apply_worker(State& state, LinkId link, WorkerMessage&& message, TimeNs now, Outbox& out) {

@@ -45,20 +45,28 @@ struct Checker {
       is_free[block] = 1;
     }
     std::uint32_t owned = 0;
+    std::uint32_t cached = 0;
     for (BlockId block = 0; block < pool.total(); ++block) {
       expect(refs[block] == pool.references(block), w, "reference count differs from recount");
-      expect(refs[block] <= 1, w, "block is writable by two sequences");
       expect(source_pins[block] == pool.source_pins(block), w, "source pins differ");
       expect(destination_pins[block] == pool.destination_pins(block), w, "destination pins differ");
       owned += refs[block] != 0 ? 1 : 0;
+      if (pool.cached_list().holds(block)) {
+        ++cached;
+        expect(refs[block] == 0 && is_free[block] == 0 && pool.remembers(block), w,
+               "a cached block is referenced, free or not in the index");
+        expect(source_pins[block] == 0 && destination_pins[block] == 0, w,
+               "a cached block is named by a pull");
+      }
       if (is_free[block] == 0) continue;
       ++free;
+      expect(!pool.remembers(block), w, "a free block is in the index");
       expect(refs[block] == 0, w, "a free block is referenced");
       expect(source_pins[block] == 0 && destination_pins[block] == 0, w,
              "a free block is named by a pull");
     }
-    expect(owned + free + pool.fenced_blocks() == pool.total(), w,
-           "owned + free + fenced is not total");
+    expect(owned + cached + free + pool.fenced_blocks() == pool.total(), w,
+           "owned + cached + free + fenced is not total");
   }
 
   void recount(WorkerIndex index) {
@@ -78,7 +86,7 @@ struct Checker {
   }
 
   void check_request(const Request& request) {
-    const std::pair key(request.arrival, request.id);
+    const std::pair key(request.place, request.id);
     const Sequence* source = state.sequences.find(request.source);
     const Sequence* target = state.sequences.find(request.target);
     const bool waiting = state.waiting.count(key) != 0;
@@ -99,7 +107,36 @@ struct Checker {
       case Phase::decode: expect(source && !target, "decode needs exactly its own sequence"); break;
       case Phase::preempting: expect(source && source->retiring, "preempting nothing"); break;
     }
+    if (request.beams) check_beams(request, source);
     if (state.handoffs.count(key) != 0) expect(source && !target, "hand-off queue holds a stranger");
+  }
+
+  void check_beams(const Request& request, const Sequence* source) {
+    bool has_source = request.beams->lines.empty();
+    for (const SequenceId line : request.beams->lines) {
+      const Sequence* sequence = state.sequences.find(line);
+      if (line == 0) continue;  // ran no further
+      has_source = has_source || line == request.source;
+      expect(sequence && source && sequence->worker == source->worker &&
+                 sequence->computed == source->computed && sequence->request == request.id,
+             "a beam is not where the others are");
+    }
+    expect(has_source, "a search's own sequence is none of its beams");
+    if (source == nullptr) return;
+    const std::vector<std::uint64_t>& listed = state.workers[source->worker].beams;
+    const bool runs = request.phase == Phase::decode && source->on_worker;  // it may wait to be added
+    expect(std::count(listed.begin(), listed.end(), request.id) == (runs ? 1 : 0),
+           "beams run that are not listed");
+  }
+
+  /// Every sequence is its request's source, target, or one of its beams.
+  void check_owner(const Sequence& sequence) {
+    const Request* request = state.requests.find(sequence.request);
+    if (request == nullptr) return;
+    const bool beam = request->beams && std::count(request->beams->lines.begin(),
+                                                   request->beams->lines.end(), sequence.id) == 1;
+    expect(sequence.id == request->source || sequence.id == request->target || beam,
+           "a sequence belongs to nobody");
   }
 
   void check_worker(WorkerIndex index) {
@@ -108,10 +145,12 @@ struct Checker {
     std::uint32_t placed = 0;
     state.sequences.each([&](const Sequence& sequence) {
       if (sequence.worker != index) return;
-      if (!sequence.retiring) ++placed;
+      check_owner(sequence);
+      if (!sequence.retiring) placed += sequence.width;
       expect(sequence.inflight == times_named(sequence.id), w,
              "steps in flight differ from recount");
       expect(sequence.computed <= sequence.scheduled, w, "computed more than scheduled");
+      check_writes(w, sequence);
     });
     expect(placed == w.sequences, w, "sequence count differs");
     for (std::size_t i = 0; i < w.decode_set.size(); ++i) {
@@ -121,10 +160,22 @@ struct Checker {
     if (!w.ready()) expect(w.steps.empty() && w.sequences == 0, w, "out of term, yet at work");
   }
 
+  /// Full blocks are shared; what a sequence may still write is its own, and nobody finds it.
+  void check_writes(const Worker& w, const Sequence& sequence) {
+    const std::size_t first =
+        sequence.is_target ? sequence.pulled : sequence.computed / w.tokens_per_block();
+    for (std::size_t i = first; i < sequence.blocks.size(); ++i) {
+      const BlockId block = sequence.blocks[i];
+      expect(w.pool.references(block) == 1 && !w.pool.remembers(block), w,
+             "a block that a sequence may write is shared or cached");
+    }
+  }
+
   void count_named(const Worker& w) {
     named.clear();
     for (const InFlightStep& step : w.steps) {
       for (const SequenceId id : step.decode) named.emplace_back(id, 1);
+      for (const SequenceId id : step.beams) named.emplace_back(id, 1);
       for (const auto& [id, n] : step.rows) named.emplace_back(id, 1);
     }
     std::sort(named.begin(), named.end());
@@ -167,8 +218,10 @@ std::vector<PoolAudit> audit_pools(const State& state) {
     recount_references(state, index, refs);
     for (BlockId block = 0; block < w.pool.total(); ++block) {
       audit.free += is_free[block];
+      const bool cached = w.pool.cached_list().holds(block);
+      audit.cached += cached ? 1 : 0;
       audit.owned += refs[block] != 0 ? 1 : 0;
-      audit.fenced += is_free[block] == 0 && refs[block] == 0 ? 1 : 0;
+      audit.fenced += is_free[block] == 0 && refs[block] == 0 && !cached ? 1 : 0;
     }
     audits.push_back(audit);
   }

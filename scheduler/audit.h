@@ -10,13 +10,15 @@
 namespace baton {
 
 /// One pool, each figure counted on its own: total from the worker's Hello, free by walking the free
-/// list, owned by walking the sequences, fenced by walking the blocks that are neither.
+/// list, owned by walking the sequences, cached by asking the list of these, fenced by walking the blocks
+/// that are none of it.
 struct PoolAudit {
   std::string worker;
   AllocationId allocation = 0;
   std::uint64_t total = 0;
   std::uint64_t free = 0;
   std::uint64_t owned = 0;
+  std::uint64_t cached = 0;
   std::uint64_t fenced = 0;
 };
 

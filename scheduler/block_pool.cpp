@@ -5,20 +5,53 @@
 namespace baton {
 
 BlockPool::BlockPool(std::uint32_t total)
-    : refs_(total, 0), source_pins_(total, 0), destination_pins_(total, 0), held_(total, 0) {
+    : refs_(total, 0),
+      source_pins_(total, 0),
+      destination_pins_(total, 0),
+      held_(total, 0),
+      idle_(total) {
   free_.reserve(total);
   for (std::uint32_t i = total; i > 0; --i) free_.push_back(i - 1);
 }
 
 bool BlockPool::allocate(std::uint32_t count, std::vector<BlockId>& out) {
-  if (count > free_.size()) return false;
+  if (count > available_blocks()) return false;
   for (std::uint32_t i = 0; i < count; ++i) {
+    if (free_.empty()) forget_oldest();
     const BlockId block = free_.back();
     free_.pop_back();
     refs_[block] = 1;
     out.push_back(block);
   }
   return true;
+}
+
+void BlockPool::forget_oldest() {
+  const BlockId block = idle_.oldest();
+  idle_.erase(block);
+  index_.forget(block);
+  free_.push_back(block);
+}
+
+BlockPool::Match BlockPool::match(std::string_view salt, std::span<const Token> tokens,
+                                  std::uint32_t per_block, std::uint32_t most) const {
+  Match match;
+  for (std::size_t end = per_block; end <= tokens.size() && match.blocks.size() < most;
+       end += per_block) {
+    const PrefixIndex::Entry* entry =
+        index_.find(match.node, salt, tokens.subspan(end - per_block, per_block));
+    if (entry == nullptr) break;
+    const bool owned = refs_[entry->block] != 0;
+    if (!owned && !idle_.holds(entry->block)) break;
+    match.blocks.push_back(entry->block);
+    match.node = entry->node;
+    match.shared += owned ? 1 : 0;
+  }
+  return match;
+}
+
+void BlockPool::share(BlockId block) {
+  if (refs_[block]++ == 0) idle_.erase(block);
 }
 
 void BlockPool::release(BlockId block, StepId last_sent, StepId done) {
@@ -45,7 +78,15 @@ void BlockPool::free_if_unpinned(BlockId block) {
     return;
   }
   --fenced_;
-  free_.push_back(block);
+  give_back(block);
+}
+
+void BlockPool::give_back(BlockId block) {
+  if (index_.holds(block)) {
+    idle_.push_newest(block);
+  } else {
+    free_.push_back(block);
+  }
 }
 
 void BlockPool::unpin_source(BlockId block) {
@@ -62,12 +103,14 @@ void BlockPool::unpinned(BlockId block) {
   if (held_[block] == 0 || pinned(block)) return;
   held_[block] = 0;
   --fenced_;
-  free_.push_back(block);
+  give_back(block);
 }
 
 void BlockPool::reset() {
   retiring_.clear();
   free_.clear();
+  index_.clear();
+  idle_.reset(total());
   fenced_ = 0;
   for (std::uint32_t i = total(); i > 0; --i) {
     const BlockId block = i - 1;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -15,6 +16,7 @@
 #include "configs/config.h"
 #include "ipc/messages.h"
 #include "ipc/types.h"
+#include "scheduler/beam_search.h"
 #include "scheduler/block_pool.h"
 #include "scheduler/slab.h"
 
@@ -31,6 +33,7 @@ constexpr std::uint32_t kNoLimit = 0xFFFFFFFF;
 /// The settings as the core uses them; configs/config.h has their meaning, defaults and bounds.
 struct Settings {
   Batching batching = Batching::continuous;
+  TimeNs priority_age = 5 * kSecond;
   std::uint32_t static_batch_size = 4;
   TimeNs static_interval = 3 * kSecond;
   std::uint32_t max_waiting = 20000;
@@ -45,6 +48,7 @@ struct Settings {
   TimeNs drain = 4 * kSecond;
   TimeNs close_timeout = 12 * kSecond;
   std::uint32_t steps_in_flight = 2;
+  bool prefix_cache = true;
 };
 
 /// Where a request stands. `ended` waits for the front end's acknowledgement.
@@ -52,7 +56,7 @@ enum class Phase : std::uint8_t {
   waiting,     // in the queue, names no block
   prefill,     // `source` runs prompt chunks; `target` may already be pulling them
   handoff,     // the first token is out; `target`'s pulls are running or still to be started
-  decode,      // `source` is its only sequence and takes one token a step
+  decode,      // `source` (and what beams there are beside it) takes one token a step
   preempting,  // its blocks are released; results of steps in flight still count
   ended,
 };
@@ -69,21 +73,37 @@ inline const char* to_string(Phase phase) {
   return "unknown";
 }
 
+/// A beam search and its sequences (beams.cpp). They live and die together, on one worker: whatever
+/// takes the request off it begins the search again from the prompt.
+struct Beams {
+  std::unique_ptr<BeamSearch> search;  // from the start of the prompt's prefill to the request's end
+  std::vector<SequenceId> lines;  // of the search's beams, 0: runs no further; empty: the prompt's alone
+  bool due = false;               // the search's children wait for their step
+  std::uint32_t furthest = 0;     // most tokens that the search has had, over all tries
+  // Once found: tokens, reason and score of each sequence told; their tokens are in `generated`.
+  std::vector<std::uint32_t> lengths;
+  std::vector<std::uint32_t> reasons;
+  std::vector<float> scores;
+};
+
 struct Request {
   std::uint64_t id = 0;  // slab id
   RequestId name;
   FrontendIndex frontend = kNobody;
   std::uint32_t attempt = 0;
   TimeNs arrival = 0;
+  TimeNs place = 0;  // in every queue: queue_place()
   TimeNs deadline = 0;
+  std::string cache_salt;  // requests share cached blocks only with those of the same salt
   std::vector<Token> prompt;
   std::vector<Token> generated;  // every token sampled; all of them were sent to the front end
   SamplingParams sampling;
   Logprobs logprobs;         // of `generated`, if asked for; items are indexes into it
   Logprobs prompt_logprobs;  // likewise of the prompt; leaves with the first token
   Phase phase = Phase::waiting;
-  SequenceId source = 0;
+  SequenceId source = 0;  // of a beam search: one of its lines
   SequenceId target = 0;
+  std::unique_ptr<Beams> beams;  // null: no beam search
   std::uint32_t deaths = 0;          // workers lost under it since its last token
   std::uint32_t handoff_failures = 0;
   TimeNs handoff_not_before = 0;     // after a failed pull: not at once again
@@ -105,12 +125,16 @@ struct Sequence {
   SequenceId id = 0;
   std::uint64_t request = 0;
   WorkerIndex worker = kNobody;
+  std::uint32_t width = 1;  // rows that it stands for in max_running: all beams' for one of them, else 0
   std::vector<BlockId> blocks;
   std::uint32_t prefill_length = 0;  // tokens to compute before the first one is sampled here
   std::uint32_t scheduled = 0;       // tokens whose KV is written by sent steps (or was pulled)
   std::uint32_t computed = 0;        // of these, by steps that have ended
   std::uint32_t inflight = 0;        // steps in flight that name it
   std::uint32_t sampling = 0;        // tokens that steps in flight will sample for it
+  // Of its blocks, those that the pool's prefix index knows as this sequence's beginning.
+  std::uint32_t remembered = 0;
+  PrefixIndex::Node prefix_node = PrefixIndex::kRoot;  // ... and the last one's place in it
   std::uint32_t decode_slot = kNobody;  // index in the worker's decode set
   bool on_worker = false;            // the worker has been sent it and not yet told to drop it
   bool retiring = false;             // preempted; kept until the steps that name it have ended
@@ -141,7 +165,8 @@ struct InFlightStep {
   StepId step = 0;
   std::vector<SequenceId> decode;                           // one token each
   std::vector<std::pair<SequenceId, std::uint32_t>> rows;   // prompt rows: tokens computed
-  std::size_t samples = 0;                                  // tokens that the result must hold
+  std::vector<SequenceId> beams;                            // one token each; candidates come back
+  std::size_t samples = 0;  // rows that the result must answer
 };
 
 enum class WorkerState : std::uint8_t {
@@ -178,13 +203,15 @@ struct Worker {
   std::vector<SequenceId> adds;      // go into the next plan
   std::vector<SequenceId> joins;     // on the worker already; join the decode set with the next plan
   std::vector<SequenceId> drops;     // go into the next plan
-  std::uint32_t sequences = 0;       // sequences placed here, targets included
+  std::vector<std::uint64_t> beams;  // requests that run beams here
+  std::uint32_t sequences = 0;       // sequences placed here (their widths), targets included
   bool short_of_blocks = false;      // its decode set waits for blocks: nobody else may take any
   std::uint64_t pulls_sent = 0;      // in this term
   std::uint64_t pulls_answered = 0;
   std::uint32_t open_pulls = 0;
   std::set<AllocationId> imports;    // allocations it was asked to pull from in this process life
   std::set<AllocationId> closing;    // of these, told to close and not yet answered
+  std::set<AllocationId> predecessors;  // pools of this name's earlier processes, perhaps still mapped
   std::map<AllocationId, TimeNs> unreachable;  // pools it could not map, and when it is asked again
   TimeNs closes_repeated = 0;        // last time that they were told again
   WorkerHeartbeat heartbeat;
@@ -228,6 +255,9 @@ struct Counters {
   std::uint64_t errors = 0;
   std::uint64_t cancelled = 0;
   std::uint64_t tokens = 0;
+  std::uint64_t prefill_tokens = 0;  // of admitted sequences, whether computed or found
+  std::uint64_t cached_tokens = 0;   // of these, found in the prefix cache of the worker
+  std::uint64_t pulls_saved = 0;     // blocks that a hand-off found at its destination
   std::uint64_t preemptions = 0;
   std::uint64_t handoffs = 0;
   std::uint64_t local_prefills = 0;
@@ -252,7 +282,7 @@ struct State {
   std::unordered_map<LinkId, WorkerIndex> worker_links;
   std::unordered_map<LinkId, FrontendIndex> frontend_links;
 
-  // Ordered by (arrival, id): the queue, hand-offs without a target, and every open request's deadline.
+  // Ordered by (place, id): the queue, hand-offs without a target, and every open request's deadline.
   std::set<std::pair<TimeNs, std::uint64_t>> waiting;
   std::set<std::pair<TimeNs, std::uint64_t>> handoffs;
   std::set<std::pair<TimeNs, std::uint64_t>> deadlines;

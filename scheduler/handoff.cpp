@@ -43,7 +43,8 @@ void complete(State& state, Request& request, Sequence& target) {
   target.is_target = false;
   target.scheduled = target.prefill_length;
   target.computed = target.prefill_length;
-  state.workers[target.worker].adds.push_back(target.id);
+  remember_prefix(state, target);
+  state.workers[target.worker].adds.push_back(target.id);  // beams run from the plan that adds it on
   ++state.counters.handoffs;
 }
 
@@ -102,7 +103,7 @@ void drop_target(State& state, Request& request) {
   release_sequence(state, request.target);
   request.target = 0;
   if (state.sequences.find(request.source) != nullptr) {
-    state.handoffs.insert({request.arrival, request.id});
+    state.handoffs.insert({request.place, request.id});
   } else {
     requeue(state, request);  // the source was lost while its last pulls ran
   }

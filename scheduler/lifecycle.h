@@ -9,13 +9,26 @@
 namespace baton {
 
 // ---- sequences
-/// A new sequence of `request` on `worker` with `blocks` fresh blocks, or nullptr if they are not free.
-Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std::uint32_t blocks);
+/// A new sequence of `request` on `worker` with `blocks` blocks, those of `prefix` (of cached_prefix(),
+/// just now) and fresh ones; nullptr if they are not free.
+Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std::uint32_t blocks,
+                         const BlockPool::Match& prefix = {});
 /// Releases the blocks, leaves the decode set, tells the worker to drop it. With `keep`, and steps in
 /// flight, the entry stays (retiring) until they have ended; otherwise it is gone.
 void release_sequence(State& state, SequenceId id, bool keep = false);
+/// Releases every sequence of the request, and its beam search goes back to the start.
+void release_places(State& state, Request& request);
+/// A prompt that is computed stays on its worker to decode.
+void begin_decode(State& state, Request& request, Sequence& sequence);
 void join_decode_set(State& state, Sequence& sequence);
 void leave_decode_set(State& state, Sequence& sequence);
+
+// ---- prefix cache
+/// The blocks in the pool of `worker` that hold the first tokens of the request, `most_tokens` at most.
+BlockPool::Match cached_prefix(const State& state, const Request& request, const Worker& worker,
+                               std::uint32_t most_tokens);
+/// Enters the blocks that the sequence has filled since the last call into its pool's prefix index.
+void remember_prefix(State& state, Sequence& sequence);
 
 // ---- requests
 /// Why a request that needs the full sampler is refused where a worker has none.
@@ -41,6 +54,20 @@ void send_terminal(State& state, Request& request, Outbox& out);
 FinishReason already_finished(const Request& request);
 /// Forgets an ended request, whatever its front end knows.
 void forget(State& state, Request& request);
+
+// ---- beam search (beams.cpp)
+/// Most blocks that the beams of `request` can need at once on `worker`, shared ones counted once.
+std::uint32_t beam_blocks(const Worker& worker, const Request& request);
+/// `worker` can decode the request with that many tokens, and all its beams to their end, if it is alone.
+bool can_hold(const Worker& worker, const Request& request, std::uint32_t tokens);
+/// Why it cannot, in numbers.
+std::string cannot_hold(const Worker& worker, const Request& request, std::uint32_t tokens);
+/// Blocks that the next step of a beam search must be given.
+std::uint32_t beam_growth(const State& state, const Request& request);
+/// Adds that step to a plan: forks, copies, growth, rows. The blocks are free.
+void plan_beams(State& state, Request& request, StepPlan& plan, InFlightStep& step);
+/// Takes what a worker says may follow its beams; ends the searches that are over.
+void take_candidates(State& state, WorkerIndex worker, const StepResult& result, Outbox& out);
 
 // ---- hand-off
 /// Asks for the blocks of `request` that have become final since the last call; completes the hand-off

@@ -70,6 +70,7 @@ void end_term(State& state, WorkerIndex index, bool blame, const std::string& wh
   w.adds.clear();
   w.joins.clear();
   w.drops.clear();
+  w.beams.clear();
   w.sequences = 0;
   w.short_of_blocks = false;
   w.open_pulls = 0;

@@ -20,33 +20,32 @@ bool wants_prompt_logprobs(const Request& request) {
   return request.sampling.prompt_logprobs >= 0 && request.generated.empty();
 }
 
-bool could_decode(const Worker& w, std::uint32_t tokens) {
-  return w.takes_work() && w.decodes() && w.holds(tokens);
+bool could_decode(const Worker& w, const Request& request, std::uint32_t tokens) {
+  return w.takes_work() && w.decodes() && can_hold(w, request, tokens);
 }
 
-bool fits_some_decoder(const State& state, std::uint32_t tokens) {
+bool fits_some_decoder(const State& state, const Request& request, std::uint32_t tokens) {
   return std::any_of(state.workers.begin(), state.workers.end(),
-                     [&](const Worker& w) { return could_decode(w, tokens); });
+                     [&](const Worker& w) { return could_decode(w, request, tokens); });
 }
 
 /// Marks whoever could decode it once there is room; false if nobody within reach ever could.
-bool wait_for_room(const State& state, const Worker& source, std::uint32_t tokens,
-                   std::vector<bool>& spoken_for) {
+bool wait_for_room(const State& state, const Worker& source, const Request& request,
+                   std::uint32_t tokens, std::vector<bool>& spoken_for) {
   bool any = false;
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& w = state.workers[i];
-    if (!could_decode(w, tokens) || !reaches(source, w)) continue;
+    if (!could_decode(w, request, tokens) || !reaches(source, w)) continue;
     spoken_for[i] = any = true;
   }
   return any;
 }
 
 /// A prompt that stays where it was prefilled.
-void decode_at_source(State& state, Request& request, const Sequence& source) {
+void decode_at_source(State& state, Request& request, Sequence& source) {
   if (request.phase != Phase::handoff) return;  // its last chunk will see that it stays
-  state.handoffs.erase({request.arrival, request.id});
-  request.phase = Phase::decode;
-  state.workers[source.worker].joins.push_back(source.id);
+  state.handoffs.erase({request.place, request.id});
+  begin_decode(state, request, source);
 }
 
 /// Gives waiting hand-offs a destination, oldest first; the workers that one has to wait for take none
@@ -72,8 +71,8 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
     if (choice == kNobody) {
       ++it;
       const std::uint32_t tokens = source.prefill_length + 1;
-      if (wait_for_room(state, state.workers[source.worker], tokens, spoken_for)) continue;
-      if (fits_some_decoder(state, tokens)) {  // but none that it reaches
+      if (wait_for_room(state, state.workers[source.worker], request, tokens, spoken_for)) continue;
+      if (fits_some_decoder(state, request, tokens)) {  // but none that it reaches
         decode_at_source(state, request, source);
         continue;
       }
@@ -84,11 +83,15 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
       continue;
     }
     Worker& w = state.workers[choice];
-    const std::uint32_t blocks =
-        fault(Fault::piecemeal_reservation) ? 0 : w.blocks_for(source.prefill_length + 1);
-    Sequence* target = place_sequence(state, request, choice, blocks);
+    const bool piecemeal = fault(Fault::piecemeal_reservation);
+    const std::uint32_t blocks = piecemeal ? 0 : w.blocks_for(source.prefill_length + 1);
+    const BlockPool::Match prefix =
+        piecemeal ? BlockPool::Match() : cached_prefix(state, request, w, source.prefill_length);
+    Sequence* target = place_sequence(state, request, choice, blocks, prefix);
     target->prefill_length = source.prefill_length;
     target->is_target = true;
+    target->pulled = target->remembered;
+    state.counters.pulls_saved += target->pulled;
     request.target = target->id;
     it = state.handoffs.erase(it);
     advance_handoff(state, request, now, out);
@@ -109,16 +112,21 @@ class StepBuilder {
     if (!stalled) {
       take_adds();
       grow();
+      for (const std::uint64_t id : w_.beams) {
+        plan_beams(state_, *state_.requests.find(id), plan_, step_);
+      }
       plan_.decode = !w_.decode_set.empty();
     }
     step_.decode = plan_.decode ? w_.decode_set : std::vector<SequenceId>();
     take_joins();
     budget_ = state_.settings.token_budget -
               std::min<std::uint32_t>(state_.settings.token_budget,
-                                      static_cast<std::uint32_t>(step_.decode.size()));
+                                      static_cast<std::uint32_t>(step_.decode.size() +
+                                                                 step_.beams.size()));
     continue_prefills();
     if (!stalled) admit();
-    const bool work = plan_.decode || !plan_.rows.empty() || !plan_.add.empty();
+    const bool work = plan_.decode || !plan_.rows.empty() || !plan_.add.empty() ||
+                      !plan_.beams.empty();
     if (!work && (w_.drops.empty() || !w_.steps.empty())) return false;
     send();
     return true;
@@ -143,14 +151,7 @@ class StepBuilder {
   /// Collects who needs a block for this step and preempts until they can have it. False: blocks that
   /// were released are still named by steps or pulls in flight; decode waits for these.
   bool make_room_to_grow() {
-    growing_.clear();
-    for (const SequenceId id : w_.decode_set) {
-      const Sequence& sequence = *state_.sequences.find(id);
-      if (sequence.scheduled >= sequence.blocks.size() * w_.tokens_per_block()) {
-        growing_.push_back(id);
-      }
-    }
-    while (growing_.size() > w_.pool.free_blocks()) {
+    while (blocks_needed() > w_.pool.available_blocks()) {
       if (w_.pool.fenced_blocks() > 0) return false;
       if (Request* victim = choose_victim(state_, index_)) {
         const Sequence* target = state_.sequences.find(victim->target);
@@ -160,18 +161,39 @@ class StepBuilder {
           preempt(state_, *victim);
         }
       } else {
-        Request& request = *state_.request_of(*state_.sequences.find(growing_.front()));
-        end_request(state_, request, FinishReason::error, ErrorCode::kv_exhausted,
-                    "the sequence alone does not fit the KV pool of " + w_.identity.name, out_);
+        end_for_want_of_blocks();
       }
-      growing_.erase(std::remove_if(growing_.begin(), growing_.end(),
-                                    [&](SequenceId id) {
-                                      const Sequence* s = state_.sequences.find(id);
-                                      return s == nullptr || s->decode_slot == kNobody;
-                                    }),
-                     growing_.end());
     }
     return true;
+  }
+
+  /// Fills growing_; with it, what beams need, also of those that this plan adds.
+  std::uint32_t blocks_needed() {
+    growing_.clear();
+    for (const SequenceId id : w_.decode_set) {
+      const Sequence& sequence = *state_.sequences.find(id);
+      if (sequence.scheduled >= sequence.blocks.size() * w_.tokens_per_block()) {
+        growing_.push_back(id);
+      }
+    }
+    auto needed = static_cast<std::uint32_t>(growing_.size());
+    for (const std::uint64_t id : w_.beams) needed += beam_growth(state_, *state_.requests.find(id));
+    for (const SequenceId id : w_.adds) {
+      needed += beam_growth(state_, *state_.request_of(*state_.sequences.find(id)));
+    }
+    return needed;
+  }
+
+  /// Only one request is here, and the pool is too small for it.
+  void end_for_want_of_blocks() {
+    const bool beams = growing_.empty();
+    const SequenceId id = !beams ? growing_.front() : !w_.adds.empty() ? w_.adds.front() : 0;
+    Request& request = id != 0 ? *state_.request_of(*state_.sequences.find(id))
+                               : *state_.requests.find(w_.beams.front());
+    end_request(state_, request, FinishReason::error, ErrorCode::kv_exhausted,
+                beams ? cannot_hold(w_, request, request.length() + 1)
+                      : "the sequence alone does not fit the KV pool of " + w_.identity.name,
+                out_);
   }
 
   void grow() {
@@ -200,8 +222,13 @@ class StepBuilder {
   void take_adds() {
     for (const SequenceId id : w_.adds) {
       Sequence& sequence = *state_.sequences.find(id);
-      add(sequence, *state_.request_of(sequence), /*decode=*/true);
-      join_decode_set(state_, sequence);
+      Request& request = *state_.request_of(sequence);
+      add(sequence, request, /*decode=*/!request.beams);
+      if (request.beams) {
+        w_.beams.push_back(request.id);
+      } else {
+        join_decode_set(state_, sequence);
+      }
     }
     w_.adds.clear();
   }
@@ -245,11 +272,12 @@ class StepBuilder {
     if (last) {
       ++sequence.sampling;
       ++step_.samples;
-      row.then_decode = request.target == 0 && !needs_handoff(state_, request, w_);
+      row.then_decode =
+          !request.beams && request.target == 0 && !needs_handoff(state_, request, w_);
       if (row.then_decode) {
         // Also when nothing is left to decode: the next plan drops it again.
         join_decode_set(state_, sequence);
-        state_.handoffs.erase({request.arrival, request.id});
+        state_.handoffs.erase({request.place, request.id});
       }
     }
     step_.rows.emplace_back(sequence.id, n);
@@ -270,10 +298,14 @@ class StepBuilder {
       const bool suspect = is_suspect(state_, request) &&
                            (w_.identity.role != Role::decode || !is_fed(state_, w_));
       if (suspect && (w_.sequences > 0 || !w_.steps.empty())) return;
-      const std::uint32_t blocks = w_.blocks_for(request.length() + 1);
       if (refuse_too_long(request) || refuse_full_sampler(request)) continue;
-      if (!has_room(state_, w_, blocks)) return;
-      start(request, blocks);
+      if (!beams_fit(request)) continue;
+      const std::uint32_t blocks = w_.blocks_for(request.length() + 1);
+      // The last token is always computed: its logits are wanted, and they are nowhere.
+      const BlockPool::Match prefix = cached_prefix(state_, request, w_, request.length() - 1);
+      if (!has_room(state_, w_, request, blocks - prefix.shared)) return;
+      if (better_placed(state_, request, w_, prefix.blocks.size(), now_)) continue;
+      start(request, blocks, prefix);
       if (suspect) return;
     }
   }
@@ -289,6 +321,23 @@ class StepBuilder {
                     std::to_string(w_.hello.max_context) + " of its model",
                 out_);
     return true;
+  }
+
+  /// Beams that stay here must have blocks to their end; somebody else may have them.
+  bool beams_fit(Request& request) {
+    const std::uint32_t tokens = request.length() + 1;
+    if (!request.beams || needs_handoff(state_, request, w_)) return true;
+    clamp_output(request);
+    if (can_hold(w_, request, tokens)) return true;
+    const bool elsewhere =
+        std::any_of(state_.workers.begin(), state_.workers.end(), [&](const Worker& w) {
+          return w.takes_work() && can_hold(w, request, tokens) && may_prefill(state_, request, w);
+        });
+    if (!elsewhere) {
+      end_request(state_, request, FinishReason::error, ErrorCode::kv_exhausted,
+                  cannot_hold(w_, request, tokens), out_);
+    }
+    return false;
   }
 
   /// Likewise before anybody knew what the workers' device can do.
@@ -307,12 +356,16 @@ class StepBuilder {
     request.sampling.max_tokens = std::min(request.sampling.max_tokens, context - prompt);
   }
 
-  void start(Request& request, std::uint32_t blocks) {
-    Sequence& sequence = *place_sequence(state_, request, index_, blocks);
-    state_.waiting.erase({request.arrival, request.id});
+  void start(Request& request, std::uint32_t blocks, const BlockPool::Match& prefix) {
+    Sequence& sequence = *place_sequence(state_, request, index_, blocks, prefix);
+    sequence.scheduled = sequence.computed = sequence.remembered * w_.tokens_per_block();
+    state_.counters.prefill_tokens += sequence.prefill_length;
+    state_.counters.cached_tokens += sequence.computed;
+    state_.waiting.erase({request.place, request.id});
     request.source = sequence.id;
     request.phase = Phase::prefill;
     clamp_output(request);
+    if (request.beams) request.beams->search = std::make_unique<BeamSearch>(request.sampling);
     if (request.generated.empty()) request.prompt_logprobs.clear();  // else they are complete
     add(sequence, request, /*decode=*/false);
     ++(needs_handoff(state_, request, w_) ? state_.counters.remote_prefills
@@ -328,7 +381,12 @@ class StepBuilder {
       ++sequence.inflight;
       ++sequence.sampling;
     }
-    step_.samples += step_.decode.size();
+    for (const SequenceId id : step_.beams) {
+      Sequence& sequence = *state_.sequences.find(id);
+      ++sequence.scheduled;
+      ++sequence.inflight;
+    }
+    step_.samples += step_.decode.size() + step_.beams.size();
     plan_.drop.swap(w_.drops);
     w_.drops.clear();
     if (!w_.outstanding()) w_.progress = now_;

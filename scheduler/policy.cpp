@@ -7,6 +7,11 @@
 
 namespace baton {
 
+TimeNs queue_place(const Submit& submit, const Settings& settings) {
+  return submit.arrival +
+         std::clamp(submit.priority, -kMaxPriority, kMaxPriority) * settings.priority_age;
+}
+
 bool accepts(const Worker& worker, TimeNs now) {
   if (!worker.takes_work()) return false;
   return !worker.steps.empty() || now - worker.heard <= kStaleAfter;
@@ -18,10 +23,12 @@ std::uint32_t watermark(const Worker& worker) {
   return std::min(worker.sequences, worker.pool.total() / 10);
 }
 
-bool has_room(const State& state, const Worker& worker, std::uint32_t blocks) {
-  if (worker.sequences == 0) return worker.pool.free_blocks() >= blocks;
-  if (worker.short_of_blocks || worker.sequences >= state.settings.max_running) return false;
-  return worker.pool.free_blocks() >= blocks + watermark(worker);
+bool has_room(const State& state, const Worker& worker, const Request& request,
+              std::uint32_t blocks) {
+  if (worker.sequences == 0) return worker.pool.available_blocks() >= blocks;
+  const std::uint32_t width = worker.decodes() ? request.sampling.num_beams : 1;
+  if (worker.short_of_blocks || worker.sequences + width > state.settings.max_running) return false;
+  return worker.pool.available_blocks() >= blocks + (width - 1) + watermark(worker);
 }
 
 bool may_prefill(const State& state, const Request& request, const Worker& worker) {
@@ -36,6 +43,25 @@ bool may_prefill(const State& state, const Request& request, const Worker& worke
   return false;
 }
 
+bool better_placed(const State& state, const Request& request, const Worker& worker,
+                   std::size_t own_blocks, TimeNs now) {
+  if (!state.settings.prefix_cache || is_suspect(state, request)) return false;
+  return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& other) {
+    if (&other == &worker || !accepts(other, now) || !may_prefill(state, request, other)) return false;
+    if (!other.holds(request.length() + 1)) return false;
+    const BlockPool::Match match = cached_prefix(state, request, other, request.length() - 1);
+    if (match.blocks.size() <= own_blocks || runs_suspect(state, other)) return false;
+    const std::uint32_t blocks = other.blocks_for(request.length() + 1);
+    if (!has_room(state, other, request, blocks - match.shared)) return false;
+    std::size_t ahead = 0;  // prompt tokens that it has to compute before
+    for (const SequenceId id : other.prefills) {
+      const Sequence& sequence = *state.sequences.find(id);
+      ahead += sequence.prefill_length - sequence.scheduled;
+    }
+    return ahead < (match.blocks.size() - own_blocks) * other.tokens_per_block();
+  });
+}
+
 bool is_suspect(const State& state, const Request& request) {
   return request.deaths > 0 && request.deaths + 1 >= state.settings.max_deaths;
 }
@@ -47,6 +73,12 @@ bool runs_suspect(const State& state, const Worker& worker) {
     return request != nullptr && is_suspect(state, *request);
   };
   if (std::any_of(worker.prefills.begin(), worker.prefills.end(), suspect)) return true;
+  // One that gets no further than before stays a suspect while it runs.
+  const auto suspect_beams = [&](std::uint64_t id) {
+    const Request* request = state.requests.find(id);
+    return request != nullptr && is_suspect(state, *request);
+  };
+  if (std::any_of(worker.beams.begin(), worker.beams.end(), suspect_beams)) return true;
   // Its last chunk is in flight: the first token will clear it.
   return std::any_of(worker.steps.begin(), worker.steps.end(), [&](const InFlightStep& step) {
     return std::any_of(step.rows.begin(), step.rows.end(),
@@ -57,14 +89,19 @@ bool runs_suspect(const State& state, const Worker& worker) {
 WorkerIndex choose_decoder(const State& state, const Request& request, WorkerIndex source,
                            const std::vector<bool>& spoken_for, TimeNs now) {
   WorkerIndex best = kNobody;
+  std::size_t best_known = 0;
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& w = state.workers[i];
     if (i == source || !w.decodes() || !accepts(w, now)) continue;
     if (spoken_for[i] || !reaches(state.workers[source], w)) continue;
     const Sequence* sequence = state.sequences.find(request.source);
     const std::uint32_t length = sequence != nullptr ? sequence->prefill_length : request.length();
-    if (!has_room(state, w, w.blocks_for(length + 1)) || runs_suspect(state, w)) continue;
-    if (best == kNobody || w.sequences < state.workers[best].sequences) best = i;
+    if (!has_room(state, w, request, w.blocks_for(length + 1)) || runs_suspect(state, w)) continue;
+    if (best != kNobody && w.sequences > state.workers[best].sequences) continue;
+    const std::size_t known = cached_prefix(state, request, w, length).blocks.size();
+    if (best != kNobody && w.sequences == state.workers[best].sequences && known <= best_known) continue;
+    best = i;
+    best_known = known;
   }
   return best;
 }
@@ -73,11 +110,11 @@ Request* choose_victim(State& state, WorkerIndex worker) {
   Request* victim = nullptr;
   std::uint32_t candidates = 0;
   state.sequences.each([&](const Sequence& sequence) {
-    if (sequence.worker != worker || sequence.retiring) return;
+    if (sequence.worker != worker || sequence.retiring || sequence.width == 0) return;
     Request* request = state.requests.find(sequence.request);
     ++candidates;
-    if (victim == nullptr || std::pair(request->arrival, request->id) >
-                                 std::pair(victim->arrival, victim->id)) {
+    if (victim == nullptr || std::pair(request->place, request->id) >
+                                 std::pair(victim->place, victim->id)) {
       victim = request;
     }
   });

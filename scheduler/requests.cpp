@@ -27,19 +27,17 @@ FinishReason already_finished(const Request& request) {
 }
 
 void requeue(State& state, Request& request) {
-  release_sequence(state, request.source);
-  release_sequence(state, request.target);
-  request.source = 0;
-  request.target = 0;
+  release_places(state, request);
   request.phase = Phase::waiting;
-  state.handoffs.erase({request.arrival, request.id});
-  state.waiting.insert({request.arrival, request.id});
+  state.handoffs.erase({request.place, request.id});
+  state.waiting.insert({request.place, request.id});
   ++state.counters.requeued;
 }
 
 void preempt(State& state, Request& request) {
   ++state.counters.preemptions;
-  state.handoffs.erase({request.arrival, request.id});
+  if (request.beams) return requeue(state, request);  // no result of a step in flight counts any more
+  state.handoffs.erase({request.place, request.id});
   release_sequence(state, request.target);
   request.target = 0;
   release_sequence(state, request.source, /*keep=*/true);
@@ -127,6 +125,11 @@ void send_terminal(State& state, Request& request, Outbox& out) {
   terminal.attempt = request.attempt;
   terminal.n = {static_cast<std::uint32_t>(request.generated.size())};
   terminal.reason = {static_cast<std::uint32_t>(request.reason)};
+  if (request.beams && !request.beams->lengths.empty()) {
+    terminal.n = request.beams->lengths;
+    terminal.reason = request.beams->reasons;
+    terminal.scores = request.beams->scores;
+  }
   terminal.code = request.code;
   terminal.message = request.message;
   out.events_for(request.frontend).terminals.push_back(std::move(terminal));
@@ -153,12 +156,9 @@ void end_group_member(State& state, Outbox& out) {
 void end_request(State& state, Request& request, FinishReason reason, ErrorCode code,
                  std::string message, Outbox& out) {
   if (request.phase == Phase::ended) return;
-  release_sequence(state, request.source);
-  release_sequence(state, request.target);
-  request.source = 0;
-  request.target = 0;
-  state.waiting.erase({request.arrival, request.id});
-  state.handoffs.erase({request.arrival, request.id});
+  release_places(state, request);
+  state.waiting.erase({request.place, request.id});
+  state.handoffs.erase({request.place, request.id});
   state.deadlines.erase({request.deadline, request.id});
   request.phase = Phase::ended;
   const std::size_t tokens = request.generated.size();

@@ -23,6 +23,7 @@ Settings make_settings(const SchedulerConfig& config) {
   Settings s;
   s.batching = config.batching;
   s.static_batch_size = config.static_batch_size;
+  s.priority_age = seconds_to_ns(config.priority_age_s);
   s.static_interval = seconds_to_ns(config.static_interval_s);
   s.max_waiting = config.max_waiting;
   s.max_running = config.max_running;
@@ -36,6 +37,7 @@ Settings make_settings(const SchedulerConfig& config) {
   s.drain = seconds_to_ns(config.drain_s);
   s.close_timeout = seconds_to_ns(config.close_timeout_s);
   s.steps_in_flight = config.steps_in_flight;
+  s.prefix_cache = config.prefix_cache;
   return s;
 }
 

@@ -14,18 +14,56 @@ void erase_from(std::vector<SequenceId>& list, SequenceId id) {
 
 }  // namespace
 
-Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std::uint32_t blocks) {
+Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std::uint32_t blocks,
+                         const BlockPool::Match& prefix) {
   Worker& w = state.workers[worker];
+  if (blocks - prefix.shared > w.pool.available_blocks()) return nullptr;
   std::vector<BlockId> taken;
   taken.reserve(blocks + 8);
-  if (!w.pool.allocate(blocks, taken)) return nullptr;
+  // The shared ones first: what is allocated may push idle ones out of the cache.
+  for (const BlockId block : prefix.blocks) w.pool.share(block);
+  taken = prefix.blocks;
+  w.pool.allocate(blocks - static_cast<std::uint32_t>(taken.size()), taken);
   Sequence& sequence = state.sequences.create();
   sequence.request = request.id;
   sequence.worker = worker;
   sequence.blocks = std::move(taken);
   sequence.prefill_length = request.length();
-  ++w.sequences;
+  sequence.remembered = static_cast<std::uint32_t>(prefix.blocks.size());
+  sequence.prefix_node = prefix.node;
+  sequence.width = w.decodes() ? request.sampling.num_beams : 1;
+  w.sequences += sequence.width;
   return &sequence;
+}
+
+void begin_decode(State& state, Request& request, Sequence& sequence) {
+  Worker& w = state.workers[sequence.worker];
+  request.phase = Phase::decode;
+  if (request.beams) {
+    w.beams.push_back(request.id);
+    w.sequences += request.sampling.num_beams - sequence.width;
+    sequence.width = request.sampling.num_beams;
+  } else {
+    w.joins.push_back(sequence.id);
+  }
+}
+
+void release_places(State& state, Request& request) {
+  if (request.beams) {
+    if (const Sequence* source = state.sequences.find(request.source)) {
+      std::erase(state.workers[source->worker].beams, request.id);
+    }
+    for (const SequenceId line : request.beams->lines) {
+      if (line != request.source) release_sequence(state, line);
+    }
+    request.beams->lines.clear();
+    request.beams->search.reset();
+    request.beams->due = false;
+  }
+  release_sequence(state, request.source);
+  release_sequence(state, request.target);
+  request.source = 0;
+  request.target = 0;
 }
 
 void join_decode_set(State& state, Sequence& sequence) {
@@ -55,12 +93,16 @@ void release_sequence(State& state, SequenceId id, bool keep) {
     erase_from(w.joins, id);
     // A worker out of term has forgotten its sequences, and its pool is wholly fenced.
     if (w.ready()) {
-      for (const BlockId block : sequence->blocks) w.pool.release(block, w.sent, w.done);
+      remember_prefix(state, *sequence);
+      // The last one first: of a chain in the cache, its end is forgotten before its beginning.
+      for (auto it = sequence->blocks.rbegin(); it != sequence->blocks.rend(); ++it) {
+        w.pool.release(*it, w.sent, w.done);
+      }
       if (sequence->on_worker) w.drops.push_back(id);
     }
     sequence->blocks.clear();
     sequence->on_worker = false;
-    --w.sequences;
+    w.sequences -= sequence->width;
   }
   if (keep && sequence->inflight > 0) {
     sequence->retiring = true;

@@ -33,6 +33,7 @@ void share_limits(State& state) {
   shared.min_tokens = ~0U;
   for (const std::uint64_t id : state.group) {
     const SamplingParams& own = state.requests.find(id)->sampling;
+    if (own.beams()) continue;  // its lengths are part of the search
     shared.temperature = std::max(shared.temperature, own.temperature);
     shared.max_tokens = std::max(shared.max_tokens, own.max_tokens);
     shared.min_tokens = std::min(shared.min_tokens, own.min_tokens);
@@ -40,6 +41,7 @@ void share_limits(State& state) {
   const std::uint32_t context = max_context(state);
   for (const std::uint64_t id : state.group) {
     Request& request = *state.requests.find(id);
+    if (request.beams) continue;
     const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
     request.client_tokens = request.sampling.max_tokens;
     request.sampling.temperature = shared.temperature;
@@ -60,8 +62,11 @@ void form_static_group(State& state, TimeNs now, Outbox& out) {
   if (!group_over(state, out) || state.waiting.empty()) return;
   const std::size_t size = state.settings.static_batch_size;
   const bool full = state.waiting.size() >= size;
-  if (!full && now - state.waiting.begin()->first < state.settings.static_interval) return;
-  for (const auto& [arrival, id] : state.waiting) {
+  const bool due = std::any_of(state.waiting.begin(), state.waiting.end(), [&](const auto& entry) {
+    return now - state.requests.find(entry.second)->arrival >= state.settings.static_interval;
+  });
+  if (!full && !due) return;  // fewer than a batch wait: the search is short
+  for (const auto& [place, id] : state.waiting) {
     if (state.group.size() == size) break;
     state.group.push_back(id);
     state.requests.find(id)->grouped = true;

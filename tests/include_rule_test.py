@@ -35,6 +35,8 @@ ALSO = [
     ("tools/bench*", "workers/*"),
     ("tools/bench*", "frontend/*"),
     ("tools/load*", "frontend/tokenizer/*"),
+    ("workers/grammar_masks*", "frontend/grammar/grammar_engine.h"),  # a grammar is about the texts
+    ("workers/grammar_masks*", "frontend/tokenizer/*"),               # of tokens
 ]
 
 # Library -> the only files outside tests/ that may include it.
@@ -46,6 +48,7 @@ LIBRARIES = [
     (["sentencepiece*"], ["frontend/tokenizer/sentencepiece*"]),
     (["pcre2.h"], ["frontend/tokenizer/regex.cpp"]),
     (["unicode/*"], ["frontend/tokenizer/unicode.cpp"]),
+    (["xgrammar/*", "dlpack/*"], ["frontend/grammar/grammar_engine.cpp"]),
     (["yaml-cpp/*"], ["configs/*"]),
     (["torch/*", "ATen/*", "c10/*"], ["workers/*", "tools/bench*"]),
     (["cuda*.h", "cublas*", "nccl.h", "flashinfer/*"],

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "workers/grammar_masks.h"
+#include "workers/host_memory.h"
 #include "workers/host_pool.h"
 #include "workers/model/llama.h"
 #include "workers/sampler.h"
@@ -15,19 +17,32 @@ namespace baton {
 
 class CpuExecutor final : public HostExecutor {
  public:
-  CpuExecutor(std::string model_folder, int threads, std::uint32_t tokens_per_block);
+  struct Options {
+    std::string model_folder;
+    int threads = 1;
+    std::uint32_t tokens_per_block = 16;
+    WeightChoice weights = WeightChoice::stored;
+    std::uint32_t max_context = 0;  // 0: what the model allows
+    std::string run_dir;
+    std::vector<std::string> neighbours;  // the other workers on this host's CPUs
+    MemoryAsk memory;                     // what the configuration says of it
+  };
+  explicit CpuExecutor(Options options);
 
   Result<ModelShape> load(std::atomic<int>& percent) override;
 
  private:
   void run_rows(const RunStep& step, StepOutput& output) override;
+  Result<Token> draw(const BatchRow& row, std::size_t index, std::span<float> logits);
   void prompt_logprobs(const RunStep& step, const BatchRow& row, const LogitsView& logits, int line,
                        Logprobs& out);
 
-  const std::string model_folder_;
-  const int threads_;
-  const std::uint32_t tokens_per_block_;
+  ModelShape load_model(std::atomic<int>& percent);
+  WorkerFacts plan_memory();
+
+  Options options_;
   std::unique_ptr<LlamaModel> model_;
+  std::unique_ptr<GrammarMasks> grammars_;
   Sampler sampler_;
   std::vector<StepRow> rows_;  // reused
 };

@@ -132,6 +132,9 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   shape.geometry = shape_;
   shape.max_context = static_cast<std::uint32_t>(c.max_context);
   shape.vocab_size = static_cast<std::uint32_t>(c.vocab);
+  shape.facts.weights = "bf16";
+  shape.facts.weight_bytes = wanted;
+  shape.facts.free_bytes = memory.free;
   shape.basic_sampling = true;  // no penalties, bias or log probabilities on the device yet
   percent = 100;
   return shape;

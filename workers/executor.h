@@ -22,6 +22,7 @@ struct ModelShape {
   std::uint32_t max_context = 0;  // positions that the model allows
   std::uint32_t vocab_size = 0;
   bool basic_sampling = false;  // requests that SamplingParams::needs_full_sampler() cannot run
+  WorkerFacts facts;
 };
 
 /// How others find and map the pool.

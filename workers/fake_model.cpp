@@ -78,9 +78,23 @@ void FakeModel::run_rows(const RunStep& step, StepOutput& output) {
       hash = extend(hash, token);
       hash_at(row, position++) = hash;
     }
+    if (row.ranks) rank(hash, row, static_cast<std::uint32_t>(i), output.candidates);
     if (!row.samples()) continue;
     output.tokens[i] = draw(hash, vocab_size_, row.sampling->stop_ids);
   }
+}
+
+/// Neighbours of the token that would be drawn, each less probable than the one before.
+void FakeModel::rank(std::uint64_t hash, const BatchRow& row, std::uint32_t item,
+                     Logprobs& out) const {
+  const auto first = static_cast<std::uint32_t>(draw(hash, vocab_size_, row.sampling->stop_ids));
+  std::vector<Token> tokens;
+  std::vector<float> logprobs;
+  for (std::uint32_t i = 0; i < row.sampling->num_beams; ++i) {
+    tokens.push_back(static_cast<Token>((first + i) % vocab_size_));
+    logprobs.push_back(-0.5F - static_cast<float>(i) - static_cast<float>(hash % 997) / 1000);
+  }
+  out.push(item, logprobs.front(), tokens, logprobs);
 }
 
 Token FakeModel::next_token(std::span<const Token> prefix, std::uint32_t vocab_size,

@@ -27,6 +27,7 @@ class FakeModel final : public HostExecutor {
 
  private:
   void run_rows(const RunStep& step, StepOutput& output) override;
+  void rank(std::uint64_t hash, const BatchRow& row, std::uint32_t item, Logprobs& out) const;
   std::uint64_t& hash_at(const BatchRow& row, std::int64_t position);
 
   std::string model_folder_;

@@ -7,8 +7,6 @@ namespace baton {
 
 namespace {
 
-constexpr std::uint64_t kDefaultPoolMib = 256;
-
 struct MappedRegion final : MappedPool {
   explicit MappedRegion(ShmRegion r) : region(std::move(r)) {}
   ShmRegion region;
@@ -17,7 +15,7 @@ struct MappedRegion final : MappedPool {
 }  // namespace
 
 Result<PoolExport> HostExecutor::allocate(const PoolRequest& request) {
-  const std::uint64_t pool_mib = request.pool_mib == 0 ? kDefaultPoolMib : request.pool_mib;
+  const std::uint64_t pool_mib = request.pool_mib == 0 ? planned_mib_ : request.pool_mib;
   auto geometry = size_pool(shape_, request.pool_blocks, pool_mib);
   if (!geometry.ok()) return geometry.status();
   auto pool = KvPool::create(request, geometry.value());

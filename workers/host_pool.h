@@ -23,12 +23,15 @@ class HostExecutor : public Executor {
  protected:
   /// Shape of the loaded model; set it in load().
   void set_shape(const KvGeometry& geometry) { shape_ = geometry; }
+  /// Size of a pool whose configuration names none.
+  void set_planned_pool(std::uint64_t mib) { planned_mib_ = mib; }
   KvPool& pool() { return *pool_; }
   /// output.tokens[i] = what row i sampled; rows without logits keep kNoToken.
   virtual void run_rows(const RunStep& step, StepOutput& output) = 0;
 
  private:
   KvGeometry shape_;
+  std::uint64_t planned_mib_ = 256;
   std::optional<KvPool> pool_;
   const RunStep* step_ = nullptr;
 };

@@ -1,6 +1,7 @@
 #include "workers/make_executor.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "workers/fake_model.h"
@@ -15,9 +16,39 @@ namespace baton {
 
 namespace {
 
+#ifdef BATON_HAVE_CPU_MODEL
+std::unique_ptr<Executor> make_cpu_executor(const Config& config) {
+  const WorkerConfig& self = config.self;
+  CpuExecutor::Options options;
+  options.model_folder = config.model;
+  options.tokens_per_block = self.tokens_per_block;
+  options.weights = self.dtype == "f32"    ? WeightChoice::f32
+                    : self.dtype == "bf16" ? WeightChoice::bf16
+                                           : WeightChoice::stored;
+  options.max_context = config.max_context;
+  options.run_dir = config.run_dir;
+  for (const WorkerConfig& worker : config.workers) {
+    if (worker.device == "cpu" && worker.name != self.name) {
+      options.neighbours.push_back(worker.name);
+    }
+  }
+  const auto workers = static_cast<unsigned>(options.neighbours.size() + 1);
+  options.threads = self.threads > 0
+                        ? static_cast<int>(self.threads)
+                        : std::clamp(static_cast<int>(std::thread::hardware_concurrency() / workers),
+                                     1, 256);
+  options.memory.pool_blocks = self.pool_blocks;
+  options.memory.pool_mib = self.pool_mib;
+  options.memory.memory_mib = self.memory_mib;
+  options.memory.fraction = self.memory_fraction;
+  return std::make_unique<CpuExecutor>(std::move(options));
+}
+#endif
+
 Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
 #ifdef BATON_HAVE_CUDA
   const WorkerConfig& self = config.self;
+  if (self.dtype == "f32") return invalid("worker " + self.name + ": dtype f32 needs device cpu");
   CudaExecutor::Options options;
   options.model_folder = config.model;
   options.gpu = self.gpu;
@@ -56,8 +87,7 @@ Result<std::unique_ptr<Executor>> make_executor(const Config& config) {
                    " needs device cuda");
   }
 #ifdef BATON_HAVE_CPU_MODEL
-  return std::unique_ptr<Executor>(std::make_unique<CpuExecutor>(
-      config.model, static_cast<int>(self.threads), self.tokens_per_block));
+  return make_cpu_executor(config);
 #else
   return invalid("worker " + self.name + ": this build has no libtorch, so only `fake: true` runs");
 #endif

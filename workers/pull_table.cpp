@@ -79,6 +79,12 @@ std::vector<std::uint64_t> PullTable::transfers() const {
   return all;
 }
 
+std::vector<AllocationId> PullTable::mapped() const {
+  std::vector<AllocationId> allocations;
+  for (const auto& [allocation, mapping] : mappings_) allocations.push_back(allocation);
+  return allocations;
+}
+
 void PullTable::want_close(AllocationId allocation) {
   const auto it = mappings_.find(allocation);
   if (it != mappings_.end()) it->second.want_close = true;

@@ -36,6 +36,7 @@ class PullTable {
   void want_close(AllocationId allocation);
   /// It was named to the pull thread and is not unmapped yet.
   bool mapped(AllocationId allocation) const { return mappings_.count(allocation) != 0; }
+  std::vector<AllocationId> mapped() const;
   /// Marked allocations without an open pull; each is returned once.
   std::vector<AllocationId> begin_closes();
   void closed(AllocationId allocation) { mappings_.erase(allocation); }

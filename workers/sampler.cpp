@@ -280,4 +280,35 @@ void Sampler::log_probabilities(std::span<const float> logits, Token token, std:
            top_logprobs_);
 }
 
+Status Sampler::rank(std::span<const float> logits, const SamplingParams& params, SampleKey key,
+                     SampleHistory history, std::uint32_t item, Logprobs& out) {
+  if (Status status = check_params(params); !status.ok()) return status;
+  const cpu::RowMax best =
+      kernels_.row_max(logits.data(), static_cast<std::int64_t>(logits.size()));
+  if (best.bad) return Status(ErrorCode::internal, "the logits hold a NaN or an infinity");
+  const double log_total =
+      static_cast<double>(best.value) + std::log(exponentials(logits, best.value, 1.0F));
+  edited_.resize(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    edited_[i] = static_cast<float>(static_cast<double>(logits[i]) - log_total);
+  }
+  edits_.apply(edited_, params, key.n_generated, history.tokens, history.n_prompt);
+  rank_top_k(edited_, params.num_beams + params.stop_ids.size());
+  top_tokens_.clear();
+  top_logprobs_.clear();
+  std::size_t going_on = 0;
+  for (std::size_t place = 0; place < ranked_.size() && going_on < params.num_beams; ++place) {
+    const Candidate& c = ranked_[place];
+    const bool stops = std::find(params.stop_ids.begin(), params.stop_ids.end(), c.token) !=
+                       params.stop_ids.end();
+    if (stops && place >= params.num_beams) continue;
+    going_on += stops ? 0 : 1;
+    top_tokens_.push_back(c.token);
+    top_logprobs_.push_back(c.logit);
+  }
+  if (top_tokens_.empty()) return Status(ErrorCode::internal, "every token is masked");
+  out.push(item, top_logprobs_.front(), top_tokens_, top_logprobs_);
+  return {};
+}
+
 }  // namespace baton

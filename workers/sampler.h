@@ -49,6 +49,13 @@ class Sampler {
   void log_probabilities(std::span<const float> logits, Token token, std::int32_t n_top,
                          std::uint32_t item, Logprobs& out);
 
+  /// For beam search: appends an entry about the tokens that may follow, best first, to `out`, as
+  /// StepResult::candidates has them. As in transformers' beam search the log probabilities are those of
+  /// the whole softmax of `logits`; LogitEdits act on them, nothing else does, and they are not
+  /// normalised again. `logits` stays as it is. Errors as of sample().
+  Status rank(std::span<const float> logits, const SamplingParams& params, SampleKey key,
+              SampleHistory history, std::uint32_t item, Logprobs& out);
+
  private:
   Result<Token> draw(std::span<const float> logits, const SamplingParams& params, SampleKey key);
   Token draw_from_all(std::span<const float> logits, float best, float factor, double uniform);
@@ -71,6 +78,7 @@ class Sampler {
   }
 
   const cpu::Kernels& kernels_;
+  std::vector<float> edited_;   // log probabilities of beam search
   std::vector<float> weights_;  // exp of every logit
   std::vector<float> sums_;     // of every cpu::kExpBlock weights
   std::vector<std::int32_t> indices_;

@@ -36,6 +36,9 @@ std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, OpenStep& s
   for (AddSequence& m : plan.add) {
     if (auto problem = add(m)) return problem;
   }
+  for (const ForkSequence& m : plan.fork) {
+    if (auto problem = fork(m)) return problem;
+  }
   for (std::size_t i = 0; i < plan.grow_sequences.size(); ++i) {
     if (auto problem = grow(plan.grow_sequences[i], plan.grow_blocks[i])) return problem;
   }
@@ -43,6 +46,9 @@ std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, OpenStep& s
   step.run.copies.assign(plan.ops.begin(), plan.ops.end());
   for (const PromptRow& row : plan.rows) {
     if (auto problem = prompt_row(row, step)) return problem;
+  }
+  for (const BeamRow& row : plan.beams) {
+    if (auto problem = beam_row(row, step)) return problem;
   }
   if (plan.decode) {
     if (auto problem = decode_rows(step)) return problem;
@@ -63,7 +69,7 @@ SequenceTable::Problem SequenceTable::drop(SequenceId id) {
 SequenceTable::Problem SequenceTable::add(AddSequence& m) {
   const std::size_t known = m.prompt.size() + m.generated.size();
   if (known == 0) return "add of " + name_of(m.sequence) + " without a token";
-  if (m.computed >= known) {
+  if (m.computed > known || (m.computed == known && !m.sampling.beams())) {
     return name_of(m.sequence) + ": computed is " + std::to_string(m.computed) + " of " +
            std::to_string(known) + " tokens; at least one must be left";
   }
@@ -144,6 +150,26 @@ std::string SequenceTable::content_problem(const AddSequence& m) const {
   return sampler_problem(p);
 }
 
+SequenceTable::Problem SequenceTable::fork(const ForkSequence& m) {
+  const auto parent = by_id_.find(m.parent);
+  if (parent == by_id_.end()) return "fork of unknown " + name_of(m.parent);
+  const WorkerSequence& p = *parent->second;
+  if (!p.sampling.beams() || p.computed != p.tokens.size()) {
+    return "fork of " + name_of(p.id) + ", which is no whole beam";
+  }
+  if (m.block >= limits_.blocks) {
+    return name_of(m.sequence) + ": forked onto block " + std::to_string(m.block) +
+           " of a pool of " + std::to_string(limits_.blocks);
+  }
+  auto child = std::make_shared<WorkerSequence>(p);
+  child->id = m.sequence;
+  child->blocks.resize(p.computed / limits_.tokens_per_block);
+  child->blocks.push_back(m.block);
+  const bool fresh = by_id_.emplace(m.sequence, std::move(child)).second;
+  if (!fresh) return name_of(m.sequence) + " forked twice";
+  return std::nullopt;
+}
+
 SequenceTable::Problem SequenceTable::grow(SequenceId id, BlockId block) {
   const auto it = by_id_.find(id);
   if (it == by_id_.end()) return "grow of unknown " + name_of(id);
@@ -195,6 +221,21 @@ SequenceTable::Problem SequenceTable::prompt_row(const PromptRow& row, OpenStep&
   if (auto problem = place(s, row.n_tokens, row.logits, /*decode=*/false, step)) return problem;
   if (row.then_decode) joins_.push_back(&s);
   return std::nullopt;
+}
+
+SequenceTable::Problem SequenceTable::beam_row(const BeamRow& row, OpenStep& step) {
+  const auto it = by_id_.find(row.sequence);
+  if (it == by_id_.end()) return "beam of unknown " + name_of(row.sequence);
+  WorkerSequence& s = *it->second;
+  if (is_void(s, step)) return std::nullopt;
+  if (!s.sampling.beams() || s.computed != s.tokens.size()) {
+    return name_of(s.id) + " is no whole beam";
+  }
+  if (row.token < 0 || static_cast<std::uint32_t>(row.token) >= limits_.vocab_size) {
+    return name_of(s.id) + ": token " + std::to_string(row.token) + " is outside the vocabulary";
+  }
+  s.tokens.push_back(row.token);
+  return place(s, 1, LogitsWanted::last, /*decode=*/true, step);
 }
 
 SequenceTable::Problem SequenceTable::decode_rows(OpenStep& step) {
@@ -249,7 +290,8 @@ void SequenceTable::add_row(WorkerSequence& s, std::uint32_t n_tokens, LogitsWan
   row.next = end < s.tokens.size() ? s.tokens[end] : kNoToken;
   row.sampling = &s.sampling;
   row.n_prompt = s.n_prompt;
-  if (row.samples() && s.sampling.needs_history()) {
+  row.ranks = logits == LogitsWanted::last && s.sampling.beams();
+  if ((row.samples() || row.ranks) && s.sampling.needs_history()) {
     row.history = s.tokens;
     step.run.histories.insert(step.run.histories.end(), s.tokens.begin(), s.tokens.end());
   }
@@ -291,12 +333,14 @@ void SequenceTable::end_step(OpenStep& step, const StepOutput& output, StepResul
   result.tokens.reserve(step.owners.size());
   LogprobReader logprobs(output.logprobs);
   LogprobReader prompt_logprobs(output.prompt_logprobs);
+  LogprobReader candidates(output.candidates);
   for (std::size_t i = 0; i < step.owners.size(); ++i) {
     WorkerSequence& s = *step.owners[i];
     const BatchRow& row = step.run.rows[i];
     LogprobReader::Entry entry;
     const bool given = logprobs.take(static_cast<std::uint32_t>(i), entry);
     take_prompt_logprobs(step.run, row, prompt_logprobs, result);
+    if (row.ranks) take_candidates(s, candidates, static_cast<std::uint32_t>(i), result);
     if (s.failed || !row.samples()) continue;
     const Token token = i < output.tokens.size() ? output.tokens[i] : kNoToken;
     if (token < 0 || static_cast<std::uint32_t>(token) >= limits_.vocab_size) {
@@ -313,6 +357,17 @@ void SequenceTable::end_step(OpenStep& step, const StepOutput& output, StepResul
     result.tokens.push_back(token);
   }
   step.owners.clear();
+}
+
+void SequenceTable::take_candidates(WorkerSequence& s, LogprobReader& reader, std::uint32_t row,
+                                    StepResult& result) {
+  LogprobReader::Entry entry;
+  const bool given = reader.take(row, entry);
+  if (s.failed) return;
+  if (!given || entry.top_tokens.empty()) return fail(s, "no candidates were found", result);
+  result.candidates.push(static_cast<std::uint32_t>(result.beam_sequences.size()), entry.logprob,
+                         entry.top_tokens, entry.top_logprobs);
+  result.beam_sequences.push_back(s.id);
 }
 
 /// From the step's numbering of tokens to positions of the row's sequence.

@@ -24,7 +24,8 @@ struct TableLimits {
 
 /// One sequence, as the steps begun so far leave it: a token that an open step is to sample is already
 /// in `tokens`, as kNoToken. Invariants: computed <= tokens.size(); in the decode set computed + 1 ==
-/// tokens.size(), the last token being the one to feed.
+/// tokens.size(), the last token being the one to feed. A running beam is computed whole: the plan of its
+/// next row brings the token.
 struct WorkerSequence : std::enable_shared_from_this<WorkerSequence> {
   SequenceId id = 0;
   std::uint32_t choice = 0;
@@ -57,7 +58,7 @@ class SequenceTable {
   const TableLimits& limits() const { return limits_; }
   void clear();
 
-  /// Applies `plan` (drop, add, grow, ops, rows) and fills `step` with its rows. Returns what is
+  /// Applies `plan` (drop, add, fork, grow, ops, rows) and fills `step` with its rows. Returns what is
   /// wrong with the plan, if anything; the table is then good for nothing but clear().
   std::optional<std::string> begin_step(StepPlan& plan, OpenStep& step);
   /// Takes the output of the oldest open step: fills in the tokens and the columns of `result`. A row
@@ -76,14 +77,18 @@ class SequenceTable {
   Problem drop(SequenceId id);
   Problem check_copies(const std::vector<CopyOp>& copies) const;
   Problem add(AddSequence& m);
+  Problem fork(const ForkSequence& m);
   Problem grow(SequenceId id, BlockId block);
   Problem prompt_row(const PromptRow& row, OpenStep& step);
+  Problem beam_row(const BeamRow& row, OpenStep& step);
   Problem decode_rows(OpenStep& step);
   Problem place(WorkerSequence& s, std::uint32_t n_tokens, LogitsWanted logits, bool decode,
                 OpenStep& step);
   void add_row(WorkerSequence& s, std::uint32_t n_tokens, LogitsWanted logits, bool decode,
                OpenStep& step);
   static void point_at_copies(RunStep& step);
+  void take_candidates(WorkerSequence& s, LogprobReader& reader, std::uint32_t row,
+                       StepResult& result);
   void fail(WorkerSequence& s, const std::string& reason, StepResult& result);
   bool is_void(WorkerSequence& s, OpenStep& step);
   void join_decode(WorkerSequence& s);

@@ -25,7 +25,7 @@ struct BatchRow {
   std::span<const BlockId> blocks;  // the table; covers every position that this row writes
   LogitsWanted logits = LogitsWanted::none;
   const SamplingParams* sampling = nullptr;
-  /// Prompt and generated tokens up to the one to be drawn, if sampling->needs_history(); the first
+  /// Prompt and generated tokens up to the one to come, if sampling->needs_history(); the first
   /// n_prompt of them are the prompt.
   std::span<const Token> history;
   std::uint32_t n_prompt = 0;
@@ -37,10 +37,13 @@ struct BatchRow {
   /// >= 0: the last of `tokens` is kNoToken here, and is what row `from_row` of the step launched just
   /// before this one samples: the device takes it from there, nobody waits for the host.
   std::int32_t from_row = -1;
+  /// Of a beam search, with logits `last`: nothing is drawn, candidates are told instead.
+  bool ranks = false;
 
   /// A token is drawn after the last of `tokens`.
   bool samples() const {
-    return logits == LogitsWanted::last || (logits == LogitsWanted::all && next == kNoToken);
+    return (logits == LogitsWanted::last && !ranks) ||
+           (logits == LogitsWanted::all && next == kNoToken);
   }
 };
 
@@ -76,6 +79,7 @@ struct StepOutput {
   Logprobs logprobs;         // of `tokens`; items are row indexes
   Logprobs prompt_logprobs;  // of rows with logits `all`; an item is the index into RunStep::tokens of
                              // the token before the one that the entry is about
+  Logprobs candidates;       // of rows that rank, as in StepResult; items are row indexes
   std::uint32_t duration_us = 0;
 };
 

@@ -26,6 +26,7 @@ Hello to_hello(const ModelShape& model, const PoolExport& pool, AllocationId all
   h.max_context = model.max_context;
   h.basic_sampling = model.basic_sampling;
   h.vocab_size = model.vocab_size;
+  h.facts = model.facts;
   return h;
 }
 
@@ -125,6 +126,10 @@ bool StepThread::next_job(std::optional<Job>& job) {
 void StepThread::load() {
   try {
     model_ = executor_.load(percent_);
+    if (model_->ok() && options_.max_context > 0) {
+      std::uint32_t& context = model_->value().max_context;
+      context = std::min(context, options_.max_context);
+    }
   } catch (const std::exception& e) {
     model_ = Status(ErrorCode::internal, e.what());
   }
@@ -159,6 +164,7 @@ void StepThread::launch(const RunStep* step) {
   l.output.failed.clear();
   l.output.logprobs.clear();
   l.output.prompt_logprobs.clear();
+  l.output.candidates.clear();
   l.output.tokens.assign(step->rows.size(), kNoToken);
   try {
     executor_.launch(*step);

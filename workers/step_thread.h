@@ -46,6 +46,7 @@ class StepThread {
   struct Options {
     Token fault_token = -1;           // tests: abort() when a prompt row holds it
     std::uint32_t step_delay_ms = 0;  // tests: before each step
+    std::uint32_t max_context = 0;    // positions served; 0: those that the model allows
     std::string sample_log;           // benchmarks: gets now_ns() after each step that sampled
     TimeNs allocate_patience = 12 * kSecond;  // memory of a dead predecessor may still be mapped
   };

@@ -31,6 +31,7 @@ void WorkerCore::send_register(TimeNs now, WorkerActions& out) {
   m.pid = identity_.pid;
   m.pid_start = identity_.pid_start;
   m.device = identity_.device;
+  m.mapped = pulls_.mapped();
   out.emplace_back(Send{std::move(m)});
 }
 

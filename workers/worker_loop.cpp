@@ -43,8 +43,10 @@ WorkerCoreOptions core_options(const Config& config, const Executor& executor) {
   return options;
 }
 
-StepThread::Options step_options(const WorkerConfig& self) {
+StepThread::Options step_options(const Config& config) {
+  const WorkerConfig& self = config.self;
   StepThread::Options options;
+  options.max_context = config.max_context;
   options.fault_token = self.fault_token;
   options.step_delay_ms = self.step_delay_ms;
   options.sample_log = self.sample_log;
@@ -66,7 +68,7 @@ WorkerLoop::WorkerLoop(const Config& config, std::unique_ptr<ClientChannel> chan
       incarnation_(incarnation),
       alive_(config.run_dir, config.self.name),
       core_(identity_of(config.self, incarnation, getpid()), core_options(config, executor)),
-      steps_(executor, waker_, step_options(config.self)) {}
+      steps_(executor, waker_, step_options(config)) {}
 
 int WorkerLoop::run() {
   if (!alive_.status().ok()) spdlog::warn("{}", alive_.status().message());

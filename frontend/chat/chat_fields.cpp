@@ -228,17 +228,57 @@ void check_tool(FieldReader& fields, const Json& value, std::size_t index) {
   if (tool.finish()) fields.fail(*tool.finish());
 }
 
+/// "required", or {"type": "function", "function": {"name"}}
+void read_forced(FieldReader& fields, const Json& choice, ForcedChoice& forced) {
+  forced.forced = true;
+  if (choice == "required") return;
+  if (!choice.is_object()) {
+    fields.fail("tool_choice",
+                "must be \"none\", \"auto\", \"required\" or an object that names a function");
+    return;
+  }
+  FieldReader named(choice, "tool_choice");
+  if (const auto type = named.string("type"); named.ok() && type != "function") {
+    named.fail("type", "must be \"function\"");
+  }
+  const Json* function = named.take("function");
+  if (function == nullptr || !function->is_object()) {
+    named.fail("function", function == nullptr ? "is missing" : "must be an object");
+  } else {
+    FieldReader inner(*function, "tool_choice.function");
+    const auto name = inner.string("name");
+    if (inner.ok() && !(name && is_name(*name))) inner.fail("name", "must name one of 'tools'");
+    forced.name = name.value_or("");
+    if (inner.finish()) named.fail(*inner.finish());
+  }
+  if (named.finish()) fields.fail(*named.finish());
+}
+
+/// Whether the function that must be called is one of the tools.
+void check_forced(FieldReader& fields, const Json* tools, const ForcedChoice& forced) {
+  if (!forced.forced || !fields.ok()) return;
+  if (tools == nullptr) {
+    fields.fail("tool_choice", "forces a call, but there are no 'tools'");
+  } else if (!forced.name.empty() &&
+             std::none_of(tools->begin(), tools->end(), [&](const Json& tool) {
+               return tool["function"]["name"] == forced.name;
+             })) {
+    fields.fail("tool_choice.function.name", "must name one of 'tools'");
+  }
+}
+
 /// Whether the template is to be given tools.
-bool read_tools(FieldReader& fields, const ServedModel& model) {
+bool read_tools(FieldReader& fields, const ServedModel& model, ForcedChoice& forced) {
   const Json* tools = fields.take("tools");
   const Json* choice = fields.take("tool_choice");
   const bool given = tools != nullptr && !(tools->is_structured() && tools->empty());
   const bool none = choice != nullptr && *choice == "none";
-  if (choice != nullptr && !none && *choice != "auto") {
-    fields.fail("tool_choice",
-                "is not supported but for \"none\" and \"auto\": a call cannot be forced");
+  forced.several = fields.boolean("parallel_tool_calls").value_or(true);
+  if (choice != nullptr && !none && *choice != "auto") read_forced(fields, *choice, forced);
+  if (!given) {
+    check_forced(fields, nullptr, forced);
+    return false;
   }
-  if (!given) return false;
   if (model.chat_template == nullptr || !model.chat_template->takes_tools()) {
     fields.fail("tools", model.chat_template == nullptr
                              ? "is not supported; only an empty value is accepted"
@@ -252,6 +292,7 @@ bool read_tools(FieldReader& fields, const ServedModel& model) {
     return false;
   }
   for (std::size_t i = 0; i < tools->size() && fields.ok(); ++i) check_tool(fields, (*tools)[i], i);
+  check_forced(fields, tools, forced);
   return !none;
 }
 
@@ -316,12 +357,15 @@ void read_conversation(FieldReader& fields, std::string_view body, const ServedM
   }
   read_messages(fields, templated, conversation);
   read_ending(fields, model, conversation);
-  const bool tools = read_tools(fields, model);
+  const bool tools = read_tools(fields, model, conversation.forced);
   const bool variables = read_variables(fields, model);
   if (!fields.ok() || !(tools || variables)) return;
   auto copies =
       copy_members(body, {"tools", "chat_template_kwargs"}, model.chat_template->guard());
   if (tools) conversation.tools = std::move(copies["tools"]);
+  if (conversation.forced.forced) {
+    conversation.forced.tools = std::move(copy_members(body, {"tools"}, SpecialGuard())["tools"]);
+  }
   if (variables) conversation.variables = std::move(copies["chat_template_kwargs"]);
 }
 

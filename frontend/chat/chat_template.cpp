@@ -111,7 +111,9 @@ Status ChatTemplate::read_templates(const std::string& dir) {
   const std::string path = dir + "/chat_template.jinja";
   auto text = read_file(path, kMaxTemplateBytes);
   if (!text.ok()) return text.status();
+  source_ = "chat_template.jinja";
   if (text.value().empty()) {
+    source_ = "tokenizer_config.json";
     const std::string config_path = dir + "/tokenizer_config.json";
     const auto config = read_object(config_path);
     if (!config.ok()) return config.status();
@@ -134,6 +136,14 @@ Status ChatTemplate::read_templates(const std::string& dir) {
     status = add_template(templates_, at->path().stem(), std::move(more).value(), at->path());
   }
   return status;
+}
+
+Status ChatTemplate::read_template(const std::string& file) {
+  auto text = read_file(file, kMaxTemplateBytes);
+  if (!text.ok()) return text.status();
+  if (text.value().empty()) return invalid(file + ": is missing or empty");
+  source_ = file;
+  return add_template(templates_, "default", std::move(text).value(), file);
 }
 
 Status ChatTemplate::read_special_tokens(const std::string& dir, const Tokenizer& tokenizer) {
@@ -166,9 +176,11 @@ Status ChatTemplate::read_special_tokens(const std::string& dir, const Tokenizer
 }
 
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& dir,
-                                                         const Tokenizer& tokenizer) {
+                                                         const Tokenizer& tokenizer,
+                                                         const std::string& file) {
   std::unique_ptr<ChatTemplate> made(new ChatTemplate());
-  if (Status status = made->read_templates(dir); !status.ok()) return status;
+  const Status status = file.empty() ? made->read_templates(dir) : made->read_template(file);
+  if (!status.ok()) return status;
   if (made->templates_.empty()) return std::unique_ptr<ChatTemplate>();
   if (!made->templates_.contains("default")) {
     return invalid(dir + ": none of its chat templates is called 'default'");

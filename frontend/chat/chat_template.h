@@ -27,8 +27,13 @@ class ChatTemplate {
   /// else "chat_template" of tokenizer_config.json, a string or a list of {"name", "template"}; the
   /// special tokens' texts out of tokenizer_config.json and special_tokens_map.json. A null pointer
   /// when the folder has no template.
+  /// `file`, if not empty, is the one template, whatever the folder has; it must be there.
   static Result<std::unique_ptr<ChatTemplate>> load(const std::string& dir,
-                                                    const Tokenizer& tokenizer);
+                                                    const Tokenizer& tokenizer,
+                                                    const std::string& file = "");
+
+  /// Where the templates come from: a path, or a file of the folder.
+  const std::string& source() const { return source_; }
 
   const std::map<std::string, std::string>& templates() const { return templates_; }
   /// Some template reads "tools": a request may define some.
@@ -56,9 +61,11 @@ class ChatTemplate {
  private:
   ChatTemplate() = default;
   Status read_templates(const std::string& dir);
+  Status read_template(const std::string& file);
   Status read_special_tokens(const std::string& dir, const Tokenizer& tokenizer);
   std::string message_json(const ChatMessage& message) const;
 
+  std::string source_;
   std::map<std::string, std::string> templates_;
   std::map<std::string, std::string> special_tokens_;  // bos_token, eos_token, ...: their texts
   std::vector<Token> stop_ids_;

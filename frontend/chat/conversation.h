@@ -24,6 +24,14 @@ struct ChatMessage {
   std::vector<ToolCall> tool_calls{};
 };
 
+/// What tool_choice asks for, besides "auto" and "none".
+struct ForcedChoice {
+  bool forced = false;
+  std::string name;     // of the function; empty: any of them
+  bool several = true;  // parallel_tool_calls
+  std::string tools;    // the definitions, JSON, in the client's order
+};
+
 struct Conversation {
   std::vector<ChatMessage> messages;
   // What only a template can do something with.
@@ -31,6 +39,7 @@ struct Conversation {
   std::string variables;  // JSON object of chat_template_kwargs; empty: none
   bool add_generation_prompt = true;
   bool continue_final_message = false;
+  ForcedChoice forced;
 };
 
 }  // namespace baton

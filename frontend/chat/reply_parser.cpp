@@ -3,55 +3,17 @@
 #include <algorithm>
 #include <utility>
 
-#include "frontend/chat/ordered_json.h"
-#include "frontend/json_reader.h"
+#include "frontend/chat/reply_marks.h"
 
 namespace baton {
 namespace {
 
-constexpr std::string_view kCallOpen = "<tool_call>";
-constexpr std::string_view kCallClose = "</tool_call>";
-constexpr std::string_view kCallsMark = "[TOOL_CALLS]";
-constexpr std::string_view kArgumentsMark = "[ARGS]";
-constexpr std::string_view kCallIdMark = "[CALL_ID]";
-constexpr std::string_view kPythonTag = "<|python_tag|>";
-constexpr std::string_view kSpace = " \t\r\n";
-
 bool holds(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
-
-std::string_view trimmed_front(std::string_view text) {
-  return text.substr(std::min(text.find_first_not_of(kSpace), text.size()));
-}
-
-std::string_view trimmed_back(std::string_view text) {
-  return text.substr(0, text.find_last_not_of(kSpace) + 1);
-}
 
 /// Bytes at the end of `text` that may be the beginning of `mark`.
 std::size_t open_end(std::string_view text, std::string_view mark) {
   for (std::size_t n = std::min(text.size(), mark.size() - 1); n > 0; --n) {
     if (text.substr(text.size() - n) == mark.substr(0, n)) return n;
-  }
-  return 0;
-}
-
-/// The JSON value that `text` begins with, an object or an array: its length; 0 when it has no end.
-std::size_t json_length(std::string_view text) {
-  std::size_t depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      in_string = c != '"';
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      ++depth;
-    } else if (c == '}' || c == ']') {
-      if (depth == 0) return 0;
-      if (--depth == 0) return i + 1;
-    }
   }
   return 0;
 }
@@ -139,7 +101,13 @@ bool ReplyParser::step(std::vector<ReplyPart>& parts) {
     case State::tagged_call:
       return step_tagged_call(parts);
     case State::rest_is_calls:
-      return false;
+      return step_rest(parts);
+    case State::arguments:
+      return step_arguments(parts);
+    case State::call_rest:
+      return step_call_rest();
+    case State::tagged_end:
+      return step_tagged_end();
   }
   return false;
 }
@@ -188,7 +156,7 @@ bool ReplyParser::step_content(std::vector<ReplyPart>& parts) {
     if (at_beginning_ && (inner.empty() || kPythonTag.starts_with(inner))) return false;
     if (at_beginning_ && (inner.front() == '{' || inner.starts_with(kPythonTag))) {
       state_ = State::rest_is_calls;
-      return false;
+      return true;
     }
     grammar_.calls = CallStyle::none;
     return true;
@@ -205,26 +173,8 @@ bool ReplyParser::step_content(std::vector<ReplyPart>& parts) {
   // What turns out to be no call is given out as it was.
   space_ = text.substr(safe.size(), at - safe.size());
   held_.erase(0, at);
-  searched_ = mark.size();
+  searched_ = scanned_ = mark.size();
   state_ = style == CallStyle::tagged ? State::tagged_call : State::rest_is_calls;
-  return true;
-}
-
-bool ReplyParser::step_tagged_call(std::vector<ReplyPart>& parts) {
-  const std::string_view text = held_;
-  const std::size_t close = text.find(kCallClose, searched_);
-  if (close == text.npos) {
-    searched_ = std::max(kCallOpen.size(), text.size() - std::min(text.size(), kCallClose.size()));
-    return false;
-  }
-  const std::size_t end = close + kCallClose.size();
-  if (!give_call(text.substr(kCallOpen.size(), close - kCallOpen.size()), parts)) {
-    give_content(space_ + held_.substr(0, end), parts);
-  } else {
-    at_border_ = true;
-  }
-  held_.erase(0, end);
-  state_ = State::content;
   return true;
 }
 
@@ -247,73 +197,16 @@ std::vector<ReplyPart> ReplyParser::finish() {
     case State::rest_is_calls:
       give_rest(parts);
       break;
+    case State::arguments:  // cut off
+    case State::call_rest:
+      break;
+    case State::tagged_end:
+      at_border_ = true;
+      give_content(held_, parts);
+      break;
   }
   held_.clear();
   return parts;
-}
-
-/// Calls from the front as far as they go, then content.
-void ReplyParser::give_rest(std::vector<ReplyPart>& parts) {
-  const std::string text = std::exchange(held_, {});
-  const std::size_t taken = grammar_.calls == CallStyle::whole_json ? whole_calls(text, parts)
-                                                                    : bracketed_calls(text, parts);
-  const std::string_view rest = std::string_view(text).substr(taken);
-  if (taken == 0) {
-    give_content(space_ + text, parts);
-  } else if (!trimmed_front(rest).empty()) {
-    give_content(rest, parts);
-  }
-}
-
-/// Bytes of `text` that are calls: {...}; {...}
-std::size_t ReplyParser::whole_calls(std::string_view text, std::vector<ReplyPart>& parts) {
-  std::size_t taken = 0;
-  for (;;) {
-    std::string_view rest = trimmed_front(text.substr(taken));
-    if (taken == 0 && rest.starts_with(kPythonTag)) {
-      rest = trimmed_front(rest.substr(kPythonTag.size()));
-    } else if (taken > 0 && rest.starts_with(';')) {
-      rest = trimmed_front(rest.substr(1));
-    }
-    const std::size_t length = rest.starts_with('{') ? json_length(rest) : 0;
-    if (length == 0 || !give_call(rest.substr(0, length), parts)) return taken;
-    taken = static_cast<std::size_t>(rest.data() - text.data()) + length;
-  }
-}
-
-/// Bytes of `text` that are calls: a mark with a list of them, or a mark, a name and arguments each.
-std::size_t ReplyParser::bracketed_calls(std::string_view text, std::vector<ReplyPart>& parts) {
-  std::size_t taken = 0;
-  for (;;) {
-    std::string_view rest = trimmed_front(text.substr(taken));
-    if (!rest.starts_with(kCallsMark)) return taken;
-    rest = trimmed_front(rest.substr(kCallsMark.size()));
-    if (rest.starts_with('[')) {
-      const std::size_t length = json_length(rest);
-      if (length == 0) return taken;
-      const char* end = rest.data() + length;
-      std::size_t found = 0;
-      rest = rest.substr(1, length - 2);
-      for (;; ++found) {
-        rest = rest.substr(std::min(rest.find_first_not_of(" \t\r\n,"), rest.size()));
-        const std::size_t item = rest.starts_with('{') ? json_length(rest) : 0;
-        if (item == 0 || !give_call(rest.substr(0, item), parts)) break;
-        rest.remove_prefix(item);
-      }
-      if (found == 0) return taken;
-      taken = static_cast<std::size_t>(end - text.data());
-      continue;
-    }
-    const std::size_t brace = rest.find('{');
-    const std::size_t length = brace == rest.npos ? 0 : json_length(rest.substr(brace));
-    if (length == 0) return taken;
-    std::string_view name = rest.substr(0, brace);
-    name = trimmed_back(name.substr(0, std::min(name.find(kArgumentsMark), name.find(kCallIdMark))));
-    if (!give_named_call(std::string(name), std::string(rest.substr(brace, length)), parts)) {
-      return taken;
-    }
-    taken = static_cast<std::size_t>(rest.data() - text.data()) + brace + length;
-  }
 }
 
 void ReplyParser::give_reasoning(std::string_view text, std::vector<ReplyPart>& parts) {
@@ -329,49 +222,6 @@ void ReplyParser::give_content(std::string_view text, std::vector<ReplyPart>& pa
   at_border_ = false;
   at_beginning_ = false;
   parts.push_back({ReplyPart::Kind::content, std::string(text), {}, 0});
-}
-
-/// {"name": ..., "arguments" or "parameters": {...}}; false when it is something else.
-bool ReplyParser::give_call(std::string_view json, std::vector<ReplyPart>& parts) {
-  const auto parsed = parse_json_object(json);
-  if (!parsed.ok()) return false;
-  const auto name = parsed.value().find("name");
-  if (name == parsed.value().end() || !name->is_string()) return false;
-  auto copies = copy_members(json, {"arguments", "parameters"}, SpecialGuard());
-  const char* key = copies.contains("arguments") ? "arguments" : "parameters";
-  std::string arguments = copies.contains(key) ? copies[key] : "{}";
-  // Now and then the object is written as a string once more.
-  const auto given = parsed.value().find(key);
-  if (given != parsed.value().end() && given->is_string()) arguments = given->get<std::string>();
-  return give_named_call(name->get<std::string>(), std::move(arguments), parts);
-}
-
-bool ReplyParser::give_named_call(std::string name, std::string arguments,
-                                  std::vector<ReplyPart>& parts) {
-  if (name.empty() || !parse_json_object(arguments).ok()) return false;
-  ReplyPart part;
-  part.kind = ReplyPart::Kind::call;
-  part.call = {call_id(), std::move(name), copy_json(arguments, SpecialGuard())};
-  part.index = calls_++;
-  at_beginning_ = false;
-  parts.push_back(std::move(part));
-  return true;
-}
-
-/// Nine letters and digits, which is what Mistral's templates want to be given back.
-std::string ReplyParser::call_id() const {
-  static constexpr std::string_view kDigits =
-      "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
-  for (const char c : seed_ + "/" + std::to_string(calls_)) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  }
-  std::string id = grammar_.calls == CallStyle::bracketed ? "" : "call_";
-  for (int i = 0; i < 9; ++i) {
-    id.push_back(kDigits[hash % kDigits.size()]);
-    hash /= kDigits.size();
-  }
-  return id;
 }
 
 }  // namespace baton

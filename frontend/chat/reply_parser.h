@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "frontend/chat/call_head.h"
 #include "frontend/chat/conversation.h"
 
 namespace baton {
@@ -34,16 +36,26 @@ struct ReplyGrammar {
 };
 
 struct ReplyPart {
-  enum class Kind : std::uint8_t { reasoning, content, call };
+  enum class Kind : std::uint8_t {
+    reasoning,
+    content,
+    call,       // one begins: `call` has its id and name
+    arguments,  // more of the arguments of the call that began last
+  };
   Kind kind = Kind::content;
-  std::string text;  // of reasoning and content
+  std::string text;  // of all but calls
   ToolCall call;
   std::uint32_t index = 0;  // of the call, from 0
 };
 
-/// A value: one copy for each choice. Whitespace at the borders of reasoning and calls is dropped;
-/// what turns out not to be a call is content, to the letter. Holds back at most one call, or the
-/// beginning of a mark.
+/// A value: one copy for each choice. The parts depend on the text alone, not on the pieces in which it
+/// comes. Whitespace at the borders of reasoning and calls is dropped; what turns out not to be a call
+/// is content, to the letter.
+///
+/// A call begins as soon as its name is known and its arguments open with "{"; from there on they are
+/// passed on as they arrive, as compact JSON, and never taken back: a reply that is cut off leaves them
+/// unfinished, and where they stop being JSON they end, and the rest is content. Calls that begin with
+/// their arguments, or whose arguments are a string, are held back until they are whole.
 class ReplyParser {
  public:
   /// `prompt`: the rendered prompt, whose end says whether the reply begins inside the reasoning.
@@ -60,22 +72,49 @@ class ReplyParser {
   std::vector<ReplyPart> feed(std::string_view text);
   /// The end: the rest.
   std::vector<ReplyPart> finish();
+  /// The text at hand is reasoning.
+  bool reasoning() const { return state_ == State::reasoning; }
   /// Calls so far.
   std::uint32_t calls() const { return calls_; }
 
  private:
-  enum class State : std::uint8_t { start, reasoning, content, tagged_call, rest_is_calls };
+  enum class State : std::uint8_t {
+    start,
+    reasoning,
+    content,
+    tagged_call,    // behind <tool_call>, before it is sure
+    rest_is_calls,  // of the other styles: before a call is sure, and between two
+    arguments,      // inside of them
+    call_rest,      // behind them, inside of the call's object
+    tagged_end,     // before </tool_call>
+  };
+  /// What the next call of the rest begins with: an object, its name (then arguments), or more is
+  /// needed, or there is none.
+  enum class Start : std::uint8_t { object, arguments, more, none };
 
   bool step(std::vector<ReplyPart>& parts);
   bool step_start(std::vector<ReplyPart>& parts);
   bool step_reasoning(std::vector<ReplyPart>& parts);
   bool step_content(std::vector<ReplyPart>& parts);
   bool step_tagged_call(std::vector<ReplyPart>& parts);
+  bool step_rest(std::vector<ReplyPart>& parts);
+  bool step_arguments(std::vector<ReplyPart>& parts);
+  bool step_call_rest();
+  bool step_tagged_end();
   void give_reasoning(std::string_view text, std::vector<ReplyPart>& parts);
   void give_content(std::string_view text, std::vector<ReplyPart>& parts);
   bool give_call(std::string_view json, std::vector<ReplyPart>& parts);
   bool give_named_call(std::string name, std::string arguments, std::vector<ReplyPart>& parts);
+  void give_arguments(std::string text, std::vector<ReplyPart>& parts);
   void give_rest(std::vector<ReplyPart>& parts);
+  void begin_call(std::string name, std::vector<ReplyPart>& parts);
+  void commit(std::string name, const JsonScanner& scanner, std::size_t taken,
+              std::vector<ReplyPart>& parts);
+  bool commit_named(std::vector<ReplyPart>& parts);
+  bool scan_head(CallHead::State& found);
+  Start find_whole_json();
+  Start find_bracketed();
+  std::size_t list_calls(std::string_view text, std::vector<ReplyPart>& parts);
   std::size_t whole_calls(std::string_view text, std::vector<ReplyPart>& parts);
   std::size_t bracketed_calls(std::string_view text, std::vector<ReplyPart>& parts);
   std::string call_id() const;
@@ -86,6 +125,13 @@ class ReplyParser {
   std::string held_;          // text that no part has yet
   std::string space_;         // whitespace in front of what may be a call
   std::size_t searched_ = 0;  // bytes of held_ in which a closing mark does not begin
+  std::size_t scanned_ = 0;   // bytes of held_ that head_ has read
+  std::size_t head_begin_ = 0;
+  std::optional<CallHead> head_;     // of a call that is not sure yet
+  JsonScanner json_;                 // of the call that is being made
+  std::size_t arguments_depth_ = 0;  // of its brackets, inside of the arguments
+  bool held_to_end_ = false;  // only the end, or the closing mark, shows what held_ is
+  bool in_list_ = false;      // between the calls of [TOOL_CALLS] [...]
   bool at_border_ = false;    // whitespace that comes next is dropped
   bool at_beginning_ = true;  // no content yet
   std::uint32_t calls_ = 0;

@@ -1,5 +1,5 @@
-// One process that renders chat templates (render_templates.py, which is compiled into this program):
-// frames of JSON over a socket pair, a length in 4 bytes (little-endian) in front of each.
+// One process that renders chat templates (render_templates.py, which is compiled into this program). Its
+// frames are JSON.
 #pragma once
 
 #include <sys/types.h>
@@ -9,9 +9,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "ipc/process.h"
+#include "frontend/helper_process.h"
 #include "ipc/status.h"
 #include "ipc/types.h"
 
@@ -34,37 +35,25 @@ struct TemplateSetup {
   static std::vector<std::string> python_path();
 };
 
-/// Not thread-safe. Killed by the destructor; dies with the thread that started it.
+/// Not thread-safe. Ends as its HelperProcess does.
 class TemplateProcess {
  public:
   /// Starts it and waits until it has compiled the templates. unavailable: Python or Jinja2 is
   /// missing, too old or too slow; invalid_argument: a template is wrong. The message says which.
   static Result<std::unique_ptr<TemplateProcess>> start(const TemplateSetup& setup);
-  ~TemplateProcess();
-  TemplateProcess(const TemplateProcess&) = delete;
-  TemplateProcess& operator=(const TemplateProcess&) = delete;
-
   /// Text for a frame of ChatTemplate::render_request(). invalid_argument: the template refuses the
   /// messages, or fails on them, or takes too long or too much memory. unavailable: the process was
   /// gone. When usable() is false afterwards, it renders no more.
   Result<std::string> render(std::string_view request);
   bool usable() const { return usable_; }
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return helper_->pid(); }
 
  private:
-  TemplateProcess(const TemplateSetup& setup, UniqueFd socket, pid_t pid)
-      : setup_(setup), socket_(std::move(socket)), pid_(pid) {}
-
-  enum class Exchange : unsigned char { done, timed_out, closed };
-  /// Sends a frame and takes the one that answers it.
-  Exchange exchange(std::string_view request, TimeNs wall, TimeNs cpu, std::string& reply);
-  bool send_some(std::string& out, std::size_t& sent) const;
-  bool receive_some(std::string& in) const;
-  TimeNs cpu_time() const;
+  TemplateProcess(const TemplateSetup& setup, std::unique_ptr<HelperProcess> helper)
+      : setup_(setup), helper_(std::move(helper)) {}
 
   const TemplateSetup setup_;
-  UniqueFd socket_;
-  pid_t pid_ = 0;
+  std::unique_ptr<HelperProcess> helper_;
   bool usable_ = true;
 };
 

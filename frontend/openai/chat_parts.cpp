@@ -21,18 +21,24 @@ std::string delta_members(const ReplyPart& part) {
     case ReplyPart::Kind::call:
       return "\"tool_calls\":[{\"index\":" + std::to_string(part.index) + "," +
              function_members(part.call) + "}]";
+    case ReplyPart::Kind::arguments:
+      return "\"tool_calls\":[{\"index\":" + std::to_string(part.index) +
+             ",\"function\":{\"arguments\":" + json_string(part.text) + "}}]";
   }
   return {};
 }
 
 std::string message_members(const std::vector<ReplyPart>& parts) {
   std::string content, reasoning, calls;
+  std::vector<ToolCall> made;
   for (const ReplyPart& part : parts) {
     if (part.kind == ReplyPart::Kind::content) content += part.text;
     if (part.kind == ReplyPart::Kind::reasoning) reasoning += part.text;
-    if (part.kind == ReplyPart::Kind::call) {
-      calls += (calls.empty() ? "{" : ",{") + function_members(part.call) + "}";
-    }
+    if (part.kind == ReplyPart::Kind::call) made.push_back(part.call);
+    if (part.kind == ReplyPart::Kind::arguments) made.back().arguments += part.text;
+  }
+  for (const ToolCall& call : made) {
+    calls += (calls.empty() ? "{" : ",{") + function_members(call) + "}";
   }
   std::string out = "\"content\":";
   out += content.empty() && !calls.empty() ? "null" : json_string(content);

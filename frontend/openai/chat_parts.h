@@ -8,7 +8,8 @@
 
 namespace baton {
 
-/// Of a stream's "delta": "content", "reasoning_content", or "tool_calls" with one whole call.
+/// Of a stream's "delta": "content", "reasoning_content", or "tool_calls" with one call that
+/// begins, or more of its arguments.
 std::string delta_members(const ReplyPart& part);
 
 /// Of a whole "message", without its role: "content" (null when there are only calls), and

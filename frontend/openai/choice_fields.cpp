@@ -5,16 +5,23 @@
 namespace baton {
 namespace {
 
+bool asks_for_beams(const FieldReader& fields) {
+  const auto& object = fields.object();
+  const auto it = object.find("use_beam_search");
+  return it != object.end() && *it == true;
+}
+
 void read_counts(FieldReader& fields, OpenAiRoute route, const ParsedRequest& request,
                  AskedChoices& asked) {
+  const bool beams = asks_for_beams(fields);  // `best_of` is their number then
   const auto n = fields.integer("n", 1, kMaxChoices).value_or(1);
   const auto best_of = fields.integer("best_of", 1, kMaxChoices).value_or(n);
   if (best_of < n) {
     fields.fail("best_of", "is " + std::to_string(best_of) + ", below 'n', which is " +
                                std::to_string(n));
-  } else if (best_of > n && route == OpenAiRoute::chat) {
+  } else if (best_of > n && route == OpenAiRoute::chat && !beams) {
     fields.fail("best_of", "is not supported by chats beyond 'n'");
-  } else if (best_of > n && request.stream) {
+  } else if (best_of > n && request.stream && !beams) {
     fields.fail("best_of", "above 'n' cannot be streamed: the best are known at the end");
   }
   asked.told = static_cast<std::uint32_t>(n);
@@ -46,16 +53,17 @@ AskedChoices read_choices(FieldReader& fields, OpenAiRoute route, const RequestC
   AskedChoices asked;
   SamplingParams& sampling = request.sampling;
   read_counts(fields, route, request, asked);
-  request.choices = asked.made;
   read_logprobs(fields, route, asked);
-  sampling.logprobs = asked.logprobs;
-  check_sampler(fields, context, sampling, "logprobs");
-  if (asked.made > asked.told) sampling.logprobs = std::max(sampling.logprobs, 0);
-  check_sampler(fields, context, sampling, "best_of");
   if (const auto count = fields.integer("prompt_logprobs", 0, kMaxTopLogprobs)) {
     asked.prompt_logprobs = static_cast<std::int32_t>(*count);
     if (request.stream) fields.fail("prompt_logprobs", "cannot be streamed");
   }
+  read_beams(fields, context, asked, request);
+  request.choices = asked.made;
+  sampling.logprobs = asked.logprobs;
+  check_sampler(fields, context, sampling, "logprobs");
+  if (asked.made > asked.told) sampling.logprobs = std::max(sampling.logprobs, 0);
+  check_sampler(fields, context, sampling, "best_of");
   if (route == OpenAiRoute::completion) asked.echo = fields.boolean("echo").value_or(false);
   sampling.prompt_logprobs =
       std::max(asked.prompt_logprobs, asked.echo ? asked.logprobs : std::int32_t{-1});

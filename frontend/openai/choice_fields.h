@@ -21,8 +21,13 @@ struct AskedChoices {
   bool echo = false;
 };
 
-/// n, best_of, echo, logprobs, top_logprobs, prompt_logprobs; sets what they ask of the sampling.
-/// After `stream`.
+/// use_beam_search, length_penalty, early_stopping, once the other sampling fields and `asked` are read:
+/// makes the choices that were asked for those of a beam search, or says what it does not go with.
+void read_beams(FieldReader& fields, const RequestContext& context, AskedChoices& asked,
+                ParsedRequest& request);
+
+/// n, best_of, echo, logprobs, top_logprobs, prompt_logprobs and the fields of beam search; sets what they
+/// ask of the sampling. After `stream`.
 AskedChoices read_choices(FieldReader& fields, OpenAiRoute route, const RequestContext& context,
                           ParsedRequest& request);
 

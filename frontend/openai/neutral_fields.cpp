@@ -14,13 +14,10 @@ using Json = nlohmann::json;
 enum class Neutral : std::uint8_t {
   any,      // says something about the client, not about the reply
   nothing,  // only null
-  zero,
-  one,
   is_false,
   is_true,
   empty,  // {}, [] or ""
   none_or_auto,
-  text_format,  // {"type": "text"}
   text_only,    // ["text"]
   medium,
 };
@@ -44,12 +41,7 @@ constexpr auto kNeutralFields = std::to_array<NeutralField>({
     {"prompt_cache_key", kBoth, Neutral::any},
     {"prompt_cache_retention", kBoth, Neutral::any},
     {"request_id", kBoth, Neutral::any},
-    {"parallel_tool_calls", kChat, Neutral::any},
-    {"length_penalty", kBoth, Neutral::one},
-    {"use_beam_search", kBoth, Neutral::is_false},
     {"echo", kChat, Neutral::is_false},
-    {"suffix", kCompletion, Neutral::empty},
-    {"response_format", kBoth, Neutral::text_format},
     {"functions", kChat, Neutral::empty},
     {"function_call", kChat, Neutral::none_or_auto},
     {"modalities", kChat, Neutral::text_only},
@@ -61,17 +53,7 @@ constexpr auto kNeutralFields = std::to_array<NeutralField>({
     {"documents", kChat, Neutral::empty},
     {"spaces_between_special_tokens", kBoth, Neutral::any},
     {"detokenize", kBoth, Neutral::is_true},
-    {"priority", kBoth, Neutral::zero},
-    {"guided_json", kBoth, Neutral::nothing},
-    {"guided_regex", kBoth, Neutral::nothing},
-    {"guided_choice", kBoth, Neutral::nothing},
-    {"guided_grammar", kBoth, Neutral::nothing},
-    {"structured_outputs", kBoth, Neutral::nothing},
 });
-
-bool is_number(const Json& value, double wanted) {
-  return value.is_number() && value.get<double>() == wanted;
-}
 
 bool is_text(const Json& value, std::string_view wanted) {
   return value.is_string() && value.get_ref<const std::string&>() == wanted;
@@ -83,10 +65,6 @@ bool is_neutral(const Json& value, Neutral neutral) {
       return true;
     case Neutral::nothing:
       return false;
-    case Neutral::zero:
-      return is_number(value, 0);
-    case Neutral::one:
-      return is_number(value, 1);
     case Neutral::is_false:
       return value == false;
     case Neutral::is_true:
@@ -95,9 +73,6 @@ bool is_neutral(const Json& value, Neutral neutral) {
       return (value.is_structured() && value.empty()) || is_text(value, "");
     case Neutral::none_or_auto:
       return is_text(value, "none") || is_text(value, "auto");
-    case Neutral::text_format:
-      return value.is_object() && value.size() == 1 && value.contains("type") &&
-             is_text(value["type"], "text");
     case Neutral::text_only:
       return value.is_array() && value.size() == 1 && is_text(value[0], "text");
     case Neutral::medium:
@@ -112,10 +87,6 @@ const char* accepted(Neutral neutral) {
       return "anything";
     case Neutral::nothing:
       return "null";
-    case Neutral::zero:
-      return "0";
-    case Neutral::one:
-      return "1";
     case Neutral::is_false:
       return "false";
     case Neutral::is_true:
@@ -124,8 +95,6 @@ const char* accepted(Neutral neutral) {
       return "an empty value";
     case Neutral::none_or_auto:
       return "\"none\" or \"auto\"";
-    case Neutral::text_format:
-      return "{\"type\": \"text\"}";
     case Neutral::text_only:
       return "[\"text\"]";
     case Neutral::medium:

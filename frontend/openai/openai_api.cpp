@@ -8,8 +8,11 @@
 
 #include "frontend/chat/chat_fields.h"
 #include "frontend/chat/chat_template.h"
+#include "frontend/chat/forced_calls.h"
 #include "frontend/json_reader.h"
 #include "frontend/openai/choice_fields.h"
+#include "frontend/openai/grammar_fields.h"
+#include "frontend/openai/infill.h"
 #include "frontend/openai/openai_reply.h"
 #include "frontend/openai/prompt_fields.h"
 #include "frontend/openai/request_fields.h"
@@ -17,6 +20,8 @@
 
 namespace baton {
 namespace {
+
+constexpr std::size_t kMaxSaltBytes = 256;
 
 using Json = nlohmann::json;
 
@@ -40,6 +45,7 @@ struct Asked {
   AskedPrompts prompts;       // of a completion
   Conversation conversation;  // of a chat
   std::optional<ReplyParser> parser;
+  bool named_call = false;
 };
 
 /// max_tokens may be 0 where a completion tells something about its prompt.
@@ -85,8 +91,8 @@ void read_stream(FieldReader& fields, Asked& asked) {
   if (!asked.request.stream) fields.fail("stream_options", "is only allowed when 'stream' is true");
 }
 
-void read_common(FieldReader& fields, OpenAiRoute route, const RequestContext& context,
-                 const ServedModel& model, Asked& asked) {
+void read_common(FieldReader& fields, std::string_view body, OpenAiRoute route,
+                 const RequestContext& context, const ServedModel& model, Asked& asked) {
   const auto name = fields.string("model");
   if (name && *name != model.name) asked.unknown_model = *name;
   asked.request.model = model.name;
@@ -94,7 +100,14 @@ void read_common(FieldReader& fields, OpenAiRoute route, const RequestContext& c
   asked.ignore_eos = read_stop_extras(fields, model, asked.request);
   asked.request.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);
   read_full_sampling(fields, context, model, asked.request);
+  read_grammar(fields, body, context, asked.ignore_eos, asked.request);
   read_stream(fields, asked);
+  const auto priority = fields.integer("priority", -kMaxPriority, kMaxPriority);
+  asked.request.priority = static_cast<std::int32_t>(priority.value_or(0));
+  asked.request.cache_salt = fields.string("cache_salt").value_or("");
+  if (asked.request.cache_salt.size() > kMaxSaltBytes) {
+    fields.fail("cache_salt", "may have at most " + std::to_string(kMaxSaltBytes) + " bytes");
+  }
   asked.choices = read_choices(fields, route, context, asked.request);
   read_limits(fields, route, asked.choices, asked.limits);
   ignore_neutral_fields(fields, route);
@@ -157,6 +170,11 @@ Status settle_prompts(const RequestContext& context, const ServedModel& model, A
 
 Status tokenise_prompts(const RequestContext& context, const ServedModel& model, Asked& asked) {
   const Tokenizer& tokenizer = *model.tokenizer;
+  if (asked.prompts.suffix) {
+    return infill_prompts(asked.prompts, tokenizer, tokenise_limit(context), asked.request.prompts)
+               ? Status()
+               : far_too_long(context);
+  }
   for (AskedPrompt& prompt : asked.prompts.list) {
     if (!prompt.text) {
       asked.request.prompts.push_back(std::move(prompt.ids));
@@ -205,6 +223,7 @@ std::unique_ptr<ReplyWriter> make_reply(OpenAiRoute route, const RequestContext&
   facts.echo = asked.choices.echo;
   facts.tokenizer = model.tokenizer;
   facts.parser = std::move(asked.parser);
+  facts.named_call = asked.named_call;
   const ReplyShape shape =
       route == OpenAiRoute::chat ? ReplyShape::chat : ReplyShape::completion;
   return asked.request.stream ? openai_stream_reply(shape, std::move(facts))
@@ -237,6 +256,23 @@ ParseOutcome finish_request(Status status, OpenAiRoute route, const RequestConte
   return std::move(request);
 }
 
+/// What tool_choice says of a call that is forced, beside the request's other fields.
+void check_forced_call(FieldReader& fields, const RequestContext& context, Asked& asked) {
+  const ForcedChoice& forced = asked.conversation.forced;
+  if (!forced.forced || !fields.ok()) return;
+  SamplingParams& sampling = asked.request.sampling;
+  if (!asked.request.grammar_field.empty()) {
+    fields.fail("tool_choice", "forces a call, which contradicts '" + asked.request.grammar_field + "'");
+  } else if (sampling.beams()) {
+    fields.fail("tool_choice", "cannot force a call with beam search");
+  } else if (asked.ignore_eos) {
+    fields.fail("ignore_eos", "contradicts 'tool_choice': what is complete must be able to end");
+  }
+  sampling.grammar_kind = GrammarKind::structural_tag;  // its text needs the rendered prompt
+  asked.request.grammar_field = "tool_choice";
+  check_sampler(fields, context, sampling, "tool_choice");
+}
+
 /// A chat between its two halves.
 class TemplatedChat : public PendingChat {
  public:
@@ -245,6 +281,8 @@ class TemplatedChat : public PendingChat {
         context_(std::move(context)),
         request_(model.chat_template->render_request(asked_.conversation)) {
     with_calls_ = !asked_.conversation.tools.empty();
+    forced_ = std::move(asked_.conversation.forced);
+    asked_.named_call = !forced_.name.empty();
     asked_.conversation = {};
   }
 
@@ -253,20 +291,57 @@ class TemplatedChat : public PendingChat {
   ParseOutcome finish(const Result<std::string>& rendered, const ServedModel& model) override {
     Status status = rendered.status();
     if (rendered.ok()) {
-      status = take_chat_prompt(model.chat_template->tokenise(rendered.value(), *model.tokenizer,
-                                                              tokenise_limit(context_)),
-                                context_, asked_);
       const ChatTemplate& format = *model.chat_template;
       asked_.parser.emplace(format.reply_grammar(), rendered.value(), with_calls_,
                             context_.request_id);
+      std::string text = rendered.value();
+      if (const Status held = hold_to_grammar(model, text); !held.ok()) {
+        return http_error(held, asked_.request.grammar_field);
+      }
+      status = take_chat_prompt(
+          format.tokenise(text, *model.tokenizer, tokenise_limit(context_)), context_, asked_);
       asked_.request.shown_specials = format.shown_specials(*model.tokenizer, with_calls_);
     }
     return finish_request(std::move(status), OpenAiRoute::chat, context_, model, asked_);
   }
 
  private:
+  /// The grammar of a forced call, and what a reasoning changes about any grammar. What the reply begins
+  /// with in any case is put behind `text`.
+  Status hold_to_grammar(const ServedModel& model, std::string& text) {
+    SamplingParams& sampling = asked_.request.sampling;
+    const ReplyGrammar& family = model.chat_template->reply_grammar();
+    std::string begun;
+    if (forced_.forced) {
+      auto forced = forced_calls(forced_, family, *model.tokenizer);
+      if (!forced.ok()) return forced.status();
+      begun = std::move(forced.value().begun);
+      sampling.grammar = std::move(forced.value().grammar);
+    }
+    if (sampling.grammar_kind != GrammarKind::none && asked_.parser->reasoning()) {
+      std::size_t length = 0;
+      const bool special = model.tokenizer->special_at(family.think_close, &length) >= 0;
+      if (begun.empty() && !special) {
+        sampling.grammar =
+            behind_reasoning(sampling.grammar_kind, sampling.grammar, family.think_close);
+        sampling.grammar_kind = GrammarKind::structural_tag;
+      } else {
+        begun = "\n" + family.think_close + "\n\n" + begun;  // no text can go on to a special token
+      }
+    }
+    if (sampling.grammar.size() > SamplingParams::kMaxGrammarBytes) {
+      return invalid("makes a grammar of " + std::to_string(sampling.grammar.size()) +
+                     " bytes; at most " + std::to_string(SamplingParams::kMaxGrammarBytes) +
+                     " are allowed");
+    }
+    text += begun;
+    asked_.parser->feed(begun);
+    return {};
+  }
+
   Asked asked_;
   RequestContext context_;
+  ForcedChoice forced_;
   std::string request_;
   bool with_calls_ = false;
 };
@@ -284,11 +359,13 @@ ParseOutcome parse(std::string_view body, OpenAiRoute route, const RequestContex
 
   Asked asked;
   FieldReader fields(json.value());
-  read_common(fields, route, context, model, asked);
+  read_common(fields, body, route, context, model, asked);
   if (chat) {
     read_conversation(fields, body, model, asked.conversation);
+    check_forced_call(fields, context, asked);
   } else {
     read_prompts(fields, model, asked.prompts);
+    read_suffix(fields, model, asked.choices.echo, asked.prompts);
   }
   if (const auto& error = fields.finish()) return field_error(*error);
   if (!asked.unknown_model.empty()) return unknown_model(asked.unknown_model, model);
@@ -330,11 +407,12 @@ std::vector<std::string> openai_fields(OpenAiRoute route, const ServedModel& mod
   const Json nothing = Json::object();
   FieldReader fields(nothing);
   Asked asked;
-  read_common(fields, route, {}, model, asked);
+  read_common(fields, "{}", route, {}, model, asked);
   if (route == OpenAiRoute::chat) {
     read_conversation(fields, "{}", model, asked.conversation);
   } else {
     read_prompts(fields, model, asked.prompts);
+    read_suffix(fields, model, asked.choices.echo, asked.prompts);
   }
   return {fields.known().begin(), fields.known().end()};
 }

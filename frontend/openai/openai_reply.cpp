@@ -32,9 +32,11 @@ std::string opening(ReplyShape shape, bool stream, const ReplyFacts& facts) {
 }
 
 /// ,"finish_reason":...,"stop_reason":...  The second is vLLM's: the string or token that ended it.
-/// A choice that stopped after calls stopped because of them.
-std::string ending_fields(const Ending& ending, const std::optional<ReplyParser>& parser) {
-  const bool called = parser && parser->calls() > 0 && ending.reason == FinishReason::stop;
+/// A choice that stopped after calls stopped because of them, unless the client chose the call.
+std::string ending_fields(const Ending& ending, const std::optional<ReplyParser>& parser,
+                          bool named_call) {
+  const bool called =
+      parser && parser->calls() > 0 && ending.reason == FinishReason::stop && !named_call;
   std::string fields = ",\"finish_reason\":\"";
   fields += called ? "tool_calls" : to_string(ending.reason);
   fields += "\",\"stop_reason\":";
@@ -187,7 +189,7 @@ class WholeReply : public ReplyWriter {
       body += ",\"text\":" + json_string(choice.text);
     }
     body += ",\"logprobs\":" + choice.logprobs.take() +
-            ending_fields(choice.ending, choice.parser);
+            ending_fields(choice.ending, choice.parser, facts_.named_call);
     if (!chat && facts_.prompt_logprobs >= 0) {
       body += ",\"prompt_logprobs\":" + choice.prompt_logprobs;
     }
@@ -244,7 +246,7 @@ class StreamReply : public ReplyWriter {
     if (parser) events = events_of(choice, parser->finish());  // it may end with a call
     return events + head_ + "{\"index\":" + std::to_string(choice) +
            (shape_ == ReplyShape::chat ? ",\"delta\":{}" : ",\"text\":\"\"") +
-           ",\"logprobs\":null" + ending_fields(ending, parser) + close_;
+           ",\"logprobs\":null" + ending_fields(ending, parser, facts_.named_call) + close_;
   }
 
   std::string finish(const Usage& usage) override {

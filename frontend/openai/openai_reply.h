@@ -33,6 +33,7 @@ struct ReplyFacts {
   std::int32_t logprobs = -1;         // -1: none; else the number of most probable tokens shown
   std::int32_t prompt_logprobs = -1;  // likewise, in the shape of vLLM (whole replies only)
   bool echo = false;                  // completions only
+  bool named_call = false;            // the client named the function: a call is no reason to stop
   std::optional<ReplyParser> parser;  // of a chat: what tells reasoning and calls apart
   std::shared_ptr<const Tokenizer> tokenizer;  // with log probabilities of either kind
 };

@@ -19,6 +19,7 @@ struct AskedPrompt {
 struct AskedPrompts {
   std::vector<AskedPrompt> list;  // kMaxPrompts at most
   bool add_special_tokens = true;
+  std::optional<std::string_view> suffix;  // what comes behind the reply
 };
 
 /// prompt: a string, an array of token ids, or an array of such; add_special_tokens.

@@ -14,16 +14,23 @@ namespace baton {
 // alone knows tokens that were added after the sentencepiece model was trained. A kind of it that
 // is not served (a unigram model, say) leaves tokenizer.model, from which such files are converted,
 // if that knows all the tokens.
-Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& dir) {
-  const bool has_json = std::filesystem::exists(dir + "/tokenizer.json");
-  const bool has_model = std::filesystem::exists(dir + "/tokenizer.model");
+Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& dir,
+                                                   const std::string& which) {
+  const bool has_json = which != "tokenizer.model" && std::filesystem::exists(dir + "/tokenizer.json");
+  const bool has_model =
+      which != "tokenizer.json" && std::filesystem::exists(dir + "/tokenizer.model");
   if (!has_json && !has_model) {
-    return invalid(dir + ": neither tokenizer.json nor tokenizer.model is there");
+    return invalid(dir + (which == "auto" ? ": neither tokenizer.json nor tokenizer.model is there"
+                                          : ": " + which + " is not there"));
   }
-  if (!has_json) return load_sentencepiece_tokenizer(dir);
-  auto made = load_hf_tokenizer(dir);
+  const auto named = [](Result<std::unique_ptr<Tokenizer>> made, const char* source) {
+    if (made.ok()) made.value()->source_ = source;
+    return made;
+  };
+  if (!has_json) return named(load_sentencepiece_tokenizer(dir), "tokenizer.model");
+  auto made = named(load_hf_tokenizer(dir), "tokenizer.json");
   if (made.ok() || made.status().code() != ErrorCode::unavailable || !has_model) return made;
-  auto other = load_sentencepiece_tokenizer(dir);
+  auto other = named(load_sentencepiece_tokenizer(dir), "tokenizer.model");
   if (other.ok() && hf_tokens_are_below(dir, other.value()->piece_count())) return other;
   return made;
 }

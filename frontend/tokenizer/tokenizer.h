@@ -42,7 +42,10 @@ class Tokenizer {
   /// Reads the tokenizer of `dir`, and, where they exist, config.json, generation_config.json
   /// (vocab_size, eos_token_id: a number or a list) and tokenizer_config.json (add_bos_token,
   /// legacy).
-  static Result<std::unique_ptr<Tokenizer>> load(const std::string& dir);
+  ///
+  /// `which`: "tokenizer.json" or "tokenizer.model" takes that file alone, "auto" what suits.
+  static Result<std::unique_ptr<Tokenizer>> load(const std::string& dir,
+                                                 const std::string& which = "auto");
   virtual ~Tokenizer() = default;
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
@@ -80,6 +83,8 @@ class Tokenizer {
     return pieces_.special_at(text, length);
   }
 
+  /// The file that it was read from: tokenizer.json or tokenizer.model.
+  const std::string& source() const { return source_; }
   /// Ids that a model may be asked to read or to make: [0, vocab_size).
   std::uint32_t vocab_size() const { return facts_.vocab_size; }
   /// Ids that have a text: [0, piece_count), at most vocab_size.
@@ -118,6 +123,7 @@ class Tokenizer {
  private:
   PieceTable pieces_;
   TokenFacts facts_;
+  std::string source_;
 };
 
 }  // namespace baton

@@ -50,6 +50,50 @@ TEST(CheckpointReader, TakesEveryTensorOfEveryFamily) {
   }
 }
 
+TEST(WeightPlan, IsWhatIsTaken) {
+  std::vector<std::string> names = golden_models();
+  names.insert(names.end(), quantized_models().begin(), quantized_models().end());
+  for (const std::string& name : names) {
+    for (const WeightChoice choice :
+         {WeightChoice::stored, WeightChoice::f32, WeightChoice::bf16}) {
+      LoadOptions options;
+      options.weights = choice;
+      const auto model = LlamaModel::load(folder_of(name), options);
+      const Checkpoint checkpoint(folder_of(name));
+      const WeightPlan plan = plan_weights(model->config(), checkpoint, choice);
+      EXPECT_EQ(plan.bytes, model->weight_bytes()) << name << " " << static_cast<int>(choice);
+      const bool quantised = model->config().quantization.method != QuantMethod::none;
+      EXPECT_EQ(plan.loading_bytes > 0, quantised) << name;
+      EXPECT_EQ(model->fingerprint() == load_golden(name)->fingerprint(),
+                !rounds(checkpoint, choice))
+          << name;
+    }
+  }
+}
+
+TEST(WeightPlan, WeightsOfAnotherTypeGiveTheSameBitsOrNearThem) {
+  const std::vector<Token> tokens = random_tokens(20, 60, 5);
+  const auto logits = [&](const char* name, WeightChoice choice) {
+    LoadOptions options;
+    options.weights = choice;
+    return logits_of(*LlamaModel::load(folder_of(name), options), tokens, 20);
+  };
+  const Logits stored = logits("wide_heads", WeightChoice::stored);  // bf16
+  const Logits widened = logits("wide_heads", WeightChoice::f32);
+  for (std::size_t i = 0; i < stored.size(); ++i) EXPECT_TRUE(same_bits(stored[i], widened[i]));
+  const Logits exact = logits("mha", WeightChoice::stored);  // f32
+  const Logits rounded = logits("mha", WeightChoice::bf16);
+  double error = 0, largest = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    for (std::size_t v = 0; v < exact[i].size(); ++v) {
+      error = std::max(error, std::abs(double{exact[i][v]} - double{rounded[i][v]}));
+      largest = std::max(largest, std::abs(double{exact[i][v]}));
+    }
+  }
+  EXPECT_GT(error, 0);
+  EXPECT_LT(error, 0.1 * largest);
+}
+
 TEST(CheckpointReader, NamesTensorsThatTheConfigurationDoesNotKnowOrMisses) {
   const auto no_bias = [](ModelConfig& c) { c.qkv_bias = false; };
   const auto no_norm = [](ModelConfig& c) { c.qk_norm = false; };

@@ -15,6 +15,24 @@
 namespace baton::test {
 namespace {
 
+/// By two threads.
+template <class F>
+std::vector<float> filled(std::int64_t out, std::int64_t in, F fill) {
+  static cpu::ThreadPool pool(2);
+  std::vector<float> values(static_cast<std::size_t>(out * in));
+  fill(pool, values.data());
+  return values;
+}
+std::vector<float> gptq(const Int4Weight& w, int zero_offset) {
+  return filled(w.out, w.in, [&](auto& pool, float* to) { dequantize_gptq(w, zero_offset, pool, to); });
+}
+std::vector<float> awq(const Int4Weight& w) {
+  return filled(w.out, w.in, [&](auto& pool, float* to) { dequantize_awq(w, pool, to); });
+}
+std::vector<float> fp8(const Fp8Weight& w) {
+  return filled(w.out, w.in, [&](auto& pool, float* to) { dequantize_fp8(w, pool, to); });
+}
+
 template <class T>
 const std::byte* bytes(const std::vector<T>& v) {
   return reinterpret_cast<const std::byte*>(v.data());
@@ -44,19 +62,19 @@ TEST(Dequantize, GptqWordsRunAlongTheInputs) {
   words[0] = 0x76543210;
   words[1] = 0x0000000F;
   Eight e(words, {0x76543210, 0xFFFFFFFF});
-  std::vector<float> w = dequantize_gptq(e.weight, 1);
+  std::vector<float> w = gptq(e.weight, 1);
   EXPECT_EQ(w[1], 0.0F);           // 1 - (0 + 1)
   EXPECT_EQ(w[3], 2.0F);           // 3 - 1
   EXPECT_EQ(w[4], 40.0F);          // group 1: (4 - (15 + 1) mod 16) * 10
   EXPECT_EQ(w[8 + 0], 13.0F);      // 15 - (1 + 1)
   EXPECT_EQ(w[8 + 1], -2.0F);      // 0 - 2
   EXPECT_EQ(w[7 * 8 + 0], -8.0F);  // 0 - (7 + 1)
-  w = dequantize_gptq(e.weight, 0);
+  w = gptq(e.weight, 0);
   EXPECT_EQ(w[1], 1.0F);
   EXPECT_EQ(w[4], -110.0F);  // (4 - 15) * 10
   // Act-order: groups in no order at all.
   e.weight.group = {1, 0, 1, 0, 1, 0, 0, 0};
-  w = dequantize_gptq(e.weight, 0);
+  w = gptq(e.weight, 0);
   EXPECT_EQ(w[1], 1.0F);
   EXPECT_EQ(w[2], -130.0F);
 }
@@ -66,7 +84,7 @@ TEST(Dequantize, AwqWordsRunAlongTheOutputsInTheirOwnOrder) {
   std::vector<std::uint32_t> words(8, 0x75316420);
   words[7] = 0;
   const Eight e(words, {0, 0x75316420});
-  const std::vector<float> w = dequantize_awq(e.weight);
+  const std::vector<float> w = awq(e.weight);
   for (std::size_t o = 0; o < 8; ++o) {
     EXPECT_EQ(w[o * 8], static_cast<float>(o));
     EXPECT_EQ(w[o * 8 + 4], 0.0F);                            // the zero point is the value
@@ -82,15 +100,15 @@ TEST(Dequantize, Fp8ValuesAndBlocks) {
     const std::vector<std::uint8_t> byte(1, static_cast<std::uint8_t>(bits));
     const std::vector<float> one = {1.0F};
     const Fp8Weight w{bytes(byte), {bytes(one), cpu::ElementType::f32, 1, 1}, 1, 1, 1, 1};
-    EXPECT_EQ(dequantize_fp8(w)[0], value) << bits;
+    EXPECT_EQ(fp8(w)[0], value) << bits;
   }
   const std::vector<std::uint8_t> ones(3 * 5, 0x38);
   const std::vector<float> scales = {1, 2, 3, 4};
   const Fp8Weight w{bytes(ones), {bytes(scales), cpu::ElementType::f32, 2, 2}, 3, 5, 2, 3};
-  EXPECT_EQ(dequantize_fp8(w), (std::vector<float>{1, 1, 1, 2, 2, 1, 1, 1, 2, 2, 3, 3, 3, 4, 4}));
+  EXPECT_EQ(fp8(w), (std::vector<float>{1, 1, 1, 2, 2, 1, 1, 1, 2, 2, 3, 3, 3, 4, 4}));
   const std::vector<std::uint8_t> nan(1, 0x7F);
   EXPECT_TRUE(std::isnan(
-      dequantize_fp8({bytes(nan), {bytes(scales), cpu::ElementType::f32, 1, 1}, 1, 1, 1, 1})[0]));
+      fp8({bytes(nan), {bytes(scales), cpu::ElementType::f32, 1, 1}, 1, 1, 1, 1})[0]));
 }
 
 /// The fp32 bits of every quantised layer are those that the script computed on its own.
@@ -100,7 +118,7 @@ TEST(Dequantize, GoldenCheckpointsHoldTheScriptsValues) {
     const std::string folder = golden_folder() + "/models/" + name;
     const ModelConfig c = load_model_config(folder);
     const Checkpoint checkpoint(folder);
-    CheckpointReader reader(c, checkpoint);
+    CheckpointReader reader(c, checkpoint, nullptr, 2);
     const std::string text = read_file(golden_folder() + "/logits_" + name + ".safetensors");
     ASSERT_FALSE(text.empty());
     const std::int64_t q = std::int64_t{c.heads} * c.head_dim;

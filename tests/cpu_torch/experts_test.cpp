@@ -18,6 +18,11 @@
 namespace baton::cpu {
 namespace {
 
+ThreadPool& one_thread() {
+  static ThreadPool pool(1);
+  return pool;
+}
+
 std::vector<float> random_floats(std::size_t n, std::uint32_t seed) {
   std::mt19937 rng(seed);
   std::normal_distribution<float> normal;
@@ -103,7 +108,7 @@ TEST(StepOps, ExpertsOfARowDoNotDependOnItsNeighbours) {
     const MatrixSource source{reinterpret_cast<const std::byte*>(stored.back().data()),
                               ElementType::f32, kOut, kIn};
     memory.emplace_back(static_cast<std::size_t>(panels_for(kOut)) * kIn * kPanelColumns * 4);
-    pack_stacked({&source, 1}, memory.back().data());
+    pack_stacked({&source, 1}, WeightType::f32, one_thread(), memory.back().data());
     experts.push_back({memory.back().data(), WeightType::f32, static_cast<int>(panels_for(kOut)),
                        kIn, kOut, false});
   }

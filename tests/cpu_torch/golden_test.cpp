@@ -85,5 +85,40 @@ TEST(GoldenLogits, DemoModelMatchesTransformers) {
   expect_golden(*model, golden, 1);
 }
 
+/// Rows far behind the beginning of one long prompt. 8,192 tokens in the ordinary run; all 32,000 (a
+/// minute) with BATON_LONG=1.
+TEST(GoldenLogits, ALongPromptMatchesTransformers) {
+  const std::string folder = golden_folder() + "/../../demo/model";
+  const Golden golden = read_golden(golden_folder() + "/logits_demo_long.safetensors");
+  ASSERT_EQ(golden.crc32, crc32_of(read_file(folder + "/model.safetensors")))
+      << "made from other weights: see --long in make_logits.py";
+  ASSERT_EQ(golden.tokens.size(), 32'000U);
+  const std::size_t tokens = std::getenv("BATON_LONG") != nullptr ? golden.tokens.size() : 8192;
+  const auto model = load(folder, 2);
+  const auto vocab = static_cast<std::size_t>(model->config().vocab);
+  TestPool pool(*model, static_cast<std::uint32_t>(tokens / 16 + 4), 16, 1);
+  const std::vector<BlockId> table = pool.table(tokens);
+  std::size_t begin = 0, checked = 0;
+  for (std::size_t i = 0; i < golden.positions.size(); ++i) {
+    const auto end = static_cast<std::size_t>(golden.positions[i]) + 1;
+    for (std::size_t n; begin < end && end <= tokens; begin += n) {
+      n = std::min<std::size_t>(256, end - begin);
+      const bool last = begin + n == end;
+      const StepRow row{{golden.tokens.data() + begin, n},
+                        static_cast<std::int64_t>(begin),
+                        table,
+                        last ? LogitsWanted::last : LogitsWanted::none};
+      const LogitsView logits = model->forward({&row, 1}, pool.view());
+      if (!last) continue;
+      ++checked;
+      for (std::size_t v = 0; v < vocab; ++v) {
+        ASSERT_NEAR(logits.row(0)[v], golden.logits[i * vocab + v], 1e-4 * golden.largest)
+            << "position " << end - 1 << " token " << v;
+      }
+    }
+  }
+  EXPECT_GE(checked, tokens / 4096);
+}
+
 }  // namespace
 }  // namespace baton::test

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -15,6 +16,11 @@
 
 namespace baton::cpu {
 namespace {
+
+ThreadPool& one_thread() {
+  static ThreadPool pool(1);
+  return pool;
+}
 
 std::vector<float> random_floats(std::size_t n, std::uint32_t seed, float scale = 1.0F) {
   std::mt19937 rng(seed);
@@ -60,7 +66,7 @@ struct Weights {
       for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = element(source.data, source.type, i);
     }
     packed.resize(static_cast<std::size_t>(panels_for(out)) * in * kPanelColumns * 4);
-    pack_stacked({&source, 1}, packed.data());
+    pack_stacked({&source, 1}, as_bf16 ? WeightType::bf16 : WeightType::f32, one_thread(), packed.data());
     matrix = {packed.data(),
               as_bf16 ? WeightType::bf16 : WeightType::f32,
               static_cast<int>(panels_for(out)),
@@ -128,6 +134,20 @@ TEST(LinearKernel, AddsToWhatIsThere) {
   }
 }
 
+TEST(Packing, RoundsToTheNearestBf16) {
+  const auto widened = [](float value) {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(round_to_bf16(value)) << 16);
+  };
+  for (const float exact : {0.0F, -0.0F, 1.0F, -1.5F, 0x1.FEp127F, 0x1p-133F}) {
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(widened(exact)), std::bit_cast<std::uint32_t>(exact));
+  }
+  EXPECT_EQ(widened(1.0F + 0x1p-8F), 1.0F) << "a tie goes to the even one";
+  EXPECT_EQ(widened(1.0F + 0x3p-8F), 1.0F + 0x1p-6F);
+  EXPECT_EQ(widened(1.0F + 0x1.01p-8F), 1.0F + 0x1p-7F);
+  EXPECT_EQ(widened(std::numeric_limits<float>::max()), std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(std::isnan(widened(std::bit_cast<float>(0x7F800001U))));
+}
+
 TEST(LinearKernel, GatedUnitMatchesTheFormulaAndDoesNotDependOnRows) {
   const int columns = 50;
   const int in = 40;
@@ -138,7 +158,7 @@ TEST(LinearKernel, GatedUnitMatchesTheFormulaAndDoesNotDependOnRows) {
   const MatrixSource u{reinterpret_cast<const std::byte*>(up.data()), ElementType::f32, columns,
                        in};
   std::vector<float> packed(2 * panels_for(columns) * in * kPanelColumns);
-  pack_paired(g, u, packed.data());
+  pack_paired(g, u, WeightType::f32, one_thread(), packed.data());
   std::vector<std::vector<float>> first_rows;
   for (const int rows : {1, 2, 3, 4, 7, 12, 13, 30}) {
     const std::vector<float> x = random_floats(30 * in, 9);

@@ -125,7 +125,7 @@ class Stream:
 
 class Cluster:
     def __init__(self, workers=PAIR, frontends=("frontend0",), model=DEMO_MODEL, scheduler=None,
-                 frontend=None, worker=None, per_worker=None, fake=False, build=None):
+                 frontend=None, worker=None, per_worker=None, fake=False, build=None, top=None):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="baton-e2e-"))
         self.bin = pathlib.Path(build or BIN)
         self.processes = {}
@@ -138,6 +138,7 @@ class Cluster:
             "run_dir": str(self.folder / "run"),
             "model": str(model),
             "model_name": "demo",
+            **(top or {}),
             "scheduler": scheduler or {},
             "frontend": frontend or {},
             "worker": worker,
@@ -246,13 +247,14 @@ class Cluster:
         return None
 
     def pools_at_rest(self):
-        """True when every pool holds nothing but free blocks (there is no cache)."""
+        """True when no block of any pool is named: each is free, or only cached."""
         try:
             pools = self.show("kv")
         except (OSError, ValueError):
             return False
         return bool(pools) and all(
-            pool["owned"] == 0 and pool["fenced"] == 0 and pool["free"] == pool["total"]
+            pool["owned"] == 0 and pool["fenced"] == 0 and
+            pool["free"] + pool["cached"] == pool["total"]
             for pool in pools)
 
     def assert_at_rest(self, seconds=15):

@@ -122,6 +122,15 @@ class ServeTest(unittest.TestCase):
         self.assertLess(time.monotonic() - began, 30, "a second start takes seconds")
 
         self.assertIn("demo/model by prefill0 (prefill on cpu), decode0 (decode on cpu)", s.text())
+        for what, chosen, option in (
+                ("context", r"32768 tokens", "--max_context"),
+                ("tokenizer", r"tokenizer.model", "--frontend.tokenizer"),
+                ("chat template", r"chat_format.json", "--frontend.chat_template"),
+                ("decode0", r"decode on cpu, \d+ threads?", "--device, --worker.threads"),
+                ("decode0 weights", r"bf16, 0\.\d+ GiB", "--worker.dtype"),
+                ("decode0 KV pool", r"f32, 0\.\d+ GiB: \d+ tokens; [\d.]+ GiB were free",
+                 "--worker.pool_mib")):
+            self.assertRegex(s.text(), rf"(?m)^  {what} +{chosen} +{option}")
         command = re.search(r"^  (curl (?:.*\\\n)*.*)$", s.text(), re.MULTILINE).group(1)
         done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
         self.assertIn("data: [DONE]", done.stdout, done)

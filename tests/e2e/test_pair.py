@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import sys
 import tempfile
 import time
@@ -78,6 +79,49 @@ class SameTokens(unittest.TestCase):
             cluster.kill("frontend0")
             self.assertEqual(mine.finish()[1], 400)
             cluster.assert_at_rest(5)
+
+
+class Setup(unittest.TestCase):
+    """What is chosen is shown with its key, each key overrides it, and what cannot fit is said."""
+
+    def test_chosen_and_overridden(self):
+        template = pathlib.Path(tempfile.mkdtemp(prefix="baton-e2e-")) / "mine.jinja"
+        self.addCleanup(lambda: (template.unlink(), template.parent.rmdir()))
+        template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+        with Cluster(worker={"pool_mib": 0}) as cluster:
+            chosen = {line["what"]: line for line in cluster.show("setup")}
+        self.assertEqual(chosen["context"]["chosen"], "32768 tokens")
+        self.assertEqual(chosen["tokenizer"]["chosen"], "tokenizer.model")
+        self.assertEqual(chosen["chat template"]["chosen"], "chat_format.json")
+        self.assertRegex(chosen["decode0 weights"]["chosen"], r"^bf16, 0\.\d\d GiB$")
+        tokens = int(re.search(r"(\d+) tokens", chosen["prefill0 KV pool"]["chosen"]).group(1))
+        self.assertGreaterEqual(tokens, 32768)
+        options = {"dtype": "f32", "pool_blocks": 100, "pool_mib": 0, "threads": 2}
+        with Cluster(worker=options, top={"max_context": 1000},
+                     frontend={"chat_template": str(template)}) as cluster:
+            lines = {line["what"]: line["chosen"] for line in cluster.show("setup")}
+            self.assertEqual(lines["context"], "1000 tokens")
+            self.assertEqual(lines["chat template"], str(template))
+            self.assertIn("decode on cpu, 2 threads", lines["decode0"])
+            self.assertRegex(lines["decode0 weights"], r"^f32, ")
+            self.assertIn(": 1600 tokens", lines["decode0 KV pool"])
+            status, reply = cluster.post("/v1/completions", {"prompt": [5] * 1000, "max_tokens": 1})
+            self.assertEqual(status, 400, reply)
+            status, reply = cluster.post("/v1/chat/completions", {
+                "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2})
+            self.assertEqual(status, 200, reply)
+
+    def test_too_little_memory_is_said_with_the_arithmetic(self):
+        cluster = Cluster(workers=MIXED, worker={"memory_mib": 80})
+        try:
+            cluster.start("scheduler")
+            cluster.start("mixed0")
+            self.assertNotEqual(cluster.processes["mixed0"].wait(60), 0)
+            log = (cluster.folder / "mixed0.log").read_text()
+            self.assertRegex(log, r"not enough memory: weights 0\.\d\d GiB \(bf16\) \+ KV pool .* "
+                                  r"memory_mib allows 0\.08 GiB")
+        finally:
+            cluster.stop()
 
 
 class Limits(unittest.TestCase):
@@ -234,7 +278,7 @@ class Admin(unittest.TestCase):
                                      worker.keys())
             for pool in cluster.show("kv"):
                 self.assertEqual(set(pool), {"worker", "allocation", "total", "free", "owned",
-                                             "fenced"})
+                                             "cached", "fenced"})
             mode = (cluster.folder / "run" / "admin.sock").stat().st_mode & 0o777
             self.assertEqual(mode, 0o600)
             self.assertIn("show info", cluster.ctl("help"))

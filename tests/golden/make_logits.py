@@ -3,9 +3,10 @@
 
     make_logits.py [NAME ...]                        the small random models and their logits
     make_logits.py --model demo/model --out FILE     logits of a model that exists
+    make_logits.py --model demo/model --long 32000 --out FILE    a few rows of a long prompt
 
 A golden file is a safetensors file: `tokens` I32 [n]; `positions` I32 [m], the positions whose logits
-are kept; `logits` F32 [m, vocab], by transformers in fp32 with eager attention; `crc32` I64 [1] of the
+are kept; `logits` F32 [m, vocab], by transformers in fp32 with eager attention (--long: torch's own, which needs no square matrix); `crc32` I64 [1] of the
 model.safetensors that it was made from (of all shards, one after another); of a quantised one `crc32.NAME` I64 [1] of the fp32 values [out, in]
 that the weight NAME stands for, whose logits they are. The versions that made it stand in its metadata.
 """
@@ -185,23 +186,23 @@ def make_quantized(folder, model_type, sizes, dtype, quantization, place, seed):
     return model, checksums
 
 
-def load_reference(folder):
+def load_reference(folder, attention="eager"):
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
-                                                attn_implementation="eager")
+                                                attn_implementation=attention)
 
 
-def make_golden(folder, out, positions, model=None, checksums=None):
+def make_golden(folder, out, positions, model=None, checksums=None, length=TOKENS):
     model = model or load_reference(folder)
     generator = torch.Generator().manual_seed(1)
-    tokens = torch.randint(0, model.config.vocab_size, (TOKENS,), generator=generator)
+    tokens = torch.randint(0, model.config.vocab_size, (length,), generator=generator)
     crc = 0
     for path in sorted(folder.glob("*model*.safetensors")):
         crc = zlib.crc32(path.read_bytes(), crc)
     with torch.inference_mode():
-        logits = model.eval()(tokens[None]).logits[0]
+        logits = model.eval()(tokens[None], logits_to_keep=torch.tensor(positions)).logits[0]
     safetensors.torch.save_file(
         {"tokens": tokens.int(), "positions": torch.tensor(positions, dtype=torch.int32),
-         "logits": logits[positions].float().contiguous(),
+         "logits": logits.float().contiguous(),
          "crc32": torch.tensor([crc])} | (checksums or {}),
         out, metadata={"torch": torch.__version__, "transformers": transformers.__version__})
     print(f"{out}: {len(positions)} rows, largest logit {logits.abs().max():.3f}")
@@ -214,10 +215,17 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {known}; default: all")
     parser.add_argument("--model", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--long", type=int, metavar="TOKENS")
     arguments = parser.parse_args()
     if arguments.model:
         if not arguments.out:
             parser.error("--model needs --out")
+        if arguments.long:
+            last = arguments.long - 1
+            positions = sorted({*range(0, last, 4096), *range(8191, last, 8192), last})
+            make_golden(arguments.model, arguments.out, positions,
+                        load_reference(arguments.model, "sdpa"), length=arguments.long)
+            return
         make_golden(arguments.model, arguments.out, [0, 1, 15, 16, 63, 64, 127, TOKENS - 1])
         return
     positions = list(range(0, TOKENS, 4)) + [TOKENS - 1]

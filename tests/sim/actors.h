@@ -114,6 +114,7 @@ class SimWorker final : public Process {
  public:
   WorkerCore core;
   const TimeNs since;  // start of the process
+  TimeNs permitted = 0;  // when it was last told that it may allocate
 
  private:
   void carry_out();
@@ -121,6 +122,7 @@ class SimWorker final : public Process {
   void start_step(const RunStep& step);
   void run_next_step();
   Token token_of(const BatchRow& row, std::size_t i) const;
+  void copy_blocks(const RunStep& step);
   void step_part();
   void run_cells(std::size_t limit);
   void finish_step();
@@ -157,7 +159,7 @@ class SimWorker final : public Process {
   std::map<TransferId, Job> pulls_;
   std::map<AllocationId, TimeNs> mappings_;  // since when
   TimeNs tick_at_ = 0;
-  std::vector<SequenceId> users_;  // scratch of check_tables: block -> sequence
+  std::vector<SequenceId> users_;  // scratch of check_tables: block -> who writes to it
 };
 
 class SimFrontend final : public Process {

@@ -1,6 +1,9 @@
 #include "tests/sim/oracle.h"
 
 #include <algorithm>
+#include <numeric>
+
+#include "scheduler/beam_search.h"
 
 namespace baton::sim {
 
@@ -17,7 +20,73 @@ Token sample(std::uint64_t prefix, std::uint32_t n_generated, const SamplingPara
   }
 }
 
+Ranking rank(std::uint64_t prefix, std::uint32_t n_generated, const SamplingParams& sampling,
+             std::uint32_t vocab) {
+  const auto stops = [&](Token token) {
+    return std::count(sampling.stop_ids.begin(), sampling.stop_ids.end(), token) != 0;
+  };
+  // Few different values: equal scores are part of the game.
+  std::vector<float> logprobs(vocab);
+  for (std::uint32_t t = 0; t < vocab; ++t) {
+    logprobs[t] = -0.25F * static_cast<float>(1 + mix(prefix + 0xBEA3ULL * (t + 1)) % 64);
+  }
+  std::vector<Token> order(vocab);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](Token a, Token b) {
+    return logprobs[static_cast<std::size_t>(a)] > logprobs[static_cast<std::size_t>(b)];
+  });
+  if (n_generated < sampling.min_tokens) std::erase_if(order, stops);
+  Ranking ranking;
+  std::uint32_t going_on = 0;
+  for (std::size_t i = 0; i < order.size() && going_on < sampling.num_beams; ++i) {
+    if (stops(order[i]) && i >= sampling.num_beams) continue;
+    going_on += stops(order[i]) ? 0 : 1;
+    ranking.tokens.push_back(order[i]);
+    ranking.logprobs.push_back(logprobs[static_cast<std::size_t>(order[i])]);
+  }
+  return ranking;
+}
+
 namespace {
+
+void draw_beams(const Scenario& scenario, RequestSpec& spec, Random& random) {
+  SamplingParams& p = spec.sampling;
+  p.num_beams = random.between(2, 5);
+  p.num_return_sequences = random.between(1, p.num_beams);
+  p.length_penalty = static_cast<float>(random.between(0, 4)) / 2;
+  p.early_stopping = static_cast<EarlyStopping>(random.below(3));
+  // Where a pool cuts an answer, it cuts a search: what it finds then is not known beforehand.
+  p.max_tokens = std::min(p.max_tokens, scenario.load.max_output);
+  p.min_tokens = std::min(p.min_tokens, p.max_tokens);
+}
+
+/// The search by itself: nothing disturbs it.
+void answer_beams(const Scenario& scenario, RequestSpec& spec) {
+  std::uint64_t root = spec.root;
+  for (const Token token : spec.prompt) root = extend_prefix(root, token);
+  std::vector<std::uint64_t> prefixes = {root};
+  BeamSearch search(spec.sampling);
+  while (!search.done()) {
+    std::vector<Ranking> rankings;
+    std::vector<BeamSearch::Row> rows;
+    for (const std::uint64_t prefix : prefixes) {
+      rankings.push_back(rank(prefix, search.length(), spec.sampling, scenario.vocab));
+    }
+    for (const Ranking& ranking : rankings) rows.push_back({ranking.tokens, ranking.logprobs});
+    search.advance(rows);
+    std::vector<std::uint64_t> next;
+    for (const BeamSearch::Child& child : search.children()) {
+      next.push_back(extend_prefix(prefixes[child.parent], child.token));
+    }
+    prefixes = std::move(next);
+  }
+  spec.steps = search.length();
+  for (const BeamSearch::Hypothesis& found : search.best(spec.sampling.num_return_sequences)) {
+    spec.answer.insert(spec.answer.end(), found.tokens.begin(), found.tokens.end());
+    spec.lengths.push_back(static_cast<std::uint32_t>(found.tokens.size()));
+    if (spec.reason == FinishReason::none) spec.reason = found.reason;
+  }
+}
 
 void draw_sampling(const Scenario& scenario, RequestSpec& spec, Random& random) {
   SamplingParams& p = spec.sampling;
@@ -30,7 +99,7 @@ void draw_sampling(const Scenario& scenario, RequestSpec& spec, Random& random) 
 }
 
 void answer(const Scenario& scenario, RequestSpec& spec) {
-  std::uint64_t prefix = prefix_root(spec.sampling.seed);
+  std::uint64_t prefix = spec.root;
   for (const Token token : spec.prompt) prefix = extend_prefix(prefix, token);
   const auto& stops = spec.sampling.stop_ids;
   while (spec.reason == FinishReason::none) {
@@ -46,28 +115,51 @@ void answer(const Scenario& scenario, RequestSpec& spec) {
   }
 }
 
+/// A tenant, and perhaps the beginning of an earlier conversation, as its next turn has it.
+void draw_beginning(const Scenario& scenario, const std::deque<RequestSpec>& earlier,
+                    RequestSpec& spec, Random& random) {
+  spec.root = prefix_root(spec.sampling.seed);
+  if (!scenario.settings.prefix_cache) return;
+  const auto tenant = random.below(4) / 3;  // most belong to one
+  if (tenant != 0) spec.cache_salt = "other";
+  spec.root = prefix_root(tenant);
+  if (earlier.empty() || !random.permille(scenario.load.repeat)) return;
+  const RequestSpec& last = earlier[random.below(earlier.size())];
+  spec.prompt = last.prompt;
+  spec.prompt.insert(spec.prompt.end(), last.answer.begin(), last.answer.end());
+}
+
 }  // namespace
 
-RequestSpec draw_request(const Scenario& scenario, std::uint32_t index, Random& random) {
+RequestSpec draw_request(const Scenario& scenario, const std::deque<RequestSpec>& earlier,
+                         Random& random) {
   const Load& load = scenario.load;
   RequestSpec spec;
-  spec.sampling.seed = kFirstSeed + index;
+  spec.sampling.seed = kFirstSeed + earlier.size();
   draw_sampling(scenario, spec, random);
+  const bool beams = random.permille(load.beams);
+  if (beams) draw_beams(scenario, spec, random);
   std::uint32_t prompt = random.between(1, load.max_prompt);
   if (random.permille(load.too_long)) {
     prompt = scenario.fits() + random.between(0, 8);
   }
-  for (std::uint32_t i = 0; i < prompt; ++i) {
+  draw_beginning(scenario, earlier, spec, random);
+  if (spec.prompt.size() > prompt) spec.prompt.resize(prompt);
+  while (spec.prompt.size() < prompt) {
     spec.prompt.push_back(static_cast<Token>(random.below(scenario.vocab)));
   }
   if (random.permille(load.cancel)) spec.cancel_after = random.time(1, 2 * kSecond);
-  if (random.permille(load.stop)) spec.stop_at = random.between(1, spec.sampling.max_tokens);
+  if (random.permille(load.stop) && !beams) spec.stop_at = random.between(1, spec.sampling.max_tokens);
   if (random.permille(load.deadline)) spec.timeout = random.time(10 * kMillisecond, 4 * kSecond);
   if (random.permille(load.bad_row)) spec.bad_row = random.between(0, spec.sampling.max_tokens - 1);
   if (random.permille(load.killer)) {
     spec.killer_at = random.between(0, spec.sampling.max_tokens - 1);
   }
-  answer(scenario, spec);
+  if (beams) {
+    answer_beams(scenario, spec);
+  } else {
+    answer(scenario, spec);
+  }
   return spec;
 }
 

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <string>
 #include <vector>
 
 #include "ipc/types.h"
@@ -12,8 +14,9 @@
 
 namespace baton::sim {
 
-/// Contents of a KV cell. `seed` is the request's: no two requests share a cell by accident.
-constexpr std::uint64_t prefix_root(std::uint64_t seed) { return mix(seed ^ 0xB10C5EEDULL); }
+/// Contents of a KV cell before the first token. Without a prefix cache `tenant` is the request's seed, so
+/// that no two requests share a cell by accident; with one it stands for the salt.
+constexpr std::uint64_t prefix_root(std::uint64_t tenant) { return mix(tenant ^ 0xB10C5EEDULL); }
 constexpr std::uint64_t extend_prefix(std::uint64_t prefix, Token token) {
   return mix(prefix ^ (static_cast<std::uint64_t>(token) + 0x100));
 }
@@ -21,11 +24,21 @@ constexpr std::uint64_t extend_prefix(std::uint64_t prefix, Token token) {
 Token sample(std::uint64_t prefix, std::uint32_t n_generated, const SamplingParams& sampling,
              std::uint32_t vocab);
 
+/// What may follow `prefix` in a beam search, best first, as StepResult::candidates has it.
+struct Ranking {
+  std::vector<Token> tokens;
+  std::vector<float> logprobs;
+};
+Ranking rank(std::uint64_t prefix, std::uint32_t n_generated, const SamplingParams& sampling,
+             std::uint32_t vocab);
+
 constexpr std::uint32_t kNever = ~0U;
 
 /// One request: what is asked, what its client will do, and what must come back.
 struct RequestSpec {
   std::vector<Token> prompt;
+  std::string cache_salt;
+  std::uint64_t root = 0;  // prefix_root() of its tenant
   SamplingParams sampling;           // `seed` is kFirstSeed + the index of this spec
   TimeNs timeout = 0;                // 0: none that matters
   TimeNs cancel_after = 0;           // 0: never
@@ -33,8 +46,10 @@ struct RequestSpec {
   std::uint32_t bad_row = kNever;    // sampling this token fails
   std::uint32_t killer_at = kNever;  // sampling this token kills the worker
 
-  std::vector<Token> answer;  // up to and with the last token
+  std::vector<Token> answer;  // up to and with the last token; of all that a beam search finds
   FinishReason reason = FinishReason::none;
+  std::vector<std::uint32_t> lengths;  // of what a beam search finds
+  std::uint32_t steps = 0;             // tokens that it looks ahead
 
   // What has happened to it.
   std::uint32_t blows = 0;  // deaths and freezes of workers while it was open
@@ -42,7 +57,8 @@ struct RequestSpec {
 
 constexpr std::uint64_t kFirstSeed = 1'000'000;
 
-/// Draws the next request of the load.
-RequestSpec draw_request(const Scenario& scenario, std::uint32_t index, Random& random);
+/// Draws the next request of the load. `earlier`: those before it, whose beginnings it may repeat.
+RequestSpec draw_request(const Scenario& scenario, const std::deque<RequestSpec>& earlier,
+                         Random& random);
 
 }  // namespace baton::sim

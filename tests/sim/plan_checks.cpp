@@ -67,6 +67,19 @@ std::string PlanChecks::rows(const State& state, WorkerIndex index, StepId step)
   };
   for (const SequenceId id : it->decode) use(id);
   for (const auto& [id, n] : it->rows) use(id);
+  for (const SequenceId id : it->beams) use(id);
+  return "";
+}
+
+std::string PlanChecks::forks(const State& state, WorkerIndex index, const StepPlan& plan) {
+  for (const ForkSequence& fork : plan.fork) {
+    std::string what = granted(state, index, fork.sequence, fork.block, "fork");
+    if (!what.empty()) return what;
+    const auto it = std::find_if(plan.ops.begin(), plan.ops.end(),
+                                 [&](const CopyOp& op) { return op.to == fork.block; });
+    if (it == plan.ops.end()) continue;
+    if (!belongs(state, index, fork.parent, it->from)) return "a copy is not of the fork's parent";
+  }
   return "";
 }
 
@@ -76,7 +89,10 @@ std::string PlanChecks::plan(const State& state, LinkId link, const StepPlan& pl
   const Worker& w = state.workers[index];
   if (!w.ready() || plan.term != w.term) return "";  // its term ended in the same turn
   for (const AddSequence& add : plan.add) {
-    for (const BlockId block : add.blocks) {
+    for (std::size_t i = 0; i < add.blocks.size(); ++i) {
+      const BlockId block = add.blocks[i];
+      const bool found = (i + 1) * w.tokens_per_block() <= add.computed;
+      if (found && w.pool.remembers(block)) continue;  // shared with whoever reads it
       std::string what = granted(state, index, add.sequence, block, "add");
       if (!what.empty()) return what;
     }
@@ -85,7 +101,8 @@ std::string PlanChecks::plan(const State& state, LinkId link, const StepPlan& pl
     std::string what = granted(state, index, plan.grow_sequences[i], plan.grow_blocks[i], "growth");
     if (!what.empty()) return what;
   }
-  return rows(state, index, plan.step);
+  std::string what = forks(state, index, plan);
+  return what.empty() ? rows(state, index, plan.step) : what;
 }
 
 std::string PlanChecks::pull(const State& state, LinkId link, const Pull& pull) {

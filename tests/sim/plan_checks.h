@@ -29,6 +29,7 @@ class PlanChecks {
   Pool& pool_of(const State& state, WorkerIndex index);
   std::string granted(const State& state, WorkerIndex index, SequenceId sequence, BlockId block,
                       const char* by);
+  std::string forks(const State& state, WorkerIndex index, const StepPlan& plan);
   std::string rows(const State& state, WorkerIndex index, StepId step);
 
   std::vector<Pool> pools_;

@@ -34,7 +34,7 @@ void look_at_requests(const State& state, Rest& rest) {
   if (rest.why == nullptr) return;
   state.requests.each([&](const Request& r) {
     *rest.why += std::string(" [#") + std::to_string(r.name.counter) + " " + to_string(r.phase) +
-                 (state.handoffs.count({r.arrival, r.id}) != 0 ? " queued" : "") +
+                 (state.handoffs.count({r.place, r.id}) != 0 ? " queued" : "") +
                  (r.target != 0 ? " target" : "") + (r.local ? " local" : "") +
                  (r.grouped ? " grouped" : "") + " length " + std::to_string(r.length()) + "]";
   });
@@ -43,7 +43,7 @@ void look_at_requests(const State& state, Rest& rest) {
 void look_at_books(const Worker& w, TimeNs now, Rest& rest) {
   if (rest.why != nullptr) {
     *rest.why += "; " + w.identity.name + ": " + std::to_string(w.sequences) + " sequences, " +
-                 std::to_string(w.pool.free_blocks()) + " blocks free, silent for " +
+                 std::to_string(w.pool.available_blocks()) + " blocks free, silent for " +
                  std::to_string((now - w.heard) / kMillisecond) + " ms" +
                  (w.short_of_blocks ? ", short of blocks" : "") + (w.draining ? ", draining" : "");
   }
@@ -53,7 +53,7 @@ void look_at_books(const Worker& w, TimeNs now, Rest& rest) {
     rest.busy(w.identity.name + " is draining");
   } else if (w.outstanding()) {
     rest.busy(w.identity.name + " has steps, pulls or closes outstanding");
-  } else if (w.pool.free_blocks() != w.pool.total()) {
+  } else if (w.pool.available_blocks() != w.pool.total()) {
     rest.busy(w.identity.name + ": not every block is free");
   }
 }
@@ -125,7 +125,8 @@ void World::check_end() {
     }
   }
   for (const Worker& w : state.workers) {
-    if (!w.adds.empty() || !w.joins.empty() || !w.prefills.empty() || !w.decode_set.empty()) {
+    if (!w.adds.empty() || !w.joins.empty() || !w.prefills.empty() || !w.decode_set.empty() ||
+        !w.beams.empty()) {
       fail(w.identity.name + ": a list of the planner holds something at the end");
     }
   }

@@ -26,6 +26,7 @@ void draw_settings(Scenario& s, Random& random) {
   t.close_timeout = random.time(2 * kSecond, 6 * kSecond);
   t.max_deaths = random.permille(800) ? 3 : random.between(1, 4);
   t.steps_in_flight = random.between(1, 2);
+  t.prefix_cache = random.permille(600);
 }
 
 void draw_workers(Scenario& s, Random& random) {
@@ -66,8 +67,11 @@ void draw_workers(Scenario& s, Random& random) {
   const std::uint32_t longest = s.load.max_prompt + s.load.max_output;
   const std::uint32_t one = (longest + s.tokens_per_block - 1) / s.tokens_per_block;
   const bool tiny = random.permille(500);
+  // Beams want blocks of their own beside each other.
+  const std::uint32_t more = s.load.beams != 0 && random.permille(700) ? random.between(0, 3 * one) : 0;
   for (WorkerSpec& w : s.workers) {
     w.blocks = tiny ? one + random.between(0, std::max(2U, one / 2)) : one * random.between(2, 5);
+    w.blocks += more;
   }
   s.max_context = random.permille(500) ? longest : 4096;
 }
@@ -138,6 +142,8 @@ void draw_load(Scenario& s, Random& random) {
   l.killer = random.permille(60) ? random.between(10, 80) : 0;
   l.too_long = share(80);
   l.endless = share(80);
+  l.beams = share(400);
+  l.repeat = random.between(0, 1000);
 }
 
 }  // namespace
@@ -146,6 +152,16 @@ std::uint32_t Scenario::fits() const {
   std::uint32_t smallest = max_context;
   for (const WorkerSpec& w : workers) smallest = std::min(smallest, w.blocks * tokens_per_block);
   return smallest;
+}
+
+bool Scenario::fits_beams(std::uint32_t prompt, const SamplingParams& sampling) const {
+  if (sampling.max_tokens <= 1) return prompt + 1 <= fits();
+  const std::uint32_t shared = prompt / tokens_per_block;
+  const std::uint32_t longest = std::max(prompt + sampling.max_tokens - 1, prompt + 1);
+  const std::uint32_t whole = (longest + tokens_per_block - 1) / tokens_per_block;
+  return std::all_of(workers.begin(), workers.end(), [&](const WorkerSpec& w) {
+    return shared + sampling.num_beams * (whole - shared) <= w.blocks;
+  });
 }
 
 Scenario draw_scenario(std::uint64_t seed) {
@@ -187,6 +203,7 @@ std::string Scenario::text() const {
   field("worker_timeout ms", static_cast<std::uint64_t>(settings.worker_timeout / kMillisecond));
   field("prompt", load.max_prompt);
   field("output", load.max_output);
+  field("prefix cache", settings.prefix_cache ? load.repeat : 0);
   field("told of death", blows.told_of_death ? 1 : 0);
   field("same link id", network.same_link_id ? 1 : 0);
   return line;

@@ -70,6 +70,8 @@ struct Load {
   std::uint32_t killer = 0;    // its worker dies whenever it gets to a certain token
   std::uint32_t too_long = 0;  // its prompt does not fit every pool
   std::uint32_t endless = 0;   // its answer does not
+  std::uint32_t beams = 0;     // a beam search
+  std::uint32_t repeat = 0;    // with a prefix cache: it begins like an earlier one
 };
 
 struct WorkerSpec {
@@ -94,6 +96,8 @@ struct Scenario {
 
   /// Prompt + output tokens that fit every pool.
   std::uint32_t fits() const;
+  /// Beams that fit every pool to their end.
+  bool fits_beams(std::uint32_t prompt, const SamplingParams& sampling) const;
   /// One line for a person.
   std::string text() const;
 };

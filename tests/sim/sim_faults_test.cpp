@@ -1,4 +1,4 @@
-// The test of the test: six faults put back on purpose must each be found by the simulation, and
+// The test of the test: seven faults put back on purpose must each be found by the simulation, and
 // without them the same seeds must be clean.
 #include <gtest/gtest.h>
 
@@ -45,7 +45,8 @@ TEST_P(FaultTest, IsFound) {
 INSTANTIATE_TEST_SUITE_P(Faults, FaultTest,
                          testing::Values(Fault::release_at_once, Fault::no_term_check,
                                          Fault::lost_plan_unnoticed, Fault::block_final_too_early,
-                                         Fault::piecemeal_reservation, Fault::token_sent_twice),
+                                         Fault::piecemeal_reservation, Fault::token_sent_twice,
+                                         Fault::no_copy_on_write, Fault::block_cached_too_early),
                          [](const auto& test) {
                            switch (test.param) {
                              case Fault::none:
@@ -60,8 +61,12 @@ INSTANTIATE_TEST_SUITE_P(Faults, FaultTest,
                                return "BlockFinalTooEarly";
                              case Fault::piecemeal_reservation:
                                return "PiecemealReservation";
+                             case Fault::block_cached_too_early:
+                               return "BlockCachedTooEarly";
                              case Fault::token_sent_twice:
                                return "TokenSentTwice";
+                             case Fault::no_copy_on_write:
+                               return "NoCopyOnWrite";
                            }
                            return "None";
                          });

@@ -61,11 +61,12 @@ void SimFrontend::submit(std::uint32_t index) {
   client.spec = index;
   client.deadline =
       spec.timeout == 0 ? world_.now() + 100'000 * kSecond : world_.now() + spec.timeout;
-  client.prefix = prefix_root(spec.sampling.seed);
+  client.prefix = spec.root;
   for (const Token token : spec.prompt) client.prefix = extend_prefix(client.prefix, token);
   NewRequest request;
   request.model = "sim";
   request.prompt = spec.prompt;
+  request.cache_salt = spec.cache_salt;
   request.sampling = spec.sampling;
   request.deadline = client.deadline;
   TableOutput out;
@@ -123,10 +124,19 @@ void SimFrontend::deliver(const Delivery& delivery, const TableOutput& out) {
   Client& client = by_counter_[delivery.counter];
   const RequestSpec& spec = world_.spec_of(kFirstSeed + client.spec);
   if (client.ended) world_.fail("tokens after the end of a stream");
-  if (delivery.first_index != client.got.size()) world_.fail("a token is missing or repeated");
+  const bool beams = spec.sampling.beams();  // what a search finds comes one after another
+  if (delivery.first_index != (beams ? 0 : client.got.size())) {
+    world_.fail("a token is missing or repeated");
+  }
+  // Where some pool is too small, the search may have been cut: nobody knows what it finds then.
+  const bool cut = beams && spec.prompt.size() + spec.sampling.max_tokens > world_.scenario().fits();
+  if (beams && !cut && (delivery.choice >= spec.lengths.size() ||
+                        delivery.count != spec.lengths[delivery.choice])) {
+    world_.fail("request " + std::to_string(client.spec) + ": another sequence was found");
+  }
   for (std::uint32_t i = 0; i < delivery.count; ++i) {
     const Token token = out.tokens[delivery.begin + i];
-    check_token(spec, client, token);
+    if (!cut) check_token(spec, client, token);
     client.got.push_back(token);
     client.prefix = extend_prefix(client.prefix, token);
     ++world_.report().tokens;
@@ -136,7 +146,7 @@ void SimFrontend::deliver(const Delivery& delivery, const TableOutput& out) {
 void SimFrontend::check_token(const RequestSpec& spec, const Client& client, Token token) {
   const auto n = static_cast<std::uint32_t>(client.got.size());
   bool right = false;
-  if (world_.scenario().settings.batching == Batching::continuous) {
+  if (world_.scenario().settings.batching == Batching::continuous || spec.sampling.beams()) {
     right = n < spec.answer.size() && spec.answer[n] == token;
   } else {
     // A group shares its limits: which tokens are masked depends on the others.
@@ -179,18 +189,24 @@ void SimFrontend::check_answer(const RequestSpec& spec, const Client& client,
                 ending.message + ")");
   };
   const auto length = static_cast<std::uint32_t>(spec.prompt.size()) + spec.sampling.max_tokens;
-  const bool continuous = s.settings.batching == Batching::continuous;
+  const bool beams = spec.sampling.beams();
+  const bool continuous = s.settings.batching == Batching::continuous || beams;
   const auto got = static_cast<std::uint32_t>(client.got.size());
   switch (ending.code) {
     case ErrorCode::ok:
       if (ending.reason == FinishReason::stop && ending.n == spec.stop_at) return;
       expect(ending.n == got, "the end does not count its tokens");
-      expect(got <= spec.sampling.max_tokens, "more tokens than asked for");
+      expect(beams || got <= spec.sampling.max_tokens, "more tokens than asked for");
       if (!continuous) return;
       // Cut where some pool ends.
-      if (ending.reason == FinishReason::length && spec.prompt.size() + got >= s.fits()) return;
+      if (beams ? length > s.fits()
+                : ending.reason == FinishReason::length && spec.prompt.size() + got >= s.fits()) {
+        return;
+      }
       expect(got == spec.answer.size() && ending.reason == spec.reason, "ended elsewhere");
-      expect(spec.bad_row >= got && spec.killer_at >= got, "survived what it cannot");
+      expect(spec.bad_row >= (beams ? spec.steps : got) &&
+                 spec.killer_at >= (beams ? spec.steps : got),
+             "survived what it cannot");
       return;
     case ErrorCode::cancelled:
       expect(client.cancelled || world_.was_cancelled({incarnation_, ending.counter}),
@@ -204,15 +220,19 @@ void SimFrontend::check_answer(const RequestSpec& spec, const Client& client,
       return;
     case ErrorCode::too_long:
     case ErrorCode::kv_exhausted:
-      expect(length > s.fits(), "it would have fitted");
+      expect(length > s.fits() || (beams && !s.fits_beams(static_cast<std::uint32_t>(
+                                               spec.prompt.size()), spec.sampling)),
+             "it would have fitted");
       return;
     case ErrorCode::worker_crashes:
       expect(spec.blows >= s.settings.max_deaths, "blamed for deaths that never were");
       return;
     case ErrorCode::internal:
-      expect(spec.bad_row == got, "no row of it failed");
+      expect(beams ? spec.bad_row < spec.steps : spec.bad_row == got, "no row of it failed");
       return;
     case ErrorCode::invalid_argument:
+      expect(beams && spec.sampling.num_beams > s.settings.max_running, "an error for nothing");
+      return;
     case ErrorCode::unavailable:
       expect(false, "an error for nothing");
   }

@@ -2,6 +2,7 @@
 // simulated. Writes of a step and copies of a pull are spread over their time, so that whoever
 // touches a block too early or too late is seen.
 #include <algorithm>
+#include <span>
 
 #include "tests/sim/describe.h"
 #include "tests/sim/world.h"
@@ -46,6 +47,7 @@ SimWorker::SimWorker(World& world, std::uint32_t name_, std::string label_)
 
 void SimWorker::receive(ToPeer message) {
   ToWorker& m = std::get<ToWorker>(message);
+  if (std::holds_alternative<Registered>(m)) permitted = world_.now();
   const Term term = term_of(m);
   const bool stale = core.term() != 0 && term != 0 && term != core.term();
   core.message(std::move(m), world_.now(), actions_);
@@ -178,6 +180,7 @@ void SimWorker::run_next_step() {
   launched_.pop_front();
   step_ = &step;
   check_tables("at the start of a step");
+  copy_blocks(step);
   ++step_runs_;
   cells_ = 0;
   for (const BatchRow& row : step.rows) cells_ += row.tokens.size();
@@ -193,12 +196,21 @@ void SimWorker::run_next_step() {
   }
 }
 
+void SimWorker::copy_blocks(const RunStep& step) {
+  for (const CopyOp& op : step.copies) {
+    for (std::uint32_t i = 0; i < pool_->tokens_per_block; ++i) {
+      pool_->cell(op.to, i) = pool_->cell(op.from, i);
+    }
+  }
+}
+
 void SimWorker::step_part() {
   ++step_at_;
   const bool last = step_at_ == step_parts_;
   for (const BatchRow& row : step_->rows) {
     const RequestSpec& spec = world_.spec_of(row.sampling->seed);
-    if (!row.samples() || row.n_generated != spec.killer_at) continue;
+    const bool known = row.samples() || row.ranks;
+    if (!known || row.n_generated != spec.killer_at) continue;
     if (world_.tracing()) world_.trace(label + " dies of a request");
     world_.kill(id);
     return;
@@ -240,9 +252,9 @@ std::uint64_t SimWorker::check_prefix(const BatchRow& row, std::uint32_t end, co
     if (options_.steps_at_once == 1) {
       world_.fail(label + " runs a sequence that it does not know");
     }
-    return end == 0 ? prefix_root(row.sampling->seed) : pool_->at(row.blocks, end - 1);
+    return end == 0 ? world_.spec_of(row.sampling->seed).root : pool_->at(row.blocks, end - 1);
   }
-  std::uint64_t prefix = prefix_root(row.sampling->seed);
+  std::uint64_t prefix = world_.spec_of(row.sampling->seed).root;
   for (std::uint32_t i = 0; i < end; ++i) {
     const bool own = i >= static_cast<std::uint32_t>(row.position);
     const Token token = own ? token_of(row, i - static_cast<std::uint32_t>(row.position))
@@ -265,9 +277,15 @@ void SimWorker::finish_step() {
     const auto end =
         static_cast<std::uint32_t>(row.position) + static_cast<std::uint32_t>(row.tokens.size());
     const std::uint64_t prefix = check_prefix(row, end, "finds after its step");
-    if (!row.samples()) continue;
+    if (!row.samples() && !row.ranks) continue;
     if (world_.spec_of(row.sampling->seed).bad_row == row.n_generated) {
       output.failed.push_back({static_cast<std::uint32_t>(i), "bad row"});
+      continue;
+    }
+    if (row.ranks) {
+      const Ranking found = rank(prefix, row.n_generated, *row.sampling, world_.scenario().vocab);
+      output.candidates.push(static_cast<std::uint32_t>(i), found.logprobs.front(), found.tokens,
+                             found.logprobs);
       continue;
     }
     output.tokens[i] = sample(prefix, row.n_generated, *row.sampling, world_.scenario().vocab);
@@ -278,30 +296,43 @@ void SimWorker::finish_step() {
   core.step_finished(output, world_.now(), actions_);
 }
 
-/// No block in two tables, and none in a running step's rows that a running pull writes. (A
-/// sequence that has ended stays in its table, unused, until the next plan drops it.)
+/// Nobody else names a block that a row, a pull or a sequence that goes on writes: only what is full and
+/// computed is shared. (A sequence that has ended stays in its table, unused, until the next plan drops it.)
 void SimWorker::check_tables(const char* when) {
   users_.assign(pool_->cells.size() / pool_->tokens_per_block, 0);
-  const auto use = [&](BlockId block, SequenceId user) {
+  const auto look = [&](BlockId block, SequenceId user, bool writes) {
     if (users_[block] != 0 && users_[block] != user) {
-      world_.fail(label + ": block " + std::to_string(block) + " is writable twice " + when);
+      world_.fail(label + ": block " + std::to_string(block) + " is another's to write " + when);
     }
-    users_[block] = user;
+    if (writes) users_[block] = user;
+  };
+  // The blocks of a table: those from `written` on, or those before it.
+  const auto look_at = [&](auto blocks, SequenceId user, std::uint64_t written, bool writes) {
+    const std::size_t border = std::min<std::size_t>(written / pool_->tokens_per_block, blocks.size());
+    for (const BlockId block : writes ? blocks.subspan(border) : blocks.first(border)) {
+      look(block, user, writes);
+    }
   };
   for (const auto& [transfer, job] : pulls_) {
-    for (const BlockId block : job.pull.to) use(block, ~transfer);
+    for (const BlockId block : job.pull.to) look(block, ~transfer, true);
   }
   if (step_ == nullptr) return;
-  for (const BatchRow& row : step_->rows) {
-    for (const BlockId block : row.blocks) use(block, row.sequence);
+  for (const bool writes : {true, false}) {
+    for (const BatchRow& row : step_->rows) {
+      look_at(row.blocks, row.sequence, static_cast<std::uint64_t>(row.position), writes);
+    }
   }
   users_.assign(users_.size(), 0);
   Tables tables;
   core.sequences().list(tables);
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < tables.sequences.size(); ++i) {
-    for (std::uint32_t n = 0; n < tables.counts[i]; ++n)
-      use(tables.blocks[at++], tables.sequences[i]);
+  for (const bool writes : {true, false}) {
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < tables.sequences.size(); ++i) {
+      const SequenceId id = tables.sequences[i];
+      const auto blocks = std::span<const BlockId>(tables.blocks).subspan(at, tables.counts[i]);
+      look_at(blocks, id, core.sequences().find(id)->computed, writes);
+      at += tables.counts[i];
+    }
   }
 }
 

@@ -266,6 +266,7 @@ const SimWorker* World::mapper_of(const SimWorker& worker, bool its_own) {
 /// passed.
 void World::check_predecessors_closed(const SimWorker& worker) {
   if (now_ - worker.since >= scenario_.settings.close_timeout) return;
+  if (worker.permitted < scheduler_since_) return;  // frozen since; this scheduler never heard of it
   if (const SimWorker* importer = mapper_of(worker, /*its_own=*/false)) {
     fail(worker.label + " allocates while " + importer->label + " maps its predecessor's pool");
   }
@@ -293,7 +294,7 @@ void World::submit_burst() {
     SimFrontend* frontend = some_frontend();
     if (frontend == nullptr || frontend->frozen || frontend->leaving()) break;
     const auto index = static_cast<std::uint32_t>(specs_.size());
-    specs_.push_back(draw_request(scenario_, index, random_));
+    specs_.push_back(draw_request(scenario_, specs_, random_));
     // The scheduler may still learn of earlier ones while this request runs.
     for (const TimeNs when : blows_at_) specs_.back().blows += when + 12 * kSecond > now_ ? 1 : 0;
     ++report_.requests;

@@ -33,20 +33,33 @@ struct PanelRows {
   std::array<ElementType, kPanelColumns> type{};
 };
 
-void pack_panel(const PanelRows& rows, std::int64_t columns, WeightType type, std::byte* panel) {
+/// Inputs that are gone through row by row: what they fill of the panel stays in the first-level cache.
+constexpr std::int64_t kPackedAtOnce = 64;
+
+void pack_block(const PanelRows& rows, std::int64_t first, std::int64_t end, WeightType type,
+                std::byte* panel) {
   for (int c = 0; c < kPanelColumns; ++c) {
     const auto column = static_cast<std::size_t>(c);
     const std::byte* data = rows.data[column];
-    for (std::int64_t i = 0; i < columns; ++i) {
+    const ElementType from = rows.type[column];
+    for (std::int64_t i = first; i < end; ++i) {
       const std::int64_t at = i * kPanelColumns + c;
       if (type == WeightType::bf16) {
-        const std::uint16_t bits = data == nullptr ? std::uint16_t{0} : raw16(data, i);
+        const std::uint16_t bits = data == nullptr             ? std::uint16_t{0}
+                                   : from == ElementType::bf16 ? raw16(data, i)
+                                                               : round_to_bf16(element(data, from, i));
         std::memcpy(panel + at * 2, &bits, sizeof(bits));
       } else {
-        const float value = data == nullptr ? 0.0F : element(data, rows.type[column], i);
+        const float value = data == nullptr ? 0.0F : element(data, from, i);
         std::memcpy(panel + at * 4, &value, sizeof(value));
       }
     }
+  }
+}
+
+void pack_panel(const PanelRows& rows, std::int64_t columns, WeightType type, std::byte* panel) {
+  for (std::int64_t first = 0; first < columns; first += kPackedAtOnce) {
+    pack_block(rows, first, std::min(columns, first + kPackedAtOnce), type, panel);
   }
 }
 
@@ -77,43 +90,46 @@ WeightType packed_type(std::span<const MatrixSource> parts) {
   return all ? WeightType::bf16 : WeightType::f32;
 }
 
-void pack_stacked(std::span<const MatrixSource> parts, void* panels) {
-  const WeightType type = packed_type(parts);
-  const std::int64_t columns = parts.front().columns;
-  auto* panel = static_cast<std::byte*>(panels);
-  PanelRows rows;
-  std::size_t filled = 0;
-  const auto flush = [&] {
-    pack_panel(rows, columns, type, panel);
-    panel += panel_bytes(columns, type);
-    rows = {};
-    filled = 0;
-  };
-  for (const MatrixSource& part : parts) {
-    for (std::int64_t row = 0; row < part.rows; ++row) {
-      rows.data[filled] = row_data(part, row);
-      rows.type[filled] = part.type;
-      if (++filled == kPanelColumns) flush();
-    }
-  }
-  if (filled != 0) flush();
+std::uint16_t round_to_bf16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return static_cast<std::uint16_t>(bits >> 16 | 0x40U);
+  return static_cast<std::uint16_t>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
 }
 
-void pack_paired(const MatrixSource& gate, const MatrixSource& up, void* panels) {
-  const std::array<MatrixSource, 2> parts = {gate, up};
-  const WeightType type = packed_type(parts);
-  auto* panel = static_cast<std::byte*>(panels);
-  for (std::int64_t first = 0; first < gate.rows; first += kPanelColumns) {
+void pack_stacked(std::span<const MatrixSource> parts, WeightType type, ThreadPool& pool,
+                  void* panels) {
+  const std::int64_t columns = parts.front().columns;
+  std::int64_t total = 0;
+  for (const MatrixSource& part : parts) total += part.rows;
+  pool.run(static_cast<int>(panels_for(total)), [&](int panel, int) {
+    PanelRows rows;
+    std::int64_t first = std::int64_t{panel} * kPanelColumns;  // row of the part that is looked at
+    std::size_t filled = 0;
     for (const MatrixSource& part : parts) {
-      PanelRows rows;
-      for (std::int64_t row = first; row < std::min(first + kPanelColumns, part.rows); ++row) {
-        rows.data[static_cast<std::size_t>(row - first)] = row_data(part, row);
-        rows.type[static_cast<std::size_t>(row - first)] = part.type;
+      for (; first < part.rows && filled < kPanelColumns; ++first, ++filled) {
+        rows.data[filled] = row_data(part, first);
+        rows.type[filled] = part.type;
       }
-      pack_panel(rows, part.columns, type, panel);
-      panel += panel_bytes(part.columns, type);
+      first -= std::min(first, part.rows);
     }
-  }
+    pack_panel(rows, columns, type,
+               static_cast<std::byte*>(panels) + panel * panel_bytes(columns, type));
+  });
+}
+
+void pack_paired(const MatrixSource& gate, const MatrixSource& up, WeightType type, ThreadPool& pool,
+                 void* panels) {
+  pool.run(2 * static_cast<int>(panels_for(gate.rows)), [&](int panel, int) {
+    const MatrixSource& part = panel % 2 == 0 ? gate : up;
+    const std::int64_t first = std::int64_t{panel / 2} * kPanelColumns;
+    PanelRows rows;
+    for (std::int64_t row = first; row < std::min(first + kPanelColumns, part.rows); ++row) {
+      rows.data[static_cast<std::size_t>(row - first)] = row_data(part, row);
+      rows.type[static_cast<std::size_t>(row - first)] = part.type;
+    }
+    pack_panel(rows, part.columns, type,
+               static_cast<std::byte*>(panels) + panel * panel_bytes(part.columns, type));
+  });
 }
 
 }  // namespace baton::cpu

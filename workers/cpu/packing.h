@@ -7,6 +7,7 @@
 #include <span>
 
 #include "workers/cpu/kernels.h"
+#include "workers/cpu/thread_pool.h"
 
 namespace baton::cpu {
 
@@ -41,14 +42,20 @@ constexpr std::int64_t panels_for(std::int64_t rows) {
 /// One element as fp32; exact for every type.
 float element(const std::byte* data, ElementType type, std::int64_t index);
 
-/// bf16 where every part is stored so, else f32: packing never rounds.
+/// bf16 where every part is stored so, else f32: packed so, nothing is rounded.
 WeightType packed_type(std::span<const MatrixSource> parts);
 
+/// To the nearest bf16, ties to even; NaN stays NaN.
+std::uint16_t round_to_bf16(float value);
+
 /// Packs the parts stacked along their rows (q, k, v make one matrix). `panels` holds
-/// panels_for(sum of rows) * columns * 32 elements of packed_type(parts); empty columns are zero.
-void pack_stacked(std::span<const MatrixSource> parts, void* panels);
+/// panels_for(sum of rows) * columns * 32 elements of `type`; empty columns are zero.
+/// Threads share the panels.
+void pack_stacked(std::span<const MatrixSource> parts, WeightType type, ThreadPool& pool,
+                  void* panels);
 
 /// Packs gate and up (same shape) with alternating panels: 2 * panels_for(rows) of them.
-void pack_paired(const MatrixSource& gate, const MatrixSource& up, void* panels);
+void pack_paired(const MatrixSource& gate, const MatrixSource& up, WeightType type, ThreadPool& pool,
+                 void* panels);
 
 }  // namespace baton::cpu

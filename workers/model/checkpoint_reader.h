@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "workers/cpu/packing.h"
+#include "workers/cpu/thread_pool.h"
 #include "workers/model/config.h"
 #include "workers/model/safetensors.h"
 
@@ -41,10 +42,10 @@ struct LayerSource {
 class CheckpointReader {
  public:
   /// `config` and `checkpoint` outlive the reader. `progress`, if given, rises to 100 with the
-  /// share of tensors taken (another thread may read it).
+  /// share of tensors taken (another thread may read it). Quantised layers are widened by `threads`.
   CheckpointReader(const ModelConfig& config, const Checkpoint& checkpoint,
-                   std::atomic<int>* progress = nullptr)
-      : config_(config), checkpoint_(checkpoint), progress_(progress) {}
+                   std::atomic<int>* progress = nullptr, int threads = 1)
+      : config_(config), checkpoint_(checkpoint), progress_(progress), pool_(threads) {}
 
   cpu::MatrixSource embedding();  // [vocab, hidden]
   LayerSource layer(int index);   // 0 .. layers - 1
@@ -76,6 +77,7 @@ class CheckpointReader {
   const ModelConfig& config_;
   const Checkpoint& checkpoint_;
   std::atomic<int>* progress_;
+  cpu::ThreadPool pool_;
   std::set<std::string> taken_;
 };
 

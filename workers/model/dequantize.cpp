@@ -1,5 +1,6 @@
 #include "workers/model/dequantize.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -48,37 +49,53 @@ float fp8_value(unsigned bits) {
   return sign * std::ldexp(8.0F + fraction, exponent - 10);
 }
 
+/// Rows [first, end) of a matrix are one thread's business: about 64 thousand weights.
+struct RowChunks {
+  RowChunks(std::int64_t rows, std::int64_t columns, std::int64_t step)
+      : rows_(rows), each_(std::max<std::int64_t>(65'536 / std::max<std::int64_t>(columns, 1), 1)) {
+    each_ = (each_ + step - 1) / step * step;
+  }
+  int count() const { return static_cast<int>((rows_ + each_ - 1) / each_); }
+  std::int64_t first(int chunk) const { return chunk * each_; }
+  std::int64_t end(int chunk) const { return std::min(rows_, (chunk + 1) * each_); }
+
+ private:
+  std::int64_t rows_;
+  std::int64_t each_;
+};
+
 }  // namespace
 
 // Both walk along the inputs with eight outputs at a time: eight rows of the result are written
 // from left to right, and the lines of words that they share stay in the second-level cache.
 
-std::vector<float> dequantize_gptq(const Int4Weight& w, int zero_offset) {
+void dequantize_gptq(const Int4Weight& w, int zero_offset, cpu::ThreadPool& pool, float* result) {
   const std::vector<float> zeros = zero_points(w, kInOrder, zero_offset);
   const std::vector<float> scales = widened(w.scales);
-  std::vector<float> result(static_cast<std::size_t>(w.out * w.in));
-  for (std::int64_t first = 0; first < w.out; first += kNibbles) {
+  const auto eight_rows = [&](std::int64_t first) {
     for (std::int64_t k = 0; k < w.in / kNibbles; ++k) {
       const std::int32_t* groups = w.group.data() + k * kNibbles;
       for (std::int64_t o = first; o < first + kNibbles; ++o) {
         const std::uint32_t word = word_at(w.weights, k * w.out + o);
-        float* to = result.data() + o * w.in + k * kNibbles;
+        float* to = result + o * w.in + k * kNibbles;
         for (int j = 0; j < kNibbles; ++j) {
           const auto at = static_cast<std::size_t>(groups[j] * w.out + o);
           to[j] = (static_cast<float>(nibble(word, j)) - zeros[at]) * scales[at];
         }
       }
     }
-  }
-  return result;
+  };
+  const RowChunks chunks(w.out, w.in, kNibbles);
+  pool.run(chunks.count(), [&](int chunk, int) {
+    for (std::int64_t o = chunks.first(chunk); o < chunks.end(chunk); o += kNibbles) eight_rows(o);
+  });
 }
 
-std::vector<float> dequantize_awq(const Int4Weight& w) {
+void dequantize_awq(const Int4Weight& w, cpu::ThreadPool& pool, float* result) {
   const std::vector<float> zeros = zero_points(w, kAwqOrder, 0);
   const std::vector<float> scales = widened(w.scales);
-  std::vector<float> result(static_cast<std::size_t>(w.out * w.in));
   const std::int64_t words = w.out / kNibbles;
-  for (std::int64_t k = 0; k < words; ++k) {
+  const auto eight_rows = [&](std::int64_t k) {
     for (std::int64_t i = 0; i < w.in; ++i) {
       const std::uint32_t word = word_at(w.weights, i * words + k);
       const std::int64_t group = w.group[static_cast<std::size_t>(i)];
@@ -86,27 +103,36 @@ std::vector<float> dequantize_awq(const Int4Weight& w) {
         const std::int64_t o = k * kNibbles + j;
         const auto at = static_cast<std::size_t>(group * w.out + o);
         const int value = nibble(word, kAwqOrder[static_cast<std::size_t>(j)]);
-        result[static_cast<std::size_t>(o * w.in + i)] =
-            (static_cast<float>(value) - zeros[at]) * scales[at];
+        result[o * w.in + i] = (static_cast<float>(value) - zeros[at]) * scales[at];
       }
     }
-  }
-  return result;
+  };
+  const RowChunks chunks(w.out, w.in, kNibbles);
+  pool.run(chunks.count(), [&](int chunk, int) {
+    for (std::int64_t o = chunks.first(chunk); o < chunks.end(chunk); o += kNibbles) {
+      eight_rows(o / kNibbles);
+    }
+  });
 }
 
-std::vector<float> dequantize_fp8(const Fp8Weight& w) {
+void dequantize_fp8(const Fp8Weight& w, cpu::ThreadPool& pool, float* result) {
   std::array<float, 256> values{};
   for (unsigned i = 0; i < values.size(); ++i) values[i] = fp8_value(i);
   const std::vector<float> scales = widened(w.scales);
-  std::vector<float> result(static_cast<std::size_t>(w.out * w.in));
-  for (std::int64_t o = 0; o < w.out; ++o) {
-    const float* row = scales.data() + o / w.block_rows * w.scales.columns;
-    for (std::int64_t i = 0; i < w.in; ++i) {
-      const auto bits = std::to_integer<std::size_t>(w.weights[o * w.in + i]);
-      result[static_cast<std::size_t>(o * w.in + i)] = values[bits] * row[i / w.block_columns];
+  const auto row = [&](std::int64_t o) {
+    const float* scale = scales.data() + o / w.block_rows * w.scales.columns;
+    for (std::int64_t first = 0; first < w.in; first += w.block_columns, ++scale) {
+      const std::int64_t end = std::min(w.in, first + w.block_columns);
+      for (std::int64_t i = first; i < end; ++i) {
+        const auto bits = std::to_integer<std::size_t>(w.weights[o * w.in + i]);
+        result[o * w.in + i] = values[bits] * *scale;
+      }
     }
-  }
-  return result;
+  };
+  const RowChunks chunks(w.out, w.in, 1);
+  pool.run(chunks.count(), [&](int chunk, int) {
+    for (std::int64_t o = chunks.first(chunk); o < chunks.end(chunk); ++o) row(o);
+  });
 }
 
 }  // namespace baton

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "workers/cpu/packing.h"
+#include "workers/cpu/thread_pool.h"
 
 namespace baton {
 
@@ -25,13 +26,14 @@ struct Int4Weight {
 /// GPTQ (Frantar et al., arXiv:2210.17323) as AutoGPTQ stores it: input 8 k + j of an output is
 /// nibble j (from the lowest) of word k; zero points likewise along the outputs. The old format
 /// ("gptq") stores a zero point less one, modulo 16 (`zero_offset` 1), "gptq_v2" as it is (0).
-/// Returns [out, in], row-major.
-std::vector<float> dequantize_gptq(const Int4Weight& weight, int zero_offset);
+/// Writes [out, in], row-major, to `result`.
+void dequantize_gptq(const Int4Weight& weight, int zero_offset, cpu::ThreadPool& pool,
+                     float* result);
 
 /// AWQ (Lin et al., arXiv:2306.00978) as AutoAWQ's GEMM version stores it: words run along the
 /// outputs, and outputs 8 k .. 8 k + 7 lie in nibbles 0, 4, 1, 5, 2, 6, 3, 7 of word k, zero points
-/// too. Returns [out, in], row-major.
-std::vector<float> dequantize_awq(const Int4Weight& weight);
+/// too. Writes [out, in], row-major, to `result`.
+void dequantize_awq(const Int4Weight& weight, cpu::ThreadPool& pool, float* result);
 
 /// FP8 weights [out, in] with one scale for every block of outputs and inputs.
 struct Fp8Weight {
@@ -43,7 +45,7 @@ struct Fp8Weight {
   std::int64_t block_columns = 0;
 };
 
-/// w = value * scale (what some checkpoints call scale_inv is this factor, too). Returns [out, in].
-std::vector<float> dequantize_fp8(const Fp8Weight& weight);
+/// w = value * scale (what some checkpoints call scale_inv is this factor, too). Writes [out, in] to `result`.
+void dequantize_fp8(const Fp8Weight& weight, cpu::ThreadPool& pool, float* result);
 
 }  // namespace baton

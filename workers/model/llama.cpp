@@ -252,8 +252,10 @@ std::unique_ptr<LlamaModel> LlamaModel::load(const std::string& folder, const Lo
   }
   ModelConfig config = load_model_config(folder);
   const Checkpoint checkpoint(folder);
-  const std::uint64_t fingerprint = model_fingerprint(config, checkpoint);
-  Weights weights = load_weights(config, checkpoint, progress);
+  std::uint64_t fingerprint = model_fingerprint(config, checkpoint);
+  // Rounded weights are another model: its keys and values are of no use to one that did not round.
+  if (rounds(checkpoint, options.weights)) fingerprint ^= 0xBF16;
+  Weights weights = load_weights(config, checkpoint, options.weights, options.threads, progress);
   auto impl = std::make_unique<Impl>(std::move(config), std::move(weights), fingerprint, options);
   return std::unique_ptr<LlamaModel>(new LlamaModel(std::move(impl)));
 }

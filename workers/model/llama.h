@@ -15,6 +15,7 @@
 #include "ipc/types.h"
 #include "workers/cpu/kernels.h"
 #include "workers/model/config.h"
+#include "workers/model/weight_plan.h"
 
 namespace baton {
 
@@ -46,6 +47,7 @@ struct LogitsView {
 struct LoadOptions {
   int threads = 1;
   cpu::Isa isa = cpu::Isa::best;
+  WeightChoice weights = WeightChoice::stored;
 };
 
 /// One loaded model with its own threads and workspace. Not thread-safe: one caller at a time.

@@ -19,10 +19,13 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
   throw ModelError(view.file + ": tensor " + name + ": " + why);
 }
 
-/// A matrix that owns its values.
-cpu::MatrixSource owned(std::vector<float> values, std::int64_t rows, std::int64_t columns) {
-  auto memory = std::make_shared<const std::vector<float>>(std::move(values));
-  const auto* data = reinterpret_cast<const std::byte*>(memory->data());
+/// A matrix that owns its values, which `fill` writes. The threads that fill it are the first to touch
+/// its pages.
+template <class Fill>
+cpu::MatrixSource owned(std::int64_t rows, std::int64_t columns, Fill fill) {
+  std::shared_ptr<float[]> memory(new float[static_cast<std::size_t>(rows * columns)]);
+  fill(memory.get());
+  const auto* data = reinterpret_cast<const std::byte*>(memory.get());
   return {data, cpu::ElementType::f32, rows, columns, std::move(memory)};
 }
 
@@ -75,7 +78,9 @@ cpu::MatrixSource CheckpointReader::int4(const std::string& name, std::int64_t o
   w.zeros = words(name + ".qzeros", groups, out / kNibbles);
   w.scales = matrix(name + ".scales", groups, out);
   w.group = input_groups(name, in, groups);
-  return owned(gptq ? dequantize_gptq(w, q.zero_offset) : dequantize_awq(w), out, in);
+  return owned(out, in, [&](float* to) {
+    gptq ? dequantize_gptq(w, q.zero_offset, pool_, to) : dequantize_awq(w, pool_, to);
+  });
 }
 
 /// One scale for all is stored as [] or [1], one for each output as [out, 1] or [out].
@@ -100,7 +105,7 @@ cpu::MatrixSource CheckpointReader::fp8(const std::string& name, std::int64_t ou
   w.block_columns = q.block_columns == 0 ? in : q.block_columns;
   w.scales =
       fp8_scales(name + "." + q.scale, ceil_div(out, w.block_rows), ceil_div(in, w.block_columns));
-  return owned(dequantize_fp8(w), out, in);
+  return owned(out, in, [&](float* to) { dequantize_fp8(w, pool_, to); });
 }
 
 cpu::MatrixSource CheckpointReader::linear(const std::string& name, std::int64_t out,

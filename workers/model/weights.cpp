@@ -26,7 +26,18 @@ at::Tensor tensor_of(const std::vector<float>& values) {
   return tensor;
 }
 
-LinearWeight packed(std::span<const MatrixSource> parts, bool paired) {
+WeightType chosen(WeightChoice choice, std::span<const MatrixSource> parts) {
+  if (choice == WeightChoice::stored) return cpu::packed_type(parts);
+  return choice == WeightChoice::bf16 ? WeightType::bf16 : WeightType::f32;
+}
+
+/// How all weights are packed.
+struct Packing {
+  WeightChoice choice;
+  cpu::ThreadPool& pool;
+};
+
+LinearWeight packed(std::span<const MatrixSource> parts, bool paired, const Packing& how) {
   std::int64_t out = 0;
   std::int64_t panels = 0;
   for (const MatrixSource& part : parts) {
@@ -35,14 +46,14 @@ LinearWeight packed(std::span<const MatrixSource> parts, bool paired) {
   }
   if (!paired) panels = cpu::panels_for(out);
   const std::int64_t in = parts.front().columns;
-  const WeightType type = cpu::packed_type(parts);
+  const WeightType type = chosen(how.choice, parts);
   LinearWeight weight;
   weight.panels = empty({panels, in, cpu::kPanelColumns}, type);
   void* memory = weight.panels.mutable_data_ptr();
   if (paired) {
-    cpu::pack_paired(parts[0], parts[1], memory);
+    cpu::pack_paired(parts[0], parts[1], type, how.pool, memory);
   } else {
-    cpu::pack_stacked(parts, memory);
+    cpu::pack_stacked(parts, type, how.pool, memory);
   }
   const std::int64_t columns = paired ? parts.front().rows : out;
   weight.matrix = {
@@ -51,44 +62,54 @@ LinearWeight packed(std::span<const MatrixSource> parts, bool paired) {
   return weight;
 }
 
-LinearWeight linear(const MatrixSource& source) { return packed({&source, 1}, false); }
-
-FeedForwardWeights pack_feed_forward(const FeedForwardSource& source) {
-  return {packed(std::array{source.gate, source.up}, true), linear(source.down)};
+LinearWeight linear(const MatrixSource& source, const Packing& how) {
+  return packed({&source, 1}, false, how);
 }
 
-LayerWeights pack_layer(CheckpointReader& reader, const ModelConfig& config, int index) {
+FeedForwardWeights pack_feed_forward(const FeedForwardSource& source, const Packing& how) {
+  return {packed(std::array{source.gate, source.up}, true, how), linear(source.down, how)};
+}
+
+LayerWeights pack_layer(CheckpointReader& reader, const ModelConfig& config, int index,
+                        const Packing& how) {
   const LayerSource source = reader.layer(index);
   LayerWeights layer;
   layer.input_norm = tensor_of(source.input_norm);
-  layer.qkv = packed(std::array{source.q, source.k, source.v}, false);
+  layer.qkv = packed(std::array{source.q, source.k, source.v}, false, how);
   layer.qkv_bias = tensor_of(source.qkv_bias);
   layer.q_norm = tensor_of(source.q_norm);
   layer.k_norm = tensor_of(source.k_norm);
-  layer.o = linear(source.o);
+  layer.o = linear(source.o, how);
   layer.post_norm = tensor_of(source.post_norm);
   if (!config.sparse(index)) {
-    layer.dense = pack_feed_forward(source.dense);
+    layer.dense = pack_feed_forward(source.dense, how);
     return layer;
   }
-  layer.router = linear(source.router);
+  layer.router = linear(source.router, how);
   for (int e = 0; e < config.experts.count; ++e) {
-    layer.experts.push_back(pack_feed_forward(reader.expert(index, e)));
+    layer.experts.push_back(pack_feed_forward(reader.expert(index, e), how));
   }
   return layer;
 }
 
-/// The table as it is stored; f16 becomes f32, which the kernels read.
-at::Tensor embedding_of(const MatrixSource& source, WeightType& type) {
-  type = cpu::packed_type({&source, 1});
+/// The table, row by row as it is stored.
+at::Tensor embedding_of(const MatrixSource& source, WeightChoice choice, WeightType& type) {
+  type = chosen(choice, {&source, 1});
   at::Tensor table = empty({source.rows, source.columns}, type);
   const std::int64_t n = source.rows * source.columns;
-  if (source.type == ElementType::f16) {
-    auto* to = table.mutable_data_ptr<float>();
-    for (std::int64_t i = 0; i < n; ++i) to[i] = cpu::element(source.data, source.type, i);
-  } else {
+  const bool as_stored =
+      source.type == (type == WeightType::bf16 ? ElementType::bf16 : ElementType::f32);
+  if (as_stored) {
     std::memcpy(table.mutable_data_ptr(), source.data,
                 static_cast<std::size_t>(n * cpu::element_bytes(source.type)));
+  } else if (type == WeightType::bf16) {
+    auto* to = static_cast<std::uint16_t*>(table.mutable_data_ptr());
+    for (std::int64_t i = 0; i < n; ++i) {
+      to[i] = cpu::round_to_bf16(cpu::element(source.data, source.type, i));
+    }
+  } else {
+    auto* to = table.mutable_data_ptr<float>();
+    for (std::int64_t i = 0; i < n; ++i) to[i] = cpu::element(source.data, source.type, i);
   }
   return table;
 }
@@ -111,16 +132,18 @@ std::uint64_t Weights::bytes() const {
   return total;
 }
 
-Weights load_weights(const ModelConfig& config, const Checkpoint& checkpoint,
-                     std::atomic<int>* progress) {
-  CheckpointReader reader(config, checkpoint, progress);
+Weights load_weights(const ModelConfig& config, const Checkpoint& checkpoint, WeightChoice choice,
+                     int threads, std::atomic<int>* progress) {
+  CheckpointReader reader(config, checkpoint, progress, threads);
+  cpu::ThreadPool pool(threads);
+  const Packing how{choice, pool};
   Weights weights;
-  weights.embedding = embedding_of(reader.embedding(), weights.embedding_type);
+  weights.embedding = embedding_of(reader.embedding(), choice, weights.embedding_type);
   for (int i = 0; i < config.layers; ++i) {
-    weights.layers.push_back(pack_layer(reader, config, i));
+    weights.layers.push_back(pack_layer(reader, config, i, how));
   }
   weights.final_norm = tensor_of(reader.final_norm());
-  weights.lm_head = linear(reader.lm_head());
+  weights.lm_head = linear(reader.lm_head(), how);
   reader.expect_all_taken();
   if (progress != nullptr) progress->store(100);
   return weights;

@@ -10,6 +10,7 @@
 #include "workers/cpu/packing.h"
 #include "workers/model/config.h"
 #include "workers/model/safetensors.h"
+#include "workers/model/weight_plan.h"
 
 namespace baton {
 
@@ -50,7 +51,7 @@ struct Weights {
 
 /// Throws ModelError that names the file and the tensor: one that is missing, or whose shape or
 /// type does not fit the configuration, or that nothing uses. `progress`, if given, rises to 100.
-Weights load_weights(const ModelConfig& config, const Checkpoint& checkpoint,
-                     std::atomic<int>* progress);
+Weights load_weights(const ModelConfig& config, const Checkpoint& checkpoint, WeightChoice choice,
+                     int threads, std::atomic<int>* progress);
 
 }  // namespace baton

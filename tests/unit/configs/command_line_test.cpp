@@ -99,8 +99,8 @@ TEST(CommandLine, ErrorsNameTheOption) {
     return r.err;
   };
   EXPECT_EQ(
-      error(Program::worker, {"--config", file.path(), "--name", "decode0", "--threads", "0"}),
-      "command line: --threads: is 0; it may be 1 to 256\n");
+      error(Program::worker, {"--config", file.path(), "--name", "decode0", "--threads", "257"}),
+      "command line: --threads: is 257; it may be 0 to 256\n");
   EXPECT_EQ(error(Program::scheduler, {"--token_budgte", "1"}),
             "command line: --token_budgte: no such option; did you mean --token_budget?\n");
   EXPECT_EQ(error(Program::scheduler, {"--xyzzy"}),

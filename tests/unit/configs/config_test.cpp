@@ -138,8 +138,8 @@ TEST(ConfigError, OutOfRange) {
             "/etc/baton/t.yaml:2: frontend.port: is 65536; it may be 0 to 65535");
   EXPECT_EQ(error_of("frontend:\n  port: 99999999999999999999999\n"),
             "/etc/baton/t.yaml:2: frontend.port: is 99999999999999999999999; it may be 0 to 65535");
-  EXPECT_EQ(error_of("worker: {threads: 0}\n"),
-            "/etc/baton/t.yaml:1: worker.threads: is 0; it may be 1 to 256");
+  EXPECT_EQ(error_of("worker: {threads: 257}\n"),
+            "/etc/baton/t.yaml:1: worker.threads: is 257; it may be 0 to 256");
   EXPECT_EQ(error_of("worker: {fault_token: -2}\n"),
             "/etc/baton/t.yaml:1: worker.fault_token: is -2; it may be -1 to 2147483647");
   EXPECT_EQ(error_of("scheduler: {worker_timeout_s: 0.1}\n"),

@@ -11,7 +11,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-std::string error_of(const std::string& yaml) {
+std::string listen_error_of(const std::string& yaml) {
   auto config = parse_config(yaml, "/etc/baton/t.yaml");
   return config.ok() ? "accepted" : config.status().message();
 }
@@ -87,28 +87,28 @@ TEST(Listen, TheCommandLineReplacesTheListOrItsFirstEntry) {
 }
 
 TEST(Listen, WhatIsWrongIsNamedWithItsLine) {
-  EXPECT_EQ(error_of("frontend:\n  listen: 8000\n"),
+  EXPECT_EQ(listen_error_of("frontend:\n  listen: 8000\n"),
             "/etc/baton/t.yaml:2: frontend.listen: expected a list of ports");
-  EXPECT_EQ(error_of("frontend:\n  listen:\n    - 8000\n"),
+  EXPECT_EQ(listen_error_of("frontend:\n  listen:\n    - 8000\n"),
             "/etc/baton/t.yaml:3: frontend.listen[0]: expected a map of options");
-  EXPECT_EQ(error_of("frontend:\n  listen:\n    - dialects: lab\n"),
+  EXPECT_EQ(listen_error_of("frontend:\n  listen:\n    - dialects: lab\n"),
             "/etc/baton/t.yaml:3: frontend.listen[0].port: is missing");
-  EXPECT_EQ(error_of("frontend:\n  port: 1\n  listen:\n    - port: 2\n"),
+  EXPECT_EQ(listen_error_of("frontend:\n  port: 1\n  listen:\n    - port: 2\n"),
             "/etc/baton/t.yaml:2: frontend.port: stands beside frontend.listen, which says it for "
             "each port");
-  EXPECT_EQ(error_of("frontend:\n  listen:\n    - port: 2\n    - port: 2\n"),
+  EXPECT_EQ(listen_error_of("frontend:\n  listen:\n    - port: 2\n    - port: 2\n"),
             "/etc/baton/t.yaml:4: frontend.listen[1].port: 2 is the port of /etc/baton/t.yaml:3: "
             "frontend.listen[0]");
-  EXPECT_EQ(error_of("frontend:\n  dialects: openai, lab, openai\n"),
+  EXPECT_EQ(listen_error_of("frontend:\n  dialects: openai, lab, openai\n"),
             "/etc/baton/t.yaml:2: frontend.dialects: names openai twice");
-  const std::string unknown = error_of("frontend:\n  dialects: [opeani]\n");
+  const std::string unknown = listen_error_of("frontend:\n  dialects: [opeani]\n");
   EXPECT_EQ(unknown.find("/etc/baton/t.yaml:2: frontend.dialects: is 'opeani'; it may be one or "
                          "more of openai, lab"),
             0U)
       << unknown;
-  EXPECT_EQ(error_of("frontend:\n  dialects: [[lab]]\n"),
+  EXPECT_EQ(listen_error_of("frontend:\n  dialects: [[lab]]\n"),
             "/etc/baton/t.yaml:2: frontend.dialects: expected a list of words");
-  EXPECT_EQ(error_of("frontend:\n  port: [1]\n"),
+  EXPECT_EQ(listen_error_of("frontend:\n  port: [1]\n"),
             "/etc/baton/t.yaml:2: frontend.port: expected one value, not a map or a list");
   EXPECT_NE(error_of_line({"--listen", "x=lab"}).find("--listen x=lab: is 'x'; it may be"),
             std::string::npos);
@@ -116,7 +116,7 @@ TEST(Listen, WhatIsWrongIsNamedWithItsLine) {
 
 TEST(Listen, AClashNamesBothDialectsAndThePath) {
   EXPECT_EQ(
-      error_of("frontend:\n"
+      listen_error_of("frontend:\n"
                "  listen:\n"
                "    - port: 1\n"
                "    - port: 2\n"
@@ -124,7 +124,7 @@ TEST(Listen, AClashNamesBothDialectsAndThePath) {
       "/etc/baton/t.yaml:5: frontend.listen[1].dialects: lab and tgi both own POST /generate; "
       "give one of them another port in frontend.listen");
   EXPECT_EQ(
-      error_of("frontend: {dialects: [tgi, lightllm]}"),
+      listen_error_of("frontend: {dialects: [tgi, lightllm]}"),
       "/etc/baton/t.yaml:1: frontend.dialects: tgi and lightllm both own POST /generate; give "
       "one of them another port in frontend.listen");
   EXPECT_NE(error_of_line({"--dialects=lab,distserve"})

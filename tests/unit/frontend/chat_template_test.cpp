@@ -227,10 +227,15 @@ TEST(ChatTemplate, Refuses) {
   const Refusal table[] = {
       {"{" + user + R"(,"chat_template":"x"})", 400, "chat_template",
        "is not supported: only the model's own template is used"},
-      {"{" + user + R"(,"tool_choice":"required"})", 400, "tool_choice",
-       "a call cannot be forced"},
-      {"{" + user + R"(,"tool_choice":{"type":"function","function":{"name":"f"}}})", 400,
-       "tool_choice", "is not supported"},
+      {"{" + user + R"(,"tool_choice":"required"})", 400, "tool_choice", "there are no 'tools'"},
+      {"{" + user + R"(,"tool_choice":"always"})", 400, "tool_choice", "must be \"none\""},
+      {"{" + user + R"(,"tool_choice":{"type":"function"}})", 400, "tool_choice.function",
+       "is missing"},
+      {"{" + user + R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":)"
+       R"({"type":"function","function":{"name":"g"}}})", 400, "tool_choice.function.name",
+       "must name one of 'tools'"},
+      {"{" + user + R"(,"tools":[{"type":"function","function":{"name":"f"}}],"guided_regex":"a",)"
+       R"("tool_choice":"required"})", 400, "tool_choice", "contradicts 'guided_regex'"},
       {tool("5"), 400, "tools[0]", "must be an object, not an integer"},
       {tool("{}"), 400, "tools[0].type", "must be \"function\""},
       {tool(R"({"type":"function"})"), 400, "tools[0].function", "is missing"},
@@ -328,6 +333,52 @@ TEST(ChatTemplate, RepliesAreParsedAsTheTemplateShows) {
   EXPECT_EQ(silent.at("choices").at(0).at("finish_reason"), "stop");
   EXPECT_EQ(silent.at("choices").at(0).at("message").at("content"),
             "Ok.\n<tool_call>{\"name\":\"f\"}</tool_call>");
+}
+
+// A call that the client chose is no reason to stop; one that the model chose is.
+TEST(ChatTemplate, CallsCanBeForced) {
+  Templated hermes("{{ tools | tojson }}<tool_call>{{ '<|assistant|>' }}");
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f",)"
+      R"("parameters":{"type":"object","properties":{"z":{"type":"integer"},"a":{"type":"string"}}}}},)"
+      R"({"type":"function","function":{"name":"g"}}],"tool_choice":)";
+  const auto ask = [&](const std::string& choice) {
+    auto request = good(hermes.finish(body + choice + "}"));
+    EXPECT_EQ(request.sampling.grammar_kind, GrammarKind::structural_tag);
+    EXPECT_EQ(request.grammar_field, "tool_choice");
+    return request;
+  };
+  const auto ending = [](ParsedRequest& request) {
+    request.reply->begin(0, nullptr);
+    request.reply->text({0, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", 9});
+    request.reply->end(0, {FinishReason::stop, std::nullopt});
+    return Json::parse(request.reply->finish({3, 5}))["choices"][0];
+  };
+  auto required = ask(R"("required")");
+  EXPECT_NE(required.sampling.grammar.find(R"(\"g\")"), std::string::npos);
+  EXPECT_LT(required.sampling.grammar.find(R"("z":)"), required.sampling.grammar.find(R"("a":)"));
+  Json choice = ending(required);
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "f");
+  auto named = ask(R"({"type":"function","function":{"name":"f"}})");
+  EXPECT_EQ(named.sampling.grammar.find(R"(\"g\")"), std::string::npos);
+  choice = ending(named);
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["message"]["tool_calls"].size(), 1U);
+  Templated unknown("{{ tools | tojson }}");
+  expect_refused({body + R"("required"})", 400, "tool_choice", "cannot be forced"},
+                 [&](const std::string& text) { return unknown.finish(text); });
+}
+
+// A prompt that begins the reasoning leaves it free: the grammar is about what follows.
+TEST(ChatTemplate, AGrammarComesBehindTheReasoning) {
+  Templated thinks("</think>{{ '<think>' }}");
+  const auto request = good(
+      thinks.finish(R"({"messages":[{"role":"user","content":"x"}],"guided_regex":"a+"})"));
+  EXPECT_EQ(request.sampling.grammar_kind, GrammarKind::structural_tag);
+  EXPECT_NE(request.sampling.grammar.find("any_text"), std::string::npos);
+  EXPECT_NE(request.sampling.grammar.find("</think>"), std::string::npos);
+  EXPECT_NE(request.sampling.grammar.find("a+"), std::string::npos);
 }
 
 TEST(ChatTemplate, LoadsEveryFormOfAFolder) {

@@ -34,7 +34,7 @@ ModelFolder::ModelFolder(const ModelOptions& options) {
   std::string corpus;
   for (int i = 0; i < 20; ++i) corpus += kCorpus;
   write("corpus.txt", corpus);
-  const std::string markers = "<|system|>,<|user|>,<|assistant|>,<|end|>";
+  const std::string markers = "<|system|>,<|user|>,<|assistant|>,<|end|>" + options.more_markers;
   const std::string symbols = options.control_markers
                                   ? " --control_symbols=" + markers + " --user_defined_symbols=\n"
                                   : " --user_defined_symbols=" + markers + ",\n";

@@ -94,6 +94,61 @@ TEST(Completion, PromptForms) {
   EXPECT_EQ(good(completion(R"({"prompt":""})")).prompts.front(), std::vector<Token>{t.bos()});
 }
 
+TEST(Completion, Priorities) {
+  EXPECT_EQ(good(with(R"("seed":1)")).priority, 0);
+  EXPECT_EQ(good(with(R"("priority":-100)")).priority, -100);
+  EXPECT_EQ(good(with(R"("priority":100)")).priority, 100);
+  expect_refused({R"({"prompt":"a","priority":101})", 400, "priority", "between -100 and 100"},
+                 completion);
+  expect_refused({R"({"prompt":"a","priority":0.5})", 400, "priority", ""}, completion);
+}
+
+TEST(Completion, ASuffixNeedsAModelThatFillsIn) {
+  for (const char* markers : {",<fim_prefix>,<fim_suffix>,<fim_middle>", ",[SUFFIX],[PREFIX]"}) {
+    testing::ModelOptions options;
+    options.more_markers = markers;
+    const testing::ModelFolder folder(options);
+    ServedModel model;
+    model.name = "fill";
+    model.tokenizer = testing::load_tokenizer(folder);
+    const Tokenizer& t = *model.tokenizer;
+    const auto parse = [&](const std::string& body) {
+      return parse_completion(body, small_context(), model);
+    };
+    const auto mark = [&](const char* text) {
+      std::size_t length = 0;
+      return t.special_at(text, &length);
+    };
+    const auto plain = [&](const char* text) { return t.encode_plain(text, true); };
+    // A mark in a text is only letters.
+    const std::string body = R"({"prompt":"the <fim_middle>","suffix":"end [PREFIX]"})";
+    std::vector<Token> wanted{t.bos()};
+    const auto add = [&](const std::vector<Token>& ids) {
+      wanted.insert(wanted.end(), ids.begin(), ids.end());
+    };
+    if (markers[1] == '<') {
+      add({mark("<fim_prefix>")});
+      add(plain("the <fim_middle>"));
+      add({mark("<fim_suffix>")});
+      add(plain("end [PREFIX]"));
+      add({mark("<fim_middle>")});
+    } else {
+      add({mark("[SUFFIX]")});
+      add(plain("end [PREFIX]"));
+      add({mark("[PREFIX]")});
+      add(plain("the <fim_middle>"));
+    }
+    EXPECT_EQ(good(parse(body)).prompts.front(), wanted);
+    EXPECT_EQ(good(parse(R"({"prompt":"x","suffix":""})")).prompts.front(), t.encode("x", true));
+    const auto ids = good(parse(R"({"prompt":[5,6],"suffix":"x","add_special_tokens":false})"));
+    EXPECT_EQ(ids.prompts.front().size(), 2 + plain("x").size() + (markers[1] == '<' ? 3U : 2U));
+    expect_refused({R"({"prompt":"a","suffix":"x","echo":true})", 400, "suffix", "'echo'"}, parse);
+    expect_refused({R"({"prompt":"a","suffix":5})", 400, "suffix", "must be a string"}, parse);
+    expect_refused({R"({"prompt":"a","suffix":")" + std::string(100'000, '\'') + "\"}", 400,
+                    "prompt", "more than 512 tokens"}, parse);
+  }
+}
+
 TEST(Completion, LengthsFollowTheContext) {
   const std::string ids = "[" + std::string("5") + [] {
     std::string more;
@@ -195,12 +250,81 @@ TEST(Completion, Refuses) {
       {R"({"prompt":"a","timeout_s":0})", 400, "timeout_s", "above 0 and at most 3600"},
       {R"({"prompt":"a","timeout_s":3601})", 400, "timeout_s", "above 0 and at most 3600"},
       {R"({"prompt":"a","suffix":"x"})", 400, "suffix", "is not supported"},
-      {R"({"prompt":"a","response_format":{"type":"json_object"}})", 400, "response_format",
-       "is not supported"},
-      {R"({"prompt":"a","guided_regex":"x"})", 400, "guided_regex", "is not supported; only null"},
       {R"({"prompt":"a","prompt":"b"})", 400, "", "the key 'prompt' is written twice"},
   };
   for (const Refusal& line : table) expect_refused(line, completion);
+}
+
+TEST(Completion, Grammars) {
+  const struct {
+    const char* fields;
+    GrammarKind kind;
+    std::string text;
+  } table[] = {
+      {R"("response_format":{"type":"text"})", GrammarKind::none, ""},
+      {R"("guided_json":null)", GrammarKind::none, ""},
+      {R"("response_format":{"type":"json_object"})", GrammarKind::json_schema,
+       R"({"type":"object"})"},
+      // The order of a schema's keys is the order in which they will come.
+      {R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,)"
+       R"("schema":{"type":"object","properties":{"z":{"type":"string"},"a":{}}}}})",
+       GrammarKind::json_schema,
+       R"({"type":"object","properties":{"z":{"type":"string"},"a":{}}})"},
+      {R"("guided_json":{"z":1,"a":2})", GrammarKind::json_schema, R"({"z":1,"a":2})"},
+      {R"("guided_json":"{\"z\": 1}")", GrammarKind::json_schema, R"({"z": 1})"},
+      {R"("guided_regex":"a+")", GrammarKind::regex, "a+"},
+      {R"("guided_grammar":"root ::= \"a\"")", GrammarKind::ebnf, "root ::= \"a\""},
+      {R"("guided_choice":["a\"b","c\\d","e\nf"])", GrammarKind::ebnf,
+       R"(root ::= "a\"b" | "c\\d" | "e\u000af")"},
+      {R"("structured_outputs":{"json":{"z":1,"a":2}})", GrammarKind::json_schema,
+       R"({"z":1,"a":2})"},
+      {R"("structured_outputs":{"json_object":true})", GrammarKind::json_schema,
+       R"({"type":"object"})"},
+      {R"("structured_outputs":{"regex":"b"})", GrammarKind::regex, "b"},
+      {R"("structured_outputs":{"choice":["x"]})", GrammarKind::ebnf, R"(root ::= "x")"},
+      {R"("response_format":{"type":"structural_tag","format":{"type":"any_text"}})",
+       GrammarKind::structural_tag,
+       R"({"type":"structural_tag","format":{"type":"any_text"}})"},
+  };
+  for (const auto& line : table) {
+    const auto request = good(completion(std::string(R"({"prompt":"a",)") + line.fields + "}"));
+    EXPECT_EQ(request.sampling.grammar_kind, line.kind) << line.fields;
+    EXPECT_EQ(request.sampling.grammar, line.text) << line.fields;
+    EXPECT_EQ(request.grammar_field.empty(), line.kind == GrammarKind::none) << line.fields;
+  }
+}
+
+TEST(Completion, RefusesGrammars) {
+  const Refusal table[] = {
+      {R"({"prompt":"a","response_format":"json"})", 400, "response_format", "must be an object"},
+      {R"({"prompt":"a","response_format":{"type":"xml"}})", 400, "response_format.type",
+       "must be \"text\""},
+      {R"({"prompt":"a","response_format":{"type":"json_schema"}})", 400,
+       "response_format.json_schema", "is missing"},
+      {R"({"prompt":"a","response_format":{"type":"json_schema","json_schema":{"name":"x"}}})", 400,
+       "response_format.json_schema.schema", "is missing"},
+      {R"({"prompt":"a","response_format":{"type":"json_object","colour":1}})", 400,
+       "response_format.colour", "unknown field"},
+      {R"({"prompt":"a","guided_regex":""})", 400, "guided_regex", "must not be empty"},
+      {R"({"prompt":"a","guided_regex":5})", 400, "guided_regex", "must be a string"},
+      {R"({"prompt":"a","guided_json":"{"})", 400, "guided_json", "must hold a JSON Schema"},
+      {R"({"prompt":"a","guided_choice":[]})", 400, "guided_choice", "1 to 1024"},
+      {R"({"prompt":"a","guided_choice":["a",""]})", 400, "guided_choice[1]", "not empty"},
+      {R"({"prompt":"a","structured_outputs":{"xml":1}})", 400, "structured_outputs.xml",
+       "unknown field"},
+      {R"({"prompt":"a","guided_regex":"a","guided_choice":["b"]})", 400, "guided_choice",
+       "contradicts 'guided_regex'"},
+      {R"({"prompt":"a","guided_regex":"a","ignore_eos":true})", 400, "ignore_eos",
+       "contradicts 'guided_regex'"},
+      {R"({"prompt":"a","guided_regex":")" + std::string(70'000, 'a') + "\"}", 400, "guided_regex",
+       "at most 65536 bytes"},
+  };
+  for (const Refusal& line : table) expect_refused(line, completion);
+  RequestContext basic = small_context();
+  basic.basic_sampling = true;
+  expect_refused({R"({"prompt":"a","guided_regex":"a"})", 400, "guided_regex",
+                  "is not supported by this server's workers"},
+                 [&](const std::string& body) { return parse_completion(body, basic, tiny_model()); });
 }
 
 TEST(Completion, HarmlessFieldsAreIgnored) {
@@ -275,7 +399,7 @@ TEST(Chat, Refuses) {
       {R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function"}]})", 400,
        "tools", "is not supported"},
       {R"({"messages":[{"role":"user","content":"x"}],"tool_choice":"required"})", 400,
-       "tool_choice", "is not supported"},
+       "tool_choice", "forces a call, but there are no 'tools'"},
       {R"({"messages":[{"role":"user","content":"x"}],"max_tokens":5,"max_completion_tokens":6})",
        400, "max_completion_tokens", "contradicts 'max_tokens'"},
       {R"({"messages":[{"role":"user","content":"x"}],"max_completion_tokens":500})", 400,

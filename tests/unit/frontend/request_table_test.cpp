@@ -26,7 +26,7 @@ class TableTest : public ::testing::Test {
     EXPECT_TRUE(out.logprobs.agrees());
     LogprobReader reader(out.logprobs);
     for (const Delivery& d : out.deliveries) {
-      EXPECT_EQ(text[d.counter].size(), d.first_index);
+      EXPECT_EQ(d.choice == 0 ? text[d.counter].size() : 0, d.first_index);
       for (std::uint32_t i = d.begin; i < d.begin + d.count; ++i) {
         text[d.counter].push_back(out.tokens[i]);
         LogprobReader::Entry entry;
@@ -126,6 +126,69 @@ class TableTest : public ::testing::Test {
 };
 
 using Tokens = std::vector<Token>;
+
+/// A search with four beams, the two best of which are told.
+class BeamTable : public TableTest {
+ protected:
+  std::uint64_t search() {
+    NewRequest request;
+    request.prompt = {5, 6, 7};
+    request.sampling.max_tokens = 4;
+    request.sampling.num_beams = 4;
+    request.sampling.num_return_sequences = 2;
+    request.deadline = now + 600 * kSecond;
+    const auto id = table.open(std::move(request), now, out);
+    collect();
+    return id.value().counter;
+  }
+  static Terminal found(std::uint64_t counter, std::uint32_t attempt) {
+    Terminal terminal = terminal_of(counter, attempt, 3);
+    terminal.n = {3, 2};
+    terminal.reason = {static_cast<std::uint32_t>(FinishReason::length),
+                       static_cast<std::uint32_t>(FinishReason::stop)};
+    terminal.scores = {-0.5F, -0.75F};
+    return terminal;
+  }
+};
+
+TEST_F(BeamTable, NothingIsDeliveredBeforeAllOfItIsHere) {
+  welcome();
+  const std::uint64_t counter = search();
+  tokens(counter, 1, 0, {11, 12, 13});
+  EXPECT_TRUE(text[counter].empty());
+  terminal(found(counter, 1));
+  EXPECT_TRUE(ends.empty()) << "two tokens are missing";
+  EXPECT_EQ(last<FrontendHeartbeat>().next, (std::vector<std::uint32_t>{3}));
+  tokens(counter, 1, 3, {21, 22});
+  EXPECT_EQ(text[counter], (Tokens{11, 12, 13, 21, 22}));
+  ASSERT_EQ(ends.size(), 1U);
+  ASSERT_EQ(ends[0].choices.size(), 2U);
+  EXPECT_EQ(ends[0].choices[0].reason, FinishReason::length);
+  EXPECT_EQ(ends[0].choices[1].reason, FinishReason::stop);
+  EXPECT_EQ(ends[0].choices[1].score, -0.75F);
+  EXPECT_EQ(table.entry_count(), 0U);
+}
+
+TEST_F(BeamTable, AnotherSchedulerSearchesFromThePrompt) {
+  welcome();
+  const std::uint64_t counter = search();
+  tokens(counter, 1, 0, {11, 12, 13});
+  welcome(kEpoch + 1);
+  EXPECT_EQ(last<Submit>().attempt, 2U);
+  EXPECT_TRUE(last<Submit>().generated.at(0).empty());
+}
+
+TEST_F(BeamTable, BeamsThatContradictEachOtherAreAnError) {
+  welcome();
+  const std::uint64_t counter = search();
+  tokens(counter, 1, 0, {11, 12, 13, 21, 22});
+  Terminal one = found(counter, 1);
+  one.n = {5};
+  terminal(one);
+  ASSERT_EQ(ends.size(), 1U);
+  EXPECT_EQ(ends[0].code, ErrorCode::internal);
+  EXPECT_TRUE(text[counter].empty());
+}
 
 /// Two rows, the second of which repeats; log probability of token t: -t.
 Events rows_with_logprobs(std::uint64_t a, std::uint32_t a_first, const Tokens& a_tokens,

@@ -142,6 +142,47 @@ TEST(Choices, Refuses) {
   for (const Refusal& line : chats) expect_refused(line, chat);
 }
 
+TEST(Choices, ABeamSearchIsOneRequestForAllItsChoices) {
+  const ParsedRequest request =
+      with(R"("use_beam_search":true,"best_of":4,"n":2,"length_penalty":0.5,"early_stopping":"never")");
+  EXPECT_EQ(request.choices, 2U);
+  EXPECT_EQ(request.sampling.num_beams, 4U);
+  EXPECT_EQ(request.sampling.num_return_sequences, 2U);
+  EXPECT_EQ(request.sampling.length_penalty, 0.5F);
+  EXPECT_EQ(request.sampling.early_stopping, EarlyStopping::never);
+  EXPECT_EQ(request.sampling.logprobs, -1);
+  EXPECT_TRUE(request.sampling.within_bounds());
+  EXPECT_EQ(with(R"("use_beam_search":true,"n":3,"stream":true)").sampling.num_beams, 3U);
+  EXPECT_EQ(good(chat(R"("use_beam_search":true,"best_of":3)")).sampling.num_beams, 3U);
+  // One beam is greedy; without the field nothing is searched.
+  EXPECT_EQ(with(R"("use_beam_search":true)").sampling.temperature, 0.0F);
+  EXPECT_EQ(with(R"("use_beam_search":true)").sampling.num_beams, 1U);
+  EXPECT_EQ(with(R"("use_beam_search":false,"n":3,"length_penalty":1)").sampling.num_beams, 1U);
+}
+
+TEST(Choices, WhatDoesNotGoWithBeamsIsRefusedByName) {
+  const auto body = [](const std::string& fields) {
+    return R"({"prompt":"hello","use_beam_search":true,"n":2,)" + fields + "}";
+  };
+  const Refusal table[] = {
+      {body(R"("temperature":0.7)"), 400, "temperature", "0 or 1 with beam search"},
+      {body(R"("top_p":0.9)"), 400, "top_p", "draws no tokens"},
+      {body(R"("top_k":5)"), 400, "top_k", "draws no tokens"},
+      {body(R"("min_p":0.1)"), 400, "min_p", "draws no tokens"},
+      {body(R"("typical_p":0.5)"), 400, "typical_p", "draws no tokens"},
+      {body(R"("stop":"x")"), 400, "stop", "stop_token_ids"},
+      {body(R"("logprobs":1)"), 400, "logprobs", "not supported by beam search"},
+      {body(R"("prompt_logprobs":1)"), 400, "prompt_logprobs", "not supported by beam search"},
+      {body(R"("best_of":65)"), 400, "best_of", "at most 64"},
+      {body(R"("length_penalty":11)"), 400, "length_penalty", "at most 10"},
+      {body(R"("early_stopping":"soon")"), 400, "early_stopping", "true, false or"},
+      {R"({"prompt":"hello","length_penalty":2})", 400, "length_penalty", "'use_beam_search' is true"},
+      {R"({"prompt":"hello","early_stopping":true})", 400, "early_stopping",
+       "'use_beam_search' is true"},
+  };
+  for (const Refusal& line : table) expect_refused(line, completion);
+}
+
 // Workers that draw by the basic parameters alone: whatever they cannot do is refused by name.
 TEST(Choices, BasicSamplersRefuseByName) {
   auto context = small_context();

@@ -17,7 +17,8 @@ inline auto wire_fields(SamplingParams& v) {
   return std::tie(v.temperature, v.top_p, v.top_k, v.min_p, v.typical_p, v.seed, v.min_tokens,
                   v.max_tokens, v.stop_ids, v.repetition_penalty, v.presence_penalty,
                   v.frequency_penalty, v.bias_tokens, v.bias_values, v.allowed_tokens, v.bad_words,
-                  v.logprobs, v.prompt_logprobs);
+                  v.logprobs, v.prompt_logprobs, v.grammar_kind, v.grammar, v.num_beams,
+                  v.num_return_sequences, v.length_penalty, v.early_stopping);
 }
 template <typename T>
 auto wire_fields(T& v) {

@@ -33,6 +33,63 @@ TEST(Admission, TheFirstToArriveGoesFirst) {
   EXPECT_EQ(c.phase(1), Phase::prefill);
 }
 
+TEST(Admission, PrioritiesOrderTheQueueAndAgeing) {
+  struct Case {
+    std::int32_t first, second;  // priorities; the second request comes `after` the first
+    TimeNs after;
+    std::uint64_t goes_first;
+  };
+  const Case table[] = {
+      {0, 0, kSecond, 1},       {0, -1, kSecond, 2},      {1, 0, kSecond, 2},
+      {0, -1, 5 * kSecond, 1},  {0, -1, 6 * kSecond, 1},  {3, 0, 14 * kSecond, 2},
+      {3, 0, 16 * kSecond, 1},  {100, -100, 999 * kSecond, 2}, {100, -100, 1001 * kSecond, 1},
+      {2'000'000'000, -2'000'000'000, 1001 * kSecond, 1},  // no more than the bounds count
+  };
+  for (const Case& line : table) {
+    Settings settings;
+    settings.max_running = 1;
+    Cluster c(settings);
+    c.ready_worker("mixed0", Role::mixed);
+    Submit first = c.request(1, 4, 1);
+    Submit second = c.request(2, 4, 1);
+    first.priority = line.first;
+    second.priority = line.second;
+    second.arrival = first.arrival + line.after;
+    first.deadline = second.deadline = c.now + 9000 * kSecond;
+    c.from_frontend(c.frontend, first);
+    c.from_frontend(c.frontend, second);
+    c.turn();
+    EXPECT_EQ(c.phase(line.goes_first), Phase::prefill)
+        << line.first << " then " << line.second << " after " << line.after / kSecond << " s";
+    EXPECT_EQ(c.phase(3 - line.goes_first), Phase::waiting);
+  }
+}
+
+TEST(Admission, NothingStarvesBehindHigherPriorities) {
+  Settings settings;
+  settings.max_running = 1;
+  settings.priority_age = 10 * kMillisecond;
+  Cluster c(settings);
+  const LinkId w = c.ready_worker("mixed0", Role::mixed);
+  Submit patient = c.request(1, 4, 1);
+  patient.priority = 5;
+  c.from_frontend(c.frontend, patient);
+  std::uint64_t next = 2;
+  const TimeNs begin = c.now;
+  // A more urgent one every 2 ms, and room for one at a time.
+  for (; c.phase(1) == Phase::waiting && next < 200; ++next) {
+    Submit urgent = c.request(next, 4, 1);
+    urgent.arrival = c.now;
+    c.from_frontend(c.frontend, urgent);
+    c.turn();
+    if (c.phase(1) == Phase::waiting) c.answer(w);
+    c.now += 2 * kMillisecond;
+  }
+  EXPECT_EQ(c.phase(1), Phase::prefill);
+  EXPECT_GE(c.now - begin, 40 * kMillisecond);
+  EXPECT_LE(c.now - begin, 60 * kMillisecond);
+}
+
 TEST(Admission, AFullQueueAnswers429WithRetryAfter) {
   Settings settings;
   settings.max_waiting = 2;

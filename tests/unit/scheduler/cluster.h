@@ -22,10 +22,12 @@ constexpr Token kStop = 2;
 
 class Cluster {
  public:
-  explicit Cluster(const Settings& settings = {}) {
+  /// Without a prefix cache, unless it is what is tested: blocks of ended requests are free.
+  explicit Cluster(const Settings& settings = {}, bool prefix_cache = false) {
     state.epoch = 1000;
     state.build = "test";
     state.settings = settings;
+    state.settings.prefix_cache = prefix_cache;
     frontend = join_frontend("frontend0", 1);
   }
 

@@ -1,0 +1,83 @@
+// The front end's side of baton-grammar: a queue, threads with a process each, and what was found
+// before.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "frontend/grammar/grammar_check.h"
+#include "frontend/helper_process.h"
+#include "ipc/status.h"
+#include "ipc/types.h"
+
+namespace baton {
+
+/// Thread-safe.
+class GrammarChecker {
+ public:
+  using Done = std::function<void(const Status& status)>;
+
+  struct Options {
+    std::string model_folder;
+    std::string program = program_path();
+    std::size_t threads = 2;
+    std::size_t max_waiting = 256;
+    std::size_t cache_bytes = 16U << 20U;  // of texts whose answers are kept
+    TimeNs start_time = 60 * kSecond;      // for a process to read the vocabulary
+
+    /// baton-grammar beside this program, or in bin/ beside the folder of this program.
+    static std::string program_path();
+  };
+
+  /// Starts threads, which start their processes. Does not wait.
+  explicit GrammarChecker(Options options);
+  ~GrammarChecker() { stop(); }
+  GrammarChecker(const GrammarChecker&) = delete;
+  GrammarChecker& operator=(const GrammarChecker&) = delete;
+
+  /// Calls `done`: with ok if the grammar can be served, with invalid_argument and the reason if
+  /// not, with unavailable where nobody can say. On this thread if it was asked before, else on one
+  /// of the checker's. False when too many wait, or after stop(): `done` is then not called.
+  bool check(GrammarKind kind, const std::string& text, Done done);
+
+  /// Ends threads and processes. What still waits is not answered.
+  void stop();
+
+ private:
+  struct Task {
+    std::string frame;
+    Done done;
+  };
+  struct Known {
+    std::string frame;
+    Status status;
+  };
+
+  void work();
+  Status ask(std::unique_ptr<HelperProcess>& process, const std::string& frame) const;
+  Status start(std::unique_ptr<HelperProcess>& process) const;
+  void remember(const std::string& frame, const Status& status);
+
+  const Options options_;
+  std::mutex mutex_;
+  std::condition_variable to_do_;
+  std::deque<Task> tasks_;
+  std::list<Known> known_;                                                  // the latest used first
+  std::unordered_map<std::string_view, std::list<Known>::iterator> index_;  // keys lie in known_
+  std::size_t known_bytes_ = 0;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace baton

@@ -1,0 +1,44 @@
+// baton-grammar MODEL_FOLDER: says whether grammars can be served. Started by the front end, which
+// talks to it over descriptor 3: an empty frame, which is answered when the vocabulary has been
+// read; then a frame a grammar, which is answered by a status.
+#include <malloc.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "frontend/grammar/grammar_check.h"
+#include "frontend/helper_process.h"
+#include "frontend/tokenizer/tokenizer.h"
+#include "ipc/types.h"
+
+int main(int argc, char** argv) {
+  using namespace baton;
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: baton-grammar MODEL_FOLDER (with a socket as descriptor 3)\n");
+    return 2;
+  }
+  constexpr int kSocket = HelperProcess::kSocketFd;
+  std::string frame;
+  if (!read_frame(kSocket, 0, frame)) return 2;
+  auto tokenizer = Tokenizer::load(argv[1]);
+  if (!tokenizer.ok()) {
+    write_frame(kSocket, status_frame(tokenizer.status()));
+    return 1;
+  }
+  GrammarEngine engine(*tokenizer.value(), tokenizer.value()->vocab_size());
+  const std::vector<Token> eos_ids = tokenizer.value()->eos_ids();
+  tokenizer.value().reset();
+  malloc_trim(0);
+  if (!write_frame(kSocket, status_frame({}))) return 0;
+  const GrammarLimits limits;
+  while (read_frame(kSocket, SamplingParams::kMaxGrammarBytes + 1, frame)) {
+    const GrammarKind kind = grammar_kind_of(frame);
+    const Status status =
+        kind == GrammarKind::none
+            ? Status(ErrorCode::internal, "no grammar")
+            : check_grammar(engine, eos_ids, kind, std::string(grammar_text_of(frame)), limits);
+    if (!write_frame(kSocket, status_frame(status))) break;
+  }
+  return 0;
+}

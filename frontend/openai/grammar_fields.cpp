@@ -1,0 +1,210 @@
+#include "frontend/openai/grammar_fields.h"
+
+#include <string>
+#include <utility>
+
+#include "frontend/chat/ordered_json.h"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kAnyObject = R"({"type":"object"})";
+
+std::string copy_member(std::string_view json, const std::string& name) {
+  return std::move(copy_members(json, {name}, SpecialGuard())[name]);
+}
+
+/// A literal of xgrammar's EBNF.
+std::string ebnf_literal(std::string_view text) {
+  static constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20 || byte == 0x7F) {
+      out += "\\u00";
+      out += kDigits[byte >> 4U];
+      out += kDigits[byte & 15U];
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+class GrammarFields {
+ public:
+  GrammarFields(FieldReader& fields, std::string_view body, SamplingParams& sampling)
+      : fields_(fields), body_(body), sampling_(sampling) {}
+
+  /// The field that asked for a grammar; empty: none did.
+  const std::string& field() const { return field_; }
+
+  void read_response_format();
+  /// One of json, regex, choice, grammar, structural_tag: `value` of the field `name` of `from`,
+  /// whose text is `text`.
+  void read(const std::string& what, FieldReader& from, std::string_view text,
+            const std::string& name);
+  void read_structured_outputs();
+
+ private:
+  void set(FieldReader& from, const std::string& name, GrammarKind kind, std::string text);
+  void read_json_schema(FieldReader& format, std::string_view text);
+  void read_json(FieldReader& from, std::string_view text, const std::string& name);
+  void read_choice(FieldReader& from, const std::string& name);
+
+  FieldReader& fields_;
+  std::string_view body_;
+  SamplingParams& sampling_;
+  std::string field_;
+};
+
+void GrammarFields::set(FieldReader& from, const std::string& name, GrammarKind kind,
+                        std::string text) {
+  if (!from.ok()) return;
+  if (!field_.empty()) {
+    from.fail(name, "contradicts '" + field_ + "'; give one of them");
+  } else if (text.size() > SamplingParams::kMaxGrammarBytes) {
+    from.fail(name, "may be at most " + std::to_string(SamplingParams::kMaxGrammarBytes) +
+                        " bytes long, not " + std::to_string(text.size()));
+  }
+  field_ = from.path_of(name);
+  sampling_.grammar_kind = kind;
+  sampling_.grammar = std::move(text);
+}
+
+void GrammarFields::read_json(FieldReader& from, std::string_view text, const std::string& name) {
+  const Json* value = from.take(name);
+  if (value == nullptr) return;
+  if (value->is_object()) return set(from, name, GrammarKind::json_schema, copy_member(text, name));
+  if (value->is_string()) {
+    const auto& schema = value->get_ref<const std::string&>();
+    if (const auto parsed = parse_json_object(schema); !parsed.ok()) {
+      from.fail(name, "must hold a JSON Schema: " + parsed.status().message());
+    }
+    return set(from, name, GrammarKind::json_schema, schema);
+  }
+  from.fail(name, std::string("must be a JSON Schema, not ") + kind_of(*value));
+}
+
+void GrammarFields::read_choice(FieldReader& from, const std::string& name) {
+  const Json* value = from.take(name);
+  if (value == nullptr) return;
+  if (!value->is_array() || value->empty() || value->size() > kMaxGrammarChoices) {
+    from.fail(name, "must be an array of 1 to " + std::to_string(kMaxGrammarChoices) + " strings");
+    return;
+  }
+  std::string grammar = "root ::= ";
+  for (std::size_t i = 0; i < value->size(); ++i) {
+    const Json& choice = (*value)[i];
+    if (!choice.is_string() || choice.get_ref<const std::string&>().empty()) {
+      from.fail(name + "[" + std::to_string(i) + "]", "must be a string that is not empty");
+      return;
+    }
+    if (i > 0) grammar += " | ";
+    grammar += ebnf_literal(choice.get_ref<const std::string&>());
+  }
+  set(from, name, GrammarKind::ebnf, std::move(grammar));
+}
+
+void GrammarFields::read(const std::string& what, FieldReader& from, std::string_view text,
+                         const std::string& name) {
+  if (what == "json") return read_json(from, text, name);
+  if (what == "choice") return read_choice(from, name);
+  const auto value = from.string(name);
+  if (!value) return;
+  if (value->empty()) from.fail(name, "must not be empty");
+  const GrammarKind kind = what == "regex"     ? GrammarKind::regex
+                           : what == "grammar" ? GrammarKind::ebnf
+                                               : GrammarKind::structural_tag;
+  set(from, name, kind, std::string(*value));
+}
+
+/// {"name", "description", "schema", "strict"}
+void GrammarFields::read_json_schema(FieldReader& format, std::string_view text) {
+  const Json* given = format.take("json_schema");
+  if (given == nullptr || !given->is_object()) {
+    format.fail("json_schema", given == nullptr ? "is missing" : "must be an object");
+    return;
+  }
+  FieldReader inner(*given, format.path_of("json_schema"));
+  inner.string("name");
+  inner.string("description");
+  inner.boolean("strict");
+  const Json* schema = inner.take("schema");
+  if (schema == nullptr || !schema->is_object()) {
+    inner.fail("schema", schema == nullptr ? "is missing" : "must be an object");
+  } else {
+    set(inner, "schema", GrammarKind::json_schema,
+        copy_member(copy_member(text, "json_schema"), "schema"));
+  }
+  if (inner.finish()) format.fail(*inner.finish());
+}
+
+void GrammarFields::read_response_format() {
+  const Json* given = fields_.take("response_format");
+  if (given == nullptr) return;
+  if (!given->is_object()) {
+    fields_.fail("response_format", std::string("must be an object, not ") + kind_of(*given));
+    return;
+  }
+  FieldReader format(*given, "response_format");
+  const auto type = format.string("type");
+  if (type == "json_object") {
+    set(format, "type", GrammarKind::json_schema, kAnyObject);
+  } else if (type == "json_schema") {
+    read_json_schema(format, copy_member(body_, "response_format"));
+  } else if (type == "structural_tag") {
+    const Json* inside = format.take("format");
+    if (inside == nullptr || !inside->is_object()) {
+      format.fail("format", inside == nullptr ? "is missing" : "must be an object");
+    }
+    set(format, "format", GrammarKind::structural_tag, copy_member(body_, "response_format"));
+  } else if (type != "text" && format.ok()) {
+    format.fail("type", "must be \"text\", \"json_object\", \"json_schema\" or \"structural_tag\"");
+  }
+  if (format.finish()) fields_.fail(*format.finish());
+}
+
+void GrammarFields::read_structured_outputs() {
+  const Json* given = fields_.take("structured_outputs");
+  if (given == nullptr) return;
+  if (!given->is_object()) {
+    fields_.fail("structured_outputs", std::string("must be an object, not ") + kind_of(*given));
+    return;
+  }
+  FieldReader inner(*given, "structured_outputs");
+  const std::string text = copy_member(body_, "structured_outputs");
+  for (const char* what : {"json", "regex", "choice", "grammar", "structural_tag"}) {
+    read(what, inner, text, what);
+  }
+  if (inner.boolean("json_object").value_or(false)) {
+    set(inner, "json_object", GrammarKind::json_schema, kAnyObject);
+  }
+  if (inner.finish()) fields_.fail(*inner.finish());
+}
+
+}  // namespace
+
+void read_grammar(FieldReader& fields, std::string_view body, const RequestContext& context,
+                  bool ignore_eos, ParsedRequest& request) {
+  GrammarFields grammar(fields, body, request.sampling);
+  grammar.read_response_format();
+  for (const std::string what : {"json", "regex", "choice", "grammar"}) {
+    grammar.read(what, fields, body, "guided_" + what);
+  }
+  grammar.read_structured_outputs();
+  if (grammar.field().empty()) return;
+  request.grammar_field = grammar.field();
+  check_sampler(fields, context, request.sampling, grammar.field());
+  if (ignore_eos) {
+    fields.fail("ignore_eos",
+                "contradicts '" + grammar.field() + "': what is complete must be able to end");
+  }
+}
+
+}  // namespace baton

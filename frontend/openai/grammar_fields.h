@@ -1,0 +1,21 @@
+// The fields that hold a reply to a grammar: OpenAI's response_format, vLLM's guided_json and its
+// like, and structured_outputs.
+#pragma once
+
+#include <string_view>
+
+#include "frontend/generation.h"
+#include "frontend/json_reader.h"
+#include "frontend/openai/request_fields.h"
+
+namespace baton {
+
+inline constexpr std::size_t kMaxGrammarChoices = 1024;
+
+/// Sets the grammar of `request`. At most one of the fields may ask for one. `body` is the text
+/// that `fields` reads: an object's keys come in the order of its schema's. Whether the grammar is
+/// right is found out later, by a process of its own. After read_stop_extras().
+void read_grammar(FieldReader& fields, std::string_view body, const RequestContext& context,
+                  bool ignore_eos, ParsedRequest& request);
+
+}  // namespace baton

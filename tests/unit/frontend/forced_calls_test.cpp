@@ -1,0 +1,113 @@
+// Whatever is drawn under the grammar of a forced call, the reply's parser finds calls in it.
+#include "frontend/chat/forced_calls.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <string>
+
+#include "random_text.h"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+using testing::compiled;
+using testing::demo_tokenizer;
+using testing::random_text;
+
+const char* const kTools = R"([
+  {"type":"function","function":{"name":"weather","parameters":{"type":"object","properties":
+    {"city":{"enum":["Berlin","北京"]},"days":{"type":"integer","minimum":1,"maximum":9}},
+    "required":["city","days"]}}},
+  {"type":"function","function":{"name":"time"}}])";
+
+ForcedChoice choice(const std::string& name, bool several) { return {true, name, several, kTools}; }
+
+ReplyGrammar family(CallStyle style) {
+  ReplyGrammar grammar;
+  grammar.calls = style;
+  return grammar;
+}
+
+void check_call(const ToolCall& call, const std::string& text) {
+  const Json arguments = Json::parse(call.arguments);
+  if (call.name == "time") {
+    EXPECT_TRUE(arguments.is_object()) << text;
+    return;
+  }
+  EXPECT_EQ(call.name, "weather") << text;
+  EXPECT_TRUE(arguments["city"] == "Berlin" || arguments["city"] == "北京") << text;
+  EXPECT_TRUE(arguments["days"] >= 1 && arguments["days"] <= 9) << text;
+}
+
+class ForcedCalls : public ::testing::TestWithParam<CallStyle> {};
+
+TEST_P(ForcedCalls, WhatIsDrawnIsCalls) {
+  const struct {
+    ForcedChoice asked;
+    std::size_t most;
+  } table[] = {{choice("", true), 100}, {choice("", false), 1}, {choice("weather", true), 1}};
+  for (const auto& line : table) {
+    const auto forced = forced_calls(line.asked, family(GetParam()), demo_tokenizer());
+    ASSERT_TRUE(forced.ok()) << forced.status().message();
+    EXPECT_EQ(forced.value().begun, "");  // none of the marks is a token of this vocabulary
+    const CompiledGrammar grammar = compiled(GrammarKind::structural_tag, forced.value().grammar);
+    std::size_t ended = 0;
+    for (unsigned seed = 0; seed < 10; ++seed) {
+      const auto text = random_text(grammar, seed);
+      if (!text) continue;
+      ++ended;
+      ReplyParser parser(family(GetParam()), "", true, "seed");
+      std::size_t calls = 0;
+      auto parts = parser.feed(*text);
+      for (ReplyPart& part : parser.finish()) parts.push_back(std::move(part));
+      for (std::size_t i = 0; i < parts.size();) {
+        ASSERT_EQ(parts[i].kind, ReplyPart::Kind::call) << *text;
+        ToolCall call = parts[i].call;
+        while (++i < parts.size() && parts[i].kind == ReplyPart::Kind::arguments) {
+          call.arguments += parts[i].text;
+        }
+        EXPECT_TRUE(line.asked.name.empty() || call.name == line.asked.name) << *text;
+        check_call(call, *text);
+        ++calls;
+      }
+      EXPECT_GE(calls, 1U) << *text;
+      EXPECT_LE(calls, line.most) << *text;
+    }
+    EXPECT_GE(ended, 5U);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ForcedCalls,
+                         ::testing::Values(CallStyle::tagged, CallStyle::bracketed,
+                                           CallStyle::whole_json));
+
+TEST(ForcedCalls, AnUnknownFamilyIsRefused) {
+  EXPECT_FALSE(forced_calls(choice("", true), family(CallStyle::none), demo_tokenizer()).ok());
+}
+
+TEST(ForcedCalls, AGrammarBehindAReasoning) {
+  const struct {
+    GrammarKind kind;
+    const char* text;
+  } table[] = {{GrammarKind::regex, "[0-9]{3}"},
+               {GrammarKind::ebnf, "root ::= [0-9] [0-9] [0-9]"},
+               {GrammarKind::json_schema, R"({"type":"integer","minimum":100,"maximum":999})"},
+               {GrammarKind::structural_tag,
+                R"({"type":"structural_tag","format":{"type":"regex","pattern":"[0-9]{3}"}})"}};
+  for (const auto& line : table) {
+    GrammarMatcher matcher(
+        compiled(GrammarKind::structural_tag, behind_reasoning(line.kind, line.text, "</think>")),
+        demo_tokenizer().eos_ids());
+    for (const Token id :
+         demo_tokenizer().encode_plain("It is {\"7\" </thin or 8.\n</think>\n\n512", true)) {
+      ASSERT_TRUE(matcher.accept(id)) << line.text << " " << demo_tokenizer().piece_text(id);
+    }
+    EXPECT_TRUE(matcher.may_end()) << line.text;
+  }
+}
+
+}  // namespace
+}  // namespace baton

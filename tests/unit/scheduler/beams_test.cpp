@@ -1,0 +1,196 @@
+// Beam search among the other requests: blocks, steps, and what undoes it.
+#include <gtest/gtest.h>
+
+#include "tests/unit/scheduler/cluster.h"
+
+namespace baton::test {
+namespace {
+
+class BeamsTest : public ::testing::Test {
+ protected:
+  explicit BeamsTest(const Settings& settings = {}) : cluster(settings) {}
+
+  void submit(std::uint64_t counter, std::uint32_t prompt, std::uint32_t max_tokens,
+              std::uint32_t beams, std::uint32_t told = 1) {
+    Submit m = cluster.request(counter, prompt, max_tokens);
+    m.sampling.num_beams = beams;
+    m.sampling.num_return_sequences = told;
+    cluster.from_frontend(cluster.frontend, m);
+  }
+
+  /// Answers the oldest step; a row's candidates are tokens 20, 21, ... with -1, -2, ...: the best beam
+  /// has the best `width` continuations, so all beams of a step are forks of it.
+  void answer(LinkId link, std::uint32_t width) {
+    const Worker& w = cluster.state.workers[cluster.state.worker_links.at(link)];
+    StepResult m = cluster.result_of(w);
+    std::erase_if(m.sequences, [&](SequenceId id) {
+      const Sequence* s = cluster.state.sequences.find(id);
+      const Request* r = s == nullptr ? nullptr : cluster.state.requests.find(s->request);
+      if (r == nullptr || !r->beams) return false;
+      m.beam_sequences.push_back(id);
+      return true;
+    });
+    m.tokens.assign(m.sequences.size(), kWord);
+    for (const SequenceId id : w.steps.front().beams) m.beam_sequences.push_back(id);
+    for (std::uint32_t i = 0; i < m.beam_sequences.size(); ++i) {
+      std::vector<Token> tokens;
+      std::vector<float> values;
+      for (std::uint32_t k = 0; k < width; ++k) {
+        tokens.push_back(static_cast<Token>(20 + k));
+        values.push_back(-0.01F * static_cast<float>(k + 1) - 10.0F * static_cast<float>(i));
+      }
+      m.candidates.push(i, values.front(), tokens, values);
+    }
+    cluster.from_worker(link, m);
+  }
+
+  Cluster cluster;
+};
+
+TEST_F(BeamsTest, ForksShareFullBlocksAndCopyThePartlyFilledOne) {
+  const LinkId link = cluster.ready_worker("mixed0", Role::mixed);
+  submit(1, 11, 6, 4, 2);  // two full blocks of 4, one of 3 tokens
+  cluster.turn();
+  answer(link, 4);
+  cluster.turn();
+  StepPlan plan = cluster.last_plan(link);
+  ASSERT_EQ(plan.beams.size(), 4U);
+  ASSERT_EQ(plan.fork.size(), 3U);
+  ASSERT_EQ(plan.ops.size(), 3U);
+  const Sequence& source = cluster.source(1);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(plan.ops[i].from, source.blocks[2]);
+    EXPECT_EQ(plan.ops[i].to, plan.fork[i].block);
+    const Sequence& fork = *cluster.state.sequences.find(plan.fork[i].sequence);
+    EXPECT_EQ(fork.blocks[0], source.blocks[0]);
+    EXPECT_EQ(fork.blocks[1], source.blocks[1]);
+    EXPECT_NE(fork.blocks[2], source.blocks[2]);
+  }
+  EXPECT_EQ(cluster.pool("mixed0").owned, 6U);  // 2 shared, 4 of their own
+  EXPECT_EQ(cluster.worker("mixed0").sequences, 4U);
+
+  // The best beam alone goes on: the others' blocks return when no step names them any more.
+  answer(link, 4);
+  EXPECT_EQ(cluster.pool("mixed0").owned, 3U);
+  cluster.turn();
+  plan = cluster.last_plan(link);
+  EXPECT_EQ(plan.drop.size(), 3U);
+  EXPECT_EQ(plan.fork.size(), 3U);
+  EXPECT_TRUE(plan.ops.empty()) << "12 tokens fill three blocks: nothing to copy";
+  while (cluster.terminal(1) == nullptr) {
+    answer(link, 4);
+    cluster.turn();
+  }
+  EXPECT_EQ(cluster.code(1), ErrorCode::ok);
+  EXPECT_EQ(cluster.terminal(1)->n, (std::vector<std::uint32_t>{6, 6}));
+  EXPECT_EQ(cluster.terminal(1)->scores.size(), 2U);
+  EXPECT_EQ(cluster.tokens_of(1), 12U);
+  while (!cluster.worker("mixed0").steps.empty()) answer(link, 4);
+  EXPECT_EQ(cluster.pool("mixed0").free, 100U);
+}
+
+TEST_F(BeamsTest, OthersKeepTwoStepsInFlight) {
+  const LinkId link = cluster.ready_worker("mixed0", Role::mixed);
+  cluster.submit(1, 4, 50);
+  submit(2, 4, 6, 2);
+  cluster.turn();
+  answer(link, 2);
+  cluster.turn();
+  const Worker& w = cluster.worker("mixed0");
+  ASSERT_EQ(w.steps.size(), 2U);
+  EXPECT_EQ(w.steps[0].beams.size() + w.steps[1].beams.size(), 2U);
+  EXPECT_EQ(w.steps[1].decode.size(), 1U);
+  answer(link, 2);
+  answer(link, 2);
+  cluster.turn();
+  EXPECT_EQ(w.steps[0].beams.size(), 2U);
+}
+
+TEST_F(BeamsTest, WhatCanNeverFitIsRefusedWithTheNumbers) {
+  cluster.ready_worker("mixed0", Role::mixed, 10);
+  submit(1, 8, 20, 4);
+  EXPECT_EQ(cluster.code(1), ErrorCode::too_long);
+  EXPECT_EQ(cluster.terminal(1)->message,
+            "4 beams of up to 20 tokens after a prompt of 8 need up to 22 blocks of 4 tokens; the KV "
+            "pool of mixed0 has 10");
+  submit(2, 8, 8, 4);  // 2 + 4 * 2
+  cluster.turn();
+  EXPECT_EQ(cluster.phase(2), Phase::prefill);
+}
+
+TEST_F(BeamsTest, PreemptionAndDeathBeginAgainFromThePrompt) {
+  const LinkId link = cluster.ready_worker("mixed0", Role::mixed);
+  submit(1, 10, 6, 3);
+  cluster.turn();
+  answer(link, 3);
+  cluster.turn();
+  ASSERT_EQ(cluster.worker("mixed0").beams.size(), 1U);
+  preempt(cluster.state, *cluster.find(1));
+  EXPECT_EQ(cluster.phase(1), Phase::waiting);
+  EXPECT_TRUE(audit_state(cluster.state).empty());
+  answer(link, 3);  // void: nobody wants it
+  EXPECT_EQ(cluster.phase(1), Phase::waiting);
+  cluster.turn();
+  EXPECT_EQ(cluster.last_plan(link).drop.size(), 3U);
+  EXPECT_EQ(cluster.source(1).scheduled, 10U);
+  answer(link, 3);
+  cluster.turn();
+  cluster.gone(link);
+  EXPECT_EQ(cluster.phase(1), Phase::waiting);
+  EXPECT_EQ(cluster.find(1)->deaths, 1U);
+  EXPECT_EQ(cluster.tokens_of(1), 0U);
+}
+
+class FewRowsTest : public BeamsTest {
+ protected:
+  static Settings few() {
+    Settings s;
+    s.max_running = 4;
+    return s;
+  }
+  FewRowsTest() : BeamsTest(few()) {}
+};
+
+TEST_F(FewRowsTest, EveryBeamCounts) {
+  const LinkId link = cluster.ready_worker("mixed0", Role::mixed);
+  submit(1, 4, 6, 5);
+  EXPECT_EQ(cluster.code(1), ErrorCode::invalid_argument);
+  submit(2, 4, 6, 3);
+  submit(3, 4, 6, 2);
+  cluster.turn();
+  EXPECT_EQ(cluster.phase(2), Phase::prefill);
+  EXPECT_EQ(cluster.phase(3), Phase::waiting);
+  cluster.submit(4, 4, 6);
+  while (cluster.terminal(2) == nullptr) {
+    answer(link, 3);
+    cluster.turn();
+    EXPECT_LE(cluster.worker("mixed0").sequences, 4U);
+  }
+  EXPECT_EQ(cluster.phase(3), Phase::prefill);
+}
+
+TEST_F(BeamsTest, AHandOffComesBeforeTheForks) {
+  const LinkId prefill = cluster.ready_worker("prefill0", Role::prefill);
+  const LinkId decode = cluster.ready_worker("decode0", Role::decode);
+  submit(1, 10, 6, 3);
+  cluster.turn();
+  answer(prefill, 3);
+  cluster.turn();
+  EXPECT_EQ(cluster.phase(1), Phase::handoff);
+  cluster.done_pull(decode);
+  cluster.turn();
+  const StepPlan plan = cluster.last_plan(decode);
+  ASSERT_EQ(plan.add.size(), 1U);
+  EXPECT_FALSE(plan.add[0].decode);
+  EXPECT_EQ(plan.add[0].computed, 10U);
+  EXPECT_EQ(plan.fork.size(), 2U);
+  EXPECT_EQ(plan.beams.size(), 3U);
+  while (cluster.terminal(1) == nullptr) {
+    answer(decode, 3);
+    cluster.turn();
+  }
+  EXPECT_EQ(cluster.tokens_of(1), 6U);
+}
+
+}  // namespace
+}  // namespace baton::test

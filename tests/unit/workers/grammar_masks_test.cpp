@@ -1,0 +1,190 @@
+// The masks of a step's rows follow from their tokens alone, whatever the steps before them were.
+#include "workers/grammar_masks.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "frontend/tokenizer/tokenizer.h"
+
+namespace baton {
+namespace {
+
+constexpr std::uint32_t kVocab = 4096;
+
+const Tokenizer& tokenizer() {
+  static const std::unique_ptr<Tokenizer> loaded = [] {
+    auto made = Tokenizer::load("demo/model");
+    if (!made.ok()) throw std::runtime_error(made.status().message());
+    return std::move(made).value();
+  }();
+  return *loaded;
+}
+
+/// Steps as the core would make them, one row a sequence.
+class Steps {
+ public:
+  void add(SequenceId id, const SamplingParams& params, std::vector<Token> generated,
+           LogitsWanted logits = LogitsWanted::last) {
+    Kept& kept = kept_.emplace_back();
+    kept.params = params;
+    kept.history = {1, 5, 9};  // the prompt
+    kept.history.insert(kept.history.end(), generated.begin(), generated.end());
+    BatchRow& row = step_.rows.emplace_back();
+    row.sequence = id;
+    row.logits = logits;
+    row.sampling = &kept.params;
+    row.history = kept.history;
+    row.n_prompt = 3;
+    row.n_generated = static_cast<std::uint32_t>(generated.size());
+  }
+  const RunStep& get() const { return step_; }
+
+ private:
+  struct Kept {
+    SamplingParams params;
+    std::vector<Token> history;
+  };
+  std::deque<Kept> kept_;
+  RunStep step_;
+};
+
+SamplingParams with(GrammarKind kind, std::string text) {
+  SamplingParams params;
+  params.grammar_kind = kind;
+  params.grammar = std::move(text);
+  params.stop_ids = tokenizer().eos_ids();
+  return params;
+}
+
+std::vector<std::uint32_t> mask_of(GrammarMasks& masks, SequenceId id, const SamplingParams& params,
+                                   const std::vector<Token>& generated) {
+  Steps steps;
+  steps.add(id, params, generated);
+  masks.begin(steps.get());
+  const auto mask = masks.wait(0);
+  if (!mask.ok()) throw std::runtime_error(mask.status().message());
+  return {mask.value().allowed.begin(), mask.value().allowed.end()};
+}
+
+Token pick(const std::vector<std::uint32_t>& mask, std::mt19937& random) {
+  for (Token id = static_cast<Token>(random() % kVocab);;
+       id = (id + 1) % static_cast<Token>(kVocab)) {
+    if ((mask[static_cast<std::size_t>(id) / 32] >> (id % 32) & 1U) != 0) return id;
+  }
+}
+
+const SamplingParams& person() {
+  static const SamplingParams params = with(
+      GrammarKind::json_schema,
+      R"({"type":"object","properties":{"name":{"type":"string"},"n":{"type":"integer"}},"required":["name","n"]})");
+  return params;
+}
+
+// A sequence that was preempted, or came from another worker, at any point.
+TEST(GrammarMasks, AMovedSequenceGoesOnAsIfItHadStayed) {
+  GrammarMasks stays("demo/model", kVocab, {});
+  GrammarMasks other("demo/model", kVocab, {});
+  std::mt19937 random(5);
+  std::vector<Token> generated;
+  for (int n = 0; n < 40; ++n) {
+    const auto mask = mask_of(stays, 1, person(), generated);
+    EXPECT_EQ(mask_of(other, 100 + static_cast<SequenceId>(n), person(), generated), mask) << n;
+    const Token next = pick(mask, random);
+    if (next == tokenizer().eos_ids().front()) break;
+    generated.push_back(next);
+  }
+  EXPECT_GT(generated.size(), 5U);
+}
+
+TEST(GrammarMasks, RowsOfOneStepDoNotMeet) {
+  GrammarMasks alone("demo/model", kVocab, {});
+  GrammarMasks together("demo/model", kVocab, {});
+  const SamplingParams date = with(GrammarKind::regex, "[0-9]{4}-[0-9]{2}");
+  std::mt19937 random(6);
+  std::vector<std::vector<Token>> generated(6);
+  for (int n = 0; n < 5; ++n) {
+    Steps steps;
+    steps.add(90, SamplingParams(), {1, 2, 3});  // a row without a grammar
+    for (std::size_t i = 0; i < generated.size(); ++i) {
+      steps.add(i, i % 2 == 0 ? date : person(), generated[i]);
+    }
+    steps.add(91, date, {}, LogitsWanted::none);  // a chunk of a prompt
+    together.begin(steps.get());
+    for (std::size_t i = 0; i < generated.size(); ++i) {
+      const auto mask = together.wait(i + 1);
+      ASSERT_TRUE(mask.ok()) << mask.status().message();
+      const std::vector<std::uint32_t> words(mask.value().allowed.begin(),
+                                             mask.value().allowed.end());
+      EXPECT_EQ(mask_of(alone, i, i % 2 == 0 ? date : person(), generated[i]), words);
+      generated[i].push_back(pick(words, random));
+    }
+  }
+}
+
+TEST(GrammarMasks, TheEndIsAllThatIsLeft) {
+  GrammarMasks masks("demo/model", kVocab, {});
+  const SamplingParams params = with(GrammarKind::regex, "a");
+  Steps steps;
+  steps.add(1, params, {tokenizer().encode_plain("a", true).back()});
+  steps.add(2, params, {});
+  masks.begin(steps.get());
+  EXPECT_TRUE(masks.wait(0).value().must_end);
+  EXPECT_FALSE(masks.wait(1).value().must_end);
+}
+
+TEST(GrammarMasks, FaultsFailTheirRowAlone) {
+  GrammarMasks masks("demo/model", kVocab, {});
+  Steps steps;
+  steps.add(1, with(GrammarKind::regex, "(a"), {});
+  steps.add(2, with(GrammarKind::regex, "b"), {tokenizer().encode_plain("a", true).back()});
+  steps.add(3, with(GrammarKind::regex, "a"), {});
+  masks.begin(steps.get());
+  EXPECT_NE(masks.wait(0).status().message().find("the grammar cannot be served"),
+            std::string::npos);
+  EXPECT_NE(masks.wait(1).status().message().find("is not what it allows"), std::string::npos);
+  EXPECT_TRUE(masks.wait(2).ok());
+  EXPECT_FALSE(masks.wait(3).ok()) << "there is no such row";
+}
+
+TEST(GrammarMasks, AModelWithoutATokenizerSaysSo) {
+  GrammarMasks masks("/nonexistent", kVocab, {});
+  Steps steps;
+  steps.add(1, with(GrammarKind::regex, "a"), {});
+  masks.begin(steps.get());
+  EXPECT_NE(masks.wait(0).status().message().find("no tokenizer"), std::string::npos);
+}
+
+TEST(GrammarMasks, TheCacheIsBounded) {
+  GrammarMasks::Options options;
+  options.cache_bytes = 2000;
+  options.idle_steps = 4;
+  GrammarMasks masks("demo/model", kVocab, options);
+  for (int round = 0; round < 3; ++round) {
+    for (int n = 0; n < 20; ++n) {
+      const SamplingParams params =
+          with(GrammarKind::regex, std::to_string(n) + "x{1," + std::to_string(n + 1) + "}");
+      EXPECT_NO_THROW(mask_of(masks, static_cast<SequenceId>(100 * round + n), params, {}));
+    }
+  }
+}
+
+TEST(GrammarMasks, MaskedLogitsAreMinusInfinity) {
+  std::vector<float> logits(70, 1.0F);
+  const std::vector<std::uint32_t> mask{~0U, 1U, 0U};
+  mask_logits(logits, mask);
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    EXPECT_EQ(logits[i], i <= 32 ? 1.0F : -std::numeric_limits<float>::infinity()) << i;
+  }
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,118 @@
+// Which tokens the rows of a step may draw, where requests have grammars: found on threads of its
+// own while the step's forward pass runs.
+#pragma once
+
+#include <pthread.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "frontend/grammar/grammar_engine.h"
+#include "ipc/status.h"
+#include "ipc/types.h"
+#include "workers/step_batch.h"
+
+namespace baton {
+
+/// A row's mask: bit (t % 32) of allowed[t / 32] says whether token t may be drawn.
+struct RowMask {
+  std::span<const std::uint32_t> allowed;  // valid until the next begin()
+  bool must_end = false;                   // nothing but a stop token is left
+};
+
+/// -infinity for every token that the mask excludes.
+void mask_logits(std::span<float> logits, std::span<const std::uint32_t> allowed);
+
+/// A sequence's place in its grammar follows from its generated tokens alone, so that one that
+/// comes from another worker, or was preempted, goes on as if it had never been away. What is kept
+/// here from step to step only saves work: matchers of the sequences at hand, and the grammars used
+/// last.
+///
+/// The front end has tried each grammar within limits before a worker sees it. The first row that
+/// needs a grammar waits until it is compiled, and its step with it: tenths of a second with large
+/// vocabularies. It begins with the first row of the request, also one that draws nothing.
+class GrammarMasks {
+ public:
+  struct Options {
+    std::size_t cache_bytes = 256U << 20U;  // compiled grammars kept
+    TimeNs token_time = kSecond / 4;  // processor time for one token of one row: more fails the row
+    TimeNs patience =
+        20 * kSecond;  // for one mask, on the wall; less than makes a worker look dead
+    std::uint32_t idle_steps = 256;  // a matcher without a row for so long is forgotten
+  };
+
+  /// Starts two threads, which begin to read the tokenizer of `model_folder`. Does not wait.
+  GrammarMasks(std::string model_folder, std::uint32_t vocab_size, Options options);
+  ~GrammarMasks();
+  GrammarMasks(const GrammarMasks&) = delete;
+  GrammarMasks& operator=(const GrammarMasks&) = delete;
+
+  /// Begins the masks of `step`, which may change as soon as this returns. Called by the step
+  /// thread, as wait() is.
+  void begin(const RunStep& step);
+  /// The mask of a row that samples and has a grammar. An error says why the row cannot be served.
+  Result<RowMask> wait(std::size_t row);
+
+ private:
+  struct Grammar {
+    GrammarKind kind = GrammarKind::none;
+    std::string text;
+    std::uint64_t used = 0;                           // the step that used it last
+    std::optional<Result<CompiledGrammar>> compiled;  // set once, by the compiling thread
+  };
+  struct Follower {
+    std::shared_ptr<Grammar> grammar;
+    std::optional<GrammarMatcher> matcher;
+    std::vector<Token> taken;
+    std::uint64_t step = 0;
+  };
+  struct Row {
+    std::size_t index = 0;
+    SequenceId sequence = 0;
+    std::shared_ptr<Grammar> grammar;
+    std::vector<Token> generated;
+    std::vector<Token> stop_ids;
+    std::vector<std::uint32_t> words;
+    bool must_end = false;
+    Status status;
+    bool done = false;
+  };
+
+  static void* compile_entry(void* self);
+  static void* match_entry(void* self);
+  void compile_loop();
+  void match_loop();
+  std::shared_ptr<Grammar> find(const SamplingParams& sampling);
+  void forget_grammars();
+  void forget_followers(std::uint64_t step);
+  void serve(Row& row, std::uint64_t step);
+  Status follow(Follower& follower, Row& row);
+
+  const std::string model_folder_;
+  const std::uint32_t vocab_size_;
+  const Options options_;
+
+  std::unordered_map<SequenceId, Follower> followers_;  // the matching thread's own,
+  std::uint64_t swept_ = 0;  // as is the step that last looked for idle ones
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unordered_map<std::string, std::shared_ptr<Grammar>> grammars_;  // by kind and text
+  std::deque<std::shared_ptr<Grammar>> to_compile_;
+  std::vector<std::shared_ptr<Row>> rows_;  // of the step at hand
+  std::deque<std::shared_ptr<Row>> to_match_;
+  std::uint64_t step_ = 0;
+  bool stopping_ = false;
+  std::vector<pthread_t> threads_;
+};
+
+}  // namespace baton
