@@ -42,6 +42,7 @@ void remember_prefix(State& state, Sequence& sequence) {
   const std::uint32_t told = request->beams ? static_cast<std::uint32_t>(request->prompt.size())
                                             : request->length();
   const std::uint32_t known = std::min(sequence.computed + early, told);
+  if ((sequence.remembered + 1) * per_block > known) return;
   std::vector<Token> tokens(per_block);
   for (; (sequence.remembered + 1) * per_block <= known; ++sequence.remembered) {
     const std::size_t first = std::size_t{sequence.remembered} * per_block;

@@ -124,6 +124,21 @@ void read_seed(FieldReader& fields, ParsedRequest& request) {
   if (seed) set_seed(*seed, request);
 }
 
+std::optional<std::string_view> required_string(FieldReader& fields, const std::string& name) {
+  const auto text = fields.string(name);
+  if (fields.ok() && !text) fields.fail(name, "is missing");
+  return text;
+}
+
+nlohmann::json object_or_empty(FieldReader& fields, const std::string& name) {
+  const nlohmann::json* given = fields.take(name);
+  if (given != nullptr && given->is_object()) return *given;
+  if (given != nullptr) {
+    fields.fail(name, std::string("must be an object, not ") + kind_of(*given));
+  }
+  return nlohmann::json::object();
+}
+
 void refuse_unless(FieldReader& fields, const std::string& name, const Json& only,
                    const std::string& why) {
   const Json* value = fields.take(name);

@@ -42,6 +42,11 @@ void set_seed(std::int64_t seed, ParsedRequest& request);
 /// Reads `seed`, any 64-bit integer.
 void read_seed(FieldReader& fields, ParsedRequest& request);
 
+/// The text of a field; its absence is an error, and the result then empty.
+std::optional<std::string_view> required_string(FieldReader& fields, const std::string& name);
+/// The object in a field; {} when it is absent, and when it is something else, which is an error.
+nlohmann::json object_or_empty(FieldReader& fields, const std::string& name);
+
 /// A field of the dialect that cannot be served: any value but null and `only` is an error that
 /// says `why`.
 void refuse_unless(FieldReader& fields, const std::string& name, const nlohmann::json& only,

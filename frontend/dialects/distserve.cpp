@@ -114,8 +114,7 @@ ParseOutcome parse(std::string_view body, const RequestContext& context, const S
   if (!json.ok()) return http_error(json.status());
   FieldReader fields(json.value());
   ParsedRequest request = begin_request(context, model);
-  const auto prompt = fields.string("prompt");
-  if (fields.ok() && !prompt) fields.fail("prompt", "is missing");
+  const auto prompt = required_string(fields, "prompt");
   request.stream = fields.boolean("stream").value_or(false);
   read_fields(fields, context, model, request);
   const auto max = fields.integer("max_tokens", 1, kMaxCount).value_or(kDefaultMaxTokens);

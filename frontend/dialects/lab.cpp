@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "frontend/dialects/common.h"
 #include "frontend/http_error.h"
 #include "frontend/json_reader.h"
 #include "frontend/openai/request_fields.h"
@@ -129,8 +130,7 @@ ParseOutcome parse_generate(std::string_view body, const RequestContext& context
   ParsedRequest request;
   request.model = model.name;
   FieldReader fields(json.value());
-  const auto prompt = fields.string("prompt");
-  if (fields.ok() && !prompt) fields.fail("prompt", "is missing");
+  const auto prompt = required_string(fields, "prompt");
   read_sampling(fields, context, model, kMaxTemperature, request);
   const Lengths lengths = read_lengths(fields);
   request.stream = fields.boolean("stream").value_or(false);

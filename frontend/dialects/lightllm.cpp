@@ -127,17 +127,11 @@ ParseOutcome parse(std::string_view body, bool stream, const RequestContext& con
   const auto json = parse_json_object(body);
   if (!json.ok()) return http_error(json.status());
   FieldReader fields(json.value());
-  const auto inputs = fields.string("inputs");
-  if (fields.ok() && !inputs) fields.fail("inputs", "is missing");
+  const auto inputs = required_string(fields, "inputs");
   refuse_unless(fields, "multimodal_params", Json::object(),
                 "this server's model reads text alone");
-  const Json nothing = Json::object();
-  const Json* given = fields.take("parameters");
-  if (given != nullptr && !given->is_object()) {
-    fields.fail("parameters", std::string("must be an object, not ") + kind_of(*given));
-    given = nullptr;
-  }
-  FieldReader inner(given == nullptr ? nothing : *given, "parameters");
+  const Json parameters = object_or_empty(fields, "parameters");
+  FieldReader inner(parameters, "parameters");
   ParsedRequest request = begin_request(context, model);
   read_sampling(inner, context, model, request);
   read_stop(inner, "stop_sequences", request);

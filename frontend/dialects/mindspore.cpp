@@ -197,23 +197,15 @@ ParseOutcome parse(std::string_view body, Route route, const RequestContext& con
   if (!json.ok()) return http_error(json.status());
   coerce_words(json.value(), {"stream"}, {});
   FieldReader fields(json.value());
-  const auto inputs = fields.string("inputs");
-  if (fields.ok() && !inputs) fields.fail("inputs", "is missing");
+  const auto inputs = required_string(fields, "inputs");
   const bool wants_stream = fields.boolean("stream").value_or(false);
-  Json nothing = Json::object();
-  if (const Json* given = fields.take("parameters")) {
-    if (given->is_object()) {
-      nothing = *given;
-    } else {
-      fields.fail("parameters", std::string("must be an object, not ") + kind_of(*given));
-    }
-  }
-  coerce_words(nothing,
+  Json parameters = object_or_empty(fields, "parameters");
+  coerce_words(parameters,
                {"do_sample", "return_full_text", "decoder_input_details", "details", "truncate",
                 "watermark"},
                {"top_k", "top_p", "temperature", "repetition_penalty", "max_new_tokens", "seed",
                 "typical_p", "top_n_tokens"});
-  FieldReader inner(nothing, "parameters");
+  FieldReader inner(parameters, "parameters");
   Form form;
   form.stream = route == Route::stream || (route == Route::by_field && wants_stream);
   ParsedRequest request = begin_request(context, model);

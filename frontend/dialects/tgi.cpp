@@ -295,17 +295,11 @@ ParseOutcome parse(std::string_view body, Route route, const RequestContext& con
   const auto json = parse_json_object(body);
   if (!json.ok()) return http_error(json.status());
   FieldReader fields(json.value());
-  const auto inputs = fields.string("inputs");
-  if (fields.ok() && !inputs) fields.fail("inputs", "is missing");
+  const auto inputs = required_string(fields, "inputs");
   const bool wants_stream = fields.boolean("stream").value_or(false);  // else the path says it
   const bool stream = route == Route::stream || (route == Route::root && wants_stream);
-  const Json nothing = Json::object();
-  const Json* given = fields.take("parameters");
-  if (given != nullptr && !given->is_object()) {
-    fields.fail("parameters", std::string("must be an object, not ") + kind_of(*given));
-    given = nullptr;
-  }
-  FieldReader inner(given == nullptr ? nothing : *given, "parameters");
+  const Json parameters = object_or_empty(fields, "parameters");
+  FieldReader inner(parameters, "parameters");
   Facts facts;
   facts.tokenizer = model.tokenizer;
   facts.listed = route == Route::root;

@@ -129,14 +129,7 @@ ParseOutcome parse_completion_task(std::string_view body, const RequestContext& 
   const auto prompt = fields.string("prompt");
   if (fields.ok() && !name) fields.fail("model", "is missing");
   if (fields.ok() && !prompt) fields.fail("prompt", "is missing");
-  Json config = Json::object();
-  if (const Json* given = fields.take("generation_config")) {
-    if (!given->is_object()) {
-      fields.fail("generation_config", std::string("must be an object, not ") + kind_of(*given));
-    } else {
-      config = *given;
-    }
-  }
+  Json config = object_or_empty(fields, "generation_config");
   coerce_words(config, {"do_sample", "early_stopping"}, kNumbers);
   FieldReader inner(config, "generation_config");
   ParsedRequest request = begin_request(context, model);

@@ -114,7 +114,6 @@ class SimWorker final : public Process {
  public:
   WorkerCore core;
   const TimeNs since;  // start of the process
-  TimeNs permitted = 0;  // when it was last told that it may allocate
 
  private:
   void carry_out();

@@ -47,7 +47,6 @@ SimWorker::SimWorker(World& world, std::uint32_t name_, std::string label_)
 
 void SimWorker::receive(ToPeer message) {
   ToWorker& m = std::get<ToWorker>(message);
-  if (std::holds_alternative<Registered>(m)) permitted = world_.now();
   const Term term = term_of(m);
   const bool stale = core.term() != 0 && term != 0 && term != core.term();
   core.message(std::move(m), world_.now(), actions_);

@@ -266,7 +266,6 @@ const SimWorker* World::mapper_of(const SimWorker& worker, bool its_own) {
 /// passed.
 void World::check_predecessors_closed(const SimWorker& worker) {
   if (now_ - worker.since >= scenario_.settings.close_timeout) return;
-  if (worker.permitted < scheduler_since_) return;  // frozen since; this scheduler never heard of it
   if (const SimWorker* importer = mapper_of(worker, /*its_own=*/false)) {
     fail(worker.label + " allocates while " + importer->label + " maps its predecessor's pool");
   }

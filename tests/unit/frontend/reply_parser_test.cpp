@@ -235,7 +235,7 @@ TEST(JsonScanner, AcceptsWhatAParserAcceptsLetterByLetter) {
     EXPECT_TRUE(nlohmann::json::accept(text));
   }
   const std::vector<std::string> bad = {
-      "1", "{a", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "[1,]", "[,", "[01", "[1.]", "[1.e", "[-]", "[+", "[.",
+      "1", "\"", "{a", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "[1,]", "[,", "[01", "[1.]", "[1.e", "[-]", "[+", "[.",
       "[1e]", "[tru]", "[nulll", "[\"\\x", "[\"\\u12g", "[\"\n", "[1 2", "{\"a\" 1", "[}", "{]", "[]]", std::string(65, '[')};
   for (const std::string& text : bad) {
     JsonScanner scanner;
