@@ -90,6 +90,7 @@ struct WorkerConfig {
   std::uint32_t pull_delay_ms = 0;
   std::uint32_t step_delay_ms = 0;
   std::string sample_log;
+  std::string step_log;
   double drain_s = 8;
 };
 

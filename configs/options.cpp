@@ -208,6 +208,10 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
       {.name = "sample_log",
        .meaning = "for benchmarks: file that gets the time of every step that sampled a token",
        .member = &W::sample_log},
+      {.name = "step_log",
+       .meaning = "for benchmarks: file that gets a line for every step: its end in ns, rows, tokens, "
+                  "microseconds that the device was idle before it and that it ran",
+       .member = &W::step_log},
       {"drain_s", "seconds that SIGTERM waits before sequences are handed over", &W::drain_s, 0,
        600},
   };

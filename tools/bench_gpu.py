@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""The pair on GPUs against one mixed worker, over HTTP, unloaded and under load.
+"""Set-ups on GPUs against each other, over HTTP, unloaded and under load.
 
-    python3 tools/bench_gpu.py --model DIR [--dummy] --build build/cuda
+    python3 tools/bench_gpu.py --model 8b --build build/cuda
+    python3 tools/bench_gpu.py --model 8b --setups pair mixed2 --loads standard
 
 For each set-up it starts real processes, sends prompts of random token ids and reports: time to the first
 token (TTFT), the gap before the second token (it hides the hand-off), time per output token (TPOT), and
-with --streams the same under closed-loop load. JSON lines on stdout, one a measurement.
+with --streams the same under closed-loop load. With --loads it instead sends open-loop loads (see
+`./baton loadgen replay --help`) and ends with a table. JSON lines on stdout, one a measurement.
+
+--model is a folder, a config.json, or the name of a geometry (tools/dummy_model.py); without weights they
+are random. Processes, prompts and judgement need nothing but Python's standard library.
 """
 
 import argparse
@@ -18,8 +23,11 @@ import tempfile
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "e2e"))
-from cluster import PAIR, Cluster, wait_until  # noqa: E402
+TOOLS = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(TOOLS), str(TOOLS.parent / "tests" / "e2e")]
+import bench_loads  # noqa: E402
+import dummy_model  # noqa: E402
+from cluster import Cluster, wait_until  # noqa: E402
 
 
 def percentile(values, p):
@@ -68,12 +76,12 @@ def loaded(cluster, length, tokens, streams, rounds):
             "itl_p50_ms": percentile(gaps, 0.5), "itl_p99_ms": percentile(gaps, 0.99)}
 
 
-def handoffs(trace, model):
+def handoffs(trace, model, tokens_per_block):
     """Pulls as the scheduler sees them, by their number of blocks: sent to answered, the copy alone, GB/s."""
     config = json.loads((pathlib.Path(model) / "config.json").read_text())
     heads = config["num_key_value_heads"]
     dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    block = 16 * config["num_hidden_layers"] * 2 * heads * dim * 2
+    block = tokens_per_block * config["num_hidden_layers"] * 2 * heads * dim * 2
     sent, by_blocks = {}, {}
     for event in map(json.loads, trace.read_text().splitlines()):
         if event["event"] == "pull":
@@ -90,37 +98,113 @@ def handoffs(trace, model):
                "copy_gb_per_s": blocks * block / copy / 1e3}
 
 
-def main():
+def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--dummy", action="store_true", help="random weights from config.json alone")
-    parser.add_argument("--build", default="build/cuda")
-    parser.add_argument("--lengths", type=int, nargs="*", default=[2048, 8000])
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--chunk", type=int, default=2048, help="prompt tokens of one step")
-    parser.add_argument("--budget", type=int, default=8192, help="tokens of one step, all in all")
-    parser.add_argument("--rounds", type=int, default=3, help="requests of each stream under load")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--streams", type=int, default=0, help="also this many closed-loop streams")
-    parser.add_argument("--setups", nargs="*", default=["mixed", "pair"])
+    add = parser.add_argument
+    add("--model", required=True, help=f"folder, config.json, or {', '.join(dummy_model.GEOMETRIES)}")
+    add("--dummy", action="store_true", help="random weights though the folder has some")
+    add("--build", type=pathlib.Path, default=pathlib.Path("build/cuda"))
+    add("--device", choices=("cuda", "cpu"), default="cuda")
+    add("--setups", nargs="*", default=["mixed", "pair"],
+        help="pair, mixed, mixed2, or counts: 1p3d, 4m; settings of one's own behind a colon: "
+             "pair:scheduler.prompt_chunk=512,worker.tokens_per_block=64")
+    add("--chunk", type=int, default=2048, help="prompt tokens of one step (2048)")
+    add("--budget", type=int, default=8192, help="tokens of one step, all in all (8192)")
+    add("--set", nargs="*", default=[], metavar="SECTION.KEY=VALUE",
+        help="further settings: scheduler.local_prefill_threshold=512 scheduler.prefix_cache=false "
+             "worker.tokens_per_block=64 ...")
+    unloaded_only = parser.add_argument_group("without --loads")
+    unloaded_only.add_argument("--lengths", type=int, nargs="*", default=[2048, 8000])
+    unloaded_only.add_argument("--tokens", type=int, default=128)
+    unloaded_only.add_argument("--rounds", type=int, default=3, help="requests of each stream under load")
+    unloaded_only.add_argument("--repeats", type=int, default=5)
+    unloaded_only.add_argument("--streams", type=int, default=0, help="also this many closed-loop streams")
+    table = parser.add_argument_group("with --loads")
+    table.add_argument("--loads", nargs="*", help=f"standard: {' '.join(bench_loads.STANDARD)}; or such words, "
+                       "32x100/8192, FILE.jsonl")
+    table.add_argument("--seconds", type=float, default=40, help="of arrivals of each load (40)")
+    table.add_argument("--drain-s", type=float, default=30, help="waited for the last replies (30)")
+    table.add_argument("--limit-s", type=float, default=570, help="for everything; later loads are left out (570)")
+    table.add_argument("--ids", type=int, nargs=2, default=(10, 4000), metavar=("FROM", "BELOW"))
+    table.add_argument("--seed", type=int, default=1)
+    table.add_argument("--step-log", action="store_true", help="also how long the devices idle between steps")
+    table.add_argument("--out", type=pathlib.Path, help="the JSON lines go to this file, too")
+    table.add_argument("--logs", type=pathlib.Path, help="folder that keeps every event's time of every request")
+    table.add_argument("--client", type=pathlib.Path, help="baton-bench-client (BUILD/bin/baton-bench-client)")
     args = parser.parse_args()
-    setups = {"pair": PAIR, "mixed": [("mixed0", "mixed")]}
+    args.build = args.build.resolve()
+    args.client = (args.client or args.build / "bin" / "baton-bench-client").resolve()
+    if args.loads is not None:
+        args.loads = [word for load in args.loads or ["standard"]
+                      for word in (bench_loads.STANDARD if load == "standard" else [load])]
+    try:
+        bench_loads.settings(args.set)
+        for setup in args.setups:
+            bench_loads.workers(setup.partition(":")[0])
+            bench_loads.settings(filter(None, setup.partition(":")[2].split(",")))
+        for load in args.loads or []:
+            bench_loads.loads.requests(load, 0, 1)
+    except ValueError as error:
+        parser.error(str(error))
+    for program in (args.build / "bin" / "baton-worker", *([args.client] if args.loads else [])):
+        if not program.exists():
+            parser.error(f"{program} is not there")
+    return args
+
+
+def find_model(args, folder):
+    """The model folder; made in `folder` where only a config.json or a name is given. Sets args.dummy."""
+    path = pathlib.Path(args.model)
+    if any((path / name).exists() for name in ("tokenizer.json", "tokenizer.model")):
+        args.dummy = args.dummy or not any(path.glob("*.safetensors"))
+        return path.resolve()
+    args.dummy = True
+    what = path / "config.json" if path.is_dir() else args.model
+    return dummy_model.write(str(what), pathlib.Path(folder) / "model").resolve()
+
+
+def prepare(args, folder):
+    """Finds the model; what all set-ups have in common goes to args.scheduler and args.worker."""
+    args.model = find_model(args, folder)
+    args.scheduler = {"token_budget": 8192, "prompt_chunk": 2048, "max_running": 256}
+    if args.device == "cuda":
+        args.worker = {"device": "cuda", "deterministic": False, "pool_mib": 0,
+                       "load_format": "dummy" if args.dummy else "auto"}
+    else:
+        args.worker = {"device": "cpu", "threads": 1, "pool_mib": 256}
+
+
+def measure_unloaded(args):
     for name in args.setups:
         trace = pathlib.Path(tempfile.mkdtemp(prefix="baton-bench-")) / "trace"
-        with Cluster(workers=setups[name], model=args.model, build=pathlib.Path(args.build).resolve() / "bin",
-                     scheduler={"token_budget": args.budget, "prompt_chunk": args.chunk, "max_running": 256,
-                                "event_log": str(trace)},
-                     worker={"device": "cuda", "deterministic": False, "pool_mib": 0,
-                             "load_format": "dummy" if args.dummy else "auto"}) as cluster:
+        own = bench_loads.settings([*args.set, *filter(None, name.partition(":")[2].split(","))])
+        with Cluster(workers=bench_loads.workers(name.partition(":")[0]), model=args.model,
+                     build=args.build / "bin", frontend=own["frontend"],
+                     scheduler={**args.scheduler, "event_log": str(trace), **own["scheduler"]},
+                     worker={**args.worker, **own["worker"]}) as cluster:
             for length in args.lengths:
                 print(json.dumps({"setup": name, **unloaded(cluster, length, args.tokens,
                                                             args.repeats)}), flush=True)
             if args.streams:
                 print(json.dumps({"setup": name, **loaded(cluster, args.lengths[0], args.tokens,
                                                           args.streams, args.rounds)}), flush=True)
-            for line in handoffs(trace, args.model):
-                print(json.dumps({"setup": name, **line}), flush=True)
+            if args.device == "cuda":
+                for line in handoffs(trace, args.model, own["worker"].get("tokens_per_block", 16)):
+                    print(json.dumps({"setup": name, **line}), flush=True)
             wait_until(cluster.pools_at_rest, 20, "at rest")
+
+
+def main():
+    args = parse()
+    with tempfile.TemporaryDirectory(prefix="baton-bench-") as folder:
+        prepare(args, folder)
+        args.scheduler.update(token_budget=args.budget, prompt_chunk=args.chunk)
+        if args.loads is None:
+            measure_unloaded(args)
+            return
+        if args.logs:
+            args.logs.mkdir(parents=True, exist_ok=True)
+        bench_loads.Table(Cluster, args).run()
 
 
 if __name__ == "__main__":

@@ -183,6 +183,7 @@ Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
         decoder_->prefill_attention(),
         static_cast<int>(std::max(options_.max_step_tokens, options_.max_decode_rows)));
   }
+  if (options_.time_steps) timer_ = std::make_unique<cuda::StepTimer>();
   const TimeNs begin = now_ns();
   record_graphs();
   spdlog::info("{} graphs of decode steps recorded in {:.1f} s", graphs_.size(),
@@ -220,8 +221,10 @@ std::unique_ptr<BlockReader> CudaExecutor::block_reader() {
 void CudaExecutor::launch(const RunStep& step) {
   Lane& lane = *lanes_[(oldest_ + n_launched_) % kSteps];
   lane.step = &step;
+  if (timer_ && (!step.copies.empty() || step.rows.empty())) timer_->begin(stream_->get());
   copy_blocks(step, lane);
   if (!step.rows.empty()) launch_rows(step, lane);
+  if (timer_) timer_->end(stream_->get());
   lane.ended.record(stream_->get());
   ++n_launched_;
 }
@@ -262,6 +265,8 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
     throw std::logic_error("a step of " + std::to_string(packed.batch.rows) +
                            " tokens is larger than scheduler.token_budget allows");
   }
+  // Packing is over: from here on the device has work.
+  if (timer_ && step.copies.empty()) timer_->begin(stream_->get());
   cuda::copy_to_device(inputs_.data(), lane.inputs.data(), packed.bytes, stream_->get());
   if (padded > 0) {
     graphs_.at(padded).launch(stream_->get());
@@ -293,6 +298,11 @@ void CudaExecutor::collect(StepOutput& output) {
   oldest_ = (oldest_ + 1) % kSteps;
   --n_launched_;
   lane.ended.synchronize();
+  if (timer_) {
+    const auto times = timer_->take();
+    output.idle_us = times.idle_us;
+    output.run_us = times.run_us;
+  }
   const auto* tokens = reinterpret_cast<const std::int32_t*>(lane.tokens.data());
   for (std::size_t i = 0; i < lane.step->rows.size(); ++i) {
     if (lane.step->rows[i].logits == LogitsWanted::none) continue;

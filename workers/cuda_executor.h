@@ -10,6 +10,7 @@
 #include <string>
 
 #include "workers/cuda/device.h"
+#include "workers/cuda/step_timer.h"
 #include "workers/cuda_pool.h"
 #include "workers/executor.h"
 #include "workers/gpu_step.h"
@@ -30,6 +31,7 @@ class CudaExecutor final : public Executor {
     std::uint32_t max_step_tokens = 0;  // tokens of one step at most
     std::uint32_t max_decode_rows = 0;  // graphs are recorded up to so many rows
     double memory_fraction = 0.9;     // of the GPU's memory that this process may take, all in all
+    bool time_steps = false;          // on the device, for StepOutput
   };
   explicit CudaExecutor(Options options);
   ~CudaExecutor() override;
@@ -66,6 +68,7 @@ class CudaExecutor final : public Executor {
   cuda::DeviceMemory inputs_;          // the step's upload; ordered by the stream
   std::map<int, cuda::Graph> graphs_;  // by number of rows
   std::unique_ptr<Lane> lanes_[kSteps];
+  std::unique_ptr<cuda::StepTimer> timer_;  // if options_.time_steps
   int oldest_ = 0;
   int n_launched_ = 0;
 };

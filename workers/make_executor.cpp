@@ -65,6 +65,7 @@ Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
   options.max_step_tokens = config.scheduler.token_budget;
   options.max_decode_rows = std::min(config.scheduler.max_running, config.scheduler.token_budget);
   options.memory_fraction = self.memory_fraction;
+  options.time_steps = !self.step_log.empty();
   return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(std::move(options)));
 #else
   return invalid("worker " + config.self.name +

@@ -81,6 +81,10 @@ struct StepOutput {
                              // the token before the one that the entry is about
   Logprobs candidates;       // of rows that rank, as in StepResult; items are row indexes
   std::uint32_t duration_us = 0;
+  /// By the device's own clock, from executors that were asked for it: idle between the step before and
+  /// this one, and from this one's first operation to its end. Negative: not measured.
+  float idle_us = -1;
+  float run_us = -1;
 };
 
 }  // namespace baton

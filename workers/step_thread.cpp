@@ -92,6 +92,7 @@ void StepThread::report(StepEvent event) {
 
 void StepThread::work() {
   if (!options_.sample_log.empty()) sample_log_.open(options_.sample_log, std::ios::app);
+  if (!options_.step_log.empty()) step_log_.open(options_.step_log, std::ios::app);
   load();
   std::optional<Job> job;
   while (next_job(job)) {
@@ -166,6 +167,7 @@ void StepThread::launch(const RunStep* step) {
   l.output.prompt_logprobs.clear();
   l.output.candidates.clear();
   l.output.tokens.assign(step->rows.size(), kNoToken);
+  l.output.idle_us = l.output.run_us = -1;
   try {
     executor_.launch(*step);
     ++n_launched_;
@@ -195,8 +197,19 @@ void StepThread::collect() {
   }
   // A step waits on the device for the one before it: its own time begins there.
   l.output.duration_us = static_cast<std::uint32_t>((end - std::max(l.at, last_end_)) / 1000);
+  if (step_log_.is_open()) log_step(l, end);
   last_end_ = end;
   report(step_event::StepFinished{&l.output});
+}
+
+/// "end rows tokens idle run": ns of CLOCK_MONOTONIC, counts, microseconds. Where the device has no clock of
+/// its own, idle and run are seen from here.
+void StepThread::log_step(const Launched& launched, TimeNs end) {
+  const StepOutput& o = launched.output;
+  const TimeNs idle = last_end_ == 0 ? 0 : std::max<TimeNs>(launched.at - last_end_, 0);
+  step_log_ << end << ' ' << launched.step->rows.size() << ' ' << launched.step->tokens.size() << ' '
+            << (o.idle_us >= 0 ? o.idle_us : static_cast<float>(idle) * 1e-3F) << ' '
+            << (o.run_us >= 0 ? o.run_us : static_cast<float>(o.duration_us)) << '\n' << std::flush;
 }
 
 }  // namespace baton

@@ -48,6 +48,7 @@ class StepThread {
     std::uint32_t step_delay_ms = 0;  // tests: before each step
     std::uint32_t max_context = 0;    // positions served; 0: those that the model allows
     std::string sample_log;           // benchmarks: gets now_ns() after each step that sampled
+    std::string step_log;             // benchmarks: gets a line for each step
     TimeNs allocate_patience = 12 * kSecond;  // memory of a dead predecessor may still be mapped
   };
 
@@ -73,6 +74,12 @@ class StepThread {
 
  private:
   using Job = std::variant<PoolRequest, const RunStep*>;
+  /// A launched step and where its result goes (lent out by StepFinished).
+  struct Launched {
+    const RunStep* step = nullptr;
+    TimeNs at = 0;
+    StepOutput output;
+  };
 
   void work();
   void load();
@@ -80,6 +87,7 @@ class StepThread {
   StepEvent allocate_pool(const PoolRequest& request);
   void launch(const RunStep* step);
   void collect();
+  void log_step(const Launched& launched, TimeNs end);
   bool next_job(std::optional<Job>& job);
 
   Executor& executor_;
@@ -87,18 +95,13 @@ class StepThread {
   const Options options_;
   std::atomic<int> percent_{0};
   std::optional<Result<ModelShape>> model_;  // the thread's own
-  /// A launched step and where its result goes (lent out by StepFinished): a ring.
-  struct Launched {
-    const RunStep* step = nullptr;
-    TimeNs at = 0;
-    StepOutput output;
-  };
-  std::vector<Launched> launched_;
+  std::vector<Launched> launched_;  // a ring
   std::size_t oldest_ = 0;
   std::size_t n_launched_ = 0;
   TimeNs last_end_ = 0;
   bool failed_ = false;  // the device is lost: the process is about to end
   std::ofstream sample_log_;                 // the thread's own
+  std::ofstream step_log_;
 
   std::mutex mutex_;
   std::condition_variable ready_;

@@ -50,6 +50,7 @@ StepThread::Options step_options(const Config& config) {
   options.fault_token = self.fault_token;
   options.step_delay_ms = self.step_delay_ms;
   options.sample_log = self.sample_log;
+  options.step_log = self.step_log;
   return options;
 }
 

@@ -14,6 +14,8 @@ MODES = {
     "precision": ("precision", "keeps log probabilities of greedy replies, N requests at a time"),
     "acc_allclose": ("compare", "compares two folders of .npy files"),
     "poisson": ("open_loop", "open-loop arrivals of streamed chats (by baton-bench-client)"),
+    "replay": ("replay", "open-loop load or a trace, judged by objectives (by baton-bench-client)"),
+    "trace": ("trace", "writes a generated trace of conversations"),
 }
 
 

@@ -124,6 +124,11 @@ bool OwnedEvent::ended() const {
   return true;
 }
 void OwnedEvent::synchronize() const { check(cudaEventSynchronize(event_), "a step on the GPU"); }
+float OwnedEvent::microseconds(const OwnedEvent& from, const OwnedEvent& to) {
+  float ms = 0;
+  check(cudaEventElapsedTime(&ms, from.event_, to.event_), "cudaEventElapsedTime");
+  return 1e3F * ms;
+}
 
 void copy_to_device(void* to, const void* from, std::size_t bytes, Stream stream) {
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "copy to the GPU");

@@ -97,6 +97,8 @@ class OwnedEvent {
   /// Whether what was recorded has ended. Throws if the device failed.
   bool ended() const;
   void synchronize() const;
+  /// Microseconds on the device between two events with `timing` that have both ended.
+  static float microseconds(const OwnedEvent& from, const OwnedEvent& to);
 
  private:
   Event event_ = nullptr;

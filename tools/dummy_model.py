@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""A model folder without weights, for `load_format: dummy`: a config.json and a tokenizer.json of as many made-up
+words as the vocabulary has, so that every token a random model samples is text, and an event at the client.
+
+    tools/dummy_model.py 8b FOLDER            Llama 3.1 8B's geometry; 0.6b: Qwen3 0.6B's
+    tools/dummy_model.py my/config.json FOLDER
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+
+GEOMETRIES = {
+    "8b": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256,
+           "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+           "head_dim": 128, "intermediate_size": 14336, "max_position_embeddings": 131072,
+           "rope_theta": 500000.0, "rms_norm_eps": 1e-05, "tie_word_embeddings": False,
+           "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                            "original_max_position_embeddings": 8192, "rope_type": "llama3"}},
+    "0.6b": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151936,
+             "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
+             "head_dim": 128, "intermediate_size": 3072, "max_position_embeddings": 40960,
+             "rope_theta": 1000000.0, "rms_norm_eps": 1e-06, "tie_word_embeddings": True,
+             "rope_scaling": None},
+}
+_COMMON = {"hidden_act": "silu", "attention_bias": False, "attention_dropout": 0.0, "mlp_bias": False,
+           "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.02, "use_cache": True,
+           "torch_dtype": "bfloat16"}
+
+
+def byte_characters():
+    """The 256 characters that stand for bytes in byte-level vocabularies: printable ones for themselves, the
+    others counted up from U+0100."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+def tokenizer(vocab_size):
+    """All bytes, then words "\u0120w256", "\u0120w257" ... (the first character is a space)."""
+    words = byte_characters() + [f"\u0120w{i}" for i in range(256, vocab_size)]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+            "pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level,
+            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                      "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+                      "ignore_merges": True, "vocab": {word: i for i, word in enumerate(words)}, "merges": []}}
+
+
+def write(what, folder):
+    """`what`: a name of GEOMETRIES or the path of a config.json. Returns the folder."""
+    if what in GEOMETRIES:
+        config = {**_COMMON, **GEOMETRIES[what]}
+    else:
+        config = json.loads(pathlib.Path(what).read_text(encoding="utf-8"))
+    if not isinstance(config.get("vocab_size"), int) or not 256 <= config["vocab_size"] <= 1 << 20:
+        raise ValueError(f"{what}: vocab_size must lie between 256 and {1 << 20}")
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer(config["vocab_size"])), encoding="utf-8")
+    return folder
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", help=f"{', '.join(GEOMETRIES)}, or a config.json")
+    parser.add_argument("folder")
+    arguments = parser.parse_args()
+    try:
+        print(write(arguments.what, arguments.folder))
+    except (OSError, ValueError) as error:
+        sys.exit(f"dummy_model: {error}")
+
+
+if __name__ == "__main__":
+    main()
