@@ -146,6 +146,19 @@ void refuse_unless(FieldReader& fields, const std::string& name, const Json& onl
   fields.fail(name, "is not supported: " + why + "; only " + only.dump() + " is accepted");
 }
 
+void ask_for_beams(FieldReader& fields, const RequestContext& context, const std::string& name,
+                   std::int64_t beams, std::int64_t told, ParsedRequest& request) {
+  SamplingParams& sampling = request.sampling;
+  if (sampling.temperature != 0) fields.fail(name, "asks for a beam search, which draws no tokens");
+  if (!request.stop.empty()) fields.fail("stop", "is not supported by beam search");
+  if (told > context.max_choices) {
+    fields.fail(name, "asks for more than this server's " + std::to_string(context.max_choices) + " streams");
+  }
+  sampling.num_beams = static_cast<std::uint32_t>(beams);
+  sampling.num_return_sequences = request.choices = static_cast<std::uint32_t>(told);
+  check_sampler(fields, context, sampling, name);
+}
+
 void coerce_words(Json& object, const std::vector<std::string>& booleans,
                   const std::vector<std::string>& numbers) {
   for (const std::string& name : booleans) {

@@ -51,7 +51,11 @@ nlohmann::json object_or_empty(FieldReader& fields, const std::string& name);
 /// says `why`.
 void refuse_unless(FieldReader& fields, const std::string& name, const nlohmann::json& only,
                    const std::string& why);
-inline constexpr const char* kNoBeams = "beam search is not served here";
+
+/// Makes the request a beam search of `beams` sequences of which the best `told` become its choices, once
+/// sampling and stop strings are read. Fails `name` where something else that was asked for does not go with it.
+void ask_for_beams(FieldReader& fields, const RequestContext& context, const std::string& name,
+                   std::int64_t beams, std::int64_t told, ParsedRequest& request);
 
 /// Boolean and numeric fields that came as strings ("True", "56"), as pydantic reads them, in
 /// place. What is no such word stays as it is.

@@ -12,6 +12,7 @@ namespace baton {
 namespace {
 
 constexpr std::int64_t kDefaultMaxTokens = 16;
+constexpr std::int64_t kMaxBeams = SamplingParams::kMaxBeams;
 
 /// Monotonic time as unix seconds.
 std::string unix_time(TimeNs time, TimeNs wall_offset) {
@@ -88,6 +89,25 @@ class StreamReply : public ReplyWriter {
   std::string text_;
 };
 
+/// As in vLLM, whose parameters these are: `best_of` is the number of beams. The one text is the best.
+void read_beams(FieldReader& fields, const RequestContext& context, ParsedRequest& request) {
+  refuse_unless(fields, "n", 1, "a reply has one text");
+  if (!fields.boolean("use_beam_search").value_or(false)) {
+    return refuse_unless(fields, "best_of", 1, "a reply has one text");
+  }
+  const std::int64_t beams = fields.integer("best_of", 1, kMaxBeams).value_or(1);
+  SamplingParams& sampling = request.sampling;
+  if (sampling.top_p < 1 || sampling.top_k > 0) {
+    fields.fail(sampling.top_p < 1 ? "top_p" : "top_k", "goes with no beam search, which draws no tokens");
+  }
+  // 1, which is the default, asks for nothing.
+  if (sampling.temperature == 1) sampling.temperature = 0;
+  if (sampling.temperature != 0) {
+    fields.fail("temperature", "must be 0 or 1 with beam search, which draws no tokens");
+  }
+  ask_for_beams(fields, context, "use_beam_search", beams, 1, request);
+}
+
 void read_fields(FieldReader& fields, const RequestContext& context, const ServedModel& model,
                  ParsedRequest& request) {
   SamplingParams& sampling = request.sampling;
@@ -103,9 +123,7 @@ void read_fields(FieldReader& fields, const RequestContext& context, const Serve
   }
   read_stop(fields, "stop", request);
   if (fields.boolean("ignore_eos").value_or(false)) sampling.stop_ids.clear();
-  refuse_unless(fields, "n", 1, "a reply has one text");
-  refuse_unless(fields, "best_of", 1, "a reply has one text");
-  refuse_unless(fields, "use_beam_search", false, kNoBeams);
+  read_beams(fields, context, request);
   refuse_unless(fields, "logprobs", nullptr, "this dialect has no place for them");
 }
 

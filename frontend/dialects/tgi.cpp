@@ -5,7 +5,9 @@
 #include <memory>
 #include <utility>
 
+#include "frontend/chat/ordered_json.h"
 #include "frontend/dialects/common.h"
+#include "frontend/openai/grammar_fields.h"
 #include "frontend/sse.h"
 
 namespace baton {
@@ -269,7 +271,6 @@ NewTokens read_parameters(FieldReader& fields, const RequestContext& context,
   facts.top_tokens =
       static_cast<std::uint32_t>(fields.integer("top_n_tokens", 0, kMaxTopTokens).value_or(0));
   refuse_unless(fields, "watermark", false, "replies carry no watermark");
-  refuse_unless(fields, "grammar", nullptr, "this dialect has no structured output");
   refuse_unless(fields, "adapter_id", nullptr, "there are no adapters");
   NewTokens tokens;
   tokens.keep_last = fields.integer("truncate", 1, kMaxCount).value_or(0);
@@ -307,6 +308,11 @@ ParseOutcome parse(std::string_view body, Route route, const RequestContext& con
   const NewTokens tokens = read_parameters(inner, context, model, stream, request, facts);
   const bool full = inner.boolean("return_full_text").value_or(false);
   want_details(inner, context, stream, facts, request.sampling);
+  // A schema's keys keep their order, which only the text of the body tells.
+  const std::string text = parameters.contains("grammar")
+                               ? copy_members(body, {"parameters"}, SpecialGuard())["parameters"]
+                               : std::string();
+  read_typed_grammar(inner, "grammar", text, context, request);
   if (inner.finish()) fields.fail(*inner.finish());
   if (const auto& error = fields.finish()) return refused(*error);
   if (request.choices > context.max_choices) {

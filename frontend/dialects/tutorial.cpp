@@ -16,7 +16,7 @@ using Page = std::variant<Answer, HttpError>;
 
 constexpr std::int64_t kDefaultNewTokens = 32;
 constexpr std::int64_t kDefaultSeed = 1024;
-constexpr std::int64_t kMaxBeams = 32;
+constexpr std::int64_t kMaxBeams = SamplingParams::kMaxBeams;
 
 /// {"choices": [{"text", "index", "finish_reason"}], "usage"}
 class CompletionReply : public ReplyWriter {
@@ -54,16 +54,18 @@ class CompletionReply : public ReplyWriter {
   std::vector<Choice> choices_;
 };
 
-void read_beams(FieldReader& fields) {
+void read_beams(FieldReader& fields, const RequestContext& context, ParsedRequest& request) {
   const auto beams = fields.integer("num_beams", 1, kMaxBeams).value_or(1);
   const auto returned = fields.integer("num_return_sequences", 1, kMaxBeams).value_or(1);
-  fields.boolean("early_stopping");  // of a beam search: nothing to do with one beam
+  const bool early = fields.boolean("early_stopping").value_or(true);
   if (returned > beams) {
     fields.fail("num_return_sequences", "is " + std::to_string(returned) +
                                             ", above 'num_beams', which is " +
                                             std::to_string(beams));
   }
-  if (beams > 1) fields.fail("num_beams", std::string("is not supported above 1: ") + kNoBeams);
+  if (beams == 1) return;
+  if (early) request.sampling.early_stopping = EarlyStopping::at_once;
+  ask_for_beams(fields, context, "num_beams", beams, returned, request);
 }
 
 void read_sampling(FieldReader& fields, const RequestContext& context, const ServedModel& model,
@@ -92,7 +94,7 @@ void read_sampling(FieldReader& fields, const RequestContext& context, const Ser
 NewTokens read_config(FieldReader& fields, const RequestContext& context, const ServedModel& model,
                       ParsedRequest& request) {
   read_sampling(fields, context, model, request);
-  read_beams(fields);
+  read_beams(fields, context, request);
   NewTokens tokens;
   tokens.max = fields.integer("max_new_tokens", 1, kMaxCount).value_or(kDefaultNewTokens);
   tokens.min = fields.integer("min_new_tokens", 0, kMaxCount).value_or(1);

@@ -50,6 +50,7 @@ class GrammarFields {
   void read(const std::string& what, FieldReader& from, std::string_view text,
             const std::string& name);
   void read_structured_outputs();
+  void read_typed(const std::string& name);
 
  private:
   void set(FieldReader& from, const std::string& name, GrammarKind kind, std::string text);
@@ -188,7 +189,34 @@ void GrammarFields::read_structured_outputs() {
   if (inner.finish()) fields_.fail(*inner.finish());
 }
 
+void GrammarFields::read_typed(const std::string& name) {
+  const Json* given = fields_.take(name);
+  if (given == nullptr) return;
+  if (!given->is_object()) {
+    fields_.fail(name, std::string("must be an object, not ") + kind_of(*given));
+    return;
+  }
+  FieldReader inner(*given, fields_.path_of(name));
+  const auto type = inner.string("type");
+  if (type == "json" || type == "regex") {
+    read(std::string(*type), inner, copy_member(body_, name), "value");
+    if (inner.take("value") == nullptr) inner.fail("value", "is missing");
+  } else {
+    inner.fail("type", R"(must be "json" or "regex")");
+  }
+  if (inner.finish()) fields_.fail(*inner.finish());
+}
+
 }  // namespace
+
+void read_typed_grammar(FieldReader& fields, const std::string& name, std::string_view text,
+                        const RequestContext& context, ParsedRequest& request) {
+  GrammarFields grammar(fields, text, request.sampling);
+  grammar.read_typed(name);
+  if (grammar.field().empty()) return;
+  request.grammar_field = grammar.field();
+  check_sampler(fields, context, request.sampling, name);
+}
 
 void read_grammar(FieldReader& fields, std::string_view body, const RequestContext& context,
                   bool ignore_eos, ParsedRequest& request) {

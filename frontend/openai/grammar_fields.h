@@ -2,6 +2,7 @@
 // like, and structured_outputs.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "frontend/generation.h"
@@ -17,5 +18,10 @@ inline constexpr std::size_t kMaxGrammarChoices = 1024;
 /// right is found out later, by a process of its own. After read_stop_extras().
 void read_grammar(FieldReader& fields, std::string_view body, const RequestContext& context,
                   bool ignore_eos, ParsedRequest& request);
+
+/// The same from one field of another API: {"type": "json" or "regex", "value": a schema (an object or its
+/// text), or the expression}. `text` is the text of the object that `fields` reads.
+void read_typed_grammar(FieldReader& fields, const std::string& name, std::string_view text,
+                        const RequestContext& context, ParsedRequest& request);
 
 }  // namespace baton

@@ -19,6 +19,7 @@ import unittest
 
 from cluster import BIN, DEMO_MODEL, SOURCE, Cluster, free_port, wait_until
 
+BEAMS = SOURCE / "tests" / "golden" / "beams.json"
 GOLDEN = SOURCE / "tests" / "golden" / "dialects"
 RECORD = "--record" in sys.argv
 # Which dialects share a port; the rest own the same paths as one of these.
@@ -162,6 +163,38 @@ class Dialects(unittest.TestCase):
             short, long = pool.map(count, (60, 400))
         self.assertLess(short, 90)
         self.assertGreater(long, 250)
+
+    def test_beams_are_those_of_transformers(self):
+        # The cases of tests/golden/beams.json whose parameters these dialects have.
+        cases = [c for c in json.loads(BEAMS.read_text())["cases"] if c["model"] == "demo/model"
+                 and c["params"].get("length_penalty", 1) == 1
+                 and c["params"].get("early_stopping", 0) == 0]
+        self.assertGreater(len(cases), 3)
+        for case in cases:
+            params = case["params"]
+            prompt, *wanted = (
+                json.loads(self.post("openai", "/detokenize", {"tokens": tokens}))["prompt"].lstrip()
+                for tokens in [case["prompt"][1:], *(s["tokens"] for s in case["sequences"])])
+            ids = json.loads(self.post("openai", "/tokenize", {"prompt": prompt}))["tokens"]
+            self.assertEqual(ids, case["prompt"])
+            config = {"num_beams": params["num_beams"], "max_new_tokens": params["max_tokens"],
+                      "num_return_sequences": len(wanted), "early_stopping": False,
+                      "min_new_tokens": params.get("min_tokens", 0),
+                      "repetition_penalty": params.get("repetition_penalty", 1)}
+            reply = json.loads(self.post("tutorial", "/completion/v1", {
+                "model": "demo", "prompt": prompt, "generation_config": config}))
+            self.assertEqual([c["text"].lstrip() for c in reply["choices"]], wanted)
+            self.assertEqual(reply["usage"]["completion_tokens"],
+                             sum(len(s["tokens"]) for s in case["sequences"]))
+            if "repetition_penalty" not in params:
+                body = {"prompt": prompt, "use_beam_search": True, "best_of": params["num_beams"],
+                        "max_tokens": params["max_tokens"]}
+                reply = json.loads(self.post("distserve", "/generate", body))
+                self.assertEqual(reply["text"][len(prompt):].lstrip(), wanted[0])
+                self.assertEqual(len(reply["timestamps"]), params["max_tokens"])
+                # A stream has nothing to tell before the end, and tells the same.
+                *_, last, rest = self.post("distserve", "/generate", body | {"stream": True}).split("\0")
+                self.assertEqual((json.loads(last)["text"].lstrip(), rest), (wanted[0], ""))
 
     # ---- ports
     def test_a_path_is_spoken_on_its_port_alone(self):

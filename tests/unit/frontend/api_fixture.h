@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "frontend/openai/openai_api.h"
 #include "frontend/served_model.h"
 #include "model_folder.h"
 
@@ -28,6 +29,12 @@ inline ParsedRequest good(ParseOutcome outcome) {
   }
   return std::move(std::get<ParsedRequest>(outcome));
 }
+
+/// A body of /v1/completions.
+inline ParseOutcome completion(const std::string& body) {
+  return parse_completion(body, small_context(), tiny_model());
+}
+inline ParsedRequest good_completion(const std::string& body) { return good(completion(body)); }
 
 inline HttpError bad(const ParseOutcome& outcome, const std::string& what) {
   if (const auto* error = std::get_if<HttpError>(&outcome)) return *error;

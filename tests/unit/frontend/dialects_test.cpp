@@ -268,7 +268,8 @@ TEST(TutorialFields, RulesBetweenFields) {
   kTutorial.refuses(task(R"("num_return_sequences":2)"), 422, "above 'num_beams'");
   kTutorial.refuses(task(R"("min_new_tokens":5,"max_new_tokens":4)"), 422,
                     "above 'max_new_tokens'");
-  kTutorial.refuses(task(R"("num_beams":2)"), 422, "beam search");
+  kTutorial.refuses(task(R"("num_beams":2,"do_sample":true)"), 422, "beam search, which draws no tokens");
+  kTutorial.refuses(task(R"("num_beams":65)"), 422, "num_beams");
   kTutorial.refuses(task(R"("no_repeat_ngram_size":2)"), 422, "unknown field");
   kTutorial.refuses(R"({"prompt":"hello"})", 422, "'model' is missing");
   kTutorial.refuses(R"({"model":"tiny"})", 422, "'prompt' is missing");
@@ -276,6 +277,25 @@ TEST(TutorialFields, RulesBetweenFields) {
   kTutorial.refuses(R"({"model":"other","prompt":"hello"})", 404, "does not exist here");
   EXPECT_EQ(kTutorial.sampling(task(R"("eos_token_id":4,"pad_token_id":0)")).stop_ids,
             std::vector<Token>{4});
+}
+
+TEST(TutorialFields, Beams) {
+  const ParsedRequest one = kTutorial.take(task(R"("early_stopping":false)"));
+  EXPECT_FALSE(one.sampling.beams());
+  const ParsedRequest plain = kTutorial.take(task(R"("num_beams":4,"num_return_sequences":3,"temperature":2)"));
+  EXPECT_EQ(plain.sampling.num_beams, 4U);
+  EXPECT_EQ(plain.sampling.num_return_sequences, 3U);
+  EXPECT_EQ(plain.choices, 3U);
+  EXPECT_EQ(plain.sampling.early_stopping, EarlyStopping::at_once) << "that is its default";
+  EXPECT_TRUE(plain.sampling.within_bounds());
+  EXPECT_EQ(kTutorial.sampling(task(R"("num_beams":64,"early_stopping":false)")).early_stopping,
+            EarlyStopping::heuristic);
+  RequestContext small = small_context();
+  small.max_choices = 2;
+  const std::string body = task(R"("num_beams":4,"num_return_sequences":3)");
+  EXPECT_NE(bad(kTutorial.parse(body, small), body).message.find("2 streams"), std::string::npos);
+  small.basic_sampling = true;
+  bad(kTutorial.parse(task(R"("num_beams":2)"), small), "beams on a worker that has none");
 }
 
 TEST(TutorialFields, ChatsAreThoseOfOpenAiWithAnotherLength) {
@@ -318,12 +338,31 @@ TEST(TgiFields, Bounds) {
        {R"("temperature":0)", R"("top_p":0)", R"("top_p":1.1)", R"("top_k":0)", R"("typical_p":0)",
         R"("repetition_penalty":0)", R"("max_new_tokens":0)", R"("truncate":0)",
         R"("top_n_tokens":6)", R"("best_of":3)", R"("best_of":2)", R"("watermark":true)",
-        R"("grammar":{"type":"json"})", R"("adapter_id":"a")", R"("nonsense":1)",
+        R"("grammar":{"type":"json"})", R"("grammar":{"type":"ebnf","value":"x"})",
+        R"("grammar":{"type":"regex","value":""})", R"("grammar":{"type":"json","value":"[]"})",
+        R"("grammar":{"type":"regex","value":"x","more":1})", R"("grammar":"x")", R"("adapter_id":"a")", R"("nonsense":1)",
         R"("max_new_tokens":256)"}) {
     kTgi.refuses(inputs(field), 422, "\"error_type\":\"validation\"");
   }
   kTgiStream.refuses(inputs(R"("best_of":2,"do_sample":true)"), 422, "cannot be streamed");
   kTgiStream.refuses(inputs(R"("decoder_input_details":true)"), 422, "cannot be streamed");
+}
+
+TEST(TgiFields, Grammars) {
+  const auto schema = kTgi.take(inputs(
+      R"("grammar":{"type":"json","value":{"type":"object","properties":{"z":{},"a":{}}}})"));
+  EXPECT_EQ(schema.sampling.grammar_kind, GrammarKind::json_schema);
+  EXPECT_EQ(schema.sampling.grammar, R"({"type":"object","properties":{"z":{},"a":{}}})")
+      << "in the order of the client's keys";
+  EXPECT_EQ(schema.grammar_field, "parameters.grammar.value");
+  const auto text = kTgiStream.take(inputs(R"("grammar":{"type":"json","value":"{\"a\":1}"})"));
+  EXPECT_EQ(text.sampling.grammar, R"({"a":1})");
+  const auto regex = kTgi.take(inputs(R"("grammar":{"type":"regex","value":"[0-9]+"})"));
+  EXPECT_EQ(regex.sampling.grammar_kind, GrammarKind::regex);
+  EXPECT_EQ(regex.sampling.grammar, "[0-9]+");
+  RequestContext basic = small_context();
+  basic.basic_sampling = true;
+  bad(kTgi.parse(inputs(R"("grammar":{"type":"regex","value":"x"})"), basic), "grammar");
 }
 
 // ---------------------------------------------------------------------------------- the small ones
@@ -366,8 +405,15 @@ TEST(DistServeFields, DefaultsAndBounds) {
   EXPECT_EQ(plain.sampling.temperature, 1.0F);
   EXPECT_EQ(plain.sampling.max_tokens, 16U);
   EXPECT_EQ(kDistServe.sampling(R"({"prompt":"hello","n":1,"best_of":null,"top_k":-1})").top_k, 0);
-  for (const char* field : {R"("n":2)", R"("best_of":2)", R"("use_beam_search":true)",
-                            R"("logprobs":1)", R"("max_tokens":0)", R"("length_penalty":1)"}) {
+  const auto beams = kDistServe.take(R"({"prompt":"hello","use_beam_search":true,"best_of":4})");
+  EXPECT_EQ(beams.sampling.num_beams, 4U);
+  EXPECT_EQ(beams.choices, 1U);
+  EXPECT_EQ(beams.sampling.temperature, 0.0F);
+  EXPECT_TRUE(beams.sampling.within_bounds());
+  for (const char* field : {R"("n":2)", R"("best_of":2)", R"("use_beam_search":true,"best_of":65)",
+                            R"("use_beam_search":true,"n":2)", R"("use_beam_search":true,"top_p":0.5)",
+                            R"("use_beam_search":true,"temperature":0.5)",
+                            R"("use_beam_search":true,"best_of":2,"stop":["x"])", R"("logprobs":1)", R"("max_tokens":0)", R"("length_penalty":1)"}) {
     kDistServe.refuses(R"({"prompt":"hello",)" + std::string(field) + "}", 422, "\"detail\":[");
   }
 }

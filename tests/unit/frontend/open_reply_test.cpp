@@ -10,6 +10,7 @@ namespace baton {
 namespace {
 
 using testing::good;
+using testing::good_completion;
 using testing::small_context;
 using testing::tiny_model;
 using Json = nlohmann::json;
@@ -17,9 +18,6 @@ using Tokens = std::vector<Token>;
 
 const Tokenizer& tokenizer() { return *tiny_model().tokenizer; }
 
-ParsedRequest completion(const std::string& body) {
-  return good(parse_completion(body, small_context(), tiny_model()));
-}
 ParsedRequest chat(const std::string& fields) {
   return good(parse_chat_completion(
       R"({"messages":[{"role":"user","content":"hello"}])" + fields + "}", small_context(),
@@ -62,7 +60,7 @@ std::vector<Json> events_of(const std::string& bytes) {
 }
 
 TEST(FanOut, SeedsCountUpFromTheRequests) {
-  const auto request = completion(R"({"prompt":[[5,6],[7]],"n":2,"seed":41,"max_tokens":9})");
+  const auto request = good_completion(R"({"prompt":[[5,6],[7]],"n":2,"seed":41,"max_tokens":9})");
   const auto all = fan_out(request, 77);
   ASSERT_EQ(all.size(), 4U);
   const std::uint64_t seeds[] = {41, 42, 41, 42};
@@ -73,7 +71,7 @@ TEST(FanOut, SeedsCountUpFromTheRequests) {
     EXPECT_EQ(all[i].deadline, 77);
     EXPECT_EQ(all[i].model, "tiny");
   }
-  const auto last = fan_out(completion(R"({"prompt":[5],"n":2,"seed":-1})"), 0);
+  const auto last = fan_out(good_completion(R"({"prompt":[5],"n":2,"seed":-1})"), 0);
   EXPECT_EQ(last[1].sampling.seed, 0U);
 }
 
@@ -81,13 +79,13 @@ TEST(FanOut, SeedsCountUpFromTheRequests) {
 TEST(FanOut, EveryPromptHasItsOwnRoom) {
   std::string ids = "5";
   for (int i = 0; i < 229; ++i) ids += ",5";
-  const auto all = fan_out(completion("{\"prompt\":[[7],[" + ids + "]]}"), 0);
+  const auto all = fan_out(good_completion("{\"prompt\":[[7],[" + ids + "]]}"), 0);
   EXPECT_EQ(all[0].sampling.max_tokens, 64U);
   EXPECT_EQ(all[1].sampling.max_tokens, 26U);
 }
 
 TEST(OpenReply, ChoicesOfOneBody) {
-  auto request = completion(R"({"prompt":"hello","n":2})");
+  auto request = good_completion(R"({"prompt":"hello","n":2})");
   OpenReply reply(tokenizer(), request);
   const Tokens a = tokenizer().encode("world", false);
   const Tokens b = tokenizer().encode("the block", false);
@@ -132,7 +130,7 @@ TEST(OpenReply, StreamsInterleave) {
 
 TEST(OpenReply, StopsTellTheirReason) {
   const Tokens text = tokenizer().encode("hello world again", false);
-  auto request = completion(R"({"prompt":"x","stop":["zzz"," world"]})");
+  auto request = good_completion(R"({"prompt":"x","stop":["zzz"," world"]})");
   OpenReply by_string(tokenizer(), request);
   by_string.begin(0, nullptr);
   std::uint32_t taken = 0;
@@ -149,7 +147,7 @@ TEST(OpenReply, StopsTellTheirReason) {
   // A token that ends the choice is counted; its text is told only on demand.
   const std::string id = std::to_string(text.back());
   for (const bool include : {false, true}) {
-    request = completion(R"({"prompt":"x","include_stop_str_in_output":)" +
+    request = good_completion(R"({"prompt":"x","include_stop_str_in_output":)" +
                          std::string(include ? "true" : "false") + ",\"stop_token_ids\":[" + id +
                          "]}");
     OpenReply by_token(tokenizer(), request);
@@ -185,7 +183,7 @@ TEST(OpenReply, ChatLogprobs) {
 }
 
 TEST(OpenReply, CompletionLogprobsWithEcho) {
-  auto request = completion(R"({"prompt":"hello","logprobs":2,"echo":true})");
+  auto request = good_completion(R"({"prompt":"hello","logprobs":2,"echo":true})");
   const Tokens prompt = request.prompts.front();
   OpenReply reply(tokenizer(), request);
   const Tokens text = tokenizer().encode("world", false);
@@ -213,7 +211,7 @@ TEST(OpenReply, CompletionLogprobsWithEcho) {
 }
 
 TEST(OpenReply, StreamedLogprobsComeWithTheirTokens) {
-  auto request = completion(R"({"prompt":"hello","logprobs":0,"stream":true})");
+  auto request = good_completion(R"({"prompt":"hello","logprobs":0,"stream":true})");
   OpenReply reply(tokenizer(), request);
   const Tokens text = tokenizer().encode("world 谁 again", false);
   const Logprobs logprobs = logprobs_of(text.size());
@@ -231,7 +229,7 @@ TEST(OpenReply, StreamedLogprobsComeWithTheirTokens) {
 }
 
 TEST(OpenReply, PromptLogprobsOfVllm) {
-  auto request = completion(R"({"prompt":[5,6,7],"prompt_logprobs":2,"max_tokens":0})");
+  auto request = good_completion(R"({"prompt":[5,6,7],"prompt_logprobs":2,"max_tokens":0})");
   OpenReply reply(tokenizer(), request);
   const Logprobs of_prompt = logprobs_of(2, 1);
   reply.begin(0, &of_prompt);
@@ -255,7 +253,7 @@ TEST(OpenReply, PromptLogprobsOfVllm) {
 }
 
 TEST(OpenReply, EchoAloneRepeatsThePromptAsItCame) {
-  auto request = completion(R"({"prompt":"  hello ","echo":true,"max_tokens":0})");
+  auto request = good_completion(R"({"prompt":"  hello ","echo":true,"max_tokens":0})");
   OpenReply reply(tokenizer(), request);
   give(reply, 0, {9});
   reply.end(0, FinishReason::length);
@@ -265,7 +263,7 @@ TEST(OpenReply, EchoAloneRepeatsThePromptAsItCame) {
 }
 
 TEST(OpenReply, TheBestOfSeveral) {
-  auto request = completion(R"({"prompt":"hello","best_of":3,"n":2})");
+  auto request = good_completion(R"({"prompt":"hello","best_of":3,"n":2})");
   OpenReply reply(tokenizer(), request);
   const char* texts[] = {"world", "block", "again"};
   const float means[] = {-0.5F, -2.0F, -0.25F};

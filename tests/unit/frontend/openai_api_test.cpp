@@ -8,6 +8,7 @@ namespace baton {
 namespace {
 
 using testing::bad;
+using testing::completion;
 using testing::error_of;
 using testing::expect_refused;
 using testing::good;
@@ -16,9 +17,6 @@ using testing::small_context;
 using testing::tiny_model;
 using Json = nlohmann::json;
 
-ParseOutcome completion(const std::string& body) {
-  return parse_completion(body, small_context(), tiny_model());
-}
 ParseOutcome chat(const std::string& body) {
   return parse_chat_completion(body, small_context(), tiny_model());
 }

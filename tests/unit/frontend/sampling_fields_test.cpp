@@ -10,6 +10,7 @@ namespace baton {
 namespace {
 
 using testing::bad;
+using testing::completion;
 using testing::error_of;
 using testing::expect_refused;
 using testing::good;
@@ -17,9 +18,6 @@ using testing::Refusal;
 using testing::small_context;
 using testing::tiny_model;
 
-ParseOutcome completion(const std::string& body) {
-  return parse_completion(body, small_context(), tiny_model());
-}
 ParsedRequest with(const std::string& fields) {
   return good(completion(R"({"prompt":"hello",)" + fields + "}"));
 }
