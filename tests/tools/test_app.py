@@ -80,7 +80,7 @@ class Translations(unittest.TestCase):
     def test_the_published_cb_file(self):
         made = translate.continuous(published(CB))
         self.assertEqual({
-            "model": str(MODEL),
+            "model": str(MODEL), "max_context": 2048,
             "worker": {"tokens_per_block": 16, "pool_blocks": 2500, "memory_fraction": 0.98},
             "scheduler": {"batching": "continuous", "token_budget": 56000, "prompt_chunk": 256,
                           "max_running": 32},
@@ -88,7 +88,7 @@ class Translations(unittest.TestCase):
         }, made.config)
         noted = {note.split(":")[0] for note in made.notes}
         self.assertEqual({"model_loading_config.torch_dtype", "model_loading_config.use_fast_tokenizer",
-                          "model_loading_config.model_max_length", "cache_config.num_blocks_cpu",
+                          "cache_config.num_blocks_cpu",
                           "cache_config.watermark"}, noted)
 
     def test_the_published_sb_file(self):
@@ -107,13 +107,21 @@ class Translations(unittest.TestCase):
                 ("cache_config.num_blocks", 9, ("worker", "pool_blocks"), 9),
                 ("cache_config.block_size", 32, ("worker", "tokens_per_block"), 32),
                 ("cache_config.gpu_memory_utilization", 0.5, ("worker", "memory_fraction"), 0.5),
+                ("model_loading_config.torch_dtype", "bfloat16", ("worker", "dtype"), "bf16"),
+                ("model_loading_config.torch_dtype", "float32", ("worker", "dtype"), "f32"),
                 ("model_loading_config.device", 1, ("worker", "gpu"), "1")):
             made = translate.continuous(change(cb, path, to)).config
             self.assertEqual(wanted, made[key[0]][key[1]], path)
         self.assertNotIn("pool_blocks", translate.continuous(
             change(cb, "cache_config.num_blocks", None)).config["worker"])
+        short = translate.continuous(change(cb, "model_loading_config.model_max_length", 100))
+        self.assertEqual(100, short.config["max_context"])
+        self.assertNotIn("model_max_length", " ".join(short.notes), "the model has more")
+        long = translate.continuous(change(cb, "model_loading_config.model_max_length", 1 << 20))
+        self.assertIn("model_loading_config.model_max_length", " ".join(long.notes))
         sb = published(SB)
         for path, to, key, wanted in (
+                ("worker_config.torch_dtype", "bfloat16", ("worker", "dtype"), "bf16"),
                 ("batcher_config.package_max_workload", 3, ("scheduler", "static_batch_size"), 3),
                 ("batcher_config.packaging_interval_seconds", 5, ("scheduler", "static_interval_s"), 5),
                 ("worker_config.device", "cuda:1", ("worker", "device"), "cuda"),

@@ -108,20 +108,27 @@ def _is_gptq(folder, facts):
 
 
 def _dtype(section):
+    """torch_dtype -> options of the worker."""
     value = section.take("torch_dtype", "float16")
-    if value not in ("float", "float16", "bfloat16", "float32"):
+    if value in ("float", "float32"):
+        return {"dtype": "f32"}  # refused by a worker on a GPU
+    if value == "bfloat16":
+        return {"dtype": "bf16"}
+    if value != "float16":
         section.fail("torch_dtype", f"is {value!r}; it may be float16, bfloat16 or float32")
-    section.note("torch_dtype", "the device decides: bfloat16 on GPUs, float32 arithmetic on CPUs")
+    section.note("torch_dtype", "float16 is no type of weights in memory here: on CPUs they stay as they are "
+                                "stored (float16 widened to float32), on GPUs they become bfloat16")
+    return {}
 
 
 def _common_loading(section):
-    """Keys that both servers' loading sections have."""
+    """Keys that both servers' loading sections have: (folder, its config.json, options of the worker)."""
     folder, facts = _model_folder(section)
     _tokenizer(section, folder)
-    _dtype(section)
+    worker = _dtype(section)
     section.noted("use_fast_tokenizer", False, "there is one implementation of each tokenizer")
     section.only("trust_remote_code", False, (False,), "no code of a model's folder is run")
-    return folder, facts
+    return folder, facts, worker
 
 
 def _gptq(section, key, wanted, folder, facts):
@@ -147,8 +154,8 @@ def _device(value, section, key):
 
 
 def _loading(section):
-    """model_loading_config of a CB server: (folder, options of the worker)."""
-    folder, facts = _common_loading(section)
+    """model_loading_config of a CB server: (options of the top level, options of the worker)."""
+    folder, facts, worker = _common_loading(section)
     kind = section.text("model_type", "llama")
     if kind != facts.get("model_type"):
         section.fail("model_type", f"is {kind!r}, but the folder's config.json says "
@@ -159,12 +166,14 @@ def _loading(section):
     _gptq(section, "quantize_method", method == "gptq", folder, facts)
     length = section.number("model_max_length", 2048, 1, 1 << 24)
     context = facts.get("max_position_embeddings")
-    section.note("model_max_length", f"the model's own context, {context} tokens, is the limit, not {length}")
+    if isinstance(context, int) and length > context:
+        section.note("model_max_length", f"the model's own context is the limit where it is shorter; "
+                                         f"config.json says {context} tokens")
     for key in ("gptq_model_base_name", "gptq_config_base_name"):
         section.only(key, None, (None,), "files are found by their usual names; leave it null")
-    worker = _device(section.take("device", None), section, "device")
+    worker |= _device(section.take("device", None), section, "device")
     section.end()
-    return folder, worker
+    return {"model": str(folder), "max_context": length}, worker
 
 
 def _cache(section):
@@ -189,7 +198,7 @@ def continuous(value):
     if not isinstance(value, dict):
         raise Refused("expected an object")
     value, notes = dict(value), []
-    folder, worker = _loading(_section(value, "model_loading_config", notes))
+    top, worker = _loading(_section(value, "model_loading_config", notes))
     batcher = _section(value, "batcher_config", notes)
     budget = batcher.number("batch_max_tokens", 56000, 1, 65536)
     beams = batcher.number("batch_max_beams", 32, 1, 4096)
@@ -199,7 +208,7 @@ def continuous(value):
     parallel.only("tp_size", 1, (1,), "a model runs on one GPU")
     parallel.end()
     Section(value, "the file", notes).end()
-    return Translation({"model": str(folder), "worker": worker,
+    return Translation({**top, "worker": worker,
                         "scheduler": {"batching": "continuous", "token_budget": budget,
                                       "prompt_chunk": min(budget, 256), "max_running": beams},
                         "workers": [{"name": "prefill0", "role": "prefill"},
@@ -216,7 +225,7 @@ def static(value):
     interval = batcher.number("packaging_interval_seconds", 2, 0.01, 60, whole=False)
     batcher.end()
     section = _section(value, "worker_config", notes)
-    folder, facts = _common_loading(section)
+    folder, facts, worker = _common_loading(section)
     section.only("revision", "main", ("main",), "a folder has no revisions")
     section.noted("low_cpu_mem_usage", True, "weights are mapped from their file")
     section.noted("use_safetensors", False, "safetensors is what is read")
@@ -224,7 +233,7 @@ def static(value):
     limit = section.number("batch_size", -1, -1, 1 << 20)
     if limit != -1 and limit < size:
         section.fail("batch_size", f"is {limit}: a package of {size} is computed at once; make it -1")
-    worker = _device(section.take("device"), section, "device")
+    worker |= _device(section.take("device"), section, "device")
     section.only("max_memory", None, (None,), "is not shared out by device; leave it null")
     where = section.take("device_map", "auto")
     if where == "cpu":
