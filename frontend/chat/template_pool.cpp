@@ -16,7 +16,7 @@ void TemplatePool::stop() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  to_do_.notify_all();
+  tasks_.close();
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
@@ -38,13 +38,7 @@ std::vector<pid_t> TemplatePool::idle_pids() {
 }
 
 bool TemplatePool::render(std::string request, Done done) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (stopping_ || tasks_.size() >= options_.max_waiting) return false;
-    tasks_.push_back({std::move(request), std::move(done)});
-  }
-  to_do_.notify_one();
-  return true;
+  return tasks_.push({std::move(request), std::move(done)});
 }
 
 // Starts processes until there are enough. They die with the thread that started them, which lives
@@ -89,17 +83,7 @@ void TemplatePool::give_back(Process process) {
 }
 
 void TemplatePool::work() {
-  for (;;) {
-    Task task;
-    {
-      std::unique_lock lock(mutex_);
-      to_do_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
-      if (stopping_) return;
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
-    }
-    task.done(render_now(task.request));
-  }
+  while (auto task = tasks_.pop()) task->done(render_now(task->request));
 }
 
 Result<std::string> TemplatePool::render_now(const std::string& request) {

@@ -3,7 +3,6 @@
 
 #include <condition_variable>
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "frontend/chat/template_process.h"
+#include "frontend/task_queue.h"
 #include "ipc/status.h"
 
 namespace baton {
@@ -63,10 +63,9 @@ class TemplatePool {
 
   const TemplateSetup setup_;
   const Options options_;
-  std::mutex mutex_;
-  std::condition_variable to_do_;    // for workers: a task, or the end
+  TaskQueue<Task> tasks_{options_.max_waiting};
+  std::mutex mutex_;                 // guards what follows
   std::condition_variable changed_;  // a process came or went, or starting failed
-  std::deque<Task> tasks_;
   std::vector<Process> idle_;
   std::size_t lent_ = 0;
   bool tried_ = false;  // to start one

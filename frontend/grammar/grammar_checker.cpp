@@ -25,11 +25,7 @@ GrammarChecker::GrammarChecker(Options options) : options_(std::move(options)) {
 }
 
 void GrammarChecker::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  to_do_.notify_all();
+  tasks_.close();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
 }
@@ -40,12 +36,7 @@ bool GrammarChecker::check(GrammarKind kind, const std::string& text, Done done)
   {
     const std::lock_guard lock(mutex_);
     const auto known = index_.find(frame);
-    if (known == index_.end()) {
-      if (stopping_ || tasks_.size() >= options_.max_waiting) return false;
-      tasks_.push_back({std::move(frame), std::move(done)});
-      to_do_.notify_one();
-      return true;
-    }
+    if (known == index_.end()) return tasks_.push({std::move(frame), std::move(done)});
     known_.splice(known_.begin(), known_, known->second);
     found = known->second->status;
   }
@@ -56,18 +47,10 @@ bool GrammarChecker::check(GrammarKind kind, const std::string& text, Done done)
 void GrammarChecker::work() {
   std::unique_ptr<HelperProcess> process;  // dies with this thread
   if (!start(process).ok()) process.reset();
-  for (;;) {
-    Task task;
-    {
-      std::unique_lock lock(mutex_);
-      to_do_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
-      if (stopping_) return;
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
-    }
-    const Status status = ask(process, task.frame);
-    if (status.ok() || status.code() == ErrorCode::invalid_argument) remember(task.frame, status);
-    task.done(status);
+  while (auto task = tasks_.pop()) {
+    const Status status = ask(process, task->frame);
+    if (status.ok() || status.code() == ErrorCode::invalid_argument) remember(task->frame, status);
+    task->done(status);
   }
 }
 

@@ -2,9 +2,7 @@
 // before.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -18,6 +16,7 @@
 
 #include "frontend/grammar/grammar_check.h"
 #include "frontend/helper_process.h"
+#include "frontend/task_queue.h"
 #include "ipc/status.h"
 #include "ipc/types.h"
 
@@ -70,13 +69,11 @@ class GrammarChecker {
   void remember(const std::string& frame, const Status& status);
 
   const Options options_;
-  std::mutex mutex_;
-  std::condition_variable to_do_;
-  std::deque<Task> tasks_;
+  TaskQueue<Task> tasks_{options_.max_waiting};
+  std::mutex mutex_;  // guards what was found before
   std::list<Known> known_;                                                  // the latest used first
   std::unordered_map<std::string_view, std::list<Known>::iterator> index_;  // keys lie in known_
   std::size_t known_bytes_ = 0;
-  bool stopping_ = false;
   std::vector<std::thread> threads_;
 };
 
