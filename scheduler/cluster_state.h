@@ -50,6 +50,7 @@ struct Settings {
   std::uint32_t steps_in_flight = 2;
   bool prefix_cache = true;
 };
+Settings make_settings(const SchedulerConfig& config);
 
 /// Where a request stands. `ended` waits for the front end's acknowledgement.
 enum class Phase : std::uint8_t {

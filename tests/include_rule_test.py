@@ -31,6 +31,8 @@ ALSO = [
     ("tools/sim*", "scheduler/*"),           # the simulator drives the scheduler's core,
     ("tools/sim*", "tests/*"),               # with the fake workers of the tests
     ("tools/sim*", "tests/sim/*"),           # and lives with its tests
+    ("tools/virtual_cluster*", "scheduler/*"),  # in virtual time, too
+    ("tools/plan*", "scheduler/*"),
     ("tools/bench*", "scheduler/*"),         # benchmarks measure the cores
     ("tools/bench*", "workers/*"),
     ("tools/bench*", "frontend/*"),

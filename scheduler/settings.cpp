@@ -1,0 +1,27 @@
+#include "scheduler/cluster_state.h"
+
+namespace baton {
+
+Settings make_settings(const SchedulerConfig& config) {
+  Settings s;
+  s.batching = config.batching;
+  s.static_batch_size = config.static_batch_size;
+  s.priority_age = seconds_to_ns(config.priority_age_s);
+  s.static_interval = seconds_to_ns(config.static_interval_s);
+  s.max_waiting = config.max_waiting;
+  s.max_running = config.max_running;
+  s.token_budget = config.token_budget;
+  s.prompt_chunk = config.prompt_chunk;
+  s.local_prefill_threshold = config.local_prefill_threshold;
+  s.no_decode = config.no_decode;
+  s.worker_timeout = seconds_to_ns(config.worker_timeout_s);
+  s.frontend_timeout = seconds_to_ns(config.frontend_timeout_s);
+  s.max_deaths = config.max_deaths;
+  s.drain = seconds_to_ns(config.drain_s);
+  s.close_timeout = seconds_to_ns(config.close_timeout_s);
+  s.steps_in_flight = config.steps_in_flight;
+  s.prefix_cache = config.prefix_cache;
+  return s;
+}
+
+}  // namespace baton
