@@ -10,7 +10,8 @@ with --streams the same under closed-loop load. With --loads it instead sends op
 `./baton loadgen replay --help`) and ends with a table. JSON lines on stdout, one a measurement.
 
 --model is a folder, a config.json, or the name of a geometry (tools/dummy_model.py); without weights they
-are random. Processes, prompts and judgement need nothing but Python's standard library.
+are random. Its tokenizer is replaced by made-up words, one for each id: replies go on beyond the model's own end,
+and every token must be text to be seen. Processes, prompts and judgement need nothing but Python's standard library.
 """
 
 import argparse
@@ -153,14 +154,13 @@ def parse():
 
 
 def find_model(args, folder):
-    """The model folder; made in `folder` where only a config.json or a name is given. Sets args.dummy."""
+    """A model folder in `folder`: with the weights of args.model if it has some (else args.dummy is set), but with a
+    tokenizer all of whose ids are text, so that replies beyond the model's own end still are events."""
     path = pathlib.Path(args.model)
-    if any((path / name).exists() for name in ("tokenizer.json", "tokenizer.model")):
-        args.dummy = args.dummy or not any(path.glob("*.safetensors"))
-        return path.resolve()
-    args.dummy = True
     what = path / "config.json" if path.is_dir() else args.model
-    return dummy_model.write(str(what), pathlib.Path(folder) / "model").resolve()
+    made = dummy_model.write(str(what), pathlib.Path(folder) / "model", weights=path if path.is_dir() else None)
+    args.dummy = args.dummy or not any(made.glob("*.safetensors"))
+    return made.resolve()
 
 
 def prepare(args, folder):

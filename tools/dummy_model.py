@@ -48,8 +48,9 @@ def tokenizer(vocab_size):
                       "ignore_merges": True, "vocab": {word: i for i, word in enumerate(words)}, "merges": []}}
 
 
-def write(what, folder):
-    """`what`: a name of GEOMETRIES or the path of a config.json. Returns the folder."""
+def write(what, folder, weights=None):
+    """`what`: a name of GEOMETRIES or the path of a config.json; `weights`: a folder whose weights are linked.
+    Returns the folder."""
     if what in GEOMETRIES:
         config = {**_COMMON, **GEOMETRIES[what]}
     else:
@@ -59,6 +60,8 @@ def write(what, folder):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    for file in pathlib.Path(weights).glob("*.safetensors*") if weights else []:
+        (folder / file.name).symlink_to(file.resolve())
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer(config["vocab_size"])), encoding="utf-8")
     return folder
 
