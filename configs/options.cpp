@@ -175,7 +175,7 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        .choices = "auto|dummy"},
       {.name = "dtype",
        .meaning = "type of the weights in memory; auto: on CPUs as they are stored (f16 and quantised "
-                  "ones become f32), on GPUs bf16",
+                  "ones become f32), on GPUs bf16, or as they are quantised",
        .member = &W::dtype,
        .choices = "auto|f32|bf16"},
       {"deterministic",

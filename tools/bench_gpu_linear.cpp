@@ -78,11 +78,15 @@ class Arena {
 
 class Bench {
  public:
-  Bench(const ModelShape& shape, int max_rows, bool deterministic, bool json)
+  Bench(const ModelShape& shape, int max_rows, bool deterministic, WeightFormat format, bool json)
       : shape_(shape),
         json_(json),
         max_rows_(max_rows),
-        workspace_bytes_(Linears::workspace_bytes(max_rows, 2 * shape.intermediate)),
+        format_(format),
+        widened_bytes_(format == WeightFormat::bf16
+                           ? 0
+                           : 4 * size(shape.intermediate) * size(shape.hidden)),
+        workspace_bytes_(Linears::workspace_bytes(max_rows, 2 * shape.intermediate) + widened_bytes_),
         arena_(weight_bytes() + workspace_bytes_ + state_bytes()) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     check(cudaEventCreate(&begin_));
@@ -94,12 +98,11 @@ class Bench {
               {"lm_head", shape.vocab, shape.hidden, LinearOutput::f32, true, {}}};
     for (Kind& kind : kinds_) {
       for (int l = 0; l < (kind.output == LinearOutput::f32 ? 1 : shape.layers); ++l) {
-        kind.weights.push_back(
-            {arena_.take<Bf16>(size(kind.out) * size(kind.in)), kind.out, kind.in});
+        kind.weights.push_back(make_weight(kind));
       }
     }
     linears_ = std::make_unique<Linears>(
-        Linears::Options{workspace_bytes_, max_rows, deterministic},
+        Linears::Options{workspace_bytes_, max_rows, deterministic, widened_bytes_, 0},
         arena_.take<std::byte>(workspace_bytes_));
     const std::size_t rows = size(max_rows);
     norm_ = arena_.take<Bf16>(size(std::max(shape.hidden, shape.intermediate)));
@@ -139,7 +142,8 @@ class Bench {
       }
       call(kinds_.back(), 0, logit_rows, norms);
     });
-    const double bytes = static_cast<double>(weight_bytes());
+    double bytes = 0;
+    for (const Kind& kind : kinds_) bytes += static_cast<double>(kind.weights.size()) * bytes_of(kind);
     if (json_) {
       std::printf("{\"model\": \"%s\", \"rows\": %d, \"norms\": %s, \"ms\": %.4f}\n", shape_.name,
                   rows, norms ? "true" : "false", us / 1e3);
@@ -157,7 +161,7 @@ class Bench {
     const double us = time([&] {
       for (int i = 0; i < n; ++i) call(it, i % static_cast<int>(it.weights.size()), rows, false);
     }) / n;
-    const double bytes = 2.0 * it.out * it.in;
+    const double bytes = bytes_of(it);
     if (json_) {
       std::printf("{\"model\": \"%s\", \"linear\": \"%s\", \"rows\": %d, \"us\": %.2f}\n",
                   shape_.name, it.name, rows, us);
@@ -170,6 +174,29 @@ class Bench {
  private:
   static std::size_t size(int n) { return static_cast<std::size_t>(n); }
 
+  /// Groups of 128 inputs (int4), one scale an output (fp8); lm_head stays bf16, as quantisers leave it.
+  LinearWeight make_weight(const Kind& kind) {
+    if (format_ == WeightFormat::bf16 || kind.output == LinearOutput::f32) {
+      return {arena_.take<Bf16>(size(kind.out) * size(kind.in)), kind.out, kind.in};
+    }
+    LinearWeight w{nullptr, kind.out, kind.in};
+    w.quantized.format = format_;
+    if (format_ == WeightFormat::int4) {
+      w.quantized.groups = kind.in / 128;
+      w.quantized.group_shift = 7;
+    }
+    w.quantized.words = arena_.take<std::uint32_t>(weight_words(format_, kind.out, kind.in));
+    w.quantized.scales = arena_.take<std::uint32_t>(scale_words(kind.out, w.quantized.groups));
+    return w;
+  }
+  static double bytes_of(const Kind& kind) {
+    const QuantizedWeight& q = kind.weights.front().quantized;
+    if (q.format == WeightFormat::bf16) return 2.0 * kind.out * kind.in;
+    return 4.0 * static_cast<double>(weight_words(q.format, kind.out, kind.in) +
+                                     scale_words(kind.out, q.groups));
+  }
+
+  /// In bf16: others take less.
   std::size_t weight_bytes() const {
     const auto& s = shape_;
     const std::size_t layer =
@@ -224,6 +251,8 @@ class Bench {
   ModelShape shape_;
   bool json_;
   int max_rows_;
+  WeightFormat format_;
+  std::size_t widened_bytes_;
   std::size_t workspace_bytes_;
   Arena arena_;
   cudaStream_t stream_ = nullptr;
@@ -244,16 +273,22 @@ int run(int argc, char** argv) {
   bool json = false;
   bool each = false;
   bool deterministic = false;
+  std::string weights = "bf16";
   app.add_option("--rows", rows, "Row counts")->delimiter(',');
   app.add_option("--model", model, "Model")->check(CLI::IsMember({"all", "llama-3-8b", "qwen3-0.6b"}));
+  app.add_option("--weights", weights, "How the layers' weights are stored")
+      ->check(CLI::IsMember({"bf16", "int4", "fp8"}));
   app.add_flag("--each", each, "Every kind of linear alone, too");
   app.add_flag("--deterministic", deterministic, "The deterministic mode");
   app.add_flag("--json", json, "One JSON object a line");
   CLI11_PARSE(app, argc, argv);
   const int most = *std::max_element(rows.begin(), rows.end());
+  const WeightFormat format = weights == "int4"  ? WeightFormat::int4
+                              : weights == "fp8" ? WeightFormat::fp8
+                                                 : WeightFormat::bf16;
   for (const ModelShape& shape : kModels) {
     if (model != "all" && model != shape.name) continue;
-    Bench bench(shape, most, deterministic, json);
+    Bench bench(shape, most, deterministic, format, json);
     bench.tune();
     for (const int n : rows) {
       bench.step(n, false);

@@ -24,6 +24,20 @@ constexpr std::size_t kMaxCopies = 4096;
 /// Left alone beside the stated fraction: the driver's own, and what libraries take later.
 constexpr std::size_t kReserveBytes = std::size_t{512} << 20U;
 
+/// What most of the weights are kept in.
+const char* weights_name(QuantMethod method) {
+  switch (method) {
+    case QuantMethod::none:
+      return "bf16";
+    case QuantMethod::gptq:
+    case QuantMethod::awq:
+      return "int4";
+    case QuantMethod::fp8:
+      return "fp8";
+  }
+  return "bf16";
+}
+
 std::string mib(std::uint64_t bytes) { return std::to_string(bytes >> 20U) + " MiB"; }
 
 }  // namespace
@@ -89,21 +103,23 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   stream_ = std::make_unique<cuda::OwnedStream>();
   ModelConfig config = load_model_config(options_.model_folder);
   check_gpu_limits(config);
+  std::unique_ptr<const Checkpoint> checkpoint;
+  if (!options_.dummy_weights) checkpoint = std::make_unique<Checkpoint>(options_.model_folder);
   const cuda::MemoryInfo memory = cuda::memory_info();
-  const std::uint64_t wanted = gpu_weight_bytes(config);
+  const std::uint64_t wanted = gpu_weight_bytes(config, checkpoint.get());
   if (wanted > memory.free) {
     throw ModelError("the weights take " + mib(wanted) + ", " + device_.name + " has " +
                      mib(memory.free) + " of " + mib(memory.total) + " free");
   }
   std::uint64_t fingerprint = 0;
   GpuWeights weights;
-  if (options_.dummy_weights) {
+  if (checkpoint == nullptr) {
     fingerprint = model_fingerprint(config);
     weights = random_gpu_weights(config, percent);
   } else {
-    const Checkpoint checkpoint(options_.model_folder);
-    fingerprint = model_fingerprint(config, checkpoint);
-    weights = load_gpu_weights(config, checkpoint, device_.ordinal, percent);
+    fingerprint = model_fingerprint(config, *checkpoint);
+    weights = load_gpu_weights(config, *checkpoint, device_.ordinal, percent);
+    checkpoint.reset();
   }
   const TimeNs loaded = now_ns();
   GpuDecoder::Options o;
@@ -132,7 +148,7 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   shape.geometry = shape_;
   shape.max_context = static_cast<std::uint32_t>(c.max_context);
   shape.vocab_size = static_cast<std::uint32_t>(c.vocab);
-  shape.facts.weights = "bf16";
+  shape.facts.weights = weights_name(c.quantization.method);
   shape.facts.weight_bytes = wanted;
   shape.facts.free_bytes = memory.free;
   shape.basic_sampling = true;  // no penalties, bias or log probabilities on the device yet
@@ -148,11 +164,11 @@ Result<KvGeometry> CudaExecutor::plan_pool(const PoolRequest& request) const {
   const cuda::MemoryInfo memory = cuda::memory_info();
   const auto share =
       static_cast<std::uint64_t>(options_.memory_fraction * static_cast<double>(memory.total));
-  const std::uint64_t own = decoder_->workspace_bytes() + gpu_weight_bytes(decoder_->config()) +
+  const std::uint64_t own = decoder_->workspace_bytes() + decoder_->weight_bytes() +
                             inputs_.bytes() + kReserveBytes;
   const std::string arithmetic =
       "memory_fraction " + std::to_string(options_.memory_fraction) + " of " + mib(memory.total) +
-      " is " + mib(share) + "; weights " + mib(gpu_weight_bytes(decoder_->config())) +
+      " is " + mib(share) + "; weights " + mib(decoder_->weight_bytes()) +
       ", workspace " + mib(decoder_->workspace_bytes()) + ", reserve " + mib(kReserveBytes);
   if (share <= own) return invalid("no room for a KV pool: " + arithmetic);
   const std::uint64_t room = share - own;

@@ -188,7 +188,7 @@ TEST(CheckpointReader, ALayerHasWhatItsFamilyHas) {
   const LayerSource qwen3 = layer_of("qwen3_norms");
   EXPECT_EQ(qwen3.q_norm.size(), 24U);
   EXPECT_EQ(qwen3.k_norm.size(), 24U);
-  EXPECT_EQ(qwen3.q.rows, 96);
+  EXPECT_EQ(qwen3.q.rows(), 96);
 }
 
 TEST(Fingerprint, CoversTheSettingsOfFamilies) {

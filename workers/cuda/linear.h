@@ -1,6 +1,7 @@
 // Linear layers: y = x W^T, bf16 with fp32 sums. Three ways to compute one, chosen by row count and by
 // timing at start: kernels of our own for few rows (bound by the bytes of W), and the best of
-// cuBLASLt's candidates for more.
+// cuBLASLt's candidates for more. Quantised weights have a kernel of their own; with many rows they are
+// widened to bf16 on the way to cuBLASLt.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +9,20 @@
 #include <memory>
 #include <string>
 
+#include "workers/cuda/quantized_layout.h"
 #include "workers/cuda/types.h"
 
 namespace baton::cuda {
 
 /// One weight matrix on the device, row-major [out, in], in % 16 == 0, 16-byte aligned. The caller owns
-/// the memory.
+/// the memory. A quantised one has no `data`.
 struct LinearWeight {
   const Bf16* data = nullptr;
   int out = 0;
   int in = 0;
+  QuantizedWeight quantized = {};
+
+  bool is_quantized() const { return quantized.format != WeightFormat::bf16; }
 };
 
 enum class LinearOutput : std::uint8_t {
@@ -36,8 +41,13 @@ class Linears {
     /// The bits of a row do not depend on the other rows of the call nor on their number: one
     /// algorithm per weight for every row count, no split of the sum that depends on it.
     bool deterministic = false;
+    /// Of the workspace: room for one quantised matrix in bf16 (without it, such a matrix is never widened)
+    /// and for x in the order of a quantised weight's inputs, [max_rows, in].
+    std::size_t widened_bytes = 0;
+    std::size_t ordered_bytes = 0;
   };
   /// Enough workspace that no call is cut into pieces; max_silu_out is the widest `out` of a silu_mul.
+  /// widened_bytes and ordered_bytes (multiples of 256) come on top.
   static std::size_t workspace_bytes(int max_rows, int max_silu_out);
   /// `workspace` is device memory of options.workspace_bytes, 256-byte aligned, used by the calls on
   /// one stream only.

@@ -71,8 +71,8 @@ std::vector<float> CheckpointReader::final_norm() {
   return vector("model.norm.weight", config_.hidden);
 }
 
-MatrixSource CheckpointReader::lm_head() {
-  if (config_.tied_embeddings) return embedding();
+LinearSource CheckpointReader::lm_head() {
+  if (config_.tied_embeddings) return {embedding(), std::nullopt, std::nullopt};
   return linear("lm_head", config_.vocab, config_.hidden);
 }
 

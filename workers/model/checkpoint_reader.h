@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -11,30 +12,46 @@
 #include "workers/cpu/packing.h"
 #include "workers/cpu/thread_pool.h"
 #include "workers/model/config.h"
+#include "workers/model/dequantize.h"
 #include "workers/model/safetensors.h"
 
 namespace baton {
 
-/// A gated feed-forward part: a dense layer's, or one expert.
-struct FeedForwardSource {
-  cpu::MatrixSource gate, up;  // [intermediate, hidden]
-  cpu::MatrixSource down;      // [hidden, intermediate]
+/// A linear layer [out, in] as it is stored: one of the three. All of it lies in the mapped checkpoint.
+struct LinearSource {
+  cpu::MatrixSource plain;          // row-major
+  std::optional<Int4Weight> int4;   // gptq or awq, as the configuration says
+  std::optional<Fp8Weight> fp8;
+
+  bool quantized() const { return int4.has_value() || fp8.has_value(); }
+  std::int64_t rows() const { return int4 ? int4->out : fp8 ? fp8->out : plain.rows; }
+  std::int64_t columns() const { return int4 ? int4->in : fp8 ? fp8->in : plain.columns; }
 };
 
-/// One layer's parameters. Matrices are [out, in], row-major, and lie in the mapped checkpoint, or,
-/// quantised ones, widened to fp32 in memory of their own; vectors are widened to fp32, which is
-/// exact for every stored type.
+/// A gated feed-forward part: a dense layer's, or one expert.
+struct FeedForwardSource {
+  LinearSource gate, up;  // [intermediate, hidden]
+  LinearSource down;      // [hidden, intermediate]
+};
+
+/// One layer's parameters, in the mapped checkpoint; vectors are widened to fp32, which is exact for
+/// every stored type.
 struct LayerSource {
   std::vector<float> input_norm;      // [hidden]
-  cpu::MatrixSource q;                // [heads * head_dim, hidden]
-  cpu::MatrixSource k, v;             // [kv_heads * head_dim, hidden]
+  LinearSource q;                     // [heads * head_dim, hidden]
+  LinearSource k, v;                  // [kv_heads * head_dim, hidden]
   std::vector<float> qkv_bias;        // q's, k's, v's: [qkv_columns()]; empty without qkv_bias
   std::vector<float> q_norm, k_norm;  // [head_dim]; empty without qk_norm
-  cpu::MatrixSource o;                // [hidden, heads * head_dim]
+  LinearSource o;                     // [hidden, heads * head_dim]
   std::vector<float> post_norm;       // [hidden], the norm in front of the feed-forward part
-  cpu::MatrixSource router;           // [experts, hidden]; no rows in a dense layer
+  LinearSource router;                // [experts, hidden]; no rows in a dense layer
   FeedForwardSource dense;            // empty in a sparse layer: expert() has its parts
 };
+
+/// Whether the layer of this name (without ".weight") is stored as the configuration's quantisation has
+/// it; quantisers leave some plain.
+bool stored_quantized(const Quantization& quantization, const Checkpoint& checkpoint,
+                      const std::string& name);
 
 /// Takes tensors out of a checkpoint, checks them against the configuration and remembers which
 /// were taken. Everything throws ModelError that names the file and the tensor: one that is
@@ -52,7 +69,7 @@ class CheckpointReader {
   /// One expert of a sparse layer; one at a time, for there are many.
   FeedForwardSource expert(int layer, int index);
   std::vector<float> final_norm();  // [hidden]
-  cpu::MatrixSource lm_head();      // [vocab, hidden]; the embedding's if they are tied
+  LinearSource lm_head();           // [vocab, hidden]; the embedding's if they are tied
   /// Refuses a tensor that nobody took: it would change the result in a model that has it.
   void expect_all_taken() const;
 
@@ -60,14 +77,16 @@ class CheckpointReader {
   cpu::MatrixSource matrix(const std::string& name, std::int64_t rows, std::int64_t columns);
   std::vector<float> vector(const std::string& name, std::int64_t size);
   /// A linear layer [out, in] by its name without ".weight", plain or quantised.
-  cpu::MatrixSource linear(const std::string& name, std::int64_t out, std::int64_t in);
+  LinearSource linear(const std::string& name, std::int64_t out, std::int64_t in);
+  /// The same as values: a quantised one becomes fp32 in memory of its own.
+  cpu::MatrixSource widened(const LinearSource& source);
 
  private:
   const TensorView& take(const std::string& name, const std::vector<std::int64_t>& shape);
   static cpu::MatrixSource as_matrix(const TensorView& view, const std::string& name,
                                      std::int64_t rows, std::int64_t columns);
-  cpu::MatrixSource int4(const std::string& name, std::int64_t out, std::int64_t in);
-  cpu::MatrixSource fp8(const std::string& name, std::int64_t out, std::int64_t in);
+  Int4Weight int4(const std::string& name, std::int64_t out, std::int64_t in);
+  Fp8Weight fp8(const std::string& name, std::int64_t out, std::int64_t in);
   cpu::MatrixSource fp8_scales(const std::string& name, std::int64_t rows, std::int64_t columns);
   const std::byte* words(const std::string& name, std::int64_t rows, std::int64_t columns);
   std::vector<std::int32_t> input_groups(const std::string& name, std::int64_t in,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -45,12 +46,44 @@ cuda::PrefillAttention::Options prefill_options(const ModelConfig& c,
   return p;
 }
 
-Linears::Options linear_options(const ModelConfig& c, const GpuDecoder::Options& o) {
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+/// Larger matrices are multiplied as they are quantised, however many the rows.
+constexpr std::size_t kMostWidenedBytes = std::size_t{1} << 30U;
+
+Linears::Options linear_options(const ModelConfig& c, const GpuWeights& weights,
+                                const GpuDecoder::Options& o) {
   Linears::Options l;
   l.max_rows = o.max_rows;
-  l.workspace_bytes = Linears::workspace_bytes(o.max_rows, 2 * c.intermediate);
   l.deterministic = o.deterministic;
+  const auto room_for = [&](const cuda::LinearWeight& w) {
+    const std::size_t in = static_cast<std::size_t>(w.in) * sizeof(Bf16);
+    const std::size_t widened = aligned(static_cast<std::size_t>(w.out) * in);
+    if (w.is_quantized() && !o.deterministic && widened <= kMostWidenedBytes) {
+      l.widened_bytes = std::max(l.widened_bytes, widened);
+    }
+    if (w.quantized.order != nullptr) {
+      l.ordered_bytes = std::max(l.ordered_bytes, aligned(static_cast<std::size_t>(o.max_rows) * in));
+    }
+  };
+  for (const GpuLayer& layer : weights.layers) {
+    for (const auto* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) room_for(*w);
+  }
+  room_for(weights.lm_head);
+  l.workspace_bytes =
+      Linears::workspace_bytes(o.max_rows, 2 * c.intermediate) + l.widened_bytes + l.ordered_bytes;
   return l;
+}
+
+/// Matrices of one kind by what Linears tells apart.
+std::vector<std::vector<cuda::LinearWeight>> alike(const std::vector<cuda::LinearWeight>& all) {
+  std::map<std::pair<cuda::WeightFormat, int>, std::vector<cuda::LinearWeight>> sorted;
+  for (const cuda::LinearWeight& w : all) {
+    sorted[{w.quantized.format, w.quantized.groups}].push_back(w);
+  }
+  std::vector<std::vector<cuda::LinearWeight>> result;
+  for (auto& [key, list] : sorted) result.push_back(std::move(list));
+  return result;
 }
 
 }  // namespace
@@ -63,7 +96,7 @@ GpuDecoder::GpuDecoder(ModelConfig config, GpuWeights weights, const Options& op
       prefill_(options.deterministic || !cuda::has_attention_tiles(heads_of(config_))
                    ? nullptr
                    : std::make_unique<cuda::PrefillAttention>(prefill_options(config_, options))),
-      linears_(linear_options(config_, options), (carve_workspace(), linear_workspace_)) {
+      linears_(linear_options(config_, weights_, options), (carve_workspace(), linear_workspace_)) {
   make_rope_tables();
 }
 
@@ -103,7 +136,7 @@ void GpuDecoder::carve_workspace() {
     bytes(prefill_float_, prefill_ ? prefill_->float_workspace_bytes() : 0);
     bytes(prefill_int_, prefill_ ? prefill_->int_workspace_bytes() : 0);
     bytes(sample_workspace_, cuda::sample_workspace_bytes(options_.max_wanted, c.vocab));
-    linear_workspace_bytes_ = linear_options(c, options_).workspace_bytes;
+    linear_workspace_bytes_ = linear_options(c, weights_, options_).workspace_bytes;
     bytes(linear_workspace_, linear_workspace_bytes_);
     return used;
   };
@@ -149,7 +182,9 @@ void GpuDecoder::tune(cuda::Stream stream) {
   auto* scratch = reinterpret_cast<std::byte*>(x_);
   const auto bytes = static_cast<std::size_t>(reinterpret_cast<std::byte*>(rope_cos_) - scratch);
   const auto tune = [&](const std::vector<cuda::LinearWeight>& w, LinearOutput output) {
-    linears_.tune(w.data(), static_cast<int>(w.size()), output, scratch, bytes, stream);
+    for (const auto& list : alike(w)) {
+      linears_.tune(list.data(), static_cast<int>(list.size()), output, scratch, bytes, stream);
+    }
   };
   tune(qkv, LinearOutput::bf16);
   tune(o, LinearOutput::residual);

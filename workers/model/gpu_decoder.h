@@ -58,6 +58,7 @@ class GpuDecoder {
   /// Null where rows of chunks are computed as single tokens: in deterministic mode, and for head shapes
   /// without tiled kernels.
   const cuda::PrefillAttention* prefill_attention() const { return prefill_.get(); }
+  std::uint64_t weight_bytes() const { return weights_.memory.bytes(); }
   /// Device memory beside the weights.
   std::uint64_t workspace_bytes() const { return workspace_.bytes(); }
   /// What was chosen for the linear layers, for the log.

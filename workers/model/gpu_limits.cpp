@@ -10,11 +10,6 @@ void check_gpu_limits(const ModelConfig& config) {
         "num_experts: a mixture of experts is not supported on device cuda, only on "
         "device cpu");
   }
-  if (config.quantization.method != QuantMethod::none) {
-    throw ModelError(
-        "quantization_config: quantised weights are not supported on device cuda, "
-        "only on device cpu");
-  }
   if (config.hidden % 16 != 0 || config.intermediate % 16 != 0 ||
       (config.heads * config.head_dim) % 16 != 0) {
     throw ModelError(

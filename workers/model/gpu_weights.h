@@ -1,4 +1,5 @@
-// A model's parameters on a GPU: one allocation, bf16, fused as the kernels want them.
+// A model's parameters on a GPU: one allocation, in bf16 or as they are quantised (gpu_format.h), fused as
+// the kernels want them.
 #pragma once
 
 #include <atomic>
@@ -33,8 +34,9 @@ struct GpuWeights {
   cuda::LinearWeight lm_head;  // [hidden] -> [vocab]; the embedding itself if they are tied
 };
 
-/// Device memory that the weights will take.
-std::uint64_t gpu_weight_bytes(const ModelConfig& config);
+/// Device memory that the weights will take: the checkpoint says which layers are quantised; without one
+/// (`load_format: dummy`) all of the configuration's are.
+std::uint64_t gpu_weight_bytes(const ModelConfig& config, const Checkpoint* checkpoint);
 
 /// Streams the checkpoint to the current device through page-locked buffers, several threads at a time.
 /// `percent` rises to 100 on the way. Throws ModelError or CudaError.

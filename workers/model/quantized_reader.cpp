@@ -1,4 +1,4 @@
-// The part of CheckpointReader that widens quantised linear layers.
+// The part of CheckpointReader that reads quantised linear layers.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -61,8 +61,7 @@ std::vector<std::int32_t> CheckpointReader::input_groups(const std::string& name
   return group;
 }
 
-cpu::MatrixSource CheckpointReader::int4(const std::string& name, std::int64_t out,
-                                         std::int64_t in) {
+Int4Weight CheckpointReader::int4(const std::string& name, std::int64_t out, std::int64_t in) {
   const Quantization& q = config_.quantization;
   if (out % kNibbles != 0 || in % kNibbles != 0) {
     throw ModelError(checkpoint_.folder() + ": tensor " + name +
@@ -78,9 +77,7 @@ cpu::MatrixSource CheckpointReader::int4(const std::string& name, std::int64_t o
   w.zeros = words(name + ".qzeros", groups, out / kNibbles);
   w.scales = matrix(name + ".scales", groups, out);
   w.group = input_groups(name, in, groups);
-  return owned(out, in, [&](float* to) {
-    gptq ? dequantize_gptq(w, q.zero_offset, pool_, to) : dequantize_awq(w, pool_, to);
-  });
+  return w;
 }
 
 /// One scale for all is stored as [] or [1], one for each output as [out, 1] or [out].
@@ -94,8 +91,7 @@ cpu::MatrixSource CheckpointReader::fp8_scales(const std::string& name, std::int
   return matrix(name, rows, columns);
 }
 
-cpu::MatrixSource CheckpointReader::fp8(const std::string& name, std::int64_t out,
-                                        std::int64_t in) {
+Fp8Weight CheckpointReader::fp8(const std::string& name, std::int64_t out, std::int64_t in) {
   const Quantization& q = config_.quantization;
   Fp8Weight w;
   w.weights = take(name + ".weight", {out, in}).data;
@@ -105,19 +101,42 @@ cpu::MatrixSource CheckpointReader::fp8(const std::string& name, std::int64_t ou
   w.block_columns = q.block_columns == 0 ? in : q.block_columns;
   w.scales =
       fp8_scales(name + "." + q.scale, ceil_div(out, w.block_rows), ceil_div(in, w.block_columns));
-  return owned(out, in, [&](float* to) { dequantize_fp8(w, pool_, to); });
+  return w;
 }
 
-cpu::MatrixSource CheckpointReader::linear(const std::string& name, std::int64_t out,
-                                           std::int64_t in) {
+LinearSource CheckpointReader::linear(const std::string& name, std::int64_t out, std::int64_t in) {
+  LinearSource source;
   const QuantMethod method = config_.quantization.method;
-  if (method == QuantMethod::fp8) {
-    const TensorView* view = checkpoint_.find(name + ".weight");
-    if (view != nullptr && view->dtype == "F8_E4M3") return fp8(name, out, in);
-  } else if (method != QuantMethod::none && checkpoint_.find(name + ".qweight") != nullptr) {
-    return int4(name, out, in);
+  if (!stored_quantized(config_.quantization, checkpoint_, name)) {
+    source.plain = matrix(name + ".weight", out, in);
+  } else if (method == QuantMethod::fp8) {
+    source.fp8 = fp8(name, out, in);
+  } else {
+    source.int4 = int4(name, out, in);
   }
-  return matrix(name + ".weight", out, in);
+  return source;
+}
+
+cpu::MatrixSource CheckpointReader::widened(const LinearSource& source) {
+  if (!source.quantized()) return source.plain;
+  const Quantization& q = config_.quantization;
+  return owned(source.rows(), source.columns(), [&](float* to) {
+    if (source.fp8) {
+      dequantize_fp8(*source.fp8, pool_, to);
+    } else if (q.method == QuantMethod::gptq) {
+      dequantize_gptq(*source.int4, q.zero_offset, pool_, to);
+    } else {
+      dequantize_awq(*source.int4, pool_, to);
+    }
+  });
+}
+
+bool stored_quantized(const Quantization& quantization, const Checkpoint& checkpoint,
+                      const std::string& name) {
+  if (quantization.method == QuantMethod::none) return false;
+  if (quantization.method != QuantMethod::fp8) return checkpoint.find(name + ".qweight") != nullptr;
+  const TensorView* view = checkpoint.find(name + ".weight");
+  return view != nullptr && view->dtype == "F8_E4M3";
 }
 
 /// Quantisers give every layer a bias, all zeros where the model has none.

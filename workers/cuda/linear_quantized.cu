@@ -1,0 +1,536 @@
+// The quantised sibling of linear_streamed.cu: W goes from memory straight into registers, becomes bf16
+// there by a few logical instructions, and is the 16-row operand of mma.m16n8k16; x's rows are the narrow
+// one. What a lane loads is laid out for it when the model is loaded (quantized_layout.h).
+//
+// How numbers become bf16 (the tricks are folklore; FasterTransformer and Marlin describe them):
+//   int4  128 + q is 0x4300 | q, since a bf16 of that size counts ones in its lowest bit; then 128 + zero
+//         is taken off, which is exact.
+//   E4M3  sign, exponent and fraction moved to their places in bf16 are the value times 2^-120, subnormal
+//         ones too; times 2^120, which is exact.
+// So products are exact, sums fp32, and the scale of a group multiplies the sum over a unit of 64 inputs
+// (or over its halves, where groups are of 32).
+//
+// Warps of a CTA share the sum over the inputs and meet in shared memory. The first units of W are asked
+// for before grid_wait(): weights are never written, so they stream while the kernel before still runs.
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "workers/cuda/launch.cuh"
+#include "workers/cuda/linear_quantized.h"
+#include "workers/cuda/mma.cuh"
+
+namespace baton::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+
+struct Arguments {
+  const std::uint16_t* x;
+  const uint4* w;
+  const uint2* scales;  // of rows g and g + 8
+  void* y;
+  int rows, out, in;
+  int tiles, units, groups, group_shift;
+  LinearOutput output;
+};
+
+__device__ __forceinline__ uint4 load_once(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+__device__ __forceinline__ uint2 load_scales(const uint2* p) {
+  uint2 v;
+  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+
+/// a * b + c of two bf16 each.
+__device__ __forceinline__ std::uint32_t fma2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
+__device__ __forceinline__ float scale_of(std::uint32_t word) { return __uint_as_float(word & ~15U); }
+
+/// -(128 + zero), twice.
+__device__ __forceinline__ std::uint32_t offset_of(std::uint32_t word) {
+  return (word & 15U) * 0x00010001U + 0xC300C300U;
+}
+
+/// A word of int4 as the four registers of an instruction; `low` and `high` are rows g's and g + 8's offset.
+__device__ __forceinline__ void widen_int4(std::uint32_t word, std::uint32_t low, std::uint32_t high,
+                                           std::uint32_t (&a)[4]) {
+  constexpr std::uint32_t kOne = 0x3F803F80;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t number = (word >> (4 * i) & 0x000F000FU) | 0x43004300U;
+    a[i] = fma2(number, kOne, i % 2 == 0 ? low : high);
+  }
+}
+
+/// Two words of E4M3 likewise.
+__device__ __forceinline__ void widen_fp8(std::uint32_t first, std::uint32_t second,
+                                          std::uint32_t (&a)[4]) {
+  const auto wide = [](std::uint32_t word) {  // its bytes 1 and 3
+    const std::uint32_t moved = (word & 0x80008000U) | (word >> 4 & 0x07F007F0U);
+    return fma2(moved, 0x7B807B80U, 0x80008000U);  // 2^120, minus nought
+  };
+  a[0] = wide(first << 8);
+  a[1] = wide(first);
+  a[2] = wide(second << 8);
+  a[3] = wide(second);
+}
+
+/// What a lane holds of one unit of each of its warp's tiles.
+template <WeightFormat kFormat, bool kHalves, int kRowTiles>
+struct WeightUnit {
+  static constexpr int kLoads = kFormat == WeightFormat::int4 ? 1 : 2;
+  static constexpr int kScales = kHalves ? 2 : 1;
+  uint4 w[kRowTiles][kLoads];
+  uint2 scale[kRowTiles][kScales];
+
+  /// The unit's four instructions, as registers.
+  __device__ __forceinline__ void widen(int m, std::uint32_t (&a)[4][4]) const {
+    if constexpr (kFormat == WeightFormat::int4) {
+      const uint2 first = scale[m][0];
+      const uint2 second = scale[m][kScales - 1];
+      widen_int4(w[m][0].x, offset_of(first.x), offset_of(first.y), a[0]);
+      widen_int4(w[m][0].y, offset_of(first.x), offset_of(first.y), a[1]);
+      widen_int4(w[m][0].z, offset_of(second.x), offset_of(second.y), a[2]);
+      widen_int4(w[m][0].w, offset_of(second.x), offset_of(second.y), a[3]);
+    } else {
+      widen_fp8(w[m][0].x, w[m][0].y, a[0]);
+      widen_fp8(w[m][0].z, w[m][0].w, a[1]);
+      widen_fp8(w[m][1].x, w[m][1].y, a[2]);
+      widen_fp8(w[m][1].z, w[m][1].w, a[3]);
+    }
+  }
+};
+
+/// x of one unit: inputs 32 half + 8 t .. + 7 of row g of a column tile.
+struct InputUnit {
+  uint4 x[2];
+};
+
+__device__ __forceinline__ InputUnit load_input(const Arguments& a, int unit, int column_tile, int g,
+                                                int t) {
+  InputUnit to;
+  const int row = 8 * column_tile + g;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int k = unit * kUnitInputs + 32 * half + 8 * t;
+    to.x[half] = make_uint4(0, 0, 0, 0);
+    if (row < a.rows && k < a.in) {
+      to.x[half] = *reinterpret_cast<const uint4*>(a.x + std::int64_t{row} * a.in + k);
+    }
+  }
+  return to;
+}
+
+/// Walks over the units of a warp: units `warp`, `warp` + `stride`, ... of the tiles of each turn of the CTA.
+template <class Unit, int kRowTiles>
+struct WeightCursor {
+  const Arguments& a;
+  int first, stride, mine;  // units
+  int tile_offset;          // of the warp's tiles in the CTA's
+  int cta_tiles;            // of one turn
+  int lane;
+  int turn;                 // the CTA's next one
+  int turns;
+  int i = 0;
+  const uint4* w[kRowTiles];
+  const uint2* scales[kRowTiles];
+
+  /// Tiles behind the last one compute what nobody stores.
+  __device__ __forceinline__ void point() {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+      const int tile = min(turn * cta_tiles + tile_offset + m, a.tiles - 1);
+      w[m] = a.w + std::int64_t{tile} * a.units * (Unit::kLoads * kLanes) + lane;
+      scales[m] = a.scales + std::int64_t{tile} * a.groups * 8 + lane / 4;
+    }
+  }
+
+  __device__ __forceinline__ void load(Unit& to) {
+    if (turn >= turns) return;
+    const int unit = first + i * stride;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int l = 0; l < Unit::kLoads; ++l) {
+        to.w[m][l] = unit < a.units ? load_once(w[m] + (unit * Unit::kLoads + l) * kLanes)
+                                    : make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int s = 0; s < Unit::kScales; ++s) {
+        const int k = unit * kUnitInputs + 32 * s;
+        to.scale[m][s] = k < a.in ? load_scales(scales[m] + (k >> a.group_shift) * 8) : make_uint2(0, 0);
+      }
+    }
+    if (++i < mine) return;
+    i = 0;
+    turn += static_cast<int>(gridDim.x);
+    point();
+  }
+};
+
+__device__ __forceinline__ void store(const Arguments& a, int row, int feature, float sum) {
+  if (row >= a.rows || feature >= a.out) return;
+  const std::int64_t at = std::int64_t{row} * a.out + feature;
+  if (a.output == LinearOutput::f32) {
+    static_cast<float*>(a.y)[at] = sum;
+    return;
+  }
+  auto* y = static_cast<__nv_bfloat16*>(a.y);
+  if (a.output == LinearOutput::residual) sum += __bfloat162float(y[at]);
+  y[at] = __float2bfloat16(sum);
+}
+
+/// Adds up what the warps that share a tile found, and stores. `partial` is [warp of those that share the
+/// inputs][tile of the CTA][column tile][element][lane]; element e of a lane is feature g + 8 (e / 2) of the
+/// tile, row 2 t + e % 2 of the column tile.
+template <int kCtaTiles, int kColumnTiles, int kSharers>
+__device__ __forceinline__ void finish(const Arguments& a, const float* partial, int first_tile) {
+  constexpr int kTiles = kCtaTiles * kColumnTiles;
+  const auto total = [&](int tile, int element, int lane) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kSharers; ++i) sum += partial[((i * kTiles + tile) * 4 + element) * kLanes + lane];
+    return sum;
+  };
+  const bool silu = a.output == LinearOutput::silu_mul;
+  const int elements = silu ? 2 : 4;
+  for (int i = static_cast<int>(threadIdx.x); i < kTiles * elements * kLanes; i += 32 * kWarps) {
+    const int lane = i % kLanes;
+    const int element = i / kLanes % elements;
+    const int tile = i / kLanes / elements;
+    const int row = tile % kColumnTiles * 8 + lane % 4 * 2 + element % 2;
+    const int feature = kTileRows * (first_tile + tile / kColumnTiles) + lane / 4;
+    if (!silu) {
+      store(a, row, feature + element / 2 * 8, total(tile, element, lane));
+      continue;
+    }
+    // Eight features of gate, then eight of up: both meet in this lane.
+    const float gate = total(tile, element, lane);
+    const float up = total(tile, element + 2, lane);
+    const int column = (feature - lane / 4) / 2 + lane / 4;
+    if (row < a.rows && column < a.out / 2) {
+      static_cast<__nv_bfloat16*>(a.y)[std::int64_t{row} * (a.out / 2) + column] =
+          __float2bfloat16(gate / (1.0F + __expf(-gate)) * up);
+    }
+  }
+}
+
+/// How a CTA of eight warps is used: kSharers of them share the inputs of kRowTiles tiles, the others do the
+/// same for further tiles.
+template <WeightFormat kFormatOf, bool kHalvesOf, int kRows, int kColumns, int kSharing, int kUnitsAhead,
+          int kPer>
+struct Shape {
+  static constexpr WeightFormat kFormat = kFormatOf;
+  static constexpr bool kHalves = kHalvesOf;
+  static constexpr int kRowTiles = kRows;
+  static constexpr int kColumnTiles = kColumns;
+  static constexpr int kSharers = kSharing;
+  static constexpr int kDepth = kUnitsAhead;
+  static constexpr int kPerMultiprocessor = kPer;
+  static constexpr int kCtaTiles = kRows * kWarps / kSharing;
+  static constexpr int kPartial = kWarps * kRows * kColumns * 4 * kLanes;  // floats
+  /// With two of them, slow warps may still read one while the next turn's is written.
+  static constexpr int kBuffers = kPartial <= 4096 ? 2 : 1;
+  static constexpr int kSharedBytes = kBuffers * kPartial * static_cast<int>(sizeof(float));
+  /// With few column tiles x is loaded two units ahead; with many there is other work to hide it behind.
+  static constexpr bool kInputAhead = kColumns <= 2;
+};
+
+template <class S>
+__device__ __forceinline__ void multiply(const WeightUnit<S::kFormat, S::kHalves, S::kRowTiles>& unit,
+                                         const std::uint32_t (&w)[S::kRowTiles][4][4],
+                                         const InputUnit& input, int n,
+                                         float (&sums)[S::kRowTiles][S::kColumnTiles][4]) {
+  const std::uint32_t b[8] = {input.x[0].x, input.x[0].y, input.x[0].z, input.x[0].w,
+                              input.x[1].x, input.x[1].y, input.x[1].z, input.x[1].w};
+#pragma unroll
+  for (int m = 0; m < S::kRowTiles; ++m) {
+    constexpr int kParts = S::kHalves ? 2 : 1;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      float found[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int j = part * 4 / kParts; j < (part + 1) * 4 / kParts; ++j) {
+        mma(found, w[m][j][0], w[m][j][1], w[m][j][2], w[m][j][3], b[2 * j], b[2 * j + 1]);
+      }
+      const float low = scale_of(unit.scale[m][part].x);
+      const float high = scale_of(unit.scale[m][part].y);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[m][n][e] = fmaf(e < 2 ? low : high, found[e], sums[m][n][e]);
+    }
+  }
+}
+
+template <class S>
+__global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) quantized_kernel(Arguments a) {
+  extern __shared__ float partial[];
+  using Unit = WeightUnit<S::kFormat, S::kHalves, S::kRowTiles>;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const int sharer = warp % S::kSharers;
+  const int set = warp / S::kSharers;
+  const int turns = (a.tiles + S::kCtaTiles - 1) / S::kCtaTiles;
+  // All warps take as many units; those behind the last are nought.
+  const int mine = (a.units + S::kSharers - 1) / S::kSharers;
+  int turn = static_cast<int>(blockIdx.x);
+  WeightCursor<Unit, S::kRowTiles> cursor{a,    sharer, S::kSharers, mine, set * S::kRowTiles, S::kCtaTiles,
+                                          lane, turn,   turns,       0,    {},                 {}};
+  cursor.point();
+  Unit w[S::kDepth];
+#pragma unroll
+  for (int d = 0; d < S::kDepth; ++d) cursor.load(w[d]);
+  grid_wait();
+
+  constexpr int kInputs = S::kInputAhead ? 2 : 1;
+  InputUnit x[kInputs][S::kInputAhead ? S::kColumnTiles : 1];
+  int next_input = 0;
+  const auto input_ahead = [&](InputUnit(&to)[S::kInputAhead ? S::kColumnTiles : 1]) {
+    const int unit = sharer + next_input * S::kSharers;
+    if (++next_input == mine) next_input = 0;
+#pragma unroll
+    for (int n = 0; n < S::kColumnTiles; ++n) to[S::kInputAhead ? n : 0] = load_input(a, unit, n, g, t);
+  };
+  if constexpr (S::kInputAhead) {
+    static_assert(S::kDepth % 2 == 0);
+    input_ahead(x[0]);
+    input_ahead(x[1]);
+  }
+
+  float sums[S::kRowTiles][S::kColumnTiles][4] = {};
+  int done = 0;
+  int buffer = 0;
+  while (turn < turns) {
+#pragma unroll
+    for (int d = 0; d < S::kDepth; ++d) {
+      if (turn >= turns) break;
+      std::uint32_t wide[S::kRowTiles][4][4];
+#pragma unroll
+      for (int m = 0; m < S::kRowTiles; ++m) w[d].widen(m, wide[m]);
+#pragma unroll
+      for (int n = 0; n < S::kColumnTiles; ++n) {
+        if constexpr (S::kInputAhead) {
+          multiply<S>(w[d], wide, x[d % 2][n], n, sums);
+        } else {
+          multiply<S>(w[d], wide, load_input(a, sharer + done * S::kSharers, n, g, t), n, sums);
+        }
+      }
+      cursor.load(w[d]);
+      if constexpr (S::kInputAhead) input_ahead(x[d % 2]);
+      // Not earlier: CTAs of the next kernel that wait beside us would take places unevenly.
+      if (cursor.turn >= turns) grid_release();
+      if (++done < mine) continue;
+      // The other buffer may still be read by slower warps; this one was before the last barrier.
+      float* const here = partial + buffer * S::kPartial;
+      if (S::kBuffers == 1) __syncthreads();
+#pragma unroll
+      for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+        for (int n = 0; n < S::kColumnTiles; ++n) {
+          const int tile = (sharer * S::kCtaTiles + set * S::kRowTiles + m) * S::kColumnTiles + n;
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            here[(tile * 4 + e) * kLanes + lane] = sums[m][n][e];
+            sums[m][n][e] = 0;
+          }
+        }
+      }
+      __syncthreads();
+      finish<S::kCtaTiles, S::kColumnTiles, S::kSharers>(a, here, turn * S::kCtaTiles);
+      if (S::kBuffers == 2) buffer ^= 1;
+      done = 0;
+      turn += static_cast<int>(gridDim.x);
+    }
+  }
+}
+
+// ------------------------------------------------------------------ host
+
+int multiprocessors() {
+  static const int count = [] {
+    int device = 0;
+    int n = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
+    return n;
+  }();
+  return count;
+}
+
+template <class S>
+void launch_shape(const Arguments& a, Stream stream) {
+  if constexpr (S::kSharedBytes > 48 * 1024) {
+    static const cudaError_t prepared = cudaFuncSetAttribute(
+        quantized_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
+    check(prepared, "quantized linear");
+  }
+  const int turns = (a.tiles + S::kCtaTiles - 1) / S::kCtaTiles;
+  const int places = S::kPerMultiprocessor * multiprocessors();
+  launch("quantized linear", quantized_kernel<S>, std::min(turns, places), 32 * kWarps,
+         S::kSharedBytes, stream, a);
+}
+
+/// The ways to cut the work. Up to 8 rows, 16, 32, 64: row tiles, sharers, units ahead (of int4: fp8's take
+/// twice the registers), CTAs a multiprocessor.
+enum Variant { kPlain, kWide, kThree, kVariants };
+
+template <WeightFormat kFormat, bool kHalves>
+void launch_variant(int variant, const Arguments& a, Stream stream) {
+  constexpr int kLess = kFormat == WeightFormat::int4 && !kHalves ? 1 : 2;
+  if (a.rows <= 8) {
+    if (variant == kWide) return launch_shape<Shape<kFormat, kHalves, 2, 1, 8, 4 / kLess, 2>>(a, stream);
+    if (variant == kThree) return launch_shape<Shape<kFormat, kHalves, 1, 1, 8, 4 / kLess, 3>>(a, stream);
+    return launch_shape<Shape<kFormat, kHalves, 1, 1, 8, 8 / kLess, 2>>(a, stream);
+  }
+  if (a.rows <= 16) {
+    if (variant == kWide) return launch_shape<Shape<kFormat, kHalves, 2, 2, 8, 4 / kLess, 1>>(a, stream);
+    return launch_shape<Shape<kFormat, kHalves, 1, 2, 8, 4, 2>>(a, stream);
+  }
+  if (a.rows <= 32) {
+    if (variant == kWide) return launch_shape<Shape<kFormat, kHalves, 2, 4, 4, 4 / kLess, 1>>(a, stream);
+    return launch_shape<Shape<kFormat, kHalves, 2, 4, 8, 4 / kLess, 1>>(a, stream);
+  }
+  if (variant == kWide) return launch_shape<Shape<kFormat, kHalves, 2, 8, 4, 4 / kLess, 1>>(a, stream);
+  return launch_shape<Shape<kFormat, kHalves, 2, 8, 8, 4 / kLess, 1>>(a, stream);
+}
+
+// ------------------------------------------------------------------ other kernels
+
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads)
+    gather_columns_kernel(const std::uint16_t* x, const std::int32_t* order, int columns,
+                          std::uint16_t* y) {
+  const int column = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  const int from = column < columns ? order[column] : 0;
+  grid_wait();
+  grid_release();
+  const std::int64_t row = std::int64_t{blockIdx.y} * columns;
+  if (column < columns) y[row + column] = x[row + from];
+}
+
+/// A thread a word of four (fp8: two by two) inputs of rows g and g + 8.
+template <WeightFormat kFormat>
+__global__ void __launch_bounds__(kThreads)
+    widen_kernel(const std::uint32_t* words, const uint2* scales, int out, int in, int units, int groups,
+                 int group_shift, std::size_t n, __nv_bfloat16* to) {
+  grid_wait();
+  for (std::size_t i = std::size_t{blockIdx.x} * kThreads + threadIdx.x; i < n;
+       i += std::size_t{gridDim.x} * kThreads) {
+    // One 16-byte load holds four instructions (int4) or two of a half (fp8).
+    const int step = static_cast<int>(i % 4);
+    const int lane = static_cast<int>(i / 4 % kLanes);
+    const std::size_t unit = i / (4 * kLanes);
+    const int tile = static_cast<int>(unit / static_cast<std::size_t>(units));
+    const int k = static_cast<int>(unit % static_cast<std::size_t>(units)) * kUnitInputs + step / 2 * 32 +
+                  lane % 4 * 8 + step % 2 * 4;
+    if (k >= in) continue;
+    const uint2 scale = scales[(std::size_t(tile) * groups + (k >> group_shift)) * 8 + lane / 4];
+    std::uint32_t a[4];
+    if constexpr (kFormat == WeightFormat::int4) {
+      widen_int4(words[i], offset_of(scale.x), offset_of(scale.y), a);
+    } else {
+      const std::uint32_t* pair =
+          words + ((unit * 2 + step / 2) * kLanes + static_cast<std::size_t>(lane)) * 4 + step % 2 * 2;
+      widen_fp8(pair[0], pair[1], a);
+    }
+#pragma unroll
+    for (int high = 0; high < 2; ++high) {
+      const int row = tile * kTileRows + lane / 4 + 8 * high;
+      if (row >= out) continue;
+      const float s = scale_of(high == 0 ? scale.x : scale.y);
+      uint2 four;
+      const auto scaled = [s](std::uint32_t two) {
+        const __nv_bfloat162 v = __floats2bfloat162_rn(s * __uint_as_float(two << 16),
+                                                       s * __uint_as_float(two & 0xFFFF0000U));
+        return *reinterpret_cast<const std::uint32_t*>(&v);
+      };
+      four.x = scaled(a[high]);
+      four.y = scaled(a[2 + high]);
+      *reinterpret_cast<uint2*>(to + std::int64_t{row} * in + k) = four;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<QuantizedConfig> quantized_candidates(int rows, const QuantizedWeight& w) {
+  if (w.format == WeightFormat::bf16) return {};
+  std::vector<QuantizedConfig> all = {{kPlain}, {kWide}};
+  if (rows <= 8) all.push_back({kThree});
+  return all;
+}
+
+const char* quantized_name(const QuantizedConfig& config) {
+  static constexpr const char* kNames[kVariants] = {"plain", "wide", "three"};
+  return kNames[config.variant];
+}
+
+void quantized_linear(const QuantizedConfig& config, const QuantizedCall& call, Stream stream) {
+  const QuantizedWeight& w = call.w.quantized;
+  Arguments a{};
+  a.w = reinterpret_cast<const uint4*>(w.words);
+  a.scales = reinterpret_cast<const uint2*>(w.scales);
+  a.out = call.w.out;
+  a.in = call.w.in;
+  a.tiles = tiles_of(a.out);
+  a.units = units_of(a.in);
+  a.groups = w.groups;
+  a.group_shift = w.group_shift;
+  a.output = call.output;
+  const std::int64_t width = call.output == LinearOutput::silu_mul ? a.out / 2 : a.out;
+  const std::int64_t row_bytes = width * (call.output == LinearOutput::f32 ? 4 : 2);
+  for (int done = 0; done < call.rows; done += kMostQuantizedRows) {
+    a.x = reinterpret_cast<const std::uint16_t*>(call.x) + std::int64_t{done} * a.in;
+    a.y = static_cast<std::byte*>(call.y) + done * row_bytes;
+    a.rows = std::min(call.rows - done, kMostQuantizedRows);
+    if (w.format == WeightFormat::fp8) {
+      launch_variant<WeightFormat::fp8, false>(config.variant, a, stream);
+    } else if (w.group_shift == 5) {
+      launch_variant<WeightFormat::int4, true>(config.variant, a, stream);
+    } else {
+      launch_variant<WeightFormat::int4, false>(config.variant, a, stream);
+    }
+  }
+}
+
+void gather_columns(const Bf16* x, const std::int32_t* order, int rows, int columns, Bf16* y,
+                    Stream stream) {
+  if (rows <= 0) return;
+  constexpr int kMostRows = 65535;  // of a grid
+  for (int done = 0; done < rows; done += kMostRows) {
+    const std::int64_t at = std::int64_t{done} * columns;
+    launch("gather_columns", gather_columns_kernel,
+           dim3(static_cast<unsigned>((columns + kThreads - 1) / kThreads),
+                static_cast<unsigned>(std::min(rows - done, kMostRows))),
+           kThreads, 0, stream, reinterpret_cast<const std::uint16_t*>(x) + at, order, columns,
+           reinterpret_cast<std::uint16_t*>(y) + at);
+  }
+}
+
+void widen(const LinearWeight& w, Bf16* to, Stream stream) {
+  const QuantizedWeight& q = w.quantized;
+  const std::size_t n = weight_words(WeightFormat::int4, w.out, w.in);  // threads: one an instruction
+  const auto blocks = static_cast<unsigned>(
+      std::min<std::size_t>((n + kThreads - 1) / kThreads, 16 * static_cast<std::size_t>(multiprocessors())));
+  const auto kernel = q.format == WeightFormat::int4 ? widen_kernel<WeightFormat::int4>
+                                                     : widen_kernel<WeightFormat::fp8>;
+  launch("widen", kernel, blocks, kThreads, 0, stream, q.words, reinterpret_cast<const uint2*>(q.scales),
+         w.out, w.in, units_of(w.in), q.groups, q.group_shift, n, reinterpret_cast<__nv_bfloat16*>(to));
+}
+
+}  // namespace baton::cuda

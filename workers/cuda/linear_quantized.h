@@ -1,0 +1,44 @@
+// Linear layers over quantised weights, which stay quantised in device memory: bound by their bytes
+// for few rows of x. Products of x with the stored numbers themselves (exact in bf16) are summed in
+// fp32 and scaled there, a group at a time.
+#pragma once
+
+#include <vector>
+
+#include "workers/cuda/linear.h"
+
+namespace baton::cuda {
+
+/// More rows are served in pieces of so many.
+constexpr int kMostQuantizedRows = 64;
+
+struct QuantizedConfig {
+  /// How the work is cut; see variants() in the source. The first one serves every row count, and adds up
+  /// in the same order whatever the count.
+  int variant = 0;
+};
+
+struct QuantizedCall {
+  const Bf16* x = nullptr;  // in the weight's order of inputs
+  int rows = 0;
+  LinearWeight w;
+  LinearOutput output = LinearOutput::bf16;
+  void* y = nullptr;
+};
+
+/// Variants worth timing at this row count.
+std::vector<QuantizedConfig> quantized_candidates(int rows, const QuantizedWeight& w);
+/// The variant's name, for the log.
+const char* quantized_name(const QuantizedConfig& config);
+
+/// Queues the product. Throws CudaError.
+void quantized_linear(const QuantizedConfig& config, const QuantizedCall& call, Stream stream);
+
+/// Queues y[r][i] = x[r][order[i]], rows of `columns`; x and y apart.
+void gather_columns(const Bf16* x, const std::int32_t* order, int rows, int columns, Bf16* y,
+                    Stream stream);
+
+/// Queues the widening of the whole matrix to bf16 [out, in], row-major, inputs in the weight's order.
+void widen(const LinearWeight& w, Bf16* to, Stream stream);
+
+}  // namespace baton::cuda

@@ -1,0 +1,87 @@
+// Where a quantised weight lies on the device. Weights are stored in the order in which the lanes of
+// linear_quantized.cu multiply them, so that one 16-byte load a lane brings what its matrix
+// instructions need. Plain C++: the kernels that pack, those that multiply, and tests share it.
+//
+// A tile is 16 output features, a unit 64 inputs of it. A lane 4 g + t of mma.m16n8k16 multiplies
+// rows g and g + 8 of a tile; of a unit's halves of 32 inputs each it takes inputs 8 t .. 8 t + 7 (x is
+// then read 16 bytes at a time, too): four instructions a unit, each of them over four inputs of a lane.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace baton::cuda {
+
+enum class WeightFormat : std::uint8_t {
+  bf16,
+  int4,  // (q - zero) * scale, zero and scale of a group of inputs and an output feature
+  fp8,   // E4M3 * scale, likewise
+};
+
+constexpr int kTileRows = 16;
+constexpr int kUnitInputs = 64;
+constexpr int kLanes = 32;
+
+/// One quantised matrix [out, in] in device memory of the caller's. `in` is filled up to whole units, `out`
+/// to whole tiles: with scales of 0.
+struct QuantizedWeight {
+  WeightFormat format = WeightFormat::bf16;  // bf16: not quantised, nothing below counts
+  const std::uint32_t* words = nullptr;      // packed as place_of() says, 16-byte aligned
+  /// The bits of an fp32 scale, whose lowest four are the zero point (int4) or 0; scale_at() says where.
+  const std::uint32_t* scales = nullptr;
+  /// Input i of the matrix is input order[i] of x: GPTQ's act-order makes groups contiguous. Null: is i.
+  const std::int32_t* order = nullptr;
+  int groups = 1;
+  int group_shift = 31;  // input i belongs to group i >> group_shift; at least 5 (int4) or 6 (fp8)
+};
+
+constexpr int tiles_of(int out) { return (out + kTileRows - 1) / kTileRows; }
+constexpr int units_of(int in) { return (in + kUnitInputs - 1) / kUnitInputs; }
+
+/// 32-bit words of a matrix.
+constexpr std::size_t weight_words(WeightFormat format, int out, int in) {
+  const std::size_t of_lane = format == WeightFormat::int4 ? 4 : 8;
+  return static_cast<std::size_t>(tiles_of(out)) * static_cast<std::size_t>(units_of(in)) * kLanes *
+         of_lane;
+}
+constexpr std::size_t scale_words(int out, int groups) {
+  return static_cast<std::size_t>(tiles_of(out)) * kTileRows * static_cast<std::size_t>(groups);
+}
+
+/// Where the weight of one output feature and input is: in which word, from which bit on.
+struct WeightPlace {
+  std::size_t word = 0;
+  int bit = 0;
+};
+
+/// `units` is units_of(in). Of four consecutive inputs (from a multiple of 4 on) those of a pair share a
+/// word, and so do rows g and g + 8; int4 has both pairs in one word.
+constexpr WeightPlace place_of(WeightFormat format, int units, int row, int input) {
+  const int high = row % kTileRows / 8;
+  const int within = input % kUnitInputs;
+  const int half = within / 32;
+  const int lane = row % 8 * 4 + within % 32 / 8;
+  const int step = within % 8 / 4;  // which of the half's two instructions
+  const int pair = within % 4 / 2;
+  const int odd = within % 2;
+  const std::size_t unit = static_cast<std::size_t>(row / kTileRows) * static_cast<std::size_t>(units) +
+                           static_cast<std::size_t>(input / kUnitInputs);
+  if (format == WeightFormat::int4) {
+    // The word's nibbles i and i + 4 are register i of the instruction: rows, then pairs.
+    return {(unit * kLanes + static_cast<std::size_t>(lane)) * 4 + static_cast<std::size_t>(2 * half + step),
+            4 * (high + 2 * pair + 4 * odd)};
+  }
+  // The word's bytes 0 and 2 are the register of row g, bytes 1 and 3 that of row g + 8.
+  return {((unit * 2 + static_cast<std::size_t>(half)) * kLanes + static_cast<std::size_t>(lane)) * 4 +
+              static_cast<std::size_t>(2 * step + pair),
+          8 * (high + 2 * odd)};
+}
+
+/// Rows g and g + 8 of a tile lie beside each other.
+constexpr std::size_t scale_at(int groups, int row, int group) {
+  const std::size_t line = static_cast<std::size_t>(row / kTileRows) * static_cast<std::size_t>(groups) +
+                           static_cast<std::size_t>(group);
+  return line * kTileRows + static_cast<std::size_t>(row % 8 * 2 + row % kTileRows / 8);
+}
+
+}  // namespace baton::cuda

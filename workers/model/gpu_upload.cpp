@@ -1,0 +1,223 @@
+#include "workers/model/gpu_upload.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "workers/model/error.h"
+
+namespace baton {
+namespace {
+
+using cpu::ElementType;
+using cpu::MatrixSource;
+using cuda::Bf16;
+using cuda::QuantizedPart;
+
+constexpr std::size_t kStagingBytes = 16 << 20;  // a thread has two of them
+constexpr int kThreads = 6;
+constexpr std::size_t kAlign = 256;
+constexpr std::size_t kRawBytes = std::size_t{1} << 30;  // of all threads
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+/// The stored tensors of a quantised layer, in bytes.
+struct RawSizes {
+  std::size_t weights = 0, zeros = 0, scales = 0, group = 0;
+
+  explicit RawSizes(const LinearSource& s) {
+    const MatrixSource& scale = s.int4 ? s.int4->scales : s.fp8->scales;
+    scales = size(scale.rows * scale.columns * cpu::element_bytes(scale.type));
+    weights = size(s.rows() * s.columns());
+    if (!s.int4) return;
+    weights /= 2;
+    zeros = size(scale.rows * s.int4->out / 2);
+    group = s.int4->group.size() * sizeof(std::int32_t);
+  }
+  std::size_t all() const { return aligned(weights) + aligned(zeros) + aligned(scales) + aligned(group); }
+};
+
+QuantizedPart::ScaleType scale_type(ElementType type) {
+  if (type == ElementType::f32) return QuantizedPart::ScaleType::f32;
+  return type == ElementType::f16 ? QuantizedPart::ScaleType::f16 : QuantizedPart::ScaleType::bf16;
+}
+
+}  // namespace
+
+Bf16 to_bf16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if (std::isnan(x)) return {static_cast<std::uint16_t>((bits >> 16) | 0x40)};
+  return {static_cast<std::uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)};
+}
+
+/// What one thread works with: a stream, two page-locked buffers in turns, room for a layer's stored tensors.
+class GpuUpload::Lane {
+ public:
+  explicit Lane(std::size_t raw_bytes)
+      : raw(raw_bytes > 0 ? cuda::DeviceMemory(raw_bytes) : cuda::DeviceMemory()) {}
+
+  cuda::OwnedStream stream;
+  cuda::DeviceMemory raw;
+
+  /// The next buffer, free to be written. Its copy must be queued before the next call.
+  std::byte* buffer() {
+    if (used_) sent_[turn_].record(stream.get());
+    used_ = true;
+    turn_ ^= 1;
+    sent_[turn_].synchronize();
+    return staging_[turn_].data();
+  }
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+    for (std::size_t at = 0; at < bytes; at += kStagingBytes) {
+      const std::size_t n = std::min(kStagingBytes, bytes - at);
+      std::byte* const place = buffer();
+      std::memcpy(place, from + at, n);
+      cuda::copy_to_device(to + at, place, n, stream.get());
+    }
+  }
+
+ private:
+  cuda::PinnedMemory staging_[2] = {cuda::PinnedMemory(kStagingBytes), cuda::PinnedMemory(kStagingBytes)};
+  cuda::OwnedEvent sent_[2];
+  int turn_ = 0;
+  bool used_ = false;
+};
+
+void GpuUpload::plain(const MatrixSource& source, const Bf16* to, bool interleaved) {
+  const auto total = size(source.rows * source.columns);
+  const std::size_t group = interleaved ? size(8 * source.columns) : 0;
+  const std::size_t pitch = 2 * group * sizeof(Bf16);
+  std::size_t part = kStagingBytes / sizeof(Bf16);
+  if (group != 0) part = std::max<std::size_t>(part / group, 1) * group;
+  for (std::size_t at = 0; at < total; at += part) {
+    const std::size_t n = std::min(part, total - at);
+    auto* target = reinterpret_cast<std::byte*>(const_cast<Bf16*>(to));
+    target += group == 0 ? at * sizeof(Bf16) : at / group * pitch;
+    plain_.push_back({source.data + at * size(cpu::element_bytes(source.type)), source.type, n, target,
+                      group, pitch});
+  }
+}
+
+void GpuUpload::vector(const std::vector<float>& values, const Bf16* to) {
+  if (values.empty()) return;
+  kept_.push_back(values);
+  const std::vector<float>& v = kept_.back();
+  plain({reinterpret_cast<const std::byte*>(v.data()), ElementType::f32, 1,
+         static_cast<std::int64_t>(v.size())},
+        to, false);
+}
+
+void GpuUpload::packed(const LinearSource& source, cuda::PartRows rows, const cuda::QuantizedWeight& to) {
+  quantized_.push_back({source, rows, to, nullptr});
+}
+
+void GpuUpload::widened(const LinearSource& source, cuda::PartRows rows, const Bf16* to) {
+  quantized_.push_back({source, rows, {}, const_cast<Bf16*>(to)});
+}
+
+void GpuUpload::run(int ordinal, std::atomic<int>& percent) {
+  std::size_t largest = 1;
+  for (const QuantizedJob& job : quantized_) largest = std::max(largest, RawSizes(job.source).all());
+  const auto fit = static_cast<int>(std::clamp<std::size_t>(kRawBytes / largest, 1, kThreads));
+  const int n = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, fit);
+  const cuda::DeviceMemory nan(sizeof(int));
+  const cuda::OwnedStream stream;
+  cuda::fill_bytes(nan.data(), 0, sizeof(int), stream.get());
+  stream.synchronize();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < n; ++i) threads.emplace_back([&] { work(ordinal, percent, nan.as<int>()); });
+  for (std::thread& thread : threads) thread.join();
+  if (failure_) std::rethrow_exception(failure_);
+  int found = 0;
+  cuda::copy_to_host(&found, nan.data(), sizeof found, stream.get());
+  stream.synchronize();
+  if (found != 0) throw ModelError("a weight of an FP8 layer is not a number");
+}
+
+void GpuUpload::do_plain(const PlainJob& job, Lane& lane) const {
+  const std::size_t bytes = job.elements * sizeof(Bf16);
+  std::byte* const place = lane.buffer();
+  if (job.type == ElementType::bf16) {
+    std::memcpy(place, job.from, bytes);
+  } else {
+    auto* to = reinterpret_cast<Bf16*>(place);
+    for (std::size_t e = 0; e < job.elements; ++e) {
+      to[e] = to_bf16(cpu::element(job.from, job.type, static_cast<std::int64_t>(e)));
+    }
+  }
+  if (job.group_elements == 0) {
+    cuda::copy_to_device(job.to, place, bytes, lane.stream.get());
+    return;
+  }
+  const std::size_t width = job.group_elements * sizeof(Bf16);
+  cuda::copy_rows_to_device(job.to, job.pitch_bytes, place, width, width, job.elements / job.group_elements,
+                            lane.stream.get());
+}
+
+/// The tensors as they are stored, and a kernel behind them.
+void GpuUpload::do_quantized(const QuantizedJob& job, Lane& lane, int* nan) const {
+  const LinearSource& s = job.source;
+  const RawSizes sizes(s);
+  std::byte* place = lane.raw.data();
+  const auto bring = [&](const void* from, std::size_t bytes) {
+    std::byte* const to = place;
+    lane.copy(to, static_cast<const std::byte*>(from), bytes);
+    place += aligned(bytes);
+    return to;
+  };
+  QuantizedPart part;
+  part.out = static_cast<int>(s.rows());
+  part.in = static_cast<int>(s.columns());
+  const MatrixSource& scales = s.int4 ? s.int4->scales : s.fp8->scales;
+  part.scale_type = scale_type(scales.type);
+  part.scales = bring(scales.data, sizes.scales);
+  if (s.int4) {
+    const bool gptq = quantization_.method == QuantMethod::gptq;
+    part.layout = gptq ? QuantizedPart::Layout::gptq : QuantizedPart::Layout::awq;
+    part.zero_offset = quantization_.zero_offset;
+    part.weights = bring(s.int4->weights, sizes.weights);
+    part.zeros = reinterpret_cast<const std::uint32_t*>(bring(s.int4->zeros, sizes.zeros));
+    part.group = reinterpret_cast<const std::int32_t*>(bring(s.int4->group.data(), sizes.group));
+  } else {
+    part.layout = QuantizedPart::Layout::fp8;
+    part.weights = bring(s.fp8->weights, sizes.weights);
+    part.block_rows = static_cast<int>(s.fp8->block_rows);
+    part.block_columns = static_cast<int>(s.fp8->block_columns);
+    part.scale_columns = static_cast<int>(scales.columns);
+  }
+  if (job.wide != nullptr) {
+    cuda::widen_part(part, job.rows, job.wide, lane.stream.get());
+  } else {
+    cuda::pack_part(part, job.rows, job.to, nan, lane.stream.get());
+  }
+}
+
+/// One thread. Quantised jobs come first: they are the largest.
+void GpuUpload::work(int ordinal, std::atomic<int>& percent, int* nan) {
+  const std::size_t jobs = plain_.size() + quantized_.size();
+  try {
+    cuda::set_device(ordinal);
+    std::size_t largest = 0;
+    for (const QuantizedJob& job : quantized_) largest = std::max(largest, RawSizes(job.source).all());
+    Lane lane(largest);
+    for (std::size_t i = next_++; i < jobs; i = next_++) {
+      if (i < quantized_.size()) {
+        do_quantized(quantized_[i], lane, nan);
+      } else {
+        do_plain(plain_[i - quantized_.size()], lane);
+      }
+      percent = static_cast<int>(++done_ * 99 / jobs);
+    }
+    lane.stream.synchronize();
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    failure_ = std::current_exception();
+    next_ = jobs;
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,73 @@
+// Brings a checkpoint's tensors to the current device: page cache -> page-locked memory -> GPU, by several
+// threads, with the conversions on the way. Jobs are collected first and then run together.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <vector>
+
+#include "workers/cuda/device.h"
+#include "workers/cuda/quantized_load.h"
+#include "workers/cuda/types.h"
+#include "workers/model/checkpoint_reader.h"
+
+namespace baton {
+
+/// To nearest, ties to even; NaN stays NaN.
+cuda::Bf16 to_bf16(float x);
+
+class GpuUpload {
+ public:
+  explicit GpuUpload(const Quantization& quantization) : quantization_(quantization) {}
+
+  /// A plain matrix becomes bf16 at `to`, all of it densely, or interleaved: every eight rows are followed
+  /// by room for eight of another matrix.
+  void plain(const cpu::MatrixSource& source, const cuda::Bf16* to, bool interleaved);
+  /// A short vector; kept until the jobs have run.
+  void vector(const std::vector<float>& values, const cuda::Bf16* to);
+  /// A quantised layer becomes some rows of a quantised matrix, whose memory is zeroed and whose order of
+  /// inputs is there already, ...
+  void packed(const LinearSource& source, cuda::PartRows rows, const cuda::QuantizedWeight& to);
+  /// ... or of a matrix in bf16.
+  void widened(const LinearSource& source, cuda::PartRows rows, const cuda::Bf16* to);
+
+  /// `percent` rises to 99. Takes up to 1 GiB of the device on the way (a thread one layer's stored tensors).
+  /// Throws ModelError or CudaError.
+  void run(int ordinal, std::atomic<int>& percent);
+
+ private:
+  /// Some rows of a plain matrix: `group_elements` at a time land `pitch_bytes` apart, or all of them densely.
+  struct PlainJob {
+    const std::byte* from = nullptr;
+    cpu::ElementType type = cpu::ElementType::bf16;
+    std::size_t elements = 0;
+    std::byte* to = nullptr;
+    std::size_t group_elements = 0;  // 0: dense
+    std::size_t pitch_bytes = 0;
+  };
+  struct QuantizedJob {
+    LinearSource source;
+    cuda::PartRows rows;
+    cuda::QuantizedWeight to;
+    cuda::Bf16* wide = nullptr;  // not null: there instead
+  };
+  class Lane;
+
+  void work(int ordinal, std::atomic<int>& percent, int* nan);
+  void do_plain(const PlainJob& job, Lane& lane) const;
+  void do_quantized(const QuantizedJob& job, Lane& lane, int* nan) const;
+
+  Quantization quantization_;
+  std::vector<PlainJob> plain_;
+  std::vector<QuantizedJob> quantized_;
+  std::deque<std::vector<float>> kept_;
+  std::atomic<std::size_t> next_{0};
+  std::atomic<std::size_t> done_{0};
+  std::mutex mutex_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace baton
