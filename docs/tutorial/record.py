@@ -144,7 +144,7 @@ def main():
     for name in args.parts or parts:
         with tempfile.TemporaryDirectory(prefix="baton-tutorial-") as folder:
             found = parts[name](args.build.resolve(), pathlib.Path(folder))
-        (DATA / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        (DATA / f"{name}.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
         print(name, "recorded", flush=True)
 
 
