@@ -15,6 +15,10 @@ namespace baton {
 
 enum class Batching : std::uint8_t { continuous = 0, static_batch = 1 };
 enum class NoDecode : std::uint8_t { run = 0, wait = 1 };
+enum class QueueOrder : std::uint8_t { arrival = 0, shortest = 1 };
+enum class Preempted : std::uint8_t { in_place = 0, first = 1, front = 2 };
+enum class Admission : std::uint8_t { watermark = 0, future = 1 };
+enum class Victim : std::uint8_t { last = 0, shortest = 1, tail = 2 };
 
 // The defaults live in the structs alone; the table reads them from a default-constructed Config.
 
@@ -24,11 +28,26 @@ struct SchedulerConfig {
   double priority_age_s = 5;
   std::uint32_t static_batch_size = 4;
   double static_interval_s = 3;
+  bool static_same_config = false;
   std::uint32_t max_waiting = 20'000;
   std::uint32_t max_running = 256;
   std::uint32_t token_budget = 512;
   std::uint32_t prompt_chunk = 256;
+  std::vector<std::uint32_t> prefill_batch_size;  // ascending; empty: no limit
+  std::vector<std::uint32_t> decode_batch_size;   // likewise
+  std::uint32_t prefill_token_budget = 0;
+  std::uint32_t decode_token_budget = 0;
+  bool prompts_pause_decode = false;
+  double delay_factor = 0;
+  QueueOrder queue_order = QueueOrder::arrival;
+  double input_age_ms = 10;
+  Preempted preempted = Preempted::in_place;
+  Victim victim = Victim::last;
+  Admission admission = Admission::watermark;
+  double watermark = 0;
+  double pull_watermark = 1;
   std::uint32_t local_prefill_threshold = 0;
+  double local_prefill_cached = 0;
   NoDecode no_decode = NoDecode::run;
   double worker_timeout_s = 3;
   double frontend_timeout_s = 15;

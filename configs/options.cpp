@@ -52,17 +52,70 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        .choices = "continuous|static"},
       {"priority_age_s", "seconds of waiting that make up for one step of a request's priority",
        &S::priority_age_s, 0, 3600},
-      {"static_batch_size", "requests of a static batch", &S::static_batch_size, 1, 256},
+      {"static_batch_size", "requests of a static batch; one with a beam search counts as its beams",
+       &S::static_batch_size, 1, 256},
       {"static_interval_s", "seconds that a static batch collects", &S::static_interval_s, 0.01,
        60},
+      {"static_same_config",
+       "a static batch takes only requests with the generation parameters of its first one (seeds apart)",
+       &S::static_same_config},
       {"max_waiting", "requests waiting for a place; beyond, clients get 429", &S::max_waiting, 1,
        1'000'000},
       {"max_running", "decoding sequences of one worker", &S::max_running, 1, 4096},
       {"token_budget", "tokens of one step, prompt and decode together", &S::token_budget, 1,
        65'536},
       {"prompt_chunk", "prompt tokens of one sequence in one step", &S::prompt_chunk, 1, 65'536},
+      {"prefill_batch_size",
+       "most prompts in one step; 0: as many as fit it. Several, ascending: the smallest one that takes all "
+       "who wait, else the largest",
+       &S::prefill_batch_size, 1, 4096},
+      {"decode_batch_size",
+       "most sequences decoding on one worker; 0: max_running. Several, ascending: the smallest one that "
+       "takes all who wait, else the largest",
+       &S::decode_batch_size, 1, 4096},
+      {"prefill_token_budget", "token_budget of prefill workers; 0: the same", &S::prefill_token_budget, 0,
+       65'536},
+      {"decode_token_budget", "token_budget of decode workers; 0: the same", &S::decode_token_budget, 0,
+       65'536},
+      {"prompts_pause_decode",
+       "a step with prompt tokens decodes nothing: prompts are through sooner, streams stall meanwhile",
+       &S::prompts_pause_decode},
+      {"delay_factor",
+       "where something runs, prompts are admitted once the oldest has waited longer than so many times the "
+       "last step with prompts took; 0: at once",
+       &S::delay_factor, 0, 100},
+      {.name = "queue_order",
+       .meaning = "who is next: the first to arrive, or the shortest prompt, with input_age_ms",
+       .member = &S::queue_order,
+       .choices = "arrival|shortest"},
+      {"input_age_ms", "with queue_order shortest: milliseconds of waiting that make up for one token of prompt",
+       &S::input_age_ms, 0, 10'000},
+      {.name = "preempted",
+       .meaning = "where a preempted request waits: at its old place in the queue; first, before all that "
+                  "were never preempted and behind those preempted earlier; or at the very front",
+       .member = &S::preempted,
+       .choices = "in_place|first|front"},
+      {.name = "victim",
+       .meaning = "who is preempted when a pool is full: the last in the queue's order, the shortest, or "
+                  "the tail, which came to that worker last",
+       .member = &S::victim,
+       .choices = "last|shortest|tail"},
+      {.name = "admission",
+       .meaning = "watermark: a request is admitted if its prompt fits and some blocks stay free; future: if "
+                  "all who run fit to the end of their longest answers, so that nobody is preempted",
+       .member = &S::admission,
+       .choices = "watermark|future"},
+      {"watermark",
+       "share of a pool that admission leaves free; 0: a block for each running sequence, a tenth at most",
+       &S::watermark, 0, 0.5},
+      {"pull_watermark",
+       "a decode worker takes over prompts only while less than this share of its pool is in use",
+       &S::pull_watermark, 0.01, 1},
       {"local_prefill_threshold", "prompts up to this many tokens prefill on the decode worker",
-       &S::local_prefill_threshold, 0, 1'048'576},
+       &S::local_prefill_threshold, 0, 16'777'216},
+      {"local_prefill_cached",
+       "a prompt of which a decode worker has this share in its prefix cache prefills there; 0: never",
+       &S::local_prefill_cached, 0, 1},
       {.name = "no_decode",
        .meaning = "without a decode worker: run on a prefill worker, or wait",
        .member = &S::no_decode,
@@ -243,6 +296,8 @@ std::string range_text(double min, double max) {
 }
 
 using Words = std::vector<std::string>;
+/// Numbers of one option.
+constexpr std::size_t kMaxSizes = 16;
 
 Words split(const char* choices) {
   Words words;
@@ -314,6 +369,33 @@ Status set_list(Words& value, std::string_view text, const Words& choices) {
   return {};
 }
 
+/// "0" (none), "8" or "1,8,32": ascending.
+Status set_sizes(std::vector<std::uint32_t>& value, std::string_view text, bool quoted, double min,
+                 double max) {
+  std::vector<std::uint32_t> sizes;
+  while (text != "0" || quoted) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    std::uint32_t size = 0;
+    Status status = set_number(size, trimmed(text.substr(0, comma)), quoted, min, max);
+    if (!status.ok()) return status;
+    if (!sizes.empty() && size <= sizes.back()) return invalid("does not ascend");
+    if (sizes.size() == kMaxSizes) {
+      return invalid("has more than " + std::to_string(kMaxSizes) + " numbers");
+    }
+    sizes.push_back(size);
+    if (comma == text.size()) break;
+    text.remove_prefix(comma + 1);
+  }
+  value = std::move(sizes);
+  return {};
+}
+
+std::string sizes_text(const std::vector<std::uint32_t>& sizes) {
+  std::string text;
+  for (const std::uint32_t size : sizes) text += (text.empty() ? "" : ",") + std::to_string(size);
+  return text.empty() ? "0" : text;
+}
+
 Status set_choice(std::size_t& index, const std::string& text, const Words& choices) {
   const auto found = std::find(choices.begin(), choices.end(), text);
   if (found == choices.end()) {
@@ -376,6 +458,8 @@ Status set_option(const Option<Section>& option, Section& section, const std::st
           return status;
         } else if constexpr (std::is_same_v<T, Words>) {
           return set_list(value, text, split(option.choices));
+        } else if constexpr (std::is_same_v<T, std::vector<std::uint32_t>>) {
+          return set_sizes(value, text, quoted, option.min, option.max);
         } else if constexpr (std::is_same_v<T, bool>) {
           if (quoted || (text != "true" && text != "false")) {
             return is("'" + text + "'", "true or false");
@@ -404,6 +488,8 @@ std::string value_text(const Option<Section>& option, const Section& section) {
           return value;
         } else if constexpr (std::is_same_v<T, Words>) {
           return joined_list(value);
+        } else if constexpr (std::is_same_v<T, std::vector<std::uint32_t>>) {
+          return sizes_text(value);
         } else if constexpr (std::is_same_v<T, bool>) {
           return value ? "true" : "false";
         } else if constexpr (std::is_enum_v<T>) {
@@ -428,6 +514,8 @@ std::string bounds_text(const Option<Section>& option) {
         }
         if constexpr (std::is_same_v<T, std::string>) {
           return option.text == TextRule::name ? "1 to 32 of a-z 0-9 _ -" : "";
+        } else if constexpr (std::is_same_v<T, std::vector<std::uint32_t>>) {
+          return "0, or one or more of " + range_text(option.min, option.max);
         } else if constexpr (std::is_same_v<T, bool>) {
           return "true or false";
         } else {

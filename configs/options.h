@@ -25,13 +25,15 @@ struct Option {
   using Member =
       std::variant<std::string Section::*, bool Section::*, std::uint16_t Section::*,
                    std::uint32_t Section::*, std::uint64_t Section::*, std::int32_t Section::*,
-                   double Section::*, std::vector<std::string> Section::*, Batching Section::*,
-                   NoDecode Section::*, Role Section::*>;
+                   double Section::*, std::vector<std::string> Section::*,
+                   std::vector<std::uint32_t> Section::*, Batching Section::*, NoDecode Section::*,
+                   QueueOrder Section::*, Preempted Section::*, Victim Section::*,
+                   Admission Section::*, Role Section::*>;
 
   const char* name;
   const char* meaning;
   Member member;
-  double min = 0;  // numbers only
+  double min = 0;  // numbers, and each of a list of numbers (0: an empty list)
   double max = 0;
   TextRule text = TextRule::any;  // strings only
   const char* choices = nullptr;  // "a|b": strings that may be one of a few; enums in their order;

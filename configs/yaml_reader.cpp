@@ -85,6 +85,10 @@ class YamlReader {
     return scalar("", -1, "", key, at, value);
   }
 
+  static bool takes_list(const std::string& key) {
+    return key == "dialects" || key == "prefill_batch_size" || key == "decode_batch_size";
+  }
+
   Status section(const std::string& name, int entry, const std::string& prefix,
                  const YAML::Node& at, const YAML::Node& map) {
     if (map.IsNull()) {
@@ -96,7 +100,7 @@ class YamlReader {
     return each_key(map, prefix,
                     [&](const std::string& key, const YAML::Node& key_at, const YAML::Node& value) {
                       if (name == "frontend" && key == "listen") return listen(key_at, value);
-                      if (key == "dialects" && value.IsSequence()) {
+                      if (value.IsSequence() && takes_list(key)) {
                         return words(name, entry, prefix, key, key_at, value);
                       }
                       return scalar(name, entry, prefix, key, key_at, value);

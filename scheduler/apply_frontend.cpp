@@ -2,8 +2,9 @@
 #include <algorithm>
 
 #include "scheduler/apply_handlers.h"
+#include "scheduler/batch_limits.h"
 #include "scheduler/lifecycle.h"
-#include "scheduler/policy.h"
+#include "scheduler/queue_order.h"
 
 namespace baton {
 
@@ -171,10 +172,10 @@ struct Handler {
   /// Those that no worker of today could run to their end.
   void refuse_beams(Request& request) {
     const std::uint32_t width = request.sampling.num_beams;
-    if (width > state.settings.max_running) {
+    if (width > most_beams(state.settings)) {
       end_request(state, request, FinishReason::error, ErrorCode::invalid_argument,
                   std::to_string(width) + " beams are more than the " +
-                      std::to_string(state.settings.max_running) +
+                      std::to_string(most_beams(state.settings)) +
                       " sequences that a worker runs at once",
                   out);
       return;

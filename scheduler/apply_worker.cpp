@@ -28,6 +28,10 @@ std::string difference(const Hello& a, const Hello& b) {
   return "";
 }
 
+bool computes_prompts(const InFlightStep& step) {
+  return std::any_of(step.rows.begin(), step.rows.end(), [](const auto& row) { return row.second > 0; });
+}
+
 /// Numbers from a Hello are used in divisions and allocations: nothing absurd may pass.
 bool sane(const Hello& hello) {
   return hello.blocks > 0 && hello.blocks <= (1U << 26U) && hello.tokens_per_block > 0 &&
@@ -189,6 +193,9 @@ struct Handler {
     w.steps.pop_front();
     w.done = result.step;
     w.progress = now;
+    // It began when it was sent, or when the one before it had ended.
+    if (computes_prompts(step)) w.prompt_latency = now - std::max(step.sent, w.answered);
+    w.answered = now;
     ++w.steps_total;
     w.tokens_total += result.tokens.size();
     retire_rows(step);

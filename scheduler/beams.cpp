@@ -57,6 +57,7 @@ Sequence& fork(State& state, Worker& w, const Sequence& parent, StepPlan& plan) 
   Sequence& child = state.sequences.create();
   child.request = parent.request;
   child.worker = parent.worker;
+  child.order = parent.order;
   child.width = 0;
   child.prefill_length = parent.prefill_length;
   child.scheduled = child.computed = parent.scheduled;

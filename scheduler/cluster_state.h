@@ -34,13 +34,28 @@ constexpr std::uint32_t kNoLimit = 0xFFFFFFFF;
 struct Settings {
   Batching batching = Batching::continuous;
   TimeNs priority_age = 5 * kSecond;
-  std::uint32_t static_batch_size = 4;
+  std::uint32_t static_batch_size = 4;  // beams
+  bool static_same_config = false;
   TimeNs static_interval = 3 * kSecond;
   std::uint32_t max_waiting = 20000;
   std::uint32_t max_running = 256;
   std::uint32_t token_budget = 512;
   std::uint32_t prompt_chunk = 256;
+  std::vector<std::uint32_t> prefill_batch_size;  // ascending; empty: no limit
+  std::vector<std::uint32_t> decode_batch_size;   // likewise
+  std::uint32_t prefill_token_budget = 0;  // 0: token_budget
+  std::uint32_t decode_token_budget = 0;   // likewise
+  bool prompts_pause_decode = false;
+  double delay_factor = 0;
+  QueueOrder queue_order = QueueOrder::arrival;
+  TimeNs input_age = 10 * kMillisecond;
+  Preempted preempted = Preempted::in_place;
+  Victim victim = Victim::last;
+  Admission admission = Admission::watermark;
+  double watermark = 0;
+  double pull_watermark = 1;
   std::uint32_t local_prefill_threshold = 0;
+  double local_prefill_cached = 0;
   NoDecode no_decode = NoDecode::run;
   TimeNs worker_timeout = 3 * kSecond;
   TimeNs frontend_timeout = 15 * kSecond;
@@ -93,7 +108,7 @@ struct Request {
   FrontendIndex frontend = kNobody;
   std::uint32_t attempt = 0;
   TimeNs arrival = 0;
-  TimeNs place = 0;  // in every queue: queue_place()
+  TimeNs place = 0;  // in every queue: queue_place(), place_after_preemption()
   TimeNs deadline = 0;
   std::string cache_salt;  // requests share cached blocks only with those of the same salt
   std::vector<Token> prompt;
@@ -126,6 +141,7 @@ struct Sequence {
   SequenceId id = 0;
   std::uint64_t request = 0;
   WorkerIndex worker = kNobody;
+  std::uint64_t order = 0;  // of all placements; beams have their search's
   std::uint32_t width = 1;  // rows that it stands for in max_running: all beams' for one of them, else 0
   std::vector<BlockId> blocks;
   std::uint32_t prefill_length = 0;  // tokens to compute before the first one is sampled here
@@ -168,6 +184,7 @@ struct InFlightStep {
   std::vector<std::pair<SequenceId, std::uint32_t>> rows;   // prompt rows: tokens computed
   std::vector<SequenceId> beams;                            // one token each; candidates come back
   std::size_t samples = 0;  // rows that the result must answer
+  TimeNs sent = 0;
 };
 
 enum class WorkerState : std::uint8_t {
@@ -219,6 +236,8 @@ struct Worker {
   TimeNs heard = 0;
   TimeNs progress = 0;               // last time it got on with outstanding work (or had none)
   TimeNs registered = 0;
+  TimeNs answered = 0;               // last step result
+  TimeNs prompt_latency = 0;         // of the last step that computed prompt tokens
   bool draining = false;             // SIGTERM, or set by an operator
   bool leaving = false;              // SIGTERM: Leave once empty
   TimeNs drain_since = 0;
@@ -289,6 +308,9 @@ struct State {
   std::set<std::pair<TimeNs, std::uint64_t>> deadlines;
 
   TimeNs terminals_repeated = 0;  // last time
+  std::size_t queued = 0;         // requests without a place (for decoding) when planning last began
+  std::uint64_t placements = 0;   // sequences that were given a place
+  std::uint64_t evictions = 0;    // requests that were preempted
 
   // Static batching: the running group, and how many of it have not ended.
   std::vector<std::uint64_t> group;

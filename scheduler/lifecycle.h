@@ -35,7 +35,7 @@ void remember_prefix(State& state, Sequence& sequence);
 constexpr const char* kBasicSamplerOnly =
     "penalties, logit_bias, bad words, allowed tokens, min_p, typical_p and log probabilities are "
     "not supported on this device";
-/// Back to the queue, at the place of its first arrival.
+/// Back to the queue, at its place.
 void requeue(State& state, Request& request);
 /// Takes the request off its workers; it is queued again once the steps that name it have ended.
 void preempt(State& state, Request& request);

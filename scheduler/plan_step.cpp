@@ -3,8 +3,11 @@
 #include <algorithm>
 
 #include "ipc/fault_points.h"
+#include "scheduler/admission.h"
+#include "scheduler/batch_limits.h"
 #include "scheduler/lifecycle.h"
 #include "scheduler/policy.h"
+#include "scheduler/queue_order.h"
 #include "scheduler/static_batching.h"
 
 namespace baton {
@@ -107,24 +110,14 @@ class StepBuilder {
   /// Sends the plan and returns true, or returns false if there is nothing to do now.
   bool build() {
     retire_full_members();
-    const bool stalled = !make_room_to_grow();
-    w_.short_of_blocks = stalled;
-    if (!stalled) {
-      take_adds();
-      grow();
-      for (const std::uint64_t id : w_.beams) {
-        plan_beams(state_, *state_.requests.find(id), plan_, step_);
-      }
-      plan_.decode = !w_.decode_set.empty();
-    }
-    step_.decode = plan_.decode ? w_.decode_set : std::vector<SequenceId>();
+    budget_ = step_tokens(state_.settings, w_.identity.role);
+    prompt_rows_ = most_prompt_rows(state_);
+    // A step is filled with decoding first, or, if prompts pause it, with prompts alone while there are any.
+    const bool pause = state_.settings.prompts_pause_decode;
+    if (pause) take_prompts();
+    if (plan_.rows.empty()) take_decode();
     take_joins();
-    budget_ = state_.settings.token_budget -
-              std::min<std::uint32_t>(state_.settings.token_budget,
-                                      static_cast<std::uint32_t>(step_.decode.size() +
-                                                                 step_.beams.size()));
-    continue_prefills();
-    if (!stalled) admit();
+    if (!pause) take_prompts();
     const bool work = plan_.decode || !plan_.rows.empty() || !plan_.add.empty() ||
                       !plan_.beams.empty();
     if (!work && (w_.drops.empty() || !w_.steps.empty())) return false;
@@ -133,6 +126,24 @@ class StepBuilder {
   }
 
  private:
+  void take_decode() {
+    w_.short_of_blocks = !make_room_to_grow();
+    if (w_.short_of_blocks) return;
+    take_adds();
+    grow();
+    for (const std::uint64_t id : w_.beams) {
+      plan_beams(state_, *state_.requests.find(id), plan_, step_);
+    }
+    plan_.decode = !w_.decode_set.empty();
+    if (plan_.decode) step_.decode = w_.decode_set;
+    budget_ -= std::min(budget_, static_cast<std::uint32_t>(step_.decode.size() + step_.beams.size()));
+  }
+
+  void take_prompts() {
+    continue_prefills();
+    if (!w_.short_of_blocks) admit();
+  }
+
   /// A member whose last token is already being sampled leaves before this step.
   void retire_full_members() {
     for (std::size_t i = 0; i < w_.decode_set.size();) {
@@ -244,7 +255,7 @@ class StepBuilder {
   }
 
   void continue_prefills() {
-    for (std::size_t i = 0; i < w_.prefills.size() && budget_ > 0;) {
+    for (std::size_t i = 0; i < w_.prefills.size() && budget_ > 0 && prompt_rows_ > 0;) {
       Sequence& sequence = *state_.sequences.find(w_.prefills[i]);
       prompt_row(sequence);
       if (sequence.scheduled == sequence.prefill_length) {
@@ -269,6 +280,7 @@ class StepBuilder {
     sequence.scheduled += n;
     ++sequence.inflight;
     budget_ -= n;
+    --prompt_rows_;
     if (last) {
       ++sequence.sampling;
       ++step_.samples;
@@ -286,20 +298,27 @@ class StepBuilder {
 
   void admit() {
     if (state_.waiting.empty() || !accepts(w_, now_) || runs_suspect(state_, w_)) return;
+    const double delay = state_.settings.delay_factor;
+    if (delay > 0 &&
+        !delay_passed(delay, oldest_wait(state_, now_), w_.prompt_latency, /*idle=*/w_.sequences == 0)) {
+      return;
+    }
     int looked = 0;
-    for (auto it = state_.waiting.begin(); it != state_.waiting.end() && budget_ > 0;) {
+    for (auto it = state_.waiting.begin();
+         it != state_.waiting.end() && budget_ > 0 && prompt_rows_ > 0;) {
       Request& request = *state_.requests.find(it->second);
       ++it;  // admission erases the entry
       if (!static_batch_allows(state_, request)) continue;  // its group's members come later
       if (++looked > kQueueLook) return;
       if (logprob_budget_ == 0 && wants_prompt_logprobs(request)) continue;
-      if (!may_prefill(state_, request, w_)) continue;
+      if (!may_prefill(state_, request, w_, now_)) continue;
       // A decode worker that is handed prompts is never empty: waiting for that could last for ever.
       const bool suspect = is_suspect(state_, request) &&
                            (w_.identity.role != Role::decode || !is_fed(state_, w_));
       if (suspect && (w_.sequences > 0 || !w_.steps.empty())) return;
-      if (refuse_too_long(request) || refuse_full_sampler(request)) continue;
-      if (!beams_fit(request)) continue;
+      if (refuse_too_long(state_, w_, request, out_)) continue;
+      if (refuse_full_sampler(state_, w_, request, out_)) continue;
+      if (!beams_fit(state_, w_, request, now_, out_)) continue;
       const std::uint32_t blocks = w_.blocks_for(request.length() + 1);
       // The last token is always computed: its logits are wanted, and they are nowhere.
       const BlockPool::Match prefix = cached_prefix(state_, request, w_, request.length() - 1);
@@ -310,52 +329,6 @@ class StepBuilder {
     }
   }
 
-  /// It was accepted before anybody knew what fits.
-  bool refuse_too_long(Request& request) {
-    if (w_.holds(request.length() + 1)) return false;
-    end_request(state_, request, FinishReason::error, ErrorCode::too_long,
-                "the sequence has " + std::to_string(request.length()) +
-                    " tokens; with one more it must fit the " +
-                    std::to_string(w_.pool.total() * w_.tokens_per_block()) + " of " +
-                    w_.identity.name + "'s KV pool and the " +
-                    std::to_string(w_.hello.max_context) + " of its model",
-                out_);
-    return true;
-  }
-
-  /// Beams that stay here must have blocks to their end; somebody else may have them.
-  bool beams_fit(Request& request) {
-    const std::uint32_t tokens = request.length() + 1;
-    if (!request.beams || needs_handoff(state_, request, w_)) return true;
-    clamp_output(request);
-    if (can_hold(w_, request, tokens)) return true;
-    const bool elsewhere =
-        std::any_of(state_.workers.begin(), state_.workers.end(), [&](const Worker& w) {
-          return w.takes_work() && can_hold(w, request, tokens) && may_prefill(state_, request, w);
-        });
-    if (!elsewhere) {
-      end_request(state_, request, FinishReason::error, ErrorCode::kv_exhausted,
-                  cannot_hold(w_, request, tokens), out_);
-    }
-    return false;
-  }
-
-  /// Likewise before anybody knew what the workers' device can do.
-  bool refuse_full_sampler(Request& request) {
-    if (!w_.hello.basic_sampling || !request.sampling.needs_full_sampler()) return false;
-    end_request(state_, request, FinishReason::error, ErrorCode::invalid_argument,
-                kBasicSamplerOnly, out_);
-    return true;
-  }
-
-  /// An answer ends where the smallest pool does, also if the front end could not know that.
-  void clamp_output(Request& request) const {
-    const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
-    const auto generated = static_cast<std::uint32_t>(request.generated.size());
-    const std::uint32_t context = std::max(max_context(state_), prompt + generated + 1);
-    request.sampling.max_tokens = std::min(request.sampling.max_tokens, context - prompt);
-  }
-
   void start(Request& request, std::uint32_t blocks, const BlockPool::Match& prefix) {
     Sequence& sequence = *place_sequence(state_, request, index_, blocks, prefix);
     sequence.scheduled = sequence.computed = sequence.remembered * w_.tokens_per_block();
@@ -364,7 +337,7 @@ class StepBuilder {
     state_.waiting.erase({request.place, request.id});
     request.source = sequence.id;
     request.phase = Phase::prefill;
-    clamp_output(request);
+    clamp_output(state_, request);
     if (request.beams) request.beams->search = std::make_unique<BeamSearch>(request.sampling);
     if (request.generated.empty()) request.prompt_logprobs.clear();  // else they are complete
     add(sequence, request, /*decode=*/false);
@@ -392,6 +365,7 @@ class StepBuilder {
     if (!w_.outstanding()) w_.progress = now_;
     plan_.term = w_.term;
     plan_.step = step_.step = ++w_.sent;
+    step_.sent = now_;
     w_.steps.push_back(std::move(step_));
     out_.to_workers.emplace_back(w_.link, std::move(plan_));
   }
@@ -404,13 +378,15 @@ class StepBuilder {
   StepPlan plan_;
   InFlightStep step_;
   std::vector<SequenceId> growing_;
-  std::uint32_t budget_ = 0;
+  std::uint32_t budget_ = 0;       // tokens that still fit the step
+  std::uint32_t prompt_rows_ = 0;  // prompts, likewise
   std::uint32_t logprob_budget_ = kLogprobBudget;
 };
 
 }  // namespace
 
 void plan(State& state, TimeNs now, Outbox& out) {
+  state.queued = state.waiting.size() + state.handoffs.size();
   form_static_group(state, now, out);
   place_handoffs(state, now, out);
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {

@@ -1,24 +1,27 @@
 #include "scheduler/policy.h"
 
 #include <algorithm>
-#include <utility>
 
+#include "scheduler/batch_limits.h"
+#include "scheduler/future_length.h"
 #include "scheduler/lifecycle.h"
 
 namespace baton {
-
-TimeNs queue_place(const Submit& submit, const Settings& settings) {
-  return submit.arrival +
-         std::clamp(submit.priority, -kMaxPriority, kMaxPriority) * settings.priority_age;
-}
 
 bool accepts(const Worker& worker, TimeNs now) {
   if (!worker.takes_work()) return false;
   return !worker.steps.empty() || now - worker.heard <= kStaleAfter;
 }
 
-std::uint32_t watermark(const Worker& worker) {
+bool decodes_here(const State& state, const Worker& worker) {
+  return worker.decodes() || !any_decoder(state);
+}
+
+std::uint32_t watermark(const Settings& settings, const Worker& worker) {
   if (worker.identity.role == Role::prefill && worker.decode_set.empty()) return 0;
+  if (settings.watermark > 0) {
+    return static_cast<std::uint32_t>(settings.watermark * worker.pool.total());
+  }
   // One block for every running sequence, but never more than a tenth of the pool.
   return std::min(worker.sequences, worker.pool.total() / 10);
 }
@@ -27,18 +30,49 @@ bool has_room(const State& state, const Worker& worker, const Request& request,
               std::uint32_t blocks) {
   if (worker.sequences == 0) return worker.pool.available_blocks() >= blocks;
   const std::uint32_t width = worker.decodes() ? request.sampling.num_beams : 1;
-  if (worker.short_of_blocks || worker.sequences + width > state.settings.max_running) return false;
-  return worker.pool.available_blocks() >= blocks + (width - 1) + watermark(worker);
+  if (worker.short_of_blocks || worker.sequences + width > most_running(state, worker)) return false;
+  const std::uint32_t available = worker.pool.available_blocks();
+  if (state.settings.admission == Admission::future && decodes_here(state, worker)) {
+    return available >= blocks + (width - 1) && fits_to_the_end(state, worker, request);
+  }
+  return available >= blocks + (width - 1) + watermark(state.settings, worker);
 }
 
-bool may_prefill(const State& state, const Request& request, const Worker& worker) {
+bool mostly_cached(const State& state, const Request& request, const Worker& worker) {
+  const Settings& settings = state.settings;
+  if (settings.local_prefill_cached <= 0 || !settings.prefix_cache) return false;
+  const std::size_t known = cached_prefix(state, request, worker, request.length() - 1).blocks.size();
+  return static_cast<double>(known * worker.tokens_per_block()) >=
+         settings.local_prefill_cached * request.length();
+}
+
+namespace {
+
+/// Some decode worker can run the prompt now and has most of it: no prefill worker takes it.
+bool some_decoder_has_most(const State& state, const Request& request, TimeNs now) {
+  if (state.settings.local_prefill_cached <= 0) return false;
+  return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& w) {
+    if (w.identity.role != Role::decode || !accepts(w, now)) return false;
+    if (!mostly_cached(state, request, w) || runs_suspect(state, w)) return false;
+    const std::uint32_t blocks = w.blocks_for(request.length() + 1);
+    const BlockPool::Match prefix = cached_prefix(state, request, w, request.length() - 1);
+    return can_hold(w, request, request.length() + 1) &&
+           has_room(state, w, request, blocks - prefix.shared);
+  });
+}
+
+}  // namespace
+
+bool may_prefill(const State& state, const Request& request, const Worker& worker, TimeNs now) {
   const bool is_short = request.length() <= state.settings.local_prefill_threshold;
   const bool stays = request.local || is_short;
   switch (worker.identity.role) {
     case Role::mixed: return true;
-    case Role::decode: return stays || !is_fed(state, worker);
+    case Role::decode:
+      return stays || !is_fed(state, worker) || mostly_cached(state, request, worker);
     // Somebody who decodes should take one that stays; if nobody does, better here than never.
-    case Role::prefill: return !stays || !any_decoder(state);
+    case Role::prefill:
+      return (!stays || !any_decoder(state)) && !some_decoder_has_most(state, request, now);
   }
   return false;
 }
@@ -47,7 +81,7 @@ bool better_placed(const State& state, const Request& request, const Worker& wor
                    std::size_t own_blocks, TimeNs now) {
   if (!state.settings.prefix_cache || is_suspect(state, request)) return false;
   return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& other) {
-    if (&other == &worker || !accepts(other, now) || !may_prefill(state, request, other)) return false;
+    if (&other == &worker || !accepts(other, now) || !may_prefill(state, request, other, now)) return false;
     if (!other.holds(request.length() + 1)) return false;
     const BlockPool::Match match = cached_prefix(state, request, other, request.length() - 1);
     if (match.blocks.size() <= own_blocks || runs_suspect(state, other)) return false;
@@ -86,6 +120,11 @@ bool runs_suspect(const State& state, const Worker& worker) {
   });
 }
 
+bool may_pull(const Settings& settings, const Worker& worker) {
+  if (settings.pull_watermark >= 1 || worker.sequences == 0) return true;
+  return worker.pool.owned_blocks() < settings.pull_watermark * worker.pool.total();
+}
+
 WorkerIndex choose_decoder(const State& state, const Request& request, WorkerIndex source,
                            const std::vector<bool>& spoken_for, TimeNs now) {
   WorkerIndex best = kNobody;
@@ -93,7 +132,7 @@ WorkerIndex choose_decoder(const State& state, const Request& request, WorkerInd
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& w = state.workers[i];
     if (i == source || !w.decodes() || !accepts(w, now)) continue;
-    if (spoken_for[i] || !reaches(state.workers[source], w)) continue;
+    if (spoken_for[i] || !reaches(state.workers[source], w) || !may_pull(state.settings, w)) continue;
     const Sequence* sequence = state.sequences.find(request.source);
     const std::uint32_t length = sequence != nullptr ? sequence->prefill_length : request.length();
     if (!has_room(state, w, request, w.blocks_for(length + 1)) || runs_suspect(state, w)) continue;
@@ -104,21 +143,6 @@ WorkerIndex choose_decoder(const State& state, const Request& request, WorkerInd
     best_known = known;
   }
   return best;
-}
-
-Request* choose_victim(State& state, WorkerIndex worker) {
-  Request* victim = nullptr;
-  std::uint32_t candidates = 0;
-  state.sequences.each([&](const Sequence& sequence) {
-    if (sequence.worker != worker || sequence.retiring || sequence.width == 0) return;
-    Request* request = state.requests.find(sequence.request);
-    ++candidates;
-    if (victim == nullptr || std::pair(request->place, request->id) >
-                                 std::pair(victim->place, victim->id)) {
-      victim = request;
-    }
-  });
-  return candidates > 1 ? victim : nullptr;
 }
 
 }  // namespace baton

@@ -11,25 +11,29 @@ namespace baton {
 /// frozen, and an idle worker is not judged by its progress.
 constexpr TimeNs kStaleAfter = 1500 * kMillisecond;
 
-/// Where a request stands in every queue: its arrival, moved by `priority_age` a step of its priority.
-/// So the queue is ordered by priority among those that came within that time, and whoever has waited
-/// longer goes first all the same: nothing starves.
-TimeNs queue_place(const Submit& submit, const Settings& settings);
-
 /// True if the worker may be given new sequences at all.
 bool accepts(const Worker& worker, TimeNs now);
 
-/// Blocks that admission leaves free so that running sequences can grow for a while.
-std::uint32_t watermark(const Worker& worker);
+/// True if what is prefilled on `worker` is decoded there, too (as long as nobody joins who decodes).
+bool decodes_here(const State& state, const Worker& worker);
 
-/// True if the free and cached blocks of `worker` take `blocks` more (and one for each further beam) and
-/// leave the watermark. An empty worker may be filled to the last block, so that a long prompt is never
-/// refused for ever.
+/// Blocks that admission leaves free so that running sequences can grow for a while: a share of the pool,
+/// or one for each running sequence.
+std::uint32_t watermark(const Settings& settings, const Worker& worker);
+
+/// True if the free and cached blocks of `worker` take `blocks` more (and one for each further beam), and
+/// leave the watermark or, with `admission: future`, suffice to the end of all (fits_to_the_end). An empty
+/// worker may be filled to the last block, so that a long prompt is never refused for ever.
 bool has_room(const State& state, const Worker& worker, const Request& request,
               std::uint32_t blocks);
 
-/// True if `worker` may run this request's prompt.
-bool may_prefill(const State& state, const Request& request, const Worker& worker);
+/// True if `worker` has so large a share of the prompt in its prefix cache that no hand-off is worth it
+/// (`local_prefill_cached`).
+bool mostly_cached(const State& state, const Request& request, const Worker& worker);
+
+/// True if `worker` may run this request's prompt. A decode worker runs short ones
+/// (`local_prefill_threshold`) and those that it has cached, and a prefill worker leaves them to it.
+bool may_prefill(const State& state, const Request& request, const Worker& worker, TimeNs now);
 
 /// True if another worker may run this prompt at once and knows so much more of it than `worker`, which
 /// knows `own_blocks`, that waiting for its turn there is shorter than computing that here.
@@ -42,12 +46,18 @@ bool is_suspect(const State& state, const Request& request);
 /// True while `worker` computes the prompt of a suspect: nobody joins it.
 bool runs_suspect(const State& state, const Worker& worker);
 
+/// True if `worker` may be handed a prompt: less than `pull_watermark` of its pool is in use, or nothing
+/// runs there.
+bool may_pull(const Settings& settings, const Worker& worker);
+
 /// The decode worker for a hand-off from `source`: the least loaded one within reach that has room and is
 /// not spoken for (one flag a worker), or kNobody.
 WorkerIndex choose_decoder(const State& state, const Request& request, WorkerIndex source,
                            const std::vector<bool>& spoken_for, TimeNs now);
 
-/// Whom to preempt on `worker`: the request that stands last; nullptr if only one is left.
+/// Whom to preempt on `worker` (`victim`): the request that stands last in the queue; the one with the
+/// fewest tokens, which costs least to compute again; or the tail, which was placed there last. nullptr if
+/// only one is left.
 Request* choose_victim(State& state, WorkerIndex worker);
 
 }  // namespace baton

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "scheduler/lifecycle.h"
+#include "scheduler/queue_order.h"
 
 namespace baton {
 
@@ -36,8 +37,9 @@ void requeue(State& state, Request& request) {
 
 void preempt(State& state, Request& request) {
   ++state.counters.preemptions;
-  if (request.beams) return requeue(state, request);  // no result of a step in flight counts any more
   state.handoffs.erase({request.place, request.id});
+  request.place = place_after_preemption(request.place, ++state.evictions, state.settings);
+  if (request.beams) return requeue(state, request);  // no result of a step in flight counts any more
   release_sequence(state, request.target);
   request.target = 0;
   release_sequence(state, request.source, /*keep=*/true);

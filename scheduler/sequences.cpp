@@ -27,6 +27,7 @@ Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std
   Sequence& sequence = state.sequences.create();
   sequence.request = request.id;
   sequence.worker = worker;
+  sequence.order = ++state.placements;
   sequence.blocks = std::move(taken);
   sequence.prefill_length = request.length();
   sequence.remembered = static_cast<std::uint32_t>(prefix.blocks.size());

@@ -51,6 +51,39 @@ void share_limits(State& state) {
   }
 }
 
+/// The same generation, but for the seed: each row draws from its own.
+bool same_config(const SamplingParams& a, const SamplingParams& b) {
+  SamplingParams seeded = a;
+  seeded.seed = b.seed;
+  return seeded == b;
+}
+
+struct NextGroup {
+  std::vector<std::uint64_t> members;
+  bool full = false;  // nobody else would get in
+};
+
+/// The queue's head and those behind it that may join it, as many beams as a group holds. The first of
+/// them that does not fit ends it, so that nobody is overtaken by a narrower one; a head that is too wide
+/// runs alone.
+NextGroup next_group(const State& state) {
+  NextGroup next;
+  std::uint32_t left = state.settings.static_batch_size;
+  const Request& head = *state.requests.find(state.waiting.begin()->second);
+  for (const auto& [place, id] : state.waiting) {
+    const Request& request = *state.requests.find(id);
+    if (state.settings.static_same_config && !same_config(head.sampling, request.sampling)) continue;
+    const std::uint32_t width = request.sampling.num_beams;
+    next.full = width > left && id != head.id;
+    if (next.full) break;
+    next.members.push_back(id);
+    left -= std::min(left, width);
+    next.full = left == 0;
+    if (next.full) break;
+  }
+  return next;
+}
+
 }  // namespace
 
 bool static_batch_allows(const State& state, const Request& request) {
@@ -60,17 +93,14 @@ bool static_batch_allows(const State& state, const Request& request) {
 void form_static_group(State& state, TimeNs now, Outbox& out) {
   if (state.settings.batching == Batching::continuous) return;
   if (!group_over(state, out) || state.waiting.empty()) return;
-  const std::size_t size = state.settings.static_batch_size;
-  const bool full = state.waiting.size() >= size;
-  const bool due = std::any_of(state.waiting.begin(), state.waiting.end(), [&](const auto& entry) {
+  NextGroup next = next_group(state);
+  const auto waited = [&](const auto& entry) {
     return now - state.requests.find(entry.second)->arrival >= state.settings.static_interval;
-  });
-  if (!full && !due) return;  // fewer than a batch wait: the search is short
-  for (const auto& [place, id] : state.waiting) {
-    if (state.group.size() == size) break;
-    state.group.push_back(id);
-    state.requests.find(id)->grouped = true;
-  }
+  };
+  const bool due = next.full || std::any_of(state.waiting.begin(), state.waiting.end(), waited);
+  if (!due) return;  // all came within the interval: the search is short
+  state.group = std::move(next.members);
+  for (const std::uint64_t id : state.group) state.requests.find(id)->grouped = true;
   share_limits(state);
 }
 

@@ -61,6 +61,7 @@ class Process {
   bool alive = true;
   bool frozen = false;
   LinkId watched = kNoLink;  // link under which this scheduler life watches its pid
+  TimeNs watched_since = 0;
 
  protected:
   World& world_;

@@ -29,6 +29,33 @@ void draw_settings(Scenario& s, Random& random) {
   t.prefix_cache = random.permille(600);
 }
 
+/// Policies other than the defaults. Drawn last: without them a seed is what it was.
+void draw_policies(Scenario& s, Random& random) {
+  Settings& t = s.settings;
+  if (random.permille(400)) return;
+  using Sizes = std::vector<std::uint32_t>;
+  const auto sizes = [&](std::uint32_t chance) {
+    if (!random.permille(chance)) return Sizes();
+    const std::uint32_t smallest = random.between(1, 4);
+    return random.permille(500) ? Sizes{smallest} : Sizes{smallest, smallest + random.between(1, 8)};
+  };
+  t.prefill_batch_size = sizes(300);
+  t.decode_batch_size = sizes(300);
+  t.prompts_pause_decode = random.permille(300);
+  if (random.permille(300)) t.delay_factor = random.between(1, 40) * 0.1;
+  if (random.permille(400)) t.queue_order = QueueOrder::shortest;
+  t.input_age = random.time(0, 20 * kMillisecond);
+  t.preempted = random.pick({Preempted::in_place, Preempted::first, Preempted::front});
+  if (random.permille(400)) t.admission = Admission::future;
+  if (random.permille(200)) t.watermark = random.between(1, 50) * 0.01;
+  if (random.permille(300)) t.pull_watermark = random.between(1, 99) * 0.01;
+  if (random.permille(300)) t.local_prefill_cached = random.between(1, 100) * 0.01;
+  if (random.permille(200)) t.prefill_token_budget = random.between(1, 64);
+  if (random.permille(200)) t.decode_token_budget = random.between(1, 64);
+  t.static_same_config = random.permille(500);
+  t.victim = random.pick({Victim::last, Victim::shortest, Victim::tail});
+}
+
 void draw_workers(Scenario& s, Random& random) {
   const auto add = [&](const char* name, Role role, std::uint32_t n) {
     for (std::uint32_t i = 0; i < n; ++i) {
@@ -180,6 +207,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.pace.pull = random.pick<TimeNs>({kMillisecond, 10 * kMillisecond, 60 * kMillisecond});
   s.pace.load = random.pick<TimeNs>({5 * kMillisecond, 200 * kMillisecond, kSecond});
   s.pace.restart = random.pick<TimeNs>({20 * kMillisecond, 500 * kMillisecond, 3 * kSecond});
+  draw_policies(s, random);
   return s;
 }
 
@@ -198,6 +226,22 @@ std::string Scenario::text() const {
   field("chunk", settings.prompt_chunk);
   field("local", settings.local_prefill_threshold);
   field("no_decode wait", settings.no_decode == NoDecode::wait ? 1 : 0);
+  const auto sizes = [&](const char* name, const std::vector<std::uint32_t>& values) {
+    for (const std::uint32_t value : values) field(name, value);
+  };
+  sizes("prefill_batch", settings.prefill_batch_size);
+  sizes("decode_batch", settings.decode_batch_size);
+  field("prompts pause", settings.prompts_pause_decode ? 1 : 0);
+  field("delay permille", static_cast<std::uint64_t>(settings.delay_factor * 1000));
+  field("shortest", settings.queue_order == QueueOrder::shortest ? 1 : 0);
+  field("preempted", static_cast<std::uint64_t>(settings.preempted));
+  field("victim", static_cast<std::uint64_t>(settings.victim));
+  field("future", settings.admission == Admission::future ? 1 : 0);
+  field("watermark %", static_cast<std::uint64_t>(settings.watermark * 100));
+  field("pull_watermark %", static_cast<std::uint64_t>(settings.pull_watermark * 100));
+  field("local cached %", static_cast<std::uint64_t>(settings.local_prefill_cached * 100));
+  field("prefill budget", settings.prefill_token_budget);
+  field("decode budget", settings.decode_token_budget);
   field("deaths", settings.max_deaths);
   field("depth", settings.steps_in_flight);
   field("worker_timeout ms", static_cast<std::uint64_t>(settings.worker_timeout / kMillisecond));

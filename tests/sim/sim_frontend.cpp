@@ -1,6 +1,7 @@
 // A front end's shell in virtual time, and its clients: each knows beforehand what it must be told.
 #include <algorithm>
 
+#include "scheduler/batch_limits.h"
 #include "tests/sim/describe.h"
 #include "tests/sim/world.h"
 
@@ -231,7 +232,7 @@ void SimFrontend::check_answer(const RequestSpec& spec, const Client& client,
       expect(beams ? spec.bad_row < spec.steps : spec.bad_row == got, "no row of it failed");
       return;
     case ErrorCode::invalid_argument:
-      expect(beams && spec.sampling.num_beams > s.settings.max_running, "an error for nothing");
+      expect(beams && spec.sampling.num_beams > most_beams(s.settings), "an error for nothing");
       return;
     case ErrorCode::unavailable:
       expect(false, "an error for nothing");

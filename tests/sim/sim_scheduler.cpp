@@ -120,7 +120,10 @@ void SimScheduler::apply_now(Event&& event) {
 }
 
 void SimScheduler::watch(LinkId link, const Process& peer) {
-  if (peer.alive) const_cast<Process&>(peer).watched = link;
+  if (!peer.alive) return;
+  auto& process = const_cast<Process&>(peer);
+  if (process.watched == kNoLink) process.watched_since = world_.now();
+  process.watched = link;
 }
 
 void SimScheduler::check_audit(const char* after) {

@@ -145,7 +145,6 @@ void World::start_scheduler() {
     dead_schedulers_.push_back(std::move(scheduler_));
   }
   scheduler_ = std::make_unique<SimScheduler>(*this);
-  scheduler_since_ = now_;
   adopt(*scheduler_);
   after(0, What::scheduler_tick, scheduler_->id);
 }
@@ -252,10 +251,11 @@ void World::note_blow() {
 
 const SimWorker* World::mapper_of(const SimWorker& worker, bool its_own) {
   for (const SimWorker* importer : current_worker_) {
-    if (importer->name == worker.name || !importer->alive) continue;
+    if (importer->name == worker.name || !importer->alive || importer->watched == kNoLink) continue;
     for (const auto& [mapped, since] : importer->mappings()) {
       const Segment& segment = *memory_.find(mapped);
-      if (since < scheduler_since_ || segment.worker != worker.name) continue;
+      // Also a pull of the last scheduler may have arrived after this one's start.
+      if (since < importer->watched_since || segment.worker != worker.name) continue;
       if (its_own ? segment.exporter == worker.id : segment.exporter < worker.id) return importer;
     }
   }

@@ -148,7 +148,6 @@ class World {
   std::vector<RequestId> admin_cancelled_;
   std::vector<TimeNs> blows_at_;
   TimeNs relinked_at_ = 0;
-  TimeNs scheduler_since_ = 0;
   std::uint32_t lost_worker_ = kNobody;   // name that died for good
   bool draining_ends_ = false;            // operators' drains are still to be undone
   std::vector<std::vector<Event>> held_;  // by process: what a frozen process does when it thaws

@@ -83,19 +83,19 @@ class Translations(unittest.TestCase):
             "model": str(MODEL), "max_context": 2048,
             "worker": {"tokens_per_block": 16, "pool_blocks": 2500, "memory_fraction": 0.98},
             "scheduler": {"batching": "continuous", "token_budget": 56000, "prompt_chunk": 256,
-                          "max_running": 32},
+                          "max_running": 32, "watermark": 0.01, "victim": "tail", "preempted": "first"},
             "workers": [{"name": "prefill0", "role": "prefill"}, {"name": "decode0", "role": "decode"}],
         }, made.config)
         noted = {note.split(":")[0] for note in made.notes}
         self.assertEqual({"model_loading_config.torch_dtype", "model_loading_config.use_fast_tokenizer",
-                          "cache_config.num_blocks_cpu",
-                          "cache_config.watermark"}, noted)
+                          "cache_config.num_blocks_cpu"}, noted)
 
     def test_the_published_sb_file(self):
         made = translate.static(published(SB))
         self.assertEqual({
             "model": str(MODEL), "worker": {},
-            "scheduler": {"batching": "static", "static_batch_size": 16, "static_interval_s": 2},
+            "scheduler": {"batching": "static", "static_batch_size": 16, "static_interval_s": 2,
+                          "static_same_config": True},
             "workers": [{"name": "mixed0", "role": "mixed"}]}, made.config)
 
     def test_keys_that_are_acted_on(self):
@@ -106,6 +106,7 @@ class Translations(unittest.TestCase):
                 ("batcher_config.batch_max_beams", 7, ("scheduler", "max_running"), 7),
                 ("cache_config.num_blocks", 9, ("worker", "pool_blocks"), 9),
                 ("cache_config.block_size", 32, ("worker", "tokens_per_block"), 32),
+                ("cache_config.watermark", 0.05, ("scheduler", "watermark"), 0.05),
                 ("cache_config.gpu_memory_utilization", 0.5, ("worker", "memory_fraction"), 0.5),
                 ("model_loading_config.torch_dtype", "bfloat16", ("worker", "dtype"), "bf16"),
                 ("model_loading_config.torch_dtype", "float32", ("worker", "dtype"), "f32"),
@@ -143,6 +144,9 @@ class Translations(unittest.TestCase):
                 (translate.continuous, cb, "batcher_config.batch_max_tokens", 70000),
                 (translate.continuous, cb, "batcher_config.batch_max_beams", "many"),
                 (translate.continuous, cb, "cache_config.block_size", 0),
+                (translate.continuous, cb, "cache_config.watermark", 0.6),
+                (translate.continuous, cb, "cache_config.watermark", "a little"),
+                (translate.continuous, cb, "cache_config.nothing", 1),
                 (translate.continuous, cb, "parallel_config.tp_size", 2),
                 (translate.static, sb, "batcher_config.package_max_workload", 257),
                 (translate.static, sb, "worker_config.revision", "dev"),

@@ -177,7 +177,7 @@ def _loading(section):
 
 
 def _cache(section):
-    """cache_config of a CB server: options of the worker."""
+    """cache_config of a CB server: (options of the worker, share of the pool that stays free)."""
     worker = {"tokens_per_block": section.number("block_size", 16, 1, 256)}
     blocks = section.number("num_blocks", 2500, 1, 16_777_216, nullable=True)
     if blocks is not None:  # null: as many as there is memory for
@@ -185,12 +185,11 @@ def _cache(section):
     section.noted("num_blocks_cpu", 1024, "nothing is swapped to host memory: a sequence that must make "
                                           "room is computed again, with the same tokens")
     section.noted("pin_memory_on_cpu", True, "belongs to num_blocks_cpu")
-    section.noted("watermark", 0.01, "no blocks are held back: a sequence grows block by block, and the "
-                                     "scheduler preempts one when none is left")
+    watermark = section.number("watermark", 0.01, 0, 0.5, whole=False)
     share = section.number("gpu_memory_utilization", 0.98, 0.01, 1, whole=False)
     worker["memory_fraction"] = min(share, 0.98)
     section.end()
-    return worker
+    return worker, watermark
 
 
 def continuous(value):
@@ -203,14 +202,16 @@ def continuous(value):
     budget = batcher.number("batch_max_tokens", 56000, 1, 65536)
     beams = batcher.number("batch_max_beams", 32, 1, 4096)
     batcher.end()
-    worker |= _cache(_section(value, "cache_config", notes))
+    cache, watermark = _cache(_section(value, "cache_config", notes))
+    worker |= cache
     parallel = _section(value, "parallel_config", notes)
     parallel.only("tp_size", 1, (1,), "a model runs on one GPU")
     parallel.end()
     Section(value, "the file", notes).end()
     return Translation({**top, "worker": worker,
                         "scheduler": {"batching": "continuous", "token_budget": budget,
-                                      "prompt_chunk": min(budget, 256), "max_running": beams},
+                                      "prompt_chunk": min(budget, 256), "max_running": beams,
+                                      "watermark": watermark, "victim": "tail", "preempted": "first"},
                         "workers": [{"name": "prefill0", "role": "prefill"},
                                     {"name": "decode0", "role": "decode"}]}, notes)
 
@@ -244,5 +245,5 @@ def static(value):
     Section(value, "the file", notes).end()
     return Translation({"model": str(folder), "worker": worker,
                         "scheduler": {"batching": "static", "static_batch_size": size,
-                                      "static_interval_s": interval},
+                                      "static_interval_s": interval, "static_same_config": True},
                         "workers": [{"name": "mixed0", "role": "mixed"}]}, notes)

@@ -148,6 +148,34 @@ TEST(ConfigError, OutOfRange) {
             "/etc/baton/t.yaml:1: scheduler.drain_s: is inf; it may be 0 to 600");
 }
 
+TEST(ConfigRead, OneNumberOrSeveral) {
+  using Sizes = std::vector<std::uint32_t>;
+  const auto sizes = [](const std::string& value) {
+    const Result<Config> config = parse_config("scheduler: {decode_batch_size: " + value + "}\n", "t.yaml");
+    EXPECT_TRUE(config.ok()) << config.status().message();
+    return config.ok() ? config.value().scheduler.decode_batch_size : Sizes{999};
+  };
+  EXPECT_EQ(sizes("0"), Sizes());
+  EXPECT_EQ(sizes("8"), Sizes{8});
+  EXPECT_EQ(sizes("[8]"), Sizes{8});
+  EXPECT_EQ(sizes("[1, 8, 4096]"), (Sizes{1, 8, 4096}));
+}
+
+TEST(ConfigError, WrongNumbersOfAList) {
+  const std::string at = "/etc/baton/t.yaml:1: scheduler.prefill_batch_size: ";
+  const auto error = [&](const std::string& value) {
+    return error_of("scheduler: {prefill_batch_size: " + value + "}\n");
+  };
+  EXPECT_EQ(error("[8, 8]"), at + "does not ascend");
+  EXPECT_EQ(error("[0, 8]"), at + "is 0; it may be 1 to 4096");
+  EXPECT_EQ(error("4097"), at + "is 4097; it may be 1 to 4096");
+  EXPECT_EQ(error("[1, two]"), at + "is 'two'; it may be an integer, 1 to 4096");
+  EXPECT_EQ(error("[]"), at + "is ''; it may be an integer, 1 to 4096");
+  EXPECT_EQ(error("[[1]]"), at + "expected a list of words");
+  EXPECT_EQ(error("'8'"), at + "is '8'; it may be an integer, 1 to 4096");
+  EXPECT_EQ(error("[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]"), at + "has more than 16 numbers");
+}
+
 TEST(ConfigError, WrongType) {
   EXPECT_EQ(error_of("frontend: {port: http}\n"),
             "/etc/baton/t.yaml:1: frontend.port: is 'http'; it may be an integer, 0 to 65535");

@@ -116,5 +116,87 @@ TEST(StaticBatching, MembersBehindALongQueueAreStillFound) {
   EXPECT_EQ(c.terminals.size(), 32U);
 }
 
+// ---------------------------------------------------------------- packages (the tutorial's static server)
+
+Settings packages_of(std::uint32_t beams) {
+  Settings settings = groups_of(beams);
+  settings.static_same_config = true;
+  return settings;
+}
+
+TEST(Packages, OnlyRequestsWithTheHeadsConfigurationJoinIt) {
+  Cluster c(packages_of(3));
+  for (std::uint64_t i = 1; i <= 6; ++i) {
+    Submit m = c.request(i, 4, 5);
+    if (i % 2 == 0) m.sampling.temperature = 0.5F;
+    m.sampling.seed = i;  // each row has its own
+    c.from_frontend(c.frontend, m);
+  }
+  c.ready_worker("mixed0", Role::mixed);
+  c.turn();
+  for (std::uint64_t i = 1; i <= 6; ++i) EXPECT_EQ(c.find(i)->grouped, i % 2 == 1) << i;
+  c.run();
+  EXPECT_EQ(c.terminals.size(), 6U);  // the other three are the next package, full as well
+  EXPECT_EQ(c.terminals.back().counter % 2, 0U);
+}
+
+TEST(Packages, AnyDifferenceSeparates) {
+  const auto separate = [](auto change) {
+    Cluster c(packages_of(2));
+    c.submit(1, 4, 5);
+    Submit m = c.request(2, 4, 5);
+    change(m.sampling);
+    c.from_frontend(c.frontend, m);
+    c.wait(3100 * kMillisecond);
+    c.turn();
+    return c.find(1)->grouped && !c.find(2)->grouped;
+  };
+  EXPECT_FALSE(separate([](SamplingParams&) {}));
+  EXPECT_FALSE(separate([](SamplingParams& s) { s.seed = 77; }));
+  EXPECT_TRUE(separate([](SamplingParams& s) { s.top_k = 5; }));
+  EXPECT_TRUE(separate([](SamplingParams& s) { s.max_tokens = 6; }));
+  EXPECT_TRUE(separate([](SamplingParams& s) { s.num_beams = 2; }));
+  EXPECT_TRUE(separate([](SamplingParams& s) { s.repetition_penalty = 1.5F; }));
+}
+
+TEST(Packages, TheCapIsExactInBeams) {
+  Cluster c(packages_of(8));
+  for (std::uint64_t i = 1; i <= 4; ++i) {
+    Submit m = c.request(i, 4, 5);
+    m.sampling.num_beams = 3;
+    c.from_frontend(c.frontend, m);
+  }
+  c.turn();  // two searches are six beams; a third one would be nine: full, without waiting
+  EXPECT_TRUE(c.find(1)->grouped && c.find(2)->grouped);
+  EXPECT_FALSE(c.find(3)->grouped);
+  EXPECT_EQ(c.state.group.size(), 2U);
+}
+
+TEST(Packages, OneThatIsWiderThanThePackageRunsAlone) {
+  Cluster c(packages_of(2));
+  Submit wide = c.request(1, 4, 5);
+  wide.sampling.num_beams = 4;
+  c.from_frontend(c.frontend, wide);
+  c.submit(2, 4, 5);
+  c.turn();
+  EXPECT_EQ(c.state.group.size(), 1U);
+  EXPECT_TRUE(c.find(1)->grouped);
+}
+
+TEST(Packages, APartPackageStartsAfterTheIntervalWhateverElseWaits) {
+  Cluster c(packages_of(4));
+  c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 4, 5);
+  c.wait(kSecond);
+  for (std::uint64_t i = 2; i <= 9; ++i) c.submit(i, 4, 20);  // others: a full package, behind the head
+  c.turn();
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  c.wait(2100 * kMillisecond);
+  c.turn();
+  EXPECT_EQ(c.state.group.size(), 1U);
+  c.run();
+  EXPECT_EQ(c.terminals.size(), 9U);
+}
+
 }  // namespace
 }  // namespace baton::test
