@@ -34,6 +34,13 @@ FAMILIES = {
     "qwen3": ("Qwen3Config", {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128}),
     "mistral": ("MistralConfig", {"num_attention_heads": 4, "num_key_value_heads": 2,
                                   "head_dim": 64, "sliding_window": 48}),
+    "yarn": ("Qwen3Config", {
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+        "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                         "original_max_position_embeddings": 128}}),
+    "linear": ("LlamaConfig", {
+        "num_attention_heads": 4, "num_key_value_heads": 4,
+        "rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
 }
 LENGTHS = [1, 2, 15, 16, 17, 33, 63, 64, 100, 129, 200, 300]
 
