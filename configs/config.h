@@ -48,6 +48,7 @@ struct SchedulerConfig {
   double pull_watermark = 1;
   std::uint32_t local_prefill_threshold = 0;
   double local_prefill_cached = 0;
+  double local_prefill_wait_ms = 0;
   NoDecode no_decode = NoDecode::run;
   double worker_timeout_s = 3;
   double frontend_timeout_s = 15;

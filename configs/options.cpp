@@ -116,6 +116,10 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
       {"local_prefill_cached",
        "a prompt of which a decode worker has this share in its prefix cache prefills there; 0: never",
        &S::local_prefill_cached, 0, 1},
+      {"local_prefill_wait_ms",
+       "a prompt that has waited so long for a prefill worker prefills where it decodes; 0: never. Wants a small "
+       "decode_token_budget, or streams stall for whole prompts",
+       &S::local_prefill_wait_ms, 0, 3'600'000},
       {.name = "no_decode",
        .meaning = "without a decode worker: run on a prefill worker, or wait",
        .member = &S::no_decode,

@@ -56,6 +56,7 @@ struct Settings {
   double pull_watermark = 1;
   std::uint32_t local_prefill_threshold = 0;
   double local_prefill_cached = 0;
+  TimeNs local_prefill_wait = 0;           // 0: never
   NoDecode no_decode = NoDecode::run;
   TimeNs worker_timeout = 3 * kSecond;
   TimeNs frontend_timeout = 15 * kSecond;

@@ -324,6 +324,7 @@ class StepBuilder {
       const BlockPool::Match prefix = cached_prefix(state_, request, w_, request.length() - 1);
       if (!has_room(state_, w_, request, blocks - prefix.shared)) return;
       if (better_placed(state_, request, w_, prefix.blocks.size(), now_)) continue;
+      if (lighter_elsewhere(state_, request, w_, now_)) continue;
       start(request, blocks, prefix);
       if (suspect) return;
     }

@@ -63,13 +63,29 @@ bool some_decoder_has_most(const State& state, const Request& request, TimeNs no
 
 }  // namespace
 
+bool has_waited(const Settings& settings, const Request& request, TimeNs now) {
+  return settings.local_prefill_wait > 0 && now - request.arrival >= settings.local_prefill_wait;
+}
+
+bool lighter_elsewhere(const State& state, const Request& request, const Worker& worker, TimeNs now) {
+  if (worker.identity.role != Role::mixed || is_suspect(state, request)) return false;
+  if (now - request.arrival >= kWaitForBalance) return false;
+  return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& other) {
+    return other.identity.role == Role::mixed && other.sequences + 1 < worker.sequences &&
+           accepts(other, now) && other.prefills.empty() && !runs_suspect(state, other) &&
+           can_hold(other, request, request.length() + 1) &&
+           has_room(state, other, request, other.blocks_for(request.length() + 1));
+  });
+}
+
 bool may_prefill(const State& state, const Request& request, const Worker& worker, TimeNs now) {
   const bool is_short = request.length() <= state.settings.local_prefill_threshold;
   const bool stays = request.local || is_short;
   switch (worker.identity.role) {
     case Role::mixed: return true;
     case Role::decode:
-      return stays || !is_fed(state, worker) || mostly_cached(state, request, worker);
+      return stays || has_waited(state.settings, request, now) || !is_fed(state, worker) ||
+             mostly_cached(state, request, worker);
     // Somebody who decodes should take one that stays; if nobody does, better here than never.
     case Role::prefill:
       return (!stays || !any_decoder(state)) && !some_decoder_has_most(state, request, now);

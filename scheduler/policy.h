@@ -35,6 +35,16 @@ bool mostly_cached(const State& state, const Request& request, const Worker& wor
 /// (`local_prefill_threshold`) and those that it has cached, and a prefill worker leaves them to it.
 bool may_prefill(const State& state, const Request& request, const Worker& worker, TimeNs now);
 
+/// It has waited for a prefill worker for `local_prefill_wait`: decode workers may take it, too.
+bool has_waited(const Settings& settings, const Request& request, TimeNs now);
+
+/// For as long a request may be left to a worker with less to do, which may turn out to be frozen.
+constexpr TimeNs kWaitForBalance = 50 * kMillisecond;
+
+/// True if another mixed worker, which has no prompt at hand and runs fewer sequences (by two or more), can
+/// take this one: whoever plans first would else take all that wait.
+bool lighter_elsewhere(const State& state, const Request& request, const Worker& worker, TimeNs now);
+
 /// True if another worker may run this prompt at once and knows so much more of it than `worker`, which
 /// knows `own_blocks`, that waiting for its turn there is shorter than computing that here.
 bool better_placed(const State& state, const Request& request, const Worker& worker,

@@ -28,6 +28,7 @@ Settings make_settings(const SchedulerConfig& config) {
   s.pull_watermark = config.pull_watermark;
   s.local_prefill_threshold = config.local_prefill_threshold;
   s.local_prefill_cached = config.local_prefill_cached;
+  s.local_prefill_wait = seconds_to_ns(config.local_prefill_wait_ms / 1000);
   s.no_decode = config.no_decode;
   s.worker_timeout = seconds_to_ns(config.worker_timeout_s);
   s.frontend_timeout = seconds_to_ns(config.frontend_timeout_s);

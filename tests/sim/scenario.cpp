@@ -50,6 +50,7 @@ void draw_policies(Scenario& s, Random& random) {
   if (random.permille(200)) t.watermark = random.between(1, 50) * 0.01;
   if (random.permille(300)) t.pull_watermark = random.between(1, 99) * 0.01;
   if (random.permille(300)) t.local_prefill_cached = random.between(1, 100) * 0.01;
+  if (random.permille(300)) t.local_prefill_wait = random.time(1, 200 * kMillisecond);
   if (random.permille(200)) t.prefill_token_budget = random.between(1, 64);
   if (random.permille(200)) t.decode_token_budget = random.between(1, 64);
   t.static_same_config = random.permille(500);
@@ -239,6 +240,7 @@ std::string Scenario::text() const {
   field("future", settings.admission == Admission::future ? 1 : 0);
   field("watermark %", static_cast<std::uint64_t>(settings.watermark * 100));
   field("pull_watermark %", static_cast<std::uint64_t>(settings.pull_watermark * 100));
+  field("local wait us", static_cast<std::uint64_t>(settings.local_prefill_wait / 1000));
   field("local cached %", static_cast<std::uint64_t>(settings.local_prefill_cached * 100));
   field("prefill budget", settings.prefill_token_budget);
   field("decode budget", settings.decode_token_budget);

@@ -128,6 +128,66 @@ TEST(LongInputsOnly, ThresholdsCountTokensZeroIsAlwaysAndInfinityNever) {
   EXPECT_EQ(routed(kNoLimit), (Routed{10, 0}));
 }
 
+TEST(LongWaits, ADecodeWorkerTakesWhatHasWaitedSoLong) {
+  Settings settings;
+  settings.local_prefill_wait = 60 * kMillisecond;
+  settings.prefill_token_budget = 8;
+  settings.steps_in_flight = 1;
+  Cluster c(settings);
+  c.ready_worker("prefill0", Role::prefill);
+  c.ready_worker("decode0", Role::decode);
+  for (std::uint64_t i = 1; i <= 3; ++i) c.submit(i, 8, 4);
+  c.turn();  // the prefill worker is busy with the first
+  EXPECT_EQ(c.state.workers[c.source(1).worker].identity.name, "prefill0");
+  EXPECT_EQ(c.state.waiting.size(), 2U);
+  c.now += 59 * kMillisecond;
+  c.turn();
+  EXPECT_EQ(c.state.waiting.size(), 2U);
+  c.now += 2 * kMillisecond;
+  c.turn();
+  EXPECT_EQ(c.state.workers[c.source(2).worker].identity.name, "decode0");
+  c.run();
+  EXPECT_EQ(c.terminals.size(), 3U);
+  EXPECT_GE(c.state.counters.local_prefills, 1U);
+}
+
+TEST(Balance, MixedWorkersShareWhatComesAtOnce) {
+  Settings settings;
+  settings.steps_in_flight = 1;
+  Cluster c(settings);
+  const LinkId first = c.ready_worker("mixed0", Role::mixed);
+  c.ready_worker("mixed1", Role::mixed);
+  for (std::uint64_t i = 1; i <= 8; ++i) c.submit(i, 4, 8);
+  c.turn();
+  EXPECT_EQ(c.state.workers[0].sequences, 2U);  // and leaves the rest
+  c.answer(first);
+  c.turn();
+  EXPECT_EQ(c.state.workers[0].sequences, 4U);
+  EXPECT_EQ(c.state.workers[1].sequences, 4U);
+  c.run();
+  EXPECT_EQ(c.terminals.size(), 8U);
+}
+
+TEST(Balance, AWorkerThatDoesNothingIsNotWaitedForLong) {
+  Settings settings;
+  settings.steps_in_flight = 1;
+  Cluster c(settings);
+  const LinkId first = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 4, 100);
+  c.submit(2, 4, 100);
+  c.turn();
+  c.ready_worker("mixed1", Role::mixed);
+  c.state.workers[1].steps.resize(settings.steps_in_flight);  // frozen in a step
+  c.submit(3, 4, 8);
+  c.answer(first);
+  c.turn();
+  EXPECT_EQ(c.state.waiting.size(), 1U);
+  c.now += kWaitForBalance + kMillisecond;
+  c.answer(first);
+  c.turn();
+  EXPECT_TRUE(c.state.waiting.empty());
+}
+
 /// The same prompt of 16 tokens twice: the second time the decode worker knows 12 of them.
 struct Twice : Cluster {
   explicit Twice(double share) : Cluster(with(share), /*prefix_cache=*/true) {
