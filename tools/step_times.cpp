@@ -41,10 +41,12 @@ class Reader {
     return at->get<std::string>();
   }
 
-  std::uint32_t count(const char* key, std::uint32_t low, std::uint32_t high, std::uint32_t fallback) {
+  std::uint32_t count(const char* key, std::uint32_t low, std::uint32_t high,
+                      std::uint32_t fallback) {
     const auto at = object_.find(key);
     if (at == object_.end()) return fallback;
-    if (!at->is_number_unsigned() || at->get<std::uint64_t>() < low || at->get<std::uint64_t>() > high) {
+    if (!at->is_number_unsigned() || at->get<std::uint64_t>() < low ||
+        at->get<std::uint64_t>() > high) {
       fail(key, "must be an integer from " + std::to_string(low) + " to " + std::to_string(high));
       return fallback;
     }
@@ -62,8 +64,8 @@ class Reader {
     for (const Json& pair : *at) {
       const bool right = pair.is_array() && pair.size() == 2 && pair[0].is_number_unsigned() &&
                          pair[1].is_number() && pair[0].get<std::uint64_t>() >= 1 &&
-                         pair[0].get<std::uint64_t>() <= (1U << 24U) && pair[1].get<double>() >= 0 &&
-                         pair[1].get<double>() <= kMaxUs;
+                         pair[0].get<std::uint64_t>() <= (1U << 24U) &&
+                         pair[1].get<double>() >= 0 && pair[1].get<double>() <= kMaxUs;
       if (!right || (!points.empty() && pair[0].get<std::uint32_t>() <= points.back().first)) {
         fail(key, "has " + pair.dump().substr(0, 80) +
                       " where a pair [count, microseconds] with a higher count is expected");

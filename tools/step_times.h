@@ -1,5 +1,5 @@
 // How long a device takes for a step: tables and straight lines fitted to measurements
-// (baton-bench-worker --step-times), for simulations in virtual time.
+// (tools/step_times.py), for simulations in virtual time.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,14 @@ struct StepLoad {
   std::uint32_t prompt_ends = 0;     // chunks after which a token is sampled
 };
 
-/// A function through measured points, straight between them. Below the first point it has that one's
-/// value; beyond the last one it goes on as between the last two.
+/// A function through measured points, straight between them. Below the first point it has that
+/// one's value; beyond the last one it goes on as between the last two.
 class TimeCurve {
  public:
   TimeCurve() = default;
   /// `points`: (count, nanoseconds), counts strictly ascending from 1 on, at least one.
-  explicit TimeCurve(std::vector<std::pair<std::uint32_t, double>> points) : points_(std::move(points)) {}
+  explicit TimeCurve(std::vector<std::pair<std::uint32_t, double>> points)
+      : points_(std::move(points)) {}
   double at(std::uint32_t count) const;
   const std::vector<std::pair<std::uint32_t, double>>& points() const { return points_; }
 
@@ -38,29 +39,30 @@ class TimeCurve {
 /// The model, all in nanoseconds. A step of single tokens alone takes
 ///     decode(rows) + decode_context * context,
 /// one with prompt chunks
-///     prompt(chunk tokens + rows) + prompt_pair * pairs + decode_context * context + sample * tokens sampled.
+///     prompt(chunk tokens + rows) + prompt_pair * pairs + decode_context * context + sample *
+///     samples.
 /// Both kinds differ since devices run them differently (on GPUs: a graph against single kernels).
 struct StepTimes {
-  TimeCurve decode;           // by rows; without what their contexts cost
-  TimeCurve prompt;           // by tokens; without attention and sampling
+  TimeCurve decode;  // by rows; without what their contexts cost
+  TimeCurve prompt;  // by tokens; without attention and sampling
   double decode_context = 0;
   double prompt_pair = 0;
   double sample = 0;
-  TimeNs host = 0;            // what a worker adds to each step
-  TimeNs pull = 0;            // a pull, whatever its size
-  TimeNs pull_block = 0;      // each block of it
-  TimeNs message = 0;         // one way between two processes, clients included
-  TimeNs request = 0;         // from a client's send to the front end's Submit
+  TimeNs host = 0;        // what a worker adds to each step
+  TimeNs pull = 0;        // a pull, whatever its size
+  TimeNs pull_block = 0;  // each block of it
+  TimeNs message = 0;     // one way between two processes, clients included
+  TimeNs request = 0;     // from a client's send to the front end's Submit
 
   TimeNs of(const StepLoad& load) const;
 };
 
 /// What was measured, and on what.
 struct MeasuredDevice {
-  std::string model;                     // its folder's name
-  std::string device;                    // cpu or cuda
+  std::string model;   // its folder's name
+  std::string device;  // cpu or cuda
   std::uint32_t tokens_per_block = 16;
-  std::uint32_t pool_blocks = 0;         // of the pool that a worker made; 0: not known
+  std::uint32_t pool_blocks = 0;  // of the pool that a worker made; 0: not known
   std::uint32_t max_context = 1U << 24U;
   StepTimes times;
 };

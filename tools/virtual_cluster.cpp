@@ -108,8 +108,10 @@ class VirtualCluster {
 
   void happen(const Event& event) {
     switch (event.what) {
-      case What::submit: return submit(event.who);
-      case What::step_ended: return step_ended(event.who);
+      case What::submit:
+        return submit(event.who);
+      case What::step_ended:
+        return step_ended(event.who);
       case What::pull_ended: {
         const Worker& w = state_.workers[event.who];
         apply(state_, FromWorker{w.link, PullDone{w.term, event.arg, 1}}, now_, out_);
@@ -175,7 +177,8 @@ class VirtualCluster {
     out_.log.clear();
     acks_.clear();
     for (Events& events : out_.events) take(events);
-    for (const RequestId& id : acks_) apply(state_, FromFrontend{kFrontendLink, Ack{id}}, now_, out_);
+    for (const RequestId& id : acks_)
+      apply(state_, FromFrontend{kFrontendLink, Ack{id}}, now_, out_);
     // Deadlines and what is tried again need the time to pass while somebody waits.
     if (!ticking_ && !state_.deadlines.empty()) {
       ticking_ = true;
@@ -193,7 +196,8 @@ class VirtualCluster {
     for (const PromptRow& row : plan.rows) {
       std::uint32_t& position = device.written[row.sequence];
       load.prompt_tokens += row.n_tokens;
-      load.prompt_pairs += std::uint64_t{row.n_tokens} * position + std::uint64_t{row.n_tokens} * (row.n_tokens + 1) / 2;
+      const std::uint64_t n = row.n_tokens;
+      load.prompt_pairs += n * position + n * (n + 1) / 2;
       load.prompt_ends += row.n_tokens > 0 && row.logits != LogitsWanted::none ? 1 : 0;
       position += row.n_tokens;
     }

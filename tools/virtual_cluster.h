@@ -1,6 +1,6 @@
-// A cluster in virtual time: the real scheduler core, workers that take as long as a model of step times
-// says and sample by rule, clients that send a trace. One run is a pure function of its arguments. For
-// searches and comparisons of settings; what can go wrong is simulated in tests/sim.
+// A cluster in virtual time: the real scheduler core, workers that take as long as a model of step
+// times says and sample by rule, clients that send a trace. One run is a pure function of its
+// arguments. For searches and comparisons of settings; what can go wrong is simulated in tests/sim.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ struct VirtualWorker {
 };
 
 struct VirtualRequest {
-  TimeNs arrival = 0;           // its client's; any order
-  std::uint32_t input = 1;      // tokens of the prompt
-  std::uint32_t output = 1;     // tokens of the answer
-  std::vector<Token> prompt;    // empty: `input` tokens that no other request begins with
+  TimeNs arrival = 0;         // its client's; any order
+  std::uint32_t input = 1;    // tokens of the prompt
+  std::uint32_t output = 1;   // tokens of the answer
+  std::vector<Token> prompt;  // empty: `input` tokens that no other request begins with
   std::int32_t priority = 0;
   std::string cache_salt;
-  TimeNs timeout = 0;           // after its arrival; 0: none
+  TimeNs timeout = 0;  // after its arrival; 0: none
 };
 
 /// What a client saw. Times on the clock of the arrivals.
@@ -49,8 +49,8 @@ struct VirtualRun {
   std::vector<VirtualReply> replies;  // as the requests
   std::vector<WorkerUse> workers;     // as the workers
   Counters counters;
-  TimeNs end = 0;       // of the last event
-  bool complete = true; // false: given up with requests open
+  TimeNs end = 0;        // of the last event
+  bool complete = true;  // false: given up with requests open
 };
 
 struct VirtualOptions {
@@ -62,8 +62,8 @@ struct VirtualOptions {
   std::function<bool(std::size_t)> progress;
 };
 
-/// Plays `requests` to their end. The scheduler, the workers and the settings are those of a real cluster;
-/// nobody dies, no message is lost. `workers` must not be empty, their names differ.
+/// Plays `requests` to their end. The scheduler, the workers and the settings are those of a real
+/// cluster; nobody dies, no message is lost. `workers` must not be empty, their names differ.
 VirtualRun run_virtual_cluster(const Settings& settings, const std::vector<VirtualWorker>& workers,
                                const StepTimes& times, const std::vector<VirtualRequest>& requests,
                                const VirtualOptions& options = {});

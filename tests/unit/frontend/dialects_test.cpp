@@ -282,7 +282,8 @@ TEST(TutorialFields, RulesBetweenFields) {
 TEST(TutorialFields, Beams) {
   const ParsedRequest one = kTutorial.take(task(R"("early_stopping":false)"));
   EXPECT_FALSE(one.sampling.beams());
-  const ParsedRequest plain = kTutorial.take(task(R"("num_beams":4,"num_return_sequences":3,"temperature":2)"));
+  const ParsedRequest plain =
+      kTutorial.take(task(R"("num_beams":4,"num_return_sequences":3,"temperature":2)"));
   EXPECT_EQ(plain.sampling.num_beams, 4U);
   EXPECT_EQ(plain.sampling.num_return_sequences, 3U);
   EXPECT_EQ(plain.choices, 3U);
@@ -340,7 +341,8 @@ TEST(TgiFields, Bounds) {
         R"("top_n_tokens":6)", R"("best_of":3)", R"("best_of":2)", R"("watermark":true)",
         R"("grammar":{"type":"json"})", R"("grammar":{"type":"ebnf","value":"x"})",
         R"("grammar":{"type":"regex","value":""})", R"("grammar":{"type":"json","value":"[]"})",
-        R"("grammar":{"type":"regex","value":"x","more":1})", R"("grammar":"x")", R"("adapter_id":"a")", R"("nonsense":1)",
+        R"("grammar":{"type":"regex","value":"x","more":1})", R"("grammar":"x")",
+        R"("adapter_id":"a")", R"("nonsense":1)",
         R"("max_new_tokens":256)"}) {
     kTgi.refuses(inputs(field), 422, "\"error_type\":\"validation\"");
   }

@@ -12,7 +12,8 @@ namespace {
 
 constexpr TimeNs kMs = kMillisecond;
 
-/// A step of single tokens takes 2 ms and 1 ms a row; with prompts 1 ms and 0.1 ms a token. Messages take none.
+/// A step of single tokens takes 2 ms and 1 ms a row; with prompts 1 ms and 0.1 ms a token.
+/// Messages take none.
 StepTimes plain_times() {
   StepTimes times;
   times.decode = TimeCurve({{1, 3e6}, {101, 103e6}});
@@ -148,10 +149,12 @@ TEST(VirtualCluster, RunsAreAlikeAndMayBeGivenUp) {
   const auto requests = burst(40, 120, 30, 20 * kMs);
   const VirtualRun a = run_virtual_cluster(settings_of_tests(), kPair, plain_times(), requests);
   const VirtualRun b = run_virtual_cluster(settings_of_tests(), kPair, plain_times(), requests);
-  for (std::size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(a.replies[i].tokens, b.replies[i].tokens);
+  for (std::size_t i = 0; i < requests.size(); ++i)
+    EXPECT_EQ(a.replies[i].tokens, b.replies[i].tokens);
   VirtualOptions options;
   options.patience = 100 * kMs;
-  const VirtualRun cut = run_virtual_cluster(settings_of_tests(), kPair, plain_times(), requests, options);
+  const VirtualRun cut =
+      run_virtual_cluster(settings_of_tests(), kPair, plain_times(), requests, options);
   EXPECT_FALSE(cut.complete);
   EXPECT_EQ(cut.replies.back().end, 0);
 }
@@ -198,10 +201,12 @@ TEST(StepTimes, TextsRoundTripAndErrorsNameTheKey) {
   EXPECT_NE(error("[]").find("object"), std::string::npos);
   EXPECT_NE(error("{}").find("'decode_us'"), std::string::npos);
   EXPECT_NE(error(R"({"decode_us":[[2,1],[1,1]]})").find("[1,1]"), std::string::npos);
-  EXPECT_NE(error(R"({"decode_us":[[1,1]],"prompt_us":[[1,1]]})").find("'decode_context_ns' is missing"),
-            std::string::npos);
-  EXPECT_NE(error(R"({"decode_us":[[1,1]],"prompt_us":[[1,1]],"decode_context_ns":-1})").find("0 to"),
-            std::string::npos);
+  EXPECT_NE(
+      error(R"({"decode_us":[[1,1]],"prompt_us":[[1,1]]})").find("'decode_context_ns' is missing"),
+      std::string::npos);
+  EXPECT_NE(
+      error(R"({"decode_us":[[1,1]],"prompt_us":[[1,1]],"decode_context_ns":-1})").find("0 to"),
+      std::string::npos);
 }
 
 }  // namespace
