@@ -4,11 +4,12 @@
 //
 // How numbers become bf16 (the tricks are folklore; FasterTransformer and Marlin describe them):
 //   int4  128 + q is 0x4300 | q, since a bf16 of that size counts ones in its lowest bit; then 128 + zero
-//         is taken off, which is exact.
+//         is taken off, which is exact. Where a variant is bound by instructions it multiplies 128 + q as it
+//         is and takes (128 + zero) times the sum of x off the sum, which costs digits, but of fp32.
 //   E4M3  sign, exponent and fraction moved to their places in bf16 are the value times 2^-120, subnormal
 //         ones too; times 2^120, which is exact.
-// So products are exact, sums fp32, and the scale of a group multiplies the sum over a unit of 64 inputs
-// (or over its halves, where groups are of 32).
+// So products are exact, sums fp32, and the scale of a group multiplies the sum over what a warp takes of it
+// at a time: a span of one or two units, or a part of it where groups are smaller.
 //
 // Warps of a CTA share the sum over the inputs and meet in shared memory. The first units of W are asked
 // for before grid_wait(): weights are never written, so they stream while the kernel before still runs.
@@ -64,15 +65,24 @@ __device__ __forceinline__ std::uint32_t offset_of(std::uint32_t word) {
   return (word & 15U) * 0x00010001U + 0xC300C300U;
 }
 
-/// A word of int4 as the four registers of an instruction; `low` and `high` are rows g's and g + 8's offset.
+/// 128 + zero.
+__device__ __forceinline__ float offset_sum(std::uint32_t word) {
+  return __uint_as_float((word & 15U) << 16 | 0x43000000U);
+}
+
+/// A word of int4 as the four registers of an instruction: 128 + q.
+__device__ __forceinline__ void widen_int4(std::uint32_t word, std::uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) a[i] = (word >> (4 * i) & 0x000F000FU) | 0x43004300U;
+}
+
+/// The same, q - zero; `low` and `high` are rows g's and g + 8's offset.
 __device__ __forceinline__ void widen_int4(std::uint32_t word, std::uint32_t low, std::uint32_t high,
                                            std::uint32_t (&a)[4]) {
-  constexpr std::uint32_t kOne = 0x3F803F80;
+  constexpr std::uint32_t kOnes = 0x3F803F80;
+  widen_int4(word, a);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const std::uint32_t number = (word >> (4 * i) & 0x000F000FU) | 0x43004300U;
-    a[i] = fma2(number, kOne, i % 2 == 0 ? low : high);
-  }
+  for (int i = 0; i < 4; ++i) a[i] = fma2(a[i], kOnes, i % 2 == 0 ? low : high);
 }
 
 /// Two words of E4M3 likewise.
@@ -88,90 +98,117 @@ __device__ __forceinline__ void widen_fp8(std::uint32_t first, std::uint32_t sec
   a[3] = wide(second);
 }
 
-/// What a lane holds of one unit of each of its warp's tiles.
-template <WeightFormat kFormat, bool kHalves, int kRowTiles>
-struct WeightUnit {
-  static constexpr int kLoads = kFormat == WeightFormat::int4 ? 1 : 2;
-  static constexpr int kScales = kHalves ? 2 : 1;
-  uint4 w[kRowTiles][kLoads];
-  uint2 scale[kRowTiles][kScales];
+/// How a CTA of eight warps is used: kSharers of them share the inputs of kRowTiles tiles of features, the
+/// others do the same for further tiles.
+template <WeightFormat kFormatOf, int kGroupParts, int kUnits, int kRows, int kColumns, int kSharing,
+          int kSpansAhead, int kPer, int kInputsAhead>
+struct Shape {
+  static constexpr WeightFormat kFormat = kFormatOf;
+  static constexpr int kSpan = kUnits;         // units that a warp takes at a time
+  static constexpr int kParts = kGroupParts;   // of a span, each with scales of its own
+  static constexpr int kRowTiles = kRows;
+  static constexpr int kColumnTiles = kColumns;
+  static constexpr int kSharers = kSharing;
+  static constexpr int kDepth = kSpansAhead;
+  static constexpr int kPerMultiprocessor = kPer;
+  static constexpr int kInputs = kInputsAhead;  // spans of x that are loaded ahead; 0: none, when needed
+  static constexpr bool kOffsetLater = kFormat == WeightFormat::int4 && kSpan == 2;
+  static constexpr int kLoads = kSpan * (kFormat == WeightFormat::int4 ? 1 : 2);  // of W, 16 bytes each
+  static constexpr int kInstructions = 4 * kSpan;
+  static constexpr int kCtaTiles = kRows * kWarps / kSharing;
+  static constexpr int kPartial = kWarps * kRows * kColumns * 4 * kLanes;  // floats
+  /// With two of them, slow warps may still read one while the next turn's is written.
+  static constexpr int kBuffers = kPartial <= 4096 ? 2 : 1;
+  static constexpr int kSharedBytes = kBuffers * kPartial * static_cast<int>(sizeof(float));
+  static_assert(kDepth % (kInputs > 1 ? kInputs : 1) == 0);
+};
 
-  /// The unit's four instructions, as registers.
-  __device__ __forceinline__ void widen(int m, std::uint32_t (&a)[4][4]) const {
-    if constexpr (kFormat == WeightFormat::int4) {
-      const uint2 first = scale[m][0];
-      const uint2 second = scale[m][kScales - 1];
-      widen_int4(w[m][0].x, offset_of(first.x), offset_of(first.y), a[0]);
-      widen_int4(w[m][0].y, offset_of(first.x), offset_of(first.y), a[1]);
-      widen_int4(w[m][0].z, offset_of(second.x), offset_of(second.y), a[2]);
-      widen_int4(w[m][0].w, offset_of(second.x), offset_of(second.y), a[3]);
-    } else {
-      widen_fp8(w[m][0].x, w[m][0].y, a[0]);
-      widen_fp8(w[m][0].z, w[m][0].w, a[1]);
-      widen_fp8(w[m][1].x, w[m][1].y, a[2]);
-      widen_fp8(w[m][1].z, w[m][1].w, a[3]);
-    }
+/// What a lane holds of one span of each of its warp's tiles.
+template <class S>
+struct WeightSpan {
+  uint4 w[S::kRowTiles][S::kLoads];
+  uint2 scale[S::kRowTiles][S::kParts];
+
+  __device__ __forceinline__ std::uint32_t word(int m, int i) const {
+    const uint4& v = w[m][i / 4];
+    return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
   }
-};
-
-/// x of one unit: inputs 32 half + 8 t .. + 7 of row g of a column tile.
-struct InputUnit {
-  uint4 x[2];
-};
-
-__device__ __forceinline__ InputUnit load_input(const Arguments& a, int unit, int column_tile, int g,
-                                                int t) {
-  InputUnit to;
-  const int row = 8 * column_tile + g;
+  /// The span's instructions, as registers.
+  __device__ __forceinline__ void widen(int m, std::uint32_t (&a)[S::kInstructions][4]) const {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int k = unit * kUnitInputs + 32 * half + 8 * t;
-    to.x[half] = make_uint4(0, 0, 0, 0);
-    if (row < a.rows && k < a.in) {
-      to.x[half] = *reinterpret_cast<const uint4*>(a.x + std::int64_t{row} * a.in + k);
+    for (int j = 0; j < S::kInstructions; ++j) {
+      if constexpr (S::kFormat == WeightFormat::fp8) {
+        widen_fp8(word(m, 2 * j), word(m, 2 * j + 1), a[j]);
+      } else if constexpr (S::kOffsetLater) {
+        widen_int4(word(m, j), a[j]);
+      } else {
+        const uint2 s = scale[m][j * S::kParts / S::kInstructions];
+        widen_int4(word(m, j), offset_of(s.x), offset_of(s.y), a[j]);
+      }
     }
   }
-  return to;
-}
+};
 
-/// Walks over the units of a warp: units `warp`, `warp` + `stride`, ... of the tiles of each turn of the CTA.
-template <class Unit, int kRowTiles>
+/// x of one span: of each half of a unit inputs 8 t .. 8 t + 7 of row g of a column tile.
+template <class S>
+struct InputSpan {
+  uint4 x[2 * S::kSpan];
+
+  __device__ __forceinline__ void load(const Arguments& a, int span, int column_tile, int g, int t) {
+    const int row = 8 * column_tile + g;
+    const std::uint16_t* from = a.x + std::int64_t{row} * a.in + 8 * t;
+#pragma unroll
+    for (int half = 0; half < 2 * S::kSpan; ++half) {
+      const int k = span * (S::kSpan * kUnitInputs) + 32 * half;
+      x[half] = make_uint4(0, 0, 0, 0);
+      if (row < a.rows && k + 8 * t < a.in) x[half] = *reinterpret_cast<const uint4*>(from + k);
+    }
+  }
+  __device__ __forceinline__ std::uint32_t word(int i) const {
+    const uint4& v = x[i / 4];
+    return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
+  }
+};
+
+/// Walks over the spans of a warp: spans `first`, `first` + kSharers, ... of the tiles of each turn of the CTA.
+template <class S>
 struct WeightCursor {
   const Arguments& a;
-  int first, stride, mine;  // units
-  int tile_offset;          // of the warp's tiles in the CTA's
-  int cta_tiles;            // of one turn
+  int first, mine;  // spans
+  int tile_offset;  // of the warp's tiles in the CTA's
   int lane;
-  int turn;                 // the CTA's next one
+  int turn;         // the CTA's next one
   int turns;
   int i = 0;
-  const uint4* w[kRowTiles];
-  const uint2* scales[kRowTiles];
+  const uint4* w[S::kRowTiles];
+  const uint2* scales[S::kRowTiles];
 
   /// Tiles behind the last one compute what nobody stores.
   __device__ __forceinline__ void point() {
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
-      const int tile = min(turn * cta_tiles + tile_offset + m, a.tiles - 1);
-      w[m] = a.w + std::int64_t{tile} * a.units * (Unit::kLoads * kLanes) + lane;
+    for (int m = 0; m < S::kRowTiles; ++m) {
+      const int tile = min(turn * S::kCtaTiles + tile_offset + m, a.tiles - 1);
+      w[m] = a.w + std::int64_t{tile} * a.units * (S::kLoads / S::kSpan * kLanes) + lane;
       scales[m] = a.scales + std::int64_t{tile} * a.groups * 8 + lane / 4;
     }
   }
 
-  __device__ __forceinline__ void load(Unit& to) {
+  __device__ __forceinline__ void load(WeightSpan<S>& to) {
     if (turn >= turns) return;
-    const int unit = first + i * stride;
+    const int span = first + i * S::kSharers;
+    constexpr int kOfUnit = S::kLoads / S::kSpan;
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
+    for (int m = 0; m < S::kRowTiles; ++m) {
 #pragma unroll
-      for (int l = 0; l < Unit::kLoads; ++l) {
-        to.w[m][l] = unit < a.units ? load_once(w[m] + (unit * Unit::kLoads + l) * kLanes)
-                                    : make_uint4(0, 0, 0, 0);
+      for (int l = 0; l < S::kLoads; ++l) {
+        to.w[m][l] = span * S::kSpan + l / kOfUnit < a.units
+                         ? load_once(w[m] + (span * S::kLoads + l) * kLanes)
+                         : make_uint4(0, 0, 0, 0);
       }
 #pragma unroll
-      for (int s = 0; s < Unit::kScales; ++s) {
-        const int k = unit * kUnitInputs + 32 * s;
-        to.scale[m][s] = k < a.in ? load_scales(scales[m] + (k >> a.group_shift) * 8) : make_uint2(0, 0);
+      for (int p = 0; p < S::kParts; ++p) {
+        const int k = (span * S::kParts + p) * (S::kSpan * kUnitInputs / S::kParts);
+        to.scale[m][p] = k < a.in ? load_scales(scales[m] + (k >> a.group_shift) * 8) : make_uint2(0, 0);
       }
     }
     if (++i < mine) return;
@@ -228,48 +265,36 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* partial,
   }
 }
 
-/// How a CTA of eight warps is used: kSharers of them share the inputs of kRowTiles tiles, the others do the
-/// same for further tiles.
-template <WeightFormat kFormatOf, bool kHalvesOf, int kRows, int kColumns, int kSharing, int kUnitsAhead,
-          int kPer>
-struct Shape {
-  static constexpr WeightFormat kFormat = kFormatOf;
-  static constexpr bool kHalves = kHalvesOf;
-  static constexpr int kRowTiles = kRows;
-  static constexpr int kColumnTiles = kColumns;
-  static constexpr int kSharers = kSharing;
-  static constexpr int kDepth = kUnitsAhead;
-  static constexpr int kPerMultiprocessor = kPer;
-  static constexpr int kCtaTiles = kRows * kWarps / kSharing;
-  static constexpr int kPartial = kWarps * kRows * kColumns * 4 * kLanes;  // floats
-  /// With two of them, slow warps may still read one while the next turn's is written.
-  static constexpr int kBuffers = kPartial <= 4096 ? 2 : 1;
-  static constexpr int kSharedBytes = kBuffers * kPartial * static_cast<int>(sizeof(float));
-  /// With few column tiles x is loaded two units ahead; with many there is other work to hide it behind.
-  static constexpr bool kInputAhead = kColumns <= 2;
-};
-
+/// Column tile n of x times the span's weights.
 template <class S>
-__device__ __forceinline__ void multiply(const WeightUnit<S::kFormat, S::kHalves, S::kRowTiles>& unit,
-                                         const std::uint32_t (&w)[S::kRowTiles][4][4],
-                                         const InputUnit& input, int n,
+__device__ __forceinline__ void multiply(const WeightSpan<S>& span,
+                                         const std::uint32_t (&w)[S::kRowTiles][S::kInstructions][4],
+                                         const InputSpan<S>& input, int n,
                                          float (&sums)[S::kRowTiles][S::kColumnTiles][4]) {
-  const std::uint32_t b[8] = {input.x[0].x, input.x[0].y, input.x[0].z, input.x[0].w,
-                              input.x[1].x, input.x[1].y, input.x[1].z, input.x[1].w};
+  constexpr int kOfPart = S::kInstructions / S::kParts;
 #pragma unroll
-  for (int m = 0; m < S::kRowTiles; ++m) {
-    constexpr int kParts = S::kHalves ? 2 : 1;
+  for (int part = 0; part < S::kParts; ++part) {
+    float inputs[4] = {0, 0, 0, 0};  // the sum of x, in every row
+    if constexpr (S::kOffsetLater) {
+      constexpr std::uint32_t kOnes = 0x3F803F80;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
+      for (int j = part * kOfPart; j < (part + 1) * kOfPart; ++j) {
+        mma(inputs, kOnes, kOnes, kOnes, kOnes, input.word(2 * j), input.word(2 * j + 1));
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
       float found[4] = {0, 0, 0, 0};
 #pragma unroll
-      for (int j = part * 4 / kParts; j < (part + 1) * 4 / kParts; ++j) {
-        mma(found, w[m][j][0], w[m][j][1], w[m][j][2], w[m][j][3], b[2 * j], b[2 * j + 1]);
+      for (int j = part * kOfPart; j < (part + 1) * kOfPart; ++j) {
+        mma(found, w[m][j][0], w[m][j][1], w[m][j][2], w[m][j][3], input.word(2 * j), input.word(2 * j + 1));
       }
-      const float low = scale_of(unit.scale[m][part].x);
-      const float high = scale_of(unit.scale[m][part].y);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) sums[m][n][e] = fmaf(e < 2 ? low : high, found[e], sums[m][n][e]);
+      for (int e = 0; e < 4; ++e) {
+        const std::uint32_t word = e < 2 ? span.scale[m][part].x : span.scale[m][part].y;
+        if constexpr (S::kOffsetLater) found[e] = fmaf(-offset_sum(word), inputs[e], found[e]);
+        sums[m][n][e] = fmaf(scale_of(word), found[e], sums[m][n][e]);
+      }
     }
   }
 }
@@ -277,7 +302,6 @@ __device__ __forceinline__ void multiply(const WeightUnit<S::kFormat, S::kHalves
 template <class S>
 __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) quantized_kernel(Arguments a) {
   extern __shared__ float partial[];
-  using Unit = WeightUnit<S::kFormat, S::kHalves, S::kRowTiles>;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;
@@ -285,30 +309,29 @@ __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) quantized_
   const int sharer = warp % S::kSharers;
   const int set = warp / S::kSharers;
   const int turns = (a.tiles + S::kCtaTiles - 1) / S::kCtaTiles;
-  // All warps take as many units; those behind the last are nought.
-  const int mine = (a.units + S::kSharers - 1) / S::kSharers;
+  // All warps take as many spans; those behind the last are nought.
+  const int spans = (a.units + S::kSpan - 1) / S::kSpan;
+  const int mine = (spans + S::kSharers - 1) / S::kSharers;
   int turn = static_cast<int>(blockIdx.x);
-  WeightCursor<Unit, S::kRowTiles> cursor{a,    sharer, S::kSharers, mine, set * S::kRowTiles, S::kCtaTiles,
-                                          lane, turn,   turns,       0,    {},                 {}};
+  WeightCursor<S> cursor{a, sharer, mine, set * S::kRowTiles, lane, turn, turns, 0, {}, {}};
   cursor.point();
-  Unit w[S::kDepth];
+  WeightSpan<S> w[S::kDepth];
 #pragma unroll
   for (int d = 0; d < S::kDepth; ++d) cursor.load(w[d]);
   grid_wait();
 
-  constexpr int kInputs = S::kInputAhead ? 2 : 1;
-  InputUnit x[kInputs][S::kInputAhead ? S::kColumnTiles : 1];
+  constexpr int kInputs = S::kInputs > 0 ? S::kInputs : 1;
+  InputSpan<S> x[kInputs][S::kInputs > 0 ? S::kColumnTiles : 1];
   int next_input = 0;
-  const auto input_ahead = [&](InputUnit(&to)[S::kInputAhead ? S::kColumnTiles : 1]) {
-    const int unit = sharer + next_input * S::kSharers;
+  const auto input_ahead = [&](auto& to) {
+    const int span = sharer + next_input * S::kSharers;
     if (++next_input == mine) next_input = 0;
 #pragma unroll
-    for (int n = 0; n < S::kColumnTiles; ++n) to[S::kInputAhead ? n : 0] = load_input(a, unit, n, g, t);
+    for (int n = 0; n < S::kColumnTiles; ++n) to[S::kInputs > 0 ? n : 0].load(a, span, n, g, t);
   };
-  if constexpr (S::kInputAhead) {
-    static_assert(S::kDepth % 2 == 0);
-    input_ahead(x[0]);
-    input_ahead(x[1]);
+  if constexpr (S::kInputs > 0) {
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) input_ahead(x[i]);
   }
 
   float sums[S::kRowTiles][S::kColumnTiles][4] = {};
@@ -318,19 +341,16 @@ __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) quantized_
 #pragma unroll
     for (int d = 0; d < S::kDepth; ++d) {
       if (turn >= turns) break;
-      std::uint32_t wide[S::kRowTiles][4][4];
+      std::uint32_t wide[S::kRowTiles][S::kInstructions][4];
 #pragma unroll
       for (int m = 0; m < S::kRowTiles; ++m) w[d].widen(m, wide[m]);
 #pragma unroll
       for (int n = 0; n < S::kColumnTiles; ++n) {
-        if constexpr (S::kInputAhead) {
-          multiply<S>(w[d], wide, x[d % 2][n], n, sums);
-        } else {
-          multiply<S>(w[d], wide, load_input(a, sharer + done * S::kSharers, n, g, t), n, sums);
-        }
+        if constexpr (S::kInputs == 0) x[0][0].load(a, sharer + done * S::kSharers, n, g, t);
+        multiply<S>(w[d], wide, x[d % kInputs][S::kInputs > 0 ? n : 0], n, sums);
       }
       cursor.load(w[d]);
-      if constexpr (S::kInputAhead) input_ahead(x[d % 2]);
+      if constexpr (S::kInputs > 0) input_ahead(x[d % kInputs]);
       // Not earlier: CTAs of the next kernel that wait beside us would take places unevenly.
       if (cursor.turn >= turns) grid_release();
       if (++done < mine) continue;
@@ -384,28 +404,40 @@ void launch_shape(const Arguments& a, Stream stream) {
          S::kSharedBytes, stream, a);
 }
 
-/// The ways to cut the work. Up to 8 rows, 16, 32, 64: row tiles, sharers, units ahead (of int4: fp8's take
-/// twice the registers), CTAs a multiprocessor.
-enum Variant { kPlain, kWide, kThree, kVariants };
+/// The ways to cut the work; what each does follows from the row count.
+enum Variant { kPlain, kSecond, kThird, kFourth, kVariants };
 
-template <WeightFormat kFormat, bool kHalves>
+/// kGroup: log2 of the inputs that share a scale, 7 standing for more. In a Shape: units of a span, row tiles,
+/// column tiles, sharers, spans of W ahead, CTAs a multiprocessor, spans of x ahead.
+template <WeightFormat kFormat, int kGroup>
 void launch_variant(int variant, const Arguments& a, Stream stream) {
-  constexpr int kLess = kFormat == WeightFormat::int4 && !kHalves ? 1 : 2;
+  constexpr WeightFormat kF = kFormat;
+  constexpr int kOne = kGroup == 5 ? 2 : 1;                      // parts of a unit
+  constexpr int kTwo = kGroup == 5 ? 4 : kGroup == 6 ? 2 : 1;    // and of two
+  constexpr int kLess = kFormat == WeightFormat::int4 ? 1 : 2;   // fp8 takes twice the registers
+  constexpr int kDeep = 8 / kLess / kOne;
   if (a.rows <= 8) {
-    if (variant == kWide) return launch_shape<Shape<kFormat, kHalves, 2, 1, 8, 4 / kLess, 2>>(a, stream);
-    if (variant == kThree) return launch_shape<Shape<kFormat, kHalves, 1, 1, 8, 4 / kLess, 3>>(a, stream);
-    return launch_shape<Shape<kFormat, kHalves, 1, 1, 8, 8 / kLess, 2>>(a, stream);
+    if (variant == kSecond) return launch_shape<Shape<kF, kTwo, 2, 1, 1, 8, 4 / kLess, 2, 1>>(a, stream);
+    if (variant == kThird) return launch_shape<Shape<kF, kTwo, 2, 2, 1, 8, 2 / kLess, 2, 1>>(a, stream);
+    if (variant == kFourth) return launch_shape<Shape<kF, kTwo, 2, 1, 1, 8, 2 / kLess, 3, 1>>(a, stream);
+    return launch_shape<Shape<kF, kOne, 1, 1, 1, 8, kDeep, 2, 2>>(a, stream);
   }
-  if (a.rows <= 16) {
-    if (variant == kWide) return launch_shape<Shape<kFormat, kHalves, 2, 2, 8, 4 / kLess, 1>>(a, stream);
-    return launch_shape<Shape<kFormat, kHalves, 1, 2, 8, 4, 2>>(a, stream);
+  if constexpr (kGroup != 5) {
+    if (a.rows <= 16) {
+      if (variant == kSecond) return launch_shape<Shape<kF, 1, 1, 2, 2, 8, 4 / kLess, 1, 2>>(a, stream);
+      if (variant == kThird) return launch_shape<Shape<kF, 1, 1, 2, 2, 4, 4 / kLess, 1, 2>>(a, stream);
+    } else if (a.rows <= 32) {
+      if (variant == kSecond) return launch_shape<Shape<kF, 1, 1, 2, 4, 4, 4 / kLess, 1, 1>>(a, stream);
+      if (variant == kThird) return launch_shape<Shape<kF, 1, 1, 2, 4, 2, 4 / kLess, 1, 1>>(a, stream);
+    } else {
+      if (variant == kSecond) return launch_shape<Shape<kF, 1, 1, 1, 8, 4, 4 / kLess, 1, 1>>(a, stream);
+      if (variant == kThird) return launch_shape<Shape<kF, 1, 1, 1, 8, 2, 4 / kLess, 1, 1>>(a, stream);
+      if (variant == kFourth) return launch_shape<Shape<kF, 1, 1, 2, 8, 2, 2 / kLess, 1, 1>>(a, stream);
+    }
   }
-  if (a.rows <= 32) {
-    if (variant == kWide) return launch_shape<Shape<kFormat, kHalves, 2, 4, 4, 4 / kLess, 1>>(a, stream);
-    return launch_shape<Shape<kFormat, kHalves, 2, 4, 8, 4 / kLess, 1>>(a, stream);
-  }
-  if (variant == kWide) return launch_shape<Shape<kFormat, kHalves, 2, 8, 4, 4 / kLess, 1>>(a, stream);
-  return launch_shape<Shape<kFormat, kHalves, 2, 8, 8, 4 / kLess, 1>>(a, stream);
+  if (a.rows <= 16) return launch_shape<Shape<kF, kOne, 1, 1, 2, 8, 4, 2, 2>>(a, stream);
+  if (a.rows <= 32) return launch_shape<Shape<kF, kOne, 1, 2, 4, 8, 4 / kLess, 1, 1>>(a, stream);
+  return launch_shape<Shape<kF, kOne, 1, 2, 8, 8, 4 / kLess, 1, 0>>(a, stream);
 }
 
 // ------------------------------------------------------------------ other kernels
@@ -470,13 +502,13 @@ __global__ void __launch_bounds__(kThreads)
 
 std::vector<QuantizedConfig> quantized_candidates(int rows, const QuantizedWeight& w) {
   if (w.format == WeightFormat::bf16) return {};
-  std::vector<QuantizedConfig> all = {{kPlain}, {kWide}};
-  if (rows <= 8) all.push_back({kThree});
-  return all;
+  if (rows > 8 && w.group_shift == 5) return {{kPlain}};
+  if (rows > 8 && rows <= 32) return {{kPlain}, {kSecond}, {kThird}};
+  return {{kPlain}, {kSecond}, {kThird}, {kFourth}};
 }
 
 const char* quantized_name(const QuantizedConfig& config) {
-  static constexpr const char* kNames[kVariants] = {"plain", "wide", "three"};
+  static constexpr const char* kNames[kVariants] = {"plain", "second", "third", "fourth"};
   return kNames[config.variant];
 }
 
@@ -499,11 +531,13 @@ void quantized_linear(const QuantizedConfig& config, const QuantizedCall& call, 
     a.y = static_cast<std::byte*>(call.y) + done * row_bytes;
     a.rows = std::min(call.rows - done, kMostQuantizedRows);
     if (w.format == WeightFormat::fp8) {
-      launch_variant<WeightFormat::fp8, false>(config.variant, a, stream);
-    } else if (w.group_shift == 5) {
-      launch_variant<WeightFormat::int4, true>(config.variant, a, stream);
+      w.group_shift == 6 ? launch_variant<WeightFormat::fp8, 6>(config.variant, a, stream)
+                         : launch_variant<WeightFormat::fp8, 7>(config.variant, a, stream);
+    } else if (w.group_shift <= 6) {
+      w.group_shift == 5 ? launch_variant<WeightFormat::int4, 5>(config.variant, a, stream)
+                         : launch_variant<WeightFormat::int4, 6>(config.variant, a, stream);
     } else {
-      launch_variant<WeightFormat::int4, false>(config.variant, a, stream);
+      launch_variant<WeightFormat::int4, 7>(config.variant, a, stream);
     }
   }
 }

@@ -13,8 +13,8 @@ namespace baton::cuda {
 constexpr int kMostQuantizedRows = 64;
 
 struct QuantizedConfig {
-  /// How the work is cut; see variants() in the source. The first one serves every row count, and adds up
-  /// in the same order whatever the count.
+  /// How the work is cut; launch_variant() in the source has the list. The first one serves every row count,
+  /// and adds up in the same order whatever the count.
   int variant = 0;
 };
 
