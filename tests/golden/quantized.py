@@ -90,10 +90,11 @@ def fp8_channel(weight, config, generator):
 METHODS = {"gptq": gptq, "awq": awq, "fp8": fp8_block, "compressed-tensors": fp8_channel}
 
 
-def quantize(state, config, seed, idle_bias):
+def quantize(state, config, seed, idle_bias, shared_order=False):
     """The state of a checkpoint -> (its tensors, the state that they stand for, quantised layers).
 
-    Linear layers inside of the model are quantised, neither the embedding nor lm_head, nor routers."""
+    Linear layers inside of the model are quantised, neither the embedding nor lm_head, nor routers. With
+    shared_order layers of as many inputs have one act-order (q, k and v, as real quantisers leave them)."""
     method = METHODS[config["quant_method"]]
     generator = torch.Generator().manual_seed(seed)
     tensors, values, layers = {}, {}, []
@@ -105,6 +106,8 @@ def quantize(state, config, seed, idle_bias):
             continue
         layer = name.removesuffix("weight")
         layers.append(layer)
+        if shared_order:
+            generator.manual_seed(seed + weight.shape[1])
         found, values[name] = method(weight.float(), config, generator)
         tensors |= {layer + key: value for key, value in found.items()}
         if idle_bias and layer + "bias" not in state:

@@ -4,7 +4,8 @@
 Needs a GPU, torch and transformers. Makes one checkpoint a family, lets baton-bench-worker generate
 (prompts of mixed lengths, in chunks, joined by others on the way), and forces every token through the
 reference: a greedy token may lie below the best logit by twice what transformers' own bf16 run of the
-same text is off from its fp32 run, at most (two logits, each off by so much, change places).
+same text is off from its fp32 run, at most (two logits, each off by so much, change places). Quantised
+checkpoints are compared with the values that they stand for.
 With --deterministic, solo runs and mixed batches must agree to the bit.
 
     python3 tests/gpu/check_tokens.py build/cuda/bin/baton-bench-worker
@@ -17,8 +18,12 @@ import subprocess
 import sys
 import tempfile
 
+import safetensors.torch
 import torch
 import transformers
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "golden"))
+import quantized  # noqa: E402
 
 COMMON = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "vocab_size": 1024,
           "max_position_embeddings": 2048, "initializer_range": 0.08, "eos_token_id": 1,
@@ -41,6 +46,26 @@ FAMILIES = {
     "linear": ("LlamaConfig", {
         "num_attention_heads": 4, "num_key_value_heads": 4,
         "rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+    "mixtral": ("MixtralConfig", {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+                                  "num_local_experts": 8, "num_experts_per_tok": 2,
+                                  "sliding_window": None}),
+    # Layer 1 is dense by the list.
+    "qwen3_moe": ("Qwen3MoeConfig", {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+                                     "num_experts": 32, "num_experts_per_tok": 4,
+                                     "moe_intermediate_size": 112, "norm_topk_prob": True,
+                                     "mlp_only_layers": [1]}),
+}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": False, "sym": True}
+# name -> (family, quantization_config)
+QUANTIZED = {
+    "gptq": ("llama", GPTQ),
+    "gptq-order": ("qwen2", GPTQ | {"group_size": 32, "desc_act": True, "sym": False}),
+    "gptq-moe": ("qwen3_moe", GPTQ | {"group_size": 16}),  # groups too small: served in bf16
+    "awq": ("mistral", {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm",
+                        "zero_point": True}),
+    "fp8-block": ("qwen3", {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                            "weight_block_size": [128, 128]}),
+    "fp8": ("llama3", quantized.MODELS["fp8_channel"][3]),
 }
 LENGTHS = [1, 2, 15, 16, 17, 33, 63, 64, 100, 129, 200, 300]
 
@@ -57,9 +82,26 @@ def make(folder, name):
                 value.normal_(0, 0.5)
             elif "norm" in key:
                 value.uniform_(0.5, 1.5)
-    model = model.to(torch.bfloat16)
-    model.save_pretrained(folder)
-    return model.float().cuda().eval()
+    model.to(torch.bfloat16).save_pretrained(folder)
+
+
+def quantize(folder, values_folder, config):
+    """Replaces the checkpoint's linear layers; what they stand for goes to values_folder."""
+    path = pathlib.Path(folder) / "model.safetensors"
+    state = safetensors.torch.load_file(path)
+    tensors, values, _ = quantized.quantize(state, config, 11, False, shared_order=True)
+    safetensors.torch.save_file(tensors, path)
+    text = (pathlib.Path(folder) / "config.json").read_text()
+    (pathlib.Path(values_folder) / "config.json").write_text(text)
+    safetensors.torch.save_file({name: value.float().contiguous() for name, value in values.items()},
+                                pathlib.Path(values_folder) / "model.safetensors",
+                                metadata={"format": "pt"})
+    changed = json.loads(text) | {"quantization_config": config}
+    (pathlib.Path(folder) / "config.json").write_text(json.dumps(changed))
+
+
+def load(folder, dtype):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).cuda().eval()
 
 
 def generate(program, folder, tasks, *options):
@@ -89,7 +131,7 @@ def judge(name, how, model, rounded, prompts, answers):
     pairs = [distances(model, rounded, p, t) for p, t in zip(prompts, answers)]
     worst = max(d for d, _ in pairs)
     bound = 2 * max(n for _, n in pairs)
-    print(f"{name:8} {how:32} worst {worst:.4f}, bound {bound:.4f} "
+    print(f"{name:10} {how:32} worst {worst:.4f}, bound {bound:.4f} "
           f"{'ok' if worst <= bound else 'WRONG'}", flush=True)
     return worst <= bound
 
@@ -97,16 +139,19 @@ def judge(name, how, model, rounded, prompts, answers):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("program")
-    parser.add_argument("--families", nargs="*", default=list(FAMILIES))
+    parser.add_argument("--families", nargs="*", default=[*FAMILIES, *QUANTIZED])
     args = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     good = True
     for name in args.families:
-        with tempfile.TemporaryDirectory() as folder:
-            model = make(folder, name)
-            rounded = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.bfloat16).cuda().eval()
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as values:
+            make(folder, QUANTIZED[name][0] if name in QUANTIZED else name)
+            if name in QUANTIZED:
+                quantize(folder, values, QUANTIZED[name][1])
+            reference = values if name in QUANTIZED else folder
+            model = load(reference, torch.float32)
+            rounded = load(reference, torch.bfloat16)
             generator = torch.Generator().manual_seed(5)
             prompts = [torch.randint(2, 1024, (n,), generator=generator).tolist() for n in LENGTHS]
             base = {"prompts": prompts, "max_tokens": 40, "temperature": 0}
@@ -119,7 +164,7 @@ def main():
             runs = generate(args.program, folder, tasks, "--deterministic")
             same = all(runs[i] == runs[3 * (i // 3)] for i in range(len(runs)))
             good &= judge(name, "deterministic", model, rounded, prompts, runs[0]) and same
-            print(f"{name:8} deterministic: solo, mixed and other chunks "
+            print(f"{name:10} deterministic: solo, mixed and other chunks "
                   f"{'agree to the bit' if same else 'DIFFER'}", flush=True)
     sys.exit(0 if good else 1)
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "workers/cuda/experts.h"
 #include "workers/cuda/rowwise.h"
 #include "workers/model/error.h"
 #include "workers/model/rope.h"
@@ -22,6 +23,11 @@ constexpr std::size_t kAlign = 256;
 constexpr int kFixedSplit = 256;
 
 cuda::HeadShape heads_of(const ModelConfig& c) { return {c.heads, c.kv_heads, c.head_dim}; }
+
+cuda::ExpertShape experts_of(const ModelConfig& c) {
+  const ExpertConfig& e = c.experts;
+  return {e.count, e.active, c.hidden, e.intermediate, e.normalise};
+}
 
 cuda::DecodeAttention::Options decode_options(const ModelConfig& c,
                                               const GpuDecoder::Options& o) {
@@ -124,6 +130,10 @@ void GpuDecoder::carve_workspace() {
     matrix(qkv_, rows, c.qkv_columns());
     matrix(attended_, rows, c.heads * c.head_dim);
     matrix(gated_, rows, c.intermediate);
+    const bool sparse = c.experts.count > 0;
+    const int expert_rows = sparse ? std::min(options_.max_rows, cuda::kMostExpertRows) : 0;
+    take(routed_, static_cast<std::size_t>(expert_rows) * static_cast<std::size_t>(c.experts.count) *
+                      sizeof(float));
     matrix(wanted_x_, rows, c.hidden);
     matrix(wanted_attended_, rows, c.heads * c.head_dim);
     take(logits_, wanted * static_cast<std::size_t>(c.vocab) * sizeof(float));
@@ -136,6 +146,7 @@ void GpuDecoder::carve_workspace() {
     bytes(prefill_float_, prefill_ ? prefill_->float_workspace_bytes() : 0);
     bytes(prefill_int_, prefill_ ? prefill_->int_workspace_bytes() : 0);
     bytes(sample_workspace_, cuda::sample_workspace_bytes(options_.max_wanted, c.vocab));
+    bytes(experts_workspace_, sparse ? cuda::experts_workspace_bytes(experts_of(c), expert_rows) : 0);
     linear_workspace_bytes_ = linear_options(c, weights_, options_).workspace_bytes;
     bytes(linear_workspace_, linear_workspace_bytes_);
     return used;
@@ -172,11 +183,16 @@ void GpuDecoder::tune(cuda::Stream stream) {
   std::vector<cuda::LinearWeight> o;
   std::vector<cuda::LinearWeight> gate_up;
   std::vector<cuda::LinearWeight> down;
+  std::vector<cuda::LinearWeight> router;
   for (const GpuLayer& l : weights_.layers) {
     qkv.push_back(l.qkv);
     o.push_back(l.o);
-    gate_up.push_back(l.gate_up);
-    down.push_back(l.down);
+    if (l.sparse()) {
+      router.push_back(l.router);
+    } else {
+      gate_up.push_back(l.gate_up);
+      down.push_back(l.down);
+    }
   }
   // The activations are free until the first step: timing may write there.
   auto* scratch = reinterpret_cast<std::byte*>(x_);
@@ -190,6 +206,7 @@ void GpuDecoder::tune(cuda::Stream stream) {
   tune(o, LinearOutput::residual);
   tune(gate_up, LinearOutput::silu_mul);
   tune(down, LinearOutput::residual);
+  tune(router, LinearOutput::f32);
   tune({weights_.lm_head}, LinearOutput::f32);
 }
 
@@ -266,11 +283,35 @@ void GpuDecoder::layer(int index, const GpuBatch& batch, cuda::Stream stream) {
   // x = x + W_o attended
   linears_.run(attended, rows, w.o, LinearOutput::residual, x, stream);
 
-  // x = x + W_down (silu(W_gate norm(x)) * (W_up norm(x)))
-  const Linears::Norm post_norm{w.post_norm, eps, normed_};
-  linears_.run(x, rows, w.gate_up, LinearOutput::silu_mul, gated_, stream, &post_norm);
-  linears_.run(gated_, rows, w.down, LinearOutput::residual, x, stream);
+  feed_forward(w, x, rows, stream);
   show(name, x, rows, config_.hidden);
+}
+
+/// x = x + W_down (silu(W_gate norm(x)) * (W_up norm(x)))
+void GpuDecoder::feed_forward(const GpuLayer& layer, Bf16* x, int rows, cuda::Stream stream) {
+  if (layer.sparse()) return experts(layer, x, rows, stream);
+  const Linears::Norm norm{layer.post_norm, static_cast<float>(config_.rms_eps), normed_};
+  linears_.run(x, rows, layer.gate_up, LinearOutput::silu_mul, gated_, stream, &norm);
+  linears_.run(gated_, rows, layer.down, LinearOutput::residual, x, stream);
+}
+
+/// x = x + sum over the row's experts e of p_e * feed_forward_e(norm(x)), p = softmax(W_router norm(x))
+void GpuDecoder::experts(const GpuLayer& layer, Bf16* x, int rows, cuda::Stream stream) {
+  cuda::ExpertCall call;
+  call.shape = experts_of(config_);
+  call.normed = normed_;
+  call.logits = routed_;
+  call.gate_up = layer.expert_gate_up;
+  call.down = layer.expert_down;
+  call.workspace = experts_workspace_;
+  call.deterministic = options_.deterministic;
+  const Linears::Norm norm{layer.post_norm, static_cast<float>(config_.rms_eps), normed_};
+  for (int done = 0; done < rows; done += cuda::kMostExpertRows) {
+    call.rows = std::min(rows - done, cuda::kMostExpertRows);
+    call.x = x + std::int64_t{done} * config_.hidden;
+    linears_.run(call.x, call.rows, layer.router, LinearOutput::f32, routed_, stream, &norm);
+    cuda::experts(call, stream);
+  }
 }
 
 void GpuDecoder::attention(const GpuBatch& batch, const cuda::KvLayerView& kv,

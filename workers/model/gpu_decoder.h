@@ -85,6 +85,8 @@ class GpuDecoder {
 
  private:
   void layer(int index, const GpuBatch& batch, cuda::Stream stream);
+  void feed_forward(const GpuLayer& layer, cuda::Bf16* x, int rows, cuda::Stream stream);
+  void experts(const GpuLayer& layer, cuda::Bf16* x, int rows, cuda::Stream stream);
   void attention(const GpuBatch& batch, const cuda::KvLayerView& kv, cuda::Stream stream);
   void head(const GpuBatch& batch, cuda::Stream stream);
   void show(const std::string& part, const cuda::Bf16* values, int rows, int columns) const {
@@ -107,6 +109,7 @@ class GpuDecoder {
   cuda::Bf16* qkv_ = nullptr;       // [(heads + 2 kv_heads) * head_dim]
   cuda::Bf16* attended_ = nullptr;  // [heads * head_dim]
   cuda::Bf16* gated_ = nullptr;     // [intermediate]
+  float* routed_ = nullptr;         // [kMostExpertRows at most, experts]
   cuda::Bf16* wanted_x_ = nullptr;         // [hidden]
   cuda::Bf16* wanted_attended_ = nullptr;  // [heads * head_dim]
   float* logits_ = nullptr;         // [max_wanted, vocab]
@@ -117,6 +120,7 @@ class GpuDecoder {
   void* prefill_float_ = nullptr;
   void* prefill_int_ = nullptr;
   void* sample_workspace_ = nullptr;
+  void* experts_workspace_ = nullptr;
   void* linear_workspace_ = nullptr;
   std::size_t linear_workspace_bytes_ = 0;
 

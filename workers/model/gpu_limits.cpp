@@ -5,10 +5,8 @@
 namespace baton {
 
 void check_gpu_limits(const ModelConfig& config) {
-  if (config.experts.count > 0) {
-    throw ModelError(
-        "num_experts: a mixture of experts is not supported on device cuda, only on "
-        "device cpu");
+  if (config.experts.count > 0 && config.experts.intermediate % 16 != 0) {
+    throw ModelError("the intermediate size of an expert must be a multiple of 16 on device cuda");
   }
   if (config.hidden % 16 != 0 || config.intermediate % 16 != 0 ||
       (config.heads * config.head_dim) % 16 != 0) {

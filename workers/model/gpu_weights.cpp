@@ -104,6 +104,13 @@ void place(const ModelConfig& c, const Formats& formats, Places& places, GpuWeig
     if (c.qk_norm) l.k_norm = places.take(head_dim);
     l.o = places.matrix(c.hidden, std::int64_t{c.heads} * c.head_dim, formats.o(i));
     l.post_norm = places.take(hidden);
+    if (c.sparse(i)) {
+      const ExpertConfig& e = c.experts;
+      l.router = places.matrix(e.count, c.hidden);
+      l.expert_gate_up = places.take(size(e.count) * size(2 * e.intermediate) * hidden);
+      l.expert_down = places.take(size(e.count) * size(e.intermediate) * hidden);
+      continue;
+    }
     l.gate_up = places.matrix(2 * std::int64_t{c.intermediate}, c.hidden, formats.gate_up(i));
     l.down = places.matrix(c.hidden, c.intermediate, formats.down(i));
   }
@@ -146,6 +153,21 @@ void bring(GpuUpload& upload, const LinearSource& part, PartRows rows, const Lin
   }
 }
 
+/// The experts of a layer, quantised ones widened.
+void bring_experts(GpuUpload& upload, CheckpointReader& reader, const ModelConfig& c, int layer,
+                   const GpuLayer& to) {
+  const int intermediate = c.experts.intermediate;
+  const std::int64_t elements = std::int64_t{intermediate} * c.hidden;
+  for (int e = 0; e < c.experts.count; ++e) {
+    const FeedForwardSource from = reader.expert(layer, e);
+    const LinearWeight gate_up{to.expert_gate_up + 2 * elements * e, 2 * intermediate, c.hidden};
+    const LinearWeight down{to.expert_down + elements * e, c.hidden, intermediate};
+    bring(upload, from.gate, {0, true}, gate_up);
+    bring(upload, from.up, {8, true}, gate_up);
+    bring(upload, from.down, {0, false}, down);
+  }
+}
+
 void bring_layer(GpuUpload& upload, const LayerSource& from, const GpuLayer& to) {
   upload.vector(from.input_norm, to.input_norm);
   upload_order(from.q, to.qkv);
@@ -160,6 +182,7 @@ void bring_layer(GpuUpload& upload, const LayerSource& from, const GpuLayer& to)
   upload_order(from.o, to.o);
   bring(upload, from.o, {0, false}, to.o);
   upload.vector(from.post_norm, to.post_norm);
+  if (to.sparse()) return bring(upload, from.router, {0, false}, to.router);
   upload_order(from.dense.gate, to.gate_up);
   bring(upload, from.dense.gate, {0, true}, to.gate_up);
   bring(upload, from.dense.up, {8, true}, to.gate_up);
@@ -202,7 +225,11 @@ GpuWeights load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpo
   CheckpointReader reader(config, checkpoint);
   GpuUpload upload(config.quantization);
   upload.plain(reader.embedding(), w.embedding, false);
-  for (int i = 0; i < config.layers; ++i) bring_layer(upload, reader.layer(i), w.layers[size(i)]);
+  for (int i = 0; i < config.layers; ++i) {
+    const GpuLayer& to = w.layers[size(i)];
+    bring_layer(upload, reader.layer(i), to);
+    if (to.sparse()) bring_experts(upload, reader, config, i, to);
+  }
   upload.vector(reader.final_norm(), w.final_norm);
   const LinearSource head = reader.lm_head();
   if (!config.tied_embeddings) {

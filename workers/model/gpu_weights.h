@@ -24,6 +24,11 @@ struct GpuLayer {
   const cuda::Bf16* post_norm = nullptr;
   cuda::LinearWeight gate_up;             // [hidden] -> [2 * intermediate], 8 of gate, 8 of up, ...
   cuda::LinearWeight down;                // [intermediate] -> [hidden]
+  // A sparse layer instead of these two, always in bf16; E experts of their own intermediate size:
+  cuda::LinearWeight router;                    // [hidden] -> [E]
+  const cuda::Bf16* expert_gate_up = nullptr;   // [E][2 * intermediate, hidden], as gate_up
+  const cuda::Bf16* expert_down = nullptr;      // [E][hidden, intermediate]
+  bool sparse() const { return expert_down != nullptr; }
 };
 
 struct GpuWeights {
