@@ -111,6 +111,7 @@ struct SamplingParams {
   static constexpr std::int32_t kMaxLogprobs = 20;
   static constexpr std::size_t kMaxListed = 16'384;  // each of bias, allowed, tokens of all bad words
   static constexpr std::size_t kMaxGrammarBytes = 64U << 10U;
+  static constexpr std::size_t kFewBiases = 256;  // a GPU has room for so many of every row
   static constexpr std::uint32_t kMaxBeams = 64;
   static constexpr float kMaxLengthPenalty = 10.0F;  // either sign
   bool within_bounds() const {
@@ -136,7 +137,14 @@ struct SamplingParams {
     return repetition_penalty != 1.0F || presence_penalty != 0.0F || frequency_penalty != 0.0F ||
            !bad_words.empty() || grammar_kind != GrammarKind::none;
   }
-  /// Something beyond temperature, top_k, top_p, min_tokens: not every device can do it.
+  /// The host must know a token drawn with these before the next step can begin: the next draw looks at
+  /// it, or the host may have to draw it (a GPU's kernel lacks typical_p, and the lists of a step have
+  /// limited room on the device). CPUs run one step at a time anyway.
+  bool holds_next_step() const {
+    return needs_history() || typical_p != 1.0F || !allowed_tokens.empty() ||
+           bias_tokens.size() > kFewBiases;
+  }
+  /// Something beyond temperature, top_k, top_p, min_tokens: a worker may say that it lacks it (Hello).
   bool needs_full_sampler() const {
     return needs_history() || min_p != 0.0F || typical_p != 1.0F || !bias_tokens.empty() ||
            !allowed_tokens.empty() || logprobs >= 0 || prompt_logprobs >= 0 || beams();

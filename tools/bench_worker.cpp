@@ -3,173 +3,24 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <deque>
 #include <fstream>
 #include <iostream>
-#include <iterator>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <spdlog/spdlog.h>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "configs/config.h"
 #include "ipc/process.h"
-#include "workers/make_executor.h"
+#include "tools/bench_worker_driver.h"
 
 namespace {
 
 using namespace baton;
+using bench::Driver;
+using bench::Sequence;
 using Json = nlohmann::json;
-
-/// What the scheduler would know of a sequence. Tokens that the device has not told yet are kNoToken.
-struct Sequence {
-  SequenceId id = 0;
-  std::vector<Token> tokens;
-  std::size_t prompt = 0;
-  std::size_t computed = 0;
-  std::vector<BlockId> blocks;
-  SamplingParams sampling;
-  int pending_row = -1;  // >= 0: tokens.back() is what this row of ...
-  StepId pending_step = 0;  // ... this step samples
-};
-
-/// A step and the sequences of its rows.
-struct Open {
-  RunStep run;
-  std::vector<Sequence*> owners;
-  TimeNs launched = 0;
-};
-
-class Driver {
- public:
-  Driver(const Config& config, std::uint32_t pool_blocks) {
-    auto executor = make_executor(config);
-    if (!executor.ok()) throw std::runtime_error(executor.status().message());
-    executor_ = std::move(executor).value();
-    std::atomic<int> percent{0};
-    const TimeNs begin = now_ns();
-    const auto shape = executor_->load(percent);
-    if (!shape.ok()) throw std::runtime_error(shape.status().message());
-    vocab = shape.value().vocab_size;
-    load_s = 1e-9 * static_cast<double>(now_ns() - begin);
-    PoolRequest request;
-    request.run_dir = config.run_dir;
-    request.worker = "bench";
-    request.pid = getpid();
-    request.pid_start = pid_start_time(request.pid);
-    request.allocation = make_allocation_id("bench", static_cast<Incarnation>(now_ns()));
-    request.pool_blocks = pool_blocks;
-    const auto pool = executor_->allocate(request);
-    if (!pool.ok()) throw std::runtime_error(pool.status().message());
-    tokens_per_block = pool.value().geometry.tokens_per_block;
-    blocks_ = pool.value().geometry.blocks;
-    start_s = 1e-9 * static_cast<double>(now_ns() - begin);
-  }
-
-  void reset() { next_block_ = 0; }
-  Sequence make(std::vector<Token> prompt, const SamplingParams& sampling) {
-    Sequence s;
-    s.id = ++next_id_;
-    s.prompt = prompt.size();
-    s.tokens = std::move(prompt);
-    s.sampling = sampling;
-    return s;
-  }
-
-  /// Adds the next n tokens of a sequence to the step; the last known one is sampled from.
-  void add(Sequence& s, std::size_t n) {
-    const std::size_t end = s.computed + n;
-    while (s.blocks.size() * tokens_per_block < end) {
-      // Scattered, as they are in a pool that has been in use; 7919 is prime.
-      s.blocks.push_back(static_cast<BlockId>((std::uint64_t{next_block_++} * 7919) % blocks_));
-      if (next_block_ > blocks_) throw std::runtime_error("the pool is too small for this run");
-    }
-    BatchRow row;
-    row.sequence = s.id;
-    row.tokens = std::span<const Token>(s.tokens).subspan(s.computed, n);
-    row.position = static_cast<std::int64_t>(s.computed);
-    row.blocks = s.blocks;
-    row.sampling = &s.sampling;
-    row.n_generated = static_cast<std::uint32_t>(s.tokens.size() - s.prompt);
-    row.decode = s.computed >= s.prompt;
-    if (end == s.tokens.size()) {
-      row.logits = LogitsWanted::last;
-      row.from_row = s.pending_row;
-    }
-    next_.run.tokens.insert(next_.run.tokens.end(), row.tokens.begin(), row.tokens.end());
-    next_.run.blocks.insert(next_.run.blocks.end(), row.blocks.begin(), row.blocks.end());
-    next_.run.rows.push_back(row);
-    next_.owners.push_back(&s);
-  }
-
-  /// Launches what was added. One step less than the device takes stays open behind it.
-  void launch() {
-    next_.run.step = ++n_steps_;
-    std::size_t token = 0;
-    std::size_t block = 0;
-    for (std::size_t i = 0; i < next_.run.rows.size(); ++i) {
-      BatchRow& row = next_.run.rows[i];
-      row.tokens = std::span<const Token>(next_.run.tokens).subspan(token, row.tokens.size());
-      row.blocks = std::span<const BlockId>(next_.run.blocks).subspan(block, row.blocks.size());
-      token += row.tokens.size();
-      block += row.blocks.size();
-      Sequence& s = *next_.owners[i];
-      s.computed += row.tokens.size();
-      s.pending_row = -1;
-      if (row.logits == LogitsWanted::none) continue;
-      s.pending_row = static_cast<int>(i);
-      s.pending_step = next_.run.step;
-      s.tokens.push_back(kNoToken);
-    }
-    open_.push_back(std::move(next_));
-    next_ = {};
-    open_.back().launched = now_ns();
-    executor_->launch(open_.back().run);
-    while (static_cast<int>(open_.size()) >= executor_->steps_at_once()) collect();
-  }
-  void drain() {
-    while (!open_.empty()) collect();
-  }
-
-  std::uint32_t vocab = 0;
-  std::uint32_t tokens_per_block = 16;
-  double load_s = 0;
-  double start_s = 0;
-  std::vector<double> step_ms;  // from end to end, where steps followed each other
-
- private:
-  void collect() {
-    Open& step = open_.front();
-    output_.tokens.assign(step.run.rows.size(), kNoToken);
-    output_.failed.clear();
-    executor_->collect(output_);
-    const TimeNs end = now_ns();
-    step_ms.push_back(1e-6 * static_cast<double>(end - std::max(step.launched, last_end_)));
-    last_end_ = end;
-    if (!output_.failed.empty()) throw std::runtime_error(output_.failed[0].reason);
-    for (std::size_t i = 0; i < step.owners.size(); ++i) {
-      const BatchRow& row = step.run.rows[i];
-      if (row.logits == LogitsWanted::none) continue;
-      Sequence& s = *step.owners[i];
-      s.tokens[s.prompt + row.n_generated] = output_.tokens[i];
-      if (s.pending_step == step.run.step) s.pending_row = -1;
-    }
-    open_.pop_front();
-  }
-
-  std::unique_ptr<Executor> executor_;
-  std::uint32_t blocks_ = 0;
-  std::uint32_t next_block_ = 0;
-  SequenceId next_id_ = 0;
-  StepId n_steps_ = 0;
-  Open next_;
-  std::deque<Open> open_;
-  StepOutput output_;
-  TimeNs last_end_ = 0;
-};
 
 double median(std::vector<double> v) {
   if (v.empty()) return 0;
@@ -208,14 +59,12 @@ void prefill(Driver& d, std::vector<Sequence>& sequences, std::size_t budget) {
 }
 
 Json bench_decode(Driver& d, std::size_t rows, std::size_t context, std::size_t steps,
-                  std::size_t budget) {
+                  std::size_t budget, const SamplingParams& sampling) {
   d.reset();
-  SamplingParams greedy;
-  greedy.temperature = 0;
   std::vector<Sequence> sequences;
   for (std::size_t i = 0; i < rows; ++i) {
     sequences.push_back(
-        d.make(random_prompt(context, d.vocab, static_cast<std::uint32_t>(i)), greedy));
+        d.make(random_prompt(context, d.vocab, static_cast<std::uint32_t>(i)), sampling));
   }
   prefill(d, sequences, budget);
   d.step_ms.clear();
@@ -300,56 +149,6 @@ Json bench_mix(Driver& d, std::size_t n, std::size_t budget, std::size_t max_run
   return {{"requests", n}, {"seconds", seconds}, {"tokens_per_s", static_cast<double>(total) / seconds}};
 }
 
-/// Tokens for prompts of a file: {"prompts": [[ids]], "max_tokens": n, "chunk": c, "solo": bool,
-/// "temperature", "top_p", "top_k", "seed"}. Prompt i joins the others after `stagger` * i steps.
-Json generate(Driver& d, const Json& task) {
-  SamplingParams p;
-  p.temperature = task.value("temperature", 0.0F);
-  p.top_p = task.value("top_p", 1.0F);
-  p.top_k = task.value("top_k", 0);
-  const auto max_tokens = task.at("max_tokens").get<std::size_t>();
-  const auto chunk = task.value("chunk", std::size_t{64});
-  const auto stagger = task.value("stagger", std::size_t{1});
-  const bool solo = task.value("solo", false);
-  d.reset();
-  std::vector<Sequence> all;
-  for (const Json& prompt : task.at("prompts")) {
-    p.seed = task.value("seed", std::uint64_t{7}) + all.size();
-    all.push_back(d.make(prompt.get<std::vector<Token>>(), p));
-  }
-  const auto advance = [&](Sequence& s) {
-    if (s.tokens.size() - s.prompt >= max_tokens) return false;
-    d.add(s, s.computed < s.prompt ? std::min(chunk, s.prompt - s.computed) : 1);
-    return true;
-  };
-  if (solo) {
-    for (Sequence& s : all) {
-      while (advance(s)) d.launch();
-      d.drain();
-    }
-  } else {
-    bool busy = true;
-    for (std::size_t step = 0; busy; ++step) {
-      busy = false;
-      for (std::size_t i = 0; i < all.size(); ++i) {
-        if (step < stagger * i) {
-          busy = true;
-        } else {
-          busy = advance(all[i]) || busy;
-        }
-      }
-      if (busy) d.launch();
-    }
-    d.drain();
-  }
-  Json tokens = Json::array();
-  for (const Sequence& s : all) {
-    tokens.push_back(std::vector<Token>(s.tokens.begin() + static_cast<std::ptrdiff_t>(s.prompt),
-                                        s.tokens.end()));
-  }
-  return tokens;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -362,6 +161,7 @@ int main(int argc, char** argv) {
   std::size_t context = 512;
   std::size_t steps = 64;
   std::uint32_t pool_blocks = 0;
+  std::string fields = "{}";
   std::string task_file;
   std::string json_file;
   app.add_option("--model", config.model, "model folder")->required();
@@ -381,6 +181,8 @@ int main(int argc, char** argv) {
   app.add_option("--rows", rows, "time decode steps of so many rows each");
   app.add_option("--context", context, "tokens of each row before")->capture_default_str();
   app.add_option("--steps", steps, "decode steps to time")->capture_default_str();
+  app.add_option("--sampling", fields, "JSON: sampling fields of those rows, as in --generate")
+      ->capture_default_str();
   app.add_option("--prompts", prompts, "time prompts of so many tokens each");
   std::size_t mix = 0;
   app.add_option("--mix", mix, "time so many requests of 100 to 1024 tokens in and out");
@@ -392,11 +194,12 @@ int main(int argc, char** argv) {
   try {
     if (verbose) spdlog::set_level(spdlog::level::debug);
     config.self.name = "bench";
+    const SamplingParams sampling = bench::sampling_of(Json::parse(fields));
     Driver driver(config, pool_blocks);
     if (!task_file.empty()) {
       std::ifstream file(task_file);
       Json results = Json::array();
-      for (const Json& task : Json::parse(file)) results.push_back(generate(driver, task));
+      for (const Json& task : Json::parse(file)) results.push_back(bench::generate(driver, task));
       std::cout << results.dump() << '\n';
       return 0;
     }
@@ -410,7 +213,7 @@ int main(int argc, char** argv) {
       results["mix"] = bench_mix(driver, mix, budget, config.scheduler.max_running);
     }
     for (const std::size_t n : rows) {
-      results["decode"].push_back(bench_decode(driver, n, context, steps, budget));
+      results["decode"].push_back(bench_decode(driver, n, context, steps, budget, sampling));
     }
     if (!json_file.empty()) std::ofstream(json_file) << results.dump(1) << '\n';
     return 0;

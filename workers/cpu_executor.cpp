@@ -35,6 +35,7 @@ ModelShape CpuExecutor::load_model(std::atomic<int>& percent) {
   set_shape(shape.geometry);
   grammars_ = std::make_unique<GrammarMasks>(options_.model_folder, shape.vocab_size,
                                               GrammarMasks::Options());
+  sampling_ = std::make_unique<RowSampling>([this](std::size_t row) { return grammars_->wait(row); });
   return shape;
 }
 
@@ -92,66 +93,9 @@ void CpuExecutor::run_rows(const RunStep& step, StepOutput& output) {
   for (std::size_t i = 0; i < step.rows.size(); ++i) {
     const BatchRow& row = step.rows[i];
     if (row.logits == LogitsWanted::none) continue;
-    if (row.logits == LogitsWanted::all) {
-      prompt_logprobs(step, row, logits, line, output.prompt_logprobs);
-      line += static_cast<int>(row.tokens.size()) - 1;
+    for (std::size_t t = row.first_logits(); t < row.tokens.size(); ++t) {
+      sampling_->finish(step, {i, t}, logits.row(line++), output);
     }
-    const std::span<float> values = logits.row(line++);
-    if (row.ranks) {
-      const Status status =
-          sampler_.rank(values, *row.sampling, {row.choice, row.n_generated},
-                        {row.history, row.n_prompt}, static_cast<std::uint32_t>(i), output.candidates);
-      if (!status.ok()) output.failed.push_back({static_cast<std::uint32_t>(i), status.message()});
-      continue;
-    }
-    if (!row.samples()) continue;
-    const Result<Token> token = draw(row, i, values);
-    if (!token.ok()) {
-      output.failed.push_back({static_cast<std::uint32_t>(i), token.status().message()});
-      continue;
-    }
-    output.tokens[i] = token.value();
-    if (row.sampling->logprobs >= 0) {
-      sampler_.log_probabilities(values, token.value(), row.sampling->logprobs,
-                                 static_cast<std::uint32_t>(i), output.logprobs);
-    }
-  }
-}
-
-/// What the grammar excludes stays excluded in `logits`: the log probabilities are those of what is left.
-Result<Token> CpuExecutor::draw(const BatchRow& row, std::size_t index, std::span<float> logits) {
-  const SampleKey key{row.choice, row.n_generated};
-  const SampleHistory history{row.history, row.n_prompt};
-  if (row.sampling->grammar_kind == GrammarKind::none) {
-    return sampler_.sample(logits, *row.sampling, key, history);
-  }
-  const Result<RowMask> mask = grammars_->wait(index);
-  if (!mask.ok()) return mask.status();
-  mask_logits(logits, mask.value().allowed);
-  Result<Token> token = Status();
-  if (mask.value().must_end && row.n_generated < row.sampling->min_tokens) {
-    SamplingParams ending = *row.sampling;
-    ending.min_tokens = 0;  // there is nothing more to say
-    token = sampler_.sample(logits, ending, key, history);
-  } else {
-    token = sampler_.sample(logits, *row.sampling, key, history);
-  }
-  if (token.ok()) return token;
-  return Status(token.status().code(),
-                token.status().message() + "; the request has a grammar, which may allow nothing that "
-                                           "its other fields (allowed_token_ids, bad_words) leave");
-}
-
-/// Of the known tokens that follow each of the row's; their logits begin at `line`.
-void CpuExecutor::prompt_logprobs(const RunStep& step, const BatchRow& row,
-                                  const LogitsView& logits, int line, Logprobs& out) {
-  const auto first = static_cast<std::uint32_t>(row.tokens.data() - step.tokens.data());
-  for (std::size_t t = 0; t < row.tokens.size(); ++t) {
-    const Token next = t + 1 < row.tokens.size() ? row.tokens[t + 1] : row.next;
-    if (next == kNoToken) continue;
-    sampler_.log_probabilities(logits.row(line + static_cast<int>(t)), next,
-                               row.sampling->prompt_logprobs,
-                               first + static_cast<std::uint32_t>(t), out);
   }
 }
 

@@ -1,4 +1,4 @@
-// The CPU backend as an Executor: LlamaModel, Sampler and the pool in shared memory.
+// The CPU backend as an Executor: LlamaModel, RowSampling and the pool in shared memory.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 #include "workers/host_memory.h"
 #include "workers/host_pool.h"
 #include "workers/model/llama.h"
-#include "workers/sampler.h"
+#include "workers/row_sampling.h"
 
 namespace baton {
 
@@ -33,17 +33,13 @@ class CpuExecutor final : public HostExecutor {
 
  private:
   void run_rows(const RunStep& step, StepOutput& output) override;
-  Result<Token> draw(const BatchRow& row, std::size_t index, std::span<float> logits);
-  void prompt_logprobs(const RunStep& step, const BatchRow& row, const LogitsView& logits, int line,
-                       Logprobs& out);
-
   ModelShape load_model(std::atomic<int>& percent);
   WorkerFacts plan_memory();
 
   Options options_;
   std::unique_ptr<LlamaModel> model_;
   std::unique_ptr<GrammarMasks> grammars_;
-  Sampler sampler_;
+  std::unique_ptr<RowSampling> sampling_;
   std::vector<StepRow> rows_;  // reused
 };
 

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "ipc/process.h"
 #include "workers/cuda/blocks.h"
+#include "workers/gpu_results.h"
 #include "workers/model/error.h"
 #include "workers/model/fingerprint.h"
 #include "workers/model/gpu_limits.h"
@@ -20,6 +22,8 @@ namespace {
 /// A step's upload: about 100 bytes a token, 28 a piece of attention, 4 a block of a table.
 constexpr std::size_t kInputBytes = 32 << 20;
 constexpr int kMaxWanted = 512;
+/// For rows that the host finishes.
+constexpr int kMaxSamplingThreads = 8;
 constexpr std::size_t kMaxCopies = 4096;
 /// Left alone beside the stated fraction: the driver's own, and what libraries take later.
 constexpr std::size_t kReserveBytes = std::size_t{512} << 20U;
@@ -38,16 +42,24 @@ const char* weights_name(QuantMethod method) {
   return "bf16";
 }
 
+/// Lists that find no room send a row to the host.
+bool may_need_host(const BatchRow& row) {
+  return GpuStepPacker::needs_host(row) || (row.samples() && row.sampling->holds_next_step());
+}
+
 std::string mib(std::uint64_t bytes) { return std::to_string(bytes >> 20U) + " MiB"; }
 
 }  // namespace
 
 struct CudaExecutor::Lane {
   /// `prefill` may be null.
-  Lane(const cuda::PrefillAttention* prefill, int max_rows)
+  Lane(const cuda::PrefillAttention* prefill, int max_rows, std::uint32_t vocab,
+       RowSamplingPool& sampling, const cuda::OwnedStream& stream)
       : inputs(kInputBytes),
         tokens(static_cast<std::size_t>(max_rows) * sizeof(std::int32_t)),
-        copies(2 * kMaxCopies * sizeof(BlockId)) {
+        logprobs(static_cast<std::size_t>(max_rows) * sizeof(cuda::TokenLogprobs)),
+        copies(2 * kMaxCopies * sizeof(BlockId)),
+        host_rows(vocab, sampling, stream) {
     if (prefill == nullptr) return;
     plan_ints = cuda::PinnedMemory(prefill->int_workspace_bytes());
     plan = prefill->make_plan();
@@ -55,9 +67,14 @@ struct CudaExecutor::Lane {
   cuda::PinnedMemory inputs;
   cuda::PinnedMemory plan_ints;
   cuda::PinnedMemory tokens;  // what the step sampled, by row
+  cuda::PinnedMemory logprobs;  // by line of logits
   cuda::PinnedMemory copies;
   cuda::PrefillAttention::PlanPtr plan;
   cuda::OwnedEvent ended;
+  GpuHostRows host_rows;
+  std::vector<bool> on_host;  // by row
+  std::vector<GpuStepPacker::Line> late;
+  std::size_t told_lines = 0;
   const RunStep* step = nullptr;
 };
 
@@ -148,10 +165,15 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   shape.geometry = shape_;
   shape.max_context = static_cast<std::uint32_t>(c.max_context);
   shape.vocab_size = static_cast<std::uint32_t>(c.vocab);
+  grammars_ = std::make_unique<GrammarMasks>(options_.model_folder, shape.vocab_size,
+                                              GrammarMasks::Options());
+  const int cores = static_cast<int>(std::thread::hardware_concurrency()) / std::max(options_.count, 1);
+  mask_of_row_ = [this](std::size_t row) { return grammars_->wait(row); };
+  sampling_ = std::make_unique<RowSamplingPool>(std::clamp(cores / 2, 1, kMaxSamplingThreads),
+                                                mask_of_row_);
   shape.facts.weights = weights_name(c.quantization.method);
   shape.facts.weight_bytes = wanted;
   shape.facts.free_bytes = memory.free;
-  shape.basic_sampling = true;  // no penalties, bias or log probabilities on the device yet
   percent = 100;
   return shape;
 }
@@ -192,12 +214,16 @@ Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
   const KvGeometry& g = pool_->geometry();
   decoder_->set_pool(pool_->data(), g);
   packer_ = std::make_unique<GpuStepPacker>(decoder_->decode_attention(), g,
-                                            decoder_->prefill_attention() == nullptr);
+                                            decoder_->prefill_attention() == nullptr,
+                                            decoder_->max_wanted(),
+                                            static_cast<std::uint32_t>(decoder_->config().vocab));
+  late_rows_ = std::make_unique<GpuLateRows>(*decoder_, *packer_, *stream_);
   inputs_ = cuda::DeviceMemory(kInputBytes);
   for (auto& lane : lanes_) {
     lane = std::make_unique<Lane>(
         decoder_->prefill_attention(),
-        static_cast<int>(std::max(options_.max_step_tokens, options_.max_decode_rows)));
+        static_cast<int>(std::max(options_.max_step_tokens, options_.max_decode_rows)),
+        static_cast<std::uint32_t>(decoder_->config().vocab), *sampling_, *stream_);
   }
   if (options_.time_steps) timer_ = std::make_unique<cuda::StepTimer>();
   const TimeNs begin = now_ns();
@@ -237,6 +263,8 @@ std::unique_ptr<BlockReader> CudaExecutor::block_reader() {
 void CudaExecutor::launch(const RunStep& step) {
   Lane& lane = *lanes_[(oldest_ + n_launched_) % kSteps];
   lane.step = &step;
+  lane.host_rows.begin(step);
+  grammars_->begin(step);  // goes on while the forward pass runs
   if (timer_ && (!step.copies.empty() || step.rows.empty())) timer_->begin(stream_->get());
   copy_blocks(step, lane);
   if (!step.rows.empty()) launch_rows(step, lane);
@@ -272,7 +300,12 @@ void CudaExecutor::copy_blocks(const RunStep& step, Lane& lane) {
 
 void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
   const auto n = static_cast<int>(step.rows.size());
-  const int padded = GpuStepPacker::decodes_only(step) ? graph_rows(n) : 0;
+  int padded = GpuStepPacker::decodes_only(step) ? graph_rows(n) : 0;
+  // A recorded step shows its logits at its end alone.
+  if (padded > decoder_->max_wanted() &&
+      std::any_of(step.rows.begin(), step.rows.end(), may_need_host)) {
+    padded = 0;
+  }
   auto packed =
       packer_->pack(step, padded, lane.inputs.data(), inputs_.data(), kInputBytes);
   if (packed.too_large || packed.batch.rows > static_cast<int>(std::max(
@@ -284,8 +317,16 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
   // Packing is over: from here on the device has work.
   if (timer_ && step.copies.empty()) timer_->begin(stream_->get());
   cuda::copy_to_device(inputs_.data(), lane.inputs.data(), packed.bytes, stream_->get());
+  auto next_line = packer_->host_lines().begin();
+  const auto to_host = [&](int first, int count, const float* logits) {
+    for (; next_line != packer_->host_lines().end() && next_line->at < first + count; ++next_line) {
+      lane.host_rows.copy(next_line->line,
+                          logits + std::int64_t{next_line->at - first} * decoder_->config().vocab);
+    }
+  };
   if (padded > 0) {
     graphs_.at(padded).launch(stream_->get());
+    to_host(0, n, decoder_->logits());
   } else {
     if (!packer_->chunks().empty()) {
       decoder_->prefill_attention()->plan(packer_->chunks(), *lane.plan,
@@ -294,10 +335,21 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
                                          stream_->get());
       packed.batch.chunks = lane.plan.get();
     }
-    decoder_->run(packed.batch, stream_->get());
+    decoder_->run(packed.batch, stream_->get(), to_host);
   }
+  lane.on_host = packer_->on_host();
+  lane.late = packer_->late_lines();
+  lane.told_lines = packer_->told_lines();
+  fetch_results(lane);
+}
+
+/// Tokens and log probabilities that the device found.
+void CudaExecutor::fetch_results(Lane& lane) {
   cuda::copy_to_host(lane.tokens.data(), decoder_->sampled(),
-                     static_cast<std::size_t>(n) * sizeof(std::int32_t), stream_->get());
+                     lane.step->rows.size() * sizeof(std::int32_t), stream_->get());
+  if (lane.told_lines == 0) return;
+  cuda::copy_to_host(lane.logprobs.data(), decoder_->logprobs(),
+                     lane.told_lines * sizeof(cuda::TokenLogprobs), stream_->get());
 }
 
 bool CudaExecutor::finished() {
@@ -319,16 +371,16 @@ void CudaExecutor::collect(StepOutput& output) {
     output.idle_us = times.idle_us;
     output.run_us = times.run_us;
   }
-  const auto* tokens = reinterpret_cast<const std::int32_t*>(lane.tokens.data());
-  for (std::size_t i = 0; i < lane.step->rows.size(); ++i) {
-    if (lane.step->rows[i].logits == LogitsWanted::none) continue;
-    if (tokens[i] == cuda::kNoSample) {
-      output.failed.push_back({static_cast<std::uint32_t>(i),
-                               "the logits hold a NaN or an infinity, or every token is masked"});
-    } else {
-      output.tokens[i] = tokens[i];
-    }
+  if (!lane.late.empty()) {
+    // No step was launched behind this one: its logits are still there.
+    late_rows_->draw(*lane.step, lane.late, mask_of_row_, lane.on_host, output);
+    lane.late.clear();
+    fetch_results(lane);
+    stream_->synchronize();
   }
+  take_results(*lane.step, lane.on_host, reinterpret_cast<const std::int32_t*>(lane.tokens.data()),
+               reinterpret_cast<const cuda::TokenLogprobs*>(lane.logprobs.data()),
+               lane.host_rows.finish(), output);
 }
 
 }  // namespace baton

@@ -1,5 +1,7 @@
 // The CUDA backend as an Executor: two steps may be on the device at a time, decode steps are replayed
-// as graphs.
+// as graphs. What the device's sampler lacks is done on the host (GpuHostRows), and rows with a grammar
+// are drawn when the forward pass has ended (GpuLateRows); such a row's token is not in device memory in
+// time, so the worker's core begins no step behind it before it is known.
 #pragma once
 
 #include <atomic>
@@ -13,6 +15,8 @@
 #include "workers/cuda/step_timer.h"
 #include "workers/cuda_pool.h"
 #include "workers/executor.h"
+#include "workers/gpu_host_rows.h"
+#include "workers/gpu_late_rows.h"
 #include "workers/gpu_step.h"
 #include "workers/model/gpu_decoder.h"
 
@@ -57,6 +61,7 @@ class CudaExecutor final : public Executor {
   int graph_rows(int rows) const;
   void copy_blocks(const RunStep& step, Lane& lane);
   void launch_rows(const RunStep& step, Lane& lane);
+  void fetch_results(Lane& lane);
 
   Options options_;  // with memory_fraction divided among the workers of one GPU
   cuda::DeviceInfo device_;
@@ -65,6 +70,10 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<GpuDecoder> decoder_;
   std::unique_ptr<CudaPool> pool_;
   std::unique_ptr<GpuStepPacker> packer_;
+  std::unique_ptr<GpuLateRows> late_rows_;
+  std::unique_ptr<GrammarMasks> grammars_;
+  MaskOfRow mask_of_row_;
+  std::unique_ptr<RowSamplingPool> sampling_;  // of rows that the host finishes
   cuda::DeviceMemory inputs_;          // the step's upload; ordered by the stream
   std::map<int, cuda::Graph> graphs_;  // by number of rows
   std::unique_ptr<Lane> lanes_[kSteps];

@@ -39,13 +39,25 @@ class Places {
   std::size_t used_ = 0;
 };
 
+/// The kernel passes it over.
+void skip(cuda::SampleRow& sample) {
+  sample = {};
+  sample.logits_row = -1;
+}
+
 }  // namespace
 
 GpuStepPacker::GpuStepPacker(const cuda::DecodeAttention& attention, const KvGeometry& geometry,
-                             bool single_tokens)
+                             bool single_tokens, int max_wanted, std::uint32_t vocab)
     : attention_(attention),
       geometry_(geometry),
-      single_tokens_(single_tokens) {}
+      single_tokens_(single_tokens),
+      max_wanted_(static_cast<std::size_t>(max_wanted)),
+      edits_(vocab) {}
+
+bool GpuStepPacker::needs_host(const BatchRow& row) {
+  return row.ranks || (row.samples() && row.sampling->typical_p != 1.0F);
+}
 
 bool GpuStepPacker::decodes_only(const RunStep& step) {
   return std::all_of(step.rows.begin(), step.rows.end(), [](const BatchRow& row) {
@@ -74,13 +86,11 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   std::size_t tokens = 0;
   std::size_t wanted = 0;
   std::size_t table = 0;
-  std::size_t masked = 0;
   for (const BatchRow& row : step.rows) {
     tokens += row.tokens.size();
     table += row.blocks.size();
     if (row.logits == LogitsWanted::none) continue;
-    ++wanted;
-    if (row.n_generated < row.sampling->min_tokens) masked += row.sampling->stop_ids.size();
+    wanted += row.tokens.size() - row.first_logits();
   }
   const std::size_t rows = padded_rows > 0 ? static_cast<std::size_t>(padded_rows) : tokens;
   const std::size_t samples = padded_rows > 0 ? rows : wanted;
@@ -98,8 +108,6 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   const auto d_n_items = places.take<std::int32_t>(1);
   const auto d_items = places.take<cuda::DecodeItem>(max_items);
   const auto d_table = places.take<std::int32_t>(table);
-  const auto d_masked = places.take<std::int32_t>(masked);
-  packed.bytes = places.used();
   packed.too_large = places.full();
   if (packed.too_large) return packed;
   auto* const words = reinterpret_cast<std::int32_t*>(host);
@@ -134,34 +142,14 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
     d_slots.host[r] = kNoSlot;
   }
 
-  std::size_t w = 0;
-  std::int32_t* masked_end = d_masked.host;
-  for (std::size_t i = 0; i < step.rows.size(); ++i) {
-    const BatchRow& row = step.rows[i];
-    if (row.logits == LogitsWanted::none) continue;
-    const SamplingParams& p = *row.sampling;
-    cuda::SampleRow& s = d_samples.host[w];
-    s = {};
-    s.logits_row = static_cast<std::int32_t>(w);
-    s.output = static_cast<std::int32_t>(i);
-    s.temperature = p.temperature;
-    s.top_p = p.top_p;
-    s.top_k = p.top_k;
-    s.choice = row.choice;
-    s.n_generated = row.n_generated;
-    s.seed = p.seed;
-    if (row.n_generated < p.min_tokens) {
-      s.first_masked = index_of(masked_end);
-      s.n_masked = static_cast<std::int32_t>(p.stop_ids.size());
-      masked_end = std::copy(p.stop_ids.begin(), p.stop_ids.end(), masked_end);
-    }
-    d_wanted.host[w++] = first_row_[i] + static_cast<int>(row.tokens.size()) - 1;
+  WordArea area{words, places.used() / sizeof(std::int32_t), capacity / sizeof(std::int32_t)};
+  const std::size_t w = pack_samples(step, samples <= max_wanted_, d_samples.host, d_wanted.host, area,
+                                     packed);
+  for (std::size_t i = w; i < samples; ++i) {
+    skip(d_samples.host[i]);
+    d_wanted.host[i] = 0;
   }
-  for (; w < samples; ++w) {
-    d_samples.host[w] = {};
-    d_samples.host[w].logits_row = -1;
-    d_wanted.host[w] = 0;
-  }
+  packed.bytes = area.used * sizeof(std::int32_t);
 
   if (max_items > 0) {
     attention_.plan(singles_, plan_);
@@ -182,8 +170,76 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   b.wanted = static_cast<int>(samples);
   b.wanted_rows = padded_rows > 0 ? nullptr : d_wanted.device;
   b.samples = d_samples.device;
-  b.masked = reinterpret_cast<const std::int32_t*>(device);
+  b.words = reinterpret_cast<const std::int32_t*>(device);
   return packed;
+}
+
+/// What is wanted of each line of logits; returns how many there are. Lists go to `area`.
+std::size_t GpuStepPacker::pack_samples(const RunStep& step, bool keeps_logits,
+                                        cuda::SampleRow* samples, std::int32_t* wanted,
+                                        WordArea& area, Packed& packed) {
+  edits_.begin_step();
+  host_lines_.clear();
+  late_lines_.clear();
+  on_host_.assign(step.rows.size(), false);
+  told_lines_ = 0;
+  std::size_t w = 0;
+  for (std::size_t i = 0; i < step.rows.size(); ++i) {
+    const BatchRow& row = step.rows[i];
+    if (row.logits == LogitsWanted::none) continue;
+    for (std::size_t t = row.first_logits(); t < row.tokens.size(); ++t, ++w) {
+      const Line line{static_cast<int>(w), {i, t}};
+      wanted[w] = first_row_[i] + static_cast<int>(t);
+      cuda::SampleRow& s = samples[w];
+      s = sample_of(line);
+      const bool last = t + 1 == row.tokens.size();
+      const Token next = last ? row.next : row.tokens[t + 1];
+      if (row.logits == LogitsWanted::all && next != kNoToken) {
+        s.about = next;
+        s.n_top = std::max(row.sampling->prompt_logprobs, 0);
+        s.logprobs = line.at;
+        told_lines_ = w + 1;
+        continue;
+      }
+      const bool late = row.samples() && row.sampling->grammar_kind != GrammarKind::none;
+      if (late && keeps_logits && !needs_host(row)) {
+        late_lines_.push_back(line);
+        skip(s);
+      } else if (late || needs_host(row) || !draw_on_device(row, line, area, s)) {
+        // A step behind may have been promised this token in device memory.
+        packed.too_large = packed.too_large || !(row.ranks || row.sampling->holds_next_step());
+        on_host_[i] = true;
+        host_lines_.push_back(line);
+        skip(s);
+        continue;
+      }
+      if (row.sampling->logprobs >= 0) told_lines_ = w + 1;
+    }
+  }
+  return w;
+}
+
+cuda::SampleRow GpuStepPacker::sample_of(const Line& line) const {
+  cuda::SampleRow s;
+  s.logits_row = static_cast<std::int32_t>(static_cast<std::size_t>(line.at) % max_wanted_);
+  s.output = static_cast<std::int32_t>(line.line.row);
+  return s;
+}
+
+bool GpuStepPacker::draw_on_device(const BatchRow& row, const Line& line, WordArea& area,
+                                   cuda::SampleRow& s, bool may_stop) {
+  const SamplingParams& p = *row.sampling;
+  s = sample_of(line);
+  s.temperature = p.temperature;
+  s.top_p = p.top_p;
+  s.top_k = p.top_k;
+  s.min_p = p.min_p;
+  s.choice = row.choice;
+  s.n_generated = row.n_generated;
+  s.seed = p.seed;
+  s.logprobs = p.logprobs >= 0 ? line.at : -1;
+  s.n_top = std::max(p.logprobs, 0);
+  return edits_.write(row, area, s, may_stop);
 }
 
 GpuStepPacker::Packed GpuStepPacker::pack_nothing(int padded_rows, std::byte* host,

@@ -56,10 +56,10 @@ class GrammarMasks {
   GrammarMasks(const GrammarMasks&) = delete;
   GrammarMasks& operator=(const GrammarMasks&) = delete;
 
-  /// Begins the masks of `step`, which may change as soon as this returns. Called by the step
-  /// thread, as wait() is.
+  /// Begins the masks of `step`, which may change as soon as this returns. Called by the step thread.
   void begin(const RunStep& step);
   /// The mask of a row that samples and has a grammar. An error says why the row cannot be served.
+  /// Several threads may wait at a time, but none during begin().
   Result<RowMask> wait(std::size_t row);
 
  private:

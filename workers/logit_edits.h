@@ -11,6 +11,10 @@
 
 namespace baton {
 
+/// Why a row has no token.
+constexpr const char* kNothingToDraw =
+    "the logits hold a NaN or an infinity, or every token is masked";
+
 /// Edits one row in place and puts it back afterwards. Keeps scratch memory: one instance a thread.
 ///
 /// Order: allowed_tokens; bad_words; stop ids below min_tokens; logit_bias; repetition, frequency and

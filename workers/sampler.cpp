@@ -52,8 +52,7 @@ Result<Token> Sampler::draw(std::span<const float> logits, const SamplingParams&
   const cpu::RowMax best =
       kernels_.row_max(logits.data(), static_cast<std::int64_t>(logits.size()));
   if (best.bad) {
-    return Status(ErrorCode::internal,
-                  "the logits hold a NaN or an infinity, or every token is masked");
+    return Status(ErrorCode::internal, kNothingToDraw);
   }
   if (params.temperature < kGreedyBelow || params.top_k == 1) return Token{best.index};
   const float factor = 1.0F / params.temperature;

@@ -108,12 +108,16 @@ SequenceTable::Problem SequenceTable::add(AddSequence& m) {
   return std::nullopt;
 }
 
-/// What the sampler needs beyond numbers in range, which it checks by itself.
+/// What every device's sampler takes for granted.
 std::string SequenceTable::sampler_problem(const SamplingParams& p) const {
   const auto outside = [&](Token t) {
     return t < 0 || static_cast<std::uint32_t>(t) >= limits_.vocab_size;
   };
   if (p.bias_tokens.size() != p.bias_values.size()) return "columns of logit_bias differ";
+  if (!std::all_of(p.bias_values.begin(), p.bias_values.end(),
+                   [](float value) { return std::isfinite(value); })) {
+    return "a value of logit_bias is not a number";
+  }
   for (const std::vector<Token>* tokens : {&p.bias_tokens, &p.allowed_tokens}) {
     const auto bad = std::find_if(tokens->begin(), tokens->end(), outside);
     if (bad != tokens->end()) {
@@ -147,6 +151,14 @@ std::string SequenceTable::content_problem(const AddSequence& m) const {
   if (!std::isfinite(p.temperature) || p.temperature < 0) return "temperature is not a number >= 0";
   if (!(p.top_p > 0) || p.top_p > 1) return "top_p is not in (0, 1]";
   if (p.top_k < 0) return "top_k is negative";
+  if (!(p.min_p >= 0) || p.min_p > 1) return "min_p is not in [0, 1]";
+  if (!(p.typical_p > 0) || p.typical_p > 1) return "typical_p is not in (0, 1]";
+  if (!std::isfinite(p.repetition_penalty) || p.repetition_penalty <= 0) {
+    return "repetition_penalty is not a number > 0";
+  }
+  if (!std::isfinite(p.frequency_penalty) || !std::isfinite(p.presence_penalty)) {
+    return "a penalty is not a number";
+  }
   return sampler_problem(p);
 }
 

@@ -2,6 +2,7 @@
 // values, std only.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -40,6 +41,9 @@ struct BatchRow {
   /// Of a beam search, with logits `last`: nothing is drawn, candidates are told instead.
   bool ranks = false;
 
+  /// Unless `logits` is none: the first of `tokens` behind which logits are wanted; so are they behind
+  /// every later one.
+  std::size_t first_logits() const { return logits == LogitsWanted::all ? 0 : tokens.size() - 1; }
   /// A token is drawn after the last of `tokens`.
   bool samples() const {
     return (logits == LogitsWanted::last && !ranks) ||
@@ -64,7 +68,18 @@ struct RunStep {
     blocks.clear();
     histories.clear();
   }
+  /// The next step cannot begin before this one has ended (SamplingParams::holds_next_step()).
+  bool holds_next_step() const {
+    return std::any_of(rows.begin(), rows.end(), [](const BatchRow& row) {
+      return row.samples() && row.sampling->holds_next_step();
+    });
+  }
 };
+
+/// Follows the reason why a row has no token, where it has a grammar.
+constexpr const char* kGrammarLeavesNothing =
+    "; the request has a grammar, which may allow nothing that its other fields (allowed_token_ids, "
+    "bad_words) leave";
 
 /// A row without a usable result; `row` is an index into RunStep::rows.
 struct FailedRow {

@@ -178,7 +178,8 @@ void WorkerCore::on(StepPlan& m, TimeNs now, WorkerActions& out) {
 
 void WorkerCore::start_steps(TimeNs now, WorkerActions& out) {
   // Tables are compared at rest: nothing new begins until they are told.
-  while (state_ == State::in_term && n_open_ < open_.size() && !plans_.empty() && !audit_wanted_) {
+  while (state_ == State::in_term && n_open_ < open_.size() && !plans_.empty() && !audit_wanted_ &&
+         !open_step_holds()) {
     StepPlan plan = std::move(plans_.front());
     plans_.pop_front();
     OpenStep& step = open_[(first_open_ + n_open_) % open_.size()];
@@ -192,6 +193,14 @@ void WorkerCore::start_steps(TimeNs now, WorkerActions& out) {
       complete_empty_steps(out);
     }
   }
+}
+
+/// A token that an open step draws must be known here before the next step can begin.
+bool WorkerCore::open_step_holds() const {
+  for (std::size_t i = 0; i < n_open_; ++i) {
+    if (open_[(first_open_ + i) % open_.size()].run.holds_next_step()) return true;
+  }
+  return false;
 }
 
 bool WorkerCore::on_device(const OpenStep& step) {

@@ -7,7 +7,9 @@
 //        +---------------------------------------------------+--- ending <-------+ Fenced, other epoch
 //
 // A plan is applied when its step starts, never on arrival: its decode rows take the tokens that the
-// step before sampled. The core runs one step at a time and keeps a bounded number of plans and pulls.
+// step before sampled. The core runs as many steps at a time as the device takes (steps_at_once), one
+// where the host must know a token first (SamplingParams::holds_next_step()), and keeps a bounded number
+// of plans and pulls.
 #pragma once
 
 #include <cstdint>
@@ -173,6 +175,7 @@ class WorkerCore {
   void end_term(const std::string& why, bool fault, TimeNs now, WorkerActions& out);
   void finish_ending(TimeNs now, WorkerActions& out);
   void start_steps(TimeNs now, WorkerActions& out);
+  bool open_step_holds() const;
   static bool on_device(const OpenStep& step);
   void complete_step(const StepOutput& output, WorkerActions& out);
   void complete_empty_steps(WorkerActions& out);

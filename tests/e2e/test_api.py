@@ -102,7 +102,7 @@ class Api(unittest.TestCase):
             self.assertEqual(ends[i], whole[i]["finish_reason"])
             self.assertTrue(all(len(entry["top_logprobs"]) == 2 for entry in told[i]))
 
-    # ---- the full sampler
+    # ---- the fields of the sampler
     def test_a_request_does_not_depend_on_its_batch_mates(self):
         base = {"prompt": "The old man went to", "max_tokens": 32, "seed": 12, "ignore_eos": True,
                 "temperature": 1.8}

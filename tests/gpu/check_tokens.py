@@ -8,11 +8,18 @@ same text is off from its fp32 run, at most (two logits, each off by so much, ch
 checkpoints are compared with the values that they stand for.
 With --deterministic, solo runs and mixed batches must agree to the bit.
 
+Log probabilities, of prompts too, must lie as near to fp32 as twice what transformers' bf16 run is off.
+Drawn tokens, with penalties, bias and bad words: the draw is made again here on the reference's logits,
+with the same random number. Where another token comes out, the number must lie as near to the share of
+the token that Baton drew as logits that are off by that bound can move it.
+
     python3 tests/gpu/check_tokens.py build/cuda/bin/baton-bench-worker
 """
 
 import argparse
+import collections
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -67,6 +74,9 @@ QUANTIZED = {
                             "weight_block_size": [128, 128]}),
     "fp8": ("llama3", quantized.MODELS["fp8_channel"][3]),
 }
+EDITS = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2,
+         "logit_bias": [[11, 2.5], [700, -4.0], [11, 0.5]], "bad_words": [[5], [9], [17, 23]]}
+TOLD = {"logprobs": 5, "prompt_logprobs": 3}
 LENGTHS = [1, 2, 15, 16, 17, 33, 63, 64, 100, 129, 200, 300]
 
 
@@ -104,12 +114,12 @@ def load(folder, dtype):
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).cuda().eval()
 
 
-def generate(program, folder, tasks, *options):
+def generate(program, folder, tasks, *options, budget=512):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(tasks, file)
         file.flush()
         done = subprocess.run(
-            [program, "--model", folder, "--device", "cuda", "--budget", "512", "--max-running", "32",
+            [program, "--model", folder, "--device", "cuda", "--budget", str(budget), "--max-running", "32",
              "--pool-blocks", "600", "--generate", file.name, *options],
             stdout=subprocess.PIPE, text=True, timeout=300)
     if done.returncode != 0:
@@ -134,6 +144,123 @@ def judge(name, how, model, rounded, prompts, answers):
     print(f"{name:10} {how:32} worst {worst:.4f}, bound {bound:.4f} "
           f"{'ok' if worst <= bound else 'WRONG'}", flush=True)
     return worst <= bound
+
+
+@torch.no_grad()
+def log_probabilities(model, rounded, prompt, tokens):
+    """(fp32 logits, their log softmax, how far the bf16 run is off in each), a row a token that follows."""
+    ids = torch.tensor([prompt + tokens], device="cuda")
+    logits = model(ids).logits[0, :-1].double()
+    off = rounded(ids).logits[0, :-1].double()
+    logs = logits.log_softmax(1)
+    return (logits.cpu(), logs.cpu(), (off - logits).abs().max().item(),
+            (off.log_softmax(1) - logs).abs().max().item())
+
+
+def judge_logprobs(name, how, references, prompts, answers):
+    worst = 0.0
+    complete = True
+    for (_, logs, _, _), prompt, answer in zip(references, prompts, answers):
+        entries = answer["prompt_logprobs"] + answer["logprobs"]
+        told = [TOLD["prompt_logprobs"]] * (len(prompt) - 1) + [TOLD["logprobs"]] * len(answer["tokens"])
+        complete &= [len(tops) for _, tops in entries] == told
+        for row, token, (value, tops) in zip(logs, (prompt + answer["tokens"])[1:], entries):
+            worst = max(worst, abs(value - row[token].item()))
+            for (_, top), best in zip(tops, row.topk(len(tops)).values.tolist()):
+                worst = max(worst, abs(top - best))
+    bound = 2 * max(reference[3] for reference in references)
+    good = complete and worst <= bound
+    print(f"{name:8} {how:32} log probabilities: worst {worst:.4f}, bound {bound:.4f} "
+          f"{'ok' if good else 'WRONG' if complete else 'MISSING'}", flush=True)
+    return good
+
+
+def philox4x32(counter, key):
+    """Salmon and others, "Parallel Random Numbers: As Easy as 1, 2, 3" (2011): ten rounds."""
+    mask = 0xFFFFFFFF
+    for _ in range(10):
+        a, b = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        counter = [b >> 32 ^ counter[1] ^ key[0], b & mask, a >> 32 ^ counter[3] ^ key[1], a & mask]
+        key = [(key[0] + 0x9E3779B9) & mask, (key[1] + 0xBB67AE85) & mask]
+    return counter
+
+
+def uniform(seed, choice, position):
+    bits = philox4x32([0, choice, position, 0], [seed & 0xFFFFFFFF, seed >> 32])
+    return ((bits[0] << 32 | bits[1]) >> 11) * 2.0 ** -53
+
+
+def edited(logits, prompt, tokens, task):
+    """What the fields of EDITS make of a row, in vLLM's order."""
+    logits = logits.clone()
+    for *before, last in task["bad_words"]:
+        if tokens[len(tokens) - len(before):] == before:
+            logits[last] = -math.inf
+    for token, value in task["logit_bias"]:
+        logits[token] += value
+    counts = collections.Counter(tokens)
+    for token in set(prompt + tokens):
+        penalty = task["repetition_penalty"]
+        value = logits[token].item()
+        value = value / penalty if value > 0 else value * penalty
+        value -= task["frequency_penalty"] * counts[token]
+        logits[token] = value - (task["presence_penalty"] if counts[token] else 0)
+    return logits
+
+
+def judge_draws(name, how, references, prompts, answers, task):
+    """In order of id, as without top_k, top_p and min_p. Logits that are off by d change the odds of
+    a share by a factor of exp(2 d) at most."""
+    odds = lambda share: math.log(share / (1 - share)) if 0 < share < 1 else math.copysign(
+        math.inf, share - 0.5)
+    bound = 2 * max(reference[2] for reference in references)
+    slack = 2 * bound * task["repetition_penalty"] / task["temperature"]
+    worst = 0.0
+    same = total = 0
+    for i, ((logits, _, _, _), prompt, answer) in enumerate(zip(references, prompts, answers)):
+        for position, token in enumerate(answer["tokens"]):
+            row = edited(logits[len(prompt) - 1 + position], prompt, answer["tokens"][:position], task)
+            ends = (row / task["temperature"]).softmax(0).cumsum(0)
+            number = uniform(task["seed"] + i, 0, position)
+            begin = ends[token - 1].item() if token > 0 else 0.0
+            end = min(ends[token].item(), 1.0)
+            total += 1
+            same += begin <= number < end
+            if not math.isfinite(row[token].item()):
+                worst = math.inf
+            elif not begin <= number < end:
+                worst = max(worst, odds(begin) - odds(number), odds(number) - odds(end))
+    print(f"{name:8} {how:32} draws: {same} of {total} the same, others off by {worst:.4f}, bound "
+          f"{slack:.4f} {'ok' if worst <= slack else 'WRONG'}", flush=True)
+    return worst <= slack
+
+
+def check_sampling_fields(program, folder, name, model, rounded, prompts, base, hows):
+    drawn = {**base, **EDITS, **TOLD, "temperature": 0.8, "seed": 3}
+    draws = generate(program, folder, [{**drawn, **how} for how in hows])
+    good = True
+    for how, answers in zip(hows, draws):
+        references = [log_probabilities(model, rounded, p, a["tokens"]) for p, a in zip(prompts, answers)]
+        good &= judge_logprobs(name, json.dumps(how), references, prompts, answers)
+        good &= judge_draws(name, json.dumps(how), references, prompts, answers, drawn)
+    # More lines of logits in one step than the device holds at a time.
+    long = {**drawn, "prompts": [(prompts[-1] * 5)[:1300], prompts[-2]], "chunk": 1300, "max_tokens": 4}
+    [answers] = generate(program, folder, [long], budget=2048)
+    references = [log_probabilities(model, rounded, p, a["tokens"])
+                  for p, a in zip(long["prompts"], answers)]
+    good &= judge_logprobs(name, "a prompt of 1300", references, long["prompts"], answers)
+    # Also what the host draws (typical_p), and rows of each kind in one step.
+    extras = [{}, {"temperature": 0}, {"min_p": 0.05, "top_k": 50}, {"typical_p": 0.8},
+              {"allowed_tokens": list(range(100, 200)), "min_tokens": 50, "stop_ids": [101, 102]}]
+    tasks = [{**drawn, **extra, **how} for extra in extras for how in hows]
+    runs = generate(program, folder, tasks, "--deterministic")
+    same = all(runs[i] == runs[len(hows) * (i // len(hows))] for i in range(len(runs)))
+    print(f"{name:8} deterministic, all sampling fields: solo, mixed and other chunks "
+          f"{'agree to the bit' if same else 'DIFFER'}", flush=True)
+    allowed = all(100 <= t < 200 and t not in (101, 102) for a in runs[-1] for t in a["tokens"])
+    if not allowed:
+        print(f"{name:8} a token that is not allowed was drawn: WRONG", flush=True)
+    return good and same and allowed
 
 
 def main():
@@ -166,6 +293,7 @@ def main():
             good &= judge(name, "deterministic", model, rounded, prompts, runs[0]) and same
             print(f"{name:10} deterministic: solo, mixed and other chunks "
                   f"{'agree to the bit' if same else 'DIFFER'}", flush=True)
+            good &= check_sampling_fields(args.program, folder, name, model, rounded, prompts, base, hows)
     sys.exit(0 if good else 1)
 
 

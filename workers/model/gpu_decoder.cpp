@@ -138,6 +138,7 @@ void GpuDecoder::carve_workspace() {
     matrix(wanted_attended_, rows, c.heads * c.head_dim);
     take(logits_, wanted * static_cast<std::size_t>(c.vocab) * sizeof(float));
     take(sampled_, rows * sizeof(std::int32_t));
+    take(logprobs_, rows * sizeof(cuda::TokenLogprobs));
     const auto angles = static_cast<std::size_t>(c.max_context) *
                         static_cast<std::size_t>(c.head_dim / 2) * sizeof(float);
     take(rope_cos_, angles);
@@ -230,13 +231,13 @@ cuda::KvLayerView GpuDecoder::kv_layer(int index) const {
 }
 
 /// The model. T = rows of the step, W = rows whose logits are wanted; x is the residual stream.
-void GpuDecoder::run(const GpuBatch& batch, cuda::Stream stream) {
+void GpuDecoder::run(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use) {
   // x = E[tokens]
   cuda::embed(weights_.embedding, config_.vocab, batch.tokens, sampled_, batch.rows,
               config_.hidden, x_, stream);
   show("embed", x_, batch.rows, config_.hidden);
   for (int i = 0; i < config_.layers; ++i) layer(i, batch, stream);
-  if (batch.wanted > 0) head(batch, stream);
+  if (batch.wanted > 0) head(batch, stream, use);
 }
 
 void GpuDecoder::layer(int index, const GpuBatch& batch, cuda::Stream stream) {
@@ -327,7 +328,7 @@ void GpuDecoder::attention(const GpuBatch& batch, const cuda::KvLayerView& kv,
 }
 
 /// logits = W_head norm(x), and a token of each row; max_wanted rows at a time.
-void GpuDecoder::head(const GpuBatch& batch, cuda::Stream stream) {
+void GpuDecoder::head(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use) {
   const Bf16* x = batch.wanted_rows == nullptr ? x_ : wanted_x_;
   const Linears::Norm final_norm{weights_.final_norm, static_cast<float>(config_.rms_eps),
                                  normed_};
@@ -335,9 +336,15 @@ void GpuDecoder::head(const GpuBatch& batch, cuda::Stream stream) {
     const int rows = std::min(options_.max_wanted, batch.wanted - first);
     linears_.run(x + std::int64_t{first} * config_.hidden, rows, weights_.lm_head,
                  LinearOutput::f32, logits_, stream, &final_norm);
-    cuda::sample(logits_, config_.vocab, batch.samples + first, rows, batch.masked, sampled_,
-                 sample_workspace_, stream);
+    sample(batch.samples + first, rows, batch.words, stream);
+    if (use) use(first, rows, logits_);
   }
+}
+
+void GpuDecoder::sample(const cuda::SampleRow* samples, int n, const std::int32_t* words,
+                        cuda::Stream stream) {
+  cuda::sample(logits_, config_.vocab, samples, n, words, sampled_, logprobs_, sample_workspace_,
+               stream);
 }
 
 }  // namespace baton

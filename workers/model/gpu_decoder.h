@@ -32,10 +32,10 @@ struct GpuBatch {
   // Prompt chunks; null: none
   const cuda::PrefillAttention::Plan* chunks = nullptr;
   // Rows whose logits are wanted: all of them, or those of `wanted_rows`
-  int wanted = 0;
+  int wanted = 0;                             // lines of logits
   const std::int32_t* wanted_rows = nullptr;  // [wanted]; null: every row, in order
   const cuda::SampleRow* samples = nullptr;   // [wanted]
-  const std::int32_t* masked = nullptr;       // what SampleRow::first_masked counts from
+  const std::int32_t* words = nullptr;        // where the samples' lists are
 };
 
 class GpuDecoder {
@@ -71,12 +71,24 @@ class GpuDecoder {
 
   /// Where the tokens of a step are found when it has ended, by SampleRow::output: [max_rows].
   std::int32_t* sampled() const { return sampled_; }
+  /// Likewise log probabilities, by SampleRow::logprobs: [max_rows].
+  const cuda::TokenLogprobs* logprobs() const { return logprobs_; }
   /// For PrefillAttention::plan().
   void* prefill_float_workspace() const { return prefill_float_; }
   void* prefill_int_workspace() const { return prefill_int_; }
 
-  /// Queues the whole step. Allocates nothing; without chunks it may be recorded into a graph.
-  void run(const GpuBatch& batch, cuda::Stream stream);
+  /// Lines first .. first + n - 1 of a step's logits, [n, vocab], once the stream has passed the call
+  /// and until anything else is queued.
+  using LogitsUse = std::function<void(int first, int n, const float* logits)>;
+  /// Queues the whole step. Allocates nothing; without chunks it may be recorded into a graph. `use`, if
+  /// any, may queue work on the stream; it is called for all lines, max_wanted at a time.
+  void run(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use = {});
+  /// Draws again from the lines of the step that was queued last, where they were no more than max_wanted.
+  /// `samples`, [n], and `words` are in device memory.
+  void sample(const cuda::SampleRow* samples, int n, const std::int32_t* words, cuda::Stream stream);
+  /// The lines of the step that was queued last, where they were no more than max_wanted.
+  const float* logits() const { return logits_; }
+  int max_wanted() const { return options_.max_wanted; }
 
   /// Tests: is called after parts of a step with a name and what they left, [rows, columns].
   using Dump = std::function<void(const std::string& part, const cuda::Bf16* values, int rows,
@@ -88,7 +100,7 @@ class GpuDecoder {
   void feed_forward(const GpuLayer& layer, cuda::Bf16* x, int rows, cuda::Stream stream);
   void experts(const GpuLayer& layer, cuda::Bf16* x, int rows, cuda::Stream stream);
   void attention(const GpuBatch& batch, const cuda::KvLayerView& kv, cuda::Stream stream);
-  void head(const GpuBatch& batch, cuda::Stream stream);
+  void head(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use);
   void show(const std::string& part, const cuda::Bf16* values, int rows, int columns) const {
     if (dump_) dump_(part, values, rows, columns);
   }
@@ -114,6 +126,7 @@ class GpuDecoder {
   cuda::Bf16* wanted_attended_ = nullptr;  // [heads * head_dim]
   float* logits_ = nullptr;         // [max_wanted, vocab]
   std::int32_t* sampled_ = nullptr;
+  cuda::TokenLogprobs* logprobs_ = nullptr;
   float* rope_cos_ = nullptr;       // [max_context, head_dim / 2]
   float* rope_sin_ = nullptr;
   void* decode_workspace_ = nullptr;

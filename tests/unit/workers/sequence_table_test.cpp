@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <random>
 
@@ -172,12 +174,21 @@ TEST(SequenceTable, HistoryIsCopiedForThoseWhoNeedIt) {
   EXPECT_EQ(rows[2].n_prompt, 4U);
 }
 
-TEST(SequenceTable, SamplerSettingsOutsideOfTheVocabularyFailTheRowAlone) {
+TEST(SequenceTable, SamplerSettingsThatCannotRunFailTheRowAlone) {
   const std::vector<std::pair<const char*, std::function<void(SamplingParams&)>>> faults = {
       {"columns of logit_bias differ", [](SamplingParams& p) { p.bias_tokens = {1}; }},
       {"token 1000 is outside", [](SamplingParams& p) { p.allowed_tokens = {1, 1000}; }},
       {"a bad word has no tokens", [](SamplingParams& p) { p.bad_words = {{}}; }},
       {"ends outside the vocabulary", [](SamplingParams& p) { p.bad_words = {{1, -4}}; }},
+      {"min_p is not in", [](SamplingParams& p) { p.min_p = 1.5F; }},
+      {"typical_p is not in", [](SamplingParams& p) { p.typical_p = 0; }},
+      {"repetition_penalty is not", [](SamplingParams& p) { p.repetition_penalty = 0; }},
+      {"a penalty is not", [](SamplingParams& p) { p.presence_penalty = std::nanf(""); }},
+      {"a value of logit_bias is not",
+       [](SamplingParams& p) {
+         p.bias_tokens = {1};
+         p.bias_values = {std::numeric_limits<float>::infinity()};
+       }},
   };
   for (const auto& [says, make] : faults) {
     SequenceTable table = table_with_two();

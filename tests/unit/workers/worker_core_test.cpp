@@ -211,10 +211,11 @@ WorkerCoreOptions two_at_once() {
 }
 
 /// A prompt's step, and behind it the step that decodes its first token.
-void start_two(CoreDriver& d) {
+void start_two(CoreDriver& d, const SamplingParams& sampling = {}) {
   d.join();
   StepPlan prompt = plan(1);
   prompt.add = {sequence(8, {10, 11}, {2})};
+  prompt.add[0].sampling = sampling;
   prompt.rows = {{8, 2, LogitsWanted::last, true}};
   d.get(prompt);
   StepPlan decode = plan(2);
@@ -243,6 +244,44 @@ TEST(Steps, TwoAtOnceWhereTheDeviceTakesThem) {
   EXPECT_EQ(d.steps_started, 3);
   EXPECT_EQ(d.last<StepResult>().step, 3U);
   EXPECT_EQ(d.step->rows[0].tokens[0], 34);
+}
+
+/// A token that the host must know holds back the next step, and nothing else does.
+TEST(Steps, OneAtATimeWhereTheNextDrawLooksAtTheToken) {
+  SamplingParams penalised;
+  penalised.repetition_penalty = 1.3F;
+  CoreDriver d(two_at_once());
+  start_two(d, penalised);
+  EXPECT_EQ(d.steps_started, 1);
+  d.finish({33});
+  ASSERT_EQ(d.steps_started, 2);
+  EXPECT_EQ(d.step->rows[0].from_row, -1);
+  EXPECT_EQ(d.step->rows[0].tokens[0], 33);
+  ASSERT_EQ(d.step->rows[0].history.size(), 3U);
+  EXPECT_EQ(d.step->rows[0].history[2], 33);
+}
+
+TEST(Steps, TwoAtOnceBesideAPromptThatDrawsNothingYet) {
+  SamplingParams penalised;
+  penalised.repetition_penalty = 1.3F;
+  CoreDriver d(two_at_once());
+  d.join();
+  StepPlan first = plan(1);
+  first.add = {sequence(8, {10, 11, 12}, {2})};
+  first.add[0].sampling = penalised;
+  first.rows = {{8, 2, LogitsWanted::none, false}};
+  d.get(first);
+  StepPlan second = plan(2);
+  second.rows = {{8, 1, LogitsWanted::last, true}};
+  d.get(second);
+  EXPECT_EQ(d.steps_started, 2);
+  StepPlan third = plan(3);
+  third.decode = true;
+  d.get(third);
+  d.finish({kNoToken});
+  EXPECT_EQ(d.steps_started, 2);
+  d.finish({33});
+  EXPECT_EQ(d.steps_started, 3);
 }
 
 /// A term that ends waits for every step that still writes.
