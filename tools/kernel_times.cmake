@@ -1,0 +1,11 @@
+# Notes every kernel's times in a program that loads it (CUDA_INJECTION64_PATH); read by tools/kernel_times.py.
+if(BATON_CUDA)
+  find_library(BATON_CUPTI cupti HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/lib64)
+  find_path(BATON_CUPTI_INCLUDE cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include)
+  if(BATON_CUPTI AND BATON_CUPTI_INCLUDE)
+    add_library(baton-kernel-times MODULE EXCLUDE_FROM_ALL kernel_times.cpp)
+    target_include_directories(baton-kernel-times SYSTEM PRIVATE ${BATON_CUPTI_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(baton-kernel-times PRIVATE ${BATON_CUPTI})
+    set_target_properties(baton-kernel-times PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+  endif()
+endif()

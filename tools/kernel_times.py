@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Where the time of a decode step goes, kernel by kernel: reads what libbaton-kernel-times.so wrote.
+
+    CUDA_INJECTION64_PATH=build/cuda/bin/libbaton-kernel-times.so KERNEL_TIMES=/tmp/times \\
+        build/cuda/bin/baton-bench-worker --model DIR --device cuda --load-format dummy --max-running 32 --rows 32 --steps 24
+    tools/kernel_times.py /tmp/times
+
+A step begins with the embedding. Kernels chained by programmatic dependent launch begin before their predecessor ends,
+and their wait counts; the union of all is what the device was busy.
+"""
+
+import argparse
+import collections
+import re
+import struct
+
+RECORD = struct.Struct("<QQII")
+
+
+def read(path):
+    data = open(path, "rb").read()
+    (count,) = struct.unpack_from("<Q", data, 0)
+    at, names = 8, []
+    for _ in range(count):
+        (length,) = struct.unpack_from("<I", data, at)
+        names.append(data[at + 4:at + 4 + length].decode())
+        at += 4 + length
+    end = at + (len(data) - at) // RECORD.size * RECORD.size
+    return names, sorted(RECORD.iter_unpack(data[at:end]))
+
+
+def shown(name):
+    """A mangled name's longest part that says something."""
+    words = re.findall(r"[a-z][a-z_]{4,}", name)
+    kernels = [w for w in words if "kernel" in w or "attention" in w]
+    return name[:60] if name.startswith("nvjet") or not words else (kernels or words)[0] + "  " + name[-40:]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file")
+    parser.add_argument("--steps", type=int, default=10, help="the last steps are summed up (10)")
+    parser.add_argument("--first", default="embed", help="part of the name of a step's first kernel (embed)")
+    args = parser.parse_args()
+    try:
+        names, records = read(args.file)
+    except (OSError, struct.error, UnicodeDecodeError) as error:
+        parser.exit(1, f"{args.file} was not written by libbaton-kernel-times.so: {error}\n")
+    firsts = [i for i, r in enumerate(records) if args.first in names[r[2]]]
+    steps = list(zip(firsts, firsts[1:]))[-args.steps:]
+    if not steps:
+        parser.exit(1, f"no step: no kernel's name has {args.first!r} in it\n")
+    total, count, busy = collections.Counter(), collections.Counter(), 0
+    wall = sum(records[end][0] - records[begin][0] for begin, end in steps)
+    for begin, end in steps:
+        until = 0
+        for start, stop, name, _ in records[begin:end]:
+            total[name] += stop - start
+            count[name] += 1
+            busy += max(0, stop - max(start, until))
+            until = max(until, stop)
+    n = len(steps)
+    print(f"{n} steps of {wall / n / 1e3:.1f} us; the device was busy for {busy / n / 1e3:.1f} us of each")
+    for name, ns in total.most_common():
+        print(f"{ns / n / 1e3:10.1f} us {count[name] / n:7.1f} x {ns / count[name] / 1e3:8.2f} us  {shown(names[name])}")
+
+
+if __name__ == "__main__":
+    main()
