@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const std::exception& e) {
-    std::cerr << "baton-gpu-links: " << e.what() << '\n';
+    std::cerr << "baton-bench-gpu-links: " << e.what() << '\n';
     return 1;
   }
 }
