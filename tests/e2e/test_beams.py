@@ -6,7 +6,7 @@ import threading
 import time
 import unittest
 
-from cluster import PAIR, SOURCE, Cluster, wait_until
+from cluster import DEVICE, PAIR, SOURCE, Cluster, wait_until
 
 GOLDEN = SOURCE / "tests" / "golden" / "beams.json"
 COMPLETIONS = "/v1/completions"
@@ -70,6 +70,7 @@ class Beams(unittest.TestCase):
         cluster.assert_at_rest()
         return [stream.text for stream in streams]
 
+    @unittest.skipUnless(DEVICE == "cpu", "found in fp32: in bf16 beams change places where scores are near")
     def test_pair_and_mixed_worker_find_what_transformers_finds(self):
         texts = []
         for workers in (PAIR, [("mixed0", "mixed")]):
