@@ -57,6 +57,7 @@ struct SchedulerConfig {
   double close_timeout_s = 12;
   std::uint32_t steps_in_flight = 2;
   bool prefix_cache = true;
+  std::uint32_t prefix_pull_tokens = 64;
   std::string event_log;
 };
 

@@ -139,6 +139,10 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        "keep the KV blocks of prompts and answers, as long as nobody needs the room, for requests that "
        "begin with the same tokens",
        &S::prefix_cache},
+      {"prefix_pull_tokens",
+       "a worker pulls what another one's cache knows of a prompt if that is at least so many tokens more "
+       "than its own; 0: never",
+       &S::prefix_pull_tokens, 0, 1'048'576},
       {.name = "event_log",
        .meaning = "file that gets a line for every event and plan (for tests)",
        .member = &S::event_log,
@@ -254,7 +258,7 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        .member = &W::pool_mib,
        .min = 0,
        .max = 1'048'576},
-      {"tokens_per_block", "tokens of one KV block", &W::tokens_per_block, 1, 256},
+      {"tokens_per_block", "tokens of one KV block", &W::tokens_per_block, 1, 512},
       {"fake", "no model at all: tokens by rule, for benchmarks of everything else", &W::fake},
       {"fault_token", "for tests: abort when a prompt holds this id; -1: never", &W::fault_token,
        -1, 2'147'483'647},

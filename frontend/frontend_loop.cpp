@@ -135,7 +135,8 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
   if (delivery.first_index == 0) {
     const auto prompt = static_cast<std::size_t>(delivery.prompt_logprobs);
     reply.open.begin(index,
-                     delivery.prompt_logprobs < 0 ? nullptr : &out.prompt_logprobs[prompt]);
+                     delivery.prompt_logprobs < 0 ? nullptr : &out.prompt_logprobs[prompt],
+                     delivery.cached_tokens);
   }
   bool stopped = false;
   for (std::uint32_t i = delivery.begin; i < delivery.begin + delivery.count && !stopped; ++i) {
@@ -225,6 +226,7 @@ void FrontendLoop::end_reply(Replies::iterator at, FinishReason reason, const St
   const bool keep_alive = reply.frame.keep_alive && code == 200;
   writer_.finish(at->first, bytes, keep_alive, now_);
   metrics_.reply_sent(reply.route, code);
+  metrics_.prompt_cached(usage.cached_tokens);
   metrics_.request_ended(reason, usage.completion_tokens, reply.received, reply.first_token, now_);
   spdlog::info("{} {} {} choices={} prompt={} tokens={} end={}{}{} ttft_ms={:.1f} ms={:.1f}",
                reply.frame.request_id, reply.route, code, reply.counters.size(),

@@ -38,6 +38,7 @@ struct Ending {
 struct Usage {
   std::uint32_t prompt_tokens = 0;  // each prompt once
   std::uint32_t completion_tokens = 0;
+  std::uint32_t cached_tokens = 0;  // of the prompts' tokens, found in a prefix cache by every choice
 };
 
 /// Formats one reply of one or more choices. Made by a dialect for one request; pure: returns bytes,

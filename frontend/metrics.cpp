@@ -137,6 +137,8 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
   };
   counter("baton_prompt_tokens_total", "vllm:prompt_tokens_total", "Prompt tokens accepted.",
           prompt_tokens_);
+  counter("baton_cached_prompt_tokens_total", "vllm:prefix_cache_hits_total",
+          "Prompt tokens of ended requests that were in a prefix cache.", cached_prompt_tokens_);
   counter("baton_generation_tokens_total", "vllm:generation_tokens_total",
           "Tokens written to clients.", generation_tokens_);
   counter("baton_connections_total", "", "Connections accepted.", view.http.accepted);

@@ -58,6 +58,7 @@ class Metrics {
   void reply_sent(const char* route, int status) { ++replies_[{route, status}]; }
   void client_dropped(DropReason reason) { ++drops_[static_cast<std::size_t>(reason)]; }
   void request_accepted(std::uint32_t prompt_tokens);
+  void prompt_cached(std::uint32_t tokens) { cached_prompt_tokens_ += tokens; }
   void first_token(TimeNs since_received);
   void next_token(TimeNs since_last_token);
   void tokens_delivered(std::uint64_t n) { generation_tokens_ += n; }
@@ -78,6 +79,7 @@ class Metrics {
   std::array<std::uint64_t, 3> drops_{};
   std::array<std::uint64_t, 5> ended_{};  // by FinishReason
   std::uint64_t prompt_tokens_ = 0;
+  std::uint64_t cached_prompt_tokens_ = 0;
   std::uint64_t generation_tokens_ = 0;
   Histogram ttft_, itl_, tpot_, e2e_, prompt_size_, reply_size_;
 };

@@ -41,6 +41,7 @@ OpenReply::OpenReply(const Tokenizer& tokenizer, ParsedRequest& request)
       stop_ids_(request.sampling.stop_ids),
       told_stop_ids_(std::move(request.told_stop_ids)),
       min_tokens_(request.sampling.min_tokens),
+      choices_each_(request.choices),
       include_stop_(request.include_stop_in_output),
       prompt_only_(request.prompt_only) {
   std::sort(stop_ids_.begin(), stop_ids_.end());
@@ -55,8 +56,9 @@ OpenReply::OpenReply(const Tokenizer& tokenizer, ParsedRequest& request)
   }
 }
 
-void OpenReply::begin(std::uint32_t choice, const Logprobs* prompt) {
+void OpenReply::begin(std::uint32_t choice, const Logprobs* prompt, std::uint32_t cached_tokens) {
   choices_[choice].begun = true;
+  choices_[choice].cached_tokens = cached_tokens;
   events_ += writer_->begin(choice, prompt);
 }
 
@@ -105,6 +107,14 @@ std::string OpenReply::take_events() { return std::exchange(events_, {}); }
 Usage OpenReply::usage() const {
   Usage usage;
   usage.prompt_tokens = prompt_tokens_;
+  // A prompt counts once: what one of its choices had to compute was not in a cache.
+  for (std::size_t first = 0; first < choices_.size(); first += choices_each_) {
+    std::uint32_t least = choices_[first].cached_tokens;
+    for (std::size_t i = first; i < first + choices_each_; ++i) {
+      least = std::min(least, choices_[i].cached_tokens);
+    }
+    usage.cached_tokens += least;
+  }
   if (prompt_only_) return usage;
   for (const Choice& choice : choices_) usage.completion_tokens += choice.tokens;
   return usage;

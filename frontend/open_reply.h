@@ -24,8 +24,9 @@ class OpenReply {
   /// Takes the writer out of `request`. `tokenizer` must outlive the reply.
   OpenReply(const Tokenizer& tokenizer, ParsedRequest& request);
 
-  /// Before the first token of a choice; `prompt` as in ReplyWriter::begin.
-  void begin(std::uint32_t choice, const Logprobs* prompt);
+  /// Before the first token of a choice; `prompt` as in ReplyWriter::begin, `cached_tokens` of its prompt
+  /// were found in a prefix cache.
+  void begin(std::uint32_t choice, const Logprobs* prompt, std::uint32_t cached_tokens = 0);
   /// When what follows came (monotonic).
   void set_time(TimeNs now) { now_ = now; }
   /// One more token. True: a stop string matched, and the choice ends with this token.
@@ -48,6 +49,7 @@ class OpenReply {
   struct Choice {
     TextStream text;
     std::uint32_t tokens = 0;
+    std::uint32_t cached_tokens = 0;
     bool begun = false;
     Token stop_token = -1;
     std::uint32_t max_tokens = 0;
@@ -59,6 +61,7 @@ class OpenReply {
   std::vector<Token> told_stop_ids_;
   std::uint32_t min_tokens_ = 0;
   std::uint32_t prompt_tokens_ = 0;
+  std::size_t choices_each_ = 1;  // of a prompt
   bool include_stop_ = false;
   bool prompt_only_ = false;
   std::size_t ended_ = 0;

@@ -55,6 +55,7 @@ struct Delivery {
   std::uint32_t count = 0;
   std::int32_t prompt_logprobs = -1;  // which of TableOutput::prompt_logprobs; with token 0 only
   std::uint32_t choice = 0;           // which sequence of a beam search; they come whole, at its end
+  std::uint32_t cached_tokens = 0;    // of the prompt, that were in a prefix cache; with token 0 only
 };
 
 /// How one sequence of a beam search ended.
@@ -171,6 +172,7 @@ class RequestTable {
     TimeNs closing_since = 0;
     NewRequest request;  // prompt and generated ids are given up when the entry stops being open
     std::vector<Token> generated;  // of a beam search nothing is delivered before its end
+    std::uint32_t cached_tokens = 0;  // of the prompt, as told with its first token
     std::optional<Terminal> terminal;  // came before the tokens that it counts
   };
   using Entries = std::unordered_map<std::uint64_t, Entry>;

@@ -14,6 +14,8 @@ enum class Fault : std::uint8_t {
   block_final_too_early,   // a block is pulled before the step that fills it has ended
   piecemeal_reservation,   // destination blocks are reserved chunk by chunk
   block_cached_too_early,  // others may name a block whose last token is not computed
+  prefix_not_awaited,      // a prompt goes on before its pulled beginning has arrived
+  prefix_not_held,         // a cached block is handed out while another worker still reads it
   token_sent_twice,        // the front end takes a repeated token
   no_copy_on_write,        // two beams write to the block that they share
 };

@@ -17,7 +17,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 3;
+constexpr std::uint32_t kProtocolVersion = 4;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                           \
@@ -198,8 +198,12 @@ struct Events {
   std::vector<Terminal> terminals;
   Logprobs logprobs;  // items: indexes into `tokens`; only of requests that asked for it
   std::vector<PromptLogprobs> prompt_logprobs;  // beside the row with the request's first token
+  // Likewise: of the prompt of cached_counters[i], the first cached_tokens[i] tokens were found in a
+  // prefix cache. Requests of which nothing was found are not listed.
+  std::vector<std::uint64_t> cached_counters;
+  std::vector<std::uint32_t> cached_tokens;
   BATON_FIELDS(epoch, counters, attempts, choices, first_index, counts, tokens, terminals, logprobs,
-               prompt_logprobs)
+               prompt_logprobs, cached_counters, cached_tokens)
 };
 
 /// The scheduler does not know these requests: submit them again with the next attempt.

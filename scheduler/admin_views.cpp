@@ -26,6 +26,8 @@ json info(const State& state, const AdminStats& stats) {
                    {"remote_prefills", c.remote_prefills},
                    {"prefill_tokens", c.prefill_tokens},
                    {"cached_tokens", c.cached_tokens},
+                   {"pulled_prefix_tokens", c.pulled_prefix_tokens},
+                   {"prefix_pulls", c.prefix_pulls},
                    {"pulls_saved", c.pulls_saved}};
   const auto frontends = std::count_if(state.frontends.begin(), state.frontends.end(),
                                        [](const Frontend& f) { return f.alive; });

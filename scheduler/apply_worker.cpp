@@ -371,13 +371,16 @@ struct Handler {
     // The pool may have become unreadable: the answer decides about later hand-offs.
     if (!failure.empty() && exporter != kNobody) probe(state, exporter, index, now, out);
     Request* request = state.requests.find(request_id);
-    if (request == nullptr || request->target != target || target == 0) return;  // given up before
-    if (failure.empty()) {
-      advance_handoff(state, *request, now, out);
-      return;
+    const bool prefix = request != nullptr && request->phase == Phase::pull;
+    if (request == nullptr || target == 0 || target != (prefix ? request->source : request->target)) {
+      return;  // given up before
     }
-    ++state.counters.pull_failures;
-    out.warn(w.identity.name + ": pull failed: " + failure);
+    if (!failure.empty()) {
+      ++state.counters.pull_failures;
+      out.warn(w.identity.name + ": pull failed: " + failure);
+    }
+    if (prefix) return prefix_pulled(state, *request, !failure.empty());
+    if (failure.empty()) return advance_handoff(state, *request, now, out);
     request->handoff_not_before = now + 200 * kMillisecond;
     if (++request->handoff_failures >= 3) {
       request->local = true;

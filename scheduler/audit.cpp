@@ -99,6 +99,10 @@ struct Checker {
     switch (request.phase) {
       case Phase::waiting:
       case Phase::ended: expect(!source && !target, "names a sequence without being placed"); break;
+      case Phase::pull:
+        expect(source && !target && !source->on_worker && source->open_pulls == 1,
+               "a prefix is pulled for nobody");
+        break;
       case Phase::prefill: expect(source != nullptr, "prefill without a sequence"); break;
       case Phase::handoff:
         expect(source || target, "hand-off without a sequence");

@@ -41,17 +41,20 @@ BlockPool::Match BlockPool::match(std::string_view salt, std::span<const Token> 
     const PrefixIndex::Entry* entry =
         index_.find(match.node, salt, tokens.subspan(end - per_block, per_block));
     if (entry == nullptr) break;
-    const bool owned = refs_[entry->block] != 0;
-    if (!owned && !idle_.holds(entry->block)) break;
+    const bool idle = idle_.holds(entry->block);
+    if (!idle && refs_[entry->block] == 0 && held_[entry->block] == 0) break;
     match.blocks.push_back(entry->block);
     match.node = entry->node;
-    match.shared += owned ? 1 : 0;
+    match.shared += idle ? 0 : 1;
   }
   return match;
 }
 
 void BlockPool::share(BlockId block) {
-  if (refs_[block]++ == 0) idle_.erase(block);
+  if (refs_[block]++ != 0) return;
+  if (held_[block] == 0) return idle_.erase(block);
+  held_[block] = 0;
+  --fenced_;
 }
 
 void BlockPool::release(BlockId block, StepId last_sent, StepId done) {
@@ -87,6 +90,14 @@ void BlockPool::give_back(BlockId block) {
   } else {
     free_.push_back(block);
   }
+}
+
+void BlockPool::pin_source(BlockId block) {
+  ++source_pins_[block];
+  if (!idle_.holds(block) || fault(Fault::prefix_not_held)) return;
+  idle_.erase(block);
+  held_[block] = 1;
+  ++fenced_;
 }
 
 void BlockPool::unpin_source(BlockId block) {

@@ -17,7 +17,7 @@ namespace baton {
 
 /// A block is
 ///  - owned: named by a sequence (reference count > 0);
-///  - fenced: released, but a step or a pull in flight still names it;
+///  - fenced: named by no sequence, but by a step or a pull in flight;
 ///  - cached: named by nobody, but the index knows what it holds; the longest unused one is taken when
 ///    no block is free;
 ///  - free: in the free list.
@@ -46,10 +46,11 @@ class BlockPool {
   struct Match {
     std::vector<BlockId> blocks;  // the first ones of the tokens
     PrefixIndex::Node node = PrefixIndex::kRoot;
-    std::uint32_t shared = 0;  // of these, owned by others: to share them takes nothing from the pool
+    std::uint32_t shared = 0;  // of these, owned or read by others: to share them takes nothing
   };
-  /// The cached or owned blocks that hold the tokens' beginning, whole blocks of `per_block` tokens,
-  /// `most` at the most. A fenced block ends the match.
+  /// The blocks that hold the tokens' beginning, whole blocks of `per_block` tokens, `most` at the most:
+  /// cached, owned, or fenced by nothing but a pull that reads them. Any other fenced block ends the
+  /// match.
   Match match(std::string_view salt, std::span<const Token> tokens, std::uint32_t per_block,
               std::uint32_t most) const;
   /// One more reference to a block that match() has just found.
@@ -66,8 +67,9 @@ class BlockPool {
   /// Steps up to `done` have retired: blocks released before them become free unless a pull holds them.
   void retire(StepId done);
 
-  /// A pull in flight names the block: as its source (read by another worker) or destination.
-  void pin_source(BlockId block) { ++source_pins_[block]; }
+  /// A pull in flight names the block: as its source (read by another worker) or destination. A cached
+  /// block that is read is fenced: nobody may be given it before the pull has been answered.
+  void pin_source(BlockId block);
   void pin_destination(BlockId block) { ++destination_pins_[block]; }
   void unpin_source(BlockId block);
   void unpin_destination(BlockId block);

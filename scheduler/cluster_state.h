@@ -65,12 +65,14 @@ struct Settings {
   TimeNs close_timeout = 12 * kSecond;
   std::uint32_t steps_in_flight = 2;
   bool prefix_cache = true;
+  std::uint32_t prefix_pull_tokens = 64;
 };
 Settings make_settings(const SchedulerConfig& config);
 
 /// Where a request stands. `ended` waits for the front end's acknowledgement.
 enum class Phase : std::uint8_t {
   waiting,     // in the queue, names no block
+  pull,        // `source` has its blocks; those that another pool knows are being pulled into them
   prefill,     // `source` runs prompt chunks; `target` may already be pulling them
   handoff,     // the first token is out; `target`'s pulls are running or still to be started
   decode,      // `source` (and what beams there are beside it) takes one token a step
@@ -81,6 +83,7 @@ enum class Phase : std::uint8_t {
 inline const char* to_string(Phase phase) {
   switch (phase) {
     case Phase::waiting: return "waiting";
+    case Phase::pull: return "pull";
     case Phase::prefill: return "prefill";
     case Phase::handoff: return "handoff";
     case Phase::decode: return "decode";
@@ -125,6 +128,8 @@ struct Request {
   std::uint32_t handoff_failures = 0;
   TimeNs handoff_not_before = 0;     // after a failed pull: not at once again
   bool local = false;                // prefill where it decodes: its pulls failed too often
+  bool prefix_pull_failed = false;   // it computes what only other pools know
+  std::uint32_t cached_tokens = 0;   // of the prompt, found or pulled; told with the first token
   bool grouped = false;              // static batching: member of the running group
   std::uint32_t client_tokens = kNoLimit;  // ... its own limit: what the group makes beyond is not sent
   // Once ended:
@@ -157,7 +162,8 @@ struct Sequence {
   bool on_worker = false;            // the worker has been sent it and not yet told to drop it
   bool retiring = false;             // preempted; kept until the steps that name it have ended
   bool is_target = false;            // being pulled into; not yet on its worker
-  // Hand-off, on the target: blocks [0, pulled) have been asked for, `open_pulls` are unanswered.
+  // On the target of a hand-off, or while its prefix is pulled: blocks [0, pulled) are there or have been
+  // asked for, `open_pulls` are unanswered.
   std::uint32_t pulled = 0;
   std::uint32_t open_pulls = 0;
 };
@@ -278,6 +284,8 @@ struct Counters {
   std::uint64_t tokens = 0;
   std::uint64_t prefill_tokens = 0;  // of admitted sequences, whether computed or found
   std::uint64_t cached_tokens = 0;   // of these, found in the prefix cache of the worker
+  std::uint64_t pulled_prefix_tokens = 0;  // of these, pulled from the cache of another one
+  std::uint64_t prefix_pulls = 0;
   std::uint64_t pulls_saved = 0;     // blocks that a hand-off found at its destination
   std::uint64_t preemptions = 0;
   std::uint64_t handoffs = 0;

@@ -51,7 +51,8 @@ void EventTrace::pull(const State& state, const std::string& worker, const Pull&
         {"worker", worker},
         {"transfer", pull.transfer},
         {"request", request == nullptr ? 0 : request->name.counter},
-        {"blocks", pull.from.size()}});
+        {"blocks", pull.from.size()},
+        {"prefix", request != nullptr && request->phase == Phase::pull}});
 }
 
 void EventTrace::result(const std::string& worker, const StepResult& result) {

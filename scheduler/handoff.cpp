@@ -4,6 +4,8 @@
 // Order that must hold: destination blocks are reserved whole before the first pull; a block is named
 // in a pull only when the step that filled it has ended; the source keeps its references until the last
 // pull has been answered; the sequence joins the destination's decode set after that.
+#include <span>
+
 #include "ipc/fault_points.h"
 #include "scheduler/lifecycle.h"
 
@@ -11,28 +13,15 @@ namespace baton {
 
 namespace {
 
-void send_pull(State& state, Request& request, Sequence& source, Sequence& target,
-               std::uint32_t final_blocks, TimeNs now, Outbox& out) {
-  Worker& from = state.workers[source.worker];
-  Worker& to = state.workers[target.worker];
+void pull_final_blocks(State& state, const Request& request, const Sequence& source, Sequence& target,
+                       std::uint32_t final_blocks, TimeNs now, Outbox& out) {
   if (fault(Fault::piecemeal_reservation) && target.blocks.size() < final_blocks) {
     const auto missing = final_blocks - static_cast<std::uint32_t>(target.blocks.size());
-    if (!to.pool.allocate(missing, target.blocks)) return;
+    if (!state.workers[target.worker].pool.allocate(missing, target.blocks)) return;
   }
-  Transfer& transfer = state.transfers.create();
-  transfer.request = request.id;
-  transfer.target = target.id;
-  transfer.from_worker = source.worker;
-  transfer.from_allocation = from.hello.allocation;
-  transfer.to_worker = target.worker;
-  transfer.sent = now;
-  transfer.from.assign(source.blocks.begin() + target.pulled, source.blocks.begin() + final_blocks);
-  transfer.to.assign(target.blocks.begin() + target.pulled, target.blocks.begin() + final_blocks);
-  for (const BlockId block : transfer.from) from.pool.pin_source(block);
-  for (const BlockId block : transfer.to) to.pool.pin_destination(block);
-  target.pulled = final_blocks;
-  ++target.open_pulls;
-  post_pull(state, transfer, now, out);
+  const std::span<const BlockId> blocks(source.blocks);
+  send_pull(state, request, source.worker,
+            blocks.subspan(target.pulled, final_blocks - target.pulled), target, now, out);
 }
 
 void complete(State& state, Request& request, Sequence& target) {
@@ -49,6 +38,27 @@ void complete(State& state, Request& request, Sequence& target) {
 }
 
 }  // namespace
+
+void send_pull(State& state, const Request& request, WorkerIndex exporter,
+               std::span<const BlockId> blocks, Sequence& target, TimeNs now, Outbox& out) {
+  Worker& from = state.workers[exporter];
+  Worker& to = state.workers[target.worker];
+  Transfer& transfer = state.transfers.create();
+  transfer.request = request.id;
+  transfer.target = target.id;
+  transfer.from_worker = exporter;
+  transfer.from_allocation = from.hello.allocation;
+  transfer.to_worker = target.worker;
+  transfer.sent = now;
+  transfer.from.assign(blocks.begin(), blocks.end());
+  const auto first = target.blocks.begin() + target.pulled;
+  transfer.to.assign(first, first + static_cast<std::ptrdiff_t>(blocks.size()));
+  for (const BlockId block : transfer.from) from.pool.pin_source(block);
+  for (const BlockId block : transfer.to) to.pool.pin_destination(block);
+  target.pulled += static_cast<std::uint32_t>(blocks.size());
+  ++target.open_pulls;
+  post_pull(state, transfer, now, out);
+}
 
 void post_pull(State& state, const Transfer& transfer, TimeNs now, Outbox& out) {
   const Worker& from = state.workers[transfer.from_worker];
@@ -91,7 +101,7 @@ void advance_handoff(State& state, Request& request, TimeNs now, Outbox& out) {
     // A partly filled block is final only with the whole prompt.
     const std::uint32_t final_blocks = written >= length ? needed : written / per_block;
     if (final_blocks > target->pulled) {
-      send_pull(state, request, *source, *target, final_blocks, now, out);
+      pull_final_blocks(state, request, *source, *target, final_blocks, now, out);
     }
   }
   if (request.phase == Phase::handoff && target->pulled == needed && target->open_pulls == 0) {

@@ -2,6 +2,7 @@
 // Every function keeps the books: reference counts, fences, queues, decode sets.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "scheduler/events.h"
@@ -29,6 +30,27 @@ BlockPool::Match cached_prefix(const State& state, const Request& request, const
                                std::uint32_t most_tokens);
 /// Enters the blocks that the sequence has filled since the last call into its pool's prefix index.
 void remember_prefix(State& state, Sequence& sequence);
+
+// ---- prefixes that other pools hold (prefix_pull.cpp)
+/// Settings allow it.
+bool pulls_prefixes(const Settings& settings);
+/// `to` may pull the beginning of this request out of the pool of `from`.
+bool may_pull_prefix(const State& state, const Request& request, const Worker& from, const Worker& to);
+/// Blocks of another pool that hold the request's beginning behind what a worker itself knows of it.
+struct PrefixSource {
+  WorkerIndex worker = kNobody;  // none is worth it
+  std::vector<BlockId> blocks;
+};
+/// Where most of it can be pulled from to `worker`, which knows the first `own_blocks` blocks.
+PrefixSource find_prefix(const State& state, const Request& request, WorkerIndex worker,
+                         std::size_t own_blocks);
+/// Those blocks are on their way to `worker` for somebody else, and will soon be found there.
+bool is_being_pulled(const State& state, const PrefixSource& prefix, WorkerIndex worker);
+/// Asks for them; `sequence`, just placed, waits for the answer before its worker hears of it.
+void pull_prefix(State& state, Request& request, Sequence& sequence, const PrefixSource& prefix,
+                 TimeNs now, Outbox& out);
+/// The answer: the rest (if it failed, all that was asked for, too) is computed.
+void prefix_pulled(State& state, Request& request, bool failed);
 
 // ---- requests
 /// Why a request that needs the full sampler is refused where a worker has none.
@@ -80,6 +102,9 @@ bool settle_transfer(State& state, TransferId id);
 /// True if this request's tokens will be decoded on another worker than the one that prefills.
 bool needs_handoff(const State& state, const Request& request, const Worker& source);
 
+/// Pulls `blocks` of the pool of `exporter` into those of `target` behind what it has pulled already.
+void send_pull(State& state, const Request& request, WorkerIndex exporter,
+               std::span<const BlockId> blocks, Sequence& target, TimeNs now, Outbox& out);
 /// Sends the Pull of `transfer` and keeps the destination's books.
 void post_pull(State& state, const Transfer& transfer, TimeNs now, Outbox& out);
 

@@ -257,6 +257,7 @@ class StepBuilder {
   void continue_prefills() {
     for (std::size_t i = 0; i < w_.prefills.size() && budget_ > 0 && prompt_rows_ > 0;) {
       Sequence& sequence = *state_.sequences.find(w_.prefills[i]);
+      if (!sequence.on_worker) add(sequence, *state_.request_of(sequence), /*decode=*/false);
       prompt_row(sequence);
       if (sequence.scheduled == sequence.prefill_length) {
         w_.prefills.erase(w_.prefills.begin() + static_cast<std::ptrdiff_t>(i));
@@ -325,25 +326,32 @@ class StepBuilder {
       if (!has_room(state_, w_, request, blocks - prefix.shared)) return;
       if (better_placed(state_, request, w_, prefix.blocks.size(), now_)) continue;
       if (lighter_elsewhere(state_, request, w_, now_)) continue;
-      start(request, blocks, prefix);
+      const PrefixSource elsewhere = find_prefix(state_, request, index_, prefix.blocks.size());
+      if (is_being_pulled(state_, elsewhere, index_)) continue;
+      start(request, blocks, prefix, elsewhere);
       if (suspect) return;
     }
   }
 
-  void start(Request& request, std::uint32_t blocks, const BlockPool::Match& prefix) {
+  void start(Request& request, std::uint32_t blocks, const BlockPool::Match& prefix,
+             const PrefixSource& elsewhere) {
     Sequence& sequence = *place_sequence(state_, request, index_, blocks, prefix);
     sequence.scheduled = sequence.computed = sequence.remembered * w_.tokens_per_block();
     state_.counters.prefill_tokens += sequence.prefill_length;
     state_.counters.cached_tokens += sequence.computed;
+    if (request.generated.empty()) request.cached_tokens = sequence.computed;
     state_.waiting.erase({request.place, request.id});
     request.source = sequence.id;
     request.phase = Phase::prefill;
     clamp_output(state_, request);
     if (request.beams) request.beams->search = std::make_unique<BeamSearch>(request.sampling);
     if (request.generated.empty()) request.prompt_logprobs.clear();  // else they are complete
-    add(sequence, request, /*decode=*/false);
     ++(needs_handoff(state_, request, w_) ? state_.counters.remote_prefills
                                           : state_.counters.local_prefills);
+    if (elsewhere.worker != kNobody) {
+      return pull_prefix(state_, request, sequence, elsewhere, now_, out_);
+    }
+    add(sequence, request, /*decode=*/false);
     prompt_row(sequence);
     if (sequence.scheduled < sequence.prefill_length) w_.prefills.push_back(sequence.id);
   }

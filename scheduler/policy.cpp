@@ -99,6 +99,10 @@ bool better_placed(const State& state, const Request& request, const Worker& wor
   return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& other) {
     if (&other == &worker || !accepts(other, now) || !may_prefill(state, request, other, now)) return false;
     if (!other.holds(request.length() + 1)) return false;
+    if (request.beams && !needs_handoff(state, request, other) &&
+        !can_hold(other, request, request.length() + 1)) {
+      return false;
+    }
     const BlockPool::Match match = cached_prefix(state, request, other, request.length() - 1);
     if (match.blocks.size() <= own_blocks || runs_suspect(state, other)) return false;
     const std::uint32_t blocks = other.blocks_for(request.length() + 1);
@@ -108,7 +112,12 @@ bool better_placed(const State& state, const Request& request, const Worker& wor
       const Sequence& sequence = *state.sequences.find(id);
       ahead += sequence.prefill_length - sequence.scheduled;
     }
-    return ahead < (match.blocks.size() - own_blocks) * other.tokens_per_block();
+    std::size_t saved = (match.blocks.size() - own_blocks) * other.tokens_per_block();
+    // What can be pulled at the price of so many tokens is not worth a longer wait.
+    if (may_pull_prefix(state, request, other, worker)) {
+      saved = std::min<std::size_t>(saved, state.settings.prefix_pull_tokens);
+    }
+    return ahead < saved;
   });
 }
 

@@ -1,7 +1,8 @@
 // Which workers can read which pools. When two of them meet, the one that decodes is asked to read
 // nothing from the pool of the one that prefills (a Pull without blocks): it maps the pool, which keeps
-// the mapping's time off the first hand-off, or says why it cannot. Such a pair is named in the log at
-// once, no hand-off is tried between the two, and now and then they are asked again.
+// the mapping's time off the first hand-off, or says why it cannot. Where cached prefixes are pulled, each
+// is asked about the pool of the other. A pair that cannot is named in the log at once, nothing is pulled
+// between the two, and now and then they are asked again.
 #include <algorithm>
 
 #include "scheduler/lifecycle.h"
@@ -13,6 +14,8 @@ namespace {
 constexpr TimeNs kAskAgain = 10 * kSecond;
 
 bool hands_off(const Worker& w) { return w.identity.role == Role::prefill; }
+
+bool hands_off(const Worker& from, const Worker& to) { return hands_off(from) && to.decodes(); }
 
 std::string pair_name(const Worker& importer, const Worker& exporter) {
   return importer.identity.name + " (" + importer.identity.device + ") and " +
@@ -57,10 +60,11 @@ void probe_peers(State& state, WorkerIndex joined, TimeNs now, Outbox& out) {
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& peer = state.workers[i];
     if (i == joined || !peer.ready()) continue;
-    if (hands_off(w) && peer.decodes() && peer.imports.count(w.hello.allocation) == 0) {
+    const bool all = pulls_prefixes(state.settings);
+    if ((all || hands_off(w, peer)) && peer.imports.count(w.hello.allocation) == 0) {
       probe(state, joined, i, now, out);
     }
-    if (w.decodes() && hands_off(peer) && w.imports.count(peer.hello.allocation) == 0) {
+    if ((all || hands_off(peer, w)) && w.imports.count(peer.hello.allocation) == 0) {
       probe(state, i, joined, now, out);
     }
   }
@@ -102,7 +106,9 @@ void probe_answered(State& state, const Transfer& transfer, const std::string& f
   importer.unreachable[transfer.from_allocation] = now + kAskAgain;
   if (known) return;
   out.warn(pair_name(importer, exporter) + " cannot reach each other: " + failure +
-           "; no prompt is handed from one to the other, each decodes what it prefills");
+           (hands_off(exporter, importer)
+                ? "; no prompt is handed from one to the other, each decodes what it prefills"
+                : "; the first computes what the second has in its cache"));
 }
 
 }  // namespace baton

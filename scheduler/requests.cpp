@@ -78,6 +78,10 @@ Events& begin_row(const Request& request, std::uint32_t begin, std::uint32_t end
   if (begin == 0 && !request.prompt_logprobs.items.empty()) {
     events.prompt_logprobs.push_back({request.name.counter, request.prompt_logprobs});
   }
+  if (begin == 0 && request.cached_tokens != 0) {
+    events.cached_counters.push_back(request.name.counter);
+    events.cached_tokens.push_back(request.cached_tokens);
+  }
   return events;
 }
 

@@ -212,6 +212,8 @@ void SchedulerLoop::flush() {
     events.terminals.clear();
     events.logprobs.clear();
     events.prompt_logprobs.clear();
+    events.cached_counters.clear();
+    events.cached_tokens.clear();
   }
   for (auto& [link, message] : out_.to_frontends) send_to_frontend(link, message);
   out_.to_frontends.clear();

@@ -37,6 +37,7 @@ Settings make_settings(const SchedulerConfig& config) {
   s.close_timeout = seconds_to_ns(config.close_timeout_s);
   s.steps_in_flight = config.steps_in_flight;
   s.prefix_cache = config.prefix_cache;
+  s.prefix_pull_tokens = config.prefix_pull_tokens;
   return s;
 }
 

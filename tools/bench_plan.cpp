@@ -142,6 +142,8 @@ class Bench {
       events.counts.clear();
       events.tokens.clear();
       events.terminals.clear();
+      events.cached_counters.clear();
+      events.cached_tokens.clear();
     }
     out_.log.clear();
   }

@@ -49,8 +49,23 @@ bool parse(int argc, char** argv, Arguments& arguments) {
   return true;
 }
 
+/// What has happened in all seeds, so that one sees what they try.
+struct Sums {
+  std::uint64_t deaths = 0, freezes = 0, tokens = 0, handoffs = 0, prefix_pulls = 0, pull_failures = 0,
+                preemptions = 0;
+  void add(const baton::sim::Report& report) {
+    deaths += report.deaths;
+    freezes += report.freezes;
+    tokens += report.tokens;
+    handoffs += report.counters.handoffs;
+    prefix_pulls += report.counters.prefix_pulls;
+    pull_failures += report.counters.pull_failures;
+    preemptions += report.counters.preemptions;
+  }
+};
+
 /// Plays one seed; true if every promise was kept.
-bool play(std::uint64_t seed, const Arguments& arguments) {
+bool play(std::uint64_t seed, const Arguments& arguments, Sums& sums) {
   baton::sim::RunOptions options;
   options.events = arguments.events;
   if (arguments.trace) {
@@ -59,6 +74,7 @@ bool play(std::uint64_t seed, const Arguments& arguments) {
   const baton::sim::Scenario scenario = baton::sim::draw_scenario(seed);
   if (arguments.trace) std::printf("seed %" PRIu64 ": %s\n", seed, scenario.text().c_str());
   const baton::sim::Report report = baton::sim::run_scenario(scenario, options);
+  sums.add(report);
   if (arguments.trace) {
     std::printf("%" PRIu64 " events, %" PRIu64 " deaths, %" PRIu64 " freezes, %" PRIu64
                 " requests, %" PRIu64 " tokens, quiet after %" PRId64 " ms\n",
@@ -79,8 +95,15 @@ int main(int argc, char** argv) {
     return 2;
   }
   bool kept = true;
+  Sums sums;
   for (std::uint64_t i = 0; i < arguments.count && (kept || arguments.keep_going); ++i) {
-    kept = play(arguments.seed + i, arguments) && kept;
+    kept = play(arguments.seed + i, arguments, sums) && kept;
+  }
+  if (arguments.count > 1) {
+    std::printf("%" PRIu64 " deaths, %" PRIu64 " freezes, %" PRIu64 " tokens, %" PRIu64 " hand-offs, %" PRIu64
+                " pulled prefixes, %" PRIu64 " failed pulls, %" PRIu64 " preemptions\n",
+                sums.deaths, sums.freezes, sums.tokens, sums.handoffs, sums.prefix_pulls,
+                sums.pull_failures, sums.preemptions);
   }
   return kept ? 0 : 1;
 }

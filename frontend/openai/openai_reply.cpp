@@ -17,7 +17,8 @@ std::string usage_object(const Usage& usage) {
   const std::uint64_t total = std::uint64_t{usage.prompt_tokens} + usage.completion_tokens;
   return "{\"prompt_tokens\":" + std::to_string(usage.prompt_tokens) +
          ",\"completion_tokens\":" + std::to_string(usage.completion_tokens) +
-         ",\"total_tokens\":" + std::to_string(total) + "}";
+         ",\"total_tokens\":" + std::to_string(total) +
+         ",\"prompt_tokens_details\":{\"cached_tokens\":" + std::to_string(usage.cached_tokens) + "}}";
 }
 
 /// {"id":...,"object":...,"created":...,"model":...,"choices":[

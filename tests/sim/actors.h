@@ -115,6 +115,7 @@ class SimWorker final : public Process {
  public:
   WorkerCore core;
   const TimeNs since;  // start of the process
+  TimeNs allowed = 0;  // when a scheduler let it allocate
 
  private:
   void carry_out();

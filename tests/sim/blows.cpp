@@ -110,6 +110,8 @@ void World::add_counters(const Counters& c) {
   sum.pull_failures += c.pull_failures;
   sum.terms_ended += c.terms_ended;
   sum.requeued += c.requeued;
+  sum.prefix_pulls += c.prefix_pulls;
+  sum.pulled_prefix_tokens += c.pulled_prefix_tokens;
 }
 
 }  // namespace baton::sim

@@ -124,7 +124,8 @@ void draw_beginning(const Scenario& scenario, const std::deque<RequestSpec>& ear
   if (tenant != 0) spec.cache_salt = "other";
   spec.root = prefix_root(tenant);
   if (earlier.empty() || !random.permille(scenario.load.repeat)) return;
-  const RequestSpec& last = earlier[random.below(earlier.size())];
+  const std::size_t among = std::min<std::size_t>(earlier.size(), random.pick<std::size_t>({2, 8, 1000}));
+  const RequestSpec& last = earlier[earlier.size() - 1 - random.below(among)];
   spec.prompt = last.prompt;
   spec.prompt.insert(spec.prompt.end(), last.answer.begin(), last.answer.end());
 }
@@ -144,6 +145,10 @@ RequestSpec draw_request(const Scenario& scenario, const std::deque<RequestSpec>
     prompt = scenario.fits() + random.between(0, 8);
   }
   draw_beginning(scenario, earlier, spec, random);
+  // The next turn of a chat has all of the last one, as long as every pool can hold it.
+  const auto turn = static_cast<std::uint32_t>(spec.prompt.size()) + random.between(1, 4);
+  const bool fits = turn + scenario.load.max_output <= scenario.fits();
+  if (fits && !beams && random.permille(load.next_turn)) prompt = std::max(prompt, turn);
   if (spec.prompt.size() > prompt) spec.prompt.resize(prompt);
   while (spec.prompt.size() < prompt) {
     spec.prompt.push_back(static_cast<Token>(random.below(scenario.vocab)));

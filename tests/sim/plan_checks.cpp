@@ -105,6 +105,17 @@ std::string PlanChecks::plan(const State& state, LinkId link, const StepPlan& pl
   return what.empty() ? rows(state, index, plan.step) : what;
 }
 
+/// A pool's index knows everything that is pulled out of it for a prompt.
+std::string PlanChecks::prefix(const State& state, const Transfer& transfer) {
+  const Worker& from = state.workers[transfer.from_worker];
+  for (const BlockId block : transfer.from) {
+    if (from.ready() && !from.pool.remembers(block)) {
+      return "pull reads block " + std::to_string(block) + ", which is not in its pool's index";
+    }
+  }
+  return "";
+}
+
 std::string PlanChecks::pull(const State& state, LinkId link, const Pull& pull) {
   const WorkerIndex index = worker_of(state, link);
   if (index == kNobody) return "";  // its link changed in the same turn
@@ -118,6 +129,7 @@ std::string PlanChecks::pull(const State& state, LinkId link, const Pull& pull) 
   }
   const Request* request = state.requests.find(transfer->request);
   if (request == nullptr || transfer->from_worker == kNobody) return "";
+  if (request->phase == Phase::pull) return prefix(state, *transfer);
   const Sequence* source = state.sequences.find(request->source);
   if (source == nullptr || source->worker != transfer->from_worker) return "";
   for (const BlockId block : pull.from) {

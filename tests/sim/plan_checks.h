@@ -30,6 +30,7 @@ class PlanChecks {
   std::string granted(const State& state, WorkerIndex index, SequenceId sequence, BlockId block,
                       const char* by);
   std::string forks(const State& state, WorkerIndex index, const StepPlan& plan);
+  static std::string prefix(const State& state, const Transfer& transfer);
   std::string rows(const State& state, WorkerIndex index, StepId step);
 
   std::vector<Pool> pools_;

@@ -26,7 +26,18 @@ void draw_settings(Scenario& s, Random& random) {
   t.close_timeout = random.time(2 * kSecond, 6 * kSecond);
   t.max_deaths = random.permille(800) ? 3 : random.between(1, 4);
   t.steps_in_flight = random.between(1, 2);
-  t.prefix_cache = random.permille(600);
+  t.prefix_cache = random.permille(700);
+  t.prefix_pull_tokens = random.pick<std::uint32_t>({0, 1, 1, 1, 4, 16});
+}
+
+/// Conversations whose turns follow one another, with blocks that they fill: most prefixes are pulled here.
+void draw_chats(Scenario& s, Random& random) {
+  s.tokens_per_block = random.pick<std::uint32_t>({1, 2, 4});
+  s.settings.prefix_cache = true;
+  s.settings.prefix_pull_tokens = random.between(1, 4);
+  s.load.requests = random.between(20, 60);
+  s.load.repeat = s.load.next_turn = 1000;
+  s.load.beams = 0;
 }
 
 /// Policies other than the defaults. Drawn last: without them a seed is what it was.
@@ -172,6 +183,7 @@ void draw_load(Scenario& s, Random& random) {
   l.endless = share(80);
   l.beams = share(400);
   l.repeat = random.between(0, 1000);
+  l.next_turn = random.between(0, 1000);
 }
 
 }  // namespace
@@ -201,6 +213,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.tick = random.time(20 * kMillisecond, 100 * kMillisecond);
   draw_load(s, random);
   draw_settings(s, random);
+  if (random.permille(200)) draw_chats(s, random);
   draw_workers(s, random);
   draw_network(s, random);
   draw_blows(s, random);
@@ -250,6 +263,7 @@ std::string Scenario::text() const {
   field("prompt", load.max_prompt);
   field("output", load.max_output);
   field("prefix cache", settings.prefix_cache ? load.repeat : 0);
+  field("pulled from", settings.prefix_pull_tokens);
   field("told of death", blows.told_of_death ? 1 : 0);
   field("same link id", network.same_link_id ? 1 : 0);
   return line;

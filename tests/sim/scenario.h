@@ -72,6 +72,7 @@ struct Load {
   std::uint32_t endless = 0;   // its answer does not
   std::uint32_t beams = 0;     // a beam search
   std::uint32_t repeat = 0;    // with a prefix cache: it begins like an earlier one
+  std::uint32_t next_turn = 0;  // ... and goes on behind the earlier one's answer
 };
 
 struct WorkerSpec {

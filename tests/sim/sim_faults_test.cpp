@@ -46,7 +46,8 @@ INSTANTIATE_TEST_SUITE_P(Faults, FaultTest,
                          testing::Values(Fault::release_at_once, Fault::no_term_check,
                                          Fault::lost_plan_unnoticed, Fault::block_final_too_early,
                                          Fault::piecemeal_reservation, Fault::token_sent_twice,
-                                         Fault::no_copy_on_write, Fault::block_cached_too_early),
+                                         Fault::no_copy_on_write, Fault::block_cached_too_early,
+                                         Fault::prefix_not_awaited, Fault::prefix_not_held),
                          [](const auto& test) {
                            switch (test.param) {
                              case Fault::none:
@@ -63,6 +64,10 @@ INSTANTIATE_TEST_SUITE_P(Faults, FaultTest,
                                return "PiecemealReservation";
                              case Fault::block_cached_too_early:
                                return "BlockCachedTooEarly";
+                             case Fault::prefix_not_awaited:
+                               return "PrefixNotAwaited";
+                             case Fault::prefix_not_held:
+                               return "PrefixNotHeld";
                              case Fault::token_sent_twice:
                                return "TokenSentTwice";
                              case Fault::no_copy_on_write:

@@ -118,6 +118,7 @@ void SimWorker::carry_out() {
       world_.after(world_.random().time(0, 3 * kMillisecond), What::mapping_closed, id,
                    close->allocation);
     } else if (std::holds_alternative<worker_action::AllocatePool>(action)) {
+      allowed = world_.now();
       world_.after(world_.random().time(0, world_.scenario().pace.load), What::pool_allocated, id);
     } else if (auto* exit = std::get_if<worker_action::Exit>(&action)) {
       if (world_.tracing()) world_.trace(label + " exits: " + exit->reason);

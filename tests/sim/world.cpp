@@ -263,9 +263,10 @@ const SimWorker* World::mapper_of(const SimWorker& worker, bool its_own) {
 }
 
 /// Nobody may still map what an earlier process of its name has exported, unless the time-out has
-/// passed.
+/// passed. (What an earlier scheduler has allowed, this one does not know.)
 void World::check_predecessors_closed(const SimWorker& worker) {
   if (now_ - worker.since >= scenario_.settings.close_timeout) return;
+  if (worker.watched == kNoLink || worker.allowed < worker.watched_since) return;
   if (const SimWorker* importer = mapper_of(worker, /*its_own=*/false)) {
     fail(worker.label + " allocates while " + importer->label + " maps its predecessor's pool");
   }

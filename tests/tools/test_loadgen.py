@@ -16,8 +16,8 @@ import unittest
 ROOT = pathlib.Path(os.environ.get("BATON_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 sys.path.insert(0, str(ROOT / "tools"))
 
-from loadgen import (arrivals, compare, lab, npy, open_loop, precision, quantiles, serving,  # noqa: E402
-                     texts, tutorial)
+from loadgen import (arrivals, block_cache, compare, lab, npy, open_loop, precision,  # noqa: E402
+                     prefix_replay, quantiles, serving, texts, tutorial)
 from published import Published, Reply, completion, generate_stream  # noqa: E402
 
 
@@ -244,6 +244,91 @@ class Lab(Folder):
         self.assertEqual({"prompt", "temperature", "min_length", "max_length"}, set(server.seen[0][1]))
         self.assertRegex(self.output.getvalue(), r"请求 0 完成，延时 \d+\.\d\d 秒\n")
         self.assertRegex(self.output.getvalue(), r"总耗时: \d+\.\d+ 秒\n$")
+
+
+class PrefixReplay(Folder):
+    """Blocks of 512 tokens: what is found, and what gives way."""
+
+    @staticmethod
+    def request(length, ids, output=1, at=0):
+        return {"timestamp": at, "input_length": length, "output_length": output, "hash_ids": ids}
+
+    def found(self, capacity, *requests):
+        return block_cache.simulate([self.request(*r) for r in requests], capacity)
+
+    def test_leading_blocks_are_found(self):
+        self.assertEqual([0, 1024, 512, 0], self.found(
+            0, (1500, [1, 2, 3]), (1600, [1, 2, 4, 5]), (700, [1, 9]), (700, [2, 9])))
+
+    def test_the_last_token_is_always_computed(self):
+        self.assertEqual([0, 512, 1024], self.found(0, (1024, [1, 2]), (1024, [1, 2]), (1025, [1, 2, 3])))
+
+    def test_the_longest_unused_gives_way_and_of_a_chain_its_end(self):
+        a, b, c = (1025, [1, 2, 3]), (1025, [4, 5, 6]), (513, [7, 8])
+        # 6 blocks: a and b leave 2 each, c takes the 2 that are free and leaves one of them.
+        self.assertEqual([0, 0, 0, 1024, 1024, 512], self.found(6, a, b, c, b, a, c))
+        self.assertEqual([0, 0, 512], self.found(4, a, b, (1025, [1, 2, 9])))  # 2 is forgotten, 1 is not
+        self.assertEqual([0, 0, 0], self.found(3, a, b, a))
+
+    def test_answers_take_blocks_too(self):
+        long = (513, [1, 2], 1024)  # ends with 1536 tokens: 3 blocks of them full
+        self.assertEqual([0, 512], self.found(4, (513, [1, 2]), (513, [1, 3])))
+        self.assertEqual([0, 0, 512], self.found(4, (1025, [5, 6, 7]), long, (1025, [5, 6, 8])))
+        self.assertEqual([0, 0, 0], self.found(3, (1025, [5, 6, 7]), long, (1025, [5, 6, 8])))
+        with self.assertRaisesRegex(ValueError, "request 1 needs more than 2 blocks"):
+            self.found(2, long)
+
+    def test_a_chain_whose_beginning_is_gone_is_not_found(self):
+        self.assertEqual([0, 0], self.found(0, (1025, [1, 2, 3]), (1025, [9, 2, 3])))
+
+    def write(self, *requests):
+        pathlib.Path("t.jsonl").write_text(
+            "".join(json.dumps(self.request(*r)) + "\n" for r in requests), encoding="utf-8")
+
+    def replay(self, told, *arguments):
+        """Against a server that says of request n that told[n] tokens were cached."""
+        told = iter(told)
+
+        def reply(body):
+            return Reply({"choices": [{"text": "x"}], "usage": {
+                "prompt_tokens": len(body["prompt"]),
+                "prompt_tokens_details": {"cached_tokens": next(told)}}})
+        server, port = self.serve({"/v1/completions": reply})
+        code = prefix_replay.main(["--trace", "t.jsonl", "--url", f"127.0.0.1:{port}", *arguments])
+        return code, [body for _, body, *_ in server.seen]
+
+    def test_replay(self):
+        self.write((1100, [1, 2, 3], 7), (1030, [1, 2, 4], 9), (600, [2, 5], 9))
+        code, bodies = self.replay([0, 1024, 0], "--max_output", "8", "--outputs", "out")
+        self.assertEqual(0, code)
+        self.assertIn("difference +0.0000, 0 requests differ", self.output.getvalue())
+        self.assertEqual([7, 8, 8], [body["max_tokens"] for body in bodies])
+        self.assertEqual([1100, 1030, 600], [len(body["prompt"]) for body in bodies])
+        first, second, third = (body["prompt"] for body in bodies)
+        self.assertEqual(first[:1024], second[:1024])
+        self.assertNotEqual(first[1024:1030], second[1024:1030])
+        self.assertEqual(first[512:1024], third[:512])
+        self.assertEqual(1, len({body["cache_salt"] for body in bodies}))
+        self.assertEqual('"x"\n' * 3, pathlib.Path("out").read_text())
+
+    def test_differences(self):
+        self.write((1100, [1, 2, 3]), (1030, [1, 2, 4]))
+        self.assertEqual(1, self.replay([0, 512])[0])
+        self.assertIn("request 2: 512 of 1030 tokens were cached, 1024 in the simulation",
+                      self.output.getvalue())
+        self.assertEqual(0, self.replay([0, 512], "--at_once", "2")[0])
+        self.assertEqual(0, self.replay([0, 512], "--speed", "1000")[0])
+        self.assertEqual(1, self.replay([0])[0])  # the second request fails
+        self.assertEqual(0, prefix_replay.main(["--trace", "t.jsonl", "--capacity", "4"]))
+
+    def test_bad_traces_are_named(self):
+        for line in ("nonsense", "{}", json.dumps(self.request(0, [])),
+                     json.dumps(self.request(1024, [1])), json.dumps(self.request(600, [1, [2]]))):
+            pathlib.Path("t.jsonl").write_text(line)
+            self.assertEqual(2, prefix_replay.main(["--trace", "t.jsonl"]))
+        self.assertIn("t.jsonl:1: 1024 tokens are not in 1 blocks of 512", self.output.getvalue())
+        self.write((5000, list(range(10))))
+        self.assertEqual(2, prefix_replay.main(["--trace", "t.jsonl", "--capacity", "4"]))
 
 
 class Precision(Folder):

@@ -13,6 +13,7 @@ MODES = {
     "lab": ("lab", "the prefill/decode lab's test"),
     "precision": ("precision", "keeps log probabilities of greedy replies, N requests at a time"),
     "acc_allclose": ("compare", "compares two folders of .npy files"),
+    "prefix_replay": ("prefix_replay", "hit rate of the prefix cache on a trace, offline and measured"),
     "poisson": ("open_loop", "open-loop arrivals of streamed chats (by baton-bench-client)"),
     "replay": ("replay", "open-loop load or a trace, judged by objectives (by baton-bench-client)"),
     "trace": ("trace", "writes a generated trace of conversations"),

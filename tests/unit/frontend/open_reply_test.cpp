@@ -108,6 +108,20 @@ TEST(OpenReply, ChoicesOfOneBody) {
   EXPECT_EQ(body["usage"]["completion_tokens"], a.size() + 1 + b.size());
 }
 
+TEST(OpenReply, OfAPromptWhatOneChoiceComputedWasNotCached) {
+  auto request = good_completion(R"({"prompt":[[5,6,7],[8,9]],"n":2,"max_tokens":1})");
+  OpenReply reply(tokenizer(), request);
+  const std::uint32_t cached[] = {0, 2, 1, 1};
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    reply.begin(i, nullptr, cached[i]);
+    reply.take(i, 5, nullptr);
+    reply.end(i, FinishReason::length);
+  }
+  const Json usage = Json::parse(reply.finish())["usage"];
+  EXPECT_EQ(usage["prompt_tokens"], 5);
+  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 1);
+}
+
 TEST(OpenReply, StreamsInterleave) {
   auto request = chat(R"(,"n":2,"stream":true)");
   OpenReply reply(tokenizer(), request);

@@ -17,7 +17,7 @@ using testing::tiny_model;
 using Json = nlohmann::json;
 
 Ending ending(FinishReason reason) { return {.reason = reason, .stop_string = {}}; }
-constexpr Usage kUsage{3, 5};
+constexpr Usage kUsage{3, 5, 2};
 
 /// begin, two texts (an empty one between them), end.
 std::string play(ReplyWriter& reply, const Ending& end) {
@@ -61,7 +61,8 @@ TEST(Reply, WholeCompletion) {
       play_completion("", ending(FinishReason::length)),
       R"({"id":"cmpl-42","object":"text_completion","created":1700000000,"model":"tiny",)"
       R"("choices":[{"index":0,"text":"Hi \"you\"\n你","logprobs":null,"finish_reason":"length","stop_reason":null}],)"
-      R"("usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8}})");
+      R"("usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,)"
+            R"("prompt_tokens_details":{"cached_tokens":2}}})");
 }
 
 TEST(Reply, WholeChat) {
@@ -69,7 +70,8 @@ TEST(Reply, WholeChat) {
             R"({"id":"chatcmpl-42","object":"chat.completion","created":1700000000,"model":"tiny",)"
             R"("choices":[{"index":0,"message":{"role":"assistant","content":"Hi \"you\"\n你"},)"
             R"("logprobs":null,"finish_reason":"stop","stop_reason":null}],)"
-            R"("usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8}})");
+            R"("usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,)"
+            R"("prompt_tokens_details":{"cached_tokens":2}}})");
 }
 
 TEST(Reply, StreamedCompletion) {
@@ -99,7 +101,8 @@ TEST(Reply, StreamedChatWithUsage) {
           tail + head +
           R"({"index":0,"delta":{"content":"你"},"logprobs":null,"finish_reason":null)" + tail +
           head + R"({"index":0,"delta":{},"logprobs":null,"finish_reason":"length","stop_reason":null)" + tail + head +
-          R"(],"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8}})" + "\n\n" +
+          R"(],"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,)" +
+          R"("prompt_tokens_details":{"cached_tokens":2}}})" + "\n\n" +
           "data: [DONE]\n\n");
 }
 

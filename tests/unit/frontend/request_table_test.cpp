@@ -32,6 +32,7 @@ class TableTest : public ::testing::Test {
         LogprobReader::Entry entry;
         logprobs[d.counter].push_back(reader.take(i, entry) ? entry.logprob : NAN);
       }
+      if (d.first_index == 0) cached[d.counter].push_back(d.cached_tokens);
       if (d.prompt_logprobs < 0) continue;
       prompts[d.counter].push_back(out.prompt_logprobs[static_cast<std::size_t>(d.prompt_logprobs)]);
     }
@@ -121,6 +122,7 @@ class TableTest : public ::testing::Test {
   std::map<std::uint64_t, std::vector<Token>> text;
   std::map<std::uint64_t, std::vector<float>> logprobs;  // NAN: the token came without
   std::map<std::uint64_t, std::vector<Logprobs>> prompts;
+  std::map<std::uint64_t, std::vector<std::uint32_t>> cached;  // told with first tokens
   std::vector<StreamEnd> ends;
   std::optional<std::string> refused;
 };
@@ -237,6 +239,48 @@ TEST_F(TableTest, log_probabilities_follow_their_tokens) {
   give(wrong);
   EXPECT_EQ(table.counters().malformed, before + 1);
   EXPECT_EQ(text[b].size(), 3U);
+}
+
+TEST_F(TableTest, what_was_cached_comes_with_the_first_token) {
+  welcome();
+  const std::uint64_t with = open();
+  const std::uint64_t without = open();
+  Events events;
+  events.epoch = kEpoch;
+  events.counters = {without, with};
+  events.attempts = {1, 1};
+  events.choices = {0, 0};
+  events.first_index = {0, 0};
+  events.counts = {1, 2};
+  events.tokens = {11, 12, 13};
+  events.cached_counters = {with};
+  events.cached_tokens = {2};
+  give(events);
+  give(events);  // again: nothing is new
+  tokens(with, 1, 2, {14});
+  EXPECT_EQ(cached[with], (std::vector<std::uint32_t>{2}));
+  EXPECT_EQ(cached[without], (std::vector<std::uint32_t>{0}));
+  events.cached_tokens.clear();
+  give(events);
+  EXPECT_EQ(table.counters().malformed, 1U);
+}
+
+TEST_F(BeamTable, what_was_cached_is_told_of_each_sequence) {
+  welcome();
+  const std::uint64_t counter = search();
+  Events events;
+  events.epoch = kEpoch;
+  events.counters = {counter};
+  events.attempts = {1};
+  events.choices = {0};
+  events.first_index = {0};
+  events.counts = {5};
+  events.tokens = {11, 12, 13, 21, 22};
+  events.cached_counters = {counter};
+  events.cached_tokens = {2};
+  events.terminals = {found(counter, 1)};
+  give(events);
+  EXPECT_EQ(cached[counter], (std::vector<std::uint32_t>{2, 2}));
 }
 
 TEST_F(TableTest, says_hello_until_welcomed_and_then_submits) {

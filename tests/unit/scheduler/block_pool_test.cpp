@@ -17,7 +17,7 @@ std::vector<BlockId> take(BlockPool& pool, std::uint32_t n) {
 void expect_sums(const BlockPool& pool, std::uint32_t owned, std::uint32_t fenced) {
   EXPECT_EQ(pool.owned_blocks(), owned);
   EXPECT_EQ(pool.fenced_blocks(), fenced);
-  EXPECT_EQ(pool.owned_blocks() + pool.fenced_blocks() + pool.free_blocks(), pool.total());
+  EXPECT_EQ(pool.owned_blocks() + pool.fenced_blocks() + pool.available_blocks(), pool.total());
 }
 
 TEST(BlockPool, ANewPoolIsFree) {
@@ -80,6 +80,28 @@ TEST(BlockPool, APullHoldsItsSourceAndItsDestination) {
   expect_sums(pool, 0, 1);  // a second pull still reads it
   pool.unpin_source(blocks[0]);
   expect_sums(pool, 0, 0);
+}
+
+TEST(BlockPool, ACachedBlockThatIsReadIsFoundButGivenToNobody) {
+  const std::vector<Token> tokens = {1, 2};
+  BlockPool pool(2);
+  const BlockId block = take(pool, 1)[0];
+  pool.remember(PrefixIndex::kRoot, "", tokens, block);
+  pool.release(block, 0, 0);
+  pool.pin_source(block);
+  expect_sums(pool, 0, 1);
+  std::vector<BlockId> none;
+  EXPECT_FALSE(pool.allocate(2, none));
+  const BlockPool::Match match = pool.match("", tokens, 2, 1);
+  ASSERT_EQ(match.blocks, std::vector<BlockId>{block});
+  EXPECT_EQ(match.shared, 1U) << "to share it takes nothing from what is free";
+  pool.share(block);
+  expect_sums(pool, 1, 0);
+  pool.release(block, 0, 0);
+  expect_sums(pool, 0, 1);
+  pool.unpin_source(block);
+  expect_sums(pool, 0, 0);
+  EXPECT_EQ(pool.cached_blocks(), 1U);
 }
 
 TEST(BlockPool, StepAndPullMustBothEnd) {

@@ -257,6 +257,7 @@ class Cluster {
   std::vector<std::pair<LinkId, ToFrontend>> to_frontends;
   std::map<LinkId, std::deque<Pull>> pulls;            // not answered
   std::map<std::uint64_t, std::vector<Token>> tokens;  // by request counter, as sent
+  std::map<std::uint64_t, std::uint32_t> cached;       // of their prompts, as told
   std::vector<Terminal> terminals;
   std::vector<std::string> log;
   std::vector<std::pair<LinkId, Pull>> probes;  // not answered; only while ...
@@ -292,6 +293,9 @@ class Cluster {
         for (std::uint32_t n = 0; n < events.counts[i]; ++n) {
           tokens[events.counters[i]].push_back(events.tokens[at++]);
         }
+      }
+      for (std::size_t i = 0; i < events.cached_counters.size(); ++i) {
+        cached[events.cached_counters[i]] = events.cached_tokens[i];
       }
       terminals.insert(terminals.end(), events.terminals.begin(), events.terminals.end());
       events = Events{};

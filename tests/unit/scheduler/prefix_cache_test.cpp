@@ -1,39 +1,10 @@
 // Requests that begin alike: what is named again, what is computed again, what gives way.
 #include <algorithm>
-#include <numeric>
 
-#include "tests/unit/scheduler/cluster.h"
+#include "tests/unit/scheduler/cached_cluster.h"
 
 namespace baton::test {
 namespace {
-
-std::vector<Token> words(std::size_t n, Token first = 10) {
-  std::vector<Token> tokens(n);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-/// Blocks of 4 tokens; every worker answers with kWord.
-struct Cached : Cluster {
-  Cached() : Cluster(Settings{}, /*prefix_cache=*/true) {}
-
-  void ask(std::uint64_t counter, std::vector<Token> prompt, std::uint32_t max_tokens = 4,
-           const std::string& salt = "") {
-    Submit m = request(counter, 0, max_tokens);
-    m.prompt = std::move(prompt);
-    m.cache_salt = salt;
-    from_frontend(frontend, m);
-  }
-  /// The nth sequence that a worker was given.
-  AddSequence added(LinkId link, std::size_t nth) const {
-    std::vector<AddSequence> adds;
-    for (const StepPlan& plan : sent<StepPlan>(link)) {
-      adds.insert(adds.end(), plan.add.begin(), plan.add.end());
-    }
-    EXPECT_LT(nth, adds.size());
-    return nth < adds.size() ? adds[nth] : AddSequence{};
-  }
-};
 
 TEST(PrefixCache, TheNextTurnNamesTheBlocksOfTheLast) {
   Cached c;
