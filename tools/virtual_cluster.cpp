@@ -14,7 +14,8 @@ namespace {
 constexpr TimeNs kTickEvery = 20 * kMillisecond;  // as the scheduler's loop
 constexpr Incarnation kFrontend = 1;
 constexpr LinkId kFrontendLink = 1;
-constexpr Token kWord = 9;  // what every worker samples; no answer ends before its length
+constexpr Token kWord = 9;  // what every worker samples
+constexpr Token kStop = 2;  // ... as an answer's last one
 constexpr std::size_t kProgressEvery = 4096;  // events
 
 class VirtualCluster {
@@ -140,7 +141,8 @@ class VirtualCluster {
       m.prompt.front() = -1 - static_cast<Token>(index);  // nobody else begins so
     }
     m.sampling.temperature = 0;
-    m.sampling.max_tokens = std::max(request.output, 1U);
+    m.sampling.max_tokens = std::max({request.output, request.limit, 1U});
+    m.sampling.stop_ids = {kStop};
     apply(state_, FromFrontend{kFrontendLink, std::move(m)}, now_, out_);
   }
 
@@ -156,8 +158,17 @@ class VirtualCluster {
       if (s != nullptr && s->computed + n == s->prefill_length) m.sequences.push_back(id);
     }
     m.sequences.insert(m.sequences.end(), step.decode.begin(), step.decode.end());
-    m.tokens.assign(m.sequences.size(), kWord);
+    for (const SequenceId id : m.sequences) m.tokens.push_back(next_token(id));
     apply(state_, FromWorker{w.link, std::move(m)}, now_, out_);
+  }
+
+  /// A word, until the answer is as long as its request says.
+  Token next_token(SequenceId id) {
+    const Sequence* sequence = state_.sequences.find(id);
+    const Request* request = sequence != nullptr ? state_.request_of(*sequence) : nullptr;
+    if (request == nullptr) return kWord;  // a void row
+    const VirtualRequest& wanted = requests_[request->name.counter - 1];
+    return request->generated.size() + 1 >= wanted.output ? kStop : kWord;
   }
 
   /// Heartbeats: nobody is ever silent.

@@ -25,6 +25,7 @@ struct VirtualRequest {
   TimeNs arrival = 0;         // its client's; any order
   std::uint32_t input = 1;    // tokens of the prompt
   std::uint32_t output = 1;   // tokens of the answer
+  std::uint32_t limit = 0;    // its max_tokens; 0, or less than output: output
   std::vector<Token> prompt;  // empty: `input` tokens that no other request begins with
   std::int32_t priority = 0;
   std::string cache_salt;

@@ -48,6 +48,25 @@ std::vector<TimeNs> in_ms(std::vector<TimeNs> times) {
   return times;
 }
 
+TEST(VirtualCluster, AnAnswerMayEndBeforeItsLimit) {
+  std::vector<VirtualRequest> requests = burst(1, 250, 4);
+  requests[0].limit = 50;
+  const VirtualRun run = run_virtual_cluster(settings_of_tests(), kMixed, plain_times(), requests);
+  EXPECT_EQ(run.replies[0].tokens.size(), 4U);
+  EXPECT_EQ(run.replies[0].code, ErrorCode::ok);
+  // What is admitted by its limit counts with it: two of 250 + 600 do not fit 1,600 tokens together.
+  Settings settings = settings_of_tests();
+  settings.admission = Admission::future;
+  requests = burst(2, 250, 40);
+  for (const std::uint32_t limit : {500U, 600U}) {
+    requests[0].limit = requests[1].limit = limit;
+    const std::vector<VirtualWorker> small = {{"mixed0", Role::mixed, 100}};
+    const VirtualRun both = run_virtual_cluster(settings, small, plain_times(), requests);
+    const bool together = both.replies[1].tokens.front() < both.replies[0].tokens.back();
+    EXPECT_EQ(together, limit == 500);
+  }
+}
+
 TEST(VirtualCluster, OneRequestTakesItsSteps) {
   const VirtualRun run =
       run_virtual_cluster(settings_of_tests(), kMixed, plain_times(), burst(1, 250, 4));
