@@ -38,30 +38,38 @@ bool has_room(const State& state, const Worker& worker, const Request& request,
   return available >= blocks + (width - 1) + watermark(state.settings, worker);
 }
 
-bool mostly_cached(const State& state, const Request& request, const Worker& worker) {
-  const Settings& settings = state.settings;
-  if (settings.local_prefill_cached <= 0 || !settings.prefix_cache) return false;
-  const std::size_t known = cached_prefix(state, request, worker, request.length() - 1).blocks.size();
-  return static_cast<double>(known * worker.tokens_per_block()) >=
+namespace {
+
+bool keeps_cached(const Settings& settings) {
+  return settings.local_prefill_cached > 0 && settings.prefix_cache;
+}
+
+/// `prefix` is what `worker` knows of the prompt.
+bool is_most(const Settings& settings, const Request& request, const Worker& worker,
+             const BlockPool::Match& prefix) {
+  return static_cast<double>(prefix.blocks.size() * worker.tokens_per_block()) >=
          settings.local_prefill_cached * request.length();
 }
 
-namespace {
-
 /// Some decode worker can run the prompt now and has most of it: no prefill worker takes it.
 bool some_decoder_has_most(const State& state, const Request& request, TimeNs now) {
-  if (state.settings.local_prefill_cached <= 0) return false;
+  if (!keeps_cached(state.settings)) return false;
   return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& w) {
     if (w.identity.role != Role::decode || !accepts(w, now)) return false;
-    if (!mostly_cached(state, request, w) || runs_suspect(state, w)) return false;
-    const std::uint32_t blocks = w.blocks_for(request.length() + 1);
     const BlockPool::Match prefix = cached_prefix(state, request, w, request.length() - 1);
+    if (!is_most(state.settings, request, w, prefix) || runs_suspect(state, w)) return false;
+    const std::uint32_t blocks = w.blocks_for(request.length() + 1);
     return can_hold(w, request, request.length() + 1) &&
            has_room(state, w, request, blocks - prefix.shared);
   });
 }
 
 }  // namespace
+
+bool mostly_cached(const State& state, const Request& request, const Worker& worker) {
+  return keeps_cached(state.settings) &&
+         is_most(state.settings, request, worker, cached_prefix(state, request, worker, request.length() - 1));
+}
 
 bool has_waited(const Settings& settings, const Request& request, TimeNs now) {
   return settings.local_prefill_wait > 0 && now - request.arrival >= settings.local_prefill_wait;

@@ -29,6 +29,7 @@ DEMO_MODEL = SOURCE / "demo" / "model"
 DEVICE = os.environ.get("BATON_TEST_DEVICE", "cpu")
 DEVICE_OPTIONS = {"cpu": {}, "cuda": {"device": "cuda", "deterministic": True}}[DEVICE]
 PAIR = [("prefill0", "prefill"), ("decode0", "decode")]
+MIXED = [("mixed0", "mixed")]
 # Sanitizers and a busy machine make everything slower; bounds are multiplied by this.
 PATIENCE = float(os.environ.get("BATON_TEST_PATIENCE", "1"))
 

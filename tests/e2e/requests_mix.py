@@ -1,6 +1,10 @@
 """A fixed mix of requests whose tokens are compared between runs: sampled and greedy rows, short and
 long, with limits of every kind. Temperatures are high on purpose: one wrong bit shows at once."""
 
+import unittest
+
+from cluster import MIXED, Cluster
+
 PROMPTS = [
     "你是谁",
     "What is Baton?",
@@ -32,3 +36,20 @@ def run(cluster, requests, frontend=None):
     """All at once; the outcomes in order."""
     streams = [cluster.stream(frontend=frontend, **r) for r in requests]
     return [stream.finish() for stream in streams]
+
+
+class AgainstSolo(unittest.TestCase):
+    """`requests` of the class, together on any cluster, bring what each brings alone on one worker."""
+
+    requests = []
+
+    @classmethod
+    def setUpClass(cls):
+        with Cluster(workers=MIXED) as cluster:
+            cls.solo = [run(cluster, [request])[0] for request in cls.requests]
+
+    def check(self, **options):
+        with Cluster(**options) as cluster:
+            self.assertEqual(run(cluster, self.requests), self.solo)
+            cluster.assert_at_rest()
+            return cluster.show("info")["counters"]

@@ -9,11 +9,9 @@ import sys
 import time
 import unittest
 
-from cluster import Cluster
+from cluster import MIXED, Cluster
 
 TOKENS = 8_000
-MIXED = [("mixed0", "mixed")]
-
 
 def peak_mib(process):
     """Resident memory at its highest, in MiB."""

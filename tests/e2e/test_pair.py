@@ -8,11 +8,10 @@ import tempfile
 import time
 import unittest
 
-from cluster import DEVICE, PAIR, PATIENCE, Cluster, wait_until
+from cluster import DEVICE, MIXED, PAIR, PATIENCE, Cluster, wait_until
 import random_model
 import requests_mix
 
-MIXED = [("mixed0", "mixed")]
 # Sent by clocks, not by requests.
 PULSE = {"WorkerHeartbeat", "FrontendHeartbeat", "FrontendWelcome", "Hello", "Register",
          "Registered", "Welcome", "FrontendHello"}
@@ -23,19 +22,8 @@ def queue_bytes(cluster):
     return sum(count["bytes"] for name, count in types.items() if name not in PULSE)
 
 
-class SameTokens(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.requests = requests_mix.mix(24)
-        with Cluster(workers=MIXED) as cluster:
-            # One at a time: every request alone on the worker.
-            cls.solo = [requests_mix.run(cluster, [request])[0] for request in cls.requests]
-
-    def check(self, **options):
-        with Cluster(**options) as cluster:
-            self.assertEqual(requests_mix.run(cluster, self.requests), self.solo)
-            cluster.assert_at_rest()
-            return cluster.show("info")["counters"]
+class SameTokens(requests_mix.AgainstSolo):
+    requests = requests_mix.mix(24)
 
     def test_mixed_batch_on_one_worker(self):
         self.check(workers=MIXED)

@@ -3,10 +3,8 @@ alone. One mix has all that can differ between rows of a batch: greedy, sampled,
 
 import unittest
 
-from cluster import PAIR, Cluster
+from cluster import MIXED, PAIR, Cluster
 import requests_mix
-
-MIXED = [("mixed0", "mixed")]
 
 
 def heterogeneous():
@@ -23,19 +21,8 @@ def heterogeneous():
     ]
 
 
-class SameTokens(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.requests = heterogeneous()
-        with Cluster(workers=MIXED) as cluster:
-            # One at a time: every request alone on the worker.
-            cls.solo = [requests_mix.run(cluster, [request])[0] for request in cls.requests]
-
-    def check(self, **options):
-        with Cluster(**options) as cluster:
-            self.assertEqual(requests_mix.run(cluster, self.requests), self.solo)
-            cluster.assert_at_rest()
-            return cluster.show("info")["counters"]
+class SameTokens(requests_mix.AgainstSolo):
+    requests = heterogeneous()
 
     def test_beams_greedy_and_sampled_rows_in_one_batch(self):
         for workers in (MIXED, PAIR):

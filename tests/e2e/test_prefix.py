@@ -9,9 +9,8 @@ import sys
 import tempfile
 import unittest
 
-from cluster import SOURCE, Cluster, wait_until
+from cluster import MIXED, SOURCE, Cluster, wait_until
 
-MIXED = [("mixed0", "mixed")]
 PROMPT = "What is Baton? Tell me what it does with prompts, and with what follows them. "
 POOL_BLOCKS = 6  # of 512 tokens
 LOADGEN = SOURCE / "tools" / "loadgen"

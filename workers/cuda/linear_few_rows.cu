@@ -16,6 +16,7 @@
 #include "workers/cuda/hopper.cuh"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear_few_rows.h"
+#include "workers/cuda/multiprocessors.h"
 
 namespace baton::cuda {
 namespace {
@@ -457,17 +458,6 @@ CUtensorMap tensor_map(const Bf16* data, int rows, int columns, int box_rows) {
     throw CudaError("cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(result)));
   }
   return map;
-}
-
-int multiprocessors() {
-  static const int count = [] {
-    int device = 0;
-    int n = 0;
-    check(cudaGetDevice(&device), "device");
-    check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device), "device");
-    return n;
-  }();
-  return count;
 }
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }

@@ -21,6 +21,7 @@
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear_quantized.h"
 #include "workers/cuda/mma.cuh"
+#include "workers/cuda/multiprocessors.h"
 
 namespace baton::cuda {
 namespace {
@@ -379,17 +380,6 @@ __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) quantized_
 }
 
 // ------------------------------------------------------------------ host
-
-int multiprocessors() {
-  static const int count = [] {
-    int device = 0;
-    int n = 0;
-    check(cudaGetDevice(&device), "cudaGetDevice");
-    check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
-    return n;
-  }();
-  return count;
-}
 
 template <class S>
 void launch_shape(const Arguments& a, Stream stream) {

@@ -12,6 +12,7 @@
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear_streamed.h"
 #include "workers/cuda/mma.cuh"
+#include "workers/cuda/multiprocessors.h"
 
 namespace baton::cuda {
 
@@ -235,17 +236,6 @@ Kernel pick(LinearOutput output) {
     case LinearOutput::silu_mul: return streamed_kernel<kR, kC, kD, kP, LinearOutput::silu_mul>;
   }
   return nullptr;
-}
-
-int multiprocessors() {
-  static const int count = [] {
-    int device = 0;
-    int n = 0;
-    check(cudaGetDevice(&device), "cudaGetDevice");
-    check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
-    return n;
-  }();
-  return count;
 }
 
 }  // namespace
