@@ -98,10 +98,7 @@ void FrontendLoop::take_messages() {
   }
   // The last known limit stays while a scheduler is away: requests wait for it rather than fail.
   const std::uint32_t context = table_.scheduler().max_context;
-  if (context != 0) {
-    facts_.max_context.store(context, std::memory_order_relaxed);
-    facts_.basic_sampling.store(table_.scheduler().basic_sampling, std::memory_order_relaxed);
-  }
+  if (context != 0) facts_.max_context.store(context, std::memory_order_relaxed);
 }
 
 void FrontendLoop::act(TableOutput& out) {
@@ -193,9 +190,9 @@ void FrontendLoop::end_choice(const StreamEnd& end) {
   const Status status = ending_status(end.reason, end.code, end.message);
   reply.open.set_time(now_);
   if (status.ok()) {
-    if (end.choices.empty()) reply.open.end(choice.index, end.reason);
+    if (end.choices.empty()) reply.open.end(choice.index, end.reason, {}, end.lifetime);
     for (std::uint32_t i = 0; i < end.choices.size(); ++i) {
-      reply.open.end(choice.index + i, end.choices[i].reason, end.choices[i].score);
+      reply.open.end(choice.index + i, end.choices[i].reason, end.choices[i].score, end.lifetime);
     }
     if (reply.open.all_ended()) {
       end_reply(at, end.reason, {}, 0);

@@ -33,6 +33,7 @@ struct Ending {
   std::optional<std::string> stop_string;
   Token stop_token = -1;
   std::optional<float> score = {};  // of a beam search: sum of logs / length ^ length_penalty
+  std::vector<TimeNs> lifetime = {};  // by LifetimeMoment, monotonic, 0: never; empty: not asked for, or lost
 };
 
 struct Usage {
@@ -75,6 +76,7 @@ struct ParsedRequest {
   bool prompt_only = false;             // max_tokens 0: the one token that is made is not told
   bool stream = false;
   std::int32_t priority = 0;            // lower is earlier
+  bool lifetime = false;                // Ending::lifetime is wanted
   std::string cache_salt;               // shares cached blocks only with requests of the same one
   TimeNs timeout = 0;                   // from timeout_s, or the configured default
   std::vector<std::pair<std::string, std::string>> headers;  // extra reply headers (clamps told)
@@ -103,7 +105,6 @@ struct RequestContext {
   TimeNs wall_offset = 0;        // of unix time above monotonic time
   std::uint32_t max_context = 0; // prompt + output tokens the cluster can hold
   std::uint32_t max_choices = 1; // of all prompts of a request together
-  bool basic_sampling = false;   // SamplingParams::needs_full_sampler() is refused
   TimeNs default_timeout = 0;
   TimeNs max_timeout = 0;
 };

@@ -29,6 +29,7 @@ std::vector<NewRequest> fan_out(const ParsedRequest& request, TimeNs deadline) {
       one.sampling.max_tokens = max_tokens_of(request, prompt);
       one.deadline = deadline;
       one.priority = request.priority;
+      one.lifetime = request.lifetime;
       one.cache_salt = request.cache_salt;
       requests.push_back(std::move(one));
     }
@@ -78,12 +79,13 @@ bool OpenReply::take(std::uint32_t index, Token token, const LogprobReader::Entr
   return out.stopped;
 }
 
-void OpenReply::end(std::uint32_t index, FinishReason reason, std::optional<float> score) {
+void OpenReply::end(std::uint32_t index, FinishReason reason, std::optional<float> score,
+                    const std::vector<TimeNs>& lifetime) {
   Choice& choice = choices_[index];
   if (!choice.begun) begin(index, nullptr);
   ++ended_;
   Ending ending{.reason = prompt_only_ ? FinishReason::length : reason, .stop_string = {},
-                .score = score};
+                .score = score, .lifetime = lifetime};
   if (const std::string* stop = choice.text.matched()) {
     ending.reason = FinishReason::stop;
     ending.stop_string = *stop;

@@ -31,8 +31,9 @@ class OpenReply {
   void set_time(TimeNs now) { now_ = now; }
   /// One more token. True: a stop string matched, and the choice ends with this token.
   bool take(std::uint32_t choice, Token token, const LogprobReader::Entry* logprobs);
-  /// The choice is over; `reason` is stop or length.
-  void end(std::uint32_t choice, FinishReason reason, std::optional<float> score = {});
+  /// The choice is over; `reason` is stop or length, `score` and `lifetime` as in Ending.
+  void end(std::uint32_t choice, FinishReason reason, std::optional<float> score = {},
+           const std::vector<TimeNs>& lifetime = {});
   /// The whole body, or the last events of a stream. Every choice has ended.
   std::string finish();
   std::string fail(const Status& status) { return writer_->fail(status); }

@@ -98,7 +98,6 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
   view_.build = message.build;
   view_.workers_ready = message.workers_ready;
   view_.max_context = message.max_context;
-  view_.basic_sampling = message.basic_sampling;
   view_.progress = message.progress;
   view_.running = message.running;
   view_.waiting = message.waiting;
@@ -146,6 +145,7 @@ void RequestTable::submit(std::uint64_t counter, Entry& entry, TimeNs now, Table
   message.arrival = entry.arrival;
   message.deadline = entry.request.deadline;
   message.priority = entry.request.priority;
+  message.lifetime = entry.request.lifetime;
   message.again = entry.ever_sent;
   message.model = entry.request.model;
   message.adapter = entry.request.adapter;

@@ -42,6 +42,7 @@ struct NewRequest {
   std::string adapter;
   std::string cache_salt;
   std::int32_t priority = 0;  // lower is earlier
+  bool lifetime = false;      // its end shall tell when its phases began and ended
   std::vector<Token> prompt;
   SamplingParams sampling;
   TimeNs deadline = 0;
@@ -73,6 +74,7 @@ struct StreamEnd {
   std::string message;
   std::uint32_t retry_after_s = 0;
   std::vector<ChoiceEnd> choices = {};  // of a beam search that has ended by itself, best first
+  std::vector<TimeNs> lifetime = {};    // as in Terminal
 };
 
 /// What a call wants done, in this order: send `messages`, hand out `deliveries`, then `endings`.
@@ -97,7 +99,6 @@ struct SchedulerView {
   std::string build;
   std::uint32_t workers_ready = 0;
   std::uint32_t max_context = 0;
-  bool basic_sampling = false;  // SamplingParams::needs_full_sampler() is refused
   std::uint64_t progress = 0;
   std::uint32_t running = 0;
   std::uint32_t waiting = 0;

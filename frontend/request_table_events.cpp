@@ -195,6 +195,7 @@ bool RequestTable::settle(Entries::iterator at, TableOutput& out) {
   StreamEnd ending{counter, reason_of(terminal), have, terminal.code, terminal.message,
                    terminal.retry_after_s};
   if (entry.request.sampling.beams()) ending = found_beams(counter, entry, out);
+  if (terminal.lifetime.size() == kLifetimeMoments) ending.lifetime = terminal.lifetime;
   end(counter, entry, std::move(ending), out);
   out.messages.emplace_back(Ack{id_of(counter)});
   entries_.erase(at);

@@ -150,7 +150,6 @@ void Routes::generate(const Connection& connection, const HttpRequest& request, 
   context.wall_offset = wall_ns() - now_ns();
   context.max_context = facts_.max_context.load(std::memory_order_relaxed);
   context.max_choices = options_.max_streams;
-  context.basic_sampling = facts_.basic_sampling.load(std::memory_order_relaxed);
   context.default_timeout = options_.default_timeout;
   context.max_timeout = options_.max_timeout;
   // The body is read as JSON whatever its Content-Type says: curl -d calls everything a form.

@@ -23,7 +23,6 @@ namespace baton {
 /// What the loop tells Pistache's threads.
 struct SharedFacts {
   std::atomic<std::uint32_t> max_context{0};  // 0: no scheduler has said yet
-  std::atomic<bool> basic_sampling{false};    // some worker has only the basic sampler
   std::atomic<bool> draining{false};
   std::atomic<std::uint32_t> rendering{0};  // requests that a renderer, or a checker of grammars, has
 };

@@ -398,6 +398,7 @@ BATON_ENCODE(Close);
 BATON_ENCODE(Fenced);
 BATON_ENCODE(Superseded);
 BATON_ENCODE(AuditTables);
+BATON_ENCODE(PrepareGrammar);
 BATON_ENCODE(Leave);
 BATON_ENCODE(Refused);
 #undef BATON_ENCODE

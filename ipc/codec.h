@@ -64,6 +64,7 @@ BATON_TAG(Fenced, 65);
 BATON_TAG(Superseded, 66);
 BATON_TAG(AuditTables, 67);
 BATON_TAG(Leave, 68);
+BATON_TAG(PrepareGrammar, 69);
 // scheduler -> anybody
 BATON_TAG(Refused, 80);
 #undef BATON_TAG

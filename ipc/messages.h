@@ -17,7 +17,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 4;
+constexpr std::uint32_t kProtocolVersion = 5;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                           \
@@ -100,6 +100,7 @@ struct Submit {
   TimeNs arrival = 0;   // first arrival; orders the queue, also across a scheduler's death
   TimeNs deadline = 0;  // absolute
   std::int32_t priority = 0;  // lower is earlier; within kMaxPriority of 0
+  bool lifetime = false;  // its Terminal shall tell when its phases began and ended
   bool again = false;   // was accepted before: past the admission limits
   std::string model;
   std::string adapter;
@@ -107,8 +108,8 @@ struct Submit {
   std::vector<Token> prompt;
   std::vector<std::vector<Token>> generated;  // one entry a choice; tokens that the client has
   SamplingParams sampling;
-  BATON_FIELDS(epoch, request, attempt, arrival, deadline, priority, again, model, adapter, cache_salt,
-               prompt, generated, sampling)
+  BATON_FIELDS(epoch, request, attempt, arrival, deadline, priority, lifetime, again, model, adapter,
+               cache_salt, prompt, generated, sampling)
 };
 
 /// The client left, or its front end gave up.
@@ -165,9 +166,7 @@ struct FrontendWelcome {
   std::uint64_t progress = 0;       // steps done by all workers: /health is judged by it
   std::uint32_t running = 0;        // requests admitted and not ended
   std::uint32_t waiting = 0;        // of these, without a place on a worker
-  bool basic_sampling = false;      // some worker has only the basic sampler (see Hello)
-  BATON_FIELDS(protocol, build, epoch, workers_ready, max_context, progress, running, waiting,
-               basic_sampling)
+  BATON_FIELDS(protocol, build, epoch, workers_ready, max_context, progress, running, waiting)
 };
 
 /// The one last message of an accepted request (or the refusal of a new one).
@@ -182,7 +181,8 @@ struct Terminal {
   ErrorCode code = ErrorCode::ok;
   std::string message;
   std::uint32_t retry_after_s = 0;  // with queue_full
-  BATON_FIELDS(counter, attempt, n, reason, scores, code, message, retry_after_s)
+  std::vector<TimeNs> lifetime;     // by LifetimeMoment, 0: it never came; empty: nobody asked
+  BATON_FIELDS(counter, attempt, n, reason, scores, code, message, retry_after_s, lifetime)
 };
 
 /// Tokens of one step for one front end, by columns: row i is (counters[i], attempts[i], choices[i]),
@@ -279,11 +279,9 @@ struct Hello {
   std::uint32_t blocks = 0;
   std::uint32_t max_context = 0;  // positions that the model allows
   std::uint32_t vocab_size = 0;
-  bool basic_sampling = false;  // SamplingParams::needs_full_sampler() cannot be served
   WorkerFacts facts;
   BATON_FIELDS(name, incarnation, hello_id, allocation, ranks, model_fingerprint, dtype, layers,
-               kv_heads, head_dim, tokens_per_block, block_bytes, blocks, max_context, vocab_size,
-               basic_sampling, facts)
+               kv_heads, head_dim, tokens_per_block, block_bytes, blocks, max_context, vocab_size, facts)
 };
 
 /// A row of the step could not be served (non-finite logits, say); the others are unaffected.
@@ -492,6 +490,14 @@ struct AuditTables {
   BATON_FIELDS(term)
 };
 
+/// Rows with this grammar will come: it can be compiled meanwhile. Unanswered; one that is lost costs time.
+struct PrepareGrammar {
+  Term term = 0;
+  GrammarKind kind = GrammarKind::none;
+  std::string grammar;
+  BATON_FIELDS(term, kind, grammar)
+};
+
 /// A draining worker has nothing left that anybody needs: exit.
 struct Leave {
   Incarnation incarnation = 0;
@@ -499,7 +505,7 @@ struct Leave {
 };
 
 using ToWorker = std::variant<Registered, Welcome, StepPlan, Pull, Close, Fenced, Superseded,
-                              AuditTables, Leave, Refused>;
+                              AuditTables, PrepareGrammar, Leave, Refused>;
 
 #undef BATON_FIELDS
 

@@ -63,6 +63,17 @@ inline const char* to_string(FinishReason reason) {
   return "unknown";
 }
 
+/// Moments of a request's life as the scheduler saw them, each the first time that it came. A long prompt's
+/// blocks move while its later chunks run, so that a migration may begin before the prompt has ended.
+enum class LifetimeMoment : std::uint8_t {
+  context_begin = 0,    // its first prompt chunk was planned
+  context_end = 1,      // the step of its last chunk had ended
+  migration_begin = 2,  // of its blocks to the worker that decodes; none where it stays
+  migration_end = 3,
+  decoding_begin = 4,   // the first step that decodes it there was planned
+};
+constexpr std::size_t kLifetimeMoments = 5;
+
 enum class LogitsWanted : std::uint8_t { none = 0, last = 1, all = 2 };
 
 /// What the text of a grammar is written in.
@@ -143,11 +154,6 @@ struct SamplingParams {
   bool holds_next_step() const {
     return needs_history() || typical_p != 1.0F || !allowed_tokens.empty() ||
            bias_tokens.size() > kFewBiases;
-  }
-  /// Something beyond temperature, top_k, top_p, min_tokens: a worker may say that it lacks it (Hello).
-  bool needs_full_sampler() const {
-    return needs_history() || min_p != 0.0F || typical_p != 1.0F || !bias_tokens.empty() ||
-           !allowed_tokens.empty() || logprobs >= 0 || prompt_logprobs >= 0 || beams();
   }
 };
 

@@ -19,12 +19,6 @@ bool refuse_too_long(State& state, const Worker& worker, Request& request, Outbo
   return true;
 }
 
-bool refuse_full_sampler(State& state, const Worker& worker, Request& request, Outbox& out) {
-  if (!worker.hello.basic_sampling || !request.sampling.needs_full_sampler()) return false;
-  end_request(state, request, FinishReason::error, ErrorCode::invalid_argument, kBasicSamplerOnly, out);
-  return true;
-}
-
 bool beams_fit(State& state, const Worker& worker, Request& request, TimeNs now, Outbox& out) {
   const std::uint32_t tokens = request.length() + 1;
   if (!request.beams || needs_handoff(state, request, worker)) return true;

@@ -9,9 +9,6 @@ namespace baton {
 /// true if it did.
 bool refuse_too_long(State& state, const Worker& worker, Request& request, Outbox& out);
 
-/// Ends a request that needs more of a sampler than `worker`'s device has; true if it did.
-bool refuse_full_sampler(State& state, const Worker& worker, Request& request, Outbox& out);
-
 /// False: the request's beams would stay on `worker` and do not fit it to their end. If they fit nobody
 /// who may take the prompt, the request has been ended.
 bool beams_fit(State& state, const Worker& worker, Request& request, TimeNs now, Outbox& out);

@@ -30,10 +30,8 @@ void refuse(State& state, const Submit& submit, FrontendIndex frontend, ErrorCod
   out.events_for(frontend).terminals.push_back(std::move(terminal));
 }
 
-bool basic_sampling(const State& state) {
-  return std::any_of(state.workers.begin(), state.workers.end(),
-                     [](const Worker& w) { return w.ready() && w.hello.basic_sampling; });
-}
+/// Grammars that a worker is remembered to have been told of.
+constexpr std::size_t kMaxAnnounced = 1024;
 
 /// Seconds until the queue has probably moved; deliberately coarse.
 std::uint32_t retry_after(const State& state) {
@@ -56,7 +54,6 @@ struct Handler {
       if (w.takes_work()) ++message.workers_ready;
       message.progress += w.steps_total;
     }
-    message.basic_sampling = basic_sampling(state);
     message.waiting = static_cast<std::uint32_t>(state.waiting.size());
     message.running = static_cast<std::uint32_t>(state.deadlines.size());
     out.to_frontends.emplace_back(link, std::move(message));
@@ -136,11 +133,6 @@ struct Handler {
              "logprobs, logit_bias, allowed tokens, bad words or beams are out of bounds", 0, out);
       return;
     }
-    if (submit.sampling.needs_full_sampler() && basic_sampling(state)) {
-      refuse(state, submit, frontend, ErrorCode::invalid_argument,
-             kBasicSamplerOnly, 0, out);
-      return;
-    }
     accept(std::move(submit), generated > 0 && !submit.sampling.beams());
   }
 
@@ -153,6 +145,7 @@ struct Handler {
     request.place = queue_place(submit, state.settings);
     request.deadline = submit.deadline;
     request.cache_salt = std::move(submit.cache_salt);
+    if (submit.lifetime) request.lifetime.resize(kLifetimeMoments);
     request.prompt = std::move(submit.prompt);
     if (resumed) request.generated = std::move(submit.generated[0]);
     request.sampling = std::move(submit.sampling);
@@ -166,6 +159,21 @@ struct Handler {
       end_request(state, request, reason, ErrorCode::ok, "", out);
     } else if (request.beams) {
       refuse_beams(request);
+    } else if (request.sampling.grammar_kind != GrammarKind::none) {
+      announce_grammar(request.sampling);
+    }
+  }
+
+  /// Whoever may run the request compiles its grammar while it waits, is prefilled and handed over. Told
+  /// once a term; a worker that has forgotten it since compiles it when a row needs it.
+  void announce_grammar(const SamplingParams& sampling) {
+    const std::size_t hash =
+        std::hash<std::string>()(sampling.grammar) + static_cast<std::size_t>(sampling.grammar_kind);
+    for (Worker& w : state.workers) {
+      if (!w.takes_work()) continue;
+      if (w.announced.size() >= kMaxAnnounced) w.announced.clear();
+      if (!w.announced.insert(hash).second) continue;
+      out.to_workers.emplace_back(w.link, PrepareGrammar{w.term, sampling.grammar_kind, sampling.grammar});
     }
   }
 

@@ -172,6 +172,7 @@ struct Handler {
     w.term = state.last_term = std::max(state.last_term + 1, state.epoch + 1);
     w.sent = w.done = 0;
     w.pulls_sent = w.pulls_answered = 0;
+    w.announced.clear();
     w.heartbeat = WorkerHeartbeat{};
     w.progress = w.heard = now;
     out.info(w.identity.name + ": ready, " + std::to_string(w.hello.blocks) + " blocks");
@@ -262,7 +263,9 @@ struct Handler {
       if (Sequence* sequence = state.sequences.find(id)) {
         --sequence->inflight;
         sequence->computed += n;
-        if (sequence->computed == sequence->prefill_length) --sequence->sampling;
+        if (sequence->computed != sequence->prefill_length) continue;
+        --sequence->sampling;
+        if (Request* request = state.request_of(*sequence)) note(*request, LifetimeMoment::context_end, now);
       }
     }
   }

@@ -136,6 +136,7 @@ struct Request {
   FinishReason reason = FinishReason::none;
   ErrorCode code = ErrorCode::ok;
   std::string message;
+  std::vector<TimeNs> lifetime;  // by LifetimeMoment; empty: not asked for
   bool terminal_sent = false;
   bool terminal_due = false;  // sent a while ago and not acknowledged: it is sent again
 
@@ -249,6 +250,7 @@ struct Worker {
   bool leaving = false;              // SIGTERM: Leave once empty
   TimeNs drain_since = 0;
   bool leave_sent = false;
+  std::set<std::size_t> announced;   // hashes of grammars that it was told of in this term
   Term fenced_term = 0;              // last stale term answered, and when
   TimeNs fenced_at = 0;
   std::uint64_t steps_total = 0;     // over all terms

@@ -101,10 +101,12 @@ void advance_handoff(State& state, Request& request, TimeNs now, Outbox& out) {
     // A partly filled block is final only with the whole prompt.
     const std::uint32_t final_blocks = written >= length ? needed : written / per_block;
     if (final_blocks > target->pulled) {
+      note(request, LifetimeMoment::migration_begin, now);
       pull_final_blocks(state, request, *source, *target, final_blocks, now, out);
     }
   }
   if (request.phase == Phase::handoff && target->pulled == needed && target->open_pulls == 0) {
+    note(request, LifetimeMoment::migration_end, now);
     complete(state, request, *target);
   }
 }

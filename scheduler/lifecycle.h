@@ -53,10 +53,8 @@ void pull_prefix(State& state, Request& request, Sequence& sequence, const Prefi
 void prefix_pulled(State& state, Request& request, bool failed);
 
 // ---- requests
-/// Why a request that needs the full sampler is refused where a worker has none.
-constexpr const char* kBasicSamplerOnly =
-    "penalties, logit_bias, bad words, allowed tokens, min_p, typical_p and log probabilities are "
-    "not supported on this device";
+/// A moment of its life has come: kept if it is the first one and the client wants to know.
+void note(Request& request, LifetimeMoment moment, TimeNs now);
 /// Back to the queue, at its place.
 void requeue(State& state, Request& request);
 /// Takes the request off its workers; it is queued again once the steps that name it have ended.

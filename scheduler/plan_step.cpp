@@ -234,6 +234,7 @@ class StepBuilder {
     for (const SequenceId id : w_.adds) {
       Sequence& sequence = *state_.sequences.find(id);
       Request& request = *state_.request_of(sequence);
+      note(request, LifetimeMoment::decoding_begin, now_);
       add(sequence, request, /*decode=*/!request.beams);
       if (request.beams) {
         w_.beams.push_back(request.id);
@@ -318,7 +319,6 @@ class StepBuilder {
                            (w_.identity.role != Role::decode || !is_fed(state_, w_));
       if (suspect && (w_.sequences > 0 || !w_.steps.empty())) return;
       if (refuse_too_long(state_, w_, request, out_)) continue;
-      if (refuse_full_sampler(state_, w_, request, out_)) continue;
       if (!beams_fit(state_, w_, request, now_, out_)) continue;
       const std::uint32_t blocks = w_.blocks_for(request.length() + 1);
       // The last token is always computed: its logits are wanted, and they are nowhere.
@@ -346,6 +346,7 @@ class StepBuilder {
     clamp_output(state_, request);
     if (request.beams) request.beams->search = std::make_unique<BeamSearch>(request.sampling);
     if (request.generated.empty()) request.prompt_logprobs.clear();  // else they are complete
+    note(request, LifetimeMoment::context_begin, now_);
     ++(needs_handoff(state_, request, w_) ? state_.counters.remote_prefills
                                           : state_.counters.local_prefills);
     if (elsewhere.worker != kNobody) {

@@ -20,6 +20,12 @@ FinishReason finish_after(const Request& request, Token last) {
 
 }  // namespace
 
+void note(Request& request, LifetimeMoment moment, TimeNs now) {
+  if (request.lifetime.empty()) return;
+  TimeNs& time = request.lifetime[static_cast<std::size_t>(moment)];
+  if (time == 0) time = now;
+}
+
 FinishReason already_finished(const Request& request) {
   if (request.generated.empty()) {
     return request.sampling.max_tokens == 0 ? FinishReason::length : FinishReason::none;
@@ -138,6 +144,7 @@ void send_terminal(State& state, Request& request, Outbox& out) {
   }
   terminal.code = request.code;
   terminal.message = request.message;
+  terminal.lifetime = request.lifetime;
   out.events_for(request.frontend).terminals.push_back(std::move(terminal));
   request.terminal_sent = true;
 }

@@ -30,6 +30,9 @@ class CpuExecutor final : public HostExecutor {
   explicit CpuExecutor(Options options);
 
   Result<ModelShape> load(std::atomic<int>& percent) override;
+  void prepare_grammar(GrammarKind kind, const std::string& text) override {
+    grammars_->prepare(kind, text);
+  }
 
  private:
   void run_rows(const RunStep& step, StepOutput& output) override;

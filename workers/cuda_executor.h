@@ -47,6 +47,9 @@ class CudaExecutor final : public Executor {
   void launch(const RunStep& step) override;
   bool finished() override;
   void collect(StepOutput& output) override;
+  void prepare_grammar(GrammarKind kind, const std::string& text) override {
+    grammars_->prepare(kind, text);
+  }
 
  private:
   static constexpr int kSteps = 2;

@@ -21,7 +21,6 @@ struct ModelShape {
   KvGeometry geometry;
   std::uint32_t max_context = 0;  // positions that the model allows
   std::uint32_t vocab_size = 0;
-  bool basic_sampling = false;  // requests that SamplingParams::needs_full_sampler() cannot run
   WorkerFacts facts;
 };
 
@@ -64,6 +63,9 @@ class Executor {
   virtual void launch(const RunStep& step) = 0;
   /// Whether collect() would return at once. Never blocks.
   virtual bool finished() = 0;
+  /// Rows with this grammar will come; a device that holds rows to grammars may begin with it. After
+  /// allocate(), from any thread; does not wait.
+  virtual void prepare_grammar(GrammarKind /*kind*/, const std::string& /*text*/) {}
   /// Ends the oldest launched step. `output` comes empty, with one kNoToken a row. On return all its
   /// writes are visible to other processes. May throw as launch() does.
   virtual void collect(StepOutput& output) = 0;

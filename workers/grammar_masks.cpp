@@ -82,7 +82,8 @@ void GrammarMasks::begin(const RunStep& step) {
     const BatchRow& row = step.rows[i];
     if (row.sampling == nullptr || row.sampling->grammar_kind == GrammarKind::none) continue;
     any = true;
-    std::shared_ptr<Grammar> grammar = find(*row.sampling);
+    std::shared_ptr<Grammar> grammar =
+        find(row.sampling->grammar_kind, row.sampling->grammar, row.samples());
     if (!row.samples()) continue;
     auto made = std::make_shared<Row>();
     made->index = i;
@@ -102,15 +103,36 @@ void GrammarMasks::begin(const RunStep& step) {
   if (any) changed_.notify_all();
 }
 
-std::shared_ptr<GrammarMasks::Grammar> GrammarMasks::find(const SamplingParams& sampling) {
-  std::string key(1, static_cast<char>(sampling.grammar_kind));
-  key += sampling.grammar;
+void GrammarMasks::prepare(GrammarKind kind, const std::string& text) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (to_compile_.size() >= options_.max_announced) return;
+    find(kind, text, /*at_once=*/false);
+  }
+  changed_.notify_all();
+}
+
+std::size_t GrammarMasks::compiled() {
+  const std::lock_guard lock(mutex_);
+  return n_compiled_;
+}
+
+/// `at_once`: somebody waits for it, so it is compiled before those that were only announced.
+std::shared_ptr<GrammarMasks::Grammar> GrammarMasks::find(GrammarKind kind, const std::string& text,
+                                                          bool at_once) {
+  std::string key(1, static_cast<char>(kind));
+  key += text;
   std::shared_ptr<Grammar>& grammar = grammars_[key];
   if (grammar == nullptr) {
     grammar = std::make_shared<Grammar>();
-    grammar->kind = sampling.grammar_kind;
-    grammar->text = sampling.grammar;
+    grammar->kind = kind;
+    grammar->text = text;
     to_compile_.push_back(grammar);
+  }
+  if (at_once && !grammar->awaited) {
+    grammar->awaited = true;
+    std::stable_partition(to_compile_.begin(), to_compile_.end(),
+                          [](const std::shared_ptr<Grammar>& g) { return g->awaited; });
   }
   grammar->used = step_;
   return grammar;
@@ -169,6 +191,7 @@ void GrammarMasks::compile_loop() {
     {
       const std::lock_guard lock(mutex_);
       grammar->compiled.emplace(std::move(compiled));
+      ++n_compiled_;
       forget_grammars();
     }
     changed_.notify_all();

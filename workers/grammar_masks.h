@@ -37,9 +37,10 @@ void mask_logits(std::span<float> logits, std::span<const std::uint32_t> allowed
 /// here from step to step only saves work: matchers of the sequences at hand, and the grammars used
 /// last.
 ///
-/// The front end has tried each grammar within limits before a worker sees it. The first row that
-/// needs a grammar waits until it is compiled, and its step with it: tenths of a second with large
-/// vocabularies. It begins with the first row of the request, also one that draws nothing.
+/// The front end has tried each grammar within limits before a worker sees it. The first row that draws by
+/// a grammar waits until it is compiled, and its step with it: tenths of a second with large vocabularies. So
+/// it begins when the worker is told that such rows will come, or with the first row of the request, also one
+/// that draws nothing. Rows that wait go before what was only announced.
 class GrammarMasks {
  public:
   struct Options {
@@ -48,6 +49,7 @@ class GrammarMasks {
     TimeNs patience =
         20 * kSecond;  // for one mask, on the wall; less than makes a worker look dead
     std::uint32_t idle_steps = 256;  // a matcher without a row for so long is forgotten
+    std::size_t max_announced = 64;  // grammars that wait for the compiler; more are not kept in mind
   };
 
   /// Starts two threads, which begin to read the tokenizer of `model_folder`. Does not wait.
@@ -56,6 +58,10 @@ class GrammarMasks {
   GrammarMasks(const GrammarMasks&) = delete;
   GrammarMasks& operator=(const GrammarMasks&) = delete;
 
+  /// Compiles the grammar when nothing else is to be compiled. Thread-safe; does not wait.
+  void prepare(GrammarKind kind, const std::string& text);
+  /// How many grammars have been compiled, for tests.
+  std::size_t compiled();
   /// Begins the masks of `step`, which may change as soon as this returns. Called by the step thread.
   void begin(const RunStep& step);
   /// The mask of a row that samples and has a grammar. An error says why the row cannot be served.
@@ -67,6 +73,7 @@ class GrammarMasks {
     GrammarKind kind = GrammarKind::none;
     std::string text;
     std::uint64_t used = 0;                           // the step that used it last
+    bool awaited = false;                             // by a row, not only announced
     std::optional<Result<CompiledGrammar>> compiled;  // set once, by the compiling thread
   };
   struct Follower {
@@ -91,7 +98,7 @@ class GrammarMasks {
   static void* match_entry(void* self);
   void compile_loop();
   void match_loop();
-  std::shared_ptr<Grammar> find(const SamplingParams& sampling);
+  std::shared_ptr<Grammar> find(GrammarKind kind, const std::string& text, bool at_once);
   void forget_grammars();
   void forget_followers(std::uint64_t step);
   void serve(Row& row, std::uint64_t step);
@@ -111,6 +118,7 @@ class GrammarMasks {
   std::vector<std::shared_ptr<Row>> rows_;  // of the step at hand
   std::deque<std::shared_ptr<Row>> to_match_;
   std::uint64_t step_ = 0;
+  std::size_t n_compiled_ = 0;
   bool stopping_ = false;
   std::vector<pthread_t> threads_;
 };

@@ -24,7 +24,6 @@ Hello to_hello(const ModelShape& model, const PoolExport& pool, AllocationId all
   h.block_bytes = pool.geometry.block_bytes;
   h.blocks = pool.geometry.blocks;
   h.max_context = model.max_context;
-  h.basic_sampling = model.basic_sampling;
   h.vocab_size = model.vocab_size;
   h.facts = model.facts;
   return h;

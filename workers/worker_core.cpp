@@ -339,6 +339,11 @@ void WorkerCore::on(AuditTables& m, TimeNs /*now*/, WorkerActions& out) {
   if (n_open_ == 0) send_tables(out);
 }
 
+void WorkerCore::on(PrepareGrammar& m, TimeNs /*now*/, WorkerActions& out) {
+  if (stale(m.term) || m.grammar.size() > SamplingParams::kMaxGrammarBytes) return;
+  out.push_back(worker_action::PrepareGrammar{m.kind, std::move(m.grammar)});
+}
+
 void WorkerCore::send_tables(WorkerActions& out) {
   audit_wanted_ = false;
   Tables m;

@@ -83,6 +83,11 @@ struct StartPull {
 struct CloseMapping {
   AllocationId allocation = 0;
 };
+/// Compile it, beside everything else. Nobody waits for it.
+struct PrepareGrammar {
+  GrammarKind kind = GrammarKind::none;
+  std::string text;
+};
 struct Exit {
   int code = 0;
   std::string reason;
@@ -97,8 +102,8 @@ struct Log {
 
 using WorkerAction =
     std::variant<worker_action::Send, worker_action::AllocatePool, worker_action::StartStep,
-                 worker_action::StartPull, worker_action::CloseMapping, worker_action::Exit,
-                 worker_action::Log>;
+                 worker_action::StartPull, worker_action::CloseMapping, worker_action::PrepareGrammar,
+                 worker_action::Exit, worker_action::Log>;
 /// Every input appends to it; the caller carries them out in order and clears it.
 using WorkerActions = std::vector<WorkerAction>;
 
@@ -161,6 +166,7 @@ class WorkerCore {
   void on(Fenced& m, TimeNs now, WorkerActions& out);
   void on(Superseded& m, TimeNs now, WorkerActions& out);
   void on(AuditTables& m, TimeNs now, WorkerActions& out);
+  void on(PrepareGrammar& m, TimeNs now, WorkerActions& out);
   void on(Leave& m, TimeNs now, WorkerActions& out);
   void on(Refused& m, TimeNs now, WorkerActions& out);
 

@@ -222,6 +222,8 @@ void WorkerLoop::carry_out(worker_action::StartPull& a) { handoff_->pull(std::mo
 
 void WorkerLoop::carry_out(worker_action::CloseMapping& a) { handoff_->close(a.allocation); }
 
+void WorkerLoop::carry_out(worker_action::PrepareGrammar& a) { executor_.prepare_grammar(a.kind, a.text); }
+
 void WorkerLoop::carry_out(worker_action::Exit& a) {
   spdlog::log(a.code == kExitOk ? spdlog::level::info : spdlog::level::err, "leaving ({}): {}",
               a.code, a.reason);

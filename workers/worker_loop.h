@@ -41,6 +41,7 @@ class WorkerLoop {
   void carry_out(worker_action::StartStep& a);
   void carry_out(worker_action::StartPull& a);
   void carry_out(worker_action::CloseMapping& a);
+  void carry_out(worker_action::PrepareGrammar& a);
   void carry_out(worker_action::Exit& a);
   void carry_out(worker_action::Log& a);
 

@@ -156,7 +156,6 @@ void ask_for_beams(FieldReader& fields, const RequestContext& context, const std
   }
   sampling.num_beams = static_cast<std::uint32_t>(beams);
   sampling.num_return_sequences = request.choices = static_cast<std::uint32_t>(told);
-  check_sampler(fields, context, sampling, name);
 }
 
 void coerce_words(Json& object, const std::vector<std::string>& booleans,
@@ -199,10 +198,6 @@ ShownToken shown_token(const ReplyPiece& piece, const Tokenizer& tokenizer) {
 
 std::string logprob_json(const std::optional<float>& logprob) {
   return logprob ? json_number(*logprob) : "null";
-}
-
-void want_logprobs(const RequestContext& context, std::int32_t top, SamplingParams& sampling) {
-  if (!context.basic_sampling) sampling.logprobs = top;
 }
 
 }  // namespace baton

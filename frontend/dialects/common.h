@@ -80,7 +80,4 @@ ShownToken shown_token(const ReplyPiece& piece, const Tokenizer& tokenizer);
 std::string logprob_json(const std::optional<float>& logprob);
 inline const char* bool_json(bool value) { return value ? "true" : "false"; }
 
-/// Asks for the log probability of each token, where the workers can tell it.
-void want_logprobs(const RequestContext& context, std::int32_t top, SamplingParams& sampling);
-
 }  // namespace baton

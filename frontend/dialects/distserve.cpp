@@ -1,9 +1,11 @@
 #include "frontend/dialects/distserve.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "frontend/dialects/common.h"
 #include "frontend/sse.h"
@@ -36,32 +38,46 @@ class WholeReply : public ReplyWriter {
   std::string text(const ReplyPiece& piece) override {
     text_ += piece.text;
     if (piece.token < 0) return {};
-    if (first_ == 0) first_ = piece.time;
     last_ = piece.time;
     times_ += (times_.empty() ? "" : ",") + unix_time(piece.time, facts_.wall_offset);
     return {};
   }
-  std::string end(std::uint32_t, const Ending&) override { return {}; }
+  std::string end(std::uint32_t, const Ending& ending) override {
+    lifetime_ = ending.lifetime;
+    return {};
+  }
   std::string finish(const Usage&) override {
     std::string events;
-    const auto add = [&](const char* type, TimeNs time) {
-      if (time == 0) return;
+    for (const auto& [time, type] : moments()) {
       events += (events.empty() ? "" : ",") + std::string("{\"timestamp\":") +
                 unix_time(time, facts_.wall_offset) + ",\"event_type\":\"" + type + "\"}";
-    };
-    add("issued", facts_.received);
-    add("context_end", first_);
-    add("decoding_end", last_);
+    }
     return "{\"text\":" + json_string(text_) + ",\"timestamps\":[" + times_ +
            "],\"lifetime_events\":[" + events + "]}";
   }
   std::string fail(const Status& status) override { return error_json(status); }
 
  private:
+  using Moment = std::pair<TimeNs, const char*>;
+
+  /// In order of time; of equal times in order of DistServe's phases.
+  std::vector<Moment> moments() const {
+    static constexpr std::array<const char*, kLifetimeMoments> kNames = {
+        "context_begin", "context_end", "migration_begin", "migration_end", "decoding_begin"};
+    std::vector<Moment> moments = {{facts_.received, "issued"}};
+    for (std::size_t i = 0; i < lifetime_.size(); ++i) {
+      if (lifetime_[i] != 0) moments.emplace_back(lifetime_[i], kNames[i]);
+    }
+    if (last_ != 0) moments.emplace_back(last_, "decoding_end");
+    std::stable_sort(moments.begin(), moments.end(),
+                     [](const Moment& a, const Moment& b) { return a.first < b.first; });
+    return moments;
+  }
+
   Facts facts_;
   std::string text_;
   std::string times_;
-  TimeNs first_ = 0;
+  std::vector<TimeNs> lifetime_;
   TimeNs last_ = 0;
 };
 
@@ -119,7 +135,6 @@ void read_fields(FieldReader& fields, const RequestContext& context, const Serve
   for (const auto& [name, value] : {std::pair("presence_penalty", &sampling.presence_penalty),
                                     std::pair("frequency_penalty", &sampling.frequency_penalty)}) {
     *value = static_cast<float>(fields.number(name, -kMaxPenalty, kMaxPenalty).value_or(0));
-    check_sampler(fields, context, sampling, name);
   }
   read_stop(fields, "stop", request);
   if (fields.boolean("ignore_eos").value_or(false)) sampling.stop_ids.clear();
@@ -143,6 +158,7 @@ ParseOutcome parse(std::string_view body, const RequestContext& context, const S
     request.content_type = "application/octet-stream";  // no events: objects between zero bytes
     request.reply = std::make_unique<StreamReply>();
   } else {
+    request.lifetime = true;
     request.reply = std::make_unique<WholeReply>(
         Facts{std::string(*prompt), context.received, context.wall_offset});
   }

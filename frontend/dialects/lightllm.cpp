@@ -100,8 +100,7 @@ class StreamReply : public ReplyWriter {
   bool waiting_ = false;
 };
 
-void read_sampling(FieldReader& fields, const RequestContext& context, const ServedModel& model,
-                   ParsedRequest& request) {
+void read_sampling(FieldReader& fields, const ServedModel& model, ParsedRequest& request) {
   SamplingParams& sampling = request.sampling;
   const bool sample = fields.boolean("do_sample").value_or(false);
   const double temperature = fields.number("temperature", 0, 100, true).value_or(1);
@@ -115,7 +114,6 @@ void read_sampling(FieldReader& fields, const RequestContext& context, const Ser
   const auto penalty = [&](const char* name, double low, double high, double neutral,
                            float& value) {
     value = static_cast<float>(fields.number(name, low, high).value_or(neutral));
-    check_sampler(fields, context, sampling, name);
   };
   penalty("presence_penalty", 0, kMaxPenalty, 0, sampling.presence_penalty);
   penalty("frequency_penalty", 0, kMaxPenalty, 0, sampling.frequency_penalty);
@@ -133,7 +131,7 @@ ParseOutcome parse(std::string_view body, bool stream, const RequestContext& con
   const Json parameters = object_or_empty(fields, "parameters");
   FieldReader inner(parameters, "parameters");
   ParsedRequest request = begin_request(context, model);
-  read_sampling(inner, context, model, request);
+  read_sampling(inner, model, request);
   read_stop(inner, "stop_sequences", request);
   if (inner.boolean("ignore_eos").value_or(false)) request.sampling.stop_ids.clear();
   const bool details = inner.boolean("return_details").value_or(false);
@@ -142,7 +140,7 @@ ParseOutcome parse(std::string_view body, bool stream, const RequestContext& con
   if (const auto& error = fields.finish()) return refused(*error);
   const Status status = add_prompt(*inputs, {.max = max}, context, model, request);
   if (!status.ok()) return prompt_error(status, "inputs");
-  if (stream || details) want_logprobs(context, 0, request.sampling);
+  if (stream || details) request.sampling.logprobs = 0;
   request.stream = stream;
   if (stream) {
     request.reply = std::make_unique<StreamReply>(model.tokenizer);

@@ -127,8 +127,7 @@ class MindSporeReply : public ReplyWriter {
 };
 
 /// The values that this API mends rather than refuses.
-void read_sampling(FieldReader& fields, const RequestContext& context, const ServedModel& model,
-                   ParsedRequest& request) {
+void read_sampling(FieldReader& fields, const ServedModel& model, ParsedRequest& request) {
   SamplingParams& sampling = request.sampling;
   const double huge = std::numeric_limits<double>::max();
   const std::int64_t vocab = model.tokenizer->vocab_size();
@@ -148,7 +147,6 @@ void read_sampling(FieldReader& fields, const RequestContext& context, const Ser
   set_top_k(std::min(top_k, kMostTopK), model, sampling);
   sampling.top_p = static_cast<float>(std::clamp(top_p, kLeastTopP, 1.0));
   if (typical_p > 0) sampling.typical_p = static_cast<float>(typical_p);
-  check_sampler(fields, context, sampling, "typical_p");
 }
 
 /// What that server takes and does nothing about; the type is checked.
@@ -160,13 +158,12 @@ void read_ignored(FieldReader& fields) {
   fields.take("topk_k");  // a slip of the published load generator
 }
 
-std::int64_t read_parameters(FieldReader& fields, const RequestContext& context,
-                             const ServedModel& model, ParsedRequest& request, Form& form) {
-  read_sampling(fields, context, model, request);
+std::int64_t read_parameters(FieldReader& fields, const ServedModel& model, ParsedRequest& request,
+                             Form& form) {
+  read_sampling(fields, model, request);
   SamplingParams& sampling = request.sampling;
   const auto penalty = fields.number("repetition_penalty", 0, kMaxRepetitionPenalty, true);
   sampling.repetition_penalty = std::max(static_cast<float>(penalty.value_or(1)), 1e-6F);
-  check_sampler(fields, context, sampling, "repetition_penalty");
   form.seed = fields.integer("seed", 0, INT64_MAX).value_or(0);
   if (form.seed != 0) set_seed(form.seed, request);
   read_stop(fields, "stop", request);
@@ -209,12 +206,12 @@ ParseOutcome parse(std::string_view body, Route route, const RequestContext& con
   Form form;
   form.stream = route == Route::stream || (route == Route::by_field && wants_stream);
   ParsedRequest request = begin_request(context, model);
-  const std::int64_t max = read_parameters(inner, context, model, request, form);
+  const std::int64_t max = read_parameters(inner, model, request, form);
   if (inner.finish()) fields.fail(*inner.finish());
   if (const auto& error = fields.finish()) return refused(*error);
   const Status status = add_prompt(*inputs, {.max = max}, context, model, request);
   if (!status.ok()) return told_prompt_error(status, form);
-  want_logprobs(context, 0, request.sampling);
+  request.sampling.logprobs = 0;
   request.stream = form.stream;
   request.reply = std::make_unique<MindSporeReply>(form, model.tokenizer);
   return request;

@@ -228,8 +228,7 @@ class StreamReply : public ReplyWriter {
 };
 
 /// Any of the sampling parameters asks for sampling; without one the most probable token is taken.
-void read_sampling(FieldReader& fields, const RequestContext& context, const ServedModel& model,
-                   ParsedRequest& request) {
+void read_sampling(FieldReader& fields, const ServedModel& model, ParsedRequest& request) {
   SamplingParams& sampling = request.sampling;
   const bool asked = fields.boolean("do_sample").value_or(false);
   const auto temperature = fields.number("temperature", 0, 100, true);
@@ -241,21 +240,17 @@ void read_sampling(FieldReader& fields, const RequestContext& context, const Ser
     sampling.top_p = std::max(static_cast<float>(top_p.value_or(1)), 1e-6F);
     set_top_k(top_k.value_or(0), model, sampling);
     sampling.typical_p = std::max(static_cast<float>(typical_p.value_or(1)), 1e-6F);
-    check_sampler(fields, context, sampling, "typical_p");
   }
   const auto penalty = fields.number("repetition_penalty", 0, kMaxRepetitionPenalty, true);
   sampling.repetition_penalty = std::max(static_cast<float>(penalty.value_or(1)), 1e-6F);
-  check_sampler(fields, context, sampling, "repetition_penalty");
   const auto frequency = fields.number("frequency_penalty", -kMaxPenalty, kMaxPenalty);
   sampling.frequency_penalty = static_cast<float>(frequency.value_or(0));
-  check_sampler(fields, context, sampling, "frequency_penalty");
   read_seed(fields, request);
 }
 
-NewTokens read_parameters(FieldReader& fields, const RequestContext& context,
-                          const ServedModel& model, bool stream, ParsedRequest& request,
-                          Facts& facts) {
-  read_sampling(fields, context, model, request);
+NewTokens read_parameters(FieldReader& fields, const ServedModel& model, bool stream,
+                          ParsedRequest& request, Facts& facts) {
+  read_sampling(fields, model, request);
   if (request.seed_given) facts.seed = std::to_string(request.sampling.seed);
   read_stop(fields, "stop", request);
   request.include_stop_in_output = true;  // as that server has it
@@ -278,15 +273,11 @@ NewTokens read_parameters(FieldReader& fields, const RequestContext& context,
   return tokens;
 }
 
-void want_details(FieldReader& fields, const RequestContext& context, bool stream,
-                  const Facts& facts, SamplingParams& sampling) {
+void want_details(bool stream, const Facts& facts, SamplingParams& sampling) {
   if (stream || facts.details || facts.choices > 1) {
-    want_logprobs(context, static_cast<std::int32_t>(facts.top_tokens), sampling);
+    sampling.logprobs = static_cast<std::int32_t>(facts.top_tokens);
   }
-  if (facts.details && facts.prefill) {
-    sampling.prompt_logprobs = 0;
-    check_sampler(fields, context, sampling, "decoder_input_details");
-  }
+  if (facts.details && facts.prefill) sampling.prompt_logprobs = 0;
 }
 
 enum class Route : std::uint8_t { root, whole, stream };
@@ -305,14 +296,14 @@ ParseOutcome parse(std::string_view body, Route route, const RequestContext& con
   facts.tokenizer = model.tokenizer;
   facts.listed = route == Route::root;
   ParsedRequest request = begin_request(context, model);
-  const NewTokens tokens = read_parameters(inner, context, model, stream, request, facts);
+  const NewTokens tokens = read_parameters(inner, model, stream, request, facts);
   const bool full = inner.boolean("return_full_text").value_or(false);
-  want_details(inner, context, stream, facts, request.sampling);
+  want_details(stream, facts, request.sampling);
   // A schema's keys keep their order, which only the text of the body tells.
   const std::string text = parameters.contains("grammar")
                                ? copy_members(body, {"parameters"}, SpecialGuard())["parameters"]
                                : std::string();
-  read_typed_grammar(inner, "grammar", text, context, request);
+  read_typed_grammar(inner, "grammar", text, request);
   if (inner.finish()) fields.fail(*inner.finish());
   if (const auto& error = fields.finish()) return refused(*error);
   if (request.choices > context.max_choices) {

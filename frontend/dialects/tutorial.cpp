@@ -68,8 +68,7 @@ void read_beams(FieldReader& fields, const RequestContext& context, ParsedReques
   ask_for_beams(fields, context, "num_beams", beams, returned, request);
 }
 
-void read_sampling(FieldReader& fields, const RequestContext& context, const ServedModel& model,
-                   ParsedRequest& request) {
+void read_sampling(FieldReader& fields, const ServedModel& model, ParsedRequest& request) {
   SamplingParams& sampling = request.sampling;
   const bool sample = fields.boolean("do_sample").value_or(false);
   const double temperature = fields.number("temperature", 0, 100, true).value_or(1);
@@ -81,19 +80,17 @@ void read_sampling(FieldReader& fields, const RequestContext& context, const Ser
     sampling.top_p = std::max(static_cast<float>(top_p), 1e-6F);
     set_top_k(top_k, model, sampling);
     sampling.typical_p = std::max(static_cast<float>(typical_p), 1e-6F);
-    check_sampler(fields, context, sampling, "typical_p");
   }
   const double penalty =
       fields.number("repetition_penalty", 0, kMaxRepetitionPenalty, true).value_or(1);
   sampling.repetition_penalty = std::max(static_cast<float>(penalty), 1e-6F);
-  check_sampler(fields, context, sampling, "repetition_penalty");
   set_seed(kDefaultSeed, request);
   read_seed(fields, request);
 }
 
 NewTokens read_config(FieldReader& fields, const RequestContext& context, const ServedModel& model,
                       ParsedRequest& request) {
-  read_sampling(fields, context, model, request);
+  read_sampling(fields, model, request);
   read_beams(fields, context, request);
   NewTokens tokens;
   tokens.max = fields.integer("max_new_tokens", 1, kMaxCount).value_or(kDefaultNewTokens);

@@ -48,8 +48,7 @@ void check_others(FieldReader& fields, const ParsedRequest& request, const Asked
 
 }  // namespace
 
-void read_beams(FieldReader& fields, const RequestContext& context, AskedChoices& asked,
-                ParsedRequest& request) {
+void read_beams(FieldReader& fields, AskedChoices& asked, ParsedRequest& request) {
   SamplingParams& sampling = request.sampling;
   const bool beams = fields.boolean("use_beam_search").value_or(false);
   read_penalty(fields, sampling);
@@ -72,7 +71,6 @@ void read_beams(FieldReader& fields, const RequestContext& context, AskedChoices
   sampling.num_beams = asked.made;
   sampling.num_return_sequences = asked.told;
   if (!sampling.beams()) sampling.length_penalty = 1;
-  check_sampler(fields, context, sampling, "use_beam_search");
   asked.made = asked.told;  // the others are no choices: the search drops them
 }
 

@@ -48,8 +48,7 @@ void read_logprobs(FieldReader& fields, OpenAiRoute route, AskedChoices& asked) 
 
 }  // namespace
 
-AskedChoices read_choices(FieldReader& fields, OpenAiRoute route, const RequestContext& context,
-                          ParsedRequest& request) {
+AskedChoices read_choices(FieldReader& fields, OpenAiRoute route, ParsedRequest& request) {
   AskedChoices asked;
   SamplingParams& sampling = request.sampling;
   read_counts(fields, route, request, asked);
@@ -58,16 +57,13 @@ AskedChoices read_choices(FieldReader& fields, OpenAiRoute route, const RequestC
     asked.prompt_logprobs = static_cast<std::int32_t>(*count);
     if (request.stream) fields.fail("prompt_logprobs", "cannot be streamed");
   }
-  read_beams(fields, context, asked, request);
+  read_beams(fields, asked, request);
   request.choices = asked.made;
   sampling.logprobs = asked.logprobs;
-  check_sampler(fields, context, sampling, "logprobs");
   if (asked.made > asked.told) sampling.logprobs = std::max(sampling.logprobs, 0);
-  check_sampler(fields, context, sampling, "best_of");
   if (route == OpenAiRoute::completion) asked.echo = fields.boolean("echo").value_or(false);
   sampling.prompt_logprobs =
       std::max(asked.prompt_logprobs, asked.echo ? asked.logprobs : std::int32_t{-1});
-  check_sampler(fields, context, sampling, "prompt_logprobs");
   return asked;
 }
 

@@ -23,12 +23,10 @@ struct AskedChoices {
 
 /// use_beam_search, length_penalty, early_stopping, once the other sampling fields and `asked` are read:
 /// makes the choices that were asked for those of a beam search, or says what it does not go with.
-void read_beams(FieldReader& fields, const RequestContext& context, AskedChoices& asked,
-                ParsedRequest& request);
+void read_beams(FieldReader& fields, AskedChoices& asked, ParsedRequest& request);
 
 /// n, best_of, echo, logprobs, top_logprobs, prompt_logprobs and the fields of beam search; sets what they
 /// ask of the sampling. After `stream`.
-AskedChoices read_choices(FieldReader& fields, OpenAiRoute route, const RequestContext& context,
-                          ParsedRequest& request);
+AskedChoices read_choices(FieldReader& fields, OpenAiRoute route, ParsedRequest& request);
 
 }  // namespace baton

@@ -210,16 +210,15 @@ void GrammarFields::read_typed(const std::string& name) {
 }  // namespace
 
 void read_typed_grammar(FieldReader& fields, const std::string& name, std::string_view text,
-                        const RequestContext& context, ParsedRequest& request) {
+                        ParsedRequest& request) {
   GrammarFields grammar(fields, text, request.sampling);
   grammar.read_typed(name);
   if (grammar.field().empty()) return;
   request.grammar_field = grammar.field();
-  check_sampler(fields, context, request.sampling, name);
 }
 
-void read_grammar(FieldReader& fields, std::string_view body, const RequestContext& context,
-                  bool ignore_eos, ParsedRequest& request) {
+void read_grammar(FieldReader& fields, std::string_view body, bool ignore_eos,
+                  ParsedRequest& request) {
   GrammarFields grammar(fields, body, request.sampling);
   grammar.read_response_format();
   for (const std::string what : {"json", "regex", "choice", "grammar"}) {
@@ -228,7 +227,6 @@ void read_grammar(FieldReader& fields, std::string_view body, const RequestConte
   grammar.read_structured_outputs();
   if (grammar.field().empty()) return;
   request.grammar_field = grammar.field();
-  check_sampler(fields, context, request.sampling, grammar.field());
   if (ignore_eos) {
     fields.fail("ignore_eos",
                 "contradicts '" + grammar.field() + "': what is complete must be able to end");

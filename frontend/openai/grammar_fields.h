@@ -16,12 +16,12 @@ inline constexpr std::size_t kMaxGrammarChoices = 1024;
 /// Sets the grammar of `request`. At most one of the fields may ask for one. `body` is the text
 /// that `fields` reads: an object's keys come in the order of its schema's. Whether the grammar is
 /// right is found out later, by a process of its own. After read_stop_extras().
-void read_grammar(FieldReader& fields, std::string_view body, const RequestContext& context,
-                  bool ignore_eos, ParsedRequest& request);
+void read_grammar(FieldReader& fields, std::string_view body, bool ignore_eos,
+                  ParsedRequest& request);
 
 /// The same from one field of another API: {"type": "json" or "regex", "value": a schema (an object or its
 /// text), or the expression}. `text` is the text of the object that `fields` reads.
 void read_typed_grammar(FieldReader& fields, const std::string& name, std::string_view text,
-                        const RequestContext& context, ParsedRequest& request);
+                        ParsedRequest& request);
 
 }  // namespace baton

@@ -99,8 +99,8 @@ void read_common(FieldReader& fields, std::string_view body, OpenAiRoute route,
   read_sampling(fields, context, model, 2, asked.request);
   asked.ignore_eos = read_stop_extras(fields, model, asked.request);
   asked.request.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);
-  read_full_sampling(fields, context, model, asked.request);
-  read_grammar(fields, body, context, asked.ignore_eos, asked.request);
+  read_further_sampling(fields, model, asked.request);
+  read_grammar(fields, body, asked.ignore_eos, asked.request);
   read_stream(fields, asked);
   const auto priority = fields.integer("priority", -kMaxPriority, kMaxPriority);
   asked.request.priority = static_cast<std::int32_t>(priority.value_or(0));
@@ -108,7 +108,7 @@ void read_common(FieldReader& fields, std::string_view body, OpenAiRoute route,
   if (asked.request.cache_salt.size() > kMaxSaltBytes) {
     fields.fail("cache_salt", "may have at most " + std::to_string(kMaxSaltBytes) + " bytes");
   }
-  asked.choices = read_choices(fields, route, context, asked.request);
+  asked.choices = read_choices(fields, route, asked.request);
   read_limits(fields, route, asked.choices, asked.limits);
   ignore_neutral_fields(fields, route);
 }
@@ -257,7 +257,7 @@ ParseOutcome finish_request(Status status, OpenAiRoute route, const RequestConte
 }
 
 /// What tool_choice says of a call that is forced, beside the request's other fields.
-void check_forced_call(FieldReader& fields, const RequestContext& context, Asked& asked) {
+void check_forced_call(FieldReader& fields, Asked& asked) {
   const ForcedChoice& forced = asked.conversation.forced;
   if (!forced.forced || !fields.ok()) return;
   SamplingParams& sampling = asked.request.sampling;
@@ -270,7 +270,6 @@ void check_forced_call(FieldReader& fields, const RequestContext& context, Asked
   }
   sampling.grammar_kind = GrammarKind::structural_tag;  // its text needs the rendered prompt
   asked.request.grammar_field = "tool_choice";
-  check_sampler(fields, context, sampling, "tool_choice");
 }
 
 /// A chat between its two halves.
@@ -362,7 +361,7 @@ ParseOutcome parse(std::string_view body, OpenAiRoute route, const RequestContex
   read_common(fields, body, route, context, model, asked);
   if (chat) {
     read_conversation(fields, body, model, asked.conversation);
-    check_forced_call(fields, context, asked);
+    check_forced_call(fields, asked);
   } else {
     read_prompts(fields, model, asked.prompts);
     read_suffix(fields, model, asked.choices.echo, asked.prompts);

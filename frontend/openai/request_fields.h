@@ -40,15 +40,10 @@ void read_stop(FieldReader& fields, const std::string& field, ParsedRequest& req
 /// end of a sequence is to be ignored.
 bool read_stop_extras(FieldReader& fields, const ServedModel& model, ParsedRequest& request);
 
-/// What only the full sampler can do: min_p, typical_p, repetition_penalty, presence_penalty,
+/// What comes beside temperature, top_p and top_k: min_p, typical_p, repetition_penalty, presence_penalty,
 /// frequency_penalty, logit_bias, allowed_token_ids, bad_words. A bad word stands for two sequences of
 /// tokens: as it is written at the start of a text, and after other words.
-void read_full_sampling(FieldReader& fields, const RequestContext& context,
-                        const ServedModel& model, ParsedRequest& request);
-
-/// Fails `name` where it has asked for what some worker cannot do. Call it after each field that may.
-void check_sampler(FieldReader& fields, const RequestContext& context,
-                   const SamplingParams& sampling, const std::string& name);
+void read_further_sampling(FieldReader& fields, const ServedModel& model, ParsedRequest& request);
 
 /// Token ids out of an array; fails `name` where one is not an id of the vocabulary.
 std::vector<Token> read_token_ids(FieldReader& fields, const nlohmann::json& ids,

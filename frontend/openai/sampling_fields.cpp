@@ -1,4 +1,4 @@
-// The sampling fields that need more than the basic sampler.
+// The sampling fields beyond temperature, top_p and top_k.
 #include <algorithm>
 #include <charconv>
 #include <string_view>
@@ -10,12 +10,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-void read_numbers(FieldReader& fields, const RequestContext& context, SamplingParams& sampling) {
+void read_numbers(FieldReader& fields, SamplingParams& sampling) {
   const auto read = [&](const char* name, float& value, double low, double high, bool low_excluded) {
     const auto given = fields.number(name, low, high, low_excluded);
     // A value that is above the lowest one stays so as a float.
     if (given) value = std::max(static_cast<float>(*given), low_excluded ? 1e-6F : -1e30F);
-    check_sampler(fields, context, sampling, name);
   };
   read("min_p", sampling.min_p, 0, 1, false);
   read("typical_p", sampling.typical_p, 0, 1, true);
@@ -101,24 +100,12 @@ void read_bad_words(FieldReader& fields, const ServedModel& model, SamplingParam
 
 }  // namespace
 
-void check_sampler(FieldReader& fields, const RequestContext& context,
-                   const SamplingParams& sampling, const std::string& name) {
-  if (!context.basic_sampling || !fields.ok() || !sampling.needs_full_sampler()) return;
-  fields.fail(name,
-              "is not supported by this server's workers; their devices draw tokens by temperature, "
-              "top_k, top_p, min_tokens and stop tokens alone");
-}
-
-void read_full_sampling(FieldReader& fields, const RequestContext& context,
-                        const ServedModel& model, ParsedRequest& request) {
+void read_further_sampling(FieldReader& fields, const ServedModel& model, ParsedRequest& request) {
   SamplingParams& sampling = request.sampling;
-  read_numbers(fields, context, sampling);
+  read_numbers(fields, sampling);
   read_logit_bias(fields, model, sampling);
-  check_sampler(fields, context, sampling, "logit_bias");
   read_allowed(fields, model, sampling);
-  check_sampler(fields, context, sampling, "allowed_token_ids");
   read_bad_words(fields, model, sampling);
-  check_sampler(fields, context, sampling, "bad_words");
 }
 
 }  // namespace baton

@@ -196,6 +196,27 @@ class Dialects(unittest.TestCase):
                 *_, last, rest = self.post("distserve", "/generate", body | {"stream": True}).split("\0")
                 self.assertEqual((json.loads(last)["text"].lstrip(), rest), (wanted[0], ""))
 
+    def test_lifetime_events_are_in_order(self):
+        for words in (3, 1500):  # one chunk, several
+            reply = json.loads(self.post("distserve", "/generate", {
+                "prompt": "word " * words, "temperature": 0, "max_tokens": 8, "ignore_eos": True}))
+            times = {e["event_type"]: e["timestamp"] for e in reply["lifetime_events"]}
+            names = ["issued", "context_begin", "context_end", "migration_begin", "migration_end",
+                     "decoding_begin", "decoding_end"]
+            self.assertEqual(sorted(times), sorted(names))
+            self.assertEqual(sorted(times.values()), [e["timestamp"] for e in reply["lifetime_events"]])
+            if words == 3:
+                self.assertEqual([e["event_type"] for e in reply["lifetime_events"]], names)
+            else:
+                self.assertLess(times["migration_begin"], times["context_end"], "chunks move while others run")
+            for earlier, later in (("issued", "context_begin"), ("context_begin", "context_end"),
+                                   ("context_begin", "migration_begin"), ("migration_begin", "migration_end"),
+                                   ("context_end", "migration_end"), ("migration_end", "decoding_begin"),
+                                   ("decoding_begin", "decoding_end")):
+                self.assertLessEqual(times[earlier], times[later], (earlier, later, words))
+            self.assertEqual(reply["timestamps"][-1], times["decoding_end"])
+            self.assertLessEqual(times["context_end"], reply["timestamps"][0])
+
     # ---- ports
     def test_a_path_is_spoken_on_its_port_alone(self):
         for dialect, port in self.cluster.port_of.items():

@@ -219,15 +219,6 @@ TEST(MindSporeFields, AnEmptyPromptIsToldInAReply) {
   EXPECT_EQ(bad(kMindSpore.parse(R"({"inputs":"hello"})", none), "").status, 503);
 }
 
-TEST(MindSporeFields, WorkersWithoutLogProbabilitiesServeItToo) {
-  RequestContext basic = small_context();
-  basic.basic_sampling = true;
-  const auto request = good(kMindSpore.parse(inputs(R"("max_new_tokens":5)"), basic));
-  EXPECT_FALSE(request.sampling.needs_full_sampler());
-  bad(kMindSpore.parse(inputs(R"("max_new_tokens":5,"repetition_penalty":2)"), basic), "penalty");
-  bad(kMindSpore.parse(inputs(R"("max_new_tokens":5,"typical_p":0.5)"), basic), "typical_p");
-}
-
 // ---------------------------------------------------------------------------------------- tutorial
 
 std::string task(const std::string& config) {
@@ -295,8 +286,6 @@ TEST(TutorialFields, Beams) {
   small.max_choices = 2;
   const std::string body = task(R"("num_beams":4,"num_return_sequences":3)");
   EXPECT_NE(bad(kTutorial.parse(body, small), body).message.find("2 streams"), std::string::npos);
-  small.basic_sampling = true;
-  bad(kTutorial.parse(task(R"("num_beams":2)"), small), "beams on a worker that has none");
 }
 
 TEST(TutorialFields, ChatsAreThoseOfOpenAiWithAnotherLength) {
@@ -362,9 +351,6 @@ TEST(TgiFields, Grammars) {
   const auto regex = kTgi.take(inputs(R"("grammar":{"type":"regex","value":"[0-9]+"})"));
   EXPECT_EQ(regex.sampling.grammar_kind, GrammarKind::regex);
   EXPECT_EQ(regex.sampling.grammar, "[0-9]+");
-  RequestContext basic = small_context();
-  basic.basic_sampling = true;
-  bad(kTgi.parse(inputs(R"("grammar":{"type":"regex","value":"x"})"), basic), "grammar");
 }
 
 // ---------------------------------------------------------------------------------- the small ones
@@ -489,7 +475,26 @@ TEST(DialectReplies, DistServeTellsTimes) {
   const Json reply = Json::parse(written(*request.reply, true));
   EXPECT_EQ(reply["text"], "helloab!");
   EXPECT_EQ(reply["timestamps"], (Json{1001.0, 1002.0}));
-  EXPECT_EQ(reply["lifetime_events"][0], (Json{{"timestamp", 1000.5}, {"event_type", "issued"}}));
+  EXPECT_EQ(reply["lifetime_events"],
+            (Json{{{"timestamp", 1000.5}, {"event_type", "issued"}},
+                  {{"timestamp", 1002.0}, {"event_type", "decoding_end"}}}))
+      << "a scheduler that tells nothing leaves nothing to guess";
+  EXPECT_TRUE(request.lifetime);
+  EXPECT_FALSE(kDistServe.take(R"({"prompt":"hello","stream":true})").lifetime);
+}
+
+TEST(DialectReplies, DistServeTellsMomentsInOrderOfTime) {
+  auto request = kDistServe.take(R"({"prompt":"hello"})");
+  request.reply->text({.choice = 0, .text = "a", .token = 7, .time = 9 * kSecond});
+  request.reply->end(0, {.reason = FinishReason::length,
+                         .stop_string = {},
+                         .lifetime = {kSecond, 3 * kSecond, 2 * kSecond, 3 * kSecond, 0}});
+  const Json reply = Json::parse(request.reply->finish({}));
+  std::string order;
+  for (const auto& event : reply["lifetime_events"]) {
+    order += event["event_type"].get<std::string>() + " ";
+  }
+  EXPECT_EQ(order, "issued context_begin migration_begin context_end migration_end decoding_end ");
 }
 
 }  // namespace

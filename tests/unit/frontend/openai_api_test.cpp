@@ -318,11 +318,6 @@ TEST(Completion, RefusesGrammars) {
        "at most 65536 bytes"},
   };
   for (const Refusal& line : table) expect_refused(line, completion);
-  RequestContext basic = small_context();
-  basic.basic_sampling = true;
-  expect_refused({R"({"prompt":"a","guided_regex":"a"})", 400, "guided_regex",
-                  "is not supported by this server's workers"},
-                 [&](const std::string& body) { return parse_completion(body, basic, tiny_model()); });
 }
 
 TEST(Completion, HarmlessFieldsAreIgnored) {

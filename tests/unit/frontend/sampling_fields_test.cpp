@@ -1,4 +1,4 @@
-// Fields of the full sampler, of choices, and of what is told about tokens.
+// Fields of the sampler, of choices, and of what is told about tokens.
 #include <algorithm>
 #include <string>
 
@@ -179,38 +179,6 @@ TEST(Choices, WhatDoesNotGoWithBeamsIsRefusedByName) {
        "'use_beam_search' is true"},
   };
   for (const Refusal& line : table) expect_refused(line, completion);
-}
-
-// Workers that draw by the basic parameters alone: whatever they cannot do is refused by name.
-TEST(Choices, BasicSamplersRefuseByName) {
-  auto context = small_context();
-  context.basic_sampling = true;
-  const std::pair<const char*, const char*> table[] = {
-      {"min_p", "0.1"},
-      {"typical_p", "0.9"},
-      {"repetition_penalty", "1.1"},
-      {"presence_penalty", "0.1"},
-      {"frequency_penalty", "0.1"},
-      {"logit_bias", R"({"5":1})"},
-      {"allowed_token_ids", "[5]"},
-      {"bad_words", R"(["x"])"},
-      {"logprobs", "0"},
-      {"prompt_logprobs", "0"},
-      {"best_of", "2"},
-  };
-  for (const auto& [name, value] : table) {
-    const std::string body =
-        R"({"prompt":"a",")" + std::string(name) + "\":" + std::string(value) + "}";
-    const auto error = bad(parse_completion(body, context, tiny_model()), body);
-    EXPECT_EQ(error.status, 400);
-    EXPECT_EQ(error_of(error)["param"], name);
-    EXPECT_NE(error.body.find("not supported by this server's workers"), std::string::npos);
-  }
-  const std::string neutral =
-      R"({"prompt":"a","min_p":0,"typical_p":1,"repetition_penalty":1,"presence_penalty":0,
-          "frequency_penalty":0,"logit_bias":{},"bad_words":[],"n":2,"best_of":2,"echo":true,
-          "top_p":0.5,"top_k":4,"min_tokens":2,"stop_token_ids":[4]})";
-  good(parse_completion(neutral, context, tiny_model()));
 }
 
 TEST(StopIds, TheClientsOwnAreToldApart) {

@@ -243,5 +243,47 @@ TEST(Handoff, APromptThatFitsNoDecodeWorkerDoesNotBlockTheOthers) {
   EXPECT_EQ(c.tokens_of(2), 3U);
 }
 
+TEST(Handoff, TheTerminalTellsWhenThePhasesWere) {
+  Pair c(chunks_of(6));
+  Submit asked = c.request(1, 14, 3);
+  asked.lifetime = true;
+  c.from_frontend(c.frontend, asked);
+  c.submit(2, 14, 3);
+  const TimeNs start = c.now;
+  const auto later = [&] { c.now += kMillisecond; };
+  later();
+  c.turn();  // the first chunk
+  for (int chunk = 0; chunk < 3; ++chunk) {
+    later();
+    c.answer(c.prefill);
+    c.turn();
+  }
+  later();
+  while (!c.pulls[c.decode].empty()) c.done_pull(c.decode);
+  later();
+  c.run();
+  ASSERT_NE(c.terminal(1), nullptr);
+  // Blocks of the first chunk are pulled when it has ended.
+  std::vector<TimeNs> moments;
+  for (const TimeNs moment : c.terminal(1)->lifetime) moments.push_back((moment - start) / kMillisecond);
+  EXPECT_EQ(moments, (std::vector<TimeNs>{1, 4, 2, 5, 6}));
+  EXPECT_TRUE(c.terminal(2)->lifetime.empty()) << "it did not ask";
+}
+
+TEST(Handoff, WithoutOneNothingMigrates) {
+  Cluster c;
+  const LinkId mixed = c.ready_worker("mixed0", Role::mixed);
+  Submit asked = c.request(1, 4, 2);
+  asked.lifetime = true;
+  c.from_frontend(c.frontend, asked);
+  c.turn();
+  c.answer(mixed);
+  c.run();
+  ASSERT_EQ(c.terminal(1)->lifetime.size(), kLifetimeMoments);
+  EXPECT_NE(c.terminal(1)->lifetime[0], 0);
+  EXPECT_NE(c.terminal(1)->lifetime[1], 0);
+  for (std::size_t i = 2; i < kLifetimeMoments; ++i) EXPECT_EQ(c.terminal(1)->lifetime[i], 0);
+}
+
 }  // namespace
 }  // namespace baton::test

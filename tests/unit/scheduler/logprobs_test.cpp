@@ -196,19 +196,5 @@ TEST_F(LogprobsTest, ColumnsThatDisagreeEndTheTerm) {
   EXPECT_FALSE(cluster_.worker("mixed0").ready());
 }
 
-TEST_F(LogprobsTest, AreRefusedWhereAWorkerHasTheBasicSampler) {
-  Cluster basic;
-  const LinkId link = basic.register_worker("mixed0", Role::mixed);
-  Hello hello = Cluster::hello_of("mixed0", 100);
-  hello.basic_sampling = true;
-  basic.from_worker(link, hello);
-  Submit m = basic.request(1, 4, 4);
-  m.sampling.presence_penalty = 0.5F;
-  basic.from_frontend(basic.frontend, m);
-  EXPECT_EQ(basic.code(1), ErrorCode::invalid_argument);
-  basic.submit(2);
-  EXPECT_EQ(basic.phase(2), Phase::waiting) << "plain requests go on";
-}
-
 }  // namespace
 }  // namespace baton::test

@@ -296,5 +296,32 @@ TEST(Frontends, AWelcomeTellsWhatIsRunning) {
   EXPECT_EQ(welcome.waiting, 1U);
 }
 
+TEST(Grammars, EveryWorkerHearsOfOneOnceATerm) {
+  Cluster c;
+  const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
+  const LinkId decode = c.ready_worker("decode0", Role::decode);
+  const auto ask = [&](std::uint64_t counter, const std::string& grammar) {
+    Submit m = c.request(counter, 4, 2);
+    m.sampling.grammar_kind = GrammarKind::regex;
+    m.sampling.grammar = grammar;
+    c.from_frontend(c.frontend, m);
+  };
+  ask(1, "a");
+  ask(2, "a");
+  ask(3, "b");
+  c.submit(4);
+  for (const LinkId link : {prefill, decode}) {
+    const auto told = c.sent<PrepareGrammar>(link);
+    ASSERT_EQ(told.size(), 2U);
+    EXPECT_EQ(told[0].grammar, "a");
+    EXPECT_EQ(told[0].kind, GrammarKind::regex);
+    EXPECT_EQ(told[1].grammar, "b");
+  }
+  const LinkId again = c.ready_worker("decode0", Role::decode, 100, 2);
+  ask(5, "a");
+  EXPECT_EQ(c.sent<PrepareGrammar>(again).size(), 1U);
+  EXPECT_EQ(c.sent<PrepareGrammar>(prefill).size(), 2U);
+}
+
 }  // namespace
 }  // namespace baton::test

@@ -46,6 +46,7 @@ class CoreDriver {
   int steps_started = 0;
   std::deque<Pull> pulls;  // out
   std::vector<AllocationId> closes;
+  std::vector<std::string> grammars;  // to be prepared
   int pools_asked = 0;
   std::optional<worker_action::Exit> exit;
   std::vector<std::string> errors;
@@ -131,6 +132,7 @@ class CoreDriver {
   }
   void carry_out(worker_action::StartPull& a) { pulls.push_back(std::move(a.pull)); }
   void carry_out(worker_action::CloseMapping& a) { closes.push_back(a.allocation); }
+  void carry_out(worker_action::PrepareGrammar& a) { grammars.push_back(a.text); }
   void carry_out(worker_action::Exit& a) { exit = a; }
   void carry_out(worker_action::Log& a) {
     if (a.level == worker_action::Log::Level::error) errors.push_back(a.text);

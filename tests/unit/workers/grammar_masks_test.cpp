@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -10,6 +11,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -153,6 +155,36 @@ TEST(GrammarMasks, FaultsFailTheirRowAlone) {
   EXPECT_NE(masks.wait(1).status().message().find("is not what it allows"), std::string::npos);
   EXPECT_TRUE(masks.wait(2).ok());
   EXPECT_FALSE(masks.wait(3).ok()) << "there is no such row";
+}
+
+bool wait_compiled(GrammarMasks& masks, std::size_t count) {
+  for (int i = 0; i < 3000 && masks.compiled() < count; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return masks.compiled() >= count;
+}
+
+TEST(GrammarMasks, WhatIsAnnouncedIsCompiledBeforeARowNeedsIt) {
+  GrammarMasks masks("demo/model", kVocab, {});
+  masks.prepare(GrammarKind::regex, "[a-z]+");
+  masks.prepare(GrammarKind::regex, "[a-z]+");
+  ASSERT_TRUE(wait_compiled(masks, 1));
+  const auto free = mask_of(masks, 1, with(GrammarKind::regex, "[a-z]+"), {});
+  EXPECT_EQ(masks.compiled(), 1U) << "once";
+  GrammarMasks late("demo/model", kVocab, {});
+  EXPECT_EQ(mask_of(late, 1, with(GrammarKind::regex, "[a-z]+"), {}), free);
+}
+
+TEST(GrammarMasks, ARowThatWaitsGoesBeforeAnnouncements) {
+  GrammarMasks::Options options;
+  options.max_announced = 20;
+  GrammarMasks masks("demo/model", kVocab, options);
+  // Each takes a while; the tokenizer is still being read.
+  for (int i = 0; i < 40; ++i) masks.prepare(GrammarKind::regex, "([a-z]{3} ){60}" + std::to_string(i));
+  mask_of(masks, 1, with(GrammarKind::regex, "x"), {});
+  EXPECT_LE(masks.compiled(), 3U) << "its own, and perhaps one that had begun";
+  EXPECT_TRUE(wait_compiled(masks, 21));
+  EXPECT_LE(masks.compiled(), 25U) << "more than max_announced are not kept in mind";
 }
 
 TEST(GrammarMasks, AModelWithoutATokenizerSaysSo) {

@@ -47,12 +47,18 @@ TEST(TermEnd, StaleMessagesAreDroppedSilently) {
   d.get(plan(9, kTerm - 1));
   d.get(pull(1, 900, kTerm - 1));
   d.get(AuditTables{kTerm - 1});
+  d.get(PrepareGrammar{kTerm - 1, GrammarKind::regex, "a"});
   d.get(Fenced{kEpoch, kTerm - 1});
   d.get(Registered{kEpoch, kMe});
   d.get(Welcome{kEpoch, kTerm, 1});  // the repeat of our own
   EXPECT_EQ(d.core.term(), kTerm);
   EXPECT_TRUE(d.sent.empty());
   EXPECT_TRUE(d.pulls.empty());
+  EXPECT_TRUE(d.grammars.empty());
+  d.get(PrepareGrammar{kTerm, GrammarKind::regex, "b"});
+  EXPECT_EQ(d.grammars, std::vector<std::string>{"b"});
+  d.get(PrepareGrammar{kTerm, GrammarKind::regex, std::string(SamplingParams::kMaxGrammarBytes + 1, 'b')});
+  EXPECT_EQ(d.grammars.size(), 1U);
 }
 
 TEST(TermEnd, FencedEndsIt) {
