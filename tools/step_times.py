@@ -31,7 +31,7 @@ def bench(o, *arguments):
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         command = [o.program, "--model", o.model, "--device", o.device, "--threads", str(o.threads),
                    "--tokens-per-block", str(o.tokens_per_block), "--budget", str(o.budget),
-                   "--pool-blocks", str(o.pool_blocks), "--max-running", str(o.max_running),
+                   "--load-format", "dummy" if o.dummy else "auto", "--pool-blocks", str(o.pool_blocks), "--max-running", str(o.max_running),
                    "--steps", str(STEPS), "--json", out.name, *map(str, arguments)]
         result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if result.returncode != 0:
@@ -83,6 +83,7 @@ def options():
     parser.add_argument("--model", required=True, help="model folder")
     parser.add_argument("--out", required=True, help="file to write")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--dummy", action="store_true", help="random weights, from config.json alone")
     parser.add_argument("--threads", type=int, default=0, help="of a step, on CPUs")
     parser.add_argument("--budget", type=int, default=512, help="most prompt tokens of a step (512)")
     parser.add_argument("--max-running", type=int, default=64, help="most rows of a decode step (64)")

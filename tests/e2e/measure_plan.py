@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
-"""Does a plan come true? Measures the step times of the demo model here, lets baton-plan predict what a set-up
-makes of a trace, sends the same trace to that set-up, and prints both. Not a test: it wants a quiet machine.
+"""Does a plan come true? Measures the step times of a model here, lets baton-plan predict what a set-up makes of a
+trace, sends the same trace to that set-up, and prints both. Not a test: it wants a quiet machine.
 
     tests/e2e/measure_plan.py [--setup 1p1d] [--chunk 128] [--rate 20] [--requests 300] ...
+    tests/e2e/measure_plan.py --device cuda --model 8b --setup 1p1d --chunk 2048 --rate 12 \
+        --input-length 2048 --output-length 256 --pull-us 450 --pull-block-us 7.6
+
+With --device cuda the model is a folder or a geometry of tools/dummy_model.py, whose weights are random.
 """
 
 import argparse
@@ -15,14 +19,18 @@ import tempfile
 from cluster import BIN, DEMO_MODEL, SOURCE, Cluster
 
 sys.path.insert(0, str(SOURCE / "tools"))
+import dummy_model  # noqa: E402
 from loadgen import judge, quantiles  # noqa: E402
 
 ROLES = {"p": "prefill", "d": "decode", "m": "mixed"}
+POOL_BLOCKS = {"cpu": 4096, "cuda": 12288}
 PROMPT = 8  # tokens of the requests that find out what lies around the steps
 
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--model", default=str(DEMO_MODEL), help="folder, or with cuda 8b or 0.6b (the demo model)")
     parser.add_argument("--setup", default="1p1d", help="1p1d or 2m (1p1d)")
     parser.add_argument("--chunk", type=int, default=128, help="prompt tokens of a step (128)")
     parser.add_argument("--rate", type=float, default=20, help="requests a second (20)")
@@ -36,21 +44,39 @@ def options():
     parser.add_argument("--runs", type=int, default=3, help="how often the trace is sent (3)")
     parser.add_argument("--step-delay-ms", type=int, default=0,
                         help="steps take so much longer: the machine's noise then counts for less (0)")
+    parser.add_argument("--max-running", type=int, default=64, help="sequences of a worker (64)")
+    parser.add_argument("--pull-us", type=float, default=0, help="of a hand-off beside its copy (0)")
+    parser.add_argument("--pull-block-us", type=float, default=0, help="of a hand-off's copy, a block (0)")
     parser.add_argument("--step-times", type=pathlib.Path, help="measured before")
     parser.add_argument("--keep", help="folder for step times, trace and logs")
     return parser.parse_args()
 
 
 def measure_steps(o, folder):
-    """Every worker's device at once, as they will run: they share caches and memory."""
-    count = sum(int(c) for c in o.setup if c.isdigit())
-    commands = [[sys.executable, SOURCE / "tools" / "step_times.py", "--model", DEMO_MODEL, "--threads", "1",
-                 "--budget", str(o.chunk), "--program", BIN / "baton-bench-worker", "--out",
-                 folder / f"times{i}.json"] for i in range(count)]
+    """On CPUs every worker's at once, as they will run: they share caches and memory."""
+    count = sum(int(c) for c in o.setup if c.isdigit()) if o.device == "cpu" else 1
+    commands = [[sys.executable, SOURCE / "tools" / "step_times.py", "--model", o.model, "--device", o.device,
+                 *(["--threads", "1"] if o.device == "cpu" else ["--dummy"] if o.dummy else []),
+                 "--budget", str(o.chunk), "--max-running", str(o.max_running),
+                 "--pool-blocks", str(POOL_BLOCKS[o.device]), "--program", BIN / "baton-bench-worker",
+                 "--out", folder / f"times{i}.json"] for i in range(count)]
     running = [subprocess.Popen(c) for c in commands]
     if any([p.wait() for p in running]):
         raise SystemExit("the step times could not be measured")
     return json.loads((folder / "times0.json").read_text())
+
+
+def find_model(o, folder):
+    """A geometry by name gets a folder with a configuration and no weights."""
+    o.dummy = o.model in dummy_model.GEOMETRIES
+    if o.dummy:
+        o.model = str(dummy_model.write(o.model, folder / "model").resolve())
+
+
+def worker_options(o, times):
+    own = {"threads": 1} if o.device == "cpu" else {"device": "cuda", "deterministic": False, "pool_mib": 0}
+    return {**own, "load_format": "dummy" if o.dummy else "auto", "pool_blocks": times["pool_blocks"],
+            "step_delay_ms": o.step_delay_ms}
 
 
 def bench(port, *arguments):
@@ -82,7 +108,7 @@ def add_surroundings(o, times, port, folder):
 def plan(o, folder, times, objective, *load):
     (folder / "times.json").write_text(json.dumps(times))
     ttft, gap = objective
-    subprocess.run([BIN / "baton-plan", "--step-times", folder / "times.json", "--splits", o.setup,
+    subprocess.run([BIN / "baton-plan", "--config", folder / "plan.yaml", "--step-times", folder / "times.json", "--splits", o.setup,
                     "--chunks", str(o.chunk), "--ttft-slo", str(ttft), "--tpot-slo", str(gap),
                     "--json", folder / "plan.json", *map(str, load)], check=True, stdout=subprocess.DEVNULL)
     return json.loads((folder / "plan.json").read_text())[0]
@@ -104,13 +130,15 @@ def send(turn, port, folder, trace):
 
 
 def run(o, folder):
+    find_model(o, folder)
     times = json.loads(o.step_times.read_text()) if o.step_times else measure_steps(o, folder)
+    times.update(pull_us=o.pull_us, pull_block_us=o.pull_block_us)
+    scheduler = {"token_budget": o.chunk, "prompt_chunk": o.chunk, "max_running": o.max_running}
+    (folder / "plan.yaml").write_text(json.dumps({"scheduler": scheduler}))
     roles = [ROLES[role] for count, role in zip(o.setup[::2], o.setup[1::2]) for _ in range(int(count))]
     workers = [(f"{role}{i}", role) for i, role in enumerate(roles)]
     trace = folder / "trace.jsonl"
-    with Cluster(workers=workers, worker={"threads": 1, "pool_blocks": times["pool_blocks"],
-                                           "step_delay_ms": o.step_delay_ms},
-                 scheduler={"token_budget": o.chunk, "prompt_chunk": o.chunk}) as cluster:
+    with Cluster(workers=workers, model=o.model, worker=worker_options(o, times), scheduler=scheduler) as cluster:
         port = next(iter(cluster.frontends.values()))
         add_surroundings(o, times, port, folder)
         print(json.dumps(times))
