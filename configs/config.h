@@ -104,6 +104,8 @@ struct WorkerConfig {
   std::uint64_t memory_mib = 0;
   std::uint32_t pool_blocks = 0;
   std::uint64_t pool_mib = 0;
+  std::uint32_t host_pool_blocks = 0;
+  std::uint64_t host_pool_mib = 0;
   std::uint32_t tokens_per_block = 16;
   bool fake = false;
   Token fault_token = -1;

@@ -258,6 +258,11 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        .member = &W::pool_mib,
        .min = 0,
        .max = 1'048'576},
+      {"host_pool_blocks",
+       "blocks of the pool's host part, in shared memory, where blocks are kept that the pool has no room "
+       "for; 0: as many as host_pool_mib holds", &W::host_pool_blocks, 0, 16'777'216},
+      {"host_pool_mib", "size of the pool's host part in MiB; 0 as well: there is none",
+       &W::host_pool_mib, 0, 16'777'216},
       {"tokens_per_block", "tokens of one KV block", &W::tokens_per_block, 1, 512},
       {"fake", "no model at all: tokens by rule, for benchmarks of everything else", &W::fake},
       {"fault_token", "for tests: abort when a prompt holds this id; -1: never", &W::fault_token,

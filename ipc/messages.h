@@ -17,7 +17,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 5;
+constexpr std::uint32_t kProtocolVersion = 6;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                           \
@@ -262,6 +262,10 @@ struct WorkerFacts {
 
 /// Phase two: the pool exists. Sent with a new `hello_id` for every term asked for, repeated with the
 /// same one until Welcome comes.
+///
+/// A pool has up to two parts with one range of block ids: [0, blocks) lie on the device, [blocks, blocks +
+/// host_blocks) in host memory, where blocks are kept that nobody computes with. Tables of sequences name
+/// device blocks alone.
 struct Hello {
   std::string name;
   Incarnation incarnation = 0;
@@ -277,11 +281,17 @@ struct Hello {
   std::uint32_t tokens_per_block = 0;
   std::uint64_t block_bytes = 0;
   std::uint32_t blocks = 0;
+  std::string host_handle;        // the segment's name; empty: no host part
+  std::uint32_t host_blocks = 0;
+  /// Microseconds that one block takes from the device to the host part, or back: half of both, as
+  /// measured at the start.
+  float host_block_us = 0;
   std::uint32_t max_context = 0;  // positions that the model allows
   std::uint32_t vocab_size = 0;
   WorkerFacts facts;
   BATON_FIELDS(name, incarnation, hello_id, allocation, ranks, model_fingerprint, dtype, layers,
-               kv_heads, head_dim, tokens_per_block, block_bytes, blocks, max_context, vocab_size, facts)
+               kv_heads, head_dim, tokens_per_block, block_bytes, blocks, host_handle, host_blocks,
+               host_block_us, max_context, vocab_size, facts)
 };
 
 /// A row of the step could not be served (non-finite logits, say); the others are unaffected.
@@ -383,7 +393,8 @@ struct Welcome {
   BATON_FIELDS(epoch, term, hello_id)
 };
 
-/// Copies one block onto another inside the worker's own pool, before the step's rows run.
+/// Copies one block onto another inside the worker's own pool, from either part of it to either, before
+/// the step's rows run.
 struct CopyOp {
   BlockId from = 0;
   BlockId to = 0;
@@ -436,6 +447,9 @@ struct PromptRow {
 /// One step, as a difference to the state that the worker remembers. Applied in this order: drop, add,
 /// fork, grow, ops, then the rows run: the prompt rows, the beams, and (with `decode`) one token for every
 /// sequence of the decode set. Sequences that a row of this very plan moves into the decode set start with the next.
+///
+/// Of `ops`, those from the device part to the host part run first, whatever their place, the others after
+/// them in their order: a plan can save a block and give it away. No two of them write one block.
 struct StepPlan {
   Term term = 0;
   StepId step = 0;
@@ -451,7 +465,8 @@ struct StepPlan {
   BATON_FIELDS(term, step, decode, drop, add, fork, grow_sequences, grow_blocks, ops, rows, beams)
 };
 
-/// Read source blocks out of a mapped pool into own blocks. Ends in one PullDone or PullFailed.
+/// Read source blocks out of a mapped pool, from either part of it, into own device blocks. Ends in one
+/// PullDone or PullFailed.
 struct Pull {
   Term term = 0;
   TransferId transfer = 0;
@@ -460,10 +475,13 @@ struct Pull {
   std::int32_t exporter_pid = 0;
   std::uint64_t exporter_pid_start = 0;
   std::uint32_t exporter_blocks = 0;  // size of the source pool, in blocks
+  /// Its host part, as its Hello has it: in every pull, since the first one maps both.
+  std::string exporter_host_handle;
+  std::uint32_t exporter_host_blocks = 0;
   std::vector<BlockId> from;
   std::vector<BlockId> to;
   BATON_FIELDS(term, transfer, allocation, ranks, exporter_pid, exporter_pid_start, exporter_blocks,
-               from, to)
+               exporter_host_handle, exporter_host_blocks, from, to)
 };
 
 /// Unmap that allocation when your pulls from it have ended, then say Closed.

@@ -25,6 +25,7 @@ namespace {
 namespace bip = boost::interprocess;
 
 constexpr const char* kShmFolder = "/dev/shm";
+constexpr char kHostPart = 'h';
 
 std::string mib(std::uint64_t bytes) { return std::to_string((bytes + (1U << 20U) - 1) >> 20U); }
 
@@ -81,6 +82,10 @@ bool parse_name(std::string_view file, std::string_view prefix, RegionName& owne
     return false;
   }
   std::string_view rest = file.substr(prefix.size());
+  owner.host_part = rest.ends_with(kHostPart);  // no hexadecimal digit
+  if (owner.host_part) {
+    rest.remove_suffix(1);
+  }
   if (!cut_number(rest, owner.allocation, 16) || !cut_number(rest, owner.pid_start) ||
       !cut_number(rest, owner.pid) || rest.empty()) {
     return false;
@@ -177,7 +182,8 @@ const std::string& ShmRegion::name() const {
 
 std::string region_name(const std::string& run_dir, const RegionName& owner) {
   return prefix_of(run_dir) + owner.worker + "-" + std::to_string(owner.pid) + "-" +
-         std::to_string(owner.pid_start) + "-" + hex(owner.allocation);
+         std::to_string(owner.pid_start) + "-" + hex(owner.allocation) +
+         (owner.host_part ? std::string(1, kHostPart) : std::string());
 }
 
 std::vector<RegionName> list_regions(const std::string& run_dir) {

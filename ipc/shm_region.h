@@ -56,9 +56,11 @@ struct RegionName {
   std::int32_t pid = 0;
   std::uint64_t pid_start = 0;
   AllocationId allocation = 0;
+  bool host_part = false;  // of the pool: see Hello
 };
 
-/// "baton-<uid>-<hash of run_dir>-<worker>-<pid>-<pid start>-<allocation hex>".
+/// "baton-<uid>-<hash of run_dir>-<worker>-<pid>-<pid start>-<allocation hex>", and "h" behind the
+/// name of a host part.
 std::string region_name(const std::string& run_dir, const RegionName& owner);
 
 /// Names in /dev/shm that belong to this user and run_dir; anything else there is never touched.

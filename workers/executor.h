@@ -24,10 +24,13 @@ struct ModelShape {
   WorkerFacts facts;
 };
 
-/// How others find and map the pool.
+/// How others find and map the pool, and its host part if it has one; the fields of Hello.
 struct PoolExport {
   KvGeometry geometry;
   std::vector<PoolRank> ranks;
+  std::string host_handle;
+  std::uint32_t host_blocks = 0;
+  float host_block_us = 0;
 };
 
 /// A pool of another worker, mapped for reading. Unmapped by its destructor.
@@ -40,7 +43,7 @@ class MappedPool {
 class BlockReader {
  public:
   virtual ~BlockReader() = default;
-  /// Maps the pool that `pull` names; checks its size.
+  /// Maps the pool that `pull` names, with its host part if it has one; checks the sizes.
   virtual Result<std::unique_ptr<MappedPool>> map(const Pull& pull) = 0;
   /// Copies pull.from[i] onto pull.to[i]; the ids are in range. Every byte is there on return.
   virtual Status copy(const MappedPool& source, const Pull& pull) = 0;

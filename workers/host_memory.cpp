@@ -56,11 +56,16 @@ std::string share_text(const MemoryAsk& ask) {
   return text + " allows " + gib(share_of(ask));
 }
 
+std::uint64_t host_part_of(const MemoryAsk& ask) {
+  return ask.host_pool_blocks > 0 ? ask.host_pool_blocks * ask.block_bytes : ask.host_pool_mib * kMib;
+}
+
 Status too_little(const MemoryAsk& ask, std::uint64_t pool) {
   std::string text = "not enough memory: weights " + gib(ask.weights) + " (" + ask.dtype + ")";
   if (ask.loading > 0) text += " + " + gib(ask.loading) + " while they are widened";
   text += " + KV pool " + gib(pool) + (ask.pool_mib + ask.pool_blocks > 0 ? "" : " at least") +
-          " + " + gib(kOwn) + " of the process's own; " + share_text(ask) +
+          (host_part_of(ask) > 0 ? " + its host part " + gib(host_part_of(ask)) : "") + " + " +
+          gib(kOwn) + " of the process's own; " + share_text(ask) +
           ". Fewer workers on CPUs (configs/1mixed.yaml has one), a smaller model, `dtype: bf16` or "
           "a smaller pool_mib need less; memory_mib overrides the limit";
   return invalid(std::move(text));
@@ -112,13 +117,16 @@ Result<std::uint64_t> plan_host_pool(const MemoryAsk& ask) {
   if (!given) pool = std::clamp(2 * ask.context_bytes, kLeastWanted, kMostWanted);
   if (ask.free == 0 && ask.memory_mib == 0) return pool;
   const std::uint64_t share = share_of(ask);
-  const std::uint64_t own = ask.weights + ask.loading + kOwn;
+  const std::uint64_t own = ask.weights + ask.loading + host_part_of(ask) + kOwn;
   const std::uint64_t left = share - std::min(share, own);
   const std::uint64_t least = given ? pool : std::max(kLeastPool, 2 * ask.block_bytes);
   if (left < least) return too_little(ask, least);
   if (given) return pool;
   pool = std::min(pool, std::max(left / 2, least));
-  if (ask.shared_free > 0) pool = std::min(pool, std::max(ask.shared_free / ask.sharers, least));
+  if (ask.shared_free > 0) {
+    const std::uint64_t part = ask.shared_free / ask.sharers;
+    pool = std::min(pool, std::max(part - std::min(part, host_part_of(ask)), least));
+  }
   return pool;
 }
 

@@ -30,6 +30,8 @@ struct MemoryAsk {
   std::uint64_t context_bytes = 0;  // KV of the longest sequence
   std::uint64_t pool_blocks = 0;    // as configured; 0: not
   std::uint64_t pool_mib = 0;       // likewise
+  std::uint64_t host_pool_blocks = 0;  // of the pool's host part, which is always as configured
+  std::uint64_t host_pool_mib = 0;     // likewise; 0 as well: there is none
   std::uint64_t memory_mib = 0;     // likewise
   double fraction = 0.9;            // of `free`, without memory_mib
   std::uint64_t sharers = 1;        // workers that are about to take memory here, this one included

@@ -1,5 +1,5 @@
-// The part of an Executor that every CPU model shares: the pool in shared memory, and copies out of
-// the pools of others.
+// The part of an Executor that every CPU model shares: the pool and its host part in shared memory, copies
+// between the two, and copies out of the pools of others.
 #pragma once
 
 #include <memory>
@@ -9,6 +9,25 @@
 #include "workers/kv_pool.h"
 
 namespace baton {
+
+/// Both parts of a pool on CPUs, under one range of block ids.
+class HostPool {
+ public:
+  /// `host_part`: not created (KvPool()) where there is none.
+  HostPool(KvPool device_part, KvPool host_part);
+  KvPool& device_part() { return parts_[0]; }
+  const KvPool& host_part() const { return parts_[1]; }
+  /// `block` < blocks of both parts.
+  std::byte* block(BlockId block);
+  /// One block onto another; a copy onto itself does nothing.
+  void copy(const CopyOp& op);
+  /// Hello::host_block_us: the best of some rounds of copies there and back. To be called before
+  /// anything is in the pool. 0: there is no host part.
+  float measure_copy_us();
+
+ private:
+  KvPool parts_[2];
+};
 
 /// Derived classes give load() and run_rows().
 class HostExecutor : public Executor {
@@ -25,14 +44,14 @@ class HostExecutor : public Executor {
   void set_shape(const KvGeometry& geometry) { shape_ = geometry; }
   /// Size of a pool whose configuration names none.
   void set_planned_pool(std::uint64_t mib) { planned_mib_ = mib; }
-  KvPool& pool() { return *pool_; }
+  KvPool& pool() { return pool_->device_part(); }
   /// output.tokens[i] = what row i sampled; rows without logits keep kNoToken.
   virtual void run_rows(const RunStep& step, StepOutput& output) = 0;
 
  private:
   KvGeometry shape_;
   std::uint64_t planned_mib_ = 256;
-  std::optional<KvPool> pool_;
+  std::optional<HostPool> pool_;
   const RunStep* step_ = nullptr;
 };
 

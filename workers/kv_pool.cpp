@@ -3,7 +3,6 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -24,17 +23,25 @@ std::uint64_t mix(std::uint64_t x) {  // the finaliser of SplitMix64
   return x ^ (x >> 31U);
 }
 
+const char* keys_of(PoolPart part) {
+  return part == PoolPart::device ? "pool_mib or pool_blocks" : "host_pool_mib or host_pool_blocks";
+}
+
+const char* name_of(PoolPart part) {
+  return part == PoolPart::device ? "KV pool" : "KV pool's host part";
+}
+
 /// What can never fit is told apart from what may fit once others have let go.
-Status check_shared_memory(const KvGeometry& g) {
+Status check_shared_memory(const KvGeometry& g, PoolPart part) {
   struct statvfs info {};
   if (::statvfs("/dev/shm", &info) != 0) return {};
   const std::uint64_t total = std::uint64_t{info.f_blocks} * info.f_frsize;
   const std::uint64_t bytes = g.block_bytes * g.blocks;
   if (total == 0 || bytes <= total) return {};
-  return invalid("a KV pool of " + std::to_string(g.blocks) + " blocks needs " +
-                 std::to_string(bytes >> 20U) + " MiB, /dev/shm has " +
-                 std::to_string(total >> 20U) + " MiB in all: lower pool_mib or pool_blocks, or "
-                 "enlarge it (docker: shm_size); " + block_arithmetic(g));
+  return invalid(std::string("a ") + name_of(part) + " of " + std::to_string(g.blocks) +
+                 " blocks needs " + std::to_string(bytes >> 20U) + " MiB, /dev/shm has " +
+                 std::to_string(total >> 20U) + " MiB in all: lower " + keys_of(part) +
+                 ", or enlarge it (docker: shm_size); " + block_arithmetic(g));
 }
 
 }  // namespace
@@ -67,37 +74,59 @@ Result<KvGeometry> size_pool(KvGeometry shape, std::uint32_t pool_blocks, std::u
   return shape;
 }
 
+Result<KvGeometry> size_host_part(const KvGeometry& pool, const PoolRequest& request) {
+  KvGeometry part = pool;
+  part.blocks = 0;
+  if (request.host_pool_blocks == 0 && request.host_pool_mib == 0) return part;
+  std::uint64_t blocks = request.host_pool_blocks;
+  if (blocks == 0) {
+    const auto bytes = kv_detail::multiply(request.host_pool_mib, 1U << 20U);
+    if (!bytes) return invalid("host_pool_mib " + std::to_string(request.host_pool_mib) + " is too large");
+    blocks = *bytes / pool.block_bytes;
+    if (blocks == 0) {
+      return invalid("host_pool_mib " + std::to_string(request.host_pool_mib) +
+                     " holds no block: " + block_arithmetic(pool));
+    }
+  }
+  // One range of ids for both parts.
+  const std::uint64_t ids = std::numeric_limits<BlockId>::max() - std::uint64_t{1};
+  part.blocks = static_cast<std::uint32_t>(std::min(blocks, ids));
+  if (blocks + pool.blocks > ids || !kv_pool_bytes(part)) {
+    return invalid(std::to_string(blocks) + " blocks on the host beside " +
+                   std::to_string(pool.blocks) + " are too many: " + block_arithmetic(pool));
+  }
+  return part;
+}
+
 AllocationId make_allocation_id(const std::string& worker, Incarnation incarnation) {
   std::uint64_t hash = mix(incarnation + 0x9E3779B97F4A7C15ULL);
   for (const char c : worker) hash = mix(hash ^ static_cast<unsigned char>(c));
   return hash == 0 ? 1 : hash;
 }
 
-Result<KvPool> KvPool::create(const PoolRequest& request, const KvGeometry& geometry) {
+Result<KvPool> KvPool::create(const PoolRequest& request, const KvGeometry& geometry,
+                              PoolPart part) {
   if (Status status = kv_check(geometry); !status.ok()) return status;
-  if (Status status = check_shared_memory(geometry); !status.ok()) return status;
+  if (Status status = check_shared_memory(geometry, part); !status.ok()) return status;
   unlink_predecessors(request.run_dir, request.worker, request.allocation);
   unlink_dead_regions(request.run_dir);  // of workers that nobody has started again
   const std::string name =
       region_name(request.run_dir, RegionName{request.worker, request.pid, request.pid_start,
-                                              request.allocation});
+                                              request.allocation, part == PoolPart::host});
   ShmOptions options;
   options.prefault = true;
   auto region = ShmRegion::create(name, *kv_pool_bytes(geometry), options);
   if (!region.ok()) {
-    return Status(region.status().code(), region.status().message() + " (KV pool of " +
-                                              std::to_string(geometry.blocks) + " blocks: " +
-                                              block_arithmetic(geometry) + ")");
+    return Status(region.status().code(), region.status().message() + " (" + name_of(part) + " of " +
+                                              std::to_string(geometry.blocks) + " blocks, by " +
+                                              keys_of(part) + ": " + block_arithmetic(geometry) +
+                                              ")");
   }
   KvPool pool;
   pool.region_ = std::move(region).value();
   pool.geometry_ = geometry;
   pool.allocation_ = request.allocation;
   return pool;
-}
-
-void KvPool::copy(const CopyOp& op) {
-  if (op.from != op.to) std::memcpy(block(op.to), block(op.from), geometry_.block_bytes);
 }
 
 }  // namespace baton

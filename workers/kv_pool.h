@@ -1,5 +1,6 @@
-// The CPU twin of a GPU pool: one shared-memory region per worker life, laid out as ipc/kv_layout.h
-// says. Other workers map it read-only; only its own worker writes. It never chooses a block.
+// A part of a KV pool in shared memory: on CPUs the twin of a GPU's pool, and everywhere the host part.
+// One region per worker life and part, laid out as ipc/kv_layout.h says. Other workers map it read-only;
+// only its own worker writes. It never chooses a block.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +25,17 @@ struct PoolRequest {
   AllocationId allocation = 0;
   std::uint32_t pool_blocks = 0;  // 0: as many as fit pool_mib
   std::uint64_t pool_mib = 0;     // 0 as well: the backend's default
+  std::uint32_t host_pool_blocks = 0;  // of the host part; 0: as many as fit host_pool_mib
+  std::uint64_t host_pool_mib = 0;     // 0 as well: no host part
 };
+
+enum class PoolPart { device, host };
 
 /// Fills in block_bytes and blocks of `shape`. The error shows the arithmetic.
 Result<KvGeometry> size_pool(KvGeometry shape, std::uint32_t pool_blocks, std::uint64_t pool_mib);
+
+/// The host part that `request` wants beside `pool`; blocks == 0: none. The error shows the arithmetic.
+Result<KvGeometry> size_host_part(const KvGeometry& pool, const PoolRequest& request);
 
 /// An id that no other worker and no other life of this one has.
 AllocationId make_allocation_id(const std::string& worker, Incarnation incarnation);
@@ -37,7 +45,8 @@ class KvPool {
  public:
   /// Unlinks the names that earlier lives of this worker left, then creates the region: every page is
   /// there when this returns, all zero. `geometry` must satisfy kv_check().
-  static Result<KvPool> create(const PoolRequest& request, const KvGeometry& geometry);
+  static Result<KvPool> create(const PoolRequest& request, const KvGeometry& geometry,
+                               PoolPart part = PoolPart::device);
 
   KvPool() = default;
 
@@ -47,9 +56,6 @@ class KvPool {
   std::byte* data() { return region_.writable_data(); }
   /// `block` < geometry().blocks.
   std::byte* block(BlockId block) { return data() + geometry_.block_bytes * block; }
-  /// One block onto another; a copy onto itself does nothing.
-  void copy(const CopyOp& op);
-
  private:
   ShmRegion region_;
   KvGeometry geometry_;

@@ -39,6 +39,8 @@ std::unique_ptr<Executor> make_cpu_executor(const Config& config) {
                                      1, 256);
   options.memory.pool_blocks = self.pool_blocks;
   options.memory.pool_mib = self.pool_mib;
+  options.memory.host_pool_blocks = self.host_pool_blocks;
+  options.memory.host_pool_mib = self.host_pool_mib;
   options.memory.memory_mib = self.memory_mib;
   options.memory.fraction = self.memory_fraction;
   return std::make_unique<CpuExecutor>(std::move(options));

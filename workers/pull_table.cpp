@@ -13,9 +13,10 @@ std::optional<std::string> shape_problem(const Pull& pull, std::uint32_t own_blo
            std::to_string(pull.to.size()) + " destination blocks";
   }
   for (const BlockId block : pull.from) {
-    if (block >= pull.exporter_blocks) {
+    if (block >= std::uint64_t{pull.exporter_blocks} + pull.exporter_host_blocks) {
       return "source block " + std::to_string(block) + " of a pool of " +
-             std::to_string(pull.exporter_blocks);
+             std::to_string(pull.exporter_blocks) + " and " +
+             std::to_string(pull.exporter_host_blocks) + " on the host";
     }
   }
   for (const BlockId block : pull.to) {

@@ -42,8 +42,7 @@ std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, OpenStep& s
   for (std::size_t i = 0; i < plan.grow_sequences.size(); ++i) {
     if (auto problem = grow(plan.grow_sequences[i], plan.grow_blocks[i])) return problem;
   }
-  if (auto problem = check_copies(plan.ops)) return problem;
-  step.run.copies.assign(plan.ops.begin(), plan.ops.end());
+  if (auto problem = take_copies(plan.ops, step.run)) return problem;
   for (const PromptRow& row : plan.rows) {
     if (auto problem = prompt_row(row, step)) return problem;
   }
@@ -193,12 +192,24 @@ SequenceTable::Problem SequenceTable::grow(SequenceId id, BlockId block) {
   return std::nullopt;
 }
 
-SequenceTable::Problem SequenceTable::check_copies(const std::vector<CopyOp>& copies) const {
+/// Those that save blocks in the host part first: others, and the rows, may write onto what they read.
+SequenceTable::Problem SequenceTable::take_copies(const std::vector<CopyOp>& copies,
+                                                  RunStep& run) const {
+  const std::uint64_t all = std::uint64_t{limits_.blocks} + limits_.host_blocks;
+  const auto saves = [&](const CopyOp& op) {
+    return op.from < limits_.blocks && op.to >= limits_.blocks;
+  };
   for (const CopyOp& op : copies) {
-    if (op.from >= limits_.blocks || op.to >= limits_.blocks) {
+    if (op.from >= all || op.to >= all) {
       return "copy of block " + std::to_string(op.from) + " to " + std::to_string(op.to) +
-             " in a pool of " + std::to_string(limits_.blocks);
+             " in a pool of " + std::to_string(limits_.blocks) + " and " +
+             std::to_string(limits_.host_blocks) + " on the host";
     }
+    if (saves(op)) run.copies.push_back(op);
+  }
+  run.saves = run.copies.size();
+  for (const CopyOp& op : copies) {
+    if (!saves(op)) run.copies.push_back(op);
   }
   return std::nullopt;
 }

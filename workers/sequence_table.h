@@ -16,10 +16,11 @@ namespace baton {
 
 /// What bounds every number in a plan.
 struct TableLimits {
-  std::uint32_t blocks = 0;  // of the pool: ids are 0 .. blocks-1
+  std::uint32_t blocks = 0;       // on the device: ids are 0 .. blocks-1
   std::uint32_t tokens_per_block = 0;
   std::uint32_t max_context = 0;
   std::uint32_t vocab_size = 0;
+  std::uint32_t host_blocks = 0;  // ids behind `blocks`; only copies may name these
 };
 
 /// One sequence, as the steps begun so far leave it: a token that an open step is to sample is already
@@ -75,7 +76,7 @@ class SequenceTable {
   using Problem = std::optional<std::string>;
 
   Problem drop(SequenceId id);
-  Problem check_copies(const std::vector<CopyOp>& copies) const;
+  Problem take_copies(const std::vector<CopyOp>& copies, RunStep& run) const;
   Problem add(AddSequence& m);
   Problem fork(const ForkSequence& m);
   Problem grow(SequenceId id, BlockId block);

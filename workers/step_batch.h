@@ -56,6 +56,7 @@ struct BatchRow {
 struct RunStep {
   StepId step = 0;
   std::vector<CopyOp> copies;  // run first, in order
+  std::size_t saves = 0;       // the first so many of them go from the device to the host part
   std::vector<BatchRow> rows;
   std::vector<Token> tokens;    // of all rows, one after another
   std::vector<BlockId> blocks;  // tables of all rows, one after another
@@ -63,6 +64,7 @@ struct RunStep {
 
   void clear() {
     copies.clear();
+    saves = 0;
     rows.clear();
     tokens.clear();
     blocks.clear();

@@ -67,7 +67,8 @@ void WorkerCore::pool_ready(Hello pool, TimeNs now, WorkerActions& out) {
   hello_.name = identity_.name;
   hello_.incarnation = identity_.incarnation;
   sequences_.set_limits(
-      {hello_.blocks, hello_.tokens_per_block, hello_.max_context, hello_.vocab_size});
+      {hello_.blocks, hello_.tokens_per_block, hello_.max_context, hello_.vocab_size,
+       hello_.host_blocks});
   if (state_ == State::registered) say_hello(true, now, out);
 }
 

@@ -96,7 +96,9 @@ int WorkerLoop::run() {
   }
   std::this_thread::sleep_for(kFarewell);
   // Importers keep what they have mapped; a younger life of this name removes it by itself.
-  if (exit_->code != kExitSuperseded && !pool_handle_.empty()) unlink_region(pool_handle_);
+  if (exit_->code != kExitSuperseded) {
+    for (const std::string& handle : handles_) unlink_region(handle);
+  }
   return exit_->code;
 }
 
@@ -159,7 +161,12 @@ void WorkerLoop::take_step_events() {
       const Hello& h = pool->hello;
       spdlog::info("KV pool: {} blocks of {} tokens, {} MiB", h.blocks, h.tokens_per_block,
                    h.block_bytes * h.blocks >> 20U);
-      pool_handle_ = h.ranks.at(0).handle;
+      if (h.host_blocks > 0) {
+        spdlog::info("its host part: {} blocks, {} MiB, {:.1f} us a block", h.host_blocks,
+                     h.block_bytes * h.host_blocks >> 20U, h.host_block_us);
+        handles_.push_back(h.host_handle);
+      }
+      handles_.push_back(h.ranks.at(0).handle);
       KvHandoff::Options options;
       options.pull_delay_ms = config_.self.pull_delay_ms;
       options.unmappable = config_.self.fault_unmappable;
@@ -210,6 +217,8 @@ void WorkerLoop::carry_out(worker_action::AllocatePool& /*a*/) {
   request.allocation = make_allocation_id(config_.self.name, incarnation_);
   request.pool_blocks = config_.self.pool_blocks;
   request.pool_mib = config_.self.pool_mib;
+  request.host_pool_blocks = config_.self.host_pool_blocks;
+  request.host_pool_mib = config_.self.host_pool_mib;
   steps_.allocate(std::move(request));
 }
 

@@ -68,7 +68,7 @@ class WorkerLoop {
   bool send_failed_ = false;
   TimeNs step_since_ = 0;  // 0: no step runs
   int steps_out_ = 0;  // given to the step thread and not ended
-  std::string pool_handle_;
+  std::vector<std::string> handles_;  // of the pool's parts
   std::optional<worker_action::Exit> exit_;
 };
 

@@ -35,8 +35,8 @@ TEST(ConfigRead, EveryKindOfValue) {
       "frontend: {name: f-1, host: 0.0.0.0, port: 65535, max_body_bytes: 268435456}\n"
       "worker: {fake: true, fault_token: -1, pool_mib: 12}\n"
       "workers:\n"
-      "  - {name: p_0, role: prefill}\n"
-      "  - {name: d0, role: decode, pool_mib: 13, fault_token: 2147483647}\n",
+      "  - {name: p_0, role: prefill, host_pool_mib: 14}\n"
+      "  - {name: d0, role: decode, pool_mib: 13, host_pool_blocks: 15, fault_token: 2147483647}\n",
       "/etc/baton/t.yaml");
   ASSERT_TRUE(config.ok()) << config.status().message();
   const Config& c = config.value();
@@ -63,7 +63,10 @@ TEST(ConfigRead, EveryKindOfValue) {
   EXPECT_TRUE(c.workers[0].fake);
   EXPECT_EQ(c.workers[0].fault_token, -1);
   EXPECT_EQ(c.workers[1].role, Role::decode);
+  EXPECT_EQ(c.workers[0].host_pool_mib, 14U);
+  EXPECT_EQ(c.workers[0].host_pool_blocks, 0U) << "none, unless asked for";
   EXPECT_EQ(c.workers[1].pool_mib, 13U) << "its own";
+  EXPECT_EQ(c.workers[1].host_pool_blocks, 15U);
   EXPECT_EQ(c.workers[1].fault_token, 2'147'483'647);
 }
 

@@ -206,9 +206,10 @@ TEST_F(ShmRegionTest, ASuccessorUnlinksItsPredecessorsOnly) {
   leave(dir_.path(), "w0", 1);
   leave(dir_.path(), "w0", 2);
   leave(dir_.path(), "w0", 3);
+  std::ofstream("/dev/shm/" + region_name(dir_.path(), RegionName{"w0", 1, 1, 2, true})) << "x";
   leave(dir_.path(), "w0-1", 4);  // a name that only begins alike
   leave(other.path(), "w0", 5);   // another run_dir
-  EXPECT_EQ(unlink_predecessors(dir_.path(), "w0", 3), 2);
+  EXPECT_EQ(unlink_predecessors(dir_.path(), "w0", 3), 3) << "both parts of a pool";
   auto left = list_regions(dir_.path());
   ASSERT_EQ(left.size(), 2U);
   std::sort(left.begin(), left.end(),

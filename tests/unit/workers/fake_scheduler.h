@@ -190,6 +190,8 @@ class FakeScheduler {
     p.exporter_pid = exporter.identity.pid;
     p.exporter_pid_start = exporter.identity.pid_start;
     p.exporter_blocks = exporter.hello.blocks;
+    p.exporter_host_handle = exporter.hello.host_handle;
+    p.exporter_host_blocks = exporter.hello.host_blocks;
     p.from = std::move(source);
     p.to = std::move(destination);
     return p;

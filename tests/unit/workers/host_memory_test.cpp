@@ -49,6 +49,8 @@ TEST(HostPool, HoldsTwoContextsWithinHalfOfWhatIsLeft) {
   ask.shared_free = 600 * kMib;
   ask.sharers = 2;
   EXPECT_EQ(plan_host_pool(ask).value(), 300 * kMib) << "its part of /dev/shm";
+  ask.host_pool_blocks = 100;
+  EXPECT_EQ(plan_host_pool(ask).value(), 200 * kMib) << "beside its host part";
   ask.pool_mib = 700;
   EXPECT_EQ(plan_host_pool(ask).value(), 700 * kMib) << "as configured";
   ask.pool_blocks = 3;
@@ -72,7 +74,14 @@ TEST(HostPool, WhatDoesNotFitIsRefusedWithTheArithmetic) {
   EXPECT_NE(text.find("+ 1.00 GiB while they are widened + KV pool 2.00 GiB + "), text.npos) << text;
   EXPECT_NE(text.find("memory_mib allows 7.00 GiB."), text.npos) << text;
   ask = ask_of(2 * kGib, 6 * kGib);
+  ask.host_pool_mib = 900;
   EXPECT_TRUE(plan_host_pool(ask).ok());
+  ask.host_pool_mib = 1000;
+  EXPECT_NE(plan_host_pool(ask).status().message().find(
+                "KV pool 0.02 GiB at least + its host part 0.98 GiB + 0.06 GiB of"), std::string::npos);
+  ask.host_pool_blocks = 800;  // counts before the MiB
+  EXPECT_TRUE(plan_host_pool(ask).ok());
+  ask.host_pool_mib = ask.host_pool_blocks = 0;
   ask.sharers = 2;
   EXPECT_NE(plan_host_pool(ask).status().message().find("divided by 2 workers, allows 1.50 GiB"),
             std::string::npos);

@@ -100,13 +100,68 @@ TEST(KvPool, ASuccessorUnlinksTheOldName) {
   EXPECT_TRUE(std::filesystem::exists("/dev/shm/" + second.handle()));
 }
 
-TEST(KvPool, CopiesWithinItself) {
-  KvPool pool = make_pool("w", 3, 4);
-  std::memset(pool.block(1), 7, pool.geometry().block_bytes);
+TEST(PoolSize, OfTheHostPart) {
+  const KvGeometry pool = size_pool(small(), 12, 0).value();  // 1 KiB a block
+  PoolRequest r = request("w", 1);
+  EXPECT_EQ(size_host_part(pool, r).value().blocks, 0U) << "nobody asked for one";
+  r.host_pool_mib = 3;
+  EXPECT_EQ(size_host_part(pool, r).value().blocks, 3U << 20U >> 10U);
+  r.host_pool_blocks = 5;
+  const KvGeometry part = size_host_part(pool, r).value();
+  EXPECT_EQ(part.blocks, 5U);
+  EXPECT_TRUE(kv_same_block(part, pool));
+
+  r.host_pool_blocks = 0xFFFFFFF5;
+  EXPECT_NE(size_host_part(pool, r).status().message().find(
+                "4294967285 blocks on the host beside 12 are too many"), std::string::npos);
+  r.host_pool_blocks = 0;
+  r.host_pool_mib = ~0ULL;
+  EXPECT_FALSE(size_host_part(pool, r).ok());
+  r.host_pool_mib = 1;
+  KvGeometry large = pool;
+  large.block_bytes = 2U << 20U;
+  EXPECT_NE(size_host_part(large, r).status().message().find("host_pool_mib 1 holds no block"),
+            std::string::npos);
+}
+
+HostPool make_both(const std::string& worker, AllocationId allocation) {
+  auto part = size_pool(small(), 3, 0);
+  auto host = KvPool::create(request(worker, allocation), part.value(), PoolPart::host);
+  EXPECT_TRUE(host.ok()) << host.status().message();
+  return {make_pool(worker, allocation, 4), std::move(host).value()};
+}
+
+TEST(HostPool, CopiesWithinAndBetweenItsParts) {
+  HostPool pool = make_both("w", 3);
+  const std::size_t bytes = pool.device_part().geometry().block_bytes;
+  EXPECT_GT(pool.measure_copy_us(), 0.0F);
+  std::memset(pool.block(1), 7, bytes);
   pool.copy({1, 2});
   pool.copy({2, 2});
-  EXPECT_EQ(std::memcmp(pool.block(1), pool.block(2), pool.geometry().block_bytes), 0);
-  EXPECT_EQ(static_cast<int>(*pool.block(3)), 0);
+  pool.copy({2, 6});  // out, to the last block of the host part
+  std::memset(pool.block(2), 8, bytes);
+  pool.copy({6, 4});  // host to host
+  pool.copy({4, 0});  // and in
+  for (const BlockId block : {1U, 6U, 4U, 0U}) {
+    EXPECT_EQ(std::count(pool.block(block), pool.block(block) + bytes, std::byte{7}),
+              static_cast<std::ptrdiff_t>(bytes)) << block;
+  }
+  for (const BlockId block : {3U, 5U}) {
+    EXPECT_EQ(std::count(pool.block(block), pool.block(block) + bytes, std::byte{0}),
+              static_cast<std::ptrdiff_t>(bytes)) << block;
+  }
+  HostPool alone(make_pool("alone", 4, 4), KvPool());
+  EXPECT_EQ(alone.measure_copy_us(), 0.0F);
+}
+
+TEST(HostPool, BothNamesGoWithASuccessor) {
+  HostPool first = make_both("w", 1);
+  const std::vector<std::string> old = {"/dev/shm/" + first.device_part().handle(),
+                                        "/dev/shm/" + first.host_part().handle()};
+  EXPECT_NE(old[0], old[1]);
+  for (const std::string& name : old) EXPECT_TRUE(std::filesystem::exists(name)) << name;
+  const HostPool second = make_both("w", 2);
+  for (const std::string& name : old) EXPECT_FALSE(std::filesystem::exists(name)) << name;
 }
 
 class Handoff : public testing::Test {
@@ -166,6 +221,32 @@ TEST_F(Handoff, CopiesEachBlockWhereItBelongs) {
   EXPECT_TRUE(equal(7, 6));
   EXPECT_TRUE(equal(3, 0));
   EXPECT_EQ(static_cast<int>(*own.block(1)), 0);
+}
+
+TEST_F(Handoff, ReadsTheSourcesHostPart) {
+  KvPool part = KvPool::create(request("source", 11), size_pool(small(), 3, 0).value(),
+                               PoolPart::host).value();
+  const std::size_t bytes = part.geometry().block_bytes;
+  std::memset(source.block(7), 70, bytes);
+  for (BlockId b = 0; b < 3; ++b) std::memset(part.block(b), static_cast<int>(80 + b), bytes);
+  const auto handoff = start();
+  Pull p = pull(1, {8, 7, 10}, {0, 1, 2});
+  p.exporter_host_handle = part.handle();
+  p.exporter_host_blocks = 4;  // the size differs
+  handoff->pull(p);
+  EXPECT_TRUE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
+  p.transfer = 2;
+  p.exporter_host_blocks = 3;
+  handoff->pull(p);
+  EXPECT_FALSE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
+  EXPECT_EQ(std::memcmp(own.block(0), part.block(0), bytes), 0);
+  EXPECT_TRUE(equal(7, 1));
+  EXPECT_EQ(std::memcmp(own.block(2), part.block(2), bytes), 0);
+  p.transfer = 3;
+  p.from = {11, 0, 0};
+  handoff->pull(p);
+  EXPECT_NE(next<handoff_event::PullFinished>(*handoff).failure.value_or("").find("source block 11"),
+            std::string::npos);
 }
 
 TEST_F(Handoff, FailuresAreNamed) {

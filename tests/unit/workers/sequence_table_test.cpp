@@ -111,6 +111,32 @@ TEST(SequenceTable, EveryViolationIsNamed) {
   }
 }
 
+TEST(SequenceTable, CopiesIntoTheHostPartComeFirst) {
+  SequenceTable table;
+  table.set_limits({.blocks = 100, .tokens_per_block = 4, .max_context = 64, .vocab_size = 1000,
+                    .host_blocks = 20});
+  StepPlan p = plan(1);
+  // Back in, host to host, within the device, out, out.
+  p.ops = {{105, 3}, {105, 106}, {8, 9}, {3, 119}, {9, 100}};
+  OpenStep step;
+  ASSERT_FALSE(table.begin_step(p, step).has_value());
+  std::vector<std::pair<BlockId, BlockId>> order;
+  for (const CopyOp& op : step.run.copies) order.emplace_back(op.from, op.to);
+  EXPECT_EQ(order, (std::vector<std::pair<BlockId, BlockId>>{
+                       {3, 119}, {9, 100}, {105, 3}, {105, 106}, {8, 9}}));
+  EXPECT_EQ(step.run.saves, 2U);
+  p = plan(2);
+  ASSERT_FALSE(table.begin_step(p, step).has_value());
+  EXPECT_EQ(step.run.saves, 0U) << "forgotten with its step";
+
+  p.ops = {{120, 3}};
+  EXPECT_NE(table.begin_step(p, step).value_or("").find("copy of block 120 to 3 in a pool of 100 and 20"),
+            std::string::npos);
+  p = plan(3);
+  p.add = {sequence(3, {1, 2}, {100})};
+  EXPECT_TRUE(table.begin_step(p, step).has_value()) << "a sequence lives on the device";
+}
+
 TEST(SequenceTable, LogProbabilitiesAreNumberedForTheScheduler) {
   SequenceTable table = table_with_two();
   OpenStep step;

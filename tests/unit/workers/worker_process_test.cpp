@@ -46,7 +46,10 @@ AddSequence add(SequenceId id, std::vector<Token> prompt, std::vector<BlockId> b
 }
 
 std::vector<std::byte> bytes_of(const Hello& h, BlockId block) {
-  auto region = ShmRegion::open_readonly(h.ranks.at(0).handle, h.block_bytes * h.blocks);
+  const bool on_host = block >= h.blocks;
+  if (on_host) block -= h.blocks;
+  auto region = ShmRegion::open_readonly(on_host ? h.host_handle : h.ranks.at(0).handle,
+                                         h.block_bytes * (on_host ? h.host_blocks : h.blocks));
   EXPECT_TRUE(region.ok()) << region.status().message();
   if (!region.ok()) return {};
   const std::byte* begin = region.value().data() + h.block_bytes * block;
@@ -193,6 +196,72 @@ TEST(WorkerProcess, AMissingBlockWouldBeSeen) {
   EXPECT_NE(decode(s, first, {9, 3, 1, 20}, 20), expected(prompt_of(40), 21));
 }
 
+TEST(WorkerProcess, ASequenceLeavesForTheHostPartAndComesBack) {
+  FakeScheduler s("  fake: true\n  pool_blocks: 64\n  host_pool_blocks: 8\n");
+  const auto worker = s.start("prefill0");
+  s.join("prefill0");
+  const Hello& h = s.peers["prefill0"].hello;
+  EXPECT_EQ(h.host_blocks, 8U);
+  EXPECT_GT(h.host_block_us, 0.0F);
+  EXPECT_TRUE(std::filesystem::exists("/dev/shm/" + h.host_handle));
+  std::vector<Token> out = {prefill(s)};  // blocks 5, 6, 7
+
+  // One plan saves the blocks, gives their places to somebody else, and computes him there.
+  StepPlan p = s.plan("prefill0", 3);
+  p.drop = {1};
+  p.ops = {{5, 70}, {6, 64}, {7, 71}};
+  p.add = {add(2, prompt_of(48, 900), {5, 6, 7})};
+  p.rows = {{2, 48, LogitsWanted::last, false}};
+  s.send("prefill0", p);
+  const auto other = s.expect<StepResult>("prefill0");
+  ASSERT_TRUE(other && other->tokens.size() == 1);
+  EXPECT_EQ(other->tokens[0], expected(prompt_of(48, 900), 1)[0]);
+
+  // Back, to other places; the place of a saved block is written in the very plan that saves it.
+  for (StepId step = 4; step < 14; ++step) {
+    p = s.plan("prefill0", step);
+    p.decode = true;
+    if (step == 4) {
+      p.drop = {2};
+      p.ops = {{70, 5}, {64, 40}, {71, 41}, {5, 65}};
+      AddSequence back = add(3, prompt_of(40), {5, 40, 41, 42});
+      back.generated = {out[0]};
+      back.computed = 40;
+      back.decode = true;
+      p.add = {back};
+    }
+    s.send("prefill0", p);
+    const auto result = s.expect<StepResult>("prefill0");
+    ASSERT_TRUE(result && result->tokens.size() == 1);
+    out.push_back(result->tokens[0]);
+  }
+  EXPECT_EQ(out, expected(prompt_of(40), 11));
+  EXPECT_NE(bytes_of(h, 5), bytes_of(h, 65)) << "what was saved is the block's older content";
+}
+
+TEST(WorkerProcess, OthersPullOutOfTheHostPartThoughItsOwnerDied) {
+  FakeScheduler s("  fake: true\n  pool_blocks: 64\n  host_pool_blocks: 8\n  pull_delay_ms: 400\n");
+  auto a = s.start("prefill0");
+  const auto b = s.start("decode0");
+  s.join("prefill0");
+  s.join("decode0");
+  const Token first = prefill(s);
+  StepPlan p = s.plan("prefill0", 3);
+  p.drop = {1};
+  p.ops = {{5, 70}, {6, 64}};
+  s.send("prefill0", p);
+  ASSERT_TRUE(s.expect<StepResult>("prefill0").has_value());
+  s.send("decode0", s.pull(1, "prefill0", "decode0", {70, 64, 7}, {9, 3, 1}));
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  const Hello from = s.peers["prefill0"].hello;
+  a.reset();  // SIGKILL, reaped
+  ASSERT_TRUE(s.expect<PullDone>("decode0").has_value());
+  EXPECT_EQ(decode(s, first, {9, 3, 1, 20}, 20), expected(prompt_of(40), 21));
+  const auto again = s.start("prefill0");
+  s.join("prefill0");
+  EXPECT_FALSE(std::filesystem::exists("/dev/shm/" + from.host_handle)) << "its successor's work";
+}
+
 TEST(WorkerProcess, AGapInThePlansBeginsANewTerm) {
   FakeScheduler s(kSmall);
   const auto worker = s.start("prefill0");
@@ -292,7 +361,7 @@ TEST(WorkerProcess, SupersededAndRefusedHaveTheirExitCodes) {
 }
 
 TEST(WorkerProcess, SigtermDrainsUntilLeave) {
-  FakeScheduler s(kSmall);
+  FakeScheduler s("  fake: true\n  pool_blocks: 64\n  host_pool_blocks: 2\n");
   const auto worker = s.start("prefill0");
   s.join("prefill0");
   worker->signal(SIGTERM);
@@ -305,8 +374,9 @@ TEST(WorkerProcess, SigtermDrainsUntilLeave) {
   s.send("prefill0", Leave{s.peers["prefill0"].identity.incarnation});
   EXPECT_TRUE(s.expect<WorkerBye>("prefill0").has_value());
   EXPECT_EQ(worker->exit_code(), kExitOk);
-  EXPECT_FALSE(std::filesystem::exists("/dev/shm/" +
-                                       s.peers["prefill0"].hello.ranks.at(0).handle));
+  const Hello& h = s.peers["prefill0"].hello;
+  EXPECT_FALSE(std::filesystem::exists("/dev/shm/" + h.ranks.at(0).handle));
+  EXPECT_FALSE(std::filesystem::exists("/dev/shm/" + h.host_handle));
 }
 
 TEST(WorkerProcess, SigtermIsBounded) {

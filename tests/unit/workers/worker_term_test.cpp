@@ -179,6 +179,28 @@ TEST(Pulls, ImpossibleOnesFailAtOnce) {
   EXPECT_TRUE(d.pulls.empty());
 }
 
+TEST(Pulls, ReadBothPartsAndWriteToTheDeviceAlone) {
+  CoreDriver d;
+  Hello own = pool(100);
+  own.host_blocks = 50;
+  d.join(own);
+  Pull p = pull(1, 900);
+  p.exporter_host_blocks = 5;
+  p.from = {9, 14};
+  d.get(p);
+  EXPECT_EQ(d.pulls.size(), 1U);
+  p.transfer = 2;
+  p.from = {9, 15};
+  d.get(p);
+  EXPECT_NE(d.last<PullFailed>().reason.find("source block 15 of a pool of 10 and 5 on the host"),
+            std::string::npos);
+  p.transfer = 3;
+  p.from = {9, 14};
+  p.to = {1, 100};  // in the own host part
+  d.get(p);
+  EXPECT_NE(d.last<PullFailed>().reason.find("destination block 100"), std::string::npos);
+}
+
 TEST(Pulls, TheyAreBounded) {
   WorkerCoreOptions options;
   options.max_open_pulls = 3;
