@@ -16,9 +16,10 @@ namespace baton {
 enum class Batching : std::uint8_t { continuous = 0, static_batch = 1 };
 enum class NoDecode : std::uint8_t { run = 0, wait = 1 };
 enum class QueueOrder : std::uint8_t { arrival = 0, shortest = 1 };
-enum class Preempted : std::uint8_t { in_place = 0, first = 1, front = 2 };
+enum class Preempted : std::uint8_t { in_place = 0, first = 1, front = 2, automatic = 3 };
 enum class Admission : std::uint8_t { watermark = 0, future = 1 };
 enum class Victim : std::uint8_t { last = 0, shortest = 1, tail = 2 };
+enum class Swap : std::uint8_t { automatic = 0, always = 1, never = 2 };
 
 // The defaults live in the structs alone; the table reads them from a default-constructed Config.
 
@@ -41,7 +42,7 @@ struct SchedulerConfig {
   double delay_factor = 0;
   QueueOrder queue_order = QueueOrder::arrival;
   double input_age_ms = 10;
-  Preempted preempted = Preempted::in_place;
+  Preempted preempted = Preempted::automatic;
   Victim victim = Victim::last;
   Admission admission = Admission::watermark;
   double watermark = 0;
@@ -58,6 +59,8 @@ struct SchedulerConfig {
   std::uint32_t steps_in_flight = 2;
   bool prefix_cache = true;
   std::uint32_t prefix_pull_tokens = 64;
+  Swap swap = Swap::automatic;
+  std::uint32_t swap_step_blocks = 8;
   std::string event_log;
 };
 

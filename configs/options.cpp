@@ -92,9 +92,10 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        &S::input_age_ms, 0, 10'000},
       {.name = "preempted",
        .meaning = "where a preempted request waits: at its old place in the queue; first, before all that "
-                  "were never preempted and behind those preempted earlier; or at the very front",
+                  "were never preempted and behind those preempted earlier; or at the very front. auto: first where "
+                  "its blocks are kept in the host part of the pool, else in place",
        .member = &S::preempted,
-       .choices = "in_place|first|front"},
+       .choices = "in_place|first|front|auto"},
       {.name = "victim",
        .meaning = "who is preempted when a pool is full: the last in the queue's order, the shortest, or "
                   "the tail, which came to that worker last",
@@ -143,6 +144,16 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        "a worker pulls what another one's cache knows of a prompt if that is at least so many tokens more "
        "than its own; 0: never",
        &S::prefix_pull_tokens, 0, 1'048'576},
+      {.name = "swap",
+       .meaning = "which blocks that a pool has no room for any more are copied to its host part "
+                  "(worker.host_pool_mib) and back: auto, those that a preempted request waits for or a second "
+                  "request has named, if that takes less time than computing them again; always, all; never, none. "
+                  "Wants prefix_cache",
+       .member = &S::swap,
+       .choices = "auto|always|never"},
+      {"swap_step_blocks",
+       "blocks that a step copies to the host part before somebody needs the room, at the most",
+       &S::swap_step_blocks, 0, 4096},
       {.name = "event_log",
        .meaning = "file that gets a line for every event and plan (for tests)",
        .member = &S::event_log,

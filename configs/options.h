@@ -28,7 +28,7 @@ struct Option {
                    double Section::*, std::vector<std::string> Section::*,
                    std::vector<std::uint32_t> Section::*, Batching Section::*, NoDecode Section::*,
                    QueueOrder Section::*, Preempted Section::*, Victim Section::*,
-                   Admission Section::*, Role Section::*>;
+                   Admission Section::*, Swap Section::*, Role Section::*>;
 
   const char* name;
   const char* meaning;

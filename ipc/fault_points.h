@@ -15,6 +15,9 @@ enum class Fault : std::uint8_t {
   piecemeal_reservation,   // destination blocks are reserved chunk by chunk
   block_cached_too_early,  // others may name a block whose last token is not computed
   prefix_not_awaited,      // a prompt goes on before its pulled beginning has arrived
+  copy_not_awaited,        // a block is read by another worker before the copy that fills it has ended
+  copied_not_held,         // a block is handed out while the step that copies it to the host part runs
+  pulled_over_unsaved,     // a block is given to a pull by the plan that copies it to the host part
   prefix_not_held,         // a cached block is handed out while another worker still reads it
   token_sent_twice,        // the front end takes a repeated token
   no_copy_on_write,        // two beams write to the block that they share

@@ -28,6 +28,8 @@ json info(const State& state, const AdminStats& stats) {
                    {"cached_tokens", c.cached_tokens},
                    {"pulled_prefix_tokens", c.pulled_prefix_tokens},
                    {"prefix_pulls", c.prefix_pulls},
+                  {"blocks_out", c.blocks_out},
+                  {"blocks_in", c.blocks_in},
                    {"pulls_saved", c.pulls_saved}};
   const auto frontends = std::count_if(state.frontends.begin(), state.frontends.end(),
                                        [](const Frontend& f) { return f.alive; });
@@ -97,6 +99,7 @@ json kv(const State& state) {
   json list = json::array();
   for (const PoolAudit& pool : audit_pools(state)) {
     list.push_back({{"worker", pool.worker},
+                    {"part", pool.host ? "host" : "pool"},
                     {"allocation", pool.allocation},
                     {"total", pool.total},
                     {"free", pool.free},

@@ -28,13 +28,15 @@ std::string difference(const Hello& a, const Hello& b) {
   return "";
 }
 
-bool computes_prompts(const InFlightStep& step) {
-  return std::any_of(step.rows.begin(), step.rows.end(), [](const auto& row) { return row.second > 0; });
+std::uint32_t prompt_tokens(const InFlightStep& step) {
+  std::uint32_t tokens = 0;
+  for (const auto& [id, n] : step.rows) tokens += n;
+  return tokens;
 }
 
 /// Numbers from a Hello are used in divisions and allocations: nothing absurd may pass.
 bool sane(const Hello& hello) {
-  return hello.blocks > 0 && hello.blocks <= (1U << 26U) && hello.tokens_per_block > 0 &&
+  return hello.blocks > 0 && hello.blocks <= (1U << 26U) && hello.host_blocks <= (1U << 26U) && hello.tokens_per_block > 0 &&
          hello.tokens_per_block <= 4096 && hello.max_context > 0 && hello.facts.weights.size() <= 256;
 }
 
@@ -165,8 +167,9 @@ struct Handler {
           link, Refused{"pool differs from " + other.identity.name + "'s: " + what});
       return;
     }
-    const bool same_pool = w.hello.allocation == hello.allocation && w.pool.total() == hello.blocks;
-    if (!same_pool) w.pool = BlockPool(hello.blocks);
+    const bool same_pool = w.hello.allocation == hello.allocation && w.pool.total() == hello.blocks &&
+                           w.pool.host_total() == hello.host_blocks;
+    if (!same_pool) w.pool = BlockPool(hello.blocks, hello.host_blocks);
     w.hello = std::move(hello);
     w.state = WorkerState::ready;
     w.term = state.last_term = std::max(state.last_term + 1, state.epoch + 1);
@@ -195,7 +198,11 @@ struct Handler {
     w.done = result.step;
     w.progress = now;
     // It began when it was sent, or when the one before it had ended.
-    if (computes_prompts(step)) w.prompt_latency = now - std::max(step.sent, w.answered);
+    if (prompt_tokens(step) > 0) w.prompt_latency = now - std::max(step.sent, w.answered);
+    // Its copies ran before its rows.
+    const double copies_us = static_cast<double>(step.copies.size()) * w.hello.host_block_us;
+    w.costs.take(std::max(0.0, result.duration_us - copies_us), prompt_tokens(step),
+                 !step.decode.empty() || !step.beams.empty());
     w.answered = now;
     ++w.steps_total;
     w.tokens_total += result.tokens.size();
@@ -211,6 +218,7 @@ struct Handler {
     take_candidates(state, index, result, out);
     for (const auto& [id, n] : step.rows) prompt_progress(id);
     finish_retiring(step);
+    w.pool.copied(step.copies);
     w.pool.retire(w.done);
   }
 

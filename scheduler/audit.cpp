@@ -9,7 +9,8 @@ namespace {
 
 /// References of every block of one worker's pool, counted from the sequences placed there.
 void recount_references(const State& state, WorkerIndex index, std::vector<std::uint32_t>& refs) {
-  refs.assign(state.workers[index].pool.total(), 0);
+  const BlockPool& pool = state.workers[index].pool;
+  refs.assign(pool.total() + pool.host_total(), 0);
   state.sequences.each([&](const Sequence& sequence) {
     if (sequence.worker != index) return;
     for (const BlockId block : sequence.blocks) {
@@ -39,38 +40,49 @@ struct Checker {
     const Worker& w = state.workers[index];
     const BlockPool& pool = w.pool;
     recount(index);
-    std::uint32_t free = 0;
-    for (const BlockId block : pool.free_list()) {
-      expect(is_free[block] == 0, w, "block is in the free list twice");
-      is_free[block] = 1;
+    for (const std::vector<BlockId>* list : {&pool.free_list(), &pool.host_free_list()}) {
+      for (const BlockId block : *list) {
+        expect(is_free[block] == 0, w, "block is in the free list twice");
+        is_free[block] = 1;
+      }
     }
+    check_part(w, 0, pool.total(), pool.fenced_blocks());
+    check_part(w, pool.total(), pool.host_total(), pool.host_fenced_blocks());
+    expect(w.copies.empty(), w, "a copy has missed its plan");
+  }
+
+  void check_part(const Worker& w, BlockId first, std::uint32_t total, std::uint32_t fenced) {
+    const BlockPool& pool = w.pool;
+    std::uint32_t free = 0;
     std::uint32_t owned = 0;
     std::uint32_t cached = 0;
-    for (BlockId block = 0; block < pool.total(); ++block) {
+    for (BlockId block = first; block < first + total; ++block) {
       expect(refs[block] == pool.references(block), w, "reference count differs from recount");
       expect(source_pins[block] == pool.source_pins(block), w, "source pins differ");
       expect(destination_pins[block] == pool.destination_pins(block), w, "destination pins differ");
       owned += refs[block] != 0 ? 1 : 0;
-      if (pool.cached_list().holds(block)) {
+      expect(first == 0 || refs[block] == 0, w, "a sequence names a block of the host part");
+      if (pool.is_cached(block)) {
         ++cached;
         expect(refs[block] == 0 && is_free[block] == 0 && pool.remembers(block), w,
                "a cached block is referenced, free or not in the index");
         expect(source_pins[block] == 0 && destination_pins[block] == 0, w,
-               "a cached block is named by a pull");
+               "a cached block is named by a pull or a copy");
       }
       if (is_free[block] == 0) continue;
       ++free;
       expect(!pool.remembers(block), w, "a free block is in the index");
       expect(refs[block] == 0, w, "a free block is referenced");
       expect(source_pins[block] == 0 && destination_pins[block] == 0, w,
-             "a free block is named by a pull");
+             "a free block is named by a pull or a copy");
     }
-    expect(owned + cached + free + pool.fenced_blocks() == pool.total(), w,
+    expect(owned + cached + free + fenced == total, w,
            "owned + cached + free + fenced is not total");
   }
 
   void recount(WorkerIndex index) {
-    const std::size_t total = state.workers[index].pool.total();
+    const Worker& w = state.workers[index];
+    const std::size_t total = w.pool.total() + w.pool.host_total();
     recount_references(state, index, refs);
     source_pins.assign(total, 0);
     destination_pins.assign(total, 0);
@@ -83,6 +95,12 @@ struct Checker {
         for (const BlockId block : transfer.to) ++destination_pins[block];
       }
     });
+    for (const InFlightStep& step : w.steps) {
+      for (const CopyOp& copy : step.copies) {
+        ++source_pins[copy.from];
+        ++destination_pins[copy.to];
+      }
+    }
   }
 
   void check_request(const Request& request) {
@@ -207,27 +225,31 @@ std::vector<PoolAudit> audit_pools(const State& state) {
   for (WorkerIndex index = 0; index < state.workers.size(); ++index) {
     const Worker& w = state.workers[index];
     if (w.state == WorkerState::gone || w.pool.total() == 0) continue;
-    PoolAudit audit;
-    audit.worker = w.identity.name;
-    audit.allocation = w.hello.allocation;
-    audit.total = w.hello.blocks;
-    if (!w.ready()) {
-      audit.fenced = audit.total;  // nothing in it may be handed out before its next term
-      audits.push_back(audit);
-      continue;
+    std::vector<std::uint8_t> is_free(w.pool.total() + w.pool.host_total(), 0);
+    for (const std::vector<BlockId>* list : {&w.pool.free_list(), &w.pool.host_free_list()}) {
+      for (const BlockId block : *list) is_free[block] = 1;
     }
-    std::vector<std::uint8_t> is_free(w.pool.total(), 0);
-    for (const BlockId block : w.pool.free_list()) is_free[block] = 1;
     std::vector<std::uint32_t> refs;
     recount_references(state, index, refs);
-    for (BlockId block = 0; block < w.pool.total(); ++block) {
-      audit.free += is_free[block];
-      const bool cached = w.pool.cached_list().holds(block);
-      audit.cached += cached ? 1 : 0;
-      audit.owned += refs[block] != 0 ? 1 : 0;
-      audit.fenced += is_free[block] == 0 && refs[block] == 0 && !cached ? 1 : 0;
+    for (const bool host : {false, true}) {
+      PoolAudit audit;
+      audit.worker = w.identity.name;
+      audit.allocation = w.hello.allocation;
+      audit.host = host;
+      audit.total = host ? w.hello.host_blocks : w.hello.blocks;
+      if (audit.total == 0) continue;
+      const BlockId first = host ? w.pool.total() : 0;
+      for (BlockId block = first; w.ready() && block < first + audit.total; ++block) {
+        const bool cached = w.pool.is_cached(block);
+        audit.free += is_free[block];
+        audit.cached += cached ? 1 : 0;
+        audit.owned += refs[block] != 0 ? 1 : 0;
+        audit.fenced += is_free[block] == 0 && refs[block] == 0 && !cached ? 1 : 0;
+      }
+      // Out of term, nothing in it may be handed out before the next one.
+      if (!w.ready()) audit.fenced = audit.total;
+      audits.push_back(audit);
     }
-    audits.push_back(audit);
   }
   return audits;
 }

@@ -9,12 +9,13 @@
 
 namespace baton {
 
-/// One pool, each figure counted on its own: total from the worker's Hello, free by walking the free
-/// list, owned by walking the sequences, cached by asking the list of these, fenced by walking the blocks
-/// that are none of it.
+/// One part of a worker's pool, each figure counted on its own: total from the worker's Hello, free by walking
+/// the free list, owned by walking the sequences, cached by asking the list of these, fenced by walking the
+/// blocks that are none of it.
 struct PoolAudit {
   std::string worker;
   AllocationId allocation = 0;
+  bool host = false;  // the host part
   std::uint64_t total = 0;
   std::uint64_t free = 0;
   std::uint64_t owned = 0;
@@ -22,6 +23,7 @@ struct PoolAudit {
   std::uint64_t fenced = 0;
 };
 
+/// A worker's pool, then its host part if it has one.
 std::vector<PoolAudit> audit_pools(const State& state);
 
 /// Everything that contradicts itself, one line each; empty when the books are in order.

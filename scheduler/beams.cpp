@@ -10,6 +10,7 @@
 
 #include "ipc/fault_points.h"
 #include "scheduler/lifecycle.h"
+#include "scheduler/swap.h"
 
 namespace baton {
 
@@ -68,7 +69,7 @@ Sequence& fork(State& state, Worker& w, const Sequence& parent, StepPlan& plan) 
   if (partly && fault(Fault::no_copy_on_write)) child.blocks.push_back(parent.blocks[full]);
   for (const BlockId block : child.blocks) w.pool.add_reference(block);
   if (child.blocks.size() == full) {
-    w.pool.allocate(1, child.blocks);
+    w.pool.allocate(1, child.blocks, saving_of(state, w));
     if (partly) plan.ops.push_back({parent.blocks[full], child.blocks.back()});
   }
   plan.fork.push_back({child.id, parent.id, child.blocks.back()});
@@ -156,7 +157,7 @@ void plan_beams(State& state, Request& request, StepPlan& plan, InFlightStep& st
     if (continued[child.parent]) {
       sequence = &fork(state, w, *sequence, plan);
     } else if (must_grow(w, *sequence)) {
-      w.pool.allocate(1, sequence->blocks);
+      w.pool.allocate(1, sequence->blocks, saving_of(state, w));
       plan.grow_sequences.push_back(sequence->id);
       plan.grow_blocks.push_back(sequence->blocks.back());
     }

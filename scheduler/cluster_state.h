@@ -49,7 +49,7 @@ struct Settings {
   double delay_factor = 0;
   QueueOrder queue_order = QueueOrder::arrival;
   TimeNs input_age = 10 * kMillisecond;
-  Preempted preempted = Preempted::in_place;
+  Preempted preempted = Preempted::automatic;
   Victim victim = Victim::last;
   Admission admission = Admission::watermark;
   double watermark = 0;
@@ -66,6 +66,8 @@ struct Settings {
   std::uint32_t steps_in_flight = 2;
   bool prefix_cache = true;
   std::uint32_t prefix_pull_tokens = 64;
+  Swap swap = Swap::automatic;
+  std::uint32_t swap_step_blocks = 8;
 };
 Settings make_settings(const SchedulerConfig& config);
 
@@ -191,8 +193,20 @@ struct InFlightStep {
   std::vector<SequenceId> decode;                           // one token each
   std::vector<std::pair<SequenceId, std::uint32_t>> rows;   // prompt rows: tokens computed
   std::vector<SequenceId> beams;                            // one token each; candidates come back
+  std::vector<CopyOp> copies;  // between the pool and its host part; their pins go with the result
   std::size_t samples = 0;  // rows that the result must answer
   TimeNs sent = 0;
+};
+
+/// What the worker's device took for its steps of late, copies of blocks left out (swap.cpp).
+struct StepCosts {
+  double decode_us = 0;      // a step without prompt tokens
+  double prompt_us = 0;      // of the steps with some, beyond that; older ones count less and less
+  double prompt_tokens = 0;  // in them
+
+  void take(double step_us, std::uint32_t tokens, bool decodes);
+  /// 0: not known.
+  double token_us() const { return prompt_tokens > 0 ? prompt_us / prompt_tokens : 0; }
 };
 
 enum class WorkerState : std::uint8_t {
@@ -230,6 +244,7 @@ struct Worker {
   std::vector<SequenceId> joins;     // on the worker already; join the decode set with the next plan
   std::vector<SequenceId> drops;     // go into the next plan
   std::vector<std::uint64_t> beams;  // requests that run beams here
+  std::vector<CopyOp> copies;        // between the pool and its host part; go into the next plan
   std::uint32_t sequences = 0;       // sequences placed here (their widths), targets included
   bool short_of_blocks = false;      // its decode set waits for blocks: nobody else may take any
   std::uint64_t pulls_sent = 0;      // in this term
@@ -246,6 +261,7 @@ struct Worker {
   TimeNs registered = 0;
   TimeNs answered = 0;               // last step result
   TimeNs prompt_latency = 0;         // of the last step that computed prompt tokens
+  StepCosts costs;
   bool draining = false;             // SIGTERM, or set by an operator
   bool leaving = false;              // SIGTERM: Leave once empty
   TimeNs drain_since = 0;
@@ -290,6 +306,8 @@ struct Counters {
   std::uint64_t prefix_pulls = 0;
   std::uint64_t pulls_saved = 0;     // blocks that a hand-off found at its destination
   std::uint64_t preemptions = 0;
+  std::uint64_t blocks_out = 0;      // copied from a pool to its host part
+  std::uint64_t blocks_in = 0;       // ... and back
   std::uint64_t handoffs = 0;
   std::uint64_t local_prefills = 0;
   std::uint64_t remote_prefills = 0;

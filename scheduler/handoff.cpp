@@ -76,6 +76,8 @@ void post_pull(State& state, const Transfer& transfer, TimeNs now, Outbox& out) 
   pull.exporter_pid = from.identity.pid;
   pull.exporter_pid_start = from.identity.pid_start;
   pull.exporter_blocks = from.hello.blocks;
+  pull.exporter_host_handle = from.hello.host_handle;
+  pull.exporter_host_blocks = from.hello.host_blocks;
   pull.from = transfer.from;
   pull.to = transfer.to;
   out.to_workers.emplace_back(to.link, std::move(pull));

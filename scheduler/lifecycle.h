@@ -10,10 +10,14 @@
 namespace baton {
 
 // ---- sequences
+/// Who writes first to the fresh blocks of a sequence: steps of its worker from the next plan on, or a pull,
+/// beside the steps.
+enum class Writer : std::uint8_t { steps, pull };
 /// A new sequence of `request` on `worker` with `blocks` blocks, those of `prefix` (of cached_prefix(),
-/// just now) and fresh ones; nullptr if they are not free.
+/// just now) and fresh ones; nullptr if they are not free. What the host part holds of the prefix is copied into
+/// fresh ones by the worker's next plan, which must follow.
 Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std::uint32_t blocks,
-                         const BlockPool::Match& prefix = {});
+                         const BlockPool::Match& prefix, Writer writer);
 /// Releases the blocks, leaves the decode set, tells the worker to drop it. With `keep`, and steps in
 /// flight, the entry stays (retiring) until they have ended; otherwise it is gone.
 void release_sequence(State& state, SequenceId id, bool keep = false);
@@ -25,9 +29,9 @@ void join_decode_set(State& state, Sequence& sequence);
 void leave_decode_set(State& state, Sequence& sequence);
 
 // ---- prefix cache
-/// The blocks in the pool of `worker` that hold the first tokens of the request, `most_tokens` at most.
+/// The blocks of `worker` that hold the first tokens of the request, `most_tokens` at most.
 BlockPool::Match cached_prefix(const State& state, const Request& request, const Worker& worker,
-                               std::uint32_t most_tokens);
+                               std::uint32_t most_tokens, Reach reach = Reach::own);
 /// Enters the blocks that the sequence has filled since the last call into its pool's prefix index.
 void remember_prefix(State& state, Sequence& sequence);
 

@@ -30,6 +30,15 @@ class LruList {
     prev_[ring] = item;
     ++size_;
   }
+  /// It is the next one that oldest() names.
+  void push_oldest(std::uint32_t item) {
+    const std::uint32_t ring = bound();
+    next_[item] = next_[ring];
+    prev_[item] = ring;
+    prev_[next_[ring]] = item;
+    next_[ring] = item;
+    ++size_;
+  }
   void erase(std::uint32_t item) {
     next_[prev_[item]] = next_[item];
     prev_[next_[item]] = prev_[item];

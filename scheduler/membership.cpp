@@ -64,6 +64,7 @@ void end_term(State& state, WorkerIndex index, bool blame, const std::string& wh
   });
   for (const TransferId id : pulls) settle_transfer(state, id);
 
+  for (const InFlightStep& step : w.steps) w.pool.copied(step.copies);
   w.steps.clear();
   w.decode_set.clear();
   w.prefills.clear();

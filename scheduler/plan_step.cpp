@@ -9,6 +9,7 @@
 #include "scheduler/policy.h"
 #include "scheduler/queue_order.h"
 #include "scheduler/static_batching.h"
+#include "scheduler/swap.h"
 
 namespace baton {
 
@@ -89,8 +90,9 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
     const bool piecemeal = fault(Fault::piecemeal_reservation);
     const std::uint32_t blocks = piecemeal ? 0 : w.blocks_for(source.prefill_length + 1);
     const BlockPool::Match prefix =
-        piecemeal ? BlockPool::Match() : cached_prefix(state, request, w, source.prefill_length);
-    Sequence* target = place_sequence(state, request, choice, blocks, prefix);
+        piecemeal ? BlockPool::Match()
+                  : cached_prefix(state, request, w, source.prefill_length, Reach::pool);
+    Sequence* target = place_sequence(state, request, choice, blocks, prefix, Writer::pull);
     target->prefill_length = source.prefill_length;
     target->is_target = true;
     target->pulled = target->remembered;
@@ -119,7 +121,7 @@ class StepBuilder {
     take_joins();
     if (!pause) take_prompts();
     const bool work = plan_.decode || !plan_.rows.empty() || !plan_.add.empty() ||
-                      !plan_.beams.empty();
+                      !plan_.beams.empty() || !w_.copies.empty();
     if (!work && (w_.drops.empty() || !w_.steps.empty())) return false;
     send();
     return true;
@@ -210,7 +212,7 @@ class StepBuilder {
   void grow() {
     for (const SequenceId id : growing_) {
       Sequence& sequence = *state_.sequences.find(id);
-      w_.pool.allocate(1, sequence.blocks);
+      w_.pool.allocate(1, sequence.blocks, saving_of(state_, w_));
       plan_.grow_sequences.push_back(id);
       plan_.grow_blocks.push_back(sequence.blocks.back());
     }
@@ -335,7 +337,8 @@ class StepBuilder {
 
   void start(Request& request, std::uint32_t blocks, const BlockPool::Match& prefix,
              const PrefixSource& elsewhere) {
-    Sequence& sequence = *place_sequence(state_, request, index_, blocks, prefix);
+    const Writer writer = elsewhere.worker != kNobody ? Writer::pull : Writer::steps;
+    Sequence& sequence = *place_sequence(state_, request, index_, blocks, prefix, writer);
     sequence.scheduled = sequence.computed = sequence.remembered * w_.tokens_per_block();
     state_.counters.prefill_tokens += sequence.prefill_length;
     state_.counters.cached_tokens += sequence.computed;
@@ -369,6 +372,7 @@ class StepBuilder {
       ++sequence.scheduled;
       ++sequence.inflight;
     }
+    take_copies();
     step_.samples += step_.decode.size() + step_.beams.size();
     plan_.drop.swap(w_.drops);
     w_.drops.clear();
@@ -378,6 +382,16 @@ class StepBuilder {
     step_.sent = now_;
     w_.steps.push_back(std::move(step_));
     out_.to_workers.emplace_back(w_.link, std::move(plan_));
+  }
+
+  void take_copies() {
+    save_ahead(state_, w_);
+    for (const CopyOp& copy : w_.copies) {
+      ++(w_.pool.is_host(copy.to) ? state_.counters.blocks_out : state_.counters.blocks_in);
+    }
+    plan_.ops.insert(plan_.ops.begin(), w_.copies.begin(), w_.copies.end());
+    step_.copies.swap(w_.copies);
+    w_.copies.clear();
   }
 
   State& state_;

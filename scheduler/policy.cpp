@@ -170,7 +170,7 @@ WorkerIndex choose_decoder(const State& state, const Request& request, WorkerInd
     const std::uint32_t length = sequence != nullptr ? sequence->prefill_length : request.length();
     if (!has_room(state, w, request, w.blocks_for(length + 1)) || runs_suspect(state, w)) continue;
     if (best != kNobody && w.sequences > state.workers[best].sequences) continue;
-    const std::size_t known = cached_prefix(state, request, w, length).blocks.size();
+    const std::size_t known = cached_prefix(state, request, w, length, Reach::pool).blocks.size();
     if (best != kNobody && w.sequences == state.workers[best].sequences && known <= best_known) continue;
     best = i;
     best_known = known;

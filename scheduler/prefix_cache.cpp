@@ -18,13 +18,13 @@ Token token_at(const Request& request, std::size_t i) {
 }  // namespace
 
 BlockPool::Match cached_prefix(const State& state, const Request& request, const Worker& worker,
-                               std::uint32_t most_tokens) {
+                               std::uint32_t most_tokens, Reach reach) {
   // The log probabilities of a prompt come from computing all of it.
   const bool whole = request.sampling.prompt_logprobs >= 0 && request.generated.empty();
   if (!state.settings.prefix_cache || whole) return {};
   const std::uint32_t per_block = worker.tokens_per_block();
   const auto match = [&](std::span<const Token> tokens) {
-    return worker.pool.match(request.cache_salt, tokens, per_block, most_tokens / per_block);
+    return worker.pool.match(request.cache_salt, tokens, per_block, most_tokens / per_block, reach);
   };
   if (request.generated.empty()) return match(request.prompt);
   std::vector<Token> tokens = request.prompt;

@@ -1,6 +1,7 @@
 #include "scheduler/prefix_index.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace baton {
 
@@ -26,28 +27,48 @@ const PrefixIndex::Entry* PrefixIndex::find(Node parent, std::string_view salt,
   return it == entries_.end() ? nullptr : &it->second;
 }
 
+PrefixIndex::Item*& PrefixIndex::item_of(BlockId block) {
+  if (items_.size() <= block) items_.resize(std::size_t{block} + 1, nullptr);
+  return items_[block];
+}
+
 PrefixIndex::Node PrefixIndex::insert(Node parent, std::string_view salt,
                                       std::span<const Token> tokens, BlockId block) {
-  if (const Entry* entry = find(parent, salt, tokens)) return entry->node;
-  if (keys_.size() <= block) keys_.resize(std::size_t{block} + 1, nullptr);
-  const auto it =
-      entries_
-          .emplace(Key{parent, std::string(salt_at(parent, salt)), {tokens.begin(), tokens.end()}},
-                   Entry{++last_, block})
-          .first;
-  keys_[block] = &it->first;
+  auto it = entries_.find(KeyView{parent, salt_at(parent, salt), tokens});
+  if (it == entries_.end()) {
+    Key key{parent, std::string(salt_at(parent, salt)), {tokens.begin(), tokens.end()}};
+    it = entries_.emplace(std::move(key), Entry{++last_, kNoBlock, kNoBlock}).first;
+  }
+  if (it->second.block == kNoBlock) {
+    it->second.block = block;
+    item_of(block) = &*it;
+  }
   return it->second.node;
+}
+
+void PrefixIndex::copy_to_host(BlockId of, BlockId host) {
+  Item* item = items_[of];
+  item->second.host = host;
+  item_of(host) = item;
+}
+
+void PrefixIndex::copy_from_host(BlockId host, BlockId block) {
+  Item* item = items_[host];
+  item->second.block = block;
+  item_of(block) = item;
 }
 
 void PrefixIndex::forget(BlockId block) {
   if (!holds(block)) return;
-  entries_.erase(entries_.find(keys_[block]->view()));
-  keys_[block] = nullptr;
+  Item* item = std::exchange(items_[block], nullptr);
+  Entry& entry = item->second;
+  (entry.block == block ? entry.block : entry.host) = kNoBlock;
+  if (entry.block == kNoBlock && entry.host == kNoBlock) entries_.erase(entries_.find(item->first.view()));
 }
 
 void PrefixIndex::clear() {
   entries_.clear();
-  keys_.clear();
+  items_.clear();
 }
 
 }  // namespace baton

@@ -34,7 +34,7 @@ PrefixSource find_prefix(const State& state, const Request& request, WorkerIndex
   for (WorkerIndex i = 0; i < state.workers.size() && wanted <= most / to.tokens_per_block(); ++i) {
     const Worker& from = state.workers[i];
     if (!may_pull_prefix(state, request, from, to)) continue;
-    const BlockPool::Match match = cached_prefix(state, request, from, most);
+    const BlockPool::Match match = cached_prefix(state, request, from, most, Reach::others);
     if (match.blocks.size() < wanted) continue;
     best.worker = i;
     best.blocks.assign(match.blocks.begin() + static_cast<std::ptrdiff_t>(own_blocks),

@@ -22,8 +22,11 @@ TimeNs queue_place(const Submit& submit, const Settings& settings) {
   return place;
 }
 
-TimeNs place_after_preemption(TimeNs place, std::uint64_t eviction, const Settings& settings) {
-  switch (settings.preempted) {
+TimeNs place_after_preemption(TimeNs place, std::uint64_t eviction, bool kept, const Settings& settings) {
+  Preempted rule = settings.preempted;
+  if (rule == Preempted::automatic) rule = kept ? Preempted::first : Preempted::in_place;
+  switch (rule) {
+    case Preempted::automatic:
     case Preempted::in_place: break;
     case Preempted::first: return kFront + static_cast<TimeNs>(eviction);
     case Preempted::front: return kFront - static_cast<TimeNs>(eviction);

@@ -16,8 +16,9 @@ TimeNs queue_place(const Submit& submit, const Settings& settings);
 
 /// Where a request that was preempted as the `eviction`-th stands from then on (`preempted`): at its old
 /// `place`; before every request that was never preempted, in the order of eviction (a queue of swapped
-/// requests that is served first); or at the very front, the last one evicted first.
-TimeNs place_after_preemption(TimeNs place, std::uint64_t eviction, const Settings& settings);
+/// requests that is served first); or at the very front, the last one evicted first. `kept`: its blocks
+/// outlive it in the host part, so it costs little to bring it back before others begin.
+TimeNs place_after_preemption(TimeNs place, std::uint64_t eviction, bool kept, const Settings& settings);
 
 /// How long the longest waiting one of those whose turn is next has waited; nothing if nobody waits.
 std::optional<TimeNs> oldest_wait(const State& state, TimeNs now);

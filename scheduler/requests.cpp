@@ -3,6 +3,7 @@
 
 #include "scheduler/lifecycle.h"
 #include "scheduler/queue_order.h"
+#include "scheduler/swap.h"
 
 namespace baton {
 
@@ -44,7 +45,12 @@ void requeue(State& state, Request& request) {
 void preempt(State& state, Request& request) {
   ++state.counters.preemptions;
   state.handoffs.erase({request.place, request.id});
-  request.place = place_after_preemption(request.place, ++state.evictions, state.settings);
+  const Sequence* source = state.sequences.find(request.source);
+  const bool kept = source != nullptr && swaps(state, state.workers[source->worker]);
+  request.place = place_after_preemption(request.place, ++state.evictions, kept, state.settings);
+  if (source != nullptr) {
+    for (const BlockId block : source->blocks) state.workers[source->worker].pool.mark_wanted(block);
+  }
   if (request.beams) return requeue(state, request);  // no result of a step in flight counts any more
   release_sequence(state, request.target);
   request.target = 0;

@@ -1,7 +1,9 @@
 // A sequence's life on one worker: blocks, decode set, drop.
 #include <algorithm>
 
+#include "ipc/fault_points.h"
 #include "scheduler/lifecycle.h"
+#include "scheduler/swap.h"
 
 namespace baton {
 
@@ -14,16 +16,38 @@ void erase_from(std::vector<SequenceId>& list, SequenceId id) {
 
 }  // namespace
 
-Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std::uint32_t blocks,
-                         const BlockPool::Match& prefix) {
-  Worker& w = state.workers[worker];
-  if (blocks - prefix.shared > w.pool.available_blocks()) return nullptr;
+namespace {
+
+/// `prefix.blocks`, with a fresh block in the place of each one of the host part, and `blocks` altogether.
+std::vector<BlockId> take_blocks(State& state, Worker& w, std::uint32_t blocks,
+                                 const BlockPool::Match& prefix, Writer writer) {
+  // What is found first: what is allocated may push idle blocks out of the cache.
   std::vector<BlockId> taken;
   taken.reserve(blocks + 8);
-  // The shared ones first: what is allocated may push idle ones out of the cache.
-  for (const BlockId block : prefix.blocks) w.pool.share(block);
   taken = prefix.blocks;
-  w.pool.allocate(blocks - static_cast<std::uint32_t>(taken.size()), taken);
+  for (const BlockId block : prefix.blocks) {
+    w.pool.is_host(block) ? w.pool.hold(block) : w.pool.share(block);
+  }
+  const bool may_save = writer == Writer::steps || fault(Fault::pulled_over_unsaved);
+  const Saving saving = may_save ? saving_of(state, w) : Saving();
+  for (BlockId& block : taken) {
+    if (!w.pool.is_host(block)) continue;
+    std::vector<BlockId> fresh;
+    w.pool.allocate(1, fresh, saving);
+    w.pool.load(block, fresh.front(), w.copies);
+    block = fresh.front();
+  }
+  w.pool.allocate(blocks - static_cast<std::uint32_t>(taken.size()), taken, saving);
+  return taken;
+}
+
+}  // namespace
+
+Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std::uint32_t blocks,
+                         const BlockPool::Match& prefix, Writer writer) {
+  Worker& w = state.workers[worker];
+  if (blocks - prefix.shared > w.pool.available_blocks()) return nullptr;
+  std::vector<BlockId> taken = take_blocks(state, w, blocks, prefix, writer);
   Sequence& sequence = state.sequences.create();
   sequence.request = request.id;
   sequence.worker = worker;

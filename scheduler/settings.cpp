@@ -38,6 +38,8 @@ Settings make_settings(const SchedulerConfig& config) {
   s.steps_in_flight = config.steps_in_flight;
   s.prefix_cache = config.prefix_cache;
   s.prefix_pull_tokens = config.prefix_pull_tokens;
+  s.swap = config.swap;
+  s.swap_step_blocks = config.swap_step_blocks;
   return s;
 }
 

@@ -33,6 +33,13 @@ void add_worker(const Worker& w, std::vector<SetupLine>& lines) {
   lines.push_back({name + " KV pool", pool,
                    cpu ? "--worker.pool_mib, --worker.memory_mib"
                        : "--worker.pool_mib, --worker.memory_fraction"});
+  if (h.host_blocks == 0) return;
+  char copy[48];
+  std::snprintf(copy, sizeof copy, "; a block in %.1f us", static_cast<double>(h.host_block_us));
+  lines.push_back({name + " host part",
+                   gib(h.block_bytes * h.host_blocks) + ": " +
+                       std::to_string(std::uint64_t{h.host_blocks} * h.tokens_per_block) + " tokens" + copy,
+                   "--worker.host_pool_mib, --scheduler.swap"});
 }
 
 }  // namespace

@@ -266,7 +266,7 @@ class Admin(unittest.TestCase):
                 self.assertLessEqual({"name", "role", "state", "pid", "term", "steps", "sequences"},
                                      worker.keys())
             for pool in cluster.show("kv"):
-                self.assertEqual(set(pool), {"worker", "allocation", "total", "free", "owned",
+                self.assertEqual(set(pool), {"worker", "part", "allocation", "total", "free", "owned",
                                              "cached", "fenced"})
             mode = (cluster.folder / "run" / "admin.sock").stat().st_mode & 0o777
             self.assertEqual(mode, 0o600)

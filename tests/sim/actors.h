@@ -106,6 +106,8 @@ class SimWorker final : public Process {
   bool maps(AllocationId allocation) const { return mappings_.count(allocation) != 0; }
   const std::map<AllocationId, TimeNs>& mappings() const { return mappings_; }
   AllocationId allocation() const { return pool_ == nullptr ? 0 : pool_->id; }
+  /// A pull of this worker reads that block.
+  bool reads(AllocationId allocation, BlockId block) const;
 
   const std::uint32_t name;
 
@@ -152,6 +154,7 @@ class SimWorker final : public Process {
   std::uint64_t step_runs_ = 0;
   std::uint32_t step_parts_ = 0;
   std::uint32_t step_at_ = 0;
+  TimeNs step_began_ = 0;
   std::size_t cells_ = 0;  // to be written by the running step
   std::size_t cell_ = 0;   // written
   std::size_t row_ = 0;

@@ -112,6 +112,8 @@ void World::add_counters(const Counters& c) {
   sum.requeued += c.requeued;
   sum.prefix_pulls += c.prefix_pulls;
   sum.pulled_prefix_tokens += c.pulled_prefix_tokens;
+  sum.blocks_out += c.blocks_out;
+  sum.blocks_in += c.blocks_in;
 }
 
 }  // namespace baton::sim

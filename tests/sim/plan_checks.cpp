@@ -35,6 +35,8 @@ PlanChecks::Pool& PlanChecks::pool_of(const State& state, WorkerIndex index) {
   if (pool.term != w.term) {
     pool.term = w.term;
     pool.last.assign(w.pool.total(), {});
+    pool.saved.assign(w.pool.total() + w.pool.host_total(), 0);
+    pool.filled = pool.saved;
   }
   return pool;
 }
@@ -83,6 +85,42 @@ std::string PlanChecks::forks(const State& state, WorkerIndex index, const StepP
   return "";
 }
 
+/// Every block is written once, and nobody else is given what is copied, or read, before the result is in.
+std::string PlanChecks::copies(const State& state, WorkerIndex index, const StepPlan& plan) {
+  const BlockPool& books = state.workers[index].pool;
+  Pool& pool = pool_of(state, index);
+  for (const CopyOp& op : plan.ops) {
+    if (op.from >= pool.filled.size() || op.to >= pool.filled.size()) return "a copy of no block";
+    if (pool.filled[op.to] == plan.step) return "a block is the destination of two copies";
+    pool.filled[op.to] = plan.step;
+    if (!books.is_host(op.from) && !books.is_host(op.to)) continue;  // a fork
+    if (books.is_host(op.from) && books.is_host(op.to)) return "a copy inside the host part";
+    if (books.source_pins(op.from) == 0 || books.destination_pins(op.to) == 0) return "a copy without a pin";
+    if (books.is_host(op.to)) pool.saved[op.from] = plan.step;
+  }
+  for (const CopyOp& op : plan.ops) {
+    if (books.is_host(op.from) && pool.filled[op.from] == plan.step) return "a copy of what the plan copies";
+  }
+  return "";
+}
+
+/// The blocks of a pull are not those of a copy that has not ended.
+std::string PlanChecks::copied(const State& state, const Transfer& transfer) {
+  if (transfer.from_worker != kNobody && state.workers[transfer.from_worker].ready()) {
+    const Pool& from = pool_of(state, transfer.from_worker);
+    for (const BlockId block : transfer.from) {
+      if (block >= from.filled.size()) return "a pull of no block";
+      if (from.filled[block] > state.workers[transfer.from_worker].done) return "a pull of what a step copies yet";
+    }
+  }
+  const Pool& to = pool_of(state, transfer.to_worker);
+  for (const BlockId block : transfer.to) {
+    const StepId done = state.workers[transfer.to_worker].done;
+    if (to.saved[block] > done || to.filled[block] > done) return "a pull over what a step copies yet";
+  }
+  return "";
+}
+
 std::string PlanChecks::plan(const State& state, LinkId link, const StepPlan& plan) {
   const WorkerIndex index = worker_of(state, link);
   if (index == kNobody) return "a plan for nobody";
@@ -102,6 +140,7 @@ std::string PlanChecks::plan(const State& state, LinkId link, const StepPlan& pl
     if (!what.empty()) return what;
   }
   std::string what = forks(state, index, plan);
+  if (what.empty()) what = copies(state, index, plan);
   return what.empty() ? rows(state, index, plan.step) : what;
 }
 
@@ -127,6 +166,8 @@ std::string PlanChecks::pull(const State& state, LinkId link, const Pull& pull) 
     std::string what = granted(state, index, transfer->target, block, "pull");
     if (!what.empty()) return what;
   }
+  std::string what = copied(state, *transfer);
+  if (!what.empty()) return what;
   const Request* request = state.requests.find(transfer->request);
   if (request == nullptr || transfer->from_worker == kNobody) return "";
   if (request->phase == Phase::pull) return prefix(state, *transfer);

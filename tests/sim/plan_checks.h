@@ -9,7 +9,8 @@
 
 namespace baton::sim {
 
-/// Keeps, for each block of each pool, the last step that names it and for whom.
+/// Keeps, for each block of each pool, the last step that names it and for whom, and the last ones that copy it
+/// out and fill it by a copy.
 class PlanChecks {
  public:
   /// Each returns what is wrong with the message that is about to leave, or "".
@@ -24,11 +25,15 @@ class PlanChecks {
   struct Pool {
     Term term = 0;
     std::vector<Use> last;
+    std::vector<StepId> saved;
+    std::vector<StepId> filled;
   };
 
   Pool& pool_of(const State& state, WorkerIndex index);
   std::string granted(const State& state, WorkerIndex index, SequenceId sequence, BlockId block,
                       const char* by);
+  std::string copies(const State& state, WorkerIndex index, const StepPlan& plan);
+  std::string copied(const State& state, const Transfer& transfer);
   std::string forks(const State& state, WorkerIndex index, const StepPlan& plan);
   static std::string prefix(const State& state, const Transfer& transfer);
   std::string rows(const State& state, WorkerIndex index, StepId step);

@@ -55,6 +55,8 @@ void look_at_books(const Worker& w, TimeNs now, Rest& rest) {
     rest.busy(w.identity.name + " has steps, pulls or closes outstanding");
   } else if (w.pool.available_blocks() != w.pool.total()) {
     rest.busy(w.identity.name + ": not every block is free");
+  } else if (w.pool.host_fenced_blocks() != 0) {
+    rest.busy(w.identity.name + ": a block of its host part is in use");
   }
 }
 

@@ -68,6 +68,25 @@ void draw_policies(Scenario& s, Random& random) {
   t.victim = random.pick({Victim::last, Victim::shortest, Victim::tail});
 }
 
+/// Host parts, and pools that need them. Of numbers of its own: nothing else about a seed depends on it.
+void draw_host_parts(Scenario& s) {
+  Random random(mix(s.seed) ^ 0x5A4B0B0C5ULL);
+  if (!s.settings.prefix_cache || random.permille(350)) return;
+  Settings& t = s.settings;
+  t.swap = random.pick({Swap::automatic, Swap::always, Swap::always, Swap::never});
+  t.swap_step_blocks = random.pick<std::uint32_t>({0, 1, 4, 64});
+  if (random.permille(500)) t.preempted = Preempted::automatic;
+  s.pace.host_block_us = random.pick<std::uint32_t>({0, 10, 200, 5000});
+  const std::uint32_t longest = s.load.max_prompt + s.load.max_output;
+  const std::uint32_t one = (longest + s.tokens_per_block - 1) / s.tokens_per_block;
+  for (WorkerSpec& w : s.workers) {
+    w.host_blocks = random.permille(800) ? random.between(1, 4 * one) : 0;
+    if (s.load.beams == 0 && random.permille(300)) w.blocks = one + random.between(0, one);
+  }
+  // What was said comes back, so that what was forgotten is asked for.
+  if (random.permille(500)) s.load.repeat = s.load.next_turn = 1000;
+}
+
 void draw_workers(Scenario& s, Random& random) {
   const auto add = [&](const char* name, Role role, std::uint32_t n) {
     for (std::uint32_t i = 0; i < n; ++i) {
@@ -222,12 +241,13 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.pace.load = random.pick<TimeNs>({5 * kMillisecond, 200 * kMillisecond, kSecond});
   s.pace.restart = random.pick<TimeNs>({20 * kMillisecond, 500 * kMillisecond, 3 * kSecond});
   draw_policies(s, random);
+  draw_host_parts(s);
   return s;
 }
 
 std::string Scenario::text() const {
   std::string line = "workers";
-  for (const WorkerSpec& w : workers) line += " " + w.name + ":" + std::to_string(w.blocks);
+  for (const WorkerSpec& w : workers) line += " " + w.name + ":" + std::to_string(w.blocks) + "+" + std::to_string(w.host_blocks);
   const auto field = [&](const char* name, std::uint64_t value) {
     line += std::string(", ") + name + " " + std::to_string(value);
   };
@@ -264,6 +284,9 @@ std::string Scenario::text() const {
   field("output", load.max_output);
   field("prefix cache", settings.prefix_cache ? load.repeat : 0);
   field("pulled from", settings.prefix_pull_tokens);
+  field("swap", static_cast<std::uint64_t>(settings.swap));
+  field("ahead", settings.swap_step_blocks);
+  field("host block us", pace.host_block_us);
   field("told of death", blows.told_of_death ? 1 : 0);
   field("same link id", network.same_link_id ? 1 : 0);
   return line;

@@ -15,6 +15,7 @@ struct Pace {
   TimeNs step = 8 * kMillisecond;  // longest
   TimeNs pull = 8 * kMillisecond;
   TimeNs load = 300 * kMillisecond;
+  std::uint32_t host_block_us = 0;  // as workers say; copies themselves take no time
   TimeNs restart = kSecond;
 };
 
@@ -79,6 +80,7 @@ struct WorkerSpec {
   std::string name;
   Role role = Role::mixed;
   std::uint32_t blocks = 0;
+  std::uint32_t host_blocks = 0;
 };
 
 struct Scenario {

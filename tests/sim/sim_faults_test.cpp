@@ -1,4 +1,4 @@
-// The test of the test: seven faults put back on purpose must each be found by the simulation, and
+// The test of the test: faults put back on purpose must each be found by the simulation, and
 // without them the same seeds must be clean.
 #include <gtest/gtest.h>
 
@@ -47,7 +47,9 @@ INSTANTIATE_TEST_SUITE_P(Faults, FaultTest,
                                          Fault::lost_plan_unnoticed, Fault::block_final_too_early,
                                          Fault::piecemeal_reservation, Fault::token_sent_twice,
                                          Fault::no_copy_on_write, Fault::block_cached_too_early,
-                                         Fault::prefix_not_awaited, Fault::prefix_not_held),
+                                         Fault::prefix_not_awaited, Fault::prefix_not_held,
+                                         Fault::copy_not_awaited, Fault::copied_not_held,
+                                         Fault::pulled_over_unsaved),
                          [](const auto& test) {
                            switch (test.param) {
                              case Fault::none:
@@ -68,6 +70,12 @@ INSTANTIATE_TEST_SUITE_P(Faults, FaultTest,
                                return "PrefixNotAwaited";
                              case Fault::prefix_not_held:
                                return "PrefixNotHeld";
+                             case Fault::copy_not_awaited:
+                               return "CopyNotAwaited";
+                             case Fault::copied_not_held:
+                               return "CopiedNotHeld";
+                             case Fault::pulled_over_unsaved:
+                               return "PulledOverUnsaved";
                              case Fault::token_sent_twice:
                                return "TokenSentTwice";
                              case Fault::no_copy_on_write:

@@ -152,7 +152,8 @@ void SimWorker::allocate() {
   const Scenario& s = world_.scenario();
   world_.check_predecessors_closed(*this);
   world_.memory().unlink(name, id);
-  pool_ = &world_.memory().create(id, name, s.workers[name].blocks, s.tokens_per_block);
+  const WorkerSpec& spec = s.workers[name];
+  pool_ = &world_.memory().create(id, name, spec.blocks + spec.host_blocks, s.tokens_per_block);
   Hello hello;
   hello.allocation = pool_->id;
   hello.ranks = {{"cpu", "sim", 0}};
@@ -162,7 +163,10 @@ void SimWorker::allocate() {
   hello.head_dim = 1;
   hello.tokens_per_block = s.tokens_per_block;
   hello.block_bytes = std::uint64_t{s.tokens_per_block} * sizeof(std::uint64_t);
-  hello.blocks = s.workers[name].blocks;
+  hello.blocks = spec.blocks;
+  hello.host_blocks = spec.host_blocks;
+  if (spec.host_blocks != 0) hello.host_handle = "sim host";
+  hello.host_block_us = static_cast<float>(s.pace.host_block_us);
   hello.max_context = s.max_context;
   hello.vocab_size = s.vocab;
   core.pool_ready(std::move(hello), world_.now(), actions_);
@@ -179,6 +183,7 @@ void SimWorker::run_next_step() {
   const RunStep& step = *launched_.front();
   launched_.pop_front();
   step_ = &step;
+  step_began_ = world_.now();
   check_tables("at the start of a step");
   copy_blocks(step);
   ++step_runs_;
@@ -198,10 +203,22 @@ void SimWorker::run_next_step() {
 
 void SimWorker::copy_blocks(const RunStep& step) {
   for (const CopyOp& op : step.copies) {
+    for (const auto& worker : world_.workers()) {
+      if (!worker->alive || !worker->reads(pool_->id, op.to)) continue;
+      world_.fail(label + " copies onto block " + std::to_string(op.to) + " while " + worker->label + " reads it");
+    }
     for (std::uint32_t i = 0; i < pool_->tokens_per_block; ++i) {
       pool_->cell(op.to, i) = pool_->cell(op.from, i);
     }
   }
+}
+
+bool SimWorker::reads(AllocationId allocation, BlockId block) const {
+  return std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& entry) {
+    const Pull& pull = entry.second.pull;
+    return pull.allocation == allocation &&
+           std::find(pull.from.begin(), pull.from.end(), block) != pull.from.end();
+  });
 }
 
 void SimWorker::step_part() {
@@ -290,6 +307,7 @@ void SimWorker::finish_step() {
     }
     output.tokens[i] = sample(prefix, row.n_generated, *row.sampling, world_.scenario().vocab);
   }
+  output.duration_us = static_cast<std::uint32_t>((world_.now() - step_began_) / 1000);
   step_ = nullptr;
   sampled_ = output.tokens;
   if (!launched_.empty()) run_next_step();

@@ -54,7 +54,7 @@ class Cluster {
   }
 
   static Hello hello_of(const std::string& name, std::uint32_t blocks,
-                        Incarnation incarnation = 1) {
+                        Incarnation incarnation = 1, std::uint32_t host_blocks = 0) {
     Hello m;
     m.name = name;
     m.incarnation = incarnation;
@@ -63,6 +63,7 @@ class Cluster {
     m.model_fingerprint = 7;
     m.tokens_per_block = 4;
     m.blocks = blocks;
+    m.host_blocks = host_blocks;
     m.max_context = 1024;
     m.vocab_size = 100;
     return m;
@@ -70,9 +71,9 @@ class Cluster {
 
   /// Registers, says hello, is in term. Blocks of 4 tokens.
   LinkId ready_worker(const std::string& name, Role role, std::uint32_t blocks = 100,
-                      Incarnation incarnation = 1) {
+                      Incarnation incarnation = 1, std::uint32_t host_blocks = 0) {
     const LinkId link = register_worker(name, role, incarnation);
-    from_worker(link, hello_of(name, blocks, incarnation));
+    from_worker(link, hello_of(name, blocks, incarnation, host_blocks));
     return link;
   }
 
@@ -235,9 +236,9 @@ class Cluster {
     const std::vector<StepPlan> plans = sent<StepPlan>(link);
     return plans.empty() ? StepPlan{} : plans.back();
   }
-  PoolAudit pool(const std::string& name) const {
+  PoolAudit pool(const std::string& name, bool host = false) const {
     for (const PoolAudit& audit : audit_pools(state)) {
-      if (audit.worker == name) return audit;
+      if (audit.worker == name && audit.host == host) return audit;
     }
     return {};
   }

@@ -110,6 +110,8 @@ std::vector<std::uint64_t> order_after_evictions(Preempted preempted) {
 
 TEST(AfterPreemption, InPlaceTheOldestArrivalGoesFirst) {
   EXPECT_EQ(order_after_evictions(Preempted::in_place), (std::vector<std::uint64_t>{1, 2, 3}));
+  EXPECT_EQ(order_after_evictions(Preempted::automatic), (std::vector<std::uint64_t>{1, 2, 3}))
+      << "nothing is kept without a host part";
 }
 
 TEST(AfterPreemption, FirstMeansBeforeWhoeverWaitsAndInTheOrderOfEviction) {

@@ -1,0 +1,367 @@
+// The host part of a pool: what is copied there, when, and how it comes back.
+#include <algorithm>
+#include <set>
+
+#include "scheduler/swap.h"
+#include "tests/unit/scheduler/cached_cluster.h"
+
+namespace baton::test {
+namespace {
+
+Settings swapping(Swap swap = Swap::always, std::uint32_t ahead = 0) {
+  Settings settings;
+  settings.steps_in_flight = 1;
+  settings.swap = swap;
+  settings.swap_step_blocks = ahead;
+  return settings;
+}
+
+/// One worker with a small pool and a host part. Blocks of 4 tokens.
+struct Swapped : Cached {
+  explicit Swapped(std::uint32_t blocks, std::uint32_t host_blocks, const Settings& settings = swapping())
+      : Cached(settings), total(blocks), w(ready_worker("mixed0", Role::mixed, blocks, 1, host_blocks)) {}
+
+  struct Copies {
+    std::vector<CopyOp> out, in;
+  };
+  Copies copies(const StepPlan& plan) const {
+    Copies found;
+    for (const CopyOp& op : plan.ops) (op.to >= total ? found.out : found.in).push_back(op);
+    return found;
+  }
+  Copies all_copies() const {
+    Copies all;
+    for (const StepPlan& plan : sent<StepPlan>(w)) {
+      const Copies some = copies(plan);
+      all.out.insert(all.out.end(), some.out.begin(), some.out.end());
+      all.in.insert(all.in.end(), some.in.begin(), some.in.end());
+    }
+    return all;
+  }
+  /// The whole pool is cached: `n` blocks of one finished prompt after another.
+  void fill(std::uint64_t counter, std::size_t length, Token first) {
+    ask(counter, words(length, first), 1);
+    run();
+  }
+  /// Until request 2 has been preempted and its steps have ended.
+  void run_to_preemption() {
+    turn();
+    while (state.counters.preemptions == 0 || phase(2) != Phase::waiting) {
+      answer(w);
+      turn();
+    }
+  }
+
+  std::uint32_t total;
+  LinkId w;
+};
+
+TEST(Swap, APreemptedRequestsBlocksComeBackAndOnlyTheRestIsComputed) {
+  Swapped c(6, 12);
+  c.ask(1, words(8, 10), 12);
+  c.ask(2, words(8, 40), 12);
+  c.run_to_preemption();
+  const std::size_t length = c.find(2)->length();
+  c.run();
+  ASSERT_EQ(c.tokens_of(1), 12U);
+  ASSERT_EQ(c.tokens_of(2), 12U);
+  const AddSequence again = c.added(c.w, 2);
+  EXPECT_EQ(again.computed, (length - 1) / 4 * 4) << "all but the partly filled block";
+  const Swapped::Copies all = c.all_copies();
+  EXPECT_GT(all.in.size(), 0U);
+  EXPECT_EQ(c.state.counters.blocks_out, all.out.size());
+  EXPECT_EQ(c.state.counters.blocks_in, all.in.size());
+  for (const CopyOp& in : all.in) {
+    EXPECT_EQ(std::count_if(all.out.begin(), all.out.end(), [&](const CopyOp& op) { return op.to == in.from; }), 1);
+  }
+}
+
+TEST(Swap, TheyAreCopiedOutByThePlanThatGivesThemAwayAndInByTheOneThatAdds) {
+  Swapped c(6, 12);
+  c.ask(1, words(8, 10), 12);
+  c.ask(2, words(8, 40), 12);
+  c.run();
+  std::set<BlockId> saved;
+  for (const StepPlan& plan : c.sent<StepPlan>(c.w)) {
+    const Swapped::Copies some = c.copies(plan);
+    for (const CopyOp& op : some.out) {
+      const bool grown = std::count(plan.grow_blocks.begin(), plan.grow_blocks.end(), op.from) != 0;
+      const bool added = std::any_of(plan.add.begin(), plan.add.end(), [&](const AddSequence& add) {
+        return std::count(add.blocks.begin(), add.blocks.end(), op.from) != 0;
+      });
+      EXPECT_TRUE(grown || added);
+      EXPECT_TRUE(saved.insert(op.to).second);
+    }
+    for (const CopyOp& op : some.in) {
+      ASSERT_EQ(plan.add.size(), 1U);
+      const std::vector<BlockId>& blocks = plan.add[0].blocks;
+      const auto at = std::find(blocks.begin(), blocks.end(), op.to) - blocks.begin();
+      EXPECT_LT(at, plan.add[0].computed / 4);
+    }
+  }
+  EXPECT_FALSE(saved.empty());
+}
+
+TEST(Swap, ACopysBlocksAreHeldUntilItsStepHasEnded) {
+  Swapped c(4, 8);
+  c.fill(1, 12, 10);  // three blocks cached, one free
+  c.ask(2, words(8, 50), 8);
+  c.turn();
+  const Swapped::Copies now = c.copies(c.last_plan(c.w));
+  ASSERT_EQ(now.out.size(), 2U);
+  EXPECT_EQ(c.pool("mixed0", true).fenced, 2U);
+  c.from_frontend(c.frontend, Cancel{{1, 2}});
+  EXPECT_EQ(c.pool("mixed0").fenced, 3U) << "its blocks are read by the copies, too";
+  c.answer(c.w);
+  EXPECT_EQ(c.pool("mixed0").fenced, 0U);
+  EXPECT_EQ(c.pool("mixed0", true).fenced, 0U);
+  EXPECT_EQ(c.pool("mixed0", true).cached, 2U);
+}
+
+TEST(Swap, ASharedBlockIsCopiedOnceEachWay) {
+  Swapped c(6, 12);
+  c.fill(1, 12, 10);
+  c.fill(2, 20, 50);  // takes all that 1 left
+  const std::size_t out = c.all_copies().out.size();
+  EXPECT_EQ(out, 3U);
+  c.ask(3, words(13, 10), 2);
+  c.ask(4, words(14, 10), 2);
+  c.run();
+  const Swapped::Copies all = c.all_copies();
+  EXPECT_EQ(all.in.size(), 3U) << "the second one names the first one's blocks";
+  EXPECT_EQ(c.added(c.w, 2).computed, 12U);
+  EXPECT_EQ(c.added(c.w, 3).computed, 12U);
+  std::set<BlockId> from;
+  for (const CopyOp& op : all.in) EXPECT_TRUE(from.insert(op.from).second);
+  c.fill(5, 20, 50);
+  EXPECT_EQ(c.all_copies().in.size(), 3U + 3U) << "its first block is in the pool, the last token is computed";
+  std::multiset<std::pair<BlockId, BlockId>> pairs;
+  for (const CopyOp& op : c.all_copies().out) pairs.insert({op.from, op.to});
+  EXPECT_EQ(pairs.size(), 3U + 4U) << "what the host part knows is not copied again";
+}
+
+TEST(Swap, WhoWasPreemptedComesBackBeforeWhoWaits) {
+  Swapped c(6, 12);
+  c.ask(1, words(8, 10), 12);
+  c.ask(2, words(8, 40), 12);
+  Submit old = c.request(3, 0, 4);
+  c.run_to_preemption();
+  old.prompt = words(8, 70);
+  old.arrival -= 100 * kSecond;
+  c.from_frontend(c.frontend, old);
+  while (c.phase(2) == Phase::waiting) {
+    ASSERT_EQ(c.phase(3), Phase::waiting);
+    c.answer(c.w);
+    c.turn();
+  }
+  c.run();
+  EXPECT_EQ(c.tokens_of(2), 12U);
+  EXPECT_EQ(c.tokens_of(3), 4U);
+}
+
+TEST(Swap, AFullHostPartForgetsTheLongestUnused) {
+  Swapped c(4, 2);
+  c.fill(1, 12, 10);
+  c.fill(2, 12, 50);
+  c.fill(3, 12, 90);
+  EXPECT_EQ(c.pool("mixed0", true).cached, 2U);
+  const std::size_t in = c.all_copies().in.size();
+  c.ask(4, words(13, 10), 2);  // nothing of it is left
+  c.run();
+  EXPECT_EQ(c.all_copies().in.size(), in);
+  EXPECT_EQ(c.added(c.w, 3).computed, 0U);
+  EXPECT_EQ(c.tokens_of(4), 2U);
+}
+
+TEST(Swap, AHostPartOfOneBlockNeverFailsAnybody) {
+  Swapped c(6, 1);
+  for (std::uint64_t i = 1; i <= 6; ++i) c.ask(i, words(8, static_cast<Token>(30 * i)), 12);
+  c.run();
+  for (std::uint64_t i = 1; i <= 6; ++i) EXPECT_EQ(c.tokens_of(i), 12U);
+  EXPECT_GT(c.state.counters.preemptions, 0U);
+}
+
+TEST(Swap, NeverMeansNever) {
+  Swapped c(6, 12, swapping(Swap::never, 8));
+  for (std::uint64_t i = 1; i <= 4; ++i) c.ask(i, words(8, static_cast<Token>(30 * i)), 12);
+  c.run();
+  EXPECT_GT(c.state.counters.preemptions, 0U);
+  EXPECT_TRUE(c.all_copies().out.empty());
+  EXPECT_EQ(c.pool("mixed0", true).free, 12U);
+}
+
+/// A step of so many microseconds for a prompt of 8 tokens.
+bool keeps_after(std::uint32_t step_us, float block_us) {
+  Swapped c(20, 20, swapping(Swap::automatic));
+  c.worker("mixed0").hello.host_block_us = block_us;
+  c.ask(1, words(8), 1);
+  c.turn();
+  StepResult result = c.result_of(c.worker("mixed0"));
+  result.duration_us = step_us;
+  c.from_worker(c.w, result);
+  return swaps(c.state, c.worker("mixed0"));
+}
+
+TEST(Swap, TheCheaperOneIsChosenByWhatWasMeasured) {
+  // Four tokens are computed again in 400 us; out and in take twice the copy.
+  EXPECT_TRUE(keeps_after(800, 199));
+  EXPECT_FALSE(keeps_after(800, 201));
+  EXPECT_FALSE(keeps_after(80, 100));
+}
+
+TEST(Swap, WhatAStepDecodesBesideAPromptIsNotThePromptsCost) {
+  StepCosts costs;
+  for (int i = 0; i < 10; ++i) costs.take(300, 0, true);
+  costs.take(500, 10, true);
+  EXPECT_DOUBLE_EQ(costs.token_us(), 20);
+  StepCosts alone;
+  alone.take(500, 10, false);
+  EXPECT_DOUBLE_EQ(alone.token_us(), 50);
+}
+
+TEST(Swap, AWorkerThatComputesNoPromptsAsksThoseThatDo) {
+  Cached c(swapping(Swap::automatic));
+  c.ready_worker("prefill0", Role::prefill);
+  c.ready_worker("decode0", Role::decode, 100, 1, 10);
+  Worker& decode = c.worker("decode0");
+  decode.hello.host_block_us = 100;
+  EXPECT_TRUE(swaps(c.state, decode)) << "nothing was measured";
+  c.worker("prefill0").costs.take(490, 10, false);
+  EXPECT_FALSE(swaps(c.state, decode)) << "49 us a token, four of them";
+  c.worker("prefill0").costs.take(10'000, 10, false);
+  EXPECT_TRUE(swaps(c.state, decode));
+}
+
+TEST(Swap, TheOldestAreCopiedAheadAFewAStep) {
+  Swapped c(16, 32, swapping(Swap::always, 1));
+  c.fill(1, 24, 10);            // 6 blocks
+  c.ask(2, words(36, 100), 1);  // all the others
+  c.turn();
+  const Swapped::Copies now = c.copies(c.last_plan(c.w));
+  ASSERT_EQ(now.out.size(), 1U) << "a sixteenth of the pool";
+  EXPECT_EQ(c.pool("mixed0").fenced, 1U) << "given to nobody before its copy has ended";
+  c.answer(c.w);
+  c.run();
+  EXPECT_EQ(c.pool("mixed0").fenced, 0U);
+  c.ask(3, words(3, 200), 1);
+  c.run();
+  EXPECT_EQ(c.all_copies().out.size(), 1U);
+  c.ask(4, words(7, 300), 1);  // takes the free block, and the one that was copied
+  c.turn();
+  for (const CopyOp& op : c.copies(c.last_plan(c.w)).out) EXPECT_NE(op.from, now.out[0].from);
+  EXPECT_TRUE(std::count(c.source(4).blocks.begin(), c.source(4).blocks.end(), now.out[0].from) == 1)
+      << "it has stayed the oldest";
+  c.run();
+}
+
+// ---------------------------------------------------------------- other workers
+
+/// mixed0 has written a prompt of three blocks, which lie in its host part alone.
+struct TwoWorkers : Cached {
+  explicit TwoWorkers(const Settings& settings = pulling())
+      : Cached(settings),
+        holder(ready_worker("mixed0", Role::mixed, 4, 1, 8)),
+        other(ready_worker("mixed1", Role::mixed)) {
+    event(SetDraining{"mixed1", true});
+    ask(1, words(12, 10), 1);
+    run();
+    ask(2, words(12, 50), 1);
+    run();
+    ask(9, words(8, 90), 4);  // runs, and takes the room
+    turn();
+    event(SetDraining{"mixed1", false});
+  }
+  static Settings pulling() {
+    Settings settings = swapping();
+    settings.prefix_pull_tokens = 4;
+    return settings;
+  }
+  LinkId holder;
+  LinkId other;
+};
+
+TEST(Swap, AnotherWorkerPullsOutOfTheHostPart) {
+  TwoWorkers c;
+  c.worker("mixed0").hello.host_handle = "a segment";
+  c.ask(3, words(13, 10), 3);
+  c.turn();
+  ASSERT_EQ(c.pulls[c.other].size(), 1U);
+  const Pull pull = c.pulls[c.other].front();
+  EXPECT_EQ(pull.exporter_host_handle, "a segment");
+  EXPECT_EQ(pull.exporter_host_blocks, 8U);
+  ASSERT_EQ(pull.from.size(), 3U);
+  for (const BlockId block : pull.from) EXPECT_GE(block, 4U);
+  for (const BlockId block : pull.to) EXPECT_LT(block, 100U);
+  c.answer(c.holder);
+  EXPECT_EQ(c.pool("mixed0", true).fenced, 3U) << "what is read is given to nobody";
+  // A new term forgets all but what is still read.
+  Hello again = Cluster::hello_of("mixed0", 4, 1, 8);
+  again.hello_id = 2;
+  c.from_worker(c.holder, again);
+  EXPECT_EQ(c.pool("mixed0", true).fenced, 3U);
+  EXPECT_EQ(c.pool("mixed0", true).cached, 0U);
+  c.run();
+  EXPECT_EQ(c.tokens_of(3), 3U);
+  EXPECT_EQ(c.pool("mixed0", true).free, 8U);
+}
+
+TEST(Swap, WhatAPullWritesIsForgottenNotCopied) {
+  Settings settings = swapping();
+  Cached c(settings);
+  c.ready_worker("prefill0", Role::prefill);
+  const LinkId decode = c.ready_worker("decode0", Role::decode, 8, 1, 16);
+  for (std::uint64_t i = 1; i <= 4; ++i) {
+    c.ask(i, words(12, static_cast<Token>(100 * i)), 3);
+    c.run();
+    EXPECT_EQ(c.tokens_of(i), 3U);
+  }
+  EXPECT_EQ(c.state.counters.handoffs, 4U);
+  for (const StepPlan& plan : c.sent<StepPlan>(decode)) EXPECT_TRUE(plan.ops.empty());
+}
+
+TEST(Swap, CopiedAheadItOutlivesAPull) {
+  Cached c(swapping(Swap::always, 8));
+  c.ready_worker("prefill0", Role::prefill, 100);
+  c.ready_worker("decode0", Role::decode, 16, 1, 32);
+  for (std::uint64_t i = 1; i <= 6; ++i) {
+    c.ask(i, words(12, static_cast<Token>(100 * i)), 6);
+    c.run();
+    EXPECT_EQ(c.tokens_of(i), 6U);
+  }
+  EXPECT_GT(c.pool("decode0", true).cached, 0U);
+}
+
+TEST(Swap, ABeginningInBothPartsIsTakenFromBoth) {
+  Swapped c(8, 16);
+  c.fill(1, 24, 10);   // 6 blocks, the end of them is the oldest
+  c.fill(2, 12, 100);  // 4 with its own last one: takes the end of the first
+  const std::size_t out = c.all_copies().out.size();
+  ASSERT_GT(out, 0U);
+  ASSERT_LT(out, 6U);
+  c.ask(3, words(25, 10), 2);
+  c.turn();
+  EXPECT_EQ(c.added(c.w, 2).computed, 24U);
+  EXPECT_EQ(c.copies(c.last_plan(c.w)).in.size(), out);
+  c.run();
+  EXPECT_EQ(c.tokens_of(3), 2U);
+}
+
+TEST(Swap, DeathInTheMiddleOfACopy) {
+  Swapped c(4, 8);
+  c.fill(1, 12, 10);
+  c.ask(2, words(8, 50), 8);
+  c.turn();
+  ASSERT_FALSE(c.copies(c.last_plan(c.w)).out.empty());
+  Hello again = Cluster::hello_of("mixed0", 4, 1, 8);
+  again.hello_id = 2;
+  c.from_worker(c.w, again);
+  EXPECT_EQ(c.pool("mixed0").free, 4U);
+  EXPECT_EQ(c.pool("mixed0", true).free, 8U);
+  c.run();
+  EXPECT_EQ(c.tokens_of(2), 8U);
+  c.gone(c.w);
+  EXPECT_EQ(c.pool("mixed0", true).total, 0U);
+}
+
+}  // namespace
+}  // namespace baton::test
