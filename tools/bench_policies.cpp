@@ -38,6 +38,7 @@ MeasuredDevice h200_8b() {
   t.prompt_pair = 1.14;
   t.pull = 400'000;
   t.pull_block = 8'000;  // 256 MiB, 2,048 tokens, in 1.4 ms
+  t.host_block = 42'000;  // 2 MiB at 50 GB/s, what PCIe 5 leaves of 64; not measured
   t.message = 50'000;
   return device;
 }
@@ -109,6 +110,8 @@ struct Group {
   std::vector<VirtualWorker> workers;
   Requests requests;
   std::vector<Policy> policies;
+  bool prefix_cache = false;
+  bool host = false;  // with what was copied to host parts and computed again
 };
 
 void whole_prompts(Settings& s) { s.token_budget = s.prompt_chunk = 65'536; }
@@ -220,7 +223,48 @@ Group conversations(const Options& o) {
           {{"defaults", cached(0, 0)},
            {"local_prefill_cached 0.6", cached(0.6, 0)},
            {"local_prefill_cached 0.6, decode_token_budget 256", cached(0.6, 256)},
-           {"local_prefill_cached 0.9", cached(0.9, 0)}}};
+           {"local_prefill_cached 0.9", cached(0.9, 0)}},
+          /*prefix_cache=*/true};
+}
+
+/// What `swap` makes of a pool that does not suffice: its host part has room for all.
+std::vector<Policy> swap_policies() {
+  const auto swap = [](Swap rule, std::uint32_t ahead) {
+    return [=](Settings& s) { s.swap = rule, s.swap_step_blocks = ahead; };
+  };
+  return {{"swap never: all is recomputed", swap(Swap::never, 8)},
+          {"swap auto", swap(Swap::automatic, 8)},
+          {"swap always", swap(Swap::always, 8)},
+          {"swap always, preempted in_place",
+           [](Settings& s) { s.swap = Swap::always, s.preempted = Preempted::in_place; }},
+          {"swap always, swap_step_blocks 0", swap(Swap::always, 0)}};
+}
+
+std::vector<Policy> with_small_watermark(std::vector<Policy> policies) {
+  for (Policy& policy : policies) {
+    policy.apply = [apply = policy.apply](Settings& s) { apply(s), s.watermark = 0.01; };
+  }
+  return policies;
+}
+
+Group preempted_to_host(const Options& o) {
+  return {"swap",
+          "one mixed worker, pool of 16,384 tokens, host part of 131,072, 24 requests/s, watermark 0.01",
+          {{"mixed0", Role::mixed, 1024, 8192}},
+          questions(o, 24),
+          with_small_watermark(swap_policies()),
+          /*prefix_cache=*/true,
+          /*host=*/true};
+}
+
+Group chats_in_host(const Options& o) {
+  return {"tier",
+          "the same with the conversations (48,000 tokens of beginnings), pool of 32,768 tokens",
+          {{"mixed0", Role::mixed, 2048, 8192}},
+          chats(o, 24),
+          swap_policies(),
+          /*prefix_cache=*/true,
+          /*host=*/true};
 }
 
 /// What clients saw: times from arrival.
@@ -264,12 +308,13 @@ Figures figures_of(const Requests& requests, const VirtualRun& run) {
 bool print(const Group& group, const MeasuredDevice& device) {
   std::printf("\n%s: %s\n\n", group.name.c_str(), group.what.c_str());
   std::printf("| policy | TTFT p50 | TTFT p99 | ITL p99 | tokens/s | sum of latencies | preempted "
-              "| at home |\n|---|---|---|---|---|---|---|---|\n");
+              "| at home |%s\n|---|---|---|---|---|---|---|---|%s\n",
+              group.host ? " blocks out / in | prompt tokens computed |" : "", group.host ? "---|---|" : "");
   bool sound = true;
   for (const Policy& policy : group.policies) {
     Settings settings;
     settings.max_waiting = static_cast<std::uint32_t>(group.requests.size());
-    settings.prefix_cache = group.name == "chats";
+    settings.prefix_cache = group.prefix_cache;
     policy.apply(settings);
     VirtualOptions options;
     options.patience = 3600 * kSecond;
@@ -278,10 +323,17 @@ bool print(const Group& group, const MeasuredDevice& device) {
     const Figures f = figures_of(group.requests, run);
     const Counters& c = run.counters;
     const std::uint64_t prefills = std::max<std::uint64_t>(1, c.local_prefills + c.remote_prefills);
-    std::printf("| %s | %.0f ms | %.0f ms | %.1f ms | %.0f | %.0f s | %llu | %.0f %% |\n", policy.set.c_str(),
+    std::printf("| %s | %.0f ms | %.0f ms | %.1f ms | %.0f | %.0f s | %llu | %.0f %% |", policy.set.c_str(),
                 f.ttft_p50, f.ttft_p99, f.itl_p99, f.tokens_per_s, f.latency_sum,
                 static_cast<unsigned long long>(c.preemptions),
                 100 * static_cast<double>(c.local_prefills) / static_cast<double>(prefills));
+    std::uint64_t computed = 0;
+    for (const WorkerUse& use : run.workers) computed += use.prompt_tokens;
+    if (group.host) {
+      std::printf(" %llu / %llu | %llu |", static_cast<unsigned long long>(c.blocks_out),
+                  static_cast<unsigned long long>(c.blocks_in), static_cast<unsigned long long>(computed));
+    }
+    std::printf("\n");
     std::fflush(stdout);
     for (std::size_t i = 0; i < group.requests.size() && sound; ++i) {
       sound = run.complete && run.replies[i].code == ErrorCode::ok &&
@@ -308,7 +360,7 @@ int main(int argc, char** argv) {
   using namespace baton;
   Options options;
   CLI::App app("The scheduler's policies against each other, in virtual time");
-  const std::vector<std::string> names = {"batches", "order", "memory", "limits", "sides", "chats"};
+  const std::vector<std::string> names = {"batches", "order", "memory", "limits", "sides", "chats", "swap", "tier"};
   app.add_option("--seed", options.seed, "of lengths and arrivals");
   app.add_option("--requests", options.requests, "of each run")->check(CLI::Range(10, 100'000));
   app.add_option("--only", options.only, "one table")->check(CLI::IsMember(names));
@@ -323,7 +375,8 @@ int main(int argc, char** argv) {
               options.requests, device.value().model.c_str(), device.value().device.c_str());
   bool sound = true;
   for (const Group& group : {batches(options), overload(options), pressure(options), limits(options),
-                             sides(options), conversations(options)}) {
+                             sides(options), conversations(options), preempted_to_host(options),
+                             chats_in_host(options)}) {
     if (options.only.empty() || options.only == group.name) sound = print(group, device.value()) && sound;
   }
   return sound ? 0 : 1;

@@ -139,6 +139,7 @@ Result<MeasuredDevice> parse_device(const std::string& json) {
   times.host = static_cast<TimeNs>(reader.number("host_us", 1e3, false));
   times.pull = static_cast<TimeNs>(reader.number("pull_us", 1e3, true));
   times.pull_block = static_cast<TimeNs>(reader.number("pull_block_us", 1e3, true));
+  times.host_block = static_cast<TimeNs>(reader.number("host_block_us", 1e3, false));
   times.message = static_cast<TimeNs>(reader.number("message_us", 1e3, false));
   times.request = static_cast<TimeNs>(reader.number("request_us", 1e3, false));
   if (!reader.error().empty()) return invalid(reader.error());
@@ -162,6 +163,7 @@ std::string device_json(const MeasuredDevice& device) {
   object["host_us"] = us(static_cast<double>(times.host));
   object["pull_us"] = us(static_cast<double>(times.pull));
   object["pull_block_us"] = us(static_cast<double>(times.pull_block));
+  object["host_block_us"] = us(static_cast<double>(times.host_block));
   object["message_us"] = us(static_cast<double>(times.message));
   object["request_us"] = us(static_cast<double>(times.request));
   return object.dump(1) + "\n";

@@ -51,6 +51,7 @@ struct StepTimes {
   TimeNs host = 0;        // what a worker adds to each step
   TimeNs pull = 0;        // a pull, whatever its size
   TimeNs pull_block = 0;  // each block of it
+  TimeNs host_block = 0;  // a block copied between a pool and its host part, before a step's rows
   TimeNs message = 0;     // one way between two processes, clients included
   TimeNs request = 0;     // from a client's send to the front end's Submit
 

@@ -1,6 +1,7 @@
 #include "tools/virtual_cluster.h"
 
 #include <algorithm>
+#include <deque>
 #include <queue>
 #include <unordered_map>
 #include <utility>
@@ -80,6 +81,7 @@ class VirtualCluster {
     LinkId link = kNoLink;
     TimeNs free_at = 0;
     TimeNs pulls_free_at = 0;
+    std::deque<TimeNs> took;  // each step in flight
     std::unordered_map<SequenceId, std::uint32_t> written;  // tokens whose KV is there
   };
 
@@ -102,6 +104,8 @@ class VirtualCluster {
     hello.allocation = i + 1;
     hello.tokens_per_block = options_.tokens_per_block;
     hello.blocks = worker.blocks;
+    hello.host_blocks = worker.host_blocks;
+    hello.host_block_us = static_cast<float>(times_.host_block) / 1e3F;
     hello.max_context = options_.max_context;
     apply(state_, FromWorker{devices_[i].link, std::move(hello)}, now_, out_);
     flush();
@@ -153,6 +157,8 @@ class VirtualCluster {
     StepResult m;
     m.term = w.term;
     m.step = step.step;
+    m.duration_us = static_cast<std::uint32_t>(devices_[index].took.front() / 1000);
+    devices_[index].took.pop_front();
     for (const auto& [id, n] : step.rows) {
       const Sequence* s = state_.sequences.find(id);
       if (s != nullptr && s->computed + n == s->prefill_length) m.sequences.push_back(id);
@@ -218,7 +224,9 @@ class VirtualCluster {
     for (const SequenceId id : step->decode) load.decode_context += ++device.written[id];
     load.decode_rows = static_cast<std::uint32_t>(step->decode.size());
     const bool empty = load.decode_rows == 0 && load.prompt_tokens == 0;  // it only drops or adds
-    const TimeNs time = empty ? 0 : times_.of(load);
+    const auto copies = static_cast<TimeNs>(step->copies.size()) * times_.host_block;
+    const TimeNs time = copies + (empty ? 0 : times_.of(load));
+    device.took.push_back(time);
     device.free_at = std::max(device.free_at, now_ + times_.message) + time;
     at(device.free_at + times_.message, What::step_ended, index);
     use.steps += empty ? 0 : 1;

@@ -18,7 +18,8 @@ namespace baton {
 struct VirtualWorker {
   std::string name;
   Role role = Role::mixed;
-  std::uint32_t blocks = 0;  // of its KV pool
+  std::uint32_t blocks = 0;       // of its KV pool
+  std::uint32_t host_blocks = 0;  // of the pool's host part
 };
 
 struct VirtualRequest {
