@@ -154,13 +154,14 @@ void bench_decode(Bench& b, const char* name, const Geometry& g,
 void bench_prefill(Bench& b, const char* name, const std::vector<std::pair<int, int>>& positions) {
   const Rows rows(k8b, positions);
   std::printf("%-24s", name);
-  for (bool hopper : {true, false}) {
+  for (const char* kernel : {"dense", "paged", "fa2"}) {
     PrefillAttention::Options options;
     options.shape = k8b.shape;
     options.max_rows = Bench::kRows;
     options.max_chunks = 16;
     options.max_table = static_cast<int>(rows.table.size());
-    options.hopper = hopper;
+    options.hopper = *kernel != 'f';
+    options.gather_pairs = *kernel == 'd' ? 0 : -1;
     const PrefillAttention attention(options);
     const DeviceArray<std::byte> floats(attention.float_workspace_bytes());
     const DeviceArray<std::byte> ints(attention.int_workspace_bytes());
@@ -177,7 +178,7 @@ void bench_prefill(Bench& b, const char* name, const std::vector<std::pair<int, 
                       0.088F, b.stream);
       }
     });
-    std::printf(" %s %7.2f ms", hopper ? "hopper" : "fa2", ms);
+    std::printf(" %s %7.2f ms", kernel, ms);
   }
   std::printf("\n");
 }
@@ -202,6 +203,11 @@ TEST(AttentionBench, Table) {
   bench_decode(b, "8B 63 x 512, 1 x 16384", k8b, mixed);
   bench_decode(b, "0.6B 32 x 512", k06b, rows(32, 512));
   bench_decode(b, "0.6B 1 x 512", k06b, rows(1, 512));
+  bench_prefill(b, "8B prompt 512", {{0, 512}});
+  bench_prefill(b, "8B prompt 1024", {{0, 1024}});
+  bench_prefill(b, "8B 512 at 1024", {{1024, 512}});
+  bench_prefill(b, "8B 128 at 8192", {{8192, 128}});
+  bench_prefill(b, "8B 2048 at 32768", {{32768, 2048}});
   bench_prefill(b, "8B prompt 2048", {{0, 2048}});
   bench_prefill(b, "8B prompt 8192", {{0, 8192}});
   bench_prefill(b, "8B 512 at 8192", {{8192, 512}});

@@ -65,6 +65,9 @@ struct Expected {
   double magnitude = 0;
 };
 
+/// The kernels of prompt chunks: over gathered keys, over the pool, and what other GPUs than Hopper take.
+enum class PrefillKind { dense, paged, fa2 };
+
 struct AttentionCase {
   static constexpr int kLayers = 2;  // attention runs on the second
 
@@ -184,7 +187,7 @@ struct AttentionCase {
     });
   }
 
-  std::vector<std::uint16_t> run_prefill(bool hopper) const {
+  std::vector<std::uint16_t> run_prefill(PrefillKind kind) const {
     PrefillAttention::Options options;
     options.shape = shape;
     options.tokens_per_block = tokens_per_block;
@@ -192,7 +195,8 @@ struct AttentionCase {
     options.max_chunks = static_cast<int>(rows.size());
     options.max_table = static_cast<int>(table.size());
     options.window = window;
-    options.hopper = hopper;
+    options.hopper = kind != PrefillKind::fa2;
+    options.gather_pairs = kind == PrefillKind::dense ? 0 : -1;
     const PrefillAttention attention(options);
     const DeviceArray<std::byte> floats(attention.float_workspace_bytes());
     const DeviceArray<std::byte> ints(attention.int_workspace_bytes());

@@ -159,10 +159,10 @@ TEST(DecodeAttention, RefusesWhatItDoesNotCompute) {
   EXPECT_THROW(DecodeAttention{options}, std::invalid_argument);
 }
 
-class Prefill : public ::testing::TestWithParam<std::tuple<int, int, int, int, bool>> {};
+class Prefill : public ::testing::TestWithParam<std::tuple<int, int, int, int, PrefillKind>> {};
 
 TEST_P(Prefill, ChunksWithAndWithoutContext) {
-  const auto [group, dim, tokens_per_block, window, hopper] = GetParam();
+  const auto [group, dim, tokens_per_block, window, kind] = GetParam();
   AttentionCase c({2 * group, 2, dim}, tokens_per_block, window);
   c.gap_rows(3);  // decode rows before the chunks
   c.add(0, 1);
@@ -173,23 +173,29 @@ TEST_P(Prefill, ChunksWithAndWithoutContext) {
   c.add(290, 65);
   c.gap_rows(2);
   c.build();
-  expect_close(c, c.run_prefill(hopper), 2);
+  expect_close(c, c.run_prefill(kind), 2);
 }
+
+constexpr auto kDense = PrefillKind::dense;
+constexpr auto kPaged = PrefillKind::paged;
+constexpr auto kFa2 = PrefillKind::fa2;
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, Prefill,
-    ::testing::Values(std::tuple(4, 128, 16, 0, true), std::tuple(1, 64, 16, 0, true),
-                      std::tuple(8, 128, 8, 0, true), std::tuple(5, 128, 16, 70, true),
-                      std::tuple(2, 64, 1, 33, true), std::tuple(4, 128, 16, 0, false),
-                      std::tuple(1, 64, 16, 0, false), std::tuple(8, 128, 8, 0, false),
-                      std::tuple(5, 128, 16, 70, false), std::tuple(2, 64, 1, 33, false)));
+    ::testing::Values(std::tuple(4, 128, 16, 0, kDense), std::tuple(1, 64, 16, 0, kDense),
+                      std::tuple(5, 128, 48, 0, kDense), std::tuple(2, 64, 512, 0, kDense),
+                      std::tuple(4, 128, 16, 0, kPaged), std::tuple(1, 64, 16, 0, kPaged),
+                      std::tuple(8, 128, 8, 0, kPaged), std::tuple(5, 128, 16, 70, kPaged),
+                      std::tuple(2, 64, 1, 33, kPaged), std::tuple(4, 128, 16, 0, kFa2),
+                      std::tuple(1, 64, 16, 0, kFa2), std::tuple(8, 128, 8, 0, kFa2),
+                      std::tuple(5, 128, 16, 70, kFa2), std::tuple(2, 64, 1, 33, kFa2)));
 
 TEST(PrefillSplit, FewRowsBehindManyKeys) {
-  for (bool hopper : {true, false}) {
+  for (const PrefillKind kind : {kDense, kPaged, kFa2}) {
     AttentionCase c({8, 2, 128}, 16, 0);
     c.add(4000, 20);
     c.build();
-    expect_close(c, c.run_prefill(hopper), 2);
+    expect_close(c, c.run_prefill(kind), 2);
   }
 }
 

@@ -113,8 +113,11 @@ class PrefillAttention {
     int max_table = 0;           // entries of the flat block table
     int window = 0;              // sliding window in tokens; 0: none
     bool hopper = true;          // false: the FA2 kernel everywhere
+    // On Hopper, from so many products of a query and a key in a step on, its keys and values are gathered
+    // first (512 MiB of them at most); below 0: never. Measured on one H200.
+    std::int64_t gather_pairs = 1 << 20;
   };
-  /// Takes FlashInfer's Hopper kernel on compute capability 9.0, its FA2 kernel elsewhere. Throws
+  /// Takes FlashInfer's Hopper kernels on compute capability 9.0, its FA2 kernel elsewhere. Throws
   /// std::invalid_argument for a shape that it does not compute, CudaError without a device.
   explicit PrefillAttention(const Options& options);
   ~PrefillAttention();

@@ -15,10 +15,12 @@ struct PrefillAttention::Impl {
   Options options;
   int sm_count = 0;
   const PrefillKernel* kernel = nullptr;
+  const PrefillKernel* dense = nullptr;  // of the steps that it serves
 };
 
 struct PrefillAttention::Plan {
   PrefillPlan data;
+  const PrefillKernel* kernel = nullptr;
 };
 
 namespace {
@@ -81,16 +83,19 @@ PrefillAttention::PrefillAttention(const Options& options) : impl_(new Impl) {
         "attributes");
   const bool hopper = options.hopper && major == 9 && minor == 0 && kPrefillHopper.plan != nullptr;
   impl_->kernel = hopper ? &kPrefillHopper : &kPrefillFa2;
+  if (hopper && options.gather_pairs >= 0) impl_->dense = &kPrefillDense;
 }
 
 PrefillAttention::~PrefillAttention() = default;
 
 std::size_t PrefillAttention::float_workspace_bytes() const {
-  return impl_->kernel->float_bytes(impl_->options, impl_->sm_count);
+  const PrefillKernel& kernel = impl_->dense != nullptr ? *impl_->dense : *impl_->kernel;
+  return kernel.float_bytes(impl_->options, impl_->sm_count);
 }
 
 std::size_t PrefillAttention::int_workspace_bytes() const {
-  return impl_->kernel->int_bytes(impl_->options, impl_->sm_count);
+  const PrefillKernel& kernel = impl_->dense != nullptr ? *impl_->dense : *impl_->kernel;
+  return kernel.int_bytes(impl_->options, impl_->sm_count);
 }
 
 void PrefillAttention::PlanDeleter::operator()(Plan* plan) const { delete plan; }
@@ -108,7 +113,9 @@ void PrefillAttention::plan(std::span<const AttentionRow> chunks, Plan& plan,
   plan.data.int_bytes = int_workspace_bytes();
   const PrefillBuffers buffers{float_workspace, float_workspace_bytes(), int_workspace, pinned,
                                plan.data.int_bytes};
-  impl_->kernel->plan(impl_->options, plan.data, buffers, stream);
+  const bool dense = impl_->dense != nullptr && impl_->dense->serves(impl_->options, plan.data);
+  plan.kernel = dense ? impl_->dense : impl_->kernel;
+  plan.kernel->plan(impl_->options, plan.data, buffers, stream);
 }
 
 void PrefillAttention::run(const Plan& plan, const Bf16* qkv, Bf16* out, const KvLayerView& kv,
@@ -118,7 +125,7 @@ void PrefillAttention::run(const Plan& plan, const Bf16* qkv, Bf16* out, const K
   const std::int64_t row = plan.data.first_row;
   const PrefillCall call{qkv + row * (s.heads + 2 * s.kv_heads) * s.head_dim,
                          out + row * s.heads * s.head_dim, kv, block_table, scale};
-  impl_->kernel->run(impl_->options, plan.data, call, stream);
+  plan.kernel->run(impl_->options, plan.data, call, stream);
 }
 
 }  // namespace baton::cuda

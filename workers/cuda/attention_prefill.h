@@ -19,6 +19,8 @@ struct PrefillPlan {
   std::vector<std::int32_t> table_begin;  // [requests + 1], into the flat block table
   std::vector<std::int32_t> keys;         // [requests]
   std::vector<std::int64_t> info;         // FlashInfer's plan: offsets into the int workspace
+  int gathered_keys = 0;                  // kPrefillDense: keys in the float workspace
+  std::size_t sources_at = 0;             // likewise: where they come from, in the int workspace
   std::byte* float_workspace = nullptr;
   std::byte* int_workspace = nullptr;
   std::size_t int_bytes = 0;
@@ -45,16 +47,19 @@ struct PrefillCall {
 
 using PrefillOptions = PrefillAttention::Options;
 
-/// One of the two kernels: how much memory it wants, its planner, its launch.
+/// One of the kernels: how much memory it wants, its planner, its launch.
 struct PrefillKernel {
   std::size_t (*float_bytes)(const PrefillOptions&, int sm_count);
   std::size_t (*int_bytes)(const PrefillOptions&, int sm_count);
   void (*plan)(const PrefillOptions&, PrefillPlan&, const PrefillBuffers&, Stream);
   void (*run)(const PrefillOptions&, const PrefillPlan&, const PrefillCall&, Stream);
+  bool (*serves)(const PrefillOptions&, const PrefillPlan&) = nullptr;  // not set: any step
 };
 
 extern const PrefillKernel kPrefillFa2;
 /// Without code (plan is null) in builds that leave out sm_90a.
 extern const PrefillKernel kPrefillHopper;
+/// Gathers the keys first, for steps with many; likewise.
+extern const PrefillKernel kPrefillDense;
 
 }  // namespace baton::cuda
