@@ -243,12 +243,12 @@ def check_sampling_fields(program, folder, name, model, rounded, prompts, base, 
         references = [log_probabilities(model, rounded, p, a["tokens"]) for p, a in zip(prompts, answers)]
         good &= judge_logprobs(name, json.dumps(how), references, prompts, answers)
         good &= judge_draws(name, json.dumps(how), references, prompts, answers, drawn)
-    # More lines of logits in one step than the device holds at a time.
-    long = {**drawn, "prompts": [(prompts[-1] * 5)[:1300], prompts[-2]], "chunk": 1300, "max_tokens": 4}
+    # More lines of logits in one step than the device holds at a time; keys enough for Hopper to gather them.
+    long = {**drawn, "prompts": [(prompts[-1] * 8)[:1900], prompts[-2]], "chunk": 1900, "max_tokens": 4}
     [answers] = generate(program, folder, [long], budget=2048)
     references = [log_probabilities(model, rounded, p, a["tokens"])
                   for p, a in zip(long["prompts"], answers)]
-    good &= judge_logprobs(name, "a prompt of 1300", references, long["prompts"], answers)
+    good &= judge_logprobs(name, "a prompt of 1900", references, long["prompts"], answers)
     # Also what the host draws (typical_p), and rows of each kind in one step.
     extras = [{}, {"temperature": 0}, {"min_p": 0.05, "top_k": 50}, {"typical_p": 0.8},
               {"allowed_tokens": list(range(100, 200)), "min_tokens": 50, "stop_ids": [101, 102]}]
