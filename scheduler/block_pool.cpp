@@ -109,7 +109,8 @@ bool BlockPool::readable(BlockId block, Reach reach) const {
   if (reach == Reach::pool && is_host(block)) return false;
   if (refs_[block] == 0 && held_[block] == 0 && !part_of(block).holds_idle(block)) return false;
   const bool unfinished = destination_pins_[block] != 0;
-  return !unfinished || (reach != Reach::others && !is_host(block)) || fault(Fault::copy_not_awaited);
+  if (!unfinished || reach == Reach::soon || fault(Fault::copy_not_awaited)) return true;
+  return reach != Reach::others && !is_host(block);
 }
 
 BlockPool::Match BlockPool::match(std::string_view salt, std::span<const Token> tokens,

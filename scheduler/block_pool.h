@@ -21,6 +21,7 @@ namespace baton {
 enum class Reach : std::uint8_t {
   pool,    // in the pool. For sequences of the worker itself: what a step in flight copies there is found, too
   own,     // likewise, or in the host part
+  soon,    // as own, with what steps in flight copy to the host part: it will be there
   others,  // in either part, for another worker to pull: every write to it has ended
 };
 

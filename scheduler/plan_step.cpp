@@ -45,6 +45,20 @@ bool wait_for_room(const State& state, const Worker& source, const Request& requ
   return any;
 }
 
+/// Decode workers that somebody waits for who was preempted there: nobody new takes the room.
+std::vector<bool> awaited_by_preempted(const State& state, TimeNs now) {
+  std::vector<bool> awaited(state.workers.size(), false);
+  int looked = 0;
+  for (const auto& [place, id] : state.waiting) {
+    const Request& request = *state.requests.find(id);
+    if (++looked > kQueueLook) break;
+    if (request.kept_on == kNobody || !static_batch_allows(state, request)) continue;
+    const Worker& w = state.workers[request.kept_on];
+    if (w.identity.role == Role::decode && goes_back(state, request, w, now)) awaited[request.kept_on] = true;
+  }
+  return awaited;
+}
+
 /// A prompt that stays where it was prefilled.
 void decode_at_source(State& state, Request& request, Sequence& source) {
   if (request.phase != Phase::handoff) return;  // its last chunk will see that it stays
@@ -57,7 +71,7 @@ void decode_at_source(State& state, Request& request, Sequence& source) {
 void place_handoffs(State& state, TimeNs now, Outbox& out) {
   if (state.handoffs.empty()) return;
   const bool decoder = any_decoder(state);
-  std::vector<bool> spoken_for(state.workers.size(), false);
+  std::vector<bool> spoken_for = awaited_by_preempted(state, now);
   for (auto it = state.handoffs.begin(); it != state.handoffs.end();) {
     Request& request = *state.requests.find(it->second);
     Sequence& source = *state.sequences.find(request.source);

@@ -71,6 +71,15 @@ bool mostly_cached(const State& state, const Request& request, const Worker& wor
          is_most(state.settings, request, worker, cached_prefix(state, request, worker, request.length() - 1));
 }
 
+bool goes_back(const State& state, const Request& request, const Worker& worker, TimeNs now) {
+  constexpr std::uint32_t kFewTokens = 64;  // what a decode worker computes again at the most
+  if (request.kept_on == kNobody || &state.workers[request.kept_on] != &worker) return false;
+  if (!accepts(worker, now) || !can_hold(worker, request, request.length() + 1)) return false;
+  const BlockPool::Match kept = cached_prefix(state, request, worker, request.length() - 1, Reach::soon);
+  const std::size_t tokens = kept.blocks.size() * worker.tokens_per_block();
+  return tokens + std::max(kFewTokens, worker.tokens_per_block()) >= request.length() && tokens > 0;
+}
+
 bool has_waited(const Settings& settings, const Request& request, TimeNs now) {
   return settings.local_prefill_wait > 0 && now - request.arrival >= settings.local_prefill_wait;
 }
@@ -93,9 +102,13 @@ bool may_prefill(const State& state, const Request& request, const Worker& worke
     case Role::mixed: return true;
     case Role::decode:
       return stays || has_waited(state.settings, request, now) || !is_fed(state, worker) ||
-             mostly_cached(state, request, worker);
+             mostly_cached(state, request, worker) || goes_back(state, request, worker, now);
     // Somebody who decodes should take one that stays; if nobody does, better here than never.
     case Role::prefill:
+      if (request.kept_on != kNobody && state.workers[request.kept_on].identity.role == Role::decode &&
+          goes_back(state, request, state.workers[request.kept_on], now)) {
+        return false;
+      }
       return (!stays || !any_decoder(state)) && !some_decoder_has_most(state, request, now);
   }
   return false;

@@ -31,8 +31,13 @@ bool has_room(const State& state, const Worker& worker, const Request& request,
 /// (`local_prefill_cached`).
 bool mostly_cached(const State& state, const Request& request, const Worker& worker);
 
+/// True if the request was preempted on `worker`, and its blocks are kept there but for the last few tokens: it
+/// goes on there once there is room.
+bool goes_back(const State& state, const Request& request, const Worker& worker, TimeNs now);
+
 /// True if `worker` may run this request's prompt. A decode worker runs short ones
-/// (`local_prefill_threshold`) and those that it has cached, and a prefill worker leaves them to it.
+/// (`local_prefill_threshold`), those that it has cached and those that come back to it, and a prefill worker
+/// leaves them to it.
 bool may_prefill(const State& state, const Request& request, const Worker& worker, TimeNs now);
 
 /// It has waited for a prefill worker for `local_prefill_wait`: decode workers may take it, too.

@@ -257,6 +257,16 @@ Group preempted_to_host(const Options& o) {
           /*host=*/true};
 }
 
+Group pair_with_host(const Options& o) {
+  return {"swap-pair",
+          "a pair, decode pool of 16,384 tokens, its host part of 131,072, 24 requests/s, watermark 0.01",
+          {{"prefill0", Role::prefill, 16'384}, {"decode0", Role::decode, 1024, 8192}},
+          questions(o, 24),
+          with_small_watermark(swap_policies()),
+          /*prefix_cache=*/true,
+          /*host=*/true};
+}
+
 Group chats_in_host(const Options& o) {
   return {"tier",
           "the same with the conversations (48,000 tokens of beginnings), pool of 32,768 tokens",
@@ -360,7 +370,7 @@ int main(int argc, char** argv) {
   using namespace baton;
   Options options;
   CLI::App app("The scheduler's policies against each other, in virtual time");
-  const std::vector<std::string> names = {"batches", "order", "memory", "limits", "sides", "chats", "swap", "tier"};
+  const std::vector<std::string> names = {"batches", "order", "memory", "limits", "sides", "chats", "swap", "swap-pair", "tier"};
   app.add_option("--seed", options.seed, "of lengths and arrivals");
   app.add_option("--requests", options.requests, "of each run")->check(CLI::Range(10, 100'000));
   app.add_option("--only", options.only, "one table")->check(CLI::IsMember(names));
@@ -375,7 +385,7 @@ int main(int argc, char** argv) {
               options.requests, device.value().model.c_str(), device.value().device.c_str());
   bool sound = true;
   for (const Group& group : {batches(options), overload(options), pressure(options), limits(options),
-                             sides(options), conversations(options), preempted_to_host(options),
+                             sides(options), conversations(options), preempted_to_host(options), pair_with_host(options),
                              chats_in_host(options)}) {
     if (options.only.empty() || options.only == group.name) sound = print(group, device.value()) && sound;
   }

@@ -305,6 +305,65 @@ TEST(Swap, AnotherWorkerPullsOutOfTheHostPart) {
   EXPECT_EQ(c.pool("mixed0", true).free, 8U);
 }
 
+/// A pair whose decode pool has room for two short answers or one long one: request 2 gives way.
+struct SmallDecoder : Cached {
+  explicit SmallDecoder(Swap swap = Swap::always, std::uint32_t host_blocks = 16)
+      : Cached(swapping(swap)),
+        prefill(ready_worker("prefill0", Role::prefill)),
+        decode(ready_worker("decode0", Role::decode, 6, 1, host_blocks)) {
+    ask(1, words(8, 10), 14);
+    ask(2, words(8, 40), 14);
+    for (int i = 0; i < 200 && state.counters.preemptions == 0; ++i) run(1);
+    EXPECT_EQ(state.counters.preemptions, 1U);
+    EXPECT_EQ(find(2)->kept_on, swap == Swap::never ? kNobody : 1U);
+  }
+  LinkId prefill;
+  LinkId decode;
+};
+
+TEST(Swap, APreemptedSequenceGoesBackToTheDecodeWorkerThatKeepsItsBlocks) {
+  SmallDecoder c;
+  c.ask(3, words(8, 70), 4);  // new: it waits for room behind the one that comes back
+  for (int i = 0; i < 200 && c.phase(2) != Phase::decode; ++i) {
+    c.run(1);
+    EXPECT_NE(c.phase(3), Phase::decode);
+  }
+  const AddSequence back = c.added(c.decode, 2);
+  EXPECT_EQ(back.prompt, words(8, 40));
+  EXPECT_GT(back.generated.size(), 0U);
+  EXPECT_GE(back.computed, 8U);
+  c.run();
+  EXPECT_GT(c.state.counters.blocks_in, 0U);
+  EXPECT_EQ(c.state.counters.handoffs, 3U);
+  EXPECT_EQ(c.state.counters.local_prefills, 1U);
+  for (const std::uint64_t i : {1U, 2U}) EXPECT_EQ(c.tokens_of(i), 14U);
+  EXPECT_EQ(c.tokens_of(3), 4U);
+}
+
+TEST(Swap, WithoutItsBlocksItIsPrefilledAndHandedOverAgain) {
+  SmallDecoder never(Swap::never);
+  never.run();
+  EXPECT_EQ(never.state.counters.handoffs, 3U);
+  EXPECT_EQ(never.state.counters.local_prefills, 0U);
+  EXPECT_EQ(never.tokens_of(2), 14U);
+  SmallDecoder c;
+  Hello again = Cluster::hello_of("decode0", 6, 1, 16);
+  again.hello_id = 2;
+  c.from_worker(c.decode, again);
+  c.run();
+  EXPECT_EQ(c.state.counters.local_prefills, 0U);
+  for (const std::uint64_t i : {1U, 2U}) EXPECT_EQ(c.tokens_of(i), 14U);
+}
+
+TEST(Swap, ADecodeWorkerThatDrainsIsNotWaitedFor) {
+  SmallDecoder c;
+  const LinkId other = c.ready_worker("decode1", Role::decode);
+  c.event(SetDraining{"decode0", true});
+  c.run();
+  EXPECT_EQ(c.added(other, 0).prompt, words(8, 40));
+  EXPECT_EQ(c.tokens_of(2), 14U);
+}
+
 TEST(Swap, WhatAPullWritesIsForgottenNotCopied) {
   Settings settings = swapping();
   Cached c(settings);
