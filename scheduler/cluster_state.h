@@ -108,6 +108,14 @@ struct Beams {
   std::vector<float> scores;
 };
 
+/// Where a preempted request's blocks are, as long as it waits.
+struct Kept {
+  WorkerIndex worker = kNobody;
+  Term term = 0;
+  StepId seen = 0;    // plans that the worker had been sent when this was last looked at
+  bool whole = true;  // all of it but a few tokens
+};
+
 struct Request {
   std::uint64_t id = 0;  // slab id
   RequestId name;
@@ -132,7 +140,7 @@ struct Request {
   bool local = false;                // prefill where it decodes: its pulls failed too often
   bool prefix_pull_failed = false;   // it computes what only other pools know
   std::uint32_t cached_tokens = 0;   // of the prompt, found or pulled; told with the first token
-  WorkerIndex kept_on = kNobody;     // preempted there, where its blocks are kept: it may go back to them
+  Kept kept;
   bool grouped = false;              // static batching: member of the running group
   std::uint32_t client_tokens = kNoLimit;  // ... its own limit: what the group makes beyond is not sent
   // Once ended:

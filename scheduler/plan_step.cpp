@@ -46,15 +46,14 @@ bool wait_for_room(const State& state, const Worker& source, const Request& requ
 }
 
 /// Decode workers that somebody waits for who was preempted there: nobody new takes the room.
-std::vector<bool> awaited_by_preempted(const State& state, TimeNs now) {
+std::vector<bool> awaited_by_preempted(State& state, TimeNs now) {
   std::vector<bool> awaited(state.workers.size(), false);
   int looked = 0;
   for (const auto& [place, id] : state.waiting) {
-    const Request& request = *state.requests.find(id);
+    Request& request = *state.requests.find(id);
     if (++looked > kQueueLook) break;
-    if (request.kept_on == kNobody || !static_batch_allows(state, request)) continue;
-    const Worker& w = state.workers[request.kept_on];
-    if (w.identity.role == Role::decode && goes_back(state, request, w, now)) awaited[request.kept_on] = true;
+    look_after_kept(state, request);
+    if (goes_back(state, request, now) && static_batch_allows(state, request)) awaited[request.kept.worker] = true;
   }
   return awaited;
 }
@@ -69,9 +68,9 @@ void decode_at_source(State& state, Request& request, Sequence& source) {
 /// Gives waiting hand-offs a destination, oldest first; the workers that one has to wait for take none
 /// of those behind it, so that a long prompt is not overtaken for ever.
 void place_handoffs(State& state, TimeNs now, Outbox& out) {
+  std::vector<bool> spoken_for = awaited_by_preempted(state, now);
   if (state.handoffs.empty()) return;
   const bool decoder = any_decoder(state);
-  std::vector<bool> spoken_for = awaited_by_preempted(state, now);
   for (auto it = state.handoffs.begin(); it != state.handoffs.end();) {
     Request& request = *state.requests.find(it->second);
     Sequence& source = *state.sequences.find(request.source);

@@ -71,13 +71,22 @@ bool mostly_cached(const State& state, const Request& request, const Worker& wor
          is_most(state.settings, request, worker, cached_prefix(state, request, worker, request.length() - 1));
 }
 
-bool goes_back(const State& state, const Request& request, const Worker& worker, TimeNs now) {
+void look_after_kept(const State& state, Request& request) {
   constexpr std::uint32_t kFewTokens = 64;  // what a decode worker computes again at the most
-  if (request.kept_on == kNobody || &state.workers[request.kept_on] != &worker) return false;
-  if (!accepts(worker, now) || !can_hold(worker, request, request.length() + 1)) return false;
-  const BlockPool::Match kept = cached_prefix(state, request, worker, request.length() - 1, Reach::soon);
-  const std::size_t tokens = kept.blocks.size() * worker.tokens_per_block();
-  return tokens + std::max(kFewTokens, worker.tokens_per_block()) >= request.length() && tokens > 0;
+  if (request.kept.worker == kNobody) return;
+  const Worker& w = state.workers[request.kept.worker];
+  if (w.term != request.kept.term || w.sent == request.kept.seen) return;
+  request.kept.seen = w.sent;
+  const BlockPool::Match found = cached_prefix(state, request, w, request.length() - 1, Reach::soon);
+  const std::size_t tokens = found.blocks.size() * w.tokens_per_block();
+  request.kept.whole = tokens > 0 && tokens + std::max(kFewTokens, w.tokens_per_block()) >= request.length();
+}
+
+bool goes_back(const State& state, const Request& request, TimeNs now) {
+  if (request.kept.worker == kNobody || !request.kept.whole) return false;
+  const Worker& w = state.workers[request.kept.worker];
+  return w.identity.role == Role::decode && w.term == request.kept.term && accepts(w, now) &&
+         can_hold(w, request, request.length() + 1);
 }
 
 bool has_waited(const Settings& settings, const Request& request, TimeNs now) {
@@ -102,14 +111,12 @@ bool may_prefill(const State& state, const Request& request, const Worker& worke
     case Role::mixed: return true;
     case Role::decode:
       return stays || has_waited(state.settings, request, now) || !is_fed(state, worker) ||
-             mostly_cached(state, request, worker) || goes_back(state, request, worker, now);
+             mostly_cached(state, request, worker) ||
+             (goes_back(state, request, now) && &state.workers[request.kept.worker] == &worker);
     // Somebody who decodes should take one that stays; if nobody does, better here than never.
     case Role::prefill:
-      if (request.kept_on != kNobody && state.workers[request.kept_on].identity.role == Role::decode &&
-          goes_back(state, request, state.workers[request.kept_on], now)) {
-        return false;
-      }
-      return (!stays || !any_decoder(state)) && !some_decoder_has_most(state, request, now);
+      return (!stays || !any_decoder(state)) && !goes_back(state, request, now) &&
+             !some_decoder_has_most(state, request, now);
   }
   return false;
 }

@@ -31,9 +31,12 @@ bool has_room(const State& state, const Worker& worker, const Request& request,
 /// (`local_prefill_cached`).
 bool mostly_cached(const State& state, const Request& request, const Worker& worker);
 
-/// True if the request was preempted on `worker`, and its blocks are kept there but for the last few tokens: it
-/// goes on there once there is room.
-bool goes_back(const State& state, const Request& request, const Worker& worker, TimeNs now);
+/// Looks whether the blocks of a waiting request are still where it was preempted (`kept`), once for each step there.
+void look_after_kept(const State& state, Request& request);
+
+/// True if the request was preempted on a decode worker, and its blocks are kept there but for the last few tokens:
+/// it goes on there, and nowhere else, once there is room.
+bool goes_back(const State& state, const Request& request, TimeNs now);
 
 /// True if `worker` may run this request's prompt. A decode worker runs short ones
 /// (`local_prefill_threshold`), those that it has cached and those that come back to it, and a prefill worker

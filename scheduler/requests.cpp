@@ -47,7 +47,7 @@ void preempt(State& state, Request& request) {
   state.handoffs.erase({request.place, request.id});
   const Sequence* source = state.sequences.find(request.source);
   const bool kept = source != nullptr && swaps(state, state.workers[source->worker]);
-  request.kept_on = kept ? source->worker : kNobody;
+  request.kept = kept ? Kept{source->worker, state.workers[source->worker].term, 0, true} : Kept();
   request.place = place_after_preemption(request.place, ++state.evictions, kept, state.settings);
   if (source != nullptr) {
     for (const BlockId block : source->blocks) state.workers[source->worker].pool.mark_wanted(block);

@@ -315,7 +315,7 @@ struct SmallDecoder : Cached {
     ask(2, words(8, 40), 14);
     for (int i = 0; i < 200 && state.counters.preemptions == 0; ++i) run(1);
     EXPECT_EQ(state.counters.preemptions, 1U);
-    EXPECT_EQ(find(2)->kept_on, swap == Swap::never ? kNobody : 1U);
+    EXPECT_EQ(find(2)->kept.worker, swap == Swap::never ? kNobody : 1U);
   }
   LinkId prefill;
   LinkId decode;
