@@ -20,10 +20,9 @@ using cuda::WeightFormat;
 
 /// mma.m16n8k16 as PTX defines it: register i of lane 4 g + t holds row g + 8 (i % 2) of the left operand,
 /// and of the 16 inputs the pair 2 t + 8 (i / 2); the right operand's register r of lane 4 n + t holds the
-/// pair 2 t + 8 r of column n. Our lanes give the instructions other inputs, the same on both sides: lane t
-/// reads x in 16 bytes, inputs 8 t .. 8 t + 7 of a half, and takes its registers from them in order.
+/// pair 2 t + 8 r of column n.
 int input_of(int t, int instruction, int right_register, int odd) {
-  return 32 * (instruction / 2) + 8 * t + 4 * (instruction % 2) + 2 * right_register + odd;
+  return 16 * instruction + 2 * t + 8 * right_register + odd;
 }
 
 TEST(QuantizedLayout, GivesEveryLaneWhatItsInstructionsMultiply) {

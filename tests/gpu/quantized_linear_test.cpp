@@ -209,6 +209,7 @@ class QuantizedLinearTest : public ::testing::Test {
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "no GPU";
     ASSERT_EQ(cudaStreamCreate(&stream_), cudaSuccess);
     ASSERT_EQ(cudaMalloc(&workspace_, kWorkspace), cudaSuccess);
+    ASSERT_EQ(cudaMemset(workspace_, 0, kWorkspace), cudaSuccess);
     ASSERT_EQ(cudaMalloc(&scratch_, kWorkspace), cudaSuccess);
   }
   void TearDown() override {
@@ -377,8 +378,8 @@ TEST_F(QuantizedLinearTest, EveryVariantAgrees) {
   for (const Format& format : {kFormats[1], kFormats[4], kFormats[7]}) {
     SCOPED_TRACE(format.name);
     const Matrix m = make_matrix(format, 1024, 1536);
-    const Products products(m, 64);
-    for (const int rows : {1, 8, 16, 32, 64}) {
+    const Products products(m, 200);
+    for (const int rows : {1, 5, 8, 16, 32, 64, 100, 200}) {
       const auto ordered = [&] {
         std::vector<Bf16> x(size(rows, m.in));
         const Device<Bf16> to(x);
@@ -387,9 +388,9 @@ TEST_F(QuantizedLinearTest, EveryVariantAgrees) {
         return to.read();
       }();
       const Device<Bf16> x(ordered);
-      for (const QuantizedConfig& config : quantized_candidates(rows, m.weight.quantized)) {
+      for (const QuantizedConfig& config : quantized_candidates(rows, m.weight)) {
         const Device<float> y(std::vector<float>(size(rows, m.out), NAN));
-        quantized_linear(config, {x.get(), rows, m.weight, LinearOutput::f32, y.get()}, stream_);
+        quantized_linear(config, {x.get(), rows, m.weight, LinearOutput::f32, y.get(), workspace_}, stream_);
         const std::vector<float> got = y.read();
         double worst = 0;
         double squares = 0;

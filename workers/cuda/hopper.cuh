@@ -86,6 +86,16 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, int c
       : "memory");
 }
 
+/// `bytes` from global to shared memory; all three multiples of 16. They count on `barrier`.
+__device__ __forceinline__ void copy_bytes(void* to, const void* from, int bytes, std::uint64_t* barrier,
+                                           std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+      "l"(reinterpret_cast<std::uint64_t>(from)), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+
 /// Makes this thread's stores to shared memory visible to the copy engine and to warpgroup products.
 __device__ __forceinline__ void fence_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -153,6 +163,12 @@ __device__ __forceinline__ void pin(float (&d)[kCount]) {
 template <int kN>
 struct Product;
 
+/// The same with a in registers: of the warp's 16 rows and 16 k lane 4 g + t holds row g (a[0], a[2]) and
+/// g + 8 (a[1], a[3]), k 2 t and 2 t + 1 (a[0], a[1]) and those eight on. They must stay as they are until
+/// the product has been waited for.
+template <int kN>
+struct RegisterProduct;
+
 #define BATON_S4 "%0, %1, %2, %3"
 #define BATON_S8 BATON_S4 ", %4, %5, %6, %7"
 #define BATON_S16 BATON_S8 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -185,6 +201,18 @@ struct Product;
                    : "l"(a), "l"(b), "r"(add));                                                   \
     }                                                                                             \
   };
+#define BATON_REGISTER_PRODUCT(n, sums, registers, a_at, b_at, add_at)                            \
+  template <>                                                                                     \
+  struct RegisterProduct<n> {                                                                     \
+    static __device__ __forceinline__ void run(float (&d)[n / 2], const std::uint32_t (&a)[4],    \
+                                               std::uint64_t b, int add) {                        \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_at                                     \
+                   ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" registers   \
+                   "}, {" a_at "}, " b_at ", p, 1, 1, 0;\n}"                                      \
+                   : sums                                                                         \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));               \
+    }                                                                                             \
+  };
 BATON_PRODUCT(8, BATON_D4(0), BATON_S4, "%4", "%5", "%6")
 BATON_PRODUCT(16, BATON_D8(0), BATON_S8, "%8", "%9", "%10")
 BATON_PRODUCT(32, BATON_D16(0), BATON_S16, "%16", "%17", "%18")
@@ -192,5 +220,22 @@ BATON_PRODUCT(64, BATON_D32(0), BATON_S32, "%32", "%33", "%34")
 BATON_PRODUCT(128, BATON_D64(0), BATON_S64, "%64", "%65", "%66")
 BATON_PRODUCT(256, BATON_D128(0), BATON_S128, "%128", "%129", "%130")
 #undef BATON_PRODUCT
+BATON_REGISTER_PRODUCT(8, BATON_D4(0), BATON_S4, "%4, %5, %6, %7", "%8", "%9")
+BATON_REGISTER_PRODUCT(16, BATON_D8(0), BATON_S8, "%8, %9, %10, %11", "%12", "%13")
+BATON_REGISTER_PRODUCT(32, BATON_D16(0), BATON_S16, "%16, %17, %18, %19", "%20", "%21")
+BATON_REGISTER_PRODUCT(64, BATON_D32(0), BATON_S32, "%32, %33, %34, %35", "%36", "%37")
+BATON_REGISTER_PRODUCT(128, BATON_D64(0), BATON_S64, "%64, %65, %66, %67", "%68", "%69")
+#undef BATON_REGISTER_PRODUCT
+
+/// Threads of a warpgroup take registers of the multiprocessor's, or give some back: to so many each, a
+/// multiple of 8.
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
 
 }  // namespace baton::cuda::hopper

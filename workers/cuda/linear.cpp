@@ -224,7 +224,7 @@ void Linears::Impl::run_library(const LibraryLinear::Algorithm& algorithm, const
 void Linears::Impl::run_choice(const Choice& choice, const Bf16* x, int rows, const LinearWeight& w,
                                LinearOutput output, void* y, Stream stream) {
   if (choice.kind == Choice::Kind::quantized) {
-    return quantized_linear(choice.quantized, {x, rows, w, output, y}, stream);
+    return quantized_linear(choice.quantized, {x, rows, w, output, y, parts}, stream);
   }
   if (choice.kind == Choice::Kind::library) {
     if (!w.is_quantized()) return run_library(choice.algorithm, x, rows, w, output, y, stream);
@@ -251,7 +251,7 @@ std::vector<Linears::Impl::Choice> Linears::Impl::worth_timing_quantized(int row
   choice.rows = rows;
   std::vector<Choice> all;
   if (options.deterministic) return {choice};
-  for (const QuantizedConfig& config : quantized_candidates(rows, w.quantized)) {
+  for (const QuantizedConfig& config : quantized_candidates(rows, w)) {
     choice.quantized = config;
     all.push_back(choice);
   }
@@ -399,7 +399,7 @@ std::string Linears::report() const {
           c.us > 0 ? bytes / c.us / 1e3 : 0);
       const auto used = static_cast<std::size_t>(n);
       if (c.kind == Impl::Choice::Kind::quantized) {
-        std::snprintf(line + used, sizeof line - used, "own, %s\n", quantized_name(c.quantized));
+        std::snprintf(line + used, sizeof line - used, "own, %s\n", quantized_name(c.quantized).c_str());
       } else if (c.kind == Impl::Choice::Kind::streamed) {
         std::snprintf(line + used, sizeof line - used, "streamed, %d features, %d warps, %d\n",
                       16 * c.streamed.row_tiles, c.streamed.warps, c.streamed.per_multiprocessor);

@@ -1,6 +1,6 @@
 // Linear layers: y = x W^T, bf16 with fp32 sums. Three ways to compute one, chosen by row count and by
 // timing at start: kernels of our own for few rows (bound by the bytes of W), and the best of
-// cuBLASLt's candidates for more. Quantised weights have a kernel of their own; with many rows they are
+// cuBLASLt's candidates for more. Quantised weights have kernels of their own; with many rows they may be
 // widened to bf16 on the way to cuBLASLt.
 #pragma once
 

@@ -2,13 +2,7 @@
 // there by a few logical instructions, and is the 16-row operand of mma.m16n8k16; x's rows are the narrow
 // one. What a lane loads is laid out for it when the model is loaded (quantized_layout.h).
 //
-// How numbers become bf16 (the tricks are folklore; FasterTransformer and Marlin describe them):
-//   int4  128 + q is 0x4300 | q, since a bf16 of that size counts ones in its lowest bit; then 128 + zero
-//         is taken off, which is exact. Where a variant is bound by instructions it multiplies 128 + q as it
-//         is and takes (128 + zero) times the sum of x off the sum, which costs digits, but of fp32.
-//   E4M3  sign, exponent and fraction moved to their places in bf16 are the value times 2^-120, subnormal
-//         ones too; times 2^120, which is exact.
-// So products are exact, sums fp32, and the scale of a group multiplies the sum over what a warp takes of it
+// Products are exact, sums fp32, and the scale of a group multiplies the sum over what a warp takes of it
 // at a time: a span of one or two units, or a part of it where groups are smaller.
 //
 // Warps of a CTA share the sum over the inputs and meet in shared memory. The first units of W are asked
@@ -20,8 +14,10 @@
 
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear_quantized.h"
+#include "workers/cuda/linear_quantized_kernels.h"
 #include "workers/cuda/mma.cuh"
 #include "workers/cuda/multiprocessors.h"
+#include "workers/cuda/quantized_numbers.cuh"
 
 namespace baton::cuda {
 namespace {
@@ -50,53 +46,6 @@ __device__ __forceinline__ uint2 load_scales(const uint2* p) {
   uint2 v;
   asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
   return v;
-}
-
-/// a * b + c of two bf16 each.
-__device__ __forceinline__ std::uint32_t fma2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
-  std::uint32_t d;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  return d;
-}
-
-__device__ __forceinline__ float scale_of(std::uint32_t word) { return __uint_as_float(word & ~15U); }
-
-/// -(128 + zero), twice.
-__device__ __forceinline__ std::uint32_t offset_of(std::uint32_t word) {
-  return (word & 15U) * 0x00010001U + 0xC300C300U;
-}
-
-/// 128 + zero.
-__device__ __forceinline__ float offset_sum(std::uint32_t word) {
-  return __uint_as_float((word & 15U) << 16 | 0x43000000U);
-}
-
-/// A word of int4 as the four registers of an instruction: 128 + q.
-__device__ __forceinline__ void widen_int4(std::uint32_t word, std::uint32_t (&a)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) a[i] = (word >> (4 * i) & 0x000F000FU) | 0x43004300U;
-}
-
-/// The same, q - zero; `low` and `high` are rows g's and g + 8's offset.
-__device__ __forceinline__ void widen_int4(std::uint32_t word, std::uint32_t low, std::uint32_t high,
-                                           std::uint32_t (&a)[4]) {
-  constexpr std::uint32_t kOnes = 0x3F803F80;
-  widen_int4(word, a);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) a[i] = fma2(a[i], kOnes, i % 2 == 0 ? low : high);
-}
-
-/// Two words of E4M3 likewise.
-__device__ __forceinline__ void widen_fp8(std::uint32_t first, std::uint32_t second,
-                                          std::uint32_t (&a)[4]) {
-  const auto wide = [](std::uint32_t word) {  // its bytes 1 and 3
-    const std::uint32_t moved = (word & 0x80008000U) | (word >> 4 & 0x07F007F0U);
-    return fma2(moved, 0x7B807B80U, 0x80008000U);  // 2^120, minus nought
-  };
-  a[0] = wide(first << 8);
-  a[1] = wide(first);
-  a[2] = wide(second << 8);
-  a[3] = wide(second);
 }
 
 /// How a CTA of eight warps is used: kSharers of them share the inputs of kRowTiles tiles of features, the
@@ -150,25 +99,22 @@ struct WeightSpan {
   }
 };
 
-/// x of one span: of each half of a unit inputs 8 t .. 8 t + 7 of row g of a column tile.
+/// x of one span: of each instruction's inputs two pairs, from 2 t and from 2 t + 8 on, of row g of a column
+/// tile.
 template <class S>
 struct InputSpan {
-  uint4 x[2 * S::kSpan];
+  std::uint32_t x[8 * S::kSpan];
 
   __device__ __forceinline__ void load(const Arguments& a, int span, int column_tile, int g, int t) {
     const int row = 8 * column_tile + g;
-    const std::uint16_t* from = a.x + std::int64_t{row} * a.in + 8 * t;
+    const std::uint16_t* from = a.x + std::int64_t{row} * a.in + 2 * t;
 #pragma unroll
-    for (int half = 0; half < 2 * S::kSpan; ++half) {
-      const int k = span * (S::kSpan * kUnitInputs) + 32 * half;
-      x[half] = make_uint4(0, 0, 0, 0);
-      if (row < a.rows && k + 8 * t < a.in) x[half] = *reinterpret_cast<const uint4*>(from + k);
+    for (int i = 0; i < 8 * S::kSpan; ++i) {
+      const int k = span * (S::kSpan * kUnitInputs) + 8 * i;
+      x[i] = row < a.rows && k < a.in ? *reinterpret_cast<const std::uint32_t*>(from + k) : 0;
     }
   }
-  __device__ __forceinline__ std::uint32_t word(int i) const {
-    const uint4& v = x[i / 4];
-    return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
-  }
+  __device__ __forceinline__ std::uint32_t word(int i) const { return x[i]; }
 };
 
 /// Walks over the spans of a warp: spans `first`, `first` + kSharers, ... of the tiles of each turn of the CTA.
@@ -458,8 +404,8 @@ __global__ void __launch_bounds__(kThreads)
     const int lane = static_cast<int>(i / 4 % kLanes);
     const std::size_t unit = i / (4 * kLanes);
     const int tile = static_cast<int>(unit / static_cast<std::size_t>(units));
-    const int k = static_cast<int>(unit % static_cast<std::size_t>(units)) * kUnitInputs + step / 2 * 32 +
-                  lane % 4 * 8 + step % 2 * 4;
+    const int k =
+        static_cast<int>(unit % static_cast<std::size_t>(units)) * kUnitInputs + step * 16 + lane % 4 * 2;
     if (k >= in) continue;
     const uint2 scale = scales[(std::size_t(tile) * groups + (k >> group_shift)) * 8 + lane / 4];
     std::uint32_t a[4];
@@ -475,34 +421,40 @@ __global__ void __launch_bounds__(kThreads)
       const int row = tile * kTileRows + lane / 4 + 8 * high;
       if (row >= out) continue;
       const float s = scale_of(high == 0 ? scale.x : scale.y);
-      uint2 four;
       const auto scaled = [s](std::uint32_t two) {
         const __nv_bfloat162 v = __floats2bfloat162_rn(s * __uint_as_float(two << 16),
                                                        s * __uint_as_float(two & 0xFFFF0000U));
         return *reinterpret_cast<const std::uint32_t*>(&v);
       };
-      four.x = scaled(a[high]);
-      four.y = scaled(a[2 + high]);
-      *reinterpret_cast<uint2*>(to + std::int64_t{row} * in + k) = four;
+      auto* at = reinterpret_cast<std::uint32_t*>(to + std::int64_t{row} * in + k);
+      at[0] = scaled(a[high]);
+      at[4] = scaled(a[2 + high]);
     }
   }
 }
 
 }  // namespace
 
-std::vector<QuantizedConfig> quantized_candidates(int rows, const QuantizedWeight& w) {
-  if (w.format == WeightFormat::bf16) return {};
-  if (rows > 8 && w.group_shift == 5) return {{kPlain}};
-  if (rows > 8 && rows <= 32) return {{kPlain}, {kSecond}, {kThird}};
-  return {{kPlain}, {kSecond}, {kThird}, {kFourth}};
+std::vector<QuantizedConfig> quantized_candidates(int rows, const LinearWeight& w) {
+  if (!w.is_quantized()) return {};
+  using Kernel = QuantizedConfig::Kernel;
+  std::vector<QuantizedConfig> found;
+  for (const int variant : ring_variants(rows, w)) found.push_back({Kernel::ring, variant});
+  for (const int variant : tiles_variants(rows, w)) found.push_back({Kernel::tiles, variant});
+  if (rows > 16 && !found.empty()) return found;
+  const int most = rows <= 8 ? kVariants : w.quantized.group_shift == 5 ? 1 : rows <= 32 ? 3 : kVariants;
+  for (int variant = 0; variant < most; ++variant) found.push_back({Kernel::registers, variant});
+  return found;
 }
 
-const char* quantized_name(const QuantizedConfig& config) {
-  static constexpr const char* kNames[kVariants] = {"plain", "second", "third", "fourth"};
-  return kNames[config.variant];
+std::string quantized_name(const QuantizedConfig& config) {
+  static constexpr const char* kKernels[] = {"registers", "ring", "tiles"};
+  return std::string(kKernels[static_cast<int>(config.kernel)]) + ", " + std::to_string(config.variant);
 }
 
 void quantized_linear(const QuantizedConfig& config, const QuantizedCall& call, Stream stream) {
+  if (config.kernel == QuantizedConfig::Kernel::ring) return ring_linear(config.variant, call, stream);
+  if (config.kernel == QuantizedConfig::Kernel::tiles) return tiles_linear(config.variant, call, stream);
   const QuantizedWeight& w = call.w.quantized;
   Arguments a{};
   a.w = reinterpret_cast<const uint4*>(w.words);

@@ -3,19 +3,27 @@
 // fp32 and scaled there, a group at a time.
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "workers/cuda/linear.h"
 
 namespace baton::cuda {
 
-/// More rows are served in pieces of so many.
+/// More rows are served in pieces of so many by the kernel that runs everywhere; from there on
+/// widening is worth timing.
 constexpr int kMostQuantizedRows = 64;
 
 struct QuantizedConfig {
-  /// How the work is cut; launch_variant() in the source has the list. The first one serves every row count,
-  /// and adds up in the same order whatever the count.
-  int variant = 0;
+  enum class Kernel : std::uint8_t {
+    registers,  // linear_quantized.cu; its first variant serves every row count, and adds up in the
+                // same order whatever the count
+    ring,   // linear_quantized_ring.cu
+    tiles,  // linear_quantized_tiles.cu
+  };
+  Kernel kernel = Kernel::registers;
+  int variant = 0;  // how the work is cut
 };
 
 struct QuantizedCall {
@@ -24,12 +32,13 @@ struct QuantizedCall {
   LinearWeight w;
   LinearOutput output = LinearOutput::bf16;
   void* y = nullptr;
+  void* workspace = nullptr;  // few_rows_workspace_bytes(), zeroed once, then left to the kernels
 };
 
 /// Variants worth timing at this row count.
-std::vector<QuantizedConfig> quantized_candidates(int rows, const QuantizedWeight& w);
-/// The variant's name, for the log.
-const char* quantized_name(const QuantizedConfig& config);
+std::vector<QuantizedConfig> quantized_candidates(int rows, const LinearWeight& w);
+/// For the log.
+std::string quantized_name(const QuantizedConfig& config);
 
 /// Queues the product. Throws CudaError.
 void quantized_linear(const QuantizedConfig& config, const QuantizedCall& call, Stream stream);
@@ -38,7 +47,8 @@ void quantized_linear(const QuantizedConfig& config, const QuantizedCall& call, 
 void gather_columns(const Bf16* x, const std::int32_t* order, int rows, int columns, Bf16* y,
                     Stream stream);
 
-/// Queues the widening of the whole matrix to bf16 [out, in], row-major, inputs in the weight's order.
+/// Queues the widening of the whole matrix to bf16 [out, in], row-major, inputs in the weight's
+/// order.
 void widen(const LinearWeight& w, Bf16* to, Stream stream);
 
 }  // namespace baton::cuda

@@ -1,10 +1,10 @@
-// Where a quantised weight lies on the device. Weights are stored in the order in which the lanes of
-// linear_quantized.cu multiply them, so that one 16-byte load a lane brings what its matrix
-// instructions need. Plain C++: the kernels that pack, those that multiply, and tests share it.
+// Where a quantised weight lies on the device. Weights are stored in the order in which the lanes of a
+// matrix instruction hold them, so that one 16-byte load a lane brings what four instructions need.
+// Plain C++: the kernels that pack, those that multiply, and tests share it.
 //
-// A tile is 16 output features, a unit 64 inputs of it. A lane 4 g + t of mma.m16n8k16 multiplies
-// rows g and g + 8 of a tile; of a unit's halves of 32 inputs each it takes inputs 8 t .. 8 t + 7 (x is
-// then read 16 bytes at a time, too): four instructions a unit, each of them over four inputs of a lane.
+// A tile is 16 output features, a unit 64 inputs of it: four instructions of 16 inputs each, in order.
+// Lane 4 g + t holds rows g and g + 8 of a tile, and of the 16 inputs 2 t, 2 t + 1, 2 t + 8, 2 t + 9. That is
+// the left operand of mma.m16n8k16, and a warp's part of wgmma.m64k16's, when that one is in registers.
 #pragma once
 
 #include <cstddef>
@@ -54,26 +54,25 @@ struct WeightPlace {
   int bit = 0;
 };
 
-/// `units` is units_of(in). Of four consecutive inputs (from a multiple of 4 on) those of a pair share a
-/// word, and so do rows g and g + 8; int4 has both pairs in one word.
+/// `units` is units_of(in). A pair of inputs (from an even one on) shares a word, and so do rows g and g + 8;
+/// int4 also has the pair eight inputs on in the same word.
 constexpr WeightPlace place_of(WeightFormat format, int units, int row, int input) {
   const int high = row % kTileRows / 8;
   const int within = input % kUnitInputs;
-  const int half = within / 32;
-  const int lane = row % 8 * 4 + within % 32 / 8;
-  const int step = within % 8 / 4;  // which of the half's two instructions
-  const int pair = within % 4 / 2;
+  const int step = within / 16;  // which instruction
+  const int lane = row % 8 * 4 + within % 8 / 2;
+  const int pair = within % 16 / 8;
   const int odd = within % 2;
   const std::size_t unit = static_cast<std::size_t>(row / kTileRows) * static_cast<std::size_t>(units) +
                            static_cast<std::size_t>(input / kUnitInputs);
   if (format == WeightFormat::int4) {
     // The word's nibbles i and i + 4 are register i of the instruction: rows, then pairs.
-    return {(unit * kLanes + static_cast<std::size_t>(lane)) * 4 + static_cast<std::size_t>(2 * half + step),
+    return {(unit * kLanes + static_cast<std::size_t>(lane)) * 4 + static_cast<std::size_t>(step),
             4 * (high + 2 * pair + 4 * odd)};
   }
   // The word's bytes 0 and 2 are the register of row g, bytes 1 and 3 that of row g + 8.
-  return {((unit * 2 + static_cast<std::size_t>(half)) * kLanes + static_cast<std::size_t>(lane)) * 4 +
-              static_cast<std::size_t>(2 * step + pair),
+  return {((unit * 2 + static_cast<std::size_t>(step / 2)) * kLanes + static_cast<std::size_t>(lane)) * 4 +
+              static_cast<std::size_t>(step % 2 * 2 + pair),
           8 * (high + 2 * odd)};
 }
 

@@ -64,7 +64,7 @@ __device__ __forceinline__ int row_of(PartRows rows, int feature) {
   return rows.first + (rows.interleaved ? feature / 8 * 16 + feature % 8 : feature);
 }
 
-/// A thread four inputs of one feature: in int4 they share a word.
+/// A thread four inputs of one feature: two words.
 __global__ void __launch_bounds__(kThreads)
     pack_kernel(QuantizedPart p, PartRows rows, WeightFormat format, const std::int32_t* order,
                 std::uint32_t* words, int* nan) {
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
       const int input = order == nullptr ? first + j : order[first + j];
       const int bit = place_of(format, units, row, first + j).bit;
       if (by_feature) {
-        found[0] |= int4_number(p, feature, input) << bit;
+        found[j / 2] |= int4_number(p, feature, input) << bit;
       } else {
         const std::uint32_t bits = fp8_bits(p, feature, input);
         if ((bits & 0x7FU) == 0x7FU) *nan = 1;
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     atomicOr(words + place_of(format, units, row, first).word, found[0]);
-    if (!by_feature) atomicOr(words + place_of(format, units, row, first + 2).word, found[1]);
+    atomicOr(words + place_of(format, units, row, first + 2).word, found[1]);
   }
 }
 

@@ -1,0 +1,74 @@
+// How quantised numbers become bf16, exactly (the tricks are folklore; FasterTransformer and Marlin
+// describe them):
+//   int4  128 + q is 0x4300 | q, since a bf16 of that size counts ones in its lowest bit; then 128
+//   + zero
+//         is taken off, which is exact. Where a kernel is bound by instructions it multiplies 128 +
+//         q as it is and takes (128 + zero) times the sum of x off the sum, which costs digits, but
+//         of fp32.
+//   E4M3  sign, exponent and fraction moved to their places in bf16 are the value times 2^-120,
+//   subnormal
+//         ones too; times 2^120, which is exact.
+#pragma once
+
+#include <cstdint>
+
+namespace baton::cuda {
+
+/// a * b + c of two bf16 each.
+__device__ __forceinline__ std::uint32_t fma2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
+__device__ __forceinline__ float scale_of(std::uint32_t word) {
+  return __uint_as_float(word & ~15U);
+}
+
+/// -(128 + zero), twice.
+__device__ __forceinline__ std::uint32_t offset_of(std::uint32_t word) {
+  return (word & 15U) * 0x00010001U + 0xC300C300U;
+}
+
+/// 128 + zero.
+__device__ __forceinline__ float offset_sum(std::uint32_t word) {
+  return __uint_as_float((word & 15U) << 16 | 0x43000000U);
+}
+
+/// (a & mask) | c in one instruction: of two constants in C++ the compiler makes two.
+__device__ __forceinline__ std::uint32_t and_or(std::uint32_t a, std::uint32_t mask,
+                                                std::uint32_t c) {
+  std::uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "r"(mask), "r"(c));
+  return d;
+}
+
+/// A word of int4 as the four registers of an instruction: 128 + q.
+__device__ __forceinline__ void widen_int4(std::uint32_t word, std::uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) a[i] = and_or(word >> (4 * i), 0x000F000FU, 0x43004300U);
+}
+
+/// The same, q - zero; `low` and `high` are rows g's and g + 8's offset.
+__device__ __forceinline__ void widen_int4(std::uint32_t word, std::uint32_t low,
+                                           std::uint32_t high, std::uint32_t (&a)[4]) {
+  constexpr std::uint32_t kOnes = 0x3F803F80;
+  widen_int4(word, a);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) a[i] = fma2(a[i], kOnes, i % 2 == 0 ? low : high);
+}
+
+/// Two words of E4M3 likewise.
+__device__ __forceinline__ void widen_fp8(std::uint32_t first, std::uint32_t second,
+                                          std::uint32_t (&a)[4]) {
+  const auto wide = [](std::uint32_t word) {  // its bytes 1 and 3
+    const std::uint32_t moved = and_or(word, 0x80008000U, word >> 4 & 0x07F007F0U);
+    return fma2(moved, 0x7B807B80U, 0x80008000U);  // 2^120, minus nought
+  };
+  a[0] = wide(first << 8);
+  a[1] = wide(first);
+  a[2] = wide(second << 8);
+  a[3] = wide(second);
+}
+
+}  // namespace baton::cuda
