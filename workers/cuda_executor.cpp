@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "ipc/process.h"
-#include "workers/cuda/blocks.h"
 #include "workers/gpu_results.h"
+#include "workers/host_memory.h"
 #include "workers/model/error.h"
 #include "workers/model/fingerprint.h"
 #include "workers/model/gpu_limits.h"
@@ -24,7 +24,6 @@ constexpr std::size_t kInputBytes = 32 << 20;
 constexpr int kMaxWanted = 512;
 /// For rows that the host finishes.
 constexpr int kMaxSamplingThreads = 8;
-constexpr std::size_t kMaxCopies = 4096;
 /// Left alone beside the stated fraction: the driver's own, and what libraries take later.
 constexpr std::size_t kReserveBytes = std::size_t{512} << 20U;
 
@@ -58,7 +57,6 @@ struct CudaExecutor::Lane {
       : inputs(kInputBytes),
         tokens(static_cast<std::size_t>(max_rows) * sizeof(std::int32_t)),
         logprobs(static_cast<std::size_t>(max_rows) * sizeof(cuda::TokenLogprobs)),
-        copies(2 * kMaxCopies * sizeof(BlockId)),
         host_rows(vocab, sampling, stream) {
     if (prefill == nullptr) return;
     plan_ints = cuda::PinnedMemory(prefill->int_workspace_bytes());
@@ -68,7 +66,6 @@ struct CudaExecutor::Lane {
   cuda::PinnedMemory plan_ints;
   cuda::PinnedMemory tokens;  // what the step sampled, by row
   cuda::PinnedMemory logprobs;  // by line of logits
-  cuda::PinnedMemory copies;
   cuda::PrefillAttention::PlanPtr plan;
   cuda::OwnedEvent ended;
   GpuHostRows host_rows;
@@ -203,11 +200,24 @@ Result<KvGeometry> CudaExecutor::plan_pool(const PoolRequest& request) const {
   return size_pool(shape_, 0, room >> 20U);
 }
 
+/// Not created where none is asked for.
+Result<KvPool> CudaExecutor::make_host_part(const PoolRequest& request, const KvGeometry& pool) const {
+  const auto geometry = size_host_part(pool, request);
+  if (!geometry.ok()) return geometry.status();
+  if (geometry.value().blocks == 0) return KvPool();
+  const Status status = check_host_part(*kv_pool_bytes(geometry.value()), free_host_memory());
+  if (!status.ok()) return status;
+  return KvPool::create(request, geometry.value(), PoolPart::host);
+}
+
 Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
   try {
     auto geometry = plan_pool(request);
     if (!geometry.ok()) return geometry.status();
-    pool_ = std::make_unique<CudaPool>(geometry.value());
+    auto host_part = make_host_part(request, geometry.value());
+    if (!host_part.ok()) return host_part.status();
+    pool_ = std::make_unique<CudaPool>(geometry.value(), std::move(host_part).value());
+    copies_ = std::make_unique<CudaCopies>(*pool_, device_.multiprocessors, kSteps);
   } catch (const cuda::CudaError& e) {
     return Status(ErrorCode::unavailable, e.what());
   }
@@ -230,7 +240,8 @@ Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
   record_graphs();
   spdlog::info("{} graphs of decode steps recorded in {:.1f} s", graphs_.size(),
                1e-9 * static_cast<double>(now_ns() - begin));
-  return PoolExport{g, {PoolRank{device_.uuid, pool_->handle(), 0}}};
+  return PoolExport{g, {PoolRank{device_.uuid, pool_->handle(), 0}}, pool_->host_part().handle(),
+                    pool_->host_part().geometry().blocks, copies_->measure_host_block_us(stream_->get())};
 }
 
 /// The rows that a decode step of `rows` rows is filled up to; 0: none was recorded for so many.
@@ -261,41 +272,17 @@ std::unique_ptr<BlockReader> CudaExecutor::block_reader() {
 // ---------------------------------------------------------------- steps
 
 void CudaExecutor::launch(const RunStep& step) {
-  Lane& lane = *lanes_[(oldest_ + n_launched_) % kSteps];
+  const int index = (oldest_ + n_launched_) % kSteps;
+  Lane& lane = *lanes_[index];
   lane.step = &step;
   lane.host_rows.begin(step);
   grammars_->begin(step);  // goes on while the forward pass runs
   if (timer_ && (!step.copies.empty() || step.rows.empty())) timer_->begin(stream_->get());
-  copy_blocks(step, lane);
+  copies_->queue(step.copies, index, stream_->get());
   if (!step.rows.empty()) launch_rows(step, lane);
   if (timer_) timer_->end(stream_->get());
   lane.ended.record(stream_->get());
   ++n_launched_;
-}
-
-/// In order: a copy that reads or writes what an earlier one wrote begins a new kernel.
-void CudaExecutor::copy_blocks(const RunStep& step, Lane& lane) {
-  if (step.copies.size() > kMaxCopies) throw std::logic_error("too many copies in one step");
-  auto* to = reinterpret_cast<BlockId*>(lane.copies.data());
-  BlockId* from = to + kMaxCopies;
-  std::size_t begin = 0;
-  const auto run = [&](std::size_t end) {
-    if (end == begin) return;
-    cuda::copy_blocks(pool_->data(), pool_->data(), to + begin, from + begin,
-                      static_cast<int>(end - begin), pool_->geometry().block_bytes,
-                      2 * device_.multiprocessors, stream_->get());
-    begin = end;
-  };
-  for (std::size_t i = 0; i < step.copies.size(); ++i) {
-    const CopyOp& op = step.copies[i];
-    const bool clash = std::any_of(to + begin, to + i, [&](BlockId written) {
-                         return written == op.from || written == op.to;
-                       }) || std::find(from + begin, from + i, op.to) != from + i;
-    if (clash) run(i);
-    to[i] = op.to;
-    from[i] = op.from;
-  }
-  run(step.copies.size());
 }
 
 void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {

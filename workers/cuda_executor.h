@@ -13,6 +13,7 @@
 
 #include "workers/cuda/device.h"
 #include "workers/cuda/step_timer.h"
+#include "workers/cuda_copies.h"
 #include "workers/cuda_pool.h"
 #include "workers/executor.h"
 #include "workers/gpu_host_rows.h"
@@ -58,11 +59,10 @@ class CudaExecutor final : public Executor {
 
   void choose_device();
   ModelShape load_model(std::atomic<int>& percent);
-  PoolExport make_pool(const PoolRequest& request);
   Result<KvGeometry> plan_pool(const PoolRequest& request) const;
+  Result<KvPool> make_host_part(const PoolRequest& request, const KvGeometry& pool) const;
   void record_graphs();
   int graph_rows(int rows) const;
-  void copy_blocks(const RunStep& step, Lane& lane);
   void launch_rows(const RunStep& step, Lane& lane);
   void fetch_results(Lane& lane);
 
@@ -72,6 +72,7 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<cuda::OwnedStream> stream_;
   std::unique_ptr<GpuDecoder> decoder_;
   std::unique_ptr<CudaPool> pool_;
+  std::unique_ptr<CudaCopies> copies_;
   std::unique_ptr<GpuStepPacker> packer_;
   std::unique_ptr<GpuLateRows> late_rows_;
   std::unique_ptr<GrammarMasks> grammars_;

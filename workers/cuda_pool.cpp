@@ -1,9 +1,13 @@
 #include "workers/cuda_pool.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 #include <utility>
 
-#include "workers/cuda/blocks.h"
+#include "ipc/shm_region.h"
 
 namespace baton {
 
@@ -13,24 +17,51 @@ namespace {
 constexpr std::size_t kListBlocks = 16'384;
 /// Enough for the speed of NVLink, few enough to leave the steps their multiprocessors.
 constexpr int kGatherCtas = 32;
+/// Of each of two buffers: while the device reads one, the processor fills the other.
+constexpr std::size_t kStageBytes = std::size_t{8} << 20U;
 
 struct MappedCudaPool final : MappedPool {
-  MappedCudaPool(const std::string& handle, std::uint32_t n) : memory(handle), blocks(n) {}
+  MappedCudaPool(const Pull& pull, ShmRegion host_part)
+      : memory(pull.ranks[0].handle),
+        blocks(pull.exporter_blocks),
+        host(std::move(host_part)),
+        host_blocks(host.mapped() ? pull.exporter_host_blocks : 0) {}
   cuda::ImportedMemory memory;
   std::uint32_t blocks;
+  ShmRegion host;
+  std::uint32_t host_blocks;
+  cuda::RegisteredMemory registered;  // `host`, once it was needed
+  bool not_registrable = false;
 };
+
+/// Whether the device can read the host part itself.
+bool register_host(MappedCudaPool& source) {
+  if (source.registered) return true;
+  if (source.not_registrable) return false;
+  try {
+    source.registered = cuda::RegisteredMemory(source.host.data(), source.host.size(), /*read_only=*/true);
+  } catch (const cuda::CudaError& e) {
+    source.not_registrable = true;
+    spdlog::info("{} is read through buffers: {}", source.host.name(), e.what());
+  }
+  return !source.not_registrable;
+}
 
 }  // namespace
 
-CudaPool::CudaPool(const KvGeometry& geometry)
+CudaPool::CudaPool(const KvGeometry& geometry, KvPool host_part)
     : geometry_(geometry),
       memory_(*kv_pool_bytes(geometry)),
-      handle_(cuda::export_memory(memory_)) {
+      handle_(cuda::export_memory(memory_)),
+      host_part_(std::move(host_part)) {
   // Nobody reads what was not written, but masked lanes of attention tiles multiply it by zero: it must
   // not be a NaN by chance.
   const cuda::OwnedStream stream;
   cuda::fill_bytes(memory_.data(), 0, memory_.bytes(), stream.get());
   stream.synchronize();
+  if (host_part_.geometry().blocks == 0) return;
+  registered_ = cuda::RegisteredMemory(host_part_.data(), *kv_pool_bytes(host_part_.geometry()),
+                                       /*read_only=*/false);
 }
 
 struct CudaBlockReader::Lane {
@@ -40,8 +71,25 @@ struct CudaBlockReader::Lane {
   cuda::DeviceMemory device_ids{2 * kListBlocks * sizeof(BlockId)};
 };
 
-CudaBlockReader::CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device)
-    : pool_(pool), device_(std::move(device)) {}
+struct CudaBlockReader::Stage {
+  /// The i-th block of the buffer comes from its i-th place.
+  explicit Stage(std::size_t n, std::size_t block_bytes)
+      : capacity(n),
+        blocks(n * block_bytes),
+        ids(2 * n * sizeof(BlockId)),
+        device_ids(2 * n * sizeof(BlockId)) {
+    auto* const from = reinterpret_cast<BlockId*>(ids.data()) + n;
+    std::iota(from, from + n, BlockId{0});
+  }
+  std::size_t capacity;
+  cuda::PinnedMemory blocks;
+  cuda::PinnedMemory ids;  // destinations, then places in the buffer
+  cuda::DeviceMemory device_ids;
+  cuda::OwnedEvent read;  // the device has read it
+};
+
+CudaBlockReader::CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device, bool stage_host_parts)
+    : pool_(pool), device_(std::move(device)), stage_host_parts_(stage_host_parts) {}
 CudaBlockReader::~CudaBlockReader() = default;
 
 Result<std::unique_ptr<MappedPool>> CudaBlockReader::map(const Pull& pull) {
@@ -52,40 +100,98 @@ Result<std::unique_ptr<MappedPool>> CudaBlockReader::map(const Pull& pull) {
   if (pull.ranks[0].device.rfind("GPU-", 0) != 0) {
     return invalid("a worker on a GPU cannot read a pool on " + pull.ranks[0].device);
   }
+  ShmRegion host;
+  if (pull.exporter_host_blocks > 0) {
+    KvGeometry geometry = pool_.geometry();  // pools of another shape are never connected
+    geometry.blocks = pull.exporter_host_blocks;
+    const auto bytes = kv_pool_bytes(geometry);
+    if (!bytes) return invalid("the source's host part has no size");
+    auto region = ShmRegion::open_readonly(pull.exporter_host_handle, *bytes);
+    if (!region.ok()) return region.status();
+    host = std::move(region).value();
+  }
   try {
     cuda::set_device(device_.ordinal);
     if (!lane_) lane_ = std::make_unique<Lane>();
-    return std::unique_ptr<MappedPool>(
-        std::make_unique<MappedCudaPool>(pull.ranks[0].handle, pull.exporter_blocks));
+    return std::unique_ptr<MappedPool>(std::make_unique<MappedCudaPool>(pull, std::move(host)));
   } catch (const cuda::CudaError& e) {
     return Status(ErrorCode::unavailable, device_.uuid + " cannot map the pool on " +
                                               pull.ranks[0].device + ": " + e.what());
   }
 }
 
-Status CudaBlockReader::copy(const MappedPool& source, const Pull& pull) {
-  const auto& mapped = static_cast<const MappedCudaPool&>(source);
+Status CudaBlockReader::copy(MappedPool& source, const Pull& pull) {
+  auto& mapped = static_cast<MappedCudaPool&>(source);
+  bool reads_host = false;
   for (const BlockId from : pull.from) {
-    if (from >= mapped.blocks) {
+    if (from >= std::uint64_t{mapped.blocks} + mapped.host_blocks) {
       return invalid("source block " + std::to_string(from) + " is not mapped");
     }
+    reads_host = reads_host || from >= mapped.blocks;
   }
+  const std::byte* const device_part = mapped.memory.data();
+  if (!reads_host || (!stage_host_parts_ && register_host(mapped))) {
+    gather({device_part, mapped.registered.device_data(), mapped.blocks}, pull.from, pull.to);
+    return {};
+  }
+  std::vector<BlockId> from[2];  // by part
+  std::vector<BlockId> to[2];
+  for (std::size_t i = 0; i < pull.from.size(); ++i) {
+    const bool on_host = pull.from[i] >= mapped.blocks;
+    from[on_host].push_back(on_host ? pull.from[i] - mapped.blocks : pull.from[i]);
+    to[on_host].push_back(pull.to[i]);
+  }
+  copy_staged(mapped.host.data(), from[1], to[1]);
+  gather(device_part, from[0], to[0]);
+  return {};
+}
+
+void CudaBlockReader::gather(const cuda::ConstPoolParts& source, const std::vector<BlockId>& from,
+                             const std::vector<BlockId>& to) {
   auto* ids = reinterpret_cast<BlockId*>(lane_->ids.data());
   const auto* device_ids = lane_->device_ids.as<BlockId>();
   const cuda::Stream stream = lane_->stream.get();
-  for (std::size_t at = 0; at < pull.from.size(); at += kListBlocks) {
-    const std::size_t n = std::min(kListBlocks, pull.from.size() - at);
-    std::copy_n(pull.to.begin() + static_cast<std::ptrdiff_t>(at), n, ids);
-    std::copy_n(pull.from.begin() + static_cast<std::ptrdiff_t>(at), n, ids + n);
+  for (std::size_t at = 0; at < from.size(); at += kListBlocks) {
+    const std::size_t n = std::min(kListBlocks, from.size() - at);
+    std::copy_n(to.begin() + static_cast<std::ptrdiff_t>(at), n, ids);
+    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(at), n, ids + n);
     // The kernel looks an id up for every 16 bytes: from host memory that alone took longer than the
     // blocks did.
     cuda::copy_to_device(lane_->device_ids.data(), ids, 2 * n * sizeof(BlockId), stream);
-    cuda::copy_blocks(pool_.data(), mapped.memory.data(), device_ids, device_ids + n,
-                      static_cast<int>(n), pool_.geometry().block_bytes, kGatherCtas, stream);
+    cuda::copy_blocks(pool_.parts(), source, device_ids, device_ids + n, static_cast<int>(n),
+                      pool_.geometry().block_bytes, kGatherCtas, stream);
     lane_->done.record(stream);
     lane_->done.synchronize();
   }
-  return {};
+}
+
+void CudaBlockReader::copy_staged(const std::byte* host_part, const std::vector<BlockId>& from,
+                                  const std::vector<BlockId>& to) {
+  const std::size_t block_bytes = pool_.geometry().block_bytes;
+  const cuda::Stream stream = lane_->stream.get();
+  for (auto& stage : stages_) {
+    if (!stage) stage = std::make_unique<Stage>(std::max<std::size_t>(1, kStageBytes / block_bytes), block_bytes);
+  }
+  std::size_t turn = 0;
+  for (std::size_t at = 0; at < from.size(); ++turn) {
+    Stage& stage = *stages_[turn % 2];
+    const std::size_t n = std::min(stage.capacity, from.size() - at);
+    stage.read.synchronize();
+    for (std::size_t i = 0; i < n; ++i) {
+      std::memcpy(stage.blocks.data() + i * block_bytes, host_part + from[at + i] * block_bytes,
+                  block_bytes);
+    }
+    std::copy_n(to.begin() + static_cast<std::ptrdiff_t>(at), n,
+                reinterpret_cast<BlockId*>(stage.ids.data()));
+    cuda::copy_to_device(stage.device_ids.data(), stage.ids.data(), stage.ids.bytes(), stream);
+    const auto* const ids = stage.device_ids.as<BlockId>();
+    cuda::copy_blocks(pool_.parts(), stage.blocks.data(), ids, ids + stage.capacity,
+                      static_cast<int>(n), block_bytes, kGatherCtas, stream);
+    stage.read.record(stream);
+    at += n;
+  }
+  lane_->done.record(stream);
+  lane_->done.synchronize();
 }
 
 }  // namespace baton

@@ -46,7 +46,7 @@ class BlockReader {
   /// Maps the pool that `pull` names, with its host part if it has one; checks the sizes.
   virtual Result<std::unique_ptr<MappedPool>> map(const Pull& pull) = 0;
   /// Copies pull.from[i] onto pull.to[i]; the ids are in range. Every byte is there on return.
-  virtual Status copy(const MappedPool& source, const Pull& pull) = 0;
+  virtual Status copy(MappedPool& source, const Pull& pull) = 0;
 };
 
 /// Used by the step thread alone; block_reader() is called after allocate() and outlived by this.

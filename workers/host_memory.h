@@ -43,4 +43,8 @@ struct MemoryAsk {
 /// half of what the weights leave. The error is ErrorCode::invalid_argument.
 Result<std::uint64_t> plan_host_pool(const MemoryAsk& ask);
 
+/// Whether a worker on a GPU may take so many bytes for its pool's host part, which is page-locked: a tenth
+/// of what is free stays so. The error may pass when a dead worker's memory has been given back.
+Status check_host_part(std::uint64_t bytes, std::uint64_t free);
+
 }  // namespace baton

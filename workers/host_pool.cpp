@@ -106,8 +106,8 @@ Result<std::unique_ptr<MappedPool>> HostBlockReader::map(const Pull& pull) {
       std::make_unique<MappedRegion>(std::move(device).value(), std::move(host)));
 }
 
-Status HostBlockReader::copy(const MappedPool& source, const Pull& pull) {
-  const ShmRegion(&parts)[2] = static_cast<const MappedRegion&>(source).parts;
+Status HostBlockReader::copy(MappedPool& source, const Pull& pull) {
+  const ShmRegion(&parts)[2] = static_cast<MappedRegion&>(source).parts;
   const std::uint64_t bytes = pool_.geometry().block_bytes;
   // The mapping may be older than this pull: its own size counts, not what the pull says.
   const std::uint64_t device_blocks = parts[0].size() / bytes;

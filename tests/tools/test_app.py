@@ -81,14 +81,16 @@ class Translations(unittest.TestCase):
         made = translate.continuous(published(CB))
         self.assertEqual({
             "model": str(MODEL), "max_context": 2048,
-            "worker": {"tokens_per_block": 16, "pool_blocks": 2500, "memory_fraction": 0.98},
+            "worker": {"tokens_per_block": 16, "pool_blocks": 2500, "host_pool_blocks": 1024,
+                       "memory_fraction": 0.98},
             "scheduler": {"batching": "continuous", "token_budget": 56000, "prompt_chunk": 256,
                           "max_running": 32, "watermark": 0.01, "victim": "tail", "preempted": "first"},
             "workers": [{"name": "prefill0", "role": "prefill"}, {"name": "decode0", "role": "decode"}],
         }, made.config)
         noted = {note.split(":")[0] for note in made.notes}
-        self.assertEqual({"model_loading_config.torch_dtype", "model_loading_config.use_fast_tokenizer",
-                          "cache_config.num_blocks_cpu"}, noted)
+        self.assertEqual({"model_loading_config.torch_dtype", "model_loading_config.use_fast_tokenizer"}, noted)
+        pinned = translate.continuous(change(published(CB), "cache_config.pin_memory_on_cpu", False))
+        self.assertIn("cache_config.pin_memory_on_cpu", " ".join(pinned.notes))
 
     def test_the_published_sb_file(self):
         made = translate.static(published(SB))
@@ -105,6 +107,7 @@ class Translations(unittest.TestCase):
                 ("batcher_config.batch_max_tokens", 100, ("scheduler", "prompt_chunk"), 100),
                 ("batcher_config.batch_max_beams", 7, ("scheduler", "max_running"), 7),
                 ("cache_config.num_blocks", 9, ("worker", "pool_blocks"), 9),
+                ("cache_config.num_blocks_cpu", 0, ("worker", "host_pool_blocks"), 0),
                 ("cache_config.block_size", 32, ("worker", "tokens_per_block"), 32),
                 ("cache_config.watermark", 0.05, ("scheduler", "watermark"), 0.05),
                 ("cache_config.gpu_memory_utilization", 0.5, ("worker", "memory_fraction"), 0.5),

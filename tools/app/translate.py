@@ -182,9 +182,8 @@ def _cache(section):
     blocks = section.number("num_blocks", 2500, 1, 16_777_216, nullable=True)
     if blocks is not None:  # null: as many as there is memory for
         worker["pool_blocks"] = blocks
-    section.noted("num_blocks_cpu", 1024, "nothing is swapped to host memory: a sequence that must make "
-                                          "room is computed again, with the same tokens")
-    section.noted("pin_memory_on_cpu", True, "belongs to num_blocks_cpu")
+    worker["host_pool_blocks"] = section.number("num_blocks_cpu", 1024, 0, 16_777_216)
+    section.noted("pin_memory_on_cpu", True, "the host's blocks are page-locked where a GPU uses them, always")
     watermark = section.number("watermark", 0.01, 0, 0.5, whole=False)
     share = section.number("gpu_memory_utilization", 0.98, 0.01, 1, whole=False)
     worker["memory_fraction"] = min(share, 0.98)

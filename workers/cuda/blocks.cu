@@ -23,11 +23,18 @@ __device__ __forceinline__ uint4 load_once(const uint4* from) {
   return v;
 }
 
+template <typename Parts>
+__device__ __forceinline__ auto* block_of(const Parts& pool, std::uint32_t id, unsigned vectors) {
+  const bool on_host = id >= pool.device_blocks;
+  return (on_host ? pool.host : pool.device) +
+         std::uint64_t{on_host ? id - pool.device_blocks : id} * vectors * sizeof(uint4);
+}
+
 /// The listed blocks as one run of vectors, cut in chunks: small blocks fill a chunk together, large
 /// ones take several. A CTA takes neighbouring chunks, so that the CTAs read different pages at a time:
 /// in step through one page after another, all of them would wait for each page's translation.
 __global__ void __launch_bounds__(kThreads)
-    copy_kernel(uint4* to_pool, const uint4* from_pool, const std::uint32_t* to,
+    copy_kernel(const PoolParts to_pool, const ConstPoolParts from_pool, const std::uint32_t* to,
                 const std::uint32_t* from, unsigned vectors, std::uint64_t all_vectors) {
   const std::uint64_t chunks = (all_vectors + kChunk - 1) / kChunk;
   const std::uint64_t share = (chunks + gridDim.x - 1) / gridDim.x;
@@ -44,8 +51,8 @@ __global__ void __launch_bounds__(kThreads)
       if (base + step >= end) continue;
       const unsigned pair = first + (skipped + step) / vectors;
       const unsigned at = (skipped + step) % vectors;
-      held[i] = load_once(from_pool + std::uint64_t{from[pair]} * vectors + at);
-      target[i] = to_pool + std::uint64_t{to[pair]} * vectors + at;
+      held[i] = load_once(reinterpret_cast<const uint4*>(block_of(from_pool, from[pair], vectors)) + at);
+      target[i] = reinterpret_cast<uint4*>(block_of(to_pool, to[pair], vectors)) + at;
     }
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
@@ -81,7 +88,7 @@ unsigned vectors_of(const char* call, std::size_t block_bytes) {
 
 }  // namespace
 
-void copy_blocks(std::byte* to_pool, const std::byte* from_pool, const std::uint32_t* to,
+void copy_blocks(const PoolParts& to_pool, const ConstPoolParts& from_pool, const std::uint32_t* to,
                  const std::uint32_t* from, int n, std::size_t block_bytes, int max_ctas,
                  Stream stream) {
   if (n <= 0) return;
@@ -90,8 +97,7 @@ void copy_blocks(std::byte* to_pool, const std::byte* from_pool, const std::uint
   const std::uint64_t ctas = std::min<std::uint64_t>((all + kChunk - 1) / kChunk,
                                                      static_cast<unsigned>(std::max(max_ctas, 1)));
   copy_kernel<<<static_cast<unsigned>(ctas), kThreads, 0, stream>>>(
-      reinterpret_cast<uint4*>(to_pool), reinterpret_cast<const uint4*>(from_pool), to, from,
-      vectors, all);
+      to_pool, from_pool, to, from, vectors, all);
   check(cudaGetLastError(), "copy_blocks");
 }
 

@@ -8,11 +8,31 @@
 
 namespace baton::cuda {
 
-/// to_pool[to[i]] = from_pool[from[i]] for i < n, blocks of block_bytes (a multiple of 16). `from_pool`
-/// may be another process's pool on this or another GPU; the two id lists are device memory. A pair may
-/// not name a block that another pair writes. `max_ctas` bounds the multiprocessors taken from the
-/// running step. Queues on `stream`.
-void copy_blocks(std::byte* to_pool, const std::byte* from_pool, const std::uint32_t* to,
+/// Both parts of a pool, as the device addresses them: block ids below `device_blocks` count from `device`,
+/// those from there on, less device_blocks, from `host` (page-locked memory).
+struct PoolParts {
+  PoolParts(std::byte* device_part, std::byte* host_part = nullptr, std::uint32_t blocks = 0xFFFFFFFF)
+      : device(device_part), host(host_part), device_blocks(blocks) {}
+  std::byte* device;
+  std::byte* host;
+  std::uint32_t device_blocks;
+};
+/// The same of a pool that is only read.
+struct ConstPoolParts {
+  ConstPoolParts(const std::byte* device_part, const std::byte* host_part = nullptr,
+                 std::uint32_t blocks = 0xFFFFFFFF)
+      : device(device_part), host(host_part), device_blocks(blocks) {}
+  ConstPoolParts(const PoolParts& p) : ConstPoolParts(p.device, p.host, p.device_blocks) {}
+  const std::byte* device;
+  const std::byte* host;
+  std::uint32_t device_blocks;
+};
+
+/// Block to[i] of `to_pool` = block from[i] of `from_pool` for i < n, blocks of block_bytes (a multiple of
+/// 16). `from_pool` may be another process's pool on this or another GPU; the two id lists are device
+/// memory. A pair may not name a block that another pair writes. `max_ctas` bounds the multiprocessors
+/// taken from the running step. Queues on `stream`.
+void copy_blocks(const PoolParts& to_pool, const ConstPoolParts& from_pool, const std::uint32_t* to,
                  const std::uint32_t* from, int n, std::size_t block_bytes, int max_ctas,
                  Stream stream);
 

@@ -96,6 +96,32 @@ PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
   return *this;
 }
 
+RegisteredMemory::RegisteredMemory(const std::byte* memory, std::size_t bytes, bool read_only) {
+  auto* const start = const_cast<std::byte*>(memory);
+  const unsigned flags = cudaHostRegisterMapped | cudaHostRegisterPortable |
+                         (read_only ? cudaHostRegisterReadOnly : 0U);
+  cudaError_t error = cudaHostRegister(start, bytes, flags);
+  if (error == cudaSuccess) {
+    memory_ = start;
+    void* seen = nullptr;
+    error = cudaHostGetDevicePointer(&seen, start, 0);
+    device_data_ = static_cast<std::byte*>(seen);
+  }
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // not sticky
+  if (memory_ != nullptr) cudaHostUnregister(std::exchange(memory_, nullptr));
+  throw CudaError("page-locking " + std::to_string(bytes >> 20U) + " MiB of host memory: " +
+                  cudaGetErrorString(error));
+}
+RegisteredMemory::~RegisteredMemory() {
+  if (memory_ != nullptr) cudaHostUnregister(memory_);
+}
+RegisteredMemory& RegisteredMemory::operator=(RegisteredMemory&& other) noexcept {
+  std::swap(memory_, other.memory_);
+  std::swap(device_data_, other.device_data_);
+  return *this;
+}
+
 OwnedStream::OwnedStream(bool high_priority) {
   int least = 0;
   int greatest = 0;

@@ -72,6 +72,26 @@ class PinnedMemory {
   std::size_t bytes_ = 0;
 };
 
+/// Page-locks host memory that exists already, a mapping of shared memory for example, so that every device
+/// of this process reads it (and writes it, unless `read_only`). The memory must outlive this.
+class RegisteredMemory {
+ public:
+  RegisteredMemory() = default;
+  /// `read_only`: for mappings without leave to write. Some devices have no such registration.
+  RegisteredMemory(const std::byte* memory, std::size_t bytes, bool read_only);
+  ~RegisteredMemory();
+  RegisteredMemory(RegisteredMemory&& other) noexcept { *this = std::move(other); }
+  RegisteredMemory& operator=(RegisteredMemory&& other) noexcept;
+  explicit operator bool() const { return memory_ != nullptr; }
+
+  /// Where the device finds it.
+  std::byte* device_data() const { return device_data_; }
+
+ private:
+  std::byte* memory_ = nullptr;
+  std::byte* device_data_ = nullptr;
+};
+
 /// A non-blocking stream with its handle owned.
 class OwnedStream {
  public:

@@ -87,5 +87,13 @@ TEST(HostPool, WhatDoesNotFitIsRefusedWithTheArithmetic) {
             std::string::npos);
 }
 
+TEST(HostPart, OfAGpuLeavesATenth) {
+  EXPECT_TRUE(check_host_part(9 * kGib, 10 * kGib).ok());
+  EXPECT_TRUE(check_host_part(9 * kGib, 0).ok()) << "nothing is known, nothing is refused";
+  const Status refusal = check_host_part(9 * kGib + kMib, 10 * kGib);
+  EXPECT_EQ(refusal.code(), ErrorCode::unavailable) << "it is tried again";
+  EXPECT_NE(refusal.message().find("9.00 GiB and page-lock it, but only 10.00 GiB"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace baton::test
