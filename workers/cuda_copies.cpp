@@ -54,8 +54,7 @@ float CudaCopies::measure_host_block_us(cuda::Stream stream) {
   constexpr std::uint32_t kBlocks = 32;
   constexpr int kRounds = 4;  // the first ones wake the clocks up
   const std::uint32_t device_blocks = pool_.geometry().blocks;
-  const std::uint32_t n =
-      std::min({kBlocks, device_blocks, pool_.host_part().geometry().blocks});
+  const std::uint32_t n = std::min({kBlocks, device_blocks, pool_.host_part().geometry().blocks});
   if (n == 0) return 0;
   std::vector<CopyOp> out;
   std::vector<CopyOp> in;

@@ -13,7 +13,8 @@ namespace baton {
 
 class CudaCopies {
  public:
-  /// `lanes`: steps that may be on the device at a time, all of them on one stream. Throws CudaError.
+  /// `lanes`: steps that may be on the device at a time, all of them on one stream. Throws
+  /// CudaError.
   CudaCopies(const CudaPool& pool, int multiprocessors, int lanes);
   /// Queues them all, as if one after another. What `lane` was used for before has ended.
   void queue(const std::vector<CopyOp>& copies, int lane, cuda::Stream stream);

@@ -170,7 +170,8 @@ void CudaBlockReader::copy_staged(const std::byte* host_part, const std::vector<
   const std::size_t block_bytes = pool_.geometry().block_bytes;
   const cuda::Stream stream = lane_->stream.get();
   for (auto& stage : stages_) {
-    if (!stage) stage = std::make_unique<Stage>(std::max<std::size_t>(1, kStageBytes / block_bytes), block_bytes);
+    const std::size_t capacity = std::max<std::size_t>(1, kStageBytes / block_bytes);
+    if (!stage) stage = std::make_unique<Stage>(capacity, block_bytes);
   }
   std::size_t turn = 0;
   for (std::size_t at = 0; at < from.size(); ++turn) {

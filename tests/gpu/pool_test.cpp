@@ -1,5 +1,5 @@
-// Both parts of a pool on a GPU: copies between them, and pulls out of another process's pool. The exporter
-// is this program again, with --exporter.
+// Both parts of a pool on a GPU: copies between them, and pulls out of another process's pool. The
+// exporter is this program again, with --exporter.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -66,7 +66,8 @@ std::vector<std::uint64_t> content(std::uint64_t name, const KvGeometry& g) {
 void fill(const CudaPool& pool, KvPool* host) {
   const KvGeometry& g = pool.geometry();
   for (BlockId b = 0; b < g.blocks; ++b) {
-    cudaMemcpy(pool.data() + g.block_bytes * b, content(b, g).data(), g.block_bytes, cudaMemcpyHostToDevice);
+    cudaMemcpy(pool.data() + g.block_bytes * b, content(b, g).data(), g.block_bytes,
+               cudaMemcpyHostToDevice);
   }
   for (BlockId b = 0; host != nullptr && b < host->geometry().blocks; ++b) {
     std::memcpy(host->block(b), content(g.blocks + b, g).data(), g.block_bytes);
@@ -79,7 +80,8 @@ std::vector<std::uint64_t> read_block(const CudaPool& pool, BlockId block) {
   std::vector<std::uint64_t> words(g.block_bytes / 8);
   cudaDeviceSynchronize();
   if (block < g.blocks) {
-    cudaMemcpy(words.data(), pool.data() + g.block_bytes * block, g.block_bytes, cudaMemcpyDeviceToHost);
+    cudaMemcpy(words.data(), pool.data() + g.block_bytes * block, g.block_bytes,
+               cudaMemcpyDeviceToHost);
   } else {
     const std::byte* host = pool.parts().host + g.block_bytes * (block - g.blocks);
     std::memcpy(words.data(), host, g.block_bytes);
@@ -103,7 +105,8 @@ TEST_F(PoolTest, CopiesBetweenItsPartsAreThoseOfTheList) {
   for (BlockId b = 0; b < kAll; ++b) {
     const auto words = content(b, g);
     if (b < kBlocks) {
-      cudaMemcpy(pool.data() + g.block_bytes * b, words.data(), g.block_bytes, cudaMemcpyHostToDevice);
+      cudaMemcpy(pool.data() + g.block_bytes * b, words.data(), g.block_bytes,
+                 cudaMemcpyHostToDevice);
     } else {
       std::memcpy(host_bytes + g.block_bytes * (b - kBlocks), words.data(), g.block_bytes);
     }
@@ -112,7 +115,8 @@ TEST_F(PoolTest, CopiesBetweenItsPartsAreThoseOfTheList) {
   std::vector<std::uint64_t> names(kAll);
   std::iota(names.begin(), names.end(), 0U);
   std::mt19937 random(5);
-  // Of a few, of more than any buffer began with, and without an end between them: both lanes in turn.
+  // Of a few, of more than any buffer began with, and without an end between them: both lanes in
+  // turn.
   int lane = 0;
   for (const std::size_t n : {1, 7, 100, 20'000, 40, 9'000}) {
     std::vector<CopyOp> ops(n);
@@ -206,11 +210,13 @@ int run_exporter(bool large) {
   const cuda::DeviceInfo device = cuda::use_device("0");
   KvPool host = host_part("exporter", large, kExportedHostBlocks);
   for (BlockId b = 0; b < kExportedHostBlocks; ++b) {
-    std::memcpy(host.block(b), content(kExportedBlocks + b, host.geometry()).data(), host.geometry().block_bytes);
+    std::memcpy(host.block(b), content(kExportedBlocks + b, host.geometry()).data(),
+                host.geometry().block_bytes);
   }
   const CudaPool pool(geometry_of(large, kExportedBlocks), std::move(host));
   fill(pool, nullptr);
-  std::printf("%s %s %s\n", device.uuid.c_str(), pool.handle().c_str(), pool.host_part().handle().c_str());
+  std::printf("%s %s %s\n", device.uuid.c_str(), pool.handle().c_str(),
+              pool.host_part().handle().c_str());
   std::fflush(stdout);
   char byte = 0;
   while (read(0, &byte, 1) > 0) continue;
@@ -238,7 +244,7 @@ TEST_P(PullTest, ReadsBothPartsOfAnotherProcessesPool) {
             << "block " << p.from[i] << " to " << p.to[i];
       }
     };
-    check({3, 11}, 0);  // the device part alone
+    check({3, 11}, 0);                  // the device part alone
     check({51, 12, 0, 30, 11, 33}, 5);  // both
     std::vector<BlockId> all(kExportedBlocks + kExportedHostBlocks);
     std::iota(all.rbegin(), all.rend(), 0U);
@@ -290,8 +296,10 @@ TEST_F(PoolTest, Bench) {
   const std::size_t bytes = *kv_pool_bytes(host->geometry());
   std::optional<CudaPool> pool;
   const double lock_ms = ms_of([&] { pool.emplace(geometry_of(true, n), std::move(*host)); });
-  std::printf("  host part of %u blocks of 2 MiB: created in %.0f ms, page-locked (with cudaMalloc) in %.0f ms\n", n,
-              create_ms, lock_ms);
+  std::printf(
+      "  host part of %u blocks of 2 MiB: created in %.0f ms, page-locked (with cudaMalloc) in "
+      "%.0f ms\n",
+      n, create_ms, lock_ms);
   CudaCopies copies(*pool, 132, 1);
   std::printf("  host_block_us %.1f\n", static_cast<double>(copies.measure_host_block_us(stream_)));
   std::fflush(stdout);
@@ -303,13 +311,16 @@ TEST_F(PoolTest, Bench) {
     host_ids[i] = n + static_cast<std::uint32_t>((std::uint64_t{i} * 104'729) % n);
   }
   const cuda::Device<std::uint32_t> on_device(device_ids), on_host(host_ids);
-  const auto gb_s = [](std::size_t blocks, double us) { return static_cast<double>(blocks * (2 << 20)) / 1e3 / us; };
+  const auto gb_s = [](std::size_t blocks, double us) {
+    return static_cast<double>(blocks * (2 << 20)) / 1e3 / us;
+  };
   for (const std::uint32_t count : {1U, 8U, some}) {
     std::printf("  %3u blocks, GB/s by the kernel, out/in:", count);
     for (const int ctas : {8, 16, 32, 64, 132, 264}) {
       const auto time = [&](const std::uint32_t* to, const std::uint32_t* from) {
         return graph_us(1, [&](int) {
-          cuda::copy_blocks(pool->parts(), pool->parts(), to, from, static_cast<int>(count), 2 << 20, ctas, stream_);
+          cuda::copy_blocks(pool->parts(), pool->parts(), to, from, static_cast<int>(count),
+                            2 << 20, ctas, stream_);
         });
       };
       std::printf("  %d CTAs %.1f/%.1f", ctas, gb_s(count, time(on_host.get(), on_device.get())),
@@ -335,17 +346,19 @@ TEST_F(PoolTest, Bench) {
     std::size_t first = 0;
     double best = 1e12;
     for (int round = 0; round < 5; ++round) {
-      best = std::min(best, 1e3 * ms_of([&] {
-        EXPECT_EQ(cudaMemcpyBatchAsync(to.data(), from.data(), sizes.data(), count, &attributes, &first, 1, stream_),
-                  cudaSuccess);
-        cudaStreamSynchronize(stream_);
-      }));
+      best =
+          std::min(best, 1e3 * ms_of([&] {
+                           EXPECT_EQ(cudaMemcpyBatchAsync(to.data(), from.data(), sizes.data(),
+                                                          count, &attributes, &first, 1, stream_),
+                                     cudaSuccess);
+                           cudaStreamSynchronize(stream_);
+                         }));
     }
     return best;
   };
   for (const std::uint32_t count : {1U, 8U, some}) {
-    std::printf("  %3u blocks, GB/s by cudaMemcpyBatchAsync with its launch, out/in: %.1f/%.1f\n", count,
-                gb_s(count, batch_us(true, count)), gb_s(count, batch_us(false, count)));
+    std::printf("  %3u blocks, GB/s by cudaMemcpyBatchAsync with its launch, out/in: %.1f/%.1f\n",
+                count, gb_s(count, batch_us(true, count)), gb_s(count, batch_us(false, count)));
   }
   std::fflush(stdout);
 
@@ -376,9 +389,11 @@ TEST_F(PoolTest, Bench) {
     for (int round = 0; round < 4; ++round) {
       times.push_back(ms_of([&] { ASSERT_TRUE(reader.copy(*mapped.value(), pull).ok()); }));
     }
-    std::printf("  pull of %u blocks out of another's host part, %s: first %.2f ms, then %.2f ms, %.1f GB/s\n",
-                kExportedHostBlocks, staged ? "staged" : "as it can", times[0], times[3],
-                gb_s(kExportedHostBlocks, 1e3 * times[3]));
+    std::printf(
+        "  pull of %u blocks out of another's host part, %s: first %.2f ms, then %.2f ms, %.1f "
+        "GB/s\n",
+        kExportedHostBlocks, staged ? "staged" : "as it can", times[0], times[3],
+        gb_s(kExportedHostBlocks, 1e3 * times[3]));
     std::fflush(stdout);
   }
 }

@@ -29,7 +29,8 @@ TEST(CopyGroups, InAnyOrderWithinAGroupTheResultIsThatOfTheList) {
   std::size_t cuts = 0;
   for (int round = 0; round < 2000; ++round) {
     std::vector<CopyOp> copies(random() % 12);
-    for (CopyOp& op : copies) op = {static_cast<BlockId>(random() % 12), static_cast<BlockId>(random() % 12)};
+    for (CopyOp& op : copies)
+      op = {static_cast<BlockId>(random() % 12), static_cast<BlockId>(random() % 12)};
     std::vector<int> want(12);
     std::iota(want.begin(), want.end(), 0);
     std::vector<int> got = want;
