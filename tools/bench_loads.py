@@ -13,8 +13,8 @@ from loadgen import judge, loads, replay  # noqa: E402
 STANDARD = ["2048/256@8", "2048/256@16", "2048/256@20", "mix@8", "mix@16"]
 WARM_UP = "4x1024/32"
 START_S = 25  # what the estimate takes for start, warm-up and stop of a set-up
-_COUNTERS = ("handoffs", "local_prefills", "remote_prefills", "preemptions", "prefill_tokens", "cached_tokens",
-             "errors")
+_COUNTERS = ("handoffs", "local_prefills", "remote_prefills", "preemptions", "blocks_out", "blocks_in",
+             "prefill_tokens", "cached_tokens", "errors")
 
 
 def workers(setup):
