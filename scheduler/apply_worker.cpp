@@ -36,7 +36,8 @@ std::uint32_t prompt_tokens(const InFlightStep& step) {
 
 /// Numbers from a Hello are used in divisions and allocations: nothing absurd may pass.
 bool sane(const Hello& hello) {
-  return hello.blocks > 0 && hello.blocks <= (1U << 26U) && hello.host_blocks <= (1U << 26U) && hello.tokens_per_block > 0 &&
+  return hello.blocks > 0 && hello.blocks <= (1U << 26U) && hello.host_blocks <= (1U << 26U) &&
+         hello.host_block_us >= 0 && hello.tokens_per_block > 0 &&
          hello.tokens_per_block <= 4096 && hello.max_context > 0 && hello.facts.weights.size() <= 256;
 }
 

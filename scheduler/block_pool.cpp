@@ -79,7 +79,8 @@ void BlockPool::save_oldest(std::uint32_t oldest, std::uint32_t most, const Savi
   BlockId block = device_.idle.oldest();
   for (std::uint32_t i = 0; i < oldest && most > 0 && block != device_.idle.bound(); ++i) {
     const BlockId next = device_.idle.after(block);
-    if (index_.entry(block)->host == kNoBlock && save(block, saving)) --most;
+    const bool wanted = saving.all || useful_[block] != 0;
+    if (wanted && index_.entry(block)->host == kNoBlock && save(block, saving)) --most;
     block = next;
   }
 }

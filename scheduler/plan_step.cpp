@@ -223,9 +223,10 @@ class StepBuilder {
   }
 
   void grow() {
+    const Saving saving = saving_of(state_, w_);
     for (const SequenceId id : growing_) {
       Sequence& sequence = *state_.sequences.find(id);
-      w_.pool.allocate(1, sequence.blocks, saving_of(state_, w_));
+      w_.pool.allocate(1, sequence.blocks, saving);
       plan_.grow_sequences.push_back(id);
       plan_.grow_blocks.push_back(sequence.blocks.back());
     }

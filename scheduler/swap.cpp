@@ -6,8 +6,10 @@ namespace baton {
 
 namespace {
 
-/// Blocks of a pool that are to be free, or known to its host part, before somebody needs them: a share of it.
+/// Blocks of a pool that are to be free, or known to its host part, before somebody needs them: a share of it, and
+/// no more than are looked through in microseconds at each plan.
 constexpr std::uint32_t kAheadShare = 16;
+constexpr std::uint32_t kMostAhead = 512;
 /// Weight of what was measured before, at each new step with prompts.
 constexpr double kPast = 0.95;
 
@@ -53,7 +55,7 @@ Saving saving_of(const State& state, Worker& worker) {
 
 void save_ahead(const State& state, Worker& worker) {
   BlockPool& pool = worker.pool;
-  const std::uint32_t ahead = std::max(1U, pool.total() / kAheadShare);
+  const std::uint32_t ahead = std::clamp(pool.total() / kAheadShare, 1U, kMostAhead);
   if (pool.free_blocks() >= ahead || !swaps(state, worker)) return;
   // What is being copied is given to nobody until the result is in: nobody may have to wait for that.
   const std::uint32_t spare = pool.available_blocks() - std::min(pool.available_blocks(), worker.sequences);
