@@ -170,7 +170,12 @@ struct Handler {
     }
     const bool same_pool = w.hello.allocation == hello.allocation && w.pool.total() == hello.blocks &&
                            w.pool.host_total() == hello.host_blocks;
-    if (!same_pool) w.pool = BlockPool(hello.blocks, hello.host_blocks);
+    if (!same_pool) {
+      w.pool = BlockPool(hello.blocks, hello.host_blocks);
+      state.transfers.each([&](Transfer& transfer) {
+        if (transfer.from_worker == index) transfer.from_worker = kNobody;  // they read the old one
+      });
+    }
     w.hello = std::move(hello);
     w.state = WorkerState::ready;
     w.term = state.last_term = std::max(state.last_term + 1, state.epoch + 1);

@@ -94,14 +94,21 @@ void BlockPool::load(BlockId host, BlockId block, std::vector<CopyOp>& loads) {
 }
 
 void BlockPool::copied(std::span<const CopyOp> copies) {
-  // The last one first: the oldest of those that were saved was the first.
+  // A chain is saved from its end on, and loaded from its beginning on. In either part, the end is to be taken first.
+  for (const CopyOp& copy : copies) {
+    if (is_host(copy.to)) unpin_destination(copy.to);
+  }
   for (auto copy = copies.rbegin(); copy != copies.rend(); ++copy) {
     unpin_source(copy->from);
-    if (!is_host(copy->from) && device_.holds_idle(copy->from)) {
-      device_.idle.erase(copy->from);
-      device_.idle.push_oldest(copy->from);
+    if (!is_host(copy->to)) {
+      unpin_destination(copy->to);
+      continue;
     }
-    unpin_destination(copy->to);
+    const PrefixIndex::Entry* entry = index_.entry(copy->from);
+    const bool same = entry != nullptr && entry->host == copy->to;  // it was given to nobody meanwhile
+    if (!same || !device_.holds_idle(copy->from)) continue;
+    device_.idle.erase(copy->from);
+    device_.idle.push_oldest(copy->from);
   }
 }
 

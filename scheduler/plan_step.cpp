@@ -17,6 +17,8 @@ namespace {
 
 /// How far the queue is searched for a request that this worker may take: most can take the first.
 constexpr int kQueueLook = 16;
+/// Beside them, those who may stand in front because they were preempted, and wait for another worker.
+constexpr int kPreemptedLook = 1024;
 /// Tokens of a step's rows with LogitsWanted::all: each costs its worker a whole line of logits.
 constexpr std::uint32_t kLogprobBudget = 64;
 
@@ -49,11 +51,14 @@ bool wait_for_room(const State& state, const Worker& source, const Request& requ
 std::vector<bool> awaited_by_preempted(State& state, TimeNs now) {
   std::vector<bool> awaited(state.workers.size(), false);
   int looked = 0;
+  int others = 0;
   for (const auto& [place, id] : state.waiting) {
     Request& request = *state.requests.find(id);
-    if (++looked > kQueueLook) break;
+    const WorkerIndex worker = request.kept.worker;
+    if (++looked > kPreemptedLook || (worker == kNobody && ++others > kQueueLook)) break;
+    if (worker == kNobody || awaited[worker] || !static_batch_allows(state, request)) continue;
     look_after_kept(state, request);
-    if (goes_back(state, request, now) && static_batch_allows(state, request)) awaited[request.kept.worker] = true;
+    awaited[worker] = goes_back(state, request, now);
   }
   return awaited;
 }
@@ -322,11 +327,16 @@ class StepBuilder {
       return;
     }
     int looked = 0;
+    int elsewhere_kept = 0;
     for (auto it = state_.waiting.begin();
          it != state_.waiting.end() && budget_ > 0 && prompt_rows_ > 0;) {
       Request& request = *state_.requests.find(it->second);
       ++it;  // admission erases the entry
       if (!static_batch_allows(state_, request)) continue;  // its group's members come later
+      if (request.kept.worker != index_ && goes_back(state_, request, now_)) {
+        if (++elsewhere_kept > kPreemptedLook) return;
+        continue;
+      }
       if (++looked > kQueueLook) return;
       if (logprob_budget_ == 0 && wants_prompt_logprobs(request)) continue;
       if (!may_prefill(state_, request, w_, now_)) continue;

@@ -73,13 +73,15 @@ bool mostly_cached(const State& state, const Request& request, const Worker& wor
 
 void look_after_kept(const State& state, Request& request) {
   constexpr std::uint32_t kFewTokens = 64;  // what a decode worker computes again at the most
-  if (request.kept.worker == kNobody) return;
-  const Worker& w = state.workers[request.kept.worker];
-  if (w.term != request.kept.term || w.sent == request.kept.seen) return;
-  request.kept.seen = w.sent;
+  constexpr StepId kEvery = 8;              // steps: a long sequence has many blocks to look up
+  Kept& kept = request.kept;
+  if (kept.worker == kNobody || !kept.whole) return;
+  const Worker& w = state.workers[kept.worker];
+  if (w.term != kept.term || (kept.seen != 0 && w.sent < kept.seen + kEvery)) return;
+  kept.seen = w.sent;
   const BlockPool::Match found = cached_prefix(state, request, w, request.length() - 1, Reach::soon);
   const std::size_t tokens = found.blocks.size() * w.tokens_per_block();
-  request.kept.whole = tokens > 0 && tokens + std::max(kFewTokens, w.tokens_per_block()) >= request.length();
+  kept.whole = tokens > 0 && tokens + std::max(kFewTokens, w.tokens_per_block()) >= request.length();
 }
 
 bool goes_back(const State& state, const Request& request, TimeNs now) {

@@ -31,7 +31,7 @@ bool has_room(const State& state, const Worker& worker, const Request& request,
 /// (`local_prefill_cached`).
 bool mostly_cached(const State& state, const Request& request, const Worker& worker);
 
-/// Looks whether the blocks of a waiting request are still where it was preempted (`kept`), once for each step there.
+/// Looks now and then whether the blocks of a waiting request are still where it was preempted (`kept`).
 void look_after_kept(const State& state, Request& request);
 
 /// True if the request was preempted on a decode worker, and its blocks are kept there but for the last few tokens:

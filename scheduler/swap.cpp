@@ -55,7 +55,9 @@ Saving saving_of(const State& state, Worker& worker) {
 
 void save_ahead(const State& state, Worker& worker) {
   BlockPool& pool = worker.pool;
-  const std::uint32_t ahead = std::clamp(pool.total() / kAheadShare, 1U, kMostAhead);
+  // More than the host part has room for would push each other out of it.
+  const std::uint32_t ahead =
+      std::min(std::clamp(pool.total() / kAheadShare, 1U, kMostAhead), pool.host_total() / 2);
   if (pool.free_blocks() >= ahead || !swaps(state, worker)) return;
   // What is being copied is given to nobody until the result is in: nobody may have to wait for that.
   const std::uint32_t spare = pool.available_blocks() - std::min(pool.available_blocks(), worker.sequences);

@@ -181,6 +181,39 @@ TEST(Swap, AHostPartOfOneBlockNeverFailsAnybody) {
   EXPECT_GT(c.state.counters.preemptions, 0U);
 }
 
+TEST(Swap, OfAChainInTheHostPartTheEndIsForgottenFirst) {
+  Swapped c(4, 4);
+  c.fill(1, 12, 10);   // three blocks
+  c.fill(2, 15, 50);   // takes all: they are saved by one plan
+  c.fill(3, 7, 100);   // one more
+  c.fill(4, 7, 150);   // one more, for which the host part must forget
+  ASSERT_EQ(c.all_copies().out.size(), 5U);
+  c.ask(5, words(13, 10), 2);
+  c.run();
+  EXPECT_EQ(c.added(c.w, 4).computed, 8U);
+}
+
+TEST(Swap, WhatANewOwnerWroteIsNotOldBecauseItsBlockWasSaved) {
+  Swapped c(6, 12);
+  c.fill(1, 12, 10);  // three blocks, three free
+  c.fill(2, 16, 50);  // five: the last two of the first are saved, and written over in the same step
+  c.fill(3, 7, 100);  // two, one of them free: the first one's beginning goes
+  c.ask(4, words(17, 50), 2);
+  c.run();
+  EXPECT_EQ(c.added(c.w, 3).computed, 16U);
+  EXPECT_EQ(c.state.counters.blocks_in, 0U) << "all of it is still in the pool";
+}
+
+TEST(Swap, ASmallHostPartIsNotFilledAgainAndAgainAhead) {
+  Swapped c(64, 2, swapping(Swap::always, 8));
+  c.fill(1, 250, 100);  // the whole pool
+  const std::uint64_t before = c.state.counters.blocks_out;
+  c.ask(2, words(3, 10), 17);
+  c.run();
+  EXPECT_EQ(c.tokens_of(2), 17U);
+  EXPECT_LE(c.state.counters.blocks_out - before, 6U) << "five blocks were taken";
+}
+
 TEST(Swap, NeverMeansNever) {
   Swapped c(6, 12, swapping(Swap::never, 8));
   for (std::uint64_t i = 1; i <= 4; ++i) c.ask(i, words(8, static_cast<Token>(30 * i)), 12);
@@ -338,6 +371,42 @@ TEST(Swap, APreemptedSequenceGoesBackToTheDecodeWorkerThatKeepsItsBlocks) {
   EXPECT_EQ(c.state.counters.local_prefills, 1U);
   for (const std::uint64_t i : {1U, 2U}) EXPECT_EQ(c.tokens_of(i), 14U);
   EXPECT_EQ(c.tokens_of(3), 4U);
+}
+
+TEST(Swap, ThoseWhoWaitForAFullDecodeWorkerDoNotHideTheOthers) {
+  Cached c(swapping());
+  const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
+  c.ready_worker("decode0", Role::decode, 200, 1, 200);
+  const LinkId idle = c.ready_worker("decode1", Role::decode);
+  c.event(SetDraining{"decode1", true});
+  for (std::uint64_t i = 1; i <= 18; ++i) c.ask(i, words(8, static_cast<Token>(20 * i)), 50);
+  for (int i = 0; i < 100 && c.worker("decode0").decode_set.size() < 18; ++i) c.run(1);
+  c.event(SetDraining{"decode1", false});
+  for (std::uint64_t i = 2; i <= 18; ++i) preempt(c.state, *c.find(i));
+  c.state.settings.max_running = 1;  // decode0 has no room for them
+  c.ask(19, words(8, 900), 4);
+  c.run(1);
+  EXPECT_EQ(c.phase(18), Phase::waiting);
+  ASSERT_NE(c.phase(19), Phase::waiting);
+  EXPECT_EQ(c.added(prefill, 18).prompt, words(8, 900));
+  for (int i = 0; i < 10 && c.tokens_of(19) < 4; ++i) c.run(1);
+  EXPECT_EQ(c.added(idle, 0).prompt, words(8, 900));
+  c.state.settings.max_running = 256;
+  c.run();
+  for (std::uint64_t i = 1; i <= 18; ++i) EXPECT_EQ(c.tokens_of(i), 50U);
+}
+
+TEST(Swap, APoolOfAnotherSizeUnderAPull) {
+  TwoWorkers c;
+  c.ask(3, words(13, 10), 3);
+  c.turn();
+  ASSERT_EQ(c.pulls[c.other].size(), 1U);
+  Hello again = Cluster::hello_of("mixed0", 4, 1, 2);
+  again.hello_id = 2;
+  c.from_worker(c.holder, again);
+  EXPECT_EQ(c.pool("mixed0", true).free, 2U);
+  c.run();
+  EXPECT_EQ(c.tokens_of(3), 3U);
 }
 
 TEST(Swap, WithoutItsBlocksItIsPrefilledAndHandedOverAgain) {
