@@ -204,7 +204,8 @@ class Bench {
     return 2 * (size(s.layers) * layer + size(s.vocab) * size(s.hidden));
   }
   std::size_t scratch_bytes() const {
-    const std::size_t logits = 256 * (size(shape_.vocab) * 4 + size(shape_.hidden) * 2);
+    // As Linears::tune() lays it out: x twice, then y.
+    const std::size_t logits = 256 * (size(shape_.vocab) * 4 + 2 * size(shape_.hidden) * 2);
     return std::max(logits, size(max_rows_) * (size(shape_.hidden) + 2 * size(shape_.intermediate)) * 2) +
            4096;
   }
