@@ -17,9 +17,27 @@ bool is_special(const Tokenizer& tokenizer, std::string_view mark) {
 
 Json const_string(const std::string& text) { return {{"type", "const_string"}, {"value", text}}; }
 
+constexpr std::string_view kJsonStyle = "json";
+
+/// What a family writes around a call's name and arguments.
+struct CallText {
+  std::string before_name;
+  std::string behind_name;
+  std::string end;
+  std::string_view style = kJsonStyle;  // of the arguments, as xgrammar names it
+};
+
+CallText json_call(const std::string& open, const std::string& key, const std::string& close) {
+  return {open + "{\"name\": \"", "\", \"" + key + "\": ", "}" + close};
+}
+
+CallText xml_call(const std::string& open, const std::string& close) {
+  return {open + std::string(kFunctionOpen), ">\n", "\n" + std::string(kFunctionClose) + close,
+          "qwen_xml"};
+}
+
 /// {"type": "tag"} of each function that may be called.
-Json tags_of(const ForcedChoice& choice, const std::string& open, const std::string& key,
-             const std::string& close) {
+Json tags_of(const ForcedChoice& choice, const CallText& text) {
   Json tags = Json::array();
   for (const Json& tool : Json::parse(choice.tools)) {
     const Json& function = tool["function"];
@@ -28,10 +46,16 @@ Json tags_of(const ForcedChoice& choice, const std::string& open, const std::str
     const bool takes_any = function.contains("parameters") && function["parameters"].is_object();
     Json schema = takes_any ? function["parameters"] : Json{{"type", "object"}};
     if (schema.empty()) schema = {{"type", "object"}};
-    tags.push_back({{"type", "tag"},
-                    {"begin", open + "{\"name\": \"" + name + "\", \"" + key + "\": "},
-                    {"content", {{"type", "json_schema"}, {"json_schema", std::move(schema)}}},
-                    {"end", "}" + close}});
+    // Raw text of any length under names of any kind would hardly end.
+    if (text.style != kJsonStyle && !(takes_any && schema.contains("properties"))) {
+      schema["additionalProperties"] = false;
+    }
+    tags.push_back(
+        {{"type", "tag"},
+         {"begin", text.before_name + name + text.behind_name},
+         {"content",
+          {{"type", "json_schema"}, {"style", text.style}, {"json_schema", std::move(schema)}}},
+         {"end", text.end}});
   }
   return tags;
 }
@@ -57,14 +81,17 @@ Result<ForcedReply> forced_calls(const ForcedChoice& choice, const ReplyGrammar&
   switch (family.calls) {
     case CallStyle::none:
       return invalid("cannot be forced: how this model writes calls is not known");
-    case CallStyle::tagged: {
+    case CallStyle::tagged:
+    case CallStyle::xml: {
       // Behind a special token the reply is one call, which the end of the reply ends.
-      const std::string open(kCallOpen);
-      const bool special = is_special(tokenizer, open);
-      if (special) reply.begun = open;
-      Json tags = special
-                      ? tags_of(choice, "\n", "arguments", "\n")
-                      : tags_of(choice, open + "\n", "arguments", "\n" + std::string(kCallClose));
+      const std::string mark(kCallOpen);
+      const bool special = is_special(tokenizer, mark);
+      if (special) reply.begun = mark;
+      const std::string open = special ? "\n" : mark + "\n";
+      const std::string close = special ? "\n" : "\n" + std::string(kCallClose);
+      Json tags =
+          tags_of(choice, family.calls == CallStyle::xml ? xml_call(open, close)
+                                                         : json_call(open, "arguments", close));
       reply.grammar = structural_tag(calls_of(std::move(tags), "\n", several && !special));
       break;
     }
@@ -75,7 +102,7 @@ Result<ForcedReply> forced_calls(const ForcedChoice& choice, const ReplyGrammar&
       } else {
         begin = std::string(kCallsMark) + begin;
       }
-      Json list = calls_of(tags_of(choice, "", "arguments", ""), ", ", several);
+      Json list = calls_of(tags_of(choice, json_call("", "arguments", "")), ", ", several);
       reply.grammar =
           structural_tag({{"type", "sequence"},
                           {"elements", {const_string(begin), std::move(list), const_string("]")}}});
@@ -83,7 +110,7 @@ Result<ForcedReply> forced_calls(const ForcedChoice& choice, const ReplyGrammar&
     }
     case CallStyle::whole_json:
       reply.grammar =
-          structural_tag(calls_of(tags_of(choice, "", "parameters", ""), "; ", several));
+          structural_tag(calls_of(tags_of(choice, json_call("", "parameters", "")), "; ", several));
       break;
   }
   return reply;

@@ -10,12 +10,20 @@ namespace {
 
 bool holds(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
-/// Bytes at the end of `text` that may be the beginning of `mark`.
-std::size_t open_end(std::string_view text, std::string_view mark) {
-  for (std::size_t n = std::min(text.size(), mark.size() - 1); n > 0; --n) {
-    if (text.substr(text.size() - n) == mark.substr(0, n)) return n;
+/// The texts with which calls may begin, the usual one first.
+std::vector<std::string_view> begins_of(CallStyle style) {
+  switch (style) {
+    case CallStyle::tagged:
+      return {kCallOpen};
+    case CallStyle::bracketed:
+      return {kCallsMark};
+    case CallStyle::xml:
+      return {kCallOpen, kFunctionOpen};
+    case CallStyle::none:
+    case CallStyle::whole_json:
+      break;
   }
-  return 0;
+  return {};
 }
 
 }  // namespace
@@ -30,8 +38,11 @@ ReplyGrammar ReplyGrammar::of_templates(std::string_view text) {
     grammar.think_close = "[/THINK]";
   }
   // Some families put something else than JSON between the same tags.
-  const bool other_inside = holds(text, "<function=") || holds(text, "<arg_key>");
-  if (holds(text, kCallOpen) && !other_inside) {
+  const bool functions = holds(text, kFunctionOpen);
+  const bool other_inside = functions || holds(text, "<arg_key>");
+  if (holds(text, kCallOpen) && functions && holds(text, kParameterOpen)) {
+    grammar.calls = CallStyle::xml;
+  } else if (holds(text, kCallOpen) && !other_inside) {
     grammar.calls = CallStyle::tagged;
   } else if (holds(text, kCallsMark)) {
     grammar.calls = CallStyle::bracketed;
@@ -63,13 +74,19 @@ std::vector<std::string> ReplyGrammar::marks(bool with_calls) const {
     case CallStyle::whole_json:
       add(kPythonTag);
       break;
+    case CallStyle::xml:
+      for (const std::string_view mark : {kCallOpen, kCallClose, kFunctionOpen, kFunctionClose,
+                                          kParameterOpen, kParameterClose}) {
+        add(mark);
+      }
+      break;
   }
   return marks;
 }
 
 ReplyParser::ReplyParser(const ReplyGrammar& grammar, std::string_view prompt, bool with_calls,
-                         std::string_view seed)
-    : grammar_(grammar), seed_(seed) {
+                         std::string_view seed, std::shared_ptr<const ToolParameters> tools)
+    : grammar_(grammar), seed_(seed), tools_(std::move(tools)) {
   if (!with_calls) grammar_.calls = CallStyle::none;
   if (grammar_.think_open.empty()) return;
   const std::string_view end = trimmed_back(prompt);
@@ -108,6 +125,14 @@ bool ReplyParser::step(std::vector<ReplyPart>& parts) {
       return step_call_rest();
     case State::tagged_end:
       return step_tagged_end();
+    case State::xml_call:
+      return step_xml_call(parts);
+    case State::xml_inside:
+      return step_xml_inside(parts);
+    case State::xml_value_begin:
+      return step_xml_value_begin(parts);
+    case State::xml_value:
+      return step_xml_value(parts);
   }
   return false;
 }
@@ -161,9 +186,14 @@ bool ReplyParser::step_content(std::vector<ReplyPart>& parts) {
     grammar_.calls = CallStyle::none;
     return true;
   }
-  const std::string_view mark = style == CallStyle::tagged ? kCallOpen : kCallsMark;
-  const std::size_t at = text.find(mark);
-  const std::size_t end = at != text.npos ? at : text.size() - open_end(text, mark);
+  const std::vector<std::string_view> begins = begins_of(style);
+  std::size_t at = text.npos;
+  std::size_t open = 0;
+  for (const std::string_view begin : begins) {
+    at = std::min(at, text.find(begin));
+    open = std::max(open, open_end(text, begin));
+  }
+  const std::size_t end = at != text.npos ? at : text.size() - open;
   const std::string_view safe = trimmed_back(text.substr(0, end));
   give_content(safe, parts);
   if (at == text.npos) {
@@ -173,8 +203,10 @@ bool ReplyParser::step_content(std::vector<ReplyPart>& parts) {
   // What turns out to be no call is given out as it was.
   space_ = text.substr(safe.size(), at - safe.size());
   held_.erase(0, at);
-  searched_ = scanned_ = mark.size();
-  state_ = style == CallStyle::tagged ? State::tagged_call : State::rest_is_calls;
+  searched_ = scanned_ = begins.front().size();
+  state_ = style == CallStyle::tagged ? State::tagged_call
+           : style == CallStyle::xml  ? State::xml_call
+                                      : State::rest_is_calls;
   return true;
 }
 
@@ -197,8 +229,14 @@ std::vector<ReplyPart> ReplyParser::finish() {
     case State::rest_is_calls:
       give_rest(parts);
       break;
+    case State::xml_call:
+      give_content(space_ + held_, parts);
+      break;
     case State::arguments:  // cut off
     case State::call_rest:
+    case State::xml_inside:
+    case State::xml_value_begin:
+    case State::xml_value:
       break;
     case State::tagged_end:
       at_border_ = true;

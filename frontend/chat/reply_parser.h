@@ -4,13 +4,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "frontend/chat/call_head.h"
 #include "frontend/chat/conversation.h"
+#include "frontend/chat/tool_parameters.h"
 
 namespace baton {
 
@@ -20,6 +23,8 @@ enum class CallStyle : std::uint8_t {
   tagged,      // <tool_call>{"name": ..., "arguments": {...}}</tool_call> (Hermes, Qwen)
   bracketed,   // [TOOL_CALLS] [{"name", "arguments"}, ...] or [TOOL_CALLS]name[ARGS]{...} (Mistral)
   whole_json,  // the whole reply: {"name": ..., "parameters": {...}}, several with ";" (Llama 3)
+  xml,         // <tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>
+               // (Qwen3-Coder)
 };
 
 /// How a model family marks its reply, as its chat templates show it. A style that none of them shows
@@ -56,12 +61,17 @@ struct ReplyPart {
 /// passed on as they arrive, as compact JSON, and never taken back: a reply that is cut off leaves them
 /// unfinished, and where they stop being JSON they end, and the rest is content. Calls that begin with
 /// their arguments, or whose arguments are a string, are held back until they are whole.
+///
+/// In the xml style a call begins with its first parameter or its end. Its values are raw text and
+/// become JSON by the types of the tool's parameters; strings are passed on as they arrive, other
+/// values when they are whole.
 class ReplyParser {
  public:
   /// `prompt`: the rendered prompt, whose end says whether the reply begins inside the reasoning.
   /// `with_calls`: the request defined tools. `seed` makes the ids of calls unique.
+  /// `tools`: the types of their parameters, which only the xml style asks for.
   ReplyParser(const ReplyGrammar& grammar, std::string_view prompt, bool with_calls,
-              std::string_view seed);
+              std::string_view seed, std::shared_ptr<const ToolParameters> tools = nullptr);
 
   /// The ids of calls differ from those of the reply's other choices.
   void set_choice(std::uint32_t choice) {
@@ -87,6 +97,10 @@ class ReplyParser {
     arguments,      // inside of them
     call_rest,      // behind them, inside of the call's object
     tagged_end,     // before </tool_call>
+    xml_call,       // behind <tool_call> or <function=, before a call is sure
+    xml_inside,     // of a function, between its parameters
+    xml_value_begin,
+    xml_value,      // of a parameter
   };
   /// What the next call of the rest begins with: an object, its name (then arguments), or more is
   /// needed, or there is none.
@@ -101,6 +115,11 @@ class ReplyParser {
   bool step_arguments(std::vector<ReplyPart>& parts);
   bool step_call_rest();
   bool step_tagged_end();
+  bool step_xml_call(std::vector<ReplyPart>& parts);
+  bool step_xml_inside(std::vector<ReplyPart>& parts);
+  bool step_xml_value_begin(std::vector<ReplyPart>& parts);
+  bool step_xml_value(std::vector<ReplyPart>& parts);
+  void begin_value(const std::string& key, std::vector<ReplyPart>& parts);
   void give_reasoning(std::string_view text, std::vector<ReplyPart>& parts);
   void give_content(std::string_view text, std::vector<ReplyPart>& parts);
   bool give_call(std::string_view json, std::vector<ReplyPart>& parts);
@@ -135,6 +154,13 @@ class ReplyParser {
   bool at_border_ = false;    // whitespace that comes next is dropped
   bool at_beginning_ = true;  // no content yet
   std::uint32_t calls_ = 0;
+
+  // Of the xml style.
+  std::shared_ptr<const ToolParameters> tools_;
+  std::string function_;         // of the call that is being made
+  std::set<std::string> given_;  // its parameters so far
+  ParameterType value_type_;     // of the one at hand
+  bool repeated_ = false;        // that one is among them already
 };
 
 }  // namespace baton

@@ -280,6 +280,9 @@ class TemplatedChat : public PendingChat {
         context_(std::move(context)),
         request_(model.chat_template->render_request(asked_.conversation)) {
     with_calls_ = !asked_.conversation.tools.empty();
+    if (with_calls_ && model.chat_template->reply_grammar().calls == CallStyle::xml) {
+      tools_ = std::make_shared<ToolParameters>(tool_parameters(asked_.conversation.tools));
+    }
     forced_ = std::move(asked_.conversation.forced);
     asked_.named_call = !forced_.name.empty();
     asked_.conversation = {};
@@ -292,7 +295,7 @@ class TemplatedChat : public PendingChat {
     if (rendered.ok()) {
       const ChatTemplate& format = *model.chat_template;
       asked_.parser.emplace(format.reply_grammar(), rendered.value(), with_calls_,
-                            context_.request_id);
+                            context_.request_id, tools_);
       std::string text = rendered.value();
       if (const Status held = hold_to_grammar(model, text); !held.ok()) {
         return http_error(held, asked_.request.grammar_field);
@@ -343,6 +346,7 @@ class TemplatedChat : public PendingChat {
   ForcedChoice forced_;
   std::string request_;
   bool with_calls_ = false;
+  std::shared_ptr<const ToolParameters> tools_;  // where replies are read by their types
 };
 
 ParseOutcome parse(std::string_view body, OpenAiRoute route, const RequestContext& context,

@@ -335,6 +335,23 @@ TEST(ChatTemplate, RepliesAreParsedAsTheTemplateShows) {
             "Ok.\n<tool_call>{\"name\":\"f\"}</tool_call>");
 }
 
+// What a tool's schema says of its parameters reaches the parser.
+TEST(ChatTemplate, ArgumentsWrittenAsTextTakeTheirTypes) {
+  Templated coder(
+      "{{ tools | tojson }}<tool_call><function=x><parameter=y>{{ '<|assistant|>' }}");
+  auto request = good(coder.finish(
+      R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f",)"
+      R"("parameters":{"type":"object","properties":{"n":{"type":"integer"},"s":{"type":"string"}}}}}]})"));
+  request.reply->begin(0, nullptr);
+  request.reply->text({0, "Ok.\n<tool_call>\n<function=f>\n<parameter=n>\n5\n</parameter>\n", 9});
+  request.reply->text({0, "<parameter=s>\n5\n</parameter>\n</function>\n</tool_call>", 9});
+  request.reply->end(0, {FinishReason::stop, std::nullopt});
+  const Json choice = Json::parse(request.reply->finish({3, 5}))["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"]["content"], "Ok.");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], R"({"n":5,"s":"5"})");
+}
+
 // A call that the client chose is no reason to stop; one that the model chose is.
 TEST(ChatTemplate, CallsCanBeForced) {
   Templated hermes("{{ tools | tojson }}<tool_call>{{ '<|assistant|>' }}");

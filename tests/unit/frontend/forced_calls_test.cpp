@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
@@ -59,7 +60,8 @@ TEST_P(ForcedCalls, WhatIsDrawnIsCalls) {
       const auto text = random_text(grammar, seed);
       if (!text) continue;
       ++ended;
-      ReplyParser parser(family(GetParam()), "", true, "seed");
+      ReplyParser parser(family(GetParam()), "", true, "seed",
+                         std::make_shared<ToolParameters>(tool_parameters(kTools)));
       std::size_t calls = 0;
       auto parts = parser.feed(*text);
       for (ReplyPart& part : parser.finish()) parts.push_back(std::move(part));
@@ -82,7 +84,7 @@ TEST_P(ForcedCalls, WhatIsDrawnIsCalls) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ForcedCalls,
                          ::testing::Values(CallStyle::tagged, CallStyle::bracketed,
-                                           CallStyle::whole_json));
+                                           CallStyle::whole_json, CallStyle::xml));
 
 TEST(ForcedCalls, AnUnknownFamilyIsRefused) {
   EXPECT_FALSE(forced_calls(choice("", true), family(CallStyle::none), demo_tokenizer()).ok());

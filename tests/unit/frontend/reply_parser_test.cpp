@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "frontend/openai/chat_parts.h"
@@ -12,6 +13,21 @@ namespace {
 constexpr const char* kHermes = "<think> </think> <tool_call> {\"name\"";
 constexpr const char* kMistral = "[TOOL_CALLS] [ARGS] [/THINK]";
 constexpr const char* kLlama = "<|start_header_id|>ipython ... {\"name\": x, \"parameters\": y}";
+constexpr const char* kCoder = "</think> <tool_call> <function=NAME> <parameter=KEY>";
+
+/// What a request's tools say of the parameters of "f"; those of "g" are not told.
+std::shared_ptr<const ToolParameters> coder_tools() {
+  static const auto tools = std::make_shared<const ToolParameters>(tool_parameters(
+      R"([{"type":"function","function":{"name":"f","parameters":{"type":"object",
+      "$defs":{"Point":{"type":"object"},"Loop":{"$ref":"#/$defs/Loop"}},"properties":{
+        "s":{"type":"string"},"i":{"type":"integer"},"n":{"type":"number"},"b":{"type":"boolean"},
+        "z":{"type":"null"},"o":{"type":"object"},"a":{"type":"array"},"any":{"description":"?"},
+        "maybe":{"anyOf":[{"type":"string"},{"type":"null"}]},"two":{"type":["integer","string"]},
+        "ref":{"$ref":"#/$defs/Point"},"loop":{"$ref":"#/$defs/Loop"},"e":{"enum":["x","y z"]},
+        "level":{"enum":[1,2]},"date":{"type":"string","format":"date"}}}}},
+      {"type":"function","function":{"name":"g"}}])"));
+  return tools;
+}
 
 struct Case {
   const char* family;  // text that its templates hold
@@ -22,8 +38,9 @@ struct Case {
 };
 
 /// The parts with neighbours of one kind joined: how they were cut is not compared.
-std::string play(const Case& line, std::size_t piece) {
-  ReplyParser parser(ReplyGrammar::of_templates(line.family), line.prompt, line.tools, "42");
+std::string play(const Case& line, const std::vector<std::string>& pieces) {
+  ReplyParser parser(ReplyGrammar::of_templates(line.family), line.prompt, line.tools, "42",
+                     coder_tools());
   std::string out;
   char last = 0;
   std::uint32_t calls = 0;
@@ -51,11 +68,16 @@ std::string play(const Case& line, std::size_t piece) {
       out += part.text;
     }
   };
-  const std::string_view reply = line.reply;
-  for (std::size_t at = 0; at < reply.size(); at += piece) take(parser.feed(reply.substr(at, piece)));
+  for (const std::string& piece : pieces) take(parser.feed(piece));
   take(parser.finish());
   EXPECT_EQ(parser.calls(), calls);
   return last == 'T' ? out + ")" : out;
+}
+
+std::string play(const Case& line, std::size_t piece) {
+  std::vector<std::string> pieces;
+  for (std::size_t at = 0; at < line.reply.size(); at += piece) pieces.push_back(line.reply.substr(at, piece));
+  return play(line, pieces);
 }
 
 void expect_parts(const std::vector<Case>& table) {
@@ -105,6 +127,7 @@ TEST(ReplyParser, TaggedCalls) {
       {kHermes, "", true, "<tool_call>{\"name\":\"f\"}", "T:f({})"},
       {kHermes, "", false, call, "C:" + call},
       {"<tool_call> <function=", "", true, call, "C:" + call},
+      {"<tool_call> <arg_key>", "", true, call, "C:" + call},
   });
 }
 
@@ -173,6 +196,94 @@ TEST(ReplyParser, CallsThatAreCutOffOrBroken) {
   });
 }
 
+TEST(ReplyParser, XmlCalls) {
+  const std::string call =
+      "<tool_call>\n<function=f>\n<parameter=s>\nline \"1\"\n\n  </p> <parameter=\n</parameter>\n"
+      "<parameter=i>\n5\n</parameter>\n</function>\n</tool_call>";
+  const std::string made = "T:f({\"s\":\"line \\\"1\\\"\\n\\n  </p> <parameter=\",\"i\":5})";
+  const std::string bare = "<function=g>\n</function>";
+  expect_parts({
+      {kCoder, "", true, call, made},
+      {kCoder, "", true, call + "\n" + call + "\n", made + "|" + made},
+      {kCoder, "", true, "Let me see.\n\n" + call + "\nDone. \n", "C:Let me see.|" + made + "|C:Done. \n"},
+      {kCoder, "", true, "<think>a " + bare + "</think>\n" + call, "R:a " + bare + "|" + made},
+      {kCoder, "<think>\n", true, "a " + bare + "</think>\n" + call, "R:a " + bare + "|" + made},
+      // The tag in front, or the one behind, left out; both, several behind one another.
+      {kCoder, "", true, "a\n" + bare + "\n</tool_call> b", "C:a|T:g({})|C:b"},
+      {kCoder, "", true, bare + "\n" + bare + call, "T:g({})|T:g({})|" + made},
+      {kCoder, "", true, "<tool_call>" + bare, "T:g({})"},
+      {kCoder, "", true, "<tool_call><function=g></tool_call>x", "T:g({})|C:x"},
+      {kCoder, "", true, "<function= g ><parameter= k >1</parameter></function>", "T:g({\"k\":\"1\"})"},
+      // </parameter> left out.
+      {kCoder, "", true, "<function=f><parameter=s>\n1\n<parameter=i>\n2\n</function>\n</tool_call>.",
+       "T:f({\"s\":\"1\",\"i\":2})|C:."},
+      // No calls, to the letter.
+      {kCoder, "", true, "a < b \n\n c <tool", "C:a < b \n\n c <tool"},
+      {kCoder, "", true, "a <func", "C:a <func"},
+      {kCoder, "", true, "a \n<tool_call>\n{\"name\": \"f\"}\n</tool_call> b",
+       "C:a \n<tool_call>\n{\"name\": \"f\"}\n</tool_call> b"},
+      {kCoder, "", true, "a \n<tool_call> \n<function=f>{\"a\": 1}</function>\n",
+       "C:a \n<tool_call> \n<function=f>{\"a\": 1}</function>\n"},
+      {kCoder, "", true, "<function=> <function=a<b> <function=a\n>", "C:<function=> <function=a<b> <function=a\n>"},
+      {kCoder, "", true, "<function=" + std::string(300, 'a') + "></function>",
+       "C:<function=" + std::string(300, 'a') + "></function>"},
+      {kCoder, "", true, "<tool_call> <tool_call>\n" + bare, "C:<tool_call>|T:g({})"},
+      {kCoder, "", false, call, "C:" + call},
+  });
+}
+
+TEST(ReplyParser, XmlCallsThatAreCutOffOrBroken) {
+  const std::string begun = "a\n<tool_call>\n<function=f>\n";
+  expect_parts({
+      {kCoder, "", true, begun, "C:" + begun},
+      {kCoder, "", true, begun + "<parameter=", "C:" + begun + "<parameter="},
+      {kCoder, "", true, begun + "<parameter=s>", "C:a|T:f({\"s\":)"},
+      {kCoder, "", true, begun + "<parameter=s>\nx 你\n</param", "C:a|T:f({\"s\":\"x 你)"},
+      {kCoder, "", true, begun + "<parameter=i>\n1", "C:a|T:f({\"i\":)"},
+      {kCoder, "", true, begun + "<parameter=i>\n1</parameter>\n</func", "C:a|T:f({\"i\":1)"},
+      {kCoder, "", true, begun + "<parameter=i>1</parameter> and </function> x", "C:a|T:f({\"i\":1)|C:and </function> x"},
+      {kCoder, "", true, begun + "</function>\n</tool", "C:a|T:f({})|C:</tool"},
+      {kCoder, "", true, begun + "<parameter=s>1</parameter><parameter=s>2</parameter><parameter=i>3</parameter></function>",
+       "C:a|T:f({\"s\":\"1\",\"i\":3})"},
+  });
+}
+
+/// Each value between line breaks, as the template writes it.
+TEST(ReplyParser, ValuesOfXmlCallsTakeTheTypeOfTheParameter) {
+  const struct {
+    const char* key;
+    std::string value;
+    std::string json;
+  } table[] = {
+      {"s", "5", "\"5\""}, {"s", "null", "\"null\""}, {"s", "", "\"\""}, {"s", "\n a\t\n", "\"\\n a\\t\\n\""},
+      {"s", "你 \xF0\x9F\x98\x80", "\"你 \xF0\x9F\x98\x80\""}, {"s", "{\"a\": 1}", "\"{\\\"a\\\": 1}\""},
+      {"i", "5", "5"}, {"i", " -7 ", "-7"}, {"i", "5.0", "\"5.0\""}, {"i", "five", "\"five\""},
+      {"i", "123456789012345678901234567890", "123456789012345678901234567890"},
+      {"i", "1,\"x\":2", "\"1,\\\"x\\\":2\""}, {"i", "null", "null"}, {"i", "\"5\"", "\"\\\"5\\\"\""},
+      {"n", "5", "5"}, {"n", "1.50", "1.50"}, {"n", "-2e3", "-2e3"}, {"n", "1e999", "\"1e999\""}, {"n", "NaN", "\"NaN\""},
+      {"b", "true", "true"}, {"b", "False", "false"}, {"b", "yes", "\"yes\""}, {"b", "1", "\"1\""},
+      {"z", "None", "null"}, {"z", "NULL", "null"}, {"z", "0", "\"0\""},
+      {"o", "{\"b\": [1, 2.50], \"a\": \"é\"}", "{\"b\":[1,2.50],\"a\":\"é\"}"}, {"o", "[1]", "\"[1]\""},
+      {"o", "{\"a\": }", "\"{\\\"a\\\": }\""}, {"o", "{\"a\":1,\"a\":2}", "\"{\\\"a\\\":1,\\\"a\\\":2}\""},
+      {"o", "{}}", "\"{}}\""}, {"a", "[ ]", "[]"}, {"a", "[\n  \"x\"\n]", "[\"x\"]"}, {"a", "{}", "\"{}\""},
+      {"any", "{\"a\": 1}", "{\"a\":1}"}, {"any", "1.5", "1.5"}, {"any", "true", "true"}, {"any", "a b", "\"a b\""},
+      {"any", "\"a\"", "\"\\\"a\\\"\""}, {"loop", "[]", "[]"}, {"ref", "{}", "{}"}, {"ref", "5", "\"5\""},
+      {"maybe", "null", "null"}, {"maybe", "5", "\"5\""}, {"two", "5", "5"}, {"two", "5 ", "5"}, {"two", " x ", "\" x \""},
+      {"e", "y z", "\"y z\""}, {"e", " x\n", "\"x\""}, {"level", "2", "2"}, {"level", "two", "\"two\""},
+      {"date", " 2024-01-01", "\"2024-01-01\""},
+      // Not named by the schema.
+      {"other", "5", "\"5\""}, {"other", "{}", "\"{}\""}};
+  std::vector<Case> cases;
+  for (const auto& line : table) {
+    cases.push_back({kCoder, "", true,
+                     "<tool_call>\n<function=f>\n<parameter=" + std::string(line.key) + ">\n" + line.value +
+                         "\n</parameter>\n</function>\n</tool_call>",
+                     "T:f({\"" + std::string(line.key) + "\":" + line.json + "})"});
+    EXPECT_TRUE(nlohmann::json::accept(line.json)) << line.json;
+  }
+  expect_parts(cases);
+}
+
 /// Pseudo-random texts over the grammars' own letters, in pseudo-random pieces.
 TEST(ReplyParser, ThePartsDoNotDependOnThePieces) {
   const std::vector<std::string> words = {
@@ -180,27 +291,55 @@ TEST(ReplyParser, ThePartsDoNotDependOnThePieces) {
       "{\"name\": \"f\", ", "\"arguments\": {", "\"parameters\": {", "\"a\": 1.5e3, ", "\"b\": \"x\\\"<\"",
       "\"arguments\": \"{}\"", "\"name\":\"g\"", ", ", " ", "\n", ";", ":", "\"", "\\", "f", "true", "-0", "你",
       "<|python_tag|>", "{\"name\": \"f\", \"parameters\": {\"k\": [1, {}]}}"};
+  const std::vector<std::string> xml_words = {
+      "<tool_call>", "</tool_call>", "<think>", "</think>", "<function=f>", "<function=f>\n", "<function=", "</function>",
+      "\n</function>\n", "<parameter=s>", "<parameter=s>\n", "<parameter=i>", "<parameter=other>\n", "<parameter=",
+      "</parameter>", "\n</parameter>\n", "\n", "\n\n", " ", "x", "5", "\"", "\\", "你", "\xE4", "\xBD", "<", ">", "</",
+      "f", "null", "</para", "\n</func", "\n<parameter=o>{\"a\": [1, {}]}\n</parameter>"};
   std::uint32_t state = 1;
   const auto random = [&state](std::size_t n) {
     state = state * 1664525U + 1013904223U;
     return static_cast<std::size_t>(state >> 8U) % n;
   };
   std::size_t with_calls = 0;
-  for (int i = 0; i < 30'000; ++i) {
+  std::size_t with_xml_calls = 0;
+  for (int i = 0; i < 45'000; ++i) {
+    const bool xml = random(3) == 0;
     Case line{i % 3 == 0 ? kHermes : i % 3 == 1 ? kMistral : kLlama, "", true, "", ""};
-    if (random(2) == 0) {
+    if (xml) {
+      line.family = kCoder;
+      if (random(2) == 0) line.reply = random(2) == 0 ? "<tool_call>\n<function=f>\n<parameter=s>" : "<function=f><parameter=i>";
+    } else if (random(2) == 0) {
       line.reply = i % 3 == 0   ? "<tool_call>{\"name\": \"f\", \"arguments\": {"
                    : i % 3 == 1 ? random(2) == 0 ? "[TOOL_CALLS]f[ARGS]{" : "[TOOL_CALLS] [{\"name\": \"f\", "
                                 : "{\"name\": \"f\", \"parameters\": {";
     }
-    for (std::size_t n = random(12); n > 0; --n) line.reply += words[random(words.size())];
+    const std::vector<std::string>& from = xml ? xml_words : words;
+    for (std::size_t n = random(12); n > 0; --n) line.reply += from[random(from.size())];
     const std::string whole = play(line, 1'000'000);
-    with_calls += whole.find("T:f(") != whole.npos ? 1 : 0;
+    with_calls += !xml && whole.find("T:f(") != whole.npos ? 1 : 0;
+    with_xml_calls += xml && whole.find("T:f(") != whole.npos ? 1 : 0;
     for (const std::size_t piece : {std::size_t{1}, 1 + random(6), 1 + random(40)}) {
       ASSERT_EQ(play(line, piece), whole) << line.reply << "\n in pieces of " << piece;
     }
   }
   EXPECT_GT(with_calls, 5'000U);
+  EXPECT_GT(with_xml_calls, 5'000U);
+}
+
+/// One reply, cut at any two places.
+TEST(ReplyParser, AnXmlCallMayBeCutAnywhere) {
+  const std::string reply =
+      "Hm.\n<tool_call>\n<function=f>\n<parameter=s>\n你\n\n</parameter>\n<parameter=o>\n{\"a\": 1}\n"
+      "</parameter>\n</function>\n</tool_call>\n<function=g></function>\n</tool_call> <tool_call> x";
+  const std::string expected = "C:Hm.|T:f({\"s\":\"你\\n\",\"o\":{\"a\":1}})|T:g({})|C:<tool_call> x";
+  for (std::size_t first = 0; first <= reply.size(); ++first) {
+    for (std::size_t second = first; second <= reply.size(); ++second) {
+      const std::vector<std::string> pieces{reply.substr(0, first), reply.substr(first, second - first),
+                                            reply.substr(second)};
+      ASSERT_EQ(play({kCoder, "", true, "", ""}, pieces), expected) << first << " and " << second;
+    }
+  }
 }
 
 /// A prefix of a reply has said nothing that the whole reply does not say.
@@ -219,6 +358,19 @@ TEST(ReplyParser, ArgumentsArriveAsTheyAreMade) {
   }
   EXPECT_EQ(arguments, "{\"a\":\"long text\",\"b\":[1,2]}");
   EXPECT_GT(pieces, 20U);
+}
+
+TEST(ReplyParser, StringsOfXmlCallsArriveAsTheyAreMade) {
+  ReplyParser parser(ReplyGrammar::of_templates(kCoder), "", true, "42", coder_tools());
+  parser.feed("<tool_call>\n<function=f>\n<parameter=s>\n");
+  for (const char* word : {"long", " \"text\"", "\nline"}) {
+    const auto parts = parser.feed(word);
+    ASSERT_EQ(parts.empty(), false) << word;
+  }
+  EXPECT_TRUE(parser.feed("\n</param").empty());
+  EXPECT_TRUE(parser.feed("eter>\n<parameter=i>\n1").size() == 2);
+  EXPECT_TRUE(parser.feed("2").empty());
+  EXPECT_EQ(parser.feed("\n</parameter>").front().text, "12");
 }
 
 TEST(JsonScanner, AcceptsWhatAParserAcceptsLetterByLetter) {
@@ -283,6 +435,14 @@ TEST(ReplyParser, LongRepliesTakeLinearTime) {
   for (int i = 0; i < 300'000; ++i) count(parser.feed(" <tool"));
   count(parser.finish());
   EXPECT_GT(given, 2'500'000U);
+  for (const char* key : {"s", "o", "any"}) {
+    given = 0;
+    ReplyParser xml(ReplyGrammar::of_templates(kCoder), "", true, "", coder_tools());
+    count(xml.feed("<function=f><parameter=" + std::string(key) + ">"));
+    for (int i = 0; i < 300'000; ++i) count(xml.feed("\n<par"));
+    count(xml.feed("</parameter></function>"));
+    EXPECT_GT(given, 1'500'000U) << key;
+  }
 }
 
 TEST(ChatParts, AreMembersOfTheApisObjects) {
