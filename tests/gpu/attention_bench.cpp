@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <limits>
+#include <string_view>
 
 #include "tests/gpu/attention_fixture.h"
 
@@ -31,7 +33,7 @@ constexpr Geometry k06b{{16, 8, 128}, 28};
 
 /// The pool, its random blocks and everything else a case needs; made once.
 struct Bench {
-  static constexpr std::size_t kPool = std::size_t{18} << 30;  // bytes
+  static constexpr std::size_t kPool = std::size_t{36} << 30;  // bytes
   static constexpr int kRows = 8192;
   DeviceArray<std::byte> pool{kPool};
   DeviceArray<std::uint16_t> qkv{static_cast<std::size_t>(kRows) * 48 * 128};
@@ -108,21 +110,18 @@ struct Rows {
   }
 };
 
-double time_decode(Bench& b, const Geometry& g, const Rows& rows, int piece, bool padded,
-                   std::size_t& n_items) {
-  DecodeAttention::Options options;
+double time_decode(Bench& b, const Geometry& g, const Rows& rows, DecodeAttention::Options options,
+                   bool padded = false) {
   options.shape = g.shape;
   options.max_rows = static_cast<int>(rows.rows.size());
-  options.piece_keys = piece;
   const DecodeAttention attention(options);
   DecodePlan plan;
   attention.plan(rows.rows, plan);
-  n_items = plan.items.size();
-  const int n = static_cast<int>(n_items);
-  const int launched = padded ? attention.max_items() : n;
+  const int launched =
+      padded ? attention.max_items() : static_cast<int>(plan.items.size());
   plan.items.resize(launched);
   const DeviceArray<DecodeItem> items{std::span<const DecodeItem>(plan.items)};
-  const DeviceArray<std::int32_t> count{std::span<const std::int32_t>(&n, 1)};
+  const DeviceArray<std::int32_t> counts{std::span<const std::int32_t>(plan.counts)};
   const DeviceArray<std::int32_t> table{std::span<const std::int32_t>(rows.table)};
   DeviceArray<std::byte> workspace(attention.workspace_bytes());
   workspace.fill(0);
@@ -130,25 +129,37 @@ double time_decode(Bench& b, const Geometry& g, const Rows& rows, int piece, boo
     for (int layer = 0; layer < g.layers; ++layer) {
       attention.run(reinterpret_cast<Bf16*>(b.qkv.data()), reinterpret_cast<Bf16*>(b.out.data()),
                     g.view(reinterpret_cast<Bf16*>(b.pool.data()), layer), table.data(),
-                    items.data(), count.data(), launched, 0.088F, workspace.data(), b.stream);
+                    {items.data(), counts.data(), plan.rows, launched}, 0.088F, workspace.data(),
+                    b.stream);
     }
   });
 }
 
+/// With BATON_GPU_BENCH=pieces also the split kernel with pieces of several lengths.
 void bench_decode(Bench& b, const char* name, const Geometry& g,
                   const std::vector<std::pair<int, int>>& positions) {
   const Rows rows(g, positions);
   const double gb = static_cast<double>(rows.keys) * 4 * g.shape.kv_heads * g.shape.head_dim *
                     g.layers / 1e9;
-  std::size_t items = 0;
-  const double automatic = time_decode(b, g, rows, 0, false, items);
-  std::printf("%-24s auto %7.3f ms %6.2f us/layer %5.2f TB/s %4zu items;", name, automatic,
-              automatic * 1e3 / g.layers, gb / automatic, items);
-  std::printf(" padded %7.3f; pieces", time_decode(b, g, rows, 0, true, items));
-  for (int piece : {64, 128, 256, 512, 1024, 65536}) {
-    std::printf(" %d: %.3f", piece, time_decode(b, g, rows, piece, false, items));
+  DecodeAttention::Options streamed;
+  streamed.streamed_rows = 1;
+  DecodeAttention::Options split;
+  split.streamed_rows = std::numeric_limits<int>::max();
+  std::printf("%-24s", name);
+  const auto print = [&](const char* kernel, double ms) {
+    std::printf(" %s %7.3f ms %6.2f us/layer %5.2f TB/s;", kernel, ms, ms * 1e3 / g.layers, gb / ms);
+  };
+  print("streamed", time_decode(b, g, rows, streamed));
+  print("split", time_decode(b, g, rows, split));
+  print("padded", time_decode(b, g, rows, split, true));
+  if (std::string_view(std::getenv("BATON_GPU_BENCH")) == "pieces") {
+    for (int piece : {64, 128, 256, 512, 1024, 65536}) {
+      split.piece_keys = piece;
+      std::printf(" %d: %.3f", piece, time_decode(b, g, rows, split));
+    }
   }
   std::printf("\n");
+  std::fflush(stdout);
 }
 
 void bench_prefill(Bench& b, const char* name, const std::vector<std::pair<int, int>>& positions) {
@@ -189,20 +200,38 @@ TEST(AttentionBench, Table) {
   const auto rows = [](int n, int keys) {
     return std::vector<std::pair<int, int>>(n, {keys - 1, 1});
   };
+  bench_decode(b, "8B 128 x 512", k8b, rows(128, 512));
+  bench_decode(b, "8B 256 x 512", k8b, rows(256, 512));
   bench_decode(b, "8B 64 x 2048", k8b, rows(64, 2048));
   bench_decode(b, "8B 128 x 1024", k8b, rows(128, 1024));
-  bench_decode(b, "8B 256 x 512", k8b, rows(256, 512));
-  bench_decode(b, "8B 1 x 512", k8b, rows(1, 512));
-  bench_decode(b, "8B 1 x 2048", k8b, rows(1, 2048));
-  bench_decode(b, "8B 1 x 16384", k8b, rows(1, 16384));
-  bench_decode(b, "8B 4 x 2048", k8b, rows(4, 2048));
-  bench_decode(b, "8B 16 x 1024", k8b, rows(16, 1024));
+  bench_decode(b, "8B 256 x 1024", k8b, rows(256, 1024));
+  bench_decode(b, "8B 32 x 4096", k8b, rows(32, 4096));
+  std::mt19937 rng(11);
+  std::vector<std::pair<int, int>> ragged;
+  for (int i = 0; i < 128; ++i) ragged.emplace_back(rng() % 1900 + 100, 1);
+  bench_decode(b, "8B 128 x 100..2000", k8b, ragged);
+  ragged.clear();
+  for (int i = 0; i < 256; ++i) ragged.emplace_back(rng() % 1900 + 100, 1);
+  bench_decode(b, "8B 256 x 100..2000", k8b, ragged);
+  ragged.resize(32);
+  bench_decode(b, "8B 32 x 100..2000", k8b, ragged);
   bench_decode(b, "8B 32 x 512", k8b, rows(32, 512));
+  bench_decode(b, "8B 16 x 512", k8b, rows(16, 512));
+  bench_decode(b, "8B 16 x 1024", k8b, rows(16, 1024));
+  bench_decode(b, "8B 256 x 64", k8b, rows(256, 64));
   auto mixed = rows(63, 512);
   mixed.emplace_back(16383, 1);
   bench_decode(b, "8B 63 x 512, 1 x 16384", k8b, mixed);
+  bench_decode(b, "8B 8 x 2048", k8b, rows(8, 2048));
+  bench_decode(b, "8B 4 x 2048", k8b, rows(4, 2048));
+  bench_decode(b, "8B 1 x 512", k8b, rows(1, 512));
+  bench_decode(b, "8B 1 x 2048", k8b, rows(1, 2048));
+  bench_decode(b, "8B 1 x 16384", k8b, rows(1, 16384));
+  bench_decode(b, "0.6B 256 x 512", k06b, rows(256, 512));
+  bench_decode(b, "0.6B 128 x 512", k06b, rows(128, 512));
   bench_decode(b, "0.6B 32 x 512", k06b, rows(32, 512));
   bench_decode(b, "0.6B 1 x 512", k06b, rows(1, 512));
+  if (std::string_view(std::getenv("BATON_GPU_BENCH")) == "decode") return;
   bench_prefill(b, "8B prompt 512", {{0, 512}});
   bench_prefill(b, "8B prompt 1024", {{0, 1024}});
   bench_prefill(b, "8B 512 at 1024", {{1024, 512}});

@@ -162,26 +162,27 @@ struct AttentionCase {
 
   /// Output rows that no item wrote stay NaN. Twice over the same workspace, as layers do it.
   std::vector<std::uint16_t> run_decode(DecodeAttention::Options options,
-                                        std::span<const AttentionRow> some = {}) const {
+                                        std::span<const AttentionRow> some = {},
+                                        int padded_rows = 0) const {
     options.shape = shape;
     options.tokens_per_block = tokens_per_block;
-    options.max_rows = n_rows;
+    options.max_rows = std::max(n_rows, padded_rows);
     options.window = window;
     const DecodeAttention attention(options);
     DecodePlan plan;
-    attention.plan(some.empty() ? rows : some, plan);
+    attention.plan(some.empty() ? rows : some, plan, padded_rows);
     if (static_cast<int>(plan.items.size()) > attention.max_items(plan.rows)) {
       throw std::logic_error("more items than promised");
     }
     const int n = static_cast<int>(plan.items.size());
-    plan.items.resize(n + 5, DecodeItem{-1, -1, -1, -1, -1, -1, -1});  // padding, never looked at
+    plan.items.resize(n + 5, DecodeItem{-1, -1, -1, -1, -1, -1, -1, -1});  // never looked at
     const DeviceArray<DecodeItem> items{std::span<const DecodeItem>(plan.items)};
-    const DeviceArray<std::int32_t> count{std::span<const std::int32_t>(&n, 1)};
+    const DeviceArray<std::int32_t> counts{std::span<const std::int32_t>(plan.counts)};
     DeviceArray<std::byte> workspace(attention.workspace_bytes());
     workspace.fill(0);
     return run([&](const Bf16* q, Bf16* out, const KvLayerView& kv, const std::int32_t* blocks) {
       for (int i = 0; i < 2; ++i) {
-        attention.run(q, out, kv, blocks, items.data(), count.data(), n + 5 * i, scale,
+        attention.run(q, out, kv, blocks, {items.data(), counts.data(), plan.rows, n + 5 * i}, scale,
                       workspace.data(), nullptr);
       }
     });

@@ -34,7 +34,7 @@ constexpr bool has_attention_tiles(const HeadShape& s) {
 
 // ------------------------------------------------------------------ single tokens
 
-/// One piece of work of the split kernel: some keys of one query row, for all its heads.
+/// One piece of work: some keys of one query row, for all its heads.
 struct alignas(16) DecodeItem {
   std::int32_t row = 0;          // in qkv and in the output
   std::int32_t first_block = 0;  // of the row, in the flat block table
@@ -43,14 +43,31 @@ struct alignas(16) DecodeItem {
   std::int32_t piece = 0;        // of the row: 0 .. pieces-1
   std::int32_t pieces = 0;
   std::int32_t slot = 0;         // first of the row's slots in the split workspace, if pieces > 1
+  std::int32_t fresh = 0;        // keys from here on are written by this very step
 };
 
 struct DecodePlan {
-  std::vector<DecodeItem> items;  // at most max_items(rows)
+  std::vector<DecodeItem> items;     // at most max_items(rows)
+  /// [counts(rows)] of the kernel that the plan is for: of the split one how many items there are, of
+  /// the streamed one where in `items` each run begins and where the last one ends.
+  std::vector<std::int32_t> counts;
   int rows = 0;
 };
 
-/// The bits of a row depend on its own pieces alone: these are merged in their order by whichever CTA
+/// A plan on the device.
+struct DecodeWork {
+  const DecodeItem* items = nullptr;
+  const std::int32_t* counts = nullptr;
+  int rows = 0;    // that it was made for: plan()'s `padded_rows`, or the single rows
+  int launch = 0;  // split kernel: how many items to launch, those behind counts[0] do nothing.
+                   // 0: there are no single rows
+};
+
+/// Two kernels: the split one has a CTA for each piece and KV head; the streamed one a grid of one size,
+/// whose warps take runs of equally many keys and ask for the next row's before they are done with this
+/// one's. From a number of rows on the second is faster; compute capability 9.0 has it.
+///
+/// The bits of a row depend on its own pieces alone: these are merged in their order by whoever
 /// comes last. With fixed_split the pieces depend on nothing but the row's position, and a row that is
 /// not spread over several CTAs gets the same bits from one that takes its pieces in turn.
 class DecodeAttention {
@@ -65,6 +82,7 @@ class DecodeAttention {
                                 // the GPU is full
     int piece_keys = 0;         // > 0: spread rows over CTAs in pieces of about so many keys; for
                                 // measurements
+    int streamed_rows = 16;     // the streamed kernel, where it can, from so many rows on
   };
   /// Throws std::invalid_argument for a shape that it does not compute, CudaError without a device.
   /// Where has_attention_tiles() is false rows are never cut.
@@ -73,32 +91,37 @@ class DecodeAttention {
   /// The most items of a plan, of any plan or of one with so many rows: what to launch in a graph.
   int max_items() const { return max_items(options_.max_rows); }
   int max_items(int rows) const;
+  /// Whether steps of so many rows take the streamed kernel.
+  bool streams(int rows) const;
+  /// The length of a plan's `counts`.
+  int counts(int rows) const { return streams(rows) ? runs_ + 1 : 1; }
   /// Device memory for partial results and counters, zeroed once by the caller. One step at a time.
   std::size_t workspace_bytes() const;
-  /// Pure host code. For a graph the number of items launched is padded (see run).
-  void plan(std::span<const AttentionRow> single_rows, DecodePlan& plan) const;
+  /// Pure host code. A graph is recorded for a number of rows, and what it launches must not depend on
+  /// the step: `padded_rows`, if > 0, is that number (at least the single rows).
+  void plan(std::span<const AttentionRow> single_rows, DecodePlan& plan, int padded_rows = 0) const;
 
   /// Queues the attention of the planned rows of one layer: q is read from qkv
-  /// [rows, (heads + 2 kv_heads) * head_dim], out [rows, heads * head_dim]. `items` [launched_items]
-  /// and `n_items_device` (one int32: how many of them count) are device memory that the caller
-  /// uploaded; the grid has one CTA for each of `launched_items` (>= n_items) and KV head, so that a
-  /// captured graph serves steps of any lengths. What lies in the items behind n_items does not
-  /// matter. `scale` multiplies q k.
+  /// [rows, (heads + 2 kv_heads) * head_dim], out [rows, heads * head_dim]. What `work` names is device
+  /// memory that the caller uploaded; the grid depends on work.rows and work.launch alone, so that a
+  /// captured graph serves steps of any lengths. `scale` multiplies q k.
   ///
-  /// items, n_items_device and block_table are read before grid_wait() (launch.cuh), so that the
-  /// first keys are on their way while the kernel before still runs: copies that come before the
-  /// step's first kernel on the stream must have written them, no kernel of the step.
+  /// The items, the counts and block_table are read before grid_wait() (launch.cuh), so that the first
+  /// keys are on their way while the kernel before still runs: copies that come before the step's
+  /// first kernel on the stream must have written them, no kernel of the step. Neither may a kernel of
+  /// the step have written keys in front of an item's `fresh`.
   void run(const Bf16* qkv, Bf16* out, const KvLayerView& kv, const std::int32_t* block_table,
-           const DecodeItem* items, const std::int32_t* n_items_device, int launched_items,
-           float scale, void* workspace, Stream stream) const;
+           const DecodeWork& work, float scale, void* workspace, Stream stream) const;
 
  private:
+  void plan_pieces(std::vector<DecodeItem>& queries, DecodePlan& plan) const;
   int split_slots() const;
   int auto_piece(std::int64_t keys, int rows) const;
 
   Options options_;
   bool tiles_ = true;
   int sm_count_ = 0;
+  int runs_ = 0;  // of the streamed kernel; 0: it does not compute this
 };
 
 // ------------------------------------------------------------------ prompt chunks

@@ -7,6 +7,7 @@
 #include "workers/cuda/attention.h"
 #include "workers/cuda/attention_any.h"
 #include "workers/cuda/attention_decode.cuh"
+#include "workers/cuda/attention_decode_streamed.h"
 #include "workers/cuda/launch.cuh"
 
 namespace baton::cuda {
@@ -261,7 +262,7 @@ struct Slots {
 __device__ __forceinline__ DecodeItem load_item(const DecodeItem* from) {
   const int4 low = load_early(from);
   const int4 high = load_early(reinterpret_cast<const int4*>(from) + 1);
-  return DecodeItem{low.x, low.y, low.z, low.w, high.x, high.y, high.z};
+  return DecodeItem{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 }
 
 /// One CTA for each item and KV head: grid (kv_heads, items).
@@ -366,8 +367,12 @@ struct WorkspaceParts {
   std::size_t counters, sums, partials;
   WorkspaceParts(const HeadShape& s, int slots)
       : counters(aligned(sizeof(std::uint32_t) * slots * s.kv_heads)),
-        sums(aligned(sizeof(float2) * slots * s.heads)),
-        partials(sizeof(float) * slots * s.heads * s.head_dim) {}
+        sums(aligned(sizeof(float2) * slots * even_heads(s))),
+        partials(sizeof(float) * slots * even_heads(s) * s.head_dim) {}
+  /// The streamed kernel stores the heads of a KV head in pairs.
+  static std::size_t even_heads(const HeadShape& s) {
+    return static_cast<std::size_t>(s.heads / s.kv_heads + 1) / 2 * 2 * s.kv_heads;
+  }
 };
 
 }  // namespace
@@ -378,17 +383,24 @@ std::size_t DecodeAttention::workspace_bytes() const {
 }
 
 void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
-                          const std::int32_t* block_table, const DecodeItem* items,
-                          const std::int32_t* n_items_device, int launched_items, float scale,
+                          const std::int32_t* block_table, const DecodeWork& work, float scale,
                           void* workspace, Stream stream) const {
-  if (launched_items == 0) return;
+  if (work.launch == 0) return;
   const HeadShape& s = options_.shape;
   if (!tiles_) {
-    return run_any_attention({qkv, out, kv, s, block_table, items, n_items_device, scale},
-                             launched_items, stream);
+    return run_any_attention({qkv, out, kv, s, block_table, work.items, work.counts, scale},
+                             work.launch, stream);
   }
   const WorkspaceParts parts(s, split_slots());
   auto* memory = static_cast<std::byte*>(workspace);
+  auto* const counters = reinterpret_cast<std::uint32_t*>(memory);
+  std::byte* const sums = memory + parts.counters;
+  std::byte* const partials = sums + parts.sums;
+  if (streams(work.rows)) {
+    return run_streamed_attention({qkv, out, kv, s, block_table, work.items, work.counts, runs_,
+                                   scale, counters, sums, partials},
+                                  stream);
+  }
   Arguments a{};
   a.qkv = reinterpret_cast<const std::uint16_t*>(qkv);
   a.out = reinterpret_cast<std::uint16_t*>(out);
@@ -398,17 +410,17 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
   a.block_stride = kv.block_stride;
   a.tokens_per_block = kv.tokens_per_block;
   a.table = block_table;
-  a.items = items;
-  a.n_items = n_items_device;
+  a.items = work.items;
+  a.n_items = work.counts;
   a.scale = scale * 1.4426950408889634F;
   a.group = s.heads / s.kv_heads;
   a.split = options_.fixed_split;
   a.few_ctas = sm_count_;
-  a.counters = reinterpret_cast<std::uint32_t*>(memory);
-  a.sums = reinterpret_cast<float2*>(memory + parts.counters);
-  a.partials = reinterpret_cast<float4*>(memory + parts.counters + parts.sums);
+  a.counters = counters;
+  a.sums = reinterpret_cast<float2*>(sums);
+  a.partials = reinterpret_cast<float4*>(partials);
   const bool whole = kv.tokens_per_block % kTile == 0;
-  const dim3 grid(s.kv_heads, launched_items);
+  const dim3 grid(s.kv_heads, work.launch);
   launch("decode attention",
          s.head_dim == 64 ? pick_kernel<64>(a.group, whole) : pick_kernel<128>(a.group, whole),
          grid, kThreads, 0, stream, a);

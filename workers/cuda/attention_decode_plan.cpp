@@ -7,6 +7,8 @@
 #include <string>
 
 #include "workers/cuda/attention.h"
+#include "workers/cuda/attention_decode_runs.h"
+#include "workers/cuda/attention_decode_streamed.h"
 #include "workers/cuda/launch.cuh"
 
 namespace baton::cuda {
@@ -19,15 +21,14 @@ constexpr int kMeasureBudget = 8192;
 
 constexpr std::int64_t round_up(std::int64_t x, std::int64_t to) { return (x + to - 1) / to * to; }
 
-/// One query and the keys it sees.
-struct Query {
-  DecodeItem item;            // as if it were not cut
-  std::int64_t keys() const { return item.key_end - item.key_begin / kTile * kTile; }
-};
+std::int64_t keys_of(const DecodeItem& item) {
+  return item.key_end - item.key_begin / kTile * kTile;
+}
 
-std::vector<Query> list_queries(std::span<const AttentionRow> rows, int window,
+/// One item for each query, as if none were cut.
+std::vector<DecodeItem> list_queries(std::span<const AttentionRow> rows, int window,
                                 int tokens_per_block) {
-  std::vector<Query> queries;
+  std::vector<DecodeItem> queries;
   for (const AttentionRow& row : rows) {
     const std::int64_t last = row.position + row.n_rows;
     if (last > std::numeric_limits<std::int32_t>::max() - kRound ||
@@ -37,12 +38,10 @@ std::vector<Query> list_queries(std::span<const AttentionRow> rows, int window,
     for (int i = 0; i < row.n_rows; ++i) {
       const int end = static_cast<int>(row.position) + i + 1;
       const int begin = window > 0 ? std::max(0, end - window) : 0;
-      queries.push_back({{row.first_row + i, row.first_block, begin, end, 0, 1, 0}});
+      queries.push_back({row.first_row + i, row.first_block, begin, end, 0, 1, 0,
+                         static_cast<int>(row.position)});
     }
   }
-  // Long ones first: the short ones then fill the gaps at the end.
-  std::stable_sort(queries.begin(), queries.end(),
-                   [](const Query& a, const Query& b) { return a.keys() > b.keys(); });
   return queries;
 }
 
@@ -81,6 +80,13 @@ DecodeAttention::DecodeAttention(const Options& options) : options_(options) {
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device), "attributes");
+  if (tiles_ && options.fixed_split == 0 && options.piece_keys == 0) {
+    runs_ = streamed_attention_runs(s, options.tokens_per_block);
+  }
+}
+
+bool DecodeAttention::streams(int rows) const {
+  return runs_ > 0 && rows >= options_.streamed_rows;
 }
 
 int DecodeAttention::max_items(int rows) const {
@@ -88,7 +94,8 @@ int DecodeAttention::max_items(int rows) const {
   if (!tiles_) return rows;
   if (options_.piece_keys > 0) return rows + kMeasureBudget;
   if (options_.fixed_split > 0) return rows + std::min(kFixedBudget, 128 * rows);
-  return rows + std::clamp(8 * sm_count_ / kv_heads, 1, 48 * rows);
+  const int cuts = streams(rows) ? runs_ : 0;
+  return rows + std::max(cuts, std::clamp(8 * sm_count_ / kv_heads, 1, 48 * rows));
 }
 
 /// A row of p > 1 pieces takes p slots and p - 1 of the items beyond one a row, so at most twice.
@@ -107,39 +114,55 @@ int DecodeAttention::auto_piece(std::int64_t keys, int rows) const {
                                                  std::numeric_limits<int>::max() - kRound));
 }
 
-void DecodeAttention::plan(std::span<const AttentionRow> single_rows, DecodePlan& plan) const {
-  const std::vector<Query> queries =
+void DecodeAttention::plan(std::span<const AttentionRow> single_rows, DecodePlan& plan,
+                           int padded_rows) const {
+  std::vector<DecodeItem> queries =
       list_queries(single_rows, options_.window, options_.tokens_per_block);
   const int rows = static_cast<int>(queries.size());
-  if (rows > options_.max_rows) throw std::invalid_argument("more single rows than max_rows");
+  if (std::max(rows, padded_rows) > options_.max_rows) {
+    throw std::invalid_argument("more single rows than max_rows");
+  }
+  plan.rows = padded_rows > 0 ? padded_rows : rows;
+  if (plan.rows < rows) throw std::invalid_argument("more single rows than the plan is padded to");
+  if (streams(plan.rows)) return plan_runs(queries, runs_, plan);
   plan.items.clear();
-  plan.rows = rows;
+  plan_pieces(queries, plan);
+  plan.counts.assign(1, static_cast<std::int32_t>(plan.items.size()));
+}
+
+/// For the split kernel.
+void DecodeAttention::plan_pieces(std::vector<DecodeItem>& queries, DecodePlan& plan) const {
+  const int rows = static_cast<int>(queries.size());
   if (rows == 0) return;
+  // Long ones first: the short ones then fill the gaps at the end.
+  std::stable_sort(queries.begin(), queries.end(), [](const DecodeItem& a, const DecodeItem& b) {
+    return keys_of(a) > keys_of(b);
+  });
   if (!tiles_) {
-    for (const Query& q : queries) plan.items.push_back(q.item);
+    plan.items = queries;
     return;
   }
   std::int64_t keys = 0;
-  for (const Query& q : queries) keys += q.keys();
+  for (const DecodeItem& q : queries) keys += keys_of(q);
   const std::int64_t wanted = auto_piece(keys, rows);
   std::int64_t budget = max_items(rows) - rows;
   int slot = 0;
-  for (const Query& q : queries) {
+  for (const DecodeItem& q : queries) {
     std::int64_t piece = options_.fixed_split;
     std::int64_t origin = 0;
     if (piece == 0) {  // pieces of equal length, as many as the wanted length gives
-      origin = q.item.key_begin / kTile * kTile;
-      const std::int64_t n = std::max<std::int64_t>(1, (q.keys() + wanted / 2) / wanted);
-      piece = round_up((q.keys() + n - 1) / n, kRound);
+      origin = q.key_begin / kTile * kTile;
+      const std::int64_t n = std::max<std::int64_t>(1, (keys_of(q) + wanted / 2) / wanted);
+      piece = round_up((keys_of(q) + n - 1) / n, kRound);
     }
     const std::int64_t pieces =
-        (q.item.key_end - 1 - origin) / piece - (q.item.key_begin - origin) / piece + 1;
+        (q.key_end - 1 - origin) / piece - (q.key_begin - origin) / piece + 1;
     // A row that need not or cannot be spread is one item; with fixed pieces it takes them in turn.
-    if (pieces == 1 || pieces - 1 > budget || 2 * q.keys() < 3 * wanted) {
-      plan.items.push_back(q.item);
+    if (pieces == 1 || pieces - 1 > budget || 2 * keys_of(q) < 3 * wanted) {
+      plan.items.push_back(q);
       continue;
     }
-    cut(q.item, origin, piece, slot, plan.items);
+    cut(q, origin, piece, slot, plan.items);
     slot += static_cast<int>(pieces);
     budget -= pieces - 1;
   }

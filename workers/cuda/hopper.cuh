@@ -86,6 +86,17 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, int c
       : "memory");
 }
 
+/// Likewise a box of three dimensions, at 0 in the first and the last.
+__device__ __forceinline__ void copy_box_3d(void* to, const CUtensorMap* map, int row,
+                                            std::uint64_t* barrier, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %2}], [%4], %5;" ::"r"(shared_address(to)),
+      "l"(reinterpret_cast<std::uint64_t>(map)), "r"(0), "r"(row), "r"(shared_address(barrier)),
+      "l"(policy)
+      : "memory");
+}
+
 /// `bytes` from global to shared memory; all three multiples of 16. They count on `barrier`.
 __device__ __forceinline__ void copy_bytes(void* to, const void* from, int bytes, std::uint64_t* barrier,
                                            std::uint64_t policy) {

@@ -321,10 +321,7 @@ void GpuDecoder::attention(const GpuBatch& batch, const cuda::KvLayerView& kv,
   if (batch.chunks != nullptr) {
     prefill_->run(*batch.chunks, qkv_, attended_, kv, batch.block_table, scale, stream);
   }
-  if (batch.launched_items > 0) {
-    decode_.run(qkv_, attended_, kv, batch.block_table, batch.items, batch.n_items,
-                batch.launched_items, scale, decode_workspace_, stream);
-  }
+  decode_.run(qkv_, attended_, kv, batch.block_table, batch.singles, scale, decode_workspace_, stream);
 }
 
 /// logits = W_head norm(x), and a token of each row; max_wanted rows at a time.

@@ -25,10 +25,7 @@ struct GpuBatch {
   const std::int32_t* positions = nullptr;    // [rows]
   const std::int64_t* slots = nullptr;        // [rows], where K and V of a row go in the pool
   const std::int32_t* block_table = nullptr;  // what the attention plans index
-  // Single tokens
-  const cuda::DecodeItem* items = nullptr;
-  const std::int32_t* n_items = nullptr;
-  int launched_items = 0;                     // 0: no single tokens
+  cuda::DecodeWork singles;                   // single tokens
   // Prompt chunks; null: none
   const cuda::PrefillAttention::Plan* chunks = nullptr;
   // Rows whose logits are wanted: all of them, or those of `wanted_rows`
