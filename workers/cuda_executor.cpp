@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ipc/process.h"
+#include "ipc/shm_region.h"
 #include "workers/gpu_results.h"
 #include "workers/host_memory.h"
 #include "workers/model/error.h"
@@ -205,7 +206,16 @@ Result<KvPool> CudaExecutor::make_host_part(const PoolRequest& request, const Kv
   const auto geometry = size_host_part(pool, request);
   if (!geometry.ok()) return geometry.status();
   if (geometry.value().blocks == 0) return KvPool();
-  const Status status = check_host_part(*kv_pool_bytes(geometry.value()), free_host_memory());
+  const std::vector<RegionName> regions = list_regions(request.run_dir);
+  std::uint64_t sharers = 1;  // those that have their part have taken their share
+  for (const std::string& name : options_.neighbours) {
+    if (std::none_of(regions.begin(), regions.end(),
+                     [&](const RegionName& region) { return region.worker == name; })) {
+      ++sharers;
+    }
+  }
+  const Status status =
+      check_host_part(*kv_pool_bytes(geometry.value()), free_host_memory(), sharers);
   if (!status.ok()) return status;
   return KvPool::create(request, geometry.value(), PoolPart::host);
 }

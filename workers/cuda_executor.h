@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "workers/cuda/device.h"
 #include "workers/cuda/step_timer.h"
@@ -37,6 +38,7 @@ class CudaExecutor final : public Executor {
     std::uint32_t max_decode_rows = 0;  // graphs are recorded up to so many rows
     double memory_fraction = 0.9;     // of the GPU's memory that this process may take, all in all
     bool time_steps = false;          // on the device, for StepOutput
+    std::vector<std::string> neighbours;  // other workers on this host's GPUs whose pools have host parts
   };
   explicit CudaExecutor(Options options);
   ~CudaExecutor() override;

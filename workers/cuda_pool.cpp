@@ -20,33 +20,6 @@ constexpr int kGatherCtas = 32;
 /// Of each of two buffers: while the device reads one, the processor fills the other.
 constexpr std::size_t kStageBytes = std::size_t{8} << 20U;
 
-struct MappedCudaPool final : MappedPool {
-  MappedCudaPool(const Pull& pull, ShmRegion host_part)
-      : memory(pull.ranks[0].handle),
-        blocks(pull.exporter_blocks),
-        host(std::move(host_part)),
-        host_blocks(host.mapped() ? pull.exporter_host_blocks : 0) {}
-  cuda::ImportedMemory memory;
-  std::uint32_t blocks;
-  ShmRegion host;
-  std::uint32_t host_blocks;
-  cuda::RegisteredMemory registered;  // `host`, once it was needed
-  bool not_registrable = false;
-};
-
-/// Whether the device can read the host part itself.
-bool register_host(MappedCudaPool& source) {
-  if (source.registered) return true;
-  if (source.not_registrable) return false;
-  try {
-    source.registered = cuda::RegisteredMemory(source.host.data(), source.host.size(), /*read_only=*/true);
-  } catch (const cuda::CudaError& e) {
-    source.not_registrable = true;
-    spdlog::info("{} is read through buffers: {}", source.host.name(), e.what());
-  }
-  return !source.not_registrable;
-}
-
 }  // namespace
 
 CudaPool::CudaPool(const KvGeometry& geometry, KvPool host_part)
@@ -54,8 +27,8 @@ CudaPool::CudaPool(const KvGeometry& geometry, KvPool host_part)
       memory_(*kv_pool_bytes(geometry)),
       handle_(cuda::export_memory(memory_)),
       host_part_(std::move(host_part)) {
-  // Nobody reads what was not written, but masked lanes of attention tiles multiply it by zero: it must
-  // not be a NaN by chance.
+  // Nobody reads what was not written, but masked lanes of attention tiles multiply it by zero: it
+  // must not be a NaN by chance.
   const cuda::OwnedStream stream;
   cuda::fill_bytes(memory_.data(), 0, memory_.bytes(), stream.get());
   stream.synchronize();
@@ -69,6 +42,21 @@ struct CudaBlockReader::Lane {
   cuda::OwnedEvent done;
   cuda::PinnedMemory ids{2 * kListBlocks * sizeof(BlockId)};
   cuda::DeviceMemory device_ids{2 * kListBlocks * sizeof(BlockId)};
+};
+
+struct CudaBlockReader::Mapped final : MappedPool {
+  Mapped(const Pull& pull, ShmRegion host_part, std::size_t slice_bytes)
+      : memory(pull.ranks[0].handle),
+        blocks(pull.exporter_blocks),
+        host(std::move(host_part)),
+        host_blocks(host.mapped() ? pull.exporter_host_blocks : 0),
+        slices((host.size() + slice_bytes - 1) / slice_bytes) {}
+  cuda::ImportedMemory memory;
+  std::uint32_t blocks;
+  ShmRegion host;
+  std::uint32_t host_blocks;
+  std::vector<cuda::RegisteredMemory> slices;  // of `host`, once they were needed
+  bool not_lockable = false;
 };
 
 struct CudaBlockReader::Stage {
@@ -88,8 +76,8 @@ struct CudaBlockReader::Stage {
   cuda::OwnedEvent read;  // the device has read it
 };
 
-CudaBlockReader::CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device, bool stage_host_parts)
-    : pool_(pool), device_(std::move(device)), stage_host_parts_(stage_host_parts) {}
+CudaBlockReader::CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device, Options options)
+    : pool_(pool), device_(std::move(device)), options_(options) {}
 CudaBlockReader::~CudaBlockReader() = default;
 
 Result<std::unique_ptr<MappedPool>> CudaBlockReader::map(const Pull& pull) {
@@ -113,36 +101,68 @@ Result<std::unique_ptr<MappedPool>> CudaBlockReader::map(const Pull& pull) {
   try {
     cuda::set_device(device_.ordinal);
     if (!lane_) lane_ = std::make_unique<Lane>();
-    return std::unique_ptr<MappedPool>(std::make_unique<MappedCudaPool>(pull, std::move(host)));
+    return std::unique_ptr<MappedPool>(
+        std::make_unique<Mapped>(pull, std::move(host), options_.slice_bytes));
   } catch (const cuda::CudaError& e) {
     return Status(ErrorCode::unavailable, device_.uuid + " cannot map the pool on " +
                                               pull.ranks[0].device + ": " + e.what());
   }
 }
 
+/// Whether the device can read this block of the host part itself: its slices are page-locked, or
+/// can be.
+bool CudaBlockReader::page_lock(Mapped& source, BlockId host_block, int& slices_left) const {
+  const std::size_t block_bytes = pool_.geometry().block_bytes;
+  const std::size_t begin = block_bytes * host_block;
+  const std::size_t last = (begin + block_bytes - 1) / options_.slice_bytes;
+  for (std::size_t i = begin / options_.slice_bytes; i <= last; ++i) {
+    if (source.slices[i]) continue;
+    if (source.not_lockable || slices_left == 0) return false;
+    --slices_left;
+    const std::size_t offset = i * options_.slice_bytes;
+    const std::byte* const data = source.host.data() + offset;
+    try {
+      cuda::RegisteredMemory slice(
+          data, std::min(options_.slice_bytes, source.host.size() - offset), /*read_only=*/true);
+      // Slices are read as one piece: under the addresses that they have here.
+      if (slice.device_data() != data) throw cuda::CudaError("the device has other addresses");
+      source.slices[i] = std::move(slice);
+    } catch (const cuda::CudaError& e) {
+      source.not_lockable = true;
+      spdlog::info("{} is read through buffers: {}", source.host.name(), e.what());
+      return false;
+    }
+  }
+  return true;
+}
+
 Status CudaBlockReader::copy(MappedPool& source, const Pull& pull) {
-  auto& mapped = static_cast<MappedCudaPool&>(source);
-  bool reads_host = false;
+  auto& mapped = static_cast<Mapped&>(source);
   for (const BlockId from : pull.from) {
     if (from >= std::uint64_t{mapped.blocks} + mapped.host_blocks) {
       return invalid("source block " + std::to_string(from) + " is not mapped");
     }
-    reads_host = reads_host || from >= mapped.blocks;
   }
-  const std::byte* const device_part = mapped.memory.data();
-  if (!reads_host || (!stage_host_parts_ && register_host(mapped))) {
-    gather({device_part, mapped.registered.device_data(), mapped.blocks}, pull.from, pull.to);
-    return {};
-  }
-  std::vector<BlockId> from[2];  // by part
-  std::vector<BlockId> to[2];
+  int slices_left = options_.slices_a_pull;
+  std::vector<BlockId> from;
+  std::vector<BlockId> to;
+  std::vector<BlockId> staged_from;  // of the host part
+  std::vector<BlockId> staged_to;
   for (std::size_t i = 0; i < pull.from.size(); ++i) {
-    const bool on_host = pull.from[i] >= mapped.blocks;
-    from[on_host].push_back(on_host ? pull.from[i] - mapped.blocks : pull.from[i]);
-    to[on_host].push_back(pull.to[i]);
+    const BlockId block = pull.from[i];
+    if (block < mapped.blocks || page_lock(mapped, block - mapped.blocks, slices_left)) {
+      from.push_back(block);
+      to.push_back(pull.to[i]);
+    } else {
+      staged_from.push_back(block - mapped.blocks);
+      staged_to.push_back(pull.to[i]);
+    }
   }
-  copy_staged(mapped.host.data(), from[1], to[1]);
-  gather(device_part, from[0], to[0]);
+  if (!staged_from.empty()) {
+    if (Status status = make_stages(); !status.ok()) return status;
+    copy_staged(mapped.host.data(), staged_from, staged_to);
+  }
+  gather({mapped.memory.data(), mapped.host.data(), mapped.blocks}, from, to);
   return {};
 }
 
@@ -155,8 +175,8 @@ void CudaBlockReader::gather(const cuda::ConstPoolParts& source, const std::vect
     const std::size_t n = std::min(kListBlocks, from.size() - at);
     std::copy_n(to.begin() + static_cast<std::ptrdiff_t>(at), n, ids);
     std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(at), n, ids + n);
-    // The kernel looks an id up for every 16 bytes: from host memory that alone took longer than the
-    // blocks did.
+    // The kernel looks an id up for every 16 bytes: from host memory that alone took longer than
+    // the blocks did.
     cuda::copy_to_device(lane_->device_ids.data(), ids, 2 * n * sizeof(BlockId), stream);
     cuda::copy_blocks(pool_.parts(), source, device_ids, device_ids + n, static_cast<int>(n),
                       pool_.geometry().block_bytes, kGatherCtas, stream);
@@ -165,14 +185,23 @@ void CudaBlockReader::gather(const cuda::ConstPoolParts& source, const std::vect
   }
 }
 
+Status CudaBlockReader::make_stages() {
+  const std::size_t block_bytes = pool_.geometry().block_bytes;
+  const std::size_t capacity = std::max<std::size_t>(1, kStageBytes / block_bytes);
+  try {
+    for (auto& stage : stages_) {
+      if (!stage) stage = std::make_unique<Stage>(capacity, block_bytes);
+    }
+  } catch (const cuda::CudaError& e) {
+    return Status(ErrorCode::unavailable, std::string("no buffers for a host part: ") + e.what());
+  }
+  return {};
+}
+
 void CudaBlockReader::copy_staged(const std::byte* host_part, const std::vector<BlockId>& from,
                                   const std::vector<BlockId>& to) {
   const std::size_t block_bytes = pool_.geometry().block_bytes;
   const cuda::Stream stream = lane_->stream.get();
-  for (auto& stage : stages_) {
-    const std::size_t capacity = std::max<std::size_t>(1, kStageBytes / block_bytes);
-    if (!stage) stage = std::make_unique<Stage>(capacity, block_bytes);
-  }
   std::size_t turn = 0;
   for (std::size_t at = 0; at < from.size(); ++turn) {
     Stage& stage = *stages_[turn % 2];

@@ -130,12 +130,13 @@ Result<std::uint64_t> plan_host_pool(const MemoryAsk& ask) {
   return pool;
 }
 
-Status check_host_part(std::uint64_t bytes, std::uint64_t free) {
-  if (free == 0 || bytes <= free - free / 10) return {};
+Status check_host_part(std::uint64_t bytes, std::uint64_t free, std::uint64_t sharers) {
+  if (free == 0 || bytes <= (free - free / 10) / sharers) return {};
   return Status(ErrorCode::unavailable,
                 "the KV pool's host part would take " + gib(bytes) + " and page-lock it, but only " +
-                    gib(free) + " of the host's memory are free, of which a tenth must stay so: lower "
-                    "host_pool_mib or host_pool_blocks");
+                    gib(free) + " of the host's memory are free, of which a tenth must stay so" +
+                    (sharers > 1 ? " and " + std::to_string(sharers) + " workers share the rest" : "") +
+                    ": lower host_pool_mib or host_pool_blocks");
 }
 
 }  // namespace baton

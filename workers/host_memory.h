@@ -44,7 +44,8 @@ struct MemoryAsk {
 Result<std::uint64_t> plan_host_pool(const MemoryAsk& ask);
 
 /// Whether a worker on a GPU may take so many bytes for its pool's host part, which is page-locked: a tenth
-/// of what is free stays so. The error may pass when a dead worker's memory has been given back.
-Status check_host_part(std::uint64_t bytes, std::uint64_t free);
+/// of what is free stays so, and `sharers` workers that are about to do so, this one included, divide the
+/// rest. The error may pass when a dead worker's memory has been given back.
+Status check_host_part(std::uint64_t bytes, std::uint64_t free, std::uint64_t sharers);
 
 }  // namespace baton

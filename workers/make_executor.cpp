@@ -56,7 +56,10 @@ Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
   options.gpu = self.gpu;
   options.count = 0;
   for (const WorkerConfig& worker : config.workers) {
-    if (worker.device != "cuda" || worker.gpu != "auto") continue;
+    if (worker.device != "cuda") continue;
+    const bool has_host_part = worker.host_pool_blocks > 0 || worker.host_pool_mib > 0;
+    if (has_host_part && worker.name != self.name) options.neighbours.push_back(worker.name);
+    if (worker.gpu != "auto") continue;
     if (worker.name == self.name) options.index = options.count;
     ++options.count;
   }

@@ -223,9 +223,19 @@ int run_exporter(bool large) {
   _exit(0);
 }
 
-class PullTest : public DeviceTest, public testing::WithParamInterface<bool> {};
-INSTANTIATE_TEST_SUITE_P(Reads, PullTest, testing::Bool(),
-                         [](const auto& test) { return test.param ? "Staged" : "Direct"; });
+using Options = CudaBlockReader::Options;
+constexpr Options kDirect;
+constexpr Options kStaged{.slices_a_pull = 0};
+/// Slices that blocks lie across, so few of them a pull that one pull does both.
+constexpr Options kSlices{.slice_bytes = 12 << 10, .slices_a_pull = 3};
+
+class PullTest : public DeviceTest, public testing::WithParamInterface<Options> {};
+INSTANTIATE_TEST_SUITE_P(Reads, PullTest, testing::Values(kDirect, kStaged, kSlices),
+                         [](const auto& test) {
+                           return test.param.slices_a_pull == 0           ? "Staged"
+                                  : test.param.slice_bytes == 12 << 10 ? "Slices"
+                                                                       : "Direct";
+                         });
 
 TEST_P(PullTest, ReadsBothPartsOfAnotherProcessesPool) {
   for (const bool large : {false, true}) {
@@ -377,7 +387,7 @@ TEST_F(PoolTest, Bench) {
   p.ranks = {PoolRank{cuda::use_device("0").uuid, pool->handle(), 0}};
   for (const bool staged : {false, true}) {
     Exporter exporter(true);
-    CudaBlockReader reader(*pool, cuda::use_device("0"), staged);
+    CudaBlockReader reader(*pool, cuda::use_device("0"), staged ? kStaged : kDirect);
     auto mapped = reader.map(exporter.pull);
     ASSERT_TRUE(mapped.ok());
     Pull pull = exporter.pull;

@@ -88,9 +88,12 @@ TEST(HostPool, WhatDoesNotFitIsRefusedWithTheArithmetic) {
 }
 
 TEST(HostPart, OfAGpuLeavesATenth) {
-  EXPECT_TRUE(check_host_part(9 * kGib, 10 * kGib).ok());
-  EXPECT_TRUE(check_host_part(9 * kGib, 0).ok()) << "nothing is known, nothing is refused";
-  const Status refusal = check_host_part(9 * kGib + kMib, 10 * kGib);
+  EXPECT_TRUE(check_host_part(9 * kGib, 10 * kGib, 1).ok());
+  EXPECT_TRUE(check_host_part(9 * kGib, 0, 1).ok()) << "nothing is known, nothing is refused";
+  EXPECT_TRUE(check_host_part(3 * kGib, 10 * kGib, 3).ok());
+  EXPECT_NE(check_host_part(3 * kGib + kMib, 10 * kGib, 3).message().find("3 workers share the rest"),
+            std::string::npos);
+  const Status refusal = check_host_part(9 * kGib + kMib, 10 * kGib, 1);
   EXPECT_EQ(refusal.code(), ErrorCode::unavailable) << "it is tried again";
   EXPECT_NE(refusal.message().find("9.00 GiB and page-lock it, but only 10.00 GiB"), std::string::npos);
 }
