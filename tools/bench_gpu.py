@@ -38,7 +38,7 @@ def percentile(values, p):
 
 def one(cluster, length, tokens, seed):
     """One stream: (TTFT, gap before the second token, later gaps), in milliseconds."""
-    generator = random.Random(seed)
+    generator = random.Random(f"{length} {seed}")  # no prompt begins like another: the prefix cache finds none
     ids = [generator.randrange(10, 4000) for _ in range(length)]
     begin = time.monotonic()
     stream = cluster.stream(ids, max_tokens=tokens, temperature=0, ignore_eos=True)

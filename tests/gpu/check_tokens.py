@@ -77,7 +77,7 @@ QUANTIZED = {
 EDITS = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2,
          "logit_bias": [[11, 2.5], [700, -4.0], [11, 0.5]], "bad_words": [[5], [9], [17, 23]]}
 TOLD = {"logprobs": 5, "prompt_logprobs": 3}
-LENGTHS = [1, 2, 15, 16, 17, 33, 63, 64, 100, 129, 200, 300]
+LENGTHS = [1, 2, 3, 15, 16, 17, 31, 33, 48, 63, 64, 65, 90, 100, 127, 129, 170, 200, 250, 300]
 
 
 def make(folder, name):
