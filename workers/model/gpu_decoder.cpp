@@ -37,6 +37,9 @@ cuda::DecodeAttention::Options decode_options(const ModelConfig& c,
   d.max_rows = o.max_rows;
   d.window = c.window;
   d.fixed_split = o.deterministic ? kFixedSplit : 0;
+  // Where the library's products follow, which do not start early, steps of 32 rows lose a little by the
+  // streamed kernel (measured: 2 % at 512 keys a row); quantised ones gain 5 %.
+  d.streamed_rows = c.quantization.method == QuantMethod::none ? 64 : 16;
   return d;
 }
 
