@@ -10,6 +10,7 @@
 #include "workers/cuda/attention_decode_stream.cuh"
 #include "workers/cuda/attention_decode_streamed.h"
 #include "workers/cuda/multiprocessors.h"
+#include "workers/cuda/tensor_map.h"
 
 namespace baton::cuda {
 namespace {
@@ -119,21 +120,6 @@ __global__ void __launch_bounds__(kThreads, 65536 / kRegisters / kThreads)
 }
 
 // ------------------------------------------------------------------ host
-
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-Encode encode_function() {
-  static const Encode encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                           cudaEnableDefault, &result),
-          "cuTensorMapEncodeTiled");
-    if (result != cudaDriverEntryPointSuccess) throw CudaError("no cuTensorMapEncodeTiled");
-    return reinterpret_cast<Encode>(function);
-  }();
-  return encode;
-}
 
 /// The pool as a matrix of rows of kDim elements, read in boxes of 16 rows as 64-column halves.
 /// Without L2 promotion: that to 256 bytes cost 7 % of the speed.

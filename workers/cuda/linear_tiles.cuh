@@ -11,6 +11,7 @@
 #include "workers/cuda/hopper.cuh"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear.h"
+#include "workers/cuda/tensor_map.h"
 
 namespace baton::cuda {
 
@@ -229,21 +230,6 @@ __device__ __forceinline__ void finish_tile(const TileArguments& a, int tile, in
 #endif  // BATON_HOPPER
 
 // ------------------------------------------------------------------ host
-
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-inline Encode encode_function() {
-  static const Encode encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                           cudaEnableDefault, &result),
-          "cuTensorMapEncodeTiled");
-    if (result != cudaDriverEntryPointSuccess) throw CudaError("no cuTensorMapEncodeTiled");
-    return reinterpret_cast<Encode>(function);
-  }();
-  return encode;
-}
 
 /// A row-major matrix of elements of element_bytes, read in boxes; what lies outside reads as zero.
 /// Throws CudaError.
