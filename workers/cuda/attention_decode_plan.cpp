@@ -9,6 +9,7 @@
 #include "workers/cuda/attention.h"
 #include "workers/cuda/attention_decode_runs.h"
 #include "workers/cuda/attention_decode_streamed.h"
+#include "workers/cuda/current_device.h"
 #include "workers/cuda/launch.cuh"
 
 namespace baton::cuda {
@@ -77,9 +78,7 @@ DecodeAttention::DecodeAttention(const Options& options) : options_(options) {
   if (options.fixed_split < 0 || options.fixed_split % kTile != 0 || options.tokens_per_block < 1) {
     throw std::invalid_argument("attention: fixed_split must be a multiple of 16");
   }
-  int device = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device), "attributes");
+  sm_count_ = multiprocessors();
   if (tiles_ && options.fixed_split == 0 && options.piece_keys == 0) {
     runs_ = streamed_attention_runs(s, options.tokens_per_block);
   }

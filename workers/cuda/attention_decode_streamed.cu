@@ -9,7 +9,8 @@
 #include "workers/cuda/attention_decode_merge.cuh"
 #include "workers/cuda/attention_decode_stream.cuh"
 #include "workers/cuda/attention_decode_streamed.h"
-#include "workers/cuda/multiprocessors.h"
+#include "workers/cuda/current_device.h"
+#include "workers/cuda/shared_memory.h"
 #include "workers/cuda/tensor_map.h"
 
 namespace baton::cuda {
@@ -125,32 +126,16 @@ __global__ void __launch_bounds__(kThreads, 65536 / kRegisters / kThreads)
 /// Without L2 promotion: that to 256 bytes cost 7 % of the speed.
 template <int kDim>
 CUtensorMap pool_map(const Bf16* pool) {
-  CUtensorMap map;
   constexpr cuuint64_t kRows = std::uint64_t{1} << 31;  // what a coordinate reaches
-  const cuuint64_t sizes[3] = {kBoxColumns, kRows, kDim / kBoxColumns};
-  const cuuint64_t strides[2] = {kDim * sizeof(Bf16), kBoxColumns * sizeof(Bf16)};
-  const cuuint32_t box[3] = {kBoxColumns, kTile, kDim / kBoxColumns};
-  const cuuint32_t steps[3] = {1, 1, 1};
-  const CUresult result = encode_function()(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<Bf16*>(pool), sizes, strides, box,
-      steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
-    throw CudaError("cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(result)));
-  }
-  return map;
+  return encode_map<3>(
+      pool, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, {kBoxColumns, kRows, kDim / kBoxColumns},
+      {kDim * sizeof(Bf16), kBoxColumns * sizeof(Bf16)}, {kBoxColumns, kTile, kDim / kBoxColumns},
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
 template <int kDim>
 void launch_streamed(const StreamedAttention& call, const Arguments& a, Stream stream) {
-  static const cudaError_t prepared = cudaFuncSetAttribute(
-      streamed_attention<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  check(prepared, "streamed attention");
-  // As in linear_few_rows.cu: one partition of L1 and shared memory for all that run side by side.
-  static const cudaError_t parted =
-      cudaFuncSetAttribute(streamed_attention<kDim>, cudaFuncAttributePreferredSharedMemoryCarveout,
-                           cudaSharedmemCarveoutMaxShared);
-  check(parted, "streamed attention");
+  take_shared_memory<streamed_attention<kDim>>(kSharedBytes, "streamed attention");
   launch("streamed attention", streamed_attention<kDim>, multiprocessors(), kThreads, kSharedBytes,
          stream, pool_map<kDim>(call.kv.pool), a);
 }
@@ -160,13 +145,7 @@ void launch_streamed(const StreamedAttention& call, const Arguments& a, Stream s
 int streamed_attention_runs(const HeadShape& shape, int tokens_per_block) {
   if (shape.head_dim != 64 && shape.head_dim != 128) return 0;
   if (shape.heads / shape.kv_heads > 8 || tokens_per_block % kTile != 0) return 0;
-  int device = 0;
-  int major = 0;
-  int minor = 0;
-  check(cudaGetDevice(&device), "device");
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "device");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "device");
-  if (major != 9 || minor != 0) return 0;
+  if (!is_hopper()) return 0;
   return multiprocessors() * kWarps / shape.kv_heads;
 }
 

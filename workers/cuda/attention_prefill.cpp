@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "workers/cuda/current_device.h"
 #include "workers/cuda/launch.cuh"
 
 namespace baton::cuda {
@@ -73,15 +74,8 @@ void check_shape(const PrefillAttention::Options& o) {
 PrefillAttention::PrefillAttention(const Options& options) : impl_(new Impl) {
   check_shape(options);
   impl_->options = options;
-  int device = 0;
-  int major = 0;
-  int minor = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "attributes");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "attributes");
-  check(cudaDeviceGetAttribute(&impl_->sm_count, cudaDevAttrMultiProcessorCount, device),
-        "attributes");
-  const bool hopper = options.hopper && major == 9 && minor == 0 && kPrefillHopper.plan != nullptr;
+  impl_->sm_count = multiprocessors();
+  const bool hopper = options.hopper && is_hopper() && kPrefillHopper.plan != nullptr;
   impl_->kernel = hopper ? &kPrefillHopper : &kPrefillFa2;
   if (hopper && options.gather_pairs >= 0) impl_->dense = &kPrefillDense;
 }
@@ -102,9 +96,8 @@ void PrefillAttention::PlanDeleter::operator()(Plan* plan) const { delete plan; 
 
 PrefillAttention::PlanPtr PrefillAttention::make_plan() const { return PlanPtr(new Plan); }
 
-void PrefillAttention::plan(std::span<const AttentionRow> chunks, Plan& plan,
-                            void* float_workspace, void* int_workspace, void* pinned,
-                            Stream stream) const {
+void PrefillAttention::plan(std::span<const AttentionRow> chunks, Plan& plan, void* float_workspace,
+                            void* int_workspace, void* pinned, Stream stream) const {
   plan.data.rows = 0;
   if (chunks.empty()) return;
   fill_requests(chunks, impl_->options.tokens_per_block, plan.data);

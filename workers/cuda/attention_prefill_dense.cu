@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "workers/cuda/attention_prefill_params.cuh"
 #include "workers/cuda/launch.cuh"
 
 namespace baton::cuda {
@@ -143,38 +144,12 @@ void gather(const PrefillOptions& o, const PrefillPlan& p, const PrefillCall& ca
 
 Params make_params(const PrefillOptions& o, const PrefillPlan& p,
                    const flashinfer::PrefillPlanSM90Info& info, const PrefillCall& call) {
-  const auto at = [&p](std::int64_t offset) {
-    return reinterpret_cast<std::int32_t*>(p.int_workspace + offset);
-  };
-  const HeadShape& s = o.shape;
-  const std::int64_t head = std::int64_t{p.gathered_keys} * s.head_dim;
-  auto* keys = reinterpret_cast<cutlass::bfloat16_t*>(p.float_workspace);
-  Params a{};
-  a.q_ptr = reinterpret_cast<cutlass::bfloat16_t*>(const_cast<Bf16*>(call.qkv));
-  a.k_ptr = keys;
-  a.v_ptr = keys + s.kv_heads * head;
-  a.o_ptr = reinterpret_cast<cutlass::bfloat16_t*>(call.out);
-  a.qo_tile_indices = at(info.qo_tile_indices_offset);
-  a.qo_indptr = at(info.qo_indptr_offset);
-  a.kv_indptr = at(info.kv_indptr_offset);
-  a.qo_lens = at(info.qo_len_offset);
-  a.kv_lens = at(info.kv_len_offset);
-  a.head_indices = at(info.head_indices_offset);
-  a.work_indptr = at(info.work_indptr_offset);
-  a.batch_indices = at(info.batch_indices_offset);
-  a.additional_params.sm_scale = call.scale;
-  a.q_stride_n = static_cast<std::int64_t>(s.heads + 2 * s.kv_heads) * s.head_dim;
-  a.k_stride_n = a.v_stride_n = s.head_dim;
-  a.o_stride_n = static_cast<std::int64_t>(s.heads) * s.head_dim;
-  a.q_stride_h = a.o_stride_h = s.head_dim;
+  const std::int64_t head = std::int64_t{p.gathered_keys} * o.shape.head_dim;
+  auto a = query_params<Params>(o, p, info, call);
+  a.k_ptr = reinterpret_cast<cutlass::bfloat16_t*>(p.float_workspace);
+  a.v_ptr = a.k_ptr + o.shape.kv_heads * head;
   a.k_stride_h = a.v_stride_h = head;
-  a.nnz_qo = p.rows;
   a.nnz_kv = p.gathered_keys;
-  a.num_qo_heads = s.heads;
-  a.num_kv_heads = s.kv_heads;
-  a.group_size = s.heads / s.kv_heads;
-  a.window_left = -1;
-  a.causal = true;
   return a;
 }
 

@@ -9,6 +9,7 @@
 #include <flashinfer/attention/hopper/variants.cuh>
 #include <flashinfer/attention/scheduler.cuh>
 
+#include "workers/cuda/attention_prefill_params.cuh"
 #include "workers/cuda/launch.cuh"
 
 namespace baton::cuda {
@@ -21,8 +22,8 @@ std::size_t float_bytes(const PrefillOptions&, int) { return 0; }
 
 std::size_t int_bytes(const PrefillOptions& o, int sm_count) {
   // Tiles are at least 128 rows; one list for each head; the gaps between tables count as chunks.
-  const std::size_t works = static_cast<std::size_t>(o.shape.heads) *
-                            (o.max_rows / 128 + 2 * o.max_chunks + 1);
+  const std::size_t works =
+      static_cast<std::size_t>(o.shape.heads) * (o.max_rows / 128 + 2 * o.max_chunks + 1);
   return 7 * (works * sizeof(std::int32_t) + 16) + (sm_count + 1) * sizeof(std::int32_t) + 16;
 }
 
@@ -31,50 +32,25 @@ void plan(const PrefillOptions& o, PrefillPlan& p, const PrefillBuffers& b, Stre
   check(flashinfer::PrefillSM90Plan<std::int32_t>(
             b.float_workspace, b.float_bytes, b.int_workspace, b.pinned, b.int_bytes, info,
             p.row_begin.data(), p.table_begin.data(), p.keys.data(), p.rows, p.requests(),
-            o.shape.heads, o.shape.kv_heads, o.shape.head_dim, o.shape.head_dim,
-            o.tokens_per_block, /*causal=*/true, /*enable_cuda_graph=*/false, sizeof(Bf16), stream),
+            o.shape.heads, o.shape.kv_heads, o.shape.head_dim, o.shape.head_dim, o.tokens_per_block,
+            /*causal=*/true, /*enable_cuda_graph=*/false, sizeof(Bf16), stream),
         "prefill plan");
   p.info = info.ToVector();
 }
 
 Params make_params(const PrefillOptions& o, const PrefillPlan& p,
                    const flashinfer::PrefillPlanSM90Info& info, const PrefillCall& call) {
-  const auto at = [&p](std::int64_t offset) {
-    return reinterpret_cast<std::int32_t*>(p.int_workspace + offset);
-  };
   const auto element = [](const Bf16* x) {
     return reinterpret_cast<cutlass::bfloat16_t*>(const_cast<Bf16*>(x));
   };
-  const HeadShape& s = o.shape;
   const Bf16* keys = call.kv.pool + call.kv.layer_offset;
-  Params a{};
-  a.q_ptr = element(call.qkv);
+  auto a = query_params<Params>(o, p, info, call);
   a.k_ptr = element(keys);
   a.v_ptr = element(keys + call.kv.part_stride);
-  a.o_ptr = element(call.out);
-  a.qo_tile_indices = at(info.qo_tile_indices_offset);
-  a.qo_indptr = at(info.qo_indptr_offset);
-  a.kv_indptr = at(info.kv_indptr_offset);
   a.kv_indices = const_cast<std::int32_t*>(call.block_table);
-  a.qo_lens = at(info.qo_len_offset);
-  a.kv_lens = at(info.kv_len_offset);
-  a.head_indices = at(info.head_indices_offset);
-  a.work_indptr = at(info.work_indptr_offset);
-  a.batch_indices = at(info.batch_indices_offset);
-  a.additional_params.sm_scale = call.scale;
-  a.q_stride_n = static_cast<std::int64_t>(s.heads + 2 * s.kv_heads) * s.head_dim;
-  a.k_stride_n = a.v_stride_n = s.head_dim;
-  a.o_stride_n = static_cast<std::int64_t>(s.heads) * s.head_dim;
-  a.q_stride_h = a.o_stride_h = s.head_dim;
   a.k_stride_h = a.v_stride_h = call.kv.head_stride;
   a.k_page_stride = a.v_page_stride = call.kv.block_stride;
-  a.nnz_qo = p.rows;
-  a.num_qo_heads = s.heads;
-  a.num_kv_heads = s.kv_heads;
-  a.group_size = s.heads / s.kv_heads;
   a.page_size = o.tokens_per_block;
-  a.window_left = o.window > 0 ? o.window - 1 : -1;
-  a.causal = true;
   return a;
 }
 

@@ -9,11 +9,11 @@
 
 #include <algorithm>
 
+#include "workers/cuda/current_device.h"
 #include "workers/cuda/experts.h"
 #include "workers/cuda/experts_route.h"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/mma.cuh"
-#include "workers/cuda/multiprocessors.h"
 
 namespace baton::cuda {
 namespace {

@@ -13,11 +13,12 @@
 #include <cstddef>
 #include <string>
 
+#include "workers/cuda/current_device.h"
 #include "workers/cuda/hopper.cuh"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear_few_rows.h"
 #include "workers/cuda/linear_tiles.cuh"
-#include "workers/cuda/multiprocessors.h"
+#include "workers/cuda/shared_memory.h"
 
 namespace baton::cuda {
 namespace {
@@ -270,15 +271,7 @@ void launch_shape(const FewRowsConfig& config, const FewRowsCall& call, Stream s
   // Never a third CTA on a multiprocessor (see above).
   bytes = std::max(bytes, 80 * 1024) + 1024;  // to align by
   constexpr int kMostBytes = 226 * 1024;
-  static const cudaError_t prepared = cudaFuncSetAttribute(
-      few_rows_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes);
-  check(prepared, "few_rows");
-  // The same partition of L1 and shared memory for every shape: a multiprocessor changes it only when
-  // it is idle, and so could not take up the next kernel while one of another partition runs.
-  static const cudaError_t parted =
-      cudaFuncSetAttribute(few_rows_kernel<S>, cudaFuncAttributePreferredSharedMemoryCarveout,
-                           cudaSharedmemCarveoutMaxShared);
-  check(parted, "few_rows");
+  take_shared_memory<few_rows_kernel<S>>(kMostBytes, "few_rows");
 
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -314,15 +307,7 @@ void launch_tile(const FewRowsConfig& config, const FewRowsCall& call, Stream st
 
 }  // namespace
 
-bool few_rows_supported() {
-  int device = 0;
-  int major = 0;
-  int minor = 0;
-  check(cudaGetDevice(&device), "device");
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "device");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "device");
-  return major == 9 && minor == 0;
-}
+bool few_rows_supported() { return is_hopper(); }
 
 std::size_t few_rows_workspace_bytes() {
   return kFlagBytes + static_cast<std::size_t>(multiprocessors()) * kPartBytes;

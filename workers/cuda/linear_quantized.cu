@@ -12,11 +12,11 @@
 
 #include <algorithm>
 
+#include "workers/cuda/current_device.h"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear_quantized.h"
 #include "workers/cuda/linear_quantized_kernels.h"
 #include "workers/cuda/mma.cuh"
-#include "workers/cuda/multiprocessors.h"
 #include "workers/cuda/quantized_numbers.cuh"
 
 namespace baton::cuda {

@@ -17,12 +17,13 @@
 #include <algorithm>
 #include <iterator>
 
+#include "workers/cuda/current_device.h"
 #include "workers/cuda/hopper.cuh"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear_quantized_kernels.h"
 #include "workers/cuda/mma.cuh"
-#include "workers/cuda/multiprocessors.h"
 #include "workers/cuda/quantized_numbers.cuh"
+#include "workers/cuda/shared_memory.h"
 
 namespace baton::cuda {
 namespace {
@@ -314,15 +315,7 @@ template <class S>
 void launch_shape(const Variant& v, Arguments a, Stream stream) {
   a.stages = std::clamp((v.ring_kib << 10) / S::kStageBytes, 1, kMostStages);
   const int bytes = a.stages * S::kStageBytes + a.rows * a.x_stride;
-  static const cudaError_t prepared = cudaFuncSetAttribute(
-      ring_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostRingBytes);
-  check(prepared, "quantized linear");
-  // The same partition of L1 and shared memory for every kernel of this kind (see
-  // linear_few_rows.cu).
-  static const cudaError_t parted =
-      cudaFuncSetAttribute(ring_kernel<S>, cudaFuncAttributePreferredSharedMemoryCarveout,
-                           cudaSharedmemCarveoutMaxShared);
-  check(parted, "quantized linear");
+  take_shared_memory<ring_kernel<S>>(kMostRingBytes, "quantized linear");
   launch("quantized linear", ring_kernel<S>, std::min(a.tiles, multiprocessors()), S::kThreads,
          static_cast<std::size_t>(bytes), stream, a);
 }
@@ -360,19 +353,9 @@ void ring_linear(int variant, const QuantizedCall& call, Stream stream) {
   a.group_shift = w.group_shift;
   a.x_stride = x_stride(a.in);
   a.output = call.output;
-  const Variant& v = kVariants[variant];
-  if (w.format == WeightFormat::fp8) {
-    return w.group_shift == 6 ? launch_variant<WeightFormat::fp8, 2>(v, a, stream)
-                              : launch_variant<WeightFormat::fp8, 1>(v, a, stream);
-  }
-  switch (w.group_shift) {
-    case 5:
-      return launch_variant<WeightFormat::int4, 4>(v, a, stream);
-    case 6:
-      return launch_variant<WeightFormat::int4, 2>(v, a, stream);
-    default:
-      return launch_variant<WeightFormat::int4, 1>(v, a, stream);
-  }
+  by_format(w, [&]<WeightFormat kFormat, int kParts>() {
+    launch_variant<kFormat, kParts>(kVariants[variant], a, stream);
+  });
 }
 
 }  // namespace baton::cuda

@@ -11,12 +11,13 @@
 #include <algorithm>
 #include <iterator>
 
+#include "workers/cuda/current_device.h"
 #include "workers/cuda/hopper.cuh"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear_quantized_kernels.h"
 #include "workers/cuda/linear_tiles.cuh"
-#include "workers/cuda/multiprocessors.h"
 #include "workers/cuda/quantized_numbers.cuh"
+#include "workers/cuda/shared_memory.h"
 
 namespace baton::cuda {
 namespace {
@@ -283,13 +284,7 @@ void launch_shape(int ring_kib, const QuantizedCall& call, Stream stream) {
   a.stages = std::clamp((ring_kib << 10) / S::kStageBytes, 2, kMaxStages);
   // Never a third CTA on a multiprocessor (see linear_few_rows.cu).
   const int bytes = std::max(a.stages * S::kStageBytes, 80 << 10) + 1024;  // to align by
-  static const cudaError_t prepared = cudaFuncSetAttribute(
-      tiles_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes);
-  check(prepared, "quantized linear");
-  static const cudaError_t parted =
-      cudaFuncSetAttribute(tiles_kernel<S>, cudaFuncAttributePreferredSharedMemoryCarveout,
-                           cudaSharedmemCarveoutMaxShared);
-  check(parted, "quantized linear");
+  take_shared_memory<tiles_kernel<S>>(kMostBytes, "quantized linear");
   launch("quantized linear", tiles_kernel<S>, std::min(a.units, multiprocessors()), S::kThreads,
          static_cast<std::size_t>(bytes), stream, words_map<S>(w), scales_map<S>(w),
          tensor_map(call.x, call.rows, w.in, S::kN), a);
@@ -336,19 +331,9 @@ std::vector<int> tiles_variants(int rows, const LinearWeight&) {
 }
 
 void tiles_linear(int variant, const QuantizedCall& call, Stream stream) {
-  const QuantizedWeight& w = call.w.quantized;
-  if (w.format == WeightFormat::fp8) {
-    return w.group_shift == 6 ? launch_variant<WeightFormat::fp8, 2>(variant, call, stream)
-                              : launch_variant<WeightFormat::fp8, 1>(variant, call, stream);
-  }
-  switch (w.group_shift) {
-    case 5:
-      return launch_variant<WeightFormat::int4, 4>(variant, call, stream);
-    case 6:
-      return launch_variant<WeightFormat::int4, 2>(variant, call, stream);
-    default:
-      return launch_variant<WeightFormat::int4, 1>(variant, call, stream);
-  }
+  by_format(call.w.quantized, [&]<WeightFormat kFormat, int kParts>() {
+    launch_variant<kFormat, kParts>(variant, call, stream);
+  });
 }
 
 }  // namespace baton::cuda

@@ -9,10 +9,10 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include "workers/cuda/current_device.h"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear_streamed.h"
 #include "workers/cuda/mma.cuh"
-#include "workers/cuda/multiprocessors.h"
 
 namespace baton::cuda {
 

@@ -236,21 +236,11 @@ __device__ __forceinline__ void finish_tile(const TileArguments& a, int tile, in
 inline CUtensorMap matrix_map(const void* data, CUtensorMapDataType type, int element_bytes,
                               int rows, int columns, int box_rows, int box_columns,
                               CUtensorMapSwizzle swizzle) {
-  CUtensorMap map;
-  constexpr auto promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(columns) *
-                                 static_cast<cuuint64_t>(element_bytes)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_columns),
-                             static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[2] = {1, 1};
-  const CUresult result = encode_function()(&map, type, 2, const_cast<void*>(data), sizes, strides,
-                                            box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                                            promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
-    throw CudaError("cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(result)));
-  }
-  return map;
+  return encode_map<2>(data, type,
+                       {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},
+                       {static_cast<cuuint64_t>(columns) * static_cast<cuuint64_t>(element_bytes)},
+                       {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows)},
+                       swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 /// A bf16 matrix read in boxes of 64 columns, swizzled as hopper::operand() wants them.
