@@ -1,4 +1,7 @@
-"""Packages of other servers' clients, pinned by version and sha256, in the build folder."""
+"""Packages of clients that others wrote, pinned by version and sha256, in the build folder.
+
+A test calls install(). As a program it installs those of the clients named, for tests that come later.
+"""
 
 import os
 import pathlib
@@ -27,7 +30,7 @@ def fetch(requirements, environment):
     shutil.rmtree(environment, ignore_errors=True)
     pip = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-         "--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", requirements,
+         "--no-deps", "--no-compile", "--only-binary", ":all:", "--require-hashes", "-r", requirements,
          "--target", environment], check=False, capture_output=True, text=True,
         env={**os.environ, "PIP_USER": "0", "PIP_RETRIES": "1"})
     if pip.returncode != 0:
@@ -36,3 +39,8 @@ def fetch(requirements, environment):
             sys.exit(1)
         print(f"SKIPPED: the packages of {requirements.name} cannot be installed here")
         sys.exit(SKIPPED)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        install(name)
