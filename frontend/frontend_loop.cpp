@@ -254,14 +254,13 @@ std::string FrontendLoop::failure_bytes(Reply& reply, const Status& status,
   }
   HttpError error = http_error(status, {}, retry_after_s);
   error.stream = reply.streaming;
+  const HttpHeaders retry = retry_headers(error);
   error = shaped(std::move(error), reply.frame);
   HttpReply whole;
   whole.status = *code = error.status;
   whole.body = error.body;
   whole.headers = reply.headers;
-  if (error.retry_after_s > 0) {
-    whole.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
-  }
+  whole.headers.insert(whole.headers.end(), retry.begin(), retry.end());
   ReplyFrame frame = reply.frame;
   frame.keep_alive = false;
   return format_reply(whole, frame);

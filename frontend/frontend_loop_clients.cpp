@@ -49,13 +49,11 @@ void FrontendLoop::refuse(Job& job, const Status& status, std::uint32_t retry_af
   HttpError error = http_error(status, {}, retry_after_s);
   const auto* generation = std::get_if<Generation>(&job.what);
   error.stream = generation != nullptr && generation->request.stream;
-  error = shaped(std::move(error), job.frame);
   HttpReply reply;
+  reply.headers = retry_headers(error);
+  error = shaped(std::move(error), job.frame);
   reply.status = error.status;
   reply.body = error.body;
-  if (error.retry_after_s > 0) {
-    reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
-  }
   job.frame.keep_alive = false;
   reply_now(job, std::move(reply));
 }

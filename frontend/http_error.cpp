@@ -82,6 +82,18 @@ HttpError http_error(int status, std::string_view message, std::string_view code
   return error;
 }
 
+HttpHeaders retry_headers(const HttpError& error) {
+  HttpHeaders headers;
+  if (error.retry_after_s > 0) {
+    headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
+  }
+  const bool harmful = error.status == 501 ||
+                       error.code == to_string(ErrorCode::deadline_exceeded) ||
+                       error.code == to_string(ErrorCode::worker_crashes);
+  if (harmful) headers.emplace_back("X-Should-Retry", "false");
+  return headers;
+}
+
 Status ending_status(FinishReason reason, ErrorCode code, std::string message) {
   if (reason == FinishReason::stop || reason == FinishReason::length) return {};
   if (code == ErrorCode::ok) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "frontend/generation.h"
+#include "frontend/http_reply.h"
 #include "ipc/status.h"
 
 namespace baton {
@@ -24,6 +25,11 @@ HttpError http_error(const Status& status, std::string_view param = {},
 /// short name such as "not_found".
 HttpError http_error(int status, std::string_view message, std::string_view code,
                      std::string_view param = {});
+
+/// Clients that ask again by themselves are told in what the same request needs: Retry-After, or
+/// X-Should-Retry "false" (which the openai clients read) where asking again can only do harm: what
+/// is not served, what has had its time, what may be the cause of workers' deaths.
+HttpHeaders retry_headers(const HttpError& error);
 
 /// Why a request did not end by itself (reason neither stop nor length); ok if it did. A message is
 /// made up where there is none.

@@ -167,18 +167,29 @@ void HttpServer::Impl::count_partial(ClientConnection& connection) {
   connection.counted = held;
 }
 
+namespace {
+
+/// Whether a route's path, in which a part that begins with ':' stands for any, is this one.
+bool matches(std::string_view route, std::string_view path) {
+  while (!route.empty() && !path.empty()) {
+    const std::string_view wanted = route.substr(0, route.find('/', 1));
+    const std::string_view given = path.substr(0, path.find('/', 1));
+    const bool any = wanted.starts_with("/:") && given.size() > 1;
+    if (!any && wanted != given) return false;
+    route.remove_prefix(wanted.size());
+    path.remove_prefix(given.size());
+  }
+  return route.empty() && path.empty();
+}
+
+}  // namespace
+
 /// For a path without a route of the method at hand: the methods it has, "" if it has none.
 std::string HttpServer::Impl::allowed_methods(std::string_view path) const {
   while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
   std::string allowed;
   for (const HttpRoute& route : routes) {
-    const std::size_t variable = route.path.find(':');
-    const bool matches = variable == std::string::npos
-                             ? path == route.path
-                             : path.size() > variable &&
-                                   path.substr(0, variable) == route.path.substr(0, variable) &&
-                                   path.find('/', variable) == std::string_view::npos;
-    if (!matches) continue;
+    if (!matches(route.path, path)) continue;
     if (!allowed.empty()) allowed += ", ";
     allowed += route.method == "GET" ? "GET, HEAD" : route.method;
   }

@@ -34,7 +34,8 @@ class Builder : public nlohmann::json_sax<Json> {
 
   bool key(string_t& name) override {
     if (open_.back()->contains(name)) {
-      return fail("the key '" + name.substr(0, kMaxReason) + "' is written twice in one object");
+      return fail("ambiguous: the key '" + name.substr(0, kMaxReason) +
+                  "' is written twice in one object");
     }
     key_ = std::move(name);
     return true;

@@ -48,11 +48,20 @@ std::size_t connection_limit(std::size_t max_streams) {
   return std::min(2 * max_streams + 256, most);
 }
 
+/// "baton-0.1.0-1a2b3c4d5e6f": version and commit.
+std::string fingerprint() {
+  std::string text = "baton-" + std::string(build_version());
+  std::erase_if(text, [](char c) { return c == '(' || c == ')'; });
+  std::replace(text.begin(), text.end(), ' ', '-');
+  return text;
+}
+
 Result<ServedModel> load_model(const Config& config) {
   auto tokenizer = Tokenizer::load(config.model, config.frontend.tokenizer);
   if (!tokenizer.ok()) return tokenizer.status();
   ServedModel model;
   model.name = config.model_name;
+  model.fingerprint = fingerprint();
   model.tokenizer = std::move(tokenizer).value();
   const std::string& own_template = config.frontend.chat_template;
   if (own_template.empty()) {

@@ -305,13 +305,11 @@ void Routes::refused(const Connection& connection, const HttpRequest& request,
 /// request.
 void Routes::fail(const Connection& connection, ReplyFrame frame, const char* route,
                   HttpError error) {
-  error = shaped(std::move(error), frame);
   HttpReply whole;
+  whole.headers = retry_headers(error);
+  error = shaped(std::move(error), frame);
   whole.status = error.status;
   whole.body = std::move(error.body);
-  if (error.retry_after_s > 0) {
-    whole.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
-  }
   frame.keep_alive = false;
   reply(connection, std::move(frame), route, std::move(whole));
 }

@@ -16,6 +16,7 @@ class ChatTemplate;
 
 struct ServedModel {
   std::string name;  // as clients call it
+  std::string fingerprint{};  // "system_fingerprint": the build; empty: null
   std::shared_ptr<const Tokenizer> tokenizer;
   // At most one of the two; none: the chat route answers 400.
   std::shared_ptr<const ChatFormat> chat;

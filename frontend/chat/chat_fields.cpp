@@ -7,6 +7,7 @@
 
 #include "frontend/chat/chat_template.h"
 #include "frontend/chat/ordered_json.h"
+#include "frontend/sse.h"
 
 namespace baton {
 namespace {
@@ -24,8 +25,9 @@ bool is_name(std::string_view text) {
          std::all_of(text.begin(), text.end(), allowed);
 }
 
-/// "content": a string, or a list of {"type": "text", "text": ...}.
-std::string read_content(FieldReader& message) {
+/// "content": a string, or a list of {"type": "text", "text": ...}; what an assistant refused with
+/// is text, too.
+std::string read_content(FieldReader& message, bool assistant) {
   const Json* content = message.take("content");
   if (content == nullptr) return {};
   if (content->is_string()) return content->get<std::string>();
@@ -44,13 +46,16 @@ std::string read_content(FieldReader& message) {
     }
     FieldReader reader(part, message.path_of(name));
     const auto type = reader.string("type");
-    if (reader.ok() && type != "text") {
+    const bool refusal = assistant && type == "refusal";
+    if (reader.ok() && type != "text" && !refusal) {
       reader.fail("type", type ? "'" + std::string(type->substr(0, kShown)) +
                                      "' is not supported; this model reads only text"
                                : "is missing");
     }
-    const auto piece = reader.string("text");
-    if (reader.ok() && !piece) reader.fail("text", "is missing");
+    const char* field = refusal ? "refusal" : "text";
+    const auto piece = reader.string(field);
+    if (reader.ok() && !piece) reader.fail(field, "is missing");
+    reader.take("prompt_cache_breakpoint");  // beginnings are cached wherever they end
     if (reader.finish()) {
       message.fail(*reader.finish());
       return {};
@@ -91,6 +96,7 @@ void read_called_function(FieldReader& call, ToolCall& out) {
   if (!parse_json_object(out.arguments).ok()) {
     reader.fail("arguments", "must be a string that holds a JSON object");
   }
+  reader.take("parsed_arguments");  // the openai client's parse() adds it, and sends it back
   if (reader.finish()) call.fail(*reader.finish());
 }
 
@@ -123,6 +129,7 @@ void read_tool_calls(FieldReader& message, ChatMessage& out) {
 
 /// What replies of this and other servers carry, so that a client can send them back as they are.
 void refuse_extras(FieldReader& message, bool templated) {
+  message.take("parsed");  // of the openai client's parse(): what `content` holds
   static constexpr std::array kExtras{"refusal",    "audio",     "function_call",
                                       "annotations", "tool_calls", "reasoning_content",
                                       "reasoning"};
@@ -169,7 +176,7 @@ void read_message(FieldReader& fields, const Json& value, std::size_t index, boo
   } else if (message.ok()) {
     message.fail("role", "is missing");
   }
-  out.content = read_content(message);
+  out.content = read_content(message, out.role == "assistant");
   out.has_content = message.take("content") != nullptr;
   if (message.ok() && !out.has_content && out.role != "assistant") {
     message.fail("content", "is missing");
@@ -330,6 +337,30 @@ bool read_variables(FieldReader& fields, const ServedModel& model) {
   return fields.ok();
 }
 
+/// "reasoning_effort" as variables of the template, where it reads such: the effort itself, or
+/// whether to reason at all. "auto" leaves it to the template.
+void read_effort(FieldReader& fields, const ServedModel& model, Conversation& conversation) {
+  static constexpr std::array kEfforts{"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  const auto effort = fields.string("reasoning_effort");
+  if (!effort || *effort == "auto") return;
+  const bool none = *effort == "none";
+  const ChatTemplate* format = model.chat_template.get();
+  if (std::find(kEfforts.begin(), kEfforts.end(), *effort) == kEfforts.end()) {
+    fields.fail("reasoning_effort", "must be none, minimal, low, medium, high, xhigh, max or auto");
+  } else if (format != nullptr && format->takes_effort()) {
+    conversation.effort = "\"reasoning_effort\":" + json_string(*effort);
+  } else if (format != nullptr && format->thinking_can_end()) {
+    conversation.effort = std::string("\"enable_thinking\":") + (none ? "false" : "true");
+  } else if (!none) {
+    fields.fail(
+        "reasoning_effort",
+        "is not supported: this model has no efforts; only \"none\" or \"auto\" is accepted");
+  } else if (format != nullptr && !format->reply_grammar().think_open.empty()) {
+    fields.fail("reasoning_effort",
+                "cannot be \"none\": this model's chat template has no switch for its reasoning");
+  }
+}
+
 void read_ending(FieldReader& fields, const ServedModel& model, Conversation& conversation) {
   conversation.continue_final_message = fields.boolean("continue_final_message").value_or(false);
   conversation.add_generation_prompt =
@@ -359,6 +390,7 @@ void read_conversation(FieldReader& fields, std::string_view body, const ServedM
   read_ending(fields, model, conversation);
   const bool tools = read_tools(fields, model, conversation.forced);
   const bool variables = read_variables(fields, model);
+  read_effort(fields, model, conversation);
   if (!fields.ok() || !(tools || variables)) return;
   auto copies =
       copy_members(body, {"tools", "chat_template_kwargs"}, model.chat_template->guard());

@@ -190,6 +190,8 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& dir,
   for (const auto& [name, text] : made->templates_) all += text;
   made->grammar_ = ReplyGrammar::of_templates(all);
   made->takes_tools_ = mentioned(made->templates_, "tools");
+  made->takes_effort_ = mentioned(made->templates_, "reasoning_effort");
+  made->thinking_can_end_ = mentioned(made->templates_, "enable_thinking");
   made->knows_developer_ = mentioned(made->templates_, "developer");
   std::vector<std::string> pieces, foreign;
   for (std::uint32_t i = 0; i < tokenizer.vocab_size(); ++i) {
@@ -244,6 +246,10 @@ std::string ChatTemplate::render_request(const Conversation& conversation) const
   }
   std::string variables = "{";
   for (const auto& [name, text] : special_tokens_) add_member(variables, name, json_string(text));
+  if (!conversation.effort.empty()) {
+    if (variables.size() > 1) variables += ',';
+    variables += conversation.effort;
+  }
   // A variable of the client's own comes later and so wins, as in `transformers`.
   if (conversation.variables.size() > 2) {
     if (variables.size() > 1) variables += ',';

@@ -38,6 +38,10 @@ class ChatTemplate {
   const std::map<std::string, std::string>& templates() const { return templates_; }
   /// Some template reads "tools": a request may define some.
   bool takes_tools() const { return takes_tools_; }
+  /// Some template reads "reasoning_effort".
+  bool takes_effort() const { return takes_effort_; }
+  /// Some template reads "enable_thinking": it leaves the reasoning out when that is false.
+  bool thinking_can_end() const { return thinking_can_end_; }
   /// Some template knows the role "developer"; otherwise it is called "system".
   bool knows_developer() const { return knows_developer_; }
 
@@ -73,6 +77,8 @@ class ChatTemplate {
   SpecialGuard assistant_guard_;
   ReplyGrammar grammar_;
   bool takes_tools_ = false;
+  bool takes_effort_ = false;
+  bool thinking_can_end_ = false;
   bool knows_developer_ = false;
 };
 

@@ -37,6 +37,7 @@ struct Conversation {
   // What only a template can do something with.
   std::string tools;      // JSON array of function definitions in the client's order; empty: none
   std::string variables;  // JSON object of chat_template_kwargs; empty: none
+  std::string effort{};   // JSON members that reasoning_effort stands for; chat_template_kwargs win
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   ForcedChoice forced;

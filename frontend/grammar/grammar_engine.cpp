@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -35,6 +36,8 @@ namespace {
 /// A run of whitespace between the parts of a JSON text may be so long: enough for an indentation,
 /// and a model that has nothing to say does not say it for ever.
 constexpr int kMaxWhitespace = 32;
+
+using Json = nlohmann::ordered_json;  // the order of a schema's keys is that of the text
 
 void set_bit(std::span<std::uint32_t> mask, Token id) {
   mask[static_cast<std::size_t>(id) / 32] |= 1U << (static_cast<std::uint32_t>(id) % 32U);
@@ -76,8 +79,21 @@ xgrammar::Grammar without_control_characters(const xgrammar::Grammar& grammar) {
   return found ? xgrammar::Grammar::FromEBNF(text) : grammar;
 }
 
+/// Gives every JSON Schema of a structural tag's `format` the bound of whitespace, where it has none.
+void bound_whitespace(Json& format) {
+  if (format.is_object() && format.contains("json_schema") &&
+      format.value("type", Json()) == "json_schema") {
+    if (!format.contains("max_whitespace_cnt")) format["max_whitespace_cnt"] = kMaxWhitespace;
+    return;
+  }
+  if (!format.is_structured()) return;
+  for (Json& inside : format) bound_whitespace(inside);
+}
+
 xgrammar::Grammar from_structural_tag(const std::string& text) {
-  auto made = xgrammar::Grammar::FromStructuralTag(text);
+  Json tag = Json::parse(text, nullptr, false);
+  if (tag.is_object() && tag.contains("format")) bound_whitespace(tag["format"]);
+  auto made = xgrammar::Grammar::FromStructuralTag(tag.is_discarded() ? text : tag.dump());
   if (const auto* grammar = std::get_if<xgrammar::Grammar>(&made)) return *grammar;
   std::visit([](const auto& error) { throw error; }, std::get<xgrammar::StructuralTagError>(made));
   throw std::logic_error("no error");

@@ -42,6 +42,7 @@ std::string message_members(const std::vector<ReplyPart>& parts) {
   }
   std::string out = "\"content\":";
   out += content.empty() && !calls.empty() ? "null" : json_string(content);
+  out += ",\"refusal\":null";
   if (!reasoning.empty()) out += ",\"reasoning_content\":" + json_string(reasoning);
   if (!calls.empty()) out += ",\"tool_calls\":[" + calls + "]";
   return out;

@@ -124,7 +124,7 @@ void LogprobsJson::add_to_completion(Token token, const LogprobReader::Entry* lo
 std::string LogprobsJson::take() {
   count_ = 0;
   const std::string tokens = std::exchange(tokens_, {});
-  if (shape_ == ReplyShape::chat) return "{\"content\":[" + tokens + "]}";
+  if (shape_ == ReplyShape::chat) return "{\"content\":[" + tokens + "],\"refusal\":null}";
   return "{\"tokens\":[" + tokens + "],\"token_logprobs\":[" + std::exchange(values_, {}) +
          "],\"top_logprobs\":[" + std::exchange(tops_, {}) + "],\"text_offset\":[" +
          std::exchange(offsets_, {}) + "]}";

@@ -17,11 +17,11 @@ enum class ReplyShape : std::uint8_t { completion, chat };
 
 /// The "logprobs" value of one choice, token by token.
 ///
-/// Chat: {"content": [{"token", "logprob", "bytes", "top_logprobs": [...]}]}, with exactly the asked
-/// number of most probable tokens. Completions: {"tokens", "token_logprobs", "top_logprobs",
-/// "text_offset"}; top_logprobs[i] also holds the token itself, and where two tokens read alike, the
-/// more probable one is kept; text_offset counts characters of the choice's text. A token that is no
-/// text by itself is written "bytes:\xe4\xbd", as OpenAI's API did.
+/// Chat: {"content": [{"token", "logprob", "bytes", "top_logprobs": [...]}], "refusal": null}, with
+/// exactly the asked number of most probable tokens. Completions: {"tokens", "token_logprobs",
+/// "top_logprobs", "text_offset"}; top_logprobs[i] also holds the token itself, and where two
+/// tokens read alike, the more probable one is kept; text_offset counts characters of the choice's
+/// text. A token that is no text by itself is written "bytes:\xe4\xbd", as OpenAI's API did.
 class LogprobsJson {
  public:
   /// `top`: how many of the most probable tokens are shown. `text`: options of the choice's own text;

@@ -39,6 +39,7 @@ struct Asked {
   AskedLimits limits;
   AskedChoices choices;
   bool include_usage = false;
+  bool usage_so_far = false;
   bool ignore_eos = false;
   std::string unknown_model;
 
@@ -46,6 +47,7 @@ struct Asked {
   Conversation conversation;  // of a chat
   std::optional<ReplyParser> parser;
   bool named_call = false;
+  bool one_call = false;
 };
 
 /// max_tokens may be 0 where a completion tells something about its prompt.
@@ -84,8 +86,9 @@ void read_stream(FieldReader& fields, Asked& asked) {
   FieldReader inner(*options, "stream_options");
   asked.include_usage = inner.boolean("include_usage").value_or(false);
   inner.boolean("include_obfuscation");
-  if (inner.boolean("continuous_usage_stats").value_or(false)) {
-    inner.fail("continuous_usage_stats", "is not supported; only false is accepted");
+  asked.usage_so_far = inner.boolean("continuous_usage_stats").value_or(false);
+  if (asked.usage_so_far && !asked.include_usage) {
+    inner.fail("continuous_usage_stats", "is only allowed when 'include_usage' is true");
   }
   if (inner.finish()) fields.fail(*inner.finish());
   if (!asked.request.stream) fields.fail("stream_options", "is only allowed when 'stream' is true");
@@ -197,6 +200,7 @@ std::vector<PromptFacts> prompt_facts(const ServedModel& model, const Asked& ask
   for (std::size_t i = 0; i < request.prompts.size(); ++i) {
     const std::vector<Token>& ids = request.prompts[i];
     PromptFacts& facts = all.emplace_back();
+    facts.tokens = static_cast<std::uint32_t>(ids.size());
     if (choices.echo || choices.prompt_logprobs >= 0) facts.ids = ids;
     if (choices.logprobs >= 0) facts.options = text_stream_options(*model.tokenizer, request, ids);
     if (!choices.echo) continue;
@@ -213,8 +217,10 @@ std::unique_ptr<ReplyWriter> make_reply(OpenAiRoute route, const RequestContext&
   ReplyFacts facts;
   facts.id = context.request_id;
   facts.model = model.name;
+  facts.fingerprint = model.fingerprint;
   facts.created = context.unix_seconds;
   facts.include_usage = asked.include_usage;
+  facts.usage_so_far = asked.usage_so_far;
   facts.prompts = prompt_facts(model, asked);
   facts.made = asked.choices.made;
   facts.told = asked.choices.told;
@@ -224,6 +230,7 @@ std::unique_ptr<ReplyWriter> make_reply(OpenAiRoute route, const RequestContext&
   facts.tokenizer = model.tokenizer;
   facts.parser = std::move(asked.parser);
   facts.named_call = asked.named_call;
+  facts.one_call = asked.one_call;
   const ReplyShape shape =
       route == OpenAiRoute::chat ? ReplyShape::chat : ReplyShape::completion;
   return asked.request.stream ? openai_stream_reply(shape, std::move(facts))
@@ -285,6 +292,7 @@ class TemplatedChat : public PendingChat {
     }
     forced_ = std::move(asked_.conversation.forced);
     asked_.named_call = !forced_.name.empty();
+    asked_.one_call = !forced_.several;
     asked_.conversation = {};
   }
 

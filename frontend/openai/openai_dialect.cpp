@@ -1,5 +1,9 @@
 #include "frontend/openai/openai_dialect.h"
 
+#include <algorithm>
+#include <string>
+#include <string_view>
+
 #include "frontend/http_error.h"
 #include "frontend/openai/openai_api.h"
 #include "frontend/openai/tokenize_api.h"
@@ -8,6 +12,8 @@ namespace baton {
 namespace {
 
 using Page = std::variant<Answer, HttpError>;
+
+constexpr std::string_view kModels = "/v1/models/";
 
 ParseOutcome no_responses(std::string_view, const RequestContext&, const ServedModel&) {
   return http_error(501,
@@ -27,9 +33,34 @@ Page models_page(const PageFacts& facts, const ServedModel& model) {
   return Answer{models_body(model, facts.created, facts.max_context)};
 }
 
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  const char lower = static_cast<char>(c | 0x20);
+  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
+/// %2F and its like as the letters they stand for; what is no such sequence stays.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const int high = text[i] == '%' && i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
+    const int low = high < 0 ? -1 : hex_digit(text[i + 2]);
+    if (low < 0) {
+      out += text[i];
+    } else {
+      out += static_cast<char>(high * 16 + low);
+      i += 2;
+    }
+  }
+  return out;
+}
+
+/// A name may hold a slash, which clients send as it is or as %2F.
 Page model_page(const PageFacts& facts, const ServedModel& model) {
-  const std::string_view id = std::string_view(facts.path).substr(facts.path.rfind('/') + 1);
-  auto outcome = model_body(id, model, facts.created, facts.max_context);
+  std::string_view id = facts.path;
+  id.remove_prefix(std::min(kModels.size(), id.size()));
+  if (id.ends_with('/')) id.remove_suffix(1);
+  auto outcome = model_body(percent_decoded(id), model, facts.created, facts.max_context);
   if (auto* error = std::get_if<HttpError>(&outcome)) return std::move(*error);
   return Answer{std::move(std::get<std::string>(outcome))};
 }
@@ -45,7 +76,8 @@ class OpenAiDialect : public Dialect {
             {"POST", "/v1/responses", &no_responses},
             {"POST", "/v1/embeddings", &no_embeddings},
             {"GET", "/v1/models", &models_page},
-            {"GET", "/v1/models/:id", &model_page}};
+            {"GET", "/v1/models/:id", &model_page},
+            {"GET", "/v1/models/:owner/:id", &model_page}};
   }
 };
 

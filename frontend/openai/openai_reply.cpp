@@ -21,7 +21,7 @@ std::string usage_object(const Usage& usage) {
          ",\"prompt_tokens_details\":{\"cached_tokens\":" + std::to_string(usage.cached_tokens) + "}}";
 }
 
-/// {"id":...,"object":...,"created":...,"model":...,"choices":[
+/// {"id":...,"object":...,"created":...,"model":...,"system_fingerprint":...,"choices":[
 std::string opening(ReplyShape shape, bool stream, const ReplyFacts& facts) {
   const bool chat = shape == ReplyShape::chat;
   const char* object = !chat    ? "text_completion"
@@ -29,7 +29,8 @@ std::string opening(ReplyShape shape, bool stream, const ReplyFacts& facts) {
                                 : "chat.completion";
   return "{\"id\":" + json_string((chat ? "chatcmpl-" : "cmpl-") + facts.id) + ",\"object\":\"" +
          object + "\",\"created\":" + std::to_string(facts.created) +
-         ",\"model\":" + json_string(facts.model) + ",\"choices\":[";
+         ",\"model\":" + json_string(facts.model) + ",\"system_fingerprint\":" +
+         (facts.fingerprint.empty() ? "null" : json_string(facts.fingerprint)) + ",\"choices\":[";
 }
 
 /// ,"finish_reason":...,"stop_reason":...  The second is vLLM's: the string or token that ended it.
@@ -43,6 +44,18 @@ std::string ending_fields(const Ending& ending, const std::optional<ReplyParser>
   fields += "\",\"stop_reason\":";
   if (ending.stop_string) return fields + json_string(*ending.stop_string);
   return fields + (ending.stop_token < 0 ? "null" : std::to_string(ending.stop_token));
+}
+
+/// Without calls behind the first one, where only one is wanted.
+std::vector<ReplyPart> told_parts(const ReplyFacts& facts, std::vector<ReplyPart> parts) {
+  if (facts.one_call) {
+    std::erase_if(parts, [](const ReplyPart& part) {
+      const bool of_call =
+          part.kind == ReplyPart::Kind::call || part.kind == ReplyPart::Kind::arguments;
+      return of_call && part.index > 0;
+    });
+  }
+  return parts;
 }
 
 std::optional<ReplyParser> parser_of(const ReplyFacts& facts, std::size_t choice) {
@@ -110,7 +123,7 @@ class WholeReply : public ReplyWriter {
   std::string text(const ReplyPiece& piece) override {
     Choice& choice = choices_[piece.choice];
     if (choice.parser) {
-      choice.take(choice.parser->feed(piece.text));
+      choice.take(told_parts(facts_, choice.parser->feed(piece.text)));
     } else {
       choice.text += piece.text;
     }
@@ -124,7 +137,8 @@ class WholeReply : public ReplyWriter {
 
   std::string end(std::uint32_t choice, const Ending& ending) override {
     choices_[choice].ending = ending;
-    if (choices_[choice].parser) choices_[choice].take(choices_[choice].parser->finish());
+    std::optional<ReplyParser>& parser = choices_[choice].parser;
+    if (parser) choices_[choice].take(told_parts(facts_, parser->finish()));
     return {};
   }
 
@@ -209,9 +223,9 @@ class StreamReply : public ReplyWriter {
     head_ = "data: " + opening(shape, true, facts_);
     const bool chat = shape == ReplyShape::chat;
     before_text_ = chat ? ",\"delta\":{\"content\":\"" : ",\"text\":\"";
-    close_ = facts_.include_usage ? "}],\"usage\":null}\n\n" : "}]}\n\n";
     after_text_ = std::string(chat ? "\"}" : "\"") + ",\"logprobs\":";
-    after_logprobs_ = ",\"finish_reason\":null" + close_;
+    after_logprobs_ = ",\"finish_reason\":null";
+    tokens_.resize(facts_.prompts.size() * facts_.made);
     for (const PromptFacts& prompt : facts_.prompts) {
       for (std::uint32_t i = 0; i < facts_.made; ++i) {
         parsers_.push_back(parser_of(facts_, parsers_.size()));
@@ -224,7 +238,7 @@ class StreamReply : public ReplyWriter {
     if (shape_ == ReplyShape::chat) {
       return head_ + "{\"index\":" + std::to_string(choice) +
              ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null" +
-             after_logprobs_;
+             after_logprobs_ + close(choice);
     }
     if (!facts_.echo) return {};
     const PromptFacts& prompt = facts_.prompts[choice / facts_.made];
@@ -234,8 +248,9 @@ class StreamReply : public ReplyWriter {
 
   std::string text(const ReplyPiece& piece) override {
     logprobs_[piece.choice].add(piece);
+    if (piece.token >= 0) ++tokens_[piece.choice];
     if (parsers_[piece.choice]) {
-      return events_of(piece.choice, parsers_[piece.choice]->feed(piece.text));
+      return events_of(piece.choice, told_parts(facts_, parsers_[piece.choice]->feed(piece.text)));
     }
     if (piece.text.empty() && !logprobs_[piece.choice].any()) return {};
     return event(piece.choice, piece.text);
@@ -244,10 +259,11 @@ class StreamReply : public ReplyWriter {
   std::string end(std::uint32_t choice, const Ending& ending) override {
     std::optional<ReplyParser>& parser = parsers_[choice];
     std::string events;
-    if (parser) events = events_of(choice, parser->finish());  // it may end with a call
+    // It may end with a call.
+    if (parser) events = events_of(choice, told_parts(facts_, parser->finish()));
     return events + head_ + "{\"index\":" + std::to_string(choice) +
            (shape_ == ReplyShape::chat ? ",\"delta\":{}" : ",\"text\":\"\"") +
-           ",\"logprobs\":null" + ending_fields(ending, parser, facts_.named_call) + close_;
+           ",\"logprobs\":null" + ending_fields(ending, parser, facts_.named_call) + close(choice);
   }
 
   std::string finish(const Usage& usage) override {
@@ -268,10 +284,11 @@ class StreamReply : public ReplyWriter {
     std::string events;
     for (const ReplyPart& part : parts) {
       events += index + delta_members(part) + "},\"logprobs\":" + logprobs_[choice].take() +
-                after_logprobs_;
+                after_logprobs_ + close(choice);
     }
     if (logprobs_[choice].any()) {
-      events += index + "},\"logprobs\":" + logprobs_[choice].take() + after_logprobs_;
+      events +=
+          index + "},\"logprobs\":" + logprobs_[choice].take() + after_logprobs_ + close(choice);
     }
     return events;
   }
@@ -279,7 +296,7 @@ class StreamReply : public ReplyWriter {
   std::string event(std::uint32_t choice, std::string_view text) {
     std::string event;
     event.reserve(head_.size() + before_text_.size() + text.size() + after_text_.size() +
-                  after_logprobs_.size() + 48);
+                  after_logprobs_.size() + 72);
     event += head_;
     event += "{\"index\":";
     event += std::to_string(choice);
@@ -288,18 +305,30 @@ class StreamReply : public ReplyWriter {
     event += after_text_;
     event += logprobs_[choice].take();
     event += after_logprobs_;
+    event += close(choice);
     return event;
+  }
+
+  /// From the end of the choice to the end of its event.
+  std::string close(std::uint32_t choice) const {
+    if (!facts_.include_usage) return "}]}\n\n";
+    if (!facts_.usage_so_far) return "}],\"usage\":null}\n\n";
+    const std::uint64_t prompt = facts_.prompts[choice / facts_.made].tokens;
+    const std::uint64_t made = tokens_[choice];
+    return "}],\"usage\":{\"prompt_tokens\":" + std::to_string(prompt) +
+           ",\"completion_tokens\":" + std::to_string(made) +
+           ",\"total_tokens\":" + std::to_string(prompt + made) + "}}\n\n";
   }
 
   ReplyShape shape_;
   ReplyFacts facts_;
   std::vector<ChoiceLogprobs> logprobs_;            // by choice
   std::vector<std::optional<ReplyParser>> parsers_;  // likewise
+  std::vector<std::uint32_t> tokens_;                // likewise, so far
   std::string head_;                      // "data: " and the fields before the choices
   std::string before_text_;
   std::string after_text_;
   std::string after_logprobs_;
-  std::string close_;  // from the end of the choice to the end of the event
 };
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace baton {
 
 /// What a reply repeats of one prompt.
 struct PromptFacts {
+  std::uint32_t tokens = 0;
   std::vector<Token> ids;  // with echo or prompt_logprobs; else empty
   std::string text;        // with echo
   TextStreamOptions options;  // of the text that follows it; with logprobs
@@ -24,8 +25,10 @@ struct PromptFacts {
 struct ReplyFacts {
   std::string id;  // without "cmpl-" or "chatcmpl-"
   std::string model;
+  std::string fingerprint;   // empty: null
   std::int64_t created = 0;  // unix seconds
   bool include_usage = false;
+  bool usage_so_far = false;  // each event of a choice tells its own usage, too
 
   std::vector<PromptFacts> prompts = {{}};
   std::uint32_t made = 1;  // choices of each prompt
@@ -34,6 +37,7 @@ struct ReplyFacts {
   std::int32_t prompt_logprobs = -1;  // likewise, in the shape of vLLM (whole replies only)
   bool echo = false;                  // completions only
   bool named_call = false;            // the client named the function: a call is no reason to stop
+  bool one_call = false;              // calls behind the first are left out
   std::optional<ReplyParser> parser;  // of a chat: what tells reasoning and calls apart
   std::shared_ptr<const Tokenizer> tokenizer;  // with log probabilities of either kind
 };

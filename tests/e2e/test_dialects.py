@@ -32,6 +32,7 @@ VOLATILE = [(r'"logprob":-?[0-9][0-9.e+-]*', '"logprob":<number>'),
             (r'"created":[0-9]+', '"created":<time>'),
             (r'"data":[0-9]+', '"data":<number>'),
             (r'"version":"[^"]*"', '"version":"<version>"'),
+            (r'"system_fingerprint":"baton-[^"]*"', '"system_fingerprint":"<build>"'),
             (r'"(cmpl|chatcmpl)-[^"]*"', r'"\1-<id>"')]
 
 

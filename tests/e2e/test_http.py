@@ -155,7 +155,8 @@ class ClusterTest(unittest.TestCase):
 
 class Routes(ClusterTest):
     def test_every_get(self):
-        for path in ("/", "/health", "/metrics", "/v1/models", "/v1/models/demo", "/health?x=1", "/health/"):
+        for path in ("/", "/health", "/metrics", "/v1/models", "/v1/models/demo",
+                     "/v1/models/d%65mo", "/health?x=1", "/health/"):
             reply = self.request(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             self.assertEqual(reply.status, 200, path)
             self.assertFalse(reply.closed, path)
@@ -169,12 +170,16 @@ class Routes(ClusterTest):
 
     def test_unknown_routes_and_methods(self):
         for path in ("/nope", "/v1", "/v1/", "/v1/completion", "/generate/x", "/%2e%2e/etc/passwd",
-                     "/v1/models/demo/x"):
+                     "/v1/models/a/b/c"):
             self.assert_error(self.request(f"GET {path} HTTP/1.1\r\n\r\n".encode()), 404, path)
-        self.assert_error(self.request(b"GET /v1/models/other HTTP/1.1\r\n\r\n"), 404, "other")
+        for name, shown in (("other", "other"), ("demo/x", "demo/x"), ("demo%2Fx", "demo/x"),
+                            ("demo%2fx/", "demo/x")):
+            self.assert_error(self.request(f"GET /v1/models/{name} HTTP/1.1\r\n\r\n".encode()), 404,
+                              f"'{shown}' does not exist here")
         for method, path, allowed in (("GET", GENERATE, "POST"), ("PUT", CHAT, "POST"),
                                       ("DELETE", "/health", "GET, HEAD"), ("OPTIONS", "/", "GET, HEAD"),
-                                      ("POST", "/v1/models/demo", "GET, HEAD")):
+                                      ("POST", "/v1/models/demo", "GET, HEAD"),
+                                      ("POST", "/v1/models/a/b", "GET, HEAD")):
             reply = self.request(f"{method} {path} HTTP/1.1\r\n\r\n".encode())
             self.assert_error(reply, 405, method, allowed)
             self.assertEqual(reply.headers["allow"], allowed)

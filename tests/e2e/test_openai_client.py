@@ -5,15 +5,52 @@ Where that cannot be done (no package index, no pip) it says so and is skipped: 
 """
 
 import asyncio
+import pathlib
+import shutil
+import tempfile
+import typing
 import unittest
 
 import client_packages
-from cluster import Cluster
+from cluster import DEMO_MODEL, Cluster
 
 client_packages.install("openai")
 import openai  # noqa: E402
+import pydantic  # noqa: E402
 
 ASK = [{"role": "user", "content": "What is Baton?"}]
+# What Hermes and Qwen write, with the demo model's own marks.
+TEMPLATE = """{{- bos_token }}
+{%- if tools %}<|system|>For each call write
+<tool_call>
+{"name": ..., "arguments": ...}
+</tool_call>
+{{ tools | tojson }}<|end|>{% endif %}
+{%- for message in messages %}
+    {{- '<|' + message.role + '|>' + (message.content or '') }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<tool_call>\n' + (call.function | tojson) + '\n</tool_call>' }}
+    {%- endfor %}
+    {{- '<|end|>' }}
+{%- endfor %}
+{{- '<|assistant|>' if add_generation_prompt }}"""
+
+
+class Weather(pydantic.BaseModel):
+    """The weather of some days."""
+
+    city: typing.Literal["Paris", "Rome"]
+    days: typing.Literal[1, 2]
+
+
+def with_tools():
+    """The demo model with a template that takes tools instead of its chat_format.json."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="baton-tools-"))
+    for file in DEMO_MODEL.iterdir():
+        if file.name != "chat_format.json":
+            (folder / file.name).symlink_to(file)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
 
 
 class Client(unittest.TestCase):
@@ -45,18 +82,22 @@ class Client(unittest.TestCase):
             self.assertTrue(all(len(entry.top_logprobs) == 3 for entry in content))
             self.assertTrue(all(entry.logprob <= 0 for entry in content))
         self.assertEqual(reply.usage.completion_tokens, tokens)
+        self.assertRegex(reply.system_fingerprint, r"^baton-\d+\.\d+\.\d+")
 
     def test_streams_are_the_whole_reply(self):
         options = {"model": "demo", "messages": ASK, "seed": 5, "n": 2, "max_tokens": 20}
         whole = self.client.chat.completions.create(**options)
-        text, usage = ["", ""], None
+        text, usage, heads = ["", ""], None, set()
         for chunk in self.client.chat.completions.create(
                 **options, stream=True, stream_options={"include_usage": True}):
             usage = chunk.usage or usage
+            heads.add((chunk.id, chunk.created, chunk.model, chunk.system_fingerprint))
             for choice in chunk.choices:
                 text[choice.index] += choice.delta.content or ""
         self.assertEqual(text, [choice.message.content for choice in whole.choices])
         self.assertEqual(usage, whole.usage)
+        self.assertEqual(len(heads), 1)
+        self.assertEqual({head[2:] for head in heads}, {("demo", whole.system_fingerprint)})
 
     def test_completions(self):
         reply = self.client.completions.create(
@@ -96,6 +137,12 @@ class Client(unittest.TestCase):
             self.client.chat.completions.create(
                 **{**long, "extra_body": {"ignore_eos": True, "timeout_s": 0.3}})
         self.assertEqual(caught.exception.status_code, 504)
+        # The client asks again after a 500, but not where it is told that this is of no use.
+        before = self.replies_with(504)
+        with self.assertRaises(openai.InternalServerError):
+            self.client.with_options(max_retries=2).chat.completions.create(
+                **{**long, "extra_body": {"ignore_eos": True, "timeout_s": 0.3}})
+        self.assertEqual(self.replies_with(504), before + 1)
         stream = self.client.chat.completions.create(**long, n=2, stream=True)
         next(iter(stream))
         stream.close()
@@ -110,6 +157,11 @@ class Client(unittest.TestCase):
         asyncio.run(cancel())
         self.cluster.assert_at_rest()  # nothing goes on for nobody
 
+    def replies_with(self, status):
+        _, text = self.cluster.get("/metrics")
+        return sum(int(line.rsplit(" ", 1)[1]) for line in text.splitlines()
+                   if line.startswith("baton_http_replies_total{") and f'"{status}"' in line)
+
     def test_errors(self):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.client.chat.completions.create(model="demo", messages=ASK, temperature=3)
@@ -120,6 +172,70 @@ class Client(unittest.TestCase):
         with self.assertRaises(openai.InternalServerError) as caught:
             self.client.embeddings.create(model="demo", input="x")
         self.assertEqual(caught.exception.status_code, 501)
+
+
+class Tools(unittest.TestCase):
+    """Calls and structured output, read by the client's own helpers."""
+
+    MODEL = "acme/demo"
+
+    @classmethod
+    def setUpClass(cls):
+        folder = with_tools()
+        cls.addClassCleanup(shutil.rmtree, folder)
+        cls.cluster = cls.enterClassContext(Cluster(model=folder, top={"model_name": cls.MODEL}))
+        port = next(iter(cls.cluster.frontends.values()))
+        cls.client = cls.enterClassContext(openai.OpenAI(
+            base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0, timeout=60))
+        cls.chats = cls.client.chat.completions
+        cls.forced = {"model": cls.MODEL, "messages": ASK, "seed": 1, "max_tokens": 400,
+                      "tools": [openai.pydantic_function_tool(Weather)], "tool_choice": "required",
+                      "parallel_tool_calls": False}
+
+    def test_a_name_with_a_slash(self):
+        self.assertEqual([model.id for model in self.client.models.list()], [self.MODEL])
+        self.assertEqual(self.client.models.retrieve(self.MODEL).id, self.MODEL)  # sent as %2F
+        self.assertEqual(self.cluster.get(f"/v1/models/{self.MODEL}")[0], 200)
+
+    def test_a_call_and_its_answer(self):
+        choice, = self.chats.parse(**self.forced).choices
+        self.assertEqual(choice.finish_reason, "tool_calls")
+        self.assertIsNone(choice.message.content)
+        call, = choice.message.tool_calls
+        self.assertIsInstance(call.function.parsed_arguments, Weather)
+        answer = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
+        for message in (choice.message, choice.message.model_dump(), choice.message.to_dict()):
+            reply = self.chats.create(model=self.MODEL, messages=[*ASK, message, answer],
+                                      tools=self.forced["tools"], max_tokens=5, temperature=0)
+            self.assertTrue(reply.choices[0].message.content)
+
+    def test_a_streamed_call_is_the_whole_one(self):
+        whole = self.chats.create(**self.forced).choices[0]
+        with self.chats.stream(**self.forced, stream_options={"include_usage": True}) as stream:
+            kinds = {event.type for event in stream}
+            told = stream.get_final_completion()
+        self.assertLessEqual({"tool_calls.function.arguments.delta",
+                              "tool_calls.function.arguments.done"}, kinds)
+        self.assertEqual(told.choices[0].finish_reason, whole.finish_reason)
+        self.assertEqual([call.function.arguments for call in told.choices[0].message.tool_calls],
+                         [call.function.arguments for call in whole.message.tool_calls])
+        self.assertGreater(told.usage.completion_tokens, 10)
+
+    def test_a_format_of_its_own(self):
+        options = {"model": self.MODEL, "messages": ASK, "seed": 1, "max_tokens": 300,
+                   "response_format": Weather}
+        whole = self.chats.parse(**options).choices[0].message.parsed
+        self.assertIsInstance(whole, Weather)
+        with self.chats.stream(**options, logprobs=True, top_logprobs=1) as stream:
+            told = stream.get_final_completion().choices[0]
+        self.assertEqual(told.message.parsed, whole)
+        self.assertEqual("".join(entry.token for entry in told.logprobs.content[:-1]),
+                         told.message.content)
+        with self.assertRaises(openai.LengthFinishReasonError):
+            self.chats.parse(**{**options, "max_tokens": 2})
+
+    def tearDown(self):
+        self.cluster.assert_at_rest()
 
 
 if __name__ == "__main__":

@@ -335,6 +335,68 @@ TEST(ChatTemplate, RepliesAreParsedAsTheTemplateShows) {
             "Ok.\n<tool_call>{\"name\":\"f\"}</tool_call>");
 }
 
+TEST(ChatTemplate, EffortsReachTheTemplatesThatKnowThem) {
+  const auto with = [](const std::string& fields) {
+    return R"({"messages":[{"role":"user","content":"x"}])" + fields + "}";
+  };
+  Templated graded("{{ reasoning_effort | default('none given') }}");
+  Templated switched("{{ enable_thinking | default('as it likes') }}");
+  const struct {
+    Templated* model;
+    const char* fields;
+    const char* text;
+  } table[] = {
+      {&graded, "", "none given"},
+      {&graded, R"(,"reasoning_effort":"auto")", "none given"},
+      {&graded, R"(,"reasoning_effort":"none")", "none"},
+      {&graded, R"(,"reasoning_effort":"high")", "high"},
+      {&graded, R"(,"reasoning_effort":"high","chat_template_kwargs":{"reasoning_effort":"odd"})", "odd"},
+      {&switched, "", "as it likes"},
+      {&switched, R"(,"reasoning_effort":"none")", "False"},
+      {&switched, R"(,"reasoning_effort":"low")", "True"},
+      {&switched, R"(,"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})", "True"},
+  };
+  for (const auto& row : table) {
+    EXPECT_EQ(row.model->render(with(row.fields)).value(), row.text) << row.fields;
+  }
+  Templated always("{{ bos_token }}<think>\n</think>");
+  testing::expect_refused({with(R"(,"reasoning_effort":"none")"), 400, "reasoning_effort",
+                           "has no switch for its reasoning"},
+                          [&](const std::string& body) { return always.parse(body); });
+  Templated plain("{{ bos_token }}");
+  EXPECT_TRUE(plain.render(with(R"(,"reasoning_effort":"none")")).ok());
+}
+
+TEST(ChatTemplate, WithoutParallelCallsOnlyTheFirstIsTold) {
+  Templated hermes("{{ tools | tojson }}<tool_call>{{ '<|assistant|>' }}");
+  const auto play = [&](const std::string& fields) {
+    auto request = good(hermes.finish(
+        R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f"}}])" +
+        fields + "}"));
+    std::string bytes = request.reply->begin(0, nullptr);
+    for (const char* piece :
+         {"Ok.<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>",
+          "<tool_call>{\"name\":\"f\",\"argu", "ments\":{\"b\":2}}</tool_call>"}) {
+      bytes += request.reply->text({0, piece, 9});
+    }
+    bytes += request.reply->end(0, {FinishReason::stop, std::nullopt});
+    return bytes + request.reply->finish({3, 5});
+  };
+  const auto calls = [&](const std::string& fields) {
+    const Json choice = Json::parse(play(fields)).at("choices").at(0);
+    EXPECT_EQ(choice.at("finish_reason"), "tool_calls");
+    EXPECT_EQ(choice.at("message").at("content"), "Ok.");
+    return choice.at("message").at("tool_calls").size();
+  };
+  EXPECT_EQ(calls(""), 2U);
+  EXPECT_EQ(calls(R"(,"parallel_tool_calls":false)"), 1U);
+  const std::string stream = play(R"(,"parallel_tool_calls":false,"stream":true)");
+  EXPECT_NE(stream.find(R"("index":0,"id":"call_)"), std::string::npos) << stream;
+  EXPECT_NE(stream.find(R"(\"a\":1})"), std::string::npos) << stream;
+  EXPECT_EQ(stream.find(R"([{"index":1,)"), std::string::npos) << stream;
+  EXPECT_EQ(stream.find(R"(\"b\")"), std::string::npos) << stream;
+}
+
 // What a tool's schema says of its parameters reaches the parser.
 TEST(ChatTemplate, ArgumentsWrittenAsTextTakeTheirTypes) {
   Templated coder(

@@ -85,6 +85,32 @@ TEST(Grammar, RegexAndEbnfAndStructuralTag) {
   }
 }
 
+// A model that has nothing to say does not say it for ever, in a schema of its own or in a tag's.
+TEST(Grammar, WhitespaceInJsonIsBounded) {
+  const std::string schema = R"({"type":"object","properties":{"a":{"const":1}},"required":["a"]})";
+  const std::string inside = R"({"type":"json_schema","json_schema":)" + schema;
+  const auto tag = [](const std::string& content) {
+    return R"({"type":"structural_tag","format":{"type":"sequence","elements":[{"type":"tag","begin":"","content":)" +
+           content + R"(,"end":""}]}})";
+  };
+  const struct {
+    GrammarKind kind;
+    std::string text;
+    int most;
+  } table[] = {{GrammarKind::json_schema, schema, 32},
+               {GrammarKind::structural_tag, tag(inside + "}"), 32},
+               {GrammarKind::structural_tag, tag(inside + R"(,"max_whitespace_cnt":2})"), 2}};
+  const Token line = demo_tokenizer().encode_plain("\n", true).back();
+  ASSERT_EQ(demo_tokenizer().piece_text(line), "\n");
+  for (const auto& row : table) {
+    GrammarMatcher matcher(compiled(row.kind, row.text), demo_tokenizer().eos_ids());
+    ASSERT_TRUE(matcher.accept(demo_tokenizer().encode_plain("{", true).back()));
+    int lines = 0;
+    while (lines < 100 && matcher.accept(line)) ++lines;
+    EXPECT_EQ(lines, row.most) << row.text;
+  }
+}
+
 // Ends come where the grammar may end and nowhere else; special tokens never.
 TEST(Grammar, EndsOnlyWhereItMay) {
   const CompiledGrammar grammar = compiled(GrammarKind::regex, "a{2,3}");

@@ -70,6 +70,7 @@ const ServedModel& tiny_model() {
     const ModelFolder folder;
     auto* made = new ServedModel;  // lives as long as the process
     made->name = "tiny";
+    made->fingerprint = "baton-test";
     made->tokenizer = load_tokenizer(folder);
     made->chat = PrefixChatFormat::parse(
                      R"({"bos": true, "system": ["<|system|>", "<|end|>"],

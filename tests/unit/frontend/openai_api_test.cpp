@@ -242,6 +242,8 @@ TEST(Completion, Refuses) {
        "must be an object"},
       {R"({"prompt":"a","stream":true,"stream_options":{"x":1}})", 400, "stream_options.x",
        "unknown field"},
+      {R"({"prompt":"a","stream":true,"stream_options":{"continuous_usage_stats":true}})", 400,
+       "stream_options.continuous_usage_stats", "only allowed when 'include_usage' is true"},
       {R"({"prompt":"a","stream":true,"stream_options":{"include_usage":1}})", 400,
        "stream_options.include_usage", "must be true or false"},
       {R"({"prompt":"a","n":0})", 400, "n", "between 1 and 128"},
@@ -348,11 +350,23 @@ TEST(Chat, RendersWithTheFormatAndItsStops) {
   EXPECT_TRUE(endless.stop.empty());
 }
 
+// As the openai client sends a message of an assistant back.
+TEST(Chat, WhatAnAssistantRefusedWithIsText) {
+  const auto ids = [](const std::string& content) {
+    return good(chat(R"({"messages":[{"role":"user","content":[{"type":"text","text":"hello",)"
+                     R"("prompt_cache_breakpoint":{"mode":"explicit"}}]},)"
+                     R"({"role":"assistant","content":)" +
+                     content + R"(},{"role":"user","content":"x"}]})"))
+        .prompts.front();
+  };
+  EXPECT_EQ(ids(R"([{"type":"refusal","refusal":"hello"}])"), ids("\"hello\""));
+}
+
 TEST(Chat, HarmlessFieldsAreIgnored) {
   good(chat_with(
       R"("user":"me","metadata":{},"parallel_tool_calls":true,"tools":[],"tool_choice":"auto",
          "functions":null,"logprobs":false,"top_logprobs":0,"response_format":{"type":"text"},
-         "modalities":["text"],"reasoning_effort":"none","max_tokens":5,"max_completion_tokens":5,
+         "modalities":["text"],"reasoning_effort":"none","moderation":null,"vllm_xargs":{},"max_tokens":5,"max_completion_tokens":5,
          "prompt_cache_key":"k","safety_identifier":"s","verbosity":"medium","n":1,"store":false)"));
 }
 
@@ -377,6 +391,14 @@ TEST(Chat, Refuses) {
        "must be an object"},
       {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]})", 400,
        "messages[0].content[0].type", "'image_url' is not supported"},
+      {R"({"messages":[{"role":"user","content":[{"type":"refusal","refusal":"x"}]}]})", 400,
+       "messages[0].content[0].type", "'refusal' is not supported"},
+      {R"({"messages":[{"role":"assistant","content":[{"type":"refusal","text":"x"}]}]})", 400,
+       "messages[0].content[0].refusal", "is missing"},
+      {R"({"messages":[{"role":"user","content":"x"}],"reasoning_effort":"low"})", 400,
+       "reasoning_effort", "this model has no efforts"},
+      {R"({"messages":[{"role":"user","content":"x"}],"reasoning_effort":"lots"})", 400,
+       "reasoning_effort", "must be none, minimal, low"},
       {R"({"messages":[{"role":"user","content":[{"text":"x"}]}]})", 400,
        "messages[0].content[0].type", "is missing"},
       {R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})", 400,

@@ -462,10 +462,10 @@ TEST(ChatParts, AreMembersOfTheApisObjects) {
   EXPECT_EQ(delta_members(parts[4]),
             R"("tool_calls":[{"index":0,"function":{"arguments":"{\"a\":"}}])");
   EXPECT_EQ(message_members(parts),
-            R"("content":"Say \"x\"","reasoning_content":"hm\n","tool_calls":[)"
+            R"("content":"Say \"x\"","refusal":null,"reasoning_content":"hm\n","tool_calls":[)"
             R"({"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}},)"
             R"({"id":"call_2","type":"function","function":{"name":"g","arguments":"{}"}}])");
-  EXPECT_EQ(message_members({}), R"("content":"")");
+  EXPECT_EQ(message_members({}), R"("content":"","refusal":null)");
   EXPECT_EQ(message_members({parts[3]}).substr(0, 15), "\"content\":null,");
 }
 

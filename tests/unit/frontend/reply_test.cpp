@@ -59,7 +59,7 @@ std::string play_generate(const std::string& fields, const Ending& end) {
 TEST(Reply, WholeCompletion) {
   EXPECT_EQ(
       play_completion("", ending(FinishReason::length)),
-      R"({"id":"cmpl-42","object":"text_completion","created":1700000000,"model":"tiny",)"
+      R"({"id":"cmpl-42","object":"text_completion","created":1700000000,"model":"tiny","system_fingerprint":"baton-test",)"
       R"("choices":[{"index":0,"text":"Hi \"you\"\n你","logprobs":null,"finish_reason":"length","stop_reason":null}],)"
       R"("usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,)"
             R"("prompt_tokens_details":{"cached_tokens":2}}})");
@@ -67,8 +67,8 @@ TEST(Reply, WholeCompletion) {
 
 TEST(Reply, WholeChat) {
   EXPECT_EQ(play_chat("", ending(FinishReason::stop)),
-            R"({"id":"chatcmpl-42","object":"chat.completion","created":1700000000,"model":"tiny",)"
-            R"("choices":[{"index":0,"message":{"role":"assistant","content":"Hi \"you\"\n你"},)"
+            R"({"id":"chatcmpl-42","object":"chat.completion","created":1700000000,"model":"tiny","system_fingerprint":"baton-test",)"
+            R"("choices":[{"index":0,"message":{"role":"assistant","content":"Hi \"you\"\n你","refusal":null},)"
             R"("logprobs":null,"finish_reason":"stop","stop_reason":null}],)"
             R"("usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,)"
             R"("prompt_tokens_details":{"cached_tokens":2}}})");
@@ -77,7 +77,7 @@ TEST(Reply, WholeChat) {
 TEST(Reply, StreamedCompletion) {
   const std::string head =
       R"(data: {"id":"cmpl-42","object":"text_completion","created":1700000000,)"
-      R"("model":"tiny","choices":[)";
+      R"("model":"tiny","system_fingerprint":"baton-test","choices":[)";
   EXPECT_EQ(play_completion(R"(,"stream":true)", ending(FinishReason::stop)),
             head + R"({"index":0,"text":"Hi \"you\"\n","logprobs":null,"finish_reason":null}]})" +
                 "\n\n" + head +
@@ -88,7 +88,7 @@ TEST(Reply, StreamedCompletion) {
 
 TEST(Reply, StreamedChatWithUsage) {
   const std::string head = R"(data: {"id":"chatcmpl-42","object":"chat.completion.chunk",)"
-                           R"("created":1700000000,"model":"tiny","choices":[)";
+                           R"("created":1700000000,"model":"tiny","system_fingerprint":"baton-test","choices":[)";
   const std::string tail = R"(}],"usage":null})"
                            "\n\n";
   EXPECT_EQ(
@@ -104,6 +104,25 @@ TEST(Reply, StreamedChatWithUsage) {
           R"(],"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,)" +
           R"("prompt_tokens_details":{"cached_tokens":2}}})" + "\n\n" +
           "data: [DONE]\n\n");
+}
+
+TEST(Reply, StreamsTellTheUsageSoFar) {
+  const std::string bytes = play_completion(
+      R"(,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})",
+      ending(FinishReason::stop));
+  const auto prompt = static_cast<int>(tiny_model().tokenizer->encode("hello", true).size());
+  std::vector<int> made;
+  std::size_t at = 0;
+  while ((at = bytes.find("data: {", at)) != bytes.npos) {
+    const Json event = Json::parse(bytes.substr(at + 6, bytes.find('\n', at) - at - 6));
+    at += 6;
+    if (event.at("choices").empty()) continue;
+    const Json& usage = event.at("usage");
+    EXPECT_EQ(usage.at("prompt_tokens"), prompt);
+    made.push_back(usage.at("completion_tokens"));
+    EXPECT_EQ(usage.at("total_tokens"), prompt + made.back());
+  }
+  EXPECT_EQ(made, (std::vector<int>{1, 3, 3}));  // the second token has no text of its own
 }
 
 TEST(Reply, Generate) {
