@@ -127,6 +127,7 @@ struct Config {
   std::string model_name;  // default: the model folder's name (filled in by load_config)
   std::string log_level = "info";
   std::uint32_t max_context = 0;
+  std::uint32_t awake_ms = 0;
   SchedulerConfig scheduler;
   FrontendConfig frontend;
   WorkerConfig worker;                // defaults for all workers

@@ -33,6 +33,11 @@ const std::vector<Option<Config>>& top_options() {
        .choices = "trace|debug|info|warn|error|off"},
       {"max_context", "most tokens of a prompt and its reply together; 0: as many as the model allows",
        &C::max_context, 0, 16'777'216},
+      {"awake_ms",
+       "milliseconds that the threads on a message's way stay awake after the last work, instead of being woken up for "
+       "each message; 0: they sleep at once. For machines with processors to spare: a scheduler keeps three busy "
+       "meanwhile, a worker four, a front end two",
+       &C::awake_ms, 0, 60'000},
   };
   return kOptions;
 }

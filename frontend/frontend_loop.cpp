@@ -8,6 +8,7 @@
 
 #include "frontend/dialect.h"
 #include "frontend/http_error.h"
+#include "ipc/spin.h"
 
 namespace baton {
 namespace {
@@ -65,6 +66,7 @@ void FrontendLoop::round() {
   flush_replies();
   writer_.poll(now_);
   take_drops();
+  if (!choices_.empty()) work_goes_on(now_);
   if (now_ - last_second_ >= kSecond) each_second();
 }
 

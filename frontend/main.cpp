@@ -23,6 +23,7 @@
 #include "frontend/server_events.h"
 #include "frontend/sse.h"
 #include "ipc/process.h"
+#include "ipc/spin.h"
 #include "ipc/zmq_channel.h"
 
 namespace baton {
@@ -293,5 +294,6 @@ int main(int argc, char** argv) {
   if (!loaded.config) return loaded.exit_code;
   baton::start_logging(*loaded.config);
   baton::SignalFd signals;
+  baton::stay_awake_for(loaded.config->awake_ms * baton::kMillisecond);
   return baton::serve(*loaded.config, signals);
 }

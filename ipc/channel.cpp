@@ -64,7 +64,8 @@ int Poller::wait(TimeNs timeout) {
     }
   }
   for (;;) {
-    const TimeNs left = pending ? 0 : std::max<TimeNs>(forever ? kSecond : deadline - now_ns(), 0);
+    const bool look = pending || spin_.again();
+    const TimeNs left = look ? 0 : std::max<TimeNs>(forever ? kSecond : deadline - now_ns(), 0);
     const timespec limit{static_cast<time_t>(left / kSecond), static_cast<long>(left % kSecond)};
     const int woken = ::ppoll(entries_.data(), entries_.size(), &limit, nullptr);
     if (woken < 0) {  // EINTR: the caller comes round early
@@ -73,6 +74,7 @@ int Poller::wait(TimeNs timeout) {
       }
     }
     const int count = collect();
+    if (count > 0) spin_.heard();
     // An edge without a message (the library's own housekeeping) is no reason to return.
     if (count > 0 || woken < 0 || pending || (!forever && now_ns() >= deadline)) {
       return count;

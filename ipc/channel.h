@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ipc/spin.h"
 #include "ipc/types.h"
 
 struct pollfd;
@@ -62,7 +63,8 @@ class ClientChannel : public Pollable {
   virtual ChannelCounters counters() const = 0;
 };
 
-/// Waits for channels and plain file descriptors together, to the nanosecond.
+/// Waits for channels and plain file descriptors together, to the nanosecond; while there is work
+/// it may look again instead of sleeping (ipc/spin.h).
 ///
 ///   Poller poller;
 ///   const auto workers = poller.add(worker_channel);
@@ -105,6 +107,7 @@ class Poller {
   std::vector<Pollable*> channels_;  // parallel to entries_; null for a plain descriptor
   std::vector<pollfd> entries_;
   std::vector<short> ready_;
+  Spin spin_;
 };
 
 }  // namespace baton

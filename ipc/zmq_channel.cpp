@@ -1,12 +1,50 @@
 #include "ipc/zmq_channel.h"
 
+#include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <exception>
+#include <string_view>
 #include <utility>
 #include <zmq.hpp>
+
+#include "ipc/spin.h"
+
+namespace {
+
+bool is_io_thread() {
+  char name[16] = {};
+  ::prctl(PR_GET_NAME, name);
+  return std::string_view(name).starts_with("ZMQbg/IO");
+}
+
+}  // namespace
+
+/// Every message passes an I/O thread of libzmq at either end. They sleep here, and the library has
+/// no option to let them look again for a while (ipc/spin.h): so this stands before the C library's
+/// function, for them.
+extern "C" __attribute__((visibility("default"))) int epoll_wait(int fd, epoll_event* events, int n,
+                                                                 int timeout) {
+  thread_local const bool io_thread = is_io_thread();
+  if (!io_thread) return ::epoll_pwait(fd, events, n, timeout, nullptr);
+  thread_local baton::Spin spin;
+  const baton::TimeNs end = baton::now_ns() + timeout * baton::kMillisecond;
+  int ready = 0;
+  int left = timeout;  // the library's timers are not late for it
+  while (ready == 0 && left != 0 && spin.again()) {
+    ready = ::epoll_pwait(fd, events, n, 0, nullptr);
+    if (timeout > 0)
+      left =
+          static_cast<int>(std::max<baton::TimeNs>(0, end - baton::now_ns()) / baton::kMillisecond);
+  }
+  if (ready == 0) ready = ::epoll_pwait(fd, events, n, left, nullptr);
+  if (ready > 0) spin.heard();
+  return ready;
+}
 
 namespace baton {
 namespace {

@@ -1,7 +1,5 @@
 #include "scheduler/event_trace.h"
 
-#include "ipc/process.h"
-
 namespace baton {
 
 namespace {
@@ -20,14 +18,15 @@ EventTrace::EventTrace(const std::string& path) {
   if (!path.empty()) file_.open(path, std::ios::app);
 }
 
-void EventTrace::line(nlohmann::json object) {
+void EventTrace::line(nlohmann::json object, TimeNs at) {
   object["n"] = ++number_;
-  object["t"] = now_ns();  // for benchmarks; tests go by `n`
+  object["t"] = at;  // for benchmarks; tests go by `n`
   file_ << object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
   file_.flush();
 }
 
-void EventTrace::plan(const State& state, const std::string& worker, const StepPlan& plan) {
+void EventTrace::plan(const State& state, const std::string& worker, const StepPlan& plan,
+                      TimeNs sent) {
   nlohmann::json rows = nlohmann::json::array();
   for (const PromptRow& row : plan.rows) {
     rows.push_back({{"request", request_counter(state, row.sequence)}, {"tokens", row.n_tokens}});
@@ -41,10 +40,12 @@ void EventTrace::plan(const State& state, const std::string& worker, const StepP
         {"step", plan.step},
         {"decode", plan.decode},
         {"rows", rows},
-        {"add", adds}});
+        {"add", adds}},
+       sent);
 }
 
-void EventTrace::pull(const State& state, const std::string& worker, const Pull& pull) {
+void EventTrace::pull(const State& state, const std::string& worker, const Pull& pull,
+                      TimeNs sent) {
   const Transfer* transfer = state.transfers.find(pull.transfer);
   const Request* request = transfer == nullptr ? nullptr : state.requests.find(transfer->request);
   line({{"event", "pull"},
@@ -52,7 +53,8 @@ void EventTrace::pull(const State& state, const std::string& worker, const Pull&
         {"transfer", pull.transfer},
         {"request", request == nullptr ? 0 : request->name.counter},
         {"blocks", pull.from.size()},
-        {"prefix", request != nullptr && request->phase == Phase::pull}});
+        {"prefix", request != nullptr && request->phase == Phase::pull}},
+       sent);
 }
 
 void EventTrace::result(const std::string& worker, const StepResult& result) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "ipc/process.h"
 #include "scheduler/events.h"
 
 namespace baton {
@@ -17,15 +18,16 @@ class EventTrace {
   explicit EventTrace(const std::string& path);
   bool on() const { return file_.is_open(); }
 
-  void plan(const State& state, const std::string& worker, const StepPlan& plan);
-  void pull(const State& state, const std::string& worker, const Pull& pull);
+  /// `sent`: when it was about to leave. Written down afterwards: nothing waits for the trace.
+  void plan(const State& state, const std::string& worker, const StepPlan& plan, TimeNs sent);
+  void pull(const State& state, const std::string& worker, const Pull& pull, TimeNs sent);
   void result(const std::string& worker, const StepResult& result);
   void pull_done(const std::string& worker, const PullDone& done);
   void pull_failed(const std::string& worker, const PullFailed& failed);
   void tokens(const Events& events);
 
  private:
-  void line(nlohmann::json object);
+  void line(nlohmann::json object, TimeNs at = now_ns());
   std::ofstream file_;
   std::uint64_t number_ = 0;
 };

@@ -4,6 +4,7 @@
 
 #include "configs/config.h"
 #include "ipc/process.h"
+#include "ipc/spin.h"
 #include "ipc/zmq_channel.h"
 #include "scheduler/scheduler_loop.h"
 
@@ -24,6 +25,7 @@ int main(int argc, char** argv) {
   spdlog::set_pattern("%Y-%m-%d %H:%M:%S.%e scheduler %l %v");
   spdlog::set_level(spdlog::level::from_str(config.log_level));
   baton::SignalFd signals;
+  baton::stay_awake_for(config.awake_ms * baton::kMillisecond);
 
   auto lock = baton::LockFile::acquire(config.scheduler_lock());
   if (!lock.ok()) return fail(lock.status());

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ipc/codec.h"
+#include "ipc/spin.h"
 #include "scheduler/apply_event.h"
 #include "scheduler/plan_step.h"
 
@@ -64,6 +65,9 @@ void SchedulerLoop::turn() {
   const bool heard_all = !more_workers && !more_frontends;
   if (now >= next_tick_ && (heard_all || now - next_tick_ > kSecond)) tick(now);
   plan(state_, now, out_);
+  for (const Worker& w : state_.workers) {
+    if (w.outstanding()) work_goes_on(now);
+  }
   flush();
   log_lines();
 }
@@ -169,14 +173,14 @@ void SchedulerLoop::send_to_worker(LinkId link, ToWorker& message) {
         traffic_.count(m, encoded_.size());
       },
       message);
-  if (trace_.on()) {
-    if (const auto* plan = std::get_if<StepPlan>(&message)) {
-      trace_.plan(state_, worker_name(link), *plan);
-    } else if (const auto* pull = std::get_if<Pull>(&message)) {
-      trace_.pull(state_, worker_name(link), *pull);
-    }
-  }
+  const TimeNs sent = trace_.on() ? now_ns() : 0;
   if (workers_.send(links_[link].peer, encoded_) != SendResult::ok) failed_sends_.push_back(link);
+  if (!trace_.on()) return;
+  if (const auto* plan = std::get_if<StepPlan>(&message)) {
+    trace_.plan(state_, worker_name(link), *plan, sent);
+  } else if (const auto* pull = std::get_if<Pull>(&message)) {
+    trace_.pull(state_, worker_name(link), *pull, sent);
+  }
 }
 
 void SchedulerLoop::send_to_frontend(LinkId link, ToFrontend& message) {

@@ -15,6 +15,7 @@ and every token must be text to be seen. Processes, prompts and judgement need n
 """
 
 import argparse
+import contextlib
 import json
 import pathlib
 import random
@@ -48,8 +49,8 @@ def one(cluster, length, tokens, seed):
     return at[0], gaps[0] if gaps else 0, gaps[1:], at[-1]
 
 
-def unloaded(cluster, length, tokens, repeats):
-    runs = [one(cluster, length, tokens, i) for i in range(repeats + 1)][1:]
+def unloaded(cluster, length, tokens, repeats, group=0):
+    runs = [one(cluster, length, tokens, f"{group} {i}") for i in range(repeats + 1)][1:]
     last = [(r[3] - r[0]) / max(tokens - 1, 1) for r in runs]
     return {"prompt": length, "ttft_ms": statistics.median(r[0] for r in runs),
             "second_gap_ms": statistics.median(r[1] for r in runs),
@@ -77,26 +78,42 @@ def loaded(cluster, length, tokens, streams, rounds):
             "itl_p50_ms": percentile(gaps, 0.5), "itl_p99_ms": percentile(gaps, 0.99)}
 
 
-def handoffs(trace, model, tokens_per_block):
+@contextlib.contextmanager
+def decoding(cluster, streams):
+    """Keeps so many streams decoding, from their first tokens on."""
+    generator = random.Random(streams)
+    running = [cluster.stream([generator.randrange(10, 4000) for _ in range(64)], max_tokens=4000, temperature=0,
+                              ignore_eos=True) for _ in range(streams)]
+    for stream in running:
+        stream.wait_pieces(2)
+    yield
+    if any(stream.done.is_set() for stream in running):
+        raise SystemExit("a stream of --busy ended before the measurement: fewer --repeats, or fewer --lengths")
+    for stream in running:
+        stream.leave()
+
+
+def handoffs(events, model, tokens_per_block):
     """Pulls as the scheduler sees them, by their number of blocks: sent to answered, the copy alone, GB/s."""
     config = json.loads((pathlib.Path(model) / "config.json").read_text())
     heads = config["num_key_value_heads"]
     dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     block = tokens_per_block * config["num_hidden_layers"] * 2 * heads * dim * 2
     sent, by_blocks = {}, {}
-    for event in map(json.loads, trace.read_text().splitlines()):
+    for event in map(json.loads, events):
         if event["event"] == "pull":
             sent[event["transfer"]] = event
-        elif event["event"] == "pull_done":
+        elif event["event"] == "pull_done" and event["transfer"] in sent:
             pull = sent.pop(event["transfer"])
             by_blocks.setdefault(pull["blocks"], []).append(
                 ((event["t"] - pull["t"]) / 1e3, event["copy_us"]))
     for blocks, times in sorted(by_blocks.items()):
         median = statistics.median(t for t, _ in times)
         copy = statistics.median(c for _, c in times)
+        control = statistics.median(t - c for t, c in times)
         yield {"blocks": blocks, "mib": blocks * block / 2**20, "pulls": len(times),
-               "median_us": median, "copy_us": copy, "gb_per_s": blocks * block / median / 1e3,
-               "copy_gb_per_s": blocks * block / copy / 1e3}
+               "median_us": median, "copy_us": copy, "control_us": control,
+               "gb_per_s": blocks * block / median / 1e3, "copy_gb_per_s": blocks * block / copy / 1e3}
 
 
 def parse():
@@ -108,17 +125,20 @@ def parse():
     add("--device", choices=("cuda", "cpu"), default="cuda")
     add("--setups", nargs="*", default=["mixed", "pair"],
         help="pair, mixed, mixed2, or counts: 1p3d, 4m; settings of one's own behind a colon: "
-             "pair:scheduler.prompt_chunk=512,worker.tokens_per_block=64")
+             "pair:scheduler.prompt_chunk=512,worker.tokens_per_block=64; of workers of one role: "
+             "prefill.mps_thread_percentage=60")
     add("--chunk", type=int, default=2048, help="prompt tokens of one step (2048)")
     add("--budget", type=int, default=8192, help="tokens of one step, all in all (8192)")
     add("--set", nargs="*", default=[], metavar="SECTION.KEY=VALUE",
         help="further settings: scheduler.local_prefill_threshold=512 scheduler.prefix_cache=false "
-             "worker.tokens_per_block=64 ...")
+             "worker.tokens_per_block=64 awake_ms=0 ...")
     unloaded_only = parser.add_argument_group("without --loads")
     unloaded_only.add_argument("--lengths", type=int, nargs="*", default=[2048, 8000])
     unloaded_only.add_argument("--tokens", type=int, default=128)
     unloaded_only.add_argument("--rounds", type=int, default=3, help="requests of each stream under load")
     unloaded_only.add_argument("--repeats", type=int, default=5)
+    unloaded_only.add_argument("--busy", type=int, nargs="*", default=[0],
+                               help="measure beside so many streams that decode all the time (0); several: in turns")
     unloaded_only.add_argument("--streams", type=int, default=0, help="also this many closed-loop streams")
     table = parser.add_argument_group("with --loads")
     table.add_argument("--loads", nargs="*", help=f"standard: {' '.join(bench_loads.STANDARD)}; or such words, "
@@ -178,19 +198,23 @@ def measure_unloaded(args):
     for name in args.setups:
         trace = pathlib.Path(tempfile.mkdtemp(prefix="baton-bench-")) / "trace"
         own = bench_loads.settings([*args.set, *filter(None, name.partition(":")[2].split(","))])
-        with Cluster(workers=bench_loads.workers(name.partition(":")[0]), model=args.model,
-                     build=args.build / "bin", frontend=own["frontend"],
+        workers = bench_loads.workers(name.partition(":")[0])
+        with Cluster(workers=workers, per_worker=bench_loads.of_workers(workers, own), model=args.model,
+                     build=args.build / "bin", frontend=own["frontend"], top=own["top"],
                      scheduler={**args.scheduler, "event_log": str(trace), **own["scheduler"]},
                      worker={**args.worker, **own["worker"]}) as cluster:
-            for length in args.lengths:
-                print(json.dumps({"setup": name, **unloaded(cluster, length, args.tokens,
-                                                            args.repeats)}), flush=True)
+            for busy in args.busy:
+                with decoding(cluster, busy), open(trace) as events:
+                    events.seek(0, 2)
+                    for length in args.lengths:
+                        print(json.dumps({"setup": name, "busy": busy,
+                                          **unloaded(cluster, length, args.tokens, args.repeats, busy)}), flush=True)
+                    pulls = list(handoffs(events, args.model, own["worker"].get("tokens_per_block", 16)))
+                for line in pulls if args.device == "cuda" else []:
+                    print(json.dumps({"setup": name, "busy": busy, **line}), flush=True)
             if args.streams:
                 print(json.dumps({"setup": name, **loaded(cluster, args.lengths[0], args.tokens,
                                                           args.streams, args.rounds)}), flush=True)
-            if args.device == "cuda":
-                for line in handoffs(trace, args.model, own["worker"].get("tokens_per_block", 16)):
-                    print(json.dumps({"setup": name, **line}), flush=True)
             wait_until(cluster.pools_at_rest, 20, "at rest")
 
 

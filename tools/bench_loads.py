@@ -12,6 +12,7 @@ from loadgen import judge, loads, replay  # noqa: E402
 
 STANDARD = ["2048/256@8", "2048/256@16", "2048/256@20", "mix@8", "mix@16"]
 WARM_UP = "4x1024/32"
+ROLES = ("prefill", "decode", "mixed")
 START_S = 25  # what the estimate takes for start, warm-up and stop of a set-up
 _COUNTERS = ("handoffs", "local_prefills", "remote_prefills", "preemptions", "blocks_out", "blocks_in",
              "prefill_tokens", "cached_tokens", "errors")
@@ -34,19 +35,30 @@ def workers(setup):
     return [(f"{roles[letter]}{i}", roles[letter]) for letter, n in counts.items() for i in range(n)]
 
 
+TOP = ("log_level", "max_context", "awake_ms")
+
+
 def settings(words):
-    """["scheduler.prompt_chunk=512"] -> {"scheduler": {"prompt_chunk": 512}}; values are JSON or plain text."""
-    sections = {"scheduler": {}, "worker": {}, "frontend": {}}
+    """["scheduler.prompt_chunk=512", "awake_ms=0"] -> {"scheduler": {"prompt_chunk": 512}, "top": {"awake_ms": 0}};
+    values are JSON or plain text. The sections called by a role are for the workers of that role."""
+    sections = {name: {} for name in ("scheduler", "worker", "frontend", *ROLES)}
+    known, sections["top"] = list(sections), {}  # keys that stand outside of sections
     for word in words:
         key, equals, value = word.partition("=")
-        section, dot, name = key.partition(".")
-        if not (equals and dot) or section not in sections:
-            raise ValueError(f"{word!r} is not scheduler.KEY=VALUE, worker.KEY=VALUE or frontend.KEY=VALUE")
+        section, dot, name = key.rpartition(".")
+        if not (equals and name) or (section not in known if dot else name not in TOP):
+            raise ValueError(f"{word!r} is not SECTION.KEY=VALUE; a section is one of {', '.join(known)}; keys "
+                             f"without one are {', '.join(TOP)}")
         try:
-            sections[section][name] = json.loads(value)
+            sections[section or "top"][name] = json.loads(value)
         except ValueError:
-            sections[section][name] = value
+            sections[section or "top"][name] = value
     return sections
+
+
+def of_workers(names, sections):
+    """What `sections` says of roles, for each worker."""
+    return {name: dict(sections[role]) for name, role in names}
 
 
 def shown(load):
@@ -119,12 +131,15 @@ class Table:
         with tempfile.TemporaryDirectory(prefix="baton-bench-") as folder_name, contextlib.ExitStack() as stack:
             names = workers(name)
             logs = StepLogs(pathlib.Path(folder_name), [worker for worker, _ in names])
-            each = {worker: {"step_log": str(file)} for worker, file in logs.files.items()}
+            each = of_workers(names, given)
+            if self.o.step_log:
+                for worker, file in logs.files.items():
+                    each[worker]["step_log"] = str(file)
             cluster = stack.enter_context(self.cluster_class(
-                workers=names, model=self.o.model, build=self.o.build / "bin",
+                workers=names, model=self.o.model, build=self.o.build / "bin", top=given["top"],
                 scheduler={**self.o.scheduler, **given["scheduler"]},
                 frontend={"max_streams": 65536, **given["frontend"]},
-                worker={**self.o.worker, **given["worker"]}, per_worker=each if self.o.step_log else None))
+                worker={**self.o.worker, **given["worker"]}, per_worker=each))
             self.tell({"setup": setup, "start_s": round(time.monotonic() - began, 2)})
             self.client(cluster, loads.requests(WARM_UP, self.o.seed - 1, 1), self.o.seed - 1)
             for index, load in enumerate(self.o.loads):

@@ -21,6 +21,7 @@ void KvHandoff::pull(Pull pull) {
   {
     const std::lock_guard lock(mutex_);
     jobs_.emplace_back(std::move(pull));
+    n_jobs_ = jobs_.size();
   }
   ready_.notify_one();
 }
@@ -29,6 +30,7 @@ void KvHandoff::close(AllocationId allocation) {
   {
     const std::lock_guard lock(mutex_);
     jobs_.emplace_back(Close{allocation});
+    n_jobs_ = jobs_.size();
   }
   ready_.notify_one();
 }
@@ -48,29 +50,36 @@ void KvHandoff::report(HandoffEvent event) {
 }
 
 void KvHandoff::run() {
-  TimeNs watch_at = 0;
-  while (true) {
-    std::optional<Job> job;
-    {
-      std::unique_lock lock(mutex_);
-      const auto wanted = [this] { return stop_ || !jobs_.empty(); };
-      if (mappings_.empty()) {
-        ready_.wait(lock, wanted);
-      } else {
-        ready_.wait_for(lock, std::chrono::milliseconds(options_.watch_ms), wanted);
-      }
-      if (stop_) return;
-      if (!jobs_.empty()) {
-        job = std::move(jobs_.front());
-        jobs_.pop_front();
-      }
-    }
+  std::optional<Job> job;
+  while (next_job(job)) {
     if (job) std::visit([this](const auto& j) { do_job(j); }, *job);
-    if (const TimeNs now = now_ns(); now >= watch_at) {
-      watch_at = now + options_.watch_ms * kMillisecond;
+    if (const TimeNs now = now_ns(); now >= watch_at_) {
+      watch_at_ = now + options_.watch_ms * kMillisecond;
       watch();
     }
   }
+}
+
+/// Waits for a job, or (then `job` is empty) until it is time to look at the exporters. False:
+/// stop.
+bool KvHandoff::next_job(std::optional<Job>& job) {
+  job.reset();
+  while (n_jobs_.load(std::memory_order_acquire) == 0 && !stop_ && spin_.again()) {
+    if (now_ns() >= watch_at_) return true;
+  }
+  std::unique_lock lock(mutex_);
+  const auto wanted = [this] { return stop_ || !jobs_.empty(); };
+  if (mappings_.empty()) {
+    ready_.wait(lock, wanted);
+  } else {
+    ready_.wait_for(lock, std::chrono::milliseconds(options_.watch_ms), wanted);
+  }
+  if (stop_) return false;
+  if (jobs_.empty()) return true;
+  job = std::move(jobs_.front());
+  jobs_.pop_front();
+  n_jobs_ = jobs_.size();
+  return true;
 }
 
 void KvHandoff::do_job(const Pull& pull) {

@@ -6,6 +6,7 @@
 // the open pulls.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -20,6 +21,7 @@
 
 #include "ipc/messages.h"
 #include "ipc/process.h"
+#include "ipc/spin.h"
 #include "workers/executor.h"
 
 namespace baton {
@@ -74,6 +76,7 @@ class KvHandoff {
   using Job = std::variant<Pull, Close>;
 
   void run();
+  bool next_job(std::optional<Job>& job);
   void report(HandoffEvent event);
   void do_job(const Pull& pull);
   void do_job(const Close& close);
@@ -88,8 +91,9 @@ class KvHandoff {
   std::mutex mutex_;
   std::condition_variable ready_;
   std::deque<Job> jobs_;
+  std::atomic<std::size_t> n_jobs_{0};  // size of jobs_, looked at without the lock
   std::vector<HandoffEvent> events_;
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
   std::thread thread_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "configs/config.h"
 #include "ipc/process.h"
+#include "ipc/spin.h"
 #include "ipc/zmq_channel.h"
 #include "workers/make_executor.h"
 #include "workers/worker_loop.h"
@@ -24,6 +25,7 @@ int main(int argc, char** argv) {
   spdlog::flush_on(spdlog::level::info);
 
   SignalFd signals;  // before any thread
+  stay_awake_for(config.awake_ms * kMillisecond);
   auto executor = make_executor(config);
   if (!executor.ok()) {
     spdlog::error("{}", executor.status().message());

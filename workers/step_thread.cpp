@@ -117,6 +117,8 @@ bool StepThread::next_job(std::optional<Job>& job) {
     if (executor_.finished()) return true;
     std::this_thread::yield();
   }
+  while (n_jobs_.load(std::memory_order_acquire) == 0 && !stop_ && spin_.again()) {
+  }
   std::unique_lock lock(mutex_);
   ready_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
   if (stop_) return false;
@@ -201,6 +203,7 @@ void StepThread::collect() {
   l.output.duration_us = static_cast<std::uint32_t>((end - std::max(l.at, last_end_)) / 1000);
   if (step_log_.is_open()) log_step(l, end);
   last_end_ = end;
+  spin_.heard();
   report(step_event::StepFinished{&l.output});
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "ipc/process.h"
+#include "ipc/spin.h"
 #include "workers/executor.h"
 
 namespace baton {
@@ -99,6 +100,7 @@ class StepThread {
   std::size_t oldest_ = 0;
   std::size_t n_launched_ = 0;
   TimeNs last_end_ = 0;
+  Spin spin_;
   bool failed_ = false;  // the device is lost: the process is about to end
   std::ofstream sample_log_;                 // the thread's own
   std::ofstream step_log_;
@@ -108,7 +110,7 @@ class StepThread {
   std::deque<Job> jobs_;
   std::atomic<std::size_t> n_jobs_{0};  // size of jobs_, looked at without the lock while steps run
   std::vector<StepEvent> events_;
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
   std::thread thread_;
 };
 

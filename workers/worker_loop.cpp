@@ -11,6 +11,7 @@
 
 #include "ipc/codec.h"
 #include "ipc/shm_region.h"
+#include "ipc/spin.h"
 
 namespace baton {
 
@@ -90,6 +91,7 @@ int WorkerLoop::run() {
       spdlog::info("asked to stop: draining for at most {} s", config_.self.drain_s);
       input([&](WorkerActions& out) { core_.terminate(now_, out); });
     }
+    if (core_.step_running() || core_.pulls().open() > 0) work_goes_on(now_);
     core_.loading(steps_.loading_percent());
     input([&](WorkerActions& out) { core_.tick(now_, out); });
     touch_alive();

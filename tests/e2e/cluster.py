@@ -30,6 +30,8 @@ DEVICE = os.environ.get("BATON_TEST_DEVICE", "cpu")
 DEVICE_OPTIONS = {"cpu": {}, "cuda": {"device": "cuda", "deterministic": True}}[DEVICE]
 PAIR = [("prefill0", "prefill"), ("decode0", "decode")]
 MIXED = [("mixed0", "mixed")]
+# How long threads stay awake after work, in every process.
+AWAKE_MS = int(os.environ.get("BATON_TEST_AWAKE_MS", "0"))
 # Sanitizers and a busy machine make everything slower; bounds are multiplied by this.
 PATIENCE = float(os.environ.get("BATON_TEST_PATIENCE", "1"))
 
@@ -139,6 +141,7 @@ class Cluster:
             "run_dir": str(self.folder / "run"),
             "model": str(model),
             "model_name": "demo",
+            "awake_ms": AWAKE_MS,
             **(top or {}),
             "scheduler": scheduler or {},
             "frontend": frontend or {},

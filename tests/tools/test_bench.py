@@ -199,11 +199,14 @@ class SetUps(unittest.TestCase):
                 bench_loads.workers(wrong)
 
     def test_settings(self):
+        made = bench_loads.settings(["scheduler.prompt_chunk=512", "scheduler.prefix_cache=false",
+                                     "worker.device=cpu", "prefill.threads=2", "awake_ms=0"])
         self.assertEqual({"scheduler": {"prompt_chunk": 512, "prefix_cache": False}, "frontend": {},
-                          "worker": {"device": "cpu"}},
-                         bench_loads.settings(["scheduler.prompt_chunk=512", "scheduler.prefix_cache=false",
-                                               "worker.device=cpu"]))
-        for wrong in ("chunk=1", "scheduler.chunk", "top.model=x"):
+                          "worker": {"device": "cpu"}, "prefill": {"threads": 2}, "decode": {}, "mixed": {},
+                          "top": {"awake_ms": 0}}, made)
+        self.assertEqual({"prefill0": {"threads": 2}, "decode0": {}},
+                         bench_loads.of_workers(bench_loads.workers("pair"), made))
+        for wrong in ("chunk=1", "awake_ms", "=1", ".chunk=1", "scheduler.chunk", "scheduler.=1", "top.model=x"):
             with self.assertRaises(ValueError):
                 bench_loads.settings([wrong])
 

@@ -7,10 +7,14 @@
 
 #include <atomic>
 #include <csignal>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <thread>
 
 #include "ipc/process.h"
+#include "ipc/spin.h"
 #include "ipc/zmq_channel.h"
 #include "tests/unit/ipc/temp_dir.h"
 
@@ -320,6 +324,65 @@ TEST(ZmqChannel, AKilledServerIsReplacedAndAFrozenOneLosesNothing) {
   }
   ::kill(second, SIGKILL);
   ::waitpid(second, nullptr, 0);
+}
+
+/// Processor time of libzmq's I/O threads in this process.
+TimeNs io_threads_ran() {
+  TimeNs sum = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    if (!name.starts_with("ZMQbg/IO")) continue;
+    const pid_t id = std::stoi(task.path().filename());
+    const auto clock =
+        static_cast<clockid_t>(~static_cast<unsigned>(id) << 3U | 6U);  // clock_gettime(2)
+    timespec time{};
+    EXPECT_EQ(::clock_gettime(clock, &time), 0);
+    sum += time.tv_sec * kSecond + time.tv_nsec;
+  }
+  return sum;
+}
+
+TEST(ZmqChannel, IoThreadsLookAgainOnlyIfTheyShall) {
+  const TempDir dir;
+  Server server = Server::on(dir);
+  auto client = client_of(dir, "c");
+  std::string peer;
+  std::string bytes;
+  ASSERT_TRUE(meet(server, *client, peer));
+  const auto ran_after_a_message = [&] {
+    const TimeNs before = io_threads_ran();
+    EXPECT_EQ(client->send("x"), SendResult::ok);
+    EXPECT_TRUE(receive_soon(*server.channel, peer, bytes));
+    ::usleep(300'000);
+    return io_threads_ran() - before;
+  };
+  EXPECT_LT(ran_after_a_message(), 5 * kMillisecond);
+  // They give way to whatever else can run, so on a busy machine this takes a while.
+  stay_awake_for(200 * kMillisecond);
+  TimeNs spun = 0;
+  for (const TimeNs until = now_ns() + kPatience; spun < 20 * kMillisecond && now_ns() < until;) {
+    work_goes_on(now_ns());
+    spun += ran_after_a_message();
+  }
+  stay_awake_for(0);
+  EXPECT_GT(spun, 20 * kMillisecond)
+      << "does epoll_wait of zmq_channel.cpp stand before the C library's?";
+  ran_after_a_message();
+  EXPECT_LT(ran_after_a_message(), 5 * kMillisecond);
+}
+
+TEST(ZmqChannel, IoThreadsThatStayAwakeConnectAgain) {
+  const TempDir dir;
+  stay_awake_for(3 * kPatience);
+  work_goes_on(now_ns());
+  auto client = client_of(dir, "c");
+  std::string peer;
+  for (int life = 0; life < 3; ++life) {
+    Server server = Server::on(dir);
+    EXPECT_TRUE(meet(server, *client, peer)) << life;
+  }
+  stay_awake_for(0);
 }
 
 TEST(ZmqChannel, TwoThreadsHopByHop) {

@@ -1,12 +1,17 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 
+#include <unistd.h>
+
+#include <chrono>
 #include <memory>
 #include <thread>
 
 #include "ipc/channel.h"
 #include "ipc/process.h"
+#include "ipc/spin.h"
 #include "tests/fakes/fake_channel.h"
 
 namespace baton {
@@ -62,6 +67,93 @@ TEST(Poller, AWakerFromAnotherThreadEndsTheWait) {
   other.join();
   waker.clear();
   EXPECT_EQ(poller.wait(0), 0);
+}
+
+// ------------------------------------------------------------------------------- looking again
+
+struct AwakeFor {
+  explicit AwakeFor(TimeNs after_work) { stay_awake_for(after_work); }
+  ~AwakeFor() { stay_awake_for(0); }
+};
+
+TEST(Spin, LooksAgainWhileThereIsWork) {
+  Spin spin;
+  spin.heard();
+  EXPECT_FALSE(spin.again()) << "off at the start";
+  work_goes_on(now_ns());
+  EXPECT_FALSE(spin.again()) << "still off";
+  const AwakeFor on(20 * kMillisecond);
+  EXPECT_FALSE(spin.again()) << "nothing came since";
+  const auto looks_from = [&](TimeNs begin) {
+    while (spin.again()) {
+    }
+    return now_ns() - begin;  // however late this thread gets its processor
+  };
+  TimeNs begin = now_ns();
+  spin.heard();
+  EXPECT_GE(looks_from(begin), kMillisecond / 2) << "until the main loop can have seen it";
+  begin = now_ns();
+  work_goes_on(begin);
+  EXPECT_GE(looks_from(begin), 20 * kMillisecond);
+  EXPECT_FALSE(spin.again());
+}
+
+/// How often this thread went to sleep while another one woke it three times, 2 ms apart.
+long sleeps_of_three_waits() {
+  Waker waker;
+  Poller poller;
+  poller.add_fd(waker.fd());
+  const auto slept = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+  };
+  std::thread other([&] {
+    for (int i = 0; i < 3; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      waker.wake();
+    }
+  });
+  const long before = slept();
+  for (int woken = 0; woken < 3;) {
+    EXPECT_EQ(poller.wait(kPatience), 1);
+    std::uint64_t count = 0;
+    if (::read(waker.fd(), &count, sizeof count) == sizeof count) woken += static_cast<int>(count);
+  }
+  const long sleeps = slept() - before;
+  other.join();
+  return sleeps;
+}
+
+/// Another process may hold a thread back for longer than the wakes are apart, or take a page away.
+constexpr int kTriesOnABusyMachine = 20;
+
+TEST(Poller, LooksAgainInsteadOfSleeping) {
+  long sleeps = 0;
+  for (int i = 0; i < kTriesOnABusyMachine && sleeps == 0; ++i) sleeps = sleeps_of_three_waits();
+  EXPECT_GT(sleeps, 0);
+  const AwakeFor on(kPatience);
+  for (int i = 0; i < kTriesOnABusyMachine && sleeps > 0; ++i) {
+    work_goes_on(now_ns());
+    sleeps = sleeps_of_three_waits();
+  }
+  EXPECT_EQ(sleeps, 0);
+}
+
+TEST(Poller, LookingAgainEndsWithTheTimeOut) {
+  const AwakeFor on(kPatience);
+  work_goes_on(now_ns());
+  Waker waker;
+  Poller poller;
+  const auto index = poller.add_fd(waker.fd());
+  waker.wake();
+  EXPECT_EQ(poller.wait(kPatience), 1);
+  waker.clear();
+  const TimeNs before = now_ns();
+  EXPECT_EQ(poller.wait(2 * kMillisecond), 0);
+  EXPECT_GE(now_ns() - before, 2 * kMillisecond);
+  EXPECT_LT(now_ns() - before, kPatience / 2);
+  EXPECT_FALSE(poller.ready(index));
 }
 
 // ------------------------------------------------------------------------------- the fake

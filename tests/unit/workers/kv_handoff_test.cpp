@@ -1,5 +1,6 @@
 // Pools in shared memory and the pull thread, within one process.
 #include "workers/kv_handoff.h"
+#include "ipc/spin.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "ipc/spin.h"
 #include "workers/fake_model.h"
 #include "workers/host_pool.h"
 
@@ -320,6 +322,30 @@ TEST_F(Handoff, ADeadExporterIsReportedOnceAndItsBytesStay) {
   p.transfer = 3;
   handoff->pull(p);
   EXPECT_TRUE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
+}
+
+TEST_F(Handoff, AThreadThatStaysAwakeLooksAfterExportersAndStops) {
+  constexpr TimeNs kLong = 20 * kSecond;
+  stay_awake_for(kLong);
+  work_goes_on(now_ns());
+  const pid_t exporter = fork();
+  if (exporter == 0) {
+    pause();
+    _exit(0);
+  }
+  Pull p = pull(1, {2}, {3});
+  p.exporter_pid = exporter;
+  p.exporter_pid_start = pid_start_time(exporter);
+  auto handoff = start({.pull_delay_ms = 0, .watch_ms = 10});
+  handoff->pull(p);
+  EXPECT_FALSE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
+  kill(exporter, SIGKILL);
+  waitpid(exporter, nullptr, 0);
+  const TimeNs begin = now_ns();
+  EXPECT_EQ(next<handoff_event::ExporterGone>(*handoff).allocation, source.allocation());
+  handoff.reset();
+  EXPECT_LT(now_ns() - begin, kLong / 2);
+  stay_awake_for(0);
 }
 
 // ---------------------------------------------------------------- the fake model
