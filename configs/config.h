@@ -110,9 +110,11 @@ struct WorkerConfig {
   std::uint32_t host_pool_blocks = 0;
   std::uint64_t host_pool_mib = 0;
   std::uint32_t tokens_per_block = 16;
+  bool check_pulls = false;
   bool fake = false;
   Token fault_token = -1;
   bool fault_unmappable = false;
+  std::uint32_t fault_wrong_block = 0;
   std::uint32_t pull_delay_ms = 0;
   std::uint32_t step_delay_ms = 0;
   std::string sample_log;

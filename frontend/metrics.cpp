@@ -122,6 +122,10 @@ void Metrics::expose_gauges(std::string& out, const MetricsView& view) const {
   gauge("baton_requests_running", "vllm:num_requests_running", "Requests in the cluster that have a place on a worker.",
         s.running > s.waiting ? s.running - s.waiting : 0);
   gauge("baton_requests_waiting", "vllm:num_requests_waiting", "Requests in the cluster that wait for a place.", s.waiting);
+  gauge("baton_kv_host_blocks", "", "Blocks in the host parts of all KV pools.",
+        static_cast<double>(s.host_blocks));
+  gauge("baton_kv_host_blocks_used", "", "Of these, blocks that keep something.",
+        static_cast<double>(s.host_blocks_used));
   gauge("baton_max_context_tokens", "", "Prompt and reply tokens that fit together.", s.max_context);
   gauge("baton_open_streams", "", "Requests that clients of this front end wait for.",
         static_cast<double>(view.open_streams));
@@ -141,6 +145,13 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
           "Prompt tokens of ended requests that were in a prefix cache.", cached_prompt_tokens_);
   counter("baton_generation_tokens_total", "vllm:generation_tokens_total",
           "Tokens written to clients.", generation_tokens_);
+  counter("baton_kv_blocks_out_total", "", "Blocks copied from KV pools to their host parts.",
+          view.scheduler.blocks_out);
+  counter("baton_kv_blocks_in_total", "", "Blocks copied from host parts back to KV pools.",
+          view.scheduler.blocks_in);
+  counter("baton_kv_blocks_damaged_total", "",
+          "Blocks pulled from another pool that were not what had been computed (worker.check_pulls).",
+          view.scheduler.damaged_blocks);
   counter("baton_connections_total", "", "Connections accepted.", view.http.accepted);
   counter("baton_connections_evicted_total", "", "Idle connections closed to make room.", view.http.evicted);
   counter("baton_connections_timed_out_total", "", "Clients too slow with a request.", view.http.timed_out);

@@ -101,6 +101,11 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
   view_.progress = message.progress;
   view_.running = message.running;
   view_.waiting = message.waiting;
+  view_.host_blocks = message.host_blocks;
+  view_.host_blocks_used = message.host_blocks_used;
+  view_.blocks_out = message.blocks_out;
+  view_.blocks_in = message.blocks_in;
+  view_.damaged_blocks = message.damaged_blocks;
   if (submit_again) submit_all(new_scheduler, now, out);
 }
 

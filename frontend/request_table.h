@@ -102,6 +102,11 @@ struct SchedulerView {
   std::uint64_t progress = 0;
   std::uint32_t running = 0;
   std::uint32_t waiting = 0;
+  std::uint64_t host_blocks = 0;
+  std::uint64_t host_blocks_used = 0;
+  std::uint64_t blocks_out = 0;
+  std::uint64_t blocks_in = 0;
+  std::uint64_t damaged_blocks = 0;
   TimeNs heard_at = 0;     // last message of any kind
   TimeNs progress_at = 0;  // last time that `progress` grew, or nothing was running
 };

@@ -17,7 +17,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 6;
+constexpr std::uint32_t kProtocolVersion = 7;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                           \
@@ -166,7 +166,13 @@ struct FrontendWelcome {
   std::uint64_t progress = 0;       // steps done by all workers: /health is judged by it
   std::uint32_t running = 0;        // requests admitted and not ended
   std::uint32_t waiting = 0;        // of these, without a place on a worker
-  BATON_FIELDS(protocol, build, epoch, workers_ready, max_context, progress, running, waiting)
+  std::uint64_t host_blocks = 0;    // in the host parts of all pools
+  std::uint64_t host_blocks_used = 0;  // of these, blocks that keep something
+  std::uint64_t blocks_out = 0;     // copied from pools to their host parts
+  std::uint64_t blocks_in = 0;      // ... and back
+  std::uint64_t damaged_blocks = 0;  // pulled, and not what had been computed (worker.check_pulls)
+  BATON_FIELDS(protocol, build, epoch, workers_ready, max_context, progress, running, waiting, host_blocks,
+               host_blocks_used, blocks_out, blocks_in, damaged_blocks)
 };
 
 /// The one last message of an accepted request (or the refusal of a new one).
@@ -289,9 +295,10 @@ struct Hello {
   std::uint32_t max_context = 0;  // positions that the model allows
   std::uint32_t vocab_size = 0;
   WorkerFacts facts;
+  bool tells_sums = false;  // its StepResults tell the checksums of what they wrote
   BATON_FIELDS(name, incarnation, hello_id, allocation, ranks, model_fingerprint, dtype, layers,
                kv_heads, head_dim, tokens_per_block, block_bytes, blocks, host_handle, host_blocks,
-               host_block_us, max_context, vocab_size, facts)
+               host_block_us, max_context, vocab_size, facts, tells_sums)
 };
 
 /// A row of the step could not be served (non-finite logits, say); the others are unaffected.
@@ -318,8 +325,12 @@ struct StepResult {
   /// probable tokens, and as many of those that do not stop it. Masks, bias and penalties have acted on
   /// the log probabilities.
   Logprobs candidates;
+  /// With Hello::tells_sums: the blocks that the step wrote to, of either part, and sums[i], the checksum
+  /// that summed[i] had when it ended.
+  std::vector<BlockId> summed;
+  std::vector<std::uint64_t> sums;
   BATON_FIELDS(term, step, sequences, counts, tokens, failed, duration_us, logprobs,
-               prompt_logprobs, beam_sequences, candidates)
+               prompt_logprobs, beam_sequences, candidates, summed, sums)
 };
 
 struct PullDone {
@@ -329,11 +340,14 @@ struct PullDone {
   BATON_FIELDS(term, transfer, duration_us)
 };
 
+/// `damaged`: everything was copied, but of these source blocks the copies do not have the checksums that
+/// the Pull names.
 struct PullFailed {
   Term term = 0;
   TransferId transfer = 0;
   std::string reason;
-  BATON_FIELDS(term, transfer, reason)
+  std::vector<BlockId> damaged;
+  BATON_FIELDS(term, transfer, reason, damaged)
 };
 
 /// The importer has no mapping of that allocation (any more).
@@ -480,8 +494,9 @@ struct Pull {
   std::uint32_t exporter_host_blocks = 0;
   std::vector<BlockId> from;
   std::vector<BlockId> to;
+  std::vector<std::uint64_t> sums;  // empty, or the checksum that each copy must have; 0: not known
   BATON_FIELDS(term, transfer, allocation, ranks, exporter_pid, exporter_pid_start, exporter_blocks,
-               exporter_host_handle, exporter_host_blocks, from, to)
+               exporter_host_handle, exporter_host_blocks, from, to, sums)
 };
 
 /// Unmap that allocation when your pulls from it have ended, then say Closed.

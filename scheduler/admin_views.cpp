@@ -22,6 +22,7 @@ json info(const State& state, const AdminStats& stats) {
                    {"cancelled", c.cancelled},     {"tokens", c.tokens},
                    {"preemptions", c.preemptions}, {"handoffs", c.handoffs},
                    {"requeued", c.requeued},       {"pull_failures", c.pull_failures},
+                   {"damaged_blocks", c.damaged_blocks},
                    {"terms_ended", c.terms_ended}, {"local_prefills", c.local_prefills},
                    {"remote_prefills", c.remote_prefills},
                    {"prefill_tokens", c.prefill_tokens},

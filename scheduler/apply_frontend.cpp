@@ -53,7 +53,12 @@ struct Handler {
     for (const Worker& w : state.workers) {
       if (w.takes_work()) ++message.workers_ready;
       message.progress += w.steps_total;
+      message.host_blocks += w.pool.host_total();
+      message.host_blocks_used += w.pool.host_total() - w.pool.host_free_blocks();
     }
+    message.blocks_out = state.counters.blocks_out;
+    message.blocks_in = state.counters.blocks_in;
+    message.damaged_blocks = state.counters.damaged_blocks;
     message.waiting = static_cast<std::uint32_t>(state.waiting.size());
     message.running = static_cast<std::uint32_t>(state.deadlines.size());
     out.to_frontends.emplace_back(link, std::move(message));

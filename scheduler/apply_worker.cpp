@@ -194,7 +194,8 @@ struct Handler {
     Worker& w = worker();
     if (result.step != w.done + 1 || w.steps.empty() || w.steps.front().step != result.step ||
         result.tokens.size() != result.sequences.size() || !result.counts.empty() ||
-        !logprobs_agree(result) || !candidates_agree(result) || !complete(w.steps.front(), result)) {
+        !logprobs_agree(result) || !candidates_agree(result) || !sums_agree(result) ||
+        !complete(w.steps.front(), result)) {
       end_term(state, index, /*blame=*/false, "unexpected step result", now, out);
       out.to_workers.emplace_back(link, Fenced{state.epoch, result.term});
       return;
@@ -210,6 +211,7 @@ struct Handler {
     w.costs.take(std::max(0.0, result.duration_us - copies_us), prompt_tokens(step),
                  !step.decode.empty() || !step.beams.empty());
     w.answered = now;
+    for (std::size_t i = 0; i < result.summed.size(); ++i) w.sums[result.summed[i]] = result.sums[i];
     ++w.steps_total;
     w.tokens_total += result.tokens.size();
     retire_rows(step);
@@ -290,6 +292,13 @@ struct Handler {
                        [](const PromptLogprobs& part) { return part.values.agrees(); });
   }
 
+  bool sums_agree(const StepResult& result) {
+    const std::uint64_t blocks = std::uint64_t{worker().hello.blocks} + worker().hello.host_blocks;
+    return result.summed.size() == result.sums.size() &&
+           std::all_of(result.summed.begin(), result.summed.end(),
+                       [&](BlockId block) { return block < blocks; });
+  }
+
   static bool candidates_agree(const StepResult& result) {
     const Logprobs& values = result.candidates;
     if (!values.agrees() || values.items.size() != result.beam_sequences.size()) return false;
@@ -365,14 +374,29 @@ struct Handler {
 
   void operator()(PullDone&& done) {
     if (!in_term(done.term)) return;
-    pull_answered(done.transfer, "");
+    pull_answered(done.transfer, "", {});
   }
   void operator()(PullFailed&& failed) {
     if (!in_term(failed.term)) return;
-    pull_answered(failed.transfer, failed.reason.empty() ? "no reason given" : failed.reason);
+    pull_answered(failed.transfer, failed.reason.empty() ? "no reason given" : failed.reason,
+                  failed.damaged);
   }
 
-  void pull_answered(TransferId id, const std::string& failure) {
+  /// What a pull has written has its source's checksums; what one that failed has left there, nobody knows.
+  void take_sums(const Transfer& transfer, bool good) {
+    Worker& w = worker();
+    if (!w.hello.tells_sums) return;
+    for (std::size_t i = 0; i < transfer.to.size(); ++i) {
+      const std::uint64_t sum = good && !transfer.sums.empty() ? transfer.sums[i] : 0;
+      if (sum != 0) {
+        w.sums[transfer.to[i]] = sum;
+      } else {
+        w.sums.erase(transfer.to[i]);
+      }
+    }
+  }
+
+  void pull_answered(TransferId id, const std::string& failure, const std::vector<BlockId>& damaged) {
     Worker& w = worker();
     const Transfer* transfer = state.transfers.find(id);
     if (transfer == nullptr || transfer->to_worker != index) return;
@@ -383,8 +407,11 @@ struct Handler {
     const SequenceId target = transfer->target;
     const WorkerIndex exporter = transfer->from_worker;
     if (is_probe) probe_answered(state, *transfer, failure, now, out);
+    take_sums(*transfer, failure.empty());
+    const Transfer answered = *transfer;
     settle_transfer(state, id);
     if (is_probe) return;
+    if (!damaged.empty()) return take_damage(state, answered, damaged, out);
     // The pool may have become unreadable: the answer decides about later hand-offs.
     if (!failure.empty() && exporter != kNobody) probe(state, exporter, index, now, out);
     Request* request = state.requests.find(request_id);

@@ -146,6 +146,19 @@ void BlockPool::share(BlockId block) {
   --device_.fenced;
 }
 
+void BlockPool::forget(BlockId block) {
+  const PrefixIndex::Entry* entry = index_.entry(block);
+  if (entry == nullptr) return;
+  for (const BlockId held : {entry->block, entry->host}) {
+    if (held == kNoBlock) continue;
+    index_.forget(held);  // the last one takes the entry with it
+    Part& part = part_of(held);
+    if (!part.holds_idle(held)) continue;
+    part.idle.erase(held - part.first);
+    part.free.push_back(held);
+  }
+}
+
 void BlockPool::release(BlockId block, StepId last_sent, StepId done) {
   if (--refs_[block] != 0) return;
   ++device_.fenced;

@@ -80,6 +80,8 @@ class BlockPool {
     return index_.insert(parent, salt, tokens, block);
   }
   bool remembers(BlockId block) const { return index_.holds(block); }
+  /// What the block holds, and a copy of it in the other part, is not found any more.
+  void forget(BlockId block);
 
   // ---- host part. Each copy belongs to the next plan of the worker; both its blocks are pinned until
   // copied() is called for that plan.

@@ -136,6 +136,7 @@ struct Request {
   std::unique_ptr<Beams> beams;  // null: no beam search
   std::uint32_t deaths = 0;          // workers lost under it since its last token
   std::uint32_t handoff_failures = 0;
+  std::uint32_t damaged_pulls = 0;
   TimeNs handoff_not_before = 0;     // after a failed pull: not at once again
   bool local = false;                // prefill where it decodes: its pulls failed too often
   bool prefix_pull_failed = false;   // it computes what only other pools know
@@ -191,6 +192,7 @@ struct Transfer {
   WorkerIndex to_worker = kNobody;
   std::vector<BlockId> from;
   std::vector<BlockId> to;
+  std::vector<std::uint64_t> sums;  // as in Pull
   TimeNs sent = 0;
 
   bool is_probe() const { return from.empty(); }
@@ -247,6 +249,9 @@ struct Worker {
   StepId done = 0;
   std::deque<InFlightStep> steps;
   BlockPool pool;
+  /// If it tells them: the checksums that its blocks had behind the last step, or checked pull, that wrote
+  /// to them.
+  std::unordered_map<BlockId, std::uint64_t> sums;
   std::vector<SequenceId> decode_set;
   std::vector<SequenceId> prefills;  // sequences with prompt tokens still to schedule, oldest first
   std::vector<SequenceId> adds;      // go into the next plan
@@ -321,6 +326,7 @@ struct Counters {
   std::uint64_t local_prefills = 0;
   std::uint64_t remote_prefills = 0;
   std::uint64_t pull_failures = 0;
+  std::uint64_t damaged_blocks = 0;  // pulled, and not what had been computed
   std::uint64_t terms_ended = 0;
   std::uint64_t requeued = 0;
 };

@@ -4,7 +4,9 @@
 // Order that must hold: destination blocks are reserved whole before the first pull; a block is named
 // in a pull only when the step that filled it has ended; the source keeps its references until the last
 // pull has been answered; the sequence joins the destination's decode set after that.
+#include <algorithm>
 #include <span>
+#include <string>
 
 #include "ipc/fault_points.h"
 #include "scheduler/lifecycle.h"
@@ -12,6 +14,9 @@
 namespace baton {
 
 namespace {
+
+/// More end the request: its prompt is computed again and again.
+constexpr std::uint32_t kMostDamagedPulls = 3;
 
 void pull_final_blocks(State& state, const Request& request, const Sequence& source, Sequence& target,
                        std::uint32_t final_blocks, TimeNs now, Outbox& out) {
@@ -53,6 +58,12 @@ void send_pull(State& state, const Request& request, WorkerIndex exporter,
   transfer.from.assign(blocks.begin(), blocks.end());
   const auto first = target.blocks.begin() + target.pulled;
   transfer.to.assign(first, first + static_cast<std::ptrdiff_t>(blocks.size()));
+  if (from.hello.tells_sums) {
+    for (const BlockId block : transfer.from) {
+      const auto known = from.sums.find(block);
+      transfer.sums.push_back(known == from.sums.end() ? 0 : known->second);
+    }
+  }
   for (const BlockId block : transfer.from) from.pool.pin_source(block);
   for (const BlockId block : transfer.to) to.pool.pin_destination(block);
   target.pulled += static_cast<std::uint32_t>(blocks.size());
@@ -80,6 +91,7 @@ void post_pull(State& state, const Transfer& transfer, TimeNs now, Outbox& out) 
   pull.exporter_host_blocks = from.hello.host_blocks;
   pull.from = transfer.from;
   pull.to = transfer.to;
+  pull.sums = transfer.sums;
   out.to_workers.emplace_back(to.link, std::move(pull));
 }
 
@@ -121,6 +133,40 @@ void drop_target(State& state, Request& request) {
   } else {
     requeue(state, request);  // the source was lost while its last pulls ran
   }
+}
+
+void take_damage(State& state, const Transfer& transfer, std::span<const BlockId> blocks, Outbox& out) {
+  state.counters.damaged_blocks += blocks.size();
+  const bool alive = transfer.from_worker != kNobody;  // its exporter
+  if (alive) {
+    // Source or copy: nobody can say which one is wrong, so neither is found again.
+    BlockPool& pool = state.workers[transfer.from_worker].pool;
+    for (const BlockId block : blocks) {
+      if (std::find(transfer.from.begin(), transfer.from.end(), block) != transfer.from.end()) pool.forget(block);
+    }
+  }
+  Request* request = state.requests.find(transfer.request);
+  std::string list;
+  for (const BlockId block : blocks.first(std::min<std::size_t>(blocks.size(), 8))) {
+    list += " " + std::to_string(block);
+  }
+  out.warn("DAMAGED: copies that " + state.workers[transfer.to_worker].identity.name + " pulled from " +
+           (alive ? state.workers[transfer.from_worker].identity.name : "a dead worker") +
+           " are not what was computed: " + std::to_string(blocks.size()) + " of " +
+           std::to_string(transfer.from.size()) + " blocks, source blocks" + list +
+           (request == nullptr ? std::string(", of a request that has ended")
+                               : ", request " + std::to_string(request->name.frontend) + "-" +
+                                     std::to_string(request->name.counter)));
+  if (request == nullptr || transfer.target == 0) return;
+  const bool prefix = request->phase == Phase::pull;
+  if (transfer.target != (prefix ? request->source : request->target)) return;  // given up before
+  if (++request->damaged_pulls >= kMostDamagedPulls) {
+    return end_request(state, *request, FinishReason::error, ErrorCode::internal,
+                       "KV blocks were damaged on their way " + std::to_string(request->damaged_pulls) + " times",
+                       out);
+  }
+  if (prefix) return prefix_pulled(state, *request, /*failed=*/true);
+  requeue(state, *request);
 }
 
 bool settle_transfer(State& state, TransferId id) {

@@ -101,6 +101,9 @@ void advance_handoff(State& state, Request& request, TimeNs now, Outbox& out);
 void drop_target(State& state, Request& request);
 /// A pull has been answered: its pins go. Returns false if it is not known.
 bool settle_transfer(State& state, TransferId id);
+/// The worker `to` has all blocks of `transfer`, but those of `blocks` differ from what was computed. Neither
+/// they nor the request's place is of use any more: its prompt is computed again.
+void take_damage(State& state, const Transfer& transfer, std::span<const BlockId> blocks, Outbox& out);
 /// True if this request's tokens will be decoded on another worker than the one that prefills.
 bool needs_handoff(const State& state, const Request& request, const Worker& source);
 

@@ -10,6 +10,7 @@
 
 #include "ipc/process.h"
 #include "ipc/shm_region.h"
+#include "workers/cuda_sums.h"
 #include "workers/gpu_results.h"
 #include "workers/host_memory.h"
 #include "workers/model/error.h"
@@ -68,6 +69,7 @@ struct CudaExecutor::Lane {
   cuda::PinnedMemory tokens;  // what the step sampled, by row
   cuda::PinnedMemory logprobs;  // by line of logits
   cuda::PrefillAttention::PlanPtr plan;
+  CudaSums sums;
   cuda::OwnedEvent ended;
   GpuHostRows host_rows;
   std::vector<bool> on_host;  // by row
@@ -290,6 +292,7 @@ void CudaExecutor::launch(const RunStep& step) {
   if (timer_ && (!step.copies.empty() || step.rows.empty())) timer_->begin(stream_->get());
   copies_->queue(step.copies, index, stream_->get());
   if (!step.rows.empty()) launch_rows(step, lane);
+  lane.sums.queue(*pool_, step.summed, stream_->get());
   if (timer_) timer_->end(stream_->get());
   lane.ended.record(stream_->get());
   ++n_launched_;
@@ -363,6 +366,7 @@ void CudaExecutor::collect(StepOutput& output) {
   oldest_ = (oldest_ + 1) % kSteps;
   --n_launched_;
   lane.ended.synchronize();
+  output.sums = lane.sums.take();
   if (timer_) {
     const auto times = timer_->take();
     output.idle_us = times.idle_us;

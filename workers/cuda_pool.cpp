@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ipc/shm_region.h"
+#include "workers/cuda_sums.h"
 
 namespace baton {
 
@@ -38,6 +39,7 @@ CudaPool::CudaPool(const KvGeometry& geometry, KvPool host_part)
 }
 
 struct CudaBlockReader::Lane {
+  CudaSums sums;
   cuda::OwnedStream stream{/*high_priority=*/true};
   cuda::OwnedEvent done;
   cuda::PinnedMemory ids{2 * kListBlocks * sizeof(BlockId)};
@@ -183,6 +185,12 @@ void CudaBlockReader::gather(const cuda::ConstPoolParts& source, const std::vect
     lane_->done.record(stream);
     lane_->done.synchronize();
   }
+}
+
+Result<std::vector<std::uint64_t>> CudaBlockReader::sums(const std::vector<BlockId>& blocks) {
+  lane_->sums.queue(pool_, blocks, lane_->stream.get());
+  lane_->stream.synchronize();
+  return lane_->sums.take();
 }
 
 Status CudaBlockReader::make_stages() {

@@ -58,6 +58,7 @@ class CudaBlockReader final : public BlockReader {
   ~CudaBlockReader() override;
   Result<std::unique_ptr<MappedPool>> map(const Pull& pull) override;
   Status copy(MappedPool& source, const Pull& pull) override;
+  Result<std::vector<std::uint64_t>> sums(const std::vector<BlockId>& blocks) override;
 
  private:
   struct Lane;    // stream, event and id lists, made by the thread that uses them

@@ -47,6 +47,8 @@ class BlockReader {
   virtual Result<std::unique_ptr<MappedPool>> map(const Pull& pull) = 0;
   /// Copies pull.from[i] onto pull.to[i]; the ids are in range. Every byte is there on return.
   virtual Status copy(MappedPool& source, const Pull& pull) = 0;
+  /// Checksums of blocks of the own pool.
+  virtual Result<std::vector<std::uint64_t>> sums(const std::vector<BlockId>& blocks) = 0;
 };
 
 /// Used by the step thread alone; block_reader() is called after allocate() and outlived by this.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ipc/process.h"
+#include "workers/block_sums.h"
 
 namespace baton {
 
@@ -85,6 +86,8 @@ std::unique_ptr<BlockReader> HostExecutor::block_reader() {
 void HostExecutor::collect(StepOutput& output) {
   for (const CopyOp& op : step_->copies) pool_->copy(op);
   if (!step_->rows.empty()) run_rows(*step_, output);
+  const std::uint64_t bytes = pool().geometry().block_bytes;
+  for (const BlockId block : step_->summed) output.sums.push_back(checksum(pool_->block(block), bytes));
 }
 
 Result<std::unique_ptr<MappedPool>> HostBlockReader::map(const Pull& pull) {
@@ -123,6 +126,14 @@ Status HostBlockReader::copy(MappedPool& source, const Pull& pull) {
     std::memcpy(pool_.block(pull.to[i]), source_block, bytes);
   }
   return {};
+}
+
+Result<std::vector<std::uint64_t>> HostBlockReader::sums(const std::vector<BlockId>& blocks) {
+  std::vector<std::uint64_t> sums;
+  for (const BlockId block : blocks) {
+    sums.push_back(checksum(pool_.block(block), pool_.geometry().block_bytes));
+  }
+  return sums;
 }
 
 }  // namespace baton

@@ -61,6 +61,7 @@ class HostBlockReader final : public BlockReader {
   explicit HostBlockReader(KvPool& pool) : pool_(pool) {}
   Result<std::unique_ptr<MappedPool>> map(const Pull& pull) override;
   Status copy(MappedPool& source, const Pull& pull) override;
+  Result<std::vector<std::uint64_t>> sums(const std::vector<BlockId>& blocks) override;
 
  private:
   KvPool& pool_;

@@ -86,7 +86,25 @@ void KvHandoff::do_job(const Pull& pull) {
   const TimeNs begin = now_ns();
   auto failure = copy(pull);
   const auto us = static_cast<std::uint32_t>((now_ns() - begin) / 1000);
-  report(handoff_event::PullFinished{pull.transfer, std::move(failure), us});
+  std::vector<BlockId> wrong;
+  if (!failure && !pull.sums.empty()) wrong = damaged(pull);
+  if (!wrong.empty()) {
+    failure = std::to_string(wrong.size()) + " of " + std::to_string(pull.from.size()) +
+              " blocks are not what was computed, block " + std::to_string(wrong[0]) + " first";
+  }
+  report(handoff_event::PullFinished{pull.transfer, std::move(failure), us, std::move(wrong)});
+  spin_.heard();
+}
+
+/// Source blocks whose copies are not what their exporter's steps had left there.
+std::vector<BlockId> KvHandoff::damaged(const Pull& pull) {
+  const auto sums = reader_->sums(pull.to);
+  if (!sums.ok()) return pull.from;
+  std::vector<BlockId> wrong;
+  for (std::size_t i = 0; i < pull.from.size(); ++i) {
+    if (pull.sums[i] != 0 && pull.sums[i] != sums.value()[i]) wrong.push_back(pull.from[i]);
+  }
+  return wrong;
 }
 
 std::optional<std::string> KvHandoff::copy(const Pull& pull) {
@@ -105,7 +123,15 @@ std::optional<std::string> KvHandoff::copy(const Pull& pull) {
   if (options_.pull_delay_ms > 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(options_.pull_delay_ms));
   }
-  const Status status = reader_->copy(*it->second.pool, pull);
+  MappedPool& source = *it->second.pool;
+  Status status;
+  if (options_.wrong_every > 0 && ++copied_ % options_.wrong_every == 0) {
+    Pull wrong = pull;
+    wrong.from[0] = (wrong.from[0] + 1) % wrong.exporter_blocks;
+    status = reader_->copy(source, wrong);
+  } else {
+    status = reader_->copy(source, pull);
+  }
   if (!status.ok()) return status.message();
   return std::nullopt;
 }

@@ -31,6 +31,7 @@ struct PullFinished {
   TransferId transfer = 0;
   std::optional<std::string> failure;
   std::uint32_t duration_us = 0;
+  std::vector<BlockId> damaged;  // as in PullFailed
 };
 struct MappingClosed {
   AllocationId allocation = 0;
@@ -49,6 +50,7 @@ class KvHandoff {
   struct Options {
     bool unmappable = false;          // tests: every map() fails
     std::uint32_t pull_delay_ms = 0;  // tests: between mapping and copying
+    std::uint32_t wrong_every = 0;    // tests: every so-many-th pull copies one wrong block; 0: none
     std::uint32_t watch_ms = 250;     // how often exporters are looked at
   };
 
@@ -81,12 +83,16 @@ class KvHandoff {
   void do_job(const Pull& pull);
   void do_job(const Close& close);
   std::optional<std::string> copy(const Pull& pull);
+  std::vector<BlockId> damaged(const Pull& pull);
   void watch();
 
   std::unique_ptr<BlockReader> reader_;
   Waker& waker_;
   const Options options_;
   std::map<AllocationId, Mapping> mappings_;  // the thread's own
+  Spin spin_;                                 // likewise
+  std::uint64_t copied_ = 0;                  // pulls; likewise
+  TimeNs watch_at_ = 0;                       // likewise
 
   std::mutex mutex_;
   std::condition_variable ready_;

@@ -12,6 +12,10 @@ std::optional<std::string> shape_problem(const Pull& pull, std::uint32_t own_blo
     return "the pull names " + std::to_string(pull.from.size()) + " source and " +
            std::to_string(pull.to.size()) + " destination blocks";
   }
+  if (!pull.sums.empty() && pull.sums.size() != pull.from.size()) {
+    return "the pull names " + std::to_string(pull.from.size()) + " blocks and " +
+           std::to_string(pull.sums.size()) + " checksums";
+  }
   for (const BlockId block : pull.from) {
     if (block >= std::uint64_t{pull.exporter_blocks} + pull.exporter_host_blocks) {
       return "source block " + std::to_string(block) + " of a pool of " +

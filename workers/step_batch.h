@@ -61,8 +61,10 @@ struct RunStep {
   std::vector<Token> tokens;    // of all rows, one after another
   std::vector<BlockId> blocks;  // tables of all rows, one after another
   std::vector<Token> histories;  // of the rows that need one, one after another
+  std::vector<BlockId> summed;   // blocks whose checksums are wanted when it has ended
 
   void clear() {
+    summed.clear();
     copies.clear();
     saves = 0;
     rows.clear();
@@ -97,6 +99,7 @@ struct StepOutput {
   Logprobs prompt_logprobs;  // of rows with logits `all`; an item is the index into RunStep::tokens of
                              // the token before the one that the entry is about
   Logprobs candidates;       // of rows that rank, as in StepResult; items are row indexes
+  std::vector<std::uint64_t> sums;  // of RunStep::summed
   std::uint32_t duration_us = 0;
   /// By the device's own clock, from executors that were asked for it: idle between the step before and
   /// this one, and from this one's first operation to its end. Negative: not measured.

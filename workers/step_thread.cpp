@@ -170,6 +170,7 @@ void StepThread::launch(const RunStep* step) {
   l.output.logprobs.clear();
   l.output.prompt_logprobs.clear();
   l.output.candidates.clear();
+  l.output.sums.clear();
   l.output.tokens.assign(step->rows.size(), kNoToken);
   l.output.idle_us = l.output.run_us = -1;
   try {

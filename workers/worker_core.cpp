@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ipc/fault_points.h"
+#include "workers/block_sums.h"
 
 namespace baton {
 
@@ -66,6 +67,7 @@ void WorkerCore::pool_ready(Hello pool, TimeNs now, WorkerActions& out) {
   hello_ = std::move(pool);
   hello_.name = identity_.name;
   hello_.incarnation = identity_.incarnation;
+  hello_.tells_sums = options_.tells_sums;
   sequences_.set_limits(
       {hello_.blocks, hello_.tokens_per_block, hello_.max_context, hello_.vocab_size,
        hello_.host_blocks});
@@ -188,6 +190,7 @@ void WorkerCore::start_steps(TimeNs now, WorkerActions& out) {
       return end_term("plan " + std::to_string(plan.step) + ": " + *problem, true, now, out);
     }
     ++n_open_;
+    if (options_.tells_sums) step.run.summed = written_blocks(step.run, hello_.tokens_per_block);
     if (on_device(step)) {
       out.emplace_back(worker_action::StartStep{&step.run});
     } else {
@@ -234,6 +237,10 @@ void WorkerCore::complete_step(const StepOutput& output, WorkerActions& out) {
   result.duration_us = output.duration_us;
   result.failed = std::move(step.refused);
   sequences_.end_step(step, output, result);
+  if (output.sums.size() == step.run.summed.size()) {
+    result.summed = std::move(step.run.summed);
+    result.sums = output.sums;
+  }
   steps_done_ = step.run.step;
   retire_step();
   out.emplace_back(Send{std::move(result)});
@@ -261,7 +268,7 @@ void WorkerCore::on(Pull& m, TimeNs now, WorkerActions& out) {
   ++pulls_received_;
   if (auto problem = pulls_.add(std::move(m), hello_.blocks, options_.max_open_pulls)) {
     ++pulls_done_;
-    out.emplace_back(Send{PullFailed{term_, transfer, *problem}});
+    out.emplace_back(Send{PullFailed{term_, transfer, *problem, {}}});
     return;
   }
   start_pulls(out);
@@ -274,12 +281,13 @@ void WorkerCore::start_pulls(WorkerActions& out) {
 }
 
 void WorkerCore::pull_finished(TransferId transfer, const std::optional<std::string>& failure,
-                               std::uint32_t duration_us, TimeNs now, WorkerActions& out) {
+                               std::uint32_t duration_us, TimeNs now, WorkerActions& out,
+                               std::vector<BlockId> damaged) {
   if (state_ == State::exited || !pulls_.finished(transfer)) return;
   if (state_ == State::in_term) {
     ++pulls_done_;
     if (failure) {
-      out.emplace_back(Send{PullFailed{term_, transfer, *failure}});
+      out.emplace_back(Send{PullFailed{term_, transfer, *failure, std::move(damaged)}});
     } else {
       out.emplace_back(Send{PullDone{term_, transfer, duration_us}});
     }

@@ -48,6 +48,7 @@ struct WorkerCoreOptions {
   std::size_t max_open_pulls = 16384;           // more are answered PullFailed
   std::size_t pulls_at_once = 2;                // handed out: one runs, one is ready to follow
   std::size_t steps_at_once = 1;                // started and not finished, see Executor
+  bool tells_sums = false;                      // results tell the checksums of what they wrote
 };
 
 /// More could make a row wait for a token that no open step names (sequence_table.h).
@@ -131,9 +132,10 @@ class WorkerCore {
   void step_finished(const StepOutput& output, TimeNs now, WorkerActions& out);
   /// The device threw: what the pool holds is unknown, so the process ends.
   void step_failed(const std::string& reason, WorkerActions& out);
-  /// No `failure`: every block was copied and is visible.
+  /// No `failure`: every block was copied and is visible. `damaged`: as in PullFailed.
   void pull_finished(TransferId transfer, const std::optional<std::string>& failure,
-                     std::uint32_t duration_us, TimeNs now, WorkerActions& out);
+                     std::uint32_t duration_us, TimeNs now, WorkerActions& out,
+                     std::vector<BlockId> damaged = {});
   void mapping_closed(AllocationId allocation, TimeNs now, WorkerActions& out);
   /// The process that exported this allocation is gone: closed by itself after our pulls from it.
   void exporter_gone(AllocationId allocation, TimeNs now, WorkerActions& out);

@@ -41,6 +41,7 @@ WorkerCoreOptions core_options(const Config& config, const Executor& executor) {
   options.steps_at_once = static_cast<std::size_t>(executor.steps_at_once());
   options.drain = seconds_to_ns(config.self.drain_s);
   options.max_plans = config.scheduler.steps_in_flight + 2;
+  options.tells_sums = config.self.check_pulls;
   return options;
 }
 
@@ -172,6 +173,7 @@ void WorkerLoop::take_step_events() {
       KvHandoff::Options options;
       options.pull_delay_ms = config_.self.pull_delay_ms;
       options.unmappable = config_.self.fault_unmappable;
+      options.wrong_every = config_.self.fault_wrong_block;
       handoff_ = std::make_unique<KvHandoff>(executor_.block_reader(), waker_, options);
       input([&](WorkerActions& out) { core_.pool_ready(std::move(pool->hello), now_, out); });
     }
@@ -184,7 +186,8 @@ void WorkerLoop::take_handoff_events() {
   for (HandoffEvent& event : handoff_events_) {
     if (auto* done = std::get_if<handoff_event::PullFinished>(&event)) {
       input([&](WorkerActions& out) {
-        core_.pull_finished(done->transfer, done->failure, done->duration_us, now_, out);
+        core_.pull_finished(done->transfer, done->failure, done->duration_us, now_, out,
+                            std::move(done->damaged));
       });
     } else if (auto* closed = std::get_if<handoff_event::MappingClosed>(&event)) {
       input([&](WorkerActions& out) { core_.mapping_closed(closed->allocation, now_, out); });

@@ -28,6 +28,8 @@ DEMO_MODEL = SOURCE / "demo" / "model"
 # The same tests on GPUs: BATON_TEST_DEVICE=cuda. They compare tokens exactly, hence deterministic mode.
 DEVICE = os.environ.get("BATON_TEST_DEVICE", "cpu")
 DEVICE_OPTIONS = {"cpu": {}, "cuda": {"device": "cuda", "deterministic": True}}[DEVICE]
+# BATON_TEST_CHECK_PULLS=1: every copy between pools is compared with what was computed.
+CHECK_PULLS = os.environ.get("BATON_TEST_CHECK_PULLS", "") == "1"
 PAIR = [("prefill0", "prefill"), ("decode0", "decode")]
 MIXED = [("mixed0", "mixed")]
 # How long threads stay awake after work, in every process.
@@ -135,7 +137,8 @@ class Cluster:
         self.pids = set()
         self.frontends = {name: free_port() for name in frontends}
         self.trace_file = self.folder / "trace.jsonl"
-        worker = {"pool_mib": 64, "fake": fake, **({} if fake else DEVICE_OPTIONS), **(worker or {})}
+        worker = {"pool_mib": 64, "fake": fake, **({} if fake else DEVICE_OPTIONS),
+                  **({"check_pulls": True} if CHECK_PULLS else {}), **(worker or {})}
         self.workers = [name for name, _ in workers]
         config = {
             "run_dir": str(self.folder / "run"),
@@ -165,9 +168,13 @@ class Cluster:
         return self
 
     def __exit__(self, kind, *_):
+        damaged = [line for line in (self.folder / "scheduler.log").read_text(errors="replace").splitlines()
+                   if "DAMAGED" in line] if CHECK_PULLS else []
         if kind is not None:
             self.print_logs()
         self.stop()
+        if damaged and kind is None:
+            raise AssertionError("\n".join(damaged))
 
     def start(self, name):
         if name == "scheduler":

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "workers/block_sums.h"
 #include "workers/cuda/launch.cuh"
 
 namespace baton::cuda {
@@ -63,9 +64,9 @@ __global__ void __launch_bounds__(kThreads)
 
 /// blockIdx.x names the block, blockIdx.y the chunk of it. Integer sums: any order gives the same.
 __global__ void __launch_bounds__(kThreads)
-    checksum_kernel(const uint4* pool, const std::uint32_t* ids, unsigned vectors,
+    checksum_kernel(const ConstPoolParts pool, const std::uint32_t* ids, unsigned vectors,
                     unsigned long long* sums) {
-  const uint4* const block = pool + std::uint64_t{ids[blockIdx.x]} * vectors;
+  const auto* const block = reinterpret_cast<const uint4*>(block_of(pool, ids[blockIdx.x], vectors));
   std::uint64_t sum = 0;
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {
@@ -101,14 +102,14 @@ void copy_blocks(const PoolParts& to_pool, const ConstPoolParts& from_pool, cons
   check(cudaGetLastError(), "copy_blocks");
 }
 
-void checksum_blocks(const std::byte* pool, const std::uint32_t* ids, int n,
+void checksum_blocks(const ConstPoolParts& pool, const std::uint32_t* ids, int n,
                      std::size_t block_bytes, std::uint64_t* sums, Stream stream) {
   if (n <= 0) return;
   const unsigned vectors = vectors_of("checksum_blocks", block_bytes);
   check(cudaMemsetAsync(sums, 0, static_cast<std::size_t>(n) * sizeof(*sums), stream),
         "checksum_blocks");
   const dim3 grid(static_cast<unsigned>(n), (vectors + kChunk - 1) / kChunk);
-  checksum_kernel<<<grid, kThreads, 0, stream>>>(reinterpret_cast<const uint4*>(pool), ids, vectors,
+  checksum_kernel<<<grid, kThreads, 0, stream>>>(pool, ids, vectors,
                                                  reinterpret_cast<unsigned long long*>(sums));
   check(cudaGetLastError(), "checksum_blocks");
 }

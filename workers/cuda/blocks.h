@@ -36,17 +36,8 @@ void copy_blocks(const PoolParts& to_pool, const ConstPoolParts& from_pool, cons
                  const std::uint32_t* from, int n, std::size_t block_bytes, int max_ctas,
                  Stream stream);
 
-/// What one 8-byte word adds to the checksum of its block: position-dependent, so that exchanged
-/// words show. Any order of adding gives the same sum. (Mixing as in SplitMix64, Steele and others,
-/// 2014.)
-constexpr std::uint64_t checksum_word(std::uint64_t word, std::uint64_t index) {
-  std::uint64_t x = (word ^ (index + 1) * 0x9E3779B97F4A7C15ULL) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 32)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 29);
-}
-
-/// sums[i] = the sum of checksum_word() over block ids[i] (blocks of up to 4 GiB).
-void checksum_blocks(const std::byte* pool, const std::uint32_t* ids, int n,
+/// sums[i] = the sum of checksum_word() (workers/block_sums.h) over block ids[i] (blocks of up to 4 GiB).
+void checksum_blocks(const ConstPoolParts& pool, const std::uint32_t* ids, int n,
                      std::size_t block_bytes, std::uint64_t* sums, Stream stream);
 
 }  // namespace baton::cuda

@@ -120,6 +120,22 @@ TEST(Metrics, the_text_is_well_formed) {
   }
 }
 
+TEST(Metrics, what_the_scheduler_says_of_host_parts) {
+  MetricsView view;
+  view.scheduler.host_blocks = 160;
+  view.scheduler.host_blocks_used = 31;
+  view.scheduler.blocks_out = 70;
+  view.scheduler.blocks_in = 12;
+  view.scheduler.damaged_blocks = 3;
+  const std::string text = Metrics("m").expose(view);
+  for (const char* line :
+       {"baton_kv_host_blocks{model_name=\"m\"} 160", "baton_kv_host_blocks_used{model_name=\"m\"} 31",
+        "baton_kv_blocks_out_total{model_name=\"m\"} 70", "baton_kv_blocks_in_total{model_name=\"m\"} 12",
+        "baton_kv_blocks_damaged_total{model_name=\"m\"} 3"}) {
+    EXPECT_NE(text.find(std::string("\n") + line + "\n"), std::string::npos) << line;
+  }
+}
+
 struct HealthCase {
   const char* name;
   bool draining, welcomed;

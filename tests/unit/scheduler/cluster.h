@@ -186,7 +186,7 @@ class Cluster {
     ASSERT_FALSE(pulls[link].empty());
     const Pull pull = pulls[link].front();
     pulls[link].pop_front();
-    from_worker(link, PullFailed{pull.term, pull.transfer, "test"});
+    from_worker(link, PullFailed{pull.term, pull.transfer, "test", {}});
   }
 
   // ---- what is known of requests

@@ -285,5 +285,102 @@ TEST(Handoff, WithoutOneNothingMigrates) {
   for (std::size_t i = 2; i < kLifetimeMoments; ++i) EXPECT_EQ(c.terminal(1)->lifetime[i], 0);
 }
 
+// ---- worker.check_pulls
+
+/// A pair whose workers tell checksums; a prompt of 14 tokens has been computed in blocks whose sums are 1000
+/// and more, the first one's unknown.
+struct Checked : Pair {
+  Checked() {
+    state.settings.prefix_cache = true;
+    for (const char* name : {"prefill0", "decode0"}) worker(name).hello.tells_sums = true;
+    submit(1, 14);
+    compute();
+  }
+  void compute() {
+    turn();
+    Worker& w = worker("prefill0");
+    StepResult result = result_of(w);
+    const Sequence& source = *state.sequences.find(find(1)->source);
+    for (std::size_t i = 1; i < 4; ++i) {
+      result.summed.push_back(source.blocks[i]);
+      result.sums.push_back(1000 + source.blocks[i]);
+    }
+    from_worker(prefill, result);
+    turn();
+  }
+  void damage() {
+    ASSERT_EQ(pulls[decode].size(), 1U);
+    const Pull pull = pulls[decode].front();
+    pulls[decode].pop_front();
+    from_worker(decode, PullFailed{pull.term, pull.transfer, "test", {pull.from[1]}});
+  }
+};
+
+TEST(CheckedPulls, NameTheSumsThatAreKnownAndPassThemOn) {
+  Checked c;
+  ASSERT_EQ(c.pulls[c.decode].size(), 1U);
+  const Pull pull = c.pulls[c.decode].front();
+  ASSERT_EQ(pull.from.size(), 4U);
+  const std::vector<std::uint64_t> sums = {0, 1000 + pull.from[1], 1000 + pull.from[2], 1000 + pull.from[3]};
+  EXPECT_EQ(pull.sums, sums);
+  c.worker("decode0").sums[pull.to[0]] = 5;  // of what lay there before
+  c.done_pull(c.decode);
+  EXPECT_EQ(c.worker("decode0").sums.count(pull.to[0]), 0U);
+  EXPECT_EQ(c.worker("decode0").sums.at(pull.to[3]), sums[3]);
+}
+
+TEST(CheckedPulls, WithoutSumsNothingIsCompared) {
+  Pair c;
+  c.submit(1, 14);
+  c.turn();
+  c.answer(c.prefill);
+  c.turn();
+  ASSERT_EQ(c.pulls[c.decode].size(), 1U);
+  EXPECT_TRUE(c.pulls[c.decode].front().sums.empty());
+}
+
+TEST(CheckedPulls, ASumOfNoBlockEndsTheTerm) {
+  Checked c;
+  Worker& w = c.worker("prefill0");
+  c.submit(2, 14);
+  c.turn();
+  StepResult result = c.result_of(w);
+  result.summed = {w.hello.blocks};
+  result.sums = {1};
+  c.from_worker(c.prefill, result);
+  EXPECT_FALSE(w.ready());
+}
+
+TEST(CheckedPulls, ADamagedBlockIsForgottenAndThePromptComputedAgain) {
+  Checked c;
+  const Pull pull = c.pulls[c.decode].front();
+  const BlockPool& pool = c.worker("prefill0").pool;
+  EXPECT_TRUE(pool.remembers(pull.from[1]));
+  c.damage();
+  EXPECT_EQ(c.state.counters.damaged_blocks, 1U);
+  EXPECT_FALSE(pool.remembers(pull.from[1]));
+  EXPECT_TRUE(pool.remembers(pull.from[0]));
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  EXPECT_EQ(c.find(1)->generated.size(), 1U);  // the token that it had stays
+  c.run();
+  EXPECT_EQ(c.phase(1), Phase::ended);
+  EXPECT_EQ(c.state.counters.handoffs, 1U);
+  for (const char* name : {"prefill0", "decode0"}) {
+    EXPECT_EQ(c.pool(name).owned + c.pool(name).fenced, 0U) << name;
+  }
+}
+
+TEST(CheckedPulls, DamagedAgainAndAgainItEndsWithAnError) {
+  Checked c;
+  for (int i = 0; i < 2; ++i) {
+    c.damage();
+    ASSERT_EQ(c.phase(1), Phase::waiting);
+    c.compute();
+  }
+  c.damage();
+  ASSERT_EQ(c.phase(1), Phase::ended);
+  EXPECT_EQ(c.find(1)->reason, FinishReason::error);
+}
+
 }  // namespace
 }  // namespace baton::test

@@ -277,7 +277,7 @@ TEST(PrefixPull, PoolsThatCannotBeReadAreNamedAndLeftAlone) {
   ASSERT_EQ(c.probes.size(), 2U) << "each is asked about the other";
   for (const auto& [link, pull] : std::exchange(c.probes, {})) {
     if (link == decode) c.from_worker(link, PullDone{pull.term, pull.transfer, 1});
-    if (link == prefill) c.from_worker(link, PullFailed{pull.term, pull.transfer, "no peer access"});
+    if (link == prefill) c.from_worker(link, PullFailed{pull.term, pull.transfer, "no peer access", {}});
   }
   EXPECT_TRUE(c.logged("prefill0 () and decode0 () cannot reach each other: no peer access; the first"));
   c.ask(1, words(9), 8);

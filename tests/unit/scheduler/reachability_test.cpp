@@ -20,7 +20,7 @@ struct Meeting : Cluster {
     if (readable) {
       from_worker(link, PullDone{pull.term, pull.transfer, 1});
     } else {
-      from_worker(link, PullFailed{pull.term, pull.transfer, "no peer access"});
+      from_worker(link, PullFailed{pull.term, pull.transfer, "no peer access", {}});
     }
   }
   LinkId prefill;
@@ -174,7 +174,7 @@ TEST(Reachability, AFullDecodeWorkerHoldsUpOnlyWhatItAloneCanTake) {
       if (yes) {
         c.from_worker(link, PullDone{pull.term, pull.transfer, 1});
       } else {
-        c.from_worker(link, PullFailed{pull.term, pull.transfer, "no peer access"});
+        c.from_worker(link, PullFailed{pull.term, pull.transfer, "no peer access", {}});
       }
     }
   };

@@ -1,4 +1,5 @@
 // Pools in shared memory and the pull thread, within one process.
+#include "workers/block_sums.h"
 #include "workers/kv_handoff.h"
 #include "ipc/spin.h"
 
@@ -100,6 +101,35 @@ TEST(KvPool, ASuccessorUnlinksTheOldName) {
   EXPECT_FALSE(std::filesystem::exists(old));
   std::memset(first.block(3), 1, first.geometry().block_bytes);  // still mapped
   EXPECT_TRUE(std::filesystem::exists("/dev/shm/" + second.handle()));
+}
+
+TEST(BlockSums, WrittenBlocksAreThoseOfRowsAndCopiesOnceEach) {
+  const std::vector<Token> tokens(21);
+  const std::vector<BlockId> first = {7, 3, 9}, second = {3, 4};
+  RunStep step;
+  step.copies = {{1, 12}, {2, 4}};
+  BatchRow chunk;  // positions 7 to 27
+  chunk.tokens = tokens;
+  chunk.position = 7;
+  chunk.blocks = first;
+  BatchRow single;
+  single.tokens = std::span(tokens).first(1);
+  single.position = 16;
+  single.blocks = second;
+  step.rows = {chunk, single};
+  EXPECT_EQ(written_blocks(step, 16), (std::vector<BlockId>{3, 4, 7, 12}));
+}
+
+TEST(BlockSums, EveryWordAndItsPlaceCount) {
+  std::vector<std::uint64_t> words = {1, 2, 3, 0};
+  const auto sum = [&] { return checksum(reinterpret_cast<const std::byte*>(words.data()), 32); };
+  const std::uint64_t before = sum();
+  std::swap(words[0], words[1]);
+  EXPECT_NE(sum(), before);
+  std::swap(words[0], words[1]);
+  EXPECT_EQ(sum(), before);
+  words[3] = 1;
+  EXPECT_NE(sum(), before);
 }
 
 TEST(PoolSize, OfTheHostPart) {
