@@ -102,7 +102,10 @@ struct WorkerConfig {
   std::string load_format = "auto";
   std::string dtype = "auto";
   bool deterministic = false;
+  std::string layer_kernel = "auto";
   double memory_fraction = 0.9;
+  std::uint32_t mps_thread_percentage = 0;
+  std::string mps_priority = "auto";
   std::uint32_t threads = 0;
   std::uint64_t memory_mib = 0;
   std::uint32_t pool_blocks = 0;

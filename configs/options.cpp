@@ -258,10 +258,24 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
       {"deterministic",
        "on GPUs: a token does not depend on its batch-mates, to the bit; slower (CPUs always do so)",
        &W::deterministic},
+      {.name = "layer_kernel",
+       .meaning = "on GPUs, steps of up to 32 rows: the products between two attentions as one kernel; auto: "
+                  "where it was the quicker at start (never under MPS, for experts and quantised weights)",
+       .member = &W::layer_kernel,
+       .choices = "auto|always|never"},
       {"memory_fraction",
        "share of the GPU's memory, or of the host's free memory, for weights, workspace and pool; "
        "workers that meet there divide it",
        &W::memory_fraction, 0.01, 0.99},
+      {"mps_thread_percentage",
+       "where workers share a GPU under MPS: percent of its multiprocessors that this one takes at the most "
+       "(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE); wants deterministic; 0: as the environment says",
+       &W::mps_thread_percentage, 0, 100},
+      {.name = "mps_priority",
+       .meaning = "likewise: whose kernels go first where both want to run (CUDA_MPS_CLIENT_PRIORITY 0 or 1); "
+                  "auto: as the environment says",
+       .member = &W::mps_priority,
+       .choices = "auto|normal|low"},
       {"memory_mib", "on CPUs: memory for weights, workspace and pool in MiB; 0: by memory_fraction",
        &W::memory_mib, 0, 16'777'216},
       {"threads", "threads of a step; 0: the cores, divided by the workers on CPUs", &W::threads, 0,

@@ -14,6 +14,7 @@
 #include "configs/config.h"
 #include "ipc/process.h"
 #include "tools/bench_worker_driver.h"
+#include "tools/bench_worker_dump.h"
 
 namespace {
 
@@ -149,6 +150,21 @@ Json bench_mix(Driver& d, std::size_t n, std::size_t budget, std::size_t max_run
   return {{"requests", n}, {"seconds", seconds}, {"tokens_per_s", static_cast<double>(total) / seconds}};
 }
 
+/// generate(), and a file of activations for each prompt. Logits, and the last layer's rows, of every token.
+Json dumped(Driver& driver, Json task, const std::string& file_prefix) {
+  bench::ActivationFile file;
+  task["prompt_logprobs"] = 0;
+  driver.dump([&](const std::string& part, const float* values, int rows, int columns) {
+    file.add(part, values, rows, columns);
+  });
+  std::size_t prompt = 0;
+  Json answer = bench::generate(driver, task, [&](const Sequence& s) {
+    file.write(file_prefix + "-" + std::to_string(prompt++) + ".safetensors", s.tokens);
+  });
+  driver.dump({});
+  return answer;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -169,6 +185,7 @@ int main(int argc, char** argv) {
   app.add_option("--gpu", config.self.gpu, "number or UUID")->capture_default_str();
   app.add_option("--load-format", config.self.load_format, "auto or dummy")->capture_default_str();
   app.add_flag("--deterministic", config.self.deterministic, "no token depends on its neighbours");
+  app.add_option("--layer-kernel", config.self.layer_kernel, "auto, always or never")->capture_default_str();
   app.add_option("--memory-fraction", config.self.memory_fraction, "of the GPU")
       ->capture_default_str();
   app.add_option("--threads", config.self.threads, "on CPUs")->capture_default_str();
@@ -186,7 +203,13 @@ int main(int argc, char** argv) {
   app.add_option("--prompts", prompts, "time prompts of so many tokens each");
   std::size_t mix = 0;
   app.add_option("--mix", mix, "time so many requests of 100 to 1024 tokens in and out");
-  app.add_option("--generate", task_file, "JSON file of tasks; their tokens go to stdout as JSON");
+  CLI::Option* const generate =
+      app.add_option("--generate", task_file, "JSON file of tasks; their tokens go to stdout as JSON");
+  std::string dump_folder;
+  app.add_option("--dump", dump_folder,
+                 "with --generate: folder (it exists) that gets each prompt's activations, as fp32, in "
+                 "TASK-PROMPT.safetensors; prompts run alone")
+      ->needs(generate);
   bool verbose = false;
   app.add_flag("--verbose", verbose, "say which kernels were chosen");
   app.add_option("--json", json_file, "write the results there too");
@@ -199,7 +222,10 @@ int main(int argc, char** argv) {
     if (!task_file.empty()) {
       std::ifstream file(task_file);
       Json results = Json::array();
-      for (const Json& task : Json::parse(file)) results.push_back(bench::generate(driver, task));
+      for (const Json& task : Json::parse(file)) {
+        results.push_back(dump_folder.empty() ? bench::generate(driver, task)
+                                              : dumped(driver, task, dump_folder + "/" + std::to_string(results.size())));
+      }
       std::cout << results.dump() << '\n';
       return 0;
     }

@@ -36,6 +36,11 @@ Driver::Driver(const Config& config, std::uint32_t pool_blocks) {
   start_s = 1e-9 * static_cast<double>(now_ns() - begin);
 }
 
+void Driver::dump(ActivationDump dump) {
+  const Status status = executor_->dump_activations(std::move(dump));
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
 Sequence Driver::make(std::vector<Token> prompt, const SamplingParams& sampling) {
   Sequence s;
   s.id = ++next_id_;

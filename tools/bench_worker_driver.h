@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
@@ -31,6 +32,9 @@ class Driver {
  public:
   /// Loads config.model. Throws std::runtime_error, as everything here does.
   Driver(const Config& config, std::uint32_t pool_blocks);
+
+  /// Shows the activations of every later step.
+  void dump(ActivationDump dump);
 
   /// Every block is free again.
   void reset() { next_block_ = 0; }
@@ -78,11 +82,14 @@ class Driver {
 /// value], ...], "regex" a grammar.
 SamplingParams sampling_of(const nlohmann::json& fields);
 
+using WhenEnded = std::function<void(const Sequence&)>;
+
 /// Tokens for prompts of a task: {"prompts": [[ids]], "max_tokens": n, "chunk": c, "stagger": n,
 /// "solo": bool} and what sampling_of() takes ("seed" is that of the first prompt, the next one has one
 /// more). Prompt i joins the others after `stagger` * i steps. The answer of a prompt is a list of tokens, or with "logprobs" or "prompt_logprobs" an object
 /// {"tokens", "logprobs", "prompt_logprobs"}, whose entries are [log probability, [[id, log probability],
 /// ...]]; those of the prompt begin with its second token.
-nlohmann::json generate(Driver& driver, const nlohmann::json& task);
+/// `when_ended`, if given, is called after each prompt; they then run alone, one after the other.
+nlohmann::json generate(Driver& driver, const nlohmann::json& task, const WhenEnded& when_ended = {});
 
 }  // namespace baton::bench

@@ -70,12 +70,12 @@ SamplingParams sampling_of(const Json& fields) {
   return p;
 }
 
-Json generate(Driver& driver, const Json& task) {
+Json generate(Driver& driver, const Json& task, const WhenEnded& when_ended) {
   SamplingParams p = sampling_of(task);
   const auto max_tokens = task.at("max_tokens").get<std::size_t>();
   const auto chunk = task.value("chunk", std::size_t{64});
   const auto stagger = task.value("stagger", std::size_t{1});
-  const bool solo = task.value("solo", false);
+  const bool solo = task.value("solo", false) || when_ended;
   driver.reset();
   std::vector<Sequence> all;
   for (const Json& prompt : task.at("prompts")) {
@@ -91,6 +91,7 @@ Json generate(Driver& driver, const Json& task) {
     for (Sequence& s : all) {
       while (advance(s)) driver.launch();
       driver.drain();
+      if (when_ended) when_ended(s);
     }
   } else {
     bool busy = true;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "workers/grammar_masks.h"
@@ -32,6 +33,10 @@ class CpuExecutor final : public HostExecutor {
   Result<ModelShape> load(std::atomic<int>& percent) override;
   void prepare_grammar(GrammarKind kind, const std::string& text) override {
     grammars_->prepare(kind, text);
+  }
+  Status dump_activations(ActivationDump dump) override {
+    model_->set_dump(std::move(dump));
+    return {};
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <bit>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -112,6 +113,12 @@ void CudaExecutor::choose_device() {
     options_.memory_fraction /= std::max(neighbours, 1);
   }
   device_ = cuda::use_device(options_.gpu);
+  if (!options_.wants_mps) return;
+  if (device_.mps) {
+    spdlog::info("MPS: {} multiprocessors of {} for this worker", device_.multiprocessors, device_.name);
+  } else {
+    spdlog::warn("no MPS runs for {}: mps_thread_percentage and mps_priority have no effect", device_.name);
+  }
 }
 
 ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
@@ -145,6 +152,7 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   o.max_table = static_cast<int>(kInputBytes / sizeof(std::int32_t));
   o.tokens_per_block = static_cast<int>(options_.tokens_per_block);
   o.deterministic = options_.deterministic;
+  o.chain = options_.chain;
   decoder_ = std::make_unique<GpuDecoder>(std::move(config), std::move(weights), o);
   decoder_->tune(stream_->get());
   spdlog::info("{} ({}): weights {} in {:.1f} s, workspace {}, linear layers tuned in {:.1f} s",
@@ -300,7 +308,7 @@ void CudaExecutor::launch(const RunStep& step) {
 
 void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
   const auto n = static_cast<int>(step.rows.size());
-  int padded = GpuStepPacker::decodes_only(step) ? graph_rows(n) : 0;
+  int padded = GpuStepPacker::decodes_only(step) && !dump_ ? graph_rows(n) : 0;
   // A recorded step shows its logits at its end alone.
   if (padded > decoder_->max_wanted() &&
       std::any_of(step.rows.begin(), step.rows.end(), may_need_host)) {
@@ -319,6 +327,7 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
   cuda::copy_to_device(inputs_.data(), lane.inputs.data(), packed.bytes, stream_->get());
   auto next_line = packer_->host_lines().begin();
   const auto to_host = [&](int first, int count, const float* logits) {
+    if (dump_) show_logits(logits, count);
     for (; next_line != packer_->host_lines().end() && next_line->at < first + count; ++next_line) {
       lane.host_rows.copy(next_line->line,
                           logits + std::int64_t{next_line->at - first} * decoder_->config().vocab);
@@ -341,6 +350,32 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
   lane.late = packer_->late_lines();
   lane.told_lines = packer_->told_lines();
   fetch_results(lane);
+}
+
+Status CudaExecutor::dump_activations(ActivationDump dump) {
+  dump_ = std::move(dump);
+  decoder_->set_dump({});
+  if (!dump_) return {};
+  decoder_->set_dump([this](const std::string& part, const cuda::Bf16* values, int rows, int columns) {
+    const auto n = static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
+    std::vector<cuda::Bf16> stored(n);
+    cuda::copy_to_host(stored.data(), values, n * sizeof(cuda::Bf16), stream_->get());
+    stream_->synchronize();
+    std::vector<float> shown(n);
+    std::transform(stored.begin(), stored.end(), shown.begin(), [](cuda::Bf16 value) {
+      return std::bit_cast<float>(std::uint32_t{value.bits} << 16U);
+    });
+    dump_(part, shown.data(), rows, columns);
+  });
+  return {};
+}
+
+void CudaExecutor::show_logits(const float* logits, int rows) {
+  const int vocab = decoder_->config().vocab;
+  std::vector<float> shown(static_cast<std::size_t>(rows) * static_cast<std::size_t>(vocab));
+  cuda::copy_to_host(shown.data(), logits, shown.size() * sizeof(float), stream_->get());
+  stream_->synchronize();
+  dump_("logits", shown.data(), rows, vocab);
 }
 
 /// Tokens and log probabilities that the device found.

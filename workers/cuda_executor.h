@@ -33,11 +33,13 @@ class CudaExecutor final : public Executor {
     int count = 1;                    // how many they are
     bool dummy_weights = false;       // random ones, from config.json alone
     bool deterministic = false;
+    GpuDecoder::Options::Chain chain = GpuDecoder::Options::Chain::if_quicker;
     std::uint32_t tokens_per_block = 16;
     std::uint32_t max_step_tokens = 0;  // tokens of one step at most
     std::uint32_t max_decode_rows = 0;  // graphs are recorded up to so many rows
     double memory_fraction = 0.9;     // of the GPU's memory that this process may take, all in all
     bool time_steps = false;          // on the device, for StepOutput
+    bool wants_mps = false;           // set up for MPS; without it there is a warning
     std::vector<std::string> neighbours;  // other workers on this host's GPUs whose pools have host parts
   };
   explicit CudaExecutor(Options options);
@@ -53,6 +55,8 @@ class CudaExecutor final : public Executor {
   void prepare_grammar(GrammarKind kind, const std::string& text) override {
     grammars_->prepare(kind, text);
   }
+  /// Decode steps are then queued kernel by kernel, not as graphs.
+  Status dump_activations(ActivationDump dump) override;
 
  private:
   static constexpr int kSteps = 2;
@@ -67,6 +71,7 @@ class CudaExecutor final : public Executor {
   int graph_rows(int rows) const;
   void launch_rows(const RunStep& step, Lane& lane);
   void fetch_results(Lane& lane);
+  void show_logits(const float* logits, int rows);
 
   Options options_;  // with memory_fraction divided among the workers of one GPU
   cuda::DeviceInfo device_;
@@ -84,6 +89,7 @@ class CudaExecutor final : public Executor {
   std::map<int, cuda::Graph> graphs_;  // by number of rows
   std::unique_ptr<Lane> lanes_[kSteps];
   std::unique_ptr<cuda::StepTimer> timer_;  // if options_.time_steps
+  ActivationDump dump_;
   int oldest_ = 0;
   int n_launched_ = 0;
 };

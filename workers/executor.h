@@ -12,6 +12,7 @@
 #include "ipc/messages.h"
 #include "ipc/status.h"
 #include "workers/kv_pool.h"
+#include "workers/model/activation_dump.h"
 #include "workers/step_batch.h"
 
 namespace baton {
@@ -71,6 +72,11 @@ class Executor {
   /// Rows with this grammar will come; a device that holds rows to grammars may begin with it. After
   /// allocate(), from any thread; does not wait.
   virtual void prepare_grammar(GrammarKind /*kind*/, const std::string& /*text*/) {}
+  /// Debugging: later steps show their activations, and wait for each. After allocate(), and not while a step
+  /// is launched. Not every backend can.
+  virtual Status dump_activations(ActivationDump /*dump*/) {
+    return invalid("this backend shows no activations");
+  }
   /// Ends the oldest launched step. `output` comes empty, with one kNoToken a row. On return all its
   /// writes are visible to other processes. May throw as launch() does.
   virtual void collect(StepOutput& output) = 0;

@@ -110,16 +110,16 @@ def quantize(folder, values_folder, config):
     (pathlib.Path(folder) / "config.json").write_text(json.dumps(changed))
 
 
-def load(folder, dtype):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).cuda().eval()
+def load(folder, dtype, device="cuda"):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
 
 
-def generate(program, folder, tasks, *options, budget=512):
+def generate(program, folder, tasks, *options, budget=512, device="cuda"):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(tasks, file)
         file.flush()
         done = subprocess.run(
-            [program, "--model", folder, "--device", "cuda", "--budget", str(budget), "--max-running", "32",
+            [program, "--model", folder, "--device", device, "--budget", str(budget), "--max-running", "32",
              "--pool-blocks", "600", "--generate", file.name, *options],
             stdout=subprocess.PIPE, text=True, timeout=300)
     if done.returncode != 0:

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "workers/cuda/linear.h"
+#include "workers/cuda/linear_few_rows.h"
+#include "workers/cuda/linear_streamed.h"
 
 namespace baton::cuda {
 namespace {
@@ -269,6 +271,41 @@ TEST_F(LinearTest, ManyCandidatesAgree) {
       compare(linears, c, rows, LinearOutput::residual, false, stream_);
     }
   }
+}
+
+/// The project's own kernels in every shape that may be chosen, called directly.
+TEST_F(LinearTest, EveryOwnVariantAgrees) {
+  const Case c(768, 1024, 128);
+  const LinearWeight w{c.w_device.data, c.out, c.in};
+  CUDA_OK(cudaMemset(workspace_, 0, few_rows_workspace_bytes()));
+  const auto expect_sums = [&](int rows, const Device<float>& y, const std::string& what) {
+    const std::vector<float> got = y.read();
+    double worst = 0;
+    double squares = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      worst = std::max(worst, std::isnan(got[i]) ? 1e9 : std::abs(got[i] - c.plain[i]));
+      squares += c.plain[i] * c.plain[i];
+    }
+    EXPECT_LT(worst / std::sqrt(squares / static_cast<double>(got.size())), 2e-3) << what << ", " << rows << " rows";
+  };
+  int variants = 0;
+  for (const int rows : {1, 5, 8, 16, 33, 64, 128}) {
+    const std::vector<float> poison(Case::size(rows, c.out), NAN);
+    for (const StreamedConfig& config : streamed_candidates(rows, c.out, c.in)) {
+      const Device<float> y(poison);
+      streamed_linear(config, {c.x_device.data, rows, w, LinearOutput::f32, y.data}, stream_);
+      expect_sums(rows, y, "streamed, variant " + std::to_string(++variants));
+    }
+    if (!few_rows_supported()) continue;
+    for (const FewRowsConfig& config : few_rows_candidates(rows, c.out, c.in, false)) {
+      const Device<float> y(poison);
+      few_rows(config, {c.x_device.data, rows, w, LinearOutput::f32, y.data, workspace_}, stream_);
+      expect_sums(rows, y, "few rows, tile " + std::to_string(config.tile) + (config.balanced ? ", balanced" : "") +
+                               ", split " + std::to_string(config.split));
+      ++variants;
+    }
+  }
+  EXPECT_GT(variants, 7);
 }
 
 TEST_F(LinearTest, DeterministicRowsKeepTheirBits) {

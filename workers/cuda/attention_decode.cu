@@ -14,6 +14,9 @@ namespace baton::cuda {
 namespace {
 
 constexpr int kThreads = 32 * kDecodeWarps;
+/// CTAs of a multiprocessor at the least.
+template <int kHeadTiles>
+constexpr int kResident = kHeadTiles == 1 ? 3 : 2;
 constexpr int kTile = kDecodeTile;
 
 struct Arguments {
@@ -267,7 +270,7 @@ __device__ __forceinline__ DecodeItem load_item(const DecodeItem* from) {
 
 /// One CTA for each item and KV head: grid (kv_heads, items).
 template <int kDim, int kHeadTiles, bool kWhole>
-__global__ void __launch_bounds__(kThreads, kHeadTiles == 1 ? 3 : 2)
+__global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
     decode_attention(const __grid_constant__ Arguments a) {
   __shared__ Shared<kDim, kHeadTiles> shared;
   const DecodeItem item = load_item(a.items + blockIdx.y);
@@ -276,6 +279,9 @@ __global__ void __launch_bounds__(kThreads, kHeadTiles == 1 ? 3 : 2)
     grid_wait();  // or this grid could end before the one before it
     return;
   }
+  // Where every CTA has a place at once, the next kernel may begin to ask for its weights.
+  const bool one_wave = n_items * static_cast<int>(gridDim.x) <= kResident<kHeadTiles> * a.few_ctas;
+  if (one_wave) grid_release();
   const int lane = threadIdx.x % 32;
   const std::uint16_t* keys = a.keys + blockIdx.x * a.head_stride;
   const std::uint16_t* values = keys + a.part_stride;
@@ -319,7 +325,7 @@ __global__ void __launch_bounds__(kThreads, kHeadTiles == 1 ? 3 : 2)
     walk<kDim, kHeadTiles, kWhole>(at, keys, values, q, a.scale, tile, state);
     // Not earlier: the next grid's CTAs, waiting, would take the places that even out this one's.
     const bool done = end == item.key_end;
-    if (done) grid_release();
+    if (done && !one_wave) grid_release();
     store_state<kDim, kHeadTiles>(state, a.group, shared);
     __syncthreads();
     for (int i = threadIdx.x; i < a.group * (kDim / 4); i += kThreads) {

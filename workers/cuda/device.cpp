@@ -29,7 +29,8 @@ std::string uuid_text(const cudaUUID_t& uuid) {
 DeviceInfo info_of(int ordinal) {
   cudaDeviceProp p{};
   check(cudaGetDeviceProperties(&p, ordinal), "cudaGetDeviceProperties");
-  return {ordinal, p.name, uuid_text(p.uuid), p.multiProcessorCount, p.major, p.minor};
+  return {ordinal, p.name, uuid_text(p.uuid), p.multiProcessorCount, p.major, p.minor,
+          p.mpsEnabled != 0};
 }
 
 }  // namespace

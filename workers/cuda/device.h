@@ -15,9 +15,10 @@ struct DeviceInfo {
   int ordinal = 0;
   std::string name;
   std::string uuid;  // "GPU-xxxxxxxx-....", as nvidia-smi prints it
-  int multiprocessors = 0;
+  int multiprocessors = 0;  // under MPS those that this process may use
   int major = 0;     // compute capability
   int minor = 0;
+  bool mps = false;  // shared with other processes by MPS
 };
 
 int device_count();

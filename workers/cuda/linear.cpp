@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <optional>
 #include <random>
@@ -18,6 +17,7 @@
 #include "workers/cuda/linear_quantized.h"
 #include "workers/cuda/linear_streamed.h"
 #include "workers/cuda/rowwise.h"
+#include "workers/cuda/stopwatch.h"
 
 namespace baton::cuda {
 namespace {
@@ -47,57 +47,6 @@ std::size_t bytes_of(const LinearWeight& w) {
 LibraryLinear::Store store_of(LinearOutput output) {
   return {output == LinearOutput::f32, output == LinearOutput::residual};
 }
-
-/// Microseconds a call, queued by call(i) for i in [0, calls), from a graph, so that the host's time
-/// does not count and calls overlap as they will in a step.
-class Stopwatch {
- public:
-  explicit Stopwatch(Stream stream) : stream_(stream) {
-    check(cudaEventCreate(&begin_), "event");
-    check(cudaEventCreate(&end_), "event");
-  }
-  ~Stopwatch() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
-  double time(int calls, const std::function<void(int)>& call) const {
-    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
-    cudaGraph_t graph = nullptr;
-    try {
-      for (int i = 0; i < calls; ++i) call(i);
-    } catch (...) {
-      cudaStreamEndCapture(stream_, &graph);
-      if (graph != nullptr) cudaGraphDestroy(graph);
-      throw;
-    }
-    check(cudaStreamEndCapture(stream_, &graph), "capture");
-    cudaGraphExec_t run = nullptr;
-    const cudaError_t made = cudaGraphInstantiate(&run, graph, 0);
-    cudaGraphDestroy(graph);
-    check(made, "graph");
-    float best = 1e9F;
-    for (int i = 0; i < 3; ++i) {  // the first one warms up
-      cudaEventRecord(begin_, stream_);
-      cudaGraphLaunch(run, stream_);
-      cudaEventRecord(end_, stream_);
-      cudaEventSynchronize(end_);
-      float ms = 0;
-      cudaEventElapsedTime(&ms, begin_, end_);
-      if (i > 0) best = std::min(best, ms);
-    }
-    cudaGraphExecDestroy(run);
-    check(cudaGetLastError(), "timing a linear");
-    return 1e3 * best / calls;
-  }
-
- private:
-  Stream stream_;
-  cudaEvent_t begin_ = nullptr;
-  cudaEvent_t end_ = nullptr;
-};
 
 }  // namespace
 
@@ -316,7 +265,6 @@ void Linears::tune(const LinearWeight* weights, int n_weights, LinearOutput outp
   const int out = weights[0].out;
   auto& list = impl_->choices[Impl::key(weights[0], output)];
   list.clear();
-  const Stopwatch stopwatch(stream);
   // Enough calls that their weights leave the L2 cache before they come again.
   const std::size_t weight_bytes = bytes_of(weights[0]);
   const int calls = static_cast<int>(std::clamp<std::size_t>((192 << 20) / weight_bytes, 4, 32));
@@ -353,7 +301,7 @@ void Linears::tune(const LinearWeight* weights, int n_weights, LinearOutput outp
     void* y = static_cast<std::byte*>(scratch) + 2 * x_bytes;
     std::optional<Impl::Choice> best;
     for (Impl::Choice& choice : impl_->worth_timing(rows, weights[0], output)) {
-      choice.us = stopwatch.time(rows > 256 ? 2 : calls, [&](int i) {
+      choice.us = graph_us(stream, rows > 256 ? 2 : calls, [&](int i) {
         // As in a step, where a small kernel lies between two products: some that overlap well with
         // their own kind do not with others.
         rms_norm(x, norm, 1e-5F, rows, in, normed, stream);

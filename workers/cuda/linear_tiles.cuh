@@ -231,7 +231,8 @@ __device__ __forceinline__ void finish_tile(const TileArguments& a, int tile, in
 
 // ------------------------------------------------------------------ host
 
-/// A row-major matrix of elements of element_bytes, read in boxes; what lies outside reads as zero.
+/// A row-major matrix of elements of element_bytes, read in boxes; what lies outside reads as zero. No L2
+/// promotion: with 256 bytes a stream of W takes 6 % longer, these kernels up to 1 %.
 /// Throws CudaError.
 inline CUtensorMap matrix_map(const void* data, CUtensorMapDataType type, int element_bytes,
                               int rows, int columns, int box_rows, int box_columns,
@@ -240,7 +241,7 @@ inline CUtensorMap matrix_map(const void* data, CUtensorMapDataType type, int el
                        {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},
                        {static_cast<cuuint64_t>(columns) * static_cast<cuuint64_t>(element_bytes)},
                        {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows)},
-                       swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+                       swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
 /// A bf16 matrix read in boxes of 64 columns, swizzled as hopper::operand() wants them.

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <utility>
 #include <vector>
 
 #include "workers/cuda/experts.h"
 #include "workers/cuda/rowwise.h"
+#include "workers/cuda/stopwatch.h"
 #include "workers/model/error.h"
 #include "workers/model/rope.h"
 
@@ -153,6 +155,7 @@ void GpuDecoder::carve_workspace() {
     bytes(experts_workspace_, sparse ? cuda::experts_workspace_bytes(experts_of(c), expert_rows) : 0);
     linear_workspace_bytes_ = linear_options(c, weights_, options_).workspace_bytes;
     bytes(linear_workspace_, linear_workspace_bytes_);
+    take(chain_states_, static_cast<std::size_t>(c.layers) * cuda::chain_state_bytes());
     return used;
   };
   workspace_ = cuda::DeviceMemory(walk(nullptr));
@@ -212,6 +215,92 @@ void GpuDecoder::tune(cuda::Stream stream) {
   tune(down, LinearOutput::residual);
   tune(router, LinearOutput::f32);
   tune({weights_.lm_head}, LinearOutput::f32);
+  tune_chain(stream);
+}
+
+std::vector<cuda::ChainLink> GpuDecoder::links_behind(int index) const {
+  const auto eps = static_cast<float>(config_.rms_eps);
+  const GpuLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
+  const GpuLayer* next =
+      index + 1 < config_.layers ? &weights_.layers[static_cast<std::size_t>(index) + 1] : nullptr;
+  std::vector<cuda::ChainLink> links;
+  const auto add = [&](const cuda::LinearWeight& w, LinearOutput output, const Bf16* x, void* y) {
+    links.push_back({.w = w, .output = output, .x = x, .y = y});
+  };
+  const auto then_norm = [&](const Bf16* weight) {
+    links.back().gain = weight;
+    links.back().scaled = normed_;
+  };
+  const auto after_norm = [&] {
+    links.back().normed = true;
+    links.back().eps = eps;
+  };
+  add(layer.o, LinearOutput::residual, attended_, x_);
+  then_norm(layer.post_norm);
+  add(layer.gate_up, LinearOutput::silu_mul, normed_, gated_);
+  after_norm();
+  add(layer.down, LinearOutput::residual, gated_, x_);
+  if (next != nullptr) {
+    then_norm(next->input_norm);
+    add(next->qkv, LinearOutput::bf16, normed_, qkv_);
+    after_norm();
+  }
+  return links;
+}
+
+/// Times whole layers: kernels that are quick one by one need not be so in a row.
+void GpuDecoder::tune_chain(cuda::Stream stream) {
+  using Chain = Options::Chain;
+  chain_choices_.clear();
+  if (options_.deterministic || options_.chain == Chain::never) return;
+  for (int i = 0; i < config_.layers; ++i) {
+    if (weights_.layers[static_cast<std::size_t>(i)].sparse()) return;
+    const auto links = links_behind(i);
+    if (!cuda::chain_serves(links.data(), static_cast<int>(links.size()))) return;
+  }
+  // Several layers, so that no weights come from the L2 cache.
+  const int layers = std::min(config_.layers, 8);
+  for (const int rows : {1, 2, 4, 8, 16, 32}) {
+    if (rows > options_.max_rows || rows > cuda::kMostChainRows) break;
+    ChainChoice choice;
+    choice.rows = rows;
+    choice.chained_us = cuda::graph_us(stream, layers, [&](int i) {
+      const auto links = links_behind(i);
+      cuda::linear_chain(links.data(), static_cast<int>(links.size()), rows,
+                         chain_states_ + static_cast<std::size_t>(i) * cuda::chain_state_bytes(), stream);
+    });
+    choice.single_us = cuda::graph_us(stream, layers, [&](int i) {
+      const GpuLayer& layer = weights_.layers[static_cast<std::size_t>(i)];
+      linears_.run(attended_, rows, layer.o, LinearOutput::residual, x_, stream);
+      feed_forward(layer, x_, rows, stream);
+      if (i + 1 < config_.layers) project(i + 1, rows, stream);
+    });
+    // Behind attention, which is not timed here, the first of several kernels starts earlier.
+    choice.chained =
+        options_.chain == Chain::wherever_possible || choice.chained_us < 0.95 * choice.single_us;
+    chain_choices_.push_back(choice);
+  }
+}
+
+std::string GpuDecoder::linears_report() const {
+  std::string text = linears_.report();
+  int from = 1;
+  for (const ChainChoice& c : chain_choices_) {
+    char line[120];
+    std::snprintf(line, sizeof line, "a layer behind attention, %2d..%2d rows: %.1f us as one kernel, %.1f as several%s\n",
+                  from, c.rows, c.chained_us, c.single_us, c.chained ? ": one" : "");
+    text += line;
+    from = c.rows + 1;
+  }
+  return text;
+}
+
+bool GpuDecoder::chained(const GpuBatch& batch) const {
+  if (batch.chunks != nullptr || batch.wanted_rows != nullptr) return false;
+  for (const ChainChoice& c : chain_choices_) {
+    if (batch.rows <= c.rows) return c.chained;
+  }
+  return false;
 }
 
 void GpuDecoder::set_pool(std::byte* pool, const KvGeometry& geometry) {
@@ -238,19 +327,33 @@ void GpuDecoder::run(const GpuBatch& batch, cuda::Stream stream, const LogitsUse
   // x = E[tokens]
   cuda::embed(weights_.embedding, config_.vocab, batch.tokens, sampled_, batch.rows,
               config_.hidden, x_, stream);
-  show("embed", x_, batch.rows, config_.hidden);
-  for (int i = 0; i < config_.layers; ++i) layer(i, batch, stream);
+  show("embed", -1, "", x_, batch.rows, config_.hidden);
+  const bool chain = chained(batch);
+  for (int i = 0; i < config_.layers; ++i) {
+    if (i == 0 || !chain) project(i, batch.rows, stream);
+    attend(i, batch, stream);
+    if (!chain) {
+      behind_attention(i, batch, stream);
+      continue;
+    }
+    const auto links = links_behind(i);
+    cuda::linear_chain(links.data(), static_cast<int>(links.size()), batch.rows,
+                       chain_states_ + static_cast<std::size_t>(i) * cuda::chain_state_bytes(), stream);
+    show("layer", i, "", x_, batch.rows, config_.hidden);
+  }
   if (batch.wanted > 0) head(batch, stream, use);
 }
 
-void GpuDecoder::layer(int index, const GpuBatch& batch, cuda::Stream stream) {
+/// q, k, v = W_qkv norm(x)
+void GpuDecoder::project(int index, int rows, cuda::Stream stream) {
   const GpuLayer& w = weights_.layers[static_cast<std::size_t>(index)];
-  const auto eps = static_cast<float>(config_.rms_eps);
-  const std::string name = dump_ ? "layer" + std::to_string(index) : std::string();
+  const Linears::Norm norm{w.input_norm, static_cast<float>(config_.rms_eps), normed_};
+  linears_.run(x_, rows, w.qkv, LinearOutput::bf16, qkv_, stream, &norm);
+}
 
-  // q, k, v = W_qkv norm(x) (+ b); q and k turned by their position; k and v written to the pool
-  const Linears::Norm input_norm{w.input_norm, eps, normed_};
-  linears_.run(x_, batch.rows, w.qkv, LinearOutput::bf16, qkv_, stream, &input_norm);
+/// q, k, v (+ b); q and k turned by their position; k and v written to the pool; attention.
+void GpuDecoder::attend(int index, const GpuBatch& batch, cuda::Stream stream) {
+  const GpuLayer& w = weights_.layers[static_cast<std::size_t>(index)];
   const cuda::KvLayerView kv = kv_layer(index);
   cuda::RopeAppend turn;
   turn.qkv = qkv_;
@@ -259,17 +362,19 @@ void GpuDecoder::layer(int index, const GpuBatch& batch, cuda::Stream stream) {
   turn.bias = w.qkv_bias;
   turn.q_norm = w.q_norm;
   turn.k_norm = w.k_norm;
-  turn.eps = eps;
+  turn.eps = static_cast<float>(config_.rms_eps);
   turn.rope_cos = rope_cos_;
   turn.rope_sin = rope_sin_;
   turn.positions = batch.positions;
   turn.slots = batch.slots;
   turn.kv = kv;
   cuda::rope_append(turn, stream);
-
   attention(batch, kv, stream);
-  show(name + ".attended", attended_, batch.rows, config_.heads * config_.head_dim);
+  show("layer", index, ".attended", attended_, batch.rows, config_.heads * config_.head_dim);
+}
 
+void GpuDecoder::behind_attention(int index, const GpuBatch& batch, cuda::Stream stream) {
+  const GpuLayer& w = weights_.layers[static_cast<std::size_t>(index)];
   // Nothing but the wanted rows is needed behind the last keys and values: T becomes W.
   Bf16* x = x_;
   const Bf16* attended = attended_;
@@ -288,7 +393,7 @@ void GpuDecoder::layer(int index, const GpuBatch& batch, cuda::Stream stream) {
   linears_.run(attended, rows, w.o, LinearOutput::residual, x, stream);
 
   feed_forward(w, x, rows, stream);
-  show(name, x, rows, config_.hidden);
+  show("layer", index, "", x, rows, config_.hidden);
 }
 
 /// x = x + W_down (silu(W_gate norm(x)) * (W_up norm(x)))

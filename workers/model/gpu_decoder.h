@@ -6,11 +6,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ipc/kv_layout.h"
 #include "workers/cuda/attention.h"
 #include "workers/cuda/device.h"
 #include "workers/cuda/linear.h"
+#include "workers/cuda/linear_chain.h"
 #include "workers/cuda/sampler.h"
 #include "workers/model/config.h"
 #include "workers/model/gpu_weights.h"
@@ -43,6 +45,9 @@ class GpuDecoder {
     int max_table = 0;    // entries of a step's block tables
     int tokens_per_block = 16;
     bool deterministic = false;
+    /// Steps of few rows run the products between two attentions as one kernel (linear_chain.h): where that
+    /// was quicker on this device, or wherever it can, or never. Never in deterministic mode.
+    enum class Chain { if_quicker, wherever_possible, never } chain = Chain::if_quicker;
   };
 
   /// On the calling thread's device.
@@ -59,7 +64,7 @@ class GpuDecoder {
   /// Device memory beside the weights.
   std::uint64_t workspace_bytes() const { return workspace_.bytes(); }
   /// What was chosen for the linear layers, for the log.
-  std::string linears_report() const { return linears_.report(); }
+  std::string linears_report() const;
 
   /// Times the linear layers' variants on this device.
   void tune(cuda::Stream stream);
@@ -93,13 +98,20 @@ class GpuDecoder {
   void set_dump(Dump dump) { dump_ = std::move(dump); }
 
  private:
-  void layer(int index, const GpuBatch& batch, cuda::Stream stream);
+  /// A layer's products as links of a chain: W_o, gate and up, W_down, and W_qkv of the layer behind, if any.
+  std::vector<cuda::ChainLink> links_behind(int index) const;
+  void tune_chain(cuda::Stream stream);
+  bool chained(const GpuBatch& batch) const;
+  void project(int index, int rows, cuda::Stream stream);
+  void attend(int index, const GpuBatch& batch, cuda::Stream stream);
+  void behind_attention(int index, const GpuBatch& batch, cuda::Stream stream);
   void feed_forward(const GpuLayer& layer, cuda::Bf16* x, int rows, cuda::Stream stream);
   void experts(const GpuLayer& layer, cuda::Bf16* x, int rows, cuda::Stream stream);
   void attention(const GpuBatch& batch, const cuda::KvLayerView& kv, cuda::Stream stream);
   void head(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use);
-  void show(const std::string& part, const cuda::Bf16* values, int rows, int columns) const {
-    if (dump_) dump_(part, values, rows, columns);
+  void show(const char* part, int index, const char* of_it, const cuda::Bf16* values, int rows,
+            int columns) const {
+    if (dump_) dump_(part + (index < 0 ? "" : std::to_string(index)) + of_it, values, rows, columns);
   }
   void carve_workspace();
   void make_rope_tables();
@@ -133,8 +145,17 @@ class GpuDecoder {
   void* experts_workspace_ = nullptr;
   void* linear_workspace_ = nullptr;
   std::size_t linear_workspace_bytes_ = 0;
+  std::byte* chain_states_ = nullptr;  // [layers], of chain_state_bytes()
 
   cuda::Linears linears_;
+  /// Steps of up to so many rows are run as chains or not; in order, and more rows are not.
+  struct ChainChoice {
+    int rows = 0;
+    bool chained = false;
+    double chained_us = 0;  // a layer
+    double single_us = 0;
+  };
+  std::vector<ChainChoice> chain_choices_;
   cuda::Bf16* pool_ = nullptr;
   KvGeometry geometry_;
   Dump dump_;

@@ -147,6 +147,7 @@ struct LlamaModel::Impl {
   std::vector<cpu::LinearGroup> gate_up_groups;
   std::vector<cpu::LinearGroup> down_groups;
   Batch batch;
+  ActivationDump dump;
 
   void norm(const Rows& x, const at::Tensor& weight, const Rows& y) {
     ops.rms_norm(x, data(weight), static_cast<float>(config.rms_eps), y);
@@ -157,6 +158,9 @@ struct LlamaModel::Impl {
   }
   void feed_forward(const LayerWeights& layer, const Rows& normed, const Rows& x);
   void experts(const LayerWeights& layer, const Rows& normed, const Rows& x);
+  void show(const std::string& part, const Rows& x) const {
+    if (dump) dump(part, x.data, x.rows, static_cast<int>(x.columns));
+  }
   LogitsView run(const KvPoolView& pool);
 };
 
@@ -205,9 +209,11 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
 
   // x = E[tokens]
   ops.embed(weights.embedding.const_data_ptr(), weights.embedding_type, batch.tokens, x);
+  show("embed", x);
 
   for (std::uint32_t i = 0; i < weights.layers.size(); ++i) {
     const LayerWeights& layer = weights.layers[i];
+    const std::string name = dump ? "layer" + std::to_string(i) : std::string();
     const KvLayer kv{pool.base, &pool.geometry, i};
 
     // q, k, v = W_qkv norm(x) (+ bias; q and k normed head by head); q and k turned by their
@@ -225,11 +231,13 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
 
     // x = x + W_o attention(q, pool)
     ops.attention(qkv, segments, kv, attended);
+    show(name + ".attended", attended);
     ops.linear(attended, layer.o.matrix, Epilogue::add, x);
 
     // x = x + feed_forward(norm(x))
     norm(x, layer.post_norm, normed);
     feed_forward(layer, normed, x);
+    show(name, x);
   }
   if (wanted == 0) return {nullptr, 0, config.vocab};
 
@@ -237,6 +245,7 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
   const Rows logits = rows_of(workspace.logits, wanted);  // [W, vocab]
   norm(x, weights.final_norm, normed);
   ops.linear(normed, weights.lm_head.matrix, Epilogue::store, logits);
+  show("logits", logits);
   return {logits.data, wanted, config.vocab};
 }
 
@@ -311,6 +320,8 @@ Status LlamaModel::check(std::span<const StepRow> rows, const KvPoolView& pool) 
   }
   return {};
 }
+
+void LlamaModel::set_dump(ActivationDump dump) { impl_->dump = std::move(dump); }
 
 LogitsView LlamaModel::forward(std::span<const StepRow> rows, const KvPoolView& pool) {
   impl_->batch.clear();

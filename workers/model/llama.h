@@ -14,6 +14,7 @@
 #include "ipc/status.h"
 #include "ipc/types.h"
 #include "workers/cpu/kernels.h"
+#include "workers/model/activation_dump.h"
 #include "workers/model/config.h"
 #include "workers/model/weight_plan.h"
 
@@ -85,6 +86,8 @@ class LlamaModel {
   /// Precondition: check() is ok, and no two rows write the same slot. Rows of one sequence in one
   /// step must be in order of position.
   LogitsView forward(std::span<const StepRow> rows, const KvPoolView& pool);
+  /// Every later forward() shows what its parts leave.
+  void set_dump(ActivationDump dump);
 
  private:
   struct Impl;

@@ -149,6 +149,10 @@ TEST(ConfigError, OutOfRange) {
             "/etc/baton/t.yaml:1: scheduler.worker_timeout_s: is 0.1; it may be 0.2 to 3600");
   EXPECT_EQ(error_of("scheduler: {drain_s: inf}\n"),
             "/etc/baton/t.yaml:1: scheduler.drain_s: is inf; it may be 0 to 600");
+  EXPECT_EQ(error_of("worker: {mps_thread_percentage: 101}\n"),
+            "/etc/baton/t.yaml:1: worker.mps_thread_percentage: is 101; it may be 0 to 100");
+  EXPECT_EQ(error_of("worker: {mps_priority: high}\n"),
+            "/etc/baton/t.yaml:1: worker.mps_priority: is 'high'; it may be auto, normal or low");
 }
 
 TEST(ConfigRead, OneNumberOrSeveral) {

@@ -1,0 +1,538 @@
+// See linear_chain.h. Every CTA has its own features of each link, all of their k, so no sums cross
+// CTAs. A link begins when all CTAs have stored what the link before it has (a counter in L2). W
+// depends on nothing: the warp that asks for it runs ahead through the links, as far as the ring of
+// shared memory lets it (the idea of a persistent kernel over all layers: "Look Ma, No Bubbles!",
+// Hazy Research 2025).
+//
+// W's rows are the 64-row operand of a warpgroup product and x's the narrow one, as in
+// linear_few_rows.cu. A CTA mostly has fewer than 64 features of a link: the rows behind them hold
+// what lies there in shared memory, and their sums are not stored.
+//
+// Measured while this was written: sums of a tile that CTAs share cost more than they bring,
+// through L2 (a layer of the 8B took 146 us, this takes 107); 256-byte promotion in W's map costs 6
+// %; loops that read their bounds from memory, 10 to 40 %.
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "workers/cuda/current_device.h"
+#include "workers/cuda/hopper.cuh"
+#include "workers/cuda/launch.cuh"
+#include "workers/cuda/linear_chain.h"
+#include "workers/cuda/shared_memory.h"
+#include "workers/cuda/tensor_map.h"
+
+namespace baton::cuda {
+namespace {
+
+constexpr int kGroups = 2;  // warpgroups that multiply
+constexpr int kMultiplying = 128 * kGroups;
+constexpr int kThreads = kMultiplying + 64;  // and one warp each that asks for W and for x
+constexpr int kMostPlaces = 12;              // of the ring
+constexpr int kPlaceBytes = 20 << 10;
+constexpr int kBlockK = 64;  // k of a box: the 128 bytes that the swizzle spans
+
+/// Left as zeros by the CTA that ends last.
+struct State {
+  int done[kMostChainLinks];  // parts of a link that have been stored
+  int exits;
+  int unused[3];
+  // Of y's rows. Floats summed up in double: exact, in whatever order they come, unless some are
+  // 2^20 times others. (Integers are always exact, but rows of very large numbers have overflown
+  // them.)
+  double squares[kMostChainLinks][kMostChainRows];
+};
+
+struct Link {
+  CUtensorMap w, x;
+  void* y;
+  __nv_bfloat16* scaled;
+  const __nv_bfloat16* gain;
+  float inverse_in;  // normed: 1 / in, else 0
+  float eps;
+  int out;
+  int features;  // of a unit
+  int units;     // dealt out to the CTAs in turns
+  int places;    // of the ring that a unit takes
+  int boxes;     // of W, and of x, in a place
+  int parts;     // what `done` counts up to
+  LinearOutput output;
+};
+
+struct Arguments {
+  Link links[kMostChainLinks];
+  State* state;
+  int n, rows, places;
+};
+
+template <int kN>
+struct Shared {
+  std::uint64_t full[kMostPlaces], empty[kMostPlaces];
+  float squares[kGroups][4][kN];  // [group][warp][row]
+  float4 half[kN / 8][128];       // the second group's sums
+  int last;
+};
+
+#ifdef BATON_HOPPER
+__device__ __forceinline__ void step(int& place, int& parity, int places) {
+  if (++place == places) {
+    place = 0;
+    parity ^= 1;
+  }
+}
+
+// ------------------------------------------------------------------ producers
+
+/// The box of `map` at row `row` of k chunk `chunk`, all of the map's boxes of k behind each other.
+__device__ __forceinline__ void copy_chunks(void* to, const CUtensorMap* map, int row, int chunk,
+                                            std::uint64_t* barrier, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(hopper::shared_address(to)),
+      "l"(reinterpret_cast<std::uint64_t>(map)), "r"(0), "r"(row), "r"(chunk),
+      "r"(hopper::shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+
+__device__ __forceinline__ void produce_w(const Arguments& a, std::uint64_t* full,
+                                          std::uint64_t* empty, std::uint8_t* ring) {
+  const std::uint64_t policy = hopper::policy_evict_first();
+  const int ring_places = a.places;
+  int place = 0;
+  int parity = 1;
+  for (int i = 0; i < a.n; ++i) {
+    const Link& link = a.links[i];
+    const int boxes = link.boxes;
+    const int places = link.places;
+    const int units = link.units;
+    const int features = link.features;
+    const int bytes = features * 128 * boxes;
+    for (int unit = static_cast<int>(blockIdx.x); unit < units;
+         unit += static_cast<int>(gridDim.x)) {
+      for (int p = 0; p < places; ++p) {
+        hopper::barrier_wait(&empty[place], parity);
+        hopper::barrier_expect(&full[place], bytes);
+        copy_chunks(ring + place * kPlaceBytes, &link.w, unit * features, p * boxes, &full[place],
+                    policy);
+        step(place, parity, ring_places);
+      }
+    }
+  }
+  grid_release();
+}
+
+/// Until all parts of a link have been stored; what they stored may be copied then.
+__device__ __forceinline__ void wait_for(const int* done, int parts) {
+  int now = 0;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(done) : "memory");
+  } while (now < parts);
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+template <int kN>
+__device__ __forceinline__ void produce_x(const Arguments& a, std::uint64_t* full,
+                                          std::uint64_t* empty, std::uint8_t* ring) {
+  const std::uint64_t policy = hopper::policy_evict_last();
+  const int ring_places = a.places;
+  int place = 0;
+  int parity = 1;
+  grid_wait();
+  for (int i = 0; i < a.n; ++i) {
+    const Link& link = a.links[i];
+    const int boxes = link.boxes;
+    const int places = link.places;
+    const int units = link.units;
+    const int bytes = kN * 128 * boxes;
+    std::uint8_t* to = ring + link.features * 128 * boxes;  // behind W
+    if (i > 0) wait_for(&a.state->done[i - 1], a.links[i - 1].parts);
+    for (int unit = static_cast<int>(blockIdx.x); unit < units;
+         unit += static_cast<int>(gridDim.x)) {
+      for (int p = 0; p < places; ++p) {
+        hopper::barrier_wait(&empty[place], parity);
+        hopper::barrier_expect(&full[place], bytes);
+        copy_chunks(to + place * kPlaceBytes, &link.x, 0, p * boxes, &full[place], policy);
+        step(place, parity, ring_places);
+      }
+    }
+  }
+}
+
+// ------------------------------------------------------------------ results
+
+/// What a thread stores: of warp w of a group, lane 4 g + t, sum 4 j + 2 h + e is of feature 16 w +
+/// g + 8 h of the group's 64 and of row 8 j + 2 t + e.
+template <int kN>
+struct Fragment {
+  static constexpr int kSums = kN / 2;
+  static constexpr int kRows = kN / 4;
+  float sums[kSums];
+  __nv_bfloat16 old[kSums];  // what a residual adds to
+  float scale[kRows];        // of row 8 (r / 2) + 2 t + r % 2: 1 / rms
+  float gain[2];             // of the next norm, for both features
+
+  static __device__ __forceinline__ int row_of(int sum) {
+    return sum / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + sum % 2;
+  }
+  static __device__ __forceinline__ int feature_of(int sum) {
+    return static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 +
+           sum / 2 % 2 * 8;
+  }
+
+  /// Features [first, end) are ours; once the link's x has been seen, so that what it waits for is
+  /// there.
+  __device__ __forceinline__ void load(const Arguments& a, int i, int first, int end) {
+    const Link& link = a.links[i];
+    const auto* y = static_cast<const __nv_bfloat16*>(link.y);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int feature = first + feature_of(2 * h);
+      gain[h] = 0;
+      if (link.gain != nullptr && feature < end) gain[h] = __bfloat162float(link.gain[feature]);
+    }
+#pragma unroll
+    for (int s = 0; s < kSums; ++s) {
+      const int feature = first + feature_of(s);
+      old[s] = __float2bfloat16(0);
+      if (link.output == LinearOutput::residual && row_of(s) < a.rows && feature < end) {
+        old[s] = y[static_cast<std::int64_t>(row_of(s)) * link.out + feature];
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int row = row_of(r / 2 * 4 + r % 2);
+      scale[r] = 1;
+      if (link.inverse_in > 0 && row < a.rows) {
+        const auto squares = static_cast<float>(__ldcg(&a.state->squares[i - 1][row]));
+        scale[r] = rsqrtf(squares * link.inverse_in + link.eps);
+      }
+    }
+  }
+};
+
+__device__ __forceinline__ float silu(float v) { return __fdividef(v, 1.0F + __expf(-v)); }
+
+/// Eight features of gate, then eight of up: both meet in a lane.
+template <int kN>
+__device__ __forceinline__ void store_gated(const Arguments& a, const Link& link, int first,
+                                            int end, const Fragment<kN>& f) {
+  auto* y = static_cast<__nv_bfloat16*>(link.y);
+  const int gate = first + Fragment<kN>::feature_of(0);
+  if (gate >= end) return;
+  const int column = gate / 16 * 8 + gate % 8;
+#pragma unroll
+  for (int s = 0; s < Fragment<kN>::kSums; ++s) {
+    if (s / 2 % 2 != 0) continue;
+    const int row = Fragment<kN>::row_of(s);
+    if (row < a.rows) {
+      y[static_cast<std::int64_t>(row) * (link.out / 2) + column] =
+          __float2bfloat16(silu(f.sums[s]) * f.sums[s + 2]);
+    }
+  }
+}
+
+template <int kN>
+__device__ __forceinline__ void store(const Arguments& a, Shared<kN>& shared, int i, int first,
+                                      int end, Fragment<kN>& f) {
+  using F = Fragment<kN>;
+  const Link& link = a.links[i];
+#pragma unroll
+  for (int s = 0; s < F::kSums; ++s) f.sums[s] *= f.scale[s / 4 * 2 + s % 2];
+  if (link.output == LinearOutput::silu_mul) return store_gated(a, link, first, end, f);
+  auto* y = static_cast<__nv_bfloat16*>(link.y);
+  float squares[F::kRows] = {};
+#pragma unroll
+  for (int s = 0; s < F::kSums; ++s) {
+    const int row = F::row_of(s);
+    const int feature = first + F::feature_of(s);
+    if (row >= a.rows || feature >= end) continue;
+    const std::int64_t at = static_cast<std::int64_t>(row) * link.out + feature;
+    const __nv_bfloat16 v = __float2bfloat16(f.sums[s] + __bfloat162float(f.old[s]));
+    y[at] = v;
+    if (link.scaled == nullptr) continue;
+    const float rounded = __bfloat162float(v);
+    link.scaled[at] = __float2bfloat16(rounded * f.gain[s / 2 % 2]);
+    squares[s / 4 * 2 + s % 2] += rounded * rounded;
+  }
+  if (link.scaled == nullptr) return;
+  const int group = static_cast<int>(threadIdx.x) / 128;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int r = 0; r < F::kRows; ++r) {
+#pragma unroll
+    for (int mask = 4; mask < 32; mask *= 2) {
+      squares[r] += __shfl_xor_sync(0xFFFFFFFFU, squares[r], mask);
+    }
+    if (lane < 4)
+      shared.squares[group][threadIdx.x / 32 % 4][F::row_of(r / 2 * 4 + r % 2)] = squares[r];
+  }
+  hopper::sync_threads(1 + group, 128);
+  const int row = static_cast<int>(threadIdx.x) % 128;
+  if (row >= a.rows) return;
+  float total = 0;
+  for (int warp = 0; warp < 4; ++warp) total += shared.squares[group][warp][row];
+  atomicAdd(&a.state->squares[i][row], static_cast<double>(total));
+}
+
+// ------------------------------------------------------------------ products
+
+__device__ __forceinline__ void arrive(std::uint64_t* barrier, int count) {
+  asm volatile(
+      "mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(hopper::shared_address(barrier)),
+      "r"(count)
+      : "memory");
+}
+
+/// kBoxes times 64 k; w and x are operands, the next box of W lies `w_box` behind, in their units
+/// of 16 bytes.
+template <int kN, int kBoxes>
+__device__ __forceinline__ void multiply(float (&sums)[kN / 2], std::uint64_t w, std::uint64_t x,
+                                         int w_box) {
+  constexpr int kSteps = kBlockK / 16;
+  hopper::product_begin();
+#pragma unroll
+  for (int k = 0; k < kBoxes * kSteps; ++k) {
+    hopper::Product<kN>::run(sums, w + w_box * (k / kSteps) + 2 * (k % kSteps),
+                             x + kN * 8 * (k / kSteps) + 2 * (k % kSteps), 1);
+  }
+  hopper::product_commit();
+}
+
+/// All units of link i. `place` and `parity` go on from link to link.
+template <int kN>
+__device__ __forceinline__ void run_link(const Arguments& a, Shared<kN>& shared,
+                                         const std::uint8_t* ring, int i, int& place, int& parity) {
+  const Link& link = a.links[i];
+  const int boxes = link.boxes;
+  const int places = link.places;
+  const int units = link.units;
+  const int features = link.features;
+  const int ring_places = a.places;
+  const int group = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 128, 0);
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const bool leader = threadIdx.x % 32 == 0;
+  // Up to 64 features: the groups take places in turns, and add up. More: each has 64 of them.
+  const bool by_k = features <= 64;
+  const int mine = by_k ? 0 : 64 * group;
+  const int w_box = features * 128 >> 4;
+  const int x_offset = w_box * boxes - (mine * 128 >> 4);
+  for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
+    const int first = unit * features + mine;
+    const int end = min(link.out, (unit + 1) * features);
+    Fragment<kN> f;
+#pragma unroll
+    for (float& sum : f.sums) sum = 0;
+#pragma unroll 1
+    for (int p = 0; p < places; ++p) {
+      // The ring has an even number of places: each is always of the same group, in turns, so that
+      // its barrier is never two laps ahead of a group, which its parity would not tell.
+      if (!by_k || place % 2 == group) {
+        const std::uint64_t w = hopper::operand(ring + place * kPlaceBytes + mine * 128);
+        hopper::barrier_wait(&shared.full[place], parity);
+        hopper::pin(f.sums);
+        if (boxes == 1) {
+          multiply<kN, 1>(f.sums, w, w + x_offset, w_box);
+        } else if (boxes == 2) {
+          multiply<kN, 2>(f.sums, w, w + x_offset, w_box);
+        } else {
+          multiply<kN, 4>(f.sums, w, w + x_offset, w_box);
+        }
+        hopper::pin(f.sums);
+        // Not one place later: with few rows a product takes no time, and a place is W in flight.
+        hopper::product_wait<0>();
+        if (leader) arrive(&shared.empty[place], by_k ? 2 : 1);
+      }
+      step(place, parity, ring_places);
+      // Of three places one was this group's: what the link waits for has been seen.
+      if (p == 2) f.load(a, i, first, end);
+    }
+    hopper::pin(f.sums);
+    if (by_k) {
+      hopper::sync_threads(3, kMultiplying);  // the sums before are no longer read
+      if (group == 1) {
+#pragma unroll
+        for (int j = 0; j < kN / 8; ++j) {
+          const float* s = &f.sums[4 * j];
+          shared.half[j][thread] = make_float4(s[0], s[1], s[2], s[3]);
+        }
+      }
+      hopper::sync_threads(3, kMultiplying);
+      if (group == 1) continue;
+#pragma unroll
+      for (int j = 0; j < kN / 8; ++j) {
+        const float4 v = shared.half[j][thread];
+        f.sums[4 * j] += v.x;
+        f.sums[4 * j + 1] += v.y;
+        f.sums[4 * j + 2] += v.z;
+        f.sums[4 * j + 3] += v.w;
+      }
+    }
+    if (places <= 2) f.load(a, i, first, end);
+    store<kN>(a, shared, i, first, end, f);
+    asm volatile("fence.proxy.async.global;" ::: "memory");  // the next link copies what was stored
+    hopper::sync_threads(1 + group, 128);
+    if (thread == 0) {
+      asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(&a.state->done[i]) : "memory");
+    }
+  }
+}
+#endif  // BATON_HOPPER
+
+template <int kN>
+__global__ void __launch_bounds__(kThreads, 1) chain_kernel(const __grid_constant__ Arguments a) {
+#ifdef BATON_HOPPER
+  extern __shared__ std::uint8_t dynamic[];
+  __shared__ Shared<kN> shared;
+  // The swizzle is a function of the address: places start at multiples of 1 KiB.
+  const std::uint32_t base = hopper::shared_address(dynamic);
+  std::uint8_t* ring = dynamic + ((base + 1023) / 1024 * 1024 - base);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < a.places; ++i) {
+      hopper::barrier_init(&shared.full[i], 2);  // W and x
+      hopper::barrier_init(&shared.empty[i], kMultiplying / 32);
+    }
+    hopper::barrier_init_done();
+  }
+  __syncthreads();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp < kMultiplying / 32) {
+    int place = 0;
+    int parity = 0;
+#pragma unroll 1
+    for (int i = 0; i < a.n; ++i) run_link<kN>(a, shared, ring, i, place, parity);
+  } else if (threadIdx.x == kMultiplying) {
+    produce_w(a, shared.full, shared.empty, ring);
+  } else if (threadIdx.x == kMultiplying + 32) {
+    produce_x<kN>(a, shared.full, shared.empty, ring);
+  }
+  __syncwarp();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    shared.last = atomicAdd(&a.state->exits, 1) == static_cast<int>(gridDim.x) - 1 ? 1 : 0;
+  }
+  __syncthreads();
+  if (shared.last == 0) return;
+  auto* words = reinterpret_cast<int*>(a.state);
+  for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(sizeof(State) / sizeof(int));
+       i += kThreads) {
+    words[i] = 0;
+  }
+#endif
+}
+
+// ------------------------------------------------------------------ host
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+int columns_for(int rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : 32; }
+
+/// Features of a unit: as few turns times features as can be, and of those the most, since x is
+/// read for each.
+int features_for(int out, LinearOutput output, int columns) {
+  const int step = output == LinearOutput::silu_mul ? 16 : 8;
+  int best = step;
+  for (int f = step; f <= 128 && (f + columns) * 128 <= kPlaceBytes; f += step) {
+    const auto cost = [&](int n) { return ceil_div(ceil_div(out, n), multiprocessors()) * n; };
+    if (cost(f) <= cost(best)) best = f;
+  }
+  return best;
+}
+
+/// [rows, columns] in boxes of 64 columns by box_rows, `boxes` of them side by side in one copy. No
+/// L2 promotion: reading 256 bytes at a time costs 6 % here.
+CUtensorMap chunks_map(const void* data, int rows, int columns, int box_rows, int boxes) {
+  const auto row_bytes = static_cast<cuuint64_t>(columns) * sizeof(Bf16);
+  return encode_map<3>(
+      data, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      {kBlockK, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(columns / kBlockK)},
+      {row_bytes, kBlockK * sizeof(Bf16)},
+      {kBlockK, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(boxes)},
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE);
+}
+
+Link make_link(const ChainLink& from, int rows, int columns) {
+  Link link{};
+  link.y = from.y;
+  link.scaled = reinterpret_cast<__nv_bfloat16*>(from.scaled);
+  link.gain = reinterpret_cast<const __nv_bfloat16*>(from.gain);
+  link.inverse_in = from.normed ? 1.0F / static_cast<float>(from.w.in) : 0.0F;
+  link.eps = from.eps;
+  link.out = from.w.out;
+  link.output = from.output;
+  link.features = features_for(from.w.out, from.output, columns);
+  link.units = ceil_div(from.w.out, link.features);
+  const int chunks = from.w.in / kBlockK;
+  link.boxes = 1;
+  while (link.boxes < 4 && chunks % (2 * link.boxes) == 0 &&
+         2 * link.boxes * (link.features + columns) * 128 <= kPlaceBytes) {
+    link.boxes *= 2;
+  }
+  link.places = chunks / link.boxes;
+  link.parts = link.units * (link.features > 64 ? kGroups : 1);
+  link.w = chunks_map(from.w.data, from.w.out, from.w.in, link.features, link.boxes);
+  link.x = chunks_map(from.x, rows, from.w.in, columns, link.boxes);
+  return link;
+}
+
+template <int kN>
+void launch_chain(Arguments& a, Stream stream) {
+  constexpr int kMostBytes = (227 << 10) - static_cast<int>(sizeof(Shared<kN>));
+  a.places = std::min(kMostPlaces, (kMostBytes - 1024) / kPlaceBytes / 2 * 2);
+  // Attention's CTAs find a place beside ours then, so that W_o is under way before they end. With
+  // fewer rows one a multiprocessor fits anyway; with more a place holds less of W.
+  if (a.rows > 4 && kN < 32) a.places = std::min(a.places, 8);
+  take_shared_memory<chain_kernel<kN>>(kMostBytes, "linear_chain");
+  int units = 1;
+  for (int i = 0; i < a.n; ++i) units = std::max(units, a.links[i].units);
+  launch("linear_chain", chain_kernel<kN>, std::min(units, multiprocessors()), kThreads,
+         static_cast<std::size_t>(a.places * kPlaceBytes + 1024), stream, a);
+}
+
+bool shared_with_others() {
+  static const bool shared = [] {
+    int device = 0;
+    int mps = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device), "MPS");
+    return mps != 0;
+  }();
+  return shared;
+}
+
+}  // namespace
+
+bool chain_serves(const ChainLink* links, int n) {
+  if (!is_hopper() || shared_with_others() || n < 1 || n > kMostChainLinks) return false;
+  for (int i = 0; i < n; ++i) {
+    const LinearWeight& w = links[i].w;
+    const bool gated = links[i].output == LinearOutput::silu_mul;
+    if (w.is_quantized() || links[i].output == LinearOutput::f32) return false;
+    if (w.in % kBlockK != 0 || w.out % (gated ? 16 : 8) != 0) return false;
+  }
+  return true;
+}
+
+std::size_t chain_state_bytes() { return (sizeof(State) + 255) / 256 * 256; }
+
+void linear_chain(const ChainLink* links, int n, int rows, void* state, Stream stream) {
+  if (rows == 0) return;
+  if (!chain_serves(links, n) || rows > kMostChainRows)
+    throw CudaError("linear_chain: no such chain");
+  Arguments a{};
+  a.state = static_cast<State*>(state);
+  a.n = n;
+  a.rows = rows;
+  const int columns = columns_for(rows);
+  for (int i = 0; i < n; ++i) a.links[i] = make_link(links[i], rows, columns);
+  switch (columns) {
+    case 8:
+      return launch_chain<8>(a, stream);
+    case 16:
+      return launch_chain<16>(a, stream);
+    default:
+      return launch_chain<32>(a, stream);
+  }
+}
+
+}  // namespace baton::cuda

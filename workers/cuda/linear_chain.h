@@ -1,0 +1,45 @@
+// The products of a layer that follow each other, in one kernel: W_o, gate and up, W_down and the
+// next layer's W_qkv, with the norms between them. For steps of few rows, where a kernel's
+// beginning and end, and a norm's way through memory, cost as much as its bytes: here the next W
+// streams on meanwhile.
+#pragma once
+
+#include <cstddef>
+
+#include "workers/cuda/linear.h"
+
+namespace baton::cuda {
+
+constexpr int kMostChainLinks = 4;
+constexpr int kMostChainRows = 32;
+
+/// y = x W^T, as Linears::run() has it, for LinearOutput::bf16, residual and silu_mul.
+struct ChainLink {
+  LinearWeight w;
+  LinearOutput output = LinearOutput::bf16;
+  const Bf16* x = nullptr;  // [rows, w.in], from an earlier kernel or link
+  void* y = nullptr;
+  /// A residual link with a norm behind it: `gain` is that norm's weight, [w.out], and `scaled`,
+  /// [rows, w.out], gets y times gain. The next link takes it as x, with `normed`: its sums are
+  /// divided by the rms of y's rows then, which is the norm but for where it is rounded.
+  const Bf16* gain = nullptr;
+  Bf16* scaled = nullptr;
+  bool normed = false;
+  float eps = 0;
+};
+
+/// The current device runs it (compute capability 9.0, and no other process beside us through MPS:
+/// the kernel's CTAs wait for each other, so all of them must find a place) and the shapes of the
+/// links fit it. Throws CudaError.
+bool chain_serves(const ChainLink* links, int n);
+
+/// Of what a chain keeps on the device: 256-byte aligned, zeroed once, then left to the kernel.
+/// Chains that are in flight together (a step's layers) have one each.
+std::size_t chain_state_bytes();
+
+/// Queues n links, rows <= kMostChainRows. The sums do not depend on which CTA was quicker (those of
+/// the norms' squares hardly: linear_chain.cu): the same call gives the same bits, another number
+/// of rows may not. Throws CudaError.
+void linear_chain(const ChainLink* links, int n, int rows, void* state, Stream stream);
+
+}  // namespace baton::cuda
