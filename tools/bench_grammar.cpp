@@ -91,6 +91,8 @@ std::vector<Case> cases() {
       {"enum of 500", GrammarKind::json_schema, enumeration},
       {"regex, a date", GrammarKind::regex, "[0-9]{4}-(0[1-9]|1[0-2])-[0-3][0-9]"},
       {"regex, text of 400", GrammarKind::regex, "[a-zA-Z ,.]{1,400}"},
+      {"string, maxLength 60", GrammarKind::json_schema, R"({"type":"string","maxLength":60})"},
+      {"string, maxLength 200", GrammarKind::json_schema, R"({"type":"string","maxLength":200})"},
       {"string, maxLength 2000", GrammarKind::json_schema, R"({"type":"string","maxLength":2000})"},
       {"choice", GrammarKind::ebnf, R"(root ::= "positive" | "negative" | "neutral")"}};
 }

@@ -2,17 +2,18 @@
 """Tokenising on one thread: Baton beside Hugging Face's tokenizers, same files, same text, same parts.
 
     ninja -C build/cpu baton-bench-tokenizer
-    bench_tokenizer.py [--binary build/cpu/bin/baton-bench-tokenizer] [--size 32000] [--megabytes 8]
+    bench_tokenizer.py [--binary build/cpu/bin/baton-bench-tokenizer] [--size 32000] [--megabytes 8] [FAMILY|FOLDER ...]
 
 Needs tokenizers 0.23.3. Trains a tokenizer in each family's configuration on the text (the sources of Python's
-standard library, which are code and English, and a tenth of lines in other scripts), and checks that the ids
-are the same. Times are processor time.
+standard library, which are code and English, and a tenth of lines in other scripts), or takes the tokenizer.json of a
+folder, and checks that the ids are the same. Times are processor time.
 """
 import argparse
 import json
 import os
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -92,14 +93,18 @@ def main():
         folder = pathlib.Path(name)
         (folder / "text").write_bytes(text.encode())
         for family in options.families:
-            tokenizer, eos = golden.MAKERS[family]()
-            (folder / "tokenizer.json").write_text(tokenizer.to_str())
-            (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
+            if family in golden.MAKERS:
+                tokenizer, eos = golden.MAKERS[family]()
+                (folder / "tokenizer.json").write_text(tokenizer.to_str())
+                (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
+            else:
+                for file in ("tokenizer.json", "tokenizer_config.json"):
+                    shutil.copy(pathlib.Path(family) / file, folder / file)
             theirs, count, fingerprint = library(folder, parts, options.rounds)
             ours = json.loads(subprocess.check_output([options.binary, name, str(folder / "text"), "--rounds",
                                                        str(options.rounds)]))
             same = (count, fingerprint) == (ours["tokens"], ours["hash"])
-            print(f"{family:10} {count / len(parts):7.0f} tokens a part   library {theirs:6.2f} MB/s   Baton {ours['mb_s']:6.2f} MB/s"
+            print(f"{pathlib.Path(family).name:17} {count / len(parts):7.0f} tokens a part   library {theirs:6.2f} MB/s   Baton {ours['mb_s']:6.2f} MB/s"
                   f"   {ours['mb_s'] / theirs:5.1f} times   {ours['ns_a_token_out']:5.1f} ns a token out   "
                   f"{'same ids' if same else 'OTHER IDS'}", flush=True)
 

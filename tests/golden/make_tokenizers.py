@@ -300,17 +300,7 @@ def decode_cases(tokenizer, rng):
         yield ids
 
 
-def write(name, tokenizer, eos, corpus):
-    folder = FOLDER / name
-    folder.mkdir(parents=True, exist_ok=True)
-    spec = json.loads(tokenizer.to_str())
-    if name in ("gpt2", "llama2"):  # the older way to write merges
-        spec["model"]["merges"] = [" ".join(pair) for pair in spec["model"]["merges"]]
-    text = json.dumps(spec, ensure_ascii=False, separators=(",", ":"))
-    (folder / "tokenizer.json").write_text(text)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}) + "\n")
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-
+def golden_of(tokenizer, corpus):
     texts = [entry if isinstance(entry, str) else entry[0] * entry[1] for entry in corpus]
     golden = {"lines": [], "added": [], "plain": [], "decoded": []}
     for text in texts:
@@ -325,6 +315,21 @@ def write(name, tokenizer, eos, corpus):
     tokenizer.encode_special_tokens = False
     for ids in decode_cases(tokenizer, random.Random(3)):
         golden["decoded"].append([ids, tokenizer.decode(ids), tokenizer.decode(ids, skip_special_tokens=False)])
+    return golden
+
+
+def write(name, tokenizer, eos, corpus):
+    folder = FOLDER / name
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = json.loads(tokenizer.to_str())
+    if name in ("gpt2", "llama2"):  # the older way to write merges
+        spec["model"]["merges"] = [" ".join(pair) for pair in spec["model"]["merges"]]
+    text = json.dumps(spec, ensure_ascii=False, separators=(",", ":"))
+    (folder / "tokenizer.json").write_text(text)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}) + "\n")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    golden = golden_of(tokenizer, corpus)
     (folder / "golden.json").write_text(json.dumps(golden, ensure_ascii=False, separators=(",", ":")) + "\n")
     sizes = [(folder / file).stat().st_size for file in ("tokenizer.json", "golden.json")]
     print(f"{name}: {tokenizer.get_vocab_size()} tokens, {sizes[0]} + {sizes[1]} bytes")

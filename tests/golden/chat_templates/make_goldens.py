@@ -38,6 +38,8 @@ TURNS = {
     "deepseek": "<｜begin▁of▁sentence｜>{% for m in messages %}{% if m.role == 'user' %}<｜User｜>{{ m.content }}"
                 "{% else %}{{ m.content }}<｜end▁of▁sentence｜>{% endif %}{% endfor %}",
 }
+# Where the renderer says it otherwise.
+OUR_WORDS = {"continue_final_message is set but the final message does not": "so that it cannot be continued"}
 ID_BODIES = ("plain", "spaces", "empty", "system", "markup", "thought", "continued", "variables")
 
 
@@ -109,24 +111,34 @@ def ids_of(folder, template, body):
     return tokenizer.apply_chat_template(messages, chat_template=template, return_dict=False, **options)
 
 
-def main():
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"x": 0}, "x")),
-                                        **SPECIAL)
+def tokenizer():
+    """One with the special tokens, for what needs no ids."""
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"x": 0}, "x")), **SPECIAL)
+
+
+def goldens_of(folder):
+    """What is made of the templates of `folder`, all but "ids"."""
     renders = []
-    for path in sorted(HERE.glob("*.jinja")):
+    for path in sorted(folder.glob("*.jinja")):
         for name, body in BODIES.items():
             messages, options = conversation(body)
             if "tools" in body and "tools" not in path.read_text():
                 continue  # the front end refuses tools that a template would not show
             try:
-                text = tokenizer.apply_chat_template(messages, chat_template=path.read_text(),
-                                                     tokenize=False, **options)
+                text = tokenizer().apply_chat_template(messages, chat_template=path.read_text(),
+                                                       tokenize=False, **options)
                 renders.append([path.stem, name, text])
             except Exception as error:
-                renders.append([path.stem, name, None, str(error)[:60]])
+                refusal = str(error)[:60]
+                renders.append([path.stem, name, None, OUR_WORDS.get(refusal, refusal)])
+    return {"special": SPECIAL, "bodies": BODIES, "renders": renders}
+
+
+def main():
+    goldens = goldens_of(HERE)
     ids = [[folder, template, name, ids_of(folder, template, BODIES[name])]
            for folder, template in TURNS.items() for name in ID_BODIES]
-    lines = ",\n".join(json.dumps(render, ensure_ascii=False) for render in renders)
+    lines = ",\n".join(json.dumps(render, ensure_ascii=False) for render in goldens["renders"])
     bodies = ",\n".join(f"{json.dumps(name)}: {json.dumps(body, ensure_ascii=False)}"
                         for name, body in BODIES.items())
     text = f'{{"special": {json.dumps(SPECIAL)},\n"bodies": {{\n{bodies}}},\n"renders": [\n{lines}],\n' \
@@ -134,4 +146,5 @@ def main():
     (HERE / "goldens.json").write_text(text, encoding="utf-8")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,11 +1,13 @@
 // Chats whose prompt a template writes down: parsed, rendered by the real renderer, tokenised.
 #include "frontend/chat/chat_template.h"
 
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 
 #include "api_fixture.h"
 #include "frontend/chat/ordered_json.h"
+#include "frontend/chat/reply_parser.h"
 #include "frontend/chat/template_process.h"
 #include "frontend/openai/openai_api.h"
 
@@ -14,8 +16,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Run in the source folder.
-constexpr const char* kGoldens = "tests/golden/chat_templates/";
+/// Run in the source folder. BATON_CHAT_TEMPLATES: another folder of templates (tests/published).
+std::string goldens_folder() {
+  const char* other = std::getenv("BATON_CHAT_TEMPLATES");
+  return other != nullptr ? other : "tests/golden/chat_templates/";
+}
 constexpr const char* kConfig = R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>"})";
 
 std::string read_file(const std::string& path) {
@@ -89,13 +94,13 @@ constexpr const char* kTurns =
 
 // transformers' own apply_chat_template() on the same bodies; see make_goldens.py.
 TEST(ChatTemplate, RendersWhatTransformersRenders) {
-  const Json goldens = Json::parse(read_file(std::string(kGoldens) + "goldens.json"));
+  const Json goldens = Json::parse(read_file(goldens_folder() + "goldens.json"));
   std::map<std::string, std::unique_ptr<Templated>> models;
   std::size_t compared = 0;
   for (const Json& golden : goldens.at("renders")) {
     const auto name = golden.at(0).get<std::string>();
     auto& model = models[name];
-    if (!model) model = std::make_unique<Templated>(read_file(kGoldens + name + ".jinja"));
+    if (!model) model = std::make_unique<Templated>(read_file(goldens_folder() + name + ".jinja"));
     const auto rendered =
         model->render(goldens.at("bodies").at(golden.at(1).get<std::string>()).dump());
     if (golden.at(2).is_string()) {
@@ -111,8 +116,54 @@ TEST(ChatTemplate, RendersWhatTransformersRenders) {
   EXPECT_GE(compared, 80U);
 }
 
+TEST(ChatTemplate, FindsHowAFamilyMarksItsReply) {
+  const Json goldens = Json::parse(read_file(goldens_folder() + "goldens.json"));
+  if (!goldens.contains("marks")) GTEST_SKIP() << "for the templates of tests/published";
+  const std::map<CallStyle, std::string> styles = {{CallStyle::none, ""},
+                                                   {CallStyle::tagged, "tagged"},
+                                                   {CallStyle::bracketed, "bracketed"},
+                                                   {CallStyle::whole_json, "whole_json"},
+                                                   {CallStyle::xml, "xml"}};
+  for (const auto& [name, wanted] : goldens.at("marks").items()) {
+    const auto found = ReplyGrammar::of_templates(read_file(goldens_folder() + name + ".jinja"));
+    EXPECT_EQ(Json({styles.at(found.calls), found.think_open}), wanted) << name;
+  }
+}
+
+// What a template writes down for a call that was made is what the model was taught to write.
+TEST(ChatTemplate, ReadsTheCallsThatAFamilysTemplateWrites) {
+  const Json goldens = Json::parse(read_file(goldens_folder() + "goldens.json"));
+  if (!goldens.contains("replies")) GTEST_SKIP() << "for the templates of tests/published";
+  for (const Json& golden : goldens.at("replies")) {
+    const auto name = golden.at("template").get<std::string>();
+    const auto reply = golden.at("reply").get<std::string>();
+    const auto grammar = ReplyGrammar::of_templates(read_file(goldens_folder() + name + ".jinja"));
+    const auto tools = std::make_shared<const ToolParameters>(tool_parameters(golden.at("tools").dump()));
+    for (const std::size_t piece : {std::size_t{1}, std::size_t{7}, reply.size()}) {
+      ReplyParser parser(grammar, golden.at("prompt").get<std::string>(), true, "seed", tools);
+      std::vector<ReplyPart> parts;
+      for (std::size_t at = 0; at < reply.size(); at += piece) {
+        for (ReplyPart& part : parser.feed(reply.substr(at, piece))) parts.push_back(std::move(part));
+      }
+      for (ReplyPart& part : parser.finish()) parts.push_back(std::move(part));
+      Json calls = Json::array();
+      std::string content;
+      for (const ReplyPart& part : parts) {
+        if (part.kind == ReplyPart::Kind::call) calls.push_back({part.call.name, ""});
+        if (part.kind == ReplyPart::Kind::arguments) {
+          calls.back()[1] = calls.back()[1].get<std::string>() + part.text;
+        }
+        if (part.kind == ReplyPart::Kind::content) content += part.text;
+      }
+      for (Json& call : calls) call[1] = Json::parse(call[1].get<std::string>(), nullptr, false);
+      EXPECT_EQ(nlohmann::json(calls), nlohmann::json(golden.at("calls"))) << name << ": " << reply;
+      EXPECT_EQ(content, golden.at("content")) << name << ": " << reply;
+    }
+  }
+}
+
 TEST(ChatTemplate, TokenisesAsTransformersDoes) {
-  const Json goldens = Json::parse(read_file(std::string(kGoldens) + "goldens.json"));
+  const Json goldens = Json::parse(read_file(goldens_folder() + "goldens.json"));
   std::map<std::string, std::unique_ptr<Templated>> models;
   for (const Json& golden : goldens.at("ids")) {
     const auto folder = golden.at(0).get<std::string>();

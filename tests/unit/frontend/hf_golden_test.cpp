@@ -1,7 +1,9 @@
 // The tokenizers of tests/golden/tokenizers against what Hugging Face's library made of them
-// (tests/golden/make_tokenizers.py).
+// (tests/golden/make_tokenizers.py). With BATON_TOKENIZERS and BATON_TOKENIZER: another folder of such folders, and
+// one in it (tests/published).
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -16,8 +18,19 @@ namespace {
 using Json = nlohmann::json;
 using testing::is_utf8;
 
+std::string setting(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : otherwise;
+}
+
 // Run in the source folder.
-const std::string kFolder = "tests/golden/tokenizers/";
+const std::string kFolder = setting("BATON_TOKENIZERS", "tests/golden/tokenizers/");
+
+std::vector<std::string> families() {
+  if (const char* one = std::getenv("BATON_TOKENIZER"); one != nullptr) return {one};
+  return {"gpt2",    "llama3", "qwen2",     "o200k", "deepseek",  "deepseek3",
+          "llama2",  "mistral", "metaspace", "odd",   "whitespace"};
+}
 
 Json read_json(const std::string& path) {
   std::ifstream file(path);
@@ -39,13 +52,13 @@ std::string fingerprint(const std::vector<Token>& ids) {
   return text;
 }
 
-class HfGolden : public ::testing::TestWithParam<const char*> {
+class HfGolden : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     auto loaded = Tokenizer::load(kFolder + GetParam());
     ASSERT_TRUE(loaded.ok()) << loaded.status().message();
     tokenizer_ = std::move(loaded).value();
-    golden_ = read_json(kFolder + GetParam() + std::string("/golden.json"));
+    golden_ = read_json(kFolder + GetParam() + "/golden.json");
     for (const Json& entry : read_json(kFolder + "corpus.json")) {
       std::string text = entry.is_string() ? entry.get<std::string>() : "";
       for (int i = 0; entry.is_array() && i < entry[1].get<int>(); ++i) {
@@ -63,6 +76,7 @@ class HfGolden : public ::testing::TestWithParam<const char*> {
 
 TEST_P(HfGolden, TheSameIds) {
   for (std::size_t i = 0; i < corpus_.size(); ++i) {
+    if (golden_["lines"][i].is_null()) continue;
     const auto ids = tokenizer_->encode_within(corpus_[i], false, Tokenizer::kNoLimit);
     ASSERT_TRUE(ids.has_value()) << i;
     EXPECT_EQ(fingerprint(*ids), golden_["lines"][i])
@@ -101,6 +115,7 @@ TEST_P(HfGolden, TheSameTextStreamedInAnyChunks) {
   for (const Json& entry : golden_["decoded"]) {
     const auto ids = entry[0].get<std::vector<Token>>();
     for (const bool skip : {true, false}) {
+      if (entry[skip ? 1 : 2].is_null()) continue;
       TextStreamOptions options;
       options.skip_special_tokens = skip;
       TextStream stream(*tokenizer_, options);
@@ -128,11 +143,8 @@ TEST_P(HfGolden, LimitsAreExactWhereverTheyFall) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, HfGolden,
-                         ::testing::Values("gpt2", "llama3", "qwen2", "o200k", "deepseek",
-                                           "deepseek3", "llama2", "mistral", "metaspace", "odd",
-                                           "whitespace"),
-                         [](const auto& family) { return std::string(family.param); });
+INSTANTIATE_TEST_SUITE_P(Families, HfGolden, ::testing::ValuesIn(families()),
+                         [](const auto& family) { return family.param; });
 
 }  // namespace
 }  // namespace baton
