@@ -89,6 +89,7 @@ struct FrontendConfig {
   double stall_timeout_s = 30;
   double drain_s = 8;
   std::string api_keys;
+  std::vector<std::string> allowed_origins;
   std::string client_url;
   std::string tokenizer = "auto";
   std::string chat_template;

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "configs/dialects.h"
+#include "configs/origins.h"
 
 namespace baton {
 
@@ -197,6 +198,14 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
        .meaning = "file of API keys, one a line (docs/api.md); none: everybody is served",
        .member = &F::api_keys,
        .text = TextRule::path},
+      {.name = "allowed_origins",
+       .meaning =
+           "origins of web pages that may read replies (CORS), such as http://localhost:5173; "
+           "\"*\": those of every page; none: no page of another origin, since without keys "
+           "every site in a browser on this host could use a server on 127.0.0.1",
+       .member = &F::allowed_origins,
+       .text = TextRule::origins,
+       .default_note = "none"},
       {.name = "client_url",
        .meaning = "http://HOST:PORT of a client app that is told when this server starts and stops "
                   "(docs/dialects.md, tutorial)",
@@ -418,6 +427,12 @@ Status set_list(Words& value, std::string_view text, const Words& choices) {
   return {};
 }
 
+Status set_origins(Words& value, std::string_view text) {
+  Result<Words> origins = parse_origins(text);
+  if (origins.ok()) value = std::move(origins).value();
+  return origins.status();
+}
+
 /// "0" (none), "8" or "1,8,32": ascending.
 Status set_sizes(std::vector<std::uint32_t>& value, std::string_view text, bool quoted, double min,
                  double max) {
@@ -506,6 +521,7 @@ Status set_option(const Option<Section>& option, Section& section, const std::st
           }
           return status;
         } else if constexpr (std::is_same_v<T, Words>) {
+          if (option.text == TextRule::origins) return set_origins(value, text);
           return set_list(value, text, split(option.choices));
         } else if constexpr (std::is_same_v<T, std::vector<std::uint32_t>>) {
           return set_sizes(value, text, quoted, option.min, option.max);
@@ -555,6 +571,9 @@ std::string bounds_text(const Option<Section>& option) {
   return std::visit(
       [&](auto member) -> std::string {
         using T = std::decay_t<decltype(std::declval<Section&>().*member)>;
+        if (option.text == TextRule::origins) {
+          return "* or up to " + std::to_string(kMaxOrigins) + " of scheme://host[:port]";
+        }
         if constexpr (std::is_same_v<T, Words>) {
           return "one or more of " + joined_list(split(option.choices));
         }

@@ -15,9 +15,10 @@
 namespace baton {
 
 enum class TextRule : std::uint8_t {
-  any,   // up to 256 printable characters
-  name,  // [a-z0-9_-]{1,32}: part of file names and routing ids
-  path,  // up to 4096 bytes; a relative one is made absolute
+  any,      // up to 256 printable characters
+  name,     // [a-z0-9_-]{1,32}: part of file names and routing ids
+  path,     // up to 4096 bytes; a relative one is made absolute
+  origins,  // a list: * or origins of web pages (configs/origins.h)
 };
 
 template <typename Section>
@@ -35,7 +36,7 @@ struct Option {
   Member member;
   double min = 0;  // numbers, and each of a list of numbers (0: an empty list)
   double max = 0;
-  TextRule text = TextRule::any;  // strings only
+  TextRule text = TextRule::any;  // strings, and lists without choices
   const char* choices = nullptr;  // "a|b": strings that may be one of a few; enums in their order;
                                   // lists that may hold each of them once
   const char* default_note = nullptr;  // --help, when the default is worked out at start-up

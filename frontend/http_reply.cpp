@@ -6,6 +6,8 @@
 namespace baton {
 namespace {
 
+constexpr int kNoContent = 204;
+
 void append_header(std::string& out, std::string_view name, std::string_view value) {
   out.append(name).append(": ");
   // A value that came from outside must not be able to begin a header of its own.
@@ -22,10 +24,13 @@ std::string begin_head(int status, std::string_view content_type, const HttpHead
   out.reserve(512);
   out.append("HTTP/1.1 ").append(std::to_string(status)).append(" ");
   out.append(reason_phrase(status)).append("\r\n");
-  append_header(out, "Content-Type", content_type);
+  if (status != kNoContent) append_header(out, "Content-Type", content_type);
   if (!frame.request_id.empty()) append_header(out, "X-Request-Id", frame.request_id);
   append_header(out, "Connection", frame.keep_alive ? "keep-alive" : "close");
   for (const auto& [name, value] : headers) append_header(out, name, value);
+  if (frame.cors != nullptr) {
+    for (const auto& [name, value] : *frame.cors) append_header(out, name, value);
+  }
   return out;
 }
 
@@ -34,6 +39,8 @@ std::string begin_head(int status, std::string_view content_type, const HttpHead
 const char* reason_phrase(int status) {
   switch (status) {
     case 200: return "OK";
+    case 204:
+      return "No Content";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
     case 404: return "Not Found";
@@ -64,6 +71,7 @@ const char* reason_phrase(int status) {
 
 std::string format_reply(const HttpReply& reply, const ReplyFrame& frame) {
   std::string out = begin_head(reply.status, reply.content_type, reply.headers, frame);
+  if (reply.status == kNoContent) return out.append("\r\n");
   append_header(out, "Content-Length", std::to_string(reply.body.size()));
   out.append("\r\n");
   if (!frame.head_only) out.append(reply.body);

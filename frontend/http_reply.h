@@ -29,11 +29,13 @@ struct ReplyFrame {
   int minor = 1;           // HTTP/1.<minor> of the request
   std::int32_t api_key = -1;  // which one asked (ApiKeys::all()); -1: none is wanted
   const Dialect* dialect = nullptr;  // whose errors the client understands; null: the OpenAI API's
+  const HttpHeaders* cors = nullptr;  // what browsers are told (frontend/cors.h); null: nothing
 };
 
 const char* reason_phrase(int status);
 
-/// Status line and headers of a whole reply, and its body unless the frame says head_only.
+/// Status line and headers of a whole reply, and its body unless the frame says head_only. A 204
+/// has no body and tells neither type nor length.
 std::string format_reply(const HttpReply& reply, const ReplyFrame& frame);
 
 /// Head of a stream of events. HTTP/1.1: chunked. HTTP/1.0: the end of the connection ends it.

@@ -193,6 +193,7 @@ std::string HttpServer::Impl::allowed_methods(std::string_view path) const {
     if (!allowed.empty()) allowed += ", ";
     allowed += route.method == "GET" ? "GET, HEAD" : route.method;
   }
+  if (!allowed.empty()) allowed += ", OPTIONS";
   return allowed;
 }
 

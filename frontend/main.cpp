@@ -13,6 +13,7 @@
 #include "frontend/api_keys.h"
 #include "frontend/chat/chat_template.h"
 #include "frontend/chat/template_pool.h"
+#include "frontend/cors.h"
 #include "frontend/dialects/registry.h"
 #include "frontend/frontend_loop.h"
 #include "frontend/grammar/grammar_checker.h"
@@ -144,6 +145,7 @@ RouteOptions route_options(const FrontendConfig& config, ServedModel model, ApiK
   options.max_timeout = seconds_to_ns(config.max_timeout_s);
   options.max_streams = config.max_streams;
   options.keys = std::move(keys);
+  options.cors = Cors(config.allowed_origins);
   options.version = build_version();
   options.incarnation = incarnation;
   return options;

@@ -121,6 +121,7 @@ bool Routes::frame_of(const Connection& connection, const HttpRequest& request,
   frame->keep_alive = request.keep_alive;
   frame->head_only = request.method == "HEAD";
   frame->minor = request.minor;
+  frame->cors = &options_.cors.reply_headers(request);
   const std::string* given = request.header("x-request-id");
   if (given == nullptr) {
     frame->request_id = new_request_id();
@@ -271,11 +272,16 @@ void Routes::version(const Connection& connection, const HttpRequest& request, c
 void Routes::unrouted(const Connection& connection, const HttpRequest& request,
                       const std::string& allowed, const Dialect* dialect) {
   ReplyFrame frame;
-  if (!frame_of(connection, request, dialect, &frame)) return;
+  const bool options = request.method == "OPTIONS";  // browsers send no key with a preflight
+  if (!frame_of(connection, request, dialect, &frame, options)) return;
   const std::string path(request.path().substr(0, 200));
   if (allowed.empty()) {
     fail(connection, std::move(frame), kNoRoute,
          http_error(404, "there is no " + path + " here; GET / lists what there is", "not_found"));
+    return;
+  }
+  if (options) {
+    tell_options(connection, request, allowed, std::move(frame));
     return;
   }
   const HttpError error = shaped(
@@ -290,12 +296,23 @@ void Routes::unrouted(const Connection& connection, const HttpRequest& request,
   reply(connection, std::move(frame), kNoRoute, std::move(whole));
 }
 
+/// What a path knows, and to a browser's preflight also what a page may ask of it.
+void Routes::tell_options(const Connection& connection, const HttpRequest& request,
+                          const std::string& allowed, ReplyFrame frame) {
+  HttpReply whole;
+  whole.status = 204;
+  whole.headers = options_.cors.preflight_headers(request, allowed);
+  whole.headers.emplace_back("Allow", allowed);
+  reply(connection, std::move(frame), kNoRoute, std::move(whole));
+}
+
 void Routes::refused(const Connection& connection, const HttpRequest& request,
                      const FramingFault& fault, const Dialect* dialect) {
   ReplyFrame frame;
   frame.dialect = dialect;
   frame.head_only = request.method == "HEAD";
   frame.minor = request.minor;
+  frame.cors = &options_.cors.reply_headers(request);
   const std::string* given = request.header("x-request-id");
   frame.request_id = given != nullptr && valid_request_id(*given) ? *given : new_request_id();
   fail(connection, std::move(frame), kNoRoute, http_error(fault.status, fault.message, fault.code));

@@ -11,6 +11,7 @@
 
 #include "frontend/api_keys.h"
 #include "frontend/chat/template_pool.h"
+#include "frontend/cors.h"
 #include "frontend/dialect.h"
 #include "frontend/grammar/grammar_checker.h"
 #include "frontend/http_server.h"
@@ -33,6 +34,7 @@ struct RouteOptions {
   TimeNs max_timeout = 3600 * kSecond;
   std::uint32_t max_streams = 4096;  // choices that the loop takes at once
   ApiKeys keys;                  // open(): everybody is served
+  Cors cors;                     // what pages of other origins may read
   std::string version;           // of this build
   std::uint64_t incarnation = 0; // makes request ids unique
 };
@@ -77,6 +79,8 @@ class Routes {
             LiveRequest what);
   void unrouted(const Connection& connection, const HttpRequest& request,
                 const std::string& allowed, const Dialect* dialect);
+  void tell_options(const Connection& connection, const HttpRequest& request,
+                    const std::string& allowed, ReplyFrame frame);
   void refused(const Connection& connection, const HttpRequest& request, const FramingFault& fault,
                const Dialect* dialect);
   void version(const Connection& connection, const HttpRequest& request, const Place& place);

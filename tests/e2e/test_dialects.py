@@ -279,6 +279,30 @@ class Keys(unittest.TestCase):
                     self.assertEqual(status, 200, text)
 
 
+class Browsers(unittest.TestCase):
+    def test_a_page_may_read_what_every_dialect_says(self):
+        page = {"Origin": "https://chat.example"}
+        asks = {**page, "Access-Control-Request-Method": "POST"}
+        with DialectCluster(frontend={"allowed_origins": [page["Origin"]]}, fake=True) as cluster:
+            for file in sorted(GOLDEN.glob("*.json")):
+                for case in json.loads(file.read_text()):
+                    with self.subTest(dialect=file.stem, case=case["name"]):
+                        connection = http.client.HTTPConnection(
+                            "127.0.0.1", cluster.port_of[file.stem], timeout=60)
+                        self.addCleanup(connection.close)
+                        connection.request("OPTIONS", case["path"], headers=asks)
+                        preflight = connection.getresponse()
+                        preflight.read()
+                        if case["name"] != "unknown path":
+                            self.assertEqual(preflight.status, 204)
+                            self.assertIn(case["method"],
+                                          preflight.headers["Access-Control-Allow-Methods"])
+                        connection.request(case["method"], case["path"], json.dumps(case.get("body")), page)
+                        response = connection.getresponse()
+                        self.assertEqual(response.headers["Access-Control-Allow-Origin"], page["Origin"])
+                        response.read()
+
+
 class Full(unittest.TestCase):
     def test_a_full_server_says_so_in_each_dialects_way(self):
         with DialectCluster(frontend={"max_streams": 1}, fake=True,

@@ -176,10 +176,11 @@ class Routes(ClusterTest):
                             ("demo%2fx/", "demo/x")):
             self.assert_error(self.request(f"GET /v1/models/{name} HTTP/1.1\r\n\r\n".encode()), 404,
                               f"'{shown}' does not exist here")
-        for method, path, allowed in (("GET", GENERATE, "POST"), ("PUT", CHAT, "POST"),
-                                      ("DELETE", "/health", "GET, HEAD"), ("OPTIONS", "/", "GET, HEAD"),
-                                      ("POST", "/v1/models/demo", "GET, HEAD"),
-                                      ("POST", "/v1/models/a/b", "GET, HEAD")):
+        for method, path, allowed in (("GET", GENERATE, "POST, OPTIONS"),
+                                      ("PUT", CHAT, "POST, OPTIONS"),
+                                      ("DELETE", "/health", "GET, HEAD, OPTIONS"),
+                                      ("POST", "/v1/models/demo", "GET, HEAD, OPTIONS"),
+                                      ("POST", "/v1/models/a/b", "GET, HEAD, OPTIONS")):
             reply = self.request(f"{method} {path} HTTP/1.1\r\n\r\n".encode())
             self.assert_error(reply, 405, method, allowed)
             self.assertEqual(reply.headers["allow"], allowed)
@@ -573,12 +574,12 @@ def templated_model():
 
 
 class Templates(ClusterTest):
-    model = templated_model()
-    options = {"model": model}
-
     @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.model)
+    def setUpClass(cls):
+        model = templated_model()
+        cls.addClassCleanup(shutil.rmtree, model)
+        cls.options = {"model": model}
+        super().setUpClass()
 
     def chat(self, content, **more):
         return self.request(post(CHAT, {"messages": [{"role": "user", "content": content}],

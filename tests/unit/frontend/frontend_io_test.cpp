@@ -27,6 +27,28 @@ TEST(HttpReply, a_whole_reply) {
   EXPECT_NE(head.find("Content-Length: 2"), std::string::npos);
 }
 
+TEST(HttpReply, no_content) {
+  HttpReply reply;
+  reply.status = 204;
+  reply.headers = {{"Allow", "POST"}};
+  EXPECT_EQ(format_reply(reply, {"id-1", true, false, 1}),
+            "HTTP/1.1 204 No Content\r\nX-Request-Id: id-1\r\nConnection: keep-alive\r\n"
+            "Allow: POST\r\n\r\n");
+}
+
+TEST(HttpReply, what_browsers_are_told_is_in_every_head) {
+  const HttpHeaders cors = {{"Access-Control-Allow-Origin", "http://a"}, {"Vary", "Origin"}};
+  ReplyFrame frame;
+  frame.cors = &cors;
+  const std::string said = "\r\nAccess-Control-Allow-Origin: http://a\r\nVary: Origin\r\n";
+  for (const int status : {200, 204, 401, 500}) {
+    HttpReply reply;
+    reply.status = status;
+    EXPECT_NE(format_reply(reply, frame).find(said), std::string::npos) << status;
+  }
+  EXPECT_NE(format_stream_head({}, frame).find(said), std::string::npos);
+}
+
 TEST(HttpReply, a_header_value_cannot_begin_another_header) {
   HttpReply reply;
   reply.headers = {{"X-A", "b\r\nX-Evil: 1"}};
