@@ -90,6 +90,7 @@ struct FrontendConfig {
   double drain_s = 8;
   std::string api_keys;
   std::vector<std::string> allowed_origins;
+  double grammar_cpu_s = 10;
   std::string client_url;
   std::string tokenizer = "auto";
   std::string chat_template;

@@ -206,6 +206,9 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
        .member = &F::allowed_origins,
        .text = TextRule::origins,
        .default_note = "none"},
+      {"grammar_cpu_s",
+       "seconds of a processor that a request's grammar may take to compile, in a process of its own; more is a 400",
+       &F::grammar_cpu_s, 0.1, 120},
       {.name = "client_url",
        .meaning = "http://HOST:PORT of a client app that is told when this server starts and stops "
                   "(docs/dialects.md, tutorial)",

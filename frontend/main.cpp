@@ -252,6 +252,7 @@ int serve(const Config& config, SignalFd& signals) {
   std::unique_ptr<TemplatePool> templates = start_templates(model.value());
   GrammarChecker::Options grammar_options;
   grammar_options.model_folder = config.model;
+  grammar_options.cpu = seconds_to_ns(config.frontend.grammar_cpu_s);
   GrammarChecker grammars(std::move(grammar_options));
   LoopOptions options = loop_options(config, model.value(), incarnation);
   Routes routes(route_options(config.frontend, model.value(), keys, incarnation), facts, jobs,

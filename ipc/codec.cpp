@@ -389,6 +389,7 @@ BATON_ENCODE(PullFailed);
 BATON_ENCODE(Closed);
 BATON_ENCODE(WorkerHeartbeat);
 BATON_ENCODE(Tables);
+BATON_ENCODE(GrammarState);
 BATON_ENCODE(WorkerBye);
 BATON_ENCODE(Registered);
 BATON_ENCODE(Welcome);

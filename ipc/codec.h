@@ -54,6 +54,7 @@ BATON_TAG(Closed, 45);
 BATON_TAG(WorkerHeartbeat, 46);
 BATON_TAG(Tables, 47);
 BATON_TAG(WorkerBye, 48);
+BATON_TAG(GrammarState, 49);
 // scheduler -> worker
 BATON_TAG(Registered, 60);
 BATON_TAG(Welcome, 61);

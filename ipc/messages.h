@@ -17,7 +17,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 7;
+constexpr std::uint32_t kProtocolVersion = 8;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                           \
@@ -381,6 +381,15 @@ struct Tables {
   BATON_FIELDS(term, steps_done, sequences, counts, blocks)
 };
 
+/// Answer to PrepareGrammar: rows that draw by it will not wait for it. It may be one that cannot be compiled:
+/// such a row fails. Or, later, not `ready`: the worker has forgotten it, and must be told of it again.
+struct GrammarState {
+  Term term = 0;
+  std::uint64_t key = 0;
+  bool ready = true;
+  BATON_FIELDS(term, key, ready)
+};
+
 /// The worker leaves on purpose: its sequences were handed over or its bound has passed.
 struct WorkerBye {
   Incarnation incarnation = 0;
@@ -388,7 +397,7 @@ struct WorkerBye {
 };
 
 using WorkerMessage = std::variant<Register, Hello, StepResult, PullDone, PullFailed, Closed,
-                                   WorkerHeartbeat, Tables, WorkerBye>;
+                                   WorkerHeartbeat, Tables, GrammarState, WorkerBye>;
 
 // ---------------------------------------------------------------- scheduler -> worker
 
@@ -523,12 +532,14 @@ struct AuditTables {
   BATON_FIELDS(term)
 };
 
-/// Rows with this grammar will come: it can be compiled meanwhile. Unanswered; one that is lost costs time.
+/// Rows that draw by this grammar will come as soon as the worker answers that it is ready. `key` is what the
+/// scheduler calls it; the same kind and text have the same one.
 struct PrepareGrammar {
   Term term = 0;
+  std::uint64_t key = 0;
   GrammarKind kind = GrammarKind::none;
   std::string grammar;
-  BATON_FIELDS(term, kind, grammar)
+  BATON_FIELDS(term, key, kind, grammar)
 };
 
 /// A draining worker has nothing left that anybody needs: exit.

@@ -30,9 +30,6 @@ void refuse(State& state, const Submit& submit, FrontendIndex frontend, ErrorCod
   out.events_for(frontend).terminals.push_back(std::move(terminal));
 }
 
-/// Grammars that a worker is remembered to have been told of.
-constexpr std::size_t kMaxAnnounced = 1024;
-
 /// Seconds until the queue has probably moved; deliberately coarse.
 std::uint32_t retry_after(const State& state) {
   return 1 + static_cast<std::uint32_t>(state.waiting.size() / 1000);
@@ -154,6 +151,7 @@ struct Handler {
     request.prompt = std::move(submit.prompt);
     if (resumed) request.generated = std::move(submit.generated[0]);
     request.sampling = std::move(submit.sampling);
+    request.grammar = grammar_key(request.sampling);
     if (request.sampling.beams()) request.beams = std::make_unique<Beams>();
     state.by_name[request.name] = request.id;
     state.waiting.insert({request.place, request.id});
@@ -164,21 +162,15 @@ struct Handler {
       end_request(state, request, reason, ErrorCode::ok, "", out);
     } else if (request.beams) {
       refuse_beams(request);
-    } else if (request.sampling.grammar_kind != GrammarKind::none) {
-      announce_grammar(request.sampling);
+    } else if (request.grammar != 0) {
+      announce_grammar(request);
     }
   }
 
-  /// Whoever may run the request compiles its grammar while it waits, is prefilled and handed over. Told
-  /// once a term; a worker that has forgotten it since compiles it when a row needs it.
-  void announce_grammar(const SamplingParams& sampling) {
-    const std::size_t hash =
-        std::hash<std::string>()(sampling.grammar) + static_cast<std::size_t>(sampling.grammar_kind);
+  /// Whoever may run the request compiles its grammar while it waits, is prefilled and handed over.
+  void announce_grammar(const Request& request) {
     for (Worker& w : state.workers) {
-      if (!w.takes_work()) continue;
-      if (w.announced.size() >= kMaxAnnounced) w.announced.clear();
-      if (!w.announced.insert(hash).second) continue;
-      out.to_workers.emplace_back(w.link, PrepareGrammar{w.term, sampling.grammar_kind, sampling.grammar});
+      if (w.takes_work()) grammar_ready(w, request, now, out);
     }
   }
 

@@ -181,7 +181,7 @@ struct Handler {
     w.term = state.last_term = std::max(state.last_term + 1, state.epoch + 1);
     w.sent = w.done = 0;
     w.pulls_sent = w.pulls_answered = 0;
-    w.announced.clear();
+    w.grammars.clear();
     w.heartbeat = WorkerHeartbeat{};
     w.progress = w.heard = now;
     out.info(w.identity.name + ": ready, " + std::to_string(w.hello.blocks) + " blocks");
@@ -472,6 +472,17 @@ struct Handler {
   }
 
   void operator()(Tables&& /*tables*/) {}  // compared by the admin's audit
+
+  void operator()(GrammarState&& grammar) {
+    if (!in_term(grammar.term)) return;
+    const auto known = worker().grammars.find(grammar.key);
+    if (known == worker().grammars.end()) return;  // we have forgotten it as well
+    if (grammar.ready) {
+      known->second.ready = true;
+    } else if (known->second.ready) {  // else it has been told of it again meanwhile, and will answer
+      worker().grammars.erase(known);
+    }
+  }
 
   void operator()(WorkerBye&& bye) {
     if (bye.incarnation == worker().identity.incarnation) {

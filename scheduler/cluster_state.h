@@ -128,6 +128,7 @@ struct Request {
   std::vector<Token> prompt;
   std::vector<Token> generated;  // every token sampled; all of them were sent to the front end
   SamplingParams sampling;
+  std::uint64_t grammar = 0;  // key of the one in `sampling`; 0: none
   Logprobs logprobs;         // of `generated`, if asked for; items are indexes into it
   Logprobs prompt_logprobs;  // likewise of the prompt; leaves with the first token
   Phase phase = Phase::waiting;
@@ -239,6 +240,12 @@ inline const char* to_string(WorkerState state) {
   return "unknown";
 }
 
+/// A grammar that a worker was told of.
+struct ToldGrammar {
+  bool ready = false;  // compiled, it says
+  TimeNs told = 0;
+};
+
 struct Worker {
   Register identity;
   LinkId link = kNoLink;
@@ -254,7 +261,7 @@ struct Worker {
   std::unordered_map<BlockId, std::uint64_t> sums;
   std::vector<SequenceId> decode_set;
   std::vector<SequenceId> prefills;  // sequences with prompt tokens still to schedule, oldest first
-  std::vector<SequenceId> adds;      // go into the next plan
+  std::vector<SequenceId> adds;      // go into the next plan, or the first one after their grammar is ready
   std::vector<SequenceId> joins;     // on the worker already; join the decode set with the next plan
   std::vector<SequenceId> drops;     // go into the next plan
   std::vector<std::uint64_t> beams;  // requests that run beams here
@@ -280,7 +287,7 @@ struct Worker {
   bool leaving = false;              // SIGTERM: Leave once empty
   TimeNs drain_since = 0;
   bool leave_sent = false;
-  std::set<std::size_t> announced;   // hashes of grammars that it was told of in this term
+  std::unordered_map<std::uint64_t, ToldGrammar> grammars;  // in this term, by key
   Term fenced_term = 0;              // last stale term answered, and when
   TimeNs fenced_at = 0;
   std::uint64_t steps_total = 0;     // over all terms

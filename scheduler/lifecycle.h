@@ -93,6 +93,13 @@ void plan_beams(State& state, Request& request, StepPlan& plan, InFlightStep& st
 /// Takes what a worker says may follow its beams; ends the searches that are over.
 void take_candidates(State& state, WorkerIndex worker, const StepResult& result, Outbox& out);
 
+// ---- grammars (grammars.cpp)
+/// What workers and scheduler call this grammar; 0: there is none.
+std::uint64_t grammar_key(const SamplingParams& sampling);
+/// `worker` draws by the request's grammar, if it has one, without waiting. If not, it is told of it, unless
+/// it has just been told.
+bool grammar_ready(Worker& worker, const Request& request, TimeNs now, Outbox& out);
+
 // ---- hand-off
 /// Asks for the blocks of `request` that have become final since the last call; completes the hand-off
 /// when everything has arrived.

@@ -17,8 +17,12 @@ namespace {
 
 /// How far the queue is searched for a request that this worker may take: most can take the first.
 constexpr int kQueueLook = 16;
-/// Beside them, those who may stand in front because they were preempted, and wait for another worker.
-constexpr int kPreemptedLook = 1024;
+/// Beside them, those who may stand in front and wait for something else: for the worker where they were
+/// preempted, or for their grammar.
+constexpr int kAsideLook = 1024;
+/// Prompts that may be admitted before their grammar is ready, so that both take place at once; more would take the
+/// places of those who need not wait.
+constexpr int kMostHeld = 8;
 /// Tokens of a step's rows with LogitsWanted::all: each costs its worker a whole line of logits.
 constexpr std::uint32_t kLogprobBudget = 64;
 
@@ -55,7 +59,7 @@ std::vector<bool> awaited_by_preempted(State& state, TimeNs now) {
   for (const auto& [place, id] : state.waiting) {
     Request& request = *state.requests.find(id);
     const WorkerIndex worker = request.kept.worker;
-    if (++looked > kPreemptedLook || (worker == kNobody && ++others > kQueueLook)) break;
+    if (++looked > kAsideLook || (worker == kNobody && ++others > kQueueLook)) break;
     if (worker == kNobody || awaited[worker] || !static_batch_allows(state, request)) continue;
     look_after_kept(state, request);
     awaited[worker] = goes_back(state, request, now);
@@ -250,11 +254,17 @@ class StepBuilder {
     sequence.on_worker = true;
   }
 
-  /// Finished hand-offs: they decode from this step on; their first block was reserved with them.
+  /// Finished hand-offs: they decode from this step on; their first block was reserved with them. Those whose
+  /// grammar is still compiled come later.
   void take_adds() {
+    std::vector<SequenceId> later;
     for (const SequenceId id : w_.adds) {
       Sequence& sequence = *state_.sequences.find(id);
       Request& request = *state_.request_of(sequence);
+      if (!may_draw(request)) {
+        later.push_back(id);
+        continue;
+      }
       note(request, LifetimeMoment::decoding_begin, now_);
       add(sequence, request, /*decode=*/!request.beams);
       if (request.beams) {
@@ -263,7 +273,7 @@ class StepBuilder {
         join_decode_set(state_, sequence);
       }
     }
-    w_.adds.clear();
+    w_.adds = std::move(later);
   }
 
   /// Prompts that stay after all: an empty row moves them into the decode set.
@@ -279,7 +289,6 @@ class StepBuilder {
   void continue_prefills() {
     for (std::size_t i = 0; i < w_.prefills.size() && budget_ > 0 && prompt_rows_ > 0;) {
       Sequence& sequence = *state_.sequences.find(w_.prefills[i]);
-      if (!sequence.on_worker) add(sequence, *state_.request_of(sequence), /*decode=*/false);
       prompt_row(sequence);
       if (sequence.scheduled == sequence.prefill_length) {
         w_.prefills.erase(w_.prefills.begin() + static_cast<std::ptrdiff_t>(i));
@@ -289,6 +298,11 @@ class StepBuilder {
     }
   }
 
+  /// False: the step would wait for the compiler of the request's grammar.
+  bool may_draw(const Request& request) {
+    return grammar_ready(w_, request, now_, out_) || fault(Fault::grammar_not_awaited);
+  }
+
   void prompt_row(Sequence& sequence) {
     const Request& request = *state_.request_of(sequence);
     const bool all = wants_prompt_logprobs(request);
@@ -296,8 +310,11 @@ class StepBuilder {
                                 sequence.prefill_length - sequence.scheduled});
     if (all) n = std::min(n, logprob_budget_);
     if (n == 0) return;  // another prompt has the lines of logits of this step
-    if (all) logprob_budget_ -= n;
     const bool last = sequence.scheduled + n == sequence.prefill_length;
+    if (last && !may_draw(request)) return;
+    // With its first row, not before: a plan that has no rows may still preempt it.
+    if (!sequence.on_worker) add(sequence, request, /*decode=*/false);
+    if (all) logprob_budget_ -= n;
     PromptRow row{sequence.id, n, last ? LogitsWanted::last : LogitsWanted::none, false};
     if (all) row.logits = LogitsWanted::all;
     sequence.scheduled += n;
@@ -328,13 +345,19 @@ class StepBuilder {
     }
     int looked = 0;
     int elsewhere_kept = 0;
+    int without_grammar = 0;
+    int held = held_prompts();
     for (auto it = state_.waiting.begin();
          it != state_.waiting.end() && budget_ > 0 && prompt_rows_ > 0;) {
       Request& request = *state_.requests.find(it->second);
       ++it;  // admission erases the entry
       if (!static_batch_allows(state_, request)) continue;  // its group's members come later
       if (request.kept.worker != index_ && goes_back(state_, request, now_)) {
-        if (++elsewhere_kept > kPreemptedLook) return;
+        if (++elsewhere_kept > kAsideLook) return;
+        continue;
+      }
+      if (held >= kMostHeld && !may_draw(request)) {
+        if (++without_grammar > kAsideLook) return;
         continue;
       }
       if (++looked > kQueueLook) return;
@@ -354,9 +377,16 @@ class StepBuilder {
       if (lighter_elsewhere(state_, request, w_, now_)) continue;
       const PrefixSource elsewhere = find_prefix(state_, request, index_, prefix.blocks.size());
       if (is_being_pulled(state_, elsewhere, index_)) continue;
+      if (!may_draw(request)) ++held;
       start(request, blocks, prefix, elsewhere);
       if (suspect) return;
     }
+  }
+
+  /// Prompts that are here and wait, or will, for their grammars.
+  int held_prompts() {
+    const auto waits = [&](SequenceId id) { return !may_draw(*state_.request_of(*state_.sequences.find(id))); };
+    return static_cast<int>(std::count_if(w_.prefills.begin(), w_.prefills.end(), waits));
   }
 
   void start(Request& request, std::uint32_t blocks, const BlockPool::Match& prefix,
@@ -379,7 +409,6 @@ class StepBuilder {
     if (elsewhere.worker != kNobody) {
       return pull_prefix(state_, request, sequence, elsewhere, now_, out_);
     }
-    add(sequence, request, /*decode=*/false);
     prompt_row(sequence);
     if (sequence.scheduled < sequence.prefill_length) w_.prefills.push_back(sequence.id);
   }

@@ -34,7 +34,7 @@ ModelShape CpuExecutor::load_model(std::atomic<int>& percent) {
   shape.vocab_size = static_cast<std::uint32_t>(model_->config().vocab);
   set_shape(shape.geometry);
   grammars_ = std::make_unique<GrammarMasks>(options_.model_folder, shape.vocab_size,
-                                              GrammarMasks::Options());
+                                              GrammarMasks::Options(), on_grammar_);
   sampling_ = std::make_unique<RowSampling>([this](std::size_t row) { return grammars_->wait(row); });
   return shape;
 }

@@ -31,9 +31,11 @@ class CpuExecutor final : public HostExecutor {
   explicit CpuExecutor(Options options);
 
   Result<ModelShape> load(std::atomic<int>& percent) override;
-  void prepare_grammar(GrammarKind kind, const std::string& text) override {
-    grammars_->prepare(kind, text);
+  bool prepare_grammar(std::uint64_t key, GrammarKind kind, const std::string& text) override {
+    grammars_->prepare(key, kind, text);
+    return true;
   }
+  void on_grammar(OnGrammar tell) override { on_grammar_ = std::move(tell); }
   Status dump_activations(ActivationDump dump) override {
     model_->set_dump(std::move(dump));
     return {};
@@ -46,6 +48,7 @@ class CpuExecutor final : public HostExecutor {
 
   Options options_;
   std::unique_ptr<LlamaModel> model_;
+  OnGrammar on_grammar_ = [](std::uint64_t /*key*/, bool /*ready*/) {};
   std::unique_ptr<GrammarMasks> grammars_;
   std::unique_ptr<RowSampling> sampling_;
   std::vector<StepRow> rows_;  // reused

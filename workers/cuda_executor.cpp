@@ -174,7 +174,7 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   shape.max_context = static_cast<std::uint32_t>(c.max_context);
   shape.vocab_size = static_cast<std::uint32_t>(c.vocab);
   grammars_ = std::make_unique<GrammarMasks>(options_.model_folder, shape.vocab_size,
-                                              GrammarMasks::Options());
+                                              GrammarMasks::Options(), on_grammar_);
   const int cores = static_cast<int>(std::thread::hardware_concurrency()) / std::max(options_.count, 1);
   mask_of_row_ = [this](std::size_t row) { return grammars_->wait(row); };
   sampling_ = std::make_unique<RowSamplingPool>(std::clamp(cores / 2, 1, kMaxSamplingThreads),

@@ -49,8 +49,11 @@ void mask_logits(std::span<float> logits, std::span<const std::uint32_t> allowed
   }
 }
 
-GrammarMasks::GrammarMasks(std::string model_folder, std::uint32_t vocab_size, Options options)
-    : model_folder_(std::move(model_folder)), vocab_size_(vocab_size), options_(options) {
+GrammarMasks::GrammarMasks(std::string model_folder, std::uint32_t vocab_size, Options options, Tell tell)
+    : model_folder_(std::move(model_folder)),
+      vocab_size_(vocab_size),
+      options_(options),
+      tell_(std::move(tell)) {
   threads_.push_back(start_thread(compile_entry, this));
   threads_.push_back(start_thread(match_entry, this));
 }
@@ -103,13 +106,23 @@ void GrammarMasks::begin(const RunStep& step) {
   if (any) changed_.notify_all();
 }
 
-void GrammarMasks::prepare(GrammarKind kind, const std::string& text) {
+void GrammarMasks::prepare(std::uint64_t key, GrammarKind kind, const std::string& text) {
+  bool ready = false;
   {
     const std::lock_guard lock(mutex_);
-    if (to_compile_.size() >= options_.max_announced) return;
-    find(kind, text, /*at_once=*/false);
+    ready = to_compile_.size() >= options_.max_announced;
+    if (!ready) {
+      const std::shared_ptr<Grammar> grammar = find(kind, text, /*at_once=*/false);
+      grammar->key = key;
+      ready = grammar->compiled.has_value();
+    }
   }
   changed_.notify_all();
+  if (ready) tell(key, true);
+}
+
+void GrammarMasks::tell(std::uint64_t key, bool ready) const {
+  if (key != 0 && tell_) tell_(key, ready);
 }
 
 std::size_t GrammarMasks::compiled() {
@@ -138,8 +151,9 @@ std::shared_ptr<GrammarMasks::Grammar> GrammarMasks::find(GrammarKind kind, cons
   return grammar;
 }
 
-/// The ones used longest ago go first; what a sequence follows lives on with it.
-void GrammarMasks::forget_grammars() {
+/// The ones used longest ago go first; what a sequence follows lives on with it. Returns their keys.
+std::vector<std::uint64_t> GrammarMasks::forget_grammars() {
+  std::vector<std::uint64_t> forgotten;
   std::size_t bytes = 0;
   std::vector<std::pair<std::uint64_t, const std::string*>> by_age;
   const auto size_of = [](const std::string& key, const Grammar& grammar) {
@@ -150,14 +164,16 @@ void GrammarMasks::forget_grammars() {
     bytes += size_of(key, *grammar);
     if (grammar->compiled) by_age.emplace_back(grammar->used, &key);
   }
-  if (bytes <= options_.cache_bytes) return;
+  if (bytes <= options_.cache_bytes) return forgotten;
   std::sort(by_age.begin(), by_age.end());
   for (const auto& [used, key] : by_age) {
-    if (bytes <= options_.cache_bytes) return;
+    if (bytes <= options_.cache_bytes) break;
     const auto it = grammars_.find(*key);
     bytes -= size_of(it->first, *it->second);
+    forgotten.push_back(it->second->key);
     grammars_.erase(it);
   }
+  return forgotten;
 }
 
 void GrammarMasks::compile_loop() {
@@ -188,13 +204,19 @@ void GrammarMasks::compile_loop() {
         compiled = failed(e.what());
       }
     }
+    std::uint64_t key = 0;
+    std::vector<std::uint64_t> forgotten;
     {
       const std::lock_guard lock(mutex_);
       grammar->compiled.emplace(std::move(compiled));
+      grammar->used = step_ + 1;  // the youngest: its rows are about to come
       ++n_compiled_;
-      forget_grammars();
+      key = grammar->key;
+      forgotten = forget_grammars();
     }
     changed_.notify_all();
+    for (const std::uint64_t gone : forgotten) tell(gone, false);
+    tell(key, true);
   }
 }
 

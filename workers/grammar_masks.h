@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -37,10 +38,10 @@ void mask_logits(std::span<float> logits, std::span<const std::uint32_t> allowed
 /// here from step to step only saves work: matchers of the sequences at hand, and the grammars used
 /// last.
 ///
-/// The front end has tried each grammar within limits before a worker sees it. The first row that draws by
-/// a grammar waits until it is compiled, and its step with it: tenths of a second with large vocabularies. So
-/// it begins when the worker is told that such rows will come, or with the first row of the request, also one
-/// that draws nothing. Rows that wait go before what was only announced.
+/// The front end has tried each grammar within limits before a worker sees it. A row that draws by a grammar waits
+/// until it is compiled, and its step with it: tenths of a second with large vocabularies, or seconds. So the
+/// scheduler announces a grammar, and plans such rows when it has been told that it is ready. Rows that wait all the
+/// same (it was forgotten meanwhile) go before what was only announced.
 class GrammarMasks {
  public:
   struct Options {
@@ -49,17 +50,21 @@ class GrammarMasks {
     TimeNs patience =
         20 * kSecond;  // for one mask, on the wall; less than makes a worker look dead
     std::uint32_t idle_steps = 256;  // a matcher without a row for so long is forgotten
-    std::size_t max_announced = 64;  // grammars that wait for the compiler; more are not kept in mind
+    std::size_t max_announced = 4096;  // grammars that wait for the compiler; more are called ready at once
   };
+  /// The grammar of that key is compiled (or cannot be: its rows fail); not `ready`: it has been forgotten. Called
+  /// on any thread, without locks.
+  using Tell = std::function<void(std::uint64_t key, bool ready)>;
 
   /// Starts two threads, which begin to read the tokenizer of `model_folder`. Does not wait.
-  GrammarMasks(std::string model_folder, std::uint32_t vocab_size, Options options);
+  GrammarMasks(std::string model_folder, std::uint32_t vocab_size, Options options, Tell tell = {});
   ~GrammarMasks();
   GrammarMasks(const GrammarMasks&) = delete;
   GrammarMasks& operator=(const GrammarMasks&) = delete;
 
-  /// Compiles the grammar when nothing else is to be compiled. Thread-safe; does not wait.
-  void prepare(GrammarKind kind, const std::string& text);
+  /// Compiles the grammar when nothing else is to be compiled; tells, also if it was compiled before. Thread-safe;
+  /// does not wait.
+  void prepare(std::uint64_t key, GrammarKind kind, const std::string& text);
   /// How many grammars have been compiled, for tests.
   std::size_t compiled();
   /// Begins the masks of `step`, which may change as soon as this returns. Called by the step thread.
@@ -72,6 +77,7 @@ class GrammarMasks {
   struct Grammar {
     GrammarKind kind = GrammarKind::none;
     std::string text;
+    std::uint64_t key = 0;                            // what it was announced as; 0: it was not
     std::uint64_t used = 0;                           // the step that used it last
     bool awaited = false;                             // by a row, not only announced
     std::optional<Result<CompiledGrammar>> compiled;  // set once, by the compiling thread
@@ -99,7 +105,8 @@ class GrammarMasks {
   void compile_loop();
   void match_loop();
   std::shared_ptr<Grammar> find(GrammarKind kind, const std::string& text, bool at_once);
-  void forget_grammars();
+  std::vector<std::uint64_t> forget_grammars();
+  void tell(std::uint64_t key, bool ready) const;
   void forget_followers(std::uint64_t step);
   void serve(Row& row, std::uint64_t step);
   Status follow(Follower& follower, Row& row);
@@ -107,6 +114,7 @@ class GrammarMasks {
   const std::string model_folder_;
   const std::uint32_t vocab_size_;
   const Options options_;
+  const Tell tell_;
 
   std::unordered_map<SequenceId, Follower> followers_;  // the matching thread's own,
   std::uint64_t swept_ = 0;  // as is the step that last looked for idle ones

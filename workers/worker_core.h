@@ -84,8 +84,9 @@ struct StartPull {
 struct CloseMapping {
   AllocationId allocation = 0;
 };
-/// Compile it, beside everything else. Nobody waits for it.
+/// Compile it, beside everything else, then call grammar_state().
 struct PrepareGrammar {
+  std::uint64_t key = 0;
   GrammarKind kind = GrammarKind::none;
   std::string text;
 };
@@ -137,6 +138,8 @@ class WorkerCore {
                      std::uint32_t duration_us, TimeNs now, WorkerActions& out,
                      std::vector<BlockId> damaged = {});
   void mapping_closed(AllocationId allocation, TimeNs now, WorkerActions& out);
+  /// Rows that draw by this grammar, which PrepareGrammar named, will not wait; or it has been forgotten.
+  void grammar_state(std::uint64_t key, bool ready, WorkerActions& out);
   /// The process that exported this allocation is gone: closed by itself after our pulls from it.
   void exporter_gone(AllocationId allocation, TimeNs now, WorkerActions& out);
   /// A Send of anything but a heartbeat did not leave. In a term nothing may be lost silently, so it

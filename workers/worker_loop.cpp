@@ -67,7 +67,7 @@ WorkerLoop::WorkerLoop(const Config& config, std::unique_ptr<ClientChannel> chan
     : config_(config),
       channel_(std::move(channel)),
       signals_(signals),
-      executor_(executor),
+      executor_(listening(executor)),
       incarnation_(incarnation),
       alive_(config.run_dir, config.self.name),
       core_(identity_of(config.self, incarnation, getpid()), core_options(config, executor)),
@@ -86,6 +86,7 @@ int WorkerLoop::run() {
       waker_.clear();
       take_step_events();
       take_handoff_events();
+      take_grammar_states();
     }
     take_messages();
     if (signals_.requested() && !core_.draining()) {
@@ -197,6 +198,29 @@ void WorkerLoop::take_handoff_events() {
   }
 }
 
+/// Before the step thread loads.
+Executor& WorkerLoop::listening(Executor& executor) {
+  executor.on_grammar([this](std::uint64_t key, bool ready) {
+    {
+      const std::lock_guard lock(grammars_mutex_);
+      grammars_.emplace_back(key, ready);
+    }
+    waker_.wake();
+  });
+  return executor;
+}
+
+void WorkerLoop::take_grammar_states() {
+  std::vector<std::pair<std::uint64_t, bool>> states;
+  {
+    const std::lock_guard lock(grammars_mutex_);
+    states.swap(grammars_);
+  }
+  for (const auto& [key, ready] : states) {
+    input([&](WorkerActions& out) { core_.grammar_state(key, ready, out); });
+  }
+}
+
 void WorkerLoop::touch_alive() {
   if (step_since_ == 0 || now_ - step_since_ < kStuckStep) alive_.touch(now_);
 }
@@ -236,7 +260,10 @@ void WorkerLoop::carry_out(worker_action::StartPull& a) { handoff_->pull(std::mo
 
 void WorkerLoop::carry_out(worker_action::CloseMapping& a) { handoff_->close(a.allocation); }
 
-void WorkerLoop::carry_out(worker_action::PrepareGrammar& a) { executor_.prepare_grammar(a.kind, a.text); }
+void WorkerLoop::carry_out(worker_action::PrepareGrammar& a) {
+  if (executor_.prepare_grammar(a.key, a.kind, a.text)) return;
+  core_.grammar_state(a.key, /*ready=*/true, actions_);
+}
 
 void WorkerLoop::carry_out(worker_action::Exit& a) {
   spdlog::log(a.code == kExitOk ? spdlog::level::info : spdlog::level::err, "leaving ({}): {}",

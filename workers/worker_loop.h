@@ -2,9 +2,12 @@
 // carries out what it says. No rules of its own.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "configs/config.h"
@@ -34,6 +37,8 @@ class WorkerLoop {
   void take_messages();
   void take_step_events();
   void take_handoff_events();
+  void take_grammar_states();
+  Executor& listening(Executor& executor);
   void touch_alive();
 
   void carry_out(worker_action::Send& a);
@@ -52,6 +57,8 @@ class WorkerLoop {
   const Incarnation incarnation_;
   AliveFile alive_;
   Waker waker_;
+  std::mutex grammars_mutex_;
+  std::vector<std::pair<std::uint64_t, bool>> grammars_;  // told by the executor: key, ready
   WorkerCore core_;
   StepThread steps_;
   std::unique_ptr<KvHandoff> handoff_;  // from PoolReady on

@@ -58,13 +58,12 @@ void GrammarChecker::work() {
 /// not end it.
 Status GrammarChecker::ask(std::unique_ptr<HelperProcess>& process,
                            const std::string& frame) const {
-  const GrammarLimits limits;
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (process == nullptr) {
       if (Status status = start(process); !status.ok()) return status;
     }
     std::string reply;
-    const TimeNs bound = 20 * limits.cpu;
+    const TimeNs bound = 20 * options_.cpu;  // twice what the process takes at the most
     if (process->exchange(frame, bound, bound, reply) == HelperProcess::Exchange::done) {
       Status status = status_of(reply);
       if (status.code() != ErrorCode::internal) return status;
@@ -76,7 +75,8 @@ Status GrammarChecker::ask(std::unique_ptr<HelperProcess>& process,
 }
 
 Status GrammarChecker::start(std::unique_ptr<HelperProcess>& process) const {
-  auto made = HelperProcess::start({options_.program, options_.model_folder}, -1, kMaxReply);
+  auto made = HelperProcess::start(
+      {options_.program, options_.model_folder, std::to_string(options_.cpu / kMillisecond)}, -1, kMaxReply);
   std::string reply;
   Status status = made.status();
   if (status.ok()) {

@@ -34,6 +34,7 @@ class GrammarChecker {
     std::size_t max_waiting = 256;
     std::size_t cache_bytes = 16U << 20U;  // of texts whose answers are kept
     TimeNs start_time = 60 * kSecond;      // for a process to read the vocabulary
+    TimeNs cpu = kSecond;                  // GrammarLimits::cpu
 
     /// baton-grammar beside this program, or in bin/ beside the folder of this program.
     static std::string program_path();

@@ -1,9 +1,11 @@
-// baton-grammar MODEL_FOLDER: says whether grammars can be served. Started by the front end, which
-// talks to it over descriptor 3: an empty frame, which is answered when the vocabulary has been
-// read; then a frame a grammar, which is answered by a status.
+// baton-grammar MODEL_FOLDER MILLISECONDS: says whether grammars can be served, within so much of a
+// processor's time each. Started by the front end, which talks to it over descriptor 3: an empty
+// frame, which is answered when the vocabulary has been read; then a frame a grammar, which is
+// answered by a status.
 #include <malloc.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -14,8 +16,10 @@
 
 int main(int argc, char** argv) {
   using namespace baton;
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: baton-grammar MODEL_FOLDER (with a socket as descriptor 3)\n");
+  GrammarLimits limits;
+  if (argc == 3) limits.cpu = std::atoll(argv[2]) * kMillisecond;
+  if (argc != 3 || limits.cpu <= 0) {
+    std::fprintf(stderr, "usage: baton-grammar MODEL_FOLDER MILLISECONDS (with a socket as descriptor 3)\n");
     return 2;
   }
   constexpr int kSocket = HelperProcess::kSocketFd;
@@ -31,7 +35,6 @@ int main(int argc, char** argv) {
   tokenizer.value().reset();
   malloc_trim(0);
   if (!write_frame(kSocket, status_frame({}))) return 0;
-  const GrammarLimits limits;
   while (read_frame(kSocket, SamplingParams::kMaxGrammarBytes + 1, frame)) {
     const GrammarKind kind = grammar_kind_of(frame);
     const Status status =

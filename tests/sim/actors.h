@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ enum class What : std::uint8_t {
   pull_part,       // arg: transfer
   mapping_closed,  // arg: allocation
   exporter_gone,   // arg: allocation
+  grammar_compiled,   // arg: key
+  grammar_forgotten,  // arg: key
   frontend_tick,
   client_cancel,  // arg: request counter
   // Of the world: they reach frozen processes, too.
@@ -130,6 +133,7 @@ class SimWorker final : public Process {
   void run_cells(std::size_t limit);
   void finish_step();
   void check_tables(const char* when);
+  void check_grammars(const RunStep& step);
   void allocate();
   void start_pull(Pull pull);
   void pull_part(TransferId id);
@@ -161,6 +165,7 @@ class SimWorker final : public Process {
   std::uint32_t row_done_ = 0;
   std::uint64_t row_prefix_ = 0;
   std::map<TransferId, Job> pulls_;
+  std::set<std::uint64_t> grammars_;  // compiled by this process, forgotten ones too
   std::map<AllocationId, TimeNs> mappings_;  // since when
   TimeNs tick_at_ = 0;
   std::vector<SequenceId> users_;  // scratch of check_tables: block -> who writes to it

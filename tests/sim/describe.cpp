@@ -105,6 +105,8 @@ std::string body(const PullDone& m) {
 std::string body(const PullFailed& m) {
   return " term " + std::to_string(m.term) + " transfer " + name(m.transfer) + " " + m.reason;
 }
+std::string body(const PrepareGrammar& m) { return " " + m.grammar + ", key " + std::to_string(m.key); }
+std::string body(const GrammarState& m) { return " key " + std::to_string(m.key) + (m.ready ? " ready" : " forgotten"); }
 std::string body(const Closed& m) { return " " + std::to_string(m.allocation); }
 std::string body(const Close& m) { return " " + std::to_string(m.allocation); }
 std::string body(const Hello& m) {

@@ -140,6 +140,11 @@ RequestSpec draw_request(const Scenario& scenario, const std::deque<RequestSpec>
   draw_sampling(scenario, spec, random);
   const bool beams = random.permille(load.beams);
   if (beams) draw_beams(scenario, spec, random);
+  // What it allows changes nothing here; that its workers must have compiled it does.
+  if (!beams && earlier.size() % 5 == 0) {
+    spec.sampling.grammar_kind = GrammarKind::regex;
+    spec.sampling.grammar = std::to_string(earlier.size() / 5 % 4);
+  }
   std::uint32_t prompt = random.between(1, load.max_prompt);
   if (random.permille(load.too_long)) {
     prompt = scenario.fits() + random.between(0, 8);

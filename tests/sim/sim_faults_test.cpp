@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, FaultTest,
                                          Fault::no_copy_on_write, Fault::block_cached_too_early,
                                          Fault::prefix_not_awaited, Fault::prefix_not_held,
                                          Fault::copy_not_awaited, Fault::copied_not_held,
-                                         Fault::pulled_over_unsaved),
+                                         Fault::pulled_over_unsaved, Fault::grammar_not_awaited),
                          [](const auto& test) {
                            switch (test.param) {
                              case Fault::none:
@@ -76,6 +76,8 @@ INSTANTIATE_TEST_SUITE_P(Faults, FaultTest,
                                return "CopiedNotHeld";
                              case Fault::pulled_over_unsaved:
                                return "PulledOverUnsaved";
+                             case Fault::grammar_not_awaited:
+                               return "GrammarNotAwaited";
                              case Fault::token_sent_twice:
                                return "TokenSentTwice";
                              case Fault::no_copy_on_write:

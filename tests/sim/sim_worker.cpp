@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <span>
 
+#include "scheduler/lifecycle.h"
 #include "tests/sim/describe.h"
 #include "tests/sim/world.h"
 
@@ -84,6 +85,14 @@ void SimWorker::happen(What what, std::uint64_t arg) {
     case What::exporter_gone:
       if (maps(arg)) core.exporter_gone(arg, now, actions_);
       break;
+    case What::grammar_compiled:
+      grammars_.insert(arg);
+      core.grammar_state(arg, /*ready=*/true, actions_);
+      if (world_.random().permille(300)) world_.after(world_.random().time(0, kSecond), What::grammar_forgotten, id, arg);
+      break;
+    case What::grammar_forgotten:
+      core.grammar_state(arg, /*ready=*/false, actions_);
+      break;
     default:
       world_.fail("worker: unexpected event");
   }
@@ -117,6 +126,9 @@ void SimWorker::carry_out() {
     } else if (auto* close = std::get_if<worker_action::CloseMapping>(&action)) {
       world_.after(world_.random().time(0, 3 * kMillisecond), What::mapping_closed, id,
                    close->allocation);
+    } else if (auto* grammar = std::get_if<worker_action::PrepareGrammar>(&action)) {
+      const TimeNs compiling = grammars_.contains(grammar->key) ? 0 : world_.random().time(0, kSecond / 2);
+      world_.after(compiling, What::grammar_compiled, id, grammar->key);
     } else if (std::holds_alternative<worker_action::AllocatePool>(action)) {
       allowed = world_.now();
       world_.after(world_.random().time(0, world_.scenario().pace.load), What::pool_allocated, id);
@@ -142,7 +154,8 @@ void SimWorker::carry_out() {
 void SimWorker::send(WorkerMessage message) {
   const bool matters =
       std::holds_alternative<StepResult>(message) || std::holds_alternative<PullDone>(message) ||
-      std::holds_alternative<PullFailed>(message) || std::holds_alternative<Tables>(message);
+      std::holds_alternative<PullFailed>(message) || std::holds_alternative<Tables>(message) ||
+      std::holds_alternative<GrammarState>(message);
   if (!world_.network().send_up(id, std::move(message)) && matters) {
     core.send_failed(world_.now(), actions_);
   }
@@ -185,6 +198,7 @@ void SimWorker::run_next_step() {
   step_ = &step;
   step_began_ = world_.now();
   check_tables("at the start of a step");
+  check_grammars(step);
   copy_blocks(step);
   ++step_runs_;
   cells_ = 0;
@@ -198,6 +212,14 @@ void SimWorker::run_next_step() {
   for (std::uint32_t part = 0; part < step_parts_; ++part) {
     when = part + 1 == step_parts_ ? whole : world_.random().time(when, whole);
     world_.after(when, What::step_part, id, step_runs_);
+  }
+}
+
+/// No step waits for a compiler. (A grammar that was forgotten while a plan was on its way is another matter.)
+void SimWorker::check_grammars(const RunStep& step) {
+  for (const BatchRow& row : step.rows) {
+    const std::uint64_t key = row.samples() ? grammar_key(*row.sampling) : 0;
+    if (key != 0 && !grammars_.contains(key)) world_.fail(label + " draws by a grammar that it has not compiled");
   }
 }
 

@@ -196,12 +196,12 @@ TEST(CodecGolden, OneMessageReadByHand) {
   finish.choice = 0;
   finish.n = 70'000;
   //          [3  v  tag [4 [2 3 u16 300   1 0 u32 70000
-  EXPECT_EQ(to_hex(encode(finish)), "930704949203cd012c0100ce00011170");
+  EXPECT_EQ(to_hex(encode(finish)), "930804949203cd012c0100ce00011170");
   Gone gone;
   gone.epoch = 1;
   gone.counters = {2};
   //          [3  v  tag [2 1 bin8 len 8, little-endian
-  EXPECT_EQ(to_hex(encode(gone)), "9307169201c4080200000000000000");
+  EXPECT_EQ(to_hex(encode(gone)), "9308169201c4080200000000000000");
 }
 
 // ------------------------------------------------------------------------------- what is refused
@@ -220,20 +220,20 @@ std::string envelope(int tag, const std::string& body, int version = kProtocolVe
 }
 
 TEST(CodecErrors, AnotherProtocolVersionNamesBoth) {
-  auto result = decode_frontend_message(envelope(99, "\xC0", 8));
+  auto result = decode_frontend_message(envelope(99, "\xC0", 9));
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().code(), ErrorCode::unavailable);
   EXPECT_EQ(
       result.status().message(),
-      "the peer speaks protocol version 8, this build speaks 7: run one build of Baton everywhere");
+      "the peer speaks protocol version 9, this build speaks 8: run one build of Baton everywhere");
   // Also when the rest of the envelope has changed.
-  EXPECT_EQ(decode_frontend_message("\x91\x08").status().code(), ErrorCode::unavailable);
+  EXPECT_EQ(decode_frontend_message("\x91\x09").status().code(), ErrorCode::unavailable);
 }
 
 TEST(CodecErrors, SayWhatIsWrongAndWhere) {
   EXPECT_EQ(error_of(""), "empty message");
   EXPECT_EQ(error_of("\x01"), "not a Baton message: no array [version, type, body]");
-  EXPECT_EQ(error_of("\x92\x07\x03"), "not a Baton message: no array [version, type, body]");
+  EXPECT_EQ(error_of("\x92\x08\x03"), "not a Baton message: no array [version, type, body]");
   EXPECT_EQ(error_of(envelope(99, "\x90")), "message of unknown type 99");
   EXPECT_EQ(error_of(encode(StepPlan())), "message of unknown type 62") << "for another direction";
   EXPECT_EQ(error_of(envelope(4, "\x93\x92\x01\x01\x01\x01")),

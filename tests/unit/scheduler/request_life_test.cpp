@@ -296,16 +296,24 @@ TEST(Frontends, AWelcomeTellsWhatIsRunning) {
   EXPECT_EQ(welcome.waiting, 1U);
 }
 
-TEST(Grammars, EveryWorkerHearsOfOneOnceATerm) {
-  Cluster c;
-  const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
-  const LinkId decode = c.ready_worker("decode0", Role::decode);
-  const auto ask = [&](std::uint64_t counter, const std::string& grammar) {
+struct Grammars : testing::Test {
+  void ask(std::uint64_t counter, const std::string& grammar) {
     Submit m = c.request(counter, 4, 2);
     m.sampling.grammar_kind = GrammarKind::regex;
     m.sampling.grammar = grammar;
     c.from_frontend(c.frontend, m);
-  };
+  }
+  /// The worker's answer to the last grammar that it was told of.
+  void compiled(LinkId link, bool ready = true) {
+    const PrepareGrammar asked = c.sent<PrepareGrammar>(link).back();
+    c.from_worker(link, GrammarState{asked.term, asked.key, ready});
+  }
+  Cluster c;
+};
+
+TEST_F(Grammars, EveryWorkerHearsOfOneOnceATerm) {
+  const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
+  const LinkId decode = c.ready_worker("decode0", Role::decode);
   ask(1, "a");
   ask(2, "a");
   ask(3, "b");
@@ -316,11 +324,90 @@ TEST(Grammars, EveryWorkerHearsOfOneOnceATerm) {
     EXPECT_EQ(told[0].grammar, "a");
     EXPECT_EQ(told[0].kind, GrammarKind::regex);
     EXPECT_EQ(told[1].grammar, "b");
+    EXPECT_NE(told[0].key, told[1].key);
   }
   const LinkId again = c.ready_worker("decode0", Role::decode, 100, 2);
   ask(5, "a");
   EXPECT_EQ(c.sent<PrepareGrammar>(again).size(), 1U);
   EXPECT_EQ(c.sent<PrepareGrammar>(prefill).size(), 2U);
+}
+
+TEST_F(Grammars, NoStepWaitsForOneAndOthersGoOn) {
+  const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
+  const LinkId decode = c.ready_worker("decode0", Role::decode);
+  ask(1, "a");
+  c.submit(2, 4, 2);
+  c.run();
+  EXPECT_EQ(c.phase(1), Phase::prefill);
+  EXPECT_EQ(c.phase(2), Phase::ended) << "it has no grammar";
+  compiled(prefill);
+  c.run();
+  EXPECT_EQ(c.phase(1), Phase::decode) << "handed over, and not yet with its worker";
+  EXPECT_EQ(c.find(1)->generated.size(), 1U);
+  EXPECT_TRUE(c.worker("decode0").steps.empty());
+  compiled(decode);
+  c.run();
+  EXPECT_EQ(c.phase(1), Phase::ended);
+  EXPECT_EQ(c.find(1)->generated.size(), 2U);
+}
+
+TEST_F(Grammars, OneThatIsForgottenIsAskedForAgain) {
+  const LinkId mixed = c.ready_worker("mixed0", Role::mixed);
+  ask(1, "a");
+  compiled(mixed);
+  compiled(mixed, /*ready=*/false);
+  c.turn();
+  EXPECT_TRUE(c.worker("mixed0").steps.empty());
+  EXPECT_EQ(c.sent<PrepareGrammar>(mixed).size(), 2U);
+  compiled(mixed);
+  c.run();
+  EXPECT_EQ(c.phase(1), Phase::ended);
+}
+
+TEST_F(Grammars, ThoseThatWaitTakeFewPlaces) {
+  const LinkId mixed = c.ready_worker("mixed0", Role::mixed, 4000);
+  for (std::uint64_t i = 1; i <= 500; ++i) ask(i, std::to_string(i));
+  c.submit(501, 4, 2);
+  c.run();
+  EXPECT_EQ(c.phase(501), Phase::ended);
+  EXPECT_LT(c.worker("mixed0").sequences, 20U);
+  for (const PrepareGrammar& asked : c.sent<PrepareGrammar>(mixed)) {
+    c.from_worker(mixed, GrammarState{asked.term, asked.key, true});
+  }
+  c.run();
+  for (std::uint64_t i = 1; i <= 500; ++i) EXPECT_EQ(c.phase(i), Phase::ended) << i;
+}
+
+TEST_F(Grammars, ALostAnswerIsAskedForAgain) {
+  const LinkId mixed = c.ready_worker("mixed0", Role::mixed);
+  ask(1, "a");
+  c.turn();
+  c.turn();
+  EXPECT_EQ(c.sent<PrepareGrammar>(mixed).size(), 1U);
+  c.wait(2 * kSecond);
+  c.turn();
+  EXPECT_EQ(c.sent<PrepareGrammar>(mixed).size(), 2U);
+  c.from_worker(mixed, GrammarState{c.worker("mixed0").term - 1, c.sent<PrepareGrammar>(mixed).back().key, true});
+  c.turn();
+  EXPECT_TRUE(c.worker("mixed0").steps.empty()) << "an answer of another term";
+  compiled(mixed);
+  c.run();
+  EXPECT_EQ(c.phase(1), Phase::ended);
+}
+
+TEST_F(Grammars, AWorkerThatDiesLeavesItToTheNextOne) {
+  const LinkId mixed = c.ready_worker("mixed0", Role::mixed);
+  ask(1, "a");
+  c.run();
+  EXPECT_EQ(c.phase(1), Phase::prefill);
+  c.gone(mixed);
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  const LinkId next = c.ready_worker("mixed1", Role::mixed);
+  c.run();
+  EXPECT_EQ(c.sent<PrepareGrammar>(next).size(), 1U);
+  compiled(next);
+  c.run();
+  EXPECT_EQ(c.phase(1), Phase::ended);
 }
 
 }  // namespace

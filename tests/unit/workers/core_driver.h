@@ -78,6 +78,9 @@ class CoreDriver {
     pulls.pop_front();
     act([&](auto& out) { core.pull_finished(transfer, failure, 9, now, out); });
   }
+  void grammar_state(std::uint64_t key, bool ready) {
+    act([&](auto& out) { core.grammar_state(key, ready, out); });
+  }
   void closed(AllocationId a) {
     act([&](auto& out) { core.mapping_closed(a, now, out); });
   }

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <deque>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -164,10 +166,58 @@ bool wait_compiled(GrammarMasks& masks, std::size_t count) {
   return masks.compiled() >= count;
 }
 
+/// What GrammarMasks tell, in order.
+class Told {
+ public:
+  GrammarMasks::Tell listener() {
+    return [this](std::uint64_t key, bool ready) {
+      const std::lock_guard lock(mutex_);
+      told_.emplace_back(key, ready);
+    };
+  }
+  bool has(std::uint64_t key, bool ready) {
+    for (int i = 0; i < 3000; ++i) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (std::find(told_.begin(), told_.end(), std::pair(key, ready)) != told_.end()) return true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+  std::size_t count() {
+    const std::lock_guard lock(mutex_);
+    return told_.size();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<std::uint64_t, bool>> told_;
+};
+
+TEST(GrammarMasks, TellsWhenAGrammarIsReadyAndWhenItIsForgotten) {
+  Told told;
+  GrammarMasks::Options options;
+  options.cache_bytes = 100'000;
+  GrammarMasks masks("demo/model", kVocab, options, told.listener());
+  masks.prepare(7, GrammarKind::regex, "[a-z]+");
+  EXPECT_TRUE(told.has(7, true));
+  masks.prepare(8, GrammarKind::regex, "(a");  // nobody needs to wait for what cannot be compiled
+  EXPECT_TRUE(told.has(8, true));
+  const std::size_t before = told.count();
+  masks.prepare(7, GrammarKind::regex, "[a-z]+");
+  EXPECT_EQ(told.count(), before + 1) << "at once: it is there";
+  for (std::uint64_t key = 100; key < 140; ++key) {
+    masks.prepare(key, GrammarKind::regex, "([a-z]{3} ){20}" + std::to_string(key));
+  }
+  EXPECT_TRUE(told.has(139, true));
+  EXPECT_TRUE(told.has(7, false)) << "nobody has used it";
+}
+
 TEST(GrammarMasks, WhatIsAnnouncedIsCompiledBeforeARowNeedsIt) {
   GrammarMasks masks("demo/model", kVocab, {});
-  masks.prepare(GrammarKind::regex, "[a-z]+");
-  masks.prepare(GrammarKind::regex, "[a-z]+");
+  masks.prepare(1, GrammarKind::regex, "[a-z]+");
+  masks.prepare(1, GrammarKind::regex, "[a-z]+");
   ASSERT_TRUE(wait_compiled(masks, 1));
   const auto free = mask_of(masks, 1, with(GrammarKind::regex, "[a-z]+"), {});
   EXPECT_EQ(masks.compiled(), 1U) << "once";
@@ -178,9 +228,13 @@ TEST(GrammarMasks, WhatIsAnnouncedIsCompiledBeforeARowNeedsIt) {
 TEST(GrammarMasks, ARowThatWaitsGoesBeforeAnnouncements) {
   GrammarMasks::Options options;
   options.max_announced = 20;
-  GrammarMasks masks("demo/model", kVocab, options);
+  Told told;
+  GrammarMasks masks("demo/model", kVocab, options, told.listener());
   // Each takes a while; the tokenizer is still being read.
-  for (int i = 0; i < 40; ++i) masks.prepare(GrammarKind::regex, "([a-z]{3} ){60}" + std::to_string(i));
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    masks.prepare(i + 1, GrammarKind::regex, "([a-z]{3} ){60}" + std::to_string(i));
+  }
+  EXPECT_TRUE(told.has(40, true)) << "one too many: its row will have to wait";
   mask_of(masks, 1, with(GrammarKind::regex, "x"), {});
   EXPECT_LE(masks.compiled(), 3U) << "its own, and perhaps one that had begun";
   EXPECT_TRUE(wait_compiled(masks, 21));
