@@ -408,10 +408,13 @@ struct Handler {
     const WorkerIndex exporter = transfer->from_worker;
     if (is_probe) probe_answered(state, *transfer, failure, now, out);
     take_sums(*transfer, failure.empty());
-    const Transfer answered = *transfer;
+    if (!damaged.empty() && !is_probe) {
+      const Transfer answered = *transfer;
+      settle_transfer(state, id);
+      return take_damage(state, answered, damaged, out);
+    }
     settle_transfer(state, id);
     if (is_probe) return;
-    if (!damaged.empty()) return take_damage(state, answered, damaged, out);
     // The pool may have become unreadable: the answer decides about later hand-offs.
     if (!failure.empty() && exporter != kNobody) probe(state, exporter, index, now, out);
     Request* request = state.requests.find(request_id);

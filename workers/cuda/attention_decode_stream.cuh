@@ -88,7 +88,7 @@ class Feed {
     const int row = __shfl_sync(~0U, row_, at_) + (values_ ? a_.part_rows : 0);
     if (lane_ == 0) {
       hopper::barrier_expect(&full_[place_], Tile<kDim>::kBytes);
-      hopper::copy_box_3d(ring_ + place_ * Tile<kDim>::kBytes, pool_, row, &full_[place_], policy_);
+      hopper::copy_box_3d(ring_ + place_ * Tile<kDim>::kBytes, pool_, row, 0, &full_[place_], policy_);
     }
     place_ = place_ + 1 == Tile<kDim>::kPlaces ? 0 : place_ + 1;
     at_ += values_ ? 1 : 0;

@@ -33,4 +33,17 @@ inline bool is_hopper() {
   return hopper;
 }
 
+/// Other processes may have kernels beside ours, so that not all of a grid's CTAs need find a place
+/// at once. Throws CudaError.
+inline bool under_mps() {
+  static const bool shared = [] {
+    int device = 0;
+    int mps = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device), "MPS");
+    return mps != 0;
+  }();
+  return shared;
+}
+
 }  // namespace baton::cuda

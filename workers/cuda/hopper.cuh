@@ -34,6 +34,12 @@ __device__ __forceinline__ void barrier_arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+/// As `count` threads.
+__device__ __forceinline__ void barrier_arrive(std::uint64_t* barrier, int count) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
+               : "memory");
+}
+
 /// Arrives, and lets the phase also wait for `bytes` of copies.
 __device__ __forceinline__ void barrier_expect(std::uint64_t* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
@@ -86,14 +92,14 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, int c
       : "memory");
 }
 
-/// Likewise a box of three dimensions, at 0 in the first and the last.
-__device__ __forceinline__ void copy_box_3d(void* to, const CUtensorMap* map, int row,
+/// Likewise a box of three dimensions, at 0 in the first.
+__device__ __forceinline__ void copy_box_3d(void* to, const CUtensorMap* map, int row, int last,
                                             std::uint64_t* barrier, std::uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".L2::cache_hint [%0], [%1, {%2, %3, %2}], [%4], %5;" ::"r"(shared_address(to)),
-      "l"(reinterpret_cast<std::uint64_t>(map)), "r"(0), "r"(row), "r"(shared_address(barrier)),
-      "l"(policy)
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
+      "l"(reinterpret_cast<std::uint64_t>(map)), "r"(0), "r"(row), "r"(last),
+      "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
 

@@ -20,6 +20,7 @@
 #include "workers/cuda/hopper.cuh"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear_chain.h"
+#include "workers/cuda/linear_tiles.cuh"
 #include "workers/cuda/shared_memory.h"
 #include "workers/cuda/tensor_map.h"
 
@@ -84,17 +85,6 @@ __device__ __forceinline__ void step(int& place, int& parity, int places) {
 
 // ------------------------------------------------------------------ producers
 
-/// The box of `map` at row `row` of k chunk `chunk`, all of the map's boxes of k behind each other.
-__device__ __forceinline__ void copy_chunks(void* to, const CUtensorMap* map, int row, int chunk,
-                                            std::uint64_t* barrier, std::uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(hopper::shared_address(to)),
-      "l"(reinterpret_cast<std::uint64_t>(map)), "r"(0), "r"(row), "r"(chunk),
-      "r"(hopper::shared_address(barrier)), "l"(policy)
-      : "memory");
-}
-
 __device__ __forceinline__ void produce_w(const Arguments& a, std::uint64_t* full,
                                           std::uint64_t* empty, std::uint8_t* ring) {
   const std::uint64_t policy = hopper::policy_evict_first();
@@ -113,8 +103,8 @@ __device__ __forceinline__ void produce_w(const Arguments& a, std::uint64_t* ful
       for (int p = 0; p < places; ++p) {
         hopper::barrier_wait(&empty[place], parity);
         hopper::barrier_expect(&full[place], bytes);
-        copy_chunks(ring + place * kPlaceBytes, &link.w, unit * features, p * boxes, &full[place],
-                    policy);
+        hopper::copy_box_3d(ring + place * kPlaceBytes, &link.w, unit * features, p * boxes,
+                            &full[place], policy);
         step(place, parity, ring_places);
       }
     }
@@ -152,7 +142,7 @@ __device__ __forceinline__ void produce_x(const Arguments& a, std::uint64_t* ful
       for (int p = 0; p < places; ++p) {
         hopper::barrier_wait(&empty[place], parity);
         hopper::barrier_expect(&full[place], bytes);
-        copy_chunks(to + place * kPlaceBytes, &link.x, 0, p * boxes, &full[place], policy);
+        hopper::copy_box_3d(to + place * kPlaceBytes, &link.x, 0, p * boxes, &full[place], policy);
         step(place, parity, ring_places);
       }
     }
@@ -210,8 +200,6 @@ struct Fragment {
     }
   }
 };
-
-__device__ __forceinline__ float silu(float v) { return __fdividef(v, 1.0F + __expf(-v)); }
 
 /// Eight features of gate, then eight of up: both meet in a lane.
 template <int kN>
@@ -277,13 +265,6 @@ __device__ __forceinline__ void store(const Arguments& a, Shared<kN>& shared, in
 
 // ------------------------------------------------------------------ products
 
-__device__ __forceinline__ void arrive(std::uint64_t* barrier, int count) {
-  asm volatile(
-      "mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(hopper::shared_address(barrier)),
-      "r"(count)
-      : "memory");
-}
-
 /// kBoxes times 64 k; w and x are operands, the next box of W lies `w_box` behind, in their units
 /// of 16 bytes.
 template <int kN, int kBoxes>
@@ -341,7 +322,7 @@ __device__ __forceinline__ void run_link(const Arguments& a, Shared<kN>& shared,
         hopper::pin(f.sums);
         // Not one place later: with few rows a product takes no time, and a place is W in flight.
         hopper::product_wait<0>();
-        if (leader) arrive(&shared.empty[place], by_k ? 2 : 1);
+        if (leader) hopper::barrier_arrive(&shared.empty[place], by_k ? 2 : 1);
       }
       step(place, parity, ring_places);
       // Of three places one was this group's: what the link waits for has been seen.
@@ -423,8 +404,6 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const __grid_constan
 
 // ------------------------------------------------------------------ host
 
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
 int columns_for(int rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : 32; }
 
 /// Features of a unit: as few turns times features as can be, and of those the most, since x is
@@ -489,21 +468,10 @@ void launch_chain(Arguments& a, Stream stream) {
          static_cast<std::size_t>(a.places * kPlaceBytes + 1024), stream, a);
 }
 
-bool shared_with_others() {
-  static const bool shared = [] {
-    int device = 0;
-    int mps = 0;
-    check(cudaGetDevice(&device), "cudaGetDevice");
-    check(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device), "MPS");
-    return mps != 0;
-  }();
-  return shared;
-}
-
 }  // namespace
 
 bool chain_serves(const ChainLink* links, int n) {
-  if (!is_hopper() || shared_with_others() || n < 1 || n > kMostChainLinks) return false;
+  if (!is_hopper() || under_mps() || n < 1 || n > kMostChainLinks) return false;
   for (int i = 0; i < n; ++i) {
     const LinearWeight& w = links[i].w;
     const bool gated = links[i].output == LinearOutput::silu_mul;

@@ -234,8 +234,6 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
 // ------------------------------------------------------------------ host
 
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
 /// Rows of the activation tile that serves this many rows; 256 only with tiles of 64 and 128 features.
 int columns_for(int rows, int tile) {
   for (const int n : {8, 16, 32, 64, 128}) {

@@ -246,8 +246,6 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
 // ------------------------------------------------------------------ host
 
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
 /// 16 features a row.
 template <class S>
 CUtensorMap words_map(const LinearWeight& w) {

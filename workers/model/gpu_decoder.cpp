@@ -248,6 +248,12 @@ std::vector<cuda::ChainLink> GpuDecoder::links_behind(int index) const {
   return links;
 }
 
+void GpuDecoder::run_chain(int index, int rows, cuda::Stream stream) {
+  const auto links = links_behind(index);
+  cuda::linear_chain(links.data(), static_cast<int>(links.size()), rows,
+                     chain_states_ + static_cast<std::size_t>(index) * cuda::chain_state_bytes(), stream);
+}
+
 /// Times whole layers: kernels that are quick one by one need not be so in a row.
 void GpuDecoder::tune_chain(cuda::Stream stream) {
   using Chain = Options::Chain;
@@ -265,9 +271,7 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
     ChainChoice choice;
     choice.rows = rows;
     choice.chained_us = cuda::graph_us(stream, layers, [&](int i) {
-      const auto links = links_behind(i);
-      cuda::linear_chain(links.data(), static_cast<int>(links.size()), rows,
-                         chain_states_ + static_cast<std::size_t>(i) * cuda::chain_state_bytes(), stream);
+      run_chain(i, rows, stream);
     });
     choice.single_us = cuda::graph_us(stream, layers, [&](int i) {
       const GpuLayer& layer = weights_.layers[static_cast<std::size_t>(i)];
@@ -336,9 +340,7 @@ void GpuDecoder::run(const GpuBatch& batch, cuda::Stream stream, const LogitsUse
       behind_attention(i, batch, stream);
       continue;
     }
-    const auto links = links_behind(i);
-    cuda::linear_chain(links.data(), static_cast<int>(links.size()), batch.rows,
-                       chain_states_ + static_cast<std::size_t>(i) * cuda::chain_state_bytes(), stream);
+    run_chain(i, batch.rows, stream);
     show("layer", i, "", x_, batch.rows, config_.hidden);
   }
   if (batch.wanted > 0) head(batch, stream, use);
