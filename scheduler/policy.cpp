@@ -126,6 +126,7 @@ bool may_prefill(const State& state, const Request& request, const Worker& worke
 bool better_placed(const State& state, const Request& request, const Worker& worker,
                    std::size_t own_blocks, TimeNs now) {
   if (!state.settings.prefix_cache || is_suspect(state, request)) return false;
+  if (goes_back(state, request, now)) return false;  // others leave it to this one, whatever they know
   return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& other) {
     if (&other == &worker || !accepts(other, now) || !may_prefill(state, request, other, now)) return false;
     if (!other.holds(request.length() + 1)) return false;

@@ -1,6 +1,7 @@
 // The host part of a pool: what is copied there, when, and how it comes back.
 #include <algorithm>
 #include <set>
+#include <span>
 
 #include "scheduler/swap.h"
 #include "tests/unit/scheduler/cached_cluster.h"
@@ -371,6 +372,28 @@ TEST(Swap, APreemptedSequenceGoesBackToTheDecodeWorkerThatKeepsItsBlocks) {
   EXPECT_EQ(c.state.counters.local_prefills, 1U);
   for (const std::uint64_t i : {1U, 2U}) EXPECT_EQ(c.tokens_of(i), 14U);
   EXPECT_EQ(c.tokens_of(3), 4U);
+}
+
+TEST(Swap, ItGoesBackThereThoughAnotherKnowsMoreOfIt) {
+  SmallDecoder c;
+  c.ready_worker("mixed0", Role::mixed);
+  const Request& request = *c.find(2);
+  Worker& decode = c.worker("decode0");
+  decode.pool.forget(
+      cached_prefix(c.state, request, decode, request.length() - 1, Reach::soon).blocks.back());
+  std::vector<Token> tokens = request.prompt;
+  tokens.insert(tokens.end(), request.generated.begin(), request.generated.end());
+  BlockPool& pool = c.worker("mixed0").pool;
+  PrefixIndex::Node node = PrefixIndex::kRoot;
+  for (std::size_t at = 0; at + 4 <= tokens.size(); at += 4) {
+    std::vector<BlockId> block;
+    pool.allocate(1, block);
+    node = pool.remember(node, "", std::span<const Token>(tokens).subspan(at, 4), block.front());
+    pool.release(block.front(), 0, 0);
+  }
+  c.run();
+  EXPECT_EQ(c.tokens_of(2), 14U);
+  EXPECT_EQ(c.added(c.decode, 2).prompt, words(8, 40));
 }
 
 TEST(Swap, ThoseWhoWaitForAFullDecodeWorkerDoNotHideTheOthers) {
