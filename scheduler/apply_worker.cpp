@@ -182,6 +182,7 @@ struct Handler {
     w.sent = w.done = 0;
     w.pulls_sent = w.pulls_answered = 0;
     w.grammars.clear();
+    w.unblamed.clear();
     w.heartbeat = WorkerHeartbeat{};
     w.progress = w.heard = now;
     out.info(w.identity.name + ": ready, " + std::to_string(w.hello.blocks) + " blocks");

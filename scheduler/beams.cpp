@@ -123,7 +123,8 @@ void advance(State& state, Request& request, std::span<const BeamSearch::Row> ro
   beams.search->advance(rows);
   if (beams.search->length() > beams.furthest) {
     beams.furthest = beams.search->length();
-    request.deaths = 0;  // further than any try before: not what killed a worker
+    // Further than any try before: not what killed a worker.
+    request.deaths = request.late_deaths = 0;
   }
   if (beams.search->done()) return end_search(state, request, out);
   release_dead_lines(state, request);

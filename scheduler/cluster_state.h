@@ -136,6 +136,7 @@ struct Request {
   SequenceId target = 0;
   std::unique_ptr<Beams> beams;  // null: no beam search
   std::uint32_t deaths = 0;          // workers lost under it since its last token
+  std::uint32_t late_deaths = 0;     // likewise, but it had been placed again when they were seen
   std::uint32_t handoff_failures = 0;
   std::uint32_t damaged_pulls = 0;
   TimeNs handoff_not_before = 0;     // after a failed pull: not at once again
@@ -154,6 +155,8 @@ struct Request {
   bool terminal_due = false;  // sent a while ago and not acknowledged: it is sent again
 
   std::uint32_t length() const { return static_cast<std::uint32_t>(prompt.size() + generated.size()); }
+  /// Tokens, over all tries.
+  std::size_t furthest() const { return beams ? beams->furthest : generated.size(); }
 };
 
 /// One request's place on one worker.
@@ -219,6 +222,13 @@ struct StepCosts {
   void take(double step_us, std::uint32_t tokens, bool decodes);
   /// 0: not known.
   double token_us() const { return prompt_tokens > 0 ? prompt_us / prompt_tokens : 0; }
+};
+
+/// A request that was in a step when a term ended which nobody was blamed for.
+struct Unblamed {
+  std::uint64_t request = 0;
+  std::size_t furthest = 0;  // its tokens then
+  bool suspect = false;      // it was one already
 };
 
 enum class WorkerState : std::uint8_t {
@@ -288,6 +298,7 @@ struct Worker {
   TimeNs drain_since = 0;
   bool leave_sent = false;
   std::unordered_map<std::uint64_t, ToldGrammar> grammars;  // in this term, by key
+  std::vector<Unblamed> unblamed;    // of the last term, until the process shows that it lives
   Term fenced_term = 0;              // last stale term answered, and when
   TimeNs fenced_at = 0;
   std::uint64_t steps_total = 0;     // over all terms

@@ -59,6 +59,9 @@ void prefix_pulled(State& state, Request& request, bool failed);
 // ---- requests
 /// A moment of its life has come: kept if it is the first one and the client wants to know.
 void note(Request& request, LifetimeMoment moment, TimeNs now);
+/// Deaths that were seen after it had been placed again. They may make it a suspect, who runs
+/// alone, but end only one who has run as that: nobody is blamed for a batch-mate.
+void count_late_deaths(const State& state, Request& request);
 /// Back to the queue, at its place.
 void requeue(State& state, Request& request);
 /// Takes the request off its workers; it is queued again once the steps that name it have ended.
@@ -141,7 +144,9 @@ void probe_answered(State& state, const Transfer& transfer, const std::string& f
 /// `blame`: the worker died or hung, so every request in its steps may be the cause.
 void end_term(State& state, WorkerIndex index, bool blame, const std::string& why, TimeNs now,
               Outbox& out);
-/// The process has ended: its pool is gone; importers are told to close it. `blame`: not on purpose.
+/// The process has ended: its pool is gone; importers are told to close it. `blame`: not on
+/// purpose. Then also those may be the cause who were in the steps of a term that ended just before
+/// without blame.
 void lose_worker(State& state, WorkerIndex index, bool blame, const std::string& why, TimeNs now,
                  Outbox& out);
 /// Prompt + output tokens that fit every ready worker's pool and model; 0 while there is none.

@@ -1,11 +1,52 @@
 // Workers' terms and incarnations: who may be believed, whose memory may be reused.
 #include <algorithm>
+#include <utility>
 
 #include "scheduler/lifecycle.h"
+#include "scheduler/policy.h"
 
 namespace baton {
 
 namespace {
+
+bool end_after_deaths(State& state, Request& request, Outbox& out) {
+  if (request.deaths < state.settings.max_deaths) return false;
+  end_request(state, request, FinishReason::error, ErrorCode::worker_crashes,
+              std::to_string(request.deaths) + " workers in a row died while they ran this request",
+              out);
+  return true;
+}
+
+/// Whoever is in a step of the worker's: it may be the cause if the process turns out to have died.
+void note_unblamed(State& state, WorkerIndex index) {
+  std::vector<Unblamed>& noted = state.workers[index].unblamed;
+  state.sequences.each([&](const Sequence& sequence) {
+    const Request* request = state.request_of(sequence);
+    if (sequence.worker != index || sequence.inflight == 0 || request == nullptr) return;
+    const bool known = std::any_of(noted.begin(), noted.end(), [&](const Unblamed& other) {
+      return other.request == request->id;
+    });
+    if (!known) noted.push_back({request->id, request->furthest(), is_suspect(state, *request)});
+  });
+}
+
+/// The process of a term that nobody was blamed for had died: a message to a dead worker fails
+/// before anything else shows its death, and without this whoever kills workers would do so for
+/// ever.
+void blame_late(State& state, Worker& w, Outbox& out) {
+  for (const Unblamed& noted : std::exchange(w.unblamed, {})) {
+    Request* request = state.requests.find(noted.request);
+    if (request == nullptr || request->phase == Phase::ended) continue;
+    if (request->furthest() != noted.furthest) continue;  // it got on elsewhere
+    if (noted.suspect || state.settings.max_deaths == 1) {
+      ++request->deaths;
+      end_after_deaths(state, *request, out);
+      continue;
+    }
+    ++request->late_deaths;
+    if (request->phase == Phase::waiting) count_late_deaths(state, *request);
+  }
+}
 
 /// What the loss of its place on a worker means for one request.
 void lose_place(State& state, Sequence& sequence, bool blame, Outbox& out) {
@@ -19,13 +60,7 @@ void lose_place(State& state, Sequence& sequence, bool blame, Outbox& out) {
     return;
   }
   if (blame && sequence.inflight > 0) ++request->deaths;
-  if (request->deaths >= state.settings.max_deaths) {
-    end_request(state, *request, FinishReason::error, ErrorCode::worker_crashes,
-                std::to_string(request->deaths) +
-                    " workers in a row died while they ran this request",
-                out);
-    return;
-  }
+  if (end_after_deaths(state, *request, out)) return;
   Sequence* target = state.sequences.find(request->target);
   const bool pulls_go_on =
       request->phase == Phase::handoff && target != nullptr &&
@@ -50,6 +85,7 @@ void end_term(State& state, WorkerIndex index, bool blame, const std::string& wh
   w.fenced_at = now;
   ++state.counters.terms_ended;
   out.warn(w.identity.name + ": term ended: " + why);
+  if (!blame) note_unblamed(state, index);
 
   std::vector<SequenceId> here;
   state.sequences.each([&](const Sequence& sequence) {
@@ -85,6 +121,8 @@ void lose_worker(State& state, WorkerIndex index, bool blame, const std::string&
   if (w.state == WorkerState::gone) return;
   end_term(state, index, blame, why, now, out);
   out.warn(w.identity.name + ": gone: " + why);
+  if (blame) blame_late(state, w, out);
+  w.unblamed.clear();
   w.state = WorkerState::gone;
   w.draining = false;
   w.leaving = false;

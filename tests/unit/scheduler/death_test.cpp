@@ -126,6 +126,88 @@ TEST(Death, LeavingOnPurposeIsNobodysFault) {
   EXPECT_EQ(c.find(1)->deaths, 0U);
 }
 
+// ---------------------------------------------------------------- deaths that are seen late
+
+TEST(Death, AFailedSendBeforeItHidesNone) {
+  Cluster c;
+  LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  for (Incarnation i = 2; i <= 4; ++i) {
+    EXPECT_EQ(c.find(1)->deaths, i - 2);
+    EXPECT_EQ(c.terminal(1), nullptr);
+    c.turn();
+    c.event(SendFailed{link});
+    EXPECT_EQ(c.phase(1), Phase::waiting);
+    link = c.ready_worker("mixed0", Role::mixed, 100, i);
+  }
+  EXPECT_EQ(c.code(1), ErrorCode::worker_crashes);
+}
+
+TEST(Death, SeenLateItEndsNobodyWhoHasNotRunAlone) {
+  Cluster c;
+  LinkId first = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.submit(2, 8, 6);
+  c.turn();
+  c.event(SendFailed{first});
+  const LinkId second = c.ready_worker("mixed1", Role::mixed);
+  c.turn();
+  c.event(SendFailed{second});
+  first = c.ready_worker("mixed0", Role::mixed, 100, 2);
+  EXPECT_EQ(c.find(2)->deaths, 1U);
+  c.turn();
+  c.event(SendFailed{first});
+  c.ready_worker("mixed1", Role::mixed, 100, 2);
+  EXPECT_EQ(c.find(2)->deaths, 2U);
+  c.ready_worker("mixed0", Role::mixed, 100, 3);  // the third worker that died under both
+  EXPECT_EQ(c.find(1)->deaths, 2U);
+  EXPECT_EQ(c.find(2)->deaths, 2U);
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+  EXPECT_EQ(c.code(2), ErrorCode::ok);
+}
+
+TEST(Death, SeenWhileItRunsElsewhereItCountsFromTheNextPlaceOn) {
+  Cluster c;
+  const LinkId first = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.turn();
+  c.event(SendFailed{first});
+  const LinkId second = c.ready_worker("mixed1", Role::mixed);
+  c.turn();
+  c.gone(first);
+  EXPECT_EQ(c.find(1)->deaths, 0U);
+  c.gone(second);
+  EXPECT_EQ(c.find(1)->deaths, 2U);
+}
+
+TEST(Death, ATokenFromElsewhereClearsItThoughItIsSeenLate) {
+  Cluster c;
+  const LinkId first = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.turn();
+  c.event(SendFailed{first});
+  const LinkId second = c.ready_worker("mixed1", Role::mixed);
+  c.turn();
+  c.answer(second);
+  c.gone(first);
+  c.event(SendFailed{second});
+  EXPECT_EQ(c.find(1)->deaths, 0U);
+}
+
+TEST(Death, WhoLivedOnAfterATermDidNotDieOfIt) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.turn();
+  c.event(SendFailed{link});
+  Hello again = Cluster::hello_of("mixed0", 100);
+  again.hello_id = 2;
+  c.from_worker(link, again);
+  c.gone(link);
+  EXPECT_EQ(c.find(1)->deaths, 0U);
+}
+
 // ---------------------------------------------------------------- liveness is progress
 
 TEST(Liveness, ASilentWorkerWithWorkLosesItsTerm) {
