@@ -109,7 +109,7 @@ class SimWorker final : public Process {
   bool maps(AllocationId allocation) const { return mappings_.count(allocation) != 0; }
   const std::map<AllocationId, TimeNs>& mappings() const { return mappings_; }
   AllocationId allocation() const { return pool_ == nullptr ? 0 : pool_->id; }
-  /// A pull of this worker reads that block.
+  /// A pull of this worker's term reads that block.
   bool reads(AllocationId allocation, BlockId block) const;
 
   const std::uint32_t name;

@@ -236,9 +236,17 @@ void SimWorker::copy_blocks(const RunStep& step) {
 }
 
 bool SimWorker::reads(AllocationId allocation, BlockId block) const {
+  // Only what somebody may believe: a worker whose term has ended, a superseded one for instance,
+  // may still copy what has been given to others since. It copies that to blocks that nobody names,
+  // and its answer is stale.
+  const std::vector<Worker>& books = world_.scheduler()->state.workers;
+  const auto in_term = [&](const Pull& pull) {
+    return std::any_of(books.begin(), books.end(),
+                       [&](const Worker& w) { return w.ready() && w.term == pull.term; });
+  };
   return std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& entry) {
     const Pull& pull = entry.second.pull;
-    return pull.allocation == allocation &&
+    return in_term(pull) && pull.allocation == allocation &&
            std::find(pull.from.begin(), pull.from.end(), block) != pull.from.end();
   });
 }

@@ -46,6 +46,7 @@ Report World::run() {
 void World::run_to_quiet() {
   stop_faults();
   const TimeNs stopped = now_;
+  const std::uint64_t deaths = report_.deaths;
   const TimeNs look_every = 100 * kMillisecond;
   TimeNs look = now_ + look_every;
   for (;;) {
@@ -55,12 +56,25 @@ void World::run_to_quiet() {
     if (now_ < look) continue;
     look = now_ + look_every;
     std::string why;
-    const bool late = now_ - stopped > options_.patience;
+    const bool late = now_ - stopped > patience(report_.deaths - deaths);
     if (quiet(late ? &why : nullptr)) break;
     if (late) fail("starvation: " + why);
   }
   report_.quiet_after = now_ - stopped;
   check_end();
+}
+
+/// Requests that kill workers do so as long as they are tried: each time all wait for the
+/// successor, which waits for the closes of the pool before it, in vain if an importer stays dead.
+TimeNs World::patience(std::uint64_t deaths) const {
+  const auto killers = std::count_if(specs_.begin(), specs_.end(), [](const RequestSpec& spec) {
+    return spec.killer_at != kNever;
+  });
+  const Settings& s = scenario_.settings;
+  const std::uint64_t most = static_cast<std::uint64_t>(killers) * s.max_deaths;
+  const TimeNs each =
+      s.worker_timeout + scenario_.pace.restart + s.close_timeout + scenario_.pace.load;
+  return options_.patience + static_cast<TimeNs>(std::min(deaths, most)) * each;
 }
 
 void World::handle(const Event& event) {

@@ -113,6 +113,7 @@ class World {
   void handle_world_event(const Event& event);
   void to_process(const Event& event);
   void run_to_quiet();
+  TimeNs patience(std::uint64_t deaths) const;
   void adopt(Process& process);
   void tell_importers(const SimWorker& exporter);
   void thaw(std::uint32_t process);
