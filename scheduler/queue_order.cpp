@@ -22,9 +22,11 @@ TimeNs queue_place(const Submit& submit, const Settings& settings) {
   return place;
 }
 
-TimeNs place_after_preemption(TimeNs place, std::uint64_t eviction, bool kept, const Settings& settings) {
+TimeNs place_after_preemption(TimeNs place, std::uint64_t eviction, bool kept, bool again,
+                              const Settings& settings) {
   Preempted rule = settings.preempted;
   if (rule == Preempted::automatic) rule = kept ? Preempted::first : Preempted::in_place;
+  if (rule == Preempted::front && again) rule = Preempted::first;
   switch (rule) {
     case Preempted::automatic:
     case Preempted::in_place: break;

@@ -14,11 +14,15 @@ namespace baton {
 /// same: nothing starves.
 TimeNs queue_place(const Submit& submit, const Settings& settings);
 
-/// Where a request that was preempted as the `eviction`-th stands from then on (`preempted`): at its old
-/// `place`; before every request that was never preempted, in the order of eviction (a queue of swapped
-/// requests that is served first); or at the very front, the last one evicted first. `kept`: its blocks
-/// outlive it in the host part, so it costs little to bring it back before others begin.
-TimeNs place_after_preemption(TimeNs place, std::uint64_t eviction, bool kept, const Settings& settings);
+/// Where a request that was preempted as the `eviction`-th stands from then on (`preempted`): at
+/// its old `place`; before every request that was never preempted, in the order of eviction (a
+/// queue of swapped requests that is served first); or at the very front, the last one evicted
+/// first. `kept`: its blocks outlive it in the host part, so it costs little to bring it back
+/// before others begin. `again`: it begins again from its prompt. Two of those at the very front
+/// would preempt each other in turn, and neither would get on, so they stand in the order of
+/// eviction.
+TimeNs place_after_preemption(TimeNs place, std::uint64_t eviction, bool kept, bool again,
+                              const Settings& settings);
 
 /// How long the longest waiting one of those whose turn is next has waited; nothing if nobody waits.
 std::optional<TimeNs> oldest_wait(const State& state, TimeNs now);

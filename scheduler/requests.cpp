@@ -55,7 +55,9 @@ void preempt(State& state, Request& request) {
   const Sequence* source = state.sequences.find(request.source);
   const bool kept = source != nullptr && swaps(state, state.workers[source->worker]);
   request.kept = kept ? Kept{source->worker, state.workers[source->worker].term, 0, true} : Kept();
-  request.place = place_after_preemption(request.place, ++state.evictions, kept, state.settings);
+  const bool again = request.beams != nullptr;
+  request.place =
+      place_after_preemption(request.place, ++state.evictions, kept, again, state.settings);
   if (source != nullptr) {
     for (const BlockId block : source->blocks) state.workers[source->worker].pool.mark_wanted(block);
   }

@@ -169,6 +169,22 @@ TEST_F(FewRowsTest, EveryBeamCounts) {
   EXPECT_EQ(cluster.phase(3), Phase::prefill);
 }
 
+TEST_F(BeamsTest, AtTheVeryFrontSearchesDoNotPreemptEachOtherInTurn) {
+  cluster.state.settings.preempted = Preempted::front;
+  cluster.ready_worker("mixed0", Role::mixed);
+  submit(1, 10, 6, 3);
+  submit(2, 10, 6, 3);
+  cluster.submit(3, 10, 6);
+  cluster.submit(4, 10, 6);
+  cluster.turn();
+  for (std::uint64_t i = 1; i <= 4; ++i) preempt(cluster.state, *cluster.find(i));
+  const auto place = [&](std::uint64_t i) { return cluster.find(i)->place; };
+  EXPECT_LT(place(4), place(3));  // the last one evicted first: each has got on by a token
+  EXPECT_LT(place(3), place(1));
+  EXPECT_LT(place(1), place(2));
+  EXPECT_LT(place(2), 0);
+}
+
 TEST_F(BeamsTest, AHandOffComesBeforeTheForks) {
   const LinkId prefill = cluster.ready_worker("prefill0", Role::prefill);
   const LinkId decode = cluster.ready_worker("decode0", Role::decode);
