@@ -170,7 +170,10 @@ std::string PlanChecks::pull(const State& state, LinkId link, const Pull& pull) 
   if (!what.empty()) return what;
   const Request* request = state.requests.find(transfer->request);
   if (request == nullptr || transfer->from_worker == kNobody) return "";
-  if (request->phase == Phase::pull) return prefix(state, *transfer);
+  const bool prefix_pull = request->phase == Phase::pull;
+  // Given up in the same turn: the request may already have another place.
+  if (transfer->target != (prefix_pull ? request->source : request->target)) return "";
+  if (prefix_pull) return prefix(state, *transfer);
   const Sequence* source = state.sequences.find(request->source);
   if (source == nullptr || source->worker != transfer->from_worker) return "";
   for (const BlockId block : pull.from) {
