@@ -533,13 +533,15 @@ struct AuditTables {
 };
 
 /// Rows that draw by this grammar will come as soon as the worker answers that it is ready. `key` is what the
-/// scheduler calls it; the same kind and text have the same one.
+/// scheduler calls it; the same kind and text have the same one. `awaited`: a sequence that is placed on the worker
+/// waits for it, so it goes before others; where too many are, one that is not awaited is passed over in silence.
 struct PrepareGrammar {
   Term term = 0;
   std::uint64_t key = 0;
   GrammarKind kind = GrammarKind::none;
   std::string grammar;
-  BATON_FIELDS(term, key, kind, grammar)
+  bool awaited = false;
+  BATON_FIELDS(term, key, kind, grammar, awaited)
 };
 
 /// A draining worker has nothing left that anybody needs: exit.

@@ -78,6 +78,17 @@ std::string worker_of(const State& state, SequenceId id) {
   return sequence == nullptr ? "" : state.workers[sequence->worker].identity.name;
 }
 
+/// "grammar on decode0" while that worker compiles it, else "".
+std::string waits_for(const State& state, const Request& request) {
+  for (const SequenceId id : {request.source, request.target}) {
+    const Sequence* sequence = state.sequences.find(id);
+    if (sequence == nullptr) continue;
+    const Worker& worker = state.workers[sequence->worker];
+    if (!grammar_ready(worker, request)) return "grammar on " + worker.identity.name;
+  }
+  return "";
+}
+
 json requests(const State& state, TimeNs now) {
   json list = json::array();
   state.requests.each([&](const Request& r) {
@@ -90,6 +101,7 @@ json requests(const State& state, TimeNs now) {
                     {"num_beams", r.sampling.num_beams},
                     {"worker", worker_of(state, r.source)},
                     {"target", worker_of(state, r.target)},
+                    {"waits_for", waits_for(state, r)},
                     {"deaths", r.deaths},
                     {"age_s", static_cast<double>(now - r.arrival) / 1e9}});
   });

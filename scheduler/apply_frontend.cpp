@@ -170,7 +170,7 @@ struct Handler {
   /// Whoever may run the request compiles its grammar while it waits, is prefilled and handed over.
   void announce_grammar(const Request& request) {
     for (Worker& w : state.workers) {
-      if (w.takes_work()) grammar_ready(w, request, now, out);
+      if (w.takes_work()) ask_grammar(w, request, /*awaited=*/false, now, out);
     }
   }
 

@@ -99,9 +99,13 @@ void take_candidates(State& state, WorkerIndex worker, const StepResult& result,
 // ---- grammars (grammars.cpp)
 /// What workers and scheduler call this grammar; 0: there is none.
 std::uint64_t grammar_key(const SamplingParams& sampling);
-/// `worker` draws by the request's grammar, if it has one, without waiting. If not, it is told of it, unless
-/// it has just been told.
-bool grammar_ready(Worker& worker, const Request& request, TimeNs now, Outbox& out);
+/// `worker` draws by the request's grammar, if it has one, without waiting.
+bool grammar_ready(const Worker& worker, const Request& request);
+/// `worker` has been told of the request's grammar and has not answered: it may be compiling it.
+bool grammar_asked(const Worker& worker, const Request& request);
+/// Tells `worker` of a grammar that is not ready there, unless it has just been told. `awaited`: the request has a
+/// place there.
+void ask_grammar(Worker& worker, const Request& request, bool awaited, TimeNs now, Outbox& out);
 
 // ---- hand-off
 /// Asks for the blocks of `request` that have become final since the last call; completes the hand-off

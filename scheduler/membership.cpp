@@ -17,12 +17,19 @@ bool end_after_deaths(State& state, Request& request, Outbox& out) {
   return true;
 }
 
-/// Whoever is in a step of the worker's: it may be the cause if the process turns out to have died.
+/// Why its worker may have died: it is in a step there, or its grammar was being compiled.
+bool may_be_the_cause(const State& state, const Sequence& sequence, const Request& request) {
+  return sequence.inflight > 0 ||
+         (!sequence.is_target && grammar_asked(state.workers[sequence.worker], request));
+}
+
+/// Who may be the cause if the process turns out to have died.
 void note_unblamed(State& state, WorkerIndex index) {
   std::vector<Unblamed>& noted = state.workers[index].unblamed;
   state.sequences.each([&](const Sequence& sequence) {
     const Request* request = state.request_of(sequence);
-    if (sequence.worker != index || sequence.inflight == 0 || request == nullptr) return;
+    if (sequence.worker != index || request == nullptr) return;
+    if (!may_be_the_cause(state, sequence, *request)) return;
     const bool known = std::any_of(noted.begin(), noted.end(), [&](const Unblamed& other) {
       return other.request == request->id;
     });
@@ -59,7 +66,7 @@ void lose_place(State& state, Sequence& sequence, bool blame, Outbox& out) {
     drop_target(state, *request);
     return;
   }
-  if (blame && sequence.inflight > 0) ++request->deaths;
+  if (blame && may_be_the_cause(state, sequence, *request)) ++request->deaths;
   if (end_after_deaths(state, *request, out)) return;
   Sequence* target = state.sequences.find(request->target);
   const bool pulls_go_on =

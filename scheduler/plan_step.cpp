@@ -22,7 +22,7 @@ constexpr int kQueueLook = 16;
 constexpr int kAsideLook = 1024;
 /// Prompts that may be admitted before their grammar is ready, so that both take place at once; more would take the
 /// places of those who need not wait.
-constexpr int kMostHeld = 8;
+constexpr std::uint32_t kMostHeld = 8;
 /// Tokens of a step's rows with LogitsWanted::all: each costs its worker a whole line of logits.
 constexpr std::uint32_t kLogprobBudget = 64;
 
@@ -109,6 +109,11 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
       continue;
     }
     Worker& w = state.workers[choice];
+    if (!grammar_ready(w, request) && w.adds.size() >= kMostHeld) {  // it waits at its source
+      ask_grammar(w, request, /*awaited=*/true, now, out);
+      ++it;
+      continue;
+    }
     const bool piecemeal = fault(Fault::piecemeal_reservation);
     const std::uint32_t blocks = piecemeal ? 0 : w.blocks_for(source.prefill_length + 1);
     const BlockPool::Match prefix =
@@ -262,6 +267,7 @@ class StepBuilder {
       Sequence& sequence = *state_.sequences.find(id);
       Request& request = *state_.request_of(sequence);
       if (!may_draw(request)) {
+        ask_grammar(w_, request, /*awaited=*/true, now_, out_);
         later.push_back(id);
         continue;
       }
@@ -299,12 +305,13 @@ class StepBuilder {
   }
 
   /// False: the step would wait for the compiler of the request's grammar.
-  bool may_draw(const Request& request) {
-    return grammar_ready(w_, request, now_, out_) || fault(Fault::grammar_not_awaited);
+  bool may_draw(const Request& request) const {
+    return grammar_ready(w_, request) || fault(Fault::grammar_not_awaited);
   }
 
   void prompt_row(Sequence& sequence) {
-    const Request& request = *state_.request_of(sequence);
+    Request& request = *state_.request_of(sequence);
+    if (!may_draw(request)) ask_grammar(w_, request, /*awaited=*/true, now_, out_);
     const bool all = wants_prompt_logprobs(request);
     std::uint32_t n = std::min({state_.settings.prompt_chunk, budget_,
                                 sequence.prefill_length - sequence.scheduled});
@@ -313,7 +320,10 @@ class StepBuilder {
     const bool last = sequence.scheduled + n == sequence.prefill_length;
     if (last && !may_draw(request)) return;
     // With its first row, not before: a plan that has no rows may still preempt it.
-    if (!sequence.on_worker) add(sequence, request, /*decode=*/false);
+    if (!sequence.on_worker) {
+      note(request, LifetimeMoment::context_begin, now_);
+      add(sequence, request, /*decode=*/false);
+    }
     if (all) logprob_budget_ -= n;
     PromptRow row{sequence.id, n, last ? LogitsWanted::last : LogitsWanted::none, false};
     if (all) row.logits = LogitsWanted::all;
@@ -346,7 +356,8 @@ class StepBuilder {
     int looked = 0;
     int elsewhere_kept = 0;
     int without_grammar = 0;
-    int held = held_prompts();
+    std::uint32_t held = held_prompts();
+    const std::uint32_t most_held = std::clamp<std::uint32_t>(most_running(state_, w_) / 2, 1, kMostHeld);
     for (auto it = state_.waiting.begin();
          it != state_.waiting.end() && budget_ > 0 && prompt_rows_ > 0;) {
       Request& request = *state_.requests.find(it->second);
@@ -356,7 +367,8 @@ class StepBuilder {
         if (++elsewhere_kept > kAsideLook) return;
         continue;
       }
-      if (held >= kMostHeld && !may_draw(request)) {
+      const bool unready = !may_draw(request);
+      if (unready && held >= most_held) {
         if (++without_grammar > kAsideLook) return;
         continue;
       }
@@ -377,16 +389,16 @@ class StepBuilder {
       if (lighter_elsewhere(state_, request, w_, now_)) continue;
       const PrefixSource elsewhere = find_prefix(state_, request, index_, prefix.blocks.size());
       if (is_being_pulled(state_, elsewhere, index_)) continue;
-      if (!may_draw(request)) ++held;
+      if (unready) ++held;
       start(request, blocks, prefix, elsewhere);
       if (suspect) return;
     }
   }
 
   /// Prompts that are here and wait, or will, for their grammars.
-  int held_prompts() {
+  std::uint32_t held_prompts() const {
     const auto waits = [&](SequenceId id) { return !may_draw(*state_.request_of(*state_.sequences.find(id))); };
-    return static_cast<int>(std::count_if(w_.prefills.begin(), w_.prefills.end(), waits));
+    return static_cast<std::uint32_t>(std::count_if(w_.prefills.begin(), w_.prefills.end(), waits));
   }
 
   void start(Request& request, std::uint32_t blocks, const BlockPool::Match& prefix,
@@ -403,7 +415,6 @@ class StepBuilder {
     clamp_output(state_, request);
     if (request.beams) request.beams->search = std::make_unique<BeamSearch>(request.sampling);
     if (request.generated.empty()) request.prompt_logprobs.clear();  // else they are complete
-    note(request, LifetimeMoment::context_begin, now_);
     ++(needs_handoff(state_, request, w_) ? state_.counters.remote_prefills
                                           : state_.counters.local_prefills);
     if (elsewhere.worker != kNobody) {

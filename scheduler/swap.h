@@ -1,5 +1,5 @@
 // Which blocks that a pool has no room for any more are kept in its host part. What is kept is found again
-// through the prefix cache; a sequence that comes back has its blocks copied in by the plan that adds it.
+// through the prefix cache; a sequence that comes back has its blocks copied in by the plan after it is placed.
 #pragma once
 
 #include <cstdint>

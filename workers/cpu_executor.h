@@ -31,8 +31,8 @@ class CpuExecutor final : public HostExecutor {
   explicit CpuExecutor(Options options);
 
   Result<ModelShape> load(std::atomic<int>& percent) override;
-  bool prepare_grammar(std::uint64_t key, GrammarKind kind, const std::string& text) override {
-    grammars_->prepare(key, kind, text);
+  bool prepare_grammar(std::uint64_t key, GrammarKind kind, const std::string& text, bool awaited) override {
+    grammars_->prepare(key, kind, text, awaited);
     return true;
   }
   void on_grammar(OnGrammar tell) override { on_grammar_ = std::move(tell); }
@@ -48,7 +48,7 @@ class CpuExecutor final : public HostExecutor {
 
   Options options_;
   std::unique_ptr<LlamaModel> model_;
-  OnGrammar on_grammar_ = [](std::uint64_t /*key*/, bool /*ready*/) {};
+  OnGrammar on_grammar_;
   std::unique_ptr<GrammarMasks> grammars_;
   std::unique_ptr<RowSampling> sampling_;
   std::vector<StepRow> rows_;  // reused

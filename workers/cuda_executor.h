@@ -52,8 +52,8 @@ class CudaExecutor final : public Executor {
   void launch(const RunStep& step) override;
   bool finished() override;
   void collect(StepOutput& output) override;
-  bool prepare_grammar(std::uint64_t key, GrammarKind kind, const std::string& text) override {
-    grammars_->prepare(key, kind, text);
+  bool prepare_grammar(std::uint64_t key, GrammarKind kind, const std::string& text, bool awaited) override {
+    grammars_->prepare(key, kind, text, awaited);
     return true;
   }
   void on_grammar(OnGrammar tell) override { on_grammar_ = std::move(tell); }
@@ -84,7 +84,7 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<CudaCopies> copies_;
   std::unique_ptr<GpuStepPacker> packer_;
   std::unique_ptr<GpuLateRows> late_rows_;
-  OnGrammar on_grammar_ = [](std::uint64_t /*key*/, bool /*ready*/) {};
+  OnGrammar on_grammar_;
   std::unique_ptr<GrammarMasks> grammars_;
   MaskOfRow mask_of_row_;
   std::unique_ptr<RowSamplingPool> sampling_;  // of rows that the host finishes

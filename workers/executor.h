@@ -70,13 +70,14 @@ class Executor {
   virtual void launch(const RunStep& step) = 0;
   /// Whether collect() would return at once. Never blocks.
   virtual bool finished() = 0;
-  /// Rows with this grammar will come: a device that holds rows to grammars compiles it, and says so by the
-  /// function that it was given. False: there is nothing to wait for. After allocate(), from any thread;
-  /// does not wait.
-  virtual bool prepare_grammar(std::uint64_t /*key*/, GrammarKind /*kind*/, const std::string& /*text*/) {
+  /// Rows with this grammar will come (`awaited`: and wait for it): a device that holds rows to grammars compiles
+  /// it, and says so by the function that it was given. False: there is nothing to wait for. After allocate(),
+  /// from any thread; does not wait.
+  virtual bool prepare_grammar(std::uint64_t /*key*/, GrammarKind /*kind*/, const std::string& /*text*/,
+                               bool /*awaited*/) {
     return false;
   }
-  /// Before load(). Called on any thread: the grammar of that key is ready, or (later) forgotten.
+  /// Before load(). Called on any thread, one at a time: the grammar of that key is ready, or (later) forgotten.
   using OnGrammar = std::function<void(std::uint64_t key, bool ready)>;
   virtual void on_grammar(OnGrammar /*tell*/) {}
   /// Debugging: later steps show their activations, and wait for each. After allocate(), and not while a step

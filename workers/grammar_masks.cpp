@@ -31,6 +31,10 @@ pthread_t start_thread(void* (*entry)(void*), void* argument) {
   return thread;
 }
 
+std::string name_of(GrammarKind kind, const std::string& text) {
+  return static_cast<char>(kind) + text;
+}
+
 Status failed(const std::string& why) {
   return Status(ErrorCode::internal, "the grammar cannot be served: " + why);
 }
@@ -106,19 +110,16 @@ void GrammarMasks::begin(const RunStep& step) {
   if (any) changed_.notify_all();
 }
 
-void GrammarMasks::prepare(std::uint64_t key, GrammarKind kind, const std::string& text) {
-  bool ready = false;
+void GrammarMasks::prepare(std::uint64_t key, GrammarKind kind, const std::string& text, bool awaited) {
   {
     const std::lock_guard lock(mutex_);
-    ready = to_compile_.size() >= options_.max_announced;
-    if (!ready) {
-      const std::shared_ptr<Grammar> grammar = find(kind, text, /*at_once=*/false);
-      grammar->key = key;
-      ready = grammar->compiled.has_value();
-    }
+    const bool known = grammars_.contains(name_of(kind, text));
+    if (!known && !awaited && to_compile_.size() >= options_.max_announced) return;
+    const std::shared_ptr<Grammar> grammar = find(kind, text, awaited);
+    grammar->key = key;
+    if (grammar->compiled) tell(key, true);
   }
   changed_.notify_all();
-  if (ready) tell(key, true);
 }
 
 void GrammarMasks::tell(std::uint64_t key, bool ready) const {
@@ -133,9 +134,7 @@ std::size_t GrammarMasks::compiled() {
 /// `at_once`: somebody waits for it, so it is compiled before those that were only announced.
 std::shared_ptr<GrammarMasks::Grammar> GrammarMasks::find(GrammarKind kind, const std::string& text,
                                                           bool at_once) {
-  std::string key(1, static_cast<char>(kind));
-  key += text;
-  std::shared_ptr<Grammar>& grammar = grammars_[key];
+  std::shared_ptr<Grammar>& grammar = grammars_[name_of(kind, text)];
   if (grammar == nullptr) {
     grammar = std::make_shared<Grammar>();
     grammar->kind = kind;
@@ -151,29 +150,27 @@ std::shared_ptr<GrammarMasks::Grammar> GrammarMasks::find(GrammarKind kind, cons
   return grammar;
 }
 
-/// The ones used longest ago go first; what a sequence follows lives on with it. Returns their keys.
-std::vector<std::uint64_t> GrammarMasks::forget_grammars() {
-  std::vector<std::uint64_t> forgotten;
+/// The ones used longest ago go first. Those that a sequence follows, or a row is about to, stay: forgotten, they
+/// would be compiled again, and be twice in memory.
+void GrammarMasks::forget_grammars() {
   std::size_t bytes = 0;
   std::vector<std::pair<std::uint64_t, const std::string*>> by_age;
-  const auto size_of = [](const std::string& key, const Grammar& grammar) {
-    const bool ready = grammar.compiled && grammar.compiled->ok();
-    return 2 * key.size() + (ready ? grammar.compiled->value().bytes() : 0);
+  const auto size_of = [](const std::string& name, const Grammar& grammar) {
+    return 2 * name.size() + (grammar.compiled->ok() ? grammar.compiled->value().bytes() : 0);
   };
-  for (const auto& [key, grammar] : grammars_) {
-    bytes += size_of(key, *grammar);
-    if (grammar->compiled) by_age.emplace_back(grammar->used, &key);
+  for (const auto& [name, grammar] : grammars_) {
+    if (!grammar->compiled || grammar.use_count() > 1) continue;
+    bytes += size_of(name, *grammar);
+    by_age.emplace_back(grammar->used, &name);
   }
-  if (bytes <= options_.cache_bytes) return forgotten;
   std::sort(by_age.begin(), by_age.end());
-  for (const auto& [used, key] : by_age) {
-    if (bytes <= options_.cache_bytes) break;
-    const auto it = grammars_.find(*key);
+  for (const auto& [used, name] : by_age) {
+    if (bytes <= options_.cache_bytes) return;
+    const auto it = grammars_.find(*name);
     bytes -= size_of(it->first, *it->second);
-    forgotten.push_back(it->second->key);
+    tell(it->second->key, false);
     grammars_.erase(it);
   }
-  return forgotten;
 }
 
 void GrammarMasks::compile_loop() {
@@ -204,19 +201,15 @@ void GrammarMasks::compile_loop() {
         compiled = failed(e.what());
       }
     }
-    std::uint64_t key = 0;
-    std::vector<std::uint64_t> forgotten;
     {
       const std::lock_guard lock(mutex_);
       grammar->compiled.emplace(std::move(compiled));
       grammar->used = step_ + 1;  // the youngest: its rows are about to come
       ++n_compiled_;
-      key = grammar->key;
-      forgotten = forget_grammars();
+      tell(grammar->key, true);
+      forget_grammars();  // not this one: we hold it
     }
     changed_.notify_all();
-    for (const std::uint64_t gone : forgotten) tell(gone, false);
-    tell(key, true);
   }
 }
 

@@ -40,20 +40,20 @@ void mask_logits(std::span<float> logits, std::span<const std::uint32_t> allowed
 ///
 /// The front end has tried each grammar within limits before a worker sees it. A row that draws by a grammar waits
 /// until it is compiled, and its step with it: tenths of a second with large vocabularies, or seconds. So the
-/// scheduler announces a grammar, and plans such rows when it has been told that it is ready. Rows that wait all the
-/// same (it was forgotten meanwhile) go before what was only announced.
+/// scheduler announces a grammar, and plans such rows when it has been told that it is ready. A grammar that somebody
+/// waits for goes before what was only announced.
 class GrammarMasks {
  public:
   struct Options {
-    std::size_t cache_bytes = 256U << 20U;  // compiled grammars kept
+    std::size_t cache_bytes = 256U << 20U;  // compiled grammars kept, besides those that sequences follow
     TimeNs token_time = kSecond / 4;  // processor time for one token of one row: more fails the row
     TimeNs patience =
         20 * kSecond;  // for one mask, on the wall; less than makes a worker look dead
     std::uint32_t idle_steps = 256;  // a matcher without a row for so long is forgotten
-    std::size_t max_announced = 4096;  // grammars that wait for the compiler; more are called ready at once
+    std::size_t max_announced = 256;  // grammars that wait for the compiler; more are passed over
   };
   /// The grammar of that key is compiled (or cannot be: its rows fail); not `ready`: it has been forgotten. Called
-  /// on any thread, without locks.
+  /// on any thread, one at a time, under a lock: it must not call back.
   using Tell = std::function<void(std::uint64_t key, bool ready)>;
 
   /// Starts two threads, which begin to read the tokenizer of `model_folder`. Does not wait.
@@ -62,9 +62,9 @@ class GrammarMasks {
   GrammarMasks(const GrammarMasks&) = delete;
   GrammarMasks& operator=(const GrammarMasks&) = delete;
 
-  /// Compiles the grammar when nothing else is to be compiled; tells, also if it was compiled before. Thread-safe;
-  /// does not wait.
-  void prepare(std::uint64_t key, GrammarKind kind, const std::string& text);
+  /// Compiles the grammar when nothing else is to be compiled; tells, also if it was compiled before. `awaited`: a
+  /// sequence waits for it, so it goes first, and never too many are waiting. Thread-safe; does not wait.
+  void prepare(std::uint64_t key, GrammarKind kind, const std::string& text, bool awaited);
   /// How many grammars have been compiled, for tests.
   std::size_t compiled();
   /// Begins the masks of `step`, which may change as soon as this returns. Called by the step thread.
@@ -105,7 +105,7 @@ class GrammarMasks {
   void compile_loop();
   void match_loop();
   std::shared_ptr<Grammar> find(GrammarKind kind, const std::string& text, bool at_once);
-  std::vector<std::uint64_t> forget_grammars();
+  void forget_grammars();
   void tell(std::uint64_t key, bool ready) const;
   void forget_followers(std::uint64_t step);
   void serve(Row& row, std::uint64_t step);

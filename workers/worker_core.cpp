@@ -350,7 +350,7 @@ void WorkerCore::on(AuditTables& m, TimeNs /*now*/, WorkerActions& out) {
 
 void WorkerCore::on(PrepareGrammar& m, TimeNs /*now*/, WorkerActions& out) {
   if (stale(m.term) || m.grammar.size() > SamplingParams::kMaxGrammarBytes) return;
-  out.push_back(worker_action::PrepareGrammar{m.key, m.kind, std::move(m.grammar)});
+  out.push_back(worker_action::PrepareGrammar{m.key, m.kind, std::move(m.grammar), m.awaited});
 }
 
 void WorkerCore::grammar_state(std::uint64_t key, bool ready, WorkerActions& out) {

@@ -89,6 +89,7 @@ struct PrepareGrammar {
   std::uint64_t key = 0;
   GrammarKind kind = GrammarKind::none;
   std::string text;
+  bool awaited = false;
 };
 struct Exit {
   int code = 0;

@@ -198,7 +198,7 @@ void WorkerLoop::take_handoff_events() {
   }
 }
 
-/// Before the step thread loads.
+/// Before the step thread loads; it tells nothing before prepare_grammar(), when everything else is there.
 Executor& WorkerLoop::listening(Executor& executor) {
   executor.on_grammar([this](std::uint64_t key, bool ready) {
     {
@@ -261,7 +261,7 @@ void WorkerLoop::carry_out(worker_action::StartPull& a) { handoff_->pull(std::mo
 void WorkerLoop::carry_out(worker_action::CloseMapping& a) { handoff_->close(a.allocation); }
 
 void WorkerLoop::carry_out(worker_action::PrepareGrammar& a) {
-  if (executor_.prepare_grammar(a.key, a.kind, a.text)) return;
+  if (executor_.prepare_grammar(a.key, a.kind, a.text, a.awaited)) return;
   core_.grammar_state(a.key, /*ready=*/true, actions_);
 }
 

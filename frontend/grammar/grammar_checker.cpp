@@ -1,5 +1,6 @@
 #include "frontend/grammar/grammar_checker.h"
 
+#include <csignal>
 #include <filesystem>
 #include <utility>
 
@@ -26,6 +27,11 @@ GrammarChecker::GrammarChecker(Options options) : options_(std::move(options)) {
 
 void GrammarChecker::stop() {
   tasks_.close();
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    for (const pid_t pid : processes_) ::kill(pid, SIGKILL);
+  }
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
 }
@@ -46,18 +52,18 @@ bool GrammarChecker::check(GrammarKind kind, const std::string& text, Done done)
 
 void GrammarChecker::work() {
   std::unique_ptr<HelperProcess> process;  // dies with this thread
-  if (!start(process).ok()) process.reset();
+  start(process);
   while (auto task = tasks_.pop()) {
     const Status status = ask(process, task->frame);
     if (status.ok() || status.code() == ErrorCode::invalid_argument) remember(task->frame, status);
     task->done(status);
   }
+  end(process);
 }
 
 /// A process that was gone is replaced once: it does its work in children, so that a grammar does
 /// not end it.
-Status GrammarChecker::ask(std::unique_ptr<HelperProcess>& process,
-                           const std::string& frame) const {
+Status GrammarChecker::ask(std::unique_ptr<HelperProcess>& process, const std::string& frame) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (process == nullptr) {
       if (Status status = start(process); !status.ok()) return status;
@@ -69,26 +75,40 @@ Status GrammarChecker::ask(std::unique_ptr<HelperProcess>& process,
       if (status.code() != ErrorCode::internal) return status;
       return Status(ErrorCode::unavailable, "grammars cannot be checked: " + status.message());
     }
-    process.reset();
+    end(process);
   }
   return Status(ErrorCode::unavailable, "the process that checks grammars ended twice");
 }
 
-Status GrammarChecker::start(std::unique_ptr<HelperProcess>& process) const {
+Status GrammarChecker::start(std::unique_ptr<HelperProcess>& process) {
   auto made = HelperProcess::start(
       {options_.program, options_.model_folder, std::to_string(options_.cpu / kMillisecond)}, -1, kMaxReply);
   std::string reply;
   Status status = made.status();
   if (status.ok()) {
     process = std::move(made).value();
+    {
+      const std::lock_guard lock(mutex_);
+      processes_.insert(process->pid());
+      if (stopping_) ::kill(process->pid(), SIGKILL);
+    }
     const bool told = process->exchange({}, options_.start_time, options_.start_time, reply) ==
                       HelperProcess::Exchange::done;
     status = told ? status_of(reply)
                   : Status(ErrorCode::unavailable, options_.program + " did not start");
   }
   if (status.ok()) return status;
-  process.reset();
+  end(process);
   return Status(ErrorCode::unavailable, "grammars cannot be checked: " + status.message());
+}
+
+void GrammarChecker::end(std::unique_ptr<HelperProcess>& process) {
+  if (process == nullptr) return;
+  {
+    const std::lock_guard lock(mutex_);
+    processes_.erase(process->pid());  // before its number can be another's
+  }
+  process.reset();
 }
 
 void GrammarChecker::remember(const std::string& frame, const Status& status) {

@@ -7,6 +7,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -51,7 +52,7 @@ class GrammarChecker {
   /// of the checker's. False when too many wait, or after stop(): `done` is then not called.
   bool check(GrammarKind kind, const std::string& text, Done done);
 
-  /// Ends threads and processes. What still waits is not answered.
+  /// Ends threads and processes, whatever these are at. What still waits is not answered.
   void stop();
 
  private:
@@ -65,13 +66,16 @@ class GrammarChecker {
   };
 
   void work();
-  Status ask(std::unique_ptr<HelperProcess>& process, const std::string& frame) const;
-  Status start(std::unique_ptr<HelperProcess>& process) const;
+  Status ask(std::unique_ptr<HelperProcess>& process, const std::string& frame);
+  Status start(std::unique_ptr<HelperProcess>& process);
+  void end(std::unique_ptr<HelperProcess>& process);
   void remember(const std::string& frame, const Status& status);
 
   const Options options_;
   TaskQueue<Task> tasks_{options_.max_waiting};
-  std::mutex mutex_;  // guards what was found before
+  std::mutex mutex_;  // guards what was found before, and:
+  std::set<pid_t> processes_;
+  bool stopping_ = false;
   std::list<Known> known_;                                                  // the latest used first
   std::unordered_map<std::string_view, std::list<Known>::iterator> index_;  // keys lie in known_
   std::size_t known_bytes_ = 0;

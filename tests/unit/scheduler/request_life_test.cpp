@@ -365,17 +365,34 @@ TEST_F(Grammars, OneThatIsForgottenIsAskedForAgain) {
 }
 
 TEST_F(Grammars, ThoseThatWaitTakeFewPlaces) {
+  constexpr std::uint64_t kMany = 1000;
   const LinkId mixed = c.ready_worker("mixed0", Role::mixed, 4000);
-  for (std::uint64_t i = 1; i <= 500; ++i) ask(i, std::to_string(i));
-  c.submit(501, 4, 2);
+  for (std::uint64_t i = 1; i <= kMany; ++i) ask(i, std::to_string(i));
+  c.submit(kMany + 1, 4, 2);
   c.run();
-  EXPECT_EQ(c.phase(501), Phase::ended);
+  EXPECT_EQ(c.phase(kMany + 1), Phase::ended);
   EXPECT_LT(c.worker("mixed0").sequences, 20U);
-  for (const PrepareGrammar& asked : c.sent<PrepareGrammar>(mixed)) {
-    c.from_worker(mixed, GrammarState{asked.term, asked.key, true});
+  c.wait(3 * kSecond);
+  c.turn();
+  const auto asked = c.sent<PrepareGrammar>(mixed);
+  EXPECT_LT(asked.size(), kMany + 50) << "only those that have a place are asked for again";
+  EXPECT_TRUE(asked.back().awaited);
+  EXPECT_FALSE(asked.front().awaited);
+  for (const PrepareGrammar& one : asked) c.from_worker(mixed, GrammarState{one.term, one.key, true});
+  c.run(10'000);
+  for (std::uint64_t i = 1; i <= kMany; ++i) EXPECT_EQ(c.phase(i), Phase::ended) << i;
+}
+
+TEST_F(Grammars, OneThatKillsItsCompilerEnds) {
+  LinkId mixed = c.ready_worker("mixed0", Role::mixed);
+  ask(1, "a");
+  for (Incarnation life = 2; life < 10 && c.phase(1) != Phase::ended; ++life) {
+    c.turn();
+    c.gone(mixed);
+    mixed = c.ready_worker("mixed0", Role::mixed, 100, life);
   }
-  c.run();
-  for (std::uint64_t i = 1; i <= 500; ++i) EXPECT_EQ(c.phase(i), Phase::ended) << i;
+  EXPECT_EQ(c.phase(1), Phase::ended);
+  EXPECT_EQ(c.find(1)->code, ErrorCode::worker_crashes);
 }
 
 TEST_F(Grammars, ALostAnswerIsAskedForAgain) {

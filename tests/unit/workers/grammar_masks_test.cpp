@@ -177,13 +177,14 @@ class Told {
   }
   bool has(std::uint64_t key, bool ready) {
     for (int i = 0; i < 3000; ++i) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (std::find(told_.begin(), told_.end(), std::pair(key, ready)) != told_.end()) return true;
-      }
+      if (had(key, ready)) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     return false;
+  }
+  bool had(std::uint64_t key, bool ready) {
+    const std::lock_guard lock(mutex_);
+    return std::find(told_.begin(), told_.end(), std::pair(key, ready)) != told_.end();
   }
   std::size_t count() {
     const std::lock_guard lock(mutex_);
@@ -200,24 +201,41 @@ TEST(GrammarMasks, TellsWhenAGrammarIsReadyAndWhenItIsForgotten) {
   GrammarMasks::Options options;
   options.cache_bytes = 100'000;
   GrammarMasks masks("demo/model", kVocab, options, told.listener());
-  masks.prepare(7, GrammarKind::regex, "[a-z]+");
+  masks.prepare(7, GrammarKind::regex, "[a-z]+", false);
   EXPECT_TRUE(told.has(7, true));
-  masks.prepare(8, GrammarKind::regex, "(a");  // nobody needs to wait for what cannot be compiled
+  masks.prepare(8, GrammarKind::regex, "(a", false);  // nobody needs to wait for what cannot be compiled
   EXPECT_TRUE(told.has(8, true));
   const std::size_t before = told.count();
-  masks.prepare(7, GrammarKind::regex, "[a-z]+");
+  masks.prepare(7, GrammarKind::regex, "[a-z]+", false);
   EXPECT_EQ(told.count(), before + 1) << "at once: it is there";
   for (std::uint64_t key = 100; key < 140; ++key) {
-    masks.prepare(key, GrammarKind::regex, "([a-z]{3} ){20}" + std::to_string(key));
+    masks.prepare(key, GrammarKind::regex, "([a-z]{3} ){20}" + std::to_string(key), false);
   }
   EXPECT_TRUE(told.has(139, true));
   EXPECT_TRUE(told.has(7, false)) << "nobody has used it";
 }
 
+TEST(GrammarMasks, WhatASequenceFollowsIsNotForgotten) {
+  Told told;
+  GrammarMasks::Options options;
+  options.cache_bytes = 1;
+  GrammarMasks masks("demo/model", kVocab, options, told.listener());
+  const SamplingParams followed = with(GrammarKind::regex, "([a-z]{3} ){20}");
+  masks.prepare(7, followed.grammar_kind, followed.grammar, false);
+  EXPECT_TRUE(told.has(7, true));
+  mask_of(masks, 1, followed, {});
+  masks.prepare(8, GrammarKind::regex, "[0-9]+", false);
+  masks.prepare(9, GrammarKind::regex, "[0-8]+", false);
+  EXPECT_TRUE(told.has(8, false)) << "nobody follows it";
+  EXPECT_FALSE(told.had(7, false));
+  mask_of(masks, 1, followed, {});
+  EXPECT_EQ(masks.compiled(), 3U) << "none of them twice";
+}
+
 TEST(GrammarMasks, WhatIsAnnouncedIsCompiledBeforeARowNeedsIt) {
   GrammarMasks masks("demo/model", kVocab, {});
-  masks.prepare(1, GrammarKind::regex, "[a-z]+");
-  masks.prepare(1, GrammarKind::regex, "[a-z]+");
+  masks.prepare(1, GrammarKind::regex, "[a-z]+", false);
+  masks.prepare(1, GrammarKind::regex, "[a-z]+", false);
   ASSERT_TRUE(wait_compiled(masks, 1));
   const auto free = mask_of(masks, 1, with(GrammarKind::regex, "[a-z]+"), {});
   EXPECT_EQ(masks.compiled(), 1U) << "once";
@@ -232,13 +250,15 @@ TEST(GrammarMasks, ARowThatWaitsGoesBeforeAnnouncements) {
   GrammarMasks masks("demo/model", kVocab, options, told.listener());
   // Each takes a while; the tokenizer is still being read.
   for (std::uint64_t i = 0; i < 40; ++i) {
-    masks.prepare(i + 1, GrammarKind::regex, "([a-z]{3} ){60}" + std::to_string(i));
+    masks.prepare(i + 1, GrammarKind::regex, "([a-z]{3} ){60}" + std::to_string(i), false);
   }
-  EXPECT_TRUE(told.has(40, true)) << "one too many: its row will have to wait";
+  masks.prepare(50, GrammarKind::regex, "y", true);  // never one too many
   mask_of(masks, 1, with(GrammarKind::regex, "x"), {});
-  EXPECT_LE(masks.compiled(), 3U) << "its own, and perhaps one that had begun";
-  EXPECT_TRUE(wait_compiled(masks, 21));
-  EXPECT_LE(masks.compiled(), 25U) << "more than max_announced are not kept in mind";
+  EXPECT_TRUE(told.has(50, true));
+  EXPECT_LT(masks.compiled(), 15U) << "these two, and what had begun";
+  EXPECT_TRUE(wait_compiled(masks, 22));
+  EXPECT_LE(masks.compiled(), 26U) << "more than max_announced are not kept in mind";
+  EXPECT_FALSE(told.had(40, true)) << "it was passed over, and will be asked for again";
 }
 
 TEST(GrammarMasks, AModelWithoutATokenizerSaysSo) {

@@ -47,7 +47,7 @@ TEST(TermEnd, StaleMessagesAreDroppedSilently) {
   d.get(plan(9, kTerm - 1));
   d.get(pull(1, 900, kTerm - 1));
   d.get(AuditTables{kTerm - 1});
-  d.get(PrepareGrammar{kTerm - 1, 1, GrammarKind::regex, "a"});
+  d.get(PrepareGrammar{kTerm - 1, 1, GrammarKind::regex, "a", false});
   d.get(Fenced{kEpoch, kTerm - 1});
   d.get(Registered{kEpoch, kMe});
   d.get(Welcome{kEpoch, kTerm, 1});  // the repeat of our own
@@ -55,9 +55,9 @@ TEST(TermEnd, StaleMessagesAreDroppedSilently) {
   EXPECT_TRUE(d.sent.empty());
   EXPECT_TRUE(d.pulls.empty());
   EXPECT_TRUE(d.grammars.empty());
-  d.get(PrepareGrammar{kTerm, 1, GrammarKind::regex, "b"});
+  d.get(PrepareGrammar{kTerm, 1, GrammarKind::regex, "b", false});
   EXPECT_EQ(d.grammars, std::vector<std::string>{"b"});
-  d.get(PrepareGrammar{kTerm, 1, GrammarKind::regex, std::string(SamplingParams::kMaxGrammarBytes + 1, 'b')});
+  d.get(PrepareGrammar{kTerm, 1, GrammarKind::regex, std::string(SamplingParams::kMaxGrammarBytes + 1, 'b'), false});
   EXPECT_EQ(d.grammars.size(), 1U);
   d.grammar_state(1, true);
   EXPECT_EQ(d.last<GrammarState>().key, 1U);
