@@ -439,6 +439,9 @@ struct Handler {
   }
 
   void operator()(Closed&& closed) {
+    // Its term is over for us, and not yet for itself: over a link that broke and came back, a Pull of that
+    // term may reach it behind our Close. It is told again; once it has said Hello it believes no such Pull.
+    if (worker().state == WorkerState::fenced) return;
     // It closes only what no pull names, so this was said before a pull that is on its way: the pull will
     // map the pool again, and what it wants closed is said once more.
     bool stale = false;

@@ -166,6 +166,30 @@ TEST(Incarnations, TheSuccessorMayAllocateWhenImportersHaveClosed) {
   EXPECT_EQ(c.sent<Registered>(next).size(), 1U);
 }
 
+// A Pull of its old term may still be on its way to it, and would map the pool again.
+TEST(Incarnations, AnImporterOutOfTermIsBelievedToHaveClosedOnlyAfterItsHello) {
+  Cluster c;
+  const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
+  const LinkId decode = c.ready_worker("decode0", Role::decode);
+  c.submit(1, 8, 3);
+  c.run();
+  const AllocationId old = c.worker("prefill0").hello.allocation;
+  c.event(SendFailed{decode});
+  c.gone(prefill);
+  const LinkId next = c.register_worker("prefill0", Role::prefill, 2);
+  c.from_worker(decode, Closed{old});
+  EXPECT_TRUE(c.sent<Registered>(next).empty());
+  Hello hello = Cluster::hello_of("decode0", 100);
+  hello.hello_id = 2;
+  c.from_worker(decode, hello);
+  EXPECT_TRUE(c.worker("decode0").ready());
+  const std::size_t told = c.sent<Close>(decode).size();
+  c.wait(2 * kSecond);
+  EXPECT_GT(c.sent<Close>(decode).size(), told);
+  c.from_worker(decode, Closed{old});
+  EXPECT_EQ(c.sent<Registered>(next).size(), 1U);
+}
+
 TEST(Incarnations, AnImporterThatNeverClosesIsNamedAfterATimeOut) {
   Cluster c;
   const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
