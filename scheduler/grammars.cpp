@@ -28,7 +28,8 @@ bool grammar_ready(const Worker& worker, const Request& request) {
 }
 
 bool grammar_asked(const Worker& worker, const Request& request) {
-  return worker.grammars.contains(request.grammar) && !grammar_ready(worker, request);
+  const auto told = worker.grammars.find(request.grammar);
+  return told != worker.grammars.end() && !told->second.ready;
 }
 
 void ask_grammar(Worker& worker, const Request& request, bool awaited, TimeNs now, Outbox& out) {

@@ -311,14 +311,15 @@ class StepBuilder {
 
   void prompt_row(Sequence& sequence) {
     Request& request = *state_.request_of(sequence);
-    if (!may_draw(request)) ask_grammar(w_, request, /*awaited=*/true, now_, out_);
+    const bool ready = may_draw(request);
+    if (!ready) ask_grammar(w_, request, /*awaited=*/true, now_, out_);
     const bool all = wants_prompt_logprobs(request);
     std::uint32_t n = std::min({state_.settings.prompt_chunk, budget_,
                                 sequence.prefill_length - sequence.scheduled});
     if (all) n = std::min(n, logprob_budget_);
     if (n == 0) return;  // another prompt has the lines of logits of this step
     const bool last = sequence.scheduled + n == sequence.prefill_length;
-    if (last && !may_draw(request)) return;
+    if (last && !ready) return;
     // With its first row, not before: a plan that has no rows may still preempt it.
     if (!sequence.on_worker) {
       note(request, LifetimeMoment::context_begin, now_);

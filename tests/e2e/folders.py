@@ -1,14 +1,27 @@
-"""Folders of tests whose processes are killed."""
+"""Folders that tests make, also those whose processes are killed."""
 
+import pathlib
 import shutil
 import tempfile
 import time
+
+from cluster import DEMO_MODEL
 
 
 def temporary(case, prefix):
     """The path of a new folder, removed when the test case ends."""
     folder = tempfile.mkdtemp(prefix=prefix)
     case.addCleanup(remove, folder)
+    return folder
+
+
+def templated_model(template):
+    """The demo model with a chat template instead of its chat_format.json, in a folder that the caller removes."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="baton-templated-"))
+    for file in DEMO_MODEL.iterdir():
+        if file.name != "chat_format.json":
+            (folder / file.name).symlink_to(file)
+    (folder / "chat_template.jinja").write_text(template)
     return folder
 
 

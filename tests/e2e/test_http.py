@@ -12,11 +12,11 @@ import re
 import shutil
 import signal
 import socket
-import tempfile
 import time
 import unittest
 
-from cluster import DEMO_MODEL, PATIENCE, Cluster, wait_until
+import folders
+from cluster import PATIENCE, Cluster, wait_until
 
 LIMIT = 1_000_000  # max_body_bytes of these tests
 GENERATE = "/generate"
@@ -565,20 +565,10 @@ TEMPLATE = """
 {{- '<|assistant|>' if add_generation_prompt }}"""
 
 
-def templated_model():
-    """The demo model with a template instead of its chat_format.json."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="baton-templated-"))
-    for file in DEMO_MODEL.iterdir():
-        if file.name != "chat_format.json":
-            (folder / file.name).symlink_to(file)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return folder
-
-
 class Templates(ClusterTest):
     @classmethod
     def setUpClass(cls):
-        model = templated_model()
+        model = folders.templated_model(TEMPLATE)
         cls.addClassCleanup(shutil.rmtree, model)
         cls.options = {"model": model}
         super().setUpClass()

@@ -5,14 +5,13 @@ Where that cannot be done (no package index, no pip) it says so and is skipped: 
 """
 
 import asyncio
-import pathlib
 import shutil
-import tempfile
 import typing
 import unittest
 
 import client_packages
-from cluster import DEMO_MODEL, Cluster
+import folders
+from cluster import Cluster
 
 client_packages.install("openai")
 import openai  # noqa: E402
@@ -41,16 +40,6 @@ class Weather(pydantic.BaseModel):
 
     city: typing.Literal["Paris", "Rome"]
     days: typing.Literal[1, 2]
-
-
-def with_tools():
-    """The demo model with a template that takes tools instead of its chat_format.json."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="baton-tools-"))
-    for file in DEMO_MODEL.iterdir():
-        if file.name != "chat_format.json":
-            (folder / file.name).symlink_to(file)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return folder
 
 
 class Client(unittest.TestCase):
@@ -181,7 +170,7 @@ class Tools(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        folder = with_tools()
+        folder = folders.templated_model(TEMPLATE)
         cls.addClassCleanup(shutil.rmtree, folder)
         cls.cluster = cls.enterClassContext(Cluster(model=folder, top={"model_name": cls.MODEL}))
         port = next(iter(cls.cluster.frontends.values()))

@@ -7,6 +7,7 @@ and its renderer. "renders" holds [template, body, text], or [template, body, nu
 "ids" holds [folder of ../tokenizers, template's text, body, token ids].
 """
 
+import functools
 import json
 import pathlib
 
@@ -111,6 +112,7 @@ def ids_of(folder, template, body):
     return tokenizer.apply_chat_template(messages, chat_template=template, return_dict=False, **options)
 
 
+@functools.cache
 def tokenizer():
     """One with the special tokens, for what needs no ids."""
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"x": 0}, "x")), **SPECIAL)

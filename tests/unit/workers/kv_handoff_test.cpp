@@ -210,6 +210,17 @@ class Handoff : public testing::Test {
     p.to = std::move(to);
     return p;
   }
+  /// A process that only waits to be killed, named as the exporter of `p`.
+  static pid_t start_exporter(Pull& p) {
+    const pid_t exporter = fork();
+    if (exporter == 0) {
+      pause();
+      _exit(0);
+    }
+    p.exporter_pid = exporter;
+    p.exporter_pid_start = pid_start_time(exporter);
+    return exporter;
+  }
   std::unique_ptr<KvHandoff> start(KvHandoff::Options options = {}) {
     return std::make_unique<KvHandoff>(std::make_unique<HostBlockReader>(own), waker, options);
   }
@@ -324,14 +335,8 @@ TEST_F(Handoff, CloseComesAfterThePullsBeforeIt) {
 
 TEST_F(Handoff, ADeadExporterIsReportedOnceAndItsBytesStay) {
   std::memset(source.block(2), 9, source.geometry().block_bytes);
-  const pid_t exporter = fork();
-  if (exporter == 0) {
-    pause();
-    _exit(0);
-  }
   Pull p = pull(1, {2}, {3});
-  p.exporter_pid = exporter;
-  p.exporter_pid_start = pid_start_time(exporter);
+  const pid_t exporter = start_exporter(p);
   const auto handoff = start({.pull_delay_ms = 0, .watch_ms = 10});
   handoff->pull(p);
   EXPECT_FALSE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
@@ -358,14 +363,8 @@ TEST_F(Handoff, AThreadThatStaysAwakeLooksAfterExportersAndStops) {
   constexpr TimeNs kLong = 20 * kSecond;
   stay_awake_for(kLong);
   work_goes_on(now_ns());
-  const pid_t exporter = fork();
-  if (exporter == 0) {
-    pause();
-    _exit(0);
-  }
   Pull p = pull(1, {2}, {3});
-  p.exporter_pid = exporter;
-  p.exporter_pid_start = pid_start_time(exporter);
+  const pid_t exporter = start_exporter(p);
   auto handoff = start({.pull_delay_ms = 0, .watch_ms = 10});
   handoff->pull(p);
   EXPECT_FALSE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
