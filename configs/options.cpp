@@ -271,8 +271,8 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        "on GPUs: a token does not depend on its batch-mates, to the bit; slower (CPUs always do so)",
        &W::deterministic},
       {.name = "layer_kernel",
-       .meaning = "on GPUs, steps of up to 32 rows: the products between two attentions as one kernel; auto: "
-                  "where it was the quicker at start (never under MPS, for experts and quantised weights)",
+       .meaning = "on GPUs, steps of up to 32 rows (quantised weights: 8): the products between two attentions "
+                  "as one kernel; auto: up to 16, where it was the quicker at start (never under MPS, for experts)",
        .member = &W::layer_kernel,
        .choices = "auto|always|never"},
       {"memory_fraction",

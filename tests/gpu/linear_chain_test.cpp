@@ -1,7 +1,12 @@
 // Chains of products against sums in fp64, over row counts and shapes that do not fill the CTAs.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -17,16 +22,86 @@ struct Geometry {
   int hidden, attended, intermediate, qkv;
 };
 
+/// A matrix on the device, and its values.
+struct Matrix {
+  std::vector<float> values;
+  LinearWeight weight;
+  std::shared_ptr<Device<Bf16>> plain;
+  std::shared_ptr<Device<std::uint32_t>> words, scales;
+};
+
+Matrix plain_matrix(int out, int in, unsigned seed) {
+  Matrix m;
+  const auto w =
+      random_bf16(static_cast<std::size_t>(out) * in, 2.0F / std::sqrt(static_cast<float>(in)), seed);
+  for (const Bf16 v : w) m.values.push_back(value(v));
+  m.plain = std::make_shared<Device<Bf16>>(w);
+  m.weight = {m.plain->get(), out, in, {}};
+  return m;
+}
+
+struct Quantized {
+  WeightFormat format;
+  int group_shift;
+};
+
+float e4m3(std::uint32_t byte) {
+  const int exponent = static_cast<int>(byte >> 3 & 15U);
+  const auto fraction = static_cast<float>(byte & 7U) / 8;
+  const float size = exponent == 0 ? std::ldexp(fraction, -6) : std::ldexp(1 + fraction, exponent - 7);
+  return byte >> 7 != 0 ? -size : size;
+}
+
+Matrix quantized_matrix(const Quantized& kind, int out, int in, unsigned seed) {
+  Matrix m;
+  m.weight = {nullptr, out, in, {}};
+  QuantizedWeight& q = m.weight.quantized;
+  q.format = kind.format;
+  q.group_shift = kind.group_shift;
+  q.groups = (in - 1 >> kind.group_shift) + 1;
+  const bool int4 = kind.format == WeightFormat::int4;
+  std::minstd_rand random(seed);
+  std::vector<std::uint32_t> words(weight_words(kind.format, out, in), 0);
+  std::vector<std::uint32_t> scales(scale_words(out, q.groups), 0);
+  const float size = (int4 ? 0.2F : 0.01F) / std::sqrt(static_cast<float>(in));
+  for (int o = 0; o < out; ++o) {
+    for (int g = 0; g < q.groups; ++g) {
+      const float scale = size * (1 + static_cast<float>(random() % 1000) / 1000);
+      scales[scale_at(q.groups, o, g)] =
+          (std::bit_cast<std::uint32_t>(scale) & ~15U) | (int4 ? 4 + random() % 8 : 0);
+    }
+    for (int k = 0; k < in; ++k) {
+      const std::uint32_t word = scales[scale_at(q.groups, o, k >> kind.group_shift)];
+      const float scale = std::bit_cast<float>(word & ~15U);
+      std::uint32_t bits = static_cast<std::uint32_t>(random()) >> 8 & (int4 ? 15U : 255U);
+      if (!int4 && (bits & 127U) == 127U) bits ^= 1U;  // no NaN
+      const WeightPlace place = place_of(kind.format, units_of(in), o, k);
+      words[place.word] |= bits << place.bit;
+      m.values.push_back(scale * (int4 ? static_cast<float>(bits) - static_cast<float>(word & 15U)
+                                       : e4m3(bits)));
+    }
+  }
+  m.words = std::make_shared<Device<std::uint32_t>>(words);
+  m.scales = std::make_shared<Device<std::uint32_t>>(scales);
+  q.words = m.words->get();
+  q.scales = m.scales->get();
+  return m;
+}
+
+using MakeMatrix = std::function<Matrix(int out, int in, unsigned seed)>;
+
 /// y [rows, out] = x W^T.
-std::vector<double> product(const std::vector<Bf16>& x, const std::vector<Bf16>& w, int rows,
-                            int out, int in) {
+std::vector<double> product(const std::vector<Bf16>& x, const Matrix& matrix, int rows) {
+  const int out = matrix.weight.out;
+  const int in = matrix.weight.in;
+  const std::vector<float>& w = matrix.values;
   std::vector<double> y(static_cast<std::size_t>(rows) * out);
   for (int r = 0; r < rows; ++r) {
     for (int o = 0; o < out; ++o) {
       double sum = 0;
       for (int k = 0; k < in; ++k) {
         sum += static_cast<double>(value(x[static_cast<std::size_t>(r) * in + k])) *
-               value(w[static_cast<std::size_t>(o) * in + k]);
+               w[static_cast<std::size_t>(o) * in + k];
       }
       y[static_cast<std::size_t>(r) * out + o] = sum;
     }
@@ -76,7 +151,7 @@ class LinearChain : public ::testing::Test {
   void SetUp() override {
     ChainLink link;
     link.w = {nullptr, 64, 64, {}};
-    if (!chain_serves(&link, 1)) GTEST_SKIP() << "needs Hopper, without MPS";
+    if (chain_rows(&link, 1) == 0) GTEST_SKIP() << "needs Hopper, without MPS";
     CUDA_CHECK_OK(cudaStreamCreate(&stream_));
   }
   void TearDown() override {
@@ -84,14 +159,14 @@ class LinearChain : public ::testing::Test {
   }
   static void CUDA_CHECK_OK(cudaError_t error) { ASSERT_EQ(error, cudaSuccess); }
 
-  /// A layer twice through the same state: the kernel leaves it as it found it.
-  void check(const Geometry& g, int rows) {
+  static Device<std::uint8_t> zeroed() {
+    return Device<std::uint8_t>(std::vector<std::uint8_t>(chain_state_bytes(), 0));
+  }
+
+  /// A layer twice: each kernel clears what the other uses up.
+  void check(const Geometry& g, int rows, const MakeMatrix& matrix = plain_matrix) {
     SCOPED_TRACE(std::to_string(g.hidden) + " hidden, " + std::to_string(rows) + " rows");
     const auto n = [&](int columns) { return static_cast<std::size_t>(rows) * columns; };
-    const auto matrix = [](int out, int in, unsigned seed) {
-      return random_bf16(static_cast<std::size_t>(out) * in,
-                         2.0F / std::sqrt(static_cast<float>(in)), seed);
-    };
     const auto w_o = matrix(g.hidden, g.attended, 1);
     const auto w_gate_up = matrix(2 * g.intermediate, g.hidden, 2);
     const auto w_down = matrix(g.hidden, g.intermediate, 3);
@@ -100,40 +175,39 @@ class LinearChain : public ::testing::Test {
     const auto x = random_bf16(n(g.hidden), 2, 6);
     const auto gain1 = random_bf16(g.hidden, 1, 7);
     const auto gain2 = random_bf16(g.hidden, 1, 8);
-    const Device<Bf16> d_o(w_o), d_gate_up(w_gate_up), d_down(w_down), d_qkv(w_qkv),
-        d_attended(attended), d_gain1(gain1), d_gain2(gain2);
+    const Device<Bf16> d_attended(attended), d_gain1(gain1), d_gain2(gain2);
     Device<Bf16> d_x(x), d_scaled(n(g.hidden)), d_gated(n(g.intermediate)), y_qkv(n(g.qkv));
-    const Device<std::uint8_t> state(std::vector<std::uint8_t>(chain_state_bytes(), 0));
+    const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
     std::vector<ChainLink> links(4);
-    links[0] = {.w = {d_o.get(), g.hidden, g.attended, {}},
+    links[0] = {.w = w_o.weight,
                 .output = LinearOutput::residual,
                 .x = d_attended.get(),
                 .y = d_x.get(),
                 .gain = d_gain1.get(),
                 .scaled = d_scaled.get()};
-    links[1] = {.w = {d_gate_up.get(), 2 * g.intermediate, g.hidden, {}},
+    links[1] = {.w = w_gate_up.weight,
                 .output = LinearOutput::silu_mul,
                 .x = d_scaled.get(),
                 .y = d_gated.get(),
                 .normed = true,
                 .eps = kEps};
-    links[2] = {.w = {d_down.get(), g.hidden, g.intermediate, {}},
+    links[2] = {.w = w_down.weight,
                 .output = LinearOutput::residual,
                 .x = d_gated.get(),
                 .y = d_x.get(),
                 .gain = d_gain2.get(),
                 .scaled = d_scaled.get()};
-    links[3] = {.w = {d_qkv.get(), g.qkv, g.hidden, {}},
+    links[3] = {.w = w_qkv.weight,
                 .output = LinearOutput::bf16,
                 .x = d_scaled.get(),
                 .y = y_qkv.get(),
                 .normed = true,
                 .eps = kEps};
 
-    const std::vector<Bf16> x1 = plus(x, product(attended, w_o, rows, g.hidden, g.attended));
+    const std::vector<Bf16> x1 = plus(x, product(attended, w_o, rows));
     std::vector<Bf16> x1_normed;
     normed(x1, gain1, rows, g.hidden, &x1_normed);
-    const auto both = product(x1_normed, w_gate_up, rows, 2 * g.intermediate, g.hidden);
+    const auto both = product(x1_normed, w_gate_up, rows);
     std::vector<double> gated(n(g.intermediate));
     for (int r = 0; r < rows; ++r) {
       for (int c = 0; c < g.intermediate; ++c) {
@@ -146,12 +220,12 @@ class LinearChain : public ::testing::Test {
     std::vector<Bf16> first_qkv;
     for (int run = 0; run < 2; ++run) {
       d_x.write(x);
-      linear_chain(links.data(), 4, rows, state.get(), stream_);
+      linear_chain(links.data(), 4, rows, states[run].get(), states[1 - run].get(), stream_);
       ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
       const auto got_gated = d_gated.read();
       expect_near(got_gated, gated, "gated");
       // What follows is compared with what follows from the kernel's own values before.
-      const auto down = product(got_gated, w_down, rows, g.hidden, g.intermediate);
+      const auto down = product(got_gated, w_down, rows);
       std::vector<double> x2(down.size());
       for (std::size_t i = 0; i < down.size(); ++i) x2[i] = value(x1[i]) + down[i];
       const auto got_x = d_x.read();
@@ -159,7 +233,7 @@ class LinearChain : public ::testing::Test {
       std::vector<Bf16> x2_normed;
       normed(got_x, gain2, rows, g.hidden, &x2_normed);
       const auto got_qkv = y_qkv.read();
-      expect_near(got_qkv, product(x2_normed, w_qkv, rows, g.qkv, g.hidden), "qkv");
+      expect_near(got_qkv, product(x2_normed, w_qkv, rows), "qkv");
       if (run == 0) first_qkv = got_qkv;
       for (std::size_t i = 0; i < got_qkv.size(); ++i)
         ASSERT_EQ(got_qkv[i].bits, first_qkv[i].bits) << i;
@@ -178,31 +252,80 @@ TEST_F(LinearChain, ALayerOfManyShapes) {
   check({576, 576, 1536, 960}, 4);
 }
 
+TEST_F(LinearChain, QuantizedLayersOfManyShapes) {
+  for (const Quantized kind : {Quantized{WeightFormat::int4, 7}, Quantized{WeightFormat::int4, 5},
+                               Quantized{WeightFormat::int4, 6}, Quantized{WeightFormat::int4, 9},
+                               Quantized{WeightFormat::int4, 31}, Quantized{WeightFormat::fp8, 31},
+                               Quantized{WeightFormat::fp8, 7}, Quantized{WeightFormat::fp8, 6}}) {
+    SCOPED_TRACE(std::string(kind.format == WeightFormat::int4 ? "int4" : "fp8") + ", groups of 2^" +
+                 std::to_string(kind.group_shift));
+    const MakeMatrix matrix = [&](int out, int in, unsigned seed) {
+      return quantized_matrix(kind, out, in, seed);
+    };
+    for (const int rows : {1, 2, 3, 7, 8}) check({256, 256, 512, 320}, rows, matrix);
+    check({768, 256, 1280, 976}, 3, matrix);  // more inputs than slices take in turns
+    check({1024, 2048, 3072, 4096}, 5, matrix);
+    if (kind.group_shift == 7) check({2048, 2048, 8192, 3072}, 8, matrix);
+  }
+}
+
 TEST_F(LinearChain, OneLinkAndManyOnes) {
   const int in = 4096, out = 3000 / 8 * 8, rows = 4;
-  const auto w = random_bf16(static_cast<std::size_t>(out) * in, 0.03F, 1);
+  const Matrix w = plain_matrix(out, in, 1);
   const auto x = random_bf16(static_cast<std::size_t>(rows) * in, 1, 2);
-  const Device<Bf16> d_w(w), d_x(x);
+  const Device<Bf16> d_x(x);
   const Device<Bf16> y(static_cast<std::size_t>(rows) * out);
-  const Device<std::uint8_t> state(std::vector<std::uint8_t>(chain_state_bytes(), 0));
-  const ChainLink link{
-      .w = {d_w.get(), out, in, {}}, .output = LinearOutput::bf16, .x = d_x.get(), .y = y.get()};
-  for (int i = 0; i < 200; ++i) linear_chain(&link, 1, rows, state.get(), stream_);
+  const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
+  const ChainLink link{.w = w.weight, .output = LinearOutput::bf16, .x = d_x.get(), .y = y.get()};
+  for (int i = 0; i < 200; ++i)
+    linear_chain(&link, 1, rows, states[i % 2].get(), states[1 - i % 2].get(), stream_);
   ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
-  expect_near(y.read(), product(x, w, rows, out, in), "y");
+  expect_near(y.read(), product(x, w, rows), "y");
+}
+
+/// A model with random words has rows this large.
+TEST_F(LinearChain, RowsOfVeryLargeNumbersEnd) {
+  const int n = 4096, rows = 2;
+  const Quantized kind{WeightFormat::int4, 7};
+  const Matrix first = quantized_matrix(kind, n, n, 1);
+  const Matrix second = quantized_matrix(kind, n, n, 2);
+  auto x = random_bf16(static_cast<std::size_t>(rows) * n, 1, 3);
+  for (Bf16& v : x) v = rounded(value(v) * 1e15F);
+  const auto gain = random_bf16(n, 1, 4);
+  const Device<Bf16> d_x(x), d_gain(gain), scaled(x.size()), z(x.size());
+  Device<Bf16> y(x.size());
+  y.write(x);
+  const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
+  const ChainLink links[] = {{.w = first.weight,
+                              .output = LinearOutput::residual,
+                              .x = d_x.get(),
+                              .y = y.get(),
+                              .gain = d_gain.get(),
+                              .scaled = scaled.get()},
+                             {.w = second.weight,
+                              .output = LinearOutput::bf16,
+                              .x = scaled.get(),
+                              .y = z.get(),
+                              .normed = true,
+                              .eps = kEps}};
+  linear_chain(links, 2, rows, states[0].get(), states[1].get(), stream_);
+  ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  std::vector<Bf16> x_normed;
+  normed(y.read(), gain, rows, n, &x_normed);
+  expect_near(z.read(), product(x_normed, second, rows), "z");
 }
 
 TEST_F(LinearChain, RefusesWhatItCannotDo) {
   ChainLink link;
   link.w = {nullptr, 64, 96, {}};  // k of 96 is no whole number of boxes
-  EXPECT_FALSE(chain_serves(&link, 1));
+  EXPECT_EQ(chain_rows(&link, 1), 0);
   link.w = {nullptr, 68, 64, {}};
-  EXPECT_FALSE(chain_serves(&link, 1));
+  EXPECT_EQ(chain_rows(&link, 1), 0);
   link.w = {nullptr, 64, 64, {}};
   link.output = LinearOutput::f32;
-  EXPECT_FALSE(chain_serves(&link, 1));
+  EXPECT_EQ(chain_rows(&link, 1), 0);
   link.output = LinearOutput::bf16;
-  EXPECT_THROW(linear_chain(&link, 1, kMostChainRows + 1, nullptr, stream_), CudaError);
+  EXPECT_THROW(linear_chain(&link, 1, kMostChainRows + 1, nullptr, nullptr, stream_), CudaError);
 }
 
 }  // namespace

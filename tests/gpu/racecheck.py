@@ -25,6 +25,7 @@ import time
 PARTS = {
     "own_linears": ("linear_gpu_test", "LinearTest.EveryOwnVariantAgrees", "", 0),
     "chain": ("linear_gpu_test", "LinearChain.ALayerOfManyShapes", "", 6),
+    "quantized_chain": ("linear_gpu_test", "LinearChain.RowsOfVeryLargeNumbersEnd", "", 2),
     "tiles": ("quantized_linear_gpu_test", "QuantizedLinearTest.EveryVariantAgrees", "tiles_kernel", 100),
     "ring": ("quantized_linear_gpu_test", "QuantizedLinearTest.EveryVariantAgrees", "ring_kernel", 100),
     "quantized": ("quantized_linear_gpu_test", "QuantizedLinearTest.PartsThatBeginInsideOfATile",

@@ -20,6 +20,8 @@
 #include "workers/cuda/hopper.cuh"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear_chain.h"
+#include "workers/cuda/linear_chain_quantized.h"
+#include "workers/cuda/linear_chain_state.cuh"
 #include "workers/cuda/linear_tiles.cuh"
 #include "workers/cuda/shared_memory.h"
 #include "workers/cuda/tensor_map.h"
@@ -29,21 +31,10 @@ namespace {
 
 constexpr int kGroups = 2;  // warpgroups that multiply
 constexpr int kMultiplying = 128 * kGroups;
-constexpr int kThreads = kMultiplying + 64;  // and one warp each that asks for W and for x
+constexpr int kThreads = kMultiplying + 96;  // and a warp each for W, for x and for norms
 constexpr int kMostPlaces = 12;              // of the ring
 constexpr int kPlaceBytes = 20 << 10;
 constexpr int kBlockK = 64;  // k of a box: the 128 bytes that the swizzle spans
-
-/// Left as zeros by the CTA that ends last.
-struct State {
-  int done[kMostChainLinks];  // parts of a link that have been stored
-  int exits;
-  int unused[3];
-  // Of y's rows. Floats summed up in double: exact, in whatever order they come, unless some are
-  // 2^20 times others. (Integers are always exact, but rows of very large numbers have overflown
-  // them.)
-  double squares[kMostChainLinks][kMostChainRows];
-};
 
 struct Link {
   CUtensorMap w, x;
@@ -58,35 +49,33 @@ struct Link {
   int places;    // of the ring that a unit takes
   int boxes;     // of W, and of x, in a place
   int parts;     // what `done` counts up to
+  int slots;     // of squares
   LinearOutput output;
 };
 
 struct Arguments {
   Link links[kMostChainLinks];
-  State* state;
+  ChainState *state, *next;
+  ChainSquares squares;
   int n, rows, places;
 };
 
 template <int kN>
 struct Shared {
   std::uint64_t full[kMostPlaces], empty[kMostPlaces];
-  float squares[kGroups][4][kN];  // [group][warp][row]
-  float4 half[kN / 8][128];       // the second group's sums
-  int last;
+  std::uint64_t seen[kMostChainLinks];  // that the link before has been stored
+  std::uint64_t normed[kMostChainLinks];
+  float scales[kMostChainLinks][kN];  // of normed links' rows: 1 / rms
+  float squares[kGroups][4][kN];      // [group][warp][row]
+  float4 half[kN / 8][128];           // the second group's sums
 };
 
 #ifdef BATON_HOPPER
-__device__ __forceinline__ void step(int& place, int& parity, int places) {
-  if (++place == places) {
-    place = 0;
-    parity ^= 1;
-  }
-}
-
 // ------------------------------------------------------------------ producers
 
-__device__ __forceinline__ void produce_w(const Arguments& a, std::uint64_t* full,
-                                          std::uint64_t* empty, std::uint8_t* ring) {
+template <int kN>
+__device__ __forceinline__ void produce_w(const Arguments& a, Shared<kN>& shared,
+                                          std::uint8_t* ring) {
   const std::uint64_t policy = hopper::policy_evict_first();
   const int ring_places = a.places;
   int place = 0;
@@ -101,34 +90,26 @@ __device__ __forceinline__ void produce_w(const Arguments& a, std::uint64_t* ful
     for (int unit = static_cast<int>(blockIdx.x); unit < units;
          unit += static_cast<int>(gridDim.x)) {
       for (int p = 0; p < places; ++p) {
-        hopper::barrier_wait(&empty[place], parity);
-        hopper::barrier_expect(&full[place], bytes);
+        hopper::barrier_wait(&shared.empty[place], parity);
+        hopper::barrier_expect(&shared.full[place], bytes);
         hopper::copy_box_3d(ring + place * kPlaceBytes, &link.w, unit * features, p * boxes,
-                            &full[place], policy);
-        step(place, parity, ring_places);
+                            &shared.full[place], policy);
+        next_place(place, parity, ring_places);
       }
     }
   }
   grid_release();
 }
 
-/// Until all parts of a link have been stored; what they stored may be copied then.
-__device__ __forceinline__ void wait_for(const int* done, int parts) {
-  int now = 0;
-  do {
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(done) : "memory");
-  } while (now < parts);
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
-
 template <int kN>
-__device__ __forceinline__ void produce_x(const Arguments& a, std::uint64_t* full,
-                                          std::uint64_t* empty, std::uint8_t* ring) {
+__device__ __forceinline__ void produce_x(const Arguments& a, Shared<kN>& shared,
+                                          std::uint8_t* ring) {
   const std::uint64_t policy = hopper::policy_evict_last();
   const int ring_places = a.places;
   int place = 0;
   int parity = 1;
   grid_wait();
+  clear_next(a.next);
   for (int i = 0; i < a.n; ++i) {
     const Link& link = a.links[i];
     const int boxes = link.boxes;
@@ -136,16 +117,32 @@ __device__ __forceinline__ void produce_x(const Arguments& a, std::uint64_t* ful
     const int units = link.units;
     const int bytes = kN * 128 * boxes;
     std::uint8_t* to = ring + link.features * 128 * boxes;  // behind W
-    if (i > 0) wait_for(&a.state->done[i - 1], a.links[i - 1].parts);
+    if (i > 0) {
+      wait_for_parts(&a.state->done[i - 1], a.links[i - 1].parts);
+      hopper::barrier_arrive(&shared.seen[i]);
+    }
     for (int unit = static_cast<int>(blockIdx.x); unit < units;
          unit += static_cast<int>(gridDim.x)) {
       for (int p = 0; p < places; ++p) {
-        hopper::barrier_wait(&empty[place], parity);
-        hopper::barrier_expect(&full[place], bytes);
-        hopper::copy_box_3d(to + place * kPlaceBytes, &link.x, 0, p * boxes, &full[place], policy);
-        step(place, parity, ring_places);
+        hopper::barrier_wait(&shared.empty[place], parity);
+        hopper::barrier_expect(&shared.full[place], bytes);
+        hopper::copy_box_3d(to + place * kPlaceBytes, &link.x, 0, p * boxes, &shared.full[place],
+                            policy);
+        next_place(place, parity, ring_places);
       }
     }
+  }
+}
+
+template <int kN>
+__device__ __forceinline__ void norm(const Arguments& a, Shared<kN>& shared) {
+  for (int i = 1; i < a.n; ++i) {
+    const Link& link = a.links[i];
+    if (link.inverse_in == 0) continue;
+    hopper::barrier_wait(&shared.seen[i], 0);
+    norm_scales<kN>(a.squares, i, a.links[i - 1].slots, link.inverse_in, link.eps,
+                    shared.scales[i]);
+    hopper::barrier_arrive(&shared.normed[i]);
   }
 }
 
@@ -159,7 +156,6 @@ struct Fragment {
   static constexpr int kRows = kN / 4;
   float sums[kSums];
   __nv_bfloat16 old[kSums];  // what a residual adds to
-  float scale[kRows];        // of row 8 (r / 2) + 2 t + r % 2: 1 / rms
   float gain[2];             // of the next norm, for both features
 
   static __device__ __forceinline__ int row_of(int sum) {
@@ -189,15 +185,6 @@ struct Fragment {
         old[s] = y[static_cast<std::int64_t>(row_of(s)) * link.out + feature];
       }
     }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int row = row_of(r / 2 * 4 + r % 2);
-      scale[r] = 1;
-      if (link.inverse_in > 0 && row < a.rows) {
-        const auto squares = static_cast<float>(__ldcg(&a.state->squares[i - 1][row]));
-        scale[r] = rsqrtf(squares * link.inverse_in + link.eps);
-      }
-    }
   }
 };
 
@@ -222,11 +209,14 @@ __device__ __forceinline__ void store_gated(const Arguments& a, const Link& link
 
 template <int kN>
 __device__ __forceinline__ void store(const Arguments& a, Shared<kN>& shared, int i, int first,
-                                      int end, Fragment<kN>& f) {
+                                      int end, Fragment<kN>& f, float& all_squares) {
   using F = Fragment<kN>;
   const Link& link = a.links[i];
+  if (link.inverse_in > 0) {
+    hopper::barrier_wait(&shared.normed[i], 0);
 #pragma unroll
-  for (int s = 0; s < F::kSums; ++s) f.sums[s] *= f.scale[s / 4 * 2 + s % 2];
+    for (int s = 0; s < F::kSums; ++s) f.sums[s] *= shared.scales[i][F::row_of(s)];
+  }
   if (link.output == LinearOutput::silu_mul) return store_gated(a, link, first, end, f);
   auto* y = static_cast<__nv_bfloat16*>(link.y);
   float squares[F::kRows] = {};
@@ -258,9 +248,10 @@ __device__ __forceinline__ void store(const Arguments& a, Shared<kN>& shared, in
   hopper::sync_threads(1 + group, 128);
   const int row = static_cast<int>(threadIdx.x) % 128;
   if (row >= a.rows) return;
-  float total = 0;
-  for (int warp = 0; warp < 4; ++warp) total += shared.squares[group][warp][row];
-  atomicAdd(&a.state->squares[i][row], static_cast<double>(total));
+  for (int warp = 0; warp < 4; ++warp) all_squares += shared.squares[group][warp][row];
+  const int slot = link.features > 64 ? static_cast<int>(blockIdx.x) * kGroups + group
+                                      : static_cast<int>(blockIdx.x);
+  a.squares.data[(std::int64_t{i} * a.squares.slots + slot) * kN + row] = all_squares;
 }
 
 // ------------------------------------------------------------------ products
@@ -298,6 +289,7 @@ __device__ __forceinline__ void run_link(const Arguments& a, Shared<kN>& shared,
   const int mine = by_k ? 0 : 64 * group;
   const int w_box = features * 128 >> 4;
   const int x_offset = w_box * boxes - (mine * 128 >> 4);
+  float squares = 0;  // of a row of all our units, in the threads that store them
   for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
     const int first = unit * features + mine;
     const int end = min(link.out, (unit + 1) * features);
@@ -324,7 +316,7 @@ __device__ __forceinline__ void run_link(const Arguments& a, Shared<kN>& shared,
         hopper::product_wait<0>();
         if (leader) hopper::barrier_arrive(&shared.empty[place], by_k ? 2 : 1);
       }
-      step(place, parity, ring_places);
+      next_place(place, parity, ring_places);
       // Of three places one was this group's: what the link waits for has been seen.
       if (p == 2) f.load(a, i, first, end);
     }
@@ -350,12 +342,10 @@ __device__ __forceinline__ void run_link(const Arguments& a, Shared<kN>& shared,
       }
     }
     if (places <= 2) f.load(a, i, first, end);
-    store<kN>(a, shared, i, first, end, f);
-    asm volatile("fence.proxy.async.global;" ::: "memory");  // the next link copies what was stored
+    store<kN>(a, shared, i, first, end, f, squares);
+    stores_before_copies();
     hopper::sync_threads(1 + group, 128);
-    if (thread == 0) {
-      asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(&a.state->done[i]) : "memory");
-    }
+    if (thread == 0) part_done(&a.state->done[i]);
   }
 }
 #endif  // BATON_HOPPER
@@ -373,6 +363,10 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const __grid_constan
       hopper::barrier_init(&shared.full[i], 2);  // W and x
       hopper::barrier_init(&shared.empty[i], kMultiplying / 32);
     }
+    for (int i = 0; i < a.n; ++i) {
+      hopper::barrier_init(&shared.seen[i], 1);
+      hopper::barrier_init(&shared.normed[i], 32);
+    }
     hopper::barrier_init_done();
   }
   __syncthreads();
@@ -383,21 +377,11 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const __grid_constan
 #pragma unroll 1
     for (int i = 0; i < a.n; ++i) run_link<kN>(a, shared, ring, i, place, parity);
   } else if (threadIdx.x == kMultiplying) {
-    produce_w(a, shared.full, shared.empty, ring);
+    produce_w<kN>(a, shared, ring);
   } else if (threadIdx.x == kMultiplying + 32) {
-    produce_x<kN>(a, shared.full, shared.empty, ring);
-  }
-  __syncwarp();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    shared.last = atomicAdd(&a.state->exits, 1) == static_cast<int>(gridDim.x) - 1 ? 1 : 0;
-  }
-  __syncthreads();
-  if (shared.last == 0) return;
-  auto* words = reinterpret_cast<int*>(a.state);
-  for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(sizeof(State) / sizeof(int));
-       i += kThreads) {
-    words[i] = 0;
+    produce_x<kN>(a, shared, ring);
+  } else if (warp == kMultiplying / 32 + 2) {
+    norm<kN>(a, shared);
   }
 #endif
 }
@@ -448,7 +432,9 @@ Link make_link(const ChainLink& from, int rows, int columns) {
     link.boxes *= 2;
   }
   link.places = chunks / link.boxes;
-  link.parts = link.units * (link.features > 64 ? kGroups : 1);
+  const int storing = link.features > 64 ? kGroups : 1;
+  link.parts = link.units * storing;
+  link.slots = std::min(link.units, multiprocessors()) * storing;
   link.w = chunks_map(from.w.data, from.w.out, from.w.in, link.features, link.boxes);
   link.x = chunks_map(from.x, rows, from.w.in, columns, link.boxes);
   return link;
@@ -456,7 +442,7 @@ Link make_link(const ChainLink& from, int rows, int columns) {
 
 template <int kN>
 void launch_chain(Arguments& a, Stream stream) {
-  constexpr int kMostBytes = (227 << 10) - static_cast<int>(sizeof(Shared<kN>));
+  constexpr int kMostBytes = (227 << 10) - static_cast<int>(sizeof(Shared<kN>) + 15) / 16 * 16;
   a.places = std::min(kMostPlaces, (kMostBytes - 1024) / kPlaceBytes / 2 * 2);
   // Attention's CTAs find a place beside ours then, so that W_o is under way before they end. With
   // fewer rows one a multiprocessor fits anyway; with more a place holds less of W.
@@ -470,25 +456,33 @@ void launch_chain(Arguments& a, Stream stream) {
 
 }  // namespace
 
-bool chain_serves(const ChainLink* links, int n) {
-  if (!is_hopper() || under_mps() || n < 1 || n > kMostChainLinks) return false;
+int chain_rows(const ChainLink* links, int n) {
+  if (!is_hopper() || under_mps() || n < 1 || n > kMostChainLinks) return 0;
   for (int i = 0; i < n; ++i) {
     const LinearWeight& w = links[i].w;
     const bool gated = links[i].output == LinearOutput::silu_mul;
-    if (w.is_quantized() || links[i].output == LinearOutput::f32) return false;
-    if (w.in % kBlockK != 0 || w.out % (gated ? 16 : 8) != 0) return false;
+    if (links[i].output == LinearOutput::f32) return 0;
+    if (w.in % kBlockK != 0 || w.out % (gated ? 16 : 8) != 0) return 0;
+    if (w.is_quantized()) return quantized_chain_rows(links, n);
   }
-  return true;
+  return kMostChainRows;
 }
 
-std::size_t chain_state_bytes() { return (sizeof(State) + 255) / 256 * 256; }
+std::size_t chain_state_bytes() {
+  const auto slots = static_cast<std::size_t>(ChainSquares::of(nullptr, multiprocessors()).slots);
+  return (sizeof(ChainState) + slots * kMostChainLinks * kMostChainRows * sizeof(float) + 255) /
+         256 * 256;
+}
 
-void linear_chain(const ChainLink* links, int n, int rows, void* state, Stream stream) {
+void linear_chain(const ChainLink* links, int n, int rows, void* state, void* next_state,
+                  Stream stream) {
   if (rows == 0) return;
-  if (!chain_serves(links, n) || rows > kMostChainRows)
-    throw CudaError("linear_chain: no such chain");
+  if (rows > chain_rows(links, n)) throw CudaError("linear_chain: no such chain");
+  if (links[0].w.is_quantized()) return quantized_chain(links, n, rows, state, next_state, stream);
   Arguments a{};
-  a.state = static_cast<State*>(state);
+  a.state = static_cast<ChainState*>(state);
+  a.next = static_cast<ChainState*>(next_state);
+  a.squares = ChainSquares::of(a.state, multiprocessors());
   a.n = n;
   a.rows = rows;
   const int columns = columns_for(rows);

@@ -11,7 +11,7 @@
 namespace baton::cuda {
 
 constexpr int kMostChainLinks = 4;
-constexpr int kMostChainRows = 32;
+constexpr int kMostChainRows = 32;  // of any chain
 
 /// y = x W^T, as Linears::run() has it, for LinearOutput::bf16, residual and silu_mul.
 struct ChainLink {
@@ -28,18 +28,20 @@ struct ChainLink {
   float eps = 0;
 };
 
-/// The current device runs it (compute capability 9.0, and no other process beside us through MPS:
-/// the kernel's CTAs wait for each other, so all of them must find a place) and the shapes of the
-/// links fit it. Throws CudaError.
-bool chain_serves(const ChainLink* links, int n);
+/// The most rows that linear_chain() takes; 0: it does not serve these links. The current device must
+/// run it (compute capability 9.0, and no other process beside us through MPS: the kernel's CTAs wait
+/// for each other, so all of them must find a place). All weights are bf16, or all quantised in the
+/// same way and in x's order. Throws CudaError.
+int chain_rows(const ChainLink* links, int n);
 
 /// Of what a chain keeps on the device: 256-byte aligned, zeroed once, then left to the kernel.
-/// Chains that are in flight together (a step's layers) have one each.
 std::size_t chain_state_bytes();
 
-/// Queues n links, rows <= kMostChainRows. The sums do not depend on which CTA was quicker (those of
-/// the norms' squares hardly: linear_chain.cu): the same call gives the same bits, another number
-/// of rows may not. Throws CudaError.
-void linear_chain(const ChainLink* links, int n, int rows, void* state, Stream stream);
+/// Queues n links, rows <= chain_rows(). A chain uses up its state, and clears next_state, another one:
+/// that of the chain which is run next (the next layer's, and behind the last the first's). In between
+/// any other kernels may run. The same call gives the same bits, another number of rows may not. Throws
+/// CudaError.
+void linear_chain(const ChainLink* links, int n, int rows, void* state, void* next_state,
+                  Stream stream);
 
 }  // namespace baton::cuda

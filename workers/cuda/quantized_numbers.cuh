@@ -5,6 +5,9 @@
 //         is taken off, which is exact. Where a kernel is bound by instructions it multiplies 128 +
 //         q as it is and takes (128 + zero) times the sum of x off the sum, which costs digits, but
 //         of fp32.
+//         Or, with fewer instructions: a bf16 whose bits are q is q times 2^-133, also with q from bit 4
+//         on (16 times that, up into the exponent), so that a product with a power of two and a sum make
+//         it (q - zero) / 64.
 //   E4M3  sign, exponent and fraction moved to their places in bf16 are the value times 2^-120,
 //   subnormal
 //         ones too; times 2^120, which is exact.
@@ -56,6 +59,26 @@ __device__ __forceinline__ void widen_int4(std::uint32_t word, std::uint32_t low
   widen_int4(word, a);
 #pragma unroll
   for (int i = 0; i < 4; ++i) a[i] = fma2(a[i], kOnes, i % 2 == 0 ? low : high);
+}
+
+/// What widen_int4_small() gives times this is q - zero.
+constexpr float kSmallInt4 = 64;
+
+/// -zero / 64, twice.
+__device__ __forceinline__ std::uint32_t small_offset_of(std::uint32_t word) {
+  return fma2((word & 15U) * 0x00010001U, 0xFF00FF00U, 0x80008000U);  // -2^127, minus nought
+}
+
+/// A word of int4 as the four registers of an instruction: (q - zero) / 64.
+__device__ __forceinline__ void widen_int4_small(std::uint32_t word, std::uint32_t low,
+                                                 std::uint32_t high, std::uint32_t (&a)[4]) {
+  constexpr std::uint32_t kFirst = 0x7F007F00;   // 2^127
+  constexpr std::uint32_t kSecond = 0x7D007D00;  // 2^123
+  const std::uint32_t behind = word >> 8;
+  a[0] = fma2(word & 0x000F000FU, kFirst, low);
+  a[1] = fma2(word & 0x00F000F0U, kSecond, high);
+  a[2] = fma2(behind & 0x000F000FU, kFirst, low);
+  a[3] = fma2(behind & 0x00F000F0U, kSecond, high);
 }
 
 /// Two words of E4M3 likewise.

@@ -248,30 +248,33 @@ std::vector<cuda::ChainLink> GpuDecoder::links_behind(int index) const {
   return links;
 }
 
-void GpuDecoder::run_chain(int index, int rows, cuda::Stream stream) {
+void GpuDecoder::run_chain(int index, int next, int rows, cuda::Stream stream) {
   const auto links = links_behind(index);
-  cuda::linear_chain(links.data(), static_cast<int>(links.size()), rows,
-                     chain_states_ + static_cast<std::size_t>(index) * cuda::chain_state_bytes(), stream);
+  const auto state = [&](int layer) {
+    return chain_states_ + static_cast<std::size_t>(layer) * cuda::chain_state_bytes();
+  };
+  cuda::linear_chain(links.data(), static_cast<int>(links.size()), rows, state(index), state(next), stream);
 }
 
 /// Times whole layers: kernels that are quick one by one need not be so in a row.
 void GpuDecoder::tune_chain(cuda::Stream stream) {
   using Chain = Options::Chain;
   chain_choices_.clear();
-  if (options_.deterministic || options_.chain == Chain::never) return;
+  if (options_.deterministic || options_.chain == Chain::never || config_.layers < 2) return;
+  int most_rows = options_.max_rows;
   for (int i = 0; i < config_.layers; ++i) {
     if (weights_.layers[static_cast<std::size_t>(i)].sparse()) return;
     const auto links = links_behind(i);
-    if (!cuda::chain_serves(links.data(), static_cast<int>(links.size()))) return;
+    most_rows = std::min(most_rows, cuda::chain_rows(links.data(), static_cast<int>(links.size())));
   }
   // Several layers, so that no weights come from the L2 cache.
   const int layers = std::min(config_.layers, 8);
   for (const int rows : {1, 2, 4, 8, 16, 32}) {
-    if (rows > options_.max_rows || rows > cuda::kMostChainRows) break;
+    if (rows > most_rows) break;
     ChainChoice choice;
     choice.rows = rows;
     choice.chained_us = cuda::graph_us(stream, layers, [&](int i) {
-      run_chain(i, rows, stream);
+      run_chain(i, (i + 1) % layers, rows, stream);
     });
     choice.single_us = cuda::graph_us(stream, layers, [&](int i) {
       const GpuLayer& layer = weights_.layers[static_cast<std::size_t>(i)];
@@ -279,9 +282,10 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
       feed_forward(layer, x_, rows, stream);
       if (i + 1 < config_.layers) project(i + 1, rows, stream);
     });
-    // Behind attention, which is not timed here, the first of several kernels starts earlier.
-    choice.chained =
-        options_.chain == Chain::wherever_possible || choice.chained_us < 0.95 * choice.single_us;
+    // Behind attention, which is not timed here, the first of several kernels starts earlier. And attention
+    // itself is slower between layer kernels: with 32 rows of 2,048 tokens that costs more than they gain.
+    const bool quicker = rows <= 16 && choice.chained_us < 0.95 * choice.single_us;
+    choice.chained = options_.chain == Chain::wherever_possible || quicker;
     chain_choices_.push_back(choice);
   }
 }
@@ -340,7 +344,7 @@ void GpuDecoder::run(const GpuBatch& batch, cuda::Stream stream, const LogitsUse
       behind_attention(i, batch, stream);
       continue;
     }
-    run_chain(i, batch.rows, stream);
+    run_chain(i, (i + 1) % config_.layers, batch.rows, stream);
     show("layer", i, "", x_, batch.rows, config_.hidden);
   }
   if (batch.wanted > 0) head(batch, stream, use);

@@ -100,7 +100,8 @@ class GpuDecoder {
  private:
   /// A layer's products as links of a chain: W_o, gate and up, W_down, and W_qkv of the layer behind, if any.
   std::vector<cuda::ChainLink> links_behind(int index) const;
-  void run_chain(int index, int rows, cuda::Stream stream);
+  /// Of layer `index`; `next` is the layer whose chain is run next.
+  void run_chain(int index, int next, int rows, cuda::Stream stream);
   void tune_chain(cuda::Stream stream);
   bool chained(const GpuBatch& batch) const;
   void project(int index, int rows, cuda::Stream stream);

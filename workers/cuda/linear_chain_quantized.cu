@@ -1,0 +1,596 @@
+// See linear_chain.h; the links wait for each other as in linear_chain.cu. What is particular to
+// quantised weights: the multiplying warps are as scarce as the memory. So
+//   - a warp has 2 KiB of W at a time, 16 features, widened in registers for mma.m16n8k16; the
+//   warps of a CTA share its features, and where those are few also the inputs ("slices");
+//   - W comes through a ring of its own, with the scales, one copy each for all warps; x through
+//   another, in places of up to 2,048 inputs: as few waits as can be (with places half as large,
+//   the barriers alone took a quarter of the time);
+//   - int4 is widened with one shift for eight numbers (widen_int4_small).
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdint>
+#include <tuple>
+
+#include "workers/cuda/current_device.h"
+#include "workers/cuda/hopper.cuh"
+#include "workers/cuda/launch.cuh"
+#include "workers/cuda/linear_chain_quantized.h"
+#include "workers/cuda/linear_chain_state.cuh"
+#include "workers/cuda/linear_quantized_kernels.h"
+#include "workers/cuda/linear_tiles.cuh"
+#include "workers/cuda/mma.cuh"
+#include "workers/cuda/quantized_numbers.cuh"
+#include "workers/cuda/shared_memory.h"
+#include "workers/cuda/tensor_map.h"
+
+namespace baton::cuda {
+namespace {
+
+constexpr int kWarps = 16;  // that multiply
+constexpr int kMultiplying = 32 * kWarps;
+constexpr int kThreads = kMultiplying + 96;  // and a warp each for W, for x and for norms
+constexpr int kMostRows = 8;
+constexpr int kMostPlaces = 8;
+constexpr int kMostXPlaces = 4;
+constexpr int kXRingBytes = 34 << 10;  // where two places take no more
+constexpr int kMostSlices = 8;
+constexpr int kPartInputs = 128;               // that have one scale, or more
+constexpr int kXInputs = 2048;                 // most of a place of x
+constexpr int kXRowBytes = kXInputs * 2 + 16;  // rows lie four banks apart, for ldmatrix
+constexpr int kGroupBytes = kTileRows * 4;     // scales of one group of a tile
+
+struct Link {
+  CUtensorMap w, scales;
+  const std::uint16_t* x;
+  void* y;
+  __nv_bfloat16* scaled;
+  const std::uint16_t* gain;
+  float inverse_in;  // normed: 1 / in, else 0
+  float eps;
+  int out, in;
+  int tiles;     // of a unit: tiles * slices warps work on it
+  int slices;    // blocks of a tile in a place of W
+  int by_tiles;  // warp * by_tiles >> 16 is warp / tiles
+  int units;     // dealt out to the CTAs in turns
+  int blocks;    // of a tile
+  int places;    // of W that a unit takes
+  int x_places;  // places of W to one of x
+  int groups;    // of a tile, in a place
+  int group_shift;
+  LinearOutput output;
+};
+
+struct Arguments {
+  Link links[kMostChainLinks];
+  ChainState *state, *next;
+  ChainSquares squares;
+  int n, rows;
+  int places, x_places;  // of the rings
+  int x_place_bytes;
+};
+
+/// kScalesOf: of kPartInputs.
+template <WeightFormat kFormatOf, int kScalesOf>
+struct Shape {
+  static constexpr WeightFormat kFormat = kFormatOf;
+  static constexpr int kScales = kScalesOf;
+  static constexpr int kUnitBytes =
+      kTileRows * kUnitInputs / (kFormat == WeightFormat::int4 ? 2 : 1);
+  static constexpr int kBlockBytes = 2048;  // of a warp, in a place
+  static constexpr int kBlockUnits = kBlockBytes / kUnitBytes;
+  static constexpr int kBlockInputs = kBlockUnits * kUnitInputs;
+  static constexpr int kParts = kBlockInputs / kPartInputs;
+  static constexpr int kWordBytes = kWarps * kBlockBytes;  // of a place; scales lie behind
+  static constexpr int kPlaceBytes = kWordBytes + kWarps * kParts * kScales * kGroupBytes;
+};
+
+template <class S>
+struct Shared {
+  std::uint64_t full[kMostPlaces], empty[kMostPlaces];
+  std::uint64_t x_full[kMostXPlaces], x_empty[kMostXPlaces];
+  std::uint64_t seen[kMostChainLinks];  // that the link before has been stored
+  std::uint64_t normed[kMostChainLinks];
+  float scales[kMostChainLinks][kMostRows];  // of normed links' rows: 1 / rms
+  float sums[kWarps][4][kLanes];
+  float squares[kWarps][4];
+};
+
+#ifdef BATON_HOPPER
+// ------------------------------------------------------------------ producers
+
+template <class S>
+__device__ __forceinline__ void produce_w(const Arguments& a, Shared<S>& shared,
+                                          std::uint8_t* ring) {
+  const std::uint64_t policy = hopper::policy_evict_first();
+  const int ring_places = a.places;
+  int place = 0;
+  int parity = 1;
+  for (int i = 0; i < a.n; ++i) {
+    const Link& link = a.links[i];
+    const int tiles = link.tiles;
+    const int slices = link.slices;
+    const int units = link.units;
+    const int places = link.places;
+    const int shift = link.group_shift;
+    const int bytes = tiles * (slices * S::kBlockBytes + link.groups * kGroupBytes);
+    for (int unit = static_cast<int>(blockIdx.x); unit < units;
+         unit += static_cast<int>(gridDim.x)) {
+      for (int p = 0; p < places; ++p) {
+        std::uint8_t* to = ring + place * S::kPlaceBytes;
+        hopper::barrier_wait(&shared.empty[place], parity);
+        hopper::barrier_expect(&shared.full[place], bytes);
+        hopper::copy_box_3d(to, &link.w, p * slices * S::kBlockUnits, unit * tiles,
+                            &shared.full[place], policy);
+        hopper::copy_box_3d(to + S::kWordBytes, &link.scales, p * slices * S::kBlockInputs >> shift,
+                            unit * tiles, &shared.full[place], policy);
+        next_place(place, parity, ring_places);
+      }
+    }
+  }
+  grid_release();
+}
+
+template <class S>
+__device__ __forceinline__ void produce_x(const Arguments& a, Shared<S>& shared,
+                                          std::uint8_t* ring) {
+  const std::uint64_t policy = hopper::policy_evict_last();
+  const int x_ring_places = a.x_places;
+  int place = 0;
+  int parity = 1;
+  grid_wait();
+  clear_next(a.next);
+  for (int i = 0; i < a.n; ++i) {
+    const Link& link = a.links[i];
+    const int units = link.units;
+    const int inputs = link.x_places * link.slices * S::kBlockInputs;
+    const int copies = (link.in + inputs - 1) / inputs;
+    if (i > 0) {
+      wait_for_parts(&a.state->done[i - 1], a.links[i - 1].units);
+      hopper::barrier_arrive(&shared.seen[i]);
+    }
+    for (int unit = static_cast<int>(blockIdx.x); unit < units;
+         unit += static_cast<int>(gridDim.x)) {
+      for (int p = 0; p < copies; ++p) {
+        hopper::barrier_wait(&shared.x_empty[place], parity);
+        const int bytes = 2 * min(inputs, link.in - p * inputs);
+        std::uint8_t* to = ring + place * a.x_place_bytes;
+        hopper::barrier_expect(&shared.x_full[place], a.rows * bytes);
+        for (int row = 0; row < a.rows; ++row) {
+          hopper::copy_bytes(to + row * kXRowBytes,
+                             link.x + std::int64_t{row} * link.in + p * inputs, bytes,
+                             &shared.x_full[place], policy);
+        }
+        next_place(place, parity, x_ring_places);
+      }
+    }
+  }
+}
+
+template <class S>
+__device__ __forceinline__ void norm(const Arguments& a, Shared<S>& shared) {
+  for (int i = 1; i < a.n; ++i) {
+    const Link& link = a.links[i];
+    if (link.inverse_in == 0) continue;
+    hopper::barrier_wait(&shared.seen[i], 0);
+    norm_scales<kMostRows>(a.squares, i, min(a.links[i - 1].units, static_cast<int>(gridDim.x)),
+                           link.inverse_in, link.eps, shared.scales[i]);
+    hopper::barrier_arrive(&shared.normed[i]);
+  }
+}
+
+// ------------------------------------------------------------------ products
+
+/// The right operand of two instructions (32 inputs): lane l reads row l % 8, inputs from 8 (l / 8)
+/// on.
+__device__ __forceinline__ void load_inputs(std::uint32_t at, std::uint32_t* b) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+               : "r"(at));
+}
+__device__ __forceinline__ uint4 load_words(std::uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at));
+  return v;
+}
+__device__ __forceinline__ uint2 load_scales(std::uint32_t at) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+  return v;
+}
+
+/// Adds a block's products. In shared memory: the lane's `words`, its rows' `scales`, where it
+/// reads the block's inputs; a group of more than a part has no scale of its own for each part, so
+/// part_scales is how far their scales lie apart.
+template <class S>
+__device__ __forceinline__ void multiply(std::uint32_t words, std::uint32_t scales, int part_scales,
+                                         std::uint32_t x, float (&sums)[4]) {
+  constexpr int kLoads = S::kBlockBytes / (16 * kLanes);
+  constexpr int kInstructions = kPartInputs / 16;
+  uint4 w[kLoads];
+#pragma unroll
+  for (int l = 0; l < kLoads; ++l) w[l] = load_words(words + l * 16 * kLanes);
+  const auto word = [&](int i) {
+    const uint4& v = w[i / 4];
+    return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
+  };
+#pragma unroll
+  for (int part = 0; part < S::kParts; ++part) {
+    std::uint32_t b[2 * kInstructions];
+#pragma unroll
+    for (int i = 0; i < kInstructions / 2; ++i)
+      load_inputs(x + part * kPartInputs * 2 + i * 64, &b[4 * i]);
+#pragma unroll
+    for (int s = 0; s < S::kScales; ++s) {
+      const uint2 scale = load_scales(scales + part * part_scales + s * kGroupBytes);
+      std::uint32_t low = 0;
+      std::uint32_t high = 0;
+      if constexpr (S::kFormat == WeightFormat::int4) {
+        low = small_offset_of(scale.x);
+        high = small_offset_of(scale.y);
+      }
+      float found[4] = {};
+#pragma unroll
+      for (int i = 0; i < kInstructions / S::kScales; ++i) {
+        const int j = s * (kInstructions / S::kScales) + i;
+        const int all = part * kInstructions + j;
+        std::uint32_t v[4];
+        if constexpr (S::kFormat == WeightFormat::int4) {
+          widen_int4_small(word(all), low, high, v);
+        } else {
+          widen_fp8(word(2 * all), word(2 * all + 1), v);
+        }
+        mma(found, v[0], v[1], v[2], v[3], b[2 * j], b[2 * j + 1]);
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        // The zero point in the scale's last bits changes it by 2^-19 of itself at most.
+        sums[e] = fmaf(__uint_as_float(e < 2 ? scale.x : scale.y), found[e], sums[e]);
+      }
+    }
+  }
+}
+
+// ------------------------------------------------------------------ results
+
+/// Which results of a unit a thread adds up and stores: one row's, of the same feature of every
+/// step()th tile from tile() on.
+template <class S>
+struct Outputs {
+  int lane, element, tile, step;
+  int row;
+  int feature;  // of the tile
+
+  __device__ __forceinline__ explicit Outputs(bool silu) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int elements = silu ? 2 : 4;  // the others are of up
+    lane = thread % kLanes;
+    element = thread / kLanes % elements;
+    tile = thread / kLanes / elements;
+    step = kWarps / elements;
+    row = lane % 4 * 2 + element % 2;
+    feature = lane / 4 + element / 2 * 8;
+  }
+
+  __device__ __forceinline__ float total(const Shared<S>& shared, const Link& link, int of_tile,
+                                         int of_element) const {
+    float part[kMostSlices];
+#pragma unroll
+    for (int slice = 0; slice < kMostSlices; ++slice) {
+      part[slice] =
+          slice < link.slices ? shared.sums[slice * link.tiles + of_tile][of_element][lane] : 0;
+    }
+    float sum = 0;
+#pragma unroll
+    for (const float p : part) sum += p;
+    if constexpr (S::kFormat == WeightFormat::int4) sum *= kSmallInt4;
+    return sum;
+  }
+};
+
+/// A feature of y, and of the next norm's weight, as bits of bf16: nothing waits for them before
+/// they are used. To be read once the link's x has been seen.
+struct Old {
+  std::uint16_t y = 0, gain = 0;
+};
+template <class S>
+__device__ __forceinline__ Old load_old(const Arguments& a, const Link& link, int unit,
+                                        const Outputs<S>& to, int tile) {
+  Old old;
+  const int feature = (unit * link.tiles + tile) * kTileRows + to.feature;
+  if (link.output != LinearOutput::residual || to.row >= a.rows || tile >= link.tiles ||
+      feature >= link.out)
+    return old;
+  const auto* y = static_cast<const std::uint16_t*>(link.y);
+  old.y = __ldcg(y + static_cast<std::int64_t>(to.row) * link.out + feature);
+  if (link.gain != nullptr) old.gain = __ldg(link.gain + feature);
+  return old;
+}
+
+__device__ __forceinline__ float float_of(std::uint16_t bf16) {
+  return __uint_as_float(std::uint32_t{bf16} << 16);
+}
+
+/// `first_old`: of the first tile; `all_squares`: of a row of all our units, in the thread that
+/// stores them.
+template <class S>
+__device__ __forceinline__ void store(const Arguments& a, Shared<S>& shared, int i, int unit,
+                                      const Outputs<S>& to, Old first_old, float& all_squares) {
+  const Link& link = a.links[i];
+  const bool silu_mul = link.output == LinearOutput::silu_mul;
+  auto* y = static_cast<__nv_bfloat16*>(link.y);
+  float scale = 1;
+  if (link.inverse_in > 0) {
+    hopper::barrier_wait(&shared.normed[i], 0);
+    scale = shared.scales[i][to.row];
+  }
+  float squares = 0;
+  for (int tile = to.tile; tile < link.tiles; tile += to.step) {
+    const float sum = scale * to.total(shared, link, tile, to.element);
+    const int feature = (unit * link.tiles + tile) * kTileRows + to.feature;
+    if (to.row >= a.rows || feature >= link.out) continue;
+    if (silu_mul) {  // eight features of gate, then eight of up
+      const float up = scale * to.total(shared, link, tile, to.element + 2);
+      const int column = (unit * link.tiles + tile) * 8 + to.feature;
+      y[static_cast<std::int64_t>(to.row) * (link.out / 2) + column] =
+          __float2bfloat16(silu(sum) * up);
+      continue;
+    }
+    const std::int64_t at = static_cast<std::int64_t>(to.row) * link.out + feature;
+    const Old old = tile == to.tile ? first_old : load_old(a, link, unit, to, tile);
+    const __nv_bfloat16 v = __float2bfloat16(sum + float_of(old.y));
+    y[at] = v;
+    if (link.scaled == nullptr) continue;
+    const float rounded = __bfloat162float(v);
+    link.scaled[at] = __float2bfloat16(rounded * float_of(old.gain));
+    squares += rounded * rounded;
+  }
+  if (link.scaled == nullptr) return;
+#pragma unroll
+  for (int mask = 4; mask < 32; mask *= 2) squares += __shfl_xor_sync(0xFFFFFFFFU, squares, mask);
+  if (to.lane < 4) shared.squares[threadIdx.x / 32][to.lane] = squares;
+  hopper::sync_threads(1, kMultiplying);
+  const int row = static_cast<int>(threadIdx.x);
+  if (row >= a.rows) return;
+  for (int warp = row % 2; warp < kWarps; warp += 2)  // those whose element has this row
+    all_squares += shared.squares[warp][row / 2];
+  a.squares
+      .data[(std::int64_t{i} * a.squares.slots + static_cast<int>(blockIdx.x)) * kMostRows + row] =
+      all_squares;
+}
+
+// ------------------------------------------------------------------ a CTA
+
+/// Where a warp is in a ring.
+struct Turn {
+  int place = 0, parity = 0;
+};
+
+/// All units of link i. The turns of both rings go on from link to link.
+template <class S>
+__device__ __forceinline__ void run_link(const Arguments& a, Shared<S>& shared, std::uint32_t ring,
+                                         std::uint32_t x_ring, int i, Turn& w, Turn& x) {
+  const Link& link = a.links[i];
+  const int ring_places = a.places;
+  const int x_ring_places = a.x_places;
+  const int places = link.places;
+  const int x_places = link.x_places;
+  const int slices = link.slices;
+  const int blocks = link.blocks;
+  const int warp = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 32, 0);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int of_tiles = warp * link.by_tiles >> 16;
+  const int tile = warp - of_tiles * link.tiles;
+  const int slice = of_tiles < slices ? of_tiles : blocks;  // none: beyond the last
+  const bool own_scales = S::kScales > 1 || link.group_shift <= 7;
+  const int group =
+      own_scales ? slice * S::kParts * S::kScales : slice * S::kBlockInputs >> link.group_shift;
+  const int part_scales = own_scales ? S::kScales * kGroupBytes : 0;
+  const std::uint32_t my_words = ring + (tile * slices + slice) * S::kBlockBytes + lane * 16;
+  const std::uint32_t my_scales =
+      ring + S::kWordBytes + (tile * link.groups + group) * kGroupBytes + lane / 4 * 8;
+  // Lanes of rows that there are not read another's: nobody stores their sums.
+  const std::uint32_t my_x =
+      x_ring + min(lane % 8, a.rows - 1) * kXRowBytes + lane / 8 * 16 + slice * S::kBlockInputs * 2;
+  const int x_step = slices * S::kBlockInputs * 2;
+  const Outputs<S> to(link.output == LinearOutput::silu_mul);
+  float squares = 0;
+  for (int unit = static_cast<int>(blockIdx.x); unit < link.units;
+       unit += static_cast<int>(gridDim.x)) {
+    Old old;
+    float sums[4] = {};
+    int block = slice;
+    for (int p0 = 0; p0 < places; p0 += x_places) {
+      hopper::barrier_wait(&shared.x_full[x.place], x.parity);
+      if (p0 == 0) old = load_old(a, link, unit, to, to.tile);
+      std::uint32_t x_at = my_x + x.place * a.x_place_bytes;
+#pragma unroll 1
+      for (int left = min(x_places, places - p0); left > 0; --left) {
+        hopper::barrier_wait(&shared.full[w.place], w.parity);
+        if (block < blocks) {
+          const std::uint32_t here = w.place * S::kPlaceBytes;
+          multiply<S>(my_words + here, my_scales + here, part_scales, x_at, sums);
+        }
+        __syncwarp();
+        if (lane == 0) hopper::barrier_arrive(&shared.empty[w.place]);
+        block += slices;
+        x_at += x_step;
+        next_place(w.place, w.parity, ring_places);
+      }
+      if (lane == 0) hopper::barrier_arrive(&shared.x_empty[x.place]);
+      next_place(x.place, x.parity, x_ring_places);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) shared.sums[warp][e][lane] = sums[e];
+    hopper::sync_threads(1, kMultiplying);
+    store<S>(a, shared, i, unit, to, old, squares);
+    stores_before_copies();
+    hopper::sync_threads(1, kMultiplying);
+    if (threadIdx.x == 0) part_done(&a.state->done[i]);
+  }
+}
+#endif  // BATON_HOPPER
+
+template <class S>
+__global__ void __launch_bounds__(kThreads, 1)
+    quantized_chain_kernel(const __grid_constant__ Arguments a) {
+#ifdef BATON_HOPPER
+  extern __shared__ std::uint8_t dynamic[];
+  __shared__ Shared<S> shared;
+  const std::uint32_t base = hopper::shared_address(dynamic);
+  std::uint8_t* ring = dynamic + ((base + 127) / 128 * 128 - base);
+  std::uint8_t* x_ring = ring + a.places * S::kPlaceBytes;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < a.places; ++i) {
+      hopper::barrier_init(&shared.full[i], 1);
+      hopper::barrier_init(&shared.empty[i], kWarps);
+    }
+    for (int i = 0; i < a.x_places; ++i) {
+      hopper::barrier_init(&shared.x_full[i], 1);
+      hopper::barrier_init(&shared.x_empty[i], kWarps);
+    }
+    for (int i = 0; i < a.n; ++i) {
+      hopper::barrier_init(&shared.seen[i], 1);
+      hopper::barrier_init(&shared.normed[i], 32);
+    }
+    hopper::barrier_init_done();
+  }
+  __syncthreads();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp < kWarps) {
+    Turn w;
+    Turn x;
+#pragma unroll 1
+    for (int i = 0; i < a.n; ++i)
+      run_link<S>(a, shared, hopper::shared_address(ring), hopper::shared_address(x_ring), i, w, x);
+  } else if (threadIdx.x == kMultiplying) {
+    produce_w<S>(a, shared, ring);
+  } else if (threadIdx.x == kMultiplying + 32) {
+    produce_x<S>(a, shared, x_ring);
+  } else if (warp == kWarps + 2) {
+    norm<S>(a, shared);
+  }
+#endif
+}
+
+// ------------------------------------------------------------------ host
+
+int parts_of(const QuantizedWeight& w) {
+  int parts = 1;
+  by_format(w, [&]<WeightFormat, int kParts>() { parts = kParts; });
+  return parts;
+}
+
+/// How a matrix is cut: the fewest tiles in a row for a CTA, then the fewest units in a row (x is
+/// read for each, and each ends with the warps' sums), then the fewest places.
+struct Cut {
+  int tiles = 1, slices = 1;
+};
+Cut cut_of(const LinearWeight& w, int block_inputs) {
+  Cut best;
+  std::tuple<int, int, int> least(INT_MAX, 0, 0);
+  for (int tiles = 1; tiles <= kWarps; ++tiles) {
+    int slices = std::min(kWarps / tiles, kMostSlices);
+    // Groups of more than a part begin where places do.
+    while (w.quantized.group_shift > 7 && (slices & (slices - 1)) != 0) --slices;
+    const int turns = ceil_div(ceil_div(tiles_of(w.out), tiles), multiprocessors());
+    const int places = turns * ceil_div(w.in / block_inputs, slices);
+    const std::tuple<int, int, int> cost(turns * tiles, turns, places);
+    if (cost >= least) continue;
+    best = {tiles, slices};
+    least = cost;
+  }
+  return best;
+}
+
+template <class S>
+Link make_link(const ChainLink& from) {
+  const LinearWeight& w = from.w;
+  const QuantizedWeight& q = w.quantized;
+  const Cut cut = cut_of(w, S::kBlockInputs);
+  Link link{};
+  link.x = reinterpret_cast<const std::uint16_t*>(from.x);
+  link.y = from.y;
+  link.scaled = reinterpret_cast<__nv_bfloat16*>(from.scaled);
+  link.gain = reinterpret_cast<const std::uint16_t*>(from.gain);
+  link.inverse_in = from.normed ? 1.0F / static_cast<float>(w.in) : 0.0F;
+  link.eps = from.eps;
+  link.out = w.out;
+  link.in = w.in;
+  link.output = from.output;
+  link.tiles = cut.tiles;
+  link.slices = cut.slices;
+  link.by_tiles = (1 << 16) / cut.tiles + 1;
+  link.units = ceil_div(tiles_of(w.out), cut.tiles);
+  link.blocks = w.in / S::kBlockInputs;
+  link.places = ceil_div(link.blocks, cut.slices);
+  link.x_places = kXInputs / (cut.slices * S::kBlockInputs);
+  link.group_shift = q.group_shift;
+  link.groups = std::max(1, cut.slices * S::kBlockInputs >> q.group_shift);
+  const auto units = static_cast<cuuint64_t>(units_of(w.in));
+  const auto tiles = static_cast<cuuint64_t>(tiles_of(w.out));
+  const auto groups = static_cast<cuuint64_t>(q.groups);
+  const auto box_tiles = static_cast<cuuint32_t>(cut.tiles);
+  link.w = encode_map<3>(
+      q.words, CU_TENSOR_MAP_DATA_TYPE_INT64, {S::kUnitBytes / 8, units, tiles},
+      {S::kUnitBytes, units * S::kUnitBytes},
+      {S::kUnitBytes / 8, static_cast<cuuint32_t>(cut.slices * S::kBlockUnits), box_tiles},
+      CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE);
+  link.scales = encode_map<3>(q.scales, CU_TENSOR_MAP_DATA_TYPE_INT32, {kTileRows, groups, tiles},
+                              {kGroupBytes, groups * kGroupBytes},
+                              {kTileRows, static_cast<cuuint32_t>(link.groups), box_tiles},
+                              CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE);
+  return link;
+}
+
+template <class S>
+void launch_chain(const ChainLink* links, int n, int rows, void* state, void* next_state,
+                  Stream stream) {
+  constexpr int kShared = static_cast<int>(sizeof(Shared<S>) + 15) / 16 * 16;
+  constexpr int kMostBytes = (227 << 10) - kShared;
+  // Up to 4 rows attention's CTA finds a place beside ours, so that W_o is under way before it
+  // ends; with more x takes that place.
+  const int bytes = (rows <= 4 ? 204 << 10 : 227 << 10) - kShared;
+  Arguments a{};
+  a.state = static_cast<ChainState*>(state);
+  a.next = static_cast<ChainState*>(next_state);
+  a.squares = ChainSquares::of(a.state, multiprocessors());
+  a.n = n;
+  a.rows = rows;
+  a.x_place_bytes = ceil_div(rows * kXRowBytes, 128) * 128;
+  a.x_places = std::clamp(kXRingBytes / a.x_place_bytes, 2, kMostXPlaces);
+  const int x_bytes = a.x_places * a.x_place_bytes;
+  a.places = std::min(kMostPlaces, (bytes - 128 - x_bytes) / S::kPlaceBytes);
+  int units = 1;
+  for (int i = 0; i < n; ++i) {
+    a.links[i] = make_link<S>(links[i]);
+    units = std::max(units, a.links[i].units);
+  }
+  take_shared_memory<quantized_chain_kernel<S>>(kMostBytes, "quantized_chain");
+  launch("quantized_chain", quantized_chain_kernel<S>, std::min(units, multiprocessors()), kThreads,
+         static_cast<std::size_t>(128 + x_bytes + a.places * S::kPlaceBytes), stream, a);
+}
+
+}  // namespace
+
+int quantized_chain_rows(const ChainLink* links, int n) {
+  for (int i = 0; i < n; ++i) {
+    const LinearWeight& w = links[i].w;
+    if (!w.is_quantized() || w.quantized.order != nullptr || w.in % 256 != 0) return 0;
+    if (w.quantized.format != links[0].w.quantized.format) return 0;
+    if (parts_of(w.quantized) != parts_of(links[0].w.quantized)) return 0;
+  }
+  return kMostRows;
+}
+
+void quantized_chain(const ChainLink* links, int n, int rows, void* state, void* next_state,
+                     Stream stream) {
+  by_format(links[0].w.quantized, [&]<WeightFormat kFormat, int kParts>() {
+    launch_chain<Shape<kFormat, kParts>>(links, n, rows, state, next_state, stream);
+  });
+}
+
+}  // namespace baton::cuda

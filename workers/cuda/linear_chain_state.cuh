@@ -1,0 +1,97 @@
+// What the layer kernels (linear_chain.cu, linear_chain_quantized.cu) have in common: how the links
+// of a chain wait for each other, across all CTAs of the grid.
+#pragma once
+
+#include <cstdint>
+
+#include "workers/cuda/linear_chain.h"
+
+namespace baton::cuda {
+
+/// On the device, one a chain; behind it ChainSquares.
+struct ChainState {
+  int done[kMostChainLinks];  // parts of a link that have been stored
+  int unused[28];
+};
+
+/// Of the rows that a link stored, sums of squares of each part's features:
+/// [links][slots][columns]. Written before the parts are counted, read in one order: the same bits
+/// whoever was quicker. (Added up by atomics in double they cost 2 us a link; in integers they have
+/// overflown.)
+struct ChainSquares {
+  float* data;
+  int slots;
+
+  __host__ __device__ static ChainSquares of(ChainState* state, int multiprocessors) {
+    return {reinterpret_cast<float*>(state + 1), 2 * multiprocessors};
+  }
+};
+
+#ifdef BATON_HOPPER
+/// The next place of a ring; `parity` is that of its barriers.
+__device__ __forceinline__ void next_place(int& place, int& parity, int places) {
+  if (++place == places) {
+    place = 0;
+    parity ^= 1;
+  }
+}
+
+/// Until all parts of a link have been stored; what they stored may be copied then.
+__device__ __forceinline__ void wait_for_parts(const int* done, int parts) {
+  int now = 0;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(done) : "memory");
+  } while (now < parts);
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+/// By each thread that has stored something, before the CTA's threads meet and one says
+/// part_done().
+__device__ __forceinline__ void stores_before_copies() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+__device__ __forceinline__ void part_done(int* done) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(done) : "memory");
+}
+
+/// By one warp: what the rows of link i's x are divided by, squares of `slots` parts of the link
+/// before summed up; rows beyond those of the step get what there is.
+template <int kColumns>
+__device__ __forceinline__ void norm_scales(const ChainSquares& squares, int i, int slots,
+                                            float inverse_in, float eps, float* scales) {
+  constexpr int kQuads = kColumns / 4;  // of four rows; a lane always has the same one
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto* from = reinterpret_cast<const float4*>(squares.data + std::int64_t{i - 1} *
+                                                                        squares.slots * kColumns);
+  float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+  for (int f = lane; f < slots * kQuads; f += 32) {
+    const float4 v = __ldcg(from + f);
+    sum.x += v.x;
+    sum.y += v.y;
+    sum.z += v.z;
+    sum.w += v.w;
+  }
+#pragma unroll
+  for (int mask = kQuads; mask < 32; mask *= 2) {
+    sum.x += __shfl_xor_sync(0xFFFFFFFFU, sum.x, mask);
+    sum.y += __shfl_xor_sync(0xFFFFFFFFU, sum.y, mask);
+    sum.z += __shfl_xor_sync(0xFFFFFFFFU, sum.z, mask);
+    sum.w += __shfl_xor_sync(0xFFFFFFFFU, sum.w, mask);
+  }
+  if (lane >= kQuads) return;
+  scales[4 * lane] = rsqrtf(sum.x * inverse_in + eps);
+  scales[4 * lane + 1] = rsqrtf(sum.y * inverse_in + eps);
+  scales[4 * lane + 2] = rsqrtf(sum.z * inverse_in + eps);
+  scales[4 * lane + 3] = rsqrtf(sum.w * inverse_in + eps);
+}
+
+/// By one thread that has waited for the kernels before: the state of the chain that is run next.
+__device__ __forceinline__ void clear_next(ChainState* next) {
+  if (blockIdx.x != 0) return;
+  for (int& done : next->done) done = 0;
+}
+#endif  // BATON_HOPPER
+
+}  // namespace baton::cuda
