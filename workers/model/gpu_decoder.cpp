@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -256,6 +257,17 @@ void GpuDecoder::run_chain(int index, int next, int rows, cuda::Stream stream) {
   cuda::linear_chain(links.data(), static_cast<int>(links.size()), rows, state(index), state(next), stream);
 }
 
+/// How many keys a step may see before attention, which is slower between chains, loses what a chain of
+/// one layer gains; -1: it gains nothing. Of the microseconds gained without attention a quarter and one more
+/// are lost: behind attention the first of several kernels starts earlier. (Measured on one H200 with the 8B:
+/// docs/performance.md.)
+std::int64_t GpuDecoder::keys_worth(double gained_us) const {
+  constexpr double kLostUsPerByte = 6.6e-8;
+  const double key_bytes = 2.0 * sizeof(Bf16) * static_cast<double>(config_.kv_heads * config_.head_dim);
+  const double gained = 0.75 * gained_us - 1;
+  return gained < 0 ? -1 : static_cast<std::int64_t>(gained / (kLostUsPerByte * key_bytes));
+}
+
 /// Times whole layers: kernels that are quick one by one need not be so in a row.
 void GpuDecoder::tune_chain(cuda::Stream stream) {
   using Chain = Options::Chain;
@@ -282,10 +294,9 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
       feed_forward(layer, x_, rows, stream);
       if (i + 1 < config_.layers) project(i + 1, rows, stream);
     });
-    // Behind attention, which is not timed here, the first of several kernels starts earlier. And attention
-    // itself is slower between layer kernels: with 32 rows of 2,048 tokens that costs more than they gain.
-    const bool quicker = rows <= 16 && choice.chained_us < 0.95 * choice.single_us;
-    choice.chained = options_.chain == Chain::wherever_possible || quicker;
+    choice.most_keys = options_.chain == Chain::wherever_possible
+                           ? std::numeric_limits<std::int64_t>::max()
+                           : keys_worth(choice.single_us - choice.chained_us);
     chain_choices_.push_back(choice);
   }
 }
@@ -296,19 +307,24 @@ std::string GpuDecoder::linears_report() const {
   for (const ChainChoice& c : chain_choices_) {
     char line[120];
     std::snprintf(line, sizeof line, "a layer behind attention, %2d..%2d rows: %.1f us as one kernel, %.1f as several%s\n",
-                  from, c.rows, c.chained_us, c.single_us, c.chained ? ": one" : "");
+                  from, c.rows, c.chained_us, c.single_us,
+                  c.most_keys < 0 ? "" : ": one, with few keys");
     text += line;
     from = c.rows + 1;
   }
   return text;
 }
 
+std::int64_t GpuDecoder::most_chained_keys(int rows) const {
+  for (const ChainChoice& c : chain_choices_) {
+    if (rows <= c.rows) return c.most_keys;
+  }
+  return -1;
+}
+
 bool GpuDecoder::chained(const GpuBatch& batch) const {
   if (batch.chunks != nullptr || batch.wanted_rows != nullptr) return false;
-  for (const ChainChoice& c : chain_choices_) {
-    if (batch.rows <= c.rows) return c.chained;
-  }
-  return false;
+  return batch.keys <= most_chained_keys(batch.rows);
 }
 
 void GpuDecoder::set_pool(std::byte* pool, const KvGeometry& geometry) {
