@@ -125,7 +125,7 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
     (is_chunk(row) ? chunks_ : singles_)
         .push_back({first, n, row.position, index_of(table_end),
                     static_cast<int>(row.blocks.size())});
-    if (!is_chunk(row)) keys += row.position + n;
+    if (!is_chunk(row)) keys += attention_.seen(row.position + n);
     table_end = std::copy(row.blocks.begin(), row.blocks.end(), table_end);
     for (int t = 0; t < n; ++t) {
       const std::int64_t position = row.position + t;

@@ -265,7 +265,10 @@ TEST_F(LinearChain, QuantizedLayersOfManyShapes) {
     for (const int rows : {1, 2, 3, 7, 8}) check({256, 256, 512, 320}, rows, matrix);
     check({768, 256, 1280, 976}, 3, matrix);  // more inputs than slices take in turns
     check({1024, 2048, 3072, 4096}, 5, matrix);
-    if (kind.group_shift == 7) check({2048, 2048, 8192, 3072}, 8, matrix);
+    if (kind.group_shift != 7) continue;
+    check({2048, 2048, 8192, 3072}, 8, matrix);
+    check({256, 256, 14336, 320}, 2, matrix);  // 14 tiles a CTA: two warps have none
+    check({256, 256, 17408, 320}, 2, matrix);  // more units than CTAs
   }
 }
 

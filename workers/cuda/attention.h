@@ -91,6 +91,10 @@ class DecodeAttention {
   /// The most items of a plan, of any plan or of one with so many rows: what to launch in a graph.
   int max_items() const { return max_items(options_.max_rows); }
   int max_items(int rows) const;
+  /// How many keys a token sees that has so many up to itself.
+  std::int64_t seen(std::int64_t keys) const {
+    return options_.window > 0 && keys > options_.window ? options_.window : keys;
+  }
   /// Whether steps of so many rows take the streamed kernel.
   bool streams(int rows) const;
   /// The length of a plan's `counts`.

@@ -458,14 +458,15 @@ void launch_chain(Arguments& a, Stream stream) {
 
 int chain_rows(const ChainLink* links, int n) {
   if (!is_hopper() || under_mps() || n < 1 || n > kMostChainLinks) return 0;
+  if (links[0].normed) return 0;
   for (int i = 0; i < n; ++i) {
     const LinearWeight& w = links[i].w;
     const bool gated = links[i].output == LinearOutput::silu_mul;
     if (links[i].output == LinearOutput::f32) return 0;
     if (w.in % kBlockK != 0 || w.out % (gated ? 16 : 8) != 0) return 0;
-    if (w.is_quantized()) return quantized_chain_rows(links, n);
+    if (w.is_quantized() != links[0].w.is_quantized()) return 0;
   }
-  return kMostChainRows;
+  return links[0].w.is_quantized() ? quantized_chain_rows(links, n) : kMostChainRows;
 }
 
 std::size_t chain_state_bytes() {

@@ -24,7 +24,7 @@ struct ChainLink {
   /// divided by the rms of y's rows then, which is the norm but for where it is rounded.
   const Bf16* gain = nullptr;
   Bf16* scaled = nullptr;
-  bool normed = false;
+  bool normed = false;  // not the first link
   float eps = 0;
 };
 
@@ -37,7 +37,7 @@ int chain_rows(const ChainLink* links, int n);
 /// Of what a chain keeps on the device: 256-byte aligned, zeroed once, then left to the kernel.
 std::size_t chain_state_bytes();
 
-/// Queues n links, rows <= chain_rows(). A chain uses up its state, and clears next_state, another one:
+/// Queues n links, 0 < rows <= chain_rows(). A chain uses up its state, and clears next_state, another one:
 /// that of the chain which is run next (the next layer's, and behind the last the first's). In between
 /// any other kernels may run. The same call gives the same bits, another number of rows may not. Throws
 /// CudaError.

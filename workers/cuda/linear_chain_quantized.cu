@@ -579,7 +579,7 @@ void launch_chain(const ChainLink* links, int n, int rows, void* state, void* ne
 int quantized_chain_rows(const ChainLink* links, int n) {
   for (int i = 0; i < n; ++i) {
     const LinearWeight& w = links[i].w;
-    if (!w.is_quantized() || w.quantized.order != nullptr || w.in % 256 != 0) return 0;
+    if (w.quantized.order != nullptr || w.in % 256 != 0) return 0;
     if (w.quantized.format != links[0].w.quantized.format) return 0;
     if (parts_of(w.quantized) != parts_of(links[0].w.quantized)) return 0;
   }

@@ -5,7 +5,7 @@
 
 namespace baton::cuda {
 
-/// As chain_rows(): at most so many rows. All links have the same format and as many scales a block.
+/// As chain_rows(), of links all of which are quantised: 0 unless they are so in the same way.
 int quantized_chain_rows(const ChainLink* links, int n);
 
 /// As linear_chain().

@@ -20,7 +20,7 @@ void ring_linear(int variant, const QuantizedCall& call, Stream stream);
 std::vector<int> tiles_variants(int rows, const LinearWeight& w);
 void tiles_linear(int variant, const QuantizedCall& call, Stream stream);
 
-/// Calls launch.operator()<format, parts>(); parts: scales of a feature within 64 inputs.
+/// Calls launch.operator()<format, parts>(); parts: scales of a feature within 128 inputs.
 template <typename Launch>
 void by_format(const QuantizedWeight& w, const Launch& launch) {
   if (w.format == WeightFormat::fp8) {

@@ -262,10 +262,10 @@ void GpuDecoder::run_chain(int index, int next, int rows, cuda::Stream stream) {
 /// are lost: behind attention the first of several kernels starts earlier. (Measured on one H200 with the 8B:
 /// docs/performance.md.)
 std::int64_t GpuDecoder::keys_worth(double gained_us) const {
-  constexpr double kLostUsPerByte = 6.6e-8;
+  constexpr double kLostUsPerByte = 5.6e-8;
   const double key_bytes = 2.0 * sizeof(Bf16) * static_cast<double>(config_.kv_heads * config_.head_dim);
-  const double gained = 0.75 * gained_us - 1;
-  return gained < 0 ? -1 : static_cast<std::int64_t>(gained / (kLostUsPerByte * key_bytes));
+  const double keys = (0.75 * gained_us - 1) / (kLostUsPerByte * key_bytes);
+  return keys < 1 ? -1 : static_cast<std::int64_t>(keys);
 }
 
 /// Times whole layers: kernels that are quick one by one need not be so in a row.
@@ -305,11 +305,16 @@ std::string GpuDecoder::linears_report() const {
   std::string text = linears_.report();
   int from = 1;
   for (const ChainChoice& c : chain_choices_) {
-    char line[120];
-    std::snprintf(line, sizeof line, "a layer behind attention, %2d..%2d rows: %.1f us as one kernel, %.1f as several%s\n",
-                  from, c.rows, c.chained_us, c.single_us,
-                  c.most_keys < 0 ? "" : ": one, with few keys");
+    char line[160];
+    std::snprintf(line, sizeof line, "a layer behind attention, %2d..%2d rows: %.1f us as one kernel, %.1f as several",
+                  from, c.rows, c.chained_us, c.single_us);
     text += line;
+    if (c.most_keys == std::numeric_limits<std::int64_t>::max()) {
+      text += ": one";
+    } else if (c.most_keys >= 0) {
+      text += ": one up to " + std::to_string(c.most_keys) + " keys";
+    }
+    text += "\n";
     from = c.rows + 1;
   }
   return text;

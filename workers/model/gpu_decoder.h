@@ -47,7 +47,8 @@ class GpuDecoder {
     int tokens_per_block = 16;
     bool deterministic = false;
     /// Steps of few rows run the products between two attentions as one kernel (linear_chain.h): where that
-    /// was quicker on this device, or wherever it can, or never. Never in deterministic mode.
+    /// is quicker on this device, which depends on the keys, too, or wherever it can, or never. Never in
+    /// deterministic mode.
     enum class Chain { if_quicker, wherever_possible, never } chain = Chain::if_quicker;
   };
 
