@@ -11,8 +11,6 @@
 // Measured while this was written: sums of a tile that CTAs share cost more than they bring,
 // through L2 (a layer of the 8B took 146 us, this takes 107); 256-byte promotion in W's map costs 6
 // %; loops that read their bounds from memory, 10 to 40 %.
-#include <cuda_bf16.h>
-
 #include <algorithm>
 #include <cstdint>
 
@@ -21,54 +19,12 @@
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear_chain.h"
 #include "workers/cuda/linear_chain_quantized.h"
-#include "workers/cuda/linear_chain_state.cuh"
-#include "workers/cuda/linear_tiles.cuh"
+#include "workers/cuda/linear_chain_store.cuh"
 #include "workers/cuda/shared_memory.h"
-#include "workers/cuda/tensor_map.h"
 
 namespace baton::cuda {
+namespace links {
 namespace {
-
-constexpr int kGroups = 2;  // warpgroups that multiply
-constexpr int kMultiplying = 128 * kGroups;
-constexpr int kThreads = kMultiplying + 96;  // and a warp each for W, for x and for norms
-constexpr int kMostPlaces = 12;              // of the ring
-constexpr int kPlaceBytes = 20 << 10;
-constexpr int kBlockK = 64;  // k of a box: the 128 bytes that the swizzle spans
-
-struct Link {
-  CUtensorMap w, x;
-  void* y;
-  __nv_bfloat16* scaled;
-  const __nv_bfloat16* gain;
-  float inverse_in;  // normed: 1 / in, else 0
-  float eps;
-  int out;
-  int features;  // of a unit
-  int units;     // dealt out to the CTAs in turns
-  int places;    // of the ring that a unit takes
-  int boxes;     // of W, and of x, in a place
-  int parts;     // what `done` counts up to
-  int slots;     // of squares
-  LinearOutput output;
-};
-
-struct Arguments {
-  Link links[kMostChainLinks];
-  ChainState *state, *next;
-  ChainSquares squares;
-  int n, rows, places;
-};
-
-template <int kN>
-struct Shared {
-  std::uint64_t full[kMostPlaces], empty[kMostPlaces];
-  std::uint64_t seen[kMostChainLinks];  // that the link before has been stored
-  std::uint64_t normed[kMostChainLinks];
-  float scales[kMostChainLinks][kN];  // of normed links' rows: 1 / rms
-  float squares[kGroups][4][kN];      // [group][warp][row]
-  float4 half[kN / 8][128];           // the second group's sums
-};
 
 #ifdef BATON_HOPPER
 // ------------------------------------------------------------------ producers
@@ -144,114 +100,6 @@ __device__ __forceinline__ void norm(const Arguments& a, Shared<kN>& shared) {
                     shared.scales[i]);
     hopper::barrier_arrive(&shared.normed[i]);
   }
-}
-
-// ------------------------------------------------------------------ results
-
-/// What a thread stores: of warp w of a group, lane 4 g + t, sum 4 j + 2 h + e is of feature 16 w +
-/// g + 8 h of the group's 64 and of row 8 j + 2 t + e.
-template <int kN>
-struct Fragment {
-  static constexpr int kSums = kN / 2;
-  static constexpr int kRows = kN / 4;
-  float sums[kSums];
-  __nv_bfloat16 old[kSums];  // what a residual adds to
-  float gain[2];             // of the next norm, for both features
-
-  static __device__ __forceinline__ int row_of(int sum) {
-    return sum / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + sum % 2;
-  }
-  static __device__ __forceinline__ int feature_of(int sum) {
-    return static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 +
-           sum / 2 % 2 * 8;
-  }
-
-  /// Features [first, end) are ours; once the link's x has been seen, so that what it waits for is
-  /// there.
-  __device__ __forceinline__ void load(const Arguments& a, int i, int first, int end) {
-    const Link& link = a.links[i];
-    const auto* y = static_cast<const __nv_bfloat16*>(link.y);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int feature = first + feature_of(2 * h);
-      gain[h] = 0;
-      if (link.gain != nullptr && feature < end) gain[h] = __bfloat162float(link.gain[feature]);
-    }
-#pragma unroll
-    for (int s = 0; s < kSums; ++s) {
-      const int feature = first + feature_of(s);
-      old[s] = __float2bfloat16(0);
-      if (link.output == LinearOutput::residual && row_of(s) < a.rows && feature < end) {
-        old[s] = y[static_cast<std::int64_t>(row_of(s)) * link.out + feature];
-      }
-    }
-  }
-};
-
-/// Eight features of gate, then eight of up: both meet in a lane.
-template <int kN>
-__device__ __forceinline__ void store_gated(const Arguments& a, const Link& link, int first,
-                                            int end, const Fragment<kN>& f) {
-  auto* y = static_cast<__nv_bfloat16*>(link.y);
-  const int gate = first + Fragment<kN>::feature_of(0);
-  if (gate >= end) return;
-  const int column = gate / 16 * 8 + gate % 8;
-#pragma unroll
-  for (int s = 0; s < Fragment<kN>::kSums; ++s) {
-    if (s / 2 % 2 != 0) continue;
-    const int row = Fragment<kN>::row_of(s);
-    if (row < a.rows) {
-      y[static_cast<std::int64_t>(row) * (link.out / 2) + column] =
-          __float2bfloat16(silu(f.sums[s]) * f.sums[s + 2]);
-    }
-  }
-}
-
-template <int kN>
-__device__ __forceinline__ void store(const Arguments& a, Shared<kN>& shared, int i, int first,
-                                      int end, Fragment<kN>& f, float& all_squares) {
-  using F = Fragment<kN>;
-  const Link& link = a.links[i];
-  if (link.inverse_in > 0) {
-    hopper::barrier_wait(&shared.normed[i], 0);
-#pragma unroll
-    for (int s = 0; s < F::kSums; ++s) f.sums[s] *= shared.scales[i][F::row_of(s)];
-  }
-  if (link.output == LinearOutput::silu_mul) return store_gated(a, link, first, end, f);
-  auto* y = static_cast<__nv_bfloat16*>(link.y);
-  float squares[F::kRows] = {};
-#pragma unroll
-  for (int s = 0; s < F::kSums; ++s) {
-    const int row = F::row_of(s);
-    const int feature = first + F::feature_of(s);
-    if (row >= a.rows || feature >= end) continue;
-    const std::int64_t at = static_cast<std::int64_t>(row) * link.out + feature;
-    const __nv_bfloat16 v = __float2bfloat16(f.sums[s] + __bfloat162float(f.old[s]));
-    y[at] = v;
-    if (link.scaled == nullptr) continue;
-    const float rounded = __bfloat162float(v);
-    link.scaled[at] = __float2bfloat16(rounded * f.gain[s / 2 % 2]);
-    squares[s / 4 * 2 + s % 2] += rounded * rounded;
-  }
-  if (link.scaled == nullptr) return;
-  const int group = static_cast<int>(threadIdx.x) / 128;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-  for (int r = 0; r < F::kRows; ++r) {
-#pragma unroll
-    for (int mask = 4; mask < 32; mask *= 2) {
-      squares[r] += __shfl_xor_sync(0xFFFFFFFFU, squares[r], mask);
-    }
-    if (lane < 4)
-      shared.squares[group][threadIdx.x / 32 % 4][F::row_of(r / 2 * 4 + r % 2)] = squares[r];
-  }
-  hopper::sync_threads(1 + group, 128);
-  const int row = static_cast<int>(threadIdx.x) % 128;
-  if (row >= a.rows) return;
-  for (int warp = 0; warp < 4; ++warp) all_squares += shared.squares[group][warp][row];
-  const int slot = link.features > 64 ? static_cast<int>(blockIdx.x) * kGroups + group
-                                      : static_cast<int>(blockIdx.x);
-  a.squares.data[(std::int64_t{i} * a.squares.slots + slot) * kN + row] = all_squares;
 }
 
 // ------------------------------------------------------------------ products
@@ -455,6 +303,9 @@ void launch_chain(Arguments& a, Stream stream) {
 }
 
 }  // namespace
+}  // namespace links
+
+using namespace links;
 
 int chain_rows(const ChainLink* links, int n) {
   if (!is_hopper() || under_mps() || n < 1 || n > kMostChainLinks) return 0;
