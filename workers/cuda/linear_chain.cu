@@ -73,10 +73,7 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared<kN>& shared
     const int units = link.units;
     const int bytes = kN * 128 * boxes;
     std::uint8_t* to = ring + link.features * 128 * boxes;  // behind W
-    if (i > 0) {
-      wait_for_parts(&a.state->done[i - 1], a.links[i - 1].parts);
-      hopper::barrier_arrive(&shared.seen[i]);
-    }
+    await_link(a, shared, i, [](const Link& before) { return before.parts; });
     for (int unit = static_cast<int>(blockIdx.x); unit < units;
          unit += static_cast<int>(gridDim.x)) {
       for (int p = 0; p < places; ++p) {
@@ -87,18 +84,6 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared<kN>& shared
         next_place(place, parity, ring_places);
       }
     }
-  }
-}
-
-template <int kN>
-__device__ __forceinline__ void norm(const Arguments& a, Shared<kN>& shared) {
-  for (int i = 1; i < a.n; ++i) {
-    const Link& link = a.links[i];
-    if (link.inverse_in == 0) continue;
-    hopper::barrier_wait(&shared.seen[i], 0);
-    norm_scales<kN>(a.squares, i, a.links[i - 1].slots, link.inverse_in, link.eps,
-                    shared.scales[i]);
-    hopper::barrier_arrive(&shared.normed[i]);
   }
 }
 
@@ -211,10 +196,7 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const __grid_constan
       hopper::barrier_init(&shared.full[i], 2);  // W and x
       hopper::barrier_init(&shared.empty[i], kMultiplying / 32);
     }
-    for (int i = 0; i < a.n; ++i) {
-      hopper::barrier_init(&shared.seen[i], 1);
-      hopper::barrier_init(&shared.normed[i], 32);
-    }
+    init_links(a, shared);
     hopper::barrier_init_done();
   }
   __syncthreads();
@@ -229,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const __grid_constan
   } else if (threadIdx.x == kMultiplying + 32) {
     produce_x<kN>(a, shared, ring);
   } else if (warp == kMultiplying / 32 + 2) {
-    norm<kN>(a, shared);
+    norm_links<kN>(a, shared, [](const Link& link) { return link.slots; });
   }
 #endif
 }
@@ -263,14 +245,7 @@ CUtensorMap chunks_map(const void* data, int rows, int columns, int box_rows, in
 }
 
 Link make_link(const ChainLink& from, int rows, int columns) {
-  Link link{};
-  link.y = from.y;
-  link.scaled = reinterpret_cast<__nv_bfloat16*>(from.scaled);
-  link.gain = reinterpret_cast<const __nv_bfloat16*>(from.gain);
-  link.inverse_in = from.normed ? 1.0F / static_cast<float>(from.w.in) : 0.0F;
-  link.eps = from.eps;
-  link.out = from.w.out;
-  link.output = from.output;
+  auto link = begin_link<Link>(from);
   link.features = features_for(from.w.out, from.output, columns);
   link.units = ceil_div(from.w.out, link.features);
   const int chunks = from.w.in / kBlockK;
@@ -331,12 +306,7 @@ void linear_chain(const ChainLink* links, int n, int rows, void* state, void* ne
   if (rows == 0) return;
   if (rows > chain_rows(links, n)) throw CudaError("linear_chain: no such chain");
   if (links[0].w.is_quantized()) return quantized_chain(links, n, rows, state, next_state, stream);
-  Arguments a{};
-  a.state = static_cast<ChainState*>(state);
-  a.next = static_cast<ChainState*>(next_state);
-  a.squares = ChainSquares::of(a.state, multiprocessors());
-  a.n = n;
-  a.rows = rows;
+  auto a = begin_arguments<Arguments>(n, rows, state, next_state);
   const int columns = columns_for(rows);
   for (int i = 0; i < n; ++i) a.links[i] = make_link(links[i], rows, columns);
   switch (columns) {

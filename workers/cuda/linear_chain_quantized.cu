@@ -72,10 +72,7 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared<S>& shared,
     const int units = link.units;
     const int inputs = link.x_places * link.slices * S::kBlockInputs;
     const int copies = (link.in + inputs - 1) / inputs;
-    if (i > 0) {
-      wait_for_parts(&a.state->done[i - 1], a.links[i - 1].units);
-      hopper::barrier_arrive(&shared.seen[i]);
-    }
+    await_link(a, shared, i, [](const Link& before) { return before.units; });
     for (int unit = static_cast<int>(blockIdx.x); unit < units;
          unit += static_cast<int>(gridDim.x)) {
       for (int p = 0; p < copies; ++p) {
@@ -91,18 +88,6 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared<S>& shared,
         next_place(place, parity, x_ring_places);
       }
     }
-  }
-}
-
-template <class S>
-__device__ __forceinline__ void norm(const Arguments& a, Shared<S>& shared) {
-  for (int i = 1; i < a.n; ++i) {
-    const Link& link = a.links[i];
-    if (link.inverse_in == 0) continue;
-    hopper::barrier_wait(&shared.seen[i], 0);
-    norm_scales<kMostRows>(a.squares, i, min(a.links[i - 1].units, static_cast<int>(gridDim.x)),
-                           link.inverse_in, link.eps, shared.scales[i]);
-    hopper::barrier_arrive(&shared.normed[i]);
   }
 }
 
@@ -196,10 +181,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       hopper::barrier_init(&shared.x_full[i], 1);
       hopper::barrier_init(&shared.x_empty[i], kWarps);
     }
-    for (int i = 0; i < a.n; ++i) {
-      hopper::barrier_init(&shared.seen[i], 1);
-      hopper::barrier_init(&shared.normed[i], 32);
-    }
+    init_links(a, shared);
     hopper::barrier_init_done();
   }
   __syncthreads();
@@ -215,7 +197,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else if (threadIdx.x == kMultiplying + 32) {
     produce_x<S>(a, shared, x_ring);
   } else if (warp == kWarps + 2) {
-    norm<S>(a, shared);
+    norm_links<kMostRows>(
+        a, shared, [](const Link& link) { return min(link.units, static_cast<int>(gridDim.x)); });
   }
 #endif
 }
@@ -255,16 +238,9 @@ Link make_link(const ChainLink& from) {
   const LinearWeight& w = from.w;
   const QuantizedWeight& q = w.quantized;
   const Cut cut = cut_of(w, S::kBlockInputs);
-  Link link{};
+  auto link = begin_link<Link>(from);
   link.x = reinterpret_cast<const std::uint16_t*>(from.x);
-  link.y = from.y;
-  link.scaled = reinterpret_cast<__nv_bfloat16*>(from.scaled);
-  link.gain = reinterpret_cast<const std::uint16_t*>(from.gain);
-  link.inverse_in = from.normed ? 1.0F / static_cast<float>(w.in) : 0.0F;
-  link.eps = from.eps;
-  link.out = w.out;
   link.in = w.in;
-  link.output = from.output;
   link.tiles = cut.tiles;
   link.slices = cut.slices;
   link.by_tiles = (1 << 16) / cut.tiles + 1;
@@ -298,12 +274,7 @@ void launch_chain(const ChainLink* links, int n, int rows, void* state, void* ne
   // Up to 4 rows attention's CTA finds a place beside ours, so that W_o is under way before it
   // ends; with more x takes that place.
   const int bytes = (rows <= 4 ? 204 << 10 : 227 << 10) - kShared;
-  Arguments a{};
-  a.state = static_cast<ChainState*>(state);
-  a.next = static_cast<ChainState*>(next_state);
-  a.squares = ChainSquares::of(a.state, multiprocessors());
-  a.n = n;
-  a.rows = rows;
+  auto a = begin_arguments<Arguments>(n, rows, state, next_state);
   a.x_place_bytes = ceil_div(rows * kXRowBytes, 128) * 128;
   a.x_places = std::clamp(kXRingBytes / a.x_place_bytes, 2, kMostXPlaces);
   const int x_bytes = a.x_places * a.x_place_bytes;

@@ -88,13 +88,6 @@ struct Shared {
 #ifdef BATON_HOPPER
 // ------------------------------------------------------------------ products
 
-/// The right operand of two instructions (32 inputs): lane l reads row l % 8, inputs from 8 (l / 8)
-/// on.
-__device__ __forceinline__ void load_inputs(std::uint32_t at, std::uint32_t* b) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-               : "r"(at));
-}
 __device__ __forceinline__ uint4 load_words(std::uint32_t at) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -119,10 +112,6 @@ __device__ __forceinline__ void multiply(std::uint32_t words, std::uint32_t scal
   uint4 w[kLoads];
 #pragma unroll
   for (int l = 0; l < kLoads; ++l) w[l] = load_words(words + l * 16 * kLanes);
-  const auto word = [&](int i) {
-    const uint4& v = w[i / 4];
-    return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
-  };
 #pragma unroll
   for (int part = 0; part < S::kParts; ++part) {
     std::uint32_t b[2 * kInstructions];
@@ -145,9 +134,9 @@ __device__ __forceinline__ void multiply(std::uint32_t words, std::uint32_t scal
         const int all = part * kInstructions + j;
         std::uint32_t v[4];
         if constexpr (S::kFormat == WeightFormat::int4) {
-          widen_int4_small(word(all), low, high, v);
+          widen_int4_small(word_of(w, all), low, high, v);
         } else {
-          widen_fp8(word(2 * all), word(2 * all + 1), v);
+          widen_fp8(word_of(w, 2 * all), word_of(w, 2 * all + 1), v);
         }
         mma(found, v[0], v[1], v[2], v[3], b[2 * j], b[2 * j + 1]);
       }

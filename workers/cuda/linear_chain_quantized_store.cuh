@@ -13,7 +13,7 @@
 namespace baton::cuda::quantized_links {
 
 /// Which results of a unit a thread adds up and stores: one row's, of the same feature of every
-/// step()th tile from tile() on.
+/// `step`th tile from `tile` on.
 template <class S>
 struct Outputs {
   int lane, element, tile, step;
@@ -113,9 +113,7 @@ __device__ __forceinline__ void store(const Arguments& a, Shared<S>& shared, int
   if (row >= a.rows) return;
   for (int warp = row % 2; warp < kWarps; warp += 2)  // those whose element has this row
     all_squares += shared.squares[warp][row / 2];
-  a.squares
-      .data[(std::int64_t{i} * a.squares.slots + static_cast<int>(blockIdx.x)) * kMostRows + row] =
-      all_squares;
+  a.squares.slot(i, static_cast<int>(blockIdx.x), kMostRows)[row] = all_squares;
 }
 
 }  // namespace baton::cuda::quantized_links

@@ -1,9 +1,11 @@
 // What the layer kernels (linear_chain.cu, linear_chain_quantized.cu) have in common: how the links
-// of a chain wait for each other, across all CTAs of the grid.
+// of a chain wait for each other, across all CTAs of the grid, and how their rows are normed.
 #pragma once
 
 #include <cstdint>
 
+#include "workers/cuda/current_device.h"
+#include "workers/cuda/hopper.cuh"
 #include "workers/cuda/linear_chain.h"
 
 namespace baton::cuda {
@@ -24,6 +26,10 @@ struct ChainSquares {
 
   __host__ __device__ static ChainSquares of(ChainState* state, int multiprocessors) {
     return {reinterpret_cast<float*>(state + 1), 2 * multiprocessors};
+  }
+  /// Of the rows that link i stored.
+  __device__ float* slot(int i, int slot, int columns) const {
+    return data + (std::int64_t{i} * slots + slot) * columns;
   }
 };
 
@@ -62,8 +68,7 @@ __device__ __forceinline__ void norm_scales(const ChainSquares& squares, int i, 
                                             float inverse_in, float eps, float* scales) {
   constexpr int kQuads = kColumns / 4;  // of four rows; a lane always has the same one
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto* from = reinterpret_cast<const float4*>(squares.data + std::int64_t{i - 1} *
-                                                                        squares.slots * kColumns);
+  const auto* from = reinterpret_cast<const float4*>(squares.slot(i - 1, 0, kColumns));
   float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 8
   for (int f = lane; f < slots * kQuads; f += 32) {
@@ -87,11 +92,70 @@ __device__ __forceinline__ void norm_scales(const ChainSquares& squares, int i, 
   scales[4 * lane + 3] = rsqrtf(sum.w * inverse_in + eps);
 }
 
+/// What the CTAs' warps tell each other of the links, once each.
+template <class Arguments, class Shared>
+__device__ __forceinline__ void init_links(const Arguments& a, Shared& shared) {
+  for (int i = 0; i < a.n; ++i) {
+    hopper::barrier_init(&shared.seen[i], 1);
+    hopper::barrier_init(&shared.normed[i], 32);
+  }
+}
+
+/// By the thread that copies x, before link i's. parts_of(link): what `done` counts up to.
+template <class Arguments, class Shared, class PartsOf>
+__device__ __forceinline__ void await_link(const Arguments& a, Shared& shared, int i,
+                                           const PartsOf& parts_of) {
+  if (i == 0) return;
+  wait_for_parts(&a.state->done[i - 1], parts_of(a.links[i - 1]));
+  hopper::barrier_arrive(&shared.seen[i]);
+}
+
+/// By one warp: the scales of all normed links' rows. slots_of(link): how many have their squares.
+template <int kColumns, class Arguments, class Shared, class SlotsOf>
+__device__ __forceinline__ void norm_links(const Arguments& a, Shared& shared,
+                                           const SlotsOf& slots_of) {
+  for (int i = 1; i < a.n; ++i) {
+    const auto& link = a.links[i];
+    if (link.inverse_in == 0) continue;
+    hopper::barrier_wait(&shared.seen[i], 0);
+    norm_scales<kColumns>(a.squares, i, slots_of(a.links[i - 1]), link.inverse_in, link.eps,
+                          shared.scales[i]);
+    hopper::barrier_arrive(&shared.normed[i]);
+  }
+}
+
 /// By one thread that has waited for the kernels before: the state of the chain that is run next.
 __device__ __forceinline__ void clear_next(ChainState* next) {
   if (blockIdx.x != 0) return;
   for (int& done : next->done) done = 0;
 }
 #endif  // BATON_HOPPER
+
+// ------------------------------------------------------------------ host
+
+/// What a link of both kernels has of the caller's.
+template <class Link>
+Link begin_link(const ChainLink& from) {
+  Link link{};
+  link.y = from.y;
+  link.scaled = reinterpret_cast<decltype(link.scaled)>(from.scaled);
+  link.gain = reinterpret_cast<decltype(link.gain)>(from.gain);
+  link.inverse_in = from.normed ? 1.0F / static_cast<float>(from.w.in) : 0.0F;
+  link.eps = from.eps;
+  link.out = from.w.out;
+  link.output = from.output;
+  return link;
+}
+
+template <class Arguments>
+Arguments begin_arguments(int n, int rows, void* state, void* next_state) {
+  Arguments a{};
+  a.state = static_cast<ChainState*>(state);
+  a.next = static_cast<ChainState*>(next_state);
+  a.squares = ChainSquares::of(a.state, multiprocessors());
+  a.n = n;
+  a.rows = rows;
+  return a;
+}
 
 }  // namespace baton::cuda

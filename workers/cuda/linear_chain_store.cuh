@@ -159,7 +159,7 @@ __device__ __forceinline__ void store(const Arguments& a, Shared<kN>& shared, in
   for (int warp = 0; warp < 4; ++warp) all_squares += shared.squares[group][warp][row];
   const int slot = link.features > 64 ? static_cast<int>(blockIdx.x) * kGroups + group
                                       : static_cast<int>(blockIdx.x);
-  a.squares.data[(std::int64_t{i} * a.squares.slots + slot) * kN + row] = all_squares;
+  a.squares.slot(i, slot, kN)[row] = all_squares;
 }
 #endif  // BATON_HOPPER
 

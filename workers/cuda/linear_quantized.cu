@@ -80,8 +80,7 @@ struct WeightSpan {
   uint2 scale[S::kRowTiles][S::kParts];
 
   __device__ __forceinline__ std::uint32_t word(int m, int i) const {
-    const uint4& v = w[m][i / 4];
-    return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
+    return word_of(w[m], i);
   }
   /// The span's instructions, as registers.
   __device__ __forceinline__ void widen(int m, std::uint32_t (&a)[S::kInstructions][4]) const {

@@ -95,15 +95,6 @@ struct Cursor {
   }
 };
 
-/// The right operand of two instructions (32 inputs): lane l reads row l % 8, inputs from 8 (l / 8)
-/// on.
-__device__ __forceinline__ void load_inputs(std::uint32_t at, std::uint32_t* b) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-               : "r"(at)
-               : "memory");
-}
-
 /// Adds a block's products to `sums`. `words` are this lane's, `scales` those of its rows and of
 /// the stage's first group, `x` is where it reads the block's inputs, step_bytes from one 32 of
 /// them to the next.
@@ -117,10 +108,6 @@ __device__ __forceinline__ void multiply(const Arguments& a, const uint4* words,
   uint4 w[kLoads];
 #pragma unroll
   for (int l = 0; l < kLoads; ++l) w[l] = words[l * kLanes];
-  const auto word = [&](int i) {
-    const uint4& v = w[i / 4];
-    return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
-  };
   std::uint32_t b[2 * kInstructions];
 #pragma unroll
   for (int i = 0; i < kInstructions / 2; ++i) load_inputs(x + i * step_bytes, b + 4 * i);
@@ -138,9 +125,9 @@ __device__ __forceinline__ void multiply(const Arguments& a, const uint4* words,
       const int j = part * (kInstructions / S::kParts) + i;
       std::uint32_t v[4];
       if constexpr (S::kFormat == WeightFormat::int4) {
-        widen_int4(word(j), low, high, v);
+        widen_int4(word_of(w, j), low, high, v);
       } else {
-        widen_fp8(word(2 * j), word(2 * j + 1), v);
+        widen_fp8(word_of(w, 2 * j), word_of(w, 2 * j + 1), v);
       }
       mma(found[i % 2], v[0], v[1], v[2], v[3], b[2 * j], b[2 * j + 1]);
     }

@@ -132,10 +132,6 @@ __device__ __forceinline__ void multiply_chunk(const std::uint8_t* stage, int bl
   uint4 w[kLoads];
 #pragma unroll
   for (int l = 0; l < kLoads; ++l) w[l] = words[l * kLanes];
-  const auto word = [&](int i) {
-    const uint4& v = w[i / 4];
-    return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
-  };
 #pragma unroll
   for (int part = 0; part < S::kParts; ++part) {
     const uint2 scale = scales[part * 8];
@@ -144,9 +140,9 @@ __device__ __forceinline__ void multiply_chunk(const std::uint8_t* stage, int bl
     for (int i = 0; i < kInstructions; ++i) {
       const int j = part * kInstructions + i;
       if constexpr (S::kFormat == WeightFormat::int4) {
-        widen_int4(word(j), offset_of(scale.x), offset_of(scale.y), v[i]);
+        widen_int4(word_of(w, j), offset_of(scale.x), offset_of(scale.y), v[i]);
       } else {
-        widen_fp8(word(2 * j), word(2 * j + 1), v[i]);
+        widen_fp8(word_of(w, 2 * j), word_of(w, 2 * j + 1), v[i]);
       }
     }
     const float low = scale_of(scale.x);

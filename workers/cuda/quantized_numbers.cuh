@@ -17,6 +17,12 @@
 
 namespace baton::cuda {
 
+/// Word i of what 16-byte loads brought; i is known when this is compiled.
+__device__ __forceinline__ std::uint32_t word_of(const uint4* loads, int i) {
+  const uint4& v = loads[i / 4];
+  return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
+}
+
 /// a * b + c of two bf16 each.
 __device__ __forceinline__ std::uint32_t fma2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   std::uint32_t d;
