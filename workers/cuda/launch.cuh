@@ -10,6 +10,7 @@
 #include <cuda_runtime.h>
 
 #include <string>
+#include <utility>
 
 #include "workers/cuda/types.h"
 
@@ -33,20 +34,30 @@ __device__ __forceinline__ void grid_release() {
 #endif
 }
 
+/// In clusters of so many CTAs, which `grid` is a multiple of; 1: none.
 template <typename... Parameters, typename... Arguments>
-void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-            std::size_t shared_bytes, Stream stream, Arguments&&... arguments) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+void launch_clusters(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                     std::size_t shared_bytes, int cluster, Stream stream, Arguments&&... arguments) {
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), name);
+}
+
+template <typename... Parameters, typename... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+            std::size_t shared_bytes, Stream stream, Arguments&&... arguments) {
+  launch_clusters(name, kernel, grid, block, shared_bytes, 1, stream,
+                  std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace baton::cuda

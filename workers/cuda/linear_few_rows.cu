@@ -271,21 +271,10 @@ void launch_shape(const FewRowsConfig& config, const FewRowsCall& call, Stream s
   constexpr int kMostBytes = 226 * 1024;
   take_shared_memory<few_rows_kernel<S>>(kMostBytes, "few_rows");
 
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(a.split), 1, 1};
-  cudaLaunchConfig_t launch{};
-  launch.gridDim = dim3(static_cast<unsigned>(grid));
-  launch.blockDim = dim3(S::kThreads);
-  launch.dynamicSmemBytes = static_cast<std::size_t>(bytes);
-  launch.stream = stream;
-  launch.attrs = attributes;
-  launch.numAttrs = a.split > 1 ? 2 : 1;
-  check(cudaLaunchKernelEx(&launch, few_rows_kernel<S>, tensor_map(w.data, w.out, w.in, S::kTile),
-                           tensor_map(call.x, call.rows, w.in, S::kN), a),
-        "few_rows");
+  launch_clusters("few_rows", few_rows_kernel<S>, static_cast<unsigned>(grid), S::kThreads,
+                  static_cast<std::size_t>(bytes), a.split, stream,
+                  tensor_map(w.data, w.out, w.in, S::kTile),
+                  tensor_map(call.x, call.rows, w.in, S::kN), a);
 }
 
 template <int kGroups, int kPer>

@@ -278,23 +278,9 @@ void sample(const float* logits, int vocab, const SampleRow* rows, int n_rows,
                              static_cast<int>(spread.shared)),
         "sample");
   const int ctas = spread.ctas;
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = static_cast<unsigned>(ctas);
-  attributes[1].val.clusterDim.y = 1;
-  attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(n_rows) * static_cast<unsigned>(ctas));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = spread.shared;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = ctas > 1 ? 2 : 1;
-  check(cudaLaunchKernelEx(&config, sample_kernel, logits, vocab, spread.slice, ctas, spread.staged,
-                           rows, words, tokens, logprobs, static_cast<float*>(workspace)),
-        "sample");
+  launch_clusters("sample", sample_kernel, static_cast<unsigned>(n_rows) * static_cast<unsigned>(ctas),
+                  kThreads, spread.shared, ctas, stream, logits, vocab, spread.slice, ctas,
+                  spread.staged, rows, words, tokens, logprobs, static_cast<float*>(workspace));
 }
 
 }  // namespace baton::cuda
