@@ -244,11 +244,19 @@ class LinearChain : public ::testing::Test {
 };
 
 TEST_F(LinearChain, ALayerOfManyShapes) {
-  for (const int rows : {1, 2, 7, 8, 9, 16, 17, 31, 32}) check({256, 128, 384, 320}, rows);
+  for (const int rows : {1, 2, 7, 8, 9, 16, 17, 31, 32, 33, 63, 64}) {
+    check({256, 128, 384, 320}, rows);
+  }
+  // Pairs of CTAs take units together where x is large: W_down, W_o, and W_qkv with all their
+  // groups.
+  for (const int rows : {9, 16, 32, 40}) check({256, 128, 14336, 320}, rows);
+  check({256, 4096, 384, 320}, 64);
+  for (const int rows : {45, 64}) check({4096, 64, 128, 6144}, rows);
   check({1024, 2048, 3072, 4096}, 1);
   check({1024, 2048, 3072, 4096}, 5);
   check({2048, 2048, 8192, 3072}, 32);
   check({64, 64, 64, 72}, 3);  // one place of the ring a unit
+  for (const int rows : {1, 8}) check({128, 64, 128, 9216}, rows);  // 72 features a unit
   check({576, 576, 1536, 960}, 4);
 }
 
@@ -284,6 +292,31 @@ TEST_F(LinearChain, OneLinkAndManyOnes) {
     linear_chain(&link, 1, rows, states[i % 2].get(), states[1 - i % 2].get(), stream_);
   ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
   expect_near(y.read(), product(x, w, rows), "y");
+}
+
+/// Every link's units are shared by pairs of CTAs, which meet the same buffers again and again.
+TEST_F(LinearChain, PairsOneBehindTheOther) {
+  constexpr int kLinks = 3;
+  for (const auto& [rows, n] : {std::pair(32, 5888), std::pair(64, 2944)}) {
+    const Matrix w = plain_matrix(n, n, 1);
+    const auto size = static_cast<std::size_t>(rows) * n;
+    std::vector<std::shared_ptr<Device<Bf16>>> y = {
+        std::make_shared<Device<Bf16>>(random_bf16(size, 1, 2))};
+    std::vector<ChainLink> chain;
+    for (int i = 0; i < kLinks; ++i) {
+      y.push_back(std::make_shared<Device<Bf16>>(size));
+      chain.push_back(
+          {.w = w.weight, .output = LinearOutput::bf16, .x = y[i]->get(), .y = y[i + 1]->get()});
+    }
+    const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
+    for (int i = 0; i < 200; ++i)
+      linear_chain(chain.data(), kLinks, rows, states[i % 2].get(), states[1 - i % 2].get(),
+                   stream_);
+    ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    for (int i = 0; i < kLinks; ++i) {
+      expect_near(y[i + 1]->read(), product(y[i]->read(), w, rows), "y");
+    }
+  }
 }
 
 /// A model with random words has rows this large.

@@ -128,16 +128,49 @@ __device__ __forceinline__ void cluster_sync() {
           : "memory");
 }
 
-/// 16 bytes of the shared memory of CTA `rank` of the cluster, at the address they have here.
-__device__ __forceinline__ float4 cluster_load(const float4* here, int rank) {
+/// Where CTA `rank` of the cluster has what is at this address of shared memory here.
+__device__ __forceinline__ std::uint32_t cluster_address(const void* here, int rank) {
   std::uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(here)), "r"(rank));
+  return there;
+}
+
+/// 16 bytes of the shared memory of CTA `rank` of the cluster, at the address they have here.
+__device__ __forceinline__ float4 cluster_load(const float4* here, int rank) {
   float4 v;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(there)
+               : "r"(cluster_address(here, rank))
                : "memory");
   return v;
+}
+
+__device__ __forceinline__ void cluster_store(const float4* here, int rank, float4 v) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(
+                   cluster_address(here, rank)),
+               "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+               : "memory");
+}
+
+/// At a barrier of CTA `rank`, which sees what this thread has stored there, by cluster_barrier_wait().
+__device__ __forceinline__ void cluster_barrier_arrive(const std::uint64_t* here, int rank) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                   cluster_address(here, rank))
+               : "memory");
+}
+
+__device__ __forceinline__ void cluster_barrier_wait(std::uint64_t* barrier, int parity) {
+  const std::uint32_t address = shared_address(barrier);
+  std::uint32_t done = 0;
+  do {
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(address), "r"(parity)
+        : "memory");
+  } while (done == 0);
 }
 
 /// Some of the CTA's threads (a multiple of 32); id 0 is __syncthreads'.
@@ -154,6 +187,13 @@ __device__ __forceinline__ std::uint64_t operand(const void* shared) {
   constexpr std::uint64_t kEightRows = std::uint64_t{1024 >> 4} << 32;
   constexpr std::uint64_t kUnused = std::uint64_t{1} << 16;
   return kSwizzle128 | kEightRows | kUnused | ((shared_address(shared) & 0x3FFFF) >> 4);
+}
+
+/// The operand that lies `units` of 16 bytes behind. In 32 bits: sums with carries the compiler computes
+/// ahead of all products, and whatever holds their operands is held meanwhile (3 % of a layer kernel).
+__device__ __forceinline__ std::uint64_t operand_behind(std::uint64_t first, int units) {
+  const auto low = static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(units);
+  return first >> 32 << 32 | low;
 }
 
 __device__ __forceinline__ void product_begin() {

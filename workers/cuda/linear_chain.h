@@ -11,7 +11,7 @@
 namespace baton::cuda {
 
 constexpr int kMostChainLinks = 4;
-constexpr int kMostChainRows = 32;  // of any chain
+constexpr int kMostChainRows = 64;  // of any chain
 
 /// y = x W^T, as Linears::run() has it, for LinearOutput::bf16, residual and silu_mul.
 struct ChainLink {

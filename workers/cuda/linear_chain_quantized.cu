@@ -271,14 +271,11 @@ void launch_chain(const ChainLink* links, int n, int rows, void* state, void* ne
                   Stream stream) {
   constexpr int kShared = static_cast<int>(sizeof(Shared<S>) + 15) / 16 * 16;
   constexpr int kMostBytes = (227 << 10) - kShared;
-  // Up to 4 rows attention's CTA finds a place beside ours, so that W_o is under way before it
-  // ends; with more x takes that place.
-  const int bytes = (rows <= 4 ? 204 << 10 : 227 << 10) - kShared;
   auto a = begin_arguments<Arguments>(n, rows, state, next_state);
   a.x_place_bytes = ceil_div(rows * kXRowBytes, 128) * 128;
   a.x_places = std::clamp(kXRingBytes / a.x_place_bytes, 2, kMostXPlaces);
   const int x_bytes = a.x_places * a.x_place_bytes;
-  a.places = std::min(kMostPlaces, (bytes - 128 - x_bytes) / S::kPlaceBytes);
+  a.places = std::min(kMostPlaces, (kMostBytes - 128 - x_bytes) / S::kPlaceBytes);
   int units = 1;
   for (int i = 0; i < n; ++i) {
     a.links[i] = make_link<S>(links[i]);

@@ -18,8 +18,12 @@ constexpr int kGroups = 2;  // warpgroups that multiply
 constexpr int kMultiplying = 128 * kGroups;
 constexpr int kThreads = kMultiplying + 96;  // and a warp each for W, for x and for norms
 constexpr int kMostPlaces = 12;              // of the ring
-constexpr int kPlaceBytes = 20 << 10;
+/// A box of 128 features and 32 rows, or of 112 and 64, fits.
+constexpr int place_bytes(int columns) { return columns == 64 ? 22 << 10 : 20 << 10; }
 constexpr int kBlockK = 64;  // k of a box: the 128 bytes that the swizzle spans
+
+/// Each CTA of a pair stores half of the rows, in blocks of eight.
+constexpr bool can_split_k(int columns) { return columns >= 16; }
 
 struct Link {
   CUtensorMap w, x;
@@ -30,7 +34,8 @@ struct Link {
   float eps;
   int out;
   int features;  // of a unit
-  int units;     // dealt out to the CTAs in turns
+  int units;     // dealt out to the CTAs, or pairs of CTAs, in turns
+  bool split_k;  // the CTAs of a pair take a unit together, half of k each
   int places;    // of the ring that a unit takes
   int boxes;     // of W, and of x, in a place
   int parts;     // what `done` counts up to
@@ -43,6 +48,7 @@ struct Arguments {
   ChainState *state, *next;
   ChainSquares squares;
   int n, rows, places;
+  bool pairs;  // the CTAs are in clusters of two
 };
 
 template <int kN>
@@ -53,9 +59,28 @@ struct Shared {
   float scales[kMostChainLinks][kN];  // of normed links' rows: 1 / rms
   float squares[kGroups][4][kN];      // [group][warp][row]
   float4 half[kN / 8][128];           // the second group's sums
+  // The other CTA's sums of our rows, [group][block of eight rows]
+  float4 peer_sums[kGroups][can_split_k(kN) ? kN / 16 : 1][can_split_k(kN) ? 128 : 1];
+  std::uint64_t peer_ready[kGroups];
 };
 
 #ifdef BATON_HOPPER
+/// What a CTA takes of a link's units.
+struct UnitSlice {
+  int unit, step;  // its first unit, and from there to the next
+  int half;        // of k: the first or the second; 0 where it takes all
+  int begin, end;  // of the rows that it stores
+
+  template <int kN>
+  static __device__ __forceinline__ UnitSlice of(const Arguments& a, const Link& link) {
+    const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
+    if (!link.split_k) return {cta, ctas, 0, 0, a.rows};
+    const int half = cta % 2;
+    return {cta / 2, ctas / 2, half, half * kN / 2, half == 0 ? min(a.rows, kN / 2) : a.rows};
+  }
+  __device__ __forceinline__ bool stores(int row) const { return row >= begin && row < end; }
+};
+
 /// What a thread stores: of warp w of a group, lane 4 g + t, sum 4 j + 2 h + e is of feature 16 w +
 /// g + 8 h of the group's 64 and of row 8 j + 2 t + e.
 template <int kN>
@@ -76,7 +101,8 @@ struct Fragment {
 
   /// Features [first, end) are ours; once the link's x has been seen, so that what it waits for is
   /// there.
-  __device__ __forceinline__ void load(const Arguments& a, int i, int first, int end) {
+  __device__ __forceinline__ void load(const Arguments& a, int i, const UnitSlice& slice, int first,
+                                       int end) {
     const Link& link = a.links[i];
     const auto* y = static_cast<const __nv_bfloat16*>(link.y);
 #pragma unroll
@@ -89,7 +115,8 @@ struct Fragment {
     for (int s = 0; s < kSums; ++s) {
       const int feature = first + feature_of(s);
       old[s] = __float2bfloat16(0);
-      if (link.output == LinearOutput::residual && row_of(s) < a.rows && feature < end) {
+      if (link.output == LinearOutput::residual && slice.stores(row_of(s)) &&
+          feature < end) {
         old[s] = y[static_cast<std::int64_t>(row_of(s)) * link.out + feature];
       }
     }
@@ -98,7 +125,7 @@ struct Fragment {
 
 /// Eight features of gate, then eight of up: both meet in a lane.
 template <int kN>
-__device__ __forceinline__ void store_gated(const Arguments& a, const Link& link, int first,
+__device__ __forceinline__ void store_gated(const Link& link, const UnitSlice& slice, int first,
                                             int end, const Fragment<kN>& f) {
   auto* y = static_cast<__nv_bfloat16*>(link.y);
   const int gate = first + Fragment<kN>::feature_of(0);
@@ -108,7 +135,7 @@ __device__ __forceinline__ void store_gated(const Arguments& a, const Link& link
   for (int s = 0; s < Fragment<kN>::kSums; ++s) {
     if (s / 2 % 2 != 0) continue;
     const int row = Fragment<kN>::row_of(s);
-    if (row < a.rows) {
+    if (slice.stores(row)) {
       y[static_cast<std::int64_t>(row) * (link.out / 2) + column] =
           __float2bfloat16(silu(f.sums[s]) * f.sums[s + 2]);
     }
@@ -116,8 +143,9 @@ __device__ __forceinline__ void store_gated(const Arguments& a, const Link& link
 }
 
 template <int kN>
-__device__ __forceinline__ void store(const Arguments& a, Shared<kN>& shared, int i, int first,
-                                      int end, Fragment<kN>& f, float& all_squares) {
+__device__ __forceinline__ void store(const Arguments& a, Shared<kN>& shared, int i,
+                                      const UnitSlice& slice, int first, int end, Fragment<kN>& f,
+                                      float& all_squares) {
   using F = Fragment<kN>;
   const Link& link = a.links[i];
   if (link.inverse_in > 0) {
@@ -125,14 +153,14 @@ __device__ __forceinline__ void store(const Arguments& a, Shared<kN>& shared, in
 #pragma unroll
     for (int s = 0; s < F::kSums; ++s) f.sums[s] *= shared.scales[i][F::row_of(s)];
   }
-  if (link.output == LinearOutput::silu_mul) return store_gated(a, link, first, end, f);
+  if (link.output == LinearOutput::silu_mul) return store_gated(link, slice, first, end, f);
   auto* y = static_cast<__nv_bfloat16*>(link.y);
   float squares[F::kRows] = {};
 #pragma unroll
   for (int s = 0; s < F::kSums; ++s) {
     const int row = F::row_of(s);
     const int feature = first + F::feature_of(s);
-    if (row >= a.rows || feature >= end) continue;
+    if (!slice.stores(row) || feature >= end) continue;
     const std::int64_t at = static_cast<std::int64_t>(row) * link.out + feature;
     const __nv_bfloat16 v = __float2bfloat16(f.sums[s] + __bfloat162float(f.old[s]));
     y[at] = v;
@@ -155,10 +183,9 @@ __device__ __forceinline__ void store(const Arguments& a, Shared<kN>& shared, in
   }
   hopper::sync_threads(1 + group, 128);
   const int row = static_cast<int>(threadIdx.x) % 128;
-  if (row >= a.rows) return;
+  if (!slice.stores(row)) return;
   for (int warp = 0; warp < 4; ++warp) all_squares += shared.squares[group][warp][row];
-  const int slot = link.features > 64 ? static_cast<int>(blockIdx.x) * kGroups + group
-                                      : static_cast<int>(blockIdx.x);
+  const int slot = link.features > 64 ? slice.unit * kGroups + group : slice.unit;
   a.squares.slot(i, slot, kN)[row] = all_squares;
 }
 #endif  // BATON_HOPPER
