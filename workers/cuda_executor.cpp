@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -259,7 +258,7 @@ Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
   if (options_.time_steps) timer_ = std::make_unique<cuda::StepTimer>();
   const TimeNs begin = now_ns();
   record_graphs();
-  spdlog::info("graphs of decode steps of {} numbers of rows recorded in {:.1f} s", graphs_.size(),
+  spdlog::info("{} graphs of decode steps recorded in {:.1f} s", graphs_.size(),
                1e-9 * static_cast<double>(now_ns() - begin));
   return PoolExport{g, {PoolRank{device_.uuid, pool_->handle(), 0}}, pool_->host_part().handle(),
                     pool_->host_part().geometry().blocks, copies_->measure_host_block_us(stream_->get())};
@@ -275,21 +274,13 @@ void CudaExecutor::record_graphs() {
   const int most = static_cast<int>(options_.max_decode_rows);
   Lane& lane = *lanes_[0];
   for (int rows = 1; rows <= most;) {
-    auto packed = packer_->pack_nothing(rows, lane.inputs.data(), inputs_.data(), kInputBytes);
+    const auto packed = packer_->pack_nothing(rows, lane.inputs.data(), inputs_.data(), kInputBytes);
     cuda::copy_to_device(inputs_.data(), lane.inputs.data(), packed.bytes, stream_->get());
-    const auto record = [&](std::int64_t keys) {
-      packed.batch.keys = keys;
-      // Once for real: what a library sets up at its first call must not be recorded.
-      decoder_->run(packed.batch, stream_->get());
-      stream_->synchronize();
-      return cuda::Graph::record(stream_->get(),
-                                 [&] { decoder_->run(packed.batch, stream_->get()); });
-    };
-    constexpr std::int64_t kMostKeys = std::numeric_limits<std::int64_t>::max();
-    const std::int64_t few = decoder_->most_chained_keys(rows);
-    DecodeGraphs& graphs = graphs_[rows];
-    graphs.few_keys = record(0);
-    if (few >= 0 && few < kMostKeys) graphs.many_keys = record(kMostKeys);
+    // Once for real: what a library sets up at its first call must not be recorded.
+    decoder_->run(packed.batch, stream_->get());
+    stream_->synchronize();
+    graphs_[rows] = cuda::Graph::record(
+        stream_->get(), [&] { decoder_->run(packed.batch, stream_->get()); });
     rows = rows < 8 ? rows + 1 : rows < 32 ? rows + 4 : rows < 64 ? rows + 8 : rows + 16;
   }
 }
@@ -343,9 +334,7 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
     }
   };
   if (padded > 0) {
-    const DecodeGraphs& graphs = graphs_.at(padded);
-    const bool many = graphs.many_keys && packed.batch.keys > decoder_->most_chained_keys(padded);
-    (many ? graphs.many_keys : graphs.few_keys).launch(stream_->get());
+    graphs_.at(padded).launch(stream_->get());
     to_host(0, n, decoder_->logits());
   } else {
     if (!packer_->chunks().empty()) {

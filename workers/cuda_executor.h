@@ -89,12 +89,7 @@ class CudaExecutor final : public Executor {
   MaskOfRow mask_of_row_;
   std::unique_ptr<RowSamplingPool> sampling_;  // of rows that the host finishes
   cuda::DeviceMemory inputs_;          // the step's upload; ordered by the stream
-  /// A step's kernels depend on how many keys it sees, in some: GpuDecoder::most_chained_keys().
-  struct DecodeGraphs {
-    cuda::Graph few_keys;
-    cuda::Graph many_keys;  // where they differ
-  };
-  std::map<int, DecodeGraphs> graphs_;  // by number of rows
+  std::map<int, cuda::Graph> graphs_;  // by number of rows
   std::unique_ptr<Lane> lanes_[kSteps];
   std::unique_ptr<cuda::StepTimer> timer_;  // if options_.time_steps
   ActivationDump dump_;

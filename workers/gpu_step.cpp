@@ -117,7 +117,6 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   chunks_.clear();
   singles_.clear();
   std::int32_t* table_end = d_table.host;
-  std::int64_t keys = 0;
   for (const int i : order_) {
     const BatchRow& row = step.rows[static_cast<std::size_t>(i)];
     const int first = first_row_[static_cast<std::size_t>(i)];
@@ -125,7 +124,6 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
     (is_chunk(row) ? chunks_ : singles_)
         .push_back({first, n, row.position, index_of(table_end),
                     static_cast<int>(row.blocks.size())});
-    if (!is_chunk(row)) keys += attention_.seen(row.position + n);
     table_end = std::copy(row.blocks.begin(), row.blocks.end(), table_end);
     for (int t = 0; t < n; ++t) {
       const std::int64_t position = row.position + t;
@@ -169,7 +167,6 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   b.singles.items = d_items.device;
   b.singles.counts = d_counts.device;
   b.singles.rows = plan_.rows;
-  b.keys = keys;
   b.singles.launch = padded_rows > 0 ? static_cast<int>(max_items)
                                      : static_cast<int>(singles_.empty() ? 0 : plan_.items.size());
   b.wanted = static_cast<int>(samples);

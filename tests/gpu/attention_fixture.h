@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <numeric>
@@ -160,15 +161,15 @@ struct AttentionCase {
     return out;
   }
 
+  struct Result {
+    std::vector<std::uint16_t> out, pool;
+  };
+
   /// Output rows that no item wrote stay NaN. Twice over the same workspace, as layers do it.
   std::vector<std::uint16_t> run_decode(DecodeAttention::Options options,
                                         std::span<const AttentionRow> some = {},
                                         int padded_rows = 0) const {
-    options.shape = shape;
-    options.tokens_per_block = tokens_per_block;
-    options.max_rows = std::max(n_rows, padded_rows);
-    options.window = window;
-    const DecodeAttention attention(options);
+    const DecodeAttention attention(completed(options, std::max(n_rows, padded_rows)));
     DecodePlan plan;
     attention.plan(some.empty() ? rows : some, plan, padded_rows);
     if (static_cast<int>(plan.items.size()) > attention.max_items(plan.rows)) {
@@ -180,11 +181,74 @@ struct AttentionCase {
     const DeviceArray<std::int32_t> counts{std::span<const std::int32_t>(plan.counts)};
     DeviceArray<std::byte> workspace(attention.workspace_bytes());
     workspace.fill(0);
-    return run([&](const Bf16* q, Bf16* out, const KvLayerView& kv, const std::int32_t* blocks) {
-      for (int i = 0; i < 2; ++i) {
-        attention.run(q, out, kv, blocks, {items.data(), counts.data(), plan.rows, n + 5 * i}, scale,
-                      workspace.data(), nullptr);
+    return run(pool,
+               [&](Bf16* q, Bf16* out, const KvLayerView& kv, const std::int32_t* blocks) {
+                 for (int i = 0; i < 2; ++i) {
+                   attention.run(q, out, kv, blocks,
+                                 {items.data(), counts.data(), plan.rows, n + 5 * i}, scale,
+                                 workspace.data(), nullptr);
+                 }
+               })
+        .out;
+  }
+
+  /// Single rows that have not been through RoPE: by the attention itself, or by rope_append() in
+  /// front of it. What the pool holds of the newest tokens before is NaN.
+  Result run_rope(DecodeAttention::Options options, bool inside, bool bias, bool norms) const {
+    const DecodeAttention attention(completed(options, n_rows));
+    DecodePlan plan;
+    attention.plan(rows, plan);
+    const DeviceArray<DecodeItem> items{std::span<const DecodeItem>(plan.items)};
+    const DeviceArray<std::int32_t> counts{std::span<const std::int32_t>(plan.counts)};
+    DeviceArray<std::byte> workspace(attention.workspace_bytes());
+    workspace.fill(0);
+
+    std::mt19937 rng(3);
+    std::normal_distribution<float> normal;
+    const auto randoms = [&](int n, float mean) {
+      std::vector<std::uint16_t> values(n);
+      for (auto& x : values) x = to_bf16(mean + 0.3F * normal(rng));
+      return DeviceArray<std::uint16_t>(std::span<const std::uint16_t>(values));
+    };
+    const auto biases = randoms(width(), 0);
+    const auto q_weights = randoms(shape.head_dim, 1), k_weights = randoms(shape.head_dim, 1);
+    std::vector<std::int32_t> at;
+    std::vector<std::int64_t> slot;
+    auto stale = pool;
+    for (const AttentionRow& row : rows) {
+      at.push_back(static_cast<std::int32_t>(row.position));
+      slot.push_back(offset(row, at.back(), 0) - view.layer_offset);
+      for (int h = 0; h < shape.kv_heads; ++h) {
+        const auto key = stale.begin() + offset(row, at.back(), h);
+        std::fill_n(key, shape.head_dim, 0xFFFF);
+        std::fill_n(key + view.part_stride, shape.head_dim, 0xFFFF);
       }
+    }
+    std::vector<float> cosines, sines;
+    for (int p = 0; p <= *std::max_element(at.begin(), at.end()); ++p) {
+      for (int i = 0; i < shape.head_dim / 2; ++i) {
+        const float angle = static_cast<float>(p) * std::pow(1e4F, -2.0F * i / shape.head_dim);
+        cosines.push_back(std::cos(angle));
+        sines.push_back(std::sin(angle));
+      }
+    }
+    const DeviceArray<float> cos{std::span<const float>(cosines)};
+    const DeviceArray<float> sin{std::span<const float>(sines)};
+    const DeviceArray<std::int32_t> positions{std::span<const std::int32_t>(at)};
+    const DeviceArray<std::int64_t> slots{std::span<const std::int64_t>(slot)};
+    const auto bf16 = [](const auto& array) { return reinterpret_cast<const Bf16*>(array.data()); };
+    return run(stale, [&](Bf16* q, Bf16* out, const KvLayerView& kv, const std::int32_t* blocks) {
+      RopeAppend append{q, n_rows, shape, {}, positions.data(), slots.data(), kv};
+      append.rope = {bias ? bf16(biases) : nullptr,
+                     norms ? bf16(q_weights) : nullptr,
+                     norms ? bf16(k_weights) : nullptr,
+                     1e-5F,
+                     cos.data(),
+                     sin.data()};
+      if (!inside) rope_append(append, nullptr);
+      const int n = static_cast<int>(plan.items.size());
+      attention.run(q, out, kv, blocks, {items.data(), counts.data(), plan.rows, n}, scale,
+                    workspace.data(), nullptr, inside ? &append.rope : nullptr);
     });
   }
 
@@ -204,16 +268,26 @@ struct AttentionCase {
     const DeviceArray<std::byte> pinned(attention.int_workspace_bytes(), true);
     const auto plan = attention.make_plan();
     attention.plan(rows, *plan, floats.data(), ints.data(), pinned.data(), nullptr);
-    return run([&](const Bf16* q, Bf16* out, const KvLayerView& kv, const std::int32_t* blocks) {
-      attention.run(*plan, q, out, kv, blocks, scale, nullptr);
-      check(cudaDeviceSynchronize(), "prefill");
-    });
+    return run(pool,
+               [&](Bf16* q, Bf16* out, const KvLayerView& kv, const std::int32_t* blocks) {
+                 attention.run(*plan, q, out, kv, blocks, scale, nullptr);
+                 check(cudaDeviceSynchronize(), "prefill");
+               })
+        .out;
   }
 
  private:
+  DecodeAttention::Options completed(DecodeAttention::Options options, int max_rows) const {
+    options.shape = shape;
+    options.tokens_per_block = tokens_per_block;
+    options.max_rows = max_rows;
+    options.window = window;
+    return options;
+  }
+
   template <typename Call>
-  std::vector<std::uint16_t> run(Call call) const {
-    const DeviceArray<std::uint16_t> pool_memory{std::span<const std::uint16_t>(pool)};
+  Result run(const std::vector<std::uint16_t>& pool_before, Call call) const {
+    const DeviceArray<std::uint16_t> pool_memory{std::span<const std::uint16_t>(pool_before)};
     const DeviceArray<std::uint16_t> q{std::span<const std::uint16_t>(qkv)};
     const DeviceArray<std::int32_t> blocks{std::span<const std::int32_t>(table)};
     DeviceArray<std::uint16_t> out(static_cast<std::size_t>(n_rows) * shape.heads *
@@ -221,10 +295,9 @@ struct AttentionCase {
     out.fill(0xFF);
     KvLayerView kv = view;
     kv.pool = reinterpret_cast<Bf16*>(pool_memory.data());
-    call(reinterpret_cast<const Bf16*>(q.data()), reinterpret_cast<Bf16*>(out.data()), kv,
-         blocks.data());
+    call(reinterpret_cast<Bf16*>(q.data()), reinterpret_cast<Bf16*>(out.data()), kv, blocks.data());
     check(cudaDeviceSynchronize(), "attention");
-    return out.read();
+    return {out.read(), pool_memory.read()};
   }
 };
 

@@ -25,6 +25,7 @@ import time
 PARTS = {
     "own_linears": ("linear_gpu_test", "LinearTest.EveryOwnVariantAgrees", "", 0),
     "chain": ("linear_gpu_test", "LinearChain.ALayerOfManyShapes", "", 6),
+    "paired_chain": ("linear_gpu_test", "LinearChain.PairsOneBehindTheOther", "", 4),
     "quantized_chain": ("linear_gpu_test", "LinearChain.RowsOfVeryLargeNumbersEnd", "", 2),
     "tiles": ("quantized_linear_gpu_test", "QuantizedLinearTest.EveryVariantAgrees", "tiles_kernel", 100),
     "ring": ("quantized_linear_gpu_test", "QuantizedLinearTest.EveryVariantAgrees", "ring_kernel", 100),
@@ -34,6 +35,7 @@ PARTS = {
     "routing": ("experts_gpu_test", "ExpertsTest.RoutingIsTheCpus", "", 30),
     "attention": ("attention_gpu_test", "DecodeAttention.RowsOfAPrompt:DecodeAttention.OtherShapes:"
                   "Shapes/DecodeShapes.AllLengths/2", "", 40),
+    "rope_attention": ("attention_gpu_test", "Shapes/RopeShapes.DoesWhatRopeAppendDoes/6", "", 40),
     "streamed_attention": ("attention_gpu_test", "StreamedAttention.FewerTilesThanWarps:"
                            "StreamedAttention.FewerRowsThanPlannedFor:StreamedAttention.RowsOfAPrompt:"
                            "Shapes/StreamedShapes.AllLengths/0", "streamed_attention", 40),

@@ -242,12 +242,12 @@ TEST_F(RowwiseTest, RopeTurnsAndAppends) {
     a.qkv = x.get();
     a.rows = c.rows;
     a.shape = c.shape;
-    a.bias = c.bias ? bias.get() : nullptr;
-    a.q_norm = c.norm ? q_norm.get() : nullptr;
-    a.k_norm = c.norm ? k_norm.get() : nullptr;
-    a.eps = kEps;
-    a.rope_cos = cos.get();
-    a.rope_sin = sin.get();
+    a.rope.bias = c.bias ? bias.get() : nullptr;
+    a.rope.q_norm = c.norm ? q_norm.get() : nullptr;
+    a.rope.k_norm = c.norm ? k_norm.get() : nullptr;
+    a.rope.eps = kEps;
+    a.rope.cos = cos.get();
+    a.rope.sin = sin.get();
     a.positions = positions.get();
     a.slots = slots.get();
     a.kv = c.view(pool.get());
@@ -285,8 +285,10 @@ TEST_F(RowwiseTest, Bench) {
   Device<float> cos(in.cos), sin(in.sin);
   Device<std::int32_t> positions(in.positions);
   Device<std::int64_t> slots(in.slots);
-  RopeAppend a{qkv.get(), 1, c.shape, nullptr, norm.get(), norm.get(), kEps, cos.get(), sin.get(),
-               positions.get(), slots.get(), c.view(pool.get())};
+  RopeAppend a{qkv.get(),         1,
+               c.shape,           {nullptr, norm.get(), norm.get(), kEps, cos.get(), sin.get()},
+               positions.get(),   slots.get(),
+               c.view(pool.get())};
   std::vector<std::int32_t> ids(kMost);
   for (int i = 0; i < kMost; ++i) ids[static_cast<std::size_t>(i)] = (i * 5) % kMost;
   index.write(ids);

@@ -34,6 +34,9 @@ constexpr bool has_attention_tiles(const HeadShape& s) {
 
 // ------------------------------------------------------------------ single tokens
 
+/// CTAs of the split kernel that a multiprocessor holds, with so many heads a KV head.
+constexpr int split_attention_ctas(int group) { return group > 8 ? 2 : 3; }
+
 /// One piece of work: some keys of one query row, for all its heads.
 struct alignas(16) DecodeItem {
   std::int32_t row = 0;          // in qkv and in the output
@@ -82,7 +85,7 @@ class DecodeAttention {
                                 // the GPU is full
     int piece_keys = 0;         // > 0: spread rows over CTAs in pieces of about so many keys; for
                                 // measurements
-    int streamed_rows = 16;     // the streamed kernel, where it can, from so many rows on
+    int streamed_rows = 64;     // the streamed kernel, where it can, from so many rows on
   };
   /// Throws std::invalid_argument for a shape that it does not compute, CudaError without a device.
   /// Where has_attention_tiles() is false rows are never cut.
@@ -91,10 +94,6 @@ class DecodeAttention {
   /// The most items of a plan, of any plan or of one with so many rows: what to launch in a graph.
   int max_items() const { return max_items(options_.max_rows); }
   int max_items(int rows) const;
-  /// How many keys a token sees that has so many up to itself.
-  std::int64_t seen(std::int64_t keys) const {
-    return options_.window > 0 && keys > options_.window ? options_.window : keys;
-  }
   /// Whether steps of so many rows take the streamed kernel.
   bool streams(int rows) const;
   /// The length of a plan's `counts`.
@@ -106,21 +105,30 @@ class DecodeAttention {
   void plan(std::span<const AttentionRow> single_rows, DecodePlan& plan, int padded_rows = 0) const;
 
   /// Queues the attention of the planned rows of one layer: q is read from qkv
-  /// [rows, (heads + 2 kv_heads) * head_dim], out [rows, heads * head_dim]. What `work` names is device
-  /// memory that the caller uploaded; the grid depends on work.rows and work.launch alone, so that a
-  /// captured graph serves steps of any lengths. `scale` multiplies q k.
+  /// [rows, (heads + 2 kv_heads) * head_dim], out [rows, heads * head_dim]. What `work` names is
+  /// device memory that the caller uploaded; the grid depends on work.rows and work.launch alone,
+  /// so that a captured graph serves steps of any lengths. `scale` multiplies q k.
   ///
-  /// The items, the counts and block_table are read before grid_wait() (launch.cuh), so that the first
-  /// keys are on their way while the kernel before still runs: copies that come before the step's
-  /// first kernel on the stream must have written them, no kernel of the step. Neither may a kernel of
-  /// the step have written keys in front of an item's `fresh`.
+  /// The items, the counts and block_table are read before grid_wait() (launch.cuh), so that the
+  /// first keys are on their way while the kernel before still runs: copies that come before the
+  /// step's first kernel on the stream must have written them, no kernel of the step. Neither may a
+  /// kernel of the step have written keys in front of an item's `fresh`.
+  ///
+  /// With `rope`, the planned rows of qkv have not been through rope_append(): RoPE, and the newest
+  /// key and value into the pool, where block_table says, are done here, and nothing is written
+  /// back to qkv. Each row is a sequence of its own then. Throws CudaError where
+  /// applies_rope(work.rows) is false.
   void run(const Bf16* qkv, Bf16* out, const KvLayerView& kv, const std::int32_t* block_table,
-           const DecodeWork& work, float scale, void* workspace, Stream stream) const;
+           const DecodeWork& work, float scale, void* workspace, Stream stream,
+           const Rope* rope = nullptr) const;
+  /// Whether run() takes `rope` in steps of so many rows: not in the streamed kernel, nor with
+  /// fixed pieces.
+  bool applies_rope(int rows) const;
 
  private:
   void plan_pieces(std::vector<DecodeItem>& queries, DecodePlan& plan) const;
   int split_slots() const;
-  int auto_piece(std::int64_t keys, int rows) const;
+  std::int64_t auto_piece(const std::vector<DecodeItem>& queries) const;
 
   Options options_;
   bool tiles_ = true;

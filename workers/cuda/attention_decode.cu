@@ -4,187 +4,62 @@
 // memory. The pieces of a row meet in the workspace, where the last one to arrive merges them.
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "workers/cuda/attention.h"
 #include "workers/cuda/attention_any.h"
 #include "workers/cuda/attention_decode.cuh"
+#include "workers/cuda/attention_decode_rope.cuh"
 #include "workers/cuda/attention_decode_streamed.h"
+#include "workers/cuda/attention_decode_walk.cuh"
 #include "workers/cuda/launch.cuh"
+#include "workers/cuda/shared_memory.h"
 
 namespace baton::cuda {
 namespace {
 
+using namespace split;
+
 constexpr int kThreads = 32 * kDecodeWarps;
 /// CTAs of a multiprocessor at the least.
 template <int kHeadTiles>
-constexpr int kResident = kHeadTiles == 1 ? 3 : 2;
-constexpr int kTile = kDecodeTile;
-
-struct Arguments {
-  const std::uint16_t* qkv;
-  std::uint16_t* out;
-  const std::uint16_t* keys;  // of this layer, block 0
-  std::int64_t part_stride, head_stride, block_stride;
-  int tokens_per_block;
-  const std::int32_t* table;
-  const DecodeItem* items;
-  const std::int32_t* n_items;
-  float scale;  // with log2(e)
-  int group, split, few_ctas;
-  std::uint32_t* counters;  // [slots, kv_heads]
-  float2* sums;             // m and l, [slots, kv_heads, group]
-  float4* partials;         // [slots, kv_heads, group, kDim / 4]
-};
+constexpr int kResident = split_attention_ctas(8 * kHeadTiles);
 
 /// What the warps of a CTA leave for each other.
-template <int kDim, int kHeadTiles>
+template <int kDim, int kHeadTiles, bool kRope>
 struct Shared {
   static constexpr int kHeads = 8 * kHeadTiles;
+  /// Fixed pieces that were taken in turn: those behind us. A thread reads what it wrote itself.
+  struct Run {
+    float4 o[kHeads * kDim / 4];
+    float2 sums[kHeads * kDim / 4];
+  };
   float4 o[kDecodeWarps][kHeads][kDim / 4 + 1];  // one more: spreads the banks
   float2 sums[kDecodeWarps][kHeads];
-  // With fixed pieces taken in turn: those behind us. A thread reads what it wrote itself.
-  float4 run_o[kHeads * kDim / 4];
-  float2 run_sums[kHeads * kDim / 4];
+  alignas(16) std::conditional_t<kRope, RopedHeads<kDim, kHeads>, Run> scratch;
   bool last;
 };
 
-/// Finds a warp's tiles of the keys [begin, end) in the pool: its i-th is tile warp + i * warps.
-/// Places outside of the keys are led to the nearest key: whatever lies in a block behind the last
-/// token (NaN, perhaps) is not touched.
-template <int kDim, bool kWhole>
-struct Cursor {
-  const Arguments& a;
-  const std::int32_t* table;  // of the row
-  int warp, lane;
-  int begin = 0, end = 0;
-  int tiles = 0;              // of all warps
-  std::int64_t mine = 0;      // kWhole: of tile 32 * (i / 32) + lane; else of key lane % 16
-  std::int64_t here = 0;      // kWhole: of this tile
-  int low = 0, high = 0;      // the first and the last key of the tile that is seen
-
-  __device__ __forceinline__ Cursor(const Arguments& args, const DecodeItem& item)
-      : a(args), table(args.table + item.first_block) {
-    warp = threadIdx.x / 32;
-    lane = threadIdx.x % 32;
-  }
-  __device__ __forceinline__ void start(int from, int to) {
-    begin = from;
-    end = to;
-    tiles = (end + kTile - 1) / kTile - begin / kTile;
-    if constexpr (kWhole) find_tiles(0);
-  }
-  __device__ __forceinline__ int n() const {
-    return (tiles - warp + kDecodeWarps - 1) / kDecodeWarps;
-  }
-  __device__ __forceinline__ int first_key(int i) const {
-    return (begin / kTile + warp + i * kDecodeWarps) * kTile;
-  }
-  __device__ __forceinline__ std::int64_t offset_of(int key) const {
-    const int block = key / a.tokens_per_block;
-    return table[block] * a.block_stride +
-           static_cast<std::int64_t>(key - block * a.tokens_per_block) * kDim;
-  }
-  __device__ __forceinline__ void find_tiles(int i) {
-    mine = i + lane < n() ? offset_of(first_key(i + lane)) : 0;
-  }
-  /// Goes to the warp's i-th tile; i grows by one.
-  __device__ __forceinline__ void go(int i) {
-    const int first = first_key(i);
-    low = max(begin - first, 0);
-    high = min(end - first, kTile) - 1;
-    if constexpr (kWhole) {
-      if (i > 0 && i % 32 == 0) find_tiles(i);
-      here = __shfl_sync(~0U, mine, i % 32);
-    } else {
-      mine = offset_of(first + min(max(lane % kTile, low), high));
-    }
-  }
-  __device__ __forceinline__ std::int64_t row(int r) const {
-    if constexpr (kWhole) return here + min(max(r, low), high) * kDim;
-    return __shfl_sync(~0U, mine, r);
-  }
-};
-
-template <int kDim, bool kWhole>
-__device__ __forceinline__ void load_keys(const Cursor<kDim, kWhole>& at, const std::uint16_t* keys,
-                                          TileFragments<kDim>& tile) {
-  const int g = at.lane / 4, t = at.lane % 4;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const std::uint16_t* p = keys + at.row(g + 8 * r) + 8 * t;
-#pragma unroll
-    for (int j = 0; j < kDim / 32; ++j) tile.k[r][j] = load_once(p + 32 * j);
-  }
-}
-
-template <int kDim, bool kWhole>
-__device__ __forceinline__ void load_values(const Cursor<kDim, kWhole>& at,
-                                            const std::uint16_t* values,
-                                            TileFragments<kDim>& tile) {
-  const int g = at.lane / 4, t = at.lane % 4;
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const std::uint16_t* p = values + at.row(2 * t + r % 2 + 8 * (r / 2)) + 8 * g;
-#pragma unroll
-    for (int j = 0; j < kDim / 64; ++j) tile.v[r][j] = load_once(p + 64 * j);
-  }
-}
-
-/// A warp's share of the keys that `at` walks over. The next tile's keys are asked for as soon as
-/// this one's are spent, and so with the values: 8 KiB of a warp's are always on their way.
-template <int kDim, int kHeadTiles, bool kWhole>
-__device__ __forceinline__ void walk(Cursor<kDim, kWhole>& at, const std::uint16_t* keys,
-                                     const std::uint16_t* values,
-                                     const uint4 (&q)[kHeadTiles][kDim / 32], float scale,
-                                     TileFragments<kDim>& tile,
-                                     WarpState<kDim, kHeadTiles>& state) {
-  const int n = at.n();
-  const int g = at.lane / 4;
-  for (int i = 0; i < n; ++i) {
-    const bool low = g >= at.low && g <= at.high;
-    const bool high = g + 8 >= at.low && g + 8 <= at.high;
-    float s[kHeadTiles][4];
-#pragma unroll
-    for (int h = 0; h < kHeadTiles; ++h) scores<kDim>(tile, q[h], s[h]);
-    if (i + 1 < n) {
-      at.go(i + 1);
-      load_keys(at, keys, tile);
-    }
-    std::uint32_t p[kHeadTiles][2];
-#pragma unroll
-    for (int h = 0; h < kHeadTiles; ++h) {
-      soften<kDim, kHeadTiles>(state, h, scale, low, high, s[h]);
-      p[h][0] = transposed(s[h][0], s[h][1]);
-      p[h][1] = transposed(s[h][2], s[h][3]);
-    }
-#pragma unroll
-    for (int h = 0; h < kHeadTiles; ++h) add_values<kDim>(tile, p[h][0], p[h][1], state.o[h]);
-    if (i + 1 < n) load_values(at, values, tile);
-  }
-}
-
-/// The queries of this KV head's group; zeros behind the last.
+/// The queries of this KV head's group, `stride` from head to head; zeros behind the last.
 template <int kDim, int kHeadTiles>
-__device__ __forceinline__ void load_queries(const Arguments& a, int row, int lane,
-                                             uint4 (&q)[kHeadTiles][kDim / 32]) {
-  const int kv_head = blockIdx.x, kv_heads = gridDim.x;
-  const std::int64_t width = static_cast<std::int64_t>(a.group + 2) * kv_heads * kDim;
-  const std::uint16_t* p = a.qkv + row * width + kv_head * a.group * kDim;
+__device__ __forceinline__ void load_queries(const std::uint16_t* heads, int stride, int group,
+                                             int lane, uint4 (&q)[kHeadTiles][kDim / 32]) {
 #pragma unroll
   for (int n = 0; n < kHeadTiles; ++n) {
     const int head = 8 * n + lane / 4;
 #pragma unroll
     for (int j = 0; j < kDim / 32; ++j) {
       q[n][j] = uint4{0, 0, 0, 0};
-      if (head < a.group) {
-        q[n][j] = *reinterpret_cast<const uint4*>(p + head * kDim + 32 * j + 8 * (lane % 4));
+      if (head < group) {
+        q[n][j] = *reinterpret_cast<const uint4*>(heads + head * stride + 32 * j + 8 * (lane % 4));
       }
     }
   }
 }
 
-template <int kDim, int kHeadTiles>
+template <int kDim, int kHeadTiles, bool kRope>
 __device__ __forceinline__ void store_state(WarpState<kDim, kHeadTiles>& state, int group,
-                                            Shared<kDim, kHeadTiles>& shared) {
+                                            Shared<kDim, kHeadTiles, kRope>& shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -208,9 +83,9 @@ __device__ __forceinline__ void store_state(WarpState<kDim, kHeadTiles>& state, 
 
 /// The warps' states, in their order. A warp without keys has m = -inf and weighs nothing; the first
 /// warp always has some.
-template <int kDim, int kHeadTiles>
-__device__ __forceinline__ Partial merge_warps(const Shared<kDim, kHeadTiles>& shared, int head,
-                                               int column) {
+template <int kDim, int kHeadTiles, bool kRope>
+__device__ __forceinline__ Partial merge_warps(const Shared<kDim, kHeadTiles, kRope>& shared,
+                                               int head, int column) {
   Partial p{shared.o[0][head][column], shared.sums[0][head].x, shared.sums[0][head].y};
 #pragma unroll
   for (int w = 1; w < kDecodeWarps; ++w) {
@@ -268,48 +143,82 @@ __device__ __forceinline__ DecodeItem load_item(const DecodeItem* from) {
   return DecodeItem{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 }
 
-/// One CTA for each item and KV head: grid (kv_heads, items).
-template <int kDim, int kHeadTiles, bool kWhole>
+/// A hint, so before grid_wait(): the warp's first two tiles to L2. Keys and values of a tile are
+/// dense: kDim / 4 lines each.
+template <int kDim>
+__device__ __forceinline__ void prefetch_tiles(const Cursor<kDim, true>& at,
+                                               const std::uint16_t* keys,
+                                               const std::uint16_t* values) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::int64_t tile = __shfl_sync(~0U, at.mine, i);
+    if (at.lane >= kDim / 4 || at.n() <= i) continue;
+    prefetch_l2(keys + tile + 64 * at.lane);
+    prefetch_l2(values + tile + 64 * at.lane);
+  }
+}
+
+/// By the CTA whose piece of the row was the last to come.
+template <int kDim>
+__device__ __forceinline__ void merge_pieces(const Slots<kDim>& slots, int pieces, int group,
+                                             std::uint16_t* out) {
+  for (int i = threadIdx.x; i < group * (kDim / 4); i += kThreads) {
+    Partial p = slots.load(0, i);
+#pragma unroll 8
+    for (int piece = 1; piece < pieces; ++piece) p = merged(p, slots.load(piece, i));
+    store_output(out + 4 * i, p);
+  }
+}
+
+/// One CTA for each item and KV head: grid (kv_heads, items). kRope: q, k and v have not been
+/// through RoPE, and the newest key, item.fresh, is not in the pool; there are no fixed pieces then.
+template <int kDim, int kHeadTiles, bool kWhole, bool kRope>
 __global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
     decode_attention(const __grid_constant__ Arguments a) {
-  __shared__ Shared<kDim, kHeadTiles> shared;
+  static_assert(kWhole || !kRope);
+  __shared__ Shared<kDim, kHeadTiles, kRope> shared;
   const DecodeItem item = load_item(a.items + blockIdx.y);
   const int n_items = *a.n_items;
   if (static_cast<int>(blockIdx.y) >= n_items) {
-    grid_wait();  // or this grid could end before the one before it
+    // This grid must not end before the one before it; but places are for those who work.
+    if (n_items == 0) grid_wait();
     return;
   }
   // Where every CTA has a place at once, the next kernel may begin to ask for its weights.
-  const bool one_wave = n_items * static_cast<int>(gridDim.x) <= kResident<kHeadTiles> * a.few_ctas;
+  const bool one_wave = n_items * static_cast<int>(gridDim.x) <= kResident<kHeadTiles> * a.multiprocessors;
   if (one_wave) grid_release();
-  const int lane = threadIdx.x % 32;
-  const std::uint16_t* keys = a.keys + blockIdx.x * a.head_stride;
-  const std::uint16_t* values = keys + a.part_stride;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  std::uint16_t* keys = a.keys + blockIdx.x * a.head_stride;
+  std::uint16_t* values = keys + a.part_stride;
   const auto piece_end = [&](int begin) {
-    return a.split == 0 ? item.key_end : min(item.key_end, (begin / a.split + 1) * a.split);
+    return kRope || a.split == 0 ? item.key_end : min(item.key_end, (begin / a.split + 1) * a.split);
   };
   int begin = item.key_begin;
   int end = piece_end(begin);
   Cursor<kDim, kWhole> at(a, item);
   at.start(begin, end);
-  if (kWhole && n_items * static_cast<int>(gridDim.x) <= a.few_ctas) {
-    // Keys and values of a tile are dense: kDim / 4 lines each. A hint, so before grid_wait(). Only
-    // where latency is what counts: with more CTAs it costs more requests than it saves.
-    const std::int64_t first = __shfl_sync(~0U, at.mine, 0);
-    const std::int64_t second = __shfl_sync(~0U, at.mine, 1);
-    if (lane < kDim / 4 && at.n() > 0) {
-      prefetch_l2(keys + first + 64 * lane);
-      prefetch_l2(values + first + 64 * lane);
-    }
-    if (lane < kDim / 4 && at.n() > 1) {
-      prefetch_l2(keys + second + 64 * lane);
-      prefetch_l2(values + second + 64 * lane);
+  if constexpr (kWhole) {
+    // Only where latency is what counts: with more CTAs it costs more requests than it saves.
+    if (n_items * static_cast<int>(gridDim.x) <= a.multiprocessors) {
+      prefetch_tiles<kDim>(at, keys, values);
     }
   }
+  const std::uint16_t* row = a.qkv + static_cast<std::int64_t>(item.row) * (a.group + 2) *
+                                         static_cast<int>(gridDim.x) * kDim;
+  const bool newest = kRope && item.key_end > item.fresh;
+  const std::int64_t place = newest ? at.offset_of(item.fresh) : 0;
+  RowRope<kDim> rope(a.rope, a.group);
+  if (kRope) rope.prepare(item.fresh, newest);
   grid_wait();
 
   uint4 q[kHeadTiles][kDim / 32];
-  load_queries<kDim, kHeadTiles>(a, item.row, lane, q);
+  if constexpr (kRope) {
+    rope.ask(row);
+  } else {
+    load_queries<kDim, kHeadTiles>(row + static_cast<int>(blockIdx.x) * a.group * kDim, kDim,
+                                   a.group, lane, q);
+  }
   const Slots<kDim> slots(a, item.slot);
   std::uint16_t* out = a.out + (static_cast<std::int64_t>(item.row) * gridDim.x + blockIdx.x) *
                                    a.group * kDim;
@@ -321,22 +230,36 @@ __global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
       load_keys(at, keys, tile);
       load_values(at, values, tile);
     }
+    if constexpr (kRope) {
+      auto& heads = shared.scratch;
+      rope.run(heads, keys + place, values + place);
+      load_queries<kDim, kHeadTiles>(heads.q[0], heads.kStride, a.group, lane, q);
+      // If it was not the warp's first tile, it will be asked for behind what has been stored.
+      if (newest && at.n() == 1 && warp == (at.tiles - 1) % kDecodeWarps) {
+        put_newest(heads.k, heads.v, at.low, at.high, lane, tile);
+      }
+    }
     state.clear();
     walk<kDim, kHeadTiles, kWhole>(at, keys, values, q, a.scale, tile, state);
     // Not earlier: the next grid's CTAs, waiting, would take the places that even out this one's.
-    const bool done = end == item.key_end;
+    const bool done = kRope || end == item.key_end;
     if (done && !one_wave) grid_release();
-    store_state<kDim, kHeadTiles>(state, a.group, shared);
+    store_state(state, a.group, shared);
     __syncthreads();
     for (int i = threadIdx.x; i < a.group * (kDim / 4); i += kThreads) {
-      Partial p = merge_warps<kDim, kHeadTiles>(shared, i / (kDim / 4), i % (kDim / 4));
-      if (begin != item.key_begin) {
-        p = merged(Partial{shared.run_o[i], shared.run_sums[i].x, shared.run_sums[i].y}, p);
+      Partial p = merge_warps(shared, i / (kDim / 4), i % (kDim / 4));
+      if constexpr (!kRope) {
+        auto& run = shared.scratch;
+        if (begin != item.key_begin) {
+          p = merged(Partial{run.o[i], run.sums[i].x, run.sums[i].y}, p);
+        }
+        if (!done) {
+          run.o[i] = p.o;
+          run.sums[i] = float2{p.m, p.l};
+          continue;
+        }
       }
-      if (!done) {
-        shared.run_o[i] = p.o;
-        shared.run_sums[i] = float2{p.m, p.l};
-      } else if (item.pieces == 1) {
+      if (item.pieces == 1) {
         store_output(out + 4 * i, p);
       } else {
         slots.store(item.piece, i, p);
@@ -352,18 +275,24 @@ __global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
   std::uint32_t* counter =
       a.counters + static_cast<std::int64_t>(item.slot) * gridDim.x + blockIdx.x;
   if (!arrive_last(counter, item.pieces, shared.last)) return;
-  for (int i = threadIdx.x; i < a.group * (kDim / 4); i += kThreads) {
-    Partial p = slots.load(0, i);
-#pragma unroll 8
-    for (int piece = 1; piece < item.pieces; ++piece) p = merged(p, slots.load(piece, i));
-    store_output(out + 4 * i, p);
-  }
+  merge_pieces(slots, item.pieces, a.group, out);
 }
 
+template <int kDim, int kHeadTiles, bool kWhole, bool kRope>
+void launch_split(const Arguments& a, dim3 grid, Stream stream) {
+  constexpr auto kKernel = decode_attention<kDim, kHeadTiles, kWhole, kRope>;
+  keep_l1<kKernel, kResident<kHeadTiles>>("decode attention");
+  launch("decode attention", kKernel, grid, kThreads, 0, stream, a);
+}
+template <int kDim, int kHeadTiles>
+auto pick_launch(bool whole, bool rope) {
+  if (rope) return launch_split<kDim, kHeadTiles, true, true>;
+  return whole ? launch_split<kDim, kHeadTiles, true, false>
+               : launch_split<kDim, kHeadTiles, false, false>;
+}
 template <int kDim>
-auto pick_kernel(int group, bool whole) {
-  if (group > 8) return whole ? decode_attention<kDim, 2, true> : decode_attention<kDim, 2, false>;
-  return whole ? decode_attention<kDim, 1, true> : decode_attention<kDim, 1, false>;
+auto pick_launch(int group, bool whole, bool rope) {
+  return group > 8 ? pick_launch<kDim, 2>(whole, rope) : pick_launch<kDim, 1>(whole, rope);
 }
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -388,10 +317,19 @@ std::size_t DecodeAttention::workspace_bytes() const {
   return parts.counters + parts.sums + parts.partials;
 }
 
+bool DecodeAttention::applies_rope(int rows) const {
+  return tiles_ && !streams(rows) && options_.fixed_split == 0 &&
+         options_.tokens_per_block % kTile == 0;
+}
+
 void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
                           const std::int32_t* block_table, const DecodeWork& work, float scale,
-                          void* workspace, Stream stream) const {
+                          void* workspace, Stream stream, const Rope* rope) const {
   if (work.launch == 0) return;
+  if (rope != nullptr) {
+    if (!applies_rope(work.rows)) throw CudaError("decode attention: no RoPE in such steps");
+    check_rope(*rope);
+  }
   const HeadShape& s = options_.shape;
   if (!tiles_) {
     return run_any_attention({qkv, out, kv, s, block_table, work.items, work.counts, scale},
@@ -410,7 +348,7 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
   Arguments a{};
   a.qkv = reinterpret_cast<const std::uint16_t*>(qkv);
   a.out = reinterpret_cast<std::uint16_t*>(out);
-  a.keys = reinterpret_cast<const std::uint16_t*>(kv.pool + kv.layer_offset);
+  a.keys = reinterpret_cast<std::uint16_t*>(kv.pool + kv.layer_offset);
   a.part_stride = kv.part_stride;
   a.head_stride = kv.head_stride;
   a.block_stride = kv.block_stride;
@@ -421,15 +359,15 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
   a.scale = scale * 1.4426950408889634F;
   a.group = s.heads / s.kv_heads;
   a.split = options_.fixed_split;
-  a.few_ctas = sm_count_;
+  a.multiprocessors = sm_count_;
   a.counters = counters;
   a.sums = reinterpret_cast<float2*>(sums);
   a.partials = reinterpret_cast<float4*>(partials);
+  if (rope != nullptr) a.rope = *rope;
   const bool whole = kv.tokens_per_block % kTile == 0;
-  const dim3 grid(s.kv_heads, work.launch);
-  launch("decode attention",
-         s.head_dim == 64 ? pick_kernel<64>(a.group, whole) : pick_kernel<128>(a.group, whole),
-         grid, kThreads, 0, stream, a);
+  const auto launch_it = s.head_dim == 64 ? pick_launch<64>(a.group, whole, rope != nullptr)
+                                          : pick_launch<128>(a.group, whole, rope != nullptr);
+  launch_it(a, dim3(s.kv_heads, work.launch), stream);
 }
 
 }  // namespace baton::cuda

@@ -20,10 +20,16 @@ constexpr int kTile = 16;
 constexpr int kFixedBudget = 1024;   // pieces beyond one a row, with fixed pieces
 constexpr int kMeasureBudget = 8192;
 
-constexpr std::int64_t round_up(std::int64_t x, std::int64_t to) { return (x + to - 1) / to * to; }
+constexpr std::int64_t ceil_div(std::int64_t x, std::int64_t by) { return (x + by - 1) / by; }
+constexpr std::int64_t round_up(std::int64_t x, std::int64_t to) { return ceil_div(x, to) * to; }
 
 std::int64_t keys_of(const DecodeItem& item) {
   return item.key_end - item.key_begin / kTile * kTile;
+}
+
+/// How many pieces of about `wanted` keys a row is cut into.
+std::int64_t pieces_of(std::int64_t keys, std::int64_t wanted) {
+  return 2 * keys < 3 * wanted ? 1 : (keys + wanted / 2) / wanted;
 }
 
 /// One item for each query, as if none were cut.
@@ -100,17 +106,29 @@ int DecodeAttention::max_items(int rows) const {
 /// A row of p > 1 pieces takes p slots and p - 1 of the items beyond one a row, so at most twice.
 int DecodeAttention::split_slots() const { return 2 * (max_items() - options_.max_rows); }
 
-/// Measured on one H200: with few keys, one CTA a multiprocessor, though never a warp without a tile;
-/// with many, pieces of 1024, since shorter ones lose more by their starts and ends than they even
-/// out at the end of the grid.
-int DecodeAttention::auto_piece(std::int64_t keys, int rows) const {
+/// So that all CTAs together fill the GPU's places for them a whole number of times, mostly once,
+/// though no warp is without a tile. Longer pieces than 1024 keys even out too little at the end of
+/// the grid; shorter ones lose more by their starts and ends (measured on one H200).
+std::int64_t DecodeAttention::auto_piece(const std::vector<DecodeItem>& queries) const {
+  constexpr std::int64_t kLongest = 1024;
   if (options_.piece_keys > 0) return options_.piece_keys;
-  const std::int64_t budget = max_items(rows) - rows;
-  const std::int64_t few = std::max(1, sm_count_ / options_.shape.kv_heads);
-  const std::int64_t piece = std::min<std::int64_t>(1024, round_up((keys + few - 1) / few, kRound));
-  const std::int64_t shortest = round_up((keys + budget - 1) / budget, kRound);
-  return static_cast<int>(std::min<std::int64_t>(std::max(piece, shortest),
-                                                 std::numeric_limits<int>::max() - kRound));
+  const HeadShape& s = options_.shape;
+  const std::int64_t places =
+      std::max(1, sm_count_ * split_attention_ctas(s.heads / s.kv_heads) / s.kv_heads);
+  std::int64_t keys = 0;
+  for (const DecodeItem& q : queries) keys += keys_of(q);
+  const std::int64_t rounds = ceil_div(keys, places * kLongest);
+  std::int64_t piece = round_up(ceil_div(keys, places * rounds), kRound);
+  const auto pieces = [&] {
+    std::int64_t n = 0;
+    for (const DecodeItem& q : queries) n += pieces_of(keys_of(q), piece);
+    return n;
+  };
+  while (piece < kLongest && pieces() > places * rounds) piece += kRound;
+  // Where a graph's launch has no room for so many.
+  const auto rows = static_cast<int>(queries.size());
+  const std::int64_t shortest = round_up(ceil_div(keys, max_items(rows) - rows), kRound);
+  return std::max(piece, shortest);
 }
 
 void DecodeAttention::plan(std::span<const AttentionRow> single_rows, DecodePlan& plan,
@@ -141,23 +159,21 @@ void DecodeAttention::plan_pieces(std::vector<DecodeItem>& queries, DecodePlan& 
     plan.items = queries;
     return;
   }
-  std::int64_t keys = 0;
-  for (const DecodeItem& q : queries) keys += keys_of(q);
-  const std::int64_t wanted = auto_piece(keys, rows);
+  const std::int64_t wanted = auto_piece(queries);
   std::int64_t budget = max_items(rows) - rows;
   int slot = 0;
   for (const DecodeItem& q : queries) {
+    const std::int64_t wanted_pieces = pieces_of(keys_of(q), wanted);
     std::int64_t piece = options_.fixed_split;
     std::int64_t origin = 0;
     if (piece == 0) {  // pieces of equal length, as many as the wanted length gives
       origin = q.key_begin / kTile * kTile;
-      const std::int64_t n = std::max<std::int64_t>(1, (keys_of(q) + wanted / 2) / wanted);
-      piece = round_up((keys_of(q) + n - 1) / n, kRound);
+      piece = round_up(ceil_div(keys_of(q), wanted_pieces), kRound);
     }
     const std::int64_t pieces =
         (q.key_end - 1 - origin) / piece - (q.key_begin - origin) / piece + 1;
     // A row that need not or cannot be spread is one item; with fixed pieces it takes them in turn.
-    if (pieces == 1 || pieces - 1 > budget || 2 * keys_of(q) < 3 * wanted) {
+    if (pieces == 1 || pieces - 1 > budget || wanted_pieces == 1) {
       plan.items.push_back(q);
       continue;
     }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <string>
 
+#include "workers/cuda/bf16_pair.cuh"
 #include "workers/cuda/launch.cuh"
 
 namespace baton::cuda {
@@ -20,16 +21,6 @@ struct alignas(4 * kWords) Words {
   std::uint32_t word[kWords];
 };
 using Words4 = Words<4>;  // eight bf16
-
-__device__ __forceinline__ float2 widen(std::uint32_t pair) {
-  // A bf16 is the upper half of a float.
-  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000U)};
-}
-
-__device__ __forceinline__ std::uint32_t narrow(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
-}
 
 template <int kWords>
 __device__ __forceinline__ void widen_all(const Words<kWords>& from, float (&to)[2 * kWords]) {
@@ -287,8 +278,8 @@ __global__ void __launch_bounds__(kRopeThreads) rope_kernel(RopeAppend a, int la
   float sin[kElements] = {};
   if (inside) {
     const std::size_t angle = static_cast<std::size_t>(a.positions[row]) * half + at;
-    load_floats<kWords>(a.rope_cos + angle, cos);
-    load_floats<kWords>(a.rope_sin + angle, sin);
+    load_floats<kWords>(a.rope.cos + angle, cos);
+    load_floats<kWords>(a.rope.sin + angle, sin);
   }
   Bf16* const x = a.qkv + row * static_cast<std::size_t>(all_heads) * a.shape.head_dim;
   const int stride = groups * static_cast<int>(gridDim.y);
@@ -300,25 +291,25 @@ __global__ void __launch_bounds__(kRopeThreads) rope_kernel(RopeAppend a, int la
     Bf16* const mine = x + static_cast<std::size_t>(active ? head : 0) * a.shape.head_dim;
     HeadPart<kWords> part{};
     if (active) part.load(mine, at, half);
-    if (active && a.bias != nullptr) {
+    if (active && a.rope.bias != nullptr) {
       HeadPart<kWords> bias;
-      bias.load(a.bias + static_cast<std::size_t>(head) * a.shape.head_dim, at, half);
+      bias.load(a.rope.bias + static_cast<std::size_t>(head) * a.shape.head_dim, at, half);
       part.add(bias);
     }
-    if (a.q_norm != nullptr) {
+    if (a.rope.q_norm != nullptr) {
       float squares = part.squares();
       for (int step = lanes / 2; step > 0; step /= 2) {
         squares += __shfl_xor_sync(0xFFFFFFFFU, squares, step);
       }
       if (active && head < first_value) {
         HeadPart<kWords> weight;
-        weight.load(head < a.shape.heads ? a.q_norm : a.k_norm, at, half);
-        part.scale(weight, rsqrtf(squares / static_cast<float>(2 * half) + a.eps));
+        weight.load(head < a.shape.heads ? a.rope.q_norm : a.rope.k_norm, at, half);
+        part.scale(weight, rsqrtf(squares / static_cast<float>(2 * half) + a.rope.eps));
       }
     }
     if (!active) continue;
     if (head < first_value) part.rotate(cos, sin);
-    if (head < first_value || a.bias != nullptr) part.store(mine, at, half);
+    if (head < first_value || a.rope.bias != nullptr) part.store(mine, at, half);
     if (head >= a.shape.heads && slot >= 0) {
       const bool value = head >= first_value;
       const int kv_head = head - (value ? first_value : a.shape.heads);
@@ -394,15 +385,19 @@ void gather_rows(const Bf16* x, const std::int32_t* index, int rows, int columns
          reinterpret_cast<const Words4*>(x), index, columns / 8, reinterpret_cast<Words4*>(y));
 }
 
+void check_rope(const Rope& rope) {
+  if ((rope.q_norm == nullptr) != (rope.k_norm == nullptr)) {
+    refuse("rope", "q and k are normed both or neither");
+  }
+}
+
 void rope_append(const RopeAppend& a, Stream stream) {
   if (a.rows <= 0) return;
   const int dim = a.shape.head_dim;
   if (dim % 8 != 0 || dim < 16 || dim > 256) {
     refuse("rope_append", "head_dim must be a multiple of 8 from 16 to 256");
   }
-  if ((a.q_norm == nullptr) != (a.k_norm == nullptr)) {
-    refuse("rope_append", "q and k are normed both or neither");
-  }
+  check_rope(a.rope);
   const int elements = dim % 16 == 0 ? 8 : 4;  // of either half, a lane
   int lanes = 1;
   while (lanes * elements < dim / 2) lanes *= 2;

@@ -46,23 +46,30 @@ struct HeadShape {
   int head_dim = 0;  // a multiple of 8, at most 256
 };
 
-/// The rows of `qkv` [rows, (heads + 2 kv_heads) * head_dim], in place:
-///   + bias (if given, the same width); q and k normed per head (if the weights are given, each
-///   [head_dim]); q and k turned by their position (the two halves of a head form the pairs, as Hugging
-///   Face's Llama has it: rope_cos/rope_sin [max_positions, head_dim / 2], fp32);
-///   k and v written to the pool at slot[r] = block * block_stride + token_in_block * head_dim,
-///   also left in qkv, as q is. Nothing is written to the pool where slot[r] < 0 (padding).
-/// fp32 from the load to the one rounding at the end. Both norm weights are given or neither.
-struct RopeAppend {
-  Bf16* qkv = nullptr;
-  int rows = 0;
-  HeadShape shape;
+/// What a row of q, k and v goes through between its product and attention:
+///   + bias (if given, as wide as the row); q and k normed per head (if the weights are given, each
+///   [head_dim]; both or neither); q and k turned by their position (the two halves of a head form
+///   the pairs, as Hugging Face's Llama has it: cos and sin are [max_positions, head_dim / 2]).
+/// fp32 from the load to the one rounding at the end.
+struct Rope {
   const Bf16* bias = nullptr;
   const Bf16* q_norm = nullptr;
   const Bf16* k_norm = nullptr;
   float eps = 0;
-  const float* rope_cos = nullptr;
-  const float* rope_sin = nullptr;
+  const float* cos = nullptr;
+  const float* sin = nullptr;
+};
+/// Throws CudaError if only one of the norms is given.
+void check_rope(const Rope& rope);
+
+/// The rows of `qkv` [rows, (heads + 2 kv_heads) * head_dim] through `rope`, in place;
+///   k and v written to the pool at slot[r] = block * block_stride + token_in_block * head_dim,
+///   also left in qkv, as q is. Nothing is written to the pool where slot[r] < 0 (padding).
+struct RopeAppend {
+  Bf16* qkv = nullptr;
+  int rows = 0;
+  HeadShape shape;
+  Rope rope;
   const std::int32_t* positions = nullptr;  // [rows]
   const std::int64_t* slots = nullptr;      // [rows], elements
   KvLayerView kv;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -40,9 +39,6 @@ cuda::DecodeAttention::Options decode_options(const ModelConfig& c,
   d.max_rows = o.max_rows;
   d.window = c.window;
   d.fixed_split = o.deterministic ? kFixedSplit : 0;
-  // Where the library's products follow, which do not start early, steps of 32 rows lose a little by the
-  // streamed kernel (measured: 2 % at 512 keys a row); quantised ones gain 5 %.
-  d.streamed_rows = c.quantization.method == QuantMethod::none ? 64 : 16;
   return d;
 }
 
@@ -257,17 +253,6 @@ void GpuDecoder::run_chain(int index, int next, int rows, cuda::Stream stream) {
   cuda::linear_chain(links.data(), static_cast<int>(links.size()), rows, state(index), state(next), stream);
 }
 
-/// How many keys a step may see before attention, which is slower between chains, loses what a chain of
-/// one layer gains; -1: it gains nothing. Of the microseconds gained without attention a quarter and one more
-/// are lost: behind attention the first of several kernels starts earlier. (Measured on one H200 with the 8B:
-/// docs/performance.md.)
-std::int64_t GpuDecoder::keys_worth(double gained_us) const {
-  constexpr double kLostUsPerByte = 5.6e-8;
-  const double key_bytes = 2.0 * sizeof(Bf16) * static_cast<double>(config_.kv_heads * config_.head_dim);
-  const double keys = (0.75 * gained_us - 1) / (kLostUsPerByte * key_bytes);
-  return keys < 1 ? -1 : static_cast<std::int64_t>(keys);
-}
-
 /// Times whole layers: kernels that are quick one by one need not be so in a row.
 void GpuDecoder::tune_chain(cuda::Stream stream) {
   using Chain = Options::Chain;
@@ -281,7 +266,7 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
   }
   // Several layers, so that no weights come from the L2 cache.
   const int layers = std::min(config_.layers, 8);
-  for (const int rows : {1, 2, 4, 8, 16, 32}) {
+  for (const int rows : {1, 2, 4, 8, 16, 32, 64}) {
     if (rows > most_rows) break;
     ChainChoice choice;
     choice.rows = rows;
@@ -294,9 +279,12 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
       feed_forward(layer, x_, rows, stream);
       if (i + 1 < config_.layers) project(i + 1, rows, stream);
     });
-    choice.most_keys = options_.chain == Chain::wherever_possible
-                           ? std::numeric_limits<std::int64_t>::max()
-                           : keys_worth(choice.single_us - choice.chained_us);
+    // Behind attention, which is not timed here, the first of several kernels starts earlier: a quarter of
+    // what is gained and one microsecond more are lost again (measured on one H200 with the 8B).
+    constexpr double kKept = 0.75;
+    constexpr double kLostUs = 1;
+    const bool quicker = kKept * (choice.single_us - choice.chained_us) > kLostUs;
+    choice.chained = options_.chain == Chain::wherever_possible || quicker;
     chain_choices_.push_back(choice);
   }
 }
@@ -305,31 +293,21 @@ std::string GpuDecoder::linears_report() const {
   std::string text = linears_.report();
   int from = 1;
   for (const ChainChoice& c : chain_choices_) {
-    char line[160];
-    std::snprintf(line, sizeof line, "a layer behind attention, %2d..%2d rows: %.1f us as one kernel, %.1f as several",
-                  from, c.rows, c.chained_us, c.single_us);
+    char line[120];
+    std::snprintf(line, sizeof line, "a layer behind attention, %2d..%2d rows: %.1f us as one kernel, %.1f as several%s\n",
+                  from, c.rows, c.chained_us, c.single_us, c.chained ? ": one" : "");
     text += line;
-    if (c.most_keys == std::numeric_limits<std::int64_t>::max()) {
-      text += ": one";
-    } else if (c.most_keys >= 0) {
-      text += ": one up to " + std::to_string(c.most_keys) + " keys";
-    }
-    text += "\n";
     from = c.rows + 1;
   }
   return text;
 }
 
-std::int64_t GpuDecoder::most_chained_keys(int rows) const {
-  for (const ChainChoice& c : chain_choices_) {
-    if (rows <= c.rows) return c.most_keys;
-  }
-  return -1;
-}
-
 bool GpuDecoder::chained(const GpuBatch& batch) const {
   if (batch.chunks != nullptr || batch.wanted_rows != nullptr) return false;
-  return batch.keys <= most_chained_keys(batch.rows);
+  for (const ChainChoice& c : chain_choices_) {
+    if (batch.rows <= c.rows) return c.chained;
+  }
+  return false;
 }
 
 void GpuDecoder::set_pool(std::byte* pool, const KvGeometry& geometry) {
@@ -382,21 +360,18 @@ void GpuDecoder::project(int index, int rows, cuda::Stream stream) {
 void GpuDecoder::attend(int index, const GpuBatch& batch, cuda::Stream stream) {
   const GpuLayer& w = weights_.layers[static_cast<std::size_t>(index)];
   const cuda::KvLayerView kv = kv_layer(index);
-  cuda::RopeAppend turn;
-  turn.qkv = qkv_;
-  turn.rows = batch.rows;
-  turn.shape = heads_of(config_);
-  turn.bias = w.qkv_bias;
-  turn.q_norm = w.q_norm;
-  turn.k_norm = w.k_norm;
-  turn.eps = static_cast<float>(config_.rms_eps);
-  turn.rope_cos = rope_cos_;
-  turn.rope_sin = rope_sin_;
-  turn.positions = batch.positions;
-  turn.slots = batch.slots;
-  turn.kv = kv;
-  cuda::rope_append(turn, stream);
-  attention(batch, kv, stream);
+  cuda::RopeAppend append;
+  append.qkv = qkv_;
+  append.rows = batch.rows;
+  append.shape = heads_of(config_);
+  append.rope = {w.qkv_bias, w.q_norm, w.k_norm, static_cast<float>(config_.rms_eps), rope_cos_, rope_sin_};
+  append.positions = batch.positions;
+  append.slots = batch.slots;
+  append.kv = kv;
+  // Rows are sequences of their own where prompts have a kernel of their own, and the step has none.
+  const bool inside = prefill_ && batch.chunks == nullptr && decode_.applies_rope(batch.singles.rows);
+  if (!inside) cuda::rope_append(append, stream);
+  attention(batch, kv, inside ? &append.rope : nullptr, stream);
   show("layer", index, ".attended", attended_, batch.rows, config_.heads * config_.head_dim);
 }
 
@@ -451,12 +426,13 @@ void GpuDecoder::experts(const GpuLayer& layer, Bf16* x, int rows, cuda::Stream 
 }
 
 void GpuDecoder::attention(const GpuBatch& batch, const cuda::KvLayerView& kv,
-                           cuda::Stream stream) {
+                           const cuda::Rope* rope, cuda::Stream stream) {
   const float scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim));
   if (batch.chunks != nullptr) {
     prefill_->run(*batch.chunks, qkv_, attended_, kv, batch.block_table, scale, stream);
   }
-  decode_.run(qkv_, attended_, kv, batch.block_table, batch.singles, scale, decode_workspace_, stream);
+  decode_.run(qkv_, attended_, kv, batch.block_table, batch.singles, scale, decode_workspace_, stream,
+              rope);
 }
 
 /// logits = W_head norm(x), and a token of each row; max_wanted rows at a time.

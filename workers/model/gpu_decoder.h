@@ -28,7 +28,6 @@ struct GpuBatch {
   const std::int64_t* slots = nullptr;        // [rows], where K and V of a row go in the pool
   const std::int32_t* block_table = nullptr;  // what the attention plans index
   cuda::DecodeWork singles;                   // single tokens
-  std::int64_t keys = 0;                      // that they see, all of them together
   // Prompt chunks; null: none
   const cuda::PrefillAttention::Plan* chunks = nullptr;
   // Rows whose logits are wanted: all of them, or those of `wanted_rows`
@@ -47,8 +46,7 @@ class GpuDecoder {
     int tokens_per_block = 16;
     bool deterministic = false;
     /// Steps of few rows run the products between two attentions as one kernel (linear_chain.h): where that
-    /// is quicker on this device, which depends on the keys, too, or wherever it can, or never. Never in
-    /// deterministic mode.
+    /// was quicker at start, or wherever it can, or never. Never in deterministic mode.
     enum class Chain { if_quicker, wherever_possible, never } chain = Chain::if_quicker;
   };
 
@@ -70,9 +68,6 @@ class GpuDecoder {
 
   /// Times the linear layers' variants on this device.
   void tune(cuda::Stream stream);
-  /// A step of `rows` single tokens that see up to so many keys runs the products between two attentions as
-  /// one kernel, one that sees more as several; -1: any does. Known once tune() has run.
-  std::int64_t most_chained_keys(int rows) const;
   /// Where keys and values live from now on; `pool` holds geometry.blocks blocks at least.
   void set_pool(std::byte* pool, const KvGeometry& geometry);
 
@@ -108,14 +103,15 @@ class GpuDecoder {
   /// Of layer `index`; `next` is the layer whose chain is run next.
   void run_chain(int index, int next, int rows, cuda::Stream stream);
   void tune_chain(cuda::Stream stream);
-  std::int64_t keys_worth(double gained_us) const;
   bool chained(const GpuBatch& batch) const;
   void project(int index, int rows, cuda::Stream stream);
   void attend(int index, const GpuBatch& batch, cuda::Stream stream);
   void behind_attention(int index, const GpuBatch& batch, cuda::Stream stream);
   void feed_forward(const GpuLayer& layer, cuda::Bf16* x, int rows, cuda::Stream stream);
   void experts(const GpuLayer& layer, cuda::Bf16* x, int rows, cuda::Stream stream);
-  void attention(const GpuBatch& batch, const cuda::KvLayerView& kv, cuda::Stream stream);
+  /// `rope`: if not null, attention does what rope_append() would have.
+  void attention(const GpuBatch& batch, const cuda::KvLayerView& kv, const cuda::Rope* rope,
+                 cuda::Stream stream);
   void head(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use);
   void show(const char* part, int index, const char* of_it, const cuda::Bf16* values, int rows,
             int columns) const {
@@ -156,10 +152,10 @@ class GpuDecoder {
   std::byte* chain_states_ = nullptr;  // [layers], of chain_state_bytes()
 
   cuda::Linears linears_;
-  /// Of steps of up to so many rows; in order, and steps of more rows are not run as chains.
+  /// Steps of up to so many rows are run as chains or not; in order, and more rows are not.
   struct ChainChoice {
     int rows = 0;
-    std::int64_t most_keys = -1;
+    bool chained = false;
     double chained_us = 0;  // a layer
     double single_us = 0;
   };

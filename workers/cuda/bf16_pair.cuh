@@ -1,0 +1,22 @@
+// Two bf16 in a word.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace baton::cuda {
+
+__device__ __forceinline__ float2 widen(std::uint32_t pair) {
+  // A bf16 is the upper half of a float.
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000U)};
+}
+
+__device__ __forceinline__ std::uint32_t narrow(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  std::uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
+}
+
+}  // namespace baton::cuda
