@@ -19,6 +19,8 @@ class Cors {
   /// "*", or origins as browsers send them (configs/origins.h).
   explicit Cors(const std::vector<std::string>& allowed_origins);
 
+  /// Whether pages of all origins may read replies.
+  bool every_page() const { return all_; }
   /// What every reply to `request` says, be it an error or a stream. It lives as long as this.
   const HttpHeaders& reply_headers(const HttpRequest& request) const;
   /// What the reply to a preflight says besides, about a path with these methods. Empty if

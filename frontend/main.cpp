@@ -240,6 +240,10 @@ int serve(const Config& config, SignalFd& signals) {
     spdlog::critical("{}", named.message());
     return 1;
   }
+  if (keys.open() && Cors(config.frontend.allowed_origins).every_page()) {
+    spdlog::warn("frontend.allowed_origins is \"*\" and there are no frontend.api_keys: every web page "
+                 "that a browser opens may use the model, if the browser reaches this server");
+  }
   const Incarnation incarnation = new_incarnation();
   auto channel =
       connect_client(config.frontends_socket(), make_routing_id(config.frontend.name, incarnation));

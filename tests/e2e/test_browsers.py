@@ -122,7 +122,18 @@ class Default(ClusterTest):
             self.assertEqual((reply.status, said(reply)), (status, [None] * 3))
 
 
+WARNING = "there are no frontend.api_keys"
+
+
 class EveryPage(unittest.TestCase):
+    def log_of(self, cluster):
+        return (cluster.folder / f"{next(iter(cluster.frontends))}.log").read_text()
+
+    def test_without_keys_the_log_warns(self):
+        for origins, warned in (("*", 1), ([PAGE], 0)):
+            with Cluster(fake=True, frontend={"allowed_origins": origins}) as cluster:
+                self.assertEqual(self.log_of(cluster).count(WARNING), warned)
+
     def test_with_a_key(self):
         key = "sk-0123456789abcdef"
         keys = self.enterContext(tempfile.NamedTemporaryFile("w"))
@@ -135,6 +146,7 @@ class EveryPage(unittest.TestCase):
                                        ("/nope", 404, ["*", "*", None])):
             reply = raw(port, preflight(path, "null"))  # browsers send no key with it
             self.assertEqual((reply.status, said(reply)), (status, expected))
+        self.assertNotIn(WARNING, self.log_of(cluster))
         for header, status in (("", 401), (f"Authorization: Bearer {key}\r\n", 200)):
             for origin in ("", f"Origin: {PAGE}\r\n"):
                 reply = raw(port, f"GET /v1/models HTTP/1.1\r\n{origin}{header}\r\n".encode())
