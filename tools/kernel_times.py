@@ -6,7 +6,8 @@
     tools/kernel_times.py /tmp/times
 
 A step begins with the embedding. Kernels chained by programmatic dependent launch begin before their predecessor ends,
-and their wait counts; the union of all is what the device was busy.
+and their wait counts; the union of all is what the device was busy. What a kernel adds to a layer, from the end of all
+before it to its own, is told as well: layers begin with attention, the first and the last of a step are left out.
 """
 
 import argparse
@@ -36,11 +37,34 @@ def shown(name):
     return name[:60] if name.startswith("nvjet") or not words else (kernels or words)[0] + "  " + name[-40:]
 
 
+def print_layers(names, steps, first):
+    """Kernels of a layer in their order; steps are lists of records."""
+    begin, last, adds, seen = {}, {}, {}, {}
+    for step in steps:
+        firsts = [i for i, r in enumerate(step) if first in names[r[2]]]
+        for layer, following in zip(firsts[1:-1], firsts[2:]):
+            before = max(r[1] for r in step[:layer])
+            for place, (start, stop, name, _) in enumerate(step[layer:following]):
+                key = (place, name)
+                begin[key] = begin.get(key, 0) + start - before
+                last[key] = last.get(key, 0) + stop - start
+                adds[key] = adds.get(key, 0) + max(0, stop - before)
+                seen[key] = seen.get(key, 0) + 1
+                before = max(before, stop)
+    if not seen:
+        return
+    print("a layer, us: a kernel begins so long behind the end of those before it, lasts, and adds")
+    for key in sorted(seen):
+        n = 1e3 * seen[key]
+        print(f"{begin[key] / n:10.2f} {last[key] / n:9.2f} {adds[key] / n:9.2f} {seen[key]:6} x  {shown(names[key[1]])}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file")
     parser.add_argument("--steps", type=int, default=10, help="the last steps are summed up (10)")
     parser.add_argument("--first", default="embed", help="part of the name of a step's first kernel (embed)")
+    parser.add_argument("--layer", default="attention", help="the same of a layer (attention)")
     args = parser.parse_args()
     try:
         names, records = read(args.file)
@@ -63,6 +87,7 @@ def main():
     print(f"{n} steps of {wall / n / 1e3:.1f} us; the device was busy for {busy / n / 1e3:.1f} us of each")
     for name, ns in total.most_common():
         print(f"{ns / n / 1e3:10.1f} us {count[name] / n:7.1f} x {ns / count[name] / 1e3:8.2f} us  {shown(names[name])}")
+    print_layers(names, [records[begin:end] for begin, end in steps], args.layer)
 
 
 if __name__ == "__main__":
