@@ -11,10 +11,9 @@
 // heads 2t, 2t + 1.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
 
+#include "workers/cuda/bf16_pair.cuh"
 #include "workers/cuda/mma.cuh"
 
 namespace baton::cuda {
@@ -47,11 +46,8 @@ __device__ __forceinline__ void prefetch_l2(const std::uint16_t* p) {
 
 /// A warp's 8 x 8 matrix of bf16 pairs (x: columns 2t, y: 2t + 1 of row g), transposed.
 __device__ __forceinline__ std::uint32_t transposed(float x, float y) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
-  std::uint32_t in;
-  memcpy(&in, &pair, sizeof in);
   std::uint32_t out;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(in));
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(narrow(x, y)));
   return out;
 }
 
@@ -94,12 +90,8 @@ __device__ __forceinline__ Partial merged(const Partial& a, const Partial& b) {
 
 __device__ __forceinline__ void store_output(std::uint16_t* out, const Partial& p) {
   const float scale = __frcp_rn(p.l);
-  const __nv_bfloat162 low = __floats2bfloat162_rn(p.o.x * scale, p.o.y * scale);
-  const __nv_bfloat162 high = __floats2bfloat162_rn(p.o.z * scale, p.o.w * scale);
-  uint2 bits;
-  memcpy(&bits.x, &low, sizeof low);
-  memcpy(&bits.y, &high, sizeof high);
-  *reinterpret_cast<uint2*>(out) = bits;
+  *reinterpret_cast<uint2*>(out) =
+      uint2{narrow(p.o.x * scale, p.o.y * scale), narrow(p.o.z * scale, p.o.w * scale)};
 }
 
 /// One warp's part of some keys, for kHeadTiles * 8 heads.

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 
+#include "workers/cuda/bf16_pair.cuh"
 #include "workers/cuda/current_device.h"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear_quantized.h"
@@ -421,9 +422,8 @@ __global__ void __launch_bounds__(kThreads)
       if (row >= out) continue;
       const float s = scale_of(high == 0 ? scale.x : scale.y);
       const auto scaled = [s](std::uint32_t two) {
-        const __nv_bfloat162 v = __floats2bfloat162_rn(s * __uint_as_float(two << 16),
-                                                       s * __uint_as_float(two & 0xFFFF0000U));
-        return *reinterpret_cast<const std::uint32_t*>(&v);
+        const float2 v = widen(two);
+        return narrow(s * v.x, s * v.y);
       };
       auto* at = reinterpret_cast<std::uint32_t*>(to + std::int64_t{row} * in + k);
       at[0] = scaled(a[high]);
