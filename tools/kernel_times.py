@@ -39,24 +39,19 @@ def shown(name):
 
 def print_layers(names, steps, first):
     """Kernels of a layer in their order; steps are lists of records."""
-    begin, last, adds, seen = {}, {}, {}, {}
+    totals = collections.defaultdict(lambda: [0, 0, 0, 0])  # by place in the layer and name
     for step in steps:
         firsts = [i for i, r in enumerate(step) if first in names[r[2]]]
         for layer, following in zip(firsts[1:-1], firsts[2:]):
             before = max(r[1] for r in step[:layer])
             for place, (start, stop, name, _) in enumerate(step[layer:following]):
-                key = (place, name)
-                begin[key] = begin.get(key, 0) + start - before
-                last[key] = last.get(key, 0) + stop - start
-                adds[key] = adds.get(key, 0) + max(0, stop - before)
-                seen[key] = seen.get(key, 0) + 1
+                for i, value in enumerate((start - before, stop - start, max(0, stop - before), 1)):
+                    totals[place, name][i] += value
                 before = max(before, stop)
-    if not seen:
-        return
-    print("a layer, us: a kernel begins so long behind the end of those before it, lasts, and adds")
-    for key in sorted(seen):
-        n = 1e3 * seen[key]
-        print(f"{begin[key] / n:10.2f} {last[key] / n:9.2f} {adds[key] / n:9.2f} {seen[key]:6} x  {shown(names[key[1]])}")
+    if totals:
+        print("a layer, us: a kernel begins so long behind the end of those before it, lasts, and adds")
+    for (_, name), (begins, lasts, adds, n) in sorted(totals.items()):
+        print(f"{begins / n / 1e3:10.2f} {lasts / n / 1e3:9.2f} {adds / n / 1e3:9.2f} {n:6} x  {shown(names[name])}")
 
 
 def main():
