@@ -141,7 +141,7 @@ TEST(StreamedAttention, Windows) {
 /// As in a graph that was recorded for more rows; and with none at all.
 TEST(StreamedAttention, FewerRowsThanPlannedFor) {
   const AttentionCase c = lengths_case({8, 2, 128}, 16, 0, {300, 1, 77});
-  expect_close(c, c.run_decode({}, {}, 48), 1);
+  expect_close(c, c.run_decode(streamed(), {}, 48), 1);
 }
 
 TEST(StreamedAttention, RowsOfAPrompt) {
