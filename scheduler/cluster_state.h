@@ -278,6 +278,7 @@ struct Worker {
   std::vector<CopyOp> copies;        // between the pool and its host part; go into the next plan
   std::uint32_t sequences = 0;       // sequences placed here (their widths), targets included
   bool short_of_blocks = false;      // its decode set waits for blocks: nobody else may take any
+  bool makes_way = false;            // once its steps are answered, a suspect's comes
   std::uint64_t pulls_sent = 0;      // in this term
   std::uint64_t pulls_answered = 0;
   std::uint32_t open_pulls = 0;

@@ -117,6 +117,7 @@ void end_term(State& state, WorkerIndex index, bool blame, const std::string& wh
   w.beams.clear();
   w.sequences = 0;
   w.short_of_blocks = false;
+  w.makes_way = false;
   w.sums.clear();
   w.open_pulls = 0;
   w.pool.reset();

@@ -1,6 +1,7 @@
 #include "scheduler/plan_step.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ipc/fault_points.h"
 #include "scheduler/admission.h"
@@ -138,15 +139,13 @@ class StepBuilder {
 
   /// Sends the plan and returns true, or returns false if there is nothing to do now.
   bool build() {
+    if (w_.makes_way && !w_.steps.empty()) return false;
     retire_full_members();
     budget_ = step_tokens(state_.settings, w_.identity.role);
     prompt_rows_ = most_prompt_rows(state_);
-    // A step is filled with decoding first, or, if prompts pause it, with prompts alone while there are any.
-    const bool pause = state_.settings.prompts_pause_decode;
-    if (pause) take_prompts();
-    if (plan_.rows.empty()) take_decode();
-    take_joins();
-    if (!pause) take_prompts();
+    alone_ = runs_suspect(state_, w_);
+    if (std::exchange(w_.makes_way, false)) admit();  // the suspect, if nothing changed meanwhile
+    if (plan_.rows.empty()) fill();
     const bool work = plan_.decode || !plan_.rows.empty() || !plan_.add.empty() ||
                       !plan_.beams.empty() || !w_.copies.empty();
     if (!work && (w_.drops.empty() || !w_.steps.empty())) return false;
@@ -155,23 +154,40 @@ class StepBuilder {
   }
 
  private:
+  /// A step is filled with decoding first, or, if prompts pause it, with prompts alone while there are any.
+  void fill() {
+    const bool pause = state_.settings.prompts_pause_decode;
+    if (pause) take_prompts();
+    if (plan_.rows.empty()) take_decode();
+    if (!alone_) take_joins();
+    if (!pause) take_prompts();
+  }
+
   void take_decode() {
     w_.short_of_blocks = !make_room_to_grow();
     if (w_.short_of_blocks) return;
-    take_adds();
-    grow();
-    for (const std::uint64_t id : w_.beams) {
-      plan_beams(state_, *state_.requests.find(id), plan_, step_);
+    if (!alone_) {
+      take_adds();
+      grow();
     }
-    plan_.decode = !w_.decode_set.empty();
+    for (const std::uint64_t id : w_.beams) {
+      Request& request = *state_.requests.find(id);
+      if (may_run(request)) plan_beams(state_, request, plan_, step_);
+    }
+    plan_.decode = !alone_ && !w_.decode_set.empty();
     if (plan_.decode) step_.decode = w_.decode_set;
     budget_ -= std::min(budget_, static_cast<std::uint32_t>(step_.decode.size() + step_.beams.size()));
   }
 
   void take_prompts() {
     continue_prefills();
-    if (!w_.short_of_blocks) admit();
+    admit();
   }
+
+  /// Whoever a suspect shared a step with would be blamed for its next death.
+  bool may_run(const Request& request) const { return !alone_ || is_suspect(state_, request); }
+
+  bool step_is_empty() const { return plan_.rows.empty() && plan_.beams.empty() && !plan_.decode; }
 
   /// A member whose last token is already being sampled leaves before this step.
   void retire_full_members() {
@@ -295,7 +311,7 @@ class StepBuilder {
   void continue_prefills() {
     for (std::size_t i = 0; i < w_.prefills.size() && budget_ > 0 && prompt_rows_ > 0;) {
       Sequence& sequence = *state_.sequences.find(w_.prefills[i]);
-      prompt_row(sequence);
+      if (may_run(*state_.request_of(sequence))) prompt_row(sequence);
       if (sequence.scheduled == sequence.prefill_length) {
         w_.prefills.erase(w_.prefills.begin() + static_cast<std::ptrdiff_t>(i));
       } else {
@@ -348,7 +364,7 @@ class StepBuilder {
   }
 
   void admit() {
-    if (state_.waiting.empty() || !accepts(w_, now_) || runs_suspect(state_, w_)) return;
+    if (state_.waiting.empty() || !accepts(w_, now_) || w_.short_of_blocks || alone_) return;
     const double delay = state_.settings.delay_factor;
     if (delay > 0 &&
         !delay_passed(delay, oldest_wait(state_, now_), w_.prompt_latency, /*idle=*/w_.sequences == 0)) {
@@ -376,10 +392,6 @@ class StepBuilder {
       if (++looked > kQueueLook) return;
       if (logprob_budget_ == 0 && wants_prompt_logprobs(request)) continue;
       if (!may_prefill(state_, request, w_, now_)) continue;
-      // A decode worker that is handed prompts is never empty: waiting for that could last for ever.
-      const bool suspect = is_suspect(state_, request) &&
-                           (w_.identity.role != Role::decode || !is_fed(state_, w_));
-      if (suspect && (w_.sequences > 0 || !w_.steps.empty())) return;
       if (refuse_too_long(state_, w_, request, out_)) continue;
       if (!beams_fit(state_, w_, request, now_, out_)) continue;
       const std::uint32_t blocks = w_.blocks_for(request.length() + 1);
@@ -390,10 +402,18 @@ class StepBuilder {
       if (lighter_elsewhere(state_, request, w_, now_)) continue;
       const PrefixSource elsewhere = find_prefix(state_, request, index_, prefix.blocks.size());
       if (is_being_pulled(state_, elsewhere, index_)) continue;
+      if (is_suspect(state_, request)) return try_alone(request, blocks, prefix);
       if (unready) ++held;
       start(request, blocks, prefix, elsewhere);
-      if (suspect) return;
     }
+  }
+
+  /// A suspect's steps hold nobody else. Its worker stops for them between two steps of the others: if it had to
+  /// be empty first, the suspect and all behind it would wait for the longest of these.
+  void try_alone(Request& request, std::uint32_t blocks, const BlockPool::Match& prefix) {
+    alone_ = step_is_empty() && w_.steps.empty();
+    w_.makes_way = !alone_;
+    if (alone_) start(request, blocks, prefix, PrefixSource());
   }
 
   /// Prompts that are here and wait, or will, for their grammars.
@@ -467,6 +487,7 @@ class StepBuilder {
   StepPlan plan_;
   InFlightStep step_;
   std::vector<SequenceId> growing_;
+  bool alone_ = false;             // the step belongs to a suspect
   std::uint32_t budget_ = 0;       // tokens that still fit the step
   std::uint32_t prompt_rows_ = 0;  // prompts, likewise
   std::uint32_t logprob_budget_ = kLogprobBudget;

@@ -58,10 +58,10 @@ bool lighter_elsewhere(const State& state, const Request& request, const Worker&
 bool better_placed(const State& state, const Request& request, const Worker& worker,
                    std::size_t own_blocks, TimeNs now);
 
-/// A request that two workers died under is run alone, so that its batch-mates are never blamed.
+/// A request that two workers died under: its steps hold nobody else, so that batch-mates are never blamed.
 bool is_suspect(const State& state, const Request& request);
 
-/// True while `worker` computes the prompt of a suspect: nobody joins it.
+/// True while `worker` computes the prompt (or repeats the beams) of a suspect: its steps are the suspect's.
 bool runs_suspect(const State& state, const Worker& worker);
 
 /// True if `worker` may be handed a prompt: less than `pull_watermark` of its pool is in use, or nothing

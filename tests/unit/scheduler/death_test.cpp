@@ -116,6 +116,79 @@ TEST(Death, ASuspectRunsAlone) {
   EXPECT_EQ(c.code(2), ErrorCode::ok);
 }
 
+/// Answers steps until request 2, a suspect with a prompt of 8 tokens, has its first token. No step of its rows holds
+/// anybody else's; false if one does.
+bool runs_alone_until_its_token(Cluster& c, LinkId link) {
+  std::size_t own_steps = 0;
+  for (int i = 0; i < 12 && c.tokens_of(2) == 0; ++i) {
+    c.turn();
+    for (const StepPlan& plan : c.sent<StepPlan>(link)) {
+      const auto own = [&](const PromptRow& row) { return row.sequence == c.find(2)->source; };
+      if (std::none_of(plan.rows.begin(), plan.rows.end(), own)) continue;
+      ++own_steps;
+      if (plan.rows.size() != 1 || plan.decode) return false;
+    }
+    c.to_workers.clear();
+    c.answer(link);
+  }
+  return own_steps == 2;
+}
+
+TEST(Death, ASuspectRunsBetweenTwoStepsOfOthers) {
+  Settings settings;
+  settings.prompt_chunk = 4;
+  Cluster c(settings);
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 4, 400);
+  c.run(2);
+  c.submit(2, 8, 6);
+  c.submit(3, 16, 6);
+  c.find(2)->deaths = settings.max_deaths - 1;
+  EXPECT_TRUE(runs_alone_until_its_token(c, link));
+  EXPECT_EQ(c.tokens_of(2), 1U);
+  EXPECT_EQ(c.phase(1), Phase::decode);  // it kept its place, and nobody waited for its end
+  EXPECT_LT(c.tokens_of(1), 10U);
+  c.run();
+  for (const std::uint64_t request : {1U, 2U, 3U}) EXPECT_EQ(c.code(request), ErrorCode::ok);
+}
+
+TEST(Death, ASuspectOnAPrefillWorkerThatDecodes) {
+  Settings settings;
+  settings.prompt_chunk = 4;
+  Cluster c(settings);
+  const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
+  c.submit(1, 4, 400);
+  c.run(2);
+  ASSERT_EQ(c.phase(1), Phase::decode);  // there was nobody else
+  c.ready_worker("decode0", Role::decode);
+  c.submit(2, 8, 6);
+  c.find(2)->deaths = settings.max_deaths - 1;
+  EXPECT_TRUE(runs_alone_until_its_token(c, prefill));
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+  EXPECT_EQ(c.code(2), ErrorCode::ok);
+}
+
+TEST(Death, OfASuspectsStepBlamesNobodyElse) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 4, 400);
+  c.run(2);
+  c.submit(2, 8, 6);
+  c.find(2)->deaths = c.state.settings.max_deaths - 1;
+  for (int i = 0; i < 12 && c.phase(2) != Phase::prefill; ++i) {
+    c.answer(link);
+    c.turn();
+  }
+  ASSERT_EQ(c.phase(2), Phase::prefill);
+  c.gone(link);
+  EXPECT_EQ(c.code(2), ErrorCode::worker_crashes);
+  EXPECT_EQ(c.find(1)->deaths, 0U);
+  c.ready_worker("mixed0", Role::mixed, 100, 2);
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+}
+
 TEST(Death, LeavingOnPurposeIsNobodysFault) {
   Cluster c;
   const LinkId link = c.ready_worker("mixed0", Role::mixed);
