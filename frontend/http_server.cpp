@@ -144,6 +144,16 @@ void HttpServer::Impl::dismiss(const ClientConnection& connection) {
   connections.erase(connection.id());
 }
 
+namespace {
+
+/// The client has sent what its thread has not come to read yet.
+bool has_unread(const ClientConnection& connection) {
+  char byte = 0;
+  return recv(connection.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+}  // namespace
+
 /// Closes the connections that have waited longest without a request under way. Mutex held.
 void HttpServer::Impl::make_room(std::size_t wanted) {
   std::vector<std::pair<TimeNs, ClientConnection*>> idle;
@@ -152,12 +162,14 @@ void HttpServer::Impl::make_room(std::size_t wanted) {
       idle.emplace_back(connection->since(), connection.get());
     }
   }
-  wanted = std::min(wanted, idle.size());
-  std::partial_sort(idle.begin(), idle.begin() + static_cast<std::ptrdiff_t>(wanted), idle.end());
-  for (std::size_t i = 0; i < wanted; ++i) {
-    shutdown(idle[i].second->fd(), SHUT_RDWR);  // Pistache's thread sees the end and dismisses it
-    connections.erase(idle[i].second->id());
+  std::sort(idle.begin(), idle.end());
+  for (const auto& [since, connection] : idle) {
+    if (wanted == 0) return;
+    if (has_unread(*connection)) continue;
+    shutdown(connection->fd(), SHUT_RDWR);  // Pistache's thread sees the end and dismisses it
+    connections.erase(connection->id());
     ++counters.evicted;
+    --wanted;
   }
 }
 
