@@ -146,10 +146,11 @@ void HttpServer::Impl::dismiss(const ClientConnection& connection) {
 
 namespace {
 
-/// The client has sent what its thread has not come to read yet.
+/// The client has sent a request that its thread has not begun to read yet.
 bool has_unread(const ClientConnection& connection) {
   char byte = 0;
-  return recv(connection.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+  return connection.request_began.load(std::memory_order_relaxed) == 0 &&
+         recv(connection.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
 }  // namespace

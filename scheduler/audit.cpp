@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/policy.h"
+
 namespace baton {
 
 namespace {
@@ -173,6 +175,7 @@ struct Checker {
              "steps in flight differ from recount");
       expect(sequence.computed <= sequence.scheduled, w, "computed more than scheduled");
       check_writes(w, sequence);
+      check_alone(w, sequence);
     });
     expect(placed == w.sequences, w, "sequence count differs");
     for (std::size_t i = 0; i < w.decode_set.size(); ++i) {
@@ -180,6 +183,19 @@ struct Checker {
       expect(sequence != nullptr && sequence->decode_slot == i, w, "decode set is inconsistent");
     }
     if (!w.ready()) expect(w.steps.empty() && w.sequences == 0, w, "out of term, yet at work");
+  }
+
+  /// Nobody is in flight beside a suspect, so nobody else is blamed for its worker's death.
+  void check_alone(const Worker& w, const Sequence& sequence) {
+    const Request* request = state.requests.find(sequence.request);
+    if (sequence.retiring || sequence.inflight == 0) return;
+    if (request == nullptr || !is_suspect(state, *request)) return;
+    const bool alone = w.steps.size() == 1 && w.steps.front().alone;
+    expect(alone, w, "a suspect's step is not the only one");
+    for (const auto& [id, n] : named) {
+      const Sequence* other = state.sequences.find(id);
+      expect(other == nullptr || other->request == sequence.request, w, "a suspect shares its step");
+    }
   }
 
   /// Full blocks are shared; what a sequence may still write is its own, and nobody finds it.

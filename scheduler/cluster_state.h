@@ -211,6 +211,7 @@ struct InFlightStep {
   std::vector<CopyOp> copies;  // between the pool and its host part; their pins go with the result
   std::size_t samples = 0;  // rows that the result must answer
   TimeNs sent = 0;
+  bool alone = false;  // of a suspect: no other step is in flight
 };
 
 /// What the worker's device took for its steps of late, copies of blocks left out (swap.cpp).
@@ -278,7 +279,7 @@ struct Worker {
   std::vector<CopyOp> copies;        // between the pool and its host part; go into the next plan
   std::uint32_t sequences = 0;       // sequences placed here (their widths), targets included
   bool short_of_blocks = false;      // its decode set waits for blocks: nobody else may take any
-  bool makes_way = false;            // once its steps are answered, a suspect's comes
+  bool makes_way = false;            // behind its steps comes one of a suspect
   std::uint64_t pulls_sent = 0;      // in this term
   std::uint64_t pulls_answered = 0;
   std::uint32_t open_pulls = 0;

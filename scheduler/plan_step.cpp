@@ -139,55 +139,91 @@ class StepBuilder {
 
   /// Sends the plan and returns true, or returns false if there is nothing to do now.
   bool build() {
-    if (w_.makes_way && !w_.steps.empty()) return false;
+    if (!w_.steps.empty() && (w_.makes_way || w_.steps.back().alone)) return false;
     retire_full_members();
     budget_ = step_tokens(state_.settings, w_.identity.role);
     prompt_rows_ = most_prompt_rows(state_);
-    alone_ = runs_suspect(state_, w_);
-    if (std::exchange(w_.makes_way, false)) admit();  // the suspect, if nothing changed meanwhile
-    if (plan_.rows.empty()) fill();
-    const bool work = plan_.decode || !plan_.rows.empty() || !plan_.add.empty() ||
-                      !plan_.beams.empty() || !w_.copies.empty();
-    if (!work && (w_.drops.empty() || !w_.steps.empty())) return false;
+    if (std::exchange(w_.makes_way, false)) take_suspect();
+    if (!step_.alone) fill();
+    if (w_.makes_way && w_.steps.empty() && !has_work()) {  // only a suspect has something to run
+      w_.makes_way = false;
+      take_suspect();
+    }
+    if (!has_work() && (w_.drops.empty() || !w_.steps.empty())) return false;
     send();
     return true;
   }
 
  private:
+  bool has_work() const {
+    return plan_.decode || !plan_.rows.empty() || !plan_.add.empty() || !plan_.beams.empty() ||
+           !w_.copies.empty();
+  }
+
   /// A step is filled with decoding first, or, if prompts pause it, with prompts alone while there are any.
   void fill() {
     const bool pause = state_.settings.prompts_pause_decode;
     if (pause) take_prompts();
     if (plan_.rows.empty()) take_decode();
-    if (!alone_) take_joins();
+    take_joins();
     if (!pause) take_prompts();
   }
 
   void take_decode() {
     w_.short_of_blocks = !make_room_to_grow();
     if (w_.short_of_blocks) return;
-    if (!alone_) {
-      take_adds();
-      grow();
-    }
+    take_adds();
+    grow();
     for (const std::uint64_t id : w_.beams) {
       Request& request = *state_.requests.find(id);
-      if (may_run(request)) plan_beams(state_, request, plan_, step_);
+      if (makes_way_for(request, request.beams->due)) continue;
+      plan_beams(state_, request, plan_, step_);
     }
-    plan_.decode = !alone_ && !w_.decode_set.empty();
+    plan_.decode = !w_.decode_set.empty();
     if (plan_.decode) step_.decode = w_.decode_set;
     budget_ -= std::min(budget_, static_cast<std::uint32_t>(step_.decode.size() + step_.beams.size()));
   }
 
   void take_prompts() {
     continue_prefills();
-    admit();
+    if (!w_.makes_way) admit();
   }
 
-  /// Whoever a suspect shared a step with would be blamed for its next death.
-  bool may_run(const Request& request) const { return !alone_ || is_suspect(state_, request); }
+  /// Whoever shared a step with a suspect would be blamed for its next death: a step of its own comes next, between
+  /// two of the others', if it has something to `run`.
+  bool makes_way_for(const Request& request, bool run) {
+    if (!is_suspect(state_, request)) return false;
+    w_.makes_way = w_.makes_way || run;
+    return true;
+  }
 
-  bool step_is_empty() const { return plan_.rows.empty() && plan_.beams.empty() && !plan_.decode; }
+  /// One suspect's step; nothing if none can run now. No step is in flight.
+  void take_suspect() {
+    if (!continue_suspect()) {
+      suspects_turn_ = true;
+      admit();
+      suspects_turn_ = false;
+    }
+    step_.alone = !plan_.rows.empty() || !plan_.beams.empty();
+  }
+
+  bool continue_suspect() {
+    for (std::size_t i = 0; i < w_.prefills.size(); ++i) {
+      const Request& request = *state_.request_of(*state_.sequences.find(w_.prefills[i]));
+      if (!is_suspect(state_, request) || !may_draw(request)) continue;
+      continue_prefill(i);
+      return true;
+    }
+    const auto due = std::find_if(w_.beams.begin(), w_.beams.end(), [&](std::uint64_t id) {
+      const Request& request = *state_.requests.find(id);
+      return is_suspect(state_, request) && request.beams->due;
+    });
+    if (due == w_.beams.end()) return false;
+    Request& request = *state_.requests.find(*due);
+    if (beam_growth(state_, request) > w_.pool.available_blocks()) return false;
+    plan_beams(state_, request, plan_, step_);
+    return true;
+  }
 
   /// A member whose last token is already being sampled leaves before this step.
   void retire_full_members() {
@@ -310,14 +346,23 @@ class StepBuilder {
 
   void continue_prefills() {
     for (std::size_t i = 0; i < w_.prefills.size() && budget_ > 0 && prompt_rows_ > 0;) {
-      Sequence& sequence = *state_.sequences.find(w_.prefills[i]);
-      if (may_run(*state_.request_of(sequence))) prompt_row(sequence);
-      if (sequence.scheduled == sequence.prefill_length) {
-        w_.prefills.erase(w_.prefills.begin() + static_cast<std::ptrdiff_t>(i));
-      } else {
+      const Request& request = *state_.request_of(*state_.sequences.find(w_.prefills[i]));
+      if (makes_way_for(request, may_draw(request))) {
+        ask_grammar(w_, request, /*awaited=*/true, now_, out_);
+        ++i;
+      } else if (!continue_prefill(i)) {
         ++i;
       }
     }
+  }
+
+  /// The next chunk of the i-th prompt; true if it was the last one, and the prompt has left the list.
+  bool continue_prefill(std::size_t i) {
+    Sequence& sequence = *state_.sequences.find(w_.prefills[i]);
+    prompt_row(sequence);
+    if (sequence.scheduled < sequence.prefill_length) return false;
+    w_.prefills.erase(w_.prefills.begin() + static_cast<std::ptrdiff_t>(i));
+    return true;
   }
 
   /// False: the step would wait for the compiler of the request's grammar.
@@ -364,7 +409,7 @@ class StepBuilder {
   }
 
   void admit() {
-    if (state_.waiting.empty() || !accepts(w_, now_) || w_.short_of_blocks || alone_) return;
+    if (state_.waiting.empty() || !accepts(w_, now_) || w_.short_of_blocks) return;
     const double delay = state_.settings.delay_factor;
     if (delay > 0 &&
         !delay_passed(delay, oldest_wait(state_, now_), w_.prompt_latency, /*idle=*/w_.sequences == 0)) {
@@ -402,18 +447,12 @@ class StepBuilder {
       if (lighter_elsewhere(state_, request, w_, now_)) continue;
       const PrefixSource elsewhere = find_prefix(state_, request, index_, prefix.blocks.size());
       if (is_being_pulled(state_, elsewhere, index_)) continue;
-      if (is_suspect(state_, request)) return try_alone(request, blocks, prefix);
+      if (!suspects_turn_ && makes_way_for(request, true)) return;
+      if (suspects_turn_ && !is_suspect(state_, request)) return;  // who is first after all
       if (unready) ++held;
       start(request, blocks, prefix, elsewhere);
+      if (suspects_turn_) return;
     }
-  }
-
-  /// A suspect's steps hold nobody else. Its worker stops for them between two steps of the others: if it had to
-  /// be empty first, the suspect and all behind it would wait for the longest of these.
-  void try_alone(Request& request, std::uint32_t blocks, const BlockPool::Match& prefix) {
-    alone_ = step_is_empty() && w_.steps.empty();
-    w_.makes_way = !alone_;
-    if (alone_) start(request, blocks, prefix, PrefixSource());
   }
 
   /// Prompts that are here and wait, or will, for their grammars.
@@ -487,7 +526,7 @@ class StepBuilder {
   StepPlan plan_;
   InFlightStep step_;
   std::vector<SequenceId> growing_;
-  bool alone_ = false;             // the step belongs to a suspect
+  bool suspects_turn_ = false;
   std::uint32_t budget_ = 0;       // tokens that still fit the step
   std::uint32_t prompt_rows_ = 0;  // prompts, likewise
   std::uint32_t logprob_budget_ = kLogprobBudget;

@@ -57,7 +57,7 @@ bool some_decoder_has_most(const State& state, const Request& request, TimeNs no
   return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& w) {
     if (w.identity.role != Role::decode || !accepts(w, now)) return false;
     const BlockPool::Match prefix = cached_prefix(state, request, w, request.length() - 1);
-    if (!is_most(state.settings, request, w, prefix) || runs_suspect(state, w)) return false;
+    if (!is_most(state.settings, request, w, prefix)) return false;
     const std::uint32_t blocks = w.blocks_for(request.length() + 1);
     return can_hold(w, request, request.length() + 1) &&
            has_room(state, w, request, blocks - prefix.shared);
@@ -100,7 +100,7 @@ bool lighter_elsewhere(const State& state, const Request& request, const Worker&
   if (now - request.arrival >= kWaitForBalance) return false;
   return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& other) {
     return other.identity.role == Role::mixed && other.sequences + 1 < worker.sequences &&
-           accepts(other, now) && other.prefills.empty() && !runs_suspect(state, other) &&
+           accepts(other, now) && other.prefills.empty() &&
            can_hold(other, request, request.length() + 1) &&
            has_room(state, other, request, other.blocks_for(request.length() + 1));
   });
@@ -135,7 +135,7 @@ bool better_placed(const State& state, const Request& request, const Worker& wor
       return false;
     }
     const BlockPool::Match match = cached_prefix(state, request, other, request.length() - 1);
-    if (match.blocks.size() <= own_blocks || runs_suspect(state, other)) return false;
+    if (match.blocks.size() <= own_blocks) return false;
     const std::uint32_t blocks = other.blocks_for(request.length() + 1);
     if (!has_room(state, other, request, blocks - match.shared)) return false;
     std::size_t ahead = 0;  // prompt tokens that it has to compute before
@@ -156,26 +156,6 @@ bool is_suspect(const State& state, const Request& request) {
   return request.deaths > 0 && request.deaths + 1 >= state.settings.max_deaths;
 }
 
-bool runs_suspect(const State& state, const Worker& worker) {
-  const auto suspect = [&](SequenceId id) {
-    const Sequence* sequence = state.sequences.find(id);
-    const Request* request = sequence != nullptr ? state.requests.find(sequence->request) : nullptr;
-    return request != nullptr && is_suspect(state, *request);
-  };
-  if (std::any_of(worker.prefills.begin(), worker.prefills.end(), suspect)) return true;
-  // One that gets no further than before stays a suspect while it runs.
-  const auto suspect_beams = [&](std::uint64_t id) {
-    const Request* request = state.requests.find(id);
-    return request != nullptr && is_suspect(state, *request);
-  };
-  if (std::any_of(worker.beams.begin(), worker.beams.end(), suspect_beams)) return true;
-  // Its last chunk is in flight: the first token will clear it.
-  return std::any_of(worker.steps.begin(), worker.steps.end(), [&](const InFlightStep& step) {
-    return std::any_of(step.rows.begin(), step.rows.end(),
-                       [&](const auto& row) { return suspect(row.first); });
-  });
-}
-
 bool may_pull(const Settings& settings, const Worker& worker) {
   if (settings.pull_watermark >= 1 || worker.sequences == 0) return true;
   return worker.pool.owned_blocks() < settings.pull_watermark * worker.pool.total();
@@ -191,7 +171,7 @@ WorkerIndex choose_decoder(const State& state, const Request& request, WorkerInd
     if (spoken_for[i] || !reaches(state.workers[source], w) || !may_pull(state.settings, w)) continue;
     const Sequence* sequence = state.sequences.find(request.source);
     const std::uint32_t length = sequence != nullptr ? sequence->prefill_length : request.length();
-    if (!has_room(state, w, request, w.blocks_for(length + 1)) || runs_suspect(state, w)) continue;
+    if (!has_room(state, w, request, w.blocks_for(length + 1))) continue;
     if (best != kNobody && w.sequences > state.workers[best].sequences) continue;
     const std::size_t known = cached_prefix(state, request, w, length, Reach::pool).blocks.size();
     if (best != kNobody && w.sequences == state.workers[best].sequences && known <= best_known) continue;

@@ -61,9 +61,6 @@ bool better_placed(const State& state, const Request& request, const Worker& wor
 /// A request that two workers died under: its steps hold nobody else, so that batch-mates are never blamed.
 bool is_suspect(const State& state, const Request& request);
 
-/// True while `worker` computes the prompt (or repeats the beams) of a suspect: its steps are the suspect's.
-bool runs_suspect(const State& state, const Worker& worker);
-
 /// True if `worker` may be handed a prompt: less than `pull_watermark` of its pool is in use, or nothing
 /// runs there.
 bool may_pull(const Settings& settings, const Worker& worker);

@@ -106,6 +106,32 @@ TEST_F(BeamsTest, OthersKeepTwoStepsInFlight) {
   EXPECT_EQ(w.steps[0].beams.size(), 2U);
 }
 
+TEST_F(BeamsTest, ASuspectsStepsAndThoseOfOthersTakeTurns) {
+  const LinkId link = cluster.ready_worker("mixed0", Role::mixed);
+  cluster.submit(1, 4, 50);
+  cluster.turn();
+  answer(link, 2);
+  submit(2, 4, 8, 2);
+  cluster.find(2)->deaths = cluster.state.settings.max_deaths - 1;
+  cluster.find(2)->beams->furthest = 5;  // it got there before
+  cluster.turn();
+  const Worker& w = cluster.worker("mixed0");
+  int own = 0;
+  while (cluster.find(2)->deaths > 0) {
+    ASSERT_FALSE(w.steps.empty());
+    for (const InFlightStep& step : w.steps) {
+      if (step.beams.empty() && step.rows.empty()) continue;
+      EXPECT_EQ(w.steps.size(), 1U);
+      EXPECT_TRUE(step.decode.empty());
+      ++own;
+    }
+    answer(link, 2);
+    cluster.turn();
+  }
+  EXPECT_EQ(own, 6);  // the prompt's, and one for each token of the beams
+  EXPECT_GE(cluster.tokens_of(1), 6U);
+}
+
 TEST_F(BeamsTest, WhatCanNeverFitIsRefusedWithTheNumbers) {
   cluster.ready_worker("mixed0", Role::mixed, 10);
   submit(1, 8, 20, 4);

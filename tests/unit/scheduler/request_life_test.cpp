@@ -351,6 +351,25 @@ TEST_F(Grammars, NoStepWaitsForOneAndOthersGoOn) {
   EXPECT_EQ(c.find(1)->generated.size(), 2U);
 }
 
+TEST_F(Grammars, ASuspectThatWaitsForOneHoldsNobodyUp) {
+  const LinkId mixed = c.ready_worker("mixed0", Role::mixed);
+  c.submit(2, 4, 400);
+  c.run(2);
+  ask(1, "a");
+  c.find(1)->deaths = c.state.settings.max_deaths - 1;
+  const std::size_t before = c.tokens_of(2);
+  c.run(10);
+  EXPECT_EQ(c.phase(1), Phase::prefill);
+  EXPECT_GE(c.tokens_of(2), before + 5);
+  compiled(mixed);
+  c.run(6);
+  EXPECT_FALSE(c.find(1) != nullptr && c.find(1)->generated.empty());
+  const auto plans = c.sent<StepPlan>(mixed);
+  for (const StepPlan& plan : plans) {
+    EXPECT_FALSE(plan.decode && !plan.rows.empty());
+  }
+}
+
 TEST_F(Grammars, OneThatIsForgottenIsAskedForAgain) {
   const LinkId mixed = c.ready_worker("mixed0", Role::mixed);
   ask(1, "a");
