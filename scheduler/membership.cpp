@@ -17,10 +17,13 @@ bool end_after_deaths(State& state, Request& request, Outbox& out) {
   return true;
 }
 
-/// Why its worker may have died: it is in a step there, or its grammar was being compiled.
+/// Why its worker may have died: it is in a step there, or its grammar was being compiled. That would end a suspect,
+/// so it is one's fault only if no step can be the cause.
 bool may_be_the_cause(const State& state, const Sequence& sequence, const Request& request) {
-  return sequence.inflight > 0 ||
-         (!sequence.is_target && grammar_asked(state.workers[sequence.worker], request));
+  if (sequence.inflight > 0) return true;
+  const Worker& w = state.workers[sequence.worker];
+  if (sequence.is_target || !grammar_asked(w, request)) return false;
+  return w.steps.empty() || !is_suspect(state, request);
 }
 
 /// Who may be the cause if the process turns out to have died.

@@ -7,6 +7,7 @@
 #include "scheduler/admission.h"
 #include "scheduler/batch_limits.h"
 #include "scheduler/lifecycle.h"
+#include "scheduler/place_handoffs.h"
 #include "scheduler/policy.h"
 #include "scheduler/queue_order.h"
 #include "scheduler/static_batching.h"
@@ -16,119 +17,11 @@ namespace baton {
 
 namespace {
 
-/// How far the queue is searched for a request that this worker may take: most can take the first.
-constexpr int kQueueLook = 16;
-/// Beside them, those who may stand in front and wait for something else: for the worker where they were
-/// preempted, or for their grammar.
-constexpr int kAsideLook = 1024;
-/// Prompts that may be admitted before their grammar is ready, so that both take place at once; more would take the
-/// places of those who need not wait.
-constexpr std::uint32_t kMostHeld = 8;
 /// Tokens of a step's rows with LogitsWanted::all: each costs its worker a whole line of logits.
 constexpr std::uint32_t kLogprobBudget = 64;
 
 bool wants_prompt_logprobs(const Request& request) {
   return request.sampling.prompt_logprobs >= 0 && request.generated.empty();
-}
-
-bool could_decode(const Worker& w, const Request& request, std::uint32_t tokens) {
-  return w.takes_work() && w.decodes() && can_hold(w, request, tokens);
-}
-
-bool fits_some_decoder(const State& state, const Request& request, std::uint32_t tokens) {
-  return std::any_of(state.workers.begin(), state.workers.end(),
-                     [&](const Worker& w) { return could_decode(w, request, tokens); });
-}
-
-/// Marks whoever could decode it once there is room; false if nobody within reach ever could.
-bool wait_for_room(const State& state, const Worker& source, const Request& request,
-                   std::uint32_t tokens, std::vector<bool>& spoken_for) {
-  bool any = false;
-  for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
-    const Worker& w = state.workers[i];
-    if (!could_decode(w, request, tokens) || !reaches(source, w)) continue;
-    spoken_for[i] = any = true;
-  }
-  return any;
-}
-
-/// Decode workers that somebody waits for who was preempted there: nobody new takes the room.
-std::vector<bool> awaited_by_preempted(State& state, TimeNs now) {
-  std::vector<bool> awaited(state.workers.size(), false);
-  int looked = 0;
-  int others = 0;
-  for (const auto& [place, id] : state.waiting) {
-    Request& request = *state.requests.find(id);
-    const WorkerIndex worker = request.kept.worker;
-    if (++looked > kAsideLook || (worker == kNobody && ++others > kQueueLook)) break;
-    if (worker == kNobody || awaited[worker] || !static_batch_allows(state, request)) continue;
-    look_after_kept(state, request);
-    awaited[worker] = goes_back(state, request, now);
-  }
-  return awaited;
-}
-
-/// A prompt that stays where it was prefilled.
-void decode_at_source(State& state, Request& request, Sequence& source) {
-  if (request.phase != Phase::handoff) return;  // its last chunk will see that it stays
-  state.handoffs.erase({request.place, request.id});
-  begin_decode(state, request, source);
-}
-
-/// Gives waiting hand-offs a destination, oldest first; the workers that one has to wait for take none
-/// of those behind it, so that a long prompt is not overtaken for ever.
-void place_handoffs(State& state, TimeNs now, Outbox& out) {
-  std::vector<bool> spoken_for = awaited_by_preempted(state, now);
-  if (state.handoffs.empty()) return;
-  const bool decoder = any_decoder(state);
-  for (auto it = state.handoffs.begin(); it != state.handoffs.end();) {
-    Request& request = *state.requests.find(it->second);
-    Sequence& source = *state.sequences.find(request.source);
-    if (!decoder || !reaches_some_decoder(state, state.workers[source.worker])) {
-      if (!decoder && state.settings.no_decode == NoDecode::wait) return;
-      ++it;
-      decode_at_source(state, request, source);
-      continue;
-    }
-    if (request.handoff_not_before > now) {
-      ++it;
-      continue;
-    }
-    const WorkerIndex choice = choose_decoder(state, request, source.worker, spoken_for, now);
-    if (choice == kNobody) {
-      ++it;
-      const std::uint32_t tokens = source.prefill_length + 1;
-      if (wait_for_room(state, state.workers[source.worker], request, tokens, spoken_for)) continue;
-      if (fits_some_decoder(state, request, tokens)) {  // but none that it reaches
-        decode_at_source(state, request, source);
-        continue;
-      }
-      end_request(state, request, FinishReason::error, ErrorCode::kv_exhausted,
-                  std::to_string(source.prefill_length + 1) +
-                      " tokens fit the KV pool of no decode worker",
-                  out);
-      continue;
-    }
-    Worker& w = state.workers[choice];
-    if (!grammar_ready(w, request) && w.adds.size() >= kMostHeld) {  // it waits at its source
-      ask_grammar(w, request, /*awaited=*/true, now, out);
-      ++it;
-      continue;
-    }
-    const bool piecemeal = fault(Fault::piecemeal_reservation);
-    const std::uint32_t blocks = piecemeal ? 0 : w.blocks_for(source.prefill_length + 1);
-    const BlockPool::Match prefix =
-        piecemeal ? BlockPool::Match()
-                  : cached_prefix(state, request, w, source.prefill_length, Reach::pool);
-    Sequence* target = place_sequence(state, request, choice, blocks, prefix, Writer::pull);
-    target->prefill_length = source.prefill_length;
-    target->is_target = true;
-    target->pulled = target->remembered;
-    state.counters.pulls_saved += target->pulled;
-    request.target = target->id;
-    it = state.handoffs.erase(it);
-    advance_handoff(state, request, now, out);
-  }
 }
 
 /// Builds one step for one worker. A step touches each list of the worker once.
@@ -145,10 +38,7 @@ class StepBuilder {
     prompt_rows_ = most_prompt_rows(state_);
     if (std::exchange(w_.makes_way, false)) take_suspect();
     if (!step_.alone) fill();
-    if (w_.makes_way && w_.steps.empty() && !has_work()) {  // only a suspect has something to run
-      w_.makes_way = false;
-      take_suspect();
-    }
+    if (!has_work() && w_.steps.empty() && std::exchange(w_.makes_way, false)) take_suspect();
     if (!has_work() && (w_.drops.empty() || !w_.steps.empty())) return false;
     send();
     return true;
@@ -186,7 +76,7 @@ class StepBuilder {
 
   void take_prompts() {
     continue_prefills();
-    if (!w_.makes_way) admit();
+    admit(/*suspects=*/false);
   }
 
   /// Whoever shared a step with a suspect would be blamed for its next death: a step of its own comes next, between
@@ -199,11 +89,7 @@ class StepBuilder {
 
   /// One suspect's step; nothing if none can run now. No step is in flight.
   void take_suspect() {
-    if (!continue_suspect()) {
-      suspects_turn_ = true;
-      admit();
-      suspects_turn_ = false;
-    }
+    if (!continue_suspect()) admit(/*suspects=*/true);
     step_.alone = !plan_.rows.empty() || !plan_.beams.empty();
   }
 
@@ -214,15 +100,20 @@ class StepBuilder {
       continue_prefill(i);
       return true;
     }
-    const auto due = std::find_if(w_.beams.begin(), w_.beams.end(), [&](std::uint64_t id) {
-      const Request& request = *state_.requests.find(id);
-      return is_suspect(state_, request) && request.beams->due;
-    });
-    if (due == w_.beams.end()) return false;
-    Request& request = *state_.requests.find(*due);
-    if (beam_growth(state_, request) > w_.pool.available_blocks()) return false;
-    plan_beams(state_, request, plan_, step_);
-    return true;
+    if (due_suspect() == nullptr) return false;
+    w_.short_of_blocks = !make_room_to_grow();
+    Request* request = w_.short_of_blocks ? nullptr : due_suspect();  // it may have been preempted
+    if (request != nullptr) plan_beams(state_, *request, plan_, step_);
+    return request != nullptr;
+  }
+
+  /// One whose beams have something to run.
+  Request* due_suspect() {
+    for (const std::uint64_t id : w_.beams) {
+      Request& request = *state_.requests.find(id);
+      if (is_suspect(state_, request) && request.beams->due) return &request;
+    }
+    return nullptr;
   }
 
   /// A member whose last token is already being sampled leaves before this step.
@@ -408,7 +299,8 @@ class StepBuilder {
     plan_.rows.push_back(row);
   }
 
-  void admit() {
+  /// Takes new requests in: one suspect, or the others up to the first suspect that could come, whose turn is next.
+  void admit(bool suspects) {
     if (state_.waiting.empty() || !accepts(w_, now_) || w_.short_of_blocks) return;
     const double delay = state_.settings.delay_factor;
     if (delay > 0 &&
@@ -447,11 +339,14 @@ class StepBuilder {
       if (lighter_elsewhere(state_, request, w_, now_)) continue;
       const PrefixSource elsewhere = find_prefix(state_, request, index_, prefix.blocks.size());
       if (is_being_pulled(state_, elsewhere, index_)) continue;
-      if (!suspects_turn_ && makes_way_for(request, true)) return;
-      if (suspects_turn_ && !is_suspect(state_, request)) return;  // who is first after all
+      if (suspects != is_suspect(state_, request)) {
+        if (suspects || w_.makes_way) continue;
+        w_.makes_way = true;
+        return;
+      }
       if (unready) ++held;
       start(request, blocks, prefix, elsewhere);
-      if (suspects_turn_) return;
+      if (suspects) return;
     }
   }
 
@@ -526,7 +421,6 @@ class StepBuilder {
   StepPlan plan_;
   InFlightStep step_;
   std::vector<SequenceId> growing_;
-  bool suspects_turn_ = false;
   std::uint32_t budget_ = 0;       // tokens that still fit the step
   std::uint32_t prompt_rows_ = 0;  // prompts, likewise
   std::uint32_t logprob_budget_ = kLogprobBudget;

@@ -152,6 +152,22 @@ TEST(Death, ASuspectRunsBetweenTwoStepsOfOthers) {
   for (const std::uint64_t request : {1U, 2U, 3U}) EXPECT_EQ(c.code(request), ErrorCode::ok);
 }
 
+TEST(Death, OthersAreTakenInWhileASuspectRuns) {
+  Settings settings;
+  settings.prompt_chunk = 4;
+  Cluster c(settings);
+  c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 80, 6);
+  c.find(1)->deaths = settings.max_deaths - 1;
+  c.run(3);
+  c.submit(2, 4, 4);
+  c.run(14);
+  EXPECT_EQ(c.tokens_of(1), 0U);
+  EXPECT_EQ(c.code(2), ErrorCode::ok);
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+}
+
 TEST(Death, ASuspectOnAPrefillWorkerThatDecodes) {
   Settings settings;
   settings.prompt_chunk = 4;

@@ -361,10 +361,16 @@ TEST_F(Grammars, ASuspectThatWaitsForOneHoldsNobodyUp) {
   c.run(10);
   EXPECT_EQ(c.phase(1), Phase::prefill);
   EXPECT_GE(c.tokens_of(2), before + 5);
-  compiled(mixed);
+  const std::size_t deaths = c.find(1)->deaths;
+  c.turn();
+  c.gone(mixed);
+  EXPECT_EQ(c.find(1)->deaths, deaths) << "a step of others was in flight";
+  const LinkId again = c.ready_worker("mixed0", Role::mixed, 100, 2);
+  c.run(10);
+  compiled(again);
   c.run(6);
   EXPECT_FALSE(c.find(1) != nullptr && c.find(1)->generated.empty());
-  const auto plans = c.sent<StepPlan>(mixed);
+  const auto plans = c.sent<StepPlan>(again);
   for (const StepPlan& plan : plans) {
     EXPECT_FALSE(plan.decode && !plan.rows.empty());
   }
