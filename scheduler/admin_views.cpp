@@ -6,6 +6,7 @@
 
 #include "scheduler/audit.h"
 #include "scheduler/lifecycle.h"
+#include "scheduler/policy.h"
 #include "scheduler/setup_view.h"
 
 namespace baton {
@@ -78,7 +79,7 @@ std::string worker_of(const State& state, SequenceId id) {
   return sequence == nullptr ? "" : state.workers[sequence->worker].identity.name;
 }
 
-/// "grammar on decode0" while that worker compiles it, else "".
+/// "grammar on decode0" while that worker compiles it, "a step of its own" if it runs alone, else "".
 std::string waits_for(const State& state, const Request& request) {
   for (const SequenceId id : {request.source, request.target}) {
     const Sequence* sequence = state.sequences.find(id);
@@ -86,6 +87,7 @@ std::string waits_for(const State& state, const Request& request) {
     const Worker& worker = state.workers[sequence->worker];
     if (!grammar_ready(worker, request)) return "grammar on " + worker.identity.name;
   }
+  if (is_suspect(state, request)) return "a step of its own";
   return "";
 }
 
