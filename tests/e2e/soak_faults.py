@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Random kills and freezes under a mixed load, for as long as one likes.
+
+    BATON_BUILD_DIR=build/cpu python3 tests/e2e/soak_faults.py --minutes 10 --seed 1
+
+One cluster after the other, each of another shape: prefill, decode and mixed workers, with and without a host part.
+Sampled, greedy and JSON-schema streams are open all the time while the scheduler and the workers, up to three at
+once, are killed and started again in any order, or frozen for up to three seconds. Every stream must get on soon
+after all processes are ready, and end with the text of an undisturbed run; at the end of each cluster every block is
+free and the audit says ok. The blows are those of the seed, their moments are not. On GPUs: BATON_TEST_DEVICE=cuda.
+"""
+
+import argparse
+import contextlib
+import json
+import random
+import signal
+import sys
+import time
+
+from cluster import MIXED, PAIR, Cluster, wait_until
+
+SHAPES = [
+    PAIR,
+    [("mixed0", "mixed"), ("mixed1", "mixed")],
+    [("prefill0", "prefill"), ("decode0", "decode"), ("decode1", "decode")],
+    [("prefill0", "prefill"), ("prefill1", "prefill"), ("decode0", "decode")],
+]
+CLUSTER_SECONDS = 40
+
+
+def schema(i):
+    numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 20, "maxItems": 40}
+    fields = {f"field{i}": {"type": "string", "maxLength": 40}, "numbers": numbers}
+    return {"type": "json_schema",
+            "json_schema": {"name": "a", "schema": {"type": "object", "properties": fields,
+                                                    "required": list(fields), "additionalProperties": False}}}
+
+
+def make_requests(dice, count=48):
+    requests = []
+    for i in range(count):
+        tokens = dice.choice([40, 200, 400])
+        request = {"prompt": f"Tell me about {i}. " * dice.randint(1, 20), "max_tokens": tokens,
+                   "temperature": dice.choice([0.0, 1.0]), "seed": i}
+        if i % 4 == 0:
+            request["response_format"] = schema(i)
+        else:
+            request["min_tokens"] = tokens
+        requests.append(request)
+    return requests
+
+
+class Load:
+    """Keeps so many streams open; compares those that ended."""
+
+    def __init__(self, cluster, requests, truth, count):
+        self.cluster, self.requests, self.truth, self.count = cluster, requests, truth, count
+        self.open = []  # (number of the request, stream)
+        self.next = 0
+        self.ended = 0
+        self.wrong = []
+
+    def top_up(self):
+        self.settle([s for s in self.open if s[1].done.is_set()])
+        while len(self.open) < self.count:
+            number = self.next % len(self.requests)
+            self.next += 1
+            self.open.append((number, self.cluster.stream(**self.requests[number])))
+
+    def settle(self, streams):
+        for number, stream in streams:
+            self.open.remove((number, stream))
+            self.ended += 1
+            try:
+                if stream.finish(120) != self.truth[number]:
+                    self.wrong.append(f"request {number}: another text than undisturbed")
+            except AssertionError as failure:
+                self.wrong.append(f"request {number}: {failure}")
+
+    def await_token_each(self, patience):
+        """The seconds until every open stream has got on; None if one does not, and why is printed."""
+        begin = time.monotonic()
+        marks = [(stream, stream.pieces) for _, stream in self.open]
+        try:
+            wait_until(lambda: all(s.pieces > mark or s.done.is_set() for s, mark in marks), patience, "all get on")
+        except AssertionError:
+            late = [s.body["prompt"][:24] for s, mark in marks if s.pieces == mark and not s.done.is_set()]
+            print(f"stalled for {patience} s: {len(late)} of {len(marks)} streams, {late[:4]}")
+            for what in ("workers", "requests"):
+                print(what, json.dumps(self.cluster.show(what))[:4000])
+            return None
+        return time.monotonic() - begin
+
+
+def blow(cluster, dice, names):
+    victims = dice.sample(names, dice.choice([1, 1, 2, 2, 3]))
+    freeze = dice.random() < 0.15
+    if freeze:
+        for name in victims:
+            cluster.signal(name, signal.SIGSTOP)
+        time.sleep(dice.choice([0.2, 1.0, 3.0]))
+        for name in victims:
+            cluster.signal(name, signal.SIGCONT)
+    else:
+        for name in victims:
+            cluster.kill(name)
+        dice.shuffle(victims)
+        for name in victims:
+            cluster.start(name)
+            time.sleep(dice.choice([0, 0, dice.random() * 0.4]))
+    for name in cluster.workers:
+        wait_until(lambda name=name: cluster.worker_state(name) == "ready", 60, f"{name} ready")
+    return ("frozen " if freeze else "killed ") + ", ".join(victims)
+
+
+def soak_one(dice, requests, truth, patience):
+    """One cluster; (blows, streams that ended, slowest, faults)."""
+    workers = dice.choice(SHAPES)
+    worker = {"pool_mib": 384, "step_delay_ms": dice.choice([5, 15, 30])}
+    if dice.random() < 0.5:
+        worker["host_pool_blocks"] = 256
+    scheduler = {"prompt_chunk": dice.choice([64, 256])}
+    blows, slowest, faults = 0, 0.0, []
+    with Cluster(workers=workers, worker=worker, scheduler=scheduler) as cluster:
+        load = Load(cluster, requests, truth, dice.choice([6, 16, 32]))
+        names = ["scheduler", *cluster.workers]
+        end = time.monotonic() + CLUSTER_SECONDS
+        while time.monotonic() < end and not faults:
+            load.top_up()
+            what = blow(cluster, dice, names)
+            blows += 1
+            gap = load.await_token_each(patience)
+            if gap is None:
+                faults.append(f"{workers} {worker} {scheduler}: stalled after {what}")
+            slowest = max(slowest, gap or patience)
+            time.sleep(dice.random() * 0.5)
+        load.settle(list(load.open))
+        faults += load.wrong
+        try:
+            cluster.assert_at_rest(20)
+        except AssertionError as failure:
+            faults.append(f"{workers} {worker}: {failure}")
+        if faults:
+            cluster.print_logs()
+    return blows, load.ended, slowest, faults
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--patience", type=float, default=10,
+                        help="seconds after which a stream that does not get on counts as stalled")
+    args = parser.parse_args()
+    dice = random.Random(args.seed)
+    requests = make_requests(dice)
+    with Cluster(workers=MIXED, worker={"pool_mib": 384}) as quiet:
+        streams = [quiet.stream(**request) for request in requests]
+        truth = [stream.finish() for stream in streams]
+    end = time.monotonic() + 60 * args.minutes
+    blows, ended, slowest, faults = 0, 0, 0.0, []
+    with contextlib.suppress(KeyboardInterrupt):
+        while time.monotonic() < end and not faults:
+            more, streams, gap, faults = soak_one(dice, requests, truth, args.patience)
+            blows, ended, slowest = blows + more, ended + streams, max(slowest, gap)
+            print(f"{blows} blows, {ended} streams ended as undisturbed, a token each within {slowest:.1f} s",
+                  flush=True)
+    for fault in faults:
+        print("FAULT", fault)
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()
