@@ -19,6 +19,7 @@ import sys
 import time
 
 from cluster import MIXED, PAIR, Cluster, wait_until
+import requests_mix
 
 SHAPES = [
     PAIR,
@@ -37,17 +38,14 @@ def schema(i):
                                                     "required": list(fields), "additionalProperties": False}}}
 
 
-def make_requests(dice, count=48):
-    requests = []
-    for i in range(count):
-        tokens = dice.choice([40, 200, 400])
-        request = {"prompt": f"Tell me about {i}. " * dice.randint(1, 20), "max_tokens": tokens,
-                   "temperature": dice.choice([0.0, 1.0]), "seed": i}
-        if i % 4 == 0:
+def make_requests(dice):
+    """The mix with longer prompts; one in four, sampled, writes JSON."""
+    requests = requests_mix.mix(48, tokens=300)
+    for i, request in enumerate(requests):
+        request["prompt"] *= dice.randint(1, 12)
+        if i % 4 == 1:
             request["response_format"] = schema(i)
-        else:
-            request["min_tokens"] = tokens
-        requests.append(request)
+            del request["min_tokens"]
     return requests
 
 
@@ -109,8 +107,7 @@ def blow(cluster, dice, names):
         for name in victims:
             cluster.start(name)
             time.sleep(dice.choice([0, 0, dice.random() * 0.4]))
-    for name in cluster.workers:
-        wait_until(lambda name=name: cluster.worker_state(name) == "ready", 60, f"{name} ready")
+    cluster.wait_ready()
     return ("frozen " if freeze else "killed ") + ", ".join(victims)
 
 
@@ -156,8 +153,7 @@ def main():
     dice = random.Random(args.seed)
     requests = make_requests(dice)
     with Cluster(workers=MIXED, worker={"pool_mib": 384}) as quiet:
-        streams = [quiet.stream(**request) for request in requests]
-        truth = [stream.finish() for stream in streams]
+        truth = requests_mix.run(quiet, requests)
     end = time.monotonic() + 60 * args.minutes
     blows, ended, slowest, faults = 0, 0, 0.0, []
     with contextlib.suppress(KeyboardInterrupt):
