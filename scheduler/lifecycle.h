@@ -97,6 +97,9 @@ void plan_beams(State& state, Request& request, StepPlan& plan, InFlightStep& st
 void take_candidates(State& state, WorkerIndex worker, const StepResult& result, Outbox& out);
 
 // ---- grammars (grammars.cpp)
+/// Prompts that may be admitted before their grammar is ready, so that both take place at once; more would take the
+/// places of those who need not wait.
+constexpr std::uint32_t kMostHeld = 8;
 /// What workers and scheduler call this grammar; 0: there is none.
 std::uint64_t grammar_key(const SamplingParams& sampling);
 /// `worker` draws by the request's grammar, if it has one, without waiting.

@@ -13,9 +13,6 @@ constexpr int kQueueLook = 16;
 /// Beside them, those who may stand in front and wait for something else: for the worker where they were
 /// preempted, or for their grammar.
 constexpr int kAsideLook = 1024;
-/// Prompts that may be admitted before their grammar is ready, so that both take place at once; more would take the
-/// places of those who need not wait.
-constexpr std::uint32_t kMostHeld = 8;
 
 /// Where a request stands in every queue: its arrival, moved by `priority_age` a step of its priority and,
 /// with `queue_order: shortest`, by `input_age` a token of its prompt. So the queue is ordered by priority
