@@ -112,7 +112,7 @@ TEST_F(BeamsTest, ASuspectsStepsAndThoseOfOthersTakeTurns) {
   cluster.turn();
   answer(link, 2);
   submit(2, 4, 8, 2);
-  cluster.find(2)->deaths = cluster.state.settings.max_deaths - 1;
+  cluster.make_suspect(2);
   cluster.find(2)->beams->furthest = 5;  // it got there before
   cluster.turn();
   const Worker& w = cluster.worker("mixed0");

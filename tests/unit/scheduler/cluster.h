@@ -194,6 +194,8 @@ class Cluster {
     const auto it = state.by_name.find({incarnation, counter});
     return it == state.by_name.end() ? nullptr : state.requests.find(it->second);
   }
+  /// As if workers had died under it: the next death ends it.
+  void make_suspect(std::uint64_t counter) { find(counter)->deaths = state.settings.max_deaths - 1; }
   Phase phase(std::uint64_t counter) {
     const Request* r = find(counter);
     if (r == nullptr) ADD_FAILURE() << "request " << counter << " is not known";

@@ -143,7 +143,7 @@ TEST(Death, ASuspectRunsBetweenTwoStepsOfOthers) {
   c.run(2);
   c.submit(2, 8, 6);
   c.submit(3, 16, 6);
-  c.find(2)->deaths = settings.max_deaths - 1;
+  c.make_suspect(2);
   EXPECT_TRUE(runs_alone_until_its_token(c, link));
   EXPECT_EQ(c.tokens_of(2), 1U);
   EXPECT_EQ(c.phase(1), Phase::decode);  // it kept its place, and nobody waited for its end
@@ -158,7 +158,7 @@ TEST(Death, OthersAreTakenInWhileASuspectRuns) {
   Cluster c(settings);
   c.ready_worker("mixed0", Role::mixed);
   c.submit(1, 80, 6);
-  c.find(1)->deaths = settings.max_deaths - 1;
+  c.make_suspect(1);
   c.run(3);
   c.submit(2, 4, 4);
   c.run(14);
@@ -178,7 +178,7 @@ TEST(Death, ASuspectOnAPrefillWorkerThatDecodes) {
   ASSERT_EQ(c.phase(1), Phase::decode);  // there was nobody else
   c.ready_worker("decode0", Role::decode);
   c.submit(2, 8, 6);
-  c.find(2)->deaths = settings.max_deaths - 1;
+  c.make_suspect(2);
   EXPECT_TRUE(runs_alone_until_its_token(c, prefill));
   c.run();
   EXPECT_EQ(c.code(1), ErrorCode::ok);
@@ -191,7 +191,7 @@ TEST(Death, OfASuspectsStepBlamesNobodyElse) {
   c.submit(1, 4, 400);
   c.run(2);
   c.submit(2, 8, 6);
-  c.find(2)->deaths = c.state.settings.max_deaths - 1;
+  c.make_suspect(2);
   for (int i = 0; i < 12 && c.phase(2) != Phase::prefill; ++i) {
     c.answer(link);
     c.turn();

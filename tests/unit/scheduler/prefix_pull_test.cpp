@@ -241,7 +241,7 @@ TEST(PrefixPull, ADrainingWorkersPoolIsLeftAlone) {
 TEST(PrefixPull, OneThatKilledWorkersRunsAlone) {
   Chat c;
   c.ask(2, c.second);
-  c.find(2)->deaths = 2;
+  c.make_suspect(2);
   c.run();
   EXPECT_EQ(c.state.counters.prefix_pulls, 0U);
   EXPECT_EQ(c.tokens_of(2), 4U);

@@ -356,7 +356,7 @@ TEST_F(Grammars, ASuspectThatWaitsForOneHoldsNobodyUp) {
   c.submit(2, 4, 400);
   c.run(2);
   ask(1, "a");
-  c.find(1)->deaths = c.state.settings.max_deaths - 1;
+  c.make_suspect(1);
   const std::size_t before = c.tokens_of(2);
   c.run(10);
   EXPECT_EQ(c.phase(1), Phase::prefill);
