@@ -271,7 +271,7 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        "on GPUs: a token does not depend on its batch-mates, to the bit; slower (CPUs always do so)",
        &W::deterministic},
       {.name = "layer_kernel",
-       .meaning = "on GPUs, steps of up to 64 rows (quantised weights: 8): the products between two attentions "
+       .meaning = "on GPUs, steps of up to 128 rows (quantised weights: 8): the products between two attentions "
                   "as one kernel; auto: where that was quicker at start; never under MPS or with experts",
        .member = &W::layer_kernel,
        .choices = "auto|always|never"},

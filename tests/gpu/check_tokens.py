@@ -114,13 +114,13 @@ def load(folder, dtype, device="cuda"):
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
 
 
-def generate(program, folder, tasks, *options, budget=512, device="cuda"):
+def generate(program, folder, tasks, *options, budget=512, device="cuda", running=32):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(tasks, file)
         file.flush()
         done = subprocess.run(
-            [program, "--model", folder, "--device", device, "--budget", str(budget), "--max-running", "32",
-             "--pool-blocks", "600", "--generate", file.name, *options],
+            [program, "--model", folder, "--device", device, "--budget", str(budget),
+             "--max-running", str(running), "--pool-blocks", "600", "--generate", file.name, *options],
             stdout=subprocess.PIPE, text=True, timeout=300)
     if done.returncode != 0:
         sys.exit(f"{program} failed")
@@ -286,6 +286,10 @@ def main():
             runs = generate(args.program, folder, [{**base, **how} for how in hows])
             for how, answers in zip(hows, runs):
                 good &= judge(name, json.dumps(how), model, rounded, prompts, answers)
+            many = [torch.randint(2, 1024, (3 + i % 40,), generator=generator).tolist() for i in range(96)]
+            runs = generate(args.program, folder, [{"prompts": many, "max_tokens": 24, "temperature": 0}],
+                            "--layer-kernel", "always", running=128)
+            good &= judge(name, "96 at once, in layer kernels", model, rounded, many, runs[0])
             sampled = {"temperature": 0.8, "top_p": 0.9, "top_k": 50, "seed": 3}
             tasks = [{**base, **extra, **how} for extra in ({}, sampled) for how in hows]
             runs = generate(args.program, folder, tasks, "--deterministic")

@@ -27,7 +27,7 @@ struct Matrix {
   std::vector<float> values;
   LinearWeight weight;
   std::shared_ptr<Device<Bf16>> plain;
-  std::shared_ptr<Device<std::uint32_t>> words, scales;
+  std::shared_ptr<Device<std::uint32_t>> words, scales, shared_scales;
 };
 
 Matrix plain_matrix(int out, int in, unsigned seed) {
@@ -43,6 +43,7 @@ Matrix plain_matrix(int out, int in, unsigned seed) {
 struct Quantized {
   WeightFormat format;
   int group_shift;
+  bool shared = false;  // scales, by eight rows
 };
 
 float e4m3(std::uint32_t byte) {
@@ -63,12 +64,18 @@ Matrix quantized_matrix(const Quantized& kind, int out, int in, unsigned seed) {
   std::minstd_rand random(seed);
   std::vector<std::uint32_t> words(weight_words(kind.format, out, in), 0);
   std::vector<std::uint32_t> scales(scale_words(out, q.groups), 0);
+  std::vector<std::uint32_t> shared_scales(shared_scale_words(out, q.groups), 0);
   const float size = (int4 ? 0.2F : 0.01F) / std::sqrt(static_cast<float>(in));
   for (int o = 0; o < out; ++o) {
     for (int g = 0; g < q.groups; ++g) {
       const float scale = size * (1 + static_cast<float>(random() % 1000) / 1000);
-      scales[scale_at(q.groups, o, g)] =
-          (std::bit_cast<std::uint32_t>(scale) & ~15U) | (int4 ? 4 + random() % 8 : 0);
+      std::uint32_t& word = scales[scale_at(q.groups, o, g)];
+      word = (std::bit_cast<std::uint32_t>(scale) & ~15U) | (int4 ? 4 + random() % 8 : 0);
+      if (!kind.shared) continue;
+      const auto line = static_cast<std::size_t>(o / kTileRows * q.groups + g);
+      std::uint32_t& shared = shared_scales[kSharedScaleWords * line + o % kTileRows / 8];
+      if (o % 8 == 0) shared = word;
+      word = shared;
     }
     for (int k = 0; k < in; ++k) {
       const std::uint32_t word = scales[scale_at(q.groups, o, k >> kind.group_shift)];
@@ -85,6 +92,10 @@ Matrix quantized_matrix(const Quantized& kind, int out, int in, unsigned seed) {
   m.scales = std::make_shared<Device<std::uint32_t>>(scales);
   q.words = m.words->get();
   q.scales = m.scales->get();
+  if (kind.shared) {
+    m.shared_scales = std::make_shared<Device<std::uint32_t>>(shared_scales);
+    q.shared_scales = m.shared_scales->get();
+  }
   return m;
 }
 
@@ -153,6 +164,7 @@ class LinearChain : public ::testing::Test {
     link.w = {nullptr, 64, 64, {}};
     if (chain_rows(&link, 1) == 0) GTEST_SKIP() << "needs Hopper, without MPS";
     CUDA_CHECK_OK(cudaStreamCreate(&stream_));
+    workspace_ = std::make_unique<Device<std::uint8_t>>(chain_workspace_bytes());
   }
   void TearDown() override {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
@@ -162,6 +174,8 @@ class LinearChain : public ::testing::Test {
   static Device<std::uint8_t> zeroed() {
     return Device<std::uint8_t>(std::vector<std::uint8_t>(chain_state_bytes(), 0));
   }
+
+  void check_sharing(int n_links, int times);
 
   /// A layer twice: each kernel clears what the other uses up.
   void check(const Geometry& g, int rows, const MakeMatrix& matrix = plain_matrix) {
@@ -220,7 +234,8 @@ class LinearChain : public ::testing::Test {
     std::vector<Bf16> first_qkv;
     for (int run = 0; run < 2; ++run) {
       d_x.write(x);
-      linear_chain(links.data(), 4, rows, states[run].get(), states[1 - run].get(), stream_);
+      linear_chain(links.data(), 4, rows,
+                   {states[run].get(), states[1 - run].get(), workspace_->get()}, stream_);
       ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
       const auto got_gated = d_gated.read();
       expect_near(got_gated, gated, "gated");
@@ -241,17 +256,17 @@ class LinearChain : public ::testing::Test {
   }
 
   Stream stream_ = nullptr;
+  std::unique_ptr<Device<std::uint8_t>> workspace_;
 };
 
 TEST_F(LinearChain, ALayerOfManyShapes) {
-  for (const int rows : {1, 2, 7, 8, 9, 16, 17, 31, 32, 33, 63, 64}) {
+  for (const int rows : {1, 2, 7, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 96, 97, 128}) {
     check({256, 128, 384, 320}, rows);
   }
-  // Pairs of CTAs take units together where x is large: W_down, W_o, and W_qkv with all their
-  // groups.
-  for (const int rows : {9, 16, 32, 40}) check({256, 128, 14336, 320}, rows);
-  check({256, 4096, 384, 320}, 64);
-  for (const int rows : {45, 64}) check({4096, 64, 128, 6144}, rows);
+  // The kernel for many rows: parts of k, wide units of gate and up, more units than CTAs.
+  for (const int rows : {65, 100, 128}) check({512, 512, 9216, 768}, rows);
+  check({1024, 1024, 4096, 1536}, 128);
+  check({512, 1024, 20480, 10240}, 80);
   check({1024, 2048, 3072, 4096}, 1);
   check({1024, 2048, 3072, 4096}, 5);
   check({2048, 2048, 8192, 3072}, 32);
@@ -260,11 +275,20 @@ TEST_F(LinearChain, ALayerOfManyShapes) {
   check({576, 576, 1536, 960}, 4);
 }
 
+/// Pairs of CTAs take units together where x is large: W_down, W_o, and W_qkv with all their
+/// groups.
+TEST_F(LinearChain, ALayerInPairs) {
+  for (const int rows : {9, 16, 32, 40}) check({256, 128, 14336, 320}, rows);
+  check({256, 4096, 384, 320}, 64);
+  for (const int rows : {45, 64}) check({4096, 64, 128, 6144}, rows);
+}
+
 TEST_F(LinearChain, QuantizedLayersOfManyShapes) {
   for (const Quantized kind : {Quantized{WeightFormat::int4, 7}, Quantized{WeightFormat::int4, 5},
                                Quantized{WeightFormat::int4, 6}, Quantized{WeightFormat::int4, 9},
                                Quantized{WeightFormat::int4, 31}, Quantized{WeightFormat::fp8, 31},
-                               Quantized{WeightFormat::fp8, 7}, Quantized{WeightFormat::fp8, 6}}) {
+                               Quantized{WeightFormat::fp8, 7}, Quantized{WeightFormat::fp8, 6},
+                               Quantized{WeightFormat::fp8, 7, true}}) {
     SCOPED_TRACE(std::string(kind.format == WeightFormat::int4 ? "int4" : "fp8") + ", groups of 2^" +
                  std::to_string(kind.group_shift));
     const MakeMatrix matrix = [&](int out, int in, unsigned seed) {
@@ -289,33 +313,58 @@ TEST_F(LinearChain, OneLinkAndManyOnes) {
   const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
   const ChainLink link{.w = w.weight, .output = LinearOutput::bf16, .x = d_x.get(), .y = y.get()};
   for (int i = 0; i < 200; ++i)
-    linear_chain(&link, 1, rows, states[i % 2].get(), states[1 - i % 2].get(), stream_);
+    linear_chain(&link, 1, rows, {states[i % 2].get(), states[1 - i % 2].get(), workspace_->get()},
+                 stream_);
   ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
   expect_near(y.read(), product(x, w, rows), "y");
 }
 
-/// Every link's units are shared by pairs of CTAs, which meet the same buffers again and again.
-TEST_F(LinearChain, PairsOneBehindTheOther) {
-  constexpr int kLinks = 3;
-  for (const auto& [rows, n] : {std::pair(32, 5888), std::pair(64, 2944)}) {
+/// Every link's units are shared by pairs of CTAs, or by four, which meet the same buffers again
+/// and again.
+void LinearChain::check_sharing(int n_links, int times) {
+  for (const auto& [rows, n] : {std::pair(32, 5888), std::pair(64, 2944), std::pair(100, 2048)}) {
     const Matrix w = plain_matrix(n, n, 1);
     const auto size = static_cast<std::size_t>(rows) * n;
     std::vector<std::shared_ptr<Device<Bf16>>> y = {
         std::make_shared<Device<Bf16>>(random_bf16(size, 1, 2))};
     std::vector<ChainLink> chain;
-    for (int i = 0; i < kLinks; ++i) {
+    for (int i = 0; i < n_links; ++i) {
       y.push_back(std::make_shared<Device<Bf16>>(size));
       chain.push_back(
           {.w = w.weight, .output = LinearOutput::bf16, .x = y[i]->get(), .y = y[i + 1]->get()});
     }
     const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
-    for (int i = 0; i < 200; ++i)
-      linear_chain(chain.data(), kLinks, rows, states[i % 2].get(), states[1 - i % 2].get(),
-                   stream_);
+    for (int i = 0; i < times; ++i)
+      linear_chain(chain.data(), n_links, rows,
+                   {states[i % 2].get(), states[1 - i % 2].get(), workspace_->get()}, stream_);
     ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
-    for (int i = 0; i < kLinks; ++i) {
+    for (int i = 0; i < n_links; ++i) {
       expect_near(y[i + 1]->read(), product(y[i]->read(), w, rows), "y");
     }
+  }
+}
+
+TEST_F(LinearChain, SharedUnitsOfOneLink) { check_sharing(1, 2); }
+TEST_F(LinearChain, SharedUnits) { check_sharing(3, 2); }
+TEST_F(LinearChain, SharedUnitsOneBehindTheOther) { check_sharing(3, 200); }
+
+/// Chains for few and for many rows have states in common.
+TEST_F(LinearChain, OfFewAndOfManyRowsInTurns) {
+  const int n = 2048;
+  const Matrix w = plain_matrix(n, n, 1);
+  const auto x = random_bf16(std::size_t{128} * n, 1, 2);
+  const Device<Bf16> d_x(x);
+  const Device<Bf16> y(std::size_t{128} * n);
+  const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
+  const ChainLink link{.w = w.weight, .output = LinearOutput::bf16, .x = d_x.get(), .y = y.get()};
+  for (int i = 0; i < 7; ++i) {
+    const int rows = i % 3 == 1 ? 5 : 128 - i;
+    linear_chain(&link, 1, rows, {states[i % 2].get(), states[1 - i % 2].get(), workspace_->get()},
+                 stream_);
+    ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    auto got = y.read();
+    got.resize(static_cast<std::size_t>(rows) * n);
+    expect_near(got, product(x, w, rows), "y");
   }
 }
 
@@ -344,7 +393,7 @@ TEST_F(LinearChain, RowsOfVeryLargeNumbersEnd) {
                               .y = z.get(),
                               .normed = true,
                               .eps = kEps}};
-  linear_chain(links, 2, rows, states[0].get(), states[1].get(), stream_);
+  linear_chain(links, 2, rows, {states[0].get(), states[1].get(), workspace_->get()}, stream_);
   ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
   std::vector<Bf16> x_normed;
   normed(y.read(), gain, rows, n, &x_normed);
@@ -361,7 +410,7 @@ TEST_F(LinearChain, RefusesWhatItCannotDo) {
   link.output = LinearOutput::f32;
   EXPECT_EQ(chain_rows(&link, 1), 0);
   link.output = LinearOutput::bf16;
-  EXPECT_THROW(linear_chain(&link, 1, kMostChainRows + 1, nullptr, nullptr, stream_), CudaError);
+  EXPECT_THROW(linear_chain(&link, 1, kMostChainRows + 1, {}, stream_), CudaError);
 }
 
 }  // namespace

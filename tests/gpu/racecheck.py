@@ -25,7 +25,8 @@ import time
 PARTS = {
     "own_linears": ("linear_gpu_test", "LinearTest.EveryOwnVariantAgrees", "", 0),
     "chain": ("linear_gpu_test", "LinearChain.ALayerOfManyShapes", "", 6),
-    "paired_chain": ("linear_gpu_test", "LinearChain.PairsOneBehindTheOther", "", 4),
+    "shared_chain": ("linear_gpu_test", "LinearChain.SharedUnitsOfOneLink", "", 0),  # clusters: all are instrumented
+    "wide_chain": ("linear_gpu_test", "LinearChain.OfFewAndOfManyRowsInTurns", "", 0),
     "quantized_chain": ("linear_gpu_test", "LinearChain.RowsOfVeryLargeNumbersEnd", "", 2),
     "tiles": ("quantized_linear_gpu_test", "QuantizedLinearTest.EveryVariantAgrees", "tiles_kernel", 100),
     "ring": ("quantized_linear_gpu_test", "QuantizedLinearTest.EveryVariantAgrees", "ring_kernel", 100),

@@ -44,11 +44,9 @@ __device__ __forceinline__ void prefetch_l2(const std::uint16_t* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/// A warp's 8 x 8 matrix of bf16 pairs (x: columns 2t, y: 2t + 1 of row g), transposed.
+/// A warp's 8 x 8 matrix (x: columns 2t, y: 2t + 1 of row g) in bf16, transposed.
 __device__ __forceinline__ std::uint32_t transposed(float x, float y) {
-  std::uint32_t out;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(narrow(x, y)));
-  return out;
+  return transposed_pairs(narrow(x, y));
 }
 
 __device__ __forceinline__ float exp2_fast(float x) {

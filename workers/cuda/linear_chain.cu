@@ -21,6 +21,7 @@
 #include "workers/cuda/linear_chain.h"
 #include "workers/cuda/linear_chain_quantized.h"
 #include "workers/cuda/linear_chain_store.cuh"
+#include "workers/cuda/linear_chain_wide.h"
 #include "workers/cuda/shared_memory.h"
 
 namespace baton::cuda {
@@ -67,7 +68,6 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared<kN>& shared
   int place = 0;
   int parity = 1;
   grid_wait();
-  clear_next(a.next);
   for (int i = 0; i < a.n; ++i) {
     const Link& link = a.links[i];
     const int boxes = link.boxes;
@@ -265,6 +265,7 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const __grid_constan
   } else if (threadIdx.x == kMultiplying + 32) {
     produce_x<kN>(a, shared, ring);
   } else if (warp == kMultiplying / 32 + 2) {
+    clear_next(a.next);
     norm_links<kN>(a, shared, [](const Link& link) { return link.slots; });
   }
 #endif
@@ -386,7 +387,8 @@ int chain_rows(const ChainLink* links, int n) {
     if (w.in % kBlockK != 0 || w.out % (gated ? 16 : 8) != 0) return 0;
     if (w.is_quantized() != links[0].w.is_quantized()) return 0;
   }
-  return links[0].w.is_quantized() ? quantized_chain_rows(links, n) : kMostChainRows;
+  if (links[0].w.is_quantized()) return quantized_chain_rows(links, n);
+  return has_wide_chain(links, n) ? kMostChainRows : kMostRows;
 }
 
 std::size_t chain_state_bytes() {
@@ -395,12 +397,15 @@ std::size_t chain_state_bytes() {
          256 * 256;
 }
 
-void linear_chain(const ChainLink* links, int n, int rows, void* state, void* next_state,
+std::size_t chain_workspace_bytes() { return wide_workspace_bytes(); }
+
+void linear_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
                   Stream stream) {
   if (rows == 0) return;
   if (rows > chain_rows(links, n)) throw CudaError("linear_chain: no such chain");
-  if (links[0].w.is_quantized()) return quantized_chain(links, n, rows, state, next_state, stream);
-  auto a = begin_arguments<Arguments>(n, rows, state, next_state);
+  if (links[0].w.is_quantized()) return quantized_chain(links, n, rows, buffers, stream);
+  if (rows > kMostRows) return wide_chain(links, n, rows, buffers, stream);
+  auto a = begin_arguments<Arguments>(n, rows, buffers.state, buffers.next_state);
   switch (columns_for(rows)) {
     case 8:
       return launch_chain<8>(links, a, stream);

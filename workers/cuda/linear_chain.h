@@ -11,7 +11,7 @@
 namespace baton::cuda {
 
 constexpr int kMostChainLinks = 4;
-constexpr int kMostChainRows = 64;  // of any chain
+constexpr int kMostChainRows = 128;  // of any chain
 
 /// y = x W^T, as Linears::run() has it, for LinearOutput::bf16, residual and silu_mul.
 struct ChainLink {
@@ -36,12 +36,20 @@ int chain_rows(const ChainLink* links, int n);
 
 /// Of what a chain keeps on the device: 256-byte aligned, zeroed once, then left to the kernel.
 std::size_t chain_state_bytes();
+/// Of what the chains of a stream share, 256-byte aligned.
+std::size_t chain_workspace_bytes();
 
-/// Queues n links, 0 < rows <= chain_rows(). A chain uses up its state, and clears next_state, another one:
-/// that of the chain which is run next (the next layer's, and behind the last the first's). In between
-/// any other kernels may run. The same call gives the same bits, another number of rows may not. Throws
-/// CudaError.
-void linear_chain(const ChainLink* links, int n, int rows, void* state, void* next_state,
+/// In device memory. A chain uses up its state, and clears next_state, another one: that of the
+/// chain which is run next (the next layer's, and behind the last the first's).
+struct ChainBuffers {
+  void* state = nullptr;
+  void* next_state = nullptr;
+  void* workspace = nullptr;
+};
+
+/// Queues n links, 0 < rows <= chain_rows(). Between two chains any other kernels may run. The same
+/// call gives the same bits, another number of rows may not. Throws CudaError.
+void linear_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
                   Stream stream);
 
 }  // namespace baton::cuda

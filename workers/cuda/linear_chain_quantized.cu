@@ -40,7 +40,7 @@ __device__ __forceinline__ void produce_w(const Arguments& a, Shared<S>& shared,
     const int units = link.units;
     const int places = link.places;
     const int shift = link.group_shift;
-    const int bytes = tiles * (slices * S::kBlockBytes + link.groups * kGroupBytes);
+    const int bytes = tiles * (slices * S::kBlockBytes + link.groups * S::kGroupBytes);
     for (int unit = static_cast<int>(blockIdx.x); unit < units;
          unit += static_cast<int>(gridDim.x)) {
       for (int p = 0; p < places; ++p) {
@@ -49,8 +49,9 @@ __device__ __forceinline__ void produce_w(const Arguments& a, Shared<S>& shared,
         hopper::barrier_expect(&shared.full[place], bytes);
         hopper::copy_box_3d(to, &link.w, p * slices * S::kBlockUnits, unit * tiles,
                             &shared.full[place], policy);
-        hopper::copy_box_3d(to + S::kWordBytes, &link.scales, p * slices * S::kBlockInputs >> shift,
-                            unit * tiles, &shared.full[place], policy);
+        const int group = p * slices * S::kBlockInputs >> shift;
+        hopper::copy_box_3d(to + S::kWordBytes, &link.scales, group, unit * tiles,
+                            &shared.full[place], policy);
         next_place(place, parity, ring_places);
       }
     }
@@ -66,7 +67,6 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared<S>& shared,
   int place = 0;
   int parity = 1;
   grid_wait();
-  clear_next(a.next);
   for (int i = 0; i < a.n; ++i) {
     const Link& link = a.links[i];
     const int units = link.units;
@@ -117,10 +117,11 @@ __device__ __forceinline__ void run_link(const Arguments& a, Shared<S>& shared, 
   const bool own_scales = S::kScales > 1 || link.group_shift <= 7;
   const int group =
       own_scales ? slice * S::kParts * S::kScales : slice * S::kBlockInputs >> link.group_shift;
-  const int part_scales = own_scales ? S::kScales * kGroupBytes : 0;
+  const int part_scales = own_scales ? S::kScales * S::kGroupBytes : 0;
   const std::uint32_t my_words = ring + (tile * slices + slice) * S::kBlockBytes + lane * 16;
-  const std::uint32_t my_scales =
-      ring + S::kWordBytes + (tile * link.groups + group) * kGroupBytes + lane / 4 * 8;
+  const std::uint32_t my_scales = ring + S::kWordBytes +
+                                  (tile * link.groups + group) * S::kGroupBytes +
+                                  (S::kShared ? 0 : lane / 4 * 8);
   // Lanes of rows that there are not read another's: nobody stores their sums.
   const std::uint32_t my_x =
       x_ring + min(lane % 8, a.rows - 1) * kXRowBytes + lane / 8 * 16 + slice * S::kBlockInputs * 2;
@@ -197,6 +198,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else if (threadIdx.x == kMultiplying + 32) {
     produce_x<S>(a, shared, x_ring);
   } else if (warp == kWarps + 2) {
+    clear_next(a.next);
     norm_links<kMostRows>(
         a, shared, [](const Link& link) { return min(link.units, static_cast<int>(gridDim.x)); });
   }
@@ -259,19 +261,20 @@ Link make_link(const ChainLink& from) {
       {S::kUnitBytes, units * S::kUnitBytes},
       {S::kUnitBytes / 8, static_cast<cuuint32_t>(cut.slices * S::kBlockUnits), box_tiles},
       CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE);
-  link.scales = encode_map<3>(q.scales, CU_TENSOR_MAP_DATA_TYPE_INT32, {kTileRows, groups, tiles},
-                              {kGroupBytes, groups * kGroupBytes},
-                              {kTileRows, static_cast<cuuint32_t>(link.groups), box_tiles},
-                              CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE);
+  link.scales =
+      encode_map<3>(S::kShared ? q.shared_scales : q.scales, CU_TENSOR_MAP_DATA_TYPE_INT32,
+                    {S::kGroupBytes / 4, groups, tiles}, {S::kGroupBytes, groups * S::kGroupBytes},
+                    {S::kGroupBytes / 4, static_cast<cuuint32_t>(link.groups), box_tiles},
+                    CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE);
   return link;
 }
 
 template <class S>
-void launch_chain(const ChainLink* links, int n, int rows, void* state, void* next_state,
+void launch_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
                   Stream stream) {
   constexpr int kShared = static_cast<int>(sizeof(Shared<S>) + 15) / 16 * 16;
   constexpr int kMostBytes = (227 << 10) - kShared;
-  auto a = begin_arguments<Arguments>(n, rows, state, next_state);
+  auto a = begin_arguments<Arguments>(n, rows, buffers.state, buffers.next_state);
   a.x_place_bytes = ceil_div(rows * kXRowBytes, 128) * 128;
   a.x_places = std::clamp(kXRingBytes / a.x_place_bytes, 2, kMostXPlaces);
   const int x_bytes = a.x_places * a.x_place_bytes;
@@ -301,10 +304,18 @@ int quantized_chain_rows(const ChainLink* links, int n) {
   return kMostRows;
 }
 
-void quantized_chain(const ChainLink* links, int n, int rows, void* state, void* next_state,
+void quantized_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
                      Stream stream) {
+  const bool shared = std::all_of(links, links + n, [](const ChainLink& link) {
+    const QuantizedWeight& q = link.w.quantized;
+    return q.shared_scales != nullptr && q.group_shift == 7;
+  });
+  if (shared) {
+    using S = Shape<WeightFormat::fp8, 1, true>;
+    return launch_chain<S>(links, n, rows, buffers, stream);
+  }
   by_format(links[0].w.quantized, [&]<WeightFormat kFormat, int kParts>() {
-    launch_chain<Shape<kFormat, kParts>>(links, n, rows, state, next_state, stream);
+    launch_chain<Shape<kFormat, kParts>>(links, n, rows, buffers, stream);
   });
 }
 

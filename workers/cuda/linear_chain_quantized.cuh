@@ -27,7 +27,6 @@ constexpr int kMostSlices = 8;
 constexpr int kPartInputs = 128;               // that have one scale, or more
 constexpr int kXInputs = 2048;                 // most of a place of x
 constexpr int kXRowBytes = kXInputs * 2 + 16;  // rows lie four banks apart, for ldmatrix
-constexpr int kGroupBytes = kTileRows * 4;     // scales of one group of a tile
 
 struct Link {
   CUtensorMap w, scales;
@@ -59,11 +58,13 @@ struct Arguments {
   int x_place_bytes;
 };
 
-/// kScalesOf: of kPartInputs.
-template <WeightFormat kFormatOf, int kScalesOf>
+/// kScalesOf: of kPartInputs. kSharedOf: eight rows share them (QuantizedWeight::shared_scales).
+template <WeightFormat kFormatOf, int kScalesOf, bool kSharedOf = false>
 struct Shape {
   static constexpr WeightFormat kFormat = kFormatOf;
   static constexpr int kScales = kScalesOf;
+  static constexpr bool kShared = kSharedOf;
+  static constexpr int kGroupBytes = 4 * (kShared ? kSharedScaleWords : kTileRows);  // of a tile
   static constexpr int kUnitBytes =
       kTileRows * kUnitInputs / (kFormat == WeightFormat::int4 ? 2 : 1);
   static constexpr int kBlockBytes = 2048;  // of a warp, in a place
@@ -120,7 +121,7 @@ __device__ __forceinline__ void multiply(std::uint32_t words, std::uint32_t scal
       load_inputs(x + part * kPartInputs * 2 + i * 64, &b[4 * i]);
 #pragma unroll
     for (int s = 0; s < S::kScales; ++s) {
-      const uint2 scale = load_scales(scales + part * part_scales + s * kGroupBytes);
+      const uint2 scale = load_scales(scales + part * part_scales + s * S::kGroupBytes);
       std::uint32_t low = 0;
       std::uint32_t high = 0;
       if constexpr (S::kFormat == WeightFormat::int4) {

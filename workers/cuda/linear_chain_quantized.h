@@ -9,7 +9,7 @@ namespace baton::cuda {
 int quantized_chain_rows(const ChainLink* links, int n);
 
 /// As linear_chain().
-void quantized_chain(const ChainLink* links, int n, int rows, void* state, void* next_state,
+void quantized_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
                      Stream stream);
 
 }  // namespace baton::cuda

@@ -6,14 +6,19 @@
 
 #include "workers/cuda/current_device.h"
 #include "workers/cuda/hopper.cuh"
+#include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear_chain.h"
 
 namespace baton::cuda {
 
 /// On the device, one a chain; behind it ChainSquares.
 struct ChainState {
+  static constexpr int kMostMeetings = 160;
   int done[kMostChainLinks];  // parts of a link that have been stored
   int unused[28];
+  /// In linear_chain_wide.cu: warpgroups of a unit that have handed over their sums, [unit and
+  /// group].
+  int met[kMostChainLinks][kMostMeetings];
 };
 
 /// Of the rows that a link stored, sums of squares of each part's features:
@@ -124,10 +129,16 @@ __device__ __forceinline__ void norm_links(const Arguments& a, Shared& shared,
   }
 }
 
-/// By one thread that has waited for the kernels before: the state of the chain that is run next.
+/// By a warp: the state of the chain that is run next.
 __device__ __forceinline__ void clear_next(ChainState* next) {
+  static_assert(sizeof(ChainState) % sizeof(int4) == 0);
   if (blockIdx.x != 0) return;
-  for (int& done : next->done) done = 0;
+  grid_wait();
+  auto* to = reinterpret_cast<int4*>(next);
+  for (int i = static_cast<int>(threadIdx.x) % 32;
+       i < static_cast<int>(sizeof(ChainState) / sizeof(int4)); i += 32) {
+    to[i] = make_int4(0, 0, 0, 0);
+  }
 }
 #endif  // BATON_HOPPER
 

@@ -20,6 +20,7 @@ constexpr int kThreads = kMultiplying + 96;  // and a warp each for W, for x and
 constexpr int kMostPlaces = 12;              // of the ring
 /// A box of 128 features and 32 rows, or of 112 and 64, fits.
 constexpr int place_bytes(int columns) { return columns == 64 ? 22 << 10 : 20 << 10; }
+constexpr int kMostRows = 64;
 constexpr int kBlockK = 64;  // k of a box: the 128 bytes that the swizzle spans
 
 /// Each CTA of a pair stores half of the rows, in blocks of eight.

@@ -21,6 +21,8 @@ enum class WeightFormat : std::uint8_t {
 constexpr int kTileRows = 16;
 constexpr int kUnitInputs = 64;
 constexpr int kLanes = 32;
+/// Of a tile and a group; 16 bytes are the least that is copied to shared memory.
+constexpr int kSharedScaleWords = 4;
 
 /// One quantised matrix [out, in] in device memory of the caller's. `in` is filled up to whole units, `out`
 /// to whole tiles: with scales of 0.
@@ -29,6 +31,9 @@ struct QuantizedWeight {
   const std::uint32_t* words = nullptr;      // packed as place_of() says, 16-byte aligned
   /// The bits of an fp32 scale, whose lowest four are the zero point (int4) or 0; scale_at() says where.
   const std::uint32_t* scales = nullptr;
+  /// Where eight rows from a multiple of 8 on share their scales (FP8 in blocks): these once more,
+  /// [tiles, groups, kSharedScaleWords], of which the first two count. Else null.
+  const std::uint32_t* shared_scales = nullptr;
   /// Input i of the matrix is input order[i] of x: GPTQ's act-order makes groups contiguous. Null: is i.
   const std::int32_t* order = nullptr;
   int groups = 1;
@@ -46,6 +51,9 @@ constexpr std::size_t weight_words(WeightFormat format, int out, int in) {
 }
 constexpr std::size_t scale_words(int out, int groups) {
   return static_cast<std::size_t>(tiles_of(out)) * kTileRows * static_cast<std::size_t>(groups);
+}
+constexpr std::size_t shared_scale_words(int out, int groups) {
+  return scale_words(out, groups) / kTileRows * kSharedScaleWords;
 }
 
 /// Where the weight of one output feature and input is: in which word, from which bit on.

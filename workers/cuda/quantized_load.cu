@@ -114,6 +114,15 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
+    share_scales_kernel(const std::uint32_t* scales, std::uint32_t* shared, std::size_t n) {
+  // Rows 0 and 8 of a tile are the first two of its sixteen (scale_at()).
+  for (std::size_t i = thread_index(); i < n; i += all_threads()) {
+    const std::size_t of_tile = i % kSharedScaleWords;
+    shared[i] = of_tile < 2 ? scales[i / kSharedScaleWords * kTileRows + of_tile] : 0;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
     widen_part_kernel(QuantizedPart p, PartRows rows, __nv_bfloat16* to) {
   const std::size_t n = std::size_t(p.in) * p.out;
   for (std::size_t i = thread_index(); i < n; i += all_threads()) {
@@ -163,6 +172,13 @@ void pack_part(const QuantizedPart& part, PartRows rows, const QuantizedWeight& 
   pack_scales_kernel<<<blocks_for(scales), kThreads, 0, stream>>>(
       part, rows, to.groups, to.group_shift, const_cast<std::uint32_t*>(to.scales));
   check(cudaGetLastError(), "pack_part");
+}
+
+void share_scales(const QuantizedWeight& w, int out, Stream stream) {
+  const std::size_t n = shared_scale_words(out, w.groups);
+  share_scales_kernel<<<blocks_for(n), kThreads, 0, stream>>>(
+      w.scales, const_cast<std::uint32_t*>(w.shared_scales), n);
+  check(cudaGetLastError(), "share_scales");
 }
 
 void widen_part(const QuantizedPart& part, PartRows rows, Bf16* to, Stream stream) {

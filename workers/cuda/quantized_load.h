@@ -39,6 +39,9 @@ struct PartRows {
 /// which the kernels would take for a number.
 void pack_part(const QuantizedPart& part, PartRows rows, const QuantizedWeight& to, int* nan, Stream stream);
 
+/// Fills shared_scales from `scales`, once all parts are packed.
+void share_scales(const QuantizedWeight& w, int out, Stream stream);
+
 /// Writes the part's rows of a bf16 matrix [.., part.in].
 void widen_part(const QuantizedPart& part, PartRows rows, Bf16* to, Stream stream);
 

@@ -153,6 +153,7 @@ void GpuDecoder::carve_workspace() {
     linear_workspace_bytes_ = linear_options(c, weights_, options_).workspace_bytes;
     bytes(linear_workspace_, linear_workspace_bytes_);
     take(chain_states_, static_cast<std::size_t>(c.layers) * cuda::chain_state_bytes());
+    take(chain_workspace_, cuda::chain_workspace_bytes());
     return used;
   };
   workspace_ = cuda::DeviceMemory(walk(nullptr));
@@ -250,7 +251,8 @@ void GpuDecoder::run_chain(int index, int next, int rows, cuda::Stream stream) {
   const auto state = [&](int layer) {
     return chain_states_ + static_cast<std::size_t>(layer) * cuda::chain_state_bytes();
   };
-  cuda::linear_chain(links.data(), static_cast<int>(links.size()), rows, state(index), state(next), stream);
+  const cuda::ChainBuffers buffers{state(index), state(next), chain_workspace_};
+  cuda::linear_chain(links.data(), static_cast<int>(links.size()), rows, buffers, stream);
 }
 
 /// Times whole layers: kernels that are quick one by one need not be so in a row.
@@ -266,7 +268,7 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
   }
   // Several layers, so that no weights come from the L2 cache.
   const int layers = std::min(config_.layers, 8);
-  for (const int rows : {1, 2, 4, 8, 16, 32, 64}) {
+  for (const int rows : {1, 2, 4, 8, 16, 32, 64, 96, 128}) {
     if (rows > most_rows) break;
     ChainChoice choice;
     choice.rows = rows;

@@ -150,6 +150,7 @@ class GpuDecoder {
   void* linear_workspace_ = nullptr;
   std::size_t linear_workspace_bytes_ = 0;
   std::byte* chain_states_ = nullptr;  // [layers], of chain_state_bytes()
+  std::byte* chain_workspace_ = nullptr;
 
   cuda::Linears linears_;
   /// Steps of up to so many rows are run as chains or not; in order, and more rows are not.

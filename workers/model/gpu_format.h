@@ -20,6 +20,8 @@ struct LinearFormat {
   int group_shift = 31;
   /// Inputs are taken in another order than x has them in, so that groups are contiguous (GPTQ's act-order).
   bool ordered = false;
+  /// Eight features from a multiple of 8 on have the same scales (blocks of FP8).
+  bool shared_scales = false;
 };
 
 /// The format of the matrix whose rows are those of the layers `parts` (names without ".weight") and which

@@ -40,6 +40,9 @@ class Places {
     q.group_shift = format.group_shift;
     q.words = take_as<std::uint32_t>(cuda::weight_words(q.format, w.out, w.in));
     q.scales = take_as<std::uint32_t>(cuda::scale_words(w.out, q.groups));
+    if (format.shared_scales) {
+      q.shared_scales = take_as<std::uint32_t>(cuda::shared_scale_words(w.out, q.groups));
+    }
     if (format.ordered) q.order = take_as<std::int32_t>(size(in));
     return w;
   }
@@ -190,6 +193,19 @@ void bring_layer(GpuUpload& upload, const LayerSource& from, const GpuLayer& to)
   bring(upload, from.dense.down, {0, false}, to.down);
 }
 
+void share_scales(const GpuWeights& w) {
+  const cuda::OwnedStream stream;
+  const auto share = [&](const LinearWeight& matrix) {
+    if (matrix.quantized.shared_scales == nullptr) return;
+    cuda::share_scales(matrix.quantized, matrix.out, stream.get());
+  };
+  for (const GpuLayer& l : w.layers) {
+    for (const LinearWeight* matrix : {&l.qkv, &l.o, &l.gate_up, &l.down}) share(*matrix);
+  }
+  share(w.lm_head);
+  stream.synchronize();
+}
+
 /// Random numbers of about the size of an initialised model's weights.
 void randomise(const LinearWeight& w, std::uint64_t seed, cuda::Stream stream) {
   const cuda::QuantizedWeight& q = w.quantized;
@@ -202,6 +218,7 @@ void randomise(const LinearWeight& w, std::uint64_t seed, cuda::Stream stream) {
                     stream);
   cuda::fill_words(const_cast<std::uint32_t*>(q.scales), cuda::scale_words(w.out, q.groups),
                    (std::bit_cast<std::uint32_t>(scale) & ~15U) | zero, stream);
+  if (q.shared_scales != nullptr) cuda::share_scales(q, w.out, stream);
   if (q.order == nullptr) return;
   std::vector<std::int32_t> order(size(w.in));
   for (int i = 0; i < w.in; ++i) order[size(i)] = w.in - 1 - i;
@@ -238,6 +255,7 @@ GpuWeights load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpo
   }
   reader.expect_all_taken();
   upload.run(ordinal, percent);
+  share_scales(w);
   percent = 100;
   return w;
 }
