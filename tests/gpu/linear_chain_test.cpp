@@ -175,7 +175,7 @@ class LinearChain : public ::testing::Test {
     return Device<std::uint8_t>(std::vector<std::uint8_t>(chain_state_bytes(), 0));
   }
 
-  void check_sharing(int n_links, int times);
+  void check_sharing(int times);
 
   /// A layer twice: each kernel clears what the other uses up.
   void check(const Geometry& g, int rows, const MakeMatrix& matrix = plain_matrix) {
@@ -321,32 +321,32 @@ TEST_F(LinearChain, OneLinkAndManyOnes) {
 
 /// Every link's units are shared by pairs of CTAs, or by four, which meet the same buffers again
 /// and again.
-void LinearChain::check_sharing(int n_links, int times) {
+void LinearChain::check_sharing(int times) {
+  constexpr int kLinks = 3;
   for (const auto& [rows, n] : {std::pair(32, 5888), std::pair(64, 2944), std::pair(100, 2048)}) {
     const Matrix w = plain_matrix(n, n, 1);
     const auto size = static_cast<std::size_t>(rows) * n;
     std::vector<std::shared_ptr<Device<Bf16>>> y = {
         std::make_shared<Device<Bf16>>(random_bf16(size, 1, 2))};
     std::vector<ChainLink> chain;
-    for (int i = 0; i < n_links; ++i) {
+    for (int i = 0; i < kLinks; ++i) {
       y.push_back(std::make_shared<Device<Bf16>>(size));
       chain.push_back(
           {.w = w.weight, .output = LinearOutput::bf16, .x = y[i]->get(), .y = y[i + 1]->get()});
     }
     const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
     for (int i = 0; i < times; ++i)
-      linear_chain(chain.data(), n_links, rows,
+      linear_chain(chain.data(), kLinks, rows,
                    {states[i % 2].get(), states[1 - i % 2].get(), workspace_->get()}, stream_);
     ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
-    for (int i = 0; i < n_links; ++i) {
+    for (int i = 0; i < kLinks; ++i) {
       expect_near(y[i + 1]->read(), product(y[i]->read(), w, rows), "y");
     }
   }
 }
 
-TEST_F(LinearChain, SharedUnitsOfOneLink) { check_sharing(1, 2); }
-TEST_F(LinearChain, SharedUnits) { check_sharing(3, 2); }
-TEST_F(LinearChain, SharedUnitsOneBehindTheOther) { check_sharing(3, 200); }
+TEST_F(LinearChain, SharedUnits) { check_sharing(2); }
+TEST_F(LinearChain, SharedUnitsOneBehindTheOther) { check_sharing(200); }
 
 /// Chains for few and for many rows have states in common.
 TEST_F(LinearChain, OfFewAndOfManyRowsInTurns) {
