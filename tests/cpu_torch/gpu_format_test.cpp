@@ -116,6 +116,23 @@ TEST(GpuFormat, GroupsOfAPowerOfTwoStayQuantised) {
   EXPECT_EQ(of(QuantMethod::fp8, 32, 144).format, WeightFormat::bf16);
 }
 
+TEST(GpuFormat, EightRowsShareTheScalesOfBlocks) {
+  const std::array<std::string, 1> part = {"layer"};
+  const auto shared = [&](QuantMethod method, int rows, int columns, int in) {
+    ModelConfig c = quantized(method, columns);
+    c.quantization.block_rows = rows;
+    c.head_dim = 128;
+    return gpu_linear_format(c, nullptr, part, in).shared_scales;
+  };
+  EXPECT_TRUE(shared(QuantMethod::fp8, 128, 128, 4096));
+  EXPECT_TRUE(shared(QuantMethod::fp8, 8, 128, 144));
+  EXPECT_FALSE(shared(QuantMethod::fp8, 4, 128, 4096));
+  EXPECT_FALSE(shared(QuantMethod::fp8, 128, 64, 4096));
+  EXPECT_FALSE(shared(QuantMethod::fp8, 128, 128, 128));  // one group
+  EXPECT_FALSE(shared(QuantMethod::fp8, 0, 0, 4096));     // a scale an output
+  EXPECT_FALSE(shared(QuantMethod::gptq, 128, 128, 4096));
+}
+
 TEST(GpuFormat, TheCheckpointDecides) {
   const auto of = [](const std::string& name, std::vector<std::string> parts, int group = -1) {
     const std::string folder = golden_folder() + "/models/" + name;

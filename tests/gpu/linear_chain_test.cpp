@@ -8,6 +8,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/gpu/device_fixture.h"
@@ -72,8 +73,7 @@ Matrix quantized_matrix(const Quantized& kind, int out, int in, unsigned seed) {
       std::uint32_t& word = scales[scale_at(q.groups, o, g)];
       word = (std::bit_cast<std::uint32_t>(scale) & ~15U) | (int4 ? 4 + random() % 8 : 0);
       if (!kind.shared) continue;
-      const auto line = static_cast<std::size_t>(o / kTileRows * q.groups + g);
-      std::uint32_t& shared = shared_scales[kSharedScaleWords * line + o % kTileRows / 8];
+      std::uint32_t& shared = shared_scales[shared_scale_at(q.groups, o, g)];
       if (o % 8 == 0) shared = word;
       word = shared;
     }
@@ -107,7 +107,7 @@ std::vector<double> product(const std::vector<Bf16>& x, const Matrix& matrix, in
   const int in = matrix.weight.in;
   const std::vector<float>& w = matrix.values;
   std::vector<double> y(static_cast<std::size_t>(rows) * out);
-  for (int r = 0; r < rows; ++r) {
+  const auto row = [&](int r) {
     for (int o = 0; o < out; ++o) {
       double sum = 0;
       for (int k = 0; k < in; ++k) {
@@ -116,7 +116,15 @@ std::vector<double> product(const std::vector<Bf16>& x, const Matrix& matrix, in
       }
       y[static_cast<std::size_t>(r) * out + o] = sum;
     }
+  };
+  std::vector<std::jthread> threads;
+  const int n = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  for (int t = 0; t < n; ++t) {
+    threads.emplace_back([&, t] {
+      for (int r = t; r < rows; r += n) row(r);
+    });
   }
+  threads.clear();  // waits
   return y;
 }
 
@@ -164,7 +172,7 @@ class LinearChain : public ::testing::Test {
     link.w = {nullptr, 64, 64, {}};
     if (chain_rows(&link, 1) == 0) GTEST_SKIP() << "needs Hopper, without MPS";
     CUDA_CHECK_OK(cudaStreamCreate(&stream_));
-    workspace_ = std::make_unique<Device<std::uint8_t>>(chain_workspace_bytes());
+    workspace_ = std::make_unique<Device<std::uint8_t>>(chain_workspace_bytes(kMostChainRows));
   }
   void TearDown() override {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
@@ -259,14 +267,25 @@ class LinearChain : public ::testing::Test {
   std::unique_ptr<Device<std::uint8_t>> workspace_;
 };
 
-TEST_F(LinearChain, ALayerOfManyShapes) {
+/// Its kernels have no clusters, which racecheck wants (racecheck.py).
+TEST_F(LinearChain, ASmallLayer) {
   for (const int rows : {1, 2, 7, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 96, 97, 128}) {
     check({256, 128, 384, 320}, rows);
   }
+}
+
+TEST_F(LinearChain, ALayerOfManyShapes) {
   // The kernel for many rows: parts of k, wide units of gate and up, more units than CTAs.
   for (const int rows : {65, 100, 128}) check({512, 512, 9216, 768}, rows);
   check({1024, 1024, 4096, 1536}, 128);
   check({512, 1024, 20480, 10240}, 80);
+  // Cut as real models are with 132 multiprocessors: features of all four warps of a group, two
+  // CTAs or four to a unit, 112 features of gate and up a group, two turns.
+  check({1024, 2048, 3072, 4096}, 100);
+  check({3072, 512, 2048, 5120}, 100);
+  check({4096, 512, 2048, 256}, 100);
+  check({256, 256, 14336, 320}, 100);
+  check({128, 128, 128, 20480}, 100);
   check({1024, 2048, 3072, 4096}, 1);
   check({1024, 2048, 3072, 4096}, 5);
   check({2048, 2048, 8192, 3072}, 32);
@@ -348,23 +367,37 @@ void LinearChain::check_sharing(int times) {
 TEST_F(LinearChain, SharedUnits) { check_sharing(2); }
 TEST_F(LinearChain, SharedUnitsOneBehindTheOther) { check_sharing(200); }
 
-/// Chains for few and for many rows have states in common.
+/// A small layer for racecheck: units apart, norms, units that four CTAs share, residuals.
+TEST_F(LinearChain, ALayerOfManyRows) { check({256, 1024, 9216, 768}, 100); }
+
+/// Chains for few and for many rows have states in common: what one leaves there, the next must not
+/// take for its own.
 TEST_F(LinearChain, OfFewAndOfManyRowsInTurns) {
   const int n = 2048;
-  const Matrix w = plain_matrix(n, n, 1);
-  const auto x = random_bf16(std::size_t{128} * n, 1, 2);
-  const Device<Bf16> d_x(x);
-  const Device<Bf16> y(std::size_t{128} * n);
+  const Matrix first = plain_matrix(n, n, 1), second = plain_matrix(n, n, 2);
+  const Device<Bf16> x(std::size_t{128} * n);
+  Device<Bf16> y(std::size_t{128} * n), z(std::size_t{128} * n);
   const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
-  const ChainLink link{.w = w.weight, .output = LinearOutput::bf16, .x = d_x.get(), .y = y.get()};
+  const ChainLink links[] = {
+      {.w = first.weight, .output = LinearOutput::bf16, .x = x.get(), .y = y.get()},
+      {.w = second.weight, .output = LinearOutput::bf16, .x = y.get(), .y = z.get()}};
   for (int i = 0; i < 7; ++i) {
     const int rows = i % 3 == 1 ? 5 : 128 - i;
-    linear_chain(&link, 1, rows, {states[i % 2].get(), states[1 - i % 2].get(), workspace_->get()},
+    const std::size_t size = static_cast<std::size_t>(rows) * n;
+    const auto input = random_bf16(size, 1, 10 + i);
+    cudaMemcpy(x.get(), input.data(), size * sizeof(Bf16), cudaMemcpyHostToDevice);
+    for (const Device<Bf16>* old : {&y, &z}) cudaMemset(old->get(), 0xFF, size * sizeof(Bf16));
+    cudaMemset(workspace_->get(), 0xFF, chain_workspace_bytes(kMostChainRows));
+    cudaDeviceSynchronize();
+    linear_chain(links, 2, rows, {states[i % 2].get(), states[1 - i % 2].get(), workspace_->get()},
                  stream_);
     ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
     auto got = y.read();
-    got.resize(static_cast<std::size_t>(rows) * n);
-    expect_near(got, product(x, w, rows), "y");
+    got.resize(size);
+    expect_near(got, product(input, first, rows), "y");
+    const auto got_z = z.read();
+    expect_near({got_z.begin(), got_z.begin() + static_cast<std::ptrdiff_t>(size)},
+                product(got, second, rows), "z");
   }
 }
 

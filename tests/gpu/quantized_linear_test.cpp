@@ -145,7 +145,7 @@ struct Raw {
 /// A matrix [out, in] of packed parts, and the values that it stands for.
 struct Matrix {
   int out, in;
-  std::unique_ptr<Device<std::uint32_t>> words, scales;
+  std::unique_ptr<Device<std::uint32_t>> words, scales, shared_scales;
   std::unique_ptr<Device<std::int32_t>> order;
   std::vector<float> values;
   LinearWeight weight;
@@ -163,6 +163,11 @@ struct Matrix {
         std::vector<std::uint32_t>(scale_words(out, q.groups), 0));
     q.words = words->get();
     q.scales = scales->get();
+    if (first.format.block_rows % 8 == 0) {
+      shared_scales = std::make_unique<Device<std::uint32_t>>(
+          std::vector<std::uint32_t>(shared_scale_words(out, q.groups), 0));
+      q.shared_scales = shared_scales->get();
+    }
     if (!first.format.shuffled) return;
     order = std::make_unique<Device<std::int32_t>>(order_by_group(first.group, q.group_shift).value());
     q.order = order->get();
@@ -447,6 +452,25 @@ TEST_F(QuantizedLinearTest, WidenedWeightsAreTheValues) {
         EXPECT_EQ(value(from_stored[size(o, s.in) + at(i)]), value(rounded(s.values[size(o, s.in) + at(i)])));
         const float want = s.values[size(o, s.in) + at(order[at(i)])];
         EXPECT_NEAR(value(from_packed[size(o, s.in) + at(i)]), want, std::abs(want) / 250);
+      }
+    }
+  }
+}
+
+/// Gate and up, eight rows of each in turns, and a part behind another.
+TEST_F(QuantizedLinearTest, ScalesThatEightRowsShareAreKeptTwice) {
+  for (const bool interleaved : {false, true}) {
+    const Stored first(kFormats[7], 256, 384, 5), second(kFormats[7], 256, 384, 6);
+    Matrix m(512, first);
+    m.add(first, {0, interleaved});
+    m.add(second, {interleaved ? 8 : 256, interleaved});
+    const int groups = m.weight.quantized.groups;
+    const auto scales = m.scales->read();
+    const auto shared = m.shared_scales->read();
+    for (int row = 0; row < m.out; ++row) {
+      for (int group = 0; group < groups; ++group) {
+        ASSERT_EQ(shared[shared_scale_at(groups, row, group)], scales[scale_at(groups, row, group)])
+            << row << ", " << group;
       }
     }
   }

@@ -26,8 +26,8 @@ import time
 # name: (program, tests, part of the kernels' names, launches that are checked)
 PARTS = {
     "own_linears": ("linear_gpu_test", "LinearTest.EveryOwnVariantAgrees", "", 0),
-    "chain": ("linear_gpu_test", "LinearChain.ALayerOfManyShapes", "", 6),
-    "wide_chain": ("linear_gpu_test", "LinearChain.OfFewAndOfManyRowsInTurns", "", 0),
+    "chain": ("linear_gpu_test", "LinearChain.ASmallLayer", "", 12),
+    "wide_chain": ("linear_gpu_test", "LinearChain.ALayerOfManyRows", "", 0),
     "quantized_chain": ("linear_gpu_test", "LinearChain.RowsOfVeryLargeNumbersEnd", "", 2),
     "tiles": ("quantized_linear_gpu_test", "QuantizedLinearTest.EveryVariantAgrees", "tiles_kernel", 100),
     "ring": ("quantized_linear_gpu_test", "QuantizedLinearTest.EveryVariantAgrees", "ring_kernel", 100),

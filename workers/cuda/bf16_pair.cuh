@@ -19,7 +19,7 @@ __device__ __forceinline__ std::uint32_t narrow(float low, float high) {
   return bits;
 }
 
-/// A warp's 8 x 8 matrix of pairs (lane 4 g + t: columns 2 t and 2 t + 1 of row g), transposed.
+/// A warp's 8 x 8 matrix (lane 4 g + t: columns 2 t and 2 t + 1 of row g), transposed.
 __device__ __forceinline__ std::uint32_t transposed_pairs(std::uint32_t pair) {
   std::uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));

@@ -1,17 +1,17 @@
 // See linear_chain.h. Every CTA has its own features of each link, all of their k, so no sums cross
-// CTAs; but where x is large, pairs of CTAs have them, half of k each, and exchange sums through their
-// shared memory (split_k_features()). A link begins when all CTAs have stored what the link before it
-// has (a counter in L2). W depends on nothing: the warp that asks for it runs ahead through the links,
-// as far as the ring of shared memory lets it (the idea of a persistent kernel over all layers: "Look
-// Ma, No Bubbles!", Hazy Research 2025).
+// CTAs; but where x is large, pairs of CTAs have them, half of k each, and exchange sums through
+// their shared memory (split_k_features()). A link begins when all CTAs have stored what the link
+// before it has (a counter in L2). W depends on nothing: the warp that asks for it runs ahead
+// through the links, as far as the ring of shared memory lets it (the idea of a persistent kernel
+// over all layers: "Look Ma, No Bubbles!", Hazy Research 2025).
 //
 // W's rows are the 64-row operand of a warpgroup product and x's the narrow one, as in
 // linear_few_rows.cu. A CTA mostly has fewer than 64 features of a link: the rows behind them hold
 // what lies there in shared memory, and their sums are not stored.
 //
-// Measured while this was written: sums of a tile that CTAs share cost more than they bring,
-// through L2 (a layer of the 8B took 146 us, this takes 107); 256-byte promotion in W's map costs 6
-// %; loops that read their bounds from memory, 10 to 40 %.
+// Measured while this was written: with few rows sums of a tile that CTAs share cost more than they
+// bring, through L2 (a layer of the 8B took 146 us, this takes 107); 256-byte promotion in W's map
+// costs 6 %; loops that read their bounds from memory, 10 to 40 %.
 #include <algorithm>
 #include <cstdint>
 
@@ -391,13 +391,11 @@ int chain_rows(const ChainLink* links, int n) {
   return has_wide_chain(links, n) ? kMostChainRows : kMostRows;
 }
 
-std::size_t chain_state_bytes() {
-  const auto slots = static_cast<std::size_t>(ChainSquares::of(nullptr, multiprocessors()).slots);
-  return (sizeof(ChainState) + slots * kMostChainLinks * kMostChainRows * sizeof(float) + 255) /
-         256 * 256;
-}
+std::size_t chain_state_bytes() { return (sizeof(ChainState) + 255) / 256 * 256; }
 
-std::size_t chain_workspace_bytes() { return wide_workspace_bytes(); }
+std::size_t chain_workspace_bytes(int rows) {
+  return ChainSquares::bytes() + (rows > kMostRows ? wide_workspace_bytes() : 0);
+}
 
 void linear_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
                   Stream stream) {
@@ -405,7 +403,7 @@ void linear_chain(const ChainLink* links, int n, int rows, const ChainBuffers& b
   if (rows > chain_rows(links, n)) throw CudaError("linear_chain: no such chain");
   if (links[0].w.is_quantized()) return quantized_chain(links, n, rows, buffers, stream);
   if (rows > kMostRows) return wide_chain(links, n, rows, buffers, stream);
-  auto a = begin_arguments<Arguments>(n, rows, buffers.state, buffers.next_state);
+  auto a = begin_arguments<Arguments>(n, rows, buffers);
   switch (columns_for(rows)) {
     case 8:
       return launch_chain<8>(links, a, stream);

@@ -1,5 +1,5 @@
 // The products of a layer that follow each other, in one kernel: W_o, gate and up, W_down and the
-// next layer's W_qkv, with the norms between them. For steps of few rows, where a kernel's
+// next layer's W_qkv, with the norms between them. For steps of up to 128 rows, where a kernel's
 // beginning and end, and a norm's way through memory, cost as much as its bytes: here the next W
 // streams on meanwhile.
 #pragma once
@@ -28,16 +28,18 @@ struct ChainLink {
   float eps = 0;
 };
 
-/// The most rows that linear_chain() takes; 0: it does not serve these links. The current device must
-/// run it (compute capability 9.0, and no other process beside us through MPS: the kernel's CTAs wait
-/// for each other, so all of them must find a place). All weights are bf16, or all quantised in the
-/// same way and in x's order. Throws CudaError.
+/// The most rows that linear_chain() takes; 0: it does not serve these links. The current device
+/// must run it (compute capability 9.0, and no other process beside us through MPS: the kernel's
+/// CTAs wait for each other, so all of them must find a place). All weights are bf16, or all
+/// quantised in the same way and in x's order. More than 64 rows: in bf16, mostly with multiples of
+/// 128 inputs. Throws CudaError.
 int chain_rows(const ChainLink* links, int n);
 
 /// Of what a chain keeps on the device: 256-byte aligned, zeroed once, then left to the kernel.
 std::size_t chain_state_bytes();
-/// Of what the chains of a stream share, 256-byte aligned.
-std::size_t chain_workspace_bytes();
+/// Of what the chains of a stream share, of up to `rows` rows: 256-byte aligned, whatever lies
+/// there.
+std::size_t chain_workspace_bytes(int rows);
 
 /// In device memory. A chain uses up its state, and clears next_state, another one: that of the
 /// chain which is run next (the next layer's, and behind the last the first's).

@@ -274,7 +274,7 @@ void launch_chain(const ChainLink* links, int n, int rows, const ChainBuffers& b
                   Stream stream) {
   constexpr int kShared = static_cast<int>(sizeof(Shared<S>) + 15) / 16 * 16;
   constexpr int kMostBytes = (227 << 10) - kShared;
-  auto a = begin_arguments<Arguments>(n, rows, buffers.state, buffers.next_state);
+  auto a = begin_arguments<Arguments>(n, rows, buffers);
   a.x_place_bytes = ceil_div(rows * kXRowBytes, 128) * 128;
   a.x_places = std::clamp(kXRingBytes / a.x_place_bytes, 2, kMostXPlaces);
   const int x_bytes = a.x_places * a.x_place_bytes;
@@ -307,8 +307,7 @@ int quantized_chain_rows(const ChainLink* links, int n) {
 void quantized_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
                      Stream stream) {
   const bool shared = std::all_of(links, links + n, [](const ChainLink& link) {
-    const QuantizedWeight& q = link.w.quantized;
-    return q.shared_scales != nullptr && q.group_shift == 7;
+    return link.w.quantized.shared_scales != nullptr;
   });
   if (shared) {
     using S = Shape<WeightFormat::fp8, 1, true>;

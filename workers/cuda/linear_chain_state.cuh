@@ -1,5 +1,6 @@
-// What the layer kernels (linear_chain.cu, linear_chain_quantized.cu) have in common: how the links
-// of a chain wait for each other, across all CTAs of the grid, and how their rows are normed.
+// What the layer kernels (linear_chain.cu, linear_chain_wide.cu, linear_chain_quantized.cu) have in
+// common: how the links of a chain wait for each other, across all CTAs of the grid, and how their
+// rows are normed.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +12,30 @@
 
 namespace baton::cuda {
 
-/// On the device, one a chain; behind it ChainSquares.
+/// On the device, one a chain.
 struct ChainState {
-  static constexpr int kMostMeetings = 160;
-  int done[kMostChainLinks];  // parts of a link that have been stored
+  static constexpr int kMostMeetings = 160;  // at least the multiprocessors
+  int done[kMostChainLinks];                 // of a link, what its CTAs count that they have stored
   int unused[28];
-  /// In linear_chain_wide.cu: warpgroups of a unit that have handed over their sums, [unit and
-  /// group].
+  /// In linear_chain_wide.cu, of a link: CTAs that have handed over the sums of a unit and
+  /// warpgroup.
   int met[kMostChainLinks][kMostMeetings];
 };
 
 /// Of the rows that a link stored, sums of squares of each part's features:
 /// [links][slots][columns]. Written before the parts are counted, read in one order: the same bits
 /// whoever was quicker. (Added up by atomics in double they cost 2 us a link; in integers they have
-/// overflown.)
+/// overflown.) In the workspace: a chain writes them when the one before has ended.
 struct ChainSquares {
   float* data;
   int slots;
 
-  __host__ __device__ static ChainSquares of(ChainState* state, int multiprocessors) {
-    return {reinterpret_cast<float*>(state + 1), 2 * multiprocessors};
+  static ChainSquares of(void* workspace) {
+    return {static_cast<float*>(workspace), 2 * multiprocessors()};
+  }
+  static std::size_t bytes() {
+    return static_cast<std::size_t>(of(nullptr).slots) * kMostChainLinks * kMostChainRows *
+           sizeof(float);
   }
   /// Of the rows that link i stored.
   __device__ float* slot(int i, int slot, int columns) const {
@@ -144,7 +149,7 @@ __device__ __forceinline__ void clear_next(ChainState* next) {
 
 // ------------------------------------------------------------------ host
 
-/// What a link of both kernels has of the caller's.
+/// What a link of each kernel has of the caller's.
 template <class Link>
 Link begin_link(const ChainLink& from) {
   Link link{};
@@ -159,11 +164,11 @@ Link begin_link(const ChainLink& from) {
 }
 
 template <class Arguments>
-Arguments begin_arguments(int n, int rows, void* state, void* next_state) {
+Arguments begin_arguments(int n, int rows, const ChainBuffers& buffers) {
   Arguments a{};
-  a.state = static_cast<ChainState*>(state);
-  a.next = static_cast<ChainState*>(next_state);
-  a.squares = ChainSquares::of(a.state, multiprocessors());
+  a.state = static_cast<ChainState*>(buffers.state);
+  a.next = static_cast<ChainState*>(buffers.next_state);
+  a.squares = ChainSquares::of(buffers.workspace);
   a.n = n;
   a.rows = rows;
   return a;

@@ -1,11 +1,12 @@
 // See linear_chain.h; the links wait for each other as in linear_chain.cu. What is particular to 65
 // to 128 rows: x is as large as W, and read by every CTA. So
-//   - gate and up: a CTA has up to 256 features, 128 a warpgroup, all of k, and reads x once;
+//   - gate and up: a CTA has up to 256 features in a turn, 128 a warpgroup, and all of k;
 //   - the other links: 128 features or fewer, and where x is large up to four CTAs take a unit
 //   together, a part of k each. They hand each other sums of the rows that the other stores,
 //   through L2 (clusters of four do not find places on all multiprocessors of all devices);
 //   - W and x have rings of their own, so that W can run ahead by as much as there is room for.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "workers/cuda/current_device.h"
@@ -206,43 +207,52 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // ------------------------------------------------------------------ host
 
-/// How a matrix is cut: features of a warpgroup, and CTAs that share a unit.
+/// How a matrix is cut: features of a warpgroup, and CTAs that share a unit. No features: not at
+/// all.
 struct Cut {
-  int features = 0, parts = 1;
+  int features = 0, sharing = 1;
+  bool apart() const { return features > 64; }
 };
+
+int units_of(const LinearWeight& w, int features) { return ceil_div(w.out, kGroups * features); }
+
+/// Where both groups read a place of W, their number must be even: the next link may have places
+/// apart.
+bool even_boxes(const LinearWeight& w, int sharing) { return w.in % (2 * sharing * kBlockK) == 0; }
 
 /// Gate and up: the fewest bytes for a CTA, of W and of x, which it reads in each turn.
 Cut cut_gated(const LinearWeight& w) {
   Cut best;
   int least = 0;
   for (int features = 16; features <= 128; features += 16) {
-    const int cost =
-        ceil_div(ceil_div(w.out, 2 * features), multiprocessors()) * (2 * features + kRows);
+    const Cut cut{features, 1};
+    if (!cut.apart() && !even_boxes(w, 1)) continue;
+    const int turns = ceil_div(units_of(w, features), multiprocessors());
+    const int cost = turns * (kGroups * features + kRows);
     if (best.features != 0 && cost >= least) continue;
-    best.features = features;
+    best = cut;
     least = cost;
   }
   return best;
 }
 
-/// The fewest bytes for a CTA: its W, x and the sums that it exchanges, in up to one turn.
+/// The others: the fewest bytes for a CTA, of W, x and the sums that it exchanges. Where CTAs share
+/// units there is one turn.
 Cut cut_plain(const LinearWeight& w) {
   constexpr std::int64_t kMeeting = 32 << 10;  // bytes that could have come meanwhile
   Cut best;
   std::int64_t least = 0;
-  for (int parts = 1; parts <= kQuarters; parts *= 2) {
-    const int units = multiprocessors() / parts;
-    const int features = std::min(64, ceil_div(ceil_div(w.out, units), 16) * 8);
-    const int turns = ceil_div(ceil_div(w.out, 2 * features), units);
-    const bool even = w.in % (kBlockK * parts) == 0 && w.in / kBlockK / parts % 2 == 0;
-    if (parts > 1 && kGroups * ceil_div(w.out, 2 * features) > ChainState::kMostMeetings) continue;
-    if (!even || (parts > 1 && (turns > 1 || multiprocessors() % parts != 0))) continue;
-    const std::int64_t k = w.in / parts;
-    const std::int64_t sums = std::int64_t{2} * features * kRows * 4;
-    const std::int64_t cost = turns * (k * 2 * (2 * features + kRows)) +
-                              (parts > 1 ? kMeeting + 2 * sums * (parts - 1) / parts : 0);
+  for (int sharing = 1; sharing <= kQuarters; sharing *= 2) {
+    const int units = multiprocessors() / sharing;  // in a turn
+    const int features = std::min(64, ceil_div(ceil_div(w.out, units), 8 * kGroups) * 8);
+    const int turns = ceil_div(units_of(w, features), units);
+    if (!even_boxes(w, sharing) || (sharing > 1 && turns > 1)) continue;
+    const std::int64_t k = w.in / sharing;
+    const std::int64_t sums = std::int64_t{kGroups} * features * kRows * 4;
+    const std::int64_t cost = turns * (k * 2 * (kGroups * features + kRows)) +
+                              (sharing > 1 ? kMeeting + 2 * sums * (sharing - 1) / sharing : 0);
     if (best.features != 0 && cost >= least) continue;
-    best = {features, parts};
+    best = {features, sharing};
     least = cost;
   }
   return best;
@@ -264,11 +274,11 @@ Link make_link(const ChainLink& from, int rows) {
   const Cut cut = cut_of(from);
   auto link = begin_link<Link>(from);
   link.features = cut.features;
-  link.apart = cut.features > 64;
-  link.parts = cut.parts;
-  link.units = ceil_div(from.w.out, kGroups * cut.features);
-  link.boxes = from.w.in / kBlockK / cut.parts;
-  link.done = link.units * cut.parts * kGroups;
+  link.apart = cut.apart();
+  link.sharing = cut.sharing;
+  link.units = units_of(from.w, cut.features);
+  link.boxes = from.w.in / kBlockK / cut.sharing;
+  link.done = link.units * cut.sharing * kGroups;
   link.w = boxes_map(from.w.data, from.w.out, from.w.in,
                      link.apart ? cut.features : kGroups * cut.features);
   link.x = boxes_map(from.x, rows, from.w.in, kRows);
@@ -281,13 +291,12 @@ Link make_link(const ChainLink& from, int rows) {
 using namespace wide_links;
 
 bool has_wide_chain(const ChainLink* links, int n) {
+  if (multiprocessors() > ChainState::kMostMeetings) return false;
   return std::all_of(links, links + n, [](const ChainLink& link) {
     const Cut cut = cut_of(link);
     if (cut.features == 0) return false;
-    // Each warpgroup of a unit has squares of its own.
-    if (link.scaled != nullptr && ceil_div(link.w.out, 2 * cut.features) > multiprocessors())
-      return false;
-    return cut.features > 64 || link.w.in / kBlockK / cut.parts % 2 == 0;
+    // Each warpgroup of a unit has squares of its own, of which there are two for a multiprocessor.
+    return link.scaled == nullptr || units_of(link.w, cut.features) <= multiprocessors();
   });
 }
 
@@ -297,8 +306,9 @@ std::size_t wide_workspace_bytes() {
 
 void wide_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
                 Stream stream) {
-  auto a = begin_arguments<Arguments>(n, rows, buffers.state, buffers.next_state);
-  a.handed = static_cast<float4*>(buffers.workspace);
+  auto a = begin_arguments<Arguments>(n, rows, buffers);
+  a.handed =
+      reinterpret_cast<float4*>(static_cast<std::byte*>(buffers.workspace) + ChainSquares::bytes());
   for (int i = 0; i < n; ++i) a.links[i] = make_link(links[i], rows);
   constexpr int kBytes = (kWPlaces + kXPlaces) * kPlaceBytes + 1024;
   take_shared_memory<wide_chain_kernel>(kBytes, "wide_chain");

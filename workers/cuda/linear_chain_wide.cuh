@@ -1,6 +1,6 @@
 // How the layer kernel for many rows (linear_chain_wide.cu) cuts its work, and how it ends a unit.
-// All sums of a warpgroup are of 64 features (a block) by 128 rows; a unit ends a quarter of the
-// rows at a time, in loops: written out for all sums it is more code than the instruction cache
+// Sums come in blocks of 64 features by 128 rows, one or two a warpgroup; a unit ends a quarter of
+// the rows at a time, in loops: written out for all sums it is more code than the instruction cache
 // holds.
 #pragma once
 
@@ -39,7 +39,7 @@ struct Link {
   int features;  // of a warpgroup, in a unit: a unit has twice as many
   bool apart;    // more than 64: each warpgroup has places of W of its own
   int units;     // dealt out in turns
-  int parts;     // CTAs that take a unit together, each a part of k: 1, 2 or 4
+  int sharing;   // CTAs that take a unit together, each a part of k: 1, 2 or 4
   int boxes;     // of k that a CTA takes
   int done;      // what the link's count goes up to
   LinearOutput output;
@@ -72,7 +72,7 @@ struct Slice {
   int part;        // of k
   static __device__ __forceinline__ Slice of(const Link& link) {
     const int cta = static_cast<int>(blockIdx.x);
-    return {cta / link.parts, static_cast<int>(gridDim.x) / link.parts, cta % link.parts};
+    return {cta / link.sharing, static_cast<int>(gridDim.x) / link.sharing, cta % link.sharing};
   }
 };
 
@@ -170,8 +170,8 @@ __device__ __forceinline__ void end_gated(const Arguments& a, Shared& shared, in
 
 // ------------------------------------------------------------------ all others
 
-/// What a residual adds to, and the next norm's weight: pairs of a quarter's features, rows 8 j + g
-/// and features 8 h + 2 t of the warp's sixteen.
+/// What a residual adds to: pairs of a quarter's features, rows 8 j + g and features 8 h + 2 t of
+/// the warp's sixteen.
 struct Old {
   std::uint32_t y[kQuarter / 8][2];
 };
@@ -256,10 +256,15 @@ __device__ __forceinline__ void store_quarter(const Arguments& a, Shared& shared
 /// rows, counted from the first that `to` stores.
 __device__ __forceinline__ float4* handed(const Arguments& a, const Link& link, int unit, int to,
                                           int from, int group, int block) {
-  const int blocks = kRows / 8 / link.parts;
+  const int blocks = kRows / 8 / link.sharing;
   const int at = (from * kGroups + group) * blocks + block;
-  return a.handed + static_cast<std::int64_t>(unit * link.parts + to) * kHanded + at * 128 +
+  return a.handed + static_cast<std::int64_t>(unit * link.sharing + to) * kHanded + at * 128 +
          static_cast<int>(threadIdx.x) % 128;
+}
+
+/// Whether this warp has features of the link: a group has up to 64, and a warp sixteen of them.
+__device__ __forceinline__ bool has_features(const Link& link) {
+  return static_cast<int>(threadIdx.x) / 32 % 4 * 16 < link.features;
 }
 
 /// Gives the other CTAs of a unit the sums of the rows that they store, and waits for theirs.
@@ -267,9 +272,10 @@ __device__ __forceinline__ void hand_over(const Arguments& a, int i, int unit, i
                                           const float (&sums)[1][kRows / 2]) {
   const Link& link = a.links[i];
   const int group = static_cast<int>(threadIdx.x) / 128;
-  const int own = kQuarters / link.parts;
+  const int own = kQuarters / link.sharing;
+  const int rows = has_features(link) ? a.rows : 0;
 #pragma unroll 1
-  for (int quarter = 0; quarter < kQuarters && quarter * kQuarter < a.rows; ++quarter) {
+  for (int quarter = 0; quarter < kQuarters && quarter * kQuarter < rows; ++quarter) {
     const int to = quarter / own;
     if (to == part) continue;
     Quarter q;
@@ -285,7 +291,7 @@ __device__ __forceinline__ void hand_over(const Arguments& a, int i, int unit, i
   if (threadIdx.x % 128 == 0) {
     int* met = &a.state->met[i][unit * kGroups + group];
     part_done(met);
-    wait_for_parts(met, link.parts);
+    wait_for_parts(met, link.sharing);
   }
   hopper::sync_threads(1 + group, 128);
 }
@@ -294,18 +300,18 @@ __device__ __forceinline__ void hand_over(const Arguments& a, int i, int unit, i
 __device__ __forceinline__ void add_handed(const Arguments& a, const Link& link, int unit, int part,
                                            int quarter, Quarter& q) {
   constexpr int kBlocks = kQuarter / 8;
-  const int parts = link.parts;
-  if (parts == 1) return;
+  if (link.sharing == 1 || !has_features(link)) return;
   const int group = static_cast<int>(threadIdx.x) / 128;
-  const int first = quarter % (kQuarters / parts) * kBlocks;
+  const int first = quarter % (kQuarters / link.sharing) * kBlocks;
   float4 v[kQuarters - 1][kBlocks];
 #pragma unroll
   for (int other = 0; other < kQuarters - 1; ++other) {
+#pragma unroll
+    for (float4& sums : v[other]) sums = make_float4(0, 0, 0, 0);
+    if (other >= link.sharing - 1) continue;
     const float4* at = handed(a, link, unit, part, other + (other >= part ? 1 : 0), group, first);
 #pragma unroll
-    for (int j = 0; j < kBlocks; ++j) {
-      v[other][j] = other < parts - 1 ? __ldcg(at + j * 128) : make_float4(0, 0, 0, 0);
-    }
+    for (int j = 0; j < kBlocks; ++j) v[other][j] = __ldcg(at + j * 128);
   }
 #pragma unroll
   for (const auto& of_other : v) {
@@ -326,7 +332,7 @@ __device__ __forceinline__ void end_plain(const Arguments& a, Shared& shared, in
   const int group = static_cast<int>(threadIdx.x) / 128;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;
-  const int own = kQuarters / link.parts;
+  const int own = kQuarters / link.sharing;
   const Pairs pairs(link, first);
   float2 gain[2] = {};
 #pragma unroll
@@ -336,7 +342,7 @@ __device__ __forceinline__ void end_plain(const Arguments& a, Shared& shared, in
   }
   Old old;
   load_old(link, pairs, part * own * kQuarter, a.rows, g, old);
-  if (link.parts > 1) hand_over(a, i, unit, part, sums);
+  if (link.sharing > 1) hand_over(a, i, unit, part, sums);
   if (link.inverse_in > 0) hopper::barrier_wait(&shared.normed[i], 0);
 #pragma unroll 1
   for (int quarter = part * own; quarter < (part + 1) * own; ++quarter) {

@@ -8,7 +8,7 @@ namespace baton::cuda {
 /// Whether wide_chain() takes these links, which the kernel for fewer rows takes.
 bool has_wide_chain(const ChainLink* links, int n);
 
-/// Of the workspace that chains of more than 64 rows share.
+/// Of the chains' workspace, behind ChainSquares.
 std::size_t wide_workspace_bytes();
 
 /// As linear_chain().

@@ -21,7 +21,8 @@ enum class WeightFormat : std::uint8_t {
 constexpr int kTileRows = 16;
 constexpr int kUnitInputs = 64;
 constexpr int kLanes = 32;
-/// Of a tile and a group; 16 bytes are the least that is copied to shared memory.
+constexpr int kSharedInputs = 128;
+/// Of a tile and a group; 16 bytes are the least that is copied to shared memory, two words count.
 constexpr int kSharedScaleWords = 4;
 
 /// One quantised matrix [out, in] in device memory of the caller's. `in` is filled up to whole units, `out`
@@ -31,8 +32,8 @@ struct QuantizedWeight {
   const std::uint32_t* words = nullptr;      // packed as place_of() says, 16-byte aligned
   /// The bits of an fp32 scale, whose lowest four are the zero point (int4) or 0; scale_at() says where.
   const std::uint32_t* scales = nullptr;
-  /// Where eight rows from a multiple of 8 on share their scales (FP8 in blocks): these once more,
-  /// [tiles, groups, kSharedScaleWords], of which the first two count. Else null.
+  /// Where eight rows from a multiple of 8 on share their scales, and groups have kSharedInputs
+  /// (FP8 in blocks): these once more, shared_scale_at() says where. Else null.
   const std::uint32_t* shared_scales = nullptr;
   /// Input i of the matrix is input order[i] of x: GPTQ's act-order makes groups contiguous. Null: is i.
   const std::int32_t* order = nullptr;
@@ -89,6 +90,13 @@ constexpr std::size_t scale_at(int groups, int row, int group) {
   const std::size_t line = static_cast<std::size_t>(row / kTileRows) * static_cast<std::size_t>(groups) +
                            static_cast<std::size_t>(group);
   return line * kTileRows + static_cast<std::size_t>(row % 8 * 2 + row % kTileRows / 8);
+}
+/// [tiles, groups, kSharedScaleWords]: of the tile's first eight rows, then of the other eight.
+constexpr std::size_t shared_scale_at(int groups, int row, int group) {
+  const std::size_t line =
+      static_cast<std::size_t>(row / kTileRows) * static_cast<std::size_t>(groups) +
+      static_cast<std::size_t>(group);
+  return line * kSharedScaleWords + static_cast<std::size_t>(row % kTileRows / 8);
 }
 
 }  // namespace baton::cuda

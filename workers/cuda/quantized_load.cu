@@ -96,7 +96,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    pack_scales_kernel(QuantizedPart p, PartRows rows, int groups, int group_shift, std::uint32_t* scales) {
+    pack_scales_kernel(QuantizedPart p, PartRows rows, int groups, int group_shift,
+                       std::uint32_t* scales, std::uint32_t* shared) {
   const std::size_t n = std::size_t(groups) * p.out;
   for (std::size_t i = thread_index(); i < n; i += all_threads()) {
     const int feature = static_cast<int>(i % p.out);
@@ -109,16 +110,9 @@ __global__ void __launch_bounds__(kThreads)
       word = (__float_as_uint(stored_scale(p, std::size_t(group) * p.out + feature)) & ~15U) |
              int4_zero(p, feature, group);
     }
-    scales[scale_at(groups, row_of(rows, feature), group)] = word;
-  }
-}
-
-__global__ void __launch_bounds__(kThreads)
-    share_scales_kernel(const std::uint32_t* scales, std::uint32_t* shared, std::size_t n) {
-  // Rows 0 and 8 of a tile are the first two of its sixteen (scale_at()).
-  for (std::size_t i = thread_index(); i < n; i += all_threads()) {
-    const std::size_t of_tile = i % kSharedScaleWords;
-    shared[i] = of_tile < 2 ? scales[i / kSharedScaleWords * kTileRows + of_tile] : 0;
+    const int row = row_of(rows, feature);
+    scales[scale_at(groups, row, group)] = word;
+    if (shared != nullptr && row % 8 == 0) shared[shared_scale_at(groups, row, group)] = word;
   }
 }
 
@@ -170,15 +164,9 @@ void pack_part(const QuantizedPart& part, PartRows rows, const QuantizedWeight& 
   check(cudaGetLastError(), "pack_part");
   const std::size_t scales = static_cast<std::size_t>(to.groups) * static_cast<std::size_t>(part.out);
   pack_scales_kernel<<<blocks_for(scales), kThreads, 0, stream>>>(
-      part, rows, to.groups, to.group_shift, const_cast<std::uint32_t*>(to.scales));
+      part, rows, to.groups, to.group_shift, const_cast<std::uint32_t*>(to.scales),
+      const_cast<std::uint32_t*>(to.shared_scales));
   check(cudaGetLastError(), "pack_part");
-}
-
-void share_scales(const QuantizedWeight& w, int out, Stream stream) {
-  const std::size_t n = shared_scale_words(out, w.groups);
-  share_scales_kernel<<<blocks_for(n), kThreads, 0, stream>>>(
-      w.scales, const_cast<std::uint32_t*>(w.shared_scales), n);
-  check(cudaGetLastError(), "share_scales");
 }
 
 void widen_part(const QuantizedPart& part, PartRows rows, Bf16* to, Stream stream) {

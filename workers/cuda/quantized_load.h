@@ -34,13 +34,11 @@ struct PartRows {
   bool interleaved = false;
 };
 
-/// Writes the part's rows of `words` and `scales`, which `to` describes (its pointers to const are where
-/// they are) and which are zeroed first by the caller. `nan` is set to 1 if there is a NaN among the weights,
-/// which the kernels would take for a number.
+/// Writes the part's rows of `words`, `scales` and, where there are, `shared_scales`, which `to`
+/// describes (its pointers to const are where they are) and which are zeroed first by the caller.
+/// `nan` is set to 1 if there is a NaN among the weights, which the kernels would take for a
+/// number.
 void pack_part(const QuantizedPart& part, PartRows rows, const QuantizedWeight& to, int* nan, Stream stream);
-
-/// Fills shared_scales from `scales`, once all parts are packed.
-void share_scales(const QuantizedWeight& w, int out, Stream stream);
 
 /// Writes the part's rows of a bf16 matrix [.., part.in].
 void widen_part(const QuantizedPart& part, PartRows rows, Bf16* to, Stream stream);

@@ -113,6 +113,7 @@ void GpuDecoder::carve_workspace() {
   const ModelConfig& c = config_;
   const auto rows = static_cast<std::size_t>(options_.max_rows);
   const auto wanted = static_cast<std::size_t>(options_.max_wanted);
+  const int chain_rows = most_chain_rows();
   const auto walk = [&](std::byte* base) {
     std::size_t used = 0;
     const auto take = [&]<typename T>(T*& to, std::size_t bytes) {
@@ -152,8 +153,9 @@ void GpuDecoder::carve_workspace() {
     bytes(experts_workspace_, sparse ? cuda::experts_workspace_bytes(experts_of(c), expert_rows) : 0);
     linear_workspace_bytes_ = linear_options(c, weights_, options_).workspace_bytes;
     bytes(linear_workspace_, linear_workspace_bytes_);
-    take(chain_states_, static_cast<std::size_t>(c.layers) * cuda::chain_state_bytes());
-    take(chain_workspace_, cuda::chain_workspace_bytes());
+    const auto chains = static_cast<std::size_t>(chain_rows > 0 ? c.layers : 0);
+    take(chain_states_, chains * cuda::chain_state_bytes());
+    take(chain_workspace_, chain_rows > 0 ? cuda::chain_workspace_bytes(chain_rows) : 0);
     return used;
   };
   workspace_ = cuda::DeviceMemory(walk(nullptr));
@@ -255,17 +257,22 @@ void GpuDecoder::run_chain(int index, int next, int rows, cuda::Stream stream) {
   cuda::linear_chain(links.data(), static_cast<int>(links.size()), rows, buffers, stream);
 }
 
-/// Times whole layers: kernels that are quick one by one need not be so in a row.
-void GpuDecoder::tune_chain(cuda::Stream stream) {
-  using Chain = Options::Chain;
-  chain_choices_.clear();
-  if (options_.deterministic || options_.chain == Chain::never || config_.layers < 2) return;
+int GpuDecoder::most_chain_rows() const {
+  if (options_.deterministic || options_.chain == Options::Chain::never || config_.layers < 2)
+    return 0;
   int most_rows = options_.max_rows;
   for (int i = 0; i < config_.layers; ++i) {
-    if (weights_.layers[static_cast<std::size_t>(i)].sparse()) return;
+    if (weights_.layers[static_cast<std::size_t>(i)].sparse()) return 0;
     const auto links = links_behind(i);
     most_rows = std::min(most_rows, cuda::chain_rows(links.data(), static_cast<int>(links.size())));
   }
+  return most_rows;
+}
+
+/// Times whole layers: kernels that are quick one by one need not be so in a row.
+void GpuDecoder::tune_chain(cuda::Stream stream) {
+  chain_choices_.clear();
+  const int most_rows = most_chain_rows();
   // Several layers, so that no weights come from the L2 cache.
   const int layers = std::min(config_.layers, 8);
   for (const int rows : {1, 2, 4, 8, 16, 32, 64, 96, 128}) {
@@ -286,7 +293,7 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
     constexpr double kKept = 0.75;
     constexpr double kLostUs = 1;
     const bool quicker = kKept * (choice.single_us - choice.chained_us) > kLostUs;
-    choice.chained = options_.chain == Chain::wherever_possible || quicker;
+    choice.chained = options_.chain == Options::Chain::wherever_possible || quicker;
     chain_choices_.push_back(choice);
   }
 }

@@ -103,6 +103,8 @@ class GpuDecoder {
   /// Of layer `index`; `next` is the layer whose chain is run next.
   void run_chain(int index, int next, int rows, cuda::Stream stream);
   void tune_chain(cuda::Stream stream);
+  /// The most rows of a step that may run as chains; 0: none may.
+  int most_chain_rows() const;
   bool chained(const GpuBatch& batch) const;
   void project(int index, int rows, cuda::Stream stream);
   void attend(int index, const GpuBatch& batch, cuda::Stream stream);

@@ -85,8 +85,8 @@ LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* chec
     if (!std::has_single_bit(static_cast<unsigned>(size)) || size < (fp8 ? 64 : 32)) return {};
     found.group_shift = std::countr_zero(static_cast<unsigned>(size));
     found.groups = (in + size - 1) / size;
-    found.shared_scales =
-        fp8 && q.block_rows > 0 && q.block_rows % 8 == 0 && config.head_dim % 8 == 0;
+    found.shared_scales = fp8 && size == cuda::kSharedInputs && q.block_rows % 8 == 0 &&
+                          q.block_rows > 0 && config.head_dim % 8 == 0;
   } else {
     found.group_shift = kNoShift;
   }

@@ -78,7 +78,10 @@ class Formats {
   /// Quantisers leave it plain as a rule.
   LinearFormat lm_head() const {
     if (checkpoint_ == nullptr) return {};
-    return gpu_linear_format(config_, checkpoint_, std::array{std::string("lm_head")}, config_.hidden);
+    LinearFormat found =
+        gpu_linear_format(config_, checkpoint_, std::array{std::string("lm_head")}, config_.hidden);
+    found.shared_scales = false;  // the layer kernel alone reads them
+    return found;
   }
 
  private:
@@ -193,19 +196,6 @@ void bring_layer(GpuUpload& upload, const LayerSource& from, const GpuLayer& to)
   bring(upload, from.dense.down, {0, false}, to.down);
 }
 
-void share_scales(const GpuWeights& w) {
-  const cuda::OwnedStream stream;
-  const auto share = [&](const LinearWeight& matrix) {
-    if (matrix.quantized.shared_scales == nullptr) return;
-    cuda::share_scales(matrix.quantized, matrix.out, stream.get());
-  };
-  for (const GpuLayer& l : w.layers) {
-    for (const LinearWeight* matrix : {&l.qkv, &l.o, &l.gate_up, &l.down}) share(*matrix);
-  }
-  share(w.lm_head);
-  stream.synchronize();
-}
-
 /// Random numbers of about the size of an initialised model's weights.
 void randomise(const LinearWeight& w, std::uint64_t seed, cuda::Stream stream) {
   const cuda::QuantizedWeight& q = w.quantized;
@@ -216,9 +206,13 @@ void randomise(const LinearWeight& w, std::uint64_t seed, cuda::Stream stream) {
   const std::uint32_t zero = q.format == WeightFormat::int4 ? 8 : 0;
   cuda::fill_random(const_cast<std::uint32_t*>(q.words), cuda::weight_words(q.format, w.out, w.in), seed,
                     stream);
-  cuda::fill_words(const_cast<std::uint32_t*>(q.scales), cuda::scale_words(w.out, q.groups),
-                   (std::bit_cast<std::uint32_t>(scale) & ~15U) | zero, stream);
-  if (q.shared_scales != nullptr) cuda::share_scales(q, w.out, stream);
+  const std::uint32_t word = (std::bit_cast<std::uint32_t>(scale) & ~15U) | zero;
+  cuda::fill_words(const_cast<std::uint32_t*>(q.scales), cuda::scale_words(w.out, q.groups), word,
+                   stream);
+  if (q.shared_scales != nullptr) {
+    cuda::fill_words(const_cast<std::uint32_t*>(q.shared_scales),
+                     cuda::shared_scale_words(w.out, q.groups), word, stream);
+  }
   if (q.order == nullptr) return;
   std::vector<std::int32_t> order(size(w.in));
   for (int i = 0; i < w.in; ++i) order[size(i)] = w.in - 1 - i;
@@ -255,7 +249,6 @@ GpuWeights load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpo
   }
   reader.expect_all_taken();
   upload.run(ordinal, percent);
-  share_scales(w);
   percent = 100;
   return w;
 }
