@@ -16,7 +16,7 @@ namespace baton::cuda::streamed {
 constexpr int kTile = kDecodeTile;
 constexpr int kBoxColumns = 64;  // what the swizzle spans
 constexpr int kBoxBytes = kTile * kBoxColumns * 2;
-// Eight warps with three places each: faster than four with seven but for long rows (docs/performance.md).
+// Eight warps with three places each: faster than four with seven but for long rows (docs/gpu-kernels.md).
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRegisters = 128;
