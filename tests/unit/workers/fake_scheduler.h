@@ -26,6 +26,7 @@
 
 #include "ipc/codec.h"
 #include "ipc/process.h"
+#include "ipc/shm_region.h"
 #include "ipc/zmq_channel.h"
 
 namespace baton::test {
@@ -105,6 +106,7 @@ class FakeScheduler {
       std::ifstream log(dir_ + "/log");
       std::cerr << log.rdbuf();
     }
+    unlink_dead_regions(run_dir());  // of workers that were killed last
     std::filesystem::remove_all(dir_);
   }
   std::string run_dir() const { return dir_ + "/run"; }
