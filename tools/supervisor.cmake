@@ -1,5 +1,5 @@
 baton_library(supervise SOURCES child_process.cpp supervise.cpp)
 if(TARGET baton::configs)
 baton_program(baton-supervisor SERVE SOURCES supervisor.cpp
-              LIBS baton::supervise baton::configs baton::cli11)
+              LIBS baton::supervise baton::configs baton::shm baton::cli11)
 endif()

@@ -8,6 +8,7 @@
 
 #include "baton_version.h"
 #include "configs/config.h"
+#include "ipc/shm_region.h"
 #include "tools/supervise.h"
 
 namespace {
@@ -148,7 +149,10 @@ int run(int argc, char** argv) {
   if (specs.empty()) throw std::runtime_error("no process named; see --help");
   if (options.run_dir.empty()) throw std::runtime_error("--run-dir is needed");
   options.supervise.run_dir = options.run_dir;
-  return baton::supervise(std::move(specs), options.supervise);
+  const int code = baton::supervise(std::move(specs), options.supervise);
+  // A worker that did not end by itself has left its pool in shared memory.
+  baton::unlink_dead_regions(options.run_dir);
+  return code;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 """The launcher as a newcomer meets it: ./baton serve, a chat, a kill, Ctrl-C, and the bad cases."""
 
 import contextlib
+import glob
 import json
 import os
 import pathlib
@@ -85,8 +86,12 @@ class Served:
         return urllib.request.urlopen(request, timeout=60)
 
     def end(self):
-        if self.process.poll() is None:
-            self.process.kill()
+        if self.process.poll() is None:  # it takes its pools with it, which a kill would leave behind
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
         self.process.wait()
         self.log.close()
 
@@ -159,8 +164,11 @@ class ServeTest(unittest.TestCase):
         pid = s.pid("decode0")
         os.kill(pid, signal.SIGSTOP)
         self.assertEqual(whole, text + "".join(stream), s.text())
-        s.pid("decode0", other_than=pid)
+        pids = [pid, s.pid("decode0", other_than=pid), s.pid("prefill0")]
         self.assertIn("decode0 is frozen", s.text())
+        s.process.send_signal(signal.SIGINT)  # while decode0 still starts
+        self.assertEqual(0, s.process.wait(20), s.text())
+        self.assertEqual([], [pool for pid in pids for pool in glob.glob(f"/dev/shm/baton-*-{pid}-*")])
 
     def test_a_taken_port_is_named(self):
         with socket.socket() as other:
