@@ -262,14 +262,6 @@ Cut cut_of(const ChainLink& link) {
   return link.output == LinearOutput::silu_mul ? cut_gated(link.w) : cut_plain(link.w);
 }
 
-CUtensorMap boxes_map(const void* data, int rows, int columns, int box_rows) {
-  return encode_map<2>(data, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                       {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},
-                       {static_cast<cuuint64_t>(columns) * sizeof(Bf16)},
-                       {kBlockK, static_cast<cuuint32_t>(box_rows)}, CU_TENSOR_MAP_SWIZZLE_128B,
-                       CU_TENSOR_MAP_L2_PROMOTION_NONE);
-}
-
 Link make_link(const ChainLink& from, int rows) {
   const Cut cut = cut_of(from);
   auto link = begin_link<Link>(from);
@@ -279,9 +271,9 @@ Link make_link(const ChainLink& from, int rows) {
   link.units = units_of(from.w, cut.features);
   link.boxes = from.w.in / kBlockK / cut.sharing;
   link.done = link.units * cut.sharing * kGroups;
-  link.w = boxes_map(from.w.data, from.w.out, from.w.in,
-                     link.apart ? cut.features : kGroups * cut.features);
-  link.x = boxes_map(from.x, rows, from.w.in, kRows);
+  link.w = tensor_map(from.w.data, from.w.out, from.w.in,
+                      link.apart ? cut.features : kGroups * cut.features);
+  link.x = tensor_map(from.x, rows, from.w.in, kRows);
   return link;
 }
 

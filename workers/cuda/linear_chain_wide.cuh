@@ -20,7 +20,7 @@ namespace baton::cuda::wide_links {
 constexpr int kRows = kMostChainRows;
 constexpr int kGroups = 2;  // warpgroups that multiply
 constexpr int kMultiplying = 128 * kGroups;
-constexpr int kThreads = kMultiplying + 128;    // and warps for W, for x and for norms
+constexpr int kThreads = kMultiplying + 128;    // and a warp each for W, x, norms, the next state
 constexpr int kBlockK = 64;                     // of a box: the 128 bytes that the swizzle spans
 constexpr int kPlaceBytes = 128 * kBlockK * 2;  // 128 features, or rows
 constexpr int kWPlaces = 8;  // even: each is always of the same group, or of both

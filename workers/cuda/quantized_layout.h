@@ -85,18 +85,20 @@ constexpr WeightPlace place_of(WeightFormat format, int units, int row, int inpu
           8 * (high + 2 * odd)};
 }
 
+/// Of a row's tile and a group, in [tiles, groups].
+constexpr std::size_t scale_line(int groups, int row, int group) {
+  return static_cast<std::size_t>(row / kTileRows) * static_cast<std::size_t>(groups) +
+         static_cast<std::size_t>(group);
+}
 /// Rows g and g + 8 of a tile lie beside each other.
 constexpr std::size_t scale_at(int groups, int row, int group) {
-  const std::size_t line = static_cast<std::size_t>(row / kTileRows) * static_cast<std::size_t>(groups) +
-                           static_cast<std::size_t>(group);
-  return line * kTileRows + static_cast<std::size_t>(row % 8 * 2 + row % kTileRows / 8);
+  return scale_line(groups, row, group) * kTileRows +
+         static_cast<std::size_t>(row % 8 * 2 + row % kTileRows / 8);
 }
 /// [tiles, groups, kSharedScaleWords]: of the tile's first eight rows, then of the other eight.
 constexpr std::size_t shared_scale_at(int groups, int row, int group) {
-  const std::size_t line =
-      static_cast<std::size_t>(row / kTileRows) * static_cast<std::size_t>(groups) +
-      static_cast<std::size_t>(group);
-  return line * kSharedScaleWords + static_cast<std::size_t>(row % kTileRows / 8);
+  return scale_line(groups, row, group) * kSharedScaleWords +
+         static_cast<std::size_t>(row % kTileRows / 8);
 }
 
 }  // namespace baton::cuda
