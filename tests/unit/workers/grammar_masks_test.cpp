@@ -190,6 +190,11 @@ class Told {
     const std::lock_guard lock(mutex_);
     return told_.size();
   }
+  /// How many were told before this one was ready.
+  std::size_t before(std::uint64_t key) {
+    const std::lock_guard lock(mutex_);
+    return std::find(told_.begin(), told_.end(), std::pair(key, true)) - told_.begin();
+  }
 
  private:
   std::mutex mutex_;
@@ -253,9 +258,16 @@ TEST(GrammarMasks, ARowThatWaitsGoesBeforeAnnouncements) {
     masks.prepare(i + 1, GrammarKind::regex, "([a-z]{3} ){60}" + std::to_string(i), false);
   }
   masks.prepare(50, GrammarKind::regex, "y", true);  // never one too many
-  mask_of(masks, 1, with(GrammarKind::regex, "x"), {});
+  const std::size_t when_awaited = told.count();
+  Steps steps;
+  steps.add(1, with(GrammarKind::regex, "([a-z]{3} ){60}19"), {});  // the last that is kept in mind
+  masks.begin(steps.get());
+  const std::size_t when_begun = told.count();
+  EXPECT_TRUE(masks.wait(0).ok());
+  mask_of(masks, 2, with(GrammarKind::regex, "x"), {});
   EXPECT_TRUE(told.has(50, true));
-  EXPECT_LT(masks.compiled(), 15U) << "these two, and what had begun";
+  EXPECT_LE(told.before(50), when_awaited + 1) << "what had begun";
+  EXPECT_LE(told.before(20), when_begun + 2) << "the same, and the one that was awaited";
   EXPECT_TRUE(wait_compiled(masks, 22));
   EXPECT_LE(masks.compiled(), 26U) << "more than max_announced are not kept in mind";
   EXPECT_FALSE(told.had(40, true)) << "it was passed over, and will be asked for again";
