@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "frontend/dialect.h"
-#include "frontend/http_error.h"
+#include "frontend/core/dialect.h"
+#include "frontend/http/http_error.h"
 #include "ipc/spin.h"
 
 namespace baton {

@@ -8,19 +8,19 @@
 #include <unordered_map>
 #include <vector>
 
-#include "frontend/api_keys.h"
-#include "frontend/generation.h"
-#include "frontend/health.h"
-#include "frontend/http_servers.h"
-#include "frontend/index_page.h"
-#include "frontend/jobs.h"
-#include "frontend/metrics.h"
-#include "frontend/open_reply.h"
-#include "frontend/request_table.h"
-#include "frontend/routes.h"
-#include "frontend/scheduler_client.h"
-#include "frontend/served_model.h"
-#include "frontend/stream_writer.h"
+#include "frontend/core/generation.h"
+#include "frontend/core/metrics.h"
+#include "frontend/core/open_reply.h"
+#include "frontend/core/request_table.h"
+#include "frontend/core/scheduler_client.h"
+#include "frontend/core/served_model.h"
+#include "frontend/http/api_keys.h"
+#include "frontend/http/health.h"
+#include "frontend/http/http_servers.h"
+#include "frontend/http/index_page.h"
+#include "frontend/http/jobs.h"
+#include "frontend/http/routes.h"
+#include "frontend/http/stream_writer.h"
 #include "ipc/process.h"
 
 namespace baton {

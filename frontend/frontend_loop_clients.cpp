@@ -3,10 +3,10 @@
 
 #include <utility>
 
-#include "frontend/dialect.h"
+#include "frontend/core/dialect.h"
 #include "frontend/frontend_loop.h"
-#include "frontend/http_error.h"
-#include "frontend/index_page.h"
+#include "frontend/http/http_error.h"
+#include "frontend/http/index_page.h"
 
 namespace baton {
 namespace {

@@ -85,7 +85,7 @@ enum class GrammarKind : std::uint8_t { none = 0, json_schema = 1, regex = 2, eb
 enum class EarlyStopping : std::uint8_t { heuristic = 0, at_once = 1, never = 2 };
 
 /// How one request's tokens are drawn. Every field is per request, also in a mixed batch. The order in
-/// which they act is told in workers/sampler.h.
+/// which they act is told in workers/sampling/sampler.h.
 struct SamplingParams {
   float temperature = 1.0F;       // 0 = greedy
   float top_p = 1.0F;             // (0, 1]
@@ -111,7 +111,7 @@ struct SamplingParams {
   GrammarKind grammar_kind = GrammarKind::none;  // none: the output is free
   std::string grammar;                           // otherwise what all of the output must match
 
-  std::uint32_t num_beams = 1;  // above 1: a beam search (scheduler/beam_search.h), nothing is drawn
+  std::uint32_t num_beams = 1;  // above 1: a beam search (scheduler/apply/beam_search.h), nothing is drawn
   std::uint32_t num_return_sequences = 1;  // so many of what it finds are told, the best
   float length_penalty = 1.0F;             // a score is the sum of logs over length to this power
   EarlyStopping early_stopping = EarlyStopping::heuristic;

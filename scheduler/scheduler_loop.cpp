@@ -6,8 +6,8 @@
 
 #include "ipc/codec.h"
 #include "ipc/spin.h"
-#include "scheduler/apply_event.h"
-#include "scheduler/plan_step.h"
+#include "scheduler/apply/apply_event.h"
+#include "scheduler/plan/plan_step.h"
 
 namespace baton {
 

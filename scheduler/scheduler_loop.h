@@ -11,10 +11,10 @@
 #include "configs/config.h"
 #include "ipc/channel.h"
 #include "ipc/process.h"
-#include "scheduler/admin_server.h"
-#include "scheduler/event_trace.h"
-#include "scheduler/events.h"
-#include "scheduler/traffic.h"
+#include "scheduler/admin/admin_server.h"
+#include "scheduler/admin/event_trace.h"
+#include "scheduler/admin/traffic.h"
+#include "scheduler/apply/events.h"
 
 namespace baton {
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Measures how long a device takes for a step, as `./baton plan` needs it (docs/planning.md): runs
-baton-bench-worker and fits tools/step_times.h's model to what it tells.
+baton-bench-worker and fits planning/step_times.h's model to what it tells.
 
     tools/step_times.py --model demo/model --threads 1 --budget 256 --out times.json
 """

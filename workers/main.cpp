@@ -10,7 +10,7 @@
 #include "ipc/process.h"
 #include "ipc/spin.h"
 #include "ipc/zmq_channel.h"
-#include "workers/make_executor.h"
+#include "workers/execute/make_executor.h"
 #include "workers/worker_loop.h"
 
 int main(int argc, char** argv) {

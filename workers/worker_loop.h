@@ -13,10 +13,10 @@
 #include "configs/config.h"
 #include "ipc/channel.h"
 #include "ipc/process.h"
-#include "workers/executor.h"
-#include "workers/kv_handoff.h"
-#include "workers/step_thread.h"
-#include "workers/worker_core.h"
+#include "workers/execute/executor.h"
+#include "workers/execute/step_thread.h"
+#include "workers/pool/kv_handoff.h"
+#include "workers/protocol/worker_core.h"
 
 namespace baton {
 

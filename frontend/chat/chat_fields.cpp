@@ -7,7 +7,7 @@
 
 #include "frontend/chat/chat_template.h"
 #include "frontend/chat/ordered_json.h"
-#include "frontend/sse.h"
+#include "frontend/http/sse.h"
 
 namespace baton {
 namespace {

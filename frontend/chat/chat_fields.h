@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "frontend/chat/conversation.h"
-#include "frontend/json_reader.h"
-#include "frontend/served_model.h"
+#include "frontend/core/json_reader.h"
+#include "frontend/core/served_model.h"
 
 namespace baton {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "frontend/chat/conversation.h"
-#include "frontend/tokenizer/tokenizer.h"
 #include "ipc/status.h"
 #include "ipc/types.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace baton {
 

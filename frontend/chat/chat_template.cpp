@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "frontend/chat/ordered_json.h"
-#include "frontend/sse.h"
+#include "frontend/http/sse.h"
 
 namespace baton {
 namespace {

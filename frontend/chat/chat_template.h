@@ -15,8 +15,8 @@
 #include "frontend/chat/conversation.h"
 #include "frontend/chat/reply_parser.h"
 #include "frontend/chat/special_guard.h"
-#include "frontend/tokenizer/tokenizer.h"
 #include "ipc/status.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace baton {
 

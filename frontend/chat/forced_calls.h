@@ -6,9 +6,9 @@
 
 #include "frontend/chat/conversation.h"
 #include "frontend/chat/reply_parser.h"
-#include "frontend/tokenizer/tokenizer.h"
 #include "ipc/status.h"
 #include "ipc/types.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace baton {
 

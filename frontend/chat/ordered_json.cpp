@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "frontend/sse.h"
+#include "frontend/http/sse.h"
 
 namespace baton {
 namespace {

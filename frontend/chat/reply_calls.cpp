@@ -5,7 +5,7 @@
 #include "frontend/chat/ordered_json.h"
 #include "frontend/chat/reply_marks.h"
 #include "frontend/chat/reply_parser.h"
-#include "frontend/json_reader.h"
+#include "frontend/core/json_reader.h"
 
 namespace baton {
 namespace {

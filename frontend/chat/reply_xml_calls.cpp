@@ -8,8 +8,8 @@
 
 #include "frontend/chat/reply_marks.h"
 #include "frontend/chat/reply_parser.h"
-#include "frontend/sse.h"
-#include "frontend/utf8.h"
+#include "frontend/http/sse.h"
+#include "text/utf8.h"
 
 namespace baton {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "frontend/utf8.h"
+#include "text/utf8.h"
 
 namespace baton {
 namespace {

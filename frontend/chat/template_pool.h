@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "frontend/chat/template_process.h"
-#include "frontend/task_queue.h"
+#include "frontend/core/task_queue.h"
 #include "ipc/status.h"
 
 namespace baton {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "frontend/helper_process.h"
+#include "frontend/core/helper_process.h"
 #include "ipc/status.h"
 #include "ipc/types.h"
 

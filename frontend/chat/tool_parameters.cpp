@@ -6,8 +6,8 @@
 
 #include "frontend/chat/ordered_json.h"
 #include "frontend/chat/reply_marks.h"
-#include "frontend/json_reader.h"
-#include "frontend/sse.h"
+#include "frontend/core/json_reader.h"
+#include "frontend/http/sse.h"
 
 namespace baton {
 namespace {

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "frontend/http/sse.h"
 #include "frontend/openai/logprobs_json.h"
-#include "frontend/sse.h"
 
 namespace baton {
 namespace {

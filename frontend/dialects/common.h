@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "frontend/dialect.h"
-#include "frontend/http_error.h"
-#include "frontend/json_reader.h"
+#include "frontend/core/dialect.h"
+#include "frontend/core/json_reader.h"
+#include "frontend/http/http_error.h"
 #include "frontend/openai/request_fields.h"
 
 namespace baton {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "frontend/dialects/common.h"
-#include "frontend/sse.h"
+#include "frontend/http/sse.h"
 
 namespace baton {
 namespace {

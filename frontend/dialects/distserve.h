@@ -2,7 +2,7 @@
 // went through its phases.
 #pragma once
 
-#include "frontend/dialect.h"
+#include "frontend/core/dialect.h"
 
 namespace baton {
 

@@ -1,7 +1,7 @@
 // EnergonAI's generation server: POST /generation; 406 when the queue is full.
 #pragma once
 
-#include "frontend/dialect.h"
+#include "frontend/core/dialect.h"
 
 namespace baton {
 

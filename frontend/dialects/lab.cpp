@@ -7,11 +7,11 @@
 #include <string>
 #include <utility>
 
+#include "frontend/core/json_reader.h"
 #include "frontend/dialects/common.h"
-#include "frontend/http_error.h"
-#include "frontend/json_reader.h"
+#include "frontend/http/http_error.h"
+#include "frontend/http/sse.h"
 #include "frontend/openai/request_fields.h"
-#include "frontend/sse.h"
 
 namespace baton {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "frontend/dialect.h"
+#include "frontend/core/dialect.h"
 
 namespace baton {
 

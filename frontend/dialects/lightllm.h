@@ -1,7 +1,7 @@
 // LightLLM's API: POST /generate, /generate_stream. Its /v1/chat/completions is the dialect openai.
 #pragma once
 
-#include "frontend/dialect.h"
+#include "frontend/core/dialect.h"
 
 namespace baton {
 

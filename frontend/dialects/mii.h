@@ -1,7 +1,7 @@
 // DeepSpeed-MII's RESTful gateway: POST /mii/NAME with several prompts; NAME is the served model's.
 #pragma once
 
-#include "frontend/dialect.h"
+#include "frontend/core/dialect.h"
 
 namespace baton {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "frontend/dialects/common.h"
-#include "frontend/sse.h"
+#include "frontend/http/sse.h"
 
 namespace baton {
 namespace {

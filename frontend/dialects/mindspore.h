@@ -3,7 +3,7 @@
 // request keeps its own.
 #pragma once
 
-#include "frontend/dialect.h"
+#include "frontend/core/dialect.h"
 
 namespace baton {
 

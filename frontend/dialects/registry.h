@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "frontend/dialect.h"
+#include "frontend/core/dialect.h"
 
 namespace baton {
 

@@ -7,8 +7,8 @@
 
 #include "frontend/chat/ordered_json.h"
 #include "frontend/dialects/common.h"
+#include "frontend/http/sse.h"
 #include "frontend/openai/grammar_fields.h"
-#include "frontend/sse.h"
 
 namespace baton {
 namespace {

@@ -2,7 +2,7 @@
 // /v1/chat/completions is the dialect openai.
 #pragma once
 
-#include "frontend/dialect.h"
+#include "frontend/core/dialect.h"
 
 namespace baton {
 

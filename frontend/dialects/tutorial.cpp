@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "frontend/dialects/common.h"
+#include "frontend/http/sse.h"
 #include "frontend/openai/openai_api.h"
-#include "frontend/sse.h"
 
 namespace baton {
 namespace {

@@ -3,7 +3,7 @@
 // of batching serves a request is the scheduler's setting here, not the path's.
 #pragma once
 
-#include "frontend/dialect.h"
+#include "frontend/core/dialect.h"
 
 namespace baton {
 

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "frontend/helper_process.h"
+#include "frontend/core/helper_process.h"
 #include "ipc/process.h"
 
 namespace baton {

@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "frontend/grammar/grammar_engine.h"
 #include "ipc/status.h"
 #include "ipc/types.h"
+#include "text/grammar/grammar_engine.h"
 
 namespace baton {
 

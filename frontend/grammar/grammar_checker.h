@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "frontend/core/helper_process.h"
+#include "frontend/core/task_queue.h"
 #include "frontend/grammar/grammar_check.h"
-#include "frontend/helper_process.h"
-#include "frontend/task_queue.h"
 #include "ipc/status.h"
 #include "ipc/types.h"
 

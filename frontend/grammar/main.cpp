@@ -9,10 +9,10 @@
 #include <memory>
 #include <string>
 
+#include "frontend/core/helper_process.h"
 #include "frontend/grammar/grammar_check.h"
-#include "frontend/helper_process.h"
-#include "frontend/tokenizer/tokenizer.h"
 #include "ipc/types.h"
+#include "text/tokenizer/tokenizer.h"
 
 int main(int argc, char** argv) {
   using namespace baton;

@@ -1,6 +1,6 @@
 #include "frontend/openai/chat_parts.h"
 
-#include "frontend/sse.h"
+#include "frontend/http/sse.h"
 
 namespace baton {
 namespace {

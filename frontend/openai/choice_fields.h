@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "frontend/generation.h"
-#include "frontend/json_reader.h"
+#include "frontend/core/generation.h"
+#include "frontend/core/json_reader.h"
 #include "frontend/openai/request_fields.h"
 
 namespace baton {

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "frontend/generation.h"
-#include "frontend/json_reader.h"
+#include "frontend/core/generation.h"
+#include "frontend/core/json_reader.h"
 #include "frontend/openai/request_fields.h"
 
 namespace baton {

@@ -6,10 +6,10 @@
 #include <optional>
 #include <vector>
 
-#include "frontend/json_reader.h"
+#include "frontend/core/json_reader.h"
+#include "frontend/core/served_model.h"
 #include "frontend/openai/prompt_fields.h"
-#include "frontend/served_model.h"
-#include "frontend/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace baton {
 

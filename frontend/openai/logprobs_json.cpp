@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "frontend/sse.h"
-#include "frontend/utf8.h"
+#include "frontend/http/sse.h"
+#include "text/utf8.h"
 
 namespace baton {
 namespace {

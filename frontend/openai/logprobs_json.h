@@ -6,10 +6,10 @@
 #include <span>
 #include <string>
 
-#include "frontend/generation.h"
-#include "frontend/text_stream.h"
-#include "frontend/tokenizer/tokenizer.h"
+#include "frontend/core/generation.h"
 #include "ipc/messages.h"
+#include "text/text_stream.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace baton {
 

@@ -9,14 +9,15 @@
 #include "frontend/chat/chat_fields.h"
 #include "frontend/chat/chat_template.h"
 #include "frontend/chat/forced_calls.h"
-#include "frontend/json_reader.h"
+#include "frontend/core/json_reader.h"
+#include "frontend/core/text_stream_options.h"
+#include "frontend/http/sse.h"
 #include "frontend/openai/choice_fields.h"
 #include "frontend/openai/grammar_fields.h"
 #include "frontend/openai/infill.h"
 #include "frontend/openai/openai_reply.h"
 #include "frontend/openai/prompt_fields.h"
 #include "frontend/openai/request_fields.h"
-#include "frontend/sse.h"
 
 namespace baton {
 namespace {

@@ -9,10 +9,10 @@
 #include <variant>
 #include <vector>
 
-#include "frontend/generation.h"
-#include "frontend/http_error.h"
+#include "frontend/core/generation.h"
+#include "frontend/core/served_model.h"
+#include "frontend/http/http_error.h"
 #include "frontend/openai/request_fields.h"
-#include "frontend/served_model.h"
 
 namespace baton {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "frontend/http_error.h"
+#include "frontend/http/http_error.h"
 #include "frontend/openai/openai_api.h"
 #include "frontend/openai/tokenize_api.h"
 

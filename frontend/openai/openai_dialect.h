@@ -1,7 +1,7 @@
 // The OpenAI API as one of the front end's dialects: which function answers on which path.
 #pragma once
 
-#include "frontend/dialect.h"
+#include "frontend/core/dialect.h"
 
 namespace baton {
 

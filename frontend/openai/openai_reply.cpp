@@ -6,9 +6,9 @@
 #include <optional>
 #include <utility>
 
-#include "frontend/http_error.h"
+#include "frontend/http/http_error.h"
+#include "frontend/http/sse.h"
 #include "frontend/openai/chat_parts.h"
-#include "frontend/sse.h"
 
 namespace baton {
 namespace {

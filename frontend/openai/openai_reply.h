@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "frontend/chat/reply_parser.h"
-#include "frontend/generation.h"
+#include "frontend/core/generation.h"
 #include "frontend/openai/logprobs_json.h"
-#include "frontend/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace baton {
 

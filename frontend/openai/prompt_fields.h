@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "frontend/json_reader.h"
+#include "frontend/core/json_reader.h"
 #include "frontend/openai/request_fields.h"
 
 namespace baton {

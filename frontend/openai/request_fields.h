@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "frontend/generation.h"
-#include "frontend/http_error.h"
-#include "frontend/json_reader.h"
-#include "frontend/served_model.h"
+#include "frontend/core/generation.h"
+#include "frontend/core/json_reader.h"
+#include "frontend/core/served_model.h"
+#include "frontend/http/http_error.h"
 
 namespace baton {
 

@@ -7,10 +7,10 @@
 
 #include "frontend/chat/chat_fields.h"
 #include "frontend/chat/chat_template.h"
-#include "frontend/http_error.h"
-#include "frontend/json_reader.h"
+#include "frontend/core/json_reader.h"
+#include "frontend/http/http_error.h"
+#include "frontend/http/sse.h"
 #include "frontend/openai/request_fields.h"
-#include "frontend/sse.h"
 
 namespace baton {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <string_view>
 
-#include "frontend/generation.h"
-#include "frontend/served_model.h"
+#include "frontend/core/generation.h"
+#include "frontend/core/served_model.h"
 
 namespace baton {
 

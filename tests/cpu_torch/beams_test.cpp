@@ -11,13 +11,13 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "scheduler/apply_event.h"
-#include "scheduler/audit.h"
-#include "scheduler/plan_step.h"
+#include "scheduler/apply/apply_event.h"
+#include "scheduler/plan/plan_step.h"
+#include "scheduler/state/audit.h"
 #include "tests/cpu_torch/golden_file.h"
 #include "tests/cpu_torch/model_fixture.h"
-#include "workers/cpu_executor.h"
-#include "workers/sequence_table.h"
+#include "workers/execute/cpu_executor.h"
+#include "workers/protocol/sequence_table.h"
 
 namespace baton::test {
 namespace {

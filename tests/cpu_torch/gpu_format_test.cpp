@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "tests/cpu_torch/model_fixture.h"
-#include "workers/cuda/quantized_layout.h"
+#include "workers/cuda/linear/quantized_layout.h"
 
 namespace baton::test {
 namespace {

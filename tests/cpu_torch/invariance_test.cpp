@@ -6,8 +6,8 @@
 
 #include <filesystem>
 
+#include "bench/random_model.h"
 #include "tests/cpu_torch/model_fixture.h"
-#include "tools/random_model.h"
 
 namespace baton::test {
 namespace {

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <random>
 
-#include "tools/random_model.h"
+#include "bench/random_model.h"
 #include "workers/model/error.h"
 #include "workers/model/fingerprint.h"
 #include "workers/model/llama.h"

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "workers/cuda/attention.h"
+#include "workers/cuda/attention/attention.h"
 #include "workers/cuda/launch.cuh"
 
 namespace baton::cuda {

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "tests/gpu/device_fixture.h"
-#include "workers/block_sums.h"
+#include "workers/protocol/block_sums.h"
 
 namespace baton::cuda {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "tests/gpu/device_fixture.h"
 #include "workers/cpu/experts.h"
-#include "workers/cuda/experts.h"
-#include "workers/cuda/experts_route.h"
+#include "workers/cuda/layer/experts.h"
+#include "workers/cuda/layer/experts_route.h"
 
 namespace baton::cuda {
 namespace {

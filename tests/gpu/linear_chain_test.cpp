@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tests/gpu/device_fixture.h"
-#include "workers/cuda/linear_chain.h"
+#include "workers/cuda/linear/linear_chain.h"
 
 namespace baton::cuda {
 namespace {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "workers/cuda/linear.h"
-#include "workers/cuda/linear_few_rows.h"
-#include "workers/cuda/linear_streamed.h"
+#include "workers/cuda/linear/linear.h"
+#include "workers/cuda/linear/linear_few_rows.h"
+#include "workers/cuda/linear/linear_streamed.h"
 
 namespace baton::cuda {
 namespace {

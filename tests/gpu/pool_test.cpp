@@ -12,8 +12,8 @@
 
 #include "ipc/process.h"
 #include "tests/gpu/device_fixture.h"
-#include "workers/cuda_copies.h"
-#include "workers/cuda_pool.h"
+#include "workers/pool/cuda_copies.h"
+#include "workers/pool/cuda_pool.h"
 
 namespace baton {
 namespace {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "tests/gpu/device_fixture.h"
-#include "workers/cuda/linear.h"
-#include "workers/cuda/linear_quantized.h"
-#include "workers/cuda/quantized_load.h"
+#include "workers/cuda/linear/linear.h"
+#include "workers/cuda/linear/linear_quantized.h"
+#include "workers/cuda/linear/quantized_load.h"
 #include "workers/model/dequantize.h"
 #include "workers/model/gpu_format.h"
 

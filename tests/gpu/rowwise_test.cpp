@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "tests/gpu/device_fixture.h"
-#include "workers/cuda/rowwise.h"
+#include "workers/cuda/layer/rowwise.h"
 
 namespace baton::cuda {
 namespace {

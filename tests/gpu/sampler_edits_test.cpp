@@ -1,5 +1,5 @@
 // Rows with penalties, bias, bad words, allowed tokens, grammar masks and log probabilities: the device
-// against workers/sampler.h on the same logits. Edits are the same to the bit, so greedy tokens and the
+// against workers/sampling/sampler.h on the same logits. Edits are the same to the bit, so greedy tokens and the
 // most probable ones are equal; a drawn token that differs lies within 1e-5 of the border between shares.
 #include <gtest/gtest.h>
 
@@ -11,10 +11,10 @@
 
 #include "tests/gpu/device_fixture.h"
 #include "tests/gpu/sampler_reference.h"
-#include "workers/cuda/sampler.h"
-#include "workers/gpu_edits.h"
-#include "workers/logit_edits.h"
-#include "workers/sampler.h"
+#include "workers/cuda/sampling/sampler.h"
+#include "workers/sampling/gpu_edits.h"
+#include "workers/sampling/logit_edits.h"
+#include "workers/sampling/sampler.h"
 
 namespace baton::cuda {
 namespace {

@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "workers/cuda/sampler.h"
-#include "workers/philox.h"
+#include "workers/cuda/sampling/sampler.h"
+#include "workers/sampling/philox.h"
 
 namespace baton::cuda {
 

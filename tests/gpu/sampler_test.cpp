@@ -1,6 +1,6 @@
 // The device's sampler against the CPU's on the same logits, and against fp64: a token is right if the
 // uniform number lies within 1e-5 of that token's share of the kept weight.
-#include "workers/cuda/sampler.h"
+#include "workers/cuda/sampling/sampler.h"
 
 #include <array>
 #include <cstdio>
@@ -8,7 +8,7 @@
 
 #include "tests/gpu/device_fixture.h"
 #include "tests/gpu/sampler_reference.h"
-#include "workers/sampler.h"
+#include "workers/sampling/sampler.h"
 
 namespace baton::cuda {
 namespace {
@@ -87,7 +87,7 @@ Batch random_batch(int vocab, int rows, unsigned seed) {
   return b;
 }
 
-/// What workers/sampler.h draws.
+/// What workers/sampling/sampler.h draws.
 std::int32_t on_cpu(Sampler& sampler, std::vector<float> logits, const SampleRow& p) {
   SamplingParams params;
   params.temperature = p.temperature;

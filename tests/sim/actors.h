@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "frontend/request_table.h"
-#include "scheduler/apply_event.h"
-#include "scheduler/plan_step.h"
+#include "frontend/core/request_table.h"
+#include "scheduler/apply/apply_event.h"
+#include "scheduler/plan/plan_step.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/network.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/plan_checks.h"
-#include "workers/worker_core.h"
+#include "workers/protocol/worker_core.h"
 
 namespace baton::sim {
 

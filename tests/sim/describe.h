@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "scheduler/events.h"
+#include "scheduler/apply/events.h"
 #include "tests/sim/network.h"
 
 namespace baton::sim {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ipc/messages.h"
-#include "scheduler/events.h"
+#include "scheduler/apply/events.h"
 
 namespace baton::sim {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "scheduler/beam_search.h"
+#include "scheduler/apply/beam_search.h"
 
 namespace baton::sim {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/cluster_state.h"
+#include "scheduler/state/cluster_state.h"
 
 namespace baton::sim {
 

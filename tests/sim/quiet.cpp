@@ -1,5 +1,5 @@
 // The state that everything must come to rest in once nothing goes wrong any more.
-#include "scheduler/audit.h"
+#include "scheduler/state/audit.h"
 #include "tests/sim/world.h"
 
 namespace baton::sim {

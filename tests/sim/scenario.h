@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ipc/types.h"
-#include "scheduler/cluster_state.h"
+#include "scheduler/state/cluster_state.h"
 
 namespace baton::sim {
 

@@ -1,7 +1,7 @@
 // A front end's shell in virtual time, and its clients: each knows beforehand what it must be told.
 #include <algorithm>
 
-#include "scheduler/batch_limits.h"
+#include "scheduler/plan/batch_limits.h"
 #include "tests/sim/describe.h"
 #include "tests/sim/world.h"
 

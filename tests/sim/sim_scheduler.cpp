@@ -2,7 +2,7 @@
 // scheduler/scheduler_loop.cpp for the real one.
 #include <utility>
 
-#include "scheduler/audit.h"
+#include "scheduler/state/audit.h"
 #include "tests/sim/describe.h"
 #include "tests/sim/world.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <span>
 
-#include "scheduler/lifecycle.h"
+#include "scheduler/apply/lifecycle.h"
 #include "tests/sim/describe.h"
 #include "tests/sim/world.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "workers/block_sums.h"
 #include "workers/cuda/launch.cuh"
+#include "workers/protocol/block_sums.h"
 
 namespace baton::cuda {
 namespace {

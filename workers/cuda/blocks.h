@@ -36,7 +36,7 @@ void copy_blocks(const PoolParts& to_pool, const ConstPoolParts& from_pool, cons
                  const std::uint32_t* from, int n, std::size_t block_bytes, int max_ctas,
                  Stream stream);
 
-/// sums[i] = the sum of checksum_word() (workers/block_sums.h) over block ids[i] (blocks of up to 4 GiB).
+/// sums[i] = the sum of checksum_word() (workers/protocol/block_sums.h) over block ids[i] (blocks of up to 4 GiB).
 void checksum_blocks(const ConstPoolParts& pool, const std::uint32_t* ids, int n,
                      std::size_t block_bytes, std::uint64_t* sums, Stream stream);
 

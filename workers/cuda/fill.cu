@@ -5,7 +5,7 @@
 
 #include "workers/cuda/device.h"
 #include "workers/cuda/launch.cuh"
-#include "workers/philox.h"
+#include "workers/sampling/philox.h"
 
 namespace baton::cuda {
 

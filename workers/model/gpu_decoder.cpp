@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "workers/cuda/experts.h"
-#include "workers/cuda/rowwise.h"
+#include "workers/cuda/layer/experts.h"
+#include "workers/cuda/layer/rowwise.h"
 #include "workers/cuda/stopwatch.h"
 #include "workers/model/error.h"
 #include "workers/model/rope.h"

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "ipc/kv_layout.h"
-#include "workers/cuda/attention.h"
+#include "workers/cuda/attention/attention.h"
 #include "workers/cuda/device.h"
-#include "workers/cuda/linear.h"
-#include "workers/cuda/linear_chain.h"
-#include "workers/cuda/sampler.h"
+#include "workers/cuda/linear/linear.h"
+#include "workers/cuda/linear/linear_chain.h"
+#include "workers/cuda/sampling/sampler.h"
 #include "workers/model/config.h"
 #include "workers/model/gpu_weights.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "workers/cuda/quantized_layout.h"
+#include "workers/cuda/linear/quantized_layout.h"
 #include "workers/model/config.h"
 #include "workers/model/safetensors.h"
 

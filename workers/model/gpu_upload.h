@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "workers/cuda/device.h"
-#include "workers/cuda/quantized_load.h"
+#include "workers/cuda/linear/quantized_load.h"
 #include "workers/cuda/types.h"
 #include "workers/model/checkpoint_reader.h"
 

@@ -6,7 +6,7 @@
 #include <initializer_list>
 #include <string>
 
-#include "workers/cuda/quantized_load.h"
+#include "workers/cuda/linear/quantized_load.h"
 #include "workers/model/gpu_format.h"
 #include "workers/model/gpu_limits.h"
 #include "workers/model/gpu_upload.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "workers/cuda/device.h"
-#include "workers/cuda/linear.h"
+#include "workers/cuda/linear/linear.h"
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/config.h"
 

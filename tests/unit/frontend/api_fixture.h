@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "frontend/core/served_model.h"
 #include "frontend/openai/openai_api.h"
-#include "frontend/served_model.h"
 #include "model_folder.h"
 
 namespace baton::testing {

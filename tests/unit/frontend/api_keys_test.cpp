@@ -1,4 +1,4 @@
-#include "frontend/api_keys.h"
+#include "frontend/http/api_keys.h"
 
 #include <gtest/gtest.h>
 

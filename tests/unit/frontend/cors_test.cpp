@@ -1,5 +1,5 @@
 // What browsers are told about pages of other origins.
-#include "frontend/cors.h"
+#include "frontend/http/cors.h"
 
 #include <gtest/gtest.h>
 

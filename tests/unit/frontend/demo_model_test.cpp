@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "frontend/chat/chat_format.h"
-#include "frontend/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace baton {
 namespace {

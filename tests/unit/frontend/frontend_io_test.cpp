@@ -5,10 +5,10 @@
 #include <set>
 #include <sstream>
 
-#include "frontend/health.h"
-#include "frontend/http_reply.h"
-#include "frontend/metrics.h"
-#include "frontend/server_events.h"
+#include "frontend/core/metrics.h"
+#include "frontend/http/health.h"
+#include "frontend/http/http_reply.h"
+#include "frontend/http/server_events.h"
 
 namespace baton {
 namespace {

@@ -1,5 +1,5 @@
 // Masks of the demo model's vocabulary: what is drawn at random under them matches its grammar.
-#include "frontend/grammar/grammar_engine.h"
+#include "text/grammar/grammar_engine.h"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "frontend/text_stream.h"
-#include "frontend/tokenizer/tokenizer.h"
+#include "text/text_stream.h"
+#include "text/tokenizer/tokenizer.h"
 #include "utf8_text.h"
 
 namespace baton {

@@ -11,9 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "frontend/text_stream.h"
-#include "frontend/tokenizer/regex.h"
-#include "frontend/tokenizer/tokenizer.h"
+#include "text/text_stream.h"
+#include "text/tokenizer/regex.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace baton {
 namespace {

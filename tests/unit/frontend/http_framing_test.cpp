@@ -1,5 +1,5 @@
 // Where a request ends: every input is fed whole, byte by byte and in random pieces.
-#include "frontend/http_framing.h"
+#include "frontend/http/http_framing.h"
 
 #include <gtest/gtest.h>
 

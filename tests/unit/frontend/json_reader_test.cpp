@@ -1,4 +1,4 @@
-#include "frontend/json_reader.h"
+#include "frontend/core/json_reader.h"
 
 #include <gtest/gtest.h>
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "frontend/served_model.h"
-#include "frontend/tokenizer/tokenizer.h"
+#include "frontend/core/served_model.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace baton::testing {
 

@@ -1,5 +1,5 @@
 // Several choices in one reply: seeds, texts, log probabilities, ends.
-#include "frontend/open_reply.h"
+#include "frontend/core/open_reply.h"
 
 #include <map>
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "frontend/grammar/grammar_engine.h"
-#include "frontend/tokenizer/tokenizer.h"
+#include "text/grammar/grammar_engine.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace baton::testing {
 

@@ -3,8 +3,8 @@
 
 #include "api_fixture.h"
 #include "frontend/dialects/lab.h"
-#include "frontend/http_error.h"
-#include "frontend/index_page.h"
+#include "frontend/http/http_error.h"
+#include "frontend/http/index_page.h"
 #include "frontend/openai/openai_api.h"
 
 namespace baton {

@@ -1,5 +1,5 @@
 // Scenarios of the front end's state machine: what the scheduler says, and what must come of it.
-#include "frontend/request_table.h"
+#include "frontend/core/request_table.h"
 
 #include <gtest/gtest.h>
 

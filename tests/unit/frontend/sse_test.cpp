@@ -1,11 +1,11 @@
-#include "frontend/sse.h"
+#include "frontend/http/sse.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "frontend/utf8.h"
+#include "text/utf8.h"
 
 namespace baton {
 namespace {

@@ -1,5 +1,5 @@
 // The writer against real sockets: clients that read, leave, or never read.
-#include "frontend/stream_writer.h"
+#include "frontend/http/stream_writer.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

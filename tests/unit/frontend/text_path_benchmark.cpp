@@ -5,9 +5,10 @@
 #include <cstdio>
 #include <string>
 
+#include "frontend/core/text_stream_options.h"
 #include "frontend/openai/openai_api.h"
-#include "frontend/text_stream.h"
 #include "model_folder.h"
+#include "text/text_stream.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "frontend/text_stream.h"
+#include "text/text_stream.h"
 
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
@@ -7,6 +7,7 @@
 #include <optional>
 #include <random>
 
+#include "frontend/core/text_stream_options.h"
 #include "model_folder.h"
 #include "utf8_text.h"
 

@@ -1,4 +1,4 @@
-#include "frontend/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
@@ -8,8 +8,8 @@
 #include <iterator>
 #include <random>
 
-#include "frontend/tokenizer/sentencepiece_model.h"
 #include "model_folder.h"
+#include "text/tokenizer/sentencepiece_model.h"
 
 namespace baton {
 namespace {

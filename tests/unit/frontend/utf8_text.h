@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "frontend/utf8.h"
+#include "text/utf8.h"
 
 namespace baton::testing {
 

@@ -1,5 +1,5 @@
 // How many prompts and how many sequences a step holds, and whether prompts pause decoding.
-#include "scheduler/batch_limits.h"
+#include "scheduler/plan/batch_limits.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // The algorithm by hand; what it must find with models is in tests/golden/beams.json.
-#include "scheduler/beam_search.h"
+#include "scheduler/apply/beam_search.h"
 
 #include <gtest/gtest.h>
 

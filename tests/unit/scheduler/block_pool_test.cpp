@@ -1,5 +1,5 @@
 // The books of one pool.
-#include "scheduler/block_pool.h"
+#include "scheduler/state/block_pool.h"
 
 #include <gtest/gtest.h>
 

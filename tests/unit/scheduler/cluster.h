@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/apply_event.h"
-#include "scheduler/audit.h"
-#include "scheduler/lifecycle.h"
-#include "scheduler/plan_step.h"
+#include "scheduler/apply/apply_event.h"
+#include "scheduler/apply/lifecycle.h"
+#include "scheduler/plan/plan_step.h"
+#include "scheduler/state/audit.h"
 
 namespace baton::test {
 

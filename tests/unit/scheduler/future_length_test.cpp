@@ -1,5 +1,5 @@
 // Admission by what the running requests can still come to.
-#include "scheduler/future_length.h"
+#include "scheduler/plan/future_length.h"
 
 #include <algorithm>
 #include <random>

@@ -1,5 +1,5 @@
 // Who is next: by arrival or length, after a preemption, and when the queue may move at all.
-#include "scheduler/queue_order.h"
+#include "scheduler/plan/queue_order.h"
 
 #include "tests/unit/scheduler/cluster.h"
 

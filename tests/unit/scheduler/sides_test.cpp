@@ -1,7 +1,7 @@
 // The two sides of a pair: limits of their own, when the decode side takes over, and which prompts never
 // leave it.
-#include "scheduler/batch_limits.h"
-#include "scheduler/policy.h"
+#include "scheduler/plan/batch_limits.h"
+#include "scheduler/plan/policy.h"
 #include "tests/unit/scheduler/cluster.h"
 
 namespace baton::test {

@@ -3,7 +3,7 @@
 #include <set>
 #include <span>
 
-#include "scheduler/swap.h"
+#include "scheduler/plan/swap.h"
 #include "tests/unit/scheduler/cached_cluster.h"
 
 namespace baton::test {

@@ -1,5 +1,5 @@
 // Whom a full pool makes wait.
-#include "scheduler/policy.h"
+#include "scheduler/plan/policy.h"
 #include "tests/unit/scheduler/cluster.h"
 
 namespace baton::test {

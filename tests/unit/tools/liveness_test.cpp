@@ -1,4 +1,4 @@
-#include "tools/liveness.h"
+#include "supervisor/liveness.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The parts of baton-plan: set-ups, laws of lengths, what a run is worth, and a search whose
 // outcome is known.
-#include "tools/plan_search.h"
+#include "planning/plan_search.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tools/trace_file.h"
+#include "planning/trace_file.h"
 
 #include <gtest/gtest.h>
 

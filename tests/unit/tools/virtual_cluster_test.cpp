@@ -1,5 +1,5 @@
 // The cluster in virtual time against times worked out by hand.
-#include "tools/virtual_cluster.h"
+#include "planning/virtual_cluster.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "workers/cuda/attention_decode_runs.h"
+#include "workers/cuda/attention/attention_decode_runs.h"
 
 namespace baton::cuda {
 namespace {

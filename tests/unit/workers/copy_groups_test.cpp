@@ -1,4 +1,4 @@
-#include "workers/copy_groups.h"
+#include "workers/pool/copy_groups.h"
 
 #include <gtest/gtest.h>
 

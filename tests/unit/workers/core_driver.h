@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "workers/worker_core.h"
+#include "workers/protocol/worker_core.h"
 
 namespace baton::test {
 

@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "workers/gpu_edits.h"
-#include "workers/gpu_results.h"
-#include "workers/logit_edits.h"
+#include "workers/sampling/gpu_edits.h"
+#include "workers/sampling/gpu_results.h"
+#include "workers/sampling/logit_edits.h"
 
 namespace baton {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint32_t kVocab = 517;
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-/// As the kernel does it (workers/cuda/sampler.cu), one token after another.
+/// As the kernel does it (workers/cuda/sampling/sampler.cu), one token after another.
 std::vector<float> read_lists(std::vector<float> logits, const cuda::SampleRow& s,
                               const std::vector<std::int32_t>& words) {
   const auto list = [&](std::int32_t first) { return words.data() + first; };

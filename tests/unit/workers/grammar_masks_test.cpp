@@ -1,5 +1,5 @@
 // The masks of a step's rows follow from their tokens alone, whatever the steps before them were.
-#include "workers/grammar_masks.h"
+#include "workers/sampling/grammar_masks.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "frontend/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace baton {
 namespace {

@@ -1,5 +1,5 @@
 // What a worker on CPUs may take of the host's memory.
-#include "workers/host_memory.h"
+#include "workers/pool/host_memory.h"
 
 #include <gtest/gtest.h>
 

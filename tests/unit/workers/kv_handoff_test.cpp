@@ -1,7 +1,7 @@
 // Pools in shared memory and the pull thread, within one process.
-#include "workers/block_sums.h"
-#include "workers/kv_handoff.h"
 #include "ipc/spin.h"
+#include "workers/pool/kv_handoff.h"
+#include "workers/protocol/block_sums.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "ipc/spin.h"
-#include "workers/fake_model.h"
-#include "workers/host_pool.h"
+#include "workers/execute/fake_model.h"
+#include "workers/pool/host_pool.h"
 
 namespace baton::test {
 namespace {

@@ -1,5 +1,5 @@
 // What a worker's settings ask of a device that it does not have.
-#include "workers/make_executor.h"
+#include "workers/execute/make_executor.h"
 
 #include <gtest/gtest.h>
 

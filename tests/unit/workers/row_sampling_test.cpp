@@ -1,6 +1,6 @@
 // From a step's logits to its output: what each kind of row gets, in which order, on any number of
 // threads.
-#include "workers/row_sampling.h"
+#include "workers/sampling/row_sampling.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Plans that break the contract, one at a time, and books that stay right over long runs.
-#include "workers/sequence_table.h"
+#include "workers/protocol/sequence_table.h"
 
 #include <gtest/gtest.h>
 

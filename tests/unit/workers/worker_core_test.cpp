@@ -1,5 +1,5 @@
 // The worker's protocol, one behaviour a test: joining, steps, reports, leaving.
-#include "workers/worker_core.h"
+#include "workers/protocol/worker_core.h"
 
 #include <gtest/gtest.h>
 

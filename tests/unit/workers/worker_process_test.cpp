@@ -12,8 +12,8 @@
 
 #include "ipc/shm_region.h"
 #include "tests/unit/workers/fake_scheduler.h"
-#include "workers/fake_model.h"
-#include "workers/worker_core.h"
+#include "workers/execute/fake_model.h"
+#include "workers/protocol/worker_core.h"
 
 namespace baton::test {
 namespace {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/workers/core_driver.h"
-#include "workers/worker_core.h"
+#include "workers/protocol/worker_core.h"
 
 namespace baton::test {
 namespace {

@@ -1,6 +1,6 @@
 // The sampler against an independent reference: a softmax in double precision over a full sort. The
 // seeds are fixed, so a test that passes passes always.
-#include "workers/sampler.h"
+#include "workers/sampling/sampler.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <random>
 #include <set>
 
-#include "workers/philox.h"
+#include "workers/sampling/philox.h"
 
 namespace baton {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "workers/sampler.h"
+#include "workers/sampling/sampler.h"
 
 namespace baton {
 namespace {

@@ -1,0 +1,217 @@
+#include "frontend/core/metrics.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace baton {
+namespace {
+
+double seconds(TimeNs time) { return static_cast<double>(time) * 1e-9; }
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\' || c == '"') out.push_back('\\');
+    if (c == '\n') {
+      out.append("\\n");
+    } else {
+      out.push_back(c);
+    }
+  }
+  return out;
+}
+
+void head(std::string& out, std::string_view name, std::string_view type, std::string_view help) {
+  out.append("# HELP ").append(name).append(" ").append(help);
+  out.append("\n# TYPE ").append(name).append(" ").append(type).append("\n");
+}
+
+void line(std::string& out, std::string_view name, std::string_view labels,
+          const std::string& value) {
+  out.append(name);
+  if (!labels.empty()) out.append("{").append(labels).append("}");
+  out.append(" ").append(value).append("\n");
+}
+
+/// A metric with one value under our name and, where dashboards know it by another, under that too.
+void single(std::string& out, std::string_view name, std::string_view alias, std::string_view type,
+            std::string_view help, std::string_view labels, double value) {
+  for (const std::string_view exposed : {name, alias}) {
+    if (exposed.empty()) continue;
+    head(out, exposed, type, help);
+    line(out, exposed, labels, number(value));
+  }
+}
+
+}  // namespace
+
+void Histogram::observe(double value) {
+  const auto at = std::lower_bound(bounds_.begin(), bounds_.end(), value);
+  ++counts_[static_cast<std::size_t>(at - bounds_.begin())];
+  ++count_;
+  sum_ += value;
+}
+
+void Histogram::expose(std::string& out, std::string_view name, std::string_view labels) const {
+  const std::string bucket = std::string(name) + "_bucket";
+  const std::string prefix = std::string(labels) + ",le=\"";
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < bounds_.size(); ++i) {
+    total += counts_[i];
+    line(out, bucket, prefix + number(bounds_[i]) + "\"", std::to_string(total));
+  }
+  line(out, bucket, prefix + "+Inf\"", std::to_string(count_));
+  line(out, std::string(name) + "_sum", labels, number(sum_));
+  line(out, std::string(name) + "_count", labels, std::to_string(count_));
+}
+
+Metrics::Metrics(std::string model_name)
+    : model_("model_name=\"" + escaped(model_name) + "\""),
+      ttft_({.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}),
+      itl_({.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5,
+            .75, 1, 2.5, 5}),
+      tpot_({.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5,
+             .75, 1, 2.5, 5}),
+      e2e_({.05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960}),
+      prompt_size_({1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000}),
+      reply_size_({1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000}) {}
+
+void Metrics::request_accepted(std::uint32_t prompt_tokens) {
+  prompt_tokens_ += prompt_tokens;
+  prompt_size_.observe(prompt_tokens);
+}
+
+void Metrics::first_token(TimeNs since_received) { ttft_.observe(seconds(since_received)); }
+
+void Metrics::next_token(TimeNs since_last_token) { itl_.observe(seconds(since_last_token)); }
+
+void Metrics::request_ended(FinishReason reason, std::uint32_t tokens, TimeNs received,
+                            TimeNs first_token_at, TimeNs now) {
+  ++ended_[static_cast<std::size_t>(reason)];
+  reply_size_.observe(tokens);
+  e2e_.observe(seconds(now - received));
+  if (tokens > 1 && first_token_at != 0) tpot_.observe(seconds(now - first_token_at) / (tokens - 1));
+}
+
+std::string Metrics::expose(const MetricsView& view) const {
+  std::string out;
+  out.reserve(24 * 1024);
+  head(out, "baton_build_info", "gauge", "Builds of this front end and of its scheduler.");
+  line(out, "baton_build_info",
+       "version=\"" + escaped(view.version) + "\",scheduler=\"" + escaped(view.scheduler_build) +
+           "\"",
+       "1");
+  expose_gauges(out, view);
+  expose_counters(out, view);
+  expose_histograms(out);
+  return out;
+}
+
+void Metrics::expose_gauges(std::string& out, const MetricsView& view) const {
+  const auto gauge = [&](std::string_view name, std::string_view alias, std::string_view help,
+                         double value) { single(out, name, alias, "gauge", help, model_, value); };
+  const auto& s = view.scheduler;
+  gauge("baton_scheduler_connected", "", "1 while a scheduler answers.", view.scheduler_live);
+  gauge("baton_workers_ready", "", "Workers that can take work.", s.workers_ready);
+  gauge("baton_requests_running", "vllm:num_requests_running", "Requests in the cluster that have a place on a worker.",
+        s.running > s.waiting ? s.running - s.waiting : 0);
+  gauge("baton_requests_waiting", "vllm:num_requests_waiting", "Requests in the cluster that wait for a place.", s.waiting);
+  gauge("baton_kv_host_blocks", "", "Blocks in the host parts of all KV pools.",
+        static_cast<double>(s.host_blocks));
+  gauge("baton_kv_host_blocks_used", "", "Of these, blocks that keep something.",
+        static_cast<double>(s.host_blocks_used));
+  gauge("baton_max_context_tokens", "", "Prompt and reply tokens that fit together.", s.max_context);
+  gauge("baton_open_streams", "", "Requests that clients of this front end wait for.",
+        static_cast<double>(view.open_streams));
+  gauge("baton_connections", "", "Client connections.", static_cast<double>(view.http.open));
+  gauge("baton_write_queue_bytes", "", "Bytes that wait for clients to read.",
+        static_cast<double>(view.queued_bytes));
+}
+
+void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
+  const auto counter = [&](std::string_view name, std::string_view alias, std::string_view help,
+                           std::uint64_t value) {
+    single(out, name, alias, "counter", help, model_, static_cast<double>(value));
+  };
+  counter("baton_prompt_tokens_total", "vllm:prompt_tokens_total", "Prompt tokens accepted.",
+          prompt_tokens_);
+  counter("baton_cached_prompt_tokens_total", "vllm:prefix_cache_hits_total",
+          "Prompt tokens of ended requests that were in a prefix cache.", cached_prompt_tokens_);
+  counter("baton_generation_tokens_total", "vllm:generation_tokens_total",
+          "Tokens written to clients.", generation_tokens_);
+  counter("baton_kv_blocks_out_total", "", "Blocks copied from KV pools to their host parts.",
+          view.scheduler.blocks_out);
+  counter("baton_kv_blocks_in_total", "", "Blocks copied from host parts back to KV pools.",
+          view.scheduler.blocks_in);
+  counter("baton_kv_blocks_damaged_total", "",
+          "Blocks pulled from another pool that were not what had been computed (worker.check_pulls).",
+          view.scheduler.damaged_blocks);
+  counter("baton_connections_total", "", "Connections accepted.", view.http.accepted);
+  counter("baton_connections_evicted_total", "", "Idle connections closed to make room.", view.http.evicted);
+  counter("baton_connections_timed_out_total", "", "Clients too slow with a request.", view.http.timed_out);
+  counter("baton_bytes_written_total", "", "Bytes that clients' sockets took.", view.writer.bytes);
+  counter("baton_requests_resubmitted_total", "", "Attempts after a scheduler's death or a lost message.",
+          view.table.resubmitted);
+  counter("baton_tokens_repeated_total", "", "Tokens that came twice and were dropped.", view.table.duplicates);
+  counter("baton_token_gaps_total", "", "Resends asked for.", view.table.gaps);
+  counter("baton_messages_malformed_total", "", "Messages of the scheduler that made no sense.",
+          view.table.malformed + view.link.undecodable);
+  counter("baton_messages_unsent_total", "", "Messages that found no scheduler.", view.link.unsent);
+
+  for (const std::string_view name : {"baton_request_success_total", "vllm:request_success_total"}) {
+    head(out, name, "counter", "Requests that ended by themselves, by reason.");
+    for (const FinishReason reason : {FinishReason::stop, FinishReason::length}) {
+      line(out, name, model_ + ",finished_reason=\"" + to_string(reason) + "\"",
+           std::to_string(ended_[static_cast<std::size_t>(reason)]));
+    }
+  }
+  head(out, "baton_requests_ended_total", "counter", "Requests by how they ended.");
+  for (std::size_t i = 1; i < ended_.size(); ++i) {
+    line(out, "baton_requests_ended_total",
+         model_ + ",reason=\"" + to_string(static_cast<FinishReason>(i)) + "\"",
+         std::to_string(ended_[i]));
+  }
+  head(out, "baton_clients_dropped_total", "counter", "Clients lost in the middle of a reply.");
+  for (std::size_t i = 0; i < drops_.size(); ++i) {
+    line(out, "baton_clients_dropped_total",
+         std::string("reason=\"") + to_string(static_cast<DropReason>(i)) + "\"",
+         std::to_string(drops_[i]));
+  }
+  head(out, "baton_http_replies_total", "counter", "Replies by route and status.");
+  for (const auto& [key, value] : replies_) {
+    line(out, "baton_http_replies_total",
+         "route=\"" + std::string(key.first) + "\",code=\"" + std::to_string(key.second) + "\"",
+         std::to_string(value));
+  }
+}
+
+void Metrics::expose_histograms(std::string& out) const {
+  const auto histogram = [&](std::string_view name, std::string_view alias, std::string_view help,
+                             const Histogram& values) {
+    for (const std::string_view exposed : {name, alias}) {
+      if (exposed.empty()) continue;
+      head(out, exposed, "histogram", help);
+      values.expose(out, exposed, model_);
+    }
+  };
+  histogram("baton_time_to_first_token_seconds", "vllm:time_to_first_token_seconds",
+            "From the whole request to its first token.", ttft_);
+  histogram("baton_inter_token_latency_seconds", "vllm:inter_token_latency_seconds",
+            "Between two tokens of a stream.", itl_);
+  histogram("baton_time_per_output_token_seconds", "vllm:time_per_output_token_seconds",
+            "Mean time between tokens of a request.", tpot_);
+  histogram("baton_e2e_request_latency_seconds", "vllm:e2e_request_latency_seconds",
+            "From the whole request to its end.", e2e_);
+  histogram("baton_request_prompt_tokens", "vllm:request_prompt_tokens", "Prompt tokens of a request.",
+            prompt_size_);
+  histogram("baton_request_generation_tokens", "vllm:request_generation_tokens", "Tokens of a reply.",
+            reply_size_);
+}
+
+}  // namespace baton

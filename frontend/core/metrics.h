@@ -1,0 +1,87 @@
+// Counts and times of a front end as Prometheus text. One thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "frontend/core/request_table.h"
+#include "frontend/core/scheduler_client.h"
+#include "frontend/http/http_server.h"
+#include "frontend/http/stream_writer.h"
+#include "ipc/types.h"
+
+namespace baton {
+
+/// Cumulative histogram over fixed bounds, in the unit of what is observed.
+class Histogram {
+ public:
+  explicit Histogram(std::vector<double> bounds)
+      : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
+
+  void observe(double value);
+  std::uint64_t count() const { return count_; }
+  double sum() const { return sum_; }
+  /// The lines of one exposed name; `labels` without braces.
+  void expose(std::string& out, std::string_view name, std::string_view labels) const;
+
+ private:
+  std::vector<double> bounds_;
+  std::vector<std::uint64_t> counts_;  // not cumulative; the last is above every bound
+  std::uint64_t count_ = 0;
+  double sum_ = 0;
+};
+
+/// Numbers that others own, at the time of a scrape.
+struct MetricsView {
+  std::string version;
+  std::string scheduler_build;
+  SchedulerView scheduler;
+  bool scheduler_live = false;
+  TableCounters table;
+  SchedulerClientCounters link;
+  WriterCounters writer;
+  HttpServerCounters http;
+  std::size_t open_streams = 0;
+  std::size_t queued_bytes = 0;
+};
+
+class Metrics {
+ public:
+  explicit Metrics(std::string model_name);
+
+  void reply_sent(const char* route, int status) { ++replies_[{route, status}]; }
+  void client_dropped(DropReason reason) { ++drops_[static_cast<std::size_t>(reason)]; }
+  void request_accepted(std::uint32_t prompt_tokens);
+  void prompt_cached(std::uint32_t tokens) { cached_prompt_tokens_ += tokens; }
+  void first_token(TimeNs since_received);
+  void next_token(TimeNs since_last_token);
+  void tokens_delivered(std::uint64_t n) { generation_tokens_ += n; }
+  /// `first_token_at` 0: none came.
+  void request_ended(FinishReason reason, std::uint32_t tokens, TimeNs received,
+                     TimeNs first_token_at, TimeNs now);
+
+  std::uint64_t generation_tokens() const { return generation_tokens_; }
+  std::string expose(const MetricsView& view) const;
+
+ private:
+  void expose_gauges(std::string& out, const MetricsView& view) const;
+  void expose_counters(std::string& out, const MetricsView& view) const;
+  void expose_histograms(std::string& out) const;
+
+  std::string model_;  // as a label: model_name="..."
+  std::map<std::pair<std::string_view, int>, std::uint64_t> replies_;  // routes are literals
+  std::array<std::uint64_t, 3> drops_{};
+  std::array<std::uint64_t, 5> ended_{};  // by FinishReason
+  std::uint64_t prompt_tokens_ = 0;
+  std::uint64_t cached_prompt_tokens_ = 0;
+  std::uint64_t generation_tokens_ = 0;
+  Histogram ttft_, itl_, tpot_, e2e_, prompt_size_, reply_size_;
+};
+
+}  // namespace baton

@@ -1,0 +1,316 @@
+#include "frontend/core/request_table.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+namespace baton {
+
+void TableOutput::clear() {
+  messages.clear();
+  tokens.clear();
+  logprobs.clear();
+  prompt_logprobs.clear();
+  deliveries.clear();
+  endings.clear();
+  notices.clear();
+  refused.reset();
+}
+
+RequestTable::RequestTable(FrontendIdentity identity, RequestTableLimits limits)
+    : identity_(std::move(identity)), limits_(limits) {}
+
+Result<RequestId> RequestTable::open(NewRequest request, TimeNs now, TableOutput& out) {
+  if (room() == 0) {
+    return Status(ErrorCode::queue_full, "this front end already serves " +
+                                             std::to_string(open_) + " requests; try again later");
+  }
+  const std::uint64_t counter = next_counter_++;
+  Entry& entry = entries_[counter];
+  entry.arrival = now;
+  entry.request = std::move(request);
+  ++open_;
+  ++counters_.opened;
+  if (view_.welcomed) submit(counter, entry, now, out);
+  return id_of(counter);
+}
+
+std::size_t RequestTable::room() const {
+  // Entries that only wait for the scheduler's answer to a Finish or Cancel are bounded as well.
+  return std::min(limits_.max_open - std::min(open_, limits_.max_open),
+                  2 * limits_.max_open - std::min(entries_.size(), 2 * limits_.max_open));
+}
+
+void RequestTable::finish(std::uint64_t counter, std::uint32_t n, TimeNs now, TableOutput& out) {
+  const auto at = entries_.find(counter);
+  if (at == entries_.end() || at->second.state != State::open) return;
+  end(counter, at->second, {counter, FinishReason::stop, n, ErrorCode::ok, {}, 0}, out);
+  at->second.next = n;
+  close(at, State::finishing, now, out);
+}
+
+void RequestTable::cancel(std::uint64_t counter, TimeNs now, TableOutput& out) {
+  const auto at = entries_.find(counter);
+  if (at == entries_.end() || at->second.state != State::open) return;
+  const auto n = static_cast<std::uint32_t>(at->second.generated.size());
+  end(counter, at->second,
+      {counter, FinishReason::cancelled, n, ErrorCode::cancelled, "cancelled", 0}, out);
+  close(at, State::cancelling, now, out);
+}
+
+void RequestTable::apply(const ToFrontend& message, TimeNs now, TableOutput& out) {
+  view_.heard_at = now;
+  if (const auto* welcome = std::get_if<FrontendWelcome>(&message)) {
+    apply_welcome(*welcome, now, out);
+  } else if (const auto* events = std::get_if<Events>(&message)) {
+    apply_events(*events, now, out);
+  } else if (const auto* gone = std::get_if<Gone>(&message)) {
+    apply_gone(*gone, now, out);
+  } else if (std::holds_alternative<FrontendUnknown>(message)) {
+    apply_unknown(now, out);
+  } else if (const auto* refused = std::get_if<Refused>(&message)) {
+    out.refused = refused->reason;
+  }
+}
+
+void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, TableOutput& out) {
+  if (message.protocol != kProtocolVersion) {
+    out.refused = "the scheduler (" + message.build + ") speaks protocol " +
+                  std::to_string(message.protocol) + ", this front end speaks " +
+                  std::to_string(kProtocolVersion);
+    return;
+  }
+  const bool new_scheduler = message.epoch != view_.epoch;
+  const bool submit_again = new_scheduler || !view_.welcomed;
+  if (new_scheduler) {
+    out.notices.push_back("scheduler epoch " + std::to_string(message.epoch) + ", build " +
+                          message.build);
+    if (message.build != identity_.build) {
+      out.notices.push_back("BUILDS DIFFER: scheduler " + message.build + ", this front end " +
+                            identity_.build);
+    }
+  }
+  if (new_scheduler || message.progress != view_.progress || message.running == 0) {
+    view_.progress_at = now;
+  }
+  view_.welcomed = true;
+  view_.epoch = message.epoch;
+  view_.build = message.build;
+  view_.workers_ready = message.workers_ready;
+  view_.max_context = message.max_context;
+  view_.progress = message.progress;
+  view_.running = message.running;
+  view_.waiting = message.waiting;
+  view_.host_blocks = message.host_blocks;
+  view_.host_blocks_used = message.host_blocks_used;
+  view_.blocks_out = message.blocks_out;
+  view_.blocks_in = message.blocks_in;
+  view_.damaged_blocks = message.damaged_blocks;
+  if (submit_again) submit_all(new_scheduler, now, out);
+}
+
+void RequestTable::apply_unknown(TimeNs now, TableOutput& out) {
+  // One hello an occasion: the next ones come from tick() until a Welcome answers.
+  if (!view_.welcomed) return;
+  view_.welcomed = false;
+  next_beat_ = now + limits_.heartbeat_interval;
+  say_hello(out);
+}
+
+void RequestTable::submit_all(bool new_scheduler, TimeNs now, TableOutput& out) {
+  std::vector<std::uint64_t> order;
+  order.reserve(entries_.size());
+  for (const auto& [counter, entry] : entries_) order.push_back(counter);
+  std::sort(order.begin(), order.end());  // counters grow with the arrival
+  for (const std::uint64_t counter : order) {
+    const auto at = entries_.find(counter);
+    Entry& entry = at->second;
+    if (entry.state != State::open) {
+      if (new_scheduler) {
+        entries_.erase(at);  // a scheduler that never heard of it has nothing to end
+      } else {
+        repeat_closing(counter, entry, now, out);
+      }
+      continue;
+    }
+    if (entry.ever_sent) {
+      ++entry.attempt;
+      ++counters_.resubmitted;
+    }
+    submit(counter, entry, now, out);
+  }
+}
+
+void RequestTable::submit(std::uint64_t counter, Entry& entry, TimeNs now, TableOutput& out) {
+  if (entry.request.sampling.beams()) entry.generated.clear();  // it begins again
+  Submit message;
+  message.epoch = view_.epoch;
+  message.request = id_of(counter);
+  message.attempt = entry.attempt;
+  message.arrival = entry.arrival;
+  message.deadline = entry.request.deadline;
+  message.priority = entry.request.priority;
+  message.lifetime = entry.request.lifetime;
+  message.again = entry.ever_sent;
+  message.model = entry.request.model;
+  message.adapter = entry.request.adapter;
+  message.cache_salt = entry.request.cache_salt;
+  message.prompt = entry.request.prompt;
+  message.generated = {entry.generated};
+  message.sampling = entry.request.sampling;
+  // Whatever ended the earlier attempt ends this one again: the scheduler sees the generated ids.
+  entry.terminal.reset();
+  entry.sent = true;
+  entry.ever_sent = true;
+  entry.news = now;
+  entry.asked = 0;
+  out.messages.emplace_back(std::move(message));
+}
+
+void RequestTable::apply_gone(const Gone& message, TimeNs now, TableOutput& out) {
+  if (!view_.welcomed || message.epoch != view_.epoch) return;
+  for (const std::uint64_t counter : message.counters) {
+    const auto at = entries_.find(counter);
+    if (at == entries_.end()) continue;
+    if (at->second.state != State::open) {
+      entries_.erase(at);
+      continue;
+    }
+    ++at->second.attempt;
+    ++counters_.resubmitted;
+    submit(counter, at->second, now, out);
+  }
+}
+
+void RequestTable::tick(TimeNs now, TableOutput& out) {
+  if (now < next_beat_) return;
+  next_beat_ = now + limits_.heartbeat_interval;
+  check_deadlines(now, out);
+  if (!view_.welcomed) {
+    say_hello(out);
+    return;
+  }
+  const std::vector<std::uint64_t> about = stale_entries(now);
+  for (const std::uint64_t counter : about) {
+    Entry& entry = entries_.at(counter);
+    if (entry.state != State::open) repeat_closing(counter, entry, now, out);
+  }
+  heartbeat(about, out);
+}
+
+void RequestTable::say_hello(TableOutput& out) {
+  FrontendHello hello;
+  hello.build = identity_.build;
+  hello.name = identity_.name;
+  hello.incarnation = identity_.incarnation;
+  hello.pid = identity_.pid;
+  hello.pid_start = identity_.pid_start;
+  hello.tokenizer = identity_.tokenizer;
+  hello.chat_template = identity_.chat_template;
+  out.messages.emplace_back(std::move(hello));
+}
+
+void RequestTable::heartbeat(const std::vector<std::uint64_t>& about, TableOutput& out) {
+  FrontendHeartbeat beat;
+  beat.epoch = view_.epoch;
+  beat.beat = ++beat_;
+  beat.open = static_cast<std::uint32_t>(entries_.size());
+  for (const std::uint64_t counter : about) {
+    const auto at = entries_.find(counter);
+    if (at == entries_.end()) continue;
+    const Entry& entry = at->second;
+    beat.counters.push_back(counter);
+    beat.attempts.push_back(entry.attempt);
+    beat.next.push_back(entry.state == State::open
+                            ? static_cast<std::uint32_t>(entry.generated.size())
+                            : entry.next);
+  }
+  out.messages.emplace_back(std::move(beat));
+}
+
+void RequestTable::repeat_closing(std::uint64_t counter, Entry& entry, TimeNs now,
+                                  TableOutput& out) {
+  entry.news = now;
+  if (entry.state == State::finishing) {
+    out.messages.emplace_back(Finish{id_of(counter), entry.attempt, 0, entry.next});
+  } else {
+    out.messages.emplace_back(Cancel{id_of(counter)});
+  }
+}
+
+/// Requests to ask about now: at most max_asked, and another part of them each time.
+std::vector<std::uint64_t> RequestTable::stale_entries(TimeNs now) {
+  std::vector<std::uint64_t> stale;
+  for (const auto& [counter, entry] : entries_) {
+    const TimeNs age = now - entry.news;
+    const bool open = entry.state == State::open;
+    if (open ? (entry.sent && age >= limits_.stale_after) : age >= limits_.heartbeat_interval) {
+      stale.push_back(counter);
+    }
+  }
+  std::sort(stale.begin(), stale.end());
+  if (stale.size() > limits_.max_asked) {
+    const auto from = std::upper_bound(stale.begin(), stale.end(), turn_);
+    std::rotate(stale.begin(), from, stale.end());
+    stale.resize(limits_.max_asked);
+  }
+  turn_ = stale.empty() ? 0 : stale.back();
+  return stale;
+}
+
+void RequestTable::check_deadlines(TimeNs now, TableOutput& out) {
+  std::vector<std::uint64_t> late;
+  for (const auto& [counter, entry] : entries_) {
+    const TimeNs grace = entry.ever_sent ? limits_.deadline_grace : 0;
+    const TimeNs limit = entry.state == State::open
+                             ? entry.request.deadline + grace
+                             : entry.closing_since + limits_.closing_timeout;
+    if (now >= limit) late.push_back(counter);
+  }
+  std::sort(late.begin(), late.end());
+  for (const std::uint64_t counter : late) {
+    const auto at = entries_.find(counter);
+    Entry& entry = at->second;
+    if (entry.state != State::open) {
+      entries_.erase(at);
+      continue;
+    }
+    const auto n = static_cast<std::uint32_t>(entry.generated.size());
+    end(counter, entry,
+        {counter, FinishReason::error, n, ErrorCode::deadline_exceeded,
+         "the request's timeout_s passed", 0},
+        out);
+    close(at, State::cancelling, now, out);
+  }
+}
+
+/// Tells the client's side that the stream is over; the entry itself is closed or erased by the caller.
+void RequestTable::end(std::uint64_t counter, Entry& entry, StreamEnd ending, TableOutput& out) {
+  ending.counter = counter;
+  entry.next = ending.n;
+  --open_;
+  out.endings.push_back(std::move(ending));
+}
+
+/// From open to closing: repeats Finish or Cancel until a terminal answers, unless nobody knows it.
+void RequestTable::close(Entries::iterator at, State state, TimeNs now, TableOutput& out) {
+  Entry& entry = at->second;
+  if (!entry.ever_sent) {
+    entries_.erase(at);
+    return;
+  }
+  entry.state = state;
+  entry.closing_since = now;
+  entry.request = NewRequest{};
+  entry.generated = {};
+  entry.terminal.reset();
+  if (view_.welcomed) repeat_closing(at->first, entry, now, out);
+}
+
+const std::vector<Token>* RequestTable::delivered(std::uint64_t counter) const {
+  const auto at = entries_.find(counter);
+  if (at == entries_.end() || at->second.state != State::open) return nullptr;
+  return &at->second.generated;
+}
+
+}  // namespace baton

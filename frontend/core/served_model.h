@@ -1,0 +1,48 @@
+// The model that a front end serves, as the HTTP dialects see it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "frontend/chat/chat_format.h"
+#include "frontend/core/generation.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace baton {
+
+class ChatTemplate;
+
+struct ServedModel {
+  std::string name;  // as clients call it
+  std::string fingerprint{};  // "system_fingerprint": the build; empty: null
+  std::shared_ptr<const Tokenizer> tokenizer;
+  // At most one of the two; none: the chat route answers 400.
+  std::shared_ptr<const ChatFormat> chat;
+  std::shared_ptr<const ChatTemplate> chat_template;
+  std::uint32_t default_max_tokens = 512;  // when a client gives no limit
+};
+
+/// A body that is answered at once, without a worker.
+struct Answer {
+  std::string body;
+  std::string content_type = "application/json";
+};
+
+/// What a dialect makes of a body: a request to run, an answer, the reply that says what is wrong with
+/// it, or a chat whose prompt the model's template must write down before it can be tokenised.
+class PendingChat;
+using ParseOutcome = std::variant<ParsedRequest, HttpError, std::unique_ptr<PendingChat>, Answer>;
+
+/// A checked chat between two steps of its parsing, which are pure; what is between them is not.
+class PendingChat {
+ public:
+  virtual ~PendingChat() = default;
+  /// The renderer's frame (see template_process.h).
+  virtual const std::string& render_request() const = 0;
+  /// Takes the rendered text, or why there is none: never a pending chat again. Once.
+  virtual ParseOutcome finish(const Result<std::string>& rendered, const ServedModel& model) = 0;
+};
+
+}  // namespace baton

@@ -1,0 +1,54 @@
+// The bytes of a reply's head. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace baton {
+
+class Dialect;
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+/// A whole reply.
+struct HttpReply {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  HttpHeaders headers;
+};
+
+/// What every reply to one request says.
+struct ReplyFrame {
+  std::string request_id;
+  bool keep_alive = false;
+  bool head_only = false;  // the method was HEAD
+  int minor = 1;           // HTTP/1.<minor> of the request
+  std::int32_t api_key = -1;  // which one asked (ApiKeys::all()); -1: none is wanted
+  const Dialect* dialect = nullptr;  // whose errors the client understands; null: the OpenAI API's
+  const HttpHeaders* cors = nullptr;  // what browsers are told (frontend/http/cors.h); null: nothing
+};
+
+const char* reason_phrase(int status);
+
+/// Status line and headers of a whole reply, and its body unless the frame says head_only. A 204
+/// has no body and tells neither type nor length.
+std::string format_reply(const HttpReply& reply, const ReplyFrame& frame);
+
+/// Head of a stream of events. HTTP/1.1: chunked. HTTP/1.0: the end of the connection ends it.
+/// `content_type` empty: text/event-stream.
+std::string format_stream_head(const HttpHeaders& headers, const ReplyFrame& frame,
+                               std::string_view content_type = {});
+
+/// Appends `data` as one chunk (HTTP/1.0: as it is). Empty data adds nothing.
+void append_chunk(std::string& out, std::string_view data, const ReplyFrame& frame);
+/// The end of a chunked body.
+void append_last_chunk(std::string& out, const ReplyFrame& frame);
+
+/// 1 to 128 characters out of A-Z a-z 0-9 . _ : -
+bool valid_request_id(std::string_view id);
+
+}  // namespace baton

@@ -1,0 +1,82 @@
+// What Pistache's threads ask of the loop: every byte to a client is written by the loop alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "frontend/core/dialect.h"
+#include "frontend/core/generation.h"
+#include "frontend/http/client_connection.h"
+#include "frontend/http/http_reply.h"
+#include "ipc/process.h"
+#include "ipc/types.h"
+
+namespace baton {
+
+/// Routes whose replies only the loop knows.
+enum class LiveRoute : std::uint8_t { health, metrics, index, page };
+
+/// A request to run. The parsed request owns the dialect's reply writer.
+struct Generation {
+  ParsedRequest request;
+  std::int64_t unix_seconds = 0;
+};
+
+struct LiveRequest {
+  LiveRoute route = LiveRoute::health;
+  std::string accept = {};  // header values that index_page() wants
+  std::string host = {};
+  const std::vector<const Dialect*>* dialects = nullptr;  // of the port; they outlive the loop
+  MakePage page = nullptr;  // of a dialect, with the path that was asked for
+  std::string path = {};
+};
+
+/// `100 Continue`: not a reply; the turn stays with the reader.
+struct Interim {};
+
+struct Job {
+  std::shared_ptr<ClientConnection> connection;
+  ReplyFrame frame;
+  const char* route = "";  // for metrics and logs; a literal
+  TimeNs received = 0;     // when the request was whole
+  std::variant<Interim, HttpReply, LiveRequest, Generation> what;
+};
+
+/// Bounded by nature: a connection has one request at a time. The bound catches faults of ours.
+class JobQueue {
+ public:
+  explicit JobQueue(std::size_t limit) : limit_(limit) {}
+
+  /// False when full: the caller closes the connection.
+  bool push(Job job) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (jobs_.size() >= limit_) return false;
+      jobs_.push_back(std::move(job));
+    }
+    waker_.wake();
+    return true;
+  }
+  /// Everything that has come, in order, into `jobs` (cleared before).
+  void take(std::vector<Job>& jobs) {
+    jobs.clear();
+    waker_.clear();
+    const std::lock_guard lock(mutex_);
+    jobs.swap(jobs_);
+  }
+  int fd() const { return waker_.fd(); }
+
+ private:
+  const std::size_t limit_;
+  Waker waker_;
+  std::mutex mutex_;
+  std::vector<Job> jobs_;
+};
+
+}  // namespace baton

@@ -1,0 +1,352 @@
+#include "frontend/http/routes.h"
+
+#include <sys/socket.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "frontend/http/http_error.h"
+#include "frontend/http/sse.h"
+
+namespace baton {
+namespace {
+
+constexpr const char* kNoRoute = "none";
+
+std::string header_or(const HttpRequest& request, std::string_view name, std::string fallback) {
+  const std::string* value = request.header(name);
+  return value == nullptr ? std::move(fallback) : *value;
+}
+
+}  // namespace
+
+Routes::Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs, TemplatePool* templates,
+               GrammarChecker* grammars)
+    : options_(std::move(options)),
+      facts_(facts),
+      jobs_(jobs),
+      templates_(templates),
+      grammars_(grammars) {}
+
+std::vector<HttpRoute> Routes::table(const std::vector<const Dialect*>& dialects) {
+  std::vector<HttpRoute> routes;
+  const auto add = [&](const char* method, const char* path, auto handle) {
+    routes.push_back({method, path, path, std::move(handle)});
+  };
+  const auto add_live = [&](const char* path, LiveRoute what) {
+    const Place place{dialects.front(), path};
+    add("GET", path, [=, this, &dialects](const Connection& c, HttpRequest request) {
+      live(c, request, place, LiveRequest{.route = what, .dialects = &dialects});
+    });
+  };
+  add_live("/", LiveRoute::index);
+  add_live("/health", LiveRoute::health);
+  add_live("/metrics", LiveRoute::metrics);
+  const Place version_place{dialects.front(), "/version"};
+  add("GET", "/version",
+      [=, this](const Connection& c, HttpRequest request) { version(c, request, version_place); });
+  for (const Dialect* dialect : dialects) {
+    for (const DialectRoute& route : dialect->routes()) {
+      const Place place{dialect, route.path};
+      if (const auto* parse = std::get_if<ParseBody>(&route.answer)) {
+        add(route.method, route.path,
+            [=, this, parse = *parse](const Connection& c, HttpRequest request) {
+              generate(c, request, place, parse);
+            });
+      } else {
+        const MakePage page = std::get<MakePage>(route.answer);
+        add(route.method, route.path, [=, this](const Connection& c, HttpRequest request) {
+          LiveRequest what{.route = LiveRoute::page, .page = page};
+          what.path = request.path();
+          live(c, request, place, std::move(what));
+        });
+      }
+    }
+  }
+  return routes;
+}
+
+HttpEvents Routes::events(const std::vector<const Dialect*>& dialects) {
+  const Dialect* first = dialects.front();
+  HttpEvents events;
+  events.unrouted = [=, this](const Connection& c, HttpRequest request,
+                              const std::string& allowed) { unrouted(c, request, allowed, first); };
+  events.refused = [=, this](const Connection& c, const HttpRequest& request,
+                             const FramingFault& fault) { refused(c, request, fault, first); };
+  events.expects_continue = [this](const Connection& c) {
+    Job job;
+    job.connection = c;
+    job.what = Interim{};
+    post(std::move(job));
+  };
+  return events;
+}
+
+std::string Routes::new_request_id() {
+  char id[64];
+  std::snprintf(id, sizeof id, "%llx-%llx", static_cast<unsigned long long>(options_.incarnation),
+                static_cast<unsigned long long>(next_request_.fetch_add(1)));
+  return id;
+}
+
+/// False: the key is missing or wrong, and the reply that says so is on its way.
+bool Routes::check_key(const Connection& connection, const HttpRequest& request,
+                       ReplyFrame* frame) {
+  if (options_.keys.open()) return true;
+  const std::string* given = request.header("authorization");
+  const auto key = options_.keys.find(given == nullptr ? "" : *given);
+  if (key) {
+    frame->api_key = static_cast<std::int32_t>(*key);
+    return true;
+  }
+  const HttpError error = shaped(
+      http_error(401,
+                 given == nullptr ? "no API key was given; send it as 'Authorization: Bearer <key>'"
+                                  : "the API key is not one of this server's",
+                 "invalid_api_key"),
+      *frame);
+  HttpReply whole;
+  whole.status = error.status;
+  whole.body = error.body;
+  whole.headers.emplace_back("WWW-Authenticate", "Bearer");
+  frame->keep_alive = false;
+  reply(connection, *frame, kNoRoute, std::move(whole));
+  return false;
+}
+
+/// False: the request's own id is not acceptable, and the reply that says so is on its way.
+bool Routes::frame_of(const Connection& connection, const HttpRequest& request,
+                      const Dialect* dialect, ReplyFrame* frame, bool anybody) {
+  frame->dialect = dialect;
+  frame->keep_alive = request.keep_alive;
+  frame->head_only = request.method == "HEAD";
+  frame->minor = request.minor;
+  frame->cors = &options_.cors.reply_headers(request);
+  const std::string* given = request.header("x-request-id");
+  if (given == nullptr) {
+    frame->request_id = new_request_id();
+    return anybody || check_key(connection, request, frame);
+  }
+  if (valid_request_id(*given)) {
+    frame->request_id = *given;
+    return anybody || check_key(connection, request, frame);
+  }
+  frame->request_id = new_request_id();
+  fail(connection, *frame, kNoRoute,
+       http_error(400, "X-Request-Id must be 1 to 128 characters out of A-Z a-z 0-9 . _ : -",
+                  "bad_request_id", "X-Request-Id"));
+  return false;
+}
+
+void Routes::generate(const Connection& connection, const HttpRequest& request, const Place& place,
+                      ParseBody parse) {
+  ReplyFrame frame;
+  if (!frame_of(connection, request, place.dialect, &frame)) return;
+  Asker asker{connection, std::move(frame), place.route, now_ns(), wall_ns() / kSecond};
+  RequestContext context;
+  context.request_id = asker.frame.request_id;
+  context.path = request.path();
+  context.unix_seconds = asker.unix_seconds;
+  context.received = asker.received;
+  context.wall_offset = wall_ns() - now_ns();
+  context.max_context = facts_.max_context.load(std::memory_order_relaxed);
+  context.max_choices = options_.max_streams;
+  context.default_timeout = options_.default_timeout;
+  context.max_timeout = options_.max_timeout;
+  // The body is read as JSON whatever its Content-Type says: curl -d calls everything a form.
+  begin(std::move(asker), parse(request.body, context, options_.model));
+}
+
+void Routes::begin(Asker asker, ParseOutcome outcome) {
+  if (auto* error = std::get_if<HttpError>(&outcome)) {
+    fail(asker.connection, std::move(asker.frame), asker.route, std::move(*error));
+    return;
+  }
+  if (auto* answer = std::get_if<Answer>(&outcome)) {
+    HttpReply whole;
+    whole.body = std::move(answer->body);
+    whole.content_type = std::move(answer->content_type);
+    reply(asker.connection, std::move(asker.frame), asker.route, std::move(whole));
+    return;
+  }
+  if (auto* chat = std::get_if<std::unique_ptr<PendingChat>>(&outcome)) {
+    render(std::move(asker), std::move(*chat));
+    return;
+  }
+  auto& request = std::get<ParsedRequest>(outcome);
+  if (request.sampling.grammar_kind == GrammarKind::none) {
+    post_generation(std::move(asker), std::move(request));
+  } else {
+    check_grammar(std::move(asker), std::move(request));
+  }
+}
+
+void Routes::post_generation(Asker asker, ParsedRequest request) {
+  Job job;
+  job.connection = std::move(asker.connection);
+  job.frame = std::move(asker.frame);
+  job.route = asker.route;
+  job.received = asker.received;
+  job.what = Generation{std::move(request), asker.unix_seconds};
+  post(std::move(job));
+}
+
+/// A worker only ever sees a grammar that has been tried within limits.
+void Routes::check_grammar(Asker asker, ParsedRequest request) {
+  struct Waiting {
+    Asker asker;
+    ParsedRequest request;
+  };
+  const auto waiting = std::make_shared<Waiting>(std::move(asker), std::move(request));
+  const auto refuse = [this, waiting](const Status& status) {
+    fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,
+         http_error(status, http_status(status.code()) == 400 ? waiting->request.grammar_field : ""));
+  };
+  if (grammars_ == nullptr) {
+    refuse(Status(ErrorCode::unavailable, "this server does not check grammars"));
+    return;
+  }
+  facts_.rendering.fetch_add(1);
+  const SamplingParams& sampling = waiting->request.sampling;
+  const bool taken =
+      grammars_->check(sampling.grammar_kind, sampling.grammar, [=, this](const Status& status) {
+        if (status.ok()) {
+          post_generation(std::move(waiting->asker), std::move(waiting->request));
+        } else if (status.code() == ErrorCode::invalid_argument) {
+          refuse(invalid("asks for what cannot be served: " + status.message()));
+        } else {
+          refuse(status);
+        }
+        facts_.rendering.fetch_sub(1);
+      });
+  if (taken) return;
+  facts_.rendering.fetch_sub(1);
+  refuse(Status(ErrorCode::queue_full, "too many requests wait for their grammars to be checked"));
+}
+
+void Routes::render(Asker asker, std::unique_ptr<PendingChat> chat) {
+  struct Waiting {
+    Asker asker;
+    std::unique_ptr<PendingChat> chat;
+  };
+  const auto waiting = std::make_shared<Waiting>(std::move(asker), std::move(chat));
+  facts_.rendering.fetch_add(1);
+  const bool taken =
+      templates_ != nullptr &&
+      templates_->render(
+          waiting->chat->render_request(), [this, waiting](const Result<std::string>& rendered) {
+            begin(std::move(waiting->asker), waiting->chat->finish(rendered, options_.model));
+            facts_.rendering.fetch_sub(1);
+          });
+  if (taken) return;
+  facts_.rendering.fetch_sub(1);
+  fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,
+       http_error(Status(ErrorCode::queue_full,
+                         "too many chats wait for the renderer of chat templates")));
+}
+
+void Routes::live(const Connection& connection, const HttpRequest& request, const Place& place,
+                  LiveRequest what) {
+  ReplyFrame frame;
+  const bool anybody = what.route == LiveRoute::health;
+  if (!frame_of(connection, request, place.dialect, &frame, anybody)) return;
+  what.accept = header_or(request, "accept", "");
+  what.host = header_or(request, "host", "");
+  Job job;
+  job.connection = connection;
+  job.frame = std::move(frame);
+  job.route = place.route;
+  job.received = now_ns();
+  job.what = std::move(what);
+  post(std::move(job));
+}
+
+void Routes::version(const Connection& connection, const HttpRequest& request, const Place& place) {
+  ReplyFrame frame;
+  if (!frame_of(connection, request, place.dialect, &frame)) return;
+  HttpReply whole;
+  whole.body = "{\"version\":" + json_string(options_.version) + "}";
+  reply(connection, std::move(frame), place.route, std::move(whole));
+}
+
+void Routes::unrouted(const Connection& connection, const HttpRequest& request,
+                      const std::string& allowed, const Dialect* dialect) {
+  ReplyFrame frame;
+  const bool options = request.method == "OPTIONS";  // browsers send no key with a preflight
+  if (!frame_of(connection, request, dialect, &frame, options)) return;
+  const std::string path(request.path().substr(0, 200));
+  if (allowed.empty()) {
+    fail(connection, std::move(frame), kNoRoute,
+         http_error(404, "there is no " + path + " here; GET / lists what there is", "not_found"));
+    return;
+  }
+  if (options) {
+    tell_options(connection, request, allowed, std::move(frame));
+    return;
+  }
+  const HttpError error = shaped(
+      http_error(405, request.method + " is not possible on " + path + "; allowed: " + allowed,
+                 "method_not_allowed"),
+      frame);
+  HttpReply whole;
+  whole.status = error.status;
+  whole.body = error.body;
+  whole.headers.emplace_back("Allow", allowed);
+  frame.keep_alive = false;
+  reply(connection, std::move(frame), kNoRoute, std::move(whole));
+}
+
+/// What a path knows, and to a browser's preflight also what a page may ask of it.
+void Routes::tell_options(const Connection& connection, const HttpRequest& request,
+                          const std::string& allowed, ReplyFrame frame) {
+  HttpReply whole;
+  whole.status = 204;
+  whole.headers = options_.cors.preflight_headers(request, allowed);
+  whole.headers.emplace_back("Allow", allowed);
+  reply(connection, std::move(frame), kNoRoute, std::move(whole));
+}
+
+void Routes::refused(const Connection& connection, const HttpRequest& request,
+                     const FramingFault& fault, const Dialect* dialect) {
+  ReplyFrame frame;
+  frame.dialect = dialect;
+  frame.head_only = request.method == "HEAD";
+  frame.minor = request.minor;
+  frame.cors = &options_.cors.reply_headers(request);
+  const std::string* given = request.header("x-request-id");
+  frame.request_id = given != nullptr && valid_request_id(*given) ? *given : new_request_id();
+  fail(connection, std::move(frame), kNoRoute, http_error(fault.status, fault.message, fault.code));
+}
+
+/// Every error closes the connection: what follows it on the wire cannot be trusted to be a
+/// request.
+void Routes::fail(const Connection& connection, ReplyFrame frame, const char* route,
+                  HttpError error) {
+  HttpReply whole;
+  whole.headers = retry_headers(error);
+  error = shaped(std::move(error), frame);
+  whole.status = error.status;
+  whole.body = std::move(error.body);
+  frame.keep_alive = false;
+  reply(connection, std::move(frame), route, std::move(whole));
+}
+
+void Routes::reply(const Connection& connection, ReplyFrame frame, const char* route,
+                   HttpReply whole) {
+  Job job;
+  job.connection = connection;
+  job.frame = std::move(frame);
+  job.route = route;
+  job.received = now_ns();
+  job.what = std::move(whole);
+  post(std::move(job));
+}
+
+void Routes::post(Job job) {
+  const Connection connection = job.connection;
+  if (jobs_.push(std::move(job))) return;
+  connection->begin_closing(now_ns());
+  shutdown(connection->fd(), SHUT_RDWR);
+}
+
+}  // namespace baton

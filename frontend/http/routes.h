@@ -1,0 +1,105 @@
+// What each URL does: on Pistache's threads, up to the job for the loop. Here requests are parsed and
+// tokenised, so that the loop only moves tokens. A chat that a template must write down first goes on
+// from there on a thread of the template pool.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "frontend/chat/template_pool.h"
+#include "frontend/core/dialect.h"
+#include "frontend/core/served_model.h"
+#include "frontend/grammar/grammar_checker.h"
+#include "frontend/http/api_keys.h"
+#include "frontend/http/cors.h"
+#include "frontend/http/http_server.h"
+#include "frontend/http/jobs.h"
+#include "ipc/types.h"
+
+namespace baton {
+
+/// What the loop tells Pistache's threads.
+struct SharedFacts {
+  std::atomic<std::uint32_t> max_context{0};  // 0: no scheduler has said yet
+  std::atomic<bool> draining{false};
+  std::atomic<std::uint32_t> rendering{0};  // requests that a renderer, or a checker of grammars, has
+};
+
+struct RouteOptions {
+  ServedModel model;
+  TimeNs default_timeout = 600 * kSecond;
+  TimeNs max_timeout = 3600 * kSecond;
+  std::uint32_t max_streams = 4096;  // choices that the loop takes at once
+  ApiKeys keys;                  // open(): everybody is served
+  Cors cors;                     // what pages of other origins may read
+  std::string version;           // of this build
+  std::uint64_t incarnation = 0; // makes request ids unique
+};
+
+/// Thread-safe; must outlive the server that calls its routes.
+class Routes {
+ public:
+  /// `templates`: null when the model needs no renderer. `grammars`: null: requests with one are refused.
+  /// Both must be stopped before the routes go.
+  Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs,
+         TemplatePool* templates = nullptr, GrammarChecker* grammars = nullptr);
+
+  /// What one port answers: the paths of its dialects, and those that every port has. `dialects`
+  /// must outlive the server and not be empty; no two of them own the same path.
+  std::vector<HttpRoute> table(const std::vector<const Dialect*>& dialects);
+  /// Errors that belong to no path have the shape of the port's first dialect.
+  HttpEvents events(const std::vector<const Dialect*>& dialects);
+
+ private:
+  using Connection = std::shared_ptr<ClientConnection>;
+
+  /// One path of a dialect, and how the metrics call it.
+  struct Place {
+    const Dialect* dialect = nullptr;
+    const char* route = "";
+  };
+  void generate(const Connection& connection, const HttpRequest& request, const Place& place,
+                ParseBody parse);
+  /// Where the reply to a generation goes, and when it was asked for.
+  struct Asker {
+    Connection connection;
+    ReplyFrame frame;
+    const char* route = "";
+    TimeNs received = 0;
+    std::int64_t unix_seconds = 0;
+  };
+  void begin(Asker asker, ParseOutcome outcome);
+  void post_generation(Asker asker, ParsedRequest request);
+  void check_grammar(Asker asker, ParsedRequest request);
+  void render(Asker asker, std::unique_ptr<PendingChat> chat);
+  void live(const Connection& connection, const HttpRequest& request, const Place& place,
+            LiveRequest what);
+  void unrouted(const Connection& connection, const HttpRequest& request,
+                const std::string& allowed, const Dialect* dialect);
+  void tell_options(const Connection& connection, const HttpRequest& request,
+                    const std::string& allowed, ReplyFrame frame);
+  void refused(const Connection& connection, const HttpRequest& request, const FramingFault& fault,
+               const Dialect* dialect);
+  void version(const Connection& connection, const HttpRequest& request, const Place& place);
+
+  /// `anybody`: no API key is wanted.
+  bool frame_of(const Connection& connection, const HttpRequest& request, const Dialect* dialect,
+                ReplyFrame* frame, bool anybody = false);
+  bool check_key(const Connection& connection, const HttpRequest& request, ReplyFrame* frame);
+  std::string new_request_id();
+  void reply(const Connection& connection, ReplyFrame frame, const char* route, HttpReply reply);
+  void fail(const Connection& connection, ReplyFrame frame, const char* route, HttpError error);
+  void post(Job job);
+
+  const RouteOptions options_;
+  SharedFacts& facts_;
+  JobQueue& jobs_;
+  TemplatePool* const templates_;
+  GrammarChecker* const grammars_;
+  std::atomic<std::uint64_t> next_request_{1};
+};
+
+}  // namespace baton

@@ -1,0 +1,98 @@
+// Writes to clients from the loop's thread: straight to the socket, and through a bounded queue with
+// epoll when the socket is full. Notices clients that leave or never read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "frontend/http/client_connection.h"
+#include "ipc/process.h"
+#include "ipc/types.h"
+
+namespace baton {
+
+struct WriterLimits {
+  std::size_t buffer_bytes = 262'144;          // queued for one client, beyond which no event is added
+                                               // (the last bytes of a reply may be, whatever their size)
+  TimeNs stall_timeout = 30 * kSecond;         // a queue that does not move for this long
+};
+
+enum class DropReason : std::uint8_t { left, overflow, stalled };
+const char* to_string(DropReason reason);
+
+struct DroppedClient {
+  std::uint64_t connection = 0;
+  DropReason reason = DropReason::left;
+};
+
+struct WriterCounters {
+  std::uint64_t bytes = 0;
+  std::uint64_t sends = 0;
+  std::uint64_t blocked = 0;  // sends that the socket did not take whole
+};
+
+/// One thread. A connection is known from open() until its last byte is out after finish(), or until
+/// it is dropped; then drops() tells.
+class StreamWriter {
+ public:
+  explicit StreamWriter(WriterLimits limits);
+
+  /// Readable when poll() has something to do.
+  int fd() const { return epoll_.get(); }
+
+  /// A reply to this client begins (or waits to begin): from now on its leaving is noticed.
+  void open(const std::shared_ptr<ClientConnection>& connection, TimeNs now);
+  /// Sends now or queues. Unknown connections: ignored.
+  void send(std::uint64_t connection, std::string_view bytes, TimeNs now);
+  /// The last bytes of a reply. `keep_alive`: the connection goes back to its reader; otherwise it is
+  /// closed when everything is out.
+  void finish(std::uint64_t connection, std::string_view bytes, bool keep_alive, TimeNs now);
+
+  /// Handles what epoll has; does not wait.
+  void poll(TimeNs now);
+  /// Drops clients whose queue has not moved. Call it every second or so.
+  void check_stalls(TimeNs now);
+  /// After a pause of this process: clients' time to read begins anew.
+  void restart_clocks(TimeNs now);
+  /// Clients dropped since the last call, each once.
+  std::vector<DroppedClient> take_drops();
+
+  std::size_t open_count() const { return outputs_.size(); }
+  std::size_t queued_bytes() const { return queued_; }
+  const WriterCounters& counters() const { return counters_; }
+
+ private:
+  struct Output {
+    std::shared_ptr<ClientConnection> connection;
+    std::string queue;
+    std::size_t sent = 0;  // bytes of `queue` that are out
+    TimeNs moved = 0;
+    bool replying = false;
+    bool close_after = false;
+    bool broken = false;
+    bool wants_room = false;  // epoll tells when the socket can take more
+  };
+  using Outputs = std::unordered_map<std::uint64_t, Output>;
+
+  std::size_t write_some(Output& output, std::string_view bytes, TimeNs now);
+  void put(Outputs::iterator at, std::string_view bytes, TimeNs now);
+  void flush(Outputs::iterator at, TimeNs now);
+  void settle(Outputs::iterator at, TimeNs now);
+  void watch(Outputs::iterator at);
+  void drop(Outputs::iterator at, DropReason reason, TimeNs now);
+  void forget(Outputs::iterator at);
+
+  WriterLimits limits_;
+  UniqueFd epoll_;
+  Outputs outputs_;
+  std::vector<DroppedClient> drops_;
+  std::size_t queued_ = 0;
+  WriterCounters counters_;
+};
+
+}  // namespace baton

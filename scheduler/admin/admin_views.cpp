@@ -1,0 +1,268 @@
+#include "scheduler/admin/admin_views.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "scheduler/admin/setup_view.h"
+#include "scheduler/apply/lifecycle.h"
+#include "scheduler/plan/policy.h"
+#include "scheduler/state/audit.h"
+
+namespace baton {
+
+namespace {
+
+/// Keys stay in the order in which they are written: the name comes first in every table.
+using json = nlohmann::ordered_json;
+
+json info(const State& state, const AdminStats& stats) {
+  const Counters& c = state.counters;
+  json counters = {{"accepted", c.accepted},       {"refused", c.refused},
+                   {"finished", c.finished},       {"errors", c.errors},
+                   {"cancelled", c.cancelled},     {"tokens", c.tokens},
+                   {"preemptions", c.preemptions}, {"handoffs", c.handoffs},
+                   {"requeued", c.requeued},       {"pull_failures", c.pull_failures},
+                   {"damaged_blocks", c.damaged_blocks},
+                   {"terms_ended", c.terms_ended}, {"local_prefills", c.local_prefills},
+                   {"remote_prefills", c.remote_prefills},
+                   {"prefill_tokens", c.prefill_tokens},
+                   {"cached_tokens", c.cached_tokens},
+                   {"pulled_prefix_tokens", c.pulled_prefix_tokens},
+                   {"prefix_pulls", c.prefix_pulls},
+                  {"blocks_out", c.blocks_out},
+                  {"blocks_in", c.blocks_in},
+                   {"pulls_saved", c.pulls_saved}};
+  const auto frontends = std::count_if(state.frontends.begin(), state.frontends.end(),
+                                       [](const Frontend& f) { return f.alive; });
+  return {{"build", state.build},
+          {"protocol", kProtocolVersion},
+          {"epoch", state.epoch},
+          {"uptime_s", static_cast<double>(stats.uptime) / 1e9},
+          {"max_context", max_context(state)},
+          {"frontends", frontends},
+          {"requests", state.deadlines.size()},
+          {"waiting", state.waiting.size()},
+          {"counters", counters}};
+}
+
+json unreachable(const State& state, const Worker& importer) {
+  json names = json::array();
+  for (const Worker& w : state.workers) {
+    if (w.ready() && !reaches(w, importer)) names.push_back(w.identity.name);
+  }
+  return names;
+}
+
+json workers(const State& state) {
+  json list = json::array();
+  for (const Worker& w : state.workers) {
+    list.push_back({{"name", w.identity.name},
+                    {"role", to_string(w.identity.role)},
+                    {"state", describe_state(w)},
+                    {"pid", w.identity.pid},
+                    {"term", w.term},
+                    {"steps", w.steps_total},
+                    {"sequences", w.sequences},
+                    {"tokens", w.tokens_total},
+                    {"device", w.identity.device},
+                    {"weights", w.hello.facts.weights},
+                    {"unreachable", unreachable(state, w)},
+                    {"build", w.identity.build},
+                    {"loading_percent", w.heartbeat.loading_percent}});
+  }
+  return list;
+}
+
+std::string worker_of(const State& state, SequenceId id) {
+  const Sequence* sequence = state.sequences.find(id);
+  return sequence == nullptr ? "" : state.workers[sequence->worker].identity.name;
+}
+
+/// "grammar on decode0" while that worker compiles it, "a step of its own" if it runs alone, else "".
+std::string waits_for(const State& state, const Request& request) {
+  for (const SequenceId id : {request.source, request.target}) {
+    const Sequence* sequence = state.sequences.find(id);
+    if (sequence == nullptr) continue;
+    const Worker& worker = state.workers[sequence->worker];
+    if (!grammar_ready(worker, request)) return "grammar on " + worker.identity.name;
+  }
+  if (is_suspect(state, request)) return "a step of its own";
+  return "";
+}
+
+json requests(const State& state, TimeNs now) {
+  json list = json::array();
+  state.requests.each([&](const Request& r) {
+    list.push_back({{"id", request_name(r.name)},
+                    {"phase", to_string(r.phase)},
+                    {"attempt", r.attempt},
+                    {"prompt_tokens", r.prompt.size()},
+                    {"tokens", r.generated.size()},
+                    {"max_tokens", r.sampling.max_tokens},
+                    {"num_beams", r.sampling.num_beams},
+                    {"worker", worker_of(state, r.source)},
+                    {"target", worker_of(state, r.target)},
+                    {"waits_for", waits_for(state, r)},
+                    {"deaths", r.deaths},
+                    {"age_s", static_cast<double>(now - r.arrival) / 1e9}});
+  });
+  return list;
+}
+
+json kv(const State& state) {
+  json list = json::array();
+  for (const PoolAudit& pool : audit_pools(state)) {
+    list.push_back({{"worker", pool.worker},
+                    {"part", pool.host ? "host" : "pool"},
+                    {"allocation", pool.allocation},
+                    {"total", pool.total},
+                    {"free", pool.free},
+                    {"owned", pool.owned},
+                    {"cached", pool.cached},
+                    {"fenced", pool.fenced}});
+  }
+  return list;
+}
+
+json setup(const State& state) {
+  json list = json::array();
+  for (const SetupLine& line : setup_lines(state)) {
+    list.push_back({{"what", line.what}, {"chosen", line.chosen}, {"option", line.option}});
+  }
+  return list;
+}
+
+json queue(const State& state, const AdminStats& stats) {
+  json types = json::object();
+  std::uint64_t bytes = 0;
+  for (const auto& [name, count] : stats.traffic) {
+    types[name] = {{"messages", count.messages}, {"bytes", count.bytes}};
+    bytes += count.bytes;
+  }
+  return {{"waiting", state.waiting.size()},
+          {"handoffs_waiting", state.handoffs.size()},
+          {"transfers", state.transfers.size()},
+          {"bytes", bytes},
+          {"undecodable", stats.undecodable},
+          {"by_type", types}};
+}
+
+/// Names come from peers: bytes that are no UTF-8 must not throw.
+std::string printed(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string cell(const json& value) {
+  return value.is_string() ? value.get<std::string>() : printed(value);
+}
+
+/// An object as "key: value" lines, an array of objects as a table with a heading.
+std::string as_text(const json& value, const std::string& indent = "") {
+  std::string text;
+  if (value.is_object()) {
+    for (const auto& [key, item] : value.items()) {
+      if (item.is_object()) {
+        text += indent + key + ":\n" + as_text(item, indent + "  ");
+      } else {
+        text += indent + key + ": " + cell(item) + "\n";
+      }
+    }
+    return text;
+  }
+  if (value.empty()) return "none\n";
+  if (!value.front().is_object()) {
+    for (const json& item : value) text += cell(item) + "\n";
+    return text;
+  }
+  std::vector<std::string> keys;
+  std::vector<std::size_t> widths;
+  for (const auto& [key, item] : value.front().items()) {
+    keys.push_back(key);
+    std::size_t width = key.size();
+    for (const json& row : value) width = std::max(width, cell(row[key]).size());
+    widths.push_back(width);
+  }
+  const auto line = [&](auto&& get) {
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      std::string field = get(i);
+      field.resize(i + 1 == keys.size() ? field.size() : widths[i] + 2, ' ');
+      text += field;
+    }
+    text += "\n";
+  };
+  line([&](std::size_t i) { return keys[i]; });
+  for (const json& row : value) line([&](std::size_t i) { return cell(row[keys[i]]); });
+  return text;
+}
+
+}  // namespace
+
+std::optional<std::string> show(const std::string& what, bool as_json, const State& state,
+                                const AdminStats& stats, TimeNs now) {
+  json value;
+  if (what == "info") {
+    value = info(state, stats);
+  } else if (what == "workers") {
+    value = workers(state);
+  } else if (what == "requests") {
+    value = requests(state, now);
+  } else if (what == "kv") {
+    value = kv(state);
+  } else if (what == "setup") {
+    value = setup(state);
+  } else if (what == "queue") {
+    value = queue(state, stats);
+  } else if (what == "errors") {
+    value = stats.errors;
+  } else {
+    return std::nullopt;
+  }
+  return as_json ? printed(value) + "\n" : as_text(value);
+}
+
+std::string describe_state(const Worker& worker) {
+  if (worker.ready() && worker.draining) return "draining";
+  return to_string(worker.state);
+}
+
+std::string request_name(const RequestId& id) {
+  return std::to_string(id.frontend) + "-" + std::to_string(id.counter);
+}
+
+std::optional<RequestId> parse_request_name(const std::string& text) {
+  RequestId id;
+  const char* end = text.data() + text.size();
+  const auto [dash, first] = std::from_chars(text.data(), end, id.frontend);
+  if (first != std::errc() || dash == end || *dash != '-') return std::nullopt;
+  const auto [rest, second] = std::from_chars(dash + 1, end, id.counter);
+  if (second != std::errc() || rest != end) return std::nullopt;
+  return id;
+}
+
+void compare_tables(const State& state, WorkerIndex index, const Tables& tables,
+                    std::vector<std::string>& faults) {
+  const Worker& w = state.workers[index];
+  if (!w.ready() || tables.term != w.term) return;  // a term that has ended meanwhile
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < tables.sequences.size() && i < tables.counts.size(); ++i) {
+    const std::size_t count = tables.counts[i];
+    if (at + count > tables.blocks.size()) {
+      faults.push_back(w.identity.name + ": malformed tables");
+      return;
+    }
+    const Sequence* sequence = state.sequences.find(tables.sequences[i]);
+    // One that the books no longer hold is about to be dropped: its blocks are fenced or free again.
+    if (sequence != nullptr && sequence->worker == index && !sequence->retiring) {
+      const bool prefix =
+          count <= sequence->blocks.size() &&
+          std::equal(tables.blocks.begin() + static_cast<std::ptrdiff_t>(at),
+                     tables.blocks.begin() + static_cast<std::ptrdiff_t>(at + count),
+                     sequence->blocks.begin());
+      if (!prefix) faults.push_back(w.identity.name + ": a block table differs from the books");
+    }
+    at += count;
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,71 @@
+#include "scheduler/admin/setup_view.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "ipc/kv_layout.h"
+#include "scheduler/apply/lifecycle.h"
+
+namespace baton {
+namespace {
+
+std::string gib(std::uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f GiB", static_cast<double>(bytes) / (1U << 30U));
+  return text;
+}
+
+void add_worker(const Worker& w, std::vector<SetupLine>& lines) {
+  const Hello& h = w.hello;
+  const std::string& name = w.identity.name;
+  const bool cpu = w.identity.device == "cpu";
+  std::string device = std::string(to_string(w.identity.role)) + " on " + w.identity.device;
+  if (h.facts.threads > 0) {
+    device += ", " + std::to_string(h.facts.threads) + (h.facts.threads == 1 ? " thread" : " threads");
+  }
+  lines.push_back({name, device, cpu ? "--device, --worker.threads" : "--device, --worker.gpu"});
+  lines.push_back({name + " weights", h.facts.weights + ", " + gib(h.facts.weight_bytes),
+                   "--worker.dtype"});
+  std::string pool = to_string(static_cast<KvDtype>(h.dtype)) + std::string(", ") +
+                     gib(h.block_bytes * h.blocks) + ": " +
+                     std::to_string(std::uint64_t{h.blocks} * h.tokens_per_block) + " tokens";
+  if (h.facts.free_bytes > 0) pool += "; " + gib(h.facts.free_bytes) + " were free";
+  lines.push_back({name + " KV pool", pool,
+                   cpu ? "--worker.pool_mib, --worker.memory_mib"
+                       : "--worker.pool_mib, --worker.memory_fraction"});
+  if (h.host_blocks == 0) return;
+  char copy[48];
+  std::snprintf(copy, sizeof copy, "; a block in %.1f us", static_cast<double>(h.host_block_us));
+  lines.push_back({name + " host part",
+                   gib(h.block_bytes * h.host_blocks) + ": " +
+                       std::to_string(std::uint64_t{h.host_blocks} * h.tokens_per_block) + " tokens" + copy,
+                   "--worker.host_pool_mib, --scheduler.swap"});
+}
+
+}  // namespace
+
+std::vector<SetupLine> setup_lines(const State& state) {
+  std::vector<SetupLine> lines;
+  const std::uint32_t served = max_context(state);
+  std::uint32_t allowed = 0;
+  for (const Worker& w : state.workers) {
+    if (w.ready()) allowed = std::max(allowed, w.hello.max_context);
+  }
+  std::string context = std::to_string(served) + " tokens";
+  if (served < allowed) {
+    context += ", of " + std::to_string(allowed) + ": the smallest KV pool holds no more";
+  }
+  lines.push_back({"context", context, "--max_context"});
+  for (const Frontend& f : state.frontends) {
+    if (!f.alive) continue;
+    lines.push_back({"tokenizer", f.identity.tokenizer, "--frontend.tokenizer"});
+    lines.push_back({"chat template", f.identity.chat_template, "--frontend.chat_template"});
+    break;  // all front ends read the same folder
+  }
+  for (const Worker& w : state.workers) {
+    if (w.ready()) add_worker(w, lines);
+  }
+  return lines;
+}
+
+}  // namespace baton

@@ -1,0 +1,63 @@
+#include "scheduler/apply/apply_event.h"
+
+#include "scheduler/apply/apply_handlers.h"
+#include "scheduler/apply/lifecycle.h"
+
+namespace baton {
+
+namespace {
+
+void peer_gone(State& state, LinkId link, TimeNs now, Outbox& out) {
+  if (const auto it = state.worker_links.find(link); it != state.worker_links.end()) {
+    const WorkerIndex index = it->second;
+    if (state.workers[index].link == link) {
+      lose_worker(state, index, /*blame=*/true, "process ended", now, out);
+    }
+  } else if (const auto fe = state.frontend_links.find(link); fe != state.frontend_links.end()) {
+    if (state.frontends[fe->second].link == link) {
+      lose_frontend(state, fe->second, "process ended", out);
+    }
+  }
+}
+
+void send_failed(State& state, LinkId link, TimeNs now, Outbox& out) {
+  // A front end heals by itself: its heartbeats name what it misses.
+  const auto it = state.worker_links.find(link);
+  if (it == state.worker_links.end() || state.workers[it->second].link != link) return;
+  end_term(state, it->second, /*blame=*/false, "a message could not be sent", now, out);
+}
+
+struct Apply {
+  State& state;
+  TimeNs now;
+  Outbox& out;
+
+  void operator()(FromFrontend&& e) {
+    apply_frontend(state, e.link, std::move(e.message), now, out);
+  }
+  void operator()(FromWorker&& e) { apply_worker(state, e.link, std::move(e.message), now, out); }
+  void operator()(ProcessGone&& e) { peer_gone(state, e.link, now, out); }
+  void operator()(SendFailed&& e) { send_failed(state, e.link, now, out); }
+  void operator()(Tick&& e) { apply_tick(state, e.gap, now, out); }
+  void operator()(SetDraining&& e) {
+    for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
+      if (state.workers[i].identity.name == e.worker) {
+        set_draining(state, i, e.draining, /*leave=*/false, now, out);
+      }
+    }
+  }
+  void operator()(AdminCancel&& e) {
+    const auto it = state.by_name.find(e.request);
+    if (it == state.by_name.end()) return;
+    end_request(state, *state.requests.find(it->second), FinishReason::cancelled,
+                ErrorCode::cancelled, "cancelled by an operator", out);
+  }
+};
+
+}  // namespace
+
+void apply(State& state, Event&& event, TimeNs now, Outbox& out) {
+  std::visit(Apply{state, now, out}, std::move(event));
+}
+
+}  // namespace baton

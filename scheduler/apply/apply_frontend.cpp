@@ -1,0 +1,291 @@
+// Events from front ends: hello, submit, cancel, finish, acknowledge, heartbeat.
+#include <algorithm>
+
+#include "scheduler/apply/apply_handlers.h"
+#include "scheduler/apply/lifecycle.h"
+#include "scheduler/plan/batch_limits.h"
+#include "scheduler/plan/queue_order.h"
+
+namespace baton {
+
+namespace {
+
+Request* find_request(State& state, const RequestId& name) {
+  const auto it = state.by_name.find(name);
+  return it == state.by_name.end() ? nullptr : state.requests.find(it->second);
+}
+
+void refuse(State& state, const Submit& submit, FrontendIndex frontend, ErrorCode code,
+            std::string message, std::uint32_t retry_after_s, Outbox& out) {
+  ++state.counters.refused;
+  Terminal terminal;
+  terminal.counter = submit.request.counter;
+  terminal.attempt = submit.attempt;
+  terminal.n = {submit.generated.empty() ? 0U
+                                         : static_cast<std::uint32_t>(submit.generated[0].size())};
+  terminal.reason = {static_cast<std::uint32_t>(FinishReason::error)};
+  terminal.code = code;
+  terminal.message = std::move(message);
+  terminal.retry_after_s = retry_after_s;
+  out.events_for(frontend).terminals.push_back(std::move(terminal));
+}
+
+/// Seconds until the queue has probably moved; deliberately coarse.
+std::uint32_t retry_after(const State& state) {
+  return 1 + static_cast<std::uint32_t>(state.waiting.size() / 1000);
+}
+
+struct Handler {
+  State& state;
+  LinkId link;
+  FrontendIndex frontend;
+  TimeNs now;
+  Outbox& out;
+
+  void welcome() {
+    FrontendWelcome message;
+    message.build = state.build;
+    message.epoch = state.epoch;
+    message.max_context = max_context(state);
+    for (const Worker& w : state.workers) {
+      if (w.takes_work()) ++message.workers_ready;
+      message.progress += w.steps_total;
+      message.host_blocks += w.pool.host_total();
+      message.host_blocks_used += w.pool.host_total() - w.pool.host_free_blocks();
+    }
+    message.blocks_out = state.counters.blocks_out;
+    message.blocks_in = state.counters.blocks_in;
+    message.damaged_blocks = state.counters.damaged_blocks;
+    message.waiting = static_cast<std::uint32_t>(state.waiting.size());
+    message.running = static_cast<std::uint32_t>(state.deadlines.size());
+    out.to_frontends.emplace_back(link, std::move(message));
+  }
+
+  void operator()(FrontendHello&& hello) {
+    if (hello.protocol != kProtocolVersion) {
+      out.to_frontends.emplace_back(
+          link, Refused{"front end speaks protocol " + std::to_string(hello.protocol) +
+                        ", scheduler " + std::to_string(kProtocolVersion)});
+      return;
+    }
+    if (hello.build != state.build) {
+      out.warn(hello.name + ": version " + hello.build + " differs from the scheduler's " +
+               state.build);
+    }
+    if (frontend == kNobody) frontend = entry_for(hello);
+    Frontend& entry = state.frontends[frontend];
+    entry.identity = std::move(hello);
+    entry.link = link;
+    entry.alive = true;
+    entry.heard = now;
+    welcome();
+  }
+
+  /// The entry of a front end that is new, or known by another link.
+  FrontendIndex entry_for(const FrontendHello& hello) {
+    auto index = static_cast<FrontendIndex>(state.frontends.size());
+    for (FrontendIndex i = 0; i < state.frontends.size(); ++i) {
+      const Frontend& entry = state.frontends[i];
+      if (!entry.alive) index = i;  // entries of the dead are reused: nothing refers to them
+      if (entry.alive && entry.identity.incarnation == hello.incarnation) {
+        index = i;
+        break;
+      }
+    }
+    if (index == state.frontends.size()) state.frontends.emplace_back();
+    state.frontend_links.erase(state.frontends[index].link);
+    state.frontend_links[link] = index;
+    out.info(hello.name + ": front end joined, pid " + std::to_string(hello.pid));
+    return index;
+  }
+
+  void operator()(Submit&& submit) {
+    if (submit.epoch != state.epoch) return;  // it has been or will be told to say hello
+    if (submit.request.frontend != state.frontends[frontend].identity.incarnation) return;
+    if (Request* known = find_request(state, submit.request)) {
+      if (submit.attempt <= known->attempt) return;
+      release_places(state, *known);
+      state.waiting.erase({known->place, known->id});
+      state.handoffs.erase({known->place, known->id});
+      state.deadlines.erase({known->deadline, known->id});
+      forget(state, *known);
+    }
+    const std::uint32_t context = max_context(state);
+    const auto generated = submit.generated.empty() ? 0 : submit.generated[0].size();
+    if (!submit.again && state.waiting.size() >= state.settings.max_waiting) {
+      refuse(state, submit, frontend, ErrorCode::queue_full,
+             std::to_string(state.waiting.size()) + " requests are waiting already",
+             retry_after(state), out);
+      return;
+    }
+    if (submit.prompt.empty() || submit.generated.size() > 1) {
+      refuse(state, submit, frontend, ErrorCode::invalid_argument,
+             submit.prompt.empty() ? "the prompt is empty" : "one choice a request", 0, out);
+      return;
+    }
+    if (context != 0 && submit.prompt.size() + 1 > context) {
+      refuse(state, submit, frontend, ErrorCode::too_long,
+             "the prompt has " + std::to_string(submit.prompt.size()) +
+                 " tokens; with one more it must fit " + std::to_string(context),
+             0, out);
+      return;
+    }
+    if (!submit.sampling.within_bounds()) {
+      refuse(state, submit, frontend, ErrorCode::invalid_argument,
+             "logprobs, logit_bias, allowed tokens, bad words or beams are out of bounds", 0, out);
+      return;
+    }
+    accept(std::move(submit), generated > 0 && !submit.sampling.beams());
+  }
+
+  void accept(Submit&& submit, bool resumed) {
+    Request& request = state.requests.create();
+    request.name = submit.request;
+    request.frontend = frontend;
+    request.attempt = submit.attempt;
+    request.arrival = submit.arrival;
+    request.place = queue_place(submit, state.settings);
+    request.deadline = submit.deadline;
+    request.cache_salt = std::move(submit.cache_salt);
+    if (submit.lifetime) request.lifetime.resize(kLifetimeMoments);
+    request.prompt = std::move(submit.prompt);
+    if (resumed) request.generated = std::move(submit.generated[0]);
+    request.sampling = std::move(submit.sampling);
+    request.grammar = grammar_key(request.sampling);
+    if (request.sampling.beams()) request.beams = std::make_unique<Beams>();
+    state.by_name[request.name] = request.id;
+    state.waiting.insert({request.place, request.id});
+    state.deadlines.insert({request.deadline, request.id});
+    ++state.counters.accepted;
+    const FinishReason reason = already_finished(request);
+    if (reason != FinishReason::none) {
+      end_request(state, request, reason, ErrorCode::ok, "", out);
+    } else if (request.beams) {
+      refuse_beams(request);
+    } else if (request.grammar != 0) {
+      announce_grammar(request);
+    }
+  }
+
+  /// Whoever may run the request compiles its grammar while it waits, is prefilled and handed over.
+  void announce_grammar(const Request& request) {
+    for (Worker& w : state.workers) {
+      if (w.takes_work()) ask_grammar(w, request, /*awaited=*/false, now, out);
+    }
+  }
+
+  /// Those that no worker of today could run to their end.
+  void refuse_beams(Request& request) {
+    const std::uint32_t width = request.sampling.num_beams;
+    if (width > most_beams(state.settings)) {
+      end_request(state, request, FinishReason::error, ErrorCode::invalid_argument,
+                  std::to_string(width) + " beams are more than the " +
+                      std::to_string(most_beams(state.settings)) +
+                      " sequences that a worker runs at once",
+                  out);
+      return;
+    }
+    const Worker* largest = nullptr;
+    for (const Worker& w : state.workers) {
+      if (!w.ready()) continue;
+      if (can_hold(w, request, request.length() + 1)) return;
+      if (largest == nullptr || w.pool.total() > largest->pool.total()) largest = &w;
+    }
+    if (largest == nullptr) return;  // it waits for one
+    end_request(state, request, FinishReason::error, ErrorCode::too_long,
+                cannot_hold(*largest, request, request.length() + 1), out);
+  }
+
+  void operator()(Cancel&& cancel) {
+    if (Request* request = find_request(state, cancel.request)) {
+      end_request(state, *request, FinishReason::cancelled, ErrorCode::cancelled,
+                  "the client left", out);
+    }
+  }
+
+  void operator()(Finish&& finish) {
+    Request* request = find_request(state, finish.request);
+    if (request == nullptr || request->attempt != finish.attempt) return;
+    if (request->phase == Phase::ended) return;  // its terminal crosses the Finish
+    if (finish.n > request->generated.size()) return;
+    request->generated.resize(finish.n);
+    end_request(state, *request, FinishReason::stop, ErrorCode::ok, "", out);
+  }
+
+  void operator()(Ack&& ack) {
+    Request* request = find_request(state, ack.request);
+    if (request != nullptr && request->phase == Phase::ended) forget(state, *request);
+  }
+
+  void operator()(FrontendHeartbeat&& beat) {
+    if (beat.epoch != state.epoch) {
+      out.to_frontends.emplace_back(link, FrontendUnknown{state.epoch});
+      return;
+    }
+    if (beat.counters.size() != beat.attempts.size() ||
+        beat.counters.size() != beat.next.size()) {
+      return;
+    }
+    Gone gone;
+    gone.epoch = state.epoch;
+    const Incarnation incarnation = state.frontends[frontend].identity.incarnation;
+    for (std::size_t i = 0; i < beat.counters.size(); ++i) {
+      Request* request = find_request(state, {incarnation, beat.counters[i]});
+      if (request == nullptr || request->attempt != beat.attempts[i]) {
+        gone.counters.push_back(beat.counters[i]);
+        continue;
+      }
+      resend(*request, beat.next[i]);
+    }
+    if (!gone.counters.empty()) out.to_frontends.emplace_back(link, std::move(gone));
+    welcome();
+  }
+
+  /// The tokens from index `next`, and the terminal if the request has ended.
+  void resend(Request& request, std::uint32_t next) {
+    const auto end = std::min(static_cast<std::uint32_t>(request.generated.size()),
+                              request.client_tokens);
+    if (next < end) resend_tokens(request, next, end, out);
+    if (request.terminal_sent) send_terminal(state, request, out);
+  }
+
+  void operator()(FrontendBye&& /*bye*/) {
+    lose_frontend(state, frontend, "said goodbye", out);
+  }
+};
+
+}  // namespace
+
+void lose_frontend(State& state, FrontendIndex index, const std::string& why, Outbox& out) {
+  Frontend& entry = state.frontends[index];
+  if (!entry.alive) return;
+  entry.alive = false;
+  out.info(entry.identity.name + ": front end left: " + why);
+  std::vector<std::uint64_t> requests;
+  state.requests.each([&](const Request& request) {
+    if (request.frontend == index) requests.push_back(request.id);
+  });
+  for (const std::uint64_t id : requests) {
+    Request* request = state.requests.find(id);
+    end_request(state, *request, FinishReason::cancelled, ErrorCode::cancelled,
+                "its front end is gone", out);
+    forget(state, *request);
+  }
+  if (index < out.events.size()) out.events[index] = Events{};
+}
+
+void apply_frontend(State& state, LinkId link, FrontendMessage&& message, TimeNs now, Outbox& out) {
+  const auto it = state.frontend_links.find(link);
+  const bool known = it != state.frontend_links.end() && state.frontends[it->second].alive;
+  if (!known && !std::holds_alternative<FrontendHello>(message)) {
+    if (!std::holds_alternative<FrontendBye>(message)) {
+      out.to_frontends.emplace_back(link, FrontendUnknown{state.epoch});
+    }
+    return;
+  }
+  const FrontendIndex index = known ? it->second : kNobody;
+  if (known) state.frontends[index].heard = now;
+  std::visit(Handler{state, link, index, now, out}, std::move(message));
+}
+
+}  // namespace baton

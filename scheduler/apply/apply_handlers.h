@@ -1,0 +1,19 @@
+// The handlers behind apply(), one file per peer. Internal to the state machine.
+#pragma once
+
+#include "scheduler/apply/events.h"
+
+namespace baton {
+
+void apply_frontend(State& state, LinkId link, FrontendMessage&& message, TimeNs now, Outbox& out);
+void apply_worker(State& state, LinkId link, WorkerMessage&& message, TimeNs now, Outbox& out);
+void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out);
+
+/// Cancels what the front end has open; its entry waits for a successor.
+void lose_frontend(State& state, FrontendIndex index, const std::string& why, Outbox& out);
+/// Starts or ends draining; `leave`: the worker wants to exit afterwards (SIGTERM).
+void set_draining(State& state, WorkerIndex index, bool draining, bool leave, TimeNs now, Outbox& out);
+/// Answers Register once nobody holds the older incarnation's pool, or the time-out has passed.
+void try_admit_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out);
+
+}  // namespace baton

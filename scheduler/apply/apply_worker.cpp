@@ -1,0 +1,567 @@
+// Events from workers: joining, results, pulls, heartbeats.
+#include <algorithm>
+
+#include "ipc/fault_points.h"
+#include "scheduler/apply/apply_handlers.h"
+#include "scheduler/apply/lifecycle.h"
+
+namespace baton {
+
+namespace {
+
+/// Names the first difference that forbids moving KV (or a request) between two workers.
+std::string difference(const Hello& a, const Hello& b) {
+  const auto differs = [](const char* field, std::uint64_t x, std::uint64_t y) {
+    return std::string(field) + " " + std::to_string(x) + " against " + std::to_string(y);
+  };
+  if (a.model_fingerprint != b.model_fingerprint) {
+    return differs("model fingerprint", a.model_fingerprint, b.model_fingerprint);
+  }
+  if (a.dtype != b.dtype) return differs("KV dtype", a.dtype, b.dtype);
+  if (a.layers != b.layers) return differs("layers", a.layers, b.layers);
+  if (a.kv_heads != b.kv_heads) return differs("KV heads", a.kv_heads, b.kv_heads);
+  if (a.head_dim != b.head_dim) return differs("head_dim", a.head_dim, b.head_dim);
+  if (a.tokens_per_block != b.tokens_per_block) {
+    return differs("tokens_per_block", a.tokens_per_block, b.tokens_per_block);
+  }
+  if (a.block_bytes != b.block_bytes) return differs("block bytes", a.block_bytes, b.block_bytes);
+  return "";
+}
+
+std::uint32_t prompt_tokens(const InFlightStep& step) {
+  std::uint32_t tokens = 0;
+  for (const auto& [id, n] : step.rows) tokens += n;
+  return tokens;
+}
+
+/// Numbers from a Hello are used in divisions and allocations: nothing absurd may pass.
+bool sane(const Hello& hello) {
+  return hello.blocks > 0 && hello.blocks <= (1U << 26U) && hello.host_blocks <= (1U << 26U) &&
+         hello.host_block_us >= 0 && hello.tokens_per_block > 0 &&
+         hello.tokens_per_block <= 4096 && hello.max_context > 0 && hello.facts.weights.size() <= 256;
+}
+
+struct Handler {
+  State& state;
+  LinkId link;
+  WorkerIndex index;  // kNobody before Register
+  TimeNs now;
+  Outbox& out;
+
+  Worker& worker() { return state.workers[index]; }
+
+  /// True if the message belongs to the current term. A stale one is answered Fenced, at most once a
+  /// second for each term: the worker may have missed the first answer.
+  bool in_term(Term term) {
+    Worker& w = worker();
+    if (w.ready() && (term == w.term || fault(Fault::no_term_check))) return true;
+    if (term != w.fenced_term || now - w.fenced_at >= kSecond) {
+      w.fenced_term = term;
+      w.fenced_at = now;
+      out.to_workers.emplace_back(link, Fenced{state.epoch, term});
+    }
+    return false;
+  }
+
+  void operator()(Register&& identity) {
+    if (identity.protocol != kProtocolVersion) {
+      out.to_workers.emplace_back(
+          link, Refused{"worker speaks protocol " + std::to_string(identity.protocol) +
+                        ", scheduler " + std::to_string(kProtocolVersion)});
+      return;
+    }
+    for (index = 0; index < state.workers.size(); ++index) {
+      if (worker().identity.name == identity.name) break;
+    }
+    if (index == state.workers.size()) {
+      state.workers.emplace_back();
+    } else if (worker().state != WorkerState::gone &&
+               worker().identity.incarnation > identity.incarnation) {
+      out.to_workers.emplace_back(link, Superseded{identity.incarnation});
+      return;
+    } else if (worker().identity.incarnation == identity.incarnation) {
+      re_register(identity);
+      return;
+    } else {
+      if (worker().link != kNoLink && worker().state != WorkerState::gone) {
+        out.to_workers.emplace_back(worker().link, Superseded{worker().identity.incarnation});
+      }
+      lose_worker(state, index, /*blame=*/true,
+                  "superseded by pid " + std::to_string(identity.pid), now, out);
+      state.worker_links.erase(worker().link);
+    }
+    Worker& w = worker();
+    std::set<AllocationId> predecessors = std::move(w.predecessors);
+    if (w.hello.allocation != 0) predecessors.insert(w.hello.allocation);
+    const std::uint64_t steps = w.steps_total;
+    const std::uint64_t tokens = w.tokens_total;
+    w = Worker{};
+    w.predecessors = std::move(predecessors);
+    w.steps_total = steps;
+    w.tokens_total = tokens;
+    w.identity = std::move(identity);
+    w.link = link;
+    w.registered = w.heard = w.progress = now;
+    state.worker_links[link] = index;
+    take_mapped(w);
+    if (w.identity.build != state.build) {
+      out.warn(w.identity.name + ": version " + w.identity.build + " differs from the scheduler's " +
+               state.build);
+    }
+    out.info(w.identity.name + ": registering, role " + to_string(w.identity.role) + ", pid " +
+             std::to_string(w.identity.pid));
+    try_admit_worker(state, index, now, out);
+  }
+
+  /// What it mapped under an earlier scheduler. A pool whose process has ended since is to be closed.
+  void take_mapped(Worker& w) {
+    w.imports.insert(w.identity.mapped.begin(), w.identity.mapped.end());
+    for (const AllocationId allocation : w.identity.mapped) {
+      const bool over = std::any_of(
+          state.workers.begin(), state.workers.end(),
+          [&](const Worker& other) { return other.predecessors.count(allocation) != 0; });
+      if (!over) continue;
+      w.closing.insert(allocation);
+      w.closes_repeated = now;
+      out.to_workers.emplace_back(w.link, Close{allocation});
+    }
+    w.identity.mapped.clear();
+  }
+
+  /// The same process again: its first Register, or our answer, was lost, or its link is new.
+  void re_register(const Register& /*identity*/) {
+    Worker& w = worker();
+    if (w.state == WorkerState::gone) return;
+    if (w.link != link) {
+      end_term(state, index, /*blame=*/false, "its link is new", now, out);
+      state.worker_links.erase(w.link);
+      w.link = link;
+      state.worker_links[link] = index;
+    }
+    w.heard = now;
+    if (w.state != WorkerState::registering) {
+      out.to_workers.emplace_back(link, Registered{state.epoch, w.identity.incarnation});
+    }
+  }
+
+  void operator()(Hello&& hello) {
+    Worker& w = worker();
+    if (hello.incarnation != w.identity.incarnation || w.state == WorkerState::registering) return;
+    if (!sane(hello)) {
+      out.to_workers.emplace_back(link, Refused{"impossible pool geometry in Hello"});
+      return;
+    }
+    if (w.ready()) {
+      if (hello.hello_id == w.hello.hello_id) {  // our Welcome was lost
+        out.to_workers.emplace_back(link, Welcome{state.epoch, w.term, hello.hello_id});
+        return;
+      }
+      end_term(state, index, /*blame=*/false, "the worker ended it", now, out);
+    }
+    for (const Worker& other : state.workers) {
+      if (&other == &w || !other.ready()) continue;
+      const std::string what = difference(hello, other.hello);
+      if (what.empty()) continue;
+      out.warn(w.identity.name + ": refused: its pool differs from " + other.identity.name +
+               "'s: " + what);
+      out.to_workers.emplace_back(
+          link, Refused{"pool differs from " + other.identity.name + "'s: " + what});
+      return;
+    }
+    const bool same_pool = w.hello.allocation == hello.allocation && w.pool.total() == hello.blocks &&
+                           w.pool.host_total() == hello.host_blocks;
+    if (!same_pool) {
+      w.pool = BlockPool(hello.blocks, hello.host_blocks);
+      state.transfers.each([&](Transfer& transfer) {
+        if (transfer.from_worker == index) transfer.from_worker = kNobody;  // they read the old one
+      });
+    }
+    w.hello = std::move(hello);
+    w.state = WorkerState::ready;
+    w.term = state.last_term = std::max(state.last_term + 1, state.epoch + 1);
+    w.sent = w.done = 0;
+    w.pulls_sent = w.pulls_answered = 0;
+    w.grammars.clear();
+    w.unblamed.clear();
+    w.heartbeat = WorkerHeartbeat{};
+    w.progress = w.heard = now;
+    out.info(w.identity.name + ": ready, " + std::to_string(w.hello.blocks) + " blocks");
+    out.to_workers.emplace_back(link, Welcome{state.epoch, w.term, w.hello.hello_id});
+    probe_peers(state, index, now, out);
+  }
+
+  void operator()(StepResult&& result) {
+    if (!in_term(result.term)) return;
+    Worker& w = worker();
+    if (result.step != w.done + 1 || w.steps.empty() || w.steps.front().step != result.step ||
+        result.tokens.size() != result.sequences.size() || !result.counts.empty() ||
+        !logprobs_agree(result) || !candidates_agree(result) || !sums_agree(result) ||
+        !complete(w.steps.front(), result)) {
+      end_term(state, index, /*blame=*/false, "unexpected step result", now, out);
+      out.to_workers.emplace_back(link, Fenced{state.epoch, result.term});
+      return;
+    }
+    InFlightStep step = std::move(w.steps.front());
+    w.steps.pop_front();
+    w.done = result.step;
+    w.progress = now;
+    // It began when it was sent, or when the one before it had ended.
+    if (prompt_tokens(step) > 0) w.prompt_latency = now - std::max(step.sent, w.answered);
+    // Its copies ran before its rows.
+    const double copies_us = static_cast<double>(step.copies.size()) * w.hello.host_block_us;
+    w.costs.take(std::max(0.0, result.duration_us - copies_us), prompt_tokens(step),
+                 !step.decode.empty() || !step.beams.empty());
+    w.answered = now;
+    for (std::size_t i = 0; i < result.summed.size(); ++i) w.sums[result.summed[i]] = result.sums[i];
+    ++w.steps_total;
+    w.tokens_total += result.tokens.size();
+    retire_rows(step);
+    for (const PromptLogprobs& part : result.prompt_logprobs) take_prompt_logprobs(part);
+    LogprobReader logprobs(result.logprobs);
+    for (std::size_t i = 0; i < result.sequences.size(); ++i) {
+      LogprobReader::Entry entry;
+      const bool given = logprobs.take(static_cast<std::uint32_t>(i), entry);
+      sampled(result.sequences[i], result.tokens[i], given ? &entry : nullptr);
+    }
+    for (const RowFailure& failure : result.failed) fail_row(failure);
+    take_candidates(state, index, result, out);
+    for (const auto& [id, n] : step.rows) prompt_progress(id);
+    finish_retiring(step);
+    w.pool.copied(step.copies);
+    w.pool.retire(w.done);
+  }
+
+  /// One token (or candidates) for every row that was to sample and whose sequence still lives, unless it
+  /// has failed.
+  bool complete(const InFlightStep& step, const StepResult& result) const {
+    if (result.sequences.size() + result.beam_sequences.size() > step.samples) return false;
+    const auto failed = [&](SequenceId id) {
+      return std::any_of(result.failed.begin(), result.failed.end(),
+                         [&](const RowFailure& f) { return f.sequence == id; });
+    };
+    std::size_t expected = 0;
+    for (const std::vector<SequenceId>* rows : {&step.decode, &step.beams}) {
+      for (const SequenceId id : *rows) {
+        expected += state.sequences.find(id) != nullptr && !failed(id) ? 1 : 0;
+      }
+    }
+    for (const auto& [id, n] : step.rows) {
+      const Sequence* sequence = state.sequences.find(id);
+      if (sequence == nullptr || sequence->computed + n != sequence->prefill_length) continue;
+      expected += failed(id) ? 0 : 1;
+    }
+    for (const bool beams : {false, true}) {
+      for (const SequenceId id : beams ? result.beam_sequences : result.sequences) {
+        const Sequence* sequence = state.sequences.find(id);
+        if (sequence == nullptr) continue;
+        const Request* request = state.requests.find(sequence->request);
+        if (request != nullptr && (request->beams != nullptr) != beams) return false;
+        --expected;
+      }
+    }
+    return expected == 0;
+  }
+
+  void retire_rows(const InFlightStep& step) {
+    for (const SequenceId id : step.decode) {
+      if (Sequence* sequence = state.sequences.find(id)) {
+        --sequence->inflight;
+        --sequence->sampling;
+        ++sequence->computed;
+      }
+    }
+    for (const SequenceId id : step.beams) {
+      if (Sequence* sequence = state.sequences.find(id)) {
+        --sequence->inflight;
+        ++sequence->computed;
+      }
+    }
+    for (const auto& [id, n] : step.rows) {
+      if (Sequence* sequence = state.sequences.find(id)) {
+        --sequence->inflight;
+        sequence->computed += n;
+        if (sequence->computed != sequence->prefill_length) continue;
+        --sequence->sampling;
+        if (Request* request = state.request_of(*sequence)) note(*request, LifetimeMoment::context_end, now);
+      }
+    }
+  }
+
+  static bool logprobs_agree(const StepResult& result) {
+    return result.logprobs.agrees() &&
+           std::all_of(result.prompt_logprobs.begin(), result.prompt_logprobs.end(),
+                       [](const PromptLogprobs& part) { return part.values.agrees(); });
+  }
+
+  bool sums_agree(const StepResult& result) {
+    const std::uint64_t blocks = std::uint64_t{worker().hello.blocks} + worker().hello.host_blocks;
+    return result.summed.size() == result.sums.size() &&
+           std::all_of(result.summed.begin(), result.summed.end(),
+                       [&](BlockId block) { return block < blocks; });
+  }
+
+  static bool candidates_agree(const StepResult& result) {
+    const Logprobs& values = result.candidates;
+    if (!values.agrees() || values.items.size() != result.beam_sequences.size()) return false;
+    for (std::uint32_t i = 0; i < values.items.size(); ++i) {
+      if (values.items[i] != i) return false;
+    }
+    return true;
+  }
+
+  /// Chunks come in order; what an earlier try computed went when this one started.
+  void take_prompt_logprobs(const PromptLogprobs& part) {
+    const Sequence* sequence = state.sequences.find(part.owner);
+    if (sequence == nullptr || sequence->worker != index) return;
+    Request* request = state.request_of(*sequence);
+    if (request == nullptr || request->phase == Phase::ended || request->source != part.owner) return;
+    request->prompt_logprobs.append(part.values);
+  }
+
+  void sampled(SequenceId id, Token token, const LogprobReader::Entry* logprobs) {
+    Sequence* sequence = state.sequences.find(id);
+    if (sequence == nullptr || sequence->worker != index) return;  // a void row
+    Request* request = state.request_of(*sequence);
+    if (request == nullptr || request->phase == Phase::ended) return;
+    take_token(state, *request, token, logprobs, out);
+  }
+
+  void fail_row(const RowFailure& failure) {
+    const Sequence* sequence = state.sequences.find(failure.sequence);
+    if (sequence == nullptr || sequence->worker != index) return;
+    if (Request* request = state.requests.find(sequence->request)) {
+      end_request(state, *request, FinishReason::error, ErrorCode::internal, failure.reason, out);
+    }
+  }
+
+  /// After a chunk: its full blocks may be pulled; after the last one the phase changes.
+  void prompt_progress(SequenceId id) {
+    Sequence* sequence = state.sequences.find(id);
+    if (sequence == nullptr || sequence->retiring) return;
+    Request* request = state.request_of(*sequence);
+    if (request == nullptr || request->phase != Phase::prefill) return;
+    remember_prefix(state, *sequence);
+    const bool whole = sequence->computed >= sequence->prefill_length;
+    // Not on its worker any more: it has all its tokens in flight, and its drop is on the way.
+    if (sequence->decode_slot != kNobody || !sequence->on_worker) {
+      request->phase = Phase::decode;
+      return;
+    }
+    if (whole && request->beams && request->target == 0 &&
+        !needs_handoff(state, *request, worker())) {
+      state.handoffs.erase({request->place, request->id});
+      begin_decode(state, *request, *sequence);
+      return;
+    }
+    if (whole) request->phase = Phase::handoff;
+    if (!whole && !needs_handoff(state, *request, worker())) return;  // it may stay here
+    if (request->target == 0) {
+      state.handoffs.insert({request->place, request->id});
+    } else {
+      advance_handoff(state, *request, now, out);
+    }
+  }
+
+  void finish_retiring(const InFlightStep& step) {
+    const auto finish = [&](SequenceId id) {
+      Sequence* sequence = state.sequences.find(id);
+      if (sequence == nullptr || !sequence->retiring || sequence->inflight != 0) return;
+      Request* request = state.request_of(*sequence);
+      if (request != nullptr && request->phase == Phase::preempting) requeue(state, *request);
+    };
+    for (const SequenceId id : step.decode) finish(id);
+    for (const auto& [id, n] : step.rows) finish(id);
+  }
+
+  void operator()(PullDone&& done) {
+    if (!in_term(done.term)) return;
+    pull_answered(done.transfer, "", {});
+  }
+  void operator()(PullFailed&& failed) {
+    if (!in_term(failed.term)) return;
+    pull_answered(failed.transfer, failed.reason.empty() ? "no reason given" : failed.reason,
+                  failed.damaged);
+  }
+
+  /// What a pull has written has its source's checksums; what one that failed has left there, nobody knows.
+  void take_sums(const Transfer& transfer, bool good) {
+    Worker& w = worker();
+    if (!w.hello.tells_sums) return;
+    for (std::size_t i = 0; i < transfer.to.size(); ++i) {
+      const std::uint64_t sum = good && !transfer.sums.empty() ? transfer.sums[i] : 0;
+      if (sum != 0) {
+        w.sums[transfer.to[i]] = sum;
+      } else {
+        w.sums.erase(transfer.to[i]);
+      }
+    }
+  }
+
+  void pull_answered(TransferId id, const std::string& failure, const std::vector<BlockId>& damaged) {
+    Worker& w = worker();
+    const Transfer* transfer = state.transfers.find(id);
+    if (transfer == nullptr || transfer->to_worker != index) return;
+    ++w.pulls_answered;
+    w.progress = now;
+    const bool is_probe = transfer->is_probe();
+    const std::uint64_t request_id = transfer->request;
+    const SequenceId target = transfer->target;
+    const WorkerIndex exporter = transfer->from_worker;
+    if (is_probe) probe_answered(state, *transfer, failure, now, out);
+    take_sums(*transfer, failure.empty());
+    if (!damaged.empty() && !is_probe) {
+      const Transfer answered = *transfer;
+      settle_transfer(state, id);
+      return take_damage(state, answered, damaged, out);
+    }
+    settle_transfer(state, id);
+    if (is_probe) return;
+    // The pool may have become unreadable: the answer decides about later hand-offs.
+    if (!failure.empty() && exporter != kNobody) probe(state, exporter, index, now, out);
+    Request* request = state.requests.find(request_id);
+    const bool prefix = request != nullptr && request->phase == Phase::pull;
+    if (request == nullptr || target == 0 || target != (prefix ? request->source : request->target)) {
+      return;  // given up before
+    }
+    if (!failure.empty()) {
+      ++state.counters.pull_failures;
+      out.warn(w.identity.name + ": pull failed: " + failure);
+    }
+    if (prefix) return prefix_pulled(state, *request, !failure.empty());
+    if (failure.empty()) return advance_handoff(state, *request, now, out);
+    request->handoff_not_before = now + 200 * kMillisecond;
+    if (++request->handoff_failures >= 3) {
+      request->local = true;
+      requeue(state, *request);
+    } else {
+      drop_target(state, *request);
+    }
+  }
+
+  void operator()(Closed&& closed) {
+    // Its term is over for us, and not yet for itself: over a link that broke and came back, a Pull of that
+    // term may reach it behind our Close. It is told again; once it has said Hello it believes no such Pull.
+    if (worker().state == WorkerState::fenced) return;
+    // It closes only what no pull names, so this was said before a pull that is on its way: the pull will
+    // map the pool again, and what it wants closed is said once more.
+    bool stale = false;
+    state.transfers.each([&](const Transfer& t) {
+      stale = stale || (t.to_worker == index && t.from_allocation == closed.allocation);
+    });
+    if (stale) return;
+    worker().closing.erase(closed.allocation);
+    worker().imports.erase(closed.allocation);
+    worker().progress = now;
+    for (WorkerIndex i = 0; i < state.workers.size(); ++i) try_admit_worker(state, i, now, out);
+  }
+
+  void operator()(WorkerHeartbeat&& beat) {
+    Worker& w = worker();
+    if (beat.incarnation != w.identity.incarnation) return;
+    if (beat.draining && !w.leaving) set_draining(state, index, true, /*leave=*/true, now, out);
+    if (beat.term == 0) {  // out of term by its own account: Hello follows, or it is loading
+      w.heartbeat = std::move(beat);
+      return;
+    }
+    if (!in_term(beat.term)) return;
+    if (beat.steps_done > w.done) {
+      end_term(state, index, false, "a step result was lost", now, out);
+    } else if (beat.pulls_done > w.pulls_answered) {
+      end_term(state, index, false, "a pull's answer was lost", now, out);
+    } else if (beat.plans_received != w.heartbeat.plans_received ||
+               beat.steps_done != w.heartbeat.steps_done ||
+               beat.pulls_received != w.heartbeat.pulls_received ||
+               beat.pulls_done != w.heartbeat.pulls_done) {
+      w.progress = now;
+    }
+    if (!w.ready()) out.to_workers.emplace_back(link, Fenced{state.epoch, beat.term});
+    w.heartbeat = std::move(beat);
+  }
+
+  void operator()(Tables&& /*tables*/) {}  // compared by the admin's audit
+
+  void operator()(GrammarState&& grammar) {
+    if (!in_term(grammar.term)) return;
+    const auto known = worker().grammars.find(grammar.key);
+    if (known == worker().grammars.end()) return;  // we have forgotten it as well
+    if (grammar.ready) {
+      known->second.ready = true;
+    } else if (known->second.ready) {  // else it has been told of it again meanwhile, and will answer
+      worker().grammars.erase(known);
+    }
+  }
+
+  void operator()(WorkerBye&& bye) {
+    if (bye.incarnation == worker().identity.incarnation) {
+      lose_worker(state, index, /*blame=*/false, "said goodbye", now, out);
+    }
+  }
+};
+
+Term term_of(const WorkerMessage& message) {
+  return std::visit(
+      [](const auto& m) -> Term {
+        if constexpr (requires { m.term; }) {
+          return m.term;
+        } else {
+          return 0;
+        }
+      },
+      message);
+}
+
+}  // namespace
+
+void try_admit_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
+  Worker& w = state.workers[index];
+  if (w.state != WorkerState::registering) return;
+  std::string holders;
+  const auto is_mapped = [&](AllocationId allocation) {
+    bool mapped = false;
+    for (const Worker& importer : state.workers) {
+      if (importer.state == WorkerState::gone || importer.closing.count(allocation) == 0) continue;
+      holders += (holders.empty() ? "" : ", ") + importer.identity.name;
+      mapped = true;
+    }
+    return mapped;
+  };
+  std::erase_if(w.predecessors, [&](AllocationId allocation) { return !is_mapped(allocation); });
+  if (!holders.empty()) {
+    if (now - w.registered < state.settings.close_timeout) return;
+    out.warn(w.identity.name + ": admitted although its predecessor's pool is still mapped by " +
+             holders);
+  }
+  w.state = WorkerState::loading;
+  out.to_workers.emplace_back(w.link, Registered{state.epoch, w.identity.incarnation});
+}
+
+void set_draining(State& state, WorkerIndex index, bool draining, bool leave, TimeNs now,
+                  Outbox& out) {
+  Worker& w = state.workers[index];
+  if (w.state == WorkerState::gone) return;
+  if (draining && !w.draining) w.drain_since = now;
+  w.leaving = w.leaving || leave;
+  w.draining = draining || w.leaving;  // nobody brings back a process that ends
+  out.info(w.identity.name + (w.draining ? ": draining" : ": takes work again"));
+}
+
+void apply_worker(State& state, LinkId link, WorkerMessage&& message, TimeNs now, Outbox& out) {
+  if (std::holds_alternative<Register>(message)) {
+    std::visit(Handler{state, link, kNobody, now, out}, std::move(message));
+    return;
+  }
+  const auto it = state.worker_links.find(link);
+  const bool known = it != state.worker_links.end() &&
+                     state.workers[it->second].link == link &&
+                     state.workers[it->second].state != WorkerState::gone;
+  if (!known) {
+    // An older scheduler's worker: the other epoch makes it register. One of this epoch (its link is
+    // new, or it was superseded) ends the term that it names.
+    out.to_workers.emplace_back(link, Fenced{state.epoch, term_of(message)});
+    return;
+  }
+  state.workers[it->second].heard = now;
+  std::visit(Handler{state, link, it->second, now, out}, std::move(message));
+}
+
+}  // namespace baton

@@ -1,0 +1,203 @@
+// Beam search among the other requests: its sequences, their blocks, and its steps.
+//
+// A search begins as one sequence, the prompt; it is prefilled and handed off as any other. From then on
+// every step brings a row for each running beam, all of them in one plan, and the next plan needs their
+// result. The first continuation of a beam goes on in its parent's sequence; further ones are forks: new
+// sequences that share the parent's full blocks by reference, and get a copy of the one that is partly
+// filled, since both will write to it. So a block with two references is never written. A beam without a
+// continuation is released when the result is in.
+#include <algorithm>
+
+#include "ipc/fault_points.h"
+#include "scheduler/apply/lifecycle.h"
+#include "scheduler/plan/swap.h"
+
+namespace baton {
+
+std::uint32_t beam_blocks(const Worker& worker, const Request& request) {
+  const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
+  if (request.sampling.max_tokens <= 1) return worker.blocks_for(prompt + 1);  // no beam runs on
+  // The last token is never computed; a hand-off reserves one step of growth.
+  const std::uint32_t longest = std::max(prompt + request.sampling.max_tokens - 1, prompt + 1);
+  const std::uint32_t shared = prompt / worker.tokens_per_block();
+  return shared + request.sampling.num_beams * (worker.blocks_for(longest) - shared);
+}
+
+bool can_hold(const Worker& worker, const Request& request, std::uint32_t tokens) {
+  return worker.holds(tokens) &&
+         (!request.beams || beam_blocks(worker, request) <= worker.pool.total());
+}
+
+std::string cannot_hold(const Worker& worker, const Request& request, std::uint32_t tokens) {
+  if (!request.beams || !worker.holds(tokens)) {
+    return std::to_string(tokens) + " tokens do not fit the " +
+           std::to_string(worker.pool.total() * worker.tokens_per_block()) + " of " +
+           worker.identity.name + "'s KV pool and the " +
+           std::to_string(worker.hello.max_context) + " of its model";
+  }
+  return std::to_string(request.sampling.num_beams) + " beams of up to " +
+         std::to_string(request.sampling.max_tokens) + " tokens after a prompt of " +
+         std::to_string(request.prompt.size()) + " need up to " +
+         std::to_string(beam_blocks(worker, request)) + " blocks of " +
+         std::to_string(worker.tokens_per_block()) + " tokens; the KV pool of " +
+         worker.identity.name + " has " + std::to_string(worker.pool.total());
+}
+
+namespace {
+
+SequenceId line_of(const Request& request, std::uint32_t beam) {
+  return request.beams->lines.empty() ? request.source : request.beams->lines[beam];
+}
+
+bool must_grow(const Worker& worker, const Sequence& sequence) {
+  return sequence.scheduled >= sequence.blocks.size() * worker.tokens_per_block();
+}
+
+/// A second beam that goes on from `parent`.
+Sequence& fork(State& state, Worker& w, const Sequence& parent, StepPlan& plan) {
+  Sequence& child = state.sequences.create();
+  child.request = parent.request;
+  child.worker = parent.worker;
+  child.order = parent.order;
+  child.width = 0;
+  child.prefill_length = parent.prefill_length;
+  child.scheduled = child.computed = parent.scheduled;
+  child.on_worker = true;
+  const std::uint32_t full = parent.scheduled / w.tokens_per_block();
+  const bool partly = parent.scheduled % w.tokens_per_block() != 0;
+  child.blocks.assign(parent.blocks.begin(), parent.blocks.begin() + full);
+  if (partly && fault(Fault::no_copy_on_write)) child.blocks.push_back(parent.blocks[full]);
+  for (const BlockId block : child.blocks) w.pool.add_reference(block);
+  if (child.blocks.size() == full) {
+    w.pool.allocate(1, child.blocks, saving_of(state, w));
+    if (partly) plan.ops.push_back({parent.blocks[full], child.blocks.back()});
+  }
+  plan.fork.push_back({child.id, parent.id, child.blocks.back()});
+  return child;
+}
+
+void end_search(State& state, Request& request, Outbox& out) {
+  Beams& beams = *request.beams;
+  const std::uint32_t wanted = request.sampling.num_return_sequences;
+  const std::vector<BeamSearch::Hypothesis> found = beams.search->best(wanted);
+  if (found.size() < wanted) {
+    end_request(state, request, FinishReason::error, ErrorCode::invalid_argument,
+                "what the request allows makes " + std::to_string(found.size()) +
+                    " different sequences; " + std::to_string(wanted) + " were asked for",
+                out);
+    return;
+  }
+  for (const BeamSearch::Hypothesis& hypothesis : found) {
+    beams.lengths.push_back(static_cast<std::uint32_t>(hypothesis.tokens.size()));
+    beams.reasons.push_back(static_cast<std::uint32_t>(hypothesis.reason));
+    beams.scores.push_back(hypothesis.score);
+    request.generated.insert(request.generated.end(), hypothesis.tokens.begin(),
+                             hypothesis.tokens.end());
+  }
+  state.counters.tokens += request.generated.size();
+  resend_tokens(request, 0, static_cast<std::uint32_t>(request.generated.size()), out);
+  end_request(state, request, found.front().reason, ErrorCode::ok, "", out);
+}
+
+/// Beams without a continuation give up their blocks; the request's own sequence stays one that runs.
+void release_dead_lines(State& state, Request& request) {
+  std::vector<SequenceId>& lines = request.beams->lines;
+  std::vector<bool> lives(lines.size(), false);
+  for (const BeamSearch::Child& child : request.beams->search->children()) {
+    if (!lines.empty()) lives[child.parent] = true;
+  }
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (lives[i]) continue;
+    if (lines[i] == request.source) {
+      const std::uint32_t heir = request.beams->search->children().front().parent;
+      std::swap(state.sequences.find(lines[i])->width, state.sequences.find(lines[heir])->width);
+      request.source = lines[heir];
+    }
+    release_sequence(state, lines[i]);
+    lines[i] = 0;
+  }
+}
+
+void advance(State& state, Request& request, std::span<const BeamSearch::Row> rows, Outbox& out) {
+  Beams& beams = *request.beams;
+  beams.search->advance(rows);
+  if (beams.search->length() > beams.furthest) {
+    beams.furthest = beams.search->length();
+    // Further than any try before: not what killed a worker.
+    request.deaths = request.late_deaths = 0;
+  }
+  if (beams.search->done()) return end_search(state, request, out);
+  release_dead_lines(state, request);
+  beams.due = true;
+}
+
+}  // namespace
+
+std::uint32_t beam_growth(const State& state, const Request& request) {
+  if (!request.beams || !request.beams->due) return 0;
+  std::uint32_t blocks = 0;
+  std::vector<bool> continued(std::max<std::size_t>(1, request.beams->lines.size()), false);
+  for (const BeamSearch::Child& child : request.beams->search->children()) {
+    const Sequence& parent = *state.sequences.find(line_of(request, child.parent));
+    const bool forks = continued[child.parent];
+    blocks += forks || must_grow(state.workers[parent.worker], parent) ? 1 : 0;
+    continued[child.parent] = true;
+  }
+  return blocks;
+}
+
+void plan_beams(State& state, Request& request, StepPlan& plan, InFlightStep& step) {
+  Beams& beams = *request.beams;
+  if (!beams.due) return;
+  beams.due = false;
+  Worker& w = state.workers[state.sequences.find(request.source)->worker];
+  std::vector<bool> continued(std::max<std::size_t>(1, beams.lines.size()), false);
+  std::vector<SequenceId> lines;
+  for (const BeamSearch::Child& child : beams.search->children()) {
+    Sequence* sequence = state.sequences.find(line_of(request, child.parent));
+    if (continued[child.parent]) {
+      sequence = &fork(state, w, *sequence, plan);
+    } else if (must_grow(w, *sequence)) {
+      w.pool.allocate(1, sequence->blocks, saving_of(state, w));
+      plan.grow_sequences.push_back(sequence->id);
+      plan.grow_blocks.push_back(sequence->blocks.back());
+    }
+    continued[child.parent] = true;
+    lines.push_back(sequence->id);
+    step.beams.push_back(sequence->id);
+    plan.beams.push_back({sequence->id, child.token});
+  }
+  beams.lines = std::move(lines);
+}
+
+void take_candidates(State& state, WorkerIndex worker, const StepResult& result, Outbox& out) {
+  std::vector<std::pair<SequenceId, BeamSearch::Row>> rows;
+  LogprobReader reader(result.candidates);
+  for (std::uint32_t i = 0; i < result.beam_sequences.size(); ++i) {
+    LogprobReader::Entry entry;
+    reader.take(i, entry);
+    rows.push_back({result.beam_sequences[i], {entry.top_tokens, entry.top_logprobs}});
+  }
+  const auto by_id = [](const auto& a, const auto& b) { return a.first < b.first; };
+  std::sort(rows.begin(), rows.end(), by_id);
+  // All beams of a request are in the same step; which one is its own sequence changes on the way.
+  std::vector<Request*> requests;
+  for (const auto& [id, row] : rows) {
+    const Sequence* sequence = state.sequences.find(id);
+    if (sequence == nullptr || sequence->worker != worker) continue;  // a void row
+    Request* request = state.request_of(*sequence);
+    if (request != nullptr && request->source == id) requests.push_back(request);
+  }
+  std::vector<BeamSearch::Row> own;
+  for (Request* request : requests) {
+    own.clear();
+    for (std::uint32_t beam = 0; beam < request->beams->search->running(); ++beam) {
+      const auto it = std::lower_bound(rows.begin(), rows.end(),
+                                       std::pair(line_of(*request, beam), BeamSearch::Row{}), by_id);
+      if (it != rows.end() && it->first == line_of(*request, beam)) own.push_back(it->second);
+    }
+    advance(state, *request, own, out);
+  }
+}
+
+}  // namespace baton

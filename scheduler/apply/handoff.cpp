@@ -1,0 +1,187 @@
+// The hand-off of a prompt's blocks: destination -> pulls -> source released. The bytes are moved by the
+// destination worker; here are only block numbers.
+//
+// Order that must hold: destination blocks are reserved whole before the first pull; a block is named
+// in a pull only when the step that filled it has ended; the source keeps its references until the last
+// pull has been answered; the sequence joins the destination's decode set after that.
+#include <algorithm>
+#include <span>
+#include <string>
+
+#include "ipc/fault_points.h"
+#include "scheduler/apply/lifecycle.h"
+
+namespace baton {
+
+namespace {
+
+/// More end the request: its prompt is computed again and again.
+constexpr std::uint32_t kMostDamagedPulls = 3;
+
+void pull_final_blocks(State& state, const Request& request, const Sequence& source, Sequence& target,
+                       std::uint32_t final_blocks, TimeNs now, Outbox& out) {
+  if (fault(Fault::piecemeal_reservation) && target.blocks.size() < final_blocks) {
+    const auto missing = final_blocks - static_cast<std::uint32_t>(target.blocks.size());
+    if (!state.workers[target.worker].pool.allocate(missing, target.blocks)) return;
+  }
+  const std::span<const BlockId> blocks(source.blocks);
+  send_pull(state, request, source.worker,
+            blocks.subspan(target.pulled, final_blocks - target.pulled), target, now, out);
+}
+
+void complete(State& state, Request& request, Sequence& target) {
+  release_sequence(state, request.source);
+  request.source = request.target;
+  request.target = 0;
+  request.phase = Phase::decode;
+  target.is_target = false;
+  target.scheduled = target.prefill_length;
+  target.computed = target.prefill_length;
+  remember_prefix(state, target);
+  state.workers[target.worker].adds.push_back(target.id);  // beams run from the plan that adds it on
+  ++state.counters.handoffs;
+}
+
+}  // namespace
+
+void send_pull(State& state, const Request& request, WorkerIndex exporter,
+               std::span<const BlockId> blocks, Sequence& target, TimeNs now, Outbox& out) {
+  Worker& from = state.workers[exporter];
+  Worker& to = state.workers[target.worker];
+  Transfer& transfer = state.transfers.create();
+  transfer.request = request.id;
+  transfer.target = target.id;
+  transfer.from_worker = exporter;
+  transfer.from_allocation = from.hello.allocation;
+  transfer.to_worker = target.worker;
+  transfer.sent = now;
+  transfer.from.assign(blocks.begin(), blocks.end());
+  const auto first = target.blocks.begin() + target.pulled;
+  transfer.to.assign(first, first + static_cast<std::ptrdiff_t>(blocks.size()));
+  if (from.hello.tells_sums) {
+    for (const BlockId block : transfer.from) {
+      const auto known = from.sums.find(block);
+      transfer.sums.push_back(known == from.sums.end() ? 0 : known->second);
+    }
+  }
+  for (const BlockId block : transfer.from) from.pool.pin_source(block);
+  for (const BlockId block : transfer.to) to.pool.pin_destination(block);
+  target.pulled += static_cast<std::uint32_t>(blocks.size());
+  ++target.open_pulls;
+  post_pull(state, transfer, now, out);
+}
+
+void post_pull(State& state, const Transfer& transfer, TimeNs now, Outbox& out) {
+  const Worker& from = state.workers[transfer.from_worker];
+  Worker& to = state.workers[transfer.to_worker];
+  if (!to.outstanding()) to.progress = now;
+  ++to.open_pulls;
+  ++to.pulls_sent;
+  to.imports.insert(from.hello.allocation);
+
+  Pull pull;
+  pull.term = to.term;
+  pull.transfer = transfer.id;
+  pull.allocation = from.hello.allocation;
+  pull.ranks = from.hello.ranks;
+  pull.exporter_pid = from.identity.pid;
+  pull.exporter_pid_start = from.identity.pid_start;
+  pull.exporter_blocks = from.hello.blocks;
+  pull.exporter_host_handle = from.hello.host_handle;
+  pull.exporter_host_blocks = from.hello.host_blocks;
+  pull.from = transfer.from;
+  pull.to = transfer.to;
+  pull.sums = transfer.sums;
+  out.to_workers.emplace_back(to.link, std::move(pull));
+}
+
+bool needs_handoff(const State& state, const Request& request, const Worker& source) {
+  if (source.identity.role != Role::prefill || request.local) return false;
+  // The prompt's last step samples the only token that is left: nothing to decode.
+  if (request.generated.size() + 1 >= request.sampling.max_tokens) return false;
+  if (!any_decoder(state)) return state.settings.no_decode == NoDecode::wait;
+  return reaches_some_decoder(state, source);
+}
+
+void advance_handoff(State& state, Request& request, TimeNs now, Outbox& out) {
+  Sequence* target = state.sequences.find(request.target);
+  if (target == nullptr) return;
+  const std::uint32_t length = target->prefill_length;
+  const std::uint32_t needed = state.workers[target->worker].blocks_for(length);
+  if (Sequence* source = state.sequences.find(request.source)) {
+    const std::uint32_t written =
+        fault(Fault::block_final_too_early) ? source->scheduled : source->computed;
+    const std::uint32_t per_block = state.workers[source->worker].tokens_per_block();
+    // A partly filled block is final only with the whole prompt.
+    const std::uint32_t final_blocks = written >= length ? needed : written / per_block;
+    if (final_blocks > target->pulled) {
+      note(request, LifetimeMoment::migration_begin, now);
+      pull_final_blocks(state, request, *source, *target, final_blocks, now, out);
+    }
+  }
+  if (request.phase == Phase::handoff && target->pulled == needed && target->open_pulls == 0) {
+    note(request, LifetimeMoment::migration_end, now);
+    complete(state, request, *target);
+  }
+}
+
+void drop_target(State& state, Request& request) {
+  release_sequence(state, request.target);
+  request.target = 0;
+  if (state.sequences.find(request.source) != nullptr) {
+    state.handoffs.insert({request.place, request.id});
+  } else {
+    requeue(state, request);  // the source was lost while its last pulls ran
+  }
+}
+
+void take_damage(State& state, const Transfer& transfer, std::span<const BlockId> blocks, Outbox& out) {
+  state.counters.damaged_blocks += blocks.size();
+  const bool alive = transfer.from_worker != kNobody;  // its exporter
+  if (alive) {
+    // Source or copy: nobody can say which one is wrong, so neither is found again.
+    BlockPool& pool = state.workers[transfer.from_worker].pool;
+    for (const BlockId block : blocks) {
+      if (std::find(transfer.from.begin(), transfer.from.end(), block) != transfer.from.end()) pool.forget(block);
+    }
+  }
+  Request* request = state.requests.find(transfer.request);
+  std::string list;
+  for (const BlockId block : blocks.first(std::min<std::size_t>(blocks.size(), 8))) {
+    list += " " + std::to_string(block);
+  }
+  out.warn("DAMAGED: copies that " + state.workers[transfer.to_worker].identity.name + " pulled from " +
+           (alive ? state.workers[transfer.from_worker].identity.name : "a dead worker") +
+           " are not what was computed: " + std::to_string(blocks.size()) + " of " +
+           std::to_string(transfer.from.size()) + " blocks, source blocks" + list +
+           (request == nullptr ? std::string(", of a request that has ended")
+                               : ", request " + std::to_string(request->name.frontend) + "-" +
+                                     std::to_string(request->name.counter)));
+  if (request == nullptr || transfer.target == 0) return;
+  const bool prefix = request->phase == Phase::pull;
+  if (transfer.target != (prefix ? request->source : request->target)) return;  // given up before
+  if (++request->damaged_pulls >= kMostDamagedPulls) {
+    return end_request(state, *request, FinishReason::error, ErrorCode::internal,
+                       "KV blocks were damaged on their way " + std::to_string(request->damaged_pulls) + " times",
+                       out);
+  }
+  if (prefix) return prefix_pulled(state, *request, /*failed=*/true);
+  requeue(state, *request);
+}
+
+bool settle_transfer(State& state, TransferId id) {
+  Transfer* transfer = state.transfers.find(id);
+  if (transfer == nullptr) return false;
+  if (transfer->from_worker != kNobody) {
+    BlockPool& pool = state.workers[transfer->from_worker].pool;
+    for (const BlockId block : transfer->from) pool.unpin_source(block);
+  }
+  Worker& to = state.workers[transfer->to_worker];
+  for (const BlockId block : transfer->to) to.pool.unpin_destination(block);
+  --to.open_pulls;
+  if (Sequence* target = state.sequences.find(transfer->target)) --target->open_pulls;
+  state.transfers.erase(id);
+  return true;
+}
+
+}  // namespace baton

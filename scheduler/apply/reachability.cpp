@@ -1,0 +1,114 @@
+// Which workers can read which pools. When two of them meet, the one that decodes is asked to read
+// nothing from the pool of the one that prefills (a Pull without blocks): it maps the pool, which keeps
+// the mapping's time off the first hand-off, or says why it cannot. Where cached prefixes are pulled, each
+// is asked about the pool of the other. A pair that cannot is named in the log at once, nothing is pulled
+// between the two, and now and then they are asked again.
+#include <algorithm>
+
+#include "scheduler/apply/lifecycle.h"
+
+namespace baton {
+
+namespace {
+
+constexpr TimeNs kAskAgain = 10 * kSecond;
+
+bool hands_off(const Worker& w) { return w.identity.role == Role::prefill; }
+
+bool hands_off(const Worker& from, const Worker& to) { return hands_off(from) && to.decodes(); }
+
+std::string pair_name(const Worker& importer, const Worker& exporter) {
+  return importer.identity.name + " (" + importer.identity.device + ") and " +
+         exporter.identity.name + " (" + exporter.identity.device + ")";
+}
+
+}  // namespace
+
+bool reaches(const Worker& exporter, const Worker& importer) {
+  return importer.unreachable.count(exporter.hello.allocation) == 0;
+}
+
+bool reaches_some_decoder(const State& state, const Worker& exporter) {
+  return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& w) {
+    return w.decodes() && w.takes_work() && reaches(exporter, w);
+  });
+}
+
+bool is_fed(const State& state, const Worker& importer) {
+  return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& w) {
+    return hands_off(w) && w.takes_work() && reaches(w, importer);
+  });
+}
+
+void probe(State& state, WorkerIndex exporter, WorkerIndex importer, TimeNs now, Outbox& out) {
+  // Nobody may map the pool of a worker that is about to free it.
+  bool asked = !state.workers[exporter].takes_work();
+  state.transfers.each([&](const Transfer& t) {
+    asked = asked || (t.is_probe() && t.from_worker == exporter && t.to_worker == importer);
+  });
+  if (asked) return;
+  Transfer& transfer = state.transfers.create();
+  transfer.from_worker = exporter;
+  transfer.from_allocation = state.workers[exporter].hello.allocation;
+  transfer.to_worker = importer;
+  transfer.sent = now;
+  post_pull(state, transfer, now, out);
+}
+
+void probe_peers(State& state, WorkerIndex joined, TimeNs now, Outbox& out) {
+  const Worker& w = state.workers[joined];
+  for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
+    const Worker& peer = state.workers[i];
+    if (i == joined || !peer.ready()) continue;
+    const bool all = pulls_prefixes(state.settings);
+    if ((all || hands_off(w, peer)) && peer.imports.count(w.hello.allocation) == 0) {
+      probe(state, joined, i, now, out);
+    }
+    if ((all || hands_off(peer, w)) && w.imports.count(peer.hello.allocation) == 0) {
+      probe(state, i, joined, now, out);
+    }
+  }
+}
+
+void probe_again(State& state, WorkerIndex importer, TimeNs now, Outbox& out) {
+  Worker& w = state.workers[importer];
+  if (!w.ready()) return;
+  for (auto it = w.unreachable.begin(); it != w.unreachable.end();) {
+    const auto exporter =
+        std::find_if(state.workers.begin(), state.workers.end(), [&](const Worker& other) {
+          return other.state != WorkerState::gone && other.hello.allocation == it->first;
+        });
+    if (exporter == state.workers.end()) {
+      it = w.unreachable.erase(it);  // its process has ended
+      continue;
+    }
+    if (it->second <= now && exporter->ready()) {
+      it->second = now + kAskAgain;
+      probe(state, static_cast<WorkerIndex>(exporter - state.workers.begin()), importer, now, out);
+    }
+    ++it;
+  }
+}
+
+void probe_answered(State& state, const Transfer& transfer, const std::string& failure, TimeNs now,
+                    Outbox& out) {
+  if (transfer.from_worker == kNobody) return;  // the exporter has died meanwhile
+  const Worker& exporter = state.workers[transfer.from_worker];
+  Worker& importer = state.workers[transfer.to_worker];
+  if (exporter.hello.allocation != transfer.from_allocation) return;
+  const bool known = !reaches(exporter, importer);
+  if (failure.empty()) {
+    if (!known) return;
+    importer.unreachable.erase(transfer.from_allocation);
+    out.info(pair_name(importer, exporter) + " reach each other again");
+    return;
+  }
+  importer.unreachable[transfer.from_allocation] = now + kAskAgain;
+  if (known) return;
+  out.warn(pair_name(importer, exporter) + " cannot reach each other: " + failure +
+           (hands_off(exporter, importer)
+                ? "; no prompt is handed from one to the other, each decodes what it prefills"
+                : "; the first computes what the second has in its cache"));
+}
+
+}  // namespace baton

@@ -1,0 +1,223 @@
+// A request's way through its phases, up to its one terminal message.
+#include <algorithm>
+
+#include "scheduler/apply/lifecycle.h"
+#include "scheduler/plan/queue_order.h"
+#include "scheduler/plan/swap.h"
+
+namespace baton {
+
+namespace {
+
+FinishReason finish_after(const Request& request, Token last) {
+  const auto& stops = request.sampling.stop_ids;
+  if (std::find(stops.begin(), stops.end(), last) != stops.end() &&
+      request.generated.size() > request.sampling.min_tokens) {
+    return FinishReason::stop;
+  }
+  if (request.generated.size() >= request.sampling.max_tokens) return FinishReason::length;
+  return FinishReason::none;
+}
+
+}  // namespace
+
+void note(Request& request, LifetimeMoment moment, TimeNs now) {
+  if (request.lifetime.empty()) return;
+  TimeNs& time = request.lifetime[static_cast<std::size_t>(moment)];
+  if (time == 0) time = now;
+}
+
+FinishReason already_finished(const Request& request) {
+  if (request.generated.empty()) {
+    return request.sampling.max_tokens == 0 ? FinishReason::length : FinishReason::none;
+  }
+  return finish_after(request, request.generated.back());
+}
+
+void count_late_deaths(const State& state, Request& request) {
+  const std::uint32_t most = state.settings.max_deaths - 1;
+  request.deaths = std::max(request.deaths, std::min(request.deaths + request.late_deaths, most));
+  request.late_deaths = 0;
+}
+
+void requeue(State& state, Request& request) {
+  release_places(state, request);
+  count_late_deaths(state, request);
+  request.phase = Phase::waiting;
+  state.handoffs.erase({request.place, request.id});
+  state.waiting.insert({request.place, request.id});
+  ++state.counters.requeued;
+}
+
+void preempt(State& state, Request& request) {
+  ++state.counters.preemptions;
+  state.handoffs.erase({request.place, request.id});
+  const Sequence* source = state.sequences.find(request.source);
+  const bool kept = source != nullptr && swaps(state, state.workers[source->worker]);
+  request.kept = kept ? Kept{source->worker, state.workers[source->worker].term, 0, true} : Kept();
+  const bool again = request.beams != nullptr;
+  request.place =
+      place_after_preemption(request.place, ++state.evictions, kept, again, state.settings);
+  if (source != nullptr) {
+    for (const BlockId block : source->blocks) state.workers[source->worker].pool.mark_wanted(block);
+  }
+  if (request.beams) return requeue(state, request);  // no result of a step in flight counts any more
+  release_sequence(state, request.target);
+  request.target = 0;
+  release_sequence(state, request.source, /*keep=*/true);
+  if (state.sequences.find(request.source) != nullptr) {
+    request.phase = Phase::preempting;
+  } else {
+    requeue(state, request);
+  }
+}
+
+namespace {
+
+/// Entries of prompts' log probabilities in one message; more wait until they are asked for. Those of
+/// one prompt alone stay far below what a message may hold.
+constexpr std::size_t kMaxTopsAtOnce = 1U << 20U;
+
+/// False: the message is full of prompts' log probabilities. What is not sent now, the front end asks
+/// for when it misses it.
+bool has_room_for(const Request& request, std::uint32_t begin, Outbox& out) {
+  if (begin != 0 || request.prompt_logprobs.items.empty()) return true;
+  std::size_t tops = 0;
+  for (const PromptLogprobs& part : out.events_for(request.frontend).prompt_logprobs) {
+    tops += part.values.items.size() + part.values.top_tokens.size();
+  }
+  return tops < kMaxTopsAtOnce;
+}
+
+/// The row of [begin, end) in the front end's Events; its tokens are the caller's to append.
+Events& begin_row(const Request& request, std::uint32_t begin, std::uint32_t end, Outbox& out) {
+  Events& events = out.events_for(request.frontend);
+  events.counters.push_back(request.name.counter);
+  events.attempts.push_back(request.attempt);
+  events.choices.push_back(0);
+  events.first_index.push_back(begin);
+  events.counts.push_back(end - begin);
+  if (begin == 0 && !request.prompt_logprobs.items.empty()) {
+    events.prompt_logprobs.push_back({request.name.counter, request.prompt_logprobs});
+  }
+  if (begin == 0 && request.cached_tokens != 0) {
+    events.cached_counters.push_back(request.name.counter);
+    events.cached_tokens.push_back(request.cached_tokens);
+  }
+  return events;
+}
+
+}  // namespace
+
+void take_token(State& state, Request& request, Token token, const LogprobReader::Entry* logprobs,
+                Outbox& out) {
+  const auto index = static_cast<std::uint32_t>(request.generated.size());
+  request.generated.push_back(token);
+  request.deaths = request.late_deaths = 0;
+  ++state.counters.tokens;
+  if (logprobs != nullptr) {
+    request.logprobs.push(index, logprobs->logprob, logprobs->top_tokens, logprobs->top_logprobs);
+  }
+  if (index < request.client_tokens && has_room_for(request, index, out)) {
+    Events& events = begin_row(request, index, index + 1, out);
+    if (logprobs != nullptr) {
+      events.logprobs.push(static_cast<std::uint32_t>(events.tokens.size()), logprobs->logprob,
+                           logprobs->top_tokens, logprobs->top_logprobs);
+    }
+    events.tokens.push_back(token);
+  }
+  const FinishReason reason = finish_after(request, token);
+  if (reason != FinishReason::none) end_request(state, request, reason, ErrorCode::ok, "", out);
+}
+
+void resend_tokens(const Request& request, std::uint32_t begin, std::uint32_t end, Outbox& out) {
+  if (!has_room_for(request, begin, out)) return;
+  Events& events = begin_row(request, begin, end, out);
+  const auto at = static_cast<std::uint32_t>(events.tokens.size());
+  LogprobReader reader(request.logprobs);
+  while (!reader.done()) {
+    const std::uint32_t index = reader.item();
+    LogprobReader::Entry entry;
+    reader.take(index, entry);
+    if (index < begin || index >= end) continue;
+    events.logprobs.push(at + index - begin, entry.logprob, entry.top_tokens, entry.top_logprobs);
+  }
+  events.tokens.insert(events.tokens.end(), request.generated.begin() + begin,
+                       request.generated.begin() + end);
+}
+
+void send_terminal(State& state, Request& request, Outbox& out) {
+  if (!state.frontends[request.frontend].alive) return;
+  Terminal terminal;
+  terminal.counter = request.name.counter;
+  terminal.attempt = request.attempt;
+  terminal.n = {static_cast<std::uint32_t>(request.generated.size())};
+  terminal.reason = {static_cast<std::uint32_t>(request.reason)};
+  if (request.beams && !request.beams->lengths.empty()) {
+    terminal.n = request.beams->lengths;
+    terminal.reason = request.beams->reasons;
+    terminal.scores = request.beams->scores;
+  }
+  terminal.code = request.code;
+  terminal.message = request.message;
+  terminal.lifetime = request.lifetime;
+  out.events_for(request.frontend).terminals.push_back(std::move(terminal));
+  request.terminal_sent = true;
+}
+
+namespace {
+
+/// Static batching answers the whole group at once, when its slowest member has ended.
+void end_group_member(State& state, Outbox& out) {
+  for (const std::uint64_t id : state.group) {
+    const Request* member = state.requests.find(id);
+    if (member != nullptr && member->phase != Phase::ended) return;
+  }
+  std::vector<std::uint64_t> group;
+  group.swap(state.group);
+  for (const std::uint64_t id : group) {
+    if (Request* member = state.requests.find(id)) send_terminal(state, *member, out);
+  }
+}
+
+}  // namespace
+
+void end_request(State& state, Request& request, FinishReason reason, ErrorCode code,
+                 std::string message, Outbox& out) {
+  if (request.phase == Phase::ended) return;
+  release_places(state, request);
+  state.waiting.erase({request.place, request.id});
+  state.handoffs.erase({request.place, request.id});
+  state.deadlines.erase({request.deadline, request.id});
+  request.phase = Phase::ended;
+  const std::size_t tokens = request.generated.size();
+  if (tokens > request.client_tokens) request.generated.resize(request.client_tokens);
+  const bool beyond = tokens > request.client_tokens && reason == FinishReason::stop;
+  if (beyond || (tokens >= request.client_tokens && reason == FinishReason::error)) {
+    reason = FinishReason::length;  // the client has all that it asked for
+    code = ErrorCode::ok;
+    message.clear();
+  }
+  request.reason = reason;
+  request.code = code;
+  request.message = std::move(message);
+  if (reason == FinishReason::error) {
+    ++state.counters.errors;
+  } else if (reason == FinishReason::cancelled) {
+    ++state.counters.cancelled;
+  } else {
+    ++state.counters.finished;
+  }
+  if (request.grouped) {
+    end_group_member(state, out);
+  } else {
+    send_terminal(state, request, out);
+  }
+}
+
+void forget(State& state, Request& request) {
+  state.by_name.erase(request.name);
+  state.requests.erase(request.id);
+}
+
+}  // namespace baton

@@ -1,0 +1,139 @@
+// A sequence's life on one worker: blocks, decode set, drop.
+#include <algorithm>
+
+#include "ipc/fault_points.h"
+#include "scheduler/apply/lifecycle.h"
+#include "scheduler/plan/swap.h"
+
+namespace baton {
+
+namespace {
+
+void erase_from(std::vector<SequenceId>& list, SequenceId id) {
+  const auto it = std::find(list.begin(), list.end(), id);
+  if (it != list.end()) list.erase(it);
+}
+
+}  // namespace
+
+namespace {
+
+/// `prefix.blocks`, with a fresh block in the place of each one of the host part, and `blocks` altogether.
+std::vector<BlockId> take_blocks(State& state, Worker& w, std::uint32_t blocks,
+                                 const BlockPool::Match& prefix, Writer writer) {
+  // What is found first: what is allocated may push idle blocks out of the cache.
+  std::vector<BlockId> taken;
+  taken.reserve(blocks + 8);
+  taken = prefix.blocks;
+  for (const BlockId block : prefix.blocks) {
+    w.pool.is_host(block) ? w.pool.hold(block) : w.pool.share(block);
+  }
+  const bool may_save = writer == Writer::steps || fault(Fault::pulled_over_unsaved);
+  const Saving saving = may_save ? saving_of(state, w) : Saving();
+  for (BlockId& block : taken) {
+    if (!w.pool.is_host(block)) continue;
+    std::vector<BlockId> fresh;
+    w.pool.allocate(1, fresh, saving);
+    w.pool.load(block, fresh.front(), w.copies);
+    block = fresh.front();
+  }
+  w.pool.allocate(blocks - static_cast<std::uint32_t>(taken.size()), taken, saving);
+  return taken;
+}
+
+}  // namespace
+
+Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std::uint32_t blocks,
+                         const BlockPool::Match& prefix, Writer writer) {
+  Worker& w = state.workers[worker];
+  if (blocks - prefix.shared > w.pool.available_blocks()) return nullptr;
+  std::vector<BlockId> taken = take_blocks(state, w, blocks, prefix, writer);
+  Sequence& sequence = state.sequences.create();
+  sequence.request = request.id;
+  sequence.worker = worker;
+  sequence.order = ++state.placements;
+  sequence.blocks = std::move(taken);
+  sequence.prefill_length = request.length();
+  sequence.remembered = static_cast<std::uint32_t>(prefix.blocks.size());
+  sequence.prefix_node = prefix.node;
+  sequence.width = w.decodes() ? request.sampling.num_beams : 1;
+  w.sequences += sequence.width;
+  return &sequence;
+}
+
+void begin_decode(State& state, Request& request, Sequence& sequence) {
+  Worker& w = state.workers[sequence.worker];
+  request.phase = Phase::decode;
+  if (request.beams) {
+    w.beams.push_back(request.id);
+    w.sequences += request.sampling.num_beams - sequence.width;
+    sequence.width = request.sampling.num_beams;
+  } else {
+    w.joins.push_back(sequence.id);
+  }
+}
+
+void release_places(State& state, Request& request) {
+  if (request.beams) {
+    if (const Sequence* source = state.sequences.find(request.source)) {
+      std::erase(state.workers[source->worker].beams, request.id);
+    }
+    for (const SequenceId line : request.beams->lines) {
+      if (line != request.source) release_sequence(state, line);
+    }
+    request.beams->lines.clear();
+    request.beams->search.reset();
+    request.beams->due = false;
+  }
+  release_sequence(state, request.source);
+  release_sequence(state, request.target);
+  request.source = 0;
+  request.target = 0;
+}
+
+void join_decode_set(State& state, Sequence& sequence) {
+  Worker& w = state.workers[sequence.worker];
+  sequence.decode_slot = static_cast<std::uint32_t>(w.decode_set.size());
+  w.decode_set.push_back(sequence.id);
+}
+
+void leave_decode_set(State& state, Sequence& sequence) {
+  if (sequence.decode_slot == kNobody) return;
+  std::vector<SequenceId>& set = state.workers[sequence.worker].decode_set;
+  const SequenceId last = set.back();
+  set[sequence.decode_slot] = last;
+  state.sequences.find(last)->decode_slot = sequence.decode_slot;
+  set.pop_back();
+  sequence.decode_slot = kNobody;
+}
+
+void release_sequence(State& state, SequenceId id, bool keep) {
+  Sequence* sequence = state.sequences.find(id);
+  if (sequence == nullptr) return;
+  if (!sequence->retiring) {
+    Worker& w = state.workers[sequence->worker];
+    leave_decode_set(state, *sequence);
+    erase_from(w.prefills, id);
+    erase_from(w.adds, id);
+    erase_from(w.joins, id);
+    // A worker out of term has forgotten its sequences, and its pool is wholly fenced.
+    if (w.ready()) {
+      remember_prefix(state, *sequence);
+      // The last one first: of a chain in the cache, its end is forgotten before its beginning.
+      for (auto it = sequence->blocks.rbegin(); it != sequence->blocks.rend(); ++it) {
+        w.pool.release(*it, w.sent, w.done);
+      }
+      if (sequence->on_worker) w.drops.push_back(id);
+    }
+    sequence->blocks.clear();
+    sequence->on_worker = false;
+    w.sequences -= sequence->width;
+  }
+  if (keep && sequence->inflight > 0) {
+    sequence->retiring = true;
+  } else {
+    state.sequences.erase(id);
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,44 @@
+#include "scheduler/plan/admission.h"
+
+#include <algorithm>
+
+#include "scheduler/apply/lifecycle.h"
+#include "scheduler/plan/policy.h"
+
+namespace baton {
+
+bool refuse_too_long(State& state, const Worker& worker, Request& request, Outbox& out) {
+  if (worker.holds(request.length() + 1)) return false;
+  end_request(state, request, FinishReason::error, ErrorCode::too_long,
+              "the sequence has " + std::to_string(request.length()) +
+                  " tokens; with one more it must fit the " +
+                  std::to_string(worker.pool.total() * worker.tokens_per_block()) + " of " +
+                  worker.identity.name + "'s KV pool and the " +
+                  std::to_string(worker.hello.max_context) + " of its model",
+              out);
+  return true;
+}
+
+bool beams_fit(State& state, const Worker& worker, Request& request, TimeNs now, Outbox& out) {
+  const std::uint32_t tokens = request.length() + 1;
+  if (!request.beams || needs_handoff(state, request, worker)) return true;
+  clamp_output(state, request);
+  if (can_hold(worker, request, tokens)) return true;
+  const bool elsewhere = std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& w) {
+    return w.takes_work() && can_hold(w, request, tokens) && may_prefill(state, request, w, now);
+  });
+  if (!elsewhere) {
+    end_request(state, request, FinishReason::error, ErrorCode::kv_exhausted,
+                cannot_hold(worker, request, tokens), out);
+  }
+  return false;
+}
+
+void clamp_output(const State& state, Request& request) {
+  const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
+  const auto generated = static_cast<std::uint32_t>(request.generated.size());
+  const std::uint32_t context = std::max(max_context(state), prompt + generated + 1);
+  request.sampling.max_tokens = std::min(request.sampling.max_tokens, context - prompt);
+}
+
+}  // namespace baton

@@ -1,0 +1,39 @@
+#include "scheduler/plan/batch_limits.h"
+
+#include <algorithm>
+
+#include "scheduler/plan/policy.h"
+
+namespace baton {
+
+std::uint32_t batch_bucket(const std::vector<std::uint32_t>& sizes, std::size_t queued) {
+  if (sizes.empty()) return kNoLimit;
+  const auto it = std::lower_bound(sizes.begin(), sizes.end(), queued);
+  return it == sizes.end() ? sizes.back() : *it;
+}
+
+std::uint32_t step_tokens(const Settings& settings, Role role) {
+  const std::uint32_t own = role == Role::prefill  ? settings.prefill_token_budget
+                            : role == Role::decode ? settings.decode_token_budget
+                                                   : 0;
+  return own != 0 ? own : settings.token_budget;
+}
+
+std::uint32_t most_prompt_rows(const State& state) {
+  return batch_bucket(state.settings.prefill_batch_size, state.queued);
+}
+
+std::uint32_t most_running(const State& state, const Worker& worker) {
+  const Settings& settings = state.settings;
+  if (!decodes_here(state, worker)) return settings.max_running;
+  // Every one that decodes takes a token of each step.
+  const std::uint32_t most = std::min(settings.max_running, step_tokens(settings, worker.identity.role));
+  return std::min(most, batch_bucket(settings.decode_batch_size, state.queued));
+}
+
+std::uint32_t most_beams(const Settings& settings) {
+  if (settings.decode_batch_size.empty()) return settings.max_running;
+  return std::min(settings.max_running, settings.decode_batch_size.back());
+}
+
+}  // namespace baton

@@ -1,0 +1,443 @@
+#include "scheduler/plan/plan_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/fault_points.h"
+#include "scheduler/apply/lifecycle.h"
+#include "scheduler/plan/admission.h"
+#include "scheduler/plan/batch_limits.h"
+#include "scheduler/plan/place_handoffs.h"
+#include "scheduler/plan/policy.h"
+#include "scheduler/plan/queue_order.h"
+#include "scheduler/plan/static_batching.h"
+#include "scheduler/plan/swap.h"
+
+namespace baton {
+
+namespace {
+
+/// Tokens of a step's rows with LogitsWanted::all: each costs its worker a whole line of logits.
+constexpr std::uint32_t kLogprobBudget = 64;
+
+bool wants_prompt_logprobs(const Request& request) {
+  return request.sampling.prompt_logprobs >= 0 && request.generated.empty();
+}
+
+/// Builds one step for one worker. A step touches each list of the worker once.
+class StepBuilder {
+ public:
+  StepBuilder(State& state, WorkerIndex index, TimeNs now, Outbox& out)
+      : state_(state), w_(state.workers[index]), index_(index), now_(now), out_(out) {}
+
+  /// Sends the plan and returns true, or returns false if there is nothing to do now.
+  bool build() {
+    if (!w_.steps.empty() && (w_.makes_way || w_.steps.back().alone)) return false;
+    retire_full_members();
+    budget_ = step_tokens(state_.settings, w_.identity.role);
+    prompt_rows_ = most_prompt_rows(state_);
+    if (std::exchange(w_.makes_way, false)) take_suspect();
+    if (!step_.alone) fill();
+    if (!has_work() && w_.steps.empty() && std::exchange(w_.makes_way, false)) take_suspect();
+    if (!has_work() && (w_.drops.empty() || !w_.steps.empty())) return false;
+    send();
+    return true;
+  }
+
+ private:
+  bool has_work() const {
+    return plan_.decode || !plan_.rows.empty() || !plan_.add.empty() || !plan_.beams.empty() ||
+           !w_.copies.empty();
+  }
+
+  /// A step is filled with decoding first, or, if prompts pause it, with prompts alone while there are any.
+  void fill() {
+    const bool pause = state_.settings.prompts_pause_decode;
+    if (pause) take_prompts();
+    if (plan_.rows.empty()) take_decode();
+    take_joins();
+    if (!pause) take_prompts();
+  }
+
+  void take_decode() {
+    w_.short_of_blocks = !make_room_to_grow();
+    if (w_.short_of_blocks) return;
+    take_adds();
+    grow();
+    for (const std::uint64_t id : w_.beams) {
+      Request& request = *state_.requests.find(id);
+      if (makes_way_for(request, request.beams->due)) continue;
+      plan_beams(state_, request, plan_, step_);
+    }
+    plan_.decode = !w_.decode_set.empty();
+    if (plan_.decode) step_.decode = w_.decode_set;
+    budget_ -= std::min(budget_, static_cast<std::uint32_t>(step_.decode.size() + step_.beams.size()));
+  }
+
+  void take_prompts() {
+    continue_prefills();
+    admit(/*suspects=*/false);
+  }
+
+  /// Whoever shared a step with a suspect would be blamed for its next death: a step of its own comes next, between
+  /// two of the others', if it has something to `run`.
+  bool makes_way_for(const Request& request, bool run) {
+    if (!is_suspect(state_, request)) return false;
+    w_.makes_way = w_.makes_way || run;
+    return true;
+  }
+
+  /// One suspect's step; nothing if none can run now. No step is in flight.
+  void take_suspect() {
+    if (!continue_suspect()) admit(/*suspects=*/true);
+    step_.alone = !plan_.rows.empty() || !plan_.beams.empty();
+  }
+
+  bool continue_suspect() {
+    for (std::size_t i = 0; i < w_.prefills.size(); ++i) {
+      const Request& request = *state_.request_of(*state_.sequences.find(w_.prefills[i]));
+      if (!is_suspect(state_, request) || !may_draw(request)) continue;
+      continue_prefill(i);
+      return true;
+    }
+    if (due_suspect() == nullptr) return false;
+    w_.short_of_blocks = !make_room_to_grow();
+    Request* request = w_.short_of_blocks ? nullptr : due_suspect();  // it may have been preempted
+    if (request != nullptr) plan_beams(state_, *request, plan_, step_);
+    return request != nullptr;
+  }
+
+  /// One whose beams have something to run.
+  Request* due_suspect() {
+    for (const std::uint64_t id : w_.beams) {
+      Request& request = *state_.requests.find(id);
+      if (is_suspect(state_, request) && request.beams->due) return &request;
+    }
+    return nullptr;
+  }
+
+  /// A member whose last token is already being sampled leaves before this step.
+  void retire_full_members() {
+    for (std::size_t i = 0; i < w_.decode_set.size();) {
+      Sequence& sequence = *state_.sequences.find(w_.decode_set[i]);
+      const Request& request = *state_.request_of(sequence);
+      if (request.generated.size() + sequence.sampling < request.sampling.max_tokens) {
+        ++i;
+        continue;
+      }
+      leave_decode_set(state_, sequence);  // its result ends the request
+      if (sequence.on_worker) w_.drops.push_back(sequence.id);
+      sequence.on_worker = false;
+    }
+  }
+
+  /// Collects who needs a block for this step and preempts until they can have it. False: blocks that
+  /// were released are still named by steps or pulls in flight; decode waits for these.
+  bool make_room_to_grow() {
+    while (blocks_needed() > w_.pool.available_blocks()) {
+      if (w_.pool.fenced_blocks() > 0) return false;
+      if (Request* victim = choose_victim(state_, index_)) {
+        const Sequence* target = state_.sequences.find(victim->target);
+        if (target != nullptr && target->worker == index_) {
+          drop_target(state_, *victim);
+        } else {
+          preempt(state_, *victim);
+        }
+      } else {
+        end_for_want_of_blocks();
+      }
+    }
+    return true;
+  }
+
+  /// Fills growing_; with it, what beams need, also of those that this plan adds.
+  std::uint32_t blocks_needed() {
+    growing_.clear();
+    for (const SequenceId id : w_.decode_set) {
+      const Sequence& sequence = *state_.sequences.find(id);
+      if (sequence.scheduled >= sequence.blocks.size() * w_.tokens_per_block()) {
+        growing_.push_back(id);
+      }
+    }
+    auto needed = static_cast<std::uint32_t>(growing_.size());
+    for (const std::uint64_t id : w_.beams) needed += beam_growth(state_, *state_.requests.find(id));
+    for (const SequenceId id : w_.adds) {
+      needed += beam_growth(state_, *state_.request_of(*state_.sequences.find(id)));
+    }
+    return needed;
+  }
+
+  /// Only one request is here, and the pool is too small for it.
+  void end_for_want_of_blocks() {
+    const bool beams = growing_.empty();
+    const SequenceId id = !beams ? growing_.front() : !w_.adds.empty() ? w_.adds.front() : 0;
+    Request& request = id != 0 ? *state_.request_of(*state_.sequences.find(id))
+                               : *state_.requests.find(w_.beams.front());
+    end_request(state_, request, FinishReason::error, ErrorCode::kv_exhausted,
+                beams ? cannot_hold(w_, request, request.length() + 1)
+                      : "the sequence alone does not fit the KV pool of " + w_.identity.name,
+                out_);
+  }
+
+  void grow() {
+    const Saving saving = saving_of(state_, w_);
+    for (const SequenceId id : growing_) {
+      Sequence& sequence = *state_.sequences.find(id);
+      w_.pool.allocate(1, sequence.blocks, saving);
+      plan_.grow_sequences.push_back(id);
+      plan_.grow_blocks.push_back(sequence.blocks.back());
+    }
+  }
+
+  void add(Sequence& sequence, const Request& request, bool decode) {
+    AddSequence add;
+    add.sequence = sequence.id;
+    add.prompt = request.prompt;
+    add.generated = request.generated;
+    add.sampling = request.sampling;
+    add.blocks = sequence.blocks;
+    add.computed = sequence.scheduled;
+    add.decode = decode;
+    plan_.add.push_back(std::move(add));
+    sequence.on_worker = true;
+  }
+
+  /// Finished hand-offs: they decode from this step on; their first block was reserved with them. Those whose
+  /// grammar is still compiled come later.
+  void take_adds() {
+    std::vector<SequenceId> later;
+    for (const SequenceId id : w_.adds) {
+      Sequence& sequence = *state_.sequences.find(id);
+      Request& request = *state_.request_of(sequence);
+      if (!may_draw(request)) {
+        ask_grammar(w_, request, /*awaited=*/true, now_, out_);
+        later.push_back(id);
+        continue;
+      }
+      note(request, LifetimeMoment::decoding_begin, now_);
+      add(sequence, request, /*decode=*/!request.beams);
+      if (request.beams) {
+        w_.beams.push_back(request.id);
+      } else {
+        join_decode_set(state_, sequence);
+      }
+    }
+    w_.adds = std::move(later);
+  }
+
+  /// Prompts that stay after all: an empty row moves them into the decode set.
+  void take_joins() {
+    for (const SequenceId id : w_.joins) {
+      Sequence& sequence = *state_.sequences.find(id);
+      plan_.rows.push_back({id, 0, LogitsWanted::none, /*then_decode=*/true});
+      join_decode_set(state_, sequence);
+    }
+    w_.joins.clear();
+  }
+
+  void continue_prefills() {
+    for (std::size_t i = 0; i < w_.prefills.size() && budget_ > 0 && prompt_rows_ > 0;) {
+      const Request& request = *state_.request_of(*state_.sequences.find(w_.prefills[i]));
+      if (makes_way_for(request, may_draw(request))) {
+        ask_grammar(w_, request, /*awaited=*/true, now_, out_);
+        ++i;
+      } else if (!continue_prefill(i)) {
+        ++i;
+      }
+    }
+  }
+
+  /// The next chunk of the i-th prompt; true if it was the last one, and the prompt has left the list.
+  bool continue_prefill(std::size_t i) {
+    Sequence& sequence = *state_.sequences.find(w_.prefills[i]);
+    prompt_row(sequence);
+    if (sequence.scheduled < sequence.prefill_length) return false;
+    w_.prefills.erase(w_.prefills.begin() + static_cast<std::ptrdiff_t>(i));
+    return true;
+  }
+
+  /// False: the step would wait for the compiler of the request's grammar.
+  bool may_draw(const Request& request) const {
+    return grammar_ready(w_, request) || fault(Fault::grammar_not_awaited);
+  }
+
+  void prompt_row(Sequence& sequence) {
+    Request& request = *state_.request_of(sequence);
+    const bool ready = may_draw(request);
+    if (!ready) ask_grammar(w_, request, /*awaited=*/true, now_, out_);
+    const bool all = wants_prompt_logprobs(request);
+    std::uint32_t n = std::min({state_.settings.prompt_chunk, budget_,
+                                sequence.prefill_length - sequence.scheduled});
+    if (all) n = std::min(n, logprob_budget_);
+    if (n == 0) return;  // another prompt has the lines of logits of this step
+    const bool last = sequence.scheduled + n == sequence.prefill_length;
+    if (last && !ready) return;
+    // With its first row, not before: a plan that has no rows may still preempt it.
+    if (!sequence.on_worker) {
+      note(request, LifetimeMoment::context_begin, now_);
+      add(sequence, request, /*decode=*/false);
+    }
+    if (all) logprob_budget_ -= n;
+    PromptRow row{sequence.id, n, last ? LogitsWanted::last : LogitsWanted::none, false};
+    if (all) row.logits = LogitsWanted::all;
+    sequence.scheduled += n;
+    ++sequence.inflight;
+    budget_ -= n;
+    --prompt_rows_;
+    if (last) {
+      ++sequence.sampling;
+      ++step_.samples;
+      row.then_decode =
+          !request.beams && request.target == 0 && !needs_handoff(state_, request, w_);
+      if (row.then_decode) {
+        // Also when nothing is left to decode: the next plan drops it again.
+        join_decode_set(state_, sequence);
+        state_.handoffs.erase({request.place, request.id});
+      }
+    }
+    step_.rows.emplace_back(sequence.id, n);
+    plan_.rows.push_back(row);
+  }
+
+  /// Takes new requests in: one suspect, or the others up to the first suspect that could come, whose turn is next.
+  void admit(bool suspects) {
+    if (state_.waiting.empty() || !accepts(w_, now_) || w_.short_of_blocks) return;
+    const double delay = state_.settings.delay_factor;
+    if (delay > 0 &&
+        !delay_passed(delay, oldest_wait(state_, now_), w_.prompt_latency, /*idle=*/w_.sequences == 0)) {
+      return;
+    }
+    int looked = 0;
+    int elsewhere_kept = 0;
+    int without_grammar = 0;
+    std::uint32_t held = held_prompts();
+    const std::uint32_t most_held = std::clamp<std::uint32_t>(most_running(state_, w_) / 2, 1, kMostHeld);
+    for (auto it = state_.waiting.begin();
+         it != state_.waiting.end() && budget_ > 0 && prompt_rows_ > 0;) {
+      Request& request = *state_.requests.find(it->second);
+      ++it;  // admission erases the entry
+      if (!static_batch_allows(state_, request)) continue;  // its group's members come later
+      if (request.kept.worker != index_ && goes_back(state_, request, now_)) {
+        if (++elsewhere_kept > kAsideLook) return;
+        continue;
+      }
+      const bool unready = !may_draw(request);
+      if (unready && held >= most_held) {
+        if (++without_grammar > kAsideLook) return;
+        continue;
+      }
+      if (++looked > kQueueLook) return;
+      if (logprob_budget_ == 0 && wants_prompt_logprobs(request)) continue;
+      if (!may_prefill(state_, request, w_, now_)) continue;
+      if (refuse_too_long(state_, w_, request, out_)) continue;
+      if (!beams_fit(state_, w_, request, now_, out_)) continue;
+      const std::uint32_t blocks = w_.blocks_for(request.length() + 1);
+      // The last token is always computed: its logits are wanted, and they are nowhere.
+      const BlockPool::Match prefix = cached_prefix(state_, request, w_, request.length() - 1);
+      if (!has_room(state_, w_, request, blocks - prefix.shared)) return;
+      if (better_placed(state_, request, w_, prefix.blocks.size(), now_)) continue;
+      if (lighter_elsewhere(state_, request, w_, now_)) continue;
+      const PrefixSource elsewhere = find_prefix(state_, request, index_, prefix.blocks.size());
+      if (is_being_pulled(state_, elsewhere, index_)) continue;
+      if (suspects != is_suspect(state_, request)) {
+        if (suspects || w_.makes_way) continue;
+        w_.makes_way = true;
+        return;
+      }
+      if (unready) ++held;
+      start(request, blocks, prefix, elsewhere);
+      if (suspects) return;
+    }
+  }
+
+  /// Prompts that are here and wait, or will, for their grammars.
+  std::uint32_t held_prompts() const {
+    const auto waits = [&](SequenceId id) { return !may_draw(*state_.request_of(*state_.sequences.find(id))); };
+    return static_cast<std::uint32_t>(std::count_if(w_.prefills.begin(), w_.prefills.end(), waits));
+  }
+
+  void start(Request& request, std::uint32_t blocks, const BlockPool::Match& prefix,
+             const PrefixSource& elsewhere) {
+    const Writer writer = elsewhere.worker != kNobody ? Writer::pull : Writer::steps;
+    Sequence& sequence = *place_sequence(state_, request, index_, blocks, prefix, writer);
+    sequence.scheduled = sequence.computed = sequence.remembered * w_.tokens_per_block();
+    state_.counters.prefill_tokens += sequence.prefill_length;
+    state_.counters.cached_tokens += sequence.computed;
+    if (request.generated.empty()) request.cached_tokens = sequence.computed;
+    state_.waiting.erase({request.place, request.id});
+    request.source = sequence.id;
+    request.phase = Phase::prefill;
+    clamp_output(state_, request);
+    if (request.beams) request.beams->search = std::make_unique<BeamSearch>(request.sampling);
+    if (request.generated.empty()) request.prompt_logprobs.clear();  // else they are complete
+    ++(needs_handoff(state_, request, w_) ? state_.counters.remote_prefills
+                                          : state_.counters.local_prefills);
+    if (elsewhere.worker != kNobody) {
+      return pull_prefix(state_, request, sequence, elsewhere, now_, out_);
+    }
+    prompt_row(sequence);
+    if (sequence.scheduled < sequence.prefill_length) w_.prefills.push_back(sequence.id);
+  }
+
+  void send() {
+    for (const SequenceId id : step_.decode) {
+      Sequence& sequence = *state_.sequences.find(id);
+      ++sequence.scheduled;
+      ++sequence.inflight;
+      ++sequence.sampling;
+    }
+    for (const SequenceId id : step_.beams) {
+      Sequence& sequence = *state_.sequences.find(id);
+      ++sequence.scheduled;
+      ++sequence.inflight;
+    }
+    take_copies();
+    step_.samples += step_.decode.size() + step_.beams.size();
+    plan_.drop.swap(w_.drops);
+    w_.drops.clear();
+    if (!w_.outstanding()) w_.progress = now_;
+    plan_.term = w_.term;
+    plan_.step = step_.step = ++w_.sent;
+    step_.sent = now_;
+    w_.steps.push_back(std::move(step_));
+    out_.to_workers.emplace_back(w_.link, std::move(plan_));
+  }
+
+  void take_copies() {
+    save_ahead(state_, w_);
+    for (const CopyOp& copy : w_.copies) {
+      ++(w_.pool.is_host(copy.to) ? state_.counters.blocks_out : state_.counters.blocks_in);
+    }
+    plan_.ops.insert(plan_.ops.begin(), w_.copies.begin(), w_.copies.end());
+    step_.copies.swap(w_.copies);
+    w_.copies.clear();
+  }
+
+  State& state_;
+  Worker& w_;
+  WorkerIndex index_;
+  TimeNs now_;
+  Outbox& out_;
+  StepPlan plan_;
+  InFlightStep step_;
+  std::vector<SequenceId> growing_;
+  std::uint32_t budget_ = 0;       // tokens that still fit the step
+  std::uint32_t prompt_rows_ = 0;  // prompts, likewise
+  std::uint32_t logprob_budget_ = kLogprobBudget;
+};
+
+}  // namespace
+
+void plan(State& state, TimeNs now, Outbox& out) {
+  state.queued = state.waiting.size() + state.handoffs.size();
+  form_static_group(state, now, out);
+  place_handoffs(state, now, out);
+  for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
+    while (state.workers[i].ready() &&
+           state.workers[i].steps.size() < state.settings.steps_in_flight) {
+      if (!StepBuilder(state, i, now, out).build()) break;
+    }
+  }
+}
+
+}  // namespace baton

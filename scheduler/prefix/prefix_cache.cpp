@@ -1,0 +1,55 @@
+// Prefix caching across requests: what a sequence has computed stays findable by its tokens after it, and
+// the next one that begins alike names those blocks. Only full blocks are entered, and only once the steps
+// that filled them have ended; nobody writes into them again, so sharing needs no copy.
+#include <algorithm>
+
+#include "ipc/fault_points.h"
+#include "scheduler/apply/lifecycle.h"
+
+namespace baton {
+
+namespace {
+
+Token token_at(const Request& request, std::size_t i) {
+  return i < request.prompt.size() ? request.prompt[i]
+                                   : request.generated[i - request.prompt.size()];
+}
+
+}  // namespace
+
+BlockPool::Match cached_prefix(const State& state, const Request& request, const Worker& worker,
+                               std::uint32_t most_tokens, Reach reach) {
+  // The log probabilities of a prompt come from computing all of it.
+  const bool whole = request.sampling.prompt_logprobs >= 0 && request.generated.empty();
+  if (!state.settings.prefix_cache || whole) return {};
+  const std::uint32_t per_block = worker.tokens_per_block();
+  const auto match = [&](std::span<const Token> tokens) {
+    return worker.pool.match(request.cache_salt, tokens, per_block, most_tokens / per_block, reach);
+  };
+  if (request.generated.empty()) return match(request.prompt);
+  std::vector<Token> tokens = request.prompt;
+  tokens.insert(tokens.end(), request.generated.begin(), request.generated.end());
+  return match(tokens);
+}
+
+void remember_prefix(State& state, Sequence& sequence) {
+  const Request* request = state.request_of(sequence);
+  if (!state.settings.prefix_cache || request == nullptr) return;
+  Worker& w = state.workers[sequence.worker];
+  const std::uint32_t per_block = w.tokens_per_block();
+  const std::uint32_t early = fault(Fault::block_cached_too_early) ? 1 : 0;
+  // What follows the prompt differs from beam to beam.
+  const std::uint32_t told = request->beams ? static_cast<std::uint32_t>(request->prompt.size())
+                                            : request->length();
+  const std::uint32_t known = std::min(sequence.computed + early, told);
+  if ((sequence.remembered + 1) * per_block > known) return;
+  std::vector<Token> tokens(per_block);
+  for (; (sequence.remembered + 1) * per_block <= known; ++sequence.remembered) {
+    const std::size_t first = std::size_t{sequence.remembered} * per_block;
+    for (std::uint32_t i = 0; i < per_block; ++i) tokens[i] = token_at(*request, first + i);
+    sequence.prefix_node = w.pool.remember(sequence.prefix_node, request->cache_salt, tokens,
+                                           sequence.blocks[sequence.remembered]);
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,84 @@
+// The beginning of a prompt that another worker's pool knows better, wherever it lies: a chat's last turn was
+// decoded somewhere else than the next one is prefilled. Those blocks are pulled like the ones of a
+// hand-off, before the first row of the prompt.
+//
+// Order that must hold: the sequence has all its blocks before the pull; the source's blocks are pinned, so
+// that nobody is given them, until the pull has been answered; what was pulled is entered into the
+// destination's index, and its worker hears of the sequence, after that. If the pull fails, the prompt is
+// computed from where the destination's own cache ends. Whatever takes the sequence off its worker
+// meanwhile leaves its blocks fenced by the pull, as those of a hand-off.
+#include <algorithm>
+
+#include "ipc/fault_points.h"
+#include "scheduler/apply/lifecycle.h"
+#include "scheduler/plan/policy.h"
+
+namespace baton {
+
+bool pulls_prefixes(const Settings& settings) {
+  return settings.prefix_cache && settings.prefix_pull_tokens != 0;
+}
+
+bool may_pull_prefix(const State& state, const Request& request, const Worker& from, const Worker& to) {
+  return pulls_prefixes(state.settings) && !request.prefix_pull_failed &&
+         !is_suspect(state, request) && &from != &to && from.takes_work() && reaches(from, to);
+}
+
+PrefixSource find_prefix(const State& state, const Request& request, WorkerIndex worker,
+                         std::size_t own_blocks) {
+  PrefixSource best;
+  if (!pulls_prefixes(state.settings)) return best;
+  const Worker& to = state.workers[worker];
+  const std::uint32_t most = request.length() - 1;
+  std::size_t wanted = own_blocks + to.blocks_for(state.settings.prefix_pull_tokens);
+  for (WorkerIndex i = 0; i < state.workers.size() && wanted <= most / to.tokens_per_block(); ++i) {
+    const Worker& from = state.workers[i];
+    if (!may_pull_prefix(state, request, from, to)) continue;
+    const BlockPool::Match match = cached_prefix(state, request, from, most, Reach::others);
+    if (match.blocks.size() < wanted) continue;
+    best.worker = i;
+    best.blocks.assign(match.blocks.begin() + static_cast<std::ptrdiff_t>(own_blocks),
+                       match.blocks.end());
+    wanted = match.blocks.size() + 1;
+  }
+  return best;
+}
+
+bool is_being_pulled(const State& state, const PrefixSource& prefix, WorkerIndex worker) {
+  bool found = false;
+  if (prefix.worker == kNobody) return found;
+  state.transfers.each([&](const Transfer& t) {
+    const Request* request = state.requests.find(t.request);
+    found = found || (t.from_worker == prefix.worker && t.to_worker == worker && !t.is_probe() &&
+                      t.from.front() == prefix.blocks.front() && request != nullptr &&
+                      request->phase == Phase::pull && request->source == t.target);
+  });
+  return found;
+}
+
+void pull_prefix(State& state, Request& request, Sequence& sequence, const PrefixSource& prefix,
+                 TimeNs now, Outbox& out) {
+  sequence.pulled = sequence.remembered;
+  send_pull(state, request, prefix.worker, prefix.blocks, sequence, now, out);
+  ++state.counters.prefix_pulls;
+  request.phase = Phase::pull;
+  if (fault(Fault::prefix_not_awaited)) prefix_pulled(state, request, /*failed=*/false);
+}
+
+void prefix_pulled(State& state, Request& request, bool failed) {
+  Sequence& sequence = *state.sequences.find(request.source);
+  Worker& w = state.workers[sequence.worker];
+  if (failed) {
+    request.prefix_pull_failed = true;
+  } else {
+    const std::uint32_t tokens = sequence.pulled * w.tokens_per_block();
+    state.counters.pulled_prefix_tokens += tokens - sequence.computed;
+    sequence.scheduled = sequence.computed = tokens;
+    if (request.generated.empty()) request.cached_tokens = tokens;
+    remember_prefix(state, sequence);
+  }
+  request.phase = Phase::prefill;
+  w.prefills.push_back(sequence.id);  // its worker hears of it with the next plan that has room for a row
+}
+
+}  // namespace baton

@@ -1,0 +1,285 @@
+#include "scheduler/state/audit.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "scheduler/plan/policy.h"
+
+namespace baton {
+
+namespace {
+
+/// References of every block of one worker's pool, counted from the sequences placed there.
+void recount_references(const State& state, WorkerIndex index, std::vector<std::uint32_t>& refs) {
+  const BlockPool& pool = state.workers[index].pool;
+  refs.assign(pool.total() + pool.host_total(), 0);
+  state.sequences.each([&](const Sequence& sequence) {
+    if (sequence.worker != index) return;
+    for (const BlockId block : sequence.blocks) {
+      if (block < refs.size()) ++refs[block];
+    }
+  });
+}
+
+/// The simulator runs this after every event: no text is built and nothing allocated while all is well.
+struct Checker {
+  const State& state;
+  std::vector<std::string>& faults;
+  std::vector<std::uint32_t> refs{};
+  std::vector<std::uint32_t> source_pins{};
+  std::vector<std::uint32_t> destination_pins{};
+  std::vector<std::uint8_t> is_free{};
+  std::vector<std::pair<SequenceId, std::uint32_t>> named{};  // by steps in flight, how often
+
+  void expect(bool condition, const char* what) {
+    if (!condition) faults.emplace_back(what);
+  }
+  void expect(bool condition, const Worker& w, const char* what) {
+    if (!condition) faults.push_back(w.identity.name + ": " + what);
+  }
+
+  void check_pool(WorkerIndex index) {
+    const Worker& w = state.workers[index];
+    const BlockPool& pool = w.pool;
+    recount(index);
+    for (const std::vector<BlockId>* list : {&pool.free_list(), &pool.host_free_list()}) {
+      for (const BlockId block : *list) {
+        expect(is_free[block] == 0, w, "block is in the free list twice");
+        is_free[block] = 1;
+      }
+    }
+    check_part(w, 0, pool.total(), pool.fenced_blocks());
+    check_part(w, pool.total(), pool.host_total(), pool.host_fenced_blocks());
+    expect(w.copies.empty(), w, "a copy has missed its plan");
+  }
+
+  void check_part(const Worker& w, BlockId first, std::uint32_t total, std::uint32_t fenced) {
+    const BlockPool& pool = w.pool;
+    std::uint32_t free = 0;
+    std::uint32_t owned = 0;
+    std::uint32_t cached = 0;
+    for (BlockId block = first; block < first + total; ++block) {
+      expect(refs[block] == pool.references(block), w, "reference count differs from recount");
+      expect(source_pins[block] == pool.source_pins(block), w, "source pins differ");
+      expect(destination_pins[block] == pool.destination_pins(block), w, "destination pins differ");
+      owned += refs[block] != 0 ? 1 : 0;
+      expect(first == 0 || refs[block] == 0, w, "a sequence names a block of the host part");
+      if (pool.is_cached(block)) {
+        ++cached;
+        expect(refs[block] == 0 && is_free[block] == 0 && pool.remembers(block), w,
+               "a cached block is referenced, free or not in the index");
+        expect(source_pins[block] == 0 && destination_pins[block] == 0, w,
+               "a cached block is named by a pull or a copy");
+      }
+      if (is_free[block] == 0) continue;
+      ++free;
+      expect(!pool.remembers(block), w, "a free block is in the index");
+      expect(refs[block] == 0, w, "a free block is referenced");
+      expect(source_pins[block] == 0 && destination_pins[block] == 0, w,
+             "a free block is named by a pull or a copy");
+    }
+    expect(owned + cached + free + fenced == total, w,
+           "owned + cached + free + fenced is not total");
+  }
+
+  void recount(WorkerIndex index) {
+    const Worker& w = state.workers[index];
+    const std::size_t total = w.pool.total() + w.pool.host_total();
+    recount_references(state, index, refs);
+    source_pins.assign(total, 0);
+    destination_pins.assign(total, 0);
+    is_free.assign(total, 0);
+    state.transfers.each([&](const Transfer& transfer) {
+      if (transfer.from_worker == index) {
+        for (const BlockId block : transfer.from) ++source_pins[block];
+      }
+      if (transfer.to_worker == index) {
+        for (const BlockId block : transfer.to) ++destination_pins[block];
+      }
+    });
+    for (const InFlightStep& step : w.steps) {
+      for (const CopyOp& copy : step.copies) {
+        ++source_pins[copy.from];
+        ++destination_pins[copy.to];
+      }
+    }
+  }
+
+  void check_request(const Request& request) {
+    const std::pair key(request.place, request.id);
+    const Sequence* source = state.sequences.find(request.source);
+    const Sequence* target = state.sequences.find(request.target);
+    const bool waiting = state.waiting.count(key) != 0;
+    expect(waiting == (request.phase == Phase::waiting), "queue and phase disagree");
+    expect((request.source != 0) == (source != nullptr), "source is dangling");
+    expect((request.target != 0) == (target != nullptr), "target is dangling");
+    expect(state.deadlines.count({request.deadline, request.id}) ==
+               (request.phase == Phase::ended ? 0U : 1U),
+           "deadline and phase disagree");
+    switch (request.phase) {
+      case Phase::waiting:
+      case Phase::ended: expect(!source && !target, "names a sequence without being placed"); break;
+      case Phase::pull:
+        expect(source && !target && !source->on_worker && source->open_pulls == 1,
+               "a prefix is pulled for nobody");
+        break;
+      case Phase::prefill: expect(source != nullptr, "prefill without a sequence"); break;
+      case Phase::handoff:
+        expect(source || target, "hand-off without a sequence");
+        expect(target || state.handoffs.count(key) != 0, "hand-off is forgotten");
+        break;
+      case Phase::decode: expect(source && !target, "decode needs exactly its own sequence"); break;
+      case Phase::preempting: expect(source && source->retiring, "preempting nothing"); break;
+    }
+    if (request.beams) check_beams(request, source);
+    if (state.handoffs.count(key) != 0) expect(source && !target, "hand-off queue holds a stranger");
+  }
+
+  void check_beams(const Request& request, const Sequence* source) {
+    bool has_source = request.beams->lines.empty();
+    for (const SequenceId line : request.beams->lines) {
+      const Sequence* sequence = state.sequences.find(line);
+      if (line == 0) continue;  // ran no further
+      has_source = has_source || line == request.source;
+      expect(sequence && source && sequence->worker == source->worker &&
+                 sequence->computed == source->computed && sequence->request == request.id,
+             "a beam is not where the others are");
+    }
+    expect(has_source, "a search's own sequence is none of its beams");
+    if (source == nullptr) return;
+    const std::vector<std::uint64_t>& listed = state.workers[source->worker].beams;
+    const bool runs = request.phase == Phase::decode && source->on_worker;  // it may wait to be added
+    expect(std::count(listed.begin(), listed.end(), request.id) == (runs ? 1 : 0),
+           "beams run that are not listed");
+  }
+
+  /// Every sequence is its request's source, target, or one of its beams.
+  void check_owner(const Sequence& sequence) {
+    const Request* request = state.requests.find(sequence.request);
+    if (request == nullptr) return;
+    const bool beam = request->beams && std::count(request->beams->lines.begin(),
+                                                   request->beams->lines.end(), sequence.id) == 1;
+    expect(sequence.id == request->source || sequence.id == request->target || beam,
+           "a sequence belongs to nobody");
+  }
+
+  void check_worker(WorkerIndex index) {
+    const Worker& w = state.workers[index];
+    count_named(w);
+    std::uint32_t placed = 0;
+    state.sequences.each([&](const Sequence& sequence) {
+      if (sequence.worker != index) return;
+      check_owner(sequence);
+      if (!sequence.retiring) placed += sequence.width;
+      expect(sequence.inflight == times_named(sequence.id), w,
+             "steps in flight differ from recount");
+      expect(sequence.computed <= sequence.scheduled, w, "computed more than scheduled");
+      check_writes(w, sequence);
+      check_alone(w, sequence);
+    });
+    expect(placed == w.sequences, w, "sequence count differs");
+    for (std::size_t i = 0; i < w.decode_set.size(); ++i) {
+      const Sequence* sequence = state.sequences.find(w.decode_set[i]);
+      expect(sequence != nullptr && sequence->decode_slot == i, w, "decode set is inconsistent");
+    }
+    if (!w.ready()) expect(w.steps.empty() && w.sequences == 0, w, "out of term, yet at work");
+  }
+
+  /// Nobody is in flight beside a suspect, so nobody else is blamed for its worker's death.
+  void check_alone(const Worker& w, const Sequence& sequence) {
+    const Request* request = state.requests.find(sequence.request);
+    if (sequence.retiring || sequence.inflight == 0) return;
+    if (request == nullptr || !is_suspect(state, *request)) return;
+    const bool alone = w.steps.size() == 1 && w.steps.front().alone;
+    expect(alone, w, "a suspect's step is not the only one");
+    for (const auto& [id, n] : named) {
+      const Sequence* other = state.sequences.find(id);
+      expect(other == nullptr || other->request == sequence.request, w, "a suspect shares its step");
+    }
+  }
+
+  /// Full blocks are shared; what a sequence may still write is its own, and nobody finds it.
+  void check_writes(const Worker& w, const Sequence& sequence) {
+    const std::size_t first =
+        sequence.is_target ? sequence.pulled : sequence.computed / w.tokens_per_block();
+    for (std::size_t i = first; i < sequence.blocks.size(); ++i) {
+      const BlockId block = sequence.blocks[i];
+      expect(w.pool.references(block) == 1 && !w.pool.remembers(block), w,
+             "a block that a sequence may write is shared or cached");
+    }
+  }
+
+  void count_named(const Worker& w) {
+    named.clear();
+    for (const InFlightStep& step : w.steps) {
+      for (const SequenceId id : step.decode) named.emplace_back(id, 1);
+      for (const SequenceId id : step.beams) named.emplace_back(id, 1);
+      for (const auto& [id, n] : step.rows) named.emplace_back(id, 1);
+    }
+    std::sort(named.begin(), named.end());
+    std::size_t kept = 0;
+    for (const auto& [id, n] : named) {
+      if (kept != 0 && named[kept - 1].first == id) {
+        named[kept - 1].second += n;
+      } else {
+        named[kept++] = {id, n};
+      }
+    }
+    named.resize(kept);
+  }
+
+  std::uint32_t times_named(SequenceId id) const {
+    const auto it = std::lower_bound(named.begin(), named.end(), std::pair(id, 0U));
+    return it != named.end() && it->first == id ? it->second : 0;
+  }
+};
+
+}  // namespace
+
+std::vector<PoolAudit> audit_pools(const State& state) {
+  std::vector<PoolAudit> audits;
+  for (WorkerIndex index = 0; index < state.workers.size(); ++index) {
+    const Worker& w = state.workers[index];
+    if (w.state == WorkerState::gone || w.pool.total() == 0) continue;
+    std::vector<std::uint8_t> is_free(w.pool.total() + w.pool.host_total(), 0);
+    for (const std::vector<BlockId>* list : {&w.pool.free_list(), &w.pool.host_free_list()}) {
+      for (const BlockId block : *list) is_free[block] = 1;
+    }
+    std::vector<std::uint32_t> refs;
+    recount_references(state, index, refs);
+    for (const bool host : {false, true}) {
+      PoolAudit audit;
+      audit.worker = w.identity.name;
+      audit.allocation = w.hello.allocation;
+      audit.host = host;
+      audit.total = host ? w.hello.host_blocks : w.hello.blocks;
+      if (audit.total == 0) continue;
+      const BlockId first = host ? w.pool.total() : 0;
+      for (BlockId block = first; w.ready() && block < first + audit.total; ++block) {
+        const bool cached = w.pool.is_cached(block);
+        audit.free += is_free[block];
+        audit.cached += cached ? 1 : 0;
+        audit.owned += refs[block] != 0 ? 1 : 0;
+        audit.fenced += is_free[block] == 0 && refs[block] == 0 && !cached ? 1 : 0;
+      }
+      // Out of term, nothing in it may be handed out before the next one.
+      if (!w.ready()) audit.fenced = audit.total;
+      audits.push_back(audit);
+    }
+  }
+  return audits;
+}
+
+std::vector<std::string> audit_state(const State& state) {
+  std::vector<std::string> faults;
+  Checker checker{state, faults};
+  for (WorkerIndex index = 0; index < state.workers.size(); ++index) {
+    checker.check_pool(index);
+    checker.check_worker(index);
+  }
+  state.requests.each([&](const Request& request) { checker.check_request(request); });
+  checker.expect(state.by_name.size() == state.requests.size(), "request names and table disagree");
+  return faults;
+}
+
+}  // namespace baton

@@ -1,0 +1,246 @@
+#include "scheduler/state/block_pool.h"
+
+#include <algorithm>
+
+#include "ipc/fault_points.h"
+
+namespace baton {
+
+BlockPool::Part::Part(BlockId first_id, std::uint32_t total) : first(first_id), idle(total) {
+  free.reserve(total);
+  for (std::uint32_t i = total; i > 0; --i) free.push_back(first + i - 1);
+}
+
+BlockPool::BlockPool(std::uint32_t total, std::uint32_t host_total)
+    : refs_(total + host_total, 0),
+      source_pins_(total + host_total, 0),
+      destination_pins_(total + host_total, 0),
+      held_(total + host_total, 0),
+      useful_(total, 0),
+      device_(0, total),
+      host_(total, host_total) {}
+
+bool BlockPool::allocate(std::uint32_t count, std::vector<BlockId>& out, const Saving& saving) {
+  if (count > available_blocks()) return false;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (device_.free.empty()) take_oldest(saving);
+    const BlockId block = device_.free.back();
+    device_.free.pop_back();
+    refs_[block] = 1;
+    useful_[block] = 0;
+    out.push_back(block);
+  }
+  return true;
+}
+
+/// Frees the longest unused block.
+void BlockPool::take_oldest(const Saving& saving) {
+  const BlockId block = device_.idle.oldest();
+  device_.idle.erase(block);
+  const BlockId host = index_.entry(block)->host;
+  if (host == kNoBlock) {
+    save(block, saving);
+  } else if (host_.holds_idle(host)) {
+    // From here on it is the only copy, and as new as the newest that came here by being forgotten.
+    host_.idle.erase(host - host_.first);
+    host_.idle.push_newest(host - host_.first);
+  }
+  index_.forget(block);
+  device_.free.push_back(block);
+}
+
+/// A copy to a block of the host part, the longest unused if none is free. False: it is not worth one, or every
+/// one is in use.
+bool BlockPool::save(BlockId block, const Saving& saving) {
+  if (saving.copies == nullptr || (!saving.all && useful_[block] == 0)) return false;
+  if (host_.free.empty()) {
+    if (host_.idle.size() == 0) return false;
+    const BlockId oldest = host_.first + host_.idle.oldest();
+    host_.idle.erase(oldest - host_.first);
+    index_.forget(oldest);
+    host_.free.push_back(oldest);
+  }
+  const BlockId host = host_.free.back();
+  host_.free.pop_back();
+  index_.copy_to_host(block, host);
+  pin_destination(host);
+  held_[host] = 1;
+  ++host_.fenced;
+  if (fault(Fault::copied_not_held)) {
+    ++source_pins_[block];
+  } else {
+    pin_source(block);
+  }
+  saving.copies->push_back({block, host});
+  return true;
+}
+
+void BlockPool::save_oldest(std::uint32_t oldest, std::uint32_t most, const Saving& saving) {
+  BlockId block = device_.idle.oldest();
+  for (std::uint32_t i = 0; i < oldest && most > 0 && block != device_.idle.bound(); ++i) {
+    const BlockId next = device_.idle.after(block);
+    const bool wanted = saving.all || useful_[block] != 0;
+    if (wanted && index_.entry(block)->host == kNoBlock && save(block, saving)) --most;
+    block = next;
+  }
+}
+
+void BlockPool::load(BlockId host, BlockId block, std::vector<CopyOp>& loads) {
+  // Somebody may have computed the same meanwhile; then this copy serves one sequence alone.
+  if (index_.entry(host)->block == kNoBlock) index_.copy_from_host(host, block);
+  pin_destination(block);
+  useful_[block] = 1;
+  loads.push_back({host, block});
+}
+
+void BlockPool::copied(std::span<const CopyOp> copies) {
+  // A chain is saved from its end on, and loaded from its beginning on. In either part, the end is to be taken first.
+  for (const CopyOp& copy : copies) {
+    if (is_host(copy.to)) unpin_destination(copy.to);
+  }
+  for (auto copy = copies.rbegin(); copy != copies.rend(); ++copy) {
+    unpin_source(copy->from);
+    if (!is_host(copy->to)) {
+      unpin_destination(copy->to);
+      continue;
+    }
+    const PrefixIndex::Entry* entry = index_.entry(copy->from);
+    const bool same = entry != nullptr && entry->host == copy->to;  // it was given to nobody meanwhile
+    if (!same || !device_.holds_idle(copy->from)) continue;
+    device_.idle.erase(copy->from);
+    device_.idle.push_oldest(copy->from);
+  }
+}
+
+bool BlockPool::readable(BlockId block, Reach reach) const {
+  if (block == kNoBlock) return false;
+  if (reach == Reach::pool && is_host(block)) return false;
+  if (refs_[block] == 0 && held_[block] == 0 && !part_of(block).holds_idle(block)) return false;
+  const bool unfinished = destination_pins_[block] != 0;
+  if (!unfinished || reach == Reach::soon || fault(Fault::copy_not_awaited)) return true;
+  return reach != Reach::others && !is_host(block);
+}
+
+BlockPool::Match BlockPool::match(std::string_view salt, std::span<const Token> tokens,
+                                  std::uint32_t per_block, std::uint32_t most, Reach reach) const {
+  Match match;
+  for (std::size_t end = per_block; end <= tokens.size() && match.blocks.size() < most;
+       end += per_block) {
+    const PrefixIndex::Entry* entry =
+        index_.find(match.node, salt, tokens.subspan(end - per_block, per_block));
+    if (entry == nullptr) break;
+    const BlockId block = readable(entry->block, reach) ? entry->block : entry->host;
+    if (!readable(block, reach)) break;
+    match.blocks.push_back(block);
+    match.node = entry->node;
+    match.shared += is_host(block) || device_.holds_idle(block) ? 0 : 1;
+  }
+  return match;
+}
+
+void BlockPool::share(BlockId block) {
+  useful_[block] = 1;
+  if (refs_[block]++ != 0) return;
+  if (held_[block] == 0) return device_.idle.erase(block);
+  held_[block] = 0;
+  --device_.fenced;
+}
+
+void BlockPool::forget(BlockId block) {
+  const PrefixIndex::Entry* entry = index_.entry(block);
+  if (entry == nullptr) return;
+  for (const BlockId held : {entry->block, entry->host}) {
+    if (held == kNoBlock) continue;
+    index_.forget(held);  // the last one takes the entry with it
+    Part& part = part_of(held);
+    if (!part.holds_idle(held)) continue;
+    part.idle.erase(held - part.first);
+    part.free.push_back(held);
+  }
+}
+
+void BlockPool::release(BlockId block, StepId last_sent, StepId done) {
+  if (--refs_[block] != 0) return;
+  ++device_.fenced;
+  if (fault(Fault::release_at_once) || last_sent <= done) {
+    free_if_unpinned(block);
+  } else {
+    retiring_.push_back({last_sent, block});
+  }
+}
+
+void BlockPool::retire(StepId done) {
+  while (!retiring_.empty() && retiring_.front().last_sent <= done) {
+    const BlockId block = retiring_.front().block;
+    retiring_.pop_front();
+    free_if_unpinned(block);
+  }
+}
+
+void BlockPool::free_if_unpinned(BlockId block) {
+  if (pinned(block) && !fault(Fault::release_at_once)) {
+    held_[block] = 1;
+    return;
+  }
+  --device_.fenced;
+  give_back(block);
+}
+
+void BlockPool::give_back(BlockId block) {
+  Part& part = part_of(block);
+  if (index_.holds(block)) {
+    part.idle.push_newest(block - part.first);
+  } else {
+    part.free.push_back(block);
+  }
+}
+
+void BlockPool::pin_source(BlockId block) {
+  ++source_pins_[block];
+  Part& part = part_of(block);
+  if (!part.holds_idle(block) || fault(Fault::prefix_not_held)) return;
+  part.idle.erase(block - part.first);
+  held_[block] = 1;
+  ++part.fenced;
+  if (!is_host(block)) useful_[block] = 1;  // found by another worker, or saved at this moment
+}
+
+void BlockPool::unpin_source(BlockId block) {
+  --source_pins_[block];
+  unpinned(block);
+}
+
+void BlockPool::unpin_destination(BlockId block) {
+  --destination_pins_[block];
+  unpinned(block);
+}
+
+void BlockPool::unpinned(BlockId block) {
+  if (held_[block] == 0 || pinned(block)) return;
+  held_[block] = 0;
+  --part_of(block).fenced;
+  give_back(block);
+}
+
+void BlockPool::reset() {
+  retiring_.clear();
+  index_.clear();
+  for (Part* part : {&device_, &host_}) {
+    part->free.clear();
+    part->idle.reset(part->total());
+    part->fenced = 0;
+    for (std::uint32_t i = part->total(); i > 0; --i) {
+      const BlockId block = part->first + i - 1;
+      refs_[block] = 0;
+      destination_pins_[block] = 0;
+      held_[block] = source_pins_[block] != 0 ? 1 : 0;
+      if (held_[block] != 0) {
+        ++part->fenced;
+      } else {
+        part->free.push_back(block);
+      }
+    }
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,172 @@
+// The books of one worker's KV memory: who names each block, and when a released block may be handed out
+// again. Integers only: no memory is touched here. Owned by the scheduler; nobody else chooses or frees a
+// block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "ipc/messages.h"
+#include "ipc/types.h"
+#include "scheduler/prefix/prefix_index.h"
+#include "scheduler/state/lru_list.h"
+
+namespace baton {
+
+/// Where a found beginning may lie, and how final it must be.
+enum class Reach : std::uint8_t {
+  pool,    // in the pool. For sequences of the worker itself: what a step in flight copies there is found, too
+  own,     // likewise, or in the host part
+  soon,    // as own, with what steps in flight copy to the host part: it will be there
+  others,  // in either part, for another worker to pull: every write to it has ended
+};
+
+/// What becomes of the cached blocks that are taken for others.
+struct Saving {
+  std::vector<CopyOp>* copies = nullptr;  // gets the copies to the host part; nullptr: all is forgotten
+  bool all = false;  // false: only what somebody waits for, or a second one has named
+};
+
+/// A worker has a pool, whose blocks sequences name, and perhaps a host part, which keeps what the pool
+/// forgets (ids from total() on). A block of the pool is
+///  - owned: named by a sequence (reference count > 0);
+///  - fenced: named by no sequence, but by a step or a pull in flight;
+///  - cached: named by nobody, but the index knows what it holds; the longest unused one is taken when
+///    no block is free;
+///  - free: in the free list.
+/// owned + fenced + cached + free == total, always. The same holds for the host part, where nothing is owned.
+class BlockPool {
+ public:
+  BlockPool() = default;
+  explicit BlockPool(std::uint32_t total, std::uint32_t host_total = 0);
+
+  std::uint32_t total() const { return device_.total(); }
+  std::uint32_t free_blocks() const { return device_.free_blocks(); }
+  std::uint32_t fenced_blocks() const { return device_.fenced; }
+  std::uint32_t cached_blocks() const { return device_.idle.size(); }
+  /// What allocate() can give.
+  std::uint32_t available_blocks() const { return free_blocks() + cached_blocks(); }
+  std::uint32_t owned_blocks() const { return total() - available_blocks() - fenced_blocks(); }
+  /// Blocks that become free when the steps in flight have retired (no pull holds them).
+  std::uint32_t retiring_blocks() const { return static_cast<std::uint32_t>(retiring_.size()); }
+
+  /// Appends `count` blocks of the pool with one reference each to `out`, or does nothing and returns
+  /// false. Takes cached blocks when no other is free. What they hold is forgotten, unless the host part
+  /// knows it or, with `saving`, takes it: the copies must be sent with the next plan (see CopyOp), and nobody
+  /// but a step may write to `out` until that plan's result is in.
+  bool allocate(std::uint32_t count, std::vector<BlockId>& out, const Saving& saving = {});
+  void add_reference(BlockId block) { ++refs_[block]; }
+
+  // ---- prefix cache
+  struct Match {
+    std::vector<BlockId> blocks;  // the first ones of the tokens, of either part
+    PrefixIndex::Node node = PrefixIndex::kRoot;
+    std::uint32_t shared = 0;  // of these, owned or read by others: to share them takes nothing
+  };
+  /// The blocks that hold the tokens' beginning, whole blocks of `per_block` tokens, `most` at the most:
+  /// cached, owned, or fenced by nothing but somebody who reads them. Any other fenced block ends the
+  /// match.
+  Match match(std::string_view salt, std::span<const Token> tokens, std::uint32_t per_block,
+              std::uint32_t most, Reach reach = Reach::pool) const;
+  /// One more reference to a block of the pool that match() has just found.
+  void share(BlockId block);
+  /// Enters an owned, full block whose content is final; returns the node of that content.
+  PrefixIndex::Node remember(PrefixIndex::Node parent, std::string_view salt,
+                             std::span<const Token> tokens, BlockId block) {
+    return index_.insert(parent, salt, tokens, block);
+  }
+  bool remembers(BlockId block) const { return index_.holds(block); }
+  /// What the block holds, and a copy of it in the other part, is not found any more.
+  void forget(BlockId block);
+
+  // ---- host part. Each copy belongs to the next plan of the worker; both its blocks are pinned until
+  // copied() is called for that plan.
+  bool is_host(BlockId block) const { return block >= total(); }
+  std::uint32_t host_total() const { return host_.total(); }
+  std::uint32_t host_cached_blocks() const { return host_.idle.size(); }
+  std::uint32_t host_free_blocks() const { return host_.free_blocks(); }
+  std::uint32_t host_fenced_blocks() const { return host_.fenced; }
+  /// Copies what the host part does not know of the `oldest` blocks that would be taken next, `most` of
+  /// them at the most, so that whoever takes them then need not wait or forget.
+  void save_oldest(std::uint32_t oldest, std::uint32_t most, const Saving& saving);
+  /// Somebody waits for what an owned block holds.
+  void mark_wanted(BlockId block) { useful_[block] = 1; }
+  /// Whoever is given blocks by allocate() after this does not get this one, which match() has just found in
+  /// the host part. The pin passes on to the copy that load() makes.
+  void hold(BlockId host) { pin_source(host); }
+  /// Copies a held block to `block`, owned and fresh, which Reach::pool and Reach::own find at once.
+  void load(BlockId host, BlockId block, std::vector<CopyOp>& loads);
+  /// The copies of a plan whose result is in. To be saved is no use of a block: it stays as old as it was.
+  void copied(std::span<const CopyOp> copies);
+
+  /// Drops one reference. The last one fences the block until every step up to `last_sent` is done.
+  void release(BlockId block, StepId last_sent, StepId done);
+  /// Steps up to `done` have retired: blocks released before them become free unless a pull holds them.
+  void retire(StepId done);
+
+  /// A pull or a copy in flight names the block: as its source or destination. A cached block that is
+  /// read is fenced: nobody may be given it before the reader has ended.
+  void pin_source(BlockId block);
+  void pin_destination(BlockId block) { ++destination_pins_[block]; }
+  void unpin_source(BlockId block);
+  void unpin_destination(BlockId block);
+
+  /// A new term: no sequence, no step, no own pull. The pins of its copies must be gone. Only another
+  /// worker's unanswered pull still fences.
+  void reset();
+
+  /// References of a block, for recounts.
+  std::uint32_t references(BlockId block) const { return refs_[block]; }
+  std::uint32_t source_pins(BlockId block) const { return source_pins_[block]; }
+  std::uint32_t destination_pins(BlockId block) const { return destination_pins_[block]; }
+  const std::vector<BlockId>& free_list() const { return device_.free; }
+  const std::vector<BlockId>& host_free_list() const { return host_.free; }
+  /// In the list of cached blocks, which begins with the longest unused one.
+  bool is_cached(BlockId block) const { return part_of(block).holds_idle(block); }
+
+ private:
+  struct Part {
+    BlockId first = 0;
+    std::vector<BlockId> free;
+    LruList idle;  // the cached blocks, counted from `first`
+    std::uint32_t fenced = 0;
+
+    Part(BlockId first_id, std::uint32_t total);
+    std::uint32_t total() const { return idle.bound(); }
+    std::uint32_t free_blocks() const { return static_cast<std::uint32_t>(free.size()); }
+    bool holds_idle(BlockId block) const { return idle.holds(block - first); }
+  };
+
+  struct Retiring {
+    StepId last_sent;
+    BlockId block;
+  };
+
+  Part& part_of(BlockId block) { return is_host(block) ? host_ : device_; }
+  const Part& part_of(BlockId block) const { return is_host(block) ? host_ : device_; }
+  bool pinned(BlockId block) const {
+    return source_pins_[block] != 0 || destination_pins_[block] != 0;
+  }
+  void free_if_unpinned(BlockId block);
+  void give_back(BlockId block);
+  void take_oldest(const Saving& saving);
+  bool save(BlockId block, const Saving& saving);
+  void unpinned(BlockId block);
+  bool readable(BlockId block, Reach reach) const;
+
+  std::vector<std::uint32_t> refs_;
+  std::vector<std::uint32_t> source_pins_;
+  std::vector<std::uint32_t> destination_pins_;
+  std::vector<std::uint8_t> held_;  // released and retired; only a pin keeps it from the free list
+  std::vector<std::uint8_t> useful_;  // of cached blocks: marked, or found by somebody since they were computed
+  PrefixIndex index_;
+  Part device_{0, 0};
+  Part host_{0, 0};
+  std::deque<Retiring> retiring_;  // last_sent ascending
+};
+
+}  // namespace baton

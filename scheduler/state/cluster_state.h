@@ -1,0 +1,387 @@
+// Everything the scheduler knows, as plain values: requests, sequences, workers, pools, transfers.
+// `apply()` (apply_event.h) changes it by events, `plan()` (plan_step.h) decides from it. No sockets,
+// no threads, no clock: time is passed in.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "configs/config.h"
+#include "ipc/messages.h"
+#include "ipc/types.h"
+#include "scheduler/apply/beam_search.h"
+#include "scheduler/state/block_pool.h"
+#include "scheduler/state/slab.h"
+
+namespace baton {
+
+/// A connection of the shell; the core never sees an address.
+using LinkId = std::uint32_t;
+constexpr LinkId kNoLink = 0;
+using WorkerIndex = std::uint32_t;
+using FrontendIndex = std::uint32_t;
+constexpr std::uint32_t kNobody = 0xFFFFFFFF;
+constexpr std::uint32_t kNoLimit = 0xFFFFFFFF;
+
+/// The settings as the core uses them; configs/config.h has their meaning, defaults and bounds.
+struct Settings {
+  Batching batching = Batching::continuous;
+  TimeNs priority_age = 5 * kSecond;
+  std::uint32_t static_batch_size = 4;  // beams
+  bool static_same_config = false;
+  TimeNs static_interval = 3 * kSecond;
+  std::uint32_t max_waiting = 20000;
+  std::uint32_t max_running = 256;
+  std::uint32_t token_budget = 512;
+  std::uint32_t prompt_chunk = 256;
+  std::vector<std::uint32_t> prefill_batch_size;  // ascending; empty: no limit
+  std::vector<std::uint32_t> decode_batch_size;   // likewise
+  std::uint32_t prefill_token_budget = 0;  // 0: token_budget
+  std::uint32_t decode_token_budget = 0;   // likewise
+  bool prompts_pause_decode = false;
+  double delay_factor = 0;
+  QueueOrder queue_order = QueueOrder::arrival;
+  TimeNs input_age = 10 * kMillisecond;
+  Preempted preempted = Preempted::automatic;
+  Victim victim = Victim::last;
+  Admission admission = Admission::watermark;
+  double watermark = 0;
+  double pull_watermark = 1;
+  std::uint32_t local_prefill_threshold = 0;
+  double local_prefill_cached = 0;
+  TimeNs local_prefill_wait = 0;           // 0: never
+  NoDecode no_decode = NoDecode::run;
+  TimeNs worker_timeout = 3 * kSecond;
+  TimeNs frontend_timeout = 15 * kSecond;
+  std::uint32_t max_deaths = 3;
+  TimeNs drain = 4 * kSecond;
+  TimeNs close_timeout = 12 * kSecond;
+  std::uint32_t steps_in_flight = 2;
+  bool prefix_cache = true;
+  std::uint32_t prefix_pull_tokens = 64;
+  Swap swap = Swap::automatic;
+  std::uint32_t swap_step_blocks = 8;
+};
+Settings make_settings(const SchedulerConfig& config);
+
+/// Where a request stands. `ended` waits for the front end's acknowledgement.
+enum class Phase : std::uint8_t {
+  waiting,     // in the queue, names no block
+  pull,        // `source` has its blocks; those that another pool knows are being pulled into them
+  prefill,     // `source` runs prompt chunks; `target` may already be pulling them
+  handoff,     // the first token is out; `target`'s pulls are running or still to be started
+  decode,      // `source` (and what beams there are beside it) takes one token a step
+  preempting,  // its blocks are released; results of steps in flight still count
+  ended,
+};
+
+inline const char* to_string(Phase phase) {
+  switch (phase) {
+    case Phase::waiting: return "waiting";
+    case Phase::pull: return "pull";
+    case Phase::prefill: return "prefill";
+    case Phase::handoff: return "handoff";
+    case Phase::decode: return "decode";
+    case Phase::preempting: return "preempting";
+    case Phase::ended: return "ended";
+  }
+  return "unknown";
+}
+
+/// A beam search and its sequences (beams.cpp). They live and die together, on one worker: whatever
+/// takes the request off it begins the search again from the prompt.
+struct Beams {
+  std::unique_ptr<BeamSearch> search;  // from the start of the prompt's prefill to the request's end
+  std::vector<SequenceId> lines;  // of the search's beams, 0: runs no further; empty: the prompt's alone
+  bool due = false;               // the search's children wait for their step
+  std::uint32_t furthest = 0;     // most tokens that the search has had, over all tries
+  // Once found: tokens, reason and score of each sequence told; their tokens are in `generated`.
+  std::vector<std::uint32_t> lengths;
+  std::vector<std::uint32_t> reasons;
+  std::vector<float> scores;
+};
+
+/// Where a preempted request's blocks are, as long as it waits.
+struct Kept {
+  WorkerIndex worker = kNobody;
+  Term term = 0;
+  StepId seen = 0;    // plans that the worker had been sent when this was last looked at
+  bool whole = true;  // all of it but a few tokens
+};
+
+struct Request {
+  std::uint64_t id = 0;  // slab id
+  RequestId name;
+  FrontendIndex frontend = kNobody;
+  std::uint32_t attempt = 0;
+  TimeNs arrival = 0;
+  TimeNs place = 0;  // in every queue: queue_place(), place_after_preemption()
+  TimeNs deadline = 0;
+  std::string cache_salt;  // requests share cached blocks only with those of the same salt
+  std::vector<Token> prompt;
+  std::vector<Token> generated;  // every token sampled; all of them were sent to the front end
+  SamplingParams sampling;
+  std::uint64_t grammar = 0;  // key of the one in `sampling`; 0: none
+  Logprobs logprobs;         // of `generated`, if asked for; items are indexes into it
+  Logprobs prompt_logprobs;  // likewise of the prompt; leaves with the first token
+  Phase phase = Phase::waiting;
+  SequenceId source = 0;  // of a beam search: one of its lines
+  SequenceId target = 0;
+  std::unique_ptr<Beams> beams;  // null: no beam search
+  std::uint32_t deaths = 0;          // workers lost under it since its last token
+  std::uint32_t late_deaths = 0;     // likewise, but it had been placed again when they were seen
+  std::uint32_t handoff_failures = 0;
+  std::uint32_t damaged_pulls = 0;
+  TimeNs handoff_not_before = 0;     // after a failed pull: not at once again
+  bool local = false;                // prefill where it decodes: its pulls failed too often
+  bool prefix_pull_failed = false;   // it computes what only other pools know
+  std::uint32_t cached_tokens = 0;   // of the prompt, found or pulled; told with the first token
+  Kept kept;
+  bool grouped = false;              // static batching: member of the running group
+  std::uint32_t client_tokens = kNoLimit;  // ... its own limit: what the group makes beyond is not sent
+  // Once ended:
+  FinishReason reason = FinishReason::none;
+  ErrorCode code = ErrorCode::ok;
+  std::string message;
+  std::vector<TimeNs> lifetime;  // by LifetimeMoment; empty: not asked for
+  bool terminal_sent = false;
+  bool terminal_due = false;  // sent a while ago and not acknowledged: it is sent again
+
+  std::uint32_t length() const { return static_cast<std::uint32_t>(prompt.size() + generated.size()); }
+  /// Tokens, over all tries.
+  std::size_t furthest() const { return beams ? beams->furthest : generated.size(); }
+};
+
+/// One request's place on one worker.
+struct Sequence {
+  SequenceId id = 0;
+  std::uint64_t request = 0;
+  WorkerIndex worker = kNobody;
+  std::uint64_t order = 0;  // of all placements; beams have their search's
+  std::uint32_t width = 1;  // rows that it stands for in max_running: all beams' for one of them, else 0
+  std::vector<BlockId> blocks;
+  std::uint32_t prefill_length = 0;  // tokens to compute before the first one is sampled here
+  std::uint32_t scheduled = 0;       // tokens whose KV is written by sent steps (or was pulled)
+  std::uint32_t computed = 0;        // of these, by steps that have ended
+  std::uint32_t inflight = 0;        // steps in flight that name it
+  std::uint32_t sampling = 0;        // tokens that steps in flight will sample for it
+  // Of its blocks, those that the pool's prefix index knows as this sequence's beginning.
+  std::uint32_t remembered = 0;
+  PrefixIndex::Node prefix_node = PrefixIndex::kRoot;  // ... and the last one's place in it
+  std::uint32_t decode_slot = kNobody;  // index in the worker's decode set
+  bool on_worker = false;            // the worker has been sent it and not yet told to drop it
+  bool retiring = false;             // preempted; kept until the steps that name it have ended
+  bool is_target = false;            // being pulled into; not yet on its worker
+  // On the target of a hand-off, or while its prefix is pulled: blocks [0, pulled) are there or have been
+  // asked for, `open_pulls` are unanswered.
+  std::uint32_t pulled = 0;
+  std::uint32_t open_pulls = 0;
+};
+
+/// One Pull, until PullDone, PullFailed, or the end of the destination's term. Without blocks it is a
+/// probe: it belongs to no request (reachability.cpp).
+struct Transfer {
+  TransferId id = 0;
+  std::uint64_t request = 0;
+  SequenceId target = 0;
+  WorkerIndex from_worker = kNobody;
+  AllocationId from_allocation = 0;
+  WorkerIndex to_worker = kNobody;
+  std::vector<BlockId> from;
+  std::vector<BlockId> to;
+  std::vector<std::uint64_t> sums;  // as in Pull
+  TimeNs sent = 0;
+
+  bool is_probe() const { return from.empty(); }
+};
+
+/// A plan that was sent and whose result is not in.
+struct InFlightStep {
+  StepId step = 0;
+  std::vector<SequenceId> decode;                           // one token each
+  std::vector<std::pair<SequenceId, std::uint32_t>> rows;   // prompt rows: tokens computed
+  std::vector<SequenceId> beams;                            // one token each; candidates come back
+  std::vector<CopyOp> copies;  // between the pool and its host part; their pins go with the result
+  std::size_t samples = 0;  // rows that the result must answer
+  TimeNs sent = 0;
+  bool alone = false;  // of a suspect: no other step is in flight
+};
+
+/// What the worker's device took for its steps of late, copies of blocks left out (swap.cpp).
+struct StepCosts {
+  double decode_us = 0;      // a step without prompt tokens
+  double prompt_us = 0;      // of the steps with some, beyond that; older ones count less and less
+  double prompt_tokens = 0;  // in them
+
+  void take(double step_us, std::uint32_t tokens, bool decodes);
+  /// 0: not known.
+  double token_us() const { return prompt_tokens > 0 ? prompt_us / prompt_tokens : 0; }
+};
+
+/// A request that was in a step when a term ended which nobody was blamed for.
+struct Unblamed {
+  std::uint64_t request = 0;
+  std::size_t furthest = 0;  // its tokens then
+  bool suspect = false;      // it was one already
+};
+
+enum class WorkerState : std::uint8_t {
+  registering,  // older incarnation's pool is being closed by its importers
+  loading,      // may allocate; Hello awaited
+  ready,        // in term
+  fenced,       // out of term; Hello awaited
+  gone,         // its process ended; the entry stays for its name
+};
+
+inline const char* to_string(WorkerState state) {
+  switch (state) {
+    case WorkerState::registering: return "registering";
+    case WorkerState::loading: return "loading";
+    case WorkerState::ready: return "ready";
+    case WorkerState::fenced: return "fenced";
+    case WorkerState::gone: return "gone";
+  }
+  return "unknown";
+}
+
+/// A grammar that a worker was told of.
+struct ToldGrammar {
+  bool ready = false;  // compiled, it says
+  TimeNs told = 0;
+};
+
+struct Worker {
+  Register identity;
+  LinkId link = kNoLink;
+  WorkerState state = WorkerState::registering;
+  Hello hello;
+  Term term = 0;
+  StepId sent = 0;
+  StepId done = 0;
+  std::deque<InFlightStep> steps;
+  BlockPool pool;
+  /// If it tells them: the checksums that its blocks had behind the last step, or checked pull, that wrote
+  /// to them.
+  std::unordered_map<BlockId, std::uint64_t> sums;
+  std::vector<SequenceId> decode_set;
+  std::vector<SequenceId> prefills;  // sequences with prompt tokens still to schedule, oldest first
+  std::vector<SequenceId> adds;      // go into the next plan, or the first one after their grammar is ready
+  std::vector<SequenceId> joins;     // on the worker already; join the decode set with the next plan
+  std::vector<SequenceId> drops;     // go into the next plan
+  std::vector<std::uint64_t> beams;  // requests that run beams here
+  std::vector<CopyOp> copies;        // between the pool and its host part; go into the next plan
+  std::uint32_t sequences = 0;       // sequences placed here (their widths), targets included
+  bool short_of_blocks = false;      // its decode set waits for blocks: nobody else may take any
+  bool makes_way = false;            // behind its steps comes one of a suspect
+  std::uint64_t pulls_sent = 0;      // in this term
+  std::uint64_t pulls_answered = 0;
+  std::uint32_t open_pulls = 0;
+  std::set<AllocationId> imports;    // allocations it was asked to pull from in this process life
+  std::set<AllocationId> closing;    // of these, told to close and not yet answered
+  std::set<AllocationId> predecessors;  // pools of this name's earlier processes, perhaps still mapped
+  std::map<AllocationId, TimeNs> unreachable;  // pools it could not map, and when it is asked again
+  TimeNs closes_repeated = 0;        // last time that they were told again
+  WorkerHeartbeat heartbeat;
+  TimeNs heard = 0;
+  TimeNs progress = 0;               // last time it got on with outstanding work (or had none)
+  TimeNs registered = 0;
+  TimeNs answered = 0;               // last step result
+  TimeNs prompt_latency = 0;         // of the last step that computed prompt tokens
+  StepCosts costs;
+  bool draining = false;             // SIGTERM, or set by an operator
+  bool leaving = false;              // SIGTERM: Leave once empty
+  TimeNs drain_since = 0;
+  bool leave_sent = false;
+  std::unordered_map<std::uint64_t, ToldGrammar> grammars;  // in this term, by key
+  std::vector<Unblamed> unblamed;    // of the last term, until the process shows that it lives
+  Term fenced_term = 0;              // last stale term answered, and when
+  TimeNs fenced_at = 0;
+  std::uint64_t steps_total = 0;     // over all terms
+  std::uint64_t tokens_total = 0;
+
+  bool ready() const { return state == WorkerState::ready; }
+  bool takes_work() const { return ready() && !draining; }
+  bool decodes() const { return identity.role != Role::prefill; }
+  bool outstanding() const { return !steps.empty() || open_pulls != 0 || !closing.empty(); }
+  /// A sequence of that many tokens fits, if it is alone.
+  bool holds(std::uint32_t tokens) const {
+    return tokens <= hello.max_context && blocks_for(tokens) <= pool.total();
+  }
+  std::uint32_t tokens_per_block() const { return hello.tokens_per_block; }
+  std::uint32_t blocks_for(std::uint32_t tokens) const {
+    return (tokens + hello.tokens_per_block - 1) / hello.tokens_per_block;
+  }
+};
+
+struct Frontend {
+  FrontendHello identity;
+  LinkId link = kNoLink;
+  TimeNs heard = 0;
+  bool alive = false;
+};
+
+struct Counters {
+  std::uint64_t accepted = 0;
+  std::uint64_t refused = 0;
+  std::uint64_t finished = 0;
+  std::uint64_t errors = 0;
+  std::uint64_t cancelled = 0;
+  std::uint64_t tokens = 0;
+  std::uint64_t prefill_tokens = 0;  // of admitted sequences, whether computed or found
+  std::uint64_t cached_tokens = 0;   // of these, found in the prefix cache of the worker
+  std::uint64_t pulled_prefix_tokens = 0;  // of these, pulled from the cache of another one
+  std::uint64_t prefix_pulls = 0;
+  std::uint64_t pulls_saved = 0;     // blocks that a hand-off found at its destination
+  std::uint64_t preemptions = 0;
+  std::uint64_t blocks_out = 0;      // copied from a pool to its host part
+  std::uint64_t blocks_in = 0;       // ... and back
+  std::uint64_t handoffs = 0;
+  std::uint64_t local_prefills = 0;
+  std::uint64_t remote_prefills = 0;
+  std::uint64_t pull_failures = 0;
+  std::uint64_t damaged_blocks = 0;  // pulled, and not what had been computed
+  std::uint64_t terms_ended = 0;
+  std::uint64_t requeued = 0;
+};
+
+struct State {
+  Epoch epoch = 0;
+  Settings settings;
+  std::string build;
+  Term last_term = 0;
+
+  Slab<Request> requests;
+  Slab<Sequence> sequences;
+  Slab<Transfer> transfers;
+  std::unordered_map<RequestId, std::uint64_t> by_name;
+  std::vector<Worker> workers;      // indexes are stable; an entry is reused by its name only
+  std::vector<Frontend> frontends;  // likewise by incarnation
+  std::unordered_map<LinkId, WorkerIndex> worker_links;
+  std::unordered_map<LinkId, FrontendIndex> frontend_links;
+
+  // Ordered by (place, id): the queue, hand-offs without a target, and every open request's deadline.
+  std::set<std::pair<TimeNs, std::uint64_t>> waiting;
+  std::set<std::pair<TimeNs, std::uint64_t>> handoffs;
+  std::set<std::pair<TimeNs, std::uint64_t>> deadlines;
+
+  TimeNs terminals_repeated = 0;  // last time
+  std::size_t queued = 0;         // requests without a place (for decoding) when planning last began
+  std::uint64_t placements = 0;   // sequences that were given a place
+  std::uint64_t evictions = 0;    // requests that were preempted
+
+  // Static batching: the running group, and how many of it have not ended.
+  std::vector<std::uint64_t> group;
+
+  Counters counters;
+
+  Request* request_of(const Sequence& sequence) { return requests.find(sequence.request); }
+};
+
+}  // namespace baton

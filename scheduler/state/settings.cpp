@@ -1,0 +1,46 @@
+#include "scheduler/state/cluster_state.h"
+
+namespace baton {
+
+Settings make_settings(const SchedulerConfig& config) {
+  Settings s;
+  s.batching = config.batching;
+  s.static_batch_size = config.static_batch_size;
+  s.priority_age = seconds_to_ns(config.priority_age_s);
+  s.static_same_config = config.static_same_config;
+  s.static_interval = seconds_to_ns(config.static_interval_s);
+  s.max_waiting = config.max_waiting;
+  s.max_running = config.max_running;
+  s.token_budget = config.token_budget;
+  s.prompt_chunk = config.prompt_chunk;
+  s.prefill_batch_size = config.prefill_batch_size;
+  s.decode_batch_size = config.decode_batch_size;
+  s.prefill_token_budget = config.prefill_token_budget;
+  s.decode_token_budget = config.decode_token_budget;
+  s.prompts_pause_decode = config.prompts_pause_decode;
+  s.delay_factor = config.delay_factor;
+  s.queue_order = config.queue_order;
+  s.input_age = seconds_to_ns(config.input_age_ms / 1000);
+  s.preempted = config.preempted;
+  s.victim = config.victim;
+  s.admission = config.admission;
+  s.watermark = config.watermark;
+  s.pull_watermark = config.pull_watermark;
+  s.local_prefill_threshold = config.local_prefill_threshold;
+  s.local_prefill_cached = config.local_prefill_cached;
+  s.local_prefill_wait = seconds_to_ns(config.local_prefill_wait_ms / 1000);
+  s.no_decode = config.no_decode;
+  s.worker_timeout = seconds_to_ns(config.worker_timeout_s);
+  s.frontend_timeout = seconds_to_ns(config.frontend_timeout_s);
+  s.max_deaths = config.max_deaths;
+  s.drain = seconds_to_ns(config.drain_s);
+  s.close_timeout = seconds_to_ns(config.close_timeout_s);
+  s.steps_in_flight = config.steps_in_flight;
+  s.prefix_cache = config.prefix_cache;
+  s.prefix_pull_tokens = config.prefix_pull_tokens;
+  s.swap = config.swap;
+  s.swap_step_blocks = config.swap_step_blocks;
+  return s;
+}
+
+}  // namespace baton

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "supervisor/liveness.h"
+
+namespace baton {
+
+/// When a process is stopped: front ends first, so that open streams can end; then the workers, which
+/// say goodbye to the scheduler; it last.
+enum class StopStage : int { kFrontEnds = 0, kWorkers = 1, kScheduler = 2 };
+
+/// One process to keep alive.
+struct ProcessSpec {
+  std::string name;               ///< unique; names the log, the pid file and the heartbeat file
+  std::vector<std::string> argv;  ///< argv[0] is looked up in PATH when it has no slash
+  StopStage stage = StopStage::kWorkers;
+};
+
+/// Where the output of a process goes: RUN_DIR/logs/NAME.log, and standard output with the name in
+/// front. The file is moved to NAME.log.1 at 16 MiB. A terminal or pipe that does not take the
+/// lines costs those lines (counted), never a wait: the supervisor must not freeze with its reader.
+class LogSink {
+ public:
+  LogSink(const std::filesystem::path& run_dir, std::string name, std::size_t name_width);
+  ~LogSink();
+  LogSink(const LogSink&) = delete;
+  LogSink& operator=(const LogSink&) = delete;
+
+  /// Takes raw output; whole lines are written, an unfinished one is kept (up to 4,000 bytes).
+  void write(std::string_view bytes);
+  /// Writes what is left of an unfinished line.
+  void finish();
+
+ private:
+  void line(std::string_view text);
+  void open_file();
+  void echo(std::string_view text);
+
+  std::filesystem::path path_;
+  std::string prefix_;
+  std::string partial_;
+  int fd_ = -1;
+  std::size_t written_ = 0;
+  std::size_t dropped_ = 0;
+};
+
+/// A supervised process and what is known of it. Owns the reading end of its output pipe and a lock
+/// on RUN_DIR/NAME.supervised, which keeps a second supervisor away from the same name.
+class ChildProcess {
+ public:
+  /// Throws std::runtime_error if another supervisor holds the name.
+  ChildProcess(ProcessSpec spec, const std::filesystem::path& run_dir, std::size_t name_width,
+               Seconds frozen_after);
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  const ProcessSpec& spec() const { return spec_; }
+  bool running() const { return pid_ > 0; }
+  pid_t pid() const { return pid_; }
+  int output_fd() const { return output_; }
+  Seconds started() const { return started_; }
+  /// Time of the next start; meaningful while not running.
+  Seconds due() const { return due_; }
+
+  /// Starts it. A failure to fork or exec shows as an exit with status 127.
+  void start(Seconds now);
+  /// Reads what the process wrote.
+  void drain_output();
+  /// Notes its end (waitpid status), says so in one line, and sets when it is due again.
+  std::string ended(int status, Seconds now, bool will_restart);
+  /// Looks at /proc and the heartbeat file; a reason if the process is frozen.
+  std::optional<std::string> look(Seconds now);
+  /// Starts all time-outs of the freeze judgement anew.
+  void forgive() { watch_.reset(); }
+
+ private:
+  ProcessSpec spec_;
+  std::filesystem::path run_dir_;
+  LogSink log_;
+  FreezeWatch watch_;
+  Backoff backoff_;
+  int lock_ = -1;
+  int output_ = -1;
+  pid_t pid_ = 0;
+  Seconds started_{};
+  Seconds due_{};
+};
+
+}  // namespace baton

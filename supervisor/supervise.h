@@ -1,0 +1,24 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "supervisor/child_process.h"
+
+namespace baton {
+
+struct SuperviseOptions {
+  std::filesystem::path run_dir;  ///< made 0700 if it is missing
+  Seconds frozen_after{10.0};     ///< zero: never judged frozen
+  Seconds drain_bound{8.0};       ///< how long front ends may drain before the others are told
+  Seconds stop_bound{10.0};       ///< after this, whatever is left gets SIGKILL
+};
+
+/// Starts the processes and keeps them alive until SIGTERM, SIGINT or SIGHUP, then stops them stage
+/// by stage. A second signal kills at once. Also reaps whatever the processes leave behind, so that
+/// it can be process 1 of a container.
+/// Returns 0 when all ended by themselves after the signal, 1 when one had to be killed.
+/// Throws std::runtime_error if it cannot begin.
+int supervise(std::vector<ProcessSpec> specs, const SuperviseOptions& options);
+
+}  // namespace baton

@@ -1,0 +1,167 @@
+// baton-supervisor: starts Baton's processes and keeps them alive. See supervise.h for the rules.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <stdexcept>
+
+#include "baton_version.h"
+#include "configs/config.h"
+#include "ipc/shm_region.h"
+#include "supervisor/supervise.h"
+
+namespace {
+
+using baton::StopStage;
+
+constexpr const char* kAbout =
+    "Starts Baton's processes, restarts one that dies or freezes, stops them in order.\n"
+    "The processes are those of a configuration (--config FILE; every other option of that file may\n"
+    "follow and is handed on to all of them), or those named with --process and --front-end.";
+
+struct Options {
+  baton::SuperviseOptions supervise;
+  std::string run_dir;
+  std::vector<std::string> front_ends;
+  std::vector<std::string> processes;
+  std::vector<std::string> last;
+  std::vector<std::string> only;
+  std::vector<std::string> config_args;
+  bool print_plan = false;
+};
+
+void add_seconds(CLI::App& app, const std::string& name, baton::Seconds& value,
+                 const std::string& help, double least) {
+  app.add_option_function<double>(
+         name, [&value](double seconds) { value = baton::Seconds(seconds); },
+         help + " [" + std::to_string(static_cast<int>(value.count())) + "]")
+      ->check(CLI::Range(least, 86400.0));
+}
+
+void describe(CLI::App& app, Options& options) {
+  app.set_version_flag("--version", std::string("baton ") + BATON_VERSION + " (" BATON_COMMIT ")");
+  app.allow_extras();
+  app.add_option("--run-dir", options.run_dir, "folder of logs, pid files and heartbeats");
+  app.add_option("--front-end", options.front_ends, "NAME=COMMAND of a front end (stopped first)")
+      ->allow_extra_args(false);
+  app.add_option("--process", options.processes, "NAME=COMMAND of another process")
+      ->allow_extra_args(false);
+  app.add_option("--last", options.last, "NAME=COMMAND of a process that is stopped last")
+      ->allow_extra_args(false);
+  app.add_option("--only", options.only, "start only this process of the configuration")
+      ->allow_extra_args(false);
+  app.add_flag("--print-plan", options.print_plan,
+               "print what the configuration asks for as 'key value' lines, and end");
+  add_seconds(app, "--frozen-after", options.supervise.frozen_after,
+              "seconds after which a stopped or silent process is killed; 0: never", 0.0);
+  add_seconds(app, "--drain-bound", options.supervise.drain_bound,
+              "seconds that front ends get to end their streams", 0.0);
+  add_seconds(app, "--stop-bound", options.supervise.stop_bound,
+              "seconds after which a stop turns into SIGKILL", 0.1);
+}
+
+// "NAME=COMMAND" -> a process that runs the command with sh.
+baton::ProcessSpec parse_process(const std::string& text, StopStage stage) {
+  const auto equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+    throw std::runtime_error("'" + text + "' is not NAME=COMMAND");
+  }
+  const std::string name = text.substr(0, equals);
+  if (name.find_first_of("/. ") != std::string::npos) {
+    throw std::runtime_error("a process name may not hold '/', '.' or a space: '" + name + "'");
+  }
+  return {name, {"/bin/sh", "-c", "exec " + text.substr(equals + 1)}, stage};
+}
+
+// The binaries stand beside this one.
+std::string binary(const std::string& name) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+}
+
+// The scheduler first, so that the others find it at their first try.
+std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const Options& options) {
+  std::vector<baton::ProcessSpec> all;
+  auto add = [&](const std::string& name, const std::string& program, StopStage stage,
+                 const std::vector<std::string>& extra) {
+    baton::ProcessSpec spec{name, {binary(program)}, stage};
+    spec.argv.insert(spec.argv.end(), options.config_args.begin(), options.config_args.end());
+    spec.argv.insert(spec.argv.end(), extra.begin(), extra.end());
+    all.push_back(std::move(spec));
+  };
+  add("scheduler", "baton-scheduler", StopStage::kScheduler, {});
+  for (const auto& worker : config.workers) {
+    add(worker.name, "baton-worker", StopStage::kWorkers, {"--name", worker.name});
+  }
+  add(config.frontend.name, "baton-frontend", StopStage::kFrontEnds, {});
+  if (options.only.empty()) return all;
+
+  std::vector<baton::ProcessSpec> chosen;
+  for (const auto& name : options.only) {
+    const auto found = std::find_if(all.begin(), all.end(), [&](auto& p) { return p.name == name; });
+    if (found == all.end()) {
+      std::string names;
+      for (const auto& process : all) names += (names.empty() ? "" : ", ") + process.name;
+      throw std::runtime_error("--only " + name + ": the configuration has " + names);
+    }
+    chosen.push_back(*found);
+  }
+  return chosen;
+}
+
+void print_plan(const baton::Config& config) {
+  std::printf("run_dir %s\nmodel %s\nhost %s\nport %d\nadmin %s\n", config.run_dir.c_str(),
+              config.model.c_str(), config.frontend.host.c_str(), int{config.frontend.port},
+              config.scheduler.admin_socket.c_str());
+  for (const baton::WorkerConfig& worker : config.workers) {
+    std::printf("worker %s (%s on %s)\n", worker.name.c_str(), to_string(worker.role),
+                worker.device.c_str());
+  }
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{kAbout};
+  Options options;
+  describe(app, options);
+  CLI11_PARSE(app, argc, argv);
+  options.config_args = app.remaining();
+
+  std::vector<baton::ProcessSpec> specs;
+  if (!options.config_args.empty()) {
+    std::vector<const char*> args{argv[0]};
+    for (const auto& arg : options.config_args) args.push_back(arg.c_str());
+    const auto loaded =
+        baton::load_config(baton::Program::tool, static_cast<int>(args.size()), args.data());
+    if (!loaded.config) return loaded.exit_code;
+    if (options.print_plan) {
+      print_plan(*loaded.config);
+      return 0;
+    }
+    specs = processes_of(*loaded.config, options);
+    if (options.run_dir.empty()) options.run_dir = loaded.config->run_dir;
+  }
+  auto add = [&](const std::vector<std::string>& texts, StopStage stage) {
+    for (const auto& text : texts) specs.push_back(parse_process(text, stage));
+  };
+  add(options.last, StopStage::kScheduler);
+  add(options.processes, StopStage::kWorkers);
+  add(options.front_ends, StopStage::kFrontEnds);
+  if (specs.empty()) throw std::runtime_error("no process named; see --help");
+  if (options.run_dir.empty()) throw std::runtime_error("--run-dir is needed");
+  options.supervise.run_dir = options.run_dir;
+  const int code = baton::supervise(std::move(specs), options.supervise);
+  // A worker that did not end by itself has left its pool in shared memory.
+  baton::unlink_dead_regions(options.run_dir);
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "baton-supervisor: %s\n", error.what());
+    return 2;
+  }
+}

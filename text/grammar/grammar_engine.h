@@ -1,0 +1,87 @@
+// Grammars for a model's vocabulary, by xgrammar (Dong et al., https://arxiv.org/abs/2411.15100):
+// from a text to which tokens may come next. The only files that know xgrammar.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ipc/status.h"
+#include "ipc/types.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace baton {
+
+/// Stack of a thread that tries a stranger's grammar, and of one that compiles what was tried: it
+/// has room for all that the other one had.
+inline constexpr std::size_t kTrialStackBytes = 4U << 20U;
+inline constexpr std::size_t kCompileStackBytes = 16U << 20U;
+
+/// A grammar made ready for one vocabulary. Immutable; the copies of its handle share it.
+class CompiledGrammar {
+ public:
+  struct Inside;
+  explicit CompiledGrammar(std::shared_ptr<const Inside> inside) : inside_(std::move(inside)) {}
+  const Inside& inside() const { return *inside_; }
+  /// About so many bytes of memory.
+  std::size_t bytes() const;
+
+ private:
+  std::shared_ptr<const Inside> inside_;
+};
+
+/// Compiles grammars for one vocabulary. compile() may be called by one thread at a time.
+class GrammarEngine {
+ public:
+  /// `vocab_size`: entries of a row of logits; ids that the tokenizer has no text for never match.
+  /// The tokenizer is needed only here. Takes some tenths of a second for 128 thousand tokens.
+  GrammarEngine(const Tokenizer& tokenizer, std::uint32_t vocab_size);
+  ~GrammarEngine();
+  GrammarEngine(const GrammarEngine&) = delete;
+  GrammarEngine& operator=(const GrammarEngine&) = delete;
+
+  /// json_schema: a JSON Schema; an object may hold nothing that its schema does not name, unless
+  /// that says so, and its keys come in the schema's order. regex: matched as a whole. ebnf: GBNF,
+  /// its first rule named root. structural_tag: xgrammar's structural tags, as JSON. An error
+  /// (invalid_argument) has xgrammar's reason. Neither time nor memory nor stack is bounded here:
+  /// see grammar_check.h.
+  Result<CompiledGrammar> compile(GrammarKind kind, const std::string& text);
+
+  std::uint32_t vocab_size() const;
+  /// Words of a mask.
+  std::size_t mask_words() const { return (vocab_size() + 31U) / 32U; }
+
+ private:
+  struct Inside;
+  std::unique_ptr<Inside> inside_;
+};
+
+/// Follows one sequence through a grammar. Not thread-safe.
+class GrammarMatcher {
+ public:
+  /// `stop_ids`: of these, the ones without a text and the tokenizer's end-of-sequence ids may come
+  /// where the grammar may end, and only there. One with a text is a token like any other. Where
+  /// none is left, the tokenizer's end-of-sequence ids take their place.
+  GrammarMatcher(const CompiledGrammar& grammar, std::span<const Token> stop_ids);
+  ~GrammarMatcher();
+  GrammarMatcher(GrammarMatcher&&) noexcept;
+  GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
+
+  /// False: the grammar does not allow the token here, and the matcher is as it was.
+  bool accept(Token token);
+  /// Sets bit (t % 32) of mask[t / 32] for every token t that may come next, and clears all others.
+  /// After an end, another end may come. False: nothing but an end may.
+  bool fill(std::span<std::uint32_t> mask) const;
+  /// The output may end here.
+  bool may_end() const;
+
+ private:
+  struct Inside;
+  std::unique_ptr<Inside> inside_;
+};
+
+}  // namespace baton

@@ -1,0 +1,75 @@
+// Tokens of one choice in, text out: incremental detokenising and stop strings.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ipc/types.h"
+#include "text/stop_matcher.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace baton {
+
+struct TextStreamOptions {
+  std::vector<std::string> stop;  // not empty each, valid UTF-8
+  bool include_stop_in_output = false;
+  std::uint32_t min_tokens = 0;  // a match that completes earlier is ignored
+  /// The text goes on from a prompt that ended in text: a leading space is then part of it.
+  bool continues_text = false;
+  bool skip_special_tokens = true;  // false: their letters are part of the text
+  std::vector<Token> shown_specials;  // a few whose letters are part of it in any case
+};
+
+/// What was given out is never taken back and never holds half a character. Without stop strings,
+/// the concatenation of all text is the tokenizer's decoding of the whole sequence. Work per
+/// token is bounded by its text times the number of stop strings.
+class TextStream {
+ public:
+  /// `tokenizer` must outlive the stream.
+  TextStream(const Tokenizer& tokenizer, TextStreamOptions options);
+
+  struct Output {
+    std::string_view text;  // new text; valid until the next call
+    bool stopped = false;   // a stop string matched (now or earlier); later tokens are ignored
+    std::uint32_t n = 0;  // tokens taken since the start; at a match, the one that completed it is
+                          // the last that counts
+  };
+
+  /// Takes the next tokens. Text that may be the beginning of a stop string is held back; so are
+  /// the bytes of an unfinished character.
+  Output feed(std::span<const Token> tokens);
+
+  /// The stop string that matched; null: none has.
+  const std::string* matched() const { return stopped_ ? &options_.stop[which_] : nullptr; }
+
+  /// The end of the sequence: gives out what was held back (bytes that never became a character as
+  /// U+FFFD). Nothing after a match. feed() may not be called again.
+  Output flush();
+
+ private:
+  void append_piece(Token id);
+  void match_fresh();
+  std::string_view at_start(Token id, std::string_view text);
+  void append_bytes(std::string_view bytes);
+  void append_replacement(std::size_t bytes);
+  void drop_unfinished();
+
+  const Tokenizer& tokenizer_;
+  TextStreamOptions options_;
+  StopMatcher matcher_;
+  std::string fresh_;  // text of the token at hand, before stop strings
+  std::string held_;   // a suffix that may be the beginning of a stop string
+  std::string first_;  // the first piece without its spaces
+  std::string out_;
+  char unfinished_[4] = {};
+  std::uint8_t unfinished_size_ = 0;
+  bool at_start_ = true;  // a leading space may still be dropped
+  bool stopped_ = false;
+  std::size_t which_ = 0;  // of options_.stop, when stopped_
+  std::uint32_t n_ = 0;
+};
+
+}  // namespace baton

@@ -1,0 +1,188 @@
+// Attention over the paged pool. A step's rows are of two kinds, computed by two kernels side by side:
+// single tokens (decode rows, and every row in deterministic mode) by a split kernel that is bound by
+// the bytes of keys and values, and prompt chunks by FlashInfer's tiles.
+//
+// Each step is planned on the host once (a plan serves all layers): the plan is plain data that the
+// caller uploads with the rest of the step's metadata, so nothing here owns a stream or pinned memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "workers/cuda/layer/rowwise.h"
+#include "workers/cuda/types.h"
+
+namespace baton::cuda {
+
+/// Queries of one sequence that are consecutive, both in the step's rows and in their positions.
+struct AttentionRow {
+  int first_row = 0;               // in qkv and in the output
+  int n_rows = 0;
+  std::int64_t position = 0;       // of its first query; keys 0..position+i are seen by query i
+  int first_block = 0;             // its block table starts here in the step's flat table ...
+  int n_blocks = 0;                // ... and is this long
+};
+
+/// Whether the tiled kernels compute heads of this shape. Single tokens of others have a plain kernel,
+/// chunks have none: their rows are to be planned as single tokens.
+constexpr bool has_attention_tiles(const HeadShape& s) {
+  return (s.head_dim == 64 || s.head_dim == 128) && s.heads / s.kv_heads <= 16;
+}
+
+// ------------------------------------------------------------------ single tokens
+
+/// CTAs of the split kernel that a multiprocessor holds, with so many heads a KV head.
+constexpr int split_attention_ctas(int group) { return group > 8 ? 2 : 3; }
+
+/// One piece of work: some keys of one query row, for all its heads.
+struct alignas(16) DecodeItem {
+  std::int32_t row = 0;          // in qkv and in the output
+  std::int32_t first_block = 0;  // of the row, in the flat block table
+  std::int32_t key_begin = 0;    // the first key that is seen, in tokens of the sequence
+  std::int32_t key_end = 0;
+  std::int32_t piece = 0;        // of the row: 0 .. pieces-1
+  std::int32_t pieces = 0;
+  std::int32_t slot = 0;         // first of the row's slots in the split workspace, if pieces > 1
+  std::int32_t fresh = 0;        // keys from here on are written by this very step
+};
+
+struct DecodePlan {
+  std::vector<DecodeItem> items;     // at most max_items(rows)
+  /// [counts(rows)] of the kernel that the plan is for: of the split one how many items there are, of
+  /// the streamed one where in `items` each run begins and where the last one ends.
+  std::vector<std::int32_t> counts;
+  int rows = 0;
+};
+
+/// A plan on the device.
+struct DecodeWork {
+  const DecodeItem* items = nullptr;
+  const std::int32_t* counts = nullptr;
+  int rows = 0;    // that it was made for: plan()'s `padded_rows`, or the single rows
+  int launch = 0;  // split kernel: how many items to launch, those behind counts[0] do nothing.
+                   // 0: there are no single rows
+};
+
+/// Two kernels: the split one has a CTA for each piece and KV head; the streamed one a grid of one size,
+/// whose warps take runs of equally many keys and ask for the next row's before they are done with this
+/// one's. From a number of rows on the second is faster; compute capability 9.0 has it.
+///
+/// The bits of a row depend on its own pieces alone: these are merged in their order by whoever
+/// comes last. With fixed_split the pieces depend on nothing but the row's position, and a row that is
+/// not spread over several CTAs gets the same bits from one that takes its pieces in turn.
+class DecodeAttention {
+ public:
+  struct Options {
+    HeadShape shape;            // head_dim up to 256
+    int tokens_per_block = 16;  // any; multiples of 16 are fast
+    int max_rows = 0;
+    int window = 0;             // sliding window in tokens; 0: none
+    int fixed_split = 0;        // > 0: every row is cut into pieces of this many keys (a multiple of
+                                // 16), whatever its batch-mates are (deterministic); 0: cut so that
+                                // the GPU is full
+    int piece_keys = 0;         // > 0: spread rows over CTAs in pieces of about so many keys; for
+                                // measurements
+    int streamed_rows = 64;     // the streamed kernel, where it can, from so many rows on
+  };
+  /// Throws std::invalid_argument for a shape that it does not compute, CudaError without a device.
+  /// Where has_attention_tiles() is false rows are never cut.
+  explicit DecodeAttention(const Options& options);
+
+  /// The most items of a plan, of any plan or of one with so many rows: what to launch in a graph.
+  int max_items() const { return max_items(options_.max_rows); }
+  int max_items(int rows) const;
+  /// Whether steps of so many rows take the streamed kernel.
+  bool streams(int rows) const;
+  /// The length of a plan's `counts`.
+  int counts(int rows) const { return streams(rows) ? runs_ + 1 : 1; }
+  /// Device memory for partial results and counters, zeroed once by the caller. One step at a time.
+  std::size_t workspace_bytes() const;
+  /// Pure host code. A graph is recorded for a number of rows, and what it launches must not depend on
+  /// the step: `padded_rows`, if > 0, is that number (at least the single rows).
+  void plan(std::span<const AttentionRow> single_rows, DecodePlan& plan, int padded_rows = 0) const;
+
+  /// Queues the attention of the planned rows of one layer: q is read from qkv
+  /// [rows, (heads + 2 kv_heads) * head_dim], out [rows, heads * head_dim]. What `work` names is
+  /// device memory that the caller uploaded; the grid depends on work.rows and work.launch alone,
+  /// so that a captured graph serves steps of any lengths. `scale` multiplies q k.
+  ///
+  /// The items, the counts and block_table are read before grid_wait() (launch.cuh), so that the
+  /// first keys are on their way while the kernel before still runs: copies that come before the
+  /// step's first kernel on the stream must have written them, no kernel of the step. Neither may a
+  /// kernel of the step have written keys in front of an item's `fresh`.
+  ///
+  /// With `rope`, the planned rows of qkv have not been through rope_append(): RoPE, and the newest
+  /// key and value into the pool, where block_table says, are done here, and nothing is written
+  /// back to qkv. Each row is a sequence of its own then. Throws CudaError where
+  /// applies_rope(work.rows) is false.
+  void run(const Bf16* qkv, Bf16* out, const KvLayerView& kv, const std::int32_t* block_table,
+           const DecodeWork& work, float scale, void* workspace, Stream stream,
+           const Rope* rope = nullptr) const;
+  /// Whether run() takes `rope` in steps of so many rows: not in the streamed kernel, nor with
+  /// fixed pieces.
+  bool applies_rope(int rows) const;
+
+ private:
+  void plan_pieces(std::vector<DecodeItem>& queries, DecodePlan& plan) const;
+  int split_slots() const;
+  std::int64_t auto_piece(const std::vector<DecodeItem>& queries) const;
+
+  Options options_;
+  bool tiles_ = true;
+  int sm_count_ = 0;
+  int runs_ = 0;  // of the streamed kernel; 0: it does not compute this
+};
+
+// ------------------------------------------------------------------ prompt chunks
+
+class PrefillAttention {
+ public:
+  struct Options {
+    HeadShape shape;             // head_dim 64 or 128
+    int tokens_per_block = 16;
+    int max_rows = 0;            // query rows of a step
+    int max_chunks = 0;          // chunks of a step
+    int max_table = 0;           // entries of the flat block table
+    int window = 0;              // sliding window in tokens; 0: none
+    bool hopper = true;          // false: the FA2 kernel everywhere
+    // On Hopper, from so many products of a query and a key in a step on, its keys and values are gathered
+    // first (512 MiB of them at most); below 0: never. Measured on one H200.
+    std::int64_t gather_pairs = 1 << 20;
+  };
+  /// Takes FlashInfer's Hopper kernels on compute capability 9.0, its FA2 kernel elsewhere. Throws
+  /// std::invalid_argument for a shape that it does not compute, CudaError without a device.
+  explicit PrefillAttention(const Options& options);
+  ~PrefillAttention();
+  PrefillAttention(const PrefillAttention&) = delete;
+  PrefillAttention& operator=(const PrefillAttention&) = delete;
+
+  std::size_t float_workspace_bytes() const;
+  std::size_t int_workspace_bytes() const;  // both of the plan's device and of its pinned buffer
+
+  /// The plan of one step. `pinned` (int_workspace_bytes, pinned host memory) belongs to the step until
+  /// its upload is done: two steps in flight need two. The upload into `int_workspace` is queued on
+  /// `stream`. The chunks come in the order of their rows and of their tables, and their rows follow
+  /// each other without a gap (single rows lie before the first or behind the last of them).
+  struct Plan;
+  struct PlanDeleter {
+    void operator()(Plan* plan) const;
+  };
+  using PlanPtr = std::unique_ptr<Plan, PlanDeleter>;
+  PlanPtr make_plan() const;
+  void plan(std::span<const AttentionRow> chunks, Plan& plan, void* float_workspace,
+            void* int_workspace, void* pinned, Stream stream) const;
+
+  /// Queues the attention of the planned chunks of one layer. `block_table` is the step's flat table
+  /// on the device; arguments as in DecodeAttention::run.
+  void run(const Plan& plan, const Bf16* qkv, Bf16* out, const KvLayerView& kv,
+           const std::int32_t* block_table, float scale, Stream stream) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace baton::cuda

@@ -1,0 +1,124 @@
+// The chunks of a step, put the way FlashInfer's planners want them; attention_prefill_*.cu launch.
+#include "workers/cuda/attention/attention_prefill.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "workers/cuda/current_device.h"
+#include "workers/cuda/launch.cuh"
+
+namespace baton::cuda {
+
+struct PrefillAttention::Impl {
+  Options options;
+  int sm_count = 0;
+  const PrefillKernel* kernel = nullptr;
+  const PrefillKernel* dense = nullptr;  // of the steps that it serves
+};
+
+struct PrefillAttention::Plan {
+  PrefillPlan data;
+  const PrefillKernel* kernel = nullptr;
+};
+
+namespace {
+
+void add_request(PrefillPlan& plan, int row_end, int table_end, std::int64_t keys) {
+  plan.row_begin.push_back(row_end);
+  plan.table_begin.push_back(table_end);
+  plan.keys.push_back(static_cast<std::int32_t>(keys));
+}
+
+/// FlashInfer takes a request's tables to end where the next one's begin. Where ours do not, a
+/// request without queries fills the gap.
+void fill_requests(std::span<const AttentionRow> chunks, int tokens_per_block, PrefillPlan& plan) {
+  plan.row_begin.assign(1, 0);
+  plan.table_begin.assign(1, chunks.front().first_block);
+  plan.keys.clear();
+  plan.first_row = chunks.front().first_row;
+  for (const AttentionRow& chunk : chunks) {
+    const int row = chunk.first_row - plan.first_row;
+    if (row != plan.row_begin.back() || chunk.first_block < plan.table_begin.back()) {
+      throw std::invalid_argument("prompt chunks out of order, or with rows between them");
+    }
+    if (chunk.first_block > plan.table_begin.back()) {
+      const int gap = chunk.first_block - plan.table_begin.back();
+      add_request(plan, row, chunk.first_block, std::int64_t{gap} * tokens_per_block);
+    }
+    const std::int64_t keys = chunk.position + chunk.n_rows;
+    const std::int64_t blocks = (keys + tokens_per_block - 1) / tokens_per_block;
+    if (chunk.n_rows < 1 || blocks > chunk.n_blocks) {
+      throw std::invalid_argument("a prompt chunk without rows, or behind its block table");
+    }
+    add_request(plan, row + chunk.n_rows, chunk.first_block + static_cast<int>(blocks), keys);
+  }
+  plan.rows = plan.row_begin.back();
+}
+
+void check_shape(const PrefillAttention::Options& o) {
+  const HeadShape& s = o.shape;
+  if (s.head_dim != 64 && s.head_dim != 128) {
+    throw std::invalid_argument("attention: head_dim " + std::to_string(s.head_dim) +
+                                " is not supported on CUDA (64 and 128 are)");
+  }
+  if (s.kv_heads < 1 || s.heads % s.kv_heads != 0 || o.tokens_per_block < 1) {
+    throw std::invalid_argument("attention: heads must be a multiple of kv_heads");
+  }
+}
+
+}  // namespace
+
+PrefillAttention::PrefillAttention(const Options& options) : impl_(new Impl) {
+  check_shape(options);
+  impl_->options = options;
+  impl_->sm_count = multiprocessors();
+  const bool hopper = options.hopper && is_hopper() && kPrefillHopper.plan != nullptr;
+  impl_->kernel = hopper ? &kPrefillHopper : &kPrefillFa2;
+  if (hopper && options.gather_pairs >= 0) impl_->dense = &kPrefillDense;
+}
+
+PrefillAttention::~PrefillAttention() = default;
+
+std::size_t PrefillAttention::float_workspace_bytes() const {
+  const PrefillKernel& kernel = impl_->dense != nullptr ? *impl_->dense : *impl_->kernel;
+  return kernel.float_bytes(impl_->options, impl_->sm_count);
+}
+
+std::size_t PrefillAttention::int_workspace_bytes() const {
+  const PrefillKernel& kernel = impl_->dense != nullptr ? *impl_->dense : *impl_->kernel;
+  return kernel.int_bytes(impl_->options, impl_->sm_count);
+}
+
+void PrefillAttention::PlanDeleter::operator()(Plan* plan) const { delete plan; }
+
+PrefillAttention::PlanPtr PrefillAttention::make_plan() const { return PlanPtr(new Plan); }
+
+void PrefillAttention::plan(std::span<const AttentionRow> chunks, Plan& plan, void* float_workspace,
+                            void* int_workspace, void* pinned, Stream stream) const {
+  plan.data.rows = 0;
+  if (chunks.empty()) return;
+  fill_requests(chunks, impl_->options.tokens_per_block, plan.data);
+  plan.data.float_workspace = static_cast<std::byte*>(float_workspace);
+  plan.data.int_workspace = static_cast<std::byte*>(int_workspace);
+  plan.data.int_bytes = int_workspace_bytes();
+  const PrefillBuffers buffers{float_workspace, float_workspace_bytes(), int_workspace, pinned,
+                               plan.data.int_bytes};
+  const bool dense = impl_->dense != nullptr && impl_->dense->serves(impl_->options, plan.data);
+  plan.kernel = dense ? impl_->dense : impl_->kernel;
+  plan.kernel->plan(impl_->options, plan.data, buffers, stream);
+}
+
+void PrefillAttention::run(const Plan& plan, const Bf16* qkv, Bf16* out, const KvLayerView& kv,
+                           const std::int32_t* block_table, float scale, Stream stream) const {
+  if (plan.data.rows == 0) return;
+  const HeadShape& s = impl_->options.shape;
+  const std::int64_t row = plan.data.first_row;
+  const PrefillCall call{qkv + row * (s.heads + 2 * s.kv_heads) * s.head_dim,
+                         out + row * s.heads * s.head_dim, kv, block_table, scale};
+  plan.kernel->run(impl_->options, plan.data, call, stream);
+}
+
+}  // namespace baton::cuda

@@ -1,0 +1,350 @@
+// The products of experts.h: the structure of linear_streamed.cu, over pieces of rows that share an expert.
+// W goes from memory (or L2, where several pieces read the same) straight into the registers that multiply
+// it, as the 16-row operand of mma.m16n8k16; a piece's rows are the narrow one. Warps share the sum over the
+// inputs, or, with many rows, take features of their own and share x through the L1 cache.
+//
+// A piece's expert is known on the device alone: nothing can be asked for before grid_wait().
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "workers/cuda/current_device.h"
+#include "workers/cuda/launch.cuh"
+#include "workers/cuda/layer/experts.h"
+#include "workers/cuda/layer/experts_route.h"
+#include "workers/cuda/mma.cuh"
+
+namespace baton::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kUnit = 64;  // inputs of one turn of a warp
+constexpr int kLanes = 32;
+constexpr std::size_t kAlign = 256;
+
+struct Arguments {
+  const std::uint16_t* x;
+  const std::int32_t* source;  // the row of x of each line; null: the line itself
+  const std::uint16_t* w;      // [experts][out, in]
+  __nv_bfloat16* y;            // [lines, out], or [lines, out / 2] with silu
+  const ExpertItem* items;
+  const std::int32_t* n_items;
+  int out, in;
+  bool silu;
+};
+
+/// How a CTA of eight warps is used: kSharers of them share the inputs of kRowTiles tiles of features, the
+/// others do the same for further ones. A piece has 8 * kColumnTiles rows at most.
+template <int kRows, int kColumns, int kSharing, int kUnitsAhead, int kPer>
+struct Shape {
+  static constexpr int kRowTiles = kRows;
+  static constexpr int kColumnTiles = kColumns;
+  static constexpr int kSharers = kSharing;
+  static constexpr int kDepth = kUnitsAhead;
+  static constexpr int kPerMultiprocessor = kPer;
+  static constexpr int kCtaTiles = kRows * kWarps / kSharing;
+  static constexpr int kPartial = kWarps * kRows * kColumns * 4 * kLanes;  // floats
+  static constexpr int kSharedBytes = kPartial * static_cast<int>(sizeof(float));
+};
+
+/// One unit of a warp's tiles: two halves of 32 inputs, eight of them a lane, of rows g and g + 8.
+template <int kRowTiles>
+struct WeightUnit {
+  uint4 low[kRowTiles][2];
+  uint4 high[kRowTiles][2];
+};
+
+__device__ __forceinline__ uint4 load_weight(const std::uint16_t* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+/// What a CTA computes in one turn: some tiles of features of one piece.
+struct Work {
+  ExpertItem item;
+  int first_tile = 0;
+};
+
+/// Pieces of an expert take the same features one after another, so that W is in the L2 cache for all but
+/// the first.
+template <class S>
+__device__ __forceinline__ Work work_of(const Arguments& a, int index, int turns_of_piece) {
+  Work work;
+  work.item = a.items[index / turns_of_piece];
+  const int local = index - work.item.begin * turns_of_piece;
+  work.first_tile = local / work.item.pieces * S::kCtaTiles;
+  work.item = a.items[work.item.begin + local % work.item.pieces];
+  return work;
+}
+
+/// Walks ahead over the units of a warp.
+template <class S>
+struct Cursor {
+  const Arguments& a;
+  int index, works, turns_of_piece;
+  int sharer, set, g, t, mine;
+  int i = 0;
+  const std::uint16_t* low[S::kRowTiles];
+  const std::uint16_t* high[S::kRowTiles];
+
+  /// Rows behind the last one compute what nobody stores.
+  __device__ __forceinline__ void point() {
+    if (index >= works) return;
+    const Work work = work_of<S>(a, index, turns_of_piece);
+    const std::uint16_t* expert = a.w + std::int64_t{work.item.expert} * a.out * a.in + 8 * t;
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+      const int row = 16 * (work.first_tile + set * S::kRowTiles + m) + g;
+      low[m] = expert + std::int64_t{min(row, a.out - 1)} * a.in;
+      high[m] = expert + std::int64_t{min(row + 8, a.out - 1)} * a.in;
+    }
+  }
+  __device__ __forceinline__ void load(WeightUnit<S::kRowTiles>& to) {
+    if (index >= works) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int k = (sharer + i * S::kSharers) * kUnit + 32 * half;
+      const bool inside = k + 8 * t < a.in;
+#pragma unroll
+      for (int m = 0; m < S::kRowTiles; ++m) {
+        to.low[m][half] = inside ? load_weight(low[m] + k) : make_uint4(0, 0, 0, 0);
+        to.high[m][half] = inside ? load_weight(high[m] + k) : make_uint4(0, 0, 0, 0);
+      }
+    }
+    if (++i < mine) return;
+    i = 0;
+    index += static_cast<int>(gridDim.x);
+    point();
+  }
+};
+
+/// Adds up what the sharers of a tile found, and stores. `partial` is [sharer][tile of the CTA][column
+/// tile][element][lane]; element e of a lane is feature g + 8 (e / 2) of the tile, row 2 t + e % 2.
+template <class S>
+__device__ __forceinline__ void finish(const Arguments& a, const float* partial, const Work& work) {
+  constexpr int kTiles = S::kCtaTiles * S::kColumnTiles;
+  const auto total = [&](int tile, int element, int lane) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < S::kSharers; ++i) {
+      sum += partial[((i * kTiles + tile) * 4 + element) * kLanes + lane];
+    }
+    return sum;
+  };
+  const int elements = a.silu ? 2 : 4;
+  for (int i = static_cast<int>(threadIdx.x); i < kTiles * elements * kLanes; i += 32 * kWarps) {
+    const int lane = i % kLanes;
+    const int element = i / kLanes % elements;
+    const int tile = i / kLanes / elements;
+    const int row = tile % S::kColumnTiles * 8 + lane % 4 * 2 + element % 2;
+    const int feature = 16 * (work.first_tile + tile / S::kColumnTiles);
+    if (row >= work.item.rows || feature >= a.out) continue;
+    const std::int64_t line = work.item.first + row;
+    if (a.silu) {  // eight features of gate, then eight of up
+      const float gate = total(tile, element, lane);
+      const float up = total(tile, element + 2, lane);
+      a.y[line * (a.out / 2) + feature / 2 + lane / 4] =
+          __float2bfloat16(gate / (1.0F + __expf(-gate)) * up);
+    } else {
+      a.y[line * a.out + feature + lane / 4 + element / 2 * 8] =
+          __float2bfloat16(total(tile, element, lane));
+    }
+  }
+}
+
+/// Where a lane reads x: row g of each column tile of a piece.
+template <class S>
+struct Inputs {
+  const std::uint16_t* row[S::kColumnTiles];  // null: behind the last
+
+  __device__ __forceinline__ void point(const Arguments& a, const Work& work, int g) {
+#pragma unroll
+    for (int n = 0; n < S::kColumnTiles; ++n) {
+      const int line = work.item.first + 8 * n + g;
+      row[n] = nullptr;
+      if (8 * n + g >= work.item.rows) continue;
+      row[n] = a.x + std::int64_t{a.source == nullptr ? line : a.source[line]} * a.in;
+    }
+  }
+};
+
+template <class S>
+__global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) experts_kernel(Arguments a) {
+  extern __shared__ float partial[];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const int sharer = warp % S::kSharers;
+  const int set = warp / S::kSharers;
+  const int turns_of_piece = (a.out + 16 * S::kCtaTiles - 1) / (16 * S::kCtaTiles);
+  const int mine = ((a.in + kUnit - 1) / kUnit + S::kSharers - 1) / S::kSharers;
+  grid_wait();
+  const int works = *a.n_items * turns_of_piece;
+  Cursor<S> cursor{a, static_cast<int>(blockIdx.x), works, turns_of_piece, sharer, set, g, t, mine, 0, {}, {}};
+  cursor.point();
+  WeightUnit<S::kRowTiles> w[S::kDepth];
+#pragma unroll
+  for (int d = 0; d < S::kDepth; ++d) cursor.load(w[d]);
+
+  int index = static_cast<int>(blockIdx.x);
+  Work work;
+  Inputs<S> inputs;
+  if (index < works) {
+    work = work_of<S>(a, index, turns_of_piece);
+    inputs.point(a, work, g);
+  }
+  float sums[S::kRowTiles][S::kColumnTiles][4] = {};
+  int done = 0;
+  while (index < works) {
+#pragma unroll
+    for (int d = 0; d < S::kDepth; ++d) {
+      if (index >= works) break;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int k = (sharer + done * S::kSharers) * kUnit + 32 * half + 8 * t;
+#pragma unroll
+        for (int n = 0; n < S::kColumnTiles; ++n) {
+          uint4 b = make_uint4(0, 0, 0, 0);
+          if (inputs.row[n] != nullptr && k < a.in) b = *reinterpret_cast<const uint4*>(inputs.row[n] + k);
+#pragma unroll
+          for (int m = 0; m < S::kRowTiles; ++m) {
+            const uint4 lo = w[d].low[m][half];
+            const uint4 hi = w[d].high[m][half];
+            mma(sums[m][n], lo.x, hi.x, lo.y, hi.y, b.x, b.y);
+            mma(sums[m][n], lo.z, hi.z, lo.w, hi.w, b.z, b.w);
+          }
+        }
+      }
+      cursor.load(w[d]);
+      if (cursor.index >= works) grid_release();
+      if (++done < mine) continue;
+      __syncthreads();  // slower warps may still read the last turn's
+#pragma unroll
+      for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+        for (int n = 0; n < S::kColumnTiles; ++n) {
+          const int tile = (sharer * S::kCtaTiles + set * S::kRowTiles + m) * S::kColumnTiles + n;
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            partial[(tile * 4 + e) * kLanes + lane] = sums[m][n][e];
+            sums[m][n][e] = 0;
+          }
+        }
+      }
+      __syncthreads();
+      finish<S>(a, partial, work);
+      done = 0;
+      index += static_cast<int>(gridDim.x);
+      if (index >= works) continue;
+      work = work_of<S>(a, index, turns_of_piece);
+      inputs.point(a, work, g);
+    }
+  }
+}
+
+// ------------------------------------------------------------------ host
+
+template <class S>
+void launch_shape(const Arguments& a, int most, Stream stream) {
+  if constexpr (S::kSharedBytes > 48 * 1024) {
+    static const cudaError_t prepared = cudaFuncSetAttribute(
+        experts_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
+    check(prepared, "experts");
+  }
+  const std::int64_t turns = (a.out + 16 * S::kCtaTiles - 1) / (16 * S::kCtaTiles);
+  const std::int64_t places = std::int64_t{S::kPerMultiprocessor} * multiprocessors();
+  launch("experts", experts_kernel<S>, static_cast<unsigned>(std::min(turns * most, places)), 32 * kWarps,
+         S::kSharedBytes, stream, a);
+}
+
+/// Rows of a piece: by how many an expert has on average.
+int piece_rows(const ExpertCall& call) {
+  const int lines = call.rows * call.shape.active;
+  if (call.rows <= 8 || lines <= 4 * call.shape.count) return 8;
+  if (call.rows <= 16 || lines <= 12 * call.shape.count) return 16;
+  return 64;
+}
+
+void product(const Arguments& a, const ExpertCall& call, int piece, Stream stream) {
+  const int most = most_items(call.rows, call.shape.count, call.shape.active, piece);
+  if (piece == 8) return launch_shape<Shape<1, 1, 8, 4, 2>>(a, most, stream);
+  if (piece == 16) return launch_shape<Shape<1, 2, 8, 4, 2>>(a, most, stream);
+  // Sums are added up in another order with fewer sharers.
+  if (call.deterministic) return launch_shape<Shape<2, 8, 8, 2, 1>>(a, most, stream);
+  launch_shape<Shape<2, 8, 2, 2, 1>>(a, most, stream);
+}
+
+struct Workspace {
+  ExpertRouting routing;
+  Bf16* gated = nullptr;   // [lines, intermediate]
+  Bf16* result = nullptr;  // [lines, hidden]
+  std::size_t bytes = 0;
+
+  Workspace(const ExpertShape& shape, int rows, int piece, std::byte* base) {
+    const auto take = [&]<typename T>(T*& to, std::size_t elements) {
+      if (base != nullptr) to = reinterpret_cast<T*>(base + bytes);
+      bytes += (elements * sizeof(T) + kAlign - 1) / kAlign * kAlign;
+    };
+    const auto lines = static_cast<std::size_t>(rows) * static_cast<std::size_t>(shape.active);
+    take(routing.chosen, lines);
+    take(routing.weights, lines);
+    take(routing.line, lines);
+    take(routing.source, lines);
+    take(routing.items, static_cast<std::size_t>(most_items(rows, shape.count, shape.active, piece)));
+    take(routing.n_items, 1);
+    take(gated, lines * static_cast<std::size_t>(shape.intermediate));
+    take(result, lines * static_cast<std::size_t>(shape.hidden));
+  }
+};
+
+}  // namespace
+
+std::size_t experts_workspace_bytes(const ExpertShape& shape, int max_rows) {
+  return Workspace(shape, std::min(max_rows, kMostExpertRows), 8, nullptr).bytes;
+}
+
+void experts(const ExpertCall& call, Stream stream) {
+  if (call.rows <= 0) return;
+  const ExpertShape& shape = call.shape;
+  if (call.rows > kMostExpertRows || shape.hidden % 16 != 0 || shape.intermediate % 16 != 0) {
+    throw CudaError("experts: too many rows, or sizes that are no multiples of 16");
+  }
+  const int piece = piece_rows(call);
+  Workspace space(shape, call.rows, piece, static_cast<std::byte*>(call.workspace));
+  ExpertRouting& r = space.routing;
+  r.rows = call.rows;
+  r.count = shape.count;
+  r.active = shape.active;
+  r.normalise = shape.normalise;
+  r.piece = piece;
+  r.logits = call.logits;
+  route(r, stream);
+
+  Arguments a{};
+  a.items = r.items;
+  a.n_items = r.n_items;
+  a.x = reinterpret_cast<const std::uint16_t*>(call.normed);
+  a.source = r.source;
+  a.w = reinterpret_cast<const std::uint16_t*>(call.gate_up);
+  a.y = reinterpret_cast<__nv_bfloat16*>(space.gated);
+  a.out = 2 * shape.intermediate;
+  a.in = shape.hidden;
+  a.silu = true;
+  product(a, call, piece, stream);
+  a.x = reinterpret_cast<const std::uint16_t*>(space.gated);
+  a.source = nullptr;
+  a.w = reinterpret_cast<const std::uint16_t*>(call.down);
+  a.y = reinterpret_cast<__nv_bfloat16*>(space.result);
+  a.out = shape.hidden;
+  a.in = shape.intermediate;
+  a.silu = false;
+  product(a, call, piece, stream);
+  combine(r, space.result, shape.hidden, call.x, stream);
+}
+
+}  // namespace baton::cuda

@@ -1,0 +1,369 @@
+#include "workers/cuda/linear/linear.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <random>
+#include <tuple>
+#include <vector>
+
+#include "workers/cuda/layer/rowwise.h"
+#include "workers/cuda/linear/linear_few_rows.h"
+#include "workers/cuda/linear/linear_library.h"
+#include "workers/cuda/linear/linear_quantized.h"
+#include "workers/cuda/linear/linear_streamed.h"
+#include "workers/cuda/stopwatch.h"
+
+namespace baton::cuda {
+namespace {
+
+void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) {
+    throw CudaError(std::string(what) + ": " + cudaGetErrorString(error));
+  }
+}
+
+/// Row counts that are timed; a call takes the choice of the next one up, or of the last.
+constexpr std::array kTimedRows = {1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 512, 2048};
+constexpr int kMostOwnRows = 256;   // above, the own kernel is not timed
+constexpr int kMostLogitRows = 256;  // more rows of logits than sequences in a step are not asked for
+
+/// What a product reads of W.
+std::size_t bytes_of(WeightFormat format, int out, int in, int groups) {
+  if (format == WeightFormat::bf16) {
+    return static_cast<std::size_t>(out) * static_cast<std::size_t>(in) * sizeof(Bf16);
+  }
+  return (weight_words(format, out, in) + scale_words(out, groups)) * sizeof(std::uint32_t);
+}
+std::size_t bytes_of(const LinearWeight& w) {
+  return bytes_of(w.quantized.format, w.out, w.in, w.quantized.groups);
+}
+
+LibraryLinear::Store store_of(LinearOutput output) {
+  return {output == LinearOutput::f32, output == LinearOutput::residual};
+}
+
+}  // namespace
+
+struct Linears::Impl {
+  using Key = std::tuple<int, int, LinearOutput, WeightFormat, int>;  // in, out, ..., groups
+  struct Choice {
+    int rows = 0;  // timed at; serves up to these
+    enum class Kind { library, few_rows, streamed, quantized } kind = Kind::library;
+    FewRowsConfig config;
+    StreamedConfig streamed;
+    QuantizedConfig quantized;
+    LibraryLinear::Algorithm algorithm{};
+    double us = 0;
+  };
+
+  Options options;
+  bool own;
+  // The workspace: a quantised matrix in bf16, x in another order, the own kernel's, the library's, gate
+  // and up side by side before silu_mul.
+  Bf16* widened;
+  Bf16* ordered;
+  std::byte* parts;
+  std::size_t parts_bytes, library_bytes, scratch_bytes;
+  std::byte* scratch;
+  LibraryLinear library;
+  std::map<Key, std::vector<Choice>> choices;
+
+  static constexpr std::size_t kLibraryWorkspace = 32 << 20;
+
+  Impl(Options o, void* workspace)
+      : options{o.workspace_bytes - o.widened_bytes - o.ordered_bytes, std::max(o.max_rows, 1),
+                o.deterministic, o.widened_bytes, o.ordered_bytes},
+        own(few_rows_supported()),
+        widened(static_cast<Bf16*>(workspace)),
+        ordered(reinterpret_cast<Bf16*>(static_cast<std::byte*>(workspace) + o.widened_bytes)),
+        parts(static_cast<std::byte*>(workspace) + o.widened_bytes + o.ordered_bytes),
+        parts_bytes(own ? few_rows_workspace_bytes() : 0),
+        library_bytes(
+            o.workspace_bytes < parts_bytes + o.widened_bytes + o.ordered_bytes
+                ? throw CudaError("the workspace of the linears is too small")
+                : std::min((options.workspace_bytes - parts_bytes) / 2, kLibraryWorkspace) / 256 * 256),
+        scratch_bytes(options.workspace_bytes - parts_bytes - library_bytes),
+        scratch(parts + parts_bytes + library_bytes),
+        library(parts + parts_bytes, library_bytes) {
+    check(cudaMemset(parts, 0, parts_bytes), "linears");
+    check(cudaDeviceSynchronize(), "linears");
+  }
+
+  const Choice& choose(const LinearWeight& w, LinearOutput output, int rows);
+  void run_library(const LibraryLinear::Algorithm& algorithm, const Bf16* x, int rows,
+                   const LinearWeight& w, LinearOutput output, void* y, Stream stream);
+  void run_choice(const Choice& choice, const Bf16* x, int rows, const LinearWeight& w,
+                  LinearOutput output, void* y, Stream stream);
+  Choice fixed(const LinearWeight& w, LinearOutput output) const;
+  std::vector<Choice> worth_timing(int rows, const LinearWeight& w, LinearOutput output) const;
+  std::vector<Choice> worth_timing_quantized(int rows, const LinearWeight& w, LinearOutput output) const;
+
+  static Key key(const LinearWeight& w, LinearOutput output) {
+    return {w.in, w.out, output, w.quantized.format, w.quantized.groups};
+  }
+};
+
+std::size_t Linears::workspace_bytes(int max_rows, int max_silu_out) {
+  return (few_rows_supported() ? few_rows_workspace_bytes() : 0) + Impl::kLibraryWorkspace +
+         static_cast<std::size_t>(max_rows) * static_cast<std::size_t>(max_silu_out) * sizeof(Bf16);
+}
+
+Linears::Linears(Options options, void* workspace)
+    : impl_(std::make_unique<Impl>(options, workspace)) {}
+Linears::~Linears() = default;
+
+/// What does every row count alike: one of the algorithms that do not split the sum over k.
+Linears::Impl::Choice Linears::Impl::fixed(const LinearWeight& w, LinearOutput output) const {
+  Choice choice;
+  choice.rows = options.max_rows;
+  if (w.is_quantized()) {
+    choice.kind = Choice::Kind::quantized;
+  } else if (own) {
+    choice.kind = Choice::Kind::few_rows;
+    choice.config = {64, false, 208};
+  } else {
+    const int rows = std::clamp(options.max_rows, 1, 128);
+    choice.algorithm = library.candidates(rows, w.out, w.in, store_of(output), true, 1).front();
+  }
+  return choice;
+}
+
+const Linears::Impl::Choice& Linears::Impl::choose(const LinearWeight& w, LinearOutput output,
+                                                   int rows) {
+  auto& list = choices[key(w, output)];
+  if (list.empty()) list.push_back(fixed(w, output));  // not tuned: right, if slow
+  for (const Choice& choice : list) {
+    if (rows <= choice.rows) return choice;
+  }
+  return list.back();
+}
+
+void Linears::Impl::run_library(const LibraryLinear::Algorithm& algorithm, const Bf16* x, int rows,
+                                const LinearWeight& w, LinearOutput output, void* y,
+                                Stream stream) {
+  const LibraryLinear::Store store = store_of(output);
+  if (output != LinearOutput::silu_mul) {
+    if (library.run(algorithm, x, rows, w, store, y, stream)) return;
+    const auto other = library.candidates(rows, w.out, w.in, store, options.deterministic, 1);
+    if (!library.run(other.front(), x, rows, w, store, y, stream)) {
+      throw CudaError("cublasLt refuses what it proposed");
+    }
+    return;
+  }
+  const auto columns = static_cast<std::size_t>(w.out);
+  const int fit = static_cast<int>(std::min<std::size_t>(
+      scratch_bytes / (columns * sizeof(Bf16)), static_cast<std::size_t>(rows)));
+  if (fit == 0) throw CudaError("the workspace of the linears holds no row of gate and up");
+  auto* both = reinterpret_cast<Bf16*>(scratch);
+  for (int done = 0; done < rows; done += fit) {
+    const int n = std::min(fit, rows - done);
+    run_library(algorithm, x + static_cast<std::ptrdiff_t>(done) * w.in, n, w, LinearOutput::bf16,
+                both, stream);
+    silu_mul(both, n, w.out / 2, static_cast<Bf16*>(y) + static_cast<std::ptrdiff_t>(done) * w.out / 2,
+             stream);
+  }
+}
+
+void Linears::Impl::run_choice(const Choice& choice, const Bf16* x, int rows, const LinearWeight& w,
+                               LinearOutput output, void* y, Stream stream) {
+  if (choice.kind == Choice::Kind::quantized) {
+    return quantized_linear(choice.quantized, {x, rows, w, output, y, parts}, stream);
+  }
+  if (choice.kind == Choice::Kind::library) {
+    if (!w.is_quantized()) return run_library(choice.algorithm, x, rows, w, output, y, stream);
+    // Our own kernels may not read what was widened: they ask for W before the kernel in front has ended.
+    widen(w, widened, stream);
+    return run_library(choice.algorithm, x, rows, {widened, w.out, w.in}, output, y, stream);
+  }
+  if (choice.kind == Choice::Kind::streamed) {
+    return streamed_linear(choice.streamed, {x, rows, w, output, y}, stream);
+  }
+  FewRowsCall call;
+  call.x = x;
+  call.rows = rows;
+  call.w = w;
+  call.output = output;
+  call.y = y;
+  call.workspace = parts;
+  few_rows(choice.config, call, stream);
+}
+
+std::vector<Linears::Impl::Choice> Linears::Impl::worth_timing_quantized(int rows, const LinearWeight& w,
+                                                                         LinearOutput output) const {
+  Choice choice = fixed(w, output);
+  choice.rows = rows;
+  std::vector<Choice> all;
+  if (options.deterministic) return {choice};
+  for (const QuantizedConfig& config : quantized_candidates(rows, w)) {
+    choice.quantized = config;
+    all.push_back(choice);
+  }
+  const auto elements = static_cast<std::size_t>(w.out) * static_cast<std::size_t>(w.in);
+  if (rows <= kMostQuantizedRows || elements * sizeof(Bf16) > options.widened_bytes) return all;
+  choice.kind = Choice::Kind::library;
+  for (const auto& algorithm : library.candidates(rows, w.out, w.in, store_of(output), false, 4)) {
+    choice.algorithm = algorithm;
+    all.push_back(choice);
+  }
+  return all;
+}
+
+std::vector<Linears::Impl::Choice> Linears::Impl::worth_timing(int rows, const LinearWeight& w,
+                                                               LinearOutput output) const {
+  if (w.is_quantized()) return worth_timing_quantized(rows, w, output);
+  const int out = w.out;
+  const int in = w.in;
+  std::vector<Choice> all;
+  const auto add = [&](Choice choice) {
+    choice.rows = rows;
+    all.push_back(choice);
+  };
+  // Our two kernels do not overlap well with each other (measured: a quarter slower in a mixed chain):
+  // where the streamed one serves it stands for us.
+  const bool streamed = !options.deterministic && !streamed_candidates(rows, out, in).empty();
+  if (own && !streamed && (rows <= kMostOwnRows || options.deterministic)) {
+    for (const auto& config : few_rows_candidates(rows, out, in, options.deterministic)) {
+      Choice choice;
+      choice.kind = Choice::Kind::few_rows;
+      choice.config = config;
+      add(choice);
+    }
+  }
+  if (!options.deterministic) {
+    for (const auto& config : streamed_candidates(rows, out, in)) {
+      Choice choice;
+      choice.kind = Choice::Kind::streamed;
+      choice.streamed = config;
+      add(choice);
+    }
+  }
+  // Deterministic, there is one algorithm for all row counts.
+  if (!options.deterministic || !own) {
+    if (options.deterministic) {
+      add(fixed(w, output));
+    } else {
+      for (const auto& algorithm :
+           library.candidates(rows, out, in, store_of(output), false, rows > 256 ? 8 : 16)) {
+        Choice choice;
+        choice.algorithm = algorithm;
+        add(choice);
+      }
+    }
+  }
+  return all;
+}
+
+void Linears::tune(const LinearWeight* weights, int n_weights, LinearOutput output, void* scratch,
+                   std::size_t scratch_bytes, Stream stream) {
+  const int in = weights[0].in;
+  const int out = weights[0].out;
+  auto& list = impl_->choices[Impl::key(weights[0], output)];
+  list.clear();
+  // Enough calls that their weights leave the L2 cache before they come again.
+  const std::size_t weight_bytes = bytes_of(weights[0]);
+  const int calls = static_cast<int>(std::clamp<std::size_t>((192 << 20) / weight_bytes, 4, 32));
+
+  std::vector<Bf16> noise(1 << 16);
+  std::minstd_rand random(1);
+  std::normal_distribution<float> normal;
+  for (Bf16& v : noise) {  // zeros would be multiplied faster than real activations
+    const float f = normal(random);
+    std::uint32_t bits = 0;
+    static_assert(sizeof bits == sizeof f);
+    std::memcpy(&bits, &f, sizeof f);
+    v.bits = static_cast<std::uint16_t>(bits >> 16);
+  }
+  check(cudaMemsetAsync(scratch, 0, scratch_bytes, stream), "scratch");
+  for (std::size_t at = 0; at < scratch_bytes; at += noise.size() * sizeof(Bf16)) {
+    check(cudaMemcpyAsync(static_cast<std::byte*>(scratch) + at, noise.data(),
+                          std::min(noise.size() * sizeof(Bf16), scratch_bytes - at),
+                          cudaMemcpyHostToDevice, stream),
+          "scratch");
+  }
+  check(cudaStreamSynchronize(stream), "scratch");
+
+  for (const int timed : kTimedRows) {
+    const int rows = std::min(timed, impl_->options.max_rows);
+    const std::size_t x_bytes = (static_cast<std::size_t>(rows) * in * sizeof(Bf16) + 255) / 256 * 256;
+    const std::size_t y_bytes =
+        static_cast<std::size_t>(rows) * out * (output == LinearOutput::f32 ? 4 : 2);
+    if (!list.empty() && 2 * x_bytes + y_bytes > scratch_bytes) break;
+    if (!list.empty() && output == LinearOutput::f32 && rows > kMostLogitRows) break;
+    const auto* x = static_cast<const Bf16*>(scratch);
+    const Bf16* norm = x;
+    auto* normed = reinterpret_cast<Bf16*>(static_cast<std::byte*>(scratch) + x_bytes);
+    void* y = static_cast<std::byte*>(scratch) + 2 * x_bytes;
+    std::optional<Impl::Choice> best;
+    for (Impl::Choice& choice : impl_->worth_timing(rows, weights[0], output)) {
+      choice.us = graph_us(stream, rows > 256 ? 2 : calls, [&](int i) {
+        // As in a step, where a small kernel lies between two products: some that overlap well with
+        // their own kind do not with others.
+        rms_norm(x, norm, 1e-5F, rows, in, normed, stream);
+        impl_->run_choice(choice, x, rows, weights[i % n_weights], output, y, stream);
+      });
+      if (!best || choice.us < best->us) best = choice;
+    }
+    list.push_back(*best);
+    if (rows == impl_->options.max_rows) break;
+  }
+}
+
+void Linears::run(const Bf16* x, int rows, const LinearWeight& w, LinearOutput output, void* y,
+                  Stream stream, const Norm* norm) {
+  if (rows == 0) return;
+  const Impl::Choice& choice = impl_->choose(w, output, rows);
+  if (norm != nullptr) {
+    rms_norm(x, norm->weight, norm->eps, rows, w.in, norm->normed, stream);
+    x = norm->normed;
+  }
+  if (w.quantized.order != nullptr) {
+    const auto bytes = static_cast<std::size_t>(rows) * static_cast<std::size_t>(w.in) * sizeof(Bf16);
+    if (bytes > impl_->options.ordered_bytes) throw CudaError("no room for x in another order");
+    gather_columns(x, w.quantized.order, rows, w.in, impl_->ordered, stream);
+    x = impl_->ordered;
+  }
+  impl_->run_choice(choice, x, rows, w, output, y, stream);
+}
+
+std::string Linears::report() const {
+  static constexpr const char* kOutputs[] = {"bf16", "f32", "residual", "silu_mul"};
+  static constexpr const char* kFormats[] = {"bf16", "int4", "fp8"};
+  std::string text;
+  for (const auto& [key, list] : impl_->choices) {
+    const auto& [in, out, output, format, groups] = key;
+    int from = 1;
+    for (const Impl::Choice& c : list) {
+      char line[160];
+      const auto bytes = static_cast<double>(bytes_of(format, out, in, groups));
+      const int n = std::snprintf(
+          line, sizeof line, "%6d -> %6d %s %-8s %4d..%4d rows: %8.1f us %5.0f GB/s ", in, out,
+          kFormats[static_cast<int>(format)], kOutputs[static_cast<int>(output)], from, c.rows, c.us,
+          c.us > 0 ? bytes / c.us / 1e3 : 0);
+      const auto used = static_cast<std::size_t>(n);
+      if (c.kind == Impl::Choice::Kind::quantized) {
+        std::snprintf(line + used, sizeof line - used, "own, %s\n", quantized_name(c.quantized).c_str());
+      } else if (c.kind == Impl::Choice::Kind::streamed) {
+        std::snprintf(line + used, sizeof line - used, "streamed, %d features, %d warps, %d\n",
+                      16 * c.streamed.row_tiles, c.streamed.warps, c.streamed.per_multiprocessor);
+      } else if (c.kind == Impl::Choice::Kind::few_rows) {
+        std::snprintf(line + used, sizeof line - used, "own, tile %d%s, split %d, %d KiB\n",
+                      c.config.tile, c.config.balanced ? " balanced" : "", c.config.split,
+                      c.config.ring_kib);
+      } else {
+        std::snprintf(line + used, sizeof line - used, "%scublasLt\n",
+                      format == WeightFormat::bf16 ? "" : "widened, ");
+      }
+      text += line;
+      from = c.rows + 1;
+    }
+  }
+  return text;
+}
+
+}  // namespace baton::cuda

@@ -1,0 +1,422 @@
+#include "workers/execute/cuda_executor.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <bit>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ipc/process.h"
+#include "ipc/shm_region.h"
+#include "workers/model/error.h"
+#include "workers/model/fingerprint.h"
+#include "workers/model/gpu_limits.h"
+#include "workers/pool/cuda_sums.h"
+#include "workers/pool/host_memory.h"
+#include "workers/sampling/gpu_results.h"
+
+namespace baton {
+
+namespace {
+
+/// A step's upload: about 100 bytes a token, 28 a piece of attention, 4 a block of a table.
+constexpr std::size_t kInputBytes = 32 << 20;
+constexpr int kMaxWanted = 512;
+/// For rows that the host finishes.
+constexpr int kMaxSamplingThreads = 8;
+/// Left alone beside the stated fraction: the driver's own, and what libraries take later.
+constexpr std::size_t kReserveBytes = std::size_t{512} << 20U;
+
+/// What most of the weights are kept in.
+const char* weights_name(QuantMethod method) {
+  switch (method) {
+    case QuantMethod::none:
+      return "bf16";
+    case QuantMethod::gptq:
+    case QuantMethod::awq:
+      return "int4";
+    case QuantMethod::fp8:
+      return "fp8";
+  }
+  return "bf16";
+}
+
+/// Lists that find no room send a row to the host.
+bool may_need_host(const BatchRow& row) {
+  return GpuStepPacker::needs_host(row) || (row.samples() && row.sampling->holds_next_step());
+}
+
+std::string mib(std::uint64_t bytes) { return std::to_string(bytes >> 20U) + " MiB"; }
+
+}  // namespace
+
+struct CudaExecutor::Lane {
+  /// `prefill` may be null.
+  Lane(const cuda::PrefillAttention* prefill, int max_rows, std::uint32_t vocab,
+       RowSamplingPool& sampling, const cuda::OwnedStream& stream)
+      : inputs(kInputBytes),
+        tokens(static_cast<std::size_t>(max_rows) * sizeof(std::int32_t)),
+        logprobs(static_cast<std::size_t>(max_rows) * sizeof(cuda::TokenLogprobs)),
+        host_rows(vocab, sampling, stream) {
+    if (prefill == nullptr) return;
+    plan_ints = cuda::PinnedMemory(prefill->int_workspace_bytes());
+    plan = prefill->make_plan();
+  }
+  cuda::PinnedMemory inputs;
+  cuda::PinnedMemory plan_ints;
+  cuda::PinnedMemory tokens;  // what the step sampled, by row
+  cuda::PinnedMemory logprobs;  // by line of logits
+  cuda::PrefillAttention::PlanPtr plan;
+  CudaSums sums;
+  cuda::OwnedEvent ended;
+  GpuHostRows host_rows;
+  std::vector<bool> on_host;  // by row
+  std::vector<GpuStepPacker::Line> late;
+  std::size_t told_lines = 0;
+  const RunStep* step = nullptr;
+};
+
+CudaExecutor::CudaExecutor(Options options) : options_(std::move(options)) {}
+
+CudaExecutor::~CudaExecutor() {
+  // Nothing may be freed under a running kernel. A device that failed is of no use to anybody.
+  try {
+    if (stream_) stream_->synchronize();
+  } catch (const cuda::CudaError&) {
+  }
+}
+
+// ---------------------------------------------------------------- start
+
+Result<ModelShape> CudaExecutor::load(std::atomic<int>& percent) {
+  try {
+    return load_model(percent);
+  } catch (const ModelError& e) {
+    return invalid(e.what());
+  } catch (const std::invalid_argument& e) {
+    return invalid(e.what());
+  } catch (const cuda::CudaError& e) {
+    return Status(ErrorCode::internal, e.what());
+  }
+}
+
+/// auto spreads the workers over the GPUs in turn; those that meet on one share its memory.
+void CudaExecutor::choose_device() {
+  if (options_.gpu == "auto") {
+    const int gpus = std::max(cuda::device_count(), 1);
+    const int here = options_.index % gpus;
+    const int neighbours = options_.count / gpus + (here < options_.count % gpus ? 1 : 0);
+    options_.gpu = std::to_string(here);
+    options_.memory_fraction /= std::max(neighbours, 1);
+  }
+  device_ = cuda::use_device(options_.gpu);
+  if (!options_.wants_mps) return;
+  if (device_.mps) {
+    spdlog::info("MPS: {} multiprocessors of {} for this worker", device_.multiprocessors, device_.name);
+  } else {
+    spdlog::warn("no MPS runs for {}: mps_thread_percentage and mps_priority have no effect", device_.name);
+  }
+}
+
+ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
+  const TimeNs begin = now_ns();
+  choose_device();
+  stream_ = std::make_unique<cuda::OwnedStream>();
+  ModelConfig config = load_model_config(options_.model_folder);
+  check_gpu_limits(config);
+  std::unique_ptr<const Checkpoint> checkpoint;
+  if (!options_.dummy_weights) checkpoint = std::make_unique<Checkpoint>(options_.model_folder);
+  const cuda::MemoryInfo memory = cuda::memory_info();
+  const std::uint64_t wanted = gpu_weight_bytes(config, checkpoint.get());
+  if (wanted > memory.free) {
+    throw ModelError("the weights take " + mib(wanted) + ", " + device_.name + " has " +
+                     mib(memory.free) + " of " + mib(memory.total) + " free");
+  }
+  std::uint64_t fingerprint = 0;
+  GpuWeights weights;
+  if (checkpoint == nullptr) {
+    fingerprint = model_fingerprint(config);
+    weights = random_gpu_weights(config, percent);
+  } else {
+    fingerprint = model_fingerprint(config, *checkpoint);
+    weights = load_gpu_weights(config, *checkpoint, device_.ordinal, percent);
+    checkpoint.reset();
+  }
+  const TimeNs loaded = now_ns();
+  GpuDecoder::Options o;
+  o.max_rows = static_cast<int>(std::max(options_.max_step_tokens, options_.max_decode_rows));
+  o.max_wanted = std::min(o.max_rows, kMaxWanted);
+  o.max_table = static_cast<int>(kInputBytes / sizeof(std::int32_t));
+  o.tokens_per_block = static_cast<int>(options_.tokens_per_block);
+  o.deterministic = options_.deterministic;
+  o.chain = options_.chain;
+  decoder_ = std::make_unique<GpuDecoder>(std::move(config), std::move(weights), o);
+  decoder_->tune(stream_->get());
+  spdlog::info("{} ({}): weights {} in {:.1f} s, workspace {}, linear layers tuned in {:.1f} s",
+               device_.name, device_.uuid, mib(wanted), 1e-9 * static_cast<double>(loaded - begin),
+               mib(decoder_->workspace_bytes()),
+               1e-9 * static_cast<double>(now_ns() - loaded));
+  spdlog::debug("{}", decoder_->linears_report());
+
+  const ModelConfig& c = decoder_->config();
+  shape_ = {};
+  shape_.model_fingerprint = fingerprint;
+  shape_.dtype = KvDtype::bf16;
+  shape_.layers = static_cast<std::uint32_t>(c.layers);
+  shape_.kv_heads = static_cast<std::uint32_t>(c.kv_heads);
+  shape_.head_dim = static_cast<std::uint32_t>(c.head_dim);
+  shape_.tokens_per_block = options_.tokens_per_block;
+  ModelShape shape;
+  shape.geometry = shape_;
+  shape.max_context = static_cast<std::uint32_t>(c.max_context);
+  shape.vocab_size = static_cast<std::uint32_t>(c.vocab);
+  grammars_ = std::make_unique<GrammarMasks>(options_.model_folder, shape.vocab_size,
+                                              GrammarMasks::Options(), on_grammar_);
+  const int cores = static_cast<int>(std::thread::hardware_concurrency()) / std::max(options_.count, 1);
+  mask_of_row_ = [this](std::size_t row) { return grammars_->wait(row); };
+  sampling_ = std::make_unique<RowSamplingPool>(std::clamp(cores / 2, 1, kMaxSamplingThreads),
+                                                mask_of_row_);
+  shape.facts.weights = weights_name(c.quantization.method);
+  shape.facts.weight_bytes = wanted;
+  shape.facts.free_bytes = memory.free;
+  percent = 100;
+  return shape;
+}
+
+/// The pool takes what the stated fraction of the GPU leaves after everything else of this process.
+Result<KvGeometry> CudaExecutor::plan_pool(const PoolRequest& request) const {
+  if (request.pool_blocks > 0 || request.pool_mib > 0) {
+    return size_pool(shape_, request.pool_blocks, request.pool_mib);
+  }
+  const cuda::MemoryInfo memory = cuda::memory_info();
+  const auto share =
+      static_cast<std::uint64_t>(options_.memory_fraction * static_cast<double>(memory.total));
+  const std::uint64_t own = decoder_->workspace_bytes() + decoder_->weight_bytes() +
+                            inputs_.bytes() + kReserveBytes;
+  const std::string arithmetic =
+      "memory_fraction " + std::to_string(options_.memory_fraction) + " of " + mib(memory.total) +
+      " is " + mib(share) + "; weights " + mib(decoder_->weight_bytes()) +
+      ", workspace " + mib(decoder_->workspace_bytes()) + ", reserve " + mib(kReserveBytes);
+  if (share <= own) return invalid("no room for a KV pool: " + arithmetic);
+  const std::uint64_t room = share - own;
+  if (room > memory.free) {
+    // Others hold the rest; a dead predecessor's importers may give it back.
+    return Status(ErrorCode::unavailable, "the KV pool would take " + mib(room) + ", but only " +
+                                              mib(memory.free) + " are free: " + arithmetic);
+  }
+  spdlog::info("{}; the KV pool takes {}", arithmetic, mib(room));
+  return size_pool(shape_, 0, room >> 20U);
+}
+
+/// Not created where none is asked for.
+Result<KvPool> CudaExecutor::make_host_part(const PoolRequest& request, const KvGeometry& pool) const {
+  const auto geometry = size_host_part(pool, request);
+  if (!geometry.ok()) return geometry.status();
+  if (geometry.value().blocks == 0) return KvPool();
+  const std::vector<RegionName> regions = list_regions(request.run_dir);
+  std::uint64_t sharers = 1;  // those that have their part have taken their share
+  for (const std::string& name : options_.neighbours) {
+    if (std::none_of(regions.begin(), regions.end(),
+                     [&](const RegionName& region) { return region.worker == name; })) {
+      ++sharers;
+    }
+  }
+  const Status status =
+      check_host_part(*kv_pool_bytes(geometry.value()), free_host_memory(), sharers);
+  if (!status.ok()) return status;
+  return KvPool::create(request, geometry.value(), PoolPart::host);
+}
+
+Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
+  try {
+    auto geometry = plan_pool(request);
+    if (!geometry.ok()) return geometry.status();
+    auto host_part = make_host_part(request, geometry.value());
+    if (!host_part.ok()) return host_part.status();
+    pool_ = std::make_unique<CudaPool>(geometry.value(), std::move(host_part).value());
+    copies_ = std::make_unique<CudaCopies>(*pool_, device_.multiprocessors, kSteps);
+  } catch (const cuda::CudaError& e) {
+    return Status(ErrorCode::unavailable, e.what());
+  }
+  const KvGeometry& g = pool_->geometry();
+  decoder_->set_pool(pool_->data(), g);
+  packer_ = std::make_unique<GpuStepPacker>(decoder_->decode_attention(), g,
+                                            decoder_->prefill_attention() == nullptr,
+                                            decoder_->max_wanted(),
+                                            static_cast<std::uint32_t>(decoder_->config().vocab));
+  late_rows_ = std::make_unique<GpuLateRows>(*decoder_, *packer_, *stream_);
+  inputs_ = cuda::DeviceMemory(kInputBytes);
+  for (auto& lane : lanes_) {
+    lane = std::make_unique<Lane>(
+        decoder_->prefill_attention(),
+        static_cast<int>(std::max(options_.max_step_tokens, options_.max_decode_rows)),
+        static_cast<std::uint32_t>(decoder_->config().vocab), *sampling_, *stream_);
+  }
+  if (options_.time_steps) timer_ = std::make_unique<cuda::StepTimer>();
+  const TimeNs begin = now_ns();
+  record_graphs();
+  spdlog::info("{} graphs of decode steps recorded in {:.1f} s", graphs_.size(),
+               1e-9 * static_cast<double>(now_ns() - begin));
+  return PoolExport{g, {PoolRank{device_.uuid, pool_->handle(), 0}}, pool_->host_part().handle(),
+                    pool_->host_part().geometry().blocks, copies_->measure_host_block_us(stream_->get())};
+}
+
+/// The rows that a decode step of `rows` rows is filled up to; 0: none was recorded for so many.
+int CudaExecutor::graph_rows(int rows) const {
+  const auto it = graphs_.lower_bound(rows);
+  return it == graphs_.end() ? 0 : it->first;
+}
+
+void CudaExecutor::record_graphs() {
+  const int most = static_cast<int>(options_.max_decode_rows);
+  Lane& lane = *lanes_[0];
+  for (int rows = 1; rows <= most;) {
+    const auto packed = packer_->pack_nothing(rows, lane.inputs.data(), inputs_.data(), kInputBytes);
+    cuda::copy_to_device(inputs_.data(), lane.inputs.data(), packed.bytes, stream_->get());
+    // Once for real: what a library sets up at its first call must not be recorded.
+    decoder_->run(packed.batch, stream_->get());
+    stream_->synchronize();
+    graphs_[rows] = cuda::Graph::record(
+        stream_->get(), [&] { decoder_->run(packed.batch, stream_->get()); });
+    rows = rows < 8 ? rows + 1 : rows < 32 ? rows + 4 : rows < 64 ? rows + 8 : rows + 16;
+  }
+}
+
+std::unique_ptr<BlockReader> CudaExecutor::block_reader() {
+  return std::make_unique<CudaBlockReader>(*pool_, device_);
+}
+
+// ---------------------------------------------------------------- steps
+
+void CudaExecutor::launch(const RunStep& step) {
+  const int index = (oldest_ + n_launched_) % kSteps;
+  Lane& lane = *lanes_[index];
+  lane.step = &step;
+  lane.host_rows.begin(step);
+  grammars_->begin(step);  // goes on while the forward pass runs
+  if (timer_ && (!step.copies.empty() || step.rows.empty())) timer_->begin(stream_->get());
+  copies_->queue(step.copies, index, stream_->get());
+  if (!step.rows.empty()) launch_rows(step, lane);
+  lane.sums.queue(*pool_, step.summed, stream_->get());
+  if (timer_) timer_->end(stream_->get());
+  lane.ended.record(stream_->get());
+  ++n_launched_;
+}
+
+void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
+  const auto n = static_cast<int>(step.rows.size());
+  int padded = GpuStepPacker::decodes_only(step) && !dump_ ? graph_rows(n) : 0;
+  // A recorded step shows its logits at its end alone.
+  if (padded > decoder_->max_wanted() &&
+      std::any_of(step.rows.begin(), step.rows.end(), may_need_host)) {
+    padded = 0;
+  }
+  auto packed =
+      packer_->pack(step, padded, lane.inputs.data(), inputs_.data(), kInputBytes);
+  if (packed.too_large || packed.batch.rows > static_cast<int>(std::max(
+                                                  options_.max_step_tokens,
+                                                  options_.max_decode_rows))) {
+    throw std::logic_error("a step of " + std::to_string(packed.batch.rows) +
+                           " tokens is larger than scheduler.token_budget allows");
+  }
+  // Packing is over: from here on the device has work.
+  if (timer_ && step.copies.empty()) timer_->begin(stream_->get());
+  cuda::copy_to_device(inputs_.data(), lane.inputs.data(), packed.bytes, stream_->get());
+  auto next_line = packer_->host_lines().begin();
+  const auto to_host = [&](int first, int count, const float* logits) {
+    if (dump_) show_logits(logits, count);
+    for (; next_line != packer_->host_lines().end() && next_line->at < first + count; ++next_line) {
+      lane.host_rows.copy(next_line->line,
+                          logits + std::int64_t{next_line->at - first} * decoder_->config().vocab);
+    }
+  };
+  if (padded > 0) {
+    graphs_.at(padded).launch(stream_->get());
+    to_host(0, n, decoder_->logits());
+  } else {
+    if (!packer_->chunks().empty()) {
+      decoder_->prefill_attention()->plan(packer_->chunks(), *lane.plan,
+                                         decoder_->prefill_float_workspace(),
+                                         decoder_->prefill_int_workspace(), lane.plan_ints.data(),
+                                         stream_->get());
+      packed.batch.chunks = lane.plan.get();
+    }
+    decoder_->run(packed.batch, stream_->get(), to_host);
+  }
+  lane.on_host = packer_->on_host();
+  lane.late = packer_->late_lines();
+  lane.told_lines = packer_->told_lines();
+  fetch_results(lane);
+}
+
+Status CudaExecutor::dump_activations(ActivationDump dump) {
+  dump_ = std::move(dump);
+  decoder_->set_dump({});
+  if (!dump_) return {};
+  decoder_->set_dump([this](const std::string& part, const cuda::Bf16* values, int rows, int columns) {
+    const auto n = static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
+    std::vector<cuda::Bf16> stored(n);
+    cuda::copy_to_host(stored.data(), values, n * sizeof(cuda::Bf16), stream_->get());
+    stream_->synchronize();
+    std::vector<float> shown(n);
+    std::transform(stored.begin(), stored.end(), shown.begin(), [](cuda::Bf16 value) {
+      return std::bit_cast<float>(std::uint32_t{value.bits} << 16U);
+    });
+    dump_(part, shown.data(), rows, columns);
+  });
+  return {};
+}
+
+void CudaExecutor::show_logits(const float* logits, int rows) {
+  const int vocab = decoder_->config().vocab;
+  std::vector<float> shown(static_cast<std::size_t>(rows) * static_cast<std::size_t>(vocab));
+  cuda::copy_to_host(shown.data(), logits, shown.size() * sizeof(float), stream_->get());
+  stream_->synchronize();
+  dump_("logits", shown.data(), rows, vocab);
+}
+
+/// Tokens and log probabilities that the device found.
+void CudaExecutor::fetch_results(Lane& lane) {
+  cuda::copy_to_host(lane.tokens.data(), decoder_->sampled(),
+                     lane.step->rows.size() * sizeof(std::int32_t), stream_->get());
+  if (lane.told_lines == 0) return;
+  cuda::copy_to_host(lane.logprobs.data(), decoder_->logprobs(),
+                     lane.told_lines * sizeof(cuda::TokenLogprobs), stream_->get());
+}
+
+bool CudaExecutor::finished() {
+  // A failed device throws: collect() will say so in the caller's own way.
+  try {
+    return lanes_[oldest_]->ended.ended();
+  } catch (const cuda::CudaError&) {
+    return true;
+  }
+}
+
+void CudaExecutor::collect(StepOutput& output) {
+  Lane& lane = *lanes_[oldest_];
+  oldest_ = (oldest_ + 1) % kSteps;
+  --n_launched_;
+  lane.ended.synchronize();
+  output.sums = lane.sums.take();
+  if (timer_) {
+    const auto times = timer_->take();
+    output.idle_us = times.idle_us;
+    output.run_us = times.run_us;
+  }
+  if (!lane.late.empty()) {
+    // No step was launched behind this one: its logits are still there.
+    late_rows_->draw(*lane.step, lane.late, mask_of_row_, lane.on_host, output);
+    lane.late.clear();
+    fetch_results(lane);
+    stream_->synchronize();
+  }
+  take_results(*lane.step, lane.on_host, reinterpret_cast<const std::int32_t*>(lane.tokens.data()),
+               reinterpret_cast<const cuda::TokenLogprobs*>(lane.logprobs.data()),
+               lane.host_rows.finish(), output);
+}
+
+}  // namespace baton

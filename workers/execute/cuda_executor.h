@@ -1,0 +1,100 @@
+// The CUDA backend as an Executor: two steps may be on the device at a time, decode steps are replayed
+// as graphs. What the device's sampler lacks is done on the host (GpuHostRows), and rows with a grammar
+// are drawn when the forward pass has ended (GpuLateRows); such a row's token is not in device memory in
+// time, so the worker's core begins no step behind it before it is known.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "workers/cuda/device.h"
+#include "workers/cuda/step_timer.h"
+#include "workers/execute/executor.h"
+#include "workers/execute/gpu_step.h"
+#include "workers/model/gpu_decoder.h"
+#include "workers/pool/cuda_copies.h"
+#include "workers/pool/cuda_pool.h"
+#include "workers/sampling/gpu_host_rows.h"
+#include "workers/sampling/gpu_late_rows.h"
+
+namespace baton {
+
+class CudaExecutor final : public Executor {
+ public:
+  struct Options {
+    std::string model_folder;
+    std::string gpu = "0";            // ordinal, UUID, or auto: by the two numbers below
+    int index = 0;                    // of this worker among those of the host that say auto
+    int count = 1;                    // how many they are
+    bool dummy_weights = false;       // random ones, from config.json alone
+    bool deterministic = false;
+    GpuDecoder::Options::Chain chain = GpuDecoder::Options::Chain::if_quicker;
+    std::uint32_t tokens_per_block = 16;
+    std::uint32_t max_step_tokens = 0;  // tokens of one step at most
+    std::uint32_t max_decode_rows = 0;  // graphs are recorded up to so many rows
+    double memory_fraction = 0.9;     // of the GPU's memory that this process may take, all in all
+    bool time_steps = false;          // on the device, for StepOutput
+    bool wants_mps = false;           // set up for MPS; without it there is a warning
+    std::vector<std::string> neighbours;  // other workers on this host's GPUs whose pools have host parts
+  };
+  explicit CudaExecutor(Options options);
+  ~CudaExecutor() override;
+
+  Result<ModelShape> load(std::atomic<int>& percent) override;
+  Result<PoolExport> allocate(const PoolRequest& request) override;
+  std::unique_ptr<BlockReader> block_reader() override;
+  int steps_at_once() const override { return kSteps; }
+  void launch(const RunStep& step) override;
+  bool finished() override;
+  void collect(StepOutput& output) override;
+  bool prepare_grammar(std::uint64_t key, GrammarKind kind, const std::string& text, bool awaited) override {
+    grammars_->prepare(key, kind, text, awaited);
+    return true;
+  }
+  void on_grammar(OnGrammar tell) override { on_grammar_ = std::move(tell); }
+  /// Decode steps are then queued kernel by kernel, not as graphs.
+  Status dump_activations(ActivationDump dump) override;
+
+ private:
+  static constexpr int kSteps = 2;
+  /// What a step on the device keeps on the host until it is collected.
+  struct Lane;
+
+  void choose_device();
+  ModelShape load_model(std::atomic<int>& percent);
+  Result<KvGeometry> plan_pool(const PoolRequest& request) const;
+  Result<KvPool> make_host_part(const PoolRequest& request, const KvGeometry& pool) const;
+  void record_graphs();
+  int graph_rows(int rows) const;
+  void launch_rows(const RunStep& step, Lane& lane);
+  void fetch_results(Lane& lane);
+  void show_logits(const float* logits, int rows);
+
+  Options options_;  // with memory_fraction divided among the workers of one GPU
+  cuda::DeviceInfo device_;
+  KvGeometry shape_;
+  std::unique_ptr<cuda::OwnedStream> stream_;
+  std::unique_ptr<GpuDecoder> decoder_;
+  std::unique_ptr<CudaPool> pool_;
+  std::unique_ptr<CudaCopies> copies_;
+  std::unique_ptr<GpuStepPacker> packer_;
+  std::unique_ptr<GpuLateRows> late_rows_;
+  OnGrammar on_grammar_;
+  std::unique_ptr<GrammarMasks> grammars_;
+  MaskOfRow mask_of_row_;
+  std::unique_ptr<RowSamplingPool> sampling_;  // of rows that the host finishes
+  cuda::DeviceMemory inputs_;          // the step's upload; ordered by the stream
+  std::map<int, cuda::Graph> graphs_;  // by number of rows
+  std::unique_ptr<Lane> lanes_[kSteps];
+  std::unique_ptr<cuda::StepTimer> timer_;  // if options_.time_steps
+  ActivationDump dump_;
+  int oldest_ = 0;
+  int n_launched_ = 0;
+};
+
+}  // namespace baton

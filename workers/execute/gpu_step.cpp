@@ -1,0 +1,252 @@
+#include "workers/execute/gpu_step.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace baton {
+
+namespace {
+
+constexpr std::size_t kAlign = 16;
+/// Padding writes nothing to the pool.
+constexpr std::int64_t kNoSlot = -1;
+
+/// Places arrays one after another in the two twins of the buffer.
+class Places {
+ public:
+  Places(std::byte* host, std::byte* device, std::size_t capacity)
+      : host_(host), device_(device), capacity_(capacity) {}
+
+  template <typename T>
+  struct Array {
+    T* host = nullptr;
+    const T* device = nullptr;
+  };
+  template <typename T>
+  Array<T> take(std::size_t n) {
+    const std::size_t at = used_;
+    used_ += (n * sizeof(T) + kAlign - 1) / kAlign * kAlign;
+    if (used_ > capacity_) return {};
+    return {reinterpret_cast<T*>(host_ + at), reinterpret_cast<const T*>(device_ + at)};
+  }
+  std::size_t used() const { return used_; }
+  bool full() const { return used_ > capacity_; }
+
+ private:
+  std::byte* host_;
+  std::byte* device_;
+  std::size_t capacity_;
+  std::size_t used_ = 0;
+};
+
+/// The kernel passes it over.
+void skip(cuda::SampleRow& sample) {
+  sample = {};
+  sample.logits_row = -1;
+}
+
+}  // namespace
+
+GpuStepPacker::GpuStepPacker(const cuda::DecodeAttention& attention, const KvGeometry& geometry,
+                             bool single_tokens, int max_wanted, std::uint32_t vocab)
+    : attention_(attention),
+      geometry_(geometry),
+      single_tokens_(single_tokens),
+      max_wanted_(static_cast<std::size_t>(max_wanted)),
+      edits_(vocab) {}
+
+bool GpuStepPacker::needs_host(const BatchRow& row) {
+  return row.ranks || (row.samples() && row.sampling->typical_p != 1.0F);
+}
+
+bool GpuStepPacker::decodes_only(const RunStep& step) {
+  return std::all_of(step.rows.begin(), step.rows.end(), [](const BatchRow& row) {
+    return row.tokens.size() == 1 && row.logits == LogitsWanted::last;
+  });
+}
+
+/// The kernel for chunks wants their rows side by side.
+void GpuStepPacker::order_rows(const RunStep& step) {
+  order_.clear();
+  first_row_.assign(step.rows.size(), 0);
+  int next = 0;
+  for (const bool chunks : {true, false}) {
+    for (std::size_t i = 0; i < step.rows.size(); ++i) {
+      if (is_chunk(step.rows[i]) != chunks) continue;
+      order_.push_back(static_cast<int>(i));
+      first_row_[i] = next;
+      next += static_cast<int>(step.rows[i].tokens.size());
+    }
+  }
+}
+
+GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, std::byte* host,
+                                          std::byte* device, std::size_t capacity) {
+  order_rows(step);
+  std::size_t tokens = 0;
+  std::size_t wanted = 0;
+  std::size_t table = 0;
+  for (const BatchRow& row : step.rows) {
+    tokens += row.tokens.size();
+    table += row.blocks.size();
+    if (row.logits == LogitsWanted::none) continue;
+    wanted += row.tokens.size() - row.first_logits();
+  }
+  const std::size_t rows = padded_rows > 0 ? static_cast<std::size_t>(padded_rows) : tokens;
+  const std::size_t samples = padded_rows > 0 ? rows : wanted;
+  const auto max_items = static_cast<std::size_t>(
+      rows == 0 ? 0 : attention_.max_items(static_cast<int>(rows)));
+
+  Packed packed;
+  // First what a graph needs at fixed places, then what varies: that is named by index.
+  Places places(host, device, capacity);
+  const auto d_tokens = places.take<std::int32_t>(rows);
+  const auto d_positions = places.take<std::int32_t>(rows);
+  const auto d_slots = places.take<std::int64_t>(rows);
+  const auto d_wanted = places.take<std::int32_t>(samples);
+  const auto d_samples = places.take<cuda::SampleRow>(samples);
+  const auto d_counts = places.take<std::int32_t>(
+      static_cast<std::size_t>(attention_.counts(static_cast<int>(rows))));
+  const auto d_items = places.take<cuda::DecodeItem>(max_items);
+  const auto d_table = places.take<std::int32_t>(table);
+  packed.too_large = places.full();
+  if (packed.too_large) return packed;
+  auto* const words = reinterpret_cast<std::int32_t*>(host);
+  const auto index_of = [&](const std::int32_t* p) { return static_cast<int>(p - words); };
+
+  chunks_.clear();
+  singles_.clear();
+  std::int32_t* table_end = d_table.host;
+  for (const int i : order_) {
+    const BatchRow& row = step.rows[static_cast<std::size_t>(i)];
+    const int first = first_row_[static_cast<std::size_t>(i)];
+    const auto n = static_cast<int>(row.tokens.size());
+    (is_chunk(row) ? chunks_ : singles_)
+        .push_back({first, n, row.position, index_of(table_end),
+                    static_cast<int>(row.blocks.size())});
+    table_end = std::copy(row.blocks.begin(), row.blocks.end(), table_end);
+    for (int t = 0; t < n; ++t) {
+      const std::int64_t position = row.position + t;
+      const auto at = static_cast<std::uint64_t>(position);
+      const std::uint64_t block = row.blocks[at / geometry_.tokens_per_block];
+      const std::uint64_t byte = geometry_.block_bytes * block +
+                                 kv_token_stride(geometry_) * (at % geometry_.tokens_per_block);
+      d_tokens.host[first + t] = row.tokens[static_cast<std::size_t>(t)];
+      d_positions.host[first + t] = static_cast<std::int32_t>(position);
+      d_slots.host[first + t] = static_cast<std::int64_t>(byte / sizeof(cuda::Bf16));
+    }
+    if (row.from_row >= 0) d_tokens.host[first + n - 1] = -1 - row.from_row;
+  }
+  for (std::size_t r = tokens; r < rows; ++r) {
+    d_tokens.host[r] = 0;
+    d_positions.host[r] = 0;
+    d_slots.host[r] = kNoSlot;
+  }
+
+  WordArea area{words, places.used() / sizeof(std::int32_t), capacity / sizeof(std::int32_t)};
+  const std::size_t w = pack_samples(step, samples <= max_wanted_, d_samples.host, d_wanted.host, area,
+                                     packed);
+  for (std::size_t i = w; i < samples; ++i) {
+    skip(d_samples.host[i]);
+    d_wanted.host[i] = 0;
+  }
+  packed.bytes = area.used * sizeof(std::int32_t);
+
+  if (max_items > 0) {
+    attention_.plan(singles_, plan_, padded_rows);
+    std::copy(plan_.items.begin(), plan_.items.end(), d_items.host);
+    std::copy(plan_.counts.begin(), plan_.counts.end(), d_counts.host);
+  }
+
+  GpuBatch& b = packed.batch;
+  b.rows = static_cast<int>(rows);
+  b.tokens = d_tokens.device;
+  b.positions = d_positions.device;
+  b.slots = d_slots.device;
+  b.block_table = reinterpret_cast<const std::int32_t*>(device);
+  b.singles.items = d_items.device;
+  b.singles.counts = d_counts.device;
+  b.singles.rows = plan_.rows;
+  b.singles.launch = padded_rows > 0 ? static_cast<int>(max_items)
+                                     : static_cast<int>(singles_.empty() ? 0 : plan_.items.size());
+  b.wanted = static_cast<int>(samples);
+  b.wanted_rows = padded_rows > 0 ? nullptr : d_wanted.device;
+  b.samples = d_samples.device;
+  b.words = reinterpret_cast<const std::int32_t*>(device);
+  return packed;
+}
+
+/// What is wanted of each line of logits; returns how many there are. Lists go to `area`.
+std::size_t GpuStepPacker::pack_samples(const RunStep& step, bool keeps_logits,
+                                        cuda::SampleRow* samples, std::int32_t* wanted,
+                                        WordArea& area, Packed& packed) {
+  edits_.begin_step();
+  host_lines_.clear();
+  late_lines_.clear();
+  on_host_.assign(step.rows.size(), false);
+  told_lines_ = 0;
+  std::size_t w = 0;
+  for (std::size_t i = 0; i < step.rows.size(); ++i) {
+    const BatchRow& row = step.rows[i];
+    if (row.logits == LogitsWanted::none) continue;
+    for (std::size_t t = row.first_logits(); t < row.tokens.size(); ++t, ++w) {
+      const Line line{static_cast<int>(w), {i, t}};
+      wanted[w] = first_row_[i] + static_cast<int>(t);
+      cuda::SampleRow& s = samples[w];
+      s = sample_of(line);
+      const bool last = t + 1 == row.tokens.size();
+      const Token next = last ? row.next : row.tokens[t + 1];
+      if (row.logits == LogitsWanted::all && next != kNoToken) {
+        s.about = next;
+        s.n_top = std::max(row.sampling->prompt_logprobs, 0);
+        s.logprobs = line.at;
+        told_lines_ = w + 1;
+        continue;
+      }
+      const bool late = row.samples() && row.sampling->grammar_kind != GrammarKind::none;
+      if (late && keeps_logits && !needs_host(row)) {
+        late_lines_.push_back(line);
+        skip(s);
+      } else if (late || needs_host(row) || !draw_on_device(row, line, area, s)) {
+        // A step behind may have been promised this token in device memory.
+        packed.too_large = packed.too_large || !(row.ranks || row.sampling->holds_next_step());
+        on_host_[i] = true;
+        host_lines_.push_back(line);
+        skip(s);
+        continue;
+      }
+      if (row.sampling->logprobs >= 0) told_lines_ = w + 1;
+    }
+  }
+  return w;
+}
+
+cuda::SampleRow GpuStepPacker::sample_of(const Line& line) const {
+  cuda::SampleRow s;
+  s.logits_row = static_cast<std::int32_t>(static_cast<std::size_t>(line.at) % max_wanted_);
+  s.output = static_cast<std::int32_t>(line.line.row);
+  return s;
+}
+
+bool GpuStepPacker::draw_on_device(const BatchRow& row, const Line& line, WordArea& area,
+                                   cuda::SampleRow& s, bool may_stop) {
+  const SamplingParams& p = *row.sampling;
+  s = sample_of(line);
+  s.temperature = p.temperature;
+  s.top_p = p.top_p;
+  s.top_k = p.top_k;
+  s.min_p = p.min_p;
+  s.choice = row.choice;
+  s.n_generated = row.n_generated;
+  s.seed = p.seed;
+  s.logprobs = p.logprobs >= 0 ? line.at : -1;
+  s.n_top = std::max(p.logprobs, 0);
+  return edits_.write(row, area, s, may_stop);
+}
+
+GpuStepPacker::Packed GpuStepPacker::pack_nothing(int padded_rows, std::byte* host,
+                                                  std::byte* device, std::size_t capacity) {
+  return pack(RunStep{}, padded_rows, host, device, capacity);
+}
+
+}  // namespace baton

@@ -1,0 +1,85 @@
+// A step's rows, packed into one buffer for one upload. Pure host code but for the attention plan's
+// knowledge of the device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ipc/kv_layout.h"
+#include "workers/model/gpu_decoder.h"
+#include "workers/protocol/step_batch.h"
+#include "workers/sampling/gpu_edits.h"
+#include "workers/sampling/row_sampling.h"
+
+namespace baton {
+
+/// Reused from step to step.
+class GpuStepPacker {
+ public:
+  /// `geometry` is the pool's. `single_tokens`: the rows of prompt chunks are planned so, too.
+  /// `max_wanted`: lines of logits that the decoder holds at a time.
+  GpuStepPacker(const cuda::DecodeAttention& attention, const KvGeometry& geometry,
+                bool single_tokens, int max_wanted, std::uint32_t vocab);
+
+  struct Packed {
+    GpuBatch batch;              // addresses in the device buffer; `chunks` is left to the caller
+    std::size_t bytes = 0;       // to upload
+    bool too_large = false;      // `capacity` did not hold it; nothing is usable
+  };
+  /// Packs into `host`, for a device buffer at `device`. With padded_rows > 0 a step of single tokens is
+  /// filled up to so many rows, and every address depends on padded_rows alone.
+  Packed pack(const RunStep& step, int padded_rows, std::byte* host, std::byte* device,
+              std::size_t capacity);
+  /// Whether the host must draw or rank for `row`: the device's sampler cannot.
+  static bool needs_host(const BatchRow& row);
+  /// A line of logits.
+  struct Line {
+    int at = 0;  // among the wanted lines of the step
+    LogitsLine line;
+  };
+  /// Those of the step packed last that the host finishes, in order.
+  const std::vector<Line>& host_lines() const { return host_lines_; }
+  /// Those that are drawn when their grammar's mask is there: none where the step has more lines than the
+  /// decoder holds at a time.
+  const std::vector<Line>& late_lines() const { return late_lines_; }
+  /// What the device is told of a row that it draws for. False if `area` has no room for the row's
+  /// lists. `may_stop`: below min_tokens, too.
+  bool draw_on_device(const BatchRow& row, const Line& line, WordArea& area, cuda::SampleRow& sample,
+                      bool may_stop = false);
+  /// By row of the step packed last: whether the host draws or ranks. Also where lists had no room.
+  const std::vector<bool>& on_host() const { return on_host_; }
+  /// So many lines, from the first on, hold all that the device tells log probabilities of.
+  std::size_t told_lines() const { return told_lines_; }
+  /// Whether the step consists of single tokens which are all sampled.
+  static bool decodes_only(const RunStep& step);
+  /// Chunks of the step packed last, for PrefillAttention::plan().
+  const std::vector<cuda::AttentionRow>& chunks() const { return chunks_; }
+
+  /// The step of padding alone with which a graph of so many rows is recorded.
+  Packed pack_nothing(int padded_rows, std::byte* host, std::byte* device, std::size_t capacity);
+
+ private:
+  void order_rows(const RunStep& step);
+  cuda::SampleRow sample_of(const Line& line) const;
+  std::size_t pack_samples(const RunStep& step, bool keeps_logits, cuda::SampleRow* samples,
+                           std::int32_t* wanted, WordArea& area, Packed& packed);
+  bool is_chunk(const BatchRow& row) const { return row.tokens.size() > 1 && !single_tokens_; }
+
+  const cuda::DecodeAttention& attention_;
+  const KvGeometry geometry_;
+  const bool single_tokens_;
+  const std::size_t max_wanted_;
+  std::vector<int> order_;      // rows of the step: chunks first, then single tokens
+  std::vector<int> first_row_;  // of the step's row i in the packed order
+  std::vector<cuda::AttentionRow> chunks_;
+  std::vector<cuda::AttentionRow> singles_;
+  cuda::DecodePlan plan_;
+  GpuEdits edits_;
+  std::vector<Line> host_lines_;
+  std::vector<Line> late_lines_;
+  std::vector<bool> on_host_;
+  std::size_t told_lines_ = 0;
+};
+
+}  // namespace baton

@@ -1,0 +1,134 @@
+#include "workers/execute/make_executor.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "workers/execute/fake_model.h"
+#ifdef BATON_HAVE_CPU_MODEL
+#include "workers/execute/cpu_executor.h"
+#endif
+#ifdef BATON_HAVE_CUDA
+#include "workers/execute/cuda_executor.h"
+#endif
+
+namespace baton {
+
+namespace {
+
+#ifdef BATON_HAVE_CPU_MODEL
+std::unique_ptr<Executor> make_cpu_executor(const Config& config) {
+  const WorkerConfig& self = config.self;
+  CpuExecutor::Options options;
+  options.model_folder = config.model;
+  options.tokens_per_block = self.tokens_per_block;
+  options.weights = self.dtype == "f32"    ? WeightChoice::f32
+                    : self.dtype == "bf16" ? WeightChoice::bf16
+                                           : WeightChoice::stored;
+  options.max_context = config.max_context;
+  options.run_dir = config.run_dir;
+  for (const WorkerConfig& worker : config.workers) {
+    if (worker.device == "cpu" && worker.name != self.name) {
+      options.neighbours.push_back(worker.name);
+    }
+  }
+  const auto workers = static_cast<unsigned>(options.neighbours.size() + 1);
+  options.threads = self.threads > 0
+                        ? static_cast<int>(self.threads)
+                        : std::clamp(static_cast<int>(std::thread::hardware_concurrency() / workers),
+                                     1, 256);
+  options.memory.pool_blocks = self.pool_blocks;
+  options.memory.pool_mib = self.pool_mib;
+  options.memory.host_pool_blocks = self.host_pool_blocks;
+  options.memory.host_pool_mib = self.host_pool_mib;
+  options.memory.memory_mib = self.memory_mib;
+  options.memory.fraction = self.memory_fraction;
+  return std::make_unique<CpuExecutor>(std::move(options));
+}
+#endif
+
+bool wants_mps(const WorkerConfig& self) {
+  return self.mps_thread_percentage > 0 || self.mps_priority != "auto";
+}
+
+#ifdef BATON_HAVE_CUDA
+/// The driver reads them once, when this process first asks for a device.
+void set_mps_share(const WorkerConfig& self) {
+  if (self.mps_thread_percentage > 0) {
+    ::setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", std::to_string(self.mps_thread_percentage).c_str(), 1);
+  }
+  if (self.mps_priority != "auto") {
+    ::setenv("CUDA_MPS_CLIENT_PRIORITY", self.mps_priority == "low" ? "1" : "0", 1);
+  }
+}
+#endif
+
+Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
+#ifdef BATON_HAVE_CUDA
+  const WorkerConfig& self = config.self;
+  if (self.dtype == "f32") return invalid("worker " + self.name + ": dtype f32 needs device cpu");
+  if (self.mps_thread_percentage > 0 && !self.deterministic) {
+    // Measured: with 40 or 80 % of an H200 some of its algorithms leave parts of a product unwritten.
+    return invalid("worker " + self.name +
+                   ": mps_thread_percentage needs deterministic: cuBLAS's products are wrong under some shares");
+  }
+  CudaExecutor::Options options;
+  options.model_folder = config.model;
+  options.gpu = self.gpu;
+  options.count = 0;
+  for (const WorkerConfig& worker : config.workers) {
+    if (worker.device != "cuda") continue;
+    const bool has_host_part = worker.host_pool_blocks > 0 || worker.host_pool_mib > 0;
+    if (has_host_part && worker.name != self.name) options.neighbours.push_back(worker.name);
+    if (worker.gpu != "auto") continue;
+    if (worker.name == self.name) options.index = options.count;
+    ++options.count;
+  }
+  options.count = std::max(options.count, 1);
+  options.dummy_weights = self.load_format == "dummy";
+  options.deterministic = self.deterministic;
+  using Chain = GpuDecoder::Options::Chain;
+  options.chain = self.layer_kernel == "always"  ? Chain::wherever_possible
+                  : self.layer_kernel == "never" ? Chain::never
+                                                 : Chain::if_quicker;
+  options.tokens_per_block = self.tokens_per_block;
+  options.max_step_tokens = config.scheduler.token_budget;
+  options.max_decode_rows = std::min(config.scheduler.max_running, config.scheduler.token_budget);
+  options.memory_fraction = self.memory_fraction;
+  options.time_steps = !self.step_log.empty();
+  options.wants_mps = wants_mps(self);
+  set_mps_share(self);
+  return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(std::move(options)));
+#else
+  return invalid("worker " + config.self.name +
+                 ": device cuda is not in this build; `./baton serve --device cuda` builds it");
+#endif
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Executor>> make_executor(const Config& config) {
+  const WorkerConfig& self = config.self;
+  if (self.fake) {
+    return std::unique_ptr<Executor>(
+        std::make_unique<FakeModel>(config.model, self.tokens_per_block));
+  }
+  if (config.model.empty()) return invalid("model is not set");
+  if (self.device == "cuda") return make_cuda_executor(config);
+  if (self.load_format != "auto") {
+    return invalid("worker " + self.name + ": load_format " + self.load_format +
+                   " needs device cuda");
+  }
+  if (wants_mps(self)) {
+    return invalid("worker " + self.name + ": mps_thread_percentage and mps_priority need device cuda");
+  }
+#ifdef BATON_HAVE_CPU_MODEL
+  return make_cpu_executor(config);
+#else
+  return invalid("worker " + self.name + ": this build has no libtorch, so only `fake: true` runs");
+#endif
+}
+
+}  // namespace baton

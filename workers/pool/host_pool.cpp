@@ -1,0 +1,139 @@
+#include "workers/pool/host_pool.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "ipc/process.h"
+#include "workers/protocol/block_sums.h"
+
+namespace baton {
+
+namespace {
+
+struct MappedRegion final : MappedPool {
+  MappedRegion(ShmRegion device, ShmRegion host) : parts{std::move(device), std::move(host)} {}
+  ShmRegion parts[2];  // device, host; the second may be unmapped
+};
+
+/// One part of the pool that `pull` names, which has the shape of `own`.
+Result<ShmRegion> open_part(const KvGeometry& own, const std::string& handle, std::uint32_t blocks) {
+  KvGeometry geometry = own;  // pools of another shape are never connected
+  geometry.blocks = blocks;
+  const auto bytes = kv_pool_bytes(geometry);
+  if (!bytes || *bytes == 0) return invalid("the source pool has no size");
+  return ShmRegion::open_readonly(handle, *bytes);
+}
+
+}  // namespace
+
+HostPool::HostPool(KvPool device_part, KvPool host_part)
+    : parts_{std::move(device_part), std::move(host_part)} {}
+
+std::byte* HostPool::block(BlockId block) {
+  const std::uint32_t device_blocks = parts_[0].geometry().blocks;
+  return block < device_blocks ? parts_[0].block(block) : parts_[1].block(block - device_blocks);
+}
+
+void HostPool::copy(const CopyOp& op) {
+  if (op.from == op.to) return;
+  std::memcpy(block(op.to), block(op.from), parts_[0].geometry().block_bytes);
+}
+
+float HostPool::measure_copy_us() {
+  constexpr std::uint64_t kBytes = 16U << 20U;  // more than a core's caches keep
+  constexpr int kRounds = 5;
+  const KvGeometry& g = parts_[0].geometry();
+  const std::uint64_t fit = std::max<std::uint64_t>(kBytes / g.block_bytes, 1);
+  const auto n = static_cast<BlockId>(
+      std::min({fit, std::uint64_t{g.blocks}, std::uint64_t{parts_[1].geometry().blocks}}));
+  if (n == 0) return 0;
+  TimeNs best = std::numeric_limits<TimeNs>::max();
+  for (int round = 0; round < kRounds; ++round) {
+    const TimeNs begin = now_ns();
+    for (BlockId i = 0; i < n; ++i) copy({i, g.blocks + i});
+    for (BlockId i = 0; i < n; ++i) copy({g.blocks + i, i});
+    best = std::min(best, now_ns() - begin);
+  }
+  return static_cast<float>(best) / (2e3F * static_cast<float>(n));
+}
+
+Result<PoolExport> HostExecutor::allocate(const PoolRequest& request) {
+  const std::uint64_t pool_mib = request.pool_mib == 0 ? planned_mib_ : request.pool_mib;
+  auto geometry = size_pool(shape_, request.pool_blocks, pool_mib);
+  if (!geometry.ok()) return geometry.status();
+  const auto host_geometry = size_host_part(geometry.value(), request);
+  if (!host_geometry.ok()) return host_geometry.status();
+  auto pool = KvPool::create(request, geometry.value());
+  if (!pool.ok()) return pool.status();
+  KvPool host;
+  if (host_geometry.value().blocks > 0) {
+    auto part = KvPool::create(request, host_geometry.value(), PoolPart::host);
+    if (!part.ok()) return part.status();
+    host = std::move(part).value();
+  }
+  pool_.emplace(std::move(pool).value(), std::move(host));
+  return PoolExport{geometry.value(), {PoolRank{"cpu", this->pool().handle(), 0}},
+                    pool_->host_part().handle(), host_geometry.value().blocks,
+                    pool_->measure_copy_us()};
+}
+
+std::unique_ptr<BlockReader> HostExecutor::block_reader() {
+  return std::make_unique<HostBlockReader>(pool());
+}
+
+void HostExecutor::collect(StepOutput& output) {
+  for (const CopyOp& op : step_->copies) pool_->copy(op);
+  if (!step_->rows.empty()) run_rows(*step_, output);
+  const std::uint64_t bytes = pool().geometry().block_bytes;
+  for (const BlockId block : step_->summed) output.sums.push_back(checksum(pool_->block(block), bytes));
+}
+
+Result<std::unique_ptr<MappedPool>> HostBlockReader::map(const Pull& pull) {
+  if (pull.ranks.size() != 1) {
+    return invalid("a pool on CPUs has one rank, not " + std::to_string(pull.ranks.size()));
+  }
+  if (pull.ranks[0].device != "cpu") {
+    return invalid("a worker on CPUs cannot read a pool on " + pull.ranks[0].device);
+  }
+  auto device = open_part(pool_.geometry(), pull.ranks[0].handle, pull.exporter_blocks);
+  if (!device.ok()) return device.status();
+  ShmRegion host;
+  if (pull.exporter_host_blocks > 0) {
+    auto part = open_part(pool_.geometry(), pull.exporter_host_handle, pull.exporter_host_blocks);
+    if (!part.ok()) return part.status();
+    host = std::move(part).value();
+  }
+  return std::unique_ptr<MappedPool>(
+      std::make_unique<MappedRegion>(std::move(device).value(), std::move(host)));
+}
+
+Status HostBlockReader::copy(MappedPool& source, const Pull& pull) {
+  const ShmRegion(&parts)[2] = static_cast<MappedRegion&>(source).parts;
+  const std::uint64_t bytes = pool_.geometry().block_bytes;
+  // The mapping may be older than this pull: its own size counts, not what the pull says.
+  const std::uint64_t device_blocks = parts[0].size() / bytes;
+  const std::uint64_t blocks = device_blocks + parts[1].size() / bytes;
+  for (const BlockId from : pull.from) {
+    if (from >= blocks) return invalid("source block " + std::to_string(from) + " is not mapped");
+  }
+  for (std::size_t i = 0; i < pull.from.size(); ++i) {
+    const BlockId from = pull.from[i];
+    const std::byte* source_block = from < device_blocks
+                                        ? parts[0].data() + bytes * from
+                                        : parts[1].data() + bytes * (from - device_blocks);
+    std::memcpy(pool_.block(pull.to[i]), source_block, bytes);
+  }
+  return {};
+}
+
+Result<std::vector<std::uint64_t>> HostBlockReader::sums(const std::vector<BlockId>& blocks) {
+  std::vector<std::uint64_t> sums;
+  for (const BlockId block : blocks) {
+    sums.push_back(checksum(pool_.block(block), pool_.geometry().block_bytes));
+  }
+  return sums;
+}
+
+}  // namespace baton

@@ -1,0 +1,70 @@
+// The part of an Executor that every CPU model shares: the pool and its host part in shared memory, copies
+// between the two, and copies out of the pools of others.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "workers/execute/executor.h"
+#include "workers/pool/kv_pool.h"
+
+namespace baton {
+
+/// Both parts of a pool on CPUs, under one range of block ids.
+class HostPool {
+ public:
+  /// `host_part`: not created (KvPool()) where there is none.
+  HostPool(KvPool device_part, KvPool host_part);
+  KvPool& device_part() { return parts_[0]; }
+  const KvPool& host_part() const { return parts_[1]; }
+  /// `block` < blocks of both parts.
+  std::byte* block(BlockId block);
+  /// One block onto another; a copy onto itself does nothing.
+  void copy(const CopyOp& op);
+  /// Hello::host_block_us: the best of some rounds of copies there and back. To be called before
+  /// anything is in the pool. 0: there is no host part.
+  float measure_copy_us();
+
+ private:
+  KvPool parts_[2];
+};
+
+/// Derived classes give load() and run_rows().
+class HostExecutor : public Executor {
+ public:
+  Result<PoolExport> allocate(const PoolRequest& request) override;
+  std::unique_ptr<BlockReader> block_reader() override;
+  /// A CPU has nothing to run beside the host: the work is done in collect().
+  void launch(const RunStep& step) final { step_ = &step; }
+  bool finished() final { return true; }
+  void collect(StepOutput& output) final;
+
+ protected:
+  /// Shape of the loaded model; set it in load().
+  void set_shape(const KvGeometry& geometry) { shape_ = geometry; }
+  /// Size of a pool whose configuration names none.
+  void set_planned_pool(std::uint64_t mib) { planned_mib_ = mib; }
+  KvPool& pool() { return pool_->device_part(); }
+  /// output.tokens[i] = what row i sampled; rows without logits keep kNoToken.
+  virtual void run_rows(const RunStep& step, StepOutput& output) = 0;
+
+ private:
+  KvGeometry shape_;
+  std::uint64_t planned_mib_ = 256;
+  std::optional<HostPool> pool_;
+  const RunStep* step_ = nullptr;
+};
+
+/// Copies by memcpy out of shared memory that is mapped read-only.
+class HostBlockReader final : public BlockReader {
+ public:
+  explicit HostBlockReader(KvPool& pool) : pool_(pool) {}
+  Result<std::unique_ptr<MappedPool>> map(const Pull& pull) override;
+  Status copy(MappedPool& source, const Pull& pull) override;
+  Result<std::vector<std::uint64_t>> sums(const std::vector<BlockId>& blocks) override;
+
+ private:
+  KvPool& pool_;
+};
+
+}  // namespace baton
