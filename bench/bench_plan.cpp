@@ -137,7 +137,6 @@ class Bench {
     for (Events& events : out_.events) {
       events.counters.clear();
       events.attempts.clear();
-      events.choices.clear();
       events.first_index.clear();
       events.counts.clear();
       events.tokens.clear();

@@ -17,7 +17,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 8;
+constexpr std::uint32_t kProtocolVersion = 9;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                           \
@@ -102,14 +102,12 @@ struct Submit {
   std::int32_t priority = 0;  // lower is earlier; within kMaxPriority of 0
   bool lifetime = false;  // its Terminal shall tell when its phases began and ended
   bool again = false;   // was accepted before: past the admission limits
-  std::string model;
-  std::string adapter;
   std::string cache_salt;
   std::vector<Token> prompt;
-  std::vector<std::vector<Token>> generated;  // one entry a choice; tokens that the client has
+  std::vector<Token> generated;  // tokens that the client has
   SamplingParams sampling;
-  BATON_FIELDS(epoch, request, attempt, arrival, deadline, priority, lifetime, again, model, adapter,
-               cache_salt, prompt, generated, sampling)
+  BATON_FIELDS(epoch, request, attempt, arrival, deadline, priority, lifetime, again, cache_salt,
+               prompt, generated, sampling)
 };
 
 /// The client left, or its front end gave up.
@@ -118,13 +116,12 @@ struct Cancel {
   BATON_FIELDS(request)
 };
 
-/// A stop string matched: `choice` ends after `n` tokens, whatever was sampled since.
+/// A stop string matched: the request ends after `n` tokens, whatever was sampled since.
 struct Finish {
   RequestId request;
   std::uint32_t attempt = 0;
-  std::uint32_t choice = 0;
   std::uint32_t n = 0;
-  BATON_FIELDS(request, attempt, choice, n)
+  BATON_FIELDS(request, attempt, n)
 };
 
 /// The terminal message arrived: the scheduler may forget the request.
@@ -138,12 +135,10 @@ struct Ack {
 /// `next`, its terminal, or Gone. This heals every lost message between the two.
 struct FrontendHeartbeat {
   Epoch epoch = 0;
-  std::uint64_t beat = 0;
-  std::uint32_t open = 0;
   std::vector<std::uint64_t> counters;
   std::vector<std::uint32_t> attempts;
-  std::vector<std::uint32_t> next;  // index of the next token wanted, choice 0
-  BATON_FIELDS(epoch, beat, open, counters, attempts, next)
+  std::vector<std::uint32_t> next;  // index of the next token wanted
+  BATON_FIELDS(epoch, counters, attempts, next)
 };
 
 /// The front end leaves on purpose; what it still has open is cancelled.
@@ -179,8 +174,8 @@ struct FrontendWelcome {
 struct Terminal {
   std::uint64_t counter = 0;
   std::uint32_t attempt = 0;
-  // Tokens and FinishReason of each choice: one, or the num_return_sequences of a beam search, best
-  // first. A search's tokens come at its end, those of all choices one after another as choice 0.
+  // Tokens and FinishReason of each sequence: one, or the num_return_sequences of a beam search, best
+  // first. A search's tokens come at its end, those of all its sequences one after another.
   std::vector<std::uint32_t> n;
   std::vector<std::uint32_t> reason;
   std::vector<float> scores;  // of a beam search
@@ -191,13 +186,12 @@ struct Terminal {
   BATON_FIELDS(counter, attempt, n, reason, scores, code, message, retry_after_s, lifetime)
 };
 
-/// Tokens of one step for one front end, by columns: row i is (counters[i], attempts[i], choices[i]),
-/// its tokens are the next counts[i] of `tokens`, the first of them at index first_index[i].
+/// Tokens of one step for one front end, by columns: row i is (counters[i], attempts[i]), its
+/// tokens are the next counts[i] of `tokens`, the first of them at index first_index[i].
 struct Events {
   Epoch epoch = 0;
   std::vector<std::uint64_t> counters;
   std::vector<std::uint32_t> attempts;
-  std::vector<std::uint32_t> choices;
   std::vector<std::uint32_t> first_index;
   std::vector<std::uint32_t> counts;
   std::vector<Token> tokens;
@@ -208,8 +202,8 @@ struct Events {
   // prefix cache. Requests of which nothing was found are not listed.
   std::vector<std::uint64_t> cached_counters;
   std::vector<std::uint32_t> cached_tokens;
-  BATON_FIELDS(epoch, counters, attempts, choices, first_index, counts, tokens, terminals, logprobs,
-               prompt_logprobs, cached_counters, cached_tokens)
+  BATON_FIELDS(epoch, counters, attempts, first_index, counts, tokens, terminals, logprobs, prompt_logprobs,
+               cached_counters, cached_tokens)
 };
 
 /// The scheduler does not know these requests: submit them again with the next attempt.
@@ -253,8 +247,7 @@ struct Register {
 struct PoolRank {
   std::string device;
   std::string handle;
-  std::uint32_t first_kv_head = 0;
-  BATON_FIELDS(device, handle, first_kv_head)
+  BATON_FIELDS(device, handle)
 };
 
 /// What a worker chose or found, for people: `baton ctl show setup`.
@@ -308,13 +301,12 @@ struct RowFailure {
   BATON_FIELDS(sequence, reason)
 };
 
-/// The step has ended and its writes are visible. By columns: sequences[i] got counts[i] tokens
-/// (`counts` empty: one each). Rows that sample nothing are not listed.
+/// The step has ended and its writes are visible. sequences[i] got tokens[i]; rows that sample nothing are not
+/// listed.
 struct StepResult {
   Term term = 0;
   StepId step = 0;
   std::vector<std::uint64_t> sequences;
-  std::vector<std::uint32_t> counts;
   std::vector<Token> tokens;
   std::vector<RowFailure> failed;
   std::uint32_t duration_us = 0;
@@ -329,8 +321,8 @@ struct StepResult {
   /// that summed[i] had when it ended.
   std::vector<BlockId> summed;
   std::vector<std::uint64_t> sums;
-  BATON_FIELDS(term, step, sequences, counts, tokens, failed, duration_us, logprobs,
-               prompt_logprobs, beam_sequences, candidates, summed, sums)
+  BATON_FIELDS(term, step, sequences, tokens, failed, duration_us, logprobs, prompt_logprobs,
+               beam_sequences, candidates, summed, sums)
 };
 
 struct PullDone {
@@ -364,11 +356,10 @@ struct WorkerHeartbeat {
   StepId steps_done = 0;
   std::uint64_t pulls_received = 0;  // in this term
   std::uint64_t pulls_done = 0;      // done or failed, in this term
-  std::vector<std::uint64_t> open_transfers;
   std::uint32_t loading_percent = 100;
   bool draining = false;  // SIGTERM: hand the sequences over
   BATON_FIELDS(term, incarnation, plans_received, steps_done, pulls_received, pulls_done,
-               open_transfers, loading_percent, draining)
+               loading_percent, draining)
 };
 
 /// Answer to AuditTables: which blocks each sequence names, flattened.
@@ -429,14 +420,13 @@ struct CopyOp {
 /// at once.
 struct AddSequence {
   SequenceId sequence = 0;
-  std::uint32_t choice = 0;
   std::vector<Token> prompt;
   std::vector<Token> generated;
   SamplingParams sampling;
   std::vector<BlockId> blocks;
   std::uint32_t computed = 0;
   bool decode = false;
-  BATON_FIELDS(sequence, choice, prompt, generated, sampling, blocks, computed, decode)
+  BATON_FIELDS(sequence, prompt, generated, sampling, blocks, computed, decode)
 };
 
 /// A new sequence that begins as `parent` stands before this plan's rows: the same tokens, the same

@@ -209,7 +209,6 @@ void SchedulerLoop::flush() {
     }
     events.counters.clear();
     events.attempts.clear();
-    events.choices.clear();
     events.first_index.clear();
     events.counts.clear();
     events.tokens.clear();

@@ -61,7 +61,6 @@ class ReplyWriter {
 
 /// A request that passed every check of its dialect, tokenised.
 struct ParsedRequest {
-  std::string model;
   std::vector<std::vector<Token>> prompts;  // one or more
   std::uint32_t choices = 1;            // of each prompt; of a beam search num_return_sequences
   std::uint32_t max_context = 0;        // bounds max_tokens of each prompt; 0: it is settled

@@ -24,7 +24,6 @@ std::vector<NewRequest> fan_out(const ParsedRequest& request, TimeNs deadline) {
   for (const std::vector<Token>& prompt : request.prompts) {
     for (std::uint32_t i = 0; i < each; ++i) {
       NewRequest one;
-      one.model = request.model;
       one.prompt = prompt;
       one.sampling = request.sampling;
       one.sampling.seed += i;

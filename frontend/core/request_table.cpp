@@ -152,11 +152,9 @@ void RequestTable::submit(std::uint64_t counter, Entry& entry, TimeNs now, Table
   message.priority = entry.request.priority;
   message.lifetime = entry.request.lifetime;
   message.again = entry.ever_sent;
-  message.model = entry.request.model;
-  message.adapter = entry.request.adapter;
   message.cache_salt = entry.request.cache_salt;
   message.prompt = entry.request.prompt;
-  message.generated = {entry.generated};
+  message.generated = entry.generated;
   message.sampling = entry.request.sampling;
   // Whatever ended the earlier attempt ends this one again: the scheduler sees the generated ids.
   entry.terminal.reset();
@@ -213,8 +211,6 @@ void RequestTable::say_hello(TableOutput& out) {
 void RequestTable::heartbeat(const std::vector<std::uint64_t>& about, TableOutput& out) {
   FrontendHeartbeat beat;
   beat.epoch = view_.epoch;
-  beat.beat = ++beat_;
-  beat.open = static_cast<std::uint32_t>(entries_.size());
   for (const std::uint64_t counter : about) {
     const auto at = entries_.find(counter);
     if (at == entries_.end()) continue;
@@ -232,7 +228,7 @@ void RequestTable::repeat_closing(std::uint64_t counter, Entry& entry, TimeNs no
                                   TableOutput& out) {
   entry.news = now;
   if (entry.state == State::finishing) {
-    out.messages.emplace_back(Finish{id_of(counter), entry.attempt, 0, entry.next});
+    out.messages.emplace_back(Finish{id_of(counter), entry.attempt, entry.next});
   } else {
     out.messages.emplace_back(Cancel{id_of(counter)});
   }

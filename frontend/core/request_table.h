@@ -38,8 +38,6 @@ struct RequestTableLimits {
 
 /// What a caller asks for; `deadline` is absolute.
 struct NewRequest {
-  std::string model;
-  std::string adapter;
   std::string cache_salt;
   std::int32_t priority = 0;  // lower is earlier
   bool lifetime = false;      // its end shall tell when its phases began and ended
@@ -214,7 +212,6 @@ class RequestTable {
   Entries entries_;
   std::size_t open_ = 0;
   std::uint64_t next_counter_ = 1;
-  std::uint64_t beat_ = 0;
   std::uint64_t turn_ = 0;  // the last request that a heartbeat asked about
   TimeNs next_beat_ = 0;
   std::vector<std::uint64_t> gaps_;  // found while applying one message

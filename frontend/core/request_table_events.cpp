@@ -13,7 +13,7 @@ constexpr TimeNs kResendPause = 100 * kMillisecond;  // between two resends aske
 
 bool columns_agree(const Events& m) {
   const std::size_t rows = m.counters.size();
-  if (m.attempts.size() != rows || m.choices.size() != rows || m.first_index.size() != rows ||
+  if (m.attempts.size() != rows || m.first_index.size() != rows ||
       m.counts.size() != rows || m.cached_counters.size() != m.cached_tokens.size()) {
     return false;
   }
@@ -81,13 +81,9 @@ void RequestTable::apply_events(const Events& message, TimeNs now, TableOutput& 
   std::uint32_t begin = 0;
   for (std::size_t row = 0; row < message.counters.size(); ++row) {
     const std::uint32_t count = message.counts[row];
-    if (message.choices[row] == 0) {
-      take_tokens({message, message.counters[row], message.attempts[row], message.first_index[row],
-                   begin, count},
-                  logprobs, now, out);
-    } else {
-      ++counters_.malformed;  // one choice a request in this protocol version
-    }
+    take_tokens({message, message.counters[row], message.attempts[row], message.first_index[row],
+                 begin, count},
+                logprobs, now, out);
     begin += count;
   }
   for (const Terminal& terminal : message.terminals) apply_terminal(terminal, now, out);

@@ -65,7 +65,6 @@ std::string place_of(std::string_view field) {
 
 ParsedRequest begin_request(const RequestContext& context, const ServedModel& model) {
   ParsedRequest request;
-  request.model = model.name;
   request.timeout = context.default_timeout;
   request.sampling.stop_ids = model.tokenizer->eos_ids();
   be_greedy(request.sampling);

@@ -128,7 +128,6 @@ ParseOutcome parse_generate(std::string_view body, const RequestContext& context
   if (!json.ok()) return http_error(json.status());
 
   ParsedRequest request;
-  request.model = model.name;
   FieldReader fields(json.value());
   const auto prompt = required_string(fields, "prompt");
   read_sampling(fields, context, model, kMaxTemperature, request);

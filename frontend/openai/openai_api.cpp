@@ -99,7 +99,6 @@ void read_common(FieldReader& fields, std::string_view body, OpenAiRoute route,
                  const RequestContext& context, const ServedModel& model, Asked& asked) {
   const auto name = fields.string("model");
   if (name && *name != model.name) asked.unknown_model = *name;
-  asked.request.model = model.name;
   read_sampling(fields, context, model, 2, asked.request);
   asked.ignore_eos = read_stop_extras(fields, model, asked.request);
   asked.request.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);

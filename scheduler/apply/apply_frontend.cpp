@@ -21,8 +21,7 @@ void refuse(State& state, const Submit& submit, FrontendIndex frontend, ErrorCod
   Terminal terminal;
   terminal.counter = submit.request.counter;
   terminal.attempt = submit.attempt;
-  terminal.n = {submit.generated.empty() ? 0U
-                                         : static_cast<std::uint32_t>(submit.generated[0].size())};
+  terminal.n = {static_cast<std::uint32_t>(submit.generated.size())};
   terminal.reason = {static_cast<std::uint32_t>(FinishReason::error)};
   terminal.code = code;
   terminal.message = std::move(message);
@@ -111,16 +110,14 @@ struct Handler {
       forget(state, *known);
     }
     const std::uint32_t context = max_context(state);
-    const auto generated = submit.generated.empty() ? 0 : submit.generated[0].size();
     if (!submit.again && state.waiting.size() >= state.settings.max_waiting) {
       refuse(state, submit, frontend, ErrorCode::queue_full,
              std::to_string(state.waiting.size()) + " requests are waiting already",
              retry_after(state), out);
       return;
     }
-    if (submit.prompt.empty() || submit.generated.size() > 1) {
-      refuse(state, submit, frontend, ErrorCode::invalid_argument,
-             submit.prompt.empty() ? "the prompt is empty" : "one choice a request", 0, out);
+    if (submit.prompt.empty()) {
+      refuse(state, submit, frontend, ErrorCode::invalid_argument, "the prompt is empty", 0, out);
       return;
     }
     if (context != 0 && submit.prompt.size() + 1 > context) {
@@ -135,10 +132,11 @@ struct Handler {
              "logprobs, logit_bias, allowed tokens, bad words or beams are out of bounds", 0, out);
       return;
     }
-    accept(std::move(submit), generated > 0 && !submit.sampling.beams());
+    accept(std::move(submit));
   }
 
-  void accept(Submit&& submit, bool resumed) {
+  void accept(Submit&& submit) {
+    const bool resumed = !submit.generated.empty() && !submit.sampling.beams();
     Request& request = state.requests.create();
     request.name = submit.request;
     request.frontend = frontend;
@@ -149,7 +147,7 @@ struct Handler {
     request.cache_salt = std::move(submit.cache_salt);
     if (submit.lifetime) request.lifetime.resize(kLifetimeMoments);
     request.prompt = std::move(submit.prompt);
-    if (resumed) request.generated = std::move(submit.generated[0]);
+    if (resumed) request.generated = std::move(submit.generated);
     request.sampling = std::move(submit.sampling);
     request.grammar = grammar_key(request.sampling);
     if (request.sampling.beams()) request.beams = std::make_unique<Beams>();

@@ -194,7 +194,7 @@ struct Handler {
     if (!in_term(result.term)) return;
     Worker& w = worker();
     if (result.step != w.done + 1 || w.steps.empty() || w.steps.front().step != result.step ||
-        result.tokens.size() != result.sequences.size() || !result.counts.empty() ||
+        result.tokens.size() != result.sequences.size() ||
         !logprobs_agree(result) || !candidates_agree(result) || !sums_agree(result) ||
         !complete(w.steps.front(), result)) {
       end_term(state, index, /*blame=*/false, "unexpected step result", now, out);

@@ -94,7 +94,6 @@ Events& begin_row(const Request& request, std::uint32_t begin, std::uint32_t end
   Events& events = out.events_for(request.frontend);
   events.counters.push_back(request.name.counter);
   events.attempts.push_back(request.attempt);
-  events.choices.push_back(0);
   events.first_index.push_back(begin);
   events.counts.push_back(end - begin);
   if (begin == 0 && !request.prompt_logprobs.items.empty()) {

@@ -186,8 +186,8 @@ def philox4x32(counter, key):
     return counter
 
 
-def uniform(seed, choice, position):
-    bits = philox4x32([0, choice, position, 0], [seed & 0xFFFFFFFF, seed >> 32])
+def uniform(seed, position):
+    bits = philox4x32([0, 0, position, 0], [seed & 0xFFFFFFFF, seed >> 32])
     return ((bits[0] << 32 | bits[1]) >> 11) * 2.0 ** -53
 
 
@@ -222,7 +222,7 @@ def judge_draws(name, how, references, prompts, answers, task):
         for position, token in enumerate(answer["tokens"]):
             row = edited(logits[len(prompt) - 1 + position], prompt, answer["tokens"][:position], task)
             ends = (row / task["temperature"]).softmax(0).cumsum(0)
-            number = uniform(task["seed"] + i, 0, position)
+            number = uniform(task["seed"] + i, position)
             begin = ends[token - 1].item() if token > 0 else 0.0
             end = min(ends[token].item(), 1.0)
             total += 1

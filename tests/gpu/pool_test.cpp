@@ -184,7 +184,7 @@ class Exporter {
     const int n = std::fscanf(lines, "%63s %159s %159s", uuid, handle, host_handle);
     std::fclose(lines);
     if (n != 3) throw std::runtime_error("the exporter does not start");
-    pull.ranks = {PoolRank{uuid, handle, 0}};
+    pull.ranks = {PoolRank{uuid, handle}};
     pull.exporter_pid = pid_;
     pull.exporter_blocks = kExportedBlocks;
     pull.exporter_host_handle = host_handle;
@@ -384,7 +384,7 @@ TEST_F(PoolTest, Bench) {
     std::printf("  an importer cannot page-lock it: %s\n", e.what());
   }
   Pull p;
-  p.ranks = {PoolRank{cuda::use_device("0").uuid, pool->handle(), 0}};
+  p.ranks = {PoolRank{cuda::use_device("0").uuid, pool->handle()}};
   for (const bool staged : {false, true}) {
     Exporter exporter(true);
     CudaBlockReader reader(*pool, cuda::use_device("0"), staged ? kStaged : kDirect);

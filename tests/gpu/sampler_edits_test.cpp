@@ -26,7 +26,6 @@ struct Asked {
   SamplingParams params;
   std::vector<Token> history;
   std::uint32_t n_prompt = 0;
-  std::uint32_t choice = 0;
   std::vector<std::uint32_t> grammar;  // empty: none
   Token about = -1;
 };
@@ -82,7 +81,6 @@ Asked random_asked(int what, int vocab, std::mt19937& random) {
   a.history.resize(2 + random() % 400);
   for (Token& t : a.history) t = static_cast<Token>(random() % 64);
   a.n_prompt = static_cast<std::uint32_t>(random() % a.history.size());
-  a.choice = static_cast<std::uint32_t>(random() % 3);
   SamplingParams& p = a.params;
   constexpr float kTemperatures[] = {0.0F, 1.0F, 0.0F, 0.7F};
   p.temperature = kTemperatures[random() % 4];
@@ -140,7 +138,6 @@ Batch random_batch(int vocab, int n, unsigned seed) {
     s.top_p = p.top_p;
     s.top_k = p.top_k;
     s.min_p = p.min_p;
-    s.choice = a.choice;
     s.n_generated = static_cast<std::uint32_t>(a.history.size()) - a.n_prompt;
     s.seed = p.seed;
     s.logprobs = p.logprobs >= 0 ? i : -1;
@@ -197,7 +194,7 @@ TEST_F(SamplerEditsTest, TheHostAndTheDeviceAgree) {
       }
       std::vector<float> logits = b.row(i);
       const auto want =
-          cpu.sample(logits, a.params, {a.choice, s.n_generated}, {a.history, a.n_prompt});
+          cpu.sample(logits, a.params, {s.n_generated}, {a.history, a.n_prompt});
       const Token token = want.ok() ? want.value() : kNoSample;
       if (got.tokens[i] != token) {
         ++differ;

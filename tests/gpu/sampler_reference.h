@@ -45,7 +45,7 @@ inline double distance(const std::vector<float>& logits, const SampleRow& p, std
   });
   total = 0;
   for (const std::size_t i : order) total += weight(i);
-  const double target = total * uniform_draw(p.seed, p.choice, p.n_generated, 0);
+  const double target = total * uniform_draw(p.seed, p.n_generated, 0);
   double begin = 0;
   for (const std::size_t i : order) {
     const double end = begin + weight(i);

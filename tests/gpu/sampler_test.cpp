@@ -59,7 +59,6 @@ SampleRow random_row(int i, int vocab, std::mt19937& random) {
   row.top_p = kTopP[random() % 6];
   row.top_k = top_k[random() % 6];
   row.min_p = kMinP[random() % 5];
-  row.choice = static_cast<std::uint32_t>(random() % 4);
   row.n_generated = static_cast<std::uint32_t>(random() % 1000);
   row.seed = std::uint64_t{random()} << 32 | random();
   return row;
@@ -95,7 +94,7 @@ std::int32_t on_cpu(Sampler& sampler, std::vector<float> logits, const SampleRow
   params.top_k = p.top_k;
   params.min_p = p.min_p;
   params.seed = p.seed;
-  Result<Token> token = sampler.sample(logits, params, {p.choice, p.n_generated});
+  Result<Token> token = sampler.sample(logits, params, {p.n_generated});
   return token.ok() ? token.value() : kNoSample;
 }
 

@@ -83,12 +83,12 @@ std::string body(const Events& m) {
 std::string body(const Submit& m) {
   return " #" + std::to_string(m.request.counter) + "." + std::to_string(m.attempt) + " prompt " +
          std::to_string(m.prompt.size()) + " generated " +
-         std::to_string(m.generated.empty() ? 0 : m.generated[0].size()) + " max " +
+         std::to_string(m.generated.size()) + " max " +
          std::to_string(m.sampling.max_tokens) + (m.again ? " again" : "");
 }
 
 std::string body(const FrontendHeartbeat& m) {
-  return " open " + std::to_string(m.open) + " asks " + list(m.counters) + " attempts " +
+  return " asks " + list(m.counters) + " attempts " +
          list(m.attempts) + " next " + list(m.next);
 }
 

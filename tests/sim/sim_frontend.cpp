@@ -65,7 +65,6 @@ void SimFrontend::submit(std::uint32_t index) {
   client.prefix = spec.root;
   for (const Token token : spec.prompt) client.prefix = extend_prefix(client.prefix, token);
   NewRequest request;
-  request.model = "sim";
   request.prompt = spec.prompt;
   request.cache_salt = spec.cache_salt;
   request.sampling = spec.sampling;

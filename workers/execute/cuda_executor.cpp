@@ -260,7 +260,7 @@ Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
   record_graphs();
   spdlog::info("{} graphs of decode steps recorded in {:.1f} s", graphs_.size(),
                1e-9 * static_cast<double>(now_ns() - begin));
-  return PoolExport{g, {PoolRank{device_.uuid, pool_->handle(), 0}}, pool_->host_part().handle(),
+  return PoolExport{g, {PoolRank{device_.uuid, pool_->handle()}}, pool_->host_part().handle(),
                     pool_->host_part().geometry().blocks, copies_->measure_host_block_us(stream_->get())};
 }
 

@@ -236,7 +236,6 @@ bool GpuStepPacker::draw_on_device(const BatchRow& row, const Line& line, WordAr
   s.top_p = p.top_p;
   s.top_k = p.top_k;
   s.min_p = p.min_p;
-  s.choice = row.choice;
   s.n_generated = row.n_generated;
   s.seed = p.seed;
   s.logprobs = p.logprobs >= 0 ? line.at : -1;

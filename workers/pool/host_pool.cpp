@@ -74,7 +74,7 @@ Result<PoolExport> HostExecutor::allocate(const PoolRequest& request) {
     host = std::move(part).value();
   }
   pool_.emplace(std::move(pool).value(), std::move(host));
-  return PoolExport{geometry.value(), {PoolRank{"cpu", this->pool().handle(), 0}},
+  return PoolExport{geometry.value(), {PoolRank{"cpu", this->pool().handle()}},
                     pool_->host_part().handle(), host_geometry.value().blocks,
                     pool_->measure_copy_us()};
 }

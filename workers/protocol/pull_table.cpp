@@ -76,14 +76,6 @@ bool PullTable::knows(TransferId transfer) const {
                      [&](const Pull& p) { return p.transfer == transfer; });
 }
 
-std::vector<std::uint64_t> PullTable::transfers() const {
-  std::vector<std::uint64_t> all;
-  all.reserve(open());
-  for (const Out& o : out_) all.push_back(o.transfer);
-  for (const Pull& p : waiting_) all.push_back(p.transfer);
-  return all;
-}
-
 std::vector<AllocationId> PullTable::mapped() const {
   std::vector<AllocationId> allocations;
   for (const auto& [allocation, mapping] : mappings_) allocations.push_back(allocation);

@@ -29,8 +29,6 @@ class PullTable {
   std::size_t out() const { return out_.size(); }
   std::size_t open() const { return out_.size() + waiting_.size(); }
   bool knows(TransferId transfer) const;
-  /// Transfers received and not answered, oldest first.
-  std::vector<std::uint64_t> transfers() const;
 
   /// Marks an allocation for closing (asked for, or its exporter is gone): later pulls from it fail.
   void want_close(AllocationId allocation);

@@ -91,7 +91,6 @@ SequenceTable::Problem SequenceTable::add(AddSequence& m) {
   it->second = std::make_shared<WorkerSequence>();
   WorkerSequence& s = *it->second;
   s.id = m.sequence;
-  s.choice = m.choice;
   s.n_prompt = static_cast<std::uint32_t>(m.prompt.size());
   s.computed = m.computed;
   s.refused = content_problem(m);
@@ -318,7 +317,6 @@ void SequenceTable::add_row(WorkerSequence& s, std::uint32_t n_tokens, LogitsWan
     row.history = s.tokens;
     step.run.histories.insert(step.run.histories.end(), s.tokens.begin(), s.tokens.end());
   }
-  row.choice = s.choice;
   row.n_generated = static_cast<std::uint32_t>(s.tokens.size()) - s.n_prompt;
   row.decode = decode;
   if (end == s.tokens.size()) row.from_row = s.pending_row;

@@ -29,7 +29,6 @@ struct TableLimits {
 /// next row brings the token.
 struct WorkerSequence : std::enable_shared_from_this<WorkerSequence> {
   SequenceId id = 0;
-  std::uint32_t choice = 0;
   std::uint32_t n_prompt = 0;    // the first n_prompt of `tokens`
   std::uint32_t computed = 0;    // tokens with KV in the pool once the open steps have ended
   std::vector<Token> tokens;     // prompt + generated

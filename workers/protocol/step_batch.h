@@ -31,7 +31,6 @@ struct BatchRow {
   std::span<const Token> history;
   std::uint32_t n_prompt = 0;
   Token next = kNoToken;  // with logits `all`: the known token after the last of `tokens`, or kNoToken
-  std::uint32_t choice = 0;
   std::uint32_t n_generated = 0;  // index of the token to be sampled: keys its random number, and
                                   // stop ids are masked while it is below min_tokens
   bool decode = false;            // one token that an earlier step sampled

@@ -335,7 +335,6 @@ void WorkerCore::send_heartbeat(TimeNs now, WorkerActions& out) {
   m.steps_done = steps_done_;
   m.pulls_received = pulls_received_;
   m.pulls_done = pulls_done_;
-  m.open_transfers = pulls_.transfers();
   m.loading_percent = loading_percent_;
   m.draining = draining_;
   out.emplace_back(Send{std::move(m)});

@@ -25,10 +25,9 @@ constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> c
 /// A number in [0, 1) with 53 random bits for one draw of one token: it depends on nothing else, so
 /// batch-mates, chunks, restarts and hand-offs cannot change it. `position` is the index of the
 /// token among the generated ones.
-constexpr double uniform_draw(std::uint64_t seed, std::uint32_t choice, std::uint64_t position,
-                              std::uint32_t draw) {
+constexpr double uniform_draw(std::uint64_t seed, std::uint64_t position, std::uint32_t draw) {
   const std::array<std::uint32_t, 4> bits =
-      philox4x32({draw, choice, static_cast<std::uint32_t>(position),
+      philox4x32({draw, 0, static_cast<std::uint32_t>(position),
                   static_cast<std::uint32_t>(position >> 32)},
                  {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
   const std::uint64_t word = (std::uint64_t{bits[0]} << 32) | bits[1];

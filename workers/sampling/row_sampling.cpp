@@ -23,7 +23,7 @@ void RowSampling::finish(const RunStep& step, LogitsLine line, std::span<float> 
   if (!last) return;
   if (row.ranks) {
     const Status status =
-        sampler_.rank(logits, *row.sampling, {row.choice, row.n_generated},
+        sampler_.rank(logits, *row.sampling, {row.n_generated},
                       {row.history, row.n_prompt}, index, output.candidates);
     if (!status.ok()) output.failed.push_back({index, status.message()});
     return;
@@ -42,7 +42,7 @@ void RowSampling::finish(const RunStep& step, LogitsLine line, std::span<float> 
 }
 
 Result<Token> RowSampling::draw(const BatchRow& row, std::size_t index, std::span<float> logits) {
-  const SampleKey key{row.choice, row.n_generated};
+  const SampleKey key{row.n_generated};
   const SampleHistory history{row.history, row.n_prompt};
   if (row.sampling->grammar_kind == GrammarKind::none) {
     return sampler_.sample(logits, *row.sampling, key, history);

@@ -56,7 +56,7 @@ Result<Token> Sampler::draw(std::span<const float> logits, const SamplingParams&
   }
   if (params.temperature < kGreedyBelow || params.top_k == 1) return Token{best.index};
   const float factor = 1.0F / params.temperature;
-  const double uniform = uniform_draw(params.seed, key.choice, key.n_generated, 0);
+  const double uniform = uniform_draw(params.seed, key.n_generated, 0);
   const auto k = static_cast<std::size_t>(params.top_k);
   if (k != 0 && k < logits.size()) {
     rank_top_k(logits, k);

@@ -16,7 +16,6 @@ namespace baton {
 
 /// What a draw depends on besides the logits and the request's parameters.
 struct SampleKey {
-  std::uint32_t choice = 0;
   std::uint32_t n_generated = 0;  // index of the token to be drawn, among the generated ones
 };
 

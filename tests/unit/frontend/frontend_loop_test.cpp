@@ -73,7 +73,6 @@ class PlayedScheduler {
     events.epoch = epoch_;
     events.counters = {of.request.counter};
     events.attempts = {of.attempt};
-    events.choices = {0};
     events.first_index = {first};
     events.counts = {static_cast<std::uint32_t>(ids.size())};
     events.tokens = ids;
@@ -287,7 +286,7 @@ TEST_F(LoopTest, a_new_scheduler_continues_every_stream) {
     last = again.request.counter;
     EXPECT_TRUE(again.again);
     EXPECT_EQ(again.attempt, 2U);
-    EXPECT_EQ(again.generated, std::vector<Tokens>({Tokens(all.begin(), all.begin() + 2)}));
+    EXPECT_EQ(again.generated, Tokens(all.begin(), all.begin() + 2));
     scheduler.tokens(again, 2, Tokens(all.begin() + 2, all.end()), true);
   }
   for (const auto& client : clients) EXPECT_EQ(joined(client->read_all()), text_of(all));

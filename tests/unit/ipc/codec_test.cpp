@@ -193,10 +193,9 @@ TEST(CodecGolden, OneMessageReadByHand) {
   Finish finish;
   finish.request = {3, 300};
   finish.attempt = 1;
-  finish.choice = 0;
   finish.n = 70'000;
-  //          [3  v  tag [4 [2 3 u16 300   1 0 u32 70000
-  EXPECT_EQ(to_hex(encode(finish)), "930804949203cd012c0100ce00011170");
+  //          [3  v  tag [3 [2 3 u16 300   1 u32 70000
+  EXPECT_EQ(to_hex(encode(finish)), "930904939203cd012c01ce00011170");
   Gone gone;
   gone.epoch = 1;
   gone.counters = {2};

@@ -86,7 +86,7 @@ TEST(Ends, FinishInEveryPhase) {
   in_every_phase(
       [](Cluster& c) {
         const auto n = static_cast<std::uint32_t>(c.tokens_of(1));
-        c.from_frontend(c.frontend, Finish{{1, 1}, 1, 0, n});
+        c.from_frontend(c.frontend, Finish{{1, 1}, 1, n});
         EXPECT_EQ(c.terminal(1)->n[0], n);
       },
       ErrorCode::ok, FinishReason::stop);
@@ -141,7 +141,7 @@ TEST(Ends, WhatAVoidRowSamplesIsDropped) {
 TEST(Ends, AFinishThatNamesAnotherAttemptIsIgnored) {
   Cluster c;
   c.submit(1);
-  c.from_frontend(c.frontend, Finish{{1, 1}, 2, 0, 0});
+  c.from_frontend(c.frontend, Finish{{1, 1}, 2, 0});
   EXPECT_EQ(c.phase(1), Phase::waiting);
 }
 
@@ -172,7 +172,7 @@ TEST(Attempts, AHigherOneReplacesALowerOneIsIgnored) {
   c.turn();
   Submit second = c.request(1, 8, 50);
   second.attempt = 2;
-  second.generated = {{kWord}};
+  second.generated = {kWord};
   c.from_frontend(c.frontend, second);
   EXPECT_EQ(c.phase(1), Phase::waiting);
   EXPECT_EQ(c.find(1)->attempt, 2U);
@@ -191,7 +191,7 @@ TEST(Attempts, IdsThatAlreadyEndTheRequestAreAnsweredAtOnce) {
     Submit m = c.request(1, 8, by_stop ? 50 : 2);
     m.again = true;
     m.attempt = 2;
-    m.generated = {{kWord, by_stop ? kStop : kWord}};
+    m.generated = {kWord, by_stop ? kStop : kWord};
     c.from_frontend(c.frontend, m);
     ASSERT_NE(c.terminal(1), nullptr);
     EXPECT_EQ(c.terminal(1)->n[0], 2U);
@@ -207,7 +207,7 @@ TEST(Attempts, GeneratedIdsAreNeverSentAgain) {
   Cluster c;
   c.ready_worker("mixed0", Role::mixed);
   Submit m = c.request(1, 8, 4);
-  m.generated = {{kWord, kWord}};
+  m.generated = {kWord, kWord};
   c.from_frontend(c.frontend, m);
   c.run();
   EXPECT_EQ(c.tokens_of(1), 2U);  // the third and the fourth

@@ -202,7 +202,7 @@ class Handoff : public testing::Test {
     Pull p;
     p.transfer = transfer;
     p.allocation = source.allocation();
-    p.ranks = {PoolRank{"cpu", source.handle(), 0}};
+    p.ranks = {PoolRank{"cpu", source.handle()}};
     p.exporter_pid = getpid();
     p.exporter_pid_start = pid_start_time(getpid());
     p.exporter_blocks = 8;

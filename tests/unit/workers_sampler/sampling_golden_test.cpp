@@ -110,7 +110,7 @@ void expect_draws(const Case& c) {
   std::vector<float> logits = c.logits;
   std::vector<int> counts(c.logits.size(), 0);
   SamplingParams params = c.params;
-  const SampleKey key{0, static_cast<std::uint32_t>(c.history.size()) - c.n_prompt};
+  const SampleKey key{static_cast<std::uint32_t>(c.history.size()) - c.n_prompt};
   for (int i = 0; i < kDraws; ++i) {
     params.seed = static_cast<std::uint64_t>(i) * 0x9E3779B97F4A7C15ULL + 7;
     const Result<Token> token = sampler.sample(logits, params, key, {c.history, c.n_prompt});
@@ -153,7 +153,7 @@ TEST(SamplingGolden, GreedyTakesTheMostProbableAfterTheEdits) {
     // typical_p may cut the most probable one; greedy does not ask it.
     if (c.params.typical_p < 1.0F) continue;
     c.params.temperature = 0;
-    const SampleKey key{0, static_cast<std::uint32_t>(c.history.size()) - c.n_prompt};
+    const SampleKey key{static_cast<std::uint32_t>(c.history.size()) - c.n_prompt};
     const auto best = std::max_element(c.probabilities.begin(), c.probabilities.end());
     EXPECT_EQ(sampler.sample(c.logits, c.params, key, {c.history, c.n_prompt}).value(),
               best - c.probabilities.begin());

@@ -32,7 +32,6 @@ struct SampleRow {
   float top_p = 1;                // (0, 1]
   std::int32_t top_k = 0;         // 0: off
   float min_p = 0;                // [0, 1]: drops tokens lighter than min_p times the heaviest
-  std::uint32_t choice = 0;
   std::uint32_t n_generated = 0;
   std::uint64_t seed = 0;
   // What changes the logits before the draw (workers/sampling/logit_edits.h)

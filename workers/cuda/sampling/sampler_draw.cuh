@@ -242,7 +242,7 @@ __device__ int draw(Row& row, const SampleRow& p, int vocab) {
     mine.b += kept_weight(logit);
   });
   const Two sum = over_row<false>(mine, row);
-  const double uniform = uniform_draw(p.seed, p.choice, p.n_generated, 0);
+  const double uniform = uniform_draw(p.seed, p.n_generated, 0);
   const bool top_k = p.top_k > 0 && p.top_k < vocab;
   if (!top_k && p.top_p >= 1.0F && p.min_p == 0.0F) {
     return walk_by_id(row, target_of(uniform, sum.b), kept_weight);
