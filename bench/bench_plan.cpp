@@ -141,8 +141,9 @@ class Bench {
       events.counts.clear();
       events.tokens.clear();
       events.terminals.clear();
-      events.cached_counters.clear();
-      events.cached_tokens.clear();
+      events.begun_counters.clear();
+      events.begun_cached.clear();
+      events.begun_at.clear();
     }
     out_.log.clear();
   }

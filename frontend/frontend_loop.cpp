@@ -124,7 +124,7 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
   if (found == choices_.end()) return;
   Choice& choice = found->second;
   Reply& reply = replies_.at(choice.connection);
-  note_token_times(reply, choice, delivery.count);
+  note_token_times(reply, choice, delivery);
   if (reply.streaming && !reply.begun) {
     reply.begun = true;
     reply.head = format_stream_head(reply.headers, reply.frame, reply.content_type);
@@ -135,7 +135,7 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
     const auto prompt = static_cast<std::size_t>(delivery.prompt_logprobs);
     reply.open.begin(index,
                      delivery.prompt_logprobs < 0 ? nullptr : &out.prompt_logprobs[prompt],
-                     delivery.cached_tokens);
+                     delivery.beginning.cached_tokens);
   }
   bool stopped = false;
   for (std::uint32_t i = delivery.begin; i < delivery.begin + delivery.count && !stopped; ++i) {
@@ -157,13 +157,15 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
   }
 }
 
-void FrontendLoop::note_token_times(Reply& reply, Choice& choice, std::uint32_t count) {
-  if (reply.first_token == 0) {
-    reply.first_token = now_;
-    metrics_.first_token(now_ - reply.received);
+void FrontendLoop::note_token_times(Reply& reply, Choice& choice, const Delivery& delivery) {
+  PhaseTimes& times = reply.times;
+  if (times.first_token == 0) {
+    times.begun = delivery.beginning.at;
+    times.first_token = now_;
+    metrics_.first_token(now_ - times.received);
   }
-  for (std::uint32_t i = 0; i < count && choice.last_token != 0; ++i) {
-    metrics_.next_token((now_ - choice.last_token) / count);
+  for (std::uint32_t i = 0; i < delivery.count && choice.last_token != 0; ++i) {
+    metrics_.next_token((now_ - choice.last_token) / delivery.count);
   }
   choice.last_token = now_;
 }
@@ -225,14 +227,16 @@ void FrontendLoop::end_reply(Replies::iterator at, FinishReason reason, const St
   const bool keep_alive = reply.frame.keep_alive && code == 200;
   writer_.finish(at->first, bytes, keep_alive, now_);
   metrics_.reply_sent(reply.route, code);
-  metrics_.prompt_cached(usage.cached_tokens);
-  metrics_.request_ended(reason, usage.completion_tokens, reply.received, reply.first_token, now_);
+  if (reply.times.first_token != 0) {
+    metrics_.prompt_looked_up(usage.prompt_tokens, usage.cached_tokens);
+  }
+  metrics_.request_ended(reason, usage.completion_tokens, reply.times, now_);
   spdlog::info("{} {} {} choices={} prompt={} tokens={} end={}{}{} ttft_ms={:.1f} ms={:.1f}",
                reply.frame.request_id, reply.route, code, reply.counters.size(),
                usage.prompt_tokens, usage.completion_tokens, to_string(reason),
                status.ok() ? "" : "/", status.ok() ? "" : to_string(status.code()),
-               reply.first_token == 0 ? 0.0 : milliseconds(reply.first_token - reply.received),
-               milliseconds(now_ - reply.received));
+               reply.times.first_token == 0 ? 0.0 : milliseconds(reply.times.first_token - reply.times.received),
+               milliseconds(now_ - reply.times.received));
   forget(at);
 }
 
@@ -295,8 +299,7 @@ void FrontendLoop::take_drops() {
     const std::uint32_t tokens = reply.open.usage().completion_tokens;
     spdlog::info("{} {} client {} after {} tokens", reply.frame.request_id, reply.route,
                  to_string(drop.reason), tokens);
-    metrics_.request_ended(FinishReason::cancelled, tokens, reply.received, reply.first_token,
-                           now_);
+    metrics_.request_ended(FinishReason::cancelled, tokens, reply.times, now_);
     abandon(reply, out_);
     forget(at);
   }

@@ -59,8 +59,7 @@ class FrontendLoop {
     bool begun = false;  // the head is out
     bool dirty = false;  // in dirty_
     std::vector<std::uint64_t> counters;  // of its choices, in their order
-    TimeNs received = 0;
-    TimeNs first_token = 0;
+    PhaseTimes times;
     std::string head;  // bytes before the body, not yet sent
   };
   /// One choice: an open request of the table.
@@ -78,7 +77,7 @@ class FrontendLoop {
   void each_second();
   void act(TableOutput& out);
   void deliver(const Delivery& delivery, const TableOutput& out, LogprobReader& logprobs);
-  void note_token_times(Reply& reply, Choice& choice, std::uint32_t count);
+  void note_token_times(Reply& reply, Choice& choice, const Delivery& delivery);
   void end_choice(const StreamEnd& end);
   void end_reply(Replies::iterator at, FinishReason reason, const Status& status,
                  std::uint32_t retry_after_s);

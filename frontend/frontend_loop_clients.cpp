@@ -95,7 +95,7 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
               .content_type = std::move(parsed.content_type),
               .streaming = parsed.stream,
               .counters = {},
-              .received = job.received,
+              .times = {.received = job.received},
               .head = {}};
   const auto each = static_cast<std::uint32_t>(parsed.prompts.size() * parsed.choices /
                                                requests.size());  // choices that a request makes
@@ -187,6 +187,7 @@ MetricsView FrontendLoop::metrics_view() const {
   view.http = http_.counters();
   view.open_streams = choices_.size();
   view.queued_bytes = writer_.queued_bytes();
+  view.process = process_usage();
   return view;
 }
 

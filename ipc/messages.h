@@ -152,6 +152,17 @@ using FrontendMessage =
 
 // ---------------------------------------------------------------- scheduler -> front end
 
+/// What the blocks of one worker's pool are used for; what is left of `blocks` is free.
+struct PoolUse {
+  std::string worker;
+  Role role = Role::mixed;
+  std::uint32_t blocks = 0;
+  std::uint32_t owned = 0;   // named by running requests
+  std::uint32_t fenced = 0;  // released, but a step or a pull in flight names them
+  std::uint32_t cached = 0;  // kept for later prompts, given away when nothing is free
+  BATON_FIELDS(worker, role, blocks, owned, fenced, cached)
+};
+
 struct FrontendWelcome {
   std::uint32_t protocol = kProtocolVersion;
   std::string build;
@@ -166,8 +177,11 @@ struct FrontendWelcome {
   std::uint64_t blocks_out = 0;     // copied from pools to their host parts
   std::uint64_t blocks_in = 0;      // ... and back
   std::uint64_t damaged_blocks = 0;  // pulled, and not what had been computed (worker.check_pulls)
+  std::uint64_t preemptions = 0;
+  std::uint32_t tokens_per_block = 0;  // 0: no pool yet
+  std::vector<PoolUse> pools;          // of the workers in term
   BATON_FIELDS(protocol, build, epoch, workers_ready, max_context, progress, running, waiting, host_blocks,
-               host_blocks_used, blocks_out, blocks_in, damaged_blocks)
+               host_blocks_used, blocks_out, blocks_in, damaged_blocks, preemptions, tokens_per_block, pools)
 };
 
 /// The one last message of an accepted request (or the refusal of a new one).
@@ -198,12 +212,13 @@ struct Events {
   std::vector<Terminal> terminals;
   Logprobs logprobs;  // items: indexes into `tokens`; only of requests that asked for it
   std::vector<PromptLogprobs> prompt_logprobs;  // beside the row with the request's first token
-  // Likewise: of the prompt of cached_counters[i], the first cached_tokens[i] tokens were found in a
-  // prefix cache. Requests of which nothing was found are not listed.
-  std::vector<std::uint64_t> cached_counters;
-  std::vector<std::uint32_t> cached_tokens;
-  BATON_FIELDS(epoch, counters, attempts, first_index, counts, tokens, terminals, logprobs, prompt_logprobs,
-               cached_counters, cached_tokens)
+  // Likewise, of every request whose first token is here: the first begun_cached[i] tokens of its prompt
+  // were found in a prefix cache, and its first chunk was planned at begun_at[i].
+  std::vector<std::uint64_t> begun_counters;
+  std::vector<std::uint32_t> begun_cached;
+  std::vector<TimeNs> begun_at;
+  BATON_FIELDS(epoch, counters, attempts, first_index, counts, tokens, terminals, logprobs,
+               prompt_logprobs, begun_counters, begun_cached, begun_at)
 };
 
 /// The scheduler does not know these requests: submit them again with the next attempt.

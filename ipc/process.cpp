@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -14,6 +15,7 @@
 #include <atomic>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -131,6 +133,30 @@ int open_pidfd(std::int32_t pid) {
   (void)pid;
   return -1;
 #endif
+}
+
+ProcessUsage process_usage() {
+  ProcessUsage usage;
+  unsigned long long pages = 0, resident = 0;
+  const std::string statm = read_small_file("/proc/self/statm");
+  if (std::sscanf(statm.c_str(), "%llu %llu", &pages, &resident) == 2) {
+    usage.resident_bytes = resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  }
+  rusage times{};
+  if (::getrusage(RUSAGE_SELF, &times) == 0) {
+    const auto seconds = [](const timeval& t) {
+      return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+    };
+    usage.cpu_seconds = seconds(times.ru_utime) + seconds(times.ru_stime);
+  }
+  timespec up{};  // since boot, suspension included, as the start time is
+  const std::uint64_t ticks = pid_start_time(static_cast<std::int32_t>(::getpid()));
+  if (ticks != 0 && ::clock_gettime(CLOCK_BOOTTIME, &up) == 0) {
+    const double age = static_cast<double>(up.tv_sec) + static_cast<double>(up.tv_nsec) * 1e-9 -
+                       static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+    usage.started = static_cast<double>(wall_ns()) * 1e-9 - age;
+  }
+  return usage;
 }
 
 void UniqueFd::reset(int fd) {

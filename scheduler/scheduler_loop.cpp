@@ -215,8 +215,9 @@ void SchedulerLoop::flush() {
     events.terminals.clear();
     events.logprobs.clear();
     events.prompt_logprobs.clear();
-    events.cached_counters.clear();
-    events.cached_tokens.clear();
+    events.begun_counters.clear();
+    events.begun_cached.clear();
+    events.begun_at.clear();
   }
   for (auto& [link, message] : out_.to_frontends) send_to_frontend(link, message);
   out_.to_frontends.clear();

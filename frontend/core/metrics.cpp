@@ -10,7 +10,7 @@ double seconds(TimeNs time) { return static_cast<double>(time) * 1e-9; }
 
 std::string number(double value) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.9g", value);
+  std::snprintf(text, sizeof text, "%.15g", value);  // whole numbers stay exact: bytes, tokens, unix time
   return text;
 }
 
@@ -49,6 +49,12 @@ void single(std::string& out, std::string_view name, std::string_view alias, std
   }
 }
 
+/// Seconds of a phase: from what an idle server takes to what a full one does.
+std::vector<double> phase_bounds() {
+  return {.001, .0025, .005, .01, .025, .05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120,
+          240, 480, 960};
+}
+
 }  // namespace
 
 void Histogram::observe(double value) {
@@ -79,6 +85,10 @@ Metrics::Metrics(std::string model_name)
       tpot_({.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5,
              .75, 1, 2.5, 5}),
       e2e_({.05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960}),
+      queue_(phase_bounds()),
+      prefill_(phase_bounds()),
+      decode_(phase_bounds()),
+      inference_(phase_bounds()),
       prompt_size_({1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000}),
       reply_size_({1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000}) {}
 
@@ -91,12 +101,19 @@ void Metrics::first_token(TimeNs since_received) { ttft_.observe(seconds(since_r
 
 void Metrics::next_token(TimeNs since_last_token) { itl_.observe(seconds(since_last_token)); }
 
-void Metrics::request_ended(FinishReason reason, std::uint32_t tokens, TimeNs received,
-                            TimeNs first_token_at, TimeNs now) {
+void Metrics::request_ended(FinishReason reason, std::uint32_t tokens, const PhaseTimes& times,
+                            TimeNs now) {
   ++ended_[static_cast<std::size_t>(reason)];
   reply_size_.observe(tokens);
-  e2e_.observe(seconds(now - received));
-  if (tokens > 1 && first_token_at != 0) tpot_.observe(seconds(now - first_token_at) / (tokens - 1));
+  e2e_.observe(seconds(now - times.received));
+  if (times.begun != 0) {
+    queue_.observe(seconds(times.begun - times.received));
+    inference_.observe(seconds(now - times.begun));
+  }
+  if (times.first_token == 0) return;
+  if (times.begun != 0) prefill_.observe(seconds(times.first_token - times.begun));
+  decode_.observe(seconds(now - times.first_token));
+  if (tokens > 1) tpot_.observe(seconds(now - times.first_token) / (tokens - 1));
 }
 
 std::string Metrics::expose(const MetricsView& view) const {
@@ -108,6 +125,7 @@ std::string Metrics::expose(const MetricsView& view) const {
            "\"",
        "1");
   expose_gauges(out, view);
+  expose_pools(out, view.scheduler);
   expose_counters(out, view);
   expose_histograms(out);
   return out;
@@ -132,6 +150,41 @@ void Metrics::expose_gauges(std::string& out, const MetricsView& view) const {
   gauge("baton_connections", "", "Client connections.", static_cast<double>(view.http.open));
   gauge("baton_write_queue_bytes", "", "Bytes that wait for clients to read.",
         static_cast<double>(view.queued_bytes));
+  const ProcessUsage& process = view.process;
+  single(out, "process_resident_memory_bytes", "", "gauge", "Resident memory of this front end.", "",
+         static_cast<double>(process.resident_bytes));
+  single(out, "process_cpu_seconds_total", "", "counter", "Processor time that this front end has taken.", "",
+         process.cpu_seconds);
+  single(out, "process_start_time_seconds", "", "gauge", "When this front end began, in unix time.", "",
+         process.started);
+}
+
+/// vLLM's names are about all pools together, as if they were one.
+void Metrics::expose_pools(std::string& out, const SchedulerView& scheduler) const {
+  std::uint64_t blocks = 0;
+  std::uint64_t used = 0;
+  head(out, "baton_kv_blocks", "gauge",
+       "Blocks of a worker's KV pool: owned by running requests, fenced by what is in flight, cached, or free.");
+  for (const PoolUse& pool : scheduler.pools) {
+    blocks += pool.blocks;
+    used += pool.owned + pool.fenced;
+    const std::string labels = model_ + ",worker=\"" + escaped(pool.worker) + "\",role=\"" +
+                               to_string(pool.role) + "\",state=\"";
+    const std::uint32_t free = pool.blocks - pool.owned - pool.fenced - pool.cached;
+    const std::pair<const char*, std::uint32_t> states[] = {
+        {"owned", pool.owned}, {"fenced", pool.fenced}, {"cached", pool.cached}, {"free", free}};
+    for (const auto& [state, count] : states) {
+      line(out, "baton_kv_blocks", labels + state + "\"", std::to_string(count));
+    }
+  }
+  single(out, "baton_kv_used_ratio", "vllm:kv_cache_usage_perc", "gauge",
+         "Part of all pools' blocks that are owned or fenced; 1 is full.", model_,
+         blocks == 0 ? 0 : static_cast<double>(used) / static_cast<double>(blocks));
+  head(out, "vllm:cache_config_info", "gauge", "Tokens of a block, and the blocks of all pools.");
+  line(out, "vllm:cache_config_info",
+       model_ + ",block_size=\"" + std::to_string(scheduler.tokens_per_block) + "\",num_gpu_blocks=\"" +
+           std::to_string(blocks) + "\"",
+       "1");
 }
 
 void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
@@ -141,10 +194,15 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
   };
   counter("baton_prompt_tokens_total", "vllm:prompt_tokens_total", "Prompt tokens accepted.",
           prompt_tokens_);
+  counter("baton_looked_up_prompt_tokens_total", "vllm:prefix_cache_queries_total",
+          "Prompt tokens of ended requests that were looked for in a prefix cache.",
+          looked_up_prompt_tokens_);
   counter("baton_cached_prompt_tokens_total", "vllm:prefix_cache_hits_total",
           "Prompt tokens of ended requests that were in a prefix cache.", cached_prompt_tokens_);
   counter("baton_generation_tokens_total", "vllm:generation_tokens_total",
           "Tokens written to clients.", generation_tokens_);
+  counter("baton_preemptions_total", "vllm:num_preemptions_total",
+          "Requests that gave up their blocks to others, to be computed again.", view.scheduler.preemptions);
   counter("baton_kv_blocks_out_total", "", "Blocks copied from KV pools to their host parts.",
           view.scheduler.blocks_out);
   counter("baton_kv_blocks_in_total", "", "Blocks copied from host parts back to KV pools.",
@@ -208,6 +266,14 @@ void Metrics::expose_histograms(std::string& out) const {
             "Mean time between tokens of a request.", tpot_);
   histogram("baton_e2e_request_latency_seconds", "vllm:e2e_request_latency_seconds",
             "From the whole request to its end.", e2e_);
+  histogram("baton_request_queue_time_seconds", "vllm:request_queue_time_seconds",
+            "From the whole request to the plan of its first step.", queue_);
+  histogram("baton_request_prefill_time_seconds", "vllm:request_prefill_time_seconds",
+            "From the plan of a request's first step to its first token.", prefill_);
+  histogram("baton_request_decode_time_seconds", "vllm:request_decode_time_seconds",
+            "From a request's first token to its end.", decode_);
+  histogram("baton_request_inference_time_seconds", "vllm:request_inference_time_seconds",
+            "From the plan of a request's first step to its end.", inference_);
   histogram("baton_request_prompt_tokens", "vllm:request_prompt_tokens", "Prompt tokens of a request.",
             prompt_size_);
   histogram("baton_request_generation_tokens", "vllm:request_generation_tokens", "Tokens of a reply.",

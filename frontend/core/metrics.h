@@ -14,6 +14,7 @@
 #include "frontend/core/scheduler_client.h"
 #include "frontend/http/http_server.h"
 #include "frontend/http/stream_writer.h"
+#include "ipc/process.h"
 #include "ipc/types.h"
 
 namespace baton {
@@ -49,6 +50,14 @@ struct MetricsView {
   HttpServerCounters http;
   std::size_t open_streams = 0;
   std::size_t queued_bytes = 0;
+  ProcessUsage process;
+};
+
+/// When a request's phases began (monotonic; 0: not known, or it never came to that).
+struct PhaseTimes {
+  TimeNs received = 0;
+  TimeNs begun = 0;  // its first prompt chunk was planned
+  TimeNs first_token = 0;
 };
 
 class Metrics {
@@ -58,19 +67,22 @@ class Metrics {
   void reply_sent(const char* route, int status) { ++replies_[{route, status}]; }
   void client_dropped(DropReason reason) { ++drops_[static_cast<std::size_t>(reason)]; }
   void request_accepted(std::uint32_t prompt_tokens);
-  void prompt_cached(std::uint32_t tokens) { cached_prompt_tokens_ += tokens; }
+  /// Of a request that has got a token: what was asked of prefix caches, and found there.
+  void prompt_looked_up(std::uint32_t tokens, std::uint32_t cached) {
+    looked_up_prompt_tokens_ += tokens;
+    cached_prompt_tokens_ += cached;
+  }
   void first_token(TimeNs since_received);
   void next_token(TimeNs since_last_token);
   void tokens_delivered(std::uint64_t n) { generation_tokens_ += n; }
-  /// `first_token_at` 0: none came.
-  void request_ended(FinishReason reason, std::uint32_t tokens, TimeNs received,
-                     TimeNs first_token_at, TimeNs now);
+  void request_ended(FinishReason reason, std::uint32_t tokens, const PhaseTimes& times, TimeNs now);
 
   std::uint64_t generation_tokens() const { return generation_tokens_; }
   std::string expose(const MetricsView& view) const;
 
  private:
   void expose_gauges(std::string& out, const MetricsView& view) const;
+  void expose_pools(std::string& out, const SchedulerView& scheduler) const;
   void expose_counters(std::string& out, const MetricsView& view) const;
   void expose_histograms(std::string& out) const;
 
@@ -79,9 +91,10 @@ class Metrics {
   std::array<std::uint64_t, 3> drops_{};
   std::array<std::uint64_t, 5> ended_{};  // by FinishReason
   std::uint64_t prompt_tokens_ = 0;
+  std::uint64_t looked_up_prompt_tokens_ = 0;
   std::uint64_t cached_prompt_tokens_ = 0;
   std::uint64_t generation_tokens_ = 0;
-  Histogram ttft_, itl_, tpot_, e2e_, prompt_size_, reply_size_;
+  Histogram ttft_, itl_, tpot_, e2e_, queue_, prefill_, decode_, inference_, prompt_size_, reply_size_;
 };
 
 }  // namespace baton

@@ -106,6 +106,9 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
   view_.blocks_out = message.blocks_out;
   view_.blocks_in = message.blocks_in;
   view_.damaged_blocks = message.damaged_blocks;
+  view_.preemptions = message.preemptions;
+  view_.tokens_per_block = message.tokens_per_block;
+  view_.pools = message.pools;
   if (submit_again) submit_all(new_scheduler, now, out);
 }
 

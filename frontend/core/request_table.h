@@ -46,6 +46,12 @@ struct NewRequest {
   TimeNs deadline = 0;
 };
 
+/// What is told of a request with its first token.
+struct Beginning {
+  std::uint32_t cached_tokens = 0;  // of the prompt, that were in a prefix cache
+  TimeNs at = 0;                    // its first prompt chunk was planned (monotonic); 0: not known
+};
+
 /// New tokens of one stream: `count` tokens of TableOutput::tokens from `begin` on.
 struct Delivery {
   std::uint64_t counter = 0;
@@ -54,7 +60,7 @@ struct Delivery {
   std::uint32_t count = 0;
   std::int32_t prompt_logprobs = -1;  // which of TableOutput::prompt_logprobs; with token 0 only
   std::uint32_t choice = 0;           // which sequence of a beam search; they come whole, at its end
-  std::uint32_t cached_tokens = 0;    // of the prompt, that were in a prefix cache; with token 0 only
+  Beginning beginning = {};           // with token 0 only
 };
 
 /// How one sequence of a beam search ended.
@@ -105,6 +111,9 @@ struct SchedulerView {
   std::uint64_t blocks_out = 0;
   std::uint64_t blocks_in = 0;
   std::uint64_t damaged_blocks = 0;
+  std::uint64_t preemptions = 0;
+  std::uint32_t tokens_per_block = 0;
+  std::vector<PoolUse> pools;
   TimeNs heard_at = 0;     // last message of any kind
   TimeNs progress_at = 0;  // last time that `progress` grew, or nothing was running
 };
@@ -176,7 +185,7 @@ class RequestTable {
     TimeNs closing_since = 0;
     NewRequest request;  // prompt and generated ids are given up when the entry stops being open
     std::vector<Token> generated;  // of a beam search nothing is delivered before its end
-    std::uint32_t cached_tokens = 0;  // of the prompt, as told with its first token
+    Beginning beginning;
     std::optional<Terminal> terminal;  // came before the tokens that it counts
   };
   using Entries = std::unordered_map<std::uint64_t, Entry>;

@@ -14,7 +14,8 @@ constexpr TimeNs kResendPause = 100 * kMillisecond;  // between two resends aske
 bool columns_agree(const Events& m) {
   const std::size_t rows = m.counters.size();
   if (m.attempts.size() != rows || m.first_index.size() != rows ||
-      m.counts.size() != rows || m.cached_counters.size() != m.cached_tokens.size()) {
+      m.counts.size() != rows || m.begun_counters.size() != m.begun_cached.size() ||
+      m.begun_counters.size() != m.begun_at.size()) {
     return false;
   }
   std::uint64_t total = 0;
@@ -41,10 +42,12 @@ void move_logprobs(LogprobReader& from, std::uint32_t begin, std::uint32_t count
   }
 }
 
-std::uint32_t cached_tokens_of(const Events& message, std::uint64_t counter) {
-  const auto& counters = message.cached_counters;
+Beginning beginning_of(const Events& message, std::uint64_t counter) {
+  const auto& counters = message.begun_counters;
   const auto at = std::find(counters.begin(), counters.end(), counter);
-  return at == counters.end() ? 0 : message.cached_tokens[static_cast<std::size_t>(at - counters.begin())];
+  if (at == counters.end()) return {};
+  const auto i = static_cast<std::size_t>(at - counters.begin());
+  return {message.begun_cached[i], message.begun_at[i]};
 }
 
 FinishReason reason_of(const Terminal& terminal, std::size_t choice = 0) {
@@ -128,7 +131,7 @@ void RequestTable::append(const TokenRow& row, Entry& entry, std::uint32_t known
   }
   if (count == 0) return;
   const std::uint32_t from = row.begin + known;
-  if (first == 0) entry.cached_tokens = cached_tokens_of(row.message, row.counter);
+  if (first == 0) entry.beginning = beginning_of(row.message, row.counter);
   if (sampling.beams()) {
     const auto begin = row.message.tokens.begin() + from;
     entry.generated.insert(entry.generated.end(), begin, begin + count);
@@ -140,7 +143,7 @@ void RequestTable::append(const TokenRow& row, Entry& entry, std::uint32_t known
   out.tokens.insert(out.tokens.end(), tokens, tokens + count);
   entry.generated.insert(entry.generated.end(), tokens, tokens + count);
   if (first == 0) {
-    delivery.cached_tokens = entry.cached_tokens;
+    delivery.beginning = entry.beginning;
     for (const PromptLogprobs& prompt : row.message.prompt_logprobs) {
       if (prompt.owner != row.counter) continue;
       delivery.prompt_logprobs = static_cast<std::int32_t>(out.prompt_logprobs.size());
@@ -217,8 +220,7 @@ StreamEnd RequestTable::found_beams(std::uint64_t counter, const Entry& entry, T
   std::uint32_t begin = static_cast<std::uint32_t>(out.tokens.size());
   out.tokens.insert(out.tokens.end(), entry.generated.begin(), entry.generated.end());
   for (std::uint32_t choice = 0; choice < terminal.n.size(); ++choice) {
-    out.deliveries.push_back(
-        {counter, 0, begin, terminal.n[choice], -1, choice, entry.cached_tokens});
+    out.deliveries.push_back({counter, 0, begin, terminal.n[choice], -1, choice, entry.beginning});
     ending.choices.push_back({reason_of(terminal, choice), terminal.scores[choice]});
     begin += terminal.n[choice];
   }

@@ -34,6 +34,16 @@ std::uint32_t retry_after(const State& state) {
   return 1 + static_cast<std::uint32_t>(state.waiting.size() / 1000);
 }
 
+/// What the pools of the workers in term are used for.
+void tell_pools(const State& state, FrontendWelcome& message) {
+  for (const Worker& w : state.workers) {
+    if (!w.ready()) continue;
+    message.tokens_per_block = w.tokens_per_block();
+    message.pools.push_back({w.identity.name, w.identity.role, w.pool.total(), w.pool.owned_blocks(),
+                             w.pool.fenced_blocks(), w.pool.cached_blocks()});
+  }
+}
+
 struct Handler {
   State& state;
   LinkId link;
@@ -55,6 +65,8 @@ struct Handler {
     message.blocks_out = state.counters.blocks_out;
     message.blocks_in = state.counters.blocks_in;
     message.damaged_blocks = state.counters.damaged_blocks;
+    message.preemptions = state.counters.preemptions;
+    tell_pools(state, message);
     message.waiting = static_cast<std::uint32_t>(state.waiting.size());
     message.running = static_cast<std::uint32_t>(state.deadlines.size());
     out.to_frontends.emplace_back(link, std::move(message));

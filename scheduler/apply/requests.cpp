@@ -22,6 +22,7 @@ FinishReason finish_after(const Request& request, Token last) {
 }  // namespace
 
 void note(Request& request, LifetimeMoment moment, TimeNs now) {
+  if (moment == LifetimeMoment::context_begin && request.begun == 0) request.begun = now;
   if (request.lifetime.empty()) return;
   TimeNs& time = request.lifetime[static_cast<std::size_t>(moment)];
   if (time == 0) time = now;
@@ -99,9 +100,10 @@ Events& begin_row(const Request& request, std::uint32_t begin, std::uint32_t end
   if (begin == 0 && !request.prompt_logprobs.items.empty()) {
     events.prompt_logprobs.push_back({request.name.counter, request.prompt_logprobs});
   }
-  if (begin == 0 && request.cached_tokens != 0) {
-    events.cached_counters.push_back(request.name.counter);
-    events.cached_tokens.push_back(request.cached_tokens);
+  if (begin == 0) {
+    events.begun_counters.push_back(request.name.counter);
+    events.begun_cached.push_back(request.cached_tokens);
+    events.begun_at.push_back(request.begun);
   }
   return events;
 }

@@ -143,6 +143,7 @@ struct Request {
   bool local = false;                // prefill where it decodes: its pulls failed too often
   bool prefix_pull_failed = false;   // it computes what only other pools know
   std::uint32_t cached_tokens = 0;   // of the prompt, found or pulled; told with the first token
+  TimeNs begun = 0;                  // its first prompt chunk was planned; likewise
   Kept kept;
   bool grouped = false;              // static batching: member of the running group
   std::uint32_t client_tokens = kNoLimit;  // ... its own limit: what the group makes beyond is not sent

@@ -102,9 +102,12 @@ TEST(Metrics, the_text_is_well_formed) {
   metrics.first_token(5 * kMillisecond);
   metrics.next_token(kMillisecond);
   metrics.tokens_delivered(2);
-  metrics.request_ended(FinishReason::stop, 2, kSecond, 2 * kSecond, 3 * kSecond);
+  metrics.prompt_looked_up(10, 4);
+  metrics.request_ended(FinishReason::stop, 2, {.received = kSecond, .begun = kSecond, .first_token = 2 * kSecond},
+                        3 * kSecond);
   MetricsView view;
   view.version = "v";
+  view.scheduler.pools = {{"prefill0", Role::prefill, 100, 5, 2, 30}, {"decode0", Role::decode, 60, 9, 0, 0}};
   std::istringstream lines(metrics.expose(view));
   std::set<std::string> declared, samples;
   std::string current, type, line;
@@ -137,9 +140,60 @@ TEST(Metrics, the_text_is_well_formed) {
         "vllm:generation_tokens_total", "vllm:request_success_total",
         "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
         "vllm:time_per_output_token_seconds", "vllm:e2e_request_latency_seconds",
+        "vllm:kv_cache_usage_perc", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
+        "vllm:request_queue_time_seconds", "vllm:request_prefill_time_seconds",
+        "vllm:request_decode_time_seconds", "vllm:request_inference_time_seconds",
+        "vllm:num_preemptions_total", "vllm:cache_config_info", "process_resident_memory_bytes",
         "baton_http_replies_total"}) {
     EXPECT_TRUE(declared.count(name)) << name;
   }
+}
+
+void expect_lines(const std::string& text, std::initializer_list<const char*> lines) {
+  for (const char* line : lines) {
+    EXPECT_NE(text.find(std::string("\n") + line + "\n"), std::string::npos) << line;
+  }
+}
+
+TEST(Metrics, what_pools_are_used_for) {
+  MetricsView view;
+  view.scheduler.pools = {{"prefill0", Role::prefill, 100, 5, 2, 30}, {"decode0", Role::decode, 60, 9, 0, 0}};
+  view.scheduler.tokens_per_block = 16;
+  view.scheduler.preemptions = 7;
+  expect_lines(Metrics("m").expose(view),
+               {"baton_kv_blocks{model_name=\"m\",worker=\"prefill0\",role=\"prefill\",state=\"owned\"} 5",
+                "baton_kv_blocks{model_name=\"m\",worker=\"prefill0\",role=\"prefill\",state=\"fenced\"} 2",
+                "baton_kv_blocks{model_name=\"m\",worker=\"prefill0\",role=\"prefill\",state=\"cached\"} 30",
+                "baton_kv_blocks{model_name=\"m\",worker=\"prefill0\",role=\"prefill\",state=\"free\"} 63",
+                "baton_kv_blocks{model_name=\"m\",worker=\"decode0\",role=\"decode\",state=\"free\"} 51",
+                "vllm:kv_cache_usage_perc{model_name=\"m\"} 0.1",
+                "vllm:cache_config_info{model_name=\"m\",block_size=\"16\",num_gpu_blocks=\"160\"} 1",
+                "vllm:num_preemptions_total{model_name=\"m\"} 7"});
+  expect_lines(Metrics("m").expose({}), {"vllm:kv_cache_usage_perc{model_name=\"m\"} 0"});
+}
+
+TEST(Metrics, how_long_each_phase_took) {
+  Metrics metrics("m");
+  metrics.prompt_looked_up(10, 4);
+  metrics.request_ended(FinishReason::stop, 2, {kSecond, 3 * kSecond, 6 * kSecond}, 10 * kSecond);
+  metrics.request_ended(FinishReason::stop, 2, {kSecond, 0, 6 * kSecond}, 7 * kSecond);  // of another scheduler
+  metrics.request_ended(FinishReason::cancelled, 0, {kSecond, 0, 0}, 7 * kSecond);
+  expect_lines(metrics.expose({}), {"vllm:request_queue_time_seconds_sum{model_name=\"m\"} 2",
+                                    "vllm:request_queue_time_seconds_count{model_name=\"m\"} 1",
+                                    "vllm:request_prefill_time_seconds_sum{model_name=\"m\"} 3",
+                                    "vllm:request_decode_time_seconds_sum{model_name=\"m\"} 5",
+                                    "vllm:request_decode_time_seconds_count{model_name=\"m\"} 2",
+                                    "vllm:request_inference_time_seconds_sum{model_name=\"m\"} 7",
+                                    "vllm:prefix_cache_queries_total{model_name=\"m\"} 10",
+                                    "vllm:prefix_cache_hits_total{model_name=\"m\"} 4"});
+}
+
+TEST(Metrics, large_numbers_are_exact) {
+  MetricsView view;
+  view.process.resident_bytes = 12'345'678'901;
+  view.process.started = 1'795'347'691;
+  expect_lines(Metrics("m").expose(view), {"process_resident_memory_bytes 12345678901",
+                                           "process_start_time_seconds 1795347691"});
 }
 
 TEST(Metrics, what_the_scheduler_says_of_host_parts) {
@@ -149,13 +203,10 @@ TEST(Metrics, what_the_scheduler_says_of_host_parts) {
   view.scheduler.blocks_out = 70;
   view.scheduler.blocks_in = 12;
   view.scheduler.damaged_blocks = 3;
-  const std::string text = Metrics("m").expose(view);
-  for (const char* line :
-       {"baton_kv_host_blocks{model_name=\"m\"} 160", "baton_kv_host_blocks_used{model_name=\"m\"} 31",
-        "baton_kv_blocks_out_total{model_name=\"m\"} 70", "baton_kv_blocks_in_total{model_name=\"m\"} 12",
-        "baton_kv_blocks_damaged_total{model_name=\"m\"} 3"}) {
-    EXPECT_NE(text.find(std::string("\n") + line + "\n"), std::string::npos) << line;
-  }
+  expect_lines(Metrics("m").expose(view),
+               {"baton_kv_host_blocks{model_name=\"m\"} 160", "baton_kv_host_blocks_used{model_name=\"m\"} 31",
+                "baton_kv_blocks_out_total{model_name=\"m\"} 70", "baton_kv_blocks_in_total{model_name=\"m\"} 12",
+                "baton_kv_blocks_damaged_total{model_name=\"m\"} 3"});
 }
 
 struct HealthCase {

@@ -32,7 +32,7 @@ class TableTest : public ::testing::Test {
         LogprobReader::Entry entry;
         logprobs[d.counter].push_back(reader.take(i, entry) ? entry.logprob : NAN);
       }
-      if (d.first_index == 0) cached[d.counter].push_back(d.cached_tokens);
+      if (d.first_index == 0) cached[d.counter].push_back(d.beginning.cached_tokens);
       if (d.prompt_logprobs < 0) continue;
       prompts[d.counter].push_back(out.prompt_logprobs[static_cast<std::size_t>(d.prompt_logprobs)]);
     }
@@ -249,14 +249,15 @@ TEST_F(TableTest, what_was_cached_comes_with_the_first_token) {
   events.first_index = {0, 0};
   events.counts = {1, 2};
   events.tokens = {11, 12, 13};
-  events.cached_counters = {with};
-  events.cached_tokens = {2};
+  events.begun_counters = {with};
+  events.begun_cached = {2};
+  events.begun_at = {kSecond};
   give(events);
   give(events);  // again: nothing is new
   tokens(with, 1, 2, {14});
   EXPECT_EQ(cached[with], (std::vector<std::uint32_t>{2}));
   EXPECT_EQ(cached[without], (std::vector<std::uint32_t>{0}));
-  events.cached_tokens.clear();
+  events.begun_cached.clear();
   give(events);
   EXPECT_EQ(table.counters().malformed, 1U);
 }
@@ -271,8 +272,9 @@ TEST_F(BeamTable, what_was_cached_is_told_of_each_sequence) {
   events.first_index = {0};
   events.counts = {5};
   events.tokens = {11, 12, 13, 21, 22};
-  events.cached_counters = {counter};
-  events.cached_tokens = {2};
+  events.begun_counters = {counter};
+  events.begun_cached = {2};
+  events.begun_at = {kSecond};
   events.terminals = {found(counter, 1)};
   give(events);
   EXPECT_EQ(cached[counter], (std::vector<std::uint32_t>{2, 2}));

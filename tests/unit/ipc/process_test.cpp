@@ -33,6 +33,17 @@ TEST(Process, StartTimeTellsAReusedPidApart) {
   EXPECT_FALSE(process_alive(0, 0));
 }
 
+TEST(Process, WhatItUsesIsPlausible) {
+  const std::vector<char> memory(64U << 20U, 'x');
+  const ProcessUsage usage = process_usage();
+  EXPECT_GT(usage.resident_bytes, memory.size());
+  EXPECT_LT(usage.resident_bytes, std::uint64_t{1} << 40U);
+  EXPECT_GT(usage.cpu_seconds, 0);
+  const double now = static_cast<double>(wall_ns()) * 1e-9;
+  EXPECT_LT(usage.started, now + 1);
+  EXPECT_GT(usage.started, now - 3600);
+}
+
 TEST(Process, AZombieIsDeadAndPidfdSaysSo) {
   const pid_t pid = ::fork();
   if (pid == 0) {

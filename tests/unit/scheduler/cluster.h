@@ -261,6 +261,7 @@ class Cluster {
   std::map<LinkId, std::deque<Pull>> pulls;            // not answered
   std::map<std::uint64_t, std::vector<Token>> tokens;  // by request counter, as sent
   std::map<std::uint64_t, std::uint32_t> cached;       // of their prompts, as told
+  std::map<std::uint64_t, TimeNs> begun;               // when their first chunks were planned, as told
   std::vector<Terminal> terminals;
   std::vector<std::string> log;
   std::vector<std::pair<LinkId, Pull>> probes;  // not answered; only while ...
@@ -297,8 +298,9 @@ class Cluster {
           tokens[events.counters[i]].push_back(events.tokens[at++]);
         }
       }
-      for (std::size_t i = 0; i < events.cached_counters.size(); ++i) {
-        cached[events.cached_counters[i]] = events.cached_tokens[i];
+      for (std::size_t i = 0; i < events.begun_counters.size(); ++i) {
+        if (events.begun_cached[i] != 0) cached[events.begun_counters[i]] = events.begun_cached[i];
+        begun[events.begun_counters[i]] = events.begun_at[i];
       }
       terminals.insert(terminals.end(), events.terminals.begin(), events.terminals.end());
       events = Events{};

@@ -296,6 +296,34 @@ TEST(Frontends, AWelcomeTellsWhatIsRunning) {
   EXPECT_EQ(welcome.waiting, 1U);
 }
 
+TEST(Frontends, AWelcomeTellsWhatThePoolsAreUsedFor) {
+  Cluster c;
+  c.state.settings.prefix_cache = true;
+  const LinkId mixed = c.ready_worker("mixed0", Role::mixed, 10);
+  c.register_worker("prefill0", Role::prefill);  // it has not said hello: no pool
+  c.submit(1, 4, 2);
+  const TimeNs planned = c.now += kMillisecond;
+  c.turn();
+  const auto pools = [&] {
+    c.from_frontend(c.frontend, FrontendHeartbeat{c.state.epoch, 0, 0, {}, {}, {}});
+    const FrontendWelcome welcome = c.told<FrontendWelcome>(c.frontend).back();
+    EXPECT_EQ(welcome.tokens_per_block, 4U);
+    EXPECT_EQ(welcome.pools.size(), 1U);
+    return welcome.pools.at(0);
+  };
+  EXPECT_EQ(pools().worker, "mixed0");
+  EXPECT_EQ(pools().role, Role::mixed);
+  EXPECT_EQ(pools().blocks, 10U);
+  EXPECT_EQ(pools().owned, 2U) << "four tokens, and a block to grow into";
+  c.now += kMillisecond;
+  c.answer(mixed);
+  EXPECT_EQ(c.begun[1], planned) << "told with the first token";
+  c.run();
+  EXPECT_EQ(pools().owned, 0U);
+  EXPECT_EQ(pools().fenced, 0U);
+  EXPECT_EQ(pools().cached, 1U);
+}
+
 struct Grammars : testing::Test {
   void ask(std::uint64_t counter, const std::string& grammar) {
     Submit m = c.request(counter, 4, 2);
