@@ -18,12 +18,14 @@ using testing::small_context;
 using testing::tiny_model;
 using Json = nlohmann::json;
 
-/// Rows of the tables in docs/api.md: | `field` | completions | chat | meaning |.
+/// Rows of the table under "Fields" in docs/api.md: | `field` | completions | chat | meaning |.
 std::map<std::string, std::vector<std::string>> documented() {
   std::ifstream file(BATON_API_DOC);
   std::map<std::string, std::vector<std::string>> rows;
+  bool fields = false;
   for (std::string line; std::getline(file, line);) {
-    if (line.rfind("| `", 0) != 0) continue;
+    if (line.rfind("## ", 0) == 0) fields = line == "## Fields";
+    if (!fields || line.rfind("| `", 0) != 0) continue;
     std::istringstream cells(line.substr(2));
     std::string name, cell;
     std::getline(cells, name, '|');
