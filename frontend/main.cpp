@@ -220,26 +220,24 @@ std::string public_address(const HttpServerOptions& options, std::uint16_t port)
   return host + ":" + std::to_string(port);
 }
 
+/// Says why this process ends, also to the supervisor; returns the exit status.
+int refuse(const Config& config, const Status& status, int code) {
+  spdlog::critical("{}", status.message());
+  leave_reason(config.run_dir, config.frontend.name, status.message());
+  return code;
+}
+
 int serve(const Config& config, SignalFd& signals) {
   const Status directory = ensure_private_directory(config.run_dir);
-  if (!directory.ok()) {
-    spdlog::critical("{}", directory.message());
-    return 1;
-  }
+  if (!directory.ok()) return refuse(config, directory, kExitUsage);
   AliveFile alive(config.run_dir, config.frontend.name);
   if (!alive.status().ok()) spdlog::warn("{}", alive.status().message());
   auto model = load_model(config);
-  if (!model.ok()) {
-    spdlog::critical("{}", model.status().message());
-    return 1;
-  }
+  if (!model.ok()) return refuse(config, model.status(), kExitUsage);
   ApiKeys keys;
   HttpUrl client;
   const Status named = load_named(config.frontend, &keys, &client);
-  if (!named.ok()) {
-    spdlog::critical("{}", named.message());
-    return 1;
-  }
+  if (!named.ok()) return refuse(config, named, kExitUsage);
   if (keys.open() && Cors(config.frontend.allowed_origins).every_page()) {
     spdlog::warn("frontend.allowed_origins is \"*\" and there are no frontend.api_keys: every web page "
                  "that a browser opens may use the model, if the browser reaches this server");
@@ -247,10 +245,7 @@ int serve(const Config& config, SignalFd& signals) {
   const Incarnation incarnation = new_incarnation();
   auto channel =
       connect_client(config.frontends_socket(), make_routing_id(config.frontend.name, incarnation));
-  if (!channel.ok()) {
-    spdlog::critical("{}", channel.status().message());
-    return 1;
-  }
+  if (!channel.ok()) return refuse(config, channel.status(), 1);
   SharedFacts facts;
   JobQueue jobs(4 * connection_limit(config.frontend.max_streams));
   std::unique_ptr<TemplatePool> templates = start_templates(model.value());
@@ -267,10 +262,7 @@ int serve(const Config& config, SignalFd& signals) {
     http.add(port.options, routes.table(port.dialects), routes.events(port.dialects));
   }
   const Status started = http.start();
-  if (!started.ok()) {
-    spdlog::critical("{}", started.message());
-    return 1;
-  }
+  if (!started.ok()) return refuse(config, started, 1);  // whoever has the port may leave it
   options.keys = keys.all();
   options.model = std::move(model).value();
   for (std::size_t i = 0; i < ports.size(); ++i) {
@@ -286,6 +278,7 @@ int serve(const Config& config, SignalFd& signals) {
     events =
         start_events(config, client, public_address(ports[port].options, http.port(port)), facts);
   }
+  mark_up(config.run_dir, config.frontend.name);
   const int exit_code = loop.run(signals, alive);
   if (templates) templates->stop();  // its threads call the routes,
   grammars.stop();                   // and so do these

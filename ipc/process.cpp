@@ -102,6 +102,15 @@ sigset_t stop_signals() {
   return set;
 }
 
+/// A small file for the supervisor. Best effort: nothing depends on it but what is said.
+void write_mark(const std::string& path, const std::string& text) {
+  const UniqueFd fd(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (fd) {
+    [[maybe_unused]] const auto n = ::write(fd.get(), text.data(), text.size());
+  }
+}
+
 }  // namespace
 
 const char* build_version() { return BATON_VERSION " (" BATON_COMMIT ")"; }
@@ -245,6 +254,15 @@ void AliveFile::touch(TimeNs now) {
   }
   last_ = now;
   ::futimens(fd_.get(), nullptr);
+}
+
+void leave_reason(const std::string& run_dir, const std::string& name, const std::string& reason) {
+  constexpr std::size_t kMost = 4000;
+  write_mark(run_dir + "/" + name + ".failed", reason.substr(0, kMost));
+}
+
+void mark_up(const std::string& run_dir, const std::string& name) {
+  write_mark(run_dir + "/" + name + ".up", std::to_string(::getpid()) + "\n");
 }
 
 Waker::Waker() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}

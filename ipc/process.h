@@ -98,6 +98,19 @@ class AliveFile {
   Status status_;
 };
 
+/// Exit status of a program whose command line, configuration or model folder is wrong: starting it
+/// again changes nothing.
+inline constexpr int kExitUsage = 2;
+
+/// Leaves run_dir/NAME.failed with the reason for which this process is about to end: the
+/// supervisor says it again when it gives the start up. At most 4,000 bytes; without the file it
+/// says less.
+void leave_reason(const std::string& run_dir, const std::string& name, const std::string& reason);
+
+/// Leaves run_dir/NAME.up: this process does its work. The supervisor restarts one that has been up
+/// whatever happens to it; one that never was may end the whole start.
+void mark_up(const std::string& run_dir, const std::string& name);
+
 /// Lets any thread wake one that waits in a Poller (eventfd).
 class Waker {
  public:

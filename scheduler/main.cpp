@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
     return fail(status);
   }
   spdlog::info("baton-scheduler {} listens in {}", baton::build_version(), config.run_dir);
+  baton::mark_up(config.run_dir, "scheduler");
   loop.run(signals);
   return 0;
 }

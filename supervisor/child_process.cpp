@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -97,6 +98,7 @@ void LogSink::line(std::string_view text) {
     line(text.substr(0, kLongestLine));
     text.remove_prefix(kLongestLine);
   }
+  if (!text.empty()) last_ = text;
   std::string whole(text);
   whole += '\n';
   if (fd_ >= 0 && written_ + whole.size() > kLargestLog) {
@@ -135,6 +137,8 @@ ChildProcess::ChildProcess(ProcessSpec spec, const std::filesystem::path& run_di
     if (lock_ >= 0) ::close(lock_);
     throw std::runtime_error("cannot lock " + path.string() + ": " + why);
   }
+  std::error_code ignored;
+  std::filesystem::remove(mark("up"), ignored);
 }
 
 ChildProcess::~ChildProcess() {
@@ -145,6 +149,7 @@ ChildProcess::~ChildProcess() {
 void ChildProcess::start(Seconds now) {
   std::error_code ignored;
   std::filesystem::remove(run_dir_ / (spec_.name + ".alive"), ignored);
+  std::filesystem::remove(mark("failed"), ignored);
   watch_.reset();
   int ends[2] = {-1, -1};
   if (::pipe2(ends, O_CLOEXEC) != 0) {
@@ -193,6 +198,28 @@ void ChildProcess::drain_output() {
     }
     return;
   }
+}
+
+std::filesystem::path ChildProcess::mark(const char* suffix) const {
+  return run_dir_ / (spec_.name + "." + suffix);
+}
+
+bool ChildProcess::hopeless(int status) {
+  been_up_ = been_up_ || std::filesystem::exists(mark("up"));
+  if (been_up_) return false;
+  ++deaths_;
+  const std::vector<int>& final = spec_.final_statuses;
+  const bool never = WIFEXITED(status) &&
+                     std::find(final.begin(), final.end(), WEXITSTATUS(status)) != final.end();
+  return never || deaths_ == spec_.early_deaths;
+}
+
+std::string ChildProcess::last_words() const {
+  std::string text(kLongestLine, '\0');
+  std::ifstream file(mark("failed"), std::ios::binary);
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  return text.empty() ? log_.last_line() : text;
 }
 
 std::string ChildProcess::ended(int status, Seconds now, bool will_restart) {

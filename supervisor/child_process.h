@@ -19,6 +19,11 @@ struct ProcessSpec {
   std::string name;               ///< unique; names the log, the pid file and the heartbeat file
   std::vector<std::string> argv;  ///< argv[0] is looked up in PATH when it has no slash
   StopStage stage = StopStage::kWorkers;
+  /// Exit statuses that mean: the next one would end the same way.
+  std::vector<int> final_statuses = {};
+  /// Of a process that was never up, so many deaths in a row end the start; 0: it is restarted for
+  /// ever.
+  int early_deaths = 0;
 };
 
 /// Where the output of a process goes: RUN_DIR/logs/NAME.log, and standard output with the name in
@@ -35,6 +40,7 @@ class LogSink {
   void write(std::string_view bytes);
   /// Writes what is left of an unfinished line.
   void finish();
+  const std::string& last_line() const { return last_; }
 
  private:
   void line(std::string_view text);
@@ -44,6 +50,7 @@ class LogSink {
   std::filesystem::path path_;
   std::string prefix_;
   std::string partial_;
+  std::string last_;
   int fd_ = -1;
   std::size_t written_ = 0;
   std::size_t dropped_ = 0;
@@ -72,6 +79,12 @@ class ChildProcess {
   void start(Seconds now);
   /// Reads what the process wrote.
   void drain_output();
+  /// Whether this end (waitpid status) shows that it never will run: it was not up yet (it leaves
+  /// RUN_DIR/NAME.up when it is), and ended with a final status or so for the last time allowed.
+  /// Call it once for every end, before ended().
+  bool hopeless(int status);
+  /// Why it ended: what it left in RUN_DIR/NAME.failed, or else the last line that it wrote.
+  std::string last_words() const;
   /// Notes its end (waitpid status), says so in one line, and sets when it is due again.
   std::string ended(int status, Seconds now, bool will_restart);
   /// Looks at /proc and the heartbeat file; a reason if the process is frozen.
@@ -80,6 +93,8 @@ class ChildProcess {
   void forgive() { watch_.reset(); }
 
  private:
+  std::filesystem::path mark(const char* suffix) const;
+
   ProcessSpec spec_;
   std::filesystem::path run_dir_;
   LogSink log_;
@@ -90,6 +105,8 @@ class ChildProcess {
   pid_t pid_ = 0;
   Seconds started_{};
   Seconds due_{};
+  bool been_up_ = false;
+  int deaths_ = 0;  // while it was not up
 };
 
 }  // namespace baton

@@ -75,7 +75,7 @@ class Supervisor {
         start_due(now);
         kill_frozen(now);
       } else if (advance_stop(now)) {
-        return killed_ ? 1 : 0;
+        return end();
       }
       wait_for_something();
       take_signals();
@@ -143,9 +143,24 @@ class Supervisor {
     int status = 0;
     for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
       for (auto& child : children_) {
-        if (child->pid() == pid) say(child->ended(status, monotonic(), phase_ == Phase::kRunning));
+        if (child->pid() == pid) child_ended(*child, status);
       }
     }
+  }
+
+  void child_ended(ChildProcess& child, int status) {
+    const bool gives_up = phase_ == Phase::kRunning && child.hopeless(status);
+    say(child.ended(status, monotonic(), phase_ == Phase::kRunning && !gives_up));
+    if (!gives_up) return;
+    gave_up_ = child.spec().name +
+               " cannot run, and starting it again does not help: " + child.last_words();
+    begin_stop();
+  }
+
+  int end() {
+    if (gave_up_.empty()) return killed_ ? 1 : 0;
+    say(gave_up_);  // the last line, so that nobody has to look for it
+    return kGaveUp;
   }
 
   // Anything that runs and belongs to `last` or to a stage before it.
@@ -208,6 +223,7 @@ class Supervisor {
   StopStage stage_ = StopStage::kFrontEnds;
   Seconds stop_began_{};
   bool killed_ = false;
+  std::string gave_up_;  // why, once it has
 };
 
 }  // namespace

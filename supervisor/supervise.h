@@ -14,11 +14,15 @@ struct SuperviseOptions {
   Seconds stop_bound{10.0};       ///< after this, whatever is left gets SIGKILL
 };
 
+inline constexpr int kGaveUp = 2;
+
 /// Starts the processes and keeps them alive until SIGTERM, SIGINT or SIGHUP, then stops them stage
 /// by stage. A second signal kills at once. Also reaps whatever the processes leave behind, so that
 /// it can be process 1 of a container.
-/// Returns 0 when all ended by themselves after the signal, 1 when one had to be killed.
-/// Throws std::runtime_error if it cannot begin.
+/// One that was never up and ends with a final status, or too often, ends them all
+/// (child_process.h). Returns 0 when all ended by themselves after the signal, 1 when one had to be
+/// killed, kGaveUp when a process could not run; then the last line says which and why. Throws
+/// std::runtime_error if it cannot begin.
 int supervise(std::vector<ProcessSpec> specs, const SuperviseOptions& options);
 
 }  // namespace baton

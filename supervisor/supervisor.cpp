@@ -8,6 +8,7 @@
 
 #include "baton_version.h"
 #include "configs/config.h"
+#include "ipc/process.h"
 #include "ipc/shm_region.h"
 #include "supervisor/supervise.h"
 
@@ -19,6 +20,10 @@ constexpr const char* kAbout =
     "Starts Baton's processes, restarts one that dies or freezes, stops them in order.\n"
     "The processes are those of a configuration (--config FILE; every other option of that file may\n"
     "follow and is handed on to all of them), or those named with --process and --front-end.";
+
+constexpr int kRefused = 3;  // of a worker: the scheduler will never take it (docs/PROTOCOL.md)
+constexpr int kNotStarted = 127;  // there is no such program
+constexpr int kEarlyDeaths = 10;  // about 20 s: what is in the way may leave
 
 struct Options {
   baton::SuperviseOptions supervise;
@@ -85,6 +90,8 @@ std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const 
   auto add = [&](const std::string& name, const std::string& program, StopStage stage,
                  const std::vector<std::string>& extra) {
     baton::ProcessSpec spec{name, {binary(program)}, stage};
+    spec.final_statuses = {baton::kExitUsage, kRefused, kNotStarted};
+    spec.early_deaths = kEarlyDeaths;
     spec.argv.insert(spec.argv.end(), options.config_args.begin(), options.config_args.end());
     spec.argv.insert(spec.argv.end(), extra.begin(), extra.end());
     all.push_back(std::move(spec));

@@ -13,6 +13,17 @@
 #include "workers/execute/make_executor.h"
 #include "workers/worker_loop.h"
 
+namespace {
+
+/// Says why this process ends, also to the supervisor; returns the exit status.
+int refuse(const baton::Config& config, const baton::Status& status) {
+  spdlog::error("{}", status.message());
+  baton::leave_reason(config.run_dir, config.self.name, status.message());
+  return baton::kExitUsage;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace baton;
   const Loaded loaded = load_config(Program::worker, argc, argv);
@@ -27,21 +38,14 @@ int main(int argc, char** argv) {
   SignalFd signals;  // before any thread
   stay_awake_for(config.awake_ms * kMillisecond);
   auto executor = make_executor(config);
-  if (!executor.ok()) {
-    spdlog::error("{}", executor.status().message());
-    return kExitUsage;
-  }
   if (const Status status = ensure_private_directory(config.run_dir); !status.ok()) {
-    spdlog::error("{}", status.message());
-    return kExitUsage;
+    return refuse(config, status);
   }
+  if (!executor.ok()) return refuse(config, executor.status());
   const Incarnation incarnation = new_incarnation();
   auto channel = connect_client(config.workers_socket(),
                                 make_routing_id(config.self.name, incarnation));
-  if (!channel.ok()) {
-    spdlog::error("{}", channel.status().message());
-    return kExitUsage;
-  }
+  if (!channel.ok()) return refuse(config, channel.status());
   spdlog::info("baton-worker {} starts: {} on {}, pid {}", build_version(),
                to_string(config.self.role), config.self.device, getpid());
   WorkerLoop loop(config, std::move(channel).value(), signals, *executor.value(), incarnation);

@@ -97,6 +97,10 @@ int WorkerLoop::run() {
     core_.loading(steps_.loading_percent());
     input([&](WorkerActions& out) { core_.tick(now_, out); });
     touch_alive();
+    if (!up_ && core_.term() != 0) {
+      up_ = true;
+      mark_up(config_.run_dir, config_.self.name);
+    }
   }
   std::this_thread::sleep_for(kFarewell);
   // Importers keep what they have mapped; a younger life of this name removes it by itself.
@@ -160,7 +164,7 @@ void WorkerLoop::take_step_events() {
     } else if (auto* failed = std::get_if<step_event::StepFailed>(&event)) {
       input([&](WorkerActions& out) { core_.step_failed(failed->reason, out); });
     } else if (auto* no_pool = std::get_if<step_event::PoolFailed>(&event)) {
-      input([&](WorkerActions& out) { core_.pool_failed(no_pool->reason, out); });
+      input([&](WorkerActions& out) { core_.pool_failed(no_pool->reason, no_pool->final, out); });
     } else if (auto* pool = std::get_if<step_event::PoolReady>(&event)) {
       const Hello& h = pool->hello;
       spdlog::info("KV pool: {} blocks of {} tokens, {} MiB", h.blocks, h.tokens_per_block,
@@ -268,6 +272,7 @@ void WorkerLoop::carry_out(worker_action::PrepareGrammar& a) {
 void WorkerLoop::carry_out(worker_action::Exit& a) {
   spdlog::log(a.code == kExitOk ? spdlog::level::info : spdlog::level::err, "leaving ({}): {}",
               a.code, a.reason);
+  if (a.code != kExitOk) leave_reason(config_.run_dir, config_.self.name, a.reason);
   exit_ = std::move(a);
 }
 

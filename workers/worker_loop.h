@@ -76,6 +76,7 @@ class WorkerLoop {
   TimeNs step_since_ = 0;  // 0: no step runs
   int steps_out_ = 0;  // given to the step thread and not ended
   std::vector<std::string> handles_;  // of the pool's parts
+  bool up_ = false;                   // it has been in a term
   std::optional<worker_action::Exit> exit_;
 };
 

@@ -1,15 +1,17 @@
 #include "frontend/chat/chat_format.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+
+#include "ipc/files.h"
 
 namespace baton {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr std::size_t kMaxFormatBytes = 1U << 20U;
 
 /// Collects texts and special tokens. Neighbouring texts become one string before they are encoded,
 /// since a tokeniser may join letters across the border.
@@ -159,10 +161,10 @@ Result<ChatPrompt> PrefixChatFormat::render(const std::vector<ChatMessage>& mess
 
 Result<std::unique_ptr<ChatFormat>> load_chat_format(const std::string& dir) {
   const std::string path = dir + "/chat_format.json";
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::unique_ptr<ChatFormat>();
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  auto format = PrefixChatFormat::parse(text, path);
+  const auto text = read_json_text(path, kMaxFormatBytes);
+  if (!text.ok()) return text.status();
+  if (!text.value()) return std::unique_ptr<ChatFormat>();
+  auto format = PrefixChatFormat::parse(*text.value(), path);
   if (!format.ok()) return format.status();
   return std::unique_ptr<ChatFormat>(std::move(format).value());
 }

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "frontend/chat/ordered_json.h"
 #include "frontend/http/sse.h"
+#include "ipc/files.h"
 
 namespace baton {
 namespace {
@@ -27,18 +26,16 @@ constexpr std::array kAssistantMarks{"<think>", "</think>",    "[THINK]",
 
 /// Empty when there is no such file.
 Result<std::string> read_file(const std::string& path, std::size_t most) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::string();
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (text.size() > most) return invalid(path + ": larger than " + std::to_string(most) + " bytes");
-  return text;
+  auto text = read_regular_file(path, most);
+  if (!text.ok()) return text.status();
+  return std::move(text).value().value_or("");
 }
 
 Result<Json> read_object(const std::string& path) {
-  const auto text = read_file(path, kMaxConfigBytes);
+  const auto text = read_json_text(path, kMaxConfigBytes);
   if (!text.ok()) return text.status();
-  if (text.value().empty()) return Json::object();
-  Json value = Json::parse(text.value(), nullptr, false);
+  if (!text.value()) return Json::object();
+  Json value = Json::parse(*text.value(), nullptr, false);
   if (!value.is_object()) return invalid(path + ": not a JSON object");
   return value;
 }

@@ -11,6 +11,7 @@
 
 #include "tests/cpu_torch/golden_file.h"
 #include "tests/cpu_torch/model_fixture.h"
+#include "workers/cpu/finite.h"
 #include "workers/model/error.h"
 #include "workers/model/fingerprint.h"
 
@@ -128,15 +129,22 @@ TEST(CheckpointReader, NamesWhatDoesNotFitTheQuantization) {
   EXPECT_NE(refusal("fp8_channel", plain).find("q_proj.weight: dtype F8_E4M3"), std::string::npos);
 }
 
-/// Changes some bytes of a tensor of gptq_sym, in a folder of its own; what is said then.
-std::string refusal_of_changed(const std::string& tensor, std::vector<unsigned char> bytes) {
+/// Changes the first bytes of a tensor of a golden model, in a folder of its own; what is said
+/// then.
+std::string refusal_of_changed(const std::string& tensor, std::vector<unsigned char> bytes,
+                               const std::string& model = "gptq_sym") {
   namespace fs = std::filesystem;
   std::string folder = (fs::temp_directory_path() / "baton-test-XXXXXX").string();
   EXPECT_NE(::mkdtemp(folder.data()), nullptr);
-  for (const auto& entry : fs::directory_iterator(folder_of("gptq_sym"))) {
-    fs::copy_file(entry.path(), fs::path(folder) / entry.path().filename());
+  std::string path;
+  for (const auto& entry : fs::directory_iterator(folder_of(model))) {
+    const fs::path copy = fs::path(folder) / entry.path().filename();
+    fs::copy_file(entry.path(), copy);
+    if (copy.extension() != ".safetensors") continue;
+    const std::string text = read_file(copy);  // with shards: the one that has it
+    const auto* begin = reinterpret_cast<const std::byte*>(text.data());
+    if (parse_safetensors(begin, text.size(), copy).contains(tensor)) path = copy;
   }
-  const std::string path = folder + "/gptq_model-4bit.safetensors";
   std::string text = read_file(path);
   const auto* begin = reinterpret_cast<const std::byte*>(text.data());
   const auto at = parse_safetensors(begin, text.size(), path).at(tensor).data - begin;
@@ -163,6 +171,55 @@ TEST(CheckpointReader, ChecksTheContentsOfQuantizedLayers) {
   EXPECT_EQ(refusal_of_changed(layer + "bias", {0, 0}), "");
   EXPECT_NE(refusal_of_changed(layer + "bias", {0, 60}).find(layer + "bias: no part"),
             std::string::npos);
+}
+
+TEST(CheckpointReader, RefusesWhatIsNoNumber) {
+  const auto expect = [](const std::string& model, const std::string& tensor,
+                         std::vector<unsigned char> bytes, const std::string& what) {
+    const std::string said = refusal_of_changed(tensor, std::move(bytes), model);
+    EXPECT_NE(said.find("safetensors: tensor " + tensor + ": element 0 is " + what),
+              std::string::npos)
+        << model << " " << tensor << ": " << said;
+  };
+  const std::string first = "model.layers.0.";
+  const std::string layer = "model.layers.1.";
+  for (const char* tensor :
+       {"model.embed_tokens.weight", "lm_head.weight", "model.norm.weight",
+        "model.layers.1.mlp.up_proj.weight", "model.layers.0.self_attn.v_proj.weight",
+        "model.layers.0.input_layernorm.weight"}) {
+    expect("mha", tensor, {0x00, 0x00, 0xC0, 0x7F}, "nan");
+  }
+  expect("mqa_linear_f16", layer + "mlp.down_proj.weight", {0x00, 0xFC}, "minus infinite");
+  expect("mixtral", first + "block_sparse_moe.experts.3.w2.weight", {0x80, 0x7F}, "infinite");
+  expect("mixtral", first + "block_sparse_moe.gate.weight", {0xC0, 0x7F}, "nan");
+  expect("gptq_sym", layer + "mlp.down_proj.scales", {0x00, 0x7E}, "nan");
+  expect("fp8_block", first + "mlp.down_proj.weight", {0x7F}, "nan");
+}
+
+TEST(Finite, TheFirstOneIsFoundWhereverItIs) {
+  for (const cpu::ElementType type :
+       {cpu::ElementType::f32, cpu::ElementType::f16, cpu::ElementType::bf16}) {
+    const auto bytes = static_cast<std::size_t>(cpu::element_bytes(type));
+    for (const std::int64_t count : {1, 4095, 4096, 4097, 10'000}) {
+      // The largest finite number everywhere: one bit short of being none.
+      const std::uint32_t largest = type == cpu::ElementType::f16    ? 0xFBFF
+                                    : type == cpu::ElementType::bf16 ? 0xFF7F
+                                                                     : 0xFF7FFFFF;
+      const std::uint32_t infinite = type == cpu::ElementType::f16    ? 0x7C00
+                                     : type == cpu::ElementType::bf16 ? 0x7F80
+                                                                      : 0x7F800000;
+      std::vector<std::byte> data(static_cast<std::size_t>(count) * bytes);
+      const auto set = [&](std::int64_t i, std::uint32_t bits) {
+        std::memcpy(data.data() + static_cast<std::size_t>(i) * bytes, &bits, bytes);
+      };
+      for (std::int64_t i = 0; i < count; ++i) set(i, largest);
+      EXPECT_EQ(cpu::first_not_finite(data.data(), type, count), count);
+      for (const std::int64_t at : {count - 1, count / 2, std::int64_t{0}}) {
+        set(at, infinite);
+        EXPECT_EQ(cpu::first_not_finite(data.data(), type, count), at);
+      }
+    }
+  }
 }
 
 TEST(CheckpointReader, ALayerHasWhatItsFamilyHas) {

@@ -77,6 +77,29 @@ TEST(ModelConfig, HeadDimAndKvHeadsHaveDefaults) {
   EXPECT_EQ(c.head_dim, 40);
 }
 
+TEST(ModelConfig, PythonsConstantsMayStandWhereNothingIsRead) {
+  const auto with = [](const std::string& key, const std::string& value) {
+    return "{\"" + key + "\": " + value + ", " + base().dump().substr(1);
+  };
+  for (const char* value : {"Infinity", "-Infinity", "NaN"}) {
+    EXPECT_EQ(refusal(with("router_jitter_noise", value)), "");
+    Json json = base();
+    json.erase("rms_norm_eps");
+    std::string text = json.dump();
+    text = "{\"rms_norm_eps\": " + std::string(value) + ", " + text.substr(1);
+    EXPECT_EQ(refusal(text),
+              "config.json: rms_norm_eps: " + std::string(value) + " is not a finite number");
+  }
+}
+
+TEST(ModelConfig, BracketsWithoutEndAreRefused) {
+  const std::string deep(1'500'000, '[');
+  const std::string said = "config.json: the JSON is nested more than 64 deep";
+  EXPECT_EQ(refusal(deep), said);
+  EXPECT_EQ(refusal("{\"architectures\": " + deep + std::string(1'500'000, ']') + "}"), said);
+  EXPECT_NE(refusal(base().dump(), deep).find("nested more than 64 deep"), std::string::npos);
+}
+
 TEST(ModelConfig, GenerationConfigNamesTheEndIds) {
   EXPECT_EQ(parse(base(), R"({"eos_token_id": [7, 8]})").eos_ids, (std::vector<Token>{7, 8}));
   EXPECT_EQ(parse(base(), R"({"temperature": 0.5})").eos_ids, std::vector<Token>{2});

@@ -3,6 +3,7 @@
 #include "workers/model/safetensors.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -232,6 +233,17 @@ TEST(Checkpoint, AFolderWithoutWeightsSaysSo) {
   fs::remove(folder.path + "/model.safetensors");
   fs::create_directory(folder.path + "/model.safetensors");
   EXPECT_NE(load_error(folder.path).find("regular file"), std::string::npos);
+}
+
+TEST(Checkpoint, APipeIsRefusedAtOnce) {
+  for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json"}) {
+    const Folder folder;
+    write_random_model(folder.path, kTiny, 1);
+    if (name != std::string("config.json")) fs::remove(folder.path + "/model.safetensors");
+    fs::remove(folder.path + "/" + name);
+    ASSERT_EQ(::mkfifo((folder.path + "/" + name).c_str(), 0600), 0);
+    EXPECT_EQ(load_error(folder.path), folder.path + "/" + name + ": not a regular file");
+  }
 }
 
 TEST(Weights, TensorsThatDoNotFitTheConfigurationAreNamed) {

@@ -1,22 +1,25 @@
 #include "text/tokenizer/folder_settings.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
+
+#include "ipc/files.h"
 
 namespace baton {
 namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::size_t kMaxSettingsBytes = 64U << 20U;
+
 /// The JSON object in a file; null when there is no file, an error when it holds something else.
 Result<Json> read_json_object(const std::string& path) {
-  const auto text = read_file(path);
-  if (!text) return Json();
-  Json value = Json::parse(*text, nullptr, false);
+  const auto text = read_json_text(path, kMaxSettingsBytes);
+  if (!text.ok()) return text.status();
+  if (!text.value()) return Json();
+  Json value = Json::parse(*text.value(), nullptr, false);
   if (!value.is_object()) return invalid(path + ": not a JSON object");
   return value;
 }
@@ -59,12 +62,6 @@ Status read_token(const Json& object, const char* key, const std::string& path,
 }
 
 }  // namespace
-
-std::optional<std::string> read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
 
 Result<FolderSettings> read_folder_settings(const std::string& dir,
                                             const TokenizerDefaults& defaults) {

@@ -15,9 +15,6 @@
 
 namespace baton {
 
-/// The bytes of a file; empty when it cannot be read.
-std::optional<std::string> read_file(const std::string& path);
-
 /// What the tokenizer's own file says, where the folder says nothing.
 struct TokenizerDefaults {
   std::string file;  // for messages: "tokenizer.model"

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/files.h"
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/folder_settings.h"
@@ -273,10 +274,9 @@ void apply_flags(const FolderSettings& settings, TemplateIds& around) {
 
 Result<std::unique_ptr<Tokenizer>> load_hf_tokenizer(const std::string& dir) {
   const std::string path = dir + "/tokenizer.json";
-  const auto bytes = read_file(path);
-  if (!bytes) return invalid(path + ": cannot be read");
-  if (bytes->size() > kMaxFileBytes) return invalid(path + ": larger than 256 MiB");
-  const Json root = Json::parse(*bytes, nullptr, false);
+  const auto text = read_json_text(path, kMaxFileBytes);
+  if (!text.ok()) return text.status();
+  const Json root = Json::parse(text.value().value_or(""), nullptr, false);
   if (!root.is_object()) return invalid(path + ": not a JSON object");
   std::optional<Encoder> encoder;
   std::optional<TokenDecoder> decoder;
@@ -307,8 +307,8 @@ Result<std::unique_ptr<Tokenizer>> load_hf_tokenizer(const std::string& dir) {
 }
 
 bool hf_tokens_are_below(const std::string& dir, std::size_t count) {
-  const auto bytes = read_file(dir + "/tokenizer.json");
-  const Json root = Json::parse(bytes.value_or(""), nullptr, false);
+  const auto text = read_json_text(dir + "/tokenizer.json", kMaxFileBytes);
+  const Json root = Json::parse(text.ok() ? text.value().value_or("") : "", nullptr, false);
   if (!root.is_object() || !root.contains("added_tokens")) return root.is_object();
   const Json& added = root["added_tokens"];
   return added.is_array() && std::all_of(added.begin(), added.end(), [count](const Json& token) {

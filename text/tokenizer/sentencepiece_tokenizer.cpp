@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ipc/files.h"
 #include "text/tokenizer/folder_settings.h"
 #include "text/tokenizer/sentencepiece_model.h"
 
@@ -208,9 +209,10 @@ bool SentencepieceTokenizer::encode_into(const Encoder& encoder, bool begins, st
 
 Result<std::unique_ptr<Tokenizer>> load_sentencepiece_tokenizer(const std::string& dir) {
   const std::string path = dir + "/tokenizer.model";
-  const auto bytes = read_file(path);
-  if (!bytes) return invalid(path + ": cannot be read");
-  if (bytes->size() > kMaxModelBytes) return invalid(path + ": larger than 256 MiB");
+  const auto file = read_regular_file(path, kMaxModelBytes);
+  if (!file.ok()) return file.status();
+  const std::optional<std::string>& bytes = file.value();
+  if (!bytes) return invalid(path + ": is not there");
   const auto read = read_sentencepiece_model(*bytes);
   if (!read.ok()) return invalid(path + ": " + read.status().message());
   const SentencePieceFacts& facts = read.value();

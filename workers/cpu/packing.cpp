@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstring>
+
+#include "workers/cpu/finite.h"
 
 namespace baton::cpu {
 namespace {
@@ -36,12 +39,18 @@ struct PanelRows {
 /// Inputs that are gone through row by row: what they fill of the panel stays in the first-level cache.
 constexpr std::int64_t kPackedAtOnce = 64;
 
-void pack_block(const PanelRows& rows, std::int64_t first, std::int64_t end, WeightType type,
+/// False if one of the elements is no number.
+bool pack_block(const PanelRows& rows, std::int64_t first, std::int64_t end, WeightType type,
                 std::byte* panel) {
+  bool finite = true;
   for (int c = 0; c < kPanelColumns; ++c) {
     const auto column = static_cast<std::size_t>(c);
     const std::byte* data = rows.data[column];
     const ElementType from = rows.type[column];
+    if (data != nullptr) {  // it is about to be read anyway
+      const std::int64_t n = end - first;
+      finite = first_not_finite(data + first * element_bytes(from), from, n) == n && finite;
+    }
     for (std::int64_t i = first; i < end; ++i) {
       const std::int64_t at = i * kPanelColumns + c;
       if (type == WeightType::bf16) {
@@ -55,12 +64,16 @@ void pack_block(const PanelRows& rows, std::int64_t first, std::int64_t end, Wei
       }
     }
   }
+  return finite;
 }
 
-void pack_panel(const PanelRows& rows, std::int64_t columns, WeightType type, std::byte* panel) {
+bool pack_panel(const PanelRows& rows, std::int64_t columns, WeightType type, std::byte* panel) {
+  bool finite = true;
   for (std::int64_t first = 0; first < columns; first += kPackedAtOnce) {
-    pack_block(rows, first, std::min(columns, first + kPackedAtOnce), type, panel);
+    finite =
+        pack_block(rows, first, std::min(columns, first + kPackedAtOnce), type, panel) && finite;
   }
+  return finite;
 }
 
 std::int64_t panel_bytes(std::int64_t columns, WeightType type) {
@@ -69,6 +82,14 @@ std::int64_t panel_bytes(std::int64_t columns, WeightType type) {
 
 const std::byte* row_data(const MatrixSource& source, std::int64_t row) {
   return source.data + row * source.columns * element_bytes(source.type);
+}
+
+/// Some element of a matrix that is no number; nothing if all are.
+std::optional<NotFinite> find_not_finite(const MatrixSource& source) {
+  const std::int64_t count = source.rows * source.columns;
+  const std::int64_t at = first_not_finite(source.data, source.type, count);
+  if (at == count) return std::nullopt;
+  return NotFinite{source.name, at, element(source.data, source.type, at)};
 }
 
 }  // namespace
@@ -96,8 +117,9 @@ std::uint16_t round_to_bf16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
 }
 
-void pack_stacked(std::span<const MatrixSource> parts, WeightType type, ThreadPool& pool,
-                  void* panels) {
+std::optional<NotFinite> pack_stacked(std::span<const MatrixSource> parts, WeightType type,
+                                      ThreadPool& pool, void* panels) {
+  std::atomic<bool> finite{true};
   const std::int64_t columns = parts.front().columns;
   std::int64_t total = 0;
   for (const MatrixSource& part : parts) total += part.rows;
@@ -112,13 +134,19 @@ void pack_stacked(std::span<const MatrixSource> parts, WeightType type, ThreadPo
       }
       first -= std::min(first, part.rows);
     }
-    pack_panel(rows, columns, type,
-               static_cast<std::byte*>(panels) + panel * panel_bytes(columns, type));
+    auto* to = static_cast<std::byte*>(panels) + panel * panel_bytes(columns, type);
+    if (!pack_panel(rows, columns, type, to)) finite = false;
   });
+  std::optional<NotFinite> found;
+  for (const MatrixSource& part : parts) {
+    if (!finite && !found) found = find_not_finite(part);
+  }
+  return found;
 }
 
-void pack_paired(const MatrixSource& gate, const MatrixSource& up, WeightType type, ThreadPool& pool,
-                 void* panels) {
+std::optional<NotFinite> pack_paired(const MatrixSource& gate, const MatrixSource& up,
+                                     WeightType type, ThreadPool& pool, void* panels) {
+  std::atomic<bool> finite{true};
   pool.run(2 * static_cast<int>(panels_for(gate.rows)), [&](int panel, int) {
     const MatrixSource& part = panel % 2 == 0 ? gate : up;
     const std::int64_t first = std::int64_t{panel / 2} * kPanelColumns;
@@ -127,9 +155,12 @@ void pack_paired(const MatrixSource& gate, const MatrixSource& up, WeightType ty
       rows.data[static_cast<std::size_t>(row - first)] = row_data(part, row);
       rows.type[static_cast<std::size_t>(row - first)] = part.type;
     }
-    pack_panel(rows, part.columns, type,
-               static_cast<std::byte*>(panels) + panel * panel_bytes(part.columns, type));
+    auto* to = static_cast<std::byte*>(panels) + panel * panel_bytes(part.columns, type);
+    if (!pack_panel(rows, part.columns, type, to)) finite = false;
   });
+  if (finite) return std::nullopt;
+  auto found = find_not_finite(gate);
+  return found ? found : find_not_finite(up);
 }
 
 }  // namespace baton::cpu

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 
 #include "workers/cpu/kernels.h"
 #include "workers/cpu/thread_pool.h"
@@ -23,6 +25,7 @@ struct MatrixSource {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::shared_ptr<const void> owner = nullptr;
+  std::string name = {};  // for messages: file and tensor
 };
 
 /// A packed weight, ready to multiply with. Does not own its memory.
@@ -48,14 +51,23 @@ WeightType packed_type(std::span<const MatrixSource> parts);
 /// To the nearest bf16, ties to even; NaN stays NaN.
 std::uint16_t round_to_bf16(float value);
 
+/// An element that is NaN or infinite.
+struct NotFinite {
+  std::string name;  // of its matrix
+  std::int64_t element = 0;
+  float value = 0;
+};
+
 /// Packs the parts stacked along their rows (q, k, v make one matrix). `panels` holds
 /// panels_for(sum of rows) * columns * 32 elements of `type`; empty columns are zero.
-/// Threads share the panels.
-void pack_stacked(std::span<const MatrixSource> parts, WeightType type, ThreadPool& pool,
-                  void* panels);
+/// Threads share the panels. Returns an element that is no number if there is any; it is looked for
+/// where the packing reads anyway.
+std::optional<NotFinite> pack_stacked(std::span<const MatrixSource> parts, WeightType type,
+                                      ThreadPool& pool, void* panels);
 
-/// Packs gate and up (same shape) with alternating panels: 2 * panels_for(rows) of them.
-void pack_paired(const MatrixSource& gate, const MatrixSource& up, WeightType type, ThreadPool& pool,
-                 void* panels);
+/// Packs gate and up (same shape) with alternating panels: 2 * panels_for(rows) of them. Returns as
+/// above.
+std::optional<NotFinite> pack_paired(const MatrixSource& gate, const MatrixSource& up,
+                                     WeightType type, ThreadPool& pool, void* panels);
 
 }  // namespace baton::cpu

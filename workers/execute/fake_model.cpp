@@ -2,14 +2,18 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <utility>
+
+#include "ipc/files.h"
 
 namespace baton {
 
 namespace {
 
+constexpr std::size_t kMaxConfigBytes = 4U << 20U;
 constexpr std::uint64_t kEmptyPrefix = 0x243F6A8885A308D3ULL;
 
 std::uint64_t extend(std::uint64_t hash, Token token) {
@@ -35,9 +39,12 @@ FakeModel::FakeModel(std::string model_folder, std::uint32_t tokens_per_block)
 Result<ModelShape> FakeModel::load(std::atomic<int>& percent) {
   ModelShape shape;
   shape.max_context = 32'768;
-  std::ifstream file(model_folder_ + "/config.json");
-  if (!model_folder_.empty() && file) {
-    const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const auto text = model_folder_.empty()
+                        ? Result<std::optional<std::string>>(std::optional<std::string>())
+                        : read_json_text(model_folder_ + "/config.json", kMaxConfigBytes);
+  if (!text.ok()) return text.status();
+  if (text.value()) {
+    const auto json = nlohmann::json::parse(*text.value(), nullptr, /*allow_exceptions=*/false);
     const auto number = [&](const char* key, std::uint32_t& value) {
       const auto it = json.is_object() ? json.find(key) : json.end();
       if (it == json.end() || !it->is_number_unsigned()) return;

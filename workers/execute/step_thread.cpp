@@ -142,7 +142,8 @@ void StepThread::load() {
 
 StepEvent StepThread::allocate_pool(const PoolRequest& request) {
   if (!model_->ok()) {
-    return step_event::PoolFailed{"the model cannot be loaded: " + model_->status().message()};
+    return step_event::PoolFailed{"the model cannot be loaded: " + model_->status().message(),
+                                  model_->status().code() == ErrorCode::invalid_argument};
   }
   const TimeNs give_up = now_ns() + options_.allocate_patience;
   while (true) {
@@ -152,7 +153,8 @@ StepEvent StepThread::allocate_pool(const PoolRequest& request) {
     }
     // What the configuration asks for cannot be had; memory that others still map may come back.
     const bool hopeless = pool.status().code() == ErrorCode::invalid_argument;
-    if (hopeless || now_ns() >= give_up) return step_event::PoolFailed{pool.status().message()};
+    if (hopeless || now_ns() >= give_up)
+      return step_event::PoolFailed{pool.status().message(), hopeless};
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
   }
 }

@@ -29,6 +29,7 @@ struct PoolReady {
 };
 struct PoolFailed {
   std::string reason;
+  bool final = false;  // another process of this configuration would meet the same
 };
 /// In order of the posts. Valid until `steps_at_once` further steps have been posted.
 struct StepFinished {

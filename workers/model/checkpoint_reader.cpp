@@ -1,8 +1,10 @@
 #include "workers/model/checkpoint_reader.h"
 
+#include <cmath>
 #include <utility>
 
 #include "workers/model/error.h"
+#include "workers/model/finite.h"
 
 namespace baton {
 namespace {
@@ -50,7 +52,8 @@ MatrixSource CheckpointReader::matrix(const std::string& name, std::int64_t rows
 
 MatrixSource CheckpointReader::as_matrix(const TensorView& view, const std::string& name,
                                          std::int64_t rows, std::int64_t columns) {
-  return {view.data, element_type(view, name), rows, columns};
+  return {view.data, element_type(view, name),      rows, columns,
+          nullptr,   view.file + ": tensor " + name};
 }
 
 std::vector<float> CheckpointReader::vector(const std::string& name, std::int64_t size) {
@@ -58,7 +61,9 @@ std::vector<float> CheckpointReader::vector(const std::string& name, std::int64_
   const ElementType type = element_type(view, name);
   std::vector<float> values(static_cast<std::size_t>(size));
   for (std::int64_t i = 0; i < size; ++i) {
-    values[static_cast<std::size_t>(i)] = cpu::element(view.data, type, i);
+    const float value = cpu::element(view.data, type, i);
+    if (!std::isfinite(value)) refuse_element(view.file + ": tensor " + name, i, value);
+    values[static_cast<std::size_t>(i)] = value;
   }
   return values;
 }

@@ -64,6 +64,8 @@ class CheckpointReader {
                    std::atomic<int>* progress = nullptr, int threads = 1)
       : config_(config), checkpoint_(checkpoint), progress_(progress), pool_(threads) {}
 
+  // Vectors and quantised layers' scales are checked to be numbers. Matrices are most of a
+  // checkpoint: whoever copies them looks on the way (finite.h).
   cpu::MatrixSource embedding();  // [vocab, hidden]
   LayerSource layer(int index);   // 0 .. layers - 1
   /// One expert of a sparse layer; one at a time, for there are many.

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
+#include "ipc/files.h"
 #include "workers/model/error.h"
 #include "workers/model/settings.h"
 
@@ -14,17 +13,10 @@ namespace {
 constexpr std::size_t kMaxConfigBytes = 4 << 20;
 
 std::string read_text(const std::filesystem::path& path, bool required) {
-  std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
-  if (error) {
-    if (!required && !std::filesystem::exists(path)) return {};
-    throw ModelError(path.string() + ": " + error.message());
-  }
-  if (size > kMaxConfigBytes) throw ModelError(path.string() + ": larger than 4 MiB");
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.good() && !file.eof()) throw ModelError(path.string() + ": cannot be read");
-  return text;
+  auto text = read_regular_file(path.string(), kMaxConfigBytes);
+  if (!text.ok()) throw ModelError(text.status().message());
+  if (!text.value() && required) throw ModelError(path.string() + ": is not there");
+  return std::move(text).value().value_or("");
 }
 
 /// What `sliding_window` means to a family.
@@ -187,7 +179,11 @@ ModelConfig read_sizes(const Settings& s) {
 }
 
 Json parse_object(const std::string& text, const std::string& name) {
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json_depth_within(text, kMaxJsonDepth)) {
+    throw ModelError(name + ": the JSON is nested more than " + std::to_string(kMaxJsonDepth) +
+                     " deep");
+  }
+  Json json = Json::parse(quote_bare_constants(text), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) throw ModelError(name + ": not a JSON object");
   return json;
 }

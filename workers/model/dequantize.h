@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "workers/cpu/packing.h"
@@ -43,6 +44,7 @@ struct Fp8Weight {
   std::int64_t in = 0;
   std::int64_t block_rows = 0;
   std::int64_t block_columns = 0;
+  std::string name = {};  // for messages: file and tensor
 };
 
 /// w = value * scale (what some checkpoints call scale_inv is this factor, too). Writes [out, in] to `result`.

@@ -6,7 +6,9 @@
 #include <cstring>
 #include <thread>
 
+#include "workers/cpu/finite.h"
 #include "workers/model/error.h"
+#include "workers/model/finite.h"
 
 namespace baton {
 namespace {
@@ -97,8 +99,8 @@ void GpuUpload::plain(const MatrixSource& source, const Bf16* to, bool interleav
     const std::size_t n = std::min(part, total - at);
     auto* target = reinterpret_cast<std::byte*>(const_cast<Bf16*>(to));
     target += group == 0 ? at * sizeof(Bf16) : at / group * pitch;
-    plain_.push_back({source.data + at * size(cpu::element_bytes(source.type)), source.type, n, target,
-                      group, pitch});
+    plain_.push_back({source.data + at * size(cpu::element_bytes(source.type)), source.type, n,
+                      target, group, pitch, source.name, at});
   }
 }
 
@@ -139,6 +141,12 @@ void GpuUpload::run(int ordinal, std::atomic<int>& percent) {
 }
 
 void GpuUpload::do_plain(const PlainJob& job, Lane& lane) const {
+  const auto count = static_cast<std::int64_t>(job.elements);
+  // Here, so that the file is read once: what is looked at is copied from the cache.
+  if (const std::int64_t at = cpu::first_not_finite(job.from, job.type, count); at < count) {
+    refuse_element(job.name, static_cast<std::int64_t>(job.first) + at,
+                   cpu::element(job.from, job.type, at));
+  }
   const std::size_t bytes = job.elements * sizeof(Bf16);
   std::byte* const place = lane.buffer();
   if (job.type == ElementType::bf16) {

@@ -47,6 +47,8 @@ class GpuUpload {
     std::byte* to = nullptr;
     std::size_t group_elements = 0;  // 0: dense
     std::size_t pitch_bytes = 0;
+    std::string name = {};  // for messages: file and tensor
+    std::size_t first = 0;  // of the tensor's elements
   };
   struct QuantizedJob {
     LinearSource source;

@@ -7,6 +7,7 @@
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/dequantize.h"
 #include "workers/model/error.h"
+#include "workers/model/finite.h"
 
 namespace baton {
 namespace {
@@ -19,14 +20,15 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
   throw ModelError(view.file + ": tensor " + name + ": " + why);
 }
 
-/// A matrix that owns its values, which `fill` writes. The threads that fill it are the first to touch
-/// its pages.
+/// A matrix that owns its values, which `fill` writes. The threads that fill it are the first to
+/// touch its pages. `name` is that of the stored tensor, for messages.
 template <class Fill>
-cpu::MatrixSource owned(std::int64_t rows, std::int64_t columns, Fill fill) {
+cpu::MatrixSource owned(std::int64_t rows, std::int64_t columns, const std::string& name,
+                        Fill fill) {
   std::shared_ptr<float[]> memory(new float[static_cast<std::size_t>(rows * columns)]);
   fill(memory.get());
   const auto* data = reinterpret_cast<const std::byte*>(memory.get());
-  return {data, cpu::ElementType::f32, rows, columns, std::move(memory)};
+  return {data, cpu::ElementType::f32, rows, columns, std::move(memory), name};
 }
 
 }  // namespace
@@ -76,6 +78,7 @@ Int4Weight CheckpointReader::int4(const std::string& name, std::int64_t out, std
                    : words(name + ".qweight", in, out / kNibbles);
   w.zeros = words(name + ".qzeros", groups, out / kNibbles);
   w.scales = matrix(name + ".scales", groups, out);
+  check_finite(w.scales);
   w.group = input_groups(name, in, groups);
   return w;
 }
@@ -94,13 +97,16 @@ cpu::MatrixSource CheckpointReader::fp8_scales(const std::string& name, std::int
 Fp8Weight CheckpointReader::fp8(const std::string& name, std::int64_t out, std::int64_t in) {
   const Quantization& q = config_.quantization;
   Fp8Weight w;
-  w.weights = take(name + ".weight", {out, in}).data;
+  const TensorView& view = take(name + ".weight", {out, in});
+  w.name = view.file + ": tensor " + name + ".weight";
+  w.weights = view.data;
   w.out = out;
   w.in = in;
   w.block_rows = q.block_rows == 0 ? out : q.block_rows;
   w.block_columns = q.block_columns == 0 ? in : q.block_columns;
   w.scales =
       fp8_scales(name + "." + q.scale, ceil_div(out, w.block_rows), ceil_div(in, w.block_columns));
+  check_finite(w.scales);
   return w;
 }
 
@@ -120,7 +126,8 @@ LinearSource CheckpointReader::linear(const std::string& name, std::int64_t out,
 cpu::MatrixSource CheckpointReader::widened(const LinearSource& source) {
   if (!source.quantized()) return source.plain;
   const Quantization& q = config_.quantization;
-  return owned(source.rows(), source.columns(), [&](float* to) {
+  const std::string& name = source.fp8 ? source.fp8->name : source.int4->scales.name;
+  return owned(source.rows(), source.columns(), name, [&](float* to) {
     if (source.fp8) {
       dequantize_fp8(*source.fp8, pool_, to);
     } else if (q.method == QuantMethod::gptq) {

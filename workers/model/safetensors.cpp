@@ -9,12 +9,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "ipc/files.h"
 #include "workers/model/error.h"
 
 namespace baton {
@@ -161,7 +160,8 @@ std::map<std::string, TensorView> parse_safetensors(const std::byte* file, std::
 /// A whole file, mapped to read.
 struct Checkpoint::Mapping {
   explicit Mapping(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd =
+        ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // never waits for a pipe
     if (fd < 0) throw ModelError(path + ": " + std::strerror(errno));
     struct stat info {};
     if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -235,12 +235,9 @@ void Checkpoint::add_file(const std::string& path, const std::vector<std::string
 }
 
 void Checkpoint::add_shards(const std::string& index_path) {
-  std::error_code error;
-  if (fs::file_size(index_path, error) > kMaxIndexBytes || error) {
-    throw ModelError(index_path + ": cannot be read, or larger than 100 MB");
-  }
-  std::ifstream file(index_path, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const auto read = read_regular_file(index_path, kMaxIndexBytes);
+  if (!read.ok()) throw ModelError(read.status().message());
+  const std::string text = read.value().value_or("");
   const Json json = parse_json(text.data(), text.data() + text.size(), index_path);
   if (!json.contains("weight_map") || !json["weight_map"].is_object()) {
     throw ModelError(index_path + ": weight_map is missing");

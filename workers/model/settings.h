@@ -57,6 +57,10 @@ class Settings {
   /// Finite and > 0.
   double positive(const std::string& key) const {
     const Json& value = at(key);
+    // Python's NaN and infinities arrive as strings (ipc/files.h).
+    if (value == "NaN" || value == "Infinity" || value == "-Infinity") {
+      refuse(key, value.get<std::string>() + " is not a finite number");
+    }
     if (!value.is_number()) refuse(key, "is not a number");
     const auto number = value.get<double>();
     if (!std::isfinite(number) || number <= 0) refuse(key, value.dump() + " is not above 0");

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "workers/model/checkpoint_reader.h"
+#include "workers/model/finite.h"
 
 namespace baton {
 namespace {
@@ -51,9 +52,9 @@ LinearWeight packed(std::span<const MatrixSource> parts, bool paired, const Pack
   weight.panels = empty({panels, in, cpu::kPanelColumns}, type);
   void* memory = weight.panels.mutable_data_ptr();
   if (paired) {
-    cpu::pack_paired(parts[0], parts[1], type, how.pool, memory);
+    check_finite(cpu::pack_paired(parts[0], parts[1], type, how.pool, memory));
   } else {
-    cpu::pack_stacked(parts, type, how.pool, memory);
+    check_finite(cpu::pack_stacked(parts, type, how.pool, memory));
   }
   const std::int64_t columns = paired ? parts.front().rows : out;
   weight.matrix = {
@@ -142,7 +143,9 @@ Weights load_weights(const ModelConfig& config, const Checkpoint& checkpoint, We
   cpu::ThreadPool pool(threads);
   const Packing how{choice, pool};
   Weights weights;
-  weights.embedding = embedding_of(reader.embedding(), choice, weights.embedding_type);
+  const MatrixSource table = reader.embedding();
+  check_finite(table);
+  weights.embedding = embedding_of(table, choice, weights.embedding_type);
   for (int i = 0; i < config.layers; ++i) {
     weights.layers.push_back(pack_layer(reader, config, i, how));
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ipc/fault_points.h"
+#include "ipc/process.h"
 #include "workers/protocol/block_sums.h"
 
 namespace baton {
@@ -74,8 +75,8 @@ void WorkerCore::pool_ready(Hello pool, TimeNs now, WorkerActions& out) {
   if (state_ == State::registered) say_hello(true, now, out);
 }
 
-void WorkerCore::pool_failed(const std::string& reason, WorkerActions& out) {
-  exit(kExitFault, reason, out);
+void WorkerCore::pool_failed(const std::string& reason, bool final, WorkerActions& out) {
+  exit(final ? kExitUsage : kExitFault, reason, out);
 }
 
 void WorkerCore::on(Welcome& m, TimeNs now, WorkerActions& out) {

@@ -54,11 +54,11 @@ struct WorkerCoreOptions {
 /// More could make a row wait for a token that no open step names (sequence_table.h).
 constexpr std::size_t kMaxStepsAtOnce = 2;
 
-/// Process exit codes of a worker; also in docs/PROTOCOL.md. The launcher restarts after kExitFault.
+/// Process exit codes of a worker, beside kExitUsage (2); also in docs/PROTOCOL.md. What kExitUsage
+/// and kExitRefused say is true of the next process, too.
 enum WorkerExit : int {
   kExitOk = 0,          // Leave, or the drain bound passed
   kExitFault = 1,       // model, pool or device failed
-  kExitUsage = 2,       // command line or configuration
   kExitRefused = 3,     // the scheduler will never take this worker (build, geometry, unknown name)
   kExitSuperseded = 4,  // a younger process has this name
 };
@@ -126,7 +126,8 @@ class WorkerCore {
   /// AllocatePool succeeded. `pool` holds the geometry, allocation and ranks; name, incarnation and
   /// hello_id are filled in here.
   void pool_ready(Hello pool, TimeNs now, WorkerActions& out);
-  void pool_failed(const std::string& reason, WorkerActions& out);
+  /// `final`: another process of this configuration would meet the same.
+  void pool_failed(const std::string& reason, bool final, WorkerActions& out);
   /// 0..100, shown in heartbeats until pool_ready().
   void loading(std::uint32_t percent) { loading_percent_ = percent; }
 

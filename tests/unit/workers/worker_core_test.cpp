@@ -119,7 +119,7 @@ TEST(Joining, AFailedPoolEndsTheProcess) {
   d.start();
   d.get(Registered{kEpoch, kMe});
   WorkerActions out;
-  d.core.pool_failed("no memory", out);
+  d.core.pool_failed("no memory", /*final=*/false, out);
   const auto& exit = std::get<worker_action::Exit>(out.at(0));
   EXPECT_EQ(exit.code, kExitFault);
   EXPECT_EQ(exit.reason, "no memory");
