@@ -18,6 +18,7 @@ import folders
 
 ROOT = pathlib.Path(os.environ.get("BATON_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 BATON = ROOT / "baton"
+BUILD = pathlib.Path(os.environ.get("BATON_BUILD_DIR", ROOT / "build" / "cpu"))
 QUESTION = {"messages": [{"role": "user", "content": "你是谁"}], "temperature": 0,
             "max_tokens": 120}
 
@@ -47,6 +48,13 @@ def alive(pid):
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     return False
+
+
+def stub(folder, name, script):
+    """A program of that name, to be found before the real one."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
 
 
 class Served:
@@ -140,6 +148,15 @@ class ServeTest(unittest.TestCase):
         done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
         self.assertIn("data: [DONE]", done.stdout, done)
 
+        self.assertIn(f"ok       port {s.port}: the Baton that runs has it (process {s.pid('frontend0')})",
+                      run("doctor", "--port", str(s.port)).stdout)
+        second = run("serve", "--port", str(s.port))
+        self.assertEqual(1, second.returncode)
+        self.assertIn(f"taken by another Baton, whose front end is process {s.pid('frontend0')}", second.stderr)
+        second = run("serve", "--port", str(free_port()), "--run_dir", str(s.run_dir))
+        self.assertEqual(1, second.returncode)
+        self.assertIn(f"another Baton (process {s.process.pid}) runs in {s.run_dir}", second.stderr)
+
         whole = "".join(events(s.open_stream()))
         self.assertGreater(len(whole), 5)
         for name in ("decode0", "prefill0", "scheduler"):
@@ -177,7 +194,7 @@ class ServeTest(unittest.TestCase):
             port = other.getsockname()[1]
             done = run("serve", "--port", str(port))
         self.assertEqual(1, done.returncode)
-        self.assertIn(f"port {port} is taken", done.stderr)
+        self.assertIn(f"port {port} is taken by another program", done.stderr)
 
     def test_a_wrong_option_is_named(self):
         done = run("serve", "--no_such_key", "1")
@@ -189,11 +206,135 @@ class ServeTest(unittest.TestCase):
         self.assertEqual(1, done.returncode)
         self.assertIn("/nonexistent.yaml", done.stderr)
 
-    def test_a_folder_without_a_model_is_named(self):
-        with tempfile.TemporaryDirectory() as folder:
-            done = run("serve", "--model", folder)
-        self.assertEqual(1, done.returncode)
-        self.assertIn("has no config.json", done.stderr)
+    def test_a_second_one_takes_a_run_directory_of_its_own(self):
+        usual = pathlib.Path(f"/tmp/baton-{os.getuid()}")
+        first = subprocess.Popen([BUILD / "bin" / "baton-supervisor", "--run-dir", usual, "--process",
+                                  "launcher-test=sleep 1000"], stdout=subprocess.DEVNULL)
+        self.addCleanup(first.wait)
+        self.addCleanup(first.terminate)
+        wait_until((usual / "launcher-test.pid").exists, 20, "the first one runs")
+        port = free_port()
+        own = pathlib.Path(f"{usual}-{port}")
+        self.addCleanup(folders.remove, own)
+        done = run("serve", "--port", str(port), "--worker.memory_mib", "70")  # too little: it ends
+        self.assertRegex(done.stdout, rf"another Baton \(process \d+\) runs here: this one takes --run_dir {own}\n")
+        self.assertEqual(2, done.returncode, done.stdout)
+        self.assertIn("not enough memory: ", done.stdout.splitlines()[-1])
+        self.assertTrue((own / "logs" / "decode0.log").exists())
+
+
+class RefusedTest(unittest.TestCase):
+    """What is known to be wrong before anything is installed or built."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(folders.temporary(self, "baton-launcher-"))
+
+    def refused(self, *args):
+        # Nothing is set up: a machine of another kind ends that.
+        stub(self.folder / "bin", "uname", "echo riscv64")
+        done = run("serve", *args, env={"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"})
+        self.assertEqual(1, done.returncode, done)
+        return done.stderr
+
+    def test_help_needs_no_build(self):
+        for args in (["--help"], ["--port", "1", "-h"]):
+            self.assertIn("--model DIR", run("serve", *args).stdout)
+
+    def test_models_that_are_not_here(self):
+        gguf = self.folder / "a.gguf"
+        gguf.write_bytes(b"GGUF")
+        nothing = "nothing is downloaded or converted"
+        for model, words in (("org/name-7b", ["org/name-7b is not a folder here", "a name on a model hub", nothing]),
+                             ("/none/at/all", ["there is no folder /none/at/all", nothing]),
+                             ("hf://org/name", ["hf://org/name is an address", nothing]),
+                             (str(gguf), [f"{gguf} is a GGUF file", nothing]),
+                             ("none.gguf", ["none.gguf is a GGUF file", nothing]),
+                             (str(ROOT / "README.md"), ["README.md is a file"]),
+                             (str(self.folder), ["has GGUF files", nothing])):
+            said = self.refused("--model", model)
+            for word in words:
+                self.assertIn(word, said)
+
+    def test_a_folder_lacks_something(self):
+        model = self.folder / "model"
+        model.mkdir()
+        for file, words in (("config.json", "has no config.json"), ("tokenizer.json", "has no tokenizer.json and no"),
+                            ("pytorch_model.bin", "has no model.safetensors"),
+                            ("model.safetensors", "weights in PyTorch's format alone")):
+            self.assertIn(words, self.refused(f"--model={model}"))
+            (model / file).touch()
+        self.assertIn("this is riscv64", self.refused("--model", str(model)))
+
+    def test_the_configurations_model_is_looked_at_too(self):
+        config = self.folder / "c.yaml"
+        config.write_text("model: 'none'  # relative to this file\n")
+        self.assertIn(f"there is no folder {self.folder}/none", self.refused("--config", str(config)))
+
+    def test_other_servers_options(self):
+        for args, words in ((["--max-model-len", "4096"], "--max-model-len is not an option of Baton; here it is  --max_context"),
+                            (["--max-model-len=4096"], "here it is  --max_context"),
+                            (["--gpu-memory-utilization", "0.9"], "here it is  --worker.memory_fraction"),
+                            (["--served-model-name", "x"], "here it is  --model_name"),
+                            (["--max-num-seqs", "8"], "here it is  --scheduler.max_running"),
+                            (["--dtype", "bfloat16"], "here it is  --worker.dtype"),
+                            (["--tensor-parallel-size", "2"], "more GPUs serve as more workers"),
+                            (["-tp", "2"], "more GPUs serve as more workers"),
+                            (["--trust-remote-code"], "no code of a model folder is run"),
+                            (["--log-level", "debug"], "here it is  --log_level"),
+                            (["--port", "1", str(ROOT / "demo" / "model")], "is named with  --model "),
+                            (["--log_level", "debug", "demo/model"], "'demo/model' stands alone")):
+            self.assertIn(words, self.refused(*args))
+        self.assertIn("this is riscv64", self.refused("--log_level", "debug", "--worker.check_pulls", "--max_context=9"))
+
+    def test_a_checkout_of_somebody_else(self):
+        checkout = self.folder / "checkout"
+        (checkout / "configs").mkdir(parents=True)
+        for file in ("baton", "configs/1p1d.yaml"):
+            (checkout / file).write_bytes((ROOT / file).read_bytes())
+        stub(self.folder / "bin", "git", "echo 'fatal: detected dubious ownership in repository' >&2; exit 128")
+        stub(self.folder / "bin", "uname", "echo riscv64")
+        (checkout / ".git").mkdir()
+        done = subprocess.run(["sh", checkout / "baton", "serve", "--model", ROOT / "demo" / "model"],
+                              capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"})
+        self.assertIn("git config --global --add safe.directory", done.stdout)
+        if os.getuid() == 0:
+            return  # root may write everywhere
+        (checkout / "build").mkdir(mode=0o500)
+        done = subprocess.run(["sh", checkout / "baton", "serve", "--model", ROOT / "demo" / "model"],
+                              capture_output=True, text=True, timeout=60)
+        self.assertIn("may not write there", done.stderr)
+
+
+class DeviceTest(unittest.TestCase):
+    """CPU or GPU, on a machine whose GPU and nvcc are stubs. A third stub ends the start after the choice."""
+
+    def choice(self, gpus, release, *files, **config):
+        folder = pathlib.Path(folders.temporary(self, "baton-launcher-"))
+        model = folder / "model"
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps(config))
+        for file in ("tokenizer.json", "model.safetensors", *files):
+            (model / file).touch()
+        stub(folder / "bin", "uname", "echo riscv64")
+        stub(folder / "bin", "nvidia-smi", f"printf '{gpus}'")
+        stub(folder / "bin", "nvcc", f"echo 'Cuda compilation tools, release {release}, V{release}.1'")
+        done = run("serve", "--model", str(model), env={"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"})
+        self.assertIn("this is riscv64", done.stderr)
+        return done.stdout
+
+    def test_every_kind_of_checkpoint_goes_to_the_gpu(self):
+        for files, config in (([], {}), (["quantize_config.json"], {}),
+                              ([], {"quantization_config": {"quant_method": "fp8"}}),
+                              ([], {"quantization_config": {"quant_method": "gptq"}}),
+                              ([], {"quantization_config": {"quant_method": "awq"}}),
+                              ([], {"num_experts": 128}), ([], {"num_local_experts": 8})):
+            self.assertIn("a GPU and nvcc are here: --device cuda",
+                          self.choice("GPU 0: some\\n", "13.0", *files, **config), (files, config))
+
+    def test_without_a_gpu_it_is_the_cpu_and_without_a_new_nvcc_it_says_so(self):
+        self.assertEqual("", self.choice("No devices", "13.0"))
+        self.assertIn("a GPU is here, but no nvcc 13 or newer", self.choice("GPU 0: some\\n", "12.8"))
 
 
 class CommandsTest(unittest.TestCase):
