@@ -57,7 +57,10 @@ class Engine {
     table_.set_limits({kBlocks, kTokensPerBlock, context, shape.value().vocab_size});
     state_.epoch = 1000;
     hear_frontend(FrontendHello{.name = "frontend0", .incarnation = 1});
-    hear_worker(Register{.name = "mixed0", .incarnation = 1});
+    Register joining;
+    joining.name = "mixed0";
+    joining.incarnation = 1;
+    hear_worker(joining);
     Hello hello;
     hello.name = "mixed0";
     hello.incarnation = hello.hello_id = hello.allocation = hello.model_fingerprint = 1;

@@ -169,7 +169,7 @@ void SimWorker::allocate() {
   pool_ = &world_.memory().create(id, name, spec.blocks + spec.host_blocks, s.tokens_per_block);
   Hello hello;
   hello.allocation = pool_->id;
-  hello.ranks = {{"cpu", "sim", 0}};
+  hello.ranks = {{"cpu", "sim"}};
   hello.model_fingerprint = 7;
   hello.layers = 1;
   hello.kv_heads = 1;

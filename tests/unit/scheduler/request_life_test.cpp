@@ -153,7 +153,7 @@ TEST(Ends, ATerminalIsRepeatedUntilItIsAcknowledged) {
   EXPECT_EQ(c.terminals.size(), 1U);
   for (int i = 0; i < 5; ++i) {
     c.wait(kSecond);
-    c.from_frontend(c.frontend, FrontendHeartbeat{c.state.epoch, 0, 0, {}, {}, {}});
+    c.from_frontend(c.frontend, FrontendHeartbeat{c.state.epoch, {}, {}, {}});
   }
   EXPECT_GE(c.terminals.size(), 3U);
   EXPECT_LE(c.terminals.size(), 6U);
@@ -280,7 +280,7 @@ TEST(Frontends, SilenceForTooLongIsDeath) {
   EXPECT_EQ(c.state.requests.size(), 1U);
   c.tick(2 * kSecond);
   EXPECT_EQ(c.state.requests.size(), 0U);
-  c.from_frontend(c.frontend, FrontendHeartbeat{c.state.epoch, 0, 0, {}, {}, {}});
+  c.from_frontend(c.frontend, FrontendHeartbeat{c.state.epoch, {}, {}, {}});
   EXPECT_EQ(c.told<FrontendUnknown>(c.frontend).size(), 1U);
 }
 
@@ -288,7 +288,7 @@ TEST(Frontends, AWelcomeTellsWhatIsRunning) {
   Cluster c;
   c.ready_worker("mixed0", Role::mixed, 10);
   c.submit(1, 4, 2);
-  c.from_frontend(c.frontend, FrontendHeartbeat{c.state.epoch, 0, 0, {}, {}, {}});
+  c.from_frontend(c.frontend, FrontendHeartbeat{c.state.epoch, {}, {}, {}});
   const FrontendWelcome welcome = c.told<FrontendWelcome>(c.frontend).back();
   EXPECT_EQ(welcome.workers_ready, 1U);
   EXPECT_EQ(welcome.max_context, 40U);
@@ -305,7 +305,7 @@ TEST(Frontends, AWelcomeTellsWhatThePoolsAreUsedFor) {
   const TimeNs planned = c.now += kMillisecond;
   c.turn();
   const auto pools = [&] {
-    c.from_frontend(c.frontend, FrontendHeartbeat{c.state.epoch, 0, 0, {}, {}, {}});
+    c.from_frontend(c.frontend, FrontendHeartbeat{c.state.epoch, {}, {}, {}});
     const FrontendWelcome welcome = c.told<FrontendWelcome>(c.frontend).back();
     EXPECT_EQ(welcome.tokens_per_block, 4U);
     EXPECT_EQ(welcome.pools.size(), 1U);
