@@ -408,7 +408,7 @@ TEST_F(TableTest, a_new_scheduler_gets_every_open_request_in_order_of_arrival) {
   }
   EXPECT_EQ(submits[3].attempt, 2U);
   EXPECT_TRUE(submits[3].again);
-  EXPECT_EQ(submits[3].generated, {1, 2});
+  EXPECT_EQ(submits[3].generated, (std::vector<Token>{1, 2}));
   EXPECT_EQ(submits[3].epoch, kEpoch + 5);
   EXPECT_EQ(submits[18].request.counter, late);
   EXPECT_EQ(submits[18].attempt, 1U);
@@ -456,7 +456,7 @@ TEST_F(TableTest, gone_submits_again_with_the_next_attempt) {
   ASSERT_EQ(all<Submit>().size(), 1U);
   EXPECT_EQ(last<Submit>().attempt, 2U);
   EXPECT_TRUE(last<Submit>().again);
-  EXPECT_EQ(last<Submit>().generated, {1});
+  EXPECT_EQ(last<Submit>().generated, (std::vector<Token>{1}));
   EXPECT_EQ(table.entry_count(), 1U);
   give(Gone{kEpoch + 1, {a}});
   EXPECT_EQ(all<Submit>().size(), 1U) << "a word of another epoch";

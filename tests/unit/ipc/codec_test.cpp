@@ -265,7 +265,7 @@ TEST(CodecErrors, EnumsBeyondTheirLastValue) {
 TEST(CodecErrors, NumbersThatAreNotFinite) {
   Submit message;
   message.sampling.temperature = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(error_of(encode(message)), "Submit: field 13: field 0: the number is not finite");
+  EXPECT_EQ(error_of(encode(message)), "Submit: field 11: field 0: the number is not finite");
   message.sampling.temperature = 1.0F;
   message.sampling.top_p = std::numeric_limits<float>::infinity();
   EXPECT_EQ(error_of(encode(message)), "Submit: field 13: field 1: the number is not finite");

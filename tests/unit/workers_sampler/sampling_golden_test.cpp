@@ -170,10 +170,10 @@ TEST(LogitEdits, IdsOutsideOfTheRowAreNoHarm) {
   p.bad_words = {{7, 5}, {3}, {}};
   p.repetition_penalty = 1.5F;
   const std::vector<Token> history = {-1, 3, 99, 7};
-  EXPECT_EQ(sampler.sample(logits, p, {0, 2}, {history, 2}).value(), 0);
+  EXPECT_EQ(sampler.sample(logits, p, {2}, {history, 2}).value(), 0);
   EXPECT_EQ(logits, (std::vector<float>{0.5F, 0.25F, 0.125F}));
   p.allowed_tokens = {55};
-  EXPECT_FALSE(sampler.sample(logits, p, {0, 2}, {history, 2}).ok()) << "nothing is left to draw";
+  EXPECT_FALSE(sampler.sample(logits, p, {2}, {history, 2}).ok()) << "nothing is left to draw";
   EXPECT_EQ(logits, (std::vector<float>{0.5F, 0.25F, 0.125F}));
 }
 
