@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "ipc/exit_status.h"
 #include "ipc/status.h"
 #include "ipc/types.h"
 
@@ -97,10 +98,6 @@ class AliveFile {
   TimeNs last_ = 0;
   Status status_;
 };
-
-/// Exit status of a program whose command line, configuration or model folder is wrong: starting it
-/// again changes nothing.
-inline constexpr int kExitUsage = 2;
 
 /// Leaves run_dir/NAME.failed with the reason for which this process is about to end: the
 /// supervisor says it again when it gives the start up. At most 4,000 bytes; without the file it

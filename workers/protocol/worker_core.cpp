@@ -4,8 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "ipc/exit_status.h"
 #include "ipc/fault_points.h"
-#include "ipc/process.h"
 #include "workers/protocol/block_sums.h"
 
 namespace baton {

@@ -342,7 +342,7 @@ TEST_F(TableTest, a_gap_asks_for_a_resend_at_once_and_only_once) {
   EXPECT_EQ(text[a], (Tokens{1, 2, 3, 4, 5, 6}));
 }
 
-TEST_F(TableTest, other_attempts_epochs_and_choices_are_ignored) {
+TEST_F(TableTest, other_attempts_and_epochs_are_ignored) {
   welcome();
   const auto a = open();
   tokens(a, 0, 0, {9});
@@ -351,14 +351,6 @@ TEST_F(TableTest, other_attempts_epochs_and_choices_are_ignored) {
   tokens(a + 1, 1, 0, {9});
   terminal(terminal_of(a, 2, 0));
   terminal(terminal_of(a, 0, 0));
-  Events other;
-  other.epoch = kEpoch;
-  other.counters = {a};
-  other.attempts = {1};
-  other.first_index = {0};
-  other.counts = {1};
-  other.tokens = {9};
-  give(other);
   EXPECT_TRUE(text[a].empty());
   EXPECT_TRUE(ends.empty());
   EXPECT_TRUE(all<Ack>().empty()) << "an Ack would make the scheduler forget the live attempt";

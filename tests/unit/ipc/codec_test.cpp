@@ -238,19 +238,19 @@ TEST(CodecErrors, SayWhatIsWrongAndWhere) {
   EXPECT_EQ(error_of(shorter), "not a Baton message: no array [version, type, body]");
   EXPECT_EQ(error_of(envelope(99, "\x90")), "message of unknown type 99");
   EXPECT_EQ(error_of(encode(StepPlan())), "message of unknown type 62") << "for another direction";
-  EXPECT_EQ(error_of(envelope(4, "\x93\x92\x01\x01\x01\x01")),
-            "Finish: expected an array of 4 fields");
-  EXPECT_EQ(error_of(envelope(4, "\x94\x92\x01\xA1x\x01\x01\x01")),
+  EXPECT_EQ(error_of(envelope(4, "\x92\x92\x01\x01\x01")),
+            "Finish: expected an array of 3 fields");
+  EXPECT_EQ(error_of(envelope(4, "\x93\x92\x01\xA1x\x01\x01")),
             "Finish: field 0: field 1: expected an integer");
-  EXPECT_EQ(error_of(envelope(4, "\x94\x92\x01\x01\xFF\x01\x01")),
+  EXPECT_EQ(error_of(envelope(4, "\x93\x92\x01\x01\xFF\x01")),
             "Finish: field 1: the integer is too small");
-  EXPECT_EQ(error_of(envelope(4, std::string("\x94\x92\x01\x01\xCF\x00\x00\x00\x01\x00\x00\x00\x00"
-                                             "\x01\x01",
-                                             15))),
+  EXPECT_EQ(error_of(envelope(4, std::string("\x93\x92\x01\x01\xCF\x00\x00\x00\x01\x00\x00\x00\x00"
+                                             "\x01",
+                                             14))),
             "Finish: field 1: the integer is too large");
-  EXPECT_EQ(error_of(envelope(6, std::string("\x96\x01\x01\x01\xC4\x07", 6) + std::string(7, 'x') +
+  EXPECT_EQ(error_of(envelope(6, std::string("\x94\x01\xC4\x07", 4) + std::string(7, 'x') +
                                      std::string("\xC4\x00\xC4\x00", 4))),
-            "FrontendHeartbeat: field 3: 7 bytes are no whole number of 8-byte numbers");
+            "FrontendHeartbeat: field 1: 7 bytes are no whole number of 8-byte numbers");
   EXPECT_EQ(error_of(envelope(4, "\xC1")).substr(0, 17), "malformed message");
 }
 
@@ -268,7 +268,7 @@ TEST(CodecErrors, NumbersThatAreNotFinite) {
   EXPECT_EQ(error_of(encode(message)), "Submit: field 11: field 0: the number is not finite");
   message.sampling.temperature = 1.0F;
   message.sampling.top_p = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(error_of(encode(message)), "Submit: field 13: field 1: the number is not finite");
+  EXPECT_EQ(error_of(encode(message)), "Submit: field 11: field 1: the number is not finite");
 }
 
 TEST(CodecErrors, LengthsThatLieAreRefusedWithoutTheMemory) {
