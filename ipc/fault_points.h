@@ -21,6 +21,7 @@ enum class Fault : std::uint8_t {
   prefix_not_held,         // a cached block is handed out while another worker still reads it
   token_sent_twice,        // the front end takes a repeated token
   no_copy_on_write,        // two beams write to the block that they share
+  no_suspects,             // nobody does alone what has killed workers under it
   grammar_not_awaited,     // a row draws by a grammar that its worker is still compiling
 };
 

@@ -473,8 +473,8 @@ struct PromptRow {
 };
 
 /// One step, as a difference to the state that the worker remembers. Applied in this order: drop, add,
-/// fork, grow, ops, then the rows run: the prompt rows, the beams, and (with `decode`) one token for every
-/// sequence of the decode set. Sequences that a row of this very plan moves into the decode set start with the next.
+/// fork, grow, ops, then the rows run: the prompt rows, the beams, one token for each of `singles`, and (with
+/// `decode`) one for every sequence of the decode set. `singles` are sequences outside that set. Sequences that a row of this very plan moves into the decode set start with the next.
 ///
 /// Of `ops`, those from the device part to the host part run first, whatever their place, the others after
 /// them in their order: a plan can save a block and give it away. No two of them write one block.
@@ -490,7 +490,8 @@ struct StepPlan {
   std::vector<CopyOp> ops;
   std::vector<PromptRow> rows;
   std::vector<BeamRow> beams;
-  BATON_FIELDS(term, step, decode, drop, add, fork, grow_sequences, grow_blocks, ops, rows, beams)
+  std::vector<std::uint64_t> singles;
+  BATON_FIELDS(term, step, decode, drop, add, fork, grow_sequences, grow_blocks, ops, rows, beams, singles)
 };
 
 /// Read source blocks out of a mapped pool, from either part of it, into own device blocks. Ends in one
@@ -519,11 +520,13 @@ struct Close {
   BATON_FIELDS(allocation)
 };
 
-/// The named term is over: drain, drop everything, say Hello. With another epoch: Register first.
+/// The named term is over: drain, drop everything, say Hello. With another epoch: Register first. `hung`:
+/// something that was asked is not answered for so long that draining would not end: exit.
 struct Fenced {
   Epoch epoch = 0;
   Term term = 0;
-  BATON_FIELDS(epoch, term)
+  bool hung = false;
+  BATON_FIELDS(epoch, term, hung)
 };
 
 /// A younger process has this name: exit without freeing.

@@ -177,9 +177,12 @@ class VirtualCluster {
     return request->generated.size() + 1 >= wanted.output ? kStop : kWord;
   }
 
-  /// Heartbeats: nobody is ever silent.
+  /// Heartbeats: nobody is ever silent, and everything that was sent has arrived.
   void hear_everybody() {
-    for (Worker& w : state_.workers) w.heard = w.progress = now_;
+    for (Worker& w : state_.workers) {
+      w.heard = now_;
+      for (const Work kind : {Work::step, Work::pull}) w.work.acknowledge(kind, w.work.sent(kind), now_);
+    }
     for (Frontend& f : state_.frontends) f.heard = now_;
   }
 

@@ -66,7 +66,7 @@ void SchedulerLoop::turn() {
   if (now >= next_tick_ && (heard_all || now - next_tick_ > kSecond)) tick(now);
   plan(state_, now, out_);
   for (const Worker& w : state_.workers) {
-    if (w.outstanding()) work_goes_on(now);
+    if (w.work.any()) work_goes_on(now);
   }
   flush();
   log_lines();

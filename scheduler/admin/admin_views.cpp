@@ -6,6 +6,7 @@
 
 #include "scheduler/admin/setup_view.h"
 #include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/blame.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/state/audit.h"
 
@@ -104,7 +105,7 @@ json requests(const State& state, TimeNs now) {
                     {"worker", worker_of(state, r.source)},
                     {"target", worker_of(state, r.target)},
                     {"waits_for", waits_for(state, r)},
-                    {"deaths", r.deaths},
+                    {"deaths", r.deaths.total},
                     {"age_s", static_cast<double>(now - r.arrival) / 1e9}});
   });
   return list;

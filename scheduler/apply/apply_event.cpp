@@ -11,7 +11,7 @@ void peer_gone(State& state, LinkId link, TimeNs now, Outbox& out) {
   if (const auto it = state.worker_links.find(link); it != state.worker_links.end()) {
     const WorkerIndex index = it->second;
     if (state.workers[index].link == link) {
-      lose_worker(state, index, /*blame=*/true, "process ended", now, out);
+      lose_worker(state, index, /*blamed=*/true, "process ended", now, out);
     }
   } else if (const auto fe = state.frontend_links.find(link); fe != state.frontend_links.end()) {
     if (state.frontends[fe->second].link == link) {
@@ -20,11 +20,11 @@ void peer_gone(State& state, LinkId link, TimeNs now, Outbox& out) {
   }
 }
 
-void send_failed(State& state, LinkId link, TimeNs now, Outbox& out) {
+void send_failed(State& state, LinkId link, Outbox& out) {
   // A front end heals by itself: its heartbeats name what it misses.
   const auto it = state.worker_links.find(link);
   if (it == state.worker_links.end() || state.workers[it->second].link != link) return;
-  end_term(state, it->second, /*blame=*/false, "a message could not be sent", now, out);
+  end_term(state, it->second, kBlameLater, "a message could not be sent", out);
 }
 
 struct Apply {
@@ -37,7 +37,7 @@ struct Apply {
   }
   void operator()(FromWorker&& e) { apply_worker(state, e.link, std::move(e.message), now, out); }
   void operator()(ProcessGone&& e) { peer_gone(state, e.link, now, out); }
-  void operator()(SendFailed&& e) { send_failed(state, e.link, now, out); }
+  void operator()(SendFailed&& e) { send_failed(state, e.link, out); }
   void operator()(Tick&& e) { apply_tick(state, e.gap, now, out); }
   void operator()(SetDraining&& e) {
     for (WorkerIndex i = 0; i < state.workers.size(); ++i) {

@@ -115,11 +115,7 @@ struct Handler {
     if (submit.request.frontend != state.frontends[frontend].identity.incarnation) return;
     if (Request* known = find_request(state, submit.request)) {
       if (submit.attempt <= known->attempt) return;
-      release_places(state, *known);
-      state.waiting.erase({known->place, known->id});
-      state.handoffs.erase({known->place, known->id});
-      state.deadlines.erase({known->deadline, known->id});
-      forget(state, *known);
+      drop_obsolete(*known);
     }
     const std::uint32_t context = max_context(state);
     if (!submit.again && state.waiting.size() >= state.settings.max_waiting) {
@@ -132,7 +128,7 @@ struct Handler {
       refuse(state, submit, frontend, ErrorCode::invalid_argument, "the prompt is empty", 0, out);
       return;
     }
-    if (context != 0 && submit.prompt.size() + 1 > context) {
+    if (context != 0 && !submit.again && submit.prompt.size() + 1 > context) {
       refuse(state, submit, frontend, ErrorCode::too_long,
              "the prompt has " + std::to_string(submit.prompt.size()) +
                  " tokens; with one more it must fit " + std::to_string(context),
@@ -147,6 +143,15 @@ struct Handler {
     accept(std::move(submit));
   }
 
+  /// Its front end is at a later attempt.
+  void drop_obsolete(Request& request) {
+    release_places(state, request);
+    state.waiting.erase({request.place, request.id});
+    state.handoffs.erase({request.place, request.id});
+    state.deadlines.erase({request.deadline, request.id});
+    forget(state, request);
+  }
+
   void accept(Submit&& submit) {
     const bool resumed = !submit.generated.empty() && !submit.sampling.beams();
     Request& request = state.requests.create();
@@ -156,6 +161,8 @@ struct Handler {
     request.arrival = submit.arrival;
     request.place = queue_place(submit, state.settings);
     request.deadline = submit.deadline;
+    request.again = submit.again;
+    request.submitted = now;
     request.cache_salt = std::move(submit.cache_salt);
     if (submit.lifetime) request.lifetime.resize(kLifetimeMoments);
     request.prompt = std::move(submit.prompt);
@@ -180,7 +187,7 @@ struct Handler {
   /// Whoever may run the request compiles its grammar while it waits, is prefilled and handed over.
   void announce_grammar(const Request& request) {
     for (Worker& w : state.workers) {
-      if (w.takes_work()) ask_grammar(w, request, /*awaited=*/false, now, out);
+      if (w.takes_work()) ask_grammar(state, w, request, /*awaited=*/false, now, out);
     }
   }
 
@@ -215,7 +222,9 @@ struct Handler {
 
   void operator()(Finish&& finish) {
     Request* request = find_request(state, finish.request);
-    if (request == nullptr || request->attempt != finish.attempt) return;
+    if (request == nullptr || request->attempt > finish.attempt) return;
+    // The attempt that has ended was lost on its way here: nobody takes the tokens of the one before it.
+    if (request->attempt < finish.attempt) return drop_obsolete(*request);
     if (request->phase == Phase::ended) return;  // its terminal crosses the Finish
     if (finish.n > request->generated.size()) return;
     request->generated.resize(finish.n);
@@ -242,6 +251,7 @@ struct Handler {
     for (std::size_t i = 0; i < beat.counters.size(); ++i) {
       Request* request = find_request(state, {incarnation, beat.counters[i]});
       if (request == nullptr || request->attempt != beat.attempts[i]) {
+        if (request != nullptr && request->attempt < beat.attempts[i]) drop_obsolete(*request);
         gone.counters.push_back(beat.counters[i]);
         continue;
       }

@@ -3,14 +3,11 @@
 
 #include "scheduler/apply/apply_handlers.h"
 #include "scheduler/apply/lifecycle.h"
+#include "scheduler/plan/admission.h"
 
 namespace baton {
 
 namespace {
-
-/// A worker that answers heartbeats may work this long on one step, pull or close. (A frozen one is
-/// silent: that is judged by worker_timeout.)
-constexpr TimeNs kLongestStep = 60 * kSecond;
 
 void expire_deadlines(State& state, TimeNs now, Outbox& out) {
   while (!state.deadlines.empty() && state.deadlines.begin()->first <= now) {
@@ -32,54 +29,41 @@ void repeat_terminals(State& state, TimeNs now, Outbox& out) {
   });
 }
 
-void judge_progress(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
+/// A worker that fell silent got nothing to work on later than this after it was last heard: it would have
+/// sent a heartbeat meanwhile.
+constexpr TimeNs kTwoHeartbeats = 500 * kMillisecond;
+
+/// Requests that only its pool could hold wait no longer for a process that does not come back.
+void forget_context(Worker& w, TimeNs now) {
+  if (w.state == WorkerState::gone && now - w.heard > kWaitForPools) w.last_context = 0;
+}
+
+void judge_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   Worker& w = state.workers[index];
-  const TimeNs limit = state.settings.worker_timeout;
-  const TimeNs silent = now - w.heard;
-  if (!w.outstanding()) {
-    w.progress = now;
-    // Frozen, or dead where nobody sees its pid: as long as it counts as alive, requests wait for it.
-    if (w.ready() && silent > limit) {
-      end_term(state, index, /*blame=*/false, "idle, and silent", now, out);
-    }
-    return;
-  }
-  if (!w.ready() || now - w.progress <= limit) return;
-  if (silent > limit) {
-    end_term(state, index, /*blame=*/true, "no progress, and silent", now, out);
-  } else if (silent <= limit / 2) {
-    // It lives. If it has every plan, it may only be slow: a long step is no death until it is absurd.
-    const bool has_plans = w.heartbeat.term == w.term && w.heartbeat.plans_received >= w.sent;
-    if (!has_plans) {
-      end_term(state, index, /*blame=*/false, "a plan was lost", now, out);
-    } else if (now - w.progress > kLongestStep) {
-      end_term(state, index, /*blame=*/true, "no progress", now, out);
+  if (!w.ready()) return;
+  const Verdict verdict = w.work.judge(w.heard, now, state.settings.worker_timeout);
+  switch (verdict.fault) {
+    case Verdict::Fault::none: return;
+    case Verdict::Fault::lost: return end_term(state, index, kBlameLater, verdict.why(), out);
+    case Verdict::Fault::silent:
+      // Frozen, or dead where nobody sees its pid: as long as it counts as alive, requests wait for it.
+      return end_term(state, index, {running_on(state, index, w.heard + kTwoHeartbeats), false}, verdict.why(),
+                      out);
+    case Verdict::Fault::hung: {
+      const Term term = w.term;
+      end_term(state, index, {owners_of(state, index, verdict.record), false}, verdict.why(), out);
+      out.to_workers.emplace_back(w.link, Fenced{state.epoch, term, /*hung=*/true});
     }
   }
 }
 
 /// Close or its answer may have been lost; to close twice does no harm.
 void repeat_closes(Worker& w, TimeNs now, Outbox& out) {
-  if (w.closing.empty() || w.state == WorkerState::gone || now - w.closes_repeated < kSecond) return;
+  if (w.work.open(Work::close) == 0 || w.state == WorkerState::gone || now - w.closes_repeated < kSecond) return;
   w.closes_repeated = now;
-  for (const AllocationId allocation : w.closing) {
-    out.to_workers.emplace_back(w.link, Close{allocation});
+  for (const auto& [number, record] : w.work.of(Work::close)) {
+    out.to_workers.emplace_back(w.link, Close{record.key});
   }
-}
-
-/// A Pull that never arrived: the worker gets on with its steps, but does not have it.
-bool has_lost_pull(const State& state, WorkerIndex index, TimeNs now) {
-  const Worker& w = state.workers[index];
-  if (w.open_pulls == 0 || w.heartbeat.term != w.term ||
-      w.heartbeat.pulls_received >= w.pulls_sent) {
-    return false;
-  }
-  bool lost = false;
-  state.transfers.each([&](const Transfer& transfer) {
-    lost = lost ||
-           (transfer.to_worker == index && now - transfer.sent > state.settings.worker_timeout);
-  });
-  return lost;
 }
 
 bool importers_closed(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
@@ -90,8 +74,9 @@ bool importers_closed(State& state, WorkerIndex index, TimeNs now, Outbox& out) 
     if (i == index || importer.state == WorkerState::gone) continue;
     if (importer.imports.count(allocation) == 0) continue;
     closed = false;
-    if (importer.closing.insert(allocation).second) {
-      importer.progress = importer.closes_repeated = now;
+    if (!importer.work.has(Work::close, allocation)) {
+      importer.work.add(Work::close, 0, allocation, now);
+      importer.closes_repeated = now;
       out.to_workers.emplace_back(importer.link, Close{allocation});
     }
   }
@@ -118,7 +103,7 @@ void drain(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
       }
     }
   }
-  if (!w.leaving || w.leave_sent || w.sequences != 0 || !w.steps.empty() || w.open_pulls != 0) {
+  if (!w.leaving || w.leave_sent || w.sequences != 0 || !w.steps.empty() || w.work.open(Work::pull) != 0) {
     return;
   }
   bool read_by_others = false;
@@ -134,7 +119,7 @@ void drain(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
 
 void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out) {
   for (Worker& w : state.workers) {
-    w.progress = std::min(now, w.progress + gap);
+    w.work.forgive(gap, now);
     w.heard = std::min(now, w.heard + gap);
   }
   for (Frontend& frontend : state.frontends) frontend.heard = std::min(now, frontend.heard + gap);
@@ -142,12 +127,11 @@ void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out) {
   repeat_terminals(state, now, out);
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     try_admit_worker(state, i, now, out);
-    judge_progress(state, i, now, out);
+    judge_worker(state, i, now, out);
+    forget_context(state.workers[i], now);
     repeat_closes(state.workers[i], now, out);
+    repeat_grammar(state, state.workers[i], now, out);
     probe_again(state, i, now, out);
-    if (state.workers[i].ready() && has_lost_pull(state, i, now)) {
-      end_term(state, i, /*blame=*/false, "a pull was lost", now, out);
-    }
     drain(state, i, now, out);
   }
   for (FrontendIndex i = 0; i < state.frontends.size(); ++i) {

@@ -1,9 +1,11 @@
 // Events from workers: joining, results, pulls, heartbeats.
 #include <algorithm>
+#include <utility>
 
 #include "ipc/fault_points.h"
 #include "scheduler/apply/apply_handlers.h"
 #include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/blame.h"
 
 namespace baton {
 
@@ -86,22 +88,21 @@ struct Handler {
       if (worker().link != kNoLink && worker().state != WorkerState::gone) {
         out.to_workers.emplace_back(worker().link, Superseded{worker().identity.incarnation});
       }
-      lose_worker(state, index, /*blame=*/true,
+      lose_worker(state, index, /*blamed=*/true,
                   "superseded by pid " + std::to_string(identity.pid), now, out);
       state.worker_links.erase(worker().link);
     }
     Worker& w = worker();
     std::set<AllocationId> predecessors = std::move(w.predecessors);
     if (w.hello.allocation != 0) predecessors.insert(w.hello.allocation);
-    const std::uint64_t steps = w.steps_total;
-    const std::uint64_t tokens = w.tokens_total;
-    w = Worker{};
+    const Worker before = std::exchange(w, Worker{});
     w.predecessors = std::move(predecessors);
-    w.steps_total = steps;
-    w.tokens_total = tokens;
+    w.steps_total = before.steps_total;
+    w.tokens_total = before.tokens_total;
+    w.last_context = before.last_context;
     w.identity = std::move(identity);
     w.link = link;
-    w.registered = w.heard = w.progress = now;
+    w.registered = w.heard = now;
     state.worker_links[link] = index;
     take_mapped(w);
     if (w.identity.build != state.build) {
@@ -121,7 +122,7 @@ struct Handler {
           state.workers.begin(), state.workers.end(),
           [&](const Worker& other) { return other.predecessors.count(allocation) != 0; });
       if (!over) continue;
-      w.closing.insert(allocation);
+      w.work.add(Work::close, 0, allocation, now);
       w.closes_repeated = now;
       out.to_workers.emplace_back(w.link, Close{allocation});
     }
@@ -133,7 +134,7 @@ struct Handler {
     Worker& w = worker();
     if (w.state == WorkerState::gone) return;
     if (w.link != link) {
-      end_term(state, index, /*blame=*/false, "its link is new", now, out);
+      end_term(state, index, kBlameLater, "its link is new", out);
       state.worker_links.erase(w.link);
       w.link = link;
       state.worker_links[link] = index;
@@ -156,7 +157,7 @@ struct Handler {
         out.to_workers.emplace_back(link, Welcome{state.epoch, w.term, hello.hello_id});
         return;
       }
-      end_term(state, index, /*blame=*/false, "the worker ended it", now, out);
+      end_term(state, index, kBlameLater, "the worker ended it", out);
     }
     for (const Worker& other : state.workers) {
       if (&other == &w || !other.ready()) continue;
@@ -178,13 +179,14 @@ struct Handler {
     }
     w.hello = std::move(hello);
     w.state = WorkerState::ready;
+    w.last_context = w.context();
     w.term = state.last_term = std::max(state.last_term + 1, state.epoch + 1);
     w.sent = w.done = 0;
-    w.pulls_sent = w.pulls_answered = 0;
-    w.grammars.clear();
+    w.pulls_answered = 0;
+    w.work.begin_term(now);
     w.unblamed.clear();
     w.heartbeat = WorkerHeartbeat{};
-    w.progress = w.heard = now;
+    w.heard = now;
     out.info(w.identity.name + ": ready, " + std::to_string(w.hello.blocks) + " blocks");
     out.to_workers.emplace_back(link, Welcome{state.epoch, w.term, w.hello.hello_id});
     probe_peers(state, index, now, out);
@@ -197,14 +199,14 @@ struct Handler {
         result.tokens.size() != result.sequences.size() ||
         !logprobs_agree(result) || !candidates_agree(result) || !sums_agree(result) ||
         !complete(w.steps.front(), result)) {
-      end_term(state, index, /*blame=*/false, "unexpected step result", now, out);
+      end_term(state, index, kBlameLater, "unexpected step result", out);
       out.to_workers.emplace_back(link, Fenced{state.epoch, result.term});
       return;
     }
     InFlightStep step = std::move(w.steps.front());
     w.steps.pop_front();
     w.done = result.step;
-    w.progress = now;
+    w.work.answered(Work::step, result.step, now);
     // It began when it was sent, or when the one before it had ended.
     if (prompt_tokens(step) > 0) w.prompt_latency = now - std::max(step.sent, w.answered);
     // Its copies ran before its rows.
@@ -221,7 +223,7 @@ struct Handler {
     for (std::size_t i = 0; i < result.sequences.size(); ++i) {
       LogprobReader::Entry entry;
       const bool given = logprobs.take(static_cast<std::uint32_t>(i), entry);
-      sampled(result.sequences[i], result.tokens[i], given ? &entry : nullptr);
+      sampled(result.sequences[i], result.tokens[i], stage_of(step, result.sequences[i]), given ? &entry : nullptr);
     }
     for (const RowFailure& failure : result.failed) fail_row(failure);
     take_candidates(state, index, result, out);
@@ -318,12 +320,29 @@ struct Handler {
     request->prompt_logprobs.append(part.values);
   }
 
-  void sampled(SequenceId id, Token token, const LogprobReader::Entry* logprobs) {
+  /// Prompts' rows are few beside those of the decode set.
+  static Stage stage_of(const InFlightStep& step, SequenceId id) {
+    const bool prompt = std::any_of(step.rows.begin(), step.rows.end(),
+                                    [&](const auto& row) { return row.first == id; });
+    return prompt ? Stage::prefill : Stage::decode;
+  }
+
+  void sampled(SequenceId id, Token token, Stage stage, const LogprobReader::Entry* logprobs) {
     Sequence* sequence = state.sequences.find(id);
     if (sequence == nullptr || sequence->worker != index) return;  // a void row
     Request* request = state.request_of(*sequence);
     if (request == nullptr || request->phase == Phase::ended) return;
+    request->deaths.got_on(stage);
+    if (request->grammar != 0) request->deaths.got_on(Stage::compile);
     take_token(state, *request, token, logprobs, out);
+    leave_singles(*request, id);
+  }
+
+  /// A suspect that has decoded a token is none any more, and decodes with the others.
+  void leave_singles(const Request& request, SequenceId id) {
+    Worker& w = worker();
+    if (w.singles.empty() || request.phase == Phase::ended || is_suspect(state, request)) return;
+    if (std::erase(w.singles, id) != 0) w.joins.push_back(id);
   }
 
   void fail_row(const RowFailure& failure) {
@@ -347,8 +366,8 @@ struct Handler {
       request->phase = Phase::decode;
       return;
     }
-    if (whole && request->beams && request->target == 0 &&
-        !needs_handoff(state, *request, worker())) {
+    const bool stays = request->beams ? !needs_handoff(state, *request, worker()) : sequence->stays;
+    if (whole && stays && request->target == 0) {
       state.handoffs.erase({request->place, request->id});
       begin_decode(state, *request, *sequence);
       return;
@@ -402,7 +421,7 @@ struct Handler {
     const Transfer* transfer = state.transfers.find(id);
     if (transfer == nullptr || transfer->to_worker != index) return;
     ++w.pulls_answered;
-    w.progress = now;
+    w.work.answered(Work::pull, transfer->number, now);
     const bool is_probe = transfer->is_probe();
     const std::uint64_t request_id = transfer->request;
     const SequenceId target = transfer->target;
@@ -449,9 +468,8 @@ struct Handler {
       stale = stale || (t.to_worker == index && t.from_allocation == closed.allocation);
     });
     if (stale) return;
-    worker().closing.erase(closed.allocation);
+    worker().work.answered_key(Work::close, closed.allocation, now);
     worker().imports.erase(closed.allocation);
-    worker().progress = now;
     for (WorkerIndex i = 0; i < state.workers.size(); ++i) try_admit_worker(state, i, now, out);
   }
 
@@ -465,14 +483,12 @@ struct Handler {
     }
     if (!in_term(beat.term)) return;
     if (beat.steps_done > w.done) {
-      end_term(state, index, false, "a step result was lost", now, out);
+      end_term(state, index, kBlameLater, "a step result was lost", out);
     } else if (beat.pulls_done > w.pulls_answered) {
-      end_term(state, index, false, "a pull's answer was lost", now, out);
-    } else if (beat.plans_received != w.heartbeat.plans_received ||
-               beat.steps_done != w.heartbeat.steps_done ||
-               beat.pulls_received != w.heartbeat.pulls_received ||
-               beat.pulls_done != w.heartbeat.pulls_done) {
-      w.progress = now;
+      end_term(state, index, kBlameLater, "a pull's answer was lost", out);
+    } else {
+      w.work.acknowledge(Work::step, beat.plans_received, now);
+      w.work.acknowledge(Work::pull, beat.pulls_received, now);
     }
     if (!w.ready()) out.to_workers.emplace_back(link, Fenced{state.epoch, beat.term});
     w.heartbeat = std::move(beat);
@@ -482,18 +498,23 @@ struct Handler {
 
   void operator()(GrammarState&& grammar) {
     if (!in_term(grammar.term)) return;
-    const auto known = worker().grammars.find(grammar.key);
-    if (known == worker().grammars.end()) return;  // we have forgotten it as well
+    Worker& w = worker();
+    const auto known = w.grammars.find(grammar.key);
+    if (known == w.grammars.end()) return;  // we have forgotten it as well
     if (grammar.ready) {
       known->second.ready = true;
-    } else if (known->second.ready) {  // else it has been told of it again meanwhile, and will answer
-      worker().grammars.erase(known);
+      w.work.answered(Work::compile, known->second.number, now);
+      w.compiles_alone = w.compiles_alone && w.work.open(Work::compile) != 0;
+    } else if (known->second.ready || !known->second.awaited) {
+      // Forgotten, or passed over. One that is awaited has been told of again meanwhile, and will be answered.
+      w.work.answered(Work::compile, known->second.number, now);
+      w.grammars.erase(known);
     }
   }
 
   void operator()(WorkerBye&& bye) {
     if (bye.incarnation == worker().identity.incarnation) {
-      lose_worker(state, index, /*blame=*/false, "said goodbye", now, out);
+      lose_worker(state, index, /*blamed=*/false, "said goodbye", now, out);
     }
   }
 };
@@ -519,7 +540,7 @@ void try_admit_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) 
   const auto is_mapped = [&](AllocationId allocation) {
     bool mapped = false;
     for (const Worker& importer : state.workers) {
-      if (importer.state == WorkerState::gone || importer.closing.count(allocation) == 0) continue;
+      if (importer.state == WorkerState::gone || !importer.work.has(Work::close, allocation)) continue;
       holders += (holders.empty() ? "" : ", ") + importer.identity.name;
       mapped = true;
     }

@@ -123,9 +123,9 @@ void advance(State& state, Request& request, std::span<const BeamSearch::Row> ro
   beams.search->advance(rows);
   if (beams.search->length() > beams.furthest) {
     beams.furthest = beams.search->length();
-    // Further than any try before: not what killed a worker.
-    request.deaths = request.late_deaths = 0;
+    request.deaths.got_on(Stage::decode);  // further than any try before
   }
+  if (beams.search->length() == 1) request.deaths.got_on(Stage::prefill);
   if (beams.search->done()) return end_search(state, request, out);
   release_dead_lines(state, request);
   beams.due = true;

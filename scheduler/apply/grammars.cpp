@@ -27,20 +27,60 @@ bool grammar_ready(const Worker& worker, const Request& request) {
   return told != worker.grammars.end() && told->second.ready;
 }
 
-bool grammar_asked(const Worker& worker, const Request& request) {
-  const auto told = worker.grammars.find(request.grammar);
-  return told != worker.grammars.end() && !told->second.ready;
+namespace {
+
+/// Those that are being compiled are still outstanding.
+void forget_grammars(Worker& worker) {
+  std::erase_if(worker.grammars, [](const auto& entry) { return entry.second.ready; });
 }
 
-void ask_grammar(Worker& worker, const Request& request, bool awaited, TimeNs now, Outbox& out) {
-  if (grammar_ready(worker, request)) return;
-  const auto told = worker.grammars.find(request.grammar);
-  if (told != worker.grammars.end() && (!awaited || now - told->second.told < kAgain)) return;
-  if (told == worker.grammars.end() && worker.grammars.size() >= kMaxTold) worker.grammars.clear();
-  worker.grammars[request.grammar] = {false, now};
+}  // namespace
+
+namespace {
+
+void tell(Worker& worker, const Request& request, bool awaited, TimeNs now, Outbox& out) {
+  ToldGrammar& told = worker.grammars[request.grammar];
+  const bool again = told.number != 0;
+  if (!again) told.number = worker.work.add(Work::compile, request.id, request.grammar, now);
+  told.awaited = told.awaited || awaited;
+  told.told = now;
   out.to_workers.emplace_back(worker.link,
                               PrepareGrammar{worker.term, request.grammar, request.sampling.grammar_kind,
                                              request.sampling.grammar, awaited});
+}
+
+}  // namespace
+
+void ask_grammar(const State& state, Worker& worker, const Request& request, bool awaited, TimeNs now, Outbox& out) {
+  if (grammar_ready(worker, request) || !worker.may_begin()) return;
+  if (is_suspect(state, request, Stage::compile)) return;
+  const auto told = worker.grammars.find(request.grammar);
+  if (told != worker.grammars.end() && (!awaited || now - told->second.told < kAgain)) return;
+  if (told == worker.grammars.end() && worker.grammars.size() >= kMaxTold) forget_grammars(worker);
+  tell(worker, request, awaited, now, out);
+}
+
+void repeat_grammar(State& state, Worker& worker, TimeNs now, Outbox& out) {
+  const auto& open = worker.work.of(Work::compile);
+  if (!worker.ready() || open.empty()) return;
+  const Outstanding& oldest = open.begin()->second;
+  const auto told = worker.grammars.find(oldest.key);
+  if (told != worker.grammars.end() && now - told->second.told < kAgain) return;
+  const Request* request = nullptr;
+  state.requests.each([&](const Request& other) {
+    if (other.grammar == oldest.key && other.phase != Phase::ended) request = &other;
+  });
+  if (told != worker.grammars.end() && request != nullptr) {
+    return tell(worker, *request, told->second.awaited, now, out);
+  }
+  if (told != worker.grammars.end()) worker.grammars.erase(told);
+  worker.work.answered(Work::compile, oldest.number, now);
+  worker.compiles_alone = false;
+}
+
+void compile_alone(Worker& worker, const Request& request, TimeNs now, Outbox& out) {
+  worker.compiles_alone = true;
+  tell(worker, request, /*awaited=*/true, now, out);
 }
 
 }  // namespace baton

@@ -39,6 +39,7 @@ void complete(State& state, Request& request, Sequence& target) {
   target.computed = target.prefill_length;
   remember_prefix(state, target);
   state.workers[target.worker].adds.push_back(target.id);  // beams run from the plan that adds it on
+  request.deaths.got_on(Stage::pull);
   ++state.counters.handoffs;
 }
 
@@ -54,7 +55,6 @@ void send_pull(State& state, const Request& request, WorkerIndex exporter,
   transfer.from_worker = exporter;
   transfer.from_allocation = from.hello.allocation;
   transfer.to_worker = target.worker;
-  transfer.sent = now;
   transfer.from.assign(blocks.begin(), blocks.end());
   const auto first = target.blocks.begin() + target.pulled;
   transfer.to.assign(first, first + static_cast<std::ptrdiff_t>(blocks.size()));
@@ -71,12 +71,10 @@ void send_pull(State& state, const Request& request, WorkerIndex exporter,
   post_pull(state, transfer, now, out);
 }
 
-void post_pull(State& state, const Transfer& transfer, TimeNs now, Outbox& out) {
+void post_pull(State& state, Transfer& transfer, TimeNs now, Outbox& out) {
   const Worker& from = state.workers[transfer.from_worker];
   Worker& to = state.workers[transfer.to_worker];
-  if (!to.outstanding()) to.progress = now;
-  ++to.open_pulls;
-  ++to.pulls_sent;
+  transfer.number = to.work.add(Work::pull, transfer.request, transfer.id, now);
   to.imports.insert(from.hello.allocation);
 
   Pull pull;
@@ -96,7 +94,7 @@ void post_pull(State& state, const Transfer& transfer, TimeNs now, Outbox& out) 
 }
 
 bool needs_handoff(const State& state, const Request& request, const Worker& source) {
-  if (source.identity.role != Role::prefill || request.local) return false;
+  if (source.identity.role != Role::prefill || request.local || avoids_pulls(state, request)) return false;
   // The prompt's last step samples the only token that is left: nothing to decode.
   if (request.generated.size() + 1 >= request.sampling.max_tokens) return false;
   if (!any_decoder(state)) return state.settings.no_decode == NoDecode::wait;
@@ -114,7 +112,10 @@ void advance_handoff(State& state, Request& request, TimeNs now, Outbox& out) {
     const std::uint32_t per_block = state.workers[source->worker].tokens_per_block();
     // A partly filled block is final only with the whole prompt.
     const std::uint32_t final_blocks = written >= length ? needed : written / per_block;
-    if (final_blocks > target->pulled) {
+    if (final_blocks > target->pulled && !state.workers[target->worker].may_begin()) {
+      const auto& held = state.held_pulls;
+      if (std::find(held.begin(), held.end(), request.id) == held.end()) state.held_pulls.push_back(request.id);
+    } else if (final_blocks > target->pulled) {
       note(request, LifetimeMoment::migration_begin, now);
       pull_final_blocks(state, request, *source, *target, final_blocks, now, out);
     }
@@ -178,7 +179,6 @@ bool settle_transfer(State& state, TransferId id) {
   }
   Worker& to = state.workers[transfer->to_worker];
   for (const BlockId block : transfer->to) to.pool.unpin_destination(block);
-  --to.open_pulls;
   if (Sequence* target = state.sequences.find(transfer->target)) --target->open_pulls;
   state.transfers.erase(id);
   return true;

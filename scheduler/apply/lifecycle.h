@@ -6,6 +6,7 @@
 #include <string>
 
 #include "scheduler/apply/events.h"
+#include "scheduler/apply/blame.h"
 
 namespace baton {
 
@@ -59,9 +60,6 @@ void prefix_pulled(State& state, Request& request, bool failed);
 // ---- requests
 /// A moment of its life has come: kept if it is the first one and the client wants to know.
 void note(Request& request, LifetimeMoment moment, TimeNs now);
-/// Deaths that were seen after it had been placed again. They may make it a suspect, who runs
-/// alone, but end only one who has run as that: nobody is blamed for a batch-mate.
-void count_late_deaths(const State& state, Request& request);
 /// Back to the queue, at its place.
 void requeue(State& state, Request& request);
 /// Takes the request off its workers; it is queued again once the steps that name it have ended.
@@ -104,15 +102,18 @@ constexpr std::uint32_t kMostHeld = 8;
 std::uint64_t grammar_key(const SamplingParams& sampling);
 /// `worker` draws by the request's grammar, if it has one, without waiting.
 bool grammar_ready(const Worker& worker, const Request& request);
-/// `worker` has been told of the request's grammar and has not answered: it may be compiling it.
-bool grammar_asked(const Worker& worker, const Request& request);
-/// Tells `worker` of a grammar that is not ready there, unless it has just been told. `awaited`: the request has a
-/// place there.
-void ask_grammar(Worker& worker, const Request& request, bool awaited, TimeNs now, Outbox& out);
+/// Tells `worker` of a grammar that is not ready there, unless it has just been told, or a suspect has its turn there.
+/// `awaited`: the request has a place there. A suspect's own grammar takes such a turn (compile_alone()).
+void ask_grammar(const State& state, Worker& worker, const Request& request, bool awaited, TimeNs now, Outbox& out);
+/// The oldest grammar that is not answered is asked for again now and then: question or answer may be lost. One that
+/// nobody wants any more is forgotten.
+void repeat_grammar(State& state, Worker& worker, TimeNs now, Outbox& out);
+/// For a suspect: nothing is outstanding on `worker`, and nothing begins before the answer.
+void compile_alone(Worker& worker, const Request& request, TimeNs now, Outbox& out);
 
 // ---- hand-off
-/// Asks for the blocks of `request` that have become final since the last call; completes the hand-off
-/// when everything has arrived.
+/// Asks for the blocks of `request` that have become final since the last call, or, while a suspect has its turn at
+/// the destination, remembers to (State::held_pulls); completes the hand-off when everything has arrived.
 void advance_handoff(State& state, Request& request, TimeNs now, Outbox& out);
 /// Gives up the destination; the source stays and a new destination is looked for.
 void drop_target(State& state, Request& request);
@@ -128,7 +129,7 @@ bool needs_handoff(const State& state, const Request& request, const Worker& sou
 void send_pull(State& state, const Request& request, WorkerIndex exporter,
                std::span<const BlockId> blocks, Sequence& target, TimeNs now, Outbox& out);
 /// Sends the Pull of `transfer` and keeps the destination's books.
-void post_pull(State& state, const Transfer& transfer, TimeNs now, Outbox& out);
+void post_pull(State& state, Transfer& transfer, TimeNs now, Outbox& out);
 
 // ---- which pools can be read
 /// False: `importer` has said that it cannot map the pool of `exporter`.
@@ -147,16 +148,20 @@ void probe_answered(State& state, const Transfer& transfer, const std::string& f
                     Outbox& out);
 
 // ---- workers
+/// Whose fault the end of a term is: known now, or only if the process turns out to have died.
+struct Blame {
+  Suspicions now;
+  bool later = false;
+};
+inline const Blame kBlameLater{{}, true};
 /// Ends the worker's term: its sequences go back to the queue, its pool is wholly fenced.
-/// `blame`: the worker died or hung, so every request in its steps may be the cause.
-void end_term(State& state, WorkerIndex index, bool blame, const std::string& why, TimeNs now,
-              Outbox& out);
-/// The process has ended: its pool is gone; importers are told to close it. `blame`: not on
-/// purpose. Then also those may be the cause who were in the steps of a term that ended just before
-/// without blame.
-void lose_worker(State& state, WorkerIndex index, bool blame, const std::string& why, TimeNs now,
+void end_term(State& state, WorkerIndex index, const Blame& blamed, const std::string& why, Outbox& out);
+/// The process has ended: its pool is gone; importers are told to close it. `blamed`: not on purpose, so that
+/// whoever it worked for may be the cause; also those of a term that ended just before and blamed nobody yet.
+void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string& why, TimeNs now,
                  Outbox& out);
-/// Prompt + output tokens that fit every ready worker's pool and model; 0 while there is none.
+/// Prompt + output tokens that fit the pool and model of some worker that decodes (of any worker, where none does):
+/// also of one that is away and may come back. Longer ones are refused; these wait. 0 while none was ever there.
 std::uint32_t max_context(const State& state);
 bool any_decoder(const State& state);
 

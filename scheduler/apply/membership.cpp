@@ -9,57 +9,8 @@ namespace baton {
 
 namespace {
 
-bool end_after_deaths(State& state, Request& request, Outbox& out) {
-  if (request.deaths < state.settings.max_deaths) return false;
-  end_request(state, request, FinishReason::error, ErrorCode::worker_crashes,
-              std::to_string(request.deaths) + " workers in a row died while they ran this request",
-              out);
-  return true;
-}
-
-/// Why its worker may have died: it is in a step there, or its grammar was being compiled. That would end a suspect,
-/// so it is one's fault only if no step can be the cause.
-bool may_be_the_cause(const State& state, const Sequence& sequence, const Request& request) {
-  if (sequence.inflight > 0) return true;
-  const Worker& w = state.workers[sequence.worker];
-  if (sequence.is_target || !grammar_asked(w, request)) return false;
-  return w.steps.empty() || !is_suspect(state, request);
-}
-
-/// Who may be the cause if the process turns out to have died.
-void note_unblamed(State& state, WorkerIndex index) {
-  std::vector<Unblamed>& noted = state.workers[index].unblamed;
-  state.sequences.each([&](const Sequence& sequence) {
-    const Request* request = state.request_of(sequence);
-    if (sequence.worker != index || request == nullptr) return;
-    if (!may_be_the_cause(state, sequence, *request)) return;
-    const bool known = std::any_of(noted.begin(), noted.end(), [&](const Unblamed& other) {
-      return other.request == request->id;
-    });
-    if (!known) noted.push_back({request->id, request->furthest(), is_suspect(state, *request)});
-  });
-}
-
-/// The process of a term that nobody was blamed for had died: a message to a dead worker fails
-/// before anything else shows its death, and without this whoever kills workers would do so for
-/// ever.
-void blame_late(State& state, Worker& w, Outbox& out) {
-  for (const Unblamed& noted : std::exchange(w.unblamed, {})) {
-    Request* request = state.requests.find(noted.request);
-    if (request == nullptr || request->phase == Phase::ended) continue;
-    if (request->furthest() != noted.furthest) continue;  // it got on elsewhere
-    if (noted.suspect || state.settings.max_deaths == 1) {
-      ++request->deaths;
-      end_after_deaths(state, *request, out);
-      continue;
-    }
-    ++request->late_deaths;
-    if (request->phase == Phase::waiting) count_late_deaths(state, *request);
-  }
-}
-
 /// What the loss of its place on a worker means for one request.
-void lose_place(State& state, Sequence& sequence, bool blame, Outbox& out) {
+void lose_place(State& state, Sequence& sequence) {
   Request* request = state.request_of(sequence);
   if (request == nullptr) {
     release_sequence(state, sequence.id);
@@ -69,8 +20,6 @@ void lose_place(State& state, Sequence& sequence, bool blame, Outbox& out) {
     drop_target(state, *request);
     return;
   }
-  if (blame && may_be_the_cause(state, sequence, *request)) ++request->deaths;
-  if (end_after_deaths(state, *request, out)) return;
   Sequence* target = state.sequences.find(request->target);
   const bool pulls_go_on =
       request->phase == Phase::handoff && target != nullptr &&
@@ -86,23 +35,21 @@ void lose_place(State& state, Sequence& sequence, bool blame, Outbox& out) {
 
 }  // namespace
 
-void end_term(State& state, WorkerIndex index, bool blame, const std::string& why, TimeNs now,
-              Outbox& out) {
+void end_term(State& state, WorkerIndex index, const Blame& blamed, const std::string& why, Outbox& out) {
   Worker& w = state.workers[index];
   if (!w.ready()) return;
   w.state = WorkerState::fenced;
   w.fenced_term = 0;
-  w.fenced_at = now;
   ++state.counters.terms_ended;
   out.warn(w.identity.name + ": term ended: " + why);
-  if (!blame) note_unblamed(state, index);
+  if (blamed.later) note_unblamed(state, index);
 
   std::vector<SequenceId> here;
   state.sequences.each([&](const Sequence& sequence) {
     if (sequence.worker == index) here.push_back(sequence.id);
   });
   for (const SequenceId id : here) {
-    if (Sequence* sequence = state.sequences.find(id)) lose_place(state, *sequence, blame, out);
+    if (Sequence* sequence = state.sequences.find(id)) lose_place(state, *sequence);
   }
   std::vector<TransferId> pulls;
   state.transfers.each([&](const Transfer& transfer) {
@@ -113,6 +60,7 @@ void end_term(State& state, WorkerIndex index, bool blame, const std::string& wh
   for (const InFlightStep& step : w.steps) w.pool.copied(step.copies);
   w.steps.clear();
   w.decode_set.clear();
+  w.singles.clear();
   w.prefills.clear();
   w.adds.clear();
   w.joins.clear();
@@ -121,18 +69,21 @@ void end_term(State& state, WorkerIndex index, bool blame, const std::string& wh
   w.sequences = 0;
   w.short_of_blocks = false;
   w.makes_way = false;
+  w.compiles_alone = false;
+  w.grammars.clear();
+  w.work.begin_term(w.heard);
   w.sums.clear();
-  w.open_pulls = 0;
   w.pool.reset();
+  blame(state, blamed.now, out);
 }
 
-void lose_worker(State& state, WorkerIndex index, bool blame, const std::string& why, TimeNs now,
+void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string& why, TimeNs now,
                  Outbox& out) {
   Worker& w = state.workers[index];
   if (w.state == WorkerState::gone) return;
-  end_term(state, index, blame, why, now, out);
+  if (w.ready()) end_term(state, index, {blamed ? running_on(state, index) : Suspicions(), false}, why, out);
   out.warn(w.identity.name + ": gone: " + why);
-  if (blame) blame_late(state, w, out);
+  if (blamed) blame_late(state, w, out);
   w.unblamed.clear();
   w.state = WorkerState::gone;
   w.draining = false;
@@ -140,7 +91,7 @@ void lose_worker(State& state, WorkerIndex index, bool blame, const std::string&
   w.leave_sent = false;
   w.imports.clear();
   w.unreachable.clear();
-  w.closing.clear();
+  w.work = OutstandingWork();
   const AllocationId allocation = w.hello.allocation;
   state.transfers.each([&](Transfer& transfer) {
     if (transfer.from_worker == index) transfer.from_worker = kNobody;
@@ -149,23 +100,20 @@ void lose_worker(State& state, WorkerIndex index, bool blame, const std::string&
   if (allocation == 0) return;
   for (Worker& importer : state.workers) {
     if (importer.state == WorkerState::gone || importer.imports.count(allocation) == 0) continue;
-    if (!importer.outstanding()) importer.progress = now;
-    importer.closing.insert(allocation);
+    if (!importer.work.has(Work::close, allocation)) importer.work.add(Work::close, 0, allocation, now);
     importer.closes_repeated = now;
     out.to_workers.emplace_back(importer.link, Close{allocation});
   }
 }
 
 std::uint32_t max_context(const State& state) {
-  std::uint32_t context = 0;
+  std::uint32_t decoders = 0;
+  std::uint32_t all = 0;
   for (const Worker& w : state.workers) {
-    if (!w.ready()) continue;
-    const std::uint64_t pool = std::uint64_t{w.hello.blocks} * w.hello.tokens_per_block;
-    const auto fits =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(pool, w.hello.max_context));
-    context = context == 0 ? fits : std::min(context, fits);
+    all = std::max(all, w.last_context);
+    if (w.decodes()) decoders = std::max(decoders, w.last_context);
   }
-  return context;
+  return decoders != 0 ? decoders : all;
 }
 
 bool any_decoder(const State& state) {

@@ -51,7 +51,6 @@ void probe(State& state, WorkerIndex exporter, WorkerIndex importer, TimeNs now,
   transfer.from_worker = exporter;
   transfer.from_allocation = state.workers[exporter].hello.allocation;
   transfer.to_worker = importer;
-  transfer.sent = now;
   post_pull(state, transfer, now, out);
 }
 

@@ -35,15 +35,8 @@ FinishReason already_finished(const Request& request) {
   return finish_after(request, request.generated.back());
 }
 
-void count_late_deaths(const State& state, Request& request) {
-  const std::uint32_t most = state.settings.max_deaths - 1;
-  request.deaths = std::max(request.deaths, std::min(request.deaths + request.late_deaths, most));
-  request.late_deaths = 0;
-}
-
 void requeue(State& state, Request& request) {
   release_places(state, request);
-  count_late_deaths(state, request);
   request.phase = Phase::waiting;
   state.handoffs.erase({request.place, request.id});
   state.waiting.insert({request.place, request.id});
@@ -114,7 +107,6 @@ void take_token(State& state, Request& request, Token token, const LogprobReader
                 Outbox& out) {
   const auto index = static_cast<std::uint32_t>(request.generated.size());
   request.generated.push_back(token);
-  request.deaths = request.late_deaths = 0;
   ++state.counters.tokens;
   if (logprobs != nullptr) {
     request.logprobs.push(index, logprobs->logprob, logprobs->top_tokens, logprobs->top_logprobs);

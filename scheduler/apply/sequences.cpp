@@ -68,6 +68,8 @@ void begin_decode(State& state, Request& request, Sequence& sequence) {
     w.beams.push_back(request.id);
     w.sequences += request.sampling.num_beams - sequence.width;
     sequence.width = request.sampling.num_beams;
+  } else if (is_suspect(state, request)) {
+    w.singles.push_back(sequence.id);
   } else {
     w.joins.push_back(sequence.id);
   }
@@ -113,6 +115,7 @@ void release_sequence(State& state, SequenceId id, bool keep) {
   if (!sequence->retiring) {
     Worker& w = state.workers[sequence->worker];
     leave_decode_set(state, *sequence);
+    erase_from(w.singles, id);
     erase_from(w.prefills, id);
     erase_from(w.adds, id);
     erase_from(w.joins, id);

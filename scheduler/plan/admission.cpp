@@ -7,8 +7,18 @@
 
 namespace baton {
 
-bool refuse_too_long(State& state, const Worker& worker, Request& request, Outbox& out) {
+bool may_fit_later(const State& state, const Request& request, std::uint32_t tokens, TimeNs now) {
+  if (tokens <= max_context(state)) return true;
+  const auto loads = [](const Worker& w) {
+    return w.last_context == 0 && (w.state == WorkerState::registering || w.state == WorkerState::loading);
+  };
+  return request.again && (now - request.submitted < kWaitForPools ||
+                           std::any_of(state.workers.begin(), state.workers.end(), loads));
+}
+
+bool refuse_too_long(State& state, const Worker& worker, Request& request, TimeNs now, Outbox& out) {
   if (worker.holds(request.length() + 1)) return false;
+  if (may_fit_later(state, request, request.length() + 1, now)) return true;
   end_request(state, request, FinishReason::error, ErrorCode::too_long,
               "the sequence has " + std::to_string(request.length()) +
                   " tokens; with one more it must fit the " +
@@ -37,7 +47,8 @@ bool beams_fit(State& state, const Worker& worker, Request& request, TimeNs now,
 void clamp_output(const State& state, Request& request) {
   const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
   const auto generated = static_cast<std::uint32_t>(request.generated.size());
-  const std::uint32_t context = std::max(max_context(state), prompt + generated + 1);
+  const std::uint32_t context = max_context(state);
+  if (prompt + generated + 1 > context) return;  // it waits for a larger pool, whose size nobody knows yet
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, context - prompt);
 }
 

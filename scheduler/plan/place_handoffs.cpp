@@ -6,6 +6,7 @@
 
 #include "ipc/fault_points.h"
 #include "scheduler/apply/lifecycle.h"
+#include "scheduler/plan/admission.h"
 #include "scheduler/plan/batch_limits.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/plan/queue_order.h"
@@ -87,6 +88,7 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
         decode_at_source(state, request, source);
         continue;
       }
+      if (!request.beams && may_fit_later(state, request, tokens, now)) continue;
       end_request(state, request, FinishReason::error, ErrorCode::kv_exhausted,
                   std::to_string(source.prefill_length + 1) +
                       " tokens fit the KV pool of no decode worker",
@@ -95,7 +97,7 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
     }
     Worker& w = state.workers[choice];
     if (!grammar_ready(w, request) && w.adds.size() >= kMostHeld) {  // it waits at its source
-      ask_grammar(w, request, /*awaited=*/true, now, out);
+      ask_grammar(state, w, request, /*awaited=*/true, now, out);
       ++it;
       continue;
     }
@@ -104,6 +106,7 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
     const BlockPool::Match prefix =
         piecemeal ? BlockPool::Match()
                   : cached_prefix(state, request, w, source.prefill_length, Reach::pool);
+    clamp_output(state, request);
     Sequence* target = place_sequence(state, request, choice, blocks, prefix, Writer::pull);
     target->prefill_length = source.prefill_length;
     target->is_target = true;

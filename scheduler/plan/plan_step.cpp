@@ -5,6 +5,7 @@
 
 #include "ipc/fault_points.h"
 #include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/blame.h"
 #include "scheduler/plan/admission.h"
 #include "scheduler/plan/batch_limits.h"
 #include "scheduler/plan/place_handoffs.h"
@@ -32,13 +33,17 @@ class StepBuilder {
 
   /// Sends the plan and returns true, or returns false if there is nothing to do now.
   bool build() {
-    if (!w_.steps.empty() && (w_.makes_way || w_.steps.back().alone)) return false;
+    if (w_.runs_alone()) return false;
+    // Steps of the others go on until the pulls and grammars that began before are answered.
+    const bool turn = w_.makes_way && w_.only_steps();
+    if (turn && !w_.steps.empty()) return false;
     retire_full_members();
     budget_ = step_tokens(state_.settings, w_.identity.role);
     prompt_rows_ = most_prompt_rows(state_);
-    if (std::exchange(w_.makes_way, false)) take_suspect();
-    if (!step_.alone) fill();
-    if (!has_work() && w_.steps.empty() && std::exchange(w_.makes_way, false)) take_suspect();
+    if (turn) take_suspect();
+    if (!step_.alone && !w_.compiles_alone) fill();
+    if (!has_work() && w_.steps.empty() && w_.makes_way && w_.only_steps()) take_suspect();
+    if (w_.compiles_alone) return false;
     if (!has_work() && (w_.drops.empty() || !w_.steps.empty())) return false;
     send();
     return true;
@@ -47,7 +52,7 @@ class StepBuilder {
  private:
   bool has_work() const {
     return plan_.decode || !plan_.rows.empty() || !plan_.add.empty() || !plan_.beams.empty() ||
-           !w_.copies.empty();
+           !plan_.singles.empty() || !w_.copies.empty();
   }
 
   /// A step is filled with decoding first, or, if prompts pause it, with prompts alone while there are any.
@@ -62,6 +67,7 @@ class StepBuilder {
   void take_decode() {
     w_.short_of_blocks = !make_room_to_grow();
     if (w_.short_of_blocks) return;
+    if (!w_.singles.empty()) w_.makes_way = true;
     take_adds();
     grow();
     for (const std::uint64_t id : w_.beams) {
@@ -75,8 +81,9 @@ class StepBuilder {
   }
 
   void take_prompts() {
+    const bool way = w_.makes_way;  // not what this very step finds: that waits for its end anyway
     continue_prefills();
-    admit(/*suspects=*/false);
+    if (!way) admit(/*suspects=*/false);
   }
 
   /// Whoever shared a step with a suspect would be blamed for its next death: a step of its own comes next, between
@@ -87,12 +94,19 @@ class StepBuilder {
     return true;
   }
 
-  /// One suspect's step; nothing if none can run now. No step is in flight.
+  /// One suspect's step, or grammar; nothing if none can run now. Nothing is outstanding but closes.
   void take_suspect() {
+    w_.makes_way = false;
+    if (compile_suspect()) return;
+    in_turn_ = true;
     if (!continue_suspect()) admit(/*suspects=*/true);
-    step_.alone = !plan_.rows.empty() || !plan_.beams.empty();
+    in_turn_ = false;
+    step_.alone = !plan_.rows.empty() || !plan_.beams.empty() || !plan_.singles.empty();
+    if (step_.alone) return;
+    for (const SequenceId id : w_.prefills) await_grammar(*state_.request_of(*state_.sequences.find(id)));
   }
 
+  /// A suspect's row; its prompt, its beams, or one token.
   bool continue_suspect() {
     for (std::size_t i = 0; i < w_.prefills.size(); ++i) {
       const Request& request = *state_.request_of(*state_.sequences.find(w_.prefills[i]));
@@ -100,11 +114,47 @@ class StepBuilder {
       continue_prefill(i);
       return true;
     }
-    if (due_suspect() == nullptr) return false;
+    if (due_suspect() == nullptr && w_.singles.empty()) return false;
     w_.short_of_blocks = !make_room_to_grow();
-    Request* request = w_.short_of_blocks ? nullptr : due_suspect();  // it may have been preempted
-    if (request != nullptr) plan_beams(state_, *request, plan_, step_);
-    return request != nullptr;
+    if (w_.short_of_blocks) return false;
+    if (Request* request = due_suspect()) {  // it may have been preempted
+      plan_beams(state_, *request, plan_, step_);
+      return true;
+    }
+    return take_single();
+  }
+
+  /// The next of the suspects that decode, in turns.
+  bool take_single() {
+    if (w_.singles.empty()) return false;
+    const SequenceId id = w_.singles.front();
+    std::rotate(w_.singles.begin(), w_.singles.begin() + 1, w_.singles.end());
+    Sequence& sequence = *state_.sequences.find(id);
+    if (must_grow(sequence)) grow(sequence);
+    plan_.singles.push_back(id);
+    step_.decode.push_back(id);
+    return true;
+  }
+
+  /// Whose grammar has killed workers, and is needed here now, has it compiled with nothing beside it.
+  bool compile_suspect() {
+    for (const std::vector<SequenceId>* list : {&w_.prefills, &w_.adds}) {
+      for (const SequenceId id : *list) {
+        const Request& request = *state_.request_of(*state_.sequences.find(id));
+        if (may_draw(request) || !is_suspect(state_, request, Stage::compile)) continue;
+        compile_alone(w_, request, now_, out_);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// It is needed: asked for, or, if it has killed workers, its turn is. Not beside a suspect's step: then the next
+  /// step of the others asks.
+  void await_grammar(const Request& request) {
+    if (may_draw(request) || in_turn_) return;
+    w_.makes_way = w_.makes_way || is_suspect(state_, request, Stage::compile);
+    ask_grammar(state_, w_, request, /*awaited=*/true, now_, out_);
   }
 
   /// One whose beams have something to run.
@@ -131,11 +181,12 @@ class StepBuilder {
     }
   }
 
-  /// Collects who needs a block for this step and preempts until they can have it. False: blocks that
-  /// were released are still named by steps or pulls in flight; decode waits for these.
+  /// Collects who needs a block for this step and preempts until they can have it. False: decode waits for
+  /// blocks that were released and are still named by steps in flight. What somebody's pull reads is not
+  /// waited for while anybody can be preempted: it may take long.
   bool make_room_to_grow() {
-    while (blocks_needed() > w_.pool.available_blocks()) {
-      if (w_.pool.fenced_blocks() > 0) return false;
+    for (std::uint32_t needed = blocks_needed(); needed > w_.pool.available_blocks(); needed = blocks_needed()) {
+      if (needed <= w_.pool.available_blocks() + w_.pool.retiring_blocks()) return false;
       if (Request* victim = choose_victim(state_, index_)) {
         const Sequence* target = state_.sequences.find(victim->target);
         if (target != nullptr && target->worker == index_) {
@@ -143,6 +194,8 @@ class StepBuilder {
         } else {
           preempt(state_, *victim);
         }
+      } else if (w_.pool.fenced_blocks() > 0) {
+        return false;
       } else {
         end_for_want_of_blocks();
       }
@@ -150,16 +203,18 @@ class StepBuilder {
     return true;
   }
 
+  bool must_grow(const Sequence& sequence) const {
+    return sequence.scheduled >= sequence.blocks.size() * w_.tokens_per_block();
+  }
+
   /// Fills growing_; with it, what beams need, also of those that this plan adds.
   std::uint32_t blocks_needed() {
     growing_.clear();
     for (const SequenceId id : w_.decode_set) {
-      const Sequence& sequence = *state_.sequences.find(id);
-      if (sequence.scheduled >= sequence.blocks.size() * w_.tokens_per_block()) {
-        growing_.push_back(id);
-      }
+      if (must_grow(*state_.sequences.find(id))) growing_.push_back(id);
     }
     auto needed = static_cast<std::uint32_t>(growing_.size());
+    for (const SequenceId id : w_.singles) needed += must_grow(*state_.sequences.find(id)) ? 1 : 0;
     for (const std::uint64_t id : w_.beams) needed += beam_growth(state_, *state_.requests.find(id));
     for (const SequenceId id : w_.adds) {
       needed += beam_growth(state_, *state_.request_of(*state_.sequences.find(id)));
@@ -169,10 +224,15 @@ class StepBuilder {
 
   /// Only one request is here, and the pool is too small for it.
   void end_for_want_of_blocks() {
-    const bool beams = growing_.empty();
-    const SequenceId id = !beams ? growing_.front() : !w_.adds.empty() ? w_.adds.front() : 0;
+    const bool beams = growing_.empty() && w_.singles.empty();
+    const SequenceId id = !growing_.empty()   ? growing_.front()
+                          : !w_.singles.empty() ? w_.singles.front()
+                          : !w_.adds.empty()    ? w_.adds.front()
+                                                : 0;
     Request& request = id != 0 ? *state_.request_of(*state_.sequences.find(id))
                                : *state_.requests.find(w_.beams.front());
+    // The pool of another worker is larger.
+    if (!beams && may_fit_later(state_, request, request.length() + 1, now_)) return preempt(state_, request);
     end_request(state_, request, FinishReason::error, ErrorCode::kv_exhausted,
                 beams ? cannot_hold(w_, request, request.length() + 1)
                       : "the sequence alone does not fit the KV pool of " + w_.identity.name,
@@ -180,13 +240,12 @@ class StepBuilder {
   }
 
   void grow() {
-    const Saving saving = saving_of(state_, w_);
-    for (const SequenceId id : growing_) {
-      Sequence& sequence = *state_.sequences.find(id);
-      w_.pool.allocate(1, sequence.blocks, saving);
-      plan_.grow_sequences.push_back(id);
-      plan_.grow_blocks.push_back(sequence.blocks.back());
-    }
+    for (const SequenceId id : growing_) grow(*state_.sequences.find(id));
+  }
+  void grow(Sequence& sequence) {
+    w_.pool.allocate(1, sequence.blocks, saving_of(state_, w_));
+    plan_.grow_sequences.push_back(sequence.id);
+    plan_.grow_blocks.push_back(sequence.blocks.back());
   }
 
   void add(Sequence& sequence, const Request& request, bool decode) {
@@ -210,14 +269,18 @@ class StepBuilder {
       Sequence& sequence = *state_.sequences.find(id);
       Request& request = *state_.request_of(sequence);
       if (!may_draw(request)) {
-        ask_grammar(w_, request, /*awaited=*/true, now_, out_);
+        await_grammar(request);
         later.push_back(id);
         continue;
       }
       note(request, LifetimeMoment::decoding_begin, now_);
-      add(sequence, request, /*decode=*/!request.beams);
+      const bool single = !request.beams && is_suspect(state_, request);
+      add(sequence, request, /*decode=*/!request.beams && !single);
       if (request.beams) {
         w_.beams.push_back(request.id);
+      } else if (single) {
+        w_.singles.push_back(id);
+        w_.makes_way = true;
       } else {
         join_decode_set(state_, sequence);
       }
@@ -239,7 +302,7 @@ class StepBuilder {
     for (std::size_t i = 0; i < w_.prefills.size() && budget_ > 0 && prompt_rows_ > 0;) {
       const Request& request = *state_.request_of(*state_.sequences.find(w_.prefills[i]));
       if (makes_way_for(request, may_draw(request))) {
-        ask_grammar(w_, request, /*awaited=*/true, now_, out_);
+        await_grammar(request);
         ++i;
       } else if (!continue_prefill(i)) {
         ++i;
@@ -264,7 +327,7 @@ class StepBuilder {
   void prompt_row(Sequence& sequence) {
     Request& request = *state_.request_of(sequence);
     const bool ready = may_draw(request);
-    if (!ready) ask_grammar(w_, request, /*awaited=*/true, now_, out_);
+    if (!ready) await_grammar(request);
     const bool all = wants_prompt_logprobs(request);
     std::uint32_t n = std::min({state_.settings.prompt_chunk, budget_,
                                 sequence.prefill_length - sequence.scheduled});
@@ -287,8 +350,9 @@ class StepBuilder {
     if (last) {
       ++sequence.sampling;
       ++step_.samples;
-      row.then_decode =
-          !request.beams && request.target == 0 && !needs_handoff(state_, request, w_);
+      const bool stays = !request.beams && request.target == 0 && !needs_handoff(state_, request, w_);
+      sequence.stays = stays && is_suspect(state_, request);  // it decodes alone, outside the decode set
+      row.then_decode = stays && !sequence.stays;
       if (row.then_decode) {
         // Also when nothing is left to decode: the next plan drops it again.
         join_decode_set(state_, sequence);
@@ -329,7 +393,7 @@ class StepBuilder {
       if (++looked > kQueueLook) return;
       if (logprob_budget_ == 0 && wants_prompt_logprobs(request)) continue;
       if (!may_prefill(state_, request, w_, now_)) continue;
-      if (refuse_too_long(state_, w_, request, out_)) continue;
+      if (refuse_too_long(state_, w_, request, now_, out_)) continue;
       if (!beams_fit(state_, w_, request, now_, out_)) continue;
       const std::uint32_t blocks = w_.blocks_for(request.length() + 1);
       // The last token is always computed: its logits are wanted, and they are nowhere.
@@ -339,6 +403,7 @@ class StepBuilder {
       if (lighter_elsewhere(state_, request, w_, now_)) continue;
       const PrefixSource elsewhere = find_prefix(state_, request, index_, prefix.blocks.size());
       if (is_being_pulled(state_, elsewhere, index_)) continue;
+      if (elsewhere.worker != kNobody && !w_.may_begin()) continue;
       if (suspects != is_suspect(state_, request)) {
         if (suspects || w_.makes_way) continue;
         w_.makes_way = true;
@@ -395,10 +460,10 @@ class StepBuilder {
     step_.samples += step_.decode.size() + step_.beams.size();
     plan_.drop.swap(w_.drops);
     w_.drops.clear();
-    if (!w_.outstanding()) w_.progress = now_;
     plan_.term = w_.term;
     plan_.step = step_.step = ++w_.sent;
     step_.sent = now_;
+    w_.work.add(Work::step, 0, step_.step, now_);
     w_.steps.push_back(std::move(step_));
     out_.to_workers.emplace_back(w_.link, std::move(plan_));
   }
@@ -421,16 +486,25 @@ class StepBuilder {
   StepPlan plan_;
   InFlightStep step_;
   std::vector<SequenceId> growing_;
+  bool in_turn_ = false;           // a suspect's step is built
   std::uint32_t budget_ = 0;       // tokens that still fit the step
   std::uint32_t prompt_rows_ = 0;  // prompts, likewise
   std::uint32_t logprob_budget_ = kLogprobBudget;
 };
+
+/// A suspect's turn has passed at their destinations.
+void resume_held_pulls(State& state, TimeNs now, Outbox& out) {
+  for (const std::uint64_t id : std::exchange(state.held_pulls, {})) {
+    if (Request* request = state.requests.find(id)) advance_handoff(state, *request, now, out);
+  }
+}
 
 }  // namespace
 
 void plan(State& state, TimeNs now, Outbox& out) {
   state.queued = state.waiting.size() + state.handoffs.size();
   form_static_group(state, now, out);
+  resume_held_pulls(state, now, out);
   place_handoffs(state, now, out);
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     while (state.workers[i].ready() &&

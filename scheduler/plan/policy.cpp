@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/blame.h"
 #include "scheduler/plan/batch_limits.h"
 #include "scheduler/plan/future_length.h"
 
@@ -106,14 +107,25 @@ bool lighter_elsewhere(const State& state, const Request& request, const Worker&
   });
 }
 
+namespace {
+
+/// A prefill worker that takes work has a pool that is large enough.
+bool fits_some_prefill_worker(const State& state, const Request& request) {
+  return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& w) {
+    return w.identity.role == Role::prefill && w.takes_work() && w.holds(request.length() + 1);
+  });
+}
+
+}  // namespace
+
 bool may_prefill(const State& state, const Request& request, const Worker& worker, TimeNs now) {
   const bool is_short = request.length() <= state.settings.local_prefill_threshold;
-  const bool stays = request.local || is_short;
+  const bool stays = request.local || is_short || avoids_pulls(state, request);
   switch (worker.identity.role) {
     case Role::mixed: return true;
     case Role::decode:
       return stays || has_waited(state.settings, request, now) || !is_fed(state, worker) ||
-             mostly_cached(state, request, worker) ||
+             !fits_some_prefill_worker(state, request) || mostly_cached(state, request, worker) ||
              (goes_back(state, request, now) && &state.workers[request.kept.worker] == &worker);
     // Somebody who decodes should take one that stays; if nobody does, better here than never.
     case Role::prefill:
@@ -152,10 +164,6 @@ bool better_placed(const State& state, const Request& request, const Worker& wor
   });
 }
 
-bool is_suspect(const State& state, const Request& request) {
-  return request.deaths > 0 && request.deaths + 1 >= state.settings.max_deaths;
-}
-
 bool may_pull(const Settings& settings, const Worker& worker) {
   if (settings.pull_watermark >= 1 || worker.sequences == 0) return true;
   return worker.pool.owned_blocks() < settings.pull_watermark * worker.pool.total();
@@ -167,7 +175,7 @@ WorkerIndex choose_decoder(const State& state, const Request& request, WorkerInd
   std::size_t best_known = 0;
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& w = state.workers[i];
-    if (i == source || !w.decodes() || !accepts(w, now)) continue;
+    if (i == source || !w.decodes() || !accepts(w, now) || !w.may_begin()) continue;
     if (spoken_for[i] || !reaches(state.workers[source], w) || !may_pull(state.settings, w)) continue;
     const Sequence* sequence = state.sequences.find(request.source);
     const std::uint32_t length = sequence != nullptr ? sequence->prefill_length : request.length();

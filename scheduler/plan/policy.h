@@ -58,9 +58,6 @@ bool lighter_elsewhere(const State& state, const Request& request, const Worker&
 bool better_placed(const State& state, const Request& request, const Worker& worker,
                    std::size_t own_blocks, TimeNs now);
 
-/// A request that two workers died under: its steps hold nobody else, so that batch-mates are never blamed.
-bool is_suspect(const State& state, const Request& request);
-
 /// True if `worker` may be handed a prompt: less than `pull_watermark` of its pool is in use, or nothing
 /// runs there.
 bool may_pull(const Settings& settings, const Worker& worker);

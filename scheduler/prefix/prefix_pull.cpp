@@ -11,6 +11,7 @@
 
 #include "ipc/fault_points.h"
 #include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/blame.h"
 #include "scheduler/plan/policy.h"
 
 namespace baton {
@@ -21,7 +22,7 @@ bool pulls_prefixes(const Settings& settings) {
 
 bool may_pull_prefix(const State& state, const Request& request, const Worker& from, const Worker& to) {
   return pulls_prefixes(state.settings) && !request.prefix_pull_failed &&
-         !is_suspect(state, request) && &from != &to && from.takes_work() && reaches(from, to);
+         !is_suspect(state, request) && request.deaths.of(Stage::pull) == 0 && &from != &to && from.takes_work() && reaches(from, to);
 }
 
 PrefixSource find_prefix(const State& state, const Request& request, WorkerIndex worker,

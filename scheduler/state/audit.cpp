@@ -89,14 +89,17 @@ struct Checker {
     source_pins.assign(total, 0);
     destination_pins.assign(total, 0);
     is_free.assign(total, 0);
+    std::size_t pulls = 0;
     state.transfers.each([&](const Transfer& transfer) {
       if (transfer.from_worker == index) {
         for (const BlockId block : transfer.from) ++source_pins[block];
       }
       if (transfer.to_worker == index) {
+        ++pulls;
         for (const BlockId block : transfer.to) ++destination_pins[block];
       }
     });
+    expect(w.work.open(Work::pull) == pulls, w, "pulls are outstanding that are not in the table");
     for (const InFlightStep& step : w.steps) {
       for (const CopyOp& copy : step.copies) {
         ++source_pins[copy.from];
@@ -175,9 +178,15 @@ struct Checker {
              "steps in flight differ from recount");
       expect(sequence.computed <= sequence.scheduled, w, "computed more than scheduled");
       check_writes(w, sequence);
-      check_alone(w, sequence);
     });
+    check_alone(w);
+    expect(w.work.open(Work::step) == w.steps.size(), w, "steps are outstanding that are not in flight");
     expect(placed == w.sequences, w, "sequence count differs");
+    for (const SequenceId id : w.singles) {
+      const Sequence* sequence = state.sequences.find(id);
+      expect(sequence != nullptr && sequence->worker == index && sequence->decode_slot == kNobody, w,
+             "a suspect that decodes alone is not here, or in the decode set");
+    }
     for (std::size_t i = 0; i < w.decode_set.size(); ++i) {
       const Sequence* sequence = state.sequences.find(w.decode_set[i]);
       expect(sequence != nullptr && sequence->decode_slot == i, w, "decode set is inconsistent");
@@ -185,16 +194,17 @@ struct Checker {
     if (!w.ready()) expect(w.steps.empty() && w.sequences == 0, w, "out of term, yet at work");
   }
 
-  /// Nobody is in flight beside a suspect, so nobody else is blamed for its worker's death.
-  void check_alone(const Worker& w, const Sequence& sequence) {
-    const Request* request = state.requests.find(sequence.request);
-    if (sequence.retiring || sequence.inflight == 0) return;
-    if (request == nullptr || !is_suspect(state, *request)) return;
-    const bool alone = w.steps.size() == 1 && w.steps.front().alone;
-    expect(alone, w, "a suspect's step is not the only one");
+  /// Beside a suspect's work nothing is outstanding, so nobody else is blamed for its worker's death.
+  void check_alone(const Worker& w) {
+    if (!w.runs_alone()) return;
+    const std::size_t compiles = w.compiles_alone ? 1 : 0;
+    expect(w.steps.size() + compiles == 1 && w.work.open(Work::compile) == compiles, w,
+           "a suspect's work is not the only one");
     for (const auto& [id, n] : named) {
+      const Sequence* first = state.sequences.find(named.front().first);
       const Sequence* other = state.sequences.find(id);
-      expect(other == nullptr || other->request == sequence.request, w, "a suspect shares its step");
+      expect(first == nullptr || other == nullptr || other->request == first->request, w,
+             "a suspect shares its step");
     }
   }
 

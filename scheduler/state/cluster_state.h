@@ -3,6 +3,7 @@
 // no threads, no clock: time is passed in.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -17,6 +18,8 @@
 #include "ipc/messages.h"
 #include "ipc/types.h"
 #include "scheduler/apply/beam_search.h"
+#include "scheduler/state/deaths.h"
+#include "scheduler/state/outstanding.h"
 #include "scheduler/state/block_pool.h"
 #include "scheduler/state/slab.h"
 
@@ -135,11 +138,12 @@ struct Request {
   SequenceId source = 0;  // of a beam search: one of its lines
   SequenceId target = 0;
   std::unique_ptr<Beams> beams;  // null: no beam search
-  std::uint32_t deaths = 0;          // workers lost under it since its last token
-  std::uint32_t late_deaths = 0;     // likewise, but it had been placed again when they were seen
+  Deaths deaths;                     // workers lost under it
   std::uint32_t handoff_failures = 0;
   std::uint32_t damaged_pulls = 0;
   TimeNs handoff_not_before = 0;     // after a failed pull: not at once again
+  bool again = false;                // an earlier scheduler, or attempt, had accepted it
+  TimeNs submitted = 0;              // to this scheduler
   bool local = false;                // prefill where it decodes: its pulls failed too often
   bool prefix_pull_failed = false;   // it computes what only other pools know
   std::uint32_t cached_tokens = 0;   // of the prompt, found or pulled; told with the first token
@@ -179,6 +183,7 @@ struct Sequence {
   std::uint32_t decode_slot = kNobody;  // index in the worker's decode set
   bool on_worker = false;            // the worker has been sent it and not yet told to drop it
   bool retiring = false;             // preempted; kept until the steps that name it have ended
+  bool stays = false;                // a suspect's prompt that will decode here, which no row has said
   bool is_target = false;            // being pulled into; not yet on its worker
   // On the target of a hand-off, or while its prefix is pulled: blocks [0, pulled) are there or have been
   // asked for, `open_pulls` are unanswered.
@@ -198,7 +203,7 @@ struct Transfer {
   std::vector<BlockId> from;
   std::vector<BlockId> to;
   std::vector<std::uint64_t> sums;  // as in Pull
-  TimeNs sent = 0;
+  std::uint64_t number = 0;         // of its record in the destination's OutstandingWork
 
   bool is_probe() const { return from.empty(); }
 };
@@ -226,11 +231,11 @@ struct StepCosts {
   double token_us() const { return prompt_tokens > 0 ? prompt_us / prompt_tokens : 0; }
 };
 
-/// A request that was in a step when a term ended which nobody was blamed for.
+/// A request that was at work when a term ended which nobody was blamed for.
 struct Unblamed {
   std::uint64_t request = 0;
-  std::size_t furthest = 0;  // its tokens then
-  bool suspect = false;      // it was one already
+  Stage stage = Stage::prefill;
+  std::uint32_t progress = 0;  // Deaths::times() of that stage then
 };
 
 enum class WorkerState : std::uint8_t {
@@ -254,8 +259,10 @@ inline const char* to_string(WorkerState state) {
 
 /// A grammar that a worker was told of.
 struct ToldGrammar {
-  bool ready = false;  // compiled, it says
-  TimeNs told = 0;
+  bool ready = false;       // compiled, it says
+  bool awaited = false;     // somebody who is placed there waits for it
+  TimeNs told = 0;          // last time
+  std::uint64_t number = 0;  // of its record in the worker's OutstandingWork
 };
 
 struct Worker {
@@ -272,6 +279,7 @@ struct Worker {
   /// to them.
   std::unordered_map<BlockId, std::uint64_t> sums;
   std::vector<SequenceId> decode_set;
+  std::vector<SequenceId> singles;   // suspects that decode, each in steps of its own, outside the decode set
   std::vector<SequenceId> prefills;  // sequences with prompt tokens still to schedule, oldest first
   std::vector<SequenceId> adds;      // go into the next plan, or the first one after their grammar is ready
   std::vector<SequenceId> joins;     // on the worker already; join the decode set with the next plan
@@ -280,18 +288,18 @@ struct Worker {
   std::vector<CopyOp> copies;        // between the pool and its host part; go into the next plan
   std::uint32_t sequences = 0;       // sequences placed here (their widths), targets included
   bool short_of_blocks = false;      // its decode set waits for blocks: nobody else may take any
-  bool makes_way = false;            // behind its steps comes one of a suspect
-  std::uint64_t pulls_sent = 0;      // in this term
-  std::uint64_t pulls_answered = 0;
-  std::uint32_t open_pulls = 0;
+  // A suspect's turn comes: no pull and no grammar begins here any more, and once those that have begun are
+  // answered, no step.
+  bool makes_way = false;
+  bool compiles_alone = false;       // the one grammar that is outstanding is a suspect's
+  std::uint64_t pulls_answered = 0;  // in this term
+  OutstandingWork work;              // everything that it was asked and has not answered
   std::set<AllocationId> imports;    // allocations it was asked to pull from in this process life
-  std::set<AllocationId> closing;    // of these, told to close and not yet answered
   std::set<AllocationId> predecessors;  // pools of this name's earlier processes, perhaps still mapped
   std::map<AllocationId, TimeNs> unreachable;  // pools it could not map, and when it is asked again
   TimeNs closes_repeated = 0;        // last time that they were told again
   WorkerHeartbeat heartbeat;
   TimeNs heard = 0;
-  TimeNs progress = 0;               // last time it got on with outstanding work (or had none)
   TimeNs registered = 0;
   TimeNs answered = 0;               // last step result
   TimeNs prompt_latency = 0;         // of the last step that computed prompt tokens
@@ -304,17 +312,25 @@ struct Worker {
   std::vector<Unblamed> unblamed;    // of the last term, until the process shows that it lives
   Term fenced_term = 0;              // last stale term answered, and when
   TimeNs fenced_at = 0;
+  std::uint32_t last_context = 0;    // context() of its last term, also while its next process loads
   std::uint64_t steps_total = 0;     // over all terms
   std::uint64_t tokens_total = 0;
 
   bool ready() const { return state == WorkerState::ready; }
   bool takes_work() const { return ready() && !draining; }
   bool decodes() const { return identity.role != Role::prefill; }
-  bool outstanding() const { return !steps.empty() || open_pulls != 0 || !closing.empty(); }
-  /// A sequence of that many tokens fits, if it is alone.
-  bool holds(std::uint32_t tokens) const {
-    return tokens <= hello.max_context && blocks_for(tokens) <= pool.total();
+  /// A suspect's work is outstanding: nothing else may be.
+  bool runs_alone() const { return compiles_alone || (!steps.empty() && steps.back().alone); }
+  /// A pull or a grammar may begin here.
+  bool may_begin() const { return !makes_way && !runs_alone(); }
+  /// Nothing but steps is outstanding.
+  bool only_steps() const { return work.open(Work::pull) == 0 && work.open(Work::compile) == 0; }
+  /// Tokens of the longest sequence that fits, if it is alone.
+  std::uint32_t context() const {
+    const std::uint64_t fits = std::uint64_t{hello.blocks} * hello.tokens_per_block;
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(fits, hello.max_context));
   }
+  bool holds(std::uint32_t tokens) const { return tokens <= context(); }
   std::uint32_t tokens_per_block() const { return hello.tokens_per_block; }
   std::uint32_t blocks_for(std::uint32_t tokens) const {
     return (tokens + hello.tokens_per_block - 1) / hello.tokens_per_block;
@@ -376,6 +392,8 @@ struct State {
   std::size_t queued = 0;         // requests without a place (for decoding) when planning last began
   std::uint64_t placements = 0;   // sequences that were given a place
   std::uint64_t evictions = 0;    // requests that were preempted
+
+  std::vector<std::uint64_t> held_pulls;  // requests whose next pull waits for a suspect's turn to pass
 
   // Static batching: the running group, and how many of it have not ended.
   std::vector<std::uint64_t> group;

@@ -51,7 +51,7 @@ void look_at_books(const Worker& w, TimeNs now, Rest& rest) {
     rest.busy(w.identity.name + " is " + to_string(w.state));
   } else if (w.draining) {
     rest.busy(w.identity.name + " is draining");
-  } else if (w.outstanding()) {
+  } else if (w.work.any()) {
     rest.busy(w.identity.name + " has steps, pulls or closes outstanding");
   } else if (w.pool.available_blocks() != w.pool.total()) {
     rest.busy(w.identity.name + ": not every block is free");

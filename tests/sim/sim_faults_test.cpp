@@ -54,6 +54,8 @@ INSTANTIATE_TEST_SUITE_P(Faults, FaultTest,
                            switch (test.param) {
                              case Fault::none:
                                break;
+                             case Fault::no_suspects:
+                               return "NoSuspects";
                              case Fault::release_at_once:
                                return "ReleaseAtOnce";
                              case Fault::no_term_check:

@@ -49,6 +49,9 @@ std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, OpenStep& s
   for (const BeamRow& row : plan.beams) {
     if (auto problem = beam_row(row, step)) return problem;
   }
+  for (const SequenceId id : plan.singles) {
+    if (auto problem = single_row(id, step)) return problem;
+  }
   if (plan.decode) {
     if (auto problem = decode_rows(step)) return problem;
   }
@@ -257,6 +260,15 @@ SequenceTable::Problem SequenceTable::beam_row(const BeamRow& row, OpenStep& ste
     return name_of(s.id) + ": token " + std::to_string(row.token) + " is outside the vocabulary";
   }
   s.tokens.push_back(row.token);
+  return place(s, 1, LogitsWanted::last, /*decode=*/true, step);
+}
+
+SequenceTable::Problem SequenceTable::single_row(SequenceId id, OpenStep& step) {
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end()) return "single row of unknown " + name_of(id);
+  WorkerSequence& s = *it->second;
+  if (is_void(s, step)) return std::nullopt;
+  if (s.decode_index >= 0) return "single row of " + name_of(id) + ", which is in the decode set";
   return place(s, 1, LogitsWanted::last, /*decode=*/true, step);
 }
 

@@ -81,6 +81,7 @@ class SequenceTable {
   Problem grow(SequenceId id, BlockId block);
   Problem prompt_row(const PromptRow& row, OpenStep& step);
   Problem beam_row(const BeamRow& row, OpenStep& step);
+  Problem single_row(SequenceId id, OpenStep& step);
   Problem decode_rows(OpenStep& step);
   Problem place(WorkerSequence& s, std::uint32_t n_tokens, LogitsWanted logits, bool decode,
                 OpenStep& step);

@@ -103,6 +103,9 @@ void WorkerCore::on(Welcome& m, TimeNs now, WorkerActions& out) {
 void WorkerCore::on(Fenced& m, TimeNs now, WorkerActions& out) {
   if (state_ == State::registering) return;
   if (m.epoch != epoch_) return another_epoch(now, out);
+  if (m.hung && (state_ == State::in_term || state_ == State::ending) && m.term == term_) {
+    return exit(kExitFault, "the scheduler has waited too long for an answer", out);
+  }
   if (state_ == State::in_term && m.term == term_) return end_term("fenced", false, now, out);
   // No term named: the scheduler does not know this link, and answers no Hello on it.
   const bool joining = state_ == State::registered || state_ == State::hello;
@@ -126,6 +129,7 @@ void WorkerCore::end_term(const std::string& why, bool fault, TimeNs now, Worker
   out.emplace_back(Log{fault ? Log::Level::error : Log::Level::warning,
                        "term " + std::to_string(term_) + " ends: " + why});
   state_ = State::ending;
+  ending_since_ = now;
   // A scheduler that repeats a violation is not answered at full speed.
   hello_waits_ = fault && now - term_since_ < kSecond;
   plans_.clear();
@@ -410,6 +414,9 @@ void WorkerCore::message(ToWorker&& message, TimeNs now, WorkerActions& out) {
 void WorkerCore::tick(TimeNs now, WorkerActions& out) {
   if (state_ == State::exited) return;
   if (draining_ && now >= drain_until_) return bye("the drain bound passed", out);
+  if (state_ == State::ending && now - ending_since_ >= options_.ending_patience) {
+    return exit(kExitFault, "a step or a pull of the ended term does not end", out);
+  }
   if (state_ == State::registering && now >= repeat_at_) send_register(now, out);
   if (state_ == State::hello && now >= repeat_at_) {
     if (now - hello_since_ >= options_.hello_patience) {
@@ -427,6 +434,7 @@ TimeNs WorkerCore::next_tick() const {
   TimeNs at = state_ == State::registering ? repeat_at_ : heartbeat_at_;
   if (state_ == State::hello) at = std::min(at, repeat_at_);
   if (draining_) at = std::min(at, drain_until_);
+  if (state_ == State::ending) at = std::min(at, ending_since_ + options_.ending_patience);
   return at;
 }
 

@@ -44,6 +44,7 @@ struct WorkerCoreOptions {
   TimeNs heartbeat_every = 250 * kMillisecond;  // from Registered on
   TimeNs hello_patience = 5 * kSecond;          // an unanswered Hello: Register again
   TimeNs drain = 8 * kSecond;                   // after terminate(): leave at the latest
+  TimeNs ending_patience = 60 * kSecond;        // for steps and pulls of an ended term: then the process ends
   std::size_t max_plans = 8;                    // received and not finished; more ends the term
   std::size_t max_open_pulls = 16384;           // more are answered PullFailed
   std::size_t pulls_at_once = 2;                // handed out: one runs, one is ready to follow
@@ -205,6 +206,7 @@ class WorkerCore {
   std::uint64_t hello_id_ = 0;    // of the last Hello; grows
   TimeNs hello_since_ = 0;
   TimeNs term_since_ = 0;
+  TimeNs ending_since_ = 0;
   bool hello_waits_ = false;      // a violation ended a young term: Hello waits a little
   TimeNs repeat_at_ = 0;
   TimeNs heartbeat_at_ = 0;

@@ -114,7 +114,7 @@ void GrammarMasks::prepare(std::uint64_t key, GrammarKind kind, const std::strin
   {
     const std::lock_guard lock(mutex_);
     const bool known = grammars_.contains(name_of(kind, text));
-    if (!known && !awaited && to_compile_.size() >= options_.max_announced) return;
+    if (!known && !awaited && to_compile_.size() >= options_.max_announced) return tell(key, false);
     const std::shared_ptr<Grammar> grammar = find(kind, text, awaited);
     grammar->key = key;
     if (grammar->compiled) tell(key, true);

@@ -359,5 +359,37 @@ TEST(Placement, TheLeastLoadedDecodeWorkerIsChosen) {
   EXPECT_EQ(c.worker("decode1").sequences, 2U);
 }
 
+TEST(Pools, ASmallWorkerThatJoinsRefusesNothingThatALargeOneHolds) {
+  Cluster c;
+  LinkId large = c.ready_worker("mixed0", Role::mixed, 100);
+  c.gone(large);
+  c.submit(1, 200, 4);
+  const LinkId small = c.ready_worker("mixed1", Role::mixed, 10);
+  c.run(3);
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  c.submit(2, 8, 4);
+  c.run();
+  EXPECT_EQ(c.code(2), ErrorCode::ok);
+  EXPECT_FALSE(c.sent<StepPlan>(small).empty());
+  large = c.ready_worker("mixed0", Role::mixed, 100, 2);
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+  EXPECT_FALSE(c.sent<StepPlan>(large).empty());
+}
+
+TEST(Pools, OneThatOutgrowsASmallPoolGoesOnInALargeOne) {
+  Cluster c;
+  const LinkId large = c.ready_worker("mixed0", Role::mixed, 100);
+  c.gone(large);
+  const LinkId small = c.ready_worker("mixed1", Role::mixed, 5);
+  c.submit(1, 8, 60);
+  c.run(8);
+  EXPECT_GT(c.tokens_of(1), 0U);
+  c.ready_worker("mixed0", Role::mixed, 100, 2);
+  c.run();
+  EXPECT_EQ(c.tokens_of(1), 60U);
+  EXPECT_FALSE(c.sent<StepPlan>(small).empty());
+}
+
 }  // namespace
 }  // namespace baton::test

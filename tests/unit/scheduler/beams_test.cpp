@@ -112,12 +112,12 @@ TEST_F(BeamsTest, ASuspectsStepsAndThoseOfOthersTakeTurns) {
   cluster.turn();
   answer(link, 2);
   submit(2, 4, 8, 2);
-  cluster.make_suspect(2);
+  cluster.make_suspect(2, Stage::decode);
   cluster.find(2)->beams->furthest = 5;  // it got there before
   cluster.turn();
   const Worker& w = cluster.worker("mixed0");
   int own = 0;
-  while (cluster.find(2)->deaths > 0) {
+  while (cluster.deaths(2) > 0) {
     ASSERT_FALSE(w.steps.empty());
     for (const InFlightStep& step : w.steps) {
       if (step.beams.empty() && step.rows.empty()) continue;
@@ -163,7 +163,7 @@ TEST_F(BeamsTest, PreemptionAndDeathBeginAgainFromThePrompt) {
   cluster.turn();
   cluster.gone(link);
   EXPECT_EQ(cluster.phase(1), Phase::waiting);
-  EXPECT_EQ(cluster.find(1)->deaths, 1U);
+  EXPECT_EQ(cluster.deaths(1), 1U);
   EXPECT_EQ(cluster.tokens_of(1), 0U);
 }
 

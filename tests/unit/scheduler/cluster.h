@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -12,6 +13,7 @@
 
 #include "scheduler/apply/apply_event.h"
 #include "scheduler/apply/lifecycle.h"
+#include "scheduler/plan/admission.h"
 #include "scheduler/plan/plan_step.h"
 #include "scheduler/state/audit.h"
 
@@ -115,7 +117,7 @@ class Cluster {
     m.incarnation = w.identity.incarnation;
     m.plans_received = w.sent;
     m.steps_done = w.done;
-    m.pulls_received = w.pulls_sent;
+    m.pulls_received = w.work.sent(Work::pull);
     m.pulls_done = w.pulls_answered;
     m.draining = draining;
     from_worker(link, m);
@@ -195,7 +197,15 @@ class Cluster {
     return it == state.by_name.end() ? nullptr : state.requests.find(it->second);
   }
   /// As if workers had died under it: the next death ends it.
-  void make_suspect(std::uint64_t counter) { find(counter)->deaths = state.settings.max_deaths - 1; }
+  void make_suspect(std::uint64_t counter, Stage stage = Stage::prefill) {
+    Deaths& deaths = find(counter)->deaths;
+    deaths.in[static_cast<std::size_t>(stage)] = deaths.total = state.settings.max_deaths - 1;
+  }
+  /// Of the stage with most of them.
+  std::uint32_t deaths(std::uint64_t counter) {
+    const auto& in = find(counter)->deaths.in;
+    return *std::max_element(in.begin(), in.end());
+  }
   Phase phase(std::uint64_t counter) {
     const Request* r = find(counter);
     if (r == nullptr) ADD_FAILURE() << "request " << counter << " is not known";

@@ -6,7 +6,7 @@ namespace {
 
 void die_with_request(Cluster& c, const std::string& name, Incarnation incarnation, LinkId& link) {
   c.gone(link);
-  link = c.ready_worker(name, Role::mixed, 100, incarnation);
+  link = c.ready_worker(name, Role::mixed, 250, incarnation);
 }
 
 TEST(Death, InPrefillTheRequestRunsElsewhere) {
@@ -67,19 +67,30 @@ TEST(Death, ThreeInARowEndTheRequest) {
   EXPECT_EQ(c.code(1), ErrorCode::worker_crashes);
 }
 
-TEST(Death, ATokenInBetweenClearsTheRequest) {
+/// The worker dies in the decode step after `answers` answered ones, again and again; how many did until the
+/// request ended, `most` at most.
+std::uint32_t deaths_after(std::uint32_t answers, std::uint32_t most) {
   Cluster c;
-  LinkId link = c.ready_worker("mixed0", Role::mixed);
-  c.submit(1, 8, 60);
-  for (Incarnation i = 2; i <= 8; ++i) {
+  LinkId link = c.ready_worker("mixed0", Role::mixed, 250);
+  c.submit(1, 8, 1000);
+  std::uint32_t deaths = 0;
+  while (c.terminal(1) == nullptr && deaths < most) {
+    for (std::uint32_t i = 0; i < answers; ++i) {
+      c.turn();
+      c.answer(link);
+    }
     c.turn();
-    c.answer(link);
-    c.turn();
-    die_with_request(c, "mixed0", i, link);
+    EXPECT_FALSE(c.worker("mixed0").steps.empty());
+    die_with_request(c, "mixed0", 2 + deaths++, link);
   }
-  EXPECT_EQ(c.terminal(1), nullptr);
-  EXPECT_EQ(c.find(1)->deaths, 1U);
+  EXPECT_TRUE(deaths == most || c.code(1) == ErrorCode::worker_crashes);
+  return deaths;
 }
+
+TEST(Death, ThePromptsTokenDoesNotClearDeathsInDecode) { EXPECT_EQ(deaths_after(1, 60), 3U); }
+TEST(Death, ATokenDecodedInBetweenClearsThemButTheSumCounts) { EXPECT_EQ(deaths_after(2, 60), 6U); }
+TEST(Death, ManyTokensInBetweenClearTheSum) { EXPECT_EQ(deaths_after(kTokensThatClear + 1, 9), 9U); }
+
 
 TEST(Death, OnlyWhatWasInAStepIsBlamed) {
   Settings settings;
@@ -90,8 +101,8 @@ TEST(Death, OnlyWhatWasInAStepIsBlamed) {
   c.submit(2, 8, 6);
   c.turn();
   c.gone(link);
-  EXPECT_EQ(c.find(1)->deaths, 1U);
-  EXPECT_EQ(c.find(2)->deaths, 0U);
+  EXPECT_EQ(c.deaths(1), 1U);
+  EXPECT_EQ(c.deaths(2), 0U);
 }
 
 TEST(Death, ASuspectRunsAlone) {
@@ -110,7 +121,7 @@ TEST(Death, ASuspectRunsAlone) {
   EXPECT_EQ(c.phase(3), Phase::waiting);
   c.gone(link);
   EXPECT_EQ(c.code(1), ErrorCode::worker_crashes);
-  EXPECT_EQ(c.find(2)->deaths, 0U);
+  EXPECT_EQ(c.deaths(2), 0U);
   c.ready_worker("mixed0", Role::mixed, 100, 9);
   c.run();
   EXPECT_EQ(c.code(2), ErrorCode::ok);
@@ -199,7 +210,7 @@ TEST(Death, OfASuspectsStepBlamesNobodyElse) {
   ASSERT_EQ(c.phase(2), Phase::prefill);
   c.gone(link);
   EXPECT_EQ(c.code(2), ErrorCode::worker_crashes);
-  EXPECT_EQ(c.find(1)->deaths, 0U);
+  EXPECT_EQ(c.deaths(1), 0U);
   c.ready_worker("mixed0", Role::mixed, 100, 2);
   c.run();
   EXPECT_EQ(c.code(1), ErrorCode::ok);
@@ -212,7 +223,7 @@ TEST(Death, LeavingOnPurposeIsNobodysFault) {
   c.turn();
   c.from_worker(link, WorkerBye{1});
   EXPECT_EQ(c.phase(1), Phase::waiting);
-  EXPECT_EQ(c.find(1)->deaths, 0U);
+  EXPECT_EQ(c.deaths(1), 0U);
 }
 
 // ---------------------------------------------------------------- deaths that are seen late
@@ -222,7 +233,7 @@ TEST(Death, AFailedSendBeforeItHidesNone) {
   LinkId link = c.ready_worker("mixed0", Role::mixed);
   c.submit(1, 8, 6);
   for (Incarnation i = 2; i <= 4; ++i) {
-    EXPECT_EQ(c.find(1)->deaths, i - 2);
+    EXPECT_EQ(c.deaths(1), i - 2);
     EXPECT_EQ(c.terminal(1), nullptr);
     c.turn();
     c.event(SendFailed{link});
@@ -243,20 +254,20 @@ TEST(Death, SeenLateItEndsNobodyWhoHasNotRunAlone) {
   c.turn();
   c.event(SendFailed{second});
   first = c.ready_worker("mixed0", Role::mixed, 100, 2);
-  EXPECT_EQ(c.find(2)->deaths, 1U);
+  EXPECT_EQ(c.deaths(2), 1U);
   c.turn();
   c.event(SendFailed{first});
   c.ready_worker("mixed1", Role::mixed, 100, 2);
-  EXPECT_EQ(c.find(2)->deaths, 2U);
+  EXPECT_EQ(c.deaths(2), 2U);
   c.ready_worker("mixed0", Role::mixed, 100, 3);  // the third worker that died under both
-  EXPECT_EQ(c.find(1)->deaths, 2U);
-  EXPECT_EQ(c.find(2)->deaths, 2U);
+  EXPECT_EQ(c.deaths(1), 2U);
+  EXPECT_EQ(c.deaths(2), 2U);
   c.run();
   EXPECT_EQ(c.code(1), ErrorCode::ok);
   EXPECT_EQ(c.code(2), ErrorCode::ok);
 }
 
-TEST(Death, SeenWhileItRunsElsewhereItCountsFromTheNextPlaceOn) {
+TEST(Death, SeenWhileItRunsElsewhereItCounts) {
   Cluster c;
   const LinkId first = c.ready_worker("mixed0", Role::mixed);
   c.submit(1, 8, 6);
@@ -265,9 +276,9 @@ TEST(Death, SeenWhileItRunsElsewhereItCountsFromTheNextPlaceOn) {
   const LinkId second = c.ready_worker("mixed1", Role::mixed);
   c.turn();
   c.gone(first);
-  EXPECT_EQ(c.find(1)->deaths, 0U);
+  EXPECT_EQ(c.deaths(1), 1U);
   c.gone(second);
-  EXPECT_EQ(c.find(1)->deaths, 2U);
+  EXPECT_EQ(c.deaths(1), 2U);
 }
 
 TEST(Death, ATokenFromElsewhereClearsItThoughItIsSeenLate) {
@@ -279,9 +290,11 @@ TEST(Death, ATokenFromElsewhereClearsItThoughItIsSeenLate) {
   const LinkId second = c.ready_worker("mixed1", Role::mixed);
   c.turn();
   c.answer(second);
+  c.turn();
+  c.answer(second);
   c.gone(first);
   c.event(SendFailed{second});
-  EXPECT_EQ(c.find(1)->deaths, 0U);
+  EXPECT_EQ(c.deaths(1), 0U);
 }
 
 TEST(Death, WhoLivedOnAfterATermDidNotDieOfIt) {
@@ -294,7 +307,185 @@ TEST(Death, WhoLivedOnAfterATermDidNotDieOfIt) {
   again.hello_id = 2;
   c.from_worker(link, again);
   c.gone(link);
-  EXPECT_EQ(c.find(1)->deaths, 0U);
+  EXPECT_EQ(c.deaths(1), 0U);
+}
+
+// ---------------------------------------------------------------- pulls and grammars
+
+/// One hand-off at a time to decode0, whose pulls the test answers late.
+struct SlowPulls : Cluster {
+  SlowPulls() {
+    prefill = ready_worker("prefill0", Role::prefill, 250);
+    decode = ready_worker("decode0", Role::decode, 250);
+  }
+  /// Seconds with heartbeats, steps and one pull answered every `each`; true if no term ended.
+  bool pass(TimeNs how_long, TimeNs each) {
+    TimeNs next = now + each;
+    for (const TimeNs end = now + how_long; now < end;) {
+      now += 100 * kMillisecond;
+      heartbeat(prefill);
+      heartbeat(decode);
+      for (Frontend& f : state.frontends) f.heard = now;
+      tick();
+      turn();
+      for (const LinkId link : {prefill, decode}) {
+        while (!worker_of(link).steps.empty()) answer(link);
+      }
+      if (now < next || pulls[decode].empty()) continue;
+      next = now + each;
+      const Pull pull = pulls[decode].front();
+      pulls[decode].pop_front();
+      from_worker(decode, PullDone{pull.term, pull.transfer, 1});
+    }
+    return state.counters.terms_ended == 0;
+  }
+  Worker& worker_of(LinkId link) { return state.workers[state.worker_links.at(link)]; }
+  LinkId prefill = kNoLink;
+  LinkId decode = kNoLink;
+};
+
+TEST(SlowPulls, AQueueOfThemIsNotLost) {
+  SlowPulls c;
+  for (std::uint64_t i = 1; i <= 40; ++i) {
+    c.submit(i, 8, 4);
+    ASSERT_TRUE(c.pass(250 * kMillisecond, 700 * kMillisecond)) << i << ": " << c.log.back();
+  }
+  EXPECT_TRUE(c.pass(40 * kSecond, 700 * kMillisecond)) << c.log.back();
+  for (std::uint64_t i = 1; i <= 40; ++i) EXPECT_EQ(c.code(i), ErrorCode::ok);
+  EXPECT_EQ(c.state.counters.prefill_tokens, 40U * 8) << "nothing was computed twice";
+}
+
+TEST(SlowPulls, ThePlanBehindOneIsNotLost) {
+  SlowPulls c;
+  c.submit(1, 8, 4);
+  EXPECT_TRUE(c.pass(6 * kSecond, 5 * kSecond)) << c.log.back();
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+}
+
+TEST(SlowPulls, OneThatHangsIsJudgedThoughStepsGoOn) {
+  SlowPulls c;
+  c.submit(1, 4, 1000);
+  ASSERT_TRUE(c.pass(kSecond, 0));
+  ASSERT_EQ(c.phase(1), Phase::decode);
+  c.submit(2, 8, 4);
+  EXPECT_TRUE(c.pass(longest(Work::pull) - kSecond, 1000 * kSecond));
+  EXPECT_FALSE(c.pass(3 * kSecond, 1000 * kSecond));
+  const auto fenced = c.sent<Fenced>(c.decode);
+  ASSERT_FALSE(fenced.empty());
+  EXPECT_TRUE(fenced.front().hung) << "it would wait for its pull for ever";
+  EXPECT_EQ(c.find(2)->deaths.of(Stage::pull), 1U);
+  EXPECT_EQ(c.deaths(1), 0U) << "its steps went on";
+}
+
+TEST(Death, InAPullIsCountedAndTheLastTryPullsNothing) {
+  Cluster c;
+  c.ready_worker("prefill0", Role::prefill);
+  LinkId decode = c.ready_worker("decode0", Role::decode);
+  c.submit(1, 8, 4);
+  for (Incarnation i = 2; i <= 3; ++i) {
+    for (int turns = 0; turns < 20 && c.pulls[decode].empty(); ++turns) {
+      c.turn();
+      for (Worker& w : c.state.workers) {
+        if (!w.steps.empty()) c.answer(w.link);
+      }
+    }
+    ASSERT_FALSE(c.pulls[decode].empty());
+    c.gone(decode);
+    EXPECT_EQ(c.find(1)->deaths.of(Stage::pull), i - 1);
+    decode = c.ready_worker("decode0", Role::decode, 100, i);
+  }
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::ok) << "it decodes where it was prefilled";
+  EXPECT_TRUE(c.pulls[decode].empty());
+}
+
+TEST(Death, WhileAGrammarIsCompiledDoesNotEndWhoWasInAStep) {
+  Cluster c;
+  LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.make_suspect(1);
+  c.turn();
+  ASSERT_EQ(c.phase(1), Phase::prefill);
+  Submit killer = c.request(2, 4, 4);
+  killer.sampling.grammar_kind = GrammarKind::regex;
+  killer.sampling.grammar = "a";
+  c.from_frontend(c.frontend, killer);
+  EXPECT_TRUE(c.sent<PrepareGrammar>(link).empty()) << "nothing begins beside a suspect's step";
+  c.run(3);
+  EXPECT_EQ(c.sent<PrepareGrammar>(link).size(), 1U);
+}
+
+TEST(Death, AGrammarThatKillsIsCompiledAloneAndEndsItsRequest) {
+  Cluster c;
+  LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 4, 300);
+  c.run(2);
+  Submit killer = c.request(2, 4, 4);
+  killer.sampling.grammar_kind = GrammarKind::regex;
+  killer.sampling.grammar = "a";
+  c.from_frontend(c.frontend, killer);
+  for (Incarnation i = 2; i <= 10 && c.terminal(2) == nullptr; ++i) {
+    for (int turns = 0; turns < 30 && c.worker("mixed0").work.open(Work::compile) == 0; ++turns) {
+      c.turn();
+      if (!c.worker("mixed0").steps.empty()) c.answer(link);
+    }
+    ASSERT_EQ(c.worker("mixed0").work.open(Work::compile), 1U);
+    c.gone(link);
+    link = c.ready_worker("mixed0", Role::mixed, 100, i);
+  }
+  EXPECT_EQ(c.code(2), ErrorCode::worker_crashes);
+  EXPECT_EQ(c.terminal(1), nullptr);
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+}
+
+TEST(Death, ASuspectInDecodeTakesItsTokensAlone) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 4, 200);
+  c.run(2);
+  c.submit(2, 4, 8);
+  c.make_suspect(2, Stage::decode);
+  c.run(12);
+  const std::size_t before = c.tokens_of(1);
+  c.run(6);
+  EXPECT_GT(c.tokens_of(1), before) << "the others take turns with it";
+  std::size_t singles = 0;
+  for (const StepPlan& plan : c.sent<StepPlan>(link)) {
+    if (plan.singles.empty()) continue;
+    ++singles;
+    EXPECT_FALSE(plan.decode);
+    EXPECT_TRUE(plan.rows.empty());
+  }
+  EXPECT_GE(singles, 1U);
+  c.run();
+  EXPECT_EQ(c.code(2), ErrorCode::ok);
+  EXPECT_EQ(c.tokens_of(2), 8U);
+}
+
+TEST(Preemption, IsNotForbiddenByWhatAnotherWorkersPullReads) {
+  Settings settings;
+  Cluster c(settings);
+  const LinkId mixed = c.ready_worker("mixed0", Role::mixed, 10);
+  c.submit(1, 8, 30);
+  c.submit(2, 8, 30);
+  c.run(2);
+  ASSERT_EQ(c.phase(1), Phase::decode);
+  BlockPool& pool = c.worker("mixed0").pool;
+  std::vector<BlockId> read;
+  ASSERT_TRUE(pool.allocate(1, read));
+  pool.pin_source(read[0]);  // a reader that hangs
+  pool.release(read[0], 0, 0);
+  EXPECT_EQ(pool.fenced_blocks(), 1U);
+  for (int i = 0; i < 60 && c.terminal(1) == nullptr; ++i) {
+    plan(c.state, c.now, c.out);
+    if (c.worker("mixed0").steps.empty()) break;
+    StepResult result = c.result_of(c.worker("mixed0"));
+    apply(c.state, FromWorker{mixed, std::move(result)}, c.now, c.out);
+  }
+  EXPECT_GE(c.state.counters.preemptions, 1U);
+  EXPECT_GE(c.find(1)->generated.size(), 24U) << "one of the two goes on";
+  pool.unpin_source(read[0]);
 }
 
 // ---------------------------------------------------------------- liveness is progress
@@ -310,7 +501,7 @@ TEST(Liveness, ASilentWorkerWithWorkLosesItsTerm) {
   EXPECT_EQ(c.phase(1), Phase::waiting);
   EXPECT_EQ(c.worker("mixed0").state, WorkerState::fenced);
   EXPECT_EQ(c.pool("mixed0").fenced, 100U);
-  EXPECT_EQ(c.find(1)->deaths, 1U);
+  EXPECT_EQ(c.deaths(1), 1U);
   c.heartbeat(link);
 }
 
@@ -358,7 +549,7 @@ TEST(Liveness, ALostResultShowsInTheHeartbeat) {
   c.from_worker(link, beat);
   EXPECT_EQ(c.worker("mixed0").state, WorkerState::fenced);
   EXPECT_EQ(c.phase(1), Phase::waiting);
-  EXPECT_EQ(c.find(1)->deaths, 0U);
+  EXPECT_EQ(c.deaths(1), 0U);
   EXPECT_EQ(c.sent<Fenced>(link).size(), 1U);
 }
 
@@ -376,7 +567,7 @@ TEST(Liveness, ALostPlanIsNobodysFault) {
     c.tick();
   }
   EXPECT_EQ(c.phase(1), Phase::waiting);
-  EXPECT_EQ(c.find(1)->deaths, 0U);
+  EXPECT_EQ(c.deaths(1), 0U);
 }
 
 TEST(Liveness, ALostPullEndsTheTermOfItsDestination) {
@@ -400,7 +591,7 @@ TEST(Liveness, ALostPullEndsTheTermOfItsDestination) {
   }
   EXPECT_EQ(c.worker("decode0").state, WorkerState::fenced);
   EXPECT_EQ(c.phase(1), Phase::handoff);  // the source still has everything
-  EXPECT_EQ(c.find(1)->deaths, 0U);
+  EXPECT_EQ(c.deaths(1), 0U);
 }
 
 TEST(Liveness, ALostPullDoneShowsInTheHeartbeat) {
@@ -414,7 +605,7 @@ TEST(Liveness, ALostPullDoneShowsInTheHeartbeat) {
   WorkerHeartbeat beat;
   beat.term = c.worker("decode0").term;
   beat.incarnation = 1;
-  beat.pulls_received = beat.pulls_done = c.worker("decode0").pulls_sent;
+  beat.pulls_received = beat.pulls_done = c.worker("decode0").work.sent(Work::pull);
   c.from_worker(decode, beat);
   EXPECT_EQ(c.worker("decode0").state, WorkerState::fenced);
   EXPECT_EQ(c.phase(1), Phase::handoff);
@@ -427,7 +618,7 @@ TEST(Liveness, AMessageThatCannotBeSentEndsTheTerm) {
   c.turn();
   c.event(SendFailed{link});
   EXPECT_EQ(c.worker("mixed0").state, WorkerState::fenced);
-  EXPECT_EQ(c.find(1)->deaths, 0U);
+  EXPECT_EQ(c.deaths(1), 0U);
 }
 
 TEST(Liveness, AnIdleFrozenDecodeWorkerDoesNotHoldRequestsUp) {

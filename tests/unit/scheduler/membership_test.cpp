@@ -327,7 +327,7 @@ TEST(Drain, AfterItsBoundItHandsItsSequencesOver) {
   c.tick();
   EXPECT_EQ(c.sent<Leave>(first).size(), 1U);
   EXPECT_FALSE(c.sent<StepPlan>(second).empty());
-  EXPECT_EQ(c.find(1)->deaths, 0U);
+  EXPECT_EQ(c.deaths(1), 0U);
 }
 
 TEST(Drain, LeaveWaitsUntilImportersHaveClosed) {

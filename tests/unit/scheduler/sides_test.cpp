@@ -178,6 +178,7 @@ TEST(Balance, AWorkerThatDoesNothingIsNotWaitedForLong) {
   c.turn();
   c.ready_worker("mixed1", Role::mixed);
   c.state.workers[1].steps.resize(settings.steps_in_flight);  // frozen in a step
+  c.state.workers[1].work.add(Work::step, 0, 1, c.now);
   c.submit(3, 4, 8);
   c.answer(first);
   c.turn();

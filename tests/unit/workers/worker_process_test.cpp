@@ -488,7 +488,7 @@ TEST(WorkerProcess, APoolThatCannotBeEndsIt) {
   const auto reg = s.expect<Register>("prefill0");
   ASSERT_TRUE(reg.has_value());
   s.send("prefill0", Registered{s.epoch, reg->incarnation});
-  EXPECT_EQ(worker->exit_code(), kExitFault);
+  EXPECT_EQ(worker->exit_code(), kExitUsage);
 }
 
 }  // namespace

@@ -1,0 +1,154 @@
+#include "scheduler/apply/blame.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "ipc/fault_points.h"
+#include "scheduler/apply/lifecycle.h"
+
+namespace baton {
+
+namespace {
+
+/// A worker is given two pulls at a time, of which it copies one.
+constexpr std::size_t kPullsAtWork = 2;
+
+/// Deaths in all that end a request: those of two stages.
+std::uint32_t most_in_all(const Settings& settings) { return 2 * settings.max_deaths; }
+
+/// `request` may be 0: somebody who is not known any more, or a probe. It is blamed for nothing, but nobody
+/// was alone beside it.
+void add(Suspicions& found, std::uint64_t request, Stage stage) {
+  const bool known = std::any_of(found.begin(), found.end(), [&](const Suspicion& s) {
+    return s.request == request && s.stage == stage;
+  });
+  if (!known) found.push_back({request, stage});
+}
+
+void add_rows(const State& state, const InFlightStep& step, Suspicions& found) {
+  const auto row = [&](SequenceId id, Stage stage) {
+    const Sequence* sequence = state.sequences.find(id);
+    add(found, sequence != nullptr ? sequence->request : 0, stage);
+  };
+  for (const SequenceId id : step.decode) row(id, Stage::decode);
+  for (const SequenceId id : step.beams) row(id, Stage::decode);
+  for (const auto& [id, n] : step.rows) row(id, Stage::prefill);
+}
+
+/// Everybody who has that grammar: it is the grammar that kills.
+void add_grammar(const State& state, std::uint64_t key, Suspicions& found) {
+  state.requests.each([&](const Request& request) {
+    if (request.grammar == key && request.phase != Phase::ended) add(found, request.id, Stage::compile);
+  });
+}
+
+}  // namespace
+
+Suspicions running_on(const State& state, WorkerIndex worker, TimeNs latest) {
+  Suspicions found;
+  const Worker& w = state.workers[worker];
+  for (const InFlightStep& step : w.steps) {
+    if (step.sent <= latest) add_rows(state, step, found);
+  }
+  std::size_t pulls = 0;
+  for (const auto& [number, record] : w.work.of(Work::pull)) {
+    if (++pulls > kPullsAtWork || record.sent > latest) break;
+    add(found, record.request, Stage::pull);
+  }
+  // Compiled one at a time, those first that somebody waits for.
+  bool awaited = false;
+  bool announced = false;
+  for (const auto& [number, record] : w.work.of(Work::compile)) {
+    if ((awaited && announced) || record.sent > latest) break;
+    const auto told = w.grammars.find(record.key);
+    bool& taken = told != w.grammars.end() && told->second.awaited ? awaited : announced;
+    if (!std::exchange(taken, true)) add_grammar(state, record.key, found);
+  }
+  return found;
+}
+
+Suspicions owners_of(const State& state, WorkerIndex worker, const Outstanding& record) {
+  Suspicions found;
+  const Worker& w = state.workers[worker];
+  switch (record.kind) {
+    case Work::step:
+      for (const InFlightStep& step : w.steps) {
+        if (step.step == record.number) add_rows(state, step, found);
+      }
+      break;
+    case Work::pull: add(found, record.request, Stage::pull); break;
+    case Work::compile: add_grammar(state, record.key, found); break;
+    case Work::close: break;  // of a pool, not of a request
+  }
+  return found;
+}
+
+void blame(State& state, const Suspicions& suspicions, Outbox& out) {
+  std::set<std::uint64_t> requests;
+  for (const Suspicion& s : suspicions) requests.insert(s.request);
+  const std::uint32_t in_stage = state.settings.max_deaths;
+  const std::uint32_t in_all = most_in_all(state.settings);
+  // Beside others: one short of the end, unless the first death is the end.
+  const std::uint32_t spare = requests.size() > 1 && in_stage > 1 ? 1 : 0;
+  for (const Suspicion& s : suspicions) {
+    Request* request = state.requests.find(s.request);
+    if (request == nullptr || request->phase == Phase::ended) continue;
+    request->deaths.add(s.stage, in_stage - spare, in_all - spare);
+    const std::uint32_t count = request->deaths.of(s.stage);
+    if (count < in_stage && request->deaths.total < in_all) continue;
+    const bool stage_over = count >= in_stage;
+    end_request(state, *request, FinishReason::error, ErrorCode::worker_crashes,
+                stage_over ? std::to_string(count) + " workers in a row died in its " + to_string(s.stage)
+                           : std::to_string(request->deaths.total) + " workers died while they ran this request",
+                out);
+  }
+}
+
+void note_unblamed(State& state, WorkerIndex worker) {
+  std::vector<Unblamed>& noted = state.workers[worker].unblamed;
+  const Suspicions running = running_on(state, worker);
+  for (const Suspicion& s : running) {
+    const bool known = std::any_of(noted.begin(), noted.end(), [&](const Unblamed& other) {
+      return other.request == s.request && other.stage == s.stage;
+    });
+    const Request* request = state.requests.find(s.request);
+    if (!known && request != nullptr) noted.push_back({s.request, s.stage, request->deaths.times(s.stage)});
+  }
+}
+
+void blame_late(State& state, Worker& worker, Outbox& out) {
+  std::vector<Unblamed> noted = std::exchange(worker.unblamed, {});
+  Suspicions left;
+  bool others = false;  // one who has got on was there, too: it may have been that one
+  for (const Unblamed& n : noted) {
+    const Request* request = state.requests.find(n.request);
+    const bool got_on = request == nullptr || request->phase == Phase::ended ||
+                        request->deaths.times(n.stage) != n.progress;
+    if (got_on) {
+      others = true;
+    } else {
+      left.push_back({n.request, n.stage});
+    }
+  }
+  if (others) left.push_back({0, Stage::prefill});
+  blame(state, left, out);
+}
+
+bool is_suspect(const State& state, const Request& request, Stage stage) {
+  const Deaths& deaths = request.deaths;
+  const std::uint32_t most = state.settings.max_deaths;
+  if (fault(Fault::no_suspects)) return false;
+  return (deaths.of(stage) > 0 && deaths.of(stage) + 1 >= most) ||
+         (deaths.total > 0 && deaths.total + 1 >= most_in_all(state.settings));
+}
+
+bool is_suspect(const State& state, const Request& request) {
+  return is_suspect(state, request, Stage::prefill) || is_suspect(state, request, Stage::decode);
+}
+
+bool avoids_pulls(const State& state, const Request& request) {
+  return is_suspect(state, request, Stage::pull);
+}
+
+}  // namespace baton
