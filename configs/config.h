@@ -90,6 +90,8 @@ struct FrontendConfig {
   double drain_s = 8;
   std::string api_keys;
   std::vector<std::string> allowed_origins;
+  bool strict_fields = false;
+  bool distserve_zero_bytes = false;
   double grammar_cpu_s = 10;
   std::string client_url;
   std::string tokenizer = "auto";

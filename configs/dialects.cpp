@@ -27,6 +27,7 @@ bool overlap(std::string_view a, std::string_view b) {
 std::optional<DialectClash> clash_of(const DialectFacts& first, const DialectFacts& second) {
   for (const DialectPath& a : first.paths) {
     for (const DialectPath& b : second.paths) {
+      if (a.shared && b.shared && std::strcmp(a.path, b.path) == 0) continue;
       if (std::strcmp(a.method, b.method) == 0 && overlap(a.path, b.path)) {
         return DialectClash{first.name, second.name, a.path, b.path, a.method};
       }

@@ -206,6 +206,12 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
        .member = &F::allowed_origins,
        .text = TextRule::origins,
        .default_note = "none"},
+      {"strict_fields",
+       "of the dialect openai: a field that is not known is an error; else it is ignored, and the reply's header "
+       "X-Ignored-Fields names it",
+       &F::strict_fields},
+      {"distserve_zero_bytes", "streams of the dialect distserve end each object with a zero byte, as its first versions did",
+       &F::distserve_zero_bytes},
       {"grammar_cpu_s",
        "seconds of a processor that a request's grammar may take to compile, in a process of its own; more is a 400",
        &F::grammar_cpu_s, 0.1, 120},

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -92,6 +93,7 @@ class FrontendLoop {
   void handle(Job& job, LiveRequest& request);
   void handle(Job& job, Generation& generation);
   void reply_now(Job& job, HttpReply reply);
+  void warn_of_ignored(const Job& job, const ParsedRequest& request);
   void refuse(Job& job, const Status& status, std::uint32_t retry_after_s = 0);
   void forget(Replies::iterator at);
   HttpReply live_reply(const Job& job, const LiveRequest& request);
@@ -126,6 +128,7 @@ class FrontendLoop {
   TableOutput follow_;  // what finishing a choice inside act() leads to
   std::vector<Job> batch_;
   std::string scratch_;
+  std::set<std::string> ignored_fields_;  // those that the log has named; bounded
 };
 
 }  // namespace baton

@@ -11,6 +11,7 @@
 namespace baton {
 namespace {
 
+constexpr std::size_t kMaxNamedFields = 256;
 constexpr const char* kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 }  // namespace
@@ -58,12 +59,22 @@ void FrontendLoop::refuse(Job& job, const Status& status, std::uint32_t retry_af
   reply_now(job, std::move(reply));
 }
 
+/// Each field once: a client that sends one sends it with every request.
+void FrontendLoop::warn_of_ignored(const Job& job, const ParsedRequest& request) {
+  for (const std::string& field : request.ignored_fields) {
+    if (ignored_fields_.size() >= kMaxNamedFields || !ignored_fields_.insert(field).second) continue;
+    spdlog::warn("{} {}: the field '{}' is ignored here (said once; frontend.strict_fields refuses it)",
+                 job.frame.request_id, job.route, field);
+  }
+}
+
 void FrontendLoop::handle(Job& job, Generation& generation) {
   if (drain_until_ != 0) {
     refuse(job, Status(ErrorCode::unavailable, "this front end is shutting down"));
     return;
   }
   ParsedRequest& parsed = generation.request;
+  warn_of_ignored(job, parsed);
   // Only the end of the connection tells an HTTP/1.0 client where a stream ends.
   if (parsed.stream && job.frame.minor == 0) job.frame.keep_alive = false;
   if (!parsed.seed_given) parsed.sampling.seed = seeds_();
@@ -162,6 +173,10 @@ HttpReply FrontendLoop::page_reply(const Job& job, const LiveRequest& request) {
   facts.workers_ready = table_.scheduler().workers_ready;
   facts.running = table_.scheduler().running;
   facts.waiting = table_.scheduler().waiting;
+  for (const PoolUse& pool : table_.scheduler().pools) {
+    facts.pool_tokens += std::uint64_t{pool.blocks} * table_.scheduler().tokens_per_block;
+    facts.used_tokens += std::uint64_t{pool.owned + pool.fenced} * table_.scheduler().tokens_per_block;
+  }
   auto outcome = request.page(facts, options_.model);
   HttpReply reply;
   if (auto* answer = std::get_if<Answer>(&outcome)) {

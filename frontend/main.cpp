@@ -146,6 +146,8 @@ RouteOptions route_options(const FrontendConfig& config, ServedModel model, ApiK
   options.max_streams = config.max_streams;
   options.keys = std::move(keys);
   options.cors = Cors(config.allowed_origins);
+  options.strict_fields = config.strict_fields;
+  options.zero_bytes = config.distserve_zero_bytes;
   options.version = build_version();
   options.incarnation = incarnation;
   return options;

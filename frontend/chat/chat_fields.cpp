@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -44,7 +45,7 @@ std::string read_content(FieldReader& message, bool assistant) {
       message.fail(name, std::string("must be an object, not ") + kind_of(part));
       return {};
     }
-    FieldReader reader(part, message.path_of(name));
+    FieldReader reader(message, part, name);
     const auto type = reader.string("type");
     const bool refusal = assistant && type == "refusal";
     if (reader.ok() && type != "text" && !refusal) {
@@ -55,7 +56,9 @@ std::string read_content(FieldReader& message, bool assistant) {
     const char* field = refusal ? "refusal" : "text";
     const auto piece = reader.string(field);
     if (reader.ok() && !piece) reader.fail(field, "is missing");
-    reader.take("prompt_cache_breakpoint");  // beginnings are cached wherever they end
+    for (const char* marker : {"prompt_cache_breakpoint", "cache_control"}) {
+      reader.take(marker);  // beginnings are cached wherever they end
+    }
     if (reader.finish()) {
       message.fail(*reader.finish());
       return {};
@@ -84,7 +87,7 @@ void read_called_function(FieldReader& call, ToolCall& out) {
     call.fail("function", function == nullptr ? "is missing" : "must be an object");
     return;
   }
-  FieldReader reader(*function, call.path_of("function"));
+  FieldReader reader(call, *function, "function");
   const auto name = reader.string("name");
   if (name && is_name(*name)) {
     out.name = *name;
@@ -114,7 +117,7 @@ void read_tool_calls(FieldReader& message, ChatMessage& out) {
       message.fail(name, std::string("must be an object, not ") + kind_of(value));
       return;
     }
-    FieldReader call(value, message.path_of(name));
+    FieldReader call(message, value, name);
     ToolCall made;
     made.id = call.string("id").value_or("");
     if (const auto type = call.string("type"); type && *type != "function") {
@@ -130,14 +133,13 @@ void read_tool_calls(FieldReader& message, ChatMessage& out) {
 /// What replies of this and other servers carry, so that a client can send them back as they are.
 void refuse_extras(FieldReader& message, bool templated) {
   message.take("parsed");  // of the openai client's parse(): what `content` holds
-  static constexpr std::array kExtras{"refusal",    "audio",     "function_call",
-                                      "annotations", "tool_calls", "reasoning_content",
-                                      "reasoning"};
+  static constexpr std::array kExtras{"refusal", "audio", "function_call", "annotations", "tool_calls"};
+  for (const char* reasoning : {"reasoning_content", "reasoning"}) message.string(reasoning);
   for (const char* extra : kExtras) {
     const std::string_view name = extra;
-    if (templated && (name == "tool_calls" || name.starts_with("reasoning"))) continue;
+    if (templated && name == "tool_calls") continue;
     const Json* given = message.take(extra);
-    if (given != nullptr && !((given->is_structured() || given->is_string()) && given->empty())) {
+    if (given != nullptr && *given != "" && !(given->is_structured() && given->empty())) {
       message.fail(extra, "is not supported; only null or an empty value is accepted");
     }
   }
@@ -152,11 +154,9 @@ void read_for_template(FieldReader& message, ChatMessage& out) {
   } else if (out.role == "tool") {
     out.tool_call_id = message.string("tool_call_id").value_or("");
   }
-  for (const char* other : {"tool_calls", "reasoning_content", "reasoning"}) {
-    const Json* given = message.take(other);
-    if (given != nullptr && !given->empty() && out.role != "assistant") {
-      message.fail(other, "belongs to messages of the assistant");
-    }
+  const Json* calls = message.take("tool_calls");
+  if (calls != nullptr && !calls->empty() && out.role != "assistant") {
+    message.fail("tool_calls", "belongs to messages of the assistant");
   }
 }
 
@@ -167,7 +167,8 @@ void read_message(FieldReader& fields, const Json& value, std::size_t index, boo
     fields.fail(name, std::string("must be an object, not ") + kind_of(value));
     return;
   }
-  FieldReader message(value, name);
+  FieldReader message(fields, value, name);
+  for (const char* harmless : {"id", "cache_control"}) message.take(harmless);
   ChatMessage out;
   const auto role = message.string("role");
   if (role) {
@@ -212,14 +213,15 @@ void check_tool(FieldReader& fields, const Json& value, std::size_t index) {
     fields.fail(path, std::string("must be an object, not ") + kind_of(value));
     return;
   }
-  FieldReader tool(value, path);
+  FieldReader tool(fields, value, path);
+  tool.take("cache_control");
   const auto type = tool.string("type");
   if (tool.ok() && type != "function") tool.fail("type", "must be \"function\"");
   const Json* function = tool.take("function");
   if (function == nullptr || !function->is_object()) {
     tool.fail("function", function == nullptr ? "is missing" : "must be an object");
   } else {
-    FieldReader reader(*function, path + ".function");
+    FieldReader reader(tool, *function, "function");
     const auto name = reader.string("name");
     if (reader.ok() && !(name && is_name(*name))) {
       reader.fail("name", "must be 1 to 64 characters out of A-Z a-z 0-9 . _ -");
@@ -244,7 +246,7 @@ void read_forced(FieldReader& fields, const Json& choice, ForcedChoice& forced) 
                 "must be \"none\", \"auto\", \"required\" or an object that names a function");
     return;
   }
-  FieldReader named(choice, "tool_choice");
+  FieldReader named(fields, choice, "tool_choice");
   if (const auto type = named.string("type"); named.ok() && type != "function") {
     named.fail("type", "must be \"function\"");
   }
@@ -252,7 +254,7 @@ void read_forced(FieldReader& fields, const Json& choice, ForcedChoice& forced) 
   if (function == nullptr || !function->is_object()) {
     named.fail("function", function == nullptr ? "is missing" : "must be an object");
   } else {
-    FieldReader inner(*function, "tool_choice.function");
+    FieldReader inner(named, *function, "function");
     const auto name = inner.string("name");
     if (inner.ok() && !(name && is_name(*name))) inner.fail("name", "must name one of 'tools'");
     forced.name = name.value_or("");
@@ -337,12 +339,57 @@ bool read_variables(FieldReader& fields, const ServedModel& model) {
   return fields.ok();
 }
 
-/// "reasoning_effort" as variables of the template, where it reads such: the effort itself, or
-/// whether to reason at all. "auto" leaves it to the template.
+/// The variable that switches a template's reasoning on or off. Without one, what is asked for is so already,
+/// or it cannot be had.
+void switch_thinking(FieldReader& fields, const std::string& field, bool on, const ServedModel& model,
+                     Conversation& conversation) {
+  const ChatTemplate* format = model.chat_template.get();
+  const bool thinks = format != nullptr && !format->reply_grammar().think_open.empty();
+  if (format != nullptr && format->thinking_can_end()) {
+    conversation.effort = std::string("\"enable_thinking\":") + (on ? "true" : "false");
+  } else if (on != thinks) {
+    fields.ignore_or_fail(field, on ? "asks for reasoning, which this model does not do"
+                                    : "cannot be turned off: this model's chat template has no switch "
+                                      "for its reasoning");
+  }
+}
+
+/// "thinking": a truth value, or {"type": "enabled", "disabled", "adaptive" or "auto"}; what it says of budgets is
+/// not kept to. Nothing: it leaves it to the template.
+std::optional<bool> read_thinking(FieldReader& fields) {
+  const Json* value = fields.take("thinking");
+  if (value == nullptr) return std::nullopt;
+  if (value->is_boolean()) return value->get<bool>();
+  if (!value->is_object()) {
+    fields.fail("thinking", std::string("must be an object, true or false, not ") + kind_of(*value));
+    return std::nullopt;
+  }
+  FieldReader inner(fields, *value, "thinking");
+  const auto type = inner.string("type");
+  if (type == "enabled" || type == "disabled") {
+    if (inner.finish()) fields.fail(*inner.finish());
+    return type == "enabled";
+  }
+  if (inner.ok() && type != "auto" && type != "adaptive") {
+    inner.fail("type", "must be \"enabled\", \"disabled\", \"adaptive\" or \"auto\"");
+  }
+  if (inner.finish()) fields.fail(*inner.finish());
+  return std::nullopt;
+}
+
+/// How much to reason, as variables of the template, where it reads such: the effort itself, or whether to
+/// reason at all. "auto" leaves it to the template. `reasoning_effort` counts before `enable_thinking`, and that
+/// before `thinking`.
 void read_effort(FieldReader& fields, const ServedModel& model, Conversation& conversation) {
   static constexpr std::array kEfforts{"none", "minimal", "low", "medium", "high", "xhigh", "max"};
   const auto effort = fields.string("reasoning_effort");
-  if (!effort || *effort == "auto") return;
+  const auto enable = fields.boolean("enable_thinking");
+  const auto thinking = read_thinking(fields);
+  if (!effort || *effort == "auto") {
+    if (enable) return switch_thinking(fields, "enable_thinking", *enable, model, conversation);
+    if (thinking) switch_thinking(fields, "thinking", *thinking, model, conversation);
+    return;
+  }
   const bool none = *effort == "none";
   const ChatTemplate* format = model.chat_template.get();
   if (std::find(kEfforts.begin(), kEfforts.end(), *effort) == kEfforts.end()) {
@@ -350,14 +397,14 @@ void read_effort(FieldReader& fields, const ServedModel& model, Conversation& co
   } else if (format != nullptr && format->takes_effort()) {
     conversation.effort = "\"reasoning_effort\":" + json_string(*effort);
   } else if (format != nullptr && format->thinking_can_end()) {
-    conversation.effort = std::string("\"enable_thinking\":") + (none ? "false" : "true");
+    switch_thinking(fields, "reasoning_effort", !none, model, conversation);
   } else if (!none) {
-    fields.fail(
+    fields.ignore_or_fail(
         "reasoning_effort",
         "is not supported: this model has no efforts; only \"none\" or \"auto\" is accepted");
   } else if (format != nullptr && !format->reply_grammar().think_open.empty()) {
-    fields.fail("reasoning_effort",
-                "cannot be \"none\": this model's chat template has no switch for its reasoning");
+    fields.ignore_or_fail("reasoning_effort",
+                          "cannot be \"none\": this model's chat template has no switch for its reasoning");
   }
 }
 

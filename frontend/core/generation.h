@@ -79,6 +79,7 @@ struct ParsedRequest {
   std::string cache_salt;               // shares cached blocks only with requests of the same one
   TimeNs timeout = 0;                   // from timeout_s, or the configured default
   std::vector<std::pair<std::string, std::string>> headers;  // extra reply headers (clamps told)
+  std::vector<std::string> ignored_fields;  // of the body, as the headers tell them: for the log
   std::string content_type;  // of the reply; empty: JSON, or a stream of events
   std::unique_ptr<ReplyWriter> reply;
 };
@@ -106,6 +107,9 @@ struct RequestContext {
   std::uint32_t max_choices = 1; // of all prompts of a request together
   TimeNs default_timeout = 0;
   TimeNs max_timeout = 0;
+  bool strict_fields = false;    // of OpenAI's API: unknown fields are errors
+  bool any_model = false;        // whatever model a body names, it is the one that is served
+  bool zero_bytes = false;       // DistServe's streams: a zero byte behind each object
 };
 
 }  // namespace baton

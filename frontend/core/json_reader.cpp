@@ -1,5 +1,6 @@
 #include "frontend/core/json_reader.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -133,8 +134,27 @@ const char* kind_of(const Json& value) {
   }
 }
 
-FieldReader::FieldReader(const Json& object, std::string path)
-    : object_(object), path_(std::move(path)) {}
+void IgnoredFields::add(std::string_view path) {
+  std::string name;
+  for (std::size_t i = 0; i < path.size() && name.size() < kMaxNameBytes; ++i) {
+    const char c = path[i];
+    const bool index = !name.empty() && name.back() == '[' && c >= '0' && c <= '9';
+    if (index) continue;  // what one message has, others have, too
+    name += c > ' ' && c < 0x7F && c != ',' ? c : '?';
+  }
+  if (names_.size() < kMost && std::find(names_.begin(), names_.end(), name) == names_.end()) {
+    names_.push_back(std::move(name));
+  }
+}
+
+std::string IgnoredFields::joined() const {
+  std::string list;
+  for (const std::string& name : names_) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
+
+FieldReader::FieldReader(const Json& object, std::string path, IgnoredFields* ignored)
+    : object_(object), path_(std::move(path)), ignored_(ignored) {}
 
 const Json* FieldReader::take(const std::string& name) {
   known_.insert(name);
@@ -207,11 +227,20 @@ void FieldReader::fail(const FieldError& error) {
   if (!error_) error_ = error;
 }
 
+void FieldReader::ignore_or_fail(const std::string& name, const std::string& message) {
+  if (ignored_ == nullptr) return fail(name, message);
+  ignored_->add(path_of(name));
+}
+
 const std::optional<FieldError>& FieldReader::finish() {
   if (error_) return error_;
   for (const auto& [name, value] : object_.items()) {
     if (known_.contains(name)) continue;
     const std::string shown = path_of(name.substr(0, kMaxReason));
+    if (ignored_ != nullptr) {
+      if (!value.is_null()) ignored_->add(shown);
+      continue;
+    }
     fail(FieldError{shown, "unknown field '" + shown + "'"});
     break;
   }

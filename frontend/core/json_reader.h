@@ -26,12 +26,32 @@ struct FieldError {
   std::string message;
 };
 
+/// Names of fields that a body has and that do nothing, for whoever wrote it: "messages[].colour". Every
+/// name once; a body cannot make it long.
+class IgnoredFields {
+ public:
+  static constexpr std::size_t kMost = 16;
+  static constexpr std::size_t kMaxNameBytes = 64;
+
+  void add(std::string_view path);
+  const std::vector<std::string>& names() const { return names_; }
+  /// "a, b[].c", printable ASCII; empty: there are none.
+  std::string joined() const;
+
+ private:
+  std::vector<std::string> names_;
+};
+
 /// Takes known fields out of an object, one call each, and remembers the first thing that was
-/// wrong. null counts as absent. finish() complains about fields that nobody took. The object must
-/// outlive the reader.
+/// wrong. null counts as absent. finish() complains about fields that nobody took, or, with `ignored`,
+/// notes them there. Object and list must outlive the reader.
 class FieldReader {
  public:
-  explicit FieldReader(const nlohmann::json& object, std::string path = {});
+  explicit FieldReader(const nlohmann::json& object, std::string path = {},
+                       IgnoredFields* ignored = nullptr);
+  /// An object inside the one that `outer` reads, as lenient as that.
+  FieldReader(const FieldReader& outer, const nlohmann::json& object, const std::string& name)
+      : FieldReader(object, outer.path_of(name), outer.ignored_) {}
 
   /// The raw value; nullptr when absent or null.
   const nlohmann::json* take(const std::string& name);
@@ -47,6 +67,8 @@ class FieldReader {
   void fail(const std::string& name, const std::string& message);
   /// An error of an object inside this one.
   void fail(const FieldError& error);
+  /// What is asked for in `name` cannot be had: it is ignored, or, of a strict reader, wrong.
+  void ignore_or_fail(const std::string& name, const std::string& message);
 
   bool ok() const { return !error_.has_value(); }
   /// The first error; unknown fields are looked for when there was none.
@@ -60,6 +82,7 @@ class FieldReader {
  private:
   const nlohmann::json& object_;
   std::string path_;
+  IgnoredFields* ignored_;  // null: unknown fields are errors
   std::set<std::string, std::less<>> known_;
   std::optional<FieldError> error_;
 };

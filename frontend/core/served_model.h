@@ -28,6 +28,7 @@ struct ServedModel {
 struct Answer {
   std::string body;
   std::string content_type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers = {};
 };
 
 /// What a dialect makes of a body: a request to run, an answer, the reply that says what is wrong with

@@ -2,7 +2,9 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <string_view>
 #include <utility>
 
 #include "frontend/http/http_error.h"
@@ -40,14 +42,22 @@ std::vector<HttpRoute> Routes::table(const std::vector<const Dialect*>& dialects
     });
   };
   add_live("/", LiveRoute::index);
-  add_live("/health", LiveRoute::health);
+  for (const char* health : {"/health", "/healthz", "/ping"}) add_live(health, LiveRoute::health);
   add_live("/metrics", LiveRoute::metrics);
   const Place version_place{dialects.front(), "/version"};
   add("GET", "/version",
       [=, this](const Connection& c, HttpRequest request) { version(c, request, version_place); });
+  // TGI's clients call the model of its chat route "tgi", or anything.
+  const bool any_model = std::any_of(dialects.begin(), dialects.end(), [](const Dialect* dialect) {
+    return std::string_view(dialect->name()) == "tgi";
+  });
   for (const Dialect* dialect : dialects) {
     for (const DialectRoute& route : dialect->routes()) {
-      const Place place{dialect, route.path};
+      const bool shared = std::any_of(routes.begin(), routes.end(), [&](const HttpRoute& earlier) {
+        return std::string_view(earlier.method) == route.method && std::string_view(earlier.path) == route.path;
+      });
+      if (shared) continue;
+      const Place place{dialect, route.path, any_model};
       if (const auto* parse = std::get_if<ParseBody>(&route.answer)) {
         add(route.method, route.path,
             [=, this, parse = *parse](const Connection& c, HttpRequest request) {
@@ -153,6 +163,9 @@ void Routes::generate(const Connection& connection, const HttpRequest& request, 
   context.max_choices = options_.max_streams;
   context.default_timeout = options_.default_timeout;
   context.max_timeout = options_.max_timeout;
+  context.strict_fields = options_.strict_fields;
+  context.any_model = place.any_model;
+  context.zero_bytes = options_.zero_bytes;
   // The body is read as JSON whatever its Content-Type says: curl -d calls everything a form.
   begin(std::move(asker), parse(request.body, context, options_.model));
 }
@@ -166,6 +179,7 @@ void Routes::begin(Asker asker, ParseOutcome outcome) {
     HttpReply whole;
     whole.body = std::move(answer->body);
     whole.content_type = std::move(answer->content_type);
+    whole.headers = std::move(answer->headers);
     reply(asker.connection, std::move(asker.frame), asker.route, std::move(whole));
     return;
   }

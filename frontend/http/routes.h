@@ -35,6 +35,8 @@ struct RouteOptions {
   std::uint32_t max_streams = 4096;  // choices that the loop takes at once
   ApiKeys keys;                  // open(): everybody is served
   Cors cors;                     // what pages of other origins may read
+  bool strict_fields = false;    // likewise zero_bytes: as in RequestContext
+  bool zero_bytes = false;
   std::string version;           // of this build
   std::uint64_t incarnation = 0; // makes request ids unique
 };
@@ -60,6 +62,7 @@ class Routes {
   struct Place {
     const Dialect* dialect = nullptr;
     const char* route = "";
+    bool any_model = false;  // as in RequestContext
   };
   void generate(const Connection& connection, const HttpRequest& request, const Place& place,
                 ParseBody parse);

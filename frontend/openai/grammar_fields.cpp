@@ -209,11 +209,17 @@ void GrammarFields::read_typed(const std::string& name) {
 
 }  // namespace
 
+void read_named_grammars(FieldReader& fields, const std::vector<std::pair<std::string, std::string>>& kinds,
+                         std::string_view text, ParsedRequest& request) {
+  GrammarFields grammar(fields, text, request.sampling);
+  for (const auto& [what, name] : kinds) grammar.read(what, fields, text, name);
+  request.grammar_field = grammar.field();
+}
+
 void read_typed_grammar(FieldReader& fields, const std::string& name, std::string_view text,
                         ParsedRequest& request) {
   GrammarFields grammar(fields, text, request.sampling);
   grammar.read_typed(name);
-  if (grammar.field().empty()) return;
   request.grammar_field = grammar.field();
 }
 
@@ -225,9 +231,8 @@ void read_grammar(FieldReader& fields, std::string_view body, bool ignore_eos,
     grammar.read(what, fields, body, "guided_" + what);
   }
   grammar.read_structured_outputs();
-  if (grammar.field().empty()) return;
   request.grammar_field = grammar.field();
-  if (ignore_eos) {
+  if (ignore_eos && !grammar.field().empty()) {
     fields.fail("ignore_eos",
                 "contradicts '" + grammar.field() + "': what is complete must be able to end");
   }

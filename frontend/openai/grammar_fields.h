@@ -4,6 +4,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "frontend/core/generation.h"
 #include "frontend/core/json_reader.h"
@@ -18,6 +20,11 @@ inline constexpr std::size_t kMaxGrammarChoices = 1024;
 /// right is found out later, by a process of its own. After read_stop_extras().
 void read_grammar(FieldReader& fields, std::string_view body, bool ignore_eos,
                   ParsedRequest& request);
+
+/// The same from fields of another API that each hold one kind of grammar: {"json", "regex" or "grammar", the
+/// field's name}. `text` is the text of the object that `fields` reads.
+void read_named_grammars(FieldReader& fields, const std::vector<std::pair<std::string, std::string>>& kinds,
+                         std::string_view text, ParsedRequest& request);
 
 /// The same from one field of another API: {"type": "json" or "regex", "value": a schema (an object or its
 /// text), or the expression}. `text` is the text of the object that `fields` reads.

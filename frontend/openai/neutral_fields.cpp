@@ -19,7 +19,7 @@ enum class Neutral : std::uint8_t {
   empty,  // {}, [] or ""
   none_or_auto,
   text_only,    // ["text"]
-  medium,
+  medium_or_ignored,  // "medium"; others are ignored where unknown fields are
 };
 
 constexpr std::uint8_t kCompletion = static_cast<std::uint8_t>(OpenAiRoute::completion);
@@ -43,14 +43,30 @@ constexpr auto kNeutralFields = std::to_array<NeutralField>({
     {"prompt_cache_options", kBoth, Neutral::any},
     {"request_id", kBoth, Neutral::any},
     {"echo", kChat, Neutral::is_false},
-    {"functions", kChat, Neutral::empty},
-    {"function_call", kChat, Neutral::none_or_auto},
+    {"messages", kCompletion, Neutral::nothing},
+    {"tools", kCompletion, Neutral::empty},
+    {"tool_choice", kCompletion, Neutral::none_or_auto},
+    {"prompt", kChat, Neutral::nothing},
+    {"suffix", kChat, Neutral::empty},
+    {"functions", kBoth, Neutral::empty},
+    {"function_call", kBoth, Neutral::none_or_auto},
     {"modalities", kChat, Neutral::text_only},
     {"audio", kChat, Neutral::nothing},
     {"prediction", kChat, Neutral::nothing},
     {"moderation", kChat, Neutral::nothing},
     {"web_search_options", kChat, Neutral::nothing},
-    {"verbosity", kChat, Neutral::medium},
+    {"verbosity", kChat, Neutral::medium_or_ignored},
+    {"cache_control", kBoth, Neutral::any},
+    {"rid", kBoth, Neutral::any},
+    {"separate_reasoning", kChat, Neutral::is_true},
+    {"stream_reasoning", kChat, Neutral::any},
+    {"return_hidden_states", kBoth, Neutral::is_false},
+    {"regex", kBoth, Neutral::nothing},
+    {"ebnf", kBoth, Neutral::nothing},
+    {"grammar", kBoth, Neutral::nothing},
+    {"json_schema", kBoth, Neutral::nothing},
+    {"lora_path", kBoth, Neutral::nothing},
+    {"custom_logit_processor", kBoth, Neutral::nothing},
     {"documents", kChat, Neutral::empty},
     {"spaces_between_special_tokens", kBoth, Neutral::any},
     {"detokenize", kBoth, Neutral::is_true},
@@ -87,7 +103,7 @@ bool is_neutral(const Json& value, Neutral neutral) {
       return is_text(value, "none") || is_text(value, "auto");
     case Neutral::text_only:
       return value.is_array() && value.size() == 1 && is_text(value[0], "text");
-    case Neutral::medium:
+    case Neutral::medium_or_ignored:
       return is_text(value, "medium");
   }
   return false;
@@ -109,7 +125,7 @@ const char* accepted(Neutral neutral) {
       return "\"none\" or \"auto\"";
     case Neutral::text_only:
       return "[\"text\"]";
-    case Neutral::medium:
+    case Neutral::medium_or_ignored:
       return "\"medium\"";
   }
   return "null";
@@ -123,8 +139,13 @@ void ignore_neutral_fields(FieldReader& fields, OpenAiRoute route) {
     const std::string name(field.name);
     const Json* value = fields.take(name);
     if (value == nullptr || is_neutral(*value, field.neutral)) continue;
-    fields.fail(name,
-                std::string("is not supported; only ") + accepted(field.neutral) + " is accepted");
+    const std::string message =
+        std::string("is not supported; only ") + accepted(field.neutral) + " is accepted";
+    if (field.neutral == Neutral::medium_or_ignored) {
+      fields.ignore_or_fail(name, message);
+    } else {
+      fields.fail(name, message);
+    }
   }
 }
 

@@ -43,6 +43,7 @@ struct Asked {
   bool usage_so_far = false;
   bool ignore_eos = false;
   std::string unknown_model;
+  IgnoredFields ignored;
 
   AskedPrompts prompts;       // of a completion
   Conversation conversation;  // of a chat
@@ -84,7 +85,7 @@ void read_stream(FieldReader& fields, Asked& asked) {
     fields.fail("stream_options", std::string("must be an object, not ") + kind_of(*options));
     return;
   }
-  FieldReader inner(*options, "stream_options");
+  FieldReader inner(fields, *options, "stream_options");
   asked.include_usage = inner.boolean("include_usage").value_or(false);
   inner.boolean("include_obfuscation");
   asked.usage_so_far = inner.boolean("continuous_usage_stats").value_or(false);
@@ -92,13 +93,12 @@ void read_stream(FieldReader& fields, Asked& asked) {
     inner.fail("continuous_usage_stats", "is only allowed when 'include_usage' is true");
   }
   if (inner.finish()) fields.fail(*inner.finish());
-  if (!asked.request.stream) fields.fail("stream_options", "is only allowed when 'stream' is true");
 }
 
 void read_common(FieldReader& fields, std::string_view body, OpenAiRoute route,
                  const RequestContext& context, const ServedModel& model, Asked& asked) {
   const auto name = fields.string("model");
-  if (name && *name != model.name) asked.unknown_model = *name;
+  if (name && *name != model.name && !context.any_model) asked.unknown_model = *name;
   read_sampling(fields, context, model, 2, asked.request);
   asked.ignore_eos = read_stop_extras(fields, model, asked.request);
   asked.request.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);
@@ -357,6 +357,12 @@ class TemplatedChat : public PendingChat {
   std::shared_ptr<const ToolParameters> tools_;  // where replies are read by their types
 };
 
+void tell_ignored(Asked& asked) {
+  if (asked.ignored.names().empty()) return;
+  asked.request.ignored_fields = asked.ignored.names();
+  asked.request.headers.emplace_back(kIgnoredFieldsHeader, asked.ignored.joined());
+}
+
 ParseOutcome parse(std::string_view body, OpenAiRoute route, const RequestContext& context,
                    const ServedModel& model) {
   const bool chat = route == OpenAiRoute::chat;
@@ -369,7 +375,7 @@ ParseOutcome parse(std::string_view body, OpenAiRoute route, const RequestContex
   if (!json.ok()) return http_error(json.status());
 
   Asked asked;
-  FieldReader fields(json.value());
+  FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &asked.ignored);
   read_common(fields, body, route, context, model, asked);
   if (chat) {
     read_conversation(fields, body, model, asked.conversation);
@@ -380,6 +386,7 @@ ParseOutcome parse(std::string_view body, OpenAiRoute route, const RequestContex
   }
   if (const auto& error = fields.finish()) return field_error(*error);
   if (!asked.unknown_model.empty()) return unknown_model(asked.unknown_model, model);
+  tell_ignored(asked);
 
   if (!chat) {
     Status status = tokenise_prompts(context, model, asked);

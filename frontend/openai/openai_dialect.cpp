@@ -6,6 +6,7 @@
 
 #include "frontend/http/http_error.h"
 #include "frontend/openai/openai_api.h"
+#include "frontend/openai/server_pages.h"
 #include "frontend/openai/tokenize_api.h"
 
 namespace baton {
@@ -77,7 +78,12 @@ class OpenAiDialect : public Dialect {
             {"POST", "/v1/embeddings", &no_embeddings},
             {"GET", "/v1/models", &models_page},
             {"GET", "/v1/models/:id", &model_page},
-            {"GET", "/v1/models/:owner/:id", &model_page}};
+            {"GET", "/v1/models/:owner/:id", &model_page},
+            {"GET", "/server_info", &server_info_page},
+            {"GET", "/get_server_info", &server_info_page},
+            {"GET", "/model_info", &model_info_page},
+            {"GET", "/get_model_info", &model_info_page},
+            {"GET", "/get_load", &load_page}};
   }
 };
 

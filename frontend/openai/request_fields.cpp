@@ -29,6 +29,7 @@ void read_stop(FieldReader& fields, const std::string& field, ParsedRequest& req
                 std::string("must be a string or an array of strings, not ") + kind_of(*value));
     return;
   }
+  if (*value == "") return;  // as some clients write that there is none
   const std::size_t count = value->is_string() ? 1 : value->size();
   if (count > kMaxStopStrings) {
     fields.fail(field, "may hold at most " + std::to_string(kMaxStopStrings) + " strings, not " +
@@ -80,7 +81,9 @@ void read_sampling(FieldReader& fields, const RequestContext& context, const Ser
 bool read_stop_extras(FieldReader& fields, const ServedModel& model, ParsedRequest& request) {
   const bool ignore_eos = fields.boolean("ignore_eos").value_or(false);
   if (ignore_eos) request.sampling.stop_ids.clear();
-  request.include_stop_in_output = fields.boolean("include_stop_str_in_output").value_or(false);
+  const bool not_trimmed = fields.boolean("no_stop_trim").value_or(false);  // SGLang's name
+  request.include_stop_in_output =
+      fields.boolean("include_stop_str_in_output").value_or(not_trimmed);
   const Json* ids = fields.take("stop_token_ids");
   if (ids == nullptr) return ignore_eos;
   if (!ids->is_array() || ids->size() > kMaxStopIds) {

@@ -45,6 +45,9 @@ bool read_stop_extras(FieldReader& fields, const ServedModel& model, ParsedReque
 /// tokens: as it is written at the start of a text, and after other words.
 void read_further_sampling(FieldReader& fields, const ServedModel& model, ParsedRequest& request);
 
+/// allowed_token_ids alone: 1 to 16384 ids.
+void read_allowed_tokens(FieldReader& fields, const ServedModel& model, SamplingParams& sampling);
+
 /// Token ids out of an array; fails `name` where one is not an id of the vocabulary.
 std::vector<Token> read_token_ids(FieldReader& fields, const nlohmann::json& ids,
                                   const std::string& name, const ServedModel& model);
@@ -74,6 +77,8 @@ Status far_too_long(const RequestContext& context);
 
 /// 404: the request names a model that is not served.
 HttpError unknown_model(std::string_view name, const ServedModel& model);
+
+inline constexpr const char* kIgnoredFieldsHeader = "X-Ignored-Fields";
 
 /// A field error as HTTP 400.
 HttpError field_error(const FieldError& error);

@@ -18,6 +18,7 @@ void read_numbers(FieldReader& fields, SamplingParams& sampling) {
   };
   read("min_p", sampling.min_p, 0, 1, false);
   read("typical_p", sampling.typical_p, 0, 1, true);
+  read("repeat_penalty", sampling.repetition_penalty, 0, kMaxRepetitionPenalty, true);  // llama.cpp's name
   read("repetition_penalty", sampling.repetition_penalty, 0, kMaxRepetitionPenalty, true);
   read("presence_penalty", sampling.presence_penalty, -kMaxPenalty, kMaxPenalty, false);
   read("frequency_penalty", sampling.frequency_penalty, -kMaxPenalty, kMaxPenalty, false);
@@ -48,19 +49,6 @@ void read_logit_bias(FieldReader& fields, const ServedModel& model, SamplingPara
     sampling.bias_tokens.push_back(id);
     sampling.bias_values.push_back(value.get<float>());
   }
-}
-
-void read_allowed(FieldReader& fields, const ServedModel& model, SamplingParams& sampling) {
-  const Json* ids = fields.take("allowed_token_ids");
-  if (ids == nullptr) return;
-  if (!ids->is_array() || ids->empty() || ids->size() > kMaxAllowedTokens) {
-    fields.fail("allowed_token_ids",
-                "must be an array of 1 to " + std::to_string(kMaxAllowedTokens) + " token ids");
-    return;
-  }
-  auto& allowed = sampling.allowed_tokens = read_token_ids(fields, *ids, "allowed_token_ids", model);
-  std::sort(allowed.begin(), allowed.end());
-  allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());
 }
 
 /// The tokens of the word where a text begins with it, and of the word behind another one; often they
@@ -100,11 +88,24 @@ void read_bad_words(FieldReader& fields, const ServedModel& model, SamplingParam
 
 }  // namespace
 
+void read_allowed_tokens(FieldReader& fields, const ServedModel& model, SamplingParams& sampling) {
+  const Json* ids = fields.take("allowed_token_ids");
+  if (ids == nullptr) return;
+  if (!ids->is_array() || ids->empty() || ids->size() > kMaxAllowedTokens) {
+    fields.fail("allowed_token_ids",
+                "must be an array of 1 to " + std::to_string(kMaxAllowedTokens) + " token ids");
+    return;
+  }
+  auto& allowed = sampling.allowed_tokens = read_token_ids(fields, *ids, "allowed_token_ids", model);
+  std::sort(allowed.begin(), allowed.end());
+  allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());
+}
+
 void read_further_sampling(FieldReader& fields, const ServedModel& model, ParsedRequest& request) {
   SamplingParams& sampling = request.sampling;
   read_numbers(fields, sampling);
   read_logit_bias(fields, model, sampling);
-  read_allowed(fields, model, sampling);
+  read_allowed_tokens(fields, model, sampling);
   read_bad_words(fields, model, sampling);
 }
 

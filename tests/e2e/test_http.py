@@ -157,7 +157,8 @@ class ClusterTest(unittest.TestCase):
 class Routes(ClusterTest):
     def test_every_get(self):
         for path in ("/", "/health", "/metrics", "/v1/models", "/v1/models/demo",
-                     "/v1/models/d%65mo", "/health?x=1", "/health/"):
+                     "/v1/models/d%65mo", "/health?x=1", "/health/", "/healthz", "/ping", "/server_info",
+                     "/get_server_info", "/model_info", "/get_model_info", "/get_load"):
             reply = self.request(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             self.assertEqual(reply.status, 200, path)
             self.assertFalse(reply.closed, path)
@@ -258,12 +259,53 @@ class Routes(ClusterTest):
             self.assertEqual(self.metric(f"vllm:{name}_count"), before + 1, name)
             self.assertLess(self.metric(f"vllm:{name}_sum"), 60, name)
         text = self.cluster.get("/metrics")[1]
+        for name in ("kv_cache_usage_perc", "prefix_cache_queries_total", "prefix_cache_hits_total",
+                     "num_preemptions_total"):
+            self.assertRegex(text, rf"(?m)^vllm:{name}{{.*}} [0-9.e+-]+$")
         states = re.findall(r'^baton_kv_blocks\{.*worker="(\w+)",role="(\w+)",state="(\w+)"\} (\d+)$', text, re.M)
         blocks = int(re.search(r'^vllm:cache_config_info\{.*num_gpu_blocks="(\d+)"\} 1$', text, re.M)[1])
         self.assertGreater(blocks, 0)
         self.assertEqual(blocks, sum(int(count) for *_, count in states))
         self.assertEqual({"owned", "fenced", "cached", "free"}, {state for _, _, state, _ in states})
         self.assertGreater(self.metric("process_resident_memory_bytes"), 1 << 20)
+
+
+class UnknownFields(ClusterTest):
+    def test_they_are_ignored_and_told_in_the_header_and_once_in_the_log(self):
+        fields = {"max_tokens": 2, "ignore_eos": True, "seed": 1, "zebra": {"a": 1}, "unheard\nof": 2}
+        chat = {"messages": [{"role": "user", "content": "a", "colour": 3}]}
+        plain = self.request(post(COMPLETIONS, {"prompt": "a", "max_tokens": 2, "ignore_eos": True, "seed": 1}))
+        self.assertNotIn("x-ignored-fields", plain.headers)
+        for _ in range(2):
+            for path, body, names in ((COMPLETIONS, {"prompt": "a"}, "unheard?of, zebra"),
+                                      (CHAT, chat, "messages[].colour, unheard?of, zebra")):
+                reply = self.request(post(path, {**body, **fields}))
+                self.assertEqual((reply.status, reply.headers.get("x-ignored-fields")), (200, names), reply.body)
+        with connect(self.port) as client:
+            client.sendall(completion(2, zebra=1))
+            head = client.recv(65536).partition(b"\r\n\r\n")[0]
+            self.assertIn(b"X-Ignored-Fields: zebra", head)
+        log = (self.cluster.folder / "frontend0.log").read_text()
+        for name in ("zebra", "unheard?of", "messages[].colour"):
+            lines = [line for line in log.splitlines() if f"'{name}'" in line]
+            self.assertEqual(len(lines), 1, lines)
+            self.assertIn("warning", lines[0])
+
+    def test_what_cannot_be_served_stays_an_error(self):
+        self.check(COMPLETIONS, {"prompt": "a", "zebra": 1, "regex": "a+"}, 400, "regex")
+        self.check(CHAT, {"messages": [{"role": "user", "content": "a"}], "functions": [{"name": "f"}]}, 400, "functions")
+
+    def check(self, path, body, status, *words):
+        self.assert_error(self.request(post(path, body)), status, *words)
+
+
+class StrictFields(ClusterTest):
+    options = {"frontend": {"strict_fields": True}}
+
+    def test_unknown_fields_are_errors(self):
+        for path, body in ((COMPLETIONS, {"prompt": "a"}), (CHAT, {"messages": [{"role": "user", "content": "a"}]}),
+                           ("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": []})):
+            self.assert_error(self.request(post(path, {**body, "zebra": 1})), 400, "zebra")
 
 
 class BadInputs(ClusterTest):
@@ -287,7 +329,6 @@ class BadInputs(ClusterTest):
                 self.check(path, json.dumps(good).encode().replace(b'"a"', b'"\xff\xfe"'), 400, "UTF-8")
                 self.check(path, json.dumps(good).encode().replace(b'"a"', b'"\xed\xa0\x80"'), 400)
                 self.check(path, {}, 400, first)
-                self.check(path, {**good, "no_such_field": 1}, 400, "no_such_field")
                 self.check(path, {**good, first: 5}, 400, first)
                 self.check(path, {**good, "temperature": "hot"}, 400, "temperature")
                 self.check(path, {**good, "temperature": -1}, 400, "temperature")
@@ -301,6 +342,7 @@ class BadInputs(ClusterTest):
                 self.check(path, {**good, "timeout_s": 0}, 400, "timeout_s")
                 self.check(path, {**good, "timeout_s": 1e9}, 400, "timeout_s")
                 self.check(path, b"{" + b" " * LIMIT + b"}", 413, str(LIMIT))
+        self.check(GENERATE, {"prompt": "a", "no_such_field": 1}, 400, "no_such_field")
         for path in (COMPLETIONS, CHAT):
             good = ({"prompt": "a"} if path == COMPLETIONS
                     else {"messages": [{"role": "user", "content": "a"}]})

@@ -98,6 +98,34 @@ TEST(Tokenize, AndBack) {
             t.decode(t.encode("hello 你", true), false));
 }
 
+/// Text-generation-inference's form: the tokens' texts are the input, cut where `start` and `stop` say.
+TEST(Tokenize, InputsGetPlacedTokens) {
+  const Tokenizer& t = *tiny_model().tokenizer;
+  const Json reply = answer(tokenize(R"({"inputs":"hello 你好","parameters":{"max_new_tokens":4}})"));
+  const auto ids = t.encode("hello 你好", true);
+  ASSERT_EQ(reply.size(), ids.size());
+  std::string text;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(reply[i]["id"], ids[i]);
+    EXPECT_EQ(reply[i]["start"], at);
+    at = reply[i]["stop"];
+    text += reply[i]["text"].get<std::string>();
+  }
+  EXPECT_EQ(text, "hello 你好");
+  EXPECT_EQ(at, 8U) << "characters, not bytes";
+}
+
+TEST(Tokenize, UnknownFieldsAreNamedInTheReply) {
+  for (const char* body : {R"({"prompt":"a","colour":1})", R"({"inputs":"a","colour":1})",
+                           R"({"messages":[{"role":"user","content":"x"}],"colour":1})"}) {
+    const auto outcome = parse_tokenize(body, testing::lenient_context(), tiny_model());
+    EXPECT_EQ(std::get<Answer>(outcome).headers.at(0).second, "colour") << body;
+  }
+  const auto back = parse_detokenize(R"({"tokens":[],"colour":1})", testing::lenient_context(), tiny_model());
+  EXPECT_EQ(std::get<Answer>(back).headers.at(0).second, "colour");
+}
+
 TEST(Tokenize, Refuses) {
   const Refusal table[] = {
       {"{}", 400, "prompt", "is missing"},
@@ -117,6 +145,7 @@ TEST(Tokenize, Refuses) {
       {R"({"tokens":[],"model":"x"})", 404, "model", "does not exist"},
   };
   for (const Refusal& line : back) expect_refused(line, detokenize);
+  expect_refused({R"({"inputs":5})", 400, "inputs", "must be a string"}, tokenize);
 }
 
 }  // namespace

@@ -12,8 +12,10 @@
 
 namespace baton::testing {
 
+/// Unknown fields are errors here, so that what a test sends is known to be known.
 inline RequestContext small_context() {
   RequestContext context;
+  context.strict_fields = true;
   context.request_id = "42";
   context.unix_seconds = 1700000000;
   context.max_context = 256;
@@ -28,6 +30,13 @@ inline ParsedRequest good(ParseOutcome outcome) {
     throw std::runtime_error("refused: " + error->body);
   }
   return std::move(std::get<ParsedRequest>(outcome));
+}
+
+/// The same as a server has it by default: unknown fields are ignored.
+inline RequestContext lenient_context() {
+  RequestContext context = small_context();
+  context.strict_fields = false;
+  return context;
 }
 
 /// A body of /v1/completions.

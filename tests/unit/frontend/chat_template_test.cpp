@@ -403,6 +403,14 @@ TEST(ChatTemplate, EffortsReachTheTemplatesThatKnowThem) {
       {&graded, R"(,"reasoning_effort":"high")", "high"},
       {&graded, R"(,"reasoning_effort":"high","chat_template_kwargs":{"reasoning_effort":"odd"})", "odd"},
       {&switched, "", "as it likes"},
+      {&switched, R"(,"enable_thinking":false)", "False"},
+      {&switched, R"(,"enable_thinking":true)", "True"},
+      {&switched, R"(,"thinking":{"type":"disabled"})", "False"},
+      {&switched, R"(,"thinking":{"type":"enabled"})", "True"},
+      {&switched, R"(,"thinking":{"type":"adaptive"})", "as it likes"},
+      {&switched, R"(,"thinking":true)", "True"},
+      {&switched, R"(,"thinking":true,"enable_thinking":false)", "False"},
+      {&switched, R"(,"reasoning_effort":"none","enable_thinking":true)", "False"},
       {&switched, R"(,"reasoning_effort":"none")", "False"},
       {&switched, R"(,"reasoning_effort":"low")", "True"},
       {&switched, R"(,"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})", "True"},
@@ -414,8 +422,18 @@ TEST(ChatTemplate, EffortsReachTheTemplatesThatKnowThem) {
   testing::expect_refused({with(R"(,"reasoning_effort":"none")"), 400, "reasoning_effort",
                            "has no switch for its reasoning"},
                           [&](const std::string& body) { return always.parse(body); });
+  testing::expect_refused({with(R"(,"enable_thinking":false)"), 400, "enable_thinking",
+                           "cannot be turned off"},
+                          [&](const std::string& body) { return always.parse(body); });
+  testing::expect_refused({with(R"(,"thinking":{"type":"perhaps"})"), 400, "thinking.type",
+                           "must be \"enabled\""},
+                          [&](const std::string& body) { return always.parse(body); });
   Templated plain("{{ bos_token }}");
   EXPECT_TRUE(plain.render(with(R"(,"reasoning_effort":"none")")).ok());
+  Templated history("{% for m in messages %}{{ m.reasoning_content | default('-') }}{% endfor %}");
+  EXPECT_EQ(history.render(R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"y",)"
+                           R"("reasoning_content":"because"},{"role":"user","content":"z"}]})").value(),
+            "-because-");
 }
 
 TEST(ChatTemplate, WithoutParallelCallsOnlyTheFirstIsTold) {

@@ -12,6 +12,8 @@ using testing::completion;
 using testing::error_of;
 using testing::expect_refused;
 using testing::good;
+using testing::good_completion;
+using testing::lenient_context;
 using testing::Refusal;
 using testing::small_context;
 using testing::tiny_model;
@@ -200,7 +202,8 @@ TEST(Completion, Refuses) {
        "the model 'other' does not exist here; this server has 'tiny'"},
       {R"({"prompt":"a","model":5})", 400, "model", "'model' must be a string, not an integer"},
       {R"({"prompt":"a","colour":1})", 400, "colour", "unknown field 'colour'"},
-      {R"({"prompt":"a","messages":[]})", 400, "messages", "unknown field 'messages'"},
+      {R"({"prompt":"a","messages":[]})", 400, "messages", "is not supported; only null is accepted"},
+      {R"({"prompt":"a","tools":[{}]})", 400, "tools", "is not supported; only an empty value"},
       {R"({"prompt":"a","max_completion_tokens":1})", 400, "max_completion_tokens",
        "unknown field"},
       {R"({"prompt":"a","max_tokens":0})", 400, "max_tokens", "between 1 and 2147483647"},
@@ -225,7 +228,6 @@ TEST(Completion, Refuses) {
       {R"({"prompt":"a","top_k":-2})", 400, "top_k", "between -1 and"},
       {R"({"prompt":"a","seed":9223372036854775808})", 400, "seed", "between -9223372036854775808"},
       {R"({"prompt":"a","seed":1.0})", 400, "seed", "must be an integer"},
-      {R"({"prompt":"a","stop":""})", 400, "stop", "must not be empty"},
       {R"({"prompt":"a","stop":["x",""]})", 400, "stop[1]", "must not be empty"},
       {R"({"prompt":"a","stop":["x",2]})", 400, "stop[1]", "must be a string, not an integer"},
       {R"({"prompt":"a","stop":5})", 400, "stop", "a string or an array of strings"},
@@ -235,8 +237,7 @@ TEST(Completion, Refuses) {
       {R"({"prompt":"a","stop_token_ids":5})", 400, "stop_token_ids", "must be an array"},
       {R"({"prompt":"a","stop_token_ids":[-1]})", 400, "stop_token_ids[0]", "must be a token id"},
       {R"({"prompt":"a","stream":"yes"})", 400, "stream", "must be true or false, not a string"},
-      {R"({"prompt":"a","stream_options":{}})", 400, "stream_options",
-       "only allowed when 'stream' is true"},
+      {R"({"prompt":"a","json_schema":"{}"})", 400, "json_schema", "is not supported"},
       {R"({"prompt":"a","stream":true,"stream_options":5})", 400, "stream_options",
        "must be an object"},
       {R"({"prompt":"a","stream":true,"stream_options":{"x":1}})", 400, "stream_options.x",
@@ -361,6 +362,103 @@ TEST(Chat, WhatAnAssistantRefusedWithIsText) {
   EXPECT_EQ(ids(R"([{"type":"refusal","refusal":"hello"}])"), ids("\"hello\""));
 }
 
+/// The names in X-Ignored-Fields, and none in the log that the header lacks.
+std::string ignored(const ParsedRequest& request) {
+  std::string header, log;
+  for (const auto& [name, value] : request.headers) {
+    if (name == kIgnoredFieldsHeader) header = value;
+  }
+  for (const std::string& name : request.ignored_fields) log += (log.empty() ? "" : ", ") + name;
+  EXPECT_EQ(header, log);
+  return header;
+}
+ParsedRequest lenient(const std::string& body, decltype(&parse_completion) parse) {
+  return good(parse(body, lenient_context(), tiny_model()));
+}
+
+TEST(IgnoredFields, AreNamedOnceAndNothingElseChanges) {
+  const auto plain = lenient(R"({"prompt":"a","max_tokens":5})", &parse_completion);
+  EXPECT_EQ(ignored(plain), "");
+  EXPECT_TRUE(plain.headers.empty());
+  const auto some = lenient(
+      R"({"prompt":"a","max_tokens":5,"zebra":1,"colour":[1],"nothing":null,"mirostat":2,)"
+      R"("stream_options":{"x":1}})",
+      &parse_completion);
+  EXPECT_EQ(ignored(some), "stream_options.x, colour, mirostat, zebra");
+  EXPECT_EQ(some.prompts, plain.prompts);
+  EXPECT_EQ(some.sampling.max_tokens, 5U);
+  const auto chat = lenient(
+      R"({"messages":[{"role":"user","content":[{"type":"text","text":"x","y":1}],"extra":1},)"
+      R"({"role":"user","content":"x","extra":2}]})",
+      &parse_chat_completion);
+  EXPECT_EQ(ignored(chat), "messages[].content[].y, messages[].extra");
+}
+
+TEST(IgnoredFields, NoBodyWritesTheHeader) {
+  std::string body = R"({"prompt":"a","a\r\nSet-Cookie: b":1,"c,d":1,"\u00e9":1,")" + std::string(500, 'x') + "\":1";
+  for (int i = 0; i < 100; ++i) body += ",\"f" + std::to_string(i) + "\":1";
+  const auto request = lenient(body + "}", &parse_completion);
+  const std::string header = ignored(request);
+  EXPECT_EQ(request.ignored_fields.size(), IgnoredFields::kMost);
+  EXPECT_LT(header.size(), 1200U);
+  for (const char c : header) EXPECT_TRUE(c >= ' ' && c < 0x7F) << static_cast<int>(c);
+  EXPECT_NE(header.find("a??Set-Cookie:?b, c?d, "), std::string::npos) << header;
+}
+
+TEST(IgnoredFields, WhatChangesTheReplyStaysAnError) {
+  for (const char* fields :
+       {R"("n":0)", R"("tools":[{}])", R"("regex":"a+")", R"("ebnf":"root ::= \"a\"")", R"("json_schema":"{}")",
+        R"("grammar":"x")", R"("response_format":{"type":"json_object","schema":{}})", R"("lora_path":"x")",
+        R"("return_hidden_states":true)", R"("structured_outputs":{"xml":1})", R"("max_tokens":"5")"}) {
+    const std::string body = std::string(R"({"prompt":"a",)") + fields + "}";
+    bad(parse_completion(body, lenient_context(), tiny_model()), body);
+  }
+  for (const char* fields : {R"("tools":[{"type":"function"}])", R"("tool_choice":"required")",
+                             R"("functions":[{"name":"f"}])", R"("modalities":["audio"])"}) {
+    const std::string body = std::string(R"({"messages":[{"role":"user","content":"x"}],)") + fields + "}";
+    bad(parse_chat_completion(body, lenient_context(), tiny_model()), body);
+  }
+}
+
+/// What sglang-router 0.3.2 and vllm-router 0.1.17 put into every request.
+TEST(IgnoredFields, RoutersFieldsAreKnown) {
+  EXPECT_EQ(ignored(good(chat(
+                R"({"messages":[{"role":"user","content":"x"}],"model":"tiny","logprobs":false,)"
+                R"("max_completion_tokens":5,"stream":false,"no_stop_trim":false,"ignore_eos":false,)"
+                R"("continue_final_message":false,"skip_special_tokens":true,"separate_reasoning":true,)"
+                R"("stream_reasoning":true,"return_hidden_states":false})"))),
+            "");
+  const auto kept = good_completion(
+      R"({"prompt":"a","echo":false,"no_stop_trim":true,"ignore_eos":false,"skip_special_tokens":true,)"
+      R"("return_hidden_states":false,"rid":"x","stop":"b"})");
+  EXPECT_TRUE(kept.include_stop_in_output) << "SGLang's name of include_stop_str_in_output";
+}
+
+TEST(Chat, WhatClientsSendWithoutNeedIsTaken) {
+  const auto strict = good(chat(
+      R"({"messages":[{"id":"m1","role":"user","content":[{"type":"text","text":"hello","cache_control":)"
+      R"({"type":"ephemeral"}}],"cache_control":{"type":"ephemeral"}},{"role":"assistant","content":"x",)"
+      R"("reasoning_content":"because","refusal":"","annotations":[]},{"role":"user","content":"x"}],"cache_control":{},"stop":"",)"
+      R"("stream_options":{"include_usage":true},"repeat_penalty":1.25,"thinking":{"type":"disabled"},)"
+      R"("enable_thinking":false,"verbosity":"medium"})"));
+  EXPECT_EQ(strict.stop, good(chat_with(R"("n":1)")).stop) << "those of the model's format";
+  EXPECT_FALSE(strict.stream);
+  EXPECT_EQ(strict.sampling.repetition_penalty, 1.25F);
+  EXPECT_EQ(good(chat_with(R"("repeat_penalty":1.25,"repetition_penalty":1.5)")).sampling.repetition_penalty, 1.5F);
+  // What this model cannot do is told like an unknown field.
+  const auto asked = lenient(
+      R"({"messages":[{"role":"user","content":"x"}],"reasoning_effort":"high","verbosity":"low"})",
+      &parse_chat_completion);
+  EXPECT_EQ(ignored(asked), "verbosity, reasoning_effort");
+  EXPECT_EQ(ignored(lenient(R"({"messages":[{"role":"user","content":"x"}],"thinking":{"type":"enabled",)"
+                            R"("budget_tokens":1024}})",
+                            &parse_chat_completion)),
+            "thinking.budget_tokens, thinking");
+  EXPECT_EQ(ignored(lenient(R"({"messages":[{"role":"user","content":"x"}],"enable_thinking":true})",
+                            &parse_chat_completion)),
+            "enable_thinking");
+}
+
 TEST(Chat, HarmlessFieldsAreIgnored) {
   good(chat_with(
       R"("user":"me","metadata":{},"parallel_tool_calls":true,"tools":[],"tool_choice":"auto",
@@ -409,7 +507,7 @@ TEST(Chat, Refuses) {
       {R"({"messages":[{"role":"assistant","content":"x","tool_calls":[{}]}]})", 400,
        "messages[0].tool_calls", "is not supported"},
       {R"({"messages":[{"role":"user","content":"x"}],"prompt":"x"})", 400, "prompt",
-       "unknown field"},
+       "is not supported; only null is accepted"},
       {R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function"}]})", 400,
        "tools", "is not supported"},
       {R"({"messages":[{"role":"user","content":"x"}],"tool_choice":"required"})", 400,
