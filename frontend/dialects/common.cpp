@@ -71,11 +71,15 @@ ParsedRequest begin_request(const RequestContext& context, const ServedModel& mo
   return request;
 }
 
+std::optional<std::vector<Token>> encode_prompt(std::string_view text, bool specials, const RequestContext& context,
+                                                const ServedModel& model) {
+  return model.tokenizer->encode_within(text, specials && model.tokenizer->add_bos(), tokenise_limit(context));
+}
+
 Status add_prompt(std::string_view text, const NewTokens& tokens, const RequestContext& context,
                   const ServedModel& model, ParsedRequest& request) {
   if (text.empty() && context.max_context != 0) return invalid("the prompt is empty");
-  auto ids =
-      model.tokenizer->encode_within(text, model.tokenizer->add_bos(), tokenise_limit(context));
+  auto ids = encode_prompt(text, tokens.specials, context, model);
   if (!ids) return far_too_long(context);
   const auto last = static_cast<std::size_t>(tokens.keep_last);
   if (last != 0 && ids->size() > last) {

@@ -24,6 +24,7 @@ struct NewTokens {
   std::int64_t max = 0;
   std::int64_t min = 0;
   std::int64_t keep_last = 0;  // of the prompt; 0: all of it
+  bool specials = true;        // the prompt begins with what the model wants there
 };
 
 /// Tokenises one more prompt and checks that it and `tokens.max` fit the context together: too_long
@@ -32,6 +33,10 @@ Status add_prompt(std::string_view text, const NewTokens& tokens, const RequestC
                   const ServedModel& model, ParsedRequest& request);
 /// The error of add_prompt as a reply; `field` held the prompt.
 HttpError prompt_error(const Status& status, const std::string& field);
+
+/// `text` where it begins with what the model wants around a prompt, or as it is. Nothing: far too long.
+std::optional<std::vector<Token>> encode_prompt(std::string_view text, bool specials, const RequestContext& context,
+                                                const ServedModel& model);
 
 /// Sampling that goes with do_sample: without it the most probable token is taken.
 void be_greedy(SamplingParams& sampling);

@@ -81,9 +81,11 @@ class WholeReply : public ReplyWriter {
   TimeNs last_ = 0;
 };
 
-/// One JSON object a token, each with all the text so far and a zero byte behind it.
+/// One JSON object a token, each with all the text so far, and in the old form with a zero byte behind it.
 class StreamReply : public ReplyWriter {
  public:
+  explicit StreamReply(bool zero_bytes) : zero_bytes_(zero_bytes) {}
+
   std::string begin(std::uint32_t, const Logprobs*) override { return {}; }
   std::string text(const ReplyPiece& piece) override {
     text_ += piece.text;
@@ -97,11 +99,12 @@ class StreamReply : public ReplyWriter {
   }
 
  private:
-  static std::string frame(std::string json) {
-    json.push_back('\0');
+  std::string frame(std::string json) const {
+    if (zero_bytes_) json.push_back('\0');
     return json;
   }
 
+  bool zero_bytes_;
   std::string text_;
 };
 
@@ -155,8 +158,8 @@ ParseOutcome parse(std::string_view body, const RequestContext& context, const S
   const Status status = add_prompt(*prompt, {.max = max}, context, model, request);
   if (!status.ok()) return prompt_error(status, "prompt");
   if (request.stream) {
-    request.content_type = "application/octet-stream";  // no events: objects between zero bytes
-    request.reply = std::make_unique<StreamReply>();
+    request.content_type = "application/octet-stream";  // neither events nor one JSON text
+    request.reply = std::make_unique<StreamReply>(context.zero_bytes);
   } else {
     request.lifetime = true;
     request.reply = std::make_unique<WholeReply>(

@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 constexpr std::int64_t kDefaultMaxLength = 1024;
 constexpr double kDefaultTopP = 0.9;
 
-/// A JSON text of a JSON text, as that gateway sends it: a list with one object a prompt.
+/// A list with one object a prompt.
 class Reply : public ReplyWriter {
  public:
   struct Sequence {
@@ -40,13 +40,12 @@ class Reply : public ReplyWriter {
   std::string finish(const Usage&) override {
     std::string list;
     for (const Sequence& sequence : sequences_) {
-      list += (list.empty() ? "" : ", ") + std::string("{\"generated_text\": ") +
-              json_string(sequence.text) +
-              ", \"prompt_length\": " + std::to_string(sequence.prompt_tokens) +
-              ", \"generated_length\": " + std::to_string(sequence.tokens) +
-              ", \"finish_reason\": \"" + to_string(sequence.reason) + "\"}";
+      list += (list.empty() ? "" : ",") + std::string("{\"generated_text\":") + json_string(sequence.text) +
+              ",\"prompt_length\":" + std::to_string(sequence.prompt_tokens) +
+              ",\"generated_length\":" + std::to_string(sequence.tokens) + ",\"finish_reason\":\"" +
+              to_string(sequence.reason) + "\"}";
     }
-    return json_string("[" + list + "]") + "\n";
+    return "[" + list + "]\n";
   }
   std::string fail(const Status& status) override { return error_json(status); }
 

@@ -9,6 +9,8 @@
 #include "frontend/dialects/common.h"
 #include "frontend/http/sse.h"
 #include "frontend/openai/grammar_fields.h"
+#include "frontend/openai/openai_api.h"
+#include "frontend/openai/tokenize_api.h"
 
 namespace baton {
 namespace {
@@ -335,6 +337,17 @@ ParseOutcome parse_stream(std::string_view body, const RequestContext& context,
   return parse(body, Route::stream, context, model);
 }
 
+/// SageMaker's one path: what the body holds says which request it is.
+ParseOutcome parse_invocation(std::string_view body, const RequestContext& context, const ServedModel& model) {
+  const auto json = parse_json_object(body);
+  if (!json.ok()) return http_error(json.status());
+  RequestContext any = context;
+  any.any_model = true;
+  if (json.value().contains("messages")) return parse_chat_completion(body, any, model);
+  if (json.value().contains("prompt")) return parse_completion(body, any, model);
+  return parse(body, Route::root, context, model);
+}
+
 Page info_page(const PageFacts& facts, const ServedModel& model) {
   const std::string context = std::to_string(facts.max_context);
   const std::uint64_t all = std::uint64_t{facts.max_context} * facts.max_batch;
@@ -356,6 +369,8 @@ class Tgi : public Dialect {
     return {{"POST", "/", &parse_root},
             {"POST", "/generate", &parse_whole},
             {"POST", "/generate_stream", &parse_stream},
+            {"POST", "/tokenize", &parse_tokenize},
+            {"POST", "/invocations", &parse_invocation},
             {"GET", "/info", &info_page}};
   }
   HttpError shape(HttpError error) const override { return tgi_error(std::move(error)); }

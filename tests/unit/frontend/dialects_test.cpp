@@ -83,7 +83,7 @@ TEST(Registry, EveryDialectRefusesGarbageInItsOwnShape) {
   for (const Dialect* dialect : all_dialects()) {
     for (const DialectRoute& route : dialect->routes()) {
       const auto* parse = std::get_if<ParseBody>(&route.answer);
-      if (parse == nullptr) continue;
+      if (parse == nullptr || std::string(route.path) == "/get_model_name") continue;  // reads no body
       RequestContext context = small_context();
       context.path = std::string(route.path) == "/mii/:name" ? "/mii/tiny" : route.path;
       for (const char* body : {"", "[]", "{", "{}", "{\"prompt\":7,\"inputs\":7,\"prompts\":7}",
@@ -323,6 +323,30 @@ TEST(TgiFields, AtTheRootTheBodyDecides) {
   EXPECT_FALSE(kTgi.take(R"({"inputs":"hello","stream":true})").stream);
 }
 
+TEST(TgiFields, OneInvocationIsAnyRequest) {
+  const Door invoke{"tgi", "/invocations"};
+  const auto text = invoke.take(inputs(R"("max_new_tokens":3)"));
+  EXPECT_EQ(text.sampling.max_tokens, 3U);
+  EXPECT_TRUE(invoke.take(R"({"inputs":"hello","stream":true})").stream);
+  const auto chat = invoke.take(R"({"model":"tgi","messages":[{"role":"user","content":"hello"}],"max_tokens":4})");
+  EXPECT_EQ(chat.sampling.max_tokens, 4U);
+  EXPECT_EQ(invoke.take(R"({"model":"dummy","prompt":"hello","max_tokens":5})").sampling.max_tokens, 5U);
+  invoke.refuses("{}", 422, "'inputs' is missing");
+  invoke.refuses(R"({"messages":[]})", 422, "\"error_type\":\"validation\"");
+}
+
+TEST(TgiFields, OnItsPortAModelHasAnyName) {
+  RequestContext any = small_context();
+  any.any_model = true;
+  for (const char* name : {"tgi", "dummy", "tiny"}) {
+    const std::string head = std::string(R"({"model":")") + name + "\",";
+    good(Door{"openai", "/v1/chat/completions"}.parse(head + R"("messages":[{"role":"user","content":"x"}]})", any));
+    good(Door{"openai", "/v1/completions"}.parse(head + R"("prompt":"x"})", any));
+  }
+  const auto tokens = Door{"tgi", "/tokenize"}.parse(R"({"model":"tgi","inputs":"hello"})", any);
+  EXPECT_TRUE(Json::parse(std::get<Answer>(tokens).body).is_array());
+}
+
 TEST(TgiFields, Bounds) {
   for (const char* field :
        {R"("temperature":0)", R"("top_p":0)", R"("top_p":1.1)", R"("top_k":0)", R"("typical_p":0)",
@@ -364,9 +388,84 @@ TEST(LightLlmFields, DefaultsAndBounds) {
   EXPECT_EQ(kLightLlm.take(inputs(R"("stop_sequences":["a","b"])")).stop.size(), 2U);
   for (const char* field :
        {R"("temperature":0)", R"("top_p":0)", R"("top_k":-2)", R"("repetition_penalty":0.5)",
-        R"("presence_penalty":-1)", R"("max_new_tokens":0)", R"("best_of":2)"}) {
+        R"("presence_penalty":-1)", R"("max_new_tokens":0)", R"("best_of":2)", R"("nonsense":1)"}) {
     kLightLlm.refuses(inputs(field), 400, "{\"message\":");
   }
+}
+
+TEST(LightLlmFields, WhatItsTestsSend) {
+  const auto regex = kLightLlm.take(inputs(R"("do_sample":false,"ignore_eos":true,"regular_constraint":"-?\\d+")"));
+  EXPECT_EQ(regex.sampling.grammar_kind, GrammarKind::regex);
+  EXPECT_EQ(regex.sampling.grammar, "-?\\d+");
+  EXPECT_EQ(regex.grammar_field, "parameters.regular_constraint");
+  EXPECT_FALSE(regex.sampling.stop_ids.empty()) << "what is complete can end";
+  const auto json = kLightLlm.take(inputs(R"("guided_json":"{\"type\": \"array\"}","guided_grammar":"","regular_constraint":"")"));
+  EXPECT_EQ(json.sampling.grammar_kind, GrammarKind::json_schema);
+  EXPECT_EQ(json.sampling.grammar, "{\"type\": \"array\"}");
+  EXPECT_EQ(kLightLlm.sampling(inputs(R"("guided_json":{"z":1,"a":2})")).grammar, R"({"z":1,"a":2})");
+  EXPECT_EQ(kLightLlm.sampling(inputs(R"("guided_grammar":"root ::= \"a\"")")).grammar_kind, GrammarKind::ebnf);
+  EXPECT_EQ(kLightLlm.sampling(inputs(R"("allowed_token_ids":[3,2,3])")).allowed_tokens, (std::vector<Token>{2, 3}));
+  EXPECT_TRUE(kLightLlm.sampling(inputs(R"("allowed_token_ids":[])")).allowed_tokens.empty());
+  const auto bare = kLightLlm.take(inputs(R"("add_special_tokens":false)")).prompts.front();
+  EXPECT_EQ(bare, tiny_model().tokenizer->encode("hello", false));
+  EXPECT_EQ(kLightLlm.sampling(inputs(R"("min_new_tokens":3)")).min_tokens, 3U);
+  EXPECT_FALSE(kLightLlm.take(inputs(R"("skip_special_tokens":false,"best_of":1,"n":1,"input_penalty":false)")).skip_special_tokens);
+  for (const char* field : {R"("regular_constraint":"a","guided_json":"{}")", R"("guided_json":"[]")", R"("n":2)",
+                            R"("allowed_token_ids":[-1])", R"("min_new_tokens":17)"}) {
+    kLightLlm.refuses(inputs(field), 400, "{\"message\":");
+  }
+}
+
+/// An answer that needs no worker.
+Json answer(const Door& door, const std::string& body) {
+  const auto outcome = door.parse(body);
+  if (const auto* error = std::get_if<HttpError>(&outcome)) return "refused: " + error->body;
+  return Json::parse(std::get<Answer>(outcome).body);
+}
+Json page(const std::string& dialect, const std::string& path, const PageFacts& facts) {
+  for (const DialectRoute& route : dialect_named(dialect)->routes()) {
+    const auto* make = std::get_if<MakePage>(&route.answer);
+    if (make != nullptr && route.path == path) return Json::parse(std::get<Answer>((*make)(facts, tiny_model())).body);
+  }
+  return "no page " + path;
+}
+
+TEST(LightLlmRoutes, TokensNamesAndLoad) {
+  const std::size_t count = tiny_model().tokenizer->encode("hello", true).size();
+  const Door tokens{"lightllm", "/tokens"};
+  EXPECT_EQ(answer(tokens, R"({"text":"hello","parameters":{"max_new_tokens":4}})"), (Json{{"ntokens", count}}));
+  EXPECT_EQ(answer(tokens, R"({"text":"hello"})"), (Json{{"ntokens", count}}));
+  tokens.refuses("{}", 400, "'text' is missing");
+  EXPECT_EQ(answer({"lightllm", "/get_model_name"}, ""), (Json{{"model_name", "tiny"}}));
+  EXPECT_EQ(page("lightllm", "/get_model_name", {}), (Json{{"model_name", "tiny"}}));
+  PageFacts facts;
+  EXPECT_EQ(page("lightllm", "/token_load", facts)["current_load"], 0.0);
+  facts.pool_tokens = 64;
+  facts.used_tokens = 16;
+  EXPECT_EQ(page("lightllm", "/token_load", facts),
+            (Json{{"current_load", 0.25}, {"logical_max_load", 0.25}, {"dynamic_max_load", 0.25}}));
+}
+
+TEST(RouterPages, SayWhatIsServedAndHowMuchThereIsToDo) {
+  PageFacts facts;
+  EXPECT_TRUE(page("openai", "/server_info", facts)["max_total_num_tokens"].is_null());
+  facts.version = "v";
+  facts.max_context = 256;
+  facts.pool_tokens = 640;
+  facts.used_tokens = 48;
+  facts.max_batch = 8;
+  facts.running = 5;
+  facts.waiting = 2;
+  const Json server = {{"served_model_name", "tiny"}, {"version", "v"}, {"dp_size", 1}, {"context_length", 256},
+                       {"max_running_requests", 8}, {"max_total_num_tokens", 640}};
+  const Json model = {{"model_path", "tiny"}, {"is_generation", true}, {"preferred_sampling_params", nullptr}};
+  EXPECT_EQ(page("openai", "/server_info", facts), server);
+  EXPECT_EQ(page("openai", "/get_server_info", facts), server);
+  EXPECT_EQ(page("openai", "/model_info", facts), model);
+  EXPECT_EQ(page("openai", "/get_model_info", facts), model);
+  const Json load = Json::array(
+      {{{"rid", nullptr}, {"dp_rank", 0}, {"num_reqs", 5}, {"num_waiting_reqs", 2}, {"num_tokens", 48}}});
+  EXPECT_EQ(page("openai", "/get_load", facts), load);
 }
 
 TEST(MiiFields, DefaultsAndBounds) {
@@ -417,6 +516,14 @@ TEST(EnergonAiFields, Bounds) {
     kEnergon.refuses(R"({"prompt":"hello",)" + std::string(field) + "}", 422, "\"detail\":[");
   }
   kEnergon.refuses(R"({"prompt":"","max_tokens":9})", 422, "must not be empty");
+  // The Bloom server's form.
+  const auto bloom = kEnergon.take(R"({"prompt":"hello","max_new_tokens":9,"greedy":false})");
+  EXPECT_EQ(bloom.sampling.max_tokens, 9U);
+  EXPECT_EQ(bloom.sampling.temperature, 0.0F);
+  for (const char* field : {R"("max_new_tokens":0)", R"("max_new_tokens":257)", R"("max_new_tokens":9,"top_k":5)",
+                            R"("max_new_tokens":9,"max_tokens":9)"}) {
+    kEnergon.refuses(R"({"prompt":"hello",)" + std::string(field) + "}", 422, "\"detail\":[");
+  }
 }
 
 // ------------------------------------------------------------------------------------------
@@ -450,8 +557,7 @@ TEST(DialectReplies, TheLastTokenOfAStreamWaitsForTheEnd) {
   auto light = Door{"lightllm", "/generate_stream"}.take(inputs(""));
   const std::string events = written(*light.reply, true);
   EXPECT_NE(
-      events.find("\"text\":\"b!\",\"logprob\":null,\"special\":false},\"generated_text\":null,"
-                  "\"finished\":true"),
+      events.find("\"text\":\"b!\",\"logprob\":null,\"special\":false,\"count_output_tokens\":2,"),
       std::string::npos)
       << events;
 }
@@ -464,7 +570,43 @@ TEST(DialectReplies, StreamsThatFailSayWhyInTheirShape) {
   EXPECT_EQ(Door({"lightllm", "/generate_stream"}).take(inputs("")).reply->fail(died),
             "data:{\"message\":\"it \\\"died\\\"\"}\n\n");
   const std::string zero = kDistServe.take(R"({"prompt":"hello","stream":true})").reply->fail(died);
-  EXPECT_EQ(zero.back(), '\0');
+  EXPECT_EQ(zero, "{\"detail\":\"it \\\"died\\\"\"}");
+}
+
+TEST(DialectReplies, DistServesObjectsStandAlone) {
+  const std::string body = R"({"prompt":"hello","stream":true})";
+  EXPECT_EQ(written(*kDistServe.take(body).reply, false), R"({"text":"a"}{"text":"ab"})");
+  RequestContext old = small_context();
+  old.zero_bytes = true;
+  const std::string zeros = written(*good(kDistServe.parse(body, old)).reply, false);
+  EXPECT_EQ(zeros, std::string(R"({"text":"a"})") + '\0' + R"({"text":"ab"})" + '\0');
+}
+
+TEST(DialectReplies, MiiSendsAList) {
+  auto request = kMii.take(R"({"prompts":"hello"})");
+  const Json reply = Json::parse(written(*request.reply, false));
+  ASSERT_TRUE(reply.is_array());
+  EXPECT_EQ(reply[0]["generated_text"], "ab");
+  EXPECT_EQ(reply[0]["generated_length"], 2);
+  EXPECT_EQ(reply[0]["finish_reason"], "length");
+}
+
+TEST(DialectReplies, LightLlmTellsTheEndAndTheCounts) {
+  const Json whole = Json::parse(written(*kLightLlm.take(inputs("")).reply, false));
+  EXPECT_EQ(whole["finish_reason"], "length");
+  EXPECT_EQ(whole["prompt_tokens"], 3);
+  EXPECT_EQ(whole["count_output_tokens"], 2);
+  auto request = Door{"lightllm", "/generate_stream"}.take(inputs(""));
+  const std::size_t prompt = request.prompts.front().size();
+  const std::string events = written(*request.reply, true);
+  const Json first = Json::parse(events.substr(5, events.find('\n') - 5));
+  const std::size_t at = events.rfind("data:");
+  const Json last = Json::parse(events.substr(at + 5));
+  EXPECT_TRUE(first["finish_reason"].is_null());
+  EXPECT_EQ(first["token"]["count_output_tokens"], 1);
+  EXPECT_EQ(first["token"]["prompt_tokens"], prompt);
+  EXPECT_EQ(last["finish_reason"], "length");
+  EXPECT_EQ(last["token"]["count_output_tokens"], 2);
 }
 
 TEST(DialectReplies, DistServeTellsTimes) {
