@@ -18,7 +18,7 @@ PROMPT = "What is Baton?"
 class Client(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = cls.enterClassContext(Cluster(frontend={"dialects": "tgi"}))
+        cls.cluster = cls.enterClassContext(Cluster(frontend={"dialects": "tgi,openai"}))
         port = next(iter(cls.cluster.frontends.values()))
         cls.client = InferenceClient(f"http://127.0.0.1:{port}", timeout=60)
 
@@ -53,6 +53,16 @@ class Client(unittest.TestCase):
         options = {"max_new_tokens": 24, "do_sample": True, "temperature": 2.0}
         self.assertEqual(self.ask(seed=7, **options), self.ask(seed=7, **options))
         self.assertNotEqual(self.ask(seed=7, **options), self.ask(seed=8, **options))
+
+    def test_a_chat_whatever_the_model_is_called(self):
+        messages = [{"role": "user", "content": "What is Baton?"}]
+        texts = set()
+        for name in (None, "tgi", "dummy"):  # without a name the client calls it something itself
+            reply = self.client.chat_completion(messages, model=name, max_tokens=8, temperature=0)
+            texts.add(reply.choices[0].message.content)
+            events = self.client.chat_completion(messages, model=name, max_tokens=8, temperature=0, stream=True)
+            texts.add("".join(event.choices[0].delta.content or "" for event in events if event.choices))
+        self.assertEqual(len(texts), 1, texts)
 
     def test_an_error_is_the_clients_own_exception(self):
         with self.assertRaisesRegex(ValidationError, "this model's context holds"):
