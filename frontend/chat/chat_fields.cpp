@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "frontend/chat/chat_template.h"
 #include "frontend/chat/ordered_json.h"
+#include "frontend/chat/reasoning_fields.h"
 #include "frontend/http/sse.h"
 
 namespace baton {
@@ -339,75 +339,6 @@ bool read_variables(FieldReader& fields, const ServedModel& model) {
   return fields.ok();
 }
 
-/// The variable that switches a template's reasoning on or off. Without one, what is asked for is so already,
-/// or it cannot be had.
-void switch_thinking(FieldReader& fields, const std::string& field, bool on, const ServedModel& model,
-                     Conversation& conversation) {
-  const ChatTemplate* format = model.chat_template.get();
-  const bool thinks = format != nullptr && !format->reply_grammar().think_open.empty();
-  if (format != nullptr && format->thinking_can_end()) {
-    conversation.effort = std::string("\"enable_thinking\":") + (on ? "true" : "false");
-  } else if (on != thinks) {
-    fields.ignore_or_fail(field, on ? "asks for reasoning, which this model does not do"
-                                    : "cannot be turned off: this model's chat template has no switch "
-                                      "for its reasoning");
-  }
-}
-
-/// "thinking": a truth value, or {"type": "enabled", "disabled", "adaptive" or "auto"}; what it says of budgets is
-/// not kept to. Nothing: it leaves it to the template.
-std::optional<bool> read_thinking(FieldReader& fields) {
-  const Json* value = fields.take("thinking");
-  if (value == nullptr) return std::nullopt;
-  if (value->is_boolean()) return value->get<bool>();
-  if (!value->is_object()) {
-    fields.fail("thinking", std::string("must be an object, true or false, not ") + kind_of(*value));
-    return std::nullopt;
-  }
-  FieldReader inner(fields, *value, "thinking");
-  const auto type = inner.string("type");
-  if (type == "enabled" || type == "disabled") {
-    if (inner.finish()) fields.fail(*inner.finish());
-    return type == "enabled";
-  }
-  if (inner.ok() && type != "auto" && type != "adaptive") {
-    inner.fail("type", "must be \"enabled\", \"disabled\", \"adaptive\" or \"auto\"");
-  }
-  if (inner.finish()) fields.fail(*inner.finish());
-  return std::nullopt;
-}
-
-/// How much to reason, as variables of the template, where it reads such: the effort itself, or whether to
-/// reason at all. "auto" leaves it to the template. `reasoning_effort` counts before `enable_thinking`, and that
-/// before `thinking`.
-void read_effort(FieldReader& fields, const ServedModel& model, Conversation& conversation) {
-  static constexpr std::array kEfforts{"none", "minimal", "low", "medium", "high", "xhigh", "max"};
-  const auto effort = fields.string("reasoning_effort");
-  const auto enable = fields.boolean("enable_thinking");
-  const auto thinking = read_thinking(fields);
-  if (!effort || *effort == "auto") {
-    if (enable) return switch_thinking(fields, "enable_thinking", *enable, model, conversation);
-    if (thinking) switch_thinking(fields, "thinking", *thinking, model, conversation);
-    return;
-  }
-  const bool none = *effort == "none";
-  const ChatTemplate* format = model.chat_template.get();
-  if (std::find(kEfforts.begin(), kEfforts.end(), *effort) == kEfforts.end()) {
-    fields.fail("reasoning_effort", "must be none, minimal, low, medium, high, xhigh, max or auto");
-  } else if (format != nullptr && format->takes_effort()) {
-    conversation.effort = "\"reasoning_effort\":" + json_string(*effort);
-  } else if (format != nullptr && format->thinking_can_end()) {
-    switch_thinking(fields, "reasoning_effort", !none, model, conversation);
-  } else if (!none) {
-    fields.ignore_or_fail(
-        "reasoning_effort",
-        "is not supported: this model has no efforts; only \"none\" or \"auto\" is accepted");
-  } else if (format != nullptr && !format->reply_grammar().think_open.empty()) {
-    fields.ignore_or_fail("reasoning_effort",
-                          "cannot be \"none\": this model's chat template has no switch for its reasoning");
-  }
-}
-
 void read_ending(FieldReader& fields, const ServedModel& model, Conversation& conversation) {
   conversation.continue_final_message = fields.boolean("continue_final_message").value_or(false);
   conversation.add_generation_prompt =
@@ -437,7 +368,7 @@ void read_conversation(FieldReader& fields, std::string_view body, const ServedM
   read_ending(fields, model, conversation);
   const bool tools = read_tools(fields, model, conversation.forced);
   const bool variables = read_variables(fields, model);
-  read_effort(fields, model, conversation);
+  read_reasoning(fields, model, conversation);
   if (!fields.ok() || !(tools || variables)) return;
   auto copies =
       copy_members(body, {"tools", "chat_template_kwargs"}, model.chat_template->guard());

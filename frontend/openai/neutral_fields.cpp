@@ -65,6 +65,7 @@ constexpr auto kNeutralFields = std::to_array<NeutralField>({
     {"ebnf", kBoth, Neutral::nothing},
     {"grammar", kBoth, Neutral::nothing},
     {"json_schema", kBoth, Neutral::nothing},
+    {"structural_tag", kBoth, Neutral::nothing},
     {"lora_path", kBoth, Neutral::nothing},
     {"custom_logit_processor", kBoth, Neutral::nothing},
     {"documents", kChat, Neutral::empty},

@@ -147,5 +147,10 @@ TEST(Dialects, NamesAreUniqueAndNoDialectOwnsAPathTwice) {
   EXPECT_EQ(find_dialect("nobody"), nullptr);
 }
 
+TEST(Dialects, TgiAndOpenAiShareOnePath) {
+  EXPECT_FALSE(find_clash({"openai", "tgi"})) << "both answer POST /tokenize, and alike";
+  EXPECT_TRUE(find_clash({"lab", "tgi"}));
+}
+
 }  // namespace
 }  // namespace baton

@@ -436,6 +436,17 @@ TEST(ChatTemplate, EffortsReachTheTemplatesThatKnowThem) {
             "-because-");
 }
 
+TEST(ChatTemplate, UnknownFieldsAreStillKnownWhenTheTemplateHasRun) {
+  Templated plain("{{ bos_token }}");
+  auto outcome = parse_chat_completion(
+      R"({"messages":[{"role":"user","content":"x","colour":1}],"zebra":1,"max_tokens":5})",
+      testing::lenient_context(), plain.model());
+  const auto request = good(std::get<std::unique_ptr<PendingChat>>(outcome)->finish(std::string("hello"), plain.model()));
+  ASSERT_EQ(request.headers.size(), 1U);
+  EXPECT_EQ(request.headers[0].second, "messages[].colour, zebra");
+  EXPECT_EQ(request.ignored_fields, (std::vector<std::string>{"messages[].colour", "zebra"}));
+}
+
 TEST(ChatTemplate, WithoutParallelCallsOnlyTheFirstIsTold) {
   Templated hermes("{{ tools | tojson }}<tool_call>{{ '<|assistant|>' }}");
   const auto play = [&](const std::string& fields) {
