@@ -110,6 +110,15 @@ class PlayedScheduler {
       welcome.epoch = epoch_;
       welcome.workers_ready = 1;
       welcome.max_context = 1000;
+      welcome.running = 5;
+      welcome.waiting = 2;
+      welcome.tokens_per_block = 16;
+      PoolUse pool;
+      pool.blocks = 40;
+      pool.owned = 3;
+      pool.fenced = 1;
+      pool.cached = 5;
+      welcome.pools = {pool};
       send(welcome);
     }
   }
@@ -243,6 +252,19 @@ std::string joined(const std::string& reply) {
     text += reply.substr(begin, reply.find('"', begin) - begin);
   }
   return text;
+}
+
+TEST_F(LoopTest, routers_hear_what_the_scheduler_said) {
+  const auto get = [&](const std::string& path) {
+    Client client(http_->port());
+    client.write("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    const std::string reply = client.read_all();
+    return reply.substr(reply.find("\r\n\r\n") + 4);
+  };
+  EXPECT_EQ(get("/get_load"),
+            R"([{"rid":null,"dp_rank":0,"num_reqs":5,"num_waiting_reqs":2,"num_tokens":64}])");
+  EXPECT_NE(get("/server_info").find("\"max_total_num_tokens\":640"), std::string::npos);
+  EXPECT_NE(get("/metrics").find("\nvllm:kv_cache_usage_perc{model_name=\"tiny\"} 0.1\n"), std::string::npos);
 }
 
 TEST_F(LoopTest, gaps_repeats_and_stale_attempts_never_reach_the_client) {
