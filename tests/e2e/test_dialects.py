@@ -314,7 +314,7 @@ class Browsers(unittest.TestCase):
 
 class Full(unittest.TestCase):
     def test_a_full_server_says_so_in_each_dialects_way(self):
-        with DialectCluster(frontend={"max_streams": 1}, fake=True,
+        with DialectCluster(frontend={"max_streams": 1, "distserve_zero_bytes": True}, fake=True,
                             worker={"step_delay_ms": 50}) as cluster:
             running = cluster.stream("Hello", max_tokens=400, ignore_eos=True)
             running.wait_pieces(1)
@@ -328,6 +328,10 @@ class Full(unittest.TestCase):
                 expected = 400 if file.stem == "mii" else wanted[file.stem]
                 self.assertEqual(status, expected, f"{file.stem}: {text}")
             running.leave()
+            cluster.assert_at_rest()
+            old_form = exchange(cluster.port_of["distserve"], "POST", "/generate", {
+                "prompt": "Hello", "stream": True, "max_tokens": 2, "ignore_eos": True})[2]
+            self.assertEqual(len([json.loads(text) for text in old_form.split("\0")[:-1]]), 2, old_form)
 
 
 class ServerEvents(unittest.TestCase):
