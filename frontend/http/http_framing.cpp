@@ -51,12 +51,72 @@ bool plausible(std::string_view head, std::size_t from) {
   return true;
 }
 
+bool has_control(std::string_view text) {
+  return std::any_of(text.begin(), text.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return (byte < 0x20 && c != '\t') || byte == 0x7F;
+  });
+}
+
+/// Takes a quoted string off the front of `text`.
+bool skip_quoted(std::string_view& text) {
+  std::size_t end = 1;
+  while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+  if (end >= text.size()) return false;
+  text.remove_prefix(end + 1);
+  return true;
+}
+
+/// `*( ";" name [ "=" ( token / quoted string ) ] )`, without a space anywhere: two readers of one
+/// request must not be able to disagree about a chunk's size.
+bool are_extensions(std::string_view text) {
+  const auto skip_token = [&text] {
+    const std::size_t size = static_cast<std::size_t>(
+        std::find_if_not(text.begin(), text.end(), is_token_char) - text.begin());
+    text.remove_prefix(size);
+    return size > 0;
+  };
+  while (!text.empty()) {
+    if (text.front() != ';') return false;
+    text.remove_prefix(1);
+    if (!skip_token()) return false;
+    if (text.empty() || text.front() != '=') continue;
+    text.remove_prefix(1);
+    if (text.empty() || !(text.front() == '"' ? skip_quoted(text) : skip_token())) return false;
+  }
+  return true;
+}
+
+bool is_port(std::string_view text) {
+  std::uint16_t port = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), port);
+  return text.empty() || (read.ec == std::errc() && read.ptr == text.data() + text.size());
+}
+
 bool all_digits(std::string_view text) {
   return !text.empty() &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 }  // namespace
+
+std::string host_of(std::string_view authority) {
+  const bool bracketed = authority.starts_with('[');
+  const std::size_t end =
+      bracketed ? authority.find(']') : std::min(authority.find(':'), authority.size());
+  if (end == std::string_view::npos) return {};
+  const std::string_view host = authority.substr(0, bracketed ? end + 1 : end);
+  const std::string_view rest = authority.substr(host.size());
+  if (!rest.empty() && (rest.front() != ':' || !is_port(rest.substr(1)))) return {};
+  const std::string_view letters = bracketed ? host.substr(1, host.size() - 2) : host;
+  const std::string_view marks = bracketed ? ":." : "-._~%!$&'()*+,;=";
+  const auto allowed = [marks](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           marks.find(c) != std::string_view::npos;
+  };
+  if (letters.empty() || !std::all_of(letters.begin(), letters.end(), allowed)) return {};
+  return lowered(host);
+}
 
 const std::string* HttpRequest::header(std::string_view name) const {
   for (const auto& [key, value] : headers) {
@@ -136,11 +196,8 @@ bool RequestReader::parse_head() {
     const std::size_t end = rest.find("\r\n");
     const std::string_view line = rest.substr(0, end);
     rest.remove_prefix(end + 2);
-    for (const char c : line) {
-      const auto byte = static_cast<unsigned char>(c);
-      if ((byte < 0x20 && c != '\t') || byte == 0x7F) {
-        return fail(400, "bad_request", "a control character in the request's head");
-      }
+    if (has_control(line)) {
+      return fail(400, "bad_request", "a control character in the request's head");
     }
     if (!(first ? parse_request_line(line) : parse_header(line))) return false;
     first = false;
@@ -172,12 +229,25 @@ bool RequestReader::parse_request_line(std::string_view line) {
                 "the request's target is longer than " +
                     std::to_string(limits_.max_target_bytes) + " bytes");
   }
-  if (target.substr(0, 7) == "http://") {  // absolute form, as proxies send it
-    target.remove_prefix(std::min(target.find('/', 7), target.size()));
-    if (target.empty()) target = "/";
+  std::string made;
+  if (lowered(target.substr(0, 7)) == "http://") {  // absolute form, as proxies send it
+    target.remove_prefix(7);
+    const std::string_view authority = target.substr(0, target.find_first_of("/?#"));
+    request_.host = host_of(authority);
+    if (request_.host.empty()) {
+      return fail(400, "bad_request", "the request's target has no valid host");
+    }
+    target.remove_prefix(authority.size());
+    if (target.empty() || target.front() != '/') {
+      made = "/" + std::string(target);
+      target = made;
+    }
   }
   if (target.front() != '/') {
     return fail(400, "bad_request", "the request's target does not begin with '/'");
+  }
+  if (target.find('#') != std::string_view::npos) {
+    return fail(400, "bad_request", "the request's target has a fragment");
   }
   for (const char c : target) {
     if (static_cast<unsigned char>(c) >= 0x80) {
@@ -207,11 +277,28 @@ bool RequestReader::parse_header(std::string_view line) {
   return true;
 }
 
-bool RequestReader::check_framing() {
-  if (const std::string* connection = request_.header("connection")) {
-    if (lists(*connection, "close")) request_.keep_alive = false;
-    if (request_.minor == 0 && lists(*connection, "keep-alive")) request_.keep_alive = true;
+/// RFC 9112, 3.2. The host of an absolute target counts more than the header, which must be there
+/// all the same.
+bool RequestReader::check_host() {
+  const std::string* given = request_.header("host");
+  if (given == nullptr) {
+    return request_.minor == 0 || fail(400, "bad_request", "the Host header is missing");
   }
+  std::string host = host_of(*given);
+  if (host.empty()) return fail(400, "bad_request", "the Host header is not a host and a port");
+  if (request_.host.empty()) request_.host = std::move(host);
+  return true;
+}
+
+bool RequestReader::check_framing() {
+  if (!check_host()) return false;
+  bool close = false, keep = request_.minor == 1;
+  for (const auto& [name, value] : request_.headers) {
+    if (name != "connection") continue;
+    close = close || lists(value, "close");
+    keep = keep || lists(value, "keep-alive");
+  }
+  request_.keep_alive = keep && !close;
   const std::string* length = request_.header("content-length");
   const std::string* encoding = request_.header("transfer-encoding");
   if (length != nullptr && encoding != nullptr) {
@@ -283,6 +370,10 @@ std::size_t RequestReader::feed_line(std::string_view bytes, bool* complete) {
     return taken;
   }
   line_.resize(line_.size() - 2);
+  if (has_control(line_)) {
+    fail(400, "bad_request", "a control character in a line of the chunked body");
+    return taken;
+  }
   *complete = true;
   return taken;
 }
@@ -306,7 +397,13 @@ void RequestReader::end_chunk_line() {
         fail(431, "headers_too_large", "the trailers are too large");
         return;
       }
-      if (line_.empty()) state_ = State::done;
+      if (line_.empty()) {
+        state_ = State::done;
+      } else if (!is_token(std::string_view(line_).substr(0, line_.find(':'))) ||
+                 line_.find(':') == std::string::npos) {
+        fail(400, "bad_request", "a trailer is not 'Name: value'");
+        return;
+      }
       break;
     case Chunk::data:
       break;
@@ -315,13 +412,17 @@ void RequestReader::end_chunk_line() {
 }
 
 bool RequestReader::parse_chunk_size() {
-  const std::string_view digits = trimmed(std::string_view(line_).substr(0, line_.find(';')));
+  const std::string_view line = line_;
+  const std::string_view digits = line.substr(0, line.find(';'));
   std::uint32_t size = 0;
   const auto [end, error] =
       std::from_chars(digits.data(), digits.data() + digits.size(), size, 16);
   if (digits.empty() || error == std::errc::invalid_argument ||
       end != digits.data() + digits.size()) {
     return fail(400, "bad_request", "a chunk's size is not a hexadecimal number");
+  }
+  if (!are_extensions(line.substr(digits.size()))) {
+    return fail(400, "bad_request", "what follows a chunk's size is no chunk extension");
   }
   if (error != std::errc() || size > limits_.max_body_bytes - request_.body.size()) {
     return fail(413, "body_too_large",

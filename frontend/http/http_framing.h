@@ -17,6 +17,8 @@ struct HttpRequest {
   std::string target;  // path and query, always beginning with '/'
   int minor = 1;       // HTTP/1.<minor>
   bool keep_alive = true;
+  std::string
+      host;  // whom the request is for, in lower case, without a port; HTTP/1.0: may be empty
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
   std::string body;
 
@@ -25,6 +27,10 @@ struct HttpRequest {
   /// The target without its query.
   std::string_view path() const;
 };
+
+/// The host of "host[:port]" in lower case, IPv6 in its brackets; empty: `authority` is no such
+/// thing.
+std::string host_of(std::string_view authority);
 
 struct FramingLimits {
   std::size_t max_head_bytes = 32 * 1024;
@@ -76,6 +82,7 @@ class RequestReader {
   bool parse_request_line(std::string_view line);
   bool parse_header(std::string_view line);
   bool check_framing();
+  bool check_host();
   bool parse_chunk_size();
   void end_chunk_line();
   bool fail(int status, const char* code, std::string message);
