@@ -27,6 +27,18 @@ Seconds monotonic() {
   return Seconds(static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec));
 }
 
+// As every process's lines begin (log_pattern() in configs/config.h).
+std::string log_head() {
+  timespec t{};
+  ::clock_gettime(CLOCK_REALTIME, &t);
+  std::tm parts{};
+  ::localtime_r(&t.tv_sec, &parts);
+  char seconds[32], text[64];
+  std::strftime(seconds, sizeof seconds, "%Y-%m-%dT%H:%M:%S", &parts);
+  std::snprintf(text, sizeof text, "%s.%03ld info baton ", seconds, t.tv_nsec / 1'000'000);
+  return text;
+}
+
 // 10 s as "10", 1.5 s as "1.5".
 std::string number(Seconds seconds) {
   char text[32];
@@ -90,7 +102,7 @@ class Supervisor {
     return width;
   }
 
-  void say(const std::string& text) { log_.write(text + "\n"); }
+  void say(const std::string& text) { log_.write(log_head() + text + "\n"); }
 
   void start_due(Seconds now) {
     for (auto& child : children_) {

@@ -127,6 +127,7 @@ class SupervisorTest(unittest.TestCase):
         s = self.start("--process",
                        "talker=sh -c 'echo out; echo err >&2; printf unfinished; sleep 1000'")
         s.wait_text("talker | err")
+        self.assertRegex(s.text(), r"baton +\| \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} info baton started talker, pid")
         self.assertIn("talker | out\n", s.text())
         s.stop()
         log = (s.run_dir / "logs" / "talker.log").read_text()
