@@ -154,10 +154,15 @@ ParseOutcome parse_detokenize(std::string_view body, const RequestContext& conte
   IgnoredFields ignored;
   FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &ignored);
   const auto name = fields.string("model");
+  if (context.max_context == 0) return http_error(far_too_long(context));
   const nlohmann::json* tokens = fields.take("tokens");
   std::vector<Token> ids;
   if (tokens == nullptr || !tokens->is_array()) {
     fields.fail("tokens", "must be an array of token ids");
+  } else if (tokens->size() > context.max_context) {
+    fields.fail("tokens", "has " + std::to_string(tokens->size()) +
+                              " token ids; the context holds " +
+                              std::to_string(context.max_context));
   } else {
     ids = read_token_ids(fields, *tokens, "tokens", model);
   }

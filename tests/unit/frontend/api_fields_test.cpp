@@ -139,7 +139,9 @@ TEST(Tokenize, Refuses) {
        "more than 512 tokens"},
   };
   for (const Refusal& line : table) expect_refused(line, tokenize);
+  const Json many = {{"tokens", std::vector<Token>(257, 5)}};
   const Refusal back[] = {
+      {many.dump(), 400, "tokens", "has 257 token ids; the context holds 256"},
       {"{}", 400, "tokens", "must be an array"},
       {R"({"tokens":[1,-1]})", 400, "tokens[1]", "must be a token id"},
       {R"({"tokens":[],"model":"x"})", 404, "model", "does not exist"},
