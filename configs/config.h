@@ -72,6 +72,11 @@ struct ListenConfig {
   std::vector<std::string> dialects = {"openai", "lab"};
 };
 
+/// The pattern of every process's log lines: one form of time, level, who, what.
+inline std::string log_pattern(const std::string& name) {
+  return "%Y-%m-%dT%H:%M:%S.%e %l " + name + " %v";
+}
+
 struct FrontendConfig {
   std::string name = "frontend0";
   std::string host = "127.0.0.1";
@@ -92,6 +97,7 @@ struct FrontendConfig {
   std::vector<std::string> allowed_origins;
   bool strict_fields = false;
   bool distserve_zero_bytes = false;
+  std::vector<std::string> allowed_hosts;
   double grammar_cpu_s = 10;
   std::string client_url;
   std::string tokenizer = "auto";

@@ -207,13 +207,27 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
        .text = TextRule::origins,
        .default_note = "none"},
       {"strict_fields",
-       "of the dialect openai: a field that is not known is an error; else it is ignored, and the reply's header "
+       "of the dialect openai: a field that is not known is an error; else it is ignored, and the "
+       "reply's header "
        "X-Ignored-Fields names it",
        &F::strict_fields},
-      {"distserve_zero_bytes", "streams of the dialect distserve end each object with a zero byte, as its first versions did",
+      {"distserve_zero_bytes",
+       "streams of the dialect distserve end each object with a zero byte, as its first versions "
+       "did",
        &F::distserve_zero_bytes},
+      {.name = "allowed_hosts",
+       .meaning =
+           "names under which clients may reach this server (their Host header), besides those of "
+           "this host's loopback; \"*\": any; none: any where there are API keys or the port is "
+           "open to the "
+           "network, else those of the loopback alone, so that a web page cannot lend 127.0.0.1 a "
+           "name",
+       .member = &F::allowed_hosts,
+       .text = TextRule::hosts,
+       .default_note = "none"},
       {"grammar_cpu_s",
-       "seconds of a processor that a request's grammar may take to compile, in a process of its own; more is a 400",
+       "seconds of a processor that a request's grammar may take to compile, in a process of its "
+       "own; more is a 400",
        &F::grammar_cpu_s, 0.1, 120},
       {.name = "client_url",
        .meaning = "http://HOST:PORT of a client app that is told when this server starts and stops "
@@ -436,10 +450,9 @@ Status set_list(Words& value, std::string_view text, const Words& choices) {
   return {};
 }
 
-Status set_origins(Words& value, std::string_view text) {
-  Result<Words> origins = parse_origins(text);
-  if (origins.ok()) value = std::move(origins).value();
-  return origins.status();
+Status set_parsed(Words& value, Result<Words> parsed) {
+  if (parsed.ok()) value = std::move(parsed).value();
+  return parsed.status();
 }
 
 /// "0" (none), "8" or "1,8,32": ascending.
@@ -530,7 +543,8 @@ Status set_option(const Option<Section>& option, Section& section, const std::st
           }
           return status;
         } else if constexpr (std::is_same_v<T, Words>) {
-          if (option.text == TextRule::origins) return set_origins(value, text);
+          if (option.text == TextRule::origins) return set_parsed(value, parse_origins(text));
+          if (option.text == TextRule::hosts) return set_parsed(value, parse_hosts(text));
           return set_list(value, text, split(option.choices));
         } else if constexpr (std::is_same_v<T, std::vector<std::uint32_t>>) {
           return set_sizes(value, text, quoted, option.min, option.max);
@@ -582,6 +596,9 @@ std::string bounds_text(const Option<Section>& option) {
         using T = std::decay_t<decltype(std::declval<Section&>().*member)>;
         if (option.text == TextRule::origins) {
           return "* or up to " + std::to_string(kMaxOrigins) + " of scheme://host[:port]";
+        }
+        if (option.text == TextRule::hosts) {
+          return "* or up to " + std::to_string(kMaxOrigins) + " names or addresses";
         }
         if constexpr (std::is_same_v<T, Words>) {
           return "one or more of " + joined_list(split(option.choices));

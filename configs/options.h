@@ -19,6 +19,7 @@ enum class TextRule : std::uint8_t {
   name,     // [a-z0-9_-]{1,32}: part of file names and routing ids
   path,     // up to 4096 bytes; a relative one is made absolute
   origins,  // a list: * or origins of web pages (configs/origins.h)
+  hosts,    // a list: * or hosts (configs/origins.h)
 };
 
 template <typename Section>

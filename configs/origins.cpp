@@ -52,32 +52,49 @@ bool is_origin(std::string_view text) {
          is_host(host);
 }
 
-Result<std::vector<std::string>> parse_origins(std::string_view text) {
-  std::vector<std::string> origins;
-  if (text.empty()) return origins;
+namespace {
+
+/// "*" or "a,b"; `wrong` says of what may not stand in it what may.
+Result<std::vector<std::string>> parse_list(std::string_view text, bool (*good)(std::string_view),
+                                            const char* things, const char* wrong) {
+  std::vector<std::string> list;
+  if (text.empty()) return list;
   for (bool more = true; more;) {
     const std::size_t comma = std::min(text.find(','), text.size());
-    std::string origin = without_blanks(text.substr(0, comma));
+    std::string one = without_blanks(text.substr(0, comma));
     more = comma < text.size();
     text.remove_prefix(more ? comma + 1 : comma);
-    if (origin != "*" && !is_origin(origin)) {
-      return invalid("is '" + origin.substr(0, 64) +
-                     "'; it may be * or origins as browsers send them: scheme://host or "
-                     "scheme://host:port in lower case, without a path, and without :80 of http or "
-                     ":443 of https");
+    if (one != "*" && !good(one)) return invalid("is '" + one.substr(0, 64) + "'; " + wrong);
+    if (std::find(list.begin(), list.end(), one) != list.end()) {
+      return invalid("names " + one + " twice");
     }
-    if (std::find(origins.begin(), origins.end(), origin) != origins.end()) {
-      return invalid("names " + origin + " twice");
+    if (list.size() == kMaxOrigins) {
+      return invalid("has more than " + std::to_string(kMaxOrigins) + " " + things);
     }
-    if (origins.size() == kMaxOrigins) {
-      return invalid("has more than " + std::to_string(kMaxOrigins) + " origins");
-    }
-    origins.push_back(std::move(origin));
+    list.push_back(std::move(one));
   }
-  if (origins.size() > 1 && std::find(origins.begin(), origins.end(), "*") != origins.end()) {
-    return invalid("names origins beside *, which means all of them");
+  if (list.size() > 1 && std::find(list.begin(), list.end(), "*") != list.end()) {
+    return invalid(std::string("names ") + things + " beside *, which means all of them");
   }
-  return origins;
+  return list;
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> parse_origins(std::string_view text) {
+  return parse_list(text, is_origin, "origins",
+                    "it may be * or origins as browsers send them: scheme://host or "
+                    "scheme://host:port in lower case, without a path, and without :80 of http or "
+                    ":443 of https");
+}
+
+Result<std::vector<std::string>> parse_hosts(std::string_view text) {
+  const auto good = [](std::string_view host) {
+    return host.size() <= kMaxOriginBytes && is_host(host);
+  };
+  return parse_list(text, good, "hosts",
+                    "it may be * or names and addresses of hosts in lower case, without a port; "
+                    "IPv6 in brackets");
 }
 
 }  // namespace baton

@@ -1,4 +1,5 @@
-// The origins of web pages that frontend.allowed_origins may name.
+// The origins of web pages that frontend.allowed_origins may name, and the hosts of
+// frontend.allowed_hosts.
 #pragma once
 
 #include <cstddef>
@@ -21,5 +22,9 @@ bool is_origin(std::string_view text);
 /// "*" or "a,b" with up to kMaxOrigins origins; "" is none. The error says what the value is and
 /// what it may be, without the key.
 Result<std::vector<std::string>> parse_origins(std::string_view text);
+
+/// "*" or "a,b" with up to kMaxOrigins names or addresses of hosts in lower case, without a port,
+/// IPv6 in brackets; "" is none. The error as of parse_origins().
+Result<std::vector<std::string>> parse_hosts(std::string_view text);
 
 }  // namespace baton

@@ -86,8 +86,8 @@ class YamlReader {
   }
 
   static bool takes_list(const std::string& key) {
-    return key == "dialects" || key == "allowed_origins" || key == "prefill_batch_size" ||
-           key == "decode_batch_size";
+    return key == "dialects" || key == "allowed_origins" || key == "allowed_hosts" ||
+           key == "prefill_batch_size" || key == "decode_batch_size";
   }
 
   Status section(const std::string& name, int entry, const std::string& prefix,

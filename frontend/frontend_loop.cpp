@@ -127,7 +127,7 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
   note_token_times(reply, choice, delivery);
   if (reply.streaming && !reply.begun) {
     reply.begun = true;
-    reply.head = format_stream_head(reply.headers, reply.frame, reply.content_type);
+    reply.head = format_stream_head(reply.headers, stamped(reply.frame), reply.content_type);
   }
   reply.open.set_time(now_);
   const std::uint32_t index = choice.index + delivery.choice;
@@ -231,12 +231,15 @@ void FrontendLoop::end_reply(Replies::iterator at, FinishReason reason, const St
     metrics_.prompt_looked_up(usage.prompt_tokens, usage.cached_tokens);
   }
   metrics_.request_ended(reason, usage.completion_tokens, reply.times, now_);
-  spdlog::info("{} {} {} choices={} prompt={} tokens={} end={}{}{} ttft_ms={:.1f} ms={:.1f}",
-               reply.frame.request_id, reply.route, code, reply.counters.size(),
-               usage.prompt_tokens, usage.completion_tokens, to_string(reason),
-               status.ok() ? "" : "/", status.ok() ? "" : to_string(status.code()),
-               reply.times.first_token == 0 ? 0.0 : milliseconds(reply.times.first_token - reply.times.received),
-               milliseconds(now_ - reply.times.received));
+  spdlog::info(
+      "{} {} {} client={} choices={} prompt={} tokens={} end={}{}{} ttft_ms={:.1f} ms={:.1f}{}",
+      reply.frame.request_id, reply.frame.asked, code, reply.client, reply.counters.size(),
+      usage.prompt_tokens, usage.completion_tokens, to_string(reason), status.ok() ? "" : "/",
+      status.ok() ? "" : to_string(status.code()),
+      reply.times.first_token == 0 ? 0.0
+                                   : milliseconds(reply.times.first_token - reply.times.received),
+      milliseconds(now_ - reply.times.received),
+      status.ok() ? "" : " reason=" + log_text(status.message()));
   forget(at);
 }
 
@@ -269,7 +272,7 @@ std::string FrontendLoop::failure_bytes(Reply& reply, const Status& status,
   whole.headers.insert(whole.headers.end(), retry.begin(), retry.end());
   ReplyFrame frame = reply.frame;
   frame.keep_alive = false;
-  return format_reply(whole, frame);
+  return format_reply(whole, stamped(frame));
 }
 
 /// Everything that the client still has to get.
@@ -279,11 +282,11 @@ std::string FrontendLoop::final_bytes(Reply& reply) {
     whole.body = reply.open.finish();
     whole.headers = std::move(reply.headers);
     if (!reply.content_type.empty()) whole.content_type = reply.content_type;
-    return format_reply(whole, reply.frame);
+    return format_reply(whole, stamped(reply.frame));
   }
-  std::string bytes = reply.begun
-                          ? std::move(reply.head)
-                          : format_stream_head(reply.headers, reply.frame, reply.content_type);
+  std::string bytes =
+      reply.begun ? std::move(reply.head)
+                  : format_stream_head(reply.headers, stamped(reply.frame), reply.content_type);
   append_chunk(bytes, reply.open.finish(), reply.frame);
   append_last_chunk(bytes, reply.frame);
   return bytes;
@@ -297,8 +300,8 @@ void FrontendLoop::take_drops() {
     metrics_.client_dropped(drop.reason);
     Reply& reply = at->second;
     const std::uint32_t tokens = reply.open.usage().completion_tokens;
-    spdlog::info("{} {} client {} after {} tokens", reply.frame.request_id, reply.route,
-                 to_string(drop.reason), tokens);
+    spdlog::info("{} {} client={} {} after {} tokens", reply.frame.request_id, reply.frame.asked,
+                 reply.client, to_string(drop.reason), tokens);
     metrics_.request_ended(FinishReason::cancelled, tokens, reply.times, now_);
     abandon(reply, out_);
     forget(at);

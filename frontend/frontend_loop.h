@@ -56,6 +56,7 @@ class FrontendLoop {
     OpenReply open;
     HttpHeaders headers;
     std::string content_type;  // empty: the usual one
+    std::string client;        // address and port, for the log
     bool streaming = false;
     bool begun = false;  // the head is out
     bool dirty = false;  // in dirty_
@@ -94,6 +95,8 @@ class FrontendLoop {
   void handle(Job& job, Generation& generation);
   void reply_now(Job& job, HttpReply reply);
   void warn_of_ignored(const Job& job, const ParsedRequest& request);
+  /// What a head says of the moment.
+  static ReplyFrame& stamped(ReplyFrame& frame);
   void refuse(Job& job, const Status& status, std::uint32_t retry_after_s = 0);
   void forget(Replies::iterator at);
   HttpReply live_reply(const Job& job, const LiveRequest& request);

@@ -39,11 +39,22 @@ void FrontendLoop::handle(Job& job, LiveRequest& request) {
 
 void FrontendLoop::reply_now(Job& job, HttpReply reply) {
   if (drain_until_ != 0) job.frame.keep_alive = false;
-  writer_.finish(job.connection->id(), format_reply(reply, job.frame), job.frame.keep_alive, now_);
+  writer_.finish(job.connection->id(), format_reply(reply, stamped(job.frame)),
+                 job.frame.keep_alive, now_);
   metrics_.reply_sent(job.route, reply.status);
-  if (reply.status >= 400) {
-    spdlog::info("{} {} {}", job.frame.request_id, job.route, reply.status);
-  }
+  // Whoever probes does so every few seconds; what requests fail by is worth a line.
+  const auto* live = std::get_if<LiveRequest>(&job.what);
+  const bool probe =
+      live != nullptr && (live->route == LiveRoute::health || live->route == LiveRoute::metrics);
+  spdlog::log(probe || reply.status < 400 ? spdlog::level::debug : spdlog::level::info,
+              "{} {} {} client={}{}", job.frame.request_id, job.frame.asked, reply.status,
+              job.connection->address,
+              reply.reason.empty() ? "" : " reason=" + log_text(reply.reason));
+}
+
+ReplyFrame& FrontendLoop::stamped(ReplyFrame& frame) {
+  frame.date = wall_ns() / kSecond;
+  return frame;
 }
 
 void FrontendLoop::refuse(Job& job, const Status& status, std::uint32_t retry_after_s) {
@@ -55,6 +66,7 @@ void FrontendLoop::refuse(Job& job, const Status& status, std::uint32_t retry_af
   error = shaped(std::move(error), job.frame);
   reply.status = error.status;
   reply.body = error.body;
+  reply.reason = status.message();
   job.frame.keep_alive = false;
   reply_now(job, std::move(reply));
 }
@@ -104,6 +116,7 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
               .open = OpenReply(*options_.model.tokenizer, parsed),
               .headers = std::move(parsed.headers),
               .content_type = std::move(parsed.content_type),
+              .client = job.connection->address,
               .streaming = parsed.stream,
               .counters = {},
               .times = {.received = job.received},
@@ -187,6 +200,7 @@ HttpReply FrontendLoop::page_reply(const Job& job, const LiveRequest& request) {
   const HttpError error = shaped(std::move(std::get<HttpError>(outcome)), job.frame);
   reply.status = error.status;
   reply.body = error.body;
+  reply.reason = error.message;
   return reply;
 }
 

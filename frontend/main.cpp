@@ -32,7 +32,7 @@ namespace {
 
 void start_logging(const Config& config) {
   auto log = spdlog::stderr_logger_mt("baton");
-  log->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l " + config.frontend.name + " %v");
+  log->set_pattern(log_pattern(config.frontend.name));
   log->set_level(spdlog::level::from_str(config.log_level));
   log->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(log));
@@ -144,10 +144,11 @@ RouteOptions route_options(const FrontendConfig& config, ServedModel model, ApiK
   options.default_timeout = seconds_to_ns(config.timeout_s);
   options.max_timeout = seconds_to_ns(config.max_timeout_s);
   options.max_streams = config.max_streams;
-  options.keys = std::move(keys);
   options.cors = Cors(config.allowed_origins);
   options.strict_fields = config.strict_fields;
   options.zero_bytes = config.distserve_zero_bytes;
+  options.hosts = AllowedHosts(config.allowed_hosts, !keys.open());
+  options.keys = std::move(keys);
   options.version = build_version();
   options.incarnation = incarnation;
   return options;

@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
   if (!loaded.config) return loaded.exit_code;
   const baton::Config& config = *loaded.config;
   spdlog::set_default_logger(spdlog::stderr_color_mt("scheduler"));
-  spdlog::set_pattern("%Y-%m-%d %H:%M:%S.%e scheduler %l %v");
+  spdlog::set_pattern(baton::log_pattern("scheduler"));
   spdlog::set_level(spdlog::level::from_str(config.log_level));
   baton::SignalFd signals;
   baton::stay_awake_for(config.awake_ms * baton::kMillisecond);

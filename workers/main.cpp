@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   const Config& config = *loaded.config;
 
   spdlog::set_default_logger(spdlog::stderr_color_mt(config.self.name));
-  spdlog::set_pattern("%Y-%m-%d %H:%M:%S.%e %n %^%l%$ %v");
+  spdlog::set_pattern(log_pattern(config.self.name));
   spdlog::set_level(spdlog::level::from_str(config.log_level));
   spdlog::flush_on(spdlog::level::info);
 

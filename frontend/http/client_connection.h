@@ -27,6 +27,11 @@ class ClientConnection {
   ClientConnection(std::uint64_t id, UniqueFd fd, const FramingLimits& limits, TimeNs now)
       : reader(limits), id_(id), fd_(std::move(fd)), since_(now) {}
 
+  /// Whom it connects, set before anybody else sees it.
+  std::string peer = "?";     // the client's address, of IPv6 the /64 that a client has to itself
+  std::string address = "?";  // the whole of it and the port, for the log
+  bool local = false;         // the port listens on the loopback alone
+
   std::uint64_t id() const { return id_; }
   int fd() const { return fd_.get(); }
 

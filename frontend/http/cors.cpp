@@ -35,6 +35,16 @@ const HttpHeaders& Cors::reply_headers(const HttpRequest& request) const {
   return found == allowed_.end() ? others_ : found->second;
 }
 
+bool Cors::refuses(const HttpRequest& request) const {
+  const std::string* site = request.header("sec-fetch-site");
+  if (all_ || site == nullptr || *site != "cross-site" || request.method == "OPTIONS") return false;
+  const std::string* origin = request.header("origin");
+  if (origin != nullptr) return !allowed_.contains(*origin);
+  const std::string* mode = request.header("sec-fetch-mode");
+  const bool follows_link = mode != nullptr && *mode == "navigate";
+  return !follows_link || (request.method != "GET" && request.method != "HEAD");
+}
+
 HttpHeaders Cors::preflight_headers(const HttpRequest& request, const std::string& methods) const {
   const std::string* origin = request.header("origin");
   const bool preflight = request.method == "OPTIONS" && origin != nullptr &&

@@ -23,6 +23,9 @@ class Cors {
   bool every_page() const { return all_; }
   /// What every reply to `request` says, be it an error or a stream. It lives as long as this.
   const HttpHeaders& reply_headers(const HttpRequest& request) const;
+  /// Whether a page of another site asks that may not read the reply, by the browser's own word
+  /// (Sec-Fetch-Site). A link that somebody follows here is none, and a preflight harms nothing.
+  bool refuses(const HttpRequest& request) const;
   /// What the reply to a preflight says besides, about a path with these methods. Empty if
   /// `request` is none, or if the page's origin is not allowed.
   HttpHeaders preflight_headers(const HttpRequest& request, const std::string& methods) const;

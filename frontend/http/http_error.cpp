@@ -26,6 +26,14 @@ std::string code_of(ErrorCode code) {
   return code == ErrorCode::too_long ? "context_length_exceeded" : to_string(code);
 }
 
+/// Messages quote what clients wrote; a reply must not grow with that.
+std::string bounded(std::string_view text) {
+  if (text.size() <= kMaxErrorBytes) return std::string(text);
+  std::size_t end = kMaxErrorBytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return std::string(text.substr(0, end)) + "...";
+}
+
 std::string error_object(std::string_view message, std::string_view type, std::string_view param,
                          std::string_view code) {
   return "{\"error\":{\"message\":" + json_string(message) + ",\"type\":" + json_string(type) +
@@ -61,10 +69,10 @@ int http_status(ErrorCode code) {
 HttpError http_error(const Status& status, std::string_view param, std::uint32_t retry_after_s) {
   HttpError error;
   error.status = http_status(status.code());
-  error.message = status.message();
-  error.param = param;
+  error.message = bounded(status.message());
+  error.param = bounded(param);
   error.code = code_of(status.code());
-  error.body = error_object(error.message, type_of(error.status), param, error.code);
+  error.body = error_object(error.message, type_of(error.status), error.param, error.code);
   const bool retry = error.status == 429 || error.status == 503;
   error.retry_after_s = retry && retry_after_s == 0 ? 1 : retry_after_s;
   return error;
@@ -74,10 +82,10 @@ HttpError http_error(int status, std::string_view message, std::string_view code
                      std::string_view param) {
   HttpError error;
   error.status = status;
-  error.message = message;
-  error.param = param;
+  error.message = bounded(message);
+  error.param = bounded(param);
   error.code = code;
-  error.body = error_object(message, type_of(status), param, code);
+  error.body = error_object(error.message, type_of(status), error.param, code);
   if (status == 429 || status == 503) error.retry_after_s = 1;
   return error;
 }
@@ -107,7 +115,7 @@ Status ending_status(FinishReason reason, ErrorCode code, std::string message) {
 }
 
 std::string error_json(const Status& status) {
-  return error_object(status.message(), type_of(http_status(status.code())), {},
+  return error_object(bounded(status.message()), type_of(http_status(status.code())), {},
                       code_of(status.code()));
 }
 

@@ -12,6 +12,9 @@
 
 namespace baton {
 
+/// Bytes of a message, and of a field's name, that an error tells; what is longer is cut off.
+inline constexpr std::size_t kMaxErrorBytes = 2048;
+
 /// invalid_argument, too_long 400; queue_full 429; cancelled 499; deadline_exceeded 504;
 /// unavailable 503; the rest 500.
 int http_status(ErrorCode code);

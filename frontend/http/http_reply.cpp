@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
+#include <ctime>
 
 namespace baton {
 namespace {
@@ -26,6 +28,7 @@ std::string begin_head(int status, std::string_view content_type, const HttpHead
   out.append(reason_phrase(status)).append("\r\n");
   if (status != kNoContent) append_header(out, "Content-Type", content_type);
   if (!frame.request_id.empty()) append_header(out, "X-Request-Id", frame.request_id);
+  if (frame.date != 0) append_header(out, "Date", http_date(frame.date));
   append_header(out, "Connection", frame.keep_alive ? "keep-alive" : "close");
   for (const auto& [name, value] : headers) append_header(out, name, value);
   if (frame.cors != nullptr) {
@@ -36,6 +39,37 @@ std::string begin_head(int status, std::string_view content_type, const HttpHead
 
 }  // namespace
 
+std::string log_text(std::string_view text) {
+  constexpr std::size_t kLongest = 300;
+  std::string out = "\"";
+  for (const char c : text.substr(0, kLongest)) {
+    const auto byte = static_cast<unsigned char>(c);
+    out.push_back(byte < 0x20 || byte == 0x7F || c == '"' ? ' ' : c);
+  }
+  return out.append(text.size() > kLongest ? "...\"" : "\"");
+}
+
+std::string asked_text(std::string_view method, std::string_view path) {
+  constexpr std::size_t kLongest = 200;
+  std::string text(method.empty() ? "-" : method);
+  text.append(" ").append(path.empty() ? "-" : path.substr(0, kLongest));
+  return text.append(path.size() > kLongest ? "..." : "");
+}
+
+std::string http_date(std::int64_t unix_seconds) {
+  constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+  constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                     "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+  const std::time_t time = unix_seconds;
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[64];
+  std::snprintf(text, sizeof text, "%s, %02d %s %d %02d:%02d:%02d GMT", kDays[parts.tm_wday],
+                parts.tm_mday, kMonths[parts.tm_mon], parts.tm_year + 1900, parts.tm_hour,
+                parts.tm_min, parts.tm_sec);
+  return text;
+}
+
 const char* reason_phrase(int status) {
   switch (status) {
     case 200: return "OK";
@@ -43,6 +77,8 @@ const char* reason_phrase(int status) {
       return "No Content";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
     case 406:

@@ -13,12 +13,16 @@ class Dialect;
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
+/// "Sun, 06 Nov 1994 08:49:37 GMT", as the Date header has it.
+std::string http_date(std::int64_t unix_seconds);
+
 /// A whole reply.
 struct HttpReply {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;
   HttpHeaders headers;
+  std::string reason = {};  // of an error, for the log
 };
 
 /// What every reply to one request says.
@@ -30,7 +34,16 @@ struct ReplyFrame {
   std::int32_t api_key = -1;  // which one asked (ApiKeys::all()); -1: none is wanted
   const Dialect* dialect = nullptr;  // whose errors the client understands; null: the OpenAI API's
   const HttpHeaders* cors = nullptr;  // what browsers are told (frontend/http/cors.h); null: nothing
+  std::int64_t date = 0;              // unix seconds when the head is made; 0: no Date header
+  std::string asked = {};             // "METHOD PATH" of the request, as the log tells it
 };
+
+/// In quotes, on one line, at most 300 bytes: for the log, where strangers' text must not begin a
+/// line.
+std::string log_text(std::string_view text);
+
+/// "GET /health"; a part that is not known is "-", and of a long path its first 200 bytes are told.
+std::string asked_text(std::string_view method, std::string_view path);
 
 const char* reason_phrase(int status);
 

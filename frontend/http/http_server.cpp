@@ -1,5 +1,6 @@
 #include "frontend/http/http_server.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -15,6 +16,8 @@
 #include <mutex>
 #include <unordered_map>
 #include <utility>
+
+#include "frontend/http/allowed_hosts.h"
 
 namespace baton {
 namespace {
@@ -119,6 +122,35 @@ class HttpServer::Impl {
   std::atomic<std::size_t> partial_bytes{0};
 };
 
+namespace {
+
+/// IPv6 as it stands in a URL.
+std::string bracketed(const std::string& host) {
+  return host.find(':') == std::string::npos || host.front() == '[' ? host : "[" + host + "]";
+}
+
+/// Who the client is.
+void name_peer(ClientConnection& connection) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  char text[INET6_ADDRSTRLEN] = "?";
+  if (getpeername(connection.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) return;
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    connection.peer = inet_ntop(AF_INET, &v4.sin_addr, text, sizeof text);
+    connection.address = connection.peer + ":" + std::to_string(ntohs(v4.sin_port));
+  } else if (address.ss_family == AF_INET6) {
+    auto& v6 = reinterpret_cast<sockaddr_in6&>(address);
+    const std::string whole = inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
+    const bool mapped = IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr);
+    if (!mapped) std::fill(v6.sin6_addr.s6_addr + 8, v6.sin6_addr.s6_addr + 16, std::uint8_t{0});
+    connection.peer = inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
+    connection.address = "[" + whole + "]:" + std::to_string(ntohs(v6.sin6_port));
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<ClientConnection> HttpServer::Impl::admit(int fd) {
   UniqueFd own(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!own) return nullptr;
@@ -134,6 +166,8 @@ std::shared_ptr<ClientConnection> HttpServer::Impl::admit(int fd) {
   ++counters.accepted;
   auto connection = std::make_shared<ClientConnection>(new_connection_id(), std::move(own),
                                                        options.framing, now_ns());
+  name_peer(*connection);
+  connection->local = is_loopback_host(bracketed(options.host));
   connections.emplace(connection->id(), connection);
   return connection;
 }
@@ -318,9 +352,12 @@ void GuardedHandler::read(std::string_view bytes, const std::shared_ptr<Tcp::Pee
     }
     const TimeNs now = now_ns();
     RequestReader& reader = connection_->reader;
-    if (!reader.started()) connection_->request_began.store(now, std::memory_order_relaxed);
-    connection_->touch(now);
+    const bool began = reader.started();
     bytes.remove_prefix(reader.feed(bytes));
+    // Empty lines before a request are none: whoever sends nothing else is idle.
+    if (!began && reader.state() == RequestReader::State::head && !reader.started()) continue;
+    if (!began) connection_->request_began.store(now, std::memory_order_relaxed);
+    connection_->touch(now);
     impl_->count_partial(*connection_);
     after_feed(peer);
   }
@@ -410,9 +447,7 @@ HttpServer::~HttpServer() {
 
 Status HttpServer::start() {
   const HttpServerOptions& o = impl_->options;
-  const std::string host = o.host.find(':') != std::string::npos && o.host.front() != '['
-                               ? "[" + o.host + "]"
-                               : o.host;
+  const std::string host = bracketed(o.host);
   try {
     impl_->endpoint =
         std::make_unique<Http::Endpoint>(Pistache::Address(host, Pistache::Port(o.port)));

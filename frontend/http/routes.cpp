@@ -118,10 +118,31 @@ bool Routes::check_key(const Connection& connection, const HttpRequest& request,
   HttpReply whole;
   whole.status = error.status;
   whole.body = error.body;
+  whole.reason = error.message;
   whole.headers.emplace_back("WWW-Authenticate", "Bearer");
   frame->keep_alive = false;
   reply(connection, *frame, kNoRoute, std::move(whole));
   return false;
+}
+
+std::optional<HttpError> Routes::refusal(const Connection& connection,
+                                         const HttpRequest& request) const {
+  if (!options_.hosts.allow(request.host, connection->local)) {
+    return http_error(
+        403,
+        "this server is not asked as '" + request.host.substr(0, 100) +
+            "': without API keys only names of the loopback (localhost, 127.0.0.1) are "
+            "taken, and those of frontend.allowed_hosts",
+        "host_not_allowed");
+  }
+  if (options_.cors.refuses(request)) {
+    return http_error(
+        403,
+        "a page of another site asks (Sec-Fetch-Site: cross-site); its origin is not in "
+        "frontend.allowed_origins",
+        "origin_not_allowed");
+  }
+  return std::nullopt;
 }
 
 /// False: the request's own id is not acceptable, and the reply that says so is on its way.
@@ -131,17 +152,16 @@ bool Routes::frame_of(const Connection& connection, const HttpRequest& request,
   frame->keep_alive = request.keep_alive;
   frame->head_only = request.method == "HEAD";
   frame->minor = request.minor;
+  frame->asked = asked_text(request.method, request.path());
   frame->cors = &options_.cors.reply_headers(request);
   const std::string* given = request.header("x-request-id");
-  if (given == nullptr) {
-    frame->request_id = new_request_id();
-    return anybody || check_key(connection, request, frame);
+  const bool own = given != nullptr && valid_request_id(*given);
+  frame->request_id = own ? *given : new_request_id();
+  if (auto error = refusal(connection, request)) {
+    fail(connection, *frame, kNoRoute, std::move(*error));
+    return false;
   }
-  if (valid_request_id(*given)) {
-    frame->request_id = *given;
-    return anybody || check_key(connection, request, frame);
-  }
-  frame->request_id = new_request_id();
+  if (given == nullptr || own) return anybody || check_key(connection, request, frame);
   fail(connection, *frame, kNoRoute,
        http_error(400, "X-Request-Id must be 1 to 128 characters out of A-Z a-z 0-9 . _ : -",
                   "bad_request_id", "X-Request-Id"));
@@ -305,6 +325,7 @@ void Routes::unrouted(const Connection& connection, const HttpRequest& request,
   HttpReply whole;
   whole.status = error.status;
   whole.body = error.body;
+  whole.reason = error.message;
   whole.headers.emplace_back("Allow", allowed);
   frame.keep_alive = false;
   reply(connection, std::move(frame), kNoRoute, std::move(whole));
@@ -326,6 +347,7 @@ void Routes::refused(const Connection& connection, const HttpRequest& request,
   frame.dialect = dialect;
   frame.head_only = request.method == "HEAD";
   frame.minor = request.minor;
+  frame.asked = asked_text(request.method, request.path());
   frame.cors = &options_.cors.reply_headers(request);
   const std::string* given = request.header("x-request-id");
   frame.request_id = given != nullptr && valid_request_id(*given) ? *given : new_request_id();
@@ -338,6 +360,7 @@ void Routes::fail(const Connection& connection, ReplyFrame frame, const char* ro
                   HttpError error) {
   HttpReply whole;
   whole.headers = retry_headers(error);
+  whole.reason = error.message;
   error = shaped(std::move(error), frame);
   whole.status = error.status;
   whole.body = std::move(error.body);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "frontend/core/dialect.h"
 #include "frontend/core/served_model.h"
 #include "frontend/grammar/grammar_checker.h"
+#include "frontend/http/allowed_hosts.h"
 #include "frontend/http/api_keys.h"
 #include "frontend/http/cors.h"
 #include "frontend/http/http_server.h"
@@ -34,6 +36,7 @@ struct RouteOptions {
   TimeNs max_timeout = 3600 * kSecond;
   std::uint32_t max_streams = 4096;  // choices that the loop takes at once
   ApiKeys keys;                  // open(): everybody is served
+  AllowedHosts hosts;            // under which names clients may ask
   Cors cors;                     // what pages of other origins may read
   bool strict_fields = false;    // likewise zero_bytes: as in RequestContext
   bool zero_bytes = false;
@@ -91,6 +94,8 @@ class Routes {
   /// `anybody`: no API key is wanted.
   bool frame_of(const Connection& connection, const HttpRequest& request, const Dialect* dialect,
                 ReplyFrame* frame, bool anybody = false);
+  /// Why nothing is done for whoever asks, key or not; nothing: all is well.
+  std::optional<HttpError> refusal(const Connection& connection, const HttpRequest& request) const;
   bool check_key(const Connection& connection, const HttpRequest& request, ReplyFrame* frame);
   std::string new_request_id();
   void reply(const Connection& connection, ReplyFrame frame, const char* route, HttpReply reply);

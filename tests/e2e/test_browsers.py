@@ -21,11 +21,11 @@ HEADERS = "Authorization, Content-Type, X-Request-Id, *"
 
 
 def get(path):
-    return f"GET {path} HTTP/1.1\r\n\r\n".encode()
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
 
 def preflight(path, origin=PAGE):
-    return (f"OPTIONS {path} HTTP/1.1\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: POST\r\n"
+    return (f"OPTIONS {path} HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: POST\r\n"
             "Access-Control-Request-Headers: authorization,content-type,x-stainless-os\r\n\r\n").encode()
 
 
@@ -54,7 +54,7 @@ class Browsers(ClusterTest):
             for origin in STRANGERS:
                 reply = self.ask(preflight(path, origin))
                 self.assertEqual((reply.status, said(reply)), (204, [None, None, "Origin"]), origin)
-            plain = self.ask(f"OPTIONS {path} HTTP/1.1\r\n\r\n".encode())
+            plain = self.ask(f"OPTIONS {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             self.assertEqual((plain.status, plain.headers["allow"]), (204, methods))
         reply = self.request(preflight("/nope"))
         self.assert_error(reply, 404, "/nope")
@@ -78,7 +78,7 @@ class Browsers(ClusterTest):
                 (get(GENERATE), 405), (post(COMPLETIONS, b"x" * (LIMIT + 1)), 413),
                 (post(COMPLETIONS, body, "X-Request-Id: a b\r\n"), 400),
                 (post(COMPLETIONS, b"", "Transfer-Encoding: chunked\r\n"), 400),
-                (b"BREW / HTTP/1.1\r\n\r\n", 501), (post(COMPLETIONS, late), 504)):
+                (b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n", 501), (post(COMPLETIONS, late), 504)):
             with self.subTest(data=data[:60]):
                 reply = self.ask(data, PAGE)
                 self.assertEqual((reply.status, said(reply)), (status, [PAGE, "*", "Origin"]))
@@ -149,7 +149,7 @@ class EveryPage(unittest.TestCase):
         self.assertNotIn(WARNING, self.log_of(cluster))
         for header, status in (("", 401), (f"Authorization: Bearer {key}\r\n", 200)):
             for origin in ("", f"Origin: {PAGE}\r\n"):
-                reply = raw(port, f"GET /v1/models HTTP/1.1\r\n{origin}{header}\r\n".encode())
+                reply = raw(port, f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{origin}{header}\r\n".encode())
                 self.assertEqual((reply.status, said(reply)), (status, ["*", "*", None]))
 
 

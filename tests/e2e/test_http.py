@@ -5,6 +5,7 @@ The workers run a fake model (any token, at once), so that the sockets are what 
 
 import concurrent.futures
 import contextlib
+import email.utils
 import json
 import os
 import pathlib
@@ -86,7 +87,7 @@ def raw(port, data, half_close=False):
 def post(path, body, headers=""):
     if not isinstance(body, bytes):
         body = json.dumps(body).encode()
-    return (f"POST {path} HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode()
+    return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode()
             + body)
 
 
@@ -159,49 +160,97 @@ class Routes(ClusterTest):
         for path in ("/", "/health", "/metrics", "/v1/models", "/v1/models/demo",
                      "/v1/models/d%65mo", "/health?x=1", "/health/", "/healthz", "/ping", "/server_info",
                      "/get_server_info", "/model_info", "/get_model_info", "/get_load"):
-            reply = self.request(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            reply = self.request(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             self.assertEqual(reply.status, 200, path)
             self.assertFalse(reply.closed, path)
-            head = self.request(f"HEAD {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            head = self.request(f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             self.assertEqual((head.status, head.body), (200, ""))
             self.assertGreater(int(head.headers["content-length"]), 0)
-        health = self.request(b"GET /health HTTP/1.1\r\n\r\n").json()
+        health = self.request(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").json()
         self.assertEqual((health["status"], health["workers_ready"]), ("ok", 2))
-        page = self.request(b"GET / HTTP/1.1\r\nAccept: text/html\r\n\r\n")
+        page = self.request(b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\n\r\n")
         self.assertIn("text/html", page.headers["content-type"])
 
     def test_unknown_routes_and_methods(self):
         for path in ("/nope", "/v1", "/v1/", "/v1/completion", "/generate/x", "/%2e%2e/etc/passwd",
                      "/v1/models/a/b/c"):
-            self.assert_error(self.request(f"GET {path} HTTP/1.1\r\n\r\n".encode()), 404, path)
+            self.assert_error(self.request(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()), 404, path)
         for name, shown in (("other", "other"), ("demo/x", "demo/x"), ("demo%2Fx", "demo/x"),
                             ("demo%2fx/", "demo/x")):
-            self.assert_error(self.request(f"GET /v1/models/{name} HTTP/1.1\r\n\r\n".encode()), 404,
+            self.assert_error(self.request(f"GET /v1/models/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()), 404,
                               f"'{shown}' does not exist here")
         for method, path, allowed in (("GET", GENERATE, "POST, OPTIONS"),
                                       ("PUT", CHAT, "POST, OPTIONS"),
                                       ("DELETE", "/health", "GET, HEAD, OPTIONS"),
                                       ("POST", "/v1/models/demo", "GET, HEAD, OPTIONS"),
                                       ("POST", "/v1/models/a/b", "GET, HEAD, OPTIONS")):
-            reply = self.request(f"{method} {path} HTTP/1.1\r\n\r\n".encode())
+            reply = self.request(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             self.assert_error(reply, 405, method, allowed)
             self.assertEqual(reply.headers["allow"], allowed)
-        self.assert_error(self.request(b"BREW / HTTP/1.1\r\n\r\n"), 501)
+        self.assert_error(self.request(b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n"), 501)
 
     def test_request_ids(self):
         for path in ("/health", "/nope", GENERATE):
-            given = self.request(f"GET {path} HTTP/1.1\r\nX-Request-Id: abc-1.2:3\r\n\r\n".encode())
+            given = self.request(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: abc-1.2:3\r\n\r\n".encode())
             self.assertEqual(given.headers["x-request-id"], "abc-1.2:3")
-        made = {self.request(b"GET /health HTTP/1.1\r\n\r\n").headers["x-request-id"]
+        made = {self.request(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").headers["x-request-id"]
                 for _ in range(20)}
         self.assertEqual(len(made), 20)
         for bad in ("a b", "x" * 129, "\"", ""):
-            reply = self.request(f"GET /health HTTP/1.1\r\nX-Request-Id: {bad}\r\n\r\n".encode())
+            reply = self.request(f"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: {bad}\r\n\r\n".encode())
             self.assert_error(reply, 400, "X-Request-Id")
         self.request(post(COMPLETIONS, {"prompt": "Hello", "max_tokens": 1},
                           "X-Request-Id: seen-in-the-log\r\n"))
         log = (self.cluster.folder / "frontend0.log").read_text()
         self.assertIn("seen-in-the-log", log)
+
+    def test_whom_a_request_is_for(self):
+        def status(line, *headers):
+            return self.request("\r\n".join([line, *headers, "", ""]).encode()).status
+
+        for host in ("localhost", "LOCALHOST:8000", "a.localhost", "127.0.0.1", "[::1]:1"):
+            self.assertEqual(status("GET /health HTTP/1.1", f"Host: {host}"), 200, host)
+        for headers in ((), ("Host: a", "Host: a"), ("Host:",), ("Host: a b",), ("Host: a/b",)):
+            self.assertEqual(status("GET /health HTTP/1.1", *headers), 400, headers)
+        # Without keys, on the loopback: a page cannot lend this server a name of its own.
+        for host in ("evil.example", "127.0.0.1.evil.example:8000", "10.0.0.1"):
+            reply = self.request(f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            self.assert_error(reply, 403, "frontend.allowed_hosts")
+        self.assertEqual(status("GET http://evil.example/health HTTP/1.1", "Host: localhost"), 403)
+        self.assertEqual(status("GET HTTP://localhost/health HTTP/1.1", "Host: localhost"), 200)
+        self.assertEqual(status("GET http:///health HTTP/1.1", "Host: localhost"), 400)
+        models = self.request(b"GET http://localhost?/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        self.assertIn("Spoken here", models.body)  # it is the page at /
+        # A page of another site may not make the model work either, even if it cannot read the reply.
+        cross = ("Host: localhost", "Sec-Fetch-Site: cross-site")
+        self.assertEqual(status("GET /v1/models HTTP/1.1", *cross, "Sec-Fetch-Mode: no-cors"), 403)
+        self.assertEqual(status("GET / HTTP/1.1", *cross, "Sec-Fetch-Mode: navigate"), 200)
+        reply = self.request(post(COMPLETIONS, {"prompt": "a"}, "Sec-Fetch-Site: cross-site\r\n"))
+        self.assert_error(reply, 403, "another site")
+
+    def test_every_reply_has_a_date(self):
+        stream = raw(self.port, completion(1))
+        for reply in (self.request(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"), stream,
+                      self.request(b"GET /nope HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+                      self.request(b"nonsense\r\n\r\n"), self.request(post(GENERATE, b"{"))):
+            sent = email.utils.parsedate_to_datetime(reply.headers["date"])
+            self.assertLess(abs(sent.timestamp() - time.time()), 60 * PATIENCE)
+
+    def test_what_the_log_says_of_refusals(self):
+        name = f"marked-{time.monotonic_ns()}"
+        self.request(post(COMPLETIONS, {"prompt": "a", "model": "other\nmodel"}, f"X-Request-Id: {name}\r\n"))
+        self.request(f"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: {name}-probe\r\n\r\n".encode())
+        log = (self.cluster.folder / "frontend0.log").read_text()
+        lines = [line for line in log.splitlines() if name in line]
+        self.assertEqual(len(lines), 1, "a probe has a line, or a refusal has none")
+        self.assertRegex(lines[0], r"^\S+T\S+ info frontend0 " + name + r" POST /v1/completions 404 "
+                         r'client=127\.0\.0\.1:\d+ reason="the model .other model. does not exist')
+        form = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} [a-z]+ (\S+) ")
+        for process in ("scheduler", "frontend0", *self.cluster.workers):
+            lines = (self.cluster.folder / f"{process}.log").read_text().splitlines()
+            named = [form.match(line) for line in lines]
+            self.assertTrue(all(named), [line for line in lines if not form.match(line)][:3])
+            self.assertEqual({line[1] for line in named}, {process})
 
     def test_whole_replies_and_streams(self):
         whole = self.request(post(COMPLETIONS, {"prompt": "Hello", "max_tokens": 7, "seed": 5,
@@ -361,7 +410,7 @@ class BadInputs(ClusterTest):
         self.check(GENERATE, {"prompt": words}, 400, "context")
 
     def test_framing(self):
-        head = b"POST /generate HTTP/1.1\r\nHost: x\r\n"
+        head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\n"
         cases = [
             (head + b"Content-Length: 5abc\r\n\r\nhello", 400),
             (head + b"Content-Length: -1\r\n\r\n", 400),
@@ -374,9 +423,9 @@ class BadInputs(ClusterTest):
             (head + b"Transfer-Encoding: chunked\r\n\r\nfffffff0\r\n", 413),
             (head + b"Expect: tea\r\nContent-Length: 1\r\n\r\n", 417),
             (b"GET / HTTP/3.0\r\n\r\n", 505),
-            (b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\n\r\n", 414),
-            (b"GET / HTTP/1.1\r\nA: " + b"a" * 40_000, 431),
-            (b"GET / HTTP/1.1\nHost: x\n\n", 400),
+            (b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 414),
+            (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 40_000, 431),
+            (b"GET / HTTP/1.1\nHost: localhost\n\n", 400),
             (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
             (b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400),
         ]
@@ -387,7 +436,7 @@ class BadInputs(ClusterTest):
     def test_what_follows_an_error_is_never_a_request(self):
         before = self.metric("baton_http_replies_total")
         hidden = post(GENERATE, {"prompt": "hidden", "max_length": 20})
-        reply = self.request(b"POST /generate HTTP/1.1\r\nContent-Length: 5abc\r\n\r\n" + hidden * 50)
+        reply = self.request(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5abc\r\n\r\n" + hidden * 50)
         self.assert_error(reply, 400)
         self.assertEqual(reply.rest, b"")
         # Only that one reply, and the look at the counters before it.
@@ -396,18 +445,18 @@ class BadInputs(ClusterTest):
     def test_chunked_bodies_and_expectations(self):
         body = json.dumps({"prompt": "Hello", "max_tokens": 2, "ignore_eos": True}).encode()
         chunks = b"".join(b"%x\r\n%s\r\n" % (1, body[i:i + 1]) for i in range(len(body)))
-        reply = self.request(b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        reply = self.request(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
                              + chunks + b"0\r\n\r\n")
         self.assertEqual(reply.status, 200, reply.body)
         with connect(self.port) as client:
-            client.sendall(b"POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\n"
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
                            + b"Content-Length: %d\r\n\r\n" % len(body))
             self.assertIn(b"100 Continue", client.recv(1000))
             client.sendall(body)
             self.assertEqual(read_reply(client)[0].status, 200)
 
     def test_a_large_body_is_refused_before_it_is_sent(self):
-        reply = self.request(b"POST /generate HTTP/1.1\r\nContent-Length: %d\r\n"
+        reply = self.request(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
                              b"Expect: 100-continue\r\n\r\n" % (LIMIT + 1))
         self.assert_error(reply, 413)
         reply = self.request(post(GENERATE, b"x" * 20 * LIMIT))  # sends on regardless
@@ -416,7 +465,7 @@ class BadInputs(ClusterTest):
     def test_keep_alive_and_pipelining(self):
         one = post(COMPLETIONS, {"prompt": "Hello", "max_tokens": 2, "ignore_eos": True})
         with connect(self.port) as client:
-            for data in (one, b"GET /health HTTP/1.1\r\n\r\n", one):
+            for data in (one, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", one):
                 client.sendall(data)
                 reply, rest = read_reply(client)
                 self.assertEqual((reply.status, rest), (200, b""))
@@ -511,9 +560,9 @@ class Clients(ClusterTest):
             for number in range(600):
                 client = stack.enter_context(connect(self.port))
                 if number % 3 == 1:
-                    client.sendall(b"POST /generate HTTP/1.1\r\nHost: x\r\nA: ")
+                    client.sendall(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nA: ")
                 if number % 3 == 2:
-                    client.sendall(b"POST /generate HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{")
+                    client.sendall(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
             for _ in range(20):
                 begin = time.monotonic()
                 self.still_serves()

@@ -171,14 +171,14 @@ class Parts(unittest.TestCase):
     def test_log_lines_go_where_they_belong(self):
         head = "frontend0 | 2026-11-22T03:47:06.786 info frontend0 "
         for line, is_request in (
-                (head + "18ea-3 /v1/completions 400", True),
-                (head + "my id".replace(" ", "-") + " /completion/v2 200 choices=1 prompt=3 tokens=4 "
+                (head + '18ea-3 POST /v1/completions 400 client=127.0.0.1:3 reason="no"', True),
+                (head + "my-id POST /completion/v2 200 client=[::1]:3 choices=1 prompt=3 tokens=4 "
                         "end=length ttft_ms=1.0 ms=2.0", True),
-                (head + "18ea-4 none 404", True),
-                (head + "18ea-4 /generate client left after 3 tokens", True),
+                (head + "18ea-4 - - 400 client=?:0", True),
+                (head + "18ea-4 POST /generate client=127.0.0.1:3 left after 3 tokens", True),
                 (head + "stopping: 0 streams may end within 8.0 s", False),
-                ("scheduler | 2026-11-22 03:47:06.786 scheduler info mixed0: ready, 2500 blocks", False),
-                ("baton     | started scheduler, pid 9377", False)):
+                ("scheduler | 2026-11-22T03:47:06.786 info scheduler mixed0: ready, 2500 blocks", False),
+                ("baton     | 2026-11-22T03:47:06.786 info baton started scheduler, pid 9377", False)):
             self.assertEqual(is_request, bool(split_log.REQUEST.match(line)), line)
 
     def test_a_process_is_known_by_more_than_its_number(self):

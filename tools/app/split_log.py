@@ -13,8 +13,8 @@ import sys
 MAX_FILE_BYTES = 64 << 20
 KEPT_FILES = 2
 
-# frontend0 | 2026-11-22T03:47:06.786 info frontend0 <request id> /v1/completions 400 ... ms=12.3
-REQUEST = re.compile(r"frontend\S*\s*\| \S+ info \S+ \S+ (?:/\S*|none) (?:\d{3}\b|client )")
+# frontend0 | 2026-11-22T03:47:06.786 info frontend0 <request id> POST /v1/completions 400 client=... ms=12.3
+REQUEST = re.compile(r"frontend\S*\s*\| \S+ info \S+ \S+ [A-Z-]+ \S+ (?:\d{3} )?client=")
 
 
 def open_file(path):

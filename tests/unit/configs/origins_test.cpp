@@ -107,5 +107,17 @@ TEST(Origins, InAFileAndOnTheCommandLine) {
   EXPECT_EQ(loaded.config->frontend.allowed_origins, (OriginList{"http://a", "http://[::1]:2"}));
 }
 
+TEST(Hosts, what_is_one) {
+  EXPECT_EQ(parse_hosts("").value(), OriginList());
+  EXPECT_EQ(parse_hosts("*").value(), OriginList{"*"});
+  EXPECT_EQ(parse_hosts("a.example, [::1]").value(), (OriginList{"a.example", "[::1]"}));
+  for (const char* bad : {"a:80", "A", "http://a", "a/b", "a,a", "a,*", "a b", ","}) {
+    EXPECT_FALSE(parse_hosts(bad).ok()) << bad;
+  }
+  const auto config = parse_config("frontend:\n  allowed_hosts: [a.example, b]\n", "t.yaml");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config.value().frontend.allowed_hosts, (OriginList{"a.example", "b"}));
+}
+
 }  // namespace
 }  // namespace baton

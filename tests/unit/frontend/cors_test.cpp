@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "frontend/http/allowed_hosts.h"
+
 #include <algorithm>
 
 namespace baton {
@@ -80,6 +82,48 @@ TEST(Cors, what_is_no_preflight) {
   EXPECT_TRUE(cors.preflight_headers(request("OPTIONS", "", true), "POST").empty());
   EXPECT_TRUE(cors.preflight_headers(request("OPTIONS", kPage), "POST").empty());
   EXPECT_TRUE(cors.preflight_headers(request("POST", kPage, true), "POST").empty());
+}
+
+TEST(Cors, requests_of_other_sites_are_refused_where_replies_may_not_be_read) {
+  using Fields = std::vector<std::pair<std::string, std::string>>;
+  const auto refused = [](const Cors& cors, const char* method, Fields fields) {
+    HttpRequest request;
+    request.method = method;
+    request.headers = std::move(fields);
+    return cors.refuses(request);
+  };
+  const std::pair<std::string, std::string> cross{"sec-fetch-site", "cross-site"};
+  const std::pair<std::string, std::string> link{"sec-fetch-mode", "navigate"};
+  const Cors none, every({"*"}), some({"http://a"});
+  EXPECT_TRUE(refused(none, "POST", {cross}));
+  EXPECT_TRUE(refused(none, "GET", {cross}));
+  EXPECT_TRUE(refused(none, "POST", {cross, {"origin", "http://a"}}));
+  EXPECT_TRUE(refused(none, "POST", {cross, link})) << "a form of another site";
+  EXPECT_TRUE(refused(some, "POST", {cross, {"origin", "http://b"}}));
+  EXPECT_FALSE(refused(some, "POST", {cross, {"origin", "http://a"}}));
+  EXPECT_FALSE(refused(every, "POST", {cross, {"origin", "http://b"}}));
+  EXPECT_FALSE(refused(none, "GET", {cross, link})) << "a link that somebody follows";
+  EXPECT_FALSE(refused(none, "OPTIONS", {cross, {"origin", "http://b"}}));
+  EXPECT_FALSE(refused(none, "POST", {{"sec-fetch-site", "same-origin"}}));
+  EXPECT_FALSE(refused(none, "POST", {{"origin", "http://b"}}));
+}
+
+TEST(AllowedHosts, only_the_loopback_s_names_without_keys_on_the_loopback) {
+  for (const char* host :
+       {"localhost", "localhost.", "a.localhost", "127.0.0.1", "127.9.9.9", "[::1]", ""}) {
+    EXPECT_TRUE(AllowedHosts().allow(host, true)) << host;
+  }
+  for (const char* host : {"example.com", "127.0.0.1.example.com", "localhost.example.com",
+                           "10.0.0.1", "127.example", "[::2]", "xlocalhost"}) {
+    EXPECT_FALSE(AllowedHosts().allow(host, true)) << host;
+    EXPECT_TRUE(AllowedHosts().allow(host, false)) << host << ": the port is open to the network";
+    EXPECT_TRUE(AllowedHosts({}, true).allow(host, true)) << host << ": there are keys";
+    EXPECT_TRUE(AllowedHosts({"*"}).allow(host, true)) << host;
+  }
+  const AllowedHosts named({"gpu.example"}, true);
+  EXPECT_TRUE(named.allow("gpu.example", false));
+  EXPECT_TRUE(named.allow("localhost", false));
+  EXPECT_FALSE(named.allow("other.example", false)) << "a list is kept to, keys or not";
 }
 
 }  // namespace

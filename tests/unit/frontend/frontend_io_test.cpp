@@ -7,6 +7,7 @@
 
 #include "frontend/core/metrics.h"
 #include "frontend/http/health.h"
+#include "frontend/http/http_error.h"
 #include "frontend/http/http_reply.h"
 #include "frontend/http/server_events.h"
 
@@ -25,6 +26,37 @@ TEST(HttpReply, a_whole_reply) {
   const std::string head = format_reply(reply, {"id-1", true, true, 1});
   EXPECT_EQ(head.substr(head.size() - 4), "\r\n\r\n") << "HEAD has no body";
   EXPECT_NE(head.find("Content-Length: 2"), std::string::npos);
+}
+
+TEST(HttpReply, a_head_tells_the_date) {
+  EXPECT_EQ(http_date(784111777), "Sun, 06 Nov 1994 08:49:37 GMT");
+  ReplyFrame frame;
+  frame.date = 784111777;
+  const std::string said = "\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
+  for (const int status : {200, 204, 500}) {
+    HttpReply reply;
+    reply.status = status;
+    EXPECT_NE(format_reply(reply, frame).find(said), std::string::npos) << status;
+  }
+  EXPECT_NE(format_stream_head({}, frame).find(said), std::string::npos);
+}
+
+TEST(HttpReply, what_strangers_wrote_cannot_begin_a_line_of_the_log) {
+  EXPECT_EQ(log_text("a\nb\"c"), "\"a b c\"");
+  EXPECT_LT(log_text(std::string(10'000, 'x')).size(), 400U);
+}
+
+TEST(HttpReply, what_the_log_says_was_asked) {
+  EXPECT_EQ(asked_text("GET", "/health"), "GET /health");
+  EXPECT_EQ(asked_text("", ""), "- -");
+  EXPECT_LT(asked_text("GET", "/" + std::string(2000, 'x')).size(), 220U);
+}
+
+TEST(HttpError, does_not_grow_with_what_it_quotes) {
+  const std::string long_text(1'000'000, '\x01');
+  EXPECT_LT(http_error(invalid(long_text), long_text).body.size(), 30'000U);
+  EXPECT_LT(http_error(404, long_text, "not_found", long_text).body.size(), 30'000U);
+  EXPECT_LT(error_json(invalid(long_text)).size(), 30'000U);
 }
 
 TEST(HttpReply, no_content) {

@@ -149,7 +149,7 @@ class Client {
   }
   void post(const std::string& body) { post_to("/generate", body); }
   void post_to(const std::string& path, const std::string& body) {
-    write("POST " + path + " HTTP/1.1\r\nConnection: close\r\nContent-Length: " +
+    write("POST " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: " +
           std::to_string(body.size()) + "\r\n\r\n" + body);
   }
   std::string read_until(const std::string& mark) {
@@ -430,14 +430,14 @@ TEST_F(LoopTest, a_client_that_leaves_cancels_every_choice) {
 
 TEST_F(LoopTest, requests_that_never_end_are_told_and_closed) {
   Client head(http_->port()), body(http_->port()), idle(http_->port());
-  head.write("POST /generate HTTP/1.1\r\nA: ");
-  body.write("POST /generate HTTP/1.1\r\nContent-Length: 100\r\n\r\n{");
+  head.write("POST /generate HTTP/1.1\r\nHost: localhost\r\nA: ");
+  body.write("POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{");
   for (Client* client : {&head, &body}) {
     const std::string reply = client->read_all();
     EXPECT_EQ(reply.substr(9, 3), "408") << reply;
     EXPECT_NE(reply.find("request_timeout"), std::string::npos);
   }
-  idle.write("GET /health HTTP/1.1\r\n\r\n");  // nothing was asked of it yet
+  idle.write("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");  // nothing was asked of it yet
   EXPECT_EQ(idle.read_until("}").substr(9, 3), "200");
   EXPECT_EQ(http_->counters().timed_out, 2U);
 }
@@ -454,7 +454,7 @@ TEST_F(LoopTest, the_longest_idle_connections_make_room_for_new_ones) {
   // Two threads take them in, in any order: only behind them all is one new to the server, too.
   for (int i = 0; i < 2000 && http_->counters().accepted < 401; ++i) usleep(5000);
   Client newest(http_->port());
-  newest.write("GET /health HTTP/1.1\r\n\r\n");
+  newest.write("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(newest.read_until("}").substr(9, 3), "200");
   EXPECT_LE(http_->counters().open, 64U);
   EXPECT_GE(http_->counters().evicted, 200U);
