@@ -32,7 +32,7 @@ class Bench {
     state_.settings.token_budget = std::max(512U, running);
     join();
     for (std::uint32_t i = 0; i < running + waiting; ++i) submit(i + 1);
-    while (state_.workers[0].decode_set.size() < running) turn();
+    while (state_.workers[0].compute.decode_set.size() < running) turn();
   }
 
   /// Nanoseconds of one step.
@@ -51,7 +51,7 @@ class Bench {
   std::size_t event_bytes() const { return event_bytes_; }
   bool sound() const {
     return audit_state(state_).empty() &&
-           state_.workers[0].decode_set.size() == state_.settings.max_running;
+           state_.workers[0].compute.decode_set.size() == state_.settings.max_running;
   }
 
  private:
@@ -92,7 +92,7 @@ class Bench {
 
   /// One turn that is not measured.
   void turn() {
-    if (!state_.workers[0].steps.empty()) {
+    if (!state_.workers[0].compute.steps.empty()) {
       answer();
       apply(state_, FromWorker{kWorkerLink, std::move(result_)}, now_, out_);
     }
@@ -105,9 +105,9 @@ class Bench {
   void answer() {
     now_ += 500'000;
     const Worker& w = state_.workers[0];
-    const InFlightStep& step = w.steps.front();
+    const InFlightStep& step = w.compute.steps.front();
     result_ = StepResult{};
-    result_.term = w.term;
+    result_.term = w.peer.term;
     result_.step = step.step;
     for (const auto& [id, n] : step.rows) {
       const Sequence* sequence = state_.sequences.find(id);

@@ -119,7 +119,7 @@ class VirtualCluster {
         return step_ended(event.who);
       case What::pull_ended: {
         const Worker& w = state_.workers[event.who];
-        apply(state_, FromWorker{w.link, PullDone{w.term, event.arg, 1}}, now_, out_);
+        apply(state_, FromWorker{w.peer.link, PullDone{w.peer.term, event.arg, 1}}, now_, out_);
         return;
       }
       case What::tick:
@@ -153,9 +153,9 @@ class VirtualCluster {
   /// The oldest step of the worker has ended: a token for every row that samples.
   void step_ended(std::uint32_t index) {
     const Worker& w = state_.workers[index];
-    const InFlightStep& step = w.steps.front();
+    const InFlightStep& step = w.compute.steps.front();
     StepResult m;
-    m.term = w.term;
+    m.term = w.peer.term;
     m.step = step.step;
     m.duration_us = static_cast<std::uint32_t>(devices_[index].took.front() / 1000);
     devices_[index].took.pop_front();
@@ -165,7 +165,7 @@ class VirtualCluster {
     }
     m.sequences.insert(m.sequences.end(), step.decode.begin(), step.decode.end());
     for (const SequenceId id : m.sequences) m.tokens.push_back(next_token(id));
-    apply(state_, FromWorker{w.link, std::move(m)}, now_, out_);
+    apply(state_, FromWorker{w.peer.link, std::move(m)}, now_, out_);
   }
 
   /// A word, until the answer is as long as its request says.
@@ -180,8 +180,8 @@ class VirtualCluster {
   /// Heartbeats: nobody is ever silent, and everything that was sent has arrived.
   void hear_everybody() {
     for (Worker& w : state_.workers) {
-      w.heard = now_;
-      for (const Work kind : {Work::step, Work::pull}) w.work.acknowledge(kind, w.work.sent(kind), now_);
+      w.peer.heard = now_;
+      for (const Work kind : {Work::step, Work::pull}) w.peer.work.acknowledge(kind, w.peer.work.sent(kind), now_);
     }
     for (Frontend& f : state_.frontends) f.heard = now_;
   }
@@ -221,7 +221,7 @@ class VirtualCluster {
       load.prompt_ends += row.n_tokens > 0 && row.logits != LogitsWanted::none ? 1 : 0;
       position += row.n_tokens;
     }
-    const auto& steps = state_.workers[index].steps;
+    const auto& steps = state_.workers[index].compute.steps;
     const auto step = std::find_if(steps.begin(), steps.end(),
                                    [&](const InFlightStep& s) { return s.step == plan.step; });
     for (const SequenceId id : step->decode) load.decode_context += ++device.written[id];

@@ -66,7 +66,7 @@ void SchedulerLoop::turn() {
   if (now >= next_tick_ && (heard_all || now - next_tick_ > kSecond)) tick(now);
   plan(state_, now, out_);
   for (const Worker& w : state_.workers) {
-    if (w.work.any()) work_goes_on(now);
+    if (w.peer.work.any()) work_goes_on(now);
   }
   flush();
   log_lines();
@@ -163,7 +163,7 @@ void SchedulerLoop::watch_processes(TimeNs now) {
 const std::string& SchedulerLoop::worker_name(LinkId link) const {
   static const std::string kUnknown = "?";
   const auto it = state_.worker_links.find(link);
-  return it == state_.worker_links.end() ? kUnknown : state_.workers[it->second].identity.name;
+  return it == state_.worker_links.end() ? kUnknown : state_.workers[it->second].name();
 }
 
 void SchedulerLoop::send_to_worker(LinkId link, ToWorker& message) {
@@ -248,7 +248,7 @@ AdminStats SchedulerLoop::stats() const {
 void SchedulerLoop::request_tables() {
   tables_.clear();
   for (const Worker& w : state_.workers) {
-    if (w.ready()) out_.to_workers.emplace_back(w.link, AuditTables{w.term});
+    if (w.ready()) out_.to_workers.emplace_back(w.peer.link, AuditTables{w.peer.term});
   }
 }
 

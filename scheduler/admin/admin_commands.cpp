@@ -32,14 +32,14 @@ AdminAnswer error(const std::string& what) { return answer("error: " + what + "\
 
 const Worker* find_worker(const State& state, const std::string& name) {
   for (const Worker& w : state.workers) {
-    if (w.identity.name == name) return &w;
+    if (w.name() == name) return &w;
   }
   return nullptr;
 }
 
 std::string known_workers(const State& state) {
   std::string names;
-  for (const Worker& w : state.workers) names += " " + w.identity.name;
+  for (const Worker& w : state.workers) names += " " + w.name();
   return names.empty() ? " none" : names;
 }
 
@@ -71,8 +71,8 @@ class WaitWorker : public PendingAnswer {
  private:
   bool reached(const Worker& w) const {
     if (goal_ == "ready") return w.takes_work();
-    if (goal_ == "gone") return w.state == WorkerState::gone;
-    return w.draining && w.sequences == 0 && w.steps.empty();  // drained
+    if (goal_ == "gone") return w.peer.state == WorkerState::gone;
+    return w.peer.draining && w.compute.sequences == 0 && w.compute.steps.empty();  // drained
   }
   std::string name_;
   std::string goal_;

@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "scheduler/admin/setup_view.h"
-#include "scheduler/apply/lifecycle.h"
 #include "scheduler/apply/blame.h"
+#include "scheduler/apply/grammars.h"
+#include "scheduler/apply/membership.h"
+#include "scheduler/apply/reachability.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/state/audit.h"
 
@@ -50,7 +52,7 @@ json info(const State& state, const AdminStats& stats) {
 json unreachable(const State& state, const Worker& importer) {
   json names = json::array();
   for (const Worker& w : state.workers) {
-    if (w.ready() && !reaches(w, importer)) names.push_back(w.identity.name);
+    if (w.ready() && !reaches(w, importer)) names.push_back(w.name());
   }
   return names;
 }
@@ -58,37 +60,39 @@ json unreachable(const State& state, const Worker& importer) {
 json workers(const State& state) {
   json list = json::array();
   for (const Worker& w : state.workers) {
-    list.push_back({{"name", w.identity.name},
-                    {"role", to_string(w.identity.role)},
+    list.push_back({{"name", w.name()},
+                    {"role", to_string(w.role())},
                     {"state", describe_state(w)},
-                    {"pid", w.identity.pid},
-                    {"term", w.term},
-                    {"steps", w.steps_total},
-                    {"sequences", w.sequences},
-                    {"tokens", w.tokens_total},
-                    {"device", w.identity.device},
-                    {"weights", w.hello.facts.weights},
+                    {"pid", w.peer.identity.pid},
+                    {"term", w.peer.term},
+                    {"steps", w.compute.steps_total},
+                    {"sequences", w.compute.sequences},
+                    {"tokens", w.compute.tokens_total},
+                    {"device", w.peer.identity.device},
+                    {"weights", w.store.offer.facts.weights},
                     {"unreachable", unreachable(state, w)},
-                    {"build", w.identity.build},
-                    {"loading_percent", w.heartbeat.loading_percent}});
+                    {"build", w.peer.identity.build},
+                    {"loading_percent", w.peer.heartbeat.loading_percent}});
   }
   return list;
 }
 
 std::string worker_of(const State& state, SequenceId id) {
   const Sequence* sequence = state.sequences.find(id);
-  return sequence == nullptr ? "" : state.workers[sequence->worker].identity.name;
+  return sequence == nullptr ? "" : state.workers[sequence->worker].name();
 }
 
-/// "grammar on decode0" while that worker compiles it, "a step of its own" if it runs alone, else "".
+/// "grammar on decode0" while that worker compiles it, "a step of its own" if it runs alone; in the queue, the rule that
+/// passed it over last (plan/admission_rules.cpp); else "".
 std::string waits_for(const State& state, const Request& request) {
   for (const SequenceId id : {request.source, request.target}) {
     const Sequence* sequence = state.sequences.find(id);
     if (sequence == nullptr) continue;
     const Worker& worker = state.workers[sequence->worker];
-    if (!grammar_ready(worker, request)) return "grammar on " + worker.identity.name;
+    if (!grammar_ready(worker, request)) return "grammar on " + worker.name();
   }
   if (is_suspect(state, request)) return "a step of its own";
+  if (request.phase == Phase::waiting && request.passed_over != nullptr) return request.passed_over;
   return "";
 }
 
@@ -223,8 +227,8 @@ std::optional<std::string> show(const std::string& what, bool as_json, const Sta
 }
 
 std::string describe_state(const Worker& worker) {
-  if (worker.ready() && worker.draining) return "draining";
-  return to_string(worker.state);
+  if (worker.ready() && worker.peer.draining) return "draining";
+  return to_string(worker.peer.state);
 }
 
 std::string request_name(const RequestId& id) {
@@ -244,23 +248,23 @@ std::optional<RequestId> parse_request_name(const std::string& text) {
 void compare_tables(const State& state, WorkerIndex index, const Tables& tables,
                     std::vector<std::string>& faults) {
   const Worker& w = state.workers[index];
-  if (!w.ready() || tables.term != w.term) return;  // a term that has ended meanwhile
+  if (!w.ready() || tables.term != w.peer.term) return;  // a term that has ended meanwhile
   std::size_t at = 0;
   for (std::size_t i = 0; i < tables.sequences.size() && i < tables.counts.size(); ++i) {
     const std::size_t count = tables.counts[i];
     if (at + count > tables.blocks.size()) {
-      faults.push_back(w.identity.name + ": malformed tables");
+      faults.push_back(w.name() + ": malformed tables");
       return;
     }
     const Sequence* sequence = state.sequences.find(tables.sequences[i]);
     // One that the books no longer hold is about to be dropped: its blocks are fenced or free again.
     if (sequence != nullptr && sequence->worker == index && !sequence->retiring) {
       const bool prefix =
-          count <= sequence->blocks.size() &&
+          count <= sequence->tail().blocks.size() &&
           std::equal(tables.blocks.begin() + static_cast<std::ptrdiff_t>(at),
                      tables.blocks.begin() + static_cast<std::ptrdiff_t>(at + count),
-                     sequence->blocks.begin());
-      if (!prefix) faults.push_back(w.identity.name + ": a block table differs from the books");
+                     sequence->tail().blocks.begin());
+      if (!prefix) faults.push_back(w.name() + ": a block table differs from the books");
     }
     at += count;
   }

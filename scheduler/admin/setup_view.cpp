@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "ipc/kv_layout.h"
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/membership.h"
 
 namespace baton {
 namespace {
@@ -16,10 +16,10 @@ std::string gib(std::uint64_t bytes) {
 }
 
 void add_worker(const Worker& w, std::vector<SetupLine>& lines) {
-  const Hello& h = w.hello;
-  const std::string& name = w.identity.name;
-  const bool cpu = w.identity.device == "cpu";
-  std::string device = std::string(to_string(w.identity.role)) + " on " + w.identity.device;
+  const Hello& h = w.store.offer;
+  const std::string& name = w.name();
+  const bool cpu = w.peer.identity.device == "cpu";
+  std::string device = std::string(to_string(w.role())) + " on " + w.peer.identity.device;
   if (h.facts.threads > 0) {
     device += ", " + std::to_string(h.facts.threads) + (h.facts.threads == 1 ? " thread" : " threads");
   }
@@ -49,7 +49,7 @@ std::vector<SetupLine> setup_lines(const State& state) {
   const std::uint32_t served = max_context(state);
   std::uint32_t allowed = 0;
   for (const Worker& w : state.workers) {
-    if (w.ready()) allowed = std::max(allowed, w.hello.max_context);
+    if (w.ready()) allowed = std::max(allowed, w.store.offer.max_context);
   }
   std::string context = std::to_string(served) + " tokens";
   if (served < allowed) {

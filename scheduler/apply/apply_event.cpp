@@ -1,7 +1,8 @@
 #include "scheduler/apply/apply_event.h"
 
 #include "scheduler/apply/apply_handlers.h"
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/membership.h"
+#include "scheduler/apply/requests.h"
 
 namespace baton {
 
@@ -10,7 +11,7 @@ namespace {
 void peer_gone(State& state, LinkId link, TimeNs now, Outbox& out) {
   if (const auto it = state.worker_links.find(link); it != state.worker_links.end()) {
     const WorkerIndex index = it->second;
-    if (state.workers[index].link == link) {
+    if (state.workers[index].peer.link == link) {
       lose_worker(state, index, /*blamed=*/true, "process ended", now, out);
     }
   } else if (const auto fe = state.frontend_links.find(link); fe != state.frontend_links.end()) {
@@ -23,7 +24,7 @@ void peer_gone(State& state, LinkId link, TimeNs now, Outbox& out) {
 void send_failed(State& state, LinkId link, Outbox& out) {
   // A front end heals by itself: its heartbeats name what it misses.
   const auto it = state.worker_links.find(link);
-  if (it == state.worker_links.end() || state.workers[it->second].link != link) return;
+  if (it == state.worker_links.end() || state.workers[it->second].peer.link != link) return;
   end_term(state, it->second, kBlameLater, "a message could not be sent", out);
 }
 
@@ -41,7 +42,7 @@ struct Apply {
   void operator()(Tick&& e) { apply_tick(state, e.gap, now, out); }
   void operator()(SetDraining&& e) {
     for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
-      if (state.workers[i].identity.name == e.worker) {
+      if (state.workers[i].name() == e.worker) {
         set_draining(state, i, e.draining, /*leave=*/false, now, out);
       }
     }

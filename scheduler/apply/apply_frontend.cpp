@@ -2,7 +2,11 @@
 #include <algorithm>
 
 #include "scheduler/apply/apply_handlers.h"
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/beams.h"
+#include "scheduler/apply/grammars.h"
+#include "scheduler/apply/membership.h"
+#include "scheduler/apply/requests.h"
+#include "scheduler/apply/sequences.h"
 #include "scheduler/plan/batch_limits.h"
 #include "scheduler/plan/queue_order.h"
 
@@ -38,9 +42,9 @@ std::uint32_t retry_after(const State& state) {
 void tell_pools(const State& state, FrontendWelcome& message) {
   for (const Worker& w : state.workers) {
     if (!w.ready()) continue;
-    message.tokens_per_block = w.tokens_per_block();
-    message.pools.push_back({w.identity.name, w.identity.role, w.pool.total(), w.pool.owned_blocks(),
-                             w.pool.fenced_blocks(), w.pool.cached_blocks()});
+    message.tokens_per_block = w.store.tokens_per_block();
+    message.pools.push_back({w.name(), w.role(), w.store.pool.total(), w.store.pool.owned_blocks(),
+                             w.store.pool.fenced_blocks(), w.store.pool.cached_blocks()});
   }
 }
 
@@ -58,9 +62,9 @@ struct Handler {
     message.max_context = max_context(state);
     for (const Worker& w : state.workers) {
       if (w.takes_work()) ++message.workers_ready;
-      message.progress += w.steps_total;
-      message.host_blocks += w.pool.host_total();
-      message.host_blocks_used += w.pool.host_total() - w.pool.host_free_blocks();
+      message.progress += w.compute.steps_total;
+      message.host_blocks += w.store.pool.host_total();
+      message.host_blocks_used += w.store.pool.host_total() - w.store.pool.host_free_blocks();
     }
     message.blocks_out = state.counters.blocks_out;
     message.blocks_in = state.counters.blocks_in;
@@ -206,7 +210,7 @@ struct Handler {
     for (const Worker& w : state.workers) {
       if (!w.ready()) continue;
       if (can_hold(w, request, request.length() + 1)) return;
-      if (largest == nullptr || w.pool.total() > largest->pool.total()) largest = &w;
+      if (largest == nullptr || w.store.pool.total() > largest->store.pool.total()) largest = &w;
     }
     if (largest == nullptr) return;  // it waits for one
     end_request(state, request, FinishReason::error, ErrorCode::too_long,

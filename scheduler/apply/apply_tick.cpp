@@ -2,7 +2,11 @@
 #include <algorithm>
 
 #include "scheduler/apply/apply_handlers.h"
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/grammars.h"
+#include "scheduler/apply/handoff.h"
+#include "scheduler/apply/membership.h"
+#include "scheduler/apply/reachability.h"
+#include "scheduler/apply/requests.h"
 #include "scheduler/plan/admission.h"
 
 namespace baton {
@@ -35,49 +39,49 @@ constexpr TimeNs kTwoHeartbeats = 500 * kMillisecond;
 
 /// Requests that only its pool could hold wait no longer for a process that does not come back.
 void forget_context(Worker& w, TimeNs now) {
-  if (w.state == WorkerState::gone && now - w.heard > kWaitForPools) w.last_context = 0;
+  if (w.peer.state == WorkerState::gone && now - w.peer.heard > kWaitForPools) w.store.last_context = 0;
 }
 
 void judge_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   Worker& w = state.workers[index];
   if (!w.ready()) return;
-  const Verdict verdict = w.work.judge(w.heard, now, state.settings.worker_timeout);
+  const Verdict verdict = w.peer.work.judge(w.peer.heard, now, state.settings.worker_timeout);
   switch (verdict.fault) {
     case Verdict::Fault::none: return;
     case Verdict::Fault::lost: return end_term(state, index, kBlameLater, verdict.why(), out);
     case Verdict::Fault::silent:
       // Frozen, or dead where nobody sees its pid: as long as it counts as alive, requests wait for it.
-      return end_term(state, index, {running_on(state, index, w.heard + kTwoHeartbeats), false}, verdict.why(),
+      return end_term(state, index, {running_on(state, index, w.peer.heard + kTwoHeartbeats), false}, verdict.why(),
                       out);
     case Verdict::Fault::hung: {
-      const Term term = w.term;
+      const Term term = w.peer.term;
       end_term(state, index, {owners_of(state, index, verdict.record), false}, verdict.why(), out);
-      out.to_workers.emplace_back(w.link, Fenced{state.epoch, term, /*hung=*/true});
+      out.to_workers.emplace_back(w.peer.link, Fenced{state.epoch, term, /*hung=*/true});
     }
   }
 }
 
 /// Close or its answer may have been lost; to close twice does no harm.
 void repeat_closes(Worker& w, TimeNs now, Outbox& out) {
-  if (w.work.open(Work::close) == 0 || w.state == WorkerState::gone || now - w.closes_repeated < kSecond) return;
-  w.closes_repeated = now;
-  for (const auto& [number, record] : w.work.of(Work::close)) {
-    out.to_workers.emplace_back(w.link, Close{record.key});
+  if (w.peer.work.open(Work::close) == 0 || w.peer.state == WorkerState::gone || now - w.peer.closes_repeated < kSecond) return;
+  w.peer.closes_repeated = now;
+  for (const auto& [number, record] : w.peer.work.of(Work::close)) {
+    out.to_workers.emplace_back(w.peer.link, Close{record.key});
   }
 }
 
 bool importers_closed(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
-  const AllocationId allocation = state.workers[index].hello.allocation;
+  const AllocationId allocation = state.workers[index].store.allocation();
   bool closed = true;
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     Worker& importer = state.workers[i];
-    if (i == index || importer.state == WorkerState::gone) continue;
-    if (importer.imports.count(allocation) == 0) continue;
+    if (i == index || importer.peer.state == WorkerState::gone) continue;
+    if (importer.peer.imports.count(allocation) == 0) continue;
     closed = false;
-    if (!importer.work.has(Work::close, allocation)) {
-      importer.work.add(Work::close, 0, allocation, now);
-      importer.closes_repeated = now;
-      out.to_workers.emplace_back(importer.link, Close{allocation});
+    if (!importer.peer.work.has(Work::close, allocation)) {
+      importer.peer.work.add(Work::close, 0, allocation, now);
+      importer.peer.closes_repeated = now;
+      out.to_workers.emplace_back(importer.peer.link, Close{allocation});
     }
   }
   return closed;
@@ -85,8 +89,8 @@ bool importers_closed(State& state, WorkerIndex index, TimeNs now, Outbox& out) 
 
 void drain(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   Worker& w = state.workers[index];
-  if (!w.draining || w.state == WorkerState::gone) return;
-  if (now - w.drain_since > state.settings.drain && w.sequences > 0 && w.ready()) {
+  if (!w.peer.draining || w.peer.state == WorkerState::gone) return;
+  if (now - w.peer.drain_since > state.settings.drain && w.compute.sequences > 0 && w.ready()) {
     std::vector<std::uint64_t> requests;
     state.sequences.each([&](const Sequence& sequence) {
       if (sequence.worker != index || sequence.retiring || sequence.width == 0) return;
@@ -103,7 +107,7 @@ void drain(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
       }
     }
   }
-  if (!w.leaving || w.leave_sent || w.sequences != 0 || !w.steps.empty() || w.work.open(Work::pull) != 0) {
+  if (!w.peer.leaving || w.peer.leave_sent || w.compute.sequences != 0 || !w.compute.steps.empty() || w.peer.work.open(Work::pull) != 0) {
     return;
   }
   bool read_by_others = false;
@@ -111,16 +115,16 @@ void drain(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
     read_by_others = read_by_others || transfer.from_worker == index;
   });
   if (read_by_others || !importers_closed(state, index, now, out)) return;
-  w.leave_sent = true;
-  out.to_workers.emplace_back(w.link, Leave{w.identity.incarnation});
+  w.peer.leave_sent = true;
+  out.to_workers.emplace_back(w.peer.link, Leave{w.peer.identity.incarnation});
 }
 
 }  // namespace
 
 void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out) {
   for (Worker& w : state.workers) {
-    w.work.forgive(gap, now);
-    w.heard = std::min(now, w.heard + gap);
+    w.peer.work.forgive(gap, now);
+    w.peer.heard = std::min(now, w.peer.heard + gap);
   }
   for (Frontend& frontend : state.frontends) frontend.heard = std::min(now, frontend.heard + gap);
   expire_deadlines(state, now, out);

@@ -4,8 +4,15 @@
 
 #include "ipc/fault_points.h"
 #include "scheduler/apply/apply_handlers.h"
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/beams.h"
 #include "scheduler/apply/blame.h"
+#include "scheduler/apply/handoff.h"
+#include "scheduler/apply/membership.h"
+#include "scheduler/apply/reachability.h"
+#include "scheduler/apply/requests.h"
+#include "scheduler/apply/sequences.h"
+#include "scheduler/prefix/prefix_cache.h"
+#include "scheduler/prefix/prefix_pull.h"
 
 namespace baton {
 
@@ -56,10 +63,10 @@ struct Handler {
   /// second for each term: the worker may have missed the first answer.
   bool in_term(Term term) {
     Worker& w = worker();
-    if (w.ready() && (term == w.term || fault(Fault::no_term_check))) return true;
-    if (term != w.fenced_term || now - w.fenced_at >= kSecond) {
-      w.fenced_term = term;
-      w.fenced_at = now;
+    if (w.ready() && (term == w.peer.term || fault(Fault::no_term_check))) return true;
+    if (term != w.peer.fenced_term || now - w.peer.fenced_at >= kSecond) {
+      w.peer.fenced_term = term;
+      w.peer.fenced_at = now;
       out.to_workers.emplace_back(link, Fenced{state.epoch, term});
     }
     return false;
@@ -73,150 +80,150 @@ struct Handler {
       return;
     }
     for (index = 0; index < state.workers.size(); ++index) {
-      if (worker().identity.name == identity.name) break;
+      if (worker().name() == identity.name) break;
     }
     if (index == state.workers.size()) {
       state.workers.emplace_back();
-    } else if (worker().state != WorkerState::gone &&
-               worker().identity.incarnation > identity.incarnation) {
+    } else if (worker().peer.state != WorkerState::gone &&
+               worker().peer.identity.incarnation > identity.incarnation) {
       out.to_workers.emplace_back(link, Superseded{identity.incarnation});
       return;
-    } else if (worker().identity.incarnation == identity.incarnation) {
+    } else if (worker().peer.identity.incarnation == identity.incarnation) {
       re_register(identity);
       return;
     } else {
-      if (worker().link != kNoLink && worker().state != WorkerState::gone) {
-        out.to_workers.emplace_back(worker().link, Superseded{worker().identity.incarnation});
+      if (worker().peer.link != kNoLink && worker().peer.state != WorkerState::gone) {
+        out.to_workers.emplace_back(worker().peer.link, Superseded{worker().peer.identity.incarnation});
       }
       lose_worker(state, index, /*blamed=*/true,
                   "superseded by pid " + std::to_string(identity.pid), now, out);
-      state.worker_links.erase(worker().link);
+      state.worker_links.erase(worker().peer.link);
     }
     Worker& w = worker();
-    std::set<AllocationId> predecessors = std::move(w.predecessors);
-    if (w.hello.allocation != 0) predecessors.insert(w.hello.allocation);
+    std::set<AllocationId> predecessors = std::move(w.store.predecessors);
+    if (w.store.allocation() != 0) predecessors.insert(w.store.allocation());
     const Worker before = std::exchange(w, Worker{});
-    w.predecessors = std::move(predecessors);
-    w.steps_total = before.steps_total;
-    w.tokens_total = before.tokens_total;
-    w.last_context = before.last_context;
-    w.identity = std::move(identity);
-    w.link = link;
-    w.registered = w.heard = now;
+    w.store.predecessors = std::move(predecessors);
+    w.compute.steps_total = before.compute.steps_total;
+    w.compute.tokens_total = before.compute.tokens_total;
+    w.store.last_context = before.store.last_context;
+    w.peer.identity = std::move(identity);
+    w.peer.link = link;
+    w.peer.registered = w.peer.heard = now;
     state.worker_links[link] = index;
     take_mapped(w);
-    if (w.identity.build != state.build) {
-      out.warn(w.identity.name + ": version " + w.identity.build + " differs from the scheduler's " +
+    if (w.peer.identity.build != state.build) {
+      out.warn(w.name() + ": version " + w.peer.identity.build + " differs from the scheduler's " +
                state.build);
     }
-    out.info(w.identity.name + ": registering, role " + to_string(w.identity.role) + ", pid " +
-             std::to_string(w.identity.pid));
+    out.info(w.name() + ": registering, role " + to_string(w.role()) + ", pid " +
+             std::to_string(w.peer.identity.pid));
     try_admit_worker(state, index, now, out);
   }
 
   /// What it mapped under an earlier scheduler. A pool whose process has ended since is to be closed.
   void take_mapped(Worker& w) {
-    w.imports.insert(w.identity.mapped.begin(), w.identity.mapped.end());
-    for (const AllocationId allocation : w.identity.mapped) {
+    w.peer.imports.insert(w.peer.identity.mapped.begin(), w.peer.identity.mapped.end());
+    for (const AllocationId allocation : w.peer.identity.mapped) {
       const bool over = std::any_of(
           state.workers.begin(), state.workers.end(),
-          [&](const Worker& other) { return other.predecessors.count(allocation) != 0; });
+          [&](const Worker& other) { return other.store.predecessors.count(allocation) != 0; });
       if (!over) continue;
-      w.work.add(Work::close, 0, allocation, now);
-      w.closes_repeated = now;
-      out.to_workers.emplace_back(w.link, Close{allocation});
+      w.peer.work.add(Work::close, 0, allocation, now);
+      w.peer.closes_repeated = now;
+      out.to_workers.emplace_back(w.peer.link, Close{allocation});
     }
-    w.identity.mapped.clear();
+    w.peer.identity.mapped.clear();
   }
 
   /// The same process again: its first Register, or our answer, was lost, or its link is new.
   void re_register(const Register& /*identity*/) {
     Worker& w = worker();
-    if (w.state == WorkerState::gone) return;
-    if (w.link != link) {
+    if (w.peer.state == WorkerState::gone) return;
+    if (w.peer.link != link) {
       end_term(state, index, kBlameLater, "its link is new", out);
-      state.worker_links.erase(w.link);
-      w.link = link;
+      state.worker_links.erase(w.peer.link);
+      w.peer.link = link;
       state.worker_links[link] = index;
     }
-    w.heard = now;
-    if (w.state != WorkerState::registering) {
-      out.to_workers.emplace_back(link, Registered{state.epoch, w.identity.incarnation});
+    w.peer.heard = now;
+    if (w.peer.state != WorkerState::registering) {
+      out.to_workers.emplace_back(link, Registered{state.epoch, w.peer.identity.incarnation});
     }
   }
 
   void operator()(Hello&& hello) {
     Worker& w = worker();
-    if (hello.incarnation != w.identity.incarnation || w.state == WorkerState::registering) return;
+    if (hello.incarnation != w.peer.identity.incarnation || w.peer.state == WorkerState::registering) return;
     if (!sane(hello)) {
       out.to_workers.emplace_back(link, Refused{"impossible pool geometry in Hello"});
       return;
     }
     if (w.ready()) {
-      if (hello.hello_id == w.hello.hello_id) {  // our Welcome was lost
-        out.to_workers.emplace_back(link, Welcome{state.epoch, w.term, hello.hello_id});
+      if (hello.hello_id == w.store.offer.hello_id) {  // our Welcome was lost
+        out.to_workers.emplace_back(link, Welcome{state.epoch, w.peer.term, hello.hello_id});
         return;
       }
       end_term(state, index, kBlameLater, "the worker ended it", out);
     }
     for (const Worker& other : state.workers) {
       if (&other == &w || !other.ready()) continue;
-      const std::string what = difference(hello, other.hello);
+      const std::string what = difference(hello, other.store.offer);
       if (what.empty()) continue;
-      out.warn(w.identity.name + ": refused: its pool differs from " + other.identity.name +
+      out.warn(w.name() + ": refused: its pool differs from " + other.name() +
                "'s: " + what);
       out.to_workers.emplace_back(
-          link, Refused{"pool differs from " + other.identity.name + "'s: " + what});
+          link, Refused{"pool differs from " + other.name() + "'s: " + what});
       return;
     }
-    const bool same_pool = w.hello.allocation == hello.allocation && w.pool.total() == hello.blocks &&
-                           w.pool.host_total() == hello.host_blocks;
+    const bool same_pool = w.store.offer.allocation == hello.allocation && w.store.pool.total() == hello.blocks &&
+                           w.store.pool.host_total() == hello.host_blocks;
     if (!same_pool) {
-      w.pool = BlockPool(hello.blocks, hello.host_blocks);
+      w.store.pool = BlockPool(hello.blocks, hello.host_blocks);
       state.transfers.each([&](Transfer& transfer) {
         if (transfer.from_worker == index) transfer.from_worker = kNobody;  // they read the old one
       });
     }
-    w.hello = std::move(hello);
-    w.state = WorkerState::ready;
-    w.last_context = w.context();
-    w.term = state.last_term = std::max(state.last_term + 1, state.epoch + 1);
-    w.sent = w.done = 0;
-    w.pulls_answered = 0;
-    w.work.begin_term(now);
-    w.unblamed.clear();
-    w.heartbeat = WorkerHeartbeat{};
-    w.heard = now;
-    out.info(w.identity.name + ": ready, " + std::to_string(w.hello.blocks) + " blocks");
-    out.to_workers.emplace_back(link, Welcome{state.epoch, w.term, w.hello.hello_id});
+    w.store.offer = std::move(hello);
+    w.peer.state = WorkerState::ready;
+    w.store.last_context = w.store.context();
+    w.peer.term = state.last_term = std::max(state.last_term + 1, state.epoch + 1);
+    w.compute.sent = w.compute.done = 0;
+    w.compute.pulls_answered = 0;
+    w.peer.work.begin_term(now);
+    w.peer.unblamed.clear();
+    w.peer.heartbeat = WorkerHeartbeat{};
+    w.peer.heard = now;
+    out.info(w.name() + ": ready, " + std::to_string(w.store.offer.blocks) + " blocks");
+    out.to_workers.emplace_back(link, Welcome{state.epoch, w.peer.term, w.store.offer.hello_id});
     probe_peers(state, index, now, out);
   }
 
   void operator()(StepResult&& result) {
     if (!in_term(result.term)) return;
     Worker& w = worker();
-    if (result.step != w.done + 1 || w.steps.empty() || w.steps.front().step != result.step ||
+    if (result.step != w.compute.done + 1 || w.compute.steps.empty() || w.compute.steps.front().step != result.step ||
         result.tokens.size() != result.sequences.size() ||
         !logprobs_agree(result) || !candidates_agree(result) || !sums_agree(result) ||
-        !complete(w.steps.front(), result)) {
+        !complete(w.compute.steps.front(), result)) {
       end_term(state, index, kBlameLater, "unexpected step result", out);
       out.to_workers.emplace_back(link, Fenced{state.epoch, result.term});
       return;
     }
-    InFlightStep step = std::move(w.steps.front());
-    w.steps.pop_front();
-    w.done = result.step;
-    w.work.answered(Work::step, result.step, now);
+    InFlightStep step = std::move(w.compute.steps.front());
+    w.compute.steps.pop_front();
+    w.compute.done = result.step;
+    w.peer.work.answered(Work::step, result.step, now);
     // It began when it was sent, or when the one before it had ended.
-    if (prompt_tokens(step) > 0) w.prompt_latency = now - std::max(step.sent, w.answered);
+    if (prompt_tokens(step) > 0) w.compute.prompt_latency = now - std::max(step.sent, w.compute.answered);
     // Its copies ran before its rows.
-    const double copies_us = static_cast<double>(step.copies.size()) * w.hello.host_block_us;
-    w.costs.take(std::max(0.0, result.duration_us - copies_us), prompt_tokens(step),
+    const double copies_us = static_cast<double>(step.copies.size()) * w.store.offer.host_block_us;
+    w.compute.costs.take(std::max(0.0, result.duration_us - copies_us), prompt_tokens(step),
                  !step.decode.empty() || !step.beams.empty());
-    w.answered = now;
-    for (std::size_t i = 0; i < result.summed.size(); ++i) w.sums[result.summed[i]] = result.sums[i];
-    ++w.steps_total;
-    w.tokens_total += result.tokens.size();
+    w.compute.answered = now;
+    for (std::size_t i = 0; i < result.summed.size(); ++i) w.store.sums[result.summed[i]] = result.sums[i];
+    ++w.compute.steps_total;
+    w.compute.tokens_total += result.tokens.size();
     retire_rows(step);
     for (const PromptLogprobs& part : result.prompt_logprobs) take_prompt_logprobs(part);
     LogprobReader logprobs(result.logprobs);
@@ -229,8 +236,8 @@ struct Handler {
     take_candidates(state, index, result, out);
     for (const auto& [id, n] : step.rows) prompt_progress(id);
     finish_retiring(step);
-    w.pool.copied(step.copies);
-    w.pool.retire(w.done);
+    w.store.pool.copied(step.copies);
+    w.store.pool.retire(w.compute.done);
   }
 
   /// One token (or candidates) for every row that was to sample and whose sequence still lives, unless it
@@ -296,7 +303,7 @@ struct Handler {
   }
 
   bool sums_agree(const StepResult& result) {
-    const std::uint64_t blocks = std::uint64_t{worker().hello.blocks} + worker().hello.host_blocks;
+    const std::uint64_t blocks = std::uint64_t{worker().store.offer.blocks} + worker().store.offer.host_blocks;
     return result.summed.size() == result.sums.size() &&
            std::all_of(result.summed.begin(), result.summed.end(),
                        [&](BlockId block) { return block < blocks; });
@@ -341,8 +348,8 @@ struct Handler {
   /// A suspect that has decoded a token is none any more, and decodes with the others.
   void leave_singles(const Request& request, SequenceId id) {
     Worker& w = worker();
-    if (w.singles.empty() || request.phase == Phase::ended || is_suspect(state, request)) return;
-    if (std::erase(w.singles, id) != 0) w.joins.push_back(id);
+    if (w.compute.singles.empty() || request.phase == Phase::ended || is_suspect(state, request)) return;
+    if (std::erase(w.compute.singles, id) != 0) w.compute.joins.push_back(id);
   }
 
   void fail_row(const RowFailure& failure) {
@@ -405,13 +412,13 @@ struct Handler {
   /// What a pull has written has its source's checksums; what one that failed has left there, nobody knows.
   void take_sums(const Transfer& transfer, bool good) {
     Worker& w = worker();
-    if (!w.hello.tells_sums) return;
+    if (!w.store.offer.tells_sums) return;
     for (std::size_t i = 0; i < transfer.to.size(); ++i) {
       const std::uint64_t sum = good && !transfer.sums.empty() ? transfer.sums[i] : 0;
       if (sum != 0) {
-        w.sums[transfer.to[i]] = sum;
+        w.store.sums[transfer.to[i]] = sum;
       } else {
-        w.sums.erase(transfer.to[i]);
+        w.store.sums.erase(transfer.to[i]);
       }
     }
   }
@@ -420,8 +427,8 @@ struct Handler {
     Worker& w = worker();
     const Transfer* transfer = state.transfers.find(id);
     if (transfer == nullptr || transfer->to_worker != index) return;
-    ++w.pulls_answered;
-    w.work.answered(Work::pull, transfer->number, now);
+    ++w.compute.pulls_answered;
+    w.peer.work.answered(Work::pull, transfer->number, now);
     const bool is_probe = transfer->is_probe();
     const std::uint64_t request_id = transfer->request;
     const SequenceId target = transfer->target;
@@ -444,7 +451,7 @@ struct Handler {
     }
     if (!failure.empty()) {
       ++state.counters.pull_failures;
-      out.warn(w.identity.name + ": pull failed: " + failure);
+      out.warn(w.name() + ": pull failed: " + failure);
     }
     if (prefix) return prefix_pulled(state, *request, !failure.empty());
     if (failure.empty()) return advance_handoff(state, *request, now, out);
@@ -460,7 +467,7 @@ struct Handler {
   void operator()(Closed&& closed) {
     // Its term is over for us, and not yet for itself: over a link that broke and came back, a Pull of that
     // term may reach it behind our Close. It is told again; once it has said Hello it believes no such Pull.
-    if (worker().state == WorkerState::fenced) return;
+    if (worker().peer.state == WorkerState::fenced) return;
     // It closes only what no pull names, so this was said before a pull that is on its way: the pull will
     // map the pool again, and what it wants closed is said once more.
     bool stale = false;
@@ -468,30 +475,30 @@ struct Handler {
       stale = stale || (t.to_worker == index && t.from_allocation == closed.allocation);
     });
     if (stale) return;
-    worker().work.answered_key(Work::close, closed.allocation, now);
-    worker().imports.erase(closed.allocation);
+    worker().peer.work.answered_key(Work::close, closed.allocation, now);
+    worker().peer.imports.erase(closed.allocation);
     for (WorkerIndex i = 0; i < state.workers.size(); ++i) try_admit_worker(state, i, now, out);
   }
 
   void operator()(WorkerHeartbeat&& beat) {
     Worker& w = worker();
-    if (beat.incarnation != w.identity.incarnation) return;
-    if (beat.draining && !w.leaving) set_draining(state, index, true, /*leave=*/true, now, out);
+    if (beat.incarnation != w.peer.identity.incarnation) return;
+    if (beat.draining && !w.peer.leaving) set_draining(state, index, true, /*leave=*/true, now, out);
     if (beat.term == 0) {  // out of term by its own account: Hello follows, or it is loading
-      w.heartbeat = std::move(beat);
+      w.peer.heartbeat = std::move(beat);
       return;
     }
     if (!in_term(beat.term)) return;
-    if (beat.steps_done > w.done) {
+    if (beat.steps_done > w.compute.done) {
       end_term(state, index, kBlameLater, "a step result was lost", out);
-    } else if (beat.pulls_done > w.pulls_answered) {
+    } else if (beat.pulls_done > w.compute.pulls_answered) {
       end_term(state, index, kBlameLater, "a pull's answer was lost", out);
     } else {
-      w.work.acknowledge(Work::step, beat.plans_received, now);
-      w.work.acknowledge(Work::pull, beat.pulls_received, now);
+      w.peer.work.acknowledge(Work::step, beat.plans_received, now);
+      w.peer.work.acknowledge(Work::pull, beat.pulls_received, now);
     }
     if (!w.ready()) out.to_workers.emplace_back(link, Fenced{state.epoch, beat.term});
-    w.heartbeat = std::move(beat);
+    w.peer.heartbeat = std::move(beat);
   }
 
   void operator()(Tables&& /*tables*/) {}  // compared by the admin's audit
@@ -499,21 +506,21 @@ struct Handler {
   void operator()(GrammarState&& grammar) {
     if (!in_term(grammar.term)) return;
     Worker& w = worker();
-    const auto known = w.grammars.find(grammar.key);
-    if (known == w.grammars.end()) return;  // we have forgotten it as well
+    const auto known = w.compute.grammars.find(grammar.key);
+    if (known == w.compute.grammars.end()) return;  // we have forgotten it as well
     if (grammar.ready) {
       known->second.ready = true;
-      w.work.answered(Work::compile, known->second.number, now);
-      w.compiles_alone = w.compiles_alone && w.work.open(Work::compile) != 0;
+      w.peer.work.answered(Work::compile, known->second.number, now);
+      w.compute.compiles_alone = w.compute.compiles_alone && w.peer.work.open(Work::compile) != 0;
     } else if (known->second.ready || !known->second.awaited) {
       // Forgotten, or passed over. One that is awaited has been told of again meanwhile, and will be answered.
-      w.work.answered(Work::compile, known->second.number, now);
-      w.grammars.erase(known);
+      w.peer.work.answered(Work::compile, known->second.number, now);
+      w.compute.grammars.erase(known);
     }
   }
 
   void operator()(WorkerBye&& bye) {
-    if (bye.incarnation == worker().identity.incarnation) {
+    if (bye.incarnation == worker().peer.identity.incarnation) {
       lose_worker(state, index, /*blamed=*/false, "said goodbye", now, out);
     }
   }
@@ -535,35 +542,35 @@ Term term_of(const WorkerMessage& message) {
 
 void try_admit_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   Worker& w = state.workers[index];
-  if (w.state != WorkerState::registering) return;
+  if (w.peer.state != WorkerState::registering) return;
   std::string holders;
   const auto is_mapped = [&](AllocationId allocation) {
     bool mapped = false;
     for (const Worker& importer : state.workers) {
-      if (importer.state == WorkerState::gone || !importer.work.has(Work::close, allocation)) continue;
-      holders += (holders.empty() ? "" : ", ") + importer.identity.name;
+      if (importer.peer.state == WorkerState::gone || !importer.peer.work.has(Work::close, allocation)) continue;
+      holders += (holders.empty() ? "" : ", ") + importer.name();
       mapped = true;
     }
     return mapped;
   };
-  std::erase_if(w.predecessors, [&](AllocationId allocation) { return !is_mapped(allocation); });
+  std::erase_if(w.store.predecessors, [&](AllocationId allocation) { return !is_mapped(allocation); });
   if (!holders.empty()) {
-    if (now - w.registered < state.settings.close_timeout) return;
-    out.warn(w.identity.name + ": admitted although its predecessor's pool is still mapped by " +
+    if (now - w.peer.registered < state.settings.close_timeout) return;
+    out.warn(w.name() + ": admitted although its predecessor's pool is still mapped by " +
              holders);
   }
-  w.state = WorkerState::loading;
-  out.to_workers.emplace_back(w.link, Registered{state.epoch, w.identity.incarnation});
+  w.peer.state = WorkerState::loading;
+  out.to_workers.emplace_back(w.peer.link, Registered{state.epoch, w.peer.identity.incarnation});
 }
 
 void set_draining(State& state, WorkerIndex index, bool draining, bool leave, TimeNs now,
                   Outbox& out) {
   Worker& w = state.workers[index];
-  if (w.state == WorkerState::gone) return;
-  if (draining && !w.draining) w.drain_since = now;
-  w.leaving = w.leaving || leave;
-  w.draining = draining || w.leaving;  // nobody brings back a process that ends
-  out.info(w.identity.name + (w.draining ? ": draining" : ": takes work again"));
+  if (w.peer.state == WorkerState::gone) return;
+  if (draining && !w.peer.draining) w.peer.drain_since = now;
+  w.peer.leaving = w.peer.leaving || leave;
+  w.peer.draining = draining || w.peer.leaving;  // nobody brings back a process that ends
+  out.info(w.name() + (w.peer.draining ? ": draining" : ": takes work again"));
 }
 
 void apply_worker(State& state, LinkId link, WorkerMessage&& message, TimeNs now, Outbox& out) {
@@ -573,15 +580,15 @@ void apply_worker(State& state, LinkId link, WorkerMessage&& message, TimeNs now
   }
   const auto it = state.worker_links.find(link);
   const bool known = it != state.worker_links.end() &&
-                     state.workers[it->second].link == link &&
-                     state.workers[it->second].state != WorkerState::gone;
+                     state.workers[it->second].peer.link == link &&
+                     state.workers[it->second].peer.state != WorkerState::gone;
   if (!known) {
     // An older scheduler's worker: the other epoch makes it register. One of this epoch (its link is
     // new, or it was superseded) ends the term that it names.
     out.to_workers.emplace_back(link, Fenced{state.epoch, term_of(message)});
     return;
   }
-  state.workers[it->second].heard = now;
+  state.workers[it->second].peer.heard = now;
   std::visit(Handler{state, link, it->second, now, out}, std::move(message));
 }
 

@@ -6,41 +6,45 @@
 // sequences that share the parent's full blocks by reference, and get a copy of the one that is partly
 // filled, since both will write to it. So a block with two references is never written. A beam without a
 // continuation is released when the result is in.
+#include "scheduler/apply/beams.h"
+
 #include <algorithm>
 
 #include "ipc/fault_points.h"
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/membership.h"
+#include "scheduler/apply/requests.h"
+#include "scheduler/apply/sequences.h"
 #include "scheduler/plan/swap.h"
 
 namespace baton {
 
 std::uint32_t beam_blocks(const Worker& worker, const Request& request) {
   const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
-  if (request.sampling.max_tokens <= 1) return worker.blocks_for(prompt + 1);  // no beam runs on
+  if (request.sampling.max_tokens <= 1) return worker.store.blocks_for(prompt + 1);  // no beam runs on
   // The last token is never computed; a hand-off reserves one step of growth.
   const std::uint32_t longest = std::max(prompt + request.sampling.max_tokens - 1, prompt + 1);
-  const std::uint32_t shared = prompt / worker.tokens_per_block();
-  return shared + request.sampling.num_beams * (worker.blocks_for(longest) - shared);
+  const std::uint32_t shared = prompt / worker.store.tokens_per_block();
+  return shared + request.sampling.num_beams * (worker.store.blocks_for(longest) - shared);
 }
 
 bool can_hold(const Worker& worker, const Request& request, std::uint32_t tokens) {
-  return worker.holds(tokens) &&
-         (!request.beams || beam_blocks(worker, request) <= worker.pool.total());
+  return worker.store.holds(tokens) &&
+         (!request.beams || beam_blocks(worker, request) <= worker.store.pool.total());
 }
 
 std::string cannot_hold(const Worker& worker, const Request& request, std::uint32_t tokens) {
-  if (!request.beams || !worker.holds(tokens)) {
+  if (!request.beams || !worker.store.holds(tokens)) {
     return std::to_string(tokens) + " tokens do not fit the " +
-           std::to_string(worker.pool.total() * worker.tokens_per_block()) + " of " +
-           worker.identity.name + "'s KV pool and the " +
-           std::to_string(worker.hello.max_context) + " of its model";
+           std::to_string(worker.store.pool.total() * worker.store.tokens_per_block()) + " of " +
+           worker.name() + "'s KV pool and the " +
+           std::to_string(worker.store.offer.max_context) + " of its model";
   }
   return std::to_string(request.sampling.num_beams) + " beams of up to " +
          std::to_string(request.sampling.max_tokens) + " tokens after a prompt of " +
          std::to_string(request.prompt.size()) + " need up to " +
          std::to_string(beam_blocks(worker, request)) + " blocks of " +
-         std::to_string(worker.tokens_per_block()) + " tokens; the KV pool of " +
-         worker.identity.name + " has " + std::to_string(worker.pool.total());
+         std::to_string(worker.store.tokens_per_block()) + " tokens; the KV pool of " +
+         worker.name() + " has " + std::to_string(worker.store.pool.total());
 }
 
 namespace {
@@ -50,7 +54,7 @@ SequenceId line_of(const Request& request, std::uint32_t beam) {
 }
 
 bool must_grow(const Worker& worker, const Sequence& sequence) {
-  return sequence.scheduled >= sequence.blocks.size() * worker.tokens_per_block();
+  return sequence.scheduled >= sequence.tail().blocks.size() * worker.store.tokens_per_block();
 }
 
 /// A second beam that goes on from `parent`.
@@ -63,16 +67,18 @@ Sequence& fork(State& state, Worker& w, const Sequence& parent, StepPlan& plan) 
   child.prefill_length = parent.prefill_length;
   child.scheduled = child.computed = parent.scheduled;
   child.on_worker = true;
-  const std::uint32_t full = parent.scheduled / w.tokens_per_block();
-  const bool partly = parent.scheduled % w.tokens_per_block() != 0;
-  child.blocks.assign(parent.blocks.begin(), parent.blocks.begin() + full);
-  if (partly && fault(Fault::no_copy_on_write)) child.blocks.push_back(parent.blocks[full]);
-  for (const BlockId block : child.blocks) w.pool.add_reference(block);
-  if (child.blocks.size() == full) {
-    w.pool.allocate(1, child.blocks, saving_of(state, w));
-    if (partly) plan.ops.push_back({parent.blocks[full], child.blocks.back()});
+  const std::uint32_t full = parent.scheduled / w.store.tokens_per_block();
+  const bool partly = parent.scheduled % w.store.tokens_per_block() != 0;
+  const std::vector<BlockId>& theirs = parent.tail().blocks;
+  std::vector<BlockId>& blocks = child.extents.emplace_back(Extent{child.worker, 0, {}}).blocks;
+  blocks.assign(theirs.begin(), theirs.begin() + full);
+  if (partly && fault(Fault::no_copy_on_write)) blocks.push_back(theirs[full]);
+  for (const BlockId block : blocks) w.store.pool.add_reference(block);
+  if (blocks.size() == full) {
+    w.store.pool.allocate(1, blocks, saving_of(state, w));
+    if (partly) plan.ops.push_back({theirs[full], blocks.back()});
   }
-  plan.fork.push_back({child.id, parent.id, child.blocks.back()});
+  plan.fork.push_back({child.id, parent.id, blocks.back()});
   return child;
 }
 
@@ -158,9 +164,9 @@ void plan_beams(State& state, Request& request, StepPlan& plan, InFlightStep& st
     if (continued[child.parent]) {
       sequence = &fork(state, w, *sequence, plan);
     } else if (must_grow(w, *sequence)) {
-      w.pool.allocate(1, sequence->blocks, saving_of(state, w));
+      w.store.pool.allocate(1, sequence->tail().blocks, saving_of(state, w));
       plan.grow_sequences.push_back(sequence->id);
-      plan.grow_blocks.push_back(sequence->blocks.back());
+      plan.grow_blocks.push_back(sequence->tail().blocks.back());
     }
     continued[child.parent] = true;
     lines.push_back(sequence->id);

@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "ipc/fault_points.h"
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/reachability.h"
+#include "scheduler/apply/requests.h"
 
 namespace baton {
 
@@ -48,21 +49,21 @@ void add_grammar(const State& state, std::uint64_t key, Suspicions& found) {
 Suspicions running_on(const State& state, WorkerIndex worker, TimeNs latest) {
   Suspicions found;
   const Worker& w = state.workers[worker];
-  for (const InFlightStep& step : w.steps) {
+  for (const InFlightStep& step : w.compute.steps) {
     if (step.sent <= latest) add_rows(state, step, found);
   }
   std::size_t pulls = 0;
-  for (const auto& [number, record] : w.work.of(Work::pull)) {
+  for (const auto& [number, record] : w.peer.work.of(Work::pull)) {
     if (++pulls > kPullsAtWork || record.sent > latest) break;
     add(found, record.request, Stage::pull);
   }
   // Compiled one at a time, those first that somebody waits for.
   bool awaited = false;
   bool announced = false;
-  for (const auto& [number, record] : w.work.of(Work::compile)) {
+  for (const auto& [number, record] : w.peer.work.of(Work::compile)) {
     if ((awaited && announced) || record.sent > latest) break;
-    const auto told = w.grammars.find(record.key);
-    bool& taken = told != w.grammars.end() && told->second.awaited ? awaited : announced;
+    const auto told = w.compute.grammars.find(record.key);
+    bool& taken = told != w.compute.grammars.end() && told->second.awaited ? awaited : announced;
     if (!std::exchange(taken, true)) add_grammar(state, record.key, found);
   }
   return found;
@@ -73,7 +74,7 @@ Suspicions owners_of(const State& state, WorkerIndex worker, const Outstanding& 
   const Worker& w = state.workers[worker];
   switch (record.kind) {
     case Work::step:
-      for (const InFlightStep& step : w.steps) {
+      for (const InFlightStep& step : w.compute.steps) {
         if (step.step == record.number) add_rows(state, step, found);
       }
       break;
@@ -106,7 +107,7 @@ void blame(State& state, const Suspicions& suspicions, Outbox& out) {
 }
 
 void note_unblamed(State& state, WorkerIndex worker) {
-  std::vector<Unblamed>& noted = state.workers[worker].unblamed;
+  std::vector<Unblamed>& noted = state.workers[worker].peer.unblamed;
   const Suspicions running = running_on(state, worker);
   for (const Suspicion& s : running) {
     const bool known = std::any_of(noted.begin(), noted.end(), [&](const Unblamed& other) {
@@ -118,7 +119,7 @@ void note_unblamed(State& state, WorkerIndex worker) {
 }
 
 void blame_late(State& state, Worker& worker, Outbox& out) {
-  std::vector<Unblamed> noted = std::exchange(worker.unblamed, {});
+  std::vector<Unblamed> noted = std::exchange(worker.peer.unblamed, {});
   Suspicions left;
   bool others = false;  // one who has got on was there, too: it may have been that one
   for (const Unblamed& n : noted) {

@@ -1,7 +1,9 @@
 // Which worker can draw by which grammar (docs/adr/0007).
+#include "scheduler/apply/grammars.h"
+
 #include <functional>
 
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/blame.h"
 
 namespace baton {
 
@@ -23,15 +25,15 @@ std::uint64_t grammar_key(const SamplingParams& sampling) {
 
 bool grammar_ready(const Worker& worker, const Request& request) {
   if (request.grammar == 0) return true;
-  const auto told = worker.grammars.find(request.grammar);
-  return told != worker.grammars.end() && told->second.ready;
+  const auto told = worker.compute.grammars.find(request.grammar);
+  return told != worker.compute.grammars.end() && told->second.ready;
 }
 
 namespace {
 
 /// Those that are being compiled are still outstanding.
 void forget_grammars(Worker& worker) {
-  std::erase_if(worker.grammars, [](const auto& entry) { return entry.second.ready; });
+  std::erase_if(worker.compute.grammars, [](const auto& entry) { return entry.second.ready; });
 }
 
 }  // namespace
@@ -39,13 +41,13 @@ void forget_grammars(Worker& worker) {
 namespace {
 
 void tell(Worker& worker, const Request& request, bool awaited, TimeNs now, Outbox& out) {
-  ToldGrammar& told = worker.grammars[request.grammar];
+  ToldGrammar& told = worker.compute.grammars[request.grammar];
   const bool again = told.number != 0;
-  if (!again) told.number = worker.work.add(Work::compile, request.id, request.grammar, now);
+  if (!again) told.number = worker.peer.work.add(Work::compile, request.id, request.grammar, now);
   told.awaited = told.awaited || awaited;
   told.told = now;
-  out.to_workers.emplace_back(worker.link,
-                              PrepareGrammar{worker.term, request.grammar, request.sampling.grammar_kind,
+  out.to_workers.emplace_back(worker.peer.link,
+                              PrepareGrammar{worker.peer.term, request.grammar, request.sampling.grammar_kind,
                                              request.sampling.grammar, awaited});
 }
 
@@ -54,32 +56,32 @@ void tell(Worker& worker, const Request& request, bool awaited, TimeNs now, Outb
 void ask_grammar(const State& state, Worker& worker, const Request& request, bool awaited, TimeNs now, Outbox& out) {
   if (grammar_ready(worker, request) || !worker.may_begin()) return;
   if (is_suspect(state, request, Stage::compile)) return;
-  const auto told = worker.grammars.find(request.grammar);
-  if (told != worker.grammars.end() && (!awaited || now - told->second.told < kAgain)) return;
-  if (told == worker.grammars.end() && worker.grammars.size() >= kMaxTold) forget_grammars(worker);
+  const auto told = worker.compute.grammars.find(request.grammar);
+  if (told != worker.compute.grammars.end() && (!awaited || now - told->second.told < kAgain)) return;
+  if (told == worker.compute.grammars.end() && worker.compute.grammars.size() >= kMaxTold) forget_grammars(worker);
   tell(worker, request, awaited, now, out);
 }
 
 void repeat_grammar(State& state, Worker& worker, TimeNs now, Outbox& out) {
-  const auto& open = worker.work.of(Work::compile);
+  const auto& open = worker.peer.work.of(Work::compile);
   if (!worker.ready() || open.empty()) return;
   const Outstanding& oldest = open.begin()->second;
-  const auto told = worker.grammars.find(oldest.key);
-  if (told != worker.grammars.end() && now - told->second.told < kAgain) return;
+  const auto told = worker.compute.grammars.find(oldest.key);
+  if (told != worker.compute.grammars.end() && now - told->second.told < kAgain) return;
   const Request* request = nullptr;
   state.requests.each([&](const Request& other) {
     if (other.grammar == oldest.key && other.phase != Phase::ended) request = &other;
   });
-  if (told != worker.grammars.end() && request != nullptr) {
+  if (told != worker.compute.grammars.end() && request != nullptr) {
     return tell(worker, *request, told->second.awaited, now, out);
   }
-  if (told != worker.grammars.end()) worker.grammars.erase(told);
-  worker.work.answered(Work::compile, oldest.number, now);
-  worker.compiles_alone = false;
+  if (told != worker.compute.grammars.end()) worker.compute.grammars.erase(told);
+  worker.peer.work.answered(Work::compile, oldest.number, now);
+  worker.compute.compiles_alone = false;
 }
 
 void compile_alone(Worker& worker, const Request& request, TimeNs now, Outbox& out) {
-  worker.compiles_alone = true;
+  worker.compute.compiles_alone = true;
   tell(worker, request, /*awaited=*/true, now, out);
 }
 

@@ -4,12 +4,19 @@
 // Order that must hold: destination blocks are reserved whole before the first pull; a block is named
 // in a pull only when the step that filled it has ended; the source keeps its references until the last
 // pull has been answered; the sequence joins the destination's decode set after that.
+#include "scheduler/apply/handoff.h"
+
 #include <algorithm>
 #include <span>
 #include <string>
 
 #include "ipc/fault_points.h"
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/membership.h"
+#include "scheduler/apply/reachability.h"
+#include "scheduler/apply/requests.h"
+#include "scheduler/apply/sequences.h"
+#include "scheduler/prefix/prefix_cache.h"
+#include "scheduler/prefix/prefix_pull.h"
 
 namespace baton {
 
@@ -20,11 +27,11 @@ constexpr std::uint32_t kMostDamagedPulls = 3;
 
 void pull_final_blocks(State& state, const Request& request, const Sequence& source, Sequence& target,
                        std::uint32_t final_blocks, TimeNs now, Outbox& out) {
-  if (fault(Fault::piecemeal_reservation) && target.blocks.size() < final_blocks) {
-    const auto missing = final_blocks - static_cast<std::uint32_t>(target.blocks.size());
-    if (!state.workers[target.worker].pool.allocate(missing, target.blocks)) return;
+  if (fault(Fault::piecemeal_reservation) && target.tail().blocks.size() < final_blocks) {
+    const auto missing = final_blocks - static_cast<std::uint32_t>(target.tail().blocks.size());
+    if (!state.workers[target.worker].store.pool.allocate(missing, target.tail().blocks)) return;
   }
-  const std::span<const BlockId> blocks(source.blocks);
+  const std::span<const BlockId> blocks(source.tail().blocks);
   send_pull(state, request, source.worker,
             blocks.subspan(target.pulled, final_blocks - target.pulled), target, now, out);
 }
@@ -38,7 +45,7 @@ void complete(State& state, Request& request, Sequence& target) {
   target.scheduled = target.prefill_length;
   target.computed = target.prefill_length;
   remember_prefix(state, target);
-  state.workers[target.worker].adds.push_back(target.id);  // beams run from the plan that adds it on
+  state.workers[target.worker].compute.adds.push_back(target.id);  // beams run from the plan that adds it on
   request.deaths.got_on(Stage::pull);
   ++state.counters.handoffs;
 }
@@ -53,19 +60,19 @@ void send_pull(State& state, const Request& request, WorkerIndex exporter,
   transfer.request = request.id;
   transfer.target = target.id;
   transfer.from_worker = exporter;
-  transfer.from_allocation = from.hello.allocation;
+  transfer.from_allocation = from.store.allocation();
   transfer.to_worker = target.worker;
   transfer.from.assign(blocks.begin(), blocks.end());
-  const auto first = target.blocks.begin() + target.pulled;
+  const auto first = target.tail().blocks.begin() + target.pulled;
   transfer.to.assign(first, first + static_cast<std::ptrdiff_t>(blocks.size()));
-  if (from.hello.tells_sums) {
+  if (from.store.offer.tells_sums) {
     for (const BlockId block : transfer.from) {
-      const auto known = from.sums.find(block);
-      transfer.sums.push_back(known == from.sums.end() ? 0 : known->second);
+      const auto known = from.store.sums.find(block);
+      transfer.sums.push_back(known == from.store.sums.end() ? 0 : known->second);
     }
   }
-  for (const BlockId block : transfer.from) from.pool.pin_source(block);
-  for (const BlockId block : transfer.to) to.pool.pin_destination(block);
+  for (const BlockId block : transfer.from) from.store.pool.pin_source(block);
+  for (const BlockId block : transfer.to) to.store.pool.pin_destination(block);
   target.pulled += static_cast<std::uint32_t>(blocks.size());
   ++target.open_pulls;
   post_pull(state, transfer, now, out);
@@ -74,27 +81,27 @@ void send_pull(State& state, const Request& request, WorkerIndex exporter,
 void post_pull(State& state, Transfer& transfer, TimeNs now, Outbox& out) {
   const Worker& from = state.workers[transfer.from_worker];
   Worker& to = state.workers[transfer.to_worker];
-  transfer.number = to.work.add(Work::pull, transfer.request, transfer.id, now);
-  to.imports.insert(from.hello.allocation);
+  transfer.number = to.peer.work.add(Work::pull, transfer.request, transfer.id, now);
+  to.peer.imports.insert(from.store.allocation());
 
   Pull pull;
-  pull.term = to.term;
+  pull.term = to.peer.term;
   pull.transfer = transfer.id;
-  pull.allocation = from.hello.allocation;
-  pull.ranks = from.hello.ranks;
-  pull.exporter_pid = from.identity.pid;
-  pull.exporter_pid_start = from.identity.pid_start;
-  pull.exporter_blocks = from.hello.blocks;
-  pull.exporter_host_handle = from.hello.host_handle;
-  pull.exporter_host_blocks = from.hello.host_blocks;
+  pull.allocation = from.store.allocation();
+  pull.ranks = from.store.offer.ranks;
+  pull.exporter_pid = from.peer.identity.pid;
+  pull.exporter_pid_start = from.peer.identity.pid_start;
+  pull.exporter_blocks = from.store.offer.blocks;
+  pull.exporter_host_handle = from.store.offer.host_handle;
+  pull.exporter_host_blocks = from.store.offer.host_blocks;
   pull.from = transfer.from;
   pull.to = transfer.to;
   pull.sums = transfer.sums;
-  out.to_workers.emplace_back(to.link, std::move(pull));
+  out.to_workers.emplace_back(to.peer.link, std::move(pull));
 }
 
 bool needs_handoff(const State& state, const Request& request, const Worker& source) {
-  if (source.identity.role != Role::prefill || request.local || avoids_pulls(state, request)) return false;
+  if (source.role() != Role::prefill || request.local || avoids_pulls(state, request)) return false;
   // The prompt's last step samples the only token that is left: nothing to decode.
   if (request.generated.size() + 1 >= request.sampling.max_tokens) return false;
   if (!any_decoder(state)) return state.settings.no_decode == NoDecode::wait;
@@ -105,11 +112,11 @@ void advance_handoff(State& state, Request& request, TimeNs now, Outbox& out) {
   Sequence* target = state.sequences.find(request.target);
   if (target == nullptr) return;
   const std::uint32_t length = target->prefill_length;
-  const std::uint32_t needed = state.workers[target->worker].blocks_for(length);
+  const std::uint32_t needed = state.workers[target->worker].store.blocks_for(length);
   if (Sequence* source = state.sequences.find(request.source)) {
     const std::uint32_t written =
         fault(Fault::block_final_too_early) ? source->scheduled : source->computed;
-    const std::uint32_t per_block = state.workers[source->worker].tokens_per_block();
+    const std::uint32_t per_block = state.workers[source->worker].store.tokens_per_block();
     // A partly filled block is final only with the whole prompt.
     const std::uint32_t final_blocks = written >= length ? needed : written / per_block;
     if (final_blocks > target->pulled && !state.workers[target->worker].may_begin()) {
@@ -141,7 +148,7 @@ void take_damage(State& state, const Transfer& transfer, std::span<const BlockId
   const bool alive = transfer.from_worker != kNobody;  // its exporter
   if (alive) {
     // Source or copy: nobody can say which one is wrong, so neither is found again.
-    BlockPool& pool = state.workers[transfer.from_worker].pool;
+    BlockPool& pool = state.workers[transfer.from_worker].store.pool;
     for (const BlockId block : blocks) {
       if (std::find(transfer.from.begin(), transfer.from.end(), block) != transfer.from.end()) pool.forget(block);
     }
@@ -151,8 +158,8 @@ void take_damage(State& state, const Transfer& transfer, std::span<const BlockId
   for (const BlockId block : blocks.first(std::min<std::size_t>(blocks.size(), 8))) {
     list += " " + std::to_string(block);
   }
-  out.warn("DAMAGED: copies that " + state.workers[transfer.to_worker].identity.name + " pulled from " +
-           (alive ? state.workers[transfer.from_worker].identity.name : "a dead worker") +
+  out.warn("DAMAGED: copies that " + state.workers[transfer.to_worker].name() + " pulled from " +
+           (alive ? state.workers[transfer.from_worker].name() : "a dead worker") +
            " are not what was computed: " + std::to_string(blocks.size()) + " of " +
            std::to_string(transfer.from.size()) + " blocks, source blocks" + list +
            (request == nullptr ? std::string(", of a request that has ended")
@@ -174,11 +181,11 @@ bool settle_transfer(State& state, TransferId id) {
   Transfer* transfer = state.transfers.find(id);
   if (transfer == nullptr) return false;
   if (transfer->from_worker != kNobody) {
-    BlockPool& pool = state.workers[transfer->from_worker].pool;
+    BlockPool& pool = state.workers[transfer->from_worker].store.pool;
     for (const BlockId block : transfer->from) pool.unpin_source(block);
   }
   Worker& to = state.workers[transfer->to_worker];
-  for (const BlockId block : transfer->to) to.pool.unpin_destination(block);
+  for (const BlockId block : transfer->to) to.store.pool.unpin_destination(block);
   if (Sequence* target = state.sequences.find(transfer->target)) --target->open_pulls;
   state.transfers.erase(id);
   return true;

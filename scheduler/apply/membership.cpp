@@ -1,8 +1,12 @@
 // Workers' terms and incarnations: who may be believed, whose memory may be reused.
+#include "scheduler/apply/membership.h"
+
 #include <algorithm>
 #include <utility>
 
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/handoff.h"
+#include "scheduler/apply/requests.h"
+#include "scheduler/apply/sequences.h"
 #include "scheduler/plan/policy.h"
 
 namespace baton {
@@ -23,7 +27,7 @@ void lose_place(State& state, Sequence& sequence) {
   Sequence* target = state.sequences.find(request->target);
   const bool pulls_go_on =
       request->phase == Phase::handoff && target != nullptr &&
-      target->pulled == state.workers[target->worker].blocks_for(target->prefill_length);
+      target->pulled == state.workers[target->worker].store.blocks_for(target->prefill_length);
   if (pulls_go_on) {
     // Every block has been asked for: the mapping outlives its exporter, so nothing is lost.
     release_sequence(state, request->source);
@@ -38,10 +42,10 @@ void lose_place(State& state, Sequence& sequence) {
 void end_term(State& state, WorkerIndex index, const Blame& blamed, const std::string& why, Outbox& out) {
   Worker& w = state.workers[index];
   if (!w.ready()) return;
-  w.state = WorkerState::fenced;
-  w.fenced_term = 0;
+  w.peer.state = WorkerState::fenced;
+  w.peer.fenced_term = 0;
   ++state.counters.terms_ended;
-  out.warn(w.identity.name + ": term ended: " + why);
+  out.warn(w.name() + ": term ended: " + why);
   if (blamed.later) note_unblamed(state, index);
 
   std::vector<SequenceId> here;
@@ -57,52 +61,52 @@ void end_term(State& state, WorkerIndex index, const Blame& blamed, const std::s
   });
   for (const TransferId id : pulls) settle_transfer(state, id);
 
-  for (const InFlightStep& step : w.steps) w.pool.copied(step.copies);
-  w.steps.clear();
-  w.decode_set.clear();
-  w.singles.clear();
-  w.prefills.clear();
-  w.adds.clear();
-  w.joins.clear();
-  w.drops.clear();
-  w.beams.clear();
-  w.sequences = 0;
-  w.short_of_blocks = false;
-  w.makes_way = false;
-  w.compiles_alone = false;
-  w.grammars.clear();
-  w.work.begin_term(w.heard);
-  w.sums.clear();
-  w.pool.reset();
+  for (const InFlightStep& step : w.compute.steps) w.store.pool.copied(step.copies);
+  w.compute.steps.clear();
+  w.compute.decode_set.clear();
+  w.compute.singles.clear();
+  w.compute.prefills.clear();
+  w.compute.adds.clear();
+  w.compute.joins.clear();
+  w.compute.drops.clear();
+  w.compute.beams.clear();
+  w.compute.sequences = 0;
+  w.compute.short_of_blocks = false;
+  w.compute.makes_way = false;
+  w.compute.compiles_alone = false;
+  w.compute.grammars.clear();
+  w.peer.work.begin_term(w.peer.heard);
+  w.store.sums.clear();
+  w.store.pool.reset();
   blame(state, blamed.now, out);
 }
 
 void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string& why, TimeNs now,
                  Outbox& out) {
   Worker& w = state.workers[index];
-  if (w.state == WorkerState::gone) return;
+  if (w.peer.state == WorkerState::gone) return;
   if (w.ready()) end_term(state, index, {blamed ? running_on(state, index) : Suspicions(), false}, why, out);
-  out.warn(w.identity.name + ": gone: " + why);
+  out.warn(w.name() + ": gone: " + why);
   if (blamed) blame_late(state, w, out);
-  w.unblamed.clear();
-  w.state = WorkerState::gone;
-  w.draining = false;
-  w.leaving = false;
-  w.leave_sent = false;
-  w.imports.clear();
-  w.unreachable.clear();
-  w.work = OutstandingWork();
-  const AllocationId allocation = w.hello.allocation;
+  w.peer.unblamed.clear();
+  w.peer.state = WorkerState::gone;
+  w.peer.draining = false;
+  w.peer.leaving = false;
+  w.peer.leave_sent = false;
+  w.peer.imports.clear();
+  w.peer.unreachable.clear();
+  w.peer.work = OutstandingWork();
+  const AllocationId allocation = w.store.allocation();
   state.transfers.each([&](Transfer& transfer) {
     if (transfer.from_worker == index) transfer.from_worker = kNobody;
   });
-  w.pool = BlockPool();
+  w.store.pool = BlockPool();
   if (allocation == 0) return;
   for (Worker& importer : state.workers) {
-    if (importer.state == WorkerState::gone || importer.imports.count(allocation) == 0) continue;
-    if (!importer.work.has(Work::close, allocation)) importer.work.add(Work::close, 0, allocation, now);
-    importer.closes_repeated = now;
-    out.to_workers.emplace_back(importer.link, Close{allocation});
+    if (importer.peer.state == WorkerState::gone || importer.peer.imports.count(allocation) == 0) continue;
+    if (!importer.peer.work.has(Work::close, allocation)) importer.peer.work.add(Work::close, 0, allocation, now);
+    importer.peer.closes_repeated = now;
+    out.to_workers.emplace_back(importer.peer.link, Close{allocation});
   }
 }
 
@@ -110,8 +114,8 @@ std::uint32_t max_context(const State& state) {
   std::uint32_t decoders = 0;
   std::uint32_t all = 0;
   for (const Worker& w : state.workers) {
-    all = std::max(all, w.last_context);
-    if (w.decodes()) decoders = std::max(decoders, w.last_context);
+    all = std::max(all, w.store.last_context);
+    if (w.decodes()) decoders = std::max(decoders, w.store.last_context);
   }
   return decoders != 0 ? decoders : all;
 }

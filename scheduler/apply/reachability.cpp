@@ -3,9 +3,12 @@
 // the mapping's time off the first hand-off, or says why it cannot. Where cached prefixes are pulled, each
 // is asked about the pool of the other. A pair that cannot is named in the log at once, nothing is pulled
 // between the two, and now and then they are asked again.
+#include "scheduler/apply/reachability.h"
+
 #include <algorithm>
 
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/handoff.h"
+#include "scheduler/prefix/prefix_pull.h"
 
 namespace baton {
 
@@ -13,19 +16,19 @@ namespace {
 
 constexpr TimeNs kAskAgain = 10 * kSecond;
 
-bool hands_off(const Worker& w) { return w.identity.role == Role::prefill; }
+bool hands_off(const Worker& w) { return w.role() == Role::prefill; }
 
 bool hands_off(const Worker& from, const Worker& to) { return hands_off(from) && to.decodes(); }
 
 std::string pair_name(const Worker& importer, const Worker& exporter) {
-  return importer.identity.name + " (" + importer.identity.device + ") and " +
-         exporter.identity.name + " (" + exporter.identity.device + ")";
+  return importer.name() + " (" + importer.peer.identity.device + ") and " +
+         exporter.name() + " (" + exporter.peer.identity.device + ")";
 }
 
 }  // namespace
 
 bool reaches(const Worker& exporter, const Worker& importer) {
-  return importer.unreachable.count(exporter.hello.allocation) == 0;
+  return importer.peer.unreachable.count(exporter.store.allocation()) == 0;
 }
 
 bool reaches_some_decoder(const State& state, const Worker& exporter) {
@@ -49,7 +52,7 @@ void probe(State& state, WorkerIndex exporter, WorkerIndex importer, TimeNs now,
   if (asked) return;
   Transfer& transfer = state.transfers.create();
   transfer.from_worker = exporter;
-  transfer.from_allocation = state.workers[exporter].hello.allocation;
+  transfer.from_allocation = state.workers[exporter].store.allocation();
   transfer.to_worker = importer;
   post_pull(state, transfer, now, out);
 }
@@ -60,10 +63,10 @@ void probe_peers(State& state, WorkerIndex joined, TimeNs now, Outbox& out) {
     const Worker& peer = state.workers[i];
     if (i == joined || !peer.ready()) continue;
     const bool all = pulls_prefixes(state.settings);
-    if ((all || hands_off(w, peer)) && peer.imports.count(w.hello.allocation) == 0) {
+    if ((all || hands_off(w, peer)) && peer.peer.imports.count(w.store.allocation()) == 0) {
       probe(state, joined, i, now, out);
     }
-    if ((all || hands_off(peer, w)) && w.imports.count(peer.hello.allocation) == 0) {
+    if ((all || hands_off(peer, w)) && w.peer.imports.count(peer.store.allocation()) == 0) {
       probe(state, i, joined, now, out);
     }
   }
@@ -72,13 +75,13 @@ void probe_peers(State& state, WorkerIndex joined, TimeNs now, Outbox& out) {
 void probe_again(State& state, WorkerIndex importer, TimeNs now, Outbox& out) {
   Worker& w = state.workers[importer];
   if (!w.ready()) return;
-  for (auto it = w.unreachable.begin(); it != w.unreachable.end();) {
+  for (auto it = w.peer.unreachable.begin(); it != w.peer.unreachable.end();) {
     const auto exporter =
         std::find_if(state.workers.begin(), state.workers.end(), [&](const Worker& other) {
-          return other.state != WorkerState::gone && other.hello.allocation == it->first;
+          return other.peer.state != WorkerState::gone && other.store.offer.allocation == it->first;
         });
     if (exporter == state.workers.end()) {
-      it = w.unreachable.erase(it);  // its process has ended
+      it = w.peer.unreachable.erase(it);  // its process has ended
       continue;
     }
     if (it->second <= now && exporter->ready()) {
@@ -94,15 +97,15 @@ void probe_answered(State& state, const Transfer& transfer, const std::string& f
   if (transfer.from_worker == kNobody) return;  // the exporter has died meanwhile
   const Worker& exporter = state.workers[transfer.from_worker];
   Worker& importer = state.workers[transfer.to_worker];
-  if (exporter.hello.allocation != transfer.from_allocation) return;
+  if (exporter.store.allocation() != transfer.from_allocation) return;
   const bool known = !reaches(exporter, importer);
   if (failure.empty()) {
     if (!known) return;
-    importer.unreachable.erase(transfer.from_allocation);
+    importer.peer.unreachable.erase(transfer.from_allocation);
     out.info(pair_name(importer, exporter) + " reach each other again");
     return;
   }
-  importer.unreachable[transfer.from_allocation] = now + kAskAgain;
+  importer.peer.unreachable[transfer.from_allocation] = now + kAskAgain;
   if (known) return;
   out.warn(pair_name(importer, exporter) + " cannot reach each other: " + failure +
            (hands_off(exporter, importer)

@@ -1,7 +1,9 @@
 // A request's way through its phases, up to its one terminal message.
+#include "scheduler/apply/requests.h"
+
 #include <algorithm>
 
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/sequences.h"
 #include "scheduler/plan/queue_order.h"
 #include "scheduler/plan/swap.h"
 
@@ -48,12 +50,12 @@ void preempt(State& state, Request& request) {
   state.handoffs.erase({request.place, request.id});
   const Sequence* source = state.sequences.find(request.source);
   const bool kept = source != nullptr && swaps(state, state.workers[source->worker]);
-  request.kept = kept ? Kept{source->worker, state.workers[source->worker].term, 0, true} : Kept();
+  request.kept = kept ? Kept{source->worker, state.workers[source->worker].peer.term, 0, true} : Kept();
   const bool again = request.beams != nullptr;
   request.place =
       place_after_preemption(request.place, ++state.evictions, kept, again, state.settings);
   if (source != nullptr) {
-    for (const BlockId block : source->blocks) state.workers[source->worker].pool.mark_wanted(block);
+    for (const BlockId block : source->tail().blocks) state.workers[source->worker].store.pool.mark_wanted(block);
   }
   if (request.beams) return requeue(state, request);  // no result of a step in flight counts any more
   release_sequence(state, request.target);

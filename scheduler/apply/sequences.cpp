@@ -1,9 +1,12 @@
 // A sequence's life on one worker: blocks, decode set, drop.
+#include "scheduler/apply/sequences.h"
+
 #include <algorithm>
 
 #include "ipc/fault_points.h"
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/blame.h"
 #include "scheduler/plan/swap.h"
+#include "scheduler/prefix/prefix_cache.h"
 
 namespace baton {
 
@@ -26,18 +29,18 @@ std::vector<BlockId> take_blocks(State& state, Worker& w, std::uint32_t blocks,
   taken.reserve(blocks + 8);
   taken = prefix.blocks;
   for (const BlockId block : prefix.blocks) {
-    w.pool.is_host(block) ? w.pool.hold(block) : w.pool.share(block);
+    w.store.pool.is_host(block) ? w.store.pool.hold(block) : w.store.pool.share(block);
   }
   const bool may_save = writer == Writer::steps || fault(Fault::pulled_over_unsaved);
   const Saving saving = may_save ? saving_of(state, w) : Saving();
   for (BlockId& block : taken) {
-    if (!w.pool.is_host(block)) continue;
+    if (!w.store.pool.is_host(block)) continue;
     std::vector<BlockId> fresh;
-    w.pool.allocate(1, fresh, saving);
-    w.pool.load(block, fresh.front(), w.copies);
+    w.store.pool.allocate(1, fresh, saving);
+    w.store.pool.load(block, fresh.front(), w.store.copies);
     block = fresh.front();
   }
-  w.pool.allocate(blocks - static_cast<std::uint32_t>(taken.size()), taken, saving);
+  w.store.pool.allocate(blocks - static_cast<std::uint32_t>(taken.size()), taken, saving);
   return taken;
 }
 
@@ -46,18 +49,18 @@ std::vector<BlockId> take_blocks(State& state, Worker& w, std::uint32_t blocks,
 Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std::uint32_t blocks,
                          const BlockPool::Match& prefix, Writer writer) {
   Worker& w = state.workers[worker];
-  if (blocks - prefix.shared > w.pool.available_blocks()) return nullptr;
+  if (blocks - prefix.shared > w.store.pool.available_blocks()) return nullptr;
   std::vector<BlockId> taken = take_blocks(state, w, blocks, prefix, writer);
   Sequence& sequence = state.sequences.create();
   sequence.request = request.id;
   sequence.worker = worker;
   sequence.order = ++state.placements;
-  sequence.blocks = std::move(taken);
+  sequence.extents.push_back({worker, 0, std::move(taken)});
   sequence.prefill_length = request.length();
   sequence.remembered = static_cast<std::uint32_t>(prefix.blocks.size());
   sequence.prefix_node = prefix.node;
   sequence.width = w.decodes() ? request.sampling.num_beams : 1;
-  w.sequences += sequence.width;
+  w.compute.sequences += sequence.width;
   return &sequence;
 }
 
@@ -65,20 +68,20 @@ void begin_decode(State& state, Request& request, Sequence& sequence) {
   Worker& w = state.workers[sequence.worker];
   request.phase = Phase::decode;
   if (request.beams) {
-    w.beams.push_back(request.id);
-    w.sequences += request.sampling.num_beams - sequence.width;
+    w.compute.beams.push_back(request.id);
+    w.compute.sequences += request.sampling.num_beams - sequence.width;
     sequence.width = request.sampling.num_beams;
   } else if (is_suspect(state, request)) {
-    w.singles.push_back(sequence.id);
+    w.compute.singles.push_back(sequence.id);
   } else {
-    w.joins.push_back(sequence.id);
+    w.compute.joins.push_back(sequence.id);
   }
 }
 
 void release_places(State& state, Request& request) {
   if (request.beams) {
     if (const Sequence* source = state.sequences.find(request.source)) {
-      std::erase(state.workers[source->worker].beams, request.id);
+      std::erase(state.workers[source->worker].compute.beams, request.id);
     }
     for (const SequenceId line : request.beams->lines) {
       if (line != request.source) release_sequence(state, line);
@@ -95,13 +98,13 @@ void release_places(State& state, Request& request) {
 
 void join_decode_set(State& state, Sequence& sequence) {
   Worker& w = state.workers[sequence.worker];
-  sequence.decode_slot = static_cast<std::uint32_t>(w.decode_set.size());
-  w.decode_set.push_back(sequence.id);
+  sequence.decode_slot = static_cast<std::uint32_t>(w.compute.decode_set.size());
+  w.compute.decode_set.push_back(sequence.id);
 }
 
 void leave_decode_set(State& state, Sequence& sequence) {
   if (sequence.decode_slot == kNobody) return;
-  std::vector<SequenceId>& set = state.workers[sequence.worker].decode_set;
+  std::vector<SequenceId>& set = state.workers[sequence.worker].compute.decode_set;
   const SequenceId last = set.back();
   set[sequence.decode_slot] = last;
   state.sequences.find(last)->decode_slot = sequence.decode_slot;
@@ -115,22 +118,25 @@ void release_sequence(State& state, SequenceId id, bool keep) {
   if (!sequence->retiring) {
     Worker& w = state.workers[sequence->worker];
     leave_decode_set(state, *sequence);
-    erase_from(w.singles, id);
-    erase_from(w.prefills, id);
-    erase_from(w.adds, id);
-    erase_from(w.joins, id);
+    erase_from(w.compute.singles, id);
+    erase_from(w.compute.prefills, id);
+    erase_from(w.compute.adds, id);
+    erase_from(w.compute.joins, id);
     // A worker out of term has forgotten its sequences, and its pool is wholly fenced.
     if (w.ready()) {
       remember_prefix(state, *sequence);
       // The last one first: of a chain in the cache, its end is forgotten before its beginning.
-      for (auto it = sequence->blocks.rbegin(); it != sequence->blocks.rend(); ++it) {
-        w.pool.release(*it, w.sent, w.done);
+      for (auto extent = sequence->extents.rbegin(); extent != sequence->extents.rend(); ++extent) {
+        BlockPool& pool = state.store(extent->store).pool;
+        for (auto it = extent->blocks.rbegin(); it != extent->blocks.rend(); ++it) {
+          pool.release(*it, w.compute.sent, w.compute.done);
+        }
       }
-      if (sequence->on_worker) w.drops.push_back(id);
+      if (sequence->on_worker) w.compute.drops.push_back(id);
     }
-    sequence->blocks.clear();
+    for (Extent& extent : sequence->extents) extent.blocks.clear();
     sequence->on_worker = false;
-    w.sequences -= sequence->width;
+    w.compute.sequences -= sequence->width;
   }
   if (keep && sequence->inflight > 0) {
     sequence->retiring = true;

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/beams.h"
+#include "scheduler/apply/handoff.h"
+#include "scheduler/apply/membership.h"
+#include "scheduler/apply/requests.h"
 #include "scheduler/plan/policy.h"
 
 namespace baton {
@@ -10,21 +13,21 @@ namespace baton {
 bool may_fit_later(const State& state, const Request& request, std::uint32_t tokens, TimeNs now) {
   if (tokens <= max_context(state)) return true;
   const auto loads = [](const Worker& w) {
-    return w.last_context == 0 && (w.state == WorkerState::registering || w.state == WorkerState::loading);
+    return w.store.last_context == 0 && (w.peer.state == WorkerState::registering || w.peer.state == WorkerState::loading);
   };
   return request.again && (now - request.submitted < kWaitForPools ||
                            std::any_of(state.workers.begin(), state.workers.end(), loads));
 }
 
 bool refuse_too_long(State& state, const Worker& worker, Request& request, TimeNs now, Outbox& out) {
-  if (worker.holds(request.length() + 1)) return false;
+  if (worker.store.holds(request.length() + 1)) return false;
   if (may_fit_later(state, request, request.length() + 1, now)) return true;
   end_request(state, request, FinishReason::error, ErrorCode::too_long,
               "the sequence has " + std::to_string(request.length()) +
                   " tokens; with one more it must fit the " +
-                  std::to_string(worker.pool.total() * worker.tokens_per_block()) + " of " +
-                  worker.identity.name + "'s KV pool and the " +
-                  std::to_string(worker.hello.max_context) + " of its model",
+                  std::to_string(worker.store.pool.total() * worker.store.tokens_per_block()) + " of " +
+                  worker.name() + "'s KV pool and the " +
+                  std::to_string(worker.store.offer.max_context) + " of its model",
               out);
   return true;
 }

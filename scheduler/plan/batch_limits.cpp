@@ -27,7 +27,7 @@ std::uint32_t most_running(const State& state, const Worker& worker) {
   const Settings& settings = state.settings;
   if (!decodes_here(state, worker)) return settings.max_running;
   // Every one that decodes takes a token of each step.
-  const std::uint32_t most = std::min(settings.max_running, step_tokens(settings, worker.identity.role));
+  const std::uint32_t most = std::min(settings.max_running, step_tokens(settings, worker.role()));
   return std::min(most, batch_bucket(settings.decode_batch_size, state.queued));
 }
 

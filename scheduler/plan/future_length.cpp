@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/beams.h"
+#include "scheduler/apply/membership.h"
 
 namespace baton {
 
@@ -23,7 +24,7 @@ Growth growth_of(const Request& request, std::uint32_t sampling, std::uint32_t c
 std::uint64_t whole(const Worker& worker, const Request& request, std::uint32_t context) {
   if (request.beams) return beam_blocks(worker, request);
   const Growth growth = growth_of(request, 0, context);
-  return worker.blocks_for(std::max(growth.used + growth.left, request.length() + 1));
+  return worker.store.blocks_for(std::max(growth.used + growth.left, request.length() + 1));
 }
 
 }  // namespace
@@ -54,7 +55,7 @@ bool fits_to_the_end(const State& state, const Worker& worker, const Request& re
       decoding.push_back(growth_of(other, sequence.sampling, context));
     }
   });
-  return reserved + peak_blocks(decoding, worker.tokens_per_block()) <= worker.pool.total();
+  return reserved + peak_blocks(decoding, worker.store.tokens_per_block()) <= worker.store.pool.total();
 }
 
 }  // namespace baton

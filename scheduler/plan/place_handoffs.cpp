@@ -5,12 +5,19 @@
 #include <vector>
 
 #include "ipc/fault_points.h"
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/beams.h"
+#include "scheduler/apply/grammars.h"
+#include "scheduler/apply/handoff.h"
+#include "scheduler/apply/membership.h"
+#include "scheduler/apply/reachability.h"
+#include "scheduler/apply/requests.h"
+#include "scheduler/apply/sequences.h"
 #include "scheduler/plan/admission.h"
 #include "scheduler/plan/batch_limits.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/plan/queue_order.h"
 #include "scheduler/plan/static_batching.h"
+#include "scheduler/prefix/prefix_cache.h"
 
 namespace baton {
 
@@ -96,13 +103,13 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
       continue;
     }
     Worker& w = state.workers[choice];
-    if (!grammar_ready(w, request) && w.adds.size() >= kMostHeld) {  // it waits at its source
+    if (!grammar_ready(w, request) && w.compute.adds.size() >= kMostHeld) {  // it waits at its source
       ask_grammar(state, w, request, /*awaited=*/true, now, out);
       ++it;
       continue;
     }
     const bool piecemeal = fault(Fault::piecemeal_reservation);
-    const std::uint32_t blocks = piecemeal ? 0 : w.blocks_for(source.prefill_length + 1);
+    const std::uint32_t blocks = piecemeal ? 0 : w.store.blocks_for(source.prefill_length + 1);
     const BlockPool::Match prefix =
         piecemeal ? BlockPool::Match()
                   : cached_prefix(state, request, w, source.prefill_length, Reach::pool);

@@ -4,26 +4,26 @@
 #include <utility>
 
 #include "ipc/fault_points.h"
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/beams.h"
 #include "scheduler/apply/blame.h"
+#include "scheduler/apply/grammars.h"
+#include "scheduler/apply/handoff.h"
+#include "scheduler/apply/requests.h"
+#include "scheduler/apply/sequences.h"
 #include "scheduler/plan/admission.h"
+#include "scheduler/plan/admission_rules.h"
 #include "scheduler/plan/batch_limits.h"
 #include "scheduler/plan/place_handoffs.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/plan/queue_order.h"
 #include "scheduler/plan/static_batching.h"
 #include "scheduler/plan/swap.h"
+#include "scheduler/prefix/prefix_cache.h"
+#include "scheduler/prefix/prefix_pull.h"
 
 namespace baton {
 
 namespace {
-
-/// Tokens of a step's rows with LogitsWanted::all: each costs its worker a whole line of logits.
-constexpr std::uint32_t kLogprobBudget = 64;
-
-bool wants_prompt_logprobs(const Request& request) {
-  return request.sampling.prompt_logprobs >= 0 && request.generated.empty();
-}
 
 /// Builds one step for one worker. A step touches each list of the worker once.
 class StepBuilder {
@@ -33,18 +33,18 @@ class StepBuilder {
 
   /// Sends the plan and returns true, or returns false if there is nothing to do now.
   bool build() {
-    if (w_.runs_alone()) return false;
+    if (w_.compute.runs_alone()) return false;
     // Steps of the others go on until the pulls and grammars that began before are answered.
-    const bool turn = w_.makes_way && w_.only_steps();
-    if (turn && !w_.steps.empty()) return false;
+    const bool turn = w_.compute.makes_way && w_.only_steps();
+    if (turn && !w_.compute.steps.empty()) return false;
     retire_full_members();
-    budget_ = step_tokens(state_.settings, w_.identity.role);
+    budget_ = step_tokens(state_.settings, w_.role());
     prompt_rows_ = most_prompt_rows(state_);
     if (turn) take_suspect();
-    if (!step_.alone && !w_.compiles_alone) fill();
-    if (!has_work() && w_.steps.empty() && w_.makes_way && w_.only_steps()) take_suspect();
-    if (w_.compiles_alone) return false;
-    if (!has_work() && (w_.drops.empty() || !w_.steps.empty())) return false;
+    if (!step_.alone && !w_.compute.compiles_alone) fill();
+    if (!has_work() && w_.compute.steps.empty() && w_.compute.makes_way && w_.only_steps()) take_suspect();
+    if (w_.compute.compiles_alone) return false;
+    if (!has_work() && (w_.compute.drops.empty() || !w_.compute.steps.empty())) return false;
     send();
     return true;
   }
@@ -52,7 +52,7 @@ class StepBuilder {
  private:
   bool has_work() const {
     return plan_.decode || !plan_.rows.empty() || !plan_.add.empty() || !plan_.beams.empty() ||
-           !plan_.singles.empty() || !w_.copies.empty();
+           !plan_.singles.empty() || !w_.store.copies.empty();
   }
 
   /// A step is filled with decoding first, or, if prompts pause it, with prompts alone while there are any.
@@ -65,23 +65,23 @@ class StepBuilder {
   }
 
   void take_decode() {
-    w_.short_of_blocks = !make_room_to_grow();
-    if (w_.short_of_blocks) return;
-    if (!w_.singles.empty()) w_.makes_way = true;
+    w_.compute.short_of_blocks = !make_room_to_grow();
+    if (w_.compute.short_of_blocks) return;
+    if (!w_.compute.singles.empty()) w_.compute.makes_way = true;
     take_adds();
     grow();
-    for (const std::uint64_t id : w_.beams) {
+    for (const std::uint64_t id : w_.compute.beams) {
       Request& request = *state_.requests.find(id);
       if (makes_way_for(request, request.beams->due)) continue;
       plan_beams(state_, request, plan_, step_);
     }
-    plan_.decode = !w_.decode_set.empty();
-    if (plan_.decode) step_.decode = w_.decode_set;
+    plan_.decode = !w_.compute.decode_set.empty();
+    if (plan_.decode) step_.decode = w_.compute.decode_set;
     budget_ -= std::min(budget_, static_cast<std::uint32_t>(step_.decode.size() + step_.beams.size()));
   }
 
   void take_prompts() {
-    const bool way = w_.makes_way;  // not what this very step finds: that waits for its end anyway
+    const bool way = w_.compute.makes_way;  // not what this very step finds: that waits for its end anyway
     continue_prefills();
     if (!way) admit(/*suspects=*/false);
   }
@@ -90,33 +90,33 @@ class StepBuilder {
   /// two of the others', if it has something to `run`.
   bool makes_way_for(const Request& request, bool run) {
     if (!is_suspect(state_, request)) return false;
-    w_.makes_way = w_.makes_way || run;
+    w_.compute.makes_way = w_.compute.makes_way || run;
     return true;
   }
 
   /// One suspect's step, or grammar; nothing if none can run now. Nothing is outstanding but closes.
   void take_suspect() {
-    w_.makes_way = false;
+    w_.compute.makes_way = false;
     if (compile_suspect()) return;
     in_turn_ = true;
     if (!continue_suspect()) admit(/*suspects=*/true);
     in_turn_ = false;
     step_.alone = !plan_.rows.empty() || !plan_.beams.empty() || !plan_.singles.empty();
     if (step_.alone) return;
-    for (const SequenceId id : w_.prefills) await_grammar(*state_.request_of(*state_.sequences.find(id)));
+    for (const SequenceId id : w_.compute.prefills) await_grammar(*state_.request_of(*state_.sequences.find(id)));
   }
 
   /// A suspect's row; its prompt, its beams, or one token.
   bool continue_suspect() {
-    for (std::size_t i = 0; i < w_.prefills.size(); ++i) {
-      const Request& request = *state_.request_of(*state_.sequences.find(w_.prefills[i]));
-      if (!is_suspect(state_, request) || !may_draw(request)) continue;
+    for (std::size_t i = 0; i < w_.compute.prefills.size(); ++i) {
+      const Request& request = *state_.request_of(*state_.sequences.find(w_.compute.prefills[i]));
+      if (!is_suspect(state_, request) || !may_draw(w_, request)) continue;
       continue_prefill(i);
       return true;
     }
-    if (due_suspect() == nullptr && w_.singles.empty()) return false;
-    w_.short_of_blocks = !make_room_to_grow();
-    if (w_.short_of_blocks) return false;
+    if (due_suspect() == nullptr && w_.compute.singles.empty()) return false;
+    w_.compute.short_of_blocks = !make_room_to_grow();
+    if (w_.compute.short_of_blocks) return false;
     if (Request* request = due_suspect()) {  // it may have been preempted
       plan_beams(state_, *request, plan_, step_);
       return true;
@@ -126,9 +126,9 @@ class StepBuilder {
 
   /// The next of the suspects that decode, in turns.
   bool take_single() {
-    if (w_.singles.empty()) return false;
-    const SequenceId id = w_.singles.front();
-    std::rotate(w_.singles.begin(), w_.singles.begin() + 1, w_.singles.end());
+    if (w_.compute.singles.empty()) return false;
+    const SequenceId id = w_.compute.singles.front();
+    std::rotate(w_.compute.singles.begin(), w_.compute.singles.begin() + 1, w_.compute.singles.end());
     Sequence& sequence = *state_.sequences.find(id);
     if (must_grow(sequence)) grow(sequence);
     plan_.singles.push_back(id);
@@ -138,10 +138,10 @@ class StepBuilder {
 
   /// Whose grammar has killed workers, and is needed here now, has it compiled with nothing beside it.
   bool compile_suspect() {
-    for (const std::vector<SequenceId>* list : {&w_.prefills, &w_.adds}) {
+    for (const std::vector<SequenceId>* list : {&w_.compute.prefills, &w_.compute.adds}) {
       for (const SequenceId id : *list) {
         const Request& request = *state_.request_of(*state_.sequences.find(id));
-        if (may_draw(request) || !is_suspect(state_, request, Stage::compile)) continue;
+        if (may_draw(w_, request) || !is_suspect(state_, request, Stage::compile)) continue;
         compile_alone(w_, request, now_, out_);
         return true;
       }
@@ -152,14 +152,14 @@ class StepBuilder {
   /// It is needed: asked for, or, if it has killed workers, its turn is. Not beside a suspect's step: then the next
   /// step of the others asks.
   void await_grammar(const Request& request) {
-    if (may_draw(request) || in_turn_) return;
-    w_.makes_way = w_.makes_way || is_suspect(state_, request, Stage::compile);
+    if (may_draw(w_, request) || in_turn_) return;
+    w_.compute.makes_way = w_.compute.makes_way || is_suspect(state_, request, Stage::compile);
     ask_grammar(state_, w_, request, /*awaited=*/true, now_, out_);
   }
 
   /// One whose beams have something to run.
   Request* due_suspect() {
-    for (const std::uint64_t id : w_.beams) {
+    for (const std::uint64_t id : w_.compute.beams) {
       Request& request = *state_.requests.find(id);
       if (is_suspect(state_, request) && request.beams->due) return &request;
     }
@@ -168,15 +168,15 @@ class StepBuilder {
 
   /// A member whose last token is already being sampled leaves before this step.
   void retire_full_members() {
-    for (std::size_t i = 0; i < w_.decode_set.size();) {
-      Sequence& sequence = *state_.sequences.find(w_.decode_set[i]);
+    for (std::size_t i = 0; i < w_.compute.decode_set.size();) {
+      Sequence& sequence = *state_.sequences.find(w_.compute.decode_set[i]);
       const Request& request = *state_.request_of(sequence);
       if (request.generated.size() + sequence.sampling < request.sampling.max_tokens) {
         ++i;
         continue;
       }
       leave_decode_set(state_, sequence);  // its result ends the request
-      if (sequence.on_worker) w_.drops.push_back(sequence.id);
+      if (sequence.on_worker) w_.compute.drops.push_back(sequence.id);
       sequence.on_worker = false;
     }
   }
@@ -185,8 +185,8 @@ class StepBuilder {
   /// blocks that were released and are still named by steps in flight. What somebody's pull reads is not
   /// waited for while anybody can be preempted: it may take long.
   bool make_room_to_grow() {
-    for (std::uint32_t needed = blocks_needed(); needed > w_.pool.available_blocks(); needed = blocks_needed()) {
-      if (needed <= w_.pool.available_blocks() + w_.pool.retiring_blocks()) return false;
+    for (std::uint32_t needed = blocks_needed(); needed > w_.store.pool.available_blocks(); needed = blocks_needed()) {
+      if (needed <= w_.store.pool.available_blocks() + w_.store.pool.retiring_blocks()) return false;
       if (Request* victim = choose_victim(state_, index_)) {
         const Sequence* target = state_.sequences.find(victim->target);
         if (target != nullptr && target->worker == index_) {
@@ -194,7 +194,7 @@ class StepBuilder {
         } else {
           preempt(state_, *victim);
         }
-      } else if (w_.pool.fenced_blocks() > 0) {
+      } else if (w_.store.pool.fenced_blocks() > 0) {
         return false;
       } else {
         end_for_want_of_blocks();
@@ -204,19 +204,19 @@ class StepBuilder {
   }
 
   bool must_grow(const Sequence& sequence) const {
-    return sequence.scheduled >= sequence.blocks.size() * w_.tokens_per_block();
+    return sequence.scheduled >= sequence.tail().blocks.size() * w_.store.tokens_per_block();
   }
 
   /// Fills growing_; with it, what beams need, also of those that this plan adds.
   std::uint32_t blocks_needed() {
     growing_.clear();
-    for (const SequenceId id : w_.decode_set) {
+    for (const SequenceId id : w_.compute.decode_set) {
       if (must_grow(*state_.sequences.find(id))) growing_.push_back(id);
     }
     auto needed = static_cast<std::uint32_t>(growing_.size());
-    for (const SequenceId id : w_.singles) needed += must_grow(*state_.sequences.find(id)) ? 1 : 0;
-    for (const std::uint64_t id : w_.beams) needed += beam_growth(state_, *state_.requests.find(id));
-    for (const SequenceId id : w_.adds) {
+    for (const SequenceId id : w_.compute.singles) needed += must_grow(*state_.sequences.find(id)) ? 1 : 0;
+    for (const std::uint64_t id : w_.compute.beams) needed += beam_growth(state_, *state_.requests.find(id));
+    for (const SequenceId id : w_.compute.adds) {
       needed += beam_growth(state_, *state_.request_of(*state_.sequences.find(id)));
     }
     return needed;
@@ -224,18 +224,18 @@ class StepBuilder {
 
   /// Only one request is here, and the pool is too small for it.
   void end_for_want_of_blocks() {
-    const bool beams = growing_.empty() && w_.singles.empty();
+    const bool beams = growing_.empty() && w_.compute.singles.empty();
     const SequenceId id = !growing_.empty()   ? growing_.front()
-                          : !w_.singles.empty() ? w_.singles.front()
-                          : !w_.adds.empty()    ? w_.adds.front()
+                          : !w_.compute.singles.empty() ? w_.compute.singles.front()
+                          : !w_.compute.adds.empty()    ? w_.compute.adds.front()
                                                 : 0;
     Request& request = id != 0 ? *state_.request_of(*state_.sequences.find(id))
-                               : *state_.requests.find(w_.beams.front());
+                               : *state_.requests.find(w_.compute.beams.front());
     // The pool of another worker is larger.
     if (!beams && may_fit_later(state_, request, request.length() + 1, now_)) return preempt(state_, request);
     end_request(state_, request, FinishReason::error, ErrorCode::kv_exhausted,
                 beams ? cannot_hold(w_, request, request.length() + 1)
-                      : "the sequence alone does not fit the KV pool of " + w_.identity.name,
+                      : "the sequence alone does not fit the KV pool of " + w_.name(),
                 out_);
   }
 
@@ -243,9 +243,9 @@ class StepBuilder {
     for (const SequenceId id : growing_) grow(*state_.sequences.find(id));
   }
   void grow(Sequence& sequence) {
-    w_.pool.allocate(1, sequence.blocks, saving_of(state_, w_));
+    w_.store.pool.allocate(1, sequence.tail().blocks, saving_of(state_, w_));
     plan_.grow_sequences.push_back(sequence.id);
-    plan_.grow_blocks.push_back(sequence.blocks.back());
+    plan_.grow_blocks.push_back(sequence.tail().blocks.back());
   }
 
   void add(Sequence& sequence, const Request& request, bool decode) {
@@ -254,7 +254,7 @@ class StepBuilder {
     add.prompt = request.prompt;
     add.generated = request.generated;
     add.sampling = request.sampling;
-    add.blocks = sequence.blocks;
+    add.blocks = sequence.tail().blocks;
     add.computed = sequence.scheduled;
     add.decode = decode;
     plan_.add.push_back(std::move(add));
@@ -265,10 +265,10 @@ class StepBuilder {
   /// grammar is still compiled come later.
   void take_adds() {
     std::vector<SequenceId> later;
-    for (const SequenceId id : w_.adds) {
+    for (const SequenceId id : w_.compute.adds) {
       Sequence& sequence = *state_.sequences.find(id);
       Request& request = *state_.request_of(sequence);
-      if (!may_draw(request)) {
+      if (!may_draw(w_, request)) {
         await_grammar(request);
         later.push_back(id);
         continue;
@@ -277,31 +277,31 @@ class StepBuilder {
       const bool single = !request.beams && is_suspect(state_, request);
       add(sequence, request, /*decode=*/!request.beams && !single);
       if (request.beams) {
-        w_.beams.push_back(request.id);
+        w_.compute.beams.push_back(request.id);
       } else if (single) {
-        w_.singles.push_back(id);
-        w_.makes_way = true;
+        w_.compute.singles.push_back(id);
+        w_.compute.makes_way = true;
       } else {
         join_decode_set(state_, sequence);
       }
     }
-    w_.adds = std::move(later);
+    w_.compute.adds = std::move(later);
   }
 
   /// Prompts that stay after all: an empty row moves them into the decode set.
   void take_joins() {
-    for (const SequenceId id : w_.joins) {
+    for (const SequenceId id : w_.compute.joins) {
       Sequence& sequence = *state_.sequences.find(id);
       plan_.rows.push_back({id, 0, LogitsWanted::none, /*then_decode=*/true});
       join_decode_set(state_, sequence);
     }
-    w_.joins.clear();
+    w_.compute.joins.clear();
   }
 
   void continue_prefills() {
-    for (std::size_t i = 0; i < w_.prefills.size() && budget_ > 0 && prompt_rows_ > 0;) {
-      const Request& request = *state_.request_of(*state_.sequences.find(w_.prefills[i]));
-      if (makes_way_for(request, may_draw(request))) {
+    for (std::size_t i = 0; i < w_.compute.prefills.size() && budget_ > 0 && prompt_rows_ > 0;) {
+      const Request& request = *state_.request_of(*state_.sequences.find(w_.compute.prefills[i]));
+      if (makes_way_for(request, may_draw(w_, request))) {
         await_grammar(request);
         ++i;
       } else if (!continue_prefill(i)) {
@@ -312,21 +312,16 @@ class StepBuilder {
 
   /// The next chunk of the i-th prompt; true if it was the last one, and the prompt has left the list.
   bool continue_prefill(std::size_t i) {
-    Sequence& sequence = *state_.sequences.find(w_.prefills[i]);
+    Sequence& sequence = *state_.sequences.find(w_.compute.prefills[i]);
     prompt_row(sequence);
     if (sequence.scheduled < sequence.prefill_length) return false;
-    w_.prefills.erase(w_.prefills.begin() + static_cast<std::ptrdiff_t>(i));
+    w_.compute.prefills.erase(w_.compute.prefills.begin() + static_cast<std::ptrdiff_t>(i));
     return true;
-  }
-
-  /// False: the step would wait for the compiler of the request's grammar.
-  bool may_draw(const Request& request) const {
-    return grammar_ready(w_, request) || fault(Fault::grammar_not_awaited);
   }
 
   void prompt_row(Sequence& sequence) {
     Request& request = *state_.request_of(sequence);
-    const bool ready = may_draw(request);
+    const bool ready = may_draw(w_, request);
     if (!ready) await_grammar(request);
     const bool all = wants_prompt_logprobs(request);
     std::uint32_t n = std::min({state_.settings.prompt_chunk, budget_,
@@ -365,67 +360,32 @@ class StepBuilder {
 
   /// Takes new requests in: one suspect, or the others up to the first suspect that could come, whose turn is next.
   void admit(bool suspects) {
-    if (state_.waiting.empty() || !accepts(w_, now_) || w_.short_of_blocks) return;
+    if (state_.waiting.empty() || !accepts(w_, now_) || w_.compute.short_of_blocks) return;
     const double delay = state_.settings.delay_factor;
     if (delay > 0 &&
-        !delay_passed(delay, oldest_wait(state_, now_), w_.prompt_latency, /*idle=*/w_.sequences == 0)) {
+        !delay_passed(delay, oldest_wait(state_, now_), w_.compute.prompt_latency, /*idle=*/w_.compute.sequences == 0)) {
       return;
     }
-    int looked = 0;
-    int elsewhere_kept = 0;
-    int without_grammar = 0;
-    std::uint32_t held = held_prompts();
-    const std::uint32_t most_held = std::clamp<std::uint32_t>(most_running(state_, w_) / 2, 1, kMostHeld);
+    AdmissionRules rules(state_, index_, now_, out_, suspects, logprob_budget_);
     for (auto it = state_.waiting.begin();
          it != state_.waiting.end() && budget_ > 0 && prompt_rows_ > 0;) {
-      Request& request = *state_.requests.find(it->second);
+      Candidate candidate{*state_.requests.find(it->second)};
       ++it;  // admission erases the entry
-      if (!static_batch_allows(state_, request)) continue;  // its group's members come later
-      if (request.kept.worker != index_ && goes_back(state_, request, now_)) {
-        if (++elsewhere_kept > kAsideLook) return;
-        continue;
-      }
-      const bool unready = !may_draw(request);
-      if (unready && held >= most_held) {
-        if (++without_grammar > kAsideLook) return;
-        continue;
-      }
-      if (++looked > kQueueLook) return;
-      if (logprob_budget_ == 0 && wants_prompt_logprobs(request)) continue;
-      if (!may_prefill(state_, request, w_, now_)) continue;
-      if (refuse_too_long(state_, w_, request, now_, out_)) continue;
-      if (!beams_fit(state_, w_, request, now_, out_)) continue;
-      const std::uint32_t blocks = w_.blocks_for(request.length() + 1);
-      // The last token is always computed: its logits are wanted, and they are nowhere.
-      const BlockPool::Match prefix = cached_prefix(state_, request, w_, request.length() - 1);
-      if (!has_room(state_, w_, request, blocks - prefix.shared)) return;
-      if (better_placed(state_, request, w_, prefix.blocks.size(), now_)) continue;
-      if (lighter_elsewhere(state_, request, w_, now_)) continue;
-      const PrefixSource elsewhere = find_prefix(state_, request, index_, prefix.blocks.size());
-      if (is_being_pulled(state_, elsewhere, index_)) continue;
-      if (elsewhere.worker != kNobody && !w_.may_begin()) continue;
-      if (suspects != is_suspect(state_, request)) {
-        if (suspects || w_.makes_way) continue;
-        w_.makes_way = true;
-        return;
-      }
-      if (unready) ++held;
-      start(request, blocks, prefix, elsewhere);
+      const Ruling answer = rules.judge(candidate);
+      if (answer == Ruling::stop) return;
+      if (answer == Ruling::pass_over) continue;
+      rules.admitted(candidate);
+      start(candidate);
       if (suspects) return;
     }
   }
 
-  /// Prompts that are here and wait, or will, for their grammars.
-  std::uint32_t held_prompts() const {
-    const auto waits = [&](SequenceId id) { return !may_draw(*state_.request_of(*state_.sequences.find(id))); };
-    return static_cast<std::uint32_t>(std::count_if(w_.prefills.begin(), w_.prefills.end(), waits));
-  }
-
-  void start(Request& request, std::uint32_t blocks, const BlockPool::Match& prefix,
-             const PrefixSource& elsewhere) {
+  void start(Candidate& candidate) {
+    Request& request = candidate.request;
+    const PrefixSource& elsewhere = candidate.elsewhere;
     const Writer writer = elsewhere.worker != kNobody ? Writer::pull : Writer::steps;
-    Sequence& sequence = *place_sequence(state_, request, index_, blocks, prefix, writer);
-    sequence.scheduled = sequence.computed = sequence.remembered * w_.tokens_per_block();
+    Sequence& sequence = *place_sequence(state_, request, index_, candidate.blocks, candidate.prefix, writer);
+    sequence.scheduled = sequence.computed = sequence.remembered * w_.store.tokens_per_block();
     state_.counters.prefill_tokens += sequence.prefill_length;
     state_.counters.cached_tokens += sequence.computed;
     if (request.generated.empty()) request.cached_tokens = sequence.computed;
@@ -441,7 +401,7 @@ class StepBuilder {
       return pull_prefix(state_, request, sequence, elsewhere, now_, out_);
     }
     prompt_row(sequence);
-    if (sequence.scheduled < sequence.prefill_length) w_.prefills.push_back(sequence.id);
+    if (sequence.scheduled < sequence.prefill_length) w_.compute.prefills.push_back(sequence.id);
   }
 
   void send() {
@@ -458,24 +418,24 @@ class StepBuilder {
     }
     take_copies();
     step_.samples += step_.decode.size() + step_.beams.size();
-    plan_.drop.swap(w_.drops);
-    w_.drops.clear();
-    plan_.term = w_.term;
-    plan_.step = step_.step = ++w_.sent;
+    plan_.drop.swap(w_.compute.drops);
+    w_.compute.drops.clear();
+    plan_.term = w_.peer.term;
+    plan_.step = step_.step = ++w_.compute.sent;
     step_.sent = now_;
-    w_.work.add(Work::step, 0, step_.step, now_);
-    w_.steps.push_back(std::move(step_));
-    out_.to_workers.emplace_back(w_.link, std::move(plan_));
+    w_.peer.work.add(Work::step, 0, step_.step, now_);
+    w_.compute.steps.push_back(std::move(step_));
+    out_.to_workers.emplace_back(w_.peer.link, std::move(plan_));
   }
 
   void take_copies() {
     save_ahead(state_, w_);
-    for (const CopyOp& copy : w_.copies) {
-      ++(w_.pool.is_host(copy.to) ? state_.counters.blocks_out : state_.counters.blocks_in);
+    for (const CopyOp& copy : w_.store.copies) {
+      ++(w_.store.pool.is_host(copy.to) ? state_.counters.blocks_out : state_.counters.blocks_in);
     }
-    plan_.ops.insert(plan_.ops.begin(), w_.copies.begin(), w_.copies.end());
-    step_.copies.swap(w_.copies);
-    w_.copies.clear();
+    plan_.ops.insert(plan_.ops.begin(), w_.store.copies.begin(), w_.store.copies.end());
+    step_.copies.swap(w_.store.copies);
+    w_.store.copies.clear();
   }
 
   State& state_;
@@ -508,7 +468,7 @@ void plan(State& state, TimeNs now, Outbox& out) {
   place_handoffs(state, now, out);
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     while (state.workers[i].ready() &&
-           state.workers[i].steps.size() < state.settings.steps_in_flight) {
+           state.workers[i].compute.steps.size() < state.settings.steps_in_flight) {
       if (!StepBuilder(state, i, now, out).build()) break;
     }
   }

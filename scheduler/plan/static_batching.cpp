@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/membership.h"
+#include "scheduler/apply/requests.h"
 
 namespace baton {
 

@@ -16,10 +16,10 @@ constexpr double kPast = 0.95;
 /// Microseconds that computing a token of a prompt takes where `worker`'s sequences would be computed again. One
 /// that has not computed any hands that to others.
 double token_us(const State& state, const Worker& worker) {
-  if (worker.costs.token_us() > 0) return worker.costs.token_us();
+  if (worker.compute.costs.token_us() > 0) return worker.compute.costs.token_us();
   double least = 0;
   for (const Worker& other : state.workers) {
-    const double us = other.costs.token_us();
+    const double us = other.compute.costs.token_us();
     if (other.ready() && us > 0 && (least == 0 || us < least)) least = us;
   }
   return least;
@@ -39,28 +39,28 @@ void StepCosts::take(double step_us, std::uint32_t tokens, bool decodes) {
 }
 
 bool swaps(const State& state, const Worker& worker) {
-  if (worker.pool.host_total() == 0 || !state.settings.prefix_cache) return false;
+  if (worker.store.pool.host_total() == 0 || !state.settings.prefix_cache) return false;
   switch (state.settings.swap) {
     case Swap::always: return true;
     case Swap::never: return false;
     case Swap::automatic: break;
   }
-  const double again = token_us(state, worker) * worker.tokens_per_block();
-  return again == 0 || 2.0 * worker.hello.host_block_us < again;
+  const double again = token_us(state, worker) * worker.store.tokens_per_block();
+  return again == 0 || 2.0 * worker.store.offer.host_block_us < again;
 }
 
 Saving saving_of(const State& state, Worker& worker) {
-  return {swaps(state, worker) ? &worker.copies : nullptr, state.settings.swap == Swap::always};
+  return {swaps(state, worker) ? &worker.store.copies : nullptr, state.settings.swap == Swap::always};
 }
 
 void save_ahead(const State& state, Worker& worker) {
-  BlockPool& pool = worker.pool;
+  BlockPool& pool = worker.store.pool;
   // More than the host part has room for would push each other out of it.
   const std::uint32_t ahead =
       std::min(std::clamp(pool.total() / kAheadShare, 1U, kMostAhead), pool.host_total() / 2);
   if (pool.free_blocks() >= ahead || !swaps(state, worker)) return;
   // What is being copied is given to nobody until the result is in: nobody may have to wait for that.
-  const std::uint32_t spare = pool.available_blocks() - std::min(pool.available_blocks(), worker.sequences);
+  const std::uint32_t spare = pool.available_blocks() - std::min(pool.available_blocks(), worker.compute.sequences);
   pool.save_oldest(ahead - pool.free_blocks(), std::min(state.settings.swap_step_blocks, spare),
                    saving_of(state, worker));
 }

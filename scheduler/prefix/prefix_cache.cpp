@@ -1,10 +1,11 @@
 // Prefix caching across requests: what a sequence has computed stays findable by its tokens after it, and
 // the next one that begins alike names those blocks. Only full blocks are entered, and only once the steps
 // that filled them have ended; nobody writes into them again, so sharing needs no copy.
+#include "scheduler/prefix/prefix_cache.h"
+
 #include <algorithm>
 
 #include "ipc/fault_points.h"
-#include "scheduler/apply/lifecycle.h"
 
 namespace baton {
 
@@ -22,9 +23,9 @@ BlockPool::Match cached_prefix(const State& state, const Request& request, const
   // The log probabilities of a prompt come from computing all of it.
   const bool whole = request.sampling.prompt_logprobs >= 0 && request.generated.empty();
   if (!state.settings.prefix_cache || whole) return {};
-  const std::uint32_t per_block = worker.tokens_per_block();
+  const std::uint32_t per_block = worker.store.tokens_per_block();
   const auto match = [&](std::span<const Token> tokens) {
-    return worker.pool.match(request.cache_salt, tokens, per_block, most_tokens / per_block, reach);
+    return worker.store.pool.match(request.cache_salt, tokens, per_block, most_tokens / per_block, reach);
   };
   if (request.generated.empty()) return match(request.prompt);
   std::vector<Token> tokens = request.prompt;
@@ -36,7 +37,7 @@ void remember_prefix(State& state, Sequence& sequence) {
   const Request* request = state.request_of(sequence);
   if (!state.settings.prefix_cache || request == nullptr) return;
   Worker& w = state.workers[sequence.worker];
-  const std::uint32_t per_block = w.tokens_per_block();
+  const std::uint32_t per_block = w.store.tokens_per_block();
   const std::uint32_t early = fault(Fault::block_cached_too_early) ? 1 : 0;
   // What follows the prompt differs from beam to beam.
   const std::uint32_t told = request->beams ? static_cast<std::uint32_t>(request->prompt.size())
@@ -47,8 +48,8 @@ void remember_prefix(State& state, Sequence& sequence) {
   for (; (sequence.remembered + 1) * per_block <= known; ++sequence.remembered) {
     const std::size_t first = std::size_t{sequence.remembered} * per_block;
     for (std::uint32_t i = 0; i < per_block; ++i) tokens[i] = token_at(*request, first + i);
-    sequence.prefix_node = w.pool.remember(sequence.prefix_node, request->cache_salt, tokens,
-                                           sequence.blocks[sequence.remembered]);
+    sequence.prefix_node = w.store.pool.remember(sequence.prefix_node, request->cache_salt, tokens,
+                                           sequence.tail().blocks[sequence.remembered]);
   }
 }
 

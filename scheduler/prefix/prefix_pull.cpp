@@ -7,12 +7,16 @@
 // destination's index, and its worker hears of the sequence, after that. If the pull fails, the prompt is
 // computed from where the destination's own cache ends. Whatever takes the sequence off its worker
 // meanwhile leaves its blocks fenced by the pull, as those of a hand-off.
+#include "scheduler/prefix/prefix_pull.h"
+
 #include <algorithm>
 
 #include "ipc/fault_points.h"
-#include "scheduler/apply/lifecycle.h"
 #include "scheduler/apply/blame.h"
+#include "scheduler/apply/handoff.h"
+#include "scheduler/apply/reachability.h"
 #include "scheduler/plan/policy.h"
+#include "scheduler/prefix/prefix_cache.h"
 
 namespace baton {
 
@@ -31,8 +35,8 @@ PrefixSource find_prefix(const State& state, const Request& request, WorkerIndex
   if (!pulls_prefixes(state.settings)) return best;
   const Worker& to = state.workers[worker];
   const std::uint32_t most = request.length() - 1;
-  std::size_t wanted = own_blocks + to.blocks_for(state.settings.prefix_pull_tokens);
-  for (WorkerIndex i = 0; i < state.workers.size() && wanted <= most / to.tokens_per_block(); ++i) {
+  std::size_t wanted = own_blocks + to.store.blocks_for(state.settings.prefix_pull_tokens);
+  for (WorkerIndex i = 0; i < state.workers.size() && wanted <= most / to.store.tokens_per_block(); ++i) {
     const Worker& from = state.workers[i];
     if (!may_pull_prefix(state, request, from, to)) continue;
     const BlockPool::Match match = cached_prefix(state, request, from, most, Reach::others);
@@ -72,14 +76,14 @@ void prefix_pulled(State& state, Request& request, bool failed) {
   if (failed) {
     request.prefix_pull_failed = true;
   } else {
-    const std::uint32_t tokens = sequence.pulled * w.tokens_per_block();
+    const std::uint32_t tokens = sequence.pulled * w.store.tokens_per_block();
     state.counters.pulled_prefix_tokens += tokens - sequence.computed;
     sequence.scheduled = sequence.computed = tokens;
     if (request.generated.empty()) request.cached_tokens = tokens;
     remember_prefix(state, sequence);
   }
   request.phase = Phase::prefill;
-  w.prefills.push_back(sequence.id);  // its worker hears of it with the next plan that has room for a row
+  w.compute.prefills.push_back(sequence.id);  // its worker hears of it with the next plan that has room for a row
 }
 
 }  // namespace baton

@@ -11,12 +11,14 @@ namespace {
 
 /// References of every block of one worker's pool, counted from the sequences placed there.
 void recount_references(const State& state, WorkerIndex index, std::vector<std::uint32_t>& refs) {
-  const BlockPool& pool = state.workers[index].pool;
+  const BlockPool& pool = state.workers[index].store.pool;
   refs.assign(pool.total() + pool.host_total(), 0);
   state.sequences.each([&](const Sequence& sequence) {
-    if (sequence.worker != index) return;
-    for (const BlockId block : sequence.blocks) {
-      if (block < refs.size()) ++refs[block];
+    for (const Extent& extent : sequence.extents) {
+      if (extent.store != index) continue;
+      for (const BlockId block : extent.blocks) {
+        if (block < refs.size()) ++refs[block];
+      }
     }
   });
 }
@@ -35,12 +37,12 @@ struct Checker {
     if (!condition) faults.emplace_back(what);
   }
   void expect(bool condition, const Worker& w, const char* what) {
-    if (!condition) faults.push_back(w.identity.name + ": " + what);
+    if (!condition) faults.push_back(w.name() + ": " + what);
   }
 
   void check_pool(WorkerIndex index) {
     const Worker& w = state.workers[index];
-    const BlockPool& pool = w.pool;
+    const BlockPool& pool = w.store.pool;
     recount(index);
     for (const std::vector<BlockId>* list : {&pool.free_list(), &pool.host_free_list()}) {
       for (const BlockId block : *list) {
@@ -50,11 +52,11 @@ struct Checker {
     }
     check_part(w, 0, pool.total(), pool.fenced_blocks());
     check_part(w, pool.total(), pool.host_total(), pool.host_fenced_blocks());
-    expect(w.copies.empty(), w, "a copy has missed its plan");
+    expect(w.store.copies.empty(), w, "a copy has missed its plan");
   }
 
   void check_part(const Worker& w, BlockId first, std::uint32_t total, std::uint32_t fenced) {
-    const BlockPool& pool = w.pool;
+    const BlockPool& pool = w.store.pool;
     std::uint32_t free = 0;
     std::uint32_t owned = 0;
     std::uint32_t cached = 0;
@@ -63,8 +65,14 @@ struct Checker {
       expect(source_pins[block] == pool.source_pins(block), w, "source pins differ");
       expect(destination_pins[block] == pool.destination_pins(block), w, "destination pins differ");
       owned += refs[block] != 0 ? 1 : 0;
+      const BlockState is = pool.state(block);
+      expect((refs[block] != 0) == (is == BlockState::owned), w, "an owned block is named by nobody, or another one by somebody");
+      expect((is_free[block] != 0) == (is == BlockState::free), w, "free list and state disagree");
+      expect(pool.is_listed_as_cached(block) == (is == BlockState::cached), w, "list of cached blocks and state disagree");
+      const bool pinned = source_pins[block] != 0 || destination_pins[block] != 0;
+      expect(is != BlockState::held || pinned, w, "a held block is pinned by nobody");
       expect(first == 0 || refs[block] == 0, w, "a sequence names a block of the host part");
-      if (pool.is_cached(block)) {
+      if (is == BlockState::cached) {
         ++cached;
         expect(refs[block] == 0 && is_free[block] == 0 && pool.remembers(block), w,
                "a cached block is referenced, free or not in the index");
@@ -84,7 +92,7 @@ struct Checker {
 
   void recount(WorkerIndex index) {
     const Worker& w = state.workers[index];
-    const std::size_t total = w.pool.total() + w.pool.host_total();
+    const std::size_t total = w.store.pool.total() + w.store.pool.host_total();
     recount_references(state, index, refs);
     source_pins.assign(total, 0);
     destination_pins.assign(total, 0);
@@ -99,8 +107,8 @@ struct Checker {
         for (const BlockId block : transfer.to) ++destination_pins[block];
       }
     });
-    expect(w.work.open(Work::pull) == pulls, w, "pulls are outstanding that are not in the table");
-    for (const InFlightStep& step : w.steps) {
+    expect(w.peer.work.open(Work::pull) == pulls, w, "pulls are outstanding that are not in the table");
+    for (const InFlightStep& step : w.compute.steps) {
       for (const CopyOp& copy : step.copies) {
         ++source_pins[copy.from];
         ++destination_pins[copy.to];
@@ -150,7 +158,7 @@ struct Checker {
     }
     expect(has_source, "a search's own sequence is none of its beams");
     if (source == nullptr) return;
-    const std::vector<std::uint64_t>& listed = state.workers[source->worker].beams;
+    const std::vector<std::uint64_t>& listed = state.workers[source->worker].compute.beams;
     const bool runs = request.phase == Phase::decode && source->on_worker;  // it may wait to be added
     expect(std::count(listed.begin(), listed.end(), request.id) == (runs ? 1 : 0),
            "beams run that are not listed");
@@ -180,25 +188,25 @@ struct Checker {
       check_writes(w, sequence);
     });
     check_alone(w);
-    expect(w.work.open(Work::step) == w.steps.size(), w, "steps are outstanding that are not in flight");
-    expect(placed == w.sequences, w, "sequence count differs");
-    for (const SequenceId id : w.singles) {
+    expect(w.peer.work.open(Work::step) == w.compute.steps.size(), w, "steps are outstanding that are not in flight");
+    expect(placed == w.compute.sequences, w, "sequence count differs");
+    for (const SequenceId id : w.compute.singles) {
       const Sequence* sequence = state.sequences.find(id);
       expect(sequence != nullptr && sequence->worker == index && sequence->decode_slot == kNobody, w,
              "a suspect that decodes alone is not here, or in the decode set");
     }
-    for (std::size_t i = 0; i < w.decode_set.size(); ++i) {
-      const Sequence* sequence = state.sequences.find(w.decode_set[i]);
+    for (std::size_t i = 0; i < w.compute.decode_set.size(); ++i) {
+      const Sequence* sequence = state.sequences.find(w.compute.decode_set[i]);
       expect(sequence != nullptr && sequence->decode_slot == i, w, "decode set is inconsistent");
     }
-    if (!w.ready()) expect(w.steps.empty() && w.sequences == 0, w, "out of term, yet at work");
+    if (!w.ready()) expect(w.compute.steps.empty() && w.compute.sequences == 0, w, "out of term, yet at work");
   }
 
   /// Beside a suspect's work nothing is outstanding, so nobody else is blamed for its worker's death.
   void check_alone(const Worker& w) {
-    if (!w.runs_alone()) return;
-    const std::size_t compiles = w.compiles_alone ? 1 : 0;
-    expect(w.steps.size() + compiles == 1 && w.work.open(Work::compile) == compiles, w,
+    if (!w.compute.runs_alone()) return;
+    const std::size_t compiles = w.compute.compiles_alone ? 1 : 0;
+    expect(w.compute.steps.size() + compiles == 1 && w.peer.work.open(Work::compile) == compiles, w,
            "a suspect's work is not the only one");
     for (const auto& [id, n] : named) {
       const Sequence* first = state.sequences.find(named.front().first);
@@ -211,17 +219,17 @@ struct Checker {
   /// Full blocks are shared; what a sequence may still write is its own, and nobody finds it.
   void check_writes(const Worker& w, const Sequence& sequence) {
     const std::size_t first =
-        sequence.is_target ? sequence.pulled : sequence.computed / w.tokens_per_block();
-    for (std::size_t i = first; i < sequence.blocks.size(); ++i) {
-      const BlockId block = sequence.blocks[i];
-      expect(w.pool.references(block) == 1 && !w.pool.remembers(block), w,
+        sequence.is_target ? sequence.pulled : sequence.computed / w.store.tokens_per_block();
+    for (std::size_t i = first; i < sequence.tail().blocks.size(); ++i) {
+      const BlockId block = sequence.tail().blocks[i];
+      expect(w.store.pool.references(block) == 1 && !w.store.pool.remembers(block), w,
              "a block that a sequence may write is shared or cached");
     }
   }
 
   void count_named(const Worker& w) {
     named.clear();
-    for (const InFlightStep& step : w.steps) {
+    for (const InFlightStep& step : w.compute.steps) {
       for (const SequenceId id : step.decode) named.emplace_back(id, 1);
       for (const SequenceId id : step.beams) named.emplace_back(id, 1);
       for (const auto& [id, n] : step.rows) named.emplace_back(id, 1);
@@ -250,23 +258,23 @@ std::vector<PoolAudit> audit_pools(const State& state) {
   std::vector<PoolAudit> audits;
   for (WorkerIndex index = 0; index < state.workers.size(); ++index) {
     const Worker& w = state.workers[index];
-    if (w.state == WorkerState::gone || w.pool.total() == 0) continue;
-    std::vector<std::uint8_t> is_free(w.pool.total() + w.pool.host_total(), 0);
-    for (const std::vector<BlockId>* list : {&w.pool.free_list(), &w.pool.host_free_list()}) {
+    if (w.peer.state == WorkerState::gone || w.store.pool.total() == 0) continue;
+    std::vector<std::uint8_t> is_free(w.store.pool.total() + w.store.pool.host_total(), 0);
+    for (const std::vector<BlockId>* list : {&w.store.pool.free_list(), &w.store.pool.host_free_list()}) {
       for (const BlockId block : *list) is_free[block] = 1;
     }
     std::vector<std::uint32_t> refs;
     recount_references(state, index, refs);
     for (const bool host : {false, true}) {
       PoolAudit audit;
-      audit.worker = w.identity.name;
-      audit.allocation = w.hello.allocation;
+      audit.worker = w.name();
+      audit.allocation = w.store.allocation();
       audit.host = host;
-      audit.total = host ? w.hello.host_blocks : w.hello.blocks;
+      audit.total = host ? w.store.offer.host_blocks : w.store.offer.blocks;
       if (audit.total == 0) continue;
-      const BlockId first = host ? w.pool.total() : 0;
+      const BlockId first = host ? w.store.pool.total() : 0;
       for (BlockId block = first; w.ready() && block < first + audit.total; ++block) {
-        const bool cached = w.pool.is_cached(block);
+        const bool cached = w.store.pool.state(block) == BlockState::cached;
         audit.free += is_free[block];
         audit.cached += cached ? 1 : 0;
         audit.owned += refs[block] != 0 ? 1 : 0;

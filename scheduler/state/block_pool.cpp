@@ -9,23 +9,36 @@ namespace baton {
 BlockPool::Part::Part(BlockId first_id, std::uint32_t total) : first(first_id), idle(total) {
   free.reserve(total);
   for (std::uint32_t i = total; i > 0; --i) free.push_back(first + i - 1);
+  count(BlockState::free) = total;
 }
 
 BlockPool::BlockPool(std::uint32_t total, std::uint32_t host_total)
     : refs_(total + host_total, 0),
       source_pins_(total + host_total, 0),
       destination_pins_(total + host_total, 0),
-      held_(total + host_total, 0),
+      states_(total + host_total, BlockState::free),
       useful_(total, 0),
       device_(0, total),
       host_(total, host_total) {}
+
+void BlockPool::become(BlockId block, BlockState next) {
+  Part& part = part_of(block);
+  BlockState& state = states_[block];
+  if (state == BlockState::free) part.free.pop_back();
+  if (state == BlockState::cached) part.idle.erase(block - part.first);
+  --part.count(state);
+  state = next;
+  ++part.count(next);
+  if (next == BlockState::free) part.free.push_back(block);
+  if (next == BlockState::cached) part.idle.push_newest(block - part.first);
+}
 
 bool BlockPool::allocate(std::uint32_t count, std::vector<BlockId>& out, const Saving& saving) {
   if (count > available_blocks()) return false;
   for (std::uint32_t i = 0; i < count; ++i) {
     if (device_.free.empty()) take_oldest(saving);
     const BlockId block = device_.free.back();
-    device_.free.pop_back();
+    become(block, BlockState::owned);
     refs_[block] = 1;
     useful_[block] = 0;
     out.push_back(block);
@@ -36,7 +49,7 @@ bool BlockPool::allocate(std::uint32_t count, std::vector<BlockId>& out, const S
 /// Frees the longest unused block.
 void BlockPool::take_oldest(const Saving& saving) {
   const BlockId block = device_.idle.oldest();
-  device_.idle.erase(block);
+  become(block, BlockState::free);
   const BlockId host = index_.entry(block)->host;
   if (host == kNoBlock) {
     save(block, saving);
@@ -46,7 +59,6 @@ void BlockPool::take_oldest(const Saving& saving) {
     host_.idle.push_newest(host - host_.first);
   }
   index_.forget(block);
-  device_.free.push_back(block);
 }
 
 /// A copy to a block of the host part, the longest unused if none is free. False: it is not worth one, or every
@@ -56,16 +68,13 @@ bool BlockPool::save(BlockId block, const Saving& saving) {
   if (host_.free.empty()) {
     if (host_.idle.size() == 0) return false;
     const BlockId oldest = host_.first + host_.idle.oldest();
-    host_.idle.erase(oldest - host_.first);
     index_.forget(oldest);
-    host_.free.push_back(oldest);
+    become(oldest, BlockState::free);
   }
   const BlockId host = host_.free.back();
-  host_.free.pop_back();
+  become(host, BlockState::held);
   index_.copy_to_host(block, host);
   pin_destination(host);
-  held_[host] = 1;
-  ++host_.fenced;
   if (fault(Fault::copied_not_held)) {
     ++source_pins_[block];
   } else {
@@ -115,7 +124,7 @@ void BlockPool::copied(std::span<const CopyOp> copies) {
 bool BlockPool::readable(BlockId block, Reach reach) const {
   if (block == kNoBlock) return false;
   if (reach == Reach::pool && is_host(block)) return false;
-  if (refs_[block] == 0 && held_[block] == 0 && !part_of(block).holds_idle(block)) return false;
+  if (states_[block] == BlockState::free || states_[block] == BlockState::retiring) return false;
   const bool unfinished = destination_pins_[block] != 0;
   if (!unfinished || reach == Reach::soon || fault(Fault::copy_not_awaited)) return true;
   return reach != Reach::others && !is_host(block);
@@ -133,37 +142,31 @@ BlockPool::Match BlockPool::match(std::string_view salt, std::span<const Token> 
     if (!readable(block, reach)) break;
     match.blocks.push_back(block);
     match.node = entry->node;
-    match.shared += is_host(block) || device_.holds_idle(block) ? 0 : 1;
+    match.shared += is_host(block) || states_[block] == BlockState::cached ? 0 : 1;
   }
   return match;
 }
 
 void BlockPool::share(BlockId block) {
   useful_[block] = 1;
-  if (refs_[block]++ != 0) return;
-  if (held_[block] == 0) return device_.idle.erase(block);
-  held_[block] = 0;
-  --device_.fenced;
+  if (refs_[block]++ == 0) become(block, BlockState::owned);
 }
 
 void BlockPool::forget(BlockId block) {
   const PrefixIndex::Entry* entry = index_.entry(block);
   if (entry == nullptr) return;
-  for (const BlockId held : {entry->block, entry->host}) {
-    if (held == kNoBlock) continue;
-    index_.forget(held);  // the last one takes the entry with it
-    Part& part = part_of(held);
-    if (!part.holds_idle(held)) continue;
-    part.idle.erase(held - part.first);
-    part.free.push_back(held);
+  for (const BlockId copy : {entry->block, entry->host}) {
+    if (copy == kNoBlock) continue;
+    index_.forget(copy);  // the last one takes the entry with it
+    if (states_[copy] == BlockState::cached) become(copy, BlockState::free);
   }
 }
 
 void BlockPool::release(BlockId block, StepId last_sent, StepId done) {
   if (--refs_[block] != 0) return;
-  ++device_.fenced;
+  become(block, BlockState::retiring);
   if (fault(Fault::release_at_once) || last_sent <= done) {
-    free_if_unpinned(block);
+    hold_or_give_back(block);
   } else {
     retiring_.push_back({last_sent, block});
   }
@@ -173,35 +176,26 @@ void BlockPool::retire(StepId done) {
   while (!retiring_.empty() && retiring_.front().last_sent <= done) {
     const BlockId block = retiring_.front().block;
     retiring_.pop_front();
-    free_if_unpinned(block);
+    hold_or_give_back(block);
   }
 }
 
-void BlockPool::free_if_unpinned(BlockId block) {
+void BlockPool::hold_or_give_back(BlockId block) {
   if (pinned(block) && !fault(Fault::release_at_once)) {
-    held_[block] = 1;
-    return;
+    become(block, BlockState::held);
+  } else {
+    give_back(block);
   }
-  --device_.fenced;
-  give_back(block);
 }
 
 void BlockPool::give_back(BlockId block) {
-  Part& part = part_of(block);
-  if (index_.holds(block)) {
-    part.idle.push_newest(block - part.first);
-  } else {
-    part.free.push_back(block);
-  }
+  become(block, index_.holds(block) ? BlockState::cached : BlockState::free);
 }
 
 void BlockPool::pin_source(BlockId block) {
   ++source_pins_[block];
-  Part& part = part_of(block);
-  if (!part.holds_idle(block) || fault(Fault::prefix_not_held)) return;
-  part.idle.erase(block - part.first);
-  held_[block] = 1;
-  ++part.fenced;
+  if (states_[block] != BlockState::cached || fault(Fault::prefix_not_held)) return;
+  become(block, BlockState::held);
   if (!is_host(block)) useful_[block] = 1;  // found by another worker, or saved at this moment
 }
 
@@ -216,10 +210,7 @@ void BlockPool::unpin_destination(BlockId block) {
 }
 
 void BlockPool::unpinned(BlockId block) {
-  if (held_[block] == 0 || pinned(block)) return;
-  held_[block] = 0;
-  --part_of(block).fenced;
-  give_back(block);
+  if (states_[block] == BlockState::held && !pinned(block)) give_back(block);
 }
 
 void BlockPool::reset() {
@@ -228,17 +219,14 @@ void BlockPool::reset() {
   for (Part* part : {&device_, &host_}) {
     part->free.clear();
     part->idle.reset(part->total());
-    part->fenced = 0;
+    part->counts = {};
     for (std::uint32_t i = part->total(); i > 0; --i) {
       const BlockId block = part->first + i - 1;
       refs_[block] = 0;
       destination_pins_[block] = 0;
-      held_[block] = source_pins_[block] != 0 ? 1 : 0;
-      if (held_[block] != 0) {
-        ++part->fenced;
-      } else {
-        part->free.push_back(block);
-      }
+      states_[block] = source_pins_[block] != 0 ? BlockState::held : BlockState::free;
+      ++part->count(states_[block]);
+      if (states_[block] == BlockState::free) part->free.push_back(block);
     }
   }
 }

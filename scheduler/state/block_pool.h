@@ -3,6 +3,7 @@
 // block.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -31,13 +32,26 @@ struct Saving {
   bool all = false;  // false: only what somebody waits for, or a second one has named
 };
 
+/// What a block is. Beside it, pulls and copies in flight may pin it as their source or destination: an owned or
+/// retiring block as well, a held one by definition, a free or cached one never.
+///
+///   state     who names it            becomes           when
+///   free      nobody                  owned             allocate() gives it to a sequence
+///                                     held              a copy to the host part begins that fills it
+///   owned     sequences               retiring          release() of the last reference
+///   retiring  steps in flight         held              retire(), if somebody pins it
+///                                     cached            retire(), if the index knows what it holds
+///                                     free              retire() otherwise
+///   held      pulls and copies alone  owned             share()
+///                                     cached, free      the last pin goes, as for retire()
+///   cached    nobody; the index       owned             share()
+///             knows what it holds     held              a pull or a copy reads it
+///                                     free              forget(), or allocate() takes the longest unused one
+enum class BlockState : std::uint8_t { free, owned, retiring, held, cached };
+constexpr std::size_t kBlockStates = 5;
+
 /// A worker has a pool, whose blocks sequences name, and perhaps a host part, which keeps what the pool
-/// forgets (ids from total() on). A block of the pool is
-///  - owned: named by a sequence (reference count > 0);
-///  - fenced: named by no sequence, but by a step or a pull in flight;
-///  - cached: named by nobody, but the index knows what it holds; the longest unused one is taken when
-///    no block is free;
-///  - free: in the free list.
+/// forgets (ids from total() on). Retiring and held blocks are called fenced together: nobody may be given them.
 /// owned + fenced + cached + free == total, always. The same holds for the host part, where nothing is owned.
 class BlockPool {
  public:
@@ -46,13 +60,14 @@ class BlockPool {
 
   std::uint32_t total() const { return device_.total(); }
   std::uint32_t free_blocks() const { return device_.free_blocks(); }
-  std::uint32_t fenced_blocks() const { return device_.fenced; }
-  std::uint32_t cached_blocks() const { return device_.idle.size(); }
+  std::uint32_t fenced_blocks() const { return device_.fenced(); }
+  std::uint32_t cached_blocks() const { return device_.count(BlockState::cached); }
   /// What allocate() can give.
   std::uint32_t available_blocks() const { return free_blocks() + cached_blocks(); }
-  std::uint32_t owned_blocks() const { return total() - available_blocks() - fenced_blocks(); }
+  std::uint32_t owned_blocks() const { return device_.count(BlockState::owned); }
+  BlockState state(BlockId block) const { return states_[block]; }
   /// Blocks that become free when the steps in flight have retired (no pull holds them).
-  std::uint32_t retiring_blocks() const { return static_cast<std::uint32_t>(retiring_.size()); }
+  std::uint32_t retiring_blocks() const { return device_.count(BlockState::retiring); }
 
   /// Appends `count` blocks of the pool with one reference each to `out`, or does nothing and returns
   /// false. Takes cached blocks when no other is free. What they hold is forgotten, unless the host part
@@ -87,9 +102,9 @@ class BlockPool {
   // copied() is called for that plan.
   bool is_host(BlockId block) const { return block >= total(); }
   std::uint32_t host_total() const { return host_.total(); }
-  std::uint32_t host_cached_blocks() const { return host_.idle.size(); }
+  std::uint32_t host_cached_blocks() const { return host_.count(BlockState::cached); }
   std::uint32_t host_free_blocks() const { return host_.free_blocks(); }
-  std::uint32_t host_fenced_blocks() const { return host_.fenced; }
+  std::uint32_t host_fenced_blocks() const { return host_.fenced(); }
   /// Copies what the host part does not know of the `oldest` blocks that would be taken next, `most` of
   /// them at the most, so that whoever takes them then need not wait or forget.
   void save_oldest(std::uint32_t oldest, std::uint32_t most, const Saving& saving);
@@ -125,19 +140,22 @@ class BlockPool {
   std::uint32_t destination_pins(BlockId block) const { return destination_pins_[block]; }
   const std::vector<BlockId>& free_list() const { return device_.free; }
   const std::vector<BlockId>& host_free_list() const { return host_.free; }
-  /// In the list of cached blocks, which begins with the longest unused one.
-  bool is_cached(BlockId block) const { return part_of(block).holds_idle(block); }
+  /// In the list of cached blocks, which begins with the longest unused one; for recounts.
+  bool is_listed_as_cached(BlockId block) const { return part_of(block).holds_idle(block); }
 
  private:
   struct Part {
     BlockId first = 0;
     std::vector<BlockId> free;
     LruList idle;  // the cached blocks, counted from `first`
-    std::uint32_t fenced = 0;
+    std::array<std::uint32_t, kBlockStates> counts{};
 
     Part(BlockId first_id, std::uint32_t total);
     std::uint32_t total() const { return idle.bound(); }
     std::uint32_t free_blocks() const { return static_cast<std::uint32_t>(free.size()); }
+    std::uint32_t count(BlockState state) const { return counts[static_cast<std::size_t>(state)]; }
+    std::uint32_t& count(BlockState state) { return counts[static_cast<std::size_t>(state)]; }
+    std::uint32_t fenced() const { return count(BlockState::retiring) + count(BlockState::held); }
     bool holds_idle(BlockId block) const { return idle.holds(block - first); }
   };
 
@@ -151,7 +169,9 @@ class BlockPool {
   bool pinned(BlockId block) const {
     return source_pins_[block] != 0 || destination_pins_[block] != 0;
   }
-  void free_if_unpinned(BlockId block);
+  /// Changes the state, the counts, and the list that the block is in. A free block leaves its list as the last one.
+  void become(BlockId block, BlockState next);
+  void hold_or_give_back(BlockId block);
   void give_back(BlockId block);
   void take_oldest(const Saving& saving);
   bool save(BlockId block, const Saving& saving);
@@ -161,7 +181,7 @@ class BlockPool {
   std::vector<std::uint32_t> refs_;
   std::vector<std::uint32_t> source_pins_;
   std::vector<std::uint32_t> destination_pins_;
-  std::vector<std::uint8_t> held_;  // released and retired; only a pin keeps it from the free list
+  std::vector<BlockState> states_;
   std::vector<std::uint8_t> useful_;  // of cached blocks: marked, or found by somebody since they were computed
   PrefixIndex index_;
   Part device_{0, 0};

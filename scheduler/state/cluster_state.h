@@ -29,6 +29,7 @@ namespace baton {
 using LinkId = std::uint32_t;
 constexpr LinkId kNoLink = 0;
 using WorkerIndex = std::uint32_t;
+using StoreIndex = WorkerIndex;  // a store is that of the worker with its index
 using FrontendIndex = std::uint32_t;
 constexpr std::uint32_t kNobody = 0xFFFFFFFF;
 constexpr std::uint32_t kNoLimit = 0xFFFFFFFF;
@@ -149,6 +150,7 @@ struct Request {
   std::uint32_t cached_tokens = 0;   // of the prompt, found or pulled; told with the first token
   TimeNs begun = 0;                  // its first prompt chunk was planned; likewise
   Kept kept;
+  const char* passed_over = nullptr;  // the rule that passed it over last (admission_rules.h)
   bool grouped = false;              // static batching: member of the running group
   std::uint32_t client_tokens = kNoLimit;  // ... its own limit: what the group makes beyond is not sent
   // Once ended:
@@ -164,6 +166,13 @@ struct Request {
   std::size_t furthest() const { return beams ? beams->furthest : generated.size(); }
 };
 
+/// Consecutive tokens of a sequence's KV, in blocks of one store: each full but perhaps the last one.
+struct Extent {
+  StoreIndex store = kNobody;
+  std::uint32_t first_token = 0;
+  std::vector<BlockId> blocks;
+};
+
 /// One request's place on one worker.
 struct Sequence {
   SequenceId id = 0;
@@ -171,7 +180,7 @@ struct Sequence {
   WorkerIndex worker = kNobody;
   std::uint64_t order = 0;  // of all placements; beams have their search's
   std::uint32_t width = 1;  // rows that it stands for in max_running: all beams' for one of them, else 0
-  std::vector<BlockId> blocks;
+  std::vector<Extent> extents;  // by first token; today one, in the store of `worker` (docs/adr/0011)
   std::uint32_t prefill_length = 0;  // tokens to compute before the first one is sampled here
   std::uint32_t scheduled = 0;       // tokens whose KV is written by sent steps (or was pulled)
   std::uint32_t computed = 0;        // of these, by steps that have ended
@@ -189,6 +198,10 @@ struct Sequence {
   // asked for, `open_pulls` are unanswered.
   std::uint32_t pulled = 0;
   std::uint32_t open_pulls = 0;
+
+  /// The one that grows.
+  Extent& tail() { return extents.back(); }
+  const Extent& tail() const { return extents.back(); }
 };
 
 /// One Pull, until PullDone, PullFailed, or the end of the destination's term. Without blocks it is a
@@ -265,19 +278,38 @@ struct ToldGrammar {
   std::uint64_t number = 0;  // of its record in the worker's OutstandingWork
 };
 
-struct Worker {
+/// A worker's process: who it is, whether it lives, which of its messages count, and what it was asked.
+struct Peer {
   Register identity;
   LinkId link = kNoLink;
   WorkerState state = WorkerState::registering;
-  Hello hello;
   Term term = 0;
+  OutstandingWork work;              // everything that it was asked and has not answered
+  WorkerHeartbeat heartbeat;
+  TimeNs heard = 0;
+  TimeNs registered = 0;
+  bool draining = false;             // SIGTERM, or set by an operator
+  bool leaving = false;              // SIGTERM: Leave once empty
+  TimeNs drain_since = 0;
+  bool leave_sent = false;
+  std::vector<Unblamed> unblamed;    // of the last term, until the process shows that it lives
+  Term fenced_term = 0;              // last stale term answered, and when
+  TimeNs fenced_at = 0;
+  // Stores of others, by allocation.
+  std::set<AllocationId> imports;    // those that it was asked to pull from in this process life
+  std::map<AllocationId, TimeNs> unreachable;  // those that it could not map, and when it is asked again
+  TimeNs closes_repeated = 0;        // last time that closes were told again
+
+  bool ready() const { return state == WorkerState::ready; }
+  bool takes_work() const { return ready() && !draining; }
+};
+
+/// What a worker computes: its plans, who is in them, and what they cost. All but the costs and totals begins anew
+/// with each term.
+struct Compute {
   StepId sent = 0;
   StepId done = 0;
   std::deque<InFlightStep> steps;
-  BlockPool pool;
-  /// If it tells them: the checksums that its blocks had behind the last step, or checked pull, that wrote
-  /// to them.
-  std::unordered_map<BlockId, std::uint64_t> sums;
   std::vector<SequenceId> decode_set;
   std::vector<SequenceId> singles;   // suspects that decode, each in steps of its own, outside the decode set
   std::vector<SequenceId> prefills;  // sequences with prompt tokens still to schedule, oldest first
@@ -285,56 +317,64 @@ struct Worker {
   std::vector<SequenceId> joins;     // on the worker already; join the decode set with the next plan
   std::vector<SequenceId> drops;     // go into the next plan
   std::vector<std::uint64_t> beams;  // requests that run beams here
-  std::vector<CopyOp> copies;        // between the pool and its host part; go into the next plan
   std::uint32_t sequences = 0;       // sequences placed here (their widths), targets included
   bool short_of_blocks = false;      // its decode set waits for blocks: nobody else may take any
   // A suspect's turn comes: no pull and no grammar begins here any more, and once those that have begun are
   // answered, no step.
   bool makes_way = false;
   bool compiles_alone = false;       // the one grammar that is outstanding is a suspect's
-  std::uint64_t pulls_answered = 0;  // in this term
-  OutstandingWork work;              // everything that it was asked and has not answered
-  std::set<AllocationId> imports;    // allocations it was asked to pull from in this process life
-  std::set<AllocationId> predecessors;  // pools of this name's earlier processes, perhaps still mapped
-  std::map<AllocationId, TimeNs> unreachable;  // pools it could not map, and when it is asked again
-  TimeNs closes_repeated = 0;        // last time that they were told again
-  WorkerHeartbeat heartbeat;
-  TimeNs heard = 0;
-  TimeNs registered = 0;
+  std::uint64_t pulls_answered = 0;
+  std::unordered_map<std::uint64_t, ToldGrammar> grammars;  // by key
   TimeNs answered = 0;               // last step result
   TimeNs prompt_latency = 0;         // of the last step that computed prompt tokens
   StepCosts costs;
-  bool draining = false;             // SIGTERM, or set by an operator
-  bool leaving = false;              // SIGTERM: Leave once empty
-  TimeNs drain_since = 0;
-  bool leave_sent = false;
-  std::unordered_map<std::uint64_t, ToldGrammar> grammars;  // in this term, by key
-  std::vector<Unblamed> unblamed;    // of the last term, until the process shows that it lives
-  Term fenced_term = 0;              // last stale term answered, and when
-  TimeNs fenced_at = 0;
-  std::uint32_t last_context = 0;    // context() of its last term, also while its next process loads
   std::uint64_t steps_total = 0;     // over all terms
   std::uint64_t tokens_total = 0;
 
-  bool ready() const { return state == WorkerState::ready; }
-  bool takes_work() const { return ready() && !draining; }
-  bool decodes() const { return identity.role != Role::prefill; }
   /// A suspect's work is outstanding: nothing else may be.
   bool runs_alone() const { return compiles_alone || (!steps.empty() && steps.back().alone); }
   /// A pull or a grammar may begin here.
   bool may_begin() const { return !makes_way && !runs_alone(); }
-  /// Nothing but steps is outstanding.
-  bool only_steps() const { return work.open(Work::pull) == 0 && work.open(Work::compile) == 0; }
+};
+
+/// A worker's KV memory. Everything in it is lost when the term ends, but what its owner said of it.
+struct Store {
+  Hello offer;                       // allocation, geometry, handles; allocation 0: there is none
+  BlockPool pool;
+  /// If the worker tells them: the checksums that its blocks had behind the last step, or checked pull, that
+  /// wrote to them.
+  std::unordered_map<BlockId, std::uint64_t> sums;
+  std::vector<CopyOp> copies;        // between the pool and its host part; go into the next plan
+  std::set<AllocationId> predecessors;  // pools of this name's earlier processes, perhaps still mapped
+  std::uint32_t last_context = 0;    // context() of its last term, also while its next process loads
+
+  AllocationId allocation() const { return offer.allocation; }
+  std::uint32_t tokens_per_block() const { return offer.tokens_per_block; }
+  std::uint32_t blocks_for(std::uint32_t tokens) const {
+    return (tokens + offer.tokens_per_block - 1) / offer.tokens_per_block;
+  }
   /// Tokens of the longest sequence that fits, if it is alone.
   std::uint32_t context() const {
-    const std::uint64_t fits = std::uint64_t{hello.blocks} * hello.tokens_per_block;
-    return static_cast<std::uint32_t>(std::min<std::uint64_t>(fits, hello.max_context));
+    const std::uint64_t fits = std::uint64_t{offer.blocks} * offer.tokens_per_block;
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(fits, offer.max_context));
   }
   bool holds(std::uint32_t tokens) const { return tokens <= context(); }
-  std::uint32_t tokens_per_block() const { return hello.tokens_per_block; }
-  std::uint32_t blocks_for(std::uint32_t tokens) const {
-    return (tokens + hello.tokens_per_block - 1) / hello.tokens_per_block;
-  }
+};
+
+/// One worker of the cluster. What is said of all three parts at once is said here.
+struct Worker {
+  Peer peer;
+  Compute compute;
+  Store store;
+
+  const std::string& name() const { return peer.identity.name; }
+  Role role() const { return peer.identity.role; }
+  bool ready() const { return peer.ready(); }
+  bool takes_work() const { return peer.takes_work(); }
+  bool decodes() const { return role() != Role::prefill; }
+  bool may_begin() const { return compute.may_begin(); }
+  /// Nothing but steps is outstanding.
+  bool only_steps() const { return peer.work.open(Work::pull) == 0 && peer.work.open(Work::compile) == 0; }
 };
 
 struct Frontend {
@@ -400,6 +440,8 @@ struct State {
 
   Counters counters;
 
+  Store& store(StoreIndex index) { return workers[index].store; }
+  const Store& store(StoreIndex index) const { return workers[index].store; }
   Request* request_of(const Sequence& sequence) { return requests.find(sequence.request); }
 };
 

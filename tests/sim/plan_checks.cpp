@@ -20,10 +20,10 @@ bool is_free(const BlockPool& pool, BlockId block) {
 bool belongs(const State& state, WorkerIndex index, SequenceId id, BlockId block) {
   const Sequence* sequence = state.sequences.find(id);
   if (sequence == nullptr || sequence->retiring) {
-    return !is_free(state.workers[index].pool, block);
+    return !is_free(state.workers[index].store.pool, block);
   }
-  return sequence->worker == index && std::find(sequence->blocks.begin(), sequence->blocks.end(),
-                                                block) != sequence->blocks.end();
+  return sequence->worker == index && std::find(sequence->tail().blocks.begin(), sequence->tail().blocks.end(),
+                                                block) != sequence->tail().blocks.end();
 }
 
 }  // namespace
@@ -32,10 +32,10 @@ PlanChecks::Pool& PlanChecks::pool_of(const State& state, WorkerIndex index) {
   if (pools_.size() <= index) pools_.resize(index + 1);
   Pool& pool = pools_[index];
   const Worker& w = state.workers[index];
-  if (pool.term != w.term) {
-    pool.term = w.term;
-    pool.last.assign(w.pool.total(), {});
-    pool.saved.assign(w.pool.total() + w.pool.host_total(), 0);
+  if (pool.term != w.peer.term) {
+    pool.term = w.peer.term;
+    pool.last.assign(w.store.pool.total(), {});
+    pool.saved.assign(w.store.pool.total() + w.store.pool.host_total(), 0);
     pool.filled = pool.saved;
   }
   return pool;
@@ -46,11 +46,11 @@ std::string PlanChecks::granted(const State& state, WorkerIndex index, SequenceI
   const Worker& w = state.workers[index];
   Pool& pool = pool_of(state, index);
   const std::string where =
-      std::string(by) + " for " + w.identity.name + ": block " + std::to_string(block) + " ";
+      std::string(by) + " for " + w.name() + ": block " + std::to_string(block) + " ";
   if (block >= pool.last.size()) return where + "does not exist";
   if (!belongs(state, index, sequence, block)) return where + "is not of its sequence";
   const Use& use = pool.last[block];
-  if (use.step > w.done && use.sequence != sequence) {
+  if (use.step > w.compute.done && use.sequence != sequence) {
     return where + "is still named by step " + std::to_string(use.step) + " for another sequence";
   }
   return "";
@@ -59,13 +59,13 @@ std::string PlanChecks::granted(const State& state, WorkerIndex index, SequenceI
 std::string PlanChecks::rows(const State& state, WorkerIndex index, StepId step) {
   const Worker& w = state.workers[index];
   Pool& pool = pool_of(state, index);
-  const auto it = std::find_if(w.steps.begin(), w.steps.end(),
+  const auto it = std::find_if(w.compute.steps.begin(), w.compute.steps.end(),
                                [&](const InFlightStep& s) { return s.step == step; });
-  if (it == w.steps.end()) return "a plan left that is not in flight";
+  if (it == w.compute.steps.end()) return "a plan left that is not in flight";
   const auto use = [&](SequenceId id) {
     const Sequence* sequence = state.sequences.find(id);
     if (sequence == nullptr) return;
-    for (const BlockId block : sequence->blocks) pool.last[block] = {id, step};
+    for (const BlockId block : sequence->tail().blocks) pool.last[block] = {id, step};
   };
   for (const SequenceId id : it->decode) use(id);
   for (const auto& [id, n] : it->rows) use(id);
@@ -87,7 +87,7 @@ std::string PlanChecks::forks(const State& state, WorkerIndex index, const StepP
 
 /// Every block is written once, and nobody else is given what is copied, or read, before the result is in.
 std::string PlanChecks::copies(const State& state, WorkerIndex index, const StepPlan& plan) {
-  const BlockPool& books = state.workers[index].pool;
+  const BlockPool& books = state.workers[index].store.pool;
   Pool& pool = pool_of(state, index);
   for (const CopyOp& op : plan.ops) {
     if (op.from >= pool.filled.size() || op.to >= pool.filled.size()) return "a copy of no block";
@@ -110,12 +110,12 @@ std::string PlanChecks::copied(const State& state, const Transfer& transfer) {
     const Pool& from = pool_of(state, transfer.from_worker);
     for (const BlockId block : transfer.from) {
       if (block >= from.filled.size()) return "a pull of no block";
-      if (from.filled[block] > state.workers[transfer.from_worker].done) return "a pull of what a step copies yet";
+      if (from.filled[block] > state.workers[transfer.from_worker].compute.done) return "a pull of what a step copies yet";
     }
   }
   const Pool& to = pool_of(state, transfer.to_worker);
   for (const BlockId block : transfer.to) {
-    const StepId done = state.workers[transfer.to_worker].done;
+    const StepId done = state.workers[transfer.to_worker].compute.done;
     if (to.saved[block] > done || to.filled[block] > done) return "a pull over what a step copies yet";
   }
   return "";
@@ -125,12 +125,12 @@ std::string PlanChecks::plan(const State& state, LinkId link, const StepPlan& pl
   const WorkerIndex index = worker_of(state, link);
   if (index == kNobody) return "a plan for nobody";
   const Worker& w = state.workers[index];
-  if (!w.ready() || plan.term != w.term) return "";  // its term ended in the same turn
+  if (!w.ready() || plan.term != w.peer.term) return "";  // its term ended in the same turn
   for (const AddSequence& add : plan.add) {
     for (std::size_t i = 0; i < add.blocks.size(); ++i) {
       const BlockId block = add.blocks[i];
-      const bool found = (i + 1) * w.tokens_per_block() <= add.computed;
-      if (found && w.pool.remembers(block)) continue;  // shared with whoever reads it
+      const bool found = (i + 1) * w.store.tokens_per_block() <= add.computed;
+      if (found && w.store.pool.remembers(block)) continue;  // shared with whoever reads it
       std::string what = granted(state, index, add.sequence, block, "add");
       if (!what.empty()) return what;
     }
@@ -148,7 +148,7 @@ std::string PlanChecks::plan(const State& state, LinkId link, const StepPlan& pl
 std::string PlanChecks::prefix(const State& state, const Transfer& transfer) {
   const Worker& from = state.workers[transfer.from_worker];
   for (const BlockId block : transfer.from) {
-    if (from.ready() && !from.pool.remembers(block)) {
+    if (from.ready() && !from.store.pool.remembers(block)) {
       return "pull reads block " + std::to_string(block) + ", which is not in its pool's index";
     }
   }
@@ -159,7 +159,7 @@ std::string PlanChecks::pull(const State& state, LinkId link, const Pull& pull) 
   const WorkerIndex index = worker_of(state, link);
   if (index == kNobody) return "";  // its link changed in the same turn
   const Worker& w = state.workers[index];
-  if (!w.ready() || pull.term != w.term) return "";
+  if (!w.ready() || pull.term != w.peer.term) return "";
   const Transfer* transfer = state.transfers.find(pull.transfer);
   if (transfer == nullptr) return "";  // ended in the same turn
   for (const BlockId block : pull.to) {

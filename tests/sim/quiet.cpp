@@ -8,7 +8,7 @@ namespace {
 
 const Worker* worker_of(const State& state, const std::string& name) {
   for (const Worker& w : state.workers) {
-    if (w.identity.name == name) return &w;
+    if (w.name() == name) return &w;
   }
   return nullptr;
 }
@@ -42,28 +42,28 @@ void look_at_requests(const State& state, Rest& rest) {
 
 void look_at_books(const Worker& w, TimeNs now, Rest& rest) {
   if (rest.why != nullptr) {
-    *rest.why += "; " + w.identity.name + ": " + std::to_string(w.sequences) + " sequences, " +
-                 std::to_string(w.pool.available_blocks()) + " blocks free, silent for " +
-                 std::to_string((now - w.heard) / kMillisecond) + " ms" +
-                 (w.short_of_blocks ? ", short of blocks" : "") + (w.draining ? ", draining" : "");
+    *rest.why += "; " + w.name() + ": " + std::to_string(w.compute.sequences) + " sequences, " +
+                 std::to_string(w.store.pool.available_blocks()) + " blocks free, silent for " +
+                 std::to_string((now - w.peer.heard) / kMillisecond) + " ms" +
+                 (w.compute.short_of_blocks ? ", short of blocks" : "") + (w.peer.draining ? ", draining" : "");
   }
   if (!w.ready()) {
-    rest.busy(w.identity.name + " is " + to_string(w.state));
-  } else if (w.draining) {
-    rest.busy(w.identity.name + " is draining");
-  } else if (w.work.any()) {
-    rest.busy(w.identity.name + " has steps, pulls or closes outstanding");
-  } else if (w.pool.available_blocks() != w.pool.total()) {
-    rest.busy(w.identity.name + ": not every block is free");
-  } else if (w.pool.host_fenced_blocks() != 0) {
-    rest.busy(w.identity.name + ": a block of its host part is in use");
+    rest.busy(w.name() + " is " + to_string(w.peer.state));
+  } else if (w.peer.draining) {
+    rest.busy(w.name() + " is draining");
+  } else if (w.peer.work.any()) {
+    rest.busy(w.name() + " has steps, pulls or closes outstanding");
+  } else if (w.store.pool.available_blocks() != w.store.pool.total()) {
+    rest.busy(w.name() + ": not every block is free");
+  } else if (w.store.pool.host_fenced_blocks() != 0) {
+    rest.busy(w.name() + ": a block of its host part is in use");
   }
 }
 
 void look_at_worker(const SimWorker& worker, const Worker* books, Rest& rest) {
   if (books == nullptr) {
     rest.busy(worker.label + " never registered");
-  } else if (worker.core.term() != books->term) {
+  } else if (worker.core.term() != books->peer.term) {
     rest.busy(worker.label + " and the scheduler disagree about its term");
   }
   if (worker.core.sequences().size() != 0) rest.busy(worker.label + " knows sequences");
@@ -127,9 +127,9 @@ void World::check_end() {
     }
   }
   for (const Worker& w : state.workers) {
-    if (!w.adds.empty() || !w.joins.empty() || !w.prefills.empty() || !w.decode_set.empty() ||
-        !w.beams.empty()) {
-      fail(w.identity.name + ": a list of the planner holds something at the end");
+    if (!w.compute.adds.empty() || !w.compute.joins.empty() || !w.compute.prefills.empty() || !w.compute.decode_set.empty() ||
+        !w.compute.beams.empty()) {
+      fail(w.name() + ": a list of the planner holds something at the end");
     }
   }
 }

@@ -23,7 +23,7 @@ const Worker* stale_sender(const State& state, const Event& event) {
   const auto it = state.worker_links.find(from->link);
   if (term == 0 || it == state.worker_links.end()) return nullptr;
   const Worker& w = state.workers[it->second];
-  return w.ready() && w.term == term ? nullptr : &w;
+  return w.ready() && w.peer.term == term ? nullptr : &w;
 }
 }  // namespace
 
@@ -108,13 +108,13 @@ void SimScheduler::apply_now(Event&& event) {
     }
   }
   const Worker* stale = stale_sender(state, event);
-  const StepId done = stale != nullptr ? stale->done : 0;
+  const StepId done = stale != nullptr ? stale->compute.done : 0;
   const std::size_t open = state.transfers.size();
   const std::size_t terms = state.counters.terms_ended;
   apply(state, std::move(event), world_.now(), out_);
-  if (stale != nullptr && (stale->done != done || state.transfers.size() != open ||
+  if (stale != nullptr && (stale->compute.done != done || state.transfers.size() != open ||
                            state.counters.terms_ended != terms)) {
-    world_.fail("the scheduler believes a message of an ended term of " + stale->identity.name);
+    world_.fail("the scheduler believes a message of an ended term of " + stale->name());
   }
   check_audit("apply");
 }

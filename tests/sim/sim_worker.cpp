@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <span>
 
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/grammars.h"
+#include "scheduler/apply/membership.h"
 #include "tests/sim/describe.h"
 #include "tests/sim/world.h"
 
@@ -242,7 +243,7 @@ bool SimWorker::reads(AllocationId allocation, BlockId block) const {
   const std::vector<Worker>& books = world_.scheduler()->state.workers;
   const auto in_term = [&](const Pull& pull) {
     return std::any_of(books.begin(), books.end(),
-                       [&](const Worker& w) { return w.ready() && w.term == pull.term; });
+                       [&](const Worker& w) { return w.ready() && w.peer.term == pull.term; });
   };
   return std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& entry) {
     const Pull& pull = entry.second.pull;

@@ -10,7 +10,7 @@ TEST(Admission, ReservesThePromptAndOneTokenMore) {
   c.submit(1, /*prompt=*/8);
   c.turn();
   EXPECT_EQ(c.phase(1), Phase::prefill);
-  EXPECT_EQ(c.source(1).blocks.size(), 3U);  // 8 + 1 tokens, 4 a block
+  EXPECT_EQ(c.source(1).tail().blocks.size(), 3U);  // 8 + 1 tokens, 4 a block
   EXPECT_EQ(c.pool("mixed0").owned, 3U);
 }
 
@@ -274,8 +274,8 @@ TEST(Placement, PromptsGoToThePrefillWorker) {
   c.ready_worker("decode0", Role::decode);
   c.submit(1);
   c.turn();
-  EXPECT_EQ(c.worker("prefill0").sequences, 1U);
-  EXPECT_EQ(c.worker("decode0").sequences, 0U);
+  EXPECT_EQ(c.worker("prefill0").compute.sequences, 1U);
+  EXPECT_EQ(c.worker("decode0").compute.sequences, 0U);
 }
 
 TEST(Placement, WithNoPrefillWorkerDecodeWorkersPrefill) {
@@ -296,8 +296,8 @@ TEST(Placement, ShortPromptsPrefillWhereTheyDecode) {
   c.submit(1, 6);
   c.submit(2, 7);
   c.turn();
-  EXPECT_EQ(c.state.workers[c.source(1).worker].identity.name, "decode0");
-  EXPECT_EQ(c.state.workers[c.source(2).worker].identity.name, "prefill0");
+  EXPECT_EQ(c.state.workers[c.source(1).worker].name(), "decode0");
+  EXPECT_EQ(c.state.workers[c.source(2).worker].name(), "prefill0");
 }
 
 TEST(Placement, AHugeThresholdLeavesThePrefillWorkerIdle) {
@@ -355,8 +355,8 @@ TEST(Placement, TheLeastLoadedDecodeWorkerIsChosen) {
   c.ready_worker("decode1", Role::decode);
   for (std::uint64_t i = 1; i <= 4; ++i) c.submit(i, 4, 500);
   c.run(20);
-  EXPECT_EQ(c.worker("decode0").sequences, 2U);
-  EXPECT_EQ(c.worker("decode1").sequences, 2U);
+  EXPECT_EQ(c.worker("decode0").compute.sequences, 2U);
+  EXPECT_EQ(c.worker("decode1").compute.sequences, 2U);
 }
 
 TEST(Pools, ASmallWorkerThatJoinsRefusesNothingThatALargeOneHolds) {
@@ -367,6 +367,7 @@ TEST(Pools, ASmallWorkerThatJoinsRefusesNothingThatALargeOneHolds) {
   const LinkId small = c.ready_worker("mixed1", Role::mixed, 10);
   c.run(3);
   EXPECT_EQ(c.phase(1), Phase::waiting);
+  EXPECT_STREQ(c.find(1)->passed_over, "the pool or the model is too small for it");
   c.submit(2, 8, 4);
   c.run();
   EXPECT_EQ(c.code(2), ErrorCode::ok);

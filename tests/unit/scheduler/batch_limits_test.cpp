@@ -68,8 +68,8 @@ TEST(BatchLimits, SequencesOfOneWorker) {
   for (std::uint64_t i = 1; i <= 8; ++i) c.submit(i, 4, 6);
   for (int i = 0; i < 100 && c.terminals.size() < 8; ++i) {
     c.turn();
-    EXPECT_LE(c.worker("mixed0").sequences, 3U);
-    if (!c.worker("mixed0").steps.empty()) c.answer(w);
+    EXPECT_LE(c.worker("mixed0").compute.sequences, 3U);
+    if (!c.worker("mixed0").compute.steps.empty()) c.answer(w);
   }
   for (const StepPlan& plan : c.sent<StepPlan>(w)) EXPECT_LE(plan.add.size(), 3U);
   EXPECT_EQ(c.terminals.size(), 8U);
@@ -80,16 +80,16 @@ TEST(BatchLimits, AShortQueueKeepsTheBatchSmall) {
   const LinkId w = c.ready_worker("mixed0", Role::mixed);
   for (std::uint64_t i = 1; i <= 3; ++i) c.submit(i, 4, 50);
   c.turn();  // three wait: up to six run
-  EXPECT_EQ(c.worker("mixed0").sequences, 3U);
+  EXPECT_EQ(c.worker("mixed0").compute.sequences, 3U);
   c.answer(w);
   c.submit(4, 4, 50);
   c.turn();  // one waits: two run, and nobody is sent away
   EXPECT_EQ(c.phase(4), Phase::waiting);
-  EXPECT_EQ(c.worker("mixed0").sequences, 3U);
+  EXPECT_EQ(c.worker("mixed0").compute.sequences, 3U);
   for (std::uint64_t i = 5; i <= 6; ++i) c.submit(i, 4, 50);
   c.answer(w);
   c.turn();
-  EXPECT_EQ(c.worker("mixed0").sequences, 6U);
+  EXPECT_EQ(c.worker("mixed0").compute.sequences, 6U);
   c.run();
   EXPECT_EQ(c.terminals.size(), 6U);
 }
@@ -100,10 +100,10 @@ TEST(BatchLimits, OnAPairTheyHoldWhereTokensAreDecoded) {
   const LinkId decode = c.ready_worker("decode0", Role::decode);
   for (std::uint64_t i = 1; i <= 3; ++i) c.submit(i, 4, 6);
   c.turn();
-  EXPECT_EQ(c.worker("prefill0").sequences, 3U);
+  EXPECT_EQ(c.worker("prefill0").compute.sequences, 3U);
   c.answer(prefill);
   c.turn();
-  EXPECT_EQ(c.worker("decode0").sequences, 1U);
+  EXPECT_EQ(c.worker("decode0").compute.sequences, 1U);
   EXPECT_EQ(c.pulls[decode].size(), 1U);
   c.run();
   EXPECT_EQ(c.terminals.size(), 3U);

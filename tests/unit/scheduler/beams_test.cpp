@@ -1,6 +1,7 @@
 // Beam search among the other requests: blocks, steps, and what undoes it.
 #include <gtest/gtest.h>
 
+#include "scheduler/apply/requests.h"
 #include "tests/unit/scheduler/cluster.h"
 
 namespace baton::test {
@@ -31,7 +32,7 @@ class BeamsTest : public ::testing::Test {
       return true;
     });
     m.tokens.assign(m.sequences.size(), kWord);
-    for (const SequenceId id : w.steps.front().beams) m.beam_sequences.push_back(id);
+    for (const SequenceId id : w.compute.steps.front().beams) m.beam_sequences.push_back(id);
     for (std::uint32_t i = 0; i < m.beam_sequences.size(); ++i) {
       std::vector<Token> tokens;
       std::vector<float> values;
@@ -59,15 +60,15 @@ TEST_F(BeamsTest, ForksShareFullBlocksAndCopyThePartlyFilledOne) {
   ASSERT_EQ(plan.ops.size(), 3U);
   const Sequence& source = cluster.source(1);
   for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(plan.ops[i].from, source.blocks[2]);
+    EXPECT_EQ(plan.ops[i].from, source.tail().blocks[2]);
     EXPECT_EQ(plan.ops[i].to, plan.fork[i].block);
     const Sequence& fork = *cluster.state.sequences.find(plan.fork[i].sequence);
-    EXPECT_EQ(fork.blocks[0], source.blocks[0]);
-    EXPECT_EQ(fork.blocks[1], source.blocks[1]);
-    EXPECT_NE(fork.blocks[2], source.blocks[2]);
+    EXPECT_EQ(fork.tail().blocks[0], source.tail().blocks[0]);
+    EXPECT_EQ(fork.tail().blocks[1], source.tail().blocks[1]);
+    EXPECT_NE(fork.tail().blocks[2], source.tail().blocks[2]);
   }
   EXPECT_EQ(cluster.pool("mixed0").owned, 6U);  // 2 shared, 4 of their own
-  EXPECT_EQ(cluster.worker("mixed0").sequences, 4U);
+  EXPECT_EQ(cluster.worker("mixed0").compute.sequences, 4U);
 
   // The best beam alone goes on: the others' blocks return when no step names them any more.
   answer(link, 4);
@@ -85,7 +86,7 @@ TEST_F(BeamsTest, ForksShareFullBlocksAndCopyThePartlyFilledOne) {
   EXPECT_EQ(cluster.terminal(1)->n, (std::vector<std::uint32_t>{6, 6}));
   EXPECT_EQ(cluster.terminal(1)->scores.size(), 2U);
   EXPECT_EQ(cluster.tokens_of(1), 12U);
-  while (!cluster.worker("mixed0").steps.empty()) answer(link, 4);
+  while (!cluster.worker("mixed0").compute.steps.empty()) answer(link, 4);
   EXPECT_EQ(cluster.pool("mixed0").free, 100U);
 }
 
@@ -97,13 +98,13 @@ TEST_F(BeamsTest, OthersKeepTwoStepsInFlight) {
   answer(link, 2);
   cluster.turn();
   const Worker& w = cluster.worker("mixed0");
-  ASSERT_EQ(w.steps.size(), 2U);
-  EXPECT_EQ(w.steps[0].beams.size() + w.steps[1].beams.size(), 2U);
-  EXPECT_EQ(w.steps[1].decode.size(), 1U);
+  ASSERT_EQ(w.compute.steps.size(), 2U);
+  EXPECT_EQ(w.compute.steps[0].beams.size() + w.compute.steps[1].beams.size(), 2U);
+  EXPECT_EQ(w.compute.steps[1].decode.size(), 1U);
   answer(link, 2);
   answer(link, 2);
   cluster.turn();
-  EXPECT_EQ(w.steps[0].beams.size(), 2U);
+  EXPECT_EQ(w.compute.steps[0].beams.size(), 2U);
 }
 
 TEST_F(BeamsTest, ASuspectsStepsAndThoseOfOthersTakeTurns) {
@@ -118,10 +119,10 @@ TEST_F(BeamsTest, ASuspectsStepsAndThoseOfOthersTakeTurns) {
   const Worker& w = cluster.worker("mixed0");
   int own = 0;
   while (cluster.deaths(2) > 0) {
-    ASSERT_FALSE(w.steps.empty());
-    for (const InFlightStep& step : w.steps) {
+    ASSERT_FALSE(w.compute.steps.empty());
+    for (const InFlightStep& step : w.compute.steps) {
       if (step.beams.empty() && step.rows.empty()) continue;
-      EXPECT_EQ(w.steps.size(), 1U);
+      EXPECT_EQ(w.compute.steps.size(), 1U);
       EXPECT_TRUE(step.decode.empty());
       ++own;
     }
@@ -150,7 +151,7 @@ TEST_F(BeamsTest, PreemptionAndDeathBeginAgainFromThePrompt) {
   cluster.turn();
   answer(link, 3);
   cluster.turn();
-  ASSERT_EQ(cluster.worker("mixed0").beams.size(), 1U);
+  ASSERT_EQ(cluster.worker("mixed0").compute.beams.size(), 1U);
   preempt(cluster.state, *cluster.find(1));
   EXPECT_EQ(cluster.phase(1), Phase::waiting);
   EXPECT_TRUE(audit_state(cluster.state).empty());
@@ -190,7 +191,7 @@ TEST_F(FewRowsTest, EveryBeamCounts) {
   while (cluster.terminal(2) == nullptr) {
     answer(link, 3);
     cluster.turn();
-    EXPECT_LE(cluster.worker("mixed0").sequences, 4U);
+    EXPECT_LE(cluster.worker("mixed0").compute.sequences, 4U);
   }
   EXPECT_EQ(cluster.phase(3), Phase::prefill);
 }

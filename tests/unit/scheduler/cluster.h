@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "scheduler/apply/apply_event.h"
-#include "scheduler/apply/lifecycle.h"
+#include "scheduler/apply/membership.h"
 #include "scheduler/plan/admission.h"
 #include "scheduler/plan/plan_step.h"
 #include "scheduler/state/audit.h"
@@ -81,7 +81,7 @@ class Cluster {
 
   Worker& worker(const std::string& name) {
     for (Worker& w : state.workers) {
-      if (w.identity.name == name) return w;
+      if (w.name() == name) return w;
     }
     ADD_FAILURE() << "no worker " << name;
     return state.workers.front();
@@ -104,7 +104,7 @@ class Cluster {
     for (TimeNs end = now + how_long; now < end;) {
       now += 100 * kMillisecond;
       for (const Worker& w : state.workers) {
-        if (w.state != WorkerState::gone) heartbeat(w.link);
+        if (w.peer.state != WorkerState::gone) heartbeat(w.peer.link);
       }
       for (Frontend& f : state.frontends) f.heard = now;
       event(Tick{});
@@ -113,12 +113,12 @@ class Cluster {
   void heartbeat(LinkId link, bool draining = false) {
     const Worker& w = state.workers[state.worker_links.at(link)];
     WorkerHeartbeat m;
-    m.term = w.ready() ? w.term : 0;
-    m.incarnation = w.identity.incarnation;
-    m.plans_received = w.sent;
-    m.steps_done = w.done;
-    m.pulls_received = w.work.sent(Work::pull);
-    m.pulls_done = w.pulls_answered;
+    m.term = w.ready() ? w.peer.term : 0;
+    m.incarnation = w.peer.identity.incarnation;
+    m.plans_received = w.compute.sent;
+    m.steps_done = w.compute.done;
+    m.pulls_received = w.peer.work.sent(Work::pull);
+    m.pulls_done = w.compute.pulls_answered;
     m.draining = draining;
     from_worker(link, m);
   }
@@ -147,13 +147,13 @@ class Cluster {
   /// The oldest unanswered step has ended; every sequence that samples says `token`.
   void answer(LinkId link, Token token = kWord) {
     Worker& w = state.workers[state.worker_links.at(link)];
-    ASSERT_FALSE(w.steps.empty()) << w.identity.name << " has no step";
+    ASSERT_FALSE(w.compute.steps.empty()) << w.name() << " has no step";
     from_worker(link, result_of(w, token));
   }
   StepResult result_of(const Worker& w, Token token = kWord) const {
-    const InFlightStep& step = w.steps.front();
+    const InFlightStep& step = w.compute.steps.front();
     StepResult m;
-    m.term = w.term;
+    m.term = w.peer.term;
     m.step = step.step;
     for (const auto& [id, n] : step.rows) {
       const Sequence* s = state.sequences.find(id);
@@ -170,9 +170,9 @@ class Cluster {
       bool idle = true;
       for (std::size_t w = 0; w < state.workers.size(); ++w) {
         if (!state.workers[w].ready()) continue;
-        const LinkId link = state.workers[w].link;
+        const LinkId link = state.workers[w].peer.link;
         while (!pulls[link].empty()) done_pull(link), idle = false;
-        if (!state.workers[w].steps.empty()) answer(link), idle = false;
+        if (!state.workers[w].compute.steps.empty()) answer(link), idle = false;
       }
       if (idle) return;
     }

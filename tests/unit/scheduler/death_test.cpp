@@ -80,7 +80,7 @@ std::uint32_t deaths_after(std::uint32_t answers, std::uint32_t most) {
       c.answer(link);
     }
     c.turn();
-    EXPECT_FALSE(c.worker("mixed0").steps.empty());
+    EXPECT_FALSE(c.worker("mixed0").compute.steps.empty());
     die_with_request(c, "mixed0", 2 + deaths++, link);
   }
   EXPECT_TRUE(deaths == most || c.code(1) == ErrorCode::worker_crashes);
@@ -329,7 +329,7 @@ struct SlowPulls : Cluster {
       tick();
       turn();
       for (const LinkId link : {prefill, decode}) {
-        while (!worker_of(link).steps.empty()) answer(link);
+        while (!worker_of(link).compute.steps.empty()) answer(link);
       }
       if (now < next || pulls[decode].empty()) continue;
       next = now + each;
@@ -386,7 +386,7 @@ TEST(Death, InAPullIsCountedAndTheLastTryPullsNothing) {
     for (int turns = 0; turns < 20 && c.pulls[decode].empty(); ++turns) {
       c.turn();
       for (Worker& w : c.state.workers) {
-        if (!w.steps.empty()) c.answer(w.link);
+        if (!w.compute.steps.empty()) c.answer(w.peer.link);
       }
     }
     ASSERT_FALSE(c.pulls[decode].empty());
@@ -425,11 +425,11 @@ TEST(Death, AGrammarThatKillsIsCompiledAloneAndEndsItsRequest) {
   killer.sampling.grammar = "a";
   c.from_frontend(c.frontend, killer);
   for (Incarnation i = 2; i <= 10 && c.terminal(2) == nullptr; ++i) {
-    for (int turns = 0; turns < 30 && c.worker("mixed0").work.open(Work::compile) == 0; ++turns) {
+    for (int turns = 0; turns < 30 && c.worker("mixed0").peer.work.open(Work::compile) == 0; ++turns) {
       c.turn();
-      if (!c.worker("mixed0").steps.empty()) c.answer(link);
+      if (!c.worker("mixed0").compute.steps.empty()) c.answer(link);
     }
-    ASSERT_EQ(c.worker("mixed0").work.open(Work::compile), 1U);
+    ASSERT_EQ(c.worker("mixed0").peer.work.open(Work::compile), 1U);
     c.gone(link);
     link = c.ready_worker("mixed0", Role::mixed, 100, i);
   }
@@ -471,7 +471,7 @@ TEST(Preemption, IsNotForbiddenByWhatAnotherWorkersPullReads) {
   c.submit(2, 8, 30);
   c.run(2);
   ASSERT_EQ(c.phase(1), Phase::decode);
-  BlockPool& pool = c.worker("mixed0").pool;
+  BlockPool& pool = c.worker("mixed0").store.pool;
   std::vector<BlockId> read;
   ASSERT_TRUE(pool.allocate(1, read));
   pool.pin_source(read[0]);  // a reader that hangs
@@ -479,7 +479,7 @@ TEST(Preemption, IsNotForbiddenByWhatAnotherWorkersPullReads) {
   EXPECT_EQ(pool.fenced_blocks(), 1U);
   for (int i = 0; i < 60 && c.terminal(1) == nullptr; ++i) {
     plan(c.state, c.now, c.out);
-    if (c.worker("mixed0").steps.empty()) break;
+    if (c.worker("mixed0").compute.steps.empty()) break;
     StepResult result = c.result_of(c.worker("mixed0"));
     apply(c.state, FromWorker{mixed, std::move(result)}, c.now, c.out);
   }
@@ -499,7 +499,7 @@ TEST(Liveness, ASilentWorkerWithWorkLosesItsTerm) {
   EXPECT_EQ(c.phase(1), Phase::prefill);
   c.tick(2 * kSecond);
   EXPECT_EQ(c.phase(1), Phase::waiting);
-  EXPECT_EQ(c.worker("mixed0").state, WorkerState::fenced);
+  EXPECT_EQ(c.worker("mixed0").peer.state, WorkerState::fenced);
   EXPECT_EQ(c.pool("mixed0").fenced, 100U);
   EXPECT_EQ(c.deaths(1), 1U);
   c.heartbeat(link);
@@ -533,7 +533,7 @@ TEST(Liveness, AGapInTheSchedulersOwnLoopBlamesNobody) {
   c.answer(link);
   EXPECT_EQ(c.tokens_of(1), 1U);
   c.tick(4 * kSecond);
-  EXPECT_EQ(c.worker("mixed0").state, WorkerState::fenced);
+  EXPECT_EQ(c.worker("mixed0").peer.state, WorkerState::fenced);
 }
 
 TEST(Liveness, ALostResultShowsInTheHeartbeat) {
@@ -542,12 +542,12 @@ TEST(Liveness, ALostResultShowsInTheHeartbeat) {
   c.submit(1, 8, 6);
   c.turn();
   WorkerHeartbeat beat;
-  beat.term = c.worker("mixed0").term;
+  beat.term = c.worker("mixed0").peer.term;
   beat.incarnation = 1;
   beat.plans_received = 2;
   beat.steps_done = 1;  // whose result never came
   c.from_worker(link, beat);
-  EXPECT_EQ(c.worker("mixed0").state, WorkerState::fenced);
+  EXPECT_EQ(c.worker("mixed0").peer.state, WorkerState::fenced);
   EXPECT_EQ(c.phase(1), Phase::waiting);
   EXPECT_EQ(c.deaths(1), 0U);
   EXPECT_EQ(c.sent<Fenced>(link).size(), 1U);
@@ -561,7 +561,7 @@ TEST(Liveness, ALostPlanIsNobodysFault) {
   for (int i = 0; i < 40; ++i) {
     c.now += 100 * kMillisecond;
     WorkerHeartbeat beat;
-    beat.term = c.worker("mixed0").term;
+    beat.term = c.worker("mixed0").peer.term;
     beat.incarnation = 1;
     if (c.worker("mixed0").ready()) c.from_worker(link, beat);
     c.tick();
@@ -583,13 +583,13 @@ TEST(Liveness, ALostPullEndsTheTermOfItsDestination) {
     c.now += 100 * kMillisecond;
     c.heartbeat(prefill);
     WorkerHeartbeat beat;
-    beat.term = c.worker("decode0").term;
+    beat.term = c.worker("decode0").peer.term;
     beat.incarnation = 1;
     beat.pulls_received = 0;
     c.from_worker(decode, beat);
     c.tick();
   }
-  EXPECT_EQ(c.worker("decode0").state, WorkerState::fenced);
+  EXPECT_EQ(c.worker("decode0").peer.state, WorkerState::fenced);
   EXPECT_EQ(c.phase(1), Phase::handoff);  // the source still has everything
   EXPECT_EQ(c.deaths(1), 0U);
 }
@@ -603,11 +603,11 @@ TEST(Liveness, ALostPullDoneShowsInTheHeartbeat) {
   c.answer(prefill);
   c.turn();
   WorkerHeartbeat beat;
-  beat.term = c.worker("decode0").term;
+  beat.term = c.worker("decode0").peer.term;
   beat.incarnation = 1;
-  beat.pulls_received = beat.pulls_done = c.worker("decode0").work.sent(Work::pull);
+  beat.pulls_received = beat.pulls_done = c.worker("decode0").peer.work.sent(Work::pull);
   c.from_worker(decode, beat);
-  EXPECT_EQ(c.worker("decode0").state, WorkerState::fenced);
+  EXPECT_EQ(c.worker("decode0").peer.state, WorkerState::fenced);
   EXPECT_EQ(c.phase(1), Phase::handoff);
 }
 
@@ -617,7 +617,7 @@ TEST(Liveness, AMessageThatCannotBeSentEndsTheTerm) {
   c.submit(1, 8, 6);
   c.turn();
   c.event(SendFailed{link});
-  EXPECT_EQ(c.worker("mixed0").state, WorkerState::fenced);
+  EXPECT_EQ(c.worker("mixed0").peer.state, WorkerState::fenced);
   EXPECT_EQ(c.deaths(1), 0U);
 }
 
@@ -634,7 +634,7 @@ TEST(Liveness, AnIdleFrozenDecodeWorkerDoesNotHoldRequestsUp) {
   for (int i = 0; i < 20 && c.terminal(1) == nullptr; ++i) {
     c.heartbeat(prefill);
     c.turn();
-    if (!c.worker("prefill0").steps.empty()) c.answer(prefill);
+    if (!c.worker("prefill0").compute.steps.empty()) c.answer(prefill);
   }
   EXPECT_EQ(c.code(1), ErrorCode::ok);
   EXPECT_EQ(c.tokens_of(1), 3U);

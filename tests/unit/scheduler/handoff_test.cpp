@@ -46,7 +46,7 @@ TEST(Handoff, TheDestinationIsReservedWholeBeforeTheFirstPull) {
   c.answer(c.prefill);
   c.turn();
   ASSERT_EQ(c.pulls[c.decode].size(), 1U);
-  EXPECT_EQ(c.target(1).blocks.size(), 5U);  // 16 tokens and one of growth
+  EXPECT_EQ(c.target(1).tail().blocks.size(), 5U);  // 16 tokens and one of growth
   EXPECT_EQ(c.pool("decode0").owned, 5U);
 }
 
@@ -56,7 +56,7 @@ TEST(Handoff, NothingIsPulledWhileTheDestinationCannotHoldAll) {
   c.submit(2, 20, 50);
   for (int i = 0; i < 12; ++i) {
     c.turn();
-    if (!c.worker("prefill0").steps.empty()) c.answer(c.prefill);
+    if (!c.worker("prefill0").compute.steps.empty()) c.answer(c.prefill);
   }
   EXPECT_EQ(c.phase(1), Phase::handoff);
   EXPECT_EQ(c.phase(2), Phase::handoff);
@@ -231,12 +231,12 @@ TEST(Handoff, APromptThatFitsNoDecodeWorkerDoesNotBlockTheOthers) {
   Pair c({}, /*decode_blocks=*/3);
   Submit big = c.request(1, 30, 5);
   big.again = true;  // accepted when another pool was there
-  c.state.workers[1].state = WorkerState::fenced;
+  c.state.workers[1].peer.state = WorkerState::fenced;
   c.from_frontend(c.frontend, big);
   c.state.settings.no_decode = NoDecode::wait;
   c.turn();
   c.answer(c.prefill);
-  c.state.workers[1].state = WorkerState::ready;
+  c.state.workers[1].peer.state = WorkerState::ready;
   c.submit(2, 4, 3);
   c.run();
   EXPECT_EQ(c.terminal(1), nullptr) << "the worker that could hold it may come back";
@@ -295,7 +295,7 @@ TEST(Handoff, WithoutOneNothingMigrates) {
 struct Checked : Pair {
   Checked() {
     state.settings.prefix_cache = true;
-    for (const char* name : {"prefill0", "decode0"}) worker(name).hello.tells_sums = true;
+    for (const char* name : {"prefill0", "decode0"}) worker(name).store.offer.tells_sums = true;
     submit(1, 14);
     compute();
   }
@@ -305,8 +305,8 @@ struct Checked : Pair {
     StepResult result = result_of(w);
     const Sequence& source = *state.sequences.find(find(1)->source);
     for (std::size_t i = 1; i < 4; ++i) {
-      result.summed.push_back(source.blocks[i]);
-      result.sums.push_back(1000 + source.blocks[i]);
+      result.summed.push_back(source.tail().blocks[i]);
+      result.sums.push_back(1000 + source.tail().blocks[i]);
     }
     from_worker(prefill, result);
     turn();
@@ -326,10 +326,10 @@ TEST(CheckedPulls, NameTheSumsThatAreKnownAndPassThemOn) {
   ASSERT_EQ(pull.from.size(), 4U);
   const std::vector<std::uint64_t> sums = {0, 1000 + pull.from[1], 1000 + pull.from[2], 1000 + pull.from[3]};
   EXPECT_EQ(pull.sums, sums);
-  c.worker("decode0").sums[pull.to[0]] = 5;  // of what lay there before
+  c.worker("decode0").store.sums[pull.to[0]] = 5;  // of what lay there before
   c.done_pull(c.decode);
-  EXPECT_EQ(c.worker("decode0").sums.count(pull.to[0]), 0U);
-  EXPECT_EQ(c.worker("decode0").sums.at(pull.to[3]), sums[3]);
+  EXPECT_EQ(c.worker("decode0").store.sums.count(pull.to[0]), 0U);
+  EXPECT_EQ(c.worker("decode0").store.sums.at(pull.to[3]), sums[3]);
 }
 
 TEST(CheckedPulls, WithoutSumsNothingIsCompared) {
@@ -348,7 +348,7 @@ TEST(CheckedPulls, ASumOfNoBlockEndsTheTerm) {
   c.submit(2, 14);
   c.turn();
   StepResult result = c.result_of(w);
-  result.summed = {w.hello.blocks};
+  result.summed = {w.store.offer.blocks};
   result.sums = {1};
   c.from_worker(c.prefill, result);
   EXPECT_FALSE(w.ready());
@@ -357,7 +357,7 @@ TEST(CheckedPulls, ASumOfNoBlockEndsTheTerm) {
 TEST(CheckedPulls, ADamagedBlockIsForgottenAndThePromptComputedAgain) {
   Checked c;
   const Pull pull = c.pulls[c.decode].front();
-  const BlockPool& pool = c.worker("prefill0").pool;
+  const BlockPool& pool = c.worker("prefill0").store.pool;
   EXPECT_TRUE(pool.remembers(pull.from[1]));
   c.damage();
   EXPECT_EQ(c.state.counters.damaged_blocks, 1U);

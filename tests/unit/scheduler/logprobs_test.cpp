@@ -2,6 +2,7 @@
 // when they are asked for again.
 #include <gtest/gtest.h>
 
+#include "scheduler/apply/requests.h"
 #include "tests/unit/scheduler/cluster.h"
 
 namespace baton::test {
@@ -147,7 +148,7 @@ TEST_F(LogprobsTest, OfAPromptOutliveAPreemption) {
   cluster_.turn();
   for (int i = 0; i < 3; ++i) {
     cluster_.turn();
-    if (!cluster_.worker("mixed0").steps.empty()) after(FromWorker{worker_, result()});
+    if (!cluster_.worker("mixed0").compute.steps.empty()) after(FromWorker{worker_, result()});
   }
   FrontendHeartbeat beat;
   beat.epoch = cluster_.state.epoch;
@@ -174,7 +175,7 @@ TEST_F(LogprobsTest, OfSeveralPromptsShareTheLinesOfOneStep) {
       lines += row.logits == LogitsWanted::all ? row.n_tokens : 0;
     }
     EXPECT_LE(lines, 64U);
-    if (!cluster_.worker("mixed0").steps.empty()) after(FromWorker{worker_, result()});
+    if (!cluster_.worker("mixed0").compute.steps.empty()) after(FromWorker{worker_, result()});
   }
   EXPECT_NE(cluster_.terminal(4), nullptr) << "a request without them does not wait for the others";
   cluster_.run();

@@ -31,7 +31,7 @@ TEST(Terms, ANewTermStartsEmpty) {
   EXPECT_EQ(c.phase(1), Phase::waiting);
   EXPECT_EQ(c.pool("mixed0").free, 100U);
   c.turn();
-  EXPECT_EQ(c.last_plan(link).term, c.worker("mixed0").term);
+  EXPECT_EQ(c.last_plan(link).term, c.worker("mixed0").peer.term);
   EXPECT_EQ(c.sent<StepPlan>(link)[2].step, 1U);
 }
 
@@ -114,7 +114,7 @@ TEST(Terms, AnUnknownLinkIsToldWhichTermIsOver) {
   Cluster c;
   c.ready_worker("mixed0", Role::mixed);
   WorkerHeartbeat beat;
-  beat.term = c.worker("mixed0").term;
+  beat.term = c.worker("mixed0").peer.term;
   beat.incarnation = 1;
   c.from_worker(77, beat);
   ASSERT_EQ(c.sent<Fenced>(77).size(), 1U);
@@ -144,10 +144,10 @@ TEST(Incarnations, TheOlderOneIsSuperseded) {
   ASSERT_EQ(c.sent<Superseded>(old).size(), 1U);
   EXPECT_EQ(c.sent<Superseded>(old)[0].incarnation, 5U);
   EXPECT_TRUE(c.worker("mixed0").ready());
-  EXPECT_EQ(c.worker("mixed0").link, young);
+  EXPECT_EQ(c.worker("mixed0").peer.link, young);
   const LinkId again = c.register_worker("mixed0", Role::mixed, 5);
   EXPECT_EQ(c.sent<Superseded>(again).size(), 1U);
-  EXPECT_EQ(c.worker("mixed0").link, young);
+  EXPECT_EQ(c.worker("mixed0").peer.link, young);
 }
 
 TEST(Incarnations, TheSuccessorMayAllocateWhenImportersHaveClosed) {
@@ -156,7 +156,7 @@ TEST(Incarnations, TheSuccessorMayAllocateWhenImportersHaveClosed) {
   const LinkId decode = c.ready_worker("decode0", Role::decode);
   c.submit(1, 8, 3);
   c.run();
-  const AllocationId old = c.worker("prefill0").hello.allocation;
+  const AllocationId old = c.worker("prefill0").store.allocation();
   c.gone(prefill);
   ASSERT_EQ(c.sent<Close>(decode).size(), 1U);
   EXPECT_EQ(c.sent<Close>(decode)[0].allocation, old);
@@ -173,7 +173,7 @@ TEST(Incarnations, AnImporterOutOfTermIsBelievedToHaveClosedOnlyAfterItsHello) {
   const LinkId decode = c.ready_worker("decode0", Role::decode);
   c.submit(1, 8, 3);
   c.run();
-  const AllocationId old = c.worker("prefill0").hello.allocation;
+  const AllocationId old = c.worker("prefill0").store.allocation();
   c.event(SendFailed{decode});
   c.gone(prefill);
   const LinkId next = c.register_worker("prefill0", Role::prefill, 2);
@@ -321,7 +321,7 @@ TEST(Drain, AfterItsBoundItHandsItsSequencesOver) {
   c.tick(600 * kMillisecond);
   EXPECT_EQ(c.phase(1), Phase::preempting);
   const LinkId second = c.ready_worker("mixed1", Role::mixed);
-  while (!c.worker("mixed0").steps.empty()) c.answer(first);
+  while (!c.worker("mixed0").compute.steps.empty()) c.answer(first);
   c.turn();
   c.answer(first);  // the drop
   c.tick();
@@ -340,7 +340,7 @@ TEST(Drain, LeaveWaitsUntilImportersHaveClosed) {
   c.tick();
   EXPECT_TRUE(c.sent<Leave>(prefill).empty());
   ASSERT_EQ(c.sent<Close>(decode).size(), 1U);
-  c.from_worker(decode, Closed{c.worker("prefill0").hello.allocation});
+  c.from_worker(decode, Closed{c.worker("prefill0").store.allocation()});
   c.tick();
   EXPECT_EQ(c.sent<Leave>(prefill).size(), 1U);
   c.tick();

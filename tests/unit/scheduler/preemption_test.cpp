@@ -119,12 +119,12 @@ TEST(Preemption, WhileDecodeWaitsForBlocksNobodyElseGetsAny) {
   c.turn();
   c.submit(2, 14, 20);
   for (int i = 0; i < 5 && c.pulls[decode].empty(); ++i) {
-    if (!c.worker("prefill0").steps.empty()) c.answer(prefill);
+    if (!c.worker("prefill0").compute.steps.empty()) c.answer(prefill);
     c.turn();
   }
   ASSERT_EQ(c.pulls[decode].size(), 1U);  // 2 takes four blocks; its pull stays open, one is left
   for (int i = 0; i < 200 && c.phase(1) == Phase::decode; ++i) {
-    if (!c.worker("decode0").steps.empty()) {
+    if (!c.worker("decode0").compute.steps.empty()) {
       c.answer(decode);
     } else {
       c.done_pull(decode);  // decode stands still: its blocks are written by this pull
@@ -158,12 +158,12 @@ TEST(Release, AFencedBlockIsNotHandedOut) {
   const LinkId w = c.ready_worker("mixed0", Role::mixed, 6);
   c.submit(1, 8, 50);
   c.turn();
-  const std::vector<BlockId> fenced = c.source(1).blocks;
+  const std::vector<BlockId> fenced = c.source(1).tail().blocks;
   c.from_frontend(c.frontend, Cancel{{1, 1}});
   c.state.settings.steps_in_flight = 2;
   c.submit(2, 8, 50);
   c.turn();
-  for (const BlockId block : c.source(2).blocks) {
+  for (const BlockId block : c.source(2).tail().blocks) {
     EXPECT_EQ(std::count(fenced.begin(), fenced.end(), block), 0);
   }
   EXPECT_EQ(c.pool("mixed0").free, 0U);

@@ -35,7 +35,7 @@ TEST(PrefixCache, ARunningRequestSharesItsPrompt) {
   c.ask(2, words(10), 20);
   c.turn();
   EXPECT_EQ(c.added(w, 1).computed, 8U);
-  EXPECT_EQ(c.source(1).blocks[1], c.source(2).blocks[1]);
+  EXPECT_EQ(c.source(1).tail().blocks[1], c.source(2).tail().blocks[1]);
   c.run();
   EXPECT_EQ(c.tokens_of(1), 20U);
   EXPECT_EQ(c.tokens_of(2), 20U);

@@ -46,10 +46,10 @@ TEST(PrefixPull, TheNextTurnPullsWhatTheDecodeWorkerWrote) {
   Chat c;
   c.ask_second();
   const Pull pull = c.pulls[c.prefill].front();
-  EXPECT_EQ(pull.allocation, c.worker("decode0").hello.allocation);
+  EXPECT_EQ(pull.allocation, c.worker("decode0").store.allocation());
   EXPECT_EQ(pull.from.size(), 2U);
   EXPECT_EQ(c.pool("decode0").fenced, 2U) << "what is read is given to nobody";
-  EXPECT_EQ(c.worker("prefill0").steps.size(), 0U) << "no row before its blocks are there";
+  EXPECT_EQ(c.worker("prefill0").compute.steps.size(), 0U) << "no row before its blocks are there";
   c.done_pull(c.prefill);
   c.turn();
   const AddSequence second = c.added(c.prefill, 1);
@@ -260,7 +260,7 @@ TEST(PrefixPull, ItIsPulledFromAWorkerThatIsBusy) {
   c.ask(2, words(100, 300), 4);
   c.turn();
   c.event(SetDraining{"mixed0", false});
-  ASSERT_FALSE(c.worker("mixed1").prefills.empty());
+  ASSERT_FALSE(c.worker("mixed1").compute.prefills.empty());
   c.ask(3, words(41), 4);
   c.turn();
   EXPECT_EQ(c.phase(3), Phase::pull);

@@ -1,4 +1,5 @@
 // Who is next: by arrival or length, after a preemption, and when the queue may move at all.
+#include "scheduler/apply/requests.h"
 #include "scheduler/plan/queue_order.h"
 
 #include "tests/unit/scheduler/cluster.h"
@@ -165,13 +166,13 @@ TEST(DelayFactor, APromptWaitsForHalfOfWhatTheLastOneTook) {
   EXPECT_EQ(c.phase(1), Phase::prefill);
   c.now += 100 * kMillisecond;
   c.answer(c.w);
-  EXPECT_EQ(c.worker("mixed0").prompt_latency, 100 * kMillisecond);
+  EXPECT_EQ(c.worker("mixed0").compute.prompt_latency, 100 * kMillisecond);
   c.submit(2, 8, 50);
   c.turn();
   EXPECT_EQ(c.phase(2), Phase::waiting);
   c.now += 40 * kMillisecond;
   c.answer(c.w);  // a step without prompts changes nothing
-  EXPECT_EQ(c.worker("mixed0").prompt_latency, 100 * kMillisecond);
+  EXPECT_EQ(c.worker("mixed0").compute.prompt_latency, 100 * kMillisecond);
   c.turn();
   EXPECT_EQ(c.phase(2), Phase::waiting);
   c.now += 11 * kMillisecond;

@@ -31,11 +31,11 @@ TEST(Reachability, EveryPairIsAskedOnceWhicheverComesFirst) {
   Meeting c;
   ASSERT_EQ(c.probes.size(), 1U);
   EXPECT_EQ(c.probes[0].first, c.decode) << "the one that will read";
-  EXPECT_EQ(c.probes[0].second.allocation, c.worker("prefill0").hello.allocation);
+  EXPECT_EQ(c.probes[0].second.allocation, c.worker("prefill0").store.allocation());
   c.answer_probe(true);
   c.ready_worker("prefill1", Role::prefill);
   ASSERT_EQ(c.probes.size(), 1U);
-  EXPECT_EQ(c.probes[0].second.allocation, c.worker("prefill1").hello.allocation);
+  EXPECT_EQ(c.probes[0].second.allocation, c.worker("prefill1").store.allocation());
   c.answer_probe(true);
   c.ready_worker("decode1", Role::decode);
   EXPECT_EQ(c.probes.size(), 2U);
@@ -63,8 +63,8 @@ TEST(Reachability, ThenBothWorkersTakePrompts) {
   c.state.settings.token_budget = 40;
   c.state.settings.steps_in_flight = 1;
   c.turn();
-  EXPECT_EQ(c.worker("prefill0").sequences, 1U);
-  EXPECT_EQ(c.worker("decode0").sequences, 1U);
+  EXPECT_EQ(c.worker("prefill0").compute.sequences, 1U);
+  EXPECT_EQ(c.worker("decode0").compute.sequences, 1U);
 }
 
 TEST(Reachability, AShortAnswerIsNotJoinedAgainOnceItsDropIsOut) {
@@ -118,7 +118,7 @@ TEST(Reachability, AFailedPullMakesItAsk) {
   c.submit(1, 40, 50);
   for (int i = 0; i < 10 && c.pulls[c.decode].empty(); ++i) {
     c.turn();
-    if (!c.worker("prefill0").steps.empty()) c.answer(c.prefill);
+    if (!c.worker("prefill0").compute.steps.empty()) c.answer(c.prefill);
   }
   c.fail_pull(c.decode);
   ASSERT_EQ(c.probes.size(), 1U);
@@ -134,7 +134,7 @@ TEST(Reachability, AFailedPullMakesItAsk) {
 TEST(Reachability, AnotherLifeOfEitherIsAskedAnew) {
   Meeting c;
   c.answer_probe(false);
-  const AllocationId old = c.worker("prefill0").hello.allocation;
+  const AllocationId old = c.worker("prefill0").store.allocation();
   c.gone(c.prefill);
   c.from_worker(c.decode, Closed{old});
   c.ready_worker("prefill0", Role::prefill, 100, 2);
@@ -154,7 +154,7 @@ TEST(Reachability, APairStaysKnownWhileTheExporterIsOutOfTerm) {
   c.answer_probe(false);
   end_term(c.state, 0, kBlameLater, "test", c.out);
   c.tick();
-  EXPECT_EQ(c.worker("decode0").unreachable.size(), 1U);
+  EXPECT_EQ(c.worker("decode0").peer.unreachable.size(), 1U);
   Hello hello = Cluster::hello_of("prefill0", 100);
   hello.hello_id = 2;
   c.from_worker(c.prefill, hello);
@@ -194,9 +194,9 @@ TEST(Reachability, AFullDecodeWorkerHoldsUpOnlyWhatItAloneCanTake) {
 
 TEST(Reachability, AClosedThatAPullHasCrossedIsStale) {
   Meeting c;  // the probe is on its way
-  const AllocationId pool = c.worker("prefill0").hello.allocation;
+  const AllocationId pool = c.worker("prefill0").store.allocation();
   c.from_worker(c.decode, Closed{pool});
-  EXPECT_EQ(c.worker("decode0").imports.count(pool), 1U);
+  EXPECT_EQ(c.worker("decode0").peer.imports.count(pool), 1U);
   c.gone(c.prefill);
   c.from_worker(c.decode, Closed{pool});
   const LinkId again = c.register_worker("prefill0", Role::prefill, 2);
@@ -211,7 +211,7 @@ TEST(Reachability, AnAnswerAfterTheExporterDiedIsNoHarm) {
   c.gone(c.prefill);
   c.answer_probe(false);
   EXPECT_FALSE(c.logged("cannot reach each other"));
-  EXPECT_TRUE(c.worker("decode0").unreachable.empty());
+  EXPECT_TRUE(c.worker("decode0").peer.unreachable.empty());
 }
 
 }  // namespace

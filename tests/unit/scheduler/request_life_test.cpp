@@ -1,6 +1,7 @@
 // A request's ends: cancel, finish, deadline, resubmission, and the death of its front end.
 #include <functional>
 
+#include "scheduler/apply/requests.h"
 #include "tests/unit/scheduler/cluster.h"
 
 namespace baton::test {
@@ -154,7 +155,7 @@ TEST(Ends, AFinishOfALaterAttemptLeavesNoOrphan) {
   c.from_frontend(c.frontend, Finish{{1, 1}, 2, 1});
   EXPECT_EQ(c.find(1), nullptr);
   c.run(3);
-  EXPECT_TRUE(c.worker("mixed0").decode_set.empty());
+  EXPECT_TRUE(c.worker("mixed0").compute.decode_set.empty());
   EXPECT_EQ(c.last_plan(mixed).drop.size(), 1U);
 }
 
@@ -398,7 +399,7 @@ TEST_F(Grammars, NoStepWaitsForOneAndOthersGoOn) {
   c.run();
   EXPECT_EQ(c.phase(1), Phase::decode) << "handed over, and not yet with its worker";
   EXPECT_EQ(c.find(1)->generated.size(), 1U);
-  EXPECT_TRUE(c.worker("decode0").steps.empty());
+  EXPECT_TRUE(c.worker("decode0").compute.steps.empty());
   compiled(decode);
   c.run();
   EXPECT_EQ(c.phase(1), Phase::ended);
@@ -438,7 +439,7 @@ TEST_F(Grammars, OneThatIsForgottenIsAskedForAgain) {
   compiled(mixed);
   compiled(mixed, /*ready=*/false);
   c.turn();
-  EXPECT_TRUE(c.worker("mixed0").steps.empty());
+  EXPECT_TRUE(c.worker("mixed0").compute.steps.empty());
   EXPECT_EQ(c.sent<PrepareGrammar>(mixed).size(), 2U);
   compiled(mixed);
   c.run();
@@ -452,7 +453,7 @@ TEST_F(Grammars, ThoseThatWaitTakeFewPlaces) {
   c.submit(kMany + 1, 4, 2);
   c.run();
   EXPECT_EQ(c.phase(kMany + 1), Phase::ended);
-  EXPECT_LT(c.worker("mixed0").sequences, 20U);
+  EXPECT_LT(c.worker("mixed0").compute.sequences, 20U);
   c.wait(3 * kSecond);
   c.turn();
   const auto asked = c.sent<PrepareGrammar>(mixed);
@@ -485,9 +486,9 @@ TEST_F(Grammars, ALostAnswerIsAskedForAgain) {
   c.wait(3 * kSecond / 2);
   c.turn();
   EXPECT_EQ(c.sent<PrepareGrammar>(mixed).size(), 2U);
-  c.from_worker(mixed, GrammarState{c.worker("mixed0").term - 1, c.sent<PrepareGrammar>(mixed).back().key, true});
+  c.from_worker(mixed, GrammarState{c.worker("mixed0").peer.term - 1, c.sent<PrepareGrammar>(mixed).back().key, true});
   c.turn();
-  EXPECT_TRUE(c.worker("mixed0").steps.empty()) << "an answer of another term";
+  EXPECT_TRUE(c.worker("mixed0").compute.steps.empty()) << "an answer of another term";
   compiled(mixed);
   c.run();
   EXPECT_EQ(c.phase(1), Phase::ended);

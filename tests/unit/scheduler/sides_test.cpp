@@ -41,21 +41,21 @@ TEST(Sides, EachHasItsOwnTokenBudget) {
 
 TEST(PullWatermark, BelowItOrOnAnEmptyWorker) {
   Worker w;
-  w.pool = BlockPool(20);
+  w.store.pool = BlockPool(20);
   std::vector<BlockId> blocks;
   Settings settings;
   settings.pull_watermark = 0.25;
   EXPECT_TRUE(may_pull(settings, w));
-  w.sequences = 1;
-  w.pool.allocate(4, blocks);
+  w.compute.sequences = 1;
+  w.store.pool.allocate(4, blocks);
   EXPECT_TRUE(may_pull(settings, w));
-  w.pool.allocate(1, blocks);
+  w.store.pool.allocate(1, blocks);
   EXPECT_FALSE(may_pull(settings, w));
-  w.sequences = 0;
+  w.compute.sequences = 0;
   EXPECT_TRUE(may_pull(settings, w));
-  w.sequences = 1;
+  w.compute.sequences = 1;
   settings.pull_watermark = 1;
-  w.pool.allocate(15, blocks);
+  w.store.pool.allocate(15, blocks);
   EXPECT_TRUE(may_pull(settings, w));  // whether there is room is another question
 }
 
@@ -78,7 +78,7 @@ TEST(PullWatermark, PromptsWaitAtTheirSourceUntilThePoolIsEmptier) {
     EXPECT_EQ(c.find(3)->target, 0U);
     while (!c.pulls[decode].empty()) c.done_pull(decode);
     c.turn();
-    if (!c.worker("decode0").steps.empty()) c.answer(decode);
+    if (!c.worker("decode0").compute.steps.empty()) c.answer(decode);
   }
   c.run();
   for (std::uint64_t i = 1; i <= 3; ++i) EXPECT_EQ(c.tokens_of(i), 4U);
@@ -94,10 +94,10 @@ TEST(PullWatermark, AFullDecodePoolStallsPrefillWithoutLoss) {
   for (std::uint64_t i = 1; i <= 8; ++i) c.submit(i, 8, 6);
   for (int i = 0; i < 20; ++i) {  // the decode worker does nothing at all
     c.turn();
-    if (!c.worker("prefill0").steps.empty()) c.answer(prefill);
+    if (!c.worker("prefill0").compute.steps.empty()) c.answer(prefill);
   }
-  EXPECT_EQ(c.worker("decode0").sequences, 2U);
-  EXPECT_EQ(c.worker("prefill0").sequences, 2U);  // six blocks: it admits nobody else
+  EXPECT_EQ(c.worker("decode0").compute.sequences, 2U);
+  EXPECT_EQ(c.worker("prefill0").compute.sequences, 2U);  // six blocks: it admits nobody else
   EXPECT_EQ(c.phase(5), Phase::waiting);
   EXPECT_FALSE(c.pulls[decode].empty());
   c.run();
@@ -138,14 +138,14 @@ TEST(LongWaits, ADecodeWorkerTakesWhatHasWaitedSoLong) {
   c.ready_worker("decode0", Role::decode);
   for (std::uint64_t i = 1; i <= 3; ++i) c.submit(i, 8, 4);
   c.turn();  // the prefill worker is busy with the first
-  EXPECT_EQ(c.state.workers[c.source(1).worker].identity.name, "prefill0");
+  EXPECT_EQ(c.state.workers[c.source(1).worker].name(), "prefill0");
   EXPECT_EQ(c.state.waiting.size(), 2U);
   c.now += 59 * kMillisecond;
   c.turn();
   EXPECT_EQ(c.state.waiting.size(), 2U);
   c.now += 2 * kMillisecond;
   c.turn();
-  EXPECT_EQ(c.state.workers[c.source(2).worker].identity.name, "decode0");
+  EXPECT_EQ(c.state.workers[c.source(2).worker].name(), "decode0");
   c.run();
   EXPECT_EQ(c.terminals.size(), 3U);
   EXPECT_GE(c.state.counters.local_prefills, 1U);
@@ -159,11 +159,11 @@ TEST(Balance, MixedWorkersShareWhatComesAtOnce) {
   c.ready_worker("mixed1", Role::mixed);
   for (std::uint64_t i = 1; i <= 8; ++i) c.submit(i, 4, 8);
   c.turn();
-  EXPECT_EQ(c.state.workers[0].sequences, 2U);  // and leaves the rest
+  EXPECT_EQ(c.state.workers[0].compute.sequences, 2U);  // and leaves the rest
   c.answer(first);
   c.turn();
-  EXPECT_EQ(c.state.workers[0].sequences, 4U);
-  EXPECT_EQ(c.state.workers[1].sequences, 4U);
+  EXPECT_EQ(c.state.workers[0].compute.sequences, 4U);
+  EXPECT_EQ(c.state.workers[1].compute.sequences, 4U);
   c.run();
   EXPECT_EQ(c.terminals.size(), 8U);
 }
@@ -177,8 +177,8 @@ TEST(Balance, AWorkerThatDoesNothingIsNotWaitedForLong) {
   c.submit(2, 4, 100);
   c.turn();
   c.ready_worker("mixed1", Role::mixed);
-  c.state.workers[1].steps.resize(settings.steps_in_flight);  // frozen in a step
-  c.state.workers[1].work.add(Work::step, 0, 1, c.now);
+  c.state.workers[1].compute.steps.resize(settings.steps_in_flight);  // frozen in a step
+  c.state.workers[1].peer.work.add(Work::step, 0, 1, c.now);
   c.submit(3, 4, 8);
   c.answer(first);
   c.turn();
@@ -236,7 +236,7 @@ TEST(CachedShare, WithoutRoomOnTheDecodeWorkerThePrefillWorkerTakesIt) {
   c.submit(3, 16, 4);
   c.turn();
   EXPECT_EQ(c.phase(3), Phase::prefill);
-  EXPECT_EQ(c.state.workers[c.source(3).worker].identity.name, "prefill0");
+  EXPECT_EQ(c.state.workers[c.source(3).worker].name(), "prefill0");
   c.run();
   EXPECT_EQ(c.tokens_of(3), 4U);
 }

@@ -31,7 +31,7 @@ struct SplitFuse : Cluster {
   Load load() {
     Load load;
     const StepPlan plan = last_plan(w);
-    if (plan.decode) load.decode = static_cast<std::uint32_t>(worker("mixed0").steps.back().decode.size());
+    if (plan.decode) load.decode = static_cast<std::uint32_t>(worker("mixed0").compute.steps.back().decode.size());
     for (const PromptRow& row : plan.rows) load.prompt += row.n_tokens;
     return load;
   }
@@ -46,12 +46,12 @@ TEST(SplitFuse, TheBudgetIsNeverExceededAndFilledWhilePromptsWait) {
   bool both = false;
   for (int i = 0; i < 500 && c.terminals.size() < 20; ++i) {
     c.turn();
-    if (c.worker("mixed0").steps.empty()) continue;
+    if (c.worker("mixed0").compute.steps.empty()) continue;
     const Load load = c.load();
     EXPECT_LE(load.decode + load.prompt, kBudget);
     both = both || (load.decode > 0 && load.prompt > 0);
     // Fewer tokens only when no prompt is left to fill the step with, or nobody else may run.
-    if (!c.worker("mixed0").prefills.empty()) {
+    if (!c.worker("mixed0").compute.prefills.empty()) {
       EXPECT_EQ(load.decode + load.prompt, kBudget);
     }
     c.answer(c.w);
@@ -104,10 +104,10 @@ TEST(SplitFuse, NoMoreSequencesDecodeThanTheBudgetHas) {
   for (std::uint64_t i = 1; i <= 20; ++i) c.submit(i, 1, 40);
   for (int i = 0; i < 10; ++i) {
     c.turn();
-    EXPECT_LE(c.worker("mixed0").sequences, kBudget);
+    EXPECT_LE(c.worker("mixed0").compute.sequences, kBudget);
     c.answer(c.w);
   }
-  EXPECT_EQ(c.worker("mixed0").decode_set.size(), kBudget);
+  EXPECT_EQ(c.worker("mixed0").compute.decode_set.size(), kBudget);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // The baseline: groups with one shared set of limits.
+#include "scheduler/apply/requests.h"
 #include "scheduler/plan/static_batching.h"
 
 #include "tests/unit/scheduler/cluster.h"

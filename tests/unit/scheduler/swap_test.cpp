@@ -3,7 +3,9 @@
 #include <set>
 #include <span>
 
+#include "scheduler/apply/requests.h"
 #include "scheduler/plan/swap.h"
+#include "scheduler/prefix/prefix_cache.h"
 #include "tests/unit/scheduler/cached_cluster.h"
 
 namespace baton::test {
@@ -227,7 +229,7 @@ TEST(Swap, NeverMeansNever) {
 /// A step of so many microseconds for a prompt of 8 tokens.
 bool keeps_after(std::uint32_t step_us, float block_us) {
   Swapped c(20, 20, swapping(Swap::automatic));
-  c.worker("mixed0").hello.host_block_us = block_us;
+  c.worker("mixed0").store.offer.host_block_us = block_us;
   c.ask(1, words(8), 1);
   c.turn();
   StepResult result = c.result_of(c.worker("mixed0"));
@@ -258,11 +260,11 @@ TEST(Swap, AWorkerThatComputesNoPromptsAsksThoseThatDo) {
   c.ready_worker("prefill0", Role::prefill);
   c.ready_worker("decode0", Role::decode, 100, 1, 10);
   Worker& decode = c.worker("decode0");
-  decode.hello.host_block_us = 100;
+  decode.store.offer.host_block_us = 100;
   EXPECT_TRUE(swaps(c.state, decode)) << "nothing was measured";
-  c.worker("prefill0").costs.take(490, 10, false);
+  c.worker("prefill0").compute.costs.take(490, 10, false);
   EXPECT_FALSE(swaps(c.state, decode)) << "49 us a token, four of them";
-  c.worker("prefill0").costs.take(10'000, 10, false);
+  c.worker("prefill0").compute.costs.take(10'000, 10, false);
   EXPECT_TRUE(swaps(c.state, decode));
 }
 
@@ -283,7 +285,7 @@ TEST(Swap, TheOldestAreCopiedAheadAFewAStep) {
   c.ask(4, words(7, 300), 1);  // takes the free block, and the one that was copied
   c.turn();
   for (const CopyOp& op : c.copies(c.last_plan(c.w)).out) EXPECT_NE(op.from, now.out[0].from);
-  EXPECT_TRUE(std::count(c.source(4).blocks.begin(), c.source(4).blocks.end(), now.out[0].from) == 1)
+  EXPECT_TRUE(std::count(c.source(4).tail().blocks.begin(), c.source(4).tail().blocks.end(), now.out[0].from) == 1)
       << "it has stayed the oldest";
   c.run();
 }
@@ -316,7 +318,7 @@ struct TwoWorkers : Cached {
 
 TEST(Swap, AnotherWorkerPullsOutOfTheHostPart) {
   TwoWorkers c;
-  c.worker("mixed0").hello.host_handle = "a segment";
+  c.worker("mixed0").store.offer.host_handle = "a segment";
   c.ask(3, words(13, 10), 3);
   c.turn();
   ASSERT_EQ(c.pulls[c.other].size(), 1U);
@@ -379,11 +381,11 @@ TEST(Swap, ItGoesBackThereThoughAnotherKnowsMoreOfIt) {
   c.ready_worker("mixed0", Role::mixed);
   const Request& request = *c.find(2);
   Worker& decode = c.worker("decode0");
-  decode.pool.forget(
+  decode.store.pool.forget(
       cached_prefix(c.state, request, decode, request.length() - 1, Reach::soon).blocks.back());
   std::vector<Token> tokens = request.prompt;
   tokens.insert(tokens.end(), request.generated.begin(), request.generated.end());
-  BlockPool& pool = c.worker("mixed0").pool;
+  BlockPool& pool = c.worker("mixed0").store.pool;
   PrefixIndex::Node node = PrefixIndex::kRoot;
   for (std::size_t at = 0; at + 4 <= tokens.size(); at += 4) {
     std::vector<BlockId> block;
@@ -403,7 +405,7 @@ TEST(Swap, ThoseWhoWaitForAFullDecodeWorkerDoNotHideTheOthers) {
   const LinkId idle = c.ready_worker("decode1", Role::decode);
   c.event(SetDraining{"decode1", true});
   for (std::uint64_t i = 1; i <= 18; ++i) c.ask(i, words(8, static_cast<Token>(20 * i)), 50);
-  for (int i = 0; i < 100 && c.worker("decode0").decode_set.size() < 18; ++i) c.run(1);
+  for (int i = 0; i < 100 && c.worker("decode0").compute.decode_set.size() < 18; ++i) c.run(1);
   c.event(SetDraining{"decode1", false});
   for (std::uint64_t i = 2; i <= 18; ++i) preempt(c.state, *c.find(i));
   c.state.settings.max_running = 1;  // decode0 has no room for them

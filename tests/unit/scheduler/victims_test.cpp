@@ -1,4 +1,5 @@
 // Whom a full pool makes wait.
+#include "scheduler/apply/requests.h"
 #include "scheduler/plan/policy.h"
 #include "tests/unit/scheduler/cluster.h"
 

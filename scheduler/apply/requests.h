@@ -1,0 +1,32 @@
+// A request's way between its phases, and what its front end is told of it.
+#pragma once
+
+#include <string>
+
+#include "scheduler/apply/events.h"
+
+namespace baton {
+
+/// A moment of its life has come: kept if it is the first one and the client wants to know.
+void note(Request& request, LifetimeMoment moment, TimeNs now);
+/// Back to the queue, at its place.
+void requeue(State& state, Request& request);
+/// Takes the request off its workers; it is queued again once the steps that name it have ended.
+void preempt(State& state, Request& request);
+/// Appends one sampled token, sends it, and ends the request when it is the last one. `logprobs` may be
+/// null: none were asked for.
+void take_token(State& state, Request& request, Token token, const LogprobReader::Entry* logprobs,
+                Outbox& out);
+/// Sends the tokens [begin, end) of `generated` again, with what belongs to them.
+void resend_tokens(const Request& request, std::uint32_t begin, std::uint32_t end, Outbox& out);
+/// Ends the request: sequences released, terminal sent (or held back for a static group).
+void end_request(State& state, Request& request, FinishReason reason, ErrorCode code,
+                 std::string message, Outbox& out);
+/// Sends the terminal of an ended request (again).
+void send_terminal(State& state, Request& request, Outbox& out);
+/// Reason to end before anything is sampled: generated tokens already end it.
+FinishReason already_finished(const Request& request);
+/// Forgets an ended request, whatever its front end knows.
+void forget(State& state, Request& request);
+
+}  // namespace baton

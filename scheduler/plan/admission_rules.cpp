@@ -1,0 +1,147 @@
+#include "scheduler/plan/admission_rules.h"
+
+#include <algorithm>
+
+#include "ipc/fault_points.h"
+#include "scheduler/apply/blame.h"
+#include "scheduler/apply/grammars.h"
+#include "scheduler/plan/admission.h"
+#include "scheduler/plan/batch_limits.h"
+#include "scheduler/plan/policy.h"
+#include "scheduler/plan/queue_order.h"
+#include "scheduler/plan/static_batching.h"
+#include "scheduler/plan/swap.h"
+#include "scheduler/prefix/prefix_cache.h"
+
+namespace baton {
+
+bool wants_prompt_logprobs(const Request& request) {
+  return request.sampling.prompt_logprobs >= 0 && request.generated.empty();
+}
+
+bool may_draw(const Worker& worker, const Request& request) {
+  return grammar_ready(worker, request) || fault(Fault::grammar_not_awaited);
+}
+
+// Cheap ones first; what a rule finds out (Candidate) is there for those behind it.
+const AdmissionRules::Rule AdmissionRules::kRules[] = {
+    {"its group's members come later", &AdmissionRules::waits_for_its_group},
+    {"it was preempted elsewhere and goes back there", &AdmissionRules::its_blocks_are_elsewhere},
+    {"enough prompts wait here for grammars", &AdmissionRules::enough_wait_for_grammars},
+    {"nobody looks further down the queue", &AdmissionRules::looked_far_enough},
+    {"another prompt has the step's lines of logits", &AdmissionRules::logits_are_taken},
+    {"another role prefills it", &AdmissionRules::others_prefill_it},
+    {"the pool or the model is too small for it", &AdmissionRules::too_long},
+    {"its beams do not fit", &AdmissionRules::beams_do_not_fit},
+    {"no blocks are left", &AdmissionRules::no_room},
+    {"another worker knows more of it", &AdmissionRules::better_placed_elsewhere},
+    {"another worker has less to do", &AdmissionRules::less_to_do_elsewhere},
+    {"its beginning is being pulled for somebody else", &AdmissionRules::prefix_is_on_its_way},
+    {"no pull may begin here", &AdmissionRules::pull_may_not_begin},
+    {"it is a suspect's turn, or the others'", &AdmissionRules::not_its_turn},
+};
+
+AdmissionRules::AdmissionRules(State& state, WorkerIndex worker, TimeNs now, Outbox& out, bool suspects,
+                               const std::uint32_t& logprob_budget)
+    : state_(state),
+      w_(state.workers[worker]),
+      index_(worker),
+      now_(now),
+      out_(out),
+      suspects_(suspects),
+      logprob_budget_(logprob_budget),
+      most_held_(std::clamp<std::uint32_t>(most_running(state, w_) / 2, 1, kMostHeld)) {
+  for (const SequenceId id : w_.compute.prefills) {
+    held_ += may_draw(w_, *state.request_of(*state.sequences.find(id))) ? 0 : 1;
+  }
+}
+
+Ruling AdmissionRules::judge(Candidate& candidate) {
+  candidate.unready = !may_draw(w_, candidate.request);
+  for (const Rule& rule : kRules) {
+    const Ruling answer = (this->*rule.judge)(candidate);
+    if (answer == Ruling::start) continue;
+    candidate.request.passed_over = rule.name;
+    return answer;
+  }
+  return Ruling::start;
+}
+
+namespace {
+
+Ruling pass_over_if(bool condition) { return condition ? Ruling::pass_over : Ruling::start; }
+
+/// Over so many of a kind, and no further: a long queue of them must not make every plan slow.
+Ruling pass_over_some(int& passed) { return ++passed > kAsideLook ? Ruling::stop : Ruling::pass_over; }
+
+}  // namespace
+
+Ruling AdmissionRules::waits_for_its_group(Candidate& candidate) {
+  return pass_over_if(!static_batch_allows(state_, candidate.request));
+}
+
+Ruling AdmissionRules::its_blocks_are_elsewhere(Candidate& candidate) {
+  const Request& request = candidate.request;
+  if (request.kept.worker == index_ || !goes_back(state_, request, now_)) return Ruling::start;
+  return pass_over_some(elsewhere_kept_);
+}
+
+Ruling AdmissionRules::enough_wait_for_grammars(Candidate& candidate) {
+  if (!candidate.unready || held_ < most_held_) return Ruling::start;
+  return pass_over_some(without_grammar_);
+}
+
+Ruling AdmissionRules::looked_far_enough(Candidate& /*candidate*/) {
+  return ++looked_ > kQueueLook ? Ruling::stop : Ruling::start;
+}
+
+Ruling AdmissionRules::logits_are_taken(Candidate& candidate) {
+  return pass_over_if(logprob_budget_ == 0 && wants_prompt_logprobs(candidate.request));
+}
+
+Ruling AdmissionRules::others_prefill_it(Candidate& candidate) {
+  return pass_over_if(!may_prefill(state_, candidate.request, w_, now_));
+}
+
+Ruling AdmissionRules::too_long(Candidate& candidate) {
+  return pass_over_if(refuse_too_long(state_, w_, candidate.request, now_, out_));
+}
+
+Ruling AdmissionRules::beams_do_not_fit(Candidate& candidate) {
+  return pass_over_if(!beams_fit(state_, w_, candidate.request, now_, out_));
+}
+
+Ruling AdmissionRules::no_room(Candidate& candidate) {
+  const Request& request = candidate.request;
+  candidate.blocks = w_.store.blocks_for(request.length() + 1);
+  // The last token is always computed: its logits are wanted, and they are nowhere.
+  candidate.prefix = cached_prefix(state_, request, w_, request.length() - 1);
+  const bool room = has_room(state_, w_, request, candidate.blocks - candidate.prefix.shared);
+  return room ? Ruling::start : Ruling::stop;
+}
+
+Ruling AdmissionRules::better_placed_elsewhere(Candidate& candidate) {
+  return pass_over_if(better_placed(state_, candidate.request, w_, candidate.prefix.blocks.size(), now_));
+}
+
+Ruling AdmissionRules::less_to_do_elsewhere(Candidate& candidate) {
+  return pass_over_if(lighter_elsewhere(state_, candidate.request, w_, now_));
+}
+
+Ruling AdmissionRules::prefix_is_on_its_way(Candidate& candidate) {
+  candidate.elsewhere = find_prefix(state_, candidate.request, index_, candidate.prefix.blocks.size());
+  return pass_over_if(is_being_pulled(state_, candidate.elsewhere, index_));
+}
+
+Ruling AdmissionRules::pull_may_not_begin(Candidate& candidate) {
+  return pass_over_if(candidate.elsewhere.worker != kNobody && !w_.may_begin());
+}
+
+Ruling AdmissionRules::not_its_turn(Candidate& candidate) {
+  if (suspects_ == is_suspect(state_, candidate.request)) return Ruling::start;
+  if (suspects_ || w_.compute.makes_way) return Ruling::pass_over;
+  w_.compute.makes_way = true;
+  return Ruling::stop;
+}
+
+}  // namespace baton

@@ -1,0 +1,81 @@
+// Which of the waiting requests may begin on a worker in the step that is being planned: a list of rules, each with a
+// name, asked in order. The first one that speaks against a request decides.
+#pragma once
+
+#include <cstdint>
+
+#include "scheduler/apply/events.h"
+#include "scheduler/prefix/prefix_pull.h"
+#include "scheduler/state/block_pool.h"
+
+namespace baton {
+
+enum class Ruling : std::uint8_t {
+  start,
+  pass_over,  // this one cannot begin here now; those behind it may
+  stop,       // nobody behind it may either
+};
+
+/// A request of the queue, and what the rules found out about it.
+struct Candidate {
+  Request& request;
+  bool unready = false;            // its grammar is not compiled here
+  std::uint32_t blocks = 0;        // that it needs at once
+  BlockPool::Match prefix = {};    // of these, found on this worker
+  PrefixSource elsewhere = {};     // ... and worth pulling from another one
+};
+
+/// One look through the queue for one worker. `logprob_budget` is that of the step.
+class AdmissionRules {
+ public:
+  AdmissionRules(State& state, WorkerIndex worker, TimeNs now, Outbox& out, bool suspects,
+                 const std::uint32_t& logprob_budget);
+
+  /// May end the request (it fits nobody, or its beams do not), and may ask for a suspect's turn (Compute::makes_way).
+  Ruling judge(Candidate& candidate);
+  /// It begins here.
+  void admitted(const Candidate& candidate) { held_ += candidate.unready ? 1 : 0; }
+
+ private:
+  struct Rule {
+    const char* name;
+    Ruling (AdmissionRules::*judge)(Candidate&);
+  };
+  static const Rule kRules[];
+
+  Ruling waits_for_its_group(Candidate& candidate);
+  Ruling its_blocks_are_elsewhere(Candidate& candidate);
+  Ruling enough_wait_for_grammars(Candidate& candidate);
+  Ruling looked_far_enough(Candidate& candidate);
+  Ruling logits_are_taken(Candidate& candidate);
+  Ruling others_prefill_it(Candidate& candidate);
+  Ruling too_long(Candidate& candidate);
+  Ruling beams_do_not_fit(Candidate& candidate);
+  Ruling no_room(Candidate& candidate);
+  Ruling better_placed_elsewhere(Candidate& candidate);
+  Ruling less_to_do_elsewhere(Candidate& candidate);
+  Ruling prefix_is_on_its_way(Candidate& candidate);
+  Ruling pull_may_not_begin(Candidate& candidate);
+  Ruling not_its_turn(Candidate& candidate);
+
+  State& state_;
+  Worker& w_;
+  WorkerIndex index_;
+  TimeNs now_;
+  Outbox& out_;
+  bool suspects_;  // one suspect is looked for; otherwise the others, up to the first suspect that could come
+  const std::uint32_t& logprob_budget_;
+  std::uint32_t held_ = 0;       // prompts that are here and wait, or will, for their grammars
+  std::uint32_t most_held_ = 0;
+  int looked_ = 0;
+  int elsewhere_kept_ = 0;
+  int without_grammar_ = 0;
+};
+
+/// Tokens of a step's rows with LogitsWanted::all: each costs its worker a whole line of logits.
+constexpr std::uint32_t kLogprobBudget = 64;
+bool wants_prompt_logprobs(const Request& request);
+/// A row of the request need not wait for the compiler of its grammar.
+bool may_draw(const Worker& worker, const Request& request);
+
+}  // namespace baton
