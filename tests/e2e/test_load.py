@@ -13,7 +13,7 @@ from cluster import Cluster, wait_until
 STREAMS = 48
 FRONTENDS = ("frontend0", "frontend1")
 BAD = [{"prompt": "a", "max_tokens": -1}, {"prompt": 5}, {"prompt": "a", "temperature": "hot"},
-       {"prompt": "a", "nonsense": 1}, {"prompt": "x " * 200_000}, []]
+       {"prompt": "a", "tools": 1}, {"prompt": "x " * 200_000}, []]
 
 
 class LoadTest(unittest.TestCase):
