@@ -69,6 +69,8 @@ class Streams(unittest.TestCase):
 
 
 class Kills(Streams):
+    step_delay_ms = 35  # three blows, one after another
+
     def test_worker_killed_and_restarted(self):
         for name in ("decode0", "prefill0", "decode0"):
             self.cluster.restart(name)
