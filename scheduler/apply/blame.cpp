@@ -44,6 +44,24 @@ void add_grammar(const State& state, std::uint64_t key, Suspicions& found) {
   });
 }
 
+/// Somebody else may be the cause of the deaths before as well as this request: they were there together.
+bool others_suspected(const State& state, const Request& request, Stage stage) {
+  bool found = false;
+  state.requests.each([&](const Request& other) {
+    found = found || (other.id != request.id && other.phase != Phase::ended && is_suspect(state, other, stage));
+  });
+  return found;
+}
+
+/// How far short of the end a death leaves the request's counts. Beside others: one. Alone: none, unless others
+/// are suspected with it and it is the first that it was alone with: an outsider may have killed the worker, and
+/// whoever has its turn then would end for that.
+std::uint32_t spared(const State& state, const Request& request, Stage stage, bool alone) {
+  if (state.settings.max_deaths <= 1) return 0;  // the first death is the end
+  if (!alone) return 1;
+  return request.deaths.alone[static_cast<std::size_t>(stage)] <= 1 && others_suspected(state, request, stage) ? 1 : 0;
+}
+
 }  // namespace
 
 Suspicions running_on(const State& state, WorkerIndex worker, TimeNs latest) {
@@ -90,11 +108,12 @@ void blame(State& state, const Suspicions& suspicions, Outbox& out) {
   for (const Suspicion& s : suspicions) requests.insert(s.request);
   const std::uint32_t in_stage = state.settings.max_deaths;
   const std::uint32_t in_all = most_in_all(state.settings);
-  // Beside others: one short of the end, unless the first death is the end.
-  const std::uint32_t spare = requests.size() > 1 && in_stage > 1 ? 1 : 0;
+  const bool alone = requests.size() == 1;
   for (const Suspicion& s : suspicions) {
     Request* request = state.requests.find(s.request);
     if (request == nullptr || request->phase == Phase::ended) continue;
+    if (alone) ++request->deaths.alone[static_cast<std::size_t>(s.stage)];
+    const std::uint32_t spare = spared(state, *request, s.stage, alone);
     request->deaths.add(s.stage, in_stage - spare, in_all - spare);
     const std::uint32_t count = request->deaths.of(s.stage);
     if (count < in_stage && request->deaths.total < in_all) continue;

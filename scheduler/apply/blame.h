@@ -6,7 +6,9 @@
 //    of anybody else is outstanding on the worker beside it. One whose pulls killed does not pull any more: it
 //    decodes where it is prefilled.
 //  - The death that ends a request is one that it was alone with. Beside others its count stops one short
-//    of that, so nobody ends for what somebody else did.
+//    of that, so nobody ends for what somebody else did. If others are suspected of the same deaths, it takes
+//    two that it was alone with: the first may be an outsider's (an operator's kill), and meets whoever has
+//    the turn.
 #pragma once
 
 #include <cstdint>

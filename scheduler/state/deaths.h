@@ -30,6 +30,7 @@ constexpr std::uint32_t kTokensThatClear = 64;
 
 struct Deaths {
   std::array<std::uint32_t, kStages> in{};  // since the stage last got on
+  std::array<std::uint32_t, kStages> alone{};  // of these, with nobody else at work on the worker
   std::uint32_t total = 0;                  // since kTokensThatClear tokens were last decoded in peace
   std::uint32_t peaceful_tokens = 0;        // decoded since the last one
   std::array<std::uint32_t, kStages> progress{};  // times that each stage got on; tells a late death's noise
@@ -38,7 +39,7 @@ struct Deaths {
   std::uint32_t times(Stage stage) const { return progress[static_cast<std::size_t>(stage)]; }
   /// The stage got on: a prompt was computed, a token decoded, a hand-off completed, a grammar compiled.
   void got_on(Stage stage) {
-    in[static_cast<std::size_t>(stage)] = 0;
+    in[static_cast<std::size_t>(stage)] = alone[static_cast<std::size_t>(stage)] = 0;
     ++progress[static_cast<std::size_t>(stage)];
     if (stage == Stage::decode && total != 0 && ++peaceful_tokens >= kTokensThatClear) {
       total = peaceful_tokens = 0;

@@ -50,7 +50,8 @@ class Streams(unittest.TestCase):
         marks = [stream.pieces for stream in self.streams]
         for stream, mark in zip(self.streams, marks):
             stream.wait_pieces(mark + 1, 60)
-        ended = [i for i, stream in enumerate(self.streams) if stream.done.is_set()]
+        ended = [f"{i}: {stream.pieces} pieces, {stream.error or 'no error'}"
+                 for i, stream in enumerate(self.streams) if stream.done.is_set()]
         self.assertEqual(ended, [], "streams ended before the blows did; make them longer")
 
     def kill_two(self, pair, restart):
@@ -230,6 +231,8 @@ class KillerRequest(unittest.TestCase):
                 time.sleep(0.02)
             self.assertIsNotNone(killer.error)
             self.assertIn("worker", killer.error)
+            if deaths != 3:
+                cluster.print_logs()
             self.assertEqual(deaths, 3)
             text, tokens, _ = innocent.finish()
             self.assertEqual(tokens, 300)

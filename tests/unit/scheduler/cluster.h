@@ -202,6 +202,15 @@ class Cluster {
     deaths.in[static_cast<std::size_t>(stage)] = deaths.total = state.settings.max_deaths - 1;
   }
   /// Of the stage with most of them.
+  /// The step computes prompt tokens of that request, or decodes one of its tokens.
+  bool runs(std::uint64_t counter, const InFlightStep& step) {
+    const auto its = [&](SequenceId id) {
+      const Sequence* sequence = state.sequences.find(id);
+      return sequence != nullptr && state.request_of(*sequence)->name.counter == counter;
+    };
+    return std::any_of(step.decode.begin(), step.decode.end(), its) ||
+           std::any_of(step.rows.begin(), step.rows.end(), [&](const auto& row) { return its(row.first); });
+  }
   std::uint32_t deaths(std::uint64_t counter) {
     const auto& in = find(counter)->deaths.in;
     return *std::max_element(in.begin(), in.end());

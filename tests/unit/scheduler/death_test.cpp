@@ -87,6 +87,37 @@ std::uint32_t deaths_after(std::uint32_t answers, std::uint32_t most) {
   return deaths;
 }
 
+/// Their worker dies twice under both, then whenever the first has its turn.
+TEST(Death, OfTwoSuspectsOneEndsOnlyAfterTwoThatItWasAloneWith) {
+  Cluster c;
+  LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.submit(2, 8, 6);
+  Incarnation life = 2;
+  for (; life <= 3; ++life) {
+    c.turn();
+    die_with_request(c, "mixed0", life, link);
+  }
+  std::uint32_t deaths_in_turn = 0;
+  while (c.terminal(1) == nullptr && deaths_in_turn < 5) {
+    c.turn();
+    for (int steps = 0; steps < 20; ++steps) {
+      const auto& running = c.worker("mixed0").compute.steps;
+      ASSERT_FALSE(running.empty());
+      if (c.runs(1, running.front())) break;
+      c.answer(link);
+      c.turn();
+    }
+    die_with_request(c, "mixed0", life++, link);
+    ++deaths_in_turn;
+    EXPECT_EQ(c.terminal(2), nullptr);
+  }
+  EXPECT_EQ(deaths_in_turn, 2U);
+  EXPECT_EQ(c.code(1), ErrorCode::worker_crashes);
+  c.run();
+  EXPECT_EQ(c.tokens_of(2), 6U);
+}
+
 TEST(Death, ThePromptsTokenDoesNotClearDeathsInDecode) { EXPECT_EQ(deaths_after(1, 60), 3U); }
 TEST(Death, ATokenDecodedInBetweenClearsThemButTheSumCounts) { EXPECT_EQ(deaths_after(2, 60), 6U); }
 TEST(Death, ManyTokensInBetweenClearTheSum) { EXPECT_EQ(deaths_after(kTokensThatClear + 1, 9), 9U); }
