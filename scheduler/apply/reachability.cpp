@@ -44,8 +44,9 @@ bool is_fed(const State& state, const Worker& importer) {
 }
 
 void probe(State& state, WorkerIndex exporter, WorkerIndex importer, TimeNs now, Outbox& out) {
-  // Nobody may map the pool of a worker that is about to free it.
-  bool asked = !state.workers[exporter].takes_work();
+  // Nobody may map the pool of a worker that is about to free it. And what a suspect does alone stays alone: the
+  // first pull maps the pool then.
+  bool asked = !state.workers[exporter].takes_work() || !state.workers[importer].may_begin();
   state.transfers.each([&](const Transfer& t) {
     asked = asked || (t.is_probe() && t.from_worker == exporter && t.to_worker == importer);
   });

@@ -176,6 +176,24 @@ bool runs_alone_until_its_token(Cluster& c, LinkId link) {
   return own_steps == 2;
 }
 
+TEST(Death, AWorkerThatRunsASuspectIsNotAskedToMapANewcomersPool) {
+  Settings settings;
+  settings.prefix_pull_tokens = 1;
+  Cluster c(settings, /*prefix_cache=*/true);
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 8, 6);
+  c.make_suspect(1);
+  c.turn();
+  c.answer_probes = false;
+  c.ready_worker("mixed1", Role::mixed);
+  c.turn();
+  EXPECT_TRUE(c.worker("mixed0").compute.runs_alone());
+  EXPECT_EQ(c.probes.size(), 1U);  // the newcomer's
+  for (const auto& [importer, pull] : c.probes) EXPECT_NE(importer, link);
+  c.gone(link);  // so it was alone, and that ends it
+  EXPECT_EQ(c.code(1), ErrorCode::worker_crashes);
+}
+
 TEST(Death, ASuspectRunsBetweenTwoStepsOfOthers) {
   Settings settings;
   settings.prompt_chunk = 4;
