@@ -75,7 +75,10 @@ void TextStream::append_piece(Token id) {
   }
   std::string_view text = tokenizer_.token_bytes(id);
   if (at_start_) text = at_start(id, text);
-  if (kind == PieceKind::text) drop_unfinished();
+  if (kind != PieceKind::bytes) {
+    drop_unfinished();
+    broken_ = false;
+  }
   append_bytes(text);
 }
 
@@ -102,12 +105,14 @@ std::string_view TextStream::at_start(Token id, std::string_view text) {
 // Bytes wait until they are a character or cannot become one any more, as the decoding of the whole
 // would see them.
 void TextStream::append_bytes(std::string_view bytes) {
+  if (broken_) return append_replacement(bytes.size());
   while (unfinished_size_ > 0 && !bytes.empty()) {
     unfinished_[unfinished_size_] = bytes.front();
     const std::string_view joined(unfinished_, unfinished_size_ + std::size_t{1});
     const Utf8State state = scan_utf8(joined).state;
     if (state == Utf8State::invalid) {
       drop_unfinished();  // the byte may begin another one
+      if (broken_) return append_replacement(bytes.size());
       break;
     }
     bytes.remove_prefix(1);
@@ -127,6 +132,7 @@ void TextStream::append_bytes(std::string_view bytes) {
       fresh_ += bytes.substr(0, scan.length);
     } else {
       append_replacement(scan.length);
+      if (broken_) return append_replacement(bytes.size() - scan.length);
     }
     bytes.remove_prefix(scan.length);
   }
@@ -134,7 +140,8 @@ void TextStream::append_bytes(std::string_view bytes) {
 
 /// For `bytes` bytes that begin a character and are not one.
 void TextStream::append_replacement(std::size_t bytes) {
-  const bool each = tokenizer_.decoding().invalid == InvalidBytes::each;
+  broken_ = tokenizer_.decoding().invalid == InvalidBytes::run;
+  const bool each = tokenizer_.decoding().invalid != InvalidBytes::prefix;
   for (std::size_t i = 0; i < (each ? bytes : 1); ++i) fresh_ += kReplacementCharacter;
 }
 

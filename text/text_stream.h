@@ -66,6 +66,7 @@ class TextStream {
   std::string out_;
   char unfinished_[4] = {};
   std::uint8_t unfinished_size_ = 0;
+  bool broken_ = false;  // a byte of this run belongs to no character (InvalidBytes::run)
   bool at_start_ = true;  // a leading space may still be dropped
   bool stopped_ = false;
   std::size_t which_ = 0;  // of options_.stop, when stopped_

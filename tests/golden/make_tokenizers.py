@@ -14,6 +14,7 @@ trained on generated text; a tokenizer_config.json; and golden.json:
 corpus.json is a list of texts; [text, n] is a text n times. The hash is FNV-1a of 64 bits over the ids as 32 bits,
 little-endian, folded to 32 bits.
 """
+import collections
 import json
 import pathlib
 import random
@@ -263,11 +264,24 @@ def make_whitespace():
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Replace("'", "")])
     tokenizer.pre_tokenizer = pre.Sequence([pre.Whitespace(), pre.Punctuation("contiguous")])
     tokenizer.decoder = decoders.Fuse()
-    trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False, limit_alphabet=60, special_tokens=["<unk>"])
-    tokenizer.train_from_iterator(training_text(random.Random(1)), trainer)
+    text = list(training_text(random.Random(1)))
+    # The trainer would choose anew in each run among characters that are as frequent.
+    count = collections.Counter(c for line in text for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(
+        tokenizer.normalizer.normalize_str(line)) for c in word)
+    alphabet = sorted(count, key=lambda c: (-count[c], c))[:60]
+    trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False, initial_alphabet=alphabet, limit_alphabet=60,
+                                  special_tokens=["<unk>"])
+    tokenizer.train_from_iterator(text, trainer)
     spec = json.loads(tokenizer.to_str())
     spec["model"].update(unk_token="<unk>", fuse_unk=True)
     return Tokenizer.from_str(json.dumps(spec)), "<unk>"
+
+
+def make_boundary():
+    """Words by their bounds, as some cut text."""
+    tokenizer = byte_level([split(r"\b\d+\b|\B\p{P}+|\w+\b"), split(r"\s+\B")])
+    tokenizer.add_special_tokens([special("</s>")])
+    return tokenizer, "</s>"
 
 
 def fingerprint(ids):
@@ -300,6 +314,29 @@ def decode_cases(tokenizer, rng):
         yield ids
 
 
+def broken_runs(tokenizer, rng):
+    """Runs of byte tokens in which no whole character stands before what is broken; text around them."""
+    byte = [tokenizer.token_to_id(f"<0x{b:02X}>") for b in range(256)]
+    if None in byte:
+        return
+    size = tokenizer.get_vocab_size()
+    yield [byte[0xA4], byte[0x4B]]
+    for _ in range(60):
+        ids = []
+        for _ in range(rng.randrange(1, 4)):
+            run = rng.choice(("你", "👍", "é")).encode()
+            run = rng.choice((run[:-1], run[1:], run[:1], b"\xFF", b"\xC0\xAF", b"\xED\xA0\x80"))
+            run += rng.choice((b"", b"K", b"\n", "你".encode(), b"ab", b"\xE4", b"\xBD\xA0K"))
+            if run[:1] < b"\x80":
+                continue
+            begun = next((i for i in range(1, len(run) + 1) if run[:i].decode("utf-8", "ignore")), 0)
+            if begun and not run.decode("utf-8", "replace").startswith("\ufffd"):
+                continue
+            ids += [byte[b] for b in run]
+            ids.append(rng.randrange(300, size))
+        yield ids
+
+
 def golden_of(tokenizer, corpus):
     texts = [entry if isinstance(entry, str) else entry[0] * entry[1] for entry in corpus]
     golden = {"lines": [], "added": [], "plain": [], "decoded": []}
@@ -314,6 +351,8 @@ def golden_of(tokenizer, corpus):
         golden["plain"].append(plain if plain != line else "")
     tokenizer.encode_special_tokens = False
     for ids in decode_cases(tokenizer, random.Random(3)):
+        golden["decoded"].append([ids, tokenizer.decode(ids), tokenizer.decode(ids, skip_special_tokens=False)])
+    for ids in broken_runs(tokenizer, random.Random(4)):
         golden["decoded"].append([ids, tokenizer.decode(ids), tokenizer.decode(ids, skip_special_tokens=False)])
     return golden
 

@@ -170,6 +170,10 @@ class Translator {
         if (in_class) return refuse("'\\W' inside a class");
         out_ += "[^" + word_members() + "]";
         return;
+      case 'b':
+      case 'B':
+        if (in_class) return refuse(std::string("'\\") + c + "' inside a class");
+        return word_boundary(c == 'b');
       case 'p':
       case 'P':
         return property(c);
@@ -197,6 +201,14 @@ class Translator {
       default:
         refuse(std::string("'\\") + c + "'");
     }
+  }
+
+  // PCRE2's own \b goes by its own \w.
+  void word_boundary(bool wanted) {
+    const std::string word = "[" + word_members() + "]";
+    const char* ahead_behind = wanted ? "!" : "=";
+    const char* ahead_before = wanted ? "=" : "!";
+    out_ += "(?:(?<=" + word + ")(?" + ahead_behind + word + ")|(?<!" + word + ")(?" + ahead_before + word + "))";
   }
 
   // Behind `\p`: a general category (one or two letters), or a script, which PCRE2 would otherwise

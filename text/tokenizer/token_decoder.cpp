@@ -79,6 +79,7 @@ Status TokenDecoder::add(const nlohmann::json& spec, const std::string& where) {
   } else if (type == "ByteFallback") {
     stage = Stage::byte_fallback;
     byte_fallback_ = true;
+    rule_.invalid = InvalidBytes::run;
   } else if (type == "Fuse") {
     stage = Stage::fuse;
   } else if (type == "Strip") {

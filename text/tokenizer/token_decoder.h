@@ -13,9 +13,9 @@
 namespace baton {
 
 /// ByteLevel; Metaspace; or, in a Sequence and in this order, Replace of strings, ByteFallback,
-/// Fuse, Strip of one leading space. Where the library's decoders replace a whole run of
-/// ByteFallback bytes by U+FFFD because one of them is no part of a character, only that one is
-/// replaced here, as sentencepiece does: a stream cannot wait for the end of a run.
+/// Fuse, Strip of one leading space. Where one byte of a ByteFallback run is no part of a
+/// character, the library's decoders replace the whole run by U+FFFD; here the run is replaced from
+/// that byte on (InvalidBytes::run): a stream has given out what stood before it.
 class TokenDecoder {
  public:
   static Result<TokenDecoder> parse(const nlohmann::json& spec, const std::string& where);
