@@ -1,0 +1,50 @@
+// Threads for what takes long enough to hold others up: large bodies' JSON and tokens. Those who
+// brought the work take turns.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "frontend/core/fair_queue.h"
+
+namespace baton {
+
+/// Thread-safe.
+class WorkPool {
+ public:
+  struct Options {
+    std::size_t threads = 2;
+    std::size_t max_waiting = 1024;
+    std::size_t max_bytes = std::size_t{256} << 20;  // of all that wait or are worked on
+  };
+
+  explicit WorkPool(Options options);
+  ~WorkPool() { stop(); }
+  WorkPool(const WorkPool&) = delete;
+  WorkPool& operator=(const WorkPool&) = delete;
+
+  /// Runs `work`, which must not throw, on one of the threads. `bytes`: what it holds meanwhile.
+  /// False when too much waits, or after stop(): it is then not run.
+  bool push(const std::string& owner, std::size_t bytes, std::function<void()> work);
+
+  /// Ends the threads after what they are at. What still waits is dropped.
+  void stop();
+
+ private:
+  struct Task {
+    std::size_t bytes = 0;
+    std::function<void()> work;
+  };
+  void run();
+
+  const Options options_;
+  FairQueue<Task> tasks_;
+  std::atomic<std::size_t> bytes_{0};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace baton
