@@ -98,6 +98,7 @@ struct FrontendConfig {
   bool strict_fields = false;
   bool distserve_zero_bytes = false;
   std::vector<std::string> allowed_hosts;
+  double peer_share = 0.5;
   double grammar_cpu_s = 10;
   std::string client_url;
   std::string tokenizer = "auto";

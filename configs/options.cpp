@@ -186,6 +186,11 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
       {"max_body_bytes", "largest request body; beyond, clients get 413", &F::max_body_bytes, 1024,
        268'435'456},
       {"max_streams", "open requests; beyond, clients get 429", &F::max_streams, 1, 65'536},
+      {"peer_share",
+       "part of the connections, and of the memory for unfinished requests, that one address "
+       "(IPv6: "
+       "one /64) may have; 1: all of them, as behind a proxy",
+       &F::peer_share, 0.01, 1},
       {"timeout_s", "deadline of a request that names none", &F::timeout_s, 0.1, 86'400},
       {"max_timeout_s", "longest deadline that a request may name", &F::max_timeout_s, 0.1, 86'400},
       {"max_tokens", "tokens of a request that names no limit", &F::max_tokens, 1, 1'048'576},

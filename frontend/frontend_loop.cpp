@@ -65,6 +65,7 @@ void FrontendLoop::round() {
   act(out_);
   flush_replies();
   writer_.poll(now_);
+  take_turns();
   take_drops();
   if (!choices_.empty()) work_goes_on(now_);
   if (now_ - last_second_ >= kSecond) each_second();

@@ -89,7 +89,11 @@ class FrontendLoop {
   std::string final_bytes(Reply& reply);
   void flush_replies();
 
+  void take_turns();
+  void probe(const ClientConnection& connection);
+
   void handle(Job& job, Interim&);
+  void handle(Job& job, Pending&) {}
   void handle(Job& job, HttpReply& reply);
   void handle(Job& job, LiveRequest& request);
   void handle(Job& job, Generation& generation);

@@ -7,6 +7,7 @@
 #include "frontend/frontend_loop.h"
 #include "frontend/http/http_error.h"
 #include "frontend/http/index_page.h"
+#include "frontend/http/sse.h"
 
 namespace baton {
 namespace {
@@ -19,14 +20,35 @@ constexpr const char* kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 void FrontendLoop::take_jobs() {
   jobs_.take(batch_);
   for (Job& job : batch_) {
-    writer_.open(job.connection, now_);
+    if (!std::holds_alternative<Interim>(job.what)) writer_.open(job.connection, now_);
     std::visit([&](auto& what) { handle(job, what); }, job.what);
   }
   batch_.clear();
 }
 
 void FrontendLoop::handle(Job& job, Interim& /*what*/) {
-  writer_.send(job.connection->id(), kContinue, now_);
+  writer_.send_interim(*job.connection, kContinue, now_);
+}
+
+/// Requests that came before their turn, and clients that send nothing more.
+void FrontendLoop::take_turns() {
+  for (const auto& connection : writer_.take_turns()) connection->resume(connection);
+  for (const auto& connection : writer_.take_half_closed()) probe(*connection);
+}
+
+/// To a client that shut its sending direction: something that means nothing, because the kernel of
+/// one that left for good answers with a reset.
+void FrontendLoop::probe(const ClientConnection& connection) {
+  const auto at = replies_.find(connection.id());
+  if (at == replies_.end() || !at->second.begun) {
+    if (connection.minor.load() > 0) writer_.send_interim(connection, kContinue, now_);
+    return;
+  }
+  Reply& reply = at->second;
+  if (!reply.content_type.empty()) return;  // no events; its next bytes will show
+  std::string bytes = std::exchange(reply.head, {});
+  append_chunk(bytes, kSseKeepAlive, reply.frame);
+  writer_.send(connection.id(), bytes, now_);
 }
 
 void FrontendLoop::handle(Job& job, HttpReply& reply) { reply_now(job, std::move(reply)); }

@@ -13,6 +13,7 @@
 #include "frontend/chat/chat_template.h"
 #include "frontend/chat/template_pool.h"
 #include "frontend/core/served_model.h"
+#include "frontend/core/work_pool.h"
 #include "frontend/dialects/registry.h"
 #include "frontend/frontend_loop.h"
 #include "frontend/grammar/grammar_checker.h"
@@ -95,14 +96,20 @@ std::unique_ptr<TemplatePool> start_templates(const ServedModel& model) {
 }
 
 /// What all ports hold together is bounded; each may take its share.
-HttpServerOptions server_options(const FrontendConfig& config, const ListenConfig& listen) {
+HttpServerOptions server_options(const FrontendConfig& config, const ListenConfig& listen,
+                                 WorkPool& pool) {
   HttpServerOptions options;
   options.host = listen.host;
   options.port = listen.port;
   options.threads = static_cast<int>(config.threads);
   options.framing.max_body_bytes = config.max_body_bytes;
   options.max_connections = connection_limit(config.max_streams) / config.listen.size();
-  options.max_partial_bytes /= config.listen.size();
+  // Whatever their share is, a few bodies of the largest size must fit.
+  options.max_partial_bytes =
+      std::max<std::size_t>(options.max_partial_bytes, 8 * config.max_body_bytes) /
+      config.listen.size();
+  options.peer_share = config.peer_share;
+  options.pool = &pool;
   return options;
 }
 
@@ -119,10 +126,10 @@ struct Port {
   }
 };
 
-std::vector<Port> open_ports(const FrontendConfig& config) {
+std::vector<Port> open_ports(const FrontendConfig& config, WorkPool& pool) {
   std::vector<Port> ports;
   for (const ListenConfig& listen : config.listen) {
-    ports.push_back({server_options(config, listen), dialects_named(listen.dialects)});
+    ports.push_back({server_options(config, listen, pool), dialects_named(listen.dialects)});
   }
   return ports;
 }
@@ -170,6 +177,8 @@ LoopOptions loop_options(const Config& config, const ServedModel& model, Incarna
   options.identity.chat_template = template_source(model);
   options.table.max_open = config.frontend.max_streams;
   options.writer.buffer_bytes = config.frontend.write_buffer_bytes;
+  options.writer.total_bytes =
+      std::max<std::size_t>(options.writer.total_bytes, 16 * options.writer.buffer_bytes);
   options.writer.stall_timeout = seconds_to_ns(config.frontend.stall_timeout_s);
   options.model_name = config.model_name;
   options.page.version = options.identity.build;
@@ -257,9 +266,10 @@ int serve(const Config& config, SignalFd& signals) {
   grammar_options.cpu = seconds_to_ns(config.frontend.grammar_cpu_s);
   GrammarChecker grammars(std::move(grammar_options));
   LoopOptions options = loop_options(config, model.value(), incarnation);
+  WorkPool pool({.threads = config.frontend.threads});
   Routes routes(route_options(config.frontend, model.value(), keys, incarnation), facts, jobs,
-                templates.get(), &grammars);
-  const std::vector<Port> ports = open_ports(config.frontend);
+                {templates.get(), &grammars, &pool});
+  const std::vector<Port> ports = open_ports(config.frontend, pool);
   HttpServers http;
   for (const Port& port : ports) {
     http.add(port.options, routes.table(port.dialects), routes.events(port.dialects));
@@ -284,7 +294,8 @@ int serve(const Config& config, SignalFd& signals) {
   mark_up(config.run_dir, config.frontend.name);
   const int exit_code = loop.run(signals, alive);
   if (templates) templates->stop();  // its threads call the routes,
-  grammars.stop();                   // and so do these
+  grammars.stop();                   // and so do these,
+  pool.stop();                       // and these
   return exit_code;
 }
 

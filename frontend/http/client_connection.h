@@ -1,9 +1,12 @@
-// One client's connection as two threads share it: Pistache's thread reads requests, the front end's
-// loop writes replies. `phase` says whose turn it is; everything else belongs to one of them.
+// One client's connection as several threads share it: whoever has the reader's turn collects a
+// request, the front end's loop writes replies. `phase` says whose turn it is.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -14,10 +17,16 @@
 namespace baton {
 
 enum class ConnectionPhase : std::uint8_t {
-  reading,         // Pistache's thread collects a request
-  replying,        // the loop owes a reply; bytes that arrive now cannot be served
-  replying_extra,  // some did arrive (a pipelined request): close after the reply
-  closing,         // nothing more will be read or written
+  reading,   // a request is collected as its bytes come
+  replying,  // the loop owes a reply; bytes that arrive now wait
+  resuming,  // a thread is about to read what waited
+  closing,   // nothing more will be read or written
+};
+
+/// What all connections of one address hold together.
+struct PeerUse {
+  std::atomic<std::size_t> connections{0};
+  std::atomic<std::size_t> bytes{0};  // of requests that are not whole yet, or wait for their turn
 };
 
 class ClientConnection {
@@ -27,37 +36,49 @@ class ClientConnection {
   ClientConnection(std::uint64_t id, UniqueFd fd, const FramingLimits& limits, TimeNs now)
       : reader(limits), id_(id), fd_(std::move(fd)), since_(now) {}
 
-  /// Whom it connects, set before anybody else sees it.
+  // Set before anybody else sees it.
   std::string peer = "?";     // the client's address, of IPv6 the /64 that a client has to itself
   std::string address = "?";  // the whole of it and the port, for the log
   bool local = false;         // the port listens on the loopback alone
+  std::shared_ptr<PeerUse> use = std::make_shared<PeerUse>();
+  /// Has what waits in the backlog read; the phase is then `resuming`.
+  std::function<void(const std::shared_ptr<ClientConnection>&)> resume = {};
 
   std::uint64_t id() const { return id_; }
   int fd() const { return fd_.get(); }
 
   ConnectionPhase phase() const { return phase_.load(std::memory_order_acquire); }
 
-  /// A whole request was read (Pistache's thread), or it took too long (the reaper). Only one of them
-  /// gets true, and owes a reply.
+  /// A request is answered from now on: it was read whole, it took too long, or its memory is
+  /// needed. Only one caller gets true, and owes a reply.
   bool begin_reply(TimeNs now) {
     since_.store(now, std::memory_order_relaxed);
-    auto expected = ConnectionPhase::reading;
-    return phase_.compare_exchange_strong(expected, ConnectionPhase::replying);
+    for (const auto from : {ConnectionPhase::reading, ConnectionPhase::resuming}) {
+      auto expected = from;
+      if (phase_.compare_exchange_strong(expected, ConnectionPhase::replying)) return true;
+    }
+    return false;
   }
-  /// Pistache's thread: bytes arrived out of turn. False if the turn has changed: they may be read.
-  bool note_extra() {
-    auto expected = ConnectionPhase::replying;
-    if (phase_.compare_exchange_strong(expected, ConnectionPhase::replying_extra)) return true;
-    return expected != ConnectionPhase::reading;
-  }
-  /// Loop, just before the last bytes of a reply go out: the client may send the next request. False
-  /// if bytes of it were already thrown away, so that the connection must be closed.
-  bool begin_reading(TimeNs now) {
+
+  enum class Turn : std::uint8_t { read, resume, close };
+  /// Loop, when the last bytes of a reply go out and the client may ask again. read: its bytes are
+  /// awaited; resume: some are here, call resume(); close: none will be read.
+  Turn end_reply(TimeNs now) {
+    const std::lock_guard lock(input);
     since_.store(now, std::memory_order_relaxed);
-    auto expected = ConnectionPhase::replying;
-    return phase_.compare_exchange_strong(expected, ConnectionPhase::reading);
+    if (phase() != ConnectionPhase::replying || refused) return Turn::close;
+    if (backlog.empty() && (lost || ended)) return Turn::close;
+    const Turn turn = backlog.empty() ? Turn::read : Turn::resume;
+    phase_.store(turn == Turn::read ? ConnectionPhase::reading : ConnectionPhase::resuming,
+                 std::memory_order_release);
+    return turn;
   }
-  /// Either: no more requests.
+  /// What waited is read, and is no whole request yet. `input` held.
+  void await_more(TimeNs now) {
+    since_.store(now, std::memory_order_relaxed);
+    phase_.store(ConnectionPhase::reading, std::memory_order_release);
+  }
+  /// Any thread: no more requests.
   void begin_closing(TimeNs now) {
     since_.store(now, std::memory_order_relaxed);
     phase_.store(ConnectionPhase::closing, std::memory_order_release);
@@ -67,15 +88,20 @@ class ClientConnection {
   TimeNs since() const { return since_.load(std::memory_order_relaxed); }
   void touch(TimeNs now) { since_.store(now, std::memory_order_relaxed); }
 
-  /// Reader's state for the reaper's eyes (another thread): when the request at hand began, 0: none.
+  // For other threads' eyes: when the request at hand began, 0: none; how far it is; what it and
+  // the backlog hold; HTTP/1.<minor> of the last whole one.
   std::atomic<TimeNs> request_began{0};
   std::atomic<bool> in_body{false};
+  std::atomic<std::size_t> held{0};
+  std::atomic<int> minor{1};
 
-  // Pistache's thread only.
+  std::mutex input;  // guards what follows
   RequestReader reader;
-  std::size_t discarded = 0;
-  bool refused = false;     // the reply says what was wrong, then closes
-  std::size_t counted = 0;  // bytes of `reader` in the server's sum
+  std::string backlog;        // what came behind the request that is being answered
+  bool lost = false;          // some of that was thrown away
+  bool ended = false;         // the client sends nothing more
+  bool refused = false;       // the reply says what was wrong, then closes
+  std::size_t discarded = 0;  // bytes that nobody read
 
  private:
   const std::uint64_t id_;

@@ -40,15 +40,20 @@ struct LiveRequest {
 /// `100 Continue`: not a reply; the turn stays with the reader.
 struct Interim {};
 
+/// The reply is being worked on elsewhere and comes in another job: from now on it shows whether
+/// the client still waits for it.
+struct Pending {};
+
 struct Job {
   std::shared_ptr<ClientConnection> connection;
   ReplyFrame frame;
   const char* route = "";  // for metrics and logs; a literal
   TimeNs received = 0;     // when the request was whole
-  std::variant<Interim, HttpReply, LiveRequest, Generation> what;
+  std::variant<Interim, Pending, HttpReply, LiveRequest, Generation> what;
 };
 
-/// Bounded by nature: a connection has one request at a time. The bound catches faults of ours.
+/// Bounded by nature: a connection has one request at a time, and few jobs for each. The bound
+/// catches faults of ours.
 class JobQueue {
  public:
   explicit JobQueue(std::size_t limit) : limit_(limit) {}

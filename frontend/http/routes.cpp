@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <string_view>
 #include <utility>
 
@@ -14,6 +15,12 @@ namespace baton {
 namespace {
 
 constexpr const char* kNoRoute = "none";
+constexpr std::size_t kLargeBody = 32 * 1024;  // takes about a millisecond to parse and to tokenise
+
+void cut_off(ClientConnection& connection) {
+  connection.begin_closing(now_ns());
+  shutdown(connection.fd(), SHUT_RDWR);
+}
 
 std::string header_or(const HttpRequest& request, std::string_view name, std::string fallback) {
   const std::string* value = request.header(name);
@@ -22,13 +29,8 @@ std::string header_or(const HttpRequest& request, std::string_view name, std::st
 
 }  // namespace
 
-Routes::Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs, TemplatePool* templates,
-               GrammarChecker* grammars)
-    : options_(std::move(options)),
-      facts_(facts),
-      jobs_(jobs),
-      templates_(templates),
-      grammars_(grammars) {}
+Routes::Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs, RouteHelpers helpers)
+    : options_(std::move(options)), facts_(facts), jobs_(jobs), helpers_(helpers) {}
 
 std::vector<HttpRoute> Routes::table(const std::vector<const Dialect*>& dialects) {
   std::vector<HttpRoute> routes;
@@ -61,7 +63,7 @@ std::vector<HttpRoute> Routes::table(const std::vector<const Dialect*>& dialects
       if (const auto* parse = std::get_if<ParseBody>(&route.answer)) {
         add(route.method, route.path,
             [=, this, parse = *parse](const Connection& c, HttpRequest request) {
-              generate(c, request, place, parse);
+              generate(c, std::move(request), place, parse);
             });
       } else {
         const MakePage page = std::get<MakePage>(route.answer);
@@ -89,7 +91,21 @@ HttpEvents Routes::events(const std::vector<const Dialect*>& dialects) {
     job.what = Interim{};
     post(std::move(job));
   };
+  events.worth_a_body = [this](const ClientConnection& c, const HttpRequest& request) {
+    return worth_a_body(c, request);
+  };
   return events;
+}
+
+/// What frame_of() will refuse by the head alone is refused before its body is here: whoever has no
+/// key must not make the server hold megabytes.
+bool Routes::worth_a_body(const ClientConnection& connection, const HttpRequest& request) const {
+  const std::string* id = request.header("x-request-id");
+  if (id != nullptr && !valid_request_id(*id)) return false;
+  if (refusal(connection, request)) return false;
+  if (options_.keys.open()) return true;
+  const std::string* given = request.header("authorization");
+  return given != nullptr && options_.keys.find(*given).has_value();
 }
 
 std::string Routes::new_request_id() {
@@ -125,9 +141,9 @@ bool Routes::check_key(const Connection& connection, const HttpRequest& request,
   return false;
 }
 
-std::optional<HttpError> Routes::refusal(const Connection& connection,
+std::optional<HttpError> Routes::refusal(const ClientConnection& connection,
                                          const HttpRequest& request) const {
-  if (!options_.hosts.allow(request.host, connection->local)) {
+  if (!options_.hosts.allow(request.host, connection.local)) {
     return http_error(
         403,
         "this server is not asked as '" + request.host.substr(0, 100) +
@@ -157,7 +173,7 @@ bool Routes::frame_of(const Connection& connection, const HttpRequest& request,
   const std::string* given = request.header("x-request-id");
   const bool own = given != nullptr && valid_request_id(*given);
   frame->request_id = own ? *given : new_request_id();
-  if (auto error = refusal(connection, request)) {
+  if (auto error = refusal(*connection, request)) {
     fail(connection, *frame, kNoRoute, std::move(*error));
     return false;
   }
@@ -168,7 +184,7 @@ bool Routes::frame_of(const Connection& connection, const HttpRequest& request,
   return false;
 }
 
-void Routes::generate(const Connection& connection, const HttpRequest& request, const Place& place,
+void Routes::generate(const Connection& connection, HttpRequest request, const Place& place,
                       ParseBody parse) {
   ReplyFrame frame;
   if (!frame_of(connection, request, place.dialect, &frame)) return;
@@ -187,7 +203,49 @@ void Routes::generate(const Connection& connection, const HttpRequest& request, 
   context.any_model = place.any_model;
   context.zero_bytes = options_.zero_bytes;
   // The body is read as JSON whatever its Content-Type says: curl -d calls everything a form.
-  begin(std::move(asker), parse(request.body, context, options_.model));
+  const auto parsed = [this, parse, context = std::move(context)](std::string_view body) {
+    return parse(body, context, options_.model);
+  };
+  if (helpers_.pool == nullptr || request.body.size() < kLargeBody) {
+    begin(std::move(asker), parsed(request.body));
+  } else {
+    parse_elsewhere(std::move(asker), std::move(request.body), parsed);
+  }
+}
+
+std::string Routes::owner_of(const Asker& asker) {
+  const std::int32_t key = asker.frame.api_key;
+  return key < 0 ? asker.connection->peer : "key " + std::to_string(key);
+}
+
+/// Off the threads that read requests: small ones must not wait for it.
+void Routes::parse_elsewhere(Asker asker, std::string body,
+                             std::function<ParseOutcome(std::string_view)> parse) {
+  struct Waiting {
+    Asker asker;
+    std::string body;
+    std::function<ParseOutcome(std::string_view)> parse;
+  };
+  const std::size_t bytes = body.size();
+  const auto waiting =
+      std::make_shared<Waiting>(std::move(asker), std::move(body), std::move(parse));
+  announce(waiting->asker);
+  facts_.rendering.fetch_add(1);
+  const bool taken = helpers_.pool->push(owner_of(waiting->asker), bytes, [this, waiting] {
+    const Connection connection = waiting->asker.connection;
+    if (connection->phase() != ConnectionPhase::closing) {
+      try {
+        begin(std::move(waiting->asker), waiting->parse(waiting->body));
+      } catch (const std::exception&) {  // out of memory, say
+        cut_off(*connection);
+      }
+    }
+    facts_.rendering.fetch_sub(1);
+  });
+  if (taken) return;
+  facts_.rendering.fetch_sub(1);
+  fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,
+       http_error(Status(ErrorCode::queue_full, "too many large requests wait to be read")));
 }
 
 void Routes::begin(Asker asker, ParseOutcome outcome) {
@@ -236,14 +294,14 @@ void Routes::check_grammar(Asker asker, ParsedRequest request) {
     fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,
          http_error(status, http_status(status.code()) == 400 ? waiting->request.grammar_field : ""));
   };
-  if (grammars_ == nullptr) {
+  if (helpers_.grammars == nullptr) {
     refuse(Status(ErrorCode::unavailable, "this server does not check grammars"));
     return;
   }
   facts_.rendering.fetch_add(1);
   const SamplingParams& sampling = waiting->request.sampling;
-  const bool taken =
-      grammars_->check(sampling.grammar_kind, sampling.grammar, [=, this](const Status& status) {
+  const bool taken = helpers_.grammars->check(
+      sampling.grammar_kind, sampling.grammar, [=, this](const Status& status) {
         if (status.ok()) {
           post_generation(std::move(waiting->asker), std::move(waiting->request));
         } else if (status.code() == ErrorCode::invalid_argument) {
@@ -266,8 +324,8 @@ void Routes::render(Asker asker, std::unique_ptr<PendingChat> chat) {
   const auto waiting = std::make_shared<Waiting>(std::move(asker), std::move(chat));
   facts_.rendering.fetch_add(1);
   const bool taken =
-      templates_ != nullptr &&
-      templates_->render(
+      helpers_.templates != nullptr &&
+      helpers_.templates->render(
           waiting->chat->render_request(), [this, waiting](const Result<std::string>& rendered) {
             begin(std::move(waiting->asker), waiting->chat->finish(rendered, options_.model));
             facts_.rendering.fetch_sub(1);
@@ -381,9 +439,15 @@ void Routes::reply(const Connection& connection, ReplyFrame frame, const char* r
 
 void Routes::post(Job job) {
   const Connection connection = job.connection;
-  if (jobs_.push(std::move(job))) return;
-  connection->begin_closing(now_ns());
-  shutdown(connection->fd(), SHUT_RDWR);
+  if (!jobs_.push(std::move(job))) cut_off(*connection);
+}
+
+/// Its reply will take a while: the loop looks whether the client stays.
+void Routes::announce(const Asker& asker) {
+  Job job;
+  job.connection = asker.connection;
+  job.what = Pending{};
+  post(std::move(job));
 }
 
 }  // namespace baton

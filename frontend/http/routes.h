@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "frontend/chat/template_pool.h"
 #include "frontend/core/dialect.h"
 #include "frontend/core/served_model.h"
+#include "frontend/core/work_pool.h"
 #include "frontend/grammar/grammar_checker.h"
 #include "frontend/http/allowed_hosts.h"
 #include "frontend/http/api_keys.h"
@@ -44,13 +46,18 @@ struct RouteOptions {
   std::uint64_t incarnation = 0; // makes request ids unique
 };
 
+/// Where requests go on that would hold up whoever read them; null: there is none. All must be
+/// stopped before the routes go.
+struct RouteHelpers {
+  TemplatePool* templates = nullptr;   // chats that a template writes down
+  GrammarChecker* grammars = nullptr;  // null: requests with a grammar are refused
+  WorkPool* pool = nullptr;            // large bodies; null: the thread that read them parses them
+};
+
 /// Thread-safe; must outlive the server that calls its routes.
 class Routes {
  public:
-  /// `templates`: null when the model needs no renderer. `grammars`: null: requests with one are refused.
-  /// Both must be stopped before the routes go.
-  Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs,
-         TemplatePool* templates = nullptr, GrammarChecker* grammars = nullptr);
+  Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs, RouteHelpers helpers = {});
 
   /// What one port answers: the paths of its dialects, and those that every port has. `dialects`
   /// must outlive the server and not be empty; no two of them own the same path.
@@ -67,7 +74,7 @@ class Routes {
     const char* route = "";
     bool any_model = false;  // as in RequestContext
   };
-  void generate(const Connection& connection, const HttpRequest& request, const Place& place,
+  void generate(const Connection& connection, HttpRequest request, const Place& place,
                 ParseBody parse);
   /// Where the reply to a generation goes, and when it was asked for.
   struct Asker {
@@ -77,6 +84,10 @@ class Routes {
     TimeNs received = 0;
     std::int64_t unix_seconds = 0;
   };
+  /// Whose turn it is where several wait: the key's, or the address's.
+  static std::string owner_of(const Asker& asker);
+  void parse_elsewhere(Asker asker, std::string body,
+                       std::function<ParseOutcome(std::string_view)> parse);
   void begin(Asker asker, ParseOutcome outcome);
   void post_generation(Asker asker, ParsedRequest request);
   void check_grammar(Asker asker, ParsedRequest request);
@@ -87,6 +98,7 @@ class Routes {
                 const std::string& allowed, const Dialect* dialect);
   void tell_options(const Connection& connection, const HttpRequest& request,
                     const std::string& allowed, ReplyFrame frame);
+  bool worth_a_body(const ClientConnection& connection, const HttpRequest& request) const;
   void refused(const Connection& connection, const HttpRequest& request, const FramingFault& fault,
                const Dialect* dialect);
   void version(const Connection& connection, const HttpRequest& request, const Place& place);
@@ -95,18 +107,19 @@ class Routes {
   bool frame_of(const Connection& connection, const HttpRequest& request, const Dialect* dialect,
                 ReplyFrame* frame, bool anybody = false);
   /// Why nothing is done for whoever asks, key or not; nothing: all is well.
-  std::optional<HttpError> refusal(const Connection& connection, const HttpRequest& request) const;
+  std::optional<HttpError> refusal(const ClientConnection& connection,
+                                   const HttpRequest& request) const;
   bool check_key(const Connection& connection, const HttpRequest& request, ReplyFrame* frame);
   std::string new_request_id();
   void reply(const Connection& connection, ReplyFrame frame, const char* route, HttpReply reply);
   void fail(const Connection& connection, ReplyFrame frame, const char* route, HttpError error);
   void post(Job job);
+  void announce(const Asker& asker);
 
   const RouteOptions options_;
   SharedFacts& facts_;
   JobQueue& jobs_;
-  TemplatePool* const templates_;
-  GrammarChecker* const grammars_;
+  const RouteHelpers helpers_;
   std::atomic<std::uint64_t> next_request_{1};
 };
 

@@ -1,8 +1,11 @@
 #include "frontend/http/stream_writer.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <stdexcept>
@@ -21,6 +24,15 @@ void reset_on_close(int fd) {
   const linger now{1, 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
   shutdown(fd, SHUT_RDWR);
+}
+
+/// A client that sends nothing more may have left for good, which the kernel learns when it asks.
+void probe_by_kernel(int fd) {
+  const int on = 1, idle_s = 15, interval_s = 5, count = 3;
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
 }
 
 }  // namespace
@@ -44,7 +56,7 @@ void StreamWriter::open(const std::shared_ptr<ClientConnection>& connection, Tim
   Output& output = at->second;
   if (!fresh) {  // the end of its last reply is still in the queue
     output.replying = true;
-    output.close_after = false;
+    if (output.half_closed) half_closed_.push_back(output.connection);
     // A client that asks on and on without reading must not pile up replies.
     if (output.queue.size() - output.sent > limits_.buffer_bytes) {
       drop(at, DropReason::overflow, now);
@@ -55,7 +67,7 @@ void StreamWriter::open(const std::shared_ptr<ClientConnection>& connection, Tim
   output.connection = connection;
   output.moved = now;
   epoll_event event{};
-  event.events = EPOLLRDHUP;
+  event.events = output.watched = EPOLLRDHUP;
   event.data.u64 = connection->id();
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->fd(), &event) != 0) {
     drop(at, DropReason::left, now);
@@ -102,14 +114,16 @@ void StreamWriter::put(Outputs::iterator at, std::string_view bytes, TimeNs now)
   watch(at);
 }
 
-/// Asks epoll for room in the socket only while something waits for it.
+/// Asks epoll for room in the socket only while something waits for it, and tells of a client's
+/// last byte once.
 void StreamWriter::watch(Outputs::iterator at) {
   Output& output = at->second;
   const bool waiting = output.sent < output.queue.size();
-  if (waiting == output.wants_room) return;
-  output.wants_room = waiting;
+  const std::uint32_t wanted = (output.half_closed ? 0U : EPOLLRDHUP) | (waiting ? EPOLLOUT : 0U);
+  if (wanted == output.watched) return;
+  output.watched = wanted;
   epoll_event event{};
-  event.events = waiting ? EPOLLRDHUP | EPOLLOUT : EPOLLRDHUP;
+  event.events = wanted;
   event.data.u64 = at->first;
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, output.connection->fd(), &event);
 }
@@ -122,6 +136,17 @@ void StreamWriter::send(std::uint64_t connection, std::string_view bytes, TimeNs
     return;
   }
   put(at, bytes, now);
+  relieve(now);
+}
+
+void StreamWriter::send_interim(const ClientConnection& connection, std::string_view bytes,
+                                TimeNs now) {
+  const auto at = outputs_.find(connection.id());
+  if (at != outputs_.end()) {
+    put(at, bytes, now);
+  } else {
+    ::send(connection.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
 }
 
 void StreamWriter::finish(std::uint64_t connection, std::string_view bytes, bool keep_alive,
@@ -130,17 +155,39 @@ void StreamWriter::finish(std::uint64_t connection, std::string_view bytes, bool
   if (at == outputs_.end()) return;
   Output& output = at->second;
   output.replying = false;
-  // The turn changes before the last byte is out: the client's next request may be here at once.
-  output.close_after = !keep_alive || !output.connection->begin_reading(now);
+  output.close_after = !keep_alive;
+  // The turn changes before the last byte is out, since the client's next request may be here at
+  // once; but not while too much of the reply waits to be read.
+  const std::size_t waiting = output.queue.size() - output.sent + bytes.size();
+  output.turn_due = keep_alive && waiting > limits_.buffer_bytes;
+  if (keep_alive && !output.turn_due) give_turn(output, now);
   put(at, bytes, now);
   at = outputs_.find(connection);
   if (at != outputs_.end()) settle(at, now);
+  relieve(now);
 }
 
-/// After progress: forgets a connection that has nothing more to be written.
+void StreamWriter::give_turn(Output& output, TimeNs now) {
+  output.turn_due = false;
+  switch (output.connection->end_reply(now)) {
+    case ClientConnection::Turn::read:
+      break;
+    case ClientConnection::Turn::resume:
+      turns_.push_back(output.connection);
+      break;
+    case ClientConnection::Turn::close:
+      output.close_after = true;
+      break;
+  }
+}
+
+/// After progress: gives the turn back, and forgets a connection that has nothing more to be
+/// written.
 void StreamWriter::settle(Outputs::iterator at, TimeNs now) {
   Output& output = at->second;
-  if (output.replying || output.sent < output.queue.size()) return;
+  const std::size_t waiting = output.queue.size() - output.sent;
+  if (output.turn_due && waiting <= limits_.buffer_bytes) give_turn(output, now);
+  if (output.replying || waiting > 0) return;
   if (output.close_after) {
     // The other direction stays open for a moment, so that a client that is still sending a body gets
     // to read the reply instead of a reset. The server's reaper ends it.
@@ -148,6 +195,20 @@ void StreamWriter::settle(Outputs::iterator at, TimeNs now) {
     shutdown(output.connection->fd(), SHUT_WR);
   }
   forget(at);
+}
+
+/// What all clients leave unread together has a bound, too.
+void StreamWriter::relieve(TimeNs now) {
+  while (queued_ > limits_.total_bytes) {
+    const auto cost = [now](const Output& output) {
+      return static_cast<double>(output.queue.size() - output.sent) *
+             static_cast<double>(now - output.moved + kMillisecond);
+    };
+    const auto worst = std::max_element(outputs_.begin(), outputs_.end(), [&](auto& a, auto& b) {
+      return cost(a.second) < cost(b.second);
+    });
+    drop(worst, DropReason::overflow, now);
+  }
 }
 
 void StreamWriter::flush(Outputs::iterator at, TimeNs now) {
@@ -180,12 +241,23 @@ void StreamWriter::poll(TimeNs now) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
     const auto at = outputs_.find(event.data.u64);
     if (at == outputs_.end()) continue;
-    if ((event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+    if ((event.events & (EPOLLHUP | EPOLLERR)) != 0) {
       drop(at, DropReason::left, now);
-    } else if (at->second.sent < at->second.queue.size()) {
-      flush(at, now);
+      continue;
     }
+    if ((event.events & EPOLLRDHUP) != 0 && !at->second.half_closed) note_half_closed(at);
+    if (at->second.sent < at->second.queue.size()) flush(at, now);
   }
+}
+
+/// The client sends nothing more. It may still read: who says all at once and shuts that direction
+/// does.
+void StreamWriter::note_half_closed(Outputs::iterator at) {
+  Output& output = at->second;
+  output.half_closed = true;
+  probe_by_kernel(output.connection->fd());
+  if (output.replying) half_closed_.push_back(output.connection);
+  watch(at);
 }
 
 void StreamWriter::check_stalls(TimeNs now) {

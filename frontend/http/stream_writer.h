@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "frontend/http/client_connection.h"
@@ -20,6 +21,8 @@ struct WriterLimits {
   std::size_t buffer_bytes = 262'144;          // queued for one client, beyond which no event is added
                                                // (the last bytes of a reply may be, whatever their size)
   TimeNs stall_timeout = 30 * kSecond;         // a queue that does not move for this long
+  std::size_t total_bytes = std::size_t{64}
+                            << 20;  // queued for all; then the largest and slowest is dropped
 };
 
 enum class DropReason : std::uint8_t { left, overflow, stalled };
@@ -49,8 +52,11 @@ class StreamWriter {
   void open(const std::shared_ptr<ClientConnection>& connection, TimeNs now);
   /// Sends now or queues. Unknown connections: ignored.
   void send(std::uint64_t connection, std::string_view bytes, TimeNs now);
-  /// The last bytes of a reply. `keep_alive`: the connection goes back to its reader; otherwise it is
-  /// closed when everything is out.
+  /// Bytes before a reply, such as `100 Continue`, whether or not the connection is known. A client
+  /// whose socket is full does without.
+  void send_interim(const ClientConnection& connection, std::string_view bytes, TimeNs now);
+  /// The last bytes of a reply. `keep_alive`: the connection goes back to its reader, as soon as no
+  /// more than buffer_bytes wait; otherwise it is closed when everything is out.
   void finish(std::uint64_t connection, std::string_view bytes, bool keep_alive, TimeNs now);
 
   /// Handles what epoll has; does not wait.
@@ -61,6 +67,14 @@ class StreamWriter {
   void restart_clocks(TimeNs now);
   /// Clients dropped since the last call, each once.
   std::vector<DroppedClient> take_drops();
+
+  /// Connections whose clients sent a request before its turn, which has come; each once.
+  std::vector<std::shared_ptr<ClientConnection>> take_turns() { return std::exchange(turns_, {}); }
+  /// Connections that wait for a reply and whose clients send nothing more, each once. Whether
+  /// these still read shows when something is sent to them.
+  std::vector<std::shared_ptr<ClientConnection>> take_half_closed() {
+    return std::exchange(half_closed_, {});
+  }
 
   std::size_t open_count() const { return outputs_.size(); }
   std::size_t queued_bytes() const { return queued_; }
@@ -74,8 +88,10 @@ class StreamWriter {
     TimeNs moved = 0;
     bool replying = false;
     bool close_after = false;
+    bool turn_due = false;  // the client may ask again once it has read enough
     bool broken = false;
-    bool wants_room = false;  // epoll tells when the socket can take more
+    bool half_closed = false;   // it sends nothing more
+    std::uint32_t watched = 0;  // what epoll tells of it
   };
   using Outputs = std::unordered_map<std::uint64_t, Output>;
 
@@ -83,6 +99,9 @@ class StreamWriter {
   void put(Outputs::iterator at, std::string_view bytes, TimeNs now);
   void flush(Outputs::iterator at, TimeNs now);
   void settle(Outputs::iterator at, TimeNs now);
+  void give_turn(Output& output, TimeNs now);
+  void note_half_closed(Outputs::iterator at);
+  void relieve(TimeNs now);
   void watch(Outputs::iterator at);
   void drop(Outputs::iterator at, DropReason reason, TimeNs now);
   void forget(Outputs::iterator at);
@@ -91,6 +110,7 @@ class StreamWriter {
   UniqueFd epoll_;
   Outputs outputs_;
   std::vector<DroppedClient> drops_;
+  std::vector<std::shared_ptr<ClientConnection>> turns_, half_closed_;
   std::size_t queued_ = 0;
   WriterCounters counters_;
 };

@@ -3,6 +3,7 @@
 import http.client
 import json
 import pathlib
+import socket
 import tempfile
 import threading
 import unittest
@@ -152,6 +153,19 @@ class Keys(unittest.TestCase):
         self.addCleanup(connection.close)
         response = connection.getresponse()
         return response, json.loads(response.read() or b"null")
+
+    def test_without_a_key_no_body_is_awaited(self):
+        port = next(iter(self.cluster.frontends.values()))
+        for key, status in (("", b"401"), (f"Authorization: Bearer {KEY}x\r\n", b"401"),
+                            (f"Authorization: Bearer {KEY}\r\n", b"")):
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+                client.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\n{key}"
+                               "Content-Length: 4000000\r\n\r\n{".encode())
+                if not status:  # its body is awaited
+                    client.settimeout(0.5)
+                    self.assertRaises(TimeoutError, client.recv, 1)
+                    continue
+                self.assertEqual(client.recv(65536).split()[1], status)
 
     def test_keys_and_limits(self):
         self.assertEqual(self.ask("GET", "/health")[0].status, 200)

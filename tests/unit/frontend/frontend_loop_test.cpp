@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <set>
 #include <thread>
 
@@ -163,6 +164,10 @@ class Client {
   }
   std::string read_all() { return read_until("\x01 never"); }
   void leave() { fd_.reset(); }
+  bool silent() const {
+    char byte;
+    return recv(fd_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+  }
 
  private:
   UniqueFd fd_;
@@ -174,11 +179,13 @@ class LoopTest : public ::testing::Test {
   LoopTest() : run_dir_(make_folder()), scheduler(run_dir_), alive_(run_dir_, "frontend0") {
     RouteOptions route_options;
     route_options.model = testing::tiny_model();
-    routes_ = std::make_unique<Routes>(std::move(route_options), facts_, jobs_);
+    routes_ = std::make_unique<Routes>(std::move(route_options), facts_, jobs_,
+                                       RouteHelpers{.pool = &pool_});
     HttpServerOptions http_options;
     http_options.port = 0;
     http_options.head_timeout = http_options.body_timeout = 1 * kSecond;
     http_options.max_connections = 64;
+    http_options.pool = &pool_;
     http_ = std::make_unique<HttpServers>();
     http_->add(http_options, routes_->table(dialects_), routes_->events(dialects_));
     const Status started = http_->start();
@@ -201,6 +208,7 @@ class LoopTest : public ::testing::Test {
   ~LoopTest() override {
     stop();
     loop_.reset();
+    pool_.stop();
     http_.reset();
     std::filesystem::remove_all(run_dir_);
   }
@@ -235,6 +243,7 @@ class LoopTest : public ::testing::Test {
   AliveFile alive_;
   SharedFacts facts_;
   JobQueue jobs_{1000};
+  WorkPool pool_{{.threads = 1}};
   std::unique_ptr<Routes> routes_;
   const std::vector<const Dialect*> dialects_ = dialects_named({"openai", "lab"});
   std::unique_ptr<HttpServers> http_;
@@ -440,6 +449,26 @@ TEST_F(LoopTest, requests_that_never_end_are_told_and_closed) {
   idle.write("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");  // nothing was asked of it yet
   EXPECT_EQ(idle.read_until("}").substr(9, 3), "200");
   EXPECT_EQ(http_->counters().timed_out, 2U);
+}
+
+TEST_F(LoopTest, large_bodies_are_parsed_where_they_hold_up_nobody) {
+  std::promise<void> go;
+  pool_.push("others", 0, [gate = go.get_future().share()] { gate.wait(); });
+  std::vector<std::unique_ptr<Client>> large;
+  for (int i = 0; i < 8; ++i) {
+    large.push_back(std::make_unique<Client>(http_->port()));
+    large.back()->post_to("/v1/completions", "{\"prompt\":\"" + std::string(100'000, 'x') + "\"}");
+  }
+  for (int i = 0; i < 8; ++i) {
+    Client small(http_->port());
+    small.post_to("/v1/completions", "{}");
+    EXPECT_EQ(small.read_all().substr(9, 3), "400");
+  }
+  for (const auto& client : large) EXPECT_TRUE(client->silent());
+  go.set_value();
+  for (const auto& client : large) {
+    EXPECT_NE(client->read_all().find("context_length_exceeded"), std::string::npos);
+  }
 }
 
 TEST_F(LoopTest, the_longest_idle_connections_make_room_for_new_ones) {

@@ -56,16 +56,73 @@ TEST_F(WriterTest, a_reply_goes_out_at_once_and_the_turn_goes_back) {
   EXPECT_EQ(writer.queued_bytes(), 0U);
 }
 
-TEST_F(WriterTest, a_pipelined_request_closes_after_the_reply) {
+TEST_F(WriterTest, what_came_before_its_turn_is_told_and_what_was_lost_closes) {
+  UniqueFd client, other;
+  const auto c = connect(&client), d = connect(&other);
+  c->backlog = "GET";
+  d->lost = true;
+  for (const auto& connection : {c, d}) {
+    writer.open(connection, now);
+    writer.finish(connection->id(), "bye", true, now);
+  }
+  EXPECT_EQ(read_all(client), "bye");
+  EXPECT_EQ(c->phase(), ConnectionPhase::resuming);
+  const auto turns = writer.take_turns();
+  ASSERT_EQ(turns.size(), 1U);
+  EXPECT_EQ(turns[0], c);
+  EXPECT_TRUE(writer.take_turns().empty());
+  EXPECT_EQ(read_all(other), "bye");
+  EXPECT_EQ(d->phase(), ConnectionPhase::closing);
+  char byte;
+  EXPECT_EQ(::read(other.get(), &byte, 1), 0) << "the server's direction must be closed";
+}
+
+TEST_F(WriterTest, a_client_asks_again_only_when_it_has_read) {
   UniqueFd client;
   const auto c = connect(&client);
   writer.open(c, now);
-  EXPECT_TRUE(c->note_extra());
-  writer.finish(c->id(), "bye", true, now);
-  EXPECT_EQ(read_all(client), "bye");
+  writer.finish(c->id(), std::string(100'000, 'x'), true, now);
+  EXPECT_EQ(c->phase(), ConnectionPhase::replying) << "its next request must wait";
+  while (writer.queued_bytes() > 4096) {
+    ASSERT_FALSE(read_all(client).empty());
+    writer.poll(now);
+  }
+  EXPECT_EQ(c->phase(), ConnectionPhase::reading);
+  EXPECT_TRUE(drops().empty());
+}
+
+TEST_F(WriterTest, what_all_leave_unread_together_is_bounded) {
+  StreamWriter bounded({.buffer_bytes = 4096, .total_bytes = 250'000});
+  UniqueFd clients[3];
+  std::shared_ptr<ClientConnection> connections[3];
+  for (int i = 0; i < 3; ++i) {
+    connections[i] = connect(&clients[i]);
+    bounded.open(connections[i], now);
+    bounded.finish(connections[i]->id(), std::string(100'000, 'x'), true, now);
+    now += kSecond;
+  }
+  EXPECT_LE(bounded.queued_bytes(), 250'000U);
+  const auto dropped = bounded.take_drops();
+  ASSERT_EQ(dropped.size(), 1U);
+  EXPECT_EQ(dropped[0].connection, connections[0]->id()) << "the slowest of equals";
+  EXPECT_EQ(dropped[0].reason, DropReason::overflow);
+}
+
+TEST_F(WriterTest, who_sends_nothing_more_may_still_read) {
+  UniqueFd client;
+  const auto c = connect(&client);
+  writer.open(c, now);
+  shutdown(client.get(), SHUT_WR);
+  EXPECT_TRUE(drops().empty());
+  const auto half_closed = writer.take_half_closed();
+  ASSERT_EQ(half_closed.size(), 1U);
+  EXPECT_EQ(half_closed[0], c);
+  EXPECT_TRUE(drops().empty());
+  EXPECT_TRUE(writer.take_half_closed().empty());
+  c->ended = true;  // as whoever reads finds out
+  writer.finish(c->id(), "all of it", true, now);
+  EXPECT_EQ(read_all(client), "all of it");
   EXPECT_EQ(c->phase(), ConnectionPhase::closing);
-  char byte;
-  EXPECT_EQ(::read(client.get(), &byte, 1), 0) << "the server's direction must be closed";
 }
 
 TEST_F(WriterTest, what_a_full_socket_does_not_take_is_queued_and_flushed_in_order) {

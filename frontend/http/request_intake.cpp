@@ -1,0 +1,420 @@
+#include "frontend/http/request_intake.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
+
+namespace baton {
+namespace {
+
+constexpr std::size_t kMaxBacklog = std::size_t{1} << 20;       // of requests before their turn
+constexpr std::size_t kMaxExtraBytes = std::size_t{1} << 20;    // sent beyond that
+constexpr std::size_t kMaxLingerBytes = std::size_t{32} << 20;  // sent on after an error
+
+/// Ids are unique among all servers of the process: the loop knows connections by them alone.
+std::uint64_t new_connection_id() {
+  static std::atomic<std::uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+/// Who the client is.
+void name_peer(ClientConnection& connection) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  char text[INET6_ADDRSTRLEN] = "?";
+  if (getpeername(connection.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) return;
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    connection.peer = inet_ntop(AF_INET, &v4.sin_addr, text, sizeof text);
+    connection.address = connection.peer + ":" + std::to_string(ntohs(v4.sin_port));
+  } else if (address.ss_family == AF_INET6) {
+    auto& v6 = reinterpret_cast<sockaddr_in6&>(address);
+    const std::string whole = inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
+    const bool mapped = IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr);
+    if (!mapped) std::fill(v6.sin6_addr.s6_addr + 8, v6.sin6_addr.s6_addr + 16, std::uint8_t{0});
+    connection.peer = inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
+    connection.address = "[" + whole + "]:" + std::to_string(ntohs(v6.sin6_port));
+  }
+}
+
+void cut_off(ClientConnection& connection) {
+  connection.begin_closing(now_ns());
+  shutdown(connection.fd(), SHUT_RDWR);
+}
+
+/// The client has sent a request that nobody has begun to read yet.
+bool has_unread(const ClientConnection& connection) {
+  char byte = 0;
+  return connection.request_began.load(std::memory_order_relaxed) == 0 &&
+         recv(connection.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+}  // namespace
+
+/// What reading some bytes led to, acted upon once nothing is locked.
+struct RequestIntake::Outcome {
+  std::optional<HttpRequest> request;  // whole, at fault, or refused by its head alone
+  FramingFault fault;
+  bool expects_continue = false;
+};
+
+std::size_t RequestIntake::share_of(std::size_t all) const {
+  return static_cast<std::size_t>(static_cast<double>(all) * options_.peer_share);
+}
+
+// -------------------------------------------------------------------------------- connections
+
+RequestIntake::Connection RequestIntake::admit(int fd) {
+  UniqueFd own(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!own) return nullptr;
+  const int one = 1;
+  setsockopt(own.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  // Bounds what the kernel keeps for a client that never reads; it would grow to megabytes by
+  // itself.
+  const int send_buffer = 256 * 1024;
+  setsockopt(own.get(), SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
+  auto connection = std::make_shared<ClientConnection>(new_connection_id(), std::move(own),
+                                                       options_.framing, now_ns());
+  name_peer(*connection);
+  connection->local = options_.local;
+  connection->resume = [this](const Connection& c) { resume(c); };
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return nullptr;
+  std::shared_ptr<PeerUse>& use = peers_[connection->peer];
+  if (use == nullptr) use = std::make_shared<PeerUse>();
+  connection->use = use;
+  const std::size_t most = std::max<std::size_t>(1, share_of(options_.max_connections));
+  if (use->connections >= most) make_room(most / 16 + 1, use.get());
+  if (connections_.size() >= options_.max_connections) {
+    make_room(options_.max_connections / 16 + 1, nullptr);
+  }
+  const bool full = connections_.size() >= options_.max_connections || use->connections >= most;
+  ++use->connections;
+  if (full) {
+    forget(*connection);
+    return nullptr;
+  }
+  ++counters_.accepted;
+  connections_.emplace(connection->id(), connection);
+  return connection;
+}
+
+/// Mutex held.
+void RequestIntake::forget(const ClientConnection& connection) {
+  connections_.erase(connection.id());
+  if (--connection.use->connections == 0) peers_.erase(connection.peer);
+}
+
+/// Closes the connections, `of` one address or of all, that have waited longest without a request
+/// under way. Mutex held.
+void RequestIntake::make_room(std::size_t wanted, const PeerUse* of) {
+  std::vector<std::pair<TimeNs, Connection>> idle;
+  for (const auto& [id, connection] : connections_) {
+    if (of != nullptr && connection->use.get() != of) continue;
+    if (connection->phase() == ConnectionPhase::reading) {
+      idle.emplace_back(connection->since(), connection);
+    }
+  }
+  std::sort(idle.begin(), idle.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [since, connection] : idle) {
+    if (wanted == 0) return;
+    if (has_unread(*connection)) continue;
+    shutdown(connection->fd(), SHUT_RDWR);  // whoever reads it sees the end
+    forget(*connection);
+    ++counters_.evicted;
+    --wanted;
+  }
+}
+
+void RequestIntake::end(const Connection& connection) {
+  bool over = false;
+  {
+    const std::lock_guard lock(connection->input);
+    connection->ended = true;
+    const ConnectionPhase phase = connection->phase();
+    over = phase == ConnectionPhase::reading || phase == ConnectionPhase::closing;
+    if (over) {
+      connection->begin_closing(now_ns());
+      connection->reader = RequestReader(options_.framing);
+      connection->backlog = {};
+      account(*connection);
+    }
+  }
+  // Who is owed a reply stays among those that are counted; reap() lets it go.
+  const std::lock_guard lock(mutex_);
+  if (over && connections_.contains(connection->id())) forget(*connection);
+}
+
+void RequestIntake::stop() {
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+  for (const auto& [id, connection] : connections_) {
+    if (connection->phase() == ConnectionPhase::reading) shutdown(connection->fd(), SHUT_RDWR);
+  }
+}
+
+void RequestIntake::reap(TimeNs now) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Connection> gone;
+  for (const auto& [id, connection] : connections_) {
+    const TimeNs quiet = now - connection->since();
+    const TimeNs began = connection->request_began.load(std::memory_order_relaxed);
+    bool late = false;
+    switch (connection->phase()) {
+      case ConnectionPhase::reading:
+        if (began == 0) {
+          late = quiet > options_.keep_alive_timeout;
+        } else if (connection->in_body.load(std::memory_order_relaxed)) {
+          late = quiet > options_.body_timeout || now - began > 10 * options_.body_timeout;
+        } else {
+          late = now - began > options_.head_timeout;
+        }
+        if (late && began != 0) {
+          ++counters_.timed_out;
+          late = false;
+          const std::lock_guard input(connection->input);
+          connection->refused = true;
+          if (connection->begin_reply(now)) {
+            events_.refused(connection, HttpRequest{},
+                            {408, "request_timeout", "the request did not come in time"});
+          }
+        }
+        break;
+      case ConnectionPhase::closing: {
+        late = quiet > options_.closing_timeout;
+        const std::lock_guard input(connection->input);
+        if (connection->ended) gone.push_back(connection);
+        break;
+      }
+      default:
+        break;
+    }
+    if (late) {
+      connection->begin_closing(now);
+      shutdown(connection->fd(), SHUT_RDWR);
+    }
+  }
+  for (const Connection& connection : gone) forget(*connection);
+}
+
+HttpServerCounters RequestIntake::counters() const {
+  const std::lock_guard lock(mutex_);
+  HttpServerCounters counters = counters_;
+  counters.open = connections_.size();
+  return counters;
+}
+
+// ------------------------------------------------------------------------------------- reading
+
+/// What leaves the threads that call this ends the process: out of memory, say, ends one
+/// connection.
+template <typename Work>
+void RequestIntake::guarded(const Connection& connection, Work work) {
+  try {
+    work();
+  } catch (const std::exception&) {
+    cut_off(*connection);
+  }
+}
+
+void RequestIntake::take(const Connection& connection, std::string_view bytes) {
+  guarded(connection, [&] {
+    Outcome outcome;
+    {
+      const std::lock_guard lock(connection->input);
+      if (connection->phase() == ConnectionPhase::reading) {
+        feed(connection, bytes, outcome);
+      } else {
+        keep(*connection, bytes);
+      }
+      account(*connection);
+    }
+    hand_over(connection, std::move(outcome));
+    relieve(*connection);
+  });
+}
+
+void RequestIntake::resume(const Connection& connection) {
+  if (options_.pool == nullptr) {
+    resume_now(connection);
+  } else if (!options_.pool->push(connection->peer, 0,
+                                  [this, connection] { resume_now(connection); })) {
+    cut_off(*connection);
+  }
+}
+
+void RequestIntake::resume_now(const Connection& connection) {
+  guarded(connection, [&] {
+    Outcome outcome;
+    {
+      const std::lock_guard lock(connection->input);
+      if (connection->phase() != ConnectionPhase::resuming) return;
+      const std::string bytes = std::exchange(connection->backlog, {});
+      feed(connection, bytes, outcome);
+      if (!outcome.request && (connection->ended || connection->lost)) {
+        cut_off(*connection);  // the rest of it will never come
+      } else if (!outcome.request) {
+        connection->await_more(now_ns());
+      }
+      account(*connection);
+    }
+    hand_over(connection, std::move(outcome));
+  });
+}
+
+/// Up to the end of one request; what follows it waits. `input` held, the turn is the caller's.
+void RequestIntake::feed(const Connection& connection, std::string_view bytes, Outcome& outcome) {
+  using State = RequestReader::State;
+  RequestReader& reader = connection->reader;
+  const TimeNs now = now_ns();
+  const bool began = reader.started();
+  bytes.remove_prefix(reader.feed(bytes));
+  // Empty lines before a request are none: whoever sends nothing else is idle.
+  if (!reader.started()) return;
+  if (!began) connection->request_began.store(now, std::memory_order_relaxed);
+  connection->touch(now);
+  if (reader.state() == State::head) return;
+  if (reader.state() == State::body) {
+    const bool judged = connection->in_body.exchange(true, std::memory_order_relaxed);
+    outcome.expects_continue = reader.take_expectation();
+    if (judged || events_.worth_a_body(*connection, reader.request())) return;
+    connection->refused = true;
+    outcome.expects_continue = false;
+  } else if (reader.state() == State::failed) {
+    connection->refused = true;
+    outcome.fault = reader.fault();
+  }
+  connection->request_began.store(0, std::memory_order_relaxed);
+  connection->in_body.store(false, std::memory_order_relaxed);
+  if (!connection->begin_reply(now)) return;
+  outcome.request = reader.take();
+  connection->minor.store(outcome.request->minor, std::memory_order_relaxed);
+  if (connection->refused) {
+    outcome.request->body = {};
+    discard(*connection, bytes.size());  // nobody knows where a request begins in it
+  } else if (connection->lost) {
+    connection->backlog = bytes;  // what came before the gap
+  } else {
+    keep(*connection, bytes);
+  }
+}
+
+/// Bytes before their turn. `input` held.
+void RequestIntake::keep(ClientConnection& connection, std::string_view bytes) {
+  const bool waits =
+      !connection.refused && !connection.lost && connection.phase() != ConnectionPhase::closing;
+  if (waits && connection.backlog.size() + bytes.size() <= kMaxBacklog) {
+    connection.backlog.append(bytes);
+    return;
+  }
+  connection.lost = true;
+  discard(connection, bytes.size());
+}
+
+/// Bytes nobody will read. A client that sends them for ever would hold its thread for ever.
+void RequestIntake::discard(ClientConnection& connection, std::size_t size) {
+  connection.discarded += size;
+  // After an error the client may be sending a body for a while before it looks at the reply.
+  const bool patient = connection.refused || connection.phase() == ConnectionPhase::closing;
+  if (connection.discarded > (patient ? kMaxLingerBytes : kMaxExtraBytes)) cut_off(connection);
+}
+
+void RequestIntake::hand_over(const Connection& connection, Outcome outcome) {
+  if (!outcome.request) {
+    if (outcome.expects_continue) events_.expects_continue(connection);
+    return;
+  }
+  HttpRequest& request = *outcome.request;
+  if (outcome.fault.status != 0) {
+    events_.refused(connection, request, outcome.fault);
+    return;
+  }
+  const RouteTable::Found found = routes_.find(request.method, request.path());
+  if (found.route != nullptr) {
+    found.route->handle(connection, std::move(request));
+  } else if (!found.known_method) {
+    events_.refused(connection, request, {501, "not_implemented", "this method is not known here"});
+  } else {
+    events_.unrouted(connection, std::move(request), found.allowed);
+  }
+}
+
+// -------------------------------------------------------------------------------------- memory
+
+/// `input` held.
+void RequestIntake::account(ClientConnection& connection) {
+  const std::size_t now = connection.reader.held() + connection.backlog.size();
+  const std::size_t before = connection.held.exchange(now, std::memory_order_relaxed);
+  connection.use->bytes.fetch_add(now - before, std::memory_order_relaxed);
+  partial_bytes_.fetch_add(now - before, std::memory_order_relaxed);
+}
+
+/// Ends unfinished requests until all clients, and this one's address, hold no more than they may.
+void RequestIntake::relieve(const ClientConnection& connection) {
+  const std::size_t most = share_of(options_.max_partial_bytes);
+  while (connection.use->bytes.load(std::memory_order_relaxed) > most) {
+    if (!evict_one(connection.use.get())) break;
+  }
+  while (partial_bytes_.load(std::memory_order_relaxed) > options_.max_partial_bytes) {
+    if (!evict_one(nullptr)) break;
+  }
+}
+
+/// The one that has held most for longest: bytes times seconds. False: there is none.
+bool RequestIntake::evict_one(const PeerUse* of) {
+  Connection chosen;
+  double most = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const TimeNs now = now_ns();
+    for (const auto& [id, connection] : connections_) {
+      if (of != nullptr && connection->use.get() != of) continue;
+      const TimeNs began = connection->request_began.load(std::memory_order_relaxed);
+      const TimeNs age = now - (began == 0 ? connection->since() : began) + kMillisecond;
+      const double cost = static_cast<double>(connection->held.load(std::memory_order_relaxed)) *
+                          static_cast<double>(age);
+      if (cost <= most) continue;
+      most = cost;
+      chosen = connection;
+    }
+    if (chosen != nullptr) ++counters_.evicted;
+  }
+  return chosen != nullptr && evict(chosen);
+}
+
+bool RequestIntake::evict(const Connection& connection) {
+  HttpRequest known;
+  bool told = false;
+  {
+    const std::lock_guard lock(connection->input);
+    if (connection->phase() == ConnectionPhase::replying) {
+      connection->lost = true;  // earlier requests of it are still answered
+    } else if (connection->begin_reply(now_ns())) {
+      known = connection->reader.take();
+      known.body = {};
+      connection->refused = told = true;
+      connection->request_began.store(0, std::memory_order_relaxed);
+      connection->in_body.store(false, std::memory_order_relaxed);
+    }
+    connection->reader = RequestReader(options_.framing);
+    connection->backlog = {};
+    account(*connection);
+  }
+  if (told) {
+    events_.refused(
+        connection, known,
+        {503, "overloaded",
+         "too many unfinished requests are held; this one was the largest and slowest"});
+  }
+  return true;
+}
+
+}  // namespace baton
