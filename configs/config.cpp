@@ -359,6 +359,17 @@ Result<Config> read_all(Program who, const CommandLine& line) {
 
 }  // namespace
 
+std::uint32_t step_budget(const SchedulerConfig& scheduler, Role role) {
+  const std::uint32_t own = role == Role::prefill  ? scheduler.prefill_token_budget
+                            : role == Role::decode ? scheduler.decode_token_budget
+                                                   : 0;
+  return own != 0 ? own : scheduler.token_budget;
+}
+
+std::uint32_t largest_step(const SchedulerConfig& scheduler, Role role) {
+  return std::max(step_budget(scheduler, role), scheduler.max_running);
+}
+
 Result<Config> parse_config(const std::string& yaml, const std::string& file) {
   return build(Program::tool, yaml, file, CommandLine());
 }

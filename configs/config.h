@@ -64,6 +64,12 @@ struct SchedulerConfig {
   std::string event_log;
 };
 
+/// Tokens of one step of a worker of that role, prompt and decode together.
+std::uint32_t step_budget(const SchedulerConfig& scheduler, Role role);
+/// Tokens that a step of such a worker can have at the most: its budget, or one for each sequence that decodes there.
+/// (On a prefill worker they do when no decode worker is left; one beam search may be wider than the budget.)
+std::uint32_t largest_step(const SchedulerConfig& scheduler, Role role);
+
 /// One port of a front end, and the HTTP dialects that are spoken there (configs/dialects.h). No
 /// two of them own the same path.
 struct ListenConfig {

@@ -17,7 +17,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 9;
+constexpr std::uint32_t kProtocolVersion = 10;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                           \
@@ -302,11 +302,12 @@ struct Hello {
   float host_block_us = 0;
   std::uint32_t max_context = 0;  // positions that the model allows
   std::uint32_t vocab_size = 0;
+  std::uint32_t max_step_tokens = 0;  // tokens of one step that it has room for; 0: as many as are planned
   WorkerFacts facts;
   bool tells_sums = false;  // its StepResults tell the checksums of what they wrote
   BATON_FIELDS(name, incarnation, hello_id, allocation, ranks, model_fingerprint, dtype, layers,
                kv_heads, head_dim, tokens_per_block, block_bytes, blocks, host_handle, host_blocks,
-               host_block_us, max_context, vocab_size, facts, tells_sums)
+               host_block_us, max_context, vocab_size, max_step_tokens, facts, tells_sums)
 };
 
 /// A row of the step could not be served (non-finite logits, say); the others are unaffected.

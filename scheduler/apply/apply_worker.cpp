@@ -11,6 +11,7 @@
 #include "scheduler/apply/reachability.h"
 #include "scheduler/apply/requests.h"
 #include "scheduler/apply/sequences.h"
+#include "scheduler/plan/batch_limits.h"
 #include "scheduler/prefix/prefix_cache.h"
 #include "scheduler/prefix/prefix_pull.h"
 
@@ -195,8 +196,17 @@ struct Handler {
     w.peer.heartbeat = WorkerHeartbeat{};
     w.peer.heard = now;
     out.info(w.name() + ": ready, " + std::to_string(w.store.offer.blocks) + " blocks");
+    warn_of_small_steps(w);
     out.to_workers.emplace_back(link, Welcome{state.epoch, w.peer.term, w.store.offer.hello_id});
     probe_peers(state, index, now, out);
+  }
+
+  /// It was started with other settings.
+  void warn_of_small_steps(const Worker& w) {
+    const std::uint32_t wanted = step_tokens(state.settings, w.role());
+    if (w.step_room() >= wanted) return;
+    out.warn(w.name() + ": has room for " + std::to_string(w.step_room()) + " tokens in a step, and the settings say " +
+             std::to_string(wanted) + ": its steps are smaller. Start it again with the scheduler's settings");
   }
 
   void operator()(StepResult&& result) {

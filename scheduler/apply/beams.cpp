@@ -28,8 +28,8 @@ std::uint32_t beam_blocks(const Worker& worker, const Request& request) {
 }
 
 bool can_hold(const Worker& worker, const Request& request, std::uint32_t tokens) {
-  return worker.store.holds(tokens) &&
-         (!request.beams || beam_blocks(worker, request) <= worker.store.pool.total());
+  return worker.store.holds(tokens) && (!request.beams || (beam_blocks(worker, request) <= worker.store.pool.total() &&
+                                                           request.sampling.num_beams <= worker.step_room()));
 }
 
 std::string cannot_hold(const Worker& worker, const Request& request, std::uint32_t tokens) {
@@ -38,6 +38,10 @@ std::string cannot_hold(const Worker& worker, const Request& request, std::uint3
            std::to_string(worker.store.pool.total() * worker.store.tokens_per_block()) + " of " +
            worker.name() + "'s KV pool and the " +
            std::to_string(worker.store.offer.max_context) + " of its model";
+  }
+  if (request.sampling.num_beams > worker.step_room()) {
+    return std::to_string(request.sampling.num_beams) + " beams are more than the " +
+           std::to_string(worker.step_room()) + " tokens that a step of " + worker.name() + " has room for";
   }
   return std::to_string(request.sampling.num_beams) + " beams of up to " +
          std::to_string(request.sampling.max_tokens) + " tokens after a prompt of " +
@@ -150,6 +154,10 @@ std::uint32_t beam_growth(const State& state, const Request& request) {
     continued[child.parent] = true;
   }
   return blocks;
+}
+
+std::size_t due_beams(const Request& request) {
+  return request.beams->due ? request.beams->search->children().size() : 0;
 }
 
 void plan_beams(State& state, Request& request, StepPlan& plan, InFlightStep& step) {

@@ -17,6 +17,7 @@ std::string cannot_hold(const Worker& worker, const Request& request, std::uint3
 /// Blocks that the next step of a beam search must be given.
 std::uint32_t beam_growth(const State& state, const Request& request);
 /// Adds that step to a plan: forks, copies, growth, rows. The blocks are free.
+std::size_t due_beams(const Request& request);
 void plan_beams(State& state, Request& request, StepPlan& plan, InFlightStep& step);
 /// Takes what a worker says may follow its beams; ends the searches that are over.
 void take_candidates(State& state, WorkerIndex worker, const StepResult& result, Outbox& out);

@@ -19,15 +19,20 @@ std::uint32_t step_tokens(const Settings& settings, Role role) {
   return own != 0 ? own : settings.token_budget;
 }
 
+std::uint32_t step_tokens(const Settings& settings, const Worker& worker) {
+  return std::min(step_tokens(settings, worker.role()), worker.step_room());
+}
+
 std::uint32_t most_prompt_rows(const State& state) {
   return batch_bucket(state.settings.prefill_batch_size, state.queued);
 }
 
 std::uint32_t most_running(const State& state, const Worker& worker) {
   const Settings& settings = state.settings;
-  if (!decodes_here(state, worker)) return settings.max_running;
+  // Should its decode workers die, they all decode here.
+  if (!decodes_here(state, worker)) return std::min(settings.max_running, worker.step_room());
   // Every one that decodes takes a token of each step.
-  const std::uint32_t most = std::min(settings.max_running, step_tokens(settings, worker.role()));
+  const std::uint32_t most = std::min(settings.max_running, step_tokens(settings, worker));
   return std::min(most, batch_bucket(settings.decode_batch_size, state.queued));
 }
 

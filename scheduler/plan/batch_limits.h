@@ -16,6 +16,9 @@ std::uint32_t batch_bucket(const std::vector<std::uint32_t>& sizes, std::size_t 
 
 /// Tokens of one step of a worker of that role, prompt and decode together.
 std::uint32_t step_tokens(const Settings& settings, Role role);
+/// Of one step of that worker: no more than it has room for, whatever the settings say. It may have been started
+/// with others.
+std::uint32_t step_tokens(const Settings& settings, const Worker& worker);
 
 /// Most prompts with a row in one step (`prefill_batch_size`).
 std::uint32_t most_prompt_rows(const State& state);

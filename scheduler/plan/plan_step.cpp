@@ -38,7 +38,7 @@ class StepBuilder {
     const bool turn = w_.compute.makes_way && w_.only_steps();
     if (turn && !w_.compute.steps.empty()) return false;
     retire_full_members();
-    budget_ = step_tokens(state_.settings, w_.role());
+    budget_ = step_tokens(state_.settings, w_);
     prompt_rows_ = most_prompt_rows(state_);
     if (turn) take_suspect();
     if (!step_.alone && !w_.compute.compiles_alone) fill();
@@ -70,14 +70,28 @@ class StepBuilder {
     if (!w_.compute.singles.empty()) w_.compute.makes_way = true;
     take_adds();
     grow();
-    for (const std::uint64_t id : w_.compute.beams) {
-      Request& request = *state_.requests.find(id);
-      if (makes_way_for(request, request.beams->due)) continue;
-      plan_beams(state_, request, plan_, step_);
-    }
+    take_beams();
     plan_.decode = !w_.compute.decode_set.empty();
     if (plan_.decode) step_.decode = w_.compute.decode_set;
     budget_ -= std::min(budget_, static_cast<std::uint32_t>(step_.decode.size() + step_.beams.size()));
+  }
+
+  /// Searches that found their way here as prompts may have more beams together than a step has room for: those
+  /// that do not fit are the first ones of the next.
+  void take_beams() {
+    const std::size_t room = w_.step_room() - std::min<std::size_t>(w_.step_room(), w_.compute.decode_set.size());
+    std::vector<std::uint64_t> first;
+    std::vector<std::uint64_t> others;
+    for (const std::uint64_t id : w_.compute.beams) {
+      Request& request = *state_.requests.find(id);
+      const bool passes = makes_way_for(request, request.beams->due);
+      const bool fits = step_.beams.size() + due_beams(request) <= room;
+      (passes || fits ? others : first).push_back(id);
+      if (!passes && fits) plan_beams(state_, request, plan_, step_);
+    }
+    if (first.empty()) return;
+    first.insert(first.end(), others.begin(), others.end());
+    w_.compute.beams = std::move(first);
   }
 
   void take_prompts() {

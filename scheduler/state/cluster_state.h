@@ -373,6 +373,10 @@ struct Worker {
   bool takes_work() const { return peer.takes_work(); }
   bool decodes() const { return role() != Role::prefill; }
   bool may_begin() const { return compute.may_begin(); }
+  /// Tokens of one step that it has room for.
+  std::uint32_t step_room() const {
+    return store.offer.max_step_tokens == 0 ? kNoLimit : store.offer.max_step_tokens;
+  }
   /// Nothing but steps is outstanding.
   bool only_steps() const { return peer.work.open(Work::pull) == 0 && peer.work.open(Work::compile) == 0; }
 };

@@ -147,7 +147,7 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   }
   const TimeNs loaded = now_ns();
   GpuDecoder::Options o;
-  o.max_rows = static_cast<int>(std::max(options_.max_step_tokens, options_.max_decode_rows));
+  o.max_rows = static_cast<int>(options_.max_step_tokens);
   o.max_wanted = std::min(o.max_rows, kMaxWanted);
   o.max_table = static_cast<int>(kInputBytes / sizeof(std::int32_t));
   o.tokens_per_block = static_cast<int>(options_.tokens_per_block);
@@ -173,6 +173,7 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   shape.geometry = shape_;
   shape.max_context = static_cast<std::uint32_t>(c.max_context);
   shape.vocab_size = static_cast<std::uint32_t>(c.vocab);
+  shape.max_step_tokens = options_.max_step_tokens;
   grammars_ = std::make_unique<GrammarMasks>(options_.model_folder, shape.vocab_size,
                                               GrammarMasks::Options(), on_grammar_);
   const int cores = static_cast<int>(std::thread::hardware_concurrency()) / std::max(options_.count, 1);
@@ -252,7 +253,7 @@ Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
   for (auto& lane : lanes_) {
     lane = std::make_unique<Lane>(
         decoder_->prefill_attention(),
-        static_cast<int>(std::max(options_.max_step_tokens, options_.max_decode_rows)),
+        static_cast<int>(options_.max_step_tokens),
         static_cast<std::uint32_t>(decoder_->config().vocab), *sampling_, *stream_);
   }
   if (options_.time_steps) timer_ = std::make_unique<cuda::StepTimer>();
@@ -316,11 +317,10 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
   }
   auto packed =
       packer_->pack(step, padded, lane.inputs.data(), inputs_.data(), kInputBytes);
-  if (packed.too_large || packed.batch.rows > static_cast<int>(std::max(
-                                                  options_.max_step_tokens,
-                                                  options_.max_decode_rows))) {
-    throw std::logic_error("a step of " + std::to_string(packed.batch.rows) +
-                           " tokens is larger than scheduler.token_budget allows");
+  // Plans with more tokens are refused before they come here (SequenceTable).
+  if (packed.too_large || packed.batch.rows > static_cast<int>(options_.max_step_tokens)) {
+    throw std::logic_error("a step of " + std::to_string(packed.batch.rows) + " tokens has no room in the workspace of " +
+                           std::to_string(options_.max_step_tokens) + " or in the upload");
   }
   // Packing is over: from here on the device has work.
   if (timer_ && step.copies.empty()) timer_->begin(stream_->get());

@@ -35,8 +35,8 @@ class CudaExecutor final : public Executor {
     bool deterministic = false;
     GpuDecoder::Options::Chain chain = GpuDecoder::Options::Chain::if_quicker;
     std::uint32_t tokens_per_block = 16;
-    std::uint32_t max_step_tokens = 0;  // tokens of one step at most
-    std::uint32_t max_decode_rows = 0;  // graphs are recorded up to so many rows
+    std::uint32_t max_step_tokens = 0;  // tokens of one step at most; the workspace is made for so many
+    std::uint32_t max_decode_rows = 0;  // graphs are recorded up to so many rows, no more than tokens
     double memory_fraction = 0.9;     // of the GPU's memory that this process may take, all in all
     bool time_steps = false;          // on the device, for StepOutput
     bool wants_mps = false;           // set up for MPS; without it there is a warning

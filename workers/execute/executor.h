@@ -23,6 +23,7 @@ struct ModelShape {
   KvGeometry geometry;
   std::uint32_t max_context = 0;  // positions that the model allows
   std::uint32_t vocab_size = 0;
+  std::uint32_t max_step_tokens = 0;  // tokens of one step that there is room for; 0: as many as are planned
   WorkerFacts facts;
 };
 

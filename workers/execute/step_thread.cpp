@@ -25,6 +25,7 @@ Hello to_hello(const ModelShape& model, const PoolExport& pool, AllocationId all
   h.blocks = pool.geometry.blocks;
   h.max_context = model.max_context;
   h.vocab_size = model.vocab_size;
+  h.max_step_tokens = model.max_step_tokens;
   h.host_handle = pool.host_handle;
   h.host_blocks = pool.host_blocks;
   h.host_block_us = pool.host_block_us;

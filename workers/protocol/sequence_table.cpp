@@ -55,9 +55,19 @@ std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, OpenStep& s
   if (plan.decode) {
     if (auto problem = decode_rows(step)) return problem;
   }
+  if (auto problem = too_many_tokens(step)) return problem;
   for (WorkerSequence* s : joins_) join_decode(*s);
   point_at_copies(step.run);
   return std::nullopt;
+}
+
+SequenceTable::Problem SequenceTable::too_many_tokens(const OpenStep& step) const {
+  if (limits_.max_step_tokens == 0) return std::nullopt;
+  std::size_t tokens = 0;
+  for (const BatchRow& row : step.run.rows) tokens += row.tokens.size();
+  if (tokens <= limits_.max_step_tokens) return std::nullopt;
+  return "a step of " + std::to_string(tokens) + " tokens; there is room for " +
+         std::to_string(limits_.max_step_tokens);
 }
 
 SequenceTable::Problem SequenceTable::drop(SequenceId id) {

@@ -21,6 +21,7 @@ struct TableLimits {
   std::uint32_t max_context = 0;
   std::uint32_t vocab_size = 0;
   std::uint32_t host_blocks = 0;  // ids behind `blocks`; only copies may name these
+  std::uint32_t max_step_tokens = 0;  // 0: any number
 };
 
 /// One sequence, as the steps begun so far leave it: a token that an open step is to sample is already
@@ -74,6 +75,7 @@ class SequenceTable {
  private:
   using Problem = std::optional<std::string>;
 
+  Problem too_many_tokens(const OpenStep& step) const;
   Problem drop(SequenceId id);
   Problem take_copies(const std::vector<CopyOp>& copies, RunStep& run) const;
   Problem add(AddSequence& m);

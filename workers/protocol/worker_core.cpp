@@ -71,7 +71,7 @@ void WorkerCore::pool_ready(Hello pool, TimeNs now, WorkerActions& out) {
   hello_.tells_sums = options_.tells_sums;
   sequences_.set_limits(
       {hello_.blocks, hello_.tokens_per_block, hello_.max_context, hello_.vocab_size,
-       hello_.host_blocks});
+       hello_.host_blocks, hello_.max_step_tokens});
   if (state_ == State::registered) say_hello(true, now, out);
 }
 

@@ -80,6 +80,19 @@ TEST(ConfigRead, DefaultsOfAnEmptyFile) {
   }
 }
 
+TEST(ConfigRead, AWorkersLargestStepIsThatOfItsRole) {
+  SchedulerConfig s;
+  s.token_budget = 512;
+  s.prefill_token_budget = 2048;  // larger than the one of mixed workers
+  s.decode_token_budget = 64;
+  s.max_running = 256;
+  EXPECT_EQ(largest_step(s, Role::prefill), 2048U);
+  EXPECT_EQ(largest_step(s, Role::decode), 256U);  // one beam search may have as many rows
+  EXPECT_EQ(largest_step(s, Role::mixed), 512U);
+  s.prefill_token_budget = 64;
+  EXPECT_EQ(largest_step(s, Role::prefill), 256U);  // those whom it prefilled, when nobody else decodes any more
+}
+
 TEST(ConfigRead, TheFilesThatShip) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(source_dir() + "/configs")) {

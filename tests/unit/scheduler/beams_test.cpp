@@ -212,6 +212,48 @@ TEST_F(BeamsTest, AtTheVeryFrontSearchesDoNotPreemptEachOtherInTurn) {
   EXPECT_LT(place(2), 0);
 }
 
+TEST_F(BeamsTest, MoreOfThemThanAStepHasRoomForTakeTurns) {
+  cluster.state.settings.steps_in_flight = 1;
+  const LinkId prefill = cluster.register_worker("prefill0", Role::prefill);
+  Hello hello = cluster.hello_of("prefill0", 100);
+  hello.max_step_tokens = 5;
+  cluster.from_worker(prefill, hello);
+  const LinkId decode = cluster.ready_worker("decode0", Role::decode, 14);
+  for (std::uint64_t i = 1; i <= 4; ++i) submit(i, 4, 6, 3);
+  for (int i = 0; i < 10; ++i) {
+    cluster.turn();
+    if (!cluster.worker("prefill0").compute.steps.empty()) answer(prefill, 3);
+  }
+  cluster.gone(decode);  // all of them are to decode where their prompts ran
+  const Compute& compute = cluster.worker("prefill0").compute;
+  for (int i = 0; i < 100 && cluster.terminals.size() < 4; ++i) {
+    cluster.turn();
+    if (compute.steps.empty()) continue;
+    const StepPlan plan = cluster.last_plan(prefill);
+    std::size_t tokens = plan.beams.size() + compute.steps.front().decode.size();
+    for (const PromptRow& row : plan.rows) tokens += row.n_tokens;
+    EXPECT_LE(tokens, 5U);
+    answer(prefill, 3);
+    if (i == 8) {
+      for (std::uint64_t r = 1; r <= 3; ++r) EXPECT_GE(cluster.find(r)->beams->search->length(), 2U) << r;
+    }
+  }
+  EXPECT_EQ(cluster.terminals.size(), 4U);
+}
+
+TEST_F(BeamsTest, WiderOnesThanAStepHasRoomForAreRefused) {
+  const LinkId link = cluster.register_worker("mixed0", Role::mixed);
+  Hello hello = cluster.hello_of("mixed0", 100);
+  hello.max_step_tokens = 3;
+  cluster.from_worker(link, hello);
+  submit(1, 8, 8, 4);
+  EXPECT_EQ(cluster.code(1), ErrorCode::too_long);
+  EXPECT_EQ(cluster.terminal(1)->message, "4 beams are more than the 3 tokens that a step of mixed0 has room for");
+  submit(2, 8, 8, 3);
+  cluster.turn();
+  EXPECT_EQ(cluster.phase(2), Phase::prefill);
+}
+
 TEST_F(BeamsTest, AHandOffComesBeforeTheForks) {
   const LinkId prefill = cluster.ready_worker("prefill0", Role::prefill);
   const LinkId decode = cluster.ready_worker("decode0", Role::decode);

@@ -37,6 +37,59 @@ TEST(Sides, EachHasItsOwnTokenBudget) {
   EXPECT_EQ(c.terminals.size(), 2U);
 }
 
+TEST(Sides, NoStepHasMoreTokensThanTheWorkerHasRoomFor) {
+  Settings settings;
+  settings.steps_in_flight = 1;
+  settings.prompt_chunk = 64;
+  settings.prefill_token_budget = 48;
+  Cluster c(settings);
+  const LinkId w = c.register_worker("prefill0", Role::prefill);
+  Hello hello = c.hello_of("prefill0", 100);
+  hello.max_step_tokens = 6;  // it was started with other settings
+  c.from_worker(w, hello);
+  EXPECT_EQ(c.worker("prefill0").step_room(), 6U);
+  for (std::uint64_t i = 1; i <= 9; ++i) c.submit(i, 10, 4);  // nobody else decodes: they stay
+  std::size_t widest = 0;
+  for (int i = 0; i < 200 && c.terminals.size() < 9; ++i) {
+    c.turn();
+    const Compute& compute = c.worker("prefill0").compute;
+    if (compute.steps.empty()) continue;
+    const std::size_t tokens = compute.steps.front().decode.size() + prompt_tokens(c.last_plan(w));
+    EXPECT_LE(tokens, 6U);
+    widest = std::max(widest, tokens);
+    c.answer(w);
+  }
+  EXPECT_EQ(widest, 6U);
+  EXPECT_EQ(c.terminals.size(), 9U);
+}
+
+TEST(Sides, ThoseWhoDecodeWhereThePromptsRanFitAStep) {
+  Settings settings;
+  settings.steps_in_flight = 1;
+  settings.prefill_token_budget = 4;
+  Cluster c(settings);
+  const LinkId w = c.register_worker("prefill0", Role::prefill);
+  Hello hello = c.hello_of("prefill0", 100);
+  hello.max_step_tokens = 5;
+  c.from_worker(w, hello);
+  const LinkId decode = c.ready_worker("decode0", Role::decode, 4);  // room for one
+  for (std::uint64_t i = 1; i <= 9; ++i) c.submit(i, 4, 8);
+  for (int i = 0; i < 30; ++i) {
+    c.turn();
+    if (!c.worker("prefill0").compute.steps.empty()) c.answer(w);
+  }
+  EXPECT_LE(c.worker("prefill0").compute.sequences, 5U);
+  c.gone(decode);
+  for (int i = 0; i < 100 && c.terminals.size() < 9; ++i) {
+    c.turn();
+    const Compute& compute = c.worker("prefill0").compute;
+    if (compute.steps.empty()) continue;
+    EXPECT_LE(compute.steps.front().decode.size() + prompt_tokens(c.last_plan(w)), 5U);
+    c.answer(w);
+  }
+  EXPECT_EQ(c.terminals.size(), 9U);
+}
+
 // ---------------------------------------------------------------- pull_watermark
 
 TEST(PullWatermark, BelowItOrOnAnEmptyWorker) {

@@ -137,6 +137,26 @@ TEST(SequenceTable, CopiesIntoTheHostPartComeFirst) {
   EXPECT_TRUE(table.begin_step(p, step).has_value()) << "a sequence lives on the device";
 }
 
+TEST(SequenceTable, NoStepHasMoreTokensThanThereIsRoomFor) {
+  SequenceTable table;
+  table.set_limits({.blocks = 100, .tokens_per_block = 4, .max_context = 64, .vocab_size = 1000,
+                    .max_step_tokens = 5});
+  StepPlan p = plan(1);
+  p.add = {sequence(1, {1, 2, 3, 4}, {0}), sequence(2, {1, 2, 3}, {1})};
+  p.rows = {{1, 4, LogitsWanted::last, true}, {2, 1, LogitsWanted::none, false}};
+  OpenStep step;
+  ASSERT_FALSE(table.begin_step(p, step).has_value());
+
+  table.set_limits({.blocks = 100, .tokens_per_block = 4, .max_context = 64, .vocab_size = 1000,
+                    .max_step_tokens = 1});
+  p = plan(2);
+  p.grow_sequences = {1};
+  p.grow_blocks = {2};
+  p.decode = true;
+  p.rows = {{2, 1, LogitsWanted::none, false}};
+  EXPECT_EQ(table.begin_step(p, step).value_or(""), "a step of 2 tokens; there is room for 1");
+}
+
 TEST(SequenceTable, LogProbabilitiesAreNumberedForTheScheduler) {
   SequenceTable table = table_with_two();
   OpenStep step;
