@@ -201,29 +201,29 @@ std::vector<VirtualWorker> pair(std::uint32_t decode_blocks) {
 Group sides(const Options& o) {
   return {"sides", "a pair, 36 requests/s, the decode pool 24,576 tokens", pair(1536), questions(o, 36),
           {{"defaults", [](Settings&) {}},
-           {"prefill_token_budget 2048, prompt_chunk 2048",
-            [](Settings& s) { s.prefill_token_budget = s.prompt_chunk = 2048; }},
+           {"token_budget prefill=2048, prompt_chunk 2048",
+            [](Settings& s) { s.token_budget.prefill = s.prompt_chunk = 2048; }},
            {"prefill_batch_size 1", [](Settings& s) { s.prefill_batch_size = {1}; }},
            {"decode_batch_size 32", [](Settings& s) { s.decode_batch_size = {32}; }},
            {"pull_watermark 0.8", [](Settings& s) { s.pull_watermark = 0.8; }},
            {"pull_watermark 0.5", [](Settings& s) { s.pull_watermark = 0.5; }},
            {"admission future", [](Settings& s) { s.admission = Admission::future; }},
-           {"local_prefill_threshold 128", [](Settings& s) { s.local_prefill_threshold = 128; }},
-           {"local_prefill_threshold 512", [](Settings& s) { s.local_prefill_threshold = 512; }},
-           {"local_prefill_threshold 16777216",
-            [](Settings& s) { s.local_prefill_threshold = 16'777'216; }}}};
+           {"local_prefill tokens=128", [](Settings& s) { s.local_prefill.tokens = 128; }},
+           {"local_prefill tokens=512", [](Settings& s) { s.local_prefill.tokens = 512; }},
+           {"local_prefill tokens=16777216",
+            [](Settings& s) { s.local_prefill.tokens = 16'777'216; }}}};
 }
 
 Group conversations(const Options& o) {
   const auto cached = [](double share, std::uint32_t budget) {
-    return [=](Settings& s) { s.local_prefill_cached = share, s.decode_token_budget = budget; };
+    return [=](Settings& s) { s.local_prefill.cached = share, s.token_budget.decode = budget; };
   };
   return {"chats", "a pair, 36 requests/s, each begins like one of forty conversations (prefix cache on)",
           pair(8192), chats(o, 36),
-          {{"defaults", cached(0, 0)},
-           {"local_prefill_cached 0.6", cached(0.6, 0)},
-           {"local_prefill_cached 0.6, decode_token_budget 256", cached(0.6, 256)},
-           {"local_prefill_cached 0.9", cached(0.9, 0)}},
+          {{"defaults", cached(0, 512)},
+           {"local_prefill cached=0.6", cached(0.6, 512)},
+           {"local_prefill cached=0.6, token_budget decode=256", cached(0.6, 256)},
+           {"local_prefill cached=0.9", cached(0.9, 512)}},
           /*prefix_cache=*/true};
 }
 

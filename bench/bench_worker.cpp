@@ -190,8 +190,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--threads", config.self.threads, "on CPUs")->capture_default_str();
   app.add_option("--tokens-per-block", config.self.tokens_per_block, "")->capture_default_str();
-  app.add_option("--budget", config.scheduler.token_budget, "tokens of a step")
-      ->capture_default_str();
+  std::uint32_t budget = config.scheduler.token_budget.of(config.self.role);
+  app.add_option("--budget", budget, "tokens of a step")->capture_default_str();
   app.add_option("--max-running", config.scheduler.max_running, "rows of a decode step")
       ->capture_default_str();
   app.add_option("--pool-blocks", pool_blocks, "0: by the memory fraction")->capture_default_str();
@@ -217,6 +217,7 @@ int main(int argc, char** argv) {
   try {
     if (verbose) spdlog::set_level(spdlog::level::debug);
     config.self.name = "bench";
+    config.scheduler.token_budget = budget;
     const SamplingParams sampling = bench::sampling_of(Json::parse(fields));
     Driver driver(config, pool_blocks);
     if (!task_file.empty()) {
@@ -231,7 +232,6 @@ int main(int argc, char** argv) {
     }
     std::printf("load %.2f s, ready after %.2f s\n", driver.load_s, driver.start_s);
     Json results = {{"load_s", driver.load_s}, {"start_s", driver.start_s}};
-    const std::size_t budget = config.scheduler.token_budget;
     for (const std::size_t n : prompts) {
       results["prefill"].push_back(bench_prefill(driver, n, budget, 5));
     }

@@ -98,6 +98,12 @@ Status unexpected(const std::string& argument, const std::vector<std::string>& n
   if (flag.compare(0, 2, "--") != 0) {
     return invalid("command line: '" + argument + "' is not an option");
   }
+  const std::string prefix =
+      flag.substr(0, flag.rfind('.') == std::string::npos ? 2 : flag.rfind('.') + 1);
+  if (std::string now = successor(flag.substr(prefix.size())); !now.empty()) {
+    now.erase(now.find(':'), 1);
+    return invalid("command line: " + flag + ": no such option any more; it is " + prefix + now);
+  }
   const std::string near = nearest(flag, names);
   return invalid("command line: " + flag + ": no such option" +
                  (near.empty() ? "; see --help" : "; did you mean " + near + "?"));

@@ -28,6 +28,9 @@ Status error_at(const Assignment& a, const std::string& what) {
 
 template <typename Section>
 Status unknown(const std::vector<Option<Section>>& options, const Assignment& a) {
+  if (const std::string now = successor(a.key); !now.empty()) {
+    return error_at(a, "no such key any more; it is " + now);
+  }
   const std::string home = home_of(a.key);
   if (!home.empty()) {
     return error_at(a, "belongs in " + home + ", not here");
@@ -359,15 +362,8 @@ Result<Config> read_all(Program who, const CommandLine& line) {
 
 }  // namespace
 
-std::uint32_t step_budget(const SchedulerConfig& scheduler, Role role) {
-  const std::uint32_t own = role == Role::prefill  ? scheduler.prefill_token_budget
-                            : role == Role::decode ? scheduler.decode_token_budget
-                                                   : 0;
-  return own != 0 ? own : scheduler.token_budget;
-}
-
 std::uint32_t largest_step(const SchedulerConfig& scheduler, Role role) {
-  return std::max(step_budget(scheduler, role), scheduler.max_running);
+  return std::max(scheduler.token_budget.of(role), scheduler.max_running);
 }
 
 Result<Config> parse_config(const std::string& yaml, const std::string& file) {

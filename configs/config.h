@@ -21,6 +21,33 @@ enum class Admission : std::uint8_t { watermark = 0, future = 1 };
 enum class Victim : std::uint8_t { last = 0, shortest = 1, tail = 2 };
 enum class Swap : std::uint8_t { automatic = 0, always = 1, never = 2 };
 
+/// Tokens of one step, prompt and decode together, by the worker's role.
+struct TokenBudget {
+  std::uint32_t prefill = 512;
+  std::uint32_t decode = 512;
+  std::uint32_t mixed = 512;
+
+  /// The same for every role.
+  TokenBudget& operator=(std::uint32_t tokens) {
+    prefill = decode = mixed = tokens;
+    return *this;
+  }
+  std::uint32_t of(Role role) const {
+    return role == Role::prefill ? prefill : role == Role::decode ? decode : mixed;
+  }
+  bool operator==(const TokenBudget&) const = default;
+};
+
+/// Which prompts prefill where they will decode and are not handed off; any of the three will do, 0
+/// is never.
+struct LocalPrefill {
+  std::uint32_t tokens = 0;  // prompts of up to so many tokens
+  double cached = 0;         // those of which a decode worker has that share in its prefix cache
+  double wait_ms = 0;        // those that have waited so long for a prefill worker
+
+  bool operator==(const LocalPrefill&) const = default;
+};
+
 // The defaults live in the structs alone; the table reads them from a default-constructed Config.
 
 struct SchedulerConfig {
@@ -32,12 +59,10 @@ struct SchedulerConfig {
   bool static_same_config = false;
   std::uint32_t max_waiting = 20'000;
   std::uint32_t max_running = 256;
-  std::uint32_t token_budget = 512;
+  TokenBudget token_budget;
   std::uint32_t prompt_chunk = 256;
   std::vector<std::uint32_t> prefill_batch_size;  // ascending; empty: no limit
   std::vector<std::uint32_t> decode_batch_size;   // likewise
-  std::uint32_t prefill_token_budget = 0;
-  std::uint32_t decode_token_budget = 0;
   bool prompts_pause_decode = false;
   double delay_factor = 0;
   QueueOrder queue_order = QueueOrder::arrival;
@@ -47,9 +72,7 @@ struct SchedulerConfig {
   Admission admission = Admission::watermark;
   double watermark = 0;
   double pull_watermark = 1;
-  std::uint32_t local_prefill_threshold = 0;
-  double local_prefill_cached = 0;
-  double local_prefill_wait_ms = 0;
+  LocalPrefill local_prefill;
   NoDecode no_decode = NoDecode::run;
   double worker_timeout_s = 3;
   double frontend_timeout_s = 15;
@@ -64,8 +87,6 @@ struct SchedulerConfig {
   std::string event_log;
 };
 
-/// Tokens of one step of a worker of that role, prompt and decode together.
-std::uint32_t step_budget(const SchedulerConfig& scheduler, Role role);
 /// Tokens that a step of such a worker can have at the most: its budget, or one for each sequence that decodes there.
 /// (On a prefill worker they do when no decode worker is left; one beam search may be wider than the budget.)
 std::uint32_t largest_step(const SchedulerConfig& scheduler, Role role);

@@ -1,13 +1,12 @@
 #include "configs/options.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <type_traits>
 
 #include "configs/dialects.h"
+#include "configs/option_numbers.h"
+#include "configs/option_parts.h"
 #include "configs/origins.h"
 
 namespace baton {
@@ -58,75 +57,89 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        .choices = "continuous|static"},
       {"priority_age_s", "seconds of waiting that make up for one step of a request's priority",
        &S::priority_age_s, 0, 3600},
-      {"static_batch_size", "requests of a static batch; one with a beam search counts as its beams",
+      {"static_batch_size",
+       "requests of a static batch; one with a beam search counts as its beams",
        &S::static_batch_size, 1, 256},
       {"static_interval_s", "seconds that a static batch collects", &S::static_interval_s, 0.01,
        60},
       {"static_same_config",
-       "a static batch takes only requests with the generation parameters of its first one (seeds apart)",
+       "a static batch takes only requests with the generation parameters of its first one (seeds "
+       "apart)",
        &S::static_same_config},
       {"max_waiting", "requests waiting for a place; beyond, clients get 429", &S::max_waiting, 1,
        1'000'000},
       {"max_running", "decoding sequences of one worker", &S::max_running, 1, 4096},
-      {"token_budget", "tokens of one step, prompt and decode together", &S::token_budget, 1,
-       65'536},
+      {"token_budget",
+       "tokens of one step, prompt and decode together: one number, or one for each role of "
+       "workers (roles that "
+       "are not named keep theirs). A large one for prefill wastes less of its steps; a small one "
+       "for decode bounds "
+       "what prompts that stay there cost the streams",
+       &S::token_budget},
       {"prompt_chunk", "prompt tokens of one sequence in one step", &S::prompt_chunk, 1, 65'536},
       {"prefill_batch_size",
-       "most prompts in one step; 0: as many as fit it. Several, ascending: the smallest one that takes all "
+       "most prompts in one step; 0: as many as fit it. Several, ascending: the smallest one that "
+       "takes all "
        "who wait, else the largest",
        &S::prefill_batch_size, 1, 4096},
       {"decode_batch_size",
-       "most sequences decoding on one worker; 0: max_running. Several, ascending: the smallest one that "
+       "most sequences decoding on one worker; 0: max_running. Several, ascending: the smallest "
+       "one that "
        "takes all who wait, else the largest",
        &S::decode_batch_size, 1, 4096},
-      {"prefill_token_budget", "token_budget of prefill workers; 0: the same", &S::prefill_token_budget, 0,
-       65'536},
-      {"decode_token_budget", "token_budget of decode workers; 0: the same", &S::decode_token_budget, 0,
-       65'536},
       {"prompts_pause_decode",
-       "a step with prompt tokens decodes nothing: prompts are through sooner, streams stall meanwhile",
+       "a step with prompt tokens decodes nothing: prompts are through sooner, streams stall "
+       "meanwhile",
        &S::prompts_pause_decode},
       {"delay_factor",
-       "where something runs, prompts are admitted once the oldest has waited longer than so many times the "
+       "where something runs, prompts are admitted once the oldest has waited longer than so many "
+       "times the "
        "last step with prompts took; 0: at once",
        &S::delay_factor, 0, 100},
       {.name = "queue_order",
        .meaning = "who is next: the first to arrive, or the shortest prompt, with input_age_ms",
        .member = &S::queue_order,
        .choices = "arrival|shortest"},
-      {"input_age_ms", "with queue_order shortest: milliseconds of waiting that make up for one token of prompt",
+      {"input_age_ms",
+       "with queue_order shortest: milliseconds of waiting that make up for one token of prompt",
        &S::input_age_ms, 0, 10'000},
       {.name = "preempted",
-       .meaning = "where a preempted request waits: at its old place in the queue; first, before all that "
-                  "were never preempted and behind those preempted earlier; or at the very front. auto: first where "
-                  "its blocks are kept in the host part of the pool, else in place",
+       .meaning =
+           "where a preempted request waits: at its old place in the queue; first, before all that "
+           "were never preempted and behind those preempted earlier; or at the very front. auto: "
+           "first where "
+           "its blocks are kept in the host part of the pool, else in place",
        .member = &S::preempted,
        .choices = "in_place|first|front|auto"},
       {.name = "victim",
-       .meaning = "who is preempted when a pool is full: the last in the queue's order, the shortest, or "
-                  "the tail, which came to that worker last",
+       .meaning =
+           "who is preempted when a pool is full: the last in the queue's order, the shortest, or "
+           "the tail, which came to that worker last",
        .member = &S::victim,
        .choices = "last|shortest|tail"},
       {.name = "admission",
-       .meaning = "watermark: a request is admitted if its prompt fits and some blocks stay free; future: if "
-                  "all who run fit to the end of their longest answers, so that nobody is preempted",
+       .meaning =
+           "watermark: a request is admitted if its prompt fits and some blocks stay free; future: "
+           "if "
+           "all who run fit to the end of their longest answers, so that nobody is preempted",
        .member = &S::admission,
        .choices = "watermark|future"},
       {"watermark",
-       "share of a pool that admission leaves free; 0: a block for each running sequence, a tenth at most",
+       "share of a pool that admission leaves free; 0: a block for each running sequence, a tenth "
+       "at most",
        &S::watermark, 0, 0.5},
       {"pull_watermark",
        "a decode worker takes over prompts only while less than this share of its pool is in use",
        &S::pull_watermark, 0.01, 1},
-      {"local_prefill_threshold", "prompts up to this many tokens prefill on the decode worker",
-       &S::local_prefill_threshold, 0, 16'777'216},
-      {"local_prefill_cached",
-       "a prompt of which a decode worker has this share in its prefix cache prefills there; 0: never",
-       &S::local_prefill_cached, 0, 1},
-      {"local_prefill_wait_ms",
-       "a prompt that has waited so long for a prefill worker prefills where it decodes; 0: never. Wants a small "
-       "decode_token_budget, or streams stall for whole prompts",
-       &S::local_prefill_wait_ms, 0, 3'600'000},
+      {"local_prefill",
+       "which prompts prefill where they decode and are not handed off, any of: those of up to so "
+       "many tokens; those of "
+       "which a decode worker has this share in its prefix cache (cached); those that have waited "
+       "so long for a "
+       "prefill worker (wait_ms), which wants a small token_budget of decode workers, or streams "
+       "stall for whole "
+       "prompts. Parts that are not named stay as they are",
+       &S::local_prefill},
       {.name = "no_decode",
        .meaning = "without a decode worker: run on a prefill worker, or wait",
        .member = &S::no_decode,
@@ -143,17 +156,21 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
       {"steps_in_flight", "steps that are planned ahead of their results", &S::steps_in_flight, 1,
        4},
       {"prefix_cache",
-       "keep the KV blocks of prompts and answers, as long as nobody needs the room, for requests that "
+       "keep the KV blocks of prompts and answers, as long as nobody needs the room, for requests "
+       "that "
        "begin with the same tokens",
        &S::prefix_cache},
       {"prefix_pull_tokens",
-       "a worker pulls what another one's cache knows of a prompt if that is at least so many tokens more "
+       "a worker pulls what another one's cache knows of a prompt if that is at least so many "
+       "tokens more "
        "than its own; 0: never",
        &S::prefix_pull_tokens, 0, 1'048'576},
       {.name = "swap",
        .meaning = "which blocks that a pool has no room for any more are copied to its host part "
-                  "(worker.host_pool_mib) and back: auto, those that a preempted request waits for or a second "
-                  "request has named, if that takes less time than computing them again; always, all; never, none. "
+                  "(worker.host_pool_mib) and back: auto, those that a preempted request waits for "
+                  "or a second "
+                  "request has named, if that takes less time than computing them again; always, "
+                  "all; never, none. "
                   "Wants prefix_cache",
        .member = &S::swap,
        .choices = "auto|always|never"},
@@ -367,20 +384,6 @@ const Option<WorkerConfig>& worker_name_option() {
 
 namespace {
 
-Status is(const std::string& text, const std::string& wanted) {
-  return invalid("is " + (text.empty() ? std::string("empty") : text) + "; it may be " + wanted);
-}
-
-std::string number_text(double value) {
-  char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "%.15g", value);
-  return buffer;
-}
-
-std::string range_text(double min, double max) {
-  return number_text(min) + " to " + number_text(max);
-}
-
 using Words = std::vector<std::string>;
 /// Numbers of one option.
 constexpr std::size_t kMaxSizes = 16;
@@ -405,35 +408,10 @@ std::string join(const Words& words) {
   return text;
 }
 
-template <typename T>
-Status set_number(T& value, const std::string& text, bool quoted, double min, double max) {
-  const char* kind = std::is_integral_v<T> ? "an integer, " : "a number, ";
-  T parsed{};
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, parsed);
-  // Too large for the type is no other mistake than too large for the option.
-  const bool range = error == std::errc::result_out_of_range && at == end;
-  if (quoted || (error != std::errc() && !range) || at != end || text.empty()) {
-    return is("'" + text + "'", kind + range_text(min, max));
-  }
-  if (range || !std::isfinite(static_cast<double>(parsed)) || static_cast<double>(parsed) < min ||
-      static_cast<double>(parsed) > max) {
-    return is(text, range_text(min, max));
-  }
-  value = parsed;
-  return {};
-}
-
 std::string joined_list(const Words& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ",") + word;
   return text;
-}
-
-std::string trimmed(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  return std::string(text);
 }
 
 /// "a,b": one or more of `choices`, each once.
@@ -553,6 +531,8 @@ Status set_option(const Option<Section>& option, Section& section, const std::st
           return set_list(value, text, split(option.choices));
         } else if constexpr (std::is_same_v<T, std::vector<std::uint32_t>>) {
           return set_sizes(value, text, quoted, option.min, option.max);
+        } else if constexpr (kHasParts<T>) {
+          return set_parts(value, text, quoted);
         } else if constexpr (std::is_same_v<T, bool>) {
           if (quoted || (text != "true" && text != "false")) {
             return is("'" + text + "'", "true or false");
@@ -583,6 +563,8 @@ std::string value_text(const Option<Section>& option, const Section& section) {
           return joined_list(value);
         } else if constexpr (std::is_same_v<T, std::vector<std::uint32_t>>) {
           return sizes_text(value);
+        } else if constexpr (kHasParts<T>) {
+          return parts_text(value);
         } else if constexpr (std::is_same_v<T, bool>) {
           return value ? "true" : "false";
         } else if constexpr (std::is_enum_v<T>) {
@@ -615,6 +597,8 @@ std::string bounds_text(const Option<Section>& option) {
           return option.text == TextRule::name ? "1 to 32 of a-z 0-9 _ -" : "";
         } else if constexpr (std::is_same_v<T, std::vector<std::uint32_t>>) {
           return "0, or one or more of " + range_text(option.min, option.max);
+        } else if constexpr (kHasParts<T>) {
+          return parts_bounds(T());
         } else if constexpr (std::is_same_v<T, bool>) {
           return "true or false";
         } else {
@@ -682,6 +666,20 @@ std::size_t edits(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+std::string successor(std::string_view key) {
+  static constexpr std::pair<std::string_view, std::string_view> kGone[] = {
+      {"prefill_token_budget", "token_budget: prefill=TOKENS"},
+      {"decode_token_budget", "token_budget: decode=TOKENS"},
+      {"local_prefill_threshold", "local_prefill: tokens=TOKENS"},
+      {"local_prefill_cached", "local_prefill: cached=SHARE"},
+      {"local_prefill_wait_ms", "local_prefill: wait_ms=MS"},
+  };
+  for (const auto& [gone, now] : kGone) {
+    if (key == gone) return std::string(now);
+  }
+  return "";
+}
 
 std::string nearest(std::string_view key, const std::vector<std::string>& names) {
   std::string best;

@@ -28,7 +28,8 @@ struct Option {
       std::variant<std::string Section::*, bool Section::*, std::uint16_t Section::*,
                    std::uint32_t Section::*, std::uint64_t Section::*, std::int32_t Section::*,
                    double Section::*, std::vector<std::string> Section::*,
-                   std::vector<std::uint32_t> Section::*, Batching Section::*, NoDecode Section::*,
+                   std::vector<std::uint32_t> Section::*, TokenBudget Section::*,
+                   LocalPrefill Section::*, Batching Section::*, NoDecode Section::*,
                    QueueOrder Section::*, Preempted Section::*, Victim Section::*,
                    Admission Section::*, Swap Section::*, Role Section::*>;
 
@@ -69,6 +70,9 @@ std::string bounds_text(const Option<Section>& option);
 
 /// Where a key lives: "scheduler", "frontend or worker", "the top level"; empty if nowhere.
 std::string home_of(std::string_view key);
+/// What says now what a key said that is no more: "token_budget: prefill=TOKENS"; empty if it never
+/// was one.
+std::string successor(std::string_view key);
 /// The nearest of `names` if it is near enough to be a slip of the finger, else empty.
 std::string nearest(std::string_view key, const std::vector<std::string>& names);
 

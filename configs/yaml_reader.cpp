@@ -90,6 +90,10 @@ class YamlReader {
            key == "prefill_batch_size" || key == "decode_batch_size";
   }
 
+  static bool takes_map(const std::string& key) {
+    return key == "token_budget" || key == "local_prefill";
+  }
+
   Status section(const std::string& name, int entry, const std::string& prefix,
                  const YAML::Node& at, const YAML::Node& map) {
     if (map.IsNull()) {
@@ -103,6 +107,9 @@ class YamlReader {
                       if (name == "frontend" && key == "listen") return listen(key_at, value);
                       if (value.IsSequence() && takes_list(key)) {
                         return words(name, entry, prefix, key, key_at, value);
+                      }
+                      if (value.IsMap() && takes_map(key)) {
+                        return parts(name, entry, prefix, key, key_at, value);
                       }
                       return scalar(name, entry, prefix, key, key_at, value);
                     });
@@ -157,6 +164,31 @@ class YamlReader {
       }
       text += (text.empty() ? "" : ",") + word.Scalar();
     }
+    content_.assignments.push_back({.section = section,
+                                    .entry = entry,
+                                    .key = key,
+                                    .text = text,
+                                    .quoted = false,
+                                    .where = where(at),
+                                    .label = prefix + key,
+                                    .base = base_});
+    return {};
+  }
+
+  /// {a: 1, b: 2} as "a=1,b=2".
+  Status parts(const std::string& section, int entry, const std::string& prefix,
+               const std::string& key, const YAML::Node& at, const YAML::Node& map) {
+    std::string text;
+    Status status = each_key(
+        map, prefix + key + ".",
+        [&](const std::string& part, const YAML::Node& part_at, const YAML::Node& value) -> Status {
+          if (!value.IsScalar())
+            return error(part_at, prefix + key + "." + part, "expected a number");
+          const std::string quote = value.Tag() == "!" ? "'" : "";  // no number
+          text += (text.empty() ? "" : ",") + part + "=" + quote + value.Scalar() + quote;
+          return {};
+        });
+    if (!status.ok()) return status;
     content_.assignments.push_back({.section = section,
                                     .entry = entry,
                                     .key = key,

@@ -239,7 +239,7 @@ std::vector<VirtualRequest> virtual_requests(const std::vector<TraceRequest>& tr
 
 Settings settings_of(const Settings& base, const ClusterSetup& setup) {
   Settings settings = base;
-  settings.prompt_chunk = settings.token_budget = setup.chunk;
+  settings.token_budget = settings.prompt_chunk = setup.chunk;
   return settings;
 }
 

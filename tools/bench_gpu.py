@@ -130,7 +130,7 @@ def parse():
     add("--chunk", type=int, default=2048, help="prompt tokens of one step (2048)")
     add("--budget", type=int, default=8192, help="tokens of one step, all in all (8192)")
     add("--set", nargs="*", default=[], metavar="SECTION.KEY=VALUE",
-        help="further settings: scheduler.local_prefill_threshold=512 scheduler.prefix_cache=false "
+        help="further settings: scheduler.local_prefill=tokens=512 scheduler.prefix_cache=false "
              "worker.tokens_per_block=64 awake_ms=0 ...")
     unloaded_only = parser.add_argument_group("without --loads")
     unloaded_only.add_argument("--lengths", type=int, nargs="*", default=[2048, 8000])

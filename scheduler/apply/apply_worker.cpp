@@ -11,7 +11,6 @@
 #include "scheduler/apply/reachability.h"
 #include "scheduler/apply/requests.h"
 #include "scheduler/apply/sequences.h"
-#include "scheduler/plan/batch_limits.h"
 #include "scheduler/prefix/prefix_cache.h"
 #include "scheduler/prefix/prefix_pull.h"
 
@@ -203,7 +202,7 @@ struct Handler {
 
   /// It was started with other settings.
   void warn_of_small_steps(const Worker& w) {
-    const std::uint32_t wanted = step_tokens(state.settings, w.role());
+    const std::uint32_t wanted = state.settings.token_budget.of(w.role());
     if (w.step_room() >= wanted) return;
     out.warn(w.name() + ": has room for " + std::to_string(w.step_room()) + " tokens in a step, and the settings say " +
              std::to_string(wanted) + ": its steps are smaller. Start it again with the scheduler's settings");

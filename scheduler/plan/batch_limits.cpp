@@ -12,15 +12,8 @@ std::uint32_t batch_bucket(const std::vector<std::uint32_t>& sizes, std::size_t 
   return it == sizes.end() ? sizes.back() : *it;
 }
 
-std::uint32_t step_tokens(const Settings& settings, Role role) {
-  const std::uint32_t own = role == Role::prefill  ? settings.prefill_token_budget
-                            : role == Role::decode ? settings.decode_token_budget
-                                                   : 0;
-  return own != 0 ? own : settings.token_budget;
-}
-
 std::uint32_t step_tokens(const Settings& settings, const Worker& worker) {
-  return std::min(step_tokens(settings, worker.role()), worker.step_room());
+  return std::min(settings.token_budget.of(worker.role()), worker.step_room());
 }
 
 std::uint32_t most_prompt_rows(const State& state) {

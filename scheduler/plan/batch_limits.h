@@ -14,10 +14,8 @@ namespace baton {
 /// fast, and a long one fills the largest. (After llm-serving's multi-valued batch sizes.)
 std::uint32_t batch_bucket(const std::vector<std::uint32_t>& sizes, std::size_t queued);
 
-/// Tokens of one step of a worker of that role, prompt and decode together.
-std::uint32_t step_tokens(const Settings& settings, Role role);
-/// Of one step of that worker: no more than it has room for, whatever the settings say. It may have been started
-/// with others.
+/// Tokens of one step of that worker, prompt and decode together: its role's, but no more than it
+/// has room for. It may have been started with other settings.
 std::uint32_t step_tokens(const Settings& settings, const Worker& worker);
 
 /// Most prompts with a row in one step (`prefill_batch_size`).

@@ -47,14 +47,14 @@ bool has_room(const State& state, const Worker& worker, const Request& request,
 namespace {
 
 bool keeps_cached(const Settings& settings) {
-  return settings.local_prefill_cached > 0 && settings.prefix_cache;
+  return settings.local_prefill.cached > 0 && settings.prefix_cache;
 }
 
 /// `prefix` is what `worker` knows of the prompt.
 bool is_most(const Settings& settings, const Request& request, const Worker& worker,
              const BlockPool::Match& prefix) {
   return static_cast<double>(prefix.blocks.size() * worker.store.tokens_per_block()) >=
-         settings.local_prefill_cached * request.length();
+         settings.local_prefill.cached * request.length();
 }
 
 /// Some decode worker can run the prompt now and has most of it: no prefill worker takes it.
@@ -98,7 +98,7 @@ bool goes_back(const State& state, const Request& request, TimeNs now) {
 }
 
 bool has_waited(const Settings& settings, const Request& request, TimeNs now) {
-  return settings.local_prefill_wait > 0 && now - request.arrival >= settings.local_prefill_wait;
+  return settings.local_prefill.wait > 0 && now - request.arrival >= settings.local_prefill.wait;
 }
 
 bool lighter_elsewhere(const State& state, const Request& request, const Worker& worker, TimeNs now) {
@@ -124,7 +124,7 @@ bool fits_some_prefill_worker(const State& state, const Request& request) {
 }  // namespace
 
 bool may_prefill(const State& state, const Request& request, const Worker& worker, TimeNs now) {
-  const bool is_short = request.length() <= state.settings.local_prefill_threshold;
+  const bool is_short = request.length() <= state.settings.local_prefill.tokens;
   const bool stays = request.local || is_short || avoids_pulls(state, request);
   switch (worker.role()) {
     case Role::mixed: return true;

@@ -28,7 +28,7 @@ bool has_room(const State& state, const Worker& worker, const Request& request,
               std::uint32_t blocks);
 
 /// True if `worker` has so large a share of the prompt in its prefix cache that no hand-off is worth it
-/// (`local_prefill_cached`).
+/// (`local_prefill`: cached).
 bool mostly_cached(const State& state, const Request& request, const Worker& worker);
 
 /// Looks now and then whether the blocks of a waiting request are still where it was preempted (`kept`).
@@ -39,11 +39,11 @@ void look_after_kept(const State& state, Request& request);
 bool goes_back(const State& state, const Request& request, TimeNs now);
 
 /// True if `worker` may run this request's prompt. A decode worker runs short ones
-/// (`local_prefill_threshold`), those that it has cached and those that come back to it, and a prefill worker
+/// (`local_prefill`: tokens), those that it has cached and those that come back to it, and a prefill worker
 /// leaves them to it.
 bool may_prefill(const State& state, const Request& request, const Worker& worker, TimeNs now);
 
-/// It has waited for a prefill worker for `local_prefill_wait`: decode workers may take it, too.
+/// It has waited for a prefill worker for as long as `local_prefill` says (wait_ms): decode workers may take it, too.
 bool has_waited(const Settings& settings, const Request& request, TimeNs now);
 
 /// For as long a request may be left to a worker with less to do, which may turn out to be frozen.

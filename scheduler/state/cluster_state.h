@@ -43,12 +43,10 @@ struct Settings {
   TimeNs static_interval = 3 * kSecond;
   std::uint32_t max_waiting = 20000;
   std::uint32_t max_running = 256;
-  std::uint32_t token_budget = 512;
+  TokenBudget token_budget;
   std::uint32_t prompt_chunk = 256;
   std::vector<std::uint32_t> prefill_batch_size;  // ascending; empty: no limit
   std::vector<std::uint32_t> decode_batch_size;   // likewise
-  std::uint32_t prefill_token_budget = 0;  // 0: token_budget
-  std::uint32_t decode_token_budget = 0;   // likewise
   bool prompts_pause_decode = false;
   double delay_factor = 0;
   QueueOrder queue_order = QueueOrder::arrival;
@@ -58,9 +56,11 @@ struct Settings {
   Admission admission = Admission::watermark;
   double watermark = 0;
   double pull_watermark = 1;
-  std::uint32_t local_prefill_threshold = 0;
-  double local_prefill_cached = 0;
-  TimeNs local_prefill_wait = 0;           // 0: never
+  struct {
+    std::uint32_t tokens = 0;
+    double cached = 0;
+    TimeNs wait = 0;
+  } local_prefill;
   NoDecode no_decode = NoDecode::run;
   TimeNs worker_timeout = 3 * kSecond;
   TimeNs frontend_timeout = 15 * kSecond;

@@ -15,8 +15,6 @@ Settings make_settings(const SchedulerConfig& config) {
   s.prompt_chunk = config.prompt_chunk;
   s.prefill_batch_size = config.prefill_batch_size;
   s.decode_batch_size = config.decode_batch_size;
-  s.prefill_token_budget = config.prefill_token_budget;
-  s.decode_token_budget = config.decode_token_budget;
   s.prompts_pause_decode = config.prompts_pause_decode;
   s.delay_factor = config.delay_factor;
   s.queue_order = config.queue_order;
@@ -26,9 +24,9 @@ Settings make_settings(const SchedulerConfig& config) {
   s.admission = config.admission;
   s.watermark = config.watermark;
   s.pull_watermark = config.pull_watermark;
-  s.local_prefill_threshold = config.local_prefill_threshold;
-  s.local_prefill_cached = config.local_prefill_cached;
-  s.local_prefill_wait = seconds_to_ns(config.local_prefill_wait_ms / 1000);
+  s.local_prefill.tokens = config.local_prefill.tokens;
+  s.local_prefill.cached = config.local_prefill.cached;
+  s.local_prefill.wait = seconds_to_ns(config.local_prefill.wait_ms / 1000);
   s.no_decode = config.no_decode;
   s.worker_timeout = seconds_to_ns(config.worker_timeout_s);
   s.frontend_timeout = seconds_to_ns(config.frontend_timeout_s);

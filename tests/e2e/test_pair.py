@@ -48,7 +48,7 @@ class SameTokens(requests_mix.AgainstSolo):
         self.assertGreater(counters["handoffs"], 0)
 
     def test_short_prompts_stay_on_the_decode_worker(self):
-        counters = self.check(scheduler={"local_prefill_threshold": 100000})
+        counters = self.check(scheduler={"local_prefill": {"tokens": 100000}})
         self.assertEqual(counters["handoffs"], 0)
         self.assertEqual(counters["remote_prefills"], 0)
 

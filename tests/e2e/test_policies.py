@@ -56,14 +56,14 @@ class SameTokens(requests_mix.AgainstSolo):
             self.assertEqual(counters["preemptions"], 0)
 
     def test_limits_of_each_side(self):
-        counters = self.check(scheduler={"prefill_token_budget": 32, "decode_token_budget": 16,
+        counters = self.check(scheduler={"token_budget": {"prefill": 32, "decode": 16},
                                          "pull_watermark": 0.3, "prefill_batch_size": 2},
                               per_worker={"decode0": {"pool_blocks": 60}})
         self.assertGreater(counters["handoffs"], 0)
 
     def test_a_cached_prompt_stays_on_the_decode_worker(self):
         prompt = "The same long question again and again. " * 12
-        with Cluster(scheduler={"local_prefill_cached": 0.6}) as cluster:
+        with Cluster(scheduler={"local_prefill": {"cached": 0.6}}) as cluster:
             first = cluster.stream(prompt, max_tokens=8, temperature=0).finish()
             self.assertEqual(cluster.show("info")["counters"]["remote_prefills"], 1)
             self.assertEqual(cluster.stream(prompt, max_tokens=8, temperature=0).finish(), first)

@@ -19,7 +19,7 @@ void draw_settings(Scenario& s, Random& random) {
   t.max_running = random.permille(300) ? random.between(1, 6) : 256;
   t.token_budget = random.pick<std::uint32_t>({4, 8, 16, 64, 512});
   t.prompt_chunk = random.pick<std::uint32_t>({1, 3, 4, 8, 16, 256});
-  t.local_prefill_threshold = random.pick<std::uint32_t>({0, 0, 0, 0, 4, 10, 1000});
+  t.local_prefill.tokens = random.pick<std::uint32_t>({0, 0, 0, 0, 4, 10, 1000});
   t.worker_timeout = random.time(1200 * kMillisecond, 3 * kSecond);
   t.frontend_timeout = random.time(2 * kSecond, 6 * kSecond);
   t.drain = random.time(100 * kMillisecond, 2 * kSecond);
@@ -60,10 +60,10 @@ void draw_policies(Scenario& s, Random& random) {
   if (random.permille(400)) t.admission = Admission::future;
   if (random.permille(200)) t.watermark = random.between(1, 50) * 0.01;
   if (random.permille(300)) t.pull_watermark = random.between(1, 99) * 0.01;
-  if (random.permille(300)) t.local_prefill_cached = random.between(1, 100) * 0.01;
-  if (random.permille(300)) t.local_prefill_wait = random.time(1, 200 * kMillisecond);
-  if (random.permille(200)) t.prefill_token_budget = random.between(1, 64);
-  if (random.permille(200)) t.decode_token_budget = random.between(1, 64);
+  if (random.permille(300)) t.local_prefill.cached = random.between(1, 100) * 0.01;
+  if (random.permille(300)) t.local_prefill.wait = random.time(1, 200 * kMillisecond);
+  if (random.permille(200)) t.token_budget.prefill = random.between(1, 64);
+  if (random.permille(200)) t.token_budget.decode = random.between(1, 64);
   t.static_same_config = random.permille(500);
   t.victim = random.pick({Victim::last, Victim::shortest, Victim::tail});
 }
@@ -256,9 +256,9 @@ std::string Scenario::text() const {
   field("static", settings.batching == Batching::continuous ? 0 : settings.static_batch_size);
   field("max_waiting", settings.max_waiting);
   field("max_running", settings.max_running);
-  field("budget", settings.token_budget);
+  field("budget", settings.token_budget.mixed);
   field("chunk", settings.prompt_chunk);
-  field("local", settings.local_prefill_threshold);
+  field("local", settings.local_prefill.tokens);
   field("no_decode wait", settings.no_decode == NoDecode::wait ? 1 : 0);
   const auto sizes = [&](const char* name, const std::vector<std::uint32_t>& values) {
     for (const std::uint32_t value : values) field(name, value);
@@ -273,10 +273,10 @@ std::string Scenario::text() const {
   field("future", settings.admission == Admission::future ? 1 : 0);
   field("watermark %", static_cast<std::uint64_t>(settings.watermark * 100));
   field("pull_watermark %", static_cast<std::uint64_t>(settings.pull_watermark * 100));
-  field("local wait us", static_cast<std::uint64_t>(settings.local_prefill_wait / 1000));
-  field("local cached %", static_cast<std::uint64_t>(settings.local_prefill_cached * 100));
-  field("prefill budget", settings.prefill_token_budget);
-  field("decode budget", settings.decode_token_budget);
+  field("local wait us", static_cast<std::uint64_t>(settings.local_prefill.wait / 1000));
+  field("local cached %", static_cast<std::uint64_t>(settings.local_prefill.cached * 100));
+  field("prefill budget", settings.token_budget.prefill);
+  field("decode budget", settings.token_budget.decode);
   field("deaths", settings.max_deaths);
   field("depth", settings.steps_in_flight);
   field("worker_timeout ms", static_cast<std::uint64_t>(settings.worker_timeout / kMillisecond));

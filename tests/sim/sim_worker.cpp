@@ -6,7 +6,6 @@
 
 #include "scheduler/apply/grammars.h"
 #include "scheduler/apply/membership.h"
-#include "scheduler/plan/batch_limits.h"
 #include "tests/sim/describe.h"
 #include "tests/sim/world.h"
 
@@ -185,7 +184,7 @@ void SimWorker::allocate() {
   hello.max_context = s.max_context;
   hello.vocab_size = s.vocab;
   // As workers on GPUs do: the tables refuse a plan that has more.
-  hello.max_step_tokens = std::max(step_tokens(s.settings, spec.role), s.settings.max_running);
+  hello.max_step_tokens = std::max(s.settings.token_budget.of(spec.role), s.settings.max_running);
   core.pool_ready(std::move(hello), world_.now(), actions_);
 }
 

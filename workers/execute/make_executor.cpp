@@ -95,7 +95,7 @@ Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
                                                  : Chain::if_quicker;
   options.tokens_per_block = self.tokens_per_block;
   options.max_step_tokens = largest_step(config.scheduler, self.role);
-  options.max_decode_rows = std::min(config.scheduler.max_running, step_budget(config.scheduler, self.role));
+  options.max_decode_rows = std::min(config.scheduler.max_running, config.scheduler.token_budget.of(self.role));
   options.memory_fraction = self.memory_fraction;
   options.time_steps = !self.step_log.empty();
   options.wants_mps = wants_mps(self);

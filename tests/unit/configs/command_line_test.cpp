@@ -66,7 +66,7 @@ TEST(CommandLine, WinsOverTheFileAndHasShortNamesForItsOwnSection) {
   EXPECT_EQ(c.workers[0].threads, 3U);
   EXPECT_EQ(c.workers[0].pool_mib, 77U);
   EXPECT_FALSE(c.workers[0].fake) << "a short name is for this process alone";
-  EXPECT_EQ(c.scheduler.token_budget, 64U);
+  EXPECT_EQ(c.scheduler.token_budget.decode, 64U);
   EXPECT_EQ(c.model, std::filesystem::temp_directory_path().string() + "/models/a");
 
   r = run(Program::frontend,
@@ -107,6 +107,13 @@ TEST(CommandLine, ErrorsNameTheOption) {
             "command line: --xyzzy: no such option; see --help\n");
   EXPECT_EQ(error(Program::scheduler, {"start"}), "command line: 'start' is not an option\n");
   // What CLI11 says behind the option's name differs between its versions.
+  EXPECT_EQ(error(Program::scheduler, {"--prefill_token_budget", "9"}),
+            "command line: --prefill_token_budget: no such option any more; it is --token_budget "
+            "prefill=TOKENS\n");
+  EXPECT_EQ(error(Program::worker, {"--scheduler.local_prefill_cached=0.5"}),
+            "command line: --scheduler.local_prefill_cached: no such option any more; it is "
+            "--scheduler.local_prefill "
+            "cached=SHARE\n");
   EXPECT_EQ(error(Program::scheduler, {"--token_budget"}).substr(0, 30),
             "command line: --token_budget: ");
   EXPECT_EQ(error(Program::scheduler, {"--drain_s", "1", "--drain_s", "2"}).substr(0, 24),

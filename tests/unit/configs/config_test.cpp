@@ -75,21 +75,98 @@ TEST(ConfigRead, DefaultsOfAnEmptyFile) {
     auto config = parse_config(yaml, "t.yaml");
     ASSERT_TRUE(config.ok()) << config.status().message();
     EXPECT_EQ(config.value().run_dir, "/tmp/baton-" + std::to_string(::geteuid()));
-    EXPECT_EQ(config.value().scheduler.token_budget, SchedulerConfig().token_budget);
+    EXPECT_TRUE(config.value().scheduler.token_budget == SchedulerConfig().token_budget);
     EXPECT_TRUE(config.value().workers.empty());
+  }
+}
+
+TEST(ConfigRead, ABudgetForEveryRoleOrOneForEach) {
+  const auto budget = [](const std::string& text) {
+    auto config = parse_config("scheduler:\n  token_budget: " + text + "\n", "t.yaml");
+    EXPECT_TRUE(config.ok()) << config.status().message();
+    const TokenBudget b = config.ok() ? config.value().scheduler.token_budget : TokenBudget();
+    return std::vector<std::uint32_t>{b.prefill, b.decode, b.mixed};
+  };
+  using Of = std::vector<std::uint32_t>;  // prefill, decode, mixed
+  EXPECT_EQ(budget("64"), (Of{64, 64, 64}));
+  EXPECT_EQ(budget("{prefill: 2048, decode: 128, mixed: 8192}"), (Of{2048, 128, 8192}));
+  EXPECT_EQ(budget("{prefill: 2048}"), (Of{2048, 512, 512}));
+  EXPECT_EQ(budget("decode=16,prefill=32"), (Of{32, 16, 512}));
+  EXPECT_EQ(budget("\"mixed=7\""), (Of{512, 512, 7}));
+}
+
+TEST(ConfigRead, WhichPromptsPrefillWhereTheyDecode) {
+  const auto local = [](const std::string& text) {
+    auto config = parse_config("scheduler:\n  local_prefill: " + text + "\n", "t.yaml");
+    EXPECT_TRUE(config.ok()) << config.status().message();
+    return config.ok() ? config.value().scheduler.local_prefill : LocalPrefill();
+  };
+  EXPECT_TRUE(local("never") == LocalPrefill());
+  EXPECT_TRUE(local("{wait_ms: 60}") == (LocalPrefill{.tokens = 0, .cached = 0, .wait_ms = 60}));
+  EXPECT_TRUE(local("tokens=128,cached=0.6") ==
+              (LocalPrefill{.tokens = 128, .cached = 0.6, .wait_ms = 0}));
+}
+
+TEST(ConfigError, PartsThatAreNone) {
+  const std::string budget =
+      "1 to 65536, or some of prefill=1..65536,decode=1..65536,mixed=1..65536";
+  const auto at = [](const std::string& key, const std::string& text) {
+    return error_of("scheduler:\n  " + key + ": " + text + "\n")
+        .substr(std::string("/etc/baton/t.yaml:2: ").size());
+  };
+  EXPECT_EQ(at("token_budget", "0"), "scheduler.token_budget: is 0; it may be 1 to 65536");
+  EXPECT_EQ(at("token_budget", "\"64\""),
+            "scheduler.token_budget: is '64'; it may be an integer, 1 to 65536");
+  EXPECT_EQ(at("token_budget", "{prefil: 1}"),
+            "scheduler.token_budget: is 'prefil=1'; it may be " + budget);
+  EXPECT_EQ(at("token_budget", "{prefill: 0}"),
+            "scheduler.token_budget: prefill is 0; it may be 1 to 65536");
+  EXPECT_EQ(at("token_budget", "{prefill: \"9\"}"),
+            "scheduler.token_budget: prefill is ''9''; it may be an integer, 1 to 65536");
+  EXPECT_EQ(at("token_budget", "{prefill: [9]}"),
+            "scheduler.token_budget.prefill: expected a number");
+  EXPECT_EQ(at("token_budget", "prefill=1,prefill=2"),
+            "scheduler.token_budget: names prefill twice");
+  EXPECT_EQ(at("token_budget", "[1, 2]"),
+            "scheduler.token_budget: expected one value, not a map or a list");
+  EXPECT_EQ(at("prompt_chunk", "{prefill: 1}"),
+            "scheduler.prompt_chunk: expected one value, not a map or a list");
+  EXPECT_EQ(at("local_prefill", "{cached: 2}"),
+            "scheduler.local_prefill: cached is 2; it may be 0 to 1");
+  EXPECT_EQ(at("local_prefill", "always"),
+            "scheduler.local_prefill: is 'always'; it may be never, or some of "
+            "tokens=0..16777216,cached=0..1,"
+            "wait_ms=0..3600000");
+  EXPECT_EQ(
+      at("local_prefill", "tokens=1,"),
+      "scheduler.local_prefill: is ''; it may be never, or some of tokens=0..16777216,cached=0..1,"
+      "wait_ms=0..3600000");
+}
+
+TEST(ConfigError, KeysThatWentIntoOthers) {
+  const std::pair<const char*, const char*> gone[] = {
+      {"prefill_token_budget", "token_budget: prefill=TOKENS"},
+      {"decode_token_budget", "token_budget: decode=TOKENS"},
+      {"local_prefill_threshold", "local_prefill: tokens=TOKENS"},
+      {"local_prefill_cached", "local_prefill: cached=SHARE"},
+      {"local_prefill_wait_ms", "local_prefill: wait_ms=MS"}};
+  for (const auto& [key, now] : gone) {
+    EXPECT_EQ(error_of(std::string("scheduler:\n  ") + key + ": 1\n"),
+              std::string("/etc/baton/t.yaml:2: scheduler.") + key +
+                  ": no such key any more; it is " + now);
   }
 }
 
 TEST(ConfigRead, AWorkersLargestStepIsThatOfItsRole) {
   SchedulerConfig s;
   s.token_budget = 512;
-  s.prefill_token_budget = 2048;  // larger than the one of mixed workers
-  s.decode_token_budget = 64;
+  s.token_budget.prefill = 2048;  // larger than the one of mixed workers
+  s.token_budget.decode = 64;
   s.max_running = 256;
   EXPECT_EQ(largest_step(s, Role::prefill), 2048U);
   EXPECT_EQ(largest_step(s, Role::decode), 256U);  // one beam search may have as many rows
   EXPECT_EQ(largest_step(s, Role::mixed), 512U);
-  s.prefill_token_budget = 64;
+  s.token_budget.prefill = 64;
   EXPECT_EQ(largest_step(s, Role::prefill), 256U);  // those whom it prefilled, when nobody else decodes any more
 }
 
@@ -309,8 +386,8 @@ TEST(Help, ListsEveryKeyWithDefaultAndBounds) {
   EXPECT_NE(help_text(Program::worker).find("  --name\n      name of the worker (required"),
             std::string::npos);
   EXPECT_NE(help_text(Program::scheduler)
-                .find("  --token_budget\n      tokens of one step, prompt and decode together "
-                      "(default 512; 1 to 65536)\n"),
+                .find("  --token_budget\n      tokens of one step, prompt and decode together: one "
+                      "number, or one for each role of workers"),
             std::string::npos);
 }
 

@@ -289,7 +289,7 @@ TEST(Placement, WithNoPrefillWorkerDecodeWorkersPrefill) {
 
 TEST(Placement, ShortPromptsPrefillWhereTheyDecode) {
   Settings settings;
-  settings.local_prefill_threshold = 6;
+  settings.local_prefill.tokens = 6;
   Cluster c(settings);
   c.ready_worker("prefill0", Role::prefill);
   c.ready_worker("decode0", Role::decode);
@@ -302,7 +302,7 @@ TEST(Placement, ShortPromptsPrefillWhereTheyDecode) {
 
 TEST(Placement, AHugeThresholdLeavesThePrefillWorkerIdle) {
   Settings settings;
-  settings.local_prefill_threshold = 1'000'000;
+  settings.local_prefill.tokens = 1'000'000;
   Cluster c(settings);
   const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
   c.ready_worker("decode0", Role::decode);

@@ -16,15 +16,15 @@ std::uint32_t prompt_tokens(const StepPlan& plan) {
 TEST(Sides, EachHasItsOwnTokenBudget) {
   Settings settings;
   settings.token_budget = 100;
-  EXPECT_EQ(step_tokens(settings, Role::prefill), 100U);
-  settings.prefill_token_budget = 24;
-  settings.decode_token_budget = 6;
-  EXPECT_EQ(step_tokens(settings, Role::prefill), 24U);
-  EXPECT_EQ(step_tokens(settings, Role::decode), 6U);
-  EXPECT_EQ(step_tokens(settings, Role::mixed), 100U);
+  EXPECT_EQ(settings.token_budget.of(Role::prefill), 100U);
+  settings.token_budget.prefill = 24;
+  settings.token_budget.decode = 6;
+  EXPECT_EQ(settings.token_budget.of(Role::prefill), 24U);
+  EXPECT_EQ(settings.token_budget.of(Role::decode), 6U);
+  EXPECT_EQ(settings.token_budget.of(Role::mixed), 100U);
 
   settings.steps_in_flight = 1;
-  settings.local_prefill_threshold = 8;
+  settings.local_prefill.tokens = 8;
   Cluster c(settings);
   const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
   const LinkId decode = c.ready_worker("decode0", Role::decode);
@@ -41,7 +41,7 @@ TEST(Sides, NoStepHasMoreTokensThanTheWorkerHasRoomFor) {
   Settings settings;
   settings.steps_in_flight = 1;
   settings.prompt_chunk = 64;
-  settings.prefill_token_budget = 48;
+  settings.token_budget.prefill = 48;
   Cluster c(settings);
   const LinkId w = c.register_worker("prefill0", Role::prefill);
   Hello hello = c.hello_of("prefill0", 100);
@@ -66,7 +66,7 @@ TEST(Sides, NoStepHasMoreTokensThanTheWorkerHasRoomFor) {
 TEST(Sides, ThoseWhoDecodeWhereThePromptsRanFitAStep) {
   Settings settings;
   settings.steps_in_flight = 1;
-  settings.prefill_token_budget = 4;
+  settings.token_budget.prefill = 4;
   Cluster c(settings);
   const LinkId w = c.register_worker("prefill0", Role::prefill);
   Hello hello = c.hello_of("prefill0", 100);
@@ -162,7 +162,7 @@ TEST(PullWatermark, AFullDecodePoolStallsPrefillWithoutLoss) {
 /// Counters (local, remote) of prompts of 4, 8, ... 40 tokens on a pair.
 std::pair<std::uint64_t, std::uint64_t> routed(std::uint32_t threshold) {
   Settings settings;
-  settings.local_prefill_threshold = threshold;
+  settings.local_prefill.tokens = threshold;
   Cluster c(settings);
   c.ready_worker("prefill0", Role::prefill);
   c.ready_worker("decode0", Role::decode);
@@ -183,8 +183,8 @@ TEST(LongInputsOnly, ThresholdsCountTokensZeroIsAlwaysAndInfinityNever) {
 
 TEST(LongWaits, ADecodeWorkerTakesWhatHasWaitedSoLong) {
   Settings settings;
-  settings.local_prefill_wait = 60 * kMillisecond;
-  settings.prefill_token_budget = 8;
+  settings.local_prefill.wait = 60 * kMillisecond;
+  settings.token_budget.prefill = 8;
   settings.steps_in_flight = 1;
   Cluster c(settings);
   c.ready_worker("prefill0", Role::prefill);
@@ -253,7 +253,7 @@ struct Twice : Cluster {
   }
   static Settings with(double share) {
     Settings settings;
-    settings.local_prefill_cached = share;
+    settings.local_prefill.cached = share;
     return settings;
   }
 };

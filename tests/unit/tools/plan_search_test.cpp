@@ -126,7 +126,7 @@ TEST(Configuration, IsOneThatTheServersRead) {
   EXPECT_EQ(config.value().workers[3].role, Role::mixed);
   EXPECT_EQ(config.value().workers[0].device, "cuda");
   EXPECT_EQ(config.value().scheduler.prompt_chunk, 384U);
-  EXPECT_EQ(config.value().scheduler.token_budget, 384U);
+  EXPECT_EQ(config.value().scheduler.token_budget.mixed, 384U);
   EXPECT_EQ(config.value().scheduler.max_running, 96U);
 }
 
