@@ -1,5 +1,5 @@
 // Channels over ZeroMQ ipc:// sockets: ROUTER on the server's side, DEALER on the client's.
-// zmq_channel.cpp is the only file that includes zmq.
+// zmq_channel.cpp is the only file of the server that includes zmq.
 #pragma once
 
 #include <cstdint>

@@ -79,6 +79,24 @@ class BenchTest(unittest.TestCase):
             code, text = run(TOOLS / "loadgen", "replay", "--url", f"127.0.0.1:{port}", "--load", "3x20/4")
             self.assertEqual(0, code, text)
 
+    def test_the_control_path_beside_bare_round_trips(self):
+        out = self.folder / "pair.json"
+        code, text = run(TOOLS / "bench_pair.py", "--build", BUILD, "--rounds", "2", "--quick", "--json", out)
+        self.assertEqual(0, code, text)
+        figures = json.loads(out.read_text())
+        self.assertEqual({"control_path", "tokens_per_s", "frontend_pss_mib", "scheduler_pss_mib"}, set(figures))
+        self.assertEqual(["plan", "plan_queue", "sample_to_socket", "sample_to_socket_idle", "handoff"],
+                         list(figures["control_path"]))
+        for name, figure in figures["control_path"].items():
+            self.assertEqual({"us", "p99_us", "round_trip_us", "ratio", "ratios"}, set(figure), name)
+            self.assertGreater(min(figure["us"], figure["round_trip_us"], figure["ratio"]), 0, name)
+            self.assertEqual(2, len(figure["ratios"]))
+            self.assertLessEqual(figure["us"], figure["p99_us"] + 1e-9)
+            self.assertAlmostEqual(sum(figure["ratios"]) / 2, figure["ratio"])
+        self.assertIn("round trips of bare ZeroMQ", text)
+        for label in ("worker's sample to client's socket", "hand-off of a small prompt", "tokens a second"):
+            self.assertIn(label, text)
+
     def test_wrong_options_are_refused(self):
         for words in (["--loads", "fast"], ["--setups", "triple"], ["--set", "chunk=1"]):
             code, text = run(TOOLS / "bench_gpu.py", "--model", DEMO_MODEL, "--device", "cpu", "--build", BUILD,
