@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kMessagesARound = 64;
 constexpr TimeNs kMessageTime = 20 * kMillisecond;
+constexpr TimeNs kTurnInterval = 100 * kMillisecond;
 constexpr TimeNs kGap = 2 * kSecond;  // a round that came this late: this process was frozen
 
 double milliseconds(TimeNs time) { return static_cast<double>(time) * 1e-6; }
@@ -63,12 +64,32 @@ void FrontendLoop::round() {
   take_messages();
   table_.tick(now_, out_);
   act(out_);
+  take_turns();
   flush_replies();
   writer_.poll(now_);
   take_turns();
   take_drops();
   if (!choices_.empty()) work_goes_on(now_);
   if (now_ - last_second_ >= kSecond) each_second();
+}
+
+/// The front ends of a run directory take turns with trials: the turn is a lock that its holder's death gives back.
+void FrontendLoop::take_turns() {
+  if (!table_.wants_turn()) {
+    turn_.reset();
+    return;
+  }
+  if (turn_ || now_ < next_turn_) return;
+  next_turn_ = now_ + kTurnInterval;
+  Result<LockFile> lock = LockFile::acquire(options_.turn_lock);
+  if (lock.ok()) {
+    turn_ = std::move(lock.value());
+  } else if (lock.status().code() == ErrorCode::unavailable) {
+    return;  // another front end has it
+  } else {
+    spdlog::warn("no turns with other front ends: {}", lock.status().message());
+  }
+  table_.give_turn();
 }
 
 void FrontendLoop::each_second() {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -23,6 +24,7 @@
 #include "frontend/http/routes.h"
 #include "frontend/http/stream_writer.h"
 #include "ipc/process.h"
+#include "ipc/process.h"
 
 namespace baton {
 
@@ -36,6 +38,7 @@ struct LoopOptions {
   PageFacts page;            // what of a page's facts never changes
   std::vector<ApiKey> keys;  // with their limits; empty: everybody is served
   TimeNs drain = 8 * kSecond;
+  std::string turn_lock;  // the file by which front ends take turns with trials (RequestTable)
 };
 
 /// Owns what every request needs on its way back; lives on one thread.
@@ -76,6 +79,7 @@ class FrontendLoop {
   void take_jobs();
   void take_messages();
   void take_drops();
+  void take_turns();
   void each_second();
   void act(TableOutput& out);
   void deliver(const Delivery& delivery, const TableOutput& out, LogprobReader& logprobs);
@@ -125,6 +129,8 @@ class FrontendLoop {
 
   TimeNs now_ = 0;
   TimeNs last_second_ = 0;
+  TimeNs next_turn_ = 0;
+  std::optional<LockFile> turn_;
   TimeNs drain_until_ = 0;  // 0: not draining
   bool gave_up_ = false;    // the drain's time is over
   std::string refused_;

@@ -188,6 +188,7 @@ LoopOptions loop_options(const Config& config, const ServedModel& model, Incarna
                                ? config.scheduler.static_batch_size
                                : config.scheduler.max_running;
   options.drain = seconds_to_ns(config.frontend.drain_s);
+  options.turn_lock = config.run_dir + "/trials.lock";
   return options;
 }
 

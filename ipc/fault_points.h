@@ -19,9 +19,20 @@ enum class Fault : std::uint8_t {
   copied_not_held,         // a block is handed out while the step that copies it to the host part runs
   pulled_over_unsaved,     // a block is given to a pull by the plan that copies it to the host part
   prefix_not_held,         // a cached block is handed out while another worker still reads it
+  no_trials,               // a request that kills schedulers is given to every next one at once
   token_sent_twice,        // the front end takes a repeated token
   no_copy_on_write,        // two beams write to the block that they share
   no_suspects,             // nobody does alone what has killed workers under it
+  slow_pull_lost,          // a pull that is only slow counts as one that was lost on its way
+  hung_pull_excused,       // every step that ends gives a pull that hangs its time again
+  any_progress_clears,     // a prompt computed again clears the deaths in decoding
+  pulls_blame_nobody,      // a pull that kills its importer is nobody's
+  compiles_blame_nobody,   // a grammar that kills its compiler is nobody's
+  pulls_beside_suspects,   // a worker maps pools while it runs a suspect
+  pulls_not_avoided,       // whose pulls have killed workers is pulled again
+  no_late_blame,           // a death that is seen after its term ended is nobody's
+  small_pool_refuses,      // a worker refuses what a larger one could hold
+  orphan_after_finish,     // an attempt that its client has left behind decodes to its end
   grammar_not_awaited,     // a row draws by a grammar that its worker is still compiling
 };
 

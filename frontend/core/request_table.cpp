@@ -31,7 +31,7 @@ Result<RequestId> RequestTable::open(NewRequest request, TimeNs now, TableOutput
   entry.request = std::move(request);
   ++open_;
   ++counters_.opened;
-  if (view_.welcomed) submit(counter, entry, now, out);
+  if (view_.welcomed && !must_wait(entry)) submit(counter, entry, now, out);
   return id_of(counter);
 }
 
@@ -82,6 +82,7 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
   }
   const bool new_scheduler = message.epoch != view_.epoch;
   const bool submit_again = new_scheduler || !view_.welcomed;
+  const bool lost_one = new_scheduler && view_.epoch != 0;
   if (new_scheduler) {
     out.notices.push_back("scheduler epoch " + std::to_string(message.epoch) + ", build " +
                           message.build);
@@ -109,6 +110,7 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
   view_.preemptions = message.preemptions;
   view_.tokens_per_block = message.tokens_per_block;
   view_.pools = message.pools;
+  if (lost_one) scheduler_lost(now, out);
   if (submit_again) submit_all(new_scheduler, now, out);
 }
 
@@ -136,15 +138,19 @@ void RequestTable::submit_all(bool new_scheduler, TimeNs now, TableOutput& out) 
       }
       continue;
     }
-    if (entry.ever_sent) {
-      ++entry.attempt;
-      ++counters_.resubmitted;
+    if (must_wait(entry)) {
+      entry.sent = false;
+      continue;
     }
     submit(counter, entry, now, out);
   }
 }
 
 void RequestTable::submit(std::uint64_t counter, Entry& entry, TimeNs now, TableOutput& out) {
+  if (entry.ever_sent) {
+    ++entry.attempt;
+    ++counters_.resubmitted;
+  }
   if (entry.request.sampling.beams()) entry.generated.clear();  // it begins again
   Submit message;
   message.epoch = view_.epoch;
@@ -177,8 +183,6 @@ void RequestTable::apply_gone(const Gone& message, TimeNs now, TableOutput& out)
       entries_.erase(at);
       continue;
     }
-    ++at->second.attempt;
-    ++counters_.resubmitted;
     submit(counter, at->second, now, out);
   }
 }
@@ -197,6 +201,7 @@ void RequestTable::tick(TimeNs now, TableOutput& out) {
     if (entry.state != State::open) repeat_closing(counter, entry, now, out);
   }
   heartbeat(about, out);
+  go_on_with_trials(now, out);
 }
 
 void RequestTable::say_hello(TableOutput& out) {

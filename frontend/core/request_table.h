@@ -34,6 +34,8 @@ struct RequestTableLimits {
   std::size_t max_asked = 256;                      // requests named by one heartbeat
   TimeNs deadline_grace = 2 * kSecond;              // the scheduler judges a deadline first
   TimeNs closing_timeout = 60 * kSecond;            // a Finish or Cancel nobody answers is given up
+  TimeNs trial = 2 * kSecond;        // so long a scheduler must live with new requests or suspects ...
+  TimeNs lone_trial = 10 * kSecond;  // ... or with one that is tried alone
 };
 
 /// What a caller asks for; `deadline` is absolute.
@@ -139,6 +141,17 @@ struct TableCounters {
 /// - a stream ends only when every token counted by its terminal was delivered (or by its own Finish,
 ///   Cancel or deadline);
 /// - while a scheduler answers, every entry ends, and every terminal is acknowledged.
+///
+/// A request may be what kills the scheduler; nobody is left then to judge it but the front ends.
+/// - Each request counts the schedulers that died while they had it, since its last token and in all.
+/// - After two without a token between them (or eight in all) it is a suspect. A new scheduler gets
+///   everybody else at once, and suspects only when it has lived for `trial` with those: in trials of
+///   1, 2, 4, ... suspects, each begun when the scheduler has outlived the one before.
+/// - After four (or eight in all) it is tried alone: this front end gives nothing else to the
+///   scheduler for as long.
+/// - Three schedulers that die in its lone trials end it with worker_crashes. One request that is not
+///   yet a suspect kills two at most, so it alone never ends another.
+/// Trials take turns among the front ends of a host (wants_turn).
 class RequestTable {
  public:
   RequestTable(FrontendIdentity identity, RequestTableLimits limits);
@@ -167,6 +180,10 @@ class RequestTable {
   /// How many requests open() would take now.
   std::size_t room() const;
   std::size_t entry_count() const { return entries_.size(); }
+  /// Only one front end of a host tries suspects at a time. True: this one waits for its turn, or has
+  /// it; false again when it is over. give_turn() is called by whoever sees that no other has it.
+  bool wants_turn() const { return turn_of_trials_ != Turn::unwanted; }
+  void give_turn() { turn_of_trials_ = Turn::given; }
   /// Tokens delivered so far; nullptr if the request is not open.
   const std::vector<Token>* delivered(std::uint64_t counter) const;
 
@@ -179,6 +196,10 @@ class RequestTable {
     bool ever_sent = false;  // a scheduler may know it
     std::uint32_t attempt = 1;
     std::uint32_t next = 0;  // closing: tokens that the ended stream had
+    std::uint32_t schedulers_lost = 0;      // under it, since its last token
+    std::uint32_t schedulers_lost_ever = 0; // ... or since it was last tried alone and acquitted
+    std::uint32_t lost_alone = 0;           // of these, in its lone trials
+    bool on_trial = false;                  // in trial_
     TimeNs arrival = 0;
     TimeNs news = 0;   // last sign of the scheduler about it, or time of the last sending
     TimeNs asked = 0;  // last resend asked for at once
@@ -189,6 +210,15 @@ class RequestTable {
     std::optional<Terminal> terminal;  // came before the tokens that it counts
   };
   using Entries = std::unordered_map<std::uint64_t, Entry>;
+
+  enum class Turn : std::uint8_t { unwanted, wanted, given };
+
+  /// The suspects that the scheduler has been given last.
+  struct Trial {
+    std::vector<std::uint64_t> members;  // empty: none runs
+    bool alone = false;
+    TimeNs until = 0;
+  };
 
   void apply_welcome(const FrontendWelcome& message, TimeNs now, TableOutput& out);
   void apply_unknown(TimeNs now, TableOutput& out);
@@ -205,6 +235,15 @@ class RequestTable {
   void ask_for_gaps(TableOutput& out);
   void submit(std::uint64_t counter, Entry& entry, TimeNs now, TableOutput& out);
   void submit_all(bool new_scheduler, TimeNs now, TableOutput& out);
+  // Trials (request_table_trials.cpp).
+  void scheduler_lost(TimeNs now, TableOutput& out);
+  void go_on_with_trials(TimeNs now, TableOutput& out);
+  bool trial_is_over(TimeNs now) const;
+  void acquit(TimeNs now, TableOutput& out);
+  void begin_trial(TimeNs now, TableOutput& out);
+  static bool suspected(const Entry& entry);
+  static bool tried_alone(const Entry& entry);
+  bool must_wait(const Entry& entry) const;
   void say_hello(TableOutput& out);
   void heartbeat(const std::vector<std::uint64_t>& about, TableOutput& out);
   void repeat_closing(std::uint64_t counter, Entry& entry, TimeNs now, TableOutput& out);
@@ -223,6 +262,10 @@ class RequestTable {
   std::uint64_t next_counter_ = 1;
   std::uint64_t turn_ = 0;  // the last request that a heartbeat asked about
   TimeNs next_beat_ = 0;
+  Trial trial_;
+  std::size_t trial_size_ = 1;  // suspects of the next trial
+  TimeNs trials_begin_ = 0;     // the scheduler must have lived so long with everybody else
+  Turn turn_of_trials_ = Turn::unwanted;
   std::vector<std::uint64_t> gaps_;  // found while applying one message
   std::vector<std::uint64_t> scratch_;
 };

@@ -130,6 +130,7 @@ void RequestTable::append(const TokenRow& row, Entry& entry, std::uint32_t known
     count = room;
   }
   if (count == 0) return;
+  entry.schedulers_lost = 0;
   const std::uint32_t from = row.begin + known;
   if (first == 0) entry.beginning = beginning_of(row.message, row.counter);
   if (sampling.beams()) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <random>
@@ -412,6 +413,168 @@ TEST_F(TableTest, a_new_scheduler_gets_every_open_request_in_order_of_arrival) {
   EXPECT_EQ(text[opened[3]], (Tokens{1, 2, 3}));
 }
 
+// --- requests that kill schedulers
+
+/// Schedulers come and die; what each of them got.
+class TrialTest : public TableTest {
+ protected:
+  /// The one before is dead: another says Welcome.
+  void another_scheduler() { welcome(++epoch_); }
+  Epoch epoch() const { return epoch_; }
+  void live(TimeNs time) {
+    for (TimeNs t = 0; t < time; t += 500 * kMs) {
+      pass(500 * kMs);
+      welcome(epoch_);
+      if (turns && table.wants_turn()) table.give_turn();
+    }
+  }
+  /// Submitted since the last call.
+  std::vector<std::uint64_t> submitted() {
+    std::vector<std::uint64_t> counters;
+    for (const Submit& submit : all<Submit>()) counters.push_back(submit.request.counter);
+    sent.clear();
+    return counters;
+  }
+  std::uint32_t attempt_of(std::uint64_t counter) const {
+    std::uint32_t attempt = 0;
+    for (const Submit& submit : all<Submit>()) {
+      if (submit.request.counter == counter) attempt = submit.attempt;
+    }
+    return attempt;
+  }
+  using Counters = std::vector<std::uint64_t>;
+
+  bool turns = true;  // no other front end tries suspects
+  Epoch epoch_ = kEpoch;
+};
+
+TEST_F(TrialTest, one_that_kills_every_scheduler_ends_and_takes_nobody_along) {
+  welcome();
+  const auto killer = open();
+  std::vector<std::uint64_t> innocent;
+  for (int i = 0; i < 5; ++i) innocent.push_back(open());
+  std::uint32_t deaths = 0;
+  for (; ends.empty() && deaths < 50; ++deaths) {
+    sent.clear();
+    another_scheduler();
+    live(kMs);
+    // The scheduler dies of the killer as soon as it has it, before anybody gets a token.
+    for (int i = 0; i < 100 && attempt_of(killer) == 0; ++i) {
+      live(500 * kMs);
+      for (const auto counter : innocent) {
+        const auto attempt = attempt_of(counter);
+        if (attempt != 0 && attempt_of(killer) == 0 && text[counter].empty()) {
+          tokens(counter, attempt, 0, {1}, epoch());
+        }
+      }
+    }
+  }
+  ASSERT_EQ(1U, ends.size());
+  EXPECT_EQ(killer, ends[0].counter);
+  EXPECT_EQ(ErrorCode::worker_crashes, ends[0].code);
+  EXPECT_EQ(7U, deaths);  // four to be suspected enough, three alone
+  sent.clear();
+  another_scheduler();
+  live(20 * kSecond);
+  Counters served = submitted();
+  std::sort(served.begin(), served.end());
+  EXPECT_EQ(innocent, served);
+}
+
+TEST_F(TrialTest, suspects_come_after_everybody_else_in_growing_trials) {
+  welcome();
+  Counters suspects;
+  for (int i = 0; i < 7; ++i) suspects.push_back(open());
+  another_scheduler();
+  another_scheduler();
+  const auto fresh = open();
+  submitted();
+  another_scheduler();
+  EXPECT_EQ(Counters{fresh}, submitted());
+  live(1500 * kMs);
+  EXPECT_EQ(Counters{}, submitted());
+  live(1500 * kMs);
+  EXPECT_EQ(Counters{suspects[0]}, submitted());
+  live(3500 * kMs);
+  EXPECT_EQ((Counters{suspects[1], suspects[2]}), submitted());
+  live(3500 * kMs);
+  EXPECT_EQ((Counters{suspects[3], suspects[4], suspects[5], suspects[6]}), submitted());
+}
+
+TEST_F(TrialTest, tokens_end_a_trial_at_once) {
+  welcome();
+  const auto first = open();
+  const auto second = open();
+  another_scheduler();
+  another_scheduler();
+  submitted();
+  live(3 * kSecond);
+  const auto attempt = attempt_of(first);
+  EXPECT_EQ(Counters{first}, submitted());
+  live(500 * kMs);
+  EXPECT_EQ(Counters{}, submitted());
+  tokens(first, attempt, 0, {1}, epoch());
+  live(1500 * kMs);
+  EXPECT_EQ(Counters{second}, submitted());
+}
+
+TEST_F(TrialTest, a_lone_trial_keeps_new_requests_back_until_it_is_over) {
+  welcome();
+  const auto suspect = open();
+  for (int i = 0; i < 3; ++i) {
+    another_scheduler();
+    live(3 * kSecond);
+  }
+  another_scheduler();
+  submitted();
+  live(3 * kSecond);
+  EXPECT_EQ(Counters{suspect}, submitted());
+  const auto late = open();
+  live(5 * kSecond);
+  EXPECT_EQ(Counters{}, submitted());
+  live(6 * kSecond);
+  EXPECT_EQ(Counters{late}, submitted());
+  // Acquitted: the next scheduler gets it at once.
+  another_scheduler();
+  EXPECT_EQ((Counters{suspect, late}), submitted());
+  EXPECT_TRUE(ends.empty());
+}
+
+TEST_F(TrialTest, one_that_kills_after_a_token_of_each_life_ends_too) {
+  welcome();
+  const auto killer = open(1000);
+  std::uint32_t deaths = 0;
+  for (; ends.empty() && deaths < 50; ++deaths) {
+    const auto attempt = attempt_of(killer);
+    const auto n = static_cast<std::uint32_t>(text[killer].size());
+    tokens(killer, attempt, n, {1}, epoch());
+    sent.clear();
+    another_scheduler();
+    for (int i = 0; i < 40 && attempt_of(killer) == 0; ++i) live(500 * kMs);
+  }
+  ASSERT_EQ(1U, ends.size());
+  EXPECT_EQ(ErrorCode::worker_crashes, ends[0].code);
+  EXPECT_EQ(11U, deaths);
+}
+
+TEST_F(TrialTest, front_ends_take_turns) {
+  welcome();
+  const auto suspect = open();
+  another_scheduler();
+  another_scheduler();
+  submitted();
+  turns = false;
+  live(20 * kSecond);
+  EXPECT_EQ(Counters{}, submitted());
+  EXPECT_TRUE(table.wants_turn());
+  table.give_turn();
+  live(500 * kMs);
+  EXPECT_EQ(Counters{suspect}, submitted());
+  EXPECT_TRUE(table.wants_turn());  // until it is over
+  live(3 * kSecond);
+  EXPECT_FALSE(table.wants_turn());
+}
+
 TEST_F(TableTest, a_scheduler_that_forgot_this_front_end_is_told_again) {
   welcome();
   const auto a = open();
@@ -783,6 +946,7 @@ TEST_F(TableTest, random_losses_never_cost_or_repeat_a_token) {
       if (end == k.total) events.terminals = {terminal_of(c, k.attempt, end)};
       say(events);
     }
+    if (table.wants_turn()) table.give_turn();
     table.tick(now, out);
     collect();
     for (; read < sent.size(); ++read) hear(FrontendMessage(sent[read]));
