@@ -1,6 +1,7 @@
 // Events from front ends: hello, submit, cancel, finish, acknowledge, heartbeat.
 #include <algorithm>
 
+#include "ipc/fault_points.h"
 #include "scheduler/apply/apply_handlers.h"
 #include "scheduler/apply/beams.h"
 #include "scheduler/apply/grammars.h"
@@ -228,7 +229,10 @@ struct Handler {
     Request* request = find_request(state, finish.request);
     if (request == nullptr || request->attempt > finish.attempt) return;
     // The attempt that has ended was lost on its way here: nobody takes the tokens of the one before it.
-    if (request->attempt < finish.attempt) return drop_obsolete(*request);
+    if (request->attempt < finish.attempt) {
+      if (!fault(Fault::orphan_after_finish)) drop_obsolete(*request);
+      return;
+    }
     if (request->phase == Phase::ended) return;  // its terminal crosses the Finish
     if (finish.n > request->generated.size()) return;
     request->generated.resize(finish.n);

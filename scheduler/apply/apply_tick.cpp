@@ -134,7 +134,7 @@ void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out) {
     judge_worker(state, i, now, out);
     forget_context(state.workers[i], now);
     repeat_closes(state.workers[i], now, out);
-    repeat_grammar(state, state.workers[i], now, out);
+    repeat_grammar(state.workers[i], now, out);
     probe_again(state, i, now, out);
     drain(state, i, now, out);
   }

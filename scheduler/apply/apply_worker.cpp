@@ -516,16 +516,18 @@ struct Handler {
     if (!in_term(grammar.term)) return;
     Worker& w = worker();
     const auto known = w.compute.grammars.find(grammar.key);
-    if (known == w.compute.grammars.end()) return;  // we have forgotten it as well
-    if (grammar.ready) {
+    if (known == w.compute.grammars.end()) {  // we have forgotten it as well
+      w.peer.work.answered_key(Work::compile, grammar.key, now);
+    } else if (grammar.ready) {
       known->second.ready = true;
+      known->second.text.clear();
       w.peer.work.answered(Work::compile, known->second.number, now);
-      w.compute.compiles_alone = w.compute.compiles_alone && w.peer.work.open(Work::compile) != 0;
     } else if (known->second.ready || !known->second.awaited) {
       // Forgotten, or passed over. One that is awaited has been told of again meanwhile, and will be answered.
       w.peer.work.answered(Work::compile, known->second.number, now);
       w.compute.grammars.erase(known);
     }
+    w.compute.compiles_alone = w.compute.compiles_alone && w.peer.work.open(Work::compile) != 0;
   }
 
   void operator()(WorkerBye&& bye) {

@@ -12,9 +12,6 @@ namespace baton {
 
 namespace {
 
-/// A worker is given two pulls at a time, of which it copies one.
-constexpr std::size_t kPullsAtWork = 2;
-
 /// Deaths in all that end a request: those of two stages.
 std::uint32_t most_in_all(const Settings& settings) { return 2 * settings.max_deaths; }
 
@@ -37,11 +34,15 @@ void add_rows(const State& state, const InFlightStep& step, Suspicions& found) {
   for (const auto& [id, n] : step.rows) row(id, Stage::prefill);
 }
 
-/// Everybody who has that grammar: it is the grammar that kills.
+/// Everybody who has that grammar: it is the grammar that kills. Perhaps nobody has it any more.
 void add_grammar(const State& state, std::uint64_t key, Suspicions& found) {
+  bool known = false;
   state.requests.each([&](const Request& request) {
-    if (request.grammar == key && request.phase != Phase::ended) add(found, request.id, Stage::compile);
+    if (request.grammar != key || request.phase == Phase::ended) return;
+    add(found, request.id, Stage::compile);
+    known = true;
   });
+  if (!known) add(found, 0, Stage::compile);
 }
 
 /// Somebody else may be the cause of the deaths before as well as this request: they were there together.
@@ -70,19 +71,14 @@ Suspicions running_on(const State& state, WorkerIndex worker, TimeNs latest) {
   for (const InFlightStep& step : w.compute.steps) {
     if (step.sent <= latest) add_rows(state, step, found);
   }
-  std::size_t pulls = 0;
+  // A worker takes one after another, but what it answered last has died with it: it may have been at any of them.
   for (const auto& [number, record] : w.peer.work.of(Work::pull)) {
-    if (++pulls > kPullsAtWork || record.sent > latest) break;
+    if (record.sent > latest || fault(Fault::pulls_blame_nobody)) break;
     add(found, record.request, Stage::pull);
   }
-  // Compiled one at a time, those first that somebody waits for.
-  bool awaited = false;
-  bool announced = false;
   for (const auto& [number, record] : w.peer.work.of(Work::compile)) {
-    if ((awaited && announced) || record.sent > latest) break;
-    const auto told = w.compute.grammars.find(record.key);
-    bool& taken = told != w.compute.grammars.end() && told->second.awaited ? awaited : announced;
-    if (!std::exchange(taken, true)) add_grammar(state, record.key, found);
+    if (record.sent > latest || fault(Fault::compiles_blame_nobody)) break;
+    add_grammar(state, record.key, found);
   }
   return found;
 }
@@ -97,7 +93,9 @@ Suspicions owners_of(const State& state, WorkerIndex worker, const Outstanding& 
       }
       break;
     case Work::pull: add(found, record.request, Stage::pull); break;
-    case Work::compile: add_grammar(state, record.key, found); break;
+    case Work::compile:  // awaited ones overtake others: it may be at any of them
+      for (const auto& [number, open] : w.peer.work.of(Work::compile)) add_grammar(state, open.key, found);
+      break;
     case Work::close: break;  // of a pool, not of a request
   }
   return found;
@@ -139,6 +137,7 @@ void note_unblamed(State& state, WorkerIndex worker) {
 
 void blame_late(State& state, Worker& worker, Outbox& out) {
   std::vector<Unblamed> noted = std::exchange(worker.peer.unblamed, {});
+  if (fault(Fault::no_late_blame)) return;
   Suspicions left;
   bool others = false;  // one who has got on was there, too: it may have been that one
   for (const Unblamed& n : noted) {
@@ -168,7 +167,7 @@ bool is_suspect(const State& state, const Request& request) {
 }
 
 bool avoids_pulls(const State& state, const Request& request) {
-  return is_suspect(state, request, Stage::pull);
+  return is_suspect(state, request, Stage::pull) && !fault(Fault::pulls_not_avoided);
 }
 
 }  // namespace baton

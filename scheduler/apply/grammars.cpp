@@ -40,15 +40,20 @@ void forget_grammars(Worker& worker) {
 
 namespace {
 
+void send(Worker& worker, std::uint64_t key, ToldGrammar& told, TimeNs now, Outbox& out) {
+  told.told = now;
+  out.to_workers.emplace_back(worker.peer.link,
+                              PrepareGrammar{worker.peer.term, key, told.kind, told.text, told.awaited});
+}
+
 void tell(Worker& worker, const Request& request, bool awaited, TimeNs now, Outbox& out) {
   ToldGrammar& told = worker.compute.grammars[request.grammar];
   const bool again = told.number != 0;
   if (!again) told.number = worker.peer.work.add(Work::compile, request.id, request.grammar, now);
+  told.kind = request.sampling.grammar_kind;
+  told.text = request.sampling.grammar;
   told.awaited = told.awaited || awaited;
-  told.told = now;
-  out.to_workers.emplace_back(worker.peer.link,
-                              PrepareGrammar{worker.peer.term, request.grammar, request.sampling.grammar_kind,
-                                             request.sampling.grammar, awaited});
+  send(worker, request.grammar, told, now, out);
 }
 
 }  // namespace
@@ -62,22 +67,12 @@ void ask_grammar(const State& state, Worker& worker, const Request& request, boo
   tell(worker, request, awaited, now, out);
 }
 
-void repeat_grammar(State& state, Worker& worker, TimeNs now, Outbox& out) {
+void repeat_grammar(Worker& worker, TimeNs now, Outbox& out) {
   const auto& open = worker.peer.work.of(Work::compile);
   if (!worker.ready() || open.empty()) return;
-  const Outstanding& oldest = open.begin()->second;
-  const auto told = worker.compute.grammars.find(oldest.key);
-  if (told != worker.compute.grammars.end() && now - told->second.told < kAgain) return;
-  const Request* request = nullptr;
-  state.requests.each([&](const Request& other) {
-    if (other.grammar == oldest.key && other.phase != Phase::ended) request = &other;
-  });
-  if (told != worker.compute.grammars.end() && request != nullptr) {
-    return tell(worker, *request, told->second.awaited, now, out);
-  }
-  if (told != worker.compute.grammars.end()) worker.compute.grammars.erase(told);
-  worker.peer.work.answered(Work::compile, oldest.number, now);
-  worker.compute.compiles_alone = false;
+  const auto told = worker.compute.grammars.find(open.begin()->second.key);
+  if (told == worker.compute.grammars.end() || now - told->second.told < kAgain) return;
+  send(worker, told->first, told->second, now, out);
 }
 
 void compile_alone(Worker& worker, const Request& request, TimeNs now, Outbox& out) {

@@ -17,9 +17,9 @@ bool grammar_ready(const Worker& worker, const Request& request);
 /// Tells `worker` of a grammar that is not ready there, unless it has just been told, or a suspect has its turn there.
 /// `awaited`: the request has a place there. A suspect's own grammar takes such a turn (compile_alone()).
 void ask_grammar(const State& state, Worker& worker, const Request& request, bool awaited, TimeNs now, Outbox& out);
-/// The oldest grammar that is not answered is asked for again now and then: question or answer may be lost. One that
-/// nobody wants any more is forgotten.
-void repeat_grammar(State& state, Worker& worker, TimeNs now, Outbox& out);
+/// The oldest grammar that is not answered is asked for again now and then: question or answer may be lost. Also one
+/// that nobody wants any more: the worker may be compiling it, or hang in it.
+void repeat_grammar(Worker& worker, TimeNs now, Outbox& out);
 /// For a suspect: nothing is outstanding on `worker`, and nothing begins before the answer.
 void compile_alone(Worker& worker, const Request& request, TimeNs now, Outbox& out);
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "ipc/fault_points.h"
 #include "scheduler/apply/handoff.h"
 #include "scheduler/prefix/prefix_pull.h"
 
@@ -46,7 +47,7 @@ bool is_fed(const State& state, const Worker& importer) {
 void probe(State& state, WorkerIndex exporter, WorkerIndex importer, TimeNs now, Outbox& out) {
   // Nobody may map the pool of a worker that is about to free it. And what a suspect does alone stays alone: the
   // first pull maps the pool then.
-  bool asked = !state.workers[exporter].takes_work() || !state.workers[importer].may_begin();
+  bool asked = !state.workers[exporter].takes_work() || (!state.workers[importer].may_begin() && !fault(Fault::pulls_beside_suspects));
   state.transfers.each([&](const Transfer& t) {
     asked = asked || (t.is_probe() && t.from_worker == exporter && t.to_worker == importer);
   });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ipc/fault_points.h"
 #include "scheduler/apply/beams.h"
 #include "scheduler/apply/handoff.h"
 #include "scheduler/apply/membership.h"
@@ -11,6 +12,7 @@
 namespace baton {
 
 bool may_fit_later(const State& state, const Request& request, std::uint32_t tokens, TimeNs now) {
+  if (fault(Fault::small_pool_refuses)) return false;
   if (tokens <= max_context(state)) return true;
   const auto loads = [](const Worker& w) {
     return w.store.last_context == 0 && (w.peer.state == WorkerState::registering || w.peer.state == WorkerState::loading);

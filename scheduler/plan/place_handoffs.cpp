@@ -6,6 +6,7 @@
 
 #include "ipc/fault_points.h"
 #include "scheduler/apply/beams.h"
+#include "scheduler/apply/blame.h"
 #include "scheduler/apply/grammars.h"
 #include "scheduler/apply/handoff.h"
 #include "scheduler/apply/membership.h"
@@ -76,7 +77,7 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
   for (auto it = state.handoffs.begin(); it != state.handoffs.end();) {
     Request& request = *state.requests.find(it->second);
     Sequence& source = *state.sequences.find(request.source);
-    if (!decoder || !reaches_some_decoder(state, state.workers[source.worker])) {
+    if (!decoder || avoids_pulls(state, request) || !reaches_some_decoder(state, state.workers[source.worker])) {
       if (!decoder && state.settings.no_decode == NoDecode::wait) return;
       ++it;
       decode_at_source(state, request, source);

@@ -272,6 +272,8 @@ inline const char* to_string(WorkerState state) {
 
 /// A grammar that a worker was told of.
 struct ToldGrammar {
+  GrammarKind kind = GrammarKind::none;
+  std::string text;  // while it is not answered: told again, also when nobody wants it any more
   bool ready = false;       // compiled, it says
   bool awaited = false;     // somebody who is placed there waits for it
   TimeNs told = 0;          // last time

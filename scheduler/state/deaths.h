@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ipc/fault_points.h"
+
 namespace baton {
 
 /// What a worker does for a request. A death is counted for the kind of work that it interrupted, and only
@@ -39,6 +41,7 @@ struct Deaths {
   std::uint32_t times(Stage stage) const { return progress[static_cast<std::size_t>(stage)]; }
   /// The stage got on: a prompt was computed, a token decoded, a hand-off completed, a grammar compiled.
   void got_on(Stage stage) {
+    if (fault(Fault::any_progress_clears)) in = {};
     in[static_cast<std::size_t>(stage)] = alone[static_cast<std::size_t>(stage)] = 0;
     ++progress[static_cast<std::size_t>(stage)];
     if (stage == Stage::decode && total != 0 && ++peaceful_tokens >= kTokensThatClear) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ipc/fault_points.h"
+
 namespace baton {
 
 const char* to_string(Work kind) {
@@ -65,8 +67,12 @@ void OutstandingWork::answered_key(Work kind, std::uint64_t key, TimeNs now) {
 }
 
 void OutstandingWork::answered(Work kind, std::map<std::uint64_t, Outstanding>::iterator it, TimeNs now) {
+  const bool oldest = it == open_[index(kind)].begin();
   open_[index(kind)].erase(it);
-  begin_turn(kind, now);
+  // Of two pulls in hand the younger may end first, which says nothing of the other. Grammars that somebody waits
+  // for overtake the others, which wait for them.
+  if (oldest || kind == Work::compile) begin_turn(kind, now);
+  if (fault(Fault::hung_pull_excused)) begin_turn(Work::pull, now);
 }
 
 void OutstandingWork::begin_turn(Work kind, TimeNs now) {
@@ -108,6 +114,10 @@ void OutstandingWork::forgive(TimeNs gap, TimeNs now) {
 Verdict OutstandingWork::judge(TimeNs heard, TimeNs now, TimeNs worker_timeout) const {
   if (now - heard > worker_timeout) return {Verdict::Fault::silent, {}};
   if (now - heard > worker_timeout / 2) return {};
+  const auto& pulls = of(Work::pull);
+  if (fault(Fault::slow_pull_lost) && !pulls.empty() && now - pulls.begin()->second.sent > worker_timeout) {
+    return {Verdict::Fault::lost, pulls.begin()->second};
+  }
   for (const Work kind : {Work::step, Work::pull}) {
     const std::deque<TimeNs>& times = sent_times_[index(kind)];
     if (times.empty() || now - times.front() <= worker_timeout) continue;
