@@ -47,6 +47,7 @@ enum class What : std::uint8_t {
   start_frontend,  // who: name
   submit,
   blow,
+  check_hang,  // who: process
 };
 
 class Process {
@@ -85,7 +86,10 @@ class SimScheduler final : public Process {
   void want_turn();
   void apply_now(Event&& event);
   void flush();
+  bool strikes_by_submit(const Event& event);
+  bool strikes_by_tokens(FrontendIndex frontend, const Events& events);
   void check_audit(const char* after);
+  void check_calm();
   void watch(LinkId link, const Process& peer);
 
   Outbox out_;
@@ -121,6 +125,7 @@ class SimWorker final : public Process {
   WorkerCore core;
   const TimeNs since;  // start of the process
   TimeNs allowed = 0;  // when a scheduler let it allocate
+  std::uint32_t hung_by = kNobody;  // spec
 
  private:
   void carry_out();
@@ -134,6 +139,11 @@ class SimWorker final : public Process {
   void finish_step();
   void check_tables(const char* when);
   void check_grammars(const RunStep& step);
+  void prepare(std::uint64_t key, bool awaited);
+  void compile_next();
+  bool strikes(const BatchRow& row, const RequestSpec& spec) const;
+  RequestSpec* striker_of(const Pull& pull);
+  void check_orphans(const RunStep& step);
   void allocate();
   void start_pull(Pull pull);
   void pull_part(TransferId id);
@@ -165,6 +175,8 @@ class SimWorker final : public Process {
   std::uint32_t row_done_ = 0;
   std::uint64_t row_prefix_ = 0;
   std::map<TransferId, Job> pulls_;
+  std::uint64_t compiling_ = 0;  // key; 0: none
+  std::vector<std::pair<std::uint64_t, bool>> to_compile_;  // key, somebody waits for it
   std::set<std::uint64_t> grammars_;  // compiled by this process, forgotten ones too
   std::map<AllocationId, TimeNs> mappings_;  // since when
   TimeNs tick_at_ = 0;
@@ -182,6 +194,7 @@ class SimFrontend final : public Process {
   /// SIGTERM: takes no more clients, goes when the last stream has ended.
   void leave();
 
+  Incarnation incarnation() const { return incarnation_; }
   bool leaving() const { return leaving_; }
   std::size_t clients_waiting() const { return waiting_; }
 
@@ -203,6 +216,8 @@ class SimFrontend final : public Process {
   void deliver(const Delivery& delivery, const TableOutput& out);
   void end(const StreamEnd& ending);
   void check_answer(const RequestSpec& spec, const Client& client, const StreamEnd& ending);
+  template <typename Expect>
+  void check_blame(const RequestSpec& spec, const Expect& expect) const;
   void check_token(const RequestSpec& spec, const Client& client, Token token);
   void schedule_tick();
 

@@ -1,6 +1,9 @@
 #include "tests/sim/network.h"
 
 #include <algorithm>
+#include <type_traits>
+
+#include "ipc/codec.h"
 
 #include "tests/sim/describe.h"
 #include "tests/sim/world.h"
@@ -60,7 +63,27 @@ TimeNs Network::arrival(TimeNs& last) {
   return last;
 }
 
+/// As the wire has it, where the scenario says so.
+template <typename Message>
+void Network::over_the_wire(Message& message) {
+  if (!world_.scenario().codec) return;
+  std::visit([&](auto& kind) {
+    using Kind = std::decay_t<decltype(kind)>;
+    const std::string bytes = std::visit([](const auto& m) { return encode(m); }, kind);
+    const auto decode = [&] {
+      if constexpr (std::is_same_v<Kind, WorkerMessage>) return decode_worker_message(bytes);
+      if constexpr (std::is_same_v<Kind, FrontendMessage>) return decode_frontend_message(bytes);
+      if constexpr (std::is_same_v<Kind, ToWorker>) return decode_to_worker(bytes);
+      if constexpr (std::is_same_v<Kind, ToFrontend>) return decode_to_frontend(bytes);
+    };
+    auto read = decode();
+    if (!read.ok()) world_.fail("a message that its receiver refuses: " + read.status().message());
+    kind = std::move(read.value());
+  }, message);
+}
+
 bool Network::send_up(std::uint32_t peer, ToScheduler message) {
+  over_the_wire(message);
   Link* link = link_of_peer(peer);
   if (link == nullptr || !link->up) return false;
   if (link->up_queue.size() >= kQueue) world_.fail("a queue grows without bound");
@@ -80,6 +103,7 @@ bool Network::send_up(std::uint32_t peer, ToScheduler message) {
 }
 
 bool Network::send_down(LinkId id, ToPeer message) {
+  over_the_wire(message);
   Link* link = link_of_id(id);
   if (link != nullptr && link->down_queue.size() >= kQueue) {
     world_.fail("a queue grows without bound");

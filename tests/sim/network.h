@@ -75,6 +75,8 @@ class Network {
 
  private:
   static constexpr std::size_t kQueue = 4096;  // high-water mark
+  template <typename Message>
+  void over_the_wire(Message& message);
   Link* link_of_peer(std::uint32_t peer);
   Link* link_of_id(LinkId id);
   void cut(Link& link);

@@ -115,6 +115,22 @@ void answer(const Scenario& scenario, RequestSpec& spec) {
   }
 }
 
+/// Perhaps this one strikes. Nobody else has what it strikes by: its KV, its grammar.
+void draw_striker(const Scenario& scenario, RequestSpec& spec, Random& random) {
+  const Load& load = scenario.load;
+  if (!random.permille(load.striker)) return;
+  const bool grammar = spec.sampling.grammar_kind != GrammarKind::none;
+  if (load.strike == Strike::compile && spec.sampling.beams()) return;
+  spec.strike = load.strike;
+  const std::string name = "striker " + std::to_string(spec.sampling.seed);
+  spec.cache_salt = name;
+  spec.root = prefix_root(spec.sampling.seed);
+  if (load.strike == Strike::compile) spec.sampling.grammar_kind = GrammarKind::regex;
+  if (grammar || load.strike == Strike::compile) spec.sampling.grammar = name;
+  spec.strike_at = random.between(0, spec.sampling.max_tokens - 1);
+  spec.strike_every = random.pick<std::uint32_t>({1, 1, 2, 3});
+}
+
 /// A tenant, and perhaps the beginning of an earlier conversation, as its next turn has it.
 void draw_beginning(const Scenario& scenario, const std::deque<RequestSpec>& earlier,
                     RequestSpec& spec, Random& random) {
@@ -141,7 +157,7 @@ RequestSpec draw_request(const Scenario& scenario, const std::deque<RequestSpec>
   const bool beams = random.permille(load.beams);
   if (beams) draw_beams(scenario, spec, random);
   // What it allows changes nothing here; that its workers must have compiled it does.
-  if (!beams && earlier.size() % 5 == 0) {
+  if (!beams && earlier.size() % (1000 / load.grammar) == 0) {
     spec.sampling.grammar_kind = GrammarKind::regex;
     spec.sampling.grammar = std::to_string(earlier.size() / 5 % 4);
   }
@@ -165,6 +181,8 @@ RequestSpec draw_request(const Scenario& scenario, const std::deque<RequestSpec>
   if (random.permille(load.killer)) {
     spec.killer_at = random.between(0, spec.sampling.max_tokens - 1);
   }
+  if (load.strike != Strike::none) draw_striker(scenario, spec, random);
+  if (load.priorities) spec.priority = static_cast<std::int32_t>(random.below(3)) - 1;
   if (beams) {
     answer_beams(scenario, spec);
   } else {

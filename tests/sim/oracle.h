@@ -46,13 +46,24 @@ struct RequestSpec {
   std::uint32_t bad_row = kNever;    // sampling this token fails
   std::uint32_t killer_at = kNever;  // sampling this token kills the worker
 
+  Strike strike = Strike::none;
+  std::uint32_t strike_at = 0;      // decode and scheduler: from this token on ...
+  std::uint32_t strike_every = 1;   // ... at each so many-th
+  std::int32_t priority = 0;
+
   std::vector<Token> answer;  // up to and with the last token; of all that a beam search finds
   FinishReason reason = FinishReason::none;
   std::vector<std::uint32_t> lengths;  // of what a beam search finds
   std::uint32_t steps = 0;             // tokens that it looks ahead
 
   // What has happened to it.
-  std::uint32_t blows = 0;  // deaths and freezes of workers while it was open
+  std::uint32_t blows = 0;  // deaths and freezes of workers while it was open that no request has caused
+  std::uint32_t schedulers_killed = 0;  // by blows, likewise
+  bool hangs = false;        // some worker hangs, or hung, at its work
+  std::uint32_t struck = 0;  // deaths that this request has caused
+  std::uint32_t strikes_met = 0;  // that happened while it was open, its own as well
+  TimeNs asked = 0;
+  TimeNs ended = 0;  // its client has its end; 0: not yet
 };
 
 constexpr std::uint64_t kFirstSeed = 1'000'000;

@@ -87,6 +87,62 @@ void draw_host_parts(Scenario& s) {
   if (random.permille(500)) s.load.repeat = s.load.next_turn = 1000;
 }
 
+/// Nobody is killed, frozen, cut off or unheard.
+void make_calm(Scenario& s, Random& random) {
+  s.calm = true;
+  const TimeNs gap = s.blows.gap;
+  s.blows = Blows{};
+  s.blows.gap = gap;
+  s.blows.told_of_death = random.permille(700);
+  LinkQuality& n = s.network;
+  n.late_permille = n.lost_from_worker = n.lost_to_worker = n.lost_from_frontend = n.lost_to_frontend = 0;
+  s.load.killer = 0;
+  s.settings.max_deaths = random.between(2, 4);
+}
+
+/// Steps, pulls and grammars that take seconds: longer than the time after which silence is death.
+void make_slow(Scenario& s, Random& random) {
+  const auto slow = [&](TimeNs most) { return random.permille(500) ? random.time(kSecond, most) : 0; };
+  s.pace.step = std::max(s.pace.step, slow(2 * kSecond));
+  s.pace.pull = std::max(s.pace.pull, slow(6 * kSecond));
+  s.pace.compile = std::max(s.pace.compile, slow(10 * kSecond));
+  s.load.requests = random.between(4, 10);
+  s.load.burst = random.between(1, 10);
+  s.load.max_output = random.between(1, 8);
+  s.load.deadline = 0;
+}
+
+/// Seeds in which nothing happens but slowness and strikers. Of numbers of its own: nothing else about a seed
+/// depends on it.
+void draw_calm(Scenario& s) {
+  Random random(mix(s.seed) ^ 0xCA1CA1CA1ULL);
+  s.load.priorities = random.permille(300);
+  s.codec = random.permille(100);
+  if (!random.permille(350)) return;
+  make_calm(s, random);
+  Load& l = s.load;
+  switch (random.below(4)) {
+    case 0: make_slow(s, random); break;
+    case 1:
+    case 2:
+      l.strike = random.pick({Strike::prefill, Strike::decode, Strike::pull, Strike::compile, Strike::scheduler});
+      break;
+    default:
+      l.strike = random.pick({Strike::prefill, Strike::decode, Strike::pull, Strike::compile});
+      l.strikers_hang = true;
+      l.requests = random.between(4, 20);
+      if (random.permille(500)) {  // steps go on while something hangs
+        s.pace.step = random.time(kSecond, 2 * kSecond);
+        l.max_output = 20;
+        l.gap = 3 * kSecond;
+      }
+  }
+  if (l.strike == Strike::none) return;
+  l.striker = random.between(50, 300);
+  if (l.strike == Strike::decode) l.beams = 0;
+  if (l.strike == Strike::compile) l.grammar = 400;
+}
+
 void draw_workers(Scenario& s, Random& random) {
   const auto add = [&](const char* name, Role role, std::uint32_t n) {
     for (std::uint32_t i = 0; i < n; ++i) {
@@ -213,6 +269,17 @@ std::uint32_t Scenario::fits() const {
   return smallest;
 }
 
+std::uint32_t Scenario::fits_somewhere() const {
+  std::uint32_t decoders = 0;
+  std::uint32_t all = 0;
+  for (const WorkerSpec& w : workers) {
+    const std::uint32_t context = std::min(max_context, w.blocks * tokens_per_block);
+    all = std::max(all, context);
+    if (w.role != Role::prefill) decoders = std::max(decoders, context);
+  }
+  return decoders != 0 ? decoders : all;
+}
+
 bool Scenario::fits_beams(std::uint32_t prompt, const SamplingParams& sampling) const {
   if (sampling.max_tokens <= 1) return prompt + 1 <= fits();
   const std::uint32_t shared = prompt / tokens_per_block;
@@ -242,6 +309,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.pace.restart = random.pick<TimeNs>({20 * kMillisecond, 500 * kMillisecond, 3 * kSecond});
   draw_policies(s, random);
   draw_host_parts(s);
+  draw_calm(s);
   return s;
 }
 
@@ -288,6 +356,12 @@ std::string Scenario::text() const {
   field("ahead", settings.swap_step_blocks);
   field("host block us", pace.host_block_us);
   field("told of death", blows.told_of_death ? 1 : 0);
+  field("calm", calm ? 1 : 0);
+  field("strike", static_cast<std::uint64_t>(load.strike));
+  field("strikers hang", load.strikers_hang ? 1 : 0);
+  field("pull ms", static_cast<std::uint64_t>(pace.pull / kMillisecond));
+  field("step ms", static_cast<std::uint64_t>(pace.step / kMillisecond));
+  field("codec", codec ? 1 : 0);
   field("same link id", network.same_link_id ? 1 : 0);
   return line;
 }

@@ -14,6 +14,7 @@ namespace baton::sim {
 struct Pace {
   TimeNs step = 8 * kMillisecond;  // longest
   TimeNs pull = 8 * kMillisecond;
+  TimeNs compile = kSecond / 2;  // a grammar
   TimeNs load = 300 * kMillisecond;
   std::uint32_t host_block_us = 0;  // as workers say; copies themselves take no time
   TimeNs restart = kSecond;
@@ -58,6 +59,9 @@ struct Blows {
   }
 };
 
+/// The work that a striker's harm is bound to: whoever does it for the striker dies of it, or hangs.
+enum class Strike : std::uint8_t { none, prefill, decode, pull, compile, scheduler };
+
 struct Load {
   std::uint32_t requests = 20;
   TimeNs gap = 200 * kMillisecond;  // longest time between two bursts
@@ -69,6 +73,11 @@ struct Load {
   std::uint32_t deadline = 0;  // a short one
   std::uint32_t bad_row = 0;   // a row of it fails
   std::uint32_t killer = 0;    // its worker dies whenever it gets to a certain token
+  std::uint32_t striker = 0;   // whoever works for it at `strike` dies
+  Strike strike = Strike::none;
+  bool strikers_hang = false;  // instead
+  std::uint32_t grammar = 200;  // with a grammar; four of them
+  bool priorities = false;
   std::uint32_t too_long = 0;  // its prompt does not fit every pool
   std::uint32_t endless = 0;   // its answer does not
   std::uint32_t beams = 0;     // a beam search
@@ -96,9 +105,14 @@ struct Scenario {
   LinkQuality network;
   Blows blows;
   Load load;
+  /// Nothing goes wrong but by strikers: every wait, every blame and every end has one right answer.
+  bool calm = false;
+  bool codec = false;  // messages travel as bytes
 
   /// Prompt + output tokens that fit every pool.
   std::uint32_t fits() const;
+  /// Prompt + output tokens that some pool of those who decode holds.
+  std::uint32_t fits_somewhere() const;
   /// Beams that fit every pool to their end.
   bool fits_beams(std::uint32_t prompt, const SamplingParams& sampling) const;
   /// One line for a person.

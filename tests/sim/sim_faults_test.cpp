@@ -1,6 +1,13 @@
-// The test of the test: faults put back on purpose must each be found by the simulation, and
-// without them the same seeds must be clean.
+// The test of the test: faults put back on purpose must each be found by the simulation, by the seed named
+// here; without them the same seeds must be clean.
+//
+// A change of what seeds draw moves the faults to other seeds. BATON_FIND_FAULTS=1 looks for each (or, with its
+// name, for one) among the first 20,000 and prints the lines of the table.
+// One more fault needs losses in an order that no seed has shown, and is found by a test of its own
+// (orphan_after_finish: Ends.AFinishOfALaterAttemptLeavesNoOrphan).
 #include <gtest/gtest.h>
+
+#include <cstdlib>
 
 #include "ipc/fault_points.h"
 #include "tests/sim/world.h"
@@ -12,85 +19,83 @@ namespace {
 #error "the fault points must be compiled in"
 #endif
 
-constexpr std::uint64_t kSeeds = 1500;
+struct Planted {
+  Fault fault;
+  const char* name;
+  std::uint64_t seed;
+};
+
+constexpr Planted kPlanted[] = {
+    {Fault::release_at_once, "release_at_once", 1},
+    {Fault::no_term_check, "no_term_check", 27},
+    {Fault::lost_plan_unnoticed, "lost_plan_unnoticed", 42},
+    {Fault::block_final_too_early, "block_final_too_early", 24},
+    {Fault::piecemeal_reservation, "piecemeal_reservation", 4},
+    {Fault::token_sent_twice, "token_sent_twice", 7},
+    {Fault::no_copy_on_write, "no_copy_on_write", 5},
+    {Fault::block_cached_too_early, "block_cached_too_early", 1},
+    {Fault::prefix_not_awaited, "prefix_not_awaited", 2},
+    {Fault::prefix_not_held, "prefix_not_held", 2},
+    {Fault::copy_not_awaited, "copy_not_awaited", 45},
+    {Fault::copied_not_held, "copied_not_held", 6},
+    {Fault::pulled_over_unsaved, "pulled_over_unsaved", 61},
+    {Fault::grammar_not_awaited, "grammar_not_awaited", 1},
+    // Liveness and blame.
+    {Fault::slow_pull_lost, "slow_pull_lost", 36},
+    {Fault::hung_pull_excused, "hung_pull_excused", 38},
+    {Fault::any_progress_clears, "any_progress_clears", 318},
+    {Fault::pulls_blame_nobody, "pulls_blame_nobody", 212},
+    {Fault::compiles_blame_nobody, "compiles_blame_nobody", 2},
+    {Fault::pulls_beside_suspects, "pulls_beside_suspects", 2515},
+    {Fault::pulls_not_avoided, "pulls_not_avoided", 212},
+    {Fault::no_suspects, "no_suspects", 2},
+    {Fault::no_late_blame, "no_late_blame", 111},
+    {Fault::small_pool_refuses, "small_pool_refuses", 1226},
+    {Fault::no_trials, "no_trials", 27},
+};
 
 struct Active {
   explicit Active(Fault which) { active_fault = which; }
   ~Active() { active_fault = Fault::none; }
 };
 
-/// The first seed that shows the fault; 0 if none does.
-std::uint64_t found_by(Fault which, std::string& violation) {
+/// What the seed shows with the fault; empty: nothing.
+std::string violation_of(Fault which, std::uint64_t seed) {
   const Active active(which);
-  RunOptions options;
-  options.patience = 30 * kSecond;
-  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    Report report = run_scenario(draw_scenario(seed), options);
-    violation = report.violation;
-    if (!violation.empty()) return seed;
-  }
-  return 0;
+  const RunOptions options;
+  return run_scenario(draw_scenario(seed), options).violation;
 }
 
-class FaultTest : public testing::TestWithParam<Fault> {};
+class FaultTest : public testing::TestWithParam<Planted> {};
 
 TEST_P(FaultTest, IsFound) {
-  std::string violation;
-  const std::uint64_t seed = found_by(GetParam(), violation);
-  EXPECT_NE(seed, 0U) << "not found in " << kSeeds << " seeds";
-  if (seed != 0) RecordProperty("found", "seed " + std::to_string(seed) + ": " + violation);
-  std::printf("found by seed %llu: %s\n", static_cast<unsigned long long>(seed), violation.c_str());
+  const Planted& planted = GetParam();
+  const std::string violation = violation_of(planted.fault, planted.seed);
+  EXPECT_FALSE(violation.empty()) << "seed " << planted.seed << " does not show it; see BATON_FIND_FAULTS";
+  std::printf("found by seed %llu: %s\n", static_cast<unsigned long long>(planted.seed), violation.c_str());
 }
 
-INSTANTIATE_TEST_SUITE_P(Faults, FaultTest,
-                         testing::Values(Fault::release_at_once, Fault::no_term_check,
-                                         Fault::lost_plan_unnoticed, Fault::block_final_too_early,
-                                         Fault::piecemeal_reservation, Fault::token_sent_twice,
-                                         Fault::no_copy_on_write, Fault::block_cached_too_early,
-                                         Fault::prefix_not_awaited, Fault::prefix_not_held,
-                                         Fault::copy_not_awaited, Fault::copied_not_held,
-                                         Fault::pulled_over_unsaved, Fault::grammar_not_awaited),
-                         [](const auto& test) {
-                           switch (test.param) {
-                             case Fault::none:
-                               break;
-                             case Fault::no_suspects:
-                               return "NoSuspects";
-                             case Fault::release_at_once:
-                               return "ReleaseAtOnce";
-                             case Fault::no_term_check:
-                               return "NoTermCheck";
-                             case Fault::lost_plan_unnoticed:
-                               return "LostPlanUnnoticed";
-                             case Fault::block_final_too_early:
-                               return "BlockFinalTooEarly";
-                             case Fault::piecemeal_reservation:
-                               return "PiecemealReservation";
-                             case Fault::block_cached_too_early:
-                               return "BlockCachedTooEarly";
-                             case Fault::prefix_not_awaited:
-                               return "PrefixNotAwaited";
-                             case Fault::prefix_not_held:
-                               return "PrefixNotHeld";
-                             case Fault::copy_not_awaited:
-                               return "CopyNotAwaited";
-                             case Fault::copied_not_held:
-                               return "CopiedNotHeld";
-                             case Fault::pulled_over_unsaved:
-                               return "PulledOverUnsaved";
-                             case Fault::grammar_not_awaited:
-                               return "GrammarNotAwaited";
-                             case Fault::token_sent_twice:
-                               return "TokenSentTwice";
-                             case Fault::no_copy_on_write:
-                               return "NoCopyOnWrite";
-                           }
-                           return "None";
-                         });
+INSTANTIATE_TEST_SUITE_P(Faults, FaultTest, testing::ValuesIn(kPlanted),
+                         [](const auto& test) { return test.param.name; });
 
 TEST(NoFault, TheSameSeedsAreClean) {
-  std::string violation;
-  EXPECT_EQ(found_by(Fault::none, violation), 0U) << violation;
+  for (const Planted& planted : kPlanted) {
+    EXPECT_EQ(violation_of(Fault::none, planted.seed), "") << "seed " << planted.seed;
+  }
+}
+
+TEST(NoFault, FindThemAnew) {
+  const char* which = std::getenv("BATON_FIND_FAULTS");
+  if (which == nullptr) GTEST_SKIP() << "only when asked for";
+  for (const Planted& planted : kPlanted) {
+    if (std::string(which) != "1" && std::string(which) != planted.name) continue;
+    std::uint64_t seed = 1;
+    std::string violation;
+    while (seed <= 20'000 && (violation = violation_of(planted.fault, seed)).empty()) ++seed;
+    std::printf("    {Fault::%s, \"%s\", %llu},  // %s\n", planted.name, planted.name,
+                static_cast<unsigned long long>(seed), violation.c_str());
+    std::fflush(stdout);
+  }
 }
 
 }  // namespace

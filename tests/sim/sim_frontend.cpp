@@ -42,6 +42,8 @@ void SimFrontend::happen(What what, std::uint64_t arg) {
       if (static_cast<TimeNs>(arg) != tick_at_) return;  // another one was set
       tick_at_ = 0;
       table.tick(world_.now(), out);
+      world_.share_turns(*this);
+      world_.check_waits(*this);
       break;
     case What::client_cancel: {
       Client& client = by_counter_[arg];
@@ -66,6 +68,7 @@ void SimFrontend::submit(std::uint32_t index) {
   for (const Token token : spec.prompt) client.prefix = extend_prefix(client.prefix, token);
   NewRequest request;
   request.prompt = spec.prompt;
+  request.priority = spec.priority;
   request.cache_salt = spec.cache_salt;
   request.sampling = spec.sampling;
   request.deadline = client.deadline;
@@ -173,9 +176,24 @@ void SimFrontend::end(const StreamEnd& ending) {
   }
   if (client.ended) world_.fail("a stream ends twice");
   client.ended = true;
+  spec.ended = world_.now();
   --waiting_;
   clients.erase(ending.counter);
   check_answer(spec, client, ending);
+}
+
+/// Who has killed nobody does not end for what another request did. Where workers are killed by others than requests, one may end for
+/// these kills: they look the same.
+template <typename Expect>
+void SimFrontend::check_blame(const RequestSpec& spec, const Expect& expect) const {
+  const Scenario& s = world_.scenario();
+  if (s.calm) {
+    expect(spec.struck > 0 || spec.hangs, "blamed for deaths that are not its own");
+  } else {
+    if (s.settings.max_deaths == 1) return;  // the first death ends whoever was at work
+    const bool workers = spec.struck + spec.blows > 0 && spec.strikes_met + spec.blows >= s.settings.max_deaths;
+    expect(workers || spec.schedulers_killed >= 3, "blamed for deaths that never were");
+  }
 }
 
 void SimFrontend::check_answer(const RequestSpec& spec, const Client& client,
@@ -219,13 +237,18 @@ void SimFrontend::check_answer(const RequestSpec& spec, const Client& client,
       expect(s.settings.max_waiting < 20000 && got == 0, "refused without need");
       return;
     case ErrorCode::too_long:
+      // Where every pool is known, what one of them holds is not refused because of another.
+      if (s.calm && s.load.strike != Strike::scheduler && !beams && world_.all_joined_before(spec.asked)) {
+        expect(static_cast<std::uint32_t>(spec.prompt.size()) + got + 1 > s.fits_somewhere(), "a larger pool holds it");
+      }
+      [[fallthrough]];
     case ErrorCode::kv_exhausted:
       expect(length > s.fits() || (beams && !s.fits_beams(static_cast<std::uint32_t>(
                                                spec.prompt.size()), spec.sampling)),
              "it would have fitted");
       return;
     case ErrorCode::worker_crashes:
-      expect(spec.blows >= s.settings.max_deaths, "blamed for deaths that never were");
+      check_blame(spec, expect);
       return;
     case ErrorCode::internal:
       expect(beams ? spec.bad_row < spec.steps : spec.bad_row == got, "no row of it failed");

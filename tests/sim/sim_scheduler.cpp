@@ -77,7 +77,10 @@ void SimScheduler::happen(What what, std::uint64_t arg) {
 
 void SimScheduler::turn() {
   for (Event& event : std::exchange(from_workers_, {})) apply_now(std::move(event));
-  for (Event& event : std::exchange(from_frontends_, {})) apply_now(std::move(event));
+  for (Event& event : std::exchange(from_frontends_, {})) {
+    if (strikes_by_submit(event)) return;
+    apply_now(std::move(event));
+  }
   for (const LinkId link : std::exchange(failed_sends_, {})) apply_now(SendFailed{link});
   for (Event& event : std::exchange(injected_, {})) apply_now(std::move(event));
   if (world_.now() >= next_tick_) {
@@ -89,7 +92,46 @@ void SimScheduler::turn() {
   }
   plan(state, world_.now(), out_);
   flush();
+  if (!alive) return;
   check_audit("plan");
+  check_calm();
+}
+
+/// Where nothing goes wrong no term ends.
+void SimScheduler::check_calm() {
+  const Scenario& s = world_.scenario();
+  if (s.calm && s.load.strike == Strike::none && state.counters.terms_ended != 0) {
+    world_.fail("a term ended, though nothing has gone wrong");
+  }
+}
+
+/// Some requests kill the scheduler that takes them.
+bool SimScheduler::strikes_by_submit(const Event& event) {
+  if (world_.scenario().load.strike != Strike::scheduler) return false;
+  const auto* from = std::get_if<FromFrontend>(&event);
+  const auto* submit = from == nullptr ? nullptr : std::get_if<Submit>(&from->message);
+  if (submit == nullptr || submit->epoch != state.epoch) return false;
+  RequestSpec& spec = world_.spec_of(submit->sampling.seed);
+  if (spec.strike != Strike::scheduler || spec.strike_every != 1) return false;
+  world_.strike(spec, *this);
+  return true;
+}
+
+/// ... and others the one that has told of a token of theirs.
+bool SimScheduler::strikes_by_tokens(FrontendIndex frontend, const Events& events) {
+  if (world_.scenario().load.strike != Strike::scheduler) return false;
+  for (const auto& process : world_.frontends()) {
+    if (process->alive != state.frontends[frontend].alive || process->incarnation() != state.frontends[frontend].identity.incarnation) continue;
+    for (std::size_t i = 0; i < events.counters.size(); ++i) {
+      const auto client = process->clients.find(events.counters[i]);
+      if (client == process->clients.end() || events.counts[i] == 0) continue;
+      RequestSpec& spec = world_.spec_of(kFirstSeed + client->second);
+      if (spec.strike != Strike::scheduler || spec.strike_every == 1) continue;
+      world_.strike(spec, *this);
+      return true;
+    }
+  }
+  return false;
 }
 
 void SimScheduler::apply_now(Event&& event) {
@@ -145,7 +187,9 @@ void SimScheduler::flush() {
     if (events.counters.empty() && events.terminals.empty()) continue;
     if (i >= state.frontends.size() || !state.frontends[i].alive) continue;
     events.epoch = state.epoch;
+    const Events sent = events;
     world_.network().send_down(state.frontends[i].link, ToFrontend(std::move(events)));
+    if (strikes_by_tokens(i, sent)) return;
   }
   for (auto& [link, message] : out_.to_frontends) {
     world_.network().send_down(link, std::move(message));

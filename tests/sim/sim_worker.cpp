@@ -87,8 +87,14 @@ void SimWorker::happen(What what, std::uint64_t arg) {
       if (maps(arg)) core.exporter_gone(arg, now, actions_);
       break;
     case What::grammar_compiled:
+      if (RequestSpec* striker = world_.striker_of_grammar(arg)) {
+        if (world_.scenario().load.strikers_hang) return world_.hang(*striker, *this, what, 70 * kSecond);
+        return world_.strike(*striker, *this);
+      }
       grammars_.insert(arg);
+      compiling_ = 0;
       core.grammar_state(arg, /*ready=*/true, actions_);
+      compile_next();
       if (world_.random().permille(300)) world_.after(world_.random().time(0, kSecond), What::grammar_forgotten, id, arg);
       break;
     case What::grammar_forgotten:
@@ -128,13 +134,15 @@ void SimWorker::carry_out() {
       world_.after(world_.random().time(0, 3 * kMillisecond), What::mapping_closed, id,
                    close->allocation);
     } else if (auto* grammar = std::get_if<worker_action::PrepareGrammar>(&action)) {
-      const TimeNs compiling = grammars_.contains(grammar->key) ? 0 : world_.random().time(0, kSecond / 2);
-      world_.after(compiling, What::grammar_compiled, id, grammar->key);
+      prepare(grammar->key, grammar->awaited);
     } else if (std::holds_alternative<worker_action::AllocatePool>(action)) {
       allowed = world_.now();
       world_.after(world_.random().time(0, world_.scenario().pace.load), What::pool_allocated, id);
     } else if (auto* exit = std::get_if<worker_action::Exit>(&action)) {
       if (world_.tracing()) world_.trace(label + " exits: " + exit->reason);
+      if (hung_by != kNobody && exit->reason.find("waited too long") != std::string::npos) {
+        return world_.strike(world_.spec_of(kFirstSeed + hung_by), *this);
+      }
       if (exit->code != kExitOk && exit->code != kExitSuperseded) {
         world_.fail(label + " gave up: " + exit->reason);
       }
@@ -150,6 +158,27 @@ void SimWorker::carry_out() {
   actions_.clear();
   carrying_out_ = false;
   schedule_tick();
+}
+
+void SimWorker::prepare(std::uint64_t key, bool awaited) {
+  const auto known = std::find_if(to_compile_.begin(), to_compile_.end(), [&](const auto& g) { return g.first == key; });
+  if (known != to_compile_.end()) {
+    known->second = known->second || awaited;
+  } else if (key != compiling_) {
+    to_compile_.emplace_back(key, awaited);
+  }
+  compile_next();
+}
+
+/// One at a time, those first that somebody waits for.
+void SimWorker::compile_next() {
+  if (compiling_ != 0 || to_compile_.empty()) return;
+  auto next = std::find_if(to_compile_.begin(), to_compile_.end(), [](const auto& g) { return g.second; });
+  if (next == to_compile_.end()) next = to_compile_.begin();
+  compiling_ = next->first;
+  to_compile_.erase(next);
+  const TimeNs time = grammars_.contains(compiling_) ? 0 : world_.random().time(0, world_.scenario().pace.compile);
+  world_.after(time, What::grammar_compiled, id, compiling_);
 }
 
 void SimWorker::send(WorkerMessage message) {
@@ -186,6 +215,7 @@ void SimWorker::allocate() {
   // As workers on GPUs do: the tables refuse a plan that has more.
   hello.max_step_tokens = std::max(s.settings.token_budget.of(spec.role), s.settings.max_running);
   core.pool_ready(std::move(hello), world_.now(), actions_);
+  world_.joined(name);
 }
 
 // ---------------------------------------------------------------- steps
@@ -202,6 +232,7 @@ void SimWorker::run_next_step() {
   step_began_ = world_.now();
   check_tables("at the start of a step");
   check_grammars(step);
+  check_orphans(step);
   copy_blocks(step);
   ++step_runs_;
   cells_ = 0;
@@ -223,6 +254,17 @@ void SimWorker::check_grammars(const RunStep& step) {
   for (const BatchRow& row : step.rows) {
     const std::uint64_t key = row.samples() ? grammar_key(*row.sampling) : 0;
     if (key != 0 && !grammars_.contains(key)) world_.fail(label + " draws by a grammar that it has not compiled");
+  }
+}
+
+/// Nothing is computed for a client that has its end: some seconds for whoever tells the scheduler are enough.
+void SimWorker::check_orphans(const RunStep& step) {
+  if (!world_.scenario().calm) return;
+  for (const BatchRow& row : step.rows) {
+    const RequestSpec& spec = world_.spec_of(row.sampling->seed);
+    const TimeNs late = 4 * kSecond + 3 * world_.scenario().pace.step;
+    if (spec.ended == 0 || world_.now() - spec.ended < late) continue;
+    world_.fail(label + " computes for request " + std::to_string(row.sampling->seed - kFirstSeed) + ", which has ended");
   }
 }
 
@@ -258,15 +300,27 @@ void SimWorker::step_part() {
   ++step_at_;
   const bool last = step_at_ == step_parts_;
   for (const BatchRow& row : step_->rows) {
-    const RequestSpec& spec = world_.spec_of(row.sampling->seed);
+    RequestSpec& spec = world_.spec_of(row.sampling->seed);
+    if (strikes(row, spec)) {
+      if (world_.scenario().load.strikers_hang) {
+        ++step_runs_;  // its parts to come are nobody's
+        return world_.hang(spec, *this, What::step_part, 70 * kSecond);
+      }
+      return world_.strike(spec, *this);
+    }
     const bool known = row.samples() || row.ranks;
     if (!known || row.n_generated != spec.killer_at) continue;
-    if (world_.tracing()) world_.trace(label + " dies of a request");
-    world_.kill(id);
-    return;
+    return world_.strike(spec, *this);
   }
   run_cells(last ? cells_ : cells_ * step_at_ / step_parts_);
   if (last) finish_step();
+}
+
+bool SimWorker::strikes(const BatchRow& row, const RequestSpec& spec) const {
+  if (step_at_ != 1) return false;
+  if (spec.strike == Strike::prefill) return !row.decode;
+  return spec.strike == Strike::decode && row.decode && row.n_generated >= spec.strike_at &&
+         (row.n_generated - spec.strike_at) % spec.strike_every == 0;
 }
 
 /// Runs the step's rows in order up to the `limit`-th written cell: reads what a row attends to
@@ -418,8 +472,25 @@ void SimWorker::start_pull(Pull pull) {
   check_tables("at the start of a pull");
 }
 
+/// Told by what it copies: nobody else has such KV.
+RequestSpec* SimWorker::striker_of(const Pull& pull) {
+  Segment* source = world_.memory().find(pull.allocation);
+  if (source == nullptr || pull.from.empty()) return nullptr;
+  return world_.striker_of_cell(source->cell(pull.from.front(), 0));
+}
+
 void SimWorker::pull_part(TransferId transfer) {
   Job& job = pulls_.at(transfer);
+  if (job.part == 0 && job.source != nullptr && world_.scenario().load.strike == Strike::pull) {
+    if (RequestSpec* striker = striker_of(job.pull)) {
+      if (world_.scenario().load.strikers_hang) {
+        job.part = 1'000'000;  // its parts to come do nothing
+        return world_.hang(*striker, *this, What::pull_part, 40 * kSecond);
+      }
+      return world_.strike(*striker, *this);
+    }
+  }
+  if (job.part >= 1'000'000) return;
   ++job.part;
   const bool last = job.part == job.parts;
   const std::size_t per_block = pool_->tokens_per_block;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "scheduler/apply/grammars.h"
+
 namespace baton::sim {
 
 World::World(const Scenario& scenario, const RunOptions& options)
@@ -70,11 +72,16 @@ TimeNs World::patience(std::uint64_t deaths) const {
   const auto killers = std::count_if(specs_.begin(), specs_.end(), [](const RequestSpec& spec) {
     return spec.killer_at != kNever;
   });
+  const auto strikers = std::count_if(specs_.begin(), specs_.end(), [](const RequestSpec& spec) {
+    return spec.strike != Strike::none;
+  });
   const Settings& s = scenario_.settings;
-  const std::uint64_t most = static_cast<std::uint64_t>(killers) * s.max_deaths;
-  const TimeNs each =
-      s.worker_timeout + scenario_.pace.restart + s.close_timeout + scenario_.pace.load;
-  return options_.patience + static_cast<TimeNs>(std::min(deaths, most)) * each;
+  const std::uint64_t most = static_cast<std::uint64_t>(killers) * s.max_deaths +
+                             static_cast<std::uint64_t>(strikers) * (2 * s.max_deaths + 7);
+  const TimeNs each = s.worker_timeout + scenario_.pace.restart + s.close_timeout + scenario_.pace.load +
+                      (scenario_.load.strike == Strike::scheduler ? 12 * kSecond : 0) +
+                      (scenario_.load.strikers_hang ? 64 * kSecond : 0);
+  return options_.patience + (scenario_.calm ? 2 * all_work() : 0) + static_cast<TimeNs>(std::min(deaths, most)) * each;
 }
 
 void World::handle(const Event& event) {
@@ -137,6 +144,9 @@ void World::handle_world_event(const Event& event) {
       break;
     case What::blow:
       blow();
+      break;
+    case What::check_hang:
+      check_hang(event.who, event.arg);
       break;
     default:
       fail("unknown event");
@@ -201,6 +211,11 @@ void World::ended(Process& process) {
   held_[process.id].clear();
   network_.ended(process.id);
   if (&process == scheduler_.get()) {
+    if (!striking_) {
+      for (const auto& frontend : frontends_) {
+        for (const auto& [counter, spec] : frontend->clients) ++specs_[spec].schedulers_killed;
+      }
+    }
     for (Process* peer : processes_) peer->watched = kNoLink;
     after(random_.time(kMillisecond, scenario_.pace.restart), What::start_scheduler, 0);
     return;
@@ -210,7 +225,7 @@ void World::ended(Process& process) {
   }
   const TimeNs restart = random_.time(kMillisecond, scenario_.pace.restart);
   if (auto* worker = dynamic_cast<SimWorker*>(&process)) {
-    note_blow();
+    if (!striking_) note_blow();
     tell_importers(*worker);
     if (!is_current(*worker)) return;
     if (worker->name == scenario_.blows.stays_dead && report_.events > options_.events / 2) {
@@ -263,6 +278,134 @@ void World::note_blow() {
   }
 }
 
+// ---------------------------------------------------------------- strikers
+
+namespace {
+
+/// Deaths that end a request for sure. In one stage: three, and one more if others are suspected with it. One who
+/// gets on in between: six in all. And one for each worker, if several strike or a grammar kills: then several
+/// workers die before any death is known.
+/// Of schedulers: those of the front end's rules.
+std::uint32_t most_struck(const Scenario& s, const RequestSpec& spec, bool sole) {
+  if (spec.strike == Strike::scheduler) return spec.strike_every == 1 ? 7 : 11;
+  const bool gets_on = spec.strike == Strike::decode && spec.strike_every > 1;
+  const std::uint32_t most = s.settings.max_deaths;
+  if (sole && s.blows.told_of_death && spec.strike != Strike::compile) return (gets_on ? 2 * most : most) + 1;
+  return (gets_on ? 2 * most : most) + 1 + static_cast<std::uint32_t>(s.workers.size());
+}
+
+}  // namespace
+
+void World::strike(RequestSpec& striker, Process& victim) {
+  ++strikes_;
+  ++striker.struck;
+  for (const auto& frontend : frontends_) {
+    for (const auto& [counter, spec] : frontend->clients) ++specs_[spec].strikes_met;
+  }
+  if (tracing()) {
+    trace(victim.label + " dies of request " + std::to_string(striker.sampling.seed - kFirstSeed));
+  }
+  const bool sole = std::count_if(specs_.begin(), specs_.end(), [](const RequestSpec& spec) {
+                      return spec.strike != Strike::none;
+                    }) == 1;
+  if (scenario_.calm && striker.struck > most_struck(scenario_, striker, sole)) {
+    fail("request " + std::to_string(striker.sampling.seed - kFirstSeed) + " kills its " +
+         std::to_string(striker.struck) + "th process");
+  }
+  striking_ = true;
+  kill(victim.id);
+  striking_ = false;
+}
+
+void World::hang(RequestSpec& striker, SimWorker& victim, What what, TimeNs longest) {
+  striker.hangs = true;
+  if (victim.hung_by == kNobody) {
+    victim.hung_by = static_cast<std::uint32_t>(striker.sampling.seed - kFirstSeed);
+    ++hangs_;
+  }
+  if (tracing()) {
+    trace(victim.label + " hangs by request " + std::to_string(striker.sampling.seed - kFirstSeed) +
+          (what == What::pull_part ? " in a pull" : what == What::step_part ? " in a step" : " in a grammar"));
+  }
+  at(now_ + longest, What::check_hang, victim.id, 0);
+}
+
+void World::check_hang(std::uint32_t who, std::uint64_t /*spec*/) {
+  if (processes_[who]->alive) fail(processes_[who]->label + " hangs, and nobody ends it");
+}
+
+/// All that was asked for, one thing after another.
+TimeNs World::all_work() const {
+  const Pace& pace = scenario_.pace;
+  TimeNs work = 0;
+  for (const RequestSpec& spec : specs_) {
+    const std::uint32_t chunk = std::max(1U, std::min(scenario_.settings.prompt_chunk, scenario_.settings.token_budget));
+    const auto steps = static_cast<TimeNs>(spec.prompt.size() / chunk + spec.sampling.max_tokens + 2);
+    work += steps * pace.step + 2 * pace.pull + 2 * pace.compile;
+  }
+  return work;
+}
+
+/// What is due: the work of all, done one after another; each death's recovery; each hang's judgement; and less
+/// than the shortest time after which something is given up unasked.
+void World::check_waits(const SimFrontend& frontend) {
+  if (!scenario_.calm) return;
+  const Pace& pace = scenario_.pace;
+  const Settings& s = scenario_.settings;
+  const TimeNs work = all_work();
+  const TimeNs death = s.worker_timeout + pace.restart + s.close_timeout + pace.load + kSecond +
+                       (scenario_.load.strike == Strike::scheduler ? 12 * kSecond : 0);
+  const TimeNs due = 25 * kSecond + 2 * work + static_cast<TimeNs>(strikes_) * (death + work / 4) +
+                     static_cast<TimeNs>(hangs_) * (64 * kSecond + death);
+  for (const auto& [counter, index] : frontend.clients) {
+    const TimeNs waited = now_ - specs_[index].asked;
+    if (waited > due) {
+      fail("request " + std::to_string(index) + " waits for " + std::to_string(waited / kMillisecond) + " ms; " +
+           std::to_string(due / kMillisecond) + " were due");
+    }
+  }
+}
+
+void World::share_turns(SimFrontend& frontend) {
+  const bool free = turn_of_ == kNobody || !processes_[turn_of_]->alive;
+  if (!frontend.table.wants_turn()) {
+    if (turn_of_ == frontend.id) turn_of_ = kNobody;
+  } else if (free && frontend.alive) {
+    turn_of_ = frontend.id;
+    frontend.table.give_turn();
+  }
+}
+
+RequestSpec* World::striker_of_grammar(std::uint64_t key) {
+  for (RequestSpec& spec : specs_) {
+    if (spec.strike == Strike::compile && grammar_key(spec.sampling) == key) return &spec;
+  }
+  return nullptr;
+}
+
+RequestSpec* World::striker_of_cell(std::uint64_t cell) {
+  for (RequestSpec& spec : specs_) {
+    if (spec.strike != Strike::pull) continue;
+    std::uint64_t prefix = spec.root;
+    for (const Token token : spec.prompt) {
+      prefix = extend_prefix(prefix, token);
+      if (prefix == cell) return &spec;
+    }
+    for (const Token token : spec.answer) {
+      prefix = extend_prefix(prefix, token);
+      if (prefix == cell) return &spec;
+    }
+  }
+  return nullptr;
+}
+
+void World::joined(std::uint32_t name) {
+  has_joined_.resize(scenario_.workers.size());
+  has_joined_[name] = true;
+  const bool all = std::count(has_joined_.begin(), has_joined_.end(), true) == static_cast<std::ptrdiff_t>(has_joined_.size());
+  if (all && all_joined_at_ == 0) all_joined_at_ = now_ + kSecond;  // its Hello is heard by then
+}
+
 const SimWorker* World::mapper_of(const SimWorker& worker, bool its_own) {
   for (const SimWorker* importer : current_worker_) {
     if (importer->name == worker.name || !importer->alive || importer->watched == kNoLink) continue;
@@ -309,6 +452,7 @@ void World::submit_burst() {
     if (frontend == nullptr || frontend->frozen || frontend->leaving()) break;
     const auto index = static_cast<std::uint32_t>(specs_.size());
     specs_.push_back(draw_request(scenario_, specs_, random_));
+    specs_.back().asked = now_;
     // The scheduler may still learn of earlier ones while this request runs.
     for (const TimeNs when : blows_at_) specs_.back().blows += when + 12 * kSecond > now_ ? 1 : 0;
     ++report_.requests;

@@ -87,6 +87,20 @@ class World {
   void ended(Process& process);
   /// Something that a request which was open may blame on its worker.
   void note_blow();
+  /// The ledger of deaths: this one is `striker`'s, and nobody else's.
+  void strike(RequestSpec& striker, Process& victim);
+  /// Its work there never ends from now on. Somebody must end the worker for that in time.
+  void hang(RequestSpec& striker, SimWorker& victim, What what, TimeNs longest);
+  /// Every client that waits has waited for less than what is due to it. Only where nothing but strikers does harm.
+  void check_waits(const SimFrontend& frontend);
+  /// Front ends take turns with their trials of suspects.
+  void share_turns(SimFrontend& frontend);
+  /// Every worker has been in a term: nobody has to guess how large the pools are.
+  bool all_joined_before(TimeNs when) const { return all_joined_at_ != 0 && when > all_joined_at_; }
+  void joined(std::uint32_t name);
+  /// Whose grammar or KV that is, if it is a striker's that strikes there; null: nobody's.
+  RequestSpec* striker_of_grammar(std::uint64_t key);
+  RequestSpec* striker_of_cell(std::uint64_t cell);
 
   // Requests.
   RequestSpec& spec_of(std::uint64_t seed);
@@ -123,6 +137,8 @@ class World {
   void stop_faults();
   bool quiet(std::string* why);
   void check_end();
+  TimeNs all_work() const;
+  void check_hang(std::uint32_t who, std::uint64_t spec);
   void blow();
   SimWorker* some_worker();
   SimFrontend* some_frontend();
@@ -149,6 +165,12 @@ class World {
   std::vector<RequestId> admin_cancelled_;
   std::vector<TimeNs> blows_at_;
   TimeNs relinked_at_ = 0;
+  bool striking_ = false;
+  std::uint64_t strikes_ = 0;       // deaths by strikers
+  std::uint64_t hangs_ = 0;         // of these, or to come
+  std::uint32_t turn_of_ = kNobody;  // process id
+  std::vector<bool> has_joined_;
+  TimeNs all_joined_at_ = 0;
   std::uint32_t lost_worker_ = kNobody;   // name that died for good
   bool draining_ends_ = false;            // operators' drains are still to be undone
   std::vector<std::vector<Event>> held_;  // by process: what a frozen process does when it thaws

@@ -29,7 +29,7 @@ const std::string kFolder = setting("BATON_TOKENIZERS", "tests/golden/tokenizers
 std::vector<std::string> families() {
   if (const char* one = std::getenv("BATON_TOKENIZER"); one != nullptr) return {one};
   return {"gpt2",    "llama3", "qwen2",     "o200k", "deepseek",  "deepseek3",
-          "llama2",  "mistral", "metaspace", "odd",   "whitespace"};
+          "llama2",  "mistral", "metaspace", "odd",   "whitespace", "boundary"};
 }
 
 Json read_json(const std::string& path) {

@@ -286,13 +286,19 @@ TEST(HfTokenizer, BytesOfHalfCharacters) {
   EXPECT_EQ(byte_level->encode("a\xFF z\xE4\xBD", false),
             byte_level->encode("a\xEF\xBF\xBD z\xEF\xBF\xBD", false));
 
-  // Byte fallback: what was a character stays one whatever follows, each other byte is replaced.
+  // Byte fallback: what was a character stays one, each byte from the broken one to the run's end is replaced.
   const auto fallback = load_golden("mistral");
   const auto byte = [&](unsigned char value) { return static_cast<Token>(5 + value); };
   ASSERT_EQ(fallback->token_bytes(byte(0xE4)), "\xE4");
   const std::vector<Token> run = {byte(0xE4), byte(0xBD), byte(0xA0),
                                   byte(0xE4), byte(0xBD), byte(0xFF)};
-  EXPECT_EQ(fallback->decode(run), "\xE4\xBD\xA0\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
+  const std::string three = "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD";
+  EXPECT_EQ(fallback->decode(run), "\xE4\xBD\xA0" + three);
+  // Letters of the run are bytes, too; a piece that is text ends it, as does a special token that is shown.
+  EXPECT_EQ(fallback->decode(std::vector<Token>{byte(0xA4), byte('K'), byte('L')}), three);
+  const Token end = special(*fallback, "</s>");
+  EXPECT_EQ(fallback->decode(std::vector<Token>{byte(0xA4), end, byte('K'), byte('L')}), three);
+  EXPECT_EQ(fallback->decode(std::vector<Token>{byte(0xA4), end, byte('K')}, false), "\xEF\xBF\xBD</s>K");
 }
 
 TEST(HfTokenizer, ThreadsAndTokenizersDoNotMixTheirWords) {
@@ -330,6 +336,9 @@ TEST(Regex, MeansWhatOnigurumaMeans) {
   EXPECT_EQ(first("\\S", " \xE1\xA0\x8E"), "\xE1\xA0\x8E");
   EXPECT_EQ(first("\\v", "\n\x0B"), "\x0B");
   EXPECT_EQ(first("\\w+", "-\xC2\xB2_a-"), "\xC2\xB2_a");
+  EXPECT_EQ(first("\\b\\w", "- \xC3\xA9t\xC3\xA9"), "\xC3\xA9");
+  EXPECT_EQ(first("\\w\\b", "\xC3\xA9t\xE0\xA4\xBF!"), "\xE0\xA4\xBF");  // a mark is part of a word
+  EXPECT_EQ(first("\\B\\w", "ab"), "b");
   EXPECT_EQ(first("\\u4e00", "\xE4\xB8\x80"), "\xE4\xB8\x80");
   EXPECT_EQ(first("\\p{Han}+", "\xE3\x80\x81\xE4\xB8\x80"), "\xE4\xB8\x80");  // U+3001 is common
   EXPECT_EQ(first("\\p{^L}+|x", "a1"), "1");
@@ -339,7 +348,7 @@ TEST(Regex, MeansWhatOnigurumaMeans) {
   EXPECT_EQ(first("a.", "a\nab"), "ab");
   for (const char* bad :
        {"\\",           "[a",      "[]a]",    "[a[b]]", "[a&&b]",  "[[:alpha:]]", "a**",
-        "a{,3}",        "a{2}?",   "a{1,2}+", "\\1",    "\\bx",    "\\X",         "\\p{Alpha}x\\p",
+        "a{,3}",        "a{2}?",   "a{1,2}+", "\\1",    "[\\b]x",  "\\X",         "\\p{Alpha}x\\p",
         "\\p{Nowhere}", "(?i)ss",  "(?i:ff)", "(?x)a",  "(*FAIL)", "(?P<a>b)",    "\\xE4",
         "[\\W]",        "[\\s-x]", "[!-\\s]", "{"}) {
     const auto translated = translate_regex(bad);
