@@ -167,6 +167,15 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
     stopped = reply.open.take(index, out.tokens[i], told ? &entry : nullptr);
     metrics_.tokens_delivered(1);
   }
+  if (reply.open.held() > options_.max_reply_bytes) {
+    const auto at = replies_.find(choice.connection);
+    abandon(reply, follow_);
+    end_reply(at, FinishReason::error,
+              invalid("the reply has more than " + std::to_string(options_.max_reply_bytes) +
+                      " bytes; ask for fewer choices, tokens or log probabilities"),
+              0);
+    return;
+  }
   if (reply.frame.api_key >= 0) {
     meter_.charge(static_cast<std::size_t>(reply.frame.api_key), delivery.count, now_);
   }

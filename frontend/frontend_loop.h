@@ -39,6 +39,7 @@ struct LoopOptions {
   std::vector<ApiKey> keys;  // with their limits; empty: everybody is served
   TimeNs drain = 8 * kSecond;
   std::string turn_lock;  // the file by which front ends take turns with trials (RequestTable)
+  std::size_t max_reply_bytes = kMaxReplyBytes;
 };
 
 /// Owns what every request needs on its way back; lives on one thread.

@@ -74,6 +74,7 @@ struct ParsedRequest {
   bool skip_special_tokens = true;
   bool prompt_only = false;             // max_tokens 0: the one token that is made is not told
   bool stream = false;
+  bool echo = false;                    // each choice repeats its prompt
   std::int32_t priority = 0;            // lower is earlier
   bool lifetime = false;                // Ending::lifetime is wanted
   std::string cache_salt;               // shares cached blocks only with requests of the same one

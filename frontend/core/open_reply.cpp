@@ -15,6 +15,10 @@ std::uint32_t max_tokens_of(const ParsedRequest& request, const std::vector<Toke
   return std::min(request.sampling.max_tokens, room);
 }
 
+// As JSON: of a token its text and marks, of a log probability the token and the number.
+constexpr std::size_t kTokenBytes = 8;
+constexpr std::size_t kLogprobBytes = 48;
+
 }  // namespace
 
 std::vector<NewRequest> fan_out(const ParsedRequest& request, TimeNs deadline) {
@@ -45,15 +49,18 @@ OpenReply::OpenReply(const Tokenizer& tokenizer, ParsedRequest& request)
       min_tokens_(request.sampling.min_tokens),
       choices_each_(request.choices),
       include_stop_(request.include_stop_in_output),
-      prompt_only_(request.prompt_only) {
+      prompt_only_(request.prompt_only),
+      echo_(request.echo),
+      stream_(request.stream) {
   std::sort(stop_ids_.begin(), stop_ids_.end());
   choices_.reserve(request.prompts.size() * request.choices);
   for (const std::vector<Token>& prompt : request.prompts) {
     prompt_tokens_ += static_cast<std::uint32_t>(prompt.size());
     const TextStreamOptions options = text_stream_options(tokenizer, request, prompt);
     for (std::uint32_t i = 0; i < request.choices; ++i) {
-      choices_.push_back(
-          {.text = TextStream(tokenizer, options), .max_tokens = max_tokens_of(request, prompt)});
+      choices_.push_back({.text = TextStream(tokenizer, options),
+                          .max_tokens = max_tokens_of(request, prompt),
+                          .prompt_tokens = static_cast<std::uint32_t>(prompt.size())});
     }
   }
 }
@@ -61,6 +68,9 @@ OpenReply::OpenReply(const Tokenizer& tokenizer, ParsedRequest& request)
 void OpenReply::begin(std::uint32_t choice, const Logprobs* prompt, std::uint32_t cached_tokens) {
   choices_[choice].begun = true;
   choices_[choice].cached_tokens = cached_tokens;
+  if (echo_) held_ += choices_[choice].prompt_tokens * kTokenBytes;
+  if (prompt != nullptr)
+    held_ += (prompt->items.size() + prompt->top_tokens.size()) * kLogprobBytes;
   events_ += writer_->begin(choice, prompt);
 }
 
@@ -76,6 +86,8 @@ bool OpenReply::take(std::uint32_t index, Token token, const LogprobReader::Entr
   if (!ends || include_stop_) out = choice.text.feed({&token, 1});
   if (ends) choice.stop_token = token;
   const bool last = ends || out.stopped || choice.tokens >= choice.max_tokens;
+  held_ += kTokenBytes + out.text.size();
+  if (logprobs != nullptr) held_ += (1 + logprobs->top_tokens.size()) * kLogprobBytes;
   events_ += writer_->text({index, out.text, token, logprobs, now_, last});
   return out.stopped;
 }
@@ -105,7 +117,10 @@ std::string OpenReply::finish() {
   return events + writer_->finish(usage());
 }
 
-std::string OpenReply::take_events() { return std::exchange(events_, {}); }
+std::string OpenReply::take_events() {
+  if (stream_) held_ = 0;
+  return std::exchange(events_, {});
+}
 
 Usage OpenReply::usage() const {
   Usage usage;

@@ -13,6 +13,10 @@
 
 namespace baton {
 
+/// About how many bytes one reply, or what one moment adds to a stream, may have. Log probabilities
+/// and many choices make megabytes out of a small request, and the front end holds all of a reply.
+inline constexpr std::size_t kMaxReplyBytes = std::size_t{64} << 20;
+
 /// The requests that make up a reply: choice `i` of prompt `p` is entry p * choices + i, its index in
 /// the reply. (A beam search is one request for all choices of its prompt: entry p.) Its seed is the request's plus i (modulo 2^64), so that choice 0 is what the request
 /// gives with one choice, and choice i what it gives alone with the seed i higher. vLLM derives its
@@ -41,6 +45,9 @@ class OpenReply {
   /// Events of a stream since the last call.
   std::string take_events();
 
+  /// About how many bytes wait to be told: of a stream since take_events(), else of all that came.
+  std::size_t held() const { return held_; }
+
   /// Tokens that a choice has, stop token or string included.
   std::uint32_t tokens(std::uint32_t choice) const { return choices_[choice].tokens; }
   Usage usage() const;
@@ -54,6 +61,7 @@ class OpenReply {
     bool begun = false;
     Token stop_token = -1;
     std::uint32_t max_tokens = 0;
+    std::uint32_t prompt_tokens = 0;
   };
 
   std::unique_ptr<ReplyWriter> writer_;
@@ -65,6 +73,9 @@ class OpenReply {
   std::size_t choices_each_ = 1;  // of a prompt
   bool include_stop_ = false;
   bool prompt_only_ = false;
+  bool echo_ = false;
+  bool stream_ = false;
+  std::size_t held_ = 0;
   std::size_t ended_ = 0;
   std::string events_;
   TimeNs now_ = 0;

@@ -167,6 +167,7 @@ Status settle_prompts(const RequestContext& context, const ServedModel& model, A
   }
   request.sampling.min_tokens = static_cast<std::uint32_t>(asked.limits.min_tokens);
   request.prompt_only = request.sampling.max_tokens == 0;
+  request.echo = asked.choices.echo;
   if (request.prompt_only) request.sampling.max_tokens = 1;
   return {};
 }

@@ -194,6 +194,7 @@ class LoopTest : public ::testing::Test {
     options.identity = {"test", "frontend0", new_incarnation(), getpid(), 0};
     options.model_name = "tiny";
     options.drain = kSecond;
+    options.max_reply_bytes = 12'000;
     options.model = testing::tiny_model();
     auto channel = connect_client(run_dir_ + "/frontends.sock",
                                   make_routing_id("frontend0", options.identity.incarnation));
@@ -420,6 +421,19 @@ TEST_F(LoopTest, one_failed_choice_fails_the_reply_and_cancels_the_rest) {
   const std::string reply = client.read_all();
   EXPECT_EQ(reply.substr(9, 3), "500");
   EXPECT_NE(reply.find("as the test wants"), std::string::npos);
+}
+
+TEST_F(LoopTest, a_reply_that_grows_too_large_is_an_error_and_is_cancelled) {
+  Client client(http_->port());
+  client.post_to("/v1/completions", R"({"prompt":"hello","n":2,"max_tokens":900})");
+  const Submit first = scheduler.expect<Submit>(), second = scheduler.expect<Submit>();
+  scheduler.tokens(first, 0, Tokens(600, ids("hello").front()));
+  scheduler.tokens(second, 0, Tokens(600, ids("hello").front()));
+  std::set<std::uint64_t> cancelled;
+  while (cancelled.size() < 2) cancelled.insert(scheduler.expect<Cancel>().request.counter);
+  const std::string reply = client.read_all();
+  EXPECT_EQ(reply.substr(9, 3), "400");
+  EXPECT_NE(reply.find("ask for fewer choices"), std::string::npos);
 }
 
 TEST_F(LoopTest, a_client_that_leaves_cancels_every_choice) {

@@ -141,6 +141,35 @@ TEST(OpenReply, StreamsInterleave) {
   EXPECT_EQ(text[1], "world");
 }
 
+TEST(OpenReply, TellsAboutHowMuchItHolds) {
+  const Tokens tokens(200, tokenizer().encode("hello", false).front());
+  for (const char* fields :
+       {R"("logprobs":2)", R"("logprobs":2,"echo":true)", R"("n":3)", R"("echo":true,"n":2)"}) {
+    auto request = good_completion(R"({"prompt":"the block of a hello","max_tokens":200,)" +
+                                   std::string(fields) + "}");
+    const std::size_t choices = request.choices;
+    const auto prompt = logprobs_of(request.prompts[0].size() - 1, 1),
+               told = logprobs_of(tokens.size());
+    const bool logprobs = request.sampling.logprobs >= 0;
+    OpenReply reply(tokenizer(), request);
+    for (std::uint32_t i = 0; i < choices; ++i) {
+      give(reply, i, tokens, logprobs ? &told : nullptr,
+           request.sampling.prompt_logprobs >= 0 ? &prompt : nullptr);
+      reply.end(i, FinishReason::length);
+    }
+    const std::size_t held = reply.held();
+    const std::size_t size = reply.finish().size();
+    EXPECT_GT(3 * held, size) << fields;
+    EXPECT_LT(held, 3 * size) << fields;
+  }
+  auto stream = good_completion(R"({"prompt":"a","max_tokens":200,"stream":true})");
+  OpenReply reply(tokenizer(), stream);
+  give(reply, 0, tokens);
+  EXPECT_GT(reply.held(), 200U);
+  reply.take_events();
+  EXPECT_EQ(reply.held(), 0U);
+}
+
 TEST(OpenReply, StopsTellTheirReason) {
   const Tokens text = tokenizer().encode("hello world again", false);
   auto request = good_completion(R"({"prompt":"x","stop":["zzz"," world"]})");
