@@ -87,17 +87,16 @@ RequestIntake::Connection RequestIntake::admit(int fd) {
   connection->resume = [this](const Connection& c) { resume(c); };
   const std::lock_guard lock(mutex_);
   if (stopped_) return nullptr;
-  std::shared_ptr<PeerUse>& use = peers_[connection->peer];
-  if (use == nullptr) use = std::make_shared<PeerUse>();
-  connection->use = use;
+  std::shared_ptr<PeerUse>& known = peers_[connection->peer];
+  if (known == nullptr) known = std::make_shared<PeerUse>();
+  const std::shared_ptr<PeerUse> use = connection->use = known;
+  ++use->connections;  // before others of it make room: its record must not be forgotten
   const std::size_t most = std::max<std::size_t>(1, share_of(options_.max_connections));
-  if (use->connections >= most) make_room(most / 16 + 1, use.get());
+  if (use->connections > most) make_room(most / 16 + 1, use.get());
   if (connections_.size() >= options_.max_connections) {
     make_room(options_.max_connections / 16 + 1, nullptr);
   }
-  const bool full = connections_.size() >= options_.max_connections || use->connections >= most;
-  ++use->connections;
-  if (full) {
+  if (connections_.size() >= options_.max_connections || use->connections > most) {
     forget(*connection);
     return nullptr;
   }

@@ -245,6 +245,28 @@ TEST_F(IntakeTest, an_address_has_its_share_of_connections) {
   EXPECT_EQ(intake.counters().open, 5U);
 }
 
+class NarrowIntakeTest : public IntakeTest {
+ protected:
+  static IntakeOptions narrow() {
+    IntakeOptions options = small();
+    options.max_connections = 2;
+    return options;
+  }
+  NarrowIntakeTest() : IntakeTest(narrow()) {}
+};
+
+TEST_F(NarrowIntakeTest, an_address_whose_only_connection_makes_room_keeps_its_record) {
+  for (int i = 0; i < 3; ++i) {
+    const Connection idle = client(1);
+    ASSERT_NE(idle, nullptr);
+    EXPECT_EQ(idle->use->connections.load(), 1U);
+  }
+  const Connection busy = client(1);
+  intake.take(busy, get("/a"));
+  EXPECT_EQ(client(1), nullptr);
+  EXPECT_EQ(intake.counters().open, 1U);
+}
+
 TEST(RouteTable, methods_and_paths) {
   const auto nothing = [](const Connection&, const HttpRequest&) {};
   const RouteTable table({{"GET", "/", "/", nothing},
