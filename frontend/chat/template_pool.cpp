@@ -37,8 +37,9 @@ std::vector<pid_t> TemplatePool::idle_pids() {
   return pids;
 }
 
-bool TemplatePool::render(std::string request, Done done) {
-  return tasks_.push({std::move(request), std::move(done)});
+bool TemplatePool::render(std::string request, const std::string& owner,
+                          std::function<bool()> wanted, Done done) {
+  return tasks_.push(owner, {std::move(request), std::move(wanted), std::move(done)});
 }
 
 // Starts processes until there are enough. They die with the thread that started them, which lives
@@ -83,7 +84,10 @@ void TemplatePool::give_back(Process process) {
 }
 
 void TemplatePool::work() {
-  while (auto task = tasks_.pop()) task->done(render_now(task->request));
+  while (auto task = tasks_.pop()) {
+    task->done(task->wanted() ? render_now(task->request)
+                              : Status(ErrorCode::cancelled, "nobody waits for it"));
+  }
 }
 
 Result<std::string> TemplatePool::render_now(const std::string& request) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "frontend/chat/template_process.h"
-#include "frontend/core/task_queue.h"
+#include "frontend/core/fair_queue.h"
 #include "ipc/status.h"
 
 namespace baton {
@@ -41,9 +41,12 @@ class TemplatePool {
   /// Ends threads and processes. What still waits is not rendered, and its `done` is not called.
   void stop();
 
-  /// Calls `done` on a thread of the pool once `request` was rendered, or could not be. False when
-  /// too many wait, or after stop(): `done` is then not called.
-  bool render(std::string request, Done done);
+  /// Calls `done` on a thread of the pool once `request` was rendered, or could not be, or
+  /// (cancelled) need not be since `wanted` said no, which is asked on that thread. Owners,
+  /// whatever names them, take turns. False when too many wait, or after stop(): `done` is then not
+  /// called.
+  bool render(std::string request, const std::string& owner, std::function<bool()> wanted,
+              Done done);
 
   /// The processes that wait for work, for tests.
   std::vector<pid_t> idle_pids();
@@ -51,6 +54,7 @@ class TemplatePool {
  private:
   struct Task {
     std::string request;
+    std::function<bool()> wanted;
     Done done;
   };
   using Process = std::unique_ptr<TemplateProcess>;
@@ -63,7 +67,7 @@ class TemplatePool {
 
   const TemplateSetup setup_;
   const Options options_;
-  TaskQueue<Task> tasks_{options_.max_waiting};
+  FairQueue<Task> tasks_{options_.max_waiting};
   std::mutex mutex_;                 // guards what follows
   std::condition_variable changed_;  // a process came or went, or starting failed
   std::vector<Process> idle_;

@@ -140,7 +140,10 @@ bool HelperProcess::receive_some(std::string& in) const {
 }
 
 HelperProcess::Exchange HelperProcess::exchange(std::string_view request, TimeNs wall, TimeNs cpu,
-                                                std::string& reply) {
+                                                std::string& reply,
+                                                const std::function<bool()>& wanted) {
+  constexpr TimeNs kLook = 50 * kMillisecond;
+  bool asks = wanted != nullptr;
   const TimeNs began = now_ns();
   const TimeNs cpu_began = cpu_time();
   std::string out = header_of(request.size());
@@ -159,8 +162,13 @@ HelperProcess::Exchange HelperProcess::exchange(std::string_view request, TimeNs
     const TimeNs passed = now_ns() - began;
     const TimeNs used = cpu_time() - cpu_began;
     if (passed >= wall || used >= cpu) return Exchange::timed_out;
+    if (asks && !wanted()) {
+      out += header_of(0);
+      asks = false;
+    }
     // It cannot use up its time sooner than the clock on the wall goes.
-    const TimeNs wait = std::min(wall - passed, std::max<TimeNs>(cpu - used, 1'000'000));
+    TimeNs wait = std::min(wall - passed, std::max<TimeNs>(cpu - used, 1'000'000));
+    if (asks) wait = std::min(wait, kLook);
     pollfd ready{socket_.get(), POLLIN, 0};
     if (sent < out.size()) ready.events |= POLLOUT;
     poll(&ready, 1, static_cast<int>(wait / 1'000'000) + 1);

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -33,8 +34,10 @@ class HelperProcess {
 
   enum class Exchange : unsigned char { done, timed_out, closed };
   /// Sends a frame and takes the one that answers it, within `wall` time and `cpu` time of the
-  /// helper. After anything but `done` the helper is good for nothing.
-  Exchange exchange(std::string_view request, TimeNs wall, TimeNs cpu, std::string& reply);
+  /// helper. After anything but `done` the helper is good for nothing. Once `wanted` says no, the
+  /// helper is told by an empty frame, and should answer soon.
+  Exchange exchange(std::string_view request, TimeNs wall, TimeNs cpu, std::string& reply,
+                    const std::function<bool()>& wanted = {});
   pid_t pid() const { return pid_; }
 
  private:

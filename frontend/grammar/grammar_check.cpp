@@ -141,7 +141,8 @@ void limit_self(const GrammarLimits& limits) {
 /// Why a child ended without a word.
 Status end_of_child(int status, const GrammarLimits& limits, bool timed_out) {
   if (timed_out || (WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF)) {
-    return invalid("it takes more than " + milliseconds(limits.cpu) + " to compile");
+    return Status(ErrorCode::deadline_exceeded,
+                  "it takes more than " + milliseconds(limits.cpu) + " to compile");
   }
   if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGBUS)) {
     return invalid("it is nested too deeply");
@@ -153,7 +154,7 @@ Status end_of_child(int status, const GrammarLimits& limits, bool timed_out) {
 }  // namespace
 
 Status check_grammar(GrammarEngine& engine, std::span<const Token> eos_ids, GrammarKind kind,
-                     const std::string& text, const GrammarLimits& limits) {
+                     const std::string& text, const GrammarLimits& limits, int interrupt) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return Status(ErrorCode::internal, std::strerror(errno));
@@ -167,19 +168,21 @@ Status check_grammar(GrammarEngine& engine, std::span<const Token> eos_ids, Gram
     run_child(trial, theirs.get());
   }
   theirs.reset();
-  pollfd ready{ours.get(), POLLIN, 0};
+  pollfd ready[] = {{ours.get(), POLLIN, 0}, {interrupt, POLLIN, 0}};
   const TimeNs until = now_ns() + kPatience * limits.cpu;
   int found = 0;
   do {
     const TimeNs left = std::max<TimeNs>(until - now_ns(), 0);
-    found = poll(&ready, 1, static_cast<int>(left / 1'000'000) + 1);
+    found = poll(ready, 2, static_cast<int>(left / 1'000'000) + 1);
   } while (found < 0 && errno == EINTR);
   std::string reply;
-  const bool answered = found > 0 && read_frame(ours.get(), kMaxReply, reply);
-  if (!answered && found == 0) kill(pid, SIGKILL);
+  const bool interrupted = found > 0 && ready[0].revents == 0;
+  const bool answered = found > 0 && !interrupted && read_frame(ours.get(), kMaxReply, reply);
+  if (found == 0 || interrupted) kill(pid, SIGKILL);
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
+  if (interrupted) return Status(ErrorCode::cancelled, "nobody waits for it");
   return answered ? status_of(reply) : end_of_child(status, limits, found == 0);
 }
 

@@ -20,11 +20,13 @@ struct GrammarLimits {
 };
 
 /// Compiles the grammar in a child of this process and takes its first tokens. invalid_argument: it
-/// is wrong, matches nothing that the vocabulary can write, or needs more than the limits;
-/// internal: no child could be started. The process must have one thread. Returns within ten times
-/// limits.cpu, on however busy a machine.
+/// is wrong, matches nothing that the vocabulary can write, or needs too much memory;
+/// deadline_exceeded: it needs more than limits.cpu; cancelled: something came over the descriptor
+/// `interrupt` meanwhile
+/// (-1: nothing does); internal: no child could be started. The process must have one thread.
+/// Returns within ten times limits.cpu, on however busy a machine.
 Status check_grammar(GrammarEngine& engine, std::span<const Token> eos_ids, GrammarKind kind,
-                     const std::string& text, const GrammarLimits& limits);
+                     const std::string& text, const GrammarLimits& limits, int interrupt = -1);
 
 /// A grammar as a frame, and back; `none` where the frame is no grammar.
 std::string grammar_frame(GrammarKind kind, std::string_view text);

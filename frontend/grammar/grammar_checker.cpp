@@ -1,5 +1,6 @@
 #include "frontend/grammar/grammar_checker.h"
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <utility>
@@ -22,11 +23,16 @@ std::string GrammarChecker::Options::program_path() {
 }
 
 GrammarChecker::GrammarChecker(Options options) : options_(std::move(options)) {
-  for (std::size_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
+  const TimeNs quick = std::min(options_.quick_cpu, options_.cpu);
+  threads_.emplace_back([this, quick] { work(quick_, quick); });
+  for (std::size_t i = 0; i < options_.slow_threads; ++i) {
+    threads_.emplace_back([this] { work(slow_, options_.cpu); });
+  }
 }
 
 void GrammarChecker::stop() {
-  tasks_.close();
+  quick_.close();
+  slow_.close();
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -36,13 +42,16 @@ void GrammarChecker::stop() {
   threads_.clear();
 }
 
-bool GrammarChecker::check(GrammarKind kind, const std::string& text, Done done) {
+bool GrammarChecker::check(GrammarKind kind, const std::string& text, const std::string& owner,
+                           std::function<bool()> wanted, Done done) {
   std::string frame = grammar_frame(kind, text);
   Status found;
   {
     const std::lock_guard lock(mutex_);
     const auto known = index_.find(frame);
-    if (known == index_.end()) return tasks_.push({std::move(frame), std::move(done)});
+    if (known == index_.end()) {
+      return quick_.push(owner, {std::move(frame), owner, std::move(wanted), std::move(done)});
+    }
     known_.splice(known_.begin(), known_, known->second);
     found = known->second->status;
   }
@@ -50,11 +59,27 @@ bool GrammarChecker::check(GrammarKind kind, const std::string& text, Done done)
   return true;
 }
 
-void GrammarChecker::work() {
-  std::unique_ptr<HelperProcess> process;  // dies with this thread
-  start(process);
-  while (auto task = tasks_.pop()) {
-    const Status status = ask(process, task->frame);
+void GrammarChecker::work(Queue& queue, TimeNs cpu) {
+  const bool last = cpu >= options_.cpu;
+  Process process;  // dies with this thread
+  if (&queue == &quick_) {
+    const Status started = start(process, cpu);  // else the first request is told why
+    if (!started.ok()) end(process);
+  }
+  while (auto task = queue.pop()) {
+    Status status = task->wanted() ? ask(process, *task, cpu)
+                                   : Status(ErrorCode::cancelled, "nobody waits for it");
+    if (status.code() == ErrorCode::deadline_exceeded) {
+      if (!last) {
+        const Done done = task->done;
+        const std::string owner = task->owner;
+        if (slow_.push(owner, std::move(*task))) continue;
+        done(Status(ErrorCode::queue_full,
+                    "too many requests wait for grammars that take long to compile"));
+        continue;
+      }
+      status = invalid(status.message());
+    }
     if (status.ok() || status.code() == ErrorCode::invalid_argument) remember(task->frame, status);
     task->done(status);
   }
@@ -63,14 +88,15 @@ void GrammarChecker::work() {
 
 /// A process that was gone is replaced once: it does its work in children, so that a grammar does
 /// not end it.
-Status GrammarChecker::ask(std::unique_ptr<HelperProcess>& process, const std::string& frame) {
+Status GrammarChecker::ask(Process& process, const Task& task, TimeNs cpu) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (process == nullptr) {
-      if (Status status = start(process); !status.ok()) return status;
+      if (Status status = start(process, cpu); !status.ok()) return status;
     }
     std::string reply;
-    const TimeNs bound = 20 * options_.cpu;  // twice what the process takes at the most
-    if (process->exchange(frame, bound, bound, reply) == HelperProcess::Exchange::done) {
+    const TimeNs bound = 20 * cpu;  // twice what the process takes at the most
+    if (process->exchange(task.frame, bound, bound, reply, task.wanted) ==
+        HelperProcess::Exchange::done) {
       Status status = status_of(reply);
       if (status.code() != ErrorCode::internal) return status;
       return Status(ErrorCode::unavailable, "grammars cannot be checked: " + status.message());
@@ -80,9 +106,9 @@ Status GrammarChecker::ask(std::unique_ptr<HelperProcess>& process, const std::s
   return Status(ErrorCode::unavailable, "the process that checks grammars ended twice");
 }
 
-Status GrammarChecker::start(std::unique_ptr<HelperProcess>& process) {
+Status GrammarChecker::start(Process& process, TimeNs cpu) {
   auto made = HelperProcess::start(
-      {options_.program, options_.model_folder, std::to_string(options_.cpu / kMillisecond)}, -1, kMaxReply);
+      {options_.program, options_.model_folder, std::to_string(cpu / kMillisecond)}, -1, kMaxReply);
   std::string reply;
   Status status = made.status();
   if (status.ok()) {
@@ -102,7 +128,7 @@ Status GrammarChecker::start(std::unique_ptr<HelperProcess>& process) {
   return Status(ErrorCode::unavailable, "grammars cannot be checked: " + status.message());
 }
 
-void GrammarChecker::end(std::unique_ptr<HelperProcess>& process) {
+void GrammarChecker::end(Process& process) {
   if (process == nullptr) return;
   {
     const std::lock_guard lock(mutex_);

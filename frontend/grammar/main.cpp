@@ -1,7 +1,7 @@
 // baton-grammar MODEL_FOLDER MILLISECONDS: says whether grammars can be served, within so much of a
 // processor's time each. Started by the front end, which talks to it over descriptor 3: an empty
 // frame, which is answered when the vocabulary has been read; then a frame a grammar, which is
-// answered by a status.
+// answered by a status. An empty frame meanwhile says that nobody waits for the answer.
 #include <malloc.h>
 
 #include <cstdio>
@@ -36,11 +36,12 @@ int main(int argc, char** argv) {
   malloc_trim(0);
   if (!write_frame(kSocket, status_frame({}))) return 0;
   while (read_frame(kSocket, SamplingParams::kMaxGrammarBytes + 1, frame)) {
+    if (frame.empty()) continue;  // it came when the answer was out
     const GrammarKind kind = grammar_kind_of(frame);
-    const Status status =
-        kind == GrammarKind::none
-            ? Status(ErrorCode::internal, "no grammar")
-            : check_grammar(engine, eos_ids, kind, std::string(grammar_text_of(frame)), limits);
+    const Status status = kind == GrammarKind::none
+                              ? Status(ErrorCode::internal, "no grammar")
+                              : check_grammar(engine, eos_ids, kind,
+                                              std::string(grammar_text_of(frame)), limits, kSocket);
     if (!write_frame(kSocket, status_frame(status))) break;
   }
   return 0;

@@ -17,6 +17,13 @@ namespace {
 constexpr const char* kNoRoute = "none";
 constexpr std::size_t kLargeBody = 32 * 1024;  // takes about a millisecond to parse and to tokenise
 
+/// Whether the client still waits for its reply.
+std::function<bool()> wanted_by(std::shared_ptr<ClientConnection> connection) {
+  return [connection = std::move(connection)] {
+    return connection->phase() != ConnectionPhase::closing;
+  };
+}
+
 void cut_off(ClientConnection& connection) {
   connection.begin_closing(now_ns());
   shutdown(connection.fd(), SHUT_RDWR);
@@ -233,7 +240,7 @@ void Routes::parse_elsewhere(Asker asker, std::string body,
   facts_.rendering.fetch_add(1);
   const bool taken = helpers_.pool->push(owner_of(waiting->asker), bytes, [this, waiting] {
     const Connection connection = waiting->asker.connection;
-    if (connection->phase() != ConnectionPhase::closing) {
+    if (wanted_by(connection)()) {
       try {
         begin(std::move(waiting->asker), waiting->parse(waiting->body));
       } catch (const std::exception&) {  // out of memory, say
@@ -298,10 +305,12 @@ void Routes::check_grammar(Asker asker, ParsedRequest request) {
     refuse(Status(ErrorCode::unavailable, "this server does not check grammars"));
     return;
   }
+  announce(waiting->asker);
   facts_.rendering.fetch_add(1);
   const SamplingParams& sampling = waiting->request.sampling;
   const bool taken = helpers_.grammars->check(
-      sampling.grammar_kind, sampling.grammar, [=, this](const Status& status) {
+      sampling.grammar_kind, sampling.grammar, owner_of(waiting->asker),
+      wanted_by(waiting->asker.connection), [=, this](const Status& status) {
         if (status.ok()) {
           post_generation(std::move(waiting->asker), std::move(waiting->request));
         } else if (status.code() == ErrorCode::invalid_argument) {
@@ -322,14 +331,19 @@ void Routes::render(Asker asker, std::unique_ptr<PendingChat> chat) {
     std::unique_ptr<PendingChat> chat;
   };
   const auto waiting = std::make_shared<Waiting>(std::move(asker), std::move(chat));
+  const std::string& request = waiting->chat->render_request();
+  // Somebody's large chats and his small ones take turns, too.
+  std::string owner = owner_of(waiting->asker) + (request.size() < kLargeBody ? "" : " large");
+  announce(waiting->asker);
   facts_.rendering.fetch_add(1);
   const bool taken =
       helpers_.templates != nullptr &&
-      helpers_.templates->render(
-          waiting->chat->render_request(), [this, waiting](const Result<std::string>& rendered) {
-            begin(std::move(waiting->asker), waiting->chat->finish(rendered, options_.model));
-            facts_.rendering.fetch_sub(1);
-          });
+      helpers_.templates->render(request, owner, wanted_by(waiting->asker.connection),
+                                 [this, waiting](const Result<std::string>& rendered) {
+                                   begin(std::move(waiting->asker),
+                                         waiting->chat->finish(rendered, options_.model));
+                                   facts_.rendering.fetch_sub(1);
+                                 });
   if (taken) return;
   facts_.rendering.fetch_sub(1);
   fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,

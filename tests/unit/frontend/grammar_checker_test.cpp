@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -22,26 +23,33 @@ TimeNs patience() {
   return (factor == nullptr ? 1 : std::atoi(factor)) * kSecond;
 }
 
-GrammarChecker::Options options(std::size_t threads = 1) {
+GrammarChecker::Options options() {
   GrammarChecker::Options made;
   made.model_folder = "demo/model";
   made.program = std::getenv("BATON_GRAMMAR_PROGRAM");
-  made.threads = threads;
   return made;
-}
-
-Status ask(GrammarChecker& checker, GrammarKind kind, const std::string& text) {
-  std::promise<Status> answer;
-  if (!checker.check(kind, text, [&](const Status& status) { answer.set_value(status); })) {
-    return Status(ErrorCode::queue_full, "");
-  }
-  return answer.get_future().get();
 }
 
 std::string repeat(const std::string& text, int times) {
   std::string all;
   for (int i = 0; i < times; ++i) all += text;
   return all;
+}
+
+bool wanted() { return true; }
+
+/// Takes more than a second of any processor.
+std::string costly(int i) {
+  return std::string(1, static_cast<char>('a' + i)) + repeat("(a|aa|aaa)*", 3000);
+}
+
+Status ask(GrammarChecker& checker, GrammarKind kind, const std::string& text) {
+  std::promise<Status> answer;
+  if (!checker.check(kind, text, "me", wanted,
+                     [&](const Status& status) { answer.set_value(status); })) {
+    return Status(ErrorCode::queue_full, "");
+  }
+  return answer.get_future().get();
 }
 
 TEST(GrammarChecker, RightAndWrong) {
@@ -53,7 +61,7 @@ TEST(GrammarChecker, RightAndWrong) {
   EXPECT_FALSE(wrong.message().empty());
   // Asked again, they are known, and the answer comes on this thread.
   bool answered = false;
-  EXPECT_TRUE(checker.check(GrammarKind::regex, "(a", [&](const Status& status) {
+  EXPECT_TRUE(checker.check(GrammarKind::regex, "(a", "me", wanted, [&](const Status& status) {
     answered = true;
     EXPECT_EQ(status.message(), wrong.message());
   }));
@@ -114,6 +122,49 @@ TEST(GrammarChecker, WhatExplodesIsRefusedInTime) {
                 status.ok() ? "served" : status.message().substr(0, 120).c_str());
   }
   EXPECT_TRUE(ask(checker, GrammarKind::regex, "[0-9]+").ok()) << "it goes on afterwards";
+}
+
+TEST(GrammarChecker, WhatIsSmallDoesNotWaitForWhatIsCostly) {
+  GrammarChecker::Options made = options();
+  made.cpu = 5 * kSecond;
+  GrammarChecker checker(made);
+  ASSERT_TRUE(ask(checker, GrammarKind::regex, "[a-z]+").ok());  // the process has started
+  std::atomic<int> costly_ones{0};
+  for (int i = 0; i < 6; ++i) {
+    ASSERT_TRUE(checker.check(GrammarKind::regex, costly(i), "others", wanted,
+                              [&](const Status&) { ++costly_ones; }));
+  }
+  // Of another owner, and of the same one, who waits for his own first quarters of a second.
+  for (const char* owner : {"me", "others"}) {
+    std::promise<Status> answer;
+    ASSERT_TRUE(checker.check(GrammarKind::regex, std::string("small ") + owner, owner, wanted,
+                              [&](const Status& status) { answer.set_value(status); }));
+    EXPECT_TRUE(answer.get_future().get().ok());
+    EXPECT_EQ(costly_ones.load(), 0) << owner;
+  }
+  checker.stop();
+}
+
+TEST(GrammarChecker, NothingIsComputedForWhoLeft) {
+  GrammarChecker::Options made = options();
+  made.cpu = 60 * kSecond;
+  GrammarChecker checker(made);
+  ASSERT_TRUE(ask(checker, GrammarKind::regex, "[a-z]+").ok());
+  std::atomic<bool> there{true};
+  std::vector<std::promise<Status>> answers(3);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(checker.check(
+        GrammarKind::regex, costly(i), "me", [&] { return there.load(); },
+        [&, i](const Status& status) { answers[i].set_value(status); }));
+  }
+  const TimeNs began = now_ns();
+  while (now_ns() - began < kSecond) usleep(10'000);  // the first is in the slow lane
+  there = false;
+  for (auto& answer : answers) {
+    EXPECT_EQ(answer.get_future().get().code(), ErrorCode::cancelled);
+  }
+  EXPECT_LT(now_ns() - began, 20 * patience());
+  EXPECT_TRUE(ask(checker, GrammarKind::regex, "it goes on").ok());
 }
 
 TEST(GrammarChecker, AProcessThatWasKilledIsReplaced) {

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
+#include <chrono>
 #include <future>
 #include <nlohmann/json.hpp>
 
@@ -128,13 +130,14 @@ TemplatePool::Options options_of(std::size_t threads, std::size_t max_waiting = 
   return options;
 }
 
-std::future<Result<std::string>> ask(TemplatePool& pool, const std::string& name,
-                                     const std::string& content = "hi") {
+std::future<Result<std::string>> ask(
+    TemplatePool& pool, const std::string& name, const std::string& content = "hi",
+    const std::string& owner = "me", std::function<bool()> wanted = [] { return true; }) {
   auto promise = std::make_shared<std::promise<Result<std::string>>>();
   auto future = promise->get_future();
-  const bool taken = pool.render(request(name, content), [promise](const Result<std::string>& r) {
-    promise->set_value(r);
-  });
+  const bool taken =
+      pool.render(request(name, content), owner, std::move(wanted),
+                  [promise](const Result<std::string>& r) { promise->set_value(r); });
   if (!taken) promise->set_value(Status(ErrorCode::queue_full, "full"));
   return future;
 }
@@ -178,6 +181,23 @@ TEST(TemplatePool, AFullQueueIsSaidSo) {
   for (auto& future : asked) full += future.get().status().code() == ErrorCode::queue_full ? 1 : 0;
   EXPECT_GE(full, 5);
   EXPECT_LE(full, 6);
+}
+
+TEST(TemplatePool, OwnersTakeTurnsAndNothingIsRenderedForWhoLeft) {
+  TemplatePool pool(setup_of({{"good", "x"}, {"forever", kForever}}), options_of(1));
+  ASSERT_TRUE(pool.await_first(60 * kSecond).ok());
+  std::vector<std::future<Result<std::string>>> theirs;
+  std::atomic<bool> there{true};
+  for (int i = 0; i < 4; ++i) {
+    theirs.push_back(ask(pool, "forever", "hi", "them", [&] { return there.load(); }));
+  }
+  const TimeNs began = now_ns();
+  auto mine = ask(pool, "good", "hi", "me");
+  EXPECT_TRUE(mine.get().ok());
+  EXPECT_EQ(theirs[2].wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  there = false;
+  EXPECT_EQ(theirs[3].get().status().code(), ErrorCode::cancelled);
+  std::printf("%.1f s\n", static_cast<double>(now_ns() - began) / 1e9);
 }
 
 TEST(TemplatePool, WithoutARendererEachRequestIsToldWhy) {
