@@ -54,6 +54,17 @@ function(baton_program name)
   endif()
 endfunction()
 
+# libFuzzer sees which branches an input takes; the sanitizers see what is wrong with it.
+if(BATON_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "BATON_FUZZ needs clang: cmake --preset fuzz")
+  endif()
+  set(fuzz_flags -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+                 -fno-omit-frame-pointer)
+  target_compile_options(baton_flags INTERFACE ${fuzz_flags})
+  target_link_options(baton_flags INTERFACE -fsanitize=address,undefined)
+endif()
+
 # What the sanitizer runs of `./baton test` build: unit tests, and programs that a test marked
 # SANITIZED starts.
 add_custom_target(baton-sanitized)
