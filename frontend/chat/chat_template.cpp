@@ -176,8 +176,8 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& dir,
                                                          const Tokenizer& tokenizer,
                                                          const std::string& file) {
   std::unique_ptr<ChatTemplate> made(new ChatTemplate());
-  const Status status = file.empty() ? made->read_templates(dir) : made->read_template(file);
-  if (!status.ok()) return status;
+  const Status read = file.empty() ? made->read_templates(dir) : made->read_template(file);
+  if (!read.ok()) return read;
   if (made->templates_.empty()) return std::unique_ptr<ChatTemplate>();
   if (!made->templates_.contains("default")) {
     return invalid(dir + ": none of its chat templates is called 'default'");

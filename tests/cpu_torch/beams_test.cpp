@@ -34,14 +34,20 @@ struct Found {
   }
 };
 
+CpuExecutor::Options options_of(const std::string& folder, std::uint32_t tokens_per_block) {
+  CpuExecutor::Options options;
+  options.model_folder = folder;
+  options.tokens_per_block = tokens_per_block;
+  return options;
+}
+
 /// A cluster of one mixed worker, without processes: what the scheduler plans, the worker runs at once.
 class Engine {
  public:
   static constexpr std::uint32_t kBlocks = 2048;
   static constexpr std::uint32_t kTokensPerBlock = 4;
 
-  explicit Engine(const std::string& folder)
-      : executor_({.model_folder = folder, .tokens_per_block = kTokensPerBlock}) {
+  explicit Engine(const std::string& folder) : executor_(options_of(folder, kTokensPerBlock)) {
     std::atomic<int> percent{0};
     const auto shape = executor_.load(percent);
     if (!shape.ok()) throw std::runtime_error(shape.status().message());
@@ -56,7 +62,10 @@ class Engine {
     const std::uint32_t context = std::min(shape.value().max_context, kBlocks * kTokensPerBlock);
     table_.set_limits({kBlocks, kTokensPerBlock, context, shape.value().vocab_size});
     state_.epoch = 1000;
-    hear_frontend(FrontendHello{.name = "frontend0", .incarnation = 1});
+    FrontendHello frontend;
+    frontend.name = "frontend0";
+    frontend.incarnation = 1;
+    hear_frontend(frontend);
     Register joining;
     joining.name = "mixed0";
     joining.incarnation = 1;

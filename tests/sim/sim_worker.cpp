@@ -433,9 +433,9 @@ void SimWorker::check_tables(const char* when) {
   for (const bool writes : {true, false}) {
     std::size_t at = 0;
     for (std::size_t i = 0; i < tables.sequences.size(); ++i) {
-      const SequenceId id = tables.sequences[i];
+      const SequenceId sequence = tables.sequences[i];
       const auto blocks = std::span<const BlockId>(tables.blocks).subspan(at, tables.counts[i]);
-      look_at(blocks, id, core.sequences().find(id)->computed, writes);
+      look_at(blocks, sequence, core.sequences().find(sequence)->computed, writes);
       at += tables.counts[i];
     }
   }

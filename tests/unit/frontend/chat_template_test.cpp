@@ -553,7 +553,8 @@ TEST(ChatTemplate, LoadsEveryFormOfAFolder) {
   const auto several = load();
   EXPECT_EQ(several.value()->templates().at("tool_use"), "three tools");
   EXPECT_TRUE(several.value()->takes_tools());
-  Conversation chat{.messages = {{"user", "x"}}, .tools = {}, .variables = {}};
+  Conversation chat;
+  chat.messages = {{"user", "x"}};
   EXPECT_NE(several.value()->render_request(chat).find(R"("template":"default")"), std::string::npos);
   chat.tools = "[]";
   EXPECT_NE(several.value()->render_request(chat).find(R"("template":"tool_use")"), std::string::npos);

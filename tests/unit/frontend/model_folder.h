@@ -15,7 +15,7 @@ struct ModelOptions {
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = false;
   bool split_by_whitespace = true;  // false: pieces may hold several words
-  std::string more_markers;  // ",<a>,<b>"
+  std::string more_markers = {};    // ",<a>,<b>"
   bool control_markers = false;     // <|user|>, ... as control symbols instead of user-defined ones
 };
 
