@@ -66,7 +66,8 @@ struct Weights {
       for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = element(source.data, source.type, i);
     }
     packed.resize(static_cast<std::size_t>(panels_for(out)) * in * kPanelColumns * 4);
-    pack_stacked({&source, 1}, as_bf16 ? WeightType::bf16 : WeightType::f32, one_thread(), packed.data());
+    pack_stacked({&source, 1}, as_bf16 ? WeightType::bf16 : WeightType::f32, one_thread(),
+                 packed.data());
     matrix = {packed.data(),
               as_bf16 ? WeightType::bf16 : WeightType::f32,
               static_cast<int>(panels_for(out)),
