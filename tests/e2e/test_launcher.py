@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import signal
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -335,6 +336,89 @@ class DeviceTest(unittest.TestCase):
     def test_without_a_gpu_it_is_the_cpu_and_without_a_new_nvcc_it_says_so(self):
         self.assertEqual("", self.choice("No devices", "13.0"))
         self.assertIn("a GPU is here, but no nvcc 13 or newer", self.choice("GPU 0: some\\n", "12.8"))
+
+
+class ChangedFilesTest(unittest.TestCase):
+    """format and tidy look at what differs from a commit, in a small repository of their own."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        for name in ("baton", ".clang-format"):
+            shutil.copy(pathlib.Path(BATON).parent / name, self.root / name)
+        (self.root / "ipc").mkdir()
+        for name, text in (("a.cpp", "int a;\n"), ("b.cpp", '#include "ipc/b.h"\n'), ("b.h", "int b();\n"),
+                           ("c.h", "int c();\n"), ("d.cpp", '#include "ipc/c.h"\nint d;\n')):
+            (self.root / "ipc" / name).write_text(text)
+        self.git("init", "-q", "-b", "main")
+        self.commit()
+        tree = self.root / "build" / "cpu"
+        tree.mkdir(parents=True)
+        (tree / "compile_commands.json").write_text("".join(
+            f'"file": "{self.root}/ipc/{name}.cpp"\n' for name in "abd"))
+        stub = self.root / "stubs" / "clang-tidy"
+        stub.parent.mkdir()
+        stub.write_text(f'#!/bin/sh\nfor last; do :; done\necho "$last" >>{self.root}/seen\n'
+                        f'! grep -q wrong "$last"\n')
+        stub.chmod(0o755)
+
+    def git(self, *args):
+        subprocess.run(["git", "-C", self.root, "-c", "user.name=x", "-c", "user.email=x@example.com", *args],
+                       check=True, capture_output=True)
+
+    def commit(self):
+        self.git("add", "ipc")
+        self.git("commit", "-q", "-m", "x")
+
+    def change(self, name, text):
+        (self.root / "ipc" / name).write_text(text)
+
+    def baton(self, *args):
+        (self.root / "seen").write_text("")
+        path = f"{self.root}/stubs:{os.environ['PATH']}"
+        return subprocess.run([self.root / "baton", *args], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "PATH": path})
+
+    def seen(self):
+        return sorted((self.root / "seen").read_text().split())
+
+    def test_tidy_takes_a_header_by_a_source_that_includes_it(self):
+        self.assertIn("No C++ file differs", self.baton("tidy", "HEAD").stdout)
+        self.change("b.h", "int b(int);\n")
+        self.change("c.h", "int c(int);\n")
+        done = self.baton("tidy", "HEAD")
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertEqual(["ipc/b.cpp", "ipc/d.cpp"], self.seen())
+
+    def test_tidy_takes_the_last_commit_of_main_and_fails_as_clang_tidy_does(self):
+        self.change("a.cpp", "int wrong;\n")
+        self.commit()
+        self.assertNotEqual(0, self.baton("tidy").returncode)
+        self.assertEqual(["ipc/a.cpp"], self.seen())
+
+    def test_a_branch_is_told_from_where_it_left_main(self):
+        self.git("checkout", "-q", "-b", "mine")
+        for name in ("a.cpp", "d.cpp"):
+            self.change(name, "int other;\n")
+            self.commit()
+        self.assertEqual(0, self.baton("tidy").returncode)
+        self.assertEqual(["ipc/a.cpp", "ipc/d.cpp"], self.seen())
+        self.assertIn("there is no commit 'nowhere'", self.baton("tidy", "nowhere").stderr)
+
+    @unittest.skipUnless(shutil.which("git-clang-format"), "no clang-format here")
+    def test_format_checks_and_mends_changed_lines_alone(self):
+        self.change("d.cpp", '#include "ipc/c.h"\nint d;\n  int  far ;\n')
+        self.commit()
+        self.assertIn("Nothing to format", self.baton("format", "--check", "HEAD").stdout)
+        self.change("a.cpp", "int   a ;\n")
+        done = self.baton("format", "--check", "HEAD")
+        self.assertEqual(1, done.returncode)
+        self.assertIn("+int a;", done.stdout)
+        self.assertEqual(0, self.baton("format", "HEAD").returncode)
+        self.assertEqual("int a;\n", (self.root / "ipc/a.cpp").read_text())
+        self.assertIn("  int  far ;", (self.root / "ipc/d.cpp").read_text())
+        self.assertEqual(1, self.baton("format", "--check", "HEAD~1").returncode)
 
 
 class CommandsTest(unittest.TestCase):
