@@ -213,8 +213,25 @@ def unregistered_tests(root):
                   if p.name not in basenames and p.stem not in basenames)
 
 
+def version_problem(cmake, changes):
+    """The version stands in CMakeLists.txt; the newest heading of CHANGELOG.md says the same."""
+    version = re.search(r"^project\(baton VERSION (\d+\.\d+\.\d+)\b", cmake, re.MULTILINE)
+    heading = re.search(r"^## (?:Unreleased \((\d+\.\d+\.\d+)\)|(\d+\.\d+\.\d+), \d{4}-\d\d-\d\d)$", changes,
+                        re.MULTILINE)
+    if not version or not heading:
+        return "no version in CMakeLists.txt or CHANGELOG.md"
+    newest = heading.group(1) or heading.group(2)
+    if version.group(1) != newest:
+        return f"CMakeLists.txt says {version.group(1)}, CHANGELOG.md {newest}"
+    return None
+
+
 class IncludeRuleTest(unittest.TestCase):
     maxDiff = None
+
+    def test_the_changes_know_the_version(self):
+        files = [(ROOT / name).read_text(encoding="utf-8") for name in ("CMakeLists.txt", "CHANGELOG.md")]
+        self.assertIsNone(version_problem(*files))
 
     def test_the_tree_follows_the_rules(self):
         self.assertGreater(len(list(source_files(ROOT))), 20, "no sources found: wrong folder?")
@@ -286,6 +303,13 @@ class SelfTest(unittest.TestCase):
             self.assertIn("LIBRARIES: ipc/codec.cpp includes none of msgpack*", unused)
             self.assertIn("SHELL: no file is scheduler/admin/ctl.cpp", unused)
             self.assertNotIn("SHELL: no file is scheduler/main.cpp", unused)
+
+    def test_versions_that_differ_are_found(self):
+        cmake = "project(baton VERSION 1.2.3 LANGUAGES CXX)"
+        self.assertIsNone(version_problem(cmake, "# Changes\n\n## 1.2.3, 2030-01-31\n\n## 1.2.2, 2030-01-30\n"))
+        self.assertIsNone(version_problem(cmake, "## Unreleased (1.2.3)\n"))
+        self.assertIn("1.2.4", version_problem(cmake, "## Unreleased (1.2.4)\n\n## 1.2.3, 2030-01-31\n"))
+        self.assertIn("no version", version_problem(cmake, "## Soon\n"))
 
     def test_lost_paths_are_found_and_nothing_else(self):
         files = ["ipc/a.h", "ipc/b.cpp", "tests/unit/c_test.cpp", "docs/x.md", "docs/y.md"]
