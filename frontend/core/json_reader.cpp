@@ -75,8 +75,8 @@ class Builder : public nlohmann::json_sax<Json> {
 
   // A parent is not touched while a child is open, so that these pointers stay good.
   bool open(Json container) {
-    if (open_.size() == kMaxJsonDepth) {
-      return fail("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+    if (open_.size() == kMaxBodyDepth) {
+      return fail("nested deeper than " + std::to_string(kMaxBodyDepth) + " levels");
     }
     open_.push_back(add(std::move(container)));
     return true;

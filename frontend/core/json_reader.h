@@ -14,7 +14,7 @@
 namespace baton {
 
 /// Objects and arrays may be nested this deep.
-inline constexpr std::size_t kMaxJsonDepth = 32;
+inline constexpr std::size_t kMaxBodyDepth = 32;
 
 /// Parses a body that must be one JSON object. Refused: bad UTF-8, numbers beyond a double, a key
 /// written twice, too deep nesting, anything after the object. Parsing does not recurse.
