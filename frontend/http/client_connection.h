@@ -2,6 +2,8 @@
 // request, the front end's loop writes replies. `phase` says whose turn it is.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -82,6 +84,12 @@ class ClientConnection {
   void begin_closing(TimeNs now) {
     since_.store(now, std::memory_order_relaxed);
     phase_.store(ConnectionPhase::closing, std::memory_order_release);
+  }
+
+  /// Any thread: at once, whatever is owed.
+  void cut_off(TimeNs now) {
+    begin_closing(now);
+    shutdown(fd(), SHUT_RDWR);
   }
 
   /// When the phase began, or bytes of a request last arrived.

@@ -44,11 +44,6 @@ void name_peer(ClientConnection& connection) {
   }
 }
 
-void cut_off(ClientConnection& connection) {
-  connection.begin_closing(now_ns());
-  shutdown(connection.fd(), SHUT_RDWR);
-}
-
 /// The client has sent a request that nobody has begun to read yet.
 bool has_unread(const ClientConnection& connection) {
   char byte = 0;
@@ -220,7 +215,7 @@ void RequestIntake::guarded(const Connection& connection, Work work) {
   try {
     work();
   } catch (const std::exception&) {
-    cut_off(*connection);
+    connection->cut_off(now_ns());
   }
 }
 
@@ -246,7 +241,7 @@ void RequestIntake::resume(const Connection& connection) {
     resume_now(connection);
   } else if (!options_.pool->push(connection->peer, 0,
                                   [this, connection] { resume_now(connection); })) {
-    cut_off(*connection);
+    connection->cut_off(now_ns());
   }
 }
 
@@ -259,7 +254,7 @@ void RequestIntake::resume_now(const Connection& connection) {
       const std::string bytes = std::exchange(connection->backlog, {});
       feed(connection, bytes, outcome);
       if (!outcome.request && (connection->ended || connection->lost)) {
-        cut_off(*connection);  // the rest of it will never come
+        connection->cut_off(now_ns());  // the rest of it will never come
       } else if (!outcome.request) {
         connection->await_more(now_ns());
       }
@@ -323,7 +318,7 @@ void RequestIntake::discard(ClientConnection& connection, std::size_t size) {
   connection.discarded += size;
   // After an error the client may be sending a body for a while before it looks at the reply.
   const bool patient = connection.refused || connection.phase() == ConnectionPhase::closing;
-  if (connection.discarded > (patient ? kMaxLingerBytes : kMaxExtraBytes)) cut_off(connection);
+  if (connection.discarded > (patient ? kMaxLingerBytes : kMaxExtraBytes)) connection.cut_off(now_ns());
 }
 
 void RequestIntake::hand_over(const Connection& connection, Outcome outcome) {

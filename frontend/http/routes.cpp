@@ -24,11 +24,6 @@ std::function<bool()> wanted_by(std::shared_ptr<ClientConnection> connection) {
   };
 }
 
-void cut_off(ClientConnection& connection) {
-  connection.begin_closing(now_ns());
-  shutdown(connection.fd(), SHUT_RDWR);
-}
-
 std::string header_or(const HttpRequest& request, std::string_view name, std::string fallback) {
   const std::string* value = request.header(name);
   return value == nullptr ? std::move(fallback) : *value;
@@ -244,7 +239,7 @@ void Routes::parse_elsewhere(Asker asker, std::string body,
       try {
         begin(std::move(waiting->asker), waiting->parse(waiting->body));
       } catch (const std::exception&) {  // out of memory, say
-        cut_off(*connection);
+        connection->cut_off(now_ns());
       }
     }
     facts_.rendering.fetch_sub(1);
@@ -453,7 +448,7 @@ void Routes::reply(const Connection& connection, ReplyFrame frame, const char* r
 
 void Routes::post(Job job) {
   const Connection connection = job.connection;
-  if (!jobs_.push(std::move(job))) cut_off(*connection);
+  if (!jobs_.push(std::move(job))) connection->cut_off(now_ns());
 }
 
 /// Its reply will take a while: the loop looks whether the client stays.
