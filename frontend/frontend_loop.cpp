@@ -64,7 +64,7 @@ void FrontendLoop::round() {
   take_messages();
   table_.tick(now_, out_);
   act(out_);
-  take_turns();
+  take_turn_of_trials();
   flush_replies();
   writer_.poll(now_);
   take_turns();
@@ -74,7 +74,7 @@ void FrontendLoop::round() {
 }
 
 /// The front ends of a run directory take turns with trials: the turn is a lock that its holder's death gives back.
-void FrontendLoop::take_turns() {
+void FrontendLoop::take_turn_of_trials() {
   if (!table_.wants_turn()) {
     turn_.reset();
     return;

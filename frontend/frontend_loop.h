@@ -80,7 +80,7 @@ class FrontendLoop {
   void take_jobs();
   void take_messages();
   void take_drops();
-  void take_turns();
+  void take_turn_of_trials();
   void each_second();
   void act(TableOutput& out);
   void deliver(const Delivery& delivery, const TableOutput& out, LogprobReader& logprobs);
@@ -98,7 +98,7 @@ class FrontendLoop {
   void probe(const ClientConnection& connection);
 
   void handle(Job& job, Interim&);
-  void handle(Job& job, Pending&) {}
+  void handle(Job& /*job*/, Pending&) {}
   void handle(Job& job, HttpReply& reply);
   void handle(Job& job, LiveRequest& request);
   void handle(Job& job, Generation& generation);

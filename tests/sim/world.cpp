@@ -336,10 +336,11 @@ void World::check_hang(std::uint32_t who, std::uint64_t /*spec*/) {
 
 /// All that was asked for, one thing after another.
 TimeNs World::all_work() const {
+  const TokenBudget& budget = scenario_.settings.token_budget;
   const Pace& pace = scenario_.pace;
   TimeNs work = 0;
   for (const RequestSpec& spec : specs_) {
-    const std::uint32_t chunk = std::max(1U, std::min(scenario_.settings.prompt_chunk, scenario_.settings.token_budget));
+    const std::uint32_t chunk = std::max(1U, std::min({scenario_.settings.prompt_chunk, budget.prefill, budget.mixed}));
     const auto steps = static_cast<TimeNs>(spec.prompt.size() / chunk + spec.sampling.max_tokens + 2);
     work += steps * pace.step + 2 * pace.pull + 2 * pace.compile;
   }
