@@ -60,7 +60,7 @@ bool others_suspected(const State& state, const Request& request, Stage stage) {
 std::uint32_t spared(const State& state, const Request& request, Stage stage, bool alone) {
   if (state.settings.max_deaths <= 1) return 0;  // the first death is the end
   if (!alone) return 1;
-  return request.deaths.alone[static_cast<std::size_t>(stage)] <= 1 && others_suspected(state, request, stage) ? 1 : 0;
+  return request.deaths.alone <= 1 && others_suspected(state, request, stage) ? 1 : 0;
 }
 
 }  // namespace
@@ -110,7 +110,7 @@ void blame(State& state, const Suspicions& suspicions, Outbox& out) {
   for (const Suspicion& s : suspicions) {
     Request* request = state.requests.find(s.request);
     if (request == nullptr || request->phase == Phase::ended) continue;
-    if (alone) ++request->deaths.alone[static_cast<std::size_t>(s.stage)];
+    if (alone) ++request->deaths.alone;
     const std::uint32_t spare = spared(state, *request, s.stage, alone);
     request->deaths.add(s.stage, in_stage - spare, in_all - spare);
     const std::uint32_t count = request->deaths.of(s.stage);

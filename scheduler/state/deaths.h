@@ -32,8 +32,8 @@ constexpr std::uint32_t kTokensThatClear = 64;
 
 struct Deaths {
   std::array<std::uint32_t, kStages> in{};  // since the stage last got on
-  std::array<std::uint32_t, kStages> alone{};  // of these, with nobody else at work on the worker
   std::uint32_t total = 0;                  // since kTokensThatClear tokens were last decoded in peace
+  std::uint32_t alone = 0;                  // of these, with nobody else at work on the worker
   std::uint32_t peaceful_tokens = 0;        // decoded since the last one
   std::array<std::uint32_t, kStages> progress{};  // times that each stage got on; tells a late death's noise
 
@@ -42,10 +42,10 @@ struct Deaths {
   /// The stage got on: a prompt was computed, a token decoded, a hand-off completed, a grammar compiled.
   void got_on(Stage stage) {
     if (fault(Fault::any_progress_clears)) in = {};
-    in[static_cast<std::size_t>(stage)] = alone[static_cast<std::size_t>(stage)] = 0;
+    in[static_cast<std::size_t>(stage)] = 0;
     ++progress[static_cast<std::size_t>(stage)];
     if (stage == Stage::decode && total != 0 && ++peaceful_tokens >= kTokensThatClear) {
-      total = peaceful_tokens = 0;
+      total = alone = peaceful_tokens = 0;
     }
   }
   /// A worker died in that stage. `most`: counts stop there.

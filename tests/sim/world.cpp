@@ -283,15 +283,14 @@ void World::note_blow() {
 namespace {
 
 /// Deaths that end a request for sure. In one stage: three, and one more if others are suspected with it. One who
-/// gets on in between: six in all. And one for each worker, if several strike or a grammar kills: then several
-/// workers die before any death is known.
+/// gets on in between: six in all. And one for each other worker: it may get there before a
+/// death is known.
 /// Of schedulers: those of the front end's rules.
-std::uint32_t most_struck(const Scenario& s, const RequestSpec& spec, bool sole) {
+std::uint32_t most_struck(const Scenario& s, const RequestSpec& spec) {
   if (spec.strike == Strike::scheduler) return spec.strike_every == 1 ? 7 : 11;
   const bool gets_on = spec.strike == Strike::decode && spec.strike_every > 1;
   const std::uint32_t most = s.settings.max_deaths;
-  if (sole && s.blows.told_of_death && spec.strike != Strike::compile) return (gets_on ? 2 * most : most) + 1;
-  return (gets_on ? 2 * most : most) + 1 + static_cast<std::uint32_t>(s.workers.size());
+  return (gets_on ? 2 * most : most) + static_cast<std::uint32_t>(s.workers.size());
 }
 
 }  // namespace
@@ -305,10 +304,7 @@ void World::strike(RequestSpec& striker, Process& victim) {
   if (tracing()) {
     trace(victim.label + " dies of request " + std::to_string(striker.sampling.seed - kFirstSeed));
   }
-  const bool sole = std::count_if(specs_.begin(), specs_.end(), [](const RequestSpec& spec) {
-                      return spec.strike != Strike::none;
-                    }) == 1;
-  if (scenario_.calm && striker.struck > most_struck(scenario_, striker, sole)) {
+  if (scenario_.calm && striker.struck > most_struck(scenario_, striker)) {
     fail("request " + std::to_string(striker.sampling.seed - kFirstSeed) + " kills its " +
          std::to_string(striker.struck) + "th process");
   }
