@@ -283,14 +283,14 @@ void World::note_blow() {
 namespace {
 
 /// Deaths that end a request for sure. In one stage: three, and one more if others are suspected with it. One who
-/// gets on in between: six in all. And one for each other worker: it may get there before a
-/// death is known.
+/// gets on in between: six in all. And one for each worker: it may get there before a death
+/// is known.
 /// Of schedulers: those of the front end's rules.
 std::uint32_t most_struck(const Scenario& s, const RequestSpec& spec) {
   if (spec.strike == Strike::scheduler) return spec.strike_every == 1 ? 7 : 11;
   const bool gets_on = spec.strike == Strike::decode && spec.strike_every > 1;
   const std::uint32_t most = s.settings.max_deaths;
-  return (gets_on ? 2 * most : most) + static_cast<std::uint32_t>(s.workers.size());
+  return (gets_on ? 2 * most : most) + 1 + static_cast<std::uint32_t>(s.workers.size());
 }
 
 }  // namespace
