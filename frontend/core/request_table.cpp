@@ -118,7 +118,7 @@ void RequestTable::apply_unknown(TimeNs now, TableOutput& out) {
   // One hello an occasion: the next ones come from tick() until a Welcome answers.
   if (!view_.welcomed) return;
   view_.welcomed = false;
-  next_beat_ = now + limits_.heartbeat_interval;
+  next_beat_ = now + limits_.hello_interval;
   say_hello(out);
 }
 
@@ -189,7 +189,7 @@ void RequestTable::apply_gone(const Gone& message, TimeNs now, TableOutput& out)
 
 void RequestTable::tick(TimeNs now, TableOutput& out) {
   if (now < next_beat_) return;
-  next_beat_ = now + limits_.heartbeat_interval;
+  next_beat_ = now + (view_.welcomed ? limits_.heartbeat_interval : limits_.hello_interval);
   check_deadlines(now, out);
   if (!view_.welcomed) {
     say_hello(out);

@@ -29,7 +29,8 @@ struct FrontendIdentity {
 
 struct RequestTableLimits {
   std::size_t max_open = 4096;                      // streams that clients wait on
-  TimeNs heartbeat_interval = 500 * kMillisecond;   // also of a FrontendHello without an answer
+  TimeNs heartbeat_interval = 500 * kMillisecond;
+  TimeNs hello_interval = 50 * kMillisecond;  // of a FrontendHello without an answer
   TimeNs stale_after = 1 * kSecond;                 // no news for this long: ask about the request
   std::size_t max_asked = 256;                      // requests named by one heartbeat
   TimeNs deadline_grace = 2 * kSecond;              // the scheduler judges a deadline first

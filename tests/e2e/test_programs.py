@@ -42,6 +42,7 @@ class GatewayUnderFire(InFolder):
                 self.load_and_kill(gateway, urls, one)
                 self.assertEqual([0, 0], [gateway.server(url)["load"] for url in urls])
                 one.start("frontend0")
+                one.wait_ready()  # it answers before it knows of workers, and refuses until then
                 wait_until(lambda: gateway.server(urls[0])["available"], 20, "the server is back")
                 before = gateway.server(urls[0])["served"]
                 for _ in range(4):
