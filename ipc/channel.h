@@ -48,10 +48,10 @@ class Pollable {
 /// The side with a well-known address and many peers.
 class ServerChannel : public Pollable {
  public:
-  /// `peer` is what receive() gave. Order is kept for each peer.
-  virtual SendResult send(const std::string& peer, std::string_view bytes) = 0;
+  /// `routing_id` is what receive() gave: ZeroMQ's name of one connection. Order is kept for each.
+  virtual SendResult send(const std::string& routing_id, std::string_view bytes) = 0;
   /// False when there is nothing. The strings' capacity is reused.
-  virtual bool receive(std::string& peer, std::string& bytes) = 0;
+  virtual bool receive(std::string& routing_id, std::string& bytes) = 0;
   virtual ChannelCounters counters() const = 0;
 };
 

@@ -12,7 +12,7 @@ enum class Fault : std::uint8_t {
   no_term_check,           // messages of an ended term are believed
   lost_plan_unnoticed,     // a worker does not see a gap in the plan numbers
   block_final_too_early,   // a block is pulled before the step that fills it has ended
-  piecemeal_reservation,   // destination blocks are reserved chunk by chunk
+  piecemeal_reservation,   // target blocks are reserved chunk by chunk
   block_cached_too_early,  // others may name a block whose last token is not computed
   prefix_not_awaited,      // a prompt goes on before its pulled beginning has arrived
   copy_not_awaited,        // a block is read by another worker before the copy that fills it has ended

@@ -343,19 +343,19 @@ struct StepResult {
 
 struct PullDone {
   Term term = 0;
-  TransferId transfer = 0;
+  PullId pull_id = 0;
   std::uint32_t duration_us = 0;
-  BATON_FIELDS(term, transfer, duration_us)
+  BATON_FIELDS(term, pull_id, duration_us)
 };
 
 /// `damaged`: everything was copied, but of these source blocks the copies do not have the checksums that
 /// the Pull names.
 struct PullFailed {
   Term term = 0;
-  TransferId transfer = 0;
+  PullId pull_id = 0;
   std::string reason;
   std::vector<BlockId> damaged;
-  BATON_FIELDS(term, transfer, reason, damaged)
+  BATON_FIELDS(term, pull_id, reason, damaged)
 };
 
 /// The importer has no mapping of that allocation (any more).
@@ -499,19 +499,19 @@ struct StepPlan {
 /// PullDone or PullFailed.
 struct Pull {
   Term term = 0;
-  TransferId transfer = 0;
+  PullId pull_id = 0;
   AllocationId allocation = 0;
   std::vector<PoolRank> ranks;
   std::int32_t exporter_pid = 0;
   std::uint64_t exporter_pid_start = 0;
-  std::uint32_t exporter_blocks = 0;  // size of the source pool, in blocks
+  std::uint32_t exporter_blocks = 0;  // size of its pool, in blocks
   /// Its host part, as its Hello has it: in every pull, since the first one maps both.
   std::string exporter_host_handle;
   std::uint32_t exporter_host_blocks = 0;
   std::vector<BlockId> from;
   std::vector<BlockId> to;
   std::vector<std::uint64_t> sums;  // empty, or the checksum that each copy must have; 0: not known
-  BATON_FIELDS(term, transfer, allocation, ranks, exporter_pid, exporter_pid_start, exporter_blocks,
+  BATON_FIELDS(term, pull_id, allocation, ranks, exporter_pid, exporter_pid_start, exporter_blocks,
                exporter_host_handle, exporter_host_blocks, from, to, sums)
 };
 

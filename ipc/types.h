@@ -22,7 +22,7 @@ using Epoch = std::uint64_t;
 using Term = std::uint64_t;
 /// Numbers the plans of one term: 1, 2, 3, ... without a gap.
 using StepId = std::uint64_t;
-using TransferId = std::uint64_t;
+using PullId = std::uint64_t;
 /// Low 32 bits: slot in the scheduler's table; high 32 bits: generation. Never reused in an epoch.
 using SequenceId = std::uint64_t;
 /// Nanoseconds of CLOCK_MONOTONIC: comparable between the processes of one host.

@@ -155,11 +155,11 @@ class ZmqServer final : public ServerChannel {
 
   void bind(const std::string& path) { socket_.raw().bind("ipc://" + path); }
 
-  SendResult send(const std::string& peer, std::string_view bytes) override {
+  SendResult send(const std::string& routing_id, std::string_view bytes) override {
     if (socket_.too_large(bytes)) {
       return SendResult::too_large;
     }
-    switch (socket_.send(peer, ZMQ_SNDMORE)) {
+    switch (socket_.send(routing_id, ZMQ_SNDMORE)) {
       case 0:
         break;
       case EAGAIN:
@@ -175,8 +175,8 @@ class ZmqServer final : public ServerChannel {
     return SendResult::ok;
   }
 
-  bool receive(std::string& peer, std::string& bytes) override {
-    while (socket_.receive_frame(peer)) {
+  bool receive(std::string& routing_id, std::string& bytes) override {
+    while (socket_.receive_frame(routing_id)) {
       if (socket_.more() && socket_.receive_last(bytes)) {
         return true;
       }

@@ -244,7 +244,7 @@ class VirtualCluster {
     const auto blocks = static_cast<TimeNs>(pull.to.size());
     const TimeNs time = blocks == 0 ? 0 : times_.pull + blocks * times_.pull_block;  // 0: a probe
     device.pulls_free_at = std::max(device.pulls_free_at, now_ + times_.message) + time;
-    at(device.pulls_free_at + times_.message, What::pull_ended, index, pull.transfer);
+    at(device.pulls_free_at + times_.message, What::pull_ended, index, pull.pull_id);
   }
 
   void take(Events& events) {

@@ -85,7 +85,7 @@ void SchedulerLoop::apply_now(Event&& event, TimeNs now) {
 
 bool SchedulerLoop::receive_workers(TimeNs now) {
   for (int i = 0; i < kBurst; ++i) {
-    if (!workers_.receive(peer_, bytes_)) return false;
+    if (!workers_.receive(routing_id_, bytes_)) return false;
     Result<WorkerMessage> decoded = decode_worker_message(bytes_);
     if (!decoded.ok()) {
       ++undecodable_;
@@ -93,7 +93,7 @@ bool SchedulerLoop::receive_workers(TimeNs now) {
       continue;
     }
     WorkerMessage& message = decoded.value();
-    const LinkId link = link_of(peer_, Kind::worker);
+    const LinkId link = link_of(routing_id_, Kind::worker);
     std::visit([&](const auto& m) { traffic_.count(m, bytes_.size()); }, message);
     if (const auto* hello = std::get_if<Register>(&message)) {
       watch_pid(link, hello->pid, hello->pid_start);
@@ -117,7 +117,7 @@ bool SchedulerLoop::receive_workers(TimeNs now) {
 
 bool SchedulerLoop::receive_frontends(TimeNs now) {
   for (int i = 0; i < kBurst; ++i) {
-    if (!frontends_.receive(peer_, bytes_)) return false;
+    if (!frontends_.receive(routing_id_, bytes_)) return false;
     Result<FrontendMessage> decoded = decode_frontend_message(bytes_);
     if (!decoded.ok()) {
       ++undecodable_;
@@ -125,7 +125,7 @@ bool SchedulerLoop::receive_frontends(TimeNs now) {
       continue;
     }
     FrontendMessage& message = decoded.value();
-    const LinkId link = link_of(peer_, Kind::frontend);
+    const LinkId link = link_of(routing_id_, Kind::frontend);
     std::visit([&](const auto& m) { traffic_.count(m, bytes_.size()); }, message);
     if (const auto* hello = std::get_if<FrontendHello>(&message)) {
       watch_pid(link, hello->pid, hello->pid_start);
@@ -135,11 +135,11 @@ bool SchedulerLoop::receive_frontends(TimeNs now) {
   return true;
 }
 
-LinkId SchedulerLoop::link_of(const std::string& peer, Kind kind) {
-  const auto [it, fresh] = link_ids_.try_emplace(peer, 0);
+LinkId SchedulerLoop::link_of(const std::string& routing_id, Kind kind) {
+  const auto [it, fresh] = link_ids_.try_emplace(routing_id, 0);
   if (fresh) {
     it->second = static_cast<LinkId>(links_.size());
-    links_.push_back(Link{peer, kind, UniqueFd(), kNotPolled});
+    links_.push_back(Link{routing_id, kind, UniqueFd(), kNotPolled});
   }
   return it->second;
 }
@@ -174,7 +174,7 @@ void SchedulerLoop::send_to_worker(LinkId link, ToWorker& message) {
       },
       message);
   const TimeNs sent = trace_.on() ? now_ns() : 0;
-  if (workers_.send(links_[link].peer, encoded_) != SendResult::ok) failed_sends_.push_back(link);
+  if (workers_.send(links_[link].routing_id, encoded_) != SendResult::ok) failed_sends_.push_back(link);
   if (!trace_.on()) return;
   if (const auto* plan = std::get_if<StepPlan>(&message)) {
     trace_.plan(state_, worker_name(link), *plan, sent);
@@ -191,7 +191,7 @@ void SchedulerLoop::send_to_frontend(LinkId link, ToFrontend& message) {
       },
       message);
   // A message that does not fit its queue is not kept: the front end's heartbeat asks again.
-  (void)frontends_.send(links_[link].peer, encoded_);
+  (void)frontends_.send(links_[link].routing_id, encoded_);
 }
 
 void SchedulerLoop::flush() {
@@ -205,7 +205,7 @@ void SchedulerLoop::flush() {
       encode(events, encoded_);
       traffic_.count(events, encoded_.size());
       if (trace_.on()) trace_.tokens(events);
-      (void)frontends_.send(links_[state_.frontends[i].link].peer, encoded_);
+      (void)frontends_.send(links_[state_.frontends[i].link].routing_id, encoded_);
     }
     events.counters.clear();
     events.attempts.clear();

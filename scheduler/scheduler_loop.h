@@ -38,7 +38,7 @@ class SchedulerLoop : public AdminBackend {
  private:
   enum class Kind : std::uint8_t { frontend, worker };
   struct Link {
-    std::string peer;
+    std::string routing_id;
     Kind kind = Kind::worker;
     UniqueFd pidfd;
     Poller::Index polled;  // of the pidfd, in this round
@@ -54,7 +54,7 @@ class SchedulerLoop : public AdminBackend {
   void send_to_worker(LinkId link, ToWorker& message);
   void send_to_frontend(LinkId link, ToFrontend& message);
   void log_lines();
-  LinkId link_of(const std::string& peer, Kind kind);
+  LinkId link_of(const std::string& routing_id, Kind kind);
   void watch_pid(LinkId link, std::int32_t pid, std::uint64_t start);
   const std::string& worker_name(LinkId link) const;
   void apply_now(Event&& event, TimeNs now);
@@ -74,7 +74,7 @@ class SchedulerLoop : public AdminBackend {
   std::vector<LinkId> failed_sends_;
   std::vector<std::pair<WorkerIndex, Tables>> tables_;
   std::deque<std::string> recent_errors_;
-  std::string peer_;
+  std::string routing_id_;
   std::string bytes_;
   std::string encoded_;
   TimeNs started_ = 0;

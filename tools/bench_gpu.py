@@ -102,9 +102,9 @@ def handoffs(events, model, tokens_per_block):
     sent, by_blocks = {}, {}
     for event in map(json.loads, events):
         if event["event"] == "pull":
-            sent[event["transfer"]] = event
-        elif event["event"] == "pull_done" and event["transfer"] in sent:
-            pull = sent.pop(event["transfer"])
+            sent[event["pull"]] = event
+        elif event["event"] == "pull_done" and event["pull"] in sent:
+            pull = sent.pop(event["pull"])
             by_blocks.setdefault(pull["blocks"], []).append(
                 ((event["t"] - pull["t"]) / 1e3, event["copy_us"]))
     for blocks, times in sorted(by_blocks.items()):

@@ -114,9 +114,9 @@ def handoff(build, folder, counts):
     for line in trace.read_text().splitlines():
         event = json.loads(line)
         if event["event"] == "pull":
-            sent[event["transfer"]] = event["t"]
+            sent[event["pull"]] = event["t"]
         elif event["event"] == "pull_done":
-            waits.append((event["t"] - sent[event["transfer"]]) / 1000)
+            waits.append((event["t"] - sent[event["pull"]]) / 1000)
     return middle(waits)
 
 

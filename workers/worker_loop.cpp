@@ -191,7 +191,7 @@ void WorkerLoop::take_handoff_events() {
   for (HandoffEvent& event : handoff_events_) {
     if (auto* done = std::get_if<handoff_event::PullFinished>(&event)) {
       input([&](WorkerActions& out) {
-        core_.pull_finished(done->transfer, done->failure, done->duration_us, now_, out,
+        core_.pull_finished(done->pull_id, done->failure, done->duration_us, now_, out,
                             std::move(done->damaged));
       });
     } else if (auto* closed = std::get_if<handoff_event::MappingClosed>(&event)) {

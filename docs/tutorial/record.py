@@ -71,11 +71,11 @@ def timeline(build, folder):
         rows = [line.split() for line in (folder / f"{name}.steps").read_text().splitlines()]
         steps[name] = [[ms(int(end) - float(run) * 1e3), ms(int(end)), int(n), int(tokens)]
                        for end, n, tokens, _, run in rows if first <= int(end) <= last]
-    pulls = {e["transfer"]: [ms(e["t"]), None, e["blocks"]] for e in trace if e["event"] == "pull" and
+    pulls = {e["pull"]: [ms(e["t"]), None, e["blocks"]] for e in trace if e["event"] == "pull" and
              e["request"] == me}
     for e in trace:
-        if e["event"] == "pull_done" and e["transfer"] in pulls:
-            pulls[e["transfer"]][1] = ms(e["t"])
+        if e["event"] == "pull_done" and e["pull"] in pulls:
+            pulls[e["pull"]][1] = ms(e["t"])
     mine = [e for e in trace if e.get("request") == me or any(
         row["request"] == me for row in e.get("rows", []) + e.get("add", []))]
     return {"prompt": PROMPT, "chunk": 128, "steps": steps, "pulls": list(pulls.values()),

@@ -147,7 +147,7 @@ json queue(const State& state, const AdminStats& stats) {
   }
   return {{"waiting", state.waiting.size()},
           {"handoffs_waiting", state.handoffs.size()},
-          {"transfers", state.transfers.size()},
+          {"open_pulls", state.pulls.size()},
           {"bytes", bytes},
           {"undecodable", stats.undecodable},
           {"by_type", types}};

@@ -46,11 +46,11 @@ void EventTrace::plan(const State& state, const std::string& worker, const StepP
 
 void EventTrace::pull(const State& state, const std::string& worker, const Pull& pull,
                       TimeNs sent) {
-  const Transfer* transfer = state.transfers.find(pull.transfer);
-  const Request* request = transfer == nullptr ? nullptr : state.requests.find(transfer->request);
+  const OpenPull* open = state.pulls.find(pull.pull_id);
+  const Request* request = open == nullptr ? nullptr : state.requests.find(open->request);
   line({{"event", "pull"},
         {"worker", worker},
-        {"transfer", pull.transfer},
+        {"pull", pull.pull_id},
         {"request", request == nullptr ? 0 : request->name.counter},
         {"blocks", pull.from.size()},
         {"prefix", request != nullptr && request->phase == Phase::pull}},
@@ -67,12 +67,12 @@ void EventTrace::result(const std::string& worker, const StepResult& result) {
 void EventTrace::pull_done(const std::string& worker, const PullDone& done) {
   line({{"event", "pull_done"},
         {"worker", worker},
-        {"transfer", done.transfer},
+        {"pull", done.pull_id},
         {"copy_us", done.duration_us}});
 }
 
 void EventTrace::pull_failed(const std::string& worker, const PullFailed& failed) {
-  line({{"event", "pull_failed"}, {"worker", worker}, {"transfer", failed.transfer}});
+  line({{"event", "pull_failed"}, {"worker", worker}, {"pull", failed.pull_id}});
 }
 
 void EventTrace::tokens(const Events& events) {

@@ -111,8 +111,8 @@ void drain(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
     return;
   }
   bool read_by_others = false;
-  state.transfers.each([&](const Transfer& transfer) {
-    read_by_others = read_by_others || transfer.from_worker == index;
+  state.pulls.each([&](const OpenPull& pull) {
+    read_by_others = read_by_others || pull.from_worker == index;
   });
   if (read_by_others || !importers_closed(state, index, now, out)) return;
   w.peer.leave_sent = true;

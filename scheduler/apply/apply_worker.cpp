@@ -180,8 +180,8 @@ struct Handler {
                            w.store.pool.host_total() == hello.host_blocks;
     if (!same_pool) {
       w.store.pool = BlockPool(hello.blocks, hello.host_blocks);
-      state.transfers.each([&](Transfer& transfer) {
-        if (transfer.from_worker == index) transfer.from_worker = kNobody;  // they read the old one
+      state.pulls.each([&](OpenPull& pull) {
+        if (pull.from_worker == index) pull.from_worker = kNobody;  // they read the old one
       });
     }
     w.store.offer = std::move(hello);
@@ -410,46 +410,46 @@ struct Handler {
 
   void operator()(PullDone&& done) {
     if (!in_term(done.term)) return;
-    pull_answered(done.transfer, "", {});
+    pull_answered(done.pull_id, "", {});
   }
   void operator()(PullFailed&& failed) {
     if (!in_term(failed.term)) return;
-    pull_answered(failed.transfer, failed.reason.empty() ? "no reason given" : failed.reason,
+    pull_answered(failed.pull_id, failed.reason.empty() ? "no reason given" : failed.reason,
                   failed.damaged);
   }
 
   /// What a pull has written has its source's checksums; what one that failed has left there, nobody knows.
-  void take_sums(const Transfer& transfer, bool good) {
+  void take_sums(const OpenPull& pull, bool good) {
     Worker& w = worker();
     if (!w.store.offer.tells_sums) return;
-    for (std::size_t i = 0; i < transfer.to.size(); ++i) {
-      const std::uint64_t sum = good && !transfer.sums.empty() ? transfer.sums[i] : 0;
+    for (std::size_t i = 0; i < pull.to.size(); ++i) {
+      const std::uint64_t sum = good && !pull.sums.empty() ? pull.sums[i] : 0;
       if (sum != 0) {
-        w.store.sums[transfer.to[i]] = sum;
+        w.store.sums[pull.to[i]] = sum;
       } else {
-        w.store.sums.erase(transfer.to[i]);
+        w.store.sums.erase(pull.to[i]);
       }
     }
   }
 
-  void pull_answered(TransferId id, const std::string& failure, const std::vector<BlockId>& damaged) {
+  void pull_answered(PullId id, const std::string& failure, const std::vector<BlockId>& damaged) {
     Worker& w = worker();
-    const Transfer* transfer = state.transfers.find(id);
-    if (transfer == nullptr || transfer->to_worker != index) return;
+    const OpenPull* pull = state.pulls.find(id);
+    if (pull == nullptr || pull->to_worker != index) return;
     ++w.compute.pulls_answered;
-    w.peer.work.answered(Work::pull, transfer->number, now);
-    const bool is_probe = transfer->is_probe();
-    const std::uint64_t request_id = transfer->request;
-    const SequenceId target = transfer->target;
-    const WorkerIndex exporter = transfer->from_worker;
-    if (is_probe) probe_answered(state, *transfer, failure, now, out);
-    take_sums(*transfer, failure.empty());
+    w.peer.work.answered(Work::pull, pull->number, now);
+    const bool is_probe = pull->is_probe();
+    const std::uint64_t request_id = pull->request;
+    const SequenceId target = pull->target;
+    const WorkerIndex exporter = pull->from_worker;
+    if (is_probe) probe_answered(state, *pull, failure, now, out);
+    take_sums(*pull, failure.empty());
     if (!damaged.empty() && !is_probe) {
-      const Transfer answered = *transfer;
-      settle_transfer(state, id);
+      const OpenPull answered = *pull;
+      settle_pull(state, id);
       return take_damage(state, answered, damaged, out);
     }
-    settle_transfer(state, id);
+    settle_pull(state, id);
     if (is_probe) return;
     // The pool may have become unreadable: the answer decides about later hand-offs.
     if (!failure.empty() && exporter != kNobody) probe(state, exporter, index, now, out);
@@ -480,7 +480,7 @@ struct Handler {
     // It closes only what no pull names, so this was said before a pull that is on its way: the pull will
     // map the pool again, and what it wants closed is said once more.
     bool stale = false;
-    state.transfers.each([&](const Transfer& t) {
+    state.pulls.each([&](const OpenPull& t) {
       stale = stale || (t.to_worker == index && t.from_allocation == closed.allocation);
     });
     if (stale) return;

@@ -1,9 +1,9 @@
-// The hand-off of a prompt's blocks: destination -> pulls -> source released. The bytes are moved by the
-// destination worker; here are only block numbers.
+// The hand-off of a prompt's blocks: target -> pulls -> source released. The bytes are moved by the
+// target worker; here are only block numbers.
 //
-// Order that must hold: destination blocks are reserved whole before the first pull; a block is named
+// Order that must hold: target blocks are reserved whole before the first pull; a block is named
 // in a pull only when the step that filled it has ended; the source keeps its references until the last
-// pull has been answered; the sequence joins the destination's decode set after that.
+// pull has been answered; the sequence joins the target's decode set after that.
 #include "scheduler/apply/handoff.h"
 
 #include <algorithm>
@@ -56,56 +56,56 @@ void send_pull(State& state, const Request& request, WorkerIndex exporter,
                std::span<const BlockId> blocks, Sequence& target, TimeNs now, Outbox& out) {
   Worker& from = state.workers[exporter];
   Worker& to = state.workers[target.worker];
-  Transfer& transfer = state.transfers.create();
-  transfer.request = request.id;
-  transfer.target = target.id;
-  transfer.from_worker = exporter;
-  transfer.from_allocation = from.store.allocation();
-  transfer.to_worker = target.worker;
-  transfer.from.assign(blocks.begin(), blocks.end());
+  OpenPull& pull = state.pulls.create();
+  pull.request = request.id;
+  pull.target = target.id;
+  pull.from_worker = exporter;
+  pull.from_allocation = from.store.allocation();
+  pull.to_worker = target.worker;
+  pull.from.assign(blocks.begin(), blocks.end());
   const auto first = target.tail().blocks.begin() + target.pulled;
-  transfer.to.assign(first, first + static_cast<std::ptrdiff_t>(blocks.size()));
+  pull.to.assign(first, first + static_cast<std::ptrdiff_t>(blocks.size()));
   if (from.store.offer.tells_sums) {
-    for (const BlockId block : transfer.from) {
+    for (const BlockId block : pull.from) {
       const auto known = from.store.sums.find(block);
-      transfer.sums.push_back(known == from.store.sums.end() ? 0 : known->second);
+      pull.sums.push_back(known == from.store.sums.end() ? 0 : known->second);
     }
   }
-  for (const BlockId block : transfer.from) from.store.pool.pin_source(block);
-  for (const BlockId block : transfer.to) to.store.pool.pin_destination(block);
+  for (const BlockId block : pull.from) from.store.pool.pin_source(block);
+  for (const BlockId block : pull.to) to.store.pool.pin_target(block);
   target.pulled += static_cast<std::uint32_t>(blocks.size());
   ++target.open_pulls;
-  post_pull(state, transfer, now, out);
+  post_pull(state, pull, now, out);
 }
 
-void post_pull(State& state, Transfer& transfer, TimeNs now, Outbox& out) {
-  const Worker& from = state.workers[transfer.from_worker];
-  Worker& to = state.workers[transfer.to_worker];
-  transfer.number = to.peer.work.add(Work::pull, transfer.request, transfer.id, now);
+void post_pull(State& state, OpenPull& pull, TimeNs now, Outbox& out) {
+  const Worker& from = state.workers[pull.from_worker];
+  Worker& to = state.workers[pull.to_worker];
+  pull.number = to.peer.work.add(Work::pull, pull.request, pull.id, now);
   to.peer.imports.insert(from.store.allocation());
 
-  Pull pull;
-  pull.term = to.peer.term;
-  pull.transfer = transfer.id;
-  pull.allocation = from.store.allocation();
-  pull.ranks = from.store.offer.ranks;
-  pull.exporter_pid = from.peer.identity.pid;
-  pull.exporter_pid_start = from.peer.identity.pid_start;
-  pull.exporter_blocks = from.store.offer.blocks;
-  pull.exporter_host_handle = from.store.offer.host_handle;
-  pull.exporter_host_blocks = from.store.offer.host_blocks;
-  pull.from = transfer.from;
-  pull.to = transfer.to;
-  pull.sums = transfer.sums;
-  out.to_workers.emplace_back(to.peer.link, std::move(pull));
+  Pull message;
+  message.term = to.peer.term;
+  message.pull_id = pull.id;
+  message.allocation = from.store.allocation();
+  message.ranks = from.store.offer.ranks;
+  message.exporter_pid = from.peer.identity.pid;
+  message.exporter_pid_start = from.peer.identity.pid_start;
+  message.exporter_blocks = from.store.offer.blocks;
+  message.exporter_host_handle = from.store.offer.host_handle;
+  message.exporter_host_blocks = from.store.offer.host_blocks;
+  message.from = pull.from;
+  message.to = pull.to;
+  message.sums = pull.sums;
+  out.to_workers.emplace_back(to.peer.link, std::move(message));
 }
 
-bool needs_handoff(const State& state, const Request& request, const Worker& source) {
-  if (source.role() != Role::prefill || request.local || avoids_pulls(state, request)) return false;
+bool needs_handoff(const State& state, const Request& request, const Worker& worker) {
+  if (worker.role() != Role::prefill || request.local || avoids_pulls(state, request)) return false;
   // The prompt's last step samples the only token that is left: nothing to decode.
   if (request.generated.size() + 1 >= request.sampling.max_tokens) return false;
   if (!any_decoder(state)) return state.settings.no_decode == NoDecode::wait;
-  return reaches_some_decoder(state, source);
+  return reaches_some_decoder(state, worker);
 }
 
 void advance_handoff(State& state, Request& request, TimeNs now, Outbox& out) {
@@ -143,31 +143,31 @@ void drop_target(State& state, Request& request) {
   }
 }
 
-void take_damage(State& state, const Transfer& transfer, std::span<const BlockId> blocks, Outbox& out) {
+void take_damage(State& state, const OpenPull& pull, std::span<const BlockId> blocks, Outbox& out) {
   state.counters.damaged_blocks += blocks.size();
-  const bool alive = transfer.from_worker != kNobody;  // its exporter
+  const bool alive = pull.from_worker != kNobody;  // its exporter
   if (alive) {
     // Source or copy: nobody can say which one is wrong, so neither is found again.
-    BlockPool& pool = state.workers[transfer.from_worker].store.pool;
+    BlockPool& pool = state.workers[pull.from_worker].store.pool;
     for (const BlockId block : blocks) {
-      if (std::find(transfer.from.begin(), transfer.from.end(), block) != transfer.from.end()) pool.forget(block);
+      if (std::find(pull.from.begin(), pull.from.end(), block) != pull.from.end()) pool.forget(block);
     }
   }
-  Request* request = state.requests.find(transfer.request);
+  Request* request = state.requests.find(pull.request);
   std::string list;
   for (const BlockId block : blocks.first(std::min<std::size_t>(blocks.size(), 8))) {
     list += " " + std::to_string(block);
   }
-  out.warn("DAMAGED: copies that " + state.workers[transfer.to_worker].name() + " pulled from " +
-           (alive ? state.workers[transfer.from_worker].name() : "a dead worker") +
+  out.warn("DAMAGED: copies that " + state.workers[pull.to_worker].name() + " pulled from " +
+           (alive ? state.workers[pull.from_worker].name() : "a dead worker") +
            " are not what was computed: " + std::to_string(blocks.size()) + " of " +
-           std::to_string(transfer.from.size()) + " blocks, source blocks" + list +
+           std::to_string(pull.from.size()) + " blocks, source blocks" + list +
            (request == nullptr ? std::string(", of a request that has ended")
                                : ", request " + std::to_string(request->name.frontend) + "-" +
                                      std::to_string(request->name.counter)));
-  if (request == nullptr || transfer.target == 0) return;
+  if (request == nullptr || pull.target == 0) return;
   const bool prefix = request->phase == Phase::pull;
-  if (transfer.target != (prefix ? request->source : request->target)) return;  // given up before
+  if (pull.target != (prefix ? request->source : request->target)) return;  // given up before
   if (++request->damaged_pulls >= kMostDamagedPulls) {
     return end_request(state, *request, FinishReason::error, ErrorCode::internal,
                        "KV blocks were damaged on their way " + std::to_string(request->damaged_pulls) + " times",
@@ -177,17 +177,17 @@ void take_damage(State& state, const Transfer& transfer, std::span<const BlockId
   requeue(state, *request);
 }
 
-bool settle_transfer(State& state, TransferId id) {
-  Transfer* transfer = state.transfers.find(id);
-  if (transfer == nullptr) return false;
-  if (transfer->from_worker != kNobody) {
-    BlockPool& pool = state.workers[transfer->from_worker].store.pool;
-    for (const BlockId block : transfer->from) pool.unpin_source(block);
+bool settle_pull(State& state, PullId id) {
+  OpenPull* pull = state.pulls.find(id);
+  if (pull == nullptr) return false;
+  if (pull->from_worker != kNobody) {
+    BlockPool& pool = state.workers[pull->from_worker].store.pool;
+    for (const BlockId block : pull->from) pool.unpin_source(block);
   }
-  Worker& to = state.workers[transfer->to_worker];
-  for (const BlockId block : transfer->to) to.store.pool.unpin_destination(block);
-  if (Sequence* target = state.sequences.find(transfer->target)) --target->open_pulls;
-  state.transfers.erase(id);
+  Worker& to = state.workers[pull->to_worker];
+  for (const BlockId block : pull->to) to.store.pool.unpin_target(block);
+  if (Sequence* target = state.sequences.find(pull->target)) --target->open_pulls;
+  state.pulls.erase(id);
   return true;
 }
 

@@ -55,11 +55,11 @@ void end_term(State& state, WorkerIndex index, const Blame& blamed, const std::s
   for (const SequenceId id : here) {
     if (Sequence* sequence = state.sequences.find(id)) lose_place(state, *sequence);
   }
-  std::vector<TransferId> pulls;
-  state.transfers.each([&](const Transfer& transfer) {
-    if (transfer.to_worker == index) pulls.push_back(transfer.id);
+  std::vector<PullId> pulls;
+  state.pulls.each([&](const OpenPull& pull) {
+    if (pull.to_worker == index) pulls.push_back(pull.id);
   });
-  for (const TransferId id : pulls) settle_transfer(state, id);
+  for (const PullId id : pulls) settle_pull(state, id);
 
   for (const InFlightStep& step : w.compute.steps) w.store.pool.copied(step.copies);
   w.compute.steps.clear();
@@ -97,8 +97,8 @@ void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string
   w.peer.unreachable.clear();
   w.peer.work = OutstandingWork();
   const AllocationId allocation = w.store.allocation();
-  state.transfers.each([&](Transfer& transfer) {
-    if (transfer.from_worker == index) transfer.from_worker = kNobody;
+  state.pulls.each([&](OpenPull& pull) {
+    if (pull.from_worker == index) pull.from_worker = kNobody;
   });
   w.store.pool = BlockPool();
   if (allocation == 0) return;

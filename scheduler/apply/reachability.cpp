@@ -48,15 +48,15 @@ void probe(State& state, WorkerIndex exporter, WorkerIndex importer, TimeNs now,
   // Nobody may map the pool of a worker that is about to free it. And what a suspect does alone stays alone: the
   // first pull maps the pool then.
   bool asked = !state.workers[exporter].takes_work() || (!state.workers[importer].may_begin() && !fault(Fault::pulls_beside_suspects));
-  state.transfers.each([&](const Transfer& t) {
+  state.pulls.each([&](const OpenPull& t) {
     asked = asked || (t.is_probe() && t.from_worker == exporter && t.to_worker == importer);
   });
   if (asked) return;
-  Transfer& transfer = state.transfers.create();
-  transfer.from_worker = exporter;
-  transfer.from_allocation = state.workers[exporter].store.allocation();
-  transfer.to_worker = importer;
-  post_pull(state, transfer, now, out);
+  OpenPull& pull = state.pulls.create();
+  pull.from_worker = exporter;
+  pull.from_allocation = state.workers[exporter].store.allocation();
+  pull.to_worker = importer;
+  post_pull(state, pull, now, out);
 }
 
 void probe_peers(State& state, WorkerIndex joined, TimeNs now, Outbox& out) {
@@ -94,20 +94,20 @@ void probe_again(State& state, WorkerIndex importer, TimeNs now, Outbox& out) {
   }
 }
 
-void probe_answered(State& state, const Transfer& transfer, const std::string& failure, TimeNs now,
+void probe_answered(State& state, const OpenPull& pull, const std::string& failure, TimeNs now,
                     Outbox& out) {
-  if (transfer.from_worker == kNobody) return;  // the exporter has died meanwhile
-  const Worker& exporter = state.workers[transfer.from_worker];
-  Worker& importer = state.workers[transfer.to_worker];
-  if (exporter.store.allocation() != transfer.from_allocation) return;
+  if (pull.from_worker == kNobody) return;  // the exporter has died meanwhile
+  const Worker& exporter = state.workers[pull.from_worker];
+  Worker& importer = state.workers[pull.to_worker];
+  if (exporter.store.allocation() != pull.from_allocation) return;
   const bool known = !reaches(exporter, importer);
   if (failure.empty()) {
     if (!known) return;
-    importer.peer.unreachable.erase(transfer.from_allocation);
+    importer.peer.unreachable.erase(pull.from_allocation);
     out.info(pair_name(importer, exporter) + " reach each other again");
     return;
   }
-  importer.peer.unreachable[transfer.from_allocation] = now + kAskAgain;
+  importer.peer.unreachable[pull.from_allocation] = now + kAskAgain;
   if (known) return;
   out.warn(pair_name(importer, exporter) + " cannot reach each other: " + failure +
            (hands_off(exporter, importer)

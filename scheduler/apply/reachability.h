@@ -19,7 +19,7 @@ void probe(State& state, WorkerIndex exporter, WorkerIndex importer, TimeNs now,
 void probe_peers(State& state, WorkerIndex joined, TimeNs now, Outbox& out);
 /// Asks again about pools that `importer` could not read, when it is time.
 void probe_again(State& state, WorkerIndex importer, TimeNs now, Outbox& out);
-void probe_answered(State& state, const Transfer& transfer, const std::string& failure, TimeNs now,
+void probe_answered(State& state, const OpenPull& pull, const std::string& failure, TimeNs now,
                     Outbox& out);
 
 }  // namespace baton

@@ -34,12 +34,12 @@ bool fits_some_decoder(const State& state, const Request& request, std::uint32_t
 }
 
 /// Marks whoever could decode it once there is room; false if nobody within reach ever could.
-bool wait_for_room(const State& state, const Worker& source, const Request& request,
+bool wait_for_room(const State& state, const Worker& exporter, const Request& request,
                    std::uint32_t tokens, std::vector<bool>& spoken_for) {
   bool any = false;
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& w = state.workers[i];
-    if (!could_decode(w, request, tokens) || !reaches(source, w)) continue;
+    if (!could_decode(w, request, tokens) || !reaches(exporter, w)) continue;
     spoken_for[i] = any = true;
   }
   return any;

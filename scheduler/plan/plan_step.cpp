@@ -466,7 +466,7 @@ class StepBuilder {
   std::uint32_t logprob_budget_ = kLogprobBudget;
 };
 
-/// A suspect's turn has passed at their destinations.
+/// A suspect's turn has passed at their targets.
 void resume_held_pulls(State& state, TimeNs now, Outbox& out) {
   for (const std::uint64_t id : std::exchange(state.held_pulls, {})) {
     if (Request* request = state.requests.find(id)) advance_handoff(state, *request, now, out);

@@ -174,14 +174,14 @@ bool may_pull(const Settings& settings, const Worker& worker) {
   return worker.store.pool.owned_blocks() < settings.pull_watermark * worker.store.pool.total();
 }
 
-WorkerIndex choose_decoder(const State& state, const Request& request, WorkerIndex source,
+WorkerIndex choose_decoder(const State& state, const Request& request, WorkerIndex exporter,
                            const std::vector<bool>& spoken_for, TimeNs now) {
   WorkerIndex best = kNobody;
   std::size_t best_known = 0;
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& w = state.workers[i];
-    if (i == source || !w.decodes() || !accepts(w, now) || !w.may_begin()) continue;
-    if (spoken_for[i] || !reaches(state.workers[source], w) || !may_pull(state.settings, w)) continue;
+    if (i == exporter || !w.decodes() || !accepts(w, now) || !w.may_begin()) continue;
+    if (spoken_for[i] || !reaches(state.workers[exporter], w) || !may_pull(state.settings, w)) continue;
     const Sequence* sequence = state.sequences.find(request.source);
     const std::uint32_t length = sequence != nullptr ? sequence->prefill_length : request.length();
     if (!has_room(state, w, request, w.store.blocks_for(length + 1))) continue;

@@ -62,9 +62,9 @@ bool better_placed(const State& state, const Request& request, const Worker& wor
 /// runs there.
 bool may_pull(const Settings& settings, const Worker& worker);
 
-/// The decode worker for a hand-off from `source`: the least loaded one within reach that has room and is
+/// The decode worker for a hand-off from `exporter`: the least loaded one within reach that has room and is
 /// not spoken for (one flag a worker), or kNobody.
-WorkerIndex choose_decoder(const State& state, const Request& request, WorkerIndex source,
+WorkerIndex choose_decoder(const State& state, const Request& request, WorkerIndex exporter,
                            const std::vector<bool>& spoken_for, TimeNs now);
 
 /// Whom to preempt on `worker` (`victim`): the request that stands last in the queue; the one with the

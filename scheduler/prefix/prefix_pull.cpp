@@ -4,8 +4,8 @@
 //
 // Order that must hold: the sequence has all its blocks before the pull; the source's blocks are pinned, so
 // that nobody is given them, until the pull has been answered; what was pulled is entered into the
-// destination's index, and its worker hears of the sequence, after that. If the pull fails, the prompt is
-// computed from where the destination's own cache ends. Whatever takes the sequence off its worker
+// target's index, and its worker hears of the sequence, after that. If the pull fails, the prompt is
+// computed from where the target's own cache ends. Whatever takes the sequence off its worker
 // meanwhile leaves its blocks fenced by the pull, as those of a hand-off.
 #include "scheduler/prefix/prefix_pull.h"
 
@@ -52,7 +52,7 @@ PrefixSource find_prefix(const State& state, const Request& request, WorkerIndex
 bool is_being_pulled(const State& state, const PrefixSource& prefix, WorkerIndex worker) {
   bool found = false;
   if (prefix.worker == kNobody) return found;
-  state.transfers.each([&](const Transfer& t) {
+  state.pulls.each([&](const OpenPull& t) {
     const Request* request = state.requests.find(t.request);
     found = found || (t.from_worker == prefix.worker && t.to_worker == worker && !t.is_probe() &&
                       t.from.front() == prefix.blocks.front() && request != nullptr &&

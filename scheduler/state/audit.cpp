@@ -29,7 +29,7 @@ struct Checker {
   std::vector<std::string>& faults;
   std::vector<std::uint32_t> refs{};
   std::vector<std::uint32_t> source_pins{};
-  std::vector<std::uint32_t> destination_pins{};
+  std::vector<std::uint32_t> target_pins{};
   std::vector<std::uint8_t> is_free{};
   std::vector<std::pair<SequenceId, std::uint32_t>> named{};  // by steps in flight, how often
 
@@ -63,27 +63,27 @@ struct Checker {
     for (BlockId block = first; block < first + total; ++block) {
       expect(refs[block] == pool.references(block), w, "reference count differs from recount");
       expect(source_pins[block] == pool.source_pins(block), w, "source pins differ");
-      expect(destination_pins[block] == pool.destination_pins(block), w, "destination pins differ");
+      expect(target_pins[block] == pool.target_pins(block), w, "target pins differ");
       owned += refs[block] != 0 ? 1 : 0;
       const BlockState is = pool.state(block);
       expect((refs[block] != 0) == (is == BlockState::owned), w, "an owned block is named by nobody, or another one by somebody");
       expect((is_free[block] != 0) == (is == BlockState::free), w, "free list and state disagree");
       expect(pool.is_listed_as_cached(block) == (is == BlockState::cached), w, "list of cached blocks and state disagree");
-      const bool pinned = source_pins[block] != 0 || destination_pins[block] != 0;
+      const bool pinned = source_pins[block] != 0 || target_pins[block] != 0;
       expect(is != BlockState::held || pinned, w, "a held block is pinned by nobody");
       expect(first == 0 || refs[block] == 0, w, "a sequence names a block of the host part");
       if (is == BlockState::cached) {
         ++cached;
         expect(refs[block] == 0 && is_free[block] == 0 && pool.remembers(block), w,
                "a cached block is referenced, free or not in the index");
-        expect(source_pins[block] == 0 && destination_pins[block] == 0, w,
+        expect(source_pins[block] == 0 && target_pins[block] == 0, w,
                "a cached block is named by a pull or a copy");
       }
       if (is_free[block] == 0) continue;
       ++free;
       expect(!pool.remembers(block), w, "a free block is in the index");
       expect(refs[block] == 0, w, "a free block is referenced");
-      expect(source_pins[block] == 0 && destination_pins[block] == 0, w,
+      expect(source_pins[block] == 0 && target_pins[block] == 0, w,
              "a free block is named by a pull or a copy");
     }
     expect(owned + cached + free + fenced == total, w,
@@ -95,23 +95,23 @@ struct Checker {
     const std::size_t total = w.store.pool.total() + w.store.pool.host_total();
     recount_references(state, index, refs);
     source_pins.assign(total, 0);
-    destination_pins.assign(total, 0);
+    target_pins.assign(total, 0);
     is_free.assign(total, 0);
     std::size_t pulls = 0;
-    state.transfers.each([&](const Transfer& transfer) {
-      if (transfer.from_worker == index) {
-        for (const BlockId block : transfer.from) ++source_pins[block];
+    state.pulls.each([&](const OpenPull& pull) {
+      if (pull.from_worker == index) {
+        for (const BlockId block : pull.from) ++source_pins[block];
       }
-      if (transfer.to_worker == index) {
+      if (pull.to_worker == index) {
         ++pulls;
-        for (const BlockId block : transfer.to) ++destination_pins[block];
+        for (const BlockId block : pull.to) ++target_pins[block];
       }
     });
     expect(w.peer.work.open(Work::pull) == pulls, w, "pulls are outstanding that are not in the table");
     for (const InFlightStep& step : w.compute.steps) {
       for (const CopyOp& copy : step.copies) {
         ++source_pins[copy.from];
-        ++destination_pins[copy.to];
+        ++target_pins[copy.to];
       }
     }
   }

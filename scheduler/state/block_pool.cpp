@@ -15,7 +15,7 @@ BlockPool::Part::Part(BlockId first_id, std::uint32_t total) : first(first_id), 
 BlockPool::BlockPool(std::uint32_t total, std::uint32_t host_total)
     : refs_(total + host_total, 0),
       source_pins_(total + host_total, 0),
-      destination_pins_(total + host_total, 0),
+      target_pins_(total + host_total, 0),
       states_(total + host_total, BlockState::free),
       useful_(total, 0),
       device_(0, total),
@@ -74,7 +74,7 @@ bool BlockPool::save(BlockId block, const Saving& saving) {
   const BlockId host = host_.free.back();
   become(host, BlockState::held);
   index_.copy_to_host(block, host);
-  pin_destination(host);
+  pin_target(host);
   if (fault(Fault::copied_not_held)) {
     ++source_pins_[block];
   } else {
@@ -97,7 +97,7 @@ void BlockPool::save_oldest(std::uint32_t oldest, std::uint32_t most, const Savi
 void BlockPool::load(BlockId host, BlockId block, std::vector<CopyOp>& loads) {
   // Somebody may have computed the same meanwhile; then this copy serves one sequence alone.
   if (index_.entry(host)->block == kNoBlock) index_.copy_from_host(host, block);
-  pin_destination(block);
+  pin_target(block);
   useful_[block] = 1;
   loads.push_back({host, block});
 }
@@ -105,12 +105,12 @@ void BlockPool::load(BlockId host, BlockId block, std::vector<CopyOp>& loads) {
 void BlockPool::copied(std::span<const CopyOp> copies) {
   // A chain is saved from its end on, and loaded from its beginning on. In either part, the end is to be taken first.
   for (const CopyOp& copy : copies) {
-    if (is_host(copy.to)) unpin_destination(copy.to);
+    if (is_host(copy.to)) unpin_target(copy.to);
   }
   for (auto copy = copies.rbegin(); copy != copies.rend(); ++copy) {
     unpin_source(copy->from);
     if (!is_host(copy->to)) {
-      unpin_destination(copy->to);
+      unpin_target(copy->to);
       continue;
     }
     const PrefixIndex::Entry* entry = index_.entry(copy->from);
@@ -125,7 +125,7 @@ bool BlockPool::readable(BlockId block, Reach reach) const {
   if (block == kNoBlock) return false;
   if (reach == Reach::pool && is_host(block)) return false;
   if (states_[block] == BlockState::free || states_[block] == BlockState::retiring) return false;
-  const bool unfinished = destination_pins_[block] != 0;
+  const bool unfinished = target_pins_[block] != 0;
   if (!unfinished || reach == Reach::soon || fault(Fault::copy_not_awaited)) return true;
   return reach != Reach::others && !is_host(block);
 }
@@ -204,8 +204,8 @@ void BlockPool::unpin_source(BlockId block) {
   unpinned(block);
 }
 
-void BlockPool::unpin_destination(BlockId block) {
-  --destination_pins_[block];
+void BlockPool::unpin_target(BlockId block) {
+  --target_pins_[block];
   unpinned(block);
 }
 
@@ -223,7 +223,7 @@ void BlockPool::reset() {
     for (std::uint32_t i = part->total(); i > 0; --i) {
       const BlockId block = part->first + i - 1;
       refs_[block] = 0;
-      destination_pins_[block] = 0;
+      target_pins_[block] = 0;
       states_[block] = source_pins_[block] != 0 ? BlockState::held : BlockState::free;
       ++part->count(states_[block]);
       if (states_[block] == BlockState::free) part->free.push_back(block);

@@ -32,7 +32,7 @@ struct Saving {
   bool all = false;  // false: only what somebody waits for, or a second one has named
 };
 
-/// What a block is. Beside it, pulls and copies in flight may pin it as their source or destination: an owned or
+/// What a block is. Beside it, pulls and copies in flight may pin it as their source or target: an owned or
 /// retiring block as well, a held one by definition, a free or cached one never.
 ///
 ///   state     who names it            becomes           when
@@ -123,12 +123,12 @@ class BlockPool {
   /// Steps up to `done` have retired: blocks released before them become free unless a pull holds them.
   void retire(StepId done);
 
-  /// A pull or a copy in flight names the block: as its source or destination. A cached block that is
+  /// A pull or a copy in flight names the block: as its source or target. A cached block that is
   /// read is fenced: nobody may be given it before the reader has ended.
   void pin_source(BlockId block);
-  void pin_destination(BlockId block) { ++destination_pins_[block]; }
+  void pin_target(BlockId block) { ++target_pins_[block]; }
   void unpin_source(BlockId block);
-  void unpin_destination(BlockId block);
+  void unpin_target(BlockId block);
 
   /// A new term: no sequence, no step, no own pull. The pins of its copies must be gone. Only another
   /// worker's unanswered pull still fences.
@@ -137,7 +137,7 @@ class BlockPool {
   /// References of a block, for recounts.
   std::uint32_t references(BlockId block) const { return refs_[block]; }
   std::uint32_t source_pins(BlockId block) const { return source_pins_[block]; }
-  std::uint32_t destination_pins(BlockId block) const { return destination_pins_[block]; }
+  std::uint32_t target_pins(BlockId block) const { return target_pins_[block]; }
   const std::vector<BlockId>& free_list() const { return device_.free; }
   const std::vector<BlockId>& host_free_list() const { return host_.free; }
   /// In the list of cached blocks, which begins with the longest unused one; for recounts.
@@ -167,7 +167,7 @@ class BlockPool {
   Part& part_of(BlockId block) { return is_host(block) ? host_ : device_; }
   const Part& part_of(BlockId block) const { return is_host(block) ? host_ : device_; }
   bool pinned(BlockId block) const {
-    return source_pins_[block] != 0 || destination_pins_[block] != 0;
+    return source_pins_[block] != 0 || target_pins_[block] != 0;
   }
   /// Changes the state, the counts, and the list that the block is in. A free block leaves its list as the last one.
   void become(BlockId block, BlockState next);
@@ -180,7 +180,7 @@ class BlockPool {
 
   std::vector<std::uint32_t> refs_;
   std::vector<std::uint32_t> source_pins_;
-  std::vector<std::uint32_t> destination_pins_;
+  std::vector<std::uint32_t> target_pins_;
   std::vector<BlockState> states_;
   std::vector<std::uint8_t> useful_;  // of cached blocks: marked, or found by somebody since they were computed
   PrefixIndex index_;

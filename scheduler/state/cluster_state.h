@@ -1,4 +1,4 @@
-// Everything the scheduler knows, as plain values: requests, sequences, workers, pools, transfers.
+// Everything the scheduler knows, as plain values: requests, sequences, workers, pools, pulls.
 // `apply()` (apply_event.h) changes it by events, `plan()` (plan_step.h) decides from it. No sockets,
 // no threads, no clock: time is passed in.
 #pragma once
@@ -204,10 +204,10 @@ struct Sequence {
   const Extent& tail() const { return extents.back(); }
 };
 
-/// One Pull, until PullDone, PullFailed, or the end of the destination's term. Without blocks it is a
+/// One Pull, until PullDone, PullFailed, or the end of the target's term. Without blocks it is a
 /// probe: it belongs to no request (reachability.cpp).
-struct Transfer {
-  TransferId id = 0;
+struct OpenPull {
+  PullId id = 0;
   std::uint64_t request = 0;
   SequenceId target = 0;
   WorkerIndex from_worker = kNobody;
@@ -216,7 +216,7 @@ struct Transfer {
   std::vector<BlockId> from;
   std::vector<BlockId> to;
   std::vector<std::uint64_t> sums;  // as in Pull
-  std::uint64_t number = 0;         // of its record in the destination's OutstandingWork
+  std::uint64_t number = 0;         // of its record in the target's OutstandingWork
 
   bool is_probe() const { return from.empty(); }
 };
@@ -401,7 +401,7 @@ struct Counters {
   std::uint64_t cached_tokens = 0;   // of these, found in the prefix cache of the worker
   std::uint64_t pulled_prefix_tokens = 0;  // of these, pulled from the cache of another one
   std::uint64_t prefix_pulls = 0;
-  std::uint64_t pulls_saved = 0;     // blocks that a hand-off found at its destination
+  std::uint64_t pulls_saved = 0;     // blocks that a hand-off found at its target
   std::uint64_t preemptions = 0;
   std::uint64_t blocks_out = 0;      // copied from a pool to its host part
   std::uint64_t blocks_in = 0;       // ... and back
@@ -422,7 +422,7 @@ struct State {
 
   Slab<Request> requests;
   Slab<Sequence> sequences;
-  Slab<Transfer> transfers;
+  Slab<OpenPull> pulls;
   std::unordered_map<RequestId, std::uint64_t> by_name;
   std::vector<Worker> workers;      // indexes are stable; an entry is reused by its name only
   std::vector<Frontend> frontends;  // likewise by incarnation

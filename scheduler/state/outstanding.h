@@ -35,7 +35,7 @@ struct Outstanding {
   Work kind = Work::step;
   std::uint64_t number = 0;   // in order of sending, by kind; of steps and pulls: what the heartbeat counts
   std::uint64_t request = 0;  // whose it is (slab id); 0: nobody's, or several, which the step's rows name
-  std::uint64_t key = 0;      // transfer, allocation or grammar; of a step its number
+  std::uint64_t key = 0;      // pull, allocation or grammar; of a step its number
   TimeNs sent = 0;
   TimeNs acknowledged = 0;    // when a heartbeat or an answer first showed that the worker has it; 0: not yet
   TimeNs deadline = kNever;   // for the answer; set when its turn comes

@@ -223,9 +223,9 @@ class Order(unittest.TestCase):
         pulls = [e for e in cls.events if e["event"] == "pull"]
         cls.request = pulls[-1]["request"]
         cls.pulls = [e for e in pulls if e["request"] == cls.request]
-        transfers = {e["transfer"] for e in cls.pulls}
+        pulls = {e["pull"] for e in cls.pulls}
         cls.answers = [e for e in cls.events
-                       if e["event"] == "pull_done" and e["transfer"] in transfers]
+                       if e["event"] == "pull_done" and e["pull"] in pulls]
 
     def number(self, **what):
         """Place in the trace of the first event that has these values."""

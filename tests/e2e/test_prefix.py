@@ -86,7 +86,7 @@ class NextTurn(unittest.TestCase):
             cluster.wait_ready()
             cluster.assert_at_rest()
 
-    def test_the_destination_dies_while_it_reads(self):
+    def test_the_target_dies_while_it_reads(self):
         with self.cluster(per_worker={"prefill0": {"pull_delay_ms": 1000}}) as cluster:
             second = self.ask_first(cluster)
             stream = cluster.stream(**second)

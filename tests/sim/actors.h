@@ -30,7 +30,7 @@ enum class What : std::uint8_t {
   worker_start,
   pool_allocated,
   step_part,       // arg: number of the step run
-  pull_part,       // arg: transfer
+  pull_part,       // arg: its id
   mapping_closed,  // arg: allocation
   exporter_gone,   // arg: allocation
   grammar_compiled,   // arg: key
@@ -146,7 +146,7 @@ class SimWorker final : public Process {
   void check_orphans(const RunStep& step);
   void allocate();
   void start_pull(Pull pull);
-  void pull_part(TransferId id);
+  void pull_part(PullId id);
   void schedule_tick();
   std::uint64_t check_prefix(const BatchRow& row, std::uint32_t end, const char* when);
 
@@ -174,7 +174,7 @@ class SimWorker final : public Process {
   std::size_t row_ = 0;
   std::uint32_t row_done_ = 0;
   std::uint64_t row_prefix_ = 0;
-  std::map<TransferId, Job> pulls_;
+  std::map<PullId, Job> pulls_;
   std::uint64_t compiling_ = 0;  // key; 0: none
   std::vector<std::pair<std::uint64_t, bool>> to_compile_;  // key, somebody waits for it
   std::set<std::uint64_t> grammars_;  // compiled by this process, forgotten ones too

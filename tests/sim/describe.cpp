@@ -49,7 +49,7 @@ std::string body(const StepPlan& m) {
 }
 
 std::string body(const Pull& m) {
-  return " term " + std::to_string(m.term) + " transfer " + name(m.transfer) + " allocation " +
+  return " term " + std::to_string(m.term) + " pull " + name(m.pull_id) + " allocation " +
          std::to_string(m.allocation) + " from " + list(m.from) + " to " + list(m.to);
 }
 
@@ -100,10 +100,10 @@ std::string body(const Cancel& m) { return " #" + std::to_string(m.request.count
 std::string body(const Ack& m) { return " #" + std::to_string(m.request.counter); }
 std::string body(const Gone& m) { return " " + list(m.counters); }
 std::string body(const PullDone& m) {
-  return " term " + std::to_string(m.term) + " transfer " + name(m.transfer);
+  return " term " + std::to_string(m.term) + " pull " + name(m.pull_id);
 }
 std::string body(const PullFailed& m) {
-  return " term " + std::to_string(m.term) + " transfer " + name(m.transfer) + " " + m.reason;
+  return " term " + std::to_string(m.term) + " pull " + name(m.pull_id) + " " + m.reason;
 }
 std::string body(const PrepareGrammar& m) { return " " + m.grammar + ", key " + std::to_string(m.key); }
 std::string body(const GrammarState& m) { return " key " + std::to_string(m.key) + (m.ready ? " ready" : " forgotten"); }

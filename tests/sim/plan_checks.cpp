@@ -91,11 +91,11 @@ std::string PlanChecks::copies(const State& state, WorkerIndex index, const Step
   Pool& pool = pool_of(state, index);
   for (const CopyOp& op : plan.ops) {
     if (op.from >= pool.filled.size() || op.to >= pool.filled.size()) return "a copy of no block";
-    if (pool.filled[op.to] == plan.step) return "a block is the destination of two copies";
+    if (pool.filled[op.to] == plan.step) return "a block is the target of two copies";
     pool.filled[op.to] = plan.step;
     if (!books.is_host(op.from) && !books.is_host(op.to)) continue;  // a fork
     if (books.is_host(op.from) && books.is_host(op.to)) return "a copy inside the host part";
-    if (books.source_pins(op.from) == 0 || books.destination_pins(op.to) == 0) return "a copy without a pin";
+    if (books.source_pins(op.from) == 0 || books.target_pins(op.to) == 0) return "a copy without a pin";
     if (books.is_host(op.to)) pool.saved[op.from] = plan.step;
   }
   for (const CopyOp& op : plan.ops) {
@@ -105,17 +105,17 @@ std::string PlanChecks::copies(const State& state, WorkerIndex index, const Step
 }
 
 /// The blocks of a pull are not those of a copy that has not ended.
-std::string PlanChecks::copied(const State& state, const Transfer& transfer) {
-  if (transfer.from_worker != kNobody && state.workers[transfer.from_worker].ready()) {
-    const Pool& from = pool_of(state, transfer.from_worker);
-    for (const BlockId block : transfer.from) {
+std::string PlanChecks::copied(const State& state, const OpenPull& open) {
+  if (open.from_worker != kNobody && state.workers[open.from_worker].ready()) {
+    const Pool& from = pool_of(state, open.from_worker);
+    for (const BlockId block : open.from) {
       if (block >= from.filled.size()) return "a pull of no block";
-      if (from.filled[block] > state.workers[transfer.from_worker].compute.done) return "a pull of what a step copies yet";
+      if (from.filled[block] > state.workers[open.from_worker].compute.done) return "a pull of what a step copies yet";
     }
   }
-  const Pool& to = pool_of(state, transfer.to_worker);
-  for (const BlockId block : transfer.to) {
-    const StepId done = state.workers[transfer.to_worker].compute.done;
+  const Pool& to = pool_of(state, open.to_worker);
+  for (const BlockId block : open.to) {
+    const StepId done = state.workers[open.to_worker].compute.done;
     if (to.saved[block] > done || to.filled[block] > done) return "a pull over what a step copies yet";
   }
   return "";
@@ -145,9 +145,9 @@ std::string PlanChecks::plan(const State& state, LinkId link, const StepPlan& pl
 }
 
 /// A pool's index knows everything that is pulled out of it for a prompt.
-std::string PlanChecks::prefix(const State& state, const Transfer& transfer) {
-  const Worker& from = state.workers[transfer.from_worker];
-  for (const BlockId block : transfer.from) {
+std::string PlanChecks::prefix(const State& state, const OpenPull& open) {
+  const Worker& from = state.workers[open.from_worker];
+  for (const BlockId block : open.from) {
     if (from.ready() && !from.store.pool.remembers(block)) {
       return "pull reads block " + std::to_string(block) + ", which is not in its pool's index";
     }
@@ -160,24 +160,24 @@ std::string PlanChecks::pull(const State& state, LinkId link, const Pull& pull) 
   if (index == kNobody) return "";  // its link changed in the same turn
   const Worker& w = state.workers[index];
   if (!w.ready() || pull.term != w.peer.term) return "";
-  const Transfer* transfer = state.transfers.find(pull.transfer);
-  if (transfer == nullptr) return "";  // ended in the same turn
+  const OpenPull* open = state.pulls.find(pull.pull_id);
+  if (open == nullptr) return "";  // ended in the same turn
   for (const BlockId block : pull.to) {
-    std::string what = granted(state, index, transfer->target, block, "pull");
+    std::string what = granted(state, index, open->target, block, "pull");
     if (!what.empty()) return what;
   }
-  std::string what = copied(state, *transfer);
+  std::string what = copied(state, *open);
   if (!what.empty()) return what;
-  const Request* request = state.requests.find(transfer->request);
-  if (request == nullptr || transfer->from_worker == kNobody) return "";
+  const Request* request = state.requests.find(open->request);
+  if (request == nullptr || open->from_worker == kNobody) return "";
   const bool prefix_pull = request->phase == Phase::pull;
   // Given up in the same turn: the request may already have another place.
-  if (transfer->target != (prefix_pull ? request->source : request->target)) return "";
-  if (prefix_pull) return prefix(state, *transfer);
+  if (open->target != (prefix_pull ? request->source : request->target)) return "";
+  if (prefix_pull) return prefix(state, *open);
   const Sequence* source = state.sequences.find(request->source);
-  if (source == nullptr || source->worker != transfer->from_worker) return "";
+  if (source == nullptr || source->worker != open->from_worker) return "";
   for (const BlockId block : pull.from) {
-    if (!belongs(state, transfer->from_worker, source->id, block)) {
+    if (!belongs(state, open->from_worker, source->id, block)) {
       return "pull reads block " + std::to_string(block) + ", which is not of its sequence";
     }
   }

@@ -33,9 +33,9 @@ class PlanChecks {
   std::string granted(const State& state, WorkerIndex index, SequenceId sequence, BlockId block,
                       const char* by);
   std::string copies(const State& state, WorkerIndex index, const StepPlan& plan);
-  std::string copied(const State& state, const Transfer& transfer);
+  std::string copied(const State& state, const OpenPull& open);
   std::string forks(const State& state, WorkerIndex index, const StepPlan& plan);
-  static std::string prefix(const State& state, const Transfer& transfer);
+  static std::string prefix(const State& state, const OpenPull& open);
   std::string rows(const State& state, WorkerIndex index, StepId step);
 
   std::vector<Pool> pools_;

@@ -25,12 +25,12 @@ struct Rest {
 };
 
 void look_at_requests(const State& state, Rest& rest) {
-  if (state.requests.size() == 0 && state.sequences.size() == 0 && state.transfers.size() == 0) {
+  if (state.requests.size() == 0 && state.sequences.size() == 0 && state.pulls.size() == 0) {
     return;
   }
   rest.busy("the scheduler has " + std::to_string(state.requests.size()) + " requests, " +
             std::to_string(state.sequences.size()) + " sequences, " +
-            std::to_string(state.transfers.size()) + " transfers");
+            std::to_string(state.pulls.size()) + " pulls");
   if (rest.why == nullptr) return;
   state.requests.each([&](const Request& r) {
     *rest.why += std::string(" [#") + std::to_string(r.name.counter) + " " + to_string(r.phase) +

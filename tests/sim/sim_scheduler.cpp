@@ -151,10 +151,10 @@ void SimScheduler::apply_now(Event&& event) {
   }
   const Worker* stale = stale_sender(state, event);
   const StepId done = stale != nullptr ? stale->compute.done : 0;
-  const std::size_t open = state.transfers.size();
+  const std::size_t open = state.pulls.size();
   const std::size_t terms = state.counters.terms_ended;
   apply(state, std::move(event), world_.now(), out_);
-  if (stale != nullptr && (stale->compute.done != done || state.transfers.size() != open ||
+  if (stale != nullptr && (stale->compute.done != done || state.pulls.size() != open ||
                            state.counters.terms_ended != terms)) {
     world_.fail("the scheduler believes a message of an ended term of " + stale->name());
   }

@@ -418,8 +418,8 @@ void SimWorker::check_tables(const char* when) {
       look(block, user, writes);
     }
   };
-  for (const auto& [transfer, job] : pulls_) {
-    for (const BlockId block : job.pull.to) look(block, ~transfer, true);
+  for (const auto& [pull_id, job] : pulls_) {
+    for (const BlockId block : job.pull.to) look(block, ~pull_id, true);
   }
   if (step_ == nullptr) return;
   for (const bool writes : {true, false}) {
@@ -460,15 +460,15 @@ void SimWorker::start_pull(Pull pull) {
     }
   }
   job.parts = random.between(1, 3);
-  const TransferId transfer = pull.transfer;
+  const PullId pull_id = pull.pull_id;
   const TimeNs whole = random.time(20'000, world_.scenario().pace.pull);
   TimeNs when = 0;
   for (std::uint32_t part = 0; part < job.parts; ++part) {
     when = part + 1 == job.parts ? whole : random.time(when, whole);
-    world_.after(when, What::pull_part, id, transfer);
+    world_.after(when, What::pull_part, id, pull_id);
   }
   job.pull = std::move(pull);
-  if (!pulls_.emplace(transfer, std::move(job)).second) world_.fail("a transfer runs twice");
+  if (!pulls_.emplace(pull_id, std::move(job)).second) world_.fail("a pull runs twice");
   check_tables("at the start of a pull");
 }
 
@@ -479,8 +479,8 @@ RequestSpec* SimWorker::striker_of(const Pull& pull) {
   return world_.striker_of_cell(source->cell(pull.from.front(), 0));
 }
 
-void SimWorker::pull_part(TransferId transfer) {
-  Job& job = pulls_.at(transfer);
+void SimWorker::pull_part(PullId pull_id) {
+  Job& job = pulls_.at(pull_id);
   if (job.part == 0 && job.source != nullptr && world_.scenario().load.strike == Strike::pull) {
     if (RequestSpec* striker = striker_of(job.pull)) {
       if (world_.scenario().load.strikers_hang) {
@@ -504,8 +504,8 @@ void SimWorker::pull_part(TransferId transfer) {
   if (!last) return;
   std::optional<std::string> failure;
   if (job.fails) failure = job.source == nullptr ? "no such segment" : "a copy failed";
-  pulls_.erase(transfer);
-  core.pull_finished(transfer, failure, 1, world_.now(), actions_);
+  pulls_.erase(pull_id);
+  core.pull_finished(pull_id, failure, 1, world_.now(), actions_);
 }
 
 }  // namespace baton::sim

@@ -49,7 +49,7 @@ class BlockReader {
   /// Maps the pool that `pull` names, with its host part if it has one; checks the sizes.
   virtual Result<std::unique_ptr<MappedPool>> map(const Pull& pull) = 0;
   /// Copies pull.from[i] onto pull.to[i]; the ids are in range. Every byte is there on return.
-  virtual Status copy(MappedPool& source, const Pull& pull) = 0;
+  virtual Status copy(MappedPool& exported, const Pull& pull) = 0;
   /// Checksums of blocks of the own pool.
   virtual Result<std::vector<std::uint64_t>> sums(const std::vector<BlockId>& blocks) = 0;
 };

@@ -73,7 +73,7 @@ struct CudaBlockReader::Stage {
   }
   std::size_t capacity;
   cuda::PinnedMemory blocks;
-  cuda::PinnedMemory ids;  // destinations, then places in the buffer
+  cuda::PinnedMemory ids;  // targets, then places in the buffer
   cuda::DeviceMemory device_ids;
   cuda::OwnedEvent read;  // the device has read it
 };
@@ -95,7 +95,7 @@ Result<std::unique_ptr<MappedPool>> CudaBlockReader::map(const Pull& pull) {
     KvGeometry geometry = pool_.geometry();  // pools of another shape are never connected
     geometry.blocks = pull.exporter_host_blocks;
     const auto bytes = kv_pool_bytes(geometry);
-    if (!bytes) return invalid("the source's host part has no size");
+    if (!bytes) return invalid("the exporter's host part has no size");
     auto region = ShmRegion::open_readonly(pull.exporter_host_handle, *bytes);
     if (!region.ok()) return region.status();
     host = std::move(region).value();
@@ -113,33 +113,33 @@ Result<std::unique_ptr<MappedPool>> CudaBlockReader::map(const Pull& pull) {
 
 /// Whether the device can read this block of the host part itself: its slices are page-locked, or
 /// can be.
-bool CudaBlockReader::page_lock(Mapped& source, BlockId host_block, int& slices_left) const {
+bool CudaBlockReader::page_lock(Mapped& exported, BlockId host_block, int& slices_left) const {
   const std::size_t block_bytes = pool_.geometry().block_bytes;
   const std::size_t begin = block_bytes * host_block;
   const std::size_t last = (begin + block_bytes - 1) / options_.slice_bytes;
   for (std::size_t i = begin / options_.slice_bytes; i <= last; ++i) {
-    if (source.slices[i]) continue;
-    if (source.not_lockable || slices_left == 0) return false;
+    if (exported.slices[i]) continue;
+    if (exported.not_lockable || slices_left == 0) return false;
     --slices_left;
     const std::size_t offset = i * options_.slice_bytes;
-    const std::byte* const data = source.host.data() + offset;
+    const std::byte* const data = exported.host.data() + offset;
     try {
       cuda::RegisteredMemory slice(
-          data, std::min(options_.slice_bytes, source.host.size() - offset), /*read_only=*/true);
+          data, std::min(options_.slice_bytes, exported.host.size() - offset), /*read_only=*/true);
       // Slices are read as one piece: under the addresses that they have here.
       if (slice.device_data() != data) throw cuda::CudaError("the device has other addresses");
-      source.slices[i] = std::move(slice);
+      exported.slices[i] = std::move(slice);
     } catch (const cuda::CudaError& e) {
-      source.not_lockable = true;
-      spdlog::info("{} is read through buffers: {}", source.host.name(), e.what());
+      exported.not_lockable = true;
+      spdlog::info("{} is read through buffers: {}", exported.host.name(), e.what());
       return false;
     }
   }
   return true;
 }
 
-Status CudaBlockReader::copy(MappedPool& source, const Pull& pull) {
-  auto& mapped = static_cast<Mapped&>(source);
+Status CudaBlockReader::copy(MappedPool& exported, const Pull& pull) {
+  auto& mapped = static_cast<Mapped&>(exported);
   for (const BlockId from : pull.from) {
     if (from >= std::uint64_t{mapped.blocks} + mapped.host_blocks) {
       return invalid("source block " + std::to_string(from) + " is not mapped");
@@ -168,7 +168,7 @@ Status CudaBlockReader::copy(MappedPool& source, const Pull& pull) {
   return {};
 }
 
-void CudaBlockReader::gather(const cuda::ConstPoolParts& source, const std::vector<BlockId>& from,
+void CudaBlockReader::gather(const cuda::ConstPoolParts& exported, const std::vector<BlockId>& from,
                              const std::vector<BlockId>& to) {
   auto* ids = reinterpret_cast<BlockId*>(lane_->ids.data());
   const auto* device_ids = lane_->device_ids.as<BlockId>();
@@ -180,7 +180,7 @@ void CudaBlockReader::gather(const cuda::ConstPoolParts& source, const std::vect
     // The kernel looks an id up for every 16 bytes: from host memory that alone took longer than
     // the blocks did.
     cuda::copy_to_device(lane_->device_ids.data(), ids, 2 * n * sizeof(BlockId), stream);
-    cuda::copy_blocks(pool_.parts(), source, device_ids, device_ids + n, static_cast<int>(n),
+    cuda::copy_blocks(pool_.parts(), exported, device_ids, device_ids + n, static_cast<int>(n),
                       pool_.geometry().block_bytes, kGatherCtas, stream);
     lane_->done.record(stream);
     lane_->done.synchronize();

@@ -42,7 +42,7 @@ class CudaPool {
   cuda::RegisteredMemory registered_;  // the host part
 };
 
-/// One gather kernel a pull, on a stream of its own. Used by the pull thread alone. Of a source's host part,
+/// One gather kernel a pull, on a stream of its own. Used by the pull thread alone. Of an exporter's host part,
 /// the slices that pulls read are page-locked, a few with each pull: all of a large part at once would take
 /// longer than the scheduler waits. Blocks elsewhere, or all of them where the device has no read-only
 /// registration, take a way through page-locked buffers of this process.
@@ -57,15 +57,15 @@ class CudaBlockReader final : public BlockReader {
       : CudaBlockReader(pool, std::move(device), Options()) {}
   ~CudaBlockReader() override;
   Result<std::unique_ptr<MappedPool>> map(const Pull& pull) override;
-  Status copy(MappedPool& source, const Pull& pull) override;
+  Status copy(MappedPool& exported, const Pull& pull) override;
   Result<std::vector<std::uint64_t>> sums(const std::vector<BlockId>& blocks) override;
 
  private:
   struct Lane;    // stream, event and id lists, made by the thread that uses them
   struct Stage;   // a buffer for blocks on their way
   struct Mapped;  // another process's pool
-  bool page_lock(Mapped& source, BlockId host_block, int& slices_left) const;
-  void gather(const cuda::ConstPoolParts& source, const std::vector<BlockId>& from,
+  bool page_lock(Mapped& exported, BlockId host_block, int& slices_left) const;
+  void gather(const cuda::ConstPoolParts& exported, const std::vector<BlockId>& from,
               const std::vector<BlockId>& to);
   Status make_stages();
   void copy_staged(const std::byte* host_part, const std::vector<BlockId>& from,

@@ -22,7 +22,7 @@ Result<ShmRegion> open_part(const KvGeometry& own, const std::string& handle, st
   KvGeometry geometry = own;  // pools of another shape are never connected
   geometry.blocks = blocks;
   const auto bytes = kv_pool_bytes(geometry);
-  if (!bytes || *bytes == 0) return invalid("the source pool has no size");
+  if (!bytes || *bytes == 0) return invalid("the exporter's pool has no size");
   return ShmRegion::open_readonly(handle, *bytes);
 }
 
@@ -109,8 +109,8 @@ Result<std::unique_ptr<MappedPool>> HostBlockReader::map(const Pull& pull) {
       std::make_unique<MappedRegion>(std::move(device).value(), std::move(host)));
 }
 
-Status HostBlockReader::copy(MappedPool& source, const Pull& pull) {
-  const ShmRegion(&parts)[2] = static_cast<MappedRegion&>(source).parts;
+Status HostBlockReader::copy(MappedPool& exported, const Pull& pull) {
+  const ShmRegion(&parts)[2] = static_cast<MappedRegion&>(exported).parts;
   const std::uint64_t bytes = pool_.geometry().block_bytes;
   // The mapping may be older than this pull: its own size counts, not what the pull says.
   const std::uint64_t device_blocks = parts[0].size() / bytes;

@@ -60,7 +60,7 @@ class HostBlockReader final : public BlockReader {
  public:
   explicit HostBlockReader(KvPool& pool) : pool_(pool) {}
   Result<std::unique_ptr<MappedPool>> map(const Pull& pull) override;
-  Status copy(MappedPool& source, const Pull& pull) override;
+  Status copy(MappedPool& exported, const Pull& pull) override;
   Result<std::vector<std::uint64_t>> sums(const std::vector<BlockId>& blocks) override;
 
  private:

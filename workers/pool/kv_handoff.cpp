@@ -92,7 +92,7 @@ void KvHandoff::do_job(const Pull& pull) {
     failure = std::to_string(wrong.size()) + " of " + std::to_string(pull.from.size()) +
               " blocks are not what was computed, block " + std::to_string(wrong[0]) + " first";
   }
-  report(handoff_event::PullFinished{pull.transfer, std::move(failure), us, std::move(wrong)});
+  report(handoff_event::PullFinished{pull.pull_id, std::move(failure), us, std::move(wrong)});
   spin_.heard();
 }
 
@@ -123,14 +123,14 @@ std::optional<std::string> KvHandoff::copy(const Pull& pull) {
   if (options_.pull_delay_ms > 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(options_.pull_delay_ms));
   }
-  MappedPool& source = *it->second.pool;
+  MappedPool& exported = *it->second.pool;
   Status status;
   if (options_.wrong_every > 0 && ++copied_ % options_.wrong_every == 0) {
     Pull wrong = pull;
     wrong.from[0] = (wrong.from[0] + 1) % wrong.exporter_blocks;
-    status = reader_->copy(source, wrong);
+    status = reader_->copy(exported, wrong);
   } else {
-    status = reader_->copy(source, pull);
+    status = reader_->copy(exported, pull);
   }
   if (!status.ok()) return status.message();
   return std::nullopt;

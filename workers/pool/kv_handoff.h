@@ -28,7 +28,7 @@ namespace baton {
 
 namespace handoff_event {
 struct PullFinished {
-  TransferId transfer = 0;
+  PullId pull_id = 0;
   std::optional<std::string> failure;
   std::uint32_t duration_us = 0;
   std::vector<BlockId> damaged;  // as in PullFailed

@@ -10,7 +10,7 @@ namespace {
 std::optional<std::string> shape_problem(const Pull& pull, std::uint32_t own_blocks) {
   if (pull.from.size() != pull.to.size()) {
     return "the pull names " + std::to_string(pull.from.size()) + " source and " +
-           std::to_string(pull.to.size()) + " destination blocks";
+           std::to_string(pull.to.size()) + " target blocks";
   }
   if (!pull.sums.empty() && pull.sums.size() != pull.from.size()) {
     return "the pull names " + std::to_string(pull.from.size()) + " blocks and " +
@@ -25,7 +25,7 @@ std::optional<std::string> shape_problem(const Pull& pull, std::uint32_t own_blo
   }
   for (const BlockId block : pull.to) {
     if (block >= own_blocks) {
-      return "destination block " + std::to_string(block) + " of a pool of " +
+      return "target block " + std::to_string(block) + " of a pool of " +
              std::to_string(own_blocks);
     }
   }
@@ -40,7 +40,7 @@ std::optional<std::string> PullTable::add(Pull&& pull, std::uint32_t own_blocks,
   if (auto problem = shape_problem(pull, own_blocks)) return problem;
   const auto known = mappings_.find(pull.allocation);
   if (known != mappings_.end() && known->second.want_close) {
-    return "the source pool is being closed";
+    return "the exporter's pool is being closed";
   }
   ++mappings_[pull.allocation].open;
   waiting_.push_back(std::move(pull));
@@ -51,13 +51,13 @@ std::optional<Pull> PullTable::next(std::size_t at_once) {
   if (waiting_.empty() || out_.size() >= at_once) return std::nullopt;
   Pull pull = std::move(waiting_.front());
   waiting_.pop_front();
-  out_.push_back({pull.transfer, pull.allocation});
+  out_.push_back({pull.pull_id, pull.allocation});
   return pull;
 }
 
-bool PullTable::finished(TransferId transfer) {
+bool PullTable::finished(PullId pull_id) {
   const auto it = std::find_if(out_.begin(), out_.end(),
-                               [&](const Out& o) { return o.transfer == transfer; });
+                               [&](const Out& o) { return o.pull_id == pull_id; });
   if (it == out_.end()) return false;
   release(it->allocation);
   out_.erase(it);
@@ -69,11 +69,11 @@ void PullTable::forget_waiting() {
   waiting_.clear();
 }
 
-bool PullTable::knows(TransferId transfer) const {
+bool PullTable::knows(PullId pull_id) const {
   return std::any_of(out_.begin(), out_.end(),
-                     [&](const Out& o) { return o.transfer == transfer; }) ||
+                     [&](const Out& o) { return o.pull_id == pull_id; }) ||
          std::any_of(waiting_.begin(), waiting_.end(),
-                     [&](const Pull& p) { return p.transfer == transfer; });
+                     [&](const Pull& p) { return p.pull_id == pull_id; });
 }
 
 std::vector<AllocationId> PullTable::mapped() const {

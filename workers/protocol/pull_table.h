@@ -22,13 +22,13 @@ class PullTable {
   /// The next one to hand out, if fewer than `at_once` are out.
   std::optional<Pull> next(std::size_t at_once);
   /// False: no such pull was handed out.
-  bool finished(TransferId transfer);
+  bool finished(PullId pull_id);
   /// Term end: forgets what was not handed out yet.
   void forget_waiting();
 
   std::size_t out() const { return out_.size(); }
   std::size_t open() const { return out_.size() + waiting_.size(); }
-  bool knows(TransferId transfer) const;
+  bool knows(PullId pull_id) const;
 
   /// Marks an allocation for closing (asked for, or its exporter is gone): later pulls from it fail.
   void want_close(AllocationId allocation);
@@ -46,7 +46,7 @@ class PullTable {
     bool closing = false;
   };
   struct Out {
-    TransferId transfer = 0;
+    PullId pull_id = 0;
     AllocationId allocation = 0;
   };
 

@@ -266,14 +266,14 @@ void WorkerCore::step_failed(const std::string& reason, WorkerActions& out) {
 
 void WorkerCore::on(Pull& m, TimeNs now, WorkerActions& out) {
   if (stale(m.term)) return;
-  const TransferId transfer = m.transfer;
-  if (pulls_.knows(transfer)) {
-    return end_term("transfer " + std::to_string(transfer) + " named twice", true, now, out);
+  const PullId pull_id = m.pull_id;
+  if (pulls_.knows(pull_id)) {
+    return end_term("pull " + std::to_string(pull_id) + " named twice", true, now, out);
   }
   ++pulls_received_;
   if (auto problem = pulls_.add(std::move(m), hello_.blocks, options_.max_open_pulls)) {
     ++pulls_done_;
-    out.emplace_back(Send{PullFailed{term_, transfer, *problem, {}}});
+    out.emplace_back(Send{PullFailed{term_, pull_id, *problem, {}}});
     return;
   }
   start_pulls(out);
@@ -285,16 +285,16 @@ void WorkerCore::start_pulls(WorkerActions& out) {
   }
 }
 
-void WorkerCore::pull_finished(TransferId transfer, const std::optional<std::string>& failure,
+void WorkerCore::pull_finished(PullId pull_id, const std::optional<std::string>& failure,
                                std::uint32_t duration_us, TimeNs now, WorkerActions& out,
                                std::vector<BlockId> damaged) {
-  if (state_ == State::exited || !pulls_.finished(transfer)) return;
+  if (state_ == State::exited || !pulls_.finished(pull_id)) return;
   if (state_ == State::in_term) {
     ++pulls_done_;
     if (failure) {
-      out.emplace_back(Send{PullFailed{term_, transfer, *failure, std::move(damaged)}});
+      out.emplace_back(Send{PullFailed{term_, pull_id, *failure, std::move(damaged)}});
     } else {
-      out.emplace_back(Send{PullDone{term_, transfer, duration_us}});
+      out.emplace_back(Send{PullDone{term_, pull_id, duration_us}});
     }
   }
   start_pulls(out);

@@ -137,7 +137,7 @@ class WorkerCore {
   /// The device threw: what the pool holds is unknown, so the process ends.
   void step_failed(const std::string& reason, WorkerActions& out);
   /// No `failure`: every block was copied and is visible. `damaged`: as in PullFailed.
-  void pull_finished(TransferId transfer, const std::optional<std::string>& failure,
+  void pull_finished(PullId pull_id, const std::optional<std::string>& failure,
                      std::uint32_t duration_us, TimeNs now, WorkerActions& out,
                      std::vector<BlockId> damaged = {});
   void mapping_closed(AllocationId allocation, TimeNs now, WorkerActions& out);

@@ -66,15 +66,15 @@ TEST(BlockPool, OnlyTheLastReferenceReleases) {
   expect_sums(pool, 0, 0);
 }
 
-TEST(BlockPool, APullHoldsItsSourceAndItsDestination) {
+TEST(BlockPool, APullHoldsItsSourceAndItsTarget) {
   BlockPool pool(3);
   const std::vector<BlockId> blocks = take(pool, 2);
   pool.pin_source(blocks[0]);
   pool.pin_source(blocks[0]);
-  pool.pin_destination(blocks[1]);
+  pool.pin_target(blocks[1]);
   for (const BlockId block : blocks) pool.release(block, 0, 0);
   expect_sums(pool, 0, 2);
-  pool.unpin_destination(blocks[1]);
+  pool.unpin_target(blocks[1]);
   expect_sums(pool, 0, 1);
   pool.unpin_source(blocks[0]);
   expect_sums(pool, 0, 1);  // a second pull still reads it
@@ -129,7 +129,7 @@ TEST(BlockPool, ANewTermFreesAllButWhatAnotherWorkerStillReads) {
   BlockPool pool(4);
   const std::vector<BlockId> blocks = take(pool, 4);
   pool.pin_source(blocks[0]);
-  pool.pin_destination(blocks[1]);
+  pool.pin_target(blocks[1]);
   pool.release(blocks[2], 9, 1);
   pool.reset();
   expect_sums(pool, 0, 1);

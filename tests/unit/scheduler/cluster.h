@@ -182,13 +182,13 @@ class Cluster {
     ASSERT_FALSE(pulls[link].empty());
     const Pull pull = pulls[link].front();
     pulls[link].pop_front();
-    from_worker(link, PullDone{pull.term, pull.transfer, 1});
+    from_worker(link, PullDone{pull.term, pull.pull_id, 1});
   }
   void fail_pull(LinkId link) {
     ASSERT_FALSE(pulls[link].empty());
     const Pull pull = pulls[link].front();
     pulls[link].pop_front();
-    from_worker(link, PullFailed{pull.term, pull.transfer, "test", {}});
+    from_worker(link, PullFailed{pull.term, pull.pull_id, "test", {}});
   }
 
   // ---- what is known of requests
@@ -292,7 +292,7 @@ class Cluster {
     while (answer_probes && !probes.empty()) {
       const auto [link, pull] = probes.back();
       probes.pop_back();
-      apply(state, FromWorker{link, PullDone{pull.term, pull.transfer, 1}}, now, out);
+      apply(state, FromWorker{link, PullDone{pull.term, pull.pull_id, 1}}, now, out);
       take_outbox();
     }
   }

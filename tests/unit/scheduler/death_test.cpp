@@ -384,7 +384,7 @@ struct SlowPulls : Cluster {
       next = now + each;
       const Pull pull = pulls[decode].front();
       pulls[decode].pop_front();
-      from_worker(decode, PullDone{pull.term, pull.transfer, 1});
+      from_worker(decode, PullDone{pull.term, pull.pull_id, 1});
     }
     return state.counters.terms_ended == 0;
   }
@@ -619,7 +619,7 @@ TEST(Liveness, ALostPlanIsNobodysFault) {
   EXPECT_EQ(c.deaths(1), 0U);
 }
 
-TEST(Liveness, ALostPullEndsTheTermOfItsDestination) {
+TEST(Liveness, ALostPullEndsTheTermOfItsTarget) {
   Cluster c;
   const LinkId prefill = c.ready_worker("prefill0", Role::prefill);
   const LinkId decode = c.ready_worker("decode0", Role::decode);

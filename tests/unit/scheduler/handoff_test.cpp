@@ -39,7 +39,7 @@ TEST(Handoff, BlocksArePulledChunkByChunkWhileThePromptRuns) {
   EXPECT_EQ(c.pulls[c.decode][2].from.size(), 1U);
 }
 
-TEST(Handoff, TheDestinationIsReservedWholeBeforeTheFirstPull) {
+TEST(Handoff, TheTargetIsReservedWholeBeforeTheFirstPull) {
   Pair c(chunks_of(4));
   c.submit(1, 16);
   c.turn();
@@ -50,7 +50,7 @@ TEST(Handoff, TheDestinationIsReservedWholeBeforeTheFirstPull) {
   EXPECT_EQ(c.pool("decode0").owned, 5U);
 }
 
-TEST(Handoff, NothingIsPulledWhileTheDestinationCannotHoldAll) {
+TEST(Handoff, NothingIsPulledWhileTheTargetCannotHoldAll) {
   Pair c(chunks_of(4), /*decode_blocks=*/10);
   c.submit(1, 20, 50);
   c.submit(2, 20, 50);
@@ -147,7 +147,7 @@ TEST(Handoff, AFailedPullIsTriedAgainLaterAndThreeMakeItLocal) {
   EXPECT_EQ(c.state.counters.handoffs, 0U);
 }
 
-TEST(Handoff, ACancelDuringAPullFencesItsDestinationUntilItEnds) {
+TEST(Handoff, ACancelDuringAPullFencesItsTargetUntilItEnds) {
   Pair c;
   c.submit(1, 8);
   c.turn();
@@ -162,7 +162,7 @@ TEST(Handoff, ACancelDuringAPullFencesItsDestinationUntilItEnds) {
   EXPECT_EQ(c.pool("prefill0").free, 100U);
 }
 
-TEST(Handoff, TheDestinationDiesAndThePromptIsPulledAgainElsewhere) {
+TEST(Handoff, TheTargetDiesAndThePromptIsPulledAgainElsewhere) {
   Pair c;
   const LinkId other = c.ready_worker("decode1", Role::decode);
   c.submit(1, 8, 3);
@@ -315,7 +315,7 @@ struct Checked : Pair {
     ASSERT_EQ(pulls[decode].size(), 1U);
     const Pull pull = pulls[decode].front();
     pulls[decode].pop_front();
-    from_worker(decode, PullFailed{pull.term, pull.transfer, "test", {pull.from[1]}});
+    from_worker(decode, PullFailed{pull.term, pull.pull_id, "test", {pull.from[1]}});
   }
 };
 

@@ -105,7 +105,7 @@ TEST(PrefixCache, CachedBlocksNeverKeepARequestWaiting) {
   EXPECT_EQ(pool.cached + pool.free, 6U);
 }
 
-TEST(PrefixCache, AHandOffPullsOnlyWhatItsDestinationLacks) {
+TEST(PrefixCache, AHandOffPullsOnlyWhatItsTargetLacks) {
   Cached c;
   c.ready_worker("prefill0", Role::prefill);
   const LinkId d = c.ready_worker("decode0", Role::decode);

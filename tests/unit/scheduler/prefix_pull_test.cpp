@@ -35,7 +35,7 @@ struct Chat : Cached {
       const PoolAudit audit = pool(name);
       EXPECT_EQ(audit.owned + audit.fenced, 0U) << name;
     }
-    EXPECT_EQ(state.transfers.size(), 0U);
+    EXPECT_EQ(state.pulls.size(), 0U);
   }
   LinkId prefill;
   LinkId decode;
@@ -163,7 +163,7 @@ TEST(PrefixPull, TheSourcesTermEnds) {
   c.expect_rest();
 }
 
-TEST(PrefixPull, TheDestinationDies) {
+TEST(PrefixPull, TheTargetDies) {
   Chat c;
   c.ask_second();
   c.gone(c.prefill);
@@ -176,7 +176,7 @@ TEST(PrefixPull, TheDestinationDies) {
   EXPECT_EQ(c.state.counters.prefix_pulls, 1U);
 }
 
-TEST(PrefixPull, TheDestinationsTermEnds) {
+TEST(PrefixPull, TheTargetsTermEnds) {
   Chat c;
   c.ask_second();
   Hello again = Cluster::hello_of("prefill0", 100);
@@ -277,8 +277,8 @@ TEST(PrefixPull, PoolsThatCannotBeReadAreNamedAndLeftAlone) {
   const LinkId decode = c.ready_worker("decode0", Role::decode);
   ASSERT_EQ(c.probes.size(), 2U) << "each is asked about the other";
   for (const auto& [link, pull] : std::exchange(c.probes, {})) {
-    if (link == decode) c.from_worker(link, PullDone{pull.term, pull.transfer, 1});
-    if (link == prefill) c.from_worker(link, PullFailed{pull.term, pull.transfer, "no peer access", {}});
+    if (link == decode) c.from_worker(link, PullDone{pull.term, pull.pull_id, 1});
+    if (link == prefill) c.from_worker(link, PullFailed{pull.term, pull.pull_id, "no peer access", {}});
   }
   EXPECT_TRUE(c.logged("prefill0 () and decode0 () cannot reach each other: no peer access; the first"));
   c.ask(1, words(9), 8);

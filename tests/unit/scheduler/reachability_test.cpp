@@ -18,9 +18,9 @@ struct Meeting : Cluster {
     const auto [link, pull] = probes.front();
     probes.erase(probes.begin());
     if (readable) {
-      from_worker(link, PullDone{pull.term, pull.transfer, 1});
+      from_worker(link, PullDone{pull.term, pull.pull_id, 1});
     } else {
-      from_worker(link, PullFailed{pull.term, pull.transfer, "no peer access", {}});
+      from_worker(link, PullFailed{pull.term, pull.pull_id, "no peer access", {}});
     }
   }
   LinkId prefill;
@@ -172,9 +172,9 @@ TEST(Reachability, AFullDecodeWorkerHoldsUpOnlyWhatItAloneCanTake) {
       const auto [link, pull] = c.probes.front();
       c.probes.erase(c.probes.begin());
       if (yes) {
-        c.from_worker(link, PullDone{pull.term, pull.transfer, 1});
+        c.from_worker(link, PullDone{pull.term, pull.pull_id, 1});
       } else {
-        c.from_worker(link, PullFailed{pull.term, pull.transfer, "no peer access", {}});
+        c.from_worker(link, PullFailed{pull.term, pull.pull_id, "no peer access", {}});
       }
     }
   };

@@ -61,7 +61,7 @@ void in_every_phase(const std::function<void(Cluster&)>& end, ErrorCode code, Fi
     EXPECT_EQ(c.pool("prefill0").free, 100U) << to_string(in.phase);
     EXPECT_EQ(c.pool("decode0").free, 100U) << to_string(in.phase);
     EXPECT_EQ(c.state.sequences.size(), 0U) << to_string(in.phase);
-    EXPECT_EQ(c.state.transfers.size(), 0U);
+    EXPECT_EQ(c.state.pulls.size(), 0U);
     c.from_frontend(c.frontend, Ack{{1, 1}});
     EXPECT_EQ(c.state.requests.size(), 0U);
   }

@@ -74,9 +74,9 @@ class CoreDriver {
     act([&](auto& out) { core.step_finished(output, now, out); });
   }
   void pulled(std::optional<std::string> failure = {}) {
-    const TransferId transfer = pulls.front().transfer;
+    const PullId pull_id = pulls.front().pull_id;
     pulls.pop_front();
-    act([&](auto& out) { core.pull_finished(transfer, failure, 9, now, out); });
+    act([&](auto& out) { core.pull_finished(pull_id, failure, 9, now, out); });
   }
   void grammar_state(std::uint64_t key, bool ready) {
     act([&](auto& out) { core.grammar_state(key, ready, out); });
@@ -157,10 +157,10 @@ inline StepPlan plan(StepId step, Term term = kTerm) {
   return p;
 }
 
-inline Pull pull(TransferId transfer, AllocationId allocation, Term term = kTerm) {
+inline Pull pull(PullId pull_id, AllocationId allocation, Term term = kTerm) {
   Pull p;
   p.term = term;
-  p.transfer = transfer;
+  p.pull_id = pull_id;
   p.allocation = allocation;
   p.exporter_blocks = 10;
   p.from = {1, 2};

@@ -181,12 +181,12 @@ class FakeScheduler {
     p.step = step;
     return p;
   }
-  Pull pull(TransferId transfer, const std::string& from, const std::string& to,
-            std::vector<BlockId> source, std::vector<BlockId> destination) {
+  Pull pull(PullId pull_id, const std::string& from, const std::string& to,
+            std::vector<BlockId> source, std::vector<BlockId> target) {
     const Peer& exporter = peers[from];
     Pull p;
     p.term = peers[to].term;
-    p.transfer = transfer;
+    p.pull_id = pull_id;
     p.allocation = exporter.hello.allocation;
     p.ranks = exporter.hello.ranks;
     p.exporter_pid = exporter.identity.pid;
@@ -195,7 +195,7 @@ class FakeScheduler {
     p.exporter_host_handle = exporter.hello.host_handle;
     p.exporter_host_blocks = exporter.hello.host_blocks;
     p.from = std::move(source);
-    p.to = std::move(destination);
+    p.to = std::move(target);
     return p;
   }
 

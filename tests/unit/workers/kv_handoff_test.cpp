@@ -198,9 +198,9 @@ TEST(HostPool, BothNamesGoWithASuccessor) {
 
 class Handoff : public testing::Test {
  protected:
-  Pull pull(TransferId transfer, std::vector<BlockId> from, std::vector<BlockId> to) {
+  Pull pull(PullId pull_id, std::vector<BlockId> from, std::vector<BlockId> to) {
     Pull p;
-    p.transfer = transfer;
+    p.pull_id = pull_id;
     p.allocation = source.allocation();
     p.ranks = {PoolRank{"cpu", source.handle()}};
     p.exporter_pid = getpid();
@@ -257,9 +257,9 @@ TEST_F(Handoff, CopiesEachBlockWhereItBelongs) {
   handoff->pull(pull(1, {0, 7}, {5, 6}));
   handoff->pull(pull(2, {3}, {0}));
   const auto one = next<handoff_event::PullFinished>(*handoff);
-  EXPECT_EQ(one.transfer, 1U);
+  EXPECT_EQ(one.pull_id, 1U);
   EXPECT_FALSE(one.failure.has_value()) << *one.failure;
-  EXPECT_EQ(next<handoff_event::PullFinished>(*handoff).transfer, 2U);
+  EXPECT_EQ(next<handoff_event::PullFinished>(*handoff).pull_id, 2U);
   EXPECT_TRUE(equal(0, 5));
   EXPECT_TRUE(equal(7, 6));
   EXPECT_TRUE(equal(3, 0));
@@ -278,14 +278,14 @@ TEST_F(Handoff, ReadsTheSourcesHostPart) {
   p.exporter_host_blocks = 4;  // the size differs
   handoff->pull(p);
   EXPECT_TRUE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
-  p.transfer = 2;
+  p.pull_id = 2;
   p.exporter_host_blocks = 3;
   handoff->pull(p);
   EXPECT_FALSE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
   EXPECT_EQ(std::memcmp(own.block(0), part.block(0), bytes), 0);
   EXPECT_TRUE(equal(7, 1));
   EXPECT_EQ(std::memcmp(own.block(2), part.block(2), bytes), 0);
-  p.transfer = 3;
+  p.pull_id = 3;
   p.from = {11, 0, 0};
   handoff->pull(p);
   EXPECT_NE(next<handoff_event::PullFinished>(*handoff).failure.value_or("").find("source block 11"),
@@ -343,7 +343,7 @@ TEST_F(Handoff, ADeadExporterIsReportedOnceAndItsBytesStay) {
   kill(exporter, SIGKILL);
   waitpid(exporter, nullptr, 0);
   EXPECT_EQ(next<handoff_event::ExporterGone>(*handoff).allocation, source.allocation());
-  p.transfer = 2;
+  p.pull_id = 2;
   p.to = {4};
   handoff->pull(p);  // still mapped: still right
   EXPECT_FALSE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
@@ -354,7 +354,7 @@ TEST_F(Handoff, ADeadExporterIsReportedOnceAndItsBytesStay) {
   EXPECT_TRUE(events.empty());
   handoff->close(source.allocation());
   next<handoff_event::MappingClosed>(*handoff);
-  p.transfer = 3;
+  p.pull_id = 3;
   handoff->pull(p);
   EXPECT_TRUE(next<handoff_event::PullFinished>(*handoff).failure.has_value());
 }

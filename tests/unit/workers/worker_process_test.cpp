@@ -171,8 +171,8 @@ TEST(WorkerProcess, BlocksArriveByteForByteAndDecodingGoesOn) {
   const Token first = prefill(s);
   s.send("decode0", s.pull(1, "prefill0", "decode0", {5, 6}, {9, 3}));
   s.send("decode0", s.pull(2, "prefill0", "decode0", {7}, {1}));
-  ASSERT_EQ(s.expect<PullDone>("decode0").value_or(PullDone{}).transfer, 1U);
-  ASSERT_EQ(s.expect<PullDone>("decode0").value_or(PullDone{}).transfer, 2U);
+  ASSERT_EQ(s.expect<PullDone>("decode0").value_or(PullDone{}).pull_id, 1U);
+  ASSERT_EQ(s.expect<PullDone>("decode0").value_or(PullDone{}).pull_id, 2U);
   const Hello& from = s.peers["prefill0"].hello;
   const Hello& to = s.peers["decode0"].hello;
   for (const auto& [source, copy] : {std::pair{5, 9}, {6, 3}, {7, 1}}) {

@@ -18,7 +18,7 @@ TEST(TermEnd, AGapWaitsForStepAndPullsAndSaysHelloAnew) {
   one.add = {sequence(8, {10, 11}, {2})};
   one.rows = {{8, 2, LogitsWanted::last, true}};
   d.get(one);
-  for (TransferId t = 1; t <= 4; ++t) d.get(pull(t, 900));
+  for (PullId t = 1; t <= 4; ++t) d.get(pull(t, 900));
   ASSERT_EQ(d.pulls.size(), 2U);
   const std::uint64_t before = d.last<Hello>().hello_id;
   d.get(plan(3));
@@ -152,16 +152,16 @@ TEST(TermEnd, TooManyPlansAtOnce) {
 TEST(Pulls, EachEndsInOneAnswer) {
   CoreDriver d;
   d.join();
-  for (TransferId t = 1; t <= 3; ++t) d.get(pull(t, 900));
+  for (PullId t = 1; t <= 3; ++t) d.get(pull(t, 900));
   d.wait(300 * kMillisecond);
   EXPECT_EQ(d.last<WorkerHeartbeat>().pulls_received, 3U);
   d.pulled();
-  EXPECT_EQ(d.last<PullDone>().transfer, 1U);
+  EXPECT_EQ(d.last<PullDone>().pull_id, 1U);
   d.pulled("gone");
-  EXPECT_EQ(d.last<PullFailed>().transfer, 2U);
+  EXPECT_EQ(d.last<PullFailed>().pull_id, 2U);
   EXPECT_EQ(d.last<PullFailed>().reason, "gone");
   d.pulled();
-  EXPECT_EQ(d.last<PullDone>().transfer, 3U);
+  EXPECT_EQ(d.last<PullDone>().pull_id, 3U);
   d.wait(300 * kMillisecond);
   EXPECT_EQ(d.last<WorkerHeartbeat>().pulls_done, 3U);
 }
@@ -176,7 +176,7 @@ TEST(Pulls, ImpossibleOnesFailAtOnce) {
   p = pull(2, 900);
   p.to = {100, 1};
   d.get(p);
-  EXPECT_NE(d.last<PullFailed>().reason.find("destination block 100"), std::string::npos);
+  EXPECT_NE(d.last<PullFailed>().reason.find("target block 100"), std::string::npos);
   p = pull(3, 900);
   p.to = {1};
   d.get(p);
@@ -194,16 +194,16 @@ TEST(Pulls, ReadBothPartsAndWriteToTheDeviceAlone) {
   p.from = {9, 14};
   d.get(p);
   EXPECT_EQ(d.pulls.size(), 1U);
-  p.transfer = 2;
+  p.pull_id = 2;
   p.from = {9, 15};
   d.get(p);
   EXPECT_NE(d.last<PullFailed>().reason.find("source block 15 of a pool of 10 and 5 on the host"),
             std::string::npos);
-  p.transfer = 3;
+  p.pull_id = 3;
   p.from = {9, 14};
   p.to = {1, 100};  // in the own host part
   d.get(p);
-  EXPECT_NE(d.last<PullFailed>().reason.find("destination block 100"), std::string::npos);
+  EXPECT_NE(d.last<PullFailed>().reason.find("target block 100"), std::string::npos);
 }
 
 TEST(Pulls, TheyAreBounded) {
@@ -211,12 +211,12 @@ TEST(Pulls, TheyAreBounded) {
   options.max_open_pulls = 3;
   CoreDriver d(options);
   d.join();
-  for (TransferId t = 1; t <= 4; ++t) d.get(pull(t, 900));
+  for (PullId t = 1; t <= 4; ++t) d.get(pull(t, 900));
   EXPECT_EQ(d.count<PullFailed>(), 1);
-  EXPECT_EQ(d.last<PullFailed>().transfer, 4U);
+  EXPECT_EQ(d.last<PullFailed>().pull_id, 4U);
 }
 
-TEST(Pulls, ATransferNamedTwiceEndsTheTerm) {
+TEST(Pulls, APullNamedTwiceEndsTheTerm) {
   CoreDriver d;
   d.join();
   d.get(pull(1, 900));
@@ -231,7 +231,7 @@ TEST(Pulls, CloseWaitsForThem) {
   d.get(Close{900});
   EXPECT_TRUE(d.closes.empty());
   d.get(pull(2, 900));  // too late
-  EXPECT_EQ(d.last<PullFailed>().transfer, 2U);
+  EXPECT_EQ(d.last<PullFailed>().pull_id, 2U);
   d.pulled();
   EXPECT_EQ(d.closes, (std::vector<AllocationId>{900}));
   EXPECT_EQ(d.count<Closed>(), 0);
@@ -251,7 +251,7 @@ TEST(Pulls, CloseOfAnUnknownPoolIsAnsweredAtOnceInEveryState) {
 TEST(Pulls, AMappingIsClosedThoughItsTermEnded) {
   CoreDriver d;
   d.join();
-  for (TransferId t = 1; t <= 4; ++t) d.get(pull(t, 900));
+  for (PullId t = 1; t <= 4; ++t) d.get(pull(t, 900));
   d.get(Close{900});
   d.get(Fenced{kEpoch, kTerm});
   d.pulled();
