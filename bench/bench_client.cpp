@@ -1,6 +1,6 @@
-// baton-bench-client: loads a front end with streamed completions and reports tokens a second, time to
-// first token (TTFT) and time between tokens (ITL). One thread, one epoll: it shares the cores with
-// what it measures. Times are taken where the bytes leave the socket; --log keeps all of them.
+// baton-bench-client: loads a front end with streamed completions and reports tokens a second, time
+// to first token (TTFT) and time between tokens (ITL). One thread, one epoll: it shares the cores
+// with what it measures. Times are taken where the bytes leave the socket; --log keeps all of them.
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -136,7 +136,8 @@ bool Bench::resolve() {
 bool Bench::load_trace() {
   std::ifstream file(o_.trace_file, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  auto trace = file ? read_trace(text) : Result<std::vector<TraceRequest>>(invalid("cannot be read"));
+  auto trace =
+      file ? read_trace(text) : Result<std::vector<TraceRequest>>(invalid("cannot be read"));
   if (!trace.ok()) {
     std::fprintf(stderr, "%s: %s\n", o_.trace_file.c_str(), trace.status().message().c_str());
     return false;
@@ -148,7 +149,8 @@ bool Bench::load_trace() {
 }
 
 std::string Bench::body(std::size_t index) {
-  const auto tokens = trace_.empty() ? static_cast<std::uint32_t>(o_.tokens) : trace_[index].output_tokens;
+  const auto tokens =
+      trace_.empty() ? static_cast<std::uint32_t>(o_.tokens) : trace_[index].output_tokens;
   char numbers[160];
   std::snprintf(numbers, sizeof numbers,
                 "\"max_tokens\":%u,\"temperature\":%g,\"ignore_eos\":true,\"stream\":true,"
@@ -277,8 +279,8 @@ void Bench::finish(std::size_t slot, const std::string& error) {
   ++ended_;
 }
 
-/// A line for people and programs that judge: all times in milliseconds, `at` since the first request was
-/// due, the others since this one was.
+/// A line for people and programs that judge: all times in milliseconds, `at` since the first
+/// request was due, the others since this one was.
 void Bench::log(const Stream& stream, const std::string& error) {
   const auto ms = [](TimeNs ns) { return std::round(static_cast<double>(ns) * 1e-3) * 1e-3; };
   nlohmann::ordered_json line = {{"request", stream.index}};
@@ -372,16 +374,16 @@ void Bench::report() {
   Totals& t = totals_;
   const double seconds = static_cast<double>(t.end - t.begin) * 1e-9;
   const double rate = seconds > 0 ? static_cast<double>(t.tokens) / seconds : 0;
-  std::printf("requests  %llu ok, %llu failed in %.2f s\n", static_cast<unsigned long long>(t.completed),
+  std::printf("requests  %llu ok, %llu failed in %.2f s\n",
+              static_cast<unsigned long long>(t.completed),
               static_cast<unsigned long long>(t.failed), seconds);
   std::printf("tokens    %llu (%llu events), %.0f tokens/s, %.1f requests/s\n",
               static_cast<unsigned long long>(t.tokens), static_cast<unsigned long long>(t.events),
               rate, static_cast<double>(t.completed) / std::max(seconds, 1e-9));
-  std::string json = "{\"requests\":" + std::to_string(t.completed) +
-                     ",\"failed\":" + std::to_string(t.failed) + ",\"seconds\":" +
-                     std::to_string(seconds) + ",\"tokens\":" + std::to_string(t.tokens) +
-                     ",\"events\":" + std::to_string(t.events) +
-                     ",\"tokens_per_s\":" + std::to_string(rate);
+  std::string json =
+      "{\"requests\":" + std::to_string(t.completed) + ",\"failed\":" + std::to_string(t.failed) +
+      ",\"seconds\":" + std::to_string(seconds) + ",\"tokens\":" + std::to_string(t.tokens) +
+      ",\"events\":" + std::to_string(t.events) + ",\"tokens_per_s\":" + std::to_string(rate);
   std::printf("%-9s %10s %10s %10s %10s   ms\n", "", "p50", "p90", "p99", "max");
   for (auto [name, values] : {std::pair<const char*, std::vector<float>*>{"ttft", &t.ttft_ms},
                               {"itl", &t.itl_ms},
@@ -418,7 +420,8 @@ int main(int argc, char** argv) {
   CLI::App app{"Loads a front end with streamed completions and reports rates and latencies."};
   app.add_option("--host", o.host, "host of the front end")->capture_default_str();
   app.add_option("--port", o.port, "its port")->capture_default_str();
-  app.add_option("--path", o.path, "/v1/completions or /v1/chat/completions")->capture_default_str();
+  app.add_option("--path", o.path, "/v1/completions or /v1/chat/completions")
+      ->capture_default_str();
   app.add_option("--model", o.model, "model name to send (default: none)");
   app.add_option("--prompt", o.prompt, "prompt; plain text without quotes")->capture_default_str();
   app.add_option("--prompt-words", o.prompt_words, "random words appended to it")
@@ -428,10 +431,9 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", o.tokens, "max_tokens of each")->check(CLI::Range(1, 1000000));
   app.add_option("--warmup", o.warmup, "first requests that are not counted")
       ->check(CLI::Range(0, 100000000));
-  app.add_option(
-         "--rate", o.rate,
-         "arrivals a second (Poisson); one that finds no free stream waits, and its wait counts; "
-         "0: a new one when one ends")
+  app.add_option("--rate", o.rate,
+                 "arrivals a second (Poisson); one that finds no free stream waits, and its wait "
+                 "counts; 0: a new one when one ends")
       ->check(CLI::Range(0.0, 1e6));
   app.add_option("--temperature", o.temperature, "")->check(CLI::Range(0.0, 2.0));
   app.add_option("--seed", o.seed, "of arrivals and random words")->capture_default_str();
@@ -440,8 +442,8 @@ int main(int argc, char** argv) {
   app.add_option("--arrivals", o.arrivals_file,
                  "also write the time of every event (ns of CLOCK_MONOTONIC), one a line");
   app.add_option("--trace", o.trace_file,
-                 "requests of this file instead (JSON lines: timestamp, input_length, output_length, "
-                 "hash_ids), each at its time, with prompts of token ids");
+                 "requests of this file instead (JSON lines: timestamp, input_length, "
+                 "output_length, hash_ids), each at its time, with prompts of token ids");
   app.add_option("--ids-from", o.id_low, "lowest token id of a trace's prompts")
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();

@@ -1,5 +1,5 @@
-// The linear layers of a decode step alone: each shape and row count, and all of a model's chained in
-// one graph, as a step chains them. For docs/performance.md and for whoever changes a kernel.
+// The linear layers of a decode step alone: each shape and row count, and all of a model's chained
+// in one graph, as a step chains them. For docs/performance.md and for whoever changes a kernel.
 #include <cuda_runtime.h>
 
 #include <CLI/CLI.hpp>
@@ -83,10 +83,10 @@ class Bench {
         json_(json),
         max_rows_(max_rows),
         format_(format),
-        widened_bytes_(format == WeightFormat::bf16
-                           ? 0
-                           : 4 * size(shape.intermediate) * size(shape.hidden)),
-        workspace_bytes_(Linears::workspace_bytes(max_rows, 2 * shape.intermediate) + widened_bytes_),
+        widened_bytes_(
+            format == WeightFormat::bf16 ? 0 : 4 * size(shape.intermediate) * size(shape.hidden)),
+        workspace_bytes_(Linears::workspace_bytes(max_rows, 2 * shape.intermediate) +
+                         widened_bytes_),
         arena_(weight_bytes() + workspace_bytes_ + state_bytes()) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     check(cudaEventCreate(&begin_));
@@ -143,7 +143,8 @@ class Bench {
       call(kinds_.back(), 0, logit_rows, norms);
     });
     double bytes = 0;
-    for (const Kind& kind : kinds_) bytes += static_cast<double>(kind.weights.size()) * bytes_of(kind);
+    for (const Kind& kind : kinds_)
+      bytes += static_cast<double>(kind.weights.size()) * bytes_of(kind);
     if (json_) {
       std::printf("{\"model\": \"%s\", \"rows\": %d, \"norms\": %s, \"ms\": %.4f}\n", shape_.name,
                   rows, norms ? "true" : "false", us / 1e3);
@@ -159,8 +160,10 @@ class Bench {
     const Kind& it = kinds_[k];
     const int n = std::max<int>(4, static_cast<int>(it.weights.size()));
     const double us = time([&] {
-      for (int i = 0; i < n; ++i) call(it, i % static_cast<int>(it.weights.size()), rows, false);
-    }) / n;
+                        for (int i = 0; i < n; ++i)
+                          call(it, i % static_cast<int>(it.weights.size()), rows, false);
+                      }) /
+                      n;
     const double bytes = bytes_of(it);
     if (json_) {
       std::printf("{\"model\": \"%s\", \"linear\": \"%s\", \"rows\": %d, \"us\": %.2f}\n",
@@ -174,7 +177,8 @@ class Bench {
  private:
   static std::size_t size(int n) { return static_cast<std::size_t>(n); }
 
-  /// Groups of 128 inputs (int4), one scale an output (fp8); lm_head stays bf16, as quantisers leave it.
+  /// Groups of 128 inputs (int4), one scale an output (fp8); lm_head stays bf16, as quantisers
+  /// leave it.
   LinearWeight make_weight(const Kind& kind) {
     if (format_ == WeightFormat::bf16 || kind.output == LinearOutput::f32) {
       return {arena_.take<Bf16>(size(kind.out) * size(kind.in)), kind.out, kind.in};
@@ -206,7 +210,8 @@ class Bench {
   std::size_t scratch_bytes() const {
     // As Linears::tune() lays it out: x twice, then y.
     const std::size_t logits = 256 * (size(shape_.vocab) * 4 + 2 * size(shape_.hidden) * 2);
-    return std::max(logits, size(max_rows_) * (size(shape_.hidden) + 2 * size(shape_.intermediate)) * 2) +
+    return std::max(logits,
+                    size(max_rows_) * (size(shape_.hidden) + 2 * size(shape_.intermediate)) * 2) +
            4096;
   }
   std::size_t state_bytes() const {
@@ -276,7 +281,8 @@ int run(int argc, char** argv) {
   bool deterministic = false;
   std::string weights = "bf16";
   app.add_option("--rows", rows, "Row counts")->delimiter(',');
-  app.add_option("--model", model, "Model")->check(CLI::IsMember({"all", "llama-3-8b", "qwen3-0.6b"}));
+  app.add_option("--model", model, "Model")
+      ->check(CLI::IsMember({"all", "llama-3-8b", "qwen3-0.6b"}));
   app.add_option("--weights", weights, "How the layers' weights are stored")
       ->check(CLI::IsMember({"bf16", "int4", "fp8"}));
   app.add_flag("--each", each, "Every kind of linear alone, too");

@@ -1,5 +1,5 @@
-// Which GPUs of this host can read each other's memory, and how fast: with the kernel that pulls KV blocks
-// (workers/cuda/blocks.h). `./baton doctor` prints it.
+// Which GPUs of this host can read each other's memory, and how fast: with the kernel that pulls KV
+// blocks (workers/cuda/blocks.h). `./baton doctor` prints it.
 #include <cuda_runtime.h>
 
 #include <CLI/CLI.hpp>
@@ -51,7 +51,8 @@ std::optional<double> measure(int to, int from, int blocks) {
   std::vector<std::uint32_t> ids(2 * static_cast<std::size_t>(blocks));
   std::iota(ids.begin(), ids.begin() + blocks, 0U);
   for (int i = 0; i < blocks; ++i) {  // scattered, as blocks of a pool in use are; 7919 is prime
-    ids[static_cast<std::size_t>(blocks + i)] = static_cast<std::uint32_t>((std::uint64_t{7919} * i) % blocks);
+    ids[static_cast<std::size_t>(blocks + i)] =
+        static_cast<std::uint32_t>((std::uint64_t{7919} * i) % blocks);
   }
   const DeviceMemory lists(ids.size() * sizeof ids[0]);
   const OwnedStream stream;
@@ -62,8 +63,8 @@ std::optional<double> measure(int to, int from, int blocks) {
   for (int i = 0; i < kRounds; ++i) {  // the first ones wake the clocks up
     begin.record(stream.get());
     copy_blocks(pool.data(), source.data(), lists.as<std::uint32_t>(),
-                lists.as<std::uint32_t>(static_cast<std::size_t>(blocks) * sizeof ids[0]), blocks, kBlockBytes,
-                kCtas, stream.get());
+                lists.as<std::uint32_t>(static_cast<std::size_t>(blocks) * sizeof ids[0]), blocks,
+                kBlockBytes, kCtas, stream.get());
     end.record(stream.get());
     stream.synchronize();
     const float us = OwnedEvent::microseconds(begin, end);
@@ -86,12 +87,14 @@ int run(int argc, char** argv) {
   Json all = Json::array();
   bool whole = true;
   for (int to = 0; to < n; ++to) {
-    if (!json) std::printf("%s%d", to == 0 ? "GB/s   reads from GPU 0.." : "", to == 0 ? n - 1 : to);
+    if (!json)
+      std::printf("%s%d", to == 0 ? "GB/s   reads from GPU 0.." : "", to == 0 ? n - 1 : to);
     if (!json && to == 0) std::printf("\n0");
     for (int from = 0; from < n; ++from) {
       const auto rate = measure(to, from, blocks);
       whole = whole && rate.has_value();
-      all.push_back({{"importer", to}, {"exporter", from}, {"gb_per_s", rate ? Json(*rate) : Json()}});
+      all.push_back(
+          {{"importer", to}, {"exporter", from}, {"gb_per_s", rate ? Json(*rate) : Json()}});
       if (json) continue;
       if (rate) {
         std::printf(" %8.0f", *rate);
@@ -103,7 +106,9 @@ int run(int argc, char** argv) {
   }
   if (json) std::cout << all.dump() << '\n';
   if (!json && !whole) {
-    std::printf("no: without peer access nothing is handed from the one to the other; each decodes what it prefills\n");
+    std::printf(
+        "no: without peer access nothing is handed from the one to the other; each decodes what it "
+        "prefills\n");
   }
   return 0;
 }

@@ -165,8 +165,8 @@ bool measure(std::uint32_t running, std::uint32_t waiting, int steps) {
   for (int i = 0; i < steps; ++i) times.push_back(bench.step());
   std::sort(times.begin(), times.end());
   std::printf(
-      "%u decoding, %5u waiting: median %6.2f us, p99 %6.2f us a step  (plan %zu bytes, "
-      "tokens %zu bytes)\n",
+      "%u decoding, %5u waiting: median %6.2f us, p99 %6.2f us a step  (plan %zu bytes, tokens %zu "
+      "bytes)\n",
       running, waiting, static_cast<double>(times[times.size() / 2]) / 1000,
       static_cast<double>(times[times.size() * 99 / 100]) / 1000, bench.plan_bytes(),
       bench.event_bytes());

@@ -1,6 +1,6 @@
-// baton-bench-policies: the scheduler's policies against each other, on the same requests, in virtual time
-// (planning/virtual_cluster.h): the real scheduler core, and workers that take as long as was measured. A seed
-// gives the same tables on every machine; docs/policies.md has them.
+// baton-bench-policies: the scheduler's policies against each other, on the same requests, in
+// virtual time (planning/virtual_cluster.h): the real scheduler core, and workers that take as long
+// as was measured. A seed gives the same tables on every machine; docs/policies.md has them.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -24,9 +24,9 @@ struct Options {
   std::string device;  // file; empty: h200_8b()
 };
 
-/// An 8B Llama in bf16 on one H200, as docs/performance.md has it: steps of 1 to 256 rows at 512 tokens of
-/// context, of which attention (64 rows of 2,048: 4.1 ms) is taken out; prompts of 2,048 and 8,192 tokens
-/// likewise (3.2 and 38 ms), and between them and 256 rows a straight line.
+/// An 8B Llama in bf16 on one H200, as docs/performance.md has it: steps of 1 to 256 rows at 512
+/// tokens of context, of which attention (64 rows of 2,048: 4.1 ms) is taken out; prompts of 2,048
+/// and 8,192 tokens likewise (3.2 and 38 ms), and between them and 256 rows a straight line.
 MeasuredDevice h200_8b() {
   MeasuredDevice device;
   device.model = "8B, bf16";
@@ -37,7 +37,7 @@ MeasuredDevice h200_8b() {
   t.prompt = TimeCurve({{1, 4.33e6}, {128, 5.87e6}, {256, 8.24e6}, {2048, 41.3e6}, {8192, 171e6}});
   t.prompt_pair = 1.14;
   t.pull = 400'000;
-  t.pull_block = 8'000;  // 256 MiB, 2,048 tokens, in 1.4 ms
+  t.pull_block = 8'000;   // 256 MiB, 2,048 tokens, in 1.4 ms
   t.host_block = 42'000;  // 2 MiB at 50 GB/s, what PCIe 5 leaves of 64; not measured
   t.message = 50'000;
   return device;
@@ -79,7 +79,8 @@ Requests questions(const Options& options, double rate) {
   return requests;
 }
 
-/// The same, but each belongs to one of forty conversations and begins with the 1,200 tokens said there.
+/// The same, but each belongs to one of forty conversations and begins with the 1,200 tokens said
+/// there.
 Requests chats(const Options& options, double rate) {
   constexpr Token kSaid = 1200;
   Draws draws(options.seed + 1);
@@ -131,20 +132,30 @@ void as_group(Settings& s, std::uint32_t size, bool same) {
 }
 
 Group batches(const Options& o) {
-  return {"batches", "one mixed worker, 24 requests/s", {{"mixed0", Role::mixed, 16'384}}, questions(o, 24),
+  return {"batches",
+          "one mixed worker, 24 requests/s",
+          {{"mixed0", Role::mixed, 16'384}},
+          questions(o, 24),
           {{"defaults (token_budget 512, prompt_chunk 256)", [](Settings&) {}},
-           {"token_budget 128, prompt_chunk 128", [](Settings& s) { s.token_budget = s.prompt_chunk = 128; }},
+           {"token_budget 128, prompt_chunk 128",
+            [](Settings& s) { s.token_budget = s.prompt_chunk = 128; }},
            {"whole prompts (token_budget, prompt_chunk 65536)", whole_prompts},
            {"whole prompts, prompts_pause_decode",
             [](Settings& s) { whole_prompts(s), s.prompts_pause_decode = true; }},
            {"the same, prefill_batch_size 1", one_prompt_at_a_time},
-           {"the same, delay_factor 0.5", [](Settings& s) { one_prompt_at_a_time(s), s.delay_factor = 0.5; }},
+           {"the same, delay_factor 0.5",
+            [](Settings& s) { one_prompt_at_a_time(s), s.delay_factor = 0.5; }},
            {"the same with prefill_batch_size 5",
-            [](Settings& s) { one_prompt_at_a_time(s), s.delay_factor = 0.5, s.prefill_batch_size = {5}; }},
+            [](Settings& s) {
+              one_prompt_at_a_time(s), s.delay_factor = 0.5, s.prefill_batch_size = {5};
+            }},
            {"delay_factor 0.5", [](Settings& s) { s.delay_factor = 0.5; }},
            {"delay_factor 5", [](Settings& s) { s.delay_factor = 5; }},
            {"decode_batch_size 20", [](Settings& s) { s.decode_batch_size = {20}; }},
-           {"decode_batch_size [8, 32, 128]", [](Settings& s) { s.decode_batch_size = {8, 32, 128}; }},
+           {"decode_batch_size [8, 32, 128]",
+            [](Settings& s) {
+              s.decode_batch_size = {8, 32, 128};
+            }},
            {"batching static, 16 in 2 s", [](Settings& s) { as_group(s, 16, false); }},
            {"batching static, 64 in 2 s", [](Settings& s) { as_group(s, 64, false); }}}};
 }
@@ -159,8 +170,9 @@ Group overload(const Options& o) {
             [](Settings& s) { s.queue_order = QueueOrder::shortest, s.input_age = kMillisecond; }},
            {"queue_order shortest, input_age_ms 10",
             [](Settings& s) { s.queue_order = QueueOrder::shortest; }},
-           {"queue_order shortest, input_age_ms 100",
-            [](Settings& s) { s.queue_order = QueueOrder::shortest, s.input_age = 100 * kMillisecond; }}}};
+           {"queue_order shortest, input_age_ms 100", [](Settings& s) {
+              s.queue_order = QueueOrder::shortest, s.input_age = 100 * kMillisecond;
+            }}}};
 }
 
 Group pressure(const Options& o) {
@@ -199,7 +211,10 @@ std::vector<VirtualWorker> pair(std::uint32_t decode_blocks) {
 }
 
 Group sides(const Options& o) {
-  return {"sides", "a pair, 36 requests/s, the decode pool 24,576 tokens", pair(1536), questions(o, 36),
+  return {"sides",
+          "a pair, 36 requests/s, the decode pool 24,576 tokens",
+          pair(1536),
+          questions(o, 36),
           {{"defaults", [](Settings&) {}},
            {"token_budget prefill=2048, prompt_chunk 2048",
             [](Settings& s) { s.token_budget.prefill = s.prompt_chunk = 2048; }},
@@ -218,8 +233,10 @@ Group conversations(const Options& o) {
   const auto cached = [](double share, std::uint32_t budget) {
     return [=](Settings& s) { s.local_prefill.cached = share, s.token_budget.decode = budget; };
   };
-  return {"chats", "a pair, 36 requests/s, each begins like one of forty conversations (prefix cache on)",
-          pair(8192), chats(o, 36),
+  return {"chats",
+          "a pair, 36 requests/s, each begins like one of forty conversations (prefix cache on)",
+          pair(8192),
+          chats(o, 36),
           {{"defaults", cached(0, 512)},
            {"local_prefill cached=0.6", cached(0.6, 512)},
            {"local_prefill cached=0.6, token_budget decode=256", cached(0.6, 256)},
@@ -249,7 +266,8 @@ std::vector<Policy> with_small_watermark(std::vector<Policy> policies) {
 
 Group preempted_to_host(const Options& o) {
   return {"swap",
-          "one mixed worker, pool of 16,384 tokens, host part of 131,072, 24 requests/s, watermark 0.01",
+          "one mixed worker, pool of 16,384 tokens, host part of 131,072, 24 requests/s, watermark "
+          "0.01",
           {{"mixed0", Role::mixed, 1024, 8192}},
           questions(o, 24),
           with_small_watermark(swap_policies()),
@@ -259,7 +277,8 @@ Group preempted_to_host(const Options& o) {
 
 Group pair_with_host(const Options& o) {
   return {"swap-pair",
-          "a pair, decode pool of 16,384 tokens, its host part of 131,072, 24 requests/s, watermark 0.01",
+          "a pair, decode pool of 16,384 tokens, its host part of 131,072, 24 requests/s, "
+          "watermark 0.01",
           {{"prefill0", Role::prefill, 16'384}, {"decode0", Role::decode, 1024, 8192}},
           questions(o, 24),
           with_small_watermark(swap_policies()),
@@ -317,9 +336,11 @@ Figures figures_of(const Requests& requests, const VirtualRun& run) {
 /// False: somebody did not get what it asked for.
 bool print(const Group& group, const MeasuredDevice& device) {
   std::printf("\n%s: %s\n\n", group.name.c_str(), group.what.c_str());
-  std::printf("| policy | TTFT p50 | TTFT p99 | ITL p99 | tokens/s | sum of latencies | preempted "
-              "| at home |%s\n|---|---|---|---|---|---|---|---|%s\n",
-              group.host ? " blocks out / in | prompt tokens computed |" : "", group.host ? "---|---|" : "");
+  std::printf(
+      "| policy | TTFT p50 | TTFT p99 | ITL p99 | tokens/s | sum of latencies | preempted | at "
+      "home |%s\n|---|---|---|---|---|---|---|---|%s\n",
+      group.host ? " blocks out / in | prompt tokens computed |" : "",
+      group.host ? "---|---|" : "");
   bool sound = true;
   for (const Policy& policy : group.policies) {
     Settings settings;
@@ -333,15 +354,16 @@ bool print(const Group& group, const MeasuredDevice& device) {
     const Figures f = figures_of(group.requests, run);
     const Counters& c = run.counters;
     const std::uint64_t prefills = std::max<std::uint64_t>(1, c.local_prefills + c.remote_prefills);
-    std::printf("| %s | %.0f ms | %.0f ms | %.1f ms | %.0f | %.0f s | %llu | %.0f %% |", policy.set.c_str(),
-                f.ttft_p50, f.ttft_p99, f.itl_p99, f.tokens_per_s, f.latency_sum,
-                static_cast<unsigned long long>(c.preemptions),
+    std::printf("| %s | %.0f ms | %.0f ms | %.1f ms | %.0f | %.0f s | %llu | %.0f %% |",
+                policy.set.c_str(), f.ttft_p50, f.ttft_p99, f.itl_p99, f.tokens_per_s,
+                f.latency_sum, static_cast<unsigned long long>(c.preemptions),
                 100 * static_cast<double>(c.local_prefills) / static_cast<double>(prefills));
     std::uint64_t computed = 0;
     for (const WorkerUse& use : run.workers) computed += use.prompt_tokens;
     if (group.host) {
       std::printf(" %llu / %llu | %llu |", static_cast<unsigned long long>(c.blocks_out),
-                  static_cast<unsigned long long>(c.blocks_in), static_cast<unsigned long long>(computed));
+                  static_cast<unsigned long long>(c.blocks_in),
+                  static_cast<unsigned long long>(computed));
     }
     std::printf("\n");
     std::fflush(stdout);
@@ -370,24 +392,29 @@ int main(int argc, char** argv) {
   using namespace baton;
   Options options;
   CLI::App app("The scheduler's policies against each other, in virtual time");
-  const std::vector<std::string> names = {"batches", "order", "memory", "limits", "sides", "chats", "swap", "swap-pair", "tier"};
+  const std::vector<std::string> names = {"batches", "order", "memory",    "limits", "sides",
+                                          "chats",   "swap",  "swap-pair", "tier"};
   app.add_option("--seed", options.seed, "of lengths and arrivals");
   app.add_option("--requests", options.requests, "of each run")->check(CLI::Range(10, 100'000));
   app.add_option("--only", options.only, "one table")->check(CLI::IsMember(names));
-  app.add_option("--device", options.device, "file of measured step times (planning/step_times.h); else an H200 with 8B");
+  app.add_option("--device", options.device,
+                 "file of measured step times (planning/step_times.h); else an H200 with 8B");
   CLI11_PARSE(app, argc, argv);
   const Result<MeasuredDevice> device = device_of(options.device);
   if (!device.ok()) {
     std::fprintf(stderr, "%s\n", device.status().message().c_str());
     return 2;
   }
-  std::printf("seed %llu, %u requests a run, %s on %s\n", static_cast<unsigned long long>(options.seed),
-              options.requests, device.value().model.c_str(), device.value().device.c_str());
+  std::printf("seed %llu, %u requests a run, %s on %s\n",
+              static_cast<unsigned long long>(options.seed), options.requests,
+              device.value().model.c_str(), device.value().device.c_str());
   bool sound = true;
-  for (const Group& group : {batches(options), overload(options), pressure(options), limits(options),
-                             sides(options), conversations(options), preempted_to_host(options), pair_with_host(options),
-                             chats_in_host(options)}) {
-    if (options.only.empty() || options.only == group.name) sound = print(group, device.value()) && sound;
+  for (const Group& group :
+       {batches(options), overload(options), pressure(options), limits(options), sides(options),
+        conversations(options), preempted_to_host(options), pair_with_host(options),
+        chats_in_host(options)}) {
+    if (options.only.empty() || options.only == group.name)
+      sound = print(group, device.value()) && sound;
   }
   return sound ? 0 : 1;
 }

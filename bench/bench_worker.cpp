@@ -1,5 +1,6 @@
 // Drives a worker's device directly, without queue, scheduler or HTTP: for measurements of the step
 // alone (--rows, --prompts) and for comparisons of its tokens with a reference (--generate).
+#include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -7,7 +8,6 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <spdlog/spdlog.h>
 #include <string>
 #include <vector>
 
@@ -80,10 +80,11 @@ Json bench_decode(Driver& d, std::size_t rows, std::size_t context, std::size_t 
                            d.step_ms.end());
   const double ms = median(warm);
   std::printf("%6zu rows at %6zu tokens: step %8.3f ms (mean %8.3f), %9.0f tokens/s\n", rows,
-              context, ms, wall / static_cast<double>(steps),
-              1e3 * static_cast<double>(rows) / ms);
+              context, ms, wall / static_cast<double>(steps), 1e3 * static_cast<double>(rows) / ms);
   std::fflush(stdout);
-  return {{"rows", rows}, {"context", context}, {"step_ms", ms},
+  return {{"rows", rows},
+          {"context", context},
+          {"step_ms", ms},
           {"mean_ms", wall / static_cast<double>(steps)}};
 }
 
@@ -94,8 +95,8 @@ Json bench_prefill(Driver& d, std::size_t length, std::size_t budget, int repeat
   for (int i = 0; i < repeats; ++i) {
     d.reset();
     std::vector<Sequence> one;
-    one.push_back(d.make(random_prompt(length, d.vocab, 77U + static_cast<std::uint32_t>(i)),
-                         greedy));
+    one.push_back(
+        d.make(random_prompt(length, d.vocab, 77U + static_cast<std::uint32_t>(i)), greedy));
     const TimeNs begin = now_ns();
     prefill(d, one, budget);
     ms.push_back(1e-6 * static_cast<double>(now_ns() - begin));
@@ -106,8 +107,8 @@ Json bench_prefill(Driver& d, std::size_t length, std::size_t budget, int repeat
   return {{"prompt", length}, {"ms", median(ms)}};
 }
 
-/// nano-vllm's benchmark: n requests at once, prompts and answers of 100 to 1,024 tokens each. Every step
-/// takes the decoding sequences and fills up with prompts.
+/// nano-vllm's benchmark: n requests at once, prompts and answers of 100 to 1,024 tokens each.
+/// Every step takes the decoding sequences and fills up with prompts.
 Json bench_mix(Driver& d, std::size_t n, std::size_t budget, std::size_t max_running) {
   d.reset();
   SamplingParams greedy;
@@ -144,13 +145,16 @@ Json bench_mix(Driver& d, std::size_t n, std::size_t budget, std::size_t max_run
   }
   d.drain();
   const double seconds = 1e-9 * static_cast<double>(now_ns() - begin);
-  std::printf("%zu requests of 100..1024 tokens in and out: %.2f s, %.0f output tokens/s\n", n, seconds,
-              static_cast<double>(total) / seconds);
+  std::printf("%zu requests of 100..1024 tokens in and out: %.2f s, %.0f output tokens/s\n", n,
+              seconds, static_cast<double>(total) / seconds);
   std::fflush(stdout);
-  return {{"requests", n}, {"seconds", seconds}, {"tokens_per_s", static_cast<double>(total) / seconds}};
+  return {{"requests", n},
+          {"seconds", seconds},
+          {"tokens_per_s", static_cast<double>(total) / seconds}};
 }
 
-/// generate(), and a file of activations for each prompt. Logits, and the last layer's rows, of every token.
+/// generate(), and a file of activations for each prompt. Logits, and the last layer's rows, of
+/// every token.
 Json dumped(Driver& driver, Json task, const std::string& file_prefix) {
   bench::ActivationFile file;
   task["prompt_logprobs"] = 0;
@@ -185,7 +189,8 @@ int main(int argc, char** argv) {
   app.add_option("--gpu", config.self.gpu, "number or UUID")->capture_default_str();
   app.add_option("--load-format", config.self.load_format, "auto or dummy")->capture_default_str();
   app.add_flag("--deterministic", config.self.deterministic, "no token depends on its neighbours");
-  app.add_option("--layer-kernel", config.self.layer_kernel, "auto, always or never")->capture_default_str();
+  app.add_option("--layer-kernel", config.self.layer_kernel, "auto, always or never")
+      ->capture_default_str();
   app.add_option("--memory-fraction", config.self.memory_fraction, "of the GPU")
       ->capture_default_str();
   app.add_option("--threads", config.self.threads, "on CPUs")->capture_default_str();
@@ -203,12 +208,12 @@ int main(int argc, char** argv) {
   app.add_option("--prompts", prompts, "time prompts of so many tokens each");
   std::size_t mix = 0;
   app.add_option("--mix", mix, "time so many requests of 100 to 1024 tokens in and out");
-  CLI::Option* const generate =
-      app.add_option("--generate", task_file, "JSON file of tasks; their tokens go to stdout as JSON");
+  CLI::Option* const generate = app.add_option(
+      "--generate", task_file, "JSON file of tasks; their tokens go to stdout as JSON");
   std::string dump_folder;
   app.add_option("--dump", dump_folder,
-                 "with --generate: folder (it exists) that gets each prompt's activations, as fp32, in "
-                 "TASK-PROMPT.safetensors; prompts run alone")
+                 "with --generate: folder (it exists) that gets each prompt's activations, as "
+                 "fp32, in TASK-PROMPT.safetensors; prompts run alone")
       ->needs(generate);
   bool verbose = false;
   app.add_flag("--verbose", verbose, "say which kernels were chosen");
@@ -224,8 +229,10 @@ int main(int argc, char** argv) {
       std::ifstream file(task_file);
       Json results = Json::array();
       for (const Json& task : Json::parse(file)) {
-        results.push_back(dump_folder.empty() ? bench::generate(driver, task)
-                                              : dumped(driver, task, dump_folder + "/" + std::to_string(results.size())));
+        results.push_back(
+            dump_folder.empty()
+                ? bench::generate(driver, task)
+                : dumped(driver, task, dump_folder + "/" + std::to_string(results.size())));
       }
       std::cout << results.dump() << '\n';
       return 0;

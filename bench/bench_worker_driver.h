@@ -14,7 +14,8 @@
 
 namespace baton::bench {
 
-/// What the scheduler would know of a sequence. Tokens that the device has not told yet are kNoToken.
+/// What the scheduler would know of a sequence. Tokens that the device has not told yet are
+/// kNoToken.
 struct Sequence {
   SequenceId id = 0;
   std::vector<Token> tokens;
@@ -40,11 +41,11 @@ class Driver {
   void reset() { next_block_ = 0; }
   Sequence make(std::vector<Token> prompt, const SamplingParams& sampling);
 
-  /// Adds the next n tokens of a sequence to the step; the last known one is sampled from. The sequence
-  /// must live until the step was collected.
+  /// Adds the next n tokens of a sequence to the step; the last known one is sampled from. The
+  /// sequence must live until the step was collected.
   void add(Sequence& s, std::size_t n);
-  /// Launches what was added. One step less than the device takes stays open behind it, none where the
-  /// next must wait for its tokens.
+  /// Launches what was added. One step less than the device takes stays open behind it, none where
+  /// the next must wait for its tokens.
   void launch();
   /// Collects every open step.
   void drain();
@@ -78,18 +79,20 @@ class Driver {
   TimeNs last_end_ = 0;
 };
 
-/// Fields of SamplingParams by their names; greedy unless a temperature is given. "logit_bias" is [[id,
-/// value], ...], "regex" a grammar.
+/// Fields of SamplingParams by their names; greedy unless a temperature is given. "logit_bias" is
+/// [[id, value], ...], "regex" a grammar.
 SamplingParams sampling_of(const nlohmann::json& fields);
 
 using WhenEnded = std::function<void(const Sequence&)>;
 
 /// Tokens for prompts of a task: {"prompts": [[ids]], "max_tokens": n, "chunk": c, "stagger": n,
-/// "solo": bool} and what sampling_of() takes ("seed" is that of the first prompt, the next one has one
-/// more). Prompt i joins the others after `stagger` * i steps. The answer of a prompt is a list of tokens, or with "logprobs" or "prompt_logprobs" an object
-/// {"tokens", "logprobs", "prompt_logprobs"}, whose entries are [log probability, [[id, log probability],
-/// ...]]; those of the prompt begin with its second token.
+/// "solo": bool} and what sampling_of() takes ("seed" is that of the first prompt, the next one has
+/// one more). Prompt i joins the others after `stagger` * i steps. The answer of a prompt is a list
+/// of tokens, or with "logprobs" or "prompt_logprobs" an object {"tokens", "logprobs",
+/// "prompt_logprobs"}, whose entries are [log probability, [[id, log probability], ...]]; those of
+/// the prompt begin with its second token.
 /// `when_ended`, if given, is called after each prompt; they then run alone, one after the other.
-nlohmann::json generate(Driver& driver, const nlohmann::json& task, const WhenEnded& when_ended = {});
+nlohmann::json generate(Driver& driver, const nlohmann::json& task,
+                        const WhenEnded& when_ended = {});
 
 }  // namespace baton::bench

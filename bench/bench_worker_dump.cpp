@@ -10,7 +10,8 @@
 namespace baton::bench {
 
 void ActivationFile::add(const std::string& part, const float* values, int rows, int columns) {
-  auto it = std::find_if(parts_.begin(), parts_.end(), [&](const Part& p) { return p.name == part; });
+  auto it =
+      std::find_if(parts_.begin(), parts_.end(), [&](const Part& p) { return p.name == part; });
   if (it == parts_.end()) {
     parts_.push_back({part, static_cast<std::size_t>(columns), {}});
     it = parts_.end() - 1;
@@ -31,7 +32,8 @@ void ActivationFile::write(const std::string& path, const std::vector<Token>& to
   };
   for (const Part& part : parts) {
     if (part.values.size() != rows * part.columns) {
-      throw std::runtime_error(part.name + " has " + std::to_string(part.values.size() / part.columns) +
+      throw std::runtime_error(part.name + " has " +
+                               std::to_string(part.values.size() / part.columns) +
                                " rows where others have " + std::to_string(rows));
     }
     describe(part.name, "F32", {rows, part.columns}, part.values.size() * sizeof(float));

@@ -13,8 +13,8 @@ class ActivationFile {
  public:
   /// As an ActivationDump.
   void add(const std::string& part, const float* values, int rows, int columns);
-  /// A safetensors file of F32 tensors [tokens, columns] in the order of the parts, and of "tokens", I32: those
-  /// of `tokens` that were computed. Begins anew. Throws std::runtime_error.
+  /// A safetensors file of F32 tensors [tokens, columns] in the order of the parts, and of
+  /// "tokens", I32: those of `tokens` that were computed. Begins anew. Throws std::runtime_error.
   void write(const std::string& path, const std::vector<Token>& tokens);
 
  private:

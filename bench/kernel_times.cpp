@@ -1,6 +1,7 @@
-// A library that any CUDA program loads by CUDA_INJECTION64_PATH: it notes when each kernel began and ended
-// (CUPTI's activity records, kernels of graphs too) and writes them down when the program exits, for
-// tools/kernel_times.py. Format: number of names, each as length and bytes, then records; all little-endian.
+// A library that any CUDA program loads by CUDA_INJECTION64_PATH: it notes when each kernel began
+// and ended (CUPTI's activity records, kernels of graphs too) and writes them down when the program
+// exits, for tools/kernel_times.py. Format: number of names, each as length and bytes, then
+// records; all little-endian.
 #include <cupti.h>
 
 #include <cstdint>
@@ -43,7 +44,8 @@ void note(const CUpti_ActivityKernel9& kernel) {
   if (records.size() > kMostRecords) records.pop_front();
 }
 
-void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size_t used) {
+void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t,
+                          std::size_t used) {
   const std::lock_guard lock(mutex);
   CUpti_Activity* record = nullptr;
   while (cuptiActivityGetNextRecord(buffer, used, &record) == CUPTI_SUCCESS) {

@@ -53,7 +53,8 @@ SseReader::News SseReader::feed(std::string_view bytes) {
         if (remaining_ == 0) state_ = state_ == State::data ? State::data_end : State::ended;
         break;
       }
-      default: bytes.remove_prefix(take_chunk_line(bytes));
+      default:
+        bytes.remove_prefix(take_chunk_line(bytes));
     }
   }
   news.ended = state_ == State::ended;

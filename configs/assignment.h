@@ -13,7 +13,7 @@ namespace baton {
 struct Assignment {
   std::string section;  // "", "scheduler", "frontend", "listen", "worker", "workers" or (command
                         // line) "self"
-  int entry = -1;  // of `workers` or `frontend.listen`
+  int entry = -1;       // of `workers` or `frontend.listen`
   std::string key;
   std::string text;
   bool quoted = false;

@@ -87,8 +87,9 @@ struct SchedulerConfig {
   std::string event_log;
 };
 
-/// Tokens that a step of such a worker can have at the most: its budget, or one for each sequence that decodes there.
-/// (On a prefill worker they do when no decode worker is left; one beam search may be wider than the budget.)
+/// Tokens that a step of such a worker can have at the most: its budget, or one for each sequence
+/// that decodes there. (On a prefill worker they do when no decode worker is left; one beam search
+/// may be wider than the budget.)
 std::uint32_t largest_step(const SchedulerConfig& scheduler, Role role);
 
 /// One port of a front end, and the HTTP dialects that are spoken there (configs/dialects.h). No

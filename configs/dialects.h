@@ -10,9 +10,9 @@
 namespace baton {
 
 struct DialectPath {
-  const char* method;  // GET or POST
-  const char* path;    // ":name" stands for one part of a path
-  bool shared = false; // another dialect of the same port that has it answers it alike
+  const char* method;   // GET or POST
+  const char* path;     // ":name" stands for one part of a path
+  bool shared = false;  // another dialect of the same port that has it answers it alike
 };
 
 struct DialectFacts {

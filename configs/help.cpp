@@ -99,8 +99,7 @@ std::string help_text(Program who) {
     out << "\n";
   }
   out << "\nSection worker (defaults; each entry of the list `workers` has a name and may set any "
-         "of "
-         "these):\n";
+         "of these):\n";
   table(out, worker_options(), "worker.");
   return out.str();
 }

@@ -31,12 +31,13 @@ const std::vector<Option<Config>>& top_options() {
        .meaning = "least serious messages that are logged",
        .member = &C::log_level,
        .choices = "trace|debug|info|warn|error|off"},
-      {"max_context", "most tokens of a prompt and its reply together; 0: as many as the model allows",
+      {"max_context",
+       "most tokens of a prompt and its reply together; 0: as many as the model allows",
        &C::max_context, 0, 16'777'216},
       {"awake_ms",
-       "milliseconds that the threads on a message's way stay awake after the last work, instead of being woken up for "
-       "each message; 0: they sleep at once. For machines with processors to spare: a scheduler keeps three busy "
-       "meanwhile, a worker four, a front end two",
+       "milliseconds that the threads on a message's way stay awake after the last work, instead "
+       "of being woken up for each message; 0: they sleep at once. For machines with processors to "
+       "spare: a scheduler keeps three busy meanwhile, a worker four, a front end two",
        &C::awake_ms, 0, 60'000},
   };
   return kOptions;
@@ -71,21 +72,17 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
       {"max_running", "decoding sequences of one worker", &S::max_running, 1, 4096},
       {"token_budget",
        "tokens of one step, prompt and decode together: one number, or one for each role of "
-       "workers (roles that "
-       "are not named keep theirs). A large one for prefill wastes less of its steps; a small one "
-       "for decode bounds "
-       "what prompts that stay there cost the streams",
+       "workers (roles that are not named keep theirs). A large one for prefill wastes less of its "
+       "steps; a small one for decode bounds what prompts that stay there cost the streams",
        &S::token_budget},
       {"prompt_chunk", "prompt tokens of one sequence in one step", &S::prompt_chunk, 1, 65'536},
       {"prefill_batch_size",
        "most prompts in one step; 0: as many as fit it. Several, ascending: the smallest one that "
-       "takes all "
-       "who wait, else the largest",
+       "takes all who wait, else the largest",
        &S::prefill_batch_size, 1, 4096},
       {"decode_batch_size",
        "most sequences decoding on one worker; 0: max_running. Several, ascending: the smallest "
-       "one that "
-       "takes all who wait, else the largest",
+       "one that takes all who wait, else the largest",
        &S::decode_batch_size, 1, 4096},
       {"prompts_pause_decode",
        "a step with prompt tokens decodes nothing: prompts are through sooner, streams stall "
@@ -93,8 +90,7 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        &S::prompts_pause_decode},
       {"delay_factor",
        "where something runs, prompts are admitted once the oldest has waited longer than so many "
-       "times the "
-       "last step with prompts took; 0: at once",
+       "times the last step with prompts took; 0: at once",
        &S::delay_factor, 0, 100},
       {.name = "queue_order",
        .meaning = "who is next: the first to arrive, or the shortest prompt, with input_age_ms",
@@ -107,21 +103,18 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        .meaning =
            "where a preempted request waits: at its old place in the queue; first, before all that "
            "were never preempted and behind those preempted earlier; or at the very front. auto: "
-           "first where "
-           "its blocks are kept in the host part of the pool, else in place",
+           "first where its blocks are kept in the host part of the pool, else in place",
        .member = &S::preempted,
        .choices = "in_place|first|front|auto"},
       {.name = "victim",
-       .meaning =
-           "who is preempted when a pool is full: the last in the queue's order, the shortest, or "
-           "the tail, which came to that worker last",
+       .meaning = "who is preempted when a pool is full: the last in the queue's order, the "
+                  "shortest, or the tail, which came to that worker last",
        .member = &S::victim,
        .choices = "last|shortest|tail"},
       {.name = "admission",
        .meaning =
            "watermark: a request is admitted if its prompt fits and some blocks stay free; future: "
-           "if "
-           "all who run fit to the end of their longest answers, so that nobody is preempted",
+           "if all who run fit to the end of their longest answers, so that nobody is preempted",
        .member = &S::admission,
        .choices = "watermark|future"},
       {"watermark",
@@ -133,12 +126,10 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        &S::pull_watermark, 0.01, 1},
       {"local_prefill",
        "which prompts prefill where they decode and are not handed off, any of: those of up to so "
-       "many tokens; those of "
-       "which a decode worker has this share in its prefix cache (cached); those that have waited "
-       "so long for a "
-       "prefill worker (wait_ms), which wants a small token_budget of decode workers, or streams "
-       "stall for whole "
-       "prompts. Parts that are not named stay as they are",
+       "many tokens; those of which a decode worker has this share in its prefix cache (cached); "
+       "those that have waited so long for a prefill worker (wait_ms), which wants a small "
+       "token_budget of decode workers, or streams stall for whole prompts. Parts that are not "
+       "named stay as they are",
        &S::local_prefill},
       {.name = "no_decode",
        .meaning = "without a decode worker: run on a prefill worker, or wait",
@@ -157,21 +148,17 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        4},
       {"prefix_cache",
        "keep the KV blocks of prompts and answers, as long as nobody needs the room, for requests "
-       "that "
-       "begin with the same tokens",
+       "that begin with the same tokens",
        &S::prefix_cache},
       {"prefix_pull_tokens",
        "a worker pulls what another one's cache knows of a prompt if that is at least so many "
-       "tokens more "
-       "than its own; 0: never",
+       "tokens more than its own; 0: never",
        &S::prefix_pull_tokens, 0, 1'048'576},
       {.name = "swap",
        .meaning = "which blocks that a pool has no room for any more are copied to its host part "
                   "(worker.host_pool_mib) and back: auto, those that a preempted request waits for "
-                  "or a second "
-                  "request has named, if that takes less time than computing them again; always, "
-                  "all; never, none. "
-                  "Wants prefix_cache",
+                  "or a second request has named, if that takes less time than computing them "
+                  "again; always, all; never, none. Wants prefix_cache",
        .member = &S::swap,
        .choices = "auto|always|never"},
       {"swap_step_blocks",
@@ -205,8 +192,7 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
       {"max_streams", "open requests; beyond, clients get 429", &F::max_streams, 1, 65'536},
       {"peer_share",
        "part of the connections, and of the memory for unfinished requests, that one address "
-       "(IPv6: "
-       "one /64) may have; 1: all of them, as behind a proxy",
+       "(IPv6: one /64) may have; 1: all of them, as behind a proxy",
        &F::peer_share, 0.01, 1},
       {"timeout_s", "deadline of a request that names none", &F::timeout_s, 0.1, 86'400},
       {"max_timeout_s", "longest deadline that a request may name", &F::max_timeout_s, 0.1, 86'400},
@@ -223,27 +209,24 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
       {.name = "allowed_origins",
        .meaning =
            "origins of web pages that may read replies (CORS), such as http://localhost:5173; "
-           "\"*\": those of every page; none: no page of another origin, since without keys "
-           "every site in a browser on this host could use a server on 127.0.0.1",
+           "\"*\": those of every page; none: no page of another origin, since without keys every "
+           "site in a browser on this host could use a server on 127.0.0.1",
        .member = &F::allowed_origins,
        .text = TextRule::origins,
        .default_note = "none"},
       {"strict_fields",
        "of the dialect openai: a field that is not known is an error; else it is ignored, and the "
-       "reply's header "
-       "X-Ignored-Fields names it",
+       "reply's header X-Ignored-Fields names it",
        &F::strict_fields},
       {"distserve_zero_bytes",
        "streams of the dialect distserve end each object with a zero byte, as its first versions "
        "did",
        &F::distserve_zero_bytes},
       {.name = "allowed_hosts",
-       .meaning =
-           "names under which clients may reach this server (their Host header), besides those of "
-           "this host's loopback; \"*\": any; none: any where there are API keys or the port is "
-           "open to the "
-           "network, else those of the loopback alone, so that a web page cannot lend 127.0.0.1 a "
-           "name",
+       .meaning = "names under which clients may reach this server (their Host header), besides "
+                  "those of this host's loopback; \"*\": any; none: any where there are API keys "
+                  "or the port is open to the network, else those of the loopback alone, so that a "
+                  "web page cannot lend 127.0.0.1 a name",
        .member = &F::allowed_hosts,
        .text = TextRule::hosts,
        .default_note = "none"},
@@ -296,8 +279,8 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        .member = &W::device,
        .choices = "cpu|cuda"},
       {"gpu",
-       "which GPU: its number, its UUID (nvidia-smi -L), or auto: worker i takes GPU i, modulo their "
-       "number, and those on one GPU share memory_fraction",
+       "which GPU: its number, its UUID (nvidia-smi -L), or auto: worker i takes GPU i, modulo "
+       "their number, and those on one GPU share memory_fraction",
        &W::gpu},
       {.name = "load_format",
        .meaning = "auto: the folder's weights; dummy: random ones from config.json alone, for "
@@ -305,16 +288,18 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        .member = &W::load_format,
        .choices = "auto|dummy"},
       {.name = "dtype",
-       .meaning = "type of the weights in memory; auto: on CPUs as they are stored (f16 and quantised "
-                  "ones become f32), on GPUs bf16, or as they are quantised",
+       .meaning = "type of the weights in memory; auto: on CPUs as they are stored (f16 and "
+                  "quantised ones become f32), on GPUs bf16, or as they are quantised",
        .member = &W::dtype,
        .choices = "auto|f32|bf16"},
       {"deterministic",
-       "on GPUs: a token does not depend on its batch-mates, to the bit; slower (CPUs always do so)",
+       "on GPUs: a token does not depend on its batch-mates, to the bit; slower (CPUs always do "
+       "so)",
        &W::deterministic},
       {.name = "layer_kernel",
-       .meaning = "on GPUs, steps of up to 128 rows (quantised weights: 8): the products between two attentions "
-                  "as one kernel; auto: where that was quicker at start; never under MPS or with experts",
+       .meaning = "on GPUs, steps of up to 128 rows (quantised weights: 8): the products between "
+                  "two attentions as one kernel; auto: where that was quicker at start; never "
+                  "under MPS or with experts",
        .member = &W::layer_kernel,
        .choices = "auto|always|never"},
       {"memory_fraction",
@@ -322,35 +307,39 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        "workers that meet there divide it",
        &W::memory_fraction, 0.01, 0.99},
       {"mps_thread_percentage",
-       "where workers share a GPU under MPS: percent of its multiprocessors that this one takes at the most "
-       "(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE); wants deterministic; 0: as the environment says",
+       "where workers share a GPU under MPS: percent of its multiprocessors that this one takes at "
+       "the most (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE); wants deterministic; 0: as the environment "
+       "says",
        &W::mps_thread_percentage, 0, 100},
       {.name = "mps_priority",
-       .meaning = "likewise: whose kernels go first where both want to run (CUDA_MPS_CLIENT_PRIORITY 0 or 1); "
-                  "auto: as the environment says",
+       .meaning = "likewise: whose kernels go first where both want to run "
+                  "(CUDA_MPS_CLIENT_PRIORITY 0 or 1); auto: as the environment says",
        .member = &W::mps_priority,
        .choices = "auto|normal|low"},
-      {"memory_mib", "on CPUs: memory for weights, workspace and pool in MiB; 0: by memory_fraction",
+      {"memory_mib",
+       "on CPUs: memory for weights, workspace and pool in MiB; 0: by memory_fraction",
        &W::memory_mib, 0, 16'777'216},
       {"threads", "threads of a step; 0: the cores, divided by the workers on CPUs", &W::threads, 0,
        256},
       {"pool_blocks", "blocks of the KV pool; 0: as many as pool_mib holds", &W::pool_blocks, 0,
        16'777'216},
       {.name = "pool_mib",
-       .meaning = "size of the KV pool in MiB; 0: on CPUs room for two full contexts, 256 to 4096, at "
-                  "most half of what the weights leave; on GPUs all that memory_fraction leaves",
+       .meaning = "size of the KV pool in MiB; 0: on CPUs room for two full contexts, 256 to 4096, "
+                  "at most half of what the weights leave; on GPUs all that memory_fraction leaves",
        .member = &W::pool_mib,
        .min = 0,
        .max = 1'048'576},
       {"host_pool_blocks",
-       "blocks of the pool's host part, in shared memory, where blocks are kept that the pool has no room "
-       "for; 0: as many as host_pool_mib holds", &W::host_pool_blocks, 0, 16'777'216},
+       "blocks of the pool's host part, in shared memory, where blocks are kept that the pool has "
+       "no room for; 0: as many as host_pool_mib holds",
+       &W::host_pool_blocks, 0, 16'777'216},
       {"host_pool_mib", "size of the pool's host part in MiB; 0 as well: there is none",
        &W::host_pool_mib, 0, 16'777'216},
       {"tokens_per_block", "tokens of one KV block", &W::tokens_per_block, 1, 512},
       {"check_pulls",
-       "for debugging: every step's result tells the checksums of the blocks that it wrote, and copies of them in "
-       "other pools are compared with these; what differs is not served but computed again",
+       "for debugging: every step's result tells the checksums of the blocks that it wrote, and "
+       "copies of them in other pools are compared with these; what differs is not served but "
+       "computed again",
        &W::check_pulls},
       {"fake", "no model at all: tokens by rule, for benchmarks of everything else", &W::fake},
       {"fault_token", "for tests: abort when a prompt holds this id; -1: never", &W::fault_token,
@@ -365,8 +354,8 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        .meaning = "for benchmarks: file that gets the time of every step that sampled a token",
        .member = &W::sample_log},
       {.name = "step_log",
-       .meaning = "for benchmarks: file that gets a line for every step: its end in ns, rows, tokens, "
-                  "microseconds that the device was idle before it and that it ran",
+       .meaning = "for benchmarks: file that gets a line for every step: its end in ns, rows, "
+                  "tokens, microseconds that the device was idle before it and that it ran",
        .member = &W::step_log},
       {"drain_s", "seconds that SIGTERM waits before sequences are handed over", &W::drain_s, 0,
        600},

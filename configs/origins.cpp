@@ -82,10 +82,10 @@ Result<std::vector<std::string>> parse_list(std::string_view text, bool (*good)(
 }  // namespace
 
 Result<std::vector<std::string>> parse_origins(std::string_view text) {
-  return parse_list(text, is_origin, "origins",
-                    "it may be * or origins as browsers send them: scheme://host or "
-                    "scheme://host:port in lower case, without a path, and without :80 of http or "
-                    ":443 of https");
+  return parse_list(
+      text, is_origin, "origins",
+      "it may be * or origins as browsers send them: scheme://host or scheme://host:port in lower "
+      "case, without a path, and without :80 of http or :443 of https");
 }
 
 Result<std::vector<std::string>> parse_hosts(std::string_view text) {

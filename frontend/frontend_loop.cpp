@@ -73,7 +73,8 @@ void FrontendLoop::round() {
   if (now_ - last_second_ >= kSecond) each_second();
 }
 
-/// The front ends of a run directory take turns with trials: the turn is a lock that its holder's death gives back.
+/// The front ends of a run directory take turns with trials: the turn is a lock that its holder's
+/// death gives back.
 void FrontendLoop::take_turn_of_trials() {
   if (!table_.wants_turn()) {
     turn_.reset();
@@ -99,8 +100,7 @@ void FrontendLoop::each_second() {
     http_.reap(now_);
     take_drops();
   } else {
-    spdlog::warn("this process stood still for {:.1f} s",
-                 milliseconds(now_ - last_second_) / 1000);
+    spdlog::warn("this process stood still for {:.1f} s", milliseconds(now_ - last_second_) / 1000);
     writer_.restart_clocks(now_);
   }
   last_second_ = now_;
@@ -131,9 +131,9 @@ void FrontendLoop::act(TableOutput& out) {
   for (const Delivery& delivery : out.deliveries) deliver(delivery, out, logprobs);
   for (const StreamEnd& end : out.endings) end_choice(end);
   for (const std::string& notice : out.notices) {
-    spdlog::log(notice.find("DIFFER") != std::string::npos ? spdlog::level::err
-                                                           : spdlog::level::info,
-                notice);
+    spdlog::log(
+        notice.find("DIFFER") != std::string::npos ? spdlog::level::err : spdlog::level::info,
+        notice);
   }
   if (out.refused) refused_ = *out.refused;
   out.clear();
@@ -155,8 +155,7 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
   const std::uint32_t index = choice.index + delivery.choice;
   if (delivery.first_index == 0) {
     const auto prompt = static_cast<std::size_t>(delivery.prompt_logprobs);
-    reply.open.begin(index,
-                     delivery.prompt_logprobs < 0 ? nullptr : &out.prompt_logprobs[prompt],
+    reply.open.begin(index, delivery.prompt_logprobs < 0 ? nullptr : &out.prompt_logprobs[prompt],
                      delivery.beginning.cached_tokens);
   }
   bool stopped = false;

@@ -1,4 +1,5 @@
-// The front end's one loop: tokens from the scheduler to the clients' sockets without a thread between.
+// The front end's one loop: tokens from the scheduler to the clients' sockets without a thread
+// between.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,6 @@
 #include "frontend/http/jobs.h"
 #include "frontend/http/routes.h"
 #include "frontend/http/stream_writer.h"
-#include "ipc/process.h"
 #include "ipc/process.h"
 
 namespace baton {
@@ -62,8 +62,8 @@ class FrontendLoop {
     std::string content_type;  // empty: the usual one
     std::string client;        // address and port, for the log
     bool streaming = false;
-    bool begun = false;  // the head is out
-    bool dirty = false;  // in dirty_
+    bool begun = false;                   // the head is out
+    bool dirty = false;                   // in dirty_
     std::vector<std::uint64_t> counters;  // of its choices, in their order
     PhaseTimes times;
     std::string head;  // bytes before the body, not yet sent
@@ -135,7 +135,7 @@ class FrontendLoop {
   TimeNs drain_until_ = 0;  // 0: not draining
   bool gave_up_ = false;    // the drain's time is over
   std::string refused_;
-  Replies replies_;  // by connection
+  Replies replies_;                                    // by connection
   std::unordered_map<std::uint64_t, Choice> choices_;  // by counter; those that have not ended
   std::vector<std::uint64_t> dirty_;                   // connections
   TableOutput out_;

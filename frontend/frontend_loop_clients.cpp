@@ -96,9 +96,11 @@ void FrontendLoop::refuse(Job& job, const Status& status, std::uint32_t retry_af
 /// Each field once: a client that sends one sends it with every request.
 void FrontendLoop::warn_of_ignored(const Job& job, const ParsedRequest& request) {
   for (const std::string& field : request.ignored_fields) {
-    if (ignored_fields_.size() >= kMaxNamedFields || !ignored_fields_.insert(field).second) continue;
-    spdlog::warn("{} {}: the field '{}' is ignored here (said once; frontend.strict_fields refuses it)",
-                 job.frame.request_id, job.route, field);
+    if (ignored_fields_.size() >= kMaxNamedFields || !ignored_fields_.insert(field).second)
+      continue;
+    spdlog::warn(
+        "{} {}: the field '{}' is ignored here (said once; frontend.strict_fields refuses it)",
+        job.frame.request_id, job.route, field);
   }
 }
 
@@ -114,9 +116,9 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
   if (!parsed.seed_given) parsed.sampling.seed = seeds_();
   std::vector<NewRequest> requests = fan_out(parsed, job.received + parsed.timeout);
   if (requests.size() > table_.room()) {
-    refuse(job, Status(ErrorCode::queue_full,
-                       "this front end already serves " + std::to_string(table_.open_count()) +
-                           " requests; try again later"));
+    refuse(job, Status(ErrorCode::queue_full, "this front end already serves " +
+                                                  std::to_string(table_.open_count()) +
+                                                  " requests; try again later"));
     return;
   }
   const std::uint64_t connection = job.connection->id();
@@ -126,8 +128,8 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
       prompt_tokens += static_cast<std::uint32_t>(prompt.size());
     }
     const Status admitted = meter_.admit(static_cast<std::size_t>(job.frame.api_key),
-                                         static_cast<std::uint32_t>(requests.size()),
-                                         prompt_tokens, now_, &retry_after_s);
+                                         static_cast<std::uint32_t>(requests.size()), prompt_tokens,
+                                         now_, &retry_after_s);
     if (!admitted.ok()) {
       refuse(job, admitted, admitted.code() == ErrorCode::queue_full ? retry_after_s : 0);
       return;
@@ -163,8 +165,8 @@ HttpReply FrontendLoop::live_reply(const Job& job, const LiveRequest& request) {
   switch (request.route) {
     case LiveRoute::health:
       reply.status = health.ok ? 200 : 503;
-      reply.body = health_body(health, table_.scheduler(), options_.model_name,
-                               options_.identity.build);
+      reply.body =
+          health_body(health, table_.scheduler(), options_.model_name, options_.identity.build);
       break;
     case LiveRoute::metrics:
       reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
@@ -210,7 +212,8 @@ HttpReply FrontendLoop::page_reply(const Job& job, const LiveRequest& request) {
   facts.waiting = table_.scheduler().waiting;
   for (const PoolUse& pool : table_.scheduler().pools) {
     facts.pool_tokens += std::uint64_t{pool.blocks} * table_.scheduler().tokens_per_block;
-    facts.used_tokens += std::uint64_t{pool.owned + pool.fenced} * table_.scheduler().tokens_per_block;
+    facts.used_tokens +=
+        std::uint64_t{pool.owned + pool.fenced} * table_.scheduler().tokens_per_block;
   }
   auto outcome = request.page(facts, options_.model);
   HttpReply reply;

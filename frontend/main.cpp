@@ -252,8 +252,9 @@ int serve(const Config& config, SignalFd& signals) {
   const Status named = load_named(config.frontend, &keys, &client);
   if (!named.ok()) return refuse(config, named, kExitUsage);
   if (keys.open() && Cors(config.frontend.allowed_origins).every_page()) {
-    spdlog::warn("frontend.allowed_origins is \"*\" and there are no frontend.api_keys: every web page "
-                 "that a browser opens may use the model, if the browser reaches this server");
+    spdlog::warn(
+        "frontend.allowed_origins is \"*\" and there are no frontend.api_keys: every web page that "
+        "a browser opens may use the model, if the browser reaches this server");
   }
   const Incarnation incarnation = new_incarnation();
   auto channel =

@@ -30,11 +30,11 @@ auto fields_of(T& value) {
 }
 auto fields_of(const RequestId& v) { return std::tie(v.frontend, v.counter); }
 auto fields_of(RequestId& v) { return std::tie(v.frontend, v.counter); }
-#define BATON_SAMPLING_FIELDS(v)                                                                  \
-  std::tie(v.temperature, v.top_p, v.top_k, v.min_p, v.typical_p, v.seed, v.min_tokens,           \
-           v.max_tokens, v.stop_ids, v.repetition_penalty, v.presence_penalty,                    \
-           v.frequency_penalty, v.bias_tokens, v.bias_values, v.allowed_tokens, v.bad_words,      \
-           v.logprobs, v.prompt_logprobs, v.grammar_kind, v.grammar, v.num_beams,                 \
+#define BATON_SAMPLING_FIELDS(v)                                                             \
+  std::tie(v.temperature, v.top_p, v.top_k, v.min_p, v.typical_p, v.seed, v.min_tokens,      \
+           v.max_tokens, v.stop_ids, v.repetition_penalty, v.presence_penalty,               \
+           v.frequency_penalty, v.bias_tokens, v.bias_values, v.allowed_tokens, v.bad_words, \
+           v.logprobs, v.prompt_logprobs, v.grammar_kind, v.grammar, v.num_beams,            \
            v.num_return_sequences, v.length_penalty, v.early_stopping)
 auto fields_of(const SamplingParams& v) { return BATON_SAMPLING_FIELDS(v); }
 auto fields_of(SamplingParams& v) { return BATON_SAMPLING_FIELDS(v); }
@@ -47,8 +47,7 @@ struct EnumBound<Role> : std::integral_constant<Role, Role::mixed> {};
 template <>
 struct EnumBound<LogitsWanted> : std::integral_constant<LogitsWanted, LogitsWanted::all> {};
 template <>
-struct EnumBound<GrammarKind>
-    : std::integral_constant<GrammarKind, GrammarKind::structural_tag> {};
+struct EnumBound<GrammarKind> : std::integral_constant<GrammarKind, GrammarKind::structural_tag> {};
 template <>
 struct EnumBound<EarlyStopping> : std::integral_constant<EarlyStopping, EarlyStopping::never> {};
 template <>

@@ -1,5 +1,7 @@
-// Faults that a test puts back on purpose, to prove that the simulation finds them. In a product build
-// `fault()` is constexpr false and costs nothing; only the simulator's fault build defines BATON_FAULTS.
+// Faults that a test puts back on purpose, to prove that the simulation finds them. In a product
+// build
+// `fault()` is constexpr false and costs nothing; only the simulator's fault build defines
+// BATON_FAULTS.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +17,25 @@ enum class Fault : std::uint8_t {
   piecemeal_reservation,   // target blocks are reserved chunk by chunk
   block_cached_too_early,  // others may name a block whose last token is not computed
   prefix_not_awaited,      // a prompt goes on before its pulled beginning has arrived
-  copy_not_awaited,        // a block is read by another worker before the copy that fills it has ended
-  copied_not_held,         // a block is handed out while the step that copies it to the host part runs
-  pulled_over_unsaved,     // a block is given to a pull by the plan that copies it to the host part
-  prefix_not_held,         // a cached block is handed out while another worker still reads it
-  no_trials,               // a request that kills schedulers is given to every next one at once
-  token_sent_twice,        // the front end takes a repeated token
-  no_copy_on_write,        // two beams write to the block that they share
-  no_suspects,             // nobody does alone what has killed workers under it
-  slow_pull_lost,          // a pull that is only slow counts as one that was lost on its way
-  hung_pull_excused,       // every step that ends gives a pull that hangs its time again
-  any_progress_clears,     // a prompt computed again clears the deaths in decoding
-  pulls_blame_nobody,      // a pull that kills its importer is nobody's
-  compiles_blame_nobody,   // a grammar that kills its compiler is nobody's
-  pulls_beside_suspects,   // a worker maps pools while it runs a suspect
-  pulls_not_avoided,       // whose pulls have killed workers is pulled again
-  no_late_blame,           // a death that is seen after its term ended is nobody's
-  small_pool_refuses,      // a worker refuses what a larger one could hold
-  orphan_after_finish,     // an attempt that its client has left behind decodes to its end
-  grammar_not_awaited,     // a row draws by a grammar that its worker is still compiling
+  copy_not_awaited,     // a block is read by another worker before the copy that fills it has ended
+  copied_not_held,      // a block is handed out while the step that copies it to the host part runs
+  pulled_over_unsaved,  // a block is given to a pull by the plan that copies it to the host part
+  prefix_not_held,      // a cached block is handed out while another worker still reads it
+  no_trials,            // a request that kills schedulers is given to every next one at once
+  token_sent_twice,     // the front end takes a repeated token
+  no_copy_on_write,     // two beams write to the block that they share
+  no_suspects,          // nobody does alone what has killed workers under it
+  slow_pull_lost,       // a pull that is only slow counts as one that was lost on its way
+  hung_pull_excused,    // every step that ends gives a pull that hangs its time again
+  any_progress_clears,  // a prompt computed again clears the deaths in decoding
+  pulls_blame_nobody,   // a pull that kills its importer is nobody's
+  compiles_blame_nobody,  // a grammar that kills its compiler is nobody's
+  pulls_beside_suspects,  // a worker maps pools while it runs a suspect
+  pulls_not_avoided,      // whose pulls have killed workers is pulled again
+  no_late_blame,          // a death that is seen after its term ended is nobody's
+  small_pool_refuses,     // a worker refuses what a larger one could hold
+  orphan_after_finish,    // an attempt that its client has left behind decodes to its end
+  grammar_not_awaited,    // a row draws by a grammar that its worker is still compiling
 };
 
 #ifdef BATON_FAULTS

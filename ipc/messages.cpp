@@ -32,7 +32,9 @@ void Logprobs::push(std::uint32_t item, float logprob, std::span<const Token> to
 }
 
 void Logprobs::append(const Logprobs& other) {
-  const auto add = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+  const auto add = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
   add(items, other.items);
   add(logprobs, other.logprobs);
   add(counts, other.counts);

@@ -1,8 +1,10 @@
-// Every struct that crosses a queue, and nothing else does. docs/PROTOCOL.md tells who sends what when.
+// Every struct that crosses a queue, and nothing else does. docs/PROTOCOL.md tells who sends what
+// when.
 //
 // A struct lists its fields once, in `fields()`; the codec packs them as one msgpack array in that
-// order. Vectors of integers are packed as little-endian binary: 4 bytes a token whatever its value.
-// A change of any struct is a change of kProtocolVersion and of the golden bytes under tests/golden.
+// order. Vectors of integers are packed as little-endian binary: 4 bytes a token whatever its
+// value. A change of any struct is a change of kProtocolVersion and of the golden bytes under
+// tests/golden.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +22,15 @@ namespace baton {
 constexpr std::uint32_t kProtocolVersion = 10;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
-#define BATON_FIELDS(...)                           \
-  auto fields() { return std::tie(__VA_ARGS__); }   \
+#define BATON_FIELDS(...)                         \
+  auto fields() { return std::tie(__VA_ARGS__); } \
   auto fields() const { return std::tie(__VA_ARGS__); }
 // NOLINTEND(bugprone-macro-parentheses)
 
-/// Log probabilities of some tokens, by columns: entry i is about the token items[i] (its holder says
-/// which), which has logprobs[i]; the next counts[i] of `top_tokens` and `top_logprobs` are the most
-/// probable ones in its place, best first. Natural logarithms of the model's own distribution: no
-/// sampling setting has touched it. Masked tokens have kLowestLogprob.
+/// Log probabilities of some tokens, by columns: entry i is about the token items[i] (its holder
+/// says which), which has logprobs[i]; the next counts[i] of `top_tokens` and `top_logprobs` are
+/// the most probable ones in its place, best first. Natural logarithms of the model's own
+/// distribution: no sampling setting has touched it. Masked tokens have kLowestLogprob.
 struct Logprobs {
   std::vector<std::uint32_t> items;
   std::vector<float> logprobs;
@@ -97,11 +99,11 @@ struct Submit {
   Epoch epoch = 0;  // a stale one is dropped: the front end will have been told to say hello
   RequestId request;
   std::uint32_t attempt = 1;
-  TimeNs arrival = 0;   // first arrival; orders the queue, also across a scheduler's death
-  TimeNs deadline = 0;  // absolute
+  TimeNs arrival = 0;         // first arrival; orders the queue, also across a scheduler's death
+  TimeNs deadline = 0;        // absolute
   std::int32_t priority = 0;  // lower is earlier; within kMaxPriority of 0
-  bool lifetime = false;  // its Terminal shall tell when its phases began and ended
-  bool again = false;   // was accepted before: past the admission limits
+  bool lifetime = false;      // its Terminal shall tell when its phases began and ended
+  bool again = false;         // was accepted before: past the admission limits
   std::string cache_salt;
   std::vector<Token> prompt;
   std::vector<Token> generated;  // tokens that the client has
@@ -130,8 +132,9 @@ struct Ack {
   BATON_FIELDS(request)
 };
 
-/// Sent twice a second and whenever a gap shows. `counters/attempts/next` name requests without news
-/// for a while (a bounded number, taken in turns); the scheduler answers each with the tokens from
+/// Sent twice a second and whenever a gap shows. `counters/attempts/next` name requests without
+/// news for a while (a bounded number, taken in turns); the scheduler answers each with the tokens
+/// from
 /// `next`, its terminal, or Gone. This heals every lost message between the two.
 struct FrontendHeartbeat {
   Epoch epoch = 0;
@@ -174,22 +177,23 @@ struct FrontendWelcome {
   std::uint32_t waiting = 0;        // of these, without a place on a worker
   std::uint64_t host_blocks = 0;    // in the host parts of all pools
   std::uint64_t host_blocks_used = 0;  // of these, blocks that keep something
-  std::uint64_t blocks_out = 0;     // copied from pools to their host parts
-  std::uint64_t blocks_in = 0;      // ... and back
+  std::uint64_t blocks_out = 0;        // copied from pools to their host parts
+  std::uint64_t blocks_in = 0;         // ... and back
   std::uint64_t damaged_blocks = 0;  // pulled, and not what had been computed (worker.check_pulls)
   std::uint64_t preemptions = 0;
   std::uint32_t tokens_per_block = 0;  // 0: no pool yet
   std::vector<PoolUse> pools;          // of the workers in term
-  BATON_FIELDS(protocol, build, epoch, workers_ready, max_context, progress, running, waiting, host_blocks,
-               host_blocks_used, blocks_out, blocks_in, damaged_blocks, preemptions, tokens_per_block, pools)
+  BATON_FIELDS(protocol, build, epoch, workers_ready, max_context, progress, running, waiting,
+               host_blocks, host_blocks_used, blocks_out, blocks_in, damaged_blocks, preemptions,
+               tokens_per_block, pools)
 };
 
 /// The one last message of an accepted request (or the refusal of a new one).
 struct Terminal {
   std::uint64_t counter = 0;
   std::uint32_t attempt = 0;
-  // Tokens and FinishReason of each sequence: one, or the num_return_sequences of a beam search, best
-  // first. A search's tokens come at its end, those of all its sequences one after another.
+  // Tokens and FinishReason of each sequence: one, or the num_return_sequences of a beam search,
+  // best first. A search's tokens come at its end, those of all its sequences one after another.
   std::vector<std::uint32_t> n;
   std::vector<std::uint32_t> reason;
   std::vector<float> scores;  // of a beam search
@@ -212,8 +216,8 @@ struct Events {
   std::vector<Terminal> terminals;
   Logprobs logprobs;  // items: indexes into `tokens`; only of requests that asked for it
   std::vector<PromptLogprobs> prompt_logprobs;  // beside the row with the request's first token
-  // Likewise, of every request whose first token is here: the first begun_cached[i] tokens of its prompt
-  // were found in a prefix cache, and its first chunk was planned at begun_at[i].
+  // Likewise, of every request whose first token is here: the first begun_cached[i] tokens of its
+  // prompt were found in a prefix cache, and its first chunk was planned at begun_at[i].
   std::vector<std::uint64_t> begun_counters;
   std::vector<std::uint32_t> begun_cached;
   std::vector<TimeNs> begun_at;
@@ -244,7 +248,8 @@ using ToFrontend = std::variant<FrontendWelcome, Events, Gone, FrontendUnknown, 
 
 // ---------------------------------------------------------------- worker -> scheduler
 
-/// Phase one of joining: fences the older incarnation of the name and makes importers close its pool.
+/// Phase one of joining: fences the older incarnation of the name and makes importers close its
+/// pool.
 struct Register {
   std::uint32_t protocol = kProtocolVersion;
   std::string build;
@@ -253,12 +258,13 @@ struct Register {
   Role role = Role::mixed;
   std::int32_t pid = 0;
   std::uint64_t pid_start = 0;
-  std::string device;  // "cpu", or the GPU's UUID
+  std::string device;                // "cpu", or the GPU's UUID
   std::vector<AllocationId> mapped;  // pools that it maps: a new scheduler cannot know
   BATON_FIELDS(protocol, build, name, incarnation, role, pid, pid_start, device, mapped)
 };
 
-/// One rank's pool. `handle`: the segment's name on CPUs, the 64 bytes of a cudaIpcMemHandle on GPUs.
+/// One rank's pool. `handle`: the segment's name on CPUs, the 64 bytes of a cudaIpcMemHandle on
+/// GPUs.
 struct PoolRank {
   std::string device;
   std::string handle;
@@ -267,19 +273,19 @@ struct PoolRank {
 
 /// What a worker chose or found, for people: `baton ctl show setup`.
 struct WorkerFacts {
-  std::string weights;            // their type in memory: "bf16", "f32 (stored as gptq)"
+  std::string weights;  // their type in memory: "bf16", "f32 (stored as gptq)"
   std::uint64_t weight_bytes = 0;
-  std::uint64_t free_bytes = 0;   // memory that was free when the pool was planned; 0: not known
-  std::uint32_t threads = 0;      // of a step; 0 on GPUs
+  std::uint64_t free_bytes = 0;  // memory that was free when the pool was planned; 0: not known
+  std::uint32_t threads = 0;     // of a step; 0 on GPUs
   BATON_FIELDS(weights, weight_bytes, free_bytes, threads)
 };
 
-/// Phase two: the pool exists. Sent with a new `hello_id` for every term asked for, repeated with the
-/// same one until Welcome comes.
+/// Phase two: the pool exists. Sent with a new `hello_id` for every term asked for, repeated with
+/// the same one until Welcome comes.
 ///
-/// A pool has up to two parts with one range of block ids: [0, blocks) lie on the device, [blocks, blocks +
-/// host_blocks) in host memory, where blocks are kept that nobody computes with. Tables of sequences name
-/// device blocks alone.
+/// A pool has up to two parts with one range of block ids: [0, blocks) lie on the device, [blocks,
+/// blocks + host_blocks) in host memory, where blocks are kept that nobody computes with. Tables of
+/// sequences name device blocks alone.
 struct Hello {
   std::string name;
   Incarnation incarnation = 0;
@@ -295,14 +301,15 @@ struct Hello {
   std::uint32_t tokens_per_block = 0;
   std::uint64_t block_bytes = 0;
   std::uint32_t blocks = 0;
-  std::string host_handle;        // the segment's name; empty: no host part
+  std::string host_handle;  // the segment's name; empty: no host part
   std::uint32_t host_blocks = 0;
   /// Microseconds that one block takes from the device to the host part, or back: half of both, as
   /// measured at the start.
   float host_block_us = 0;
   std::uint32_t max_context = 0;  // positions that the model allows
   std::uint32_t vocab_size = 0;
-  std::uint32_t max_step_tokens = 0;  // tokens of one step that it has room for; 0: as many as are planned
+  std::uint32_t max_step_tokens =
+      0;  // tokens of one step that it has room for; 0: as many as are planned
   WorkerFacts facts;
   bool tells_sums = false;  // its StepResults tell the checksums of what they wrote
   BATON_FIELDS(name, incarnation, hello_id, allocation, ranks, model_fingerprint, dtype, layers,
@@ -317,8 +324,8 @@ struct RowFailure {
   BATON_FIELDS(sequence, reason)
 };
 
-/// The step has ended and its writes are visible. sequences[i] got tokens[i]; rows that sample nothing are not
-/// listed.
+/// The step has ended and its writes are visible. sequences[i] got tokens[i]; rows that sample
+/// nothing are not listed.
 struct StepResult {
   Term term = 0;
   StepId step = 0;
@@ -326,15 +333,15 @@ struct StepResult {
   std::vector<Token> tokens;
   std::vector<RowFailure> failed;
   std::uint32_t duration_us = 0;
-  Logprobs logprobs;  // items: indexes into `tokens`
+  Logprobs logprobs;                            // items: indexes into `tokens`
   std::vector<PromptLogprobs> prompt_logprobs;  // of rows with LogitsWanted::all
-  std::vector<std::uint64_t> beam_sequences;  // rows of beam searches, which sample nothing
-  /// What may follow each of beam_sequences (items: indexes into it), best first: its num_beams most
-  /// probable tokens, and as many of those that do not stop it. Masks, bias and penalties have acted on
-  /// the log probabilities.
+  std::vector<std::uint64_t> beam_sequences;    // rows of beam searches, which sample nothing
+  /// What may follow each of beam_sequences (items: indexes into it), best first: its num_beams
+  /// most probable tokens, and as many of those that do not stop it. Masks, bias and penalties have
+  /// acted on the log probabilities.
   Logprobs candidates;
-  /// With Hello::tells_sums: the blocks that the step wrote to, of either part, and sums[i], the checksum
-  /// that summed[i] had when it ended.
+  /// With Hello::tells_sums: the blocks that the step wrote to, of either part, and sums[i], the
+  /// checksum that summed[i] had when it ended.
   std::vector<BlockId> summed;
   std::vector<std::uint64_t> sums;
   BATON_FIELDS(term, step, sequences, tokens, failed, duration_us, logprobs, prompt_logprobs,
@@ -348,8 +355,8 @@ struct PullDone {
   BATON_FIELDS(term, pull_id, duration_us)
 };
 
-/// `damaged`: everything was copied, but of these source blocks the copies do not have the checksums that
-/// the Pull names.
+/// `damaged`: everything was copied, but of these source blocks the copies do not have the
+/// checksums that the Pull names.
 struct PullFailed {
   Term term = 0;
   PullId pull_id = 0;
@@ -364,7 +371,8 @@ struct Closed {
   BATON_FIELDS(allocation)
 };
 
-/// Liveness is progress: counters, not the sender's pulse. Sent every 250 ms and after a drain begins.
+/// Liveness is progress: counters, not the sender's pulse. Sent every 250 ms and after a drain
+/// begins.
 struct WorkerHeartbeat {
   Term term = 0;  // 0 while out of term
   Incarnation incarnation = 0;
@@ -388,8 +396,9 @@ struct Tables {
   BATON_FIELDS(term, steps_done, sequences, counts, blocks)
 };
 
-/// Answer to PrepareGrammar: rows that draw by it will not wait for it. It may be one that cannot be compiled:
-/// such a row fails. Or, later, not `ready`: the worker has forgotten it, and must be told of it again.
+/// Answer to PrepareGrammar: rows that draw by it will not wait for it. It may be one that cannot
+/// be compiled: such a row fails. Or, later, not `ready`: the worker has forgotten it, and must be
+/// told of it again.
 struct GrammarState {
   Term term = 0;
   std::uint64_t key = 0;
@@ -423,17 +432,17 @@ struct Welcome {
   BATON_FIELDS(epoch, term, hello_id)
 };
 
-/// Copies one block onto another inside the worker's own pool, from either part of it to either, before
-/// the step's rows run.
+/// Copies one block onto another inside the worker's own pool, from either part of it to either,
+/// before the step's rows run.
 struct CopyOp {
   BlockId from = 0;
   BlockId to = 0;
   BATON_FIELDS(from, to)
 };
 
-/// A sequence, whole. `computed` tokens of prompt + generated already have their KV in `blocks`
-/// (a finished hand-off: all but the last; of a beam search: all). With `decode` it joins the decode set
-/// at once.
+/// A sequence, whole. `computed` tokens of prompt + generated already have their KV in `blocks` (a
+/// finished hand-off: all but the last; of a beam search: all). With `decode` it joins the decode
+/// set at once.
 struct AddSequence {
   SequenceId sequence = 0;
   std::vector<Token> prompt;
@@ -446,8 +455,8 @@ struct AddSequence {
 };
 
 /// A new sequence that begins as `parent` stands before this plan's rows: the same tokens, the same
-/// full blocks (shared: nobody writes to them any more), and `block` behind them. Where the parent has
-/// written into the block in that place, a CopyOp of the same plan brings it over.
+/// full blocks (shared: nobody writes to them any more), and `block` behind them. Where the parent
+/// has written into the block in that place, a CopyOp of the same plan brings it over.
 struct ForkSequence {
   SequenceId sequence = 0;
   SequenceId parent = 0;
@@ -462,9 +471,9 @@ struct BeamRow {
   BATON_FIELDS(sequence, token)
 };
 
-/// The next `n_tokens` of a sequence's prompt + generated tokens. `then_decode`: from the next step on
-/// the sequence belongs to the decode set. With logits `all` the result also has the log probabilities
-/// of the known tokens that follow each of them.
+/// The next `n_tokens` of a sequence's prompt + generated tokens. `then_decode`: from the next step
+/// on the sequence belongs to the decode set. With logits `all` the result also has the log
+/// probabilities of the known tokens that follow each of them.
 struct PromptRow {
   SequenceId sequence = 0;
   std::uint32_t n_tokens = 0;
@@ -473,12 +482,15 @@ struct PromptRow {
   BATON_FIELDS(sequence, n_tokens, logits, then_decode)
 };
 
-/// One step, as a difference to the state that the worker remembers. Applied in this order: drop, add,
-/// fork, grow, ops, then the rows run: the prompt rows, the beams, one token for each of `singles`, and (with
-/// `decode`) one for every sequence of the decode set. `singles` are sequences outside that set. Sequences that a row of this very plan moves into the decode set start with the next.
+/// One step, as a difference to the state that the worker remembers. Applied in this order: drop,
+/// add, fork, grow, ops, then the rows run: the prompt rows, the beams, one token for each of
+/// `singles`, and (with
+/// `decode`) one for every sequence of the decode set. `singles` are sequences outside that set.
+/// Sequences that a row of this very plan moves into the decode set start with the next.
 ///
-/// Of `ops`, those from the device part to the host part run first, whatever their place, the others after
-/// them in their order: a plan can save a block and give it away. No two of them write one block.
+/// Of `ops`, those from the device part to the host part run first, whatever their place, the
+/// others after them in their order: a plan can save a block and give it away. No two of them write
+/// one block.
 struct StepPlan {
   Term term = 0;
   StepId step = 0;
@@ -492,11 +504,12 @@ struct StepPlan {
   std::vector<PromptRow> rows;
   std::vector<BeamRow> beams;
   std::vector<std::uint64_t> singles;
-  BATON_FIELDS(term, step, decode, drop, add, fork, grow_sequences, grow_blocks, ops, rows, beams, singles)
+  BATON_FIELDS(term, step, decode, drop, add, fork, grow_sequences, grow_blocks, ops, rows, beams,
+               singles)
 };
 
-/// Read source blocks out of a mapped pool, from either part of it, into own device blocks. Ends in one
-/// PullDone or PullFailed.
+/// Read source blocks out of a mapped pool, from either part of it, into own device blocks. Ends in
+/// one PullDone or PullFailed.
 struct Pull {
   Term term = 0;
   PullId pull_id = 0;
@@ -521,8 +534,8 @@ struct Close {
   BATON_FIELDS(allocation)
 };
 
-/// The named term is over: drain, drop everything, say Hello. With another epoch: Register first. `hung`:
-/// something that was asked is not answered for so long that draining would not end: exit.
+/// The named term is over: drain, drop everything, say Hello. With another epoch: Register first.
+/// `hung`: something that was asked is not answered for so long that draining would not end: exit.
 struct Fenced {
   Epoch epoch = 0;
   Term term = 0;
@@ -541,9 +554,10 @@ struct AuditTables {
   BATON_FIELDS(term)
 };
 
-/// Rows that draw by this grammar will come as soon as the worker answers that it is ready. `key` is what the
-/// scheduler calls it; the same kind and text have the same one. `awaited`: a sequence that is placed on the worker
-/// waits for it, so it goes before others; where too many are, one that is not awaited is passed over in silence.
+/// Rows that draw by this grammar will come as soon as the worker answers that it is ready. `key`
+/// is what the scheduler calls it; the same kind and text have the same one. `awaited`: a sequence
+/// that is placed on the worker waits for it, so it goes before others; where too many are, one
+/// that is not awaited is passed over in silence.
 struct PrepareGrammar {
   Term term = 0;
   std::uint64_t key = 0;

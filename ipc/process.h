@@ -32,8 +32,8 @@ int open_pidfd(std::int32_t pid);
 /// What this process uses, as Prometheus' clients tell it.
 struct ProcessUsage {
   std::uint64_t resident_bytes = 0;
-  double cpu_seconds = 0;    // in user and kernel mode, of all its threads
-  double started = 0;        // unix seconds
+  double cpu_seconds = 0;  // in user and kernel mode, of all its threads
+  double started = 0;      // unix seconds
 };
 /// Zeros where /proc cannot be read.
 ProcessUsage process_usage();

@@ -24,16 +24,26 @@ enum class ErrorCode : unsigned char {
 /// Stable lower-case name, used in JSON errors, logs and metrics.
 inline const char* to_string(ErrorCode code) {
   switch (code) {
-    case ErrorCode::ok: return "ok";
-    case ErrorCode::invalid_argument: return "invalid_argument";
-    case ErrorCode::too_long: return "too_long";
-    case ErrorCode::queue_full: return "queue_full";
-    case ErrorCode::deadline_exceeded: return "deadline_exceeded";
-    case ErrorCode::cancelled: return "cancelled";
-    case ErrorCode::worker_crashes: return "worker_crashes";
-    case ErrorCode::kv_exhausted: return "kv_exhausted";
-    case ErrorCode::unavailable: return "unavailable";
-    case ErrorCode::internal: return "internal";
+    case ErrorCode::ok:
+      return "ok";
+    case ErrorCode::invalid_argument:
+      return "invalid_argument";
+    case ErrorCode::too_long:
+      return "too_long";
+    case ErrorCode::queue_full:
+      return "queue_full";
+    case ErrorCode::deadline_exceeded:
+      return "deadline_exceeded";
+    case ErrorCode::cancelled:
+      return "cancelled";
+    case ErrorCode::worker_crashes:
+      return "worker_crashes";
+    case ErrorCode::kv_exhausted:
+      return "kv_exhausted";
+    case ErrorCode::unavailable:
+      return "unavailable";
+    case ErrorCode::internal:
+      return "internal";
   }
   return "unknown";
 }

@@ -43,9 +43,12 @@ enum class Role : std::uint8_t { prefill = 0, decode = 1, mixed = 2 };
 
 inline const char* to_string(Role role) {
   switch (role) {
-    case Role::prefill: return "prefill";
-    case Role::decode: return "decode";
-    case Role::mixed: return "mixed";
+    case Role::prefill:
+      return "prefill";
+    case Role::decode:
+      return "decode";
+    case Role::mixed:
+      return "mixed";
   }
   return "unknown";
 }
@@ -54,38 +57,50 @@ enum class FinishReason : std::uint8_t { none = 0, stop = 1, length = 2, cancell
 
 inline const char* to_string(FinishReason reason) {
   switch (reason) {
-    case FinishReason::none: return "none";
-    case FinishReason::stop: return "stop";
-    case FinishReason::length: return "length";
-    case FinishReason::cancelled: return "cancelled";
-    case FinishReason::error: return "error";
+    case FinishReason::none:
+      return "none";
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::cancelled:
+      return "cancelled";
+    case FinishReason::error:
+      return "error";
   }
   return "unknown";
 }
 
-/// Moments of a request's life as the scheduler saw them, each the first time that it came. A long prompt's
-/// blocks move while its later chunks run, so that a migration may begin before the prompt has ended.
+/// Moments of a request's life as the scheduler saw them, each the first time that it came. A long
+/// prompt's blocks move while its later chunks run, so that a migration may begin before the prompt
+/// has ended.
 enum class LifetimeMoment : std::uint8_t {
   context_begin = 0,    // its first prompt chunk was planned
   context_end = 1,      // the step of its last chunk had ended
   migration_begin = 2,  // of its blocks to the worker that decodes; none where it stays
   migration_end = 3,
-  decoding_begin = 4,   // the first step that decodes it there was planned
+  decoding_begin = 4,  // the first step that decodes it there was planned
 };
 constexpr std::size_t kLifetimeMoments = 5;
 
 enum class LogitsWanted : std::uint8_t { none = 0, last = 1, all = 2 };
 
 /// What the text of a grammar is written in.
-enum class GrammarKind : std::uint8_t { none = 0, json_schema = 1, regex = 2, ebnf = 3, structural_tag = 4 };
+enum class GrammarKind : std::uint8_t {
+  none = 0,
+  json_schema = 1,
+  regex = 2,
+  ebnf = 3,
+  structural_tag = 4
+};
 
 /// When a beam search that has found num_beams whole sequences ends: when the best running beam is
 /// worse than the worst of them at its present length; at once; or when no running beam can become
 /// better. (`early_stopping` of transformers: false, true, "never".)
 enum class EarlyStopping : std::uint8_t { heuristic = 0, at_once = 1, never = 2 };
 
-/// How one request's tokens are drawn. Every field is per request, also in a mixed batch. The order in
-/// which they act is told in workers/sampling/sampler.h.
+/// How one request's tokens are drawn. Every field is per request, also in a mixed batch. The order
+/// in which they act is told in workers/sampling/sampler.h.
 struct SamplingParams {
   float temperature = 1.0F;       // 0 = greedy
   float top_p = 1.0F;             // (0, 1]
@@ -103,7 +118,8 @@ struct SamplingParams {
   std::vector<Token> bias_tokens;   // bias_values[i] is added to the logit of bias_tokens[i]
   std::vector<float> bias_values;
   std::vector<Token> allowed_tokens;  // nothing else may be drawn; empty = off
-  std::vector<std::vector<Token>> bad_words;  // the last token of each is masked where the rest stands
+  std::vector<std::vector<Token>>
+      bad_words;  // the last token of each is masked where the rest stands
 
   std::int32_t logprobs = -1;         // -1 = off; n: of each token and of the n most probable ones
   std::int32_t prompt_logprobs = -1;  // the same for every prompt token but the first
@@ -111,7 +127,8 @@ struct SamplingParams {
   GrammarKind grammar_kind = GrammarKind::none;  // none: the output is free
   std::string grammar;                           // otherwise what all of the output must match
 
-  std::uint32_t num_beams = 1;  // above 1: a beam search (scheduler/apply/beam_search.h), nothing is drawn
+  std::uint32_t num_beams =
+      1;  // above 1: a beam search (scheduler/apply/beam_search.h), nothing is drawn
   std::uint32_t num_return_sequences = 1;  // so many of what it finds are told, the best
   float length_penalty = 1.0F;             // a score is the sum of logs over length to this power
   EarlyStopping early_stopping = EarlyStopping::heuristic;
@@ -120,7 +137,8 @@ struct SamplingParams {
 
   // Bounds of what a request may carry; they bound the messages that carry it.
   static constexpr std::int32_t kMaxLogprobs = 20;
-  static constexpr std::size_t kMaxListed = 16'384;  // each of bias, allowed, tokens of all bad words
+  static constexpr std::size_t kMaxListed =
+      16'384;  // each of bias, allowed, tokens of all bad words
   static constexpr std::size_t kMaxGrammarBytes = 64U << 10U;
   static constexpr std::size_t kFewBiases = 256;  // a GPU has room for so many of every row
   static constexpr std::uint32_t kMaxBeams = 64;
@@ -139,8 +157,7 @@ struct SamplingParams {
     return num_beams >= 1 && num_beams <= kMaxBeams && num_return_sequences >= 1 &&
            num_return_sequences <= num_beams && length_penalty >= -kMaxLengthPenalty &&
            length_penalty <= kMaxLengthPenalty &&
-           (!beams() ||
-            (logprobs < 0 && prompt_logprobs < 0 && grammar_kind == GrammarKind::none));
+           (!beams() || (logprobs < 0 && prompt_logprobs < 0 && grammar_kind == GrammarKind::none));
   }
 
   /// The draw depends on the tokens before it.
@@ -148,9 +165,9 @@ struct SamplingParams {
     return repetition_penalty != 1.0F || presence_penalty != 0.0F || frequency_penalty != 0.0F ||
            !bad_words.empty() || grammar_kind != GrammarKind::none;
   }
-  /// The host must know a token drawn with these before the next step can begin: the next draw looks at
-  /// it, or the host may have to draw it (a GPU's kernel lacks typical_p, and the lists of a step have
-  /// limited room on the device). CPUs run one step at a time anyway.
+  /// The host must know a token drawn with these before the next step can begin: the next draw
+  /// looks at it, or the host may have to draw it (a GPU's kernel lacks typical_p, and the lists of
+  /// a step have limited room on the device). CPUs run one step at a time anyway.
   bool holds_next_step() const {
     return needs_history() || typical_p != 1.0F || !allowed_tokens.empty() ||
            bias_tokens.size() > kFewBiases;

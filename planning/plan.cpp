@@ -255,8 +255,7 @@ int search(const Options& o) {
   });
   std::printf(
       "%zu requests, %zu set-ups, %.1f s; objective: first token within %g s, 99%% of a request's "
-      "gaps "
-      "within %g ms\n\n",
+      "gaps within %g ms\n\n",
       in.requests.size(), in.setups.size(), static_cast<double>(now_ns() - begin) * 1e-9, o.ttft_s,
       o.gap_s * 1e3);
   print_table(in, results, order);
@@ -279,8 +278,7 @@ int main(int argc, char** argv) {
       "Which roles and which chunk of prompts serve a load best: plays it against every set-up in "
       "virtual time (docs/planning.md)"};
   app.name("baton plan");
-  app.add_option("--step-times", o.step_times, "what tools/step_times.py wrote")
-      ->required();
+  app.add_option("--step-times", o.step_times, "what tools/step_times.py wrote")->required();
   app.add_option("--devices", o.devices, "workers in all")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
@@ -291,10 +289,9 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  app.add_option(
-      "--trace", o.trace,
-      "the load: JSON lines with timestamp (ms), input_length, output_length, and hash_ids for "
-      "prompts that begin alike");
+  app.add_option("--trace", o.trace,
+                 "the load: JSON lines with timestamp (ms), input_length, output_length, and "
+                 "hash_ids for prompts that begin alike");
   app.add_option("--rate", o.rate, "or: so many requests a second (Poisson)")
       ->check(CLI::Range(0.001, 1e6));
   app.add_option("--requests", o.requests, "how many")

@@ -38,7 +38,8 @@ Status read_line(std::string_view text, TraceRequest& request) {
   const Json line = Json::parse(text, nullptr, false);
   if (!line.is_object()) return invalid("not a JSON object");
   const auto at = line.find("timestamp");
-  if (at == line.end() || !at->is_number() || !(at->get<double>() >= 0) || at->get<double>() > kMaxMs) {
+  if (at == line.end() || !at->is_number() || !(at->get<double>() >= 0) ||
+      at->get<double>() > kMaxMs) {
     return invalid("timestamp must be milliseconds between 0 and a week");
   }
   request.at_ms = at->get<double>();
@@ -82,8 +83,8 @@ Result<std::vector<TraceRequest>> read_trace(std::string_view text) {
   return requests;
 }
 
-void make_prompt(const TraceRequest& request, std::size_t index, std::uint64_t seed, Token low, Token high,
-                 std::vector<Token>& prompt) {
+void make_prompt(const TraceRequest& request, std::size_t index, std::uint64_t seed, Token low,
+                 Token high, std::vector<Token>& prompt) {
   const auto range = static_cast<std::uint64_t>(high - low);
   prompt.resize(request.input_tokens);
   for (std::size_t i = 0; i < prompt.size(); ++i) {

@@ -15,8 +15,8 @@ namespace {
 constexpr TimeNs kTickEvery = 20 * kMillisecond;  // as the scheduler's loop
 constexpr Incarnation kFrontend = 1;
 constexpr LinkId kFrontendLink = 1;
-constexpr Token kWord = 9;  // what every worker samples
-constexpr Token kStop = 2;  // ... as an answer's last one
+constexpr Token kWord = 9;                    // what every worker samples
+constexpr Token kStop = 2;                    // ... as an answer's last one
 constexpr std::size_t kProgressEvery = 4096;  // events
 
 class VirtualCluster {
@@ -81,7 +81,7 @@ class VirtualCluster {
     LinkId link = kNoLink;
     TimeNs free_at = 0;
     TimeNs pulls_free_at = 0;
-    std::deque<TimeNs> took;  // each step in flight
+    std::deque<TimeNs> took;                                // each step in flight
     std::unordered_map<SequenceId, std::uint32_t> written;  // tokens whose KV is there
   };
 
@@ -181,7 +181,8 @@ class VirtualCluster {
   void hear_everybody() {
     for (Worker& w : state_.workers) {
       w.peer.heard = now_;
-      for (const Work kind : {Work::step, Work::pull}) w.peer.work.acknowledge(kind, w.peer.work.sent(kind), now_);
+      for (const Work kind : {Work::step, Work::pull})
+        w.peer.work.acknowledge(kind, w.peer.work.sent(kind), now_);
     }
     for (Frontend& f : state_.frontends) f.heard = now_;
   }

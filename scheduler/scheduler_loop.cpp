@@ -174,7 +174,8 @@ void SchedulerLoop::send_to_worker(LinkId link, ToWorker& message) {
       },
       message);
   const TimeNs sent = trace_.on() ? now_ns() : 0;
-  if (workers_.send(links_[link].routing_id, encoded_) != SendResult::ok) failed_sends_.push_back(link);
+  if (workers_.send(links_[link].routing_id, encoded_) != SendResult::ok)
+    failed_sends_.push_back(link);
   if (!trace_.on()) return;
   if (const auto* plan = std::get_if<StepPlan>(&message)) {
     trace_.plan(state_, worker_name(link), *plan, sent);

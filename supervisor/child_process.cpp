@@ -19,7 +19,8 @@
 namespace baton {
 namespace {
 
-constexpr std::size_t kLongestLine = 4000;  // below PIPE_BUF with its prefix: one write, all or none
+constexpr std::size_t kLongestLine =
+    4000;  // below PIPE_BUF with its prefix: one write, all or none
 constexpr std::size_t kLargestLog = 16u << 20;
 
 // The state letter in /proc/PID/stat. The name before it may hold spaces and brackets, so the

@@ -10,8 +10,8 @@
 
 namespace baton {
 
-/// When a process is stopped: front ends first, so that open streams can end; then the workers, which
-/// say goodbye to the scheduler; it last.
+/// When a process is stopped: front ends first, so that open streams can end; then the workers,
+/// which say goodbye to the scheduler; it last.
 enum class StopStage : int { kFrontEnds = 0, kWorkers = 1, kScheduler = 2 };
 
 /// One process to keep alive.

@@ -13,9 +13,10 @@ using Seconds = std::chrono::duration<double>;
 
 /// What was seen of a process at one moment.
 struct Observation {
-  Seconds now{};                            ///< monotonic time of the look
-  char state = 'S';                         ///< the state letter of /proc/PID/stat
-  std::optional<std::int64_t> heartbeat{};  ///< mtime of NAME.alive in ns; empty if there is no file
+  Seconds now{};     ///< monotonic time of the look
+  char state = 'S';  ///< the state letter of /proc/PID/stat
+  std::optional<std::int64_t>
+      heartbeat{};  ///< mtime of NAME.alive in ns; empty if there is no file
 };
 
 /// Decides whether a process is frozen: stopped (state T) without a break for `limit`, or its

@@ -65,7 +65,9 @@ enum class Phase { kRunning, kStopping, kKilling };
 class Supervisor {
  public:
   Supervisor(std::vector<ProcessSpec> specs, const SuperviseOptions& options)
-      : options_(options), log_(options.run_dir, "baton", width_of(specs)), signals_(open_signals()) {
+      : options_(options),
+        log_(options.run_dir, "baton", width_of(specs)),
+        signals_(open_signals()) {
     for (auto& spec : specs) {
       children_.push_back(std::make_unique<ChildProcess>(spec, options.run_dir, width_of(specs),
                                                          options.frozen_after));
@@ -119,8 +121,8 @@ class Supervisor {
     for (auto& child : children_) {
       if (!child->running()) continue;
       if (const auto why = child->look(now)) {
-        say(child->spec().name + " is frozen (" + *why + " for " +
-            number(options_.frozen_after) + " s): killing it");
+        say(child->spec().name + " is frozen (" + *why + " for " + number(options_.frozen_after) +
+            " s): killing it");
         ::kill(-child->pid(), SIGKILL);
         child->forgive();  // say it once; the end arrives as SIGCHLD
       }

@@ -18,7 +18,8 @@ using baton::StopStage;
 
 constexpr const char* kAbout =
     "Starts Baton's processes, restarts one that dies or freezes, stops them in order.\n"
-    "The processes are those of a configuration (--config FILE; every other option of that file may\n"
+    "The processes are those of a configuration (--config FILE; every other option of that file "
+    "may\n"
     "follow and is handed on to all of them), or those named with --process and --front-end.";
 
 constexpr int kRefused = 3;  // of a worker: the scheduler will never take it (docs/PROTOCOL.md)
@@ -105,7 +106,8 @@ std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const 
 
   std::vector<baton::ProcessSpec> chosen;
   for (const auto& name : options.only) {
-    const auto found = std::find_if(all.begin(), all.end(), [&](auto& p) { return p.name == name; });
+    const auto found =
+        std::find_if(all.begin(), all.end(), [&](auto& p) { return p.name == name; });
     if (found == all.end()) {
       std::string names;
       for (const auto& process : all) names += (names.empty() ? "" : ", ") + process.name;

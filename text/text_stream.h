@@ -19,7 +19,7 @@ struct TextStreamOptions {
   std::uint32_t min_tokens = 0;  // a match that completes earlier is ignored
   /// The text goes on from a prompt that ended in text: a leading space is then part of it.
   bool continues_text = false;
-  bool skip_special_tokens = true;  // false: their letters are part of the text
+  bool skip_special_tokens = true;    // false: their letters are part of the text
   std::vector<Token> shown_specials;  // a few whose letters are part of it in any case
 };
 
@@ -66,7 +66,7 @@ class TextStream {
   std::string out_;
   char unfinished_[4] = {};
   std::uint8_t unfinished_size_ = 0;
-  bool broken_ = false;  // a byte of this run belongs to no character (InvalidBytes::run)
+  bool broken_ = false;   // a byte of this run belongs to no character (InvalidBytes::run)
   bool at_start_ = true;  // a leading space may still be dropped
   bool stopped_ = false;
   std::size_t which_ = 0;  // of options_.stop, when stopped_

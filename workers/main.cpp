@@ -43,8 +43,8 @@ int main(int argc, char** argv) {
   }
   if (!executor.ok()) return refuse(config, executor.status());
   const Incarnation incarnation = new_incarnation();
-  auto channel = connect_client(config.workers_socket(),
-                                make_routing_id(config.self.name, incarnation));
+  auto channel =
+      connect_client(config.workers_socket(), make_routing_id(config.self.name, incarnation));
   if (!channel.ok()) return refuse(config, channel.status());
   spdlog::info("baton-worker {} starts: {} on {}, pid {}", build_version(),
                to_string(config.self.role), config.self.device, getpid());

@@ -141,16 +141,12 @@ void WorkerLoop::take_messages() {
   for (int i = 0; i < kMessagesARound && !exit_ && channel_->receive(bytes_); ++i) {
     auto message = decode_to_worker(bytes_);
     if (message.ok()) {
-      input([&](WorkerActions& out) {
-        core_.message(std::move(message).value(), now_, out);
-      });
+      input([&](WorkerActions& out) { core_.message(std::move(message).value(), now_, out); });
     } else if (message.status().code() == ErrorCode::unavailable) {
       exit_ = worker_action::Exit{kExitRefused, message.status().message()};
       spdlog::error("{}", exit_->reason);
     } else {
-      input([&](WorkerActions& out) {
-        core_.message_lost(message.status().message(), now_, out);
-      });
+      input([&](WorkerActions& out) { core_.message_lost(message.status().message(), now_, out); });
     }
   }
 }
@@ -202,7 +198,8 @@ void WorkerLoop::take_handoff_events() {
   }
 }
 
-/// Before the step thread loads; it tells nothing before prepare_grammar(), when everything else is there.
+/// Before the step thread loads; it tells nothing before prepare_grammar(), when everything else is
+/// there.
 Executor& WorkerLoop::listening(Executor& executor) {
   executor.on_grammar([this](std::uint64_t key, bool ready) {
     {

@@ -1,5 +1,5 @@
-// The I/O thread of a worker: carries messages, step results and pull results to the protocol core and
-// carries out what it says. No rules of its own.
+// The I/O thread of a worker: carries messages, step results and pull results to the protocol core
+// and carries out what it says. No rules of its own.
 #pragma once
 
 #include <cstdint>
@@ -73,8 +73,8 @@ class WorkerLoop {
   std::vector<HandoffEvent> handoff_events_;
   std::string bytes_;
   bool send_failed_ = false;
-  TimeNs step_since_ = 0;  // 0: no step runs
-  int steps_out_ = 0;  // given to the step thread and not ended
+  TimeNs step_since_ = 0;             // 0: no step runs
+  int steps_out_ = 0;                 // given to the step thread and not ended
   std::vector<std::string> handles_;  // of the pool's parts
   bool up_ = false;                   // it has been in a term
   std::optional<worker_action::Exit> exit_;

@@ -107,7 +107,8 @@ void read_tool_calls(FieldReader& message, ChatMessage& out) {
   const Json* calls = message.take("tool_calls");
   if (calls == nullptr) return;
   if (!calls->is_array() || calls->size() > kMaxTools) {
-    message.fail("tool_calls", calls->is_array() ? "holds more than 128 calls" : "must be an array");
+    message.fail("tool_calls",
+                 calls->is_array() ? "holds more than 128 calls" : "must be an array");
     return;
   }
   for (std::size_t i = 0; i < calls->size() && message.ok(); ++i) {
@@ -133,7 +134,8 @@ void read_tool_calls(FieldReader& message, ChatMessage& out) {
 /// What replies of this and other servers carry, so that a client can send them back as they are.
 void refuse_extras(FieldReader& message, bool templated) {
   message.take("parsed");  // of the openai client's parse(): what `content` holds
-  static constexpr std::array kExtras{"refusal", "audio", "function_call", "annotations", "tool_calls"};
+  static constexpr std::array kExtras{"refusal", "audio", "function_call", "annotations",
+                                      "tool_calls"};
   for (const char* reasoning : {"reasoning_content", "reasoning"}) message.string(reasoning);
   for (const char* extra : kExtras) {
     const std::string_view name = extra;
@@ -295,9 +297,9 @@ bool read_tools(FieldReader& fields, const ServedModel& model, ForcedChoice& for
     return false;
   }
   if (!tools->is_array() || tools->size() > kMaxTools) {
-    fields.fail("tools", tools->is_array() ? std::string("holds more than 128 tools")
-                                           : std::string("must be an array, not ") +
-                                                 kind_of(*tools));
+    fields.fail("tools", tools->is_array()
+                             ? std::string("holds more than 128 tools")
+                             : std::string("must be an array, not ") + kind_of(*tools));
     return false;
   }
   for (std::size_t i = 0; i < tools->size() && fields.ok(); ++i) check_tool(fields, (*tools)[i], i);
@@ -306,19 +308,20 @@ bool read_tools(FieldReader& fields, const ServedModel& model, ForcedChoice& for
 }
 
 bool is_variable(std::string_view name) {
-  const auto letter = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  };
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   return !name.empty() && letter(name.front()) && name.size() <= kMaxToolNameBytes &&
-         std::all_of(name.begin(), name.end(), [&](char c) {
-           return letter(c) || (c >= '0' && c <= '9') || c == '_';
-         });
+         std::all_of(name.begin(), name.end(),
+                     [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '_'; });
 }
 
 /// Whether there are variables of the client's own.
 bool read_variables(FieldReader& fields, const ServedModel& model) {
-  static constexpr std::array kTaken{"messages",      "tools",    "documents",
-                                     "chat_template", "tokenize", "add_generation_prompt",
+  static constexpr std::array kTaken{"messages",
+                                     "tools",
+                                     "documents",
+                                     "chat_template",
+                                     "tokenize",
+                                     "add_generation_prompt",
                                      "continue_final_message"};
   const Json* given = fields.take("chat_template_kwargs");
   if (given == nullptr || (given->is_structured() && given->empty())) return false;
@@ -351,8 +354,9 @@ void read_ending(FieldReader& fields, const ServedModel& model, Conversation& co
       fields.fail("add_generation_prompt", "is not supported; only true is accepted");
     }
   } else if (conversation.continue_final_message && conversation.add_generation_prompt) {
-    fields.fail("continue_final_message",
-                "contradicts 'add_generation_prompt': the final message goes on, or a new one begins");
+    fields.fail(
+        "continue_final_message",
+        "contradicts 'add_generation_prompt': the final message goes on, or a new one begins");
   }
 }
 
@@ -370,8 +374,7 @@ void read_conversation(FieldReader& fields, std::string_view body, const ServedM
   const bool variables = read_variables(fields, model);
   read_reasoning(fields, model, conversation);
   if (!fields.ok() || !(tools || variables)) return;
-  auto copies =
-      copy_members(body, {"tools", "chat_template_kwargs"}, model.chat_template->guard());
+  auto copies = copy_members(body, {"tools", "chat_template_kwargs"}, model.chat_template->guard());
   if (tools) conversation.tools = std::move(copies["tools"]);
   if (conversation.forced.forced) {
     conversation.forced.tools = std::move(copy_members(body, {"tools"}, SpecialGuard())["tools"]);

@@ -1,5 +1,5 @@
-// The fields of a chat request that say what is to be written down for the model: messages, tools and
-// what goes to its template.
+// The fields of a chat request that say what is to be written down for the model: messages, tools
+// and what goes to its template.
 #pragma once
 
 #include <string_view>

@@ -21,7 +21,7 @@ constexpr std::size_t kMaxConfigBytes = 64U << 20U;
 constexpr std::array kSpecialTokens{"bos_token", "eos_token", "unk_token", "sep_token",
                                     "pad_token", "cls_token", "mask_token"};
 /// What an assistant writes as tokens of its own.
-constexpr std::array kAssistantMarks{"<think>", "</think>",    "[THINK]",
+constexpr std::array kAssistantMarks{"<think>",  "</think>",    "[THINK]",
                                      "[/THINK]", "<tool_call>", "</tool_call>"};
 
 /// Empty when there is no such file.
@@ -196,8 +196,8 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& dir,
     const std::string piece(tokenizer.token_bytes(id));
     if (!tokenizer.is_special(id) || piece.empty()) continue;
     pieces.push_back(piece);
-    const bool own = std::find(kAssistantMarks.begin(), kAssistantMarks.end(), piece) !=
-                     kAssistantMarks.end();
+    const bool own =
+        std::find(kAssistantMarks.begin(), kAssistantMarks.end(), piece) != kAssistantMarks.end();
     if (!own) foreign.push_back(piece);
   }
   made->guard_ = SpecialGuard(pieces);
@@ -226,8 +226,9 @@ std::string ChatTemplate::message_json(const ChatMessage& message) const {
     std::string calls = "[";
     for (const ToolCall& call : message.tool_calls) {
       if (calls.size() > 1) calls += ',';
-      calls += "{\"id\":" + guarded(call.id) + ",\"type\":\"function\",\"function\":{\"name\":" +
-               guarded(call.name) + ",\"arguments\":" + copy_json(call.arguments, guard_) + "}}";
+      calls += "{\"id\":" + guarded(call.id) +
+               ",\"type\":\"function\",\"function\":{\"name\":" + guarded(call.name) +
+               ",\"arguments\":" + copy_json(call.arguments, guard_) + "}}";
     }
     add_member(out, "tool_calls", calls + ']');
   }
@@ -277,8 +278,7 @@ Result<ChatPrompt> ChatTemplate::tokenise(std::string_view rendered, const Token
   return prompt;
 }
 
-std::vector<Token> ChatTemplate::shown_specials(const Tokenizer& tokenizer,
-                                                bool with_calls) const {
+std::vector<Token> ChatTemplate::shown_specials(const Tokenizer& tokenizer, bool with_calls) const {
   std::vector<Token> ids;
   for (const std::string& mark : grammar_.marks(with_calls)) {
     std::size_t length = 0;

@@ -1,8 +1,8 @@
 // The Jinja templates of a Hugging Face model folder: what they are given, and what becomes of the
 // text that they write. Rendering itself is Jinja2's, in a process of its own (template_process.h).
 //
-// A folder's chat_format.json is Baton's own file: where there is one, it is taken, and the folder's
-// templates are not.
+// A folder's chat_format.json is Baton's own file: where there is one, it is taken, and the
+// folder's templates are not.
 #pragma once
 
 #include <map>
@@ -23,10 +23,10 @@ namespace baton {
 /// Const and safe for several threads.
 class ChatTemplate {
  public:
-  /// Templates by name, "default" among them: chat_template.jinja and additional_chat_templates/, or
-  /// else "chat_template" of tokenizer_config.json, a string or a list of {"name", "template"}; the
-  /// special tokens' texts out of tokenizer_config.json and special_tokens_map.json. A null pointer
-  /// when the folder has no template.
+  /// Templates by name, "default" among them: chat_template.jinja and additional_chat_templates/,
+  /// or else "chat_template" of tokenizer_config.json, a string or a list of {"name", "template"};
+  /// the special tokens' texts out of tokenizer_config.json and special_tokens_map.json. A null
+  /// pointer when the folder has no template.
   /// `file`, if not empty, is the one template, whatever the folder has; it must be there.
   static Result<std::unique_ptr<ChatTemplate>> load(const std::string& dir,
                                                     const Tokenizer& tokenizer,

@@ -22,10 +22,10 @@ void switch_thinking(FieldReader& fields, const std::string& field, bool on,
   if (format != nullptr && format->thinking_can_end()) {
     conversation.effort = std::string("\"enable_thinking\":") + (on ? "true" : "false");
   } else if (on != thinks) {
-    fields.ignore_or_fail(field,
-                          on ? "asks for reasoning, which this model does not do"
-                             : "cannot be turned off: this model's chat template has no switch "
-                               "for its reasoning");
+    fields.ignore_or_fail(
+        field,
+        on ? "asks for reasoning, which this model does not do"
+           : "cannot be turned off: this model's chat template has no switch for its reasoning");
   }
 }
 

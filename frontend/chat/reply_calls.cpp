@@ -52,7 +52,8 @@ void ReplyParser::give_arguments(std::string text, std::vector<ReplyPart>& parts
   parts.push_back(std::move(part));
 }
 
-/// The bracket of the arguments is the last of the `taken` bytes of held_. `scanner` stands behind it.
+/// The bracket of the arguments is the last of the `taken` bytes of held_. `scanner` stands behind
+/// it.
 void ReplyParser::commit(std::string name, const JsonScanner& scanner, std::size_t taken,
                          std::vector<ReplyPart>& parts) {
   begin_call(std::move(name), parts);
@@ -80,8 +81,8 @@ bool ReplyParser::step_tagged_call(std::vector<ReplyPart>& parts) {
   if (!held_to_end_) {
     CallHead::State found = CallHead::State::open;
     const bool stopped = scan_head(found);
-    const bool closed =
-        std::string_view(held_).substr(0, scanned_).find(kCallClose, searched_) != std::string::npos;
+    const bool closed = std::string_view(held_).substr(0, scanned_).find(kCallClose, searched_) !=
+                        std::string::npos;
     if (stopped && !closed && found == CallHead::State::sure) {
       const std::string name = head_->name();
       const JsonScanner scanner = head_->scanner();
@@ -109,8 +110,8 @@ bool ReplyParser::step_tagged_call(std::vector<ReplyPart>& parts) {
   return true;
 }
 
-/// Whitespace between the parts of the arguments is left out; all else goes on as it is. What is no JSON
-/// any more is content.
+/// Whitespace between the parts of the arguments is left out; all else goes on as it is. What is no
+/// JSON any more is content.
 bool ReplyParser::step_arguments(std::vector<ReplyPart>& parts) {
   std::string fragment;
   std::size_t used = 0;
@@ -130,8 +131,8 @@ bool ReplyParser::step_arguments(std::vector<ReplyPart>& parts) {
   return state_ != State::arguments;
 }
 
-/// What stands behind the arguments in the call's own object says nothing. A bracket that is missing is
-/// not missed.
+/// What stands behind the arguments in the call's own object says nothing. A bracket that is
+/// missing is not missed.
 bool ReplyParser::step_call_rest() {
   std::size_t used = 0;
   while (used < held_.size() && !json_.done() && json_.feed(held_[used])) ++used;
@@ -307,7 +308,8 @@ std::size_t ReplyParser::whole_calls(std::string_view text, std::vector<ReplyPar
   }
 }
 
-/// Bytes of `text` that are calls: a mark with a list of them, or a mark, a name and arguments each.
+/// Bytes of `text` that are calls: a mark with a list of them, or a mark, a name and arguments
+/// each.
 std::size_t ReplyParser::bracketed_calls(std::string_view text, std::vector<ReplyPart>& parts) {
   std::size_t taken = 0;
   for (;;) {
@@ -326,7 +328,8 @@ std::size_t ReplyParser::bracketed_calls(std::string_view text, std::vector<Repl
     const std::size_t length = brace == rest.npos ? 0 : json_length(rest.substr(brace));
     if (length == 0) return taken;
     std::string_view name = rest.substr(0, brace);
-    name = trimmed_back(name.substr(0, std::min(name.find(kArgumentsMark), name.find(kCallIdMark))));
+    name =
+        trimmed_back(name.substr(0, std::min(name.find(kArgumentsMark), name.find(kCallIdMark))));
     if (!give_named_call(std::string(name), std::string(rest.substr(brace, length)), parts)) {
       return taken;
     }

@@ -23,12 +23,12 @@ enum class CallStyle : std::uint8_t {
   tagged,      // <tool_call>{"name": ..., "arguments": {...}}</tool_call> (Hermes, Qwen)
   bracketed,   // [TOOL_CALLS] [{"name", "arguments"}, ...] or [TOOL_CALLS]name[ARGS]{...} (Mistral)
   whole_json,  // the whole reply: {"name": ..., "parameters": {...}}, several with ";" (Llama 3)
-  xml,         // <tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>
-               // (Qwen3-Coder)
+  xml,  // <tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>
+        // (Qwen3-Coder)
 };
 
-/// How a model family marks its reply, as its chat templates show it. A style that none of them shows
-/// is not looked for.
+/// How a model family marks its reply, as its chat templates show it. A style that none of them
+/// shows is not looked for.
 struct ReplyGrammar {
   std::string think_open;  // empty: the family does not mark its reasoning
   std::string think_close;
@@ -53,14 +53,15 @@ struct ReplyPart {
   std::uint32_t index = 0;  // of the call, from 0
 };
 
-/// A value: one copy for each choice. The parts depend on the text alone, not on the pieces in which it
-/// comes. Whitespace at the borders of reasoning and calls is dropped; what turns out not to be a call
-/// is content, to the letter.
+/// A value: one copy for each choice. The parts depend on the text alone, not on the pieces in
+/// which it comes. Whitespace at the borders of reasoning and calls is dropped; what turns out not
+/// to be a call is content, to the letter.
 ///
-/// A call begins as soon as its name is known and its arguments open with "{"; from there on they are
-/// passed on as they arrive, as compact JSON, and never taken back: a reply that is cut off leaves them
-/// unfinished, and where they stop being JSON they end, and the rest is content. Calls that begin with
-/// their arguments, or whose arguments are a string, are held back until they are whole.
+/// A call begins as soon as its name is known and its arguments open with "{"; from there on they
+/// are passed on as they arrive, as compact JSON, and never taken back: a reply that is cut off
+/// leaves them unfinished, and where they stop being JSON they end, and the rest is content. Calls
+/// that begin with their arguments, or whose arguments are a string, are held back until they are
+/// whole.
 ///
 /// In the xml style a call begins with its first parameter or its end. Its values are raw text and
 /// become JSON by the types of the tool's parameters; strings are passed on as they arrive, other
@@ -100,7 +101,7 @@ class ReplyParser {
     xml_call,       // behind <tool_call> or <function=, before a call is sure
     xml_inside,     // of a function, between its parameters
     xml_value_begin,
-    xml_value,      // of a parameter
+    xml_value,  // of a parameter
   };
   /// What the next call of the rest begins with: an object, its name (then arguments), or more is
   /// needed, or there is none.
@@ -149,10 +150,10 @@ class ReplyParser {
   std::optional<CallHead> head_;     // of a call that is not sure yet
   JsonScanner json_;                 // of the call that is being made
   std::size_t arguments_depth_ = 0;  // of its brackets, inside of the arguments
-  bool held_to_end_ = false;  // only the end, or the closing mark, shows what held_ is
-  bool in_list_ = false;      // between the calls of [TOOL_CALLS] [...]
-  bool at_border_ = false;    // whitespace that comes next is dropped
-  bool at_beginning_ = true;  // no content yet
+  bool held_to_end_ = false;         // only the end, or the closing mark, shows what held_ is
+  bool in_list_ = false;             // between the calls of [TOOL_CALLS] [...]
+  bool at_border_ = false;           // whitespace that comes next is dropped
+  bool at_beginning_ = true;         // no content yet
   std::uint32_t calls_ = 0;
 
   // Of the xml style.

@@ -1,12 +1,12 @@
 // Keeps what people say from turning into special tokens once a chat template has written it down.
 //
-// A template's text is tokenised with its special pieces read as tokens: that is how it marks turns.
-// So before it is rendered, every string of a request gets a break, U+FDD0, inside each special piece
-// that it spells, and behind an end that a neighbour could complete to one ("<|im_" + "end|>").
-// Before the rendered text is tokenised, the breaks are taken out, and no special piece may hold the
-// character in front of one: "<|im_end|>" said by a user is encoded as letters, and a text without
-// special pieces as if there was no guard. (The added tokens of a tokenizer.json that are not special
-// are found in any text.)
+// A template's text is tokenised with its special pieces read as tokens: that is how it marks
+// turns. So before it is rendered, every string of a request gets a break, U+FDD0, inside each
+// special piece that it spells, and behind an end that a neighbour could complete to one ("<|im_" +
+// "end|>"). Before the rendered text is tokenised, the breaks are taken out, and no special piece
+// may hold the character in front of one: "<|im_end|>" said by a user is encoded as letters, and a
+// text without special pieces as if there was no guard. (The added tokens of a tokenizer.json that
+// are not special are found in any text.)
 //
 // U+FDD0 is a noncharacter, which Unicode keeps out of interchanged text; in a request it becomes
 // U+FFFD. Templates may cut, trim, search, repeat and escape strings: a break inside a piece stays

@@ -24,8 +24,8 @@ void TemplatePool::stop() {
 
 Status TemplatePool::await_first(TimeNs at_most) {
   std::unique_lock lock(mutex_);
-  const bool tried = changed_.wait_for(lock, std::chrono::nanoseconds(at_most),
-                                       [this] { return tried_; });
+  const bool tried =
+      changed_.wait_for(lock, std::chrono::nanoseconds(at_most), [this] { return tried_; });
   if (!tried) return Status(ErrorCode::unavailable, "their renderer has not started yet");
   return failure_;
 }
@@ -46,9 +46,7 @@ bool TemplatePool::render(std::string request, const std::string& owner,
 // as long as the pool.
 void TemplatePool::keep() {
   std::unique_lock lock(mutex_);
-  const auto enough = [this] {
-    return idle_.size() + lent_ >= options_.threads + options_.spares;
-  };
+  const auto enough = [this] { return idle_.size() + lent_ >= options_.threads + options_.spares; };
   for (;;) {
     changed_.wait(lock, [&] { return stopping_ || !enough(); });
     if (stopping_) return;

@@ -52,9 +52,9 @@ std::vector<std::string> TemplateSetup::python_path() {
 
 Result<std::unique_ptr<TemplateProcess>> TemplateProcess::start(const TemplateSetup& setup) {
   const auto failed = [] {
-    return Status(ErrorCode::unavailable,
-                  std::string("cannot start the renderer of chat templates: ") +
-                      std::strerror(errno));
+    return Status(
+        ErrorCode::unavailable,
+        std::string("cannot start the renderer of chat templates: ") + std::strerror(errno));
   };
   const UniqueFd script = script_file();
   if (!script) return failed();

@@ -1,5 +1,5 @@
-// One process that renders chat templates (render_templates.py, which is compiled into this program). Its
-// frames are JSON.
+// One process that renders chat templates (render_templates.py, which is compiled into this
+// program). Its frames are JSON.
 #pragma once
 
 #include <sys/types.h>
@@ -20,7 +20,7 @@ namespace baton {
 
 /// What a renderer may use, and what it renders.
 struct TemplateSetup {
-  std::map<std::string, std::string> templates;  // by name
+  std::map<std::string, std::string> templates;   // by name
   std::vector<std::string> path = python_path();  // folders with Jinja2 and MarkupSafe
   std::string python = "python3";                 // looked up in PATH
   std::size_t memory_bytes = 256U << 20U;         // of address space

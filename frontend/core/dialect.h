@@ -28,7 +28,8 @@ struct PageFacts {
   std::uint32_t max_batch = 0;    // sequences that a worker decodes together
   std::uint32_t max_streams = 0;  // choices that this front end serves at once
   std::uint64_t pool_tokens = 0;  // that all KV pools hold together; 0: not known yet
-  std::uint64_t used_tokens = 0;  // of these, in blocks that requests, or steps and pulls in flight, name
+  std::uint64_t used_tokens =
+      0;  // of these, in blocks that requests, or steps and pulls in flight, name
 };
 
 /// A body of a POST. Runs on a thread of the HTTP server; the work is bounded by the body's size.
@@ -49,7 +50,8 @@ class Dialect {
   virtual ~Dialect() = default;
   /// As the configuration calls it (configs/dialects.h).
   virtual const char* name() const = 0;
-  /// The same paths as configs/dialects.h lists. Of one that two dialects of a port share, the first one's counts.
+  /// The same paths as configs/dialects.h lists. Of one that two dialects of a port share, the
+  /// first one's counts.
   virtual std::vector<DialectRoute> routes() const = 0;
   /// Gives an error the dialect's own body and status. As it comes it has those of the OpenAI API.
   virtual HttpError shape(HttpError error) const { return error; }

@@ -1,5 +1,5 @@
-// The seam between HTTP dialects (JSON in, JSON out) and the rest of the front end. A dialect turns a
-// body into a ParsedRequest and events into bytes; it knows no socket, no scheduler and no clock.
+// The seam between HTTP dialects (JSON in, JSON out) and the rest of the front end. A dialect turns
+// a body into a ParsedRequest and events into bytes; it knows no socket, no scheduler and no clock.
 #pragma once
 
 #include <cstdint>
@@ -26,25 +26,27 @@ struct ReplyPiece {
   bool last = false;  // the choice ends with this token, as far as can be told before end()
 };
 
-/// How one choice ended by itself. Of `stop`: by a stop string, by a token that the client named, or
-/// (neither) as the model ends what it says.
+/// How one choice ended by itself. Of `stop`: by a stop string, by a token that the client named,
+/// or (neither) as the model ends what it says.
 struct Ending {
   FinishReason reason = FinishReason::none;  // stop or length
   std::optional<std::string> stop_string;
   Token stop_token = -1;
   std::optional<float> score = {};  // of a beam search: sum of logs / length ^ length_penalty
-  std::vector<TimeNs> lifetime = {};  // by LifetimeMoment, monotonic, 0: never; empty: not asked for, or lost
+  std::vector<TimeNs> lifetime =
+      {};  // by LifetimeMoment, monotonic, 0: never; empty: not asked for, or lost
 };
 
 struct Usage {
   std::uint32_t prompt_tokens = 0;  // each prompt once
   std::uint32_t completion_tokens = 0;
-  std::uint32_t cached_tokens = 0;  // of the prompts' tokens, found in a prefix cache by every choice
+  std::uint32_t cached_tokens =
+      0;  // of the prompts' tokens, found in a prefix cache by every choice
 };
 
-/// Formats one reply of one or more choices. Made by a dialect for one request; pure: returns bytes,
-/// keeps only what the reply's own shape needs (an id, a creation time that was passed in). A whole
-/// reply collects, and returns all of it from finish(). Never throws.
+/// Formats one reply of one or more choices. Made by a dialect for one request; pure: returns
+/// bytes, keeps only what the reply's own shape needs (an id, a creation time that was passed in).
+/// A whole reply collects, and returns all of it from finish(). Never throws.
 class ReplyWriter {
  public:
   virtual ~ReplyWriter() = default;
@@ -62,26 +64,26 @@ class ReplyWriter {
 /// A request that passed every check of its dialect, tokenised.
 struct ParsedRequest {
   std::vector<std::vector<Token>> prompts;  // one or more
-  std::uint32_t choices = 1;            // of each prompt; of a beam search num_return_sequences
-  std::uint32_t max_context = 0;        // bounds max_tokens of each prompt; 0: it is settled
+  std::uint32_t choices = 1;                // of each prompt; of a beam search num_return_sequences
+  std::uint32_t max_context = 0;            // bounds max_tokens of each prompt; 0: it is settled
   SamplingParams sampling;
-  bool seed_given = false;              // otherwise the caller draws sampling.seed
-  std::vector<Token> told_stop_ids;     // those of stop_ids that the client named
-  std::vector<std::string> stop;        // stop strings; bounded number and length
+  bool seed_given = false;           // otherwise the caller draws sampling.seed
+  std::vector<Token> told_stop_ids;  // those of stop_ids that the client named
+  std::vector<std::string> stop;     // stop strings; bounded number and length
   bool include_stop_in_output = false;
-  std::string grammar_field;            // what asked for sampling.grammar, for errors about it
-  std::vector<Token> shown_specials;    // special tokens that are text for the reply's writer
+  std::string grammar_field;          // what asked for sampling.grammar, for errors about it
+  std::vector<Token> shown_specials;  // special tokens that are text for the reply's writer
   bool skip_special_tokens = true;
-  bool prompt_only = false;             // max_tokens 0: the one token that is made is not told
+  bool prompt_only = false;  // max_tokens 0: the one token that is made is not told
   bool stream = false;
-  bool echo = false;                    // each choice repeats its prompt
-  std::int32_t priority = 0;            // lower is earlier
-  bool lifetime = false;                // Ending::lifetime is wanted
-  std::string cache_salt;               // shares cached blocks only with requests of the same one
-  TimeNs timeout = 0;                   // from timeout_s, or the configured default
+  bool echo = false;          // each choice repeats its prompt
+  std::int32_t priority = 0;  // lower is earlier
+  bool lifetime = false;      // Ending::lifetime is wanted
+  std::string cache_salt;     // shares cached blocks only with requests of the same one
+  TimeNs timeout = 0;         // from timeout_s, or the configured default
   std::vector<std::pair<std::string, std::string>> headers;  // extra reply headers (clamps told)
   std::vector<std::string> ignored_fields;  // of the body, as the headers tell them: for the log
-  std::string content_type;  // of the reply; empty: JSON, or a stream of events
+  std::string content_type;                 // of the reply; empty: JSON, or a stream of events
   std::unique_ptr<ReplyWriter> reply;
 };
 
@@ -99,18 +101,18 @@ struct HttpError {
 
 /// Values a dialect needs that are not in the body.
 struct RequestContext {
-  std::string request_id;        // X-Request-Id, also the reply's id
-  std::string path;              // of the request, without a query
-  std::int64_t unix_seconds = 0; // creation time for replies
-  TimeNs received = 0;           // when the request was whole; monotonic
-  TimeNs wall_offset = 0;        // of unix time above monotonic time
-  std::uint32_t max_context = 0; // prompt + output tokens the cluster can hold
-  std::uint32_t max_choices = 1; // of all prompts of a request together
+  std::string request_id;         // X-Request-Id, also the reply's id
+  std::string path;               // of the request, without a query
+  std::int64_t unix_seconds = 0;  // creation time for replies
+  TimeNs received = 0;            // when the request was whole; monotonic
+  TimeNs wall_offset = 0;         // of unix time above monotonic time
+  std::uint32_t max_context = 0;  // prompt + output tokens the cluster can hold
+  std::uint32_t max_choices = 1;  // of all prompts of a request together
   TimeNs default_timeout = 0;
   TimeNs max_timeout = 0;
-  bool strict_fields = false;    // of OpenAI's API: unknown fields are errors
-  bool any_model = false;        // whatever model a body names, it is the one that is served
-  bool zero_bytes = false;       // DistServe's streams: a zero byte behind each object
+  bool strict_fields = false;  // of OpenAI's API: unknown fields are errors
+  bool any_model = false;      // whatever model a body names, it is the one that is served
+  bool zero_bytes = false;     // DistServe's streams: a zero byte behind each object
 };
 
 }  // namespace baton

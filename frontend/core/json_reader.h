@@ -26,8 +26,8 @@ struct FieldError {
   std::string message;
 };
 
-/// Names of fields that a body has and that do nothing, for whoever wrote it: "messages[].colour". Every
-/// name once; a body cannot make it long.
+/// Names of fields that a body has and that do nothing, for whoever wrote it: "messages[].colour".
+/// Every name once; a body cannot make it long.
 class IgnoredFields {
  public:
   static constexpr std::size_t kMost = 16;
@@ -43,8 +43,8 @@ class IgnoredFields {
 };
 
 /// Takes known fields out of an object, one call each, and remembers the first thing that was
-/// wrong. null counts as absent. finish() complains about fields that nobody took, or, with `ignored`,
-/// notes them there. Object and list must outlive the reader.
+/// wrong. null counts as absent. finish() complains about fields that nobody took, or, with
+/// `ignored`, notes them there. Object and list must outlive the reader.
 class FieldReader {
  public:
   explicit FieldReader(const nlohmann::json& object, std::string path = {},

@@ -10,7 +10,8 @@ double seconds(TimeNs time) { return static_cast<double>(time) * 1e-9; }
 
 std::string number(double value) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.15g", value);  // whole numbers stay exact: bytes, tokens, unix time
+  std::snprintf(text, sizeof text, "%.15g",
+                value);  // whole numbers stay exact: bytes, tokens, unix time
   return text;
 }
 
@@ -51,8 +52,8 @@ void single(std::string& out, std::string_view name, std::string_view alias, std
 
 /// Seconds of a phase: from what an idle server takes to what a full one does.
 std::vector<double> phase_bounds() {
-  return {.001, .0025, .005, .01, .025, .05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120,
-          240, 480, 960};
+  return {.001, .0025, .005, .01, .025, .05, .1, .3, .5, .8,  1,   1.5, 2,
+          2.5,  5,     10,   15,  20,   30,  40, 50, 60, 120, 240, 480, 960};
 }
 
 }  // namespace
@@ -79,12 +80,14 @@ void Histogram::expose(std::string& out, std::string_view name, std::string_view
 
 Metrics::Metrics(std::string model_name)
     : model_("model_name=\"" + escaped(model_name) + "\""),
-      ttft_({.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}),
-      itl_({.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5,
-            .75, 1, 2.5, 5}),
-      tpot_({.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5,
-             .75, 1, 2.5, 5}),
-      e2e_({.05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960}),
+      ttft_(
+          {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}),
+      itl_({.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .075,
+            .1,    .15,    .2,    .3,   .4,    .5,   .75, 1,    2.5, 5}),
+      tpot_({.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .075,
+             .1,    .15,    .2,    .3,   .4,    .5,   .75, 1,    2.5, 5}),
+      e2e_(
+          {.05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960}),
       queue_(phase_bounds()),
       prefill_(phase_bounds()),
       decode_(phase_bounds()),
@@ -137,26 +140,29 @@ void Metrics::expose_gauges(std::string& out, const MetricsView& view) const {
   const auto& s = view.scheduler;
   gauge("baton_scheduler_connected", "", "1 while a scheduler answers.", view.scheduler_live);
   gauge("baton_workers_ready", "", "Workers that can take work.", s.workers_ready);
-  gauge("baton_requests_running", "vllm:num_requests_running", "Requests in the cluster that have a place on a worker.",
+  gauge("baton_requests_running", "vllm:num_requests_running",
+        "Requests in the cluster that have a place on a worker.",
         s.running > s.waiting ? s.running - s.waiting : 0);
-  gauge("baton_requests_waiting", "vllm:num_requests_waiting", "Requests in the cluster that wait for a place.", s.waiting);
+  gauge("baton_requests_waiting", "vllm:num_requests_waiting",
+        "Requests in the cluster that wait for a place.", s.waiting);
   gauge("baton_kv_host_blocks", "", "Blocks in the host parts of all KV pools.",
         static_cast<double>(s.host_blocks));
   gauge("baton_kv_host_blocks_used", "", "Of these, blocks that keep something.",
         static_cast<double>(s.host_blocks_used));
-  gauge("baton_max_context_tokens", "", "Prompt and reply tokens that fit together.", s.max_context);
+  gauge("baton_max_context_tokens", "", "Prompt and reply tokens that fit together.",
+        s.max_context);
   gauge("baton_open_streams", "", "Requests that clients of this front end wait for.",
         static_cast<double>(view.open_streams));
   gauge("baton_connections", "", "Client connections.", static_cast<double>(view.http.open));
   gauge("baton_write_queue_bytes", "", "Bytes that wait for clients to read.",
         static_cast<double>(view.queued_bytes));
   const ProcessUsage& process = view.process;
-  single(out, "process_resident_memory_bytes", "", "gauge", "Resident memory of this front end.", "",
-         static_cast<double>(process.resident_bytes));
-  single(out, "process_cpu_seconds_total", "", "counter", "Processor time that this front end has taken.", "",
-         process.cpu_seconds);
-  single(out, "process_start_time_seconds", "", "gauge", "When this front end began, in unix time.", "",
-         process.started);
+  single(out, "process_resident_memory_bytes", "", "gauge", "Resident memory of this front end.",
+         "", static_cast<double>(process.resident_bytes));
+  single(out, "process_cpu_seconds_total", "", "counter",
+         "Processor time that this front end has taken.", "", process.cpu_seconds);
+  single(out, "process_start_time_seconds", "", "gauge", "When this front end began, in unix time.",
+         "", process.started);
 }
 
 /// vLLM's names are about all pools together, as if they were one.
@@ -164,7 +170,8 @@ void Metrics::expose_pools(std::string& out, const SchedulerView& scheduler) con
   std::uint64_t blocks = 0;
   std::uint64_t used = 0;
   head(out, "baton_kv_blocks", "gauge",
-       "Blocks of a worker's KV pool: owned by running requests, fenced by what is in flight, cached, or free.");
+       "Blocks of a worker's KV pool: owned by running requests, fenced by what is in flight, "
+       "cached, or free.");
   for (const PoolUse& pool : scheduler.pools) {
     blocks += pool.blocks;
     used += pool.owned + pool.fenced;
@@ -182,8 +189,8 @@ void Metrics::expose_pools(std::string& out, const SchedulerView& scheduler) con
          blocks == 0 ? 0 : static_cast<double>(used) / static_cast<double>(blocks));
   head(out, "vllm:cache_config_info", "gauge", "Tokens of a block, and the blocks of all pools.");
   line(out, "vllm:cache_config_info",
-       model_ + ",block_size=\"" + std::to_string(scheduler.tokens_per_block) + "\",num_gpu_blocks=\"" +
-           std::to_string(blocks) + "\"",
+       model_ + ",block_size=\"" + std::to_string(scheduler.tokens_per_block) +
+           "\",num_gpu_blocks=\"" + std::to_string(blocks) + "\"",
        "1");
 }
 
@@ -202,27 +209,33 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
   counter("baton_generation_tokens_total", "vllm:generation_tokens_total",
           "Tokens written to clients.", generation_tokens_);
   counter("baton_preemptions_total", "vllm:num_preemptions_total",
-          "Requests that gave up their blocks to others, to be computed again.", view.scheduler.preemptions);
+          "Requests that gave up their blocks to others, to be computed again.",
+          view.scheduler.preemptions);
   counter("baton_kv_blocks_out_total", "", "Blocks copied from KV pools to their host parts.",
           view.scheduler.blocks_out);
   counter("baton_kv_blocks_in_total", "", "Blocks copied from host parts back to KV pools.",
           view.scheduler.blocks_in);
-  counter("baton_kv_blocks_damaged_total", "",
-          "Blocks pulled from another pool that were not what had been computed (worker.check_pulls).",
-          view.scheduler.damaged_blocks);
+  counter(
+      "baton_kv_blocks_damaged_total", "",
+      "Blocks pulled from another pool that were not what had been computed (worker.check_pulls).",
+      view.scheduler.damaged_blocks);
   counter("baton_connections_total", "", "Connections accepted.", view.http.accepted);
-  counter("baton_connections_evicted_total", "", "Idle connections closed to make room.", view.http.evicted);
-  counter("baton_connections_timed_out_total", "", "Clients too slow with a request.", view.http.timed_out);
+  counter("baton_connections_evicted_total", "", "Idle connections closed to make room.",
+          view.http.evicted);
+  counter("baton_connections_timed_out_total", "", "Clients too slow with a request.",
+          view.http.timed_out);
   counter("baton_bytes_written_total", "", "Bytes that clients' sockets took.", view.writer.bytes);
-  counter("baton_requests_resubmitted_total", "", "Attempts after a scheduler's death or a lost message.",
-          view.table.resubmitted);
-  counter("baton_tokens_repeated_total", "", "Tokens that came twice and were dropped.", view.table.duplicates);
+  counter("baton_requests_resubmitted_total", "",
+          "Attempts after a scheduler's death or a lost message.", view.table.resubmitted);
+  counter("baton_tokens_repeated_total", "", "Tokens that came twice and were dropped.",
+          view.table.duplicates);
   counter("baton_token_gaps_total", "", "Resends asked for.", view.table.gaps);
   counter("baton_messages_malformed_total", "", "Messages of the scheduler that made no sense.",
           view.table.malformed + view.link.undecodable);
   counter("baton_messages_unsent_total", "", "Messages that found no scheduler.", view.link.unsent);
 
-  for (const std::string_view name : {"baton_request_success_total", "vllm:request_success_total"}) {
+  for (const std::string_view name :
+       {"baton_request_success_total", "vllm:request_success_total"}) {
     head(out, name, "counter", "Requests that ended by themselves, by reason.");
     for (const FinishReason reason : {FinishReason::stop, FinishReason::length}) {
       line(out, name, model_ + ",finished_reason=\"" + to_string(reason) + "\"",
@@ -274,10 +287,10 @@ void Metrics::expose_histograms(std::string& out) const {
             "From a request's first token to its end.", decode_);
   histogram("baton_request_inference_time_seconds", "vllm:request_inference_time_seconds",
             "From the plan of a request's first step to its end.", inference_);
-  histogram("baton_request_prompt_tokens", "vllm:request_prompt_tokens", "Prompt tokens of a request.",
-            prompt_size_);
-  histogram("baton_request_generation_tokens", "vllm:request_generation_tokens", "Tokens of a reply.",
-            reply_size_);
+  histogram("baton_request_prompt_tokens", "vllm:request_prompt_tokens",
+            "Prompt tokens of a request.", prompt_size_);
+  histogram("baton_request_generation_tokens", "vllm:request_generation_tokens",
+            "Tokens of a reply.", reply_size_);
 }
 
 }  // namespace baton

@@ -75,7 +75,8 @@ class Metrics {
   void first_token(TimeNs since_received);
   void next_token(TimeNs since_last_token);
   void tokens_delivered(std::uint64_t n) { generation_tokens_ += n; }
-  void request_ended(FinishReason reason, std::uint32_t tokens, const PhaseTimes& times, TimeNs now);
+  void request_ended(FinishReason reason, std::uint32_t tokens, const PhaseTimes& times,
+                     TimeNs now);
 
   std::uint64_t generation_tokens() const { return generation_tokens_; }
   std::string expose(const MetricsView& view) const;
@@ -94,7 +95,8 @@ class Metrics {
   std::uint64_t looked_up_prompt_tokens_ = 0;
   std::uint64_t cached_prompt_tokens_ = 0;
   std::uint64_t generation_tokens_ = 0;
-  Histogram ttft_, itl_, tpot_, e2e_, queue_, prefill_, decode_, inference_, prompt_size_, reply_size_;
+  Histogram ttft_, itl_, tpot_, e2e_, queue_, prefill_, decode_, inference_, prompt_size_,
+      reply_size_;
 };
 
 }  // namespace baton

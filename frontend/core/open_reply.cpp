@@ -79,9 +79,10 @@ bool OpenReply::take(std::uint32_t index, Token token, const LogprobReader::Entr
   if (choice.text.matched() != nullptr) return false;  // it has ended
   ++choice.tokens;
   if (prompt_only_) return false;
-  // The scheduler ends a choice in the same way; the text of what ended it is not part of the reply.
-  const bool ends = choice.tokens > min_tokens_ &&
-                    std::binary_search(stop_ids_.begin(), stop_ids_.end(), token);
+  // The scheduler ends a choice in the same way; the text of what ended it is not part of the
+  // reply.
+  const bool ends =
+      choice.tokens > min_tokens_ && std::binary_search(stop_ids_.begin(), stop_ids_.end(), token);
   TextStream::Output out;
   if (!ends || include_stop_) out = choice.text.feed({&token, 1});
   if (ends) choice.stop_token = token;
@@ -97,8 +98,10 @@ void OpenReply::end(std::uint32_t index, FinishReason reason, std::optional<floa
   Choice& choice = choices_[index];
   if (!choice.begun) begin(index, nullptr);
   ++ended_;
-  Ending ending{.reason = prompt_only_ ? FinishReason::length : reason, .stop_string = {},
-                .score = score, .lifetime = lifetime};
+  Ending ending{.reason = prompt_only_ ? FinishReason::length : reason,
+                .stop_string = {},
+                .score = score,
+                .lifetime = lifetime};
   if (const std::string* stop = choice.text.matched()) {
     ending.reason = FinishReason::stop;
     ending.stop_string = *stop;

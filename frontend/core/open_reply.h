@@ -17,10 +17,10 @@ namespace baton {
 /// and many choices make megabytes out of a small request, and the front end holds all of a reply.
 inline constexpr std::size_t kMaxReplyBytes = std::size_t{64} << 20;
 
-/// The requests that make up a reply: choice `i` of prompt `p` is entry p * choices + i, its index in
-/// the reply. (A beam search is one request for all choices of its prompt: entry p.) Its seed is the request's plus i (modulo 2^64), so that choice 0 is what the request
-/// gives with one choice, and choice i what it gives alone with the seed i higher. vLLM derives its
-/// seeds in the same way.
+/// The requests that make up a reply: choice `i` of prompt `p` is entry p * choices + i, its index
+/// in the reply. (A beam search is one request for all choices of its prompt: entry p.) Its seed is
+/// the request's plus i (modulo 2^64), so that choice 0 is what the request gives with one choice,
+/// and choice i what it gives alone with the seed i higher. vLLM derives its seeds in the same way.
 std::vector<NewRequest> fan_out(const ParsedRequest& request, TimeNs deadline);
 
 class OpenReply {
@@ -28,8 +28,8 @@ class OpenReply {
   /// Takes the writer out of `request`. `tokenizer` must outlive the reply.
   OpenReply(const Tokenizer& tokenizer, ParsedRequest& request);
 
-  /// Before the first token of a choice; `prompt` as in ReplyWriter::begin, `cached_tokens` of its prompt
-  /// were found in a prefix cache.
+  /// Before the first token of a choice; `prompt` as in ReplyWriter::begin, `cached_tokens` of its
+  /// prompt were found in a prefix cache.
   void begin(std::uint32_t choice, const Logprobs* prompt, std::uint32_t cached_tokens = 0);
   /// When what follows came (monotonic).
   void set_time(TimeNs now) { now_ = now; }
@@ -66,7 +66,7 @@ class OpenReply {
 
   std::unique_ptr<ReplyWriter> writer_;
   std::vector<Choice> choices_;
-  std::vector<Token> stop_ids_;       // ascending
+  std::vector<Token> stop_ids_;  // ascending
   std::vector<Token> told_stop_ids_;
   std::uint32_t min_tokens_ = 0;
   std::uint32_t prompt_tokens_ = 0;

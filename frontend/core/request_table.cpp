@@ -22,8 +22,8 @@ RequestTable::RequestTable(FrontendIdentity identity, RequestTableLimits limits)
 
 Result<RequestId> RequestTable::open(NewRequest request, TimeNs now, TableOutput& out) {
   if (room() == 0) {
-    return Status(ErrorCode::queue_full, "this front end already serves " +
-                                             std::to_string(open_) + " requests; try again later");
+    return Status(ErrorCode::queue_full, "this front end already serves " + std::to_string(open_) +
+                                             " requests; try again later");
   }
   const std::uint64_t counter = next_counter_++;
   Entry& entry = entries_[counter];
@@ -266,9 +266,8 @@ void RequestTable::check_deadlines(TimeNs now, TableOutput& out) {
   std::vector<std::uint64_t> late;
   for (const auto& [counter, entry] : entries_) {
     const TimeNs grace = entry.ever_sent ? limits_.deadline_grace : 0;
-    const TimeNs limit = entry.state == State::open
-                             ? entry.request.deadline + grace
-                             : entry.closing_since + limits_.closing_timeout;
+    const TimeNs limit = entry.state == State::open ? entry.request.deadline + grace
+                                                    : entry.closing_since + limits_.closing_timeout;
     if (now >= limit) late.push_back(counter);
   }
   std::sort(late.begin(), late.end());
@@ -288,7 +287,8 @@ void RequestTable::check_deadlines(TimeNs now, TableOutput& out) {
   }
 }
 
-/// Tells the client's side that the stream is over; the entry itself is closed or erased by the caller.
+/// Tells the client's side that the stream is over; the entry itself is closed or erased by the
+/// caller.
 void RequestTable::end(std::uint64_t counter, Entry& entry, StreamEnd ending, TableOutput& out) {
   ending.counter = counter;
   entry.next = ending.n;

@@ -1,6 +1,7 @@
 // The front end's state machine: which requests are open, what each client already has, what the
-// scheduler still has to say. Pure: messages and times go in as values, messages and deliveries come
-// out as values. No socket, no thread, no clock; the scheduler's simulation runs it as its front end.
+// scheduler still has to say. Pure: messages and times go in as values, messages and deliveries
+// come out as values. No socket, no thread, no clock; the scheduler's simulation runs it as its
+// front end.
 #pragma once
 
 #include <cstddef>
@@ -28,14 +29,14 @@ struct FrontendIdentity {
 };
 
 struct RequestTableLimits {
-  std::size_t max_open = 4096;                      // streams that clients wait on
+  std::size_t max_open = 4096;  // streams that clients wait on
   TimeNs heartbeat_interval = 500 * kMillisecond;
   TimeNs hello_interval = 50 * kMillisecond;  // of a FrontendHello without an answer
-  TimeNs stale_after = 1 * kSecond;                 // no news for this long: ask about the request
-  std::size_t max_asked = 256;                      // requests named by one heartbeat
-  TimeNs deadline_grace = 2 * kSecond;              // the scheduler judges a deadline first
-  TimeNs closing_timeout = 60 * kSecond;            // a Finish or Cancel nobody answers is given up
-  TimeNs trial = 2 * kSecond;        // so long a scheduler must live with new requests or suspects ...
+  TimeNs stale_after = 1 * kSecond;           // no news for this long: ask about the request
+  std::size_t max_asked = 256;                // requests named by one heartbeat
+  TimeNs deadline_grace = 2 * kSecond;        // the scheduler judges a deadline first
+  TimeNs closing_timeout = 60 * kSecond;      // a Finish or Cancel nobody answers is given up
+  TimeNs trial = 2 * kSecond;  // so long a scheduler must live with new requests or suspects ...
   TimeNs lone_trial = 10 * kSecond;  // ... or with one that is tried alone
 };
 
@@ -62,8 +63,8 @@ struct Delivery {
   std::uint32_t begin = 0;
   std::uint32_t count = 0;
   std::int32_t prompt_logprobs = -1;  // which of TableOutput::prompt_logprobs; with token 0 only
-  std::uint32_t choice = 0;           // which sequence of a beam search; they come whole, at its end
-  Beginning beginning = {};           // with token 0 only
+  std::uint32_t choice = 0;  // which sequence of a beam search; they come whole, at its end
+  Beginning beginning = {};  // with token 0 only
 };
 
 /// How one sequence of a beam search ended.
@@ -124,34 +125,35 @@ struct SchedulerView {
 /// Counts since the start, for metrics and tests.
 struct TableCounters {
   std::uint64_t opened = 0;
-  std::uint64_t tokens = 0;            // delivered
-  std::uint64_t duplicates = 0;        // tokens dropped: below the next index
-  std::uint64_t stale = 0;             // tokens or terminals dropped: another attempt or epoch
-  std::uint64_t gaps = 0;              // resends asked for at once
-  std::uint64_t resubmitted = 0;       // attempts after the first
-  std::uint64_t malformed = 0;         // messages that contradict themselves
+  std::uint64_t tokens = 0;       // delivered
+  std::uint64_t duplicates = 0;   // tokens dropped: below the next index
+  std::uint64_t stale = 0;        // tokens or terminals dropped: another attempt or epoch
+  std::uint64_t gaps = 0;         // resends asked for at once
+  std::uint64_t resubmitted = 0;  // attempts after the first
+  std::uint64_t malformed = 0;    // messages that contradict themselves
 };
 
-/// One entry lives through: open (the client waits) -> [closing: a Finish or Cancel is repeated until
-/// the scheduler's terminal answers it] -> gone. Exactly one StreamEnd an entry; it comes when the
-/// entry stops being open.
+/// One entry lives through: open (the client waits) -> [closing: a Finish or Cancel is repeated
+/// until the scheduler's terminal answers it] -> gone. Exactly one StreamEnd an entry; it comes
+/// when the entry stops being open.
 ///
 /// Guarantees, whatever is lost, late, doubled or reordered between epochs:
 /// - a client gets token i once, after token i-1, and only from its current attempt; what comes
 ///   with a token (log probabilities) likewise;
-/// - a stream ends only when every token counted by its terminal was delivered (or by its own Finish,
-///   Cancel or deadline);
+/// - a stream ends only when every token counted by its terminal was delivered (or by its own
+///   Finish, Cancel or deadline);
 /// - while a scheduler answers, every entry ends, and every terminal is acknowledged.
 ///
 /// A request may be what kills the scheduler; nobody is left then to judge it but the front ends.
-/// - Each request counts the schedulers that died while they had it, since its last token and in all.
+/// - Each request counts the schedulers that died while they had it, since its last token and in
+///   all.
 /// - After two without a token between them (or eight in all) it is a suspect. A new scheduler gets
-///   everybody else at once, and suspects only when it has lived for `trial` with those: in trials of
-///   1, 2, 4, ... suspects, each begun when the scheduler has outlived the one before.
+///   everybody else at once, and suspects only when it has lived for `trial` with those: in trials
+///   of 1, 2, 4, ... suspects, each begun when the scheduler has outlived the one before.
 /// - After four (or eight in all) it is tried alone: this front end gives nothing else to the
 ///   scheduler for as long.
-/// - Three schedulers that die in its lone trials end it with worker_crashes. One request that is not
-///   yet a suspect kills two at most, so it alone never ends another.
+/// - Three schedulers that die in its lone trials end it with worker_crashes. One request that is
+///   not yet a suspect kills two at most, so it alone never ends another.
 /// Trials take turns among the front ends of a host (wants_turn).
 class RequestTable {
  public:
@@ -161,7 +163,8 @@ class RequestTable {
   /// queue_full when max_open clients wait already.
   Result<RequestId> open(NewRequest request, TimeNs now, TableOutput& out);
 
-  /// A stop string matched: the stream ends with its first `n` tokens, now. Unknown or ended: no-op.
+  /// A stop string matched: the stream ends with its first `n` tokens, now. Unknown or ended:
+  /// no-op.
   void finish(std::uint64_t counter, std::uint32_t n, TimeNs now, TableOutput& out);
 
   /// Nobody waits for this stream any more. Unknown or ended: no-op.
@@ -181,8 +184,9 @@ class RequestTable {
   /// How many requests open() would take now.
   std::size_t room() const;
   std::size_t entry_count() const { return entries_.size(); }
-  /// Only one front end of a host tries suspects at a time. True: this one waits for its turn, or has
-  /// it; false again when it is over. give_turn() is called by whoever sees that no other has it.
+  /// Only one front end of a host tries suspects at a time. True: this one waits for its turn, or
+  /// has it; false again when it is over. give_turn() is called by whoever sees that no other has
+  /// it.
   bool wants_turn() const { return turn_of_trials_ != Turn::unwanted; }
   void give_turn() { turn_of_trials_ = Turn::given; }
   /// Tokens delivered so far; nullptr if the request is not open.
@@ -196,11 +200,11 @@ class RequestTable {
     bool sent = false;       // under the present welcome
     bool ever_sent = false;  // a scheduler may know it
     std::uint32_t attempt = 1;
-    std::uint32_t next = 0;  // closing: tokens that the ended stream had
-    std::uint32_t schedulers_lost = 0;      // under it, since its last token
-    std::uint32_t schedulers_lost_ever = 0; // ... or since it was last tried alone and acquitted
-    std::uint32_t lost_alone = 0;           // of these, in its lone trials
-    bool on_trial = false;                  // in trial_
+    std::uint32_t next = 0;                  // closing: tokens that the ended stream had
+    std::uint32_t schedulers_lost = 0;       // under it, since its last token
+    std::uint32_t schedulers_lost_ever = 0;  // ... or since it was last tried alone and acquitted
+    std::uint32_t lost_alone = 0;            // of these, in its lone trials
+    bool on_trial = false;                   // in trial_
     TimeNs arrival = 0;
     TimeNs news = 0;   // last sign of the scheduler about it, or time of the last sending
     TimeNs asked = 0;  // last resend asked for at once

@@ -9,12 +9,13 @@
 namespace baton {
 namespace {
 
-constexpr TimeNs kResendPause = 100 * kMillisecond;  // between two resends asked for about one stream
+constexpr TimeNs kResendPause =
+    100 * kMillisecond;  // between two resends asked for about one stream
 
 bool columns_agree(const Events& m) {
   const std::size_t rows = m.counters.size();
-  if (m.attempts.size() != rows || m.first_index.size() != rows ||
-      m.counts.size() != rows || m.begun_counters.size() != m.begun_cached.size() ||
+  if (m.attempts.size() != rows || m.first_index.size() != rows || m.counts.size() != rows ||
+      m.begun_counters.size() != m.begun_cached.size() ||
       m.begun_counters.size() != m.begun_at.size()) {
     return false;
   }
@@ -29,8 +30,8 @@ bool columns_agree(const Events& m) {
                      [](const PromptLogprobs& prompt) { return prompt.values.agrees(); });
 }
 
-/// Entries about tokens [begin, begin + count) go to `to`, as about tokens from `at` on; earlier ones
-/// are passed over.
+/// Entries about tokens [begin, begin + count) go to `to`, as about tokens from `at` on; earlier
+/// ones are passed over.
 void move_logprobs(LogprobReader& from, std::uint32_t begin, std::uint32_t count, std::uint32_t at,
                    Logprobs& to) {
   LogprobReader::Entry entry;
@@ -125,8 +126,8 @@ void RequestTable::append(const TokenRow& row, Entry& entry, std::uint32_t known
   std::uint32_t count = row.count - known;
   if (count > room) {
     ++counters_.malformed;
-    out.notices.push_back("request " + std::to_string(row.counter) +
-                          ": tokens beyond max_tokens " + std::to_string(limit) + " dropped");
+    out.notices.push_back("request " + std::to_string(row.counter) + ": tokens beyond max_tokens " +
+                          std::to_string(limit) + " dropped");
     count = room;
   }
   if (count == 0) return;
@@ -192,8 +193,8 @@ bool RequestTable::settle(Entries::iterator at, TableOutput& out) {
     out.notices.push_back("request " + std::to_string(counter) + ": the terminal counts " +
                           std::to_string(n) + " tokens, the client has " + std::to_string(have));
   }
-  StreamEnd ending{counter, reason_of(terminal), have, terminal.code, terminal.message,
-                   terminal.retry_after_s};
+  StreamEnd ending{counter,       reason_of(terminal), have,
+                   terminal.code, terminal.message,    terminal.retry_after_s};
   if (entry.request.sampling.beams()) ending = found_beams(counter, entry, out);
   if (terminal.lifetime.size() == kLifetimeMoments) ending.lifetime = terminal.lifetime;
   end(counter, entry, std::move(ending), out);
@@ -206,8 +207,8 @@ bool RequestTable::settle(Entries::iterator at, TableOutput& out) {
 StreamEnd RequestTable::found_beams(std::uint64_t counter, const Entry& entry, TableOutput& out) {
   const Terminal& terminal = *entry.terminal;
   const auto have = static_cast<std::uint32_t>(entry.generated.size());
-  StreamEnd ending{counter, reason_of(terminal), have, terminal.code, terminal.message,
-                   terminal.retry_after_s};
+  StreamEnd ending{counter,       reason_of(terminal), have,
+                   terminal.code, terminal.message,    terminal.retry_after_s};
   if (terminal.code != ErrorCode::ok) return ending;
   if (terminal.n.size() != entry.request.sampling.num_return_sequences ||
       terminal.scores.size() != terminal.n.size() ||

@@ -9,9 +9,10 @@
 namespace baton {
 namespace {
 
-constexpr std::uint32_t kSuspect = 2;    // schedulers lost without a token: tried after the others
-constexpr std::uint32_t kAlone = 4;      // ... tried alone
-constexpr std::uint32_t kAloneEver = 8;  // schedulers lost in all: tried alone, whatever it got between them
+constexpr std::uint32_t kSuspect = 2;  // schedulers lost without a token: tried after the others
+constexpr std::uint32_t kAlone = 4;    // ... tried alone
+constexpr std::uint32_t kAloneEver =
+    8;  // schedulers lost in all: tried alone, whatever it got between them
 constexpr std::uint32_t kLostAlone = 3;  // schedulers lost in lone trials: it ends
 
 }  // namespace
@@ -38,7 +39,8 @@ void RequestTable::scheduler_lost(TimeNs now, TableOutput& out) {
     if (entry.sent && entry.state == State::open) {
       ++entry.schedulers_lost;
       ++entry.schedulers_lost_ever;
-      if (entry.on_trial && trial_.alone && ++entry.lost_alone >= kLostAlone) over.push_back(counter);
+      if (entry.on_trial && trial_.alone && ++entry.lost_alone >= kLostAlone)
+        over.push_back(counter);
     }
     entry.sent = false;
     entry.on_trial = false;
@@ -50,9 +52,11 @@ void RequestTable::scheduler_lost(TimeNs now, TableOutput& out) {
   for (const std::uint64_t counter : over) {
     const auto at = entries_.find(counter);
     const auto n = static_cast<std::uint32_t>(at->second.generated.size());
-    const std::string why = std::to_string(kLostAlone) + " schedulers died when they were given this request alone";
+    const std::string why =
+        std::to_string(kLostAlone) + " schedulers died when they were given this request alone";
     out.notices.push_back("request " + std::to_string(counter) + " ends: " + why);
-    end(counter, at->second, {counter, FinishReason::error, n, ErrorCode::worker_crashes, why, 0}, out);
+    end(counter, at->second, {counter, FinishReason::error, n, ErrorCode::worker_crashes, why, 0},
+        out);
     entries_.erase(at);
   }
 }
@@ -74,7 +78,8 @@ void RequestTable::acquit(TimeNs now, TableOutput& out) {
     Entry& entry = at->second;
     entry.on_trial = false;
     // A token alone says little: it may kill the scheduler with the next one.
-    if (trial_.alone && now >= trial_.until) entry.schedulers_lost = entry.schedulers_lost_ever = entry.lost_alone = 0;
+    if (trial_.alone && now >= trial_.until)
+      entry.schedulers_lost = entry.schedulers_lost_ever = entry.lost_alone = 0;
   }
   trial_size_ *= 2;
   turn_of_trials_ = Turn::unwanted;

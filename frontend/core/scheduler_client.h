@@ -14,7 +14,7 @@ namespace baton {
 
 struct SchedulerClientCounters {
   std::uint64_t sent = 0;
-  std::uint64_t unsent = 0;     // no connection, or its queue was full
+  std::uint64_t unsent = 0;  // no connection, or its queue was full
   std::uint64_t received = 0;
   std::uint64_t undecodable = 0;
 };

@@ -15,7 +15,7 @@ namespace baton {
 class ChatTemplate;
 
 struct ServedModel {
-  std::string name;  // as clients call it
+  std::string name;           // as clients call it
   std::string fingerprint{};  // "system_fingerprint": the build; empty: null
   std::shared_ptr<const Tokenizer> tokenizer;
   // At most one of the two; none: the chat route answers 400.
@@ -31,8 +31,8 @@ struct Answer {
   std::vector<std::pair<std::string, std::string>> headers = {};
 };
 
-/// What a dialect makes of a body: a request to run, an answer, the reply that says what is wrong with
-/// it, or a chat whose prompt the model's template must write down before it can be tokenised.
+/// What a dialect makes of a body: a request to run, an answer, the reply that says what is wrong
+/// with it, or a chat whose prompt the model's template must write down before it can be tokenised.
 class PendingChat;
 using ParseOutcome = std::variant<ParsedRequest, HttpError, std::unique_ptr<PendingChat>, Answer>;
 

@@ -71,9 +71,11 @@ ParsedRequest begin_request(const RequestContext& context, const ServedModel& mo
   return request;
 }
 
-std::optional<std::vector<Token>> encode_prompt(std::string_view text, bool specials, const RequestContext& context,
+std::optional<std::vector<Token>> encode_prompt(std::string_view text, bool specials,
+                                                const RequestContext& context,
                                                 const ServedModel& model) {
-  return model.tokenizer->encode_within(text, specials && model.tokenizer->add_bos(), tokenise_limit(context));
+  return model.tokenizer->encode_within(text, specials && model.tokenizer->add_bos(),
+                                        tokenise_limit(context));
 }
 
 Status add_prompt(std::string_view text, const NewTokens& tokens, const RequestContext& context,
@@ -155,7 +157,8 @@ void ask_for_beams(FieldReader& fields, const RequestContext& context, const std
   if (sampling.temperature != 0) fields.fail(name, "asks for a beam search, which draws no tokens");
   if (!request.stop.empty()) fields.fail("stop", "is not supported by beam search");
   if (told > context.max_choices) {
-    fields.fail(name, "asks for more than this server's " + std::to_string(context.max_choices) + " streams");
+    fields.fail(name, "asks for more than this server's " + std::to_string(context.max_choices) +
+                          " streams");
   }
   sampling.num_beams = static_cast<std::uint32_t>(beams);
   sampling.num_return_sequences = request.choices = static_cast<std::uint32_t>(told);

@@ -34,8 +34,10 @@ Status add_prompt(std::string_view text, const NewTokens& tokens, const RequestC
 /// The error of add_prompt as a reply; `field` held the prompt.
 HttpError prompt_error(const Status& status, const std::string& field);
 
-/// `text` where it begins with what the model wants around a prompt, or as it is. Nothing: far too long.
-std::optional<std::vector<Token>> encode_prompt(std::string_view text, bool specials, const RequestContext& context,
+/// `text` where it begins with what the model wants around a prompt, or as it is. Nothing: far too
+/// long.
+std::optional<std::vector<Token>> encode_prompt(std::string_view text, bool specials,
+                                                const RequestContext& context,
                                                 const ServedModel& model);
 
 /// Sampling that goes with do_sample: without it the most probable token is taken.
@@ -57,8 +59,9 @@ nlohmann::json object_or_empty(FieldReader& fields, const std::string& name);
 void refuse_unless(FieldReader& fields, const std::string& name, const nlohmann::json& only,
                    const std::string& why);
 
-/// Makes the request a beam search of `beams` sequences of which the best `told` become its choices, once
-/// sampling and stop strings are read. Fails `name` where something else that was asked for does not go with it.
+/// Makes the request a beam search of `beams` sequences of which the best `told` become its
+/// choices, once sampling and stop strings are read. Fails `name` where something else that was
+/// asked for does not go with it.
 void ask_for_beams(FieldReader& fields, const RequestContext& context, const std::string& name,
                    std::int64_t beams, std::int64_t told, ParsedRequest& request);
 

@@ -81,7 +81,8 @@ class WholeReply : public ReplyWriter {
   TimeNs last_ = 0;
 };
 
-/// One JSON object a token, each with all the text so far, and in the old form with a zero byte behind it.
+/// One JSON object a token, each with all the text so far, and in the old form with a zero byte
+/// behind it.
 class StreamReply : public ReplyWriter {
  public:
   explicit StreamReply(bool zero_bytes) : zero_bytes_(zero_bytes) {}
@@ -108,7 +109,8 @@ class StreamReply : public ReplyWriter {
   std::string text_;
 };
 
-/// As in vLLM, whose parameters these are: `best_of` is the number of beams. The one text is the best.
+/// As in vLLM, whose parameters these are: `best_of` is the number of beams. The one text is the
+/// best.
 void read_beams(FieldReader& fields, const RequestContext& context, ParsedRequest& request) {
   refuse_unless(fields, "n", 1, "a reply has one text");
   if (!fields.boolean("use_beam_search").value_or(false)) {
@@ -117,7 +119,8 @@ void read_beams(FieldReader& fields, const RequestContext& context, ParsedReques
   const std::int64_t beams = fields.integer("best_of", 1, kMaxBeams).value_or(1);
   SamplingParams& sampling = request.sampling;
   if (sampling.top_p < 1 || sampling.top_k > 0) {
-    fields.fail(sampling.top_p < 1 ? "top_p" : "top_k", "goes with no beam search, which draws no tokens");
+    fields.fail(sampling.top_p < 1 ? "top_p" : "top_k",
+                "goes with no beam search, which draws no tokens");
   }
   // 1, which is the default, asks for nothing.
   if (sampling.temperature == 1) sampling.temperature = 0;

@@ -45,8 +45,8 @@ std::int64_t read_drawn(FieldReader& fields, const ServedModel& model, SamplingP
   return max.value_or(1);
 }
 
-/// The form of the Bloom server: {"max_new_tokens", "greedy"}. It takes the most probable token whatever
-/// "greedy" says.
+/// The form of the Bloom server: {"max_new_tokens", "greedy"}. It takes the most probable token
+/// whatever "greedy" says.
 std::int64_t read_greedy(FieldReader& fields) {
   fields.boolean("greedy");
   return fields.integer("max_new_tokens", 1, kMostTokens).value_or(1);
@@ -62,7 +62,8 @@ ParseOutcome parse(std::string_view body, const RequestContext& context, const S
     fields.fail("prompt", prompt ? "must not be empty" : "is missing");
   }
   const bool bloom = json.value().contains("max_new_tokens");
-  const std::int64_t max = bloom ? read_greedy(fields) : read_drawn(fields, model, request.sampling);
+  const std::int64_t max =
+      bloom ? read_greedy(fields) : read_drawn(fields, model, request.sampling);
   if (const auto& error = fields.finish()) return refused(*error);
   const Status status = add_prompt(*prompt, {.max = max}, context, model, request);
   if (!status.ok()) return prompt_error(status, "prompt");

@@ -25,15 +25,17 @@ std::string token_json(const ShownToken& token, const std::string& more = {}) {
          ",\"special\":" + bool_json(token.special) + more + "}";
 }
 
-std::string reason_json(const Ending& ending) { return "\"" + std::string(to_string(ending.reason)) + "\""; }
+std::string reason_json(const Ending& ending) {
+  return "\"" + std::string(to_string(ending.reason)) + "\"";
+}
 
 /// {"message": ...}
 std::string message_json(const std::string& message) {
   return "{\"message\":" + json_string(message) + "}";
 }
 
-/// {"generated_text": [text], "count_output_tokens", "finish_reason", "prompt_tokens"}, and with return_details
-/// each token.
+/// {"generated_text": [text], "count_output_tokens", "finish_reason", "prompt_tokens"}, and with
+/// return_details each token.
 class WholeReply : public ReplyWriter {
  public:
   WholeReply(bool details, std::shared_ptr<const Tokenizer> tokenizer)
@@ -156,12 +158,14 @@ bool is_empty(const Json& value) {
   return value.is_null() || value == "" || (value.is_array() && value.empty());
 }
 
-/// What may be drawn: a grammar, or some tokens. Empty values ask for nothing. `text` is that of the parameters.
-void read_constraints(FieldReader& fields, const Json& parameters, std::string_view text, const ServedModel& model,
-                      ParsedRequest& request) {
+/// What may be drawn: a grammar, or some tokens. Empty values ask for nothing. `text` is that of
+/// the parameters.
+void read_constraints(FieldReader& fields, const Json& parameters, std::string_view text,
+                      const ServedModel& model, ParsedRequest& request) {
   std::vector<std::pair<std::string, std::string>> kinds;
-  for (const auto& [what, name] : {std::pair("regex", "regular_constraint"), std::pair("grammar", "guided_grammar"),
-                                   std::pair("json", "guided_json")}) {
+  for (const auto& [what, name] :
+       {std::pair("regex", "regular_constraint"), std::pair("grammar", "guided_grammar"),
+        std::pair("json", "guided_json")}) {
     fields.take(name);
     if (parameters.contains(name) && !is_empty(parameters[name])) kinds.emplace_back(what, name);
   }
@@ -176,9 +180,10 @@ void read_rest(FieldReader& fields) {
   refuse_unless(fields, "n", 1, "a reply has one text");
   refuse_unless(fields, "input_penalty", false, "penalties count as they do in the OpenAI API");
   refuse_unless(fields, "print_eos_token", false, "the end of a text is told by finish_reason");
-  refuse_unless(fields, "exponential_decay_length_penalty", Json::array({1, 1.0}), "lengths are bounded by max_new_tokens");
-  for (const char* harmless : {"add_spaces_between_special_tokens", "image_max_patch_num", "group_request_id",
-                               "suggested_dp_index"}) {
+  refuse_unless(fields, "exponential_decay_length_penalty", Json::array({1, 1.0}),
+                "lengths are bounded by max_new_tokens");
+  for (const char* harmless : {"add_spaces_between_special_tokens", "image_max_patch_num",
+                               "group_request_id", "suggested_dp_index"}) {
     fields.take(harmless);
   }
 }
@@ -202,7 +207,8 @@ ParseOutcome parse(std::string_view body, bool stream, const RequestContext& con
   const std::string text = copy_members(body, {"parameters"}, SpecialGuard())["parameters"];
   read_constraints(inner, parameters, text, model, request);
   // What holds to a grammar must be able to end where that is complete.
-  if (ignore_eos && request.sampling.grammar_kind == GrammarKind::none) request.sampling.stop_ids.clear();
+  if (ignore_eos && request.sampling.grammar_kind == GrammarKind::none)
+    request.sampling.stop_ids.clear();
   request.skip_special_tokens = inner.boolean("skip_special_tokens").value_or(true);
   const bool details = inner.boolean("return_details").value_or(false);
   read_rest(inner);
@@ -230,15 +236,18 @@ ParseOutcome parse_stream(std::string_view body, const RequestContext& context,
 }
 
 /// {"text", "parameters"}: {"ntokens"}
-ParseOutcome parse_tokens(std::string_view body, const RequestContext& context, const ServedModel& model) {
+ParseOutcome parse_tokens(std::string_view body, const RequestContext& context,
+                          const ServedModel& model) {
   const auto json = parse_json_object(body);
   if (!json.ok()) return http_error(json.status());
   FieldReader fields(json.value());
   const auto text = required_string(fields, "text");
-  refuse_unless(fields, "multimodal_params", Json::object(), "this server's model reads text alone");
+  refuse_unless(fields, "multimodal_params", Json::object(),
+                "this server's model reads text alone");
   const Json parameters = object_or_empty(fields, "parameters");
   FieldReader inner(parameters, "parameters");
-  const bool specials = inner.boolean("add_special_tokens").value_or(true);  // of the others none counts here
+  const bool specials =
+      inner.boolean("add_special_tokens").value_or(true);  // of the others none counts here
   if (!inner.ok()) fields.fail(*inner.finish());
   if (const auto& error = fields.finish()) return refused(*error);
   if (context.max_context == 0) return http_error(far_too_long(context));
@@ -247,19 +256,24 @@ ParseOutcome parse_tokens(std::string_view body, const RequestContext& context, 
   return Answer{"{\"ntokens\":" + std::to_string(ids->size()) + "}"};
 }
 
-std::string model_name_json(const ServedModel& model) { return "{\"model_name\":" + json_string(model.name) + "}"; }
+std::string model_name_json(const ServedModel& model) {
+  return "{\"model_name\":" + json_string(model.name) + "}";
+}
 
 /// Its body, if there is one, says nothing.
 ParseOutcome parse_model_name(std::string_view, const RequestContext&, const ServedModel& model) {
   return Answer{model_name_json(model)};
 }
-Page model_name_page(const PageFacts&, const ServedModel& model) { return Answer{model_name_json(model)}; }
+Page model_name_page(const PageFacts&, const ServedModel& model) {
+  return Answer{model_name_json(model)};
+}
 
-/// The part of all pools that is in use. What requests will need at most is not told: it is the present load.
+/// The part of all pools that is in use. What requests will need at most is not told: it is the
+/// present load.
 Page token_load_page(const PageFacts& facts, const ServedModel&) {
-  const double load = facts.pool_tokens == 0
-                          ? 0
-                          : static_cast<double>(facts.used_tokens) / static_cast<double>(facts.pool_tokens);
+  const double load = facts.pool_tokens == 0 ? 0
+                                             : static_cast<double>(facts.used_tokens) /
+                                                   static_cast<double>(facts.pool_tokens);
   char text[32];
   std::snprintf(text, sizeof text, "%.6f", load);
   std::string body;

@@ -40,7 +40,8 @@ class Reply : public ReplyWriter {
   std::string finish(const Usage&) override {
     std::string list;
     for (const Sequence& sequence : sequences_) {
-      list += (list.empty() ? "" : ",") + std::string("{\"generated_text\":") + json_string(sequence.text) +
+      list += (list.empty() ? "" : ",") + std::string("{\"generated_text\":") +
+              json_string(sequence.text) +
               ",\"prompt_length\":" + std::to_string(sequence.prompt_tokens) +
               ",\"generated_length\":" + std::to_string(sequence.tokens) + ",\"finish_reason\":\"" +
               to_string(sequence.reason) + "\"}";

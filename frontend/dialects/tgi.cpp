@@ -338,7 +338,8 @@ ParseOutcome parse_stream(std::string_view body, const RequestContext& context,
 }
 
 /// SageMaker's one path: what the body holds says which request it is.
-ParseOutcome parse_invocation(std::string_view body, const RequestContext& context, const ServedModel& model) {
+ParseOutcome parse_invocation(std::string_view body, const RequestContext& context,
+                              const ServedModel& model) {
   const auto json = parse_json_object(body);
   if (!json.ok()) return http_error(json.status());
   RequestContext any = context;

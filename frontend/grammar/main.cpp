@@ -19,7 +19,8 @@ int main(int argc, char** argv) {
   GrammarLimits limits;
   if (argc == 3) limits.cpu = std::atoll(argv[2]) * kMillisecond;
   if (argc != 3 || limits.cpu <= 0) {
-    std::fprintf(stderr, "usage: baton-grammar MODEL_FOLDER MILLISECONDS (with a socket as descriptor 3)\n");
+    std::fprintf(
+        stderr, "usage: baton-grammar MODEL_FOLDER MILLISECONDS (with a socket as descriptor 3)\n");
     return 2;
   }
   constexpr int kSocket = HelperProcess::kSocketFd;

@@ -88,7 +88,8 @@ Result<ApiKeys> ApiKeys::parse(std::string_view text) {
     const std::string where = "line " + std::to_string(number) + ": ";
     ApiKey key;
     key.name = "key " + std::to_string(keys.keys_.size() + 1);
-    if (Status status = read_line(line, key); !status.ok()) return invalid(where + status.message());
+    if (Status status = read_line(line, key); !status.ok())
+      return invalid(where + status.message());
     if (!seen.insert(key.secret).second) return invalid(where + "this key was there before");
     if (keys.keys_.size() == kMaxApiKeys) {
       return invalid(where + "more than " + std::to_string(kMaxApiKeys) + " keys");
@@ -146,18 +147,18 @@ Status KeyMeter::admit(std::size_t key, std::uint32_t streams, std::uint32_t pro
                    " choices; this API key may have " + std::to_string(limits.streams));
   }
   if (limits.streams != 0 && used.streams + streams > limits.streams) {
-    return Status(ErrorCode::queue_full,
-                  "this API key has " + std::to_string(used.streams) + " of its " +
-                      std::to_string(limits.streams) + " streams open; try again later");
+    return Status(ErrorCode::queue_full, "this API key has " + std::to_string(used.streams) +
+                                             " of its " + std::to_string(limits.streams) +
+                                             " streams open; try again later");
   }
   if (limits.tokens_per_minute != 0) {
     const double now_in = level(key, now);
     if (now_in < 1) {
       *retry_after_s =
           static_cast<std::uint32_t>(std::ceil((1 - now_in) * 60 / limits.tokens_per_minute));
-      return Status(ErrorCode::queue_full,
-                    "this API key has used its " + std::to_string(limits.tokens_per_minute) +
-                        " tokens a minute; try again later");
+      return Status(ErrorCode::queue_full, "this API key has used its " +
+                                               std::to_string(limits.tokens_per_minute) +
+                                               " tokens a minute; try again later");
     }
     used.level -= prompt_tokens;
   }

@@ -28,8 +28,8 @@ struct ApiKey {
 class ApiKeys {
  public:
   /// One key a line: its letters (16 to 256 printable ones), then any of name=, streams=,
-  /// tokens_per_minute=. Empty lines and lines that begin with # are passed over. The error names the
-  /// line. A file without a key is an error: everything would be refused.
+  /// tokens_per_minute=. Empty lines and lines that begin with # are passed over. The error names
+  /// the line. A file without a key is an error: everything would be refused.
   static Result<ApiKeys> parse(std::string_view text);
   static Result<ApiKeys> load(const std::string& path);
 

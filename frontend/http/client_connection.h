@@ -33,8 +33,8 @@ struct PeerUse {
 
 class ClientConnection {
  public:
-  /// `fd` is a duplicate of the socket that Pistache reads: Pistache may close its own at any moment,
-  /// and the number stays ours.
+  /// `fd` is a duplicate of the socket that Pistache reads: Pistache may close its own at any
+  /// moment, and the number stays ours.
   ClientConnection(std::uint64_t id, UniqueFd fd, const FramingLimits& limits, TimeNs now)
       : reader(limits), id_(id), fd_(std::move(fd)), since_(now) {}
 

@@ -16,15 +16,17 @@ Health judge_health(const SchedulerView& view, bool draining, TimeNs now,
     return {false, "no_scheduler", "the scheduler does not answer; open requests wait for it"};
   }
   if (view.workers_ready == 0) {
-    return {false, "loading", "no worker is ready: the model is being loaded, or all workers are gone"};
+    return {false, "loading",
+            "no worker is ready: the model is being loaded, or all workers are gone"};
   }
   if (view.running > 0 && now - view.progress_at > limits.stuck) {
     return {false, "stuck",
             "requests are running, but no step has ended for " +
                 std::to_string((now - view.progress_at) / kSecond) + " s"};
   }
-  return {true, "ok", std::to_string(view.workers_ready) +
-                          (view.workers_ready == 1 ? " worker is ready" : " workers are ready")};
+  return {true, "ok",
+          std::to_string(view.workers_ready) +
+              (view.workers_ready == 1 ? " worker is ready" : " workers are ready")};
 }
 
 std::string health_body(const Health& health, const SchedulerView& view, const std::string& model,

@@ -9,8 +9,8 @@
 namespace baton {
 
 struct HealthLimits {
-  TimeNs silence = 3 * kSecond;   // the scheduler answers two heartbeats a second
-  TimeNs stuck = 15 * kSecond;    // requests are running, and no step has ended for this long
+  TimeNs silence = 3 * kSecond;  // the scheduler answers two heartbeats a second
+  TimeNs stuck = 15 * kSecond;   // requests are running, and no step has ended for this long
 };
 
 struct Health {

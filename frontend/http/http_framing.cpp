@@ -42,7 +42,8 @@ bool lists(std::string_view value, std::string_view name) {
   return false;
 }
 
-/// Tells other protocols and bare line feeds at once, where waiting for the end would last for ever.
+/// Tells other protocols and bare line feeds at once, where waiting for the end would last for
+/// ever.
 bool plausible(std::string_view head, std::size_t from) {
   if (head.front() < 'A' || head.front() > 'Z') return false;
   for (std::size_t i = from; i < head.size(); ++i) {
@@ -172,9 +173,9 @@ std::size_t RequestReader::feed_head(std::string_view bytes) {
   const std::size_t end = head_.find("\r\n\r\n", before < 3 ? 0 : before - 3);
   if (end == std::string::npos) {
     if (head_.size() > limits_.max_head_bytes) {
-      fail(431, "headers_too_large",
-           "the request's head is larger than " + std::to_string(limits_.max_head_bytes) +
-               " bytes");
+      fail(
+          431, "headers_too_large",
+          "the request's head is larger than " + std::to_string(limits_.max_head_bytes) + " bytes");
     } else if (!plausible(head_, before)) {
       fail(400, "bad_request", "this is not an HTTP/1.1 request");
     }
@@ -208,8 +209,7 @@ bool RequestReader::parse_head() {
 bool RequestReader::parse_request_line(std::string_view line) {
   const std::size_t first = line.find(' ');
   const std::size_t last = line.rfind(' ');
-  if (first == std::string_view::npos || first == last ||
-      line.find(' ', first + 1) != last) {
+  if (first == std::string_view::npos || first == last || line.find(' ', first + 1) != last) {
     return fail(400, "bad_request", "the request line is not 'METHOD TARGET HTTP/1.1'");
   }
   const std::string_view method = line.substr(0, first);
@@ -226,8 +226,8 @@ bool RequestReader::parse_request_line(std::string_view line) {
   request_.keep_alive = request_.minor == 1;
   if (target.size() > limits_.max_target_bytes) {
     return fail(414, "target_too_long",
-                "the request's target is longer than " +
-                    std::to_string(limits_.max_target_bytes) + " bytes");
+                "the request's target is longer than " + std::to_string(limits_.max_target_bytes) +
+                    " bytes");
   }
   std::string made;
   if (lowered(target.substr(0, 7)) == "http://") {  // absolute form, as proxies send it
@@ -415,8 +415,7 @@ bool RequestReader::parse_chunk_size() {
   const std::string_view line = line_;
   const std::string_view digits = line.substr(0, line.find(';'));
   std::uint32_t size = 0;
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), size, 16);
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size, 16);
   if (digits.empty() || error == std::errc::invalid_argument ||
       end != digits.data() + digits.size()) {
     return fail(400, "bad_request", "a chunk's size is not a hexadecimal number");

@@ -1,6 +1,6 @@
-// Where one HTTP/1.x request ends and the next begins, decided strictly: pure, no socket. Pistache gets
-// only what passed here, because it accepts `Content-Length: 5abc`, loses pipelined requests and reads
-// on after an error.
+// Where one HTTP/1.x request ends and the next begins, decided strictly: pure, no socket. Pistache
+// gets only what passed here, because it accepts `Content-Length: 5abc`, loses pipelined requests
+// and reads on after an error.
 #pragma once
 
 #include <cstddef>

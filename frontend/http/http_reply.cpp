@@ -72,36 +72,56 @@ std::string http_date(std::int64_t unix_seconds) {
 
 const char* reason_phrase(int status) {
   switch (status) {
-    case 200: return "OK";
+    case 200:
+      return "OK";
     case 204:
       return "No Content";
-    case 400: return "Bad Request";
-    case 401: return "Unauthorized";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
     case 403:
       return "Forbidden";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
     case 406:
       return "Not Acceptable";
-    case 408: return "Request Timeout";
-    case 411: return "Length Required";
-    case 413: return "Content Too Large";
-    case 414: return "URI Too Long";
-    case 415: return "Unsupported Media Type";
-    case 417: return "Expectation Failed";
+    case 408:
+      return "Request Timeout";
+    case 411:
+      return "Length Required";
+    case 413:
+      return "Content Too Large";
+    case 414:
+      return "URI Too Long";
+    case 415:
+      return "Unsupported Media Type";
+    case 417:
+      return "Expectation Failed";
     case 422:
       return "Unprocessable Content";
     case 424:
       return "Failed Dependency";
-    case 429: return "Too Many Requests";
-    case 431: return "Request Header Fields Too Large";
-    case 499: return "Client Closed Request";
-    case 500: return "Internal Server Error";
-    case 501: return "Not Implemented";
-    case 503: return "Service Unavailable";
-    case 504: return "Gateway Timeout";
-    case 505: return "HTTP Version Not Supported";
-    default: return status < 400 ? "OK" : "Error";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 499:
+      return "Client Closed Request";
+    case 500:
+      return "Internal Server Error";
+    case 501:
+      return "Not Implemented";
+    case 503:
+      return "Service Unavailable";
+    case 504:
+      return "Gateway Timeout";
+    case 505:
+      return "HTTP Version Not Supported";
+    default:
+      return status < 400 ? "OK" : "Error";
   }
 }
 
@@ -141,8 +161,8 @@ void append_last_chunk(std::string& out, const ReplyFrame& frame) {
 
 bool valid_request_id(std::string_view id) {
   const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           c == '.' || c == '_' || c == ':' || c == '-';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == ':' || c == '-';
   };
   return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), allowed);
 }

@@ -29,13 +29,14 @@ struct HttpReply {
 struct ReplyFrame {
   std::string request_id;
   bool keep_alive = false;
-  bool head_only = false;  // the method was HEAD
-  int minor = 1;           // HTTP/1.<minor> of the request
-  std::int32_t api_key = -1;  // which one asked (ApiKeys::all()); -1: none is wanted
+  bool head_only = false;            // the method was HEAD
+  int minor = 1;                     // HTTP/1.<minor> of the request
+  std::int32_t api_key = -1;         // which one asked (ApiKeys::all()); -1: none is wanted
   const Dialect* dialect = nullptr;  // whose errors the client understands; null: the OpenAI API's
-  const HttpHeaders* cors = nullptr;  // what browsers are told (frontend/http/cors.h); null: nothing
-  std::int64_t date = 0;              // unix seconds when the head is made; 0: no Date header
-  std::string asked = {};             // "METHOD PATH" of the request, as the log tells it
+  const HttpHeaders* cors =
+      nullptr;             // what browsers are told (frontend/http/cors.h); null: nothing
+  std::int64_t date = 0;   // unix seconds when the head is made; 0: no Date header
+  std::string asked = {};  // "METHOD PATH" of the request, as the log tells it
 };
 
 /// In quotes, on one line, at most 300 bytes: for the log, where strangers' text must not begin a

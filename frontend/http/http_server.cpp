@@ -19,7 +19,8 @@ namespace Http = Pistache::Http;
 namespace Tcp = Pistache::Tcp;
 
 constexpr const char* kConnectionData = "baton";
-constexpr int kBacklog = 4096;  // Pistache asks for 128, too few when hundreds of clients come at once
+constexpr int kBacklog =
+    4096;  // Pistache asks for 128, too few when hundreds of clients come at once
 constexpr std::size_t kUnusedParserBytes = 1024;
 constexpr auto kNever = std::chrono::hours(24 * 365 * 10);
 
@@ -42,7 +43,8 @@ int listening_socket(std::uint16_t port, const std::vector<int>& known = {}) {
   for (int fd = 3; fd < end; ++fd) {
     int listening = 0;
     socklen_t size = sizeof listening;
-    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0 || listening == 0) continue;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0 || listening == 0)
+      continue;
     if (std::find(known.begin(), known.end(), fd) != known.end()) continue;
     sockaddr_storage address{};
     size = sizeof address;
@@ -166,17 +168,18 @@ Status HttpServer::start() {
   try {
     impl_->endpoint =
         std::make_unique<Http::Endpoint>(Pistache::Address(host, Pistache::Port(o.port)));
-    // Time-outs and sizes are ours to judge: Pistache would answer by itself, through its own writer.
-    impl_->endpoint->init(Http::Endpoint::options()
-                              .threads(o.threads)
-                              .threadsName("http")
-                              .flags(Tcp::Options::ReuseAddr | Tcp::Options::NoDelay |
-                                     Tcp::Options::CloseOnExec)
-                              .backlog(kBacklog)
-                              .maxRequestSize(o.framing.max_head_bytes)
-                              .headerTimeout(kNever)
-                              .bodyTimeout(kNever)
-                              .keepaliveTimeout(kNever));
+    // Time-outs and sizes are ours to judge: Pistache would answer by itself, through its own
+    // writer.
+    impl_->endpoint->init(
+        Http::Endpoint::options()
+            .threads(o.threads)
+            .threadsName("http")
+            .flags(Tcp::Options::ReuseAddr | Tcp::Options::NoDelay | Tcp::Options::CloseOnExec)
+            .backlog(kBacklog)
+            .maxRequestSize(o.framing.max_head_bytes)
+            .headerTimeout(kNever)
+            .bodyTimeout(kNever)
+            .keepaliveTimeout(kNever));
     impl_->endpoint->setHandler(std::make_shared<InputHandler>(&impl_->intake));
     const std::vector<int> known = listening_sockets();
     impl_->endpoint->serveThreaded();  // binds
@@ -185,8 +188,8 @@ Status HttpServer::start() {
     if (impl_->listen_fd >= 0) listen(impl_->listen_fd, kBacklog);
   } catch (const std::exception& error) {
     impl_->endpoint.reset();
-    return Status(ErrorCode::unavailable, "cannot listen on " + host + ":" +
-                                              std::to_string(o.port) + ": " + error.what());
+    return Status(ErrorCode::unavailable,
+                  "cannot listen on " + host + ":" + std::to_string(o.port) + ": " + error.what());
   }
   return {};
 }

@@ -1,5 +1,5 @@
-// The HTTP side of the front end: listens, parses, routes; never writes. http_server.cpp is the only
-// file that includes Pistache.
+// The HTTP side of the front end: listens, parses, routes; never writes. http_server.cpp is the
+// only file that includes Pistache.
 #pragma once
 
 #include <cstddef>

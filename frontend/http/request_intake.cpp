@@ -318,7 +318,8 @@ void RequestIntake::discard(ClientConnection& connection, std::size_t size) {
   connection.discarded += size;
   // After an error the client may be sending a body for a while before it looks at the reply.
   const bool patient = connection.refused || connection.phase() == ConnectionPhase::closing;
-  if (connection.discarded > (patient ? kMaxLingerBytes : kMaxExtraBytes)) connection.cut_off(now_ns());
+  if (connection.discarded > (patient ? kMaxLingerBytes : kMaxExtraBytes))
+    connection.cut_off(now_ns());
 }
 
 void RequestIntake::hand_over(const Connection& connection, Outcome outcome) {

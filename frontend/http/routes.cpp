@@ -58,7 +58,8 @@ std::vector<HttpRoute> Routes::table(const std::vector<const Dialect*>& dialects
   for (const Dialect* dialect : dialects) {
     for (const DialectRoute& route : dialect->routes()) {
       const bool shared = std::any_of(routes.begin(), routes.end(), [&](const HttpRoute& earlier) {
-        return std::string_view(earlier.method) == route.method && std::string_view(earlier.path) == route.path;
+        return std::string_view(earlier.method) == route.method &&
+               std::string_view(earlier.path) == route.path;
       });
       if (shared) continue;
       const Place place{dialect, route.path, any_model};
@@ -146,19 +147,17 @@ bool Routes::check_key(const Connection& connection, const HttpRequest& request,
 std::optional<HttpError> Routes::refusal(const ClientConnection& connection,
                                          const HttpRequest& request) const {
   if (!options_.hosts.allow(request.host, connection.local)) {
-    return http_error(
-        403,
-        "this server is not asked as '" + request.host.substr(0, 100) +
-            "': without API keys only names of the loopback (localhost, 127.0.0.1) are "
-            "taken, and those of frontend.allowed_hosts",
-        "host_not_allowed");
+    return http_error(403,
+                      "this server is not asked as '" + request.host.substr(0, 100) +
+                          "': without API keys only names of the loopback (localhost, 127.0.0.1) "
+                          "are taken, and those of frontend.allowed_hosts",
+                      "host_not_allowed");
   }
   if (options_.cors.refuses(request)) {
-    return http_error(
-        403,
-        "a page of another site asks (Sec-Fetch-Site: cross-site); its origin is not in "
-        "frontend.allowed_origins",
-        "origin_not_allowed");
+    return http_error(403,
+                      "a page of another site asks (Sec-Fetch-Site: cross-site); its origin is not "
+                      "in frontend.allowed_origins",
+                      "origin_not_allowed");
   }
   return std::nullopt;
 }
@@ -294,7 +293,8 @@ void Routes::check_grammar(Asker asker, ParsedRequest request) {
   const auto waiting = std::make_shared<Waiting>(std::move(asker), std::move(request));
   const auto refuse = [this, waiting](const Status& status) {
     fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,
-         http_error(status, http_status(status.code()) == 400 ? waiting->request.grammar_field : ""));
+         http_error(status,
+                    http_status(status.code()) == 400 ? waiting->request.grammar_field : ""));
   };
   if (helpers_.grammars == nullptr) {
     refuse(Status(ErrorCode::unavailable, "this server does not check grammars"));

@@ -1,6 +1,6 @@
-// What each URL does: on Pistache's threads, up to the job for the loop. Here requests are parsed and
-// tokenised, so that the loop only moves tokens. A chat that a template must write down first goes on
-// from there on a thread of the template pool.
+// What each URL does: on Pistache's threads, up to the job for the loop. Here requests are parsed
+// and tokenised, so that the loop only moves tokens. A chat that a template must write down first
+// goes on from there on a thread of the template pool.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,8 @@ namespace baton {
 struct SharedFacts {
   std::atomic<std::uint32_t> max_context{0};  // 0: no scheduler has said yet
   std::atomic<bool> draining{false};
-  std::atomic<std::uint32_t> rendering{0};  // requests that a renderer, or a checker of grammars, has
+  std::atomic<std::uint32_t> rendering{
+      0};  // requests that a renderer, or a checker of grammars, has
 };
 
 struct RouteOptions {
@@ -37,13 +38,13 @@ struct RouteOptions {
   TimeNs default_timeout = 600 * kSecond;
   TimeNs max_timeout = 3600 * kSecond;
   std::uint32_t max_streams = 4096;  // choices that the loop takes at once
-  ApiKeys keys;                  // open(): everybody is served
-  AllowedHosts hosts;            // under which names clients may ask
-  Cors cors;                     // what pages of other origins may read
-  bool strict_fields = false;    // likewise zero_bytes: as in RequestContext
+  ApiKeys keys;                      // open(): everybody is served
+  AllowedHosts hosts;                // under which names clients may ask
+  Cors cors;                         // what pages of other origins may read
+  bool strict_fields = false;        // likewise zero_bytes: as in RequestContext
   bool zero_bytes = false;
-  std::string version;           // of this build
-  std::uint64_t incarnation = 0; // makes request ids unique
+  std::string version;            // of this build
+  std::uint64_t incarnation = 0;  // makes request ids unique
 };
 
 /// Where requests go on that would hold up whoever read them; null: there is none. All must be

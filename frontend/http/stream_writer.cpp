@@ -18,8 +18,8 @@ namespace {
 /// Sent bytes that a backlog may keep before they are cut off.
 constexpr std::size_t kCompactAfter = 64 * 1024;
 
-/// What a client asked for and never reads must not fill the kernel's buffers for minutes after we gave
-/// up: the last close resets the connection.
+/// What a client asked for and never reads must not fill the kernel's buffers for minutes after we
+/// gave up: the last close resets the connection.
 void reset_on_close(int fd) {
   const linger now{1, 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
@@ -39,9 +39,12 @@ void probe_by_kernel(int fd) {
 
 const char* to_string(DropReason reason) {
   switch (reason) {
-    case DropReason::left: return "left";
-    case DropReason::overflow: return "overflow";
-    case DropReason::stalled: return "stalled";
+    case DropReason::left:
+      return "left";
+    case DropReason::overflow:
+      return "overflow";
+    case DropReason::stalled:
+      return "stalled";
   }
   return "unknown";
 }
@@ -189,8 +192,8 @@ void StreamWriter::settle(Outputs::iterator at, TimeNs now) {
   if (output.turn_due && waiting <= limits_.buffer_bytes) give_turn(output, now);
   if (output.replying || waiting > 0) return;
   if (output.close_after) {
-    // The other direction stays open for a moment, so that a client that is still sending a body gets
-    // to read the reply instead of a reset. The server's reaper ends it.
+    // The other direction stays open for a moment, so that a client that is still sending a body
+    // gets to read the reply instead of a reset. The server's reaper ends it.
     output.connection->begin_closing(now);
     shutdown(output.connection->fd(), SHUT_WR);
   }

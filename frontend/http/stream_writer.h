@@ -1,5 +1,5 @@
-// Writes to clients from the loop's thread: straight to the socket, and through a bounded queue with
-// epoll when the socket is full. Notices clients that leave or never read.
+// Writes to clients from the loop's thread: straight to the socket, and through a bounded queue
+// with epoll when the socket is full. Notices clients that leave or never read.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,10 @@
 namespace baton {
 
 struct WriterLimits {
-  std::size_t buffer_bytes = 262'144;          // queued for one client, beyond which no event is added
-                                               // (the last bytes of a reply may be, whatever their size)
-  TimeNs stall_timeout = 30 * kSecond;         // a queue that does not move for this long
+  std::size_t buffer_bytes = 262'144;   // queued for one client, beyond which no event is added
+                                        // (the last bytes of a reply may be, whatever their
+                                        // size)
+  TimeNs stall_timeout = 30 * kSecond;  // a queue that does not move for this long
   std::size_t total_bytes = std::size_t{64}
                             << 20;  // queued for all; then the largest and slowest is dropped
 };
@@ -39,8 +40,8 @@ struct WriterCounters {
   std::uint64_t blocked = 0;  // sends that the socket did not take whole
 };
 
-/// One thread. A connection is known from open() until its last byte is out after finish(), or until
-/// it is dropped; then drops() tells.
+/// One thread. A connection is known from open() until its last byte is out after finish(), or
+/// until it is dropped; then drops() tells.
 class StreamWriter {
  public:
   explicit StreamWriter(WriterLimits limits);

@@ -1,4 +1,5 @@
-// The fields of beam search, by vLLM's names: `best_of` is its width, `n` how many sequences are told.
+// The fields of beam search, by vLLM's names: `best_of` is its width, `n` how many sequences are
+// told.
 #include <string>
 
 #include "frontend/openai/choice_fields.h"
@@ -8,7 +9,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kNothingDrawn = "must ask for nothing with beam search, which draws no tokens";
+constexpr const char* kNothingDrawn =
+    "must ask for nothing with beam search, which draws no tokens";
 
 void read_penalty(FieldReader& fields, SamplingParams& sampling) {
   const double bound = double{SamplingParams::kMaxLengthPenalty};
@@ -43,7 +45,8 @@ void check_others(FieldReader& fields, const ParsedRequest& request, const Asked
     fields.fail(request.grammar_field, "is not supported by beam search");
   }
   if (asked.logprobs >= 0) fields.fail("logprobs", "are not supported by beam search");
-  if (asked.prompt_logprobs >= 0) fields.fail("prompt_logprobs", "are not supported by beam search");
+  if (asked.prompt_logprobs >= 0)
+    fields.fail("prompt_logprobs", "are not supported by beam search");
 }
 
 }  // namespace
@@ -63,8 +66,9 @@ void read_beams(FieldReader& fields, AskedChoices& asked, ParsedRequest& request
   }
   check_others(fields, request, asked);
   if (asked.made > SamplingParams::kMaxBeams) {
-    fields.fail(asked.told > SamplingParams::kMaxBeams ? "n" : "best_of",
-                "may be at most " + std::to_string(SamplingParams::kMaxBeams) + " with beam search");
+    fields.fail(
+        asked.told > SamplingParams::kMaxBeams ? "n" : "best_of",
+        "may be at most " + std::to_string(SamplingParams::kMaxBeams) + " with beam search");
   }
   // One beam is the most probable token each time: no search.
   sampling.temperature = 0;

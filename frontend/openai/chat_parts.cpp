@@ -6,8 +6,9 @@ namespace baton {
 namespace {
 
 std::string function_members(const ToolCall& call) {
-  return "\"id\":" + json_string(call.id) + ",\"type\":\"function\",\"function\":{\"name\":" +
-         json_string(call.name) + ",\"arguments\":" + json_string(call.arguments) + "}";
+  return "\"id\":" + json_string(call.id) +
+         ",\"type\":\"function\",\"function\":{\"name\":" + json_string(call.name) +
+         ",\"arguments\":" + json_string(call.arguments) + "}";
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ void read_counts(FieldReader& fields, OpenAiRoute route, const ParsedRequest& re
   const auto n = fields.integer("n", 1, kMaxChoices).value_or(1);
   const auto best_of = fields.integer("best_of", 1, kMaxChoices).value_or(n);
   if (best_of < n) {
-    fields.fail("best_of", "is " + std::to_string(best_of) + ", below 'n', which is " +
-                               std::to_string(n));
+    fields.fail("best_of",
+                "is " + std::to_string(best_of) + ", below 'n', which is " + std::to_string(n));
   } else if (best_of > n && route == OpenAiRoute::chat && !beams) {
     fields.fail("best_of", "is not supported by chats beyond 'n'");
   } else if (best_of > n && request.stream && !beams) {

@@ -209,7 +209,8 @@ void GrammarFields::read_typed(const std::string& name) {
 
 }  // namespace
 
-void read_named_grammars(FieldReader& fields, const std::vector<std::pair<std::string, std::string>>& kinds,
+void read_named_grammars(FieldReader& fields,
+                         const std::vector<std::pair<std::string, std::string>>& kinds,
                          std::string_view text, ParsedRequest& request) {
   GrammarFields grammar(fields, text, request.sampling);
   for (const auto& [what, name] : kinds) grammar.read(what, fields, text, name);

@@ -14,10 +14,10 @@ struct Marks {
 
 // As the families' own model cards write them.
 constexpr auto kFamilies = std::to_array<Marks>({
-    {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},      // Qwen2.5-Coder, CodeGemma
-    {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},            // StarCoder
+    {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},  // Qwen2.5-Coder, CodeGemma
+    {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},        // StarCoder
     {"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"},  // DeepSeek-Coder
-    {"[SUFFIX]", "[PREFIX]", "", true},                          // Codestral
+    {"[SUFFIX]", "[PREFIX]", "", true},                      // Codestral
 });
 
 /// The one token that is written so; -1: there is none.
@@ -65,8 +65,9 @@ void read_suffix(FieldReader& fields, const ServedModel& model, bool echo, Asked
   const std::string& text = suffix->get_ref<const std::string&>();
   if (text.empty()) return;
   if (!infill_marks(*model.tokenizer)) {
-    fields.fail("suffix", "is not supported by this model: its tokenizer has no tokens that mark the "
-                          "text before and behind what is to be filled in");
+    fields.fail("suffix",
+                "is not supported by this model: its tokenizer has no tokens that mark the text "
+                "before and behind what is to be filled in");
   } else if (echo) {
     fields.fail("suffix", "cannot be used together with 'echo'");
   }

@@ -1,5 +1,5 @@
-// `suffix` of /v1/completions: the model fills in what stands between prompt and suffix. Only models
-// that were trained for it can, which shows by the tokens of their own that mark the parts.
+// `suffix` of /v1/completions: the model fills in what stands between prompt and suffix. Only
+// models that were trained for it can, which shows by the tokens of their own that mark the parts.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace baton {
 
-/// Ids around the parts of a prompt: begin, prompt, hole, suffix, end (or, of one family, suffix and
-/// prompt in the other order).
+/// Ids around the parts of a prompt: begin, prompt, hole, suffix, end (or, of one family, suffix
+/// and prompt in the other order).
 struct InfillMarks {
   Token begin = -1;
   Token hole = -1;
@@ -25,8 +25,8 @@ struct InfillMarks {
 /// Nothing if the tokenizer has none of the known sets of marks.
 std::optional<InfillMarks> infill_marks(const Tokenizer& tokenizer);
 
-/// Takes the field. An empty one asks for nothing; another one is refused for models without marks, and
-/// with `echo`.
+/// Takes the field. An empty one asks for nothing; another one is refused for models without marks,
+/// and with `echo`.
 void read_suffix(FieldReader& fields, const ServedModel& model, bool echo, AskedPrompts& prompts);
 
 /// The prompts with their suffix; false: one has more than `limit` tokens. What the texts say never

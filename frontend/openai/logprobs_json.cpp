@@ -92,8 +92,7 @@ void LogprobsJson::add_to_chat(Token token, const LogprobReader::Entry* logprobs
     append_item(tops, chat_entry(*tokenizer_, logprobs->top_tokens[i], value) + "}");
   }
   const std::string value = logprobs == nullptr ? "null" : json_number(logprobs->logprob);
-  append_item(tokens_,
-              chat_entry(*tokenizer_, token, value) + ",\"top_logprobs\":[" + tops + "]}");
+  append_item(tokens_, chat_entry(*tokenizer_, token, value) + ",\"top_logprobs\":[" + tops + "]}");
 }
 
 void LogprobsJson::add_to_completion(Token token, const LogprobReader::Entry* logprobs) {

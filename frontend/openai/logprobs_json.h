@@ -24,8 +24,8 @@ enum class ReplyShape : std::uint8_t { completion, chat };
 /// text. A token that is no text by itself is written "bytes:\xe4\xbd", as OpenAI's API did.
 class LogprobsJson {
  public:
-  /// `top`: how many of the most probable tokens are shown. `text`: options of the choice's own text;
-  /// its stop strings are of no account here.
+  /// `top`: how many of the most probable tokens are shown. `text`: options of the choice's own
+  /// text; its stop strings are of no account here.
   LogprobsJson(ReplyShape shape, std::shared_ptr<const Tokenizer> tokenizer, std::uint32_t top,
                TextStreamOptions text);
 

@@ -18,7 +18,7 @@ enum class Neutral : std::uint8_t {
   is_true,
   empty,  // {}, [] or ""
   none_or_auto,
-  text_only,    // ["text"]
+  text_only,          // ["text"]
   medium_or_ignored,  // "medium"; others are ignored where unknown fields are
 };
 

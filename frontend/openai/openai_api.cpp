@@ -116,14 +116,14 @@ void read_common(FieldReader& fields, std::string_view body, OpenAiRoute route,
   ignore_neutral_fields(fields, route);
 }
 
-/// Fits the asked lengths and one prompt to the context, now that it is tokenised. The tokens that may
-/// follow it are in `*max_tokens`.
+/// Fits the asked lengths and one prompt to the context, now that it is tokenised. The tokens that
+/// may follow it are in `*max_tokens`.
 Status settle_limits(const AskedLimits& limits, const RequestContext& context,
                      const ServedModel& model, std::vector<Token>& ids, std::uint32_t* max_tokens) {
   const std::int64_t wanted = std::max(limits.max_tokens.value_or(0), limits.min_tokens);
-  const std::int64_t most = limits.truncate >= 0
-                                ? limits.truncate
-                                : std::int64_t{context.max_context} - std::max<std::int64_t>(wanted, 1);
+  const std::int64_t most =
+      limits.truncate >= 0 ? limits.truncate
+                           : std::int64_t{context.max_context} - std::max<std::int64_t>(wanted, 1);
   if (most > 0 && static_cast<std::int64_t>(ids.size()) > most) {
     ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(most));
   }
@@ -232,8 +232,7 @@ std::unique_ptr<ReplyWriter> make_reply(OpenAiRoute route, const RequestContext&
   facts.parser = std::move(asked.parser);
   facts.named_call = asked.named_call;
   facts.one_call = asked.one_call;
-  const ReplyShape shape =
-      route == OpenAiRoute::chat ? ReplyShape::chat : ReplyShape::completion;
+  const ReplyShape shape = route == OpenAiRoute::chat ? ReplyShape::chat : ReplyShape::completion;
   return asked.request.stream ? openai_stream_reply(shape, std::move(facts))
                               : openai_whole_reply(shape, std::move(facts));
 }
@@ -270,7 +269,8 @@ void check_forced_call(FieldReader& fields, Asked& asked) {
   if (!forced.forced || !fields.ok()) return;
   SamplingParams& sampling = asked.request.sampling;
   if (!asked.request.grammar_field.empty()) {
-    fields.fail("tool_choice", "forces a call, which contradicts '" + asked.request.grammar_field + "'");
+    fields.fail("tool_choice",
+                "forces a call, which contradicts '" + asked.request.grammar_field + "'");
   } else if (sampling.beams()) {
     fields.fail("tool_choice", "cannot force a call with beam search");
   } else if (asked.ignore_eos) {
@@ -309,16 +309,16 @@ class TemplatedChat : public PendingChat {
       if (const Status held = hold_to_grammar(model, text); !held.ok()) {
         return http_error(held, asked_.request.grammar_field);
       }
-      status = take_chat_prompt(
-          format.tokenise(text, *model.tokenizer, tokenise_limit(context_)), context_, asked_);
+      status = take_chat_prompt(format.tokenise(text, *model.tokenizer, tokenise_limit(context_)),
+                                context_, asked_);
       asked_.request.shown_specials = format.shown_specials(*model.tokenizer, with_calls_);
     }
     return finish_request(std::move(status), OpenAiRoute::chat, context_, model, asked_);
   }
 
  private:
-  /// The grammar of a forced call, and what a reasoning changes about any grammar. What the reply begins
-  /// with in any case is put behind `text`.
+  /// The grammar of a forced call, and what a reasoning changes about any grammar. What the reply
+  /// begins with in any case is put behind `text`.
   Status hold_to_grammar(const ServedModel& model, std::string& text) {
     SamplingParams& sampling = asked_.request.sampling;
     const ReplyGrammar& family = model.chat_template->reply_grammar();

@@ -24,10 +24,9 @@ ParseOutcome no_responses(std::string_view, const RequestContext&, const ServedM
 }
 
 ParseOutcome no_embeddings(std::string_view, const RequestContext&, const ServedModel&) {
-  return http_error(501,
-                    "/v1/embeddings is not served: this server's model generates text and has no "
-                    "embeddings",
-                    "not_served");
+  return http_error(
+      501, "/v1/embeddings is not served: this server's model generates text and has no embeddings",
+      "not_served");
 }
 
 Page models_page(const PageFacts& facts, const ServedModel& model) {

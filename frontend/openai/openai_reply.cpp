@@ -18,7 +18,8 @@ std::string usage_object(const Usage& usage) {
   return "{\"prompt_tokens\":" + std::to_string(usage.prompt_tokens) +
          ",\"completion_tokens\":" + std::to_string(usage.completion_tokens) +
          ",\"total_tokens\":" + std::to_string(total) +
-         ",\"prompt_tokens_details\":{\"cached_tokens\":" + std::to_string(usage.cached_tokens) + "}}";
+         ",\"prompt_tokens_details\":{\"cached_tokens\":" + std::to_string(usage.cached_tokens) +
+         "}}";
 }
 
 /// {"id":...,"object":...,"created":...,"model":...,"system_fingerprint":...,"choices":[
@@ -100,8 +101,8 @@ class WholeReply : public ReplyWriter {
       : shape_(shape), facts_(std::move(facts)), opening_(opening(shape, false, facts_)) {
     for (const PromptFacts& prompt : facts_.prompts) {
       for (std::uint32_t i = 0; i < facts_.made; ++i) {
-        choices_.push_back({prompt, ChoiceLogprobs(shape_, facts_, prompt),
-                            parser_of(facts_, choices_.size())});
+        choices_.push_back(
+            {prompt, ChoiceLogprobs(shape_, facts_, prompt), parser_of(facts_, choices_.size())});
       }
     }
   }
@@ -322,10 +323,10 @@ class StreamReply : public ReplyWriter {
 
   ReplyShape shape_;
   ReplyFacts facts_;
-  std::vector<ChoiceLogprobs> logprobs_;            // by choice
+  std::vector<ChoiceLogprobs> logprobs_;             // by choice
   std::vector<std::optional<ReplyParser>> parsers_;  // likewise
   std::vector<std::uint32_t> tokens_;                // likewise, so far
-  std::string head_;                      // "data: " and the fields before the choices
+  std::string head_;                                 // "data: " and the fields before the choices
   std::string before_text_;
   std::string after_text_;
   std::string after_logprobs_;

@@ -17,8 +17,8 @@ namespace baton {
 /// What a reply repeats of one prompt.
 struct PromptFacts {
   std::uint32_t tokens = 0;
-  std::vector<Token> ids;  // with echo or prompt_logprobs; else empty
-  std::string text;        // with echo
+  std::vector<Token> ids;     // with echo or prompt_logprobs; else empty
+  std::string text;           // with echo
   TextStreamOptions options;  // of the text that follows it; with logprobs
 };
 
@@ -32,7 +32,8 @@ struct ReplyFacts {
 
   std::vector<PromptFacts> prompts = {{}};
   std::uint32_t made = 1;  // choices of each prompt
-  std::uint32_t told = 1;  // of these, so many: the best by mean log probability (whole replies only)
+  std::uint32_t told =
+      1;  // of these, so many: the best by mean log probability (whole replies only)
   std::int32_t logprobs = -1;         // -1: none; else the number of most probable tokens shown
   std::int32_t prompt_logprobs = -1;  // likewise, in the shape of vLLM (whole replies only)
   bool echo = false;                  // completions only

@@ -40,9 +40,9 @@ void read_stop(FieldReader& fields, const std::string& field, ParsedRequest& req
 /// end of a sequence is to be ignored.
 bool read_stop_extras(FieldReader& fields, const ServedModel& model, ParsedRequest& request);
 
-/// What comes beside temperature, top_p and top_k: min_p, typical_p, repetition_penalty, presence_penalty,
-/// frequency_penalty, logit_bias, allowed_token_ids, bad_words. A bad word stands for two sequences of
-/// tokens: as it is written at the start of a text, and after other words.
+/// What comes beside temperature, top_p and top_k: min_p, typical_p, repetition_penalty,
+/// presence_penalty, frequency_penalty, logit_bias, allowed_token_ids, bad_words. A bad word stands
+/// for two sequences of tokens: as it is written at the start of a text, and after other words.
 void read_further_sampling(FieldReader& fields, const ServedModel& model, ParsedRequest& request);
 
 /// allowed_token_ids alone: 1 to 16384 ids.

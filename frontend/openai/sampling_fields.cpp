@@ -11,14 +11,16 @@ namespace {
 using Json = nlohmann::json;
 
 void read_numbers(FieldReader& fields, SamplingParams& sampling) {
-  const auto read = [&](const char* name, float& value, double low, double high, bool low_excluded) {
+  const auto read = [&](const char* name, float& value, double low, double high,
+                        bool low_excluded) {
     const auto given = fields.number(name, low, high, low_excluded);
     // A value that is above the lowest one stays so as a float.
     if (given) value = std::max(static_cast<float>(*given), low_excluded ? 1e-6F : -1e30F);
   };
   read("min_p", sampling.min_p, 0, 1, false);
   read("typical_p", sampling.typical_p, 0, 1, true);
-  read("repeat_penalty", sampling.repetition_penalty, 0, kMaxRepetitionPenalty, true);  // llama.cpp's name
+  read("repeat_penalty", sampling.repetition_penalty, 0, kMaxRepetitionPenalty,
+       true);  // llama.cpp's name
   read("repetition_penalty", sampling.repetition_penalty, 0, kMaxRepetitionPenalty, true);
   read("presence_penalty", sampling.presence_penalty, -kMaxPenalty, kMaxPenalty, false);
   read("frequency_penalty", sampling.frequency_penalty, -kMaxPenalty, kMaxPenalty, false);
@@ -51,8 +53,8 @@ void read_logit_bias(FieldReader& fields, const ServedModel& model, SamplingPara
   }
 }
 
-/// The tokens of the word where a text begins with it, and of the word behind another one; often they
-/// are the same.
+/// The tokens of the word where a text begins with it, and of the word behind another one; often
+/// they are the same.
 void add_bad_word(const std::string& word, const Tokenizer& tokenizer,
                   std::vector<std::vector<Token>>& words) {
   const std::size_t begin = std::min(word.find_first_not_of(' '), word.size());
@@ -74,12 +76,12 @@ void read_bad_words(FieldReader& fields, const ServedModel& model, SamplingParam
   }
   for (std::size_t i = 0; i < words->size() && fields.ok(); ++i) {
     const Json& word = (*words)[i];
-    const bool right = word.is_string() && word.get_ref<const std::string&>().size() <=
-                                               kMaxBadWordBytes;
+    const bool right =
+        word.is_string() && word.get_ref<const std::string&>().size() <= kMaxBadWordBytes;
     if (!right || word.get_ref<const std::string&>().find_first_not_of(' ') == std::string::npos) {
-      fields.fail("bad_words[" + std::to_string(i) + "]",
-                  "must be a string of at most " + std::to_string(kMaxBadWordBytes) +
-                      " bytes that is not blank");
+      fields.fail("bad_words[" + std::to_string(i) + "]", "must be a string of at most " +
+                                                              std::to_string(kMaxBadWordBytes) +
+                                                              " bytes that is not blank");
       return;
     }
     add_bad_word(word.get_ref<const std::string&>(), *model.tokenizer, sampling.bad_words);
@@ -96,7 +98,8 @@ void read_allowed_tokens(FieldReader& fields, const ServedModel& model, Sampling
                 "must be an array of 1 to " + std::to_string(kMaxAllowedTokens) + " token ids");
     return;
   }
-  auto& allowed = sampling.allowed_tokens = read_token_ids(fields, *ids, "allowed_token_ids", model);
+  auto& allowed = sampling.allowed_tokens =
+      read_token_ids(fields, *ids, "allowed_token_ids", model);
   std::sort(allowed.begin(), allowed.end());
   allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());
 }

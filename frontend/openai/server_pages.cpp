@@ -12,15 +12,18 @@ std::string known(std::uint64_t value) { return value == 0 ? "null" : std::to_st
 
 }  // namespace
 
-// There is no "model_path" here: a router would look for a tokenizer under it, in files or on the network.
+// There is no "model_path" here: a router would look for a tokenizer under it, in files or on the
+// network.
 std::variant<Answer, HttpError> server_info_page(const PageFacts& facts, const ServedModel& model) {
-  return Answer{"{\"served_model_name\":" + json_string(model.name) + ",\"version\":" + json_string(facts.version) +
+  return Answer{"{\"served_model_name\":" + json_string(model.name) +
+                ",\"version\":" + json_string(facts.version) +
                 ",\"dp_size\":1,\"context_length\":" + known(facts.max_context) +
                 ",\"max_running_requests\":" + known(facts.max_batch) +
                 ",\"max_total_num_tokens\":" + known(facts.pool_tokens) + "}"};
 }
 
-std::variant<Answer, HttpError> model_info_page(const PageFacts& /*facts*/, const ServedModel& model) {
+std::variant<Answer, HttpError> model_info_page(const PageFacts& /*facts*/,
+                                                const ServedModel& model) {
   return Answer{"{\"model_path\":" + json_string(model.name) +
                 ",\"is_generation\":true,\"preferred_sampling_params\":null}"};
 }

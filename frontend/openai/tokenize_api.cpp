@@ -36,19 +36,21 @@ ParseOutcome answer(const std::vector<Token>& ids, const Wanted& wanted, const S
     if (!strings.empty()) strings += ',';
     strings += json_string(model.tokenizer->token_text(id));
   }
-  return Answer{.body = "{\"count\":" + std::to_string(ids.size()) +
-                    ",\"max_model_len\":" + std::to_string(wanted.max_context) + ",\"tokens\":[" +
-                    tokens + "],\"token_strs\":" + (wanted.token_strs ? "[" + strings + "]" : "null") +
-                    "}",
+  return Answer{.body = "{\"count\":" + std::to_string(ids.size()) + ",\"max_model_len\":" +
+                        std::to_string(wanted.max_context) + ",\"tokens\":[" + tokens +
+                        "],\"token_strs\":" + (wanted.token_strs ? "[" + strings + "]" : "null") +
+                        "}",
                 .headers = wanted.headers};
 }
 
 std::size_t characters(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+  }));
 }
 
-/// TGI's list: each token with the text that it completes, and where that stands in the input, in characters.
+/// TGI's list: each token with the text that it completes, and where that stands in the input, in
+/// characters.
 std::string placed_tokens(const std::vector<Token>& ids, const Tokenizer& tokenizer) {
   TextStream stream(tokenizer, {});
   std::string list;
@@ -56,8 +58,9 @@ std::string placed_tokens(const std::vector<Token>& ids, const Tokenizer& tokeni
   for (const Token id : ids) {
     const std::string_view text = stream.feed(std::span(&id, 1)).text;
     const std::size_t stop = start + characters(text);
-    list += (list.empty() ? "{\"id\":" : ",{\"id\":") + std::to_string(id) + ",\"text\":" + json_string(text) +
-            ",\"start\":" + std::to_string(start) + ",\"stop\":" + std::to_string(stop) + "}";
+    list += (list.empty() ? "{\"id\":" : ",{\"id\":") + std::to_string(id) +
+            ",\"text\":" + json_string(text) + ",\"start\":" + std::to_string(start) +
+            ",\"stop\":" + std::to_string(stop) + "}";
     start = stop;
   }
   return "[" + list + "]";
@@ -72,8 +75,8 @@ Headers told(const IgnoredFields& ignored) {
 ParseOutcome answer_chat(Result<ChatPrompt> prompt, const RequestContext& context,
                          const Wanted& wanted, const ServedModel& model) {
   if (prompt.ok()) return answer(prompt.value().ids, wanted, model);
-  const Status status = prompt.status().code() == ErrorCode::too_long ? far_too_long(context)
-                                                                      : prompt.status();
+  const Status status =
+      prompt.status().code() == ErrorCode::too_long ? far_too_long(context) : prompt.status();
   return http_error(status, http_status(status.code()) == 400 ? "messages" : "");
 }
 
@@ -86,9 +89,9 @@ class TemplatedCount : public PendingChat {
 
   ParseOutcome finish(const Result<std::string>& rendered, const ServedModel& model) override {
     if (!rendered.ok()) return answer_chat(rendered.status(), context_, wanted_, model);
-    return answer_chat(model.chat_template->tokenise(rendered.value(), *model.tokenizer,
-                                                     tokenise_limit(context_)),
-                       context_, wanted_, model);
+    return answer_chat(
+        model.chat_template->tokenise(rendered.value(), *model.tokenizer, tokenise_limit(context_)),
+        context_, wanted_, model);
   }
 
  private:
@@ -98,8 +101,8 @@ class TemplatedCount : public PendingChat {
 };
 
 ParseOutcome tokenize_chat(FieldReader& fields, std::string_view body,
-                           const RequestContext& context, const ServedModel& model,
-                           Wanted wanted, const IgnoredFields& ignored) {
+                           const RequestContext& context, const ServedModel& model, Wanted wanted,
+                           const IgnoredFields& ignored) {
   if (model.chat == nullptr && model.chat_template == nullptr) {
     return http_error(invalid("the model '" + model.name + "' has no chat format"), "messages");
   }
@@ -126,12 +129,14 @@ ParseOutcome parse_tokenize(std::string_view body, const RequestContext& context
   FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &ignored);
   const auto name = fields.string("model");
   Wanted wanted{context.max_context, fields.boolean("return_token_strs").value_or(false), {}};
-  if (fields.ok() && name && *name != model.name && !context.any_model) return unknown_model(*name, model);
+  if (fields.ok() && name && *name != model.name && !context.any_model)
+    return unknown_model(*name, model);
   if (context.max_context == 0) return http_error(far_too_long(context));
   if (json.value().contains("messages")) {
     return tokenize_chat(fields, body, context, model, std::move(wanted), ignored);
   }
-  // TGI's form has another name for the prompt and another reply; its parameters say nothing about tokens.
+  // TGI's form has another name for the prompt and another reply; its parameters say nothing about
+  // tokens.
   const bool placed = json.value().contains("inputs");
   const std::string field = placed ? "inputs" : "prompt";
   if (placed) fields.take("parameters");
@@ -143,7 +148,8 @@ ParseOutcome parse_tokenize(std::string_view body, const RequestContext& context
   const auto ids = model.tokenizer->encode_within(*prompt, special && model.tokenizer->add_bos(),
                                                   tokenise_limit(context));
   if (!ids) return http_error(far_too_long(context), field);
-  if (placed) return Answer{.body = placed_tokens(*ids, *model.tokenizer), .headers = wanted.headers};
+  if (placed)
+    return Answer{.body = placed_tokens(*ids, *model.tokenizer), .headers = wanted.headers};
   return answer(*ids, wanted, model);
 }
 

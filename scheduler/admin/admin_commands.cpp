@@ -16,7 +16,8 @@ constexpr const char* kHelp =
     "set worker NAME drain|ready                         stop or resume giving it work\n"
     "cancel FRONTEND-COUNTER                             end one request (ids: show requests)\n"
     "wait worker NAME ready|drained|gone SECONDSs        answer when it is so, or at the time-out\n"
-    "audit                                               recount every pool, compare with the workers\n"
+    "audit                                               recount every pool, compare with the "
+    "workers\n"
     "help                                                this text\n"
     "One command a line; an empty line ends an answer.\n";
 
@@ -64,8 +65,8 @@ class WaitWorker : public PendingAnswer {
     const Worker* w = find_worker(backend.state(), name_);
     if (w != nullptr && reached(*w)) return "ok\n";
     if (now < until_) return std::nullopt;
-    return "error: timed out; " + name_ + " is " +
-           (w == nullptr ? "unknown" : describe_state(*w)) + "\n";
+    return "error: timed out; " + name_ + " is " + (w == nullptr ? "unknown" : describe_state(*w)) +
+           "\n";
   }
 
  private:

@@ -44,7 +44,7 @@ class PendingAnswer {
 };
 
 struct AdminAnswer {
-  std::string text;                        // complete unless `pending` is set
+  std::string text;  // complete unless `pending` is set
   std::unique_ptr<PendingAnswer> pending;
 };
 

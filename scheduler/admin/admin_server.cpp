@@ -35,8 +35,8 @@ Status AdminServer::listen(const std::string& path) {
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   const auto failed = [&](const char* what) {
-    return Status(ErrorCode::internal, std::string("admin socket ") + path + ": " + what + ": " +
-                                           std::strerror(errno));
+    return Status(ErrorCode::internal,
+                  std::string("admin socket ") + path + ": " + what + ": " + std::strerror(errno));
   };
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return failed("socket");

@@ -20,7 +20,8 @@ class AdminServer {
   AdminServer(const AdminServer&) = delete;
   AdminServer& operator=(const AdminServer&) = delete;
 
-  /// Creates the socket with mode 0600, replacing a stale one. The caller holds the scheduler's lock.
+  /// Creates the socket with mode 0600, replacing a stale one. The caller holds the scheduler's
+  /// lock.
   Status listen(const std::string& path);
   void add_to(Poller& poller) const;
   /// Accepts, reads, answers; never blocks. Call it every turn.

@@ -21,20 +21,26 @@ using json = nlohmann::ordered_json;
 
 json info(const State& state, const AdminStats& stats) {
   const Counters& c = state.counters;
-  json counters = {{"accepted", c.accepted},       {"refused", c.refused},
-                   {"finished", c.finished},       {"errors", c.errors},
-                   {"cancelled", c.cancelled},     {"tokens", c.tokens},
-                   {"preemptions", c.preemptions}, {"handoffs", c.handoffs},
-                   {"requeued", c.requeued},       {"pull_failures", c.pull_failures},
+  json counters = {{"accepted", c.accepted},
+                   {"refused", c.refused},
+                   {"finished", c.finished},
+                   {"errors", c.errors},
+                   {"cancelled", c.cancelled},
+                   {"tokens", c.tokens},
+                   {"preemptions", c.preemptions},
+                   {"handoffs", c.handoffs},
+                   {"requeued", c.requeued},
+                   {"pull_failures", c.pull_failures},
                    {"damaged_blocks", c.damaged_blocks},
-                   {"terms_ended", c.terms_ended}, {"local_prefills", c.local_prefills},
+                   {"terms_ended", c.terms_ended},
+                   {"local_prefills", c.local_prefills},
                    {"remote_prefills", c.remote_prefills},
                    {"prefill_tokens", c.prefill_tokens},
                    {"cached_tokens", c.cached_tokens},
                    {"pulled_prefix_tokens", c.pulled_prefix_tokens},
                    {"prefix_pulls", c.prefix_pulls},
-                  {"blocks_out", c.blocks_out},
-                  {"blocks_in", c.blocks_in},
+                   {"blocks_out", c.blocks_out},
+                   {"blocks_in", c.blocks_in},
                    {"pulls_saved", c.pulls_saved}};
   const auto frontends = std::count_if(state.frontends.begin(), state.frontends.end(),
                                        [](const Frontend& f) { return f.alive; });
@@ -82,8 +88,8 @@ std::string worker_of(const State& state, SequenceId id) {
   return sequence == nullptr ? "" : state.workers[sequence->worker].name();
 }
 
-/// "grammar on decode0" while that worker compiles it, "a step of its own" if it runs alone; in the queue, the rule that
-/// passed it over last (plan/admission_rules.cpp); else "".
+/// "grammar on decode0" while that worker compiles it, "a step of its own" if it runs alone; in the
+/// queue, the rule that passed it over last (plan/admission_rules.cpp); else "".
 std::string waits_for(const State& state, const Request& request) {
   for (const SequenceId id : {request.source, request.target}) {
     const Sequence* sequence = state.sequences.find(id);
@@ -145,12 +151,9 @@ json queue(const State& state, const AdminStats& stats) {
     types[name] = {{"messages", count.messages}, {"bytes", count.bytes}};
     bytes += count.bytes;
   }
-  return {{"waiting", state.waiting.size()},
-          {"handoffs_waiting", state.handoffs.size()},
-          {"open_pulls", state.pulls.size()},
-          {"bytes", bytes},
-          {"undecodable", stats.undecodable},
-          {"by_type", types}};
+  return {{"waiting", state.waiting.size()},  {"handoffs_waiting", state.handoffs.size()},
+          {"open_pulls", state.pulls.size()}, {"bytes", bytes},
+          {"undecodable", stats.undecodable}, {"by_type", types}};
 }
 
 /// Names come from peers: bytes that are no UTF-8 must not throw.
@@ -257,7 +260,8 @@ void compare_tables(const State& state, WorkerIndex index, const Tables& tables,
       return;
     }
     const Sequence* sequence = state.sequences.find(tables.sequences[i]);
-    // One that the books no longer hold is about to be dropped: its blocks are fenced or free again.
+    // One that the books no longer hold is about to be dropped: its blocks are fenced or free
+    // again.
     if (sequence != nullptr && sequence->worker == index && !sequence->retiring) {
       const bool prefix =
           count <= sequence->tail().blocks.size() &&

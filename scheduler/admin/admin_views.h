@@ -21,8 +21,8 @@ std::string describe_state(const Worker& worker);
 std::string request_name(const RequestId& id);
 std::optional<RequestId> parse_request_name(const std::string& text);
 
-/// Adds a line for every sequence of a worker's own tables that contradicts the books. Steps may be in
-/// flight: a worker's table may be shorter than the books, but never different.
+/// Adds a line for every sequence of a worker's own tables that contradicts the books. Steps may be
+/// in flight: a worker's table may be shorter than the books, but never different.
 void compare_tables(const State& state, WorkerIndex index, const Tables& tables,
                     std::vector<std::string>& faults);
 

@@ -1,5 +1,6 @@
 // baton-ctl: one command (or a session of them) on the scheduler's admin socket.
-//   baton-ctl show kv json          baton-ctl --socket PATH help          echo 'show info' | baton-ctl -
+//   baton-ctl show kv json          baton-ctl --socket PATH help          echo 'show info' |
+//   baton-ctl -
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -81,8 +82,8 @@ int main(int argc, char** argv) {
   if (socket.empty()) {
     std::vector<const char*> args = {"baton-ctl"};
     if (!config_file.empty()) args.insert(args.end(), {"--config", config_file.c_str()});
-    const baton::Loaded loaded = baton::load_config(baton::Program::tool,
-                                                    static_cast<int>(args.size()), args.data());
+    const baton::Loaded loaded =
+        baton::load_config(baton::Program::tool, static_cast<int>(args.size()), args.data());
     if (!loaded.config) return loaded.exit_code;
     socket = loaded.config->scheduler.admin_socket;
   }

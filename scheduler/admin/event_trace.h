@@ -1,5 +1,5 @@
-// An optional trace of what was sent and received, one JSON object a line, in the order in which the
-// scheduler saw it. Tests prove claims of order from it; nothing reads a clock to compare.
+// An optional trace of what was sent and received, one JSON object a line, in the order in which
+// the scheduler saw it. Tests prove claims of order from it; nothing reads a clock to compare.
 #pragma once
 
 #include <cstdint>

@@ -21,11 +21,12 @@ void add_worker(const Worker& w, std::vector<SetupLine>& lines) {
   const bool cpu = w.peer.identity.device == "cpu";
   std::string device = std::string(to_string(w.role())) + " on " + w.peer.identity.device;
   if (h.facts.threads > 0) {
-    device += ", " + std::to_string(h.facts.threads) + (h.facts.threads == 1 ? " thread" : " threads");
+    device +=
+        ", " + std::to_string(h.facts.threads) + (h.facts.threads == 1 ? " thread" : " threads");
   }
   lines.push_back({name, device, cpu ? "--device, --worker.threads" : "--device, --worker.gpu"});
-  lines.push_back({name + " weights", h.facts.weights + ", " + gib(h.facts.weight_bytes),
-                   "--worker.dtype"});
+  lines.push_back(
+      {name + " weights", h.facts.weights + ", " + gib(h.facts.weight_bytes), "--worker.dtype"});
   std::string pool = to_string(static_cast<KvDtype>(h.dtype)) + std::string(", ") +
                      gib(h.block_bytes * h.blocks) + ": " +
                      std::to_string(std::uint64_t{h.blocks} * h.tokens_per_block) + " tokens";
@@ -38,7 +39,8 @@ void add_worker(const Worker& w, std::vector<SetupLine>& lines) {
   std::snprintf(copy, sizeof copy, "; a block in %.1f us", static_cast<double>(h.host_block_us));
   lines.push_back({name + " host part",
                    gib(h.block_bytes * h.host_blocks) + ": " +
-                       std::to_string(std::uint64_t{h.host_blocks} * h.tokens_per_block) + " tokens" + copy,
+                       std::to_string(std::uint64_t{h.host_blocks} * h.tokens_per_block) +
+                       " tokens" + copy,
                    "--worker.host_pool_mib, --scheduler.swap"});
 }
 

@@ -220,15 +220,16 @@ struct Handler {
 
   void operator()(Cancel&& cancel) {
     if (Request* request = find_request(state, cancel.request)) {
-      end_request(state, *request, FinishReason::cancelled, ErrorCode::cancelled,
-                  "the client left", out);
+      end_request(state, *request, FinishReason::cancelled, ErrorCode::cancelled, "the client left",
+                  out);
     }
   }
 
   void operator()(Finish&& finish) {
     Request* request = find_request(state, finish.request);
     if (request == nullptr || request->attempt > finish.attempt) return;
-    // The attempt that has ended was lost on its way here: nobody takes the tokens of the one before it.
+    // The attempt that has ended was lost on its way here: nobody takes the tokens of the one
+    // before it.
     if (request->attempt < finish.attempt) {
       if (!fault(Fault::orphan_after_finish)) drop_obsolete(*request);
       return;
@@ -249,8 +250,7 @@ struct Handler {
       out.to_frontends.emplace_back(link, FrontendUnknown{state.epoch});
       return;
     }
-    if (beat.counters.size() != beat.attempts.size() ||
-        beat.counters.size() != beat.next.size()) {
+    if (beat.counters.size() != beat.attempts.size() || beat.counters.size() != beat.next.size()) {
       return;
     }
     Gone gone;
@@ -271,15 +271,13 @@ struct Handler {
 
   /// The tokens from index `next`, and the terminal if the request has ended.
   void resend(Request& request, std::uint32_t next) {
-    const auto end = std::min(static_cast<std::uint32_t>(request.generated.size()),
-                              request.client_tokens);
+    const auto end =
+        std::min(static_cast<std::uint32_t>(request.generated.size()), request.client_tokens);
     if (next < end) resend_tokens(request, next, end, out);
     if (request.terminal_sent) send_terminal(state, request, out);
   }
 
-  void operator()(FrontendBye&& /*bye*/) {
-    lose_frontend(state, frontend, "said goodbye", out);
-  }
+  void operator()(FrontendBye&& /*bye*/) { lose_frontend(state, frontend, "said goodbye", out); }
 };
 
 }  // namespace

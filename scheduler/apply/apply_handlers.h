@@ -12,7 +12,8 @@ void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out);
 /// Cancels what the front end has open; its entry waits for a successor.
 void lose_frontend(State& state, FrontendIndex index, const std::string& why, Outbox& out);
 /// Starts or ends draining; `leave`: the worker wants to exit afterwards (SIGTERM).
-void set_draining(State& state, WorkerIndex index, bool draining, bool leave, TimeNs now, Outbox& out);
+void set_draining(State& state, WorkerIndex index, bool draining, bool leave, TimeNs now,
+                  Outbox& out);
 /// Answers Register once nobody holds the older incarnation's pool, or the time-out has passed.
 void try_admit_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out);
 

@@ -21,8 +21,8 @@ void expire_deadlines(State& state, TimeNs now, Outbox& out) {
   }
 }
 
-/// A front end that has lost a terminal asks for it; one whose acknowledgement was lost does not know
-/// that anything is missing. So what is not acknowledged is sent again.
+/// A front end that has lost a terminal asks for it; one whose acknowledgement was lost does not
+/// know that anything is missing. So what is not acknowledged is sent again.
 void repeat_terminals(State& state, TimeNs now, Outbox& out) {
   if (now - state.terminals_repeated < kSecond) return;
   state.terminals_repeated = now;
@@ -33,13 +33,14 @@ void repeat_terminals(State& state, TimeNs now, Outbox& out) {
   });
 }
 
-/// A worker that fell silent got nothing to work on later than this after it was last heard: it would have
-/// sent a heartbeat meanwhile.
+/// A worker that fell silent got nothing to work on later than this after it was last heard: it
+/// would have sent a heartbeat meanwhile.
 constexpr TimeNs kTwoHeartbeats = 500 * kMillisecond;
 
 /// Requests that only its pool could hold wait no longer for a process that does not come back.
 void forget_context(Worker& w, TimeNs now) {
-  if (w.peer.state == WorkerState::gone && now - w.peer.heard > kWaitForPools) w.store.last_context = 0;
+  if (w.peer.state == WorkerState::gone && now - w.peer.heard > kWaitForPools)
+    w.store.last_context = 0;
 }
 
 void judge_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
@@ -47,12 +48,16 @@ void judge_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   if (!w.ready()) return;
   const Verdict verdict = w.peer.work.judge(w.peer.heard, now, state.settings.worker_timeout);
   switch (verdict.fault) {
-    case Verdict::Fault::none: return;
-    case Verdict::Fault::lost: return end_term(state, index, kBlameLater, verdict.why(), out);
+    case Verdict::Fault::none:
+      return;
+    case Verdict::Fault::lost:
+      return end_term(state, index, kBlameLater, verdict.why(), out);
     case Verdict::Fault::silent:
-      // Frozen, or dead where nobody sees its pid: as long as it counts as alive, requests wait for it.
-      return end_term(state, index, {running_on(state, index, w.peer.heard + kTwoHeartbeats), false}, verdict.why(),
-                      out);
+      // Frozen, or dead where nobody sees its pid: as long as it counts as alive, requests wait for
+      // it.
+      return end_term(state, index,
+                      {running_on(state, index, w.peer.heard + kTwoHeartbeats), false},
+                      verdict.why(), out);
     case Verdict::Fault::hung: {
       const Term term = w.peer.term;
       end_term(state, index, {owners_of(state, index, verdict.record), false}, verdict.why(), out);
@@ -63,7 +68,9 @@ void judge_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
 
 /// Close or its answer may have been lost; to close twice does no harm.
 void repeat_closes(Worker& w, TimeNs now, Outbox& out) {
-  if (w.peer.work.open(Work::close) == 0 || w.peer.state == WorkerState::gone || now - w.peer.closes_repeated < kSecond) return;
+  if (w.peer.work.open(Work::close) == 0 || w.peer.state == WorkerState::gone ||
+      now - w.peer.closes_repeated < kSecond)
+    return;
   w.peer.closes_repeated = now;
   for (const auto& [number, record] : w.peer.work.of(Work::close)) {
     out.to_workers.emplace_back(w.peer.link, Close{record.key});
@@ -107,13 +114,13 @@ void drain(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
       }
     }
   }
-  if (!w.peer.leaving || w.peer.leave_sent || w.compute.sequences != 0 || !w.compute.steps.empty() || w.peer.work.open(Work::pull) != 0) {
+  if (!w.peer.leaving || w.peer.leave_sent || w.compute.sequences != 0 ||
+      !w.compute.steps.empty() || w.peer.work.open(Work::pull) != 0) {
     return;
   }
   bool read_by_others = false;
-  state.pulls.each([&](const OpenPull& pull) {
-    read_by_others = read_by_others || pull.from_worker == index;
-  });
+  state.pulls.each(
+      [&](const OpenPull& pull) { read_by_others = read_by_others || pull.from_worker == index; });
   if (read_by_others || !importers_closed(state, index, now, out)) return;
   w.peer.leave_sent = true;
   out.to_workers.emplace_back(w.peer.link, Leave{w.peer.identity.incarnation});

@@ -46,8 +46,8 @@ std::uint32_t prompt_tokens(const InFlightStep& step) {
 /// Numbers from a Hello are used in divisions and allocations: nothing absurd may pass.
 bool sane(const Hello& hello) {
   return hello.blocks > 0 && hello.blocks <= (1U << 26U) && hello.host_blocks <= (1U << 26U) &&
-         hello.host_block_us >= 0 && hello.tokens_per_block > 0 &&
-         hello.tokens_per_block <= 4096 && hello.max_context > 0 && hello.facts.weights.size() <= 256;
+         hello.host_block_us >= 0 && hello.tokens_per_block > 0 && hello.tokens_per_block <= 4096 &&
+         hello.max_context > 0 && hello.facts.weights.size() <= 256;
 }
 
 struct Handler {
@@ -59,8 +59,8 @@ struct Handler {
 
   Worker& worker() { return state.workers[index]; }
 
-  /// True if the message belongs to the current term. A stale one is answered Fenced, at most once a
-  /// second for each term: the worker may have missed the first answer.
+  /// True if the message belongs to the current term. A stale one is answered Fenced, at most once
+  /// a second for each term: the worker may have missed the first answer.
   bool in_term(Term term) {
     Worker& w = worker();
     if (w.ready() && (term == w.peer.term || fault(Fault::no_term_check))) return true;
@@ -93,7 +93,8 @@ struct Handler {
       return;
     } else {
       if (worker().peer.link != kNoLink && worker().peer.state != WorkerState::gone) {
-        out.to_workers.emplace_back(worker().peer.link, Superseded{worker().peer.identity.incarnation});
+        out.to_workers.emplace_back(worker().peer.link,
+                                    Superseded{worker().peer.identity.incarnation});
       }
       lose_worker(state, index, /*blamed=*/true,
                   "superseded by pid " + std::to_string(identity.pid), now, out);
@@ -121,7 +122,8 @@ struct Handler {
     try_admit_worker(state, index, now, out);
   }
 
-  /// What it mapped under an earlier scheduler. A pool whose process has ended since is to be closed.
+  /// What it mapped under an earlier scheduler. A pool whose process has ended since is to be
+  /// closed.
   void take_mapped(Worker& w) {
     w.peer.imports.insert(w.peer.identity.mapped.begin(), w.peer.identity.mapped.end());
     for (const AllocationId allocation : w.peer.identity.mapped) {
@@ -154,7 +156,9 @@ struct Handler {
 
   void operator()(Hello&& hello) {
     Worker& w = worker();
-    if (hello.incarnation != w.peer.identity.incarnation || w.peer.state == WorkerState::registering) return;
+    if (hello.incarnation != w.peer.identity.incarnation ||
+        w.peer.state == WorkerState::registering)
+      return;
     if (!sane(hello)) {
       out.to_workers.emplace_back(link, Refused{"impossible pool geometry in Hello"});
       return;
@@ -170,13 +174,13 @@ struct Handler {
       if (&other == &w || !other.ready()) continue;
       const std::string what = difference(hello, other.store.offer);
       if (what.empty()) continue;
-      out.warn(w.name() + ": refused: its pool differs from " + other.name() +
-               "'s: " + what);
-      out.to_workers.emplace_back(
-          link, Refused{"pool differs from " + other.name() + "'s: " + what});
+      out.warn(w.name() + ": refused: its pool differs from " + other.name() + "'s: " + what);
+      out.to_workers.emplace_back(link,
+                                  Refused{"pool differs from " + other.name() + "'s: " + what});
       return;
     }
-    const bool same_pool = w.store.offer.allocation == hello.allocation && w.store.pool.total() == hello.blocks &&
+    const bool same_pool = w.store.offer.allocation == hello.allocation &&
+                           w.store.pool.total() == hello.blocks &&
                            w.store.pool.host_total() == hello.host_blocks;
     if (!same_pool) {
       w.store.pool = BlockPool(hello.blocks, hello.host_blocks);
@@ -204,16 +208,18 @@ struct Handler {
   void warn_of_small_steps(const Worker& w) {
     const std::uint32_t wanted = state.settings.token_budget.of(w.role());
     if (w.step_room() >= wanted) return;
-    out.warn(w.name() + ": has room for " + std::to_string(w.step_room()) + " tokens in a step, and the settings say " +
-             std::to_string(wanted) + ": its steps are smaller. Start it again with the scheduler's settings");
+    out.warn(w.name() + ": has room for " + std::to_string(w.step_room()) +
+             " tokens in a step, and the settings say " + std::to_string(wanted) +
+             ": its steps are smaller. Start it again with the scheduler's settings");
   }
 
   void operator()(StepResult&& result) {
     if (!in_term(result.term)) return;
     Worker& w = worker();
-    if (result.step != w.compute.done + 1 || w.compute.steps.empty() || w.compute.steps.front().step != result.step ||
-        result.tokens.size() != result.sequences.size() ||
-        !logprobs_agree(result) || !candidates_agree(result) || !sums_agree(result) ||
+    if (result.step != w.compute.done + 1 || w.compute.steps.empty() ||
+        w.compute.steps.front().step != result.step ||
+        result.tokens.size() != result.sequences.size() || !logprobs_agree(result) ||
+        !candidates_agree(result) || !sums_agree(result) ||
         !complete(w.compute.steps.front(), result)) {
       end_term(state, index, kBlameLater, "unexpected step result", out);
       out.to_workers.emplace_back(link, Fenced{state.epoch, result.term});
@@ -224,13 +230,15 @@ struct Handler {
     w.compute.done = result.step;
     w.peer.work.answered(Work::step, result.step, now);
     // It began when it was sent, or when the one before it had ended.
-    if (prompt_tokens(step) > 0) w.compute.prompt_latency = now - std::max(step.sent, w.compute.answered);
+    if (prompt_tokens(step) > 0)
+      w.compute.prompt_latency = now - std::max(step.sent, w.compute.answered);
     // Its copies ran before its rows.
     const double copies_us = static_cast<double>(step.copies.size()) * w.store.offer.host_block_us;
     w.compute.costs.take(std::max(0.0, result.duration_us - copies_us), prompt_tokens(step),
-                 !step.decode.empty() || !step.beams.empty());
+                         !step.decode.empty() || !step.beams.empty());
     w.compute.answered = now;
-    for (std::size_t i = 0; i < result.summed.size(); ++i) w.store.sums[result.summed[i]] = result.sums[i];
+    for (std::size_t i = 0; i < result.summed.size(); ++i)
+      w.store.sums[result.summed[i]] = result.sums[i];
     ++w.compute.steps_total;
     w.compute.tokens_total += result.tokens.size();
     retire_rows(step);
@@ -239,7 +247,8 @@ struct Handler {
     for (std::size_t i = 0; i < result.sequences.size(); ++i) {
       LogprobReader::Entry entry;
       const bool given = logprobs.take(static_cast<std::uint32_t>(i), entry);
-      sampled(result.sequences[i], result.tokens[i], stage_of(step, result.sequences[i]), given ? &entry : nullptr);
+      sampled(result.sequences[i], result.tokens[i], stage_of(step, result.sequences[i]),
+              given ? &entry : nullptr);
     }
     for (const RowFailure& failure : result.failed) fail_row(failure);
     take_candidates(state, index, result, out);
@@ -249,8 +258,8 @@ struct Handler {
     w.store.pool.retire(w.compute.done);
   }
 
-  /// One token (or candidates) for every row that was to sample and whose sequence still lives, unless it
-  /// has failed.
+  /// One token (or candidates) for every row that was to sample and whose sequence still lives,
+  /// unless it has failed.
   bool complete(const InFlightStep& step, const StepResult& result) const {
     if (result.sequences.size() + result.beam_sequences.size() > step.samples) return false;
     const auto failed = [&](SequenceId id) {
@@ -300,7 +309,8 @@ struct Handler {
         sequence->computed += n;
         if (sequence->computed != sequence->prefill_length) continue;
         --sequence->sampling;
-        if (Request* request = state.request_of(*sequence)) note(*request, LifetimeMoment::context_end, now);
+        if (Request* request = state.request_of(*sequence))
+          note(*request, LifetimeMoment::context_end, now);
       }
     }
   }
@@ -312,7 +322,8 @@ struct Handler {
   }
 
   bool sums_agree(const StepResult& result) {
-    const std::uint64_t blocks = std::uint64_t{worker().store.offer.blocks} + worker().store.offer.host_blocks;
+    const std::uint64_t blocks =
+        std::uint64_t{worker().store.offer.blocks} + worker().store.offer.host_blocks;
     return result.summed.size() == result.sums.size() &&
            std::all_of(result.summed.begin(), result.summed.end(),
                        [&](BlockId block) { return block < blocks; });
@@ -332,7 +343,8 @@ struct Handler {
     const Sequence* sequence = state.sequences.find(part.owner);
     if (sequence == nullptr || sequence->worker != index) return;
     Request* request = state.request_of(*sequence);
-    if (request == nullptr || request->phase == Phase::ended || request->source != part.owner) return;
+    if (request == nullptr || request->phase == Phase::ended || request->source != part.owner)
+      return;
     request->prompt_logprobs.append(part.values);
   }
 
@@ -357,7 +369,8 @@ struct Handler {
   /// A suspect that has decoded a token is none any more, and decodes with the others.
   void leave_singles(const Request& request, SequenceId id) {
     Worker& w = worker();
-    if (w.compute.singles.empty() || request.phase == Phase::ended || is_suspect(state, request)) return;
+    if (w.compute.singles.empty() || request.phase == Phase::ended || is_suspect(state, request))
+      return;
     if (std::erase(w.compute.singles, id) != 0) w.compute.joins.push_back(id);
   }
 
@@ -418,7 +431,8 @@ struct Handler {
                   failed.damaged);
   }
 
-  /// What a pull has written has its source's checksums; what one that failed has left there, nobody knows.
+  /// What a pull has written has its source's checksums; what one that failed has left there,
+  /// nobody knows.
   void take_sums(const OpenPull& pull, bool good) {
     Worker& w = worker();
     if (!w.store.offer.tells_sums) return;
@@ -455,7 +469,8 @@ struct Handler {
     if (!failure.empty() && exporter != kNobody) probe(state, exporter, index, now, out);
     Request* request = state.requests.find(request_id);
     const bool prefix = request != nullptr && request->phase == Phase::pull;
-    if (request == nullptr || target == 0 || target != (prefix ? request->source : request->target)) {
+    if (request == nullptr || target == 0 ||
+        target != (prefix ? request->source : request->target)) {
       return;  // given up before
     }
     if (!failure.empty()) {
@@ -474,11 +489,12 @@ struct Handler {
   }
 
   void operator()(Closed&& closed) {
-    // Its term is over for us, and not yet for itself: over a link that broke and came back, a Pull of that
-    // term may reach it behind our Close. It is told again; once it has said Hello it believes no such Pull.
+    // Its term is over for us, and not yet for itself: over a link that broke and came back, a Pull
+    // of that term may reach it behind our Close. It is told again; once it has said Hello it
+    // believes no such Pull.
     if (worker().peer.state == WorkerState::fenced) return;
-    // It closes only what no pull names, so this was said before a pull that is on its way: the pull will
-    // map the pool again, and what it wants closed is said once more.
+    // It closes only what no pull names, so this was said before a pull that is on its way: the
+    // pull will map the pool again, and what it wants closed is said once more.
     bool stale = false;
     state.pulls.each([&](const OpenPull& t) {
       stale = stale || (t.to_worker == index && t.from_allocation == closed.allocation);
@@ -492,7 +508,8 @@ struct Handler {
   void operator()(WorkerHeartbeat&& beat) {
     Worker& w = worker();
     if (beat.incarnation != w.peer.identity.incarnation) return;
-    if (beat.draining && !w.peer.leaving) set_draining(state, index, true, /*leave=*/true, now, out);
+    if (beat.draining && !w.peer.leaving)
+      set_draining(state, index, true, /*leave=*/true, now, out);
     if (beat.term == 0) {  // out of term by its own account: Hello follows, or it is loading
       w.peer.heartbeat = std::move(beat);
       return;
@@ -523,7 +540,8 @@ struct Handler {
       known->second.text.clear();
       w.peer.work.answered(Work::compile, known->second.number, now);
     } else if (known->second.ready || !known->second.awaited) {
-      // Forgotten, or passed over. One that is awaited has been told of again meanwhile, and will be answered.
+      // Forgotten, or passed over. One that is awaited has been told of again meanwhile, and will
+      // be answered.
       w.peer.work.answered(Work::compile, known->second.number, now);
       w.compute.grammars.erase(known);
     }
@@ -558,17 +576,19 @@ void try_admit_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) 
   const auto is_mapped = [&](AllocationId allocation) {
     bool mapped = false;
     for (const Worker& importer : state.workers) {
-      if (importer.peer.state == WorkerState::gone || !importer.peer.work.has(Work::close, allocation)) continue;
+      if (importer.peer.state == WorkerState::gone ||
+          !importer.peer.work.has(Work::close, allocation))
+        continue;
       holders += (holders.empty() ? "" : ", ") + importer.name();
       mapped = true;
     }
     return mapped;
   };
-  std::erase_if(w.store.predecessors, [&](AllocationId allocation) { return !is_mapped(allocation); });
+  std::erase_if(w.store.predecessors,
+                [&](AllocationId allocation) { return !is_mapped(allocation); });
   if (!holders.empty()) {
     if (now - w.peer.registered < state.settings.close_timeout) return;
-    out.warn(w.name() + ": admitted although its predecessor's pool is still mapped by " +
-             holders);
+    out.warn(w.name() + ": admitted although its predecessor's pool is still mapped by " + holders);
   }
   w.peer.state = WorkerState::loading;
   out.to_workers.emplace_back(w.peer.link, Registered{state.epoch, w.peer.identity.incarnation});
@@ -594,8 +614,8 @@ void apply_worker(State& state, LinkId link, WorkerMessage&& message, TimeNs now
                      state.workers[it->second].peer.link == link &&
                      state.workers[it->second].peer.state != WorkerState::gone;
   if (!known) {
-    // An older scheduler's worker: the other epoch makes it register. One of this epoch (its link is
-    // new, or it was superseded) ends the term that it names.
+    // An older scheduler's worker: the other epoch makes it register. One of this epoch (its link
+    // is new, or it was superseded) ends the term that it names.
     out.to_workers.emplace_back(link, Fenced{state.epoch, term_of(message)});
     return;
   }

@@ -74,8 +74,8 @@ bool BeamSearch::is_stop(Token token) const {
 /// Whether the search goes on although enough beams have ended.
 bool BeamSearch::can_improve() const {
   if (early_stopping_ == EarlyStopping::at_once) return false;
-  // With a positive penalty a longer sequence may still gain from its length; the heuristic does not
-  // look that far.
+  // With a positive penalty a longer sequence may still gain from its length; the heuristic does
+  // not look that far.
   const bool far = early_stopping_ == EarlyStopping::never && length_penalty_ > 0;
   return by_length(running_.front().score, far ? max_tokens_ : length_) > ended_.back().score;
 }

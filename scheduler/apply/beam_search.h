@@ -1,9 +1,10 @@
-// Beam search as an algorithm: which continuations run on, which have ended, and when no better one can
-// come. Values in, values out: no request, no sequence, no block is known here.
+// Beam search as an algorithm: which continuations run on, which have ended, and when no better one
+// can come. Values in, values out: no request, no sequence, no block is known here.
 //
-// It finds what transformers' GenerationMixin finds for one prompt (generation/utils.py, _beam_search, of
-// the version named in tests/golden/beams.json): the same sequences with the same scores. Where
-// masks leave fewer continuations than beams, fewer beams run on; transformers fills up with masked ones.
+// It finds what transformers' GenerationMixin finds for one prompt (generation/utils.py,
+// _beam_search, of the version named in tests/golden/beams.json): the same sequences with the same
+// scores. Where masks leave fewer continuations than beams, fewer beams run on; transformers fills
+// up with masked ones.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ namespace baton {
 
 class BeamSearch {
  public:
-  /// What may follow one running beam, best first; StepResult::candidates says which ones are needed.
+  /// What may follow one running beam, best first; StepResult::candidates says which ones are
+  /// needed.
   struct Row {
     std::span<const Token> tokens;
     std::span<const float> logprobs;
@@ -27,12 +29,13 @@ class BeamSearch {
     Token token = 0;
   };
   struct Hypothesis {
-    std::vector<Token> tokens;  // what ended it included
-    float score = 0;            // sum of log probabilities / length ^ length_penalty
+    std::vector<Token> tokens;                 // what ended it included
+    float score = 0;                           // sum of log probabilities / length ^ length_penalty
     FinishReason reason = FinishReason::none;  // stop or length
   };
 
-  /// Begins with one beam, the prompt. Of `params` only what concerns beams, stop ids and lengths counts.
+  /// Begins with one beam, the prompt. Of `params` only what concerns beams, stop ids and lengths
+  /// counts.
   explicit BeamSearch(const SamplingParams& params);
 
   /// One more token: `rows[i]` is what may follow the i-th running beam. Not after done().

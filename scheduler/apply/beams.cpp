@@ -1,11 +1,11 @@
 // Beam search among the other requests: its sequences, their blocks, and its steps.
 //
-// A search begins as one sequence, the prompt; it is prefilled and handed off as any other. From then on
-// every step brings a row for each running beam, all of them in one plan, and the next plan needs their
-// result. The first continuation of a beam goes on in its parent's sequence; further ones are forks: new
-// sequences that share the parent's full blocks by reference, and get a copy of the one that is partly
-// filled, since both will write to it. So a block with two references is never written. A beam without a
-// continuation is released when the result is in.
+// A search begins as one sequence, the prompt; it is prefilled and handed off as any other. From
+// then on every step brings a row for each running beam, all of them in one plan, and the next plan
+// needs their result. The first continuation of a beam goes on in its parent's sequence; further
+// ones are forks: new sequences that share the parent's full blocks by reference, and get a copy of
+// the one that is partly filled, since both will write to it. So a block with two references is
+// never written. A beam without a continuation is released when the result is in.
 #include "scheduler/apply/beams.h"
 
 #include <algorithm>
@@ -20,7 +20,8 @@ namespace baton {
 
 std::uint32_t beam_blocks(const Worker& worker, const Request& request) {
   const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
-  if (request.sampling.max_tokens <= 1) return worker.store.blocks_for(prompt + 1);  // no beam runs on
+  if (request.sampling.max_tokens <= 1)
+    return worker.store.blocks_for(prompt + 1);  // no beam runs on
   // The last token is never computed; a hand-off reserves one step of growth.
   const std::uint32_t longest = std::max(prompt + request.sampling.max_tokens - 1, prompt + 1);
   const std::uint32_t shared = prompt / worker.store.tokens_per_block();
@@ -28,20 +29,22 @@ std::uint32_t beam_blocks(const Worker& worker, const Request& request) {
 }
 
 bool can_hold(const Worker& worker, const Request& request, std::uint32_t tokens) {
-  return worker.store.holds(tokens) && (!request.beams || (beam_blocks(worker, request) <= worker.store.pool.total() &&
-                                                           request.sampling.num_beams <= worker.step_room()));
+  return worker.store.holds(tokens) &&
+         (!request.beams || (beam_blocks(worker, request) <= worker.store.pool.total() &&
+                             request.sampling.num_beams <= worker.step_room()));
 }
 
 std::string cannot_hold(const Worker& worker, const Request& request, std::uint32_t tokens) {
   if (!request.beams || !worker.store.holds(tokens)) {
     return std::to_string(tokens) + " tokens do not fit the " +
            std::to_string(worker.store.pool.total() * worker.store.tokens_per_block()) + " of " +
-           worker.name() + "'s KV pool and the " +
-           std::to_string(worker.store.offer.max_context) + " of its model";
+           worker.name() + "'s KV pool and the " + std::to_string(worker.store.offer.max_context) +
+           " of its model";
   }
   if (request.sampling.num_beams > worker.step_room()) {
     return std::to_string(request.sampling.num_beams) + " beams are more than the " +
-           std::to_string(worker.step_room()) + " tokens that a step of " + worker.name() + " has room for";
+           std::to_string(worker.step_room()) + " tokens that a step of " + worker.name() +
+           " has room for";
   }
   return std::to_string(request.sampling.num_beams) + " beams of up to " +
          std::to_string(request.sampling.max_tokens) + " tokens after a prompt of " +
@@ -109,7 +112,8 @@ void end_search(State& state, Request& request, Outbox& out) {
   end_request(state, request, found.front().reason, ErrorCode::ok, "", out);
 }
 
-/// Beams without a continuation give up their blocks; the request's own sequence stays one that runs.
+/// Beams without a continuation give up their blocks; the request's own sequence stays one that
+/// runs.
 void release_dead_lines(State& state, Request& request) {
   std::vector<SequenceId>& lines = request.beams->lines;
   std::vector<bool> lives(lines.size(), false);
@@ -206,8 +210,8 @@ void take_candidates(State& state, WorkerIndex worker, const StepResult& result,
   for (Request* request : requests) {
     own.clear();
     for (std::uint32_t beam = 0; beam < request->beams->search->running(); ++beam) {
-      const auto it = std::lower_bound(rows.begin(), rows.end(),
-                                       std::pair(line_of(*request, beam), BeamSearch::Row{}), by_id);
+      const auto it = std::lower_bound(
+          rows.begin(), rows.end(), std::pair(line_of(*request, beam), BeamSearch::Row{}), by_id);
       if (it != rows.end() && it->first == line_of(*request, beam)) own.push_back(it->second);
     }
     advance(state, *request, own, out);

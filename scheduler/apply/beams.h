@@ -10,7 +10,8 @@ namespace baton {
 
 /// Most blocks that the beams of `request` can need at once on `worker`, shared ones counted once.
 std::uint32_t beam_blocks(const Worker& worker, const Request& request);
-/// `worker` can decode the request with that many tokens, and all its beams to their end, if it is alone.
+/// `worker` can decode the request with that many tokens, and all its beams to their end, if it is
+/// alone.
 bool can_hold(const Worker& worker, const Request& request, std::uint32_t tokens);
 /// Why it cannot, in numbers.
 std::string cannot_hold(const Worker& worker, const Request& request, std::uint32_t tokens);

@@ -15,8 +15,8 @@ namespace {
 /// Deaths in all that end a request: those of two stages.
 std::uint32_t most_in_all(const Settings& settings) { return 2 * settings.max_deaths; }
 
-/// `request` may be 0: somebody who is not known any more, or a probe. It is blamed for nothing, but nobody
-/// was alone beside it.
+/// `request` may be 0: somebody who is not known any more, or a probe. It is blamed for nothing,
+/// but nobody was alone beside it.
 void add(Suspicions& found, std::uint64_t request, Stage stage) {
   const bool known = std::any_of(found.begin(), found.end(), [&](const Suspicion& s) {
     return s.request == request && s.stage == stage;
@@ -45,18 +45,20 @@ void add_grammar(const State& state, std::uint64_t key, Suspicions& found) {
   if (!known) add(found, 0, Stage::compile);
 }
 
-/// Somebody else may be the cause of the deaths before as well as this request: they were there together.
+/// Somebody else may be the cause of the deaths before as well as this request: they were there
+/// together.
 bool others_suspected(const State& state, const Request& request, Stage stage) {
   bool found = false;
   state.requests.each([&](const Request& other) {
-    found = found || (other.id != request.id && other.phase != Phase::ended && is_suspect(state, other, stage));
+    found = found || (other.id != request.id && other.phase != Phase::ended &&
+                      is_suspect(state, other, stage));
   });
   return found;
 }
 
-/// How far short of the end a death leaves the request's counts. Beside others: one. Alone: none, unless others
-/// are suspected with it and it is the first that it was alone with: an outsider may have killed the worker, and
-/// whoever has its turn then would end for that.
+/// How far short of the end a death leaves the request's counts. Beside others: one. Alone: none,
+/// unless others are suspected with it and it is the first that it was alone with: an outsider may
+/// have killed the worker, and whoever has its turn then would end for that.
 std::uint32_t spared(const State& state, const Request& request, Stage stage, bool alone) {
   if (state.settings.max_deaths <= 1) return 0;  // the first death is the end
   if (!alone) return 1;
@@ -71,7 +73,8 @@ Suspicions running_on(const State& state, WorkerIndex worker, TimeNs latest) {
   for (const InFlightStep& step : w.compute.steps) {
     if (step.sent <= latest) add_rows(state, step, found);
   }
-  // A worker takes one after another, but what it answered last has died with it: it may have been at any of them.
+  // A worker takes one after another, but what it answered last has died with it: it may have been
+  // at any of them.
   for (const auto& [number, record] : w.peer.work.of(Work::pull)) {
     if (record.sent > latest || fault(Fault::pulls_blame_nobody)) break;
     add(found, record.request, Stage::pull);
@@ -92,11 +95,15 @@ Suspicions owners_of(const State& state, WorkerIndex worker, const Outstanding& 
         if (step.step == record.number) add_rows(state, step, found);
       }
       break;
-    case Work::pull: add(found, record.request, Stage::pull); break;
-    case Work::compile:  // awaited ones overtake others: it may be at any of them
-      for (const auto& [number, open] : w.peer.work.of(Work::compile)) add_grammar(state, open.key, found);
+    case Work::pull:
+      add(found, record.request, Stage::pull);
       break;
-    case Work::close: break;  // of a pool, not of a request
+    case Work::compile:  // awaited ones overtake others: it may be at any of them
+      for (const auto& [number, open] : w.peer.work.of(Work::compile))
+        add_grammar(state, open.key, found);
+      break;
+    case Work::close:
+      break;  // of a pool, not of a request
   }
   return found;
 }
@@ -116,10 +123,12 @@ void blame(State& state, const Suspicions& suspicions, Outbox& out) {
     const std::uint32_t count = request->deaths.of(s.stage);
     if (count < in_stage && request->deaths.total < in_all) continue;
     const bool stage_over = count >= in_stage;
-    end_request(state, *request, FinishReason::error, ErrorCode::worker_crashes,
-                stage_over ? std::to_string(count) + " workers in a row died in its " + to_string(s.stage)
-                           : std::to_string(request->deaths.total) + " workers died while they ran this request",
-                out);
+    end_request(
+        state, *request, FinishReason::error, ErrorCode::worker_crashes,
+        stage_over
+            ? std::to_string(count) + " workers in a row died in its " + to_string(s.stage)
+            : std::to_string(request->deaths.total) + " workers died while they ran this request",
+        out);
   }
 }
 
@@ -131,7 +140,8 @@ void note_unblamed(State& state, WorkerIndex worker) {
       return other.request == s.request && other.stage == s.stage;
     });
     const Request* request = state.requests.find(s.request);
-    if (!known && request != nullptr) noted.push_back({s.request, s.stage, request->deaths.times(s.stage)});
+    if (!known && request != nullptr)
+      noted.push_back({s.request, s.stage, request->deaths.times(s.stage)});
   }
 }
 

@@ -1,14 +1,14 @@
 // Who may be the cause of a worker's death, and what follows.
 //
-//  - Whatever ran on the worker may be: the rows of its steps in flight, the pulls that it ran, the grammars
-//    that it compiled. Each request is counted one death in that stage.
-//  - A request that could be the cause once more (is_suspect) does that work alone: no step, pull or grammar
-//    of anybody else is outstanding on the worker beside it. One whose pulls killed does not pull any more: it
-//    decodes where it is prefilled.
-//  - The death that ends a request is one that it was alone with. Beside others its count stops one short
-//    of that, so nobody ends for what somebody else did. If others are suspected of the same deaths, it takes
-//    two that it was alone with: the first may be an outsider's (an operator's kill), and meets whoever has
-//    the turn.
+//  - Whatever ran on the worker may be: the rows of its steps in flight, the pulls that it ran, the
+//    grammars that it compiled. Each request is counted one death in that stage.
+//  - A request that could be the cause once more (is_suspect) does that work alone: no step, pull
+//    or grammar of anybody else is outstanding on the worker beside it. One whose pulls killed does
+//    not pull any more: it decodes where it is prefilled.
+//  - The death that ends a request is one that it was alone with. Beside others its count stops one
+//    short of that, so nobody ends for what somebody else did. If others are suspected of the same
+//    deaths, it takes two that it was alone with: the first may be an outsider's (an operator's
+//    kill), and meets whoever has the turn.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +25,19 @@ struct Suspicion {
 };
 using Suspicions = std::vector<Suspicion>;
 
-/// What `worker` was doing, for whom: what was sent until `latest` (what reached it later cannot be why it
-/// fell silent before). Without repeats.
+/// What `worker` was doing, for whom: what was sent until `latest` (what reached it later cannot be
+/// why it fell silent before). Without repeats.
 Suspicions running_on(const State& state, WorkerIndex worker, TimeNs latest = kNever);
 /// Whose that record is.
 Suspicions owners_of(const State& state, WorkerIndex worker, const Outstanding& record);
 
 /// A worker died, or hung, in this work. Ends who has used up its tries.
 void blame(State& state, const Suspicions& suspicions, Outbox& out);
-/// The worker's term ended, nobody knows why yet: remembers who was at work there, for the case that its
-/// process turns out to have died.
+/// The worker's term ended, nobody knows why yet: remembers who was at work there, for the case
+/// that its process turns out to have died.
 void note_unblamed(State& state, WorkerIndex worker);
-/// It had: a message to a dead worker fails before anything else shows its death, and without this whoever
-/// kills workers would do so for ever. Who got on elsewhere meanwhile is not blamed.
+/// It had: a message to a dead worker fails before anything else shows its death, and without this
+/// whoever kills workers would do so for ever. Who got on elsewhere meanwhile is not blamed.
 void blame_late(State& state, Worker& worker, Outbox& out);
 
 /// One more death in that stage may end it: it does that work alone.

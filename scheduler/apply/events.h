@@ -43,8 +43,8 @@ struct AdminCancel {
 using Event =
     std::variant<FromFrontend, FromWorker, ProcessGone, SendFailed, Tick, SetDraining, AdminCancel>;
 
-/// What the shell must send and log. `events[i]` collects the tokens of one turn for front end i: one
-/// message per front end and step. Buffers are reused from turn to turn.
+/// What the shell must send and log. `events[i]` collects the tokens of one turn for front end i:
+/// one message per front end and step. Buffers are reused from turn to turn.
 struct Outbox {
   enum class Level : std::uint8_t { info, warning };
   std::vector<std::pair<LinkId, ToWorker>> to_workers;

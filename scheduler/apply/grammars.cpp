@@ -18,8 +18,8 @@ constexpr TimeNs kAgain = kSecond;
 
 std::uint64_t grammar_key(const SamplingParams& sampling) {
   if (sampling.grammar_kind == GrammarKind::none) return 0;
-  const std::uint64_t hash =
-      std::hash<std::string>()(sampling.grammar) + static_cast<std::uint64_t>(sampling.grammar_kind);
+  const std::uint64_t hash = std::hash<std::string>()(sampling.grammar) +
+                             static_cast<std::uint64_t>(sampling.grammar_kind);
   return hash == 0 ? 1 : hash;
 }
 
@@ -42,8 +42,8 @@ namespace {
 
 void send(Worker& worker, std::uint64_t key, ToldGrammar& told, TimeNs now, Outbox& out) {
   told.told = now;
-  out.to_workers.emplace_back(worker.peer.link,
-                              PrepareGrammar{worker.peer.term, key, told.kind, told.text, told.awaited});
+  out.to_workers.emplace_back(
+      worker.peer.link, PrepareGrammar{worker.peer.term, key, told.kind, told.text, told.awaited});
 }
 
 void tell(Worker& worker, const Request& request, bool awaited, TimeNs now, Outbox& out) {
@@ -58,12 +58,15 @@ void tell(Worker& worker, const Request& request, bool awaited, TimeNs now, Outb
 
 }  // namespace
 
-void ask_grammar(const State& state, Worker& worker, const Request& request, bool awaited, TimeNs now, Outbox& out) {
+void ask_grammar(const State& state, Worker& worker, const Request& request, bool awaited,
+                 TimeNs now, Outbox& out) {
   if (grammar_ready(worker, request) || !worker.may_begin()) return;
   if (is_suspect(state, request, Stage::compile)) return;
   const auto told = worker.compute.grammars.find(request.grammar);
-  if (told != worker.compute.grammars.end() && (!awaited || now - told->second.told < kAgain)) return;
-  if (told == worker.compute.grammars.end() && worker.compute.grammars.size() >= kMaxTold) forget_grammars(worker);
+  if (told != worker.compute.grammars.end() && (!awaited || now - told->second.told < kAgain))
+    return;
+  if (told == worker.compute.grammars.end() && worker.compute.grammars.size() >= kMaxTold)
+    forget_grammars(worker);
   tell(worker, request, awaited, now, out);
 }
 

@@ -1,9 +1,9 @@
 // The hand-off of a prompt's blocks: target -> pulls -> source released. The bytes are moved by the
 // target worker; here are only block numbers.
 //
-// Order that must hold: target blocks are reserved whole before the first pull; a block is named
-// in a pull only when the step that filled it has ended; the source keeps its references until the last
-// pull has been answered; the sequence joins the target's decode set after that.
+// Order that must hold: target blocks are reserved whole before the first pull; a block is named in
+// a pull only when the step that filled it has ended; the source keeps its references until the
+// last pull has been answered; the sequence joins the target's decode set after that.
 #include "scheduler/apply/handoff.h"
 
 #include <algorithm>
@@ -25,8 +25,8 @@ namespace {
 /// More end the request: its prompt is computed again and again.
 constexpr std::uint32_t kMostDamagedPulls = 3;
 
-void pull_final_blocks(State& state, const Request& request, const Sequence& source, Sequence& target,
-                       std::uint32_t final_blocks, TimeNs now, Outbox& out) {
+void pull_final_blocks(State& state, const Request& request, const Sequence& source,
+                       Sequence& target, std::uint32_t final_blocks, TimeNs now, Outbox& out) {
   if (fault(Fault::piecemeal_reservation) && target.tail().blocks.size() < final_blocks) {
     const auto missing = final_blocks - static_cast<std::uint32_t>(target.tail().blocks.size());
     if (!state.workers[target.worker].store.pool.allocate(missing, target.tail().blocks)) return;
@@ -45,7 +45,8 @@ void complete(State& state, Request& request, Sequence& target) {
   target.scheduled = target.prefill_length;
   target.computed = target.prefill_length;
   remember_prefix(state, target);
-  state.workers[target.worker].compute.adds.push_back(target.id);  // beams run from the plan that adds it on
+  state.workers[target.worker].compute.adds.push_back(
+      target.id);  // beams run from the plan that adds it on
   request.deaths.got_on(Stage::pull);
   ++state.counters.handoffs;
 }
@@ -121,7 +122,8 @@ void advance_handoff(State& state, Request& request, TimeNs now, Outbox& out) {
     const std::uint32_t final_blocks = written >= length ? needed : written / per_block;
     if (final_blocks > target->pulled && !state.workers[target->worker].may_begin()) {
       const auto& held = state.held_pulls;
-      if (std::find(held.begin(), held.end(), request.id) == held.end()) state.held_pulls.push_back(request.id);
+      if (std::find(held.begin(), held.end(), request.id) == held.end())
+        state.held_pulls.push_back(request.id);
     } else if (final_blocks > target->pulled) {
       note(request, LifetimeMoment::migration_begin, now);
       pull_final_blocks(state, request, *source, *target, final_blocks, now, out);
@@ -150,7 +152,8 @@ void take_damage(State& state, const OpenPull& pull, std::span<const BlockId> bl
     // Source or copy: nobody can say which one is wrong, so neither is found again.
     BlockPool& pool = state.workers[pull.from_worker].store.pool;
     for (const BlockId block : blocks) {
-      if (std::find(pull.from.begin(), pull.from.end(), block) != pull.from.end()) pool.forget(block);
+      if (std::find(pull.from.begin(), pull.from.end(), block) != pull.from.end())
+        pool.forget(block);
     }
   }
   Request* request = state.requests.find(pull.request);
@@ -169,9 +172,10 @@ void take_damage(State& state, const OpenPull& pull, std::span<const BlockId> bl
   const bool prefix = request->phase == Phase::pull;
   if (pull.target != (prefix ? request->source : request->target)) return;  // given up before
   if (++request->damaged_pulls >= kMostDamagedPulls) {
-    return end_request(state, *request, FinishReason::error, ErrorCode::internal,
-                       "KV blocks were damaged on their way " + std::to_string(request->damaged_pulls) + " times",
-                       out);
+    return end_request(
+        state, *request, FinishReason::error, ErrorCode::internal,
+        "KV blocks were damaged on their way " + std::to_string(request->damaged_pulls) + " times",
+        out);
   }
   if (prefix) return prefix_pulled(state, *request, /*failed=*/true);
   requeue(state, *request);

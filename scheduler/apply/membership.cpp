@@ -39,7 +39,8 @@ void lose_place(State& state, Sequence& sequence) {
 
 }  // namespace
 
-void end_term(State& state, WorkerIndex index, const Blame& blamed, const std::string& why, Outbox& out) {
+void end_term(State& state, WorkerIndex index, const Blame& blamed, const std::string& why,
+              Outbox& out) {
   Worker& w = state.workers[index];
   if (!w.ready()) return;
   w.peer.state = WorkerState::fenced;
@@ -85,7 +86,8 @@ void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string
                  Outbox& out) {
   Worker& w = state.workers[index];
   if (w.peer.state == WorkerState::gone) return;
-  if (w.ready()) end_term(state, index, {blamed ? running_on(state, index) : Suspicions(), false}, why, out);
+  if (w.ready())
+    end_term(state, index, {blamed ? running_on(state, index) : Suspicions(), false}, why, out);
   out.warn(w.name() + ": gone: " + why);
   if (blamed) blame_late(state, w, out);
   w.peer.unblamed.clear();
@@ -103,8 +105,10 @@ void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string
   w.store.pool = BlockPool();
   if (allocation == 0) return;
   for (Worker& importer : state.workers) {
-    if (importer.peer.state == WorkerState::gone || importer.peer.imports.count(allocation) == 0) continue;
-    if (!importer.peer.work.has(Work::close, allocation)) importer.peer.work.add(Work::close, 0, allocation, now);
+    if (importer.peer.state == WorkerState::gone || importer.peer.imports.count(allocation) == 0)
+      continue;
+    if (!importer.peer.work.has(Work::close, allocation))
+      importer.peer.work.add(Work::close, 0, allocation, now);
     importer.peer.closes_repeated = now;
     out.to_workers.emplace_back(importer.peer.link, Close{allocation});
   }

@@ -14,13 +14,16 @@ struct Blame {
 };
 inline const Blame kBlameLater{{}, true};
 /// Ends the worker's term: its sequences go back to the queue, its pool is wholly fenced.
-void end_term(State& state, WorkerIndex index, const Blame& blamed, const std::string& why, Outbox& out);
-/// The process has ended: its pool is gone; importers are told to close it. `blamed`: not on purpose, so that
-/// whoever it worked for may be the cause; also those of a term that ended just before and blamed nobody yet.
+void end_term(State& state, WorkerIndex index, const Blame& blamed, const std::string& why,
+              Outbox& out);
+/// The process has ended: its pool is gone; importers are told to close it. `blamed`: not on
+/// purpose, so that whoever it worked for may be the cause; also those of a term that ended just
+/// before and blamed nobody yet.
 void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string& why, TimeNs now,
                  Outbox& out);
-/// Prompt + output tokens that fit the pool and model of some worker that decodes (of any worker, where none does):
-/// also of one that is away and may come back. Longer ones are refused; these wait. 0 while none was ever there.
+/// Prompt + output tokens that fit the pool and model of some worker that decodes (of any worker,
+/// where none does): also of one that is away and may come back. Longer ones are refused; these
+/// wait. 0 while none was ever there.
 std::uint32_t max_context(const State& state);
 bool any_decoder(const State& state);
 

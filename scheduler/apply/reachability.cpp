@@ -1,8 +1,8 @@
 // Which workers can read which pools. When two of them meet, the one that decodes is asked to read
-// nothing from the pool of the one that prefills (a Pull without blocks): it maps the pool, which keeps
-// the mapping's time off the first hand-off, or says why it cannot. Where cached prefixes are pulled, each
-// is asked about the pool of the other. A pair that cannot is named in the log at once, nothing is pulled
-// between the two, and now and then they are asked again.
+// nothing from the pool of the one that prefills (a Pull without blocks): it maps the pool, which
+// keeps the mapping's time off the first hand-off, or says why it cannot. Where cached prefixes are
+// pulled, each is asked about the pool of the other. A pair that cannot is named in the log at
+// once, nothing is pulled between the two, and now and then they are asked again.
 #include "scheduler/apply/reachability.h"
 
 #include <algorithm>
@@ -22,8 +22,8 @@ bool hands_off(const Worker& w) { return w.role() == Role::prefill; }
 bool hands_off(const Worker& from, const Worker& to) { return hands_off(from) && to.decodes(); }
 
 std::string pair_name(const Worker& importer, const Worker& exporter) {
-  return importer.name() + " (" + importer.peer.identity.device + ") and " +
-         exporter.name() + " (" + exporter.peer.identity.device + ")";
+  return importer.name() + " (" + importer.peer.identity.device + ") and " + exporter.name() +
+         " (" + exporter.peer.identity.device + ")";
 }
 
 }  // namespace
@@ -45,9 +45,10 @@ bool is_fed(const State& state, const Worker& importer) {
 }
 
 void probe(State& state, WorkerIndex exporter, WorkerIndex importer, TimeNs now, Outbox& out) {
-  // Nobody may map the pool of a worker that is about to free it. And what a suspect does alone stays alone: the
-  // first pull maps the pool then.
-  bool asked = !state.workers[exporter].takes_work() || (!state.workers[importer].may_begin() && !fault(Fault::pulls_beside_suspects));
+  // Nobody may map the pool of a worker that is about to free it. And what a suspect does alone
+  // stays alone: the first pull maps the pool then.
+  bool asked = !state.workers[exporter].takes_work() ||
+               (!state.workers[importer].may_begin() && !fault(Fault::pulls_beside_suspects));
   state.pulls.each([&](const OpenPull& t) {
     asked = asked || (t.is_probe() && t.from_worker == exporter && t.to_worker == importer);
   });

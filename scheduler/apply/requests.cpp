@@ -50,14 +50,17 @@ void preempt(State& state, Request& request) {
   state.handoffs.erase({request.place, request.id});
   const Sequence* source = state.sequences.find(request.source);
   const bool kept = source != nullptr && swaps(state, state.workers[source->worker]);
-  request.kept = kept ? Kept{source->worker, state.workers[source->worker].peer.term, 0, true} : Kept();
+  request.kept =
+      kept ? Kept{source->worker, state.workers[source->worker].peer.term, 0, true} : Kept();
   const bool again = request.beams != nullptr;
   request.place =
       place_after_preemption(request.place, ++state.evictions, kept, again, state.settings);
   if (source != nullptr) {
-    for (const BlockId block : source->tail().blocks) state.workers[source->worker].store.pool.mark_wanted(block);
+    for (const BlockId block : source->tail().blocks)
+      state.workers[source->worker].store.pool.mark_wanted(block);
   }
-  if (request.beams) return requeue(state, request);  // no result of a step in flight counts any more
+  if (request.beams)
+    return requeue(state, request);  // no result of a step in flight counts any more
   release_sequence(state, request.target);
   request.target = 0;
   release_sequence(state, request.source, /*keep=*/true);
@@ -70,12 +73,12 @@ void preempt(State& state, Request& request) {
 
 namespace {
 
-/// Entries of prompts' log probabilities in one message; more wait until they are asked for. Those of
-/// one prompt alone stay far below what a message may hold.
+/// Entries of prompts' log probabilities in one message; more wait until they are asked for. Those
+/// of one prompt alone stay far below what a message may hold.
 constexpr std::size_t kMaxTopsAtOnce = 1U << 20U;
 
-/// False: the message is full of prompts' log probabilities. What is not sent now, the front end asks
-/// for when it misses it.
+/// False: the message is full of prompts' log probabilities. What is not sent now, the front end
+/// asks for when it misses it.
 bool has_room_for(const Request& request, std::uint32_t begin, Outbox& out) {
   if (begin != 0 || request.prompt_logprobs.items.empty()) return true;
   std::size_t tops = 0;

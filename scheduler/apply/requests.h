@@ -13,8 +13,8 @@ void note(Request& request, LifetimeMoment moment, TimeNs now);
 void requeue(State& state, Request& request);
 /// Takes the request off its workers; it is queued again once the steps that name it have ended.
 void preempt(State& state, Request& request);
-/// Appends one sampled token, sends it, and ends the request when it is the last one. `logprobs` may be
-/// null: none were asked for.
+/// Appends one sampled token, sends it, and ends the request when it is the last one. `logprobs`
+/// may be null: none were asked for.
 void take_token(State& state, Request& request, Token token, const LogprobReader::Entry* logprobs,
                 Outbox& out);
 /// Sends the tokens [begin, end) of `generated` again, with what belongs to them.

@@ -21,7 +21,8 @@ void erase_from(std::vector<SequenceId>& list, SequenceId id) {
 
 namespace {
 
-/// `prefix.blocks`, with a fresh block in the place of each one of the host part, and `blocks` altogether.
+/// `prefix.blocks`, with a fresh block in the place of each one of the host part, and `blocks`
+/// altogether.
 std::vector<BlockId> take_blocks(State& state, Worker& w, std::uint32_t blocks,
                                  const BlockPool::Match& prefix, Writer writer) {
   // What is found first: what is allocated may push idle blocks out of the cache.

@@ -1,4 +1,5 @@
-// One request's places on workers: made, released, moved into the decode set. The books of blocks are kept here.
+// One request's places on workers: made, released, moved into the decode set. The books of blocks
+// are kept here.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +8,16 @@
 
 namespace baton {
 
-/// Who writes first to the fresh blocks of a sequence: steps of its worker from the next plan on, or a pull,
-/// beside the steps.
+/// Who writes first to the fresh blocks of a sequence: steps of its worker from the next plan on,
+/// or a pull, beside the steps.
 enum class Writer : std::uint8_t { steps, pull };
-/// A new sequence of `request` on `worker` with `blocks` blocks, those of `prefix` (of cached_prefix(),
-/// just now) and fresh ones; nullptr if they are not free. What the host part holds of the prefix is copied into
-/// fresh ones by the worker's next plan, which must follow.
+/// A new sequence of `request` on `worker` with `blocks` blocks, those of `prefix` (of
+/// cached_prefix(), just now) and fresh ones; nullptr if they are not free. What the host part
+/// holds of the prefix is copied into fresh ones by the worker's next plan, which must follow.
 Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std::uint32_t blocks,
                          const BlockPool::Match& prefix, Writer writer);
-/// Releases the blocks, leaves the decode set, tells the worker to drop it. With `keep`, and steps in
-/// flight, the entry stays (retiring) until they have ended; otherwise it is gone.
+/// Releases the blocks, leaves the decode set, tells the worker to drop it. With `keep`, and steps
+/// in flight, the entry stays (retiring) until they have ended; otherwise it is gone.
 void release_sequence(State& state, SequenceId id, bool keep = false);
 /// Releases every sequence of the request, and its beam search goes back to the start.
 void release_places(State& state, Request& request);

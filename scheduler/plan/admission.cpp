@@ -15,20 +15,22 @@ bool may_fit_later(const State& state, const Request& request, std::uint32_t tok
   if (fault(Fault::small_pool_refuses)) return false;
   if (tokens <= max_context(state)) return true;
   const auto loads = [](const Worker& w) {
-    return w.store.last_context == 0 && (w.peer.state == WorkerState::registering || w.peer.state == WorkerState::loading);
+    return w.store.last_context == 0 &&
+           (w.peer.state == WorkerState::registering || w.peer.state == WorkerState::loading);
   };
   return request.again && (now - request.submitted < kWaitForPools ||
                            std::any_of(state.workers.begin(), state.workers.end(), loads));
 }
 
-bool refuse_too_long(State& state, const Worker& worker, Request& request, TimeNs now, Outbox& out) {
+bool refuse_too_long(State& state, const Worker& worker, Request& request, TimeNs now,
+                     Outbox& out) {
   if (worker.store.holds(request.length() + 1)) return false;
   if (may_fit_later(state, request, request.length() + 1, now)) return true;
   end_request(state, request, FinishReason::error, ErrorCode::too_long,
               "the sequence has " + std::to_string(request.length()) +
                   " tokens; with one more it must fit the " +
-                  std::to_string(worker.store.pool.total() * worker.store.tokens_per_block()) + " of " +
-                  worker.name() + "'s KV pool and the " +
+                  std::to_string(worker.store.pool.total() * worker.store.tokens_per_block()) +
+                  " of " + worker.name() + "'s KV pool and the " +
                   std::to_string(worker.store.offer.max_context) + " of its model",
               out);
   return true;
@@ -39,9 +41,11 @@ bool beams_fit(State& state, const Worker& worker, Request& request, TimeNs now,
   if (!request.beams || needs_handoff(state, request, worker)) return true;
   clamp_output(state, request);
   if (can_hold(worker, request, tokens)) return true;
-  const bool elsewhere = std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& w) {
-    return w.takes_work() && can_hold(w, request, tokens) && may_prefill(state, request, w, now);
-  });
+  const bool elsewhere =
+      std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& w) {
+        return w.takes_work() && can_hold(w, request, tokens) &&
+               may_prefill(state, request, w, now);
+      });
   if (!elsewhere) {
     end_request(state, request, FinishReason::error, ErrorCode::kv_exhausted,
                 cannot_hold(worker, request, tokens), out);
@@ -53,7 +57,8 @@ void clamp_output(const State& state, Request& request) {
   const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
   const auto generated = static_cast<std::uint32_t>(request.generated.size());
   const std::uint32_t context = max_context(state);
-  if (prompt + generated + 1 > context) return;  // it waits for a larger pool, whose size nobody knows yet
+  if (prompt + generated + 1 > context)
+    return;  // it waits for a larger pool, whose size nobody knows yet
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, context - prompt);
 }
 

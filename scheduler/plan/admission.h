@@ -1,22 +1,24 @@
-// What a request is told, or cut to, when a worker could take it on: checks that need the worker's facts.
+// What a request is told, or cut to, when a worker could take it on: checks that need the worker's
+// facts.
 #pragma once
 
 #include "scheduler/apply/events.h"
 
 namespace baton {
 
-/// So long a request waits for the only pool that can hold it, if that pool's process is gone; and one that an
-/// earlier scheduler had accepted (it fitted some pool then), for a worker with one to join the new scheduler.
+/// So long a request waits for the only pool that can hold it, if that pool's process is gone; and
+/// one that an earlier scheduler had accepted (it fitted some pool then), for a worker with one to
+/// join the new scheduler.
 constexpr TimeNs kWaitForPools = 10 * kSecond;
 /// Some worker holds that many tokens, or may soon.
 bool may_fit_later(const State& state, const Request& request, std::uint32_t tokens, TimeNs now);
 
-/// True if `worker` cannot hold the request and one more token. One that no worker will ever hold is ended (it was
-/// accepted before anybody knew them); another one waits for a larger pool.
+/// True if `worker` cannot hold the request and one more token. One that no worker will ever hold
+/// is ended (it was accepted before anybody knew them); another one waits for a larger pool.
 bool refuse_too_long(State& state, const Worker& worker, Request& request, TimeNs now, Outbox& out);
 
-/// False: the request's beams would stay on `worker` and do not fit it to their end. If they fit nobody
-/// who may take the prompt, the request has been ended.
+/// False: the request's beams would stay on `worker` and do not fit it to their end. If they fit
+/// nobody who may take the prompt, the request has been ended.
 bool beams_fit(State& state, const Worker& worker, Request& request, TimeNs now, Outbox& out);
 
 /// An answer ends where the largest pool does, also if the front end could not know that.

@@ -41,8 +41,8 @@ const AdmissionRules::Rule AdmissionRules::kRules[] = {
     {"it is a suspect's turn, or the others'", &AdmissionRules::not_its_turn},
 };
 
-AdmissionRules::AdmissionRules(State& state, WorkerIndex worker, TimeNs now, Outbox& out, bool suspects,
-                               const std::uint32_t& logprob_budget)
+AdmissionRules::AdmissionRules(State& state, WorkerIndex worker, TimeNs now, Outbox& out,
+                               bool suspects, const std::uint32_t& logprob_budget)
     : state_(state),
       w_(state.workers[worker]),
       index_(worker),
@@ -72,7 +72,9 @@ namespace {
 Ruling pass_over_if(bool condition) { return condition ? Ruling::pass_over : Ruling::start; }
 
 /// Over so many of a kind, and no further: a long queue of them must not make every plan slow.
-Ruling pass_over_some(int& passed) { return ++passed > kAsideLook ? Ruling::stop : Ruling::pass_over; }
+Ruling pass_over_some(int& passed) {
+  return ++passed > kAsideLook ? Ruling::stop : Ruling::pass_over;
+}
 
 }  // namespace
 
@@ -121,7 +123,8 @@ Ruling AdmissionRules::no_room(Candidate& candidate) {
 }
 
 Ruling AdmissionRules::better_placed_elsewhere(Candidate& candidate) {
-  return pass_over_if(better_placed(state_, candidate.request, w_, candidate.prefix.blocks.size(), now_));
+  return pass_over_if(
+      better_placed(state_, candidate.request, w_, candidate.prefix.blocks.size(), now_));
 }
 
 Ruling AdmissionRules::less_to_do_elsewhere(Candidate& candidate) {
@@ -129,7 +132,8 @@ Ruling AdmissionRules::less_to_do_elsewhere(Candidate& candidate) {
 }
 
 Ruling AdmissionRules::prefix_is_on_its_way(Candidate& candidate) {
-  candidate.elsewhere = find_prefix(state_, candidate.request, index_, candidate.prefix.blocks.size());
+  candidate.elsewhere =
+      find_prefix(state_, candidate.request, index_, candidate.prefix.blocks.size());
   return pass_over_if(is_being_pulled(state_, candidate.elsewhere, index_));
 }
 

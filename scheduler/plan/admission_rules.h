@@ -1,5 +1,5 @@
-// Which of the waiting requests may begin on a worker in the step that is being planned: a list of rules, each with a
-// name, asked in order. The first one that speaks against a request decides.
+// Which of the waiting requests may begin on a worker in the step that is being planned: a list of
+// rules, each with a name, asked in order. The first one that speaks against a request decides.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ enum class Ruling : std::uint8_t {
 /// A request of the queue, and what the rules found out about it.
 struct Candidate {
   Request& request;
-  bool unready = false;            // its grammar is not compiled here
-  std::uint32_t blocks = 0;        // that it needs at once
-  BlockPool::Match prefix = {};    // of these, found on this worker
-  PrefixSource elsewhere = {};     // ... and worth pulling from another one
+  bool unready = false;          // its grammar is not compiled here
+  std::uint32_t blocks = 0;      // that it needs at once
+  BlockPool::Match prefix = {};  // of these, found on this worker
+  PrefixSource elsewhere = {};   // ... and worth pulling from another one
 };
 
 /// One look through the queue for one worker. `logprob_budget` is that of the step.
@@ -31,7 +31,8 @@ class AdmissionRules {
   AdmissionRules(State& state, WorkerIndex worker, TimeNs now, Outbox& out, bool suspects,
                  const std::uint32_t& logprob_budget);
 
-  /// May end the request (it fits nobody, or its beams do not), and may ask for a suspect's turn (Compute::makes_way).
+  /// May end the request (it fits nobody, or its beams do not), and may ask for a suspect's turn
+  /// (Compute::makes_way).
   Ruling judge(Candidate& candidate);
   /// It begins here.
   void admitted(const Candidate& candidate) { held_ += candidate.unready ? 1 : 0; }
@@ -63,9 +64,10 @@ class AdmissionRules {
   WorkerIndex index_;
   TimeNs now_;
   Outbox& out_;
-  bool suspects_;  // one suspect is looked for; otherwise the others, up to the first suspect that could come
+  bool suspects_;  // one suspect is looked for; otherwise the others, up to the first suspect that
+                   // could come
   const std::uint32_t& logprob_budget_;
-  std::uint32_t held_ = 0;       // prompts that are here and wait, or will, for their grammars
+  std::uint32_t held_ = 0;  // prompts that are here and wait, or will, for their grammars
   std::uint32_t most_held_ = 0;
   int looked_ = 0;
   int elsewhere_kept_ = 0;

@@ -55,7 +55,8 @@ bool fits_to_the_end(const State& state, const Worker& worker, const Request& re
       decoding.push_back(growth_of(other, sequence.sampling, context));
     }
   });
-  return reserved + peak_blocks(decoding, worker.store.tokens_per_block()) <= worker.store.pool.total();
+  return reserved + peak_blocks(decoding, worker.store.tokens_per_block()) <=
+         worker.store.pool.total();
 }
 
 }  // namespace baton

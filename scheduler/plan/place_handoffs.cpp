@@ -77,7 +77,8 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
   for (auto it = state.handoffs.begin(); it != state.handoffs.end();) {
     Request& request = *state.requests.find(it->second);
     Sequence& source = *state.sequences.find(request.source);
-    if (!decoder || avoids_pulls(state, request) || !reaches_some_decoder(state, state.workers[source.worker])) {
+    if (!decoder || avoids_pulls(state, request) ||
+        !reaches_some_decoder(state, state.workers[source.worker])) {
       if (!decoder && state.settings.no_decode == NoDecode::wait) return;
       ++it;
       decode_at_source(state, request, source);
@@ -97,14 +98,15 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
         continue;
       }
       if (!request.beams && may_fit_later(state, request, tokens, now)) continue;
-      end_request(state, request, FinishReason::error, ErrorCode::kv_exhausted,
-                  std::to_string(source.prefill_length + 1) +
-                      " tokens fit the KV pool of no decode worker",
-                  out);
+      end_request(
+          state, request, FinishReason::error, ErrorCode::kv_exhausted,
+          std::to_string(source.prefill_length + 1) + " tokens fit the KV pool of no decode worker",
+          out);
       continue;
     }
     Worker& w = state.workers[choice];
-    if (!grammar_ready(w, request) && w.compute.adds.size() >= kMostHeld) {  // it waits at its source
+    if (!grammar_ready(w, request) &&
+        w.compute.adds.size() >= kMostHeld) {  // it waits at its source
       ask_grammar(state, w, request, /*awaited=*/true, now, out);
       ++it;
       continue;

@@ -42,7 +42,8 @@ class StepBuilder {
     prompt_rows_ = most_prompt_rows(state_);
     if (turn) take_suspect();
     if (!step_.alone && !w_.compute.compiles_alone) fill();
-    if (!has_work() && w_.compute.steps.empty() && w_.compute.makes_way && w_.only_steps()) take_suspect();
+    if (!has_work() && w_.compute.steps.empty() && w_.compute.makes_way && w_.only_steps())
+      take_suspect();
     if (w_.compute.compiles_alone) return false;
     if (!has_work() && (w_.compute.drops.empty() || !w_.compute.steps.empty())) return false;
     send();
@@ -55,7 +56,8 @@ class StepBuilder {
            !plan_.singles.empty() || !w_.store.copies.empty();
   }
 
-  /// A step is filled with decoding first, or, if prompts pause it, with prompts alone while there are any.
+  /// A step is filled with decoding first, or, if prompts pause it, with prompts alone while there
+  /// are any.
   void fill() {
     const bool pause = state_.settings.prompts_pause_decode;
     if (pause) take_prompts();
@@ -73,13 +75,15 @@ class StepBuilder {
     take_beams();
     plan_.decode = !w_.compute.decode_set.empty();
     if (plan_.decode) step_.decode = w_.compute.decode_set;
-    budget_ -= std::min(budget_, static_cast<std::uint32_t>(step_.decode.size() + step_.beams.size()));
+    budget_ -=
+        std::min(budget_, static_cast<std::uint32_t>(step_.decode.size() + step_.beams.size()));
   }
 
-  /// Searches that found their way here as prompts may have more beams together than a step has room for: those
-  /// that do not fit are the first ones of the next.
+  /// Searches that found their way here as prompts may have more beams together than a step has
+  /// room for: those that do not fit are the first ones of the next.
   void take_beams() {
-    const std::size_t room = w_.step_room() - std::min<std::size_t>(w_.step_room(), w_.compute.decode_set.size());
+    const std::size_t room =
+        w_.step_room() - std::min<std::size_t>(w_.step_room(), w_.compute.decode_set.size());
     std::vector<std::uint64_t> first;
     std::vector<std::uint64_t> others;
     for (const std::uint64_t id : w_.compute.beams) {
@@ -95,20 +99,22 @@ class StepBuilder {
   }
 
   void take_prompts() {
-    const bool way = w_.compute.makes_way;  // not what this very step finds: that waits for its end anyway
+    const bool way =
+        w_.compute.makes_way;  // not what this very step finds: that waits for its end anyway
     continue_prefills();
     if (!way) admit(/*suspects=*/false);
   }
 
-  /// Whoever shared a step with a suspect would be blamed for its next death: a step of its own comes next, between
-  /// two of the others', if it has something to `run`.
+  /// Whoever shared a step with a suspect would be blamed for its next death: a step of its own
+  /// comes next, between two of the others', if it has something to `run`.
   bool makes_way_for(const Request& request, bool run) {
     if (!is_suspect(state_, request)) return false;
     w_.compute.makes_way = w_.compute.makes_way || run;
     return true;
   }
 
-  /// One suspect's step, or grammar; nothing if none can run now. Nothing is outstanding but closes.
+  /// One suspect's step, or grammar; nothing if none can run now. Nothing is outstanding but
+  /// closes.
   void take_suspect() {
     w_.compute.makes_way = false;
     if (compile_suspect()) return;
@@ -117,7 +123,8 @@ class StepBuilder {
     in_turn_ = false;
     step_.alone = !plan_.rows.empty() || !plan_.beams.empty() || !plan_.singles.empty();
     if (step_.alone) return;
-    for (const SequenceId id : w_.compute.prefills) await_grammar(*state_.request_of(*state_.sequences.find(id)));
+    for (const SequenceId id : w_.compute.prefills)
+      await_grammar(*state_.request_of(*state_.sequences.find(id)));
   }
 
   /// A suspect's row; its prompt, its beams, or one token.
@@ -142,7 +149,8 @@ class StepBuilder {
   bool take_single() {
     if (w_.compute.singles.empty()) return false;
     const SequenceId id = w_.compute.singles.front();
-    std::rotate(w_.compute.singles.begin(), w_.compute.singles.begin() + 1, w_.compute.singles.end());
+    std::rotate(w_.compute.singles.begin(), w_.compute.singles.begin() + 1,
+                w_.compute.singles.end());
     Sequence& sequence = *state_.sequences.find(id);
     if (must_grow(sequence)) grow(sequence);
     plan_.singles.push_back(id);
@@ -150,7 +158,8 @@ class StepBuilder {
     return true;
   }
 
-  /// Whose grammar has killed workers, and is needed here now, has it compiled with nothing beside it.
+  /// Whose grammar has killed workers, and is needed here now, has it compiled with nothing beside
+  /// it.
   bool compile_suspect() {
     for (const std::vector<SequenceId>* list : {&w_.compute.prefills, &w_.compute.adds}) {
       for (const SequenceId id : *list) {
@@ -163,8 +172,8 @@ class StepBuilder {
     return false;
   }
 
-  /// It is needed: asked for, or, if it has killed workers, its turn is. Not beside a suspect's step: then the next
-  /// step of the others asks.
+  /// It is needed: asked for, or, if it has killed workers, its turn is. Not beside a suspect's
+  /// step: then the next step of the others asks.
   void await_grammar(const Request& request) {
     if (may_draw(w_, request) || in_turn_) return;
     w_.compute.makes_way = w_.compute.makes_way || is_suspect(state_, request, Stage::compile);
@@ -195,12 +204,14 @@ class StepBuilder {
     }
   }
 
-  /// Collects who needs a block for this step and preempts until they can have it. False: decode waits for
-  /// blocks that were released and are still named by steps in flight. What somebody's pull reads is not
-  /// waited for while anybody can be preempted: it may take long.
+  /// Collects who needs a block for this step and preempts until they can have it. False: decode
+  /// waits for blocks that were released and are still named by steps in flight. What somebody's
+  /// pull reads is not waited for while anybody can be preempted: it may take long.
   bool make_room_to_grow() {
-    for (std::uint32_t needed = blocks_needed(); needed > w_.store.pool.available_blocks(); needed = blocks_needed()) {
-      if (needed <= w_.store.pool.available_blocks() + w_.store.pool.retiring_blocks()) return false;
+    for (std::uint32_t needed = blocks_needed(); needed > w_.store.pool.available_blocks();
+         needed = blocks_needed()) {
+      if (needed <= w_.store.pool.available_blocks() + w_.store.pool.retiring_blocks())
+        return false;
       if (Request* victim = choose_victim(state_, index_)) {
         const Sequence* target = state_.sequences.find(victim->target);
         if (target != nullptr && target->worker == index_) {
@@ -228,8 +239,10 @@ class StepBuilder {
       if (must_grow(*state_.sequences.find(id))) growing_.push_back(id);
     }
     auto needed = static_cast<std::uint32_t>(growing_.size());
-    for (const SequenceId id : w_.compute.singles) needed += must_grow(*state_.sequences.find(id)) ? 1 : 0;
-    for (const std::uint64_t id : w_.compute.beams) needed += beam_growth(state_, *state_.requests.find(id));
+    for (const SequenceId id : w_.compute.singles)
+      needed += must_grow(*state_.sequences.find(id)) ? 1 : 0;
+    for (const std::uint64_t id : w_.compute.beams)
+      needed += beam_growth(state_, *state_.requests.find(id));
     for (const SequenceId id : w_.compute.adds) {
       needed += beam_growth(state_, *state_.request_of(*state_.sequences.find(id)));
     }
@@ -239,14 +252,15 @@ class StepBuilder {
   /// Only one request is here, and the pool is too small for it.
   void end_for_want_of_blocks() {
     const bool beams = growing_.empty() && w_.compute.singles.empty();
-    const SequenceId id = !growing_.empty()   ? growing_.front()
+    const SequenceId id = !growing_.empty()             ? growing_.front()
                           : !w_.compute.singles.empty() ? w_.compute.singles.front()
                           : !w_.compute.adds.empty()    ? w_.compute.adds.front()
-                                                : 0;
+                                                        : 0;
     Request& request = id != 0 ? *state_.request_of(*state_.sequences.find(id))
                                : *state_.requests.find(w_.compute.beams.front());
     // The pool of another worker is larger.
-    if (!beams && may_fit_later(state_, request, request.length() + 1, now_)) return preempt(state_, request);
+    if (!beams && may_fit_later(state_, request, request.length() + 1, now_))
+      return preempt(state_, request);
     end_request(state_, request, FinishReason::error, ErrorCode::kv_exhausted,
                 beams ? cannot_hold(w_, request, request.length() + 1)
                       : "the sequence alone does not fit the KV pool of " + w_.name(),
@@ -275,8 +289,8 @@ class StepBuilder {
     sequence.on_worker = true;
   }
 
-  /// Finished hand-offs: they decode from this step on; their first block was reserved with them. Those whose
-  /// grammar is still compiled come later.
+  /// Finished hand-offs: they decode from this step on; their first block was reserved with them.
+  /// Those whose grammar is still compiled come later.
   void take_adds() {
     std::vector<SequenceId> later;
     for (const SequenceId id : w_.compute.adds) {
@@ -324,7 +338,8 @@ class StepBuilder {
     }
   }
 
-  /// The next chunk of the i-th prompt; true if it was the last one, and the prompt has left the list.
+  /// The next chunk of the i-th prompt; true if it was the last one, and the prompt has left the
+  /// list.
   bool continue_prefill(std::size_t i) {
     Sequence& sequence = *state_.sequences.find(w_.compute.prefills[i]);
     prompt_row(sequence);
@@ -338,8 +353,8 @@ class StepBuilder {
     const bool ready = may_draw(w_, request);
     if (!ready) await_grammar(request);
     const bool all = wants_prompt_logprobs(request);
-    std::uint32_t n = std::min({state_.settings.prompt_chunk, budget_,
-                                sequence.prefill_length - sequence.scheduled});
+    std::uint32_t n = std::min(
+        {state_.settings.prompt_chunk, budget_, sequence.prefill_length - sequence.scheduled});
     if (all) n = std::min(n, logprob_budget_);
     if (n == 0) return;  // another prompt has the lines of logits of this step
     const bool last = sequence.scheduled + n == sequence.prefill_length;
@@ -359,8 +374,10 @@ class StepBuilder {
     if (last) {
       ++sequence.sampling;
       ++step_.samples;
-      const bool stays = !request.beams && request.target == 0 && !needs_handoff(state_, request, w_);
-      sequence.stays = stays && is_suspect(state_, request);  // it decodes alone, outside the decode set
+      const bool stays =
+          !request.beams && request.target == 0 && !needs_handoff(state_, request, w_);
+      sequence.stays =
+          stays && is_suspect(state_, request);  // it decodes alone, outside the decode set
       row.then_decode = stays && !sequence.stays;
       if (row.then_decode) {
         // Also when nothing is left to decode: the next plan drops it again.
@@ -372,12 +389,13 @@ class StepBuilder {
     plan_.rows.push_back(row);
   }
 
-  /// Takes new requests in: one suspect, or the others up to the first suspect that could come, whose turn is next.
+  /// Takes new requests in: one suspect, or the others up to the first suspect that could come,
+  /// whose turn is next.
   void admit(bool suspects) {
     if (state_.waiting.empty() || !accepts(w_, now_) || w_.compute.short_of_blocks) return;
     const double delay = state_.settings.delay_factor;
-    if (delay > 0 &&
-        !delay_passed(delay, oldest_wait(state_, now_), w_.compute.prompt_latency, /*idle=*/w_.compute.sequences == 0)) {
+    if (delay > 0 && !delay_passed(delay, oldest_wait(state_, now_), w_.compute.prompt_latency,
+                                   /*idle=*/w_.compute.sequences == 0)) {
       return;
     }
     AdmissionRules rules(state_, index_, now_, out_, suspects, logprob_budget_);
@@ -398,7 +416,8 @@ class StepBuilder {
     Request& request = candidate.request;
     const PrefixSource& elsewhere = candidate.elsewhere;
     const Writer writer = elsewhere.worker != kNobody ? Writer::pull : Writer::steps;
-    Sequence& sequence = *place_sequence(state_, request, index_, candidate.blocks, candidate.prefix, writer);
+    Sequence& sequence =
+        *place_sequence(state_, request, index_, candidate.blocks, candidate.prefix, writer);
     sequence.scheduled = sequence.computed = sequence.remembered * w_.store.tokens_per_block();
     state_.counters.prefill_tokens += sequence.prefill_length;
     state_.counters.cached_tokens += sequence.computed;

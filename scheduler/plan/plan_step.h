@@ -5,8 +5,8 @@
 
 namespace baton {
 
-/// Starts what can be started now: hand-offs, then a step for every worker with room in its pipeline.
-/// Call after each batch of events.
+/// Starts what can be started now: hand-offs, then a step for every worker with room in its
+/// pipeline. Call after each batch of events.
 void plan(State& state, TimeNs now, Outbox& out);
 
 }  // namespace baton

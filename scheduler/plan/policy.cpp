@@ -36,7 +36,9 @@ bool has_room(const State& state, const Worker& worker, const Request& request,
               std::uint32_t blocks) {
   if (worker.compute.sequences == 0) return worker.store.pool.available_blocks() >= blocks;
   const std::uint32_t width = worker.decodes() ? request.sampling.num_beams : 1;
-  if (worker.compute.short_of_blocks || worker.compute.sequences + width > most_running(state, worker)) return false;
+  if (worker.compute.short_of_blocks ||
+      worker.compute.sequences + width > most_running(state, worker))
+    return false;
   const std::uint32_t available = worker.store.pool.available_blocks();
   if (state.settings.admission == Admission::future && decodes_here(state, worker)) {
     return available >= blocks + (width - 1) && fits_to_the_end(state, worker, request);
@@ -74,7 +76,8 @@ bool some_decoder_has_most(const State& state, const Request& request, TimeNs no
 
 bool mostly_cached(const State& state, const Request& request, const Worker& worker) {
   return keeps_cached(state.settings) &&
-         is_most(state.settings, request, worker, cached_prefix(state, request, worker, request.length() - 1));
+         is_most(state.settings, request, worker,
+                 cached_prefix(state, request, worker, request.length() - 1));
 }
 
 void look_after_kept(const State& state, Request& request) {
@@ -85,9 +88,11 @@ void look_after_kept(const State& state, Request& request) {
   const Worker& w = state.workers[kept.worker];
   if (w.peer.term != kept.term || (kept.seen != 0 && w.compute.sent < kept.seen + kEvery)) return;
   kept.seen = w.compute.sent;
-  const BlockPool::Match found = cached_prefix(state, request, w, request.length() - 1, Reach::soon);
+  const BlockPool::Match found =
+      cached_prefix(state, request, w, request.length() - 1, Reach::soon);
   const std::size_t tokens = found.blocks.size() * w.store.tokens_per_block();
-  kept.whole = tokens > 0 && tokens + std::max(kFewTokens, w.store.tokens_per_block()) >= request.length();
+  kept.whole =
+      tokens > 0 && tokens + std::max(kFewTokens, w.store.tokens_per_block()) >= request.length();
 }
 
 bool goes_back(const State& state, const Request& request, TimeNs now) {
@@ -101,7 +106,8 @@ bool has_waited(const Settings& settings, const Request& request, TimeNs now) {
   return settings.local_prefill.wait > 0 && now - request.arrival >= settings.local_prefill.wait;
 }
 
-bool lighter_elsewhere(const State& state, const Request& request, const Worker& worker, TimeNs now) {
+bool lighter_elsewhere(const State& state, const Request& request, const Worker& worker,
+                       TimeNs now) {
   if (worker.role() != Role::mixed || is_suspect(state, request)) return false;
   if (now - request.arrival >= kWaitForBalance) return false;
   return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& other) {
@@ -127,7 +133,8 @@ bool may_prefill(const State& state, const Request& request, const Worker& worke
   const bool is_short = request.length() <= state.settings.local_prefill.tokens;
   const bool stays = request.local || is_short || avoids_pulls(state, request);
   switch (worker.role()) {
-    case Role::mixed: return true;
+    case Role::mixed:
+      return true;
     case Role::decode:
       return stays || has_waited(state.settings, request, now) || !is_fed(state, worker) ||
              !fits_some_prefill_worker(state, request) || mostly_cached(state, request, worker) ||
@@ -143,9 +150,11 @@ bool may_prefill(const State& state, const Request& request, const Worker& worke
 bool better_placed(const State& state, const Request& request, const Worker& worker,
                    std::size_t own_blocks, TimeNs now) {
   if (!state.settings.prefix_cache || is_suspect(state, request)) return false;
-  if (goes_back(state, request, now)) return false;  // others leave it to this one, whatever they know
+  if (goes_back(state, request, now))
+    return false;  // others leave it to this one, whatever they know
   return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& other) {
-    if (&other == &worker || !accepts(other, now) || !may_prefill(state, request, other, now)) return false;
+    if (&other == &worker || !accepts(other, now) || !may_prefill(state, request, other, now))
+      return false;
     if (!other.store.holds(request.length() + 1)) return false;
     if (request.beams && !needs_handoff(state, request, other) &&
         !can_hold(other, request, request.length() + 1)) {
@@ -181,13 +190,16 @@ WorkerIndex choose_decoder(const State& state, const Request& request, WorkerInd
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& w = state.workers[i];
     if (i == exporter || !w.decodes() || !accepts(w, now) || !w.may_begin()) continue;
-    if (spoken_for[i] || !reaches(state.workers[exporter], w) || !may_pull(state.settings, w)) continue;
+    if (spoken_for[i] || !reaches(state.workers[exporter], w) || !may_pull(state.settings, w))
+      continue;
     const Sequence* sequence = state.sequences.find(request.source);
     const std::uint32_t length = sequence != nullptr ? sequence->prefill_length : request.length();
     if (!has_room(state, w, request, w.store.blocks_for(length + 1))) continue;
     if (best != kNobody && w.compute.sequences > state.workers[best].compute.sequences) continue;
     const std::size_t known = cached_prefix(state, request, w, length, Reach::pool).blocks.size();
-    if (best != kNobody && w.compute.sequences == state.workers[best].compute.sequences && known <= best_known) continue;
+    if (best != kNobody && w.compute.sequences == state.workers[best].compute.sequences &&
+        known <= best_known)
+      continue;
     best = i;
     best_known = known;
   }

@@ -8,7 +8,8 @@ namespace {
 
 /// Before every place that follows from an arrival, with room on both sides.
 constexpr TimeNs kFront = -(TimeNs{1} << 62U);
-/// Requests that are looked at for the oldest one: after that ordering and ageing have done their part.
+/// Requests that are looked at for the oldest one: after that ordering and ageing have done their
+/// part.
 constexpr int kOldestAmong = 16;
 
 }  // namespace
@@ -29,9 +30,12 @@ TimeNs place_after_preemption(TimeNs place, std::uint64_t eviction, bool kept, b
   if (rule == Preempted::front && again) rule = Preempted::first;
   switch (rule) {
     case Preempted::automatic:
-    case Preempted::in_place: break;
-    case Preempted::first: return kFront + static_cast<TimeNs>(eviction);
-    case Preempted::front: return kFront - static_cast<TimeNs>(eviction);
+    case Preempted::in_place:
+      break;
+    case Preempted::first:
+      return kFront + static_cast<TimeNs>(eviction);
+    case Preempted::front:
+      return kFront - static_cast<TimeNs>(eviction);
   }
   return place;
 }

@@ -10,14 +10,14 @@ namespace baton {
 
 /// How far the queue is searched for a request that this worker may take: most can take the first.
 constexpr int kQueueLook = 16;
-/// Beside them, those who may stand in front and wait for something else: for the worker where they were
-/// preempted, or for their grammar.
+/// Beside them, those who may stand in front and wait for something else: for the worker where they
+/// were preempted, or for their grammar.
 constexpr int kAsideLook = 1024;
 
-/// Where a request stands in every queue: its arrival, moved by `priority_age` a step of its priority and,
-/// with `queue_order: shortest`, by `input_age` a token of its prompt. So the queue is ordered by priority
-/// and length among those that came within that time, and whoever has waited longer goes first all the
-/// same: nothing starves.
+/// Where a request stands in every queue: its arrival, moved by `priority_age` a step of its
+/// priority and, with `queue_order: shortest`, by `input_age` a token of its prompt. So the queue
+/// is ordered by priority and length among those that came within that time, and whoever has waited
+/// longer goes first all the same: nothing starves.
 TimeNs queue_place(const Submit& submit, const Settings& settings);
 
 /// Where a request that was preempted as the `eviction`-th stands from then on (`preempted`): at
@@ -30,12 +30,13 @@ TimeNs queue_place(const Submit& submit, const Settings& settings);
 TimeNs place_after_preemption(TimeNs place, std::uint64_t eviction, bool kept, bool again,
                               const Settings& settings);
 
-/// How long the longest waiting one of those whose turn is next has waited; nothing if nobody waits.
+/// How long the longest waiting one of those whose turn is next has waited; nothing if nobody
+/// waits.
 std::optional<TimeNs> oldest_wait(const State& state, TimeNs now);
 
-/// True if prompts may be admitted after that wait: it is longer than `factor` times the latency of the
-/// last step with prompts, so that prompts gather and decoding is interrupted less often; or nothing runs.
-/// False if nobody waits. (vLLM's scheduler_delay_factor.)
+/// True if prompts may be admitted after that wait: it is longer than `factor` times the latency of
+/// the last step with prompts, so that prompts gather and decoding is interrupted less often; or
+/// nothing runs. False if nobody waits. (vLLM's scheduler_delay_factor.)
 bool delay_passed(double factor, std::optional<TimeNs> waited, TimeNs prompt_latency, bool idle);
 
 }  // namespace baton

@@ -9,8 +9,8 @@ namespace baton {
 
 namespace {
 
-/// True once every member has ended; then their terminals go out (a member may have been replaced or
-/// forgotten without passing through end_request).
+/// True once every member has ended; then their terminals go out (a member may have been replaced
+/// or forgotten without passing through end_request).
 bool group_over(State& state, Outbox& out) {
   for (const std::uint64_t id : state.group) {
     const Request* member = state.requests.find(id);
@@ -24,9 +24,9 @@ bool group_over(State& state, Outbox& out) {
   return true;
 }
 
-/// The shared limits of the lab's base program: the longest maximum, the smallest minimum, the highest
-/// temperature, for everybody. That is what the baseline is there to show; a client still gets no more
-/// tokens than it asked for.
+/// The shared limits of the lab's base program: the longest maximum, the smallest minimum, the
+/// highest temperature, for everybody. That is what the baseline is there to show; a client still
+/// gets no more tokens than it asked for.
 void share_limits(State& state) {
   SamplingParams shared;
   shared.temperature = 0;
@@ -64,16 +64,17 @@ struct NextGroup {
   bool full = false;  // nobody else would get in
 };
 
-/// The queue's head and those behind it that may join it, as many beams as a group holds. The first of
-/// them that does not fit ends it, so that nobody is overtaken by a narrower one; a head that is too wide
-/// runs alone.
+/// The queue's head and those behind it that may join it, as many beams as a group holds. The first
+/// of them that does not fit ends it, so that nobody is overtaken by a narrower one; a head that is
+/// too wide runs alone.
 NextGroup next_group(const State& state) {
   NextGroup next;
   std::uint32_t left = state.settings.static_batch_size;
   const Request& head = *state.requests.find(state.waiting.begin()->second);
   for (const auto& [place, id] : state.waiting) {
     const Request& request = *state.requests.find(id);
-    if (state.settings.static_same_config && !same_config(head.sampling, request.sampling)) continue;
+    if (state.settings.static_same_config && !same_config(head.sampling, request.sampling))
+      continue;
     const std::uint32_t width = request.sampling.num_beams;
     next.full = width > left && id != head.id;
     if (next.full) break;

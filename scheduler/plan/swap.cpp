@@ -6,15 +6,15 @@ namespace baton {
 
 namespace {
 
-/// Blocks of a pool that are to be free, or known to its host part, before somebody needs them: a share of it, and
-/// no more than are looked through in microseconds at each plan.
+/// Blocks of a pool that are to be free, or known to its host part, before somebody needs them: a
+/// share of it, and no more than are looked through in microseconds at each plan.
 constexpr std::uint32_t kAheadShare = 16;
 constexpr std::uint32_t kMostAhead = 512;
 /// Weight of what was measured before, at each new step with prompts.
 constexpr double kPast = 0.95;
 
-/// Microseconds that computing a token of a prompt takes where `worker`'s sequences would be computed again. One
-/// that has not computed any hands that to others.
+/// Microseconds that computing a token of a prompt takes where `worker`'s sequences would be
+/// computed again. One that has not computed any hands that to others.
 double token_us(const State& state, const Worker& worker) {
   if (worker.compute.costs.token_us() > 0) return worker.compute.costs.token_us();
   double least = 0;
@@ -41,16 +41,20 @@ void StepCosts::take(double step_us, std::uint32_t tokens, bool decodes) {
 bool swaps(const State& state, const Worker& worker) {
   if (worker.store.pool.host_total() == 0 || !state.settings.prefix_cache) return false;
   switch (state.settings.swap) {
-    case Swap::always: return true;
-    case Swap::never: return false;
-    case Swap::automatic: break;
+    case Swap::always:
+      return true;
+    case Swap::never:
+      return false;
+    case Swap::automatic:
+      break;
   }
   const double again = token_us(state, worker) * worker.store.tokens_per_block();
   return again == 0 || 2.0 * worker.store.offer.host_block_us < again;
 }
 
 Saving saving_of(const State& state, Worker& worker) {
-  return {swaps(state, worker) ? &worker.store.copies : nullptr, state.settings.swap == Swap::always};
+  return {swaps(state, worker) ? &worker.store.copies : nullptr,
+          state.settings.swap == Swap::always};
 }
 
 void save_ahead(const State& state, Worker& worker) {
@@ -59,8 +63,10 @@ void save_ahead(const State& state, Worker& worker) {
   const std::uint32_t ahead =
       std::min(std::clamp(pool.total() / kAheadShare, 1U, kMostAhead), pool.host_total() / 2);
   if (pool.free_blocks() >= ahead || !swaps(state, worker)) return;
-  // What is being copied is given to nobody until the result is in: nobody may have to wait for that.
-  const std::uint32_t spare = pool.available_blocks() - std::min(pool.available_blocks(), worker.compute.sequences);
+  // What is being copied is given to nobody until the result is in: nobody may have to wait for
+  // that.
+  const std::uint32_t spare =
+      pool.available_blocks() - std::min(pool.available_blocks(), worker.compute.sequences);
   pool.save_oldest(ahead - pool.free_blocks(), std::min(state.settings.swap_step_blocks, spare),
                    saving_of(state, worker));
 }

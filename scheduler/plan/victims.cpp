@@ -1,5 +1,5 @@
-// Whom to preempt when a pool is full. Recomputation brings the same tokens whoever it is; the choice
-// decides how much is computed twice, and who waits.
+// Whom to preempt when a pool is full. Recomputation brings the same tokens whoever it is; the
+// choice decides how much is computed twice, and who waits.
 #include <tuple>
 
 #include "scheduler/plan/policy.h"

@@ -1,6 +1,7 @@
-// Prefix caching across requests: what a sequence has computed stays findable by its tokens after it, and
-// the next one that begins alike names those blocks. Only full blocks are entered, and only once the steps
-// that filled them have ended; nobody writes into them again, so sharing needs no copy.
+// Prefix caching across requests: what a sequence has computed stays findable by its tokens after
+// it, and the next one that begins alike names those blocks. Only full blocks are entered, and only
+// once the steps that filled them have ended; nobody writes into them again, so sharing needs no
+// copy.
 #include "scheduler/prefix/prefix_cache.h"
 
 #include <algorithm>
@@ -25,7 +26,8 @@ BlockPool::Match cached_prefix(const State& state, const Request& request, const
   if (!state.settings.prefix_cache || whole) return {};
   const std::uint32_t per_block = worker.store.tokens_per_block();
   const auto match = [&](std::span<const Token> tokens) {
-    return worker.store.pool.match(request.cache_salt, tokens, per_block, most_tokens / per_block, reach);
+    return worker.store.pool.match(request.cache_salt, tokens, per_block, most_tokens / per_block,
+                                   reach);
   };
   if (request.generated.empty()) return match(request.prompt);
   std::vector<Token> tokens = request.prompt;
@@ -40,8 +42,8 @@ void remember_prefix(State& state, Sequence& sequence) {
   const std::uint32_t per_block = w.store.tokens_per_block();
   const std::uint32_t early = fault(Fault::block_cached_too_early) ? 1 : 0;
   // What follows the prompt differs from beam to beam.
-  const std::uint32_t told = request->beams ? static_cast<std::uint32_t>(request->prompt.size())
-                                            : request->length();
+  const std::uint32_t told =
+      request->beams ? static_cast<std::uint32_t>(request->prompt.size()) : request->length();
   const std::uint32_t known = std::min(sequence.computed + early, told);
   if ((sequence.remembered + 1) * per_block > known) return;
   std::vector<Token> tokens(per_block);
@@ -49,7 +51,7 @@ void remember_prefix(State& state, Sequence& sequence) {
     const std::size_t first = std::size_t{sequence.remembered} * per_block;
     for (std::uint32_t i = 0; i < per_block; ++i) tokens[i] = token_at(*request, first + i);
     sequence.prefix_node = w.store.pool.remember(sequence.prefix_node, request->cache_salt, tokens,
-                                           sequence.tail().blocks[sequence.remembered]);
+                                                 sequence.tail().blocks[sequence.remembered]);
   }
 }
 

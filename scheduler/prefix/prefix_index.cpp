@@ -63,7 +63,8 @@ void PrefixIndex::forget(BlockId block) {
   Item* item = std::exchange(items_[block], nullptr);
   Entry& entry = item->second;
   (entry.block == block ? entry.block : entry.host) = kNoBlock;
-  if (entry.block == kNoBlock && entry.host == kNoBlock) entries_.erase(entries_.find(item->first.view()));
+  if (entry.block == kNoBlock && entry.host == kNoBlock)
+    entries_.erase(entries_.find(item->first.view()));
 }
 
 void PrefixIndex::clear() {

@@ -1,6 +1,6 @@
-// Which blocks of one worker hold which tokens, so that a later sequence that begins with the same tokens
-// can name them instead of computing them again (prefix caching, as in vLLM and SGLang). One content may lie
-// in the worker's pool, in its host part, or in both.
+// Which blocks of one worker hold which tokens, so that a later sequence that begins with the same
+// tokens can name them instead of computing them again (prefix caching, as in vLLM and SGLang). One
+// content may lie in the worker's pool, in its host part, or in both.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@ namespace baton {
 
 constexpr BlockId kNoBlock = 0xFFFFFFFF;
 
-/// A trie whose edges are whole blocks of tokens. A key is compared token by token, never by its hash
-/// alone: what is found is what was asked for. Nodes are numbered and no number is used twice, so a child
-/// whose parent has been forgotten is merely never found again. Both parts share the numbers: of a chain, the
-/// beginning may lie in the pool and the end in the host part.
+/// A trie whose edges are whole blocks of tokens. A key is compared token by token, never by its
+/// hash alone: what is found is what was asked for. Nodes are numbered and no number is used twice,
+/// so a child whose parent has been forgotten is merely never found again. Both parts share the
+/// numbers: of a chain, the beginning may lie in the pool and the end in the host part.
 class PrefixIndex {
  public:
   using Node = std::uint64_t;
@@ -36,12 +36,14 @@ class PrefixIndex {
   PrefixIndex(PrefixIndex&&) = default;
   PrefixIndex& operator=(PrefixIndex&&) = default;
 
-  /// What holds `tokens` behind `parent`; nullptr: nothing. `salt` keeps tenants apart: it is part of a
-  /// chain's first edge.
+  /// What holds `tokens` behind `parent`; nullptr: nothing. `salt` keeps tenants apart: it is part
+  /// of a chain's first edge.
   const Entry* find(Node parent, std::string_view salt, std::span<const Token> tokens) const;
-  /// Enters a block of the pool, unless one has that content already; returns the node of that content.
+  /// Enters a block of the pool, unless one has that content already; returns the node of that
+  /// content.
   Node insert(Node parent, std::string_view salt, std::span<const Token> tokens, BlockId block);
-  /// `host`, a block of the host part that is not entered, gets the content of the entered block `of`.
+  /// `host`, a block of the host part that is not entered, gets the content of the entered block
+  /// `of`.
   void copy_to_host(BlockId of, BlockId host);
   /// `block`, one of the pool that is not entered, gets the content of the entered block `host`.
   void copy_from_host(BlockId host, BlockId block);

@@ -1,12 +1,12 @@
-// The beginning of a prompt that another worker's pool knows better, wherever it lies: a chat's last turn was
-// decoded somewhere else than the next one is prefilled. Those blocks are pulled like the ones of a
-// hand-off, before the first row of the prompt.
+// The beginning of a prompt that another worker's pool knows better, wherever it lies: a chat's
+// last turn was decoded somewhere else than the next one is prefilled. Those blocks are pulled like
+// the ones of a hand-off, before the first row of the prompt.
 //
-// Order that must hold: the sequence has all its blocks before the pull; the source's blocks are pinned, so
-// that nobody is given them, until the pull has been answered; what was pulled is entered into the
-// target's index, and its worker hears of the sequence, after that. If the pull fails, the prompt is
-// computed from where the target's own cache ends. Whatever takes the sequence off its worker
-// meanwhile leaves its blocks fenced by the pull, as those of a hand-off.
+// Order that must hold: the sequence has all its blocks before the pull; the source's blocks are
+// pinned, so that nobody is given them, until the pull has been answered; what was pulled is
+// entered into the target's index, and its worker hears of the sequence, after that. If the pull
+// fails, the prompt is computed from where the target's own cache ends. Whatever takes the sequence
+// off its worker meanwhile leaves its blocks fenced by the pull, as those of a hand-off.
 #include "scheduler/prefix/prefix_pull.h"
 
 #include <algorithm>
@@ -24,9 +24,11 @@ bool pulls_prefixes(const Settings& settings) {
   return settings.prefix_cache && settings.prefix_pull_tokens != 0;
 }
 
-bool may_pull_prefix(const State& state, const Request& request, const Worker& from, const Worker& to) {
+bool may_pull_prefix(const State& state, const Request& request, const Worker& from,
+                     const Worker& to) {
   return pulls_prefixes(state.settings) && !request.prefix_pull_failed &&
-         !is_suspect(state, request) && request.deaths.of(Stage::pull) == 0 && &from != &to && from.takes_work() && reaches(from, to);
+         !is_suspect(state, request) && request.deaths.of(Stage::pull) == 0 && &from != &to &&
+         from.takes_work() && reaches(from, to);
 }
 
 PrefixSource find_prefix(const State& state, const Request& request, WorkerIndex worker,
@@ -36,7 +38,8 @@ PrefixSource find_prefix(const State& state, const Request& request, WorkerIndex
   const Worker& to = state.workers[worker];
   const std::uint32_t most = request.length() - 1;
   std::size_t wanted = own_blocks + to.store.blocks_for(state.settings.prefix_pull_tokens);
-  for (WorkerIndex i = 0; i < state.workers.size() && wanted <= most / to.store.tokens_per_block(); ++i) {
+  for (WorkerIndex i = 0; i < state.workers.size() && wanted <= most / to.store.tokens_per_block();
+       ++i) {
     const Worker& from = state.workers[i];
     if (!may_pull_prefix(state, request, from, to)) continue;
     const BlockPool::Match match = cached_prefix(state, request, from, most, Reach::others);
@@ -83,7 +86,8 @@ void prefix_pulled(State& state, Request& request, bool failed) {
     remember_prefix(state, sequence);
   }
   request.phase = Phase::prefill;
-  w.compute.prefills.push_back(sequence.id);  // its worker hears of it with the next plan that has room for a row
+  w.compute.prefills.push_back(
+      sequence.id);  // its worker hears of it with the next plan that has room for a row
 }
 
 }  // namespace baton

@@ -10,8 +10,10 @@ namespace baton {
 /// Settings allow it.
 bool pulls_prefixes(const Settings& settings);
 /// `to` may pull the beginning of this request out of the pool of `from`.
-bool may_pull_prefix(const State& state, const Request& request, const Worker& from, const Worker& to);
-/// Blocks of another pool that hold the request's beginning behind what a worker itself knows of it.
+bool may_pull_prefix(const State& state, const Request& request, const Worker& from,
+                     const Worker& to);
+/// Blocks of another pool that hold the request's beginning behind what a worker itself knows of
+/// it.
 struct PrefixSource {
   WorkerIndex worker = kNobody;  // none is worth it
   std::vector<BlockId> blocks;

@@ -23,7 +23,8 @@ void recount_references(const State& state, WorkerIndex index, std::vector<std::
   });
 }
 
-/// The simulator runs this after every event: no text is built and nothing allocated while all is well.
+/// The simulator runs this after every event: no text is built and nothing allocated while all is
+/// well.
 struct Checker {
   const State& state;
   std::vector<std::string>& faults;
@@ -66,9 +67,11 @@ struct Checker {
       expect(target_pins[block] == pool.target_pins(block), w, "target pins differ");
       owned += refs[block] != 0 ? 1 : 0;
       const BlockState is = pool.state(block);
-      expect((refs[block] != 0) == (is == BlockState::owned), w, "an owned block is named by nobody, or another one by somebody");
+      expect((refs[block] != 0) == (is == BlockState::owned), w,
+             "an owned block is named by nobody, or another one by somebody");
       expect((is_free[block] != 0) == (is == BlockState::free), w, "free list and state disagree");
-      expect(pool.is_listed_as_cached(block) == (is == BlockState::cached), w, "list of cached blocks and state disagree");
+      expect(pool.is_listed_as_cached(block) == (is == BlockState::cached), w,
+             "list of cached blocks and state disagree");
       const bool pinned = source_pins[block] != 0 || target_pins[block] != 0;
       expect(is != BlockState::held || pinned, w, "a held block is pinned by nobody");
       expect(first == 0 || refs[block] == 0, w, "a sequence names a block of the host part");
@@ -107,7 +110,8 @@ struct Checker {
         for (const BlockId block : pull.to) ++target_pins[block];
       }
     });
-    expect(w.peer.work.open(Work::pull) == pulls, w, "pulls are outstanding that are not in the table");
+    expect(w.peer.work.open(Work::pull) == pulls, w,
+           "pulls are outstanding that are not in the table");
     for (const InFlightStep& step : w.compute.steps) {
       for (const CopyOp& copy : step.copies) {
         ++source_pins[copy.from];
@@ -129,21 +133,30 @@ struct Checker {
            "deadline and phase disagree");
     switch (request.phase) {
       case Phase::waiting:
-      case Phase::ended: expect(!source && !target, "names a sequence without being placed"); break;
+      case Phase::ended:
+        expect(!source && !target, "names a sequence without being placed");
+        break;
       case Phase::pull:
         expect(source && !target && !source->on_worker && source->open_pulls == 1,
                "a prefix is pulled for nobody");
         break;
-      case Phase::prefill: expect(source != nullptr, "prefill without a sequence"); break;
+      case Phase::prefill:
+        expect(source != nullptr, "prefill without a sequence");
+        break;
       case Phase::handoff:
         expect(source || target, "hand-off without a sequence");
         expect(target || state.handoffs.count(key) != 0, "hand-off is forgotten");
         break;
-      case Phase::decode: expect(source && !target, "decode needs exactly its own sequence"); break;
-      case Phase::preempting: expect(source && source->retiring, "preempting nothing"); break;
+      case Phase::decode:
+        expect(source && !target, "decode needs exactly its own sequence");
+        break;
+      case Phase::preempting:
+        expect(source && source->retiring, "preempting nothing");
+        break;
     }
     if (request.beams) check_beams(request, source);
-    if (state.handoffs.count(key) != 0) expect(source && !target, "hand-off queue holds a stranger");
+    if (state.handoffs.count(key) != 0)
+      expect(source && !target, "hand-off queue holds a stranger");
   }
 
   void check_beams(const Request& request, const Sequence* source) {
@@ -159,7 +172,8 @@ struct Checker {
     expect(has_source, "a search's own sequence is none of its beams");
     if (source == nullptr) return;
     const std::vector<std::uint64_t>& listed = state.workers[source->worker].compute.beams;
-    const bool runs = request.phase == Phase::decode && source->on_worker;  // it may wait to be added
+    const bool runs =
+        request.phase == Phase::decode && source->on_worker;  // it may wait to be added
     expect(std::count(listed.begin(), listed.end(), request.id) == (runs ? 1 : 0),
            "beams run that are not listed");
   }
@@ -188,21 +202,24 @@ struct Checker {
       check_writes(w, sequence);
     });
     check_alone(w);
-    expect(w.peer.work.open(Work::step) == w.compute.steps.size(), w, "steps are outstanding that are not in flight");
+    expect(w.peer.work.open(Work::step) == w.compute.steps.size(), w,
+           "steps are outstanding that are not in flight");
     expect(placed == w.compute.sequences, w, "sequence count differs");
     for (const SequenceId id : w.compute.singles) {
       const Sequence* sequence = state.sequences.find(id);
-      expect(sequence != nullptr && sequence->worker == index && sequence->decode_slot == kNobody, w,
-             "a suspect that decodes alone is not here, or in the decode set");
+      expect(sequence != nullptr && sequence->worker == index && sequence->decode_slot == kNobody,
+             w, "a suspect that decodes alone is not here, or in the decode set");
     }
     for (std::size_t i = 0; i < w.compute.decode_set.size(); ++i) {
       const Sequence* sequence = state.sequences.find(w.compute.decode_set[i]);
       expect(sequence != nullptr && sequence->decode_slot == i, w, "decode set is inconsistent");
     }
-    if (!w.ready()) expect(w.compute.steps.empty() && w.compute.sequences == 0, w, "out of term, yet at work");
+    if (!w.ready())
+      expect(w.compute.steps.empty() && w.compute.sequences == 0, w, "out of term, yet at work");
   }
 
-  /// Beside a suspect's work nothing is outstanding, so nobody else is blamed for its worker's death.
+  /// Beside a suspect's work nothing is outstanding, so nobody else is blamed for its worker's
+  /// death.
   void check_alone(const Worker& w) {
     if (!w.compute.runs_alone()) return;
     const std::size_t compiles = w.compute.compiles_alone ? 1 : 0;
@@ -260,7 +277,8 @@ std::vector<PoolAudit> audit_pools(const State& state) {
     const Worker& w = state.workers[index];
     if (w.peer.state == WorkerState::gone || w.store.pool.total() == 0) continue;
     std::vector<std::uint8_t> is_free(w.store.pool.total() + w.store.pool.host_total(), 0);
-    for (const std::vector<BlockId>* list : {&w.store.pool.free_list(), &w.store.pool.host_free_list()}) {
+    for (const std::vector<BlockId>* list :
+         {&w.store.pool.free_list(), &w.store.pool.host_free_list()}) {
       for (const BlockId block : *list) is_free[block] = 1;
     }
     std::vector<std::uint32_t> refs;

@@ -9,9 +9,9 @@
 
 namespace baton {
 
-/// One part of a worker's pool, each figure counted on its own: total from the worker's Hello, free by walking
-/// the free list, owned by walking the sequences, cached by asking the list of these, fenced by walking the
-/// blocks that are none of it.
+/// One part of a worker's pool, each figure counted on its own: total from the worker's Hello, free
+/// by walking the free list, owned by walking the sequences, cached by asking the list of these,
+/// fenced by walking the blocks that are none of it.
 struct PoolAudit {
   std::string worker;
   AllocationId allocation = 0;

@@ -61,8 +61,8 @@ void BlockPool::take_oldest(const Saving& saving) {
   index_.forget(block);
 }
 
-/// A copy to a block of the host part, the longest unused if none is free. False: it is not worth one, or every
-/// one is in use.
+/// A copy to a block of the host part, the longest unused if none is free. False: it is not worth
+/// one, or every one is in use.
 bool BlockPool::save(BlockId block, const Saving& saving) {
   if (saving.copies == nullptr || (!saving.all && useful_[block] == 0)) return false;
   if (host_.free.empty()) {
@@ -103,7 +103,8 @@ void BlockPool::load(BlockId host, BlockId block, std::vector<CopyOp>& loads) {
 }
 
 void BlockPool::copied(std::span<const CopyOp> copies) {
-  // A chain is saved from its end on, and loaded from its beginning on. In either part, the end is to be taken first.
+  // A chain is saved from its end on, and loaded from its beginning on. In either part, the end is
+  // to be taken first.
   for (const CopyOp& copy : copies) {
     if (is_host(copy.to)) unpin_target(copy.to);
   }
@@ -114,7 +115,8 @@ void BlockPool::copied(std::span<const CopyOp> copies) {
       continue;
     }
     const PrefixIndex::Entry* entry = index_.entry(copy->from);
-    const bool same = entry != nullptr && entry->host == copy->to;  // it was given to nobody meanwhile
+    const bool same =
+        entry != nullptr && entry->host == copy->to;  // it was given to nobody meanwhile
     if (!same || !device_.holds_idle(copy->from)) continue;
     device_.idle.erase(copy->from);
     device_.idle.push_oldest(copy->from);

@@ -1,6 +1,6 @@
-// The books of one worker's KV memory: who names each block, and when a released block may be handed out
-// again. Integers only: no memory is touched here. Owned by the scheduler; nobody else chooses or frees a
-// block.
+// The books of one worker's KV memory: who names each block, and when a released block may be
+// handed out again. Integers only: no memory is touched here. Owned by the scheduler; nobody else
+// chooses or frees a block.
 #pragma once
 
 #include <array>
@@ -20,7 +20,8 @@ namespace baton {
 
 /// Where a found beginning may lie, and how final it must be.
 enum class Reach : std::uint8_t {
-  pool,    // in the pool. For sequences of the worker itself: what a step in flight copies there is found, too
+  pool,    // in the pool. For sequences of the worker itself: what a step in flight copies there is
+           // found, too
   own,     // likewise, or in the host part
   soon,    // as own, with what steps in flight copy to the host part: it will be there
   others,  // in either part, for another worker to pull: every write to it has ended
@@ -28,16 +29,18 @@ enum class Reach : std::uint8_t {
 
 /// What becomes of the cached blocks that are taken for others.
 struct Saving {
-  std::vector<CopyOp>* copies = nullptr;  // gets the copies to the host part; nullptr: all is forgotten
+  std::vector<CopyOp>* copies =
+      nullptr;       // gets the copies to the host part; nullptr: all is forgotten
   bool all = false;  // false: only what somebody waits for, or a second one has named
 };
 
-/// What a block is. Beside it, pulls and copies in flight may pin it as their source or target: an owned or
-/// retiring block as well, a held one by definition, a free or cached one never.
+/// What a block is. Beside it, pulls and copies in flight may pin it as their source or target: an
+/// owned or retiring block as well, a held one by definition, a free or cached one never.
 ///
 ///   state     who names it            becomes           when
 ///   free      nobody                  owned             allocate() gives it to a sequence
-///                                     held              a copy to the host part begins that fills it
+///                                     held              a copy to the host part begins that fills
+///                                     it
 ///   owned     sequences               retiring          release() of the last reference
 ///   retiring  steps in flight         held              retire(), if somebody pins it
 ///                                     cached            retire(), if the index knows what it holds
@@ -46,13 +49,15 @@ struct Saving {
 ///                                     cached, free      the last pin goes, as for retire()
 ///   cached    nobody; the index       owned             share()
 ///             knows what it holds     held              a pull or a copy reads it
-///                                     free              forget(), or allocate() takes the longest unused one
+///                                     free              forget(), or allocate() takes the longest
+///                                     unused one
 enum class BlockState : std::uint8_t { free, owned, retiring, held, cached };
 constexpr std::size_t kBlockStates = 5;
 
-/// A worker has a pool, whose blocks sequences name, and perhaps a host part, which keeps what the pool
-/// forgets (ids from total() on). Retiring and held blocks are called fenced together: nobody may be given them.
-/// owned + fenced + cached + free == total, always. The same holds for the host part, where nothing is owned.
+/// A worker has a pool, whose blocks sequences name, and perhaps a host part, which keeps what the
+/// pool forgets (ids from total() on). Retiring and held blocks are called fenced together: nobody
+/// may be given them. owned + fenced + cached + free == total, always. The same holds for the host
+/// part, where nothing is owned.
 class BlockPool {
  public:
   BlockPool() = default;
@@ -69,10 +74,10 @@ class BlockPool {
   /// Blocks that become free when the steps in flight have retired (no pull holds them).
   std::uint32_t retiring_blocks() const { return device_.count(BlockState::retiring); }
 
-  /// Appends `count` blocks of the pool with one reference each to `out`, or does nothing and returns
-  /// false. Takes cached blocks when no other is free. What they hold is forgotten, unless the host part
-  /// knows it or, with `saving`, takes it: the copies must be sent with the next plan (see CopyOp), and nobody
-  /// but a step may write to `out` until that plan's result is in.
+  /// Appends `count` blocks of the pool with one reference each to `out`, or does nothing and
+  /// returns false. Takes cached blocks when no other is free. What they hold is forgotten, unless
+  /// the host part knows it or, with `saving`, takes it: the copies must be sent with the next plan
+  /// (see CopyOp), and nobody but a step may write to `out` until that plan's result is in.
   bool allocate(std::uint32_t count, std::vector<BlockId>& out, const Saving& saving = {});
   void add_reference(BlockId block) { ++refs_[block]; }
 
@@ -82,9 +87,9 @@ class BlockPool {
     PrefixIndex::Node node = PrefixIndex::kRoot;
     std::uint32_t shared = 0;  // of these, owned or read by others: to share them takes nothing
   };
-  /// The blocks that hold the tokens' beginning, whole blocks of `per_block` tokens, `most` at the most:
-  /// cached, owned, or fenced by nothing but somebody who reads them. Any other fenced block ends the
-  /// match.
+  /// The blocks that hold the tokens' beginning, whole blocks of `per_block` tokens, `most` at the
+  /// most: cached, owned, or fenced by nothing but somebody who reads them. Any other fenced block
+  /// ends the match.
   Match match(std::string_view salt, std::span<const Token> tokens, std::uint32_t per_block,
               std::uint32_t most, Reach reach = Reach::pool) const;
   /// One more reference to a block of the pool that match() has just found.
@@ -98,29 +103,32 @@ class BlockPool {
   /// What the block holds, and a copy of it in the other part, is not found any more.
   void forget(BlockId block);
 
-  // ---- host part. Each copy belongs to the next plan of the worker; both its blocks are pinned until
-  // copied() is called for that plan.
+  // ---- host part. Each copy belongs to the next plan of the worker; both its blocks are pinned
+  // until copied() is called for that plan.
   bool is_host(BlockId block) const { return block >= total(); }
   std::uint32_t host_total() const { return host_.total(); }
   std::uint32_t host_cached_blocks() const { return host_.count(BlockState::cached); }
   std::uint32_t host_free_blocks() const { return host_.free_blocks(); }
   std::uint32_t host_fenced_blocks() const { return host_.fenced(); }
-  /// Copies what the host part does not know of the `oldest` blocks that would be taken next, `most` of
-  /// them at the most, so that whoever takes them then need not wait or forget.
+  /// Copies what the host part does not know of the `oldest` blocks that would be taken next,
+  /// `most` of them at the most, so that whoever takes them then need not wait or forget.
   void save_oldest(std::uint32_t oldest, std::uint32_t most, const Saving& saving);
   /// Somebody waits for what an owned block holds.
   void mark_wanted(BlockId block) { useful_[block] = 1; }
-  /// Whoever is given blocks by allocate() after this does not get this one, which match() has just found in
-  /// the host part. The pin passes on to the copy that load() makes.
+  /// Whoever is given blocks by allocate() after this does not get this one, which match() has just
+  /// found in the host part. The pin passes on to the copy that load() makes.
   void hold(BlockId host) { pin_source(host); }
-  /// Copies a held block to `block`, owned and fresh, which Reach::pool and Reach::own find at once.
+  /// Copies a held block to `block`, owned and fresh, which Reach::pool and Reach::own find at
+  /// once.
   void load(BlockId host, BlockId block, std::vector<CopyOp>& loads);
-  /// The copies of a plan whose result is in. To be saved is no use of a block: it stays as old as it was.
+  /// The copies of a plan whose result is in. To be saved is no use of a block: it stays as old as
+  /// it was.
   void copied(std::span<const CopyOp> copies);
 
   /// Drops one reference. The last one fences the block until every step up to `last_sent` is done.
   void release(BlockId block, StepId last_sent, StepId done);
-  /// Steps up to `done` have retired: blocks released before them become free unless a pull holds them.
+  /// Steps up to `done` have retired: blocks released before them become free unless a pull holds
+  /// them.
   void retire(StepId done);
 
   /// A pull or a copy in flight names the block: as its source or target. A cached block that is
@@ -130,8 +138,8 @@ class BlockPool {
   void unpin_source(BlockId block);
   void unpin_target(BlockId block);
 
-  /// A new term: no sequence, no step, no own pull. The pins of its copies must be gone. Only another
-  /// worker's unanswered pull still fences.
+  /// A new term: no sequence, no step, no own pull. The pins of its copies must be gone. Only
+  /// another worker's unanswered pull still fences.
   void reset();
 
   /// References of a block, for recounts.
@@ -166,10 +174,9 @@ class BlockPool {
 
   Part& part_of(BlockId block) { return is_host(block) ? host_ : device_; }
   const Part& part_of(BlockId block) const { return is_host(block) ? host_ : device_; }
-  bool pinned(BlockId block) const {
-    return source_pins_[block] != 0 || target_pins_[block] != 0;
-  }
-  /// Changes the state, the counts, and the list that the block is in. A free block leaves its list as the last one.
+  bool pinned(BlockId block) const { return source_pins_[block] != 0 || target_pins_[block] != 0; }
+  /// Changes the state, the counts, and the list that the block is in. A free block leaves its list
+  /// as the last one.
   void become(BlockId block, BlockState next);
   void hold_or_give_back(BlockId block);
   void give_back(BlockId block);
@@ -182,7 +189,8 @@ class BlockPool {
   std::vector<std::uint32_t> source_pins_;
   std::vector<std::uint32_t> target_pins_;
   std::vector<BlockState> states_;
-  std::vector<std::uint8_t> useful_;  // of cached blocks: marked, or found by somebody since they were computed
+  std::vector<std::uint8_t>
+      useful_;  // of cached blocks: marked, or found by somebody since they were computed
   PrefixIndex index_;
   Part device_{0, 0};
   Part host_{0, 0};

@@ -1,6 +1,6 @@
 // Everything the scheduler knows, as plain values: requests, sequences, workers, pools, pulls.
-// `apply()` (apply_event.h) changes it by events, `plan()` (plan_step.h) decides from it. No sockets,
-// no threads, no clock: time is passed in.
+// `apply()` (apply_event.h) changes it by events, `plan()` (plan_step.h) decides from it. No
+// sockets, no threads, no clock: time is passed in.
 #pragma once
 
 #include <algorithm>
@@ -18,9 +18,9 @@
 #include "ipc/messages.h"
 #include "ipc/types.h"
 #include "scheduler/apply/beam_search.h"
+#include "scheduler/state/block_pool.h"
 #include "scheduler/state/deaths.h"
 #include "scheduler/state/outstanding.h"
-#include "scheduler/state/block_pool.h"
 #include "scheduler/state/slab.h"
 
 namespace baton {
@@ -88,13 +88,20 @@ enum class Phase : std::uint8_t {
 
 inline const char* to_string(Phase phase) {
   switch (phase) {
-    case Phase::waiting: return "waiting";
-    case Phase::pull: return "pull";
-    case Phase::prefill: return "prefill";
-    case Phase::handoff: return "handoff";
-    case Phase::decode: return "decode";
-    case Phase::preempting: return "preempting";
-    case Phase::ended: return "ended";
+    case Phase::waiting:
+      return "waiting";
+    case Phase::pull:
+      return "pull";
+    case Phase::prefill:
+      return "prefill";
+    case Phase::handoff:
+      return "handoff";
+    case Phase::decode:
+      return "decode";
+    case Phase::preempting:
+      return "preempting";
+    case Phase::ended:
+      return "ended";
   }
   return "unknown";
 }
@@ -102,10 +109,12 @@ inline const char* to_string(Phase phase) {
 /// A beam search and its sequences (beams.cpp). They live and die together, on one worker: whatever
 /// takes the request off it begins the search again from the prompt.
 struct Beams {
-  std::unique_ptr<BeamSearch> search;  // from the start of the prompt's prefill to the request's end
-  std::vector<SequenceId> lines;  // of the search's beams, 0: runs no further; empty: the prompt's alone
-  bool due = false;               // the search's children wait for their step
-  std::uint32_t furthest = 0;     // most tokens that the search has had, over all tries
+  std::unique_ptr<BeamSearch>
+      search;  // from the start of the prompt's prefill to the request's end
+  std::vector<SequenceId>
+      lines;         // of the search's beams, 0: runs no further; empty: the prompt's alone
+  bool due = false;  // the search's children wait for their step
+  std::uint32_t furthest = 0;  // most tokens that the search has had, over all tries
   // Once found: tokens, reason and score of each sequence told; their tokens are in `generated`.
   std::vector<std::uint32_t> lengths;
   std::vector<std::uint32_t> reasons;
@@ -133,26 +142,27 @@ struct Request {
   std::vector<Token> generated;  // every token sampled; all of them were sent to the front end
   SamplingParams sampling;
   std::uint64_t grammar = 0;  // key of the one in `sampling`; 0: none
-  Logprobs logprobs;         // of `generated`, if asked for; items are indexes into it
-  Logprobs prompt_logprobs;  // likewise of the prompt; leaves with the first token
+  Logprobs logprobs;          // of `generated`, if asked for; items are indexes into it
+  Logprobs prompt_logprobs;   // likewise of the prompt; leaves with the first token
   Phase phase = Phase::waiting;
   SequenceId source = 0;  // of a beam search: one of its lines
   SequenceId target = 0;
   std::unique_ptr<Beams> beams;  // null: no beam search
-  Deaths deaths;                     // workers lost under it
+  Deaths deaths;                 // workers lost under it
   std::uint32_t handoff_failures = 0;
   std::uint32_t damaged_pulls = 0;
-  TimeNs handoff_not_before = 0;     // after a failed pull: not at once again
-  bool again = false;                // an earlier scheduler, or attempt, had accepted it
-  TimeNs submitted = 0;              // to this scheduler
-  bool local = false;                // prefill where it decodes: its pulls failed too often
-  bool prefix_pull_failed = false;   // it computes what only other pools know
-  std::uint32_t cached_tokens = 0;   // of the prompt, found or pulled; told with the first token
-  TimeNs begun = 0;                  // its first prompt chunk was planned; likewise
+  TimeNs handoff_not_before = 0;    // after a failed pull: not at once again
+  bool again = false;               // an earlier scheduler, or attempt, had accepted it
+  TimeNs submitted = 0;             // to this scheduler
+  bool local = false;               // prefill where it decodes: its pulls failed too often
+  bool prefix_pull_failed = false;  // it computes what only other pools know
+  std::uint32_t cached_tokens = 0;  // of the prompt, found or pulled; told with the first token
+  TimeNs begun = 0;                 // its first prompt chunk was planned; likewise
   Kept kept;
   const char* passed_over = nullptr;  // the rule that passed it over last (admission_rules.h)
-  bool grouped = false;              // static batching: member of the running group
-  std::uint32_t client_tokens = kNoLimit;  // ... its own limit: what the group makes beyond is not sent
+  bool grouped = false;               // static batching: member of the running group
+  std::uint32_t client_tokens =
+      kNoLimit;  // ... its own limit: what the group makes beyond is not sent
   // Once ended:
   FinishReason reason = FinishReason::none;
   ErrorCode code = ErrorCode::ok;
@@ -161,12 +171,15 @@ struct Request {
   bool terminal_sent = false;
   bool terminal_due = false;  // sent a while ago and not acknowledged: it is sent again
 
-  std::uint32_t length() const { return static_cast<std::uint32_t>(prompt.size() + generated.size()); }
+  std::uint32_t length() const {
+    return static_cast<std::uint32_t>(prompt.size() + generated.size());
+  }
   /// Tokens, over all tries.
   std::size_t furthest() const { return beams ? beams->furthest : generated.size(); }
 };
 
-/// Consecutive tokens of a sequence's KV, in blocks of one store: each full but perhaps the last one.
+/// Consecutive tokens of a sequence's KV, in blocks of one store: each full but perhaps the last
+/// one.
 struct Extent {
   StoreIndex store = kNobody;
   std::uint32_t first_token = 0;
@@ -179,8 +192,10 @@ struct Sequence {
   std::uint64_t request = 0;
   WorkerIndex worker = kNobody;
   std::uint64_t order = 0;  // of all placements; beams have their search's
-  std::uint32_t width = 1;  // rows that it stands for in max_running: all beams' for one of them, else 0
-  std::vector<Extent> extents;  // by first token; today one, in the store of `worker` (docs/adr/0011)
+  std::uint32_t width =
+      1;  // rows that it stands for in max_running: all beams' for one of them, else 0
+  std::vector<Extent>
+      extents;  // by first token; today one, in the store of `worker` (docs/adr/0011)
   std::uint32_t prefill_length = 0;  // tokens to compute before the first one is sampled here
   std::uint32_t scheduled = 0;       // tokens whose KV is written by sent steps (or was pulled)
   std::uint32_t computed = 0;        // of these, by steps that have ended
@@ -189,13 +204,13 @@ struct Sequence {
   // Of its blocks, those that the pool's prefix index knows as this sequence's beginning.
   std::uint32_t remembered = 0;
   PrefixIndex::Node prefix_node = PrefixIndex::kRoot;  // ... and the last one's place in it
-  std::uint32_t decode_slot = kNobody;  // index in the worker's decode set
-  bool on_worker = false;            // the worker has been sent it and not yet told to drop it
-  bool retiring = false;             // preempted; kept until the steps that name it have ended
-  bool stays = false;                // a suspect's prompt that will decode here, which no row has said
-  bool is_target = false;            // being pulled into; not yet on its worker
-  // On the target of a hand-off, or while its prefix is pulled: blocks [0, pulled) are there or have been
-  // asked for, `open_pulls` are unanswered.
+  std::uint32_t decode_slot = kNobody;                 // index in the worker's decode set
+  bool on_worker = false;  // the worker has been sent it and not yet told to drop it
+  bool retiring = false;   // preempted; kept until the steps that name it have ended
+  bool stays = false;      // a suspect's prompt that will decode here, which no row has said
+  bool is_target = false;  // being pulled into; not yet on its worker
+  // On the target of a hand-off, or while its prefix is pulled: blocks [0, pulled) are there or
+  // have been asked for, `open_pulls` are unanswered.
   std::uint32_t pulled = 0;
   std::uint32_t open_pulls = 0;
 
@@ -224,11 +239,11 @@ struct OpenPull {
 /// A plan that was sent and whose result is not in.
 struct InFlightStep {
   StepId step = 0;
-  std::vector<SequenceId> decode;                           // one token each
-  std::vector<std::pair<SequenceId, std::uint32_t>> rows;   // prompt rows: tokens computed
-  std::vector<SequenceId> beams;                            // one token each; candidates come back
+  std::vector<SequenceId> decode;                          // one token each
+  std::vector<std::pair<SequenceId, std::uint32_t>> rows;  // prompt rows: tokens computed
+  std::vector<SequenceId> beams;                           // one token each; candidates come back
   std::vector<CopyOp> copies;  // between the pool and its host part; their pins go with the result
-  std::size_t samples = 0;  // rows that the result must answer
+  std::size_t samples = 0;     // rows that the result must answer
   TimeNs sent = 0;
   bool alone = false;  // of a suspect: no other step is in flight
 };
@@ -261,11 +276,16 @@ enum class WorkerState : std::uint8_t {
 
 inline const char* to_string(WorkerState state) {
   switch (state) {
-    case WorkerState::registering: return "registering";
-    case WorkerState::loading: return "loading";
-    case WorkerState::ready: return "ready";
-    case WorkerState::fenced: return "fenced";
-    case WorkerState::gone: return "gone";
+    case WorkerState::registering:
+      return "registering";
+    case WorkerState::loading:
+      return "loading";
+    case WorkerState::ready:
+      return "ready";
+    case WorkerState::fenced:
+      return "fenced";
+    case WorkerState::gone:
+      return "gone";
   }
   return "unknown";
 }
@@ -273,64 +293,68 @@ inline const char* to_string(WorkerState state) {
 /// A grammar that a worker was told of.
 struct ToldGrammar {
   GrammarKind kind = GrammarKind::none;
-  std::string text;  // while it is not answered: told again, also when nobody wants it any more
-  bool ready = false;       // compiled, it says
-  bool awaited = false;     // somebody who is placed there waits for it
-  TimeNs told = 0;          // last time
+  std::string text;      // while it is not answered: told again, also when nobody wants it any more
+  bool ready = false;    // compiled, it says
+  bool awaited = false;  // somebody who is placed there waits for it
+  TimeNs told = 0;       // last time
   std::uint64_t number = 0;  // of its record in the worker's OutstandingWork
 };
 
-/// A worker's process: who it is, whether it lives, which of its messages count, and what it was asked.
+/// A worker's process: who it is, whether it lives, which of its messages count, and what it was
+/// asked.
 struct Peer {
   Register identity;
   LinkId link = kNoLink;
   WorkerState state = WorkerState::registering;
   Term term = 0;
-  OutstandingWork work;              // everything that it was asked and has not answered
+  OutstandingWork work;  // everything that it was asked and has not answered
   WorkerHeartbeat heartbeat;
   TimeNs heard = 0;
   TimeNs registered = 0;
-  bool draining = false;             // SIGTERM, or set by an operator
-  bool leaving = false;              // SIGTERM: Leave once empty
+  bool draining = false;  // SIGTERM, or set by an operator
+  bool leaving = false;   // SIGTERM: Leave once empty
   TimeNs drain_since = 0;
   bool leave_sent = false;
-  std::vector<Unblamed> unblamed;    // of the last term, until the process shows that it lives
-  Term fenced_term = 0;              // last stale term answered, and when
+  std::vector<Unblamed> unblamed;  // of the last term, until the process shows that it lives
+  Term fenced_term = 0;            // last stale term answered, and when
   TimeNs fenced_at = 0;
   // Stores of others, by allocation.
-  std::set<AllocationId> imports;    // those that it was asked to pull from in this process life
-  std::map<AllocationId, TimeNs> unreachable;  // those that it could not map, and when it is asked again
-  TimeNs closes_repeated = 0;        // last time that closes were told again
+  std::set<AllocationId> imports;  // those that it was asked to pull from in this process life
+  std::map<AllocationId, TimeNs>
+      unreachable;             // those that it could not map, and when it is asked again
+  TimeNs closes_repeated = 0;  // last time that closes were told again
 
   bool ready() const { return state == WorkerState::ready; }
   bool takes_work() const { return ready() && !draining; }
 };
 
-/// What a worker computes: its plans, who is in them, and what they cost. All but the costs and totals begins anew
-/// with each term.
+/// What a worker computes: its plans, who is in them, and what they cost. All but the costs and
+/// totals begins anew with each term.
 struct Compute {
   StepId sent = 0;
   StepId done = 0;
   std::deque<InFlightStep> steps;
   std::vector<SequenceId> decode_set;
-  std::vector<SequenceId> singles;   // suspects that decode, each in steps of its own, outside the decode set
+  std::vector<SequenceId>
+      singles;  // suspects that decode, each in steps of its own, outside the decode set
   std::vector<SequenceId> prefills;  // sequences with prompt tokens still to schedule, oldest first
-  std::vector<SequenceId> adds;      // go into the next plan, or the first one after their grammar is ready
-  std::vector<SequenceId> joins;     // on the worker already; join the decode set with the next plan
-  std::vector<SequenceId> drops;     // go into the next plan
+  std::vector<SequenceId>
+      adds;  // go into the next plan, or the first one after their grammar is ready
+  std::vector<SequenceId> joins;  // on the worker already; join the decode set with the next plan
+  std::vector<SequenceId> drops;  // go into the next plan
   std::vector<std::uint64_t> beams;  // requests that run beams here
   std::uint32_t sequences = 0;       // sequences placed here (their widths), targets included
   bool short_of_blocks = false;      // its decode set waits for blocks: nobody else may take any
-  // A suspect's turn comes: no pull and no grammar begins here any more, and once those that have begun are
-  // answered, no step.
+  // A suspect's turn comes: no pull and no grammar begins here any more, and once those that have
+  // begun are answered, no step.
   bool makes_way = false;
-  bool compiles_alone = false;       // the one grammar that is outstanding is a suspect's
+  bool compiles_alone = false;  // the one grammar that is outstanding is a suspect's
   std::uint64_t pulls_answered = 0;
   std::unordered_map<std::uint64_t, ToldGrammar> grammars;  // by key
-  TimeNs answered = 0;               // last step result
-  TimeNs prompt_latency = 0;         // of the last step that computed prompt tokens
+  TimeNs answered = 0;                                      // last step result
+  TimeNs prompt_latency = 0;  // of the last step that computed prompt tokens
   StepCosts costs;
-  std::uint64_t steps_total = 0;     // over all terms
+  std::uint64_t steps_total = 0;  // over all terms
   std::uint64_t tokens_total = 0;
 
   /// A suspect's work is outstanding: nothing else may be.
@@ -339,16 +363,18 @@ struct Compute {
   bool may_begin() const { return !makes_way && !runs_alone(); }
 };
 
-/// A worker's KV memory. Everything in it is lost when the term ends, but what its owner said of it.
+/// A worker's KV memory. Everything in it is lost when the term ends, but what its owner said of
+/// it.
 struct Store {
-  Hello offer;                       // allocation, geometry, handles; allocation 0: there is none
+  Hello offer;  // allocation, geometry, handles; allocation 0: there is none
   BlockPool pool;
-  /// If the worker tells them: the checksums that its blocks had behind the last step, or checked pull, that
-  /// wrote to them.
+  /// If the worker tells them: the checksums that its blocks had behind the last step, or checked
+  /// pull, that wrote to them.
   std::unordered_map<BlockId, std::uint64_t> sums;
-  std::vector<CopyOp> copies;        // between the pool and its host part; go into the next plan
-  std::set<AllocationId> predecessors;  // pools of this name's earlier processes, perhaps still mapped
-  std::uint32_t last_context = 0;    // context() of its last term, also while its next process loads
+  std::vector<CopyOp> copies;  // between the pool and its host part; go into the next plan
+  std::set<AllocationId>
+      predecessors;                // pools of this name's earlier processes, perhaps still mapped
+  std::uint32_t last_context = 0;  // context() of its last term, also while its next process loads
 
   AllocationId allocation() const { return offer.allocation; }
   std::uint32_t tokens_per_block() const { return offer.tokens_per_block; }
@@ -380,7 +406,9 @@ struct Worker {
     return store.offer.max_step_tokens == 0 ? kNoLimit : store.offer.max_step_tokens;
   }
   /// Nothing but steps is outstanding.
-  bool only_steps() const { return peer.work.open(Work::pull) == 0 && peer.work.open(Work::compile) == 0; }
+  bool only_steps() const {
+    return peer.work.open(Work::pull) == 0 && peer.work.open(Work::compile) == 0;
+  }
 };
 
 struct Frontend {
@@ -397,14 +425,14 @@ struct Counters {
   std::uint64_t errors = 0;
   std::uint64_t cancelled = 0;
   std::uint64_t tokens = 0;
-  std::uint64_t prefill_tokens = 0;  // of admitted sequences, whether computed or found
-  std::uint64_t cached_tokens = 0;   // of these, found in the prefix cache of the worker
+  std::uint64_t prefill_tokens = 0;        // of admitted sequences, whether computed or found
+  std::uint64_t cached_tokens = 0;         // of these, found in the prefix cache of the worker
   std::uint64_t pulled_prefix_tokens = 0;  // of these, pulled from the cache of another one
   std::uint64_t prefix_pulls = 0;
-  std::uint64_t pulls_saved = 0;     // blocks that a hand-off found at its target
+  std::uint64_t pulls_saved = 0;  // blocks that a hand-off found at its target
   std::uint64_t preemptions = 0;
-  std::uint64_t blocks_out = 0;      // copied from a pool to its host part
-  std::uint64_t blocks_in = 0;       // ... and back
+  std::uint64_t blocks_out = 0;  // copied from a pool to its host part
+  std::uint64_t blocks_in = 0;   // ... and back
   std::uint64_t handoffs = 0;
   std::uint64_t local_prefills = 0;
   std::uint64_t remote_prefills = 0;
@@ -429,17 +457,19 @@ struct State {
   std::unordered_map<LinkId, WorkerIndex> worker_links;
   std::unordered_map<LinkId, FrontendIndex> frontend_links;
 
-  // Ordered by (place, id): the queue, hand-offs without a target, and every open request's deadline.
+  // Ordered by (place, id): the queue, hand-offs without a target, and every open request's
+  // deadline.
   std::set<std::pair<TimeNs, std::uint64_t>> waiting;
   std::set<std::pair<TimeNs, std::uint64_t>> handoffs;
   std::set<std::pair<TimeNs, std::uint64_t>> deadlines;
 
   TimeNs terminals_repeated = 0;  // last time
-  std::size_t queued = 0;         // requests without a place (for decoding) when planning last began
-  std::uint64_t placements = 0;   // sequences that were given a place
-  std::uint64_t evictions = 0;    // requests that were preempted
+  std::size_t queued = 0;        // requests without a place (for decoding) when planning last began
+  std::uint64_t placements = 0;  // sequences that were given a place
+  std::uint64_t evictions = 0;   // requests that were preempted
 
-  std::vector<std::uint64_t> held_pulls;  // requests whose next pull waits for a suspect's turn to pass
+  std::vector<std::uint64_t>
+      held_pulls;  // requests whose next pull waits for a suspect's turn to pass
 
   // Static batching: the running group, and how many of it have not ended.
   std::vector<std::uint64_t> group;

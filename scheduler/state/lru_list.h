@@ -1,4 +1,5 @@
-// Numbers below a bound in the order of their last use; every operation is O(1) and nothing is allocated.
+// Numbers below a bound in the order of their last use; every operation is O(1) and nothing is
+// allocated.
 #pragma once
 
 #include <cstdint>

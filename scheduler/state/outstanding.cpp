@@ -8,26 +8,36 @@ namespace baton {
 
 const char* to_string(Work kind) {
   switch (kind) {
-    case Work::step: return "step";
-    case Work::pull: return "pull";
-    case Work::close: return "close";
-    case Work::compile: return "grammar";
+    case Work::step:
+      return "step";
+    case Work::pull:
+      return "pull";
+    case Work::close:
+      return "close";
+    case Work::compile:
+      return "grammar";
   }
   return "unknown";
 }
 
 std::string Verdict::why() const {
-  const std::string what = std::string(to_string(record.kind)) + " " + std::to_string(record.number);
+  const std::string what =
+      std::string(to_string(record.kind)) + " " + std::to_string(record.number);
   switch (fault) {
-    case Fault::none: return "nothing is wrong";
-    case Fault::lost: return what + " was lost on its way";
-    case Fault::hung: return what + " hangs";
-    case Fault::silent: return "silent";
+    case Fault::none:
+      return "nothing is wrong";
+    case Fault::lost:
+      return what + " was lost on its way";
+    case Fault::hung:
+      return what + " hangs";
+    case Fault::silent:
+      return "silent";
   }
   return "";
 }
 
-std::uint64_t OutstandingWork::add(Work kind, std::uint64_t request, std::uint64_t key, TimeNs now) {
+std::uint64_t OutstandingWork::add(Work kind, std::uint64_t request, std::uint64_t key,
+                                   TimeNs now) {
   Outstanding record;
   record.kind = kind;
   record.number = ++sent_[index(kind)];
@@ -66,11 +76,12 @@ void OutstandingWork::answered_key(Work kind, std::uint64_t key, TimeNs now) {
   if (it != open.end()) answered(kind, it, now);
 }
 
-void OutstandingWork::answered(Work kind, std::map<std::uint64_t, Outstanding>::iterator it, TimeNs now) {
+void OutstandingWork::answered(Work kind, std::map<std::uint64_t, Outstanding>::iterator it,
+                               TimeNs now) {
   const bool oldest = it == open_[index(kind)].begin();
   open_[index(kind)].erase(it);
-  // Of two pulls in hand the younger may end first, which says nothing of the other. Grammars that somebody waits
-  // for overtake the others, which wait for them.
+  // Of two pulls in hand the younger may end first, which says nothing of the other. Grammars that
+  // somebody waits for overtake the others, which wait for them.
   if (oldest || kind == Work::compile) begin_turn(kind, now);
   if (fault(Fault::hung_pull_excused)) begin_turn(Work::pull, now);
 }
@@ -82,7 +93,8 @@ void OutstandingWork::begin_turn(Work kind, TimeNs now) {
 
 bool OutstandingWork::has(Work kind, std::uint64_t key) const {
   const auto& open = of(kind);
-  return std::any_of(open.begin(), open.end(), [&](const auto& entry) { return entry.second.key == key; });
+  return std::any_of(open.begin(), open.end(),
+                     [&](const auto& entry) { return entry.second.key == key; });
 }
 
 bool OutstandingWork::any() const {
@@ -115,7 +127,8 @@ Verdict OutstandingWork::judge(TimeNs heard, TimeNs now, TimeNs worker_timeout) 
   if (now - heard > worker_timeout) return {Verdict::Fault::silent, {}};
   if (now - heard > worker_timeout / 2) return {};
   const auto& pulls = of(Work::pull);
-  if (fault(Fault::slow_pull_lost) && !pulls.empty() && now - pulls.begin()->second.sent > worker_timeout) {
+  if (fault(Fault::slow_pull_lost) && !pulls.empty() &&
+      now - pulls.begin()->second.sent > worker_timeout) {
     return {Verdict::Fault::lost, pulls.begin()->second};
   }
   for (const Work kind : {Work::step, Work::pull}) {

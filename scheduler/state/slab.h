@@ -1,4 +1,5 @@
-// A table with stable addresses and ids that are never reused: low 32 bits slot, high 32 generation.
+// A table with stable addresses and ids that are never reused: low 32 bits slot, high 32
+// generation.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +44,8 @@ class Slab {
 
   std::size_t size() const { return size_; }
 
-  /// Calls `visit(T&)` for every item in use, in slot order. `visit` may erase the item it is given.
+  /// Calls `visit(T&)` for every item in use, in slot order. `visit` may erase the item it is
+  /// given.
   template <typename Visit>
   void each(Visit visit) {
     for (std::uint32_t slot = 0; slot < generations_.size(); ++slot) {

@@ -1,6 +1,7 @@
-// Beam search through the scheduler's core, the worker's sequence table and the CPU backend, against what
-// `transformers` finds (tests/golden/make_beams.py): all requests of a model in one mixed batch together
-// with greedy and sampled ones, and each of them alone.
+// Beam search through the scheduler's core, the worker's sequence table and the CPU backend,
+// against what
+// `transformers` finds (tests/golden/make_beams.py): all requests of a model in one mixed batch
+// together with greedy and sampled ones, and each of them alone.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -41,7 +42,8 @@ CpuExecutor::Options options_of(const std::string& folder, std::uint32_t tokens_
   return options;
 }
 
-/// A cluster of one mixed worker, without processes: what the scheduler plans, the worker runs at once.
+/// A cluster of one mixed worker, without processes: what the scheduler plans, the worker runs at
+/// once.
 class Engine {
  public:
   static constexpr std::uint32_t kBlocks = 2048;
@@ -81,8 +83,8 @@ class Engine {
   }
 
   /// Runs the requests together to their end; keys are their places.
-  std::map<std::uint64_t, Found> run(const std::vector<std::pair<std::vector<Token>,
-                                                                 SamplingParams>>& requests) {
+  std::map<std::uint64_t, Found> run(
+      const std::vector<std::pair<std::vector<Token>, SamplingParams>>& requests) {
     found_.clear();
     for (std::size_t i = 0; i < requests.size(); ++i) {
       Submit m;
@@ -133,7 +135,8 @@ class Engine {
         std::vector<Token>& to = found_[events.counters[row]].tokens;
         for (std::uint32_t n = 0; n < events.counts[row]; ++n) to.push_back(events.tokens[at++]);
       }
-      for (const Terminal& terminal : events.terminals) found_[terminal.counter].terminal = terminal;
+      for (const Terminal& terminal : events.terminals)
+        found_[terminal.counter].terminal = terminal;
       events = Events{};
     }
     std::vector<StepPlan> plans;

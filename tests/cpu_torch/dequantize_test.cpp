@@ -24,7 +24,8 @@ std::vector<float> filled(std::int64_t out, std::int64_t in, F fill) {
   return values;
 }
 std::vector<float> gptq(const Int4Weight& w, int zero_offset) {
-  return filled(w.out, w.in, [&](auto& pool, float* to) { dequantize_gptq(w, zero_offset, pool, to); });
+  return filled(w.out, w.in,
+                [&](auto& pool, float* to) { dequantize_gptq(w, zero_offset, pool, to); });
 }
 std::vector<float> awq(const Int4Weight& w) {
   return filled(w.out, w.in, [&](auto& pool, float* to) { dequantize_awq(w, pool, to); });
@@ -107,8 +108,8 @@ TEST(Dequantize, Fp8ValuesAndBlocks) {
   const Fp8Weight w{bytes(ones), {bytes(scales), cpu::ElementType::f32, 2, 2}, 3, 5, 2, 3};
   EXPECT_EQ(fp8(w), (std::vector<float>{1, 1, 1, 2, 2, 1, 1, 1, 2, 2, 3, 3, 3, 4, 4}));
   const std::vector<std::uint8_t> nan(1, 0x7F);
-  EXPECT_TRUE(std::isnan(
-      fp8({bytes(nan), {bytes(scales), cpu::ElementType::f32, 1, 1}, 1, 1, 1, 1})[0]));
+  EXPECT_TRUE(
+      std::isnan(fp8({bytes(nan), {bytes(scales), cpu::ElementType::f32, 1, 1}, 1, 1, 1, 1})[0]));
 }
 
 /// The fp32 bits of every quantised layer are those that the script computed on its own.

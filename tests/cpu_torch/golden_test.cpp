@@ -85,8 +85,8 @@ TEST(GoldenLogits, DemoModelMatchesTransformers) {
   expect_golden(*model, golden, 1);
 }
 
-/// Rows far behind the beginning of one long prompt. 8,192 tokens in the ordinary run; all 32,000 (a
-/// minute) with BATON_LONG=1.
+/// Rows far behind the beginning of one long prompt. 8,192 tokens in the ordinary run; all 32,000
+/// (a minute) with BATON_LONG=1.
 TEST(GoldenLogits, ALongPromptMatchesTransformers) {
   const std::string folder = golden_folder() + "/../../demo/model";
   const Golden golden = read_golden(golden_folder() + "/logits_demo_long.safetensors");

@@ -1,5 +1,5 @@
-// What the GPU backend decides about quantised weights without a GPU: where a weight lies, and which
-// matrices stay quantised.
+// What the GPU backend decides about quantised weights without a GPU: where a weight lies, and
+// which matrices stay quantised.
 #include "workers/model/gpu_format.h"
 
 #include <gtest/gtest.h>
@@ -18,9 +18,9 @@ namespace {
 
 using cuda::WeightFormat;
 
-/// mma.m16n8k16 as PTX defines it: register i of lane 4 g + t holds row g + 8 (i % 2) of the left operand,
-/// and of the 16 inputs the pair 2 t + 8 (i / 2); the right operand's register r of lane 4 n + t holds the
-/// pair 2 t + 8 r of column n.
+/// mma.m16n8k16 as PTX defines it: register i of lane 4 g + t holds row g + 8 (i % 2) of the left
+/// operand, and of the 16 inputs the pair 2 t + 8 (i / 2); the right operand's register r of lane 4
+/// n + t holds the pair 2 t + 8 r of column n.
 int input_of(int t, int instruction, int right_register, int odd) {
   return 16 * instruction + 2 * t + 8 * right_register + odd;
 }
@@ -37,12 +37,15 @@ TEST(QuantizedLayout, GivesEveryLaneWhatItsInstructionsMultiply) {
               const int input = 64 * unit + input_of(lane % 4, j, i / 2, odd);
               const auto block = static_cast<std::size_t>(row0 / 16 * kUnits + unit);
               const auto int4 = cuda::place_of(WeightFormat::int4, kUnits, row, input);
-              // One load of 16 bytes a lane; word j is instruction j; nibbles i and i + 4 are register i.
-              EXPECT_EQ(int4.word, (block * 32 + static_cast<std::size_t>(lane)) * 4 + static_cast<std::size_t>(j));
+              // One load of 16 bytes a lane; word j is instruction j; nibbles i and i + 4 are
+              // register i.
+              EXPECT_EQ(int4.word, (block * 32 + static_cast<std::size_t>(lane)) * 4 +
+                                       static_cast<std::size_t>(j));
               EXPECT_EQ(int4.bit, 4 * (i + 4 * odd));
               const auto fp8 = cuda::place_of(WeightFormat::fp8, kUnits, row, input);
               // Two loads, one a half; two words an instruction, of registers 0 and 1, 2 and 3.
-              const auto load = (block * 2 + static_cast<std::size_t>(j / 2)) * 32 + static_cast<std::size_t>(lane);
+              const auto load = (block * 2 + static_cast<std::size_t>(j / 2)) * 32 +
+                                static_cast<std::size_t>(lane);
               EXPECT_EQ(fp8.word, load * 4 + static_cast<std::size_t>(j % 2 * 2 + i / 2));
               EXPECT_EQ(fp8.bit, 8 * (i % 2 + 2 * odd));
             }
@@ -139,7 +142,8 @@ TEST(GpuFormat, TheCheckpointDecides) {
     ModelConfig config = load_model_config(folder);
     if (group >= 0) config.quantization.group = group;
     for (std::string& part : parts) part = "model.layers.0." + part;
-    return gpu_linear_format(config, std::make_unique<Checkpoint>(folder).get(), parts, config.hidden);
+    return gpu_linear_format(config, std::make_unique<Checkpoint>(folder).get(), parts,
+                             config.hidden);
   };
   const std::vector<std::string> qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
   EXPECT_EQ(of("fp8_channel", qkv).format, WeightFormat::fp8);

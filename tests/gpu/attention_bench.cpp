@@ -22,8 +22,12 @@ struct Geometry {
     return static_cast<std::int64_t>(kTokens) * shape.head_dim * shape.kv_heads;
   }
   KvLayerView view(Bf16* pool, int layer) const {
-    return {pool,     2 * part() * layer,   part(),
-            static_cast<std::int64_t>(kTokens) * shape.head_dim, 2 * part() * layers, kTokens};
+    return {pool,
+            2 * part() * layer,
+            part(),
+            static_cast<std::int64_t>(kTokens) * shape.head_dim,
+            2 * part() * layers,
+            kTokens};
   }
   int width() const { return (shape.heads + 2 * shape.kv_heads) * shape.head_dim; }
 };
@@ -50,7 +54,8 @@ struct Bench {
     check(cudaMemcpy(pool.data(), some.data(), first, cudaMemcpyHostToDevice), "copy");
     for (std::size_t done = first; done < kPool; done *= 2) {
       check(cudaMemcpy(pool.data() + done, pool.data(), std::min(done, kPool - done),
-                       cudaMemcpyDeviceToDevice), "copy");
+                       cudaMemcpyDeviceToDevice),
+            "copy");
     }
     const std::size_t bytes = static_cast<std::size_t>(kRows) * 48 * 128 * 2;
     check(cudaMemcpy(qkv.data(), pool.data() + 1000, bytes, cudaMemcpyDeviceToDevice), "copy");
@@ -117,8 +122,7 @@ double time_decode(Bench& b, const Geometry& g, const Rows& rows, DecodeAttentio
   const DecodeAttention attention(options);
   DecodePlan plan;
   attention.plan(rows.rows, plan);
-  const int launched =
-      padded ? attention.max_items() : static_cast<int>(plan.items.size());
+  const int launched = padded ? attention.max_items() : static_cast<int>(plan.items.size());
   plan.items.resize(launched);
   const DeviceArray<DecodeItem> items{std::span<const DecodeItem>(plan.items)};
   const DeviceArray<std::int32_t> counts{std::span<const std::int32_t>(plan.counts)};
@@ -139,15 +143,16 @@ double time_decode(Bench& b, const Geometry& g, const Rows& rows, DecodeAttentio
 void bench_decode(Bench& b, const char* name, const Geometry& g,
                   const std::vector<std::pair<int, int>>& positions) {
   const Rows rows(g, positions);
-  const double gb = static_cast<double>(rows.keys) * 4 * g.shape.kv_heads * g.shape.head_dim *
-                    g.layers / 1e9;
+  const double gb =
+      static_cast<double>(rows.keys) * 4 * g.shape.kv_heads * g.shape.head_dim * g.layers / 1e9;
   DecodeAttention::Options streamed;
   streamed.streamed_rows = 1;
   DecodeAttention::Options split;
   split.streamed_rows = std::numeric_limits<int>::max();
   std::printf("%-24s", name);
   const auto print = [&](const char* kernel, double ms) {
-    std::printf(" %s %7.3f ms %6.2f us/layer %5.2f TB/s;", kernel, ms, ms * 1e3 / g.layers, gb / ms);
+    std::printf(" %s %7.3f ms %6.2f us/layer %5.2f TB/s;", kernel, ms, ms * 1e3 / g.layers,
+                gb / ms);
   };
   print("streamed", time_decode(b, g, rows, streamed));
   print("split", time_decode(b, g, rows, split));
@@ -185,8 +190,8 @@ void bench_prefill(Bench& b, const char* name, const std::vector<std::pair<int, 
       for (int layer = 0; layer < k8b.layers; ++layer) {
         attention.run(*plan, reinterpret_cast<Bf16*>(b.qkv.data()),
                       reinterpret_cast<Bf16*>(b.out.data()),
-                      k8b.view(reinterpret_cast<Bf16*>(b.pool.data()), layer), table.data(),
-                      0.088F, b.stream);
+                      k8b.view(reinterpret_cast<Bf16*>(b.pool.data()), layer), table.data(), 0.088F,
+                      b.stream);
       }
     });
     std::printf(" %s %7.2f ms", kernel, ms);

@@ -66,7 +66,8 @@ struct Expected {
   double magnitude = 0;
 };
 
-/// The kernels of prompt chunks: over gathered keys, over the pool, and what other GPUs than Hopper take.
+/// The kernels of prompt chunks: over gathered keys, over the pool, and what other GPUs than Hopper
+/// take.
 enum class PrefillKind { dense, paged, fa2 };
 
 struct AttentionCase {
@@ -81,7 +82,8 @@ struct AttentionCase {
   KvLayerView view;  // without the pool's address
   float scale = 0;
 
-  AttentionCase(HeadShape s, int tokens, int win) : shape(s), tokens_per_block(tokens), window(win) {
+  AttentionCase(HeadShape s, int tokens, int win)
+      : shape(s), tokens_per_block(tokens), window(win) {
     scale = 1.0F / std::sqrt(static_cast<float>(s.head_dim));
     const std::int64_t head = static_cast<std::int64_t>(tokens) * s.head_dim;
     view.head_stride = head;
@@ -290,8 +292,7 @@ struct AttentionCase {
     const DeviceArray<std::uint16_t> pool_memory{std::span<const std::uint16_t>(pool_before)};
     const DeviceArray<std::uint16_t> q{std::span<const std::uint16_t>(qkv)};
     const DeviceArray<std::int32_t> blocks{std::span<const std::int32_t>(table)};
-    DeviceArray<std::uint16_t> out(static_cast<std::size_t>(n_rows) * shape.heads *
-                                   shape.head_dim);
+    DeviceArray<std::uint16_t> out(static_cast<std::size_t>(n_rows) * shape.heads * shape.head_dim);
     out.fill(0xFF);
     KvLayerView kv = view;
     kv.pool = reinterpret_cast<Bf16*>(pool_memory.data());

@@ -1,5 +1,6 @@
-// Attention over the paged pool against a plain softmax in double precision on the host, and its bits
-// under every way of cutting the same rows. With BATON_GPU_BENCH=1 also times (attention_bench.cpp).
+// Attention over the paged pool against a plain softmax in double precision on the host, and its
+// bits under every way of cutting the same rows. With BATON_GPU_BENCH=1 also times
+// (attention_bench.cpp).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,8 +33,7 @@ void expect_close(const AttentionCase& c, const std::vector<std::uint16_t>& out,
           const double part = error / tolerance(expected[d], roundings);
           worst = std::max(worst, std::isnan(part) ? 1e30 : part);
           ASSERT_LE(part, 1.0) << "position " << row.position + i << " head " << h << " element "
-                               << d << ": " << from_bf16(out[at]) << " for "
-                               << expected[d].value;
+                               << d << ": " << from_bf16(out[at]) << " for " << expected[d].value;
         }
       }
     }
@@ -68,12 +68,13 @@ TEST_P(DecodeShapes, AllLengths) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, DecodeShapes,
-    ::testing::Values(std::tuple(1, 128, 16), std::tuple(2, 128, 16), std::tuple(4, 128, 16),
-                      std::tuple(8, 128, 16), std::tuple(16, 128, 16), std::tuple(5, 128, 32),
-                      std::tuple(4, 64, 16), std::tuple(12, 64, 48), std::tuple(4, 128, 8),
-                      std::tuple(8, 64, 1), std::tuple(16, 128, 24)));
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeShapes,
+                         ::testing::Values(std::tuple(1, 128, 16), std::tuple(2, 128, 16),
+                                           std::tuple(4, 128, 16), std::tuple(8, 128, 16),
+                                           std::tuple(16, 128, 16), std::tuple(5, 128, 32),
+                                           std::tuple(4, 64, 16), std::tuple(12, 64, 48),
+                                           std::tuple(4, 128, 8), std::tuple(8, 64, 1),
+                                           std::tuple(16, 128, 24)));
 
 /// Only the streamed kernel, where the other would be chosen.
 DecodeAttention::Options streamed() {
@@ -101,16 +102,17 @@ TEST_P(StreamedShapes, AllLengths) {
   expect_close(c, c.run_decode(streamed()), 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, StreamedShapes,
-    ::testing::Values(std::tuple(4, 2, 128, 16), std::tuple(1, 2, 128, 16), std::tuple(2, 3, 128, 16),
-                      std::tuple(3, 1, 128, 32), std::tuple(5, 2, 128, 16), std::tuple(6, 2, 64, 64),
-                      std::tuple(7, 2, 64, 16), std::tuple(8, 4, 128, 64), std::tuple(4, 2, 64, 16),
-                      std::tuple(8, 1, 64, 512), std::tuple(1, 9, 128, 512)));
+INSTANTIATE_TEST_SUITE_P(Shapes, StreamedShapes,
+                         ::testing::Values(std::tuple(4, 2, 128, 16), std::tuple(1, 2, 128, 16),
+                                           std::tuple(2, 3, 128, 16), std::tuple(3, 1, 128, 32),
+                                           std::tuple(5, 2, 128, 16), std::tuple(6, 2, 64, 64),
+                                           std::tuple(7, 2, 64, 16), std::tuple(8, 4, 128, 64),
+                                           std::tuple(4, 2, 64, 16), std::tuple(8, 1, 64, 512),
+                                           std::tuple(1, 9, 128, 512)));
 
 TEST(StreamedAttention, RowsThatManyRunsShare) {
-  const AttentionCase c =
-      lengths_case({8, 2, 128}, 16, 0, {20000, 1, 17, 700, 300, 64, 65, 6000, 5, 128, 1023, 16, 33});
+  const AttentionCase c = lengths_case(
+      {8, 2, 128}, 16, 0, {20000, 1, 17, 700, 300, 64, 65, 6000, 5, 128, 1023, 16, 33});
   const auto out = c.run_decode(streamed());
   expect_close(c, out, 1);
   // Whichever warp comes last, the bits are the same.

@@ -98,9 +98,9 @@ TEST_F(BlocksTest, Bench) {
     std::printf("  blocks of %5zu KiB, GB/s copied:", block_bytes >> 10);
     const auto measure = [&](const std::byte* pool, int ctas) {
       return kBytes / 1e3 / graph_us(1, [&](int) {
-        copy_blocks(bytes(target), pool, to.get(), from.get(), static_cast<int>(n), block_bytes,
-                    ctas, stream_);
-      });
+               copy_blocks(bytes(target), pool, to.get(), from.get(), static_cast<int>(n),
+                           block_bytes, ctas, stream_);
+             });
     };
     for (const int ctas : {16, 32, 132, 264}) {
       std::printf("  %d CTAs %.0f", ctas, measure(bytes(source), ctas));
@@ -112,9 +112,10 @@ TEST_F(BlocksTest, Bench) {
       }
     }
     std::printf("; checksums %.0f\n", kBytes / 1e3 / graph_us(1, [&](int) {
-      checksum_blocks(bytes(source), from.get(), static_cast<int>(n), block_bytes, sums.get(),
-                      stream_);
-    }));
+                                        checksum_blocks(bytes(source), from.get(),
+                                                        static_cast<int>(n), block_bytes,
+                                                        sums.get(), stream_);
+                                      }));
   }
 }
 

@@ -42,7 +42,7 @@ std::vector<float> softmax(const std::vector<float>& logits, int count) {
     const auto first = p.begin() + static_cast<std::ptrdiff_t>(r);
     const float most = *std::max_element(first, first + count);
     float sum = 0;
-    for (auto v = first; v != first + count; ++v) sum += *v = std::exp(*v - most);
+    for (auto v = first; v != first + count; ++v) sum += * v = std::exp(*v - most);
     for (auto v = first; v != first + count; ++v) *v /= sum;
   }
   return p;
@@ -54,13 +54,18 @@ struct RoutingCase {
 };
 
 TEST_F(ExpertsTest, RoutingIsTheCpus) {
-  for (const RoutingCase c :
-       {RoutingCase{1, 4, 2, 8, true}, {3, 8, 1, 8, false}, {64, 128, 8, 8, true}, {700, 130, 6, 64, false},
-        {257, 3, 3, 16, true}, {2048, 128, 8, 64, true}, {5, 1024, 64, 8, true}}) {
+  for (const RoutingCase c : {RoutingCase{1, 4, 2, 8, true},
+                              {3, 8, 1, 8, false},
+                              {64, 128, 8, 8, true},
+                              {700, 130, 6, 64, false},
+                              {257, 3, 3, 16, true},
+                              {2048, 128, 8, 64, true},
+                              {5, 1024, 64, 8, true}}) {
     SCOPED_TRACE(std::to_string(c.rows) + " rows, " + std::to_string(c.active) + " of " +
                  std::to_string(c.count));
     std::vector<float> logits = random_logits(c.rows, c.count, 1);
-    // A row whose experts are all alike takes the first ones; the last expert of others is never taken.
+    // A row whose experts are all alike takes the first ones; the last expert of others is never
+    // taken.
     std::fill_n(logits.begin(), c.count, 0.5F);
     cpu::ExpertPlan plan;
     plan.make(softmax(logits, c.count), c.count, c.active, c.normalise);
@@ -153,7 +158,8 @@ struct Layer {
   std::vector<float> run(int first, int n, bool deterministic) const {
     const std::size_t begin = size(first, shape.hidden);
     std::vector<Bf16> part(size(n, shape.hidden) + 64, Bf16{0x7FC0});
-    std::copy_n(x.begin() + static_cast<std::ptrdiff_t>(begin), size(n, shape.hidden), part.begin());
+    std::copy_n(x.begin() + static_cast<std::ptrdiff_t>(begin), size(n, shape.hidden),
+                part.begin());
     const Device<Bf16> y(part);
     ExpertCall call;
     call.shape = shape;
@@ -168,7 +174,8 @@ struct Layer {
     experts(call, nullptr);
     std::vector<float> result;
     for (const Bf16 v : y.read()) result.push_back(value(v));
-    for (std::size_t i = size(n, shape.hidden); i < result.size(); ++i) EXPECT_TRUE(std::isnan(result[i]));
+    for (std::size_t i = size(n, shape.hidden); i < result.size(); ++i)
+      EXPECT_TRUE(std::isnan(result[i]));
     result.resize(size(n, shape.hidden));
     return result;
   }
@@ -186,7 +193,8 @@ struct Layer {
       y[k] = value(x[size(row, shape.hidden) + k]);
     }
     for (const cpu::ExpertPlan::Choice& choice : plan.of_row(row)) {
-      const Bf16* gates = gate_up.data() + size(choice.expert, 2 * shape.intermediate) * at(shape.hidden);
+      const Bf16* gates =
+          gate_up.data() + size(choice.expert, 2 * shape.intermediate) * at(shape.hidden);
       const Bf16* downs = down.data() + size(choice.expert, shape.intermediate) * at(shape.hidden);
       std::vector<double> gated(at(shape.intermediate));
       for (int i = 0; i < shape.intermediate; ++i) {
@@ -194,15 +202,17 @@ struct Layer {
         const double up = dot(gates + size(i / 8 * 16 + 8 + i % 8, shape.hidden), n);
         gated[at(i)] = gate / (1 + std::exp(-gate)) * up;
       }
-      for (int o = 0; o < shape.hidden; ++o) y[at(o)] += choice.weight * dot(downs + size(o, shape.intermediate), gated);
+      for (int o = 0; o < shape.hidden; ++o)
+        y[at(o)] += choice.weight * dot(downs + size(o, shape.intermediate), gated);
     }
     return y;
   }
 };
 
 TEST_F(ExpertsTest, SumsAreThoseOfTheHost) {
-  for (const ExpertShape& shape : {ExpertShape{8, 2, 144, 80, true}, ExpertShape{128, 8, 256, 64, false},
-                                   ExpertShape{4, 1, 512, 1040, false}}) {
+  for (const ExpertShape& shape :
+       {ExpertShape{8, 2, 144, 80, true}, ExpertShape{128, 8, 256, 64, false},
+        ExpertShape{4, 1, 512, 1040, false}}) {
     const Layer layer(shape, 333);
     cpu::ExpertPlan plan;
     plan.make(softmax(layer.logits, shape.count), shape.count, shape.active, shape.normalise);
@@ -219,10 +229,12 @@ TEST_F(ExpertsTest, SumsAreThoseOfTheHost) {
         double worst = 0;
         for (std::size_t i = 0; i < got.size(); ++i) {
           const double exact = want[i / at(shape.hidden)][i % at(shape.hidden)];
-          worst = std::max(worst, std::isnan(got[i]) ? 1e9 : std::abs(got[i] - exact) - std::abs(exact) / 200);
+          worst = std::max(
+              worst, std::isnan(got[i]) ? 1e9 : std::abs(got[i] - exact) - std::abs(exact) / 200);
         }
-        // The hidden products and an expert's result are rounded to bf16 on the way, which the reference does
-        // not do: where x and what is added to it nearly cancel, their rounding is all that is left.
+        // The hidden products and an expert's result are rounded to bf16 on the way, which the
+        // reference does not do: where x and what is added to it nearly cancel, their rounding is
+        // all that is left.
         EXPECT_LT(worst / typical, 2e-2) << shape.count << " experts, " << rows << " rows"
                                          << (deterministic ? ", deterministic" : "");
       }
@@ -237,7 +249,9 @@ TEST_F(ExpertsTest, DeterministicRowsKeepTheirBits) {
   for (const int rows : {1, 2, 8, 9, 16, 17, 33, 64, 129, 255}) {
     const int first = (300 - rows) / 2;
     const std::vector<float> some = layer.run(first, rows, true);
-    EXPECT_EQ(std::memcmp(some.data(), all.data() + size(first, shape.hidden), some.size() * sizeof(float)), 0)
+    EXPECT_EQ(std::memcmp(some.data(), all.data() + size(first, shape.hidden),
+                          some.size() * sizeof(float)),
+              0)
         << rows << " rows";
   }
 }

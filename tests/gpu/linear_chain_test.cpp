@@ -33,8 +33,8 @@ struct Matrix {
 
 Matrix plain_matrix(int out, int in, unsigned seed) {
   Matrix m;
-  const auto w =
-      random_bf16(static_cast<std::size_t>(out) * in, 2.0F / std::sqrt(static_cast<float>(in)), seed);
+  const auto w = random_bf16(static_cast<std::size_t>(out) * in,
+                             2.0F / std::sqrt(static_cast<float>(in)), seed);
   for (const Bf16 v : w) m.values.push_back(value(v));
   m.plain = std::make_shared<Device<Bf16>>(w);
   m.weight = {m.plain->get(), out, in, {}};
@@ -50,7 +50,8 @@ struct Quantized {
 float e4m3(std::uint32_t byte) {
   const int exponent = static_cast<int>(byte >> 3 & 15U);
   const auto fraction = static_cast<float>(byte & 7U) / 8;
-  const float size = exponent == 0 ? std::ldexp(fraction, -6) : std::ldexp(1 + fraction, exponent - 7);
+  const float size =
+      exponent == 0 ? std::ldexp(fraction, -6) : std::ldexp(1 + fraction, exponent - 7);
   return byte >> 7 != 0 ? -size : size;
 }
 
@@ -84,8 +85,8 @@ Matrix quantized_matrix(const Quantized& kind, int out, int in, unsigned seed) {
       if (!int4 && (bits & 127U) == 127U) bits ^= 1U;  // no NaN
       const WeightPlace place = place_of(kind.format, units_of(in), o, k);
       words[place.word] |= bits << place.bit;
-      m.values.push_back(scale * (int4 ? static_cast<float>(bits) - static_cast<float>(word & 15U)
-                                       : e4m3(bits)));
+      m.values.push_back(
+          scale * (int4 ? static_cast<float>(bits) - static_cast<float>(word & 15U) : e4m3(bits)));
     }
   }
   m.words = std::make_shared<Device<std::uint32_t>>(words);
@@ -289,7 +290,7 @@ TEST_F(LinearChain, ALayerOfManyShapes) {
   check({1024, 2048, 3072, 4096}, 1);
   check({1024, 2048, 3072, 4096}, 5);
   check({2048, 2048, 8192, 3072}, 32);
-  check({64, 64, 64, 72}, 3);  // one place of the ring a unit
+  check({64, 64, 64, 72}, 3);                                       // one place of the ring a unit
   for (const int rows : {1, 8}) check({128, 64, 128, 9216}, rows);  // 72 features a unit
   check({576, 576, 1536, 960}, 4);
 }
@@ -308,8 +309,8 @@ TEST_F(LinearChain, QuantizedLayersOfManyShapes) {
                                Quantized{WeightFormat::int4, 31}, Quantized{WeightFormat::fp8, 31},
                                Quantized{WeightFormat::fp8, 7}, Quantized{WeightFormat::fp8, 6},
                                Quantized{WeightFormat::fp8, 7, true}}) {
-    SCOPED_TRACE(std::string(kind.format == WeightFormat::int4 ? "int4" : "fp8") + ", groups of 2^" +
-                 std::to_string(kind.group_shift));
+    SCOPED_TRACE(std::string(kind.format == WeightFormat::int4 ? "int4" : "fp8") +
+                 ", groups of 2^" + std::to_string(kind.group_shift));
     const MakeMatrix matrix = [&](int out, int in, unsigned seed) {
       return quantized_matrix(kind, out, in, seed);
     };

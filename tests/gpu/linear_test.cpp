@@ -114,7 +114,8 @@ struct Case {
       }
       const double scale = 1 / std::sqrt(squares / in + kEps);
       for (int k = 0; k < in; ++k) {
-        row_normed[at(k)] = value(rounded(static_cast<float>(row[at(k)] * scale * value(norm[at(k)]))));
+        row_normed[at(k)] =
+            value(rounded(static_cast<float>(row[at(k)] * scale * value(norm[at(k)]))));
       }
       for (int o = 0; o < out; ++o) {
         plain.push_back(dot(wf.data() + size(o, in), row));
@@ -130,9 +131,7 @@ struct Case {
     return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
   }
 
-  int width(LinearOutput output) const {
-    return output == LinearOutput::silu_mul ? out / 2 : out;
-  }
+  int width(LinearOutput output) const { return output == LinearOutput::silu_mul ? out / 2 : out; }
   double expected(int r, int column, LinearOutput output, bool with_norm) const {
     const double* sums = (with_norm ? normed : plain).data() + size(r, out);
     if (output == LinearOutput::residual) {
@@ -147,7 +146,8 @@ struct Case {
 constexpr LinearOutput kOutputs[] = {LinearOutput::bf16, LinearOutput::f32, LinearOutput::residual,
                                      LinearOutput::silu_mul};
 
-/// y of `rows` rows starting at `first`, as floats; what lies behind the last row must stay poisoned.
+/// y of `rows` rows starting at `first`, as floats; what lies behind the last row must stay
+/// poisoned.
 std::vector<float> run(Linears& linears, const Case& c, int first, int rows, LinearOutput output,
                        bool with_norm, cudaStream_t stream) {
   const std::size_t n = Case::size(rows, c.width(output));
@@ -286,7 +286,8 @@ TEST_F(LinearTest, EveryOwnVariantAgrees) {
       worst = std::max(worst, std::isnan(got[i]) ? 1e9 : std::abs(got[i] - c.plain[i]));
       squares += c.plain[i] * c.plain[i];
     }
-    EXPECT_LT(worst / std::sqrt(squares / static_cast<double>(got.size())), 2e-3) << what << ", " << rows << " rows";
+    EXPECT_LT(worst / std::sqrt(squares / static_cast<double>(got.size())), 2e-3)
+        << what << ", " << rows << " rows";
   };
   int variants = 0;
   for (const int rows : {1, 5, 8, 16, 33, 64, 128}) {
@@ -300,8 +301,10 @@ TEST_F(LinearTest, EveryOwnVariantAgrees) {
     for (const FewRowsConfig& config : few_rows_candidates(rows, c.out, c.in, false)) {
       const Device<float> y(poison);
       few_rows(config, {c.x_device.data, rows, w, LinearOutput::f32, y.data, workspace_}, stream_);
-      expect_sums(rows, y, "few rows, tile " + std::to_string(config.tile) + (config.balanced ? ", balanced" : "") +
-                               ", split " + std::to_string(config.split));
+      expect_sums(rows, y,
+                  "few rows, tile " + std::to_string(config.tile) +
+                      (config.balanced ? ", balanced" : "") + ", split " +
+                      std::to_string(config.split));
       ++variants;
     }
   }

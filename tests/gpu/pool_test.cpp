@@ -232,7 +232,7 @@ constexpr Options kSlices{.slice_bytes = 12 << 10, .slices_a_pull = 3};
 class PullTest : public DeviceTest, public testing::WithParamInterface<Options> {};
 INSTANTIATE_TEST_SUITE_P(Reads, PullTest, testing::Values(kDirect, kStaged, kSlices),
                          [](const auto& test) {
-                           return test.param.slices_a_pull == 0           ? "Staged"
+                           return test.param.slices_a_pull == 0        ? "Staged"
                                   : test.param.slice_bytes == 12 << 10 ? "Slices"
                                                                        : "Direct";
                          });

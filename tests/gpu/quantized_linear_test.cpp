@@ -1,5 +1,5 @@
-// Quantised linear layers: tensors as checkpoints store them, brought into the kernels' layout on the device,
-// against sums in fp64 over the values that dequantize.h gives.
+// Quantised linear layers: tensors as checkpoints store them, brought into the kernels' layout on
+// the device, against sums in fp64 over the values that dequantize.h gives.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -101,8 +101,13 @@ struct Stored {
     const auto* bytes = reinterpret_cast<const std::byte*>(words.data());
     if (format.layout == kFp8) {
       const std::int64_t columns = format.group == 0 ? in : format.group;
-      const Fp8Weight w{bytes, {scales.data(), format.scales, (out + format.block_rows - 1) / format.block_rows, groups},
-                        out, in, format.block_rows, columns};
+      const Fp8Weight w{
+          bytes,
+          {scales.data(), format.scales, (out + format.block_rows - 1) / format.block_rows, groups},
+          out,
+          in,
+          format.block_rows,
+          columns};
       return dequantize_fp8(w, pool, values.data());
     }
     Int4Weight w;
@@ -156,7 +161,8 @@ struct Matrix {
     weight.in = in;
     q.format = first.format.layout == kFp8 ? WeightFormat::fp8 : WeightFormat::int4;
     q.groups = first.groups;
-    q.group_shift = first.groups == 1 ? 31 : std::countr_zero(static_cast<unsigned>(first.format.group));
+    q.group_shift =
+        first.groups == 1 ? 31 : std::countr_zero(static_cast<unsigned>(first.format.group));
     words = std::make_unique<Device<std::uint32_t>>(
         std::vector<std::uint32_t>(weight_words(q.format, out, in), 0));
     scales = std::make_unique<Device<std::uint32_t>>(
@@ -169,7 +175,8 @@ struct Matrix {
       q.shared_scales = shared_scales->get();
     }
     if (!first.format.shuffled) return;
-    order = std::make_unique<Device<std::int32_t>>(order_by_group(first.group, q.group_shift).value());
+    order =
+        std::make_unique<Device<std::int32_t>>(order_by_group(first.group, q.group_shift).value());
     q.order = order->get();
   }
 
@@ -186,7 +193,8 @@ struct Matrix {
   }
 };
 
-/// Gate and up, each `out` / 2 rows, or one part whose rows do not begin at a tile behind another's.
+/// Gate and up, each `out` / 2 rows, or one part whose rows do not begin at a tile behind
+/// another's.
 Matrix make_matrix(const Format& format, int out, int in) {
   Stored first(format, out / 2, in, 11);
   Stored second(format, out / 2, in, 12);
@@ -239,7 +247,8 @@ struct Products {
   std::vector<double> sums;  // [rows, out]
   std::unique_ptr<Device<Bf16>> x_device;
 
-  Products(const Matrix& matrix, int n) : m(matrix), rows(n), x(size(n, m.in)), old(size(n, m.out)) {
+  Products(const Matrix& matrix, int n)
+      : m(matrix), rows(n), x(size(n, m.in)), old(size(n, m.out)) {
     std::minstd_rand random(3);
     std::uniform_real_distribution<float> uniform(-1.5F, 1.5F);
     for (Bf16& v : x) v = rounded(uniform(random));
@@ -258,18 +267,22 @@ struct Products {
     }
   }
 
-  int width(LinearOutput output) const { return output == LinearOutput::silu_mul ? m.out / 2 : m.out; }
+  int width(LinearOutput output) const {
+    return output == LinearOutput::silu_mul ? m.out / 2 : m.out;
+  }
 
   double expected(int r, int column, LinearOutput output) const {
     const double* row = sums.data() + size(r, m.out);
-    if (output == LinearOutput::residual) return row[column] + value(old[size(r, m.out) + at(column)]);
+    if (output == LinearOutput::residual)
+      return row[column] + value(old[size(r, m.out) + at(column)]);
     if (output != LinearOutput::silu_mul) return row[column];
     const double gate = row[column / 8 * 16 + column % 8];
     return gate / (1 + std::exp(-gate)) * row[column / 8 * 16 + 8 + column % 8];
   }
 
   /// y of rows [first, first + n); what lies behind them must stay as it was.
-  std::vector<float> run(Linears& linears, int first, int n, LinearOutput output, cudaStream_t stream) const {
+  std::vector<float> run(Linears& linears, int first, int n, LinearOutput output,
+                         cudaStream_t stream) const {
     const std::size_t elements = size(n, width(output));
     constexpr std::size_t kBehind = 64;
     const Bf16* from = x_device->get() + size(first, m.in);
@@ -281,13 +294,15 @@ struct Products {
     } else {
       std::vector<Bf16> before(elements + kBehind, Bf16{0x7FC0});
       if (output == LinearOutput::residual) {
-        std::copy_n(old.begin() + static_cast<std::ptrdiff_t>(size(first, m.out)), elements, before.begin());
+        std::copy_n(old.begin() + static_cast<std::ptrdiff_t>(size(first, m.out)), elements,
+                    before.begin());
       }
       const Device<Bf16> y(before);
       linears.run(from, n, m.weight, output, y.get(), stream);
       for (const Bf16 v : y.read()) result.push_back(value(v));
     }
-    for (std::size_t i = elements; i < result.size(); ++i) EXPECT_TRUE(std::isnan(result[i])) << i - elements;
+    for (std::size_t i = elements; i < result.size(); ++i)
+      EXPECT_TRUE(std::isnan(result[i])) << i - elements;
     result.resize(elements);
     return result;
   }
@@ -308,13 +323,13 @@ struct Products {
     }
     const double typical = std::sqrt(squares / (double{1} * n * width(output)));
     const bool exact = n <= kMostQuantizedRows;
-    // Widened, gate and up are rounded to bf16 before they are multiplied, and random E4M3 have a few
-    // large ones among them: the largest products are far from the typical one that errors are measured by.
-    const double tolerance = exact                              ? 1e-3
-                             : output == LinearOutput::silu_mul ? 1e-1
-                                                                : 2e-2;
+    // Widened, gate and up are rounded to bf16 before they are multiplied, and random E4M3 have a
+    // few large ones among them: the largest products are far from the typical one that errors are
+    // measured by.
+    const double tolerance = exact ? 1e-3 : output == LinearOutput::silu_mul ? 1e-1 : 2e-2;
     EXPECT_LT(worst / typical, tolerance) << m.out << " x " << m.in << ", " << n << " rows, output "
-                                          << static_cast<int>(output) << "\n" << linears.report();
+                                          << static_cast<int>(output) << "\n"
+                                          << linears.report();
   }
 };
 
@@ -330,7 +345,8 @@ TEST_F(QuantizedLinearTest, EveryFormatAgreesWithExactSums) {
     for (const LinearOutput output : kOutputs) {
       Linears linears(options(300, false), workspace_);
       linears.tune(&m.weight, 1, output, scratch_, kWorkspace, stream_);
-      for (const int rows : {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 128, 129, 300}) {
+      for (const int rows :
+           {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 128, 129, 300}) {
         products.compare(linears, rows, output, stream_);
       }
       if (HasFailure()) return;
@@ -344,13 +360,15 @@ TEST_F(QuantizedLinearTest, ShapesThatFillManyTilesOrLessThanOne) {
   };
   for (const Format& format : {kFormats[0], kFormats[5], kFormats[6], kFormats[7]}) {
     SCOPED_TRACE(format.name);
-    for (const Size s : {Size{16, 16}, Size{48, 4096}, Size{4096, 256}, Size{12816, 64}, Size{256, 6144}}) {
+    for (const Size s :
+         {Size{16, 16}, Size{48, 4096}, Size{4096, 256}, Size{12816, 64}, Size{256, 6144}}) {
       const Matrix m = make_matrix(format, s.out, s.in);
       const Products products(m, 70);
       for (const LinearOutput output : kOutputs) {
         Linears linears(options(70, false), workspace_);
         linears.tune(&m.weight, 1, output, scratch_, kWorkspace, stream_);
-        for (const int rows : {1, 5, 12, 24, 64, 70}) products.compare(linears, rows, output, stream_);
+        for (const int rows : {1, 5, 12, 24, 64, 70})
+          products.compare(linears, rows, output, stream_);
         if (HasFailure()) return;
       }
     }
@@ -389,13 +407,15 @@ TEST_F(QuantizedLinearTest, EveryVariantAgrees) {
         std::vector<Bf16> x(size(rows, m.in));
         const Device<Bf16> to(x);
         if (m.weight.quantized.order == nullptr) return products.x;
-        gather_columns(products.x_device->get(), m.weight.quantized.order, rows, m.in, to.get(), stream_);
+        gather_columns(products.x_device->get(), m.weight.quantized.order, rows, m.in, to.get(),
+                       stream_);
         return to.read();
       }();
       const Device<Bf16> x(ordered);
       for (const QuantizedConfig& config : quantized_candidates(rows, m.weight)) {
         const Device<float> y(std::vector<float>(size(rows, m.out), NAN));
-        quantized_linear(config, {x.get(), rows, m.weight, LinearOutput::f32, y.get(), workspace_}, stream_);
+        quantized_linear(config, {x.get(), rows, m.weight, LinearOutput::f32, y.get(), workspace_},
+                         stream_);
         const std::vector<float> got = y.read();
         double worst = 0;
         double squares = 0;
@@ -403,7 +423,8 @@ TEST_F(QuantizedLinearTest, EveryVariantAgrees) {
           worst = std::max(worst, std::isnan(got[i]) ? 1e9 : std::abs(got[i] - products.sums[i]));
           squares += products.sums[i] * products.sums[i];
         }
-        EXPECT_LT(worst / std::sqrt(squares / static_cast<double>(got.size())), 5e-4) << rows << " rows, " << quantized_name(config);
+        EXPECT_LT(worst / std::sqrt(squares / static_cast<double>(got.size())), 5e-4)
+            << rows << " rows, " << quantized_name(config);
       }
     }
   }
@@ -422,15 +443,17 @@ TEST_F(QuantizedLinearTest, DeterministicRowsKeepTheirBits) {
       for (const int rows : {1, 2, 8, 9, 17, 33, 64, 65, 130}) {
         const int first = (200 - rows) / 2;
         const auto some = products.run(linears, first, rows, output, stream_);
-        EXPECT_EQ(std::memcmp(some.data(), all.data() + at(first) * width, some.size() * sizeof(float)), 0)
+        EXPECT_EQ(
+            std::memcmp(some.data(), all.data() + at(first) * width, some.size() * sizeof(float)),
+            0)
             << rows << " rows, output " << static_cast<int>(output);
       }
     }
   }
 }
 
-/// To bf16 from what is packed and from what is stored: the nearest to the value, or its neighbour where the
-/// scale lost its last digits.
+/// To bf16 from what is packed and from what is stored: the nearest to the value, or its neighbour
+/// where the scale lost its last digits.
 TEST_F(QuantizedLinearTest, WidenedWeightsAreTheValues) {
   for (const Format& format : kFormats) {
     SCOPED_TRACE(format.name);
@@ -449,7 +472,8 @@ TEST_F(QuantizedLinearTest, WidenedWeightsAreTheValues) {
     if (m.order) order = m.order->read();
     for (int o = 0; o < 88; ++o) {
       for (int i = 0; i < s.in; ++i) {
-        EXPECT_EQ(value(from_stored[size(o, s.in) + at(i)]), value(rounded(s.values[size(o, s.in) + at(i)])));
+        EXPECT_EQ(value(from_stored[size(o, s.in) + at(i)]),
+                  value(rounded(s.values[size(o, s.in) + at(i)])));
         const float want = s.values[size(o, s.in) + at(order[at(i)])];
         EXPECT_NEAR(value(from_packed[size(o, s.in) + at(i)]), want, std::abs(want) / 250);
       }

@@ -1,5 +1,5 @@
-// Row-wise kernels against fp64 on the host. A result may differ from the exact one by its rounding to
-// bf16 (2^-8 of it covers a rounding that falls to the other side) and by a little of fp32.
+// Row-wise kernels against fp64 on the host. A result may differ from the exact one by its rounding
+// to bf16 (2^-8 of it covers a rounding that falls to the other side) and by a little of fp32.
 #include <cmath>
 #include <cstdio>
 
@@ -85,7 +85,8 @@ TEST_F(RowwiseTest, EmbedTakesDrawnTokensAndGatherPicksRows) {
     const auto x = dx.read();
     const auto gathered = dg.read();
     for (std::size_t row = 0; row < want.size(); ++row) {
-      EXPECT_EQ(std::memcmp(&x[row * n], &table[static_cast<std::size_t>(want[row]) * n], 2 * n), 0);
+      EXPECT_EQ(std::memcmp(&x[row * n], &table[static_cast<std::size_t>(want[row]) * n], 2 * n),
+                0);
     }
     for (std::size_t row = 0; row < 3; ++row) {
       const std::size_t from = row == 1 ? 7 : 13;
@@ -158,9 +159,8 @@ struct RopeInput {
       positions.push_back((row * 71 + 5) % RopeCase::kPositions);
       const std::int64_t block = (row * 7 + 3) % RopeCase::kBlocks;
       const std::int64_t token = row / RopeCase::kBlocks % RopeCase::kTokens;
-      slots.push_back(row % 10 == 9 ? -1
-                                    : block * c.view(nullptr).block_stride +
-                                          token * c.shape.head_dim);
+      slots.push_back(
+          row % 10 == 9 ? -1 : block * c.view(nullptr).block_stride + token * c.shape.head_dim);
     }
   }
 };
@@ -301,16 +301,20 @@ TEST_F(RowwiseTest, Bench) {
       std::printf("  %6.2f (%4.2f)", us, bytes * elements / us);
     };
     std::printf("  %5d", rows);
-    show(graph_us(calls, [&](int) {
-      rms_norm(x.get(), w.get(), kEps, rows, kHidden, y.get(), stream_); }), 2.0 * kHidden);
-    show(graph_us(calls, [&](int) {
-      add_rms_norm(x.get(), d.get(), w.get(), kEps, rows, kHidden, y.get(), stream_);
-    }), 4.0 * kHidden);
-    show(graph_us(calls, [&](int) {
-      gather_rows(x.get(), index.get(), rows, kHidden, y.get(), stream_); }), 2.0 * kHidden);
+    show(graph_us(calls,
+                  [&](int) { rms_norm(x.get(), w.get(), kEps, rows, kHidden, y.get(), stream_); }),
+         2.0 * kHidden);
+    show(graph_us(calls,
+                  [&](int) {
+                    add_rms_norm(x.get(), d.get(), w.get(), kEps, rows, kHidden, y.get(), stream_);
+                  }),
+         4.0 * kHidden);
+    show(graph_us(calls,
+                  [&](int) { gather_rows(x.get(), index.get(), rows, kHidden, y.get(), stream_); }),
+         2.0 * kHidden);
     show(graph_us(calls, [&](int) { rope_append(a, stream_); }), (2.0 * 48 + 8) * 128);
-    show(graph_us(calls, [&](int) {
-      silu_mul(gate_up.get(), rows, kInter, act.get(), stream_); }), 3.0 * kInter);
+    show(graph_us(calls, [&](int) { silu_mul(gate_up.get(), rows, kInter, act.get(), stream_); }),
+         3.0 * kInter);
     std::printf("\n");
   }
 }

@@ -1,6 +1,7 @@
-// Rows with penalties, bias, bad words, allowed tokens, grammar masks and log probabilities: the device
-// against workers/sampling/sampler.h on the same logits. Edits are the same to the bit, so greedy tokens and the
-// most probable ones are equal; a drawn token that differs lies within 1e-5 of the border between shares.
+// Rows with penalties, bias, bad words, allowed tokens, grammar masks and log probabilities: the
+// device against workers/sampling/sampler.h on the same logits. Edits are the same to the bit, so
+// greedy tokens and the most probable ones are equal; a drawn token that differs lies within 1e-5
+// of the border between shares.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -178,7 +179,8 @@ class SamplerEditsTest : public DeviceTest {};
 TEST_F(SamplerEditsTest, TheHostAndTheDeviceAgree) {
   Sampler cpu;
   LogitEdits edits;
-  constexpr std::pair<int, int> kSizes[] = {{1024, 1600}, {128256, 320}, {250001, 48}, {500003, 32}};
+  constexpr std::pair<int, int> kSizes[] = {
+      {1024, 1600}, {128256, 320}, {250001, 48}, {500003, 32}};
   for (const auto& [vocab, n] : kSizes) {
     const Batch b = random_batch(vocab, n, static_cast<unsigned>(vocab));
     const Answers got = run(b, stream_);
@@ -193,8 +195,7 @@ TEST_F(SamplerEditsTest, TheHostAndTheDeviceAgree) {
         continue;
       }
       std::vector<float> logits = b.row(i);
-      const auto want =
-          cpu.sample(logits, a.params, {s.n_generated}, {a.history, a.n_prompt});
+      const auto want = cpu.sample(logits, a.params, {s.n_generated}, {a.history, a.n_prompt});
       const Token token = want.ok() ? want.value() : kNoSample;
       if (got.tokens[i] != token) {
         ++differ;
@@ -213,7 +214,8 @@ TEST_F(SamplerEditsTest, TheHostAndTheDeviceAgree) {
         check_logprobs(cpu, b, i, got.tokens[i], got.logprobs[i]);
       }
     }
-    std::printf("  vocab %6d: %d rows, %d not the CPU's token, %d wrong\n", vocab, n, differ, wrong);
+    std::printf("  vocab %6d: %d rows, %d not the CPU's token, %d wrong\n", vocab, n, differ,
+                wrong);
     EXPECT_EQ(wrong, 0);
     EXPECT_LE(differ, 2 + n / 20);
   }
@@ -257,8 +259,8 @@ TEST_F(SamplerEditsTest, RowsWithoutASoftmax) {
   const auto best = std::max_element(begin, begin + kVocab, [](float x, float y) {
     return (std::isnan(x) ? kMasked : x) < (std::isnan(y) ? kMasked : y);
   });
-  EXPECT_EQ(got.tokens, (std::vector<std::int32_t>{static_cast<std::int32_t>(best - begin), kNoSample,
-                                                   kNoSample}));
+  EXPECT_EQ(got.tokens, (std::vector<std::int32_t>{static_cast<std::int32_t>(best - begin),
+                                                   kNoSample, kNoSample}));
   for (const TokenLogprobs& told : got.logprobs) EXPECT_EQ(told.n_top, -1);
 }
 
@@ -297,8 +299,7 @@ TEST_F(SamplerEditsTest, Bench) {
          s.logprobs = i;
          s.n_top = 5;
        }},
-      {"20 most probable",
-       [](SampleRow& s, int i) {
+      {"20 most probable", [](SampleRow& s, int i) {
          s.logprobs = i;
          s.n_top = 20;
        }}};
@@ -314,9 +315,9 @@ TEST_F(SamplerEditsTest, Bench) {
     std::printf("  %-28s", name);
     for (const int count : {1, 32, kRows}) {
       std::printf(" %8.1f", graph_us(10, [&](int) {
-        sample(device.get(), kVocab, device_rows.get(), count, device_words.get(), tokens.get(),
-               logprobs.get(), nullptr, stream_);
-      }));
+                    sample(device.get(), kVocab, device_rows.get(), count, device_words.get(),
+                           tokens.get(), logprobs.get(), nullptr, stream_);
+                  }));
     }
     std::printf("\n");
   }

@@ -16,7 +16,7 @@ namespace baton::cuda {
 /// How far `uniform` lies outside of the token's share, in fp64; 2 for a token that is not kept.
 /// `slack` moves the border of top_p a little, for sums that fall on it within rounding.
 inline double distance(const std::vector<float>& logits, const SampleRow& p, std::int32_t token,
-                double slack) {
+                       double slack) {
   std::vector<std::size_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0U);
   const bool top_k = p.top_k > 0 && static_cast<std::size_t>(p.top_k) < order.size();
@@ -73,11 +73,21 @@ inline std::vector<float> random_logits(int vocab, Shape shape, std::mt19937& ra
   for (float& v : logits) {
     const float z = normal(random);
     switch (shape) {
-      case Shape::peaked: v = 2.5F * z + (random() % 500 == 0 ? 10.0F : 0.0F); break;
-      case Shape::flat: v = 0.8F * z - 3.0F; break;
-      case Shape::quantised: v = std::round(8.0F * z) / 4.0F; break;
-      case Shape::equal: v = random() % 4 == 0 ? 1.25F : -1.0F; break;
-      case Shape::huge: v = 1e30F * z; break;
+      case Shape::peaked:
+        v = 2.5F * z + (random() % 500 == 0 ? 10.0F : 0.0F);
+        break;
+      case Shape::flat:
+        v = 0.8F * z - 3.0F;
+        break;
+      case Shape::quantised:
+        v = std::round(8.0F * z) / 4.0F;
+        break;
+      case Shape::equal:
+        v = random() % 4 == 0 ? 1.25F : -1.0F;
+        break;
+      case Shape::huge:
+        v = 1e30F * z;
+        break;
     }
   }
   return logits;

@@ -1,5 +1,5 @@
-// The device's sampler against the CPU's on the same logits, and against fp64: a token is right if the
-// uniform number lies within 1e-5 of that token's share of the kept weight.
+// The device's sampler against the CPU's on the same logits, and against fp64: a token is right if
+// the uniform number lies within 1e-5 of that token's share of the kept weight.
 #include "workers/cuda/sampling/sampler.h"
 
 #include <array>
@@ -24,8 +24,8 @@ struct Batch {
 
   std::vector<float> row(std::size_t i) const {
     const auto n = static_cast<std::size_t>(vocab);
-    const auto at = logits.begin() + static_cast<std::ptrdiff_t>(
-                                         static_cast<std::size_t>(rows[i].logits_row) * n);
+    const auto at = logits.begin() +
+                    static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rows[i].logits_row) * n);
     std::vector<float> one(at, at + vocab);
     for (std::int32_t m = 0; m < rows[i].n_masked; ++m) {
       one[static_cast<std::size_t>(masked[static_cast<std::size_t>(rows[i].first_masked + m)])] =
@@ -117,8 +117,8 @@ TEST_F(SamplerTest, DrawsWhatTheCpuDraws) {
       ++differ;
       const bool greedy = p.temperature < 1e-5F || p.top_k == 1;
       const auto best = std::max_element(logits.begin(), logits.end());
-      const bool right = greedy ? tokens[i] == best - logits.begin()
-                                : distance(logits, p, tokens[i]) < 1e-5;
+      const bool right =
+          greedy ? tokens[i] == best - logits.begin() : distance(logits, p, tokens[i]) < 1e-5;
       if (!right && ++wrong <= 5) {
         ADD_FAILURE() << "vocab " << vocab << " row " << i << ": token " << tokens[i]
                       << ", temperature " << p.temperature << " top_p " << p.top_p << " top_k "
@@ -226,16 +226,16 @@ TEST_F(SamplerTest, Bench) {
       for (const Setting& s : kSettings) {
         std::vector<SampleRow> rows(kRows);
         for (int i = 0; i < kRows; ++i) {
-          rows[static_cast<std::size_t>(i)] = {i, i, s.temperature, s.top_p, s.top_k, s.min_p, 0,
-                                               static_cast<std::uint32_t>(i), 7};
+          rows[static_cast<std::size_t>(i)] = {
+              i, i, s.temperature, s.top_p, s.top_k, s.min_p, 0, static_cast<std::uint32_t>(i), 7};
         }
         Device<SampleRow> device_rows(rows);
         std::printf("  %-28s", s.name);
         for (const int count : {1, 32, kRows}) {
           std::printf(" %8.1f", graph_us(10, [&](int) {
-            sample(device.get(), vocab, device_rows.get(), count, masked.get(), tokens.get(),
-                   nullptr, nullptr, stream_);
-          }));
+                        sample(device.get(), vocab, device_rows.get(), count, masked.get(),
+                               tokens.get(), nullptr, nullptr, stream_);
+                      }));
         }
         std::printf("\n");
       }

@@ -29,10 +29,10 @@ enum class What : std::uint8_t {
   worker_tick,
   worker_start,
   pool_allocated,
-  step_part,       // arg: number of the step run
-  pull_part,       // arg: its id
-  mapping_closed,  // arg: allocation
-  exporter_gone,   // arg: allocation
+  step_part,          // arg: number of the step run
+  pull_part,          // arg: its id
+  mapping_closed,     // arg: allocation
+  exporter_gone,      // arg: allocation
   grammar_compiled,   // arg: key
   grammar_forgotten,  // arg: key
   frontend_tick,
@@ -123,8 +123,8 @@ class SimWorker final : public Process {
 
  public:
   WorkerCore core;
-  const TimeNs since;  // start of the process
-  TimeNs allowed = 0;  // when a scheduler let it allocate
+  const TimeNs since;               // start of the process
+  TimeNs allowed = 0;               // when a scheduler let it allocate
   std::uint32_t hung_by = kNobody;  // spec
 
  private:
@@ -175,9 +175,9 @@ class SimWorker final : public Process {
   std::uint32_t row_done_ = 0;
   std::uint64_t row_prefix_ = 0;
   std::map<PullId, Job> pulls_;
-  std::uint64_t compiling_ = 0;  // key; 0: none
+  std::uint64_t compiling_ = 0;                             // key; 0: none
   std::vector<std::pair<std::uint64_t, bool>> to_compile_;  // key, somebody waits for it
-  std::set<std::uint64_t> grammars_;  // compiled by this process, forgotten ones too
+  std::set<std::uint64_t> grammars_;         // compiled by this process, forgotten ones too
   std::map<AllocationId, TimeNs> mappings_;  // since when
   TimeNs tick_at_ = 0;
   std::vector<SequenceId> users_;  // scratch of check_tables: block -> who writes to it

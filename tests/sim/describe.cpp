@@ -82,14 +82,12 @@ std::string body(const Events& m) {
 
 std::string body(const Submit& m) {
   return " #" + std::to_string(m.request.counter) + "." + std::to_string(m.attempt) + " prompt " +
-         std::to_string(m.prompt.size()) + " generated " +
-         std::to_string(m.generated.size()) + " max " +
-         std::to_string(m.sampling.max_tokens) + (m.again ? " again" : "");
+         std::to_string(m.prompt.size()) + " generated " + std::to_string(m.generated.size()) +
+         " max " + std::to_string(m.sampling.max_tokens) + (m.again ? " again" : "");
 }
 
 std::string body(const FrontendHeartbeat& m) {
-  return " asks " + list(m.counters) + " attempts " +
-         list(m.attempts) + " next " + list(m.next);
+  return " asks " + list(m.counters) + " attempts " + list(m.attempts) + " next " + list(m.next);
 }
 
 std::string body(const Finish& m) {
@@ -105,8 +103,12 @@ std::string body(const PullDone& m) {
 std::string body(const PullFailed& m) {
   return " term " + std::to_string(m.term) + " pull " + name(m.pull_id) + " " + m.reason;
 }
-std::string body(const PrepareGrammar& m) { return " " + m.grammar + ", key " + std::to_string(m.key); }
-std::string body(const GrammarState& m) { return " key " + std::to_string(m.key) + (m.ready ? " ready" : " forgotten"); }
+std::string body(const PrepareGrammar& m) {
+  return " " + m.grammar + ", key " + std::to_string(m.key);
+}
+std::string body(const GrammarState& m) {
+  return " key " + std::to_string(m.key) + (m.ready ? " ready" : " forgotten");
+}
 std::string body(const Closed& m) { return " " + std::to_string(m.allocation); }
 std::string body(const Close& m) { return " " + std::to_string(m.allocation); }
 std::string body(const Hello& m) {

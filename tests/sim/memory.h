@@ -1,4 +1,5 @@
-// The simulated pools: a segment a worker life, host part included, one 64-bit cell a token position.
+// The simulated pools: a segment a worker life, host part included, one 64-bit cell a token
+// position.
 #pragma once
 
 #include <cstdint>

@@ -67,19 +67,23 @@ TimeNs Network::arrival(TimeNs& last) {
 template <typename Message>
 void Network::over_the_wire(Message& message) {
   if (!world_.scenario().codec) return;
-  std::visit([&](auto& kind) {
-    using Kind = std::decay_t<decltype(kind)>;
-    const std::string bytes = std::visit([](const auto& m) { return encode(m); }, kind);
-    const auto decode = [&] {
-      if constexpr (std::is_same_v<Kind, WorkerMessage>) return decode_worker_message(bytes);
-      if constexpr (std::is_same_v<Kind, FrontendMessage>) return decode_frontend_message(bytes);
-      if constexpr (std::is_same_v<Kind, ToWorker>) return decode_to_worker(bytes);
-      if constexpr (std::is_same_v<Kind, ToFrontend>) return decode_to_frontend(bytes);
-    };
-    auto read = decode();
-    if (!read.ok()) world_.fail("a message that its receiver refuses: " + read.status().message());
-    kind = std::move(read.value());
-  }, message);
+  std::visit(
+      [&](auto& kind) {
+        using Kind = std::decay_t<decltype(kind)>;
+        const std::string bytes = std::visit([](const auto& m) { return encode(m); }, kind);
+        const auto decode = [&] {
+          if constexpr (std::is_same_v<Kind, WorkerMessage>) return decode_worker_message(bytes);
+          if constexpr (std::is_same_v<Kind, FrontendMessage>)
+            return decode_frontend_message(bytes);
+          if constexpr (std::is_same_v<Kind, ToWorker>) return decode_to_worker(bytes);
+          if constexpr (std::is_same_v<Kind, ToFrontend>) return decode_to_frontend(bytes);
+        };
+        auto read = decode();
+        if (!read.ok())
+          world_.fail("a message that its receiver refuses: " + read.status().message());
+        kind = std::move(read.value());
+      },
+      message);
 }
 
 bool Network::send_up(std::uint32_t peer, ToScheduler message) {

@@ -140,7 +140,8 @@ void draw_beginning(const Scenario& scenario, const std::deque<RequestSpec>& ear
   if (tenant != 0) spec.cache_salt = "other";
   spec.root = prefix_root(tenant);
   if (earlier.empty() || !random.permille(scenario.load.repeat)) return;
-  const std::size_t among = std::min<std::size_t>(earlier.size(), random.pick<std::size_t>({2, 8, 1000}));
+  const std::size_t among =
+      std::min<std::size_t>(earlier.size(), random.pick<std::size_t>({2, 8, 1000}));
   const RequestSpec& last = earlier[earlier.size() - 1 - random.below(among)];
   spec.prompt = last.prompt;
   spec.prompt.insert(spec.prompt.end(), last.answer.begin(), last.answer.end());
@@ -175,7 +176,8 @@ RequestSpec draw_request(const Scenario& scenario, const std::deque<RequestSpec>
     spec.prompt.push_back(static_cast<Token>(random.below(scenario.vocab)));
   }
   if (random.permille(load.cancel)) spec.cancel_after = random.time(1, 2 * kSecond);
-  if (random.permille(load.stop) && !beams) spec.stop_at = random.between(1, spec.sampling.max_tokens);
+  if (random.permille(load.stop) && !beams)
+    spec.stop_at = random.between(1, spec.sampling.max_tokens);
   if (random.permille(load.deadline)) spec.timeout = random.time(10 * kMillisecond, 4 * kSecond);
   if (random.permille(load.bad_row)) spec.bad_row = random.between(0, spec.sampling.max_tokens - 1);
   if (random.permille(load.killer)) {

@@ -14,8 +14,8 @@
 
 namespace baton::sim {
 
-/// Contents of a KV cell before the first token. Without a prefix cache `tenant` is the request's seed, so
-/// that no two requests share a cell by accident; with one it stands for the salt.
+/// Contents of a KV cell before the first token. Without a prefix cache `tenant` is the request's
+/// seed, so that no two requests share a cell by accident; with one it stands for the salt.
 constexpr std::uint64_t prefix_root(std::uint64_t tenant) { return mix(tenant ^ 0xB10C5EEDULL); }
 constexpr std::uint64_t extend_prefix(std::uint64_t prefix, Token token) {
   return mix(prefix ^ (static_cast<std::uint64_t>(token) + 0x100));
@@ -38,7 +38,7 @@ constexpr std::uint32_t kNever = ~0U;
 struct RequestSpec {
   std::vector<Token> prompt;
   std::string cache_salt;
-  std::uint64_t root = 0;  // prefix_root() of its tenant
+  std::uint64_t root = 0;            // prefix_root() of its tenant
   SamplingParams sampling;           // `seed` is kFirstSeed + the index of this spec
   TimeNs timeout = 0;                // 0: none that matters
   TimeNs cancel_after = 0;           // 0: never
@@ -47,8 +47,8 @@ struct RequestSpec {
   std::uint32_t killer_at = kNever;  // sampling this token kills the worker
 
   Strike strike = Strike::none;
-  std::uint32_t strike_at = 0;      // decode and scheduler: from this token on ...
-  std::uint32_t strike_every = 1;   // ... at each so many-th
+  std::uint32_t strike_at = 0;     // decode and scheduler: from this token on ...
+  std::uint32_t strike_every = 1;  // ... at each so many-th
   std::int32_t priority = 0;
 
   std::vector<Token> answer;  // up to and with the last token; of all that a beam search finds
@@ -57,11 +57,12 @@ struct RequestSpec {
   std::uint32_t steps = 0;             // tokens that it looks ahead
 
   // What has happened to it.
-  std::uint32_t blows = 0;  // deaths and freezes of workers while it was open that no request has caused
+  std::uint32_t blows =
+      0;  // deaths and freezes of workers while it was open that no request has caused
   std::uint32_t schedulers_killed = 0;  // by blows, likewise
-  bool hangs = false;        // some worker hangs, or hung, at its work
-  std::uint32_t struck = 0;  // deaths that this request has caused
-  std::uint32_t strikes_met = 0;  // that happened while it was open, its own as well
+  bool hangs = false;                   // some worker hangs, or hung, at its work
+  std::uint32_t struck = 0;             // deaths that this request has caused
+  std::uint32_t strikes_met = 0;        // that happened while it was open, its own as well
   TimeNs asked = 0;
   TimeNs ended = 0;  // its client has its end; 0: not yet
 };

@@ -22,8 +22,9 @@ bool belongs(const State& state, WorkerIndex index, SequenceId id, BlockId block
   if (sequence == nullptr || sequence->retiring) {
     return !is_free(state.workers[index].store.pool, block);
   }
-  return sequence->worker == index && std::find(sequence->tail().blocks.begin(), sequence->tail().blocks.end(),
-                                                block) != sequence->tail().blocks.end();
+  return sequence->worker == index &&
+         std::find(sequence->tail().blocks.begin(), sequence->tail().blocks.end(), block) !=
+             sequence->tail().blocks.end();
 }
 
 }  // namespace
@@ -85,7 +86,8 @@ std::string PlanChecks::forks(const State& state, WorkerIndex index, const StepP
   return "";
 }
 
-/// Every block is written once, and nobody else is given what is copied, or read, before the result is in.
+/// Every block is written once, and nobody else is given what is copied, or read, before the result
+/// is in.
 std::string PlanChecks::copies(const State& state, WorkerIndex index, const StepPlan& plan) {
   const BlockPool& books = state.workers[index].store.pool;
   Pool& pool = pool_of(state, index);
@@ -95,11 +97,13 @@ std::string PlanChecks::copies(const State& state, WorkerIndex index, const Step
     pool.filled[op.to] = plan.step;
     if (!books.is_host(op.from) && !books.is_host(op.to)) continue;  // a fork
     if (books.is_host(op.from) && books.is_host(op.to)) return "a copy inside the host part";
-    if (books.source_pins(op.from) == 0 || books.target_pins(op.to) == 0) return "a copy without a pin";
+    if (books.source_pins(op.from) == 0 || books.target_pins(op.to) == 0)
+      return "a copy without a pin";
     if (books.is_host(op.to)) pool.saved[op.from] = plan.step;
   }
   for (const CopyOp& op : plan.ops) {
-    if (books.is_host(op.from) && pool.filled[op.from] == plan.step) return "a copy of what the plan copies";
+    if (books.is_host(op.from) && pool.filled[op.from] == plan.step)
+      return "a copy of what the plan copies";
   }
   return "";
 }
@@ -110,13 +114,15 @@ std::string PlanChecks::copied(const State& state, const OpenPull& open) {
     const Pool& from = pool_of(state, open.from_worker);
     for (const BlockId block : open.from) {
       if (block >= from.filled.size()) return "a pull of no block";
-      if (from.filled[block] > state.workers[open.from_worker].compute.done) return "a pull of what a step copies yet";
+      if (from.filled[block] > state.workers[open.from_worker].compute.done)
+        return "a pull of what a step copies yet";
     }
   }
   const Pool& to = pool_of(state, open.to_worker);
   for (const BlockId block : open.to) {
     const StepId done = state.workers[open.to_worker].compute.done;
-    if (to.saved[block] > done || to.filled[block] > done) return "a pull over what a step copies yet";
+    if (to.saved[block] > done || to.filled[block] > done)
+      return "a pull over what a step copies yet";
   }
   return "";
 }

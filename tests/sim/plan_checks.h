@@ -9,8 +9,8 @@
 
 namespace baton::sim {
 
-/// Keeps, for each block of each pool, the last step that names it and for whom, and the last ones that copy it
-/// out and fill it by a copy.
+/// Keeps, for each block of each pool, the last step that names it and for whom, and the last ones
+/// that copy it out and fill it by a copy.
 class PlanChecks {
  public:
   /// Each returns what is wrong with the message that is about to leave, or "".

@@ -45,7 +45,8 @@ void look_at_books(const Worker& w, TimeNs now, Rest& rest) {
     *rest.why += "; " + w.name() + ": " + std::to_string(w.compute.sequences) + " sequences, " +
                  std::to_string(w.store.pool.available_blocks()) + " blocks free, silent for " +
                  std::to_string((now - w.peer.heard) / kMillisecond) + " ms" +
-                 (w.compute.short_of_blocks ? ", short of blocks" : "") + (w.peer.draining ? ", draining" : "");
+                 (w.compute.short_of_blocks ? ", short of blocks" : "") +
+                 (w.peer.draining ? ", draining" : "");
   }
   if (!w.ready()) {
     rest.busy(w.name() + " is " + to_string(w.peer.state));
@@ -127,8 +128,8 @@ void World::check_end() {
     }
   }
   for (const Worker& w : state.workers) {
-    if (!w.compute.adds.empty() || !w.compute.joins.empty() || !w.compute.prefills.empty() || !w.compute.decode_set.empty() ||
-        !w.compute.beams.empty()) {
+    if (!w.compute.adds.empty() || !w.compute.joins.empty() || !w.compute.prefills.empty() ||
+        !w.compute.decode_set.empty() || !w.compute.beams.empty()) {
       fail(w.name() + ": a list of the planner holds something at the end");
     }
   }

@@ -30,7 +30,8 @@ void draw_settings(Scenario& s, Random& random) {
   t.prefix_pull_tokens = random.pick<std::uint32_t>({0, 1, 1, 1, 4, 16});
 }
 
-/// Conversations whose turns follow one another, with blocks that they fill: most prefixes are pulled here.
+/// Conversations whose turns follow one another, with blocks that they fill: most prefixes are
+/// pulled here.
 void draw_chats(Scenario& s, Random& random) {
   s.tokens_per_block = random.pick<std::uint32_t>({1, 2, 4});
   s.settings.prefix_cache = true;
@@ -48,7 +49,8 @@ void draw_policies(Scenario& s, Random& random) {
   const auto sizes = [&](std::uint32_t chance) {
     if (!random.permille(chance)) return Sizes();
     const std::uint32_t smallest = random.between(1, 4);
-    return random.permille(500) ? Sizes{smallest} : Sizes{smallest, smallest + random.between(1, 8)};
+    return random.permille(500) ? Sizes{smallest}
+                                : Sizes{smallest, smallest + random.between(1, 8)};
   };
   t.prefill_batch_size = sizes(300);
   t.decode_batch_size = sizes(300);
@@ -68,7 +70,8 @@ void draw_policies(Scenario& s, Random& random) {
   t.victim = random.pick({Victim::last, Victim::shortest, Victim::tail});
 }
 
-/// Host parts, and pools that need them. Of numbers of its own: nothing else about a seed depends on it.
+/// Host parts, and pools that need them. Of numbers of its own: nothing else about a seed depends
+/// on it.
 void draw_host_parts(Scenario& s) {
   Random random(mix(s.seed) ^ 0x5A4B0B0C5ULL);
   if (!s.settings.prefix_cache || random.permille(350)) return;
@@ -95,14 +98,17 @@ void make_calm(Scenario& s, Random& random) {
   s.blows.gap = gap;
   s.blows.told_of_death = random.permille(700);
   LinkQuality& n = s.network;
-  n.late_permille = n.lost_from_worker = n.lost_to_worker = n.lost_from_frontend = n.lost_to_frontend = 0;
+  n.late_permille = n.lost_from_worker = n.lost_to_worker = n.lost_from_frontend =
+      n.lost_to_frontend = 0;
   s.load.killer = 0;
   s.settings.max_deaths = random.between(2, 4);
 }
 
 /// Steps, pulls and grammars that take seconds: longer than the time after which silence is death.
 void make_slow(Scenario& s, Random& random) {
-  const auto slow = [&](TimeNs most) { return random.permille(500) ? random.time(kSecond, most) : 0; };
+  const auto slow = [&](TimeNs most) {
+    return random.permille(500) ? random.time(kSecond, most) : 0;
+  };
   s.pace.step = std::max(s.pace.step, slow(2 * kSecond));
   s.pace.pull = std::max(s.pace.pull, slow(6 * kSecond));
   s.pace.compile = std::max(s.pace.compile, slow(10 * kSecond));
@@ -112,8 +118,8 @@ void make_slow(Scenario& s, Random& random) {
   s.load.deadline = 0;
 }
 
-/// Seeds in which nothing happens but slowness and strikers. Of numbers of its own: nothing else about a seed
-/// depends on it.
+/// Seeds in which nothing happens but slowness and strikers. Of numbers of its own: nothing else
+/// about a seed depends on it.
 void draw_calm(Scenario& s) {
   Random random(mix(s.seed) ^ 0xCA1CA1CA1ULL);
   s.load.priorities = random.permille(300);
@@ -122,10 +128,13 @@ void draw_calm(Scenario& s) {
   make_calm(s, random);
   Load& l = s.load;
   switch (random.below(4)) {
-    case 0: make_slow(s, random); break;
+    case 0:
+      make_slow(s, random);
+      break;
     case 1:
     case 2:
-      l.strike = random.pick({Strike::prefill, Strike::decode, Strike::pull, Strike::compile, Strike::scheduler});
+      l.strike = random.pick(
+          {Strike::prefill, Strike::decode, Strike::pull, Strike::compile, Strike::scheduler});
       break;
     default:
       l.strike = random.pick({Strike::prefill, Strike::decode, Strike::pull, Strike::compile});
@@ -182,7 +191,8 @@ void draw_workers(Scenario& s, Random& random) {
   const std::uint32_t one = (longest + s.tokens_per_block - 1) / s.tokens_per_block;
   const bool tiny = random.permille(500);
   // Beams want blocks of their own beside each other.
-  const std::uint32_t more = s.load.beams != 0 && random.permille(700) ? random.between(0, 3 * one) : 0;
+  const std::uint32_t more =
+      s.load.beams != 0 && random.permille(700) ? random.between(0, 3 * one) : 0;
   for (WorkerSpec& w : s.workers) {
     w.blocks = tiny ? one + random.between(0, std::max(2U, one / 2)) : one * random.between(2, 5);
     w.blocks += more;
@@ -315,7 +325,8 @@ Scenario draw_scenario(std::uint64_t seed) {
 
 std::string Scenario::text() const {
   std::string line = "workers";
-  for (const WorkerSpec& w : workers) line += " " + w.name + ":" + std::to_string(w.blocks) + "+" + std::to_string(w.host_blocks);
+  for (const WorkerSpec& w : workers)
+    line += " " + w.name + ":" + std::to_string(w.blocks) + "+" + std::to_string(w.host_blocks);
   const auto field = [&](const char* name, std::uint64_t value) {
     line += std::string(", ") + name + " " + std::to_string(value);
   };

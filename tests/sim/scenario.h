@@ -59,7 +59,8 @@ struct Blows {
   }
 };
 
-/// The work that a striker's harm is bound to: whoever does it for the striker dies of it, or hangs.
+/// The work that a striker's harm is bound to: whoever does it for the striker dies of it, or
+/// hangs.
 enum class Strike : std::uint8_t { none, prefill, decode, pull, compile, scheduler };
 
 struct Load {
@@ -75,13 +76,13 @@ struct Load {
   std::uint32_t killer = 0;    // its worker dies whenever it gets to a certain token
   std::uint32_t striker = 0;   // whoever works for it at `strike` dies
   Strike strike = Strike::none;
-  bool strikers_hang = false;  // instead
+  bool strikers_hang = false;   // instead
   std::uint32_t grammar = 200;  // with a grammar; four of them
   bool priorities = false;
-  std::uint32_t too_long = 0;  // its prompt does not fit every pool
-  std::uint32_t endless = 0;   // its answer does not
-  std::uint32_t beams = 0;     // a beam search
-  std::uint32_t repeat = 0;    // with a prefix cache: it begins like an earlier one
+  std::uint32_t too_long = 0;   // its prompt does not fit every pool
+  std::uint32_t endless = 0;    // its answer does not
+  std::uint32_t beams = 0;      // a beam search
+  std::uint32_t repeat = 0;     // with a prefix cache: it begins like an earlier one
   std::uint32_t next_turn = 0;  // ... and goes on behind the earlier one's answer
 };
 
@@ -105,7 +106,8 @@ struct Scenario {
   LinkQuality network;
   Blows blows;
   Load load;
-  /// Nothing goes wrong but by strikers: every wait, every blame and every end has one right answer.
+  /// Nothing goes wrong but by strikers: every wait, every blame and every end has one right
+  /// answer.
   bool calm = false;
   bool codec = false;  // messages travel as bytes
 

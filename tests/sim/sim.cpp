@@ -51,8 +51,8 @@ bool parse(int argc, char** argv, Arguments& arguments) {
 
 /// What has happened in all seeds, so that one sees what they try.
 struct Sums {
-  std::uint64_t deaths = 0, freezes = 0, tokens = 0, handoffs = 0, prefix_pulls = 0, pull_failures = 0,
-                preemptions = 0, blocks_out = 0, blocks_in = 0;
+  std::uint64_t deaths = 0, freezes = 0, tokens = 0, handoffs = 0, prefix_pulls = 0,
+                pull_failures = 0, preemptions = 0, blocks_out = 0, blocks_in = 0;
   void add(const baton::sim::Report& report) {
     deaths += report.deaths;
     freezes += report.freezes;
@@ -102,9 +102,9 @@ int main(int argc, char** argv) {
     kept = play(arguments.seed + i, arguments, sums) && kept;
   }
   if (arguments.count > 1) {
-    std::printf("%" PRIu64 " deaths, %" PRIu64 " freezes, %" PRIu64 " tokens, %" PRIu64 " hand-offs, %" PRIu64
-                " pulled prefixes, %" PRIu64 " failed pulls, %" PRIu64 " preemptions, %" PRIu64
-                " blocks to host parts, %" PRIu64 " back\n",
+    std::printf("%" PRIu64 " deaths, %" PRIu64 " freezes, %" PRIu64 " tokens, %" PRIu64
+                " hand-offs, %" PRIu64 " pulled prefixes, %" PRIu64 " failed pulls, %" PRIu64
+                " preemptions, %" PRIu64 " blocks to host parts, %" PRIu64 " back\n",
                 sums.deaths, sums.freezes, sums.tokens, sums.handoffs, sums.prefix_pulls,
                 sums.pull_failures, sums.preemptions, sums.blocks_out, sums.blocks_in);
   }

@@ -1,10 +1,10 @@
-// The test of the test: faults put back on purpose must each be found by the simulation, by the seed named
-// here; without them the same seeds must be clean.
+// The test of the test: faults put back on purpose must each be found by the simulation, by the
+// seed named here; without them the same seeds must be clean.
 //
-// A change of what seeds draw moves the faults to other seeds. BATON_FIND_FAULTS=1 looks for each (or, with its
-// name, for one) among the first 20,000 and prints the lines of the table.
-// Two more are found by tests of their own: orphan_after_finish (Ends.AFinishOfALaterAttemptLeavesNoOrphan) and
-// pulls_beside_suspects (Death.AWorkerThatRunsASuspectIsNotAskedToMapANewcomersPool).
+// A change of what seeds draw moves the faults to other seeds. BATON_FIND_FAULTS=1 looks for each
+// (or, with its name, for one) among the first 20,000 and prints the lines of the table. Two more
+// are found by tests of their own: orphan_after_finish (Ends.AFinishOfALaterAttemptLeavesNoOrphan)
+// and pulls_beside_suspects (Death.AWorkerThatRunsASuspectIsNotAskedToMapANewcomersPool).
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -70,8 +70,10 @@ class FaultTest : public testing::TestWithParam<Planted> {};
 TEST_P(FaultTest, IsFound) {
   const Planted& planted = GetParam();
   const std::string violation = violation_of(planted.fault, planted.seed);
-  EXPECT_FALSE(violation.empty()) << "seed " << planted.seed << " does not show it; see BATON_FIND_FAULTS";
-  std::printf("found by seed %llu: %s\n", static_cast<unsigned long long>(planted.seed), violation.c_str());
+  EXPECT_FALSE(violation.empty()) << "seed " << planted.seed
+                                  << " does not show it; see BATON_FIND_FAULTS";
+  std::printf("found by seed %llu: %s\n", static_cast<unsigned long long>(planted.seed),
+              violation.c_str());
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, FaultTest, testing::ValuesIn(kPlanted),

@@ -132,9 +132,10 @@ void SimFrontend::deliver(const Delivery& delivery, const TableOutput& out) {
     world_.fail("a token is missing or repeated");
   }
   // Where some pool is too small, the search may have been cut: nobody knows what it finds then.
-  const bool cut = beams && spec.prompt.size() + spec.sampling.max_tokens > world_.scenario().fits();
-  if (beams && !cut && (delivery.choice >= spec.lengths.size() ||
-                        delivery.count != spec.lengths[delivery.choice])) {
+  const bool cut =
+      beams && spec.prompt.size() + spec.sampling.max_tokens > world_.scenario().fits();
+  if (beams && !cut &&
+      (delivery.choice >= spec.lengths.size() || delivery.count != spec.lengths[delivery.choice])) {
     world_.fail("request " + std::to_string(client.spec) + ": another sequence was found");
   }
   for (std::uint32_t i = 0; i < delivery.count; ++i) {
@@ -182,8 +183,8 @@ void SimFrontend::end(const StreamEnd& ending) {
   check_answer(spec, client, ending);
 }
 
-/// Who has killed nobody does not end for what another request did. Where workers are killed by others than requests, one may end for
-/// these kills: they look the same.
+/// Who has killed nobody does not end for what another request did. Where workers are killed by
+/// others than requests, one may end for these kills: they look the same.
 template <typename Expect>
 void SimFrontend::check_blame(const RequestSpec& spec, const Expect& expect) const {
   const Scenario& s = world_.scenario();
@@ -191,7 +192,8 @@ void SimFrontend::check_blame(const RequestSpec& spec, const Expect& expect) con
     expect(spec.struck > 0 || spec.hangs, "blamed for deaths that are not its own");
   } else {
     if (s.settings.max_deaths == 1) return;  // the first death ends whoever was at work
-    const bool workers = spec.struck + spec.blows > 0 && spec.strikes_met + spec.blows >= s.settings.max_deaths;
+    const bool workers =
+        spec.struck + spec.blows > 0 && spec.strikes_met + spec.blows >= s.settings.max_deaths;
     expect(workers || spec.schedulers_killed >= 3, "blamed for deaths that never were");
   }
 }
@@ -238,13 +240,16 @@ void SimFrontend::check_answer(const RequestSpec& spec, const Client& client,
       return;
     case ErrorCode::too_long:
       // Where every pool is known, what one of them holds is not refused because of another.
-      if (s.calm && s.load.strike != Strike::scheduler && !beams && world_.all_joined_before(spec.asked)) {
-        expect(static_cast<std::uint32_t>(spec.prompt.size()) + got + 1 > s.fits_somewhere(), "a larger pool holds it");
+      if (s.calm && s.load.strike != Strike::scheduler && !beams &&
+          world_.all_joined_before(spec.asked)) {
+        expect(static_cast<std::uint32_t>(spec.prompt.size()) + got + 1 > s.fits_somewhere(),
+               "a larger pool holds it");
       }
       [[fallthrough]];
     case ErrorCode::kv_exhausted:
-      expect(length > s.fits() || (beams && !s.fits_beams(static_cast<std::uint32_t>(
-                                               spec.prompt.size()), spec.sampling)),
+      expect(length > s.fits() ||
+                 (beams &&
+                  !s.fits_beams(static_cast<std::uint32_t>(spec.prompt.size()), spec.sampling)),
              "it would have fitted");
       return;
     case ErrorCode::worker_crashes:

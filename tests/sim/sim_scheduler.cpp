@@ -121,7 +121,9 @@ bool SimScheduler::strikes_by_submit(const Event& event) {
 bool SimScheduler::strikes_by_tokens(FrontendIndex frontend, const Events& events) {
   if (world_.scenario().load.strike != Strike::scheduler) return false;
   for (const auto& process : world_.frontends()) {
-    if (process->alive != state.frontends[frontend].alive || process->incarnation() != state.frontends[frontend].identity.incarnation) continue;
+    if (process->alive != state.frontends[frontend].alive ||
+        process->incarnation() != state.frontends[frontend].identity.incarnation)
+      continue;
     for (std::size_t i = 0; i < events.counters.size(); ++i) {
       const auto client = process->clients.find(events.counters[i]);
       if (client == process->clients.end() || events.counts[i] == 0) continue;

@@ -88,14 +88,16 @@ void SimWorker::happen(What what, std::uint64_t arg) {
       break;
     case What::grammar_compiled:
       if (RequestSpec* striker = world_.striker_of_grammar(arg)) {
-        if (world_.scenario().load.strikers_hang) return world_.hang(*striker, *this, what, 70 * kSecond);
+        if (world_.scenario().load.strikers_hang)
+          return world_.hang(*striker, *this, what, 70 * kSecond);
         return world_.strike(*striker, *this);
       }
       grammars_.insert(arg);
       compiling_ = 0;
       core.grammar_state(arg, /*ready=*/true, actions_);
       compile_next();
-      if (world_.random().permille(300)) world_.after(world_.random().time(0, kSecond), What::grammar_forgotten, id, arg);
+      if (world_.random().permille(300))
+        world_.after(world_.random().time(0, kSecond), What::grammar_forgotten, id, arg);
       break;
     case What::grammar_forgotten:
       core.grammar_state(arg, /*ready=*/false, actions_);
@@ -161,7 +163,8 @@ void SimWorker::carry_out() {
 }
 
 void SimWorker::prepare(std::uint64_t key, bool awaited) {
-  const auto known = std::find_if(to_compile_.begin(), to_compile_.end(), [&](const auto& g) { return g.first == key; });
+  const auto known = std::find_if(to_compile_.begin(), to_compile_.end(),
+                                  [&](const auto& g) { return g.first == key; });
   if (known != to_compile_.end()) {
     known->second = known->second || awaited;
   } else if (key != compiling_) {
@@ -173,11 +176,13 @@ void SimWorker::prepare(std::uint64_t key, bool awaited) {
 /// One at a time, those first that somebody waits for.
 void SimWorker::compile_next() {
   if (compiling_ != 0 || to_compile_.empty()) return;
-  auto next = std::find_if(to_compile_.begin(), to_compile_.end(), [](const auto& g) { return g.second; });
+  auto next =
+      std::find_if(to_compile_.begin(), to_compile_.end(), [](const auto& g) { return g.second; });
   if (next == to_compile_.end()) next = to_compile_.begin();
   compiling_ = next->first;
   to_compile_.erase(next);
-  const TimeNs time = grammars_.contains(compiling_) ? 0 : world_.random().time(0, world_.scenario().pace.compile);
+  const TimeNs time =
+      grammars_.contains(compiling_) ? 0 : world_.random().time(0, world_.scenario().pace.compile);
   world_.after(time, What::grammar_compiled, id, compiling_);
 }
 
@@ -249,22 +254,26 @@ void SimWorker::run_next_step() {
   }
 }
 
-/// No step waits for a compiler. (A grammar that was forgotten while a plan was on its way is another matter.)
+/// No step waits for a compiler. (A grammar that was forgotten while a plan was on its way is
+/// another matter.)
 void SimWorker::check_grammars(const RunStep& step) {
   for (const BatchRow& row : step.rows) {
     const std::uint64_t key = row.samples() ? grammar_key(*row.sampling) : 0;
-    if (key != 0 && !grammars_.contains(key)) world_.fail(label + " draws by a grammar that it has not compiled");
+    if (key != 0 && !grammars_.contains(key))
+      world_.fail(label + " draws by a grammar that it has not compiled");
   }
 }
 
-/// Nothing is computed for a client that has its end: some seconds for whoever tells the scheduler are enough.
+/// Nothing is computed for a client that has its end: some seconds for whoever tells the scheduler
+/// are enough.
 void SimWorker::check_orphans(const RunStep& step) {
   if (!world_.scenario().calm) return;
   for (const BatchRow& row : step.rows) {
     const RequestSpec& spec = world_.spec_of(row.sampling->seed);
     const TimeNs late = 4 * kSecond + 3 * world_.scenario().pace.step;
     if (spec.ended == 0 || world_.now() - spec.ended < late) continue;
-    world_.fail(label + " computes for request " + std::to_string(row.sampling->seed - kFirstSeed) + ", which has ended");
+    world_.fail(label + " computes for request " + std::to_string(row.sampling->seed - kFirstSeed) +
+                ", which has ended");
   }
 }
 
@@ -272,7 +281,8 @@ void SimWorker::copy_blocks(const RunStep& step) {
   for (const CopyOp& op : step.copies) {
     for (const auto& worker : world_.workers()) {
       if (!worker->alive || !worker->reads(pool_->id, op.to)) continue;
-      world_.fail(label + " copies onto block " + std::to_string(op.to) + " while " + worker->label + " reads it");
+      world_.fail(label + " copies onto block " + std::to_string(op.to) + " while " +
+                  worker->label + " reads it");
     }
     for (std::uint32_t i = 0; i < pool_->tokens_per_block; ++i) {
       pool_->cell(op.to, i) = pool_->cell(op.from, i);
@@ -351,8 +361,8 @@ Token SimWorker::token_of(const BatchRow& row, std::size_t i) const {
 std::uint64_t SimWorker::check_prefix(const BatchRow& row, std::uint32_t end, const char* when) {
   const WorkerSequence* sequence = core.sequences().find(row.sequence);
   if (sequence == nullptr) {
-    // Dropped by a plan that was applied since this row was launched: nobody knows its tokens any more,
-    // and nobody wants its result.
+    // Dropped by a plan that was applied since this row was launched: nobody knows its tokens any
+    // more, and nobody wants its result.
     if (options_.steps_at_once == 1) {
       world_.fail(label + " runs a sequence that it does not know");
     }
@@ -361,8 +371,8 @@ std::uint64_t SimWorker::check_prefix(const BatchRow& row, std::uint32_t end, co
   std::uint64_t prefix = world_.spec_of(row.sampling->seed).root;
   for (std::uint32_t i = 0; i < end; ++i) {
     const bool own = i >= static_cast<std::uint32_t>(row.position);
-    const Token token = own ? token_of(row, i - static_cast<std::uint32_t>(row.position))
-                            : sequence->tokens[i];
+    const Token token =
+        own ? token_of(row, i - static_cast<std::uint32_t>(row.position)) : sequence->tokens[i];
     prefix = extend_prefix(prefix, token);
     if (pool_->at(row.blocks, i) == prefix) continue;
     world_.fail(label + " " + when + " foreign KV: sequence " + std::to_string(row.sequence) +
@@ -401,8 +411,9 @@ void SimWorker::finish_step() {
   core.step_finished(output, world_.now(), actions_);
 }
 
-/// Nobody else names a block that a row, a pull or a sequence that goes on writes: only what is full and
-/// computed is shared. (A sequence that has ended stays in its table, unused, until the next plan drops it.)
+/// Nobody else names a block that a row, a pull or a sequence that goes on writes: only what is
+/// full and computed is shared. (A sequence that has ended stays in its table, unused, until the
+/// next plan drops it.)
 void SimWorker::check_tables(const char* when) {
   users_.assign(pool_->cells.size() / pool_->tokens_per_block, 0);
   const auto look = [&](BlockId block, SequenceId user, bool writes) {
@@ -413,7 +424,8 @@ void SimWorker::check_tables(const char* when) {
   };
   // The blocks of a table: those from `written` on, or those before it.
   const auto look_at = [&](auto blocks, SequenceId user, std::uint64_t written, bool writes) {
-    const std::size_t border = std::min<std::size_t>(written / pool_->tokens_per_block, blocks.size());
+    const std::size_t border =
+        std::min<std::size_t>(written / pool_->tokens_per_block, blocks.size());
     for (const BlockId block : writes ? blocks.subspan(border) : blocks.first(border)) {
       look(block, user, writes);
     }

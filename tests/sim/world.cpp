@@ -78,10 +78,12 @@ TimeNs World::patience(std::uint64_t deaths) const {
   const Settings& s = scenario_.settings;
   const std::uint64_t most = static_cast<std::uint64_t>(killers) * s.max_deaths +
                              static_cast<std::uint64_t>(strikers) * (2 * s.max_deaths + 7);
-  const TimeNs each = s.worker_timeout + scenario_.pace.restart + s.close_timeout + scenario_.pace.load +
+  const TimeNs each = s.worker_timeout + scenario_.pace.restart + s.close_timeout +
+                      scenario_.pace.load +
                       (scenario_.load.strike == Strike::scheduler ? 12 * kSecond : 0) +
                       (scenario_.load.strikers_hang ? 64 * kSecond : 0);
-  return options_.patience + (scenario_.calm ? 2 * all_work() : 0) + static_cast<TimeNs>(std::min(deaths, most)) * each;
+  return options_.patience + (scenario_.calm ? 2 * all_work() : 0) +
+         static_cast<TimeNs>(std::min(deaths, most)) * each;
 }
 
 void World::handle(const Event& event) {
@@ -282,10 +284,9 @@ void World::note_blow() {
 
 namespace {
 
-/// Deaths that end a request for sure. In one stage: three, and one more if others are suspected with it. One who
-/// gets on in between: six in all. And one for each worker: it may get there before a death
-/// is known.
-/// Of schedulers: those of the front end's rules.
+/// Deaths that end a request for sure. In one stage: three, and one more if others are suspected
+/// with it. One who gets on in between: six in all. And one for each worker: it may get there
+/// before a death is known. Of schedulers: those of the front end's rules.
 std::uint32_t most_struck(const Scenario& s, const RequestSpec& spec) {
   if (spec.strike == Strike::scheduler) return spec.strike_every == 1 ? 7 : 11;
   const bool gets_on = spec.strike == Strike::decode && spec.strike_every > 1;
@@ -321,7 +322,9 @@ void World::hang(RequestSpec& striker, SimWorker& victim, What what, TimeNs long
   }
   if (tracing()) {
     trace(victim.label + " hangs by request " + std::to_string(striker.sampling.seed - kFirstSeed) +
-          (what == What::pull_part ? " in a pull" : what == What::step_part ? " in a step" : " in a grammar"));
+          (what == What::pull_part   ? " in a pull"
+           : what == What::step_part ? " in a step"
+                                     : " in a grammar"));
   }
   at(now_ + longest, What::check_hang, victim.id, 0);
 }
@@ -336,15 +339,17 @@ TimeNs World::all_work() const {
   const Pace& pace = scenario_.pace;
   TimeNs work = 0;
   for (const RequestSpec& spec : specs_) {
-    const std::uint32_t chunk = std::max(1U, std::min({scenario_.settings.prompt_chunk, budget.prefill, budget.mixed}));
-    const auto steps = static_cast<TimeNs>(spec.prompt.size() / chunk + spec.sampling.max_tokens + 2);
+    const std::uint32_t chunk =
+        std::max(1U, std::min({scenario_.settings.prompt_chunk, budget.prefill, budget.mixed}));
+    const auto steps =
+        static_cast<TimeNs>(spec.prompt.size() / chunk + spec.sampling.max_tokens + 2);
     work += steps * pace.step + 2 * pace.pull + 2 * pace.compile;
   }
   return work;
 }
 
-/// What is due: the work of all, done one after another; each death's recovery; each hang's judgement; and less
-/// than the shortest time after which something is given up unasked.
+/// What is due: the work of all, done one after another; each death's recovery; each hang's
+/// judgement; and less than the shortest time after which something is given up unasked.
 void World::check_waits(const SimFrontend& frontend) {
   if (!scenario_.calm) return;
   const Pace& pace = scenario_.pace;
@@ -357,8 +362,9 @@ void World::check_waits(const SimFrontend& frontend) {
   for (const auto& [counter, index] : frontend.clients) {
     const TimeNs waited = now_ - specs_[index].asked;
     if (waited > due) {
-      fail("request " + std::to_string(index) + " waits for " + std::to_string(waited / kMillisecond) + " ms; " +
-           std::to_string(due / kMillisecond) + " were due");
+      fail("request " + std::to_string(index) + " waits for " +
+           std::to_string(waited / kMillisecond) + " ms; " + std::to_string(due / kMillisecond) +
+           " were due");
     }
   }
 }
@@ -399,7 +405,8 @@ RequestSpec* World::striker_of_cell(std::uint64_t cell) {
 void World::joined(std::uint32_t name) {
   has_joined_.resize(scenario_.workers.size());
   has_joined_[name] = true;
-  const bool all = std::count(has_joined_.begin(), has_joined_.end(), true) == static_cast<std::ptrdiff_t>(has_joined_.size());
+  const bool all = std::count(has_joined_.begin(), has_joined_.end(), true) ==
+                   static_cast<std::ptrdiff_t>(has_joined_.size());
   if (all && all_joined_at_ == 0) all_joined_at_ = now_ + kSecond;  // its Hello is heard by then
 }
 

@@ -91,7 +91,8 @@ class World {
   void strike(RequestSpec& striker, Process& victim);
   /// Its work there never ends from now on. Somebody must end the worker for that in time.
   void hang(RequestSpec& striker, SimWorker& victim, What what, TimeNs longest);
-  /// Every client that waits has waited for less than what is due to it. Only where nothing but strikers does harm.
+  /// Every client that waits has waited for less than what is due to it. Only where nothing but
+  /// strikers does harm.
   void check_waits(const SimFrontend& frontend);
   /// Front ends take turns with their trials of suspects.
   void share_turns(SimFrontend& frontend);
@@ -166,8 +167,8 @@ class World {
   std::vector<TimeNs> blows_at_;
   TimeNs relinked_at_ = 0;
   bool striking_ = false;
-  std::uint64_t strikes_ = 0;       // deaths by strikers
-  std::uint64_t hangs_ = 0;         // of these, or to come
+  std::uint64_t strikes_ = 0;        // deaths by strikers
+  std::uint64_t hangs_ = 0;          // of these, or to come
   std::uint32_t turn_of_ = kNobody;  // process id
   std::vector<bool> has_joined_;
   TimeNs all_joined_at_ = 0;

@@ -79,7 +79,8 @@ xgrammar::Grammar without_control_characters(const xgrammar::Grammar& grammar) {
   return found ? xgrammar::Grammar::FromEBNF(text) : grammar;
 }
 
-/// Gives every JSON Schema of a structural tag's `format` the bound of whitespace, where it has none.
+/// Gives every JSON Schema of a structural tag's `format` the bound of whitespace, where it has
+/// none.
 void bound_whitespace(Json& format) {
   if (format.is_object() && format.contains("json_schema") &&
       format.value("type", Json()) == "json_schema") {

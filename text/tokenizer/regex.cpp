@@ -78,9 +78,7 @@ Result<Regex> Regex::compile(const std::string& pattern) {
   pcre2_pattern_info(code->compiled, PCRE2_INFO_MATCHEMPTY, &empty);
   if (empty != 0) {
     return Status(ErrorCode::unavailable,
-                  "an expression that matches an empty text is not "
-                  "supported: " +
-                      pattern);
+                  "an expression that matches an empty text is not supported: " + pattern);
   }
   code->jit = pcre2_jit_compile(code->compiled, PCRE2_JIT_COMPLETE) == 0;
   return Regex(std::move(code));

@@ -208,7 +208,8 @@ class Translator {
     const std::string word = "[" + word_members() + "]";
     const char* ahead_behind = wanted ? "!" : "=";
     const char* ahead_before = wanted ? "=" : "!";
-    out_ += "(?:(?<=" + word + ")(?" + ahead_behind + word + ")|(?<!" + word + ")(?" + ahead_before + word + "))";
+    out_ += "(?:(?<=" + word + ")(?" + ahead_behind + word + ")|(?<!" + word + ")(?" +
+            ahead_before + word + "))";
   }
 
   // Behind `\p`: a general category (one or two letters), or a script, which PCRE2 would otherwise

@@ -16,7 +16,8 @@ namespace baton {
 // if that knows all the tokens.
 Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& dir,
                                                    const std::string& which) {
-  const bool has_json = which != "tokenizer.model" && std::filesystem::exists(dir + "/tokenizer.json");
+  const bool has_json =
+      which != "tokenizer.model" && std::filesystem::exists(dir + "/tokenizer.json");
   const bool has_model =
       which != "tokenizer.json" && std::filesystem::exists(dir + "/tokenizer.model");
   if (!has_json && !has_model) {

@@ -36,7 +36,8 @@ struct PanelRows {
   std::array<ElementType, kPanelColumns> type{};
 };
 
-/// Inputs that are gone through row by row: what they fill of the panel stays in the first-level cache.
+/// Inputs that are gone through row by row: what they fill of the panel stays in the first-level
+/// cache.
 constexpr std::int64_t kPackedAtOnce = 64;
 
 /// False if one of the elements is no number.
@@ -54,9 +55,10 @@ bool pack_block(const PanelRows& rows, std::int64_t first, std::int64_t end, Wei
     for (std::int64_t i = first; i < end; ++i) {
       const std::int64_t at = i * kPanelColumns + c;
       if (type == WeightType::bf16) {
-        const std::uint16_t bits = data == nullptr             ? std::uint16_t{0}
-                                   : from == ElementType::bf16 ? raw16(data, i)
-                                                               : round_to_bf16(element(data, from, i));
+        const std::uint16_t bits = data == nullptr ? std::uint16_t{0}
+                                   : from == ElementType::bf16
+                                       ? raw16(data, i)
+                                       : round_to_bf16(element(data, from, i));
         std::memcpy(panel + at * 2, &bits, sizeof(bits));
       } else {
         const float value = data == nullptr ? 0.0F : element(data, from, i);

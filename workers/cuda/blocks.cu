@@ -31,9 +31,10 @@ __device__ __forceinline__ auto* block_of(const Parts& pool, std::uint32_t id, u
          std::uint64_t{on_host ? id - pool.device_blocks : id} * vectors * sizeof(uint4);
 }
 
-/// The listed blocks as one run of vectors, cut in chunks: small blocks fill a chunk together, large
-/// ones take several. A CTA takes neighbouring chunks, so that the CTAs read different pages at a time:
-/// in step through one page after another, all of them would wait for each page's translation.
+/// The listed blocks as one run of vectors, cut in chunks: small blocks fill a chunk together,
+/// large ones take several. A CTA takes neighbouring chunks, so that the CTAs read different pages
+/// at a time: in step through one page after another, all of them would wait for each page's
+/// translation.
 __global__ void __launch_bounds__(kThreads)
     copy_kernel(const PoolParts to_pool, const ConstPoolParts from_pool, const std::uint32_t* to,
                 const std::uint32_t* from, unsigned vectors, std::uint64_t all_vectors) {
@@ -52,7 +53,8 @@ __global__ void __launch_bounds__(kThreads)
       if (base + step >= end) continue;
       const unsigned pair = first + (skipped + step) / vectors;
       const unsigned at = (skipped + step) % vectors;
-      held[i] = load_once(reinterpret_cast<const uint4*>(block_of(from_pool, from[pair], vectors)) + at);
+      held[i] =
+          load_once(reinterpret_cast<const uint4*>(block_of(from_pool, from[pair], vectors)) + at);
       target[i] = reinterpret_cast<uint4*>(block_of(to_pool, to[pair], vectors)) + at;
     }
 #pragma unroll
@@ -66,7 +68,8 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     checksum_kernel(const ConstPoolParts pool, const std::uint32_t* ids, unsigned vectors,
                     unsigned long long* sums) {
-  const auto* const block = reinterpret_cast<const uint4*>(block_of(pool, ids[blockIdx.x], vectors));
+  const auto* const block =
+      reinterpret_cast<const uint4*>(block_of(pool, ids[blockIdx.x], vectors));
   std::uint64_t sum = 0;
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {
@@ -97,8 +100,8 @@ void copy_blocks(const PoolParts& to_pool, const ConstPoolParts& from_pool, cons
   const std::uint64_t all = std::uint64_t{vectors} * static_cast<unsigned>(n);
   const std::uint64_t ctas = std::min<std::uint64_t>((all + kChunk - 1) / kChunk,
                                                      static_cast<unsigned>(std::max(max_ctas, 1)));
-  copy_kernel<<<static_cast<unsigned>(ctas), kThreads, 0, stream>>>(
-      to_pool, from_pool, to, from, vectors, all);
+  copy_kernel<<<static_cast<unsigned>(ctas), kThreads, 0, stream>>>(to_pool, from_pool, to, from,
+                                                                    vectors, all);
   check(cudaGetLastError(), "copy_blocks");
 }
 

@@ -29,8 +29,8 @@ std::string uuid_text(const cudaUUID_t& uuid) {
 DeviceInfo info_of(int ordinal) {
   cudaDeviceProp p{};
   check(cudaGetDeviceProperties(&p, ordinal), "cudaGetDeviceProperties");
-  return {ordinal, p.name, uuid_text(p.uuid), p.multiProcessorCount, p.major, p.minor,
-          p.mpsEnabled != 0};
+  return {ordinal, p.name,  uuid_text(p.uuid), p.multiProcessorCount,
+          p.major, p.minor, p.mpsEnabled != 0};
 }
 
 }  // namespace
@@ -68,8 +68,8 @@ DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
   const cudaError_t error = cudaMalloc(&memory, bytes);
   if (error != cudaSuccess) {
     cudaGetLastError();  // not sticky: the caller may try again
-    throw CudaError("cudaMalloc of " + std::to_string(bytes >> 20U) + " MiB: " +
-                    cudaGetErrorString(error));
+    throw CudaError("cudaMalloc of " + std::to_string(bytes >> 20U) +
+                    " MiB: " + cudaGetErrorString(error));
   }
   data_ = static_cast<std::byte*>(memory);
 }
@@ -111,8 +111,8 @@ RegisteredMemory::RegisteredMemory(const std::byte* memory, std::size_t bytes, b
   if (error == cudaSuccess) return;
   cudaGetLastError();  // not sticky
   if (memory_ != nullptr) cudaHostUnregister(std::exchange(memory_, nullptr));
-  throw CudaError("page-locking " + std::to_string(bytes >> 20U) + " MiB of host memory: " +
-                  cudaGetErrorString(error));
+  throw CudaError("page-locking " + std::to_string(bytes >> 20U) +
+                  " MiB of host memory: " + cudaGetErrorString(error));
 }
 RegisteredMemory::~RegisteredMemory() {
   if (memory_ != nullptr) cudaHostUnregister(memory_);
@@ -223,8 +223,7 @@ ImportedMemory::ImportedMemory(const std::string& handle) {
     raw.reserved[i] = static_cast<char>(digit(handle[2 * i]) * 16 + digit(handle[2 * i + 1]));
   }
   void* memory = nullptr;
-  const cudaError_t error =
-      cudaIpcOpenMemHandle(&memory, raw, cudaIpcMemLazyEnablePeerAccess);
+  const cudaError_t error = cudaIpcOpenMemHandle(&memory, raw, cudaIpcMemLazyEnablePeerAccess);
   if (error != cudaSuccess) {
     cudaGetLastError();
     throw CudaError(std::string("cudaIpcOpenMemHandle: ") + cudaGetErrorString(error));

@@ -14,9 +14,9 @@ namespace baton::cuda {
 struct DeviceInfo {
   int ordinal = 0;
   std::string name;
-  std::string uuid;  // "GPU-xxxxxxxx-....", as nvidia-smi prints it
+  std::string uuid;         // "GPU-xxxxxxxx-....", as nvidia-smi prints it
   int multiprocessors = 0;  // under MPS those that this process may use
-  int major = 0;     // compute capability
+  int major = 0;            // compute capability
   int minor = 0;
   bool mps = false;  // shared with other processes by MPS
 };
@@ -73,8 +73,9 @@ class PinnedMemory {
   std::size_t bytes_ = 0;
 };
 
-/// Page-locks host memory that exists already, a mapping of shared memory for example, so that every device
-/// of this process reads it (and writes it, unless `read_only`). The memory must outlive this.
+/// Page-locks host memory that exists already, a mapping of shared memory for example, so that
+/// every device of this process reads it (and writes it, unless `read_only`). The memory must
+/// outlive this.
 class RegisteredMemory {
  public:
   RegisteredMemory() = default;

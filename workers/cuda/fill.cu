@@ -15,10 +15,9 @@ __global__ void fill_normal_kernel(__nv_bfloat16* to, std::size_t n, float devia
                                    std::uint64_t seed) {
   const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i * 4 < n; i += stride) {
-    const auto bits = philox4x32({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32),
-                                  0, 0},
-                                 {static_cast<std::uint32_t>(seed),
-                                  static_cast<std::uint32_t>(seed >> 32)});
+    const auto bits =
+        philox4x32({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32), 0, 0},
+                   {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
     // Box and Muller: two normal numbers out of two uniform ones.
     for (int pair = 0; pair < 2; ++pair) {
       const float u = (static_cast<float>(bits[2 * pair]) + 1.0F) * 0x1p-32F;

@@ -1,10 +1,10 @@
 // Launching kernels one behind the other without the gap between them (CUDA programming guide,
-// "Programmatic Dependent Launch"): a kernel may start while its predecessor on the stream still runs,
-// and waits inside, at grid_wait(), until everything before it has finished.
+// "Programmatic Dependent Launch"): a kernel may start while its predecessor on the stream still
+// runs, and waits inside, at grid_wait(), until everything before it has finished.
 //
-// The rule that keeps this right: every kernel launched with launch() calls grid_wait() before it reads
-// or writes any memory that another kernel writes or reads (weights are never written, so prefetching
-// them before is fine), and calls grid_release() as early as it likes.
+// The rule that keeps this right: every kernel launched with launch() calls grid_wait() before it
+// reads or writes any memory that another kernel writes or reads (weights are never written, so
+// prefetching them before is fine), and calls grid_release() as early as it likes.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -37,7 +37,8 @@ __device__ __forceinline__ void grid_release() {
 /// In clusters of so many CTAs, which `grid` is a multiple of; 1: none.
 template <typename... Parameters, typename... Arguments>
 void launch_clusters(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-                     std::size_t shared_bytes, int cluster, Stream stream, Arguments&&... arguments) {
+                     std::size_t shared_bytes, int cluster, Stream stream,
+                     Arguments&&... arguments) {
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

@@ -1,4 +1,5 @@
-// The matrix instruction of kernels whose left operand lies in registers, and how its right one gets there.
+// The matrix instruction of kernels whose left operand lies in registers, and how its right one
+// gets there.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ __device__ __forceinline__ void mma(float (&c)[4], std::uint32_t a0, std::uint32
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/// The right operand of two instructions (32 of k) from shared memory: lane l's address is that of row
-/// l % 8, k from 8 (l / 8) on.
+/// The right operand of two instructions (32 of k) from shared memory: lane l's address is that of
+/// row l % 8, k from 8 (l / 8) on.
 __device__ __forceinline__ void load_inputs(std::uint32_t at, std::uint32_t* b) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])

@@ -8,8 +8,8 @@
 
 namespace baton::cuda {
 
-/// begin() and end() around each step's operations; take() once for each, in order, after its end has
-/// come. Events cost about a microsecond of the stream each.
+/// begin() and end() around each step's operations; take() once for each, in order, after its end
+/// has come. Events cost about a microsecond of the stream each.
 class StepTimer {
  public:
   void begin(Stream stream) { ring_[begun_++ % kRing].begin.record(stream); }

@@ -1,5 +1,5 @@
-// What the CUDA backend's host code and kernels share: element types, the stream, errors. Plain C++,
-// so that the files which describe the model need no CUDA header.
+// What the CUDA backend's host code and kernels share: element types, the stream, errors. Plain
+// C++, so that the files which describe the model need no CUDA header.
 #pragma once
 
 #include <cstdint>

@@ -34,13 +34,14 @@ ModelShape CpuExecutor::load_model(std::atomic<int>& percent) {
   shape.vocab_size = static_cast<std::uint32_t>(model_->config().vocab);
   set_shape(shape.geometry);
   grammars_ = std::make_unique<GrammarMasks>(options_.model_folder, shape.vocab_size,
-                                              GrammarMasks::Options(), on_grammar_);
-  sampling_ = std::make_unique<RowSampling>([this](std::size_t row) { return grammars_->wait(row); });
+                                             GrammarMasks::Options(), on_grammar_);
+  sampling_ =
+      std::make_unique<RowSampling>([this](std::size_t row) { return grammars_->wait(row); });
   return shape;
 }
 
-/// Before anything is loaded: what does not fit is refused, and the pool gets its size. Neighbours that
-/// have their pools have their weights as well: what they take is no longer free.
+/// Before anything is loaded: what does not fit is refused, and the pool gets its size. Neighbours
+/// that have their pools have their weights as well: what they take is no longer free.
 WorkerFacts CpuExecutor::plan_memory() {
   const ModelConfig config = load_model_config(options_.model_folder);
   const WeightPlan weights =
@@ -83,7 +84,8 @@ void CpuExecutor::run_rows(const RunStep& step, StepOutput& output) {
     rows_.push_back({row.tokens, row.position, row.blocks, row.logits});
   }
   const KvPoolView view{pool().data(), pool().geometry()};
-  // The protocol core has checked every number; this catches a mistake there before it is a wild write.
+  // The protocol core has checked every number; this catches a mistake there before it is a wild
+  // write.
   if (const Status status = model_->check(rows_, view); !status.ok()) {
     throw std::logic_error(status.message());
   }

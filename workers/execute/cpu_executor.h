@@ -31,7 +31,8 @@ class CpuExecutor final : public HostExecutor {
   explicit CpuExecutor(Options options);
 
   Result<ModelShape> load(std::atomic<int>& percent) override;
-  bool prepare_grammar(std::uint64_t key, GrammarKind kind, const std::string& text, bool awaited) override {
+  bool prepare_grammar(std::uint64_t key, GrammarKind kind, const std::string& text,
+                       bool awaited) override {
     grammars_->prepare(key, kind, text, awaited);
     return true;
   }

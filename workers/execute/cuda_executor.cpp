@@ -67,7 +67,7 @@ struct CudaExecutor::Lane {
   }
   cuda::PinnedMemory inputs;
   cuda::PinnedMemory plan_ints;
-  cuda::PinnedMemory tokens;  // what the step sampled, by row
+  cuda::PinnedMemory tokens;    // what the step sampled, by row
   cuda::PinnedMemory logprobs;  // by line of logits
   cuda::PrefillAttention::PlanPtr plan;
   CudaSums sums;
@@ -115,9 +115,11 @@ void CudaExecutor::choose_device() {
   device_ = cuda::use_device(options_.gpu);
   if (!options_.wants_mps) return;
   if (device_.mps) {
-    spdlog::info("MPS: {} multiprocessors of {} for this worker", device_.multiprocessors, device_.name);
+    spdlog::info("MPS: {} multiprocessors of {} for this worker", device_.multiprocessors,
+                 device_.name);
   } else {
-    spdlog::warn("no MPS runs for {}: mps_thread_percentage and mps_priority have no effect", device_.name);
+    spdlog::warn("no MPS runs for {}: mps_thread_percentage and mps_priority have no effect",
+                 device_.name);
   }
 }
 
@@ -157,8 +159,7 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   decoder_->tune(stream_->get());
   spdlog::info("{} ({}): weights {} in {:.1f} s, workspace {}, linear layers tuned in {:.1f} s",
                device_.name, device_.uuid, mib(wanted), 1e-9 * static_cast<double>(loaded - begin),
-               mib(decoder_->workspace_bytes()),
-               1e-9 * static_cast<double>(now_ns() - loaded));
+               mib(decoder_->workspace_bytes()), 1e-9 * static_cast<double>(now_ns() - loaded));
   spdlog::debug("{}", decoder_->linears_report());
 
   const ModelConfig& c = decoder_->config();
@@ -175,8 +176,9 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   shape.vocab_size = static_cast<std::uint32_t>(c.vocab);
   shape.max_step_tokens = options_.max_step_tokens;
   grammars_ = std::make_unique<GrammarMasks>(options_.model_folder, shape.vocab_size,
-                                              GrammarMasks::Options(), on_grammar_);
-  const int cores = static_cast<int>(std::thread::hardware_concurrency()) / std::max(options_.count, 1);
+                                             GrammarMasks::Options(), on_grammar_);
+  const int cores =
+      static_cast<int>(std::thread::hardware_concurrency()) / std::max(options_.count, 1);
   mask_of_row_ = [this](std::size_t row) { return grammars_->wait(row); };
   sampling_ = std::make_unique<RowSamplingPool>(std::clamp(cores / 2, 1, kMaxSamplingThreads),
                                                 mask_of_row_);
@@ -195,12 +197,12 @@ Result<KvGeometry> CudaExecutor::plan_pool(const PoolRequest& request) const {
   const cuda::MemoryInfo memory = cuda::memory_info();
   const auto share =
       static_cast<std::uint64_t>(options_.memory_fraction * static_cast<double>(memory.total));
-  const std::uint64_t own = decoder_->workspace_bytes() + decoder_->weight_bytes() +
-                            inputs_.bytes() + kReserveBytes;
+  const std::uint64_t own =
+      decoder_->workspace_bytes() + decoder_->weight_bytes() + inputs_.bytes() + kReserveBytes;
   const std::string arithmetic =
       "memory_fraction " + std::to_string(options_.memory_fraction) + " of " + mib(memory.total) +
-      " is " + mib(share) + "; weights " + mib(decoder_->weight_bytes()) +
-      ", workspace " + mib(decoder_->workspace_bytes()) + ", reserve " + mib(kReserveBytes);
+      " is " + mib(share) + "; weights " + mib(decoder_->weight_bytes()) + ", workspace " +
+      mib(decoder_->workspace_bytes()) + ", reserve " + mib(kReserveBytes);
   if (share <= own) return invalid("no room for a KV pool: " + arithmetic);
   const std::uint64_t room = share - own;
   if (room > memory.free) {
@@ -213,7 +215,8 @@ Result<KvGeometry> CudaExecutor::plan_pool(const PoolRequest& request) const {
 }
 
 /// Not created where none is asked for.
-Result<KvPool> CudaExecutor::make_host_part(const PoolRequest& request, const KvGeometry& pool) const {
+Result<KvPool> CudaExecutor::make_host_part(const PoolRequest& request,
+                                            const KvGeometry& pool) const {
   const auto geometry = size_host_part(pool, request);
   if (!geometry.ok()) return geometry.status();
   if (geometry.value().blocks == 0) return KvPool();
@@ -244,16 +247,14 @@ Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
   }
   const KvGeometry& g = pool_->geometry();
   decoder_->set_pool(pool_->data(), g);
-  packer_ = std::make_unique<GpuStepPacker>(decoder_->decode_attention(), g,
-                                            decoder_->prefill_attention() == nullptr,
-                                            decoder_->max_wanted(),
-                                            static_cast<std::uint32_t>(decoder_->config().vocab));
+  packer_ = std::make_unique<GpuStepPacker>(
+      decoder_->decode_attention(), g, decoder_->prefill_attention() == nullptr,
+      decoder_->max_wanted(), static_cast<std::uint32_t>(decoder_->config().vocab));
   late_rows_ = std::make_unique<GpuLateRows>(*decoder_, *packer_, *stream_);
   inputs_ = cuda::DeviceMemory(kInputBytes);
   for (auto& lane : lanes_) {
     lane = std::make_unique<Lane>(
-        decoder_->prefill_attention(),
-        static_cast<int>(options_.max_step_tokens),
+        decoder_->prefill_attention(), static_cast<int>(options_.max_step_tokens),
         static_cast<std::uint32_t>(decoder_->config().vocab), *sampling_, *stream_);
   }
   if (options_.time_steps) timer_ = std::make_unique<cuda::StepTimer>();
@@ -261,8 +262,11 @@ Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
   record_graphs();
   spdlog::info("{} graphs of decode steps recorded in {:.1f} s", graphs_.size(),
                1e-9 * static_cast<double>(now_ns() - begin));
-  return PoolExport{g, {PoolRank{device_.uuid, pool_->handle()}}, pool_->host_part().handle(),
-                    pool_->host_part().geometry().blocks, copies_->measure_host_block_us(stream_->get())};
+  return PoolExport{g,
+                    {PoolRank{device_.uuid, pool_->handle()}},
+                    pool_->host_part().handle(),
+                    pool_->host_part().geometry().blocks,
+                    copies_->measure_host_block_us(stream_->get())};
 }
 
 /// The rows that a decode step of `rows` rows is filled up to; 0: none was recorded for so many.
@@ -275,13 +279,14 @@ void CudaExecutor::record_graphs() {
   const int most = static_cast<int>(options_.max_decode_rows);
   Lane& lane = *lanes_[0];
   for (int rows = 1; rows <= most;) {
-    const auto packed = packer_->pack_nothing(rows, lane.inputs.data(), inputs_.data(), kInputBytes);
+    const auto packed =
+        packer_->pack_nothing(rows, lane.inputs.data(), inputs_.data(), kInputBytes);
     cuda::copy_to_device(inputs_.data(), lane.inputs.data(), packed.bytes, stream_->get());
     // Once for real: what a library sets up at its first call must not be recorded.
     decoder_->run(packed.batch, stream_->get());
     stream_->synchronize();
-    graphs_[rows] = cuda::Graph::record(
-        stream_->get(), [&] { decoder_->run(packed.batch, stream_->get()); });
+    graphs_[rows] =
+        cuda::Graph::record(stream_->get(), [&] { decoder_->run(packed.batch, stream_->get()); });
     rows = rows < 8 ? rows + 1 : rows < 32 ? rows + 4 : rows < 64 ? rows + 8 : rows + 16;
   }
 }
@@ -315,11 +320,11 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
       std::any_of(step.rows.begin(), step.rows.end(), may_need_host)) {
     padded = 0;
   }
-  auto packed =
-      packer_->pack(step, padded, lane.inputs.data(), inputs_.data(), kInputBytes);
+  auto packed = packer_->pack(step, padded, lane.inputs.data(), inputs_.data(), kInputBytes);
   // Plans with more tokens are refused before they come here (SequenceTable).
   if (packed.too_large || packed.batch.rows > static_cast<int>(options_.max_step_tokens)) {
-    throw std::logic_error("a step of " + std::to_string(packed.batch.rows) + " tokens has no room in the workspace of " +
+    throw std::logic_error("a step of " + std::to_string(packed.batch.rows) +
+                           " tokens has no room in the workspace of " +
                            std::to_string(options_.max_step_tokens) + " or in the upload");
   }
   // Packing is over: from here on the device has work.
@@ -338,10 +343,9 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
     to_host(0, n, decoder_->logits());
   } else {
     if (!packer_->chunks().empty()) {
-      decoder_->prefill_attention()->plan(packer_->chunks(), *lane.plan,
-                                         decoder_->prefill_float_workspace(),
-                                         decoder_->prefill_int_workspace(), lane.plan_ints.data(),
-                                         stream_->get());
+      decoder_->prefill_attention()->plan(
+          packer_->chunks(), *lane.plan, decoder_->prefill_float_workspace(),
+          decoder_->prefill_int_workspace(), lane.plan_ints.data(), stream_->get());
       packed.batch.chunks = lane.plan.get();
     }
     decoder_->run(packed.batch, stream_->get(), to_host);
@@ -356,17 +360,18 @@ Status CudaExecutor::dump_activations(ActivationDump dump) {
   dump_ = std::move(dump);
   decoder_->set_dump({});
   if (!dump_) return {};
-  decoder_->set_dump([this](const std::string& part, const cuda::Bf16* values, int rows, int columns) {
-    const auto n = static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
-    std::vector<cuda::Bf16> stored(n);
-    cuda::copy_to_host(stored.data(), values, n * sizeof(cuda::Bf16), stream_->get());
-    stream_->synchronize();
-    std::vector<float> shown(n);
-    std::transform(stored.begin(), stored.end(), shown.begin(), [](cuda::Bf16 value) {
-      return std::bit_cast<float>(std::uint32_t{value.bits} << 16U);
-    });
-    dump_(part, shown.data(), rows, columns);
-  });
+  decoder_->set_dump(
+      [this](const std::string& part, const cuda::Bf16* values, int rows, int columns) {
+        const auto n = static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
+        std::vector<cuda::Bf16> stored(n);
+        cuda::copy_to_host(stored.data(), values, n * sizeof(cuda::Bf16), stream_->get());
+        stream_->synchronize();
+        std::vector<float> shown(n);
+        std::transform(stored.begin(), stored.end(), shown.begin(), [](cuda::Bf16 value) {
+          return std::bit_cast<float>(std::uint32_t{value.bits} << 16U);
+        });
+        dump_(part, shown.data(), rows, columns);
+      });
   return {};
 }
 

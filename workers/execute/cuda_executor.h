@@ -1,7 +1,7 @@
-// The CUDA backend as an Executor: two steps may be on the device at a time, decode steps are replayed
-// as graphs. What the device's sampler lacks is done on the host (GpuHostRows), and rows with a grammar
-// are drawn when the forward pass has ended (GpuLateRows); such a row's token is not in device memory in
-// time, so the worker's core begins no step behind it before it is known.
+// The CUDA backend as an Executor: two steps may be on the device at a time, decode steps are
+// replayed as graphs. What the device's sampler lacks is done on the host (GpuHostRows), and rows
+// with a grammar are drawn when the forward pass has ended (GpuLateRows); such a row's token is not
+// in device memory in time, so the worker's core begins no step behind it before it is known.
 #pragma once
 
 #include <atomic>
@@ -28,19 +28,22 @@ class CudaExecutor final : public Executor {
  public:
   struct Options {
     std::string model_folder;
-    std::string gpu = "0";            // ordinal, UUID, or auto: by the two numbers below
-    int index = 0;                    // of this worker among those of the host that say auto
-    int count = 1;                    // how many they are
-    bool dummy_weights = false;       // random ones, from config.json alone
+    std::string gpu = "0";       // ordinal, UUID, or auto: by the two numbers below
+    int index = 0;               // of this worker among those of the host that say auto
+    int count = 1;               // how many they are
+    bool dummy_weights = false;  // random ones, from config.json alone
     bool deterministic = false;
     GpuDecoder::Options::Chain chain = GpuDecoder::Options::Chain::if_quicker;
     std::uint32_t tokens_per_block = 16;
-    std::uint32_t max_step_tokens = 0;  // tokens of one step at most; the workspace is made for so many
-    std::uint32_t max_decode_rows = 0;  // graphs are recorded up to so many rows, no more than tokens
-    double memory_fraction = 0.9;     // of the GPU's memory that this process may take, all in all
-    bool time_steps = false;          // on the device, for StepOutput
-    bool wants_mps = false;           // set up for MPS; without it there is a warning
-    std::vector<std::string> neighbours;  // other workers on this host's GPUs whose pools have host parts
+    std::uint32_t max_step_tokens =
+        0;  // tokens of one step at most; the workspace is made for so many
+    std::uint32_t max_decode_rows =
+        0;                         // graphs are recorded up to so many rows, no more than tokens
+    double memory_fraction = 0.9;  // of the GPU's memory that this process may take, all in all
+    bool time_steps = false;       // on the device, for StepOutput
+    bool wants_mps = false;        // set up for MPS; without it there is a warning
+    std::vector<std::string>
+        neighbours;  // other workers on this host's GPUs whose pools have host parts
   };
   explicit CudaExecutor(Options options);
   ~CudaExecutor() override;
@@ -52,7 +55,8 @@ class CudaExecutor final : public Executor {
   void launch(const RunStep& step) override;
   bool finished() override;
   void collect(StepOutput& output) override;
-  bool prepare_grammar(std::uint64_t key, GrammarKind kind, const std::string& text, bool awaited) override {
+  bool prepare_grammar(std::uint64_t key, GrammarKind kind, const std::string& text,
+                       bool awaited) override {
     grammars_->prepare(key, kind, text, awaited);
     return true;
   }
@@ -88,8 +92,8 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<GrammarMasks> grammars_;
   MaskOfRow mask_of_row_;
   std::unique_ptr<RowSamplingPool> sampling_;  // of rows that the host finishes
-  cuda::DeviceMemory inputs_;          // the step's upload; ordered by the stream
-  std::map<int, cuda::Graph> graphs_;  // by number of rows
+  cuda::DeviceMemory inputs_;                  // the step's upload; ordered by the stream
+  std::map<int, cuda::Graph> graphs_;          // by number of rows
   std::unique_ptr<Lane> lanes_[kSteps];
   std::unique_ptr<cuda::StepTimer> timer_;  // if options_.time_steps
   ActivationDump dump_;

@@ -23,7 +23,8 @@ struct ModelShape {
   KvGeometry geometry;
   std::uint32_t max_context = 0;  // positions that the model allows
   std::uint32_t vocab_size = 0;
-  std::uint32_t max_step_tokens = 0;  // tokens of one step that there is room for; 0: as many as are planned
+  std::uint32_t max_step_tokens =
+      0;  // tokens of one step that there is room for; 0: as many as are planned
   WorkerFacts facts;
 };
 
@@ -63,31 +64,32 @@ class Executor {
   /// After load(). May be tried again after an error.
   virtual Result<PoolExport> allocate(const PoolRequest& request) = 0;
   virtual std::unique_ptr<BlockReader> block_reader() = 0;
-  /// How many steps may be launched before the oldest is collected: 1, or 2 where the device takes the
-  /// tokens of one step straight into the next.
+  /// How many steps may be launched before the oldest is collected: 1, or 2 where the device takes
+  /// the tokens of one step straight into the next.
   virtual int steps_at_once() const { return 1; }
-  /// Begins with the copies, then the rows; does not wait for the device. `step` stays valid until it
-  /// is collected. May throw: the pool's content is then unknown.
+  /// Begins with the copies, then the rows; does not wait for the device. `step` stays valid until
+  /// it is collected. May throw: the pool's content is then unknown.
   virtual void launch(const RunStep& step) = 0;
   /// Whether collect() would return at once. Never blocks.
   virtual bool finished() = 0;
-  /// Rows with this grammar will come (`awaited`: and wait for it): a device that holds rows to grammars compiles
-  /// it, and says so by the function that it was given. False: there is nothing to wait for. After allocate(),
-  /// from any thread; does not wait.
-  virtual bool prepare_grammar(std::uint64_t /*key*/, GrammarKind /*kind*/, const std::string& /*text*/,
-                               bool /*awaited*/) {
+  /// Rows with this grammar will come (`awaited`: and wait for it): a device that holds rows to
+  /// grammars compiles it, and says so by the function that it was given. False: there is nothing
+  /// to wait for. After allocate(), from any thread; does not wait.
+  virtual bool prepare_grammar(std::uint64_t /*key*/, GrammarKind /*kind*/,
+                               const std::string& /*text*/, bool /*awaited*/) {
     return false;
   }
-  /// Before load(). Called on any thread, one at a time: the grammar of that key is ready, or (later) forgotten.
+  /// Before load(). Called on any thread, one at a time: the grammar of that key is ready, or
+  /// (later) forgotten.
   using OnGrammar = std::function<void(std::uint64_t key, bool ready)>;
   virtual void on_grammar(OnGrammar /*tell*/) {}
-  /// Debugging: later steps show their activations, and wait for each. After allocate(), and not while a step
-  /// is launched. Not every backend can.
+  /// Debugging: later steps show their activations, and wait for each. After allocate(), and not
+  /// while a step is launched. Not every backend can.
   virtual Status dump_activations(ActivationDump /*dump*/) {
     return invalid("this backend shows no activations");
   }
-  /// Ends the oldest launched step. `output` comes empty, with one kNoToken a row. On return all its
-  /// writes are visible to other processes. May throw as launch() does.
+  /// Ends the oldest launched step. `output` comes empty, with one kNoToken a row. On return all
+  /// its writes are visible to other processes. May throw as launch() does.
   virtual void collect(StepOutput& output) = 0;
 };
 

@@ -70,9 +70,8 @@ Result<ModelShape> FakeModel::load(std::atomic<int>& percent) {
 std::uint64_t& FakeModel::hash_at(const BatchRow& row, std::int64_t position) {
   const KvGeometry& g = pool().geometry();
   const auto p = static_cast<std::uint64_t>(position);
-  const std::uint64_t offset =
-      kv_offset(g, row.blocks[p / g.tokens_per_block], 0, KvPart::key, 0,
-                static_cast<std::uint32_t>(p % g.tokens_per_block));
+  const std::uint64_t offset = kv_offset(g, row.blocks[p / g.tokens_per_block], 0, KvPart::key, 0,
+                                         static_cast<std::uint32_t>(p % g.tokens_per_block));
   return *reinterpret_cast<std::uint64_t*>(pool().data() + offset);
 }
 

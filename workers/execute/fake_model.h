@@ -1,6 +1,7 @@
-// A model without weights, for benchmarks of everything around a model and for tests of the hand-off.
-// It keeps a running hash of the prefix in the KV pool, at each token's place, and reads the previous
-// token's hash from there: a block that was lost, mixed up or pulled too early changes its tokens.
+// A model without weights, for benchmarks of everything around a model and for tests of the
+// hand-off. It keeps a running hash of the prefix in the KV pool, at each token's place, and reads
+// the previous token's hash from there: a block that was lost, mixed up or pulled too early changes
+// its tokens.
 #pragma once
 
 #include <atomic>
@@ -12,8 +13,9 @@
 
 namespace baton {
 
-/// Draws from kFakePieces ids around the middle of the vocabulary (ordinary pieces of a sentencepiece
-/// model), never a stop id; temperature and seed are ignored. vocab_size and the context come from
+/// Draws from kFakePieces ids around the middle of the vocabulary (ordinary pieces of a
+/// sentencepiece model), never a stop id; temperature and seed are ignored. vocab_size and the
+/// context come from
 /// `model`/config.json if there is one, else 32,000 and 32,768.
 class FakeModel final : public HostExecutor {
  public:

@@ -94,8 +94,8 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   }
   const std::size_t rows = padded_rows > 0 ? static_cast<std::size_t>(padded_rows) : tokens;
   const std::size_t samples = padded_rows > 0 ? rows : wanted;
-  const auto max_items = static_cast<std::size_t>(
-      rows == 0 ? 0 : attention_.max_items(static_cast<int>(rows)));
+  const auto max_items =
+      static_cast<std::size_t>(rows == 0 ? 0 : attention_.max_items(static_cast<int>(rows)));
 
   Packed packed;
   // First what a graph needs at fixed places, then what varies: that is named by index.
@@ -122,8 +122,8 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
     const int first = first_row_[static_cast<std::size_t>(i)];
     const auto n = static_cast<int>(row.tokens.size());
     (is_chunk(row) ? chunks_ : singles_)
-        .push_back({first, n, row.position, index_of(table_end),
-                    static_cast<int>(row.blocks.size())});
+        .push_back(
+            {first, n, row.position, index_of(table_end), static_cast<int>(row.blocks.size())});
     table_end = std::copy(row.blocks.begin(), row.blocks.end(), table_end);
     for (int t = 0; t < n; ++t) {
       const std::int64_t position = row.position + t;
@@ -144,8 +144,8 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   }
 
   WordArea area{words, places.used() / sizeof(std::int32_t), capacity / sizeof(std::int32_t)};
-  const std::size_t w = pack_samples(step, samples <= max_wanted_, d_samples.host, d_wanted.host, area,
-                                     packed);
+  const std::size_t w =
+      pack_samples(step, samples <= max_wanted_, d_samples.host, d_wanted.host, area, packed);
   for (std::size_t i = w; i < samples; ++i) {
     skip(d_samples.host[i]);
     d_wanted.host[i] = 0;

@@ -23,12 +23,12 @@ class GpuStepPacker {
                 bool single_tokens, int max_wanted, std::uint32_t vocab);
 
   struct Packed {
-    GpuBatch batch;              // addresses in the device buffer; `chunks` is left to the caller
-    std::size_t bytes = 0;       // to upload
-    bool too_large = false;      // `capacity` did not hold it; nothing is usable
+    GpuBatch batch;          // addresses in the device buffer; `chunks` is left to the caller
+    std::size_t bytes = 0;   // to upload
+    bool too_large = false;  // `capacity` did not hold it; nothing is usable
   };
-  /// Packs into `host`, for a device buffer at `device`. With padded_rows > 0 a step of single tokens is
-  /// filled up to so many rows, and every address depends on padded_rows alone.
+  /// Packs into `host`, for a device buffer at `device`. With padded_rows > 0 a step of single
+  /// tokens is filled up to so many rows, and every address depends on padded_rows alone.
   Packed pack(const RunStep& step, int padded_rows, std::byte* host, std::byte* device,
               std::size_t capacity);
   /// Whether the host must draw or rank for `row`: the device's sampler cannot.
@@ -40,13 +40,13 @@ class GpuStepPacker {
   };
   /// Those of the step packed last that the host finishes, in order.
   const std::vector<Line>& host_lines() const { return host_lines_; }
-  /// Those that are drawn when their grammar's mask is there: none where the step has more lines than the
-  /// decoder holds at a time.
+  /// Those that are drawn when their grammar's mask is there: none where the step has more lines
+  /// than the decoder holds at a time.
   const std::vector<Line>& late_lines() const { return late_lines_; }
   /// What the device is told of a row that it draws for. False if `area` has no room for the row's
   /// lists. `may_stop`: below min_tokens, too.
-  bool draw_on_device(const BatchRow& row, const Line& line, WordArea& area, cuda::SampleRow& sample,
-                      bool may_stop = false);
+  bool draw_on_device(const BatchRow& row, const Line& line, WordArea& area,
+                      cuda::SampleRow& sample, bool may_stop = false);
   /// By row of the step packed last: whether the host draws or ranks. Also where lists had no room.
   const std::vector<bool>& on_host() const { return on_host_; }
   /// So many lines, from the first on, hold all that the device tells log probabilities of.

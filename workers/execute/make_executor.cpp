@@ -35,10 +35,10 @@ std::unique_ptr<Executor> make_cpu_executor(const Config& config) {
     }
   }
   const auto workers = static_cast<unsigned>(options.neighbours.size() + 1);
-  options.threads = self.threads > 0
-                        ? static_cast<int>(self.threads)
-                        : std::clamp(static_cast<int>(std::thread::hardware_concurrency() / workers),
-                                     1, 256);
+  options.threads =
+      self.threads > 0
+          ? static_cast<int>(self.threads)
+          : std::clamp(static_cast<int>(std::thread::hardware_concurrency() / workers), 1, 256);
   options.memory.pool_blocks = self.pool_blocks;
   options.memory.pool_mib = self.pool_mib;
   options.memory.host_pool_blocks = self.host_pool_blocks;
@@ -57,7 +57,8 @@ bool wants_mps(const WorkerConfig& self) {
 /// The driver reads them once, when this process first asks for a device.
 void set_mps_share(const WorkerConfig& self) {
   if (self.mps_thread_percentage > 0) {
-    ::setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", std::to_string(self.mps_thread_percentage).c_str(), 1);
+    ::setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+             std::to_string(self.mps_thread_percentage).c_str(), 1);
   }
   if (self.mps_priority != "auto") {
     ::setenv("CUDA_MPS_CLIENT_PRIORITY", self.mps_priority == "low" ? "1" : "0", 1);
@@ -70,9 +71,11 @@ Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
   const WorkerConfig& self = config.self;
   if (self.dtype == "f32") return invalid("worker " + self.name + ": dtype f32 needs device cpu");
   if (self.mps_thread_percentage > 0 && !self.deterministic) {
-    // Measured: with 40 or 80 % of an H200 some of its algorithms leave parts of a product unwritten.
+    // Measured: with 40 or 80 % of an H200 some of its algorithms leave parts of a product
+    // unwritten.
     return invalid("worker " + self.name +
-                   ": mps_thread_percentage needs deterministic: cuBLAS's products are wrong under some shares");
+                   ": mps_thread_percentage needs deterministic: cuBLAS's products are wrong under "
+                   "some shares");
   }
   CudaExecutor::Options options;
   options.model_folder = config.model;
@@ -95,7 +98,8 @@ Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
                                                  : Chain::if_quicker;
   options.tokens_per_block = self.tokens_per_block;
   options.max_step_tokens = largest_step(config.scheduler, self.role);
-  options.max_decode_rows = std::min(config.scheduler.max_running, config.scheduler.token_budget.of(self.role));
+  options.max_decode_rows =
+      std::min(config.scheduler.max_running, config.scheduler.token_budget.of(self.role));
   options.memory_fraction = self.memory_fraction;
   options.time_steps = !self.step_log.empty();
   options.wants_mps = wants_mps(self);
@@ -122,7 +126,8 @@ Result<std::unique_ptr<Executor>> make_executor(const Config& config) {
                    " needs device cuda");
   }
   if (wants_mps(self)) {
-    return invalid("worker " + self.name + ": mps_thread_percentage and mps_priority need device cuda");
+    return invalid("worker " + self.name +
+                   ": mps_thread_percentage and mps_priority need device cuda");
   }
 #ifdef BATON_HAVE_CPU_MODEL
   return make_cpu_executor(config);

@@ -199,8 +199,8 @@ void StepThread::collect() {
   }
   const TimeNs end = now_ns();
   const std::vector<Token>& tokens = l.output.tokens;
-  if (sample_log_.is_open() && std::any_of(tokens.begin(), tokens.end(),
-                                           [](Token token) { return token != kNoToken; })) {
+  if (sample_log_.is_open() &&
+      std::any_of(tokens.begin(), tokens.end(), [](Token token) { return token != kNoToken; })) {
     sample_log_ << end << '\n' << std::flush;
   }
   // A step waits on the device for the one before it: its own time begins there.
@@ -211,14 +211,15 @@ void StepThread::collect() {
   report(step_event::StepFinished{&l.output});
 }
 
-/// "end rows tokens idle run": ns of CLOCK_MONOTONIC, counts, microseconds. Where the device has no clock of
-/// its own, idle and run are seen from here.
+/// "end rows tokens idle run": ns of CLOCK_MONOTONIC, counts, microseconds. Where the device has no
+/// clock of its own, idle and run are seen from here.
 void StepThread::log_step(const Launched& launched, TimeNs end) {
   const StepOutput& o = launched.output;
   const TimeNs idle = last_end_ == 0 ? 0 : std::max<TimeNs>(launched.at - last_end_, 0);
-  step_log_ << end << ' ' << launched.step->rows.size() << ' ' << launched.step->tokens.size() << ' '
-            << (o.idle_us >= 0 ? o.idle_us : static_cast<float>(idle) * 1e-3F) << ' '
-            << (o.run_us >= 0 ? o.run_us : static_cast<float>(o.duration_us)) << '\n' << std::flush;
+  step_log_ << end << ' ' << launched.step->rows.size() << ' ' << launched.step->tokens.size()
+            << ' ' << (o.idle_us >= 0 ? o.idle_us : static_cast<float>(idle) * 1e-3F) << ' '
+            << (o.run_us >= 0 ? o.run_us : static_cast<float>(o.duration_us)) << '\n'
+            << std::flush;
 }
 
 }  // namespace baton

@@ -1,5 +1,5 @@
-// The thread that owns the device: loads the model, allocates the pool, runs steps, one job at a time,
-// so that the I/O loop goes on sending heartbeats meanwhile.
+// The thread that owns the device: loads the model, allocates the pool, runs steps, one job at a
+// time, so that the I/O loop goes on sending heartbeats meanwhile.
 #pragma once
 
 #include <algorithm>
@@ -63,8 +63,8 @@ class StepThread {
 
   /// Queued behind the loading; answered by PoolReady or PoolFailed.
   void allocate(PoolRequest request);
-  /// Answered by StepFinished or StepFailed; `step` must stay valid until then. At most the executor's
-  /// steps_at_once may be unanswered.
+  /// Answered by StepFinished or StepFailed; `step` must stay valid until then. At most the
+  /// executor's steps_at_once may be unanswered.
   void run(const RunStep* step);
   /// Replaces `events` by what has happened since the last call.
   void take(std::vector<StepEvent>& events);
@@ -97,13 +97,13 @@ class StepThread {
   const Options options_;
   std::atomic<int> percent_{0};
   std::optional<Result<ModelShape>> model_;  // the thread's own
-  std::vector<Launched> launched_;  // a ring
+  std::vector<Launched> launched_;           // a ring
   std::size_t oldest_ = 0;
   std::size_t n_launched_ = 0;
   TimeNs last_end_ = 0;
   Spin spin_;
-  bool failed_ = false;  // the device is lost: the process is about to end
-  std::ofstream sample_log_;                 // the thread's own
+  bool failed_ = false;       // the device is lost: the process is about to end
+  std::ofstream sample_log_;  // the thread's own
   std::ofstream step_log_;
 
   std::mutex mutex_;

@@ -17,10 +17,11 @@
 
 namespace baton {
 
-/// A linear layer [out, in] as it is stored: one of the three. All of it lies in the mapped checkpoint.
+/// A linear layer [out, in] as it is stored: one of the three. All of it lies in the mapped
+/// checkpoint.
 struct LinearSource {
-  cpu::MatrixSource plain;          // row-major
-  std::optional<Int4Weight> int4;   // gptq or awq, as the configuration says
+  cpu::MatrixSource plain;         // row-major
+  std::optional<Int4Weight> int4;  // gptq or awq, as the configuration says
   std::optional<Fp8Weight> fp8;
 
   bool quantized() const { return int4.has_value() || fp8.has_value(); }
@@ -34,8 +35,8 @@ struct FeedForwardSource {
   LinearSource down;      // [hidden, intermediate]
 };
 
-/// One layer's parameters, in the mapped checkpoint; vectors are widened to fp32, which is exact for
-/// every stored type.
+/// One layer's parameters, in the mapped checkpoint; vectors are widened to fp32, which is exact
+/// for every stored type.
 struct LayerSource {
   std::vector<float> input_norm;      // [hidden]
   LinearSource q;                     // [heads * head_dim, hidden]
@@ -48,8 +49,8 @@ struct LayerSource {
   FeedForwardSource dense;            // empty in a sparse layer: expert() has its parts
 };
 
-/// Whether the layer of this name (without ".weight") is stored as the configuration's quantisation has
-/// it; quantisers leave some plain.
+/// Whether the layer of this name (without ".weight") is stored as the configuration's quantisation
+/// has it; quantisers leave some plain.
 bool stored_quantized(const Quantization& quantization, const Checkpoint& checkpoint,
                       const std::string& name);
 
@@ -59,7 +60,8 @@ bool stored_quantized(const Quantization& quantization, const Checkpoint& checkp
 class CheckpointReader {
  public:
   /// `config` and `checkpoint` outlive the reader. `progress`, if given, rises to 100 with the
-  /// share of tensors taken (another thread may read it). Quantised layers are widened by `threads`.
+  /// share of tensors taken (another thread may read it). Quantised layers are widened by
+  /// `threads`.
   CheckpointReader(const ModelConfig& config, const Checkpoint& checkpoint,
                    std::atomic<int>* progress = nullptr, int threads = 1)
       : config_(config), checkpoint_(checkpoint), progress_(progress), pool_(threads) {}

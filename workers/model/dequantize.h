@@ -47,7 +47,8 @@ struct Fp8Weight {
   std::string name = {};  // for messages: file and tensor
 };
 
-/// w = value * scale (what some checkpoints call scale_inv is this factor, too). Writes [out, in] to `result`.
+/// w = value * scale (what some checkpoints call scale_inv is this factor, too). Writes [out, in]
+/// to `result`.
 void dequantize_fp8(const Fp8Weight& weight, cpu::ThreadPool& pool, float* result);
 
 }  // namespace baton

@@ -21,7 +21,8 @@ using cuda::LinearOutput;
 using cuda::Linears;
 
 constexpr std::size_t kAlign = 256;
-/// In deterministic mode every row's keys are cut into pieces of this many, whoever its neighbours are.
+/// In deterministic mode every row's keys are cut into pieces of this many, whoever its neighbours
+/// are.
 constexpr int kFixedSplit = 256;
 
 cuda::HeadShape heads_of(const ModelConfig& c) { return {c.heads, c.kv_heads, c.head_dim}; }
@@ -31,8 +32,7 @@ cuda::ExpertShape experts_of(const ModelConfig& c) {
   return {e.count, e.active, c.hidden, e.intermediate, e.normalise};
 }
 
-cuda::DecodeAttention::Options decode_options(const ModelConfig& c,
-                                              const GpuDecoder::Options& o) {
+cuda::DecodeAttention::Options decode_options(const ModelConfig& c, const GpuDecoder::Options& o) {
   cuda::DecodeAttention::Options d;
   d.shape = heads_of(c);
   d.tokens_per_block = o.tokens_per_block;
@@ -71,7 +71,8 @@ Linears::Options linear_options(const ModelConfig& c, const GpuWeights& weights,
       l.widened_bytes = std::max(l.widened_bytes, widened);
     }
     if (w.quantized.order != nullptr) {
-      l.ordered_bytes = std::max(l.ordered_bytes, aligned(static_cast<std::size_t>(o.max_rows) * in));
+      l.ordered_bytes =
+          std::max(l.ordered_bytes, aligned(static_cast<std::size_t>(o.max_rows) * in));
     }
   };
   for (const GpuLayer& layer : weights.layers) {
@@ -135,8 +136,8 @@ void GpuDecoder::carve_workspace() {
     matrix(gated_, rows, c.intermediate);
     const bool sparse = c.experts.count > 0;
     const int expert_rows = sparse ? std::min(options_.max_rows, cuda::kMostExpertRows) : 0;
-    take(routed_, static_cast<std::size_t>(expert_rows) * static_cast<std::size_t>(c.experts.count) *
-                      sizeof(float));
+    take(routed_, static_cast<std::size_t>(expert_rows) *
+                      static_cast<std::size_t>(c.experts.count) * sizeof(float));
     matrix(wanted_x_, rows, c.hidden);
     matrix(wanted_attended_, rows, c.heads * c.head_dim);
     take(logits_, wanted * static_cast<std::size_t>(c.vocab) * sizeof(float));
@@ -150,7 +151,8 @@ void GpuDecoder::carve_workspace() {
     bytes(prefill_float_, prefill_ ? prefill_->float_workspace_bytes() : 0);
     bytes(prefill_int_, prefill_ ? prefill_->int_workspace_bytes() : 0);
     bytes(sample_workspace_, cuda::sample_workspace_bytes(options_.max_wanted, c.vocab));
-    bytes(experts_workspace_, sparse ? cuda::experts_workspace_bytes(experts_of(c), expert_rows) : 0);
+    bytes(experts_workspace_,
+          sparse ? cuda::experts_workspace_bytes(experts_of(c), expert_rows) : 0);
     linear_workspace_bytes_ = linear_options(c, weights_, options_).workspace_bytes;
     bytes(linear_workspace_, linear_workspace_bytes_);
     const auto chains = static_cast<std::size_t>(chain_rows > 0 ? c.layers : 0);
@@ -279,17 +281,17 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
     if (rows > most_rows) break;
     ChainChoice choice;
     choice.rows = rows;
-    choice.chained_us = cuda::graph_us(stream, layers, [&](int i) {
-      run_chain(i, (i + 1) % layers, rows, stream);
-    });
+    choice.chained_us = cuda::graph_us(
+        stream, layers, [&](int i) { run_chain(i, (i + 1) % layers, rows, stream); });
     choice.single_us = cuda::graph_us(stream, layers, [&](int i) {
       const GpuLayer& layer = weights_.layers[static_cast<std::size_t>(i)];
       linears_.run(attended_, rows, layer.o, LinearOutput::residual, x_, stream);
       feed_forward(layer, x_, rows, stream);
       if (i + 1 < config_.layers) project(i + 1, rows, stream);
     });
-    // Behind attention, which is not timed here, the first of several kernels starts earlier: a quarter of
-    // what is gained and one microsecond more are lost again (measured on one H200 with the 8B).
+    // Behind attention, which is not timed here, the first of several kernels starts earlier: a
+    // quarter of what is gained and one microsecond more are lost again (measured on one H200 with
+    // the 8B).
     constexpr double kKept = 0.75;
     constexpr double kLostUs = 1;
     const bool quicker = kKept * (choice.single_us - choice.chained_us) > kLostUs;
@@ -303,8 +305,10 @@ std::string GpuDecoder::linears_report() const {
   int from = 1;
   for (const ChainChoice& c : chain_choices_) {
     char line[120];
-    std::snprintf(line, sizeof line, "a layer behind attention, %2d..%2d rows: %.1f us as one kernel, %.1f as several%s\n",
-                  from, c.rows, c.chained_us, c.single_us, c.chained ? ": one" : "");
+    std::snprintf(
+        line, sizeof line,
+        "a layer behind attention, %2d..%2d rows: %.1f us as one kernel, %.1f as several%s\n", from,
+        c.rows, c.chained_us, c.single_us, c.chained ? ": one" : "");
     text += line;
     from = c.rows + 1;
   }
@@ -341,8 +345,8 @@ cuda::KvLayerView GpuDecoder::kv_layer(int index) const {
 /// The model. T = rows of the step, W = rows whose logits are wanted; x is the residual stream.
 void GpuDecoder::run(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use) {
   // x = E[tokens]
-  cuda::embed(weights_.embedding, config_.vocab, batch.tokens, sampled_, batch.rows,
-              config_.hidden, x_, stream);
+  cuda::embed(weights_.embedding, config_.vocab, batch.tokens, sampled_, batch.rows, config_.hidden,
+              x_, stream);
   show("embed", -1, "", x_, batch.rows, config_.hidden);
   const bool chain = chained(batch);
   for (int i = 0; i < config_.layers; ++i) {
@@ -373,12 +377,15 @@ void GpuDecoder::attend(int index, const GpuBatch& batch, cuda::Stream stream) {
   append.qkv = qkv_;
   append.rows = batch.rows;
   append.shape = heads_of(config_);
-  append.rope = {w.qkv_bias, w.q_norm, w.k_norm, static_cast<float>(config_.rms_eps), rope_cos_, rope_sin_};
+  append.rope = {w.qkv_bias, w.q_norm, w.k_norm, static_cast<float>(config_.rms_eps),
+                 rope_cos_,  rope_sin_};
   append.positions = batch.positions;
   append.slots = batch.slots;
   append.kv = kv;
-  // Rows are sequences of their own where prompts have a kernel of their own, and the step has none.
-  const bool inside = prefill_ && batch.chunks == nullptr && decode_.applies_rope(batch.singles.rows);
+  // Rows are sequences of their own where prompts have a kernel of their own, and the step has
+  // none.
+  const bool inside =
+      prefill_ && batch.chunks == nullptr && decode_.applies_rope(batch.singles.rows);
   if (!inside) cuda::rope_append(append, stream);
   attention(batch, kv, inside ? &append.rope : nullptr, stream);
   show("layer", index, ".attended", attended_, batch.rows, config_.heads * config_.head_dim);
@@ -415,7 +422,8 @@ void GpuDecoder::feed_forward(const GpuLayer& layer, Bf16* x, int rows, cuda::St
   linears_.run(gated_, rows, layer.down, LinearOutput::residual, x, stream);
 }
 
-/// x = x + sum over the row's experts e of p_e * feed_forward_e(norm(x)), p = softmax(W_router norm(x))
+/// x = x + sum over the row's experts e of p_e * feed_forward_e(norm(x)), p = softmax(W_router
+/// norm(x))
 void GpuDecoder::experts(const GpuLayer& layer, Bf16* x, int rows, cuda::Stream stream) {
   cuda::ExpertCall call;
   call.shape = experts_of(config_);
@@ -440,15 +448,14 @@ void GpuDecoder::attention(const GpuBatch& batch, const cuda::KvLayerView& kv,
   if (batch.chunks != nullptr) {
     prefill_->run(*batch.chunks, qkv_, attended_, kv, batch.block_table, scale, stream);
   }
-  decode_.run(qkv_, attended_, kv, batch.block_table, batch.singles, scale, decode_workspace_, stream,
-              rope);
+  decode_.run(qkv_, attended_, kv, batch.block_table, batch.singles, scale, decode_workspace_,
+              stream, rope);
 }
 
 /// logits = W_head norm(x), and a token of each row; max_wanted rows at a time.
 void GpuDecoder::head(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use) {
   const Bf16* x = batch.wanted_rows == nullptr ? x_ : wanted_x_;
-  const Linears::Norm final_norm{weights_.final_norm, static_cast<float>(config_.rms_eps),
-                                 normed_};
+  const Linears::Norm final_norm{weights_.final_norm, static_cast<float>(config_.rms_eps), normed_};
   for (int first = 0; first < batch.wanted; first += options_.max_wanted) {
     const int rows = std::min(options_.max_wanted, batch.wanted - first);
     linears_.run(x + std::int64_t{first} * config_.hidden, rows, weights_.lm_head,

@@ -1,5 +1,5 @@
-// The decoder on a GPU: queues one step of prompt chunks and decode rows, mixed. This header and its
-// source need no CUDA header: the kernels are behind workers/cuda/*.h.
+// The decoder on a GPU: queues one step of prompt chunks and decode rows, mixed. This header and
+// its source need no CUDA header: the kernels are behind workers/cuda/*.h.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@
 
 namespace baton {
 
-/// One step as the device sees it: how many of what, and where it was uploaded to. Everything that a
-/// graph replays must be at the same address each time.
+/// One step as the device sees it: how many of what, and where it was uploaded to. Everything that
+/// a graph replays must be at the same address each time.
 struct GpuBatch {
   int rows = 0;                               // tokens of the step
   const std::int32_t* tokens = nullptr;       // [rows], rowwise.h says what negative ones mean
@@ -40,13 +40,13 @@ struct GpuBatch {
 class GpuDecoder {
  public:
   struct Options {
-    int max_rows = 0;     // tokens of one step
-    int max_wanted = 0;   // rows of logits that are held at a time
-    int max_table = 0;    // entries of a step's block tables
+    int max_rows = 0;    // tokens of one step
+    int max_wanted = 0;  // rows of logits that are held at a time
+    int max_table = 0;   // entries of a step's block tables
     int tokens_per_block = 16;
     bool deterministic = false;
-    /// Steps of few rows run the products between two attentions as one kernel (linear_chain.h): where that
-    /// was quicker at start, or wherever it can, or never. Never in deterministic mode.
+    /// Steps of few rows run the products between two attentions as one kernel (linear_chain.h):
+    /// where that was quicker at start, or wherever it can, or never. Never in deterministic mode.
     enum class Chain { if_quicker, wherever_possible, never } chain = Chain::if_quicker;
   };
 
@@ -57,8 +57,8 @@ class GpuDecoder {
 
   const ModelConfig& config() const { return config_; }
   const cuda::DecodeAttention& decode_attention() const { return decode_; }
-  /// Null where rows of chunks are computed as single tokens: in deterministic mode, and for head shapes
-  /// without tiled kernels.
+  /// Null where rows of chunks are computed as single tokens: in deterministic mode, and for head
+  /// shapes without tiled kernels.
   const cuda::PrefillAttention* prefill_attention() const { return prefill_.get(); }
   std::uint64_t weight_bytes() const { return weights_.memory.bytes(); }
   /// Device memory beside the weights.
@@ -79,26 +79,29 @@ class GpuDecoder {
   void* prefill_float_workspace() const { return prefill_float_; }
   void* prefill_int_workspace() const { return prefill_int_; }
 
-  /// Lines first .. first + n - 1 of a step's logits, [n, vocab], once the stream has passed the call
-  /// and until anything else is queued.
+  /// Lines first .. first + n - 1 of a step's logits, [n, vocab], once the stream has passed the
+  /// call and until anything else is queued.
   using LogitsUse = std::function<void(int first, int n, const float* logits)>;
-  /// Queues the whole step. Allocates nothing; without chunks it may be recorded into a graph. `use`, if
-  /// any, may queue work on the stream; it is called for all lines, max_wanted at a time.
+  /// Queues the whole step. Allocates nothing; without chunks it may be recorded into a graph.
+  /// `use`, if any, may queue work on the stream; it is called for all lines, max_wanted at a time.
   void run(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use = {});
-  /// Draws again from the lines of the step that was queued last, where they were no more than max_wanted.
+  /// Draws again from the lines of the step that was queued last, where they were no more than
+  /// max_wanted.
   /// `samples`, [n], and `words` are in device memory.
-  void sample(const cuda::SampleRow* samples, int n, const std::int32_t* words, cuda::Stream stream);
+  void sample(const cuda::SampleRow* samples, int n, const std::int32_t* words,
+              cuda::Stream stream);
   /// The lines of the step that was queued last, where they were no more than max_wanted.
   const float* logits() const { return logits_; }
   int max_wanted() const { return options_.max_wanted; }
 
   /// Tests: is called after parts of a step with a name and what they left, [rows, columns].
-  using Dump = std::function<void(const std::string& part, const cuda::Bf16* values, int rows,
-                                  int columns)>;
+  using Dump =
+      std::function<void(const std::string& part, const cuda::Bf16* values, int rows, int columns)>;
   void set_dump(Dump dump) { dump_ = std::move(dump); }
 
  private:
-  /// A layer's products as links of a chain: W_o, gate and up, W_down, and W_qkv of the layer behind, if any.
+  /// A layer's products as links of a chain: W_o, gate and up, W_down, and W_qkv of the layer
+  /// behind, if any.
   std::vector<cuda::ChainLink> links_behind(int index) const;
   /// Of layer `index`; `next` is the layer whose chain is run next.
   void run_chain(int index, int next, int rows, cuda::Stream stream);
@@ -117,7 +120,8 @@ class GpuDecoder {
   void head(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use);
   void show(const char* part, int index, const char* of_it, const cuda::Bf16* values, int rows,
             int columns) const {
-    if (dump_) dump_(part + (index < 0 ? "" : std::to_string(index)) + of_it, values, rows, columns);
+    if (dump_)
+      dump_(part + (index < 0 ? "" : std::to_string(index)) + of_it, values, rows, columns);
   }
   void carve_workspace();
   void make_rope_tables();
@@ -131,18 +135,18 @@ class GpuDecoder {
   cuda::DeviceMemory workspace_;
 
   // Activations, [max_rows, ...] unless said otherwise
-  cuda::Bf16* x_ = nullptr;         // [hidden], the residual stream
-  cuda::Bf16* normed_ = nullptr;    // [hidden]
-  cuda::Bf16* qkv_ = nullptr;       // [(heads + 2 kv_heads) * head_dim]
-  cuda::Bf16* attended_ = nullptr;  // [heads * head_dim]
-  cuda::Bf16* gated_ = nullptr;     // [intermediate]
-  float* routed_ = nullptr;         // [kMostExpertRows at most, experts]
+  cuda::Bf16* x_ = nullptr;                // [hidden], the residual stream
+  cuda::Bf16* normed_ = nullptr;           // [hidden]
+  cuda::Bf16* qkv_ = nullptr;              // [(heads + 2 kv_heads) * head_dim]
+  cuda::Bf16* attended_ = nullptr;         // [heads * head_dim]
+  cuda::Bf16* gated_ = nullptr;            // [intermediate]
+  float* routed_ = nullptr;                // [kMostExpertRows at most, experts]
   cuda::Bf16* wanted_x_ = nullptr;         // [hidden]
   cuda::Bf16* wanted_attended_ = nullptr;  // [heads * head_dim]
-  float* logits_ = nullptr;         // [max_wanted, vocab]
+  float* logits_ = nullptr;                // [max_wanted, vocab]
   std::int32_t* sampled_ = nullptr;
   cuda::TokenLogprobs* logprobs_ = nullptr;
-  float* rope_cos_ = nullptr;       // [max_context, head_dim / 2]
+  float* rope_cos_ = nullptr;  // [max_context, head_dim / 2]
   float* rope_sin_ = nullptr;
   void* decode_workspace_ = nullptr;
   void* prefill_float_ = nullptr;

@@ -14,15 +14,17 @@ using cuda::WeightFormat;
 
 constexpr int kNoShift = 31;  // every input is in group 0
 
-/// The groups of a part's inputs as stored; empty where they are consecutive by the format. None where the
-/// tensor is not what it should be, which the reader will say.
-std::optional<std::vector<std::int32_t>> stored_groups(const Quantization& q, const Checkpoint& checkpoint,
+/// The groups of a part's inputs as stored; empty where they are consecutive by the format. None
+/// where the tensor is not what it should be, which the reader will say.
+std::optional<std::vector<std::int32_t>> stored_groups(const Quantization& q,
+                                                       const Checkpoint& checkpoint,
                                                        const std::string& part, int in) {
   const TensorView* view = checkpoint.find(part + ".g_idx");
   if (q.method != QuantMethod::gptq || (view == nullptr && !q.act_order)) {
     return std::vector<std::int32_t>();
   }
-  if (view == nullptr || view->dtype != "I32" || view->bytes != static_cast<std::uint64_t>(in) * 4) {
+  if (view == nullptr || view->dtype != "I32" ||
+      view->bytes != static_cast<std::uint64_t>(in) * 4) {
     return std::nullopt;
   }
   std::vector<std::int32_t> group(static_cast<std::size_t>(in));
@@ -37,7 +39,8 @@ bool consecutive(std::span<const std::int32_t> group, int shift) {
   return true;
 }
 
-/// Whether the inputs of a quantised matrix need an order of their own; none: there is none that serves.
+/// Whether the inputs of a quantised matrix need an order of their own; none: there is none that
+/// serves.
 std::optional<bool> needs_order(const Quantization& q, const Checkpoint& checkpoint,
                                 std::span<const std::string> parts, int in, int shift) {
   std::vector<std::int32_t> first;
@@ -72,7 +75,8 @@ LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* chec
                                std::span<const std::string> parts, int in) {
   const Quantization& q = config.quantization;
   if (q.method == QuantMethod::none) return {};
-  if (checkpoint != nullptr && !std::all_of(parts.begin(), parts.end(), [&](const std::string& part) {
+  if (checkpoint != nullptr &&
+      !std::all_of(parts.begin(), parts.end(), [&](const std::string& part) {
         return stored_quantized(q, *checkpoint, part);
       })) {
     return {};

@@ -1,4 +1,5 @@
-// How a model's linear layers are kept on a GPU: as they are quantised, or in bf16. Pure and free of CUDA.
+// How a model's linear layers are kept on a GPU: as they are quantised, or in bf16. Pure and free
+// of CUDA.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +14,29 @@
 
 namespace baton {
 
-/// Of one matrix, fused out of several layers where the kernels want it so (q, k and v; gate and up).
+/// Of one matrix, fused out of several layers where the kernels want it so (q, k and v; gate and
+/// up).
 struct LinearFormat {
   cuda::WeightFormat format = cuda::WeightFormat::bf16;
-  int groups = 1;       // of inputs that share a scale
+  int groups = 1;  // of inputs that share a scale
   int group_shift = 31;
-  /// Inputs are taken in another order than x has them in, so that groups are contiguous (GPTQ's act-order).
+  /// Inputs are taken in another order than x has them in, so that groups are contiguous (GPTQ's
+  /// act-order).
   bool ordered = false;
   /// Eight features from a multiple of 8 on have the same scales (blocks of FP8).
   bool shared_scales = false;
 };
 
-/// The format of the matrix whose rows are those of the layers `parts` (names without ".weight") and which
-/// has `in` inputs. Quantised are matrices of which all parts are stored so, with groups of a power of two
-/// inputs, at least 32 (blocks of FP8: at least 64), or one group for all; parts that share their inputs
-/// must share their order. Everything else is bf16. Without a checkpoint (`load_format: dummy`) every
-/// part counts as quantised.
+/// The format of the matrix whose rows are those of the layers `parts` (names without ".weight")
+/// and which has `in` inputs. Quantised are matrices of which all parts are stored so, with groups
+/// of a power of two inputs, at least 32 (blocks of FP8: at least 64), or one group for all; parts
+/// that share their inputs must share their order. Everything else is bf16. Without a checkpoint
+/// (`load_format: dummy`) every part counts as quantised.
 LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* checkpoint,
                                std::span<const std::string> parts, int in);
 
-/// The inputs by group, in order within each: order[i] is the input that comes at i. None where input
-/// order[i] is not in group i >> group_shift: then groups are not of one size.
+/// The inputs by group, in order within each: order[i] is the input that comes at i. None where
+/// input order[i] is not in group i >> group_shift: then groups are not of one size.
 std::optional<std::vector<std::int32_t>> order_by_group(std::span<const std::int32_t> group,
                                                         int group_shift);
 

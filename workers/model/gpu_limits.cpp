@@ -11,8 +11,8 @@ void check_gpu_limits(const ModelConfig& config) {
   if (config.hidden % 16 != 0 || config.intermediate % 16 != 0 ||
       (config.heads * config.head_dim) % 16 != 0) {
     throw ModelError(
-        "hidden_size, intermediate_size and heads * head_dim must be multiples of 16 "
-        "on device cuda");
+        "hidden_size, intermediate_size and heads * head_dim must be multiples of 16 on device "
+        "cuda");
   }
 }
 

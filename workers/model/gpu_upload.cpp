@@ -40,7 +40,9 @@ struct RawSizes {
     zeros = size(scale.rows * s.int4->out / 2);
     group = s.int4->group.size() * sizeof(std::int32_t);
   }
-  std::size_t all() const { return aligned(weights) + aligned(zeros) + aligned(scales) + aligned(group); }
+  std::size_t all() const {
+    return aligned(weights) + aligned(zeros) + aligned(scales) + aligned(group);
+  }
 };
 
 QuantizedPart::ScaleType scale_type(ElementType type) {
@@ -56,7 +58,8 @@ Bf16 to_bf16(float x) {
   return {static_cast<std::uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)};
 }
 
-/// What one thread works with: a stream, two page-locked buffers in turns, room for a layer's stored tensors.
+/// What one thread works with: a stream, two page-locked buffers in turns, room for a layer's
+/// stored tensors.
 class GpuUpload::Lane {
  public:
   explicit Lane(std::size_t raw_bytes)
@@ -83,7 +86,8 @@ class GpuUpload::Lane {
   }
 
  private:
-  cuda::PinnedMemory staging_[2] = {cuda::PinnedMemory(kStagingBytes), cuda::PinnedMemory(kStagingBytes)};
+  cuda::PinnedMemory staging_[2] = {cuda::PinnedMemory(kStagingBytes),
+                                    cuda::PinnedMemory(kStagingBytes)};
   cuda::OwnedEvent sent_[2];
   int turn_ = 0;
   bool used_ = false;
@@ -113,7 +117,8 @@ void GpuUpload::vector(const std::vector<float>& values, const Bf16* to) {
         to, false);
 }
 
-void GpuUpload::packed(const LinearSource& source, cuda::PartRows rows, const cuda::QuantizedWeight& to) {
+void GpuUpload::packed(const LinearSource& source, cuda::PartRows rows,
+                       const cuda::QuantizedWeight& to) {
   quantized_.push_back({source, rows, to, nullptr});
 }
 
@@ -123,7 +128,8 @@ void GpuUpload::widened(const LinearSource& source, cuda::PartRows rows, const B
 
 void GpuUpload::run(int ordinal, std::atomic<int>& percent) {
   std::size_t largest = 1;
-  for (const QuantizedJob& job : quantized_) largest = std::max(largest, RawSizes(job.source).all());
+  for (const QuantizedJob& job : quantized_)
+    largest = std::max(largest, RawSizes(job.source).all());
   const auto fit = static_cast<int>(std::clamp<std::size_t>(kRawBytes / largest, 1, kThreads));
   const int n = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, fit);
   const cuda::DeviceMemory nan(sizeof(int));
@@ -162,8 +168,8 @@ void GpuUpload::do_plain(const PlainJob& job, Lane& lane) const {
     return;
   }
   const std::size_t width = job.group_elements * sizeof(Bf16);
-  cuda::copy_rows_to_device(job.to, job.pitch_bytes, place, width, width, job.elements / job.group_elements,
-                            lane.stream.get());
+  cuda::copy_rows_to_device(job.to, job.pitch_bytes, place, width, width,
+                            job.elements / job.group_elements, lane.stream.get());
 }
 
 /// The tensors as they are stored, and a kernel behind them.
@@ -210,7 +216,8 @@ void GpuUpload::work(int ordinal, std::atomic<int>& percent, int* nan) {
   try {
     cuda::set_device(ordinal);
     std::size_t largest = 0;
-    for (const QuantizedJob& job : quantized_) largest = std::max(largest, RawSizes(job.source).all());
+    for (const QuantizedJob& job : quantized_)
+      largest = std::max(largest, RawSizes(job.source).all());
     Lane lane(largest);
     for (std::size_t i = next_++; i < jobs; i = next_++) {
       if (i < quantized_.size()) {

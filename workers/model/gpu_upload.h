@@ -1,5 +1,5 @@
-// Brings a checkpoint's tensors to the current device: page cache -> page-locked memory -> GPU, by several
-// threads, with the conversions on the way. Jobs are collected first and then run together.
+// Brings a checkpoint's tensors to the current device: page cache -> page-locked memory -> GPU, by
+// several threads, with the conversions on the way. Jobs are collected first and then run together.
 #pragma once
 
 #include <atomic>
@@ -23,23 +23,24 @@ class GpuUpload {
  public:
   explicit GpuUpload(const Quantization& quantization) : quantization_(quantization) {}
 
-  /// A plain matrix becomes bf16 at `to`, all of it densely, or interleaved: every eight rows are followed
-  /// by room for eight of another matrix.
+  /// A plain matrix becomes bf16 at `to`, all of it densely, or interleaved: every eight rows are
+  /// followed by room for eight of another matrix.
   void plain(const cpu::MatrixSource& source, const cuda::Bf16* to, bool interleaved);
   /// A short vector; kept until the jobs have run.
   void vector(const std::vector<float>& values, const cuda::Bf16* to);
-  /// A quantised layer becomes some rows of a quantised matrix, whose memory is zeroed and whose order of
-  /// inputs is there already, ...
+  /// A quantised layer becomes some rows of a quantised matrix, whose memory is zeroed and whose
+  /// order of inputs is there already, ...
   void packed(const LinearSource& source, cuda::PartRows rows, const cuda::QuantizedWeight& to);
   /// ... or of a matrix in bf16.
   void widened(const LinearSource& source, cuda::PartRows rows, const cuda::Bf16* to);
 
-  /// `percent` rises to 99. Takes up to 1 GiB of the device on the way (a thread one layer's stored tensors).
-  /// Throws ModelError or CudaError.
+  /// `percent` rises to 99. Takes up to 1 GiB of the device on the way (a thread one layer's stored
+  /// tensors). Throws ModelError or CudaError.
   void run(int ordinal, std::atomic<int>& percent);
 
  private:
-  /// Some rows of a plain matrix: `group_elements` at a time land `pitch_bytes` apart, or all of them densely.
+  /// Some rows of a plain matrix: `group_elements` at a time land `pitch_bytes` apart, or all of
+  /// them densely.
   struct PlainJob {
     const std::byte* from = nullptr;
     cpu::ElementType type = cpu::ElementType::bf16;

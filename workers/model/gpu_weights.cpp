@@ -87,7 +87,8 @@ class Formats {
  private:
   LinearFormat of(int layer, std::initializer_list<const char*> names, int in) const {
     std::vector<std::string> parts;
-    for (const char* name : names) parts.push_back("model.layers." + std::to_string(layer) + "." + name);
+    for (const char* name : names)
+      parts.push_back("model.layers." + std::to_string(layer) + "." + name);
     return gpu_linear_format(config_, checkpoint_, parts, in);
   }
 
@@ -204,8 +205,8 @@ void randomise(const LinearWeight& w, std::uint64_t seed, cuda::Stream stream) {
   // Of 0..15 about 8, and of an E4M3 with random bits.
   const float scale = kDeviation / (q.format == WeightFormat::int4 ? 4.6F : 130.0F);
   const std::uint32_t zero = q.format == WeightFormat::int4 ? 8 : 0;
-  cuda::fill_random(const_cast<std::uint32_t*>(q.words), cuda::weight_words(q.format, w.out, w.in), seed,
-                    stream);
+  cuda::fill_random(const_cast<std::uint32_t*>(q.words), cuda::weight_words(q.format, w.out, w.in),
+                    seed, stream);
   const std::uint32_t word = (std::bit_cast<std::uint32_t>(scale) & ~15U) | zero;
   cuda::fill_words(const_cast<std::uint32_t*>(q.scales), cuda::scale_words(w.out, q.groups), word,
                    stream);
@@ -216,8 +217,8 @@ void randomise(const LinearWeight& w, std::uint64_t seed, cuda::Stream stream) {
   if (q.order == nullptr) return;
   std::vector<std::int32_t> order(size(w.in));
   for (int i = 0; i < w.in; ++i) order[size(i)] = w.in - 1 - i;
-  cuda::copy_to_device(const_cast<std::int32_t*>(q.order), order.data(), order.size() * sizeof order[0],
-                       stream);
+  cuda::copy_to_device(const_cast<std::int32_t*>(q.order), order.data(),
+                       order.size() * sizeof order[0], stream);
 }
 
 }  // namespace
@@ -262,7 +263,8 @@ GpuWeights random_gpu_weights(const ModelConfig& config, std::atomic<int>& perce
   const auto ones = [&](const Bf16* to, int n) {
     if (to == nullptr) return;
     const std::vector<Bf16> values(size(n), to_bf16(1.0F));
-    cuda::copy_to_device(const_cast<Bf16*>(to), values.data(), values.size() * sizeof(Bf16), stream.get());
+    cuda::copy_to_device(const_cast<Bf16*>(to), values.data(), values.size() * sizeof(Bf16),
+                         stream.get());
     stream.synchronize();
   };
   std::uint64_t seed = 2;

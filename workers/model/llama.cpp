@@ -256,8 +256,8 @@ std::unique_ptr<LlamaModel> LlamaModel::load(const std::string& folder, const Lo
                                              std::atomic<int>* progress) {
   if (!cpu::isa_supported(options.isa)) {
     throw ModelError(
-        "this CPU lacks the instructions needed: AVX2 and FMA (x86-64-v3), or AVX-512 "
-        "where it was asked for");
+        "this CPU lacks the instructions needed: AVX2 and FMA (x86-64-v3), or AVX-512 where it was "
+        "asked for");
   }
   ModelConfig config = load_model_config(folder);
   const Checkpoint checkpoint(folder);

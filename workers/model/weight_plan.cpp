@@ -69,8 +69,7 @@ WeightPlan plan_weights(const ModelConfig& config, const Checkpoint& checkpoint,
                         WeightChoice choice) {
   const QuantMethod method = config.quantization.method;
   const bool quantised = method != QuantMethod::none;
-  const bool bf16 =
-      !quantised && stored_bf16(checkpoint, "model.layers.0.self_attn.q_proj.weight");
+  const bool bf16 = !quantised && stored_bf16(checkpoint, "model.layers.0.self_attn.q_proj.weight");
   const std::uint64_t each = element_bytes(choice, bf16);
   WeightPlan plan;
   for (int i = 0; i < config.layers; ++i) {

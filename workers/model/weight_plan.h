@@ -10,18 +10,19 @@
 
 namespace baton {
 
-/// The type that weights have in memory: as they are stored (f16 and quantised ones: f32), or one of
-/// the kernels' two for all, where bf16 may round.
+/// The type that weights have in memory: as they are stored (f16 and quantised ones: f32), or one
+/// of the kernels' two for all, where bf16 may round.
 enum class WeightChoice : std::uint8_t { stored, f32, bf16 };
 
 struct WeightPlan {
-  std::string dtype;              // of the linear layers: "bf16", "f32", "f32 (stored as gptq)"
-  std::uint64_t bytes = 0;        // of all weights, as packed
+  std::string dtype;                // of the linear layers: "bf16", "f32", "f32 (stored as gptq)"
+  std::uint64_t bytes = 0;          // of all weights, as packed
   std::uint64_t loading_bytes = 0;  // beside them while loading: a quantised layer, widened
 };
 
 /// Reads the headers alone. Exact for checkpoints whose linear layers have one stored type.
-WeightPlan plan_weights(const ModelConfig& config, const Checkpoint& checkpoint, WeightChoice choice);
+WeightPlan plan_weights(const ModelConfig& config, const Checkpoint& checkpoint,
+                        WeightChoice choice);
 
 /// Whether some matrix loses digits.
 bool rounds(const Checkpoint& checkpoint, WeightChoice choice);

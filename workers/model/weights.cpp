@@ -79,8 +79,8 @@ LayerWeights pack_layer(CheckpointReader& reader, const ModelConfig& config, int
   LayerWeights layer;
   layer.input_norm = tensor_of(source.input_norm);
   layer.qkv = packed(
-      std::array{reader.widened(source.q), reader.widened(source.k), reader.widened(source.v)}, false,
-      how);
+      std::array{reader.widened(source.q), reader.widened(source.k), reader.widened(source.v)},
+      false, how);
   layer.qkv_bias = tensor_of(source.qkv_bias);
   layer.q_norm = tensor_of(source.q_norm);
   layer.k_norm = tensor_of(source.k_norm);

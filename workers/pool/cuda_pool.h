@@ -1,5 +1,5 @@
-// A worker's KV pool on its GPU, exported by cudaIpcMemHandle, its host part in page-locked shared memory,
-// and copies out of the pools of others.
+// A worker's KV pool on its GPU, exported by cudaIpcMemHandle, its host part in page-locked shared
+// memory, and copies out of the pools of others.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,8 @@ class CudaPool {
  public:
   /// `host_part`: PoolPart::host of the same shape, or KvPool() for none. Throws CudaError.
   explicit CudaPool(const KvGeometry& geometry, KvPool host_part = KvPool());
-  /// Exported memory is not freed: importers may still read it, and the end of the process frees it.
+  /// Exported memory is not freed: importers may still read it, and the end of the process frees
+  /// it.
   ~CudaPool() { memory_.leak(); }
 
   /// Of the device part.
@@ -42,10 +43,11 @@ class CudaPool {
   cuda::RegisteredMemory registered_;  // the host part
 };
 
-/// One gather kernel a pull, on a stream of its own. Used by the pull thread alone. Of an exporter's host part,
-/// the slices that pulls read are page-locked, a few with each pull: all of a large part at once would take
-/// longer than the scheduler waits. Blocks elsewhere, or all of them where the device has no read-only
-/// registration, take a way through page-locked buffers of this process.
+/// One gather kernel a pull, on a stream of its own. Used by the pull thread alone. Of an
+/// exporter's host part, the slices that pulls read are page-locked, a few with each pull: all of a
+/// large part at once would take longer than the scheduler waits. Blocks elsewhere, or all of them
+/// where the device has no read-only registration, take a way through page-locked buffers of this
+/// process.
 class CudaBlockReader final : public BlockReader {
  public:
   struct Options {

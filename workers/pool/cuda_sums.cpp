@@ -22,7 +22,8 @@ void CudaSums::queue(const CudaPool& pool, std::span<const BlockId> blocks, cuda
   }
   const std::size_t ids_at = n_ * sizeof(std::uint64_t);
   std::copy(blocks.begin(), blocks.end(), reinterpret_cast<BlockId*>(host_.data() + ids_at));
-  cuda::copy_to_device(device_.data() + ids_at, host_.data() + ids_at, n_ * sizeof(BlockId), stream);
+  cuda::copy_to_device(device_.data() + ids_at, host_.data() + ids_at, n_ * sizeof(BlockId),
+                       stream);
   cuda::checksum_blocks(pool.parts(), device_.as<BlockId>(ids_at), static_cast<int>(n_),
                         pool.geometry().block_bytes, device_.as<std::uint64_t>(), stream);
   cuda::copy_to_host(host_.data(), device_.data(), n_ * sizeof(std::uint64_t), stream);

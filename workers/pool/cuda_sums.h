@@ -13,15 +13,16 @@ namespace baton {
 
 class CudaSums {
  public:
-  /// Queues the sums of these blocks, of either part. What was queued before has ended. Throws CudaError.
+  /// Queues the sums of these blocks, of either part. What was queued before has ended. Throws
+  /// CudaError.
   void queue(const CudaPool& pool, std::span<const BlockId> blocks, cuda::Stream stream);
   /// Of the last queue(), once the stream has passed it.
   std::vector<std::uint64_t> take();
 
  private:
   std::size_t n_ = 0;
-  cuda::PinnedMemory host_;     // sums, then ids
-  cuda::DeviceMemory device_;   // likewise
+  cuda::PinnedMemory host_;    // sums, then ids
+  cuda::DeviceMemory device_;  // likewise
 };
 
 }  // namespace baton

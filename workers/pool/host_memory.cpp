@@ -26,7 +26,8 @@ std::string text_of(const std::string& path) {
 }
 
 /// The number behind `key` in `text`; behind nothing, the number that the text begins with.
-std::uint64_t number_after(const std::string& text, const std::string& key, std::uint64_t otherwise) {
+std::uint64_t number_after(const std::string& text, const std::string& key,
+                           std::uint64_t otherwise) {
   std::size_t at = key.empty() ? 0 : text.find(key);
   if (at == std::string::npos) return otherwise;
   at = text.find_first_not_of(" \t", at + key.size());
@@ -57,7 +58,8 @@ std::string share_text(const MemoryAsk& ask) {
 }
 
 std::uint64_t host_part_of(const MemoryAsk& ask) {
-  return ask.host_pool_blocks > 0 ? ask.host_pool_blocks * ask.block_bytes : ask.host_pool_mib * kMib;
+  return ask.host_pool_blocks > 0 ? ask.host_pool_blocks * ask.block_bytes
+                                  : ask.host_pool_mib * kMib;
 }
 
 Status too_little(const MemoryAsk& ask, std::uint64_t pool) {
@@ -66,8 +68,8 @@ Status too_little(const MemoryAsk& ask, std::uint64_t pool) {
   text += " + KV pool " + gib(pool) + (ask.pool_mib + ask.pool_blocks > 0 ? "" : " at least") +
           (host_part_of(ask) > 0 ? " + its host part " + gib(host_part_of(ask)) : "") + " + " +
           gib(kOwn) + " of the process's own; " + share_text(ask) +
-          ". Fewer workers on CPUs (configs/1mixed.yaml has one), a smaller model, `dtype: bf16` or "
-          "a smaller pool_mib need less; memory_mib overrides the limit";
+          ". Fewer workers on CPUs (configs/1mixed.yaml has one), a smaller model, `dtype: bf16` "
+          "or a smaller pool_mib need less; memory_mib overrides the limit";
   return invalid(std::move(text));
 }
 
@@ -94,8 +96,8 @@ std::uint64_t free_host_memory() {
   std::string path = at == std::string::npos ? "" : own.substr(at + 3, own.find('\n', at) - at - 3);
   while (true) {  // the group and those around it, of which each may have a limit
     const std::string folder = "/sys/fs/cgroup" + path + "/memory.";
-    least = std::min(least, free_memory(meminfo, text_of(folder + "max"), text_of(folder + "current"),
-                                        text_of(folder + "stat")));
+    least = std::min(least, free_memory(meminfo, text_of(folder + "max"),
+                                        text_of(folder + "current"), text_of(folder + "stat")));
     if (path.empty()) break;
     path.resize(path.rfind('/'));
   }
@@ -113,7 +115,8 @@ std::uint64_t free_shared_memory() {
 
 Result<std::uint64_t> plan_host_pool(const MemoryAsk& ask) {
   const bool given = ask.pool_blocks > 0 || ask.pool_mib > 0;
-  std::uint64_t pool = ask.pool_blocks > 0 ? ask.pool_blocks * ask.block_bytes : ask.pool_mib * kMib;
+  std::uint64_t pool =
+      ask.pool_blocks > 0 ? ask.pool_blocks * ask.block_bytes : ask.pool_mib * kMib;
   if (!given) pool = std::clamp(2 * ask.context_bytes, kLeastWanted, kMostWanted);
   if (ask.free == 0 && ask.memory_mib == 0) return pool;
   const std::uint64_t share = share_of(ask);
@@ -132,11 +135,12 @@ Result<std::uint64_t> plan_host_pool(const MemoryAsk& ask) {
 
 Status check_host_part(std::uint64_t bytes, std::uint64_t free, std::uint64_t sharers) {
   if (free == 0 || bytes <= (free - free / 10) / sharers) return {};
-  return Status(ErrorCode::unavailable,
-                "the KV pool's host part would take " + gib(bytes) + " and page-lock it, but only " +
-                    gib(free) + " of the host's memory are free, of which a tenth must stay so" +
-                    (sharers > 1 ? " and " + std::to_string(sharers) + " workers share the rest" : "") +
-                    ": lower host_pool_mib or host_pool_blocks");
+  return Status(
+      ErrorCode::unavailable,
+      "the KV pool's host part would take " + gib(bytes) + " and page-lock it, but only " +
+          gib(free) + " of the host's memory are free, of which a tenth must stay so" +
+          (sharers > 1 ? " and " + std::to_string(sharers) + " workers share the rest" : "") +
+          ": lower host_pool_mib or host_pool_blocks");
 }
 
 }  // namespace baton

@@ -18,7 +18,8 @@ struct MappedRegion final : MappedPool {
 };
 
 /// One part of the pool that `pull` names, which has the shape of `own`.
-Result<ShmRegion> open_part(const KvGeometry& own, const std::string& handle, std::uint32_t blocks) {
+Result<ShmRegion> open_part(const KvGeometry& own, const std::string& handle,
+                            std::uint32_t blocks) {
   KvGeometry geometry = own;  // pools of another shape are never connected
   geometry.blocks = blocks;
   const auto bytes = kv_pool_bytes(geometry);
@@ -74,8 +75,10 @@ Result<PoolExport> HostExecutor::allocate(const PoolRequest& request) {
     host = std::move(part).value();
   }
   pool_.emplace(std::move(pool).value(), std::move(host));
-  return PoolExport{geometry.value(), {PoolRank{"cpu", this->pool().handle()}},
-                    pool_->host_part().handle(), host_geometry.value().blocks,
+  return PoolExport{geometry.value(),
+                    {PoolRank{"cpu", this->pool().handle()}},
+                    pool_->host_part().handle(),
+                    host_geometry.value().blocks,
                     pool_->measure_copy_us()};
 }
 
@@ -87,7 +90,8 @@ void HostExecutor::collect(StepOutput& output) {
   for (const CopyOp& op : step_->copies) pool_->copy(op);
   if (!step_->rows.empty()) run_rows(*step_, output);
   const std::uint64_t bytes = pool().geometry().block_bytes;
-  for (const BlockId block : step_->summed) output.sums.push_back(checksum(pool_->block(block), bytes));
+  for (const BlockId block : step_->summed)
+    output.sums.push_back(checksum(pool_->block(block), bytes));
 }
 
 Result<std::unique_ptr<MappedPool>> HostBlockReader::map(const Pull& pull) {

@@ -1,5 +1,5 @@
-// The part of an Executor that every CPU model shares: the pool and its host part in shared memory, copies
-// between the two, and copies out of the pools of others.
+// The part of an Executor that every CPU model shares: the pool and its host part in shared memory,
+// copies between the two, and copies out of the pools of others.
 #pragma once
 
 #include <memory>

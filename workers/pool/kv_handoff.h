@@ -1,9 +1,9 @@
-// The only copy between processes: a thread that reads blocks out of the mapped pools of other workers
-// into the own pool. A pull never blocks a step.
+// The only copy between processes: a thread that reads blocks out of the mapped pools of other
+// workers into the own pool. A pull never blocks a step.
 //
-// A pool is mapped at the first pull from it and unmapped when it is told to, or reported as gone when
-// its process has ended. Whether a mapping may be closed is decided by the protocol core, which knows
-// the open pulls.
+// A pool is mapped at the first pull from it and unmapped when it is told to, or reported as gone
+// when its process has ended. Whether a mapping may be closed is decided by the protocol core,
+// which knows the open pulls.
 #pragma once
 
 #include <atomic>
@@ -50,8 +50,8 @@ class KvHandoff {
   struct Options {
     bool unmappable = false;          // tests: every map() fails
     std::uint32_t pull_delay_ms = 0;  // tests: between mapping and copying
-    std::uint32_t wrong_every = 0;    // tests: every so-many-th pull copies one wrong block; 0: none
-    std::uint32_t watch_ms = 250;     // how often exporters are looked at
+    std::uint32_t wrong_every = 0;  // tests: every so-many-th pull copies one wrong block; 0: none
+    std::uint32_t watch_ms = 250;   // how often exporters are looked at
   };
 
   /// Starts the thread. `waker` is woken after every event; it must outlive this.

@@ -68,8 +68,8 @@ Result<KvGeometry> size_pool(KvGeometry shape, std::uint32_t pool_blocks, std::u
   shape.blocks = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(blocks, std::numeric_limits<std::uint32_t>::max() - 1));
   if (!kv_pool_bytes(shape)) {
-    return invalid(std::to_string(shape.blocks) + " blocks are too many: " +
-                   block_arithmetic(shape));
+    return invalid(std::to_string(shape.blocks) +
+                   " blocks are too many: " + block_arithmetic(shape));
   }
   return shape;
 }
@@ -81,7 +81,8 @@ Result<KvGeometry> size_host_part(const KvGeometry& pool, const PoolRequest& req
   std::uint64_t blocks = request.host_pool_blocks;
   if (blocks == 0) {
     const auto bytes = kv_detail::multiply(request.host_pool_mib, 1U << 20U);
-    if (!bytes) return invalid("host_pool_mib " + std::to_string(request.host_pool_mib) + " is too large");
+    if (!bytes)
+      return invalid("host_pool_mib " + std::to_string(request.host_pool_mib) + " is too large");
     blocks = *bytes / pool.block_bytes;
     if (blocks == 0) {
       return invalid("host_pool_mib " + std::to_string(request.host_pool_mib) +
@@ -117,10 +118,10 @@ Result<KvPool> KvPool::create(const PoolRequest& request, const KvGeometry& geom
   options.prefault = true;
   auto region = ShmRegion::create(name, *kv_pool_bytes(geometry), options);
   if (!region.ok()) {
-    return Status(region.status().code(), region.status().message() + " (" + name_of(part) + " of " +
-                                              std::to_string(geometry.blocks) + " blocks, by " +
-                                              keys_of(part) + ": " + block_arithmetic(geometry) +
-                                              ")");
+    return Status(region.status().code(), region.status().message() + " (" + name_of(part) +
+                                              " of " + std::to_string(geometry.blocks) +
+                                              " blocks, by " + keys_of(part) + ": " +
+                                              block_arithmetic(geometry) + ")");
   }
   KvPool pool;
   pool.region_ = std::move(region).value();

@@ -1,6 +1,6 @@
-// A part of a KV pool in shared memory: on CPUs the twin of a GPU's pool, and everywhere the host part.
-// One region per worker life and part, laid out as ipc/kv_layout.h says. Other workers map it read-only;
-// only its own worker writes. It never chooses a block.
+// A part of a KV pool in shared memory: on CPUs the twin of a GPU's pool, and everywhere the host
+// part. One region per worker life and part, laid out as ipc/kv_layout.h says. Other workers map it
+// read-only; only its own worker writes. It never chooses a block.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ struct PoolRequest {
   std::int32_t pid = 0;
   std::uint64_t pid_start = 0;
   AllocationId allocation = 0;
-  std::uint32_t pool_blocks = 0;  // 0: as many as fit pool_mib
-  std::uint64_t pool_mib = 0;     // 0 as well: the backend's default
+  std::uint32_t pool_blocks = 0;       // 0: as many as fit pool_mib
+  std::uint64_t pool_mib = 0;          // 0 as well: the backend's default
   std::uint32_t host_pool_blocks = 0;  // of the host part; 0: as many as fit host_pool_mib
   std::uint64_t host_pool_mib = 0;     // 0 as well: no host part
 };
@@ -34,7 +34,8 @@ enum class PoolPart { device, host };
 /// Fills in block_bytes and blocks of `shape`. The error shows the arithmetic.
 Result<KvGeometry> size_pool(KvGeometry shape, std::uint32_t pool_blocks, std::uint64_t pool_mib);
 
-/// The host part that `request` wants beside `pool`; blocks == 0: none. The error shows the arithmetic.
+/// The host part that `request` wants beside `pool`; blocks == 0: none. The error shows the
+/// arithmetic.
 Result<KvGeometry> size_host_part(const KvGeometry& pool, const PoolRequest& request);
 
 /// An id that no other worker and no other life of this one has.
@@ -43,8 +44,8 @@ AllocationId make_allocation_id(const std::string& worker, Incarnation incarnati
 /// Movable; the destructor unmaps it and unlinks the name (importers keep what they have mapped).
 class KvPool {
  public:
-  /// Unlinks the names that earlier lives of this worker left, then creates the region: every page is
-  /// there when this returns, all zero. `geometry` must satisfy kv_check().
+  /// Unlinks the names that earlier lives of this worker left, then creates the region: every page
+  /// is there when this returns, all zero. `geometry` must satisfy kv_check().
   static Result<KvPool> create(const PoolRequest& request, const KvGeometry& geometry,
                                PoolPart part = PoolPart::device);
 
@@ -56,6 +57,7 @@ class KvPool {
   std::byte* data() { return region_.writable_data(); }
   /// `block` < geometry().blocks.
   std::byte* block(BlockId block) { return data() + geometry_.block_bytes * block; }
+
  private:
   ShmRegion region_;
   KvGeometry geometry_;

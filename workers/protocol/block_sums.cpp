@@ -21,8 +21,10 @@ std::vector<BlockId> written_blocks(const RunStep& step, std::uint32_t tokens_pe
   for (const BatchRow& row : step.rows) {
     if (row.tokens.empty()) continue;
     const auto first = static_cast<std::size_t>(row.position) / tokens_per_block;
-    const auto last = (static_cast<std::size_t>(row.position) + row.tokens.size() - 1) / tokens_per_block;
-    for (std::size_t i = first; i <= last && i < row.blocks.size(); ++i) blocks.push_back(row.blocks[i]);
+    const auto last =
+        (static_cast<std::size_t>(row.position) + row.tokens.size() - 1) / tokens_per_block;
+    for (std::size_t i = first; i <= last && i < row.blocks.size(); ++i)
+      blocks.push_back(row.blocks[i]);
   }
   std::sort(blocks.begin(), blocks.end());
   blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());

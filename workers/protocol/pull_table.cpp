@@ -56,8 +56,8 @@ std::optional<Pull> PullTable::next(std::size_t at_once) {
 }
 
 bool PullTable::finished(PullId pull_id) {
-  const auto it = std::find_if(out_.begin(), out_.end(),
-                               [&](const Out& o) { return o.pull_id == pull_id; });
+  const auto it =
+      std::find_if(out_.begin(), out_.end(), [&](const Out& o) { return o.pull_id == pull_id; });
   if (it == out_.end()) return false;
   release(it->allocation);
   out_.erase(it);

@@ -30,7 +30,8 @@ class PullTable {
   std::size_t open() const { return out_.size() + waiting_.size(); }
   bool knows(PullId pull_id) const;
 
-  /// Marks an allocation for closing (asked for, or its exporter is gone): later pulls from it fail.
+  /// Marks an allocation for closing (asked for, or its exporter is gone): later pulls from it
+  /// fail.
   void want_close(AllocationId allocation);
   /// It was named to the pull thread and is not unmapped yet.
   bool mapped(AllocationId allocation) const { return mappings_.count(allocation) != 0; }

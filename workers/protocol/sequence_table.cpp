@@ -204,7 +204,8 @@ SequenceTable::Problem SequenceTable::grow(SequenceId id, BlockId block) {
   return std::nullopt;
 }
 
-/// Those that save blocks in the host part first: others, and the rows, may write onto what they read.
+/// Those that save blocks in the host part first: others, and the rows, may write onto what they
+/// read.
 SequenceTable::Problem SequenceTable::take_copies(const std::vector<CopyOp>& copies,
                                                   RunStep& run) const {
   const std::uint64_t all = std::uint64_t{limits_.blocks} + limits_.host_blocks;

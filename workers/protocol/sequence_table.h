@@ -16,28 +16,28 @@ namespace baton {
 
 /// What bounds every number in a plan.
 struct TableLimits {
-  std::uint32_t blocks = 0;       // on the device: ids are 0 .. blocks-1
+  std::uint32_t blocks = 0;  // on the device: ids are 0 .. blocks-1
   std::uint32_t tokens_per_block = 0;
   std::uint32_t max_context = 0;
   std::uint32_t vocab_size = 0;
-  std::uint32_t host_blocks = 0;  // ids behind `blocks`; only copies may name these
+  std::uint32_t host_blocks = 0;      // ids behind `blocks`; only copies may name these
   std::uint32_t max_step_tokens = 0;  // 0: any number
 };
 
-/// One sequence, as the steps begun so far leave it: a token that an open step is to sample is already
-/// in `tokens`, as kNoToken. Invariants: computed <= tokens.size(); in the decode set computed + 1 ==
-/// tokens.size(), the last token being the one to feed. A running beam is computed whole: the plan of its
-/// next row brings the token.
+/// One sequence, as the steps begun so far leave it: a token that an open step is to sample is
+/// already in `tokens`, as kNoToken. Invariants: computed <= tokens.size(); in the decode set
+/// computed + 1 == tokens.size(), the last token being the one to feed. A running beam is computed
+/// whole: the plan of its next row brings the token.
 struct WorkerSequence : std::enable_shared_from_this<WorkerSequence> {
   SequenceId id = 0;
-  std::uint32_t n_prompt = 0;    // the first n_prompt of `tokens`
-  std::uint32_t computed = 0;    // tokens with KV in the pool once the open steps have ended
-  std::vector<Token> tokens;     // prompt + generated
+  std::uint32_t n_prompt = 0;  // the first n_prompt of `tokens`
+  std::uint32_t computed = 0;  // tokens with KV in the pool once the open steps have ended
+  std::vector<Token> tokens;   // prompt + generated
   std::vector<BlockId> blocks;
   SamplingParams sampling;
-  std::string refused;           // not empty: its content cannot run; told with its first row
-  bool failed = false;           // a row failed: its further rows are void
-  StepId last_row = 0;           // step of its latest row
+  std::string refused;             // not empty: its content cannot run; told with its first row
+  bool failed = false;             // a row failed: its further rows are void
+  StepId last_row = 0;             // step of its latest row
   std::int32_t pending_row = -1;   // >= 0: tokens.back() is what this row of ...
   StepId pending_step = 0;         // ... this open step samples
   std::int64_t decode_index = -1;  // place in the decode set
@@ -50,20 +50,20 @@ struct OpenStep {
   std::vector<RowFailure> refused;                      // rows whose content cannot run
 };
 
-/// All sequences of a term. A step may begin before the one before it has ended: its decode rows then
-/// take their tokens from that one on the device. With more than two open steps a row could need a token
-/// of an older one, which nobody can name: two is the limit.
+/// All sequences of a term. A step may begin before the one before it has ended: its decode rows
+/// then take their tokens from that one on the device. With more than two open steps a row could
+/// need a token of an older one, which nobody can name: two is the limit.
 class SequenceTable {
  public:
   void set_limits(const TableLimits& limits) { limits_ = limits; }
   const TableLimits& limits() const { return limits_; }
   void clear();
 
-  /// Applies `plan` (drop, add, fork, grow, ops, rows) and fills `step` with its rows. Returns what is
-  /// wrong with the plan, if anything; the table is then good for nothing but clear().
+  /// Applies `plan` (drop, add, fork, grow, ops, rows) and fills `step` with its rows. Returns what
+  /// is wrong with the plan, if anything; the table is then good for nothing but clear().
   std::optional<std::string> begin_step(StepPlan& plan, OpenStep& step);
-  /// Takes the output of the oldest open step: fills in the tokens and the columns of `result`. A row
-  /// that was to sample and has no token of the vocabulary has failed: further rows are void.
+  /// Takes the output of the oldest open step: fills in the tokens and the columns of `result`. A
+  /// row that was to sample and has no token of the vocabulary has failed: further rows are void.
   void end_step(OpenStep& step, const StepOutput& output, StepResult& result);
 
   std::size_t size() const { return by_id_.size(); }

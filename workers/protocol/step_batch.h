@@ -30,18 +30,19 @@ struct BatchRow {
   /// n_prompt of them are the prompt.
   std::span<const Token> history;
   std::uint32_t n_prompt = 0;
-  Token next = kNoToken;  // with logits `all`: the known token after the last of `tokens`, or kNoToken
+  Token next =
+      kNoToken;  // with logits `all`: the known token after the last of `tokens`, or kNoToken
   std::uint32_t n_generated = 0;  // index of the token to be sampled: keys its random number, and
                                   // stop ids are masked while it is below min_tokens
   bool decode = false;            // one token that an earlier step sampled
-  /// >= 0: the last of `tokens` is kNoToken here, and is what row `from_row` of the step launched just
-  /// before this one samples: the device takes it from there, nobody waits for the host.
+  /// >= 0: the last of `tokens` is kNoToken here, and is what row `from_row` of the step launched
+  /// just before this one samples: the device takes it from there, nobody waits for the host.
   std::int32_t from_row = -1;
   /// Of a beam search, with logits `last`: nothing is drawn, candidates are told instead.
   bool ranks = false;
 
-  /// Unless `logits` is none: the first of `tokens` behind which logits are wanted; so are they behind
-  /// every later one.
+  /// Unless `logits` is none: the first of `tokens` behind which logits are wanted; so are they
+  /// behind every later one.
   std::size_t first_logits() const { return logits == LogitsWanted::all ? 0 : tokens.size() - 1; }
   /// A token is drawn after the last of `tokens`.
   bool samples() const {
@@ -50,15 +51,15 @@ struct BatchRow {
   }
 };
 
-/// A step. Owned by the core, its buffers are reused: steady state allocates nothing. It holds its own
-/// copies of tokens and tables, since the core plans the next step while this one runs.
+/// A step. Owned by the core, its buffers are reused: steady state allocates nothing. It holds its
+/// own copies of tokens and tables, since the core plans the next step while this one runs.
 struct RunStep {
   StepId step = 0;
   std::vector<CopyOp> copies;  // run first, in order
   std::size_t saves = 0;       // the first so many of them go from the device to the host part
   std::vector<BatchRow> rows;
-  std::vector<Token> tokens;    // of all rows, one after another
-  std::vector<BlockId> blocks;  // tables of all rows, one after another
+  std::vector<Token> tokens;     // of all rows, one after another
+  std::vector<BlockId> blocks;   // tables of all rows, one after another
   std::vector<Token> histories;  // of the rows that need one, one after another
   std::vector<BlockId> summed;   // blocks whose checksums are wanted when it has ended
 
@@ -81,8 +82,8 @@ struct RunStep {
 
 /// Follows the reason why a row has no token, where it has a grammar.
 constexpr const char* kGrammarLeavesNothing =
-    "; the request has a grammar, which may allow nothing that its other fields (allowed_token_ids, "
-    "bad_words) leave";
+    "; the request has a grammar, which may allow nothing that its other fields "
+    "(allowed_token_ids, bad_words) leave";
 
 /// A row without a usable result; `row` is an index into RunStep::rows.
 struct FailedRow {
@@ -95,13 +96,13 @@ struct StepOutput {
   std::vector<Token> tokens;  // one a row; kNoToken where nothing was sampled
   std::vector<FailedRow> failed;
   Logprobs logprobs;         // of `tokens`; items are row indexes
-  Logprobs prompt_logprobs;  // of rows with logits `all`; an item is the index into RunStep::tokens of
-                             // the token before the one that the entry is about
+  Logprobs prompt_logprobs;  // of rows with logits `all`; an item is the index into RunStep::tokens
+                             // of the token before the one that the entry is about
   Logprobs candidates;       // of rows that rank, as in StepResult; items are row indexes
   std::vector<std::uint64_t> sums;  // of RunStep::summed
   std::uint32_t duration_us = 0;
-  /// By the device's own clock, from executors that were asked for it: idle between the step before and
-  /// this one, and from this one's first operation to its end. Negative: not measured.
+  /// By the device's own clock, from executors that were asked for it: idle between the step before
+  /// and this one, and from this one's first operation to its end. Negative: not measured.
   float idle_us = -1;
   float run_us = -1;
 };

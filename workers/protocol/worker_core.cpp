@@ -69,9 +69,8 @@ void WorkerCore::pool_ready(Hello pool, TimeNs now, WorkerActions& out) {
   hello_.name = identity_.name;
   hello_.incarnation = identity_.incarnation;
   hello_.tells_sums = options_.tells_sums;
-  sequences_.set_limits(
-      {hello_.blocks, hello_.tokens_per_block, hello_.max_context, hello_.vocab_size,
-       hello_.host_blocks, hello_.max_step_tokens});
+  sequences_.set_limits({hello_.blocks, hello_.tokens_per_block, hello_.max_context,
+                         hello_.vocab_size, hello_.host_blocks, hello_.max_step_tokens});
   if (state_ == State::registered) say_hello(true, now, out);
 }
 
@@ -117,11 +116,15 @@ void WorkerCore::another_epoch(TimeNs now, WorkerActions& out) {
     case State::in_term:
       register_again_ = true;
       return end_term("another scheduler answers", false, now, out);
-    case State::ending: register_again_ = true; return;
+    case State::ending:
+      register_again_ = true;
+      return;
     case State::registered:
-    case State::hello: return send_register(now, out);
+    case State::hello:
+      return send_register(now, out);
     case State::registering:
-    case State::exited: return;
+    case State::exited:
+      return;
   }
 }
 
@@ -172,8 +175,9 @@ bool WorkerCore::stale(Term term) const {
 void WorkerCore::on(StepPlan& m, TimeNs now, WorkerActions& out) {
   if (stale(m.term)) return;
   if (m.step != plans_received_ + 1 && !fault(Fault::lost_plan_unnoticed)) {
-    return end_term("plan " + std::to_string(m.step) + " came after " +
-                        std::to_string(plans_received_), false, now, out);
+    return end_term(
+        "plan " + std::to_string(m.step) + " came after " + std::to_string(plans_received_), false,
+        now, out);
   }
   if (plans_.size() + n_open_ >= options_.max_plans) {
     return end_term("more than " + std::to_string(options_.max_plans) + " plans at once", true, now,

@@ -1,15 +1,16 @@
-// The worker's side of the protocol as a state machine: values in, actions out. No sockets, threads,
-// clock, device or logging. docs/PROTOCOL.md tells the same from outside.
+// The worker's side of the protocol as a state machine: values in, actions out. No sockets,
+// threads, clock, device or logging. docs/PROTOCOL.md tells the same from outside.
 //
 //   registering --Registered--> registered --pool_ready--> hello --Welcome--> in_term
 //        ^                                                   ^                   |
 //        | another epoch                                     | nothing runs      | gap, violation,
-//        +---------------------------------------------------+--- ending <-------+ Fenced, other epoch
+//        +---------------------------------------------------+--- ending <-------+ Fenced, other
+//        epoch
 //
-// A plan is applied when its step starts, never on arrival: its decode rows take the tokens that the
-// step before sampled. The core runs as many steps at a time as the device takes (steps_at_once), one
-// where the host must know a token first (SamplingParams::holds_next_step()), and keeps a bounded number
-// of plans and pulls.
+// A plan is applied when its step starts, never on arrival: its decode rows take the tokens that
+// the step before sampled. The core runs as many steps at a time as the device takes
+// (steps_at_once), one where the host must know a token first (SamplingParams::holds_next_step()),
+// and keeps a bounded number of plans and pulls.
 #pragma once
 
 #include <cstdint>
@@ -44,12 +45,13 @@ struct WorkerCoreOptions {
   TimeNs heartbeat_every = 250 * kMillisecond;  // from Registered on
   TimeNs hello_patience = 5 * kSecond;          // an unanswered Hello: Register again
   TimeNs drain = 8 * kSecond;                   // after terminate(): leave at the latest
-  TimeNs ending_patience = 60 * kSecond;        // for steps and pulls of an ended term: then the process ends
-  std::size_t max_plans = 8;                    // received and not finished; more ends the term
-  std::size_t max_open_pulls = 16384;           // more are answered PullFailed
-  std::size_t pulls_at_once = 2;                // handed out: one runs, one is ready to follow
-  std::size_t steps_at_once = 1;                // started and not finished, see Executor
-  bool tells_sums = false;                      // results tell the checksums of what they wrote
+  TimeNs ending_patience =
+      60 * kSecond;           // for steps and pulls of an ended term: then the process ends
+  std::size_t max_plans = 8;  // received and not finished; more ends the term
+  std::size_t max_open_pulls = 16384;  // more are answered PullFailed
+  std::size_t pulls_at_once = 2;       // handed out: one runs, one is ready to follow
+  std::size_t steps_at_once = 1;       // started and not finished, see Executor
+  bool tells_sums = false;             // results tell the checksums of what they wrote
 };
 
 /// More could make a row wait for a token that no open step names (sequence_table.h).
@@ -106,13 +108,13 @@ struct Log {
 
 using WorkerAction =
     std::variant<worker_action::Send, worker_action::AllocatePool, worker_action::StartStep,
-                 worker_action::StartPull, worker_action::CloseMapping, worker_action::PrepareGrammar,
-                 worker_action::Exit, worker_action::Log>;
+                 worker_action::StartPull, worker_action::CloseMapping,
+                 worker_action::PrepareGrammar, worker_action::Exit, worker_action::Log>;
 /// Every input appends to it; the caller carries them out in order and clears it.
 using WorkerActions = std::vector<WorkerAction>;
 
-/// See the head of this file. Inputs may come in any order; `now` never runs backwards. After an Exit
-/// action every input is ignored.
+/// See the head of this file. Inputs may come in any order; `now` never runs backwards. After an
+/// Exit action every input is ignored.
 class WorkerCore {
  public:
   enum class State { registering, registered, hello, in_term, ending, exited };
@@ -141,12 +143,13 @@ class WorkerCore {
                      std::uint32_t duration_us, TimeNs now, WorkerActions& out,
                      std::vector<BlockId> damaged = {});
   void mapping_closed(AllocationId allocation, TimeNs now, WorkerActions& out);
-  /// Rows that draw by this grammar, which PrepareGrammar named, will not wait; or it has been forgotten.
+  /// Rows that draw by this grammar, which PrepareGrammar named, will not wait; or it has been
+  /// forgotten.
   void grammar_state(std::uint64_t key, bool ready, WorkerActions& out);
   /// The process that exported this allocation is gone: closed by itself after our pulls from it.
   void exporter_gone(AllocationId allocation, TimeNs now, WorkerActions& out);
-  /// A Send of anything but a heartbeat did not leave. In a term nothing may be lost silently, so it
-  /// ends; before one, Register or Hello is tried again soon.
+  /// A Send of anything but a heartbeat did not leave. In a term nothing may be lost silently, so
+  /// it ends; before one, Register or Hello is tried again soon.
   void send_failed(TimeNs now, WorkerActions& out);
   /// Something came that nobody can read: what it was is lost, so the term ends.
   void message_lost(const std::string& why, TimeNs now, WorkerActions& out);
@@ -201,13 +204,13 @@ class WorkerCore {
   WorkerCoreOptions options_;
   State state_ = State::registering;
 
-  Epoch epoch_ = 0;               // of the last Registered
-  bool register_again_ = false;   // in `ending`: another epoch was seen
-  std::uint64_t hello_id_ = 0;    // of the last Hello; grows
+  Epoch epoch_ = 0;              // of the last Registered
+  bool register_again_ = false;  // in `ending`: another epoch was seen
+  std::uint64_t hello_id_ = 0;   // of the last Hello; grows
   TimeNs hello_since_ = 0;
   TimeNs term_since_ = 0;
   TimeNs ending_since_ = 0;
-  bool hello_waits_ = false;      // a violation ended a young term: Hello waits a little
+  bool hello_waits_ = false;  // a violation ended a young term: Hello waits a little
   TimeNs repeat_at_ = 0;
   TimeNs heartbeat_at_ = 0;
 

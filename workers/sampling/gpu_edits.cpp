@@ -38,14 +38,14 @@ void GpuEdits::begin_step() {
                 [&](const auto& entry) { return entry.second.step + kIdleSteps <= step_; });
 }
 
-bool GpuEdits::write(const BatchRow& row, WordArea& area, cuda::SampleRow& sample,
-                     bool may_stop) {
+bool GpuEdits::write(const BatchRow& row, WordArea& area, cuda::SampleRow& sample, bool may_stop) {
   const SamplingParams& p = *row.sampling;
   static const Sequence kNone;
   const Sequence& known = penalised(p) || !p.bias_tokens.empty() ? remember(row) : kNone;
   find_masked(row, may_stop);
   const std::size_t mask_words = p.allowed_tokens.empty() ? 0 : (vocab_ + 31U) / 32U;
-  const std::size_t words = words_of(known.seen) + words_of(known.biases) + masked_.size() + mask_words;
+  const std::size_t words =
+      words_of(known.seen) + words_of(known.biases) + masked_.size() + mask_words;
   if (words > area.capacity - area.used) return false;
   put(known.seen, area, sample.first_seen, sample.n_seen);
   put(known.biases, area, sample.first_bias, sample.n_biases);
@@ -152,8 +152,8 @@ void GpuEdits::write_allowed(const BatchRow& row, std::int32_t* mask) const {
   for (const Token token : row.sampling->allowed_tokens) {
     if (token < 0 || static_cast<std::uint32_t>(token) >= vocab_) continue;
     const auto at = static_cast<std::uint32_t>(token);
-    mask[at / 32] = static_cast<std::int32_t>(static_cast<std::uint32_t>(mask[at / 32]) |
-                                              1U << at % 32);
+    mask[at / 32] =
+        static_cast<std::int32_t>(static_cast<std::uint32_t>(mask[at / 32]) | 1U << at % 32);
   }
 }
 

@@ -1,5 +1,5 @@
-// What a request changes in a row of logits (workers/sampling/logit_edits.h), as lists for the device's sampler.
-// Host code.
+// What a request changes in a row of logits (workers/sampling/logit_edits.h), as lists for the
+// device's sampler. Host code.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +19,17 @@ struct WordArea {
   std::size_t capacity = 0;
 };
 
-/// Remembers the tokens of sequences from step to step, so that a step costs little more than the new
-/// ones. What it remembers is compared with the row, and thrown away if the row tells otherwise.
+/// Remembers the tokens of sequences from step to step, so that a step costs little more than the
+/// new ones. What it remembers is compared with the row, and thrown away if the row tells
+/// otherwise.
 class GpuEdits {
  public:
   explicit GpuEdits(std::uint32_t vocab) : vocab_(vocab) {}
 
   /// A step begins. Sequences without a row for many steps are forgotten.
   void begin_step();
-  /// Writes the lists of a row that draws, and names them in `sample`. False, and nothing is written, if
+  /// Writes the lists of a row that draws, and names them in `sample`. False, and nothing is
+  /// written, if
   /// `area` has no room for them. `may_stop`: below min_tokens, too.
   bool write(const BatchRow& row, WordArea& area, cuda::SampleRow& sample, bool may_stop = false);
 
@@ -35,8 +37,8 @@ class GpuEdits {
   struct Sequence {
     std::vector<Token> counted;  // the history that `seen` is made of
     std::uint32_t n_prompt = 0;
-    std::vector<cuda::SeenToken> seen;    // by token
-    std::vector<Token> bias_tokens;       // what `biases` is made of
+    std::vector<cuda::SeenToken> seen;  // by token
+    std::vector<Token> bias_tokens;     // what `biases` is made of
     std::vector<float> bias_values;
     std::vector<cuda::LogitBias> biases;  // by token
     std::uint64_t step = 0;               // of its last row

@@ -8,15 +8,16 @@ namespace baton {
 namespace {
 
 constexpr std::size_t kMaxRows = 256;
-/// As many masks of a vocabulary of 128 thousand, and 4 MiB of other lists. Room for every token seen once
-/// comes on top, so that one row's lists always fit.
+/// As many masks of a vocabulary of 128 thousand, and 4 MiB of other lists. Room for every token
+/// seen once comes on top, so that one row's lists always fit.
 constexpr std::size_t kBytes = std::size_t{8} << 20U;
 
 constexpr std::size_t kFirstWord = kMaxRows * sizeof(cuda::SampleRow) / sizeof(std::int32_t);
 
 }  // namespace
 
-GpuLateRows::GpuLateRows(GpuDecoder& decoder, GpuStepPacker& packer, const cuda::OwnedStream& stream)
+GpuLateRows::GpuLateRows(GpuDecoder& decoder, GpuStepPacker& packer,
+                         const cuda::OwnedStream& stream)
     : decoder_(decoder),
       packer_(packer),
       stream_(stream),
@@ -53,8 +54,8 @@ bool GpuLateRows::add(const BatchRow& row, const GpuStepPacker::Line& line, cons
   WordArea area = area_;
   std::int32_t* const to = area.words + area.used;
   const std::size_t given = std::min(words, mask.allowed.size());
-  std::transform(mask.allowed.begin(), mask.allowed.begin() + static_cast<std::ptrdiff_t>(given), to,
-                 [](std::uint32_t word) { return static_cast<std::int32_t>(word); });
+  std::transform(mask.allowed.begin(), mask.allowed.begin() + static_cast<std::ptrdiff_t>(given),
+                 to, [](std::uint32_t word) { return static_cast<std::int32_t>(word); });
   std::fill(to + given, to + words, 0);
   area.used += words;
   cuda::SampleRow s;
@@ -67,7 +68,8 @@ bool GpuLateRows::add(const BatchRow& row, const GpuStepPacker::Line& line, cons
 
 void GpuLateRows::queue() {
   if (n_rows_ == 0) return;
-  cuda::copy_to_device(device_.data(), host_.data(), area_.used * sizeof(std::int32_t), stream_.get());
+  cuda::copy_to_device(device_.data(), host_.data(), area_.used * sizeof(std::int32_t),
+                       stream_.get());
   decoder_.sample(device_.as<cuda::SampleRow>(), static_cast<int>(n_rows_),
                   device_.as<std::int32_t>(), stream_.get());
   n_rows_ = 0;

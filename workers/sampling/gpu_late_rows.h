@@ -1,5 +1,5 @@
-// Rows of a step on a GPU whose masks are found while its forward pass runs: drawn on the device when
-// both are there.
+// Rows of a step on a GPU whose masks are found while its forward pass runs: drawn on the device
+// when both are there.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,9 @@ class GpuLateRows {
   /// Everything must outlive this.
   GpuLateRows(GpuDecoder& decoder, GpuStepPacker& packer, const cuda::OwnedStream& stream);
 
-  /// Queues the draws of `lines`, of the step that was queued last; its logits are still there. Waits for
-  /// the masks, and for the device between two rounds. A row without a mask is a failure in `output`, and
-  /// what the device says of it means nothing: its entry of `void_rows` is set.
+  /// Queues the draws of `lines`, of the step that was queued last; its logits are still there.
+  /// Waits for the masks, and for the device between two rounds. A row without a mask is a failure
+  /// in `output`, and what the device says of it means nothing: its entry of `void_rows` is set.
   void draw(const RunStep& step, std::span<const GpuStepPacker::Line> lines, const MaskOfRow& mask,
             std::vector<bool>& void_rows, StepOutput& output);
 

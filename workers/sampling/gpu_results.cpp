@@ -24,9 +24,8 @@ void push(const cuda::TokenLogprobs& told, std::uint32_t item, Logprobs& out) {
 
 }  // namespace
 
-void take_results(const RunStep& step, const std::vector<bool>& on_host,
-                  const std::int32_t* tokens, const cuda::TokenLogprobs* logprobs,
-                  const StepOutput& host, StepOutput& output) {
+void take_results(const RunStep& step, const std::vector<bool>& on_host, const std::int32_t* tokens,
+                  const cuda::TokenLogprobs* logprobs, const StepOutput& host, StepOutput& output) {
   output.failed.insert(output.failed.end(), host.failed.begin(), host.failed.end());
   output.candidates.append(host.candidates);
   LogprobReader host_logprobs(host.logprobs);
@@ -42,7 +41,8 @@ void take_results(const RunStep& step, const std::vector<bool>& on_host,
       for (std::size_t t = 0; t < row.tokens.size(); ++t) {
         const bool last = t + 1 == row.tokens.size();
         if (last && row.next == kNoToken) continue;
-        push(logprobs[first_line + t], first + static_cast<std::uint32_t>(t), output.prompt_logprobs);
+        push(logprobs[first_line + t], first + static_cast<std::uint32_t>(t),
+             output.prompt_logprobs);
       }
     }
     if (on_host[i]) {

@@ -53,7 +53,8 @@ void mask_logits(std::span<float> logits, std::span<const std::uint32_t> allowed
   }
 }
 
-GrammarMasks::GrammarMasks(std::string model_folder, std::uint32_t vocab_size, Options options, Tell tell)
+GrammarMasks::GrammarMasks(std::string model_folder, std::uint32_t vocab_size, Options options,
+                           Tell tell)
     : model_folder_(std::move(model_folder)),
       vocab_size_(vocab_size),
       options_(options),
@@ -110,7 +111,8 @@ void GrammarMasks::begin(const RunStep& step) {
   if (any) changed_.notify_all();
 }
 
-void GrammarMasks::prepare(std::uint64_t key, GrammarKind kind, const std::string& text, bool awaited) {
+void GrammarMasks::prepare(std::uint64_t key, GrammarKind kind, const std::string& text,
+                           bool awaited) {
   {
     const std::lock_guard lock(mutex_);
     const bool known = grammars_.contains(name_of(kind, text));
@@ -150,8 +152,8 @@ std::shared_ptr<GrammarMasks::Grammar> GrammarMasks::find(GrammarKind kind, cons
   return grammar;
 }
 
-/// The ones used longest ago go first. Those that a sequence follows, or a row is about to, stay: forgotten, they
-/// would be compiled again, and be twice in memory.
+/// The ones used longest ago go first. Those that a sequence follows, or a row is about to, stay:
+/// forgotten, they would be compiled again, and be twice in memory.
 void GrammarMasks::forget_grammars() {
   std::size_t bytes = 0;
   std::vector<std::pair<std::uint64_t, const std::string*>> by_age;

@@ -38,22 +38,24 @@ void mask_logits(std::span<float> logits, std::span<const std::uint32_t> allowed
 /// here from step to step only saves work: matchers of the sequences at hand, and the grammars used
 /// last.
 ///
-/// The front end has tried each grammar within limits before a worker sees it. A row that draws by a grammar waits
-/// until it is compiled, and its step with it: tenths of a second with large vocabularies, or seconds. So the
-/// scheduler announces a grammar, and plans such rows when it has been told that it is ready. A grammar that somebody
-/// waits for goes before what was only announced.
+/// The front end has tried each grammar within limits before a worker sees it. A row that draws by
+/// a grammar waits until it is compiled, and its step with it: tenths of a second with large
+/// vocabularies, or seconds. So the scheduler announces a grammar, and plans such rows when it has
+/// been told that it is ready. A grammar that somebody waits for goes before what was only
+/// announced.
 class GrammarMasks {
  public:
   struct Options {
-    std::size_t cache_bytes = 256U << 20U;  // compiled grammars kept, besides those that sequences follow
+    std::size_t cache_bytes =
+        256U << 20U;                  // compiled grammars kept, besides those that sequences follow
     TimeNs token_time = kSecond / 4;  // processor time for one token of one row: more fails the row
     TimeNs patience =
         20 * kSecond;  // for one mask, on the wall; less than makes a worker look dead
-    std::uint32_t idle_steps = 256;  // a matcher without a row for so long is forgotten
+    std::uint32_t idle_steps = 256;   // a matcher without a row for so long is forgotten
     std::size_t max_announced = 256;  // grammars that wait for the compiler; more are passed over
   };
-  /// The grammar of that key is compiled (or cannot be: its rows fail); not `ready`: it has been forgotten. Called
-  /// on any thread, one at a time, under a lock: it must not call back.
+  /// The grammar of that key is compiled (or cannot be: its rows fail); not `ready`: it has been
+  /// forgotten. Called on any thread, one at a time, under a lock: it must not call back.
   using Tell = std::function<void(std::uint64_t key, bool ready)>;
 
   /// Starts two threads, which begin to read the tokenizer of `model_folder`. Does not wait.
@@ -62,12 +64,14 @@ class GrammarMasks {
   GrammarMasks(const GrammarMasks&) = delete;
   GrammarMasks& operator=(const GrammarMasks&) = delete;
 
-  /// Compiles the grammar when nothing else is to be compiled; tells, also if it was compiled before. `awaited`: a
-  /// sequence waits for it, so it goes first, and never too many are waiting. Thread-safe; does not wait.
+  /// Compiles the grammar when nothing else is to be compiled; tells, also if it was compiled
+  /// before. `awaited`: a sequence waits for it, so it goes first, and never too many are waiting.
+  /// Thread-safe; does not wait.
   void prepare(std::uint64_t key, GrammarKind kind, const std::string& text, bool awaited);
   /// How many grammars have been compiled, for tests.
   std::size_t compiled();
-  /// Begins the masks of `step`, which may change as soon as this returns. Called by the step thread.
+  /// Begins the masks of `step`, which may change as soon as this returns. Called by the step
+  /// thread.
   void begin(const RunStep& step);
   /// The mask of a row that samples and has a grammar. An error says why the row cannot be served.
   /// Several threads may wait at a time, but none during begin().

@@ -21,8 +21,8 @@ void LogitEdits::apply(std::span<float> logits, const SamplingParams& params,
   row_.clear();
   if (!params.allowed_tokens.empty()) keep_only(logits, params.allowed_tokens);
   if (!params.bad_words.empty()) {
-    mask_bad_words(logits, params.bad_words, history.subspan(std::min<std::size_t>(
-                                                 n_prompt, history.size())));
+    mask_bad_words(logits, params.bad_words,
+                   history.subspan(std::min<std::size_t>(n_prompt, history.size())));
   }
   if (n_generated < params.min_tokens) {
     for (const Token id : params.stop_ids) set(logits, id, kMasked);
@@ -58,7 +58,8 @@ void LogitEdits::keep_only(std::span<float> logits, std::span<const Token> allow
   row_.assign(logits.begin(), logits.end());
   std::fill(logits.begin(), logits.end(), kMasked);
   for (const Token id : allowed) {
-    if (inside(logits, id)) logits[static_cast<std::size_t>(id)] = row_[static_cast<std::size_t>(id)];
+    if (inside(logits, id))
+      logits[static_cast<std::size_t>(id)] = row_[static_cast<std::size_t>(id)];
   }
 }
 
@@ -69,7 +70,8 @@ void LogitEdits::mask_bad_words(std::span<float> logits,
     if (word.empty()) continue;
     const std::size_t before = word.size() - 1;
     if (before > output.size()) continue;
-    if (std::equal(word.begin(), word.end() - 1, output.end() - static_cast<std::ptrdiff_t>(before))) {
+    if (std::equal(word.begin(), word.end() - 1,
+                   output.end() - static_cast<std::ptrdiff_t>(before))) {
       set(logits, word.back(), kMasked);
     }
   }

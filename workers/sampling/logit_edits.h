@@ -17,11 +17,11 @@ constexpr const char* kNothingToDraw =
 
 /// Edits one row in place and puts it back afterwards. Keeps scratch memory: one instance a thread.
 ///
-/// Order: allowed_tokens; bad_words; stop ids below min_tokens; logit_bias; repetition, frequency and
-/// presence penalty. The order and the formulas are those of vLLM's sampler: repetition divides a
-/// positive logit and multiplies a negative one (CTRL, https://arxiv.org/abs/1909.05858), for every
-/// token of prompt and output; the other two count the output alone (OpenAI's API reference). A bad
-/// word is looked for in the output alone.
+/// Order: allowed_tokens; bad_words; stop ids below min_tokens; logit_bias; repetition, frequency
+/// and presence penalty. The order and the formulas are those of vLLM's sampler: repetition divides
+/// a positive logit and multiplies a negative one (CTRL, https://arxiv.org/abs/1909.05858), for
+/// every token of prompt and output; the other two count the output alone (OpenAI's API reference).
+/// A bad word is looked for in the output alone.
 class LogitEdits {
  public:
   /// `history`: prompt and output, as BatchRow has it; may be empty unless params.needs_history().

@@ -26,10 +26,9 @@ constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> c
 /// batch-mates, chunks, restarts and hand-offs cannot change it. `position` is the index of the
 /// token among the generated ones.
 constexpr double uniform_draw(std::uint64_t seed, std::uint64_t position, std::uint32_t draw) {
-  const std::array<std::uint32_t, 4> bits =
-      philox4x32({draw, 0, static_cast<std::uint32_t>(position),
-                  static_cast<std::uint32_t>(position >> 32)},
-                 {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+  const std::array<std::uint32_t, 4> bits = philox4x32(
+      {draw, 0, static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(position >> 32)},
+      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
   const std::uint64_t word = (std::uint64_t{bits[0]} << 32) | bits[1];
   return static_cast<double>(word >> 11) * 0x1p-53;
 }

@@ -22,9 +22,8 @@ void RowSampling::finish(const RunStep& step, LogitsLine line, std::span<float> 
   }
   if (!last) return;
   if (row.ranks) {
-    const Status status =
-        sampler_.rank(logits, *row.sampling, {row.n_generated},
-                      {row.history, row.n_prompt}, index, output.candidates);
+    const Status status = sampler_.rank(logits, *row.sampling, {row.n_generated},
+                                        {row.history, row.n_prompt}, index, output.candidates);
     if (!status.ok()) output.failed.push_back({index, status.message()});
     return;
   }
@@ -82,8 +81,8 @@ void RowSamplingPool::finish(const RunStep& step, std::span<const LogitsLine> li
     part.candidates.clear();
     part.tokens.assign(step.rows.size(), kNoToken);
     for (std::size_t i = begin_of(piece); i < begin_of(piece + 1); ++i) {
-      samplings_[static_cast<std::size_t>(thread)].finish(
-          step, lines[i], logits.subspan(i * vocab, vocab), part);
+      samplings_[static_cast<std::size_t>(thread)].finish(step, lines[i],
+                                                          logits.subspan(i * vocab, vocab), part);
     }
   });
   for (std::size_t piece = 0; piece < pieces; ++piece) append(output, parts_[piece]);

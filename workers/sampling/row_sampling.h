@@ -30,9 +30,9 @@ class RowSampling {
  public:
   explicit RowSampling(MaskOfRow mask) : mask_(std::move(mask)) {}
 
-  /// Whatever the row wants of this line, appended to `output`, whose `tokens` has an entry a row. The
-  /// lines of a step come in order. `logits`, [vocab], loses what the row's grammar excludes: log
-  /// probabilities of generated tokens are those of what is left.
+  /// Whatever the row wants of this line, appended to `output`, whose `tokens` has an entry a row.
+  /// The lines of a step come in order. `logits`, [vocab], loses what the row's grammar excludes:
+  /// log probabilities of generated tokens are those of what is left.
   void finish(const RunStep& step, LogitsLine line, std::span<float> logits, StepOutput& output);
 
  private:
@@ -47,8 +47,8 @@ class RowSamplingPool {
  public:
   RowSamplingPool(int threads, const MaskOfRow& mask);
 
-  /// `logits`: [lines.size(), vocab], line by line. Appends to `output` in the order of `lines`, and
-  /// writes the tokens of their rows.
+  /// `logits`: [lines.size(), vocab], line by line. Appends to `output` in the order of `lines`,
+  /// and writes the tokens of their rows.
   void finish(const RunStep& step, std::span<const LogitsLine> lines, std::span<float> logits,
               StepOutput& output);
 
@@ -58,8 +58,8 @@ class RowSamplingPool {
   std::vector<StepOutput> parts_;       // of consecutive lines, in order; reused
 };
 
-/// Appends what `part` tells to `to`; the tokens that `part` knows are written over those of `to`. Both
-/// are about the same step, and the entries of `part` are about later lines.
+/// Appends what `part` tells to `to`; the tokens that `part` knows are written over those of `to`.
+/// Both are about the same step, and the entries of `part` are about later lines.
 void append(StepOutput& to, const StepOutput& part);
 
 }  // namespace baton

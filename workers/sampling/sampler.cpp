@@ -38,8 +38,8 @@ Status check_params(const SamplingParams& p) {
 
 }  // namespace
 
-Result<Token> Sampler::sample(std::span<float> logits, const SamplingParams& params,
-                              SampleKey key, SampleHistory history) {
+Result<Token> Sampler::sample(std::span<float> logits, const SamplingParams& params, SampleKey key,
+                              SampleHistory history) {
   if (Status status = check_params(params); !status.ok()) return status;
   edits_.apply(logits, params, key.n_generated, history.tokens, history.n_prompt);
   Result<Token> token = draw(logits, params, key);
@@ -221,8 +221,8 @@ Token Sampler::draw_from_kept(double uniform) {
   return ranked_[chosen].token;
 }
 
-/// Keeps the candidates whose surprise is nearest to the entropy, until they weigh typical_p; those as
-/// near as the last one stay as well.
+/// Keeps the candidates whose surprise is nearest to the entropy, until they weigh typical_p; those
+/// as near as the last one stay as well.
 void Sampler::cut_typical(double typical_p) {
   double total = 0;
   for (const Candidate& c : ranked_) total += c.weight;
@@ -298,8 +298,8 @@ Status Sampler::rank(std::span<const float> logits, const SamplingParams& params
   std::size_t going_on = 0;
   for (std::size_t place = 0; place < ranked_.size() && going_on < params.num_beams; ++place) {
     const Candidate& c = ranked_[place];
-    const bool stops = std::find(params.stop_ids.begin(), params.stop_ids.end(), c.token) !=
-                       params.stop_ids.end();
+    const bool stops =
+        std::find(params.stop_ids.begin(), params.stop_ids.end(), c.token) != params.stop_ids.end();
     if (stops && place >= params.num_beams) continue;
     going_on += stops ? 0 : 1;
     top_tokens_.push_back(c.token);

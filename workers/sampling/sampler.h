@@ -28,10 +28,10 @@ struct SampleHistory {
 /// Draws tokens. The result follows from (logits, params, key) alone, in the same way on every CPU
 /// that gives the same logits. Keeps scratch memory, hence one instance a thread.
 ///
-/// Order: LogitEdits (masks, bias, penalties); temperature; top_k; top_p over what top_k left; min_p,
-/// which drops what is lighter than min_p times the heaviest; typical_p over what these left (Meister
-/// et al., https://arxiv.org/abs/2202.00666). It is the order of transformers' logits warpers. Equal
-/// logits rank by id, the lowest first: greedy takes it, top_k and top_p keep it.
+/// Order: LogitEdits (masks, bias, penalties); temperature; top_k; top_p over what top_k left;
+/// min_p, which drops what is lighter than min_p times the heaviest; typical_p over what these left
+/// (Meister et al., https://arxiv.org/abs/2202.00666). It is the order of transformers' logits
+/// warpers. Equal logits rank by id, the lowest first: greedy takes it, top_k and top_p keep it.
 class Sampler {
  public:
   explicit Sampler(cpu::Isa isa = cpu::Isa::best) : kernels_(cpu::kernels(isa)) {}
@@ -42,16 +42,16 @@ class Sampler {
   Result<Token> sample(std::span<float> logits, const SamplingParams& params, SampleKey key,
                        SampleHistory history = {});
 
-  /// Appends an entry about `token`, and the `n_top` most probable ones, to `out`: natural logarithms
-  /// of the softmax of `logits`, untouched by any parameter. A row without a softmax (NaN) gives
-  /// kLowestLogprob.
+  /// Appends an entry about `token`, and the `n_top` most probable ones, to `out`: natural
+  /// logarithms of the softmax of `logits`, untouched by any parameter. A row without a softmax
+  /// (NaN) gives kLowestLogprob.
   void log_probabilities(std::span<const float> logits, Token token, std::int32_t n_top,
                          std::uint32_t item, Logprobs& out);
 
   /// For beam search: appends an entry about the tokens that may follow, best first, to `out`, as
-  /// StepResult::candidates has them. As in transformers' beam search the log probabilities are those of
-  /// the whole softmax of `logits`; LogitEdits act on them, nothing else does, and they are not
-  /// normalised again. `logits` stays as it is. Errors as of sample().
+  /// StepResult::candidates has them. As in transformers' beam search the log probabilities are
+  /// those of the whole softmax of `logits`; LogitEdits act on them, nothing else does, and they
+  /// are not normalised again. `logits` stays as it is. Errors as of sample().
   Status rank(std::span<const float> logits, const SamplingParams& params, SampleKey key,
               SampleHistory history, std::uint32_t item, Logprobs& out);
 

@@ -112,18 +112,16 @@ TEST(CommandLine, ErrorsNameTheOption) {
             "prefill=TOKENS\n");
   EXPECT_EQ(error(Program::worker, {"--scheduler.local_prefill_cached=0.5"}),
             "command line: --scheduler.local_prefill_cached: no such option any more; it is "
-            "--scheduler.local_prefill "
-            "cached=SHARE\n");
+            "--scheduler.local_prefill cached=SHARE\n");
   EXPECT_EQ(error(Program::scheduler, {"--token_budget"}).substr(0, 30),
             "command line: --token_budget: ");
   EXPECT_EQ(error(Program::scheduler, {"--drain_s", "1", "--drain_s", "2"}).substr(0, 24),
             "command line: --drain_s:");
   EXPECT_EQ(error(Program::scheduler, {"--config", "/nowhere.yaml"}),
             "/nowhere.yaml: no such file\n");
-  EXPECT_EQ(
-      error(Program::worker, {"--config", file.path()}),
-      "command line: --name: is missing; the file has prefill0, decode0 (a worker beside them "
-      "needs --name and --role)\n");
+  EXPECT_EQ(error(Program::worker, {"--config", file.path()}),
+            "command line: --name: is missing; the file has prefill0, decode0 (a worker beside "
+            "them needs --name and --role)\n");
   EXPECT_EQ(error(Program::worker, {"--config", file.path(), "--name", "decode1"}),
             "command line: --name: there is no worker 'decode1'; the file has prefill0, decode0 (a "
             "worker beside them needs --name and --role)\n");

@@ -167,7 +167,8 @@ TEST(ConfigRead, AWorkersLargestStepIsThatOfItsRole) {
   EXPECT_EQ(largest_step(s, Role::decode), 256U);  // one beam search may have as many rows
   EXPECT_EQ(largest_step(s, Role::mixed), 512U);
   s.token_budget.prefill = 64;
-  EXPECT_EQ(largest_step(s, Role::prefill), 256U);  // those whom it prefilled, when nobody else decodes any more
+  EXPECT_EQ(largest_step(s, Role::prefill),
+            256U);  // those whom it prefilled, when nobody else decodes any more
 }
 
 TEST(ConfigRead, TheFilesThatShip) {
@@ -215,15 +216,15 @@ TEST(ConfigError, MisplacedKeySaysWhereItBelongs) {
 }
 
 TEST(ConfigError, DuplicateKeyNamesBothLines) {
-  EXPECT_EQ(error_of("model: a\nlog_level: info\nmodel: b\n"),
-            "/etc/baton/t.yaml:3: model: stands here for the second time; first at "
-            "/etc/baton/t.yaml:1");
+  EXPECT_EQ(
+      error_of("model: a\nlog_level: info\nmodel: b\n"),
+      "/etc/baton/t.yaml:3: model: stands here for the second time; first at /etc/baton/t.yaml:1");
   EXPECT_EQ(error_of("scheduler:\n  drain_s: 1\n  drain_s: 1\n"),
             "/etc/baton/t.yaml:3: scheduler.drain_s: stands here for the second time; first at "
             "/etc/baton/t.yaml:2");
-  EXPECT_EQ(error_of("worker: {}\nworker: {}\n"),
-            "/etc/baton/t.yaml:2: worker: stands here for the second time; first at "
-            "/etc/baton/t.yaml:1");
+  EXPECT_EQ(
+      error_of("worker: {}\nworker: {}\n"),
+      "/etc/baton/t.yaml:2: worker: stands here for the second time; first at /etc/baton/t.yaml:1");
 }
 
 TEST(ConfigError, OutOfRange) {
@@ -248,7 +249,8 @@ TEST(ConfigError, OutOfRange) {
 TEST(ConfigRead, OneNumberOrSeveral) {
   using Sizes = std::vector<std::uint32_t>;
   const auto sizes = [](const std::string& value) {
-    const Result<Config> config = parse_config("scheduler: {decode_batch_size: " + value + "}\n", "t.yaml");
+    const Result<Config> config =
+        parse_config("scheduler: {decode_batch_size: " + value + "}\n", "t.yaml");
     EXPECT_TRUE(config.ok()) << config.status().message();
     return config.ok() ? config.value().scheduler.decode_batch_size : Sizes{999};
   };
@@ -295,10 +297,9 @@ TEST(ConfigError, WrongType) {
   EXPECT_EQ(error_of("log_level: loud\n"),
             "/etc/baton/t.yaml:1: log_level: is 'loud'; it may be trace, debug, info, warn, error "
             "or off");
-  EXPECT_EQ(
-      error_of("model: [a]\n"),
-      "/etc/baton/t.yaml:1: model: no such section; there are scheduler, frontend, worker and "
-      "workers");
+  EXPECT_EQ(error_of("model: [a]\n"),
+            "/etc/baton/t.yaml:1: model: no such section; there are scheduler, frontend, worker "
+            "and workers");
   EXPECT_EQ(error_of("frontend:\n  port: [80]\n"),
             "/etc/baton/t.yaml:2: frontend.port: expected one value, not a map or a list");
   EXPECT_EQ(error_of("frontend:\n  port:\n"), "/etc/baton/t.yaml:2: frontend.port: has no value");
@@ -309,10 +310,9 @@ TEST(ConfigError, WrongShape) {
   EXPECT_EQ(error_of("- a\n"), "/etc/baton/t.yaml:1: the file is not a map of options");
   EXPECT_EQ(error_of("scheduler: 5\n"),
             "/etc/baton/t.yaml:1: scheduler: expected a map of options");
-  EXPECT_EQ(
-      error_of("\ngateway: {a: 1}\n"),
-      "/etc/baton/t.yaml:2: gateway: no such section; there are scheduler, frontend, worker and "
-      "workers");
+  EXPECT_EQ(error_of("\ngateway: {a: 1}\n"),
+            "/etc/baton/t.yaml:2: gateway: no such section; there are scheduler, frontend, worker "
+            "and workers");
   EXPECT_EQ(error_of("workers: {a: 1}\n"),
             "/etc/baton/t.yaml:1: workers: expected a list of workers");
   EXPECT_EQ(error_of("workers:\n  - a\n"),
@@ -327,9 +327,9 @@ TEST(ConfigError, WrongShape) {
 }
 
 TEST(ConfigError, NamesOfWorkers) {
-  EXPECT_EQ(error_of("workers:\n  - {name: a}\n  - {name: a}\n"),
-            "/etc/baton/t.yaml:3: workers[1].name: 'a' is the name of the worker at "
-            "/etc/baton/t.yaml:2");
+  EXPECT_EQ(
+      error_of("workers:\n  - {name: a}\n  - {name: a}\n"),
+      "/etc/baton/t.yaml:3: workers[1].name: 'a' is the name of the worker at /etc/baton/t.yaml:2");
   EXPECT_EQ(error_of("workers:\n  - {role: decode}\n"),
             "/etc/baton/t.yaml:2: workers[0].name: is missing");
   EXPECT_EQ(error_of("workers:\n  - {name: Upper}\n"),

@@ -115,18 +115,16 @@ TEST(Listen, WhatIsWrongIsNamedWithItsLine) {
 }
 
 TEST(Listen, AClashNamesBothDialectsAndThePath) {
-  EXPECT_EQ(
-      listen_error_of("frontend:\n"
-               "  listen:\n"
-               "    - port: 1\n"
-               "    - port: 2\n"
-               "      dialects: [lab, openai, tgi]\n"),
-      "/etc/baton/t.yaml:5: frontend.listen[1].dialects: lab and tgi both own POST /generate; "
-      "give one of them another port in frontend.listen");
-  EXPECT_EQ(
-      listen_error_of("frontend: {dialects: [tgi, lightllm]}"),
-      "/etc/baton/t.yaml:1: frontend.dialects: tgi and lightllm both own POST /generate; give "
-      "one of them another port in frontend.listen");
+  EXPECT_EQ(listen_error_of("frontend:\n"
+                            "  listen:\n"
+                            "    - port: 1\n"
+                            "    - port: 2\n"
+                            "      dialects: [lab, openai, tgi]\n"),
+            "/etc/baton/t.yaml:5: frontend.listen[1].dialects: lab and tgi both own POST "
+            "/generate; give one of them another port in frontend.listen");
+  EXPECT_EQ(listen_error_of("frontend: {dialects: [tgi, lightllm]}"),
+            "/etc/baton/t.yaml:1: frontend.dialects: tgi and lightllm both own POST /generate; "
+            "give one of them another port in frontend.listen");
   EXPECT_NE(error_of_line({"--dialects=lab,distserve"})
                 .find("command line: --dialects: lab and distserve both own POST /generate"),
             std::string::npos);

@@ -72,10 +72,10 @@ TEST(Origins, ListsAndWhatIsWrongWithThem) {
   EXPECT_EQ(parse_origins("").value(), OriginList());
   EXPECT_EQ(parse_origins("*").value(), OriginList{"*"});
   EXPECT_EQ(parse_origins("http://a, https://b").value(), (OriginList{"http://a", "https://b"}));
-  EXPECT_EQ(origins_error_of("http://a/"),
-            "is 'http://a/'; it may be * or origins as browsers send them: scheme://host or "
-            "scheme://host:port in lower case, without a path, and without :80 of http or :443 of "
-            "https");
+  EXPECT_EQ(
+      origins_error_of("http://a/"),
+      "is 'http://a/'; it may be * or origins as browsers send them: scheme://host or "
+      "scheme://host:port in lower case, without a path, and without :80 of http or :443 of https");
   EXPECT_EQ(origins_error_of("http://a,").substr(0, 16), "is ''; it may be");
   EXPECT_EQ(origins_error_of("null").substr(0, 10), "is 'null';");
   EXPECT_EQ(origins_error_of("http://a,http://a"), "names http://a twice");

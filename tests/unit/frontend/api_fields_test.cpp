@@ -51,8 +51,7 @@ void check(OpenAiRoute route, std::size_t column) {
     ASSERT_NE(row, rows.end()) << name << " is not in docs/api.md";
     ASSERT_GE(row->second.size(), 2U) << name;
     const auto harmless = neutral.find(name);
-    EXPECT_EQ(row->second[column],
-              harmless == neutral.end() ? "yes" : "only " + harmless->second)
+    EXPECT_EQ(row->second[column], harmless == neutral.end() ? "yes" : "only " + harmless->second)
         << name;
   }
   for (const auto& [name, cells] : rows) {
@@ -82,8 +81,8 @@ TEST(Tokenize, TextsAndChats) {
   EXPECT_EQ(reply["count"], ids.size());
   EXPECT_EQ(reply["max_model_len"], 256);
   EXPECT_TRUE(reply["token_strs"].is_null());
-  reply = answer(
-      tokenize(R"({"prompt":"hello","add_special_tokens":false,"return_token_strs":true})"));
+  reply =
+      answer(tokenize(R"({"prompt":"hello","add_special_tokens":false,"return_token_strs":true})"));
   EXPECT_EQ(reply["tokens"], Json(t.encode("hello", false)));
   EXPECT_EQ(reply["token_strs"].size(), reply["count"]);
   reply = answer(tokenize(R"({"messages":[{"role":"user","content":"hello"}]})"));
@@ -94,14 +93,15 @@ TEST(Tokenize, TextsAndChats) {
 TEST(Tokenize, AndBack) {
   const Tokenizer& t = *tiny_model().tokenizer;
   const Json body = {{"tokens", t.encode("hello 你", true)}};
-  EXPECT_EQ(answer(detokenize(body.dump()))["prompt"],
-            t.decode(t.encode("hello 你", true), false));
+  EXPECT_EQ(answer(detokenize(body.dump()))["prompt"], t.decode(t.encode("hello 你", true), false));
 }
 
-/// Text-generation-inference's form: the tokens' texts are the input, cut where `start` and `stop` say.
+/// Text-generation-inference's form: the tokens' texts are the input, cut where `start` and `stop`
+/// say.
 TEST(Tokenize, InputsGetPlacedTokens) {
   const Tokenizer& t = *tiny_model().tokenizer;
-  const Json reply = answer(tokenize(R"({"inputs":"hello 你好","parameters":{"max_new_tokens":4}})"));
+  const Json reply =
+      answer(tokenize(R"({"inputs":"hello 你好","parameters":{"max_new_tokens":4}})"));
   const auto ids = t.encode("hello 你好", true);
   ASSERT_EQ(reply.size(), ids.size());
   std::string text;
@@ -122,7 +122,8 @@ TEST(Tokenize, UnknownFieldsAreNamedInTheReply) {
     const auto outcome = parse_tokenize(body, testing::lenient_context(), tiny_model());
     EXPECT_EQ(std::get<Answer>(outcome).headers.at(0).second, "colour") << body;
   }
-  const auto back = parse_detokenize(R"({"tokens":[],"colour":1})", testing::lenient_context(), tiny_model());
+  const auto back =
+      parse_detokenize(R"({"tokens":[],"colour":1})", testing::lenient_context(), tiny_model());
   EXPECT_EQ(std::get<Answer>(back).headers.at(0).second, "colour");
 }
 

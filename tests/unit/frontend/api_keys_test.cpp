@@ -56,8 +56,7 @@ TEST(ApiKeys, RefusesAFileThatIsWrong) {
   for (const auto& [text, message] : table) {
     const auto keys = ApiKeys::parse(text);
     ASSERT_FALSE(keys.ok()) << text;
-    EXPECT_NE(keys.status().message().find(message), std::string::npos)
-        << keys.status().message();
+    EXPECT_NE(keys.status().message().find(message), std::string::npos) << keys.status().message();
   }
   EXPECT_NE(ApiKeys::load("/nowhere/keys").status().message().find("cannot be read"),
             std::string::npos);

@@ -138,12 +138,14 @@ TEST(ChatTemplate, ReadsTheCallsThatAFamilysTemplateWrites) {
     const auto name = golden.at("template").get<std::string>();
     const auto reply = golden.at("reply").get<std::string>();
     const auto grammar = ReplyGrammar::of_templates(read_file(goldens_folder() + name + ".jinja"));
-    const auto tools = std::make_shared<const ToolParameters>(tool_parameters(golden.at("tools").dump()));
+    const auto tools =
+        std::make_shared<const ToolParameters>(tool_parameters(golden.at("tools").dump()));
     for (const std::size_t piece : {std::size_t{1}, std::size_t{7}, reply.size()}) {
       ReplyParser parser(grammar, golden.at("prompt").get<std::string>(), true, "seed", tools);
       std::vector<ReplyPart> parts;
       for (std::size_t at = 0; at < reply.size(); at += piece) {
-        for (ReplyPart& part : parser.feed(reply.substr(at, piece))) parts.push_back(std::move(part));
+        for (ReplyPart& part : parser.feed(reply.substr(at, piece)))
+          parts.push_back(std::move(part));
       }
       for (ReplyPart& part : parser.finish()) parts.push_back(std::move(part));
       Json calls = Json::array();
@@ -231,14 +233,16 @@ TEST(ChatTemplate, ATemplateThatRearrangesStringsJoinsNone) {
           "chat_template_kwargs":{"x":"<|end|>","y":{"<|user|>":1}},
           "tools":[{"type":"function","function":{"name":"f","description":"<|end|>",
                     "parameters":{"<|user|>":["<|system|>"]}}}]})"));
-  for (const Token id : request.prompts.front()) EXPECT_FALSE(joined.tokenizer().is_special(id)) << id;
+  for (const Token id : request.prompts.front())
+    EXPECT_FALSE(joined.tokenizer().is_special(id)) << id;
 }
 
 TEST(ChatTemplate, AnAssistantsOwnMarksAreLeftToTheTemplate) {
   SpecialGuard guard({"<think>", "<|end|>"});
   EXPECT_EQ(guard.guard("x<think>"), "x<\xEF\xB7\x90think>");
   Templated marks("{{ messages[1].content.split('</think>')[-1] }}");
-  EXPECT_EQ(marks.render(R"({"messages":[{"role":"user","content":"a"},
+  EXPECT_EQ(marks
+                .render(R"({"messages":[{"role":"user","content":"a"},
                              {"role":"assistant","content":"<think>b</think>c"}]})")
                 .value(),
             "c");
@@ -263,9 +267,11 @@ TEST(OrderedJson, KeepsOrderAndSpelling) {
   const std::string text =
       R"({"z":1,"a":[1.50,-0.0,1e3,18446744073709551615,{"y":{},"b":[]}],"k":"é\n","t":true,"n":null})";
   EXPECT_EQ(copy_json(text, SpecialGuard()), text);
-  const auto copies = copy_members(" { \"a\" : [ 1 , { \"c\" : [ ] , \"b\" : 2 } ] , \"d\":{\"a\":5},\"b\":3}",
-                                   {"a", "b"}, SpecialGuard());
-  EXPECT_EQ(copies, (std::map<std::string, std::string>{{"a", R"([1,{"c":[],"b":2}])"}, {"b", "3"}}));
+  const auto copies =
+      copy_members(" { \"a\" : [ 1 , { \"c\" : [ ] , \"b\" : 2 } ] , \"d\":{\"a\":5},\"b\":3}",
+                   {"a", "b"}, SpecialGuard());
+  EXPECT_EQ(copies,
+            (std::map<std::string, std::string>{{"a", R"([1,{"c":[],"b":2}])"}, {"b", "3"}}));
 }
 
 TEST(ChatTemplate, Refuses) {
@@ -274,7 +280,9 @@ TEST(ChatTemplate, Refuses) {
   const auto asked = [&](const std::string& call) {
     return R"({"messages":[{"role":"assistant","tool_calls":[)" + call + "]}]}";
   };
-  const auto tool = [&](const std::string& made) { return "{" + user + R"(,"tools":[)" + made + "]}"; };
+  const auto tool = [&](const std::string& made) {
+    return "{" + user + R"(,"tools":[)" + made + "]}";
+  };
   const Refusal table[] = {
       {"{" + user + R"(,"chat_template":"x"})", 400, "chat_template",
        "is not supported: only the model's own template is used"},
@@ -282,11 +290,14 @@ TEST(ChatTemplate, Refuses) {
       {"{" + user + R"(,"tool_choice":"always"})", 400, "tool_choice", "must be \"none\""},
       {"{" + user + R"(,"tool_choice":{"type":"function"}})", 400, "tool_choice.function",
        "is missing"},
-      {"{" + user + R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":)"
-       R"({"type":"function","function":{"name":"g"}}})", 400, "tool_choice.function.name",
-       "must name one of 'tools'"},
-      {"{" + user + R"(,"tools":[{"type":"function","function":{"name":"f"}}],"guided_regex":"a",)"
-       R"("tool_choice":"required"})", 400, "tool_choice", "contradicts 'guided_regex'"},
+      {"{" + user +
+           R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":)"
+           R"({"type":"function","function":{"name":"g"}}})",
+       400, "tool_choice.function.name", "must name one of 'tools'"},
+      {"{" + user +
+           R"(,"tools":[{"type":"function","function":{"name":"f"}}],"guided_regex":"a",)"
+           R"("tool_choice":"required"})",
+       400, "tool_choice", "contradicts 'guided_regex'"},
       {tool("5"), 400, "tools[0]", "must be an object, not an integer"},
       {tool("{}"), 400, "tools[0].type", "must be \"function\""},
       {tool(R"({"type":"function"})"), 400, "tools[0].function", "is missing"},
@@ -361,7 +372,8 @@ TEST(ChatTemplate, RepliesAreParsedAsTheTemplateShows) {
   const auto play = [&](const std::string& body) {
     auto request = good(hermes.finish(body));
     std::string bytes = request.reply->begin(0, nullptr);
-    for (const char* piece : {"<think>hm</thi", "nk>\nOk.\n<tool_call>{\"name\":", "\"f\"}</tool_call>"}) {
+    for (const char* piece :
+         {"<think>hm</thi", "nk>\nOk.\n<tool_call>{\"name\":", "\"f\"}</tool_call>"}) {
       bytes += request.reply->text({0, piece, 9});
     }
     bytes += request.reply->end(0, {FinishReason::stop, std::nullopt});
@@ -375,9 +387,9 @@ TEST(ChatTemplate, RepliesAreParsedAsTheTemplateShows) {
   EXPECT_EQ(choice.at("message").at("tool_calls").at(0).at("function").dump(),
             R"({"name":"f","arguments":"{}"})");
   const std::string stream = play(tools + R"(,"stream":true})");
-  for (const char* part : {R"("delta":{"reasoning_content":"hm"})", R"("delta":{"content":"Ok."})",
-                           R"("delta":{"tool_calls":[{"index":0,"id":"call_)",
-                           R"("finish_reason":"tool_calls")"}) {
+  for (const char* part :
+       {R"("delta":{"reasoning_content":"hm"})", R"("delta":{"content":"Ok."})",
+        R"("delta":{"tool_calls":[{"index":0,"id":"call_)", R"("finish_reason":"tool_calls")"}) {
     EXPECT_NE(stream.find(part), std::string::npos) << part << "\n" << stream;
   }
   const Json silent = Json::parse(play(tools + R"(,"tool_choice":"none"})"));
@@ -401,7 +413,8 @@ TEST(ChatTemplate, EffortsReachTheTemplatesThatKnowThem) {
       {&graded, R"(,"reasoning_effort":"auto")", "none given"},
       {&graded, R"(,"reasoning_effort":"none")", "none"},
       {&graded, R"(,"reasoning_effort":"high")", "high"},
-      {&graded, R"(,"reasoning_effort":"high","chat_template_kwargs":{"reasoning_effort":"odd"})", "odd"},
+      {&graded, R"(,"reasoning_effort":"high","chat_template_kwargs":{"reasoning_effort":"odd"})",
+       "odd"},
       {&switched, "", "as it likes"},
       {&switched, R"(,"enable_thinking":false)", "False"},
       {&switched, R"(,"enable_thinking":true)", "True"},
@@ -413,7 +426,8 @@ TEST(ChatTemplate, EffortsReachTheTemplatesThatKnowThem) {
       {&switched, R"(,"reasoning_effort":"none","enable_thinking":true)", "False"},
       {&switched, R"(,"reasoning_effort":"none")", "False"},
       {&switched, R"(,"reasoning_effort":"low")", "True"},
-      {&switched, R"(,"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})", "True"},
+      {&switched, R"(,"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})",
+       "True"},
   };
   for (const auto& row : table) {
     EXPECT_EQ(row.model->render(with(row.fields)).value(), row.text) << row.fields;
@@ -422,18 +436,21 @@ TEST(ChatTemplate, EffortsReachTheTemplatesThatKnowThem) {
   testing::expect_refused({with(R"(,"reasoning_effort":"none")"), 400, "reasoning_effort",
                            "has no switch for its reasoning"},
                           [&](const std::string& body) { return always.parse(body); });
-  testing::expect_refused({with(R"(,"enable_thinking":false)"), 400, "enable_thinking",
-                           "cannot be turned off"},
-                          [&](const std::string& body) { return always.parse(body); });
-  testing::expect_refused({with(R"(,"thinking":{"type":"perhaps"})"), 400, "thinking.type",
-                           "must be \"enabled\""},
-                          [&](const std::string& body) { return always.parse(body); });
+  testing::expect_refused(
+      {with(R"(,"enable_thinking":false)"), 400, "enable_thinking", "cannot be turned off"},
+      [&](const std::string& body) { return always.parse(body); });
+  testing::expect_refused(
+      {with(R"(,"thinking":{"type":"perhaps"})"), 400, "thinking.type", "must be \"enabled\""},
+      [&](const std::string& body) { return always.parse(body); });
   Templated plain("{{ bos_token }}");
   EXPECT_TRUE(plain.render(with(R"(,"reasoning_effort":"none")")).ok());
   Templated history("{% for m in messages %}{{ m.reasoning_content | default('-') }}{% endfor %}");
-  EXPECT_EQ(history.render(R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"y",)"
-                           R"("reasoning_content":"because"},{"role":"user","content":"z"}]})").value(),
-            "-because-");
+  EXPECT_EQ(
+      history
+          .render(R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"y",)"
+                  R"("reasoning_content":"because"},{"role":"user","content":"z"}]})")
+          .value(),
+      "-because-");
 }
 
 TEST(ChatTemplate, UnknownFieldsAreStillKnownWhenTheTemplateHasRun) {
@@ -441,7 +458,8 @@ TEST(ChatTemplate, UnknownFieldsAreStillKnownWhenTheTemplateHasRun) {
   auto outcome = parse_chat_completion(
       R"({"messages":[{"role":"user","content":"x","colour":1}],"zebra":1,"max_tokens":5})",
       testing::lenient_context(), plain.model());
-  const auto request = good(std::get<std::unique_ptr<PendingChat>>(outcome)->finish(std::string("hello"), plain.model()));
+  const auto request = good(
+      std::get<std::unique_ptr<PendingChat>>(outcome)->finish(std::string("hello"), plain.model()));
   ASSERT_EQ(request.headers.size(), 1U);
   EXPECT_EQ(request.headers[0].second, "messages[].colour, zebra");
   EXPECT_EQ(request.ignored_fields, (std::vector<std::string>{"messages[].colour", "zebra"}));
@@ -479,8 +497,7 @@ TEST(ChatTemplate, WithoutParallelCallsOnlyTheFirstIsTold) {
 
 // What a tool's schema says of its parameters reaches the parser.
 TEST(ChatTemplate, ArgumentsWrittenAsTextTakeTheirTypes) {
-  Templated coder(
-      "{{ tools | tojson }}<tool_call><function=x><parameter=y>{{ '<|assistant|>' }}");
+  Templated coder("{{ tools | tojson }}<tool_call><function=x><parameter=y>{{ '<|assistant|>' }}");
   auto request = good(coder.finish(
       R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f",)"
       R"("parameters":{"type":"object","properties":{"n":{"type":"integer"},"s":{"type":"string"}}}}}]})"));
@@ -532,8 +549,8 @@ TEST(ChatTemplate, CallsCanBeForced) {
 // A prompt that begins the reasoning leaves it free: the grammar is about what follows.
 TEST(ChatTemplate, AGrammarComesBehindTheReasoning) {
   Templated thinks("</think>{{ '<think>' }}");
-  const auto request = good(
-      thinks.finish(R"({"messages":[{"role":"user","content":"x"}],"guided_regex":"a+"})"));
+  const auto request =
+      good(thinks.finish(R"({"messages":[{"role":"user","content":"x"}],"guided_regex":"a+"})"));
   EXPECT_EQ(request.sampling.grammar_kind, GrammarKind::structural_tag);
   EXPECT_NE(request.sampling.grammar.find("any_text"), std::string::npos);
   EXPECT_NE(request.sampling.grammar.find("</think>"), std::string::npos);
@@ -555,9 +572,11 @@ TEST(ChatTemplate, LoadsEveryFormOfAFolder) {
   EXPECT_TRUE(several.value()->takes_tools());
   Conversation chat;
   chat.messages = {{"user", "x"}};
-  EXPECT_NE(several.value()->render_request(chat).find(R"("template":"default")"), std::string::npos);
+  EXPECT_NE(several.value()->render_request(chat).find(R"("template":"default")"),
+            std::string::npos);
   chat.tools = "[]";
-  EXPECT_NE(several.value()->render_request(chat).find(R"("template":"tool_use")"), std::string::npos);
+  EXPECT_NE(several.value()->render_request(chat).find(R"("template":"tool_use")"),
+            std::string::npos);
   folder.write("chat_template.jinja", "four");
   EXPECT_EQ(load().value()->templates().at("default"), "four");
   // What a class of tokenizers brings along, when the folder says nothing of it.

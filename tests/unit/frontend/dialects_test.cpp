@@ -83,7 +83,8 @@ TEST(Registry, EveryDialectRefusesGarbageInItsOwnShape) {
   for (const Dialect* dialect : all_dialects()) {
     for (const DialectRoute& route : dialect->routes()) {
       const auto* parse = std::get_if<ParseBody>(&route.answer);
-      if (parse == nullptr || std::string(route.path) == "/get_model_name") continue;  // reads no body
+      if (parse == nullptr || std::string(route.path) == "/get_model_name")
+        continue;  // reads no body
       RequestContext context = small_context();
       context.path = std::string(route.path) == "/mii/:name" ? "/mii/tiny" : route.path;
       for (const char* body : {"", "[]", "{", "{}", "{\"prompt\":7,\"inputs\":7,\"prompts\":7}",
@@ -259,7 +260,8 @@ TEST(TutorialFields, RulesBetweenFields) {
   kTutorial.refuses(task(R"("num_return_sequences":2)"), 422, "above 'num_beams'");
   kTutorial.refuses(task(R"("min_new_tokens":5,"max_new_tokens":4)"), 422,
                     "above 'max_new_tokens'");
-  kTutorial.refuses(task(R"("num_beams":2,"do_sample":true)"), 422, "beam search, which draws no tokens");
+  kTutorial.refuses(task(R"("num_beams":2,"do_sample":true)"), 422,
+                    "beam search, which draws no tokens");
   kTutorial.refuses(task(R"("num_beams":65)"), 422, "num_beams");
   kTutorial.refuses(task(R"("no_repeat_ngram_size":2)"), 422, "unknown field");
   kTutorial.refuses(R"({"prompt":"hello"})", 422, "'model' is missing");
@@ -328,9 +330,11 @@ TEST(TgiFields, OneInvocationIsAnyRequest) {
   const auto text = invoke.take(inputs(R"("max_new_tokens":3)"));
   EXPECT_EQ(text.sampling.max_tokens, 3U);
   EXPECT_TRUE(invoke.take(R"({"inputs":"hello","stream":true})").stream);
-  const auto chat = invoke.take(R"({"model":"tgi","messages":[{"role":"user","content":"hello"}],"max_tokens":4})");
+  const auto chat = invoke.take(
+      R"({"model":"tgi","messages":[{"role":"user","content":"hello"}],"max_tokens":4})");
   EXPECT_EQ(chat.sampling.max_tokens, 4U);
-  EXPECT_EQ(invoke.take(R"({"model":"dummy","prompt":"hello","max_tokens":5})").sampling.max_tokens, 5U);
+  EXPECT_EQ(invoke.take(R"({"model":"dummy","prompt":"hello","max_tokens":5})").sampling.max_tokens,
+            5U);
   invoke.refuses("{}", 422, "'inputs' is missing");
   invoke.refuses(R"({"messages":[]})", 422, "\"error_type\":\"validation\"");
 }
@@ -340,7 +344,8 @@ TEST(TgiFields, OnItsPortAModelHasAnyName) {
   any.any_model = true;
   for (const char* name : {"tgi", "dummy", "tiny"}) {
     const std::string head = std::string(R"({"model":")") + name + "\",";
-    good(Door{"openai", "/v1/chat/completions"}.parse(head + R"("messages":[{"role":"user","content":"x"}]})", any));
+    good(Door{"openai", "/v1/chat/completions"}.parse(
+        head + R"("messages":[{"role":"user","content":"x"}]})", any));
     good(Door{"openai", "/v1/completions"}.parse(head + R"("prompt":"x"})", any));
   }
   const auto tokens = Door{"tgi", "/tokenize"}.parse(R"({"model":"tgi","inputs":"hello"})", any);
@@ -348,15 +353,27 @@ TEST(TgiFields, OnItsPortAModelHasAnyName) {
 }
 
 TEST(TgiFields, Bounds) {
-  for (const char* field :
-       {R"("temperature":0)", R"("top_p":0)", R"("top_p":1.1)", R"("top_k":0)", R"("typical_p":0)",
-        R"("repetition_penalty":0)", R"("max_new_tokens":0)", R"("truncate":0)",
-        R"("top_n_tokens":6)", R"("best_of":3)", R"("best_of":2)", R"("watermark":true)",
-        R"("grammar":{"type":"json"})", R"("grammar":{"type":"ebnf","value":"x"})",
-        R"("grammar":{"type":"regex","value":""})", R"("grammar":{"type":"json","value":"[]"})",
-        R"("grammar":{"type":"regex","value":"x","more":1})", R"("grammar":"x")",
-        R"("adapter_id":"a")", R"("nonsense":1)",
-        R"("max_new_tokens":256)"}) {
+  for (const char* field : {R"("temperature":0)",
+                            R"("top_p":0)",
+                            R"("top_p":1.1)",
+                            R"("top_k":0)",
+                            R"("typical_p":0)",
+                            R"("repetition_penalty":0)",
+                            R"("max_new_tokens":0)",
+                            R"("truncate":0)",
+                            R"("top_n_tokens":6)",
+                            R"("best_of":3)",
+                            R"("best_of":2)",
+                            R"("watermark":true)",
+                            R"("grammar":{"type":"json"})",
+                            R"("grammar":{"type":"ebnf","value":"x"})",
+                            R"("grammar":{"type":"regex","value":""})",
+                            R"("grammar":{"type":"json","value":"[]"})",
+                            R"("grammar":{"type":"regex","value":"x","more":1})",
+                            R"("grammar":"x")",
+                            R"("adapter_id":"a")",
+                            R"("nonsense":1)",
+                            R"("max_new_tokens":256)"}) {
     kTgi.refuses(inputs(field), 422, "\"error_type\":\"validation\"");
   }
   kTgiStream.refuses(inputs(R"("best_of":2,"do_sample":true)"), 422, "cannot be streamed");
@@ -394,24 +411,33 @@ TEST(LightLlmFields, DefaultsAndBounds) {
 }
 
 TEST(LightLlmFields, WhatItsTestsSend) {
-  const auto regex = kLightLlm.take(inputs(R"("do_sample":false,"ignore_eos":true,"regular_constraint":"-?\\d+")"));
+  const auto regex = kLightLlm.take(
+      inputs(R"("do_sample":false,"ignore_eos":true,"regular_constraint":"-?\\d+")"));
   EXPECT_EQ(regex.sampling.grammar_kind, GrammarKind::regex);
   EXPECT_EQ(regex.sampling.grammar, "-?\\d+");
   EXPECT_EQ(regex.grammar_field, "parameters.regular_constraint");
   EXPECT_FALSE(regex.sampling.stop_ids.empty()) << "what is complete can end";
-  const auto json = kLightLlm.take(inputs(R"("guided_json":"{\"type\": \"array\"}","guided_grammar":"","regular_constraint":"")"));
+  const auto json = kLightLlm.take(inputs(
+      R"("guided_json":"{\"type\": \"array\"}","guided_grammar":"","regular_constraint":"")"));
   EXPECT_EQ(json.sampling.grammar_kind, GrammarKind::json_schema);
   EXPECT_EQ(json.sampling.grammar, "{\"type\": \"array\"}");
-  EXPECT_EQ(kLightLlm.sampling(inputs(R"("guided_json":{"z":1,"a":2})")).grammar, R"({"z":1,"a":2})");
-  EXPECT_EQ(kLightLlm.sampling(inputs(R"("guided_grammar":"root ::= \"a\"")")).grammar_kind, GrammarKind::ebnf);
-  EXPECT_EQ(kLightLlm.sampling(inputs(R"("allowed_token_ids":[3,2,3])")).allowed_tokens, (std::vector<Token>{2, 3}));
+  EXPECT_EQ(kLightLlm.sampling(inputs(R"("guided_json":{"z":1,"a":2})")).grammar,
+            R"({"z":1,"a":2})");
+  EXPECT_EQ(kLightLlm.sampling(inputs(R"("guided_grammar":"root ::= \"a\"")")).grammar_kind,
+            GrammarKind::ebnf);
+  EXPECT_EQ(kLightLlm.sampling(inputs(R"("allowed_token_ids":[3,2,3])")).allowed_tokens,
+            (std::vector<Token>{2, 3}));
   EXPECT_TRUE(kLightLlm.sampling(inputs(R"("allowed_token_ids":[])")).allowed_tokens.empty());
   const auto bare = kLightLlm.take(inputs(R"("add_special_tokens":false)")).prompts.front();
   EXPECT_EQ(bare, tiny_model().tokenizer->encode("hello", false));
   EXPECT_EQ(kLightLlm.sampling(inputs(R"("min_new_tokens":3)")).min_tokens, 3U);
-  EXPECT_FALSE(kLightLlm.take(inputs(R"("skip_special_tokens":false,"best_of":1,"n":1,"input_penalty":false)")).skip_special_tokens);
-  for (const char* field : {R"("regular_constraint":"a","guided_json":"{}")", R"("guided_json":"[]")", R"("n":2)",
-                            R"("allowed_token_ids":[-1])", R"("min_new_tokens":17)"}) {
+  EXPECT_FALSE(
+      kLightLlm
+          .take(inputs(R"("skip_special_tokens":false,"best_of":1,"n":1,"input_penalty":false)"))
+          .skip_special_tokens);
+  for (const char* field :
+       {R"("regular_constraint":"a","guided_json":"{}")", R"("guided_json":"[]")", R"("n":2)",
+        R"("allowed_token_ids":[-1])", R"("min_new_tokens":17)"}) {
     kLightLlm.refuses(inputs(field), 400, "{\"message\":");
   }
 }
@@ -425,7 +451,8 @@ Json answer(const Door& door, const std::string& body) {
 Json page(const std::string& dialect, const std::string& path, const PageFacts& facts) {
   for (const DialectRoute& route : dialect_named(dialect)->routes()) {
     const auto* make = std::get_if<MakePage>(&route.answer);
-    if (make != nullptr && route.path == path) return Json::parse(std::get<Answer>((*make)(facts, tiny_model())).body);
+    if (make != nullptr && route.path == path)
+      return Json::parse(std::get<Answer>((*make)(facts, tiny_model())).body);
   }
   return "no page " + path;
 }
@@ -433,7 +460,8 @@ Json page(const std::string& dialect, const std::string& path, const PageFacts& 
 TEST(LightLlmRoutes, TokensNamesAndLoad) {
   const std::size_t count = tiny_model().tokenizer->encode("hello", true).size();
   const Door tokens{"lightllm", "/tokens"};
-  EXPECT_EQ(answer(tokens, R"({"text":"hello","parameters":{"max_new_tokens":4}})"), (Json{{"ntokens", count}}));
+  EXPECT_EQ(answer(tokens, R"({"text":"hello","parameters":{"max_new_tokens":4}})"),
+            (Json{{"ntokens", count}}));
   EXPECT_EQ(answer(tokens, R"({"text":"hello"})"), (Json{{"ntokens", count}}));
   tokens.refuses("{}", 400, "'text' is missing");
   EXPECT_EQ(answer({"lightllm", "/get_model_name"}, ""), (Json{{"model_name", "tiny"}}));
@@ -456,15 +484,23 @@ TEST(RouterPages, SayWhatIsServedAndHowMuchThereIsToDo) {
   facts.max_batch = 8;
   facts.running = 5;
   facts.waiting = 2;
-  const Json server = {{"served_model_name", "tiny"}, {"version", "v"}, {"dp_size", 1}, {"context_length", 256},
-                       {"max_running_requests", 8}, {"max_total_num_tokens", 640}};
-  const Json model = {{"model_path", "tiny"}, {"is_generation", true}, {"preferred_sampling_params", nullptr}};
+  const Json server = {{"served_model_name", "tiny"},
+                       {"version", "v"},
+                       {"dp_size", 1},
+                       {"context_length", 256},
+                       {"max_running_requests", 8},
+                       {"max_total_num_tokens", 640}};
+  const Json model = {
+      {"model_path", "tiny"}, {"is_generation", true}, {"preferred_sampling_params", nullptr}};
   EXPECT_EQ(page("openai", "/server_info", facts), server);
   EXPECT_EQ(page("openai", "/get_server_info", facts), server);
   EXPECT_EQ(page("openai", "/model_info", facts), model);
   EXPECT_EQ(page("openai", "/get_model_info", facts), model);
-  const Json load = Json::array(
-      {{{"rid", nullptr}, {"dp_rank", 0}, {"num_reqs", 5}, {"num_waiting_reqs", 2}, {"num_tokens", 48}}});
+  const Json load = Json::array({{{"rid", nullptr},
+                                  {"dp_rank", 0},
+                                  {"num_reqs", 5},
+                                  {"num_waiting_reqs", 2},
+                                  {"num_tokens", 48}}});
   EXPECT_EQ(page("openai", "/get_load", facts), load);
 }
 
@@ -497,10 +533,12 @@ TEST(DistServeFields, DefaultsAndBounds) {
   EXPECT_EQ(beams.choices, 1U);
   EXPECT_EQ(beams.sampling.temperature, 0.0F);
   EXPECT_TRUE(beams.sampling.within_bounds());
-  for (const char* field : {R"("n":2)", R"("best_of":2)", R"("use_beam_search":true,"best_of":65)",
-                            R"("use_beam_search":true,"n":2)", R"("use_beam_search":true,"top_p":0.5)",
-                            R"("use_beam_search":true,"temperature":0.5)",
-                            R"("use_beam_search":true,"best_of":2,"stop":["x"])", R"("logprobs":1)", R"("max_tokens":0)", R"("length_penalty":1)"}) {
+  for (const char* field :
+       {R"("n":2)", R"("best_of":2)", R"("use_beam_search":true,"best_of":65)",
+        R"("use_beam_search":true,"n":2)", R"("use_beam_search":true,"top_p":0.5)",
+        R"("use_beam_search":true,"temperature":0.5)",
+        R"("use_beam_search":true,"best_of":2,"stop":["x"])", R"("logprobs":1)",
+        R"("max_tokens":0)", R"("length_penalty":1)"}) {
     kDistServe.refuses(R"({"prompt":"hello",)" + std::string(field) + "}", 422, "\"detail\":[");
   }
 }
@@ -520,8 +558,9 @@ TEST(EnergonAiFields, Bounds) {
   const auto bloom = kEnergon.take(R"({"prompt":"hello","max_new_tokens":9,"greedy":false})");
   EXPECT_EQ(bloom.sampling.max_tokens, 9U);
   EXPECT_EQ(bloom.sampling.temperature, 0.0F);
-  for (const char* field : {R"("max_new_tokens":0)", R"("max_new_tokens":257)", R"("max_new_tokens":9,"top_k":5)",
-                            R"("max_new_tokens":9,"max_tokens":9)"}) {
+  for (const char* field :
+       {R"("max_new_tokens":0)", R"("max_new_tokens":257)", R"("max_new_tokens":9,"top_k":5)",
+        R"("max_new_tokens":9,"max_tokens":9)"}) {
     kEnergon.refuses(R"({"prompt":"hello",)" + std::string(field) + "}", 422, "\"detail\":[");
   }
 }

@@ -119,9 +119,10 @@ TEST(Metrics, histograms_are_cumulative) {
   for (const double value : {0.5, 1.0, 1.5, 4.0, 100.0}) histogram.observe(value);
   std::string out;
   histogram.expose(out, "h", "l=\"x\"");
-  EXPECT_EQ(out,
-            "h_bucket{l=\"x\",le=\"1\"} 2\nh_bucket{l=\"x\",le=\"2\"} 3\nh_bucket{l=\"x\",le=\"4\"} 4\n"
-            "h_bucket{l=\"x\",le=\"+Inf\"} 5\nh_sum{l=\"x\"} 107\nh_count{l=\"x\"} 5\n");
+  EXPECT_EQ(
+      out,
+      "h_bucket{l=\"x\",le=\"1\"} 2\nh_bucket{l=\"x\",le=\"2\"} 3\nh_bucket{l=\"x\",le=\"4\"} 4\n"
+      "h_bucket{l=\"x\",le=\"+Inf\"} 5\nh_sum{l=\"x\"} 107\nh_count{l=\"x\"} 5\n");
 }
 
 /// The rules of Prometheus' text format that a scraper insists on.
@@ -135,11 +136,13 @@ TEST(Metrics, the_text_is_well_formed) {
   metrics.next_token(kMillisecond);
   metrics.tokens_delivered(2);
   metrics.prompt_looked_up(10, 4);
-  metrics.request_ended(FinishReason::stop, 2, {.received = kSecond, .begun = kSecond, .first_token = 2 * kSecond},
+  metrics.request_ended(FinishReason::stop, 2,
+                        {.received = kSecond, .begun = kSecond, .first_token = 2 * kSecond},
                         3 * kSecond);
   MetricsView view;
   view.version = "v";
-  view.scheduler.pools = {{"prefill0", Role::prefill, 100, 5, 2, 30}, {"decode0", Role::decode, 60, 9, 0, 0}};
+  view.scheduler.pools = {{"prefill0", Role::prefill, 100, 5, 2, 30},
+                          {"decode0", Role::decode, 60, 9, 0, 0}};
   std::istringstream lines(metrics.expose(view));
   std::set<std::string> declared, samples;
   std::string current, type, line;
@@ -168,15 +171,16 @@ TEST(Metrics, the_text_is_well_formed) {
     EXPECT_EQ(std::count(line.begin(), line.end(), '{'), std::count(line.begin(), line.end(), '}'));
   }
   for (const char* name :
-       {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:prompt_tokens_total",
-        "vllm:generation_tokens_total", "vllm:request_success_total",
-        "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
-        "vllm:time_per_output_token_seconds", "vllm:e2e_request_latency_seconds",
-        "vllm:kv_cache_usage_perc", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
-        "vllm:request_queue_time_seconds", "vllm:request_prefill_time_seconds",
+       {"vllm:num_requests_running",        "vllm:num_requests_waiting",
+        "vllm:prompt_tokens_total",         "vllm:generation_tokens_total",
+        "vllm:request_success_total",       "vllm:time_to_first_token_seconds",
+        "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds",
+        "vllm:e2e_request_latency_seconds", "vllm:kv_cache_usage_perc",
+        "vllm:prefix_cache_queries_total",  "vllm:prefix_cache_hits_total",
+        "vllm:request_queue_time_seconds",  "vllm:request_prefill_time_seconds",
         "vllm:request_decode_time_seconds", "vllm:request_inference_time_seconds",
-        "vllm:num_preemptions_total", "vllm:cache_config_info", "process_resident_memory_bytes",
-        "baton_http_replies_total"}) {
+        "vllm:num_preemptions_total",       "vllm:cache_config_info",
+        "process_resident_memory_bytes",    "baton_http_replies_total"}) {
     EXPECT_TRUE(declared.count(name)) << name;
   }
 }
@@ -189,18 +193,20 @@ void expect_lines(const std::string& text, std::initializer_list<const char*> li
 
 TEST(Metrics, what_pools_are_used_for) {
   MetricsView view;
-  view.scheduler.pools = {{"prefill0", Role::prefill, 100, 5, 2, 30}, {"decode0", Role::decode, 60, 9, 0, 0}};
+  view.scheduler.pools = {{"prefill0", Role::prefill, 100, 5, 2, 30},
+                          {"decode0", Role::decode, 60, 9, 0, 0}};
   view.scheduler.tokens_per_block = 16;
   view.scheduler.preemptions = 7;
-  expect_lines(Metrics("m").expose(view),
-               {"baton_kv_blocks{model_name=\"m\",worker=\"prefill0\",role=\"prefill\",state=\"owned\"} 5",
-                "baton_kv_blocks{model_name=\"m\",worker=\"prefill0\",role=\"prefill\",state=\"fenced\"} 2",
-                "baton_kv_blocks{model_name=\"m\",worker=\"prefill0\",role=\"prefill\",state=\"cached\"} 30",
-                "baton_kv_blocks{model_name=\"m\",worker=\"prefill0\",role=\"prefill\",state=\"free\"} 63",
-                "baton_kv_blocks{model_name=\"m\",worker=\"decode0\",role=\"decode\",state=\"free\"} 51",
-                "vllm:kv_cache_usage_perc{model_name=\"m\"} 0.1",
-                "vllm:cache_config_info{model_name=\"m\",block_size=\"16\",num_gpu_blocks=\"160\"} 1",
-                "vllm:num_preemptions_total{model_name=\"m\"} 7"});
+  expect_lines(
+      Metrics("m").expose(view),
+      {"baton_kv_blocks{model_name=\"m\",worker=\"prefill0\",role=\"prefill\",state=\"owned\"} 5",
+       "baton_kv_blocks{model_name=\"m\",worker=\"prefill0\",role=\"prefill\",state=\"fenced\"} 2",
+       "baton_kv_blocks{model_name=\"m\",worker=\"prefill0\",role=\"prefill\",state=\"cached\"} 30",
+       "baton_kv_blocks{model_name=\"m\",worker=\"prefill0\",role=\"prefill\",state=\"free\"} 63",
+       "baton_kv_blocks{model_name=\"m\",worker=\"decode0\",role=\"decode\",state=\"free\"} 51",
+       "vllm:kv_cache_usage_perc{model_name=\"m\"} 0.1",
+       "vllm:cache_config_info{model_name=\"m\",block_size=\"16\",num_gpu_blocks=\"160\"} 1",
+       "vllm:num_preemptions_total{model_name=\"m\"} 7"});
   expect_lines(Metrics("m").expose({}), {"vllm:kv_cache_usage_perc{model_name=\"m\"} 0"});
 }
 
@@ -208,7 +214,8 @@ TEST(Metrics, how_long_each_phase_took) {
   Metrics metrics("m");
   metrics.prompt_looked_up(10, 4);
   metrics.request_ended(FinishReason::stop, 2, {kSecond, 3 * kSecond, 6 * kSecond}, 10 * kSecond);
-  metrics.request_ended(FinishReason::stop, 2, {kSecond, 0, 6 * kSecond}, 7 * kSecond);  // of another scheduler
+  metrics.request_ended(FinishReason::stop, 2, {kSecond, 0, 6 * kSecond},
+                        7 * kSecond);  // of another scheduler
   metrics.request_ended(FinishReason::cancelled, 0, {kSecond, 0, 0}, 7 * kSecond);
   expect_lines(metrics.expose({}), {"vllm:request_queue_time_seconds_sum{model_name=\"m\"} 2",
                                     "vllm:request_queue_time_seconds_count{model_name=\"m\"} 1",
@@ -235,10 +242,11 @@ TEST(Metrics, what_the_scheduler_says_of_host_parts) {
   view.scheduler.blocks_out = 70;
   view.scheduler.blocks_in = 12;
   view.scheduler.damaged_blocks = 3;
-  expect_lines(Metrics("m").expose(view),
-               {"baton_kv_host_blocks{model_name=\"m\"} 160", "baton_kv_host_blocks_used{model_name=\"m\"} 31",
-                "baton_kv_blocks_out_total{model_name=\"m\"} 70", "baton_kv_blocks_in_total{model_name=\"m\"} 12",
-                "baton_kv_blocks_damaged_total{model_name=\"m\"} 3"});
+  expect_lines(Metrics("m").expose(view), {"baton_kv_host_blocks{model_name=\"m\"} 160",
+                                           "baton_kv_host_blocks_used{model_name=\"m\"} 31",
+                                           "baton_kv_blocks_out_total{model_name=\"m\"} 70",
+                                           "baton_kv_blocks_in_total{model_name=\"m\"} 12",
+                                           "baton_kv_blocks_damaged_total{model_name=\"m\"} 3"});
 }
 
 struct HealthCase {

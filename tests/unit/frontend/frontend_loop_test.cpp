@@ -227,7 +227,8 @@ class LoopTest : public ::testing::Test {
   }
   std::unique_ptr<Client> ask(const std::string& more = "") {
     auto client = std::make_unique<Client>(http_->port());
-    client->post("{\"prompt\":\"hello\",\"max_length\":100,\"min_length\":0,\"temperature\":0" + more + "}");
+    client->post("{\"prompt\":\"hello\",\"max_length\":100,\"min_length\":0,\"temperature\":0" +
+                 more + "}");
     return client;
   }
   std::unique_ptr<Client> stream() { return ask(",\"stream\":true"); }
@@ -274,7 +275,8 @@ TEST_F(LoopTest, routers_hear_what_the_scheduler_said) {
   EXPECT_EQ(get("/get_load"),
             R"([{"rid":null,"dp_rank":0,"num_reqs":5,"num_waiting_reqs":2,"num_tokens":64}])");
   EXPECT_NE(get("/server_info").find("\"max_total_num_tokens\":640"), std::string::npos);
-  EXPECT_NE(get("/metrics").find("\nvllm:kv_cache_usage_perc{model_name=\"tiny\"} 0.1\n"), std::string::npos);
+  EXPECT_NE(get("/metrics").find("\nvllm:kv_cache_usage_perc{model_name=\"tiny\"} 0.1\n"),
+            std::string::npos);
 }
 
 TEST_F(LoopTest, gaps_repeats_and_stale_attempts_never_reach_the_client) {
@@ -446,9 +448,9 @@ TEST_F(LoopTest, a_client_that_leaves_cancels_every_choice) {
   client.leave();
   std::set<std::uint64_t> cancelled;
   while (cancelled.size() < 3) cancelled.insert(scheduler.expect<Cancel>().request.counter);
-  EXPECT_EQ(cancelled, (std::set<std::uint64_t>{submits[0].request.counter,
-                                                submits[1].request.counter,
-                                                submits[2].request.counter}));
+  EXPECT_EQ(cancelled,
+            (std::set<std::uint64_t>{submits[0].request.counter, submits[1].request.counter,
+                                     submits[2].request.counter}));
 }
 
 TEST_F(LoopTest, requests_that_never_end_are_told_and_closed) {

@@ -1,6 +1,6 @@
 // The tokenizers of tests/golden/tokenizers against what Hugging Face's library made of them
-// (tests/golden/make_tokenizers.py). With BATON_TOKENIZERS and BATON_TOKENIZER: another folder of such folders, and
-// one in it (tests/published).
+// (tests/golden/make_tokenizers.py). With BATON_TOKENIZERS and BATON_TOKENIZER: another folder of
+// such folders, and one in it (tests/published).
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -28,8 +28,8 @@ const std::string kFolder = setting("BATON_TOKENIZERS", "tests/golden/tokenizers
 
 std::vector<std::string> families() {
   if (const char* one = std::getenv("BATON_TOKENIZER"); one != nullptr) return {one};
-  return {"gpt2",    "llama3", "qwen2",     "o200k", "deepseek",  "deepseek3",
-          "llama2",  "mistral", "metaspace", "odd",   "whitespace", "boundary"};
+  return {"gpt2",   "llama3",  "qwen2",     "o200k", "deepseek",   "deepseek3",
+          "llama2", "mistral", "metaspace", "odd",   "whitespace", "boundary"};
 }
 
 Json read_json(const std::string& path) {

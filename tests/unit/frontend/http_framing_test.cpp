@@ -127,7 +127,8 @@ std::vector<Case> bad_requests() {
   };
 }
 
-/// Feeds `bytes` in pieces of the given sizes (cycled); stops when the reader is done or has failed.
+/// Feeds `bytes` in pieces of the given sizes (cycled); stops when the reader is done or has
+/// failed.
 std::size_t feed(RequestReader& reader, const std::string& bytes, std::mt19937* random) {
   std::size_t taken = 0;
   while (taken < bytes.size()) {

@@ -19,9 +19,9 @@ using Tokens = std::vector<Token>;
 const Tokenizer& tokenizer() { return *tiny_model().tokenizer; }
 
 ParsedRequest chat(const std::string& fields) {
-  return good(parse_chat_completion(
-      R"({"messages":[{"role":"user","content":"hello"}])" + fields + "}", small_context(),
-      tiny_model()));
+  return good(
+      parse_chat_completion(R"({"messages":[{"role":"user","content":"hello"}])" + fields + "}",
+                            small_context(), tiny_model()));
 }
 
 /// Log probabilities for each of some tokens: the token itself has -k/4, 5 and 6 are most probable.
@@ -190,8 +190,8 @@ TEST(OpenReply, StopsTellTheirReason) {
   const std::string id = std::to_string(text.back());
   for (const bool include : {false, true}) {
     request = good_completion(R"({"prompt":"x","include_stop_str_in_output":)" +
-                         std::string(include ? "true" : "false") + ",\"stop_token_ids\":[" + id +
-                         "]}");
+                              std::string(include ? "true" : "false") + ",\"stop_token_ids\":[" +
+                              id + "]}");
     OpenReply by_token(tokenizer(), request);
     give(by_token, 0, text);
     by_token.end(0, FinishReason::stop);

@@ -87,7 +87,8 @@ TEST(Completion, ValuesAtTheBorders) {
 
 TEST(Completion, PromptForms) {
   const auto& t = *tiny_model().tokenizer;
-  EXPECT_EQ(good(completion(R"({"prompt":[5,6,7]})")).prompts.front(), (std::vector<Token>{5, 6, 7}));
+  EXPECT_EQ(good(completion(R"({"prompt":[5,6,7]})")).prompts.front(),
+            (std::vector<Token>{5, 6, 7}));
   EXPECT_EQ(good(completion(R"({"prompt":[[5,6]]})")).prompts.front(), (std::vector<Token>{5, 6}));
   EXPECT_EQ(good(completion(R"({"prompt":["hello"]})")).prompts.front(), t.encode("hello", true));
   EXPECT_EQ(good(completion(R"({"prompt":""})")).prompts.front(), std::vector<Token>{t.bos()});
@@ -144,7 +145,8 @@ TEST(Completion, ASuffixNeedsAModelThatFillsIn) {
     expect_refused({R"({"prompt":"a","suffix":"x","echo":true})", 400, "suffix", "'echo'"}, parse);
     expect_refused({R"({"prompt":"a","suffix":5})", 400, "suffix", "must be a string"}, parse);
     expect_refused({R"({"prompt":"a","suffix":")" + std::string(100'000, '\'') + "\"}", 400,
-                    "prompt", "more than 512 tokens"}, parse);
+                    "prompt", "more than 512 tokens"},
+                   parse);
   }
 }
 
@@ -202,7 +204,8 @@ TEST(Completion, Refuses) {
        "the model 'other' does not exist here; this server has 'tiny'"},
       {R"({"prompt":"a","model":5})", 400, "model", "'model' must be a string, not an integer"},
       {R"({"prompt":"a","colour":1})", 400, "colour", "unknown field 'colour'"},
-      {R"({"prompt":"a","messages":[]})", 400, "messages", "is not supported; only null is accepted"},
+      {R"({"prompt":"a","messages":[]})", 400, "messages",
+       "is not supported; only null is accepted"},
       {R"({"prompt":"a","tools":[{}]})", 400, "tools", "is not supported; only an empty value"},
       {R"({"prompt":"a","max_completion_tokens":1})", 400, "max_completion_tokens",
        "unknown field"},
@@ -283,8 +286,7 @@ TEST(Completion, Grammars) {
       {R"("structured_outputs":{"regex":"b"})", GrammarKind::regex, "b"},
       {R"("structured_outputs":{"choice":["x"]})", GrammarKind::ebnf, R"(root ::= "x")"},
       {R"("response_format":{"type":"structural_tag","format":{"type":"any_text"}})",
-       GrammarKind::structural_tag,
-       R"({"type":"structural_tag","format":{"type":"any_text"}})"},
+       GrammarKind::structural_tag, R"({"type":"structural_tag","format":{"type":"any_text"}})"},
   };
   for (const auto& line : table) {
     const auto request = good(completion(std::string(R"({"prompt":"a",)") + line.fields + "}"));
@@ -380,10 +382,10 @@ TEST(IgnoredFields, AreNamedOnceAndNothingElseChanges) {
   const auto plain = lenient(R"({"prompt":"a","max_tokens":5})", &parse_completion);
   EXPECT_EQ(ignored(plain), "");
   EXPECT_TRUE(plain.headers.empty());
-  const auto some = lenient(
-      R"({"prompt":"a","max_tokens":5,"zebra":1,"colour":[1],"nothing":null,"mirostat":2,)"
-      R"("stream_options":{"x":1}})",
-      &parse_completion);
+  const auto some =
+      lenient(R"({"prompt":"a","max_tokens":5,"zebra":1,"colour":[1],"nothing":null,"mirostat":2,)"
+              R"("stream_options":{"x":1}})",
+              &parse_completion);
   EXPECT_EQ(ignored(some), "stream_options.x, colour, mirostat, zebra");
   EXPECT_EQ(some.prompts, plain.prompts);
   EXPECT_EQ(some.sampling.max_tokens, 5U);
@@ -395,7 +397,8 @@ TEST(IgnoredFields, AreNamedOnceAndNothingElseChanges) {
 }
 
 TEST(IgnoredFields, NoBodyWritesTheHeader) {
-  std::string body = R"({"prompt":"a","a\r\nSet-Cookie: b":1,"c,d":1,"\u00e9":1,")" + std::string(500, 'x') + "\":1";
+  std::string body = R"({"prompt":"a","a\r\nSet-Cookie: b":1,"c,d":1,"\u00e9":1,")" +
+                     std::string(500, 'x') + "\":1";
   for (int i = 0; i < 100; ++i) body += ",\"f" + std::to_string(i) + "\":1";
   const auto request = lenient(body + "}", &parse_completion);
   const std::string header = ignored(request);
@@ -407,27 +410,31 @@ TEST(IgnoredFields, NoBodyWritesTheHeader) {
 
 TEST(IgnoredFields, WhatChangesTheReplyStaysAnError) {
   for (const char* fields :
-       {R"("n":0)", R"("tools":[{}])", R"("regex":"a+")", R"("ebnf":"root ::= \"a\"")", R"("json_schema":"{}")",
-        R"("grammar":"x")", R"("response_format":{"type":"json_object","schema":{}})", R"("lora_path":"x")",
-        R"("return_hidden_states":true)", R"("structured_outputs":{"xml":1})", R"("max_tokens":"5")"}) {
+       {R"("n":0)", R"("tools":[{}])", R"("regex":"a+")", R"("ebnf":"root ::= \"a\"")",
+        R"("json_schema":"{}")", R"("grammar":"x")",
+        R"("response_format":{"type":"json_object","schema":{}})", R"("lora_path":"x")",
+        R"("return_hidden_states":true)", R"("structured_outputs":{"xml":1})",
+        R"("max_tokens":"5")"}) {
     const std::string body = std::string(R"({"prompt":"a",)") + fields + "}";
     bad(parse_completion(body, lenient_context(), tiny_model()), body);
   }
   for (const char* fields : {R"("tools":[{"type":"function"}])", R"("tool_choice":"required")",
                              R"("functions":[{"name":"f"}])", R"("modalities":["audio"])"}) {
-    const std::string body = std::string(R"({"messages":[{"role":"user","content":"x"}],)") + fields + "}";
+    const std::string body =
+        std::string(R"({"messages":[{"role":"user","content":"x"}],)") + fields + "}";
     bad(parse_chat_completion(body, lenient_context(), tiny_model()), body);
   }
 }
 
 /// What sglang-router 0.3.2 and vllm-router 0.1.17 put into every request.
 TEST(IgnoredFields, RoutersFieldsAreKnown) {
-  EXPECT_EQ(ignored(good(chat(
-                R"({"messages":[{"role":"user","content":"x"}],"model":"tiny","logprobs":false,)"
-                R"("max_completion_tokens":5,"stream":false,"no_stop_trim":false,"ignore_eos":false,)"
-                R"("continue_final_message":false,"skip_special_tokens":true,"separate_reasoning":true,)"
-                R"("stream_reasoning":true,"return_hidden_states":false})"))),
-            "");
+  EXPECT_EQ(
+      ignored(good(chat(
+          R"({"messages":[{"role":"user","content":"x"}],"model":"tiny","logprobs":false,)"
+          R"("max_completion_tokens":5,"stream":false,"no_stop_trim":false,"ignore_eos":false,)"
+          R"("continue_final_message":false,"skip_special_tokens":true,"separate_reasoning":true,)"
+          R"("stream_reasoning":true,"return_hidden_states":false})"))),
+      "");
   const auto kept = good_completion(
       R"({"prompt":"a","echo":false,"no_stop_trim":true,"ignore_eos":false,"skip_special_tokens":true,)"
       R"("return_hidden_states":false,"rid":"x","stop":"b"})");
@@ -444,19 +451,23 @@ TEST(Chat, WhatClientsSendWithoutNeedIsTaken) {
   EXPECT_EQ(strict.stop, good(chat_with(R"("n":1)")).stop) << "those of the model's format";
   EXPECT_FALSE(strict.stream);
   EXPECT_EQ(strict.sampling.repetition_penalty, 1.25F);
-  EXPECT_EQ(good(chat_with(R"("repeat_penalty":1.25,"repetition_penalty":1.5)")).sampling.repetition_penalty, 1.5F);
+  EXPECT_EQ(good(chat_with(R"("repeat_penalty":1.25,"repetition_penalty":1.5)"))
+                .sampling.repetition_penalty,
+            1.5F);
   // What this model cannot do is told like an unknown field.
   const auto asked = lenient(
       R"({"messages":[{"role":"user","content":"x"}],"reasoning_effort":"high","verbosity":"low"})",
       &parse_chat_completion);
   EXPECT_EQ(ignored(asked), "verbosity, reasoning_effort");
-  EXPECT_EQ(ignored(lenient(R"({"messages":[{"role":"user","content":"x"}],"thinking":{"type":"enabled",)"
-                            R"("budget_tokens":1024}})",
-                            &parse_chat_completion)),
-            "thinking.budget_tokens, thinking");
-  EXPECT_EQ(ignored(lenient(R"({"messages":[{"role":"user","content":"x"}],"enable_thinking":true})",
-                            &parse_chat_completion)),
-            "enable_thinking");
+  EXPECT_EQ(
+      ignored(lenient(R"({"messages":[{"role":"user","content":"x"}],"thinking":{"type":"enabled",)"
+                      R"("budget_tokens":1024}})",
+                      &parse_chat_completion)),
+      "thinking.budget_tokens, thinking");
+  EXPECT_EQ(
+      ignored(lenient(R"({"messages":[{"role":"user","content":"x"}],"enable_thinking":true})",
+                      &parse_chat_completion)),
+      "enable_thinking");
 }
 
 TEST(Chat, HarmlessFieldsAreIgnored) {

@@ -76,14 +76,15 @@ std::string play(const Case& line, const std::vector<std::string>& pieces) {
 
 std::string play(const Case& line, std::size_t piece) {
   std::vector<std::string> pieces;
-  for (std::size_t at = 0; at < line.reply.size(); at += piece) pieces.push_back(line.reply.substr(at, piece));
+  for (std::size_t at = 0; at < line.reply.size(); at += piece)
+    pieces.push_back(line.reply.substr(at, piece));
   return play(line, pieces);
 }
 
 void expect_parts(const std::vector<Case>& table) {
   for (const Case& line : table) {
-    for (const std::size_t piece : {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{7},
-                                    std::size_t{1000}}) {
+    for (const std::size_t piece :
+         {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{7}, std::size_t{1000}}) {
       EXPECT_EQ(play(line, piece), line.parts) << line.reply << "\n in pieces of " << piece;
     }
   }
@@ -91,7 +92,8 @@ void expect_parts(const std::vector<Case>& table) {
 
 TEST(ReplyParser, Reasoning) {
   expect_parts({
-      {kHermes, "", false, "<think>\nHm.\n\nYes.\n</think>\n\nHello  there\n", "R:Hm.\n\nYes.|C:Hello  there\n"},
+      {kHermes, "", false, "<think>\nHm.\n\nYes.\n</think>\n\nHello  there\n",
+       "R:Hm.\n\nYes.|C:Hello  there\n"},
       {kHermes, "", false, " \n<think></think>Hi", "C:Hi"},
       {kHermes, "", false, "Hi <think>x</think>", "C:Hi <think>x</think>"},
       {kHermes, "", false, "<thin", "C:<thin"},
@@ -102,13 +104,16 @@ TEST(ReplyParser, Reasoning) {
       {kHermes, "<think>\n\n</think>\n\n", false, "<think>Hi", "C:<think>Hi"},
       {kMistral, "", false, "[THINK]a[/THINK]b", "R:a|C:b"},
       {"no marks", "", false, "<think>a</think>b", "C:<think>a</think>b"},
-      {kHermes, "", true, "<think>\na <tool_call>\n</think>\n<tool_call>{\"name\":\"f\"}</tool_call>",
+      {kHermes, "", true,
+       "<think>\na <tool_call>\n</think>\n<tool_call>{\"name\":\"f\"}</tool_call>",
        "R:a <tool_call>|T:f({})"},
   });
 }
 
 TEST(ReplyParser, TaggedCalls) {
-  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": 1.50, \"a\": [true, \"é\\n\"]}}\n</tool_call>";
+  const std::string call =
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": 1.50, \"a\": [true, "
+      "\"é\\n\"]}}\n</tool_call>";
   const std::string made = "T:f({\"b\":1.50,\"a\":[true,\"é\\n\"]})";
   expect_parts({
       {kHermes, "", true, call, made},
@@ -116,14 +121,18 @@ TEST(ReplyParser, TaggedCalls) {
       {kHermes, "", true, "Let me see.\n\n" + call, "C:Let me see.|" + made},
       {kHermes, "", true, call + "\nDone. \n", made + "|C:Done. \n"},
       {kHermes, "", true, "a < b \n\n c <tool", "C:a < b \n\n c <tool"},
-      {kHermes, "", true, "<tool_call>not json</tool_call> x", "C:<tool_call>not json</tool_call> x"},
+      {kHermes, "", true, "<tool_call>not json</tool_call> x",
+       "C:<tool_call>not json</tool_call> x"},
       {kHermes, "", true, "a \n<tool_call></tool_call>\n", "C:a \n<tool_call></tool_call>\n"},
-      {kHermes, "", true, "<tool_call>{\"name\": 5}</tool_call>", "C:<tool_call>{\"name\": 5}</tool_call>"},
+      {kHermes, "", true, "<tool_call>{\"name\": 5}</tool_call>",
+       "C:<tool_call>{\"name\": 5}</tool_call>"},
       {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":[]}</tool_call>",
        "C:<tool_call>{\"name\":\"f\",\"arguments\":[]}</tool_call>"},
-      {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\"}</tool_call>",
+      {kHermes, "", true,
+       "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\"}</tool_call>",
        "T:f({\"x\":1})"},
-      {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"argum", "C:<tool_call>{\"name\":\"f\",\"argum"},
+      {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"argum",
+       "C:<tool_call>{\"name\":\"f\",\"argum"},
       {kHermes, "", true, "<tool_call>{\"name\":\"f\"}", "T:f({})"},
       {kHermes, "", false, call, "C:" + call},
       {"<tool_call> <function=", "", true, call, "C:" + call},
@@ -133,9 +142,12 @@ TEST(ReplyParser, TaggedCalls) {
 
 TEST(ReplyParser, BracketedCalls) {
   expect_parts({
-      {kMistral, "", true, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": \"]}\"}}, {\"name\": \"g\", \"arguments\": {}}]",
+      {kMistral, "", true,
+       "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": \"]}\"}}, {\"name\": \"g\", "
+       "\"arguments\": {}}]",
        "T:f({\"a\":\"]}\"})|T:g({})"},
-      {kMistral, "", true, "Well.\n[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}]\n", "C:Well.|T:f({})"},
+      {kMistral, "", true, "Well.\n[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}]\n",
+       "C:Well.|T:f({})"},
       {kMistral, "", true, "[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}",
        "T:f({\"a\":1})|T:g({})"},
       {kMistral, "", true, "[TOOL_CALLS]f{\"a\": {}}", "T:f({\"a\":{}})"},
@@ -149,7 +161,8 @@ TEST(ReplyParser, BracketedCalls) {
 TEST(ReplyParser, AReplyThatIsJson) {
   expect_parts({
       {kLlama, "", true, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "T:f({\"a\":1})"},
-      {kLlama, "", true, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {}}",
+      {kLlama, "", true,
+       "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {}}",
        "T:f({})|T:g({})"},
       {kLlama, "", true, "{\"answer\": 5}", "C:{\"answer\": 5}"},
       {kLlama, "", true, "{\"name\": \"f\"", "C:{\"name\": \"f\""},
@@ -165,34 +178,49 @@ TEST(ReplyParser, AReplyThatIsJson) {
 /// Once a call is sure, it stays one, whatever follows.
 TEST(ReplyParser, CallsThatAreCutOffOrBroken) {
   expect_parts({
-      {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"x y", "T:f({\"a\":\"x y)"},
+      {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"x y",
+       "T:f({\"a\":\"x y)"},
       {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": 1}", "T:f({\"a\":1})"},
-      {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}</tool_call> x", "T:f({\"a\":1})|C:x"},
-      {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}\n</tool", "T:f({\"a\":1})|C:</tool"},
-      {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}\n", "T:f({\"a\":1})"},
+      {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}</tool_call> x",
+       "T:f({\"a\":1})|C:x"},
+      {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}\n</tool",
+       "T:f({\"a\":1})|C:</tool"},
+      {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}\n",
+       "T:f({\"a\":1})"},
       {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":oops}}</tool_call>",
        "T:f({\"a\":)|C:oops}}</tool_call>"},
-      {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"</tool_call>\"}, \"id\": [1]}</tool_call>!",
+      {kHermes, "", true,
+       "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"</tool_call>\"}, \"id\": "
+       "[1]}</tool_call>!",
        "T:f({\"a\":\"</tool_call>\"})|C:!"},
       {kHermes, "", true, "<tool_call>{\"name\":\"</tool_call>\",\"arguments\":{}}",
        "C:<tool_call>{\"name\":\"</tool_call>\",\"arguments\":{}}"},
       // Held back until they are whole.
-      {kHermes, "", true, "<tool_call>{\"arguments\":{\"a\": 1},\"name\":\"f\"}</tool_call>x", "T:f({\"a\":1})|C:x"},
-      {kHermes, "", true, "<tool_call>{\"arguments\":{\"a\": 1},\"name\":\"f", "C:<tool_call>{\"arguments\":{\"a\": 1},\"name\":\"f"},
+      {kHermes, "", true, "<tool_call>{\"arguments\":{\"a\": 1},\"name\":\"f\"}</tool_call>x",
+       "T:f({\"a\":1})|C:x"},
+      {kHermes, "", true, "<tool_call>{\"arguments\":{\"a\": 1},\"name\":\"f",
+       "C:<tool_call>{\"arguments\":{\"a\": 1},\"name\":\"f"},
       {kMistral, "", true, "[TOOL_CALLS]f[ARGS]{\"a\": [1, tr", "T:f({\"a\":[1,tr)"},
       {kMistral, "", true, "[TOOL_CALLS]f[ARGS]{\"a\": 1} Done. \n", "T:f({\"a\":1})|C:Done. \n"},
       {kMistral, "", true, "[TOOL_CALLS]f[ARGS]{\"a\": nil} x", "T:f({\"a\":n)|C:il} x"},
-      {kMistral, "", true, "[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}, {\"arguments\":{},\"name\":\"g\"}, {\"name\":\"h\"}] x",
+      {kMistral, "", true,
+       "[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}, {\"arguments\":{},\"name\":\"g\"}, "
+       "{\"name\":\"h\"}] x",
        "T:f({})|T:g({})|T:h({})|C: x"},
-      {kMistral, "", true, "[TOOL_CALLS][{\"name\":\"f\"}, {\"name\":\"g\",\"arguments\":{\"a\":\"", "T:f({})|T:g({\"a\":\")"},
-      {kMistral, "", true, "[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}] [TOOL_CALLS]g[ARGS]{} [TOOL",
+      {kMistral, "", true, "[TOOL_CALLS][{\"name\":\"f\"}, {\"name\":\"g\",\"arguments\":{\"a\":\"",
+       "T:f({})|T:g({\"a\":\")"},
+      {kMistral, "", true,
+       "[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}] [TOOL_CALLS]g[ARGS]{} [TOOL",
        "T:f({})|T:g({})|C:[TOOL"},
       {kMistral, "", true, "[TOOL_CALLS][5]", "C:[TOOL_CALLS][5]"},
       {kMistral, "", true, "[TOOL_CALLS]{}", "C:[TOOL_CALLS]{}"},
       {kLlama, "", true, "{\"name\": \"f\", \"parameters\": {\"a\": 1", "T:f({\"a\":1)"},
-      {kLlama, "", true, "{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}} and so", "T:f({})|C:and so"},
-      {kLlama, "", true, "{\"name\": \"f\", \"parameters\": {}}; {\"x\": 1}", "T:f({})|C:; {\"x\": 1}"},
-      {kLlama, "", true, "{\"name\": \"f\", \"parameters\": {}};\n{\"name\": \"g\"}", "T:f({})|T:g({})"},
+      {kLlama, "", true, "{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}} and so",
+       "T:f({})|C:and so"},
+      {kLlama, "", true, "{\"name\": \"f\", \"parameters\": {}}; {\"x\": 1}",
+       "T:f({})|C:; {\"x\": 1}"},
+      {kLlama, "", true, "{\"name\": \"f\", \"parameters\": {}};\n{\"name\": \"g\"}",
+       "T:f({})|T:g({})"},
   });
 }
 
@@ -205,7 +233,8 @@ TEST(ReplyParser, XmlCalls) {
   expect_parts({
       {kCoder, "", true, call, made},
       {kCoder, "", true, call + "\n" + call + "\n", made + "|" + made},
-      {kCoder, "", true, "Let me see.\n\n" + call + "\nDone. \n", "C:Let me see.|" + made + "|C:Done. \n"},
+      {kCoder, "", true, "Let me see.\n\n" + call + "\nDone. \n",
+       "C:Let me see.|" + made + "|C:Done. \n"},
       {kCoder, "", true, "<think>a " + bare + "</think>\n" + call, "R:a " + bare + "|" + made},
       {kCoder, "<think>\n", true, "a " + bare + "</think>\n" + call, "R:a " + bare + "|" + made},
       // The tag in front, or the one behind, left out; both, several behind one another.
@@ -213,9 +242,11 @@ TEST(ReplyParser, XmlCalls) {
       {kCoder, "", true, bare + "\n" + bare + call, "T:g({})|T:g({})|" + made},
       {kCoder, "", true, "<tool_call>" + bare, "T:g({})"},
       {kCoder, "", true, "<tool_call><function=g></tool_call>x", "T:g({})|C:x"},
-      {kCoder, "", true, "<function= g ><parameter= k >1</parameter></function>", "T:g({\"k\":\"1\"})"},
+      {kCoder, "", true, "<function= g ><parameter= k >1</parameter></function>",
+       "T:g({\"k\":\"1\"})"},
       // </parameter> left out.
-      {kCoder, "", true, "<function=f><parameter=s>\n1\n<parameter=i>\n2\n</function>\n</tool_call>.",
+      {kCoder, "", true,
+       "<function=f><parameter=s>\n1\n<parameter=i>\n2\n</function>\n</tool_call>.",
        "T:f({\"s\":\"1\",\"i\":2})|C:."},
       // No calls, to the letter.
       {kCoder, "", true, "a < b \n\n c <tool", "C:a < b \n\n c <tool"},
@@ -224,7 +255,8 @@ TEST(ReplyParser, XmlCalls) {
        "C:a \n<tool_call>\n{\"name\": \"f\"}\n</tool_call> b"},
       {kCoder, "", true, "a \n<tool_call> \n<function=f>{\"a\": 1}</function>\n",
        "C:a \n<tool_call> \n<function=f>{\"a\": 1}</function>\n"},
-      {kCoder, "", true, "<function=> <function=a<b> <function=a\n>", "C:<function=> <function=a<b> <function=a\n>"},
+      {kCoder, "", true, "<function=> <function=a<b> <function=a\n>",
+       "C:<function=> <function=a<b> <function=a\n>"},
       {kCoder, "", true, "<function=" + std::string(300, 'a') + "></function>",
        "C:<function=" + std::string(300, 'a') + "></function>"},
       {kCoder, "", true, "<tool_call> <tool_call>\n" + bare, "C:<tool_call>|T:g({})"},
@@ -241,9 +273,12 @@ TEST(ReplyParser, XmlCallsThatAreCutOffOrBroken) {
       {kCoder, "", true, begun + "<parameter=s>\nx 你\n</param", "C:a|T:f({\"s\":\"x 你)"},
       {kCoder, "", true, begun + "<parameter=i>\n1", "C:a|T:f({\"i\":)"},
       {kCoder, "", true, begun + "<parameter=i>\n1</parameter>\n</func", "C:a|T:f({\"i\":1)"},
-      {kCoder, "", true, begun + "<parameter=i>1</parameter> and </function> x", "C:a|T:f({\"i\":1)|C:and </function> x"},
+      {kCoder, "", true, begun + "<parameter=i>1</parameter> and </function> x",
+       "C:a|T:f({\"i\":1)|C:and </function> x"},
       {kCoder, "", true, begun + "</function>\n</tool", "C:a|T:f({})|C:</tool"},
-      {kCoder, "", true, begun + "<parameter=s>1</parameter><parameter=s>2</parameter><parameter=i>3</parameter></function>",
+      {kCoder, "", true,
+       begun + "<parameter=s>1</parameter><parameter=s>2</parameter><parameter=i>3</parameter></"
+               "function>",
        "C:a|T:f({\"s\":\"1\",\"i\":3})"},
   });
 }
@@ -254,30 +289,66 @@ TEST(ReplyParser, ValuesOfXmlCallsTakeTheTypeOfTheParameter) {
     const char* key;
     std::string value;
     std::string json;
-  } table[] = {
-      {"s", "5", "\"5\""}, {"s", "null", "\"null\""}, {"s", "", "\"\""}, {"s", "\n a\t\n", "\"\\n a\\t\\n\""},
-      {"s", "你 \xF0\x9F\x98\x80", "\"你 \xF0\x9F\x98\x80\""}, {"s", "{\"a\": 1}", "\"{\\\"a\\\": 1}\""},
-      {"i", "5", "5"}, {"i", " -7 ", "-7"}, {"i", "5.0", "\"5.0\""}, {"i", "five", "\"five\""},
-      {"i", "123456789012345678901234567890", "123456789012345678901234567890"},
-      {"i", "1,\"x\":2", "\"1,\\\"x\\\":2\""}, {"i", "null", "null"}, {"i", "\"5\"", "\"\\\"5\\\"\""},
-      {"n", "5", "5"}, {"n", "1.50", "1.50"}, {"n", "-2e3", "-2e3"}, {"n", "1e999", "\"1e999\""}, {"n", "NaN", "\"NaN\""},
-      {"b", "true", "true"}, {"b", "False", "false"}, {"b", "yes", "\"yes\""}, {"b", "1", "\"1\""},
-      {"z", "None", "null"}, {"z", "NULL", "null"}, {"z", "0", "\"0\""},
-      {"o", "{\"b\": [1, 2.50], \"a\": \"é\"}", "{\"b\":[1,2.50],\"a\":\"é\"}"}, {"o", "[1]", "\"[1]\""},
-      {"o", "{\"a\": }", "\"{\\\"a\\\": }\""}, {"o", "{\"a\":1,\"a\":2}", "\"{\\\"a\\\":1,\\\"a\\\":2}\""},
-      {"o", "{}}", "\"{}}\""}, {"a", "[ ]", "[]"}, {"a", "[\n  \"x\"\n]", "[\"x\"]"}, {"a", "{}", "\"{}\""},
-      {"any", "{\"a\": 1}", "{\"a\":1}"}, {"any", "1.5", "1.5"}, {"any", "true", "true"}, {"any", "a b", "\"a b\""},
-      {"any", "\"a\"", "\"\\\"a\\\"\""}, {"loop", "[]", "[]"}, {"ref", "{}", "{}"}, {"ref", "5", "\"5\""},
-      {"maybe", "null", "null"}, {"maybe", "5", "\"5\""}, {"two", "5", "5"}, {"two", "5 ", "5"}, {"two", " x ", "\" x \""},
-      {"e", "y z", "\"y z\""}, {"e", " x\n", "\"x\""}, {"level", "2", "2"}, {"level", "two", "\"two\""},
-      {"date", " 2024-01-01", "\"2024-01-01\""},
-      // Not named by the schema.
-      {"other", "5", "\"5\""}, {"other", "{}", "\"{}\""}};
+  } table[] = {{"s", "5", "\"5\""},
+               {"s", "null", "\"null\""},
+               {"s", "", "\"\""},
+               {"s", "\n a\t\n", "\"\\n a\\t\\n\""},
+               {"s", "你 \xF0\x9F\x98\x80", "\"你 \xF0\x9F\x98\x80\""},
+               {"s", "{\"a\": 1}", "\"{\\\"a\\\": 1}\""},
+               {"i", "5", "5"},
+               {"i", " -7 ", "-7"},
+               {"i", "5.0", "\"5.0\""},
+               {"i", "five", "\"five\""},
+               {"i", "123456789012345678901234567890", "123456789012345678901234567890"},
+               {"i", "1,\"x\":2", "\"1,\\\"x\\\":2\""},
+               {"i", "null", "null"},
+               {"i", "\"5\"", "\"\\\"5\\\"\""},
+               {"n", "5", "5"},
+               {"n", "1.50", "1.50"},
+               {"n", "-2e3", "-2e3"},
+               {"n", "1e999", "\"1e999\""},
+               {"n", "NaN", "\"NaN\""},
+               {"b", "true", "true"},
+               {"b", "False", "false"},
+               {"b", "yes", "\"yes\""},
+               {"b", "1", "\"1\""},
+               {"z", "None", "null"},
+               {"z", "NULL", "null"},
+               {"z", "0", "\"0\""},
+               {"o", "{\"b\": [1, 2.50], \"a\": \"é\"}", "{\"b\":[1,2.50],\"a\":\"é\"}"},
+               {"o", "[1]", "\"[1]\""},
+               {"o", "{\"a\": }", "\"{\\\"a\\\": }\""},
+               {"o", "{\"a\":1,\"a\":2}", "\"{\\\"a\\\":1,\\\"a\\\":2}\""},
+               {"o", "{}}", "\"{}}\""},
+               {"a", "[ ]", "[]"},
+               {"a", "[\n  \"x\"\n]", "[\"x\"]"},
+               {"a", "{}", "\"{}\""},
+               {"any", "{\"a\": 1}", "{\"a\":1}"},
+               {"any", "1.5", "1.5"},
+               {"any", "true", "true"},
+               {"any", "a b", "\"a b\""},
+               {"any", "\"a\"", "\"\\\"a\\\"\""},
+               {"loop", "[]", "[]"},
+               {"ref", "{}", "{}"},
+               {"ref", "5", "\"5\""},
+               {"maybe", "null", "null"},
+               {"maybe", "5", "\"5\""},
+               {"two", "5", "5"},
+               {"two", "5 ", "5"},
+               {"two", " x ", "\" x \""},
+               {"e", "y z", "\"y z\""},
+               {"e", " x\n", "\"x\""},
+               {"level", "2", "2"},
+               {"level", "two", "\"two\""},
+               {"date", " 2024-01-01", "\"2024-01-01\""},
+               // Not named by the schema.
+               {"other", "5", "\"5\""},
+               {"other", "{}", "\"{}\""}};
   std::vector<Case> cases;
   for (const auto& line : table) {
     cases.push_back({kCoder, "", true,
-                     "<tool_call>\n<function=f>\n<parameter=" + std::string(line.key) + ">\n" + line.value +
-                         "\n</parameter>\n</function>\n</tool_call>",
+                     "<tool_call>\n<function=f>\n<parameter=" + std::string(line.key) + ">\n" +
+                         line.value + "\n</parameter>\n</function>\n</tool_call>",
                      "T:f({\"" + std::string(line.key) + "\":" + line.json + "})"});
     EXPECT_TRUE(nlohmann::json::accept(line.json)) << line.json;
   }
@@ -286,16 +357,70 @@ TEST(ReplyParser, ValuesOfXmlCallsTakeTheTypeOfTheParameter) {
 
 /// Pseudo-random texts over the grammars' own letters, in pseudo-random pieces.
 TEST(ReplyParser, ThePartsDoNotDependOnThePieces) {
-  const std::vector<std::string> words = {
-      "<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "[", "]", "{", "}",
-      "{\"name\": \"f\", ", "\"arguments\": {", "\"parameters\": {", "\"a\": 1.5e3, ", "\"b\": \"x\\\"<\"",
-      "\"arguments\": \"{}\"", "\"name\":\"g\"", ", ", " ", "\n", ";", ":", "\"", "\\", "f", "true", "-0", "你",
-      "<|python_tag|>", "{\"name\": \"f\", \"parameters\": {\"k\": [1, {}]}}"};
-  const std::vector<std::string> xml_words = {
-      "<tool_call>", "</tool_call>", "<think>", "</think>", "<function=f>", "<function=f>\n", "<function=", "</function>",
-      "\n</function>\n", "<parameter=s>", "<parameter=s>\n", "<parameter=i>", "<parameter=other>\n", "<parameter=",
-      "</parameter>", "\n</parameter>\n", "\n", "\n\n", " ", "x", "5", "\"", "\\", "你", "\xE4", "\xBD", "<", ">", "</",
-      "f", "null", "</para", "\n</func", "\n<parameter=o>{\"a\": [1, {}]}\n</parameter>"};
+  const std::vector<std::string> words = {"<tool_call>",
+                                          "</tool_call>",
+                                          "<think>",
+                                          "</think>",
+                                          "[TOOL_CALLS]",
+                                          "[ARGS]",
+                                          "[",
+                                          "]",
+                                          "{",
+                                          "}",
+                                          "{\"name\": \"f\", ",
+                                          "\"arguments\": {",
+                                          "\"parameters\": {",
+                                          "\"a\": 1.5e3, ",
+                                          "\"b\": \"x\\\"<\"",
+                                          "\"arguments\": \"{}\"",
+                                          "\"name\":\"g\"",
+                                          ", ",
+                                          " ",
+                                          "\n",
+                                          ";",
+                                          ":",
+                                          "\"",
+                                          "\\",
+                                          "f",
+                                          "true",
+                                          "-0",
+                                          "你",
+                                          "<|python_tag|>",
+                                          "{\"name\": \"f\", \"parameters\": {\"k\": [1, {}]}}"};
+  const std::vector<std::string> xml_words = {"<tool_call>",
+                                              "</tool_call>",
+                                              "<think>",
+                                              "</think>",
+                                              "<function=f>",
+                                              "<function=f>\n",
+                                              "<function=",
+                                              "</function>",
+                                              "\n</function>\n",
+                                              "<parameter=s>",
+                                              "<parameter=s>\n",
+                                              "<parameter=i>",
+                                              "<parameter=other>\n",
+                                              "<parameter=",
+                                              "</parameter>",
+                                              "\n</parameter>\n",
+                                              "\n",
+                                              "\n\n",
+                                              " ",
+                                              "x",
+                                              "5",
+                                              "\"",
+                                              "\\",
+                                              "你",
+                                              "\xE4",
+                                              "\xBD",
+                                              "<",
+                                              ">",
+                                              "</",
+                                              "f",
+                                              "null",
+                                              "</para",
+                                              "\n</func",
+                                              "\n<parameter=o>{\"a\": [1, {}]}\n</parameter>"};
   std::uint32_t state = 1;
   const auto random = [&state](std::size_t n) {
     state = state * 1664525U + 1013904223U;
@@ -308,10 +433,13 @@ TEST(ReplyParser, ThePartsDoNotDependOnThePieces) {
     Case line{i % 3 == 0 ? kHermes : i % 3 == 1 ? kMistral : kLlama, "", true, "", ""};
     if (xml) {
       line.family = kCoder;
-      if (random(2) == 0) line.reply = random(2) == 0 ? "<tool_call>\n<function=f>\n<parameter=s>" : "<function=f><parameter=i>";
+      if (random(2) == 0)
+        line.reply = random(2) == 0 ? "<tool_call>\n<function=f>\n<parameter=s>"
+                                    : "<function=f><parameter=i>";
     } else if (random(2) == 0) {
       line.reply = i % 3 == 0   ? "<tool_call>{\"name\": \"f\", \"arguments\": {"
-                   : i % 3 == 1 ? random(2) == 0 ? "[TOOL_CALLS]f[ARGS]{" : "[TOOL_CALLS] [{\"name\": \"f\", "
+                   : i % 3 == 1 ? random(2) == 0 ? "[TOOL_CALLS]f[ARGS]{"
+                                                 : "[TOOL_CALLS] [{\"name\": \"f\", "
                                 : "{\"name\": \"f\", \"parameters\": {";
     }
     const std::vector<std::string>& from = xml ? xml_words : words;
@@ -330,13 +458,16 @@ TEST(ReplyParser, ThePartsDoNotDependOnThePieces) {
 /// One reply, cut at any two places.
 TEST(ReplyParser, AnXmlCallMayBeCutAnywhere) {
   const std::string reply =
-      "Hm.\n<tool_call>\n<function=f>\n<parameter=s>\n你\n\n</parameter>\n<parameter=o>\n{\"a\": 1}\n"
-      "</parameter>\n</function>\n</tool_call>\n<function=g></function>\n</tool_call> <tool_call> x";
-  const std::string expected = "C:Hm.|T:f({\"s\":\"你\\n\",\"o\":{\"a\":1}})|T:g({})|C:<tool_call> x";
+      "Hm.\n<tool_call>\n<function=f>\n<parameter=s>\n你\n\n</parameter>\n<parameter=o>\n{\"a\": "
+      "1}\n"
+      "</parameter>\n</function>\n</tool_call>\n<function=g></function>\n</tool_call> <tool_call> "
+      "x";
+  const std::string expected =
+      "C:Hm.|T:f({\"s\":\"你\\n\",\"o\":{\"a\":1}})|T:g({})|C:<tool_call> x";
   for (std::size_t first = 0; first <= reply.size(); ++first) {
     for (std::size_t second = first; second <= reply.size(); ++second) {
-      const std::vector<std::string> pieces{reply.substr(0, first), reply.substr(first, second - first),
-                                            reply.substr(second)};
+      const std::vector<std::string> pieces{
+          reply.substr(0, first), reply.substr(first, second - first), reply.substr(second)};
       ASSERT_EQ(play({kCoder, "", true, "", ""}, pieces), expected) << first << " and " << second;
     }
   }
@@ -345,7 +476,8 @@ TEST(ReplyParser, AnXmlCallMayBeCutAnywhere) {
 /// A prefix of a reply has said nothing that the whole reply does not say.
 TEST(ReplyParser, ArgumentsArriveAsTheyAreMade) {
   const std::string reply =
-      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"long text\", \"b\": [1, 2]}}\n</tool_call>";
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"long text\", \"b\": [1, "
+      "2]}}\n</tool_call>";
   ReplyParser parser(ReplyGrammar::of_templates(kHermes), "", true, "42");
   std::string arguments;
   std::size_t pieces = 0;
@@ -375,7 +507,8 @@ TEST(ReplyParser, StringsOfXmlCallsArriveAsTheyAreMade) {
 
 TEST(JsonScanner, AcceptsWhatAParserAcceptsLetterByLetter) {
   const std::vector<std::string> good = {
-      "{}", "[]", " {\"a\" : [ 1 , -0.5e+3 , 0 ] , \"b\":{\"\\u00e9\\n\":null}}", "[true,false,[[]],\"\"]", "[1E5,10,-7]"};
+      "{}", "[]", " {\"a\" : [ 1 , -0.5e+3 , 0 ] , \"b\":{\"\\u00e9\\n\":null}}",
+      "[true,false,[[]],\"\"]", "[1E5,10,-7]"};
   for (const std::string& text : good) {
     JsonScanner scanner;
     for (std::size_t i = 0; i < text.size(); ++i) {
@@ -386,9 +519,19 @@ TEST(JsonScanner, AcceptsWhatAParserAcceptsLetterByLetter) {
     EXPECT_FALSE(scanner.feed('x'));
     EXPECT_TRUE(nlohmann::json::accept(text));
   }
-  const std::vector<std::string> bad = {
-      "1", "\"", "{a", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "[1,]", "[,", "[01", "[1.]", "[1.e", "[-]", "[+", "[.",
-      "[1e]", "[tru]", "[nulll", "[\"\\x", "[\"\\u12g", "[\"\n", "[1 2", "{\"a\" 1", "[}", "{]", "[]]", std::string(65, '[')};
+  const std::vector<std::string> bad = {"1",         "\"",
+                                        "{a",        "{\"a\"}",
+                                        "{\"a\":}",  "{\"a\":1,}",
+                                        "[1,]",      "[,",
+                                        "[01",       "[1.]",
+                                        "[1.e",      "[-]",
+                                        "[+",        "[.",
+                                        "[1e]",      "[tru]",
+                                        "[nulll",    "[\"\\x",
+                                        "[\"\\u12g", "[\"\n",
+                                        "[1 2",      "{\"a\" 1",
+                                        "[}",        "{]",
+                                        "[]]",       std::string(65, '[')};
   for (const std::string& text : bad) {
     JsonScanner scanner;
     std::size_t i = 0;
@@ -415,8 +558,9 @@ TEST(ReplyParser, IdsDifferAndSuitTheFamily) {
   ASSERT_EQ(some.size(), 2U);
   for (const std::string& id : some) {
     EXPECT_EQ(id.size(), 9U);
-    EXPECT_EQ(id.find_first_not_of("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"),
-              std::string::npos);
+    EXPECT_EQ(
+        id.find_first_not_of("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"),
+        std::string::npos);
   }
   EXPECT_NE(some[0], some[1]);
   EXPECT_NE(some[0], others[0]);
@@ -446,19 +590,19 @@ TEST(ReplyParser, LongRepliesTakeLinearTime) {
 }
 
 TEST(ChatParts, AreMembersOfTheApisObjects) {
-  const std::vector<ReplyPart> parts = {
-      {ReplyPart::Kind::reasoning, "hm\n", {}, 0},
-      {ReplyPart::Kind::content, "Say \"", {}, 0},
-      {ReplyPart::Kind::content, "x\"", {}, 0},
-      {ReplyPart::Kind::call, "", {"call_1", "f", ""}, 0},
-      {ReplyPart::Kind::arguments, "{\"a\":", {}, 0},
-      {ReplyPart::Kind::arguments, "1}", {}, 0},
-      {ReplyPart::Kind::call, "", {"call_2", "g", ""}, 1},
-      {ReplyPart::Kind::arguments, "{}", {}, 1}};
+  const std::vector<ReplyPart> parts = {{ReplyPart::Kind::reasoning, "hm\n", {}, 0},
+                                        {ReplyPart::Kind::content, "Say \"", {}, 0},
+                                        {ReplyPart::Kind::content, "x\"", {}, 0},
+                                        {ReplyPart::Kind::call, "", {"call_1", "f", ""}, 0},
+                                        {ReplyPart::Kind::arguments, "{\"a\":", {}, 0},
+                                        {ReplyPart::Kind::arguments, "1}", {}, 0},
+                                        {ReplyPart::Kind::call, "", {"call_2", "g", ""}, 1},
+                                        {ReplyPart::Kind::arguments, "{}", {}, 1}};
   EXPECT_EQ(delta_members(parts[0]), R"("reasoning_content":"hm\n")");
   EXPECT_EQ(delta_members(parts[1]), R"("content":"Say \"")");
-  EXPECT_EQ(delta_members(parts[6]),
-            R"("tool_calls":[{"index":1,"id":"call_2","type":"function","function":{"name":"g","arguments":""}}])");
+  EXPECT_EQ(
+      delta_members(parts[6]),
+      R"("tool_calls":[{"index":1,"id":"call_2","type":"function","function":{"name":"g","arguments":""}}])");
   EXPECT_EQ(delta_members(parts[4]),
             R"("tool_calls":[{"index":0,"function":{"arguments":"{\"a\":"}}])");
   EXPECT_EQ(message_members(parts),

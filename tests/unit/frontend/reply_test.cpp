@@ -62,33 +62,36 @@ TEST(Reply, WholeCompletion) {
       R"({"id":"cmpl-42","object":"text_completion","created":1700000000,"model":"tiny","system_fingerprint":"baton-test",)"
       R"("choices":[{"index":0,"text":"Hi \"you\"\n你","logprobs":null,"finish_reason":"length","stop_reason":null}],)"
       R"("usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,)"
-            R"("prompt_tokens_details":{"cached_tokens":2}}})");
+      R"("prompt_tokens_details":{"cached_tokens":2}}})");
 }
 
 TEST(Reply, WholeChat) {
-  EXPECT_EQ(play_chat("", ending(FinishReason::stop)),
-            R"({"id":"chatcmpl-42","object":"chat.completion","created":1700000000,"model":"tiny","system_fingerprint":"baton-test",)"
-            R"("choices":[{"index":0,"message":{"role":"assistant","content":"Hi \"you\"\n你","refusal":null},)"
-            R"("logprobs":null,"finish_reason":"stop","stop_reason":null}],)"
-            R"("usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,)"
-            R"("prompt_tokens_details":{"cached_tokens":2}}})");
+  EXPECT_EQ(
+      play_chat("", ending(FinishReason::stop)),
+      R"({"id":"chatcmpl-42","object":"chat.completion","created":1700000000,"model":"tiny","system_fingerprint":"baton-test",)"
+      R"("choices":[{"index":0,"message":{"role":"assistant","content":"Hi \"you\"\n你","refusal":null},)"
+      R"("logprobs":null,"finish_reason":"stop","stop_reason":null}],)"
+      R"("usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,)"
+      R"("prompt_tokens_details":{"cached_tokens":2}}})");
 }
 
 TEST(Reply, StreamedCompletion) {
   const std::string head =
       R"(data: {"id":"cmpl-42","object":"text_completion","created":1700000000,)"
       R"("model":"tiny","system_fingerprint":"baton-test","choices":[)";
-  EXPECT_EQ(play_completion(R"(,"stream":true)", ending(FinishReason::stop)),
-            head + R"({"index":0,"text":"Hi \"you\"\n","logprobs":null,"finish_reason":null}]})" +
-                "\n\n" + head +
-                R"({"index":0,"text":"你","logprobs":null,"finish_reason":null}]})" + "\n\n" +
-                head + R"({"index":0,"text":"","logprobs":null,"finish_reason":"stop","stop_reason":null}]})" +
-                "\n\n" + "data: [DONE]\n\n");
+  EXPECT_EQ(
+      play_completion(R"(,"stream":true)", ending(FinishReason::stop)),
+      head + R"({"index":0,"text":"Hi \"you\"\n","logprobs":null,"finish_reason":null}]})" +
+          "\n\n" + head + R"({"index":0,"text":"你","logprobs":null,"finish_reason":null}]})" +
+          "\n\n" + head +
+          R"({"index":0,"text":"","logprobs":null,"finish_reason":"stop","stop_reason":null}]})" +
+          "\n\n" + "data: [DONE]\n\n");
 }
 
 TEST(Reply, StreamedChatWithUsage) {
-  const std::string head = R"(data: {"id":"chatcmpl-42","object":"chat.completion.chunk",)"
-                           R"("created":1700000000,"model":"tiny","system_fingerprint":"baton-test","choices":[)";
+  const std::string head =
+      R"(data: {"id":"chatcmpl-42","object":"chat.completion.chunk",)"
+      R"("created":1700000000,"model":"tiny","system_fingerprint":"baton-test","choices":[)";
   const std::string tail = R"(}],"usage":null})"
                            "\n\n";
   EXPECT_EQ(
@@ -100,10 +103,10 @@ TEST(Reply, StreamedChatWithUsage) {
           R"({"index":0,"delta":{"content":"Hi \"you\"\n"},"logprobs":null,"finish_reason":null)" +
           tail + head +
           R"({"index":0,"delta":{"content":"你"},"logprobs":null,"finish_reason":null)" + tail +
-          head + R"({"index":0,"delta":{},"logprobs":null,"finish_reason":"length","stop_reason":null)" + tail + head +
-          R"(],"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,)" +
-          R"("prompt_tokens_details":{"cached_tokens":2}}})" + "\n\n" +
-          "data: [DONE]\n\n");
+          head +
+          R"({"index":0,"delta":{},"logprobs":null,"finish_reason":"length","stop_reason":null)" +
+          tail + head + R"(],"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,)" +
+          R"("prompt_tokens_details":{"cached_tokens":2}}})" + "\n\n" + "data: [DONE]\n\n");
 }
 
 TEST(Reply, StreamsTellTheUsageSoFar) {
@@ -189,9 +192,8 @@ TEST(Reply, ErrorsEndAStreamWithAnErrorEvent) {
            bytes.compare(bytes.size() - tail.size(), tail.size(), tail) == 0;
   };
   const std::string tail = "\n\ndata: " + error + "\n\ndata: [DONE]\n\n";
-  for (const std::string& bytes :
-       {completion(R"(,"stream":true)"), chat(R"(,"stream":true)"),
-        generate(R"(,"stream":true)")}) {
+  for (const std::string& bytes : {completion(R"(,"stream":true)"), chat(R"(,"stream":true)"),
+                                   generate(R"(,"stream":true)")}) {
     EXPECT_TRUE(ends_with(bytes, tail)) << bytes;
     EXPECT_EQ(bytes.find(R"("finish_reason":")"), bytes.npos) << "looks finished";
   }

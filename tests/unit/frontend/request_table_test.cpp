@@ -34,7 +34,8 @@ class TableTest : public ::testing::Test {
       }
       if (d.first_index == 0) cached[d.counter].push_back(d.beginning.cached_tokens);
       if (d.prompt_logprobs < 0) continue;
-      prompts[d.counter].push_back(out.prompt_logprobs[static_cast<std::size_t>(d.prompt_logprobs)]);
+      prompts[d.counter].push_back(
+          out.prompt_logprobs[static_cast<std::size_t>(d.prompt_logprobs)]);
     }
     EXPECT_TRUE(reader.done());
     for (auto& ending : out.endings) ends.push_back(std::move(ending));
@@ -219,8 +220,8 @@ TEST_F(TableTest, log_probabilities_follow_their_tokens) {
   first.prompt_logprobs.push_back({a, {}});
   first.prompt_logprobs.back().values.push(1, -0.5F, {}, {});
   give(first);
-  give(first);                                             // all of it again
-  give(rows_with_logprobs(a, 3, {14}, b, 0, {21, 22}));    // a gap, and a part that is known
+  give(first);                                           // all of it again
+  give(rows_with_logprobs(a, 3, {14}, b, 0, {21, 22}));  // a gap, and a part that is known
   give(rows_with_logprobs(a, 1, {12, 13, 14, 15, 16}, b, 2, {23}));  // two beyond max_tokens
   EXPECT_EQ(text[a], (Tokens{11, 12, 13, 14}));
   EXPECT_EQ(logprobs[a], (std::vector<float>{-11, -12, -13, -14}));
@@ -406,7 +407,8 @@ TEST_F(TableTest, a_new_scheduler_gets_every_open_request_in_order_of_arrival) {
   EXPECT_EQ(submits[18].attempt, 1U);
   EXPECT_FALSE(submits[18].again) << "never sent before: no way past the admission limits";
   EXPECT_TRUE(all<Finish>().empty() && all<Cancel>().empty());
-  EXPECT_EQ(table.entry_count(), 19U) << "a new scheduler knows nothing that would have to be ended";
+  EXPECT_EQ(table.entry_count(), 19U)
+      << "a new scheduler knows nothing that would have to be ended";
   tokens(opened[3], 1, 2, {8}, kEpoch + 5);  // of the attempt before
   tokens(opened[3], 2, 2, {3}, kEpoch + 5);
   EXPECT_EQ(text[opened[3]], (Tokens{1, 2, 3}));
@@ -858,7 +860,8 @@ TEST_F(TableTest, progress_is_dated) {
   EXPECT_EQ(table.scheduler().progress_at, now) << "idle is not stuck";
 }
 
-/// A scheduler that knows the truth, behind a link that loses, doubles and delays; it dies at times.
+/// A scheduler that knows the truth, behind a link that loses, doubles and delays; it dies at
+/// times.
 TEST_F(TableTest, random_losses_never_cost_or_repeat_a_token) {
   // Trials end before the next death, which is nobody's fault here.
   table = RequestTable(identity(), {.trial = 20 * kMs, .lone_trial = 40 * kMs});

@@ -58,8 +58,8 @@ TEST(Sampling, BadWordsWithAndWithoutASpace) {
 TEST(Sampling, TruncationLeavesRoomForTheReply) {
   std::string ids = "5";
   for (int i = 6; i < 306; ++i) ids += "," + std::to_string(i);
-  const auto request = good(
-      completion(R"({"truncate_prompt_tokens":-1,"max_tokens":20,"prompt":[)" + ids + "]}"));
+  const auto request =
+      good(completion(R"({"truncate_prompt_tokens":-1,"max_tokens":20,"prompt":[)" + ids + "]}"));
   EXPECT_EQ(request.prompts.front().size(), 236U);
   EXPECT_EQ(request.prompts.front().back(), 305);
 }
@@ -141,8 +141,8 @@ TEST(Choices, Refuses) {
 }
 
 TEST(Choices, ABeamSearchIsOneRequestForAllItsChoices) {
-  const ParsedRequest request =
-      with(R"("use_beam_search":true,"best_of":4,"n":2,"length_penalty":0.5,"early_stopping":"never")");
+  const ParsedRequest request = with(
+      R"("use_beam_search":true,"best_of":4,"n":2,"length_penalty":0.5,"early_stopping":"never")");
   EXPECT_EQ(request.choices, 2U);
   EXPECT_EQ(request.sampling.num_beams, 4U);
   EXPECT_EQ(request.sampling.num_return_sequences, 2U);
@@ -174,7 +174,8 @@ TEST(Choices, WhatDoesNotGoWithBeamsIsRefusedByName) {
       {body(R"("best_of":65)"), 400, "best_of", "at most 64"},
       {body(R"("length_penalty":11)"), 400, "length_penalty", "at most 10"},
       {body(R"("early_stopping":"soon")"), 400, "early_stopping", "true, false or"},
-      {R"({"prompt":"hello","length_penalty":2})", 400, "length_penalty", "'use_beam_search' is true"},
+      {R"({"prompt":"hello","length_penalty":2})", 400, "length_penalty",
+       "'use_beam_search' is true"},
       {R"({"prompt":"hello","early_stopping":true})", 400, "early_stopping",
        "'use_beam_search' is true"},
   };

@@ -68,7 +68,10 @@ TEST(Utf8, AcceptsExactlyUnicode) {
     EXPECT_EQ(scan_utf8(bad).state, Utf8State::invalid);
     EXPECT_EQ(scan_utf8(bad).length, 1);
   }
-  EXPECT_EQ(scan_utf8("\xE4\xBD" "a").length, 2);
+  EXPECT_EQ(scan_utf8("\xE4\xBD"
+                      "a")
+                .length,
+            2);
   EXPECT_EQ(scan_utf8("\xF0\x9F\x98\xE4").length, 3);
 }
 

@@ -96,8 +96,8 @@ TEST(TemplateProcess, TextOfAnyKindPasses) {
   auto process = start(setup_of({{"default", "{{ messages[0].content }}"}}));
   std::string long_text;
   for (int i = 0; i < 200'000; ++i) long_text += "你 é\n";
-  for (const std::string& text :
-       {std::string("\0\x01\x7F\"\\\n\r\u2028", 10), std::string("👋🏽 \u202E\uFEFF"), long_text}) {
+  for (const std::string& text : {std::string("\0\x01\x7F\"\\\n\r\u2028", 10),
+                                  std::string("👋🏽 \u202E\uFEFF"), long_text}) {
     const auto rendered = process->render(request("default", text));
     ASSERT_TRUE(rendered.ok()) << rendered.status().message();
     EXPECT_EQ(rendered.value(), text);

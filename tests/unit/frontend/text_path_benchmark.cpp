@@ -35,7 +35,8 @@ void measure(const ServedModel& model, const char* what, const std::string& fiel
   constexpr int kRounds = 20000;
   std::size_t bytes = 0;
   std::size_t count = 0;
-  TextStream stream(*model.tokenizer, text_stream_options(*model.tokenizer, request, request.prompts.front()));
+  TextStream stream(*model.tokenizer,
+                    text_stream_options(*model.tokenizer, request, request.prompts.front()));
   const double begin = now_ns();
   for (int round = 0; round < kRounds; ++round) {
     for (const Token id : ids) {

@@ -425,9 +425,9 @@ TEST(ZmqChannel, BindErrorsAreClear) {
   };
   const std::string longest = dir.path() + "/" + std::string(107 - dir.path().size() - 1, 's');
   EXPECT_EQ(error(longest), "bound");
-  EXPECT_EQ(error(longest + "s"), "socket path '" + longest +
-                                      "s' has 108 bytes; a unix socket takes at most 107: choose a "
-                                      "shorter run_dir");
+  EXPECT_EQ(error(longest + "s"),
+            "socket path '" + longest +
+                "s' has 108 bytes; a unix socket takes at most 107: choose a shorter run_dir");
   EXPECT_EQ(error("workers.sock"), "socket path 'workers.sock' is not absolute");
   EXPECT_EQ(error("/tmp/workers.sock"), "socket /tmp/workers.sock is not in the directory that " +
                                             (dir / "scheduler.lock") + " locks");

@@ -238,8 +238,7 @@ TEST(CodecErrors, SayWhatIsWrongAndWhere) {
   EXPECT_EQ(error_of(shorter), "not a Baton message: no array [version, type, body]");
   EXPECT_EQ(error_of(envelope(99, "\x90")), "message of unknown type 99");
   EXPECT_EQ(error_of(encode(StepPlan())), "message of unknown type 62") << "for another direction";
-  EXPECT_EQ(error_of(envelope(4, "\x92\x92\x01\x01\x01")),
-            "Finish: expected an array of 3 fields");
+  EXPECT_EQ(error_of(envelope(4, "\x92\x92\x01\x01\x01")), "Finish: expected an array of 3 fields");
   EXPECT_EQ(error_of(envelope(4, "\x93\x92\x01\xA1x\x01\x01")),
             "Finish: field 0: field 1: expected an integer");
   EXPECT_EQ(error_of(envelope(4, "\x93\x92\x01\x01\xFF\x01")),

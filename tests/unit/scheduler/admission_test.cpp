@@ -40,9 +40,15 @@ TEST(Admission, PrioritiesOrderTheQueueAndAgeing) {
     std::uint64_t goes_first;
   };
   const Case table[] = {
-      {0, 0, kSecond, 1},       {0, -1, kSecond, 2},      {1, 0, kSecond, 2},
-      {0, -1, 5 * kSecond, 1},  {0, -1, 6 * kSecond, 1},  {3, 0, 14 * kSecond, 2},
-      {3, 0, 16 * kSecond, 1},  {100, -100, 999 * kSecond, 2}, {100, -100, 1001 * kSecond, 1},
+      {0, 0, kSecond, 1},
+      {0, -1, kSecond, 2},
+      {1, 0, kSecond, 2},
+      {0, -1, 5 * kSecond, 1},
+      {0, -1, 6 * kSecond, 1},
+      {3, 0, 14 * kSecond, 2},
+      {3, 0, 16 * kSecond, 1},
+      {100, -100, 999 * kSecond, 2},
+      {100, -100, 1001 * kSecond, 1},
       {2'000'000'000, -2'000'000'000, 1001 * kSecond, 1},  // no more than the bounds count
   };
   for (const Case& line : table) {

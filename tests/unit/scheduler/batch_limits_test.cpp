@@ -17,13 +17,13 @@ Settings limited(std::vector<std::uint32_t> prefill, std::vector<std::uint32_t> 
 }
 
 std::size_t prompts_in(const StepPlan& plan) {
-  return static_cast<std::size_t>(
-      std::count_if(plan.rows.begin(), plan.rows.end(), [](const PromptRow& r) { return r.n_tokens > 0; }));
+  return static_cast<std::size_t>(std::count_if(plan.rows.begin(), plan.rows.end(),
+                                                [](const PromptRow& r) { return r.n_tokens > 0; }));
 }
 
 TEST(BatchLimits, TheSmallestSizeThatTakesTheQueueElseTheLargest) {
   const std::vector<std::uint32_t> sizes = {1, 8, 32};
-  const std::pair<std::size_t, std::uint32_t> table[] = {{0, 1}, {1, 1},   {2, 8},   {8, 8},
+  const std::pair<std::size_t, std::uint32_t> table[] = {{0, 1},  {1, 1},   {2, 8},   {8, 8},
                                                          {9, 32}, {32, 32}, {33, 32}, {5000, 32}};
   for (const auto& [queued, size] : table) EXPECT_EQ(batch_bucket(sizes, queued), size) << queued;
   EXPECT_EQ(batch_bucket({4}, 0), 4U);
@@ -116,7 +116,8 @@ TEST(BatchLimits, BeamsThatAreWiderAreRefused) {
   wide.sampling.num_beams = 4;
   c.from_frontend(c.frontend, wide);
   EXPECT_EQ(c.code(1), ErrorCode::invalid_argument);
-  EXPECT_EQ(c.terminal(1)->message, "4 beams are more than the 3 sequences that a worker runs at once");
+  EXPECT_EQ(c.terminal(1)->message,
+            "4 beams are more than the 3 sequences that a worker runs at once");
 }
 
 // ---------------------------------------------------------------- prompts_pause_decode

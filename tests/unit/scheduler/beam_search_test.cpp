@@ -33,7 +33,8 @@ void advance(BeamSearch& search, const std::vector<Line>& lines) {
 
 std::vector<std::pair<std::uint32_t, Token>> children(const BeamSearch& search) {
   std::vector<std::pair<std::uint32_t, Token>> list;
-  for (const BeamSearch::Child& child : search.children()) list.emplace_back(child.parent, child.token);
+  for (const BeamSearch::Child& child : search.children())
+    list.emplace_back(child.parent, child.token);
   return list;
 }
 
@@ -90,7 +91,8 @@ TEST(BeamSearch, NoStopBelowMinTokens) {
   p.min_tokens = 1;
   BeamSearch search(p);
   advance(search, {{{kStop, 1}, {-1, -2}}});
-  EXPECT_EQ(children(search), (Children{{0, kStop}, {0, 1}})) << "a worker masks it; else it is a word";
+  EXPECT_EQ(children(search), (Children{{0, kStop}, {0, 1}}))
+      << "a worker masks it; else it is a word";
 }
 
 TEST(BeamSearch, FewerRunOnWhereMasksLeaveFewer) {

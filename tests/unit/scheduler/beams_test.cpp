@@ -19,8 +19,8 @@ class BeamsTest : public ::testing::Test {
     cluster.from_frontend(cluster.frontend, m);
   }
 
-  /// Answers the oldest step; a row's candidates are tokens 20, 21, ... with -1, -2, ...: the best beam
-  /// has the best `width` continuations, so all beams of a step are forks of it.
+  /// Answers the oldest step; a row's candidates are tokens 20, 21, ... with -1, -2, ...: the best
+  /// beam has the best `width` continuations, so all beams of a step are forks of it.
   void answer(LinkId link, std::uint32_t width) {
     const Worker& w = cluster.state.workers[cluster.state.worker_links.at(link)];
     StepResult m = cluster.result_of(w);
@@ -138,8 +138,8 @@ TEST_F(BeamsTest, WhatCanNeverFitIsRefusedWithTheNumbers) {
   submit(1, 8, 20, 4);
   EXPECT_EQ(cluster.code(1), ErrorCode::too_long);
   EXPECT_EQ(cluster.terminal(1)->message,
-            "4 beams of up to 20 tokens after a prompt of 8 need up to 22 blocks of 4 tokens; the KV "
-            "pool of mixed0 has 10");
+            "4 beams of up to 20 tokens after a prompt of 8 need up to 22 blocks of 4 tokens; the "
+            "KV pool of mixed0 has 10");
   submit(2, 8, 8, 4);  // 2 + 4 * 2
   cluster.turn();
   EXPECT_EQ(cluster.phase(2), Phase::prefill);
@@ -235,7 +235,8 @@ TEST_F(BeamsTest, MoreOfThemThanAStepHasRoomForTakeTurns) {
     EXPECT_LE(tokens, 5U);
     answer(prefill, 3);
     if (i == 8) {
-      for (std::uint64_t r = 1; r <= 3; ++r) EXPECT_GE(cluster.find(r)->beams->search->length(), 2U) << r;
+      for (std::uint64_t r = 1; r <= 3; ++r)
+        EXPECT_GE(cluster.find(r)->beams->search->length(), 2U) << r;
     }
   }
   EXPECT_EQ(cluster.terminals.size(), 4U);
@@ -248,7 +249,8 @@ TEST_F(BeamsTest, WiderOnesThanAStepHasRoomForAreRefused) {
   cluster.from_worker(link, hello);
   submit(1, 8, 8, 4);
   EXPECT_EQ(cluster.code(1), ErrorCode::too_long);
-  EXPECT_EQ(cluster.terminal(1)->message, "4 beams are more than the 3 tokens that a step of mixed0 has room for");
+  EXPECT_EQ(cluster.terminal(1)->message,
+            "4 beams are more than the 3 tokens that a step of mixed0 has room for");
   submit(2, 8, 8, 3);
   cluster.turn();
   EXPECT_EQ(cluster.phase(2), Phase::prefill);

@@ -55,8 +55,8 @@ class Cluster {
     return link;
   }
 
-  static Hello hello_of(const std::string& name, std::uint32_t blocks,
-                        Incarnation incarnation = 1, std::uint32_t host_blocks = 0) {
+  static Hello hello_of(const std::string& name, std::uint32_t blocks, Incarnation incarnation = 1,
+                        std::uint32_t host_blocks = 0) {
     Hello m;
     m.name = name;
     m.incarnation = incarnation;
@@ -209,7 +209,8 @@ class Cluster {
       return sequence != nullptr && state.request_of(*sequence)->name.counter == counter;
     };
     return std::any_of(step.decode.begin(), step.decode.end(), its) ||
-           std::any_of(step.rows.begin(), step.rows.end(), [&](const auto& row) { return its(row.first); });
+           std::any_of(step.rows.begin(), step.rows.end(),
+                       [&](const auto& row) { return its(row.first); });
   }
   std::uint32_t deaths(std::uint64_t counter) {
     const auto& in = find(counter)->deaths.in;
@@ -280,7 +281,7 @@ class Cluster {
   std::map<LinkId, std::deque<Pull>> pulls;            // not answered
   std::map<std::uint64_t, std::vector<Token>> tokens;  // by request counter, as sent
   std::map<std::uint64_t, std::uint32_t> cached;       // of their prompts, as told
-  std::map<std::uint64_t, TimeNs> begun;               // when their first chunks were planned, as told
+  std::map<std::uint64_t, TimeNs> begun;  // when their first chunks were planned, as told
   std::vector<Terminal> terminals;
   std::vector<std::string> log;
   std::vector<std::pair<LinkId, Pull>> probes;  // not answered; only while ...

@@ -67,8 +67,8 @@ TEST(Death, ThreeInARowEndTheRequest) {
   EXPECT_EQ(c.code(1), ErrorCode::worker_crashes);
 }
 
-/// The worker dies in the decode step after `answers` answered ones, again and again; how many did until the
-/// request ended, `most` at most.
+/// The worker dies in the decode step after `answers` answered ones, again and again; how many did
+/// until the request ended, `most` at most.
 std::uint32_t deaths_after(std::uint32_t answers, std::uint32_t most) {
   Cluster c;
   LinkId link = c.ready_worker("mixed0", Role::mixed, 250);
@@ -120,8 +120,9 @@ TEST(Death, OfTwoSuspectsOneEndsOnlyAfterTwoThatItWasAloneWith) {
 
 TEST(Death, ThePromptsTokenDoesNotClearDeathsInDecode) { EXPECT_EQ(deaths_after(1, 60), 3U); }
 TEST(Death, ATokenDecodedInBetweenClearsThemButTheSumCounts) { EXPECT_EQ(deaths_after(2, 60), 6U); }
-TEST(Death, ManyTokensInBetweenClearTheSum) { EXPECT_EQ(deaths_after(kTokensThatClear + 1, 9), 9U); }
-
+TEST(Death, ManyTokensInBetweenClearTheSum) {
+  EXPECT_EQ(deaths_after(kTokensThatClear + 1, 9), 9U);
+}
 
 TEST(Death, OnlyWhatWasInAStepIsBlamed) {
   Settings settings;
@@ -158,8 +159,8 @@ TEST(Death, ASuspectRunsAlone) {
   EXPECT_EQ(c.code(2), ErrorCode::ok);
 }
 
-/// Answers steps until request 2, a suspect with a prompt of 8 tokens, has its first token. No step of its rows holds
-/// anybody else's; false if one does.
+/// Answers steps until request 2, a suspect with a prompt of 8 tokens, has its first token. No step
+/// of its rows holds anybody else's; false if one does.
 bool runs_alone_until_its_token(Cluster& c, LinkId link) {
   std::size_t own_steps = 0;
   for (int i = 0; i < 12 && c.tokens_of(2) == 0; ++i) {
@@ -474,7 +475,8 @@ TEST(Death, AGrammarThatKillsIsCompiledAloneAndEndsItsRequest) {
   killer.sampling.grammar = "a";
   c.from_frontend(c.frontend, killer);
   for (Incarnation i = 2; i <= 10 && c.terminal(2) == nullptr; ++i) {
-    for (int turns = 0; turns < 30 && c.worker("mixed0").peer.work.open(Work::compile) == 0; ++turns) {
+    for (int turns = 0; turns < 30 && c.worker("mixed0").peer.work.open(Work::compile) == 0;
+         ++turns) {
       c.turn();
       if (!c.worker("mixed0").compute.steps.empty()) c.answer(link);
     }

@@ -55,7 +55,8 @@ TEST(FutureLength, NeverLessThanWhatIsReallyNeededAndExactForBlocksOfOne) {
   }
 }
 
-/// Twelve requests, two new ones a step, chunks of prompts between them, in a pool that does not hold all.
+/// Twelve requests, two new ones a step, chunks of prompts between them, in a pool that does not
+/// hold all.
 std::uint64_t preemptions_under(Admission admission, Role role, std::uint32_t depth) {
   Settings settings;
   settings.admission = admission;
@@ -66,7 +67,8 @@ std::uint64_t preemptions_under(Admission admission, Role role, std::uint32_t de
   if (role == Role::decode) c.ready_worker("prefill0", Role::prefill);
   c.ready_worker(role == Role::decode ? "decode0" : "mixed0", role, /*blocks=*/20);
   for (std::uint64_t i = 1; i <= 12; ++i) {
-    c.submit(i, 3 + static_cast<std::uint32_t>(i * 5 % 13), 4 + static_cast<std::uint32_t>(i * 7 % 23));
+    c.submit(i, 3 + static_cast<std::uint32_t>(i * 5 % 13),
+             4 + static_cast<std::uint32_t>(i * 7 % 23));
     if (i % 2 == 0) c.run(1);
   }
   c.run();
@@ -107,7 +109,8 @@ TEST(FutureLength, BeamsCountWithTheMostThatTheyCanNeed) {
   Submit search = c.request(1, 4, 8);
   search.sampling.num_beams = 4;  // 1 shared block and 4 times 2
   c.from_frontend(c.frontend, search);
-  c.submit(2, 8, 5);  // 12 tokens are computed, one more is told: it counts with four blocks of four
+  c.submit(2, 8,
+           5);  // 12 tokens are computed, one more is told: it counts with four blocks of four
   c.turn();
   EXPECT_EQ(c.phase(1), Phase::prefill);
   EXPECT_EQ(c.phase(2), Phase::waiting);

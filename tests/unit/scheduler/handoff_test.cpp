@@ -268,7 +268,8 @@ TEST(Handoff, TheTerminalTellsWhenThePhasesWere) {
   ASSERT_NE(c.terminal(1), nullptr);
   // Blocks of the first chunk are pulled when it has ended.
   std::vector<TimeNs> moments;
-  for (const TimeNs moment : c.terminal(1)->lifetime) moments.push_back((moment - start) / kMillisecond);
+  for (const TimeNs moment : c.terminal(1)->lifetime)
+    moments.push_back((moment - start) / kMillisecond);
   EXPECT_EQ(moments, (std::vector<TimeNs>{1, 4, 2, 5, 6}));
   EXPECT_TRUE(c.terminal(2)->lifetime.empty()) << "it did not ask";
 }
@@ -290,8 +291,8 @@ TEST(Handoff, WithoutOneNothingMigrates) {
 
 // ---- worker.check_pulls
 
-/// A pair whose workers tell checksums; a prompt of 14 tokens has been computed in blocks whose sums are 1000
-/// and more, the first one's unknown.
+/// A pair whose workers tell checksums; a prompt of 14 tokens has been computed in blocks whose
+/// sums are 1000 and more, the first one's unknown.
 struct Checked : Pair {
   Checked() {
     state.settings.prefix_cache = true;
@@ -324,7 +325,8 @@ TEST(CheckedPulls, NameTheSumsThatAreKnownAndPassThemOn) {
   ASSERT_EQ(c.pulls[c.decode].size(), 1U);
   const Pull pull = c.pulls[c.decode].front();
   ASSERT_EQ(pull.from.size(), 4U);
-  const std::vector<std::uint64_t> sums = {0, 1000 + pull.from[1], 1000 + pull.from[2], 1000 + pull.from[3]};
+  const std::vector<std::uint64_t> sums = {0, 1000 + pull.from[1], 1000 + pull.from[2],
+                                           1000 + pull.from[3]};
   EXPECT_EQ(pull.sums, sums);
   c.worker("decode0").store.sums[pull.to[0]] = 5;  // of what lay there before
   c.done_pull(c.decode);

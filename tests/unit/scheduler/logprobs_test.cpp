@@ -1,5 +1,5 @@
-// Log probabilities on their way from a worker to a front end: beside their tokens, whole, and again
-// when they are asked for again.
+// Log probabilities on their way from a worker to a front end: beside their tokens, whole, and
+// again when they are asked for again.
 #include <gtest/gtest.h>
 
 #include "scheduler/apply/requests.h"
@@ -33,8 +33,8 @@ class LogprobsTest : public ::testing::Test {
     cluster_.from_frontend(cluster_.frontend, m);
   }
 
-  /// The oldest step's result, with -0.5 * (index of the token + 1) for each token, and -position for
-  /// each prompt token of a row with LogitsWanted::all.
+  /// The oldest step's result, with -0.5 * (index of the token + 1) for each token, and -position
+  /// for each prompt token of a row with LogitsWanted::all.
   StepResult result() {
     const Worker& w = cluster_.worker("mixed0");
     StepResult m = cluster_.result_of(w);

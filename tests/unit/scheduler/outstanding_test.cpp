@@ -66,7 +66,8 @@ TEST(Outstanding, ALongQueueOfSlowPullsIsNotHung) {
 TEST(Outstanding, SilenceIsJudgedBeforeAnythingElse) {
   OutstandingWork work;
   work.add(Work::step, 0, 1, 0);
-  EXPECT_EQ(work.judge(0, 2 * kSecond, kTimeout).fault, Fault::none) << "its heartbeat may be on the way";
+  EXPECT_EQ(work.judge(0, 2 * kSecond, kTimeout).fault, Fault::none)
+      << "its heartbeat may be on the way";
   EXPECT_EQ(work.judge(0, 3 * kSecond + 1, kTimeout).fault, Fault::silent);
 }
 

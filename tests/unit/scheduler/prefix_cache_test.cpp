@@ -12,7 +12,8 @@ TEST(PrefixCache, TheNextTurnNamesTheBlocksOfTheLast) {
   c.ask(1, words(9));
   c.run();
   EXPECT_EQ(c.pool("mixed0").owned, 0U);
-  EXPECT_EQ(c.pool("mixed0").cached, 3U);  // 9 + 3 tokens have their KV; the last one was never read
+  EXPECT_EQ(c.pool("mixed0").cached,
+            3U);  // 9 + 3 tokens have their KV; the last one was never read
   std::vector<Token> next = words(9);
   next.insert(next.end(), 4, kWord);
   next.push_back(77);

@@ -10,8 +10,9 @@ Settings pulls_from(std::uint32_t tokens) {
   return settings;
 }
 
-/// A pair after the first turn of a chat: prefill0 knows the 2 full blocks of its prompt, decode0 these and
-/// the 2 of the answer that follow. The second turn has 20 tokens, 16 of them in these 4 blocks.
+/// A pair after the first turn of a chat: prefill0 knows the 2 full blocks of its prompt, decode0
+/// these and the 2 of the answer that follow. The second turn has 20 tokens, 16 of them in these 4
+/// blocks.
 struct Chat : Cached {
   explicit Chat(std::uint32_t worth = 4)
       : Cached(pulls_from(worth)),
@@ -172,7 +173,8 @@ TEST(PrefixPull, TheTargetDies) {
   EXPECT_EQ(c.pool("decode0").cached, 4U);
   c.run();
   EXPECT_EQ(c.tokens_of(2), 4U);
-  EXPECT_EQ(c.find(2)->deaths.of(Stage::pull), 1U);  // it may have been the pull: no other one was tried
+  EXPECT_EQ(c.find(2)->deaths.of(Stage::pull),
+            1U);  // it may have been the pull: no other one was tried
   EXPECT_EQ(c.state.counters.prefix_pulls, 1U);
 }
 
@@ -278,9 +280,11 @@ TEST(PrefixPull, PoolsThatCannotBeReadAreNamedAndLeftAlone) {
   ASSERT_EQ(c.probes.size(), 2U) << "each is asked about the other";
   for (const auto& [link, pull] : std::exchange(c.probes, {})) {
     if (link == decode) c.from_worker(link, PullDone{pull.term, pull.pull_id, 1});
-    if (link == prefill) c.from_worker(link, PullFailed{pull.term, pull.pull_id, "no peer access", {}});
+    if (link == prefill)
+      c.from_worker(link, PullFailed{pull.term, pull.pull_id, "no peer access", {}});
   }
-  EXPECT_TRUE(c.logged("prefill0 () and decode0 () cannot reach each other: no peer access; the first"));
+  EXPECT_TRUE(
+      c.logged("prefill0 () and decode0 () cannot reach each other: no peer access; the first"));
   c.ask(1, words(9), 8);
   c.run();
   EXPECT_EQ(c.state.counters.handoffs, 1U);

@@ -1,6 +1,6 @@
 // Who is next: by arrival or length, after a preemption, and when the queue may move at all.
-#include "scheduler/apply/requests.h"
 #include "scheduler/plan/queue_order.h"
+#include "scheduler/apply/requests.h"
 
 #include "tests/unit/scheduler/cluster.h"
 
@@ -23,8 +23,10 @@ TEST(ShortestFirst, ShortPromptsGoFirstAmongThoseThatCameTogether) {
     std::uint64_t goes_first;
   };
   const Case table[] = {
-      {40, 4, 0, 2},       {4, 40, 0, 1},
-      {8, 8, 0, 1},        {40, 4, 359 * kMillisecond, 2},
+      {40, 4, 0, 2},
+      {4, 40, 0, 1},
+      {8, 8, 0, 1},
+      {40, 4, 359 * kMillisecond, 2},
       {40, 4, 361 * kMillisecond, 1},  // 36 tokens at 10 ms are made up for
   };
   for (const Case& line : table) {
@@ -40,7 +42,8 @@ TEST(ShortestFirst, ShortPromptsGoFirstAmongThoseThatCameTogether) {
     c.from_frontend(c.frontend, second);
     c.turn();
     EXPECT_EQ(c.phase(line.goes_first), Phase::prefill)
-        << line.first << " and " << line.second << " tokens, " << line.after / kMillisecond << " ms";
+        << line.first << " and " << line.second << " tokens, " << line.after / kMillisecond
+        << " ms";
     EXPECT_EQ(c.phase(3 - line.goes_first), Phase::waiting);
   }
 }
@@ -78,7 +81,8 @@ TEST(ShortestFirst, ArrivalOrderDoesNotLookAtLengths) {
 
 // ---------------------------------------------------------------- after a preemption
 
-/// 2 and 3 run; 3 is evicted, then 2. An older one, 1, waits all the time. Who resumes in which order?
+/// 2 and 3 run; 3 is evicted, then 2. An older one, 1, waits all the time. Who resumes in which
+/// order?
 std::vector<std::uint64_t> order_after_evictions(Preempted preempted) {
   Settings settings;
   settings.steps_in_flight = 1;
@@ -134,10 +138,14 @@ TEST(DelayFactor, BothSidesOfTheLimitAnEmptyQueueAndAnIdleEngine) {
   };
   const TimeNs ms = kMillisecond;
   const Case table[] = {
-      {0.5, 51 * ms, 100 * ms, false, true},    {0.5, 50 * ms, 100 * ms, false, false},
-      {0.5, 49 * ms, 100 * ms, false, false},   {0.5, 1 * ms, 100 * ms, true, true},  // nothing runs
-      {0.5, std::nullopt, 100 * ms, false, false}, {0.5, std::nullopt, 100 * ms, true, false},
-      {0, 0, 100 * ms, false, true},            {0, std::nullopt, 0, false, false},
+      {0.5, 51 * ms, 100 * ms, false, true},
+      {0.5, 50 * ms, 100 * ms, false, false},
+      {0.5, 49 * ms, 100 * ms, false, false},
+      {0.5, 1 * ms, 100 * ms, true, true},  // nothing runs
+      {0.5, std::nullopt, 100 * ms, false, false},
+      {0.5, std::nullopt, 100 * ms, true, false},
+      {0, 0, 100 * ms, false, true},
+      {0, std::nullopt, 0, false, false},
       {2, 1, 0, false, true},  // no step with prompts so far
   };
   for (const Case& line : table) {

@@ -414,7 +414,8 @@ TEST_F(Grammars, ASuspectThatWaitsForOneHoldsNobodyUp) {
   c.make_suspect(1);
   const std::size_t before = c.tokens_of(2);
   c.run(10);
-  EXPECT_EQ(c.phase(1), Phase::waiting) << "its grammar may still be compiled: it would not be alone";
+  EXPECT_EQ(c.phase(1), Phase::waiting)
+      << "its grammar may still be compiled: it would not be alone";
   EXPECT_GE(c.tokens_of(2), before + 5);
   const std::size_t deaths = c.deaths(1);
   c.turn();
@@ -460,7 +461,8 @@ TEST_F(Grammars, ThoseThatWaitTakeFewPlaces) {
   EXPECT_LT(asked.size(), kMany + 50) << "only those that have a place are asked for again";
   EXPECT_TRUE(asked.back().awaited);
   EXPECT_FALSE(asked.front().awaited);
-  for (const PrepareGrammar& one : asked) c.from_worker(mixed, GrammarState{one.term, one.key, true});
+  for (const PrepareGrammar& one : asked)
+    c.from_worker(mixed, GrammarState{one.term, one.key, true});
   c.run(10'000);
   for (std::uint64_t i = 1; i <= kMany; ++i) EXPECT_EQ(c.phase(i), Phase::ended) << i;
 }
@@ -486,7 +488,8 @@ TEST_F(Grammars, ALostAnswerIsAskedForAgain) {
   c.wait(3 * kSecond / 2);
   c.turn();
   EXPECT_EQ(c.sent<PrepareGrammar>(mixed).size(), 2U);
-  c.from_worker(mixed, GrammarState{c.worker("mixed0").peer.term - 1, c.sent<PrepareGrammar>(mixed).back().key, true});
+  c.from_worker(mixed, GrammarState{c.worker("mixed0").peer.term - 1,
+                                    c.sent<PrepareGrammar>(mixed).back().key, true});
   c.turn();
   EXPECT_TRUE(c.worker("mixed0").compute.steps.empty()) << "an answer of another term";
   compiled(mixed);

@@ -1,5 +1,5 @@
-// The two sides of a pair: limits of their own, when the decode side takes over, and which prompts never
-// leave it.
+// The two sides of a pair: limits of their own, when the decode side takes over, and which prompts
+// never leave it.
 #include "scheduler/plan/batch_limits.h"
 #include "scheduler/plan/policy.h"
 #include "tests/unit/scheduler/cluster.h"
@@ -259,7 +259,8 @@ struct Twice : Cluster {
 };
 
 TEST(CachedShare, APromptThatTheDecodeWorkerMostlyKnowsStaysThere) {
-  for (const auto& [share, local] : {std::pair(0.0, 0U), {0.5, 1U}, {0.75, 1U}, {0.76, 0U}, {1.0, 0U}}) {
+  for (const auto& [share, local] :
+       {std::pair(0.0, 0U), {0.5, 1U}, {0.75, 1U}, {0.76, 0U}, {1.0, 0U}}) {
     Twice c(share);
     c.submit(2, 16, 4);
     c.run();

@@ -1,5 +1,6 @@
-// Dynamic SplitFuse (FastGen): each step has a fixed budget of tokens, decoding takes its share first, pieces
-// of prompts fill the rest, and only a prompt's last piece samples. Here it is what `token_budget` and
+// Dynamic SplitFuse (FastGen): each step has a fixed budget of tokens, decoding takes its share
+// first, pieces of prompts fill the rest, and only a prompt's last piece samples. Here it is what
+// `token_budget` and
 // `prompt_chunk` do; LightLLM's split-fuse mode is the same with a chunk of 256.
 #include <algorithm>
 #include <map>
@@ -31,7 +32,8 @@ struct SplitFuse : Cluster {
   Load load() {
     Load load;
     const StepPlan plan = last_plan(w);
-    if (plan.decode) load.decode = static_cast<std::uint32_t>(worker("mixed0").compute.steps.back().decode.size());
+    if (plan.decode)
+      load.decode = static_cast<std::uint32_t>(worker("mixed0").compute.steps.back().decode.size());
     for (const PromptRow& row : plan.rows) load.prompt += row.n_tokens;
     return load;
   }
@@ -41,7 +43,8 @@ struct SplitFuse : Cluster {
 TEST(SplitFuse, TheBudgetIsNeverExceededAndFilledWhilePromptsWait) {
   SplitFuse c;
   for (std::uint64_t i = 1; i <= 20; ++i) {
-    c.submit(i, 1 + static_cast<std::uint32_t>(i * 11 % 37), 1 + static_cast<std::uint32_t>(i * 5 % 9));
+    c.submit(i, 1 + static_cast<std::uint32_t>(i * 11 % 37),
+             1 + static_cast<std::uint32_t>(i * 5 % 9));
   }
   bool both = false;
   for (int i = 0; i < 500 && c.terminals.size() < 20; ++i) {

@@ -1,6 +1,6 @@
 // The baseline: groups with one shared set of limits.
-#include "scheduler/apply/requests.h"
 #include "scheduler/plan/static_batching.h"
+#include "scheduler/apply/requests.h"
 
 #include "tests/unit/scheduler/cluster.h"
 
@@ -117,7 +117,8 @@ TEST(StaticBatching, MembersBehindALongQueueAreStillFound) {
   EXPECT_EQ(c.terminals.size(), 32U);
 }
 
-// ---------------------------------------------------------------- packages (the tutorial's static server)
+// ---------------------------------------------------------------- packages (the tutorial's static
+// server)
 
 Settings packages_of(std::uint32_t beams) {
   Settings settings = groups_of(beams);
@@ -189,7 +190,8 @@ TEST(Packages, APartPackageStartsAfterTheIntervalWhateverElseWaits) {
   c.ready_worker("mixed0", Role::mixed);
   c.submit(1, 4, 5);
   c.wait(kSecond);
-  for (std::uint64_t i = 2; i <= 9; ++i) c.submit(i, 4, 20);  // others: a full package, behind the head
+  for (std::uint64_t i = 2; i <= 9; ++i)
+    c.submit(i, 4, 20);  // others: a full package, behind the head
   c.turn();
   EXPECT_EQ(c.phase(1), Phase::waiting);
   c.wait(2100 * kMillisecond);

@@ -21,8 +21,11 @@ Settings swapping(Swap swap = Swap::always, std::uint32_t ahead = 0) {
 
 /// One worker with a small pool and a host part. Blocks of 4 tokens.
 struct Swapped : Cached {
-  explicit Swapped(std::uint32_t blocks, std::uint32_t host_blocks, const Settings& settings = swapping())
-      : Cached(settings), total(blocks), w(ready_worker("mixed0", Role::mixed, blocks, 1, host_blocks)) {}
+  explicit Swapped(std::uint32_t blocks, std::uint32_t host_blocks,
+                   const Settings& settings = swapping())
+      : Cached(settings),
+        total(blocks),
+        w(ready_worker("mixed0", Role::mixed, blocks, 1, host_blocks)) {}
 
   struct Copies {
     std::vector<CopyOp> out, in;
@@ -75,7 +78,9 @@ TEST(Swap, APreemptedRequestsBlocksComeBackAndOnlyTheRestIsComputed) {
   EXPECT_EQ(c.state.counters.blocks_out, all.out.size());
   EXPECT_EQ(c.state.counters.blocks_in, all.in.size());
   for (const CopyOp& in : all.in) {
-    EXPECT_EQ(std::count_if(all.out.begin(), all.out.end(), [&](const CopyOp& op) { return op.to == in.from; }), 1);
+    EXPECT_EQ(std::count_if(all.out.begin(), all.out.end(),
+                            [&](const CopyOp& op) { return op.to == in.from; }),
+              1);
   }
 }
 
@@ -137,7 +142,8 @@ TEST(Swap, ASharedBlockIsCopiedOnceEachWay) {
   std::set<BlockId> from;
   for (const CopyOp& op : all.in) EXPECT_TRUE(from.insert(op.from).second);
   c.fill(5, 20, 50);
-  EXPECT_EQ(c.all_copies().in.size(), 3U + 3U) << "its first block is in the pool, the last token is computed";
+  EXPECT_EQ(c.all_copies().in.size(), 3U + 3U)
+      << "its first block is in the pool, the last token is computed";
   std::multiset<std::pair<BlockId, BlockId>> pairs;
   for (const CopyOp& op : c.all_copies().out) pairs.insert({op.from, op.to});
   EXPECT_EQ(pairs.size(), 3U + 4U) << "what the host part knows is not copied again";
@@ -186,10 +192,10 @@ TEST(Swap, AHostPartOfOneBlockNeverFailsAnybody) {
 
 TEST(Swap, OfAChainInTheHostPartTheEndIsForgottenFirst) {
   Swapped c(4, 4);
-  c.fill(1, 12, 10);   // three blocks
-  c.fill(2, 15, 50);   // takes all: they are saved by one plan
-  c.fill(3, 7, 100);   // one more
-  c.fill(4, 7, 150);   // one more, for which the host part must forget
+  c.fill(1, 12, 10);  // three blocks
+  c.fill(2, 15, 50);  // takes all: they are saved by one plan
+  c.fill(3, 7, 100);  // one more
+  c.fill(4, 7, 150);  // one more, for which the host part must forget
   ASSERT_EQ(c.all_copies().out.size(), 5U);
   c.ask(5, words(13, 10), 2);
   c.run();
@@ -199,7 +205,8 @@ TEST(Swap, OfAChainInTheHostPartTheEndIsForgottenFirst) {
 TEST(Swap, WhatANewOwnerWroteIsNotOldBecauseItsBlockWasSaved) {
   Swapped c(6, 12);
   c.fill(1, 12, 10);  // three blocks, three free
-  c.fill(2, 16, 50);  // five: the last two of the first are saved, and written over in the same step
+  c.fill(2, 16,
+         50);  // five: the last two of the first are saved, and written over in the same step
   c.fill(3, 7, 100);  // two, one of them free: the first one's beginning goes
   c.ask(4, words(17, 50), 2);
   c.run();
@@ -285,7 +292,8 @@ TEST(Swap, TheOldestAreCopiedAheadAFewAStep) {
   c.ask(4, words(7, 300), 1);  // takes the free block, and the one that was copied
   c.turn();
   for (const CopyOp& op : c.copies(c.last_plan(c.w)).out) EXPECT_NE(op.from, now.out[0].from);
-  EXPECT_TRUE(std::count(c.source(4).tail().blocks.begin(), c.source(4).tail().blocks.end(), now.out[0].from) == 1)
+  EXPECT_TRUE(std::count(c.source(4).tail().blocks.begin(), c.source(4).tail().blocks.end(),
+                         now.out[0].from) == 1)
       << "it has stayed the oldest";
   c.run();
 }

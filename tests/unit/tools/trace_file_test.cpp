@@ -15,7 +15,8 @@ std::string error_of(const std::string& text) {
 
 TEST(TraceFile, LinesOfThePublishedShape) {
   const auto trace = read_trace(
-      "{\"timestamp\": 27482, \"input_length\": 955, \"output_length\": 52, \"hash_ids\": [46, 47]}\n"
+      "{\"timestamp\": 27482, \"input_length\": 955, \"output_length\": 52, \"hash_ids\": [46, "
+      "47]}\n"
       "\n"
       "{\"timestamp\":30535,\"input_length\":7,\"output_length\":26,\"type\":\"x\"}");
   ASSERT_TRUE(trace.ok()) << trace.status().message();
@@ -39,14 +40,15 @@ TEST(TraceFile, ABadLineIsNamed) {
             error_of("{\"timestamp\": 0, \"input_length\": 1, \"output_length\": 1.5}"));
   EXPECT_EQ("line 1: timestamp must be milliseconds between 0 and a week",
             error_of("{\"timestamp\": -1, \"input_length\": 1, \"output_length\": 1}"));
-  const std::string start = "{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": ";
+  const std::string start =
+      "{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": ";
   EXPECT_EQ("", error_of(start + "[1]}"));
   EXPECT_NE("", error_of(start + "[1, 2]}"));
   EXPECT_EQ("line 1: hash_ids must be integers", error_of(start + "[\"a\"]}"));
 }
 
-std::vector<Token> prompt(std::uint32_t tokens, std::vector<std::int64_t> ids, std::size_t index = 0,
-                          std::uint64_t seed = 1) {
+std::vector<Token> prompt(std::uint32_t tokens, std::vector<std::int64_t> ids,
+                          std::size_t index = 0, std::uint64_t seed = 1) {
   std::vector<Token> made;
   make_prompt({0, tokens, 1, std::move(ids)}, index, seed, 10, 4000, made);
   return made;

@@ -54,7 +54,8 @@ TEST(VirtualCluster, AnAnswerMayEndBeforeItsLimit) {
   const VirtualRun run = run_virtual_cluster(settings_of_tests(), kMixed, plain_times(), requests);
   EXPECT_EQ(run.replies[0].tokens.size(), 4U);
   EXPECT_EQ(run.replies[0].code, ErrorCode::ok);
-  // What is admitted by its limit counts with it: two of 250 + 600 do not fit 1,600 tokens together.
+  // What is admitted by its limit counts with it: two of 250 + 600 do not fit 1,600 tokens
+  // together.
   Settings settings = settings_of_tests();
   settings.admission = Admission::future;
   requests = burst(2, 250, 40);

@@ -51,7 +51,9 @@ class CoreDriver {
   std::optional<worker_action::Exit> exit;
   std::vector<std::string> errors;
 
-  void start() { act([&](auto& out) { core.start(now, out); }); }
+  void start() {
+    act([&](auto& out) { core.start(now, out); });
+  }
   template <typename M>
   void get(M message) {
     act([&](auto& out) { core.message(ToWorker(std::move(message)), now, out); });

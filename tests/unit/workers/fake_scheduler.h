@@ -96,8 +96,10 @@ class FakeScheduler {
     dir_ = mkdtemp(name);
     std::ofstream yaml(dir_ + "/config.yaml");
     if (!model.empty()) yaml << "model: " << model << "\n";
-    yaml << "run_dir: " << run_dir() << "\nworker:\n" << worker_keys
-         << "workers:\n  - name: prefill0\n    role: prefill\n  - name: decode0\n    role: decode\n";
+    yaml
+        << "run_dir: " << run_dir() << "\nworker:\n"
+        << worker_keys
+        << "workers:\n  - name: prefill0\n    role: prefill\n  - name: decode0\n    role: decode\n";
     yaml.close();
     if (listen_now) listen();
   }
@@ -135,7 +137,8 @@ class FakeScheduler {
   /// The next message of type M from that worker; others before it are dropped.
   template <typename M>
   std::optional<M> expect(const std::string& name, double seconds = 5) {
-    return expect_if<M>(name, [](const M&) { return true; }, seconds);
+    return expect_if<M>(
+        name, [](const M&) { return true; }, seconds);
   }
   template <typename M, typename F>
   std::optional<M> expect_if(const std::string& name, F&& good, double seconds = 5) {
@@ -145,7 +148,8 @@ class FakeScheduler {
       while (!queue.empty()) {
         WorkerMessage m = std::move(queue.front());
         queue.pop_front();
-        if (const M* wanted = std::get_if<M>(&m); wanted != nullptr && good(*wanted)) return *wanted;
+        if (const M* wanted = std::get_if<M>(&m); wanted != nullptr && good(*wanted))
+          return *wanted;
       }
       receive(end - now_ns());
     } while (now_ns() < end);
@@ -162,8 +166,8 @@ class FakeScheduler {
   }
   void welcome(const std::string& name, double seconds = 5) {
     Peer& peer = peers[name];
-    const std::uint64_t last = peer.hello.incarnation == peer.identity.incarnation
-                                   ? peer.hello.hello_id : 0;
+    const std::uint64_t last =
+        peer.hello.incarnation == peer.identity.incarnation ? peer.hello.hello_id : 0;
     const auto hello = expect_if<Hello>(
         name, [&](const Hello& h) { return h.hello_id > last; }, seconds);
     ASSERT_TRUE(hello.has_value()) << name << " does not say hello";

@@ -1,5 +1,5 @@
-// What a GPU's sampler is told: a plain reading of the lists changes a row as LogitEdits does, to the
-// bit. And what it tells: the step's output, in order.
+// What a GPU's sampler is told: a plain reading of the lists changes a row as LogitEdits does, to
+// the bit. And what it tells: the step's output, in order.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -42,7 +42,8 @@ std::vector<float> read_lists(std::vector<float> logits, const cuda::SampleRow& 
     logits[static_cast<std::size_t>(words[static_cast<std::size_t>(s.first_masked + i)])] = kMasked;
   }
   for (std::uint32_t t = 0; s.allowed >= 0 && t < kVocab; ++t) {
-    const auto word = static_cast<std::uint32_t>(words[static_cast<std::size_t>(s.allowed) + t / 32]);
+    const auto word =
+        static_cast<std::uint32_t>(words[static_cast<std::size_t>(s.allowed) + t / 32]);
     if ((word >> t % 32 & 1U) == 0) logits[t] = kMasked;
   }
   return logits;

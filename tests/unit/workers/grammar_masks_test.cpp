@@ -208,7 +208,8 @@ TEST(GrammarMasks, TellsWhenAGrammarIsReadyAndWhenItIsForgotten) {
   GrammarMasks masks("demo/model", kVocab, options, told.listener());
   masks.prepare(7, GrammarKind::regex, "[a-z]+", false);
   EXPECT_TRUE(told.has(7, true));
-  masks.prepare(8, GrammarKind::regex, "(a", false);  // nobody needs to wait for what cannot be compiled
+  masks.prepare(8, GrammarKind::regex, "(a",
+                false);  // nobody needs to wait for what cannot be compiled
   EXPECT_TRUE(told.has(8, true));
   const std::size_t before = told.count();
   masks.prepare(7, GrammarKind::regex, "[a-z]+", false);

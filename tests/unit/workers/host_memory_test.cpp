@@ -9,7 +9,8 @@ namespace {
 constexpr std::uint64_t kMib = 1U << 20U;
 constexpr std::uint64_t kGib = 1U << 30U;
 
-const std::string kMeminfo = "MemTotal:       24000000 kB\nMemFree: 1 kB\nMemAvailable:   8388608 kB\n";
+const std::string kMeminfo =
+    "MemTotal:       24000000 kB\nMemFree: 1 kB\nMemAvailable:   8388608 kB\n";
 
 TEST(FreeMemory, IsTheHostsOrWhatTheGroupLeaves) {
   EXPECT_EQ(free_memory(kMeminfo, "", "", ""), 8 * kGib);
@@ -71,14 +72,16 @@ TEST(HostPool, WhatDoesNotFitIsRefusedWithTheArithmetic) {
   ask.pool_mib = 2048;
   ask.loading = kGib;
   const std::string text = plan_host_pool(ask).status().message();
-  EXPECT_NE(text.find("+ 1.00 GiB while they are widened + KV pool 2.00 GiB + "), text.npos) << text;
+  EXPECT_NE(text.find("+ 1.00 GiB while they are widened + KV pool 2.00 GiB + "), text.npos)
+      << text;
   EXPECT_NE(text.find("memory_mib allows 7.00 GiB."), text.npos) << text;
   ask = ask_of(2 * kGib, 6 * kGib);
   ask.host_pool_mib = 900;
   EXPECT_TRUE(plan_host_pool(ask).ok());
   ask.host_pool_mib = 1000;
   EXPECT_NE(plan_host_pool(ask).status().message().find(
-                "KV pool 0.02 GiB at least + its host part 0.98 GiB + 0.06 GiB of"), std::string::npos);
+                "KV pool 0.02 GiB at least + its host part 0.98 GiB + 0.06 GiB of"),
+            std::string::npos);
   ask.host_pool_blocks = 800;  // counts before the MiB
   EXPECT_TRUE(plan_host_pool(ask).ok());
   ask.host_pool_mib = ask.host_pool_blocks = 0;
@@ -91,11 +94,13 @@ TEST(HostPart, OfAGpuLeavesATenth) {
   EXPECT_TRUE(check_host_part(9 * kGib, 10 * kGib, 1).ok());
   EXPECT_TRUE(check_host_part(9 * kGib, 0, 1).ok()) << "nothing is known, nothing is refused";
   EXPECT_TRUE(check_host_part(3 * kGib, 10 * kGib, 3).ok());
-  EXPECT_NE(check_host_part(3 * kGib + kMib, 10 * kGib, 3).message().find("3 workers share the rest"),
-            std::string::npos);
+  EXPECT_NE(
+      check_host_part(3 * kGib + kMib, 10 * kGib, 3).message().find("3 workers share the rest"),
+      std::string::npos);
   const Status refusal = check_host_part(9 * kGib + kMib, 10 * kGib, 1);
   EXPECT_EQ(refusal.code(), ErrorCode::unavailable) << "it is tried again";
-  EXPECT_NE(refusal.message().find("9.00 GiB and page-lock it, but only 10.00 GiB"), std::string::npos);
+  EXPECT_NE(refusal.message().find("9.00 GiB and page-lock it, but only 10.00 GiB"),
+            std::string::npos);
 }
 
 }  // namespace

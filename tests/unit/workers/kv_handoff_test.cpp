@@ -1,6 +1,6 @@
 // Pools in shared memory and the pull thread, within one process.
-#include "ipc/spin.h"
 #include "workers/pool/kv_handoff.h"
+#include "ipc/spin.h"
 #include "workers/protocol/block_sums.h"
 
 #include <gtest/gtest.h>
@@ -145,7 +145,8 @@ TEST(PoolSize, OfTheHostPart) {
 
   r.host_pool_blocks = 0xFFFFFFF5;
   EXPECT_NE(size_host_part(pool, r).status().message().find(
-                "4294967285 blocks on the host beside 12 are too many"), std::string::npos);
+                "4294967285 blocks on the host beside 12 are too many"),
+            std::string::npos);
   r.host_pool_blocks = 0;
   r.host_pool_mib = ~0ULL;
   EXPECT_FALSE(size_host_part(pool, r).ok());
@@ -176,11 +177,13 @@ TEST(HostPool, CopiesWithinAndBetweenItsParts) {
   pool.copy({4, 0});  // and in
   for (const BlockId block : {1U, 6U, 4U, 0U}) {
     EXPECT_EQ(std::count(pool.block(block), pool.block(block) + bytes, std::byte{7}),
-              static_cast<std::ptrdiff_t>(bytes)) << block;
+              static_cast<std::ptrdiff_t>(bytes))
+        << block;
   }
   for (const BlockId block : {3U, 5U}) {
     EXPECT_EQ(std::count(pool.block(block), pool.block(block) + bytes, std::byte{0}),
-              static_cast<std::ptrdiff_t>(bytes)) << block;
+              static_cast<std::ptrdiff_t>(bytes))
+        << block;
   }
   HostPool alone(make_pool("alone", 4, 4), KvPool());
   EXPECT_EQ(alone.measure_copy_us(), 0.0F);
@@ -267,8 +270,9 @@ TEST_F(Handoff, CopiesEachBlockWhereItBelongs) {
 }
 
 TEST_F(Handoff, ReadsTheSourcesHostPart) {
-  KvPool part = KvPool::create(request("source", 11), size_pool(small(), 3, 0).value(),
-                               PoolPart::host).value();
+  KvPool part =
+      KvPool::create(request("source", 11), size_pool(small(), 3, 0).value(), PoolPart::host)
+          .value();
   const std::size_t bytes = part.geometry().block_bytes;
   std::memset(source.block(7), 70, bytes);
   for (BlockId b = 0; b < 3; ++b) std::memset(part.block(b), static_cast<int>(80 + b), bytes);
@@ -288,8 +292,9 @@ TEST_F(Handoff, ReadsTheSourcesHostPart) {
   p.pull_id = 3;
   p.from = {11, 0, 0};
   handoff->pull(p);
-  EXPECT_NE(next<handoff_event::PullFinished>(*handoff).failure.value_or("").find("source block 11"),
-            std::string::npos);
+  EXPECT_NE(
+      next<handoff_event::PullFinished>(*handoff).failure.value_or("").find("source block 11"),
+      std::string::npos);
 }
 
 TEST_F(Handoff, FailuresAreNamed) {

@@ -77,7 +77,8 @@ StepOutput one_thread(Step& step, const MaskOfRow& mask = no_mask) {
   RowSampling sampling(mask);
   std::vector<float> logits = step.logits;
   for (std::size_t i = 0; i < step.lines.size(); ++i) {
-    sampling.finish(step.get(), step.lines[i], std::span(logits).subspan(i * kVocab, kVocab), output);
+    sampling.finish(step.get(), step.lines[i], std::span(logits).subspan(i * kVocab, kVocab),
+                    output);
   }
   return output;
 }
@@ -178,7 +179,8 @@ TEST(RowSampling, AnyNumberOfThreadsGivesTheSame) {
       const std::size_t half = step.lines.size() / 2;
       const std::span<const LogitsLine> lines(step.lines);
       pool.finish(step.get(), lines.first(half), std::span(logits).first(half * kVocab), output);
-      pool.finish(step.get(), lines.subspan(half), std::span(logits).subspan(half * kVocab), output);
+      pool.finish(step.get(), lines.subspan(half), std::span(logits).subspan(half * kVocab),
+                  output);
       EXPECT_EQ(output.tokens, want.tokens);
       EXPECT_EQ(output.logprobs, want.logprobs);
       EXPECT_EQ(output.prompt_logprobs, want.prompt_logprobs);

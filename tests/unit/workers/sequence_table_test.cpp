@@ -48,53 +48,87 @@ struct Violation {
 TEST(SequenceTable, EveryViolationIsNamed) {
   const std::vector<Violation> violations = {
       {"drop of unknown sequence 9", [](StepPlan& p) { p.drop = {9}; }},
-      {"drop of unknown sequence 1", [](StepPlan& p) { p.drop = {1, 1}; }},
+      {"drop of unknown sequence 1",
+       [](StepPlan& p) {
+         p.drop = {1, 1};
+       }},
       {"added twice", [](StepPlan& p) { p.add = {sequence(1, {1}, {5})}; }},
       {"without a token", [](StepPlan& p) { p.add = {sequence(3, {}, {5})}; }},
       {"block 100 of a pool of 100", [](StepPlan& p) { p.add = {sequence(3, {1}, {100})}; }},
-      {"computed is 2 of 2", [](StepPlan& p) {
+      {"computed is 2 of 2",
+       [](StepPlan& p) {
          p.add = {sequence(3, {1, 2}, {5})};
          p.add[0].computed = 2;
        }},
-      {"cannot hold 5 tokens", [](StepPlan& p) {
+      {"cannot hold 5 tokens",
+       [](StepPlan& p) {
          p.add = {sequence(3, {1, 2, 3, 4, 5, 6}, {5})};
          p.add[0].computed = 5;
        }},
-      {"cannot decode with 2 tokens", [](StepPlan& p) {
+      {"cannot decode with 2 tokens",
+       [](StepPlan& p) {
          p.add = {sequence(3, {1, 2, 3}, {5})};
          p.add[0].computed = 1;
          p.add[0].decode = true;
        }},
       {"columns of grow", [](StepPlan& p) { p.grow_sequences = {1}; }},
-      {"grow of unknown sequence 9", [](StepPlan& p) {
+      {"grow of unknown sequence 9",
+       [](StepPlan& p) {
          p.grow_sequences = {9};
          p.grow_blocks = {1};
        }},
-      {"grown by block 100", [](StepPlan& p) {
+      {"grown by block 100",
+       [](StepPlan& p) {
          p.grow_sequences = {1};
          p.grow_blocks = {100};
        }},
-      {"copy of block 3 to 100", [](StepPlan& p) { p.ops = {{3, 100}}; }},
-      {"row of unknown sequence 9", [](StepPlan& p) { p.rows = {{9, 1}}; }},
-      {"row of unknown sequence 1", [](StepPlan& p) {
+      {"copy of block 3 to 100",
+       [](StepPlan& p) {
+         p.ops = {{3, 100}};
+       }},
+      {"row of unknown sequence 9",
+       [](StepPlan& p) {
+         p.rows = {{9, 1}};
+       }},
+      {"row of unknown sequence 1",
+       [](StepPlan& p) {
          p.drop = {1};
          p.rows = {{1, 1}};
        }},
-      {"row of 0 tokens", [](StepPlan& p) { p.rows = {{1, 0}}; }},
-      {"row of 6 tokens", [](StepPlan& p) { p.rows = {{1, 6}}; }},
-      {"row of 4294967295 tokens", [](StepPlan& p) { p.rows = {{1, 0xFFFFFFFF}}; }},
-      {"which decodes", [](StepPlan& p) { p.rows = {{2, 1}}; }},
-      {"two rows in one step", [](StepPlan& p) { p.rows = {{1, 1}, {1, 1}}; }},
-      {"without a first token", [](StepPlan& p) {  // it joins, but its prompt is not computed
+      {"row of 0 tokens",
+       [](StepPlan& p) {
+         p.rows = {{1, 0}};
+       }},
+      {"row of 6 tokens",
+       [](StepPlan& p) {
+         p.rows = {{1, 6}};
+       }},
+      {"row of 4294967295 tokens",
+       [](StepPlan& p) {
+         p.rows = {{1, 0xFFFFFFFF}};
+       }},
+      {"which decodes",
+       [](StepPlan& p) {
+         p.rows = {{2, 1}};
+       }},
+      {"two rows in one step",
+       [](StepPlan& p) {
+         p.rows = {{1, 1}, {1, 1}};
+       }},
+      {"without a first token",
+       [](StepPlan& p) {  // it joins, but its prompt is not computed
          p.rows = {{1, 0, LogitsWanted::none, true}};
        }},
-      {"without a first token", [](StepPlan& p) {
+      {"without a first token",
+       [](StepPlan& p) {
          p.rows = {{1, 5, LogitsWanted::none, true}};
        }},
-      {"before its last known one", [](StepPlan& p) {
+      {"before its last known one",
+       [](StepPlan& p) {
          p.rows = {{1, 4, LogitsWanted::last, false}};
        }},
-      {"position 4 is past its 1 blocks", [](StepPlan& p) {
+      {"position 4 is past its 1 blocks",
+       [](StepPlan& p) {
          p.add = {sequence(3, {1, 2, 3, 4, 5}, {5})};
          p.rows = {{3, 5}};
        }},
@@ -113,7 +147,10 @@ TEST(SequenceTable, EveryViolationIsNamed) {
 
 TEST(SequenceTable, CopiesIntoTheHostPartComeFirst) {
   SequenceTable table;
-  table.set_limits({.blocks = 100, .tokens_per_block = 4, .max_context = 64, .vocab_size = 1000,
+  table.set_limits({.blocks = 100,
+                    .tokens_per_block = 4,
+                    .max_context = 64,
+                    .vocab_size = 1000,
                     .host_blocks = 20});
   StepPlan p = plan(1);
   // Back in, host to host, within the device, out, out.
@@ -130,8 +167,9 @@ TEST(SequenceTable, CopiesIntoTheHostPartComeFirst) {
   EXPECT_EQ(step.run.saves, 0U) << "forgotten with its step";
 
   p.ops = {{120, 3}};
-  EXPECT_NE(table.begin_step(p, step).value_or("").find("copy of block 120 to 3 in a pool of 100 and 20"),
-            std::string::npos);
+  EXPECT_NE(
+      table.begin_step(p, step).value_or("").find("copy of block 120 to 3 in a pool of 100 and 20"),
+      std::string::npos);
   p = plan(3);
   p.add = {sequence(3, {1, 2}, {100})};
   EXPECT_TRUE(table.begin_step(p, step).has_value()) << "a sequence lives on the device";
@@ -139,7 +177,10 @@ TEST(SequenceTable, CopiesIntoTheHostPartComeFirst) {
 
 TEST(SequenceTable, NoStepHasMoreTokensThanThereIsRoomFor) {
   SequenceTable table;
-  table.set_limits({.blocks = 100, .tokens_per_block = 4, .max_context = 64, .vocab_size = 1000,
+  table.set_limits({.blocks = 100,
+                    .tokens_per_block = 4,
+                    .max_context = 64,
+                    .vocab_size = 1000,
                     .max_step_tokens = 5});
   StepPlan p = plan(1);
   p.add = {sequence(1, {1, 2, 3, 4}, {0}), sequence(2, {1, 2, 3}, {1})};
@@ -147,7 +188,10 @@ TEST(SequenceTable, NoStepHasMoreTokensThanThereIsRoomFor) {
   OpenStep step;
   ASSERT_FALSE(table.begin_step(p, step).has_value());
 
-  table.set_limits({.blocks = 100, .tokens_per_block = 4, .max_context = 64, .vocab_size = 1000,
+  table.set_limits({.blocks = 100,
+                    .tokens_per_block = 4,
+                    .max_context = 64,
+                    .vocab_size = 1000,
                     .max_step_tokens = 1});
   p = plan(2);
   p.grow_sequences = {1};
@@ -207,7 +251,8 @@ TEST(SequenceTable, HistoryIsCopiedForThoseWhoNeedIt) {
   p.add[2].sampling.bad_words = {{1, 2}};
   p.add[2].generated = {9};
   p.add[2].blocks.push_back(3);
-  p.rows = {{1, 3, LogitsWanted::last, true}, {2, 2, LogitsWanted::last, true},
+  p.rows = {{1, 3, LogitsWanted::last, true},
+            {2, 2, LogitsWanted::last, true},
             {3, 5, LogitsWanted::last, true}};
   OpenStep step;
   ASSERT_FALSE(table.begin_step(p, step).has_value());
@@ -223,9 +268,15 @@ TEST(SequenceTable, HistoryIsCopiedForThoseWhoNeedIt) {
 TEST(SequenceTable, SamplerSettingsThatCannotRunFailTheRowAlone) {
   const std::vector<std::pair<const char*, std::function<void(SamplingParams&)>>> faults = {
       {"columns of logit_bias differ", [](SamplingParams& p) { p.bias_tokens = {1}; }},
-      {"token 1000 is outside", [](SamplingParams& p) { p.allowed_tokens = {1, 1000}; }},
+      {"token 1000 is outside",
+       [](SamplingParams& p) {
+         p.allowed_tokens = {1, 1000};
+       }},
       {"a bad word has no tokens", [](SamplingParams& p) { p.bad_words = {{}}; }},
-      {"ends outside the vocabulary", [](SamplingParams& p) { p.bad_words = {{1, -4}}; }},
+      {"ends outside the vocabulary",
+       [](SamplingParams& p) {
+         p.bad_words = {{1, -4}};
+       }},
       {"min_p is not in", [](SamplingParams& p) { p.min_p = 1.5F; }},
       {"typical_p is not in", [](SamplingParams& p) { p.typical_p = 0; }},
       {"repetition_penalty is not", [](SamplingParams& p) { p.repetition_penalty = 0; }},
@@ -460,7 +511,9 @@ TEST(SequenceTable, RandomPlansKeepTheBooks) {
     bool decodes = false;
   };
   std::mt19937 random(1);
-  const auto draw = [&](std::uint32_t below) { return static_cast<std::uint32_t>(random() % below); };
+  const auto draw = [&](std::uint32_t below) {
+    return static_cast<std::uint32_t>(random() % below);
+  };
   SequenceTable table;
   table.set_limits({100, 4, 4096, 1000});
   std::map<SequenceId, Model> model;
@@ -480,7 +533,8 @@ TEST(SequenceTable, RandomPlansKeepTheBooks) {
     }
     if (model.size() < 20 && draw(2) == 0) {
       Model m;
-      for (std::uint32_t n = 1 + draw(20); n > 0; --n) m.tokens.push_back(static_cast<Token>(draw(1000)));
+      for (std::uint32_t n = 1 + draw(20); n > 0; --n)
+        m.tokens.push_back(static_cast<Token>(draw(1000)));
       m.prompt = static_cast<std::uint32_t>(m.tokens.size());
       for (std::uint32_t b = 0; b * 4 < m.prompt; ++b) m.blocks.push_back(draw(100));
       p.add.push_back(sequence(next, m.tokens, m.blocks));

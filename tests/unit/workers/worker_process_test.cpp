@@ -1,5 +1,5 @@
-// Real baton-worker processes with the fake model: its tokens follow from what the KV pool holds, so
-// equal tokens mean equal bytes.
+// Real baton-worker processes with the fake model: its tokens follow from what the KV pool holds,
+// so equal tokens mean equal bytes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,7 +60,8 @@ bool is_zero(const std::vector<std::byte>& bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
-/// Runs a prompt of 40 tokens into blocks 5, 6, 7 of prefill0, as steps 1 and 2; gives its first token.
+/// Runs a prompt of 40 tokens into blocks 5, 6, 7 of prefill0, as steps 1 and 2; gives its first
+/// token.
 Token prefill(FakeScheduler& s) {
   StepPlan one = s.plan("prefill0", 1);
   one.add = {add(1, prompt_of(40), {5, 6, 7})};
@@ -455,8 +456,8 @@ TEST(WorkerProcess, ARealModelGivesTheSameTokensHandedOver) {
   p = s.plan("prefill0", 2);
   p.rows = {{1, 23, LogitsWanted::last, false}};
   s.send("prefill0", p);
-  const auto first = s.expect_if<StepResult>("prefill0",
-                                             [](const StepResult& r) { return r.step == 2; });
+  const auto first =
+      s.expect_if<StepResult>("prefill0", [](const StepResult& r) { return r.step == 2; });
   ASSERT_TRUE(first && first->tokens.size() == 1);
   s.send("decode0", s.pull(1, "prefill0", "decode0", {5, 6, 7}, {50, 51, 52}));
   ASSERT_TRUE(s.expect<PullDone>("decode0").has_value());

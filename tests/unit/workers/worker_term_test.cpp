@@ -57,7 +57,8 @@ TEST(TermEnd, StaleMessagesAreDroppedSilently) {
   EXPECT_TRUE(d.grammars.empty());
   d.get(PrepareGrammar{kTerm, 1, GrammarKind::regex, "b", false});
   EXPECT_EQ(d.grammars, std::vector<std::string>{"b"});
-  d.get(PrepareGrammar{kTerm, 1, GrammarKind::regex, std::string(SamplingParams::kMaxGrammarBytes + 1, 'b'), false});
+  d.get(PrepareGrammar{kTerm, 1, GrammarKind::regex,
+                       std::string(SamplingParams::kMaxGrammarBytes + 1, 'b'), false});
   EXPECT_EQ(d.grammars.size(), 1U);
   d.grammar_state(1, true);
   EXPECT_EQ(d.last<GrammarState>().key, 1U);

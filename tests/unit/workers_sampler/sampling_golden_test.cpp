@@ -52,18 +52,30 @@ std::vector<Token> flat(const std::string& text) {
 }
 
 void set(SamplingParams& p, const std::string& key, const std::string& value) {
-  if (key == "temperature") p.temperature = std::stof(value);
-  else if (key == "top_k") p.top_k = std::stoi(value);
-  else if (key == "top_p") p.top_p = std::stof(value);
-  else if (key == "min_p") p.min_p = std::stof(value);
-  else if (key == "typical_p") p.typical_p = std::stof(value);
-  else if (key == "repetition") p.repetition_penalty = std::stof(value);
-  else if (key == "frequency") p.frequency_penalty = std::stof(value);
-  else if (key == "presence") p.presence_penalty = std::stof(value);
-  else if (key == "min_tokens") p.min_tokens = static_cast<std::uint32_t>(std::stoi(value));
-  else if (key == "stop") p.stop_ids = flat(value);
-  else if (key == "allowed") p.allowed_tokens = flat(value);
-  else if (key == "bad_words") p.bad_words = lists(value);
+  if (key == "temperature")
+    p.temperature = std::stof(value);
+  else if (key == "top_k")
+    p.top_k = std::stoi(value);
+  else if (key == "top_p")
+    p.top_p = std::stof(value);
+  else if (key == "min_p")
+    p.min_p = std::stof(value);
+  else if (key == "typical_p")
+    p.typical_p = std::stof(value);
+  else if (key == "repetition")
+    p.repetition_penalty = std::stof(value);
+  else if (key == "frequency")
+    p.frequency_penalty = std::stof(value);
+  else if (key == "presence")
+    p.presence_penalty = std::stof(value);
+  else if (key == "min_tokens")
+    p.min_tokens = static_cast<std::uint32_t>(std::stoi(value));
+  else if (key == "stop")
+    p.stop_ids = flat(value);
+  else if (key == "allowed")
+    p.allowed_tokens = flat(value);
+  else if (key == "bad_words")
+    p.bad_words = lists(value);
   else if (key == "bias") {
     for (const std::string& pair : split(value, ';')) {
       const auto parts = split(pair, ',');
@@ -192,7 +204,8 @@ TEST(LogProbabilities, AreTheSoftmaxOfTheRowWhateverTheParameters) {
     for (Token id = 0; id < 24; ++id) {
       LogprobReader::Entry entry;
       ASSERT_TRUE(reader.take(static_cast<std::uint32_t>(100 + id), entry));
-      const double wanted = static_cast<double>(c.logits[static_cast<std::size_t>(id)]) - std::log(total);
+      const double wanted =
+          static_cast<double>(c.logits[static_cast<std::size_t>(id)]) - std::log(total);
       EXPECT_NEAR(entry.logprob, wanted, 1e-5);
       ASSERT_EQ(entry.top_tokens.size(), static_cast<std::size_t>(id % 6));
       for (std::size_t i = 0; i < entry.top_tokens.size(); ++i) {

@@ -1,9 +1,10 @@
-// Attention over the paged pool. A step's rows are of two kinds, computed by two kernels side by side:
-// single tokens (decode rows, and every row in deterministic mode) by a split kernel that is bound by
-// the bytes of keys and values, and prompt chunks by FlashInfer's tiles.
+// Attention over the paged pool. A step's rows are of two kinds, computed by two kernels side by
+// side: single tokens (decode rows, and every row in deterministic mode) by a split kernel that is
+// bound by the bytes of keys and values, and prompt chunks by FlashInfer's tiles.
 //
 // Each step is planned on the host once (a plan serves all layers): the plan is plain data that the
-// caller uploads with the rest of the step's metadata, so nothing here owns a stream or pinned memory.
+// caller uploads with the rest of the step's metadata, so nothing here owns a stream or pinned
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +20,15 @@ namespace baton::cuda {
 
 /// Queries of one sequence that are consecutive, both in the step's rows and in their positions.
 struct AttentionRow {
-  int first_row = 0;               // in qkv and in the output
+  int first_row = 0;  // in qkv and in the output
   int n_rows = 0;
-  std::int64_t position = 0;       // of its first query; keys 0..position+i are seen by query i
-  int first_block = 0;             // its block table starts here in the step's flat table ...
-  int n_blocks = 0;                // ... and is this long
+  std::int64_t position = 0;  // of its first query; keys 0..position+i are seen by query i
+  int first_block = 0;        // its block table starts here in the step's flat table ...
+  int n_blocks = 0;           // ... and is this long
 };
 
-/// Whether the tiled kernels compute heads of this shape. Single tokens of others have a plain kernel,
-/// chunks have none: their rows are to be planned as single tokens.
+/// Whether the tiled kernels compute heads of this shape. Single tokens of others have a plain
+/// kernel, chunks have none: their rows are to be planned as single tokens.
 constexpr bool has_attention_tiles(const HeadShape& s) {
   return (s.head_dim == 64 || s.head_dim == 128) && s.heads / s.kv_heads <= 16;
 }
@@ -43,16 +44,16 @@ struct alignas(16) DecodeItem {
   std::int32_t first_block = 0;  // of the row, in the flat block table
   std::int32_t key_begin = 0;    // the first key that is seen, in tokens of the sequence
   std::int32_t key_end = 0;
-  std::int32_t piece = 0;        // of the row: 0 .. pieces-1
+  std::int32_t piece = 0;  // of the row: 0 .. pieces-1
   std::int32_t pieces = 0;
-  std::int32_t slot = 0;         // first of the row's slots in the split workspace, if pieces > 1
-  std::int32_t fresh = 0;        // keys from here on are written by this very step
+  std::int32_t slot = 0;   // first of the row's slots in the split workspace, if pieces > 1
+  std::int32_t fresh = 0;  // keys from here on are written by this very step
 };
 
 struct DecodePlan {
-  std::vector<DecodeItem> items;     // at most max_items(rows)
-  /// [counts(rows)] of the kernel that the plan is for: of the split one how many items there are, of
-  /// the streamed one where in `items` each run begins and where the last one ends.
+  std::vector<DecodeItem> items;  // at most max_items(rows)
+  /// [counts(rows)] of the kernel that the plan is for: of the split one how many items there are,
+  /// of the streamed one where in `items` each run begins and where the last one ends.
   std::vector<std::int32_t> counts;
   int rows = 0;
 };
@@ -66,26 +67,26 @@ struct DecodeWork {
                    // 0: there are no single rows
 };
 
-/// Two kernels: the split one has a CTA for each piece and KV head; the streamed one a grid of one size,
-/// whose warps take runs of equally many keys and ask for the next row's before they are done with this
-/// one's. From a number of rows on the second is faster; compute capability 9.0 has it.
+/// Two kernels: the split one has a CTA for each piece and KV head; the streamed one a grid of one
+/// size, whose warps take runs of equally many keys and ask for the next row's before they are done
+/// with this one's. From a number of rows on the second is faster; compute capability 9.0 has it.
 ///
 /// The bits of a row depend on its own pieces alone: these are merged in their order by whoever
-/// comes last. With fixed_split the pieces depend on nothing but the row's position, and a row that is
-/// not spread over several CTAs gets the same bits from one that takes its pieces in turn.
+/// comes last. With fixed_split the pieces depend on nothing but the row's position, and a row that
+/// is not spread over several CTAs gets the same bits from one that takes its pieces in turn.
 class DecodeAttention {
  public:
   struct Options {
     HeadShape shape;            // head_dim up to 256
     int tokens_per_block = 16;  // any; multiples of 16 are fast
     int max_rows = 0;
-    int window = 0;             // sliding window in tokens; 0: none
-    int fixed_split = 0;        // > 0: every row is cut into pieces of this many keys (a multiple of
-                                // 16), whatever its batch-mates are (deterministic); 0: cut so that
-                                // the GPU is full
-    int piece_keys = 0;         // > 0: spread rows over CTAs in pieces of about so many keys; for
-                                // measurements
-    int streamed_rows = 64;     // the streamed kernel, where it can, from so many rows on
+    int window = 0;          // sliding window in tokens; 0: none
+    int fixed_split = 0;     // > 0: every row is cut into pieces of this many keys (a multiple of
+                             // 16), whatever its batch-mates are (deterministic); 0: cut so that
+                             // the GPU is full
+    int piece_keys = 0;      // > 0: spread rows over CTAs in pieces of about so many keys; for
+                             // measurements
+    int streamed_rows = 64;  // the streamed kernel, where it can, from so many rows on
   };
   /// Throws std::invalid_argument for a shape that it does not compute, CudaError without a device.
   /// Where has_attention_tiles() is false rows are never cut.
@@ -100,8 +101,8 @@ class DecodeAttention {
   int counts(int rows) const { return streams(rows) ? runs_ + 1 : 1; }
   /// Device memory for partial results and counters, zeroed once by the caller. One step at a time.
   std::size_t workspace_bytes() const;
-  /// Pure host code. A graph is recorded for a number of rows, and what it launches must not depend on
-  /// the step: `padded_rows`, if > 0, is that number (at least the single rows).
+  /// Pure host code. A graph is recorded for a number of rows, and what it launches must not depend
+  /// on the step: `padded_rows`, if > 0, is that number (at least the single rows).
   void plan(std::span<const AttentionRow> single_rows, DecodePlan& plan, int padded_rows = 0) const;
 
   /// Queues the attention of the planned rows of one layer: q is read from qkv
@@ -141,15 +142,15 @@ class DecodeAttention {
 class PrefillAttention {
  public:
   struct Options {
-    HeadShape shape;             // head_dim 64 or 128
+    HeadShape shape;  // head_dim 64 or 128
     int tokens_per_block = 16;
-    int max_rows = 0;            // query rows of a step
-    int max_chunks = 0;          // chunks of a step
-    int max_table = 0;           // entries of the flat block table
-    int window = 0;              // sliding window in tokens; 0: none
-    bool hopper = true;          // false: the FA2 kernel everywhere
-    // On Hopper, from so many products of a query and a key in a step on, its keys and values are gathered
-    // first (512 MiB of them at most); below 0: never. Measured on one H200.
+    int max_rows = 0;    // query rows of a step
+    int max_chunks = 0;  // chunks of a step
+    int max_table = 0;   // entries of the flat block table
+    int window = 0;      // sliding window in tokens; 0: none
+    bool hopper = true;  // false: the FA2 kernel everywhere
+    // On Hopper, from so many products of a query and a key in a step on, its keys and values are
+    // gathered first (512 MiB of them at most); below 0: never. Measured on one H200.
     std::int64_t gather_pairs = 1 << 20;
   };
   /// Takes FlashInfer's Hopper kernels on compute capability 9.0, its FA2 kernel elsewhere. Throws
@@ -162,10 +163,11 @@ class PrefillAttention {
   std::size_t float_workspace_bytes() const;
   std::size_t int_workspace_bytes() const;  // both of the plan's device and of its pinned buffer
 
-  /// The plan of one step. `pinned` (int_workspace_bytes, pinned host memory) belongs to the step until
-  /// its upload is done: two steps in flight need two. The upload into `int_workspace` is queued on
-  /// `stream`. The chunks come in the order of their rows and of their tables, and their rows follow
-  /// each other without a gap (single rows lie before the first or behind the last of them).
+  /// The plan of one step. `pinned` (int_workspace_bytes, pinned host memory) belongs to the step
+  /// until its upload is done: two steps in flight need two. The upload into `int_workspace` is
+  /// queued on
+  /// `stream`. The chunks come in the order of their rows and of their tables, and their rows
+  /// follow each other without a gap (single rows lie before the first or behind the last of them).
   struct Plan;
   struct PlanDeleter {
     void operator()(Plan* plan) const;
@@ -175,8 +177,8 @@ class PrefillAttention {
   void plan(std::span<const AttentionRow> chunks, Plan& plan, void* float_workspace,
             void* int_workspace, void* pinned, Stream stream) const;
 
-  /// Queues the attention of the planned chunks of one layer. `block_table` is the step's flat table
-  /// on the device; arguments as in DecodeAttention::run.
+  /// Queues the attention of the planned chunks of one layer. `block_table` is the step's flat
+  /// table on the device; arguments as in DecodeAttention::run.
   void run(const Plan& plan, const Bf16* qkv, Bf16* out, const KvLayerView& kv,
            const std::int32_t* block_table, float scale, Stream stream) const;
 

@@ -1,5 +1,5 @@
-// Attention of single query tokens for head sizes and groups that the tiled kernels do not have: one
-// warp a row and query head, plain multiply-adds. For small models; nobody tuned it.
+// Attention of single query tokens for head sizes and groups that the tiled kernels do not have:
+// one warp a row and query head, plain multiply-adds. For small models; nobody tuned it.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 

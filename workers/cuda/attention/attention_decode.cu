@@ -1,7 +1,8 @@
 // Attention of single query tokens over the paged pool, split over the keys ("Flash-Decoding",
-// pytorch.org/blog/flash-decoding). A CTA takes some keys of one row and KV head; its warps take tiles
-// of 16 keys in turns, each asking for the next tile before it computes this one; they meet in shared
-// memory. The pieces of a row meet in the workspace, where the last one to arrive merges them.
+// pytorch.org/blog/flash-decoding). A CTA takes some keys of one row and KV head; its warps take
+// tiles of 16 keys in turns, each asking for the next tile before it computes this one; they meet
+// in shared memory. The pieces of a row meet in the workspace, where the last one to arrive merges
+// them.
 #include <cuda_runtime.h>
 
 #include <type_traits>
@@ -81,8 +82,8 @@ __device__ __forceinline__ void store_state(WarpState<kDim, kHeadTiles>& state, 
   }
 }
 
-/// The warps' states, in their order. A warp without keys has m = -inf and weighs nothing; the first
-/// warp always has some.
+/// The warps' states, in their order. A warp without keys has m = -inf and weighs nothing; the
+/// first warp always has some.
 template <int kDim, int kHeadTiles, bool kRope>
 __device__ __forceinline__ Partial merge_warps(const Shared<kDim, kHeadTiles, kRope>& shared,
                                                int head, int column) {
@@ -171,7 +172,8 @@ __device__ __forceinline__ void merge_pieces(const Slots<kDim>& slots, int piece
 }
 
 /// One CTA for each item and KV head: grid (kv_heads, items). kRope: q, k and v have not been
-/// through RoPE, and the newest key, item.fresh, is not in the pool; there are no fixed pieces then.
+/// through RoPE, and the newest key, item.fresh, is not in the pool; there are no fixed pieces
+/// then.
 template <int kDim, int kHeadTiles, bool kWhole, bool kRope>
 __global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
     decode_attention(const __grid_constant__ Arguments a) {
@@ -185,14 +187,16 @@ __global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
     return;
   }
   // Where every CTA has a place at once, the next kernel may begin to ask for its weights.
-  const bool one_wave = n_items * static_cast<int>(gridDim.x) <= kResident<kHeadTiles> * a.multiprocessors;
+  const bool one_wave =
+      n_items * static_cast<int>(gridDim.x) <= kResident<kHeadTiles> * a.multiprocessors;
   if (one_wave) grid_release();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   std::uint16_t* keys = a.keys + blockIdx.x * a.head_stride;
   std::uint16_t* values = keys + a.part_stride;
   const auto piece_end = [&](int begin) {
-    return kRope || a.split == 0 ? item.key_end : min(item.key_end, (begin / a.split + 1) * a.split);
+    return kRope || a.split == 0 ? item.key_end
+                                 : min(item.key_end, (begin / a.split + 1) * a.split);
   };
   int begin = item.key_begin;
   int end = piece_end(begin);
@@ -220,8 +224,8 @@ __global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
                                    a.group, lane, q);
   }
   const Slots<kDim> slots(a, item.slot);
-  std::uint16_t* out = a.out + (static_cast<std::int64_t>(item.row) * gridDim.x + blockIdx.x) *
-                                   a.group * kDim;
+  std::uint16_t* out =
+      a.out + (static_cast<std::int64_t>(item.row) * gridDim.x + blockIdx.x) * a.group * kDim;
   while (true) {
     TileFragments<kDim> tile;
     WarpState<kDim, kHeadTiles> state;

@@ -1,14 +1,14 @@
 // Pieces of the split attention kernel (attention_decode.cu): fragments, loads, partial results.
 //
-// The products are turned around, S^T = K Q^T and O^T = V^T P^T, so that the keys fill the 16 rows of
-// mma.m16n8k16 and the query heads of one KV head its 8 columns. What the instruction calls the k-th
-// element is free as long as both factors agree: a lane's 16-byte load of eight neighbouring elements
-// of a key (of a value) gives whole registers of the fragments, and nothing passes shared memory.
-// With g = lane / 4 and t = lane % 4, a lane holds of a tile of 16 keys
+// The products are turned around, S^T = K Q^T and O^T = V^T P^T, so that the keys fill the 16 rows
+// of mma.m16n8k16 and the query heads of one KV head its 8 columns. What the instruction calls the
+// k-th element is free as long as both factors agree: a lane's 16-byte load of eight neighbouring
+// elements of a key (of a value) gives whole registers of the fragments, and nothing passes shared
+// memory. With g = lane / 4 and t = lane % 4, a lane holds of a tile of 16 keys
 //   keys g and g + 8,                 elements 32 j + 8 t ... + 7
 //   values 2t, 2t + 1, 2t + 8, 2t + 9, elements 64 j + 8 g ... + 7
-// and of the results: scores of keys g, g + 8 and the output's elements 64 j + 8 g ... + 7, both for
-// heads 2t, 2t + 1.
+// and of the results: scores of keys g, g + 8 and the output's elements 64 j + 8 g ... + 7, both
+// for heads 2t, 2t + 1.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ namespace baton::cuda {
 constexpr int kDecodeTile = 16;  // keys that a warp takes at a time
 constexpr int kDecodeWarps = 4;
 
-/// Keys and values are read once: past L1. Not .nc, since the step's own kernels wrote some of them.
+/// Keys and values are read once: past L1. Not .nc, since the step's own kernels wrote some of
+/// them.
 __device__ __forceinline__ uint4 load_once(const std::uint16_t* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -72,7 +73,8 @@ struct Partial {
   float m, l;
 };
 
-/// a's keys and then b's. Written out operation by operation: whoever merges, the bits are the same.
+/// a's keys and then b's. Written out operation by operation: whoever merges, the bits are the
+/// same.
 __device__ __forceinline__ Partial merged(const Partial& a, const Partial& b) {
   Partial c;
   c.m = fmaxf(a.m, b.m);
@@ -120,7 +122,8 @@ struct TileFragments {
   uint4 v[4][kDim / 64];
 };
 
-/// s = K Q^T of a tile for eight heads: s[0], s[1] key g and heads 2t, 2t + 1; s[2], s[3] key g + 8.
+/// s = K Q^T of a tile for eight heads: s[0], s[1] key g and heads 2t, 2t + 1; s[2], s[3] key g +
+/// 8.
 template <int kDim>
 __device__ __forceinline__ void scores(const TileFragments<kDim>& tile, const uint4 (&q)[kDim / 32],
                                        float (&s)[4]) {
@@ -155,8 +158,8 @@ __device__ __forceinline__ void add_values(const TileFragments<kDim>& tile, std:
   }
 }
 
-/// Online softmax: turns the scores s into probabilities against the new maximum and scales what the
-/// state holds to it. `low`, `high`: whether keys g and g + 8 are seen.
+/// Online softmax: turns the scores s into probabilities against the new maximum and scales what
+/// the state holds to it. `low`, `high`: whether keys g and g + 8 are seen.
 template <int kDim, int kHeadTiles>
 __device__ __forceinline__ void soften(WarpState<kDim, kHeadTiles>& state, int n, float scale,
                                        bool low, bool high, float (&s)[4]) {

@@ -1,6 +1,6 @@
-// Pieces of the streamed attention kernel (attention_decode_streamed.cu): rows that are done, and the
-// merging of those that several warps share. What a lane stored is what the same lane of another warp
-// reads.
+// Pieces of the streamed attention kernel (attention_decode_streamed.cu): rows that are done, and
+// the merging of those that several warps share. What a lane stored is what the same lane of
+// another warp reads.
 #pragma once
 
 #include "workers/cuda/attention/attention_decode_stream.cuh"

@@ -15,9 +15,9 @@
 namespace baton::cuda {
 namespace {
 
-constexpr int kRound = 64;      // keys that a CTA takes at once: its four warps' tiles
+constexpr int kRound = 64;  // keys that a CTA takes at once: its four warps' tiles
 constexpr int kTile = 16;
-constexpr int kFixedBudget = 1024;   // pieces beyond one a row, with fixed pieces
+constexpr int kFixedBudget = 1024;  // pieces beyond one a row, with fixed pieces
 constexpr int kMeasureBudget = 8192;
 
 constexpr std::int64_t ceil_div(std::int64_t x, std::int64_t by) { return (x + by - 1) / by; }
@@ -34,7 +34,7 @@ std::int64_t pieces_of(std::int64_t keys, std::int64_t wanted) {
 
 /// One item for each query, as if none were cut.
 std::vector<DecodeItem> list_queries(std::span<const AttentionRow> rows, int window,
-                                int tokens_per_block) {
+                                     int tokens_per_block) {
   std::vector<DecodeItem> queries;
   for (const AttentionRow& row : rows) {
     const std::int64_t last = row.position + row.n_rows;
@@ -60,7 +60,8 @@ void cut(const DecodeItem& whole, std::int64_t origin, std::int64_t piece, int s
   for (std::int64_t i = first; i <= last; ++i) {
     DecodeItem item = whole;
     item.key_begin = static_cast<int>(std::max<std::int64_t>(whole.key_begin, origin + i * piece));
-    item.key_end = static_cast<int>(std::min<std::int64_t>(whole.key_end, origin + (i + 1) * piece));
+    item.key_end =
+        static_cast<int>(std::min<std::int64_t>(whole.key_end, origin + (i + 1) * piece));
     item.piece = static_cast<int>(i - first);
     item.pieces = static_cast<int>(last - first + 1);
     item.slot = slot;

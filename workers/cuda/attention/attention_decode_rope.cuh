@@ -1,10 +1,10 @@
-// What rope_append() does, inside of the split attention kernel (attention_decode.cu): the CTA's warps
-// share the row's heads out and leave them in shared memory, where all of them find their queries. The
-// row's newest key and value go to the pool from there, and into the tile of the warp that has asked
-// for their place before. That saves steps of few rows a kernel a layer.
+// What rope_append() does, inside of the split attention kernel (attention_decode.cu): the CTA's
+// warps share the row's heads out and leave them in shared memory, where all of them find their
+// queries. The row's newest key and value go to the pool from there, and into the tile of the warp
+// that has asked for their place before. That saves steps of few rows a kernel a layer.
 //
-// The code is short on purpose: it is run once a kernel, so it is fetched from far away. Written out
-// for each warp's own fragments it took 2,500 to 3,000 cycles.
+// The code is short on purpose: it is run once a kernel, so it is fetched from far away. Written
+// out for each warp's own fragments it took 2,500 to 3,000 cycles.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct RopedHeads {
   std::uint16_t v[kDim];
 };
 
-/// Elements 2 lane and 2 lane + 1 of either half of a head: what RoPE turns together. With kDim = 64
-/// the upper 16 lanes have none.
+/// Elements 2 lane and 2 lane + 1 of either half of a head: what RoPE turns together. With kDim =
+/// 64 the upper 16 lanes have none.
 template <int kDim>
 struct HeadWords {
   std::uint32_t low = 0, high = 0;
@@ -73,7 +73,8 @@ class RowRope {
     if (warp_ < units_) asked_.load(row_ + head_of(warp_) * kDim, lane_);
   }
 
-  /// By all of the CTA's warps, which meet at the end. The newest key and value also go to `key` and
+  /// By all of the CTA's warps, which meet at the end. The newest key and value also go to `key`
+  /// and
   /// `value`.
   template <int kMostHeads>
   __device__ __forceinline__ void run(RopedHeads<kDim, kMostHeads>& to, std::uint16_t* key,
@@ -138,8 +139,9 @@ class RowRope {
   HeadWords<kDim> q_norm_, k_norm_;
 };
 
-/// Puts the newest key and value into a tile that was asked for before they were stored. They belong
-/// to key `high` of its 16, and wherever a cursor that goes from key `low` to `high` was led to it.
+/// Puts the newest key and value into a tile that was asked for before they were stored. They
+/// belong to key `high` of its 16, and wherever a cursor that goes from key `low` to `high` was led
+/// to it.
 template <int kDim>
 __device__ __forceinline__ void put_newest(const std::uint16_t* k, const std::uint16_t* v, int low,
                                            int high, int lane, TileFragments<kDim>& tile) {

@@ -1,7 +1,7 @@
-// Pieces of the streamed attention kernel (attention_decode_streamed.cu): how a warp's keys and values
-// come to shared memory, and the products over them there. The pool is one matrix of rows of head_dim
-// elements; the copy engine's 128-byte swizzle lays 16 keys so that ldmatrix reads them, and values
-// transposed, without bank conflicts.
+// Pieces of the streamed attention kernel (attention_decode_streamed.cu): how a warp's keys and
+// values come to shared memory, and the products over them there. The pool is one matrix of rows of
+// head_dim elements; the copy engine's 128-byte swizzle lays 16 keys so that ldmatrix reads them,
+// and values transposed, without bank conflicts.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,8 @@ namespace baton::cuda::streamed {
 constexpr int kTile = kDecodeTile;
 constexpr int kBoxColumns = 64;  // what the swizzle spans
 constexpr int kBoxBytes = kTile * kBoxColumns * 2;
-// Eight warps with three places each: faster than four with seven but for long rows (docs/gpu-kernels.md).
+// Eight warps with three places each: faster than four with seven but for long rows
+// (docs/gpu-kernels.md).
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRegisters = 128;
@@ -55,10 +56,12 @@ __device__ __forceinline__ DecodeItem load_item(const DecodeItem* from) {
   return DecodeItem{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 }
 
-// ------------------------------------------------------------------ keys and values to shared memory
+// ------------------------------------------------------------------ keys and values to shared
+// memory
 
-/// What a warp asks for: the keys and the values of each tile of its run in turn, an item behind the
-/// other. Entries of the block table are read a lane each, and for the tiles after those of now.
+/// What a warp asks for: the keys and the values of each tile of its run in turn, an item behind
+/// the other. Entries of the block table are read a lane each, and for the tiles after those of
+/// now.
 template <int kDim>
 class Feed {
  public:
@@ -88,7 +91,8 @@ class Feed {
     const int row = __shfl_sync(~0U, row_, at_) + (values_ ? a_.part_rows : 0);
     if (lane_ == 0) {
       hopper::barrier_expect(&full_[place_], Tile<kDim>::kBytes);
-      hopper::copy_box_3d(ring_ + place_ * Tile<kDim>::kBytes, pool_, row, 0, &full_[place_], policy_);
+      hopper::copy_box_3d(ring_ + place_ * Tile<kDim>::kBytes, pool_, row, 0, &full_[place_],
+                          policy_);
     }
     place_ = place_ + 1 == Tile<kDim>::kPlaces ? 0 : place_ + 1;
     at_ += values_ ? 1 : 0;

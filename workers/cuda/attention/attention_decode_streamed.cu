@@ -1,9 +1,10 @@
-// Attention of many single query tokens over the paged pool, as one unbroken stream. Every warp of a
-// grid of one CTA a multiprocessor takes a run of rows of one KV head, all runs equally long (plan_runs),
-// and has a ring of tiles in shared memory of its own: the copy engine fills a place as soon as the warp
-// has read it, across the borders of rows. So the memory never waits for a row to begin or to end, and
-// no warp waits for another. The ring is filled before grid_wait(), up to the first key that this step
-// writes. A row that several runs share is merged by the warp that comes last.
+// Attention of many single query tokens over the paged pool, as one unbroken stream. Every warp of
+// a grid of one CTA a multiprocessor takes a run of rows of one KV head, all runs equally long
+// (plan_runs), and has a ring of tiles in shared memory of its own: the copy engine fills a place
+// as soon as the warp has read it, across the borders of rows. So the memory never waits for a row
+// to begin or to end, and no warp waits for another. The ring is filled before grid_wait(), up to
+// the first key that this step writes. A row that several runs share is merged by the warp that
+// comes last.
 #include <cuda_runtime.h>
 
 #include "workers/cuda/attention/attention_decode_merge.cuh"

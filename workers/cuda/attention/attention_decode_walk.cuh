@@ -1,5 +1,5 @@
-// How a warp of the split attention kernel (attention_decode.cu) goes over its keys and values in the
-// paged pool: its tiles, their loads, and the products over them.
+// How a warp of the split attention kernel (attention_decode.cu) goes over its keys and values in
+// the paged pool: its tiles, their loads, and the products over them.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Arguments {
   std::uint32_t* counters;  // [slots, kv_heads]
   float2* sums;             // m and l, [slots, kv_heads, group]
   float4* partials;         // [slots, kv_heads, group, kDim / 4]
-  Rope rope;  // of the kernels that apply it
+  Rope rope;                // of the kernels that apply it
 };
 
 /// Finds a warp's tiles of the keys [begin, end) in the pool: its i-th is tile warp + i * warps.
@@ -37,10 +37,10 @@ struct Cursor {
   const std::int32_t* table;  // of the row
   int warp, lane;
   int begin = 0, end = 0;
-  int tiles = 0;              // of all warps
-  std::int64_t mine = 0;      // kWhole: of tile 32 * (i / 32) + lane; else of key lane % 16
-  std::int64_t here = 0;      // kWhole: of this tile
-  int low = 0, high = 0;      // the first and the last key of the tile that is seen
+  int tiles = 0;          // of all warps
+  std::int64_t mine = 0;  // kWhole: of tile 32 * (i / 32) + lane; else of key lane % 16
+  std::int64_t here = 0;  // kWhole: of this tile
+  int low = 0, high = 0;  // the first and the last key of the tile that is seen
 
   __device__ __forceinline__ Cursor(const Arguments& args, const DecodeItem& item)
       : a(args), table(args.table + item.first_block) {

@@ -10,8 +10,8 @@
 
 namespace baton::cuda {
 
-/// One step's chunks as FlashInfer wants them, and what it made of them. Rows and lengths count from
-/// the first chunk's first row.
+/// One step's chunks as FlashInfer wants them, and what it made of them. Rows and lengths count
+/// from the first chunk's first row.
 struct PrefillPlan {
   int first_row = 0;
   int rows = 0;                           // 0: nothing to do

@@ -13,22 +13,23 @@
 namespace baton::cuda {
 namespace {
 
-using Params = flashinfer::BatchPrefillPagedParams<nv_bfloat16, nv_bfloat16, nv_bfloat16,
-                                                   std::int32_t>;
+using Params =
+    flashinfer::BatchPrefillPagedParams<nv_bfloat16, nv_bfloat16, nv_bfloat16, std::int32_t>;
 // Without a window the variant with one costs nothing: it only looks closer at masked tiles.
 using Variant = flashinfer::DefaultAttention</*custom_mask=*/false, /*sliding_window=*/true,
                                              /*logits_soft_cap=*/false, /*alibi=*/false>;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/// Behind FlashInfer's part of the int workspace lie three arrays of ours: the rows and the tables of
-/// the requests and how many tokens their last blocks hold.
+/// Behind FlashInfer's part of the int workspace lie three arrays of ours: the rows and the tables
+/// of the requests and how many tokens their last blocks hold.
 std::size_t own_bytes(const PrefillOptions& o) {
   return aligned(3 * (2 * static_cast<std::size_t>(o.max_chunks) + 1) * sizeof(std::int32_t));
 }
 
 std::size_t float_bytes(const PrefillOptions& o, int sm_count) {
-  // A plan that splits the keys has at most two CTAs a multiprocessor, each of 128 (row, head) pairs.
+  // A plan that splits the keys has at most two CTAs a multiprocessor, each of 128 (row, head)
+  // pairs.
   const std::size_t pairs = static_cast<std::size_t>(2) * sm_count * 128 + 16 * o.shape.heads;
   return aligned(pairs * (o.shape.head_dim + 1) * sizeof(float) + 64);
 }

@@ -1,4 +1,5 @@
-// What both of FlashInfer's Hopper kernels take (attention_prefill_hopper.cu, attention_prefill_dense.cu).
+// What both of FlashInfer's Hopper kernels take (attention_prefill_hopper.cu,
+// attention_prefill_dense.cu).
 #pragma once
 
 #include <flashinfer/attention/scheduler.cuh>
@@ -7,7 +8,8 @@
 
 namespace baton::cuda {
 
-/// All of `Params` but where keys and values lie: pointers, strides of heads and pages, their number.
+/// All of `Params` but where keys and values lie: pointers, strides of heads and pages, their
+/// number.
 template <typename Params>
 Params query_params(const PrefillOptions& o, const PrefillPlan& p,
                     const flashinfer::PrefillPlanSM90Info& info, const PrefillCall& call) {

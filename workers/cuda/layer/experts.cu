@@ -1,7 +1,8 @@
-// The products of experts.h: the structure of linear_streamed.cu, over pieces of rows that share an expert.
-// W goes from memory (or L2, where several pieces read the same) straight into the registers that multiply
-// it, as the 16-row operand of mma.m16n8k16; a piece's rows are the narrow one. Warps share the sum over the
-// inputs, or, with many rows, take features of their own and share x through the L1 cache.
+// The products of experts.h: the structure of linear_streamed.cu, over pieces of rows that share an
+// expert. W goes from memory (or L2, where several pieces read the same) straight into the
+// registers that multiply it, as the 16-row operand of mma.m16n8k16; a piece's rows are the narrow
+// one. Warps share the sum over the inputs, or, with many rows, take features of their own and
+// share x through the L1 cache.
 //
 // A piece's expert is known on the device alone: nothing can be asked for before grid_wait().
 #include <cuda_bf16.h>
@@ -34,8 +35,8 @@ struct Arguments {
   bool silu;
 };
 
-/// How a CTA of eight warps is used: kSharers of them share the inputs of kRowTiles tiles of features, the
-/// others do the same for further ones. A piece has 8 * kColumnTiles rows at most.
+/// How a CTA of eight warps is used: kSharers of them share the inputs of kRowTiles tiles of
+/// features, the others do the same for further ones. A piece has 8 * kColumnTiles rows at most.
 template <int kRows, int kColumns, int kSharing, int kUnitsAhead, int kPer>
 struct Shape {
   static constexpr int kRowTiles = kRows;
@@ -69,8 +70,8 @@ struct Work {
   int first_tile = 0;
 };
 
-/// Pieces of an expert take the same features one after another, so that W is in the L2 cache for all but
-/// the first.
+/// Pieces of an expert take the same features one after another, so that W is in the L2 cache for
+/// all but the first.
 template <class S>
 __device__ __forceinline__ Work work_of(const Arguments& a, int index, int turns_of_piece) {
   Work work;
@@ -122,8 +123,9 @@ struct Cursor {
   }
 };
 
-/// Adds up what the sharers of a tile found, and stores. `partial` is [sharer][tile of the CTA][column
-/// tile][element][lane]; element e of a lane is feature g + 8 (e / 2) of the tile, row 2 t + e % 2.
+/// Adds up what the sharers of a tile found, and stores. `partial` is [sharer][tile of the
+/// CTA][column tile][element][lane]; element e of a lane is feature g + 8 (e / 2) of the tile, row
+/// 2 t + e % 2.
 template <class S>
 __device__ __forceinline__ void finish(const Arguments& a, const float* partial, const Work& work) {
   constexpr int kTiles = S::kCtaTiles * S::kColumnTiles;
@@ -185,7 +187,8 @@ __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) experts_ke
   const int mine = ((a.in + kUnit - 1) / kUnit + S::kSharers - 1) / S::kSharers;
   grid_wait();
   const int works = *a.n_items * turns_of_piece;
-  Cursor<S> cursor{a, static_cast<int>(blockIdx.x), works, turns_of_piece, sharer, set, g, t, mine, 0, {}, {}};
+  Cursor<S> cursor{
+      a, static_cast<int>(blockIdx.x), works, turns_of_piece, sharer, set, g, t, mine, 0, {}, {}};
   cursor.point();
   WeightUnit<S::kRowTiles> w[S::kDepth];
 #pragma unroll
@@ -210,7 +213,8 @@ __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) experts_ke
 #pragma unroll
         for (int n = 0; n < S::kColumnTiles; ++n) {
           uint4 b = make_uint4(0, 0, 0, 0);
-          if (inputs.row[n] != nullptr && k < a.in) b = *reinterpret_cast<const uint4*>(inputs.row[n] + k);
+          if (inputs.row[n] != nullptr && k < a.in)
+            b = *reinterpret_cast<const uint4*>(inputs.row[n] + k);
 #pragma unroll
           for (int m = 0; m < S::kRowTiles; ++m) {
             const uint4 lo = w[d].low[m][half];
@@ -258,8 +262,8 @@ void launch_shape(const Arguments& a, int most, Stream stream) {
   }
   const std::int64_t turns = (a.out + 16 * S::kCtaTiles - 1) / (16 * S::kCtaTiles);
   const std::int64_t places = std::int64_t{S::kPerMultiprocessor} * multiprocessors();
-  launch("experts", experts_kernel<S>, static_cast<unsigned>(std::min(turns * most, places)), 32 * kWarps,
-         S::kSharedBytes, stream, a);
+  launch("experts", experts_kernel<S>, static_cast<unsigned>(std::min(turns * most, places)),
+         32 * kWarps, S::kSharedBytes, stream, a);
 }
 
 /// Rows of a piece: by how many an expert has on average.
@@ -295,7 +299,8 @@ struct Workspace {
     take(routing.weights, lines);
     take(routing.line, lines);
     take(routing.source, lines);
-    take(routing.items, static_cast<std::size_t>(most_items(rows, shape.count, shape.active, piece)));
+    take(routing.items,
+         static_cast<std::size_t>(most_items(rows, shape.count, shape.active, piece)));
     take(routing.n_items, 1);
     take(gated, lines * static_cast<std::size_t>(shape.intermediate));
     take(result, lines * static_cast<std::size_t>(shape.hidden));

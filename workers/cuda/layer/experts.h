@@ -1,6 +1,6 @@
-// A feed-forward part of experts: each row takes a few of them, weighted by the router's softmax. Rows are
-// sorted by expert on the device, so that nothing waits for the host and the calls can be captured into a
-// graph.
+// A feed-forward part of experts: each row takes a few of them, weighted by the router's softmax.
+// Rows are sorted by expert on the device, so that nothing waits for the host and the calls can be
+// captured into a graph.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,10 @@ namespace baton::cuda {
 constexpr int kMostExpertRows = 2048;
 
 struct ExpertShape {
-  int count = 0;         // at most 1024
-  int active = 0;        // experts that a row takes, at most 64
-  int hidden = 0;        // a multiple of 16
-  int intermediate = 0;  // of one expert, a multiple of 16
+  int count = 0;           // at most 1024
+  int active = 0;          // experts that a row takes, at most 64
+  int hidden = 0;          // a multiple of 16
+  int intermediate = 0;    // of one expert, a multiple of 16
   bool normalise = false;  // a row's weights are made to sum to 1
 };
 
@@ -36,9 +36,9 @@ struct ExpertCall {
 
 std::size_t experts_workspace_bytes(const ExpertShape& shape, int max_rows);
 
-/// x[r] += sum over the row's experts e, ascending, of p_e * W_down,e (silu(W_gate,e n) * (W_up,e n)), n the
-/// row of `normed`, p = softmax(logits) in fp32; of equal p the lower number is taken. Queues six kernels.
-/// Throws CudaError.
+/// x[r] += sum over the row's experts e, ascending, of p_e * W_down,e (silu(W_gate,e n) * (W_up,e
+/// n)), n the row of `normed`, p = softmax(logits) in fp32; of equal p the lower number is taken.
+/// Queues six kernels. Throws CudaError.
 void experts(const ExpertCall& call, Stream stream);
 
 }  // namespace baton::cuda

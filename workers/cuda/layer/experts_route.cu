@@ -12,8 +12,8 @@ constexpr int kMostActive = 64;
 constexpr int kRowsOfCta = 4;  // a warp each
 constexpr int kThreads = 256;
 
-/// The likelier of two, of equal ones the lower number. A NaN counts less than any probability, one that was
-/// taken less than that.
+/// The likelier of two, of equal ones the lower number. A NaN counts less than any probability, one
+/// that was taken less than that.
 struct Candidate {
   float p;
   int expert;
@@ -47,7 +47,8 @@ __global__ void __launch_bounds__(32 * kRowsOfCta) choose_kernel(ExpertRouting a
     most = fmaxf(most, p[e]);
   }
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFU, most, step));
+  for (int step = 16; step > 0; step /= 2)
+    most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFU, most, step));
   float sum = 0;
   for (int e = lane; e < a.count; e += 32) {
     p[e] = expf(p[e] - most);
@@ -170,19 +171,20 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void route(const ExpertRouting& routing, Stream stream) {
-  if (routing.count > kMostExperts || routing.active > kMostActive || routing.active > routing.count) {
+  if (routing.count > kMostExperts || routing.active > kMostActive ||
+      routing.active > routing.count) {
     throw CudaError("experts: too many");
   }
   launch("choose experts", choose_kernel,
-         static_cast<unsigned>((routing.rows + kRowsOfCta - 1) / kRowsOfCta), 32 * kRowsOfCta, 0, stream,
-         routing);
-  launch("group rows by expert", group_kernel, static_cast<unsigned>(routing.count), kThreads, 0, stream,
-         routing);
+         static_cast<unsigned>((routing.rows + kRowsOfCta - 1) / kRowsOfCta), 32 * kRowsOfCta, 0,
+         stream, routing);
+  launch("group rows by expert", group_kernel, static_cast<unsigned>(routing.count), kThreads, 0,
+         stream, routing);
 }
 
 void combine(const ExpertRouting& routing, const Bf16* y, int hidden, Bf16* x, Stream stream) {
-  launch("combine experts", combine_kernel, static_cast<unsigned>(routing.rows), kThreads, 0, stream,
-         routing, reinterpret_cast<const __nv_bfloat162*>(y), hidden / 2,
+  launch("combine experts", combine_kernel, static_cast<unsigned>(routing.rows), kThreads, 0,
+         stream, routing, reinterpret_cast<const __nv_bfloat162*>(y), hidden / 2,
          reinterpret_cast<__nv_bfloat162*>(x));
 }
 

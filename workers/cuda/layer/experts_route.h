@@ -7,7 +7,8 @@
 
 namespace baton::cuda {
 
-/// A piece of an expert's rows: lines [first, first + rows) of the sorted order. An expert's pieces are
+/// A piece of an expert's rows: lines [first, first + rows) of the sorted order. An expert's pieces
+/// are
 /// `begin` .. `begin` + `pieces` - 1.
 struct ExpertItem {
   int expert = 0;

@@ -51,8 +51,8 @@ constexpr int kCopyUnroll = 4;
 
 /// Copies `vectors` times 16 bytes; blockIdx.y names the part of the row.
 __device__ __forceinline__ void copy_row(const Words4* from, Words4* to, int vectors) {
-  const int begin = static_cast<int>(blockIdx.y) * kCopyThreads * kCopyUnroll +
-                    static_cast<int>(threadIdx.x);
+  const int begin =
+      static_cast<int>(blockIdx.y) * kCopyThreads * kCopyUnroll + static_cast<int>(threadIdx.x);
   Words4 held[kCopyUnroll];
 #pragma unroll
   for (int i = 0; i < kCopyUnroll; ++i) {
@@ -314,7 +314,8 @@ __global__ void __launch_bounds__(kRopeThreads) rope_kernel(RopeAppend a, int la
       const bool value = head >= first_value;
       const int kv_head = head - (value ? first_value : a.shape.heads);
       part.store(a.kv.pool + slot + a.kv.layer_offset + (value ? a.kv.part_stride : 0) +
-                     kv_head * a.kv.head_stride, at, half);
+                     kv_head * a.kv.head_stride,
+                 at, half);
     }
   }
 }

@@ -1,7 +1,7 @@
 // Everything that a step does row by row between its matrix products: one kernel each, all of them
-// chained by programmatic dependent launch (launch.cuh). All pointers are device memory; matrices are
-// row-major and dense. Every call only queues work on `stream`, allocates nothing, may be captured
-// into a graph, and throws CudaError.
+// chained by programmatic dependent launch (launch.cuh). All pointers are device memory; matrices
+// are row-major and dense. Every call only queues work on `stream`, allocates nothing, may be
+// captured into a graph, and throws CudaError.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +32,11 @@ void gather_rows(const Bf16* x, const std::int32_t* index, int rows, int columns
 
 /// Where one layer's keys and values of a pool lie, in elements of Bf16 (ipc/kv_layout.h).
 struct KvLayerView {
-  Bf16* pool = nullptr;            // element 0 of the pool
-  std::int64_t layer_offset = 0;   // of this layer inside a block
-  std::int64_t part_stride = 0;    // from keys to values
-  std::int64_t head_stride = 0;    // tokens_per_block * head_dim
-  std::int64_t block_stride = 0;   // from block to block
+  Bf16* pool = nullptr;           // element 0 of the pool
+  std::int64_t layer_offset = 0;  // of this layer inside a block
+  std::int64_t part_stride = 0;   // from keys to values
+  std::int64_t head_stride = 0;   // tokens_per_block * head_dim
+  std::int64_t block_stride = 0;  // from block to block
   int tokens_per_block = 0;
 };
 
@@ -77,8 +77,8 @@ struct RopeAppend {
 void rope_append(const RopeAppend& a, Stream stream);
 
 /// y[r][j] = silu(gate) * up, y [rows, intermediate]. gate_up [rows, 2 * intermediate] interleaves
-/// them in groups of eight columns: columns 16 i .. 16 i + 7 are gate 8 i .. 8 i + 7, the next eight
-/// are up (linear.h says why). intermediate % 8 == 0.
+/// them in groups of eight columns: columns 16 i .. 16 i + 7 are gate 8 i .. 8 i + 7, the next
+/// eight are up (linear.h says why). intermediate % 8 == 0.
 void silu_mul(const Bf16* gate_up, int rows, int intermediate, Bf16* y, Stream stream);
 
 }  // namespace baton::cuda

@@ -30,8 +30,9 @@ void check(cudaError_t error, const char* what) {
 
 /// Row counts that are timed; a call takes the choice of the next one up, or of the last.
 constexpr std::array kTimedRows = {1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 512, 2048};
-constexpr int kMostOwnRows = 256;   // above, the own kernel is not timed
-constexpr int kMostLogitRows = 256;  // more rows of logits than sequences in a step are not asked for
+constexpr int kMostOwnRows = 256;  // above, the own kernel is not timed
+constexpr int kMostLogitRows =
+    256;  // more rows of logits than sequences in a step are not asked for
 
 /// What a product reads of W.
 std::size_t bytes_of(WeightFormat format, int out, int in, int groups) {
@@ -64,8 +65,8 @@ struct Linears::Impl {
 
   Options options;
   bool own;
-  // The workspace: a quantised matrix in bf16, x in another order, the own kernel's, the library's, gate
-  // and up side by side before silu_mul.
+  // The workspace: a quantised matrix in bf16, x in another order, the own kernel's, the library's,
+  // gate and up side by side before silu_mul.
   Bf16* widened;
   Bf16* ordered;
   std::byte* parts;
@@ -87,7 +88,8 @@ struct Linears::Impl {
         library_bytes(
             o.workspace_bytes < parts_bytes + o.widened_bytes + o.ordered_bytes
                 ? throw CudaError("the workspace of the linears is too small")
-                : std::min((options.workspace_bytes - parts_bytes) / 2, kLibraryWorkspace) / 256 * 256),
+                : std::min((options.workspace_bytes - parts_bytes) / 2, kLibraryWorkspace) / 256 *
+                      256),
         scratch_bytes(options.workspace_bytes - parts_bytes - library_bytes),
         scratch(parts + parts_bytes + library_bytes),
         library(parts + parts_bytes, library_bytes) {
@@ -102,7 +104,8 @@ struct Linears::Impl {
                   LinearOutput output, void* y, Stream stream);
   Choice fixed(const LinearWeight& w, LinearOutput output) const;
   std::vector<Choice> worth_timing(int rows, const LinearWeight& w, LinearOutput output) const;
-  std::vector<Choice> worth_timing_quantized(int rows, const LinearWeight& w, LinearOutput output) const;
+  std::vector<Choice> worth_timing_quantized(int rows, const LinearWeight& w,
+                                             LinearOutput output) const;
 
   static Key key(const LinearWeight& w, LinearOutput output) {
     return {w.in, w.out, output, w.quantized.format, w.quantized.groups};
@@ -157,16 +160,16 @@ void Linears::Impl::run_library(const LibraryLinear::Algorithm& algorithm, const
     return;
   }
   const auto columns = static_cast<std::size_t>(w.out);
-  const int fit = static_cast<int>(std::min<std::size_t>(
-      scratch_bytes / (columns * sizeof(Bf16)), static_cast<std::size_t>(rows)));
+  const int fit = static_cast<int>(std::min<std::size_t>(scratch_bytes / (columns * sizeof(Bf16)),
+                                                         static_cast<std::size_t>(rows)));
   if (fit == 0) throw CudaError("the workspace of the linears holds no row of gate and up");
   auto* both = reinterpret_cast<Bf16*>(scratch);
   for (int done = 0; done < rows; done += fit) {
     const int n = std::min(fit, rows - done);
     run_library(algorithm, x + static_cast<std::ptrdiff_t>(done) * w.in, n, w, LinearOutput::bf16,
                 both, stream);
-    silu_mul(both, n, w.out / 2, static_cast<Bf16*>(y) + static_cast<std::ptrdiff_t>(done) * w.out / 2,
-             stream);
+    silu_mul(both, n, w.out / 2,
+             static_cast<Bf16*>(y) + static_cast<std::ptrdiff_t>(done) * w.out / 2, stream);
   }
 }
 
@@ -177,7 +180,8 @@ void Linears::Impl::run_choice(const Choice& choice, const Bf16* x, int rows, co
   }
   if (choice.kind == Choice::Kind::library) {
     if (!w.is_quantized()) return run_library(choice.algorithm, x, rows, w, output, y, stream);
-    // Our own kernels may not read what was widened: they ask for W before the kernel in front has ended.
+    // Our own kernels may not read what was widened: they ask for W before the kernel in front has
+    // ended.
     widen(w, widened, stream);
     return run_library(choice.algorithm, x, rows, {widened, w.out, w.in}, output, y, stream);
   }
@@ -194,8 +198,8 @@ void Linears::Impl::run_choice(const Choice& choice, const Bf16* x, int rows, co
   few_rows(choice.config, call, stream);
 }
 
-std::vector<Linears::Impl::Choice> Linears::Impl::worth_timing_quantized(int rows, const LinearWeight& w,
-                                                                         LinearOutput output) const {
+std::vector<Linears::Impl::Choice> Linears::Impl::worth_timing_quantized(
+    int rows, const LinearWeight& w, LinearOutput output) const {
   Choice choice = fixed(w, output);
   choice.rows = rows;
   std::vector<Choice> all;
@@ -224,8 +228,8 @@ std::vector<Linears::Impl::Choice> Linears::Impl::worth_timing(int rows, const L
     choice.rows = rows;
     all.push_back(choice);
   };
-  // Our two kernels do not overlap well with each other (measured: a quarter slower in a mixed chain):
-  // where the streamed one serves it stands for us.
+  // Our two kernels do not overlap well with each other (measured: a quarter slower in a mixed
+  // chain): where the streamed one serves it stands for us.
   const bool streamed = !options.deterministic && !streamed_candidates(rows, out, in).empty();
   if (own && !streamed && (rows <= kMostOwnRows || options.deterministic)) {
     for (const auto& config : few_rows_candidates(rows, out, in, options.deterministic)) {
@@ -290,7 +294,8 @@ void Linears::tune(const LinearWeight* weights, int n_weights, LinearOutput outp
 
   for (const int timed : kTimedRows) {
     const int rows = std::min(timed, impl_->options.max_rows);
-    const std::size_t x_bytes = (static_cast<std::size_t>(rows) * in * sizeof(Bf16) + 255) / 256 * 256;
+    const std::size_t x_bytes =
+        (static_cast<std::size_t>(rows) * in * sizeof(Bf16) + 255) / 256 * 256;
     const std::size_t y_bytes =
         static_cast<std::size_t>(rows) * out * (output == LinearOutput::f32 ? 4 : 2);
     if (!list.empty() && 2 * x_bytes + y_bytes > scratch_bytes) break;
@@ -323,7 +328,8 @@ void Linears::run(const Bf16* x, int rows, const LinearWeight& w, LinearOutput o
     x = norm->normed;
   }
   if (w.quantized.order != nullptr) {
-    const auto bytes = static_cast<std::size_t>(rows) * static_cast<std::size_t>(w.in) * sizeof(Bf16);
+    const auto bytes =
+        static_cast<std::size_t>(rows) * static_cast<std::size_t>(w.in) * sizeof(Bf16);
     if (bytes > impl_->options.ordered_bytes) throw CudaError("no room for x in another order");
     gather_columns(x, w.quantized.order, rows, w.in, impl_->ordered, stream);
     x = impl_->ordered;
@@ -343,11 +349,12 @@ std::string Linears::report() const {
       const auto bytes = static_cast<double>(bytes_of(format, out, in, groups));
       const int n = std::snprintf(
           line, sizeof line, "%6d -> %6d %s %-8s %4d..%4d rows: %8.1f us %5.0f GB/s ", in, out,
-          kFormats[static_cast<int>(format)], kOutputs[static_cast<int>(output)], from, c.rows, c.us,
-          c.us > 0 ? bytes / c.us / 1e3 : 0);
+          kFormats[static_cast<int>(format)], kOutputs[static_cast<int>(output)], from, c.rows,
+          c.us, c.us > 0 ? bytes / c.us / 1e3 : 0);
       const auto used = static_cast<std::size_t>(n);
       if (c.kind == Impl::Choice::Kind::quantized) {
-        std::snprintf(line + used, sizeof line - used, "own, %s\n", quantized_name(c.quantized).c_str());
+        std::snprintf(line + used, sizeof line - used, "own, %s\n",
+                      quantized_name(c.quantized).c_str());
       } else if (c.kind == Impl::Choice::Kind::streamed) {
         std::snprintf(line + used, sizeof line - used, "streamed, %d features, %d warps, %d\n",
                       16 * c.streamed.row_tiles, c.streamed.warps, c.streamed.per_multiprocessor);

@@ -1,7 +1,7 @@
-// Linear layers: y = x W^T, bf16 with fp32 sums. Three ways to compute one, chosen by row count and by
-// timing at start: kernels of our own for few rows (bound by the bytes of W), and the best of
-// cuBLASLt's candidates for more. Quantised weights have kernels of their own; with many rows they may be
-// widened to bf16 on the way to cuBLASLt.
+// Linear layers: y = x W^T, bf16 with fp32 sums. Three ways to compute one, chosen by row count and
+// by timing at start: kernels of our own for few rows (bound by the bytes of W), and the best of
+// cuBLASLt's candidates for more. Quantised weights have kernels of their own; with many rows they
+// may be widened to bf16 on the way to cuBLASLt.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace baton::cuda {
 
-/// One weight matrix on the device, row-major [out, in], in % 16 == 0, 16-byte aligned. The caller owns
-/// the memory. A quantised one has no `data`.
+/// One weight matrix on the device, row-major [out, in], in % 16 == 0, 16-byte aligned. The caller
+/// owns the memory. A quantised one has no `data`.
 struct LinearWeight {
   const Bf16* data = nullptr;
   int out = 0;
@@ -29,7 +29,8 @@ enum class LinearOutput : std::uint8_t {
   bf16,      // y [rows, out] of Bf16
   f32,       // y [rows, out] of float: logits
   residual,  // y [rows, out] of Bf16 is added to: y = bf16(y + x W^T), rounded once
-  silu_mul,  // y [rows, out / 2] of Bf16: W interleaves 8 rows of gate with 8 rows of up, out % 16 == 0
+  silu_mul,  // y [rows, out / 2] of Bf16: W interleaves 8 rows of gate with 8 rows of up, out % 16
+             // == 0
 };
 
 /// All linears of one model on one stream. Not thread-safe.
@@ -41,31 +42,32 @@ class Linears {
     /// The bits of a row do not depend on the other rows of the call nor on their number: one
     /// algorithm per weight for every row count, no split of the sum that depends on it.
     bool deterministic = false;
-    /// Of the workspace: room for one quantised matrix in bf16 (without it, such a matrix is never widened)
-    /// and for x in the order of a quantised weight's inputs, [max_rows, in].
+    /// Of the workspace: room for one quantised matrix in bf16 (without it, such a matrix is never
+    /// widened) and for x in the order of a quantised weight's inputs, [max_rows, in].
     std::size_t widened_bytes = 0;
     std::size_t ordered_bytes = 0;
   };
-  /// Enough workspace that no call is cut into pieces; max_silu_out is the widest `out` of a silu_mul.
-  /// widened_bytes and ordered_bytes (multiples of 256) come on top.
+  /// Enough workspace that no call is cut into pieces; max_silu_out is the widest `out` of a
+  /// silu_mul. widened_bytes and ordered_bytes (multiples of 256) come on top.
   static std::size_t workspace_bytes(int max_rows, int max_silu_out);
-  /// `workspace` is device memory of options.workspace_bytes, 256-byte aligned, used by the calls on
-  /// one stream only.
+  /// `workspace` is device memory of options.workspace_bytes, 256-byte aligned, used by the calls
+  /// on one stream only.
   Linears(Options options, void* workspace);
   ~Linears();
   Linears(const Linears&) = delete;
   Linears& operator=(const Linears&) = delete;
 
-  /// Times what can compute this shape at the row counts that matter and keeps the fastest of each; to
-  /// be called once a distinct (in, out, output) before run(). `weights` are several matrices of the
-  /// same shape (the layers'), so that timing does not measure the L2 cache. `scratch` is device memory
-  /// that x and y are placed in for the timing, scratch_bytes of it.
+  /// Times what can compute this shape at the row counts that matter and keeps the fastest of each;
+  /// to be called once a distinct (in, out, output) before run(). `weights` are several matrices of
+  /// the same shape (the layers'), so that timing does not measure the L2 cache. `scratch` is
+  /// device memory that x and y are placed in for the timing, scratch_bytes of it.
   void tune(const LinearWeight* weights, int n_weights, LinearOutput output, void* scratch,
             std::size_t scratch_bytes, Stream stream);
 
   /// Queues y = x W^T on `stream`; x [rows, in]. Allocates nothing, may be captured into a graph.
   /// Throws CudaError. With `norm` (a weight of [in] and eps) x is rms-normed on the way, through
-  /// `normed` [rows, in]: y = rms_norm(x) W^T. (Fused into the product it took a microsecond longer.)
+  /// `normed` [rows, in]: y = rms_norm(x) W^T. (Fused into the product it took a microsecond
+  /// longer.)
   struct Norm {
     const Bf16* weight = nullptr;
     float eps = 0;

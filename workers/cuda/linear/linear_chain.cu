@@ -136,7 +136,8 @@ __device__ __forceinline__ void add_quad(float* sums, float4 v) {
   sums[3] += v.w;
 }
 
-/// Both groups have sums of the same features, over places of their own: the first gets all of them.
+/// Both groups have sums of the same features, over places of their own: the first gets all of
+/// them.
 template <int kN>
 __device__ __forceinline__ void add_groups(Shared<kN>& shared, int group, float (&sums)[kN / 2]) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
@@ -151,9 +152,9 @@ __device__ __forceinline__ void add_groups(Shared<kN>& shared, int group, float 
   for (int j = 0; j < kN / 8; ++j) add_quad(&sums[4 * j], shared.half[j][thread]);
 }
 
-/// Both CTAs of a pair have sums of all rows, over half of k each: each gets the other's sums of the
-/// rows that it stores. A pair has at most one unit of such a link (split_k_features()), and the next
-/// link waits for all that was stored: nothing is overwritten before it has been read.
+/// Both CTAs of a pair have sums of all rows, over half of k each: each gets the other's sums of
+/// the rows that it stores. A pair has at most one unit of such a link (split_k_features()), and
+/// the next link waits for all that was stored: nothing is overwritten before it has been read.
 template <int kN>
 __device__ __forceinline__ void add_peer_sums(Shared<kN>& shared, int half, int group,
                                               int& peer_parity, float (&sums)[kN / 2]) {
@@ -286,9 +287,10 @@ int features_for(int out, int step, int columns) {
   return best;
 }
 
-/// Features of a unit that a pair of CTAs takes, half of k each, or 0: not worth it, or not possible.
-/// The pair reads half of the x that two CTAs would, and exchanges sums for about 1.2 us: measured with
-/// the 8B, it pays from 16 rows of 14,336 inputs or 64 of 4,096 on, and not for 32 of 4,096.
+/// Features of a unit that a pair of CTAs takes, half of k each, or 0: not worth it, or not
+/// possible. The pair reads half of the x that two CTAs would, and exchanges sums for about 1.2 us:
+/// measured with the 8B, it pays from 16 rows of 14,336 inputs or 64 of 4,096 on, and not for 32 of
+/// 4,096.
 int split_k_features(const LinearWeight& w, int step, int columns) {
   constexpr int kWorth = 180 << 10;
   const int pairs = multiprocessors() / 2;
@@ -336,7 +338,8 @@ Link make_link(const ChainLink& from, int rows, int columns, bool pairs) {
   return link;
 }
 
-/// Whether `ctas` CTAs are on the device all at once, as they must be, if they are launched in pairs.
+/// Whether `ctas` CTAs are on the device all at once, as they must be, if they are launched in
+/// pairs.
 bool pairs_fit(void (*kernel)(const Arguments), int ctas, std::size_t shared_bytes) {
   if (ctas % 2 != 0) return false;
   cudaLaunchAttribute pair{};
@@ -368,8 +371,8 @@ void launch_chain(const ChainLink* links, Arguments& a, Stream stream) {
     a.pairs = a.pairs || a.links[i].split_k;
   }
   const int grid = std::min(units, multiprocessors());
-  launch_clusters("linear_chain", chain_kernel<kN>, a.pairs ? (grid + 1) / 2 * 2 : grid, kThreads, bytes,
-                  a.pairs ? 2 : 1, stream, a);
+  launch_clusters("linear_chain", chain_kernel<kN>, a.pairs ? (grid + 1) / 2 * 2 : grid, kThreads,
+                  bytes, a.pairs ? 2 : 1, stream, a);
 }
 
 }  // namespace

@@ -116,8 +116,7 @@ struct Fragment {
     for (int s = 0; s < kSums; ++s) {
       const int feature = first + feature_of(s);
       old[s] = __float2bfloat16(0);
-      if (link.output == LinearOutput::residual && slice.stores(row_of(s)) &&
-          feature < end) {
+      if (link.output == LinearOutput::residual && slice.stores(row_of(s)) && feature < end) {
         old[s] = y[static_cast<std::int64_t>(row_of(s)) * link.out + feature];
       }
     }

@@ -1,12 +1,14 @@
-// See linear_few_rows.h. One producer warp and one or more warpgroups that multiply, a ring of tiles
-// between them (the structure of CUTLASS's warp-specialised kernels). What is particular here:
+// See linear_few_rows.h. One producer warp and one or more warpgroups that multiply, a ring of
+// tiles between them (the structure of CUTLASS's warp-specialised kernels). What is particular
+// here:
 //   - The ring is filled with W before grid_wait(): weights are never written, so while the kernel
 //     before drains, this one's first ~100 KiB a multiprocessor are already on their way.
-//   - Few output tiles do not divide among the multiprocessors: each CTA takes an equal run of (tile, k)
-//     units instead, and a tile that several share is added up in a fixed order through the L2 cache
-//     ("stream-K", Osama et al. 2023).
-//   - One CTA a multiprocessor, two kernels at a time. With fewer or more CTAs the next kernel's land
-//     two on one multiprocessor and none on another, and stay there: measured, a loss of 20 to 40%.
+//   - Few output tiles do not divide among the multiprocessors: each CTA takes an equal run of
+//     (tile, k) units instead, and a tile that several share is added up in a fixed order through
+//     the L2 cache ("stream-K", Osama et al. 2023).
+//   - One CTA a multiprocessor, two kernels at a time. With fewer or more CTAs the next kernel's
+//     land two on one multiprocessor and none on another, and stay there: measured, a loss of 20 to
+//     40%.
 #include <cuda_bf16.h>
 
 #include <algorithm>
@@ -87,8 +89,9 @@ __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensor
 #ifdef BATON_HOPPER
 // ------------------------------------------------------------------ clusters
 
-/// What leave_part and add_parts do, for the CTAs of a cluster, through their shared memory: quicker, for
-/// small weights. Each CTA adds up and stores some of the tile's blocks. The parts go where the ring was.
+/// What leave_part and add_parts do, for the CTAs of a cluster, through their shared memory:
+/// quicker, for small weights. Each CTA adds up and stores some of the tile's blocks. The parts go
+/// where the ring was.
 template <class S>
 __device__ __forceinline__ void add_cluster_parts(const Arguments& a, int tile, int used,
                                                   float4* parts,
@@ -138,8 +141,9 @@ __device__ __forceinline__ void add_cluster_parts(const Arguments& a, int tile, 
 
 /// The sums of one tile over `count` units; `stage` and `parity` go on from tile to tile.
 template <class S>
-__device__ __forceinline__ void multiply(const Arguments& a, int count, const Ring& ring, int& stage,
-                                         int& parity, float (&sums)[S::kPer][S::kN / 2]) {
+__device__ __forceinline__ void multiply(const Arguments& a, int count, const Ring& ring,
+                                         int& stage, int& parity,
+                                         float (&sums)[S::kPer][S::kN / 2]) {
   const int group = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 128, 0);
   const bool leader = threadIdx.x % 32 == 0;
   // With few rows a product takes no time, and a stage held back is a stage less in flight.
@@ -234,7 +238,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
 // ------------------------------------------------------------------ host
 
-/// Rows of the activation tile that serves this many rows; 256 only with tiles of 64 and 128 features.
+/// Rows of the activation tile that serves this many rows; 256 only with tiles of 64 and 128
+/// features.
 int columns_for(int rows, int tile) {
   for (const int n : {8, 16, 32, 64, 128}) {
     if (rows <= n) return n;
@@ -280,11 +285,16 @@ void launch_shape(const FewRowsConfig& config, const FewRowsCall& call, Stream s
 template <int kGroups, int kPer>
 void launch_tile(const FewRowsConfig& config, const FewRowsCall& call, Stream stream) {
   switch (columns_for(call.rows, config.tile)) {
-    case 8: return launch_shape<Shape<kGroups, kPer, 8>>(config, call, stream);
-    case 16: return launch_shape<Shape<kGroups, kPer, 16>>(config, call, stream);
-    case 32: return launch_shape<Shape<kGroups, kPer, 32>>(config, call, stream);
-    case 64: return launch_shape<Shape<kGroups, kPer, 64>>(config, call, stream);
-    case 128: return launch_shape<Shape<kGroups, kPer, 128>>(config, call, stream);
+    case 8:
+      return launch_shape<Shape<kGroups, kPer, 8>>(config, call, stream);
+    case 16:
+      return launch_shape<Shape<kGroups, kPer, 16>>(config, call, stream);
+    case 32:
+      return launch_shape<Shape<kGroups, kPer, 32>>(config, call, stream);
+    case 64:
+      return launch_shape<Shape<kGroups, kPer, 64>>(config, call, stream);
+    case 128:
+      return launch_shape<Shape<kGroups, kPer, 128>>(config, call, stream);
     default:
       if constexpr (kGroups * kPer <= 2) {
         return launch_shape<Shape<kGroups, kPer, 256>>(config, call, stream);
@@ -319,7 +329,8 @@ std::vector<FewRowsConfig> few_rows_candidates(int rows, int out, int in, bool w
     constexpr std::int64_t kSmall = 10 << 20;
     if (whole_sums || rows > 64 || tile > 128 || std::int64_t{out} * in > kSmall) continue;
     for (const int split : {2, 4, 8}) {
-      if (tiles * split > multiprocessors() || tiles * split * 2 < multiprocessors() * 7 / 10) continue;
+      if (tiles * split > multiprocessors() || tiles * split * 2 < multiprocessors() * 7 / 10)
+        continue;
       if (split <= ceil_div(in, kBlockK)) found.push_back({tile, false, 104, split});
     }
   }
@@ -328,12 +339,15 @@ std::vector<FewRowsConfig> few_rows_candidates(int rows, int out, int in, bool w
 
 void few_rows(const FewRowsConfig& config, const FewRowsCall& call, Stream stream) {
   switch (config.tile) {
-    case 64: return launch_tile<1, 1>(config, call, stream);
-    case 128: return launch_tile<2, 1>(config, call, stream);
-    case 256: return launch_tile<2, 2>(config, call, stream);
-    default: throw CudaError("few_rows: no tile of " + std::to_string(config.tile));
+    case 64:
+      return launch_tile<1, 1>(config, call, stream);
+    case 128:
+      return launch_tile<2, 1>(config, call, stream);
+    case 256:
+      return launch_tile<2, 2>(config, call, stream);
+    default:
+      throw CudaError("few_rows: no tile of " + std::to_string(config.tile));
   }
 }
 
 }  // namespace baton::cuda
-

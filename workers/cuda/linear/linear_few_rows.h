@@ -1,6 +1,6 @@
 // The project's own linear kernel (Hopper): streams W through shared memory by the copy engine and
-// multiplies by warpgroups, with W's rows as the 64-row operand and the activations as the narrow one.
-// Bound by the bytes of W up to about 128 rows.
+// multiplies by warpgroups, with W's rows as the 64-row operand and the activations as the narrow
+// one. Bound by the bytes of W up to about 128 rows.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +30,8 @@ struct FewRowsCall {
 bool few_rows_supported();
 std::size_t few_rows_workspace_bytes();
 
-/// Configurations worth timing at this row count. `whole_sums`: those that add up over k in one order
-/// whatever the row count: neither balanced nor split.
+/// Configurations worth timing at this row count. `whole_sums`: those that add up over k in one
+/// order whatever the row count: neither balanced nor split.
 std::vector<FewRowsConfig> few_rows_candidates(int rows, int out, int in, bool whole_sums);
 
 /// Queues the product. Throws CudaError.

@@ -15,8 +15,8 @@ void check(cublasStatus_t status, const char* what) {
 
 }  // namespace
 
-/// cuBLAS counts by columns: there y^T [out x rows] = W [out x in] x^T, with W transposed. All of it
-/// lives on the stack, so that a call allocates nothing.
+/// cuBLAS counts by columns: there y^T [out x rows] = W [out x in] x^T, with W transposed. All of
+/// it lives on the stack, so that a call allocates nothing.
 struct LibraryLinear::Problem {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t w, x, y;
@@ -85,9 +85,9 @@ bool LibraryLinear::run(const Algorithm& algorithm, const Bf16* x, int rows, con
   Problem problem(rows, w.out, w.in, store);
   const float one = 1;
   const float old = store.add ? 1 : 0;
-  const cublasStatus_t status = cublasLtMatmul(
-      handle_, &problem.operation, &one, w.data, &problem.w, x, &problem.x, &old, y, &problem.y, y,
-      &problem.y, &algorithm, workspace_, workspace_bytes_, stream);
+  const cublasStatus_t status =
+      cublasLtMatmul(handle_, &problem.operation, &one, w.data, &problem.w, x, &problem.x, &old, y,
+                     &problem.y, y, &problem.y, &algorithm, workspace_, workspace_bytes_, stream);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
   check(status, "matmul");
   return true;

@@ -1,12 +1,14 @@
-// The quantised sibling of linear_streamed.cu: W goes from memory straight into registers, becomes bf16
-// there by a few logical instructions, and is the 16-row operand of mma.m16n8k16; x's rows are the narrow
-// one. What a lane loads is laid out for it when the model is loaded (quantized_layout.h).
+// The quantised sibling of linear_streamed.cu: W goes from memory straight into registers, becomes
+// bf16 there by a few logical instructions, and is the 16-row operand of mma.m16n8k16; x's rows are
+// the narrow one. What a lane loads is laid out for it when the model is loaded
+// (quantized_layout.h).
 //
-// Products are exact, sums fp32, and the scale of a group multiplies the sum over what a warp takes of it
-// at a time: a span of one or two units, or a part of it where groups are smaller.
+// Products are exact, sums fp32, and the scale of a group multiplies the sum over what a warp takes
+// of it at a time: a span of one or two units, or a part of it where groups are smaller.
 //
-// Warps of a CTA share the sum over the inputs and meet in shared memory. The first units of W are asked
-// for before grid_wait(): weights are never written, so they stream while the kernel before still runs.
+// Warps of a CTA share the sum over the inputs and meet in shared memory. The first units of W are
+// asked for before grid_wait(): weights are never written, so they stream while the kernel before
+// still runs.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -49,22 +51,24 @@ __device__ __forceinline__ uint2 load_scales(const uint2* p) {
   return v;
 }
 
-/// How a CTA of eight warps is used: kSharers of them share the inputs of kRowTiles tiles of features, the
-/// others do the same for further tiles.
-template <WeightFormat kFormatOf, int kGroupParts, int kUnits, int kRows, int kColumns, int kSharing,
-          int kSpansAhead, int kPer, int kInputsAhead>
+/// How a CTA of eight warps is used: kSharers of them share the inputs of kRowTiles tiles of
+/// features, the others do the same for further tiles.
+template <WeightFormat kFormatOf, int kGroupParts, int kUnits, int kRows, int kColumns,
+          int kSharing, int kSpansAhead, int kPer, int kInputsAhead>
 struct Shape {
   static constexpr WeightFormat kFormat = kFormatOf;
-  static constexpr int kSpan = kUnits;         // units that a warp takes at a time
-  static constexpr int kParts = kGroupParts;   // of a span, each with scales of its own
+  static constexpr int kSpan = kUnits;        // units that a warp takes at a time
+  static constexpr int kParts = kGroupParts;  // of a span, each with scales of its own
   static constexpr int kRowTiles = kRows;
   static constexpr int kColumnTiles = kColumns;
   static constexpr int kSharers = kSharing;
   static constexpr int kDepth = kSpansAhead;
   static constexpr int kPerMultiprocessor = kPer;
-  static constexpr int kInputs = kInputsAhead;  // spans of x that are loaded ahead; 0: none, when needed
+  static constexpr int kInputs =
+      kInputsAhead;  // spans of x that are loaded ahead; 0: none, when needed
   static constexpr bool kOffsetLater = kFormat == WeightFormat::int4 && kSpan == 2;
-  static constexpr int kLoads = kSpan * (kFormat == WeightFormat::int4 ? 1 : 2);  // of W, 16 bytes each
+  static constexpr int kLoads =
+      kSpan * (kFormat == WeightFormat::int4 ? 1 : 2);  // of W, 16 bytes each
   static constexpr int kInstructions = 4 * kSpan;
   static constexpr int kCtaTiles = kRows * kWarps / kSharing;
   static constexpr int kPartial = kWarps * kRows * kColumns * 4 * kLanes;  // floats
@@ -80,9 +84,7 @@ struct WeightSpan {
   uint4 w[S::kRowTiles][S::kLoads];
   uint2 scale[S::kRowTiles][S::kParts];
 
-  __device__ __forceinline__ std::uint32_t word(int m, int i) const {
-    return word_of(w[m], i);
-  }
+  __device__ __forceinline__ std::uint32_t word(int m, int i) const { return word_of(w[m], i); }
   /// The span's instructions, as registers.
   __device__ __forceinline__ void widen(int m, std::uint32_t (&a)[S::kInstructions][4]) const {
 #pragma unroll
@@ -99,13 +101,14 @@ struct WeightSpan {
   }
 };
 
-/// x of one span: of each instruction's inputs two pairs, from 2 t and from 2 t + 8 on, of row g of a column
-/// tile.
+/// x of one span: of each instruction's inputs two pairs, from 2 t and from 2 t + 8 on, of row g of
+/// a column tile.
 template <class S>
 struct InputSpan {
   std::uint32_t x[8 * S::kSpan];
 
-  __device__ __forceinline__ void load(const Arguments& a, int span, int column_tile, int g, int t) {
+  __device__ __forceinline__ void load(const Arguments& a, int span, int column_tile, int g,
+                                       int t) {
     const int row = 8 * column_tile + g;
     const std::uint16_t* from = a.x + std::int64_t{row} * a.in + 2 * t;
 #pragma unroll
@@ -117,14 +120,15 @@ struct InputSpan {
   __device__ __forceinline__ std::uint32_t word(int i) const { return x[i]; }
 };
 
-/// Walks over the spans of a warp: spans `first`, `first` + kSharers, ... of the tiles of each turn of the CTA.
+/// Walks over the spans of a warp: spans `first`, `first` + kSharers, ... of the tiles of each turn
+/// of the CTA.
 template <class S>
 struct WeightCursor {
   const Arguments& a;
   int first, mine;  // spans
   int tile_offset;  // of the warp's tiles in the CTA's
   int lane;
-  int turn;         // the CTA's next one
+  int turn;  // the CTA's next one
   int turns;
   int i = 0;
   const uint4* w[S::kRowTiles];
@@ -155,7 +159,8 @@ struct WeightCursor {
 #pragma unroll
       for (int p = 0; p < S::kParts; ++p) {
         const int k = (span * S::kParts + p) * (S::kSpan * kUnitInputs / S::kParts);
-        to.scale[m][p] = k < a.in ? load_scales(scales[m] + (k >> a.group_shift) * 8) : make_uint2(0, 0);
+        to.scale[m][p] =
+            k < a.in ? load_scales(scales[m] + (k >> a.group_shift) * 8) : make_uint2(0, 0);
       }
     }
     if (++i < mine) return;
@@ -177,16 +182,17 @@ __device__ __forceinline__ void store(const Arguments& a, int row, int feature, 
   y[at] = __float2bfloat16(sum);
 }
 
-/// Adds up what the warps that share a tile found, and stores. `partial` is [warp of those that share the
-/// inputs][tile of the CTA][column tile][element][lane]; element e of a lane is feature g + 8 (e / 2) of the
-/// tile, row 2 t + e % 2 of the column tile.
+/// Adds up what the warps that share a tile found, and stores. `partial` is [warp of those that
+/// share the inputs][tile of the CTA][column tile][element][lane]; element e of a lane is feature g
+/// + 8 (e / 2) of the tile, row 2 t + e % 2 of the column tile.
 template <int kCtaTiles, int kColumnTiles, int kSharers>
 __device__ __forceinline__ void finish(const Arguments& a, const float* partial, int first_tile) {
   constexpr int kTiles = kCtaTiles * kColumnTiles;
   const auto total = [&](int tile, int element, int lane) {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < kSharers; ++i) sum += partial[((i * kTiles + tile) * 4 + element) * kLanes + lane];
+    for (int i = 0; i < kSharers; ++i)
+      sum += partial[((i * kTiles + tile) * 4 + element) * kLanes + lane];
     return sum;
   };
   const bool silu = a.output == LinearOutput::silu_mul;
@@ -214,10 +220,9 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* partial,
 
 /// Column tile n of x times the span's weights.
 template <class S>
-__device__ __forceinline__ void multiply(const WeightSpan<S>& span,
-                                         const std::uint32_t (&w)[S::kRowTiles][S::kInstructions][4],
-                                         const InputSpan<S>& input, int n,
-                                         float (&sums)[S::kRowTiles][S::kColumnTiles][4]) {
+__device__ __forceinline__ void multiply(
+    const WeightSpan<S>& span, const std::uint32_t (&w)[S::kRowTiles][S::kInstructions][4],
+    const InputSpan<S>& input, int n, float (&sums)[S::kRowTiles][S::kColumnTiles][4]) {
   constexpr int kOfPart = S::kInstructions / S::kParts;
 #pragma unroll
   for (int part = 0; part < S::kParts; ++part) {
@@ -234,7 +239,8 @@ __device__ __forceinline__ void multiply(const WeightSpan<S>& span,
       float found[4] = {0, 0, 0, 0};
 #pragma unroll
       for (int j = part * kOfPart; j < (part + 1) * kOfPart; ++j) {
-        mma(found, w[m][j][0], w[m][j][1], w[m][j][2], w[m][j][3], input.word(2 * j), input.word(2 * j + 1));
+        mma(found, w[m][j][0], w[m][j][1], w[m][j][2], w[m][j][3], input.word(2 * j),
+            input.word(2 * j + 1));
       }
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -247,7 +253,8 @@ __device__ __forceinline__ void multiply(const WeightSpan<S>& span,
 }
 
 template <class S>
-__global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) quantized_kernel(Arguments a) {
+__global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor)
+    quantized_kernel(Arguments a) {
   extern __shared__ float partial[];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -343,32 +350,42 @@ void launch_shape(const Arguments& a, Stream stream) {
 /// The ways to cut the work; what each does follows from the row count.
 enum Variant { kPlain, kSecond, kThird, kFourth, kVariants };
 
-/// kGroup: log2 of the inputs that share a scale, 7 standing for more. In a Shape: units of a span, row tiles,
-/// column tiles, sharers, spans of W ahead, CTAs a multiprocessor, spans of x ahead.
+/// kGroup: log2 of the inputs that share a scale, 7 standing for more. In a Shape: units of a span,
+/// row tiles, column tiles, sharers, spans of W ahead, CTAs a multiprocessor, spans of x ahead.
 template <WeightFormat kFormat, int kGroup>
 void launch_variant(int variant, const Arguments& a, Stream stream) {
   constexpr WeightFormat kF = kFormat;
-  constexpr int kOne = kGroup == 5 ? 2 : 1;                      // parts of a unit
-  constexpr int kTwo = kGroup == 5 ? 4 : kGroup == 6 ? 2 : 1;    // and of two
-  constexpr int kLess = kFormat == WeightFormat::int4 ? 1 : 2;   // fp8 takes twice the registers
+  constexpr int kOne = kGroup == 5 ? 2 : 1;                     // parts of a unit
+  constexpr int kTwo = kGroup == 5 ? 4 : kGroup == 6 ? 2 : 1;   // and of two
+  constexpr int kLess = kFormat == WeightFormat::int4 ? 1 : 2;  // fp8 takes twice the registers
   constexpr int kDeep = 8 / kLess / kOne;
   if (a.rows <= 8) {
-    if (variant == kSecond) return launch_shape<Shape<kF, kTwo, 2, 1, 1, 8, 4 / kLess, 2, 1>>(a, stream);
-    if (variant == kThird) return launch_shape<Shape<kF, kTwo, 2, 2, 1, 8, 2 / kLess, 2, 1>>(a, stream);
-    if (variant == kFourth) return launch_shape<Shape<kF, kTwo, 2, 1, 1, 8, 2 / kLess, 3, 1>>(a, stream);
+    if (variant == kSecond)
+      return launch_shape<Shape<kF, kTwo, 2, 1, 1, 8, 4 / kLess, 2, 1>>(a, stream);
+    if (variant == kThird)
+      return launch_shape<Shape<kF, kTwo, 2, 2, 1, 8, 2 / kLess, 2, 1>>(a, stream);
+    if (variant == kFourth)
+      return launch_shape<Shape<kF, kTwo, 2, 1, 1, 8, 2 / kLess, 3, 1>>(a, stream);
     return launch_shape<Shape<kF, kOne, 1, 1, 1, 8, kDeep, 2, 2>>(a, stream);
   }
   if constexpr (kGroup != 5) {
     if (a.rows <= 16) {
-      if (variant == kSecond) return launch_shape<Shape<kF, 1, 1, 2, 2, 8, 4 / kLess, 1, 2>>(a, stream);
-      if (variant == kThird) return launch_shape<Shape<kF, 1, 1, 2, 2, 4, 4 / kLess, 1, 2>>(a, stream);
+      if (variant == kSecond)
+        return launch_shape<Shape<kF, 1, 1, 2, 2, 8, 4 / kLess, 1, 2>>(a, stream);
+      if (variant == kThird)
+        return launch_shape<Shape<kF, 1, 1, 2, 2, 4, 4 / kLess, 1, 2>>(a, stream);
     } else if (a.rows <= 32) {
-      if (variant == kSecond) return launch_shape<Shape<kF, 1, 1, 2, 4, 4, 4 / kLess, 1, 1>>(a, stream);
-      if (variant == kThird) return launch_shape<Shape<kF, 1, 1, 2, 4, 2, 4 / kLess, 1, 1>>(a, stream);
+      if (variant == kSecond)
+        return launch_shape<Shape<kF, 1, 1, 2, 4, 4, 4 / kLess, 1, 1>>(a, stream);
+      if (variant == kThird)
+        return launch_shape<Shape<kF, 1, 1, 2, 4, 2, 4 / kLess, 1, 1>>(a, stream);
     } else {
-      if (variant == kSecond) return launch_shape<Shape<kF, 1, 1, 1, 8, 4, 4 / kLess, 1, 1>>(a, stream);
-      if (variant == kThird) return launch_shape<Shape<kF, 1, 1, 1, 8, 2, 4 / kLess, 1, 1>>(a, stream);
-      if (variant == kFourth) return launch_shape<Shape<kF, 1, 1, 2, 8, 2, 2 / kLess, 1, 1>>(a, stream);
+      if (variant == kSecond)
+        return launch_shape<Shape<kF, 1, 1, 1, 8, 4, 4 / kLess, 1, 1>>(a, stream);
+      if (variant == kThird)
+        return launch_shape<Shape<kF, 1, 1, 1, 8, 2, 4 / kLess, 1, 1>>(a, stream);
+      if (variant == kFourth)
+        return launch_shape<Shape<kF, 1, 1, 2, 8, 2, 2 / kLess, 1, 1>>(a, stream);
     }
   }
   if (a.rows <= 16) return launch_shape<Shape<kF, kOne, 1, 1, 2, 8, 4, 2, 2>>(a, stream);
@@ -394,8 +411,8 @@ __global__ void __launch_bounds__(kThreads)
 /// A thread a word of four (fp8: two by two) inputs of rows g and g + 8.
 template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kThreads)
-    widen_kernel(const std::uint32_t* words, const uint2* scales, int out, int in, int units, int groups,
-                 int group_shift, std::size_t n, __nv_bfloat16* to) {
+    widen_kernel(const std::uint32_t* words, const uint2* scales, int out, int in, int units,
+                 int groups, int group_shift, std::size_t n, __nv_bfloat16* to) {
   grid_wait();
   for (std::size_t i = std::size_t{blockIdx.x} * kThreads + threadIdx.x; i < n;
        i += std::size_t{gridDim.x} * kThreads) {
@@ -404,8 +421,8 @@ __global__ void __launch_bounds__(kThreads)
     const int lane = static_cast<int>(i / 4 % kLanes);
     const std::size_t unit = i / (4 * kLanes);
     const int tile = static_cast<int>(unit / static_cast<std::size_t>(units));
-    const int k =
-        static_cast<int>(unit % static_cast<std::size_t>(units)) * kUnitInputs + step * 16 + lane % 4 * 2;
+    const int k = static_cast<int>(unit % static_cast<std::size_t>(units)) * kUnitInputs +
+                  step * 16 + lane % 4 * 2;
     if (k >= in) continue;
     const uint2 scale = scales[(std::size_t(tile) * groups + (k >> group_shift)) * 8 + lane / 4];
     std::uint32_t a[4];
@@ -413,7 +430,8 @@ __global__ void __launch_bounds__(kThreads)
       widen_int4(words[i], offset_of(scale.x), offset_of(scale.y), a);
     } else {
       const std::uint32_t* pair =
-          words + ((unit * 2 + step / 2) * kLanes + static_cast<std::size_t>(lane)) * 4 + step % 2 * 2;
+          words + ((unit * 2 + step / 2) * kLanes + static_cast<std::size_t>(lane)) * 4 +
+          step % 2 * 2;
       widen_fp8(pair[0], pair[1], a);
     }
 #pragma unroll
@@ -441,19 +459,25 @@ std::vector<QuantizedConfig> quantized_candidates(int rows, const LinearWeight& 
   for (const int variant : ring_variants(rows, w)) found.push_back({Kernel::ring, variant});
   for (const int variant : tiles_variants(rows, w)) found.push_back({Kernel::tiles, variant});
   if (rows > 16 && !found.empty()) return found;
-  const int most = rows <= 8 ? kVariants : w.quantized.group_shift == 5 ? 1 : rows <= 32 ? 3 : kVariants;
+  const int most = rows <= 8                      ? kVariants
+                   : w.quantized.group_shift == 5 ? 1
+                   : rows <= 32                   ? 3
+                                                  : kVariants;
   for (int variant = 0; variant < most; ++variant) found.push_back({Kernel::registers, variant});
   return found;
 }
 
 std::string quantized_name(const QuantizedConfig& config) {
   static constexpr const char* kKernels[] = {"registers", "ring", "tiles"};
-  return std::string(kKernels[static_cast<int>(config.kernel)]) + ", " + std::to_string(config.variant);
+  return std::string(kKernels[static_cast<int>(config.kernel)]) + ", " +
+         std::to_string(config.variant);
 }
 
 void quantized_linear(const QuantizedConfig& config, const QuantizedCall& call, Stream stream) {
-  if (config.kernel == QuantizedConfig::Kernel::ring) return ring_linear(config.variant, call, stream);
-  if (config.kernel == QuantizedConfig::Kernel::tiles) return tiles_linear(config.variant, call, stream);
+  if (config.kernel == QuantizedConfig::Kernel::ring)
+    return ring_linear(config.variant, call, stream);
+  if (config.kernel == QuantizedConfig::Kernel::tiles)
+    return tiles_linear(config.variant, call, stream);
   const QuantizedWeight& w = call.w.quantized;
   Arguments a{};
   a.w = reinterpret_cast<const uint4*>(w.words);
@@ -499,13 +523,15 @@ void gather_columns(const Bf16* x, const std::int32_t* order, int rows, int colu
 
 void widen(const LinearWeight& w, Bf16* to, Stream stream) {
   const QuantizedWeight& q = w.quantized;
-  const std::size_t n = weight_words(WeightFormat::int4, w.out, w.in);  // threads: one an instruction
-  const auto blocks = static_cast<unsigned>(
-      std::min<std::size_t>((n + kThreads - 1) / kThreads, 16 * static_cast<std::size_t>(multiprocessors())));
+  const std::size_t n =
+      weight_words(WeightFormat::int4, w.out, w.in);  // threads: one an instruction
+  const auto blocks = static_cast<unsigned>(std::min<std::size_t>(
+      (n + kThreads - 1) / kThreads, 16 * static_cast<std::size_t>(multiprocessors())));
   const auto kernel = q.format == WeightFormat::int4 ? widen_kernel<WeightFormat::int4>
                                                      : widen_kernel<WeightFormat::fp8>;
-  launch("widen", kernel, blocks, kThreads, 0, stream, q.words, reinterpret_cast<const uint2*>(q.scales),
-         w.out, w.in, units_of(w.in), q.groups, q.group_shift, n, reinterpret_cast<__nv_bfloat16*>(to));
+  launch("widen", kernel, blocks, kThreads, 0, stream, q.words,
+         reinterpret_cast<const uint2*>(q.scales), w.out, w.in, units_of(w.in), q.groups,
+         q.group_shift, n, reinterpret_cast<__nv_bfloat16*>(to));
 }
 
 }  // namespace baton::cuda

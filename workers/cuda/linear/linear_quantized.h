@@ -19,8 +19,8 @@ struct QuantizedConfig {
   enum class Kernel : std::uint8_t {
     registers,  // linear_quantized.cu; its first variant serves every row count, and adds up in the
                 // same order whatever the count
-    ring,   // linear_quantized_ring.cu
-    tiles,  // linear_quantized_tiles.cu
+    ring,       // linear_quantized_ring.cu
+    tiles,      // linear_quantized_tiles.cu
   };
   Kernel kernel = Kernel::registers;
   int variant = 0;  // how the work is cut

@@ -1,11 +1,12 @@
-// y = x W^T for 1 to 16 rows of x. W's rows are the 16-row operand of mma.m16n8k16, x's rows the narrow
-// one. A lane loads 16 consecutive bytes of two rows of W: eight k, which are two k-pairs of each of two
-// mma. The order of k inside an mma does not matter as long as both operands agree, so W needs no shuffle,
-// no shared memory and no other layout. Warps share the sum over k and meet in shared memory. A CTA takes
-// tiles of features in turns, and asks for the next tile's W while it finishes this one.
+// y = x W^T for 1 to 16 rows of x. W's rows are the 16-row operand of mma.m16n8k16, x's rows the
+// narrow one. A lane loads 16 consecutive bytes of two rows of W: eight k, which are two k-pairs of
+// each of two mma. The order of k inside an mma does not matter as long as both operands agree, so
+// W needs no shuffle, no shared memory and no other layout. Warps share the sum over k and meet in
+// shared memory. A CTA takes tiles of features in turns, and asks for the next tile's W while it
+// finishes this one.
 //
-// The first tiles of W are asked for before grid_wait(): weights are never written, so they stream while
-// the kernel before still runs.
+// The first tiles of W are asked for before grid_wait(): weights are never written, so they stream
+// while the kernel before still runs.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -64,8 +65,8 @@ __device__ __forceinline__ void store(const Arguments& a, int row, int feature, 
 template <int kTiles>
 using Partial = float[kMaxWarps][kTiles][4][32];
 
-/// Adds up what the warps found and stores the tile. An element e of a lane is feature g + 8 (e / 2) of
-/// the tile, row 2 t + e % 2 of x.
+/// Adds up what the warps found and stores the tile. An element e of a lane is feature g + 8 (e /
+/// 2) of the tile, row 2 t + e % 2 of x.
 template <int kRowTiles, int kColumnTiles, LinearOutput kOutput>
 __device__ __forceinline__ void finish_tile(const Arguments& a,
                                             const Partial<kRowTiles * kColumnTiles>& partial,
@@ -145,7 +146,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps, kPerMultiprocessor)
   const int g = lane / 4;
   const int t = lane % 4;
   const int mine = (a.in / kUnit - warp + warps - 1) / warps;
-  WeightCursor<kRowTiles> cursor{a, warp, warps, g, t, static_cast<int>(blockIdx.x), 0, mine, {}, {}};
+  WeightCursor<kRowTiles> cursor{a, warp, warps, g, t, static_cast<int>(blockIdx.x),
+                                 0, mine, {},    {}};
   cursor.point();
   int next_input = 0;
   const auto load_input = [&](InputUnit<kColumnTiles>& to) {
@@ -200,7 +202,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, kPerMultiprocessor)
       // Not earlier: CTAs of the next kernel that wait beside us would take places unevenly.
       if (cursor.tile >= tiles) grid_release();
       if (++done < mine) continue;
-      // The other buffer may still be read by slower warps; this one was before the last barrier.
+        // The other buffer may still be read by slower warps; this one was before the last barrier.
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -230,10 +232,14 @@ Kernel pick(LinearOutput output) {
   constexpr int kD = kDepth;
   constexpr int kP = kPerMultiprocessor;
   switch (output) {
-    case LinearOutput::bf16: return streamed_kernel<kR, kC, kD, kP, LinearOutput::bf16>;
-    case LinearOutput::f32: return streamed_kernel<kR, kC, kD, kP, LinearOutput::f32>;
-    case LinearOutput::residual: return streamed_kernel<kR, kC, kD, kP, LinearOutput::residual>;
-    case LinearOutput::silu_mul: return streamed_kernel<kR, kC, kD, kP, LinearOutput::silu_mul>;
+    case LinearOutput::bf16:
+      return streamed_kernel<kR, kC, kD, kP, LinearOutput::bf16>;
+    case LinearOutput::f32:
+      return streamed_kernel<kR, kC, kD, kP, LinearOutput::f32>;
+    case LinearOutput::residual:
+      return streamed_kernel<kR, kC, kD, kP, LinearOutput::residual>;
+    case LinearOutput::silu_mul:
+      return streamed_kernel<kR, kC, kD, kP, LinearOutput::silu_mul>;
   }
   return nullptr;
 }
@@ -243,8 +249,7 @@ Kernel pick(LinearOutput output) {
 std::vector<StreamedConfig> streamed_candidates(int rows, int out, int in) {
   if (rows > kMostStreamedRows || in % kUnit != 0) return {};
   std::vector<StreamedConfig> all;
-  for (const StreamedConfig& config :
-       {StreamedConfig{1, 8, 2}, {2, 8, 2}, {1, 8, 3}, {1, 4, 3}}) {
+  for (const StreamedConfig& config : {StreamedConfig{1, 8, 2}, {2, 8, 2}, {1, 8, 3}, {1, 4, 3}}) {
     // More places than CTAs are no use: the first multiprocessors to be free would take too many.
     const bool uneven = config.per_multiprocessor == 3 && (out + 15) / 16 <= 2 * multiprocessors();
     if (in / kUnit >= config.warps && !uneven) all.push_back(config);
@@ -254,8 +259,11 @@ std::vector<StreamedConfig> streamed_candidates(int rows, int out, int in) {
 
 void streamed_linear(const StreamedConfig& config, const StreamedCall& call, Stream stream) {
   const Arguments a{reinterpret_cast<const std::uint16_t*>(call.x),
-                    reinterpret_cast<const std::uint16_t*>(call.w.data), call.y, call.rows,
-                    call.w.out, call.w.in};
+                    reinterpret_cast<const std::uint16_t*>(call.w.data),
+                    call.y,
+                    call.rows,
+                    call.w.out,
+                    call.w.in};
   const bool narrow = call.rows <= 8;
   // Depth times loads of a unit is what the registers hold beside each other.
   const Kernel kernel =

@@ -11,8 +11,8 @@ namespace baton::cuda {
 constexpr int kMostStreamedRows = 16;
 
 struct StreamedConfig {
-  int row_tiles = 1;  // a CTA computes 16 * row_tiles output features
-  int warps = 8;      // that share the sum over k
+  int row_tiles = 1;           // a CTA computes 16 * row_tiles output features
+  int warps = 8;               // that share the sum over k
   int per_multiprocessor = 2;  // CTAs of eight warps
 };
 

@@ -233,9 +233,9 @@ __device__ __forceinline__ void finish_tile(const TileArguments& a, int tile, in
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-/// A row-major matrix of elements of element_bytes, read in boxes; what lies outside reads as zero. No L2
-/// promotion: with 256 bytes a stream of W takes 6 % longer, these kernels up to 1 %.
-/// Throws CudaError.
+/// A row-major matrix of elements of element_bytes, read in boxes; what lies outside reads as zero.
+/// No L2 promotion: with 256 bytes a stream of W takes 6 % longer, these kernels up to 1 %. Throws
+/// CudaError.
 inline CUtensorMap matrix_map(const void* data, CUtensorMapDataType type, int element_bytes,
                               int rows, int columns, int box_rows, int box_columns,
                               CUtensorMapSwizzle swizzle) {

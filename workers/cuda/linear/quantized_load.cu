@@ -1,5 +1,6 @@
 // One thread a few weights; nothing here is fast but for the memory that it moves: a model takes a
-// fraction of a second. Two parts may share a word (gate and up do): words are put together by atomic or.
+// fraction of a second. Two parts may share a word (gate and up do): words are put together by
+// atomic or.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -27,7 +28,8 @@ __device__ __forceinline__ std::size_t all_threads() { return std::size_t{gridDi
 /// AWQ's outputs 8 k .. 8 k + 7 lie in nibbles 0, 4, 1, 5, 2, 6, 3, 7.
 __device__ __forceinline__ int awq_nibble(int feature) { return feature % 2 * 4 + feature % 8 / 2; }
 
-__device__ __forceinline__ std::uint32_t int4_number(const QuantizedPart& p, int feature, int input) {
+__device__ __forceinline__ std::uint32_t int4_number(const QuantizedPart& p, int feature,
+                                                     int input) {
   const auto* words = reinterpret_cast<const std::uint32_t*>(p.weights);
   if (p.layout == QuantizedPart::Layout::gptq) {
     return words[std::size_t(input / 8) * p.out + feature] >> (input % 8 * 4) & 15U;
@@ -43,7 +45,8 @@ __device__ __forceinline__ std::uint32_t int4_zero(const QuantizedPart& p, int f
 
 __device__ __forceinline__ float stored_scale(const QuantizedPart& p, std::size_t at) {
   switch (p.scale_type) {
-    case QuantizedPart::ScaleType::f32: return reinterpret_cast<const float*>(p.scales)[at];
+    case QuantizedPart::ScaleType::f32:
+      return reinterpret_cast<const float*>(p.scales)[at];
     case QuantizedPart::ScaleType::f16:
       return __half2float(reinterpret_cast<const __half*>(p.scales)[at]);
     case QuantizedPart::ScaleType::bf16:
@@ -53,7 +56,8 @@ __device__ __forceinline__ float stored_scale(const QuantizedPart& p, std::size_
 }
 
 __device__ __forceinline__ float fp8_scale(const QuantizedPart& p, int feature, int input) {
-  return stored_scale(p, std::size_t(feature / p.block_rows) * p.scale_columns + input / p.block_columns);
+  return stored_scale(
+      p, std::size_t(feature / p.block_rows) * p.scale_columns + input / p.block_columns);
 }
 
 __device__ __forceinline__ std::uint32_t fp8_bits(const QuantizedPart& p, int feature, int input) {
@@ -124,8 +128,8 @@ __global__ void __launch_bounds__(kThreads)
     const int input = static_cast<int>(i % p.in);
     float value = 0;
     if (p.layout == QuantizedPart::Layout::fp8) {
-      const __half_raw half =
-          __nv_cvt_fp8_to_halfraw(static_cast<__nv_fp8_storage_t>(fp8_bits(p, feature, input)), __NV_E4M3);
+      const __half_raw half = __nv_cvt_fp8_to_halfraw(
+          static_cast<__nv_fp8_storage_t>(fp8_bits(p, feature, input)), __NV_E4M3);
       value = __half2float(__half(half)) * fp8_scale(p, feature, input);
     } else {
       const int group = p.group[input];
@@ -140,9 +144,9 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     fill_random_kernel(std::uint32_t* to, std::size_t n, std::uint64_t seed) {
   for (std::size_t i = thread_index(); 4 * i < n; i += all_threads()) {
-    const auto bits = philox4x32(
-        {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32), 1, 0},
-        {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+    const auto bits =
+        philox4x32({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32), 1, 0},
+                   {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
     for (int j = 0; j < 4; ++j) {
       if (4 * i + j < n) to[4 * i + j] = bits[j];
     }
@@ -158,11 +162,13 @@ __global__ void __launch_bounds__(kThreads)
 
 void pack_part(const QuantizedPart& part, PartRows rows, const QuantizedWeight& to, int* nan,
                Stream stream) {
-  const std::size_t fours = static_cast<std::size_t>(part.in / 4) * static_cast<std::size_t>(part.out);
-  pack_kernel<<<blocks_for(fours), kThreads, 0, stream>>>(part, rows, to.format, to.order,
-                                                          const_cast<std::uint32_t*>(to.words), nan);
+  const std::size_t fours =
+      static_cast<std::size_t>(part.in / 4) * static_cast<std::size_t>(part.out);
+  pack_kernel<<<blocks_for(fours), kThreads, 0, stream>>>(
+      part, rows, to.format, to.order, const_cast<std::uint32_t*>(to.words), nan);
   check(cudaGetLastError(), "pack_part");
-  const std::size_t scales = static_cast<std::size_t>(to.groups) * static_cast<std::size_t>(part.out);
+  const std::size_t scales =
+      static_cast<std::size_t>(to.groups) * static_cast<std::size_t>(part.out);
   pack_scales_kernel<<<blocks_for(scales), kThreads, 0, stream>>>(
       part, rows, to.groups, to.group_shift, const_cast<std::uint32_t*>(to.scales),
       const_cast<std::uint32_t*>(to.shared_scales));

@@ -5,9 +5,9 @@
 //         is taken off, which is exact. Where a kernel is bound by instructions it multiplies 128 +
 //         q as it is and takes (128 + zero) times the sum of x off the sum, which costs digits, but
 //         of fp32.
-//         Or, with fewer instructions: a bf16 whose bits are q is q times 2^-133, also with q from bit 4
-//         on (16 times that, up into the exponent), so that a product with a power of two and a sum make
-//         it (q - zero) / 64.
+//         Or, with fewer instructions: a bf16 whose bits are q is q times 2^-133, also with q from
+//         bit 4 on (16 times that, up into the exponent), so that a product with a power of two and
+//         a sum make it (q - zero) / 64.
 //   E4M3  sign, exponent and fraction moved to their places in bf16 are the value times 2^-120,
 //   subnormal
 //         ones too; times 2^120, which is exact.

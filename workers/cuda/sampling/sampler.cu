@@ -49,7 +49,8 @@ __device__ void stage(const float* from, float* to, int count) {
 __device__ void keep_only(Row& row, const std::int32_t* mask) {
   for (int i = static_cast<int>(threadIdx.x); i < row.count; i += kThreads) {
     const int token = row.first + i;
-    if ((static_cast<unsigned>(mask[token / 32]) >> (token % 32) & 1U) == 0) row.slice[i] = -INFINITY;
+    if ((static_cast<unsigned>(mask[token / 32]) >> (token % 32) & 1U) == 0)
+      row.slice[i] = -INFINITY;
   }
 }
 
@@ -57,7 +58,8 @@ __device__ __forceinline__ bool edits(const SampleRow& p) {
   return p.n_masked > 0 || p.n_biases > 0 || p.n_seen > 0 || p.allowed >= 0;
 }
 
-/// The formulas and roundings of workers/sampling/logit_edits.cpp. The barriers part what may meet at one logit.
+/// The formulas and roundings of workers/sampling/logit_edits.cpp. The barriers part what may meet
+/// at one logit.
 __device__ void edit(Row& row, const SampleRow& p, const std::int32_t* words) {
   const int thread = static_cast<int>(threadIdx.x);
   const auto* const biases = reinterpret_cast<const LogitBias*>(words + p.first_bias);
@@ -78,8 +80,8 @@ __device__ void edit(Row& row, const SampleRow& p, const std::int32_t* words) {
     if (at < 0 || at >= row.count) continue;
     const int times = seen[i].times;
     float value = row.slice[at];
-    value = value > 0 ? __fdiv_rn(value, p.repetition_penalty)
-                      : __fmul_rn(value, p.repetition_penalty);
+    value =
+        value > 0 ? __fdiv_rn(value, p.repetition_penalty) : __fmul_rn(value, p.repetition_penalty);
     value = __fsub_rn(value, __fmul_rn(p.frequency_penalty, static_cast<float>(times)));
     if (times > 0) value = __fsub_rn(value, p.presence_penalty);
     row.slice[at] = value;
@@ -144,8 +146,7 @@ __device__ double tell_top(Row& row, const SampleRow& p, u64 best, TokenLogprobs
   u64 mine = 0;
   row.each([&](float logit, int) { mine += row.weight(logit); });
   const u64 sum = over_row<false>({mine, 0}, row).a;
-  const double log_total =
-      static_cast<double>(row.best) + log(static_cast<double>(sum) * 0x1p-40);
+  const double log_total = static_cast<double>(row.best) + log(static_cast<double>(sum) * 0x1p-40);
   const bool writes = row.rank == 0 && threadIdx.x == 0;
   int n = 0;
   for (u64 top = best; n < p.n_top && usable(top);) {
@@ -199,7 +200,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   u64 mine = best_here(row);
   cluster_await_start();
   u64 best = over_row<true>({mine, 0}, row).a;
-  // From here on the cluster meets after every remote write: no CTA is gone while another writes to it.
+  // From here on the cluster meets after every remote write: no CTA is gone while another writes to
+  // it.
   const bool writes = rank == 0 && thread == 0;
   const bool told = tells && usable(best);
   double log_total = 0;
@@ -269,8 +271,8 @@ std::size_t sample_workspace_bytes(int rows, int vocab) {
 }
 
 void sample(const float* logits, int vocab, const SampleRow* rows, int n_rows,
-            const std::int32_t* words, std::int32_t* tokens, TokenLogprobs* logprobs, void* workspace,
-            Stream stream) {
+            const std::int32_t* words, std::int32_t* tokens, TokenLogprobs* logprobs,
+            void* workspace, Stream stream) {
   if (n_rows <= 0) return;
   if (vocab <= 0) throw CudaError("sample: an empty vocabulary");
   const Spread spread = spread_of(vocab);
@@ -278,9 +280,10 @@ void sample(const float* logits, int vocab, const SampleRow* rows, int n_rows,
                              static_cast<int>(spread.shared)),
         "sample");
   const int ctas = spread.ctas;
-  launch_clusters("sample", sample_kernel, static_cast<unsigned>(n_rows) * static_cast<unsigned>(ctas),
-                  kThreads, spread.shared, ctas, stream, logits, vocab, spread.slice, ctas,
-                  spread.staged, rows, words, tokens, logprobs, static_cast<float*>(workspace));
+  launch_clusters("sample", sample_kernel,
+                  static_cast<unsigned>(n_rows) * static_cast<unsigned>(ctas), kThreads,
+                  spread.shared, ctas, stream, logits, vocab, spread.slice, ctas, spread.staged,
+                  rows, words, tokens, logprobs, static_cast<float*>(workspace));
 }
 
 }  // namespace baton::cuda

@@ -1,5 +1,5 @@
-// Which token of a row carries the running count or weight to a target, in order of id or of rank, and
-// the draw made of such questions. Included by sampler.cu.
+// Which token of a row carries the running count or weight to a target, in order of id or of rank,
+// and the draw made of such questions. Included by sampler.cu.
 #pragma once
 
 #include <cstdint>
@@ -109,8 +109,7 @@ __device__ Place locate(Row& row, bool by_count, u64 target) {
 #pragma unroll
   for (int i = 0; i < kBinsEach; ++i) {
     const Two upto = combine<false>(before, each[i]);
-    if (by_count ? before.b < target && upto.b >= target
-                 : before.a < target && upto.a >= target) {
+    if (by_count ? before.b < target && upto.b >= target : before.a < target && upto.a >= target) {
       s.place = {first + i, static_cast<unsigned>(each[i].b), each[i].a, before};
     }
     before = upto;
@@ -164,8 +163,8 @@ __device__ Found search_list(Row& row, const Bins& bins, int bin, bool by_count,
     weight = row.weight(logit_of(entry.key));
   }
   const Two before = sum_before({weight, thread < n ? 1U : 0U}, s);
-  if (thread < n && (by_count ? before.b + 1 == target
-                              : before.a < target && before.a + weight >= target)) {
+  if (thread < n &&
+      (by_count ? before.b + 1 == target : before.a < target && before.a + weight >= target)) {
     s.found_weight = before.a + weight;
     s.found_token = entry.token;
   }
@@ -214,8 +213,8 @@ __device__ Found search(Row& row, float reach, bool by_count, u64 target, bool w
       high = max(high, key_of(logit));
     });
     const Two range = over_row<true>({kAll - low, high}, row);
-    bins = {true, 0.0F, 0.0F, kAll - static_cast<unsigned>(range.a),
-            static_cast<unsigned>(range.b), 0};
+    bins = {true, 0.0F, 0.0F, kAll - static_cast<unsigned>(range.a), static_cast<unsigned>(range.b),
+            0};
     if (bins.low == bins.high) {
       const Found found = search_ties(row, bins.low, by_count, target, want_token);
       return {before + found.weight, found.token};
@@ -247,8 +246,9 @@ __device__ int draw(Row& row, const SampleRow& p, int vocab) {
   if (!top_k && p.top_p >= 1.0F && p.min_p == 0.0F) {
     return walk_by_id(row, target_of(uniform, sum.b), kept_weight);
   }
-  // What is lighter than min_p is not drawn. All tokens lighter than (1 - top_p) / vocab of the total
-  // weigh less than 1 - top_p together: top_p cuts before them. The histogram may leave them out.
+  // What is lighter than min_p is not drawn. All tokens lighter than (1 - top_p) / vocab of the
+  // total weigh less than 1 - top_p together: top_p cuts before them. The histogram may leave them
+  // out.
   float reach = kReach;
   bool coarse = false;
   u64 weight = sum.a;
@@ -257,8 +257,8 @@ __device__ int draw(Row& row, const SampleRow& p, int vocab) {
   } else if (p.top_p >= 1.0F) {
     reach = fminf(reach, 0.02F - logf(p.min_p));
   } else {
-    const float share = (1.0F - p.top_p) / static_cast<float>(vocab) *
-                        (static_cast<float>(sum.a) / kOne);
+    const float share =
+        (1.0F - p.top_p) / static_cast<float>(vocab) * (static_cast<float>(sum.a) / kOne);
     reach = fminf(reach, 0.02F - logf(share));
   }
   if (p.top_p < 1.0F) {

@@ -1,5 +1,5 @@
-// One row of logits as a cluster of CTAs sees it: who holds what, keys and weights of logits, sums over
-// the row. Included by sampler.cu, which says how it all goes together.
+// One row of logits as a cluster of CTAs sees it: who holds what, keys and weights of logits, sums
+// over the row. Included by sampler.cu, which says how it all goes together.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -114,15 +114,15 @@ struct Bins {
 /// One row as one CTA sees it.
 struct Row {
   Shared& s;
-  float* slice;   // logits of tokens first .. first + count - 1
+  float* slice;  // logits of tokens first .. first + count - 1
   int first;
   int count;
-  int vectors;    // of 4 logits that may be read at once
+  int vectors;  // of 4 logits that may be read at once
   int ctas;
   int rank;
   int parity;
   float best;
-  float factor;   // 1 / temperature
+  float factor;  // 1 / temperature
 
   __device__ __forceinline__ float distance(float logit) const { return (best - logit) * factor; }
   /// In 2^-40 of the best token's, rounded down; at least 1 for what lies within kReach.
@@ -175,16 +175,16 @@ __device__ Two over_row(Two mine, Row& row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   for (int step = 16; step > 0; step /= 2) {
-    mine = combine<kMax>(mine, {__shfl_xor_sync(kAll, mine.a, step),
-                                __shfl_xor_sync(kAll, mine.b, step)});
+    mine = combine<kMax>(
+        mine, {__shfl_xor_sync(kAll, mine.a, step), __shfl_xor_sync(kAll, mine.b, step)});
   }
   if (lane == 0) s.of_warp[warp] = mine;
   __syncthreads();
   if (warp == 0) {
     mine = lane < kWarps ? s.of_warp[lane] : Two{0, 0};
     for (int step = 16; step > 0; step /= 2) {
-      mine = combine<kMax>(mine, {__shfl_xor_sync(kAll, mine.a, step),
-                                  __shfl_xor_sync(kAll, mine.b, step)});
+      mine = combine<kMax>(
+          mine, {__shfl_xor_sync(kAll, mine.a, step), __shfl_xor_sync(kAll, mine.b, step)});
     }
     if (lane < row.ctas) *at_rank(&s.of_cta[row.parity][row.rank], lane) = mine;
   }
