@@ -164,15 +164,7 @@ class YamlReader {
       }
       text += (text.empty() ? "" : ",") + word.Scalar();
     }
-    content_.assignments.push_back({.section = section,
-                                    .entry = entry,
-                                    .key = key,
-                                    .text = text,
-                                    .quoted = false,
-                                    .where = where(at),
-                                    .label = prefix + key,
-                                    .base = base_});
-    return {};
+    return assign(section, entry, prefix, key, at, text);
   }
 
   /// {a: 1, b: 2} as "a=1,b=2".
@@ -189,15 +181,7 @@ class YamlReader {
           return {};
         });
     if (!status.ok()) return status;
-    content_.assignments.push_back({.section = section,
-                                    .entry = entry,
-                                    .key = key,
-                                    .text = text,
-                                    .quoted = false,
-                                    .where = where(at),
-                                    .label = prefix + key,
-                                    .base = base_});
-    return {};
+    return assign(section, entry, prefix, key, at, text);
   }
 
   Status scalar(const std::string& section, int entry, const std::string& prefix,
@@ -208,11 +192,17 @@ class YamlReader {
     if (!value.IsScalar()) {
       return error(at, prefix + key, "expected one value, not a map or a list");
     }
+    return assign(section, entry, prefix, key, at, value.Scalar(), value.Tag() == "!");
+  }
+
+  Status assign(const std::string& section, int entry, const std::string& prefix,
+                const std::string& key, const YAML::Node& at, const std::string& text,
+                bool quoted = false) {
     content_.assignments.push_back({.section = section,
                                     .entry = entry,
                                     .key = key,
-                                    .text = value.Scalar(),
-                                    .quoted = value.Tag() == "!",
+                                    .text = text,
+                                    .quoted = quoted,
                                     .where = where(at),
                                     .label = prefix + key,
                                     .base = base_});

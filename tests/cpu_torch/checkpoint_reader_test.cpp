@@ -11,6 +11,7 @@
 
 #include "tests/cpu_torch/golden_file.h"
 #include "tests/cpu_torch/model_fixture.h"
+#include "tests/support/temp_dir.h"
 #include "workers/cpu/finite.h"
 #include "workers/model/error.h"
 #include "workers/model/fingerprint.h"
@@ -134,11 +135,10 @@ TEST(CheckpointReader, NamesWhatDoesNotFitTheQuantization) {
 std::string refusal_of_changed(const std::string& tensor, std::vector<unsigned char> bytes,
                                const std::string& model = "gptq_sym") {
   namespace fs = std::filesystem;
-  std::string folder = (fs::temp_directory_path() / "baton-test-XXXXXX").string();
-  EXPECT_NE(::mkdtemp(folder.data()), nullptr);
+  const TempDir folder;
   std::string path;
   for (const auto& entry : fs::directory_iterator(folder_of(model))) {
-    const fs::path copy = fs::path(folder) / entry.path().filename();
+    const fs::path copy = fs::path(folder.path()) / entry.path().filename();
     fs::copy_file(entry.path(), copy);
     if (copy.extension() != ".safetensors") continue;
     const std::string text = read_file(copy);  // with shards: the one that has it
@@ -152,11 +152,10 @@ std::string refusal_of_changed(const std::string& tensor, std::vector<unsigned c
   std::ofstream(path, std::ios::binary) << text;
   std::string said;
   try {
-    load(folder);
+    load(folder.path());
   } catch (const ModelError& error) {
     said = error.what();
   }
-  fs::remove_all(folder);
   return said;
 }
 

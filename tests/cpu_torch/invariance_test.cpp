@@ -8,6 +8,7 @@
 
 #include "bench/random_model.h"
 #include "tests/cpu_torch/model_fixture.h"
+#include "tests/support/temp_dir.h"
 
 namespace baton::test {
 namespace {
@@ -165,8 +166,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Invariance, testing::ValuesIn(distinct_models()
 /// The golden models are so small that a step is hardly worth sharing between threads. This one is
 /// of the demo's width: every operation is cut into many chunks.
 TEST(InvarianceOfAWideModel, ThreadsChunksAndNeighbours) {
-  std::string folder = (std::filesystem::temp_directory_path() / "baton-test-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const TempDir temp;
+  const std::string& folder = temp.path();
   RandomModelShape shape;
   shape.layers = 3;
   write_random_model(folder, shape, 4);

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "bench/random_model.h"
+#include "tests/support/temp_dir.h"
 #include "workers/model/error.h"
 #include "workers/model/fingerprint.h"
 #include "workers/model/llama.h"
@@ -16,22 +17,6 @@ namespace baton {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A folder that is removed at the end.
-struct Folder {
-  std::string path = (fs::temp_directory_path() / "baton-test-XXXXXX").string();
-  Folder() {
-    if (::mkdtemp(path.data()) == nullptr) throw std::runtime_error("mkdtemp " + path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(path + "/" + name, std::ios::binary) << text;
-  }
-  std::string read(const std::string& name) const {
-    std::ifstream file(path + "/" + name, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  }
-};
 
 std::string load_error(const std::string& folder) {
   try {
@@ -45,40 +30,40 @@ std::string load_error(const std::string& folder) {
 const RandomModelShape kTiny{32, 2, 2, 1, 16, 48, 64, 256, true, true};
 
 TEST(Checkpoint, AFolderWithoutWeightsSaysSo) {
-  const Folder folder;
-  EXPECT_NE(load_error(folder.path).find("config.json"), std::string::npos);
-  write_random_model(folder.path, kTiny, 1);
-  EXPECT_EQ(load_error(folder.path), "");
-  fs::remove(folder.path + "/model.safetensors");
-  EXPECT_NE(load_error(folder.path).find("model.safetensors"), std::string::npos);
+  const TempDir folder;
+  EXPECT_NE(load_error(folder.path()).find("config.json"), std::string::npos);
+  write_random_model(folder.path(), kTiny, 1);
+  EXPECT_EQ(load_error(folder.path()), "");
+  fs::remove(folder / "model.safetensors");
+  EXPECT_NE(load_error(folder.path()).find("model.safetensors"), std::string::npos);
   folder.write("model.safetensors", "");
-  EXPECT_NE(load_error(folder.path).find("too short"), std::string::npos);
-  fs::remove(folder.path + "/model.safetensors");
-  fs::create_directory(folder.path + "/model.safetensors");
-  EXPECT_NE(load_error(folder.path).find("regular file"), std::string::npos);
+  EXPECT_NE(load_error(folder.path()).find("too short"), std::string::npos);
+  fs::remove(folder / "model.safetensors");
+  fs::create_directory(folder / "model.safetensors");
+  EXPECT_NE(load_error(folder.path()).find("regular file"), std::string::npos);
 }
 
 TEST(Checkpoint, APipeIsRefusedAtOnce) {
   for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json"}) {
-    const Folder folder;
-    write_random_model(folder.path, kTiny, 1);
-    if (name != std::string("config.json")) fs::remove(folder.path + "/model.safetensors");
-    fs::remove(folder.path + "/" + name);
-    ASSERT_EQ(::mkfifo((folder.path + "/" + name).c_str(), 0600), 0);
-    EXPECT_EQ(load_error(folder.path), folder.path + "/" + name + ": not a regular file");
+    const TempDir folder;
+    write_random_model(folder.path(), kTiny, 1);
+    if (name != std::string("config.json")) fs::remove(folder / "model.safetensors");
+    fs::remove(folder / name);
+    ASSERT_EQ(::mkfifo((folder / name).c_str(), 0600), 0);
+    EXPECT_EQ(load_error(folder.path()), folder / name + ": not a regular file");
   }
 }
 
 TEST(Weights, TensorsThatDoNotFitTheConfigurationAreNamed) {
-  const Folder folder;
-  write_random_model(folder.path, kTiny, 1);
+  const TempDir folder;
+  write_random_model(folder.path(), kTiny, 1);
   const std::string config = folder.read("config.json");
   const std::string weights = folder.read("model.safetensors");
   const auto with_config = [&](const std::string& from, const std::string& to) {
     std::string text = config;
     text.replace(text.find(from), from.size(), to);
     folder.write("config.json", text);
-    const std::string error = load_error(folder.path);
+    const std::string error = load_error(folder.path());
     folder.write("config.json", config);
     return error;
   };
@@ -101,15 +86,15 @@ TEST(Weights, TensorsThatDoNotFitTheConfigurationAreNamed) {
   ASSERT_NE(other.find(name), std::string::npos);
   other.replace(other.find(name), name.size(), "model.norm.weight\":{\"dtype\":\"I16\" ");
   folder.write("model.safetensors", other);
-  EXPECT_NE(load_error(folder.path).find("model.norm.weight: dtype I16"), std::string::npos)
-      << load_error(folder.path);
+  EXPECT_NE(load_error(folder.path()).find("model.norm.weight: dtype I16"), std::string::npos)
+      << load_error(folder.path());
 }
 
 TEST(Fingerprint, ChangesWithWeightsAndConfigurationOnly) {
-  const Folder folder;
+  const TempDir folder;
   const auto fingerprint = [&](const RandomModelShape& shape, std::uint64_t seed) {
-    write_random_model(folder.path, shape, seed);
-    return LlamaModel::load(folder.path, {})->fingerprint();
+    write_random_model(folder.path(), shape, seed);
+    return LlamaModel::load(folder.path(), {})->fingerprint();
   };
   const std::uint64_t first = fingerprint(kTiny, 1);
   EXPECT_EQ(fingerprint(kTiny, 1), first);
@@ -120,18 +105,18 @@ TEST(Fingerprint, ChangesWithWeightsAndConfigurationOnly) {
   other = kTiny;
   other.max_context = 512;  // not part of the mathematics: pools stay compatible
   EXPECT_EQ(fingerprint(other, 1), first);
-  write_random_model(folder.path, kTiny, 1);
+  write_random_model(folder.path(), kTiny, 1);
   std::string text = folder.read("config.json");
   text.replace(text.find("10000.0"), 7, "10001.0");
   folder.write("config.json", text);
-  EXPECT_NE(LlamaModel::load(folder.path, {})->fingerprint(), first);
+  EXPECT_NE(LlamaModel::load(folder.path(), {})->fingerprint(), first);
 }
 
 TEST(Load, ReportsProgress) {
-  const Folder folder;
-  write_random_model(folder.path, kTiny, 1);
+  const TempDir folder;
+  write_random_model(folder.path(), kTiny, 1);
   std::atomic<int> progress{-1};
-  LlamaModel::load(folder.path, {}, &progress);
+  LlamaModel::load(folder.path(), {}, &progress);
   EXPECT_EQ(progress.load(), 100);
 }
 

@@ -80,11 +80,16 @@ TEST(ConfigRead, DefaultsOfAnEmptyFile) {
   }
 }
 
+/// The scheduler's settings after `key: text`; the defaults (and a failure) if that is refused.
+SchedulerConfig scheduler_with(const std::string& key, const std::string& text) {
+  auto config = parse_config("scheduler:\n  " + key + ": " + text + "\n", "t.yaml");
+  EXPECT_TRUE(config.ok()) << config.status().message();
+  return config.ok() ? config.value().scheduler : SchedulerConfig();
+}
+
 TEST(ConfigRead, ABudgetForEveryRoleOrOneForEach) {
   const auto budget = [](const std::string& text) {
-    auto config = parse_config("scheduler:\n  token_budget: " + text + "\n", "t.yaml");
-    EXPECT_TRUE(config.ok()) << config.status().message();
-    const TokenBudget b = config.ok() ? config.value().scheduler.token_budget : TokenBudget();
+    const TokenBudget b = scheduler_with("token_budget", text).token_budget;
     return std::vector<std::uint32_t>{b.prefill, b.decode, b.mixed};
   };
   using Of = std::vector<std::uint32_t>;  // prefill, decode, mixed
@@ -97,9 +102,7 @@ TEST(ConfigRead, ABudgetForEveryRoleOrOneForEach) {
 
 TEST(ConfigRead, WhichPromptsPrefillWhereTheyDecode) {
   const auto local = [](const std::string& text) {
-    auto config = parse_config("scheduler:\n  local_prefill: " + text + "\n", "t.yaml");
-    EXPECT_TRUE(config.ok()) << config.status().message();
-    return config.ok() ? config.value().scheduler.local_prefill : LocalPrefill();
+    return scheduler_with("local_prefill", text).local_prefill;
   };
   EXPECT_TRUE(local("never") == LocalPrefill());
   EXPECT_TRUE(local("{wait_ms: 60}") == (LocalPrefill{.tokens = 0, .cached = 0, .wait_ms = 60}));

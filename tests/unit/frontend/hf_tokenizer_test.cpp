@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tests/support/temp_dir.h"
 #include "text/text_stream.h"
 #include "text/tokenizer/regex.h"
 #include "text/tokenizer/tokenizer.h"
@@ -28,32 +29,23 @@ const std::string kFolder = "tests/golden/tokenizers/";
 class Copy {
  public:
   explicit Copy(const std::string& name) {
-    std::string path = (fs::temp_directory_path() / "baton-tokenizer-XXXXXX").string();
-    if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = path;
     for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
-      fs::copy_file(kFolder + name + "/" + file, path_ + "/" + file);
+      fs::copy_file(kFolder + name + "/" + file, folder_ / file);
     }
-    std::ifstream file(path_ + "/tokenizer.json");
-    spec = Json::parse(file);
+    spec = Json::parse(folder_.read("tokenizer.json"));
   }
-  ~Copy() { fs::remove_all(path_); }
-  Copy(const Copy&) = delete;
-  Copy& operator=(const Copy&) = delete;
 
-  void write(const std::string& file, const std::string& text) const {
-    std::ofstream(path_ + "/" + file, std::ios::binary) << text;
-  }
+  void write(const std::string& file, const std::string& text) const { folder_.write(file, text); }
   Result<std::unique_ptr<Tokenizer>> load() const {
     write("tokenizer.json", spec.dump());
-    return Tokenizer::load(path_);
+    return Tokenizer::load(path());
   }
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return folder_.path(); }
 
   Json spec;
 
  private:
-  std::string path_;
+  TempDir folder_;
 };
 
 std::unique_ptr<Tokenizer> load_golden(const std::string& name) {

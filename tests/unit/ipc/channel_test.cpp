@@ -16,12 +16,10 @@
 #include "ipc/process.h"
 #include "ipc/spin.h"
 #include "ipc/zmq_channel.h"
-#include "tests/unit/ipc/temp_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace baton {
 namespace {
-
-using testing::TempDir;
 
 constexpr TimeNs kPatience = 10 * kSecond;  // only a broken channel takes as long
 

@@ -8,12 +8,10 @@
 #include <fstream>
 #include <string>
 
-#include "tests/unit/ipc/temp_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace baton {
 namespace {
-
-using testing::TempDir;
 
 std::string write(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;

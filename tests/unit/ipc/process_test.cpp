@@ -10,12 +10,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/unit/ipc/temp_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace baton {
 namespace {
-
-using testing::TempDir;
 
 unsigned mode_of(const std::string& path) {
   struct stat info {};

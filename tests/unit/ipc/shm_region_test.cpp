@@ -14,12 +14,10 @@
 #include <fstream>
 
 #include "ipc/process.h"
-#include "tests/unit/ipc/temp_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace baton {
 namespace {
-
-using testing::TempDir;
 
 constexpr std::size_t kBytes = 3 * 4096;
 

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <random>
 
+#include "tests/support/temp_dir.h"
 #include "workers/model/error.h"
 
 namespace baton {
@@ -154,24 +155,8 @@ TEST(Safetensors, MutatedFilesNeverReachOutside) {
   EXPECT_LT(accepted, 15'000);
 }
 
-/// A folder that is removed at the end.
-struct Folder {
-  std::string path = (fs::temp_directory_path() / "baton-test-XXXXXX").string();
-  Folder() {
-    if (::mkdtemp(path.data()) == nullptr) throw std::runtime_error("mkdtemp " + path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(path + "/" + name, std::ios::binary) << text;
-  }
-  std::string read(const std::string& name) const {
-    std::ifstream file(path + "/" + name, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  }
-};
-
 TEST(Checkpoint, ShardsAreFoundByTheirIndex) {
-  const Folder folder;
+  const TempDir folder;
   folder.write("one.safetensors",
                file_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4));
   folder.write("two.safetensors",
@@ -181,14 +166,14 @@ TEST(Checkpoint, ShardsAreFoundByTheirIndex) {
   };
   const auto error = [&]() -> std::string {
     try {
-      const Checkpoint checkpoint(folder.path);
+      const Checkpoint checkpoint(folder.path());
     } catch (const ModelError& e) {
       return e.what();
     }
     return "";
   };
   index(R"({"a":"one.safetensors","b":"two.safetensors"})");
-  const Checkpoint checkpoint(folder.path);
+  const Checkpoint checkpoint(folder.path());
   ASSERT_NE(checkpoint.find("a"), nullptr);
   ASSERT_NE(checkpoint.find("b"), nullptr);
   EXPECT_EQ(checkpoint.find("b")->bytes, 8U);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/random_floats.h"
 #include "workers/cpu/step_ops.h"
 
 namespace baton::cpu {
@@ -21,14 +22,6 @@ namespace {
 ThreadPool& one_thread() {
   static ThreadPool pool(1);
   return pool;
-}
-
-std::vector<float> random_floats(std::size_t n, std::uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> v(n);
-  for (float& x : v) x = normal(rng);
-  return v;
 }
 
 TEST(ExpertPlan, TakesTheLikeliestAndSumsInOrderOfTheExperts) {

@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/random_floats.h"
 #include "workers/cpu/packing.h"
 
 namespace baton::cpu {
@@ -20,14 +21,6 @@ namespace {
 ThreadPool& one_thread() {
   static ThreadPool pool(1);
   return pool;
-}
-
-std::vector<float> random_floats(std::size_t n, std::uint32_t seed, float scale = 1.0F) {
-  std::mt19937 rng(seed);
-  std::normal_distribution<float> normal(0.0F, scale);
-  std::vector<float> v(n);
-  for (float& x : v) x = normal(rng);
-  return v;
 }
 
 std::vector<std::uint16_t> to_bf16(const std::vector<float>& v) {

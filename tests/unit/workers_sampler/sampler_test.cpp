@@ -12,20 +12,13 @@
 #include <random>
 #include <set>
 
+#include "tests/support/random_floats.h"
 #include "workers/sampling/philox.h"
 
 namespace baton {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-std::vector<float> random_logits(std::size_t n, std::uint32_t seed, float spread = 2.0F) {
-  std::mt19937 rng(seed);
-  std::normal_distribution<float> normal(0.0F, spread);
-  std::vector<float> v(n);
-  for (float& x : v) x = normal(rng);
-  return v;
-}
 
 SamplingParams params_of(float temperature, std::int32_t top_k, float top_p,
                          std::uint64_t seed = 1) {
@@ -127,30 +120,30 @@ TEST(Philox, EveryPartOfTheKeyChangesTheNumber) {
 
 TEST(SamplerDistribution, Plain) {
   for (const std::size_t vocab : {2U, 17U, 256U, 257U, 1000U}) {
-    expect_distribution(random_logits(vocab, 1), params_of(1.0F, 0, 1.0F, vocab));
-    expect_distribution(random_logits(vocab, 2), params_of(0.7F, 0, 1.0F, vocab));
-    expect_distribution(random_logits(vocab, 3), params_of(2.5F, 0, 1.0F, vocab));
+    expect_distribution(random_floats(vocab, 1, 2.0F), params_of(1.0F, 0, 1.0F, vocab));
+    expect_distribution(random_floats(vocab, 2, 2.0F), params_of(0.7F, 0, 1.0F, vocab));
+    expect_distribution(random_floats(vocab, 3, 2.0F), params_of(2.5F, 0, 1.0F, vocab));
   }
 }
 
 TEST(SamplerDistribution, TopK) {
   for (const std::int32_t k : {2, 3, 50, 300, 999}) {
-    expect_distribution(random_logits(1000, 4), params_of(1.0F, k, 1.0F, 5));
-    expect_distribution(random_logits(1000, 5), params_of(1.7F, k, 1.0F, 6));
+    expect_distribution(random_floats(1000, 4, 2.0F), params_of(1.0F, k, 1.0F, 5));
+    expect_distribution(random_floats(1000, 5, 2.0F), params_of(1.7F, k, 1.0F, 6));
   }
 }
 
 TEST(SamplerDistribution, TopP) {
   for (const float p : {0.05F, 0.5F, 0.9F, 0.999F}) {
-    expect_distribution(random_logits(1000, 6), params_of(1.0F, 0, p, 7));
-    expect_distribution(random_logits(1000, 7, 0.1F), params_of(1.0F, 0, p, 8));  // nearly flat
+    expect_distribution(random_floats(1000, 6, 2.0F), params_of(1.0F, 0, p, 7));
+    expect_distribution(random_floats(1000, 7, 0.1F), params_of(1.0F, 0, p, 8));  // nearly flat
   }
 }
 
 TEST(SamplerDistribution, TopPCutsWhatTopKLeft) {
   for (const std::int32_t k : {2, 20, 500}) {
     for (const float p : {0.3F, 0.8F}) {
-      expect_distribution(random_logits(1000, 8), params_of(1.2F, k, p, 9));
+      expect_distribution(random_floats(1000, 8, 2.0F), params_of(1.2F, k, p, 9));
     }
   }
 }
@@ -159,7 +152,7 @@ TEST(Sampler, KeptSetsMatchTheReferenceOnManyRows) {
   Sampler sampler;
   for (std::uint32_t row = 0; row < 200; ++row) {
     std::vector<float> logits =
-        random_logits(400, 100 + row, 0.5F + 0.02F * static_cast<float>(row));
+        random_floats(400, 100 + row, 0.5F + 0.02F * static_cast<float>(row));
     const SamplingParams params = params_of(0.9F, row % 3 == 0 ? 0 : static_cast<std::int32_t>(row),
                                             0.6F + 0.002F * row, row);
     const std::vector<double> p = reference(logits, params);
@@ -197,7 +190,7 @@ TEST(Sampler, TiesAtTheBorderKeepTheLowestIds) {
 
 TEST(Sampler, AtLeastOneTokenSurvivesAnyTopP) {
   Sampler sampler;
-  std::vector<float> logits = random_logits(100, 3);
+  std::vector<float> logits = random_floats(100, 3, 2.0F);
   const auto best =
       static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   for (std::uint32_t i = 0; i < 20; ++i) {
@@ -209,8 +202,8 @@ TEST(Sampler, AtLeastOneTokenSurvivesAnyTopP) {
 TEST(Sampler, TheDrawDependsOnItsKeyAlone) {
   Sampler first;
   Sampler second(cpu::Isa::avx2);
-  std::vector<float> logits = random_logits(500, 12);
-  std::vector<float> other = random_logits(3000, 13);
+  std::vector<float> logits = random_floats(500, 12, 2.0F);
+  std::vector<float> other = random_floats(3000, 13, 2.0F);
   std::map<std::pair<std::uint64_t, std::uint32_t>, Token> tokens;
   const auto seeded = [](std::uint64_t seed) { return params_of(1.5F, 0, 1.0F, seed); };
   for (std::uint64_t seed = 0; seed < 3; ++seed) {
@@ -260,7 +253,7 @@ TEST(Sampler, BadLogitsAreAnErrorWithAReason) {
   Sampler sampler;
   for (const float bad : {kInf, std::numeric_limits<float>::quiet_NaN()}) {
     for (const std::size_t at : {0U, 15U, 16U, 98U}) {
-      std::vector<float> logits = random_logits(99, 1);
+      std::vector<float> logits = random_floats(99, 1, 2.0F);
       logits[at] = bad;
       for (const SamplingParams& params : {params_of(0.0F, 0, 1.0F), params_of(1.0F, 0, 1.0F),
                                            params_of(1.0F, 5, 1.0F), params_of(1.0F, 0, 0.5F)}) {
@@ -292,7 +285,7 @@ TEST(Sampler, MinusInfinityIsATokenThatNeverComes) {
 
 TEST(Sampler, ParametersOutOfRangeAreRefused) {
   Sampler sampler;
-  std::vector<float> logits = random_logits(10, 1);
+  std::vector<float> logits = random_floats(10, 1, 2.0F);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const SamplingParams& params :
        {params_of(-1.0F, 0, 1.0F), params_of(nan, 0, 1.0F), params_of(kInf, 0, 1.0F),
@@ -311,7 +304,7 @@ TEST(Sampler, ExtremeTemperaturesAndLogits) {
     EXPECT_EQ(sampler.sample(logits, params_of(1.0F, 0, 1.0F), {i}).value(), 1);
     EXPECT_EQ(sampler.sample(logits, params_of(1e-4F, 3, 0.5F), {i}).value(), 1);
   }
-  std::vector<float> flat = random_logits(64, 5);
+  std::vector<float> flat = random_floats(64, 5, 2.0F);
   std::set<Token> seen;
   for (std::uint32_t i = 0; i < 5000; ++i) {
     seen.insert(sampler.sample(flat, params_of(1e30F, 0, 1.0F), {i}).value());
