@@ -16,8 +16,14 @@ if(BATON_SANITIZE)
   if(NOT BATON_SANITIZE MATCHES "^(address|thread)$")
     message(FATAL_ERROR "BATON_SANITIZE is '${BATON_SANITIZE}'; it may be address, thread or empty")
   endif()
-  target_compile_options(baton_flags INTERFACE -fsanitize=${BATON_SANITIZE} -fno-omit-frame-pointer)
-  target_link_options(baton_flags INTERFACE -fsanitize=${BATON_SANITIZE})
+  set(sanitizers ${BATON_SANITIZE})
+  if(BATON_SANITIZE STREQUAL "address")
+    # Undefined behaviour ends the program, too. vptr needs type information of libraries that hide it.
+    set(sanitizers address,undefined)
+    target_compile_options(baton_flags INTERFACE -fno-sanitize-recover=undefined -fno-sanitize=vptr)
+  endif()
+  target_compile_options(baton_flags INTERFACE -fsanitize=${sanitizers} -fno-omit-frame-pointer)
+  target_link_options(baton_flags INTERFACE -fsanitize=${sanitizers})
   if(BATON_SANITIZE STREQUAL "thread")
     # Fences are not modelled by ThreadSanitizer; g++ warns about the ones inside library headers.
     target_compile_options(baton_flags INTERFACE -Wno-tsan)
@@ -160,6 +166,7 @@ function(baton_test_properties name)
     list(APPEND env BATON_SIM_SEEDS=50 "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
   elseif(BATON_SANITIZE STREQUAL "address")
     list(APPEND env BATON_SIM_SEEDS=200
+                    "UBSAN_OPTIONS=print_stacktrace=1"
                     "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
                     "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
   endif()
