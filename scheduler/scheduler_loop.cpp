@@ -30,6 +30,7 @@ SchedulerLoop::SchedulerLoop(const Config& config, ServerChannel& frontends, Ser
       alive_(config.run_dir, "scheduler"),
       started_(now_ns()) {
   state_.epoch = new_incarnation();
+  state_.started = started_;
   state_.build = build_version();
   state_.settings = make_settings(config.scheduler);
   last_turn_ = started_;

@@ -98,7 +98,10 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
   view_.epoch = message.epoch;
   view_.build = message.build;
   view_.workers_ready = message.workers_ready;
-  view_.max_context = message.max_context;
+  if (new_scheduler) view_.epoch_at = now;
+  if (message.max_context >= view_.max_context || now - view_.epoch_at >= limits_.pools_settle) {
+    view_.max_context = message.max_context;
+  }
   view_.progress = message.progress;
   view_.running = message.running;
   view_.waiting = message.waiting;

@@ -33,9 +33,12 @@ struct RequestTableLimits {
   TimeNs heartbeat_interval = 500 * kMillisecond;
   TimeNs hello_interval = 50 * kMillisecond;  // of a FrontendHello without an answer
   TimeNs stale_after = 1 * kSecond;           // no news for this long: ask about the request
-  std::size_t max_asked = 256;                // requests named by one heartbeat
-  TimeNs deadline_grace = 2 * kSecond;        // the scheduler judges a deadline first
-  TimeNs closing_timeout = 60 * kSecond;      // a Finish or Cancel nobody answers is given up
+  /// A new scheduler's smaller max_context is believed after this: the workers with larger pools
+  /// may not have joined it yet.
+  TimeNs pools_settle = 10 * kSecond;
+  std::size_t max_asked = 256;            // requests named by one heartbeat
+  TimeNs deadline_grace = 2 * kSecond;    // the scheduler judges a deadline first
+  TimeNs closing_timeout = 60 * kSecond;  // a Finish or Cancel nobody answers is given up
   TimeNs trial = 2 * kSecond;  // so long a scheduler must live with new requests or suspects ...
   TimeNs lone_trial = 10 * kSecond;  // ... or with one that is tried alone
 };
@@ -106,7 +109,8 @@ struct SchedulerView {
   Epoch epoch = 0;
   std::string build;
   std::uint32_t workers_ready = 0;
-  std::uint32_t max_context = 0;
+  std::uint32_t max_context = 0;  // of the largest pool
+  TimeNs epoch_at = 0;            // first Welcome of this epoch
   std::uint64_t progress = 0;
   std::uint32_t running = 0;
   std::uint32_t waiting = 0;

@@ -8,6 +8,7 @@
 #include "scheduler/apply/membership.h"
 #include "scheduler/apply/requests.h"
 #include "scheduler/apply/sequences.h"
+#include "scheduler/plan/admission.h"
 #include "scheduler/plan/batch_limits.h"
 #include "scheduler/plan/queue_order.h"
 
@@ -133,7 +134,8 @@ struct Handler {
       refuse(state, submit, frontend, ErrorCode::invalid_argument, "the prompt is empty", 0, out);
       return;
     }
-    if (context != 0 && !submit.again && submit.prompt.size() + 1 > context) {
+    if (context != 0 && submit.prompt.size() + 1 > context &&
+        !awaits_pools(state, submit.again, now)) {
       refuse(state, submit, frontend, ErrorCode::too_long,
              "the prompt has " + std::to_string(submit.prompt.size()) +
                  " tokens; with one more it must fit " + std::to_string(context),

@@ -11,6 +11,10 @@
 
 namespace baton {
 
+bool awaits_pools(const State& state, bool again, TimeNs submitted) {
+  return again || submitted - state.started < kWaitForPools;
+}
+
 bool may_fit_later(const State& state, const Request& request, std::uint32_t tokens, TimeNs now) {
   if (fault(Fault::small_pool_refuses)) return false;
   if (tokens <= max_context(state)) return true;
@@ -18,8 +22,9 @@ bool may_fit_later(const State& state, const Request& request, std::uint32_t tok
     return w.store.last_context == 0 &&
            (w.peer.state == WorkerState::registering || w.peer.state == WorkerState::loading);
   };
-  return request.again && (now - request.submitted < kWaitForPools ||
-                           std::any_of(state.workers.begin(), state.workers.end(), loads));
+  return awaits_pools(state, request.again, request.submitted) &&
+         (now - request.submitted < kWaitForPools ||
+          std::any_of(state.workers.begin(), state.workers.end(), loads));
 }
 
 bool refuse_too_long(State& state, const Worker& worker, Request& request, TimeNs now,

@@ -6,10 +6,12 @@
 
 namespace baton {
 
-/// So long a request waits for the only pool that can hold it, if that pool's process is gone; and
-/// one that an earlier scheduler had accepted (it fitted some pool then), for a worker with one to
-/// join the new scheduler.
+/// So long a request waits for the only pool that can hold it, if that pool's process is gone; and,
+/// if it awaits_pools(), for a worker with such a pool to join.
 constexpr TimeNs kWaitForPools = 10 * kSecond;
+/// One that an earlier scheduler had accepted (`again`: it fitted some pool then), or that came
+/// when this one was so young that workers may not have joined it yet.
+bool awaits_pools(const State& state, bool again, TimeNs submitted);
 /// Some worker holds that many tokens, or may soon.
 bool may_fit_later(const State& state, const Request& request, std::uint32_t tokens, TimeNs now);
 

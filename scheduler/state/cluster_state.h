@@ -444,6 +444,7 @@ struct Counters {
 
 struct State {
   Epoch epoch = 0;
+  TimeNs started = -kNever / 2;  // when this scheduler began; long ago unless its shell says
   Settings settings;
   std::string build;
   Term last_term = 0;

@@ -29,6 +29,7 @@ const Worker* stale_sender(const State& state, const Event& event) {
 
 SimScheduler::SimScheduler(World& world) : Process(world, "scheduler") {
   state.epoch = static_cast<Epoch>(world.now());
+  state.started = world.now();
   state.build = "sim";
   state.settings = world.scenario().settings;
   last_tick_ = world.now();

@@ -46,7 +46,7 @@ class Tutorial(unittest.TestCase):
         sources = "".join((ROOT / "tests" / f).read_text(encoding="utf-8") for f in files
                           if (ROOT / "tests" / f).is_file())
         for name in re.findall(r"`((?:test_)?[A-Za-z]\w{9,})`\)", text):
-            self.assertIn(name, sources, name)
+            self.assertTrue(name in sources, name)
 
 
 if __name__ == "__main__":

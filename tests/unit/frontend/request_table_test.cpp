@@ -860,6 +860,25 @@ TEST_F(TableTest, progress_is_dated) {
   EXPECT_EQ(table.scheduler().progress_at, now) << "idle is not stuck";
 }
 
+TEST_F(TableTest, a_young_schedulers_smaller_context_is_not_believed_at_once) {
+  const auto context = [&](Epoch epoch, std::uint32_t tokens) {
+    FrontendWelcome message;
+    message.epoch = epoch;
+    message.max_context = tokens;
+    give(message);
+    return table.scheduler().max_context;
+  };
+  EXPECT_EQ(context(kEpoch, 1000), 1000U);
+  pass(20 * kSecond);
+  EXPECT_EQ(context(kEpoch, 500), 500U);
+  EXPECT_EQ(context(kEpoch, 1000), 1000U);
+  EXPECT_EQ(context(kEpoch + 1, 500), 1000U) << "the larger pool may join yet";
+  pass(5 * kSecond);
+  EXPECT_EQ(context(kEpoch + 1, 500), 1000U);
+  pass(6 * kSecond);
+  EXPECT_EQ(context(kEpoch + 1, 500), 500U);
+}
+
 /// A scheduler that knows the truth, behind a link that loses, doubles and delays; it dies at
 /// times.
 TEST_F(TableTest, random_losses_never_cost_or_repeat_a_token) {

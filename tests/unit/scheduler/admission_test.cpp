@@ -1,4 +1,5 @@
 // Who is taken on, when, and in what portions.
+#include "scheduler/plan/admission.h"
 #include "tests/unit/scheduler/cluster.h"
 
 namespace baton::test {
@@ -382,6 +383,27 @@ TEST(Pools, ASmallWorkerThatJoinsRefusesNothingThatALargeOneHolds) {
   c.run();
   EXPECT_EQ(c.code(1), ErrorCode::ok);
   EXPECT_FALSE(c.sent<StepPlan>(large).empty());
+}
+
+TEST(Pools, ASchedulerThatHasJustBegunWaitsForALargerPool) {
+  Cluster c;
+  c.state.started = c.now;
+  c.ready_worker("mixed1", Role::mixed, 10);
+  c.submit(1, 200, 4);
+  c.submit(2, 300, 4);
+  c.run(3);
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  const LinkId large = c.ready_worker("mixed0", Role::mixed, 60);
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+  EXPECT_FALSE(c.sent<StepPlan>(large).empty());
+  EXPECT_EQ(c.phase(2), Phase::waiting);
+  c.wait(kWaitForPools);
+  c.run();
+  EXPECT_EQ(c.code(2), ErrorCode::too_long);
+  c.submit(3, 300, 4);
+  c.run();
+  EXPECT_EQ(c.code(3), ErrorCode::too_long) << "it knows its workers by now";
 }
 
 TEST(Pools, OneThatOutgrowsASmallPoolGoesOnInALargeOne) {
