@@ -115,6 +115,7 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
   view_.pools = message.pools;
   if (lost_one) scheduler_lost(now, out);
   if (submit_again) submit_all(new_scheduler, now, out);
+  go_on_with_trials(now, out);
 }
 
 void RequestTable::apply_unknown(TimeNs now, TableOutput& out) {

@@ -14,6 +14,9 @@ constexpr std::uint32_t kAlone = 4;    // ... tried alone
 constexpr std::uint32_t kAloneEver =
     8;  // schedulers lost in all: tried alone, whatever it got between them
 constexpr std::uint32_t kLostAlone = 3;  // schedulers lost in lone trials: it ends
+/// A trial begins with a scheduler that has said something just now. One that is dead already would
+/// be held against whoever is sent to it.
+constexpr TimeNs kJustNow = 100 * kMillisecond;
 
 }  // namespace
 
@@ -99,7 +102,7 @@ void RequestTable::go_on_with_trials(TimeNs now, TableOutput& out) {
     if (trial_is_over(now)) acquit(now, out);
     return;  // the turn goes round: another front end may have waited for it
   }
-  if (now >= trials_begin_) begin_trial(now, out);
+  if (now >= trials_begin_ && now - view_.heard_at <= kJustNow) begin_trial(now, out);
 }
 
 void RequestTable::begin_trial(TimeNs now, TableOutput& out) {

@@ -39,8 +39,8 @@ constexpr TimeNs kTwoHeartbeats = 500 * kMillisecond;
 
 /// Requests that only its pool could hold wait no longer for a process that does not come back.
 void forget_context(Worker& w, TimeNs now) {
-  if (w.peer.state == WorkerState::gone && now - w.peer.heard > kWaitForPools)
-    w.store.last_context = 0;
+  const bool silent = w.peer.state == WorkerState::gone || w.peer.state == WorkerState::fenced;
+  if (silent && now - w.peer.heard > kWaitForPools) w.store.last_context = 0;
 }
 
 void judge_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) {

@@ -35,7 +35,7 @@ std::uint32_t watermark(const Settings& settings, const Worker& worker) {
 bool has_room(const State& state, const Worker& worker, const Request& request,
               std::uint32_t blocks) {
   if (worker.compute.sequences == 0) return worker.store.pool.available_blocks() >= blocks;
-  const std::uint32_t width = worker.decodes() ? request.sampling.num_beams : 1;
+  const std::uint32_t width = decodes_here(state, worker) ? request.sampling.num_beams : 1;
   if (worker.compute.short_of_blocks ||
       worker.compute.sequences + width > most_running(state, worker))
     return false;

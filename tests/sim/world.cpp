@@ -82,7 +82,12 @@ TimeNs World::patience(std::uint64_t deaths) const {
                       scenario_.pace.load +
                       (scenario_.load.strike == Strike::scheduler ? 12 * kSecond : 0) +
                       (scenario_.load.strikers_hang ? 64 * kSecond : 0);
+  const auto hanging = std::count_if(processes_.begin(), processes_.end(), [](const auto& process) {
+    const auto* worker = dynamic_cast<const SimWorker*>(process);
+    return worker != nullptr && worker->alive && worker->hung_by != kNobody;
+  });
   return options_.patience + (scenario_.calm ? 2 * all_work() : 0) +
+         static_cast<TimeNs>(hanging) * 64 * kSecond +
          static_cast<TimeNs>(std::min(deaths, most)) * each;
 }
 

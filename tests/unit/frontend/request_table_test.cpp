@@ -576,6 +576,22 @@ TEST_F(TrialTest, front_ends_take_turns) {
   EXPECT_FALSE(table.wants_turn());
 }
 
+TEST_F(TrialTest, nobody_is_tried_with_a_scheduler_that_is_silent) {
+  welcome();
+  const auto suspect = open();
+  another_scheduler();
+  another_scheduler();
+  live(kSecond);
+  submitted();
+  for (int i = 0; i < 40; ++i) {  // it is dead, and nobody knows yet
+    pass(500 * kMs);
+    if (table.wants_turn()) table.give_turn();
+  }
+  EXPECT_EQ(Counters{}, submitted());
+  live(kSecond);
+  EXPECT_EQ(Counters{suspect}, submitted());
+}
+
 TEST_F(TableTest, a_scheduler_that_forgot_this_front_end_is_told_again) {
   welcome();
   const auto a = open();

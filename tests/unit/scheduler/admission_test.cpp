@@ -406,6 +406,21 @@ TEST(Pools, ASchedulerThatHasJustBegunWaitsForALargerPool) {
   EXPECT_EQ(c.code(3), ErrorCode::too_long) << "it knows its workers by now";
 }
 
+TEST(Pools, ALostWorkersPoolIsForgottenThoughNobodySawItsProcessEnd) {
+  Cluster c;
+  const LinkId large = c.ready_worker("mixed0", Role::mixed, 100);
+  const LinkId small = c.ready_worker("mixed1", Role::mixed, 10);
+  c.event(SendFailed{large});
+  c.submit(1, 200, 4);
+  for (int i = 0; i < 11; ++i) {
+    c.now += kSecond;
+    c.heartbeat(small);
+    c.tick();
+  }
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::too_long);
+}
+
 TEST(Pools, OneThatOutgrowsASmallPoolGoesOnInALargeOne) {
   Cluster c;
   const LinkId large = c.ready_worker("mixed0", Role::mixed, 100);

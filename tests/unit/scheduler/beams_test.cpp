@@ -145,6 +145,18 @@ TEST_F(BeamsTest, WhatCanNeverFitIsRefusedWithTheNumbers) {
   EXPECT_EQ(cluster.phase(2), Phase::prefill);
 }
 
+TEST_F(BeamsTest, NoSearchIsPrefilledThatItsFirstForksWouldPreempt) {
+  const LinkId link = cluster.ready_worker("prefill0", Role::prefill, 3);  // nobody decodes
+  cluster.submit(1, 2, 8);
+  cluster.turn();
+  submit(2, 2, 2, 3);
+  for (int i = 0; i < 4; ++i) {
+    cluster.answer(link);
+    cluster.turn();
+    EXPECT_EQ(cluster.phase(2), Phase::waiting);
+  }
+}
+
 TEST_F(BeamsTest, PreemptionAndDeathBeginAgainFromThePrompt) {
   const LinkId link = cluster.ready_worker("mixed0", Role::mixed);
   submit(1, 10, 6, 3);
