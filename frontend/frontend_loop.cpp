@@ -80,7 +80,8 @@ void FrontendLoop::take_turn_of_trials() {
     turn_.reset();
     return;
   }
-  if (turn_ || now_ < next_turn_) return;
+  if (turn_) return table_.give_turn();
+  if (now_ < next_turn_) return;
   next_turn_ = now_ + kTurnInterval;
   Result<LockFile> lock = LockFile::acquire(options_.turn_lock);
   if (lock.ok()) {

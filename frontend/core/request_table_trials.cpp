@@ -86,6 +86,8 @@ void RequestTable::acquit(TimeNs now, TableOutput& out) {
   }
   trial_size_ *= 2;
   turn_of_trials_ = Turn::unwanted;
+  // Another front end may have waited for the turn.
+  trials_begin_ = now + limits_.heartbeat_interval;
   const bool others_waited = trial_.alone;
   trial_ = {};
   if (!others_waited) return;
@@ -100,7 +102,7 @@ void RequestTable::acquit(TimeNs now, TableOutput& out) {
 void RequestTable::go_on_with_trials(TimeNs now, TableOutput& out) {
   if (!trial_.members.empty()) {
     if (trial_is_over(now)) acquit(now, out);
-    return;  // the turn goes round: another front end may have waited for it
+    return;
   }
   if (now >= trials_begin_ && now - view_.heard_at <= kJustNow) begin_trial(now, out);
 }

@@ -378,7 +378,7 @@ void World::share_turns(SimFrontend& frontend) {
   const bool free = turn_of_ == kNobody || !processes_[turn_of_]->alive;
   if (!frontend.table.wants_turn()) {
     if (turn_of_ == frontend.id) turn_of_ = kNobody;
-  } else if (free && frontend.alive) {
+  } else if ((free || turn_of_ == frontend.id) && frontend.alive) {
     turn_of_ = frontend.id;
     frontend.table.give_turn();
   }
