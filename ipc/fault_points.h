@@ -1,6 +1,5 @@
 // Faults that a test puts back on purpose, to prove that the simulation finds them. In a product
-// build
-// `fault()` is constexpr false and costs nothing; only the simulator's fault build defines
+// build `fault()` is constexpr false and costs nothing; only the simulator's fault build defines
 // BATON_FAULTS.
 #pragma once
 
@@ -36,6 +35,7 @@ enum class Fault : std::uint8_t {
   small_pool_refuses,     // a worker refuses what a larger one could hold
   orphan_after_finish,    // an attempt that its client has left behind decodes to its end
   grammar_not_awaited,    // a row draws by a grammar that its worker is still compiling
+  step_room_ignored,      // a plan has more tokens than its worker has room for
 };
 
 #ifdef BATON_FAULTS

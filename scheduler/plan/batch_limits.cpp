@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ipc/fault_points.h"
 #include "scheduler/plan/policy.h"
 
 namespace baton {
@@ -13,7 +14,9 @@ std::uint32_t batch_bucket(const std::vector<std::uint32_t>& sizes, std::size_t 
 }
 
 std::uint32_t step_tokens(const Settings& settings, const Worker& worker) {
-  return std::min(settings.token_budget.of(worker.role()), worker.step_room());
+  const std::uint32_t budget = settings.token_budget.of(worker.role());
+  if (fault(Fault::step_room_ignored)) return budget;
+  return std::min(budget, worker.step_room());
 }
 
 std::uint32_t most_prompt_rows(const State& state) {

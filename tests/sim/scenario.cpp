@@ -291,6 +291,7 @@ std::uint32_t Scenario::fits_somewhere() const {
 }
 
 bool Scenario::fits_beams(std::uint32_t prompt, const SamplingParams& sampling) const {
+  if (step_room != 0 && sampling.num_beams > step_room) return false;
   if (sampling.max_tokens <= 1) return prompt + 1 <= fits();
   const std::uint32_t shared = prompt / tokens_per_block;
   const std::uint32_t longest = std::max(prompt + sampling.max_tokens - 1, prompt + 1);
@@ -320,6 +321,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   draw_policies(s, random);
   draw_host_parts(s);
   draw_calm(s);
+  if (random.permille(150)) s.step_room = random.pick<std::uint32_t>({2, 5, 9});
   return s;
 }
 
@@ -373,6 +375,7 @@ std::string Scenario::text() const {
   field("pull ms", static_cast<std::uint64_t>(pace.pull / kMillisecond));
   field("step ms", static_cast<std::uint64_t>(pace.step / kMillisecond));
   field("codec", codec ? 1 : 0);
+  field("step room", step_room);
   field("same link id", network.same_link_id ? 1 : 0);
   return line;
 }

@@ -99,6 +99,7 @@ struct Scenario {
   std::uint32_t tokens_per_block = 4;
   std::uint32_t max_context = 0;  // of the model
   std::uint32_t vocab = 64;
+  std::uint32_t step_room = 0;  // tokens of a step that workers have room for; 0: all of the budget
   std::vector<WorkerSpec> workers;
   std::uint32_t frontends = 1;
   TimeNs tick = 50 * kMillisecond;

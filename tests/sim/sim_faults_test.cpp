@@ -32,7 +32,7 @@ constexpr Planted kPlanted[] = {
     {Fault::block_final_too_early, "block_final_too_early", 9},
     {Fault::piecemeal_reservation, "piecemeal_reservation", 9},
     {Fault::token_sent_twice, "token_sent_twice", 7},
-    {Fault::no_copy_on_write, "no_copy_on_write", 5},
+    {Fault::no_copy_on_write, "no_copy_on_write", 15},
     {Fault::block_cached_too_early, "block_cached_too_early", 1},
     {Fault::prefix_not_awaited, "prefix_not_awaited", 2},
     {Fault::prefix_not_held, "prefix_not_held", 6},
@@ -40,6 +40,7 @@ constexpr Planted kPlanted[] = {
     {Fault::copied_not_held, "copied_not_held", 6},
     {Fault::pulled_over_unsaved, "pulled_over_unsaved", 45},
     {Fault::grammar_not_awaited, "grammar_not_awaited", 1},
+    {Fault::step_room_ignored, "step_room_ignored", 3},
     // Liveness and blame.
     {Fault::slow_pull_lost, "slow_pull_lost", 36},
     {Fault::hung_pull_excused, "hung_pull_excused", 591},

@@ -218,7 +218,9 @@ void SimWorker::allocate() {
   hello.max_context = s.max_context;
   hello.vocab_size = s.vocab;
   // As workers on GPUs do: the tables refuse a plan that has more.
-  hello.max_step_tokens = std::max(s.settings.token_budget.of(spec.role), s.settings.max_running);
+  hello.max_step_tokens =
+      s.step_room != 0 ? s.step_room
+                       : std::max(s.settings.token_budget.of(spec.role), s.settings.max_running);
   core.pool_ready(std::move(hello), world_.now(), actions_);
   world_.joined(name);
 }

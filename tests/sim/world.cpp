@@ -86,8 +86,7 @@ TimeNs World::patience(std::uint64_t deaths) const {
     const auto* worker = dynamic_cast<const SimWorker*>(process);
     return worker != nullptr && worker->alive && worker->hung_by != kNobody;
   });
-  return options_.patience + (scenario_.calm ? 2 * all_work() : 0) +
-         static_cast<TimeNs>(hanging) * 64 * kSecond +
+  return options_.patience + 2 * all_work() + static_cast<TimeNs>(hanging) * 64 * kSecond +
          static_cast<TimeNs>(std::min(deaths, most)) * each;
 }
 
@@ -291,12 +290,15 @@ namespace {
 
 /// Deaths that end a request for sure. In one stage: three, and one more if others are suspected
 /// with it. One who gets on in between: six in all. And one for each worker: it may get there
-/// before a death is known. Of schedulers: those of the front end's rules.
+/// before a death is known. If deaths are known only when a successor comes: once before it is
+/// suspected, and once more before its lone deaths are known. Of schedulers: those of the front
+/// end's rules.
 std::uint32_t most_struck(const Scenario& s, const RequestSpec& spec) {
   if (spec.strike == Strike::scheduler) return spec.strike_every == 1 ? 7 : 11;
   const bool gets_on = spec.strike == Strike::decode && spec.strike_every > 1;
   const std::uint32_t most = s.settings.max_deaths;
-  return (gets_on ? 2 * most : most) + 1 + static_cast<std::uint32_t>(s.workers.size());
+  const auto unknown = static_cast<std::uint32_t>(s.workers.size());
+  return (gets_on ? 2 * most : most) + 1 + (s.blows.told_of_death ? unknown : 2 * unknown);
 }
 
 }  // namespace
@@ -348,7 +350,7 @@ TimeNs World::all_work() const {
         std::max(1U, std::min({scenario_.settings.prompt_chunk, budget.prefill, budget.mixed}));
     const auto steps =
         static_cast<TimeNs>(spec.prompt.size() / chunk + spec.sampling.max_tokens + 2);
-    work += steps * pace.step + 2 * pace.pull + 2 * pace.compile;
+    work += steps * (pace.step + 2 * scenario_.network.delay) + 2 * pace.pull + 2 * pace.compile;
   }
   return work;
 }
