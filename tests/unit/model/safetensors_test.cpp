@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -24,7 +25,7 @@ struct File {
   std::size_t size = 0;
 
   explicit File(const std::string& bytes) : words((bytes.size() + 7) / 8), size(bytes.size()) {
-    std::memcpy(words.data(), bytes.data(), bytes.size());
+    std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(words.data()));
   }
   const std::byte* data() const { return reinterpret_cast<const std::byte*>(words.data()); }
 };
