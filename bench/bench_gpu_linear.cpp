@@ -83,10 +83,10 @@ class Bench {
         json_(json),
         max_rows_(max_rows),
         format_(format),
-        widened_bytes_(
+        dequantized_bytes_(
             format == WeightFormat::bf16 ? 0 : 4 * size(shape.intermediate) * size(shape.hidden)),
         workspace_bytes_(Linears::workspace_bytes(max_rows, 2 * shape.intermediate) +
-                         widened_bytes_),
+                         dequantized_bytes_),
         arena_(weight_bytes() + workspace_bytes_ + state_bytes()) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     check(cudaEventCreate(&begin_));
@@ -102,7 +102,7 @@ class Bench {
       }
     }
     linears_ = std::make_unique<Linears>(
-        Linears::Options{workspace_bytes_, max_rows, deterministic, widened_bytes_, 0},
+        Linears::Options{workspace_bytes_, max_rows, deterministic, dequantized_bytes_, 0},
         arena_.take<std::byte>(workspace_bytes_));
     const std::size_t rows = size(max_rows);
     norm_ = arena_.take<Bf16>(size(std::max(shape.hidden, shape.intermediate)));
@@ -258,7 +258,7 @@ class Bench {
   bool json_;
   int max_rows_;
   WeightFormat format_;
-  std::size_t widened_bytes_;
+  std::size_t dequantized_bytes_;
   std::size_t workspace_bytes_;
   Arena arena_;
   cudaStream_t stream_ = nullptr;

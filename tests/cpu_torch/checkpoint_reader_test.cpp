@@ -81,8 +81,8 @@ TEST(WeightPlan, WeightsOfAnotherTypeGiveTheSameBitsOrNearThem) {
     return logits_of(*LlamaModel::load(folder_of(name), options), tokens, 20);
   };
   const Logits stored = logits("wide_heads", WeightChoice::stored);  // bf16
-  const Logits widened = logits("wide_heads", WeightChoice::f32);
-  for (std::size_t i = 0; i < stored.size(); ++i) EXPECT_TRUE(same_bits(stored[i], widened[i]));
+  const Logits dequantized = logits("wide_heads", WeightChoice::f32);
+  for (std::size_t i = 0; i < stored.size(); ++i) EXPECT_TRUE(same_bits(stored[i], dequantized[i]));
   const Logits exact = logits("mha", WeightChoice::stored);  // f32
   const Logits rounded = logits("mha", WeightChoice::bf16);
   double error = 0, largest = 0;

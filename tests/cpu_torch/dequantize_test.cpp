@@ -136,7 +136,7 @@ TEST(Dequantize, GoldenCheckpointsHoldTheScriptsValues) {
       if (!key.starts_with("crc32.")) continue;
       const std::string layer = key.substr(6, key.size() - 6 - std::string(".weight").size());
       const auto [out, in] = shapes.at(layer.substr(layer.rfind('.') + 1));
-      const cpu::MatrixSource matrix = reader.widened(reader.linear(layer, out, in));
+      const cpu::MatrixSource matrix = reader.dequantized(reader.linear(layer, out, in));
       ASSERT_EQ(matrix.type, cpu::ElementType::f32);
       const std::string_view memory(reinterpret_cast<const char*>(matrix.data),
                                     static_cast<std::size_t>(out * in) * sizeof(float));

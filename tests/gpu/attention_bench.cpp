@@ -122,10 +122,11 @@ double time_decode(Bench& b, const Geometry& g, const Rows& rows, DecodeAttentio
   const DecodeAttention attention(options);
   DecodePlan plan;
   attention.plan(rows.rows, plan);
+  const auto planned = static_cast<std::int32_t>(plan.items.size());
   const int launched = padded ? attention.max_items() : static_cast<int>(plan.items.size());
   plan.items.resize(launched);
   const DeviceArray<DecodeItem> items{std::span<const DecodeItem>(plan.items)};
-  const DeviceArray<std::int32_t> counts{std::span<const std::int32_t>(plan.counts)};
+  const DeviceArray<std::int32_t> count{std::span<const std::int32_t>(&planned, 1)};
   const DeviceArray<std::int32_t> table{std::span<const std::int32_t>(rows.table)};
   DeviceArray<std::byte> workspace(attention.workspace_bytes());
   workspace.fill(0);
@@ -133,34 +134,30 @@ double time_decode(Bench& b, const Geometry& g, const Rows& rows, DecodeAttentio
     for (int layer = 0; layer < g.layers; ++layer) {
       attention.run(reinterpret_cast<Bf16*>(b.qkv.data()), reinterpret_cast<Bf16*>(b.out.data()),
                     g.view(reinterpret_cast<Bf16*>(b.pool.data()), layer), table.data(),
-                    {items.data(), counts.data(), plan.rows, launched}, 0.088F, workspace.data(),
+                    {items.data(), count.data(), plan.rows, launched}, 0.088F, workspace.data(),
                     b.stream);
     }
   });
 }
 
-/// With BATON_GPU_BENCH=pieces also the split kernel with pieces of several lengths.
+/// With BATON_GPU_BENCH=pieces also pieces of several lengths.
 void bench_decode(Bench& b, const char* name, const Geometry& g,
                   const std::vector<std::pair<int, int>>& positions) {
   const Rows rows(g, positions);
   const double gb =
       static_cast<double>(rows.keys) * 4 * g.shape.kv_heads * g.shape.head_dim * g.layers / 1e9;
-  DecodeAttention::Options streamed;
-  streamed.streamed_rows = 1;
-  DecodeAttention::Options split;
-  split.streamed_rows = std::numeric_limits<int>::max();
+  DecodeAttention::Options options;
   std::printf("%-24s", name);
   const auto print = [&](const char* kernel, double ms) {
     std::printf(" %s %7.3f ms %6.2f us/layer %5.2f TB/s;", kernel, ms, ms * 1e3 / g.layers,
                 gb / ms);
   };
-  print("streamed", time_decode(b, g, rows, streamed));
-  print("split", time_decode(b, g, rows, split));
-  print("padded", time_decode(b, g, rows, split, true));
+  print("as planned", time_decode(b, g, rows, options));
+  print("padded", time_decode(b, g, rows, options, true));
   if (std::string_view(std::getenv("BATON_GPU_BENCH")) == "pieces") {
     for (int piece : {64, 128, 256, 512, 1024, 65536}) {
-      split.piece_keys = piece;
-      std::printf(" %d: %.3f", piece, time_decode(b, g, rows, split));
+      options.piece_keys = piece;
+      std::printf(" %d: %.3f", piece, time_decode(b, g, rows, options));
     }
   }
   std::printf("\n");

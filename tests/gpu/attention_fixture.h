@@ -180,14 +180,14 @@ struct AttentionCase {
     const int n = static_cast<int>(plan.items.size());
     plan.items.resize(n + 5, DecodeItem{-1, -1, -1, -1, -1, -1, -1, -1});  // never looked at
     const DeviceArray<DecodeItem> items{std::span<const DecodeItem>(plan.items)};
-    const DeviceArray<std::int32_t> counts{std::span<const std::int32_t>(plan.counts)};
+    const DeviceArray<std::int32_t> count{std::span<const std::int32_t>(&n, 1)};
     DeviceArray<std::byte> workspace(attention.workspace_bytes());
     workspace.fill(0);
     return run(pool,
                [&](Bf16* q, Bf16* out, const KvLayerView& kv, const std::int32_t* blocks) {
                  for (int i = 0; i < 2; ++i) {
                    attention.run(q, out, kv, blocks,
-                                 {items.data(), counts.data(), plan.rows, n + 5 * i}, scale,
+                                 {items.data(), count.data(), plan.rows, n + 5 * i}, scale,
                                  workspace.data(), nullptr);
                  }
                })
@@ -201,7 +201,8 @@ struct AttentionCase {
     DecodePlan plan;
     attention.plan(rows, plan);
     const DeviceArray<DecodeItem> items{std::span<const DecodeItem>(plan.items)};
-    const DeviceArray<std::int32_t> counts{std::span<const std::int32_t>(plan.counts)};
+    const std::int32_t planned = static_cast<std::int32_t>(plan.items.size());
+    const DeviceArray<std::int32_t> count{std::span<const std::int32_t>(&planned, 1)};
     DeviceArray<std::byte> workspace(attention.workspace_bytes());
     workspace.fill(0);
 
@@ -249,7 +250,7 @@ struct AttentionCase {
                      sin.data()};
       if (!inside) rope_append(append, nullptr);
       const int n = static_cast<int>(plan.items.size());
-      attention.run(q, out, kv, blocks, {items.data(), counts.data(), plan.rows, n}, scale,
+      attention.run(q, out, kv, blocks, {items.data(), count.data(), plan.rows, n}, scale,
                     workspace.data(), nullptr, inside ? &append.rope : nullptr);
     });
   }

@@ -63,7 +63,6 @@ TEST_P(DecodeShapes, AllLengths) {
   for (int piece : {0, 64, 4096}) {
     DecodeAttention::Options options;
     options.piece_keys = piece;
-    options.streamed_rows = std::numeric_limits<int>::max();
     expect_close(c, c.run_decode(options), 1);
   }
 }
@@ -76,83 +75,17 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DecodeShapes,
                                            std::tuple(4, 128, 8), std::tuple(8, 64, 1),
                                            std::tuple(16, 128, 24)));
 
-/// Only the streamed kernel, where the other would be chosen.
-DecodeAttention::Options streamed() {
-  DecodeAttention::Options options;
-  options.streamed_rows = 1;
-  return options;
-}
-
-/// Whether this device has it: elsewhere its tests run the other one once more.
-void say_if_not_streamed(const HeadShape& shape, int tokens_per_block) {
-  DecodeAttention::Options options = streamed();
-  options.shape = shape;
-  options.tokens_per_block = tokens_per_block;
-  options.max_rows = 1;
-  if (!DecodeAttention(options).streams(1)) std::printf("    not the streamed kernel\n");
-}
-
-class StreamedShapes : public ::testing::TestWithParam<std::tuple<int, int, int, int>> {};
-
-TEST_P(StreamedShapes, AllLengths) {
-  const auto [group, kv_heads, dim, tokens_per_block] = GetParam();
-  const HeadShape shape{kv_heads * group, kv_heads, dim};
-  say_if_not_streamed(shape, tokens_per_block);
-  const AttentionCase c = lengths_case(shape, tokens_per_block, 0, many_lengths());
-  expect_close(c, c.run_decode(streamed()), 1);
-}
-
-INSTANTIATE_TEST_SUITE_P(Shapes, StreamedShapes,
-                         ::testing::Values(std::tuple(4, 2, 128, 16), std::tuple(1, 2, 128, 16),
-                                           std::tuple(2, 3, 128, 16), std::tuple(3, 1, 128, 32),
-                                           std::tuple(5, 2, 128, 16), std::tuple(6, 2, 64, 64),
-                                           std::tuple(7, 2, 64, 16), std::tuple(8, 4, 128, 64),
-                                           std::tuple(4, 2, 64, 16), std::tuple(8, 1, 64, 512),
-                                           std::tuple(1, 9, 128, 512)));
-
-TEST(StreamedAttention, RowsThatManyRunsShare) {
-  const AttentionCase c = lengths_case(
-      {8, 2, 128}, 16, 0, {20000, 1, 17, 700, 300, 64, 65, 6000, 5, 128, 1023, 16, 33});
-  const auto out = c.run_decode(streamed());
-  expect_close(c, out, 1);
-  // Whichever warp comes last, the bits are the same.
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(out, c.run_decode(streamed()));
-}
-
-TEST(StreamedAttention, FewerTilesThanWarps) {
-  for (const int length : {1, 15, 16, 17, 200, 1000}) {
-    const AttentionCase c = lengths_case({8, 2, 128}, 16, 0, {length});
-    expect_close(c, c.run_decode(streamed()), 1);
-  }
-}
-
-TEST(StreamedAttention, ManyRows) {
+TEST(DecodeAttention, ManyRows) {
   std::vector<int> lengths;
   for (int i = 0; i < 256; ++i) lengths.push_back(1 + i * 37 % 211);
   const AttentionCase c = lengths_case({8, 2, 128}, 16, 0, lengths);
-  expect_close(c, c.run_decode({}), 1);  // as a step would choose
-}
-
-TEST(StreamedAttention, Windows) {
-  for (const int window : {1, 16, 50, 250}) {
-    const AttentionCase c = lengths_case({8, 2, 64}, 32, window, many_lengths());
-    expect_close(c, c.run_decode(streamed()), 1);
-  }
+  expect_close(c, c.run_decode({}), 1);
 }
 
 /// As in a graph that was recorded for more rows; and with none at all.
-TEST(StreamedAttention, FewerRowsThanPlannedFor) {
+TEST(DecodeAttention, FewerRowsThanPlannedFor) {
   const AttentionCase c = lengths_case({8, 2, 128}, 16, 0, {300, 1, 77});
-  expect_close(c, c.run_decode(streamed(), {}, 48), 1);
-}
-
-TEST(StreamedAttention, RowsOfAPrompt) {
-  AttentionCase c({8, 2, 128}, 16, 0);
-  c.add(0, 40);
-  c.add(100, 1);
-  c.add(333, 30);
-  c.build();
-  expect_close(c, c.run_decode(streamed()), 1);
+  expect_close(c, c.run_decode({}, {}, 48), 1);
 }
 
 TEST(DecodeAttention, LongRowsAmongShortOnes) {
@@ -236,7 +169,6 @@ TEST_P(RopeShapes, DoesWhatRopeAppendDoes) {
       for (const int piece : {0, 64}) {
         DecodeAttention::Options options;
         options.piece_keys = piece;
-        options.streamed_rows = std::numeric_limits<int>::max();
         const auto expected = c.run_rope(options, false, bias, norms);
         const auto got = c.run_rope(options, true, bias, norms);
         EXPECT_LE(difference(got.pool, expected.pool), 1e-4) << window << " " << piece;
@@ -314,7 +246,7 @@ INSTANTIATE_TEST_SUITE_P(
                       std::tuple(1, 64, 16, 0, kFa2), std::tuple(8, 128, 8, 0, kFa2),
                       std::tuple(5, 128, 16, 70, kFa2), std::tuple(2, 64, 1, 33, kFa2)));
 
-TEST(PrefillSplit, FewRowsBehindManyKeys) {
+TEST(PrefillSplit, StagedBehindManyKeys) {
   for (const PrefillKind kind : {kDense, kPaged, kFa2}) {
     AttentionCase c({8, 2, 128}, 16, 0);
     c.add(4000, 20);

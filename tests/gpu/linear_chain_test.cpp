@@ -61,7 +61,7 @@ Matrix quantized_matrix(const Quantized& kind, int out, int in, unsigned seed) {
   QuantizedWeight& q = m.weight.quantized;
   q.format = kind.format;
   q.group_shift = kind.group_shift;
-  q.groups = (in - 1 >> kind.group_shift) + 1;
+  q.groups = ((in - 1) >> kind.group_shift) + 1;
   const bool int4 = kind.format == WeightFormat::int4;
   std::minstd_rand random(seed);
   std::vector<std::uint32_t> words(weight_words(kind.format, out, in), 0);

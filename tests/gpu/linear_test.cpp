@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "workers/cuda/linear/linear.h"
-#include "workers/cuda/linear/linear_few_rows.h"
-#include "workers/cuda/linear/linear_streamed.h"
+#include "workers/cuda/linear/linear_direct.h"
+#include "workers/cuda/linear/linear_staged.h"
 
 namespace baton::cuda {
 namespace {
@@ -277,7 +277,7 @@ TEST_F(LinearTest, ManyCandidatesAgree) {
 TEST_F(LinearTest, EveryOwnVariantAgrees) {
   const Case c(768, 1024, 128);
   const LinearWeight w{c.w_device.data, c.out, c.in};
-  CUDA_OK(cudaMemset(workspace_, 0, few_rows_workspace_bytes()));
+  CUDA_OK(cudaMemset(workspace_, 0, staged_workspace_bytes()));
   const auto expect_sums = [&](int rows, const Device<float>& y, const std::string& what) {
     const std::vector<float> got = y.read();
     double worst = 0;
@@ -292,17 +292,17 @@ TEST_F(LinearTest, EveryOwnVariantAgrees) {
   int variants = 0;
   for (const int rows : {1, 5, 8, 16, 33, 64, 128}) {
     const std::vector<float> poison(Case::size(rows, c.out), NAN);
-    for (const StreamedConfig& config : streamed_candidates(rows, c.out, c.in)) {
+    for (const DirectConfig& config : direct_candidates(rows, c.out, c.in)) {
       const Device<float> y(poison);
-      streamed_linear(config, {c.x_device.data, rows, w, LinearOutput::f32, y.data}, stream_);
-      expect_sums(rows, y, "streamed, variant " + std::to_string(++variants));
+      direct_linear(config, {c.x_device.data, rows, w, LinearOutput::f32, y.data}, stream_);
+      expect_sums(rows, y, "direct, variant " + std::to_string(++variants));
     }
-    if (!few_rows_supported()) continue;
-    for (const FewRowsConfig& config : few_rows_candidates(rows, c.out, c.in, false)) {
+    if (!staged_supported()) continue;
+    for (const StagedConfig& config : staged_candidates(rows, c.out, c.in, false)) {
       const Device<float> y(poison);
-      few_rows(config, {c.x_device.data, rows, w, LinearOutput::f32, y.data, workspace_}, stream_);
+      staged(config, {c.x_device.data, rows, w, LinearOutput::f32, y.data, workspace_}, stream_);
       expect_sums(rows, y,
-                  "few rows, tile " + std::to_string(config.tile) +
+                  "staged, tile " + std::to_string(config.tile) +
                       (config.balanced ? ", balanced" : "") + ", split " +
                       std::to_string(config.split));
       ++variants;

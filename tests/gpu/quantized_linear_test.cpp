@@ -92,10 +92,10 @@ struct Stored {
     }
     if (!fp8) zeros.resize(size(groups, out) / 8);
     for (auto& z : zeros) z = word();
-    widen_on_host();
+    dequantize_on_host();
   }
 
-  void widen_on_host() {
+  void dequantize_on_host() {
     static cpu::ThreadPool pool(2);
     values.resize(size(out, in));
     const auto* bytes = reinterpret_cast<const std::byte*>(words.data());
@@ -199,7 +199,7 @@ Matrix make_matrix(const Format& format, int out, int in) {
   Stored first(format, out / 2, in, 11);
   Stored second(format, out / 2, in, 12);
   second.group = first.group;
-  second.widen_on_host();
+  second.dequantize_on_host();
   Matrix m(out, first);
   if (out % 16 == 0) {
     m.add(first, {0, true});
@@ -212,7 +212,7 @@ Matrix make_matrix(const Format& format, int out, int in) {
 }
 
 constexpr std::size_t kWorkspace = 96 << 20;
-constexpr std::size_t kWidened = 16 << 20;
+constexpr std::size_t kDequantized = 16 << 20;
 constexpr std::size_t kOrdered = 4 << 20;
 
 class QuantizedLinearTest : public ::testing::Test {
@@ -231,7 +231,7 @@ class QuantizedLinearTest : public ::testing::Test {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
   Linears::Options options(int max_rows, bool deterministic) const {
-    return {kWorkspace, max_rows, deterministic, kWidened, kOrdered};
+    return {kWorkspace, max_rows, deterministic, kDequantized, kOrdered};
   }
 
   cudaStream_t stream_ = nullptr;
@@ -323,9 +323,9 @@ struct Products {
     }
     const double typical = std::sqrt(squares / (double{1} * n * width(output)));
     const bool exact = n <= kMostQuantizedRows;
-    // Widened, gate and up are rounded to bf16 before they are multiplied, and random E4M3 have a
-    // few large ones among them: the largest products are far from the typical one that errors are
-    // measured by.
+    // Dequantized, gate and up are rounded to bf16 before they are multiplied, and random E4M3 have
+    // a few large ones among them: the largest products are far from the typical one that errors
+    // are measured by.
     const double tolerance = exact ? 1e-3 : output == LinearOutput::silu_mul ? 1e-1 : 2e-2;
     EXPECT_LT(worst / typical, tolerance) << m.out << " x " << m.in << ", " << n << " rows, output "
                                           << static_cast<int>(output) << "\n"
@@ -454,18 +454,18 @@ TEST_F(QuantizedLinearTest, DeterministicRowsKeepTheirBits) {
 
 /// To bf16 from what is packed and from what is stored: the nearest to the value, or its neighbour
 /// where the scale lost its last digits.
-TEST_F(QuantizedLinearTest, WidenedWeightsAreTheValues) {
+TEST_F(QuantizedLinearTest, DequantizedWeightsAreTheValues) {
   for (const Format& format : kFormats) {
     SCOPED_TRACE(format.name);
     const Stored s(format, 88, format.shuffled ? 256 : 272, 5);
     Matrix m(88, s);
     m.add(s, {0, false});
     const Device<Bf16> packed(std::vector<Bf16>(size(88, s.in)));
-    widen(m.weight, packed.get(), stream_);
+    dequantize(m.weight, packed.get(), stream_);
     const std::vector<Bf16> from_packed = packed.read();
     const Raw raw(s);
     const Device<Bf16> stored(std::vector<Bf16>(size(88, s.in)));
-    widen_part(raw.part, {0, false}, stored.get(), stream_);
+    dequantize_part(raw.part, {0, false}, stored.get(), stream_);
     const std::vector<Bf16> from_stored = stored.read();
     std::vector<std::int32_t> order(at(s.in));
     std::iota(order.begin(), order.end(), 0);

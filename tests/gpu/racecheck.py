@@ -7,7 +7,7 @@
 Needs a GPU and compute-sanitizer. A part is some tests of one program; the sanitizer instruments the kernels whose
 name holds the word beside it, all where there is none, and only the first launches (0: all). A part that is cut off reports
 what was found until then. The tests call the kernels directly: it seems that where kernels with clusters run beside them without
-being instrumented (cuBLAS's, or our own few_rows_kernel when another one is filtered for), racecheck of version 2025.3
+being instrumented (cuBLAS's, or our own staged_kernel when another one is filtered for), racecheck of version 2025.3
 ends with "failed to handle a hardware exception"; so does a whole model. memcheck and synccheck do not. What CTAs of
 a cluster hand each other is in no part: racecheck counts threads that arrive at a barrier in the other CTA by themselves,
 and linear_chain.cu has one arrive for its warp (with all of them arriving nothing was found).
@@ -38,9 +38,6 @@ PARTS = {
     "attention": ("attention_gpu_test", "DecodeAttention.RowsOfAPrompt:DecodeAttention.OtherShapes:"
                   "Shapes/DecodeShapes.AllLengths/2", "", 40),
     "rope_attention": ("attention_gpu_test", "Shapes/RopeShapes.DoesWhatRopeAppendDoes/6", "", 40),
-    "streamed_attention": ("attention_gpu_test", "StreamedAttention.FewerTilesThanWarps:"
-                           "StreamedAttention.FewerRowsThanPlannedFor:StreamedAttention.RowsOfAPrompt:"
-                           "Shapes/StreamedShapes.AllLengths/0", "streamed_attention", 40),
     "sampler": ("sampler_gpu_test", "SamplerTest.RowsWithoutATokenAndPadding", "", 20),
     "edits": ("sampler_gpu_test", "SamplerEditsTest.RowsWithoutASoftmax", "", 20),
     "rowwise": ("rowwise_gpu_test", "RowwiseTest.*-*Bench", "", 120),

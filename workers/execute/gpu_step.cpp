@@ -105,8 +105,7 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   const auto d_slots = places.take<std::int64_t>(rows);
   const auto d_wanted = places.take<std::int32_t>(samples);
   const auto d_samples = places.take<cuda::SampleRow>(samples);
-  const auto d_counts = places.take<std::int32_t>(
-      static_cast<std::size_t>(attention_.counts(static_cast<int>(rows))));
+  const auto d_n_items = places.take<std::int32_t>(1);
   const auto d_items = places.take<cuda::DecodeItem>(max_items);
   const auto d_table = places.take<std::int32_t>(table);
   packed.too_large = places.full();
@@ -155,7 +154,7 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   if (max_items > 0) {
     attention_.plan(singles_, plan_, padded_rows);
     std::copy(plan_.items.begin(), plan_.items.end(), d_items.host);
-    std::copy(plan_.counts.begin(), plan_.counts.end(), d_counts.host);
+    *d_n_items.host = static_cast<std::int32_t>(plan_.items.size());
   }
 
   GpuBatch& b = packed.batch;
@@ -165,7 +164,7 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   b.slots = d_slots.device;
   b.block_table = reinterpret_cast<const std::int32_t*>(device);
   b.singles.items = d_items.device;
-  b.singles.counts = d_counts.device;
+  b.singles.n_items = d_n_items.device;
   b.singles.rows = plan_.rows;
   b.singles.launch = padded_rows > 0 ? static_cast<int>(max_items)
                                      : static_cast<int>(singles_.empty() ? 0 : plan_.items.size());

@@ -35,8 +35,8 @@ struct FeedForwardSource {
   LinearSource down;      // [hidden, intermediate]
 };
 
-/// One layer's parameters, in the mapped checkpoint; vectors are widened to fp32, which is exact
-/// for every stored type.
+/// One layer's parameters, in the mapped checkpoint; vectors are dequantized to fp32, which is
+/// exact for every stored type.
 struct LayerSource {
   std::vector<float> input_norm;      // [hidden]
   LinearSource q;                     // [heads * head_dim, hidden]
@@ -60,7 +60,7 @@ bool stored_quantized(const Quantization& quantization, const Checkpoint& checkp
 class CheckpointReader {
  public:
   /// `config` and `checkpoint` outlive the reader. `progress`, if given, rises to 100 with the
-  /// share of tensors taken (another thread may read it). Quantised layers are widened by
+  /// share of tensors taken (another thread may read it). Quantised layers are dequantized by
   /// `threads`.
   CheckpointReader(const ModelConfig& config, const Checkpoint& checkpoint,
                    std::atomic<int>* progress = nullptr, int threads = 1)
@@ -83,7 +83,7 @@ class CheckpointReader {
   /// A linear layer [out, in] by its name without ".weight", plain or quantised.
   LinearSource linear(const std::string& name, std::int64_t out, std::int64_t in);
   /// The same as values: a quantised one becomes fp32 in memory of its own.
-  cpu::MatrixSource widened(const LinearSource& source);
+  cpu::MatrixSource dequantized(const LinearSource& source);
 
  private:
   const TensorView& take(const std::string& name, const std::vector<std::int64_t>& shape);

@@ -1,5 +1,5 @@
-// Quantised weights widened to fp32, the formats' arithmetic without rounding but fp32's own. Pure:
-// shapes and indices are checked by whoever fills the structures in (quantized_reader.cpp).
+// Quantised weights dequantized to fp32, the formats' arithmetic without rounding but fp32's own.
+// Pure: shapes and indices are checked by whoever fills the structures in (quantized_reader.cpp).
 #pragma once
 
 #include <cstddef>

@@ -57,7 +57,7 @@ cuda::PrefillAttention::Options prefill_options(const ModelConfig& c,
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 /// Larger matrices are multiplied as they are quantised, however many the rows.
-constexpr std::size_t kMostWidenedBytes = std::size_t{1} << 30U;
+constexpr std::size_t kMostDequantizedBytes = std::size_t{1} << 30U;
 
 Linears::Options linear_options(const ModelConfig& c, const GpuWeights& weights,
                                 const GpuDecoder::Options& o) {
@@ -66,9 +66,9 @@ Linears::Options linear_options(const ModelConfig& c, const GpuWeights& weights,
   l.deterministic = o.deterministic;
   const auto room_for = [&](const cuda::LinearWeight& w) {
     const std::size_t in = static_cast<std::size_t>(w.in) * sizeof(Bf16);
-    const std::size_t widened = aligned(static_cast<std::size_t>(w.out) * in);
-    if (w.is_quantized() && !o.deterministic && widened <= kMostWidenedBytes) {
-      l.widened_bytes = std::max(l.widened_bytes, widened);
+    const std::size_t dequantized = aligned(static_cast<std::size_t>(w.out) * in);
+    if (w.is_quantized() && !o.deterministic && dequantized <= kMostDequantizedBytes) {
+      l.dequantized_bytes = std::max(l.dequantized_bytes, dequantized);
     }
     if (w.quantized.order != nullptr) {
       l.ordered_bytes =
@@ -79,8 +79,8 @@ Linears::Options linear_options(const ModelConfig& c, const GpuWeights& weights,
     for (const auto* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) room_for(*w);
   }
   room_for(weights.lm_head);
-  l.workspace_bytes =
-      Linears::workspace_bytes(o.max_rows, 2 * c.intermediate) + l.widened_bytes + l.ordered_bytes;
+  l.workspace_bytes = Linears::workspace_bytes(o.max_rows, 2 * c.intermediate) +
+                      l.dequantized_bytes + l.ordered_bytes;
   return l;
 }
 
@@ -384,8 +384,7 @@ void GpuDecoder::attend(int index, const GpuBatch& batch, cuda::Stream stream) {
   append.kv = kv;
   // Rows are sequences of their own where prompts have a kernel of their own, and the step has
   // none.
-  const bool inside =
-      prefill_ && batch.chunks == nullptr && decode_.applies_rope(batch.singles.rows);
+  const bool inside = prefill_ && batch.chunks == nullptr && decode_.applies_rope();
   if (!inside) cuda::rope_append(append, stream);
   attention(batch, kv, inside ? &append.rope : nullptr, stream);
   show("layer", index, ".attended", attended_, batch.rows, config_.heads * config_.head_dim);

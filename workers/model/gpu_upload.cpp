@@ -122,7 +122,7 @@ void GpuUpload::packed(const LinearSource& source, cuda::PartRows rows,
   quantized_.push_back({source, rows, to, nullptr});
 }
 
-void GpuUpload::widened(const LinearSource& source, cuda::PartRows rows, const Bf16* to) {
+void GpuUpload::dequantized(const LinearSource& source, cuda::PartRows rows, const Bf16* to) {
   quantized_.push_back({source, rows, {}, const_cast<Bf16*>(to)});
 }
 
@@ -204,7 +204,7 @@ void GpuUpload::do_quantized(const QuantizedJob& job, Lane& lane, int* nan) cons
     part.scale_columns = static_cast<int>(scales.columns);
   }
   if (job.wide != nullptr) {
-    cuda::widen_part(part, job.rows, job.wide, lane.stream.get());
+    cuda::dequantize_part(part, job.rows, job.wide, lane.stream.get());
   } else {
     cuda::pack_part(part, job.rows, job.to, nan, lane.stream.get());
   }

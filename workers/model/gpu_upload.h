@@ -32,7 +32,7 @@ class GpuUpload {
   /// order of inputs is there already, ...
   void packed(const LinearSource& source, cuda::PartRows rows, const cuda::QuantizedWeight& to);
   /// ... or of a matrix in bf16.
-  void widened(const LinearSource& source, cuda::PartRows rows, const cuda::Bf16* to);
+  void dequantized(const LinearSource& source, cuda::PartRows rows, const cuda::Bf16* to);
 
   /// `percent` rises to 99. Takes up to 1 GiB of the device on the way (a thread one layer's stored
   /// tensors). Throws ModelError or CudaError.

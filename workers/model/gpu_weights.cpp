@@ -154,13 +154,13 @@ void bring(GpuUpload& upload, const LinearSource& part, PartRows rows, const Lin
   if (to.is_quantized()) {
     upload.packed(part, rows, to.quantized);
   } else if (part.quantized()) {
-    upload.widened(part, rows, to.data);
+    upload.dequantized(part, rows, to.data);
   } else {
     upload.plain(part.plain, to.data + std::int64_t{rows.first} * to.in, rows.interleaved);
   }
 }
 
-/// The experts of a layer, quantised ones widened.
+/// The experts of a layer, quantised ones dequantized.
 void bring_experts(GpuUpload& upload, CheckpointReader& reader, const ModelConfig& c, int layer,
                    const GpuLayer& to) {
   const int intermediate = c.experts.intermediate;

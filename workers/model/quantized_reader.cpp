@@ -123,7 +123,7 @@ LinearSource CheckpointReader::linear(const std::string& name, std::int64_t out,
   return source;
 }
 
-cpu::MatrixSource CheckpointReader::widened(const LinearSource& source) {
+cpu::MatrixSource CheckpointReader::dequantized(const LinearSource& source) {
   if (!source.quantized()) return source.plain;
   const Quantization& q = config_.quantization;
   const std::string& name = source.fp8 ? source.fp8->name : source.int4->scales.name;

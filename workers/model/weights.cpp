@@ -69,8 +69,9 @@ LinearWeight linear(const MatrixSource& source, const Packing& how) {
 
 FeedForwardWeights pack_feed_forward(CheckpointReader& reader, const FeedForwardSource& source,
                                      const Packing& how) {
-  return {packed(std::array{reader.widened(source.gate), reader.widened(source.up)}, true, how),
-          linear(reader.widened(source.down), how)};
+  return {
+      packed(std::array{reader.dequantized(source.gate), reader.dequantized(source.up)}, true, how),
+      linear(reader.dequantized(source.down), how)};
 }
 
 LayerWeights pack_layer(CheckpointReader& reader, const ModelConfig& config, int index,
@@ -78,19 +79,19 @@ LayerWeights pack_layer(CheckpointReader& reader, const ModelConfig& config, int
   const LayerSource source = reader.layer(index);
   LayerWeights layer;
   layer.input_norm = tensor_of(source.input_norm);
-  layer.qkv = packed(
-      std::array{reader.widened(source.q), reader.widened(source.k), reader.widened(source.v)},
-      false, how);
+  layer.qkv = packed(std::array{reader.dequantized(source.q), reader.dequantized(source.k),
+                                reader.dequantized(source.v)},
+                     false, how);
   layer.qkv_bias = tensor_of(source.qkv_bias);
   layer.q_norm = tensor_of(source.q_norm);
   layer.k_norm = tensor_of(source.k_norm);
-  layer.o = linear(reader.widened(source.o), how);
+  layer.o = linear(reader.dequantized(source.o), how);
   layer.post_norm = tensor_of(source.post_norm);
   if (!config.sparse(index)) {
     layer.dense = pack_feed_forward(reader, source.dense, how);
     return layer;
   }
-  layer.router = linear(reader.widened(source.router), how);
+  layer.router = linear(reader.dequantized(source.router), how);
   for (int e = 0; e < config.experts.count; ++e) {
     layer.experts.push_back(pack_feed_forward(reader, reader.expert(index, e), how));
   }
@@ -150,7 +151,7 @@ Weights load_weights(const ModelConfig& config, const Checkpoint& checkpoint, We
     weights.layers.push_back(pack_layer(reader, config, i, how));
   }
   weights.final_norm = tensor_of(reader.final_norm());
-  weights.lm_head = linear(reader.widened(reader.lm_head()), how);
+  weights.lm_head = linear(reader.dequantized(reader.lm_head()), how);
   reader.expect_all_taken();
   if (progress != nullptr) progress->store(100);
   return weights;

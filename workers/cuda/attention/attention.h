@@ -52,24 +52,19 @@ struct alignas(16) DecodeItem {
 
 struct DecodePlan {
   std::vector<DecodeItem> items;  // at most max_items(rows)
-  /// [counts(rows)] of the kernel that the plan is for: of the split one how many items there are,
-  /// of the streamed one where in `items` each run begins and where the last one ends.
-  std::vector<std::int32_t> counts;
   int rows = 0;
 };
 
 /// A plan on the device.
 struct DecodeWork {
   const DecodeItem* items = nullptr;
-  const std::int32_t* counts = nullptr;
+  const std::int32_t* n_items = nullptr;  // one number
   int rows = 0;    // that it was made for: plan()'s `padded_rows`, or the single rows
-  int launch = 0;  // split kernel: how many items to launch, those behind counts[0] do nothing.
-                   // 0: there are no single rows
+  int launch = 0;  // how many items to launch, those behind n_items do nothing; 0: there are no
+                   // single rows
 };
 
-/// Two kernels: the split one has a CTA for each piece and KV head; the streamed one a grid of one
-/// size, whose warps take runs of equally many keys and ask for the next row's before they are done
-/// with this one's. From a number of rows on the second is faster; compute capability 9.0 has it.
+/// A CTA for each piece and KV head.
 ///
 /// The bits of a row depend on its own pieces alone: these are merged in their order by whoever
 /// comes last. With fixed_split the pieces depend on nothing but the row's position, and a row that
@@ -80,13 +75,12 @@ class DecodeAttention {
     HeadShape shape;            // head_dim up to 256
     int tokens_per_block = 16;  // any; multiples of 16 are fast
     int max_rows = 0;
-    int window = 0;          // sliding window in tokens; 0: none
-    int fixed_split = 0;     // > 0: every row is cut into pieces of this many keys (a multiple of
-                             // 16), whatever its batch-mates are (deterministic); 0: cut so that
-                             // the GPU is full
-    int piece_keys = 0;      // > 0: spread rows over CTAs in pieces of about so many keys; for
-                             // measurements
-    int streamed_rows = 64;  // the streamed kernel, where it can, from so many rows on
+    int window = 0;       // sliding window in tokens; 0: none
+    int fixed_split = 0;  // > 0: every row is cut into pieces of this many keys (a multiple of
+                          // 16), whatever its batch-mates are (deterministic); 0: cut so that
+                          // the GPU is full
+    int piece_keys = 0;   // > 0: spread rows over CTAs in pieces of about so many keys; for
+                          // measurements
   };
   /// Throws std::invalid_argument for a shape that it does not compute, CudaError without a device.
   /// Where has_attention_tiles() is false rows are never cut.
@@ -95,10 +89,6 @@ class DecodeAttention {
   /// The most items of a plan, of any plan or of one with so many rows: what to launch in a graph.
   int max_items() const { return max_items(options_.max_rows); }
   int max_items(int rows) const;
-  /// Whether steps of so many rows take the streamed kernel.
-  bool streams(int rows) const;
-  /// The length of a plan's `counts`.
-  int counts(int rows) const { return streams(rows) ? runs_ + 1 : 1; }
   /// Device memory for partial results and counters, zeroed once by the caller. One step at a time.
   std::size_t workspace_bytes() const;
   /// Pure host code. A graph is recorded for a number of rows, and what it launches must not depend
@@ -110,7 +100,7 @@ class DecodeAttention {
   /// device memory that the caller uploaded; the grid depends on work.rows and work.launch alone,
   /// so that a captured graph serves steps of any lengths. `scale` multiplies q k.
   ///
-  /// The items, the counts and block_table are read before grid_wait() (launch.cuh), so that the
+  /// The items, their number and block_table are read before grid_wait() (launch.cuh), so that the
   /// first keys are on their way while the kernel before still runs: copies that come before the
   /// step's first kernel on the stream must have written them, no kernel of the step. Neither may a
   /// kernel of the step have written keys in front of an item's `fresh`.
@@ -118,13 +108,12 @@ class DecodeAttention {
   /// With `rope`, the planned rows of qkv have not been through rope_append(): RoPE, and the newest
   /// key and value into the pool, where block_table says, are done here, and nothing is written
   /// back to qkv. Each row is a sequence of its own then. Throws CudaError where
-  /// applies_rope(work.rows) is false.
+  /// applies_rope() is false.
   void run(const Bf16* qkv, Bf16* out, const KvLayerView& kv, const std::int32_t* block_table,
            const DecodeWork& work, float scale, void* workspace, Stream stream,
            const Rope* rope = nullptr) const;
-  /// Whether run() takes `rope` in steps of so many rows: not in the streamed kernel, nor with
-  /// fixed pieces.
-  bool applies_rope(int rows) const;
+  /// Whether run() takes `rope`: not with fixed pieces.
+  bool applies_rope() const;
 
  private:
   void plan_pieces(std::vector<DecodeItem>& queries, DecodePlan& plan) const;
@@ -134,7 +123,6 @@ class DecodeAttention {
   Options options_;
   bool tiles_ = true;
   int sm_count_ = 0;
-  int runs_ = 0;  // of the streamed kernel; 0: it does not compute this
 };
 
 // ------------------------------------------------------------------ prompt chunks

@@ -11,7 +11,6 @@
 #include "workers/cuda/attention/attention_any.h"
 #include "workers/cuda/attention/attention_decode.cuh"
 #include "workers/cuda/attention/attention_decode_rope.cuh"
-#include "workers/cuda/attention/attention_decode_streamed.h"
 #include "workers/cuda/attention/attention_decode_walk.cuh"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/shared_memory.h"
@@ -306,12 +305,8 @@ struct WorkspaceParts {
   std::size_t counters, sums, partials;
   WorkspaceParts(const HeadShape& s, int slots)
       : counters(aligned(sizeof(std::uint32_t) * slots * s.kv_heads)),
-        sums(aligned(sizeof(float2) * slots * even_heads(s))),
-        partials(sizeof(float) * slots * even_heads(s) * s.head_dim) {}
-  /// The streamed kernel stores the heads of a KV head in pairs.
-  static std::size_t even_heads(const HeadShape& s) {
-    return static_cast<std::size_t>(s.heads / s.kv_heads + 1) / 2 * 2 * s.kv_heads;
-  }
+        sums(aligned(sizeof(float2) * slots * s.heads)),
+        partials(sizeof(float) * slots * s.heads * s.head_dim) {}
 };
 
 }  // namespace
@@ -321,9 +316,8 @@ std::size_t DecodeAttention::workspace_bytes() const {
   return parts.counters + parts.sums + parts.partials;
 }
 
-bool DecodeAttention::applies_rope(int rows) const {
-  return tiles_ && !streams(rows) && options_.fixed_split == 0 &&
-         options_.tokens_per_block % kTile == 0;
+bool DecodeAttention::applies_rope() const {
+  return tiles_ && options_.fixed_split == 0 && options_.tokens_per_block % kTile == 0;
 }
 
 void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
@@ -331,12 +325,12 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
                           void* workspace, Stream stream, const Rope* rope) const {
   if (work.launch == 0) return;
   if (rope != nullptr) {
-    if (!applies_rope(work.rows)) throw CudaError("decode attention: no RoPE in such steps");
+    if (!applies_rope()) throw CudaError("decode attention: no RoPE in such steps");
     check_rope(*rope);
   }
   const HeadShape& s = options_.shape;
   if (!tiles_) {
-    return run_any_attention({qkv, out, kv, s, block_table, work.items, work.counts, scale},
+    return run_any_attention({qkv, out, kv, s, block_table, work.items, work.n_items, scale},
                              work.launch, stream);
   }
   const WorkspaceParts parts(s, split_slots());
@@ -344,11 +338,6 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
   auto* const counters = reinterpret_cast<std::uint32_t*>(memory);
   std::byte* const sums = memory + parts.counters;
   std::byte* const partials = sums + parts.sums;
-  if (streams(work.rows)) {
-    return run_streamed_attention({qkv, out, kv, s, block_table, work.items, work.counts, runs_,
-                                   scale, counters, sums, partials},
-                                  stream);
-  }
   Arguments a{};
   a.qkv = reinterpret_cast<const std::uint16_t*>(qkv);
   a.out = reinterpret_cast<std::uint16_t*>(out);
@@ -359,7 +348,7 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
   a.tokens_per_block = kv.tokens_per_block;
   a.table = block_table;
   a.items = work.items;
-  a.n_items = work.counts;
+  a.n_items = work.n_items;
   a.scale = scale * 1.4426950408889634F;
   a.group = s.heads / s.kv_heads;
   a.split = options_.fixed_split;

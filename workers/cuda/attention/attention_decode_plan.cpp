@@ -7,8 +7,6 @@
 #include <string>
 
 #include "workers/cuda/attention/attention.h"
-#include "workers/cuda/attention/attention_decode_runs.h"
-#include "workers/cuda/attention/attention_decode_streamed.h"
 #include "workers/cuda/current_device.h"
 #include "workers/cuda/launch.cuh"
 
@@ -86,13 +84,6 @@ DecodeAttention::DecodeAttention(const Options& options) : options_(options) {
     throw std::invalid_argument("attention: fixed_split must be a multiple of 16");
   }
   sm_count_ = multiprocessors();
-  if (tiles_ && options.fixed_split == 0 && options.piece_keys == 0) {
-    runs_ = streamed_attention_runs(s, options.tokens_per_block);
-  }
-}
-
-bool DecodeAttention::streams(int rows) const {
-  return runs_ > 0 && rows >= options_.streamed_rows;
 }
 
 int DecodeAttention::max_items(int rows) const {
@@ -100,8 +91,7 @@ int DecodeAttention::max_items(int rows) const {
   if (!tiles_) return rows;
   if (options_.piece_keys > 0) return rows + kMeasureBudget;
   if (options_.fixed_split > 0) return rows + std::min(kFixedBudget, 128 * rows);
-  const int cuts = streams(rows) ? runs_ : 0;
-  return rows + std::max(cuts, std::clamp(8 * sm_count_ / kv_heads, 1, 48 * rows));
+  return rows + std::clamp(8 * sm_count_ / kv_heads, 1, 48 * rows);
 }
 
 /// A row of p > 1 pieces takes p slots and p - 1 of the items beyond one a row, so at most twice.
@@ -142,13 +132,10 @@ void DecodeAttention::plan(std::span<const AttentionRow> single_rows, DecodePlan
   }
   plan.rows = padded_rows > 0 ? padded_rows : rows;
   if (plan.rows < rows) throw std::invalid_argument("more single rows than the plan is padded to");
-  if (streams(plan.rows)) return plan_runs(queries, runs_, plan);
   plan.items.clear();
   plan_pieces(queries, plan);
-  plan.counts.assign(1, static_cast<std::int32_t>(plan.items.size()));
 }
 
-/// For the split kernel.
 void DecodeAttention::plan_pieces(std::vector<DecodeItem>& queries, DecodePlan& plan) const {
   const int rows = static_cast<int>(queries.size());
   if (rows == 0) return;

@@ -1,4 +1,4 @@
-// The products of experts.h: the structure of linear_streamed.cu, over pieces of rows that share an
+// The products of experts.h: the structure of linear_direct.cu, over pieces of rows that share an
 // expert. W goes from memory (or L2, where several pieces read the same) straight into the
 // registers that multiply it, as the 16-row operand of mma.m16n8k16; a piece's rows are the narrow
 // one. Warps share the sum over the inputs, or, with many rows, take features of their own and

@@ -1,7 +1,7 @@
 // Linear layers: y = x W^T, bf16 with fp32 sums. Three ways to compute one, chosen by row count and
 // by timing at start: kernels of our own for few rows (bound by the bytes of W), and the best of
 // cuBLASLt's candidates for more. Quantised weights have kernels of their own; with many rows they
-// may be widened to bf16 on the way to cuBLASLt.
+// may be dequantized to bf16 on the way to cuBLASLt.
 #pragma once
 
 #include <cstddef>
@@ -43,12 +43,12 @@ class Linears {
     /// algorithm per weight for every row count, no split of the sum that depends on it.
     bool deterministic = false;
     /// Of the workspace: room for one quantised matrix in bf16 (without it, such a matrix is never
-    /// widened) and for x in the order of a quantised weight's inputs, [max_rows, in].
-    std::size_t widened_bytes = 0;
+    /// dequantized) and for x in the order of a quantised weight's inputs, [max_rows, in].
+    std::size_t dequantized_bytes = 0;
     std::size_t ordered_bytes = 0;
   };
   /// Enough workspace that no call is cut into pieces; max_silu_out is the widest `out` of a
-  /// silu_mul. widened_bytes and ordered_bytes (multiples of 256) come on top.
+  /// silu_mul. dequantized_bytes and ordered_bytes (multiples of 256) come on top.
   static std::size_t workspace_bytes(int max_rows, int max_silu_out);
   /// `workspace` is device memory of options.workspace_bytes, 256-byte aligned, used by the calls
   /// on one stream only.

@@ -6,7 +6,7 @@
 // over all layers: "Look Ma, No Bubbles!", Hazy Research 2025).
 //
 // W's rows are the 64-row operand of a warpgroup product and x's the narrow one, as in
-// linear_few_rows.cu. A CTA mostly has fewer than 64 features of a link: the rows behind them hold
+// linear_staged.cu. A CTA mostly has fewer than 64 features of a link: the rows behind them hold
 // what lies there in shared memory, and their sums are not stored.
 //
 // Measured while this was written: with few rows sums of a tile that CTAs share cost more than they
@@ -35,25 +35,25 @@ template <int kN>
 __device__ __forceinline__ void produce_w(const Arguments& a, Shared<kN>& shared,
                                           std::uint8_t* ring) {
   const std::uint64_t policy = hopper::policy_evict_first();
-  const int ring_places = a.places;
-  int place = 0;
+  const int ring_stages = a.stages;
+  int stage = 0;
   int parity = 1;
   for (int i = 0; i < a.n; ++i) {
     const Link& link = a.links[i];
     const int boxes = link.boxes;
-    const int places = link.places;
+    const int stages = link.stages;
     const int units = link.units;
     const int features = link.features;
     const int bytes = features * 128 * boxes;
     const auto slice = UnitSlice::of<kN>(a, link);
-    const int first = slice.half * places;
+    const int first = slice.half * stages;
     for (int unit = slice.unit; unit < units; unit += slice.step) {
-      for (int p = 0; p < places; ++p) {
-        hopper::barrier_wait(&shared.empty[place], parity);
-        hopper::barrier_expect(&shared.full[place], bytes);
-        hopper::copy_box_3d(ring + place * place_bytes(kN), &link.w, unit * features,
-                            (first + p) * boxes, &shared.full[place], policy);
-        next_place(place, parity, ring_places);
+      for (int p = 0; p < stages; ++p) {
+        hopper::barrier_wait(&shared.empty[stage], parity);
+        hopper::barrier_expect(&shared.full[stage], bytes);
+        hopper::copy_box_3d(ring + stage * stage_bytes(kN), &link.w, unit * features,
+                            (first + p) * boxes, &shared.full[stage], policy);
+        next_stage(stage, parity, ring_stages);
       }
     }
   }
@@ -64,27 +64,27 @@ template <int kN>
 __device__ __forceinline__ void produce_x(const Arguments& a, Shared<kN>& shared,
                                           std::uint8_t* ring) {
   const std::uint64_t policy = hopper::policy_evict_last();
-  const int ring_places = a.places;
-  int place = 0;
+  const int ring_stages = a.stages;
+  int stage = 0;
   int parity = 1;
   grid_wait();
   for (int i = 0; i < a.n; ++i) {
     const Link& link = a.links[i];
     const int boxes = link.boxes;
-    const int places = link.places;
+    const int stages = link.stages;
     const int units = link.units;
     const int bytes = kN * 128 * boxes;
     std::uint8_t* to = ring + link.features * 128 * boxes;  // behind W
     const auto slice = UnitSlice::of<kN>(a, link);
-    const int first = slice.half * places;
+    const int first = slice.half * stages;
     await_link(a, shared, i, [](const Link& before) { return before.parts; });
     for (int unit = slice.unit; unit < units; unit += slice.step) {
-      for (int p = 0; p < places; ++p) {
-        hopper::barrier_wait(&shared.empty[place], parity);
-        hopper::barrier_expect(&shared.full[place], bytes);
-        hopper::copy_box_3d(to + place * place_bytes(kN), &link.x, 0, (first + p) * boxes,
-                            &shared.full[place], policy);
-        next_place(place, parity, ring_places);
+      for (int p = 0; p < stages; ++p) {
+        hopper::barrier_wait(&shared.empty[stage], parity);
+        hopper::barrier_expect(&shared.full[stage], bytes);
+        hopper::copy_box_3d(to + stage * stage_bytes(kN), &link.x, 0, (first + p) * boxes,
+                            &shared.full[stage], policy);
+        next_stage(stage, parity, ring_stages);
       }
     }
   }
@@ -108,9 +108,9 @@ __device__ __forceinline__ void multiply(float (&sums)[kN / 2], std::uint64_t w,
   hopper::product_commit();
 }
 
-/// A place of the ring: `boxes` boxes.
+/// A stage of the ring: `boxes` boxes.
 template <int kN>
-__device__ __forceinline__ void multiply_place(float (&sums)[kN / 2], std::uint64_t w,
+__device__ __forceinline__ void multiply_stage(float (&sums)[kN / 2], std::uint64_t w,
                                                std::uint64_t x, int w_box, int boxes) {
   hopper::pin(sums);
   if (boxes == 1) {
@@ -121,7 +121,7 @@ __device__ __forceinline__ void multiply_place(float (&sums)[kN / 2], std::uint6
     multiply<kN, 4>(sums, w, x, w_box);
   }
   hopper::pin(sums);
-  // Not one place later: with few rows a product takes no time, and a place is W in flight.
+  // Not one stage later: with few rows a product takes no time, and a stage is W in flight.
   hopper::product_wait<0>();
 }
 
@@ -136,7 +136,7 @@ __device__ __forceinline__ void add_quad(float* sums, float4 v) {
   sums[3] += v.w;
 }
 
-/// Both groups have sums of the same features, over places of their own: the first gets all of
+/// Both groups have sums of the same features, over stages of their own: the first gets all of
 /// them.
 template <int kN>
 __device__ __forceinline__ void add_groups(Shared<kN>& shared, int group, float (&sums)[kN / 2]) {
@@ -177,22 +177,22 @@ __device__ __forceinline__ void add_peer_sums(Shared<kN>& shared, int half, int 
   }
 }
 
-/// All units of link i. `place` and the parities go on from link to link.
+/// All units of link i. `stage` and the parities go on from link to link.
 template <int kN>
 __device__ __forceinline__ void run_link(const Arguments& a, Shared<kN>& shared,
-                                         const std::uint8_t* ring, int i, int& place, int& parity,
+                                         const std::uint8_t* ring, int i, int& stage, int& parity,
                                          int& peer_parity) {
   const Link& link = a.links[i];
   const auto slice = UnitSlice::of<kN>(a, link);
   const int boxes = link.boxes;
-  const int places = link.places;
+  const int stages = link.stages;
   const int units = link.units;
   const int features = link.features;
-  const int ring_places = a.places;
+  const int ring_stages = a.stages;
   const int group = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 128, 0);
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const bool leader = threadIdx.x % 32 == 0;
-  // Up to 64 features: the groups take places in turns, and add up. More: each has 64 of them.
+  // Up to 64 features: the groups take stages in turns, and add up. More: each has 64 of them.
   const bool by_k = features <= 64;
   const int mine = by_k ? 0 : 64 * group;
   const int w_box = features * 128 >> 4;
@@ -205,17 +205,17 @@ __device__ __forceinline__ void run_link(const Arguments& a, Shared<kN>& shared,
 #pragma unroll
     for (float& sum : f.sums) sum = 0;
 #pragma unroll 1
-    for (int p = 0; p < places; ++p) {
-      // The ring has an even number of places: each is always of the same group, in turns, so that
+    for (int p = 0; p < stages; ++p) {
+      // The ring has an even number of stages: each is always of the same group, in turns, so that
       // its barrier is never two laps ahead of a group, which its parity would not tell.
-      if (!by_k || place % 2 == group) {
-        const std::uint64_t w = hopper::operand(ring + place * place_bytes(kN) + mine * 128);
-        hopper::barrier_wait(&shared.full[place], parity);
-        multiply_place<kN>(f.sums, w, hopper::operand_behind(w, x_offset), w_box, boxes);
-        if (leader) hopper::barrier_arrive(&shared.empty[place], by_k ? 2 : 1);
+      if (!by_k || stage % 2 == group) {
+        const std::uint64_t w = hopper::operand(ring + stage * stage_bytes(kN) + mine * 128);
+        hopper::barrier_wait(&shared.full[stage], parity);
+        multiply_stage<kN>(f.sums, w, hopper::operand_behind(w, x_offset), w_box, boxes);
+        if (leader) hopper::barrier_arrive(&shared.empty[stage], by_k ? 2 : 1);
       }
-      next_place(place, parity, ring_places);
-      // Of three places one was this group's: what the link waits for has been seen.
+      next_stage(stage, parity, ring_stages);
+      // Of three stages one was this group's: what the link waits for has been seen.
       if (p == 2) f.load(a, i, slice, first, end);
     }
     hopper::pin(f.sums);
@@ -223,7 +223,7 @@ __device__ __forceinline__ void run_link(const Arguments& a, Shared<kN>& shared,
       add_groups<kN>(shared, group, f.sums);
       if (group == 1) continue;
     }
-    if (places <= 2) f.load(a, i, slice, first, end);
+    if (stages <= 2) f.load(a, i, slice, first, end);
     if constexpr (can_split_k(kN)) {
       if (link.split_k) add_peer_sums<kN>(shared, slice.half, group, peer_parity, f.sums);
     }
@@ -240,11 +240,11 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const __grid_constan
 #ifdef BATON_HOPPER
   extern __shared__ std::uint8_t dynamic[];
   __shared__ Shared<kN> shared;
-  // The swizzle is a function of the address: places start at multiples of 1 KiB.
+  // The swizzle is a function of the address: stages start at multiples of 1 KiB.
   const std::uint32_t base = hopper::shared_address(dynamic);
   std::uint8_t* ring = dynamic + ((base + 1023) / 1024 * 1024 - base);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < a.places; ++i) {
+    for (int i = 0; i < a.stages; ++i) {
       hopper::barrier_init(&shared.full[i], 2);  // W and x
       hopper::barrier_init(&shared.empty[i], kMultiplying / 32);
     }
@@ -256,11 +256,11 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const __grid_constan
   if (a.pairs) hopper::cluster_sync();  // the peer's barriers are ready, too
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kMultiplying / 32) {
-    int place = 0;
+    int stage = 0;
     int parity = 0;
     int peer_parity = 0;
 #pragma unroll 1
-    for (int i = 0; i < a.n; ++i) run_link<kN>(a, shared, ring, i, place, parity, peer_parity);
+    for (int i = 0; i < a.n; ++i) run_link<kN>(a, shared, ring, i, stage, parity, peer_parity);
   } else if (threadIdx.x == kMultiplying) {
     produce_w<kN>(a, shared, ring);
   } else if (threadIdx.x == kMultiplying + 32) {
@@ -280,7 +280,7 @@ int columns_for(int rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 
 /// read for each.
 int features_for(int out, int step, int columns) {
   int best = step;
-  for (int f = step; f <= 128 && (f + columns) * 128 <= place_bytes(columns); f += step) {
+  for (int f = step; f <= 128 && (f + columns) * 128 <= stage_bytes(columns); f += step) {
     const auto cost = [&](int n) { return ceil_div(ceil_div(out, n), multiprocessors()) * n; };
     if (cost(f) <= cost(best)) best = f;
   }
@@ -296,7 +296,7 @@ int split_k_features(const LinearWeight& w, int step, int columns) {
   const int pairs = multiprocessors() / 2;
   const int features = ceil_div(ceil_div(w.out, pairs), step) * step;
   if (!can_split_k(columns) || columns * w.in < kWorth) return 0;
-  if (features > 128 || (features + columns) * 128 > place_bytes(columns)) return 0;
+  if (features > 128 || (features + columns) * 128 > stage_bytes(columns)) return 0;
   return w.in / kBlockK % 2 == 0 ? features : 0;
 }
 
@@ -325,11 +325,11 @@ Link make_link(const ChainLink& from, int rows, int columns, bool pairs) {
   const int read = link.features > 64 ? 128 : link.features;
   const auto fits = [&](int boxes) {
     return std::max(boxes * (link.features + columns), (boxes - 1) * link.features + read) * 128 <=
-           place_bytes(columns);
+           stage_bytes(columns);
   };
   link.boxes = 1;
   while (link.boxes < 4 && chunks % (2 * link.boxes) == 0 && fits(2 * link.boxes)) link.boxes *= 2;
-  link.places = chunks / link.boxes;
+  link.stages = chunks / link.boxes;
   const int storing = link.features > 64 ? kGroups : 1;
   link.parts = link.units * storing * sharing;
   link.slots = std::min(link.units, multiprocessors() / sharing) * storing;
@@ -359,9 +359,9 @@ bool pairs_fit(void (*kernel)(const Arguments), int ctas, std::size_t shared_byt
 template <int kN>
 void launch_chain(const ChainLink* links, Arguments& a, Stream stream) {
   constexpr int kMostBytes = (227 << 10) - static_cast<int>(sizeof(Shared<kN>) + 15) / 16 * 16;
-  a.places = std::min(kMostPlaces, (kMostBytes - 1024) / place_bytes(kN) / 2 * 2);
+  a.stages = std::min(kMostStages, (kMostBytes - 1024) / stage_bytes(kN) / 2 * 2);
   take_shared_memory<chain_kernel<kN>>(kMostBytes, "linear_chain");
-  const auto bytes = static_cast<std::size_t>(a.places * place_bytes(kN) + 1024);
+  const auto bytes = static_cast<std::size_t>(a.stages * stage_bytes(kN) + 1024);
   static const bool pairs =
       can_split_k(kN) && pairs_fit(chain_kernel<kN>, multiprocessors(), bytes);
   int units = 1;

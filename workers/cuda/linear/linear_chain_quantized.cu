@@ -1,11 +1,11 @@
 // See linear_chain.h; the links wait for each other as in linear_chain.cu. What is particular to
 // quantised weights: the multiplying warps are as scarce as the memory. So
-//   - a warp has 2 KiB of W at a time, 16 features, widened in registers for mma.m16n8k16; the
+//   - a warp has 2 KiB of W at a time, 16 features, dequantized in registers for mma.m16n8k16; the
 //   warps of a CTA share its features, and where those are few also the inputs ("slices");
 //   - W comes through a ring of its own, with the scales, one copy each for all warps; x through
-//   another, in places of up to 2,048 inputs: as few waits as can be (with places half as large,
+//   another, in stages of up to 2,048 inputs: as few waits as can be (with stages half as large,
 //   the barriers alone took a quarter of the time);
-//   - int4 is widened with one shift for eight numbers (widen_int4_small).
+//   - int4 is dequantized with one shift for eight numbers (dequantize_int4_small).
 #include <algorithm>
 #include <climits>
 #include <cstdint>
@@ -30,29 +30,29 @@ template <class S>
 __device__ __forceinline__ void produce_w(const Arguments& a, Shared<S>& shared,
                                           std::uint8_t* ring) {
   const std::uint64_t policy = hopper::policy_evict_first();
-  const int ring_places = a.places;
-  int place = 0;
+  const int ring_stages = a.stages;
+  int stage = 0;
   int parity = 1;
   for (int i = 0; i < a.n; ++i) {
     const Link& link = a.links[i];
     const int tiles = link.tiles;
     const int slices = link.slices;
     const int units = link.units;
-    const int places = link.places;
+    const int stages = link.stages;
     const int shift = link.group_shift;
     const int bytes = tiles * (slices * S::kBlockBytes + link.groups * S::kGroupBytes);
     for (int unit = static_cast<int>(blockIdx.x); unit < units;
          unit += static_cast<int>(gridDim.x)) {
-      for (int p = 0; p < places; ++p) {
-        std::uint8_t* to = ring + place * S::kPlaceBytes;
-        hopper::barrier_wait(&shared.empty[place], parity);
-        hopper::barrier_expect(&shared.full[place], bytes);
+      for (int p = 0; p < stages; ++p) {
+        std::uint8_t* to = ring + stage * S::kStageBytes;
+        hopper::barrier_wait(&shared.empty[stage], parity);
+        hopper::barrier_expect(&shared.full[stage], bytes);
         hopper::copy_box_3d(to, &link.w, p * slices * S::kBlockUnits, unit * tiles,
-                            &shared.full[place], policy);
+                            &shared.full[stage], policy);
         const int group = p * slices * S::kBlockInputs >> shift;
         hopper::copy_box_3d(to + S::kWordBytes, &link.scales, group, unit * tiles,
-                            &shared.full[place], policy);
-        next_place(place, parity, ring_places);
+                            &shared.full[stage], policy);
+        next_stage(stage, parity, ring_stages);
       }
     }
   }
@@ -63,29 +63,29 @@ template <class S>
 __device__ __forceinline__ void produce_x(const Arguments& a, Shared<S>& shared,
                                           std::uint8_t* ring) {
   const std::uint64_t policy = hopper::policy_evict_last();
-  const int x_ring_places = a.x_places;
-  int place = 0;
+  const int x_ring_stages = a.x_stages;
+  int stage = 0;
   int parity = 1;
   grid_wait();
   for (int i = 0; i < a.n; ++i) {
     const Link& link = a.links[i];
     const int units = link.units;
-    const int inputs = link.x_places * link.slices * S::kBlockInputs;
+    const int inputs = link.x_stages * link.slices * S::kBlockInputs;
     const int copies = (link.in + inputs - 1) / inputs;
     await_link(a, shared, i, [](const Link& before) { return before.units; });
     for (int unit = static_cast<int>(blockIdx.x); unit < units;
          unit += static_cast<int>(gridDim.x)) {
       for (int p = 0; p < copies; ++p) {
-        hopper::barrier_wait(&shared.x_empty[place], parity);
+        hopper::barrier_wait(&shared.x_empty[stage], parity);
         const int bytes = 2 * min(inputs, link.in - p * inputs);
-        std::uint8_t* to = ring + place * a.x_place_bytes;
-        hopper::barrier_expect(&shared.x_full[place], a.rows * bytes);
+        std::uint8_t* to = ring + stage * a.x_stage_bytes;
+        hopper::barrier_expect(&shared.x_full[stage], a.rows * bytes);
         for (int row = 0; row < a.rows; ++row) {
           hopper::copy_bytes(to + row * kXRowBytes,
                              link.x + std::int64_t{row} * link.in + p * inputs, bytes,
-                             &shared.x_full[place], policy);
+                             &shared.x_full[stage], policy);
         }
-        next_place(place, parity, x_ring_places);
+        next_stage(stage, parity, x_ring_stages);
       }
     }
   }
@@ -95,7 +95,7 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared<S>& shared,
 
 /// Where a warp is in a ring.
 struct Turn {
-  int place = 0, parity = 0;
+  int stage = 0, parity = 0;
 };
 
 /// All units of link i. The turns of both rings go on from link to link.
@@ -103,10 +103,10 @@ template <class S>
 __device__ __forceinline__ void run_link(const Arguments& a, Shared<S>& shared, std::uint32_t ring,
                                          std::uint32_t x_ring, int i, Turn& w, Turn& x) {
   const Link& link = a.links[i];
-  const int ring_places = a.places;
-  const int x_ring_places = a.x_places;
-  const int places = link.places;
-  const int x_places = link.x_places;
+  const int ring_stages = a.stages;
+  const int x_ring_stages = a.x_stages;
+  const int stages = link.stages;
+  const int x_stages = link.x_stages;
   const int slices = link.slices;
   const int blocks = link.blocks;
   const int warp = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 32, 0);
@@ -133,25 +133,25 @@ __device__ __forceinline__ void run_link(const Arguments& a, Shared<S>& shared, 
     Old old;
     float sums[4] = {};
     int block = slice;
-    for (int p0 = 0; p0 < places; p0 += x_places) {
-      hopper::barrier_wait(&shared.x_full[x.place], x.parity);
+    for (int p0 = 0; p0 < stages; p0 += x_stages) {
+      hopper::barrier_wait(&shared.x_full[x.stage], x.parity);
       if (p0 == 0) old = load_old(a, link, unit, to, to.tile);
-      std::uint32_t x_at = my_x + x.place * a.x_place_bytes;
+      std::uint32_t x_at = my_x + x.stage * a.x_stage_bytes;
 #pragma unroll 1
-      for (int left = min(x_places, places - p0); left > 0; --left) {
-        hopper::barrier_wait(&shared.full[w.place], w.parity);
+      for (int left = min(x_stages, stages - p0); left > 0; --left) {
+        hopper::barrier_wait(&shared.full[w.stage], w.parity);
         if (block < blocks) {
-          const std::uint32_t here = w.place * S::kPlaceBytes;
+          const std::uint32_t here = w.stage * S::kStageBytes;
           multiply<S>(my_words + here, my_scales + here, part_scales, x_at, sums);
         }
         __syncwarp();
-        if (lane == 0) hopper::barrier_arrive(&shared.empty[w.place]);
+        if (lane == 0) hopper::barrier_arrive(&shared.empty[w.stage]);
         block += slices;
         x_at += x_step;
-        next_place(w.place, w.parity, ring_places);
+        next_stage(w.stage, w.parity, ring_stages);
       }
-      if (lane == 0) hopper::barrier_arrive(&shared.x_empty[x.place]);
-      next_place(x.place, x.parity, x_ring_places);
+      if (lane == 0) hopper::barrier_arrive(&shared.x_empty[x.stage]);
+      next_stage(x.stage, x.parity, x_ring_stages);
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) shared.sums[warp][e][lane] = sums[e];
@@ -172,13 +172,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ Shared<S> shared;
   const std::uint32_t base = hopper::shared_address(dynamic);
   std::uint8_t* ring = dynamic + ((base + 127) / 128 * 128 - base);
-  std::uint8_t* x_ring = ring + a.places * S::kPlaceBytes;
+  std::uint8_t* x_ring = ring + a.stages * S::kStageBytes;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < a.places; ++i) {
+    for (int i = 0; i < a.stages; ++i) {
       hopper::barrier_init(&shared.full[i], 1);
       hopper::barrier_init(&shared.empty[i], kWarps);
     }
-    for (int i = 0; i < a.x_places; ++i) {
+    for (int i = 0; i < a.x_stages; ++i) {
       hopper::barrier_init(&shared.x_full[i], 1);
       hopper::barrier_init(&shared.x_empty[i], kWarps);
     }
@@ -214,7 +214,7 @@ int parts_of(const QuantizedWeight& w) {
 }
 
 /// How a matrix is cut: the fewest tiles in a row for a CTA, then the fewest units in a row (x is
-/// read for each, and each ends with the warps' sums), then the fewest places.
+/// read for each, and each ends with the warps' sums), then the fewest stages.
 struct Cut {
   int tiles = 1, slices = 1;
 };
@@ -223,11 +223,11 @@ Cut cut_of(const LinearWeight& w, int block_inputs) {
   std::tuple<int, int, int> least(INT_MAX, 0, 0);
   for (int tiles = 1; tiles <= kWarps; ++tiles) {
     int slices = std::min(kWarps / tiles, kMostSlices);
-    // Groups of more than a part begin where places do.
+    // Groups of more than a part begin where stages do.
     while (w.quantized.group_shift > 7 && (slices & (slices - 1)) != 0) --slices;
     const int turns = ceil_div(ceil_div(tiles_of(w.out), tiles), multiprocessors());
-    const int places = turns * ceil_div(w.in / block_inputs, slices);
-    const std::tuple<int, int, int> cost(turns * tiles, turns, places);
+    const int stages = turns * ceil_div(w.in / block_inputs, slices);
+    const std::tuple<int, int, int> cost(turns * tiles, turns, stages);
     if (cost >= least) continue;
     best = {tiles, slices};
     least = cost;
@@ -248,8 +248,8 @@ Link make_link(const ChainLink& from) {
   link.by_tiles = (1 << 16) / cut.tiles + 1;
   link.units = ceil_div(tiles_of(w.out), cut.tiles);
   link.blocks = w.in / S::kBlockInputs;
-  link.places = ceil_div(link.blocks, cut.slices);
-  link.x_places = kXInputs / (cut.slices * S::kBlockInputs);
+  link.stages = ceil_div(link.blocks, cut.slices);
+  link.x_stages = kXInputs / (cut.slices * S::kBlockInputs);
   link.group_shift = q.group_shift;
   link.groups = std::max(1, cut.slices * S::kBlockInputs >> q.group_shift);
   const auto units = static_cast<cuuint64_t>(units_of(w.in));
@@ -275,10 +275,10 @@ void launch_chain(const ChainLink* links, int n, int rows, const ChainBuffers& b
   constexpr int kShared = static_cast<int>(sizeof(Shared<S>) + 15) / 16 * 16;
   constexpr int kMostBytes = (227 << 10) - kShared;
   auto a = begin_arguments<Arguments>(n, rows, buffers);
-  a.x_place_bytes = ceil_div(rows * kXRowBytes, 128) * 128;
-  a.x_places = std::clamp(kXRingBytes / a.x_place_bytes, 2, kMostXPlaces);
-  const int x_bytes = a.x_places * a.x_place_bytes;
-  a.places = std::min(kMostPlaces, (kMostBytes - 128 - x_bytes) / S::kPlaceBytes);
+  a.x_stage_bytes = ceil_div(rows * kXRowBytes, 128) * 128;
+  a.x_stages = std::clamp(kXRingBytes / a.x_stage_bytes, 2, kMostXStages);
+  const int x_bytes = a.x_stages * a.x_stage_bytes;
+  a.stages = std::min(kMostStages, (kMostBytes - 128 - x_bytes) / S::kStageBytes);
   int units = 1;
   for (int i = 0; i < n; ++i) {
     a.links[i] = make_link<S>(links[i]);
@@ -286,7 +286,7 @@ void launch_chain(const ChainLink* links, int n, int rows, const ChainBuffers& b
   }
   take_shared_memory<quantized_chain_kernel<S>>(kMostBytes, "quantized_chain");
   launch("quantized_chain", quantized_chain_kernel<S>, std::min(units, multiprocessors()), kThreads,
-         static_cast<std::size_t>(128 + x_bytes + a.places * S::kPlaceBytes), stream, a);
+         static_cast<std::size_t>(128 + x_bytes + a.stages * S::kStageBytes), stream, a);
 }
 
 }  // namespace

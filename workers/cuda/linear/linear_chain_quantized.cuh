@@ -20,12 +20,12 @@ constexpr int kWarps = 16;  // that multiply
 constexpr int kMultiplying = 32 * kWarps;
 constexpr int kThreads = kMultiplying + 96;  // and a warp each for W, for x and for norms
 constexpr int kMostRows = 8;
-constexpr int kMostPlaces = 8;
-constexpr int kMostXPlaces = 4;
-constexpr int kXRingBytes = 34 << 10;  // where two places take no more
+constexpr int kMostStages = 8;
+constexpr int kMostXStages = 4;
+constexpr int kXRingBytes = 34 << 10;  // where two stages take no more
 constexpr int kMostSlices = 8;
 constexpr int kPartInputs = 128;               // that have one scale, or more
-constexpr int kXInputs = 2048;                 // most of a place of x
+constexpr int kXInputs = 2048;                 // most of a stage of x
 constexpr int kXRowBytes = kXInputs * 2 + 16;  // rows lie four banks apart, for ldmatrix
 
 struct Link {
@@ -38,13 +38,13 @@ struct Link {
   float eps;
   int out, in;
   int tiles;     // of a unit: tiles * slices warps work on it
-  int slices;    // blocks of a tile in a place of W
+  int slices;    // blocks of a tile in a stage of W
   int by_tiles;  // warp * by_tiles >> 16 is warp / tiles
   int units;     // dealt out to the CTAs in turns
   int blocks;    // of a tile
-  int places;    // of W that a unit takes
-  int x_places;  // places of W to one of x
-  int groups;    // of a tile, in a place
+  int stages;    // of W that a unit takes
+  int x_stages;  // stages of W to one of x
+  int groups;    // of a tile, in a stage
   int group_shift;
   LinearOutput output;
 };
@@ -54,8 +54,8 @@ struct Arguments {
   ChainState *state, *next;
   ChainSquares squares;
   int n, rows;
-  int places, x_places;  // of the rings
-  int x_place_bytes;
+  int stages, x_stages;  // of the rings
+  int x_stage_bytes;
 };
 
 /// kScalesOf: of kPartInputs. kSharedOf: eight rows share them (QuantizedWeight::shared_scales).
@@ -67,18 +67,18 @@ struct Shape {
   static constexpr int kGroupBytes = 4 * (kShared ? kSharedScaleWords : kTileRows);  // of a tile
   static constexpr int kUnitBytes =
       kTileRows * kUnitInputs / (kFormat == WeightFormat::int4 ? 2 : 1);
-  static constexpr int kBlockBytes = 2048;  // of a warp, in a place
+  static constexpr int kBlockBytes = 2048;  // of a warp, in a stage
   static constexpr int kBlockUnits = kBlockBytes / kUnitBytes;
   static constexpr int kBlockInputs = kBlockUnits * kUnitInputs;
   static constexpr int kParts = kBlockInputs / kPartInputs;
-  static constexpr int kWordBytes = kWarps * kBlockBytes;  // of a place; scales lie behind
-  static constexpr int kPlaceBytes = kWordBytes + kWarps * kParts * kScales * kGroupBytes;
+  static constexpr int kWordBytes = kWarps * kBlockBytes;  // of a stage; scales lie behind
+  static constexpr int kStageBytes = kWordBytes + kWarps * kParts * kScales * kGroupBytes;
 };
 
 template <class S>
 struct Shared {
-  std::uint64_t full[kMostPlaces], empty[kMostPlaces];
-  std::uint64_t x_full[kMostXPlaces], x_empty[kMostXPlaces];
+  std::uint64_t full[kMostStages], empty[kMostStages];
+  std::uint64_t x_full[kMostXStages], x_empty[kMostXStages];
   std::uint64_t seen[kMostChainLinks];  // that the link before has been stored
   std::uint64_t normed[kMostChainLinks];
   float scales[kMostChainLinks][kMostRows];  // of normed links' rows: 1 / rms
@@ -135,9 +135,9 @@ __device__ __forceinline__ void multiply(std::uint32_t words, std::uint32_t scal
         const int all = part * kInstructions + j;
         std::uint32_t v[4];
         if constexpr (S::kFormat == WeightFormat::int4) {
-          widen_int4_small(word_of(w, all), low, high, v);
+          dequantize_int4_small(word_of(w, all), low, high, v);
         } else {
-          widen_fp8(word_of(w, 2 * all), word_of(w, 2 * all + 1), v);
+          dequantize_fp8(word_of(w, 2 * all), word_of(w, 2 * all + 1), v);
         }
         mma(found, v[0], v[1], v[2], v[3], b[2 * j], b[2 * j + 1]);
       }

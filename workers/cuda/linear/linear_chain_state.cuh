@@ -44,10 +44,10 @@ struct ChainSquares {
 };
 
 #ifdef BATON_HOPPER
-/// The next place of a ring; `parity` is that of its barriers.
-__device__ __forceinline__ void next_place(int& place, int& parity, int places) {
-  if (++place == places) {
-    place = 0;
+/// The next stage of a ring; `parity` is that of its barriers.
+__device__ __forceinline__ void next_stage(int& stage, int& parity, int stages) {
+  if (++stage == stages) {
+    stage = 0;
     parity ^= 1;
   }
 }

@@ -17,9 +17,9 @@ namespace baton::cuda::links {
 constexpr int kGroups = 2;  // warpgroups that multiply
 constexpr int kMultiplying = 128 * kGroups;
 constexpr int kThreads = kMultiplying + 96;  // and a warp each for W, for x and for norms
-constexpr int kMostPlaces = 12;              // of the ring
+constexpr int kMostStages = 12;              // of the ring
 /// A box of 128 features and 32 rows, or of 112 and 64, fits.
-constexpr int place_bytes(int columns) { return columns == 64 ? 22 << 10 : 20 << 10; }
+constexpr int stage_bytes(int columns) { return columns == 64 ? 22 << 10 : 20 << 10; }
 constexpr int kMostRows = 64;
 constexpr int kBlockK = 64;  // k of a box: the 128 bytes that the swizzle spans
 
@@ -37,8 +37,8 @@ struct Link {
   int features;  // of a unit
   int units;     // dealt out to the CTAs, or pairs of CTAs, in turns
   bool split_k;  // the CTAs of a pair take a unit together, half of k each
-  int places;    // of the ring that a unit takes
-  int boxes;     // of W, and of x, in a place
+  int stages;    // of the ring that a unit takes
+  int boxes;     // of W, and of x, in a stage
   int parts;     // what `done` counts up to
   int slots;     // of squares
   LinearOutput output;
@@ -48,13 +48,13 @@ struct Arguments {
   Link links[kMostChainLinks];
   ChainState *state, *next;
   ChainSquares squares;
-  int n, rows, places;
+  int n, rows, stages;
   bool pairs;  // the CTAs are in clusters of two
 };
 
 template <int kN>
 struct Shared {
-  std::uint64_t full[kMostPlaces], empty[kMostPlaces];
+  std::uint64_t full[kMostStages], empty[kMostStages];
   std::uint64_t seen[kMostChainLinks];  // that the link before has been stored
   std::uint64_t normed[kMostChainLinks];
   float scales[kMostChainLinks][kN];  // of normed links' rows: 1 / rms

@@ -24,7 +24,7 @@ namespace {
 
 __device__ __forceinline__ void produce_w(const Arguments& a, Shared& shared, std::uint8_t* ring) {
   const std::uint64_t policy = hopper::policy_evict_first();
-  int place = 0;
+  int stage = 0;
   int parity = 1;
   for (int i = 0; i < a.n; ++i) {
     const Link& link = a.links[i];
@@ -37,11 +37,11 @@ __device__ __forceinline__ void produce_w(const Arguments& a, Shared& shared, st
     for (int unit = slice.unit; unit < link.units; unit += slice.step) {
       for (int box = 0; box < boxes; ++box) {
         for (int copy = 0; copy < copies; ++copy) {
-          hopper::barrier_wait(&shared.empty[place], parity);
-          hopper::barrier_expect(&shared.full[place], rows * kBlockK * 2);
-          hopper::copy_box(ring + place * kPlaceBytes, &link.w, (first + box) * kBlockK,
-                           (kGroups * unit + copy) * features, &shared.full[place], policy);
-          next_place(place, parity, kWPlaces);
+          hopper::barrier_wait(&shared.empty[stage], parity);
+          hopper::barrier_expect(&shared.full[stage], rows * kBlockK * 2);
+          hopper::copy_box(ring + stage * kStageBytes, &link.w, (first + box) * kBlockK,
+                           (kGroups * unit + copy) * features, &shared.full[stage], policy);
+          next_stage(stage, parity, kWStages);
         }
       }
     }
@@ -51,7 +51,7 @@ __device__ __forceinline__ void produce_w(const Arguments& a, Shared& shared, st
 
 __device__ __forceinline__ void produce_x(const Arguments& a, Shared& shared, std::uint8_t* ring) {
   const std::uint64_t policy = hopper::policy_evict_last();
-  int place = 0;
+  int stage = 0;
   int parity = 1;
   grid_wait();
   for (int i = 0; i < a.n; ++i) {
@@ -62,11 +62,11 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared& shared, st
     await_link(a, shared, i, [](const Link& before) { return before.done; });
     for (int unit = slice.unit; unit < link.units; unit += slice.step) {
       for (int box = 0; box < boxes; ++box) {
-        hopper::barrier_wait(&shared.x_empty[place], parity);
-        hopper::barrier_expect(&shared.x_full[place], kPlaceBytes);
-        hopper::copy_box(ring + place * kPlaceBytes, &link.x, (first + box) * kBlockK, 0,
-                         &shared.x_full[place], policy);
-        next_place(place, parity, kXPlaces);
+        hopper::barrier_wait(&shared.x_empty[stage], parity);
+        hopper::barrier_expect(&shared.x_full[stage], kStageBytes);
+        hopper::copy_box(ring + stage * kStageBytes, &link.x, (first + box) * kBlockK, 0,
+                         &shared.x_full[stage], policy);
+        next_stage(stage, parity, kXStages);
       }
     }
   }
@@ -76,8 +76,8 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared& shared, st
 
 /// Where a warpgroup is in both rings.
 struct Turn {
-  int place = 0, parity = 0;
-  int x_place = 0, x_parity = 0;
+  int stage = 0, parity = 0;
+  int x_stage = 0, x_parity = 0;
 };
 
 /// 64 k of kBlocks blocks of features; w and x are operands.
@@ -116,7 +116,7 @@ __device__ __forceinline__ void run_units(const Arguments& a, Shared& shared,
   const bool apart = kBlocks > 1;
   const int group = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 128, 0);
   const bool leader = threadIdx.x % 32 == 0;
-  const int mine = apart ? 0 : group * features * kBlockK * 2;  // bytes, in a place
+  const int mine = apart ? 0 : group * features * kBlockK * 2;  // bytes, in a stage
   for (int unit = slice.unit; unit < link.units; unit += slice.step) {
     float sums[kBlocks][kRows / 2];
 #pragma unroll
@@ -126,21 +126,21 @@ __device__ __forceinline__ void run_units(const Arguments& a, Shared& shared,
     }
 #pragma unroll 1
     for (int box = 0; box < boxes; ++box) {
-      const int place = apart ? turn.place + group : turn.place;
-      const std::uint64_t w = hopper::operand(ring + place * kPlaceBytes + mine);
-      const std::uint64_t x = hopper::operand(x_ring + turn.x_place * kPlaceBytes);
-      // In this order: x has come, so all groups are through with the link before, and `place` is
+      const int stage = apart ? turn.stage + group : turn.stage;
+      const std::uint64_t w = hopper::operand(ring + stage * kStageBytes + mine);
+      const std::uint64_t x = hopper::operand(x_ring + turn.x_stage * kStageBytes);
+      // In this order: x has come, so all groups are through with the link before, and `stage` is
       // not a lap of the other group's ahead.
-      hopper::barrier_wait(&shared.x_full[turn.x_place], turn.x_parity);
-      hopper::barrier_wait(&shared.full[place], turn.parity);
+      hopper::barrier_wait(&shared.x_full[turn.x_stage], turn.x_parity);
+      hopper::barrier_wait(&shared.full[stage], turn.parity);
       multiply<kBlocks>(sums, w, x);
       if (leader) {
-        hopper::barrier_arrive(&shared.empty[place], apart ? 2 : 1);
-        hopper::barrier_arrive(&shared.x_empty[turn.x_place]);
+        hopper::barrier_arrive(&shared.empty[stage], apart ? 2 : 1);
+        hopper::barrier_arrive(&shared.x_empty[turn.x_stage]);
       }
-      next_place(turn.place, turn.parity, kWPlaces);
-      if (apart) next_place(turn.place, turn.parity, kWPlaces);
-      next_place(turn.x_place, turn.x_parity, kXPlaces);
+      next_stage(turn.stage, turn.parity, kWStages);
+      if (apart) next_stage(turn.stage, turn.parity, kWStages);
+      next_stage(turn.x_stage, turn.x_parity, kXStages);
     }
     const int first = (kGroups * unit + group) * features;
     if constexpr (kBlocks > 1) {
@@ -164,13 +164,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ Shared shared;
   const std::uint32_t base = hopper::shared_address(dynamic);
   std::uint8_t* ring = dynamic + ((base + 1023) / 1024 * 1024 - base);
-  std::uint8_t* x_ring = ring + kWPlaces * kPlaceBytes;
+  std::uint8_t* x_ring = ring + kWStages * kStageBytes;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kWPlaces; ++i) {
+    for (int i = 0; i < kWStages; ++i) {
       hopper::barrier_init(&shared.full[i], 1);
       hopper::barrier_init(&shared.empty[i], kMultiplying / 32);
     }
-    for (int i = 0; i < kXPlaces; ++i) {
+    for (int i = 0; i < kXStages; ++i) {
       hopper::barrier_init(&shared.x_full[i], 1);
       hopper::barrier_init(&shared.x_empty[i], kMultiplying / 32);
     }
@@ -216,7 +216,7 @@ struct Cut {
 
 int units_of(const LinearWeight& w, int features) { return ceil_div(w.out, kGroups * features); }
 
-/// Where both groups read a place of W, their number must be even: the next link may have places
+/// Where both groups read a stage of W, their number must be even: the next link may have stages
 /// apart.
 bool even_boxes(const LinearWeight& w, int sharing) { return w.in % (2 * sharing * kBlockK) == 0; }
 
@@ -302,7 +302,7 @@ void wide_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buf
   a.handed =
       reinterpret_cast<float4*>(static_cast<std::byte*>(buffers.workspace) + ChainSquares::bytes());
   for (int i = 0; i < n; ++i) a.links[i] = make_link(links[i], rows);
-  constexpr int kBytes = (kWPlaces + kXPlaces) * kPlaceBytes + 1024;
+  constexpr int kBytes = (kWStages + kXStages) * kStageBytes + 1024;
   take_shared_memory<wide_chain_kernel>(kBytes, "wide_chain");
   launch("wide_chain", wide_chain_kernel, multiprocessors(), kThreads, kBytes, stream, a);
 }

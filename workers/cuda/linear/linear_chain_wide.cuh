@@ -22,9 +22,9 @@ constexpr int kGroups = 2;  // warpgroups that multiply
 constexpr int kMultiplying = 128 * kGroups;
 constexpr int kThreads = kMultiplying + 128;    // and a warp each for W, x, norms, the next state
 constexpr int kBlockK = 64;                     // of a box: the 128 bytes that the swizzle spans
-constexpr int kPlaceBytes = 128 * kBlockK * 2;  // 128 features, or rows
-constexpr int kWPlaces = 8;  // even: each is always of the same group, or of both
-constexpr int kXPlaces = 5;
+constexpr int kStageBytes = 128 * kBlockK * 2;  // 128 features, or rows
+constexpr int kWStages = 8;  // even: each is always of the same group, or of both
+constexpr int kXStages = 5;
 constexpr int kQuarter = kRows / 4;
 constexpr int kQuarters = 4;
 
@@ -37,7 +37,7 @@ struct Link {
   float eps;
   int out;
   int features;  // of a warpgroup, in a unit: a unit has twice as many
-  bool apart;    // more than 64: each warpgroup has places of W of its own
+  bool apart;    // more than 64: each warpgroup has stages of W of its own
   int units;     // dealt out in turns
   int sharing;   // CTAs that take a unit together, each a part of k: 1, 2 or 4
   int boxes;     // of k that a CTA takes
@@ -57,8 +57,8 @@ struct Arguments {
 constexpr int kHanded = 128 * kRows / 4;
 
 struct Shared {
-  std::uint64_t full[kWPlaces], empty[kWPlaces];
-  std::uint64_t x_full[kXPlaces], x_empty[kXPlaces];
+  std::uint64_t full[kWStages], empty[kWStages];
+  std::uint64_t x_full[kXStages], x_empty[kXStages];
   std::uint64_t seen[kMostChainLinks];  // that the link before has been stored
   std::uint64_t normed[kMostChainLinks];
   float scales[kMostChainLinks][kRows];  // of normed links' rows: 1 / rms
@@ -231,7 +231,7 @@ __device__ __forceinline__ void store_quarter(const Arguments& a, Shared& shared
       float2 v = both[h];
       if (row >= a.rows || !pairs.inside[h]) continue;
       if (link.output == LinearOutput::residual) {
-        const float2 before = widen(old.y[j][h]);
+        const float2 before = dequantize(old.y[j][h]);
         v.x += before.x;
         v.y += before.y;
       }
@@ -239,7 +239,7 @@ __device__ __forceinline__ void store_quarter(const Arguments& a, Shared& shared
       const std::uint32_t pair = narrow(v.x, v.y);
       *reinterpret_cast<std::uint32_t*>(y + at) = pair;
       if (scaled == nullptr) continue;
-      const float2 rounded = widen(pair);
+      const float2 rounded = dequantize(pair);
       *reinterpret_cast<std::uint32_t*>(scaled + at) =
           narrow(rounded.x * gain[h].x, rounded.y * gain[h].y);
       squares += rounded.x * rounded.x + rounded.y * rounded.y;
@@ -338,7 +338,8 @@ __device__ __forceinline__ void end_plain(const Arguments& a, Shared& shared, in
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (link.gain == nullptr || !pairs.inside[h]) continue;
-    gain[h] = widen(*reinterpret_cast<const std::uint32_t*>(link.gain + pairs.feature + 8 * h));
+    gain[h] =
+        dequantize(*reinterpret_cast<const std::uint32_t*>(link.gain + pairs.feature + 8 * h));
   }
   Old old;
   load_old(link, pairs, part * own * kQuarter, a.rows, g, old);

@@ -1,4 +1,4 @@
-// The quantised sibling of linear_streamed.cu: W goes from memory straight into registers, becomes
+// The quantised sibling of linear_direct.cu: W goes from memory straight into registers, becomes
 // bf16 there by a few logical instructions, and is the 16-row operand of mma.m16n8k16; x's rows are
 // the narrow one. What a lane loads is laid out for it when the model is loaded
 // (quantized_layout.h).
@@ -86,16 +86,16 @@ struct WeightSpan {
 
   __device__ __forceinline__ std::uint32_t word(int m, int i) const { return word_of(w[m], i); }
   /// The span's instructions, as registers.
-  __device__ __forceinline__ void widen(int m, std::uint32_t (&a)[S::kInstructions][4]) const {
+  __device__ __forceinline__ void dequantize(int m, std::uint32_t (&a)[S::kInstructions][4]) const {
 #pragma unroll
     for (int j = 0; j < S::kInstructions; ++j) {
       if constexpr (S::kFormat == WeightFormat::fp8) {
-        widen_fp8(word(m, 2 * j), word(m, 2 * j + 1), a[j]);
+        dequantize_fp8(word(m, 2 * j), word(m, 2 * j + 1), a[j]);
       } else if constexpr (S::kOffsetLater) {
-        widen_int4(word(m, j), a[j]);
+        dequantize_int4(word(m, j), a[j]);
       } else {
         const uint2 s = scale[m][j * S::kParts / S::kInstructions];
-        widen_int4(word(m, j), offset_of(s.x), offset_of(s.y), a[j]);
+        dequantize_int4(word(m, j), offset_of(s.x), offset_of(s.y), a[j]);
       }
     }
   }
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor)
       if (turn >= turns) break;
       std::uint32_t wide[S::kRowTiles][S::kInstructions][4];
 #pragma unroll
-      for (int m = 0; m < S::kRowTiles; ++m) w[d].widen(m, wide[m]);
+      for (int m = 0; m < S::kRowTiles; ++m) w[d].dequantize(m, wide[m]);
 #pragma unroll
       for (int n = 0; n < S::kColumnTiles; ++n) {
         if constexpr (S::kInputs == 0) x[0][0].load(a, sharer + done * S::kSharers, n, g, t);
@@ -411,8 +411,8 @@ __global__ void __launch_bounds__(kThreads)
 /// A thread a word of four (fp8: two by two) inputs of rows g and g + 8.
 template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kThreads)
-    widen_kernel(const std::uint32_t* words, const uint2* scales, int out, int in, int units,
-                 int groups, int group_shift, std::size_t n, __nv_bfloat16* to) {
+    dequantize_kernel(const std::uint32_t* words, const uint2* scales, int out, int in, int units,
+                      int groups, int group_shift, std::size_t n, __nv_bfloat16* to) {
   grid_wait();
   for (std::size_t i = std::size_t{blockIdx.x} * kThreads + threadIdx.x; i < n;
        i += std::size_t{gridDim.x} * kThreads) {
@@ -427,12 +427,12 @@ __global__ void __launch_bounds__(kThreads)
     const uint2 scale = scales[(std::size_t(tile) * groups + (k >> group_shift)) * 8 + lane / 4];
     std::uint32_t a[4];
     if constexpr (kFormat == WeightFormat::int4) {
-      widen_int4(words[i], offset_of(scale.x), offset_of(scale.y), a);
+      dequantize_int4(words[i], offset_of(scale.x), offset_of(scale.y), a);
     } else {
       const std::uint32_t* pair =
           words + ((unit * 2 + step / 2) * kLanes + static_cast<std::size_t>(lane)) * 4 +
           step % 2 * 2;
-      widen_fp8(pair[0], pair[1], a);
+      dequantize_fp8(pair[0], pair[1], a);
     }
 #pragma unroll
     for (int high = 0; high < 2; ++high) {
@@ -440,7 +440,7 @@ __global__ void __launch_bounds__(kThreads)
       if (row >= out) continue;
       const float s = scale_of(high == 0 ? scale.x : scale.y);
       const auto scaled = [s](std::uint32_t two) {
-        const float2 v = widen(two);
+        const float2 v = dequantize(two);
         return narrow(s * v.x, s * v.y);
       };
       auto* at = reinterpret_cast<std::uint32_t*>(to + std::int64_t{row} * in + k);
@@ -521,15 +521,15 @@ void gather_columns(const Bf16* x, const std::int32_t* order, int rows, int colu
   }
 }
 
-void widen(const LinearWeight& w, Bf16* to, Stream stream) {
+void dequantize(const LinearWeight& w, Bf16* to, Stream stream) {
   const QuantizedWeight& q = w.quantized;
   const std::size_t n =
       weight_words(WeightFormat::int4, w.out, w.in);  // threads: one an instruction
   const auto blocks = static_cast<unsigned>(std::min<std::size_t>(
       (n + kThreads - 1) / kThreads, 16 * static_cast<std::size_t>(multiprocessors())));
-  const auto kernel = q.format == WeightFormat::int4 ? widen_kernel<WeightFormat::int4>
-                                                     : widen_kernel<WeightFormat::fp8>;
-  launch("widen", kernel, blocks, kThreads, 0, stream, q.words,
+  const auto kernel = q.format == WeightFormat::int4 ? dequantize_kernel<WeightFormat::int4>
+                                                     : dequantize_kernel<WeightFormat::fp8>;
+  launch("dequantize", kernel, blocks, kThreads, 0, stream, q.words,
          reinterpret_cast<const uint2*>(q.scales), w.out, w.in, units_of(w.in), q.groups,
          q.group_shift, n, reinterpret_cast<__nv_bfloat16*>(to));
 }

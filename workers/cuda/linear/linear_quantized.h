@@ -12,7 +12,7 @@
 namespace baton::cuda {
 
 /// More rows are served in pieces of so many by the kernel that runs everywhere; from there on
-/// widening is worth timing.
+/// dequantising is worth timing.
 constexpr int kMostQuantizedRows = 64;
 
 struct QuantizedConfig {
@@ -32,7 +32,7 @@ struct QuantizedCall {
   LinearWeight w;
   LinearOutput output = LinearOutput::bf16;
   void* y = nullptr;
-  void* workspace = nullptr;  // few_rows_workspace_bytes(), zeroed once, then left to the kernels
+  void* workspace = nullptr;  // staged_workspace_bytes(), zeroed once, then left to the kernels
 };
 
 /// Variants worth timing at this row count.
@@ -47,8 +47,8 @@ void quantized_linear(const QuantizedConfig& config, const QuantizedCall& call, 
 void gather_columns(const Bf16* x, const std::int32_t* order, int rows, int columns, Bf16* y,
                     Stream stream);
 
-/// Queues the widening of the whole matrix to bf16 [out, in], row-major, inputs in the weight's
+/// Queues the dequantising of the whole matrix to bf16 [out, in], row-major, inputs in the weight's
 /// order.
-void widen(const LinearWeight& w, Bf16* to, Stream stream);
+void dequantize(const LinearWeight& w, Bf16* to, Stream stream);
 
 }  // namespace baton::cuda

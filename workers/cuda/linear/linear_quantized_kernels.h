@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "workers/cuda/linear/linear_few_rows.h"
 #include "workers/cuda/linear/linear_quantized.h"
+#include "workers/cuda/linear/linear_staged.h"
 
 namespace baton::cuda {
 

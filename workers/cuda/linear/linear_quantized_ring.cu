@@ -125,9 +125,9 @@ __device__ __forceinline__ void multiply(const Arguments& a, const uint4* words,
       const int j = part * (kInstructions / S::kParts) + i;
       std::uint32_t v[4];
       if constexpr (S::kFormat == WeightFormat::int4) {
-        widen_int4(word_of(w, j), low, high, v);
+        dequantize_int4(word_of(w, j), low, high, v);
       } else {
-        widen_fp8(word_of(w, 2 * j), word_of(w, 2 * j + 1), v);
+        dequantize_fp8(word_of(w, 2 * j), word_of(w, 2 * j + 1), v);
       }
       mma(found[i % 2], v[0], v[1], v[2], v[3], b[2 * j], b[2 * j + 1]);
     }
@@ -316,7 +316,7 @@ void launch_variant(const Variant& v, const Arguments& a, Stream stream) {
 }  // namespace
 
 std::vector<int> ring_variants(int rows, const LinearWeight& w) {
-  if (rows > kMostRingRows || !few_rows_supported()) return {};
+  if (rows > kMostRingRows || !staged_supported()) return {};
   std::vector<int> found;
   for (int i = 0; i < static_cast<int>(std::size(kVariants)); ++i) {
     if ((kVariants[i].ring_kib << 10) + rows * x_stride(w.in) <= kMostRingBytes) found.push_back(i);

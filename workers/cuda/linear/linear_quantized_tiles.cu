@@ -1,10 +1,10 @@
-// Quantised products of many rows on Hopper: linear_few_rows.cu with another left operand. The
+// Quantised products of many rows on Hopper: linear_staged.cu with another left operand. The
 // producer brings W's packed words and scales to shared memory, and x's rows; a warpgroup turns the
-// words of 64 features into the registers that wgmma takes its left operand from. A word is widened
-// once for all rows of the tile.
+// words of 64 features into the registers that wgmma takes its left operand from. A word is
+// dequantized once for all rows of the tile.
 //
 // Sums of a group of inputs are kept apart until its scale has multiplied them, in fp32, some rows
-// at a time: products are exact. While one warpgroup widens or scales another one multiplies.
+// at a time: products are exact. While one warpgroup dequantises or scales another one multiplies.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -140,9 +140,9 @@ __device__ __forceinline__ void multiply_chunk(const std::uint8_t* stage, int bl
     for (int i = 0; i < kInstructions; ++i) {
       const int j = part * kInstructions + i;
       if constexpr (S::kFormat == WeightFormat::int4) {
-        widen_int4(word_of(w, j), offset_of(scale.x), offset_of(scale.y), v[i]);
+        dequantize_int4(word_of(w, j), offset_of(scale.x), offset_of(scale.y), v[i]);
       } else {
-        widen_fp8(word_of(w, 2 * j), word_of(w, 2 * j + 1), v[i]);
+        dequantize_fp8(word_of(w, 2 * j), word_of(w, 2 * j + 1), v[i]);
       }
     }
     const float low = scale_of(scale.x);
@@ -276,7 +276,7 @@ void launch_shape(int ring_kib, const QuantizedCall& call, Stream stream) {
   a.output = call.output;
   a.group_shift = w.quantized.group_shift;
   a.stages = std::clamp((ring_kib << 10) / S::kStageBytes, 2, kMaxStages);
-  // Never a third CTA on a multiprocessor (see linear_few_rows.cu).
+  // Never a third CTA on a multiprocessor (see linear_staged.cu).
   const int bytes = std::max(a.stages * S::kStageBytes, 80 << 10) + 1024;  // to align by
   take_shared_memory<tiles_kernel<S>>(kMostBytes, "quantized linear");
   launch("quantized linear", tiles_kernel<S>, std::min(a.units, multiprocessors()), S::kThreads,
@@ -317,7 +317,7 @@ void launch_variant(int variant, const QuantizedCall& call, Stream stream) {
 }  // namespace
 
 std::vector<int> tiles_variants(int rows, const LinearWeight&) {
-  if (!few_rows_supported()) return {};
+  if (!staged_supported()) return {};
   if (rows <= 16) return {k16, k16Few};
   if (rows <= 32) return {k32, k32Few, k16Few};
   if (rows <= 64) return {k64, k64Middle, k64Few, k32Few};

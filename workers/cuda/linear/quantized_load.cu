@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    widen_part_kernel(QuantizedPart p, PartRows rows, __nv_bfloat16* to) {
+    dequantize_part_kernel(QuantizedPart p, PartRows rows, __nv_bfloat16* to) {
   const std::size_t n = std::size_t(p.in) * p.out;
   for (std::size_t i = thread_index(); i < n; i += all_threads()) {
     const int feature = static_cast<int>(i / p.in);
@@ -175,11 +175,11 @@ void pack_part(const QuantizedPart& part, PartRows rows, const QuantizedWeight& 
   check(cudaGetLastError(), "pack_part");
 }
 
-void widen_part(const QuantizedPart& part, PartRows rows, Bf16* to, Stream stream) {
+void dequantize_part(const QuantizedPart& part, PartRows rows, Bf16* to, Stream stream) {
   const std::size_t n = static_cast<std::size_t>(part.in) * static_cast<std::size_t>(part.out);
-  widen_part_kernel<<<blocks_for(n), kThreads, 0, stream>>>(part, rows,
-                                                            reinterpret_cast<__nv_bfloat16*>(to));
-  check(cudaGetLastError(), "widen_part");
+  dequantize_part_kernel<<<blocks_for(n), kThreads, 0, stream>>>(
+      part, rows, reinterpret_cast<__nv_bfloat16*>(to));
+  check(cudaGetLastError(), "dequantize_part");
 }
 
 void fill_random(std::uint32_t* to, std::size_t words, std::uint64_t seed, Stream stream) {

@@ -43,7 +43,7 @@ void pack_part(const QuantizedPart& part, PartRows rows, const QuantizedWeight& 
                Stream stream);
 
 /// Writes the part's rows of a bf16 matrix [.., part.in].
-void widen_part(const QuantizedPart& part, PartRows rows, Bf16* to, Stream stream);
+void dequantize_part(const QuantizedPart& part, PartRows rows, Bf16* to, Stream stream);
 
 /// For benchmarks: random bits, or the same word everywhere.
 void fill_random(std::uint32_t* to, std::size_t words, std::uint64_t seed, Stream stream);

@@ -53,21 +53,21 @@ __device__ __forceinline__ std::uint32_t and_or(std::uint32_t a, std::uint32_t m
 }
 
 /// A word of int4 as the four registers of an instruction: 128 + q.
-__device__ __forceinline__ void widen_int4(std::uint32_t word, std::uint32_t (&a)[4]) {
+__device__ __forceinline__ void dequantize_int4(std::uint32_t word, std::uint32_t (&a)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) a[i] = and_or(word >> (4 * i), 0x000F000FU, 0x43004300U);
 }
 
 /// The same, q - zero; `low` and `high` are rows g's and g + 8's offset.
-__device__ __forceinline__ void widen_int4(std::uint32_t word, std::uint32_t low,
-                                           std::uint32_t high, std::uint32_t (&a)[4]) {
+__device__ __forceinline__ void dequantize_int4(std::uint32_t word, std::uint32_t low,
+                                                std::uint32_t high, std::uint32_t (&a)[4]) {
   constexpr std::uint32_t kOnes = 0x3F803F80;
-  widen_int4(word, a);
+  dequantize_int4(word, a);
 #pragma unroll
   for (int i = 0; i < 4; ++i) a[i] = fma2(a[i], kOnes, i % 2 == 0 ? low : high);
 }
 
-/// What widen_int4_small() gives times this is q - zero.
+/// What dequantize_int4_small() gives times this is q - zero.
 constexpr float kSmallInt4 = 64;
 
 /// -zero / 64, twice.
@@ -76,8 +76,8 @@ __device__ __forceinline__ std::uint32_t small_offset_of(std::uint32_t word) {
 }
 
 /// A word of int4 as the four registers of an instruction: (q - zero) / 64.
-__device__ __forceinline__ void widen_int4_small(std::uint32_t word, std::uint32_t low,
-                                                 std::uint32_t high, std::uint32_t (&a)[4]) {
+__device__ __forceinline__ void dequantize_int4_small(std::uint32_t word, std::uint32_t low,
+                                                      std::uint32_t high, std::uint32_t (&a)[4]) {
   constexpr std::uint32_t kFirst = 0x7F007F00;   // 2^127
   constexpr std::uint32_t kSecond = 0x7D007D00;  // 2^123
   const std::uint32_t behind = word >> 8;
@@ -88,8 +88,8 @@ __device__ __forceinline__ void widen_int4_small(std::uint32_t word, std::uint32
 }
 
 /// Two words of E4M3 likewise.
-__device__ __forceinline__ void widen_fp8(std::uint32_t first, std::uint32_t second,
-                                          std::uint32_t (&a)[4]) {
+__device__ __forceinline__ void dequantize_fp8(std::uint32_t first, std::uint32_t second,
+                                               std::uint32_t (&a)[4]) {
   const auto wide = [](std::uint32_t word) {  // its bytes 1 and 3
     const std::uint32_t moved = and_or(word, 0x80008000U, word >> 4 & 0x07F007F0U);
     return fma2(moved, 0x7B807B80U, 0x80008000U);  // 2^120, minus nought

@@ -1,4 +1,4 @@
-// See linear_few_rows.h. One producer warp and one or more warpgroups that multiply, a ring of
+// See linear_staged.h. One producer warp and one or more warpgroups that multiply, a ring of
 // tiles between them (the structure of CUTLASS's warp-specialised kernels). What is particular
 // here:
 //   - The ring is filled with W before grid_wait(): weights are never written, so while the kernel
@@ -18,7 +18,7 @@
 #include "workers/cuda/current_device.h"
 #include "workers/cuda/hopper.cuh"
 #include "workers/cuda/launch.cuh"
-#include "workers/cuda/linear/linear_few_rows.h"
+#include "workers/cuda/linear/linear_staged.h"
 #include "workers/cuda/linear/linear_tiles.cuh"
 #include "workers/cuda/shared_memory.h"
 
@@ -186,8 +186,8 @@ __device__ __forceinline__ void multiply(const Arguments& a, int count, const Ri
 
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, 1)
-    few_rows_kernel(const __grid_constant__ CUtensorMap w_map,
-                    const __grid_constant__ CUtensorMap x_map, const Arguments a) {
+    staged_kernel(const __grid_constant__ CUtensorMap w_map,
+                  const __grid_constant__ CUtensorMap x_map, const Arguments a) {
 #ifdef BATON_HOPPER
   extern __shared__ std::uint8_t dynamic[];
   __shared__ std::uint64_t full[kMaxStages];
@@ -248,7 +248,7 @@ int columns_for(int rows, int tile) {
 }
 
 template <class S>
-void launch_shape(const FewRowsConfig& config, const FewRowsCall& call, Stream stream) {
+void launch_shape(const StagedConfig& config, const StagedCall& call, Stream stream) {
   const LinearWeight& w = call.w;
   Arguments a{};
   a.y = call.y;
@@ -274,16 +274,16 @@ void launch_shape(const FewRowsConfig& config, const FewRowsCall& call, Stream s
   // Never a third CTA on a multiprocessor (see above).
   bytes = std::max(bytes, 80 * 1024) + 1024;  // to align by
   constexpr int kMostBytes = 226 * 1024;
-  take_shared_memory<few_rows_kernel<S>>(kMostBytes, "few_rows");
+  take_shared_memory<staged_kernel<S>>(kMostBytes, "staged");
 
-  launch_clusters("few_rows", few_rows_kernel<S>, static_cast<unsigned>(grid), S::kThreads,
+  launch_clusters("staged", staged_kernel<S>, static_cast<unsigned>(grid), S::kThreads,
                   static_cast<std::size_t>(bytes), a.split, stream,
                   tensor_map(w.data, w.out, w.in, S::kTile),
                   tensor_map(call.x, call.rows, w.in, S::kN), a);
 }
 
 template <int kGroups, int kPer>
-void launch_tile(const FewRowsConfig& config, const FewRowsCall& call, Stream stream) {
+void launch_tile(const StagedConfig& config, const StagedCall& call, Stream stream) {
   switch (columns_for(call.rows, config.tile)) {
     case 8:
       return launch_shape<Shape<kGroups, kPer, 8>>(config, call, stream);
@@ -304,14 +304,14 @@ void launch_tile(const FewRowsConfig& config, const FewRowsCall& call, Stream st
 
 }  // namespace
 
-bool few_rows_supported() { return is_hopper(); }
+bool staged_supported() { return is_hopper(); }
 
-std::size_t few_rows_workspace_bytes() {
+std::size_t staged_workspace_bytes() {
   return kFlagBytes + static_cast<std::size_t>(multiprocessors()) * kPartBytes;
 }
 
-std::vector<FewRowsConfig> few_rows_candidates(int rows, int out, int in, bool whole_sums) {
-  std::vector<FewRowsConfig> found;
+std::vector<StagedConfig> staged_candidates(int rows, int out, int in, bool whole_sums) {
+  std::vector<StagedConfig> found;
   for (const int tile : {64, 128, 256}) {
     const int columns = columns_for(rows, tile);
     const int tiles = ceil_div(out, tile) * ceil_div(rows, columns);
@@ -337,7 +337,7 @@ std::vector<FewRowsConfig> few_rows_candidates(int rows, int out, int in, bool w
   return found;
 }
 
-void few_rows(const FewRowsConfig& config, const FewRowsCall& call, Stream stream) {
+void staged(const StagedConfig& config, const StagedCall& call, Stream stream) {
   switch (config.tile) {
     case 64:
       return launch_tile<1, 1>(config, call, stream);
@@ -346,7 +346,7 @@ void few_rows(const FewRowsConfig& config, const FewRowsCall& call, Stream strea
     case 256:
       return launch_tile<2, 2>(config, call, stream);
     default:
-      throw CudaError("few_rows: no tile of " + std::to_string(config.tile));
+      throw CudaError("staged: no tile of " + std::to_string(config.tile));
   }
 }
 

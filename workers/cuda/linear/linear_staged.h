@@ -10,31 +10,31 @@
 
 namespace baton::cuda {
 
-struct FewRowsConfig {
+struct StagedConfig {
   int tile = 128;         // output features of a CTA's tile: 64, 128 or 256
   bool balanced = false;  // tiles are cut along k so that every CTA streams the same bytes
   int ring_kib = 104;     // shared memory for tiles in flight
   int split = 1;          // CTAs of a cluster that share a tile: 1, 2, 4 or 8
 };
 
-struct FewRowsCall {
+struct StagedCall {
   const Bf16* x = nullptr;
   int rows = 0;
   LinearWeight w;
   LinearOutput output = LinearOutput::bf16;
   void* y = nullptr;
-  void* workspace = nullptr;  // few_rows_workspace_bytes(), zeroed once, then left to the kernels
+  void* workspace = nullptr;  // staged_workspace_bytes(), zeroed once, then left to the kernels
 };
 
 /// The current device runs the kernel: compute capability 9.0 exactly.
-bool few_rows_supported();
-std::size_t few_rows_workspace_bytes();
+bool staged_supported();
+std::size_t staged_workspace_bytes();
 
 /// Configurations worth timing at this row count. `whole_sums`: those that add up over k in one
 /// order whatever the row count: neither balanced nor split.
-std::vector<FewRowsConfig> few_rows_candidates(int rows, int out, int in, bool whole_sums);
+std::vector<StagedConfig> staged_candidates(int rows, int out, int in, bool whole_sums);
 
 /// Queues the product. Throws CudaError.
-void few_rows(const FewRowsConfig& config, const FewRowsCall& call, Stream stream);
+void staged(const StagedConfig& config, const StagedCall& call, Stream stream);
 
 }  // namespace baton::cuda

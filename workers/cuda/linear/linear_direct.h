@@ -8,15 +8,15 @@
 
 namespace baton::cuda {
 
-constexpr int kMostStreamedRows = 16;
+constexpr int kMostDirectRows = 16;
 
-struct StreamedConfig {
+struct DirectConfig {
   int row_tiles = 1;           // a CTA computes 16 * row_tiles output features
   int warps = 8;               // that share the sum over k
   int per_multiprocessor = 2;  // CTAs of eight warps
 };
 
-struct StreamedCall {
+struct DirectCall {
   const Bf16* x = nullptr;
   int rows = 0;
   LinearWeight w;
@@ -24,10 +24,10 @@ struct StreamedCall {
   void* y = nullptr;
 };
 
-/// Empty where the kernel does not serve: more than kMostStreamedRows rows, `in` no multiple of 64.
-std::vector<StreamedConfig> streamed_candidates(int rows, int out, int in);
+/// Empty where the kernel does not serve: more than kMostDirectRows rows, `in` no multiple of 64.
+std::vector<DirectConfig> direct_candidates(int rows, int out, int in);
 
 /// Queues the product. Throws CudaError.
-void streamed_linear(const StreamedConfig& config, const StreamedCall& call, Stream stream);
+void direct_linear(const DirectConfig& config, const DirectCall& call, Stream stream);
 
 }  // namespace baton::cuda

@@ -12,7 +12,7 @@
 
 #include "workers/cuda/current_device.h"
 #include "workers/cuda/launch.cuh"
-#include "workers/cuda/linear/linear_streamed.h"
+#include "workers/cuda/linear/linear_direct.h"
 #include "workers/cuda/mma.cuh"
 
 namespace baton::cuda {
@@ -138,7 +138,7 @@ struct WeightCursor {
 
 template <int kRowTiles, int kColumnTiles, int kDepth, int kPerMultiprocessor, LinearOutput kOutput>
 __global__ void __launch_bounds__(32 * kMaxWarps, kPerMultiprocessor)
-    streamed_kernel(Arguments a, int tiles) {
+    direct_kernel(Arguments a, int tiles) {
   __shared__ Partial<kRowTiles * kColumnTiles> partial[2];
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -233,23 +233,23 @@ Kernel pick(LinearOutput output) {
   constexpr int kP = kPerMultiprocessor;
   switch (output) {
     case LinearOutput::bf16:
-      return streamed_kernel<kR, kC, kD, kP, LinearOutput::bf16>;
+      return direct_kernel<kR, kC, kD, kP, LinearOutput::bf16>;
     case LinearOutput::f32:
-      return streamed_kernel<kR, kC, kD, kP, LinearOutput::f32>;
+      return direct_kernel<kR, kC, kD, kP, LinearOutput::f32>;
     case LinearOutput::residual:
-      return streamed_kernel<kR, kC, kD, kP, LinearOutput::residual>;
+      return direct_kernel<kR, kC, kD, kP, LinearOutput::residual>;
     case LinearOutput::silu_mul:
-      return streamed_kernel<kR, kC, kD, kP, LinearOutput::silu_mul>;
+      return direct_kernel<kR, kC, kD, kP, LinearOutput::silu_mul>;
   }
   return nullptr;
 }
 
 }  // namespace
 
-std::vector<StreamedConfig> streamed_candidates(int rows, int out, int in) {
-  if (rows > kMostStreamedRows || in % kUnit != 0) return {};
-  std::vector<StreamedConfig> all;
-  for (const StreamedConfig& config : {StreamedConfig{1, 8, 2}, {2, 8, 2}, {1, 8, 3}, {1, 4, 3}}) {
+std::vector<DirectConfig> direct_candidates(int rows, int out, int in) {
+  if (rows > kMostDirectRows || in % kUnit != 0) return {};
+  std::vector<DirectConfig> all;
+  for (const DirectConfig& config : {DirectConfig{1, 8, 2}, {2, 8, 2}, {1, 8, 3}, {1, 4, 3}}) {
     // More places than CTAs are no use: the first multiprocessors to be free would take too many.
     const bool uneven = config.per_multiprocessor == 3 && (out + 15) / 16 <= 2 * multiprocessors();
     if (in / kUnit >= config.warps && !uneven) all.push_back(config);
@@ -257,7 +257,7 @@ std::vector<StreamedConfig> streamed_candidates(int rows, int out, int in) {
   return all;
 }
 
-void streamed_linear(const StreamedConfig& config, const StreamedCall& call, Stream stream) {
+void direct_linear(const DirectConfig& config, const DirectCall& call, Stream stream) {
   const Arguments a{reinterpret_cast<const std::uint16_t*>(call.x),
                     reinterpret_cast<const std::uint16_t*>(call.w.data),
                     call.y,
@@ -276,7 +276,7 @@ void streamed_linear(const StreamedConfig& config, const StreamedCall& call, Str
   // Every CTA takes the same number of tiles, or one less.
   const int places = config.per_multiprocessor * multiprocessors() * kMaxWarps / config.warps;
   const int turns = (tiles + places - 1) / places;
-  launch("streamed linear", kernel, (tiles + turns - 1) / turns, 32 * config.warps, 0, stream, a,
+  launch("direct linear", kernel, (tiles + turns - 1) / turns, 32 * config.warps, 0, stream, a,
          tiles);
 }
 
