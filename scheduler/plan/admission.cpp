@@ -18,8 +18,8 @@ bool awaits_pools(const State& state, bool again, TimeNs submitted) {
 bool may_fit_later(const State& state, const Request& request, std::uint32_t tokens, TimeNs now) {
   if (fault(Fault::small_pool_refuses)) return false;
   if (tokens <= max_context(state)) return true;
-  const auto loads = [](const Worker& w) {
-    return w.store.last_context == 0 &&
+  const auto loads = [now](const Worker& w) {
+    return w.store.last_context == 0 && now - w.peer.heard < kWaitForPools &&
            (w.peer.state == WorkerState::registering || w.peer.state == WorkerState::loading);
   };
   return awaits_pools(state, request.again, request.submitted) &&

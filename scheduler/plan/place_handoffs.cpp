@@ -98,10 +98,13 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
         continue;
       }
       if (!request.beams && may_fit_later(state, request, tokens, now)) continue;
-      end_request(
-          state, request, FinishReason::error, ErrorCode::kv_exhausted,
-          std::to_string(source.prefill_length + 1) + " tokens fit the KV pool of no decode worker",
-          out);
+      const auto some = std::find_if(state.workers.begin(), state.workers.end(),
+                                     [](const Worker& w) { return w.takes_work() && w.decodes(); });
+      end_request(state, request, FinishReason::error, ErrorCode::kv_exhausted,
+                  request.beams && some != state.workers.end()
+                      ? cannot_hold(*some, request, tokens)
+                      : std::to_string(tokens) + " tokens fit the KV pool of no decode worker",
+                  out);
       continue;
     }
     Worker& w = state.workers[choice];

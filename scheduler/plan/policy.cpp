@@ -195,6 +195,7 @@ WorkerIndex choose_decoder(const State& state, const Request& request, WorkerInd
     const Sequence* sequence = state.sequences.find(request.source);
     const std::uint32_t length = sequence != nullptr ? sequence->prefill_length : request.length();
     if (!has_room(state, w, request, w.store.blocks_for(length + 1))) continue;
+    if (request.beams && !can_hold(w, request, length + 1)) continue;
     if (best != kNobody && w.compute.sequences > state.workers[best].compute.sequences) continue;
     const std::size_t known = cached_prefix(state, request, w, length, Reach::pool).blocks.size();
     if (best != kNobody && w.compute.sequences == state.workers[best].compute.sequences &&

@@ -36,13 +36,16 @@ void look_at_requests(const State& state, Rest& rest) {
     *rest.why += std::string(" [#") + std::to_string(r.name.counter) + " " + to_string(r.phase) +
                  (state.handoffs.count({r.place, r.id}) != 0 ? " queued" : "") +
                  (r.target != 0 ? " target" : "") + (r.local ? " local" : "") +
-                 (r.grouped ? " grouped" : "") + " length " + std::to_string(r.length()) + "]";
+                 (r.grouped ? " grouped" : "") + " length " + std::to_string(r.length()) +
+                 (r.passed_over != nullptr ? std::string(": ") + r.passed_over : "") + "]";
   });
 }
 
 void look_at_books(const Worker& w, TimeNs now, Rest& rest) {
   if (rest.why != nullptr) {
-    *rest.why += "; " + w.name() + ": " + std::to_string(w.compute.sequences) + " sequences, " +
+    *rest.why += "; " + w.name() + ": " + to_string(w.peer.state) + ", holds " +
+                 std::to_string(w.store.context()) + " tokens, " +
+                 std::to_string(w.compute.sequences) + " sequences, " +
                  std::to_string(w.store.pool.available_blocks()) + " blocks free, silent for " +
                  std::to_string((now - w.peer.heard) / kMillisecond) + " ms" +
                  (w.compute.short_of_blocks ? ", short of blocks" : "") +
