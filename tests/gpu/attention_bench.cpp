@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <limits>
 #include <string_view>
 
 #include "tests/gpu/attention_fixture.h"

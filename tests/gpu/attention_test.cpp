@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "tests/gpu/attention_fixture.h"
 

@@ -116,12 +116,6 @@ __device__ __forceinline__ void copy_bytes(void* to, const void* from, int bytes
       : "memory");
 }
 
-/// Makes this thread's stores to shared memory visible to the copy engine and to warpgroup
-/// products.
-__device__ __forceinline__ void fence_async() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // ------------------------------------------------------------------ clusters
 
 /// All threads of all CTAs of the cluster; what was written before is seen after.
