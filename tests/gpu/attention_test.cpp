@@ -245,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(
                       std::tuple(1, 64, 16, 0, kFa2), std::tuple(8, 128, 8, 0, kFa2),
                       std::tuple(5, 128, 16, 70, kFa2), std::tuple(2, 64, 1, 33, kFa2)));
 
-TEST(PrefillSplit, StagedBehindManyKeys) {
+TEST(PrefillSplit, FewRowsBehindManyKeys) {
   for (const PrefillKind kind : {kDense, kPaged, kFa2}) {
     AttentionCase c({8, 2, 128}, 16, 0);
     c.add(4000, 20);

@@ -169,9 +169,9 @@ void expect_near(const std::vector<Bf16>& got, const std::vector<double>& want, 
 class LinearChain : public ::testing::Test {
  protected:
   void SetUp() override {
-    ChainLink link;
-    link.w = {nullptr, 64, 64, {}};
-    if (chain_rows(&link, 1) == 0) GTEST_SKIP() << "needs Hopper, without MPS";
+    ChainGemm gemm;
+    gemm.w = {nullptr, 64, 64, {}};
+    if (chain_rows(&gemm, 1) == 0) GTEST_SKIP() << "needs Hopper, without MPS";
     CUDA_CHECK_OK(cudaStreamCreate(&stream_));
     workspace_ = std::make_unique<Device<std::uint8_t>>(chain_workspace_bytes(kMostChainRows));
   }
@@ -201,26 +201,26 @@ class LinearChain : public ::testing::Test {
     const Device<Bf16> d_attended(attended), d_gain1(gain1), d_gain2(gain2);
     Device<Bf16> d_x(x), d_scaled(n(g.hidden)), d_gated(n(g.intermediate)), y_qkv(n(g.qkv));
     const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
-    std::vector<ChainLink> links(4);
-    links[0] = {.w = w_o.weight,
+    std::vector<ChainGemm> gemms(4);
+    gemms[0] = {.w = w_o.weight,
                 .output = LinearOutput::residual,
                 .x = d_attended.get(),
                 .y = d_x.get(),
                 .gain = d_gain1.get(),
                 .scaled = d_scaled.get()};
-    links[1] = {.w = w_gate_up.weight,
+    gemms[1] = {.w = w_gate_up.weight,
                 .output = LinearOutput::silu_mul,
                 .x = d_scaled.get(),
                 .y = d_gated.get(),
                 .normed = true,
                 .eps = kEps};
-    links[2] = {.w = w_down.weight,
+    gemms[2] = {.w = w_down.weight,
                 .output = LinearOutput::residual,
                 .x = d_gated.get(),
                 .y = d_x.get(),
                 .gain = d_gain2.get(),
                 .scaled = d_scaled.get()};
-    links[3] = {.w = w_qkv.weight,
+    gemms[3] = {.w = w_qkv.weight,
                 .output = LinearOutput::bf16,
                 .x = d_scaled.get(),
                 .y = y_qkv.get(),
@@ -243,7 +243,7 @@ class LinearChain : public ::testing::Test {
     std::vector<Bf16> first_qkv;
     for (int run = 0; run < 2; ++run) {
       d_x.write(x);
-      linear_chain(links.data(), 4, rows,
+      linear_chain(gemms.data(), 4, rows,
                    {states[run].get(), states[1 - run].get(), workspace_->get()}, stream_);
       ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
       const auto got_gated = d_gated.read();
@@ -290,7 +290,7 @@ TEST_F(LinearChain, ALayerOfManyShapes) {
   check({1024, 2048, 3072, 4096}, 1);
   check({1024, 2048, 3072, 4096}, 5);
   check({2048, 2048, 8192, 3072}, 32);
-  check({64, 64, 64, 72}, 3);                                       // one place of the ring a unit
+  check({64, 64, 64, 72}, 3);                                       // one stage of the ring a unit
   for (const int rows : {1, 8}) check({128, 64, 128, 9216}, rows);  // 72 features a unit
   check({576, 576, 1536, 960}, 4);
 }
@@ -324,42 +324,42 @@ TEST_F(LinearChain, QuantizedLayersOfManyShapes) {
   }
 }
 
-TEST_F(LinearChain, OneLinkAndManyOnes) {
+TEST_F(LinearChain, OneGemmAndManyOnes) {
   const int in = 4096, out = 3000 / 8 * 8, rows = 4;
   const Matrix w = plain_matrix(out, in, 1);
   const auto x = random_bf16(static_cast<std::size_t>(rows) * in, 1, 2);
   const Device<Bf16> d_x(x);
   const Device<Bf16> y(static_cast<std::size_t>(rows) * out);
   const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
-  const ChainLink link{.w = w.weight, .output = LinearOutput::bf16, .x = d_x.get(), .y = y.get()};
+  const ChainGemm gemm{.w = w.weight, .output = LinearOutput::bf16, .x = d_x.get(), .y = y.get()};
   for (int i = 0; i < 200; ++i)
-    linear_chain(&link, 1, rows, {states[i % 2].get(), states[1 - i % 2].get(), workspace_->get()},
+    linear_chain(&gemm, 1, rows, {states[i % 2].get(), states[1 - i % 2].get(), workspace_->get()},
                  stream_);
   ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
   expect_near(y.read(), product(x, w, rows), "y");
 }
 
-/// Every link's units are shared by pairs of CTAs, or by four, which meet the same buffers again
+/// Every GEMM's units are shared by pairs of CTAs, or by four, which meet the same buffers again
 /// and again.
 void LinearChain::check_sharing(int times) {
-  constexpr int kLinks = 3;
+  constexpr int kGemms = 3;
   for (const auto& [rows, n] : {std::pair(32, 5888), std::pair(64, 2944), std::pair(100, 2048)}) {
     const Matrix w = plain_matrix(n, n, 1);
     const auto size = static_cast<std::size_t>(rows) * n;
     std::vector<std::shared_ptr<Device<Bf16>>> y = {
         std::make_shared<Device<Bf16>>(random_bf16(size, 1, 2))};
-    std::vector<ChainLink> chain;
-    for (int i = 0; i < kLinks; ++i) {
+    std::vector<ChainGemm> chain;
+    for (int i = 0; i < kGemms; ++i) {
       y.push_back(std::make_shared<Device<Bf16>>(size));
       chain.push_back(
           {.w = w.weight, .output = LinearOutput::bf16, .x = y[i]->get(), .y = y[i + 1]->get()});
     }
     const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
     for (int i = 0; i < times; ++i)
-      linear_chain(chain.data(), kLinks, rows,
+      linear_chain(chain.data(), kGemms, rows,
                    {states[i % 2].get(), states[1 - i % 2].get(), workspace_->get()}, stream_);
     ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
-    for (int i = 0; i < kLinks; ++i) {
+    for (int i = 0; i < kGemms; ++i) {
       expect_near(y[i + 1]->read(), product(y[i]->read(), w, rows), "y");
     }
   }
@@ -379,7 +379,7 @@ TEST_F(LinearChain, OfFewAndOfManyRowsInTurns) {
   const Device<Bf16> x(std::size_t{128} * n);
   Device<Bf16> y(std::size_t{128} * n), z(std::size_t{128} * n);
   const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
-  const ChainLink links[] = {
+  const ChainGemm gemms[] = {
       {.w = first.weight, .output = LinearOutput::bf16, .x = x.get(), .y = y.get()},
       {.w = second.weight, .output = LinearOutput::bf16, .x = y.get(), .y = z.get()}};
   for (int i = 0; i < 7; ++i) {
@@ -390,7 +390,7 @@ TEST_F(LinearChain, OfFewAndOfManyRowsInTurns) {
     for (const Device<Bf16>* old : {&y, &z}) cudaMemset(old->get(), 0xFF, size * sizeof(Bf16));
     cudaMemset(workspace_->get(), 0xFF, chain_workspace_bytes(kMostChainRows));
     cudaDeviceSynchronize();
-    linear_chain(links, 2, rows, {states[i % 2].get(), states[1 - i % 2].get(), workspace_->get()},
+    linear_chain(gemms, 2, rows, {states[i % 2].get(), states[1 - i % 2].get(), workspace_->get()},
                  stream_);
     ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
     auto got = y.read();
@@ -415,7 +415,7 @@ TEST_F(LinearChain, RowsOfVeryLargeNumbersEnd) {
   Device<Bf16> y(x.size());
   y.write(x);
   const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
-  const ChainLink links[] = {{.w = first.weight,
+  const ChainGemm gemms[] = {{.w = first.weight,
                               .output = LinearOutput::residual,
                               .x = d_x.get(),
                               .y = y.get(),
@@ -427,7 +427,7 @@ TEST_F(LinearChain, RowsOfVeryLargeNumbersEnd) {
                               .y = z.get(),
                               .normed = true,
                               .eps = kEps}};
-  linear_chain(links, 2, rows, {states[0].get(), states[1].get(), workspace_->get()}, stream_);
+  linear_chain(gemms, 2, rows, {states[0].get(), states[1].get(), workspace_->get()}, stream_);
   ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
   std::vector<Bf16> x_normed;
   normed(y.read(), gain, rows, n, &x_normed);
@@ -435,16 +435,16 @@ TEST_F(LinearChain, RowsOfVeryLargeNumbersEnd) {
 }
 
 TEST_F(LinearChain, RefusesWhatItCannotDo) {
-  ChainLink link;
-  link.w = {nullptr, 64, 96, {}};  // k of 96 is no whole number of boxes
-  EXPECT_EQ(chain_rows(&link, 1), 0);
-  link.w = {nullptr, 68, 64, {}};
-  EXPECT_EQ(chain_rows(&link, 1), 0);
-  link.w = {nullptr, 64, 64, {}};
-  link.output = LinearOutput::f32;
-  EXPECT_EQ(chain_rows(&link, 1), 0);
-  link.output = LinearOutput::bf16;
-  EXPECT_THROW(linear_chain(&link, 1, kMostChainRows + 1, {}, stream_), CudaError);
+  ChainGemm gemm;
+  gemm.w = {nullptr, 64, 96, {}};  // k of 96 is no whole number of boxes
+  EXPECT_EQ(chain_rows(&gemm, 1), 0);
+  gemm.w = {nullptr, 68, 64, {}};
+  EXPECT_EQ(chain_rows(&gemm, 1), 0);
+  gemm.w = {nullptr, 64, 64, {}};
+  gemm.output = LinearOutput::f32;
+  EXPECT_EQ(chain_rows(&gemm, 1), 0);
+  gemm.output = LinearOutput::bf16;
+  EXPECT_THROW(linear_chain(&gemm, 1, kMostChainRows + 1, {}, stream_), CudaError);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace baton::cpu {
 /// [ceil(out / 32)][in][32]: the 32 outputs of a panel lie side by side for every input.
 constexpr int kPanelColumns = 32;
 
-/// How packed weights are stored. Dequantising bf16 is exact, so both give the same bits.
+/// How packed weights are stored. Converting bf16 to fp32 is exact, so both give the same bits.
 enum class WeightType : std::uint8_t { f32 = 0, bf16 = 1 };
 
 /// What happens to a linear layer's outputs.

@@ -7,7 +7,7 @@
 
 namespace baton::cuda {
 
-__device__ __forceinline__ float2 dequantize(std::uint32_t pair) {
+__device__ __forceinline__ float2 to_floats(std::uint32_t pair) {
   // A bf16 is the upper half of a float.
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000U)};
 }

@@ -35,7 +35,7 @@ struct FeedForwardSource {
   LinearSource down;      // [hidden, intermediate]
 };
 
-/// One layer's parameters, in the mapped checkpoint; vectors are dequantized to fp32, which is
+/// One layer's parameters, in the mapped checkpoint; vectors are converted to fp32, which is
 /// exact for every stored type.
 struct LayerSource {
   std::vector<float> input_norm;      // [hidden]
@@ -60,7 +60,7 @@ bool stored_quantized(const Quantization& quantization, const Checkpoint& checkp
 class CheckpointReader {
  public:
   /// `config` and `checkpoint` outlive the reader. `progress`, if given, rises to 100 with the
-  /// share of tensors taken (another thread may read it). Quantised layers are dequantized by
+  /// share of tensors taken (another thread may read it). Quantised layers are dequantised by
   /// `threads`.
   CheckpointReader(const ModelConfig& config, const Checkpoint& checkpoint,
                    std::atomic<int>* progress = nullptr, int threads = 1)

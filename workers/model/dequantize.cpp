@@ -22,7 +22,7 @@ std::uint32_t word_at(const std::byte* words, std::int64_t index) {
 
 int nibble(std::uint32_t word, int index) { return static_cast<int>(word >> (4 * index)) & 15; }
 
-std::vector<float> dequantized(const cpu::MatrixSource& source) {
+std::vector<float> as_floats(const cpu::MatrixSource& source) {
   std::vector<float> values(static_cast<std::size_t>(source.rows * source.columns));
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = cpu::element(source.data, source.type, static_cast<std::int64_t>(i));
@@ -71,7 +71,7 @@ struct RowChunks {
 
 void dequantize_gptq(const Int4Weight& w, int zero_offset, cpu::ThreadPool& pool, float* result) {
   const std::vector<float> zeros = zero_points(w, kInOrder, zero_offset);
-  const std::vector<float> scales = dequantized(w.scales);
+  const std::vector<float> scales = as_floats(w.scales);
   const auto eight_rows = [&](std::int64_t first) {
     for (std::int64_t k = 0; k < w.in / kNibbles; ++k) {
       const std::int32_t* groups = w.group.data() + k * kNibbles;
@@ -93,7 +93,7 @@ void dequantize_gptq(const Int4Weight& w, int zero_offset, cpu::ThreadPool& pool
 
 void dequantize_awq(const Int4Weight& w, cpu::ThreadPool& pool, float* result) {
   const std::vector<float> zeros = zero_points(w, kAwqOrder, 0);
-  const std::vector<float> scales = dequantized(w.scales);
+  const std::vector<float> scales = as_floats(w.scales);
   const std::int64_t words = w.out / kNibbles;
   const auto eight_rows = [&](std::int64_t k) {
     for (std::int64_t i = 0; i < w.in; ++i) {
@@ -118,7 +118,7 @@ void dequantize_awq(const Int4Weight& w, cpu::ThreadPool& pool, float* result) {
 void dequantize_fp8(const Fp8Weight& w, cpu::ThreadPool& pool, float* result) {
   std::array<float, 256> values{};
   for (unsigned i = 0; i < values.size(); ++i) values[i] = fp8_value(i);
-  const std::vector<float> scales = dequantized(w.scales);
+  const std::vector<float> scales = as_floats(w.scales);
   const auto row = [&](std::int64_t o) {
     const float* scale = scales.data() + o / w.block_rows * w.scales.columns;
     for (std::int64_t first = 0; first < w.in; first += w.block_columns, ++scale) {

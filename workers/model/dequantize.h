@@ -1,4 +1,4 @@
-// Quantised weights dequantized to fp32, the formats' arithmetic without rounding but fp32's own.
+// Quantised weights dequantised to fp32, the formats' arithmetic without rounding but fp32's own.
 // Pure: shapes and indices are checked by whoever fills the structures in (quantized_reader.cpp).
 #pragma once
 

@@ -220,22 +220,22 @@ void GpuDecoder::tune(cuda::Stream stream) {
   tune_chain(stream);
 }
 
-std::vector<cuda::ChainLink> GpuDecoder::links_behind(int index) const {
+std::vector<cuda::ChainGemm> GpuDecoder::gemms_behind(int index) const {
   const auto eps = static_cast<float>(config_.rms_eps);
   const GpuLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
   const GpuLayer* next =
       index + 1 < config_.layers ? &weights_.layers[static_cast<std::size_t>(index) + 1] : nullptr;
-  std::vector<cuda::ChainLink> links;
+  std::vector<cuda::ChainGemm> gemms;
   const auto add = [&](const cuda::LinearWeight& w, LinearOutput output, const Bf16* x, void* y) {
-    links.push_back({.w = w, .output = output, .x = x, .y = y});
+    gemms.push_back({.w = w, .output = output, .x = x, .y = y});
   };
   const auto then_norm = [&](const Bf16* weight) {
-    links.back().gain = weight;
-    links.back().scaled = normed_;
+    gemms.back().gain = weight;
+    gemms.back().scaled = normed_;
   };
   const auto after_norm = [&] {
-    links.back().normed = true;
-    links.back().eps = eps;
+    gemms.back().normed = true;
+    gemms.back().eps = eps;
   };
   add(layer.o, LinearOutput::residual, attended_, x_);
   then_norm(layer.post_norm);
@@ -247,16 +247,16 @@ std::vector<cuda::ChainLink> GpuDecoder::links_behind(int index) const {
     add(next->qkv, LinearOutput::bf16, normed_, qkv_);
     after_norm();
   }
-  return links;
+  return gemms;
 }
 
 void GpuDecoder::run_chain(int index, int next, int rows, cuda::Stream stream) {
-  const auto links = links_behind(index);
+  const auto gemms = gemms_behind(index);
   const auto state = [&](int layer) {
     return chain_states_ + static_cast<std::size_t>(layer) * cuda::chain_state_bytes();
   };
   const cuda::ChainBuffers buffers{state(index), state(next), chain_workspace_};
-  cuda::linear_chain(links.data(), static_cast<int>(links.size()), rows, buffers, stream);
+  cuda::linear_chain(gemms.data(), static_cast<int>(gemms.size()), rows, buffers, stream);
 }
 
 int GpuDecoder::most_chain_rows() const {
@@ -265,8 +265,8 @@ int GpuDecoder::most_chain_rows() const {
   int most_rows = options_.max_rows;
   for (int i = 0; i < config_.layers; ++i) {
     if (weights_.layers[static_cast<std::size_t>(i)].sparse()) return 0;
-    const auto links = links_behind(i);
-    most_rows = std::min(most_rows, cuda::chain_rows(links.data(), static_cast<int>(links.size())));
+    const auto gemms = gemms_behind(i);
+    most_rows = std::min(most_rows, cuda::chain_rows(gemms.data(), static_cast<int>(gemms.size())));
   }
   return most_rows;
 }

@@ -100,9 +100,9 @@ class GpuDecoder {
   void set_dump(Dump dump) { dump_ = std::move(dump); }
 
  private:
-  /// A layer's products as links of a chain: W_o, gate and up, W_down, and W_qkv of the layer
+  /// A layer's products as GEMMs of a chain: W_o, gate and up, W_down, and W_qkv of the layer
   /// behind, if any.
-  std::vector<cuda::ChainLink> links_behind(int index) const;
+  std::vector<cuda::ChainGemm> gemms_behind(int index) const;
   /// Of layer `index`; `next` is the layer whose chain is run next.
   void run_chain(int index, int next, int rows, cuda::Stream stream);
   void tune_chain(cuda::Stream stream);

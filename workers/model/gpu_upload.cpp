@@ -203,8 +203,8 @@ void GpuUpload::do_quantized(const QuantizedJob& job, Lane& lane, int* nan) cons
     part.block_columns = static_cast<int>(s.fp8->block_columns);
     part.scale_columns = static_cast<int>(scales.columns);
   }
-  if (job.wide != nullptr) {
-    cuda::dequantize_part(part, job.rows, job.wide, lane.stream.get());
+  if (job.dequantized != nullptr) {
+    cuda::dequantize_part(part, job.rows, job.dequantized, lane.stream.get());
   } else {
     cuda::pack_part(part, job.rows, job.to, nan, lane.stream.get());
   }

@@ -55,7 +55,7 @@ class GpuUpload {
     LinearSource source;
     cuda::PartRows rows;
     cuda::QuantizedWeight to;
-    cuda::Bf16* wide = nullptr;  // not null: there instead
+    cuda::Bf16* dequantized = nullptr;  // not null: there instead
   };
   class Lane;
 

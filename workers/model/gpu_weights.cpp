@@ -160,7 +160,7 @@ void bring(GpuUpload& upload, const LinearSource& part, PartRows rows, const Lin
   }
 }
 
-/// The experts of a layer, quantised ones dequantized.
+/// The experts of a layer, quantised ones dequantised.
 void bring_experts(GpuUpload& upload, CheckpointReader& reader, const ModelConfig& c, int layer,
                    const GpuLayer& to) {
   const int intermediate = c.experts.intermediate;

@@ -17,7 +17,7 @@ enum class WeightChoice : std::uint8_t { stored, f32, bf16 };
 struct WeightPlan {
   std::string dtype;                // of the linear layers: "bf16", "f32", "f32 (stored as gptq)"
   std::uint64_t bytes = 0;          // of all weights, as packed
-  std::uint64_t loading_bytes = 0;  // beside them while loading: a quantised layer, dequantized
+  std::uint64_t loading_bytes = 0;  // beside them while loading: a quantised layer, dequantised
 };
 
 /// Reads the headers alone. Exact for checkpoints whose linear layers have one stored type.

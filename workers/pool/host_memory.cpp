@@ -64,7 +64,7 @@ std::uint64_t host_part_of(const MemoryAsk& ask) {
 
 Status too_little(const MemoryAsk& ask, std::uint64_t pool) {
   std::string text = "not enough memory: weights " + gib(ask.weights) + " (" + ask.dtype + ")";
-  if (ask.loading > 0) text += " + " + gib(ask.loading) + " while they are dequantized";
+  if (ask.loading > 0) text += " + " + gib(ask.loading) + " while they are dequantised";
   text += " + KV pool " + gib(pool) + (ask.pool_mib + ask.pool_blocks > 0 ? "" : " at least") +
           (host_part_of(ask) > 0 ? " + its host part " + gib(host_part_of(ask)) : "") + " + " +
           gib(kOwn) + " of the process's own; " + share_text(ask) +

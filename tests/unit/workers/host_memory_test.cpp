@@ -72,7 +72,7 @@ TEST(HostPool, WhatDoesNotFitIsRefusedWithTheArithmetic) {
   ask.pool_mib = 2048;
   ask.loading = kGib;
   const std::string text = plan_host_pool(ask).status().message();
-  EXPECT_NE(text.find("+ 1.00 GiB while they are dequantized + KV pool 2.00 GiB + "), text.npos)
+  EXPECT_NE(text.find("+ 1.00 GiB while they are dequantised + KV pool 2.00 GiB + "), text.npos)
       << text;
   EXPECT_NE(text.find("memory_mib allows 7.00 GiB."), text.npos) << text;
   ask = ask_of(2 * kGib, 6 * kGib);

@@ -129,18 +129,17 @@ TEST(LinearKernel, AddsToWhatIsThere) {
 }
 
 TEST(Packing, RoundsToTheNearestBf16) {
-  const auto dequantized = [](float value) {
+  const auto stored = [](float value) {
     return std::bit_cast<float>(static_cast<std::uint32_t>(round_to_bf16(value)) << 16);
   };
   for (const float exact : {0.0F, -0.0F, 1.0F, -1.5F, 0x1.FEp127F, 0x1p-133F}) {
-    EXPECT_EQ(std::bit_cast<std::uint32_t>(dequantized(exact)),
-              std::bit_cast<std::uint32_t>(exact));
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(stored(exact)), std::bit_cast<std::uint32_t>(exact));
   }
-  EXPECT_EQ(dequantized(1.0F + 0x1p-8F), 1.0F) << "a tie goes to the even one";
-  EXPECT_EQ(dequantized(1.0F + 0x3p-8F), 1.0F + 0x1p-6F);
-  EXPECT_EQ(dequantized(1.0F + 0x1.01p-8F), 1.0F + 0x1p-7F);
-  EXPECT_EQ(dequantized(std::numeric_limits<float>::max()), std::numeric_limits<float>::infinity());
-  EXPECT_TRUE(std::isnan(dequantized(std::bit_cast<float>(0x7F800001U))));
+  EXPECT_EQ(stored(1.0F + 0x1p-8F), 1.0F) << "a tie goes to the even one";
+  EXPECT_EQ(stored(1.0F + 0x3p-8F), 1.0F + 0x1p-6F);
+  EXPECT_EQ(stored(1.0F + 0x1.01p-8F), 1.0F + 0x1p-7F);
+  EXPECT_EQ(stored(std::numeric_limits<float>::max()), std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(std::isnan(stored(std::bit_cast<float>(0x7F800001U))));
 }
 
 TEST(LinearKernel, GatedUnitMatchesTheFormulaAndDoesNotDependOnRows) {

@@ -99,11 +99,11 @@ class RowRope {
   }
 
   __device__ __forceinline__ void apply(HeadWords<kDim>& x, int u) const {
-    float2 low = dequantize(x.low), high = dequantize(x.high);
+    float2 low = to_floats(x.low), high = to_floats(x.high);
     if (rope_.bias != nullptr) {
       HeadWords<kDim> bias;
       bias.load(rope_.bias + head_of(u) * kDim, lane_);
-      const float2 l = dequantize(bias.low), h = dequantize(bias.high);
+      const float2 l = to_floats(bias.low), h = to_floats(bias.high);
       low = {low.x + l.x, low.y + l.y};
       high = {high.x + h.x, high.y + h.y};
     }
@@ -126,7 +126,7 @@ class RowRope {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(~0U, squares, step);
     const float scale = rsqrtf(squares / static_cast<float>(kDim) + rope_.eps);
-    const float2 l = dequantize(low_weights), h = dequantize(high_weights);
+    const float2 l = to_floats(low_weights), h = to_floats(high_weights);
     low = {low.x * scale * l.x, low.y * scale * l.y};
     high = {high.x * scale * h.x, high.y * scale * h.y};
   }

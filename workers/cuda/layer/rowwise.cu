@@ -23,10 +23,10 @@ struct alignas(4 * kWords) Words {
 using Words4 = Words<4>;  // eight bf16
 
 template <int kWords>
-__device__ __forceinline__ void dequantize_all(const Words<kWords>& from, float (&to)[2 * kWords]) {
+__device__ __forceinline__ void all_to_floats(const Words<kWords>& from, float (&to)[2 * kWords]) {
 #pragma unroll
   for (int i = 0; i < kWords; ++i) {
-    const float2 pair = dequantize(from.word[i]);
+    const float2 pair = to_floats(from.word[i]);
     to[2 * i] = pair.x;
     to[2 * i + 1] = pair.y;
   }
@@ -144,15 +144,15 @@ __global__ void norm_kernel(const Words4* x, const Words4* delta, const Words4* 
     const int at = thread + i * threads;
     if (at >= vectors) continue;
     float value[8];
-    dequantize_all(held[i], value);
+    all_to_floats(held[i], value);
     if (kAdd) {
       float more[8];
-      dequantize_all(added[i], more);
+      all_to_floats(added[i], more);
 #pragma unroll
       for (int j = 0; j < 8; ++j) value[j] += more[j];
       held[i] = narrow_all<4>(value);
       sum[begin + at] = held[i];
-      dequantize_all(held[i], value);  // the norm is taken of what is stored
+      all_to_floats(held[i], value);  // the norm is taken of what is stored
     }
 #pragma unroll
     for (int j = 0; j < 8; ++j) squares = fmaf(value[j], value[j], squares);
@@ -165,8 +165,8 @@ __global__ void norm_kernel(const Words4* x, const Words4* delta, const Words4* 
     if (at >= vectors) continue;
     float value[8];
     float w[8];
-    dequantize_all(held[i], value);
-    dequantize_all(scale[i], w);
+    all_to_floats(held[i], value);
+    all_to_floats(scale[i], w);
 #pragma unroll
     for (int j = 0; j < 8; ++j) value[j] = value[j] * factor * w[j];
     y[begin + at] = narrow_all<4>(value);
@@ -220,8 +220,8 @@ struct HeadPart {
   float high[kElements];
 
   __device__ __forceinline__ void load(const Bf16* head, int at, int half) {
-    dequantize_all(*reinterpret_cast<const Vector*>(head + at), low);
-    dequantize_all(*reinterpret_cast<const Vector*>(head + half + at), high);
+    all_to_floats(*reinterpret_cast<const Vector*>(head + at), low);
+    all_to_floats(*reinterpret_cast<const Vector*>(head + half + at), high);
   }
   __device__ __forceinline__ void store(Bf16* head, int at, int half) const {
     *reinterpret_cast<Vector*>(head + at) = narrow_all<kWords>(low);
@@ -347,8 +347,8 @@ __global__ void __launch_bounds__(kSiluThreads)
     if (at >= groups) continue;
     float g[8];
     float u[8];
-    dequantize_all(gate[i], g);
-    dequantize_all(up[i], u);
+    all_to_floats(gate[i], g);
+    all_to_floats(up[i], u);
 #pragma unroll
     for (int j = 0; j < 8; ++j) g[j] = g[j] / (1.0F + __expf(-g[j])) * u[j];
     y[at] = narrow_all<4>(g);

@@ -179,13 +179,29 @@ void Linears::Impl::run_library(const LibraryLinear::Algorithm& algorithm, const
   }
 }
 
-// ---------------------------------------------------------------- families
-
-namespace {
-
-template <typename To, typename From>
-std::vector<To> all_of(const std::vector<From>& from) {
-  return {from.begin(), from.end()};
+void Linears::Impl::run_choice(const Choice& choice, const Bf16* x, int rows, const LinearWeight& w,
+                               LinearOutput output, void* y, Stream stream) {
+  if (choice.kind == Choice::Kind::quantized) {
+    return quantized_linear(choice.quantized, {x, rows, w, output, y, parts}, stream);
+  }
+  if (choice.kind == Choice::Kind::library) {
+    if (!w.is_quantized()) return run_library(choice.algorithm, x, rows, w, output, y, stream);
+    // Our own kernels may not read what was dequantised: they ask for W before the kernel in front
+    // has ended.
+    dequantize(w, dequantized, stream);
+    return run_library(choice.algorithm, x, rows, {dequantized, w.out, w.in}, output, y, stream);
+  }
+  if (choice.kind == Choice::Kind::direct) {
+    return direct_linear(choice.direct, {x, rows, w, output, y}, stream);
+  }
+  StagedCall call;
+  call.x = x;
+  call.rows = rows;
+  call.w = w;
+  call.output = output;
+  call.y = y;
+  call.workspace = parts;
+  staged(choice.config, call, stream);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Linear layers: y = x W^T, bf16 with fp32 sums. Three ways to compute one, chosen by row count and
 // by timing at start: kernels of our own for few rows (bound by the bytes of W), and the best of
 // cuBLASLt's candidates for more. Quantised weights have kernels of their own; with many rows they
-// may be dequantized to bf16 on the way to cuBLASLt.
+// may be dequantised to bf16 on the way to cuBLASLt.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ class Linears {
     /// algorithm per weight for every row count, no split of the sum that depends on it.
     bool deterministic = false;
     /// Of the workspace: room for one quantised matrix in bf16 (without it, such a matrix is never
-    /// dequantized) and for x in the order of a quantised weight's inputs, [max_rows, in].
+    /// dequantised) and for x in the order of a quantised weight's inputs, [max_rows, in].
     std::size_t dequantized_bytes = 0;
     std::size_t ordered_bytes = 0;
   };

@@ -1,12 +1,12 @@
-// See linear_chain.h. Every CTA has its own features of each link, all of their k, so no sums cross
-// CTAs; but where x is large, pairs of CTAs have them, half of k each, and exchange sums through
-// their shared memory (split_k_features()). A link begins when all CTAs have stored what the link
-// before it has (a counter in L2). W depends on nothing: the warp that asks for it runs ahead
-// through the links, as far as the ring of shared memory lets it (the idea of a persistent kernel
-// over all layers: "Look Ma, No Bubbles!", Hazy Research 2025).
+// See linear_chain.h. Every CTA has its own output features of each GEMM, all of their k, so no
+// sums cross CTAs; but where x is large, pairs of CTAs have them, half of k each, and exchange sums
+// through their shared memory (split_k_features()). A GEMM begins when all CTAs have stored what
+// the GEMM before it has (a counter in L2). W depends on nothing: the warp that asks for it runs
+// ahead through the GEMMs, as far as the ring of shared memory lets it (the idea of a persistent
+// kernel over all layers: "Look Ma, No Bubbles!", Hazy Research 2025).
 //
 // W's rows are the 64-row operand of a warpgroup product and x's the narrow one, as in
-// linear_staged.cu. A CTA mostly has fewer than 64 features of a link: the rows behind them hold
+// linear_staged.cu. A CTA mostly has fewer than 64 features of a GEMM: the rows behind them hold
 // what lies there in shared memory, and their sums are not stored.
 //
 // Measured while this was written: with few rows sums of a tile that CTAs share cost more than they
@@ -25,7 +25,7 @@
 #include "workers/cuda/shared_memory.h"
 
 namespace baton::cuda {
-namespace links {
+namespace gemms {
 namespace {
 
 #ifdef BATON_HOPPER
@@ -39,19 +39,19 @@ __device__ __forceinline__ void produce_w(const Arguments& a, Shared<kN>& shared
   int stage = 0;
   int parity = 1;
   for (int i = 0; i < a.n; ++i) {
-    const Link& link = a.links[i];
-    const int boxes = link.boxes;
-    const int stages = link.stages;
-    const int units = link.units;
-    const int features = link.features;
+    const Gemm& gemm = a.gemms[i];
+    const int boxes = gemm.boxes;
+    const int stages = gemm.stages;
+    const int units = gemm.units;
+    const int features = gemm.features;
     const int bytes = features * 128 * boxes;
-    const auto slice = UnitSlice::of<kN>(a, link);
+    const auto slice = UnitSlice::of<kN>(a, gemm);
     const int first = slice.half * stages;
     for (int unit = slice.unit; unit < units; unit += slice.step) {
       for (int p = 0; p < stages; ++p) {
         hopper::barrier_wait(&shared.empty[stage], parity);
         hopper::barrier_expect(&shared.full[stage], bytes);
-        hopper::copy_box_3d(ring + stage * stage_bytes(kN), &link.w, unit * features,
+        hopper::copy_box_3d(ring + stage * stage_bytes(kN), &gemm.w, unit * features,
                             (first + p) * boxes, &shared.full[stage], policy);
         next_stage(stage, parity, ring_stages);
       }
@@ -69,20 +69,20 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared<kN>& shared
   int parity = 1;
   grid_wait();
   for (int i = 0; i < a.n; ++i) {
-    const Link& link = a.links[i];
-    const int boxes = link.boxes;
-    const int stages = link.stages;
-    const int units = link.units;
+    const Gemm& gemm = a.gemms[i];
+    const int boxes = gemm.boxes;
+    const int stages = gemm.stages;
+    const int units = gemm.units;
     const int bytes = kN * 128 * boxes;
-    std::uint8_t* to = ring + link.features * 128 * boxes;  // behind W
-    const auto slice = UnitSlice::of<kN>(a, link);
+    std::uint8_t* to = ring + gemm.features * 128 * boxes;  // behind W
+    const auto slice = UnitSlice::of<kN>(a, gemm);
     const int first = slice.half * stages;
-    await_link(a, shared, i, [](const Link& before) { return before.parts; });
+    await_gemm(a, shared, i, [](const Gemm& before) { return before.parts; });
     for (int unit = slice.unit; unit < units; unit += slice.step) {
       for (int p = 0; p < stages; ++p) {
         hopper::barrier_wait(&shared.empty[stage], parity);
         hopper::barrier_expect(&shared.full[stage], bytes);
-        hopper::copy_box_3d(to + stage * stage_bytes(kN), &link.x, 0, (first + p) * boxes,
+        hopper::copy_box_3d(to + stage * stage_bytes(kN), &gemm.x, 0, (first + p) * boxes,
                             &shared.full[stage], policy);
         next_stage(stage, parity, ring_stages);
       }
@@ -153,8 +153,8 @@ __device__ __forceinline__ void add_groups(Shared<kN>& shared, int group, float 
 }
 
 /// Both CTAs of a pair have sums of all rows, over half of k each: each gets the other's sums of
-/// the rows that it stores. A pair has at most one unit of such a link (split_k_features()), and
-/// the next link waits for all that was stored: nothing is overwritten before it has been read.
+/// the rows that it stores. A pair has at most one unit of such a GEMM (split_k_features()), and
+/// the next GEMM waits for all that was stored: nothing is overwritten before it has been read.
 template <int kN>
 __device__ __forceinline__ void add_peer_sums(Shared<kN>& shared, int half, int group,
                                               int& peer_parity, float (&sums)[kN / 2]) {
@@ -177,17 +177,17 @@ __device__ __forceinline__ void add_peer_sums(Shared<kN>& shared, int half, int 
   }
 }
 
-/// All units of link i. `stage` and the parities go on from link to link.
+/// All units of GEMM i. `stage` and the parities go on from GEMM to GEMM.
 template <int kN>
-__device__ __forceinline__ void run_link(const Arguments& a, Shared<kN>& shared,
+__device__ __forceinline__ void run_gemm(const Arguments& a, Shared<kN>& shared,
                                          const std::uint8_t* ring, int i, int& stage, int& parity,
                                          int& peer_parity) {
-  const Link& link = a.links[i];
-  const auto slice = UnitSlice::of<kN>(a, link);
-  const int boxes = link.boxes;
-  const int stages = link.stages;
-  const int units = link.units;
-  const int features = link.features;
+  const Gemm& gemm = a.gemms[i];
+  const auto slice = UnitSlice::of<kN>(a, gemm);
+  const int boxes = gemm.boxes;
+  const int stages = gemm.stages;
+  const int units = gemm.units;
+  const int features = gemm.features;
   const int ring_stages = a.stages;
   const int group = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 128, 0);
   const int thread = static_cast<int>(threadIdx.x) % 128;
@@ -200,7 +200,7 @@ __device__ __forceinline__ void run_link(const Arguments& a, Shared<kN>& shared,
   float squares = 0;  // of a row of all our units, in the threads that store them
   for (int unit = slice.unit; unit < units; unit += slice.step) {
     const int first = unit * features + mine;
-    const int end = min(link.out, (unit + 1) * features);
+    const int end = min(gemm.out, (unit + 1) * features);
     Fragment<kN> f;
 #pragma unroll
     for (float& sum : f.sums) sum = 0;
@@ -215,7 +215,7 @@ __device__ __forceinline__ void run_link(const Arguments& a, Shared<kN>& shared,
         if (leader) hopper::barrier_arrive(&shared.empty[stage], by_k ? 2 : 1);
       }
       next_stage(stage, parity, ring_stages);
-      // Of three stages one was this group's: what the link waits for has been seen.
+      // Of three stages one was this group's: what the GEMM waits for has been seen.
       if (p == 2) f.load(a, i, slice, first, end);
     }
     hopper::pin(f.sums);
@@ -225,7 +225,7 @@ __device__ __forceinline__ void run_link(const Arguments& a, Shared<kN>& shared,
     }
     if (stages <= 2) f.load(a, i, slice, first, end);
     if constexpr (can_split_k(kN)) {
-      if (link.split_k) add_peer_sums<kN>(shared, slice.half, group, peer_parity, f.sums);
+      if (gemm.split_k) add_peer_sums<kN>(shared, slice.half, group, peer_parity, f.sums);
     }
     store<kN>(a, shared, i, slice, first, end, f, squares);
     stores_before_copies();
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const __grid_constan
       hopper::barrier_init(&shared.empty[i], kMultiplying / 32);
     }
     for (auto& barrier : shared.peer_ready) hopper::barrier_init(&barrier, 4);  // warps
-    init_links(a, shared);
+    init_gemms(a, shared);
     hopper::barrier_init_done();
   }
   __syncthreads();
@@ -260,14 +260,14 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const __grid_constan
     int parity = 0;
     int peer_parity = 0;
 #pragma unroll 1
-    for (int i = 0; i < a.n; ++i) run_link<kN>(a, shared, ring, i, stage, parity, peer_parity);
+    for (int i = 0; i < a.n; ++i) run_gemm<kN>(a, shared, ring, i, stage, parity, peer_parity);
   } else if (threadIdx.x == kMultiplying) {
     produce_w<kN>(a, shared, ring);
   } else if (threadIdx.x == kMultiplying + 32) {
     produce_x<kN>(a, shared, ring);
   } else if (warp == kMultiplying / 32 + 2) {
     clear_next(a.next);
-    norm_links<kN>(a, shared, [](const Link& link) { return link.slots; });
+    norm_gemms<kN>(a, shared, [](const Gemm& gemm) { return gemm.slots; });
   }
 #endif
 }
@@ -312,30 +312,30 @@ CUtensorMap chunks_map(const void* data, int rows, int columns, int box_rows, in
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
-Link make_link(const ChainLink& from, int rows, int columns, bool pairs) {
-  auto link = begin_link<Link>(from);
+Gemm make_gemm(const ChainGemm& from, int rows, int columns, bool pairs) {
+  auto gemm = begin_gemm<Gemm>(from);
   const int step = from.output == LinearOutput::silu_mul ? 16 : 8;
-  link.features = pairs ? split_k_features(from.w, step, columns) : 0;
-  link.split_k = link.features > 0;
-  if (!link.split_k) link.features = features_for(from.w.out, step, columns);
-  link.units = ceil_div(from.w.out, link.features);
-  const int sharing = link.split_k ? 2 : 1;
+  gemm.features = pairs ? split_k_features(from.w, step, columns) : 0;
+  gemm.split_k = gemm.features > 0;
+  if (!gemm.split_k) gemm.features = features_for(from.w.out, step, columns);
+  gemm.units = ceil_div(from.w.out, gemm.features);
+  const int sharing = gemm.split_k ? 2 : 1;
   const int chunks = from.w.in / kBlockK / sharing;
   // The second group reads 64 rows of each box from its 65th on, whatever lies there.
-  const int read = link.features > 64 ? 128 : link.features;
+  const int read = gemm.features > 64 ? 128 : gemm.features;
   const auto fits = [&](int boxes) {
-    return std::max(boxes * (link.features + columns), (boxes - 1) * link.features + read) * 128 <=
+    return std::max(boxes * (gemm.features + columns), (boxes - 1) * gemm.features + read) * 128 <=
            stage_bytes(columns);
   };
-  link.boxes = 1;
-  while (link.boxes < 4 && chunks % (2 * link.boxes) == 0 && fits(2 * link.boxes)) link.boxes *= 2;
-  link.stages = chunks / link.boxes;
-  const int storing = link.features > 64 ? kGroups : 1;
-  link.parts = link.units * storing * sharing;
-  link.slots = std::min(link.units, multiprocessors() / sharing) * storing;
-  link.w = chunks_map(from.w.data, from.w.out, from.w.in, link.features, link.boxes);
-  link.x = chunks_map(from.x, rows, from.w.in, columns, link.boxes);
-  return link;
+  gemm.boxes = 1;
+  while (gemm.boxes < 4 && chunks % (2 * gemm.boxes) == 0 && fits(2 * gemm.boxes)) gemm.boxes *= 2;
+  gemm.stages = chunks / gemm.boxes;
+  const int storing = gemm.features > 64 ? kGroups : 1;
+  gemm.parts = gemm.units * storing * sharing;
+  gemm.slots = std::min(gemm.units, multiprocessors() / sharing) * storing;
+  gemm.w = chunks_map(from.w.data, from.w.out, from.w.in, gemm.features, gemm.boxes);
+  gemm.x = chunks_map(from.x, rows, from.w.in, columns, gemm.boxes);
+  return gemm;
 }
 
 /// Whether `ctas` CTAs are on the device all at once, as they must be, if they are launched in
@@ -357,7 +357,7 @@ bool pairs_fit(void (*kernel)(const Arguments), int ctas, std::size_t shared_byt
 }
 
 template <int kN>
-void launch_chain(const ChainLink* links, Arguments& a, Stream stream) {
+void launch_chain(const ChainGemm* gemms, Arguments& a, Stream stream) {
   constexpr int kMostBytes = (227 << 10) - static_cast<int>(sizeof(Shared<kN>) + 15) / 16 * 16;
   a.stages = std::min(kMostStages, (kMostBytes - 1024) / stage_bytes(kN) / 2 * 2);
   take_shared_memory<chain_kernel<kN>>(kMostBytes, "linear_chain");
@@ -366,9 +366,9 @@ void launch_chain(const ChainLink* links, Arguments& a, Stream stream) {
       can_split_k(kN) && pairs_fit(chain_kernel<kN>, multiprocessors(), bytes);
   int units = 1;
   for (int i = 0; i < a.n; ++i) {
-    a.links[i] = make_link(links[i], a.rows, kN, pairs);
-    units = std::max(units, a.links[i].units * (a.links[i].split_k ? 2 : 1));
-    a.pairs = a.pairs || a.links[i].split_k;
+    a.gemms[i] = make_gemm(gemms[i], a.rows, kN, pairs);
+    units = std::max(units, a.gemms[i].units * (a.gemms[i].split_k ? 2 : 1));
+    a.pairs = a.pairs || a.gemms[i].split_k;
   }
   const int grid = std::min(units, multiprocessors());
   launch_clusters("linear_chain", chain_kernel<kN>, a.pairs ? (grid + 1) / 2 * 2 : grid, kThreads,
@@ -376,22 +376,22 @@ void launch_chain(const ChainLink* links, Arguments& a, Stream stream) {
 }
 
 }  // namespace
-}  // namespace links
+}  // namespace gemms
 
-using namespace links;
+using namespace gemms;
 
-int chain_rows(const ChainLink* links, int n) {
-  if (!is_hopper() || under_mps() || n < 1 || n > kMostChainLinks) return 0;
-  if (links[0].normed) return 0;
+int chain_rows(const ChainGemm* gemms, int n) {
+  if (!is_hopper() || under_mps() || n < 1 || n > kMostChainGemms) return 0;
+  if (gemms[0].normed) return 0;
   for (int i = 0; i < n; ++i) {
-    const LinearWeight& w = links[i].w;
-    const bool gated = links[i].output == LinearOutput::silu_mul;
-    if (links[i].output == LinearOutput::f32) return 0;
+    const LinearWeight& w = gemms[i].w;
+    const bool gated = gemms[i].output == LinearOutput::silu_mul;
+    if (gemms[i].output == LinearOutput::f32) return 0;
     if (w.in % kBlockK != 0 || w.out % (gated ? 16 : 8) != 0) return 0;
-    if (w.is_quantized() != links[0].w.is_quantized()) return 0;
+    if (w.is_quantized() != gemms[0].w.is_quantized()) return 0;
   }
-  if (links[0].w.is_quantized()) return quantized_chain_rows(links, n);
-  return has_wide_chain(links, n) ? kMostChainRows : kMostRows;
+  if (gemms[0].w.is_quantized()) return quantized_chain_rows(gemms, n);
+  return has_wide_chain(gemms, n) ? kMostChainRows : kMostRows;
 }
 
 std::size_t chain_state_bytes() { return (sizeof(ChainState) + 255) / 256 * 256; }
@@ -400,22 +400,22 @@ std::size_t chain_workspace_bytes(int rows) {
   return ChainSquares::bytes() + (rows > kMostRows ? wide_workspace_bytes() : 0);
 }
 
-void linear_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
+void linear_chain(const ChainGemm* gemms, int n, int rows, const ChainBuffers& buffers,
                   Stream stream) {
   if (rows == 0) return;
-  if (rows > chain_rows(links, n)) throw CudaError("linear_chain: no such chain");
-  if (links[0].w.is_quantized()) return quantized_chain(links, n, rows, buffers, stream);
-  if (rows > kMostRows) return wide_chain(links, n, rows, buffers, stream);
+  if (rows > chain_rows(gemms, n)) throw CudaError("linear_chain: no such chain");
+  if (gemms[0].w.is_quantized()) return quantized_chain(gemms, n, rows, buffers, stream);
+  if (rows > kMostRows) return wide_chain(gemms, n, rows, buffers, stream);
   auto a = begin_arguments<Arguments>(n, rows, buffers);
   switch (columns_for(rows)) {
     case 8:
-      return launch_chain<8>(links, a, stream);
+      return launch_chain<8>(gemms, a, stream);
     case 16:
-      return launch_chain<16>(links, a, stream);
+      return launch_chain<16>(gemms, a, stream);
     case 32:
-      return launch_chain<32>(links, a, stream);
+      return launch_chain<32>(gemms, a, stream);
     default:
-      return launch_chain<64>(links, a, stream);
+      return launch_chain<64>(gemms, a, stream);
   }
 }
 

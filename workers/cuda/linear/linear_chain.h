@@ -10,30 +10,30 @@
 
 namespace baton::cuda {
 
-constexpr int kMostChainLinks = 4;
+constexpr int kMostChainGemms = 4;
 constexpr int kMostChainRows = 128;  // of any chain
 
 /// y = x W^T, as Linears::run() has it, for LinearOutput::bf16, residual and silu_mul.
-struct ChainLink {
+struct ChainGemm {
   LinearWeight w;
   LinearOutput output = LinearOutput::bf16;
-  const Bf16* x = nullptr;  // [rows, w.in], from an earlier kernel or link
+  const Bf16* x = nullptr;  // [rows, w.in], from an earlier kernel or GEMM
   void* y = nullptr;
-  /// A residual link with a norm behind it: `gain` is that norm's weight, [w.out], and `scaled`,
-  /// [rows, w.out], gets y times gain. The next link takes it as x, with `normed`: its sums are
+  /// A residual GEMM with a norm behind it: `gain` is that norm's weight, [w.out], and `scaled`,
+  /// [rows, w.out], gets y times gain. The next GEMM takes it as x, with `normed`: its sums are
   /// divided by the rms of y's rows then, which is the norm but for where it is rounded.
   const Bf16* gain = nullptr;
   Bf16* scaled = nullptr;
-  bool normed = false;  // not the first link
+  bool normed = false;  // not the first GEMM
   float eps = 0;
 };
 
-/// The most rows that linear_chain() takes; 0: it does not serve these links. The current device
+/// The most rows that linear_chain() takes; 0: it does not serve these GEMMs. The current device
 /// must run it (compute capability 9.0, and no other process beside us through MPS: the kernel's
 /// CTAs wait for each other, so all of them must find a place). All weights are bf16, or all
 /// quantised in the same way and in x's order. More than 64 rows: in bf16, mostly with multiples of
 /// 128 inputs. Throws CudaError.
-int chain_rows(const ChainLink* links, int n);
+int chain_rows(const ChainGemm* gemms, int n);
 
 /// Of what a chain keeps on the device: 256-byte aligned, zeroed once, then left to the kernel.
 std::size_t chain_state_bytes();
@@ -49,9 +49,9 @@ struct ChainBuffers {
   void* workspace = nullptr;
 };
 
-/// Queues n links, 0 < rows <= chain_rows(). Between two chains any other kernels may run. The same
+/// Queues n GEMMs, 0 < rows <= chain_rows(). Between two chains any other kernels may run. The same
 /// call gives the same bits, another number of rows may not. Throws CudaError.
-void linear_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
+void linear_chain(const ChainGemm* gemms, int n, int rows, const ChainBuffers& buffers,
                   Stream stream);
 
 }  // namespace baton::cuda

@@ -1,11 +1,11 @@
-// See linear_chain.h; the links wait for each other as in linear_chain.cu. What is particular to
+// See linear_chain.h; the GEMMs wait for each other as in linear_chain.cu. What is particular to
 // quantised weights: the multiplying warps are as scarce as the memory. So
-//   - a warp has 2 KiB of W at a time, 16 features, dequantized in registers for mma.m16n8k16; the
+//   - a warp has 2 KiB of W at a time, 16 features, dequantised in registers for mma.m16n8k16; the
 //   warps of a CTA share its features, and where those are few also the inputs ("slices");
 //   - W comes through a ring of its own, with the scales, one copy each for all warps; x through
 //   another, in stages of up to 2,048 inputs: as few waits as can be (with stages half as large,
 //   the barriers alone took a quarter of the time);
-//   - int4 is dequantized with one shift for eight numbers (dequantize_int4_small).
+//   - int4 is dequantised with one shift for eight numbers (dequantize_int4_small).
 #include <algorithm>
 #include <climits>
 #include <cstdint>
@@ -20,7 +20,7 @@
 #include "workers/cuda/shared_memory.h"
 
 namespace baton::cuda {
-namespace quantized_links {
+namespace quantized_gemms {
 namespace {
 
 #ifdef BATON_HOPPER
@@ -34,23 +34,23 @@ __device__ __forceinline__ void produce_w(const Arguments& a, Shared<S>& shared,
   int stage = 0;
   int parity = 1;
   for (int i = 0; i < a.n; ++i) {
-    const Link& link = a.links[i];
-    const int tiles = link.tiles;
-    const int slices = link.slices;
-    const int units = link.units;
-    const int stages = link.stages;
-    const int shift = link.group_shift;
-    const int bytes = tiles * (slices * S::kBlockBytes + link.groups * S::kGroupBytes);
+    const Gemm& gemm = a.gemms[i];
+    const int tiles = gemm.tiles;
+    const int slices = gemm.slices;
+    const int units = gemm.units;
+    const int stages = gemm.stages;
+    const int shift = gemm.group_shift;
+    const int bytes = tiles * (slices * S::kBlockBytes + gemm.groups * S::kGroupBytes);
     for (int unit = static_cast<int>(blockIdx.x); unit < units;
          unit += static_cast<int>(gridDim.x)) {
       for (int p = 0; p < stages; ++p) {
         std::uint8_t* to = ring + stage * S::kStageBytes;
         hopper::barrier_wait(&shared.empty[stage], parity);
         hopper::barrier_expect(&shared.full[stage], bytes);
-        hopper::copy_box_3d(to, &link.w, p * slices * S::kBlockUnits, unit * tiles,
+        hopper::copy_box_3d(to, &gemm.w, p * slices * S::kBlockUnits, unit * tiles,
                             &shared.full[stage], policy);
         const int group = p * slices * S::kBlockInputs >> shift;
-        hopper::copy_box_3d(to + S::kWordBytes, &link.scales, group, unit * tiles,
+        hopper::copy_box_3d(to + S::kWordBytes, &gemm.scales, group, unit * tiles,
                             &shared.full[stage], policy);
         next_stage(stage, parity, ring_stages);
       }
@@ -68,21 +68,21 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared<S>& shared,
   int parity = 1;
   grid_wait();
   for (int i = 0; i < a.n; ++i) {
-    const Link& link = a.links[i];
-    const int units = link.units;
-    const int inputs = link.x_stages * link.slices * S::kBlockInputs;
-    const int copies = (link.in + inputs - 1) / inputs;
-    await_link(a, shared, i, [](const Link& before) { return before.units; });
+    const Gemm& gemm = a.gemms[i];
+    const int units = gemm.units;
+    const int inputs = gemm.x_stages * gemm.slices * S::kBlockInputs;
+    const int copies = (gemm.in + inputs - 1) / inputs;
+    await_gemm(a, shared, i, [](const Gemm& before) { return before.units; });
     for (int unit = static_cast<int>(blockIdx.x); unit < units;
          unit += static_cast<int>(gridDim.x)) {
       for (int p = 0; p < copies; ++p) {
         hopper::barrier_wait(&shared.x_empty[stage], parity);
-        const int bytes = 2 * min(inputs, link.in - p * inputs);
+        const int bytes = 2 * min(inputs, gemm.in - p * inputs);
         std::uint8_t* to = ring + stage * a.x_stage_bytes;
         hopper::barrier_expect(&shared.x_full[stage], a.rows * bytes);
         for (int row = 0; row < a.rows; ++row) {
           hopper::copy_bytes(to + row * kXRowBytes,
-                             link.x + std::int64_t{row} * link.in + p * inputs, bytes,
+                             gemm.x + std::int64_t{row} * gemm.in + p * inputs, bytes,
                              &shared.x_full[stage], policy);
         }
         next_stage(stage, parity, x_ring_stages);
@@ -98,44 +98,44 @@ struct Turn {
   int stage = 0, parity = 0;
 };
 
-/// All units of link i. The turns of both rings go on from link to link.
+/// All units of GEMM i. The turns of both rings go on from GEMM to GEMM.
 template <class S>
-__device__ __forceinline__ void run_link(const Arguments& a, Shared<S>& shared, std::uint32_t ring,
+__device__ __forceinline__ void run_gemm(const Arguments& a, Shared<S>& shared, std::uint32_t ring,
                                          std::uint32_t x_ring, int i, Turn& w, Turn& x) {
-  const Link& link = a.links[i];
+  const Gemm& gemm = a.gemms[i];
   const int ring_stages = a.stages;
   const int x_ring_stages = a.x_stages;
-  const int stages = link.stages;
-  const int x_stages = link.x_stages;
-  const int slices = link.slices;
-  const int blocks = link.blocks;
+  const int stages = gemm.stages;
+  const int x_stages = gemm.x_stages;
+  const int slices = gemm.slices;
+  const int blocks = gemm.blocks;
   const int warp = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int of_tiles = warp * link.by_tiles >> 16;
-  const int tile = warp - of_tiles * link.tiles;
+  const int of_tiles = warp * gemm.by_tiles >> 16;
+  const int tile = warp - of_tiles * gemm.tiles;
   const int slice = of_tiles < slices ? of_tiles : blocks;  // none: beyond the last
-  const bool own_scales = S::kScales > 1 || link.group_shift <= 7;
+  const bool own_scales = S::kScales > 1 || gemm.group_shift <= 7;
   const int group =
-      own_scales ? slice * S::kParts * S::kScales : slice * S::kBlockInputs >> link.group_shift;
+      own_scales ? slice * S::kParts * S::kScales : slice * S::kBlockInputs >> gemm.group_shift;
   const int part_scales = own_scales ? S::kScales * S::kGroupBytes : 0;
   const std::uint32_t my_words = ring + (tile * slices + slice) * S::kBlockBytes + lane * 16;
   const std::uint32_t my_scales = ring + S::kWordBytes +
-                                  (tile * link.groups + group) * S::kGroupBytes +
+                                  (tile * gemm.groups + group) * S::kGroupBytes +
                                   (S::kShared ? 0 : lane / 4 * 8);
   // Lanes of rows that there are not read another's: nobody stores their sums.
   const std::uint32_t my_x =
       x_ring + min(lane % 8, a.rows - 1) * kXRowBytes + lane / 8 * 16 + slice * S::kBlockInputs * 2;
   const int x_step = slices * S::kBlockInputs * 2;
-  const Outputs<S> to(link.output == LinearOutput::silu_mul);
+  const Outputs<S> to(gemm.output == LinearOutput::silu_mul);
   float squares = 0;
-  for (int unit = static_cast<int>(blockIdx.x); unit < link.units;
+  for (int unit = static_cast<int>(blockIdx.x); unit < gemm.units;
        unit += static_cast<int>(gridDim.x)) {
     Old old;
     float sums[4] = {};
     int block = slice;
     for (int p0 = 0; p0 < stages; p0 += x_stages) {
       hopper::barrier_wait(&shared.x_full[x.stage], x.parity);
-      if (p0 == 0) old = load_old(a, link, unit, to, to.tile);
+      if (p0 == 0) old = load_old(a, gemm, unit, to, to.tile);
       std::uint32_t x_at = my_x + x.stage * a.x_stage_bytes;
 #pragma unroll 1
       for (int left = min(x_stages, stages - p0); left > 0; --left) {
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       hopper::barrier_init(&shared.x_full[i], 1);
       hopper::barrier_init(&shared.x_empty[i], kWarps);
     }
-    init_links(a, shared);
+    init_gemms(a, shared);
     hopper::barrier_init_done();
   }
   __syncthreads();
@@ -192,15 +192,15 @@ __global__ void __launch_bounds__(kThreads, 1)
     Turn x;
 #pragma unroll 1
     for (int i = 0; i < a.n; ++i)
-      run_link<S>(a, shared, hopper::shared_address(ring), hopper::shared_address(x_ring), i, w, x);
+      run_gemm<S>(a, shared, hopper::shared_address(ring), hopper::shared_address(x_ring), i, w, x);
   } else if (threadIdx.x == kMultiplying) {
     produce_w<S>(a, shared, ring);
   } else if (threadIdx.x == kMultiplying + 32) {
     produce_x<S>(a, shared, x_ring);
   } else if (warp == kWarps + 2) {
     clear_next(a.next);
-    norm_links<kMostRows>(
-        a, shared, [](const Link& link) { return min(link.units, static_cast<int>(gridDim.x)); });
+    norm_gemms<kMostRows>(
+        a, shared, [](const Gemm& gemm) { return min(gemm.units, static_cast<int>(gridDim.x)); });
   }
 #endif
 }
@@ -236,41 +236,41 @@ Cut cut_of(const LinearWeight& w, int block_inputs) {
 }
 
 template <class S>
-Link make_link(const ChainLink& from) {
+Gemm make_gemm(const ChainGemm& from) {
   const LinearWeight& w = from.w;
   const QuantizedWeight& q = w.quantized;
   const Cut cut = cut_of(w, S::kBlockInputs);
-  auto link = begin_link<Link>(from);
-  link.x = reinterpret_cast<const std::uint16_t*>(from.x);
-  link.in = w.in;
-  link.tiles = cut.tiles;
-  link.slices = cut.slices;
-  link.by_tiles = (1 << 16) / cut.tiles + 1;
-  link.units = ceil_div(tiles_of(w.out), cut.tiles);
-  link.blocks = w.in / S::kBlockInputs;
-  link.stages = ceil_div(link.blocks, cut.slices);
-  link.x_stages = kXInputs / (cut.slices * S::kBlockInputs);
-  link.group_shift = q.group_shift;
-  link.groups = std::max(1, cut.slices * S::kBlockInputs >> q.group_shift);
+  auto gemm = begin_gemm<Gemm>(from);
+  gemm.x = reinterpret_cast<const std::uint16_t*>(from.x);
+  gemm.in = w.in;
+  gemm.tiles = cut.tiles;
+  gemm.slices = cut.slices;
+  gemm.by_tiles = (1 << 16) / cut.tiles + 1;
+  gemm.units = ceil_div(tiles_of(w.out), cut.tiles);
+  gemm.blocks = w.in / S::kBlockInputs;
+  gemm.stages = ceil_div(gemm.blocks, cut.slices);
+  gemm.x_stages = kXInputs / (cut.slices * S::kBlockInputs);
+  gemm.group_shift = q.group_shift;
+  gemm.groups = std::max(1, cut.slices * S::kBlockInputs >> q.group_shift);
   const auto units = static_cast<cuuint64_t>(units_of(w.in));
   const auto tiles = static_cast<cuuint64_t>(tiles_of(w.out));
   const auto groups = static_cast<cuuint64_t>(q.groups);
   const auto box_tiles = static_cast<cuuint32_t>(cut.tiles);
-  link.w = encode_map<3>(
+  gemm.w = encode_map<3>(
       q.words, CU_TENSOR_MAP_DATA_TYPE_INT64, {S::kUnitBytes / 8, units, tiles},
       {S::kUnitBytes, units * S::kUnitBytes},
       {S::kUnitBytes / 8, static_cast<cuuint32_t>(cut.slices * S::kBlockUnits), box_tiles},
       CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE);
-  link.scales =
+  gemm.scales =
       encode_map<3>(S::kShared ? q.shared_scales : q.scales, CU_TENSOR_MAP_DATA_TYPE_INT32,
                     {S::kGroupBytes / 4, groups, tiles}, {S::kGroupBytes, groups * S::kGroupBytes},
-                    {S::kGroupBytes / 4, static_cast<cuuint32_t>(link.groups), box_tiles},
+                    {S::kGroupBytes / 4, static_cast<cuuint32_t>(gemm.groups), box_tiles},
                     CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE);
-  return link;
+  return gemm;
 }
 
 template <class S>
-void launch_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
+void launch_chain(const ChainGemm* gemms, int n, int rows, const ChainBuffers& buffers,
                   Stream stream) {
   constexpr int kShared = static_cast<int>(sizeof(Shared<S>) + 15) / 16 * 16;
   constexpr int kMostBytes = (227 << 10) - kShared;
@@ -281,8 +281,8 @@ void launch_chain(const ChainLink* links, int n, int rows, const ChainBuffers& b
   a.stages = std::min(kMostStages, (kMostBytes - 128 - x_bytes) / S::kStageBytes);
   int units = 1;
   for (int i = 0; i < n; ++i) {
-    a.links[i] = make_link<S>(links[i]);
-    units = std::max(units, a.links[i].units);
+    a.gemms[i] = make_gemm<S>(gemms[i]);
+    units = std::max(units, a.gemms[i].units);
   }
   take_shared_memory<quantized_chain_kernel<S>>(kMostBytes, "quantized_chain");
   launch("quantized_chain", quantized_chain_kernel<S>, std::min(units, multiprocessors()), kThreads,
@@ -290,31 +290,31 @@ void launch_chain(const ChainLink* links, int n, int rows, const ChainBuffers& b
 }
 
 }  // namespace
-}  // namespace quantized_links
+}  // namespace quantized_gemms
 
-using namespace quantized_links;
+using namespace quantized_gemms;
 
-int quantized_chain_rows(const ChainLink* links, int n) {
+int quantized_chain_rows(const ChainGemm* gemms, int n) {
   for (int i = 0; i < n; ++i) {
-    const LinearWeight& w = links[i].w;
+    const LinearWeight& w = gemms[i].w;
     if (w.quantized.order != nullptr || w.in % 256 != 0) return 0;
-    if (w.quantized.format != links[0].w.quantized.format) return 0;
-    if (parts_of(w.quantized) != parts_of(links[0].w.quantized)) return 0;
+    if (w.quantized.format != gemms[0].w.quantized.format) return 0;
+    if (parts_of(w.quantized) != parts_of(gemms[0].w.quantized)) return 0;
   }
   return kMostRows;
 }
 
-void quantized_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
+void quantized_chain(const ChainGemm* gemms, int n, int rows, const ChainBuffers& buffers,
                      Stream stream) {
-  const bool shared = std::all_of(links, links + n, [](const ChainLink& link) {
-    return link.w.quantized.shared_scales != nullptr;
+  const bool shared = std::all_of(gemms, gemms + n, [](const ChainGemm& gemm) {
+    return gemm.w.quantized.shared_scales != nullptr;
   });
   if (shared) {
     using S = Shape<WeightFormat::fp8, 1, true>;
-    return launch_chain<S>(links, n, rows, buffers, stream);
+    return launch_chain<S>(gemms, n, rows, buffers, stream);
   }
-  by_format(links[0].w.quantized, [&]<WeightFormat kFormat, int kParts>() {
-    launch_chain<Shape<kFormat, kParts>>(links, n, rows, buffers, stream);
+  by_format(gemms[0].w.quantized, [&]<WeightFormat kFormat, int kParts>() {
+    launch_chain<Shape<kFormat, kParts>>(gemms, n, rows, buffers, stream);
   });
 }
 

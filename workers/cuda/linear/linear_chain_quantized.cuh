@@ -14,7 +14,7 @@
 #include "workers/cuda/mma.cuh"
 #include "workers/cuda/tensor_map.h"
 
-namespace baton::cuda::quantized_links {
+namespace baton::cuda::quantized_gemms {
 
 constexpr int kWarps = 16;  // that multiply
 constexpr int kMultiplying = 32 * kWarps;
@@ -28,7 +28,7 @@ constexpr int kPartInputs = 128;               // that have one scale, or more
 constexpr int kXInputs = 2048;                 // most of a stage of x
 constexpr int kXRowBytes = kXInputs * 2 + 16;  // rows lie four banks apart, for ldmatrix
 
-struct Link {
+struct Gemm {
   CUtensorMap w, scales;
   const std::uint16_t* x;
   void* y;
@@ -50,7 +50,7 @@ struct Link {
 };
 
 struct Arguments {
-  Link links[kMostChainLinks];
+  Gemm gemms[kMostChainGemms];
   ChainState *state, *next;
   ChainSquares squares;
   int n, rows;
@@ -79,9 +79,9 @@ template <class S>
 struct Shared {
   std::uint64_t full[kMostStages], empty[kMostStages];
   std::uint64_t x_full[kMostXStages], x_empty[kMostXStages];
-  std::uint64_t seen[kMostChainLinks];  // that the link before has been stored
-  std::uint64_t normed[kMostChainLinks];
-  float scales[kMostChainLinks][kMostRows];  // of normed links' rows: 1 / rms
+  std::uint64_t seen[kMostChainGemms];  // that the GEMM before has been stored
+  std::uint64_t normed[kMostChainGemms];
+  float scales[kMostChainGemms][kMostRows];  // of normed GEMMs' rows: 1 / rms
   float sums[kWarps][4][kLanes];
   float squares[kWarps][4];
 };
@@ -151,4 +151,4 @@ __device__ __forceinline__ void multiply(std::uint32_t words, std::uint32_t scal
 }
 #endif  // BATON_HOPPER
 
-}  // namespace baton::cuda::quantized_links
+}  // namespace baton::cuda::quantized_gemms

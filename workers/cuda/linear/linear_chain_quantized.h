@@ -5,11 +5,11 @@
 
 namespace baton::cuda {
 
-/// As chain_rows(), of links all of which are quantised: 0 unless they are so in the same way.
-int quantized_chain_rows(const ChainLink* links, int n);
+/// As chain_rows(), of GEMMs all of which are quantised: 0 unless they are so in the same way.
+int quantized_chain_rows(const ChainGemm* gemms, int n);
 
 /// As linear_chain().
-void quantized_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
+void quantized_chain(const ChainGemm* gemms, int n, int rows, const ChainBuffers& buffers,
                      Stream stream);
 
 }  // namespace baton::cuda

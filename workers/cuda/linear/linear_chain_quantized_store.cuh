@@ -10,7 +10,7 @@
 #include "workers/cuda/linear/linear_tiles.cuh"
 
 #ifdef BATON_HOPPER
-namespace baton::cuda::quantized_links {
+namespace baton::cuda::quantized_gemms {
 
 /// Which results of a unit a thread adds up and stores: one row's, of the same feature of every
 /// `step`th tile from `tile` on.
@@ -31,13 +31,13 @@ struct Outputs {
     feature = lane / 4 + element / 2 * 8;
   }
 
-  __device__ __forceinline__ float total(const Shared<S>& shared, const Link& link, int of_tile,
+  __device__ __forceinline__ float total(const Shared<S>& shared, const Gemm& gemm, int of_tile,
                                          int of_element) const {
     float part[kMostSlices];
 #pragma unroll
     for (int slice = 0; slice < kMostSlices; ++slice) {
       part[slice] =
-          slice < link.slices ? shared.sums[slice * link.tiles + of_tile][of_element][lane] : 0;
+          slice < gemm.slices ? shared.sums[slice * gemm.tiles + of_tile][of_element][lane] : 0;
     }
     float sum = 0;
 #pragma unroll
@@ -48,21 +48,21 @@ struct Outputs {
 };
 
 /// A feature of y, and of the next norm's weight, as bits of bf16: nothing waits for them before
-/// they are used. To be read once the link's x has been seen.
+/// they are used. To be read once the GEMM's x has been seen.
 struct Old {
   std::uint16_t y = 0, gain = 0;
 };
 template <class S>
-__device__ __forceinline__ Old load_old(const Arguments& a, const Link& link, int unit,
+__device__ __forceinline__ Old load_old(const Arguments& a, const Gemm& gemm, int unit,
                                         const Outputs<S>& to, int tile) {
   Old old;
-  const int feature = (unit * link.tiles + tile) * kTileRows + to.feature;
-  if (link.output != LinearOutput::residual || to.row >= a.rows || tile >= link.tiles ||
-      feature >= link.out)
+  const int feature = (unit * gemm.tiles + tile) * kTileRows + to.feature;
+  if (gemm.output != LinearOutput::residual || to.row >= a.rows || tile >= gemm.tiles ||
+      feature >= gemm.out)
     return old;
-  const auto* y = static_cast<const std::uint16_t*>(link.y);
-  old.y = __ldcg(y + static_cast<std::int64_t>(to.row) * link.out + feature);
-  if (link.gain != nullptr) old.gain = __ldg(link.gain + feature);
+  const auto* y = static_cast<const std::uint16_t*>(gemm.y);
+  old.y = __ldcg(y + static_cast<std::int64_t>(to.row) * gemm.out + feature);
+  if (gemm.gain != nullptr) old.gain = __ldg(gemm.gain + feature);
   return old;
 }
 
@@ -75,36 +75,36 @@ __device__ __forceinline__ float float_of(std::uint16_t bf16) {
 template <class S>
 __device__ __forceinline__ void store(const Arguments& a, Shared<S>& shared, int i, int unit,
                                       const Outputs<S>& to, Old first_old, float& all_squares) {
-  const Link& link = a.links[i];
-  const bool silu_mul = link.output == LinearOutput::silu_mul;
-  auto* y = static_cast<__nv_bfloat16*>(link.y);
+  const Gemm& gemm = a.gemms[i];
+  const bool silu_mul = gemm.output == LinearOutput::silu_mul;
+  auto* y = static_cast<__nv_bfloat16*>(gemm.y);
   float scale = 1;
-  if (link.inverse_in > 0) {
+  if (gemm.inverse_in > 0) {
     hopper::barrier_wait(&shared.normed[i], 0);
     scale = shared.scales[i][to.row];
   }
   float squares = 0;
-  for (int tile = to.tile; tile < link.tiles; tile += to.step) {
-    const float sum = scale * to.total(shared, link, tile, to.element);
-    const int feature = (unit * link.tiles + tile) * kTileRows + to.feature;
-    if (to.row >= a.rows || feature >= link.out) continue;
+  for (int tile = to.tile; tile < gemm.tiles; tile += to.step) {
+    const float sum = scale * to.total(shared, gemm, tile, to.element);
+    const int feature = (unit * gemm.tiles + tile) * kTileRows + to.feature;
+    if (to.row >= a.rows || feature >= gemm.out) continue;
     if (silu_mul) {  // eight features of gate, then eight of up
-      const float up = scale * to.total(shared, link, tile, to.element + 2);
-      const int column = (unit * link.tiles + tile) * 8 + to.feature;
-      y[static_cast<std::int64_t>(to.row) * (link.out / 2) + column] =
+      const float up = scale * to.total(shared, gemm, tile, to.element + 2);
+      const int column = (unit * gemm.tiles + tile) * 8 + to.feature;
+      y[static_cast<std::int64_t>(to.row) * (gemm.out / 2) + column] =
           __float2bfloat16(silu(sum) * up);
       continue;
     }
-    const std::int64_t at = static_cast<std::int64_t>(to.row) * link.out + feature;
-    const Old old = tile == to.tile ? first_old : load_old(a, link, unit, to, tile);
+    const std::int64_t at = static_cast<std::int64_t>(to.row) * gemm.out + feature;
+    const Old old = tile == to.tile ? first_old : load_old(a, gemm, unit, to, tile);
     const __nv_bfloat16 v = __float2bfloat16(sum + float_of(old.y));
     y[at] = v;
-    if (link.scaled == nullptr) continue;
+    if (gemm.scaled == nullptr) continue;
     const float rounded = __bfloat162float(v);
-    link.scaled[at] = __float2bfloat16(rounded * float_of(old.gain));
+    gemm.scaled[at] = __float2bfloat16(rounded * float_of(old.gain));
     squares += rounded * rounded;
   }
-  if (link.scaled == nullptr) return;
+  if (gemm.scaled == nullptr) return;
 #pragma unroll
   for (int mask = 4; mask < 32; mask *= 2) squares += __shfl_xor_sync(0xFFFFFFFFU, squares, mask);
   if (to.lane < 4) shared.squares[threadIdx.x / 32][to.lane] = squares;
@@ -116,5 +116,5 @@ __device__ __forceinline__ void store(const Arguments& a, Shared<S>& shared, int
   a.squares.slot(i, static_cast<int>(blockIdx.x), kMostRows)[row] = all_squares;
 }
 
-}  // namespace baton::cuda::quantized_links
+}  // namespace baton::cuda::quantized_gemms
 #endif  // BATON_HOPPER

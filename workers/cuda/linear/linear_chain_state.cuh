@@ -1,5 +1,5 @@
 // What the layer kernels (linear_chain.cu, linear_chain_wide.cu, linear_chain_quantized.cu) have in
-// common: how the links of a chain wait for each other, across all CTAs of the grid, and how their
+// common: how the GEMMs of a chain wait for each other, across all CTAs of the grid, and how their
 // rows are normed.
 #pragma once
 
@@ -15,16 +15,16 @@ namespace baton::cuda {
 /// On the device, one a chain.
 struct ChainState {
   static constexpr int kMostMeetings = 160;  // at least the multiprocessors
-  int done[kMostChainLinks];                 // of a link, what its CTAs count that they have stored
+  int done[kMostChainGemms];                 // of a GEMM, what its CTAs count that they have stored
   int unused[28];
-  /// In linear_chain_wide.cu, of a link: CTAs that have handed over the sums of a unit and
+  /// In linear_chain_wide.cu, of a GEMM: CTAs that have handed over the sums of a unit and
   /// warpgroup.
-  int met[kMostChainLinks][kMostMeetings];
+  int met[kMostChainGemms][kMostMeetings];
 };
 
-/// Of the rows that a link stored, sums of squares of each part's features:
-/// [links][slots][columns]. Written before the parts are counted, read in one order: the same bits
-/// whoever was quicker. (Added up by atomics in double they cost 2 us a link; in integers they have
+/// Of the rows that a GEMM stored, sums of squares of each part's features:
+/// [GEMMs][slots][columns]. Written before the parts are counted, read in one order: the same bits
+/// whoever was quicker. (Added up by atomics in double they cost 2 us a GEMM; in integers they have
 /// overflown.) In the workspace: a chain writes them when the one before has ended.
 struct ChainSquares {
   float* data;
@@ -34,10 +34,10 @@ struct ChainSquares {
     return {static_cast<float*>(workspace), 2 * multiprocessors()};
   }
   static std::size_t bytes() {
-    return static_cast<std::size_t>(of(nullptr).slots) * kMostChainLinks * kMostChainRows *
+    return static_cast<std::size_t>(of(nullptr).slots) * kMostChainGemms * kMostChainRows *
            sizeof(float);
   }
-  /// Of the rows that link i stored.
+  /// Of the rows that GEMM i stored.
   __device__ float* slot(int i, int slot, int columns) const {
     return data + (std::int64_t{i} * slots + slot) * columns;
   }
@@ -52,7 +52,7 @@ __device__ __forceinline__ void next_stage(int& stage, int& parity, int stages) 
   }
 }
 
-/// Until all parts of a link have been stored; what they stored may be copied then.
+/// Until all parts of a GEMM have been stored; what they stored may be copied then.
 __device__ __forceinline__ void wait_for_parts(const int* done, int parts) {
   int now = 0;
   do {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void part_done(int* done) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(done) : "memory");
 }
 
-/// By one warp: what the rows of link i's x are divided by, squares of `slots` parts of the link
+/// By one warp: what the rows of GEMM i's x are divided by, squares of `slots` parts of the GEMM
 /// before summed up; rows beyond those of the step get what there is.
 template <int kColumns>
 __device__ __forceinline__ void norm_scales(const ChainSquares& squares, int i, int slots,
@@ -102,33 +102,33 @@ __device__ __forceinline__ void norm_scales(const ChainSquares& squares, int i, 
   scales[4 * lane + 3] = rsqrtf(sum.w * inverse_in + eps);
 }
 
-/// What the CTAs' warps tell each other of the links, once each.
+/// What the CTAs' warps tell each other of the GEMMs, once each.
 template <class Arguments, class Shared>
-__device__ __forceinline__ void init_links(const Arguments& a, Shared& shared) {
+__device__ __forceinline__ void init_gemms(const Arguments& a, Shared& shared) {
   for (int i = 0; i < a.n; ++i) {
     hopper::barrier_init(&shared.seen[i], 1);
     hopper::barrier_init(&shared.normed[i], 32);
   }
 }
 
-/// By the thread that copies x, before link i's. parts_of(link): what `done` counts up to.
+/// By the thread that copies x, before GEMM i's. parts_of(gemm): what `done` counts up to.
 template <class Arguments, class Shared, class PartsOf>
-__device__ __forceinline__ void await_link(const Arguments& a, Shared& shared, int i,
+__device__ __forceinline__ void await_gemm(const Arguments& a, Shared& shared, int i,
                                            const PartsOf& parts_of) {
   if (i == 0) return;
-  wait_for_parts(&a.state->done[i - 1], parts_of(a.links[i - 1]));
+  wait_for_parts(&a.state->done[i - 1], parts_of(a.gemms[i - 1]));
   hopper::barrier_arrive(&shared.seen[i]);
 }
 
-/// By one warp: the scales of all normed links' rows. slots_of(link): how many have their squares.
+/// By one warp: the scales of all normed GEMMs' rows. slots_of(gemm): how many have their squares.
 template <int kColumns, class Arguments, class Shared, class SlotsOf>
-__device__ __forceinline__ void norm_links(const Arguments& a, Shared& shared,
+__device__ __forceinline__ void norm_gemms(const Arguments& a, Shared& shared,
                                            const SlotsOf& slots_of) {
   for (int i = 1; i < a.n; ++i) {
-    const auto& link = a.links[i];
-    if (link.inverse_in == 0) continue;
+    const auto& gemm = a.gemms[i];
+    if (gemm.inverse_in == 0) continue;
     hopper::barrier_wait(&shared.seen[i], 0);
-    norm_scales<kColumns>(a.squares, i, slots_of(a.links[i - 1]), link.inverse_in, link.eps,
+    norm_scales<kColumns>(a.squares, i, slots_of(a.gemms[i - 1]), gemm.inverse_in, gemm.eps,
                           shared.scales[i]);
     hopper::barrier_arrive(&shared.normed[i]);
   }
@@ -149,18 +149,18 @@ __device__ __forceinline__ void clear_next(ChainState* next) {
 
 // ------------------------------------------------------------------ host
 
-/// What a link of each kernel has of the caller's.
-template <class Link>
-Link begin_link(const ChainLink& from) {
-  Link link{};
-  link.y = from.y;
-  link.scaled = reinterpret_cast<decltype(link.scaled)>(from.scaled);
-  link.gain = reinterpret_cast<decltype(link.gain)>(from.gain);
-  link.inverse_in = from.normed ? 1.0F / static_cast<float>(from.w.in) : 0.0F;
-  link.eps = from.eps;
-  link.out = from.w.out;
-  link.output = from.output;
-  return link;
+/// What a GEMM of each kernel has of the caller's.
+template <class Gemm>
+Gemm begin_gemm(const ChainGemm& from) {
+  Gemm gemm{};
+  gemm.y = from.y;
+  gemm.scaled = reinterpret_cast<decltype(gemm.scaled)>(from.scaled);
+  gemm.gain = reinterpret_cast<decltype(gemm.gain)>(from.gain);
+  gemm.inverse_in = from.normed ? 1.0F / static_cast<float>(from.w.in) : 0.0F;
+  gemm.eps = from.eps;
+  gemm.out = from.w.out;
+  gemm.output = from.output;
+  return gemm;
 }
 
 template <class Arguments>

@@ -12,7 +12,7 @@
 #include "workers/cuda/linear/linear_tiles.cuh"
 #include "workers/cuda/tensor_map.h"
 
-namespace baton::cuda::links {
+namespace baton::cuda::gemms {
 
 constexpr int kGroups = 2;  // warpgroups that multiply
 constexpr int kMultiplying = 128 * kGroups;
@@ -26,7 +26,7 @@ constexpr int kBlockK = 64;  // k of a box: the 128 bytes that the swizzle spans
 /// Each CTA of a pair stores half of the rows, in blocks of eight.
 constexpr bool can_split_k(int columns) { return columns >= 16; }
 
-struct Link {
+struct Gemm {
   CUtensorMap w, x;
   void* y;
   __nv_bfloat16* scaled;
@@ -45,7 +45,7 @@ struct Link {
 };
 
 struct Arguments {
-  Link links[kMostChainLinks];
+  Gemm gemms[kMostChainGemms];
   ChainState *state, *next;
   ChainSquares squares;
   int n, rows, stages;
@@ -55,9 +55,9 @@ struct Arguments {
 template <int kN>
 struct Shared {
   std::uint64_t full[kMostStages], empty[kMostStages];
-  std::uint64_t seen[kMostChainLinks];  // that the link before has been stored
-  std::uint64_t normed[kMostChainLinks];
-  float scales[kMostChainLinks][kN];  // of normed links' rows: 1 / rms
+  std::uint64_t seen[kMostChainGemms];  // that the GEMM before has been stored
+  std::uint64_t normed[kMostChainGemms];
+  float scales[kMostChainGemms][kN];  // of normed GEMMs' rows: 1 / rms
   float squares[kGroups][4][kN];      // [group][warp][row]
   float4 half[kN / 8][128];           // the second group's sums
   // The other CTA's sums of our rows, [group][block of eight rows]
@@ -66,16 +66,16 @@ struct Shared {
 };
 
 #ifdef BATON_HOPPER
-/// What a CTA takes of a link's units.
+/// What a CTA takes of a GEMM's units.
 struct UnitSlice {
   int unit, step;  // its first unit, and from there to the next
   int half;        // of k: the first or the second; 0 where it takes all
   int begin, end;  // of the rows that it stores
 
   template <int kN>
-  static __device__ __forceinline__ UnitSlice of(const Arguments& a, const Link& link) {
+  static __device__ __forceinline__ UnitSlice of(const Arguments& a, const Gemm& gemm) {
     const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
-    if (!link.split_k) return {cta, ctas, 0, 0, a.rows};
+    if (!gemm.split_k) return {cta, ctas, 0, 0, a.rows};
     const int half = cta % 2;
     return {cta / 2, ctas / 2, half, half * kN / 2, half == 0 ? min(a.rows, kN / 2) : a.rows};
   }
@@ -100,24 +100,24 @@ struct Fragment {
            sum / 2 % 2 * 8;
   }
 
-  /// Features [first, end) are ours; once the link's x has been seen, so that what it waits for is
+  /// Features [first, end) are ours; once the GEMM's x has been seen, so that what it waits for is
   /// there.
   __device__ __forceinline__ void load(const Arguments& a, int i, const UnitSlice& slice, int first,
                                        int end) {
-    const Link& link = a.links[i];
-    const auto* y = static_cast<const __nv_bfloat16*>(link.y);
+    const Gemm& gemm = a.gemms[i];
+    const auto* y = static_cast<const __nv_bfloat16*>(gemm.y);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int feature = first + feature_of(2 * h);
       gain[h] = 0;
-      if (link.gain != nullptr && feature < end) gain[h] = __bfloat162float(link.gain[feature]);
+      if (gemm.gain != nullptr && feature < end) gain[h] = __bfloat162float(gemm.gain[feature]);
     }
 #pragma unroll
     for (int s = 0; s < kSums; ++s) {
       const int feature = first + feature_of(s);
       old[s] = __float2bfloat16(0);
-      if (link.output == LinearOutput::residual && slice.stores(row_of(s)) && feature < end) {
-        old[s] = y[static_cast<std::int64_t>(row_of(s)) * link.out + feature];
+      if (gemm.output == LinearOutput::residual && slice.stores(row_of(s)) && feature < end) {
+        old[s] = y[static_cast<std::int64_t>(row_of(s)) * gemm.out + feature];
       }
     }
   }
@@ -125,9 +125,9 @@ struct Fragment {
 
 /// Eight features of gate, then eight of up: both meet in a lane.
 template <int kN>
-__device__ __forceinline__ void store_gated(const Link& link, const UnitSlice& slice, int first,
+__device__ __forceinline__ void store_gated(const Gemm& gemm, const UnitSlice& slice, int first,
                                             int end, const Fragment<kN>& f) {
-  auto* y = static_cast<__nv_bfloat16*>(link.y);
+  auto* y = static_cast<__nv_bfloat16*>(gemm.y);
   const int gate = first + Fragment<kN>::feature_of(0);
   if (gate >= end) return;
   const int column = gate / 16 * 8 + gate % 8;
@@ -136,7 +136,7 @@ __device__ __forceinline__ void store_gated(const Link& link, const UnitSlice& s
     if (s / 2 % 2 != 0) continue;
     const int row = Fragment<kN>::row_of(s);
     if (slice.stores(row)) {
-      y[static_cast<std::int64_t>(row) * (link.out / 2) + column] =
+      y[static_cast<std::int64_t>(row) * (gemm.out / 2) + column] =
           __float2bfloat16(silu(f.sums[s]) * f.sums[s + 2]);
     }
   }
@@ -147,29 +147,29 @@ __device__ __forceinline__ void store(const Arguments& a, Shared<kN>& shared, in
                                       const UnitSlice& slice, int first, int end, Fragment<kN>& f,
                                       float& all_squares) {
   using F = Fragment<kN>;
-  const Link& link = a.links[i];
-  if (link.inverse_in > 0) {
+  const Gemm& gemm = a.gemms[i];
+  if (gemm.inverse_in > 0) {
     hopper::barrier_wait(&shared.normed[i], 0);
 #pragma unroll
     for (int s = 0; s < F::kSums; ++s) f.sums[s] *= shared.scales[i][F::row_of(s)];
   }
-  if (link.output == LinearOutput::silu_mul) return store_gated(link, slice, first, end, f);
-  auto* y = static_cast<__nv_bfloat16*>(link.y);
+  if (gemm.output == LinearOutput::silu_mul) return store_gated(gemm, slice, first, end, f);
+  auto* y = static_cast<__nv_bfloat16*>(gemm.y);
   float squares[F::kRows] = {};
 #pragma unroll
   for (int s = 0; s < F::kSums; ++s) {
     const int row = F::row_of(s);
     const int feature = first + F::feature_of(s);
     if (!slice.stores(row) || feature >= end) continue;
-    const std::int64_t at = static_cast<std::int64_t>(row) * link.out + feature;
+    const std::int64_t at = static_cast<std::int64_t>(row) * gemm.out + feature;
     const __nv_bfloat16 v = __float2bfloat16(f.sums[s] + __bfloat162float(f.old[s]));
     y[at] = v;
-    if (link.scaled == nullptr) continue;
+    if (gemm.scaled == nullptr) continue;
     const float rounded = __bfloat162float(v);
-    link.scaled[at] = __float2bfloat16(rounded * f.gain[s / 2 % 2]);
+    gemm.scaled[at] = __float2bfloat16(rounded * f.gain[s / 2 % 2]);
     squares[s / 4 * 2 + s % 2] += rounded * rounded;
   }
-  if (link.scaled == nullptr) return;
+  if (gemm.scaled == nullptr) return;
   const int group = static_cast<int>(threadIdx.x) / 128;
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -185,9 +185,9 @@ __device__ __forceinline__ void store(const Arguments& a, Shared<kN>& shared, in
   const int row = static_cast<int>(threadIdx.x) % 128;
   if (!slice.stores(row)) return;
   for (int warp = 0; warp < 4; ++warp) all_squares += shared.squares[group][warp][row];
-  const int slot = link.features > 64 ? slice.unit * kGroups + group : slice.unit;
+  const int slot = gemm.features > 64 ? slice.unit * kGroups + group : slice.unit;
   a.squares.slot(i, slot, kN)[row] = all_squares;
 }
 #endif  // BATON_HOPPER
 
-}  // namespace baton::cuda::links
+}  // namespace baton::cuda::gemms

@@ -1,7 +1,7 @@
-// See linear_chain.h; the links wait for each other as in linear_chain.cu. What is particular to 65
+// See linear_chain.h; the GEMMs wait for each other as in linear_chain.cu. What is particular to 65
 // to 128 rows: x is as large as W, and read by every CTA. So
 //   - gate and up: a CTA has up to 256 features in a turn, 128 a warpgroup, and all of k;
-//   - the other links: 128 features or fewer, and where x is large up to four CTAs take a unit
+//   - the other GEMMs: 128 features or fewer, and where x is large up to four CTAs take a unit
 //   together, a part of k each. They hand each other sums of the rows that the other stores,
 //   through L2 (clusters of four do not find places on all multiprocessors of all devices);
 //   - W and x have rings of their own, so that W can run ahead by as much as there is room for.
@@ -16,7 +16,7 @@
 #include "workers/cuda/shared_memory.h"
 
 namespace baton::cuda {
-namespace wide_links {
+namespace wide_gemms {
 namespace {
 
 #ifdef BATON_HOPPER
@@ -27,19 +27,19 @@ __device__ __forceinline__ void produce_w(const Arguments& a, Shared& shared, st
   int stage = 0;
   int parity = 1;
   for (int i = 0; i < a.n; ++i) {
-    const Link& link = a.links[i];
-    const Slice slice = Slice::of(link);
-    const int features = link.features;
-    const int copies = link.apart ? kGroups : 1;
-    const int rows = link.apart ? features : kGroups * features;
-    const int boxes = link.boxes;
+    const Gemm& gemm = a.gemms[i];
+    const Slice slice = Slice::of(gemm);
+    const int features = gemm.features;
+    const int copies = gemm.apart ? kGroups : 1;
+    const int rows = gemm.apart ? features : kGroups * features;
+    const int boxes = gemm.boxes;
     const int first = slice.part * boxes;
-    for (int unit = slice.unit; unit < link.units; unit += slice.step) {
+    for (int unit = slice.unit; unit < gemm.units; unit += slice.step) {
       for (int box = 0; box < boxes; ++box) {
         for (int copy = 0; copy < copies; ++copy) {
           hopper::barrier_wait(&shared.empty[stage], parity);
           hopper::barrier_expect(&shared.full[stage], rows * kBlockK * 2);
-          hopper::copy_box(ring + stage * kStageBytes, &link.w, (first + box) * kBlockK,
+          hopper::copy_box(ring + stage * kStageBytes, &gemm.w, (first + box) * kBlockK,
                            (kGroups * unit + copy) * features, &shared.full[stage], policy);
           next_stage(stage, parity, kWStages);
         }
@@ -55,16 +55,16 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared& shared, st
   int parity = 1;
   grid_wait();
   for (int i = 0; i < a.n; ++i) {
-    const Link& link = a.links[i];
-    const Slice slice = Slice::of(link);
-    const int boxes = link.boxes;
+    const Gemm& gemm = a.gemms[i];
+    const Slice slice = Slice::of(gemm);
+    const int boxes = gemm.boxes;
     const int first = slice.part * boxes;
-    await_link(a, shared, i, [](const Link& before) { return before.done; });
-    for (int unit = slice.unit; unit < link.units; unit += slice.step) {
+    await_gemm(a, shared, i, [](const Gemm& before) { return before.done; });
+    for (int unit = slice.unit; unit < gemm.units; unit += slice.step) {
       for (int box = 0; box < boxes; ++box) {
         hopper::barrier_wait(&shared.x_empty[stage], parity);
         hopper::barrier_expect(&shared.x_full[stage], kStageBytes);
-        hopper::copy_box(ring + stage * kStageBytes, &link.x, (first + box) * kBlockK, 0,
+        hopper::copy_box(ring + stage * kStageBytes, &gemm.x, (first + box) * kBlockK, 0,
                          &shared.x_full[stage], policy);
         next_stage(stage, parity, kXStages);
       }
@@ -104,20 +104,20 @@ __device__ __forceinline__ void multiply(float (&sums)[kBlocks][kRows / 2], std:
   for (int b = 0; b < kBlocks; ++b) hopper::pin(sums[b]);
 }
 
-/// All units of link i.
+/// All units of GEMM i.
 template <int kBlocks>
 __device__ __forceinline__ void run_units(const Arguments& a, Shared& shared,
                                           const std::uint8_t* ring, const std::uint8_t* x_ring,
                                           int i, Turn& turn) {
-  const Link& link = a.links[i];
-  const Slice slice = Slice::of(link);
-  const int features = link.features;
-  const int boxes = link.boxes;
+  const Gemm& gemm = a.gemms[i];
+  const Slice slice = Slice::of(gemm);
+  const int features = gemm.features;
+  const int boxes = gemm.boxes;
   const bool apart = kBlocks > 1;
   const int group = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 128, 0);
   const bool leader = threadIdx.x % 32 == 0;
   const int mine = apart ? 0 : group * features * kBlockK * 2;  // bytes, in a stage
-  for (int unit = slice.unit; unit < link.units; unit += slice.step) {
+  for (int unit = slice.unit; unit < gemm.units; unit += slice.step) {
     float sums[kBlocks][kRows / 2];
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
@@ -129,7 +129,7 @@ __device__ __forceinline__ void run_units(const Arguments& a, Shared& shared,
       const int stage = apart ? turn.stage + group : turn.stage;
       const std::uint64_t w = hopper::operand(ring + stage * kStageBytes + mine);
       const std::uint64_t x = hopper::operand(x_ring + turn.x_stage * kStageBytes);
-      // In this order: x has come, so all groups are through with the link before, and `stage` is
+      // In this order: x has come, so all groups are through with the GEMM before, and `stage` is
       // not a lap of the other group's ahead.
       hopper::barrier_wait(&shared.x_full[turn.x_stage], turn.x_parity);
       hopper::barrier_wait(&shared.full[stage], turn.parity);
@@ -145,7 +145,7 @@ __device__ __forceinline__ void run_units(const Arguments& a, Shared& shared,
     const int first = (kGroups * unit + group) * features;
     if constexpr (kBlocks > 1) {
       end_gated(a, shared, i, first, sums);
-    } else if (link.output == LinearOutput::silu_mul) {
+    } else if (gemm.output == LinearOutput::silu_mul) {
       end_gated(a, shared, i, first, sums);
     } else {
       end_plain(a, shared, i, unit, slice.part, first, sums);
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       hopper::barrier_init(&shared.x_full[i], 1);
       hopper::barrier_init(&shared.x_empty[i], kMultiplying / 32);
     }
-    init_links(a, shared);
+    init_gemms(a, shared);
     hopper::barrier_init_done();
   }
   __syncthreads();
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     Turn turn;
 #pragma unroll 1
     for (int i = 0; i < a.n; ++i) {
-      if (a.links[i].apart) {
+      if (a.gemms[i].apart) {
         run_units<2>(a, shared, ring, x_ring, i, turn);
       } else {
         run_units<1>(a, shared, ring, x_ring, i, turn);
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else if (threadIdx.x == kMultiplying + 32) {
     produce_x(a, shared, x_ring);
   } else if (warp == kMultiplying / 32 + 2) {
-    norm_links<kRows>(a, shared, [](const Link& link) { return link.units * kGroups; });
+    norm_gemms<kRows>(a, shared, [](const Gemm& gemm) { return gemm.units * kGroups; });
   } else if (warp == kMultiplying / 32 + 3) {
     clear_next(a.next);
   }
@@ -216,7 +216,7 @@ struct Cut {
 
 int units_of(const LinearWeight& w, int features) { return ceil_div(w.out, kGroups * features); }
 
-/// Where both groups read a stage of W, their number must be even: the next link may have stages
+/// Where both groups read a stage of W, their number must be even: the next GEMM may have stages
 /// apart.
 bool even_boxes(const LinearWeight& w, int sharing) { return w.in % (2 * sharing * kBlockK) == 0; }
 
@@ -258,37 +258,37 @@ Cut cut_plain(const LinearWeight& w) {
   return best;
 }
 
-Cut cut_of(const ChainLink& link) {
-  return link.output == LinearOutput::silu_mul ? cut_gated(link.w) : cut_plain(link.w);
+Cut cut_of(const ChainGemm& gemm) {
+  return gemm.output == LinearOutput::silu_mul ? cut_gated(gemm.w) : cut_plain(gemm.w);
 }
 
-Link make_link(const ChainLink& from, int rows) {
+Gemm make_gemm(const ChainGemm& from, int rows) {
   const Cut cut = cut_of(from);
-  auto link = begin_link<Link>(from);
-  link.features = cut.features;
-  link.apart = cut.apart();
-  link.sharing = cut.sharing;
-  link.units = units_of(from.w, cut.features);
-  link.boxes = from.w.in / kBlockK / cut.sharing;
-  link.done = link.units * cut.sharing * kGroups;
-  link.w = tensor_map(from.w.data, from.w.out, from.w.in,
-                      link.apart ? cut.features : kGroups * cut.features);
-  link.x = tensor_map(from.x, rows, from.w.in, kRows);
-  return link;
+  auto gemm = begin_gemm<Gemm>(from);
+  gemm.features = cut.features;
+  gemm.apart = cut.apart();
+  gemm.sharing = cut.sharing;
+  gemm.units = units_of(from.w, cut.features);
+  gemm.boxes = from.w.in / kBlockK / cut.sharing;
+  gemm.done = gemm.units * cut.sharing * kGroups;
+  gemm.w = tensor_map(from.w.data, from.w.out, from.w.in,
+                      gemm.apart ? cut.features : kGroups * cut.features);
+  gemm.x = tensor_map(from.x, rows, from.w.in, kRows);
+  return gemm;
 }
 
 }  // namespace
-}  // namespace wide_links
+}  // namespace wide_gemms
 
-using namespace wide_links;
+using namespace wide_gemms;
 
-bool has_wide_chain(const ChainLink* links, int n) {
+bool has_wide_chain(const ChainGemm* gemms, int n) {
   if (multiprocessors() > ChainState::kMostMeetings) return false;
-  return std::all_of(links, links + n, [](const ChainLink& link) {
-    const Cut cut = cut_of(link);
+  return std::all_of(gemms, gemms + n, [](const ChainGemm& gemm) {
+    const Cut cut = cut_of(gemm);
     if (cut.features == 0) return false;
     // Each warpgroup of a unit has squares of its own, of which there are two for a multiprocessor.
-    return link.scaled == nullptr || units_of(link.w, cut.features) <= multiprocessors();
+    return gemm.scaled == nullptr || units_of(gemm.w, cut.features) <= multiprocessors();
   });
 }
 
@@ -296,12 +296,12 @@ std::size_t wide_workspace_bytes() {
   return static_cast<std::size_t>(multiprocessors()) * kHanded * sizeof(float4);
 }
 
-void wide_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
+void wide_chain(const ChainGemm* gemms, int n, int rows, const ChainBuffers& buffers,
                 Stream stream) {
   auto a = begin_arguments<Arguments>(n, rows, buffers);
   a.handed =
       reinterpret_cast<float4*>(static_cast<std::byte*>(buffers.workspace) + ChainSquares::bytes());
-  for (int i = 0; i < n; ++i) a.links[i] = make_link(links[i], rows);
+  for (int i = 0; i < n; ++i) a.gemms[i] = make_gemm(gemms[i], rows);
   constexpr int kBytes = (kWStages + kXStages) * kStageBytes + 1024;
   take_shared_memory<wide_chain_kernel>(kBytes, "wide_chain");
   launch("wide_chain", wide_chain_kernel, multiprocessors(), kThreads, kBytes, stream, a);

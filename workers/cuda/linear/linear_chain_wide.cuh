@@ -15,7 +15,7 @@
 #include "workers/cuda/linear/linear_tiles.cuh"
 #include "workers/cuda/tensor_map.h"
 
-namespace baton::cuda::wide_links {
+namespace baton::cuda::wide_gemms {
 
 constexpr int kRows = kMostChainRows;
 constexpr int kGroups = 2;  // warpgroups that multiply
@@ -28,7 +28,7 @@ constexpr int kXStages = 5;
 constexpr int kQuarter = kRows / 4;
 constexpr int kQuarters = 4;
 
-struct Link {
+struct Gemm {
   CUtensorMap w, x;
   void* y;
   __nv_bfloat16* scaled;
@@ -41,12 +41,12 @@ struct Link {
   int units;     // dealt out in turns
   int sharing;   // CTAs that take a unit together, each a part of k: 1, 2 or 4
   int boxes;     // of k that a CTA takes
-  int done;      // what the link's count goes up to
+  int done;      // what the GEMM's count goes up to
   LinearOutput output;
 };
 
 struct Arguments {
-  Link links[kMostChainLinks];
+  Gemm gemms[kMostChainGemms];
   ChainState *state, *next;
   ChainSquares squares;
   float4* handed;  // [CTAs][kHanded]
@@ -59,20 +59,20 @@ constexpr int kHanded = 128 * kRows / 4;
 struct Shared {
   std::uint64_t full[kWStages], empty[kWStages];
   std::uint64_t x_full[kXStages], x_empty[kXStages];
-  std::uint64_t seen[kMostChainLinks];  // that the link before has been stored
-  std::uint64_t normed[kMostChainLinks];
-  float scales[kMostChainLinks][kRows];  // of normed links' rows: 1 / rms
+  std::uint64_t seen[kMostChainGemms];  // that the GEMM before has been stored
+  std::uint64_t normed[kMostChainGemms];
+  float scales[kMostChainGemms][kRows];  // of normed GEMMs' rows: 1 / rms
   float squares[kGroups][4][kRows];      // [group][warp][row]
 };
 
 #ifdef BATON_HOPPER
-/// What a CTA takes of a link.
+/// What a CTA takes of a GEMM.
 struct Slice {
   int unit, step;  // its first unit, and from there to the next
   int part;        // of k
-  static __device__ __forceinline__ Slice of(const Link& link) {
+  static __device__ __forceinline__ Slice of(const Gemm& gemm) {
     const int cta = static_cast<int>(blockIdx.x);
-    return {cta / link.sharing, static_cast<int>(gridDim.x) / link.sharing, cta % link.sharing};
+    return {cta / gemm.sharing, static_cast<int>(gridDim.x) / gemm.sharing, cta % gemm.sharing};
   }
 };
 
@@ -117,10 +117,10 @@ struct Gated {
   std::uint32_t* y;
   int words;      // from a row to the eighth behind it
   int rows_left;  // behind row g of the quarter, with it
-  __device__ __forceinline__ Gated(const Link& link, int first, int rows, int lane)
-      : words(link.out / 4 * 8), rows_left(rows - lane / 4) {
-    y = reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(link.y) +
-                                         static_cast<std::int64_t>(lane / 4) * (link.out / 2) +
+  __device__ __forceinline__ Gated(const Gemm& gemm, int first, int rows, int lane)
+      : words(gemm.out / 4 * 8), rows_left(rows - lane / 4) {
+    y = reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(gemm.y) +
+                                         static_cast<std::int64_t>(lane / 4) * (gemm.out / 2) +
                                          first / 2) +
         lane % 4;
   }
@@ -147,16 +147,16 @@ struct Gated {
 template <int kBlocks>
 __device__ __forceinline__ void end_gated(const Arguments& a, Shared& shared, int i, int first,
                                           const float (&sums)[kBlocks][kRows / 2]) {
-  const Link& link = a.links[i];
+  const Gemm& gemm = a.gemms[i];
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool normed = link.inverse_in > 0;
+  const bool normed = gemm.inverse_in > 0;
   if (normed) hopper::barrier_wait(&shared.normed[i], 0);
 #pragma unroll 1
   for (int b = 0; b < kBlocks; ++b) {
     const int of_group = 64 * b + 16 * warp;
-    if (of_group >= link.features || first + of_group >= link.out) return;
-    Gated gated(link, first + of_group, a.rows, lane);
+    if (of_group >= gemm.features || first + of_group >= gemm.out) return;
+    Gated gated(gemm, first + of_group, a.rows, lane);
     const float* scales = shared.scales[i];
 #pragma unroll 1
     for (int quarter = 0; quarter < kQuarters && quarter * kQuarter < a.rows; ++quarter) {
@@ -180,22 +180,22 @@ struct Old {
 struct Pairs {
   int feature;  // of the first; the second's is eight further on
   bool inside[2];
-  __device__ __forceinline__ Pairs(const Link& link, int first) {
+  __device__ __forceinline__ Pairs(const Gemm& gemm, int first) {
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const int of_group = 16 * warp + static_cast<int>(threadIdx.x) % 4 * 2;
     feature = first + of_group;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      inside[h] = of_group + 8 * h < link.features && feature + 8 * h < link.out;
+      inside[h] = of_group + 8 * h < gemm.features && feature + 8 * h < gemm.out;
     }
   }
 };
 
-/// Once the link's x has been seen, so that what it waits for is there.
-__device__ __forceinline__ void load_old(const Link& link, const Pairs& pairs, int row0, int rows,
+/// Once the GEMM's x has been seen, so that what it waits for is there.
+__device__ __forceinline__ void load_old(const Gemm& gemm, const Pairs& pairs, int row0, int rows,
                                          int g, Old& old) {
-  if (link.output != LinearOutput::residual) return;
-  const auto* y = static_cast<const std::uint16_t*>(link.y);
+  if (gemm.output != LinearOutput::residual) return;
+  const auto* y = static_cast<const std::uint16_t*>(gemm.y);
 #pragma unroll
   for (int j = 0; j < kQuarter / 8; ++j) {
     const int row = row0 + 8 * j + g;
@@ -203,17 +203,17 @@ __device__ __forceinline__ void load_old(const Link& link, const Pairs& pairs, i
     for (int h = 0; h < 2; ++h) {
       old.y[j][h] = 0;
       if (row >= rows || !pairs.inside[h]) continue;
-      const auto* at = y + static_cast<std::int64_t>(row) * link.out + pairs.feature + 8 * h;
+      const auto* at = y + static_cast<std::int64_t>(row) * gemm.out + pairs.feature + 8 * h;
       old.y[j][h] = __ldcg(reinterpret_cast<const unsigned int*>(at));
     }
   }
 }
 
-__device__ __forceinline__ void store_quarter(const Arguments& a, Shared& shared, const Link& link,
+__device__ __forceinline__ void store_quarter(const Arguments& a, Shared& shared, const Gemm& gemm,
                                               const Pairs& pairs, int row0, int g, const Quarter& q,
                                               const Old& old, const float2 (&gain)[2]) {
-  auto* y = static_cast<std::uint16_t*>(link.y);
-  auto* scaled = reinterpret_cast<std::uint16_t*>(link.scaled);
+  auto* y = static_cast<std::uint16_t*>(gemm.y);
+  auto* scaled = reinterpret_cast<std::uint16_t*>(gemm.scaled);
   const int t = static_cast<int>(threadIdx.x) % 4;
   const int group = static_cast<int>(threadIdx.x) / 128;
 #pragma unroll
@@ -230,16 +230,16 @@ __device__ __forceinline__ void store_quarter(const Arguments& a, Shared& shared
     for (int h = 0; h < 2; ++h) {
       float2 v = both[h];
       if (row >= a.rows || !pairs.inside[h]) continue;
-      if (link.output == LinearOutput::residual) {
-        const float2 before = dequantize(old.y[j][h]);
+      if (gemm.output == LinearOutput::residual) {
+        const float2 before = to_floats(old.y[j][h]);
         v.x += before.x;
         v.y += before.y;
       }
-      const std::int64_t at = static_cast<std::int64_t>(row) * link.out + pairs.feature + 8 * h;
+      const std::int64_t at = static_cast<std::int64_t>(row) * gemm.out + pairs.feature + 8 * h;
       const std::uint32_t pair = narrow(v.x, v.y);
       *reinterpret_cast<std::uint32_t*>(y + at) = pair;
       if (scaled == nullptr) continue;
-      const float2 rounded = dequantize(pair);
+      const float2 rounded = to_floats(pair);
       *reinterpret_cast<std::uint32_t*>(scaled + at) =
           narrow(rounded.x * gain[h].x, rounded.y * gain[h].y);
       squares += rounded.x * rounded.x + rounded.y * rounded.y;
@@ -254,33 +254,33 @@ __device__ __forceinline__ void store_quarter(const Arguments& a, Shared& shared
 
 /// Where the CTA of part `to` finds what that of part `from` hands over: block `block` of eight
 /// rows, counted from the first that `to` stores.
-__device__ __forceinline__ float4* handed(const Arguments& a, const Link& link, int unit, int to,
+__device__ __forceinline__ float4* handed(const Arguments& a, const Gemm& gemm, int unit, int to,
                                           int from, int group, int block) {
-  const int blocks = kRows / 8 / link.sharing;
+  const int blocks = kRows / 8 / gemm.sharing;
   const int at = (from * kGroups + group) * blocks + block;
-  return a.handed + static_cast<std::int64_t>(unit * link.sharing + to) * kHanded + at * 128 +
+  return a.handed + static_cast<std::int64_t>(unit * gemm.sharing + to) * kHanded + at * 128 +
          static_cast<int>(threadIdx.x) % 128;
 }
 
-/// Whether this warp has features of the link: a group has up to 64, and a warp sixteen of them.
-__device__ __forceinline__ bool has_features(const Link& link) {
-  return static_cast<int>(threadIdx.x) / 32 % 4 * 16 < link.features;
+/// Whether this warp has features of the GEMM: a group has up to 64, and a warp sixteen of them.
+__device__ __forceinline__ bool has_features(const Gemm& gemm) {
+  return static_cast<int>(threadIdx.x) / 32 % 4 * 16 < gemm.features;
 }
 
 /// Gives the other CTAs of a unit the sums of the rows that they store, and waits for theirs.
 __device__ __forceinline__ void hand_over(const Arguments& a, int i, int unit, int part,
                                           const float (&sums)[1][kRows / 2]) {
-  const Link& link = a.links[i];
+  const Gemm& gemm = a.gemms[i];
   const int group = static_cast<int>(threadIdx.x) / 128;
-  const int own = kQuarters / link.sharing;
-  const int rows = has_features(link) ? a.rows : 0;
+  const int own = kQuarters / gemm.sharing;
+  const int rows = has_features(gemm) ? a.rows : 0;
 #pragma unroll 1
   for (int quarter = 0; quarter < kQuarters && quarter * kQuarter < rows; ++quarter) {
     const int to = quarter / own;
     if (to == part) continue;
     Quarter q;
     q.take(sums, quarter);
-    float4* at = handed(a, link, unit, to, part, group, quarter % own * (kQuarter / 8));
+    float4* at = handed(a, gemm, unit, to, part, group, quarter % own * (kQuarter / 8));
 #pragma unroll
     for (int j = 0; j < kQuarter / 8; ++j) {
       const float* s = &q.sums[4 * j];
@@ -291,25 +291,25 @@ __device__ __forceinline__ void hand_over(const Arguments& a, int i, int unit, i
   if (threadIdx.x % 128 == 0) {
     int* met = &a.state->met[i][unit * kGroups + group];
     part_done(met);
-    wait_for_parts(met, link.sharing);
+    wait_for_parts(met, gemm.sharing);
   }
   hopper::sync_threads(1 + group, 128);
 }
 
 /// Adds what the other CTAs of the unit have handed over; all of it is asked for at once.
-__device__ __forceinline__ void add_handed(const Arguments& a, const Link& link, int unit, int part,
+__device__ __forceinline__ void add_handed(const Arguments& a, const Gemm& gemm, int unit, int part,
                                            int quarter, Quarter& q) {
   constexpr int kBlocks = kQuarter / 8;
-  if (link.sharing == 1 || !has_features(link)) return;
+  if (gemm.sharing == 1 || !has_features(gemm)) return;
   const int group = static_cast<int>(threadIdx.x) / 128;
-  const int first = quarter % (kQuarters / link.sharing) * kBlocks;
+  const int first = quarter % (kQuarters / gemm.sharing) * kBlocks;
   float4 v[kQuarters - 1][kBlocks];
 #pragma unroll
   for (int other = 0; other < kQuarters - 1; ++other) {
 #pragma unroll
     for (float4& sums : v[other]) sums = make_float4(0, 0, 0, 0);
-    if (other >= link.sharing - 1) continue;
-    const float4* at = handed(a, link, unit, part, other + (other >= part ? 1 : 0), group, first);
+    if (other >= gemm.sharing - 1) continue;
+    const float4* at = handed(a, gemm, unit, part, other + (other >= part ? 1 : 0), group, first);
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) v[other][j] = __ldcg(at + j * 128);
   }
@@ -328,35 +328,34 @@ __device__ __forceinline__ void add_handed(const Arguments& a, const Link& link,
 /// `first`: of the group's features.
 __device__ __forceinline__ void end_plain(const Arguments& a, Shared& shared, int i, int unit,
                                           int part, int first, const float (&sums)[1][kRows / 2]) {
-  const Link& link = a.links[i];
+  const Gemm& gemm = a.gemms[i];
   const int group = static_cast<int>(threadIdx.x) / 128;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;
-  const int own = kQuarters / link.sharing;
-  const Pairs pairs(link, first);
+  const int own = kQuarters / gemm.sharing;
+  const Pairs pairs(gemm, first);
   float2 gain[2] = {};
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    if (link.gain == nullptr || !pairs.inside[h]) continue;
-    gain[h] =
-        dequantize(*reinterpret_cast<const std::uint32_t*>(link.gain + pairs.feature + 8 * h));
+    if (gemm.gain == nullptr || !pairs.inside[h]) continue;
+    gain[h] = to_floats(*reinterpret_cast<const std::uint32_t*>(gemm.gain + pairs.feature + 8 * h));
   }
   Old old;
-  load_old(link, pairs, part * own * kQuarter, a.rows, g, old);
-  if (link.sharing > 1) hand_over(a, i, unit, part, sums);
-  if (link.inverse_in > 0) hopper::barrier_wait(&shared.normed[i], 0);
+  load_old(gemm, pairs, part * own * kQuarter, a.rows, g, old);
+  if (gemm.sharing > 1) hand_over(a, i, unit, part, sums);
+  if (gemm.inverse_in > 0) hopper::barrier_wait(&shared.normed[i], 0);
 #pragma unroll 1
   for (int quarter = part * own; quarter < (part + 1) * own; ++quarter) {
     const int row0 = quarter * kQuarter;
     if (row0 >= a.rows) break;
     Quarter q;
     q.take(sums, quarter);
-    add_handed(a, link, unit, part, quarter, q);
-    if (link.inverse_in > 0) q.scale(&shared.scales[i][row0], lane % 4);
-    if (quarter > part * own) load_old(link, pairs, row0, a.rows, g, old);
-    store_quarter(a, shared, link, pairs, row0, g, q, old, gain);
+    add_handed(a, gemm, unit, part, quarter, q);
+    if (gemm.inverse_in > 0) q.scale(&shared.scales[i][row0], lane % 4);
+    if (quarter > part * own) load_old(gemm, pairs, row0, a.rows, g, old);
+    store_quarter(a, shared, gemm, pairs, row0, g, q, old, gain);
   }
-  if (link.scaled == nullptr) return;
+  if (gemm.scaled == nullptr) return;
   hopper::sync_threads(1 + group, 128);
   const int row = static_cast<int>(threadIdx.x) % 128;
   if (row >= a.rows || row / kQuarter / own != part) return;
@@ -366,4 +365,4 @@ __device__ __forceinline__ void end_plain(const Arguments& a, Shared& shared, in
 }
 #endif  // BATON_HOPPER
 
-}  // namespace baton::cuda::wide_links
+}  // namespace baton::cuda::wide_gemms

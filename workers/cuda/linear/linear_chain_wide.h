@@ -5,14 +5,14 @@
 
 namespace baton::cuda {
 
-/// Whether wide_chain() takes these links, which the kernel for fewer rows takes.
-bool has_wide_chain(const ChainLink* links, int n);
+/// Whether wide_chain() takes these GEMMs, which the kernel for fewer rows takes.
+bool has_wide_chain(const ChainGemm* gemms, int n);
 
 /// Of the chains' workspace, behind ChainSquares.
 std::size_t wide_workspace_bytes();
 
 /// As linear_chain().
-void wide_chain(const ChainLink* links, int n, int rows, const ChainBuffers& buffers,
+void wide_chain(const ChainGemm* gemms, int n, int rows, const ChainBuffers& buffers,
                 Stream stream);
 
 }  // namespace baton::cuda

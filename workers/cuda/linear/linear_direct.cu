@@ -2,8 +2,8 @@
 // narrow one. A lane loads 16 consecutive bytes of two rows of W: eight k, which are two k-pairs of
 // each of two mma. The order of k inside an mma does not matter as long as both operands agree, so
 // W needs no shuffle, no shared memory and no other layout. Warps share the sum over k and meet in
-// shared memory. A CTA takes tiles of features in turns, and asks for the next tile's W while it
-// finishes this one.
+// shared memory. A CTA takes tiles of output features in turns, and asks for the next tile's W
+// while it finishes this one.
 //
 // The first tiles of W are asked for before grid_wait(): weights are never written, so they stream
 // while the kernel before still runs.

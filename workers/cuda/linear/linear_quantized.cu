@@ -295,13 +295,13 @@ __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor)
 #pragma unroll
     for (int d = 0; d < S::kDepth; ++d) {
       if (turn >= turns) break;
-      std::uint32_t wide[S::kRowTiles][S::kInstructions][4];
+      std::uint32_t dequantized[S::kRowTiles][S::kInstructions][4];
 #pragma unroll
-      for (int m = 0; m < S::kRowTiles; ++m) w[d].dequantize(m, wide[m]);
+      for (int m = 0; m < S::kRowTiles; ++m) w[d].dequantize(m, dequantized[m]);
 #pragma unroll
       for (int n = 0; n < S::kColumnTiles; ++n) {
         if constexpr (S::kInputs == 0) x[0][0].load(a, sharer + done * S::kSharers, n, g, t);
-        multiply<S>(w[d], wide, x[d % kInputs][S::kInputs > 0 ? n : 0], n, sums);
+        multiply<S>(w[d], dequantized, x[d % kInputs][S::kInputs > 0 ? n : 0], n, sums);
       }
       cursor.load(w[d]);
       if constexpr (S::kInputs > 0) input_ahead(x[d % kInputs]);
@@ -440,7 +440,7 @@ __global__ void __launch_bounds__(kThreads)
       if (row >= out) continue;
       const float s = scale_of(high == 0 ? scale.x : scale.y);
       const auto scaled = [s](std::uint32_t two) {
-        const float2 v = dequantize(two);
+        const float2 v = to_floats(two);
         return narrow(s * v.x, s * v.y);
       };
       auto* at = reinterpret_cast<std::uint32_t*>(to + std::int64_t{row} * in + k);

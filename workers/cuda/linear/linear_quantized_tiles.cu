@@ -1,7 +1,7 @@
 // Quantised products of many rows on Hopper: linear_staged.cu with another left operand. The
 // producer brings W's packed words and scales to shared memory, and x's rows; a warpgroup turns the
 // words of 64 features into the registers that wgmma takes its left operand from. A word is
-// dequantized once for all rows of the tile.
+// dequantised once for all rows of the tile.
 //
 // Sums of a group of inputs are kept apart until its scale has multiplied them, in fp32, some rows
 // at a time: products are exact. While one warpgroup dequantises or scales another one multiplies.

@@ -1,6 +1,6 @@
-// What the kernels share that compute tiles of features x rows by warpgroups from a ring of shared
-// memory (linear_staged.cu, linear_quantized_tiles.cu): how the tiles are dealt out, how several
-// CTAs add up one tile, how a tile is stored.
+// What the kernels share that compute tiles of output features x rows by warpgroups from a ring of
+// shared memory (linear_staged.cu, linear_quantized_tiles.cu): how the tiles are dealt out, how
+// several CTAs add up one tile, how a tile is stored.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -53,11 +53,11 @@ __device__ __forceinline__ float silu(float v) { return __fdividef(v, 1.0F + __e
 /// Where a lane's two neighbouring features of one row go. A warp's block is 16 features x 8 rows
 /// as Product leaves it: lanes 4 apart hold neighbouring features of two rows, exchange (see put),
 /// and then the even one has the first row, the odd one the second.
-struct Stage {
+struct Destination {
   std::int64_t at = -1;  // in y; negative: outside
   bool both = true;      // both features are inside and at an even address
 
-  __device__ __forceinline__ Stage(const TileArguments& a, int feature, int row) {
+  __device__ __forceinline__ Destination(const TileArguments& a, int feature, int row) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const bool silu = a.output == LinearOutput::silu_mul;
     const int width = silu ? a.out / 2 : a.out;
@@ -71,7 +71,7 @@ struct Stage {
 };
 
 /// What is in y already, of the residual.
-__device__ __forceinline__ float2 old_pair(const TileArguments& a, const Stage& p) {
+__device__ __forceinline__ float2 old_pair(const TileArguments& a, const Destination& p) {
   if (a.output != LinearOutput::residual || p.at < 0) return make_float2(0, 0);
   const auto* y = static_cast<const __nv_bfloat16*>(a.y) + p.at;
   if (p.both) return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(y));
@@ -79,8 +79,8 @@ __device__ __forceinline__ float2 old_pair(const TileArguments& a, const Stage& 
 }
 
 /// v0, v1: one feature of two rows.
-__device__ __forceinline__ void put(const TileArguments& a, const Stage& p, float v0, float v1,
-                                    float2 old) {
+__device__ __forceinline__ void put(const TileArguments& a, const Destination& p, float v0,
+                                    float v1, float2 old) {
   const bool odd = threadIdx.x / 4 % 2 != 0;
   const float got = __shfl_xor_sync(0xFFFFFFFFU, odd ? v0 : v1, 4);
   const float2 v = odd ? make_float2(got, v1) : make_float2(v0, got);
@@ -119,21 +119,21 @@ __device__ __forceinline__ void put_blocks(const TileArguments& a, int count,
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (i0 + i >= count || a.output != LinearOutput::residual) continue;
-      old[i][0] = old_pair(a, Stage(a, feature(i0 + i), row(i0 + i)));
-      old[i][1] = old_pair(a, Stage(a, feature(i0 + i) + 8, row(i0 + i)));
+      old[i][0] = old_pair(a, Destination(a, feature(i0 + i), row(i0 + i)));
+      old[i][1] = old_pair(a, Destination(a, feature(i0 + i) + 8, row(i0 + i)));
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (i0 + i >= count) continue;
       const float4 v = value(i0 + i);
-      const Stage low(a, feature(i0 + i), row(i0 + i));
+      const Destination low(a, feature(i0 + i), row(i0 + i));
       if (silu_mul) {
         put(a, low, silu(v.x) * v.z, silu(v.y) * v.w, make_float2(0, 0));
         continue;
       }
       const bool add = a.output == LinearOutput::residual;
       put(a, low, v.x, v.y, add ? old[i][0] : make_float2(0, 0));
-      put(a, Stage(a, feature(i0 + i) + 8, row(i0 + i)), v.z, v.w,
+      put(a, Destination(a, feature(i0 + i) + 8, row(i0 + i)), v.z, v.w,
           add ? old[i][1] : make_float2(0, 0));
     }
   }
