@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "workers/cuda/linear/linear.h"
-#include "workers/cuda/linear/linear_direct.h"
-#include "workers/cuda/linear/linear_staged.h"
+#include "workers/cuda/linear/linear_kernels.h"
 
 namespace baton::cuda {
 namespace {
@@ -277,7 +276,7 @@ TEST_F(LinearTest, ManyCandidatesAgree) {
 TEST_F(LinearTest, EveryOwnVariantAgrees) {
   const Case c(768, 1024, 128);
   const LinearWeight w{c.w_device.data, c.out, c.in};
-  CUDA_OK(cudaMemset(workspace_, 0, staged_workspace_bytes()));
+  CUDA_OK(cudaMemset(workspace_, 0, tile_workspace_bytes()));
   const auto expect_sums = [&](int rows, const Device<float>& y, const std::string& what) {
     const std::vector<float> got = y.read();
     double worst = 0;
@@ -292,20 +291,14 @@ TEST_F(LinearTest, EveryOwnVariantAgrees) {
   int variants = 0;
   for (const int rows : {1, 5, 8, 16, 33, 64, 128}) {
     const std::vector<float> poison(Case::size(rows, c.out), NAN);
-    for (const DirectConfig& config : direct_candidates(rows, c.out, c.in)) {
-      const Device<float> y(poison);
-      direct_linear(config, {c.x_device.data, rows, w, LinearOutput::f32, y.data}, stream_);
-      expect_sums(rows, y, "direct, variant " + std::to_string(++variants));
-    }
-    if (!staged_supported()) continue;
-    for (const StagedConfig& config : staged_candidates(rows, c.out, c.in, false)) {
-      const Device<float> y(poison);
-      staged(config, {c.x_device.data, rows, w, LinearOutput::f32, y.data, workspace_}, stream_);
-      expect_sums(rows, y,
-                  "staged, tile " + std::to_string(config.tile) +
-                      (config.balanced ? ", balanced" : "") + ", split " +
-                      std::to_string(config.split));
-      ++variants;
+    for (const LinearKernel* kernel : kLinearKernels) {
+      for (const int variant : kernel->variants(rows, w, false)) {
+        const Device<float> y(poison);
+        kernel->run(variant, {c.x_device.data, rows, w, LinearOutput::f32, y.data, workspace_},
+                    stream_);
+        expect_sums(rows, y, kernel->name + std::string(", ") + kernel->describe(variant));
+        ++variants;
+      }
     }
   }
   EXPECT_GT(variants, 7);

@@ -15,6 +15,7 @@
 
 #include "tests/gpu/device_fixture.h"
 #include "workers/cuda/linear/linear.h"
+#include "workers/cuda/linear/linear_kernels.h"
 #include "workers/cuda/linear/linear_quantized.h"
 #include "workers/cuda/linear/quantized_load.h"
 #include "workers/model/dequantize.h"
@@ -412,19 +413,21 @@ TEST_F(QuantizedLinearTest, EveryVariantAgrees) {
         return to.read();
       }();
       const Device<Bf16> x(ordered);
-      for (const QuantizedConfig& config : quantized_candidates(rows, m.weight)) {
-        const Device<float> y(std::vector<float>(size(rows, m.out), NAN));
-        quantized_linear(config, {x.get(), rows, m.weight, LinearOutput::f32, y.get(), workspace_},
-                         stream_);
-        const std::vector<float> got = y.read();
-        double worst = 0;
-        double squares = 0;
-        for (std::size_t i = 0; i < got.size(); ++i) {
-          worst = std::max(worst, std::isnan(got[i]) ? 1e9 : std::abs(got[i] - products.sums[i]));
-          squares += products.sums[i] * products.sums[i];
+      for (const LinearKernel* kernel : kLinearKernels) {
+        for (const int variant : kernel->variants(rows, m.weight, false)) {
+          const Device<float> y(std::vector<float>(size(rows, m.out), NAN));
+          kernel->run(variant, {x.get(), rows, m.weight, LinearOutput::f32, y.get(), workspace_},
+                      stream_);
+          const std::vector<float> got = y.read();
+          double worst = 0;
+          double squares = 0;
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            worst = std::max(worst, std::isnan(got[i]) ? 1e9 : std::abs(got[i] - products.sums[i]));
+            squares += products.sums[i] * products.sums[i];
+          }
+          EXPECT_LT(worst / std::sqrt(squares / static_cast<double>(got.size())), 5e-4)
+              << rows << " rows, " << kernel->name << ", " << kernel->describe(variant);
         }
-        EXPECT_LT(worst / std::sqrt(squares / static_cast<double>(got.size())), 5e-4)
-            << rows << " rows, " << quantized_name(config);
       }
     }
   }

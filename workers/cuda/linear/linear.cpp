@@ -10,14 +10,12 @@
 #include <optional>
 #include <random>
 #include <tuple>
-#include <variant>
 #include <vector>
 
 #include "workers/cuda/layer/rowwise.h"
-#include "workers/cuda/linear/linear_direct.h"
+#include "workers/cuda/linear/linear_kernels.h"
 #include "workers/cuda/linear/linear_library.h"
 #include "workers/cuda/linear/linear_quantized.h"
-#include "workers/cuda/linear/linear_staged.h"
 #include "workers/cuda/stopwatch.h"
 
 namespace baton::cuda {
@@ -31,7 +29,6 @@ void check(cudaError_t error, const char* what) {
 
 /// Row counts that are timed; a call takes the choice of the next one up, or of the last.
 constexpr std::array kTimedRows = {1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 512, 2048};
-constexpr int kMostOwnRows = 256;  // above, the own kernel is not timed
 constexpr int kMostLogitRows =
     256;  // more rows of logits than sequences in a step are not asked for
 
@@ -54,34 +51,16 @@ LibraryLinear::Store store_of(LinearOutput output) {
 
 struct Linears::Impl {
   using Key = std::tuple<int, int, LinearOutput, WeightFormat, int>;  // in, out, ..., groups
-  /// How a family is to compute a shape; the index says which of kFamilies.
-  using Config =
-      std::variant<QuantizedConfig, StagedConfig, DirectConfig, LibraryLinear::Algorithm>;
   struct Choice {
-    int rows = 0;  // timed at; serves up to these
-    Config config;
+    int rows = 0;                          // timed at; serves up to these
+    const LinearKernel* kernel = nullptr;  // null: cuBLASLt, of a quantised matrix dequantised
+    int variant = 0;                       // of the kernel
+    LibraryLinear::Algorithm algorithm{};  // of cuBLASLt
     double us = 0;
   };
-  /// A product, without its norm.
-  struct Call {
-    const Bf16* x;
-    int rows;
-    const LinearWeight& w;
-    LinearOutput output;
-    void* y;
-  };
-  /// The kernels of one kind. `candidates` is asked only where it serves.
-  struct Family {
-    bool (*serves)(const Impl&, const Call&);
-    std::vector<Config> (*candidates)(const Impl&, const Call&);
-    void (*run)(Impl&, const Config&, const Call&, Stream);
-    std::string (*name)(const Config&, WeightFormat);
-  };
-  static const Family kFamilies[];
 
   Options options;
-  bool own;
-  // The workspace: a quantised matrix in bf16, x in another order, the own kernel's, the library's,
+  // The workspace: a quantised matrix in bf16, x in another order, our kernels', the library's,
   // gate and up side by side before silu_mul.
   Bf16* dequantized;
   Bf16* ordered;
@@ -96,11 +75,10 @@ struct Linears::Impl {
   Impl(Options o, void* workspace)
       : options{o.workspace_bytes - o.dequantized_bytes - o.ordered_bytes, std::max(o.max_rows, 1),
                 o.deterministic, o.dequantized_bytes, o.ordered_bytes},
-        own(staged_supported()),
         dequantized(static_cast<Bf16*>(workspace)),
         ordered(reinterpret_cast<Bf16*>(static_cast<std::byte*>(workspace) + o.dequantized_bytes)),
         parts(static_cast<std::byte*>(workspace) + o.dequantized_bytes + o.ordered_bytes),
-        parts_bytes(own ? staged_workspace_bytes() : 0),
+        parts_bytes(tile_workspace_bytes()),
         library_bytes(
             o.workspace_bytes < parts_bytes + o.dequantized_bytes + o.ordered_bytes
                 ? throw CudaError("the workspace of the linears is too small")
@@ -114,10 +92,15 @@ struct Linears::Impl {
   }
 
   const Choice& choose(const LinearWeight& w, LinearOutput output, int rows);
-  void run_library(const LibraryLinear::Algorithm& algorithm, const Call& call, Stream stream);
-  void run_choice(const Choice& choice, const Call& call, Stream stream);
-  Config fixed(const LinearWeight& w, LinearOutput output) const;
-  std::vector<Choice> worth_timing(const Call& call) const;
+  void run_library(const LibraryLinear::Algorithm& algorithm, const Bf16* x, int rows,
+                   const LinearWeight& w, LinearOutput output, void* y, Stream stream);
+  void run_choice(const Choice& choice, const Bf16* x, int rows, const LinearWeight& w,
+                  LinearOutput output, void* y, Stream stream);
+  Choice fixed(const LinearWeight& w, LinearOutput output) const;
+  std::vector<Choice> worth_timing(int rows, const LinearWeight& w, LinearOutput output,
+                                   bool deterministic) const;
+  std::vector<LibraryLinear::Algorithm> algorithms(int rows, const LinearWeight& w,
+                                                   LinearOutput output) const;
 
   static Key key(const LinearWeight& w, LinearOutput output) {
     return {w.in, w.out, output, w.quantized.format, w.quantized.groups};
@@ -125,7 +108,7 @@ struct Linears::Impl {
 };
 
 std::size_t Linears::workspace_bytes(int max_rows, int max_silu_out) {
-  return (staged_supported() ? staged_workspace_bytes() : 0) + Impl::kLibraryWorkspace +
+  return tile_workspace_bytes() + Impl::kLibraryWorkspace +
          static_cast<std::size_t>(max_rows) * static_cast<std::size_t>(max_silu_out) * sizeof(Bf16);
 }
 
@@ -133,28 +116,24 @@ Linears::Linears(Options options, void* workspace)
     : impl_(std::make_unique<Impl>(options, workspace)) {}
 Linears::~Linears() = default;
 
-/// What does every row count alike: an algorithm that does not split the sum over k.
-Linears::Impl::Config Linears::Impl::fixed(const LinearWeight& w, LinearOutput output) const {
-  if (w.is_quantized()) return QuantizedConfig{};
-  if (own) return StagedConfig{64, false, 208};
-  const int rows = std::clamp(options.max_rows, 1, 128);
-  return library.candidates(rows, w.out, w.in, store_of(output), true, 1).front();
+/// What does every row count alike, and needs no timing.
+Linears::Impl::Choice Linears::Impl::fixed(const LinearWeight& w, LinearOutput output) const {
+  return worth_timing(options.max_rows, w, output, true).front();
 }
 
 const Linears::Impl::Choice& Linears::Impl::choose(const LinearWeight& w, LinearOutput output,
                                                    int rows) {
   auto& list = choices[key(w, output)];
-  if (list.empty())
-    list.push_back({options.max_rows, fixed(w, output)});  // not tuned: right, if slow
+  if (list.empty()) list.push_back(fixed(w, output));  // not tuned: right, if slow
   for (const Choice& choice : list) {
     if (rows <= choice.rows) return choice;
   }
   return list.back();
 }
 
-void Linears::Impl::run_library(const LibraryLinear::Algorithm& algorithm, const Call& call,
+void Linears::Impl::run_library(const LibraryLinear::Algorithm& algorithm, const Bf16* x, int rows,
+                                const LinearWeight& w, LinearOutput output, void* y,
                                 Stream stream) {
-  const auto& [x, rows, w, output, y] = call;
   const LibraryLinear::Store store = store_of(output);
   if (output != LinearOutput::silu_mul) {
     if (library.run(algorithm, x, rows, w, store, y, stream)) return;
@@ -171,9 +150,8 @@ void Linears::Impl::run_library(const LibraryLinear::Algorithm& algorithm, const
   auto* both = reinterpret_cast<Bf16*>(scratch);
   for (int done = 0; done < rows; done += fit) {
     const int n = std::min(fit, rows - done);
-    run_library(algorithm,
-                {x + static_cast<std::ptrdiff_t>(done) * w.in, n, w, LinearOutput::bf16, both},
-                stream);
+    run_library(algorithm, x + static_cast<std::ptrdiff_t>(done) * w.in, n, w, LinearOutput::bf16,
+                both, stream);
     silu_mul(both, n, w.out / 2,
              static_cast<Bf16*>(y) + static_cast<std::ptrdiff_t>(done) * w.out / 2, stream);
   }
@@ -181,124 +159,44 @@ void Linears::Impl::run_library(const LibraryLinear::Algorithm& algorithm, const
 
 void Linears::Impl::run_choice(const Choice& choice, const Bf16* x, int rows, const LinearWeight& w,
                                LinearOutput output, void* y, Stream stream) {
-  if (choice.kind == Choice::Kind::quantized) {
-    return quantized_linear(choice.quantized, {x, rows, w, output, y, parts}, stream);
+  if (choice.kernel != nullptr) {
+    return choice.kernel->run(choice.variant, {x, rows, w, output, y, parts}, stream);
   }
-  if (choice.kind == Choice::Kind::library) {
-    if (!w.is_quantized()) return run_library(choice.algorithm, x, rows, w, output, y, stream);
-    // Our own kernels may not read what was dequantised: they ask for W before the kernel in front
-    // has ended.
-    dequantize(w, dequantized, stream);
-    return run_library(choice.algorithm, x, rows, {dequantized, w.out, w.in}, output, y, stream);
-  }
-  if (choice.kind == Choice::Kind::direct) {
-    return direct_linear(choice.direct, {x, rows, w, output, y}, stream);
-  }
-  StagedCall call;
-  call.x = x;
-  call.rows = rows;
-  call.w = w;
-  call.output = output;
-  call.y = y;
-  call.workspace = parts;
-  staged(choice.config, call, stream);
+  if (!w.is_quantized()) return run_library(choice.algorithm, x, rows, w, output, y, stream);
+  // Our own kernels may not read what was dequantised: they ask for W before the kernel in front
+  // has ended.
+  dequantize(w, dequantized, stream);
+  run_library(choice.algorithm, x, rows, {dequantized, w.out, w.in}, output, y, stream);
 }
 
-}  // namespace
-
-/// In the order of Config.
-const Linears::Impl::Family Linears::Impl::kFamilies[] = {
-    // Quantised: the stored numbers themselves.
-    {[](const Impl&, const Call& c) { return c.w.is_quantized(); },
-     [](const Impl& i, const Call& c) -> std::vector<Config> {
-       if (i.options.deterministic) return {i.fixed(c.w, c.output)};
-       return all_of<Config>(quantized_candidates(c.rows, c.w));
-     },
-     [](Impl& i, const Config& config, const Call& c, Stream stream) {
-       quantized_linear(std::get<QuantizedConfig>(config),
-                        {c.x, c.rows, c.w, c.output, c.y, i.parts}, stream);
-     },
-     [](const Config& config, WeightFormat) {
-       return "own, " + quantized_name(std::get<QuantizedConfig>(config));
-     }},
-    // Staged: W through shared memory. It does not overlap well with the direct one (measured: a
-    // quarter slower in a mixed chain): where that one serves it stands for us.
-    {[](const Impl& i, const Call& c) {
-       if (c.w.is_quantized() || !i.own) return false;
-       return i.options.deterministic ||
-              (c.rows <= kMostOwnRows && direct_candidates(c.rows, c.w.out, c.w.in).empty());
-     },
-     [](const Impl& i, const Call& c) {
-       return all_of<Config>(staged_candidates(c.rows, c.w.out, c.w.in, i.options.deterministic));
-     },
-     [](Impl& i, const Config& config, const Call& c, Stream stream) {
-       StagedCall call;
-       call.x = c.x;
-       call.rows = c.rows;
-       call.w = c.w;
-       call.output = c.output;
-       call.y = c.y;
-       call.workspace = i.parts;
-       staged(std::get<StagedConfig>(config), call, stream);
-     },
-     [](const Config& config, WeightFormat) {
-       const auto& c = std::get<StagedConfig>(config);
-       return "own, tile " + std::to_string(c.tile) + (c.balanced ? " balanced" : "") + ", split " +
-              std::to_string(c.split) + ", " + std::to_string(c.ring_kib) + " KiB";
-     }},
-    // Direct: W straight into registers.
-    {[](const Impl& i, const Call& c) {
-       return !c.w.is_quantized() && !i.options.deterministic &&
-              !direct_candidates(c.rows, c.w.out, c.w.in).empty();
-     },
-     [](const Impl&, const Call& c) {
-       return all_of<Config>(direct_candidates(c.rows, c.w.out, c.w.in));
-     },
-     [](Impl&, const Config& config, const Call& c, Stream stream) {
-       direct_linear(std::get<DirectConfig>(config), {c.x, c.rows, c.w, c.output, c.y}, stream);
-     },
-     [](const Config& config, WeightFormat) {
-       const auto& c = std::get<DirectConfig>(config);
-       return "direct, " + std::to_string(16 * c.row_tiles) + " features, " +
-              std::to_string(c.warps) + " warps, " + std::to_string(c.per_multiprocessor);
-     }},
-    // cuBLASLt, of a quantised matrix after it was dequantized. Deterministic, there is one
-    // algorithm for all row counts.
-    {[](const Impl& i, const Call& c) {
-       if (!c.w.is_quantized()) return !i.options.deterministic || !i.own;
-       const auto bytes = bytes_of(WeightFormat::bf16, c.w.out, c.w.in, 0);
-       return !i.options.deterministic && c.rows > kMostQuantizedRows &&
-              bytes <= i.options.dequantized_bytes;
-     },
-     [](const Impl& i, const Call& c) -> std::vector<Config> {
-       if (i.options.deterministic) return {i.fixed(c.w, c.output)};
-       const int most = c.w.is_quantized() ? 4 : c.rows > 256 ? 8 : 16;
-       return all_of<Config>(
-           i.library.candidates(c.rows, c.w.out, c.w.in, store_of(c.output), false, most));
-     },
-     [](Impl& i, const Config& config, const Call& c, Stream stream) {
-       const auto& algorithm = std::get<LibraryLinear::Algorithm>(config);
-       if (!c.w.is_quantized()) return i.run_library(algorithm, c, stream);
-       // Our own kernels may not read what was dequantized: they ask for W before the kernel in
-       // front has ended.
-       dequantize(c.w, i.dequantized, stream);
-       const LinearWeight w{i.dequantized, c.w.out, c.w.in};
-       i.run_library(algorithm, {c.x, c.rows, w, c.output, c.y}, stream);
-     },
-     [](const Config&, WeightFormat format) {
-       return std::string(format == WeightFormat::bf16 ? "" : "dequantized, ") + "cublasLt";
-     }},
-};
-
-void Linears::Impl::run_choice(const Choice& choice, const Call& call, Stream stream) {
-  kFamilies[choice.config.index()].run(*this, choice.config, call, stream);
+/// cuBLASLt's, where they may be quicker than our kernels.
+std::vector<LibraryLinear::Algorithm> Linears::Impl::algorithms(int rows, const LinearWeight& w,
+                                                                LinearOutput output) const {
+  const bool fits = bytes_of(WeightFormat::bf16, w.out, w.in, 0) <= options.dequantized_bytes;
+  if (w.is_quantized() && (rows <= kMostQuantizedRows || !fits)) return {};
+  const int most = w.is_quantized() ? 4 : rows > 256 ? 8 : 16;
+  return library.candidates(rows, w.out, w.in, store_of(output), false, most);
 }
 
-std::vector<Linears::Impl::Choice> Linears::Impl::worth_timing(const Call& call) const {
+std::vector<Linears::Impl::Choice> Linears::Impl::worth_timing(int rows, const LinearWeight& w,
+                                                               LinearOutput output,
+                                                               bool deterministic) const {
   std::vector<Choice> all;
-  for (const Family& family : kFamilies) {
-    if (!family.serves(*this, call)) continue;
-    for (Config& config : family.candidates(*this, call)) all.push_back({call.rows, config});
+  for (const LinearKernel* kernel : kLinearKernels) {
+    if (rows > kernel->beside_rows && !all.empty()) continue;
+    for (const int variant : kernel->variants(rows, w, deterministic)) {
+      all.push_back({rows, kernel, variant});
+    }
+  }
+  if (!deterministic) {
+    for (const auto& algorithm : algorithms(rows, w, output)) {
+      all.push_back({rows, nullptr, 0, algorithm});
+    }
+  } else if (all.empty()) {
+    // One algorithm for all row counts, which does not split the sum over k.
+    const int typical = std::clamp(options.max_rows, 1, 128);
+    all.push_back({rows, nullptr, 0,
+                   library.candidates(typical, w.out, w.in, store_of(output), true, 1).front()});
   }
   return all;
 }
@@ -345,12 +243,13 @@ void Linears::tune(const LinearWeight* weights, int n_weights, LinearOutput outp
     auto* normed = reinterpret_cast<Bf16*>(static_cast<std::byte*>(scratch) + x_bytes);
     void* y = static_cast<std::byte*>(scratch) + 2 * x_bytes;
     std::optional<Impl::Choice> best;
-    for (Impl::Choice& choice : impl_->worth_timing({x, rows, weights[0], output, y})) {
+    for (Impl::Choice& choice :
+         impl_->worth_timing(rows, weights[0], output, impl_->options.deterministic)) {
       choice.us = graph_us(stream, rows > 256 ? 2 : calls, [&](int i) {
         // As in a step, where a small kernel lies between two products: some that overlap well with
         // their own kind do not with others.
         rms_norm(x, norm, 1e-5F, rows, in, normed, stream);
-        impl_->run_choice(choice, {x, rows, weights[i % n_weights], output, y}, stream);
+        impl_->run_choice(choice, x, rows, weights[i % n_weights], output, y, stream);
       });
       if (!best || choice.us < best->us) best = choice;
     }
@@ -374,7 +273,7 @@ void Linears::run(const Bf16* x, int rows, const LinearWeight& w, LinearOutput o
     gather_columns(x, w.quantized.order, rows, w.in, impl_->ordered, stream);
     x = impl_->ordered;
   }
-  impl_->run_choice(choice, {x, rows, w, output, y}, stream);
+  impl_->run_choice(choice, x, rows, w, output, y, stream);
 }
 
 std::string Linears::report() const {
@@ -392,7 +291,11 @@ std::string Linears::report() const {
           kFormats[static_cast<int>(format)], kOutputs[static_cast<int>(output)], from, c.rows,
           c.us, c.us > 0 ? bytes / c.us / 1e3 : 0);
       text.append(line, static_cast<std::size_t>(n));
-      text += Impl::kFamilies[c.config.index()].name(c.config, format) + "\n";
+      if (c.kernel != nullptr) {
+        text += c.kernel->name + std::string(", ") + c.kernel->describe(c.variant) + '\n';
+      } else {
+        text += format == WeightFormat::bf16 ? "cublasLt\n" : "dequantised, cublasLt\n";
+      }
       from = c.rows + 1;
     }
   }

@@ -1,7 +1,7 @@
-// Linear layers: y = x W^T, bf16 with fp32 sums. Three ways to compute one, chosen by row count and
-// by timing at start: kernels of our own for few rows (bound by the bytes of W), and the best of
-// cuBLASLt's candidates for more. Quantised weights have kernels of their own; with many rows they
-// may be dequantised to bf16 on the way to cuBLASLt.
+// Linear layers: y = x W^T, bf16 with fp32 sums. What computes one is chosen by row count and by
+// timing at start: kernels of our own (linear_kernels.h) for few rows, which are bound by the bytes
+// of W, and the best of cuBLASLt's candidates for more. Quantised weights have kernels of their
+// own; with many rows they may be dequantised to bf16 on the way to cuBLASLt.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,6 @@
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear/linear_chain_quantized.cuh"
 #include "workers/cuda/linear/linear_chain_quantized_store.cuh"
-#include "workers/cuda/linear/linear_quantized_kernels.h"
 #include "workers/cuda/shared_memory.h"
 
 namespace baton::cuda {

@@ -10,15 +10,18 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <iterator>
+
 #include "workers/cuda/current_device.h"
 #include "workers/cuda/launch.cuh"
-#include "workers/cuda/linear/linear_direct.h"
+#include "workers/cuda/linear/linear_kernels.h"
 #include "workers/cuda/mma.cuh"
 
 namespace baton::cuda {
 
 namespace {
 
+constexpr int kMostRows = 16;
 constexpr int kMaxWarps = 8;
 constexpr int kUnit = 64;  // k of one turn of a warp: 128 bytes of each row of W
 
@@ -244,20 +247,34 @@ Kernel pick(LinearOutput output) {
   return nullptr;
 }
 
-}  // namespace
+/// How a variant cuts the work.
+struct Cut {
+  int row_tiles;           // a CTA computes 16 * row_tiles output features
+  int warps;               // that share the sum over k
+  int per_multiprocessor;  // CTAs of eight warps
+};
+constexpr Cut kCuts[] = {{1, 8, 2}, {2, 8, 2}, {1, 8, 3}, {1, 4, 3}};
 
-std::vector<DirectConfig> direct_candidates(int rows, int out, int in) {
-  if (rows > kMostDirectRows || in % kUnit != 0) return {};
-  std::vector<DirectConfig> all;
-  for (const DirectConfig& config : {DirectConfig{1, 8, 2}, {2, 8, 2}, {1, 8, 3}, {1, 4, 3}}) {
+std::vector<int> variants(int rows, const LinearWeight& w, bool deterministic) {
+  if (w.is_quantized() || deterministic || rows > kMostRows || w.in % kUnit != 0) return {};
+  std::vector<int> found;
+  for (int i = 0; i < static_cast<int>(std::size(kCuts)); ++i) {
+    const Cut& cut = kCuts[i];
     // More places than CTAs are no use: the first multiprocessors to be free would take too many.
-    const bool uneven = config.per_multiprocessor == 3 && (out + 15) / 16 <= 2 * multiprocessors();
-    if (in / kUnit >= config.warps && !uneven) all.push_back(config);
+    const bool uneven = cut.per_multiprocessor == 3 && (w.out + 15) / 16 <= 2 * multiprocessors();
+    if (w.in / kUnit >= cut.warps && !uneven) found.push_back(i);
   }
-  return all;
+  return found;
 }
 
-void direct_linear(const DirectConfig& config, const DirectCall& call, Stream stream) {
+std::string describe(int variant) {
+  const Cut& cut = kCuts[variant];
+  return std::to_string(16 * cut.row_tiles) + " features, " + std::to_string(cut.warps) +
+         " warps, " + std::to_string(cut.per_multiprocessor) + " a multiprocessor";
+}
+
+void run(int variant, const LinearCall& call, Stream stream) {
+  const Cut& cut = kCuts[variant];
   const Arguments a{reinterpret_cast<const std::uint16_t*>(call.x),
                     reinterpret_cast<const std::uint16_t*>(call.w.data),
                     call.y,
@@ -267,17 +284,19 @@ void direct_linear(const DirectConfig& config, const DirectCall& call, Stream st
   const bool narrow = call.rows <= 8;
   // Depth times loads of a unit is what the registers hold beside each other.
   const Kernel kernel =
-      config.row_tiles == 2
-          ? (narrow ? pick<2, 1, 2, 2>(call.output) : pick<2, 2, 2, 2>(call.output))
-      : config.per_multiprocessor == 3
+      cut.row_tiles == 2 ? (narrow ? pick<2, 1, 2, 2>(call.output) : pick<2, 2, 2, 2>(call.output))
+      : cut.per_multiprocessor == 3
           ? (narrow ? pick<1, 1, 2, 3>(call.output) : pick<1, 2, 2, 3>(call.output))
           : (narrow ? pick<1, 1, 4, 2>(call.output) : pick<1, 2, 3, 2>(call.output));
-  const int tiles = (call.w.out + 16 * config.row_tiles - 1) / (16 * config.row_tiles);
+  const int tiles = (call.w.out + 16 * cut.row_tiles - 1) / (16 * cut.row_tiles);
   // Every CTA takes the same number of tiles, or one less.
-  const int places = config.per_multiprocessor * multiprocessors() * kMaxWarps / config.warps;
+  const int places = cut.per_multiprocessor * multiprocessors() * kMaxWarps / cut.warps;
   const int turns = (tiles + places - 1) / places;
-  launch("direct linear", kernel, (tiles + turns - 1) / turns, 32 * config.warps, 0, stream, a,
-         tiles);
+  launch("direct linear", kernel, (tiles + turns - 1) / turns, 32 * cut.warps, 0, stream, a, tiles);
 }
+
+}  // namespace
+
+const LinearKernel kDirectLinear{"direct", variants, run, describe};
 
 }  // namespace baton::cuda

@@ -13,12 +13,13 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "workers/cuda/bf16_pair.cuh"
 #include "workers/cuda/current_device.h"
 #include "workers/cuda/launch.cuh"
+#include "workers/cuda/linear/linear_kernels.h"
 #include "workers/cuda/linear/linear_quantized.h"
-#include "workers/cuda/linear/linear_quantized_kernels.h"
 #include "workers/cuda/linear/quantized_numbers.cuh"
 #include "workers/cuda/mma.cuh"
 
@@ -393,6 +394,51 @@ void launch_variant(int variant, const Arguments& a, Stream stream) {
   return launch_shape<Shape<kF, kOne, 1, 2, 8, 8, 4 / kLess, 1, 0>>(a, stream);
 }
 
+std::vector<int> variants(int rows, const LinearWeight& w, bool deterministic) {
+  if (!w.is_quantized()) return {};
+  // The first one adds up in the same order whatever the row count.
+  const int most = deterministic                  ? 1
+                   : rows <= 8                    ? kVariants
+                   : w.quantized.group_shift == 5 ? 1
+                   : rows <= 32                   ? 3
+                                                  : kVariants;
+  std::vector<int> found(static_cast<std::size_t>(most));
+  std::iota(found.begin(), found.end(), 0);
+  return found;
+}
+
+std::string describe(int variant) { return "variant " + std::to_string(variant); }
+
+void run(int variant, const LinearCall& call, Stream stream) {
+  const QuantizedWeight& w = call.w.quantized;
+  Arguments a{};
+  a.w = reinterpret_cast<const uint4*>(w.words);
+  a.scales = reinterpret_cast<const uint2*>(w.scales);
+  a.out = call.w.out;
+  a.in = call.w.in;
+  a.tiles = tiles_of(a.out);
+  a.units = units_of(a.in);
+  a.groups = w.groups;
+  a.group_shift = w.group_shift;
+  a.output = call.output;
+  const std::int64_t width = call.output == LinearOutput::silu_mul ? a.out / 2 : a.out;
+  const std::int64_t row_bytes = width * (call.output == LinearOutput::f32 ? 4 : 2);
+  for (int done = 0; done < call.rows; done += kMostQuantizedRows) {
+    a.x = reinterpret_cast<const std::uint16_t*>(call.x) + std::int64_t{done} * a.in;
+    a.y = static_cast<std::byte*>(call.y) + done * row_bytes;
+    a.rows = std::min(call.rows - done, kMostQuantizedRows);
+    if (w.format == WeightFormat::fp8) {
+      w.group_shift == 6 ? launch_variant<WeightFormat::fp8, 6>(variant, a, stream)
+                         : launch_variant<WeightFormat::fp8, 7>(variant, a, stream);
+    } else if (w.group_shift <= 6) {
+      w.group_shift == 5 ? launch_variant<WeightFormat::int4, 5>(variant, a, stream)
+                         : launch_variant<WeightFormat::int4, 6>(variant, a, stream);
+    } else {
+      launch_variant<WeightFormat::int4, 7>(variant, a, stream);
+    }
+  }
+}
+
 // ------------------------------------------------------------------ other kernels
 
 constexpr int kThreads = 256;
@@ -452,60 +498,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-std::vector<QuantizedConfig> quantized_candidates(int rows, const LinearWeight& w) {
-  if (!w.is_quantized()) return {};
-  using Kernel = QuantizedConfig::Kernel;
-  std::vector<QuantizedConfig> found;
-  for (const int variant : ring_variants(rows, w)) found.push_back({Kernel::ring, variant});
-  for (const int variant : tiles_variants(rows, w)) found.push_back({Kernel::tiles, variant});
-  if (rows > 16 && !found.empty()) return found;
-  const int most = rows <= 8                      ? kVariants
-                   : w.quantized.group_shift == 5 ? 1
-                   : rows <= 32                   ? 3
-                                                  : kVariants;
-  for (int variant = 0; variant < most; ++variant) found.push_back({Kernel::registers, variant});
-  return found;
-}
-
-std::string quantized_name(const QuantizedConfig& config) {
-  static constexpr const char* kKernels[] = {"registers", "ring", "tiles"};
-  return std::string(kKernels[static_cast<int>(config.kernel)]) + ", " +
-         std::to_string(config.variant);
-}
-
-void quantized_linear(const QuantizedConfig& config, const QuantizedCall& call, Stream stream) {
-  if (config.kernel == QuantizedConfig::Kernel::ring)
-    return ring_linear(config.variant, call, stream);
-  if (config.kernel == QuantizedConfig::Kernel::tiles)
-    return tiles_linear(config.variant, call, stream);
-  const QuantizedWeight& w = call.w.quantized;
-  Arguments a{};
-  a.w = reinterpret_cast<const uint4*>(w.words);
-  a.scales = reinterpret_cast<const uint2*>(w.scales);
-  a.out = call.w.out;
-  a.in = call.w.in;
-  a.tiles = tiles_of(a.out);
-  a.units = units_of(a.in);
-  a.groups = w.groups;
-  a.group_shift = w.group_shift;
-  a.output = call.output;
-  const std::int64_t width = call.output == LinearOutput::silu_mul ? a.out / 2 : a.out;
-  const std::int64_t row_bytes = width * (call.output == LinearOutput::f32 ? 4 : 2);
-  for (int done = 0; done < call.rows; done += kMostQuantizedRows) {
-    a.x = reinterpret_cast<const std::uint16_t*>(call.x) + std::int64_t{done} * a.in;
-    a.y = static_cast<std::byte*>(call.y) + done * row_bytes;
-    a.rows = std::min(call.rows - done, kMostQuantizedRows);
-    if (w.format == WeightFormat::fp8) {
-      w.group_shift == 6 ? launch_variant<WeightFormat::fp8, 6>(config.variant, a, stream)
-                         : launch_variant<WeightFormat::fp8, 7>(config.variant, a, stream);
-    } else if (w.group_shift <= 6) {
-      w.group_shift == 5 ? launch_variant<WeightFormat::int4, 5>(config.variant, a, stream)
-                         : launch_variant<WeightFormat::int4, 6>(config.variant, a, stream);
-    } else {
-      launch_variant<WeightFormat::int4, 7>(config.variant, a, stream);
-    }
-  }
-}
+/// Of more than 16 rows the other two are quicker where they serve.
+const LinearKernel kQuantizedLinear{"quantized", variants, run, describe, 16};
 
 void gather_columns(const Bf16* x, const std::int32_t* order, int rows, int columns, Bf16* y,
                     Stream stream) {

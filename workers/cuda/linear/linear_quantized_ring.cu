@@ -2,14 +2,12 @@
 // linear_quantized.cu a warp's 16 features are the wide operand of mma.m16n8k16 and the warps of a
 // CTA share the inputs. What is particular here:
 //   - W comes through a ring in shared memory. Registers hold nothing that is on its way, so the
-//   bytes in
-//     flight do not depend on what the compiler makes of the loop. A warp of its own fills it, by
-//     one copy of words and one of scales for all the others: with a copy or two for every warp and
-//     128 inputs the copy engine was the limit (measured: half the memory's rate).
+//     bytes in flight do not depend on what the compiler makes of the loop. A warp of its own fills
+//     it, by one copy of words and one of scales for all the others: with a copy or two for every
+//     warp and 128 inputs the copy engine was the limit (measured: half the memory's rate).
 //   - The ring is filled before grid_wait(): weights are never written. One CTA a multiprocessor
-//   takes every
-//     132nd tile, and its ring runs on from tile to tile. The next kernel may start when the last
-//     copies have been asked for, not earlier: its CTAs would take places unevenly.
+//     takes every 132nd tile, and its ring runs on from tile to tile. The next kernel may start
+//     when the last copies have been asked for, not earlier: its CTAs would take places unevenly.
 //   - x lies in shared memory, whole.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -20,7 +18,7 @@
 #include "workers/cuda/current_device.h"
 #include "workers/cuda/hopper.cuh"
 #include "workers/cuda/launch.cuh"
-#include "workers/cuda/linear/linear_quantized_kernels.h"
+#include "workers/cuda/linear/linear_kernels.h"
 #include "workers/cuda/linear/quantized_numbers.cuh"
 #include "workers/cuda/mma.cuh"
 #include "workers/cuda/shared_memory.h"
@@ -28,6 +26,8 @@
 namespace baton::cuda {
 namespace {
 
+constexpr int kMostRows = 8;           // whose x fits into shared memory
+constexpr int kMostBytes = 208 << 10;  // of shared memory
 constexpr int kMostStages = 12;
 constexpr int kBlockUnits = 2;
 constexpr int kBlockInputs = kBlockUnits * kUnitInputs;
@@ -302,7 +302,7 @@ template <class S>
 void launch_shape(const Variant& v, Arguments a, Stream stream) {
   a.stages = std::clamp((v.ring_kib << 10) / S::kStageBytes, 1, kMostStages);
   const int bytes = a.stages * S::kStageBytes + a.rows * a.x_stride;
-  take_shared_memory<ring_kernel<S>>(kMostRingBytes, "quantized linear");
+  take_shared_memory<ring_kernel<S>>(kMostBytes, "quantized linear");
   launch("quantized linear", ring_kernel<S>, std::min(a.tiles, multiprocessors()), S::kThreads,
          static_cast<std::size_t>(bytes), stream, a);
 }
@@ -313,18 +313,21 @@ void launch_variant(const Variant& v, const Arguments& a, Stream stream) {
   launch_shape<Shape<kFormat, kParts, 8>>(v, a, stream);
 }
 
-}  // namespace
-
-std::vector<int> ring_variants(int rows, const LinearWeight& w) {
-  if (rows > kMostRingRows || !staged_supported()) return {};
+std::vector<int> variants(int rows, const LinearWeight& w, bool deterministic) {
+  if (!w.is_quantized() || deterministic || rows > kMostRows || !is_hopper()) return {};
   std::vector<int> found;
   for (int i = 0; i < static_cast<int>(std::size(kVariants)); ++i) {
-    if ((kVariants[i].ring_kib << 10) + rows * x_stride(w.in) <= kMostRingBytes) found.push_back(i);
+    if ((kVariants[i].ring_kib << 10) + rows * x_stride(w.in) <= kMostBytes) found.push_back(i);
   }
   return found;
 }
 
-void ring_linear(int variant, const QuantizedCall& call, Stream stream) {
+std::string describe(int variant) {
+  return std::to_string(kVariants[variant].warps) + " warps, " +
+         std::to_string(kVariants[variant].ring_kib) + " KiB";
+}
+
+void run(int variant, const LinearCall& call, Stream stream) {
   const QuantizedWeight& w = call.w.quantized;
   Arguments a{};
   a.x = reinterpret_cast<const std::uint16_t*>(call.x);
@@ -344,5 +347,9 @@ void ring_linear(int variant, const QuantizedCall& call, Stream stream) {
     launch_variant<kFormat, kParts>(kVariants[variant], a, stream);
   });
 }
+
+}  // namespace
+
+const LinearKernel kQuantizedRingLinear{"quantized ring", variants, run, describe};
 
 }  // namespace baton::cuda

@@ -14,7 +14,7 @@
 #include "workers/cuda/current_device.h"
 #include "workers/cuda/hopper.cuh"
 #include "workers/cuda/launch.cuh"
-#include "workers/cuda/linear/linear_quantized_kernels.h"
+#include "workers/cuda/linear/linear_kernels.h"
 #include "workers/cuda/linear/linear_tiles.cuh"
 #include "workers/cuda/linear/quantized_numbers.cuh"
 #include "workers/cuda/shared_memory.h"
@@ -259,7 +259,7 @@ CUtensorMap scales_map(const LinearWeight& w) {
 }
 
 template <class S>
-void launch_shape(int ring_kib, const QuantizedCall& call, Stream stream) {
+void launch_shape(int ring_kib, const LinearCall& call, Stream stream) {
   const LinearWeight& w = call.w;
   Arguments a{};
   a.y = call.y;
@@ -289,7 +289,7 @@ void launch_shape(int ring_kib, const QuantizedCall& call, Stream stream) {
 enum Variant { k16, k16Few, k32, k32Few, k64, k64Middle, k64Few, k128Middle, k128Few };
 
 template <WeightFormat kFormat, int kParts>
-void launch_variant(int variant, const QuantizedCall& call, Stream stream) {
+void launch_variant(int variant, const LinearCall& call, Stream stream) {
   constexpr WeightFormat kF = kFormat;
   constexpr int kP = kParts;
   switch (variant) {
@@ -314,20 +314,24 @@ void launch_variant(int variant, const QuantizedCall& call, Stream stream) {
   }
 }
 
-}  // namespace
-
-std::vector<int> tiles_variants(int rows, const LinearWeight&) {
-  if (!staged_supported()) return {};
+std::vector<int> variants(int rows, const LinearWeight& w, bool deterministic) {
+  if (!w.is_quantized() || deterministic || !is_hopper()) return {};
   if (rows <= 16) return {k16, k16Few};
   if (rows <= 32) return {k32, k32Few, k16Few};
   if (rows <= 64) return {k64, k64Middle, k64Few, k32Few};
   return {k128Middle, k128Few, k64Middle, k64Few};
 }
 
-void tiles_linear(int variant, const QuantizedCall& call, Stream stream) {
+std::string describe(int variant) { return "variant " + std::to_string(variant); }
+
+void run(int variant, const LinearCall& call, Stream stream) {
   by_format(call.w.quantized, [&]<WeightFormat kFormat, int kParts>() {
     launch_variant<kFormat, kParts>(variant, call, stream);
   });
 }
+
+}  // namespace
+
+const LinearKernel kQuantizedTilesLinear{"quantized tiles", variants, run, describe};
 
 }  // namespace baton::cuda

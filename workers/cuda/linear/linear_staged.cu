@@ -1,6 +1,8 @@
-// See linear_staged.h. One producer warp and one or more warpgroups that multiply, a ring of
-// tiles between them (the structure of CUTLASS's warp-specialised kernels). What is particular
-// here:
+// y = x W^T for few rows of x, bound by the bytes of W up to about 128 of them: W comes through
+// shared memory by the copy engine and is multiplied by warpgroups, its rows as the 64-row operand
+// and the activations as the narrow one. One producer warp and one or more warpgroups that
+// multiply, a ring of tiles between them (the structure of CUTLASS's warp-specialised kernels).
+// What is particular here:
 //   - The ring is filled with W before grid_wait(): weights are never written, so while the kernel
 //     before drains, this one's first ~100 KiB a multiprocessor are already on their way.
 //   - Few output tiles do not divide among the multiprocessors: each CTA takes an equal run of
@@ -13,12 +15,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <string>
 
 #include "workers/cuda/current_device.h"
 #include "workers/cuda/hopper.cuh"
 #include "workers/cuda/launch.cuh"
-#include "workers/cuda/linear/linear_staged.h"
+#include "workers/cuda/linear/linear_kernels.h"
 #include "workers/cuda/linear/linear_tiles.cuh"
 #include "workers/cuda/shared_memory.h"
 
@@ -27,7 +30,8 @@ namespace {
 
 using Arguments = TileArguments;
 
-constexpr int kBlockK = 64;  // k of a stage: the 128 bytes that the swizzle spans
+constexpr int kMostRows = 256;  // above, not worth timing
+constexpr int kBlockK = 64;     // k of a stage: the 128 bytes that the swizzle spans
 
 template <int kGroupsOf, int kPerGroup, int kColumns>
 struct Shape {
@@ -247,8 +251,23 @@ int columns_for(int rows, int tile) {
   return tile <= 128 ? 256 : 128;
 }
 
+/// How a variant cuts the work.
+struct Cut {
+  int tile;       // output features of a CTA's tile: 64, 128 or 256
+  bool balanced;  // tiles are cut along k so that every CTA streams the same bytes
+  int ring_kib;   // shared memory for tiles in flight; 104 leaves room for the next kernel's
+  int split = 1;  // CTAs of a cluster that share a tile: 1, 2, 4 or 8
+};
+constexpr Cut kCuts[] = {
+    {64, false, 104},     {64, false, 208},     {64, true, 104},     {64, true, 208},
+    {64, false, 104, 2},  {64, false, 104, 4},  {64, false, 104, 8}, {128, false, 104},
+    {128, false, 208},    {128, true, 104},     {128, true, 208},    {128, false, 104, 2},
+    {128, false, 104, 4}, {128, false, 104, 8}, {256, false, 104},   {256, false, 208},
+    {256, true, 104},     {256, true, 208},
+};
+
 template <class S>
-void launch_shape(const StagedConfig& config, const StagedCall& call, Stream stream) {
+void launch_shape(const Cut& cut, const LinearCall& call, Stream stream) {
   const LinearWeight& w = call.w;
   Arguments a{};
   a.y = call.y;
@@ -260,12 +279,12 @@ void launch_shape(const StagedConfig& config, const StagedCall& call, Stream str
   a.chunks = ceil_div(w.in, kBlockK);
   const int tiles = ceil_div(w.out, S::kTile) * a.row_tiles;
   a.units = tiles * a.chunks;
-  a.balanced = config.balanced;
+  a.balanced = cut.balanced;
   a.output = call.output;
-  a.split = config.split;
-  const int grid = a.split > 1 ? tiles * a.split
-                               : std::min(config.balanced ? a.units : tiles, multiprocessors());
-  a.stages = std::clamp(config.ring_kib * 1024 / S::kStageBytes, 2, kMaxStages);
+  a.split = cut.split;
+  const int grid =
+      a.split > 1 ? tiles * a.split : std::min(cut.balanced ? a.units : tiles, multiprocessors());
+  a.stages = std::clamp(cut.ring_kib * 1024 / S::kStageBytes, 2, kMaxStages);
   int bytes = a.stages * S::kStageBytes;
   if (a.split > 1) {
     a.stages = std::min(a.stages, ceil_div(a.chunks, a.split));
@@ -274,80 +293,91 @@ void launch_shape(const StagedConfig& config, const StagedCall& call, Stream str
   // Never a third CTA on a multiprocessor (see above).
   bytes = std::max(bytes, 80 * 1024) + 1024;  // to align by
   constexpr int kMostBytes = 226 * 1024;
-  take_shared_memory<staged_kernel<S>>(kMostBytes, "staged");
+  take_shared_memory<staged_kernel<S>>(kMostBytes, "staged linear");
 
-  launch_clusters("staged", staged_kernel<S>, static_cast<unsigned>(grid), S::kThreads,
+  launch_clusters("staged linear", staged_kernel<S>, static_cast<unsigned>(grid), S::kThreads,
                   static_cast<std::size_t>(bytes), a.split, stream,
                   tensor_map(w.data, w.out, w.in, S::kTile),
                   tensor_map(call.x, call.rows, w.in, S::kN), a);
 }
 
 template <int kGroups, int kPer>
-void launch_tile(const StagedConfig& config, const StagedCall& call, Stream stream) {
-  switch (columns_for(call.rows, config.tile)) {
+void launch_tile(const Cut& cut, const LinearCall& call, Stream stream) {
+  switch (columns_for(call.rows, cut.tile)) {
     case 8:
-      return launch_shape<Shape<kGroups, kPer, 8>>(config, call, stream);
+      return launch_shape<Shape<kGroups, kPer, 8>>(cut, call, stream);
     case 16:
-      return launch_shape<Shape<kGroups, kPer, 16>>(config, call, stream);
+      return launch_shape<Shape<kGroups, kPer, 16>>(cut, call, stream);
     case 32:
-      return launch_shape<Shape<kGroups, kPer, 32>>(config, call, stream);
+      return launch_shape<Shape<kGroups, kPer, 32>>(cut, call, stream);
     case 64:
-      return launch_shape<Shape<kGroups, kPer, 64>>(config, call, stream);
+      return launch_shape<Shape<kGroups, kPer, 64>>(cut, call, stream);
     case 128:
-      return launch_shape<Shape<kGroups, kPer, 128>>(config, call, stream);
+      return launch_shape<Shape<kGroups, kPer, 128>>(cut, call, stream);
     default:
       if constexpr (kGroups * kPer <= 2) {
-        return launch_shape<Shape<kGroups, kPer, 256>>(config, call, stream);
+        return launch_shape<Shape<kGroups, kPer, 256>>(cut, call, stream);
       }
+  }
+}
+
+/// `whole_sums`: only what adds up over k in one order whatever the row count, neither balanced nor
+/// split.
+bool worth_timing(const Cut& cut, int rows, const LinearWeight& w, bool whole_sums) {
+  const int columns = columns_for(rows, cut.tile);
+  const int tiles = ceil_div(w.out, cut.tile) * ceil_div(rows, columns);
+  if (cut.split > 1) {
+    // Weights that take a few microseconds, where the way of the parts counts.
+    constexpr std::int64_t kSmall = 10 << 20;
+    if (whole_sums || rows > 64 || std::int64_t{w.out} * w.in > kSmall) return false;
+    return tiles * cut.split <= multiprocessors() &&
+           tiles * cut.split * 2 >= multiprocessors() * 7 / 10 &&
+           cut.split <= ceil_div(w.in, kBlockK);
+  }
+  if (cut.balanced && (whole_sums || rows > columns)) return false;
+  // Where tiles are many, the last round is short against the others.
+  if (!cut.balanced && !whole_sums && tiles < 5 * multiprocessors() && rows <= columns)
+    return false;
+  return cut.ring_kib * 1024 >= 3 * (cut.tile + columns) * 128 &&
+         (cut.ring_kib == 104 || columns >= 64);
+}
+
+std::vector<int> variants(int rows, const LinearWeight& w, bool deterministic) {
+  if (w.is_quantized() || !is_hopper() || (rows > kMostRows && !deterministic)) return {};
+  std::vector<int> found;
+  for (int i = 0; i < static_cast<int>(std::size(kCuts)); ++i) {
+    if (worth_timing(kCuts[i], rows, w, deterministic)) found.push_back(i);
+  }
+  return found;
+}
+
+std::string describe(int variant) {
+  const Cut& cut = kCuts[variant];
+  return "tile " + std::to_string(cut.tile) + (cut.balanced ? " balanced" : "") + ", split " +
+         std::to_string(cut.split) + ", " + std::to_string(cut.ring_kib) + " KiB";
+}
+
+void run(int variant, const LinearCall& call, Stream stream) {
+  const Cut& cut = kCuts[variant];
+  switch (cut.tile) {
+    case 64:
+      return launch_tile<1, 1>(cut, call, stream);
+    case 128:
+      return launch_tile<2, 1>(cut, call, stream);
+    default:
+      return launch_tile<2, 2>(cut, call, stream);
   }
 }
 
 }  // namespace
 
-bool staged_supported() { return is_hopper(); }
-
-std::size_t staged_workspace_bytes() {
+std::size_t tile_workspace_bytes() {
+  if (!is_hopper()) return 0;
   return kFlagBytes + static_cast<std::size_t>(multiprocessors()) * kPartBytes;
 }
 
-std::vector<StagedConfig> staged_candidates(int rows, int out, int in, bool whole_sums) {
-  std::vector<StagedConfig> found;
-  for (const int tile : {64, 128, 256}) {
-    const int columns = columns_for(rows, tile);
-    const int tiles = ceil_div(out, tile) * ceil_div(rows, columns);
-    for (const bool balanced : {false, true}) {
-      if (balanced && (whole_sums || rows > columns)) continue;
-      // Where tiles are many, the last round is short against the others.
-      if (!balanced && !whole_sums && tiles < 5 * multiprocessors() && rows <= columns) continue;
-      for (const int ring : {104, 208}) {  // the first leaves room for the next kernel's
-        if (ring * 1024 < 3 * (tile + columns) * 128) continue;
-        if (ring == 208 && columns < 64) continue;
-        found.push_back({tile, balanced, ring});
-      }
-    }
-    // Weights that take a few microseconds, where the way of the parts counts.
-    constexpr std::int64_t kSmall = 10 << 20;
-    if (whole_sums || rows > 64 || tile > 128 || std::int64_t{out} * in > kSmall) continue;
-    for (const int split : {2, 4, 8}) {
-      if (tiles * split > multiprocessors() || tiles * split * 2 < multiprocessors() * 7 / 10)
-        continue;
-      if (split <= ceil_div(in, kBlockK)) found.push_back({tile, false, 104, split});
-    }
-  }
-  return found;
-}
-
-void staged(const StagedConfig& config, const StagedCall& call, Stream stream) {
-  switch (config.tile) {
-    case 64:
-      return launch_tile<1, 1>(config, call, stream);
-    case 128:
-      return launch_tile<2, 1>(config, call, stream);
-    case 256:
-      return launch_tile<2, 2>(config, call, stream);
-    default:
-      throw CudaError("staged: no tile of " + std::to_string(config.tile));
-  }
-}
+/// Not beside the direct kernel: the two do not overlap well with each other (measured: a quarter
+/// slower in a mixed chain).
+const LinearKernel kStagedLinear{"staged", variants, run, describe, 0};
 
 }  // namespace baton::cuda

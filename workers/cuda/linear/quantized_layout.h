@@ -107,4 +107,21 @@ constexpr std::size_t shared_scale_at(int groups, int row, int group) {
          static_cast<std::size_t>(row % kTileRows / 8);
 }
 
+/// Calls launch.operator()<format, parts>(); parts: scales of a feature within 128 inputs.
+template <typename Launch>
+void by_format(const QuantizedWeight& w, const Launch& launch) {
+  if (w.format == WeightFormat::fp8) {
+    return w.group_shift == 6 ? launch.template operator()<WeightFormat::fp8, 2>()
+                              : launch.template operator()<WeightFormat::fp8, 1>();
+  }
+  switch (w.group_shift) {
+    case 5:
+      return launch.template operator()<WeightFormat::int4, 4>();
+    case 6:
+      return launch.template operator()<WeightFormat::int4, 2>();
+    default:
+      return launch.template operator()<WeightFormat::int4, 1>();
+  }
+}
+
 }  // namespace baton::cuda
