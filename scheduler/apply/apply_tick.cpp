@@ -37,10 +37,10 @@ void repeat_terminals(State& state, TimeNs now, Outbox& out) {
 /// would have sent a heartbeat meanwhile.
 constexpr TimeNs kTwoHeartbeats = 500 * kMillisecond;
 
-/// Requests that only its pool could hold wait no longer for a process that does not come back.
+/// Requests that only its pool could hold wait no longer for a process that does not come back, or
+/// that died unseen while it loaded: one that lives sends heartbeats.
 void forget_context(Worker& w, TimeNs now) {
-  const bool silent = w.peer.state == WorkerState::gone || w.peer.state == WorkerState::fenced;
-  if (silent && now - w.peer.heard > kWaitForPools) w.store.last_context = 0;
+  if (!w.ready() && now - w.peer.heard > kWaitForPools) w.store.last_context = 0;
 }
 
 void judge_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) {

@@ -89,7 +89,7 @@ TEST(NoFault, TheSameSeedsAreClean) {
 /// Seeds that once showed faults of Baton itself: searches of beams computed again and again, a
 /// wait for a pool that was lost unseen, trials with a scheduler that was dead already.
 TEST(NoFault, SeedsThatShowedFaultsAreClean) {
-  for (const std::uint64_t seed : {500103U, 503215U, 503609U, 507634U, 4156U, 903086U}) {
+  for (const std::uint64_t seed : {500103U, 503215U, 503609U, 507634U, 4156U, 903086U, 31107U}) {
     EXPECT_EQ(violation_of(Fault::none, seed), "") << "seed " << seed;
   }
 }
