@@ -79,6 +79,7 @@ struct SchedulerConfig {
   std::uint32_t max_deaths = 3;
   double drain_s = 4;
   double close_timeout_s = 12;
+  double kept_wait_s = 5;
   std::uint32_t steps_in_flight = 2;
   bool prefix_cache = true;
   std::uint32_t prefix_pull_tokens = 64;
@@ -182,6 +183,8 @@ struct Config {
   std::string scheduler_lock() const { return run_dir + "/scheduler.lock"; }
   std::string frontends_socket() const { return run_dir + "/frontends.sock"; }
   std::string workers_socket() const { return run_dir + "/workers.sock"; }
+  std::string memory_lock() const { return run_dir + "/memory.lock"; }
+  std::string memory_socket() const { return run_dir + "/memory.sock"; }
 };
 
 /// Whose command line: its own section's options also have short names (--threads for

@@ -144,6 +144,10 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
       {"drain_s", "seconds that SIGTERM waits for running work", &S::drain_s, 0, 600},
       {"close_timeout_s", "seconds that a new worker waits for importers of its dead predecessor",
        &S::close_timeout_s, 0.1, 600},
+      {"kept_wait_s",
+       "seconds that requests wait for a dead worker's next process, which goes on with its pool "
+       "where a memory process keeps that; 0: they are computed again elsewhere at once",
+       &S::kept_wait_s, 0, 600},
       {"steps_in_flight", "steps that are planned ahead of their results", &S::steps_in_flight, 1,
        4},
       {"prefix_cache",

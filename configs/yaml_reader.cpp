@@ -8,6 +8,7 @@
 
 #include "configs/assignment.h"
 #include "configs/options.h"
+#include "ipc/utf8.h"
 
 namespace baton {
 namespace {
@@ -220,6 +221,11 @@ Result<YamlContent> read_yaml(const std::string& text, const std::string& file) 
   if (text.size() > kMaxConfigBytes) {
     return invalid(file + ": has " + std::to_string(text.size()) + " bytes; at most " +
                    std::to_string(kMaxConfigBytes));
+  }
+  // yaml-cpp finds documents without end in a text that ends within a character.
+  if (const std::size_t bad = first_non_utf8(text); bad != text.size()) {
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<long>(bad), '\n');
+    return invalid(file + ":" + std::to_string(line) + ": is not UTF-8");
   }
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);

@@ -6,7 +6,7 @@ set -eu
 bin=$1
 out=$2
 mkdir -p "$out/bin" "$out/lib"
-for name in baton-frontend baton-grammar baton-scheduler baton-worker baton-ctl baton-supervisor; do
+for name in baton-frontend baton-grammar baton-memory baton-scheduler baton-worker baton-ctl baton-supervisor; do
   cp "$bin/$name" "$out/bin/"
   strip "$out/bin/$name"
   if ldd "$bin/$name" | grep 'not found'; then

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "frontend/core/dialect.h"
 #include "frontend/http/http_error.h"
 #include "ipc/spin.h"
 
@@ -148,26 +147,23 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
   Choice& choice = found->second;
   Reply& reply = replies_.at(choice.connection);
   note_token_times(reply, choice, delivery);
-  if (reply.streaming && !reply.begun) {
-    reply.begun = true;
-    reply.head = format_stream_head(reply.headers, stamped(reply.frame), reply.content_type);
-  }
-  reply.open.set_time(now_);
   const std::uint32_t index = choice.index + delivery.choice;
   if (delivery.first_index == 0) {
     const auto prompt = static_cast<std::size_t>(delivery.prompt_logprobs);
-    reply.open.begin(index, delivery.prompt_logprobs < 0 ? nullptr : &out.prompt_logprobs[prompt],
-                     delivery.beginning.cached_tokens);
+    reply.rendered.apply(
+        ChoiceBegins{index, delivery.beginning.cached_tokens,
+                     delivery.prompt_logprobs < 0 ? nullptr : &out.prompt_logprobs[prompt]},
+        now_);
   }
   bool stopped = false;
   for (std::uint32_t i = delivery.begin; i < delivery.begin + delivery.count && !stopped; ++i) {
     LogprobReader::Entry entry;
     while (!logprobs.done() && logprobs.item() < i) logprobs.take(logprobs.item(), entry);
     const bool told = !logprobs.done() && logprobs.take(i, entry);
-    stopped = reply.open.take(index, out.tokens[i], told ? &entry : nullptr);
+    stopped = reply.rendered.apply(TokenCame{index, out.tokens[i], told ? &entry : nullptr}, now_);
     metrics_.tokens_delivered(1);
   }
-  if (reply.open.held() > options_.max_reply_bytes) {
+  if (reply.rendered.held() > options_.max_reply_bytes) {
     const auto at = replies_.find(choice.connection);
     abandon(reply, follow_);
     end_reply(at, FinishReason::error,
@@ -176,16 +172,20 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
               0);
     return;
   }
-  if (reply.frame.api_key >= 0) {
-    meter_.charge(static_cast<std::size_t>(reply.frame.api_key), delivery.count, now_);
+  if (reply.frame().api_key >= 0) {
+    meter_.charge(static_cast<std::size_t>(reply.frame().api_key), delivery.count, now_);
   }
   if (stopped) {
-    table_.finish(delivery.counter, reply.open.tokens(choice.index), now_, follow_);
+    table_.finish(delivery.counter, reply.rendered.tokens(choice.index), now_, follow_);
   }
-  if (!reply.dirty && reply.streaming) {
-    reply.dirty = true;
-    dirty_.push_back(choice.connection);
-  }
+  mark_dirty(choice.connection, reply);
+}
+
+/// A stream's new bytes go out when this round has seen all of its news.
+void FrontendLoop::mark_dirty(std::uint64_t connection, Reply& reply) {
+  if (reply.dirty || !reply.rendered.streaming()) return;
+  reply.dirty = true;
+  dirty_.push_back(connection);
 }
 
 void FrontendLoop::note_token_times(Reply& reply, Choice& choice, const Delivery& delivery) {
@@ -206,9 +206,7 @@ void FrontendLoop::flush_replies() {
     const auto at = replies_.find(connection);
     if (at == replies_.end()) continue;
     Reply& reply = at->second;
-    scratch_ = std::exchange(reply.head, {});
-    append_chunk(scratch_, reply.open.take_events(), reply.frame);
-    writer_.send(connection, scratch_, now_);
+    writer_.send(connection, reply.rendered.take_bytes(), now_);
     reply.dirty = false;
   }
   dirty_.clear();
@@ -223,17 +221,18 @@ void FrontendLoop::end_choice(const StreamEnd& end) {
   const auto at = replies_.find(choice.connection);
   Reply& reply = at->second;
   const Status status = ending_status(end.reason, end.code, end.message);
-  reply.open.set_time(now_);
   if (status.ok()) {
-    if (end.choices.empty()) reply.open.end(choice.index, end.reason, {}, end.lifetime);
+    if (end.choices.empty())
+      reply.rendered.apply(ChoiceEnds{choice.index, end.reason, {}, end.lifetime}, now_);
     for (std::uint32_t i = 0; i < end.choices.size(); ++i) {
-      reply.open.end(choice.index + i, end.choices[i].reason, end.choices[i].score, end.lifetime);
+      reply.rendered.apply(
+          ChoiceEnds{choice.index + i, end.choices[i].reason, end.choices[i].score, end.lifetime},
+          now_);
     }
-    if (reply.open.all_ended()) {
+    if (reply.rendered.over()) {
       end_reply(at, end.reason, {}, 0);
-    } else if (!reply.dirty && reply.streaming && reply.begun) {
-      reply.dirty = true;
-      dirty_.push_back(choice.connection);
+    } else {
+      mark_dirty(choice.connection, reply);
     }
     return;
   }
@@ -251,12 +250,11 @@ void FrontendLoop::abandon(Reply& reply, TableOutput& out) {
 void FrontendLoop::end_reply(Replies::iterator at, FinishReason reason, const Status& status,
                              std::uint32_t retry_after_s) {
   Reply& reply = at->second;
-  const Usage usage = reply.open.usage();
-  int code = 200;
-  const std::string bytes =
-      status.ok() ? final_bytes(reply) : failure_bytes(reply, status, retry_after_s, &code);
-  const bool keep_alive = reply.frame.keep_alive && code == 200;
-  writer_.finish(at->first, bytes, keep_alive, now_);
+  const Usage usage = reply.rendered.usage();
+  if (!status.ok())
+    reply.rendered.apply(ReplyFails{status.code(), status.message(), retry_after_s}, now_);
+  const int code = reply.rendered.status();
+  writer_.finish(at->first, reply.rendered.take_bytes(), reply.rendered.keep_alive(), now_);
   metrics_.reply_sent(reply.route, code);
   if (reply.times.first_token != 0) {
     metrics_.prompt_looked_up(usage.prompt_tokens, usage.cached_tokens);
@@ -264,7 +262,7 @@ void FrontendLoop::end_reply(Replies::iterator at, FinishReason reason, const St
   metrics_.request_ended(reason, usage.completion_tokens, reply.times, now_);
   spdlog::info(
       "{} {} {} client={} choices={} prompt={} tokens={} end={}{}{} ttft_ms={:.1f} ms={:.1f}{}",
-      reply.frame.request_id, reply.frame.asked, code, reply.client, reply.counters.size(),
+      reply.frame().request_id, reply.frame().asked, code, reply.client, reply.counters.size(),
       usage.prompt_tokens, usage.completion_tokens, to_string(reason), status.ok() ? "" : "/",
       status.ok() ? "" : to_string(status.code()),
       reply.times.first_token == 0 ? 0.0
@@ -276,51 +274,11 @@ void FrontendLoop::end_reply(Replies::iterator at, FinishReason reason, const St
 
 void FrontendLoop::forget(Replies::iterator at) {
   const Reply& reply = at->second;
-  if (reply.frame.api_key >= 0) {
-    meter_.release(static_cast<std::size_t>(reply.frame.api_key),
+  if (reply.frame().api_key >= 0) {
+    meter_.release(static_cast<std::size_t>(reply.frame().api_key),
                    static_cast<std::uint32_t>(reply.counters.size()));
   }
   replies_.erase(at);
-}
-
-/// An error instead of the reply; of a stream that has begun, its last events.
-std::string FrontendLoop::failure_bytes(Reply& reply, const Status& status,
-                                        std::uint32_t retry_after_s, int* code) {
-  if (reply.begun) {
-    std::string bytes = std::move(reply.head);
-    append_chunk(bytes, reply.open.take_events() + reply.open.fail(status), reply.frame);
-    append_last_chunk(bytes, reply.frame);
-    return bytes;
-  }
-  HttpError error = http_error(status, {}, retry_after_s);
-  error.stream = reply.streaming;
-  const HttpHeaders retry = retry_headers(error);
-  error = shaped(std::move(error), reply.frame);
-  HttpReply whole;
-  whole.status = *code = error.status;
-  whole.body = error.body;
-  whole.headers = reply.headers;
-  whole.headers.insert(whole.headers.end(), retry.begin(), retry.end());
-  ReplyFrame frame = reply.frame;
-  frame.keep_alive = false;
-  return format_reply(whole, stamped(frame));
-}
-
-/// Everything that the client still has to get.
-std::string FrontendLoop::final_bytes(Reply& reply) {
-  if (!reply.streaming) {
-    HttpReply whole;
-    whole.body = reply.open.finish();
-    whole.headers = std::move(reply.headers);
-    if (!reply.content_type.empty()) whole.content_type = reply.content_type;
-    return format_reply(whole, stamped(reply.frame));
-  }
-  std::string bytes =
-      reply.begun ? std::move(reply.head)
-                  : format_stream_head(reply.headers, stamped(reply.frame), reply.content_type);
-  append_chunk(bytes, reply.open.finish(), reply.frame);
-  append_last_chunk(bytes, reply.frame);
-  return bytes;
 }
 
 /// Clients that left or never read: nobody waits for their requests any more.
@@ -330,9 +288,9 @@ void FrontendLoop::take_drops() {
     if (at == replies_.end()) continue;
     metrics_.client_dropped(drop.reason);
     Reply& reply = at->second;
-    const std::uint32_t tokens = reply.open.usage().completion_tokens;
-    spdlog::info("{} {} client={} {} after {} tokens", reply.frame.request_id, reply.frame.asked,
-                 reply.client, to_string(drop.reason), tokens);
+    const std::uint32_t tokens = reply.rendered.usage().completion_tokens;
+    spdlog::info("{} {} client={} {} after {} tokens", reply.frame().request_id,
+                 reply.frame().asked, reply.client, to_string(drop.reason), tokens);
     metrics_.request_ended(FinishReason::cancelled, tokens, reply.times, now_);
     abandon(reply, out_);
     forget(at);

@@ -13,7 +13,7 @@
 
 #include "frontend/core/generation.h"
 #include "frontend/core/metrics.h"
-#include "frontend/core/open_reply.h"
+#include "frontend/core/rendered_reply.h"
 #include "frontend/core/request_table.h"
 #include "frontend/core/scheduler_client.h"
 #include "frontend/core/served_model.h"
@@ -55,18 +55,13 @@ class FrontendLoop {
  private:
   /// The reply that a connection waits for.
   struct Reply {
-    ReplyFrame frame;
+    RenderedReply rendered;
     const char* route = "";
-    OpenReply open;
-    HttpHeaders headers;
-    std::string content_type;  // empty: the usual one
-    std::string client;        // address and port, for the log
-    bool streaming = false;
-    bool begun = false;                   // the head is out
+    std::string client;                   // address and port, for the log
     bool dirty = false;                   // in dirty_
     std::vector<std::uint64_t> counters;  // of its choices, in their order
     PhaseTimes times;
-    std::string head;  // bytes before the body, not yet sent
+    const ReplyFrame& frame() const { return rendered.frame(); }
   };
   /// One choice: an open request of the table.
   struct Choice {
@@ -89,9 +84,7 @@ class FrontendLoop {
   void end_reply(Replies::iterator at, FinishReason reason, const Status& status,
                  std::uint32_t retry_after_s);
   void abandon(Reply& reply, TableOutput& out);
-  std::string failure_bytes(Reply& reply, const Status& status, std::uint32_t retry_after_s,
-                            int* code);
-  std::string final_bytes(Reply& reply);
+  void mark_dirty(std::uint64_t connection, Reply& reply);
   void flush_replies();
 
   void take_turns();
@@ -141,7 +134,6 @@ class FrontendLoop {
   TableOutput out_;
   TableOutput follow_;  // what finishing a choice inside act() leads to
   std::vector<Job> batch_;
-  std::string scratch_;
   std::set<std::string> ignored_fields_;  // those that the log has named; bounded
 };
 

@@ -7,13 +7,11 @@
 #include "frontend/frontend_loop.h"
 #include "frontend/http/http_error.h"
 #include "frontend/http/index_page.h"
-#include "frontend/http/sse.h"
 
 namespace baton {
 namespace {
 
 constexpr std::size_t kMaxNamedFields = 256;
-constexpr const char* kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 }  // namespace
 
@@ -40,15 +38,13 @@ void FrontendLoop::take_turns() {
 /// one that left for good answers with a reset.
 void FrontendLoop::probe(const ClientConnection& connection) {
   const auto at = replies_.find(connection.id());
-  if (at == replies_.end() || !at->second.begun) {
+  if (at == replies_.end()) {  // the request is still being worked on
     if (connection.minor.load() > 0) writer_.send_interim(connection, kContinue, now_);
     return;
   }
-  Reply& reply = at->second;
-  if (!reply.content_type.empty()) return;  // no events; its next bytes will show
-  std::string bytes = std::exchange(reply.head, {});
-  append_chunk(bytes, kSseKeepAlive, reply.frame);
-  writer_.send(connection.id(), bytes, now_);
+  RenderedReply& reply = at->second.rendered;
+  reply.apply(ClientProbed{}, now_);
+  writer_.send(connection.id(), reply.take_bytes(), now_);
 }
 
 void FrontendLoop::handle(Job& job, HttpReply& reply) { reply_now(job, std::move(reply)); }
@@ -111,9 +107,8 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
   }
   ParsedRequest& parsed = generation.request;
   warn_of_ignored(job, parsed);
-  // Only the end of the connection tells an HTTP/1.0 client where a stream ends.
-  if (parsed.stream && job.frame.minor == 0) job.frame.keep_alive = false;
-  if (!parsed.seed_given) parsed.sampling.seed = seeds_();
+  generation.facts.seed = parsed.seed_given ? parsed.sampling.seed : seeds_();
+  parsed.sampling.seed = generation.facts.seed;
   std::vector<NewRequest> requests = fan_out(parsed, job.received + parsed.timeout);
   if (requests.size() > table_.room()) {
     refuse(job, Status(ErrorCode::queue_full, "this front end already serves " +
@@ -135,16 +130,12 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
       return;
     }
   }
-  Reply reply{.frame = std::move(job.frame),
+  Reply reply{.rendered = RenderedReply(*options_.model.tokenizer, parsed, std::move(job.frame),
+                                        std::move(generation.facts)),
               .route = job.route,
-              .open = OpenReply(*options_.model.tokenizer, parsed),
-              .headers = std::move(parsed.headers),
-              .content_type = std::move(parsed.content_type),
               .client = job.connection->address,
-              .streaming = parsed.stream,
               .counters = {},
-              .times = {.received = job.received},
-              .head = {}};
+              .times = {.received = job.received}};
   const auto each = static_cast<std::uint32_t>(parsed.prompts.size() * parsed.choices /
                                                requests.size());  // choices that a request makes
   for (std::uint32_t i = 0; i < requests.size(); ++i) {
@@ -152,9 +143,10 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
     reply.counters.push_back(id.value().counter);
     choices_[id.value().counter] = {connection, i * each};
   }
-  metrics_.request_accepted(reply.open.usage().prompt_tokens);
-  spdlog::debug("{} {} request={} choices={} prompt={}", reply.frame.request_id, reply.route,
-                reply.counters.front(), reply.counters.size(), reply.open.usage().prompt_tokens);
+  metrics_.request_accepted(reply.rendered.usage().prompt_tokens);
+  spdlog::debug("{} {} request={} choices={} prompt={}", reply.frame().request_id, reply.route,
+                reply.counters.front(), reply.counters.size(),
+                reply.rendered.usage().prompt_tokens);
   replies_.emplace(connection, std::move(reply));
   act(out_);
 }

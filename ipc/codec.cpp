@@ -14,6 +14,8 @@
 #include <variant>
 #include <vector>
 
+#include "ipc/spoken_version.h"
+
 namespace baton {
 namespace {
 
@@ -301,10 +303,10 @@ Result<Variant> read_envelope(const msgpack::object& root) {
       array.ptr[0].type != msgpack::type::POSITIVE_INTEGER) {
     return invalid("not a Baton message: no array [version, type, body]");
   }
-  if (array.ptr[0].via.u64 != kProtocolVersion) {
+  if (array.ptr[0].via.u64 != kSpokenVersion) {
     return Status(ErrorCode::unavailable,
                   "the peer speaks protocol version " + std::to_string(array.ptr[0].via.u64) +
-                      ", this build speaks " + std::to_string(kProtocolVersion) +
+                      ", this build speaks " + std::to_string(kSpokenVersion) +
                       ": run one build of Baton everywhere");
   }
   if (array.size != 3 || array.ptr[1].type != msgpack::type::POSITIVE_INTEGER) {
@@ -354,7 +356,7 @@ void encode(const M& message, std::string& out) {
   StringSink sink{out};
   Packer packer(sink);
   packer.pack_array(3);
-  packer.pack(kProtocolVersion);
+  packer.pack(kSpokenVersion);
   packer.pack(MessageTag<M>::value);
   put(packer, message);
 }
@@ -367,6 +369,8 @@ Result<WorkerMessage> decode_worker_message(std::string_view bytes) {
   return decode<WorkerMessage>(bytes);
 }
 Result<ToWorker> decode_to_worker(std::string_view bytes) { return decode<ToWorker>(bytes); }
+Result<ToMemory> decode_to_memory(std::string_view bytes) { return decode<ToMemory>(bytes); }
+Result<FromMemory> decode_from_memory(std::string_view bytes) { return decode<FromMemory>(bytes); }
 
 #define BATON_ENCODE(type) template void encode<type>(const type&, std::string&)
 BATON_ENCODE(FrontendHello);
@@ -400,7 +404,15 @@ BATON_ENCODE(Superseded);
 BATON_ENCODE(AuditTables);
 BATON_ENCODE(PrepareGrammar);
 BATON_ENCODE(Leave);
+BATON_ENCODE(TakeRole);
 BATON_ENCODE(Refused);
+BATON_ENCODE(Lease);
+BATON_ENCODE(Leased);
+BATON_ENCODE(WeightsAsk);
+BATON_ENCODE(WeightsGiven);
+BATON_ENCODE(WeightsSealed);
+BATON_ENCODE(MemoryCommand);
+BATON_ENCODE(MemoryReport);
 #undef BATON_ENCODE
 
 }  // namespace baton

@@ -66,8 +66,18 @@ BATON_TAG(Superseded, 66);
 BATON_TAG(AuditTables, 67);
 BATON_TAG(Leave, 68);
 BATON_TAG(PrepareGrammar, 69);
+BATON_TAG(TakeRole, 70);
 // scheduler -> anybody
 BATON_TAG(Refused, 80);
+// worker, baton-ctl -> memory process
+BATON_TAG(Lease, 90);
+BATON_TAG(WeightsAsk, 91);
+BATON_TAG(WeightsSealed, 92);
+BATON_TAG(MemoryCommand, 93);
+// memory process -> worker, baton-ctl
+BATON_TAG(Leased, 95);
+BATON_TAG(WeightsGiven, 96);
+BATON_TAG(MemoryReport, 97);
 #undef BATON_TAG
 
 /// Replaces the content of `out` (its capacity is reused) by the bytes of `message`. M is any
@@ -91,5 +101,7 @@ Result<FrontendMessage> decode_frontend_message(std::string_view bytes);
 Result<ToFrontend> decode_to_frontend(std::string_view bytes);
 Result<WorkerMessage> decode_worker_message(std::string_view bytes);
 Result<ToWorker> decode_to_worker(std::string_view bytes);
+Result<ToMemory> decode_to_memory(std::string_view bytes);
+Result<FromMemory> decode_from_memory(std::string_view bytes);
 
 }  // namespace baton

@@ -36,6 +36,9 @@ enum class Fault : std::uint8_t {
   orphan_after_finish,    // an attempt that its client has left behind decodes to its end
   grammar_not_awaited,    // a row draws by a grammar that its worker is still compiling
   step_room_ignored,      // a plan has more tokens than its worker has room for
+  trusted_too_early,  // of a dead worker's pool, what was sent and never answered counts as written
+  lease_while_writer_lives,  // a pool is leased while the process before still writes to it
+  other_layout_kept,         // a pool is kept for a process that reads its bytes differently
 };
 
 #ifdef BATON_FAULTS

@@ -17,6 +17,10 @@
 
 namespace baton {
 
+/// Of the order above and whatever else a kept pool's next reader must agree with: raised when the
+/// same bytes mean something else.
+constexpr std::uint32_t kKvLayoutVersion = 1;
+
 /// Element type of keys and values in the pool. The numbers travel in Hello: never renumber.
 enum class KvDtype : std::uint32_t { f32 = 0, f16 = 1, bf16 = 2 };
 

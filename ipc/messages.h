@@ -19,7 +19,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 10;
+constexpr std::uint32_t kProtocolVersion = 12;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                         \
@@ -181,11 +181,13 @@ struct FrontendWelcome {
   std::uint64_t blocks_in = 0;         // ... and back
   std::uint64_t damaged_blocks = 0;  // pulled, and not what had been computed (worker.check_pulls)
   std::uint64_t preemptions = 0;
+  std::uint64_t computed_tokens = 0;  // of prompts, in rows that were sent to workers
+  std::uint64_t resumed = 0;          // sequences that went on in a pool that outlived their worker
   std::uint32_t tokens_per_block = 0;  // 0: no pool yet
   std::vector<PoolUse> pools;          // of the workers in term
   BATON_FIELDS(protocol, build, epoch, workers_ready, max_context, progress, running, waiting,
                host_blocks, host_blocks_used, blocks_out, blocks_in, damaged_blocks, preemptions,
-               tokens_per_block, pools)
+               computed_tokens, resumed, tokens_per_block, pools)
 };
 
 /// The one last message of an accepted request (or the refusal of a new one).
@@ -275,9 +277,10 @@ struct PoolRank {
 struct WorkerFacts {
   std::string weights;  // their type in memory: "bf16", "f32 (stored as gptq)"
   std::uint64_t weight_bytes = 0;
-  std::uint64_t free_bytes = 0;  // memory that was free when the pool was planned; 0: not known
-  std::uint32_t threads = 0;     // of a step; 0 on GPUs
-  BATON_FIELDS(weights, weight_bytes, free_bytes, threads)
+  std::uint64_t free_bytes = 0;   // memory that was free when the pool was planned; 0: not known
+  std::uint32_t threads = 0;      // of a step; 0 on GPUs
+  std::uint64_t weight_copy = 0;  // equal for workers that map the same weights; 0: its own
+  BATON_FIELDS(weights, weight_bytes, free_bytes, threads, weight_copy)
 };
 
 /// Phase two: the pool exists. Sent with a new `hello_id` for every term asked for, repeated with
@@ -312,9 +315,10 @@ struct Hello {
       0;  // tokens of one step that it has room for; 0: as many as are planned
   WorkerFacts facts;
   bool tells_sums = false;  // its StepResults tell the checksums of what they wrote
+  bool leased = false;      // a memory process keeps the pool: it outlives this process
   BATON_FIELDS(name, incarnation, hello_id, allocation, ranks, model_fingerprint, dtype, layers,
                kv_heads, head_dim, tokens_per_block, block_bytes, blocks, host_handle, host_blocks,
-               host_block_us, max_context, vocab_size, max_step_tokens, facts, tells_sums)
+               host_block_us, max_context, vocab_size, max_step_tokens, facts, tells_sums, leased)
 };
 
 /// A row of the step could not be served (non-finite logits, say); the others are unaffected.
@@ -382,8 +386,9 @@ struct WorkerHeartbeat {
   std::uint64_t pulls_done = 0;      // done or failed, in this term
   std::uint32_t loading_percent = 100;
   bool draining = false;  // SIGTERM: hand the sequences over
+  bool leased = false;    // as in Hello; no more once the memory process has died
   BATON_FIELDS(term, incarnation, plans_received, steps_done, pulls_received, pulls_done,
-               loading_percent, draining)
+               loading_percent, draining, leased)
 };
 
 /// Answer to AuditTables: which blocks each sequence names, flattened.
@@ -515,7 +520,7 @@ struct Pull {
   PullId pull_id = 0;
   AllocationId allocation = 0;
   std::vector<PoolRank> ranks;
-  std::int32_t exporter_pid = 0;
+  std::int32_t exporter_pid = 0;  // 0: the pool outlives its worker, and Close says when it ends
   std::uint64_t exporter_pid_start = 0;
   std::uint32_t exporter_blocks = 0;  // size of its pool, in blocks
   /// Its host part, as its Hello has it: in every pull, since the first one maps both.
@@ -573,8 +578,122 @@ struct Leave {
   BATON_FIELDS(incarnation)
 };
 
+/// The worker has this role from now on. It registers with it at the next scheduler; its next
+/// process has its own again.
+struct TakeRole {
+  Incarnation incarnation = 0;
+  Role role = Role::mixed;
+  BATON_FIELDS(incarnation, role)
+};
+
 using ToWorker = std::variant<Registered, Welcome, StepPlan, Pull, Close, Fenced, Superseded,
-                              AuditTables, PrepareGrammar, Leave, Refused>;
+                              AuditTables, PrepareGrammar, Leave, Refused, TakeRole>;
+
+// ---------------------------------------------------------------- worker <-> memory process
+
+/// What a pool's bytes mean. A kept pool is given to whoever asks with an equal key, and given up
+/// for any other one.
+struct PoolKey {
+  std::uint64_t model_fingerprint = 0;
+  std::string weights;  // their type in memory: other weights compute other keys and values
+  std::uint32_t dtype = 0;
+  std::uint32_t layers = 0;
+  std::uint32_t kv_heads = 0;
+  std::uint32_t head_dim = 0;
+  std::uint32_t tokens_per_block = 0;
+  std::uint64_t block_bytes = 0;
+  std::uint32_t layout = 0;  // kKvLayoutVersion
+  BATON_FIELDS(model_fingerprint, weights, dtype, layers, kv_heads, head_dim, tokens_per_block,
+               block_bytes, layout)
+};
+
+/// A worker's process asks for its pool, both parts of it, once its model is loaded. The memory
+/// process takes the pid from the kernel.
+struct Lease {
+  std::string worker;
+  Incarnation incarnation = 0;
+  AllocationId allocation = 0;  // what a fresh pool is to be called
+  PoolKey key;
+  std::uint32_t blocks = 0;
+  std::uint32_t host_blocks = 0;
+  /// Nobody has configured `blocks`: a kept pool of any size will do.
+  bool planned = false;
+  BATON_FIELDS(worker, incarnation, allocation, key, blocks, host_blocks, planned)
+};
+
+/// The answer, once no older process of the name lives. Segments have the names that are given here
+/// and the size of so many blocks; the bytes of a fresh one are all zero.
+struct Leased {
+  AllocationId allocation = 0;  // 0: refused
+  std::string device_handle;
+  std::string host_handle;  // empty: no host part
+  std::uint32_t blocks = 0;
+  std::uint32_t host_blocks = 0;
+  bool kept = false;  // it holds what an earlier process has written
+  std::string why;    // not kept: what spoke against the pool that there was, if there was one
+  BATON_FIELDS(allocation, device_handle, host_handle, blocks, host_blocks, kept, why)
+};
+
+/// What packed weights follow from: two workers with equal keys would pack the same bytes.
+struct WeightsKey {
+  std::uint64_t model_fingerprint = 0;
+  std::uint64_t files = 0;   // names, sizes and times of the checkpoint's files
+  std::string format;        // "stored", "bf16", "f32"
+  std::uint32_t layout = 0;  // kWeightLayoutVersion
+  BATON_FIELDS(model_fingerprint, files, format, layout)
+};
+
+/// A worker asks for packed weights, on a link of their own: it uses them for as long as that
+/// lives.
+struct WeightsAsk {
+  std::string worker;
+  WeightsKey key;
+  BATON_FIELDS(worker, key)
+};
+
+/// The answer, once nobody else is packing them. With `sealed` their memory comes along (a
+/// descriptor beside the packet). With `fill` the asker packs them, and says WeightsSealed.
+/// Neither: refused.
+struct WeightsGiven {
+  bool sealed = false;
+  bool fill = false;
+  std::string why;  // refused
+  BATON_FIELDS(sealed, fill, why)
+};
+
+/// They are packed: the sealed memory comes along. Answered by WeightsGiven without a descriptor.
+struct WeightsSealed {
+  std::uint64_t bytes = 0;
+  BATON_FIELDS(bytes)
+};
+
+/// Of baton-ctl. `drop` empty: only the report.
+struct MemoryCommand {
+  std::string drop;  // MemoryEntry::what
+  BATON_FIELDS(drop)
+};
+
+/// Something that the memory process keeps.
+struct MemoryEntry {
+  std::string what;   // "pool:decode0", "weights:5f0c"
+  std::string state;  // "held", "waits" for its worker or for anybody, "filling", "spoiled"
+  std::vector<std::string> workers;  // that hold it; of a pool that waits: whose it is
+  std::vector<std::int32_t> pids;    // their processes, in the same order
+  std::uint64_t bytes = 0;           // of memory that it takes
+  TimeNs since_ns = 0;               // for how long the state has been so
+  BATON_FIELDS(what, state, workers, pids, bytes, since_ns)
+};
+
+struct MemoryReport {
+  std::string error;  // why nothing was dropped
+  std::int32_t pid = 0;
+  std::vector<MemoryEntry> entries;
+  std::uint32_t left_out = 0;  // more entries than a packet holds
+  BATON_FIELDS(error, pid, entries, left_out)
+};
+
+using ToMemory = std::variant<Lease, WeightsAsk, WeightsSealed, MemoryCommand>;
+using FromMemory = std::variant<Leased, WeightsGiven, MemoryReport>;
 
 #undef BATON_FIELDS
 

@@ -22,6 +22,7 @@
 #include <string_view>
 
 #include "baton_version.h"
+#include "ipc/spoken_version.h"
 
 namespace baton {
 namespace {
@@ -134,6 +135,8 @@ bool process_alive(std::int32_t pid, std::uint64_t start) {
   const ProcStat stat = read_proc_stat(pid);
   return stat.start != 0 && stat.start == start && stat.state != 'Z' && stat.state != 'X';
 }
+
+bool process_stopped(std::int32_t pid) { return read_proc_stat(pid).state == 'T'; }
 
 int open_pidfd(std::int32_t pid) {
 #ifdef SYS_pidfd_open
@@ -262,7 +265,8 @@ void leave_reason(const std::string& run_dir, const std::string& name, const std
 }
 
 void mark_up(const std::string& run_dir, const std::string& name) {
-  write_mark(run_dir + "/" + name + ".up", std::to_string(::getpid()) + "\n");
+  write_mark(run_dir + "/" + name + ".up",
+             std::to_string(::getpid()) + " " + std::to_string(kSpokenVersion) + "\n");
 }
 
 Waker::Waker() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}

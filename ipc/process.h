@@ -25,6 +25,8 @@ Incarnation new_incarnation();
 std::uint64_t pid_start_time(std::int32_t pid);
 /// True if that very process exists and is not a zombie: a reused pid has another start time.
 bool process_alive(std::int32_t pid, std::uint64_t start);
+/// True if a signal (SIGSTOP) has stopped it.
+bool process_stopped(std::int32_t pid);
 /// A close-on-exec descriptor that becomes readable when the process ends; -1 if there is no such
 /// process (another PID namespace included) or the kernel has no pidfd.
 int open_pidfd(std::int32_t pid);
@@ -104,7 +106,7 @@ class AliveFile {
 /// says less.
 void leave_reason(const std::string& run_dir, const std::string& name, const std::string& reason);
 
-/// Leaves run_dir/NAME.up: this process does its work. The supervisor restarts one that has been up
+/// Leaves run_dir/NAME.up ("PID PROTOCOL"): it does its work. A supervisor restarts one that was up
 /// whatever happens to it; one that never was may end the whole start.
 void mark_up(const std::string& run_dir, const std::string& name);
 

@@ -25,7 +25,9 @@ namespace {
 namespace bip = boost::interprocess;
 
 constexpr const char* kShmFolder = "/dev/shm";
+// No hexadecimal digits.
 constexpr char kHostPart = 'h';
+constexpr char kLeased = 'k';
 
 std::string mib(std::uint64_t bytes) { return std::to_string((bytes + (1U << 20U) - 1) >> 20U); }
 
@@ -47,6 +49,29 @@ std::string hex(std::uint64_t value) {
   std::array<char, 16> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value, 16).ptr;
   return std::string(digits.data(), end);
+}
+
+/// Takes the memory that is not there yet; what is there stays as it is.
+Status take_pages(int fd, const std::string& name, std::size_t bytes) {
+  int error = EINTR;
+  while (error == EINTR) {
+    error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  }
+  if (error == ENOSPC || error == ENOMEM || error == EFBIG) {
+    return no_space(name, bytes);
+  }
+  return error == 0 ? Status() : failed("cannot allocate", name, std::strerror(error));
+}
+
+Status check_size(const bip::shared_memory_object& object, const std::string& name,
+                  std::size_t expected_bytes) {
+  bip::offset_t size = 0;
+  if (object.get_size(size) && size > 0 && std::in_range<std::size_t>(size) &&
+      static_cast<std::size_t>(size) == expected_bytes) {
+    return {};
+  }
+  return invalid("shared memory '" + name + "' has " + std::to_string(size) + " bytes, not " +
+                 std::to_string(expected_bytes));
 }
 
 /// FNV-1a: two run_dirs of one user must not clean up each other's regions.
@@ -82,8 +107,12 @@ bool parse_name(std::string_view file, std::string_view prefix, RegionName& owne
     return false;
   }
   std::string_view rest = file.substr(prefix.size());
-  owner.host_part = rest.ends_with(kHostPart);  // no hexadecimal digit
+  owner.host_part = rest.ends_with(kHostPart);
   if (owner.host_part) {
+    rest.remove_suffix(1);
+  }
+  owner.leased = rest.ends_with(kLeased);
+  if (owner.leased) {
     rest.remove_suffix(1);
   }
   if (!cut_number(rest, owner.allocation, 16) || !cut_number(rest, owner.pid_start) ||
@@ -99,7 +128,8 @@ bool parse_name(std::string_view file, std::string_view prefix, RegionName& owne
 struct ShmRegion::Impl {
   std::string name;
   bip::mapped_region region;
-  bool owner = false;
+  bool owner = false;  // unlinks the name
+  bool writable = false;
 
   ~Impl() {
     if (owner) {
@@ -125,21 +155,31 @@ Result<ShmRegion> ShmRegion::create(const std::string& name, std::size_t bytes,
                                      bip::permissions(0600));
     impl->name = name;
     impl->owner = true;  // from here on a failure unlinks
-    const int fd = object.get_mapping_handle().handle;
-    int error = EINTR;
-    while (error == EINTR) {
-      error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-    }
-    if (error == ENOSPC || error == ENOMEM || error == EFBIG) {
-      return no_space(name, bytes);
-    }
-    if (error != 0) {
-      return failed("cannot allocate", name, std::strerror(error));
-    }
+    impl->writable = true;
+    if (Status taken = take_pages(object.get_mapping_handle().handle, name, bytes); !taken.ok())
+      return taken;
     impl->region = bip::mapped_region(object, bip::read_write, 0, bytes, nullptr,
                                       options.prefault ? MAP_POPULATE : bip::default_map_options);
   } catch (const std::exception& error) {
     return failed("cannot create", name, error.what());
+  }
+  return ShmRegion(std::move(impl));
+}
+
+Result<ShmRegion> ShmRegion::open_writable(const std::string& name, std::size_t expected_bytes,
+                                           ShmOptions options) {
+  auto impl = std::make_unique<Impl>();
+  try {
+    const bip::shared_memory_object object(bip::open_only, name.c_str(), bip::read_write);
+    if (Status sized = check_size(object, name, expected_bytes); !sized.ok()) return sized;
+    const int fd = object.get_mapping_handle().handle;
+    if (Status taken = take_pages(fd, name, expected_bytes); !taken.ok()) return taken;
+    impl->name = name;
+    impl->writable = true;
+    impl->region = bip::mapped_region(object, bip::read_write, 0, expected_bytes, nullptr,
+                                      options.prefault ? MAP_POPULATE : bip::default_map_options);
+  } catch (const std::exception& error) {
+    return failed("cannot open", name, error.what());
   }
   return ShmRegion(std::move(impl));
 }
@@ -149,12 +189,7 @@ Result<ShmRegion> ShmRegion::open_readonly(const std::string& name, std::size_t 
   auto impl = std::make_unique<Impl>();
   try {
     const bip::shared_memory_object object(bip::open_only, name.c_str(), bip::read_only);
-    bip::offset_t size = 0;
-    if (!object.get_size(size) || size <= 0 || !std::in_range<std::size_t>(size) ||
-        static_cast<std::size_t>(size) != expected_bytes) {
-      return invalid("shared memory '" + name + "' has " + std::to_string(size) + " bytes, not " +
-                     std::to_string(expected_bytes));
-    }
+    if (Status sized = check_size(object, name, expected_bytes); !sized.ok()) return sized;
     impl->name = name;
     impl->region = bip::mapped_region(object, bip::read_only, 0, expected_bytes, nullptr,
                                       options.prefault ? MAP_POPULATE : bip::default_map_options);
@@ -165,8 +200,8 @@ Result<ShmRegion> ShmRegion::open_readonly(const std::string& name, std::size_t 
 }
 
 std::byte* ShmRegion::writable_data() {
-  return impl_ != nullptr && impl_->owner ? static_cast<std::byte*>(impl_->region.get_address())
-                                          : nullptr;
+  return impl_ != nullptr && impl_->writable ? static_cast<std::byte*>(impl_->region.get_address())
+                                             : nullptr;
 }
 
 const std::byte* ShmRegion::data() const {
@@ -183,6 +218,7 @@ const std::string& ShmRegion::name() const {
 std::string region_name(const std::string& run_dir, const RegionName& owner) {
   return prefix_of(run_dir) + owner.worker + "-" + std::to_string(owner.pid) + "-" +
          std::to_string(owner.pid_start) + "-" + hex(owner.allocation) +
+         (owner.leased ? std::string(1, kLeased) : std::string()) +
          (owner.host_part ? std::string(1, kHostPart) : std::string());
 }
 
@@ -203,14 +239,37 @@ std::vector<RegionName> list_regions(const std::string& run_dir) {
   return found;
 }
 
+Status name_region(const std::string& name, std::size_t bytes) {
+  if (bytes == 0) {
+    return invalid("shared memory '" + name + "' of 0 bytes");
+  }
+  try {
+    bip::shared_memory_object object(bip::open_or_create, name.c_str(), bip::read_write,
+                                     bip::permissions(0600));
+    object.truncate(static_cast<bip::offset_t>(bytes));
+  } catch (const std::exception& error) {
+    return failed("cannot create", name, error.what());
+  }
+  return {};
+}
+
+std::optional<std::uint64_t> region_bytes(const std::string& name) {
+  struct stat info {};
+  if (::stat((std::string(kShmFolder) + "/" + name).c_str(), &info) != 0) {
+    return std::nullopt;
+  }
+  return static_cast<std::uint64_t>(info.st_blocks) * 512;
+}
+
 bool unlink_region(const std::string& name) {
   return bip::shared_memory_object::remove(name.c_str());
 }
 
-int unlink_dead_regions(const std::string& run_dir) {
+int unlink_dead_regions(const std::string& run_dir, bool leased) {
   int count = 0;
   for (const RegionName& owner : list_regions(run_dir)) {
-    if (!process_alive(owner.pid, owner.pid_start) && unlink_region(region_name(run_dir, owner))) {
+    if ((leased || !owner.leased) && !process_alive(owner.pid, owner.pid_start) &&
+        unlink_region(region_name(run_dir, owner))) {
       ++count;
     }
   }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,11 @@ class ShmRegion {
   /// a SIGBUS later. All bytes are zero.
   static Result<ShmRegion> create(const std::string& name, std::size_t bytes, ShmOptions = {});
 
+  /// Maps a region that somebody else has named (name_region) and keeps: for writing, with all its
+  /// pages.
+  static Result<ShmRegion> open_writable(const std::string& name, std::size_t expected_bytes,
+                                         ShmOptions = {});
+
   /// Maps read-only; a write is a SIGSEGV. Fails if the size is not `expected_bytes`.
   static Result<ShmRegion> open_readonly(const std::string& name, std::size_t expected_bytes,
                                          ShmOptions = {});
@@ -38,7 +44,7 @@ class ShmRegion {
   ShmRegion& operator=(ShmRegion&&) noexcept;
 
   bool mapped() const { return impl_ != nullptr; }
-  /// Null unless this is the owner's mapping.
+  /// Null unless this is the mapping of the one who writes.
   std::byte* writable_data();
   const std::byte* data() const;
   std::size_t size() const;
@@ -57,21 +63,31 @@ struct RegionName {
   std::uint64_t pid_start = 0;
   AllocationId allocation = 0;
   bool host_part = false;  // of the pool: see Hello
+  bool leased = false;     // the owner is the memory process, and `worker` writes to it
 };
 
-/// "baton-<uid>-<hash of run_dir>-<worker>-<pid>-<pid start>-<allocation hex>", and "h" behind the
-/// name of a host part.
+/// "baton-<uid>-<hash of run_dir>-<worker>-<pid>-<pid start>-<allocation hex>", behind it "k" for
+/// one that is leased, and behind that "h" for a host part.
 std::string region_name(const std::string& run_dir, const RegionName& owner);
 
 /// Names in /dev/shm that belong to this user and run_dir; anything else there is never touched.
 std::vector<RegionName> list_regions(const std::string& run_dir);
 
+/// Creates a region of that name and size without taking memory for it: whoever writes to it
+/// (open_writable) does. One of that name and size may be there already.
+Status name_region(const std::string& name, std::size_t bytes);
+
+/// Memory that the region takes, which may be less than its size; nothing if there is none of that
+/// name.
+std::optional<std::uint64_t> region_bytes(const std::string& name);
+
 /// False if it did not exist.
 bool unlink_region(const std::string& name);
 
-/// Unlinks the names whose owner's process is gone. Returns how many. Memory that somebody still
-/// maps stays until he unmaps it.
-int unlink_dead_regions(const std::string& run_dir);
+/// Unlinks the names whose owner's process is gone; those of a dead memory process only with
+/// `leased`, since their workers may live, and be read. Returns how many. Memory that somebody
+/// still maps stays until he unmaps it.
+int unlink_dead_regions(const std::string& run_dir, bool leased = false);
 
 /// A worker at its start: unlinks every region of its name except `own`, alive or not (the older
 /// incarnation is fenced by then). Returns how many.

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +22,14 @@ constexpr std::size_t kLongestLine =
     4000;  // below PIPE_BUF with its prefix: one write, all or none
 constexpr std::size_t kLargestLog = 16u << 20;
 
+double wall_seconds() { return static_cast<double>(wall_ns()) / 1e9; }
+
+// Whether waitpid would tell of its end.
+bool is_child(pid_t pid) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
 // The state letter in /proc/PID/stat. The name before it may hold spaces and brackets, so the
 // letter is looked for after the last one.
 char process_state(pid_t pid) {
@@ -39,10 +46,9 @@ std::optional<std::int64_t> modified_ns(const std::filesystem::path& path) {
 }
 
 // After fork: only async-signal-safe calls from here to exec.
-[[noreturn]] void become(char* const* argv, int output, pid_t parent) {
+// Nothing ties its life to the supervisor's: it goes on serving, and the next supervisor adopts it.
+[[noreturn]] void become(char* const* argv, int output) {
   ::setpgid(0, 0);  // a Ctrl-C at the terminal reaches the supervisor only, which stops in order
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(127);  // it died before the line above
   for (int sig : {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD}) ::signal(sig, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
@@ -125,7 +131,7 @@ void LogSink::echo(std::string_view text) {
 }
 
 ChildProcess::ChildProcess(ProcessSpec spec, const std::filesystem::path& run_dir,
-                           std::size_t name_width, Seconds frozen_after)
+                           std::size_t name_width, Seconds frozen_after, Seconds now)
     : spec_(std::move(spec)),
       run_dir_(run_dir),
       log_(run_dir, spec_.name, name_width),
@@ -138,8 +144,54 @@ ChildProcess::ChildProcess(ProcessSpec spec, const std::filesystem::path& run_di
     if (lock_ >= 0) ::close(lock_);
     throw std::runtime_error("cannot lock " + path.string() + ": " + why);
   }
-  std::error_code ignored;
-  std::filesystem::remove(mark("up"), ignored);
+  found_ = read_process_record(run_dir_, spec_.name);
+  if (found_) {
+    life_ = found_->life;
+    ever_started_ = true;
+  }
+  if (found_ && process_alive(life_.pid, life_.start)) {
+    adopt(now);
+  } else if (!found_) {  // of an earlier start
+    std::error_code ignored;
+    std::filesystem::remove(mark("up"), ignored);
+  }
+}
+
+void ChildProcess::adopt(Seconds now) {
+  pid_ = life_.pid;
+  started_ = now - Seconds(std::max(0.0, wall_seconds() - life_.since));
+  foreign_ = !is_child(pid_);
+  outdated_ = found_->command != command_fingerprint(spec_.argv);
+  exit_.reset(open_pidfd(pid_));
+  output_ = ::open(mark("output").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+  struct stat info {};
+  if (output_ >= 0 && (::fstat(output_, &info) != 0 || !S_ISFIFO(info.st_mode))) {
+    ::close(output_);
+    output_ = -1;
+  }
+}
+
+bool ChildProcess::ended_unseen() const {
+  return running() && foreign_ && !process_alive(life_.pid, life_.start);
+}
+
+void ChildProcess::ask_to_end(Seconds now, Seconds limit) {
+  end_by_ = now + limit;
+  ::kill(pid_, SIGTERM);
+}
+
+void ChildProcess::record(const ProcessLife& supervisor) {
+  supervisor_ = supervisor;
+  write_record();
+}
+
+void ChildProcess::write_record() {
+  // The command is that of the process that runs: an outdated one is still to be told from the
+  // next.
+  const std::uint64_t command = outdated() ? found_->command : command_fingerprint(spec_.argv);
+  const Status written = write_process_record(
+      run_dir_, {spec_.name, spec_.kind, life_, spec_.tells_up, command, supervisor_});
+  if (!written.ok()) log_.write(written.message() + "\n");
 }
 
 ChildProcess::~ChildProcess() {
@@ -147,40 +199,59 @@ ChildProcess::~ChildProcess() {
   if (lock_ >= 0) ::close(lock_);
 }
 
+// The child has both ends of it, so that no write ever fails when the supervisor is gone; what does
+// not fit then is lost, and what fits is read by the next supervisor.
+bool ChildProcess::open_output(int& writing_end) {
+  const auto path = mark("output");
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);  // what an earlier process left running writes elsewhere
+  if (::mkfifo(path.c_str(), 0600) != 0) return false;
+  // A child must not stop because nobody reads its log (a supervisor under Ctrl-Z): lines are lost.
+  writing_end = ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+  const int reading = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+  if (writing_end < 0 || reading < 0) {
+    if (writing_end >= 0) ::close(writing_end);
+    if (reading >= 0) ::close(reading);
+    return false;
+  }
+  if (output_ >= 0) ::close(output_);
+  output_ = reading;
+  return true;
+}
+
 void ChildProcess::start(Seconds now) {
   std::error_code ignored;
   std::filesystem::remove(run_dir_ / (spec_.name + ".alive"), ignored);
   std::filesystem::remove(mark("failed"), ignored);
   watch_.reset();
-  int ends[2] = {-1, -1};
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
+  int writing_end = -1;
+  if (!open_output(writing_end)) {
     due_ = now + backoff_.next(Seconds::zero());
-    log_.write(std::string("pipe: ") + std::strerror(errno) + "\n");
+    log_.write(mark("output").string() + ": " + std::strerror(errno) + "\n");
     return;
   }
-  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  // A child must not stop because nobody reads its log (a supervisor under Ctrl-Z): lines are lost.
-  ::fcntl(ends[1], F_SETFL, O_NONBLOCK);
   std::vector<char*> argv;
   for (auto& arg : spec_.argv) argv.push_back(arg.data());
   argv.push_back(nullptr);
-  const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid == 0) become(argv.data(), ends[1], parent);
+  if (pid == 0) become(argv.data(), writing_end);
   const int fork_error = errno;
-  ::close(ends[1]);
+  ::close(writing_end);
   if (pid < 0) {
-    ::close(ends[0]);
     due_ = now + backoff_.next(Seconds::zero());
     log_.write(std::string("fork: ") + std::strerror(fork_error) + "\n");
     return;
   }
   ::setpgid(pid, pid);  // in both processes, so that neither runs before it is done
-  if (output_ >= 0) ::close(output_);
-  output_ = ends[0];
   pid_ = pid;
   started_ = now;
+  life_ = {pid, pid_start_time(pid), wall_seconds(), life_.restarts + (ever_started_ ? 1 : 0)};
+  ever_started_ = true;
+  foreign_ = outdated_ = false;
+  exit_.reset();
+  end_by_.reset();
   std::ofstream(run_dir_ / (spec_.name + ".pid")) << pid << "\n";
+  write_record();
 }
 
 void ChildProcess::drain_output() {
@@ -205,13 +276,13 @@ std::filesystem::path ChildProcess::mark(const char* suffix) const {
   return run_dir_ / (spec_.name + "." + suffix);
 }
 
-bool ChildProcess::hopeless(int status) {
+bool ChildProcess::hopeless(std::optional<int> status) {
   been_up_ = been_up_ || std::filesystem::exists(mark("up"));
   if (been_up_) return false;
   ++deaths_;
   const std::vector<int>& final = spec_.final_statuses;
-  const bool never = WIFEXITED(status) &&
-                     std::find(final.begin(), final.end(), WEXITSTATUS(status)) != final.end();
+  const bool never = status && WIFEXITED(*status) &&
+                     std::find(final.begin(), final.end(), WEXITSTATUS(*status)) != final.end();
   return never || deaths_ == spec_.early_deaths;
 }
 
@@ -223,18 +294,20 @@ std::string ChildProcess::last_words() const {
   return text.empty() ? log_.last_line() : text;
 }
 
-std::string ChildProcess::ended(int status, Seconds now, bool will_restart) {
+std::string ChildProcess::ended(std::optional<int> status, Seconds now, bool will_restart) {
   drain_output();
   log_.finish();
   const Seconds alive = now - started_;
-  char text[256];
+  char text[320];
   int n = std::snprintf(text, sizeof text, "%s (pid %d) ", spec_.name.c_str(), int{pid_});
   auto rest = [&] { return sizeof text - static_cast<std::size_t>(n); };
-  if (WIFSIGNALED(status)) {
-    const int sig = WTERMSIG(status);
+  if (!status) {
+    n += std::snprintf(text + n, rest(), "ended, its status is unknown since it was adopted,");
+  } else if (WIFSIGNALED(*status)) {
+    const int sig = WTERMSIG(*status);
     n += std::snprintf(text + n, rest(), "was killed by signal %d (%s)", sig, ::strsignal(sig));
   } else {
-    n += std::snprintf(text + n, rest(), "ended with status %d", WEXITSTATUS(status));
+    n += std::snprintf(text + n, rest(), "ended with status %d", WEXITSTATUS(*status));
   }
   n += std::snprintf(text + n, rest(), " after %.1f s", alive.count());
   if (will_restart) {
@@ -245,7 +318,15 @@ std::string ChildProcess::ended(int status, Seconds now, bool will_restart) {
   pid_ = 0;
   std::error_code ignored;
   std::filesystem::remove(run_dir_ / (spec_.name + ".pid"), ignored);
+  life_ = {0, 0, wall_seconds(), life_.restarts};
+  will_restart ? write_record() : forget();
   return text;
+}
+
+void ChildProcess::forget() {
+  remove_process_record(run_dir_, spec_.name);
+  std::error_code ignored;
+  std::filesystem::remove(mark("output"), ignored);
 }
 
 std::optional<std::string> ChildProcess::look(Seconds now) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "ipc/process.h"
+#include "ipc/process_record.h"
 #include "supervisor/liveness.h"
 
 namespace baton {
@@ -16,14 +18,18 @@ enum class StopStage : int { kFrontEnds = 0, kWorkers = 1, kScheduler = 2 };
 
 /// One process to keep alive.
 struct ProcessSpec {
-  std::string name;               ///< unique; names the log, the pid file and the heartbeat file
-  std::vector<std::string> argv;  ///< argv[0] is looked up in PATH when it has no slash
+  std::string name;  ///< unique; names the log, the pid file and the heartbeat file
+  /// argv[0] is looked up in PATH when it has no slash. Empty: a process that an earlier supervisor
+  /// left running and that nobody asks for any more; it is ended and not started again.
+  std::vector<std::string> argv;
   StopStage stage = StopStage::kWorkers;
   /// Exit statuses that mean: the next one would end the same way.
   std::vector<int> final_statuses = {};
   /// Of a process that was never up, so many deaths in a row end the start; 0: it is restarted for
   /// ever.
   int early_deaths = 0;
+  std::string kind = "process";  ///< as in ProcessRecord
+  bool tells_up = false;         ///< likewise
 };
 
 /// Where the output of a process goes: RUN_DIR/logs/NAME.log, and standard output with the name in
@@ -56,13 +62,15 @@ class LogSink {
   std::size_t dropped_ = 0;
 };
 
-/// A supervised process and what is known of it. Owns the reading end of its output pipe and a lock
-/// on RUN_DIR/NAME.supervised, which keeps a second supervisor away from the same name.
+/// A supervised process and what is known of it. Owns the reading end of its output (the FIFO
+/// RUN_DIR/NAME.output, which the next supervisor can open too) and a lock on
+/// RUN_DIR/NAME.supervised, which keeps a second supervisor away from the same name.
 class ChildProcess {
  public:
+  /// Adopts the process that an earlier supervisor left running, if there is one.
   /// Throws std::runtime_error if another supervisor holds the name.
   ChildProcess(ProcessSpec spec, const std::filesystem::path& run_dir, std::size_t name_width,
-               Seconds frozen_after);
+               Seconds frozen_after, Seconds now);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -71,9 +79,26 @@ class ChildProcess {
   bool running() const { return pid_ > 0; }
   pid_t pid() const { return pid_; }
   int output_fd() const { return output_; }
-  Seconds started() const { return started_; }
+  /// Becomes readable when an adopted process ends; -1 of one that this supervisor started.
+  int exit_fd() const { return running() ? exit_.get() : -1; }
+  /// What the supervisor before wrote down, if anything.
+  const std::optional<ProcessRecord>& found() const { return found_; }
+  bool wanted() const { return !spec_.argv.empty(); }
+  /// Whether it was started by another command than the one that would start it now.
+  bool outdated() const { return running() && life_.pid != 0 && outdated_; }
+  /// Whether it is an adopted process whose parent is somebody else and that is no more: waitpid
+  /// tells nothing of it.
+  bool ended_unseen() const;
   /// Time of the next start; meaningful while not running.
   Seconds due() const { return due_; }
+  /// SIGTERM; SIGKILL when `limit` has passed (expired()).
+  void ask_to_end(Seconds now, Seconds limit);
+  bool expired(Seconds now) const { return running() && end_by_ && now >= *end_by_; }
+  /// Removes what tells the next supervisor of it.
+  void forget();
+  /// Writes RUN_DIR/NAME.process with this supervisor's identity. Call it before run() and whenever
+  /// that has changed.
+  void record(const ProcessLife& supervisor);
 
   /// Starts it. A failure to fork or exec shows as an exit with status 127.
   void start(Seconds now);
@@ -82,11 +107,14 @@ class ChildProcess {
   /// Whether this end (waitpid status) shows that it never will run: it was not up yet (it leaves
   /// RUN_DIR/NAME.up when it is), and ended with a final status or so for the last time allowed.
   /// Call it once for every end, before ended().
-  bool hopeless(int status);
+  /// Without a status (of an adopted process that is not our child) it counts as a death, not as a
+  /// final one.
+  bool hopeless(std::optional<int> status);
   /// Why it ended: what it left in RUN_DIR/NAME.failed, or else the last line that it wrote.
   std::string last_words() const;
-  /// Notes its end (waitpid status), says so in one line, and sets when it is due again.
-  std::string ended(int status, Seconds now, bool will_restart);
+  /// Notes its end (waitpid status), says so in one line, and sets when it is due again. One that
+  /// is not to start again leaves no record.
+  std::string ended(std::optional<int> status, Seconds now, bool will_restart);
   /// Looks at /proc and the heartbeat file; a reason if the process is frozen.
   std::optional<std::string> look(Seconds now);
   /// Starts all time-outs of the freeze judgement anew.
@@ -94,6 +122,9 @@ class ChildProcess {
 
  private:
   std::filesystem::path mark(const char* suffix) const;
+  void adopt(Seconds now);
+  bool open_output(int& writing_end);
+  void write_record();
 
   ProcessSpec spec_;
   std::filesystem::path run_dir_;
@@ -103,6 +134,14 @@ class ChildProcess {
   int lock_ = -1;
   int output_ = -1;
   pid_t pid_ = 0;
+  UniqueFd exit_;
+  ProcessLife life_;
+  ProcessLife supervisor_;
+  std::optional<ProcessRecord> found_;
+  std::optional<Seconds> end_by_;
+  bool outdated_ = false;
+  bool foreign_ = false;  // no child of ours: waitpid tells nothing of it
+  bool ever_started_ = false;
   Seconds started_{};
   Seconds due_{};
   bool been_up_ = false;

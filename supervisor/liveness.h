@@ -57,12 +57,15 @@ class FreezeWatch {
   Seconds heartbeat_changed_{};
 };
 
-/// The pause before a process that died is started again: 0.1 s, doubling to 5 s, back to 0.1 s for
-/// one that had been alive for 10 s.
+/// The pause before a process that died is started again: none for one that had been alive for 10
+/// s, then 0.1 s, doubling to 5 s.
 class Backoff {
  public:
   Seconds next(Seconds was_alive) {
-    if (was_alive >= kHealthy) pause_ = kFirst;
+    if (was_alive >= kHealthy) {
+      pause_ = kFirst;
+      return Seconds::zero();
+    }
     const Seconds now = pause_;
     pause_ = pause_ * 2 < kLongest ? pause_ * 2 : kLongest;
     return now;

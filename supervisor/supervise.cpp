@@ -1,6 +1,8 @@
 #include "supervisor/supervise.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -8,7 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -19,6 +23,7 @@ namespace baton {
 namespace {
 
 constexpr int kTickMs = 100;
+constexpr Seconds kLookBound{5.0};  // a new binary's look at its options
 constexpr Seconds kOwnGap{2.0};  // a longer pause of our own loop says nothing about the children
 
 Seconds monotonic() {
@@ -49,7 +54,7 @@ std::string number(Seconds seconds) {
 int open_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (int sig : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, sig);
+  for (int sig : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR2}) sigaddset(&set, sig);
   // A shell without job control starts background commands with SIGINT ignored, and an ignored
   // signal never reaches a signalfd.
   for (int sig : {SIGTERM, SIGINT, SIGHUP}) ::signal(sig, SIG_DFL);
@@ -70,7 +75,7 @@ class Supervisor {
         signals_(open_signals()) {
     for (auto& spec : specs) {
       children_.push_back(std::make_unique<ChildProcess>(spec, options.run_dir, width_of(specs),
-                                                         options.frozen_after));
+                                                         options.frozen_after, monotonic()));
     }
   }
   ~Supervisor() { ::close(signals_); }
@@ -78,6 +83,8 @@ class Supervisor {
   Supervisor& operator=(const Supervisor&) = delete;
 
   int run() {
+    introduce();
+    take_over();
     Seconds last = monotonic();
     while (true) {
       const Seconds now = monotonic();
@@ -106,9 +113,72 @@ class Supervisor {
 
   void say(const std::string& text) { log_.write(log_head() + text + "\n"); }
 
+  // Tells every record who watches from now on.
+  void introduce() {
+    const pid_t pid = ::getpid();
+    self_ = {pid, pid_start_time(pid), static_cast<double>(wall_ns()) / 1e9, 0};
+    for (const auto& child : children_) {
+      if (!child->found()) continue;
+      const ProcessLife& before = child->found()->supervisor;
+      self_.restarts = std::max(self_.restarts, before.restarts + 1);
+      replaced_itself_ = replaced_itself_ || before.pid == pid;
+    }
+    adopt_unwanted();
+    for (auto& child : children_) child->record(self_);
+  }
+
+  // What the supervisor before watched and this one has no use for (a worker that the configuration
+  // has no more) is to end. Another supervisor that died in this folder left its processes to its
+  // own successor.
+  void adopt_unwanted() {
+    const auto watched_before_us = [&](const ProcessRecord& record) {
+      return std::any_of(children_.begin(), children_.end(), [&](const auto& child) {
+        return child->found() && child->found()->supervisor.pid == record.supervisor.pid &&
+               child->found()->supervisor.start == record.supervisor.start;
+      });
+    };
+    std::vector<ProcessSpec> unwanted;
+    for (const ProcessRecord& record : read_process_records(options_.run_dir)) {
+      const bool ours = std::any_of(children_.begin(), children_.end(), [&](const auto& child) {
+        return child->spec().name == record.name;
+      });
+      if (ours || !process_alive(record.life.pid, record.life.start)) continue;
+      const ProcessLife& other = record.supervisor;
+      if (watched_before_us(record)) {
+        unwanted.push_back({record.name, {}, StopStage::kWorkers});
+        unwanted.back().kind = record.kind;
+      } else if (!process_alive(other.pid, other.start)) {
+        say(record.name + ", pid " + std::to_string(record.life.pid) +
+            ", runs without a supervisor and is none of this one's processes: it is left alone");
+      }
+    }
+    for (ProcessSpec& spec : unwanted) {
+      children_.push_back(std::make_unique<ChildProcess>(spec, options_.run_dir, width_of({spec}),
+                                                         options_.frozen_after, monotonic()));
+    }
+  }
+
+  void take_over() {
+    for (auto& child : children_) {
+      if (!child->running()) continue;
+      const std::string who =
+          "adopted " + child->spec().name + ", pid " + std::to_string(child->pid());
+      if (!child->outdated()) {
+        say(who);
+      } else if (replaced_itself_ && child->wanted()) {
+        say(who +
+            "; its next start is by another command");  // whoever upgrades restarts it in turn
+      } else {
+        say(who + (child->wanted() ? ", which another command started: it is replaced"
+                                   : ", which is not asked for any more: it is ended"));
+        child->ask_to_end(monotonic(), options_.stop_bound);
+      }
+    }
+  }
+
   void start_due(Seconds now) {
     for (auto& child : children_) {
-      if (!child->running() && child->due() <= now) {
+      if (!child->running() && child->wanted() && child->due() <= now) {
         child->start(now);
         if (child->running()) {
           say("started " + child->spec().name + ", pid " + std::to_string(child->pid()));
@@ -125,16 +195,31 @@ class Supervisor {
             " s): killing it");
         ::kill(-child->pid(), SIGKILL);
         child->forgive();  // say it once; the end arrives as SIGCHLD
+      } else if (child->expired(now)) {
+        say(child->spec().name + " did not end in time: killing it");
+        ::kill(-child->pid(), SIGKILL);
+        child->ask_to_end(now, options_.stop_bound);  // said once in this time
       }
     }
+  }
+
+  /// Until the next look, or the next start.
+  int patience_ms() const {
+    Seconds wait{kTickMs / 1e3};
+    if (phase_ != Phase::kRunning) return kTickMs;
+    for (const auto& child : children_) {
+      if (!child->running() && child->wanted()) wait = std::min(wait, child->due() - monotonic());
+    }
+    return std::max(0, static_cast<int>(std::ceil(wait.count() * 1e3)));
   }
 
   void wait_for_something() {
     std::vector<pollfd> fds{{signals_, POLLIN, 0}};
     for (auto& child : children_) {
       if (child->output_fd() >= 0) fds.push_back({child->output_fd(), POLLIN, 0});
+      if (child->exit_fd() >= 0) fds.push_back({child->exit_fd(), POLLIN, 0});
     }
-    ::poll(fds.data(), fds.size(), kTickMs);
+    ::poll(fds.data(), fds.size(), patience_ms());
     for (auto& child : children_) child->drain_output();
   }
 
@@ -143,6 +228,10 @@ class Supervisor {
     while (::read(signals_, &info, sizeof info) == sizeof info) {
       const int sig = static_cast<int>(info.ssi_signo);
       if (sig == SIGCHLD) continue;
+      if (sig == SIGUSR2) {
+        if (phase_ == Phase::kRunning) become_what_lies_on_disk();
+        continue;
+      }
       if (phase_ == Phase::kRunning) {
         say(std::string(::strsignal(sig)) + ": stopping");
         begin_stop();
@@ -157,14 +246,61 @@ class Supervisor {
     int status = 0;
     for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
       for (auto& child : children_) {
-        if (child->pid() == pid) child_ended(*child, status);
+        if (child->running() && child->pid() == pid) child_ended(*child, status);
       }
+    }
+    for (auto& child : children_) {
+      if (child->ended_unseen()) child_ended(*child, std::nullopt);
     }
   }
 
-  void child_ended(ChildProcess& child, int status) {
-    const bool gives_up = phase_ == Phase::kRunning && child.hopeless(status);
-    say(child.ended(status, monotonic(), phase_ == Phase::kRunning && !gives_up));
+  // The binary on disk must take these options: otherwise the old one stays, with its children.
+  bool new_binary_takes(std::vector<char*> argv) {
+    std::string look = "--print-plan";
+    argv.insert(argv.end() - 1, look.data());
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    pid_t pid = 0;
+    const bool began =
+        ::posix_spawn(&pid, options_.self[0].c_str(), &actions, nullptr, argv.data(), environ) == 0;
+    ::posix_spawn_file_actions_destroy(&actions);
+    if (!began) return false;
+    int status = 0;
+    const Seconds end = monotonic() + kLookBound;
+    while (::waitpid(pid, &status, WNOHANG) == 0) {
+      if (monotonic() >= end) {
+        ::kill(pid, SIGKILL);
+        ::waitpid(pid, &status, 0);
+        return false;
+      }
+      ::usleep(10'000);
+    }
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  }
+
+  // Same pid, same children: who waits for this process notices nothing. The children are adopted
+  // by their records, and as they stay children, their statuses are told as before.
+  void become_what_lies_on_disk() {
+    if (options_.self.empty()) return;
+    std::vector<char*> argv;
+    for (std::string& arg : options_.self) argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    if (!new_binary_takes(argv)) {
+      say("asked to be replaced, but " + options_.self[0] +
+          " does not run with these options: going on as before");
+      return;
+    }
+    say("replaced by " + options_.self[0]);
+    for (auto& child : children_) child->drain_output();
+    ::execv(argv[0], argv.data());
+    say(std::string("cannot be replaced: ") + std::strerror(errno));
+  }
+
+  void child_ended(ChildProcess& child, std::optional<int> status) {
+    const bool restarts = phase_ == Phase::kRunning && child.wanted();
+    const bool gives_up = restarts && child.hopeless(status);
+    say(child.ended(status, monotonic(), restarts && !gives_up));
     if (!gives_up) return;
     gave_up_ = child.spec().name +
                " cannot run, and starting it again does not help: " + child.last_words();
@@ -172,6 +308,7 @@ class Supervisor {
   }
 
   int end() {
+    for (auto& child : children_) child->forget();
     if (gave_up_.empty()) return killed_ ? 1 : 0;
     say(gave_up_);  // the last line, so that nobody has to look for it
     return kGaveUp;
@@ -236,6 +373,8 @@ class Supervisor {
   Phase phase_ = Phase::kRunning;
   StopStage stage_ = StopStage::kFrontEnds;
   Seconds stop_began_{};
+  ProcessLife self_;
+  bool replaced_itself_ = false;  // by the binary on disk, under the same pid
   bool killed_ = false;
   std::string gave_up_;  // why, once it has
 };

@@ -12,12 +12,18 @@ struct SuperviseOptions {
   Seconds frozen_after{10.0};     ///< zero: never judged frozen
   Seconds drain_bound{8.0};       ///< how long front ends may drain before the others are told
   Seconds stop_bound{10.0};       ///< after this, whatever is left gets SIGKILL
+  /// How the supervisor itself is started: its binary's path, then its arguments. At SIGUSR2 it
+  /// becomes the binary that lies there by then; without a path it stays what it is.
+  std::vector<std::string> self{};
 };
 
 inline constexpr int kGaveUp = 2;
 
 /// Starts the processes and keeps them alive until SIGTERM, SIGINT or SIGHUP, then stops them stage
-/// by stage. A second signal kills at once. Also reaps whatever the processes leave behind, so that
+/// by stage. A second signal kills at once. Processes that an earlier supervisor of the same folder
+/// left running (it was killed) are adopted; those that another command would start now are ended
+/// and started anew. SIGUSR2 replaces this program by the binary on disk, under the same pid and
+/// with the same children. Also reaps whatever the processes leave behind, so that
 /// it can be process 1 of a container.
 /// One that was never up and ends with a final status, or too often, ends them all
 /// (child_process.h). Returns 0 when all ended by themselves after the signal, 1 when one had to be

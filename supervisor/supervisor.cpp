@@ -57,8 +57,9 @@ void describe(CLI::App& app, Options& options) {
       ->allow_extra_args(false);
   app.add_option("--only", options.only, "start only this process of the configuration")
       ->allow_extra_args(false);
-  app.add_flag("--print-plan", options.print_plan,
-               "print what the configuration asks for as 'key value' lines, and end");
+  app.add_flag(
+      "--print-plan", options.print_plan,
+      "print what the configuration asks for as 'key value' lines, and end; start nothing");
   add_seconds(app, "--frozen-after", options.supervise.frozen_after,
               "seconds after which a stopped or silent process is killed; 0: never", 0.0);
   add_seconds(app, "--drain-bound", options.supervise.drain_bound,
@@ -80,23 +81,37 @@ baton::ProcessSpec parse_process(const std::string& text, StopStage stage) {
   return {name, {"/bin/sh", "-c", "exec " + text.substr(equals + 1)}, stage};
 }
 
-// The binaries stand beside this one.
-std::string binary(const std::string& name) {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+// Read once: when a build has replaced the file, the link tells another name.
+const std::filesystem::path& own_path() {
+  static const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe");
+  return path;
 }
 
-// The scheduler first, so that the others find it at their first try.
+// The binaries stand beside this one.
+std::string binary(const std::string& name) { return own_path().parent_path() / name; }
+
+// The memory process and the scheduler first, so that the others find them at their first try.
 std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const Options& options) {
   std::vector<baton::ProcessSpec> all;
   auto add = [&](const std::string& name, const std::string& program, StopStage stage,
                  const std::vector<std::string>& extra) {
     baton::ProcessSpec spec{name, {binary(program)}, stage};
+    spec.kind = program.substr(program.find('-') + 1);
+    spec.tells_up = true;
     spec.final_statuses = {baton::kExitUsage, kRefused, kNotStarted};
     spec.early_deaths = kEarlyDeaths;
     spec.argv.insert(spec.argv.end(), options.config_args.begin(), options.config_args.end());
     spec.argv.insert(spec.argv.end(), extra.begin(), extra.end());
     all.push_back(std::move(spec));
   };
+  const bool pools_on_cpus = std::any_of(config.workers.begin(), config.workers.end(),
+                                         [](const auto& w) { return w.device == "cpu"; });
+  if (pools_on_cpus) {
+    add("memory", "baton-memory", StopStage::kScheduler, {});
+    // Without it everything is served as well: it ends no start.
+    all.back().final_statuses.clear();
+    all.back().early_deaths = 0;
+  }
   add("scheduler", "baton-scheduler", StopStage::kScheduler, {});
   for (const auto& worker : config.workers) {
     add(worker.name, "baton-worker", StopStage::kWorkers, {"--name", worker.name});
@@ -157,10 +172,16 @@ int run(int argc, char** argv) {
   add(options.front_ends, StopStage::kFrontEnds);
   if (specs.empty()) throw std::runtime_error("no process named; see --help");
   if (options.run_dir.empty()) throw std::runtime_error("--run-dir is needed");
+  if (options.print_plan) return 0;
+  options.supervise.self = {own_path()};
+  options.supervise.self.insert(options.supervise.self.end(), argv + 1, argv + argc);
   options.supervise.run_dir = options.run_dir;
+  const bool keeps_pools =
+      std::any_of(specs.begin(), specs.end(), [](const auto& p) { return p.name == "memory"; });
   const int code = baton::supervise(std::move(specs), options.supervise);
-  // A worker that did not end by itself has left its pool in shared memory.
-  baton::unlink_dead_regions(options.run_dir);
+  // A worker that did not end by itself has left its pool in shared memory, and so has a memory
+  // process; where that is another supervisor's, it may be about to come back.
+  baton::unlink_dead_regions(options.run_dir, keeps_pools);
   return code;
 }
 

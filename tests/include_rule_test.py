@@ -1,7 +1,7 @@
 """Who may include what, and whether the documents name files that exist. Reads every C++ file of the
 tree and every document; the rules are the tables below, and each of their entries must be used.
 
-    ipc <- configs <- {frontend, scheduler, workers}     those three never include one another
+    ipc <- configs <- {frontend, memory, scheduler, workers}     those never include one another
     ipc <- text <- {frontend, workers}                   tokenizer and grammar engine
 """
 
@@ -21,12 +21,13 @@ MAY_INCLUDE = {
     "configs": {"configs", "ipc"},
     "text": {"text", "ipc"},
     "frontend": {"frontend", "text", "configs", "ipc"},
+    "memory": {"memory", "configs", "ipc"},
     "scheduler": {"scheduler", "configs", "ipc"},
     "workers": {"workers", "text", "configs", "ipc"},
     "supervisor": {"supervisor", "configs", "ipc"},
     "planning": {"planning", "scheduler", "configs", "ipc"},
     "bench": {"bench", "planning", "text", "scheduler", "workers", "configs", "ipc"},
-    "tests": {"tests", "bench", "planning", "supervisor", "frontend", "text", "scheduler", "workers",
+    "tests": {"tests", "bench", "planning", "supervisor", "frontend", "text", "memory", "scheduler", "workers",
               "configs", "ipc"},
 }
 FOLDERS = [*MAY_INCLUDE, "tools", "demo"]
@@ -42,7 +43,7 @@ LIBRARIES = [
     (["unicode/*"], ["text/tokenizer/unicode.cpp"]),
     (["xgrammar/*"], ["text/grammar/grammar_engine.cpp"]),
     (["yaml-cpp/*"], ["configs/yaml_reader.cpp"]),
-    (["ATen/*"], ["workers/model/llama.cpp", "workers/model/weights.*"]),
+    (["ATen/*"], ["workers/model/llama.cpp"]),
     (["cuda*.h"], ["workers/cuda/*", "bench/bench_gpu*"]),
     (["cublas*"], ["workers/cuda/linear/linear_library.*"]),
     (["flashinfer/*"], ["workers/cuda/attention/attention_prefill*"]),
@@ -54,10 +55,13 @@ NEVER = ["torch/*", "c10/*", "dlpack/*", "nccl.h", "zmq.h", "zmq_addon.hpp"]
 
 # The cores: values in, values out. No clock, socket, thread, file or log reaches them. All of
 # scheduler/ is core but the shell.
-CORE = ["scheduler/*", "workers/protocol/*", "frontend/core/request_table*", "ipc/kv_layout*",
+CORE = ["scheduler/*", "memory/leases*", "memory/shared_weights*", "workers/protocol/*", "frontend/core/request_table*", "frontend/core/rendered_reply*",
+        "frontend/succession/journal.*", "frontend/succession/journal_reader*", "frontend/succession/replay*",
+        "frontend/succession/reply_records*", "ipc/kv_layout*",
         "ipc/types*", "ipc/messages*"]
 SHELL = ["scheduler/main.cpp", "scheduler/scheduler_loop*", "scheduler/admin/admin_*",
-         "scheduler/admin/ctl.cpp", "scheduler/admin/event_trace*"]
+         "scheduler/admin/ctl.cpp", "scheduler/admin/memory_ctl*", "scheduler/admin/event_trace*",
+         "scheduler/admin/process_ctl*"]
 CORE_NEVER = ["chrono", "ctime", "time.h", "sys/*", "unistd.h", "thread", "mutex", "condition_variable",
               "future", "fstream", "iostream", "poll.h", "fcntl.h", "spdlog/*", "nlohmann/*",
               "ipc/process.h", "ipc/channel.h", "ipc/zmq_channel.h", "ipc/shm_region.h"]

@@ -9,6 +9,7 @@
 #include "configs/config.h"
 #include "ipc/process.h"
 #include "ipc/spin.h"
+#include "ipc/spoiled.h"
 #include "ipc/zmq_channel.h"
 #include "workers/execute/make_executor.h"
 #include "workers/worker_loop.h"
@@ -36,6 +37,7 @@ int main(int argc, char** argv) {
   spdlog::flush_on(spdlog::level::info);
 
   SignalFd signals;  // before any thread
+  mark_pool_on_fault(config.run_dir, config.self.name);
   stay_awake_for(config.awake_ms * kMillisecond);
   auto executor = make_executor(config);
   if (const Status status = ensure_private_directory(config.run_dir); !status.ok()) {

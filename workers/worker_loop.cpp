@@ -12,6 +12,7 @@
 #include "ipc/codec.h"
 #include "ipc/shm_region.h"
 #include "ipc/spin.h"
+#include "ipc/spoiled.h"
 
 namespace baton {
 
@@ -75,9 +76,7 @@ WorkerLoop::WorkerLoop(const Config& config, std::unique_ptr<ClientChannel> chan
 
 int WorkerLoop::run() {
   if (!alive_.status().ok()) spdlog::warn("{}", alive_.status().message());
-  channel_index_ = poller_.add(*channel_);
-  waker_index_ = poller_.add_fd(waker_.fd());
-  poller_.add_fd(signals_.fd());
+  fill_poller();
   now_ = now_ns();
   input([&](WorkerActions& out) { core_.start(now_, out); });
   while (!exit_) {
@@ -89,6 +88,7 @@ int WorkerLoop::run() {
       take_grammar_states();
     }
     take_messages();
+    look_after_lease();
     if (signals_.requested() && !core_.draining()) {
       spdlog::info("asked to stop: draining for at most {} s", config_.self.drain_s);
       input([&](WorkerActions& out) { core_.terminate(now_, out); });
@@ -103,11 +103,30 @@ int WorkerLoop::run() {
     }
   }
   std::this_thread::sleep_for(kFarewell);
-  // Importers keep what they have mapped; a younger life of this name removes it by itself.
-  if (exit_->code != kExitSuperseded) {
+  if (exit_->code == kExitFault) mark_pool_spoiled(config_.run_dir, config_.self.name);
+  // A leased pool is the memory process's. Of any other, importers keep what they have mapped, and
+  // a younger life of this name removes it by itself.
+  if (exit_->code != kExitSuperseded && !lease_) {
     for (const std::string& handle : handles_) unlink_region(handle);
   }
   return exit_->code;
+}
+
+void WorkerLoop::fill_poller() {
+  poller_.clear();
+  channel_index_ = poller_.add(*channel_);
+  waker_index_ = poller_.add_fd(waker_.fd());
+  poller_.add_fd(signals_.fd());
+  if (lease_) lease_index_ = poller_.add_fd(lease_.get());
+}
+
+/// The memory process says nothing more on the link of the lease: it hangs up when it dies.
+void WorkerLoop::look_after_lease() {
+  if (!lease_ || !poller_.ready(lease_index_)) return;
+  spdlog::warn("the memory process has died: the KV pool ends with this process");
+  lease_.reset();
+  core_.lease_lost();
+  fill_poller();
 }
 
 void WorkerLoop::wait() {
@@ -171,6 +190,11 @@ void WorkerLoop::take_step_events() {
         handles_.push_back(h.host_handle);
       }
       handles_.push_back(h.ranks.at(0).handle);
+      if (pool->lease) {
+        spdlog::info("the memory process keeps it");
+        lease_ = std::move(pool->lease);
+        fill_poller();
+      }
       KvHandoff::Options options;
       options.pull_delay_ms = config_.self.pull_delay_ms;
       options.unmappable = config_.self.fault_unmappable;
@@ -245,6 +269,8 @@ void WorkerLoop::carry_out(worker_action::AllocatePool& /*a*/) {
   request.pid = getpid();
   request.pid_start = pid_start_time(request.pid);
   request.allocation = make_allocation_id(config_.self.name, incarnation_);
+  request.incarnation = incarnation_;
+  request.memory_socket = config_.memory_socket();
   request.pool_blocks = config_.self.pool_blocks;
   request.pool_mib = config_.self.pool_mib;
   request.host_pool_blocks = config_.self.host_pool_blocks;

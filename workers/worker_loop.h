@@ -34,6 +34,8 @@ class WorkerLoop {
   template <typename F>
   void input(F&& f);
   void wait();
+  void fill_poller();
+  void look_after_lease();
   void take_messages();
   void take_step_events();
   void take_handoff_events();
@@ -66,6 +68,8 @@ class WorkerLoop {
   Poller poller_;
   Poller::Index channel_index_ = 0;
   Poller::Index waker_index_ = 0;
+  Poller::Index lease_index_ = 0;
+  UniqueFd lease_;  // none: the pool is this process's own
   TimeNs now_ = 0;
   WorkerActions actions_;
   WorkerActions running_actions_;

@@ -9,7 +9,7 @@
 #include "frontend/chat/reply_marks.h"
 #include "frontend/chat/reply_parser.h"
 #include "frontend/http/sse.h"
-#include "text/utf8.h"
+#include "ipc/utf8.h"
 
 namespace baton {
 namespace {

@@ -211,6 +211,12 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
   counter("baton_preemptions_total", "vllm:num_preemptions_total",
           "Requests that gave up their blocks to others, to be computed again.",
           view.scheduler.preemptions);
+  counter("baton_prompt_tokens_computed_total", "",
+          "Tokens of prompts, and of answers that are computed again, in steps of workers.",
+          view.scheduler.computed_tokens);
+  counter("baton_sequences_resumed_total", "",
+          "Sequences that went on in a KV pool that outlived their worker.",
+          view.scheduler.resumed);
   counter("baton_kv_blocks_out_total", "", "Blocks copied from KV pools to their host parts.",
           view.scheduler.blocks_out);
   counter("baton_kv_blocks_in_total", "", "Blocks copied from host parts back to KV pools.",

@@ -111,6 +111,8 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
   view_.blocks_in = message.blocks_in;
   view_.damaged_blocks = message.damaged_blocks;
   view_.preemptions = message.preemptions;
+  view_.computed_tokens = message.computed_tokens;
+  view_.resumed = message.resumed;
   view_.tokens_per_block = message.tokens_per_block;
   view_.pools = message.pools;
   if (lost_one) scheduler_lost(now, out);

@@ -57,6 +57,9 @@ std::string format_reply(const HttpReply& reply, const ReplyFrame& frame);
 std::string format_stream_head(const HttpHeaders& headers, const ReplyFrame& frame,
                                std::string_view content_type = {});
 
+/// Before a reply: the request may go on.
+inline constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+
 /// Appends `data` as one chunk (HTTP/1.0: as it is). Empty data adds nothing.
 void append_chunk(std::string& out, std::string_view data, const ReplyFrame& frame);
 /// The end of a chunked body.

@@ -12,6 +12,7 @@
 
 #include "frontend/core/dialect.h"
 #include "frontend/core/generation.h"
+#include "frontend/core/reply_facts.h"
 #include "frontend/http/client_connection.h"
 #include "frontend/http/http_reply.h"
 #include "ipc/process.h"
@@ -25,7 +26,7 @@ enum class LiveRoute : std::uint8_t { health, metrics, index, page };
 /// A request to run. The parsed request owns the dialect's reply writer.
 struct Generation {
   ParsedRequest request;
-  std::int64_t unix_seconds = 0;
+  ReplyFacts facts;  // all but the seed, if the request names none
 };
 
 struct LiveRequest {

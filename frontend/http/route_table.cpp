@@ -33,6 +33,10 @@ std::string tidied(std::string_view path) {
 
 }  // namespace
 
+bool path_fits(std::string_view route, std::string_view path) {
+  return matches(route, tidied(path));
+}
+
 RouteTable::Found RouteTable::find(std::string_view method, std::string_view path) const {
   Found found;
   found.known_method = std::find(kMethods.begin(), kMethods.end(), method) != kMethods.end();

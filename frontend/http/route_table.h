@@ -21,6 +21,9 @@ struct HttpRoute {
   std::function<void(const std::shared_ptr<ClientConnection>&, HttpRequest)> handle;
 };
 
+/// Whether `path` is one that a route stands for: see HttpRoute::path and RouteTable::find().
+bool path_fits(std::string_view route, std::string_view path);
+
 class RouteTable {
  public:
   explicit RouteTable(std::vector<HttpRoute> routes) : routes_(std::move(routes)) {}

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "frontend/http/http_error.h"
+#include "frontend/http/request_facts.h"
 #include "frontend/http/sse.h"
 
 namespace baton {
@@ -51,10 +52,7 @@ std::vector<HttpRoute> Routes::table(const std::vector<const Dialect*>& dialects
   const Place version_place{dialects.front(), "/version"};
   add("GET", "/version",
       [=, this](const Connection& c, HttpRequest request) { version(c, request, version_place); });
-  // TGI's clients call the model of its chat route "tgi", or anything.
-  const bool any_model = std::any_of(dialects.begin(), dialects.end(), [](const Dialect* dialect) {
-    return std::string_view(dialect->name()) == "tgi";
-  });
+  const bool any_model = takes_any_model(dialects);
   for (const Dialect* dialect : dialects) {
     for (const DialectRoute& route : dialect->routes()) {
       const bool shared = std::any_of(routes.begin(), routes.end(), [&](const HttpRoute& earlier) {
@@ -165,12 +163,7 @@ std::optional<HttpError> Routes::refusal(const ClientConnection& connection,
 /// False: the request's own id is not acceptable, and the reply that says so is on its way.
 bool Routes::frame_of(const Connection& connection, const HttpRequest& request,
                       const Dialect* dialect, ReplyFrame* frame, bool anybody) {
-  frame->dialect = dialect;
-  frame->keep_alive = request.keep_alive;
-  frame->head_only = request.method == "HEAD";
-  frame->minor = request.minor;
-  frame->asked = asked_text(request.method, request.path());
-  frame->cors = &options_.cors.reply_headers(request);
+  *frame = reply_frame(request, dialect, options_.cors);
   const std::string* given = request.header("x-request-id");
   const bool own = given != nullptr && valid_request_id(*given);
   frame->request_id = own ? *given : new_request_id();
@@ -189,20 +182,19 @@ void Routes::generate(const Connection& connection, HttpRequest request, const P
                       ParseBody parse) {
   ReplyFrame frame;
   if (!frame_of(connection, request, place.dialect, &frame)) return;
-  Asker asker{connection, std::move(frame), place.route, now_ns(), wall_ns() / kSecond};
-  RequestContext context;
-  context.request_id = asker.frame.request_id;
-  context.path = request.path();
-  context.unix_seconds = asker.unix_seconds;
-  context.received = asker.received;
-  context.wall_offset = wall_ns() - now_ns();
-  context.max_context = facts_.max_context.load(std::memory_order_relaxed);
-  context.max_choices = options_.max_streams;
-  context.default_timeout = options_.default_timeout;
-  context.max_timeout = options_.max_timeout;
-  context.strict_fields = options_.strict_fields;
-  context.any_model = place.any_model;
-  context.zero_bytes = options_.zero_bytes;
+  const TimeNs received = now_ns();
+  ReplyFacts facts{.request_id = frame.request_id,
+                   .received = received,
+                   .wall_offset = wall_ns() - received,
+                   .max_context = facts_.max_context.load(std::memory_order_relaxed)};
+  Asker asker{connection, std::move(frame), place.route, std::move(facts)};
+  const IntakeSettings settings{.max_choices = options_.max_streams,
+                                .default_timeout = options_.default_timeout,
+                                .max_timeout = options_.max_timeout,
+                                .strict_fields = options_.strict_fields,
+                                .any_model = place.any_model,
+                                .zero_bytes = options_.zero_bytes};
+  RequestContext context = request_context(request, asker.facts, settings);
   // The body is read as JSON whatever its Content-Type says: curl -d calls everything a form.
   const auto parsed = [this, parse, context = std::move(context)](std::string_view body) {
     return parse(body, context, options_.model);
@@ -229,7 +221,7 @@ void Routes::parse_elsewhere(Asker asker, std::string body,
   };
   const std::size_t bytes = body.size();
   const auto waiting =
-      std::make_shared<Waiting>(std::move(asker), std::move(body), std::move(parse));
+      std::make_shared<Waiting>(Waiting{std::move(asker), std::move(body), std::move(parse)});
   announce(waiting->asker);
   facts_.rendering.fetch_add(1);
   const bool taken = helpers_.pool->push(owner_of(waiting->asker), bytes, [this, waiting] {
@@ -279,8 +271,8 @@ void Routes::post_generation(Asker asker, ParsedRequest request) {
   job.connection = std::move(asker.connection);
   job.frame = std::move(asker.frame);
   job.route = asker.route;
-  job.received = asker.received;
-  job.what = Generation{std::move(request), asker.unix_seconds};
+  job.received = asker.facts.received;
+  job.what = Generation{std::move(request), std::move(asker.facts)};
   post(std::move(job));
 }
 
@@ -290,7 +282,7 @@ void Routes::check_grammar(Asker asker, ParsedRequest request) {
     Asker asker;
     ParsedRequest request;
   };
-  const auto waiting = std::make_shared<Waiting>(std::move(asker), std::move(request));
+  const auto waiting = std::make_shared<Waiting>(Waiting{std::move(asker), std::move(request)});
   const auto refuse = [this, waiting](const Status& status) {
     fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,
          http_error(status,
@@ -325,7 +317,7 @@ void Routes::render(Asker asker, std::unique_ptr<PendingChat> chat) {
     Asker asker;
     std::unique_ptr<PendingChat> chat;
   };
-  const auto waiting = std::make_shared<Waiting>(std::move(asker), std::move(chat));
+  const auto waiting = std::make_shared<Waiting>(Waiting{std::move(asker), std::move(chat)});
   const std::string& request = waiting->chat->render_request();
   // Somebody's large chats and his small ones take turns, too.
   std::string owner = owner_of(waiting->asker) + (request.size() < kLargeBody ? "" : " large");

@@ -13,6 +13,7 @@
 
 #include "frontend/chat/template_pool.h"
 #include "frontend/core/dialect.h"
+#include "frontend/core/reply_facts.h"
 #include "frontend/core/served_model.h"
 #include "frontend/core/work_pool.h"
 #include "frontend/grammar/grammar_checker.h"
@@ -82,8 +83,7 @@ class Routes {
     Connection connection;
     ReplyFrame frame;
     const char* route = "";
-    TimeNs received = 0;
-    std::int64_t unix_seconds = 0;
+    ReplyFacts facts;
   };
   /// Whose turn it is where several wait: the key's, or the address's.
   static std::string owner_of(const Asker& asker);

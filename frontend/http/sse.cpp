@@ -1,6 +1,6 @@
 #include "frontend/http/sse.h"
 
-#include "text/utf8.h"
+#include "ipc/utf8.h"
 
 namespace baton {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "frontend/http/sse.h"
-#include "text/utf8.h"
+#include "ipc/utf8.h"
 
 namespace baton {
 namespace {

@@ -14,6 +14,8 @@ namespace {
 constexpr const char* kHelp =
     "show info|workers|setup|requests|kv|queue|errors [json]   what the scheduler knows\n"
     "set worker NAME drain|ready                         stop or resume giving it work\n"
+    "set worker NAME role prefill|decode|mixed           what new work it gets; what it has, "
+    "stays\n"
     "cancel FRONTEND-COUNTER                             end one request (ids: show requests)\n"
     "wait worker NAME ready|drained|gone SECONDSs        answer when it is so, or at the time-out\n"
     "audit                                               recount every pool, compare with the "
@@ -105,14 +107,29 @@ class Audit : public PendingAnswer {
   TimeNs until_;
 };
 
+std::optional<Role> parse_role(const std::string& word) {
+  for (const Role role : {Role::prefill, Role::decode, Role::mixed}) {
+    if (word == to_string(role)) return role;
+  }
+  return std::nullopt;
+}
+
 AdminAnswer set_worker(const std::vector<std::string>& words, AdminBackend& backend) {
-  if (words.size() != 4 || words[1] != "worker" || (words[3] != "drain" && words[3] != "ready")) {
-    return error("usage: set worker NAME drain|ready");
+  const bool drain = words.size() == 4 && (words[3] == "drain" || words[3] == "ready");
+  const std::optional<Role> role =
+      words.size() == 5 && words[3] == "role" ? parse_role(words[4]) : std::nullopt;
+  if (words.size() < 2 || words[1] != "worker" || (!drain && !role)) {
+    return error(
+        "usage: set worker NAME drain|ready, or set worker NAME role prefill|decode|mixed");
   }
   if (find_worker(backend.state(), words[2]) == nullptr) {
     return error("no worker is called '" + words[2] + "'; known:" + known_workers(backend.state()));
   }
-  backend.inject(SetDraining{words[2], words[3] == "drain"});
+  if (role) {
+    backend.inject(SetRole{words[2], *role});
+  } else {
+    backend.inject(SetDraining{words[2], words[3] == "drain"});
+  }
   return answer("ok\n");
 }
 

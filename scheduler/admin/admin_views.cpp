@@ -37,6 +37,8 @@ json info(const State& state, const AdminStats& stats) {
                    {"remote_prefills", c.remote_prefills},
                    {"prefill_tokens", c.prefill_tokens},
                    {"cached_tokens", c.cached_tokens},
+                   {"computed_tokens", c.computed_tokens},
+                   {"resumed", c.resumed},
                    {"pulled_prefix_tokens", c.pulled_prefix_tokens},
                    {"prefix_pulls", c.prefix_pulls},
                    {"blocks_out", c.blocks_out},
@@ -65,7 +67,11 @@ json unreachable(const State& state, const Worker& importer) {
 
 json workers(const State& state) {
   json list = json::array();
-  for (const Worker& w : state.workers) {
+  for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
+    const Worker& w = state.workers[i];
+    std::uint32_t parked = 0;
+    state.sequences.each(
+        [&](const Sequence& sequence) { parked += sequence.worker == i && sequence.parked; });
     list.push_back({{"name", w.name()},
                     {"role", to_string(w.role())},
                     {"state", describe_state(w)},
@@ -73,6 +79,7 @@ json workers(const State& state) {
                     {"term", w.peer.term},
                     {"steps", w.compute.steps_total},
                     {"sequences", w.compute.sequences},
+                    {"waiting_sequences", parked},
                     {"tokens", w.compute.tokens_total},
                     {"device", w.peer.identity.device},
                     {"weights", w.store.offer.facts.weights},

@@ -1,67 +1,75 @@
-// baton-ctl: one command (or a session of them) on the scheduler's admin socket.
+// baton-ctl: one command (or a session of them) on the scheduler's admin socket; what is about the
+// memory process goes to that, and what is about processes needs neither.
 //   baton-ctl show kv json          baton-ctl --socket PATH help          echo 'show info' |
 //   baton-ctl -
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "configs/config.h"
 #include "ipc/process.h"
+#include "scheduler/admin/admin_client.h"
+#include "scheduler/admin/memory_ctl.h"
+#include "scheduler/admin/process_ctl.h"
 
 namespace {
 
-int connect_to(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    errno = ENAMETOOLONG;
-    return -1;
-  }
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return -1;
-  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return fd;
-  const int why = errno;
-  ::close(fd);
-  errno = why;
-  return -1;
-}
+constexpr const char* kMemoryHelp =
+    "show memory [json]                                  what the memory process keeps, for whom\n"
+    "memory drop pool:NAME|weights:NUMBER                give back what nobody holds\n";
 
-bool send_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
-    if (n <= 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return true;
-}
+constexpr const char* kProcessHelp =
+    "show processes [json]                               every process of this run directory\n"
+    "restart NAME|all [--rolling] [--within SECONDS]     replaced by the binary that lies on disk; "
+    "with\n"
+    "                                                    --rolling one after the other, each when "
+    "the one\n"
+    "                                                    before is up. Streams go on; only a front "
+    "end's\n"
+    "                                                    own are cut after frontend.drain_s, and "
+    "nobody\n"
+    "                                                    listens until it is back\n";
 
-/// Sends one line, copies the answer up to its empty line to stdout. Returns the exit code.
+/// Sends one line, copies the answer to stdout. Returns the exit code.
 int ask(int fd, const std::string& line) {
-  if (!send_all(fd, line + "\n")) {
-    std::cerr << "baton-ctl: the scheduler closed the connection\n";
+  const auto answer = baton::ask_admin(fd, line);
+  if (!answer) {
+    std::cerr << "baton-ctl: the scheduler left before it had answered\n";
     return 1;
   }
-  std::string answer;
-  char buffer[65536];
-  while (answer != "\n" && (answer.size() < 2 || answer.substr(answer.size() - 2) != "\n\n")) {
-    const ssize_t n = ::recv(fd, buffer, sizeof buffer, 0);
-    if (n <= 0) {
-      std::cerr << "baton-ctl: the scheduler left before it had answered\n";
-      return 1;
-    }
-    answer.append(buffer, static_cast<std::size_t>(n));
+  std::cout << *answer << std::flush;
+  return answer->rfind("error:", 0) == 0 ? 1 : 0;
+}
+
+/// Where commands go. The scheduler is connected to when one is for it.
+struct Target {
+  std::string admin_socket;
+  std::string memory_socket;
+  baton::ProcessCommands processes;
+  baton::UniqueFd scheduler;
+};
+
+int carry_out(const std::string& line, Target& target) {
+  std::istringstream in{line};
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  if (const auto done = baton::memory_command(words, target.memory_socket)) return *done;
+  if (const auto done = baton::process_command(words, target.processes)) return *done;
+  if (!target.scheduler) target.scheduler = baton::connect_admin(target.admin_socket);
+  if (!target.scheduler) {
+    std::cerr << "baton-ctl: " << target.admin_socket << ": " << std::strerror(errno)
+              << " (is baton-scheduler running?)\n";
+    return 1;
   }
-  answer.pop_back();
-  std::cout << answer << std::flush;
-  return answer.rfind("error:", 0) == 0 ? 1 : 0;
+  const int code = ask(target.scheduler.get(), line);
+  if (words == std::vector<std::string>{"help"}) std::cout << kMemoryHelp << kProcessHelp;
+  return code;
 }
 
 }  // namespace
@@ -69,36 +77,50 @@ int ask(int fd, const std::string& line) {
 int main(int argc, char** argv) {
   CLI::App app{"Commands on the scheduler's admin socket; 'baton-ctl help' lists them"};
   std::string config_file;
-  std::string socket;
+  Target target;
   std::vector<std::string> words;
   app.add_option("--config", config_file, "YAML file that names run_dir or scheduler.admin_socket");
-  app.add_option("--socket", socket, "path of the admin socket (default: from the configuration)");
+  app.add_option("--socket", target.admin_socket,
+                 "path of the admin socket (default: from the configuration)");
+  app.add_option("--memory-socket", target.memory_socket,
+                 "path of the memory process's socket (default: from the configuration; with "
+                 "--socket, memory.sock beside it)");
+  app.add_option(
+      "--run-dir", target.processes.run_dir,
+      "folder of the processes' records (default: from the configuration; with --socket, "
+      "the socket's folder)");
+  app.add_flag("--rolling", target.processes.rolling, "restart: one process after the other");
+  double within = static_cast<double>(target.processes.within) / 1e9;
+  app.add_option("--within", within, "restart: seconds that each process has to be up again [600]")
+      ->check(CLI::Range(0.1, 86400.0));
   app.add_option("command", words, "the command; '-' reads commands from stdin, one a line")
       ->required();
   app.set_version_flag("--version", std::string("baton-ctl ") + baton::build_version());
   app.prefix_command(false);
   CLI11_PARSE(app, argc, argv);
+  target.processes.within = static_cast<baton::TimeNs>(within * 1e9);
 
-  if (socket.empty()) {
+  if (target.admin_socket.empty()) {
     std::vector<const char*> args = {"baton-ctl"};
     if (!config_file.empty()) args.insert(args.end(), {"--config", config_file.c_str()});
     const baton::Loaded loaded =
         baton::load_config(baton::Program::tool, static_cast<int>(args.size()), args.data());
     if (!loaded.config) return loaded.exit_code;
-    socket = loaded.config->scheduler.admin_socket;
+    target.admin_socket = loaded.config->scheduler.admin_socket;
+    if (target.memory_socket.empty()) target.memory_socket = loaded.config->memory_socket();
+    if (target.processes.run_dir.empty()) target.processes.run_dir = loaded.config->run_dir;
   }
-  const int fd = connect_to(socket);
-  if (fd < 0) {
-    std::cerr << "baton-ctl: " << socket << ": " << std::strerror(errno)
-              << " (is baton-scheduler running?)\n";
-    return 1;
-  }
+  const auto folder = std::filesystem::path(target.admin_socket).parent_path();
+  if (target.memory_socket.empty()) target.memory_socket = (folder / "memory.sock").string();
+  if (target.processes.run_dir.empty()) target.processes.run_dir = folder.string();
+  target.processes.admin_socket = target.admin_socket;
   if (words.size() == 1 && words[0] == "-") {
     int worst = 0;
-    for (std::string line; std::getline(std::cin, line);) worst = std::max(worst, ask(fd, line));
+    for (std::string line; std::getline(std::cin, line);)
+      worst = std::max(worst, carry_out(line, target));
     return worst;
   }
   std::string line;
   for (const std::string& word : words) line += (line.empty() ? "" : " ") + word;
-  return ask(fd, line);
+  return carry_out(line, target);
 }

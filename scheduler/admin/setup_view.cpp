@@ -15,7 +15,21 @@ std::string gib(std::uint64_t bytes) {
   return text;
 }
 
-void add_worker(const Worker& w, std::vector<SetupLine>& lines) {
+/// Whose weights are the same memory, as the kernel numbers it.
+std::string shared_with(const Worker& w, const State& state) {
+  const std::uint64_t copy = w.store.offer.facts.weight_copy;
+  std::string names;
+  for (const Worker& other : state.workers) {
+    if (copy == 0 || &other == &w || !other.ready() || other.store.offer.facts.weight_copy != copy)
+      continue;
+    names += (names.empty() ? "" : ", ") + other.name();
+  }
+  if (names.empty()) return "";
+  return ", " + std::to_string(w.store.offer.facts.weight_bytes >> 20U) + " MiB shared with " +
+         names;
+}
+
+void add_worker(const Worker& w, const State& state, std::vector<SetupLine>& lines) {
   const Hello& h = w.store.offer;
   const std::string& name = w.name();
   const bool cpu = w.peer.identity.device == "cpu";
@@ -25,8 +39,9 @@ void add_worker(const Worker& w, std::vector<SetupLine>& lines) {
         ", " + std::to_string(h.facts.threads) + (h.facts.threads == 1 ? " thread" : " threads");
   }
   lines.push_back({name, device, cpu ? "--device, --worker.threads" : "--device, --worker.gpu"});
-  lines.push_back(
-      {name + " weights", h.facts.weights + ", " + gib(h.facts.weight_bytes), "--worker.dtype"});
+  lines.push_back({name + " weights",
+                   h.facts.weights + ", " + gib(h.facts.weight_bytes) + shared_with(w, state),
+                   "--worker.dtype"});
   std::string pool = to_string(static_cast<KvDtype>(h.dtype)) + std::string(", ") +
                      gib(h.block_bytes * h.blocks) + ": " +
                      std::to_string(std::uint64_t{h.blocks} * h.tokens_per_block) + " tokens";
@@ -65,7 +80,7 @@ std::vector<SetupLine> setup_lines(const State& state) {
     break;  // all front ends read the same folder
   }
   for (const Worker& w : state.workers) {
-    if (w.ready()) add_worker(w, lines);
+    if (w.ready()) add_worker(w, state, lines);
   }
   return lines;
 }

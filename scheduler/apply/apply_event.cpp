@@ -3,6 +3,7 @@
 #include "scheduler/apply/apply_handlers.h"
 #include "scheduler/apply/membership.h"
 #include "scheduler/apply/requests.h"
+#include "scheduler/apply/roles.h"
 
 namespace baton {
 
@@ -25,7 +26,7 @@ void send_failed(State& state, LinkId link, Outbox& out) {
   // A front end heals by itself: its heartbeats name what it misses.
   const auto it = state.worker_links.find(link);
   if (it == state.worker_links.end() || state.workers[it->second].peer.link != link) return;
-  end_term(state, it->second, kBlameLater, "a message could not be sent", out);
+  end_term(state, it->second, kBlameLater, Places::wait, "a message could not be sent", out);
 }
 
 struct Apply {
@@ -45,6 +46,11 @@ struct Apply {
       if (state.workers[i].name() == e.worker) {
         set_draining(state, i, e.draining, /*leave=*/false, now, out);
       }
+    }
+  }
+  void operator()(SetRole&& e) {
+    for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
+      if (state.workers[i].name() == e.worker) set_role(state, i, e.role, now, out);
     }
   }
   void operator()(AdminCancel&& e) {

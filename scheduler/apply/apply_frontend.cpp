@@ -72,6 +72,8 @@ struct Handler {
     message.blocks_in = state.counters.blocks_in;
     message.damaged_blocks = state.counters.damaged_blocks;
     message.preemptions = state.counters.preemptions;
+    message.computed_tokens = state.counters.computed_tokens;
+    message.resumed = state.counters.resumed;
     tell_pools(state, message);
     message.waiting = static_cast<std::uint32_t>(state.waiting.size());
     message.running = static_cast<std::uint32_t>(state.deadlines.size());

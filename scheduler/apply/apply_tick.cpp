@@ -51,16 +51,17 @@ void judge_worker(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
     case Verdict::Fault::none:
       return;
     case Verdict::Fault::lost:
-      return end_term(state, index, kBlameLater, verdict.why(), out);
+      return end_term(state, index, kBlameLater, Places::wait, verdict.why(), out);
     case Verdict::Fault::silent:
       // Frozen, or dead where nobody sees its pid: as long as it counts as alive, requests wait for
       // it.
       return end_term(state, index,
                       {running_on(state, index, w.peer.heard + kTwoHeartbeats), false},
-                      verdict.why(), out);
+                      Places::leave, verdict.why(), out);
     case Verdict::Fault::hung: {
       const Term term = w.peer.term;
-      end_term(state, index, {owners_of(state, index, verdict.record), false}, verdict.why(), out);
+      end_term(state, index, {owners_of(state, index, verdict.record), false}, Places::leave,
+               verdict.why(), out);
       out.to_workers.emplace_back(w.peer.link, Fenced{state.epoch, term, /*hung=*/true});
     }
   }
@@ -74,6 +75,22 @@ void repeat_closes(Worker& w, TimeNs now, Outbox& out) {
   w.peer.closes_repeated = now;
   for (const auto& [number, record] : w.peer.work.of(Work::close)) {
     out.to_workers.emplace_back(w.peer.link, Close{record.key});
+  }
+}
+
+/// What a worker has mapped under an earlier scheduler, of a pool whose owner has not come: that of
+/// a kept pool ends with nobody's process.
+void close_orphans(State& state, Worker& w, TimeNs now, Outbox& out) {
+  if (w.peer.state == WorkerState::gone || now - state.started < state.settings.close_timeout)
+    return;
+  for (const AllocationId allocation : w.peer.imports) {
+    const bool offered =
+        std::any_of(state.workers.begin(), state.workers.end(),
+                    [&](const Worker& other) { return other.store.allocation() == allocation; });
+    if (offered || w.peer.work.has(Work::close, allocation)) continue;
+    w.peer.work.add(Work::close, 0, allocation, now);
+    w.peer.closes_repeated = now;
+    out.to_workers.emplace_back(w.peer.link, Close{allocation});
   }
 }
 
@@ -139,7 +156,9 @@ void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out) {
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     try_admit_worker(state, i, now, out);
     judge_worker(state, i, now, out);
+    judge_kept_pool(state, i, now, out);
     forget_context(state.workers[i], now);
+    close_orphans(state, state.workers[i], now, out);
     repeat_closes(state.workers[i], now, out);
     repeat_grammar(state.workers[i], now, out);
     probe_again(state, i, now, out);

@@ -10,6 +10,7 @@
 #include "scheduler/apply/membership.h"
 #include "scheduler/apply/reachability.h"
 #include "scheduler/apply/requests.h"
+#include "scheduler/apply/roles.h"
 #include "scheduler/apply/sequences.h"
 #include "scheduler/prefix/prefix_cache.h"
 #include "scheduler/prefix/prefix_pull.h"
@@ -101,13 +102,18 @@ struct Handler {
       state.worker_links.erase(worker().peer.link);
     }
     Worker& w = worker();
-    std::set<AllocationId> predecessors = std::move(w.store.predecessors);
-    if (w.store.allocation() != 0) predecessors.insert(w.store.allocation());
-    const Worker before = std::exchange(w, Worker{});
-    w.store.predecessors = std::move(predecessors);
+    Worker before = std::exchange(w, Worker{});
     w.compute.steps_total = before.compute.steps_total;
     w.compute.tokens_total = before.compute.tokens_total;
-    w.store.last_context = before.store.last_context;
+    if (before.store.kept) {
+      w.store = std::move(before.store);
+      w.compute.sequences = before.compute.sequences;  // those that are parked there
+    } else {
+      w.store.predecessors = std::move(before.store.predecessors);
+      if (before.store.allocation() != 0) w.store.predecessors.insert(before.store.allocation());
+      w.store.last_context = before.store.last_context;
+    }
+    w.given_role = before.given_role;
     w.peer.identity = std::move(identity);
     w.peer.link = link;
     w.peer.registered = w.peer.heard = now;
@@ -119,6 +125,7 @@ struct Handler {
     }
     out.info(w.name() + ": registering, role " + to_string(w.role()) + ", pid " +
              std::to_string(w.peer.identity.pid));
+    tell_role(w, out);
     try_admit_worker(state, index, now, out);
   }
 
@@ -139,16 +146,18 @@ struct Handler {
   }
 
   /// The same process again: its first Register, or our answer, was lost, or its link is new.
-  void re_register(const Register& /*identity*/) {
+  void re_register(const Register& identity) {
     Worker& w = worker();
     if (w.peer.state == WorkerState::gone) return;
     if (w.peer.link != link) {
-      end_term(state, index, kBlameLater, "its link is new", out);
+      end_term(state, index, kBlameLater, Places::wait, "its link is new", out);
       state.worker_links.erase(w.peer.link);
       w.peer.link = link;
       state.worker_links[link] = index;
     }
     w.peer.heard = now;
+    if (w.given_role) w.peer.identity.role = identity.role;  // it may not have been told
+    tell_role(w, out);
     if (w.peer.state != WorkerState::registering) {
       out.to_workers.emplace_back(link, Registered{state.epoch, w.peer.identity.incarnation});
     }
@@ -168,7 +177,7 @@ struct Handler {
         out.to_workers.emplace_back(link, Welcome{state.epoch, w.peer.term, hello.hello_id});
         return;
       }
-      end_term(state, index, kBlameLater, "the worker ended it", out);
+      end_term(state, index, kBlameLater, Places::wait, "the worker ended it", out);
     }
     for (const Worker& other : state.workers) {
       if (&other == &w || !other.ready()) continue;
@@ -183,6 +192,10 @@ struct Handler {
                            w.store.pool.total() == hello.blocks &&
                            w.store.pool.host_total() == hello.host_blocks;
     if (!same_pool) {
+      if (w.store.kept) {
+        out.warn(w.name() + ": comes back without its pool");
+        give_up_pool(state, index, now, out);
+      }
       w.store.pool = BlockPool(hello.blocks, hello.host_blocks);
       state.pulls.each([&](OpenPull& pull) {
         if (pull.from_worker == index) pull.from_worker = kNobody;  // they read the old one
@@ -199,18 +212,10 @@ struct Handler {
     w.peer.heartbeat = WorkerHeartbeat{};
     w.peer.heard = now;
     out.info(w.name() + ": ready, " + std::to_string(w.store.offer.blocks) + " blocks");
-    warn_of_small_steps(w);
+    warn_of_small_steps(state.settings, w, out);
+    if (w.store.kept) resume_pool(state, index, out);
     out.to_workers.emplace_back(link, Welcome{state.epoch, w.peer.term, w.store.offer.hello_id});
     probe_peers(state, index, now, out);
-  }
-
-  /// It was started with other settings.
-  void warn_of_small_steps(const Worker& w) {
-    const std::uint32_t wanted = state.settings.token_budget.of(w.role());
-    if (w.step_room() >= wanted) return;
-    out.warn(w.name() + ": has room for " + std::to_string(w.step_room()) +
-             " tokens in a step, and the settings say " + std::to_string(wanted) +
-             ": its steps are smaller. Start it again with the scheduler's settings");
   }
 
   void operator()(StepResult&& result) {
@@ -221,7 +226,7 @@ struct Handler {
         result.tokens.size() != result.sequences.size() || !logprobs_agree(result) ||
         !candidates_agree(result) || !sums_agree(result) ||
         !complete(w.compute.steps.front(), result)) {
-      end_term(state, index, kBlameLater, "unexpected step result", out);
+      end_term(state, index, kBlameLater, Places::wait, "unexpected step result", out);
       out.to_workers.emplace_back(link, Fenced{state.epoch, result.term});
       return;
     }
@@ -515,10 +520,11 @@ struct Handler {
       return;
     }
     if (!in_term(beat.term)) return;
+    w.store.offer.leased = beat.leased;
     if (beat.steps_done > w.compute.done) {
-      end_term(state, index, kBlameLater, "a step result was lost", out);
+      end_term(state, index, kBlameLater, Places::wait, "a step result was lost", out);
     } else if (beat.pulls_done > w.compute.pulls_answered) {
-      end_term(state, index, kBlameLater, "a pull's answer was lost", out);
+      end_term(state, index, kBlameLater, Places::wait, "a pull's answer was lost", out);
     } else {
       w.peer.work.acknowledge(Work::step, beat.plans_received, now);
       w.peer.work.acknowledge(Work::pull, beat.pulls_received, now);

@@ -36,12 +36,16 @@ struct SetDraining {
   std::string worker;
   bool draining = false;
 };
+struct SetRole {
+  std::string worker;
+  Role role = Role::mixed;
+};
 struct AdminCancel {
   RequestId request;
 };
 
-using Event =
-    std::variant<FromFrontend, FromWorker, ProcessGone, SendFailed, Tick, SetDraining, AdminCancel>;
+using Event = std::variant<FromFrontend, FromWorker, ProcessGone, SendFailed, Tick, SetDraining,
+                           SetRole, AdminCancel>;
 
 /// What the shell must send and log. `events[i]` collects the tokens of one turn for front end i:
 /// one message per front end and step. Buffers are reused from turn to turn.

@@ -90,8 +90,10 @@ void post_pull(State& state, OpenPull& pull, TimeNs now, Outbox& out) {
   message.pull_id = pull.id;
   message.allocation = from.store.allocation();
   message.ranks = from.store.offer.ranks;
-  message.exporter_pid = from.peer.identity.pid;
-  message.exporter_pid_start = from.peer.identity.pid_start;
+  if (!from.store.offer.leased) {  // else it may outlive the exporter
+    message.exporter_pid = from.peer.identity.pid;
+    message.exporter_pid_start = from.peer.identity.pid_start;
+  }
   message.exporter_blocks = from.store.offer.blocks;
   message.exporter_host_handle = from.store.offer.host_handle;
   message.exporter_host_blocks = from.store.offer.host_blocks;

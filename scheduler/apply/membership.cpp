@@ -11,9 +11,6 @@
 
 namespace baton {
 
-namespace {
-
-/// What the loss of its place on a worker means for one request.
 void lose_place(State& state, Sequence& sequence) {
   Request* request = state.request_of(sequence);
   if (request == nullptr) {
@@ -37,18 +34,11 @@ void lose_place(State& state, Sequence& sequence) {
   }
 }
 
-}  // namespace
+namespace {
 
-void end_term(State& state, WorkerIndex index, const Blame& blamed, const std::string& why,
-              Outbox& out) {
+/// Nothing outlives the term.
+void lose_pool(State& state, WorkerIndex index) {
   Worker& w = state.workers[index];
-  if (!w.ready()) return;
-  w.peer.state = WorkerState::fenced;
-  w.peer.fenced_term = 0;
-  ++state.counters.terms_ended;
-  out.warn(w.name() + ": term ended: " + why);
-  if (blamed.later) note_unblamed(state, index);
-
   std::vector<SequenceId> here;
   state.sequences.each([&](const Sequence& sequence) {
     if (sequence.worker == index) here.push_back(sequence.id);
@@ -61,8 +51,24 @@ void end_term(State& state, WorkerIndex index, const Blame& blamed, const std::s
     if (pull.to_worker == index) pulls.push_back(pull.id);
   });
   for (const PullId id : pulls) settle_pull(state, id);
-
   for (const InFlightStep& step : w.compute.steps) w.store.pool.copied(step.copies);
+  w.compute.sequences = 0;
+  w.store.pool.reset();
+}
+
+}  // namespace
+
+void end_term(State& state, WorkerIndex index, const Blame& blamed, Places places,
+              const std::string& why, Outbox& out) {
+  Worker& w = state.workers[index];
+  if (!w.ready()) return;
+  w.peer.state = WorkerState::fenced;
+  w.peer.fenced_term = 0;
+  ++state.counters.terms_ended;
+  out.warn(w.name() + ": term ended: " + why);
+  if (blamed.later) note_unblamed(state, index);
+
+  w.store.offer.leased ? keep_pool(state, index, places) : lose_pool(state, index);
   w.compute.steps.clear();
   w.compute.decode_set.clear();
   w.compute.singles.clear();
@@ -71,14 +77,12 @@ void end_term(State& state, WorkerIndex index, const Blame& blamed, const std::s
   w.compute.joins.clear();
   w.compute.drops.clear();
   w.compute.beams.clear();
-  w.compute.sequences = 0;
   w.compute.short_of_blocks = false;
   w.compute.makes_way = false;
   w.compute.compiles_alone = false;
   w.compute.grammars.clear();
   w.peer.work.begin_term(w.peer.heard);
   w.store.sums.clear();
-  w.store.pool.reset();
   blame(state, blamed.now, out);
 }
 
@@ -86,8 +90,10 @@ void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string
                  Outbox& out) {
   Worker& w = state.workers[index];
   if (w.peer.state == WorkerState::gone) return;
-  if (w.ready())
-    end_term(state, index, {blamed ? running_on(state, index) : Suspicions(), false}, why, out);
+  if (w.ready()) {
+    end_term(state, index, {blamed ? running_on(state, index) : Suspicions(), false},
+             blamed ? Places::wait : Places::leave, why, out);
+  }
   out.warn(w.name() + ": gone: " + why);
   if (blamed) blame_late(state, w, out);
   w.peer.unblamed.clear();
@@ -98,6 +104,14 @@ void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string
   w.peer.imports.clear();
   w.peer.unreachable.clear();
   w.peer.work = OutstandingWork();
+  if (w.store.kept && w.store.offer.leased) return;
+  give_up_pool(state, index, now, out);
+}
+
+void give_up_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
+  Worker& w = state.workers[index];
+  requeue_parked(state, index);
+  w.store.kept = false;
   const AllocationId allocation = w.store.allocation();
   state.pulls.each([&](OpenPull& pull) {
     if (pull.from_worker == index) pull.from_worker = kNobody;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "scheduler/apply/blame.h"
+#include "scheduler/apply/kept_pool.h"
 
 namespace baton {
 
@@ -13,12 +14,18 @@ struct Blame {
   bool later = false;
 };
 inline const Blame kBlameLater{{}, true};
-/// Ends the worker's term: its sequences go back to the queue, its pool is wholly fenced.
-void end_term(State& state, WorkerIndex index, const Blame& blamed, const std::string& why,
-              Outbox& out);
-/// The process has ended: its pool is gone; importers are told to close it. `blamed`: not on
-/// purpose, so that whoever it worked for may be the cause; also those of a term that ended just
-/// before and blamed nobody yet.
+/// Ends the worker's term: its sequences go back to the queue, its pool is wholly fenced. If the
+/// pool outlives its process, they may wait there instead (kept_pool.h).
+void end_term(State& state, WorkerIndex index, const Blame& blamed, Places places,
+              const std::string& why, Outbox& out);
+/// What the loss of its place on a worker means for one request.
+void lose_place(State& state, Sequence& sequence);
+/// Nobody will say Hello with this pool again: what is parked there is computed again, importers
+/// are told to close it.
+void give_up_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out);
+/// The process has ended: its pool is gone, unless it is kept; importers are told to close it.
+/// `blamed`: not on purpose, so that whoever it worked for may be the cause; also those of a term
+/// that ended just before and blamed nobody yet.
 void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string& why, TimeNs now,
                  Outbox& out);
 /// Prompt + output tokens that fit the pool and model of some worker that decodes (of any worker,

@@ -72,6 +72,8 @@ void begin_decode(State& state, Request& request, Sequence& sequence) {
     w.compute.beams.push_back(request.id);
     w.compute.sequences += request.sampling.num_beams - sequence.width;
     sequence.width = request.sampling.num_beams;
+  } else if (!sequence.on_worker) {
+    w.compute.adds.push_back(sequence.id);  // its worker's process is younger than its blocks
   } else if (is_suspect(state, request)) {
     w.compute.singles.push_back(sequence.id);
   } else {
@@ -123,8 +125,8 @@ void release_sequence(State& state, SequenceId id, bool keep) {
     erase_from(w.compute.prefills, id);
     erase_from(w.compute.adds, id);
     erase_from(w.compute.joins, id);
-    // A worker out of term has forgotten its sequences, and its pool is wholly fenced.
-    if (w.ready()) {
+    // A worker out of term has forgotten its sequences, and its pool is wholly fenced or kept.
+    if (w.ready() || w.store.kept) {
       remember_prefix(state, *sequence);
       // The last one first: of a chain in the cache, its end is forgotten before its beginning.
       for (auto extent = sequence->extents.rbegin(); extent != sequence->extents.rend(); ++extent) {

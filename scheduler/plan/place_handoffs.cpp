@@ -61,9 +61,15 @@ std::vector<bool> awaited_by_preempted(State& state, TimeNs now) {
   return awaited;
 }
 
+/// Its worker decodes, too, since it was given another role.
+bool stays_at_source(const Worker& w, const Request& request, const Sequence& source) {
+  return could_decode(w, request, source.prefill_length + 1);
+}
+
 /// A prompt that stays where it was prefilled.
 void decode_at_source(State& state, Request& request, Sequence& source) {
   if (request.phase != Phase::handoff) return;  // its last chunk will see that it stays
+  if (source.parked) return;                    // nobody decodes there yet
   state.handoffs.erase({request.place, request.id});
   begin_decode(state, request, source);
 }
@@ -78,6 +84,7 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
     Request& request = *state.requests.find(it->second);
     Sequence& source = *state.sequences.find(request.source);
     if (!decoder || avoids_pulls(state, request) ||
+        stays_at_source(state.workers[source.worker], request, source) ||
         !reaches_some_decoder(state, state.workers[source.worker])) {
       if (!decoder && state.settings.no_decode == NoDecode::wait) return;
       ++it;

@@ -244,20 +244,22 @@ class StepBuilder {
     for (const std::uint64_t id : w_.compute.beams)
       needed += beam_growth(state_, *state_.requests.find(id));
     for (const SequenceId id : w_.compute.adds) {
-      needed += beam_growth(state_, *state_.request_of(*state_.sequences.find(id)));
+      const Sequence& sequence = *state_.sequences.find(id);
+      const Request& request = *state_.request_of(sequence);
+      needed += request.beams ? beam_growth(state_, request) : must_grow(sequence) ? 1 : 0;
     }
     return needed;
   }
 
   /// Only one request is here, and the pool is too small for it.
   void end_for_want_of_blocks() {
-    const bool beams = growing_.empty() && w_.compute.singles.empty();
     const SequenceId id = !growing_.empty()             ? growing_.front()
                           : !w_.compute.singles.empty() ? w_.compute.singles.front()
                           : !w_.compute.adds.empty()    ? w_.compute.adds.front()
                                                         : 0;
     Request& request = id != 0 ? *state_.request_of(*state_.sequences.find(id))
                                : *state_.requests.find(w_.compute.beams.front());
+    const bool beams = request.beams != nullptr;
     // The pool of another worker is larger.
     if (!beams && may_fit_later(state_, request, request.length() + 1, now_))
       return preempt(state_, request);
@@ -289,8 +291,9 @@ class StepBuilder {
     sequence.on_worker = true;
   }
 
-  /// Finished hand-offs: they decode from this step on; their first block was reserved with them.
-  /// Those whose grammar is still compiled come later.
+  /// Finished hand-offs, whose first block was reserved with them, and what goes on in a pool that
+  /// outlived its worker: they decode from this step on. Those whose grammar is still compiled come
+  /// later.
   void take_adds() {
     std::vector<SequenceId> later;
     for (const SequenceId id : w_.compute.adds) {
@@ -303,6 +306,8 @@ class StepBuilder {
       }
       note(request, LifetimeMoment::decoding_begin, now_);
       const bool single = !request.beams && is_suspect(state_, request);
+      if (!request.beams && must_grow(sequence))
+        w_.store.pool.allocate(1, sequence.tail().blocks, saving_of(state_, w_));
       add(sequence, request, /*decode=*/!request.beams && !single);
       if (request.beams) {
         w_.compute.beams.push_back(request.id);
@@ -440,16 +445,24 @@ class StepBuilder {
   void send() {
     for (const SequenceId id : step_.decode) {
       Sequence& sequence = *state_.sequences.find(id);
+      note_writes(sequence, sequence.scheduled, 1);
       ++sequence.scheduled;
       ++sequence.inflight;
       ++sequence.sampling;
     }
     for (const SequenceId id : step_.beams) {
       Sequence& sequence = *state_.sequences.find(id);
+      note_writes(sequence, sequence.scheduled, 1);
       ++sequence.scheduled;
       ++sequence.inflight;
     }
+    for (const auto& [id, n] : step_.rows) {
+      const Sequence& sequence = *state_.sequences.find(id);
+      note_writes(sequence, sequence.scheduled - n, n);
+      state_.counters.computed_tokens += n;
+    }
     take_copies();
+    for (const CopyOp& op : plan_.ops) step_.writes.push_back({op.to, 0});
     step_.samples += step_.decode.size() + step_.beams.size();
     plan_.drop.swap(w_.compute.drops);
     w_.compute.drops.clear();
@@ -459,6 +472,11 @@ class StepBuilder {
     w_.peer.work.add(Work::step, 0, step_.step, now_);
     w_.compute.steps.push_back(std::move(step_));
     out_.to_workers.emplace_back(w_.peer.link, std::move(plan_));
+  }
+
+  void note_writes(const Sequence& sequence, std::uint32_t position, std::uint32_t tokens) {
+    add_step_writes(sequence.tail().blocks, position, tokens, w_.store.tokens_per_block(),
+                    step_.writes);
   }
 
   void take_copies() {

@@ -196,6 +196,8 @@ struct Checker {
       if (sequence.worker != index) return;
       check_owner(sequence);
       if (!sequence.retiring) placed += sequence.width;
+      expect(sequence.parked == (!w.ready()), w,
+             "a sequence waits for a worker that is there, or runs on one that is not");
       expect(sequence.inflight == times_named(sequence.id), w,
              "steps in flight differ from recount");
       expect(sequence.computed <= sequence.scheduled, w, "computed more than scheduled");
@@ -215,7 +217,8 @@ struct Checker {
       expect(sequence != nullptr && sequence->decode_slot == i, w, "decode set is inconsistent");
     }
     if (!w.ready())
-      expect(w.compute.steps.empty() && w.compute.sequences == 0, w, "out of term, yet at work");
+      expect(w.compute.steps.empty() && (w.store.kept || w.compute.sequences == 0), w,
+             "out of term, yet at work");
   }
 
   /// Beside a suspect's work nothing is outstanding, so nobody else is blamed for its worker's

@@ -215,6 +215,14 @@ void BlockPool::unpinned(BlockId block) {
   if (states_[block] == BlockState::held && !pinned(block)) give_back(block);
 }
 
+void BlockPool::distrust(const Trust& trust) {
+  for (BlockId block = 0; block < states_.size(); ++block) {
+    if (trust.whole(block) || !index_.holds(block)) continue;
+    index_.forget(block);
+    if (states_[block] == BlockState::cached) become(block, BlockState::free);
+  }
+}
+
 void BlockPool::reset() {
   retiring_.clear();
   index_.clear();

@@ -15,6 +15,7 @@
 #include "ipc/types.h"
 #include "scheduler/prefix/prefix_index.h"
 #include "scheduler/state/lru_list.h"
+#include "scheduler/state/trust.h"
 
 namespace baton {
 
@@ -141,6 +142,9 @@ class BlockPool {
   /// A new term: no sequence, no step, no own pull. The pins of its copies must be gone. Only
   /// another worker's unanswered pull still fences.
   void reset();
+
+  /// What is not wholly as it was is not found any more. Nobody's references or pins change.
+  void distrust(const Trust& trust);
 
   /// References of a block, for recounts.
   std::uint32_t references(BlockId block) const { return refs_[block]; }

@@ -22,6 +22,7 @@
 #include "scheduler/state/deaths.h"
 #include "scheduler/state/outstanding.h"
 #include "scheduler/state/slab.h"
+#include "scheduler/state/trust.h"
 
 namespace baton {
 
@@ -67,6 +68,7 @@ struct Settings {
   std::uint32_t max_deaths = 3;
   TimeNs drain = 4 * kSecond;
   TimeNs close_timeout = 12 * kSecond;
+  TimeNs kept_wait = 5 * kSecond;
   std::uint32_t steps_in_flight = 2;
   bool prefix_cache = true;
   std::uint32_t prefix_pull_tokens = 64;
@@ -209,6 +211,7 @@ struct Sequence {
   bool retiring = false;   // preempted; kept until the steps that name it have ended
   bool stays = false;      // a suspect's prompt that will decode here, which no row has said
   bool is_target = false;  // being pulled into; not yet on its worker
+  bool parked = false;     // its worker is away; it goes on once that is back with its pool
   // On the target of a hand-off, or while its prefix is pulled: blocks [0, pulled) are there or
   // have been asked for, `open_pulls` are unanswered.
   std::uint32_t pulled = 0;
@@ -243,7 +246,8 @@ struct InFlightStep {
   std::vector<std::pair<SequenceId, std::uint32_t>> rows;  // prompt rows: tokens computed
   std::vector<SequenceId> beams;                           // one token each; candidates come back
   std::vector<CopyOp> copies;  // between the pool and its host part; their pins go with the result
-  std::size_t samples = 0;     // rows that the result must answer
+  std::vector<SlotWrite> writes;  // everything that it writes, copies included
+  std::size_t samples = 0;        // rows that the result must answer
   TimeNs sent = 0;
   bool alone = false;  // of a suspect: no other step is in flight
 };
@@ -364,7 +368,7 @@ struct Compute {
 };
 
 /// A worker's KV memory. Everything in it is lost when the term ends, but what its owner said of
-/// it.
+/// it; unless a memory process keeps it (kept_pool.h).
 struct Store {
   Hello offer;  // allocation, geometry, handles; allocation 0: there is none
   BlockPool pool;
@@ -375,6 +379,10 @@ struct Store {
   std::set<AllocationId>
       predecessors;                // pools of this name's earlier processes, perhaps still mapped
   std::uint32_t last_context = 0;  // context() of its last term, also while its next process loads
+  /// Its worker is out of term, and perhaps dead, and the books go on: parked sequences own blocks,
+  /// others' pulls read, and what it caches will be found again.
+  bool kept = false;
+  TimeNs kept_since = 0;  // first tick of that; 0: not yet
 
   AllocationId allocation() const { return offer.allocation; }
   std::uint32_t tokens_per_block() const { return offer.tokens_per_block; }
@@ -394,9 +402,10 @@ struct Worker {
   Peer peer;
   Compute compute;
   Store store;
+  std::optional<Role> given_role;  // an operator's, in place of the one that it was started with
 
   const std::string& name() const { return peer.identity.name; }
-  Role role() const { return peer.identity.role; }
+  Role role() const { return given_role.value_or(peer.identity.role); }
   bool ready() const { return peer.ready(); }
   bool takes_work() const { return peer.takes_work(); }
   bool decodes() const { return role() != Role::prefill; }
@@ -427,6 +436,7 @@ struct Counters {
   std::uint64_t tokens = 0;
   std::uint64_t prefill_tokens = 0;        // of admitted sequences, whether computed or found
   std::uint64_t cached_tokens = 0;         // of these, found in the prefix cache of the worker
+  std::uint64_t computed_tokens = 0;       // in rows of prompts that were sent to workers
   std::uint64_t pulled_prefix_tokens = 0;  // of these, pulled from the cache of another one
   std::uint64_t prefix_pulls = 0;
   std::uint64_t pulls_saved = 0;  // blocks that a hand-off found at its target
@@ -440,6 +450,7 @@ struct Counters {
   std::uint64_t damaged_blocks = 0;  // pulled, and not what had been computed
   std::uint64_t terms_ended = 0;
   std::uint64_t requeued = 0;
+  std::uint64_t resumed = 0;  // sequences that went on in a pool that outlived their worker
 };
 
 struct State {

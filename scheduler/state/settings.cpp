@@ -33,6 +33,7 @@ Settings make_settings(const SchedulerConfig& config) {
   s.max_deaths = config.max_deaths;
   s.drain = seconds_to_ns(config.drain_s);
   s.close_timeout = seconds_to_ns(config.close_timeout_s);
+  s.kept_wait = seconds_to_ns(config.kept_wait_s);
   s.steps_in_flight = config.steps_in_flight;
   s.prefix_cache = config.prefix_cache;
   s.prefix_pull_tokens = config.prefix_pull_tokens;

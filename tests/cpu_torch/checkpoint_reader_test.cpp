@@ -73,6 +73,44 @@ TEST(WeightPlan, IsWhatIsTaken) {
   }
 }
 
+TEST(SealedWeights, GiveTheSameBitsToWhoeverMapsThem) {
+  std::vector<std::string> names = golden_models();
+  names.insert(names.end(), quantized_models().begin(), quantized_models().end());
+  for (const std::string& name : names) {
+    const auto own = load_golden(name);
+    EXPECT_EQ(own->sealed_weights(), nullptr) << name;
+    LoadOptions options;
+    options.seal = true;
+    const auto packer = LlamaModel::load(folder_of(name), options);
+    ASSERT_NE(packer->sealed_weights(), nullptr) << name;
+    options = {};
+    options.packed = packer->sealed_weights();
+    const auto second = LlamaModel::load(folder_of(name), options);
+    EXPECT_EQ(second->sealed_weights(), packer->sealed_weights()) << name;
+    EXPECT_EQ(second->weight_bytes(), own->weight_bytes()) << name;
+    EXPECT_GE(packer->sealed_weights()->size(), own->weight_bytes()) << name;
+    EXPECT_LE(packer->sealed_weights()->size(), most_weight_bytes(own->config())) << name;
+    const std::vector<Token> tokens = random_tokens(20, 60, 5);
+    const Logits expected = logits_of(*own, tokens, 20);
+    for (LlamaModel* model : {packer.get(), second.get()}) {
+      const Logits found = logits_of(*model, tokens, 20);
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        EXPECT_TRUE(same_bits(expected[i], found[i])) << name << ", token " << i;
+    }
+  }
+}
+
+TEST(SealedWeights, OfAnotherModelAreNotUsed) {
+  LoadOptions options;
+  options.seal = true;
+  const auto other = LlamaModel::load(folder_of("mixtral"), options);
+  options = {};
+  options.packed = other->sealed_weights();
+  const auto model = LlamaModel::load(folder_of("wide_heads"), options);
+  EXPECT_EQ(model->sealed_weights(), nullptr);
+  EXPECT_EQ(model->weight_bytes(), load_golden("wide_heads")->weight_bytes());
+}
+
 TEST(WeightPlan, WeightsOfAnotherTypeGiveTheSameBitsOrNearThem) {
   const std::vector<Token> tokens = random_tokens(20, 60, 5);
   const auto logits = [&](const char* name, WeightChoice choice) {

@@ -1,4 +1,4 @@
-"""Real processes for tests: a scheduler, front ends and workers in a folder of their own.
+"""Real processes for tests: a memory process, a scheduler, front ends and workers in a folder of their own.
 
     with Cluster(workers=[("prefill0", "prefill"), ("decode0", "decode")]) as cluster:
         stream = cluster.stream("Hello", max_tokens=50)
@@ -130,7 +130,8 @@ class Stream:
 
 class Cluster:
     def __init__(self, workers=PAIR, frontends=("frontend0",), model=DEMO_MODEL, scheduler=None,
-                 frontend=None, worker=None, per_worker=None, fake=False, build=None, top=None):
+                 frontend=None, worker=None, per_worker=None, fake=False, build=None, top=None,
+                 memory=True):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="baton-e2e-"))
         self.bin = pathlib.Path(build or BIN)
         self.processes = {}
@@ -140,6 +141,7 @@ class Cluster:
         worker = {"pool_mib": 64, "fake": fake, **({} if fake else DEVICE_OPTIONS),
                   **({"check_pulls": True} if CHECK_PULLS else {}), **(worker or {})}
         self.workers = [name for name, _ in workers]
+        self.memory = memory
         config = {
             "run_dir": str(self.folder / "run"),
             "model": str(model),
@@ -158,7 +160,7 @@ class Cluster:
     # ---- processes
     def __enter__(self):
         try:
-            for name in ["scheduler", *self.workers, *self.frontends]:
+            for name in [*(["memory"] if self.memory else []), "scheduler", *self.workers, *self.frontends]:
                 self.start(name)
             self.wait_ready()
         except BaseException:
@@ -177,8 +179,8 @@ class Cluster:
             raise AssertionError("\n".join(damaged))
 
     def start(self, name):
-        if name == "scheduler":
-            command = [self.bin / "baton-scheduler"]
+        if name in ("memory", "scheduler"):
+            command = [self.bin / f"baton-{name}"]
         elif name in self.frontends:
             command = [self.bin / "baton-frontend", "--name", name,
                        "--port", str(self.frontends[name])]
@@ -246,6 +248,18 @@ class Cluster:
 
     def show(self, what):
         return json.loads(self.ctl(f"show {what} json"))
+
+    def baton_ctl(self, *words):
+        """The program itself: (exit code, what it printed, what it complained about)."""
+        command = [self.bin / "baton-ctl", "--socket", self.folder / "run" / "admin.sock", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        return done.returncode, done.stdout, done.stderr
+
+    def kept(self):
+        """What the memory process keeps, by its name."""
+        code, text, complaint = self.baton_ctl("show", "memory", "json")
+        assert code == 0, complaint
+        return {entry["what"]: entry for entry in json.loads(text)}
 
     def worker_state(self, name):
         process = self.processes.get(name)

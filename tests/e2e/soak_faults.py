@@ -4,8 +4,8 @@
     BATON_BUILD_DIR=build/cpu python3 tests/e2e/soak_faults.py --minutes 10 --seed 1
 
 One cluster after the other, each of another shape: prefill, decode and mixed workers, with and without a host part.
-Sampled, greedy and JSON-schema streams are open all the time while the scheduler and the workers, up to three at
-once, are killed and started again in any order, or frozen for up to three seconds. Every stream must get on soon
+Sampled, greedy and JSON-schema streams are open all the time while the memory process, the scheduler and the
+workers, up to three at once, are killed and started again in any order, or frozen for up to three seconds. Every stream must get on soon
 after all processes are ready, and end with the text of an undisturbed run; at the end of each cluster every block is
 free and the audit says ok. The blows are those of the seed, their moments are not. On GPUs: BATON_TEST_DEVICE=cuda.
 """
@@ -121,7 +121,7 @@ def soak_one(dice, requests, truth, patience):
     blows, slowest, faults = 0, 0.0, []
     with Cluster(workers=workers, worker=worker, scheduler=scheduler) as cluster:
         load = Load(cluster, requests, truth, dice.choice([6, 16, 32]))
-        names = ["scheduler", *cluster.workers]
+        names = ["memory", "scheduler", *cluster.workers]
         end = time.monotonic() + CLUSTER_SECONDS
         while time.monotonic() < end and not faults:
             load.top_up()

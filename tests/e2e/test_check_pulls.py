@@ -75,7 +75,7 @@ class CheckedPulls(unittest.TestCase):
     def test_a_wrong_prefix_is_computed(self):
         """The prefill worker's cache is lost; what it pulls instead out of the decode worker's pool is wrong."""
         with Cluster(worker=CHECK, per_worker={"prefill0": {"fault_wrong_block": 1}},
-                     scheduler={"prefix_pull_tokens": 16}) as cluster:
+                     scheduler={"prefix_pull_tokens": 16}, memory=False) as cluster:
             self.assertEqual(self.wanted[:1], tokens_of(cluster, [0]))
             cluster.assert_at_rest()
             cluster.restart("prefill0")

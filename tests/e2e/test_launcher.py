@@ -61,9 +61,9 @@ def stub(folder, name, script):
 class Served:
     """A running ./baton serve."""
 
-    def __init__(self, folder, *args):
+    def __init__(self, folder, *args, port=None):
         self.run_dir = pathlib.Path(folder)
-        self.port = free_port()
+        self.port = port or free_port()
         self.log = open(self.run_dir / "serve.log", "wb")
         self.process = subprocess.Popen(
             [BATON, "serve", "--port", str(self.port), "--run_dir", folder, *args],
@@ -141,7 +141,7 @@ class ServeTest(unittest.TestCase):
                 ("tokenizer", r"tokenizer.model", "--frontend.tokenizer"),
                 ("chat template", r"chat_format.json", "--frontend.chat_template"),
                 ("decode0", r"decode on cpu, \d+ threads?", "--device, --worker.threads"),
-                ("decode0 weights", r"bf16, 0\.\d+ GiB", "--worker.dtype"),
+                ("decode0 weights", r"bf16, 0\.\d+ GiB, \d+ MiB shared with prefill0", "--worker.dtype"),
                 ("decode0 KV pool", r"f32, 0\.\d+ GiB: \d+ tokens; [\d.]+ GiB were free",
                  "--worker.pool_mib")):
             self.assertRegex(s.text(), rf"(?m)^  {what} +{chosen} +{option}")
@@ -173,6 +173,46 @@ class ServeTest(unittest.TestCase):
         s.process.send_signal(signal.SIGINT)
         self.assertEqual(0, s.process.wait(15), s.text())
         self.assertEqual([], [pid for pid in pids if alive(pid)])
+
+    def test_after_the_supervisors_death_the_next_serve_takes_over(self):
+        first = self.serve()
+        names = ("memory", "scheduler", "prefill0", "decode0", "frontend0")
+        pids = {name: first.pid(name) for name in names}
+        whole = "".join(events(first.open_stream()))
+        stream = events(first.open_stream())
+        text = next(stream)
+        first.process.kill()
+        first.process.wait()
+        second = Served(str(first.run_dir), port=first.port)
+        self.addCleanup(second.end)
+        self.assertEqual(whole, text + "".join(stream))
+        second.wait_ready()
+        self.assertIn("processes whose supervisor was killed run in", second.text())
+        self.assertEqual(pids, {name: second.pid(name) for name in names}, second.text())
+        self.assertEqual(whole, "".join(events(second.open_stream())))
+        second.process.send_signal(signal.SIGINT)
+        self.assertEqual(0, second.process.wait(15), second.text())
+        self.assertEqual([], [pid for pid in pids.values() if alive(pid)])
+
+    def test_an_upgrade_replaces_every_process(self):
+        s = self.serve()
+        names = ("memory", "scheduler", "prefill0", "decode0", "frontend0")
+        pids = {name: s.pid(name) for name in names}
+        whole = "".join(events(s.open_stream()))
+        done = run("upgrade", "--run_dir", str(s.run_dir))
+        self.assertEqual((0, ""), (done.returncode, done.stderr), done)
+        self.assertIn("frontend0 is replaced", done.stdout)
+        for name in names:
+            s.pid(name, other_than=pids[name])
+        self.assertIsNone(s.process.poll())
+        self.assertIn("replaced by", s.text())
+        self.assertEqual(whole, "".join(events(s.open_stream())))
+
+    def test_an_upgrade_of_nothing_is_refused(self):
+        nothing = folders.temporary(self, "baton-launcher-")
+        done = run("upgrade", "--run_dir", nothing)
+        self.assertEqual(1, done.returncode)
+        self.assertIn(f"no supervisor runs in {nothing}", done.stderr)
 
     def test_a_frozen_worker_is_replaced(self):
         s = self.serve("--frozen-after", "2")

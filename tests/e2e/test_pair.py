@@ -82,7 +82,8 @@ class Setup(unittest.TestCase):
         self.assertEqual(chosen["context"]["chosen"], "32768 tokens")
         self.assertEqual(chosen["tokenizer"]["chosen"], "tokenizer.model")
         self.assertEqual(chosen["chat template"]["chosen"], "chat_format.json")
-        self.assertRegex(chosen["decode0 weights"]["chosen"], r"^bf16, 0\.\d\d GiB$")
+        self.assertRegex(chosen["decode0 weights"]["chosen"],
+                         r"^bf16, 0\.\d\d GiB(, \d+ MiB shared with prefill0)?$")
         tokens = int(re.search(r"(\d+) tokens", chosen["prefill0 KV pool"]["chosen"]).group(1))
         self.assertGreaterEqual(tokens, 32768)
         options = {"dtype": "f32", "pool_blocks": 100, "pool_mib": 0, "threads": 2}
@@ -280,6 +281,37 @@ class Admin(unittest.TestCase):
             self.assertEqual(cluster.ctl("set worker decode0 ready"), "ok\n")
             self.assertEqual(cluster.ctl("wait worker decode0 ready 60s"), "ok\n")
             self.assertTrue(cluster.ctl("wait worker nobody ready 100ms").startswith("error:"))
+
+    def test_roles_change_under_load(self):
+        """Prefill and decode workers swap roles, twice, and nobody notices."""
+        def role_of(cluster, name):
+            return next(w["role"] for w in cluster.show("workers") if w["name"] == name)
+
+        requests = [{"prompt": f"{n} prompts", "max_tokens": 120, "min_tokens": 120, "seed": n,
+                     "temperature": 0.8} for n in range(8)]
+        with Cluster() as quiet:
+            expected = [quiet.stream(**request).finish() for request in requests]
+        with Cluster(worker={"step_delay_ms": 5}) as cluster:
+            self.assertTrue(cluster.ctl("set worker decode0 role both").startswith("error: usage"))
+            streams = []
+            for turn in range(4):
+                for request in requests[2 * turn:2 * turn + 2]:
+                    streams.append(cluster.stream(**request))
+                streams[-1].wait_pieces(5)
+                first, second = ("prefill", "decode") if turn % 2 else ("decode", "prefill")
+                self.assertEqual(cluster.ctl(f"set worker prefill0 role {first}"), "ok\n")
+                self.assertEqual(cluster.ctl(f"set worker decode0 role {second}"), "ok\n")
+                self.assertEqual(role_of(cluster, "prefill0"), first)
+            for stream, wanted in zip(streams, expected):
+                self.assertEqual(stream.finish(), wanted)
+            cluster.ctl("set worker decode0 role mixed")
+            cluster.restart("decode0")
+            wait_until(lambda: cluster.worker_state("decode0") == "ready", 30, "decode0 is back")
+            cluster.restart("scheduler")
+            cluster.wait_ready()
+            self.assertEqual(role_of(cluster, "decode0"), "mixed", "the worker tells the next scheduler")
+            self.assertEqual(role_of(cluster, "prefill0"), "prefill")
+            cluster.assert_at_rest()
 
     def test_cancel(self):
         with Cluster(worker={"step_delay_ms": 5}) as cluster:

@@ -1,8 +1,9 @@
-"""baton-supervisor with small real processes: restarts, freezes, logs, stops, orphans."""
+"""baton-supervisor with small real processes: restarts, freezes, logs, stops, orphans, successors."""
 
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,11 +38,11 @@ def alive(pid):
 class Supervised:
     """A running supervisor and its folder."""
 
-    def __init__(self, folder, *args):
+    def __init__(self, folder, *args, binary=SUPERVISOR):
         self.run_dir = pathlib.Path(folder)
-        self.output = open(self.run_dir / "output", "wb")
+        self.output = open(self.run_dir / "output", "wb")  # of this supervisor, not of one before it
         self.process = subprocess.Popen(
-            [SUPERVISOR, "--run-dir", folder, *args], stdout=self.output, stderr=self.output)
+            [binary, "--run-dir", folder, *args], stdout=self.output, stderr=self.output)
 
     def pid(self, name, other_than=None):
         def read():
@@ -61,10 +62,16 @@ class Supervised:
         self.process.send_signal(sig)
         return self.process.wait(20)
 
+    def kill(self):
+        """The supervisor alone: its processes go on."""
+        self.process.kill()
+        self.process.wait()
+
     def end(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        self.kill()
+        for file in self.run_dir.glob("*.pid"):
+            with contextlib.suppress(OSError, ValueError):
+                os.killpg(int(file.read_text()), signal.SIGKILL)
         self.output.close()
 
 
@@ -72,8 +79,8 @@ class SupervisorTest(unittest.TestCase):
     def setUp(self):
         self.folder = folders.temporary(self, "baton-supervisor-")
 
-    def start(self, *args):
-        started = Supervised(self.folder, *args)
+    def start(self, *args, **options):
+        started = Supervised(self.folder, *args, **options)
         self.addCleanup(started.end)
         return started
 
@@ -168,12 +175,127 @@ class SupervisorTest(unittest.TestCase):
         s.wait_text("stopping")
         self.assertEqual(1, s.stop())
 
-    def test_a_killed_supervisor_leaves_no_process(self):
+    def test_what_a_killed_supervisor_leaves_is_adopted(self):
+        processes = ("--process", "a=sleep 1000", "--front-end", "b=sleep 1000")
+        first = self.start(*processes)
+        a, b = first.pid("a"), first.pid("b")
+        first.kill()
+        time.sleep(0.3)
+        self.assertTrue(alive(a) and alive(b))
+        second = self.start(*processes)
+        second.wait_text(f"adopted a, pid {a}")
+        second.wait_text(f"adopted b, pid {b}")
+        os.kill(a, signal.SIGKILL)  # not its child: it hears of the end all the same
+        again = second.pid("a", other_than=a)
+        second.wait_text(f"a (pid {a}) ended, its status is unknown")
+        self.assertEqual(b, second.pid("b"))
+        self.assertEqual(0, second.stop(signal.SIGINT))
+        self.assertFalse(alive(again) or alive(b))
+        self.assertEqual([], list(second.run_dir.glob("*.process")))
+        self.assertNotIn("started b", second.text())
+
+    def test_what_died_without_a_supervisor_is_started(self):
+        first = self.start("--process", "a=sleep 1000")
+        a = first.pid("a")
+        first.kill()
+        os.kill(a, signal.SIGKILL)
+        wait_until(lambda: not alive(a), what="a is gone")
+        second = self.start("--process", "a=sleep 1000")
+        second.wait_text("started a")
+        self.assertNotIn("adopted", second.text())
+        self.assertEqual(0, second.stop())
+
+    def test_another_command_replaces_what_was_left(self):
+        first = self.start("--process", "a=sleep 1000", "--process", "b=sleep 1000")
+        a, b = first.pid("a"), first.pid("b")
+        first.kill()
+        second = self.start("--process", "a=sleep 2000", "--process", "b=sleep 1000")
+        second.wait_text(f"adopted a, pid {a}, which another command started: it is replaced")
+        second.pid("a", other_than=a)
+        wait_until(lambda: not alive(a), what="the old one ends")
+        self.assertEqual(b, second.pid("b"))
+        self.assertEqual(0, second.stop())
+
+    def test_one_that_ignores_its_replacement_is_killed(self):
+        deaf = "a=sh -c 'trap \"\" TERM; while :; do sleep 0.1; done'"
+        first = self.start("--process", deaf)
+        a = first.pid("a")
+        time.sleep(0.3)
+        first.kill()
+        second = self.start("--stop-bound", "1", "--process", "a=sleep 1000")
+        second.pid("a", other_than=a)
+        self.assertIn("a did not end in time: killing it", second.text())
+        self.assertFalse(alive(a))
+        self.assertEqual(0, second.stop())
+
+    def test_what_nobody_asks_for_any_more_is_ended(self):
+        first = self.start("--process", "a=sleep 1000", "--process", "b=sleep 1000")
+        a, b = first.pid("a"), first.pid("b")
+        first.kill()
+        second = self.start("--process", "a=sleep 1000")
+        second.wait_text(f"adopted b, pid {b}, which is not asked for any more: it is ended")
+        wait_until(lambda: not alive(b), what="b ends")
+        second.wait_text("b (pid")
+        self.assertEqual(a, second.pid("a"))
+        self.assertFalse((second.run_dir / "b.process").exists())
+        self.assertEqual(0, second.stop())
+
+    def test_what_another_dead_supervisor_left_is_left_alone(self):
+        first = self.start("--process", "a=sleep 1000")
+        other = self.start("--process", "b=sleep 1000")
+        a, b = first.pid("a"), other.pid("b")
+        first.kill()
+        other.kill()
+        second = self.start("--process", "a=sleep 1000")
+        second.wait_text(f"b, pid {b}, runs without a supervisor")
+        self.assertEqual((a, b), (second.pid("a"), second.pid("b")))
+        self.assertEqual(0, second.stop())
+        self.assertTrue(alive(b))
+
+    def test_writing_without_a_supervisor_neither_kills_nor_blocks(self):
+        # 1 MiB is more than any FIFO holds.
+        talker = ("a=sh -c 'while [ ! -e go ]; do sleep 0.05; done; i=0; "
+                  "while [ $i -lt 1024 ]; do head -c 1024 /dev/zero | tr \"\\0\" x; echo; i=$((i+1)); done; "
+                  "touch written; sleep 1; echo later; sleep 1000'").replace(" go ", f" {self.folder}/go ")
+        talker = talker.replace("touch written", f"touch {self.folder}/written")
+        first = self.start("--process", talker)
+        a = first.pid("a")
+        first.kill()
+        pathlib.Path(self.folder, "go").touch()
+        wait_until(lambda: pathlib.Path(self.folder, "written").exists(), 30, "all is written")
+        second = self.start("--process", talker)
+        second.wait_text("a     | later")
+        self.assertEqual(a, second.pid("a"))
+        self.assertEqual(0, second.stop())
+
+    def test_it_becomes_the_binary_on_disk(self):
         s = self.start("--process", "a=sleep 1000")
         a = s.pid("a")
-        s.process.kill()
-        s.process.wait()
-        wait_until(lambda: not alive(a), what="a is gone with its supervisor")
+        for _ in range(2):
+            said = s.text().count("adopted a")
+            s.process.send_signal(signal.SIGUSR2)
+            wait_until(lambda: s.text().count("adopted a") == said + 1, what="adopted again")
+        self.assertIsNone(s.process.poll())
+        os.kill(a, signal.SIGKILL)  # still its child
+        again = s.pid("a", other_than=a)
+        self.assertIn(f"a (pid {a}) was killed by signal 9", s.text())
+        self.assertEqual(0, s.stop())
+        self.assertFalse(alive(again))
+
+    def test_a_binary_that_cannot_run_does_not_take_over(self):
+        binary = pathlib.Path(self.folder, "supervisor")
+        shutil.copy(SUPERVISOR, binary)
+        s = self.start("--process", "a=sleep 1000", binary=binary)
+        a = s.pid("a")
+        broken = pathlib.Path(self.folder, "broken")
+        broken.write_text("#!/bin/sh\nexit 3\n")
+        broken.chmod(0o755)
+        broken.rename(binary)
+        s.process.send_signal(signal.SIGUSR2)
+        s.wait_text("does not run with these options: going on as before")
+        self.assertEqual(a, s.pid("a"))
+        self.assertEqual(0, s.stop())
+        self.assertFalse(alive(a))
 
     def test_orphans_are_reaped(self):
         orphan = f"(sleep 0.2 & echo $! > {self.folder}/orphan) ; exec sleep 1000"

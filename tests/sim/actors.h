@@ -31,6 +31,7 @@ enum class What : std::uint8_t {
   pool_allocated,
   step_part,          // arg: number of the step run
   pull_part,          // arg: its id
+  lease_lost,         // the memory process has died
   mapping_closed,     // arg: allocation
   exporter_gone,      // arg: allocation
   grammar_compiled,   // arg: key
@@ -43,6 +44,7 @@ enum class What : std::uint8_t {
   connect,
   thaw,
   start_scheduler,
+  start_memory,
   start_worker,    // who: name
   start_frontend,  // who: name
   submit,
@@ -112,6 +114,8 @@ class SimWorker final : public Process {
   void terminate();
   bool maps(AllocationId allocation) const { return mappings_.count(allocation) != 0; }
   const std::map<AllocationId, TimeNs>& mappings() const { return mappings_; }
+  /// It maps that pool and looks at the process that exports it.
+  bool watches(AllocationId allocation) const { return watched_.contains(allocation); }
   AllocationId allocation() const { return pool_ == nullptr ? 0 : pool_->id; }
   /// A pull of this worker's term reads that block.
   bool reads(AllocationId allocation, BlockId block) const;
@@ -123,7 +127,8 @@ class SimWorker final : public Process {
 
  public:
   WorkerCore core;
-  const TimeNs since;               // start of the process
+  const TimeNs since;               // start of the process; its incarnation
+  const std::uint32_t layout;       // how it reads a pool's bytes
   TimeNs allowed = 0;               // when a scheduler let it allocate
   std::uint32_t hung_by = kNobody;  // spec
 
@@ -179,6 +184,7 @@ class SimWorker final : public Process {
   std::vector<std::pair<std::uint64_t, bool>> to_compile_;  // key, somebody waits for it
   std::set<std::uint64_t> grammars_;         // compiled by this process, forgotten ones too
   std::map<AllocationId, TimeNs> mappings_;  // since when
+  std::set<AllocationId> watched_;           // of these, those that end with their exporter
   TimeNs tick_at_ = 0;
   std::vector<SequenceId> users_;  // scratch of check_tables: block -> who writes to it
 };

@@ -52,8 +52,15 @@ void World::blow() {
       scheduler_->inject(SetDraining{
           scenario_.workers[random_.below(scenario_.workers.size())].name, random_.permille(500)});
     }
+  } else if (chosen(b.set_role)) {
+    if (scheduler_->alive && !scheduler_->frozen) {
+      scheduler_->inject(SetRole{scenario_.workers[random_.below(scenario_.workers.size())].name,
+                                 random_.pick<Role>({Role::prefill, Role::decode, Role::mixed})});
+    }
   } else if (chosen(b.admin_cancel)) {
     admin_cancel();
+  } else if (chosen(b.kill_memory)) {
+    kill_memory();
   } else if (chosen(b.double_start)) {
     if (worker != nullptr) {
       if (random_.permille(500)) freeze(worker->id, freeze_for);
@@ -110,6 +117,7 @@ void World::add_counters(const Counters& c) {
   sum.pull_failures += c.pull_failures;
   sum.terms_ended += c.terms_ended;
   sum.requeued += c.requeued;
+  sum.resumed += c.resumed;
   sum.prefix_pulls += c.prefix_pulls;
   sum.pulled_prefix_tokens += c.pulled_prefix_tokens;
   sum.blocks_out += c.blocks_out;

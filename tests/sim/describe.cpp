@@ -157,6 +157,9 @@ std::string describe(const Event& event) {
   if (const auto* e = std::get_if<SetDraining>(&event)) {
     return "set " + e->worker + (e->draining ? " drain" : " ready");
   }
+  if (const auto* e = std::get_if<SetRole>(&event)) {
+    return "set " + e->worker + " role " + to_string(e->role);
+  }
   if (const auto* e = std::get_if<AdminCancel>(&event)) {
     return "cancel #" + std::to_string(e->request.counter);
   }

@@ -7,20 +7,33 @@
 #include <vector>
 
 #include "ipc/types.h"
+#include "tests/sim/random.h"
 
 namespace baton::sim {
 
-/// Written by its exporter alone; readable by whoever mapped it, also after the exporter's death.
+/// Written by its exporter alone; readable by whoever mapped it, also after the exporter's death. A
+/// leased one has another exporter after that.
 struct Segment {
   AllocationId id = 0;
   std::uint32_t exporter = 0;  // index of the process
   std::uint32_t worker = 0;    // index of the name
   std::uint32_t tokens_per_block = 0;
+  bool leased = false;  // the memory process keeps it, whoever dies
+  std::uint32_t layout = 0;
   bool unlinked = false;  // a successor has removed its name: it cannot be mapped any more
   std::vector<std::uint64_t> cells;
 
   std::uint64_t& cell(BlockId block, std::uint32_t offset) {
     return cells[std::size_t{block} * tokens_per_block + offset];
+  }
+  /// Another process writes to it from now on. If it reads bytes in another way, it finds other
+  /// values.
+  void take_over(std::uint32_t process, std::uint32_t its_layout) {
+    exporter = process;
+    if (layout != its_layout) {
+      for (std::uint64_t& value : cells) value = mix(value);
+    }
+    layout = its_layout;
   }
   /// The cell of a sequence's position.
   template <typename Blocks>
@@ -42,6 +55,7 @@ class Memory {
     segments_.push_back(std::move(segment));
     return *segments_.back();
   }
+  AllocationId next_id() const { return kFirst + segments_.size(); }
   Segment* find(AllocationId id) {
     return id >= kFirst && id < kFirst + segments_.size() ? segments_[id - kFirst].get() : nullptr;
   }

@@ -86,7 +86,10 @@ bool World::quiet(std::string* why) {
   const State& state = scheduler_->state;
   if (draining_ends_) {
     draining_ends_ = false;
-    for (const WorkerSpec& w : scenario_.workers) scheduler_->inject(SetDraining{w.name, false});
+    for (const WorkerSpec& w : scenario_.workers) {
+      scheduler_->inject(SetDraining{w.name, false});
+      scheduler_->inject(SetRole{w.name, w.role});
+    }
     rest.busy("an operator drains");
   }
   for (const auto& frontend : frontends_) {

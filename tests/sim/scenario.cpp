@@ -152,6 +152,17 @@ void draw_calm(Scenario& s) {
   if (l.strike == Strike::compile) l.grammar = 400;
 }
 
+/// Pools that outlive their workers. Of numbers of its own, likewise.
+void draw_leases(Scenario& s) {
+  Random random(mix(s.seed) ^ 0x1EA5E1EA5EULL);
+  s.leases = random.permille(600);
+  if (!s.leases) return;
+  s.settings.kept_wait = random.pick<TimeNs>({0, 500 * kMillisecond, 5 * kSecond, 5 * kSecond});
+  if (s.blows.kill_worker == 0) return;
+  if (random.permille(300)) s.blows.kill_memory = random.between(1, 5);
+  if (random.permille(300)) s.blows.other_layout = random.between(50, 300);
+}
+
 void draw_workers(Scenario& s, Random& random) {
   const auto add = [&](const char* name, Role role, std::uint32_t n) {
     for (std::uint32_t i = 0; i < n; ++i) {
@@ -271,6 +282,14 @@ void draw_load(Scenario& s, Random& random) {
   l.next_turn = random.between(0, 1000);
 }
 
+/// Drawn by itself, so that what else a seed does is as it was. Not where something fits some
+/// workers only: those who decode may be the small ones then.
+void draw_role_switches(Scenario& s) {
+  Random random(mix(s.seed) ^ 0x401E5ULL);
+  if (s.calm || s.workers.size() < 2 || s.blows.total() == 0 || s.load.too_long != 0) return;
+  if (random.permille(200)) s.blows.set_role = random.between(1, 10);
+}
+
 }  // namespace
 
 std::uint32_t Scenario::fits() const {
@@ -322,6 +341,8 @@ Scenario draw_scenario(std::uint64_t seed) {
   draw_host_parts(s);
   draw_calm(s);
   if (random.permille(150)) s.step_room = random.pick<std::uint32_t>({2, 5, 9});
+  draw_leases(s);
+  draw_role_switches(s);
   return s;
 }
 
@@ -376,6 +397,8 @@ std::string Scenario::text() const {
   field("step ms", static_cast<std::uint64_t>(pace.step / kMillisecond));
   field("codec", codec ? 1 : 0);
   field("step room", step_room);
+  field("leases", leases ? 1 : 0);
+  field("kept_wait ms", static_cast<std::uint64_t>(settings.kept_wait / kMillisecond));
   field("same link id", network.same_link_id ? 1 : 0);
   return line;
 }

@@ -44,18 +44,21 @@ struct Blows {
   std::uint32_t terminate = 0;     // SIGTERM to a worker
   std::uint32_t leave = 0;         // SIGTERM to a front end
   std::uint32_t set_draining = 0;  // by an operator
+  std::uint32_t set_role = 0;      // by an operator
   std::uint32_t admin_cancel = 0;
+  std::uint32_t kill_memory = 0;
   std::uint32_t double_start = 0;      // a second process of a name while the first one lives
   TimeNs gap = 500 * kMillisecond;     // longest time between two
   TimeNs freeze = kSecond;             // longest
   std::uint32_t pull_fails = 0;        // 1/1000 a pull
+  std::uint32_t other_layout = 0;      // 1/1000 a worker's start: it reads kept pools differently
   bool told_of_death = true;           // pidfds work: one pid namespace
   std::uint32_t stays_dead = kNobody;  // worker that is not started again after a later death
 
   std::uint32_t total() const {
     return kill_worker + kill_scheduler + kill_frontend + freeze_worker + freeze_scheduler +
-           freeze_frontend + relink + terminate + leave + set_draining + admin_cancel +
-           double_start;
+           freeze_frontend + relink + terminate + leave + set_draining + set_role + admin_cancel +
+           double_start + kill_memory;
   }
 };
 
@@ -110,7 +113,8 @@ struct Scenario {
   /// Nothing goes wrong but by strikers: every wait, every blame and every end has one right
   /// answer.
   bool calm = false;
-  bool codec = false;  // messages travel as bytes
+  bool codec = false;   // messages travel as bytes
+  bool leases = false;  // there is a memory process: pools outlive their workers
 
   /// Prompt + output tokens that fit every pool.
   std::uint32_t fits() const;

@@ -30,13 +30,13 @@ constexpr Planted kPlanted[] = {
     {Fault::no_term_check, "no_term_check", 27},
     {Fault::lost_plan_unnoticed, "lost_plan_unnoticed", 56},
     {Fault::block_final_too_early, "block_final_too_early", 9},
-    {Fault::piecemeal_reservation, "piecemeal_reservation", 9},
+    {Fault::piecemeal_reservation, "piecemeal_reservation", 168},
     {Fault::token_sent_twice, "token_sent_twice", 7},
     {Fault::no_copy_on_write, "no_copy_on_write", 15},
     {Fault::block_cached_too_early, "block_cached_too_early", 1},
     {Fault::prefix_not_awaited, "prefix_not_awaited", 2},
     {Fault::prefix_not_held, "prefix_not_held", 6},
-    {Fault::copy_not_awaited, "copy_not_awaited", 45},
+    {Fault::copy_not_awaited, "copy_not_awaited", 71},
     {Fault::copied_not_held, "copied_not_held", 6},
     {Fault::pulled_over_unsaved, "pulled_over_unsaved", 45},
     {Fault::grammar_not_awaited, "grammar_not_awaited", 1},
@@ -44,7 +44,7 @@ constexpr Planted kPlanted[] = {
     // Liveness and blame.
     {Fault::slow_pull_lost, "slow_pull_lost", 36},
     {Fault::hung_pull_excused, "hung_pull_excused", 591},
-    {Fault::any_progress_clears, "any_progress_clears", 1138},
+    {Fault::any_progress_clears, "any_progress_clears", 2503},
     {Fault::pulls_blame_nobody, "pulls_blame_nobody", 212},
     {Fault::compiles_blame_nobody, "compiles_blame_nobody", 2},
     {Fault::pulls_not_avoided, "pulls_not_avoided", 212},
@@ -52,6 +52,10 @@ constexpr Planted kPlanted[] = {
     {Fault::no_late_blame, "no_late_blame", 111},
     {Fault::small_pool_refuses, "small_pool_refuses", 84},
     {Fault::no_trials, "no_trials", 27},
+    // Pools that outlive their workers.
+    {Fault::trusted_too_early, "trusted_too_early", 10},
+    {Fault::lease_while_writer_lives, "lease_while_writer_lives", 538},
+    {Fault::other_layout_kept, "other_layout_kept", 648},
 };
 
 struct Active {

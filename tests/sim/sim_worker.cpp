@@ -24,6 +24,10 @@ WorkerIdentity identity_of(World& world, std::uint32_t name, std::uint32_t proce
   return identity;
 }
 
+/// How long a worker waits for an older process of its name to end, before it makes a pool of its
+/// own.
+constexpr TimeNs kLeasePatience = 10 * kSecond;
+
 /// Some workers take a step before the one ahead of it has ended, as those on GPUs do.
 WorkerCoreOptions options_of(World& world) {
   WorkerCoreOptions options;
@@ -45,7 +49,8 @@ SimWorker::SimWorker(World& world, std::uint32_t name_, std::string label_)
       name(name_),
       options_(options_of(world)),
       core(identity_of(world, name_, static_cast<std::uint32_t>(world.next_process())), options_),
-      since(world.now()) {}
+      since(world.now()),
+      layout(world.layout_of(name_)) {}
 
 void SimWorker::receive(ToPeer message) {
   ToWorker& m = std::get<ToWorker>(message);
@@ -79,8 +84,12 @@ void SimWorker::happen(What what, std::uint64_t arg) {
     case What::pull_part:
       pull_part(arg);
       break;
+    case What::lease_lost:
+      core.lease_lost();
+      break;
     case What::mapping_closed:
       mappings_.erase(arg);
+      watched_.erase(arg);
       core.mapping_closed(arg, now, actions_);
       break;
     case What::exporter_gone:
@@ -198,11 +207,33 @@ void SimWorker::send(WorkerMessage message) {
 
 void SimWorker::allocate() {
   const Scenario& s = world_.scenario();
-  world_.check_predecessors_closed(*this);
-  world_.memory().unlink(name, id);
   const WorkerSpec& spec = s.workers[name];
-  pool_ = &world_.memory().create(id, name, spec.blocks + spec.host_blocks, s.tokens_per_block);
+  LeaseAnswer answer;
+  if (world_.memory_lives()) {
+    Lease lease;
+    lease.worker = spec.name;
+    lease.incarnation = static_cast<Incarnation>(since);
+    lease.allocation = world_.memory().next_id();
+    lease.key.layout = layout;
+    lease.blocks = spec.blocks;
+    lease.host_blocks = spec.host_blocks;
+    answer = world_.lease(lease);
+    if (answer.ruling == Ruling::wait && world_.now() - allowed < kLeasePatience)
+      return world_.after(20 * kMillisecond, What::pool_allocated, id);
+  }
+  const bool leased = answer.ruling == Ruling::lease;
+  world_.check_predecessors_closed(*this);
+  if (leased && answer.pool.kept) {
+    pool_ = world_.memory().find(answer.pool.allocation);
+    pool_->take_over(id, layout);
+  } else {
+    pool_ = &world_.memory().create(id, name, spec.blocks + spec.host_blocks, s.tokens_per_block);
+    pool_->layout = layout;
+    pool_->leased = leased;
+  }
+  world_.memory().unlink(name, id);
   Hello hello;
+  hello.leased = leased;
   hello.allocation = pool_->id;
   hello.ranks = {{"cpu", "sim"}};
   hello.model_fingerprint = 7;
@@ -464,12 +495,15 @@ void SimWorker::start_pull(Pull pull) {
   if (segment == nullptr) world_.fail("a pull from an allocation that never was");
   const Process& exporter = world_.process(segment->exporter);
   const bool mappable =
-      maps(pull.allocation) || (!segment->unlinked && (exporter.alive || random.permille(500)));
+      maps(pull.allocation) ||
+      (!segment->unlinked && (segment->leased || exporter.alive || random.permille(500)));
   job.fails =
       !mappable || random.permille(world_.faults_on() ? world_.scenario().blows.pull_fails : 0);
   if (mappable) {
     job.source = segment;
-    if (mappings_.emplace(pull.allocation, world_.now()).second && !exporter.alive) {
+    const bool fresh = mappings_.emplace(pull.allocation, world_.now()).second;
+    if (fresh && pull.exporter_pid != 0) watched_.insert(pull.allocation);
+    if (fresh && pull.exporter_pid != 0 && !exporter.alive) {
       world_.after(random.time(0, 250 * kMillisecond), What::exporter_gone, id, pull.allocation);
     }
   }

@@ -25,6 +25,8 @@ void World::at(TimeNs when, What what, std::uint32_t who, std::uint64_t arg) {
 
 Report World::run() {
   try {
+    memory_lives_ = scenario_.leases;
+    layouts_.assign(scenario_.workers.size(), 1);
     start_scheduler();
     for (std::uint32_t i = 0; i < scenario_.workers.size(); ++i) start_worker(i);
     for (std::uint32_t i = 0; i < scenario_.frontends; ++i) start_frontend(i);
@@ -139,6 +141,10 @@ void World::handle_world_event(const Event& event) {
     case What::start_scheduler:
       start_scheduler();
       break;
+    case What::start_memory:
+      memory_lives_ = true;
+      trace("the memory process starts");
+      break;
     case What::start_worker:
       start_worker(event.who);
       break;
@@ -177,6 +183,39 @@ void World::start_scheduler() {
   scheduler_ = std::make_unique<SimScheduler>(*this);
   adopt(*scheduler_);
   after(0, What::scheduler_tick, scheduler_->id);
+}
+
+/// Now and then a worker's next process is of another build, which reads a pool's bytes in another
+/// way.
+std::uint32_t World::layout_of(std::uint32_t name) {
+  if (scenario_.blows.other_layout != 0 && random_.permille(scenario_.blows.other_layout))
+    ++layouts_[name];
+  return layouts_[name];
+}
+
+LeaseAnswer World::lease(const Lease& lease) {
+  for (const KeptPool& pool : leases_.expire(now_)) memory_.find(pool.allocation)->unlinked = true;
+  LeaseAnswer answer = leases_.ask(lease, now_);
+  if (tracing()) {
+    trace("lease for " + lease.worker + ": " +
+          (answer.ruling == Ruling::lease    ? answer.pool.kept ? "kept" : "fresh"
+           : answer.ruling == Ruling::refuse ? "refused"
+                                             : "wait") +
+          (answer.why.empty() ? "" : ", " + answer.why));
+  }
+  return answer;
+}
+
+void World::kill_memory() {
+  if (!memory_lives_) return;
+  trace("KILL the memory process");
+  memory_lives_ = false;
+  leases_ = Leases();
+  for (const auto& worker : workers_) {
+    if (worker->alive && worker->allocation() != 0)
+      after(random_.time(0, 20 * kMillisecond), What::lease_lost, worker->id);
+  }
+  after(random_.time(kMillisecond, scenario_.pace.restart), What::start_memory, 0);
 }
 
 void World::start_worker(std::uint32_t name) {
@@ -232,6 +271,10 @@ void World::ended(Process& process) {
   const TimeNs restart = random_.time(kMillisecond, scenario_.pace.restart);
   if (auto* worker = dynamic_cast<SimWorker*>(&process)) {
     if (!striking_) note_blow();
+    // Some of those who are killed by a request die of a fault that may have written anywhere.
+    const bool spoiled = scenario_.leases && striking_ && random_.permille(300);
+    leases_.ended(scenario_.workers[worker->name].name, static_cast<Incarnation>(worker->since),
+                  spoiled, now_);
     tell_importers(*worker);
     if (!is_current(*worker)) return;
     if (worker->name == scenario_.blows.stays_dead && report_.events > options_.events / 2) {
@@ -249,7 +292,7 @@ void World::ended(Process& process) {
 void World::tell_importers(const SimWorker& exporter) {
   if (exporter.allocation() == 0 || !scenario_.blows.told_of_death) return;
   for (const auto& worker : workers_) {
-    if (!worker->alive || !worker->maps(exporter.allocation())) continue;
+    if (!worker->alive || !worker->watches(exporter.allocation())) continue;
     after(random_.time(0, 300 * kMillisecond), What::exporter_gone, worker->id,
           exporter.allocation());
   }
@@ -289,13 +332,14 @@ void World::note_blow() {
 namespace {
 
 /// Deaths that end a request for sure. In one stage: three, and one more if others are suspected
-/// with it. One who gets on in between: six in all. And one for each worker: it may get there
-/// before a death is known. If deaths are known only when a successor comes: once before it is
-/// suspected, and once more before its lone deaths are known. Of schedulers: those of the front
-/// end's rules.
+/// with it. One who gets on in between: six in all. In a kept pool anybody may who decodes: beside
+/// others the step before its own blow is lost with its result, alone that one is heard. And one
+/// for each worker: it may get there before a death is known. If deaths are known only when a
+/// successor comes: once before it is suspected, and once more before its lone deaths are known. Of
+/// schedulers: those of the front end's rules.
 std::uint32_t most_struck(const Scenario& s, const RequestSpec& spec) {
   if (spec.strike == Strike::scheduler) return spec.strike_every == 1 ? 7 : 11;
-  const bool gets_on = spec.strike == Strike::decode && spec.strike_every > 1;
+  const bool gets_on = spec.strike == Strike::decode && (spec.strike_every > 1 || s.leases);
   const std::uint32_t most = s.settings.max_deaths;
   const auto unknown = static_cast<std::uint32_t>(s.workers.size());
   return (gets_on ? 2 * most : most) + 1 + (s.blows.told_of_death ? unknown : 2 * unknown);
@@ -424,6 +468,7 @@ const SimWorker* World::mapper_of(const SimWorker& worker, bool its_own) {
       const Segment& segment = *memory_.find(mapped);
       // Also a pull of the last scheduler may have arrived after this one's start.
       if (since < importer->watched_since || segment.worker != worker.name) continue;
+      if (segment.leased && !its_own) continue;  // nobody's successor waits for that
       if (its_own ? segment.exporter == worker.id : segment.exporter < worker.id) return importer;
     }
   }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "memory/leases.h"
 #include "tests/sim/actors.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/network.h"
@@ -77,6 +78,12 @@ class World {
   SimWorker* current_worker(std::uint32_t name) { return current_worker_[name]; }
   bool is_current(const SimWorker& worker) const { return current_worker_[worker.name] == &worker; }
   std::size_t next_process() const { return processes_.size(); }
+
+  // The memory process: real rules, and what the kernel tells it is told at once.
+  bool memory_lives() const { return memory_lives_; }
+  LeaseAnswer lease(const Lease& lease);
+  void kill_memory();
+  std::uint32_t layout_of(std::uint32_t name);
 
   void start_scheduler();
   void start_worker(std::uint32_t name);
@@ -153,6 +160,9 @@ class World {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
   bool faults_on_ = true;
   Memory memory_;
+  bool memory_lives_ = false;
+  Leases leases_;
+  std::vector<std::uint32_t> layouts_;  // of workers' newest processes, by name
   Network network_{*this};
   Report report_;
   std::vector<Process*> processes_;

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(os.environ.get("BATON_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
@@ -190,6 +191,28 @@ class Parts(unittest.TestCase):
         self.assertFalse(process.alive({**who, "started": who["started"] + 1}))
         self.assertTrue(process.end(who, 5))
         self.assertFalse(process.alive(who))
+
+    def test_what_ignores_its_end_is_killed_with_its_children(self):
+        # A supervisor's children have groups of their own, and outlive it.
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        script = ("import os, signal, subprocess, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+                  "child = subprocess.Popen(['sleep', '100'], process_group=0); "
+                  f"open('{folder}/new', 'w').write(str(child.pid)); os.rename('{folder}/new', '{folder}/child'); "
+                  "time.sleep(100)")
+        parent = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+        self.addCleanup(parent.wait)
+        self.addCleanup(parent.kill)
+        child = pathlib.Path(folder, "child")
+        limit = time.monotonic() + 10
+        while not child.exists() and time.monotonic() < limit:
+            time.sleep(0.02)
+        child = process.identity(int(child.read_text()))
+        self.assertTrue(process.alive(child))
+        self.assertFalse(process.end(process.identity(parent.pid), 0.2))
+        limit = time.monotonic() + 5
+        while process.alive(child) and time.monotonic() < limit:
+            time.sleep(0.02)
+        self.assertFalse(process.alive(child))
 
 
 class CommandLine(unittest.TestCase):

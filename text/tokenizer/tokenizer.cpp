@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "ipc/utf8.h"
 #include "text/text_stream.h"
 #include "text/tokenizer/hf_tokenizer.h"
 #include "text/tokenizer/sentencepiece_tokenizer.h"
-#include "text/utf8.h"
 
 namespace baton {
 

@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "text/utf8.h"
+#include "ipc/utf8.h"
 
 namespace baton {
 namespace {

@@ -37,15 +37,35 @@ def alive(who):
     return who["started"] is not None and start_time(who["pid"]) == who["started"]
 
 
+def _children(pid):
+    """Whatever has this process as its parent."""
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rsplit(")", 1)[1].split()[1]) == pid:
+                yield int(stat.parent.name)
+        except (OSError, IndexError):
+            pass  # it went just now
+
+
+def _kill(pid):
+    """The process with its group, then the groups of its children: a supervisor's outlive it."""
+    children = list(_children(pid))
+    for group in (pid, *children):
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it went just now, or is in its parent's group
+
+
 def end(who, patience_s):
-    """SIGTERM, then SIGKILL to its whole group. True if SIGTERM was enough."""
+    """SIGTERM, then SIGKILL to it and what belongs to it. True if SIGTERM was enough."""
     limit = time.monotonic() + patience_s
     try:
         if alive(who):
             os.kill(who["pid"], signal.SIGTERM)
         while alive(who):
             if time.monotonic() > limit:
-                os.killpg(who["pid"], signal.SIGKILL)
+                _kill(who["pid"])
                 return False
             time.sleep(0.05)
     except ProcessLookupError:

@@ -21,18 +21,28 @@ Result<ModelShape> CpuExecutor::load(std::atomic<int>& percent) {
 }
 
 ModelShape CpuExecutor::load_model(std::atomic<int>& percent) {
+  const ModelFiles files(options_.model_folder, options_.weights);
+  const WeightPlan plan = plan_weights(files.config, files.checkpoint, options_.weights);
+  WeightsLease lease = ask_for_weights(files, plan);
   ModelShape shape;
-  shape.facts = plan_memory();
+  shape.facts = plan_memory(files.config, plan, lease.packed != nullptr);
   LoadOptions options;
   options.threads = options_.threads;
   options.weights = options_.weights;
-  model_ = LlamaModel::load(options_.model_folder, options, &percent);
+  options.packed = lease.packed;
+  options.seal = lease.fill;
+  model_ = LlamaModel::load(files, options, &percent);
+  if (const auto& sealed = model_->sealed_weights();
+      sealed != nullptr && (!lease.fill || give_weights(lease, *sealed))) {
+    shape.facts.weight_copy = sealed->id();
+    weights_link_ = std::move(lease.link);
+  }
   percent = 100;
   shape.facts.weight_bytes = model_->weight_bytes();
   shape.geometry = model_->kv_geometry(0, options_.tokens_per_block);
   shape.max_context = static_cast<std::uint32_t>(model_->config().max_context);
   shape.vocab_size = static_cast<std::uint32_t>(model_->config().vocab);
-  set_shape(shape.geometry);
+  set_shape(shape.geometry, shape.facts.weights);
   grammars_ = std::make_unique<GrammarMasks>(options_.model_folder, shape.vocab_size,
                                              GrammarMasks::Options(), on_grammar_);
   sampling_ =
@@ -40,16 +50,31 @@ ModelShape CpuExecutor::load_model(std::atomic<int>& percent) {
   return shape;
 }
 
+/// A worker that packs them while others wait reads them but once; whoever waits too long, or finds
+/// no memory process, packs its own.
+WeightsLease CpuExecutor::ask_for_weights(const ModelFiles& files, const WeightPlan& plan) const {
+  WeightsAsk ask;
+  ask.worker = options_.name;
+  ask.key.model_fingerprint = files.fingerprint;
+  ask.key.files = files.checkpoint.stamp();
+  ask.key.format = options_.weights == WeightChoice::f32    ? "f32"
+                   : options_.weights == WeightChoice::bf16 ? "bf16"
+                                                            : "stored";
+  ask.key.layout = kWeightLayoutVersion;
+  LeaseWaits waits;
+  waits.answer = packing_patience(plan.bytes);
+  return lease_weights(options_.memory_socket, ask, waits);
+}
+
 /// Before anything is loaded: what does not fit is refused, and the pool gets its size. Neighbours
-/// that have their pools have their weights as well: what they take is no longer free.
-WorkerFacts CpuExecutor::plan_memory() {
-  const ModelConfig config = load_model_config(options_.model_folder);
-  const WeightPlan weights =
-      plan_weights(config, Checkpoint(options_.model_folder), options_.weights);
+/// that have their pools have their weights as well: what they take is no longer free. Weights that
+/// are there already (`shared`) cost nothing.
+WorkerFacts CpuExecutor::plan_memory(const ModelConfig& config, const WeightPlan& weights,
+                                     bool shared) {
   MemoryAsk ask = options_.memory;
   ask.dtype = weights.dtype;
-  ask.weights = weights.bytes;
-  ask.loading = weights.loading_bytes;
+  ask.weights = shared ? 0 : weights.bytes;
+  ask.loading = shared ? 0 : weights.loading_bytes;
   KvGeometry g;
   g.layers = static_cast<std::uint32_t>(config.layers);
   g.kv_heads = static_cast<std::uint32_t>(config.kv_heads);
@@ -66,8 +91,14 @@ WorkerFacts CpuExecutor::plan_memory() {
                                     [&](const RegionName& pool) { return pool.worker == name; });
     if (!loaded) ++ask.sharers;
   }
-  ask.free = free_host_memory();
-  ask.shared_free = free_shared_memory();
+  // Our own last pool is kept for us, or about to go.
+  std::uint64_t own = 0;
+  for (const RegionName& pool : pools) {
+    if (pool.worker == options_.name)
+      own += region_bytes(region_name(options_.run_dir, pool)).value_or(0);
+  }
+  ask.free = free_host_memory() + own;
+  ask.shared_free = free_shared_memory() + own;
   const auto pool = plan_host_pool(ask);
   if (!pool.ok()) throw ModelError(pool.status().message());
   set_planned_pool(pool.value() >> 20U);

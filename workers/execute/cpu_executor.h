@@ -11,6 +11,7 @@
 #include "workers/model/llama.h"
 #include "workers/pool/host_memory.h"
 #include "workers/pool/host_pool.h"
+#include "workers/pool/weights_lease.h"
 #include "workers/sampling/grammar_masks.h"
 #include "workers/sampling/row_sampling.h"
 
@@ -25,6 +26,8 @@ class CpuExecutor final : public HostExecutor {
     WeightChoice weights = WeightChoice::stored;
     std::uint32_t max_context = 0;  // 0: what the model allows
     std::string run_dir;
+    std::string memory_socket;  // where a memory process may listen
+    std::string name;
     std::vector<std::string> neighbours;  // the other workers on this host's CPUs
     MemoryAsk memory;                     // what the configuration says of it
   };
@@ -45,9 +48,11 @@ class CpuExecutor final : public HostExecutor {
  private:
   void run_rows(const RunStep& step, StepOutput& output) override;
   ModelShape load_model(std::atomic<int>& percent);
-  WorkerFacts plan_memory();
+  WeightsLease ask_for_weights(const ModelFiles& files, const WeightPlan& plan) const;
+  WorkerFacts plan_memory(const ModelConfig& config, const WeightPlan& weights, bool shared);
 
   Options options_;
+  UniqueFd weights_link_;  // says that this process uses shared weights
   std::unique_ptr<LlamaModel> model_;
   OnGrammar on_grammar_;
   std::unique_ptr<GrammarMasks> grammars_;

@@ -266,7 +266,9 @@ Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
                     {PoolRank{device_.uuid, pool_->handle()}},
                     pool_->host_part().handle(),
                     pool_->host_part().geometry().blocks,
-                    copies_->measure_host_block_us(stream_->get())};
+                    copies_->measure_host_block_us(stream_->get()),
+                    request.allocation,
+                    UniqueFd()};
 }
 
 /// The rows that a decode step of `rows` rows is filled up to; 0: none was recorded for so many.

@@ -11,6 +11,7 @@
 
 #include "ipc/kv_layout.h"
 #include "ipc/messages.h"
+#include "ipc/process.h"
 #include "ipc/status.h"
 #include "workers/model/activation_dump.h"
 #include "workers/pool/kv_pool.h"
@@ -35,6 +36,8 @@ struct PoolExport {
   std::string host_handle;
   std::uint32_t host_blocks = 0;
   float host_block_us = 0;
+  AllocationId allocation = 0;  // that of the request, unless an older pool was kept
+  UniqueFd lease;               // as LeasedPool::link; none: the pool ends with this process
 };
 
 /// A pool of another worker, mapped for reading. Unmapped by its destructor.

@@ -62,7 +62,7 @@ Result<ModelShape> FakeModel::load(std::atomic<int>& percent) {
   g.kv_heads = 2;
   g.head_dim = 64;
   g.tokens_per_block = tokens_per_block_;
-  set_shape(g);
+  set_shape(g, "fake");
   percent = 100;
   return shape;
 }

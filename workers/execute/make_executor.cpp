@@ -29,6 +29,8 @@ std::unique_ptr<Executor> make_cpu_executor(const Config& config) {
                                            : WeightChoice::stored;
   options.max_context = config.max_context;
   options.run_dir = config.run_dir;
+  options.memory_socket = config.memory_socket();
+  options.name = self.name;
   for (const WorkerConfig& worker : config.workers) {
     if (worker.device == "cpu" && worker.name != self.name) {
       options.neighbours.push_back(worker.name);

@@ -11,9 +11,10 @@ namespace baton {
 
 namespace {
 
-Hello to_hello(const ModelShape& model, const PoolExport& pool, AllocationId allocation) {
+Hello to_hello(const ModelShape& model, const PoolExport& pool) {
   Hello h;
-  h.allocation = allocation;
+  h.allocation = pool.allocation;
+  h.leased = static_cast<bool>(pool.lease);
   h.ranks = pool.ranks;
   h.model_fingerprint = pool.geometry.model_fingerprint;
   h.dtype = static_cast<std::uint32_t>(pool.geometry.dtype);
@@ -148,9 +149,10 @@ StepEvent StepThread::allocate_pool(const PoolRequest& request) {
   }
   const TimeNs give_up = now_ns() + options_.allocate_patience;
   while (true) {
-    const auto pool = executor_.allocate(request);
+    auto pool = executor_.allocate(request);
     if (pool.ok()) {
-      return step_event::PoolReady{to_hello(model_->value(), pool.value(), request.allocation)};
+      return step_event::PoolReady{to_hello(model_->value(), pool.value()),
+                                   std::move(pool.value().lease)};
     }
     // What the configuration asks for cannot be had; memory that others still map may come back.
     const bool hopeless = pool.status().code() == ErrorCode::invalid_argument;

@@ -26,6 +26,7 @@ namespace step_event {
 /// `hello` holds geometry, allocation and ranks.
 struct PoolReady {
   Hello hello;
+  UniqueFd lease;  // as in PoolExport
 };
 struct PoolFailed {
   std::string reason;

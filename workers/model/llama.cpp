@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "workers/cpu/step_ops.h"
@@ -72,13 +73,6 @@ Rows rows_of(const at::Tensor& tensor, int rows) {
   return {tensor.mutable_data_ptr<float>(), rows, tensor.size(1)};
 }
 
-const float* data(const at::Tensor& vector) { return vector.const_data_ptr<float>(); }
-
-/// Null for what the model does not have.
-const float* data_if_any(const at::Tensor& vector) {
-  return vector.numel() == 0 ? nullptr : data(vector);
-}
-
 /// A step's rows one after another, as the operations want them. Buffers are reused.
 struct Batch {
   std::vector<Token> tokens;             // [rows]
@@ -129,16 +123,19 @@ void keep_rows(const std::vector<int>& kept, Rows x) {
 }  // namespace
 
 struct LlamaModel::Impl {
-  Impl(ModelConfig c, Weights w, std::uint64_t print, const LoadOptions& options)
-      : config(std::move(c)),
+  Impl(const ModelFiles& files, Weights w, std::shared_ptr<const SealedMemory> memory,
+       const LoadOptions& options)
+      : config(files.config),
         weights(std::move(w)),
-        fingerprint(print),
+        sealed(std::move(memory)),
+        fingerprint(files.fingerprint),
         rope(config.rope, config.head_dim, config.max_context),
         ops(options.threads, options.isa,
             {config.heads, config.kv_heads, config.head_dim, config.window}) {}
 
   ModelConfig config;
   Weights weights;
+  std::shared_ptr<const SealedMemory> sealed;
   std::uint64_t fingerprint;
   RopeTable rope;
   cpu::StepOps ops;
@@ -149,11 +146,11 @@ struct LlamaModel::Impl {
   Batch batch;
   ActivationDump dump;
 
-  void norm(const Rows& x, const at::Tensor& weight, const Rows& y) {
-    ops.rms_norm(x, data(weight), static_cast<float>(config.rms_eps), y);
+  void norm(const Rows& x, WeightVector weight, const Rows& y) {
+    ops.rms_norm(x, weight.data(), static_cast<float>(config.rms_eps), y);
   }
   cpu::QkvFinish qkv_finish(const LayerWeights& layer) const {
-    return {data_if_any(layer.qkv_bias), data_if_any(layer.q_norm), data_if_any(layer.k_norm),
+    return {layer.qkv_bias.data(), layer.q_norm.data(), layer.k_norm.data(),
             static_cast<float>(config.rms_eps)};
   }
   void feed_forward(const LayerWeights& layer, const Rows& normed, const Rows& x);
@@ -168,8 +165,8 @@ struct LlamaModel::Impl {
 void LlamaModel::Impl::feed_forward(const LayerWeights& layer, const Rows& normed, const Rows& x) {
   if (!layer.experts.empty()) return experts(layer, normed, x);
   const Rows gated = rows_of(workspace.gated, x.rows);  // [T, intermediate]
-  ops.linear(normed, layer.dense.gate_up.matrix, Epilogue::silu_mul, gated);
-  ops.linear(gated, layer.dense.down.matrix, Epilogue::add, x);
+  ops.linear(normed, layer.dense.gate_up, Epilogue::silu_mul, gated);
+  ops.linear(gated, layer.dense.down, Epilogue::add, x);
 }
 
 /// x = x + sum over the row's experts e of p_e * feed_forward_e(normed), p = softmax(W_router
@@ -180,7 +177,7 @@ void LlamaModel::Impl::experts(const LayerWeights& layer, const Rows& normed, co
   const Rows routed = rows_of(workspace.routed, x.rows);       // [T, experts]
   const Rows taken = rows_of(workspace.taken, copies);         // [T active, hidden]
   const Rows gated = rows_of(workspace.expert_gated, copies);  // [T active, intermediate]
-  ops.linear(normed, layer.router.matrix, Epilogue::store, routed);
+  ops.linear(normed, layer.router, Epilogue::store, routed);
   ops.softmax(routed);
   const auto n = static_cast<std::size_t>(x.rows) * static_cast<std::size_t>(e.count);
   expert_plan.make({routed.data, n}, e.count, e.active, e.normalise);
@@ -188,8 +185,8 @@ void LlamaModel::Impl::experts(const LayerWeights& layer, const Rows& normed, co
   down_groups.clear();
   for (const cpu::ExpertPlan::Group& group : expert_plan.groups()) {
     const FeedForwardWeights& expert = layer.experts[static_cast<std::size_t>(group.expert)];
-    gate_up_groups.push_back({&expert.gate_up.matrix, group.first, group.rows});
-    down_groups.push_back({&expert.down.matrix, group.first, group.rows});
+    gate_up_groups.push_back({&expert.gate_up, group.first, group.rows});
+    down_groups.push_back({&expert.down, group.first, group.rows});
   }
   ops.gather(normed, expert_plan.sources(), taken);
   ops.linear_groups(taken, gate_up_groups, Epilogue::silu_mul, gated);
@@ -208,7 +205,7 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
   std::span<const Segment> segments = batch.segments;
 
   // x = E[tokens]
-  ops.embed(weights.embedding.const_data_ptr(), weights.embedding_type, batch.tokens, x);
+  ops.embed(weights.embedding.data, weights.embedding.type, batch.tokens, x);
   show("embed", x);
 
   for (std::uint32_t i = 0; i < weights.layers.size(); ++i) {
@@ -219,7 +216,7 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
     // q, k, v = W_qkv norm(x) (+ bias; q and k normed head by head); q and k turned by their
     // position; k and v written to the pool
     norm(x, layer.input_norm, normed);
-    ops.qkv_rope_append(normed, layer.qkv.matrix, qkv_finish(layer), batch.places, kv, qkv);
+    ops.qkv_rope_append(normed, layer.qkv, qkv_finish(layer), batch.places, kv, qkv);
 
     // Nothing but the wanted rows is needed behind the last keys and values: T becomes W.
     if (i + 1 == weights.layers.size()) {
@@ -232,7 +229,7 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
     // x = x + W_o attention(q, pool)
     ops.attention(qkv, segments, kv, attended);
     show(name + ".attended", attended);
-    ops.linear(attended, layer.o.matrix, Epilogue::add, x);
+    ops.linear(attended, layer.o, Epilogue::add, x);
 
     // x = x + feed_forward(norm(x))
     norm(x, layer.post_norm, normed);
@@ -244,7 +241,7 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
   // logits = W_head norm(x)
   const Rows logits = rows_of(workspace.logits, wanted);  // [W, vocab]
   norm(x, weights.final_norm, normed);
-  ops.linear(normed, weights.lm_head.matrix, Epilogue::store, logits);
+  ops.linear(normed, weights.lm_head, Epilogue::store, logits);
   show("logits", logits);
   return {logits.data, wanted, config.vocab};
 }
@@ -252,20 +249,45 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
 LlamaModel::LlamaModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 LlamaModel::~LlamaModel() = default;
 
+ModelFiles::ModelFiles(const std::string& folder, WeightChoice choice)
+    : config(load_model_config(folder)),
+      checkpoint(folder),
+      weights(choice),
+      fingerprint(model_fingerprint(config, checkpoint)) {
+  // Rounded weights are another model: its keys and values are of no use to one that did not round.
+  if (rounds(checkpoint, choice)) fingerprint ^= 0xBF16;
+}
+
 std::unique_ptr<LlamaModel> LlamaModel::load(const std::string& folder, const LoadOptions& options,
+                                             std::atomic<int>* progress) {
+  return load(ModelFiles(folder, options.weights), options, progress);
+}
+
+std::unique_ptr<LlamaModel> LlamaModel::load(const ModelFiles& files, const LoadOptions& options,
                                              std::atomic<int>* progress) {
   if (!cpu::isa_supported(options.isa)) {
     throw ModelError(
         "this CPU lacks the instructions needed: AVX2 and FMA (x86-64-v3), or AVX-512 where it was "
         "asked for");
   }
-  ModelConfig config = load_model_config(folder);
-  const Checkpoint checkpoint(folder);
-  std::uint64_t fingerprint = model_fingerprint(config, checkpoint);
-  // Rounded weights are another model: its keys and values are of no use to one that did not round.
-  if (rounds(checkpoint, options.weights)) fingerprint ^= 0xBF16;
-  Weights weights = load_weights(config, checkpoint, options.weights, options.threads, progress);
-  auto impl = std::make_unique<Impl>(std::move(config), std::move(weights), fingerprint, options);
+  if (options.packed != nullptr) {
+    auto view = view_weights(files.config, options.packed);
+    if (view.ok()) {
+      if (progress != nullptr) progress->store(100);
+      return std::unique_ptr<LlamaModel>(new LlamaModel(
+          std::make_unique<Impl>(files, std::move(view).value(), options.packed, options)));
+    }
+  }
+  auto memory = options.seal ? std::make_shared<WeightMemory>(most_weight_bytes(files.config))
+                             : std::make_shared<WeightMemory>();
+  Weights weights = pack_weights(files.config, files.checkpoint, files.weights, options.threads,
+                                 progress, memory);
+  std::shared_ptr<const SealedMemory> sealed;
+  if (memory->shared()) {
+    sealed = seal_weights(std::exchange(weights, {}), *memory);
+    weights = view_weights(files.config, sealed).value();
+  }
+  auto impl = std::make_unique<Impl>(files, std::move(weights), std::move(sealed), options);
   return std::unique_ptr<LlamaModel>(new LlamaModel(std::move(impl)));
 }
 
@@ -273,6 +295,9 @@ const ModelConfig& LlamaModel::config() const { return impl_->config; }
 std::uint64_t LlamaModel::fingerprint() const { return impl_->fingerprint; }
 const char* LlamaModel::isa_name() const { return impl_->ops.isa_name(); }
 std::uint64_t LlamaModel::weight_bytes() const { return impl_->weights.bytes(); }
+const std::shared_ptr<const SealedMemory>& LlamaModel::sealed_weights() const {
+  return impl_->sealed;
+}
 
 KvGeometry LlamaModel::kv_geometry(std::uint32_t blocks, std::uint32_t tokens_per_block) const {
   KvGeometry g;

@@ -11,11 +11,13 @@
 #include <string>
 
 #include "ipc/kv_layout.h"
+#include "ipc/sealed_memory.h"
 #include "ipc/status.h"
 #include "ipc/types.h"
 #include "workers/cpu/kernels.h"
 #include "workers/model/activation_dump.h"
 #include "workers/model/config.h"
+#include "workers/model/safetensors.h"
 #include "workers/model/weight_plan.h"
 
 namespace baton {
@@ -45,10 +47,23 @@ struct LogitsView {
   }
 };
 
+/// A model folder, opened. Throws ModelError.
+struct ModelFiles {
+  explicit ModelFiles(const std::string& folder, WeightChoice choice = WeightChoice::stored);
+  ModelConfig config;
+  Checkpoint checkpoint;
+  WeightChoice weights;
+  std::uint64_t fingerprint = 0;  // LlamaModel::fingerprint()
+};
+
 struct LoadOptions {
   int threads = 1;
   cpu::Isa isa = cpu::Isa::best;
   WeightChoice weights = WeightChoice::stored;
+  /// Weights that another process has packed out of the same files; null: pack them.
+  std::shared_ptr<const SealedMemory> packed = nullptr;
+  /// Pack them into memory that others can map: sealed_weights().
+  bool seal = false;
 };
 
 /// One loaded model with its own threads and workspace. Not thread-safe: one caller at a time.
@@ -62,6 +77,9 @@ class LlamaModel {
   /// set to percent done on the way (it may be read by another thread).
   static std::unique_ptr<LlamaModel> load(const std::string& folder, const LoadOptions& options,
                                           std::atomic<int>* progress = nullptr);
+  /// The same; `options.weights` is that of the files.
+  static std::unique_ptr<LlamaModel> load(const ModelFiles& files, const LoadOptions& options,
+                                          std::atomic<int>* progress = nullptr);
   ~LlamaModel();
   LlamaModel(const LlamaModel&) = delete;
   LlamaModel& operator=(const LlamaModel&) = delete;
@@ -73,6 +91,8 @@ class LlamaModel {
   const char* isa_name() const;
   /// Bytes of weights in memory, as packed.
   std::uint64_t weight_bytes() const;
+  /// The memory of the weights, if it is one that others can map, or have packed; else null.
+  const std::shared_ptr<const SealedMemory>& sealed_weights() const;
 
   /// Geometry of a pool for this model. Check it with kv_check().
   KvGeometry kv_geometry(std::uint32_t blocks,

@@ -169,6 +169,8 @@ struct Checkpoint::Mapping {
       throw ModelError(path + ": not a regular file");
     }
     bytes = static_cast<std::uint64_t>(info.st_size);
+    modified = static_cast<std::uint64_t>(info.st_mtim.tv_sec) * 1'000'000'000 +
+               static_cast<std::uint64_t>(info.st_mtim.tv_nsec);
     // mmap refuses a length of 0; the parser names an empty file.
     if (bytes != 0) address = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     const int error = errno;
@@ -183,9 +185,16 @@ struct Checkpoint::Mapping {
 
   void* address = nullptr;
   std::uint64_t bytes = 0;
+  std::uint64_t modified = 0;  // ns
 };
 
 namespace {
+
+/// FNV-1a, 64 bits, over one number more.
+std::uint64_t hashed(std::uint64_t hash, std::uint64_t number) {
+  for (int i = 0; i < 8; ++i) hash = (hash ^ ((number >> (8 * i)) & 0xFF)) * 0x100000001B3ULL;
+  return hash;
+}
 
 /// Old GPTQ checkpoints are one file that is named after its settings. Empty if there is none.
 std::string gptq_file(const std::string& folder) {
@@ -222,6 +231,9 @@ void Checkpoint::add_file(const std::string& path, const std::vector<std::string
   auto mapping = std::make_unique<Mapping>(path);
   auto found =
       parse_safetensors(static_cast<const std::byte*>(mapping->address), mapping->bytes, path);
+  for (const char c : fs::path(path).filename().string())
+    stamp_ = hashed(stamp_, static_cast<unsigned char>(c));
+  stamp_ = hashed(hashed(stamp_, mapping->bytes), mapping->modified);
   mappings_.push_back(std::move(mapping));
   if (expected == nullptr) {
     tensors_ = std::move(found);

@@ -40,6 +40,8 @@ class Checkpoint {
   const TensorView* find(const std::string& name) const;
   const std::map<std::string, TensorView>& tensors() const { return tensors_; }
   const std::string& folder() const { return folder_; }
+  /// Of the files' names, sizes and times: another one when a file was written anew.
+  std::uint64_t stamp() const { return stamp_; }
 
  private:
   struct Mapping;
@@ -47,6 +49,7 @@ class Checkpoint {
   void add_shards(const std::string& index_path);
 
   std::string folder_;
+  std::uint64_t stamp_ = 0;
   std::vector<std::unique_ptr<Mapping>> mappings_;
   std::map<std::string, TensorView> tensors_;
 };

@@ -100,6 +100,22 @@ WeightPlan plan_weights(const ModelConfig& config, const Checkpoint& checkpoint,
   return plan;
 }
 
+std::uint64_t most_weight_bytes(const ModelConfig& config) {
+  constexpr std::uint64_t kBeside =
+      128;  // of each weight: what alignment wastes, its table's entry
+  const auto hidden = static_cast<std::uint64_t>(config.hidden);
+  std::uint64_t elements = static_cast<std::uint64_t>(config.vocab) * hidden + hidden +
+                           static_cast<std::uint64_t>(packed(config.vocab, config.hidden));
+  std::uint64_t weights = 4;
+  for (int i = 0; i < config.layers; ++i) {
+    const LayerSize size = layer_size(config, i);
+    elements += static_cast<std::uint64_t>(size.linear + size.vectors +
+                                           packed(config.experts.count, config.hidden));
+    weights += 10 + 2 * static_cast<std::uint64_t>(config.experts.count);
+  }
+  return elements * 4 + weights * kBeside;
+}
+
 bool rounds(const Checkpoint& checkpoint, WeightChoice choice) {
   const auto& tensors = checkpoint.tensors();
   return choice == WeightChoice::bf16 &&

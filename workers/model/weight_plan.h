@@ -14,6 +14,9 @@ namespace baton {
 /// of the kernels' two for all, where bf16 may round.
 enum class WeightChoice : std::uint8_t { stored, f32, bf16 };
 
+/// Raised by a change of what packed weights look like: workers with different ones share none.
+constexpr std::uint32_t kWeightLayoutVersion = 1;
+
 struct WeightPlan {
   std::string dtype;                // of the linear layers: "bf16", "f32", "f32 (stored as gptq)"
   std::uint64_t bytes = 0;          // of all weights, as packed
@@ -23,6 +26,9 @@ struct WeightPlan {
 /// Reads the headers alone. Exact for checkpoints whose linear layers have one stored type.
 WeightPlan plan_weights(const ModelConfig& config, const Checkpoint& checkpoint,
                         WeightChoice choice);
+
+/// More than packed weights can take, whatever their types: addresses for them are reserved.
+std::uint64_t most_weight_bytes(const ModelConfig& config);
 
 /// Whether some matrix loses digits.
 bool rounds(const Checkpoint& checkpoint, WeightChoice choice);

@@ -1,11 +1,10 @@
 #include "workers/model/weights.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/finite.h"
@@ -17,16 +16,6 @@ using cpu::ElementType;
 using cpu::MatrixSource;
 using cpu::WeightType;
 
-at::Tensor empty(at::IntArrayRef shape, WeightType type) {
-  return at::empty(shape, type == WeightType::bf16 ? at::kBFloat16 : at::kFloat);
-}
-
-at::Tensor tensor_of(const std::vector<float>& values) {
-  at::Tensor tensor = empty({static_cast<std::int64_t>(values.size())}, WeightType::f32);
-  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<float>());
-  return tensor;
-}
-
 WeightType chosen(WeightChoice choice, std::span<const MatrixSource> parts) {
   if (choice == WeightChoice::stored) return cpu::packed_type(parts);
   return choice == WeightChoice::bf16 ? WeightType::bf16 : WeightType::f32;
@@ -36,9 +25,19 @@ WeightType chosen(WeightChoice choice, std::span<const MatrixSource> parts) {
 struct Packing {
   WeightChoice choice;
   cpu::ThreadPool& pool;
+  WeightMemory& memory;
 };
 
-LinearWeight packed(std::span<const MatrixSource> parts, bool paired, const Packing& how) {
+std::int64_t bytes_of(WeightType type) { return type == WeightType::bf16 ? 2 : 4; }
+
+WeightVector stored(const std::vector<float>& values, const Packing& how) {
+  if (values.empty()) return {};
+  auto* to = reinterpret_cast<float*>(how.memory.take(values.size() * sizeof(float)));
+  std::copy(values.begin(), values.end(), to);
+  return {to, values.size()};
+}
+
+PackedMatrix packed(std::span<const MatrixSource> parts, bool paired, const Packing& how) {
   std::int64_t out = 0;
   std::int64_t panels = 0;
   for (const MatrixSource& part : parts) {
@@ -48,22 +47,19 @@ LinearWeight packed(std::span<const MatrixSource> parts, bool paired, const Pack
   if (!paired) panels = cpu::panels_for(out);
   const std::int64_t in = parts.front().columns;
   const WeightType type = chosen(how.choice, parts);
-  LinearWeight weight;
-  weight.panels = empty({panels, in, cpu::kPanelColumns}, type);
-  void* memory = weight.panels.mutable_data_ptr();
+  void* memory =
+      how.memory.take(static_cast<std::size_t>(panels * in * cpu::kPanelColumns * bytes_of(type)));
   if (paired) {
     check_finite(cpu::pack_paired(parts[0], parts[1], type, how.pool, memory));
   } else {
     check_finite(cpu::pack_stacked(parts, type, how.pool, memory));
   }
   const std::int64_t columns = paired ? parts.front().rows : out;
-  weight.matrix = {
-      memory, type, static_cast<int>(panels), static_cast<int>(in), static_cast<int>(columns),
-      paired};
-  return weight;
+  return {memory, type, static_cast<int>(panels), static_cast<int>(in), static_cast<int>(columns),
+          paired};
 }
 
-LinearWeight linear(const MatrixSource& source, const Packing& how) {
+PackedMatrix linear(const MatrixSource& source, const Packing& how) {
   return packed({&source, 1}, false, how);
 }
 
@@ -78,15 +74,15 @@ LayerWeights pack_layer(CheckpointReader& reader, const ModelConfig& config, int
                         const Packing& how) {
   const LayerSource source = reader.layer(index);
   LayerWeights layer;
-  layer.input_norm = tensor_of(source.input_norm);
+  layer.input_norm = stored(source.input_norm, how);
   layer.qkv = packed(std::array{reader.dequantized(source.q), reader.dequantized(source.k),
                                 reader.dequantized(source.v)},
                      false, how);
-  layer.qkv_bias = tensor_of(source.qkv_bias);
-  layer.q_norm = tensor_of(source.q_norm);
-  layer.k_norm = tensor_of(source.k_norm);
+  layer.qkv_bias = stored(source.qkv_bias, how);
+  layer.q_norm = stored(source.q_norm, how);
+  layer.k_norm = stored(source.k_norm, how);
   layer.o = linear(reader.dequantized(source.o), how);
-  layer.post_norm = tensor_of(source.post_norm);
+  layer.post_norm = stored(source.post_norm, how);
   if (!config.sparse(index)) {
     layer.dense = pack_feed_forward(reader, source.dense, how);
     return layer;
@@ -99,60 +95,45 @@ LayerWeights pack_layer(CheckpointReader& reader, const ModelConfig& config, int
 }
 
 /// The table, row by row as it is stored.
-at::Tensor embedding_of(const MatrixSource& source, WeightChoice choice, WeightType& type) {
-  type = chosen(choice, {&source, 1});
-  at::Tensor table = empty({source.rows, source.columns}, type);
+EmbeddingTable embedding_of(const MatrixSource& source, const Packing& how) {
+  const WeightType type = chosen(how.choice, {&source, 1});
   const std::int64_t n = source.rows * source.columns;
+  std::byte* memory = how.memory.take(static_cast<std::size_t>(n * bytes_of(type)));
   const bool as_stored =
       source.type == (type == WeightType::bf16 ? ElementType::bf16 : ElementType::f32);
   if (as_stored) {
-    std::memcpy(table.mutable_data_ptr(), source.data,
-                static_cast<std::size_t>(n * cpu::element_bytes(source.type)));
+    std::memcpy(memory, source.data, static_cast<std::size_t>(n * bytes_of(type)));
   } else if (type == WeightType::bf16) {
-    auto* to = static_cast<std::uint16_t*>(table.mutable_data_ptr());
+    auto* to = reinterpret_cast<std::uint16_t*>(memory);
     for (std::int64_t i = 0; i < n; ++i) {
       to[i] = cpu::round_to_bf16(cpu::element(source.data, source.type, i));
     }
   } else {
-    auto* to = table.mutable_data_ptr<float>();
+    auto* to = reinterpret_cast<float*>(memory);
     for (std::int64_t i = 0; i < n; ++i) to[i] = cpu::element(source.data, source.type, i);
   }
-  return table;
+  return {memory, type, source.rows, source.columns};
 }
 
 }  // namespace
 
-std::uint64_t Weights::bytes() const {
-  std::uint64_t total = embedding.nbytes() + final_norm.nbytes() + lm_head.panels.nbytes();
-  for (const LayerWeights& layer : layers) {
-    for (const at::Tensor* t :
-         {&layer.input_norm, &layer.qkv.panels, &layer.qkv_bias, &layer.q_norm, &layer.k_norm,
-          &layer.o.panels, &layer.post_norm, &layer.router.panels, &layer.dense.gate_up.panels,
-          &layer.dense.down.panels}) {
-      if (t->defined()) total += t->nbytes();
-    }
-    for (const FeedForwardWeights& expert : layer.experts) {
-      total += expert.gate_up.panels.nbytes() + expert.down.panels.nbytes();
-    }
-  }
-  return total;
-}
-
-Weights load_weights(const ModelConfig& config, const Checkpoint& checkpoint, WeightChoice choice,
-                     int threads, std::atomic<int>* progress) {
+Weights pack_weights(const ModelConfig& config, const Checkpoint& checkpoint, WeightChoice choice,
+                     int threads, std::atomic<int>* progress,
+                     std::shared_ptr<WeightMemory> memory) {
   CheckpointReader reader(config, checkpoint, progress, threads);
   cpu::ThreadPool pool(threads);
-  const Packing how{choice, pool};
+  const Packing how{choice, pool, *memory};
   Weights weights;
   const MatrixSource table = reader.embedding();
   check_finite(table);
-  weights.embedding = embedding_of(table, choice, weights.embedding_type);
+  weights.embedding = embedding_of(table, how);
   for (int i = 0; i < config.layers; ++i) {
     weights.layers.push_back(pack_layer(reader, config, i, how));
   }
-  weights.final_norm = tensor_of(reader.final_norm());
+  weights.final_norm = stored(reader.final_norm(), how);
   weights.lm_head = linear(reader.dequantized(reader.lm_head()), how);
   reader.expect_all_taken();
+  weights.memory = std::move(memory);
   if (progress != nullptr) progress->store(100);
   return weights;
 }

@@ -1,57 +1,73 @@
-// A checkpoint's parameters, packed for the kernels. The memory belongs to libtorch tensors.
+// A checkpoint's parameters, packed for the kernels. Torch-free.
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "workers/cpu/packing.h"
 #include "workers/model/config.h"
 #include "workers/model/safetensors.h"
+#include "workers/model/weight_memory.h"
 #include "workers/model/weight_plan.h"
 
 namespace baton {
 
-/// A linear layer: `matrix` looks into `panels`, [panels, in, 32] of float or bfloat16.
-struct LinearWeight {
-  at::Tensor panels;
-  cpu::PackedMatrix matrix;
+using cpu::PackedMatrix;
+using WeightVector = std::span<const float>;  // empty: the model has none
+
+/// The embedding, row by row as it is stored.
+struct EmbeddingTable {
+  const void* data = nullptr;  // [vocab, hidden]
+  cpu::WeightType type = cpu::WeightType::f32;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
 };
 
 /// A gated feed-forward part: a dense layer's, or one expert.
 struct FeedForwardWeights {
-  LinearWeight gate_up;  // [hidden] -> [intermediate], panels alternate gate, up
-  LinearWeight down;     // [intermediate] -> [hidden]
+  PackedMatrix gate_up;  // [hidden] -> [intermediate], panels alternate gate, up
+  PackedMatrix down;     // [intermediate] -> [hidden]
 };
 
 struct LayerWeights {
-  at::Tensor input_norm;     // [hidden], float
-  LinearWeight qkv;          // [hidden] -> [(heads + 2 kv_heads) * head_dim]
-  at::Tensor qkv_bias;       // [(heads + 2 kv_heads) * head_dim], float; empty without qkv_bias
-  at::Tensor q_norm;         // [head_dim], float; empty without qk_norm
-  at::Tensor k_norm;         // the same
-  LinearWeight o;            // [heads * head_dim] -> [hidden]
-  at::Tensor post_norm;      // [hidden], float
-  FeedForwardWeights dense;  // empty in a sparse layer
-  LinearWeight router;       // [hidden] -> [experts]; empty in a dense layer
+  WeightVector input_norm;                  // [hidden]
+  PackedMatrix qkv;                         // [hidden] -> [(heads + 2 kv_heads) * head_dim]
+  WeightVector qkv_bias;                    // [(heads + 2 kv_heads) * head_dim]
+  WeightVector q_norm;                      // [head_dim]
+  WeightVector k_norm;                      // the same
+  PackedMatrix o;                           // [heads * head_dim] -> [hidden]
+  WeightVector post_norm;                   // [hidden]
+  FeedForwardWeights dense;                 // empty in a sparse layer
+  PackedMatrix router;                      // [hidden] -> [experts]; empty in a dense layer
   std::vector<FeedForwardWeights> experts;  // empty in a dense layer
 };
 
+/// Looks into `memory`, which nobody writes to any more.
 struct Weights {
-  at::Tensor embedding;  // [vocab, hidden], float or bfloat16
-  cpu::WeightType embedding_type = cpu::WeightType::f32;
+  EmbeddingTable embedding;
   std::vector<LayerWeights> layers;
-  at::Tensor final_norm;  // [hidden], float
-  LinearWeight lm_head;   // [hidden] -> [vocab]
+  WeightVector final_norm;  // [hidden]
+  PackedMatrix lm_head;     // [hidden] -> [vocab]
+  std::shared_ptr<const void> memory;
 
   std::uint64_t bytes() const;
 };
 
-/// Throws ModelError that names the file and the tensor: one that is missing, or whose shape or
-/// type does not fit the configuration, or that nothing uses. `progress`, if given, rises to 100.
-Weights load_weights(const ModelConfig& config, const Checkpoint& checkpoint, WeightChoice choice,
-                     int threads, std::atomic<int>* progress);
+/// Packs them into `memory`. Throws ModelError that names the file and the tensor: one that is
+/// missing, or whose shape or type does not fit the configuration, or that nothing uses.
+/// `progress`, if given, rises to 100.
+Weights pack_weights(const ModelConfig& config, const Checkpoint& checkpoint, WeightChoice choice,
+                     int threads, std::atomic<int>* progress, std::shared_ptr<WeightMemory> memory);
+
+/// Writes behind the packed weights where each of them lies, and seals their memory: now everybody
+/// can map them (view_weights). Throws ModelError.
+std::shared_ptr<const SealedMemory> seal_weights(Weights packed, WeightMemory& memory);
+
+/// The weights in memory that seal_weights() has sealed, for a model of this configuration. The
+/// error: it holds something else.
+Result<Weights> view_weights(const ModelConfig& config, std::shared_ptr<const SealedMemory> memory);
 
 }  // namespace baton

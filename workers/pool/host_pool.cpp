@@ -4,8 +4,10 @@
 #include <cstring>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "ipc/process.h"
+#include "workers/pool/lease_client.h"
 #include "workers/protocol/block_sums.h"
 
 namespace baton {
@@ -42,44 +44,106 @@ void HostPool::copy(const CopyOp& op) {
   std::memcpy(block(op.to), block(op.from), parts_[0].geometry().block_bytes);
 }
 
-float HostPool::measure_copy_us() {
+float HostPool::measure_copy_us() const {
   constexpr std::uint64_t kBytes = 16U << 20U;  // more than a core's caches keep
   constexpr int kRounds = 5;
   const KvGeometry& g = parts_[0].geometry();
   const std::uint64_t fit = std::max<std::uint64_t>(kBytes / g.block_bytes, 1);
-  const auto n = static_cast<BlockId>(
+  const auto n = static_cast<std::size_t>(
       std::min({fit, std::uint64_t{g.blocks}, std::uint64_t{parts_[1].geometry().blocks}}));
   if (n == 0) return 0;
+  std::vector<std::byte> device(n * g.block_bytes, std::byte{1});
+  std::vector<std::byte> host(n * g.block_bytes, std::byte{2});
   TimeNs best = std::numeric_limits<TimeNs>::max();
   for (int round = 0; round < kRounds; ++round) {
     const TimeNs begin = now_ns();
-    for (BlockId i = 0; i < n; ++i) copy({i, g.blocks + i});
-    for (BlockId i = 0; i < n; ++i) copy({g.blocks + i, i});
+    for (std::size_t i = 0; i < n; ++i)
+      std::memcpy(&host[i * g.block_bytes], &device[i * g.block_bytes], g.block_bytes);
+    for (std::size_t i = 0; i < n; ++i)
+      std::memcpy(&device[i * g.block_bytes], &host[i * g.block_bytes], g.block_bytes);
     best = std::min(best, now_ns() - begin);
   }
   return static_cast<float>(best) / (2e3F * static_cast<float>(n));
 }
 
-Result<PoolExport> HostExecutor::allocate(const PoolRequest& request) {
-  const std::uint64_t pool_mib = request.pool_mib == 0 ? planned_mib_ : request.pool_mib;
-  auto geometry = size_pool(shape_, request.pool_blocks, pool_mib);
-  if (!geometry.ok()) return geometry.status();
-  const auto host_geometry = size_host_part(geometry.value(), request);
-  if (!host_geometry.ok()) return host_geometry.status();
-  auto pool = KvPool::create(request, geometry.value());
+Result<HostPool> HostExecutor::make_pool(const PoolRequest& request, const KvGeometry& geometry,
+                                         const KvGeometry& host_geometry) const {
+  auto pool = KvPool::create(request, geometry);
   if (!pool.ok()) return pool.status();
   KvPool host;
-  if (host_geometry.value().blocks > 0) {
-    auto part = KvPool::create(request, host_geometry.value(), PoolPart::host);
+  if (host_geometry.blocks > 0) {
+    auto part = KvPool::create(request, host_geometry, PoolPart::host);
     if (!part.ok()) return part.status();
     host = std::move(part).value();
   }
-  pool_.emplace(std::move(pool).value(), std::move(host));
-  return PoolExport{geometry.value(),
-                    {PoolRank{"cpu", this->pool().handle()}},
-                    pool_->host_part().handle(),
-                    host_geometry.value().blocks,
-                    pool_->measure_copy_us()};
+  return HostPool(std::move(pool).value(), std::move(host));
+}
+
+namespace {
+
+Lease lease_of(const PoolRequest& request, const KvGeometry& geometry, std::uint32_t host_blocks,
+               const std::string& weights) {
+  Lease lease;
+  lease.worker = request.worker;
+  lease.incarnation = request.incarnation;
+  lease.allocation = request.allocation;
+  lease.key = {geometry.model_fingerprint,
+               weights,
+               static_cast<std::uint32_t>(geometry.dtype),
+               geometry.layers,
+               geometry.kv_heads,
+               geometry.head_dim,
+               geometry.tokens_per_block,
+               geometry.block_bytes,
+               kKvLayoutVersion};
+  lease.blocks = geometry.blocks;
+  lease.host_blocks = host_blocks;
+  lease.planned = request.pool_blocks == 0 && request.pool_mib == 0;
+  return lease;
+}
+
+}  // namespace
+
+/// The error is nobody's fault: then the worker makes its own.
+Result<HostPool> HostExecutor::leased_pool(const PoolRequest& request, KvGeometry geometry,
+                                           KvGeometry host_geometry, UniqueFd& link) const {
+  if (request.memory_socket.empty()) return invalid("no memory process is configured");
+  auto lease = lease_pool(request.memory_socket,
+                          lease_of(request, geometry, host_geometry.blocks, weights_));
+  if (!lease.ok()) return lease.status();
+  const Leased& leased = lease.value().answer;
+  geometry.blocks = leased.blocks;
+  host_geometry.blocks = leased.host_blocks;
+  auto pool = KvPool::open(leased.device_handle, leased.allocation, geometry);
+  if (!pool.ok()) return pool.status();
+  KvPool host;
+  if (leased.host_blocks > 0) {
+    auto part = KvPool::open(leased.host_handle, leased.allocation, host_geometry, PoolPart::host);
+    if (!part.ok()) return part.status();
+    host = std::move(part).value();
+  }
+  link = std::move(lease.value().link);
+  return HostPool(std::move(pool).value(), std::move(host));
+}
+
+Result<PoolExport> HostExecutor::allocate(const PoolRequest& request) {
+  const std::uint64_t pool_mib = request.pool_mib == 0 ? planned_mib_ : request.pool_mib;
+  const auto geometry = size_pool(shape_, request.pool_blocks, pool_mib);
+  if (!geometry.ok()) return geometry.status();
+  const auto host_geometry = size_host_part(geometry.value(), request);
+  if (!host_geometry.ok()) return host_geometry.status();
+  PoolExport exported;
+  auto pool = leased_pool(request, geometry.value(), host_geometry.value(), exported.lease);
+  if (!pool.ok()) pool = make_pool(request, geometry.value(), host_geometry.value());
+  if (!pool.ok()) return pool.status();
+  pool_.emplace(std::move(pool).value());
+  exported.geometry = this->pool().geometry();
+  exported.ranks = {PoolRank{"cpu", this->pool().handle()}};
+  exported.host_handle = pool_->host_part().handle();
+  exported.host_blocks = pool_->host_part().geometry().blocks;
+  exported.host_block_us = pool_->measure_copy_us();
+  exported.allocation = this->pool().allocation();
+  return exported;
 }
 
 std::unique_ptr<BlockReader> HostExecutor::block_reader() {

@@ -4,6 +4,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "workers/execute/executor.h"
 #include "workers/pool/kv_pool.h"
@@ -21,9 +23,10 @@ class HostPool {
   std::byte* block(BlockId block);
   /// One block onto another; a copy onto itself does nothing.
   void copy(const CopyOp& op);
-  /// Hello::host_block_us: the best of some rounds of copies there and back. To be called before
-  /// anything is in the pool. 0: there is no host part.
-  float measure_copy_us();
+  /// Hello::host_block_us: the best of some rounds of copies there and back, between blocks as many
+  /// as both parts have, which are not those of the pool: it may hold something. 0: there is no
+  /// host part.
+  float measure_copy_us() const;
 
  private:
   KvPool parts_[2];
@@ -40,8 +43,11 @@ class HostExecutor : public Executor {
   void collect(StepOutput& output) final;
 
  protected:
-  /// Shape of the loaded model; set it in load().
-  void set_shape(const KvGeometry& geometry) { shape_ = geometry; }
+  /// Shape of the loaded model, and what Hello calls its weights; set it in load().
+  void set_shape(const KvGeometry& geometry, std::string weights) {
+    shape_ = geometry;
+    weights_ = std::move(weights);
+  }
   /// Size of a pool whose configuration names none.
   void set_planned_pool(std::uint64_t mib) { planned_mib_ = mib; }
   KvPool& pool() { return pool_->device_part(); }
@@ -49,7 +55,13 @@ class HostExecutor : public Executor {
   virtual void run_rows(const RunStep& step, StepOutput& output) = 0;
 
  private:
+  Result<HostPool> make_pool(const PoolRequest& request, const KvGeometry& geometry,
+                             const KvGeometry& host_geometry) const;
+  Result<HostPool> leased_pool(const PoolRequest& request, KvGeometry geometry,
+                               KvGeometry host_geometry, UniqueFd& link) const;
+
   KvGeometry shape_;
+  std::string weights_;
   std::uint64_t planned_mib_ = 256;
   std::optional<HostPool> pool_;
   const RunStep* step_ = nullptr;

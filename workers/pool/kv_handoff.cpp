@@ -110,7 +110,8 @@ std::vector<BlockId> KvHandoff::damaged(const Pull& pull) {
 std::optional<std::string> KvHandoff::copy(const Pull& pull) {
   auto it = mappings_.find(pull.allocation);
   if (it == mappings_.end()) {
-    if (!process_alive(pull.exporter_pid, pull.exporter_pid_start)) {
+    const bool kept = pull.exporter_pid == 0;
+    if (!kept && !process_alive(pull.exporter_pid, pull.exporter_pid_start)) {
       return "the exporter, process " + std::to_string(pull.exporter_pid) + ", is gone";
     }
     if (options_.unmappable) return "fault_unmappable is set";
@@ -143,7 +144,7 @@ void KvHandoff::do_job(const Close& close) {
 
 void KvHandoff::watch() {
   for (auto& [allocation, mapping] : mappings_) {
-    if (mapping.gone || process_alive(mapping.pid, mapping.pid_start)) continue;
+    if (mapping.gone || mapping.pid == 0 || process_alive(mapping.pid, mapping.pid_start)) continue;
     mapping.gone = true;
     report(handoff_event::ExporterGone{allocation});
   }

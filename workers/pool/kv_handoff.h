@@ -71,7 +71,7 @@ class KvHandoff {
  private:
   struct Mapping {
     std::unique_ptr<MappedPool> pool;
-    std::int32_t pid = 0;
+    std::int32_t pid = 0;  // 0: as in Pull
     std::uint64_t pid_start = 0;
     bool gone = false;
   };

@@ -23,6 +23,8 @@ std::uint64_t mix(std::uint64_t x) {  // the finaliser of SplitMix64
   return x ^ (x >> 31U);
 }
 
+constexpr ShmOptions kPrefault{.prefault = true};
+
 const char* keys_of(PoolPart part) {
   return part == PoolPart::device ? "pool_mib or pool_blocks" : "host_pool_mib or host_pool_blocks";
 }
@@ -114,9 +116,19 @@ Result<KvPool> KvPool::create(const PoolRequest& request, const KvGeometry& geom
   const std::string name =
       region_name(request.run_dir, RegionName{request.worker, request.pid, request.pid_start,
                                               request.allocation, part == PoolPart::host});
-  ShmOptions options;
-  options.prefault = true;
-  auto region = ShmRegion::create(name, *kv_pool_bytes(geometry), options);
+  return mapped(ShmRegion::create(name, *kv_pool_bytes(geometry), kPrefault), request.allocation,
+                geometry, part);
+}
+
+Result<KvPool> KvPool::open(const std::string& region, AllocationId allocation,
+                            const KvGeometry& geometry, PoolPart part) {
+  if (Status status = check_shared_memory(geometry, part); !status.ok()) return status;
+  return mapped(ShmRegion::open_writable(region, *kv_pool_bytes(geometry), kPrefault), allocation,
+                geometry, part);
+}
+
+Result<KvPool> KvPool::mapped(Result<ShmRegion> region, AllocationId allocation,
+                              const KvGeometry& geometry, PoolPart part) {
   if (!region.ok()) {
     return Status(region.status().code(), region.status().message() + " (" + name_of(part) +
                                               " of " + std::to_string(geometry.blocks) +
@@ -126,7 +138,7 @@ Result<KvPool> KvPool::create(const PoolRequest& request, const KvGeometry& geom
   KvPool pool;
   pool.region_ = std::move(region).value();
   pool.geometry_ = geometry;
-  pool.allocation_ = request.allocation;
+  pool.allocation_ = allocation;
   return pool;
 }
 

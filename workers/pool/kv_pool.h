@@ -23,6 +23,8 @@ struct PoolRequest {
   std::int32_t pid = 0;
   std::uint64_t pid_start = 0;
   AllocationId allocation = 0;
+  Incarnation incarnation = 0;
+  std::string memory_socket;  // where a memory process may listen; empty: the pool is the worker's
   std::uint32_t pool_blocks = 0;       // 0: as many as fit pool_mib
   std::uint64_t pool_mib = 0;          // 0 as well: the backend's default
   std::uint32_t host_pool_blocks = 0;  // of the host part; 0: as many as fit host_pool_mib
@@ -49,6 +51,10 @@ class KvPool {
   static Result<KvPool> create(const PoolRequest& request, const KvGeometry& geometry,
                                PoolPart part = PoolPart::device);
 
+  /// The part of a pool that a memory process keeps. `region` outlives this.
+  static Result<KvPool> open(const std::string& region, AllocationId allocation,
+                             const KvGeometry& geometry, PoolPart part = PoolPart::device);
+
   KvPool() = default;
 
   const KvGeometry& geometry() const { return geometry_; }
@@ -59,6 +65,9 @@ class KvPool {
   std::byte* block(BlockId block) { return data() + geometry_.block_bytes * block; }
 
  private:
+  static Result<KvPool> mapped(Result<ShmRegion> region, AllocationId allocation,
+                               const KvGeometry& geometry, PoolPart part);
+
   ShmRegion region_;
   KvGeometry geometry_;
   AllocationId allocation_ = 0;

@@ -346,6 +346,7 @@ void WorkerCore::send_heartbeat(TimeNs now, WorkerActions& out) {
   m.pulls_done = pulls_done_;
   m.loading_percent = loading_percent_;
   m.draining = draining_;
+  m.leased = hello_.leased;
   out.emplace_back(Send{std::move(m)});
 }
 
@@ -387,6 +388,10 @@ void WorkerCore::on(Refused& m, TimeNs /*now*/, WorkerActions& out) {
 
 void WorkerCore::on(Leave& m, TimeNs /*now*/, WorkerActions& out) {
   if (m.incarnation == identity_.incarnation) bye("the scheduler let it go", out);
+}
+
+void WorkerCore::on(TakeRole& m, TimeNs /*now*/, WorkerActions& /*out*/) {
+  if (m.incarnation == identity_.incarnation) identity_.role = m.role;
 }
 
 void WorkerCore::terminate(TimeNs now, WorkerActions& out) {

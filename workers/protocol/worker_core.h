@@ -148,6 +148,8 @@ class WorkerCore {
   void grammar_state(std::uint64_t key, bool ready, WorkerActions& out);
   /// The process that exported this allocation is gone: closed by itself after our pulls from it.
   void exporter_gone(AllocationId allocation, TimeNs now, WorkerActions& out);
+  /// The memory process that kept the pool has died: the pool ends with this process.
+  void lease_lost() { hello_.leased = false; }
   /// A Send of anything but a heartbeat did not leave. In a term nothing may be lost silently, so
   /// it ends; before one, Register or Hello is tried again soon.
   void send_failed(TimeNs now, WorkerActions& out);
@@ -179,6 +181,7 @@ class WorkerCore {
   void on(AuditTables& m, TimeNs now, WorkerActions& out);
   void on(PrepareGrammar& m, TimeNs now, WorkerActions& out);
   void on(Leave& m, TimeNs now, WorkerActions& out);
+  void on(TakeRole& m, TimeNs now, WorkerActions& out);
   void on(Refused& m, TimeNs now, WorkerActions& out);
 
   bool stale(Term term) const;

@@ -242,11 +242,16 @@ TEST(Metrics, what_the_scheduler_says_of_host_parts) {
   view.scheduler.blocks_out = 70;
   view.scheduler.blocks_in = 12;
   view.scheduler.damaged_blocks = 3;
-  expect_lines(Metrics("m").expose(view), {"baton_kv_host_blocks{model_name=\"m\"} 160",
-                                           "baton_kv_host_blocks_used{model_name=\"m\"} 31",
-                                           "baton_kv_blocks_out_total{model_name=\"m\"} 70",
-                                           "baton_kv_blocks_in_total{model_name=\"m\"} 12",
-                                           "baton_kv_blocks_damaged_total{model_name=\"m\"} 3"});
+  view.scheduler.computed_tokens = 900;
+  view.scheduler.resumed = 5;
+  expect_lines(Metrics("m").expose(view),
+               {"baton_prompt_tokens_computed_total{model_name=\"m\"} 900",
+                "baton_sequences_resumed_total{model_name=\"m\"} 5",
+                "baton_kv_host_blocks{model_name=\"m\"} 160",
+                "baton_kv_host_blocks_used{model_name=\"m\"} 31",
+                "baton_kv_blocks_out_total{model_name=\"m\"} 70",
+                "baton_kv_blocks_in_total{model_name=\"m\"} 12",
+                "baton_kv_blocks_damaged_total{model_name=\"m\"} 3"});
 }
 
 struct HealthCase {

@@ -508,6 +508,28 @@ TEST_F(LoopTest, the_longest_idle_connections_make_room_for_new_ones) {
   EXPECT_EQ(joined(busy->read_all()), text_of(all));
 }
 
+// A front end's successor writes the reply again without knowing what came together.
+TEST_F(LoopTest, how_tokens_come_together_changes_no_byte) {
+  const Tokens all = ids("hello world, the block");
+  ASSERT_GT(all.size(), 3U);
+  const auto body_of = [&](std::size_t together) {
+    auto client = stream();
+    const Submit submit = scheduler.expect<Submit>();
+    for (std::size_t at = 0; at < all.size(); at += together) {
+      const std::size_t end = std::min(all.size(), at + together);
+      const Tokens some(all.begin() + static_cast<std::ptrdiff_t>(at),
+                        all.begin() + static_cast<std::ptrdiff_t>(end));
+      scheduler.tokens(submit, static_cast<std::uint32_t>(at), some, end == all.size());
+    }
+    const std::string reply = client->read_all();
+    EXPECT_EQ(joined(reply), text_of(all));
+    return reply.substr(reply.find("\r\n\r\n"));
+  };
+  const std::string alone = body_of(1);
+  EXPECT_EQ(body_of(all.size()), alone);
+  EXPECT_EQ(body_of(2), alone);
+}
+
 TEST_F(LoopTest, an_http_1_0_stream_ends_with_its_connection) {
   Client client(http_->port());
   const std::string body = R"({"prompt":"hello","max_length":100,"min_length":0,"stream":true})";

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "text/utf8.h"
+#include "ipc/utf8.h"
 
 namespace baton {
 namespace {

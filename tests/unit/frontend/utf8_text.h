@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "text/utf8.h"
+#include "ipc/utf8.h"
 
 namespace baton::testing {
 

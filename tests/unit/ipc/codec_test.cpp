@@ -29,6 +29,10 @@ Result<WorkerMessage> decode_as(std::string_view bytes, WorkerMessage*) {
   return decode_worker_message(bytes);
 }
 Result<ToWorker> decode_as(std::string_view bytes, ToWorker*) { return decode_to_worker(bytes); }
+Result<ToMemory> decode_as(std::string_view bytes, ToMemory*) { return decode_to_memory(bytes); }
+Result<FromMemory> decode_as(std::string_view bytes, FromMemory*) {
+  return decode_from_memory(bytes);
+}
 
 template <typename Variant>
 Result<Variant> decode_as(std::string_view bytes) {
@@ -37,7 +41,8 @@ Result<Variant> decode_as(std::string_view bytes) {
 
 template <typename Variant>
 class CodecDirection : public ::testing::Test {};
-using Directions = ::testing::Types<FrontendMessage, ToFrontend, WorkerMessage, ToWorker>;
+using Directions =
+    ::testing::Types<FrontendMessage, ToFrontend, WorkerMessage, ToWorker, ToMemory, FromMemory>;
 TYPED_TEST_SUITE(CodecDirection, Directions);
 
 TYPED_TEST(CodecDirection, RoundTripOfEveryFilledMessage) {
@@ -145,6 +150,8 @@ std::map<std::string, std::string> current_bytes() {
   for_each_message<ToFrontend>(add);
   for_each_message<WorkerMessage>(add);
   for_each_message<ToWorker>(add);
+  for_each_message<ToMemory>(add);
+  for_each_message<FromMemory>(add);
   return lines;
 }
 
@@ -195,12 +202,12 @@ TEST(CodecGolden, OneMessageReadByHand) {
   finish.attempt = 1;
   finish.n = 70'000;
   //          [3  v  tag [3 [2 3 u16 300   1 u32 70000
-  EXPECT_EQ(to_hex(encode(finish)), "930a04939203cd012c01ce00011170");
+  EXPECT_EQ(to_hex(encode(finish)), "930c04939203cd012c01ce00011170");
   Gone gone;
   gone.epoch = 1;
   gone.counters = {2};
   //          [3  v  tag [2 1 bin8 len 8, little-endian
-  EXPECT_EQ(to_hex(encode(gone)), "930a169201c4080200000000000000");
+  EXPECT_EQ(to_hex(encode(gone)), "930c169201c4080200000000000000");
 }
 
 // ------------------------------------------------------------------------------- what is refused
@@ -326,6 +333,8 @@ TEST(CodecTags, AreUnique) {
   for_each_message<ToFrontend>(add);
   for_each_message<WorkerMessage>(add);
   for_each_message<ToWorker>(add);
+  for_each_message<ToMemory>(add);
+  for_each_message<FromMemory>(add);
   EXPECT_EQ(static_cast<int>(tags.size()), count - 1) << "Refused goes to both";
 }
 

@@ -120,6 +120,7 @@ class Cluster {
     m.pulls_received = w.peer.work.sent(Work::pull);
     m.pulls_done = w.compute.pulls_answered;
     m.draining = draining;
+    m.leased = w.store.offer.leased;
     from_worker(link, m);
   }
 

@@ -152,7 +152,7 @@ TEST(Reachability, AnotherLifeOfEitherIsAskedAnew) {
 TEST(Reachability, APairStaysKnownWhileTheExporterIsOutOfTerm) {
   Meeting c;
   c.answer_probe(false);
-  end_term(c.state, 0, kBlameLater, "test", c.out);
+  end_term(c.state, 0, kBlameLater, Places::leave, "test", c.out);
   c.tick();
   EXPECT_EQ(c.worker("decode0").peer.unreachable.size(), 1U);
   Hello hello = Cluster::hello_of("prefill0", 100);

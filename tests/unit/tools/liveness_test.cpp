@@ -73,11 +73,13 @@ TEST(Backoff, DoublesUpToFiveSeconds) {
   }
 }
 
-TEST(Backoff, StartsAnewAfterTenHealthySeconds) {
+TEST(Backoff, NoPauseAfterTenHealthySecondsAndThenFromTheBeginning) {
   Backoff backoff;
   for (int i = 0; i < 5; ++i) backoff.next(Seconds(1));
-  EXPECT_DOUBLE_EQ(0.1, backoff.next(Seconds(10)).count());
+  EXPECT_DOUBLE_EQ(0, backoff.next(Seconds(10)).count());
+  EXPECT_DOUBLE_EQ(0.1, backoff.next(Seconds(9.9)).count());
   EXPECT_DOUBLE_EQ(0.2, backoff.next(Seconds(9.9)).count());
+  EXPECT_DOUBLE_EQ(0, backoff.next(Seconds(1000)).count());
 }
 
 }  // namespace

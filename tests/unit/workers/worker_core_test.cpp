@@ -431,6 +431,15 @@ TEST(Leaving, SigtermIsToldAtOnceAndPlansGoOn) {
   EXPECT_EQ(d.count<WorkerBye>(), 1);
 }
 
+TEST(Roles, AWorkerRegistersWithTheOneThatItWasGiven) {
+  CoreDriver d;
+  d.join();
+  d.get(TakeRole{kMe + 1, Role::prefill});  // an older process's
+  d.get(TakeRole{kMe, Role::decode});
+  d.get(Fenced{kEpoch + 1, 0});  // another scheduler
+  EXPECT_EQ(d.last<Register>().role, Role::decode);
+}
+
 TEST(Leaving, TheDrainIsBounded) {
   WorkerCoreOptions options;
   options.drain = 2 * kSecond;

@@ -1,6 +1,7 @@
 // One character of UTF-8 at a time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -23,5 +24,8 @@ struct Utf8Scan {
 /// Looks at the first character of `bytes` (RFC 3629: no surrogates, no overlong forms, at most
 /// U+10FFFF). Empty input is unfinished.
 Utf8Scan scan_utf8(std::string_view bytes);
+
+/// Where the first byte lies that belongs to no character; the size of `bytes` if there is none.
+std::size_t first_non_utf8(std::string_view bytes);
 
 }  // namespace baton

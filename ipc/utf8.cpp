@@ -1,4 +1,4 @@
-#include "text/utf8.h"
+#include "ipc/utf8.h"
 
 namespace baton {
 namespace {
@@ -44,6 +44,16 @@ Utf8Scan scan_utf8(std::string_view bytes) {
     range = {};
   }
   return {Utf8State::valid, length};
+}
+
+std::size_t first_non_utf8(std::string_view bytes) {
+  std::size_t at = 0;
+  while (at < bytes.size()) {
+    const Utf8Scan scan = scan_utf8(bytes.substr(at));
+    if (scan.state != Utf8State::valid) break;
+    at += scan.length;
+  }
+  return at;
 }
 
 }  // namespace baton

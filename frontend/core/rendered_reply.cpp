@@ -1,0 +1,115 @@
+#include "frontend/core/rendered_reply.h"
+
+#include "frontend/core/dialect.h"
+#include "frontend/http/http_error.h"
+#include "frontend/http/sse.h"
+
+namespace baton {
+
+RenderedReply::RenderedReply(const Tokenizer& tokenizer, ParsedRequest& request, ReplyFrame frame,
+                             ReplyFacts facts)
+    : open_(tokenizer, request),
+      frame_(std::move(frame)),
+      facts_(std::move(facts)),
+      headers_(std::move(request.headers)),
+      content_type_(std::move(request.content_type)),
+      streaming_(request.stream) {
+  // Only the end of the connection tells an HTTP/1.0 client where a stream ends.
+  if (streaming_ && frame_.minor == 0) frame_.keep_alive = false;
+}
+
+bool RenderedReply::apply(const ReplyEvent& event, TimeNs time) {
+  if (over_) return false;
+  now_ = time;
+  stopped_ = false;
+  open_.set_time(time);
+  std::visit([this](const auto& what) { handle(what); }, event);
+  return stopped_;
+}
+
+ReplyFrame RenderedReply::frame_now() const {
+  ReplyFrame frame = frame_;
+  frame.date = facts_.unix_seconds(now_);
+  return frame;
+}
+
+void RenderedReply::begin_stream() {
+  if (!streaming_ || begun_) return;
+  begun_ = true;
+  bytes_ += format_stream_head(headers_, frame_now(), content_type_);
+}
+
+void RenderedReply::add_events() {
+  if (streaming_) append_chunk(bytes_, open_.take_events(), frame_);
+}
+
+void RenderedReply::handle(const ChoiceBegins& event) {
+  begin_stream();
+  open_.begin(event.choice, event.prompt, event.cached_tokens);
+  add_events();
+}
+
+void RenderedReply::handle(const TokenCame& event) {
+  begin_stream();
+  stopped_ = open_.take(event.choice, event.token, event.logprobs);
+  add_events();
+}
+
+void RenderedReply::handle(const ChoiceEnds& event) {
+  open_.end(event.choice, event.reason, event.score,
+            {event.lifetime.begin(), event.lifetime.end()});
+  if (!open_.all_ended()) {
+    // Of a stream that has not begun they wait for its head.
+    if (begun_) add_events();
+    return;
+  }
+  over_ = true;
+  if (streaming_) {
+    begin_stream();
+    append_chunk(bytes_, open_.finish(), frame_);
+    append_last_chunk(bytes_, frame_);
+    return;
+  }
+  HttpReply whole;
+  whole.body = open_.finish();
+  whole.headers = std::move(headers_);
+  if (!content_type_.empty()) whole.content_type = content_type_;
+  bytes_ += format_reply(whole, frame_now());
+}
+
+/// Something that means nothing, because the kernel of a client that left for good answers with a
+/// reset.
+void RenderedReply::handle(const ClientProbed& /*event*/) {
+  if (!begun_) {
+    if (frame_.minor > 0) bytes_ += kContinue;
+  } else if (content_type_.empty()) {  // else no events; the stream's next bytes will show
+    append_chunk(bytes_, kSseKeepAlive, frame_);
+  }
+}
+
+void RenderedReply::handle(const ReplyFails& event) {
+  over_ = true;
+  write_failure(Status(event.code, std::string(event.message)), event.retry_after_s);
+}
+
+/// An error instead of the reply; of a stream that has begun, its last events.
+void RenderedReply::write_failure(const Status& status, std::uint32_t retry_after_s) {
+  if (begun_) {
+    append_chunk(bytes_, open_.take_events() + open_.fail(status), frame_);
+    append_last_chunk(bytes_, frame_);
+    return;
+  }
+  HttpError error = http_error(status, {}, retry_after_s);
+  error.stream = streaming_;
+  const HttpHeaders retry = retry_headers(error);
+  error = shaped(std::move(error), frame_);
+  HttpReply whole;
+  whole.status = status_ = error.status;
+  whole.body = error.body;
+  whole.headers = headers_;
+  whole.headers.insert(whole.headers.end(), retry.begin(), retry.end());
+  frame_.keep_alive = false;
+  bytes_ += format_reply(whole, frame_now());
+}
+
+}  // namespace baton

@@ -1,0 +1,43 @@
+#include "frontend/http/request_facts.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace baton {
+
+bool takes_any_model(const std::vector<const Dialect*>& dialects) {
+  return std::any_of(dialects.begin(), dialects.end(), [](const Dialect* dialect) {
+    return std::string_view(dialect->name()) == "tgi";
+  });
+}
+
+ReplyFrame reply_frame(const HttpRequest& request, const Dialect* dialect, const Cors& cors) {
+  ReplyFrame frame;
+  frame.dialect = dialect;
+  frame.keep_alive = request.keep_alive;
+  frame.head_only = request.method == "HEAD";
+  frame.minor = request.minor;
+  frame.asked = asked_text(request.method, request.path());
+  frame.cors = &cors.reply_headers(request);
+  return frame;
+}
+
+RequestContext request_context(const HttpRequest& request, const ReplyFacts& facts,
+                               const IntakeSettings& settings) {
+  RequestContext context;
+  context.request_id = facts.request_id;
+  context.path = request.path();
+  context.unix_seconds = facts.unix_seconds(facts.received);
+  context.received = facts.received;
+  context.wall_offset = facts.wall_offset;
+  context.max_context = facts.max_context;
+  context.max_choices = settings.max_choices;
+  context.default_timeout = settings.default_timeout;
+  context.max_timeout = settings.max_timeout;
+  context.strict_fields = settings.strict_fields;
+  context.any_model = settings.any_model;
+  context.zero_bytes = settings.zero_bytes;
+  return context;
+}
+
+}  // namespace baton

@@ -1,0 +1,274 @@
+#include "frontend/succession/reply_records.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+namespace baton {
+namespace {
+
+enum class Kind : std::uint8_t { opening = 1, begins, token, ends, probed, fails };
+
+class RecordWriter {
+ public:
+  explicit RecordWriter(std::string& out) : out_(out) {}
+  template <typename T>
+  void put(T value) {
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
+    char bytes[sizeof value];
+    std::memcpy(bytes, &value, sizeof value);
+    out_.append(bytes, sizeof value);
+  }
+  template <typename List>
+  void put_list(const List& list) {
+    put(static_cast<std::uint32_t>(list.size()));
+    if (list.empty()) return;
+    out_.append(reinterpret_cast<const char*>(list.data()), list.size() * sizeof list[0]);
+  }
+
+ private:
+  std::string& out_;
+};
+
+/// After the first thing that is not there, all are zero or empty, and good() is false.
+class RecordReader {
+ public:
+  explicit RecordReader(std::string_view bytes) : bytes_(bytes) {}
+  template <typename T>
+  T take() {
+    T value{};
+    if (bytes_.size() < sizeof value) return fail(value);
+    std::memcpy(&value, bytes_.data(), sizeof value);
+    bytes_.remove_prefix(sizeof value);
+    return value;
+  }
+  bool take_bool() {
+    const auto value = take<std::uint8_t>();
+    if (value > 1) fail(value);
+    return value == 1;
+  }
+  std::string_view take_text() {
+    const auto size = take<std::uint32_t>();
+    if (size > bytes_.size()) return fail(std::string_view{});
+    const std::string_view text = bytes_.substr(0, size);
+    bytes_.remove_prefix(size);
+    return text;
+  }
+  template <typename T>
+  void take_list(std::vector<T>& list) {
+    const auto size = take<std::uint32_t>();
+    list.clear();
+    if (size > bytes_.size() / sizeof(T)) {
+      fail(size);
+      return;
+    }
+    list.resize(size);
+    if (size > 0) std::memcpy(list.data(), bytes_.data(), size * sizeof(T));
+    bytes_.remove_prefix(size * sizeof(T));
+  }
+  /// All was there, and nothing else.
+  bool good() const { return !failed_ && bytes_.empty(); }
+
+ private:
+  template <typename T>
+  T fail(T value) {
+    failed_ = true;
+    bytes_ = {};
+    return value;
+  }
+  std::string_view bytes_;
+  bool failed_ = false;
+};
+
+void put_logprobs(RecordWriter& writer, const Logprobs& values) {
+  writer.put_list(values.items);
+  writer.put_list(values.logprobs);
+  writer.put_list(values.counts);
+  writer.put_list(values.top_tokens);
+  writer.put_list(values.top_logprobs);
+}
+
+void take_logprobs(RecordReader& reader, Logprobs& values) {
+  reader.take_list(values.items);
+  reader.take_list(values.logprobs);
+  reader.take_list(values.counts);
+  reader.take_list(values.top_tokens);
+  reader.take_list(values.top_logprobs);
+}
+
+void put(RecordWriter& writer, const ChoiceBegins& event) {
+  writer.put(event.choice);
+  writer.put(event.cached_tokens);
+  writer.put<std::uint8_t>(event.prompt != nullptr);
+  if (event.prompt != nullptr) put_logprobs(writer, *event.prompt);
+}
+
+void put(RecordWriter& writer, const TokenCame& event) {
+  writer.put(event.choice);
+  writer.put(event.token);
+  writer.put<std::uint8_t>(event.logprobs != nullptr);
+  if (event.logprobs == nullptr) return;
+  writer.put(event.logprobs->logprob);
+  writer.put_list(event.logprobs->top_tokens);
+  writer.put_list(event.logprobs->top_logprobs);
+}
+
+void put(RecordWriter& writer, const ChoiceEnds& event) {
+  writer.put(event.choice);
+  writer.put(event.reason);
+  writer.put<std::uint8_t>(event.score.has_value());
+  if (event.score) writer.put(*event.score);
+  writer.put_list(event.lifetime);
+}
+
+void put(RecordWriter& /*writer*/, const ClientProbed& /*event*/) {}
+
+void put(RecordWriter& writer, const ReplyFails& event) {
+  writer.put(event.code);
+  writer.put(event.retry_after_s);
+  writer.put_list(event.message);
+}
+
+/// Later than any time of this century, and small enough that two of them can be added.
+constexpr TimeNs kLatest = TimeNs{1} << 61;
+constexpr ErrorCode kLastErrorCode = ErrorCode::internal;
+constexpr Kind kKinds[] = {Kind::begins, Kind::token, Kind::ends, Kind::probed, Kind::fails};
+static_assert(std::size(kKinds) == std::variant_size_v<ReplyEvent>);
+
+ChoiceBegins take_begins(RecordReader& reader, Logprobs& prompt) {
+  ChoiceBegins made;
+  made.choice = reader.take<std::uint32_t>();
+  made.cached_tokens = reader.take<std::uint32_t>();
+  if (!reader.take_bool()) return made;
+  take_logprobs(reader, prompt);
+  made.prompt = &prompt;
+  return made;
+}
+
+TokenCame take_token(RecordReader& reader, LogprobReader::Entry& entry, std::vector<Token>& tops,
+                     std::vector<float>& values) {
+  TokenCame made;
+  made.choice = reader.take<std::uint32_t>();
+  made.token = reader.take<Token>();
+  if (!reader.take_bool()) return made;
+  entry.logprob = reader.take<float>();
+  reader.take_list(tops);
+  reader.take_list(values);
+  entry.top_tokens = tops;
+  entry.top_logprobs = values;
+  made.logprobs = &entry;
+  return made;
+}
+
+ChoiceEnds take_ends(RecordReader& reader, std::vector<TimeNs>& lifetime) {
+  ChoiceEnds made;
+  made.choice = reader.take<std::uint32_t>();
+  made.reason = reader.take<FinishReason>();
+  if (reader.take_bool()) made.score = reader.take<float>();
+  reader.take_list(lifetime);
+  made.lifetime = lifetime;
+  return made;
+}
+
+ReplyFails take_fails(RecordReader& reader) {
+  ReplyFails made;
+  made.code = reader.take<ErrorCode>();
+  made.retry_after_s = reader.take<std::uint32_t>();
+  made.message = reader.take_text();
+  return made;
+}
+
+bool known(std::span<const Token> tokens, std::uint32_t vocabulary) {
+  return std::all_of(tokens.begin(), tokens.end(), [&](Token token) {
+    return token >= 0 && static_cast<std::uint32_t>(token) < vocabulary;
+  });
+}
+
+}  // namespace
+
+std::string encode_opening(const ReplyOpening& opening) {
+  std::string out;
+  RecordWriter writer(out);
+  writer.put(Kind::opening);
+  writer.put_list(opening.facts.request_id);
+  writer.put(opening.facts.received);
+  writer.put(opening.facts.wall_offset);
+  writer.put(opening.facts.max_context);
+  writer.put(opening.facts.seed);
+  writer.put(opening.begins_at);
+  writer.put_list(opening.request);
+  writer.put<std::uint8_t>(opening.rendered.has_value());
+  if (opening.rendered) writer.put_list(*opening.rendered);
+  return out;
+}
+
+Result<ReplyOpening> decode_opening(std::string_view record) {
+  RecordReader reader(record);
+  ReplyOpening opening;
+  if (reader.take<Kind>() != Kind::opening) return invalid("journal: no opening");
+  opening.facts.request_id = reader.take_text();
+  opening.facts.received = reader.take<TimeNs>();
+  opening.facts.wall_offset = reader.take<TimeNs>();
+  opening.facts.max_context = reader.take<std::uint32_t>();
+  opening.facts.seed = reader.take<std::uint64_t>();
+  opening.begins_at = reader.take<std::uint64_t>();
+  opening.request = reader.take_text();
+  if (reader.take_bool()) opening.rendered = reader.take_text();
+  if (!reader.good()) return invalid("journal: an opening of the wrong length");
+  if (opening.facts.received < 0 || opening.facts.received > kLatest ||
+      opening.facts.wall_offset < -kLatest || opening.facts.wall_offset > kLatest) {
+    return invalid("journal: an opening at no possible time");
+  }
+  return opening;
+}
+
+void encode_event(const ReplyEvent& event, TimeNs time, std::string& out) {
+  RecordWriter writer(out);
+  writer.put(kKinds[event.index()]);
+  writer.put(time);
+  std::visit([&](const auto& what) { put(writer, what); }, event);
+}
+
+Status DecodedEvent::decode(std::string_view record, const EventBounds& bounds) {
+  RecordReader reader(record);
+  const auto kind = reader.take<Kind>();
+  time = reader.take<TimeNs>();
+  bool good = time >= 0 && time <= kLatest;
+  switch (kind) {
+    case Kind::begins: {
+      auto& made = event.emplace<ChoiceBegins>(take_begins(reader, prompt_));
+      good = good && made.choice < bounds.choices;
+      if (made.prompt != nullptr)
+        good = good && prompt_.agrees() && known(prompt_.top_tokens, bounds.vocabulary);
+      break;
+    }
+    case Kind::token: {
+      auto& made = event.emplace<TokenCame>(take_token(reader, entry_, tops_, top_logprobs_));
+      good = good && made.choice < bounds.choices && known({&made.token, 1}, bounds.vocabulary);
+      if (made.logprobs != nullptr)
+        good = good && tops_.size() == top_logprobs_.size() && known(tops_, bounds.vocabulary);
+      break;
+    }
+    case Kind::ends: {
+      auto& made = event.emplace<ChoiceEnds>(take_ends(reader, lifetime_));
+      good = good && made.choice < bounds.choices &&
+             (made.reason == FinishReason::stop || made.reason == FinishReason::length) &&
+             (lifetime_.empty() || lifetime_.size() == kLifetimeMoments);
+      break;
+    }
+    case Kind::probed:
+      event = ClientProbed{};
+      break;
+    case Kind::fails: {
+      auto& made = event.emplace<ReplyFails>(take_fails(reader));
+      good = good && made.code != ErrorCode::ok && made.code <= kLastErrorCode;
+      break;
+    }
+    default:
+      return invalid("journal: a record of no known kind");
+  }
+  if (!good || !reader.good()) return invalid("journal: an event that cannot be");
+  return {};
+}
+
+}  // namespace baton

@@ -1,0 +1,195 @@
+#include "ipc/process_record.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "ipc/process.h"
+
+namespace baton {
+namespace {
+
+constexpr std::size_t kMostRecords = 1000;
+constexpr std::string_view kSuffix = ".process";
+
+std::string path_of(const std::string& run_dir, const std::string& name) {
+  return run_dir + "/" + name + std::string(kSuffix);
+}
+
+std::string read_small(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  std::array<char, 4096> buffer{};
+  const ssize_t n = fd ? ::read(fd.get(), buffer.data(), buffer.size()) : 0;
+  return std::string(buffer.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
+}
+
+const std::string& boot_id() {
+  static const std::string id = [] {
+    std::string text = read_small("/proc/sys/kernel/random/boot_id");
+    text.erase(std::find(text.begin(), text.end(), '\n'), text.end());
+    return text.empty() ? "unknown" : text;
+  }();
+  return id;
+}
+
+void put_life(std::string& text, const char* key, const ProcessLife& life) {
+  std::array<char, 160> line{};
+  std::snprintf(line.data(), line.size(), "%s %d %llu %.3f %llu\n", key, life.pid,
+                static_cast<unsigned long long>(life.start), life.since,
+                static_cast<unsigned long long>(life.restarts));
+  text += line.data();
+}
+
+template <typename Number>
+bool take(std::string_view& text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc()) return false;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  if (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  return true;
+}
+
+bool read_life(std::string_view text, ProcessLife& life) {
+  return take(text, life.pid) && take(text, life.start) && take(text, life.since) &&
+         take(text, life.restarts) && text.empty() && life.pid >= 0 && std::isfinite(life.since);
+}
+
+struct UpMark {
+  std::int32_t pid = 0;
+  std::uint32_t protocol = 0;
+};
+
+/// Of a mark that is being written only a part may be there: then nothing is said yet.
+UpMark read_up_mark(const std::string& run_dir, const std::string& name) {
+  const std::string whole = read_small(run_dir + "/" + name + ".up");
+  std::string_view text = whole;
+  UpMark mark;
+  if (text.empty() || text.back() != '\n' || !take(text, mark.pid)) return {};
+  take(text, mark.protocol);
+  return mark;
+}
+
+bool is_name(std::string_view name) {
+  return !name.empty() && name.size() <= 200 &&
+         name.find_first_of("/ \n") == std::string_view::npos && name.front() != '.';
+}
+
+}  // namespace
+
+std::uint64_t command_fingerprint(const std::vector<std::string>& argv) {
+  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
+  for (const std::string& arg : argv) {
+    for (std::size_t i = 0; i <= arg.size(); ++i) {  // with the 0 behind it
+      hash = (hash ^ static_cast<unsigned char>(arg.c_str()[i])) * 1099511628211U;
+    }
+  }
+  return hash;
+}
+
+std::string encode_process_record(const ProcessRecord& record) {
+  std::string text = "name " + record.name + "\nkind " + record.kind + "\n";
+  put_life(text, "process", record.life);
+  put_life(text, "supervisor", record.supervisor);
+  text += "boot " + boot_id() + "\ntells_up " + std::to_string(int{record.tells_up}) +
+          "\ncommand " + std::to_string(record.command) + "\nend\n";
+  return text;
+}
+
+std::optional<ProcessRecord> parse_process_record(std::string_view text) {
+  constexpr std::string_view kEnd = "\nend\n";
+  if (text.size() < kEnd.size() || text.substr(text.size() - kEnd.size()) != kEnd) return {};
+  text.remove_suffix(kEnd.size() - 1);
+  std::map<std::string_view, std::string_view> values;
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    const std::string_view line = text.substr(0, end);
+    const std::size_t space = line.find(' ');
+    if (space == std::string_view::npos || space + 1 == line.size()) return {};
+    values[line.substr(0, space)] = line.substr(space + 1);
+    text.remove_prefix(end + 1);
+  }
+  ProcessRecord record;
+  record.name = values["name"];
+  record.kind = values["kind"];
+  int tells_up = 0;
+  if (values["boot"] != boot_id() || !is_name(record.name) || !is_name(record.kind) ||
+      !read_life(values["process"], record.life) ||
+      !read_life(values["supervisor"], record.supervisor) || !take(values["tells_up"], tells_up) ||
+      !take(values["command"], record.command)) {
+    return {};
+  }
+  record.tells_up = tells_up != 0;
+  return record;
+}
+
+Status write_process_record(const std::string& run_dir, const ProcessRecord& record) {
+  const std::string path = path_of(run_dir, record.name);
+  const std::string fresh = path + ".new";
+  const std::string text = encode_process_record(record);
+  const auto failed = [&](const std::string& file) {
+    return Status(ErrorCode::unavailable, "cannot write " + file + ": " + std::strerror(errno));
+  };
+  UniqueFd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    return failed(fresh);
+  }
+  fd.reset();
+  return ::rename(fresh.c_str(), path.c_str()) == 0 ? Status() : failed(path);
+}
+
+std::optional<ProcessRecord> read_process_record(const std::string& run_dir,
+                                                 const std::string& name) {
+  auto record = parse_process_record(read_small(path_of(run_dir, name)));
+  return record && record->name == name ? record : std::nullopt;
+}
+
+std::vector<ProcessRecord> read_process_records(const std::string& run_dir) {
+  std::vector<ProcessRecord> records;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(run_dir, error), end;
+       !error && entry != end && records.size() < kMostRecords; entry.increment(error)) {
+    const std::string file = entry->path().filename();
+    if (file.size() <= kSuffix.size() || !file.ends_with(kSuffix)) continue;
+    auto record = read_process_record(run_dir, file.substr(0, file.size() - kSuffix.size()));
+    if (record) records.push_back(*std::move(record));
+  }
+  std::sort(records.begin(), records.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  return records;
+}
+
+void remove_process_record(const std::string& run_dir, const std::string& name) {
+  ::unlink(path_of(run_dir, name).c_str());
+}
+
+bool is_up(const std::string& run_dir, const ProcessRecord& record) {
+  if (!process_alive(record.life.pid, record.life.start)) return false;
+  return !record.tells_up || read_up_mark(run_dir, record.name).pid == record.life.pid;
+}
+
+std::uint32_t spoken_protocol(const std::string& run_dir, const ProcessRecord& record) {
+  const bool tells = record.tells_up && is_up(run_dir, record);
+  return tells ? read_up_mark(run_dir, record.name).protocol : 0;
+}
+
+std::string process_state(const std::string& run_dir, const ProcessRecord& record) {
+  const ProcessLife& life = record.life;
+  if (life.pid == 0) {
+    const ProcessLife& supervisor = record.supervisor;
+    return process_alive(supervisor.pid, supervisor.start) ? "waiting" : "gone";
+  }
+  if (!process_alive(life.pid, life.start)) return "gone";
+  if (process_stopped(life.pid)) return "frozen";
+  return is_up(run_dir, record) ? "up" : "starting";
+}
+
+}  // namespace baton

@@ -1,0 +1,21 @@
+// A worker that dies of a fault may have written anywhere in its pool before: it leaves a mark, so
+// that the memory process does not keep what the pool holds. A mark names the process that it is
+// about; nobody else's pool is doubted for it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace baton {
+
+/// From here on this process leaves its mark when a fault of its own kills it: SIGSEGV, SIGBUS,
+/// SIGILL, SIGFPE, SIGABRT. Once a process; the death itself goes on as it would have.
+void mark_pool_on_fault(const std::string& run_dir, const std::string& worker);
+
+/// Leaves the mark now: this process ends because its device failed.
+void mark_pool_spoiled(const std::string& run_dir, const std::string& worker);
+
+/// Whether that process has left a mark. Marks of the worker go.
+bool take_spoiled_mark(const std::string& run_dir, const std::string& worker, std::int32_t pid);
+
+}  // namespace baton

@@ -1,0 +1,270 @@
+#include "memory/memory_loop.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/codec.h"
+#include "ipc/packet_socket.h"
+#include "ipc/shm_region.h"
+#include "ipc/spoiled.h"
+
+namespace baton {
+
+namespace {
+
+/// NAME.alive is touched, and idle pools are looked at, this often at least.
+constexpr TimeNs kLookEvery = 500 * kMillisecond;
+/// More than there can be workers: whoever connects again and again finds the door closed.
+constexpr std::size_t kMostTenants = 1024;
+/// Entries of a report: what a packet holds.
+constexpr std::size_t kMostReported = 200;
+// What entries are called: MemoryEntry::what.
+const std::string kPool = "pool:";
+const std::string kWeights = "weights:";
+
+}  // namespace
+
+MemoryLoop::MemoryLoop(std::string run_dir, UniqueFd listening)
+    : run_dir_(std::move(run_dir)),
+      listening_(std::move(listening)),
+      pid_(::getpid()),
+      pid_start_(pid_start_time(pid_)),
+      alive_(run_dir_, "memory") {}
+
+void MemoryLoop::run(SignalFd& signals) {
+  while (!signals.requested()) {
+    wait(signals);
+    alive_.touch(now_);
+    // Deaths first: who asks has often waited for one.
+    take_deaths();
+    accept();
+    take_messages();
+    for (const KeptPool& pool : leases_.expire(now_)) {
+      spdlog::info("the pool of {} is given up: nobody has come back for it", pool.worker);
+      drop_names(pool);
+    }
+    weights_.expire(now_);
+  }
+  for (const auto& [worker, pool] : leases_.pools()) drop_names(pool);
+}
+
+void MemoryLoop::wait(SignalFd& signals) {
+  poller_.clear();
+  listening_index_ = poller_.add_fd(listening_.get());
+  poller_.add_fd(signals.fd());
+  for (Tenant& tenant : tenants_) tenant.polled = poller_.add_fd(tenant.fd.get());
+  for (Holder& holder : holders_) holder.polled = poller_.add_fd(holder.pidfd.get());
+  poller_.wait(kLookEvery);
+  now_ = now_ns();
+}
+
+void MemoryLoop::take_deaths() {
+  std::erase_if(holders_, [&](const Holder& holder) {
+    if (!poller_.ready(holder.polled)) return false;
+    const bool spoiled = take_spoiled_mark(run_dir_, holder.worker, holder.pid);
+    leases_.ended(holder.worker, holder.incarnation, spoiled, now_);
+    spdlog::info("{}, process {}, has ended{}: its pool waits for the next one", holder.worker,
+                 holder.pid, spoiled ? " of a fault" : "");
+    return true;
+  });
+}
+
+/// All are heard before any is answered: what one says is often what another one waits for.
+void MemoryLoop::take_messages() {
+  for (Tenant& tenant : tenants_) {
+    const bool heard = tenant.polled != 0 && poller_.ready(tenant.polled);
+    if (heard && !take_message(tenant)) lose(tenant);
+  }
+  for (Tenant& tenant : tenants_) {
+    const bool told = tenant.lost || ((!tenant.lease || answer_lease(tenant)) &&
+                                      (!tenant.weights || answer_weights(tenant)));
+    if (!told) lose(tenant);
+  }
+  std::erase_if(tenants_, [](const Tenant& tenant) { return tenant.lost; });
+}
+
+void MemoryLoop::lose(Tenant& tenant) {
+  tenant.lost = true;
+  weights_.gone(tenant.link, now_);
+}
+
+void MemoryLoop::accept() {
+  if (!poller_.ready(listening_index_)) return;
+  while (auto peer = accept_packets(listening_.get())) {
+    if (tenants_.size() < kMostTenants)
+      tenants_.push_back(Tenant{++links_, std::move(peer->fd), peer->pid});
+  }
+}
+
+/// False: it is gone, or speaks another language.
+bool MemoryLoop::take_message(Tenant& tenant) {
+  std::string bytes;
+  UniqueFd carried;
+  switch (receive_packet(tenant.fd.get(), 0, bytes, &carried)) {
+    case Received::closed:
+      return false;
+    case Received::nothing:
+      return true;
+    case Received::packet:
+      break;
+  }
+  auto message = decode_to_memory(bytes);
+  if (!message.ok()) {
+    spdlog::warn("message of process {} dropped: {}", tenant.pid, message.status().message());
+    return false;
+  }
+  if (auto* lease = std::get_if<Lease>(&message.value())) {
+    tenant.lease = std::move(*lease);
+  } else if (auto* ask = std::get_if<WeightsAsk>(&message.value())) {
+    tenant.weights = std::move(*ask);
+  } else if (auto* sealed = std::get_if<WeightsSealed>(&message.value())) {
+    return take(tenant, *sealed, std::move(carried));
+  } else if (auto* command = std::get_if<MemoryCommand>(&message.value())) {
+    return take(tenant, *command);
+  }
+  return true;
+}
+
+/// As all that take or answer, false: it cannot be told.
+bool MemoryLoop::take(Tenant& tenant, const WeightsSealed& /*sealed*/, UniqueFd packed) {
+  return send_packet(tenant.fd.get(), encode(weights_.take(tenant.link, std::move(packed), now_)));
+}
+
+bool MemoryLoop::answer_weights(Tenant& tenant) {
+  const auto answer = weights_.ask(tenant.link, *tenant.weights, now_);
+  if (!answer) return true;
+  tenant.weights.reset();
+  return send_packet(tenant.fd.get(), encode(answer->message), answer->fd);
+}
+
+bool MemoryLoop::take(Tenant& tenant, const MemoryCommand& command) {
+  std::string error;
+  if (!command.drop.empty()) {
+    error = drop(command.drop);
+    spdlog::info("asked to drop {}: {}", command.drop, error.empty() ? "done" : error);
+  }
+  MemoryReport answer = report();
+  answer.error = std::move(error);
+  return send_packet(tenant.fd.get(), encode(answer));
+}
+
+bool MemoryLoop::answer_lease(Tenant& tenant) {
+  const Lease lease = *tenant.lease;
+  Leased message;
+  // Opened while the asker is connected, so it is the asker's, and not that of a later process.
+  UniqueFd pidfd(tenant.pid > 0 ? open_pidfd(tenant.pid) : -1);
+  if (!pidfd) {
+    message.why = "the memory process cannot watch process " + std::to_string(tenant.pid);
+  } else {
+    LeaseAnswer answer = leases_.ask(lease, now_);
+    if (answer.ruling == Ruling::wait) return true;
+    if (answer.ruling == Ruling::lease && answer.pool.kept && !exists(answer.pool)) {
+      leases_.forget(lease.worker);
+      answer = leases_.ask(lease, now_);
+      answer.why = "its segments are gone";
+    }
+    message = give(answer);
+    if (message.allocation == 0) {
+      if (answer.ruling == Ruling::lease) leases_.forget(lease.worker);
+    } else {
+      const bool known = std::any_of(holders_.begin(), holders_.end(), [&](const Holder& h) {
+        return h.worker == lease.worker && h.incarnation == lease.incarnation;
+      });
+      if (!known)
+        holders_.push_back({lease.worker, lease.incarnation, tenant.pid, std::move(pidfd), 0});
+    }
+  }
+  spdlog::info("lease for {}, process {}: {} blocks{}{}", lease.worker, tenant.pid, message.blocks,
+               message.allocation == 0 ? ", refused"
+               : message.kept          ? ", kept"
+                                       : ", fresh",
+               message.why.empty() ? "" : ": " + message.why);
+  tenant.lease.reset();
+  return send_packet(tenant.fd.get(), encode(message));
+}
+
+Leased MemoryLoop::give(const LeaseAnswer& answer) {
+  Leased message;
+  message.why = answer.why;
+  if (answer.ruling != Ruling::lease) return message;
+  const KeptPool& pool = answer.pool;
+  if (!pool.kept) {
+    unlink_predecessors(run_dir_, pool.worker, pool.allocation);
+    for (const bool host_part : {false, true}) {
+      const std::uint64_t blocks = host_part ? pool.host_blocks : pool.blocks;
+      if (blocks == 0) continue;
+      const Status made = name_region(segment_of(pool, host_part), blocks * pool.key.block_bytes);
+      if (made.ok()) continue;
+      message.why = made.message();
+      return message;
+    }
+  }
+  message.allocation = pool.allocation;
+  message.device_handle = segment_of(pool, false);
+  if (pool.host_blocks > 0) message.host_handle = segment_of(pool, true);
+  message.blocks = pool.blocks;
+  message.host_blocks = pool.host_blocks;
+  message.kept = pool.kept;
+  return message;
+}
+
+/// A worker that has waited too long for its lease made a pool of its own, and removed this one's
+/// names.
+bool MemoryLoop::exists(const KeptPool& pool) const {
+  return region_bytes(segment_of(pool, false)) &&
+         (pool.host_blocks == 0 || region_bytes(segment_of(pool, true)));
+}
+
+MemoryReport MemoryLoop::report() const {
+  MemoryReport report;
+  report.pid = pid_;
+  for (const auto& [worker, pool] : leases_.pools()) {
+    MemoryEntry entry;
+    entry.what = kPool + worker;
+    entry.state = pool.held ? "held" : pool.spoiled ? "spoiled" : "waits";
+    entry.workers = {worker};
+    for (const Holder& holder : holders_) {
+      if (holder.worker == worker && holder.incarnation == pool.holder)
+        entry.pids.push_back(holder.pid);
+    }
+    for (const bool host_part : {false, true})
+      entry.bytes += region_bytes(segment_of(pool, host_part)).value_or(0);
+    entry.since_ns = now_ - pool.since;
+    report.entries.push_back(std::move(entry));
+  }
+  const auto pid_of = [&](LinkNumber link) {
+    const auto tenant = std::find_if(tenants_.begin(), tenants_.end(),
+                                     [&](const Tenant& t) { return t.link == link; });
+    return tenant == tenants_.end() ? 0 : tenant->pid;
+  };
+  weights_.report(now_, pid_of, report.entries);
+  if (report.entries.size() > kMostReported) {
+    report.left_out = static_cast<std::uint32_t>(report.entries.size() - kMostReported);
+    report.entries.resize(kMostReported);
+  }
+  return report;
+}
+
+/// Empty: it is given back. Otherwise why not.
+std::string MemoryLoop::drop(const std::string& what) {
+  if (what.starts_with(kWeights)) return weights_.drop(what.substr(kWeights.size()));
+  if (!what.starts_with(kPool)) return "it is neither pool:NAME nor weights:NUMBER";
+  const auto pool = leases_.drop(what.substr(kPool.size()));
+  if (!pool.ok()) return pool.status().message();
+  drop_names(pool.value());
+  return "";
+}
+
+void MemoryLoop::drop_names(const KeptPool& pool) const {
+  for (const bool host_part : {false, true}) unlink_region(segment_of(pool, host_part));
+}
+
+std::string MemoryLoop::segment_of(const KeptPool& pool, bool host_part) const {
+  return region_name(run_dir_, RegionName{pool.worker, pid_, pid_start_, pool.allocation, host_part,
+                                          /*leased=*/true});
+}
+
+}  // namespace baton

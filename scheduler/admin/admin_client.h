@@ -1,0 +1,18 @@
+// baton-ctl's end of the admin socket.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "ipc/process.h"
+
+namespace baton {
+
+/// Nothing if nobody listens there; errno says why.
+UniqueFd connect_admin(const std::string& path);
+
+/// Sends one line and returns the answer, without the empty line that ends it; nothing if the
+/// scheduler left before it had answered. `patience` of 0: as long as it takes.
+std::optional<std::string> ask_admin(int fd, const std::string& line, TimeNs patience = 0);
+
+}  // namespace baton

@@ -1,0 +1,292 @@
+#include "scheduler/admin/process_ctl.h"
+
+#include <signal.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "ipc/process.h"
+#include "ipc/process_record.h"
+#include "ipc/spoken_version.h"
+#include "scheduler/admin/admin_client.h"
+#include "scheduler/admin/restart_plan.h"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr TimeNs kLook = 50 * kMillisecond;
+constexpr TimeNs kAnswer = 5 * kSecond;  // the scheduler's, to "show workers"
+
+int complain(const std::string& why) {
+  std::cerr << "baton-ctl: " << why << "\n";
+  return 1;
+}
+
+struct Shown {
+  RunningProcess process;
+  ProcessLife life;
+  std::string state;
+};
+
+bool same(const ProcessLife& a, const ProcessLife& b) {
+  return a.pid == b.pid && a.start == b.start;
+}
+
+/// Each supervisor once, then the processes.
+std::vector<Shown> look_around(const std::string& run_dir) {
+  std::vector<Shown> all;
+  const std::vector<ProcessRecord> records = read_process_records(run_dir);
+  for (const ProcessRecord& record : records) {
+    const ProcessLife& life = record.supervisor;
+    const auto known = [&](const Shown& shown) { return same(shown.life, life); };
+    if (std::any_of(all.begin(), all.end(), known)) continue;
+    const bool lives = process_alive(life.pid, life.start);
+    const char* state = !lives ? "gone" : process_stopped(life.pid) ? "frozen" : "up";
+    all.push_back({{"supervisor", "supervisor", 0}, life, state});
+  }
+  for (const ProcessRecord& record : records) {
+    all.push_back({{record.name, record.kind, spoken_protocol(run_dir, record)},
+                   record.life,
+                   process_state(run_dir, record)});
+  }
+  return all;
+}
+
+void print_json(const std::vector<Shown>& all) {
+  Json list = Json::array();
+  for (const Shown& each : all) {
+    list.push_back({{"name", each.process.name},
+                    {"kind", each.process.kind},
+                    {"rank", 0},
+                    {"pid", each.life.pid},
+                    {"state", each.state},
+                    {"since", each.life.since},
+                    {"restarts", each.life.restarts},
+                    {"protocol", each.process.protocol}});
+  }
+  std::cout << list.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
+}
+
+void print_table(const std::vector<Shown>& all) {
+  std::vector<std::array<std::string, 6>> rows{
+      {"name", "kind", "pid", "state", "since", "restarts"}};
+  const double now = static_cast<double>(wall_ns()) / 1e9;
+  for (const Shown& each : all) {
+    char since[32];
+    std::snprintf(since, sizeof since, "%.1f s", std::max(0.0, now - each.life.since));
+    rows.push_back({each.process.name, each.process.kind,
+                    each.life.pid == 0 ? "-" : std::to_string(each.life.pid), each.state, since,
+                    std::to_string(each.life.restarts)});
+  }
+  std::array<std::size_t, 6> widths{};
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (auto& row : rows) {
+    for (std::size_t i = 0; i + 1 < row.size(); ++i) row[i].resize(widths[i] + 2, ' ');
+    for (const std::string& cell : row) std::cout << cell;
+    std::cout << "\n";
+  }
+}
+
+Json ask_scheduler(const ProcessCommands& options, const std::string& line) {
+  const UniqueFd link = connect_admin(options.admin_socket);
+  const auto answer = link ? ask_admin(link.get(), line, kAnswer) : std::nullopt;
+  return Json::parse(answer.value_or(""), nullptr, /*allow_exceptions=*/false);
+}
+
+/// Whether the scheduler gives that very process work.
+bool ready_at_scheduler(const ProcessCommands& options, const ProcessRecord& record) {
+  const Json workers = ask_scheduler(options, "show workers json");
+  if (!workers.is_array()) return false;
+  return std::any_of(workers.begin(), workers.end(), [&](const Json& worker) {
+    return worker.value("name", "") == record.name && worker.value("pid", 0) == record.life.pid &&
+           worker.value("state", "") == "ready";
+  });
+}
+
+/// Whether every front end that runs has joined the scheduler, which knows their number alone.
+bool front_ends_joined(const ProcessCommands& options) {
+  const auto records = read_process_records(options.run_dir);
+  const auto up = std::count_if(records.begin(), records.end(), [&](const ProcessRecord& record) {
+    return record.kind == "frontend" && is_up(options.run_dir, record);
+  });
+  const Json info = ask_scheduler(options, "show info json");
+  return info.is_object() && info.value("frontends", 0) >= up;
+}
+
+class Restart {
+ public:
+  explicit Restart(const ProcessCommands& options) : options_(options) {}
+
+  int run(const std::string& what) {
+    targets_ = look_around(options_.run_dir);
+    if (what != "all") {
+      std::erase_if(targets_, [&](const Shown& each) { return each.process.name != what; });
+    }
+    if (targets_.empty()) {
+      return complain("no process " + (what == "all" ? "" : what + " ") + "is known in " +
+                      options_.run_dir + " (show processes lists them)");
+    }
+    if (const std::string why = hindrance(); !why.empty()) return complain(why);
+    std::vector<RunningProcess> order;
+    for (const Shown& each : targets_) order.push_back(each.process);
+    const bool crosses = crosses_versions(order, kSpokenVersion);
+    if (crosses && what != "all") {
+      return complain("what runs speaks another protocol version than this build (" +
+                      std::to_string(kSpokenVersion) +
+                      "): one process of the two would refuse the other; restart all");
+    }
+    std::stable_sort(targets_.begin(), targets_.end(), [](const Shown& a, const Shown& b) {
+      return restart_rank(a.process.kind) < restart_rank(b.process.kind);
+    });
+    if (crosses) return across_versions();
+    return options_.rolling ? one_by_one(targets_) : together(targets_);
+  }
+
+ private:
+  /// Why nothing is begun.
+  std::string hindrance() const {
+    for (const Shown& each : targets_) {
+      const std::string& name = each.process.name;
+      if (each.process.kind == "supervisor") {
+        if (each.state == "gone") return "the supervisor does not run: ./baton serve starts one";
+        continue;
+      }
+      const auto record = read_process_record(options_.run_dir, name);
+      if (!record || !process_alive(record->supervisor.pid, record->supervisor.start)) {
+        return name +
+               " has no supervisor that would start it again (or it runs in another container)";
+      }
+    }
+    return {};
+  }
+
+  /// A supervisor becomes the binary on disk; the others end, and are started again by it.
+  static void ask(const Shown& target) {
+    if (!process_alive(target.life.pid, target.life.start)) return;  // it is being replaced already
+    ::kill(target.life.pid, target.process.kind == "supervisor" ? SIGUSR2 : SIGTERM);
+  }
+
+  bool replaced(const Shown& target) const {
+    if (target.process.kind == "supervisor") {
+      for (const ProcessRecord& record : read_process_records(options_.run_dir)) {
+        if (same(record.supervisor, target.life)) {
+          return record.supervisor.restarts > target.life.restarts;
+        }
+      }
+      return false;
+    }
+    const auto record = read_process_record(options_.run_dir, target.process.name);
+    if (!record || same(record->life, target.life) || !is_up(options_.run_dir, *record)) {
+      return false;
+    }
+    if (record->kind == "frontend") return front_ends_joined(options_);
+    return record->kind != "worker" || ready_at_scheduler(options_, *record);
+  }
+
+  bool wait_for(const std::function<bool()>& condition) const {
+    const TimeNs end = now_ns() + options_.within;
+    while (!condition()) {
+      if (now_ns() >= end) return false;
+      const timespec pause{0, kLook};
+      ::nanosleep(&pause, nullptr);
+    }
+    return true;
+  }
+
+  int wait_replaced(const Shown& target) const {
+    const TimeNs began = now_ns();
+    const std::string& name = target.process.name;
+    if (!wait_for([&] { return replaced(target); })) {
+      const auto record = read_process_record(options_.run_dir, name);
+      return complain(name + " is not up again after " + std::to_string(options_.within / kSecond) +
+                      " s (" + (record ? process_state(options_.run_dir, *record) : "no record") +
+                      "); its log: " + options_.run_dir + "/logs/" +
+                      (target.process.kind == "supervisor" ? "baton" : name) + ".log");
+    }
+    std::printf("%s is replaced (%.1f s)\n", name.c_str(),
+                static_cast<double>(now_ns() - began) / 1e9);
+    std::fflush(stdout);
+    return 0;
+  }
+
+  int one_by_one(const std::vector<Shown>& targets) const {
+    for (const Shown& target : targets) {
+      ask(target);
+      if (const int code = wait_replaced(target); code != 0) return code;
+    }
+    return 0;
+  }
+
+  int together(const std::vector<Shown>& targets) const {
+    for (const Shown& target : targets) ask(target);
+    for (const Shown& target : targets) {
+      if (const int code = wait_replaced(target); code != 0) return code;
+    }
+    return 0;
+  }
+
+  /// Streams end first, since no process of one version serves one of the other.
+  int across_versions() const {
+    std::printf(
+        "what runs speaks another protocol version than this build (%u): front ends drain, "
+        "then all is replaced at once\n",
+        kSpokenVersion);
+    std::fflush(stdout);
+    std::vector<Shown> supervisors, others;
+    for (const Shown& each : targets_) {
+      (each.process.kind == "supervisor" ? supervisors : others).push_back(each);
+    }
+    if (const int code = one_by_one(supervisors); code != 0) return code;
+    for (const Shown& each : others) {
+      if (each.process.kind == "frontend") ask(each);
+    }
+    for (const Shown& each : others) {
+      if (each.process.kind != "frontend") continue;
+      const auto ended = [&] { return !process_alive(each.life.pid, each.life.start); };
+      if (!wait_for(ended)) return complain(each.process.name + " does not end");
+    }
+    for (const Shown& each : others) {
+      if (each.process.kind != "frontend") ask(each);
+    }
+    for (const Shown& each : others) {
+      if (const int code = wait_replaced(each); code != 0) return code;
+    }
+    return 0;
+  }
+
+  const ProcessCommands& options_;
+  std::vector<Shown> targets_;
+};
+
+}  // namespace
+
+std::optional<int> process_command(const std::vector<std::string>& words,
+                                   const ProcessCommands& options) {
+  const std::size_t n = words.size();
+  if (n >= 2 && words[0] == "show" && words[1] == "processes" &&
+      (n == 2 || (n == 3 && words[2] == "json"))) {
+    const std::vector<Shown> all = look_around(options.run_dir);
+    if (n == 3) {
+      print_json(all);
+    } else if (all.empty()) {
+      std::cout << "none\n";
+    } else {
+      print_table(all);
+    }
+    return 0;
+  }
+  if (n == 0 || words[0] != "restart") return std::nullopt;
+  if (n != 2) return complain("restart NAME or restart all (show processes names them)");
+  return Restart(options).run(words[1]);
+}
+
+}  // namespace baton

@@ -1,0 +1,433 @@
+// A front end dies at any byte of a reply, and its successor writes the rest: for each dialect's
+// recorded exchanges, and for what else the OpenAI API can ask. The oracle is the reply that nobody
+// disturbed.
+#include "frontend/succession/replay.h"
+
+#include <algorithm>
+#include <deque>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <set>
+
+#include "api_fixture.h"
+#include "frontend/chat/chat_template.h"
+#include "frontend/dialects/registry.h"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+using testing::ModelFolder;
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error("cannot read " + path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+/// The tiny model under the name that the recorded exchanges use.
+const ServedModel& demo_model() {
+  static const ServedModel model = [] {
+    ServedModel made = testing::tiny_model();
+    made.name = "demo";
+    return made;
+  }();
+  return model;
+}
+
+/// A model whose chats a template writes down, with reasoning and tool calls in its replies.
+const ServedModel& templated_model() {
+  static const ServedModel model = [] {
+    const ModelFolder folder;
+    folder.write("chat_template.jinja", R"(<think> </think> <tool_call> {"name"
+        {% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}{{ tools }}{% endif %})");
+    folder.write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
+    ServedModel made = demo_model();
+    made.chat = nullptr;
+    auto loaded = ChatTemplate::load(folder.path(), *made.tokenizer);
+    if (!loaded.ok()) throw std::runtime_error(loaded.status().message());
+    made.chat_template = std::move(loaded).value();
+    return made;
+  }();
+  return model;
+}
+
+/// One event that owns what it points at.
+struct OwnedEvent {
+  ReplyEvent event;
+  TimeNs time = 0;
+  LogprobReader::Entry entry = {};
+  Logprobs prompt = {};
+  std::vector<TimeNs> lifetime = {};
+};
+
+struct Case {
+  std::string name, dialect, path, body;
+  std::string text = "hello world, the block \xE2\x88\x80 and User: it";  // what the model says
+  std::optional<ReplyFails> failure = {};
+  std::optional<std::string> rendered = {};
+  bool http_1_0 = false;
+};
+
+constexpr TimeNs kReceived = 5'000 * kSecond;
+
+/// One reply of a live front end, and the journal that it kept.
+class RecordedRun {
+ public:
+  RecordedRun(const Case& what, std::uint32_t seed) : dice_(seed) {
+    dialects_ = {dialect_named(what.dialect)};
+    opening_.facts = {"id-" + std::to_string(seed), kReceived, 1'700'000'000 * kSecond, 250, seed};
+    opening_.request = "POST " + what.path + (what.http_1_0 ? " HTTP/1.0" : " HTTP/1.1") +
+                       "\r\nHost: localhost\r\nOrigin: https://page\r\nContent-Length: " +
+                       std::to_string(what.body.size()) + "\r\n\r\n" + what.body;
+    opening_.rendered = what.rendered;
+    opening_.begins_at = 1000;
+    model_ = what.rendered ? &templated_model() : &demo_model();
+    const auto request = parse(what);
+    if (!request) return;
+    served_ = true;
+    grammar_ = request->sampling.grammar_kind != GrammarKind::none;
+    beams_ = request->sampling.beams();
+    streaming_ = request->stream;
+    write_events(what, *request);
+    render(what);
+  }
+
+  bool served() const { return served_; }
+  bool streaming() const { return streaming_; }
+  bool beams() const { return beams_; }
+  bool grammar() const { return grammar_; }
+  const std::string& whole() const { return whole_; }
+  std::size_t events() const { return events_.size(); }
+  /// The bytes that are made by the first `events` events.
+  std::size_t made_by(std::size_t events) const { return made_[events]; }
+
+  /// The process died after `events` events, when the client had `had` bytes. What the client has
+  /// at the end if a successor goes on.
+  std::string after_death(std::size_t events, std::size_t had) const {
+    JournaledReply journaled;
+    journaled.records.assign(records_.begin(),
+                             records_.begin() + static_cast<std::ptrdiff_t>(events) + 1);
+    auto replayed = replay(journaled, opening_.begins_at + had, setup());
+    if (!replayed.ok()) return "error: " + replayed.status().message();
+    std::string all = whole_.substr(0, had) + replayed.value().unsent;
+    RenderedReply& reply = *replayed.value().reply;
+    for (std::size_t i = events; i < events_.size(); ++i) {
+      reply.apply(events_[i].event, events_[i].time);
+      all += reply.take_bytes();
+    }
+    return all;
+  }
+
+  const std::vector<std::string>& records() const { return records_; }
+
+  ReplaySetup setup() const {
+    return {*model_,
+            dialects_,
+            cors_,
+            {.max_choices = 300, .default_timeout = 600 * kSecond, .max_timeout = 3600 * kSecond},
+            {}};
+  }
+
+ private:
+  /// Straight from the dialect: none of what is tested has a hand in it.
+  std::optional<ParsedRequest> parse(const Case& what) {
+    RequestReader reader{FramingLimits{}};
+    reader.feed(opening_.request);
+    request_ = reader.take();
+    RequestContext context = testing::lenient_context();
+    context.request_id = opening_.facts.request_id;
+    context.path = what.path;
+    context.unix_seconds = opening_.facts.wall_offset / kSecond + kReceived / kSecond;
+    context.received = kReceived;
+    context.wall_offset = opening_.facts.wall_offset;
+    context.max_context = opening_.facts.max_context;
+    context.any_model = what.dialect == "tgi";
+    for (const DialectRoute& route : dialects_[0]->routes()) {
+      const std::string path = route.path;
+      const auto* body = std::get_if<ParseBody>(&route.answer);
+      if (body == nullptr || (path != what.path && path.find(':') == std::string::npos)) continue;
+      ParseOutcome outcome = (*body)(what.body, context, *model_);
+      if (auto* chat = std::get_if<std::unique_ptr<PendingChat>>(&outcome)) {
+        ParseOutcome finished = (*chat)->finish(Result<std::string>(*what.rendered), *model_);
+        outcome = std::move(finished);
+      }
+      if (auto* error = std::get_if<HttpError>(&outcome)) refusal = error->body;
+      if (auto* parsed = std::get_if<ParsedRequest>(&outcome)) {
+        parsed->sampling.seed = opening_.facts.seed;
+        return std::move(*parsed);
+      }
+      return std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+  OwnedEvent& add(const ReplyEvent& event) {
+    now_ += dice_() % 3 * kMillisecond * 400;
+    return events_.emplace_back(OwnedEvent{event, now_});
+  }
+
+  void begin(std::uint32_t choice, const ParsedRequest& request) {
+    OwnedEvent& made = add(ChoiceBegins{choice, static_cast<std::uint32_t>(dice_() % 3)});
+    const auto& prompt = request.prompts[choice / request.choices];
+    if (request.sampling.prompt_logprobs < 0) return;
+    for (std::uint32_t i = 1; i < prompt.size(); ++i) made.prompt.push(i, -0.5F, kTops, kValues);
+    std::get<ChoiceBegins>(made.event).prompt = &made.prompt;
+  }
+
+  void token(std::uint32_t choice, Token id, const ParsedRequest& request) {
+    OwnedEvent& made = add(TokenCame{choice, id});
+    if (request.sampling.logprobs < 0) return;
+    made.entry = {-0.25F * static_cast<float>(events_.size()), kTops, kValues};
+    std::get<TokenCame>(made.event).logprobs = &made.entry;
+  }
+
+  void end(std::uint32_t choice, FinishReason reason, const ParsedRequest& request) {
+    OwnedEvent& made = add(ChoiceEnds{choice, reason});
+    auto& ends = std::get<ChoiceEnds>(made.event);
+    if (request.sampling.beams()) ends.score = -0.125F * static_cast<float>(choice + 1);
+    if (!request.lifetime) return;
+    for (std::size_t i = 0; i < kLifetimeMoments; ++i)
+      made.lifetime.push_back(kReceived + static_cast<TimeNs>(i) * kMillisecond);
+    ends.lifetime = made.lifetime;
+  }
+
+  /// Choices take turns at random; each says a text of its own length. Now and then the client is
+  /// probed. A choice ends when its stop string matches.
+  void write_events(const Case& what, const ParsedRequest& request) {
+    const std::vector<Token> text = model_->tokenizer->encode(what.text, false);
+    const auto choices = static_cast<std::uint32_t>(request.prompts.size()) * request.choices;
+    std::vector<std::size_t> said(choices, 0);
+    std::vector<std::uint32_t> open(choices);
+    for (std::uint32_t i = 0; i < choices; ++i) open[i] = i;
+    ParsedRequest copy = std::move(*parse(what));
+    RenderedReply trial(*model_->tokenizer, copy, ReplyFrame{}, opening_.facts);
+    const std::size_t fails_after =
+        what.failure ? dice_() % (text.size() * choices) : std::size_t{1} << 30;
+    while (!open.empty()) {
+      if (events_.size() >= fails_after) {
+        add(*what.failure);
+        return;
+      }
+      if (dice_() % 9 == 0) add(ClientProbed{});
+      const std::size_t at = request.sampling.beams() ? 0 : dice_() % open.size();
+      const std::uint32_t choice = open[at];
+      if (said[choice] == 0) begin(choice, request);
+      if (said[choice] == 0) trial.apply(events_.back().event, events_.back().time);
+      const Token id = text[said[choice]++];
+      token(choice, id, request);
+      const bool stopped = trial.apply(events_.back().event, events_.back().time);
+      const bool last = said[choice] == std::min<std::size_t>(text.size(), 14 + choice);
+      if (!stopped && !last) continue;
+      end(choice, stopped ? FinishReason::stop : FinishReason::length, request);
+      open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+  }
+
+  void render(const Case& what) {
+    ParsedRequest request = std::move(*parse(what));
+    ReplyFrame frame;
+    frame.request_id = opening_.facts.request_id;
+    frame.keep_alive = request_.keep_alive;
+    frame.minor = request_.minor;
+    frame.dialect = dialects_[0];
+    frame.cors = &cors_.reply_headers(request_);
+    RenderedReply live(*model_->tokenizer, request, frame, opening_.facts);
+    Journal journal(memory_, kGeometry, "test");
+    records_.push_back(encode_opening(opening_));
+    journal.open(kCookie, records_.back());
+    made_.push_back(0);
+    for (const OwnedEvent& one : events_) {
+      encode_event(one.event, one.time, records_.emplace_back());
+      journal.append(kCookie, records_.back());
+      live.apply(one.event, one.time);
+      whole_ += live.take_bytes();
+      made_.push_back(whole_.size());
+    }
+    EXPECT_TRUE(live.over()) << what.name;
+    EXPECT_EQ(journal.lost(), 0U);
+    const auto contents = read_journal(memory_);
+    EXPECT_EQ(contents.value().replies.at(0).records, records_);
+  }
+
+  static constexpr JournalGeometry kGeometry{4, 512, 256, 512};
+  static constexpr std::uint64_t kCookie = 77;
+  static constexpr Token kTops[] = {5, 6};
+  static constexpr float kValues[] = {-0.125F, -0.5F};
+
+ public:
+  std::string refusal;
+
+ private:
+  std::mt19937 dice_;
+  std::vector<const Dialect*> dialects_;
+  const Cors cors_{std::vector<std::string>{"https://page"}};
+  const ServedModel* model_ = nullptr;
+  ReplyOpening opening_;
+  HttpRequest request_;
+  bool served_ = false, streaming_ = false, beams_ = false, grammar_ = false;
+  TimeNs now_ = kReceived + 250 * kMillisecond;
+  std::deque<OwnedEvent> events_;  // they point into themselves
+  std::vector<std::string> records_;
+  std::string whole_;
+  std::vector<std::size_t> made_;
+  std::vector<std::uint64_t> words_ = std::vector<std::uint64_t>(kGeometry.bytes() / 8 + 1);
+  std::span<std::byte> memory_ = std::as_writable_bytes(std::span(words_));
+};
+
+// Sanitizers look for other faults, and take ten times as long.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::size_t kBetweenCuts = 11;
+#else
+constexpr std::size_t kBetweenCuts = 1;
+#endif
+
+/// Cuts at every byte: with the fewest events in the journal that make it, and (at every seventh)
+/// with all of them.
+void cut_everywhere(const Case& what, const RecordedRun& run) {
+  std::size_t events = 0;
+  for (std::size_t had = 0; had <= run.whole().size(); had += kBetweenCuts) {
+    while (run.made_by(events) < had) ++events;
+    ASSERT_EQ(run.after_death(events, had), run.whole()) << what.name << " at byte " << had;
+    if (had % 7 == 0) {
+      ASSERT_EQ(run.after_death(run.events(), had), run.whole()) << what.name << " at " << had;
+    }
+  }
+}
+
+TEST(Replay, OfEveryRecordedExchange) {
+  std::size_t streams = 0, wholes = 0;
+  for (const Dialect* dialect : all_dialects()) {
+    const std::string name = dialect->name();
+    std::size_t of_dialect = 0;
+    for (const Json& one : Json::parse(read_file("tests/golden/dialects/" + name + ".json"))) {
+      if (one["status"] != 200 || one["method"] != "POST") continue;
+      const Json body = one.value("body", Json());
+      const Case what{.name = name + ": " + one["name"].get<std::string>(),
+                      .dialect = name,
+                      .path = one["path"],
+                      .body = body.is_string() ? body.get<std::string>() : body.dump()};
+      const RecordedRun run(what, 17);
+      if (!run.served()) continue;  // answered without a worker
+      ++of_dialect;
+      ++(run.streaming() ? streams : wholes);
+      cut_everywhere(what, run);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    EXPECT_GT(of_dialect, 0U) << name;
+  }
+  EXPECT_GE(streams, 8U);
+  EXPECT_GE(wholes, 20U);
+}
+
+std::string completion(const std::string& fields) { return R"({"prompt":"hello")" + fields + "}"; }
+std::string chat(const std::string& fields) {
+  return R"({"messages":[{"role":"user","content":"hello"}])" + fields + "}";
+}
+
+std::vector<Case> openai_cases() {
+  const std::string texts = "/v1/completions", chats = "/v1/chat/completions";
+  const ReplyFails failure{ErrorCode::worker_crashes, "it died \"here\"", 2};
+  const std::string tools =
+      R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])";
+  const std::string said =
+      "why not</think>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  std::vector<Case> cases;
+  for (const std::string stream :
+       {"", R"(,"stream":true)", R"(,"stream":true,"stream_options":{"include_usage":true})"}) {
+    cases.push_back({"plain" + stream, "openai", texts, completion(stream)});
+    cases.push_back({"choices" + stream, "openai", texts, completion(R"(,"n":3)" + stream)});
+    cases.push_back({"prompts" + stream, "openai", texts,
+                     R"({"prompt":["hello","the block"],"n":2)" + stream + "}"});
+    cases.push_back({"echo and logprobs" + stream, "openai", texts,
+                     completion(R"(,"echo":true,"logprobs":2)" + stream)});
+    cases.push_back({"stop strings" + stream, "openai", texts,
+                     completion(R"(,"stop":["the bl","zzz"],"n":2)" + stream)});
+    cases.push_back({"stop strings shown" + stream, "openai", texts,
+                     completion(R"(,"stop":["blo"],"include_stop_str_in_output":true)" + stream)});
+    cases.push_back({"fails" + stream, "openai", texts, completion(R"(,"n":2)" + stream),
+                     "hello world", failure});
+    cases.push_back(
+        {"of HTTP/1.0" + stream, "openai", texts, completion(stream), "hello", {}, {}, true});
+    cases.push_back({"chat" + stream, "openai", chats,
+                     chat(R"(,"n":2,"logprobs":true,"top_logprobs":2)" + stream)});
+    cases.push_back({"grammar" + stream, "openai", chats,
+                     chat(R"(,"response_format":{"type":"json_object"})" + stream), R"({"a": 1})"});
+    cases.push_back({"tools" + stream,
+                     "openai",
+                     chats,
+                     chat(tools + R"(,"n":2)" + stream),
+                     said,
+                     {},
+                     "hello<think>"});
+    cases.push_back({"reasoning" + stream,
+                     "openai",
+                     chats,
+                     chat(stream),
+                     "because</think> hello",
+                     {},
+                     "hello<think>"});
+    cases.push_back({"fails in a call" + stream, "openai", chats, chat(tools + stream), said,
+                     failure, "hello<think>"});
+  }
+  cases.push_back({"beams", "openai", texts,
+                   completion(R"(,"use_beam_search":true,"n":2,"best_of":3,"temperature":0)")});
+  return cases;
+}
+
+TEST(Replay, OfWhatTheOpenAiApiCanAsk) {
+  bool beams = false, grammar = false;
+  std::uint32_t seed = 1;
+  for (const Case& what : openai_cases()) {
+    const RecordedRun run(what, seed++);
+    ASSERT_TRUE(run.served()) << what.name << ": " << run.refusal;
+    beams = beams || run.beams();
+    grammar = grammar || run.grammar();
+    cut_everywhere(what, run);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+  EXPECT_TRUE(beams);
+  EXPECT_TRUE(grammar);
+}
+
+// What the test compares is not nothing: the parts that could differ are in the bytes.
+TEST(Replay, TheBytesHoldWhatTheFactsSay) {
+  const Case what{"chat", "openai", "/v1/chat/completions", chat(R"(,"stream":true)")};
+  const std::string bytes = RecordedRun(what, 5).whole();
+  for (const char* part :
+       {"X-Request-Id: id-5", "\"created\":1700005000", "Date: Tue, 14 Nov 2023 23:36:4",
+        "Access-Control-Allow-Origin: https://page", ": keep-alive", "[DONE]"}) {
+    EXPECT_NE(bytes.find(part), std::string::npos) << part << "\n" << bytes;
+  }
+}
+
+TEST(Replay, WhatCannotGoOnSaysWhy) {
+  const Case what{"chat", "openai", "/v1/chat/completions", chat("")};
+  const RecordedRun run(what, 5);
+  const auto fails = [&](JournaledReply journaled, std::uint64_t written) {
+    const auto replayed = replay(journaled, written, run.setup());
+    return replayed.ok() ? std::string() : replayed.status().message();
+  };
+  const JournaledReply good{77, run.records(), ""};
+  EXPECT_EQ(fails(good, 1000), "");
+  EXPECT_EQ(fails(good, 999), "the connection was sent less than came before this reply");
+  EXPECT_EQ(fails(good, 1001 + run.whole().size()),
+            "the client has bytes that the journal does not make");
+  EXPECT_EQ(fails({77, {}, "was too long for the journal"}, 1000),
+            "the reply was too long for the journal");
+  JournaledReply bad = good;
+  bad.records[1] = "?";
+  EXPECT_EQ(fails(bad, 1000), "journal: a record of no known kind");
+  bad = good;
+  ReplyOpening opening = decode_opening(good.records[0]).value();
+  opening.request += "GET";
+  bad.records[0] = encode_opening(opening);
+  EXPECT_EQ(fails(bad, 1000), "the journal's request is not one whole request");
+  opening.request = "GET /health HTTP/1.1\r\nHost: a\r\n\r\n";
+  bad.records[0] = encode_opening(opening);
+  EXPECT_EQ(fails(bad, 1000), "the journal's request has a path of no dialect");
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,128 @@
+#include "ipc/process_record.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "ipc/messages.h"
+#include "ipc/process.h"
+#include "tests/support/temp_dir.h"
+
+namespace baton {
+namespace {
+
+ProcessRecord record_of(const std::string& name) {
+  ProcessRecord record;
+  record.name = name;
+  record.kind = "worker";
+  record.life = {4711, 987654321, 1764000000.25, 3};
+  record.tells_up = true;
+  record.command = 0xFEDCBA9876543210U;
+  record.supervisor = {4700, 987654000, 1763999999.5, 1};
+  return record;
+}
+
+ProcessRecord own_record(const std::string& name) {
+  ProcessRecord record = record_of(name);
+  record.life.pid = static_cast<std::int32_t>(::getpid());
+  record.life.start = pid_start_time(record.life.pid);
+  return record;
+}
+
+std::string changed(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+TEST(ProcessRecord, WhatIsWrittenIsRead) {
+  const ProcessRecord record = record_of("decode0");
+  const auto read = parse_process_record(encode_process_record(record));
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(*read, record);
+}
+
+TEST(ProcessRecord, NoBeginningOfAFileIsARecord) {
+  const std::string text = encode_process_record(record_of("decode0"));
+  for (std::size_t n = 0; n < text.size(); ++n) {
+    EXPECT_FALSE(parse_process_record(text.substr(0, n)).has_value()) << n;
+  }
+}
+
+TEST(ProcessRecord, OneFromBeforeTheMachineStartedAgainIsNotBelieved) {
+  const std::string text = encode_process_record(record_of("decode0"));
+  EXPECT_FALSE(parse_process_record(changed(text, "\nboot ", "\nboot x")).has_value());
+}
+
+TEST(ProcessRecord, ImpossibleValuesAreRefused) {
+  const std::string text = encode_process_record(record_of("decode0"));
+  for (const char* pid : {"-4711 ", "99999999999 ", "x "}) {
+    EXPECT_FALSE(
+        parse_process_record(changed(text, "process 4711 ", std::string("process ") + pid)))
+        << pid;
+  }
+  for (const char* name : {"name ../etc", "name .hidden", "name two words", "name "}) {
+    EXPECT_FALSE(parse_process_record(changed(text, "name decode0", name))) << name;
+  }
+  EXPECT_FALSE(parse_process_record(changed(text, "1764000000.250", "inf")));
+}
+
+TEST(ProcessRecord, CommandsDifferByTheirWordsAndWhereTheyEnd) {
+  const auto of = [](const std::vector<std::string>& argv) { return command_fingerprint(argv); };
+  EXPECT_EQ(of({"worker", "--name", "a"}), of({"worker", "--name", "a"}));
+  EXPECT_NE(of({"worker", "--name", "a"}), of({"worker", "--name", "b"}));
+  EXPECT_NE(of({"worker", "ab", "c"}), of({"worker", "a", "bc"}));
+  EXPECT_NE(of({"worker", ""}), of({"worker"}));
+}
+
+TEST(ProcessRecord, AFolderIsReadByNameAndWhatIsNoRecordIsLeftOut) {
+  const TempDir folder;
+  const std::string dir = folder.path();
+  ASSERT_TRUE(write_process_record(dir, record_of("scheduler")).ok());
+  ASSERT_TRUE(write_process_record(dir, record_of("decode0")).ok());
+  std::ofstream(dir + "/broken.process") << "name broken\n";
+  std::ofstream(dir + "/another.process") << encode_process_record(record_of("decode0"));
+  const auto records = read_process_records(dir);
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[0].name, "decode0");
+  EXPECT_EQ(records[1].name, "scheduler");
+  remove_process_record(dir, "decode0");
+  EXPECT_FALSE(read_process_record(dir, "decode0").has_value());
+  EXPECT_TRUE(read_process_records(dir + "/missing").empty());
+}
+
+TEST(ProcessRecord, ItIsUpWhenItsMarkHoldsItsPid) {
+  const TempDir folder;
+  const std::string dir = folder.path();
+  ProcessRecord record = own_record("decode0");
+  EXPECT_EQ(process_state(dir, record), "starting");
+  std::ofstream(dir + "/decode0.up") << "1\n";  // of an earlier life
+  EXPECT_EQ(process_state(dir, record), "starting");
+  EXPECT_EQ(spoken_protocol(dir, record), 0U);
+  mark_up(dir, "decode0");
+  EXPECT_EQ(process_state(dir, record), "up");
+  EXPECT_EQ(spoken_protocol(dir, record), kProtocolVersion);
+  const std::string pid = std::to_string(::getpid());
+  std::ofstream(dir + "/decode0.up") << pid + " 7";  // no end of line: somebody writes it just now
+  EXPECT_EQ(process_state(dir, record), "starting");
+  std::ofstream(dir + "/decode0.up") << pid + " 7\n";
+  EXPECT_EQ(spoken_protocol(dir, record), 7U);
+  record.name = "other";  // it leaves no mark
+  record.tells_up = false;
+  EXPECT_EQ(process_state(dir, record), "up");
+}
+
+TEST(ProcessRecord, OneThatEndedWaitsForASupervisorThatLives) {
+  ProcessRecord record = own_record("decode0");
+  record.life.start += 1;  // that pid is somebody else's
+  EXPECT_EQ(process_state("/nowhere", record), "gone");
+  record.supervisor = own_record("x").life;
+  record.life.pid = 0;
+  EXPECT_EQ(process_state("/nowhere", record), "waiting");
+  record.supervisor.start += 1;
+  EXPECT_EQ(process_state("/nowhere", record), "gone");
+}
+
+}  // namespace
+}  // namespace baton
