@@ -76,6 +76,7 @@ struct SchedulerConfig {
   NoDecode no_decode = NoDecode::run;
   double worker_timeout_s = 3;
   double frontend_timeout_s = 15;
+  double successor_wait_s = 10;
   std::uint32_t max_deaths = 3;
   double drain_s = 4;
   double close_timeout_s = 12;

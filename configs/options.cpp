@@ -139,6 +139,10 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        &S::worker_timeout_s, 0.2, 3600},
       {"frontend_timeout_s", "seconds of silence after which a front end counts as dead",
        &S::frontend_timeout_s, 0.5, 3600},
+      {"successor_wait_s",
+       "seconds that the requests of a dead front end go on and wait for its successor, if it may "
+       "have one; 0: they are cancelled at once",
+       &S::successor_wait_s, 0, 600},
       {"max_deaths", "workers that may die under a request, with no token in between",
        &S::max_deaths, 1, 100},
       {"drain_s", "seconds that SIGTERM waits for running work", &S::drain_s, 0, 600},

@@ -39,6 +39,10 @@ enum class Fault : std::uint8_t {
   trusted_too_early,  // of a dead worker's pool, what was sent and never answered counts as written
   lease_while_writer_lives,  // a pool is leased while the process before still writes to it
   other_layout_kept,         // a pool is kept for a process that reads its bytes differently
+  no_grace,                  // a front end that may have a successor is lost with its process
+  inherited_one_short,       // a successor asks for a token again that its client has
+  orphans_decode_on,         // what a successor did not inherit runs to its end
+  replaced_link_heard,       // a front end is still listened to when its successor has come
 };
 
 #ifdef BATON_FAULTS

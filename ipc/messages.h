@@ -19,7 +19,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 12;
+constexpr std::uint32_t kProtocolVersion = 13;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                         \
@@ -79,7 +79,8 @@ struct PromptLogprobs {
 
 // ---------------------------------------------------------------- front end -> scheduler
 
-/// First message of a front end, and again whenever it meets a scheduler that does not know it.
+/// First message of a front end, and again whenever it meets a scheduler that does not know it. A
+/// successor says its predecessor's incarnation, with a higher generation.
 struct FrontendHello {
   std::uint32_t protocol = kProtocolVersion;
   std::string build;  // --version of the sender; two that differ are both logged and shown
@@ -89,7 +90,13 @@ struct FrontendHello {
   std::uint64_t pid_start = 0;  // /proc/PID/stat field 22: tells a reused pid apart
   std::string tokenizer;        // where these two come from, for people
   std::string chat_template;
-  BATON_FIELDS(protocol, build, name, incarnation, pid, pid_start, tokenizer, chat_template)
+  bool has_successor = false;    // another process may go on with this incarnation's requests
+  std::uint32_t generation = 0;  // processes that had this incarnation before
+  // Of a successor: the counters of its predecessors' requests that it goes on with, ascending; no
+  // more than a front end has open. What is not among them, nobody waits for.
+  std::vector<std::uint64_t> inherited;
+  BATON_FIELDS(protocol, build, name, incarnation, pid, pid_start, tokenizer, chat_template,
+               has_successor, generation, inherited)
 };
 
 constexpr std::int32_t kMaxPriority = 100;

@@ -202,7 +202,7 @@ void SchedulerLoop::flush() {
   for (FrontendIndex i = 0; i < out_.events.size(); ++i) {
     Events& events = out_.events[i];
     if (events.counters.empty() && events.terminals.empty()) continue;
-    if (i < state_.frontends.size() && state_.frontends[i].alive) {
+    if (i < state_.frontends.size() && state_.frontends[i].reachable()) {
       events.epoch = state_.epoch;
       encode(events, encoded_);
       traffic_.count(events, encoded_.size());

@@ -4,6 +4,8 @@
 #include <utility>
 #include <variant>
 
+#include "ipc/fault_points.h"
+
 namespace baton {
 
 void TableOutput::clear() {
@@ -33,6 +35,31 @@ Result<RequestId> RequestTable::open(NewRequest request, TimeNs now, TableOutput
   ++counters_.opened;
   if (view_.welcomed && !must_wait(entry)) submit(counter, entry, now, out);
   return id_of(counter);
+}
+
+void RequestTable::succeed(Epoch epoch, std::uint64_t next_counter) {
+  view_.epoch = epoch;
+  next_counter_ = inherited_below_ = std::max<std::uint64_t>(next_counter, 1);
+}
+
+void RequestTable::adopt(AdoptedRequest request, TimeNs now) {
+  const auto [at, fresh] = entries_.try_emplace(request.counter);
+  if (!fresh) return;
+  // A counter that is used twice would get another request's tokens.
+  next_counter_ = inherited_below_ = std::max(next_counter_, request.counter + 1);
+  Entry& entry = at->second;
+  entry.arrival = request.arrival;
+  entry.news = now;
+  entry.request = std::move(request.request);
+  if (!entry.request.sampling.beams()) entry.generated = std::move(request.generated);
+  if (fault(Fault::inherited_one_short) && !entry.generated.empty()) entry.generated.pop_back();
+  if (request.attempt != 0) {
+    entry.attempt = request.attempt;
+    entry.ever_sent = true;
+    entry.sent = entry.adopted = view_.epoch != 0;
+  }
+  ++open_;
+  ++counters_.adopted;
 }
 
 std::size_t RequestTable::room() const {
@@ -91,14 +118,15 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
                             identity_.build);
     }
   }
-  if (new_scheduler || message.progress != view_.progress || message.running == 0) {
+  const bool first = view_.epoch_at == 0;  // also of a successor, which knows its epoch
+  if (new_scheduler || first || message.progress != view_.progress || message.running == 0) {
     view_.progress_at = now;
   }
   view_.welcomed = true;
   view_.epoch = message.epoch;
   view_.build = message.build;
   view_.workers_ready = message.workers_ready;
-  if (new_scheduler) view_.epoch_at = now;
+  if (new_scheduler || first) view_.epoch_at = now;
   if (message.max_context >= view_.max_context || now - view_.epoch_at >= limits_.pools_settle) {
     view_.max_context = message.max_context;
   }
@@ -144,12 +172,19 @@ void RequestTable::submit_all(bool new_scheduler, TimeNs now, TableOutput& out) 
       }
       continue;
     }
+    if (entry.adopted && !new_scheduler) {
+      entry.adopted = false;
+      entry.news = now;
+      want_resend(counter, entry, now);
+      continue;
+    }
     if (must_wait(entry)) {
       entry.sent = false;
       continue;
     }
     submit(counter, entry, now, out);
   }
+  ask_for_gaps(out);
 }
 
 void RequestTable::submit(std::uint64_t counter, Entry& entry, TimeNs now, TableOutput& out) {
@@ -175,6 +210,7 @@ void RequestTable::submit(std::uint64_t counter, Entry& entry, TimeNs now, Table
   entry.terminal.reset();
   entry.sent = true;
   entry.ever_sent = true;
+  entry.adopted = false;
   entry.news = now;
   entry.asked = 0;
   out.messages.emplace_back(std::move(message));
@@ -219,6 +255,12 @@ void RequestTable::say_hello(TableOutput& out) {
   hello.pid_start = identity_.pid_start;
   hello.tokenizer = identity_.tokenizer;
   hello.chat_template = identity_.chat_template;
+  hello.has_successor = identity_.has_successor;
+  hello.generation = identity_.generation;
+  for (const auto& [counter, entry] : entries_) {
+    if (counter < inherited_below_) hello.inherited.push_back(counter);
+  }
+  std::sort(hello.inherited.begin(), hello.inherited.end());
   out.messages.emplace_back(std::move(hello));
 }
 

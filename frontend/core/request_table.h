@@ -26,6 +26,8 @@ struct FrontendIdentity {
   std::uint64_t pid_start = 0;
   std::string tokenizer = {};  // where they come from, for people
   std::string chat_template = {};
+  bool has_successor = false;    // another process may go on with this incarnation
+  std::uint32_t generation = 0;  // processes that had this incarnation before
 };
 
 struct RequestTableLimits {
@@ -51,6 +53,15 @@ struct NewRequest {
   std::vector<Token> prompt;
   SamplingParams sampling;
   TimeNs deadline = 0;
+};
+
+/// What a predecessor left of one request.
+struct AdoptedRequest {
+  std::uint64_t counter = 0;
+  std::uint32_t attempt = 0;  // the last that was sent; 0: none was
+  TimeNs arrival = 0;
+  NewRequest request;
+  std::vector<Token> generated;  // that its client has; of a beam search nothing
 };
 
 /// What is told of a request with its first token.
@@ -131,6 +142,7 @@ struct SchedulerView {
 /// Counts since the start, for metrics and tests.
 struct TableCounters {
   std::uint64_t opened = 0;
+  std::uint64_t adopted = 0;
   std::uint64_t tokens = 0;       // delivered
   std::uint64_t duplicates = 0;   // tokens dropped: below the next index
   std::uint64_t stale = 0;        // tokens or terminals dropped: another attempt or epoch
@@ -169,6 +181,17 @@ class RequestTable {
   /// queue_full when max_open clients wait already.
   Result<RequestId> open(NewRequest request, TimeNs now, TableOutput& out);
 
+  /// A successor, before anything else: the scheduler that its predecessor knew (0: none), and the
+  /// first counter that it never used. Both, and each attempt, must have been noted before a
+  /// message left that had them.
+  void succeed(Epoch epoch, std::uint64_t next_counter);
+
+  /// Goes on with a request, after succeed() and before the first tick(). Its tokens so far are not
+  /// delivered again; the scheduler is asked for the next ones, or given it again if it does not
+  /// know it. What a predecessor had open and is not adopted, the scheduler cancels. Twice the same
+  /// counter: no-op.
+  void adopt(AdoptedRequest request, TimeNs now);
+
   /// A stop string matched: the stream ends with its first `n` tokens, now. Unknown or ended:
   /// no-op.
   void finish(std::uint64_t counter, std::uint32_t n, TimeNs now, TableOutput& out);
@@ -205,6 +228,7 @@ class RequestTable {
     State state = State::open;
     bool sent = false;       // under the present welcome
     bool ever_sent = false;  // a scheduler may know it
+    bool adopted = false;    // sent by a predecessor, and not asked about yet
     std::uint32_t attempt = 1;
     std::uint32_t next = 0;                  // closing: tokens that the ended stream had
     std::uint32_t schedulers_lost = 0;       // under it, since its last token
@@ -271,6 +295,7 @@ class RequestTable {
   Entries entries_;
   std::size_t open_ = 0;
   std::uint64_t next_counter_ = 1;
+  std::uint64_t inherited_below_ = 0;  // counters that predecessors have used
   std::uint64_t turn_ = 0;  // the last request that a heartbeat asked about
   TimeNs next_beat_ = 0;
   Trial trial_;

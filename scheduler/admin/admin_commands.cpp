@@ -12,7 +12,7 @@ namespace baton {
 namespace {
 
 constexpr const char* kHelp =
-    "show info|workers|setup|requests|kv|queue|errors [json]   what the scheduler knows\n"
+    "show info|workers|frontends|setup|requests|kv|queue|errors [json]   what the scheduler knows\n"
     "set worker NAME drain|ready                         stop or resume giving it work\n"
     "set worker NAME role prefill|decode|mixed           what new work it gets; what it has, "
     "stays\n"
@@ -163,7 +163,7 @@ AdminAnswer run_admin_command(std::string_view line, AdminBackend& backend, Time
         return answer(*text);
       }
     }
-    return error("usage: show info|workers|requests|kv|queue|errors [json]");
+    return error("usage: show info|workers|frontends|setup|requests|kv|queue|errors [json]");
   }
   if (words[0] == "set") return set_worker(words, backend);
   if (words[0] == "cancel") return cancel(words, backend);

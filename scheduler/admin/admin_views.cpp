@@ -45,7 +45,7 @@ json info(const State& state, const AdminStats& stats) {
                    {"blocks_in", c.blocks_in},
                    {"pulls_saved", c.pulls_saved}};
   const auto frontends = std::count_if(state.frontends.begin(), state.frontends.end(),
-                                       [](const Frontend& f) { return f.alive; });
+                                       [](const Frontend& f) { return f.reachable(); });
   return {{"build", state.build},
           {"protocol", kProtocolVersion},
           {"epoch", state.epoch},
@@ -55,6 +55,25 @@ json info(const State& state, const AdminStats& stats) {
           {"requests", state.deadlines.size()},
           {"waiting", state.waiting.size()},
           {"counters", counters}};
+}
+
+json frontends(const State& state, TimeNs now) {
+  std::vector<std::size_t> requests(state.frontends.size());
+  state.requests.each([&](const Request& r) { ++requests[r.frontend]; });
+  json list = json::array();
+  for (FrontendIndex i = 0; i < state.frontends.size(); ++i) {
+    const Frontend& f = state.frontends[i];
+    if (!f.alive) continue;
+    const bool away = f.away != 0;
+    list.push_back({{"name", f.identity.name},
+                    {"state", away ? "away" : "here"},
+                    {"pid", f.identity.pid},
+                    {"requests", requests[i]},
+                    {"generation", f.identity.generation},
+                    {"away_s", away ? static_cast<double>(now - f.away) / 1e9 : 0},
+                    {"build", f.identity.build}});
+  }
+  return list;
 }
 
 json unreachable(const State& state, const Worker& importer) {
@@ -220,6 +239,8 @@ std::optional<std::string> show(const std::string& what, bool as_json, const Sta
     value = info(state, stats);
   } else if (what == "workers") {
     value = workers(state);
+  } else if (what == "frontends") {
+    value = frontends(state, now);
   } else if (what == "requests") {
     value = requests(state, now);
   } else if (what == "kv") {

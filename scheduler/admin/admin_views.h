@@ -10,7 +10,8 @@
 
 namespace baton {
 
-/// `what`: info, workers, setup, requests, kv, queue or errors; nothing for anything else.
+/// `what`: info, workers, frontends, setup, requests, kv, queue or errors; nothing for anything
+/// else.
 std::optional<std::string> show(const std::string& what, bool json, const State& state,
                                 const AdminStats& stats, TimeNs now);
 

@@ -16,9 +16,7 @@ void peer_gone(State& state, LinkId link, TimeNs now, Outbox& out) {
       lose_worker(state, index, /*blamed=*/true, "process ended", now, out);
     }
   } else if (const auto fe = state.frontend_links.find(link); fe != state.frontend_links.end()) {
-    if (state.frontends[fe->second].link == link) {
-      lose_frontend(state, fe->second, "process ended", out);
-    }
+    if (state.frontends[fe->second].link == link) frontend_gone(state, fe->second, now, out);
   }
 }
 

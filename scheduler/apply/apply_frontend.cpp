@@ -21,6 +21,22 @@ Request* find_request(State& state, const RequestId& name) {
   return it == state.by_name.end() ? nullptr : state.requests.find(it->second);
 }
 
+bool same_process(const FrontendHello& a, const FrontendHello& b) {
+  return a.pid == b.pid && a.pid_start == b.pid_start && a.generation == b.generation;
+}
+
+/// Ends requests without telling anybody, and what was to be told to the front end is dropped.
+void cancel_unheard(State& state, FrontendIndex frontend,
+                    const std::vector<std::uint64_t>& requests, const std::string& why,
+                    Outbox& out) {
+  for (const std::uint64_t id : requests) {
+    Request* request = state.requests.find(id);
+    end_request(state, *request, FinishReason::cancelled, ErrorCode::cancelled, why, out);
+    forget(state, *request);
+  }
+  if (frontend < out.events.size()) out.events[frontend] = Events{};
+}
+
 void refuse(State& state, const Submit& submit, FrontendIndex frontend, ErrorCode code,
             std::string message, std::uint32_t retry_after_s, Outbox& out) {
   ++state.counters.refused;
@@ -91,8 +107,15 @@ struct Handler {
       out.warn(hello.name + ": version " + hello.build + " differs from the scheduler's " +
                state.build);
     }
+    if (superseded(hello)) {
+      out.to_frontends.emplace_back(
+          link, Refused{"a successor has taken over the requests of this front end"});
+      return;
+    }
     if (frontend == kNobody) frontend = entry_for(hello);
     Frontend& entry = state.frontends[frontend];
+    // Of the process that is gone, a last hello may still come.
+    if (!same_process(entry.identity, hello)) entry.away = 0;
     entry.identity = std::move(hello);
     entry.link = link;
     entry.alive = true;
@@ -100,22 +123,68 @@ struct Handler {
     welcome();
   }
 
-  /// The entry of a front end that is new, or known by another link.
+  /// A process that was taken for dead, and has woken up: another one has its clients now.
+  bool superseded(const FrontendHello& hello) const {
+    return std::any_of(state.frontends.begin(), state.frontends.end(), [&](const Frontend& entry) {
+      return entry.identity.incarnation == hello.incarnation &&
+             entry.identity.generation > hello.generation;
+    });
+  }
+
+  /// The entry of a front end that is new, known by another link, or gone before its successor.
   FrontendIndex entry_for(const FrontendHello& hello) {
     auto index = static_cast<FrontendIndex>(state.frontends.size());
-    for (FrontendIndex i = 0; i < state.frontends.size(); ++i) {
+    bool known = false;
+    for (FrontendIndex i = 0; i < state.frontends.size() && !known; ++i) {
       const Frontend& entry = state.frontends[i];
-      if (!entry.alive) index = i;  // entries of the dead are reused: nothing refers to them
-      if (entry.alive && entry.identity.incarnation == hello.incarnation) {
-        index = i;
-        break;
-      }
+      known = entry.alive && entry.identity.incarnation == hello.incarnation;
+      // Entries of the dead are reused: nothing refers to them.
+      if (known || !entry.alive) index = i;
     }
     if (index == state.frontends.size()) state.frontends.emplace_back();
-    state.frontend_links.erase(state.frontends[index].link);
+    if (!fault(Fault::replaced_link_heard)) {
+      state.frontend_links.erase(state.frontends[index].link);
+    }
     state.frontend_links[link] = index;
-    out.info(hello.name + ": front end joined, pid " + std::to_string(hello.pid));
+    if (known && !same_process(state.frontends[index].identity, hello)) {
+      take_over(index, hello);
+    } else {
+      out.info(hello.name + ": front end joined, pid " + std::to_string(hello.pid));
+    }
+    give_up_namesakes(hello);
     return index;
+  }
+
+  /// Requests go on that the successor has inherited. Of the others the predecessor had known the
+  /// end, or its client has left: nobody waits for them.
+  void take_over(FrontendIndex index, const FrontendHello& hello) {
+    std::size_t kept = 0;
+    std::vector<std::uint64_t> orphans;
+    state.requests.each([&](const Request& request) {
+      if (request.frontend != index) return;
+      if (std::binary_search(hello.inherited.begin(), hello.inherited.end(),
+                             request.name.counter)) {
+        ++kept;
+      } else {
+        orphans.push_back(request.id);
+      }
+    });
+    if (!fault(Fault::orphans_decode_on)) {
+      cancel_unheard(state, index, orphans, "its front end had ended it", out);
+    }
+    out.info(hello.name + ": its successor has taken over, pid " + std::to_string(hello.pid) +
+             ", " + std::to_string(kept) + " requests");
+  }
+
+  /// Its name has come back as another incarnation: no successor will come for the one before.
+  void give_up_namesakes(const FrontendHello& hello) {
+    for (FrontendIndex i = 0; i < state.frontends.size(); ++i) {
+      const Frontend& entry = state.frontends[i];
+      if (entry.alive && entry.away != 0 && entry.identity.name == hello.name &&
+          entry.identity.incarnation != hello.incarnation) {
+        lose_frontend(state, i, "another one has its name", out);
+      }
+    }
   }
 
   void operator()(Submit&& submit) {
@@ -290,18 +359,29 @@ void lose_frontend(State& state, FrontendIndex index, const std::string& why, Ou
   Frontend& entry = state.frontends[index];
   if (!entry.alive) return;
   entry.alive = false;
+  entry.away = 0;
   out.info(entry.identity.name + ": front end left: " + why);
   std::vector<std::uint64_t> requests;
   state.requests.each([&](const Request& request) {
     if (request.frontend == index) requests.push_back(request.id);
   });
-  for (const std::uint64_t id : requests) {
-    Request* request = state.requests.find(id);
-    end_request(state, *request, FinishReason::cancelled, ErrorCode::cancelled,
-                "its front end is gone", out);
-    forget(state, *request);
+  cancel_unheard(state, index, requests, "its front end is gone", out);
+}
+
+void frontend_gone(State& state, FrontendIndex index, TimeNs now, Outbox& out) {
+  Frontend& entry = state.frontends[index];
+  if (!entry.reachable()) return;
+  if (!entry.identity.has_successor || state.settings.successor_wait == 0 ||
+      fault(Fault::no_grace)) {
+    lose_frontend(state, index, "process ended", out);
+    return;
   }
-  if (index < out.events.size()) out.events[index] = Events{};
+  entry.away = now;
+  const auto requests = std::count_if(
+      state.by_name.begin(), state.by_name.end(),
+      [&](const auto& known) { return state.requests.find(known.second)->frontend == index; });
+  out.info(entry.identity.name + ": process ended; " + std::to_string(requests) +
+           " requests go on and wait for its successor");
 }
 
 void apply_frontend(State& state, LinkId link, FrontendMessage&& message, TimeNs now, Outbox& out) {

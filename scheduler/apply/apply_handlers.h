@@ -9,8 +9,10 @@ void apply_frontend(State& state, LinkId link, FrontendMessage&& message, TimeNs
 void apply_worker(State& state, LinkId link, WorkerMessage&& message, TimeNs now, Outbox& out);
 void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out);
 
-/// Cancels what the front end has open; its entry waits for a successor.
+/// Cancels what the front end has open; its entry is free for another one.
 void lose_frontend(State& state, FrontendIndex index, const std::string& why, Outbox& out);
+/// Its process has ended: lost, or away for a while if it may have a successor.
+void frontend_gone(State& state, FrontendIndex index, TimeNs now, Outbox& out);
 /// Starts or ends draining; `leave`: the worker wants to exit afterwards (SIGTERM).
 void set_draining(State& state, WorkerIndex index, bool draining, bool leave, TimeNs now,
                   Outbox& out);

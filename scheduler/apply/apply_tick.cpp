@@ -150,7 +150,10 @@ void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out) {
     w.peer.work.forgive(gap, now);
     w.peer.heard = std::min(now, w.peer.heard + gap);
   }
-  for (Frontend& frontend : state.frontends) frontend.heard = std::min(now, frontend.heard + gap);
+  for (Frontend& frontend : state.frontends) {
+    frontend.heard = std::min(now, frontend.heard + gap);
+    if (frontend.away != 0) frontend.away = std::min(now, frontend.away + gap);
+  }
   expire_deadlines(state, now, out);
   repeat_terminals(state, now, out);
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
@@ -166,7 +169,11 @@ void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out) {
   }
   for (FrontendIndex i = 0; i < state.frontends.size(); ++i) {
     const Frontend& frontend = state.frontends[i];
-    if (frontend.alive && now - frontend.heard > state.settings.frontend_timeout) {
+    if (!frontend.alive) continue;
+    if (frontend.away != 0) {
+      if (now - frontend.away < state.settings.successor_wait) continue;
+      lose_frontend(state, i, "no successor has come", out);
+    } else if (now - frontend.heard > state.settings.frontend_timeout) {
       lose_frontend(state, i, "silent for too long", out);
     }
   }

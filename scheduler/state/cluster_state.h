@@ -65,6 +65,7 @@ struct Settings {
   NoDecode no_decode = NoDecode::run;
   TimeNs worker_timeout = 3 * kSecond;
   TimeNs frontend_timeout = 15 * kSecond;
+  TimeNs successor_wait = 10 * kSecond;
   std::uint32_t max_deaths = 3;
   TimeNs drain = 4 * kSecond;
   TimeNs close_timeout = 12 * kSecond;
@@ -425,6 +426,9 @@ struct Frontend {
   LinkId link = kNoLink;
   TimeNs heard = 0;
   bool alive = false;
+  /// Since then its process is gone, and its requests wait for its successor; 0: it is here.
+  TimeNs away = 0;
+  bool reachable() const { return alive && away == 0; }
 };
 
 struct Counters {

@@ -30,6 +30,7 @@ Settings make_settings(const SchedulerConfig& config) {
   s.no_decode = config.no_decode;
   s.worker_timeout = seconds_to_ns(config.worker_timeout_s);
   s.frontend_timeout = seconds_to_ns(config.frontend_timeout_s);
+  s.successor_wait = seconds_to_ns(config.successor_wait_s);
   s.max_deaths = config.max_deaths;
   s.drain = seconds_to_ns(config.drain_s);
   s.close_timeout = seconds_to_ns(config.close_timeout_s);

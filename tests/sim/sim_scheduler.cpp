@@ -188,7 +188,7 @@ void SimScheduler::flush() {
   for (FrontendIndex i = 0; i < out_.events.size(); ++i) {
     Events events = std::exchange(out_.events[i], {});
     if (events.counters.empty() && events.terminals.empty()) continue;
-    if (i >= state.frontends.size() || !state.frontends[i].alive) continue;
+    if (i >= state.frontends.size() || !state.frontends[i].reachable()) continue;
     events.epoch = state.epoch;
     const Events sent = events;
     world_.network().send_down(state.frontends[i].link, ToFrontend(std::move(events)));

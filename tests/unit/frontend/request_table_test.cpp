@@ -895,6 +895,252 @@ TEST_F(TableTest, a_young_schedulers_smaller_context_is_not_believed_at_once) {
   EXPECT_EQ(context(kEpoch + 1, 500), 500U);
 }
 
+/// A process that goes on with what another one has left.
+class HeirTable : public TableTest {
+ protected:
+  static FrontendIdentity heir() {
+    FrontendIdentity heir = identity();
+    heir.pid = 3;
+    heir.has_successor = true;
+    heir.generation = 1;
+    return heir;
+  }
+  HeirTable() { table = RequestTable(heir(), {}); }
+
+  static AdoptedRequest left(std::uint64_t counter, std::uint32_t attempt, Tokens generated) {
+    AdoptedRequest left;
+    left.counter = counter;
+    left.attempt = attempt;
+    left.arrival = 3 * kSecond;
+    left.request.prompt = {5, 6, 7};
+    left.request.sampling.max_tokens = 4;
+    left.request.deadline = 600 * kSecond;
+    left.generated = std::move(generated);
+    return left;
+  }
+  void adopt(AdoptedRequest request) {
+    text[request.counter] = request.request.sampling.beams() ? Tokens{} : request.generated;
+    table.adopt(std::move(request), now);
+  }
+};
+
+TEST_F(HeirTable, asks_the_same_scheduler_for_the_next_token) {
+  table.succeed(kEpoch, 8);
+  adopt(left(3, 2, {11, 12}));
+  EXPECT_EQ(table.open_count(), 1U);
+  pass(100 * kMs);
+  const auto hello = last<FrontendHello>();
+  EXPECT_EQ(hello.generation, 1U);
+  EXPECT_TRUE(hello.has_successor);
+  EXPECT_EQ(hello.inherited, (std::vector<std::uint64_t>{3}));
+  EXPECT_TRUE(all<FrontendHeartbeat>().empty());
+  welcome(kEpoch, 1, 0);
+  EXPECT_TRUE(all<Submit>().empty());
+  ASSERT_EQ(all<FrontendHeartbeat>().size(), 1U);
+  EXPECT_EQ(last<FrontendHeartbeat>().counters, (std::vector<std::uint64_t>{3}));
+  EXPECT_EQ(last<FrontendHeartbeat>().attempts, (std::vector<std::uint32_t>{2}));
+  EXPECT_EQ(last<FrontendHeartbeat>().next, (std::vector<std::uint32_t>{2}));
+  EXPECT_EQ(table.scheduler().progress_at, now) << "not as if nothing had moved since the boot";
+  tokens(3, 2, 1, {12, 13});  // one that its client has is dropped
+  tokens(3, 2, 3, {14});
+  EXPECT_EQ(text[3], (Tokens{11, 12, 13, 14}));
+  terminal(terminal_of(3, 2, 4));
+  ASSERT_EQ(ends.size(), 1U);
+  EXPECT_EQ(ends[0].n, 4U);
+  EXPECT_EQ(all<Ack>().size(), 1U);
+  EXPECT_EQ(open(), 8U) << "counters go on";
+  EXPECT_EQ(table.counters().adopted, 1U);
+}
+
+TEST_F(HeirTable, asks_about_all_at_once_and_again_if_that_is_lost) {
+  table.succeed(kEpoch, 1000);
+  for (std::uint64_t i = 1; i <= 600; ++i) adopt(left(i, 1, {11}));
+  pass(100 * kMs);
+  EXPECT_EQ(last<FrontendHello>().inherited.size(), 600U);
+  sent.clear();
+  welcome();
+  const auto beats = all<FrontendHeartbeat>();
+  ASSERT_EQ(beats.size(), 3U);
+  EXPECT_EQ(beats[0].counters.size(), 256U);
+  EXPECT_EQ(beats[0].counters.front(), 1U);
+  EXPECT_EQ(beats[2].counters.back(), 600U);
+  sent.clear();
+  pass(1600 * kMs);
+  std::size_t asked = 0;
+  for (const auto& beat : all<FrontendHeartbeat>()) asked += beat.counters.size();
+  EXPECT_GE(asked, 256U);
+  EXPECT_TRUE(all<Submit>().empty());
+}
+
+TEST_F(HeirTable, submits_what_the_same_scheduler_does_not_know) {
+  table.succeed(kEpoch, 8);
+  adopt(left(3, 2, {11, 12}));
+  adopt(left(4, 0, {}));  // never sent
+  pass(100 * kMs);
+  welcome();
+  ASSERT_EQ(all<Submit>().size(), 1U);
+  EXPECT_EQ(last<Submit>().request.counter, 4U);
+  EXPECT_EQ(last<Submit>().attempt, 1U);
+  EXPECT_FALSE(last<Submit>().again);
+  give(Gone{kEpoch, {3}});
+  const auto submit = last<Submit>();
+  EXPECT_EQ(submit.request, (RequestId{77, 3}));
+  EXPECT_EQ(submit.attempt, 3U);
+  EXPECT_TRUE(submit.again);
+  EXPECT_EQ(submit.arrival, 3 * kSecond);
+  EXPECT_EQ(submit.prompt, (Tokens{5, 6, 7}));
+  EXPECT_EQ(submit.generated, (Tokens{11, 12}));
+  tokens(3, 3, 2, {13});
+  EXPECT_EQ(text[3], (Tokens{11, 12, 13}));
+}
+
+TEST_F(HeirTable, submits_everything_to_another_scheduler) {
+  table.succeed(kEpoch, 8);
+  adopt(left(4, 1, {}));
+  adopt(left(3, 2, {11, 12}));
+  pass(100 * kMs);
+  welcome(kEpoch + 1);
+  const auto submits = all<Submit>();
+  ASSERT_EQ(submits.size(), 2U);
+  EXPECT_EQ(submits[0].request.counter, 3U);
+  EXPECT_EQ(submits[0].attempt, 3U);
+  EXPECT_EQ(submits[0].epoch, kEpoch + 1);
+  EXPECT_EQ(submits[1].attempt, 2U);
+}
+
+TEST_F(HeirTable, of_one_that_knew_no_scheduler) {
+  table.succeed(0, 0);
+  adopt(left(3, 0, {}));
+  pass(100 * kMs);
+  welcome();
+  ASSERT_EQ(all<Submit>().size(), 1U);
+  EXPECT_EQ(last<Submit>().attempt, 1U);
+  EXPECT_EQ(open(), 4U);
+}
+
+TEST_F(HeirTable, gets_past_a_scheduler_that_is_ahead_of_the_journal) {
+  // It has attempt 3: it says Gone of all others, and passes over a Submit that is not newer.
+  table.succeed(kEpoch, 8);
+  adopt(left(3, 1, {11}));
+  pass(100 * kMs);
+  welcome();
+  std::uint32_t attempt = 1;
+  for (int i = 0; i < 4 && attempt < 3; ++i) {
+    give(Gone{kEpoch, {3}});
+    attempt = last<Submit>().attempt;
+    pass(1600 * kMs);
+    EXPECT_EQ(last<FrontendHeartbeat>().attempts, (std::vector<std::uint32_t>{attempt}));
+  }
+  EXPECT_EQ(attempt, 3U);
+  tokens(3, 3, 0, {11, 12});
+  EXPECT_EQ(text[3], (Tokens{11, 12}));
+}
+
+TEST_F(HeirTable, what_is_complete_already_ends_by_the_scheduler) {
+  table.succeed(kEpoch, 8);
+  adopt(left(3, 1, {11, 12, 13, 14}));
+  adopt(left(4, 1, {11, 12, 13, 14}));
+  pass(100 * kMs);
+  welcome();
+  EXPECT_EQ(last<FrontendHeartbeat>().next, (std::vector<std::uint32_t>{4, 4}));
+  terminal(terminal_of(3, 1, 4));  // it still has the end
+  ASSERT_EQ(ends.size(), 1U);
+  give(Gone{kEpoch, {4}});  // it had been acknowledged
+  EXPECT_EQ(last<Submit>().generated.size(), 4U);
+  terminal(terminal_of(4, 2, 4));
+  ASSERT_EQ(ends.size(), 2U);
+  EXPECT_EQ(ends[1].reason, FinishReason::length);
+  EXPECT_EQ(text[4].size(), 4U);
+}
+
+TEST_F(HeirTable, a_search_comes_whole) {
+  table.succeed(kEpoch, 8);
+  AdoptedRequest search = left(3, 1, {99});
+  search.request.sampling.num_beams = 4;
+  search.request.sampling.num_return_sequences = 2;
+  adopt(search);
+  pass(100 * kMs);
+  welcome();
+  EXPECT_EQ(last<FrontendHeartbeat>().next, (std::vector<std::uint32_t>{0}));
+  Terminal found = terminal_of(3, 1, 3);
+  found.n = {3, 2};
+  found.reason = {static_cast<std::uint32_t>(FinishReason::length),
+                  static_cast<std::uint32_t>(FinishReason::stop)};
+  found.scores = {-0.5F, -0.75F};
+  terminal(found);
+  tokens(3, 1, 0, {11, 12, 13, 21, 22});
+  EXPECT_EQ(text[3], (Tokens{11, 12, 13, 21, 22}));
+  EXPECT_EQ(ends.size(), 1U);
+}
+
+TEST_F(HeirTable, a_grammar_and_log_probabilities_go_along) {
+  table.succeed(kEpoch, 8);
+  AdoptedRequest request = left(3, 1, {11});
+  request.request.sampling.grammar_kind = GrammarKind::regex;
+  request.request.sampling.grammar = "a+";
+  request.request.cache_salt = "salt";
+  request.request.priority = -3;
+  request.request.lifetime = true;
+  adopt(request);
+  pass(100 * kMs);
+  welcome(kEpoch + 1);
+  EXPECT_EQ(last<Submit>().sampling.grammar, "a+");
+  EXPECT_EQ(last<Submit>().cache_salt, "salt");
+  EXPECT_EQ(last<Submit>().priority, -3);
+  EXPECT_TRUE(last<Submit>().lifetime);
+}
+
+TEST_F(HeirTable, its_clients_may_leave_before_the_welcome) {
+  table.succeed(kEpoch, 8);
+  adopt(left(3, 1, {11}));
+  adopt(left(4, 1, {11}));
+  adopt(left(5, 0, {}));
+  pass(100 * kMs);
+  table.cancel(3, now, out);
+  table.finish(4, 1, now, out);
+  table.cancel(5, now, out);
+  collect();
+  EXPECT_EQ(ends.size(), 3U);
+  pass(100 * kMs);
+  EXPECT_EQ(last<FrontendHello>().inherited, (std::vector<std::uint64_t>{3, 4}));
+  welcome();
+  EXPECT_EQ(last<Cancel>().request.counter, 3U);
+  EXPECT_EQ(last<Finish>().request.counter, 4U);
+  EXPECT_EQ(last<Finish>().attempt, 1U);
+  give(Gone{kEpoch, {3, 4}});
+  EXPECT_EQ(table.entry_count(), 0U);
+}
+
+TEST_F(HeirTable, only_what_it_inherited_is_named) {
+  table.succeed(kEpoch, 8);
+  adopt(left(3, 1, {11}));
+  adopt(left(3, 2, {11, 12}));  // the journal contradicts itself: the first one counts
+  const auto own = open();
+  pass(100 * kMs);
+  EXPECT_EQ(own, 8U);
+  EXPECT_EQ(last<FrontendHello>().inherited, (std::vector<std::uint64_t>{3}));
+  welcome();
+  EXPECT_EQ(last<Submit>().request.counter, own);
+  EXPECT_EQ(last<FrontendHeartbeat>().attempts, (std::vector<std::uint32_t>{1}));
+}
+
+TEST_F(HeirTable, a_counter_beyond_the_next_one_is_not_used_again) {
+  table.succeed(kEpoch, 3);
+  adopt(left(7, 1, {11}));
+  EXPECT_EQ(open(), 8U);
+}
+
+TEST_F(HeirTable, a_second_welcome_of_the_same_scheduler_submits_as_ever) {
+  table.succeed(kEpoch, 8);
+  adopt(left(3, 1, {11}));
+  pass(100 * kMs);
+  welcome();
+  give(FrontendUnknown{kEpoch});
+  welcome();
+  ASSERT_EQ(all<Submit>().size(), 1U);
+  EXPECT_EQ(last<Submit>().attempt, 2U);
+}
+
 /// A scheduler that knows the truth, behind a link that loses, doubles and delays; it dies at
 /// times.
 TEST_F(TableTest, random_losses_never_cost_or_repeat_a_token) {
