@@ -38,7 +38,7 @@ Result<RequestId> RequestTable::open(NewRequest request, TimeNs now, TableOutput
 }
 
 void RequestTable::succeed(Epoch epoch, std::uint64_t next_counter) {
-  view_.epoch = epoch;
+  inherited_epoch_ = epoch;
   next_counter_ = inherited_below_ = std::max<std::uint64_t>(next_counter, 1);
 }
 
@@ -56,7 +56,7 @@ void RequestTable::adopt(AdoptedRequest request, TimeNs now) {
   if (request.attempt != 0) {
     entry.attempt = request.attempt;
     entry.ever_sent = true;
-    entry.sent = entry.adopted = view_.epoch != 0;
+    entry.sent = entry.adopted = inherited_epoch_ != 0;
   }
   ++open_;
   ++counters_.adopted;
@@ -107,10 +107,12 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
                   std::to_string(kProtocolVersion);
     return;
   }
-  const bool new_scheduler = message.epoch != view_.epoch;
+  const bool first = view_.epoch == 0;
+  const Epoch before = first ? inherited_epoch_ : view_.epoch;
+  const bool new_scheduler = message.epoch != before;
   const bool submit_again = new_scheduler || !view_.welcomed;
-  const bool lost_one = new_scheduler && view_.epoch != 0;
-  if (new_scheduler) {
+  const bool lost_one = new_scheduler && before != 0;
+  if (new_scheduler || first) {
     out.notices.push_back("scheduler epoch " + std::to_string(message.epoch) + ", build " +
                           message.build);
     if (message.build != identity_.build) {
@@ -118,7 +120,6 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
                             identity_.build);
     }
   }
-  const bool first = view_.epoch_at == 0;  // also of a successor, which knows its epoch
   if (new_scheduler || first || message.progress != view_.progress || message.running == 0) {
     view_.progress_at = now;
   }

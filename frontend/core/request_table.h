@@ -296,6 +296,7 @@ class RequestTable {
   std::size_t open_ = 0;
   std::uint64_t next_counter_ = 1;
   std::uint64_t inherited_below_ = 0;  // counters that predecessors have used
+  Epoch inherited_epoch_ = 0;          // the scheduler that the last one knew
   std::uint64_t turn_ = 0;  // the last request that a heartbeat asked about
   TimeNs next_beat_ = 0;
   Trial trial_;

@@ -117,6 +117,7 @@ struct Handler {
     // Of the process that is gone, a last hello may still come.
     if (!same_process(entry.identity, hello)) entry.away = 0;
     entry.identity = std::move(hello);
+    entry.identity.inherited = {};  // it has been looked at
     entry.link = link;
     entry.alive = true;
     entry.heard = now;

@@ -45,8 +45,10 @@ enum class What : std::uint8_t {
   thaw,
   start_scheduler,
   start_memory,
-  start_worker,    // who: name
-  start_frontend,  // who: name
+  start_worker,     // who: name
+  start_frontend,   // who: name
+  start_successor,  // who: process of the front end before
+  kill_replaced,    // who: process
   submit,
   blow,
   check_hang,  // who: process
@@ -92,6 +94,9 @@ class SimScheduler final : public Process {
   bool strikes_by_tokens(FrontendIndex frontend, const Events& events);
   void check_audit(const char* after);
   void check_calm();
+  struct Before;
+  Before look(const Event& event);
+  void check_succession(const Before& before, const Event& event);
   void watch(LinkId link, const Process& peer);
 
   Outbox out_;
@@ -192,15 +197,23 @@ class SimWorker final : public Process {
 class SimFrontend final : public Process {
  public:
   SimFrontend(World& world, std::uint32_t name, std::string label);
+  /// Goes on with what the journal of another one holds, and with its clients.
+  SimFrontend(World& world, std::string label, SimFrontend& predecessor);
   void receive(ToPeer message) override;
   void happen(What what, std::uint64_t arg) override;
   /// One more client asks.
   void submit(std::uint32_t spec);
-  void begin() { schedule_tick(); }
+  void begin();
   /// SIGTERM: takes no more clients, goes when the last stream has ended.
   void leave();
 
+  /// It dies at one of its next instructions that anybody notices.
+  void doom(std::uint32_t instructions) { fuse_ = instructions; }
+
   Incarnation incarnation() const { return incarnation_; }
+  std::uint32_t generation() const { return generation_; }
+  /// Counters below were given by its predecessors.
+  std::uint64_t first_counter() const { return first_counter_; }
   bool leaving() const { return leaving_; }
   std::size_t clients_waiting() const { return waiting_; }
 
@@ -209,8 +222,12 @@ class SimFrontend final : public Process {
   std::map<std::uint64_t, std::uint32_t> clients;  // counter -> spec, of streams that are open
 
  private:
+  /// What the journal has of it: all that it has got, and more.
   struct Client {
     std::uint32_t spec = 0;
+    std::uint32_t attempt = 0;  // noted before it is sent
+    TimeNs arrival = 0;
+    TimeNs cancel_at = 0;  // 0: never
     std::vector<Token> got;
     std::uint64_t prefix = 0;
     TimeNs deadline = 0;
@@ -219,6 +236,9 @@ class SimFrontend final : public Process {
   };
 
   void take(TableOutput& out);
+  NewRequest request_of(const Client& client);
+  void restart(Client& client);
+  bool dies_here();
   void deliver(const Delivery& delivery, const TableOutput& out);
   void end(const StreamEnd& ending);
   void check_answer(const RequestSpec& spec, const Client& client, const StreamEnd& ending);
@@ -228,7 +248,12 @@ class SimFrontend final : public Process {
   void schedule_tick();
 
   const Incarnation incarnation_;
+  const std::uint32_t generation_ = 0;
   std::vector<Client> by_counter_;  // counters are 1, 2, 3, ...
+  std::uint64_t first_counter_ = 1;
+  Epoch epoch_ = 0;        // of the scheduler, noted
+  bool replaced_ = false;  // it lives, but another one has its journal and its clients
+  std::uint32_t fuse_ = 0;
   std::size_t waiting_ = 0;
   bool leaving_ = false;
   TimeNs tick_at_ = 0;

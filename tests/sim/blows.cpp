@@ -28,7 +28,12 @@ void World::blow() {
     kill(scheduler_->id);
     if (random_.permille(150) && worker != nullptr) kill(worker->id);
   } else if (chosen(b.kill_frontend)) {
-    if (frontend != nullptr) kill(frontend->id);
+    if (frontend == nullptr) return;
+    if (scenario_.successors && heirs_.permille(500)) {
+      frontend->doom(heirs_.between(1, 6));  // between a message and a record, say
+    } else {
+      kill(frontend->id);
+    }
   } else if (chosen(b.freeze_worker)) {
     if (worker != nullptr) freeze(worker->id, freeze_for);
   } else if (chosen(b.freeze_scheduler)) {
@@ -59,6 +64,11 @@ void World::blow() {
     }
   } else if (chosen(b.admin_cancel)) {
     admin_cancel();
+  } else if (chosen(b.replace_frontend)) {
+    if (frontend != nullptr) {
+      freeze(frontend->id, freeze_for);
+      after(successor_delay(), What::start_successor, frontend->id);
+    }
   } else if (chosen(b.kill_memory)) {
     kill_memory();
   } else if (chosen(b.double_start)) {

@@ -86,6 +86,11 @@ std::string body(const Submit& m) {
          " max " + std::to_string(m.sampling.max_tokens) + (m.again ? " again" : "");
 }
 
+std::string body(const FrontendHello& m) {
+  if (m.generation == 0) return "";
+  return " generation " + std::to_string(m.generation) + " inherits " + list(m.inherited);
+}
+
 std::string body(const FrontendHeartbeat& m) {
   return " asks " + list(m.counters) + " attempts " + list(m.attempts) + " next " + list(m.next);
 }

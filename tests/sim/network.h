@@ -68,6 +68,8 @@ class Network {
   /// One end has died.
   void ended(std::uint32_t process);
 
+  /// The process at the other end of the scheduler's link.
+  std::uint32_t peer_of(LinkId link) { return link_of_id(link)->peer; }
   std::uint32_t receiver_up(std::uint32_t link) const { return links_[link]->scheduler; }
   std::uint32_t receiver_down(std::uint32_t link) const { return links_[link]->peer; }
   void deliver_up(std::uint32_t link);

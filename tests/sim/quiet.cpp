@@ -125,6 +125,10 @@ void World::check_end() {
       !state.by_name.empty() || !state.group.empty()) {
     fail("a queue of the scheduler holds something at the end");
   }
+  for (const SimFrontend* frontend : current_frontend_) {
+    if (frontend->clients_waiting() != 0 || !frontend->clients.empty())
+      fail("a client of " + frontend->label + " waits, and nobody knows it");
+  }
   for (const PoolAudit& pool : audit_pools(state)) {
     const bool lives =
         lost_worker_ == kNobody || scenario_.workers[lost_worker_].name != pool.worker;

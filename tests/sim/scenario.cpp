@@ -290,6 +290,21 @@ void draw_role_switches(Scenario& s) {
   if (random.permille(200)) s.blows.set_role = random.between(1, 10);
 }
 
+/// Front ends that die, and have successors. Drawn by itself, likewise.
+void draw_successors(Scenario& s) {
+  Random random(mix(s.seed) ^ 0x5CCE5505ULL);
+  if (s.calm || s.blows.total() == 0 || !random.permille(250)) return;
+  s.successors = true;
+  s.settings.successor_wait =
+      random.pick<TimeNs>({0, kSecond / 2, 2 * kSecond, 10 * kSecond, 10 * kSecond});
+  s.blows.kill_frontend = random.between(3, 20);
+  if (random.permille(400)) s.blows.replace_frontend = random.between(1, 6);
+  // Most deaths meet requests.
+  s.load.requests = random.between(20, 60);
+  s.load.gap = random.pick<TimeNs>({100 * kMillisecond, 300 * kMillisecond, kSecond});
+  s.pace.step = random.pick<TimeNs>({5 * kMillisecond, 20 * kMillisecond, 60 * kMillisecond});
+}
+
 }  // namespace
 
 std::uint32_t Scenario::fits() const {
@@ -343,6 +358,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   if (random.permille(150)) s.step_room = random.pick<std::uint32_t>({2, 5, 9});
   draw_leases(s);
   draw_role_switches(s);
+  draw_successors(s);
   return s;
 }
 
@@ -400,6 +416,8 @@ std::string Scenario::text() const {
   field("leases", leases ? 1 : 0);
   field("kept_wait ms", static_cast<std::uint64_t>(settings.kept_wait / kMillisecond));
   field("same link id", network.same_link_id ? 1 : 0);
+  field("successors", successors ? 1 : 0);
+  field("successor_wait ms", static_cast<std::uint64_t>(settings.successor_wait / kMillisecond));
   return line;
 }
 

@@ -47,6 +47,7 @@ struct Blows {
   std::uint32_t set_role = 0;      // by an operator
   std::uint32_t admin_cancel = 0;
   std::uint32_t kill_memory = 0;
+  std::uint32_t replace_frontend = 0;  // its successor starts while it is frozen
   std::uint32_t double_start = 0;      // a second process of a name while the first one lives
   TimeNs gap = 500 * kMillisecond;     // longest time between two
   TimeNs freeze = kSecond;             // longest
@@ -58,7 +59,7 @@ struct Blows {
   std::uint32_t total() const {
     return kill_worker + kill_scheduler + kill_frontend + freeze_worker + freeze_scheduler +
            freeze_frontend + relink + terminate + leave + set_draining + set_role + admin_cancel +
-           double_start + kill_memory;
+           double_start + kill_memory + replace_frontend;
   }
 };
 
@@ -115,6 +116,7 @@ struct Scenario {
   bool calm = false;
   bool codec = false;   // messages travel as bytes
   bool leases = false;  // there is a memory process: pools outlive their workers
+  bool successors = false;  // front ends have journals, and most that die a successor
 
   /// Prompt + output tokens that fit every pool.
   std::uint32_t fits() const;

@@ -56,6 +56,11 @@ constexpr Planted kPlanted[] = {
     {Fault::trusted_too_early, "trusted_too_early", 10},
     {Fault::lease_while_writer_lives, "lease_while_writer_lives", 538},
     {Fault::other_layout_kept, "other_layout_kept", 648},
+    // Front ends with successors.
+    {Fault::no_grace, "no_grace", 21},
+    {Fault::inherited_one_short, "inherited_one_short", 20},
+    {Fault::orphans_decode_on, "orphans_decode_on", 129},
+    {Fault::replaced_link_heard, "replaced_link_heard", 129},
 };
 
 struct Active {

@@ -16,6 +16,14 @@ FrontendIdentity identity_of(World& world, std::uint32_t name) {
   identity.incarnation = static_cast<Incarnation>(world.now());
   identity.pid = static_cast<std::int32_t>(world.next_process());
   identity.pid_start = static_cast<std::uint64_t>(world.now());
+  identity.has_successor = world.scenario().successors;
+  return identity;
+}
+
+FrontendIdentity heir_of(World& world, const SimFrontend& predecessor) {
+  FrontendIdentity identity = identity_of(world, predecessor.name);
+  identity.incarnation = predecessor.incarnation();
+  identity.generation = predecessor.generation() + 1;
   return identity;
 }
 
@@ -27,6 +35,60 @@ SimFrontend::SimFrontend(World& world, std::uint32_t name_, std::string label_)
       table(identity_of(world, name_), RequestTableLimits{}),
       incarnation_(static_cast<Incarnation>(world.now())) {
   by_counter_.resize(1);
+}
+
+SimFrontend::SimFrontend(World& world, std::string label_, SimFrontend& predecessor)
+    : Process(world, std::move(label_)),
+      name(predecessor.name),
+      table(heir_of(world, predecessor), RequestTableLimits{}),
+      clients(std::move(predecessor.clients)),
+      incarnation_(predecessor.incarnation_),
+      generation_(predecessor.generation_ + 1),
+      by_counter_(std::move(predecessor.by_counter_)),
+      first_counter_(by_counter_.size()),
+      epoch_(predecessor.epoch_),
+      waiting_(predecessor.waiting_) {
+  predecessor.clients.clear();
+  predecessor.by_counter_.clear();
+  predecessor.waiting_ = 0;
+  predecessor.replaced_ = true;
+  table.succeed(epoch_, first_counter_);
+  for (std::uint64_t counter = 1; counter < first_counter_; ++counter) {
+    Client& client = by_counter_[counter];
+    if (client.ended) continue;
+    if (world_.spec_of(kFirstSeed + client.spec).sampling.beams()) restart(client);
+    table.adopt({counter, client.attempt, client.arrival, request_of(client), client.got},
+                world_.now());
+  }
+}
+
+/// Its first tick, and what clients have done meanwhile, or the journal shows that they are done.
+void SimFrontend::begin() {
+  TableOutput out;
+  for (std::uint64_t counter = 1; counter < by_counter_.size(); ++counter) {
+    const Client& client = by_counter_[counter];
+    if (client.ended) continue;
+    if (client.cancel_at != 0) world_.at(client.cancel_at, What::client_cancel, id, counter);
+    const RequestSpec& spec = world_.spec_of(kFirstSeed + client.spec);
+    if (client.got.size() >= spec.stop_at) {
+      table.finish(counter, spec.stop_at, world_.now(), out);
+    }
+  }
+  take(out);
+}
+
+/// Of a search, a client has nothing before it has all.
+void SimFrontend::restart(Client& client) {
+  const RequestSpec& spec = world_.spec_of(kFirstSeed + client.spec);
+  client.got.clear();
+  client.prefix = spec.root;
+  for (const Token token : spec.prompt) client.prefix = extend_prefix(client.prefix, token);
+}
+
+bool SimFrontend::dies_here() {
+  if (fuse_ == 0 || --fuse_ != 0 || !alive) return !alive;
+  world_.kill(id);
+  return true;
 }
 
 void SimFrontend::receive(ToPeer message) {
@@ -46,6 +108,10 @@ void SimFrontend::happen(What what, std::uint64_t arg) {
       world_.check_waits(*this);
       break;
     case What::client_cancel: {
+      if (replaced_) {  // it does not know that its clients have gone
+        table.cancel(arg, world_.now(), out);
+        break;
+      }
       Client& client = by_counter_[arg];
       if (client.ended) return;
       client.cancelled = true;
@@ -64,25 +130,31 @@ void SimFrontend::submit(std::uint32_t index) {
   client.spec = index;
   client.deadline =
       spec.timeout == 0 ? world_.now() + 100'000 * kSecond : world_.now() + spec.timeout;
-  client.prefix = spec.root;
-  for (const Token token : spec.prompt) client.prefix = extend_prefix(client.prefix, token);
+  client.arrival = world_.now();
+  if (spec.cancel_after != 0) client.cancel_at = world_.now() + spec.cancel_after;
+  restart(client);
+  TableOutput out;
+  const Result<RequestId> opened = table.open(request_of(client), world_.now(), out);
+  if (!opened.ok() || opened.value().counter != by_counter_.size())
+    world_.fail("a client was not taken");
+  by_counter_.push_back(client);
+  ++waiting_;
+  clients[opened.value().counter] = index;
+  if (client.cancel_at != 0) {
+    world_.at(client.cancel_at, What::client_cancel, id, opened.value().counter);
+  }
+  take(out);
+}
+
+NewRequest SimFrontend::request_of(const Client& client) {
+  const RequestSpec& spec = world_.spec_of(kFirstSeed + client.spec);
   NewRequest request;
   request.prompt = spec.prompt;
   request.priority = spec.priority;
   request.cache_salt = spec.cache_salt;
   request.sampling = spec.sampling;
   request.deadline = client.deadline;
-  TableOutput out;
-  const Result<RequestId> opened = table.open(std::move(request), world_.now(), out);
-  if (!opened.ok() || opened.value().counter != by_counter_.size())
-    world_.fail("a client was not taken");
-  by_counter_.push_back(client);
-  ++waiting_;
-  clients[opened.value().counter] = index;
-  if (spec.cancel_after != 0) {
-    world_.after(spec.cancel_after, What::client_cancel, id, opened.value().counter);
-  }
-  take(out);
+  return request;
 }
 
 void SimFrontend::leave() {
@@ -92,12 +164,26 @@ void SimFrontend::leave() {
 }
 
 void SimFrontend::take(TableOutput& out) {
-  if (out.refused) world_.fail(label + " was refused: " + *out.refused);
+  if (out.refused) {
+    if (!replaced_) world_.fail(label + " was refused: " + *out.refused);
+    world_.ended(*this);
+    return;
+  }
+  if (table.scheduler().epoch != 0) epoch_ = table.scheduler().epoch;
+  for (const FrontendMessage& message : out.messages) {
+    const auto* submit = std::get_if<Submit>(&message);
+    if (submit != nullptr && !replaced_) {
+      by_counter_[submit->request.counter].attempt = submit->attempt;
+    }
+  }
   for (FrontendMessage& message : out.messages) {
+    if (dies_here()) return;
     world_.network().send_up(id, std::move(message));  // lost ones are healed by heartbeats
   }
+  if (replaced_) return schedule_tick();  // it writes to nobody
   TableOutput finished;
   for (const Delivery& delivery : out.deliveries) {
+    if (dies_here()) return;
     deliver(delivery, out);
     const Client& client = by_counter_[delivery.counter];
     const RequestSpec& spec = world_.spec_of(kFirstSeed + client.spec);
@@ -105,7 +191,10 @@ void SimFrontend::take(TableOutput& out) {
       table.finish(delivery.counter, spec.stop_at, world_.now(), finished);
     }
   }
-  for (const StreamEnd& ending : out.endings) end(ending);
+  for (const StreamEnd& ending : out.endings) {
+    if (dies_here()) return;
+    end(ending);
+  }
   if (!finished.endings.empty()) take(finished);
   if (leaving_ && waiting_ == 0 && alive) {
     world_.network().send_up(id, FrontendMessage(FrontendBye{}));

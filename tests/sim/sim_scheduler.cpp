@@ -1,5 +1,6 @@
 // The scheduler's shell in virtual time: hears everything that waits, plans, sends; see
 // scheduler/scheduler_loop.cpp for the real one.
+#include <algorithm>
 #include <utility>
 
 #include "scheduler/state/audit.h"
@@ -137,6 +138,95 @@ bool SimScheduler::strikes_by_tokens(FrontendIndex frontend, const Events& event
   return false;
 }
 
+/// What an event of a front end may change, and what there was before it.
+struct SimScheduler::Before {
+  enum class Kind : std::uint8_t {
+    other,
+    replaced,  // of a process that has been replaced: nothing
+    gone,      // of one that may have a successor: nothing is lost by it
+    hello,     // of a successor
+  };
+  Kind kind = Kind::other;
+  const SimFrontend* sender = nullptr;
+  std::size_t requests = 0;
+  std::uint64_t changes = 0;
+  bool taken_over = false;
+  TimeNs away = 0;
+};
+
+namespace {
+
+std::uint64_t changes(const State& state) {
+  const Counters& c = state.counters;
+  return c.accepted + c.refused + c.finished + c.errors + c.cancelled;
+}
+
+const Frontend* entry_of(const State& state, const SimFrontend& process) {
+  for (const Frontend& entry : state.frontends) {
+    if (entry.alive && entry.identity.incarnation == process.incarnation()) return &entry;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+SimScheduler::Before SimScheduler::look(const Event& event) {
+  Before before;
+  if (!world_.scenario().successors) return before;
+  const auto* from = std::get_if<FromFrontend>(&event);
+  const auto* gone = std::get_if<ProcessGone>(&event);
+  if (from == nullptr && gone == nullptr) return before;
+  const LinkId link = from != nullptr ? from->link : gone->link;
+  before.sender = dynamic_cast<const SimFrontend*>(&world_.process(world_.network().peer_of(link)));
+  if (before.sender == nullptr) return before;
+  const SimFrontend& sender = *before.sender;
+  const Frontend* entry = entry_of(state, sender);
+  before.requests = state.requests.size();
+  before.changes = changes(state);
+  if (entry != nullptr && entry->identity.generation > sender.generation()) {
+    before.kind = Before::Kind::replaced;
+    before.away = entry->away;
+  } else if (gone != nullptr) {
+    const bool waits = state.settings.successor_wait != 0 && entry != nullptr;
+    if (waits) before.kind = Before::Kind::gone;
+  } else if (std::holds_alternative<FrontendHello>(from->message) && sender.generation() != 0) {
+    before.kind = Before::Kind::hello;
+    before.taken_over = entry != nullptr && entry->identity.generation == sender.generation();
+  }
+  return before;
+}
+
+void SimScheduler::check_succession(const Before& before, const Event& event) {
+  const bool same = before.requests == state.requests.size() && before.changes == changes(state);
+  const auto expect = [&](bool right, const std::string& what) {
+    if (!right) world_.fail(what + " (" + before.sender->label + ")");
+  };
+  switch (before.kind) {
+    case Before::Kind::other:
+      return;
+    case Before::Kind::replaced: {
+      const Frontend* entry = entry_of(state, *before.sender);
+      expect(same && entry != nullptr && entry->away == before.away &&
+                 entry->identity.generation > before.sender->generation(),
+             "a front end that was replaced is still listened to");
+      return;
+    }
+    case Before::Kind::gone:
+      expect(same, "requests end with their front end, though a successor may come");
+      return;
+    case Before::Kind::hello: {
+      const auto& message = std::get<FromFrontend>(event).message;
+      const std::vector<std::uint64_t>& named = std::get<FrontendHello>(message).inherited;
+      if (before.taken_over) return;
+      state.requests.each([&](const Request& request) {
+        if (request.name.frontend != before.sender->incarnation()) return;
+        expect(std::binary_search(named.begin(), named.end(), request.name.counter),
+               "an orphan of a predecessor stays, #" + std::to_string(request.name.counter));
+      });
+    }
+  }
+}
+
 void SimScheduler::apply_now(Event&& event) {
   const bool tick = std::holds_alternative<Tick>(event);
   if (!tick) {
@@ -152,6 +242,8 @@ void SimScheduler::apply_now(Event&& event) {
       watch(other->link, world_.process(static_cast<std::uint32_t>(m->pid)));
     }
   }
+  const Before before = look(event);
+  const Event heard = before.kind == Before::Kind::other ? Event(Tick{}) : event;
   const Worker* stale = stale_sender(state, event);
   const StepId done = stale != nullptr ? stale->compute.done : 0;
   const std::size_t open = state.pulls.size();
@@ -161,6 +253,7 @@ void SimScheduler::apply_now(Event&& event) {
                            state.counters.terms_ended != terms)) {
     world_.fail("the scheduler believes a message of an ended term of " + stale->name());
   }
+  check_succession(before, heard);
   check_audit("apply");
 }
 

@@ -7,7 +7,10 @@
 namespace baton::sim {
 
 World::World(const Scenario& scenario, const RunOptions& options)
-    : scenario_(scenario), options_(options), random_(mix(scenario.seed) ^ 0x0DDBA11ULL) {}
+    : scenario_(scenario),
+      options_(options),
+      random_(mix(scenario.seed) ^ 0x0DDBA11ULL),
+      heirs_(mix(scenario.seed) ^ 0x4E125ULL) {}
 
 void World::trace(const std::string& line) {
   if (!options_.trace) return;
@@ -88,7 +91,8 @@ TimeNs World::patience(std::uint64_t deaths) const {
     const auto* worker = dynamic_cast<const SimWorker*>(process);
     return worker != nullptr && worker->alive && worker->hung_by != kNobody;
   });
-  return options_.patience + 2 * all_work() + static_cast<TimeNs>(hanging) * 64 * kSecond +
+  const TimeNs away = scenario_.successors ? s.successor_wait + 4 * kSecond : 0;
+  return options_.patience + away + 2 * all_work() + static_cast<TimeNs>(hanging) * 64 * kSecond +
          static_cast<TimeNs>(std::min(deaths, most)) * each;
 }
 
@@ -150,6 +154,12 @@ void World::handle_world_event(const Event& event) {
       break;
     case What::start_frontend:
       start_frontend(event.who);
+      break;
+    case What::start_successor:
+      start_successor(event.who);
+      break;
+    case What::kill_replaced:
+      kill(event.who);
       break;
     case What::submit:
       submit_burst();
@@ -231,15 +241,41 @@ void World::start_worker(std::uint32_t name) {
 }
 
 void World::start_frontend(std::uint32_t name) {
+  if (current_frontend_.size() <= name) current_frontend_.resize(name + 1);
+  if (current_frontend_[name] != nullptr && current_frontend_[name]->alive) return;
   now_ += 1;
-  frontends_.push_back(std::make_unique<SimFrontend>(
+  begin_frontend(std::make_unique<SimFrontend>(
       *this, name, "frontend" + std::to_string(name) + "/" + std::to_string(processes_.size())));
+}
+
+void World::start_successor(std::uint32_t process) {
+  auto& predecessor = dynamic_cast<SimFrontend&>(*processes_[process]);
+  if (current_frontend_[predecessor.name] != &predecessor) return;  // another one has come
+  now_ += 1;
+  if (predecessor.alive) after(heirs_.time(0, 8 * kSecond), What::kill_replaced, process);
+  begin_frontend(std::make_unique<SimFrontend>(*this,
+                                               "frontend" + std::to_string(predecessor.name) + "/" +
+                                                   std::to_string(processes_.size()) + " (of " +
+                                                   std::to_string(process) + ")",
+                                               predecessor));
+  ++report_.successors;
+  report_.inherited += current_frontend_[predecessor.name]->table.counters().adopted;
+}
+
+void World::begin_frontend(std::unique_ptr<SimFrontend> starting) {
+  frontends_.push_back(std::move(starting));
   SimFrontend& frontend = *frontends_.back();
   adopt(frontend);
-  if (current_frontend_.size() <= name) current_frontend_.resize(name + 1);
-  current_frontend_[name] = &frontend;
+  current_frontend_[frontend.name] = &frontend;
   network_.connect(frontend.id);
   frontend.begin();
+}
+
+/// Some come before their predecessor's death is known, some after it was given up.
+TimeNs World::successor_delay() {
+  if (heirs_.permille(250)) return heirs_.time(kMillisecond, 100 * kMillisecond);
+  if (heirs_.permille(850)) return heirs_.time(50 * kMillisecond, 3 * kSecond);
+  return scenario_.settings.successor_wait + heirs_.time(0, 3 * kSecond);
 }
 
 void World::kill(std::uint32_t id) {
@@ -284,7 +320,12 @@ void World::ended(Process& process) {
       after(restart, What::start_worker, worker->name);
     }
   } else if (auto* frontend = dynamic_cast<SimFrontend*>(&process)) {
-    after(restart, What::start_frontend, frontend->name);
+    if (current_frontend_[frontend->name] != frontend) return;
+    if (scenario_.successors && !frontend->leaving() && heirs_.permille(850)) {
+      after(successor_delay(), What::start_successor, frontend->id);
+    } else {
+      after(restart, What::start_frontend, frontend->name);
+    }
   }
 }
 

@@ -40,6 +40,8 @@ struct Report {
   std::uint64_t events = 0;
   std::uint64_t deaths = 0;  // processes killed
   std::uint64_t freezes = 0;
+  std::uint64_t successors = 0;  // of front ends
+  std::uint64_t inherited = 0;   // requests that they have gone on with
   std::uint64_t requests = 0;
   std::uint64_t tokens = 0;  // that reached clients
   Counters counters;         // of all schedulers together
@@ -88,6 +90,7 @@ class World {
   void start_scheduler();
   void start_worker(std::uint32_t name);
   void start_frontend(std::uint32_t name);
+  void start_successor(std::uint32_t predecessor);
   void kill(std::uint32_t process);
   void freeze(std::uint32_t process, TimeNs how_long);
   /// The process has ended: its links break, whoever watches it is told.
@@ -138,6 +141,8 @@ class World {
   TimeNs patience(std::uint64_t deaths) const;
   void adopt(Process& process);
   void tell_importers(const SimWorker& exporter);
+  void begin_frontend(std::unique_ptr<SimFrontend> frontend);
+  TimeNs successor_delay();
   void thaw(std::uint32_t process);
   void relink(Process* peer);
   void admin_cancel();
@@ -155,6 +160,7 @@ class World {
   const Scenario& scenario_;
   const RunOptions& options_;
   Random random_;
+  Random heirs_;  // for all about successors: nothing else depends on it
   TimeNs now_ = kSecond;
   std::uint64_t order_ = 0;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;

@@ -934,6 +934,7 @@ TEST_F(HeirTable, asks_the_same_scheduler_for_the_next_token) {
   EXPECT_TRUE(hello.has_successor);
   EXPECT_EQ(hello.inherited, (std::vector<std::uint64_t>{3}));
   EXPECT_TRUE(all<FrontendHeartbeat>().empty());
+  EXPECT_EQ(table.scheduler().epoch, 0U) << "none has answered it";
   welcome(kEpoch, 1, 0);
   EXPECT_TRUE(all<Submit>().empty());
   ASSERT_EQ(all<FrontendHeartbeat>().size(), 1U);

@@ -165,6 +165,58 @@ TEST_F(Successor, GoodbyeEndsAllAtOnce) {
   EXPECT_FALSE(entry().alive);
 }
 
+TEST_F(Successor, WhatHadLeftBeforeTheDeathIsStillHeard) {
+  c.submit(1, 4, 20);
+  c.submit(2, 4, 20);
+  c.gone(c.frontend);
+  c.submit(3, 4, 20);
+  c.from_frontend(c.frontend, Cancel{{1, 1}});
+  EXPECT_EQ(c.phase(1), Phase::ended);
+  EXPECT_EQ(c.phase(3), Phase::waiting);
+  EXPECT_FALSE(entry().reachable()) << "that does not bring it back";
+  const LinkId next = come(1, {2, 3});
+  ask(next, 3, 1, 0);
+  EXPECT_TRUE(c.told<Gone>(next).empty());
+}
+
+TEST_F(Successor, OneWithAnotherAttemptIsToldSo) {
+  c.submit(1, 4, 20);
+  Submit again = c.request(2, 4, 20);
+  again.attempt = 3;
+  c.from_frontend(c.frontend, again);
+  const LinkId next = come(1, {1, 2});
+  ask(next, 1, 2, 0);  // its journal is ahead: the Submit was lost
+  EXPECT_EQ(c.find(1), nullptr);
+  ask(next, 2, 1, 0);  // or behind
+  ASSERT_EQ(c.told<Gone>(next).size(), 2U);
+  EXPECT_EQ(c.told<Gone>(next)[1].counters, (std::vector<std::uint64_t>{2}));
+  EXPECT_EQ(c.find(2)->attempt, 3U) << "the successor's own attempts reach it, or pass it";
+}
+
+TEST_F(Successor, WhatIsCompleteAlreadyEndsAtOnce) {
+  const LinkId next = come(1);
+  Submit whole = c.request(1, 4, 2);
+  whole.attempt = 2;
+  whole.again = true;
+  whole.generated = {kWord, kWord};
+  c.from_frontend(next, whole);
+  ASSERT_NE(c.terminal(1), nullptr);
+  EXPECT_EQ(c.terminal(1)->reason,
+            (std::vector<std::uint32_t>{static_cast<std::uint32_t>(FinishReason::length)}));
+}
+
+TEST_F(Successor, ASearchIsToldWhole) {
+  Submit search = c.request(1, 4, 2);
+  search.sampling.num_beams = 2;
+  search.sampling.num_return_sequences = 2;
+  c.from_frontend(c.frontend, search);
+  c.gone(c.frontend);
+  const LinkId next = come(1, {1});
+  ask(next, 1, 1, 0);
+  EXPECT_TRUE(c.told<Gone>(next).empty());
+  EXPECT_EQ(c.tokens_of(1), 0U);
+}
+
 TEST_F(Successor, MayComeBeforeTheDeathIsKnown) {
   c.submit(1, 4, 20);
   step();
