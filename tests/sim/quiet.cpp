@@ -92,6 +92,13 @@ bool World::quiet(std::string* why) {
     }
     rest.busy("an operator drains");
   }
+  // A worker that the scheduler did not know then comes with the role that it was given.
+  for (const WorkerSpec& w : scenario_.workers) {
+    const Worker* books = worker_of(state, w.name);
+    if (books == nullptr || !books->ready() || books->role() == w.role) continue;
+    scheduler_->inject(SetRole{w.name, w.role});
+    rest.busy(w.name + " has another role");
+  }
   for (const auto& frontend : frontends_) {
     if (!frontend->alive || frontend->table.entry_count() == 0) continue;
     rest.busy(frontend->label + " has " + std::to_string(frontend->table.entry_count()) +
