@@ -46,7 +46,8 @@ void RequestTable::adopt(AdoptedRequest request, TimeNs now) {
   const auto [at, fresh] = entries_.try_emplace(request.counter);
   if (!fresh) return;
   // A counter that is used twice would get another request's tokens.
-  next_counter_ = inherited_below_ = std::max(next_counter_, request.counter + 1);
+  inherited_below_ = std::max(inherited_below_, request.counter + 1);
+  next_counter_ = std::max(next_counter_, inherited_below_);
   Entry& entry = at->second;
   entry.arrival = request.arrival;
   entry.news = now;
