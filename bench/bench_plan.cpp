@@ -59,7 +59,7 @@ class Bench {
     Register identity;
     identity.name = "decode0";
     identity.incarnation = 1;
-    identity.role = Role::decode;
+    identity.role = identity.home = Role::decode;
     apply(state_, FromWorker{kWorkerLink, identity}, now_, out_);
     Hello hello;
     hello.name = identity.name;

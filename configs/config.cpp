@@ -363,7 +363,11 @@ Result<Config> read_all(Program who, const CommandLine& line) {
 }  // namespace
 
 std::uint32_t largest_step(const SchedulerConfig& scheduler, Role role) {
-  return std::max(scheduler.token_budget.of(role), scheduler.max_running);
+  const TokenBudget& budget = scheduler.token_budget;
+  const std::uint32_t tokens = scheduler.roles == Roles::automatic
+                                   ? std::max({budget.prefill, budget.decode, budget.mixed})
+                                   : budget.of(role);
+  return std::max(tokens, scheduler.max_running);
 }
 
 Result<Config> parse_config(const std::string& yaml, const std::string& file) {

@@ -20,6 +20,7 @@ enum class Preempted : std::uint8_t { in_place = 0, first = 1, front = 2, automa
 enum class Admission : std::uint8_t { watermark = 0, future = 1 };
 enum class Victim : std::uint8_t { last = 0, shortest = 1, tail = 2 };
 enum class Swap : std::uint8_t { automatic = 0, always = 1, never = 2 };
+enum class Roles : std::uint8_t { fixed = 0, automatic = 1 };
 
 /// Tokens of one step, prompt and decode together, by the worker's role.
 struct TokenBudget {
@@ -74,6 +75,9 @@ struct SchedulerConfig {
   double pull_watermark = 1;
   LocalPrefill local_prefill;
   NoDecode no_decode = NoDecode::run;
+  Roles roles = Roles::fixed;
+  double role_queue_s = 0.5;
+  double role_dwell_s = 10;
   double worker_timeout_s = 3;
   double frontend_timeout_s = 15;
   double successor_wait_s = 10;
@@ -89,9 +93,9 @@ struct SchedulerConfig {
   std::string event_log;
 };
 
-/// Tokens that a step of such a worker can have at the most: its budget, or one for each sequence
-/// that decodes there. (On a prefill worker they do when no decode worker is left; one beam search
-/// may be wider than the budget.)
+/// Tokens that a step of such a worker can have at the most: its budget (where roles change by
+/// themselves, the largest one), or one for each sequence that decodes there. (On a prefill worker
+/// they do when no decode worker is left; one beam search may be wider than the budget.)
 std::uint32_t largest_step(const SchedulerConfig& scheduler, Role role);
 
 /// One port of a front end, and the HTTP dialects that are spoken there (configs/dialects.h). No

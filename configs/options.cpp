@@ -135,6 +135,18 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        .meaning = "without a decode worker: run on a prefill worker, or wait",
        .member = &S::no_decode,
        .choices = "run|wait"},
+      {.name = "roles",
+       .meaning = "fixed: workers keep the roles that they were started with, or that an operator "
+                  "gives them; auto: where prompts queue, or decode workers are full, a worker of "
+                  "the other side that can be spared takes another role, and its own again later",
+       .member = &S::roles,
+       .choices = "fixed|auto"},
+      {"role_queue_s",
+       "with roles auto: seconds of prompt work, for each worker that prefills, that wait before "
+       "another one helps",
+       &S::role_queue_s, 0.001, 600},
+      {"role_dwell_s", "with roles auto: seconds that a worker keeps a role at the least",
+       &S::role_dwell_s, 0.1, 3600},
       {"worker_timeout_s", "seconds without progress after which a worker is fenced",
        &S::worker_timeout_s, 0.2, 3600},
       {"frontend_timeout_s", "seconds of silence after which a front end counts as dead",

@@ -31,7 +31,7 @@ struct Option {
                    std::vector<std::uint32_t> Section::*, TokenBudget Section::*,
                    LocalPrefill Section::*, Batching Section::*, NoDecode Section::*,
                    QueueOrder Section::*, Preempted Section::*, Victim Section::*,
-                   Admission Section::*, Swap Section::*, Role Section::*>;
+                   Admission Section::*, Swap Section::*, Roles Section::*, Role Section::*>;
 
   const char* name;
   const char* meaning;

@@ -43,6 +43,8 @@ enum class Fault : std::uint8_t {
   inherited_one_short,       // a successor asks for a token again that its client has
   orphans_decode_on,         // what a successor did not inherit runs to its end
   replaced_link_heard,       // a front end is still listened to when its successor has come
+  roles_flap,                // a worker is turned at once by whatever is measured, and back again
+  last_decoder_turned,       // nobody need be left who decodes when a worker is turned
 };
 
 #ifdef BATON_FAULTS

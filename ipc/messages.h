@@ -190,11 +190,12 @@ struct FrontendWelcome {
   std::uint64_t preemptions = 0;
   std::uint64_t computed_tokens = 0;  // of prompts, in rows that were sent to workers
   std::uint64_t resumed = 0;          // sequences that went on in a pool that outlived their worker
+  std::uint64_t role_changes = 0;     // of workers, by an operator or by themselves
   std::uint32_t tokens_per_block = 0;  // 0: no pool yet
   std::vector<PoolUse> pools;          // of the workers in term
   BATON_FIELDS(protocol, build, epoch, workers_ready, max_context, progress, running, waiting,
                host_blocks, host_blocks_used, blocks_out, blocks_in, damaged_blocks, preemptions,
-               computed_tokens, resumed, tokens_per_block, pools)
+               computed_tokens, resumed, role_changes, tokens_per_block, pools)
 };
 
 /// The one last message of an accepted request (or the refusal of a new one).
@@ -265,11 +266,13 @@ struct Register {
   std::string name;
   Incarnation incarnation = 0;
   Role role = Role::mixed;
+  Role home = Role::mixed;  // the one that it was started with
+  bool held = false;        // an operator gave it `role`: it keeps that
   std::int32_t pid = 0;
   std::uint64_t pid_start = 0;
   std::string device;                // "cpu", or the GPU's UUID
   std::vector<AllocationId> mapped;  // pools that it maps: a new scheduler cannot know
-  BATON_FIELDS(protocol, build, name, incarnation, role, pid, pid_start, device, mapped)
+  BATON_FIELDS(protocol, build, name, incarnation, role, home, held, pid, pid_start, device, mapped)
 };
 
 /// One rank's pool. `handle`: the segment's name on CPUs, the 64 bytes of a cudaIpcMemHandle on
@@ -586,11 +589,12 @@ struct Leave {
 };
 
 /// The worker has this role from now on. It registers with it at the next scheduler; its next
-/// process has its own again.
+/// process has its own again. `held`: an operator says so, and `roles: auto` leaves it alone.
 struct TakeRole {
   Incarnation incarnation = 0;
   Role role = Role::mixed;
-  BATON_FIELDS(incarnation, role)
+  bool held = false;
+  BATON_FIELDS(incarnation, role, held)
 };
 
 using ToWorker = std::variant<Registered, Welcome, StepPlan, Pull, Close, Fenced, Superseded,

@@ -94,7 +94,7 @@ class VirtualCluster {
     Register identity;
     identity.build = state_.build;
     identity.name = worker.name;
-    identity.role = worker.role;
+    identity.role = identity.home = worker.role;
     identity.incarnation = 1;
     apply(state_, FromWorker{devices_[i].link, std::move(identity)}, now_, out_);
     Hello hello;

@@ -143,6 +143,7 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
   view_.preemptions = message.preemptions;
   view_.computed_tokens = message.computed_tokens;
   view_.resumed = message.resumed;
+  view_.role_changes = message.role_changes;
   view_.tokens_per_block = message.tokens_per_block;
   view_.pools = message.pools;
   if (lost_one) scheduler_lost(now, out);

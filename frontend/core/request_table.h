@@ -133,6 +133,7 @@ struct SchedulerView {
   std::uint64_t preemptions = 0;
   std::uint64_t computed_tokens = 0;
   std::uint64_t resumed = 0;
+  std::uint64_t role_changes = 0;
   std::uint32_t tokens_per_block = 0;
   std::vector<PoolUse> pools;
   TimeNs heard_at = 0;     // last message of any kind

@@ -12,10 +12,12 @@ namespace baton {
 namespace {
 
 constexpr const char* kHelp =
-    "show info|workers|frontends|setup|requests|kv|queue|errors [json]   what the scheduler knows\n"
+    "show info|workers|roles|frontends|setup|requests|kv|queue|errors [json]\n"
+    "                                                    what the scheduler knows\n"
     "set worker NAME drain|ready                         stop or resume giving it work\n"
-    "set worker NAME role prefill|decode|mixed           what new work it gets; what it has, "
-    "stays\n"
+    "set worker NAME role prefill|decode|mixed|auto      what new work it gets; what it has, "
+    "stays.\n"
+    "                                                    auto: scheduler.roles says it again\n"
     "cancel FRONTEND-COUNTER                             end one request (ids: show requests)\n"
     "wait worker NAME ready|drained|gone SECONDSs        answer when it is so, or at the time-out\n"
     "audit                                               recount every pool, compare with the "
@@ -116,17 +118,21 @@ std::optional<Role> parse_role(const std::string& word) {
 
 AdminAnswer set_worker(const std::vector<std::string>& words, AdminBackend& backend) {
   const bool drain = words.size() == 4 && (words[3] == "drain" || words[3] == "ready");
-  const std::optional<Role> role =
-      words.size() == 5 && words[3] == "role" ? parse_role(words[4]) : std::nullopt;
-  if (words.size() < 2 || words[1] != "worker" || (!drain && !role)) {
+  const bool sets_role = words.size() == 5 && words[3] == "role";
+  const std::optional<Role> role = sets_role ? parse_role(words[4]) : std::nullopt;
+  const bool release = sets_role && words[4] == "auto";
+  if (words.size() < 2 || words[1] != "worker" || (!drain && !role && !release)) {
     return error(
-        "usage: set worker NAME drain|ready, or set worker NAME role prefill|decode|mixed");
+        "usage: set worker NAME drain|ready, or set worker NAME role prefill|decode|mixed|auto");
   }
   if (find_worker(backend.state(), words[2]) == nullptr) {
     return error("no worker is called '" + words[2] + "'; known:" + known_workers(backend.state()));
   }
-  if (role) {
-    backend.inject(SetRole{words[2], *role});
+  if (release && backend.state().settings.roles == Roles::fixed) {
+    return error("roles do not change by themselves here: scheduler.roles is fixed");
+  }
+  if (sets_role) {
+    backend.inject(SetRole{words[2], role});
   } else {
     backend.inject(SetDraining{words[2], words[3] == "drain"});
   }
@@ -163,7 +169,8 @@ AdminAnswer run_admin_command(std::string_view line, AdminBackend& backend, Time
         return answer(*text);
       }
     }
-    return error("usage: show info|workers|frontends|setup|requests|kv|queue|errors [json]");
+    return error(
+        "usage: show info|workers|roles|frontends|setup|requests|kv|queue|errors [json]");
   }
   if (words[0] == "set") return set_worker(words, backend);
   if (words[0] == "cancel") return cancel(words, backend);

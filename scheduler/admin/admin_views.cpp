@@ -43,7 +43,8 @@ json info(const State& state, const AdminStats& stats) {
                    {"prefix_pulls", c.prefix_pulls},
                    {"blocks_out", c.blocks_out},
                    {"blocks_in", c.blocks_in},
-                   {"pulls_saved", c.pulls_saved}};
+                   {"pulls_saved", c.pulls_saved},
+                   {"role_changes", c.role_changes}};
   const auto frontends = std::count_if(state.frontends.begin(), state.frontends.end(),
                                        [](const Frontend& f) { return f.reachable(); });
   return {{"build", state.build},
@@ -84,6 +85,21 @@ json unreachable(const State& state, const Worker& importer) {
   return names;
 }
 
+/// Who says what role it has.
+const char* role_by(const Worker& w) {
+  return w.held ? "operator" : w.role() == w.home() ? "configuration" : "auto";
+}
+
+json roles(const State& state) {
+  const RoleWatch& watch = state.role_watch;
+  return {{"roles", state.settings.roles == Roles::fixed ? "fixed" : "auto"},
+          {"changes", state.counters.role_changes},
+          {"prompts_wait_s", watch.pressure.queue_s},
+          {"prompt_load", watch.pressure.prompt_load},
+          {"decode_load", watch.pressure.decode_load},
+          {"last_change", watch.last}};
+}
+
 json workers(const State& state) {
   json list = json::array();
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
@@ -93,6 +109,7 @@ json workers(const State& state) {
         [&](const Sequence& sequence) { parked += sequence.worker == i && sequence.parked; });
     list.push_back({{"name", w.name()},
                     {"role", to_string(w.role())},
+                    {"role_by", role_by(w)},
                     {"state", describe_state(w)},
                     {"pid", w.peer.identity.pid},
                     {"term", w.peer.term},
@@ -241,6 +258,8 @@ std::optional<std::string> show(const std::string& what, bool as_json, const Sta
     value = workers(state);
   } else if (what == "frontends") {
     value = frontends(state, now);
+  } else if (what == "roles") {
+    value = roles(state);
   } else if (what == "requests") {
     value = requests(state, now);
   } else if (what == "kv") {

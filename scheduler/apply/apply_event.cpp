@@ -48,7 +48,7 @@ struct Apply {
   }
   void operator()(SetRole&& e) {
     for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
-      if (state.workers[i].name() == e.worker) set_role(state, i, e.role, now, out);
+      if (state.workers[i].name() == e.worker) hold_role(state, i, e.role, now, out);
     }
   }
   void operator()(AdminCancel&& e) {

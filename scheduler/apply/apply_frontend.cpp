@@ -90,6 +90,7 @@ struct Handler {
     message.preemptions = state.counters.preemptions;
     message.computed_tokens = state.counters.computed_tokens;
     message.resumed = state.counters.resumed;
+    message.role_changes = state.counters.role_changes;
     tell_pools(state, message);
     message.waiting = static_cast<std::uint32_t>(state.waiting.size());
     message.running = static_cast<std::uint32_t>(state.deadlines.size());

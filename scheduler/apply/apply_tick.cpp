@@ -7,6 +7,7 @@
 #include "scheduler/apply/membership.h"
 #include "scheduler/apply/reachability.h"
 #include "scheduler/apply/requests.h"
+#include "scheduler/apply/roles.h"
 #include "scheduler/plan/admission.h"
 
 namespace baton {
@@ -167,6 +168,7 @@ void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out) {
     probe_again(state, i, now, out);
     drain(state, i, now, out);
   }
+  turn_roles(state, now, out);
   for (FrontendIndex i = 0; i < state.frontends.size(); ++i) {
     const Frontend& frontend = state.frontends[i];
     if (!frontend.alive) continue;

@@ -114,6 +114,14 @@ struct Handler {
       w.store.last_context = before.store.last_context;
     }
     w.given_role = before.given_role;
+    w.held = before.held;
+    w.role_since = now;
+    if (!w.given_role && !w.held) {  // what an earlier scheduler has told it
+      w.held = identity.held;
+      // One that was lent and not given goes home where roles do not change by themselves any more.
+      const bool stays = w.held || state.settings.roles == Roles::automatic;
+      if (identity.role != identity.home) w.given_role = stays ? identity.role : identity.home;
+    }
     w.peer.identity = std::move(identity);
     w.peer.link = link;
     w.peer.registered = w.peer.heard = now;
@@ -156,7 +164,8 @@ struct Handler {
       state.worker_links[link] = index;
     }
     w.peer.heard = now;
-    if (w.given_role) w.peer.identity.role = identity.role;  // it may not have been told
+    w.peer.identity.held = identity.held;  // it may not have been told
+    if (w.given_role) w.peer.identity.role = identity.role;
     tell_role(w, out);
     if (w.peer.state != WorkerState::registering) {
       out.to_workers.emplace_back(link, Registered{state.epoch, w.peer.identity.incarnation});

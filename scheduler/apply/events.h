@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -36,9 +37,10 @@ struct SetDraining {
   std::string worker;
   bool draining = false;
 };
+/// By an operator: the worker keeps `role`. Without one, `roles: auto` has it again.
 struct SetRole {
   std::string worker;
-  Role role = Role::mixed;
+  std::optional<Role> role;
 };
 struct AdminCancel {
   RequestId request;

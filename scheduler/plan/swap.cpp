@@ -31,10 +31,12 @@ void StepCosts::take(double step_us, std::uint32_t tokens, bool decodes) {
   if (tokens == 0) {
     if (!decodes) return;
     decode_us = decode_us == 0 ? step_us : 0.9 * decode_us + 0.1 * step_us;
+    if (least_decode_us == 0 || decode_us < least_decode_us) least_decode_us = decode_us;
     return;
   }
-  const double extra = step_us - (decodes ? decode_us : 0);
-  prompt_us = kPast * prompt_us + std::max(0.0, extra);
+  const double extra = std::max(0.0, step_us - (decodes ? decode_us : 0));
+  prompt_total_us += extra;
+  prompt_us = kPast * prompt_us + extra;
   prompt_tokens = kPast * prompt_tokens + tokens;
 }
 

@@ -21,6 +21,7 @@
 #include "scheduler/state/block_pool.h"
 #include "scheduler/state/deaths.h"
 #include "scheduler/state/outstanding.h"
+#include "scheduler/state/role_watch.h"
 #include "scheduler/state/slab.h"
 #include "scheduler/state/trust.h"
 
@@ -63,6 +64,9 @@ struct Settings {
     TimeNs wait = 0;
   } local_prefill;
   NoDecode no_decode = NoDecode::run;
+  Roles roles = Roles::fixed;
+  TimeNs role_queue = kSecond / 2;
+  TimeNs role_dwell = 10 * kSecond;
   TimeNs worker_timeout = 3 * kSecond;
   TimeNs frontend_timeout = 15 * kSecond;
   TimeNs successor_wait = 10 * kSecond;
@@ -258,6 +262,8 @@ struct StepCosts {
   double decode_us = 0;      // a step without prompt tokens
   double prompt_us = 0;      // of the steps with some, beyond that; older ones count less and less
   double prompt_tokens = 0;  // in them
+  double prompt_total_us = 0;  // what steps took beyond decoding, since the worker began
+  double least_decode_us = 0;  // least that decode_us has been; 0: not known
 
   void take(double step_us, std::uint32_t tokens, bool decodes);
   /// 0: not known.
@@ -403,10 +409,14 @@ struct Worker {
   Peer peer;
   Compute compute;
   Store store;
-  std::optional<Role> given_role;  // an operator's, in place of the one that it was started with
+  std::optional<Role> given_role;  // in place of the one that it was started with
+  bool held = false;               // an operator's: `roles: auto` leaves it alone
+  TimeNs role_since = 0;           // its last change, or the start of its process
 
   const std::string& name() const { return peer.identity.name; }
   Role role() const { return given_role.value_or(peer.identity.role); }
+  /// The one that it was started with.
+  Role home() const { return peer.identity.home; }
   bool ready() const { return peer.ready(); }
   bool takes_work() const { return peer.takes_work(); }
   bool decodes() const { return role() != Role::prefill; }
@@ -454,7 +464,8 @@ struct Counters {
   std::uint64_t damaged_blocks = 0;  // pulled, and not what had been computed
   std::uint64_t terms_ended = 0;
   std::uint64_t requeued = 0;
-  std::uint64_t resumed = 0;  // sequences that went on in a pool that outlived their worker
+  std::uint64_t resumed = 0;       // sequences that went on in a pool that outlived their worker
+  std::uint64_t role_changes = 0;  // by an operator or by `roles: auto`
 };
 
 struct State {
@@ -486,6 +497,8 @@ struct State {
 
   std::vector<std::uint64_t>
       held_pulls;  // requests whose next pull waits for a suspect's turn to pass
+
+  RoleWatch role_watch;
 
   // Static batching: the running group, and how many of it have not ended.
   std::vector<std::uint64_t> group;

@@ -28,6 +28,9 @@ Settings make_settings(const SchedulerConfig& config) {
   s.local_prefill.cached = config.local_prefill.cached;
   s.local_prefill.wait = seconds_to_ns(config.local_prefill.wait_ms / 1000);
   s.no_decode = config.no_decode;
+  s.roles = config.roles;
+  s.role_queue = seconds_to_ns(config.role_queue_s);
+  s.role_dwell = seconds_to_ns(config.role_dwell_s);
   s.worker_timeout = seconds_to_ns(config.worker_timeout_s);
   s.frontend_timeout = seconds_to_ns(config.frontend_timeout_s);
   s.successor_wait = seconds_to_ns(config.successor_wait_s);

@@ -163,7 +163,7 @@ std::string describe(const Event& event) {
     return "set " + e->worker + (e->draining ? " drain" : " ready");
   }
   if (const auto* e = std::get_if<SetRole>(&event)) {
-    return "set " + e->worker + " role " + to_string(e->role);
+    return "set " + e->worker + " role " + (e->role ? to_string(*e->role) : "auto");
   }
   if (const auto* e = std::get_if<AdminCancel>(&event)) {
     return "cancel #" + std::to_string(e->request.counter);

@@ -88,7 +88,9 @@ bool World::quiet(std::string* why) {
     draining_ends_ = false;
     for (const WorkerSpec& w : scenario_.workers) {
       scheduler_->inject(SetDraining{w.name, false});
+      if (scenario_.blows.set_role == 0) continue;
       scheduler_->inject(SetRole{w.name, w.role});
+      if (scenario_.settings.roles == Roles::automatic) scheduler_->inject(SetRole{w.name, {}});
     }
     rest.busy("an operator drains");
   }

@@ -305,6 +305,21 @@ void draw_successors(Scenario& s) {
   s.pace.step = random.pick<TimeNs>({5 * kMillisecond, 20 * kMillisecond, 60 * kMillisecond});
 }
 
+/// Workers that change their roles by themselves, now and then of pools as large as each other:
+/// else few may. By itself, and not where something fits some workers only, likewise.
+void draw_auto_roles(Scenario& s) {
+  Random random(mix(s.seed) ^ 0xA0701E6ULL);
+  if (s.calm || s.workers.size() < 2 || s.load.too_long != 0 || !random.permille(150)) return;
+  Settings& t = s.settings;
+  t.roles = Roles::automatic;
+  t.role_queue = random.pick<TimeNs>({kMillisecond, 10 * kMillisecond, 100 * kMillisecond});
+  t.role_dwell = random.time(200 * kMillisecond, 2 * kSecond);
+  if (random.permille(300)) return;
+  std::uint32_t most = 0;
+  for (const WorkerSpec& w : s.workers) most = std::max(most, w.blocks);
+  for (WorkerSpec& w : s.workers) w.blocks = most;
+}
+
 }  // namespace
 
 std::uint32_t Scenario::fits() const {
@@ -359,6 +374,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   draw_leases(s);
   draw_role_switches(s);
   draw_successors(s);
+  draw_auto_roles(s);
   return s;
 }
 
@@ -415,6 +431,8 @@ std::string Scenario::text() const {
   field("step room", step_room);
   field("leases", leases ? 1 : 0);
   field("kept_wait ms", static_cast<std::uint64_t>(settings.kept_wait / kMillisecond));
+  field("auto roles", settings.roles == Roles::automatic ? 1 : 0);
+  field("role_dwell ms", static_cast<std::uint64_t>(settings.role_dwell / kMillisecond));
   field("same link id", network.same_link_id ? 1 : 0);
   field("successors", successors ? 1 : 0);
   field("successor_wait ms", static_cast<std::uint64_t>(settings.successor_wait / kMillisecond));

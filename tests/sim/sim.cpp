@@ -53,7 +53,7 @@ bool parse(int argc, char** argv, Arguments& arguments) {
 struct Sums {
   std::uint64_t deaths = 0, freezes = 0, tokens = 0, handoffs = 0, prefix_pulls = 0,
                 pull_failures = 0, preemptions = 0, blocks_out = 0, blocks_in = 0, resumed = 0,
-                successors = 0, inherited = 0;
+                successors = 0, inherited = 0, role_changes = 0;
   void add(const baton::sim::Report& report) {
     deaths += report.deaths;
     freezes += report.freezes;
@@ -67,6 +67,7 @@ struct Sums {
     resumed += report.counters.resumed;
     successors += report.successors;
     inherited += report.inherited;
+    role_changes += report.counters.role_changes;
   }
 };
 
@@ -109,10 +110,11 @@ int main(int argc, char** argv) {
     std::printf("%" PRIu64 " deaths, %" PRIu64 " freezes, %" PRIu64 " tokens, %" PRIu64
                 " hand-offs, %" PRIu64 " pulled prefixes, %" PRIu64 " failed pulls, %" PRIu64
                 " preemptions, %" PRIu64 " blocks to host parts, %" PRIu64 " back, %" PRIu64
-                " went on in kept pools, %" PRIu64 " successors, %" PRIu64 " requests inherited\n",
+                " went on in kept pools, %" PRIu64 " successors, %" PRIu64
+                " requests inherited, %" PRIu64 " role changes\n",
                 sums.deaths, sums.freezes, sums.tokens, sums.handoffs, sums.prefix_pulls,
                 sums.pull_failures, sums.preemptions, sums.blocks_out, sums.blocks_in, sums.resumed,
-                sums.successors, sums.inherited);
+                sums.successors, sums.inherited, sums.role_changes);
   }
   return kept ? 0 : 1;
 }

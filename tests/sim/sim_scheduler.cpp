@@ -248,7 +248,10 @@ void SimScheduler::apply_now(Event&& event) {
   const StepId done = stale != nullptr ? stale->compute.done : 0;
   const std::size_t open = state.pulls.size();
   const std::size_t terms = state.counters.terms_ended;
+  if (tick) world_.role_checks().before(state);
   apply(state, std::move(event), world_.now(), out_);
+  const std::string roles = world_.role_checks().after(state, tick, world_.now());
+  if (!roles.empty()) world_.fail(roles);
   if (stale != nullptr && (stale->compute.done != done || state.pulls.size() != open ||
                            state.counters.terms_ended != terms)) {
     world_.fail("the scheduler believes a message of an ended term of " + stale->name());

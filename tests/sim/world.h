@@ -18,6 +18,7 @@
 #include "tests/sim/network.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/random.h"
+#include "tests/sim/role_checks.h"
 #include "tests/sim/scenario.h"
 
 namespace baton::sim {
@@ -62,6 +63,7 @@ class World {
   Memory& memory() { return memory_; }
   Network& network() { return network_; }
   Report& report() { return report_; }
+  RoleChecks& role_checks() { return role_checks_; }
   bool faults_on() const { return faults_on_; }
   bool tracing() const { return static_cast<bool>(options_.trace); }
   void trace(const std::string& line);
@@ -171,6 +173,7 @@ class World {
   std::vector<std::uint32_t> layouts_;  // of workers' newest processes, by name
   Network network_{*this};
   Report report_;
+  RoleChecks role_checks_;  // over all schedulers' lives
   std::vector<Process*> processes_;
   std::unique_ptr<SimScheduler> scheduler_;
   std::vector<std::unique_ptr<SimScheduler>> dead_schedulers_;

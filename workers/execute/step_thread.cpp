@@ -165,12 +165,12 @@ StepEvent StepThread::allocate_pool(const PoolRequest& request) {
 void StepThread::launch(const RunStep* step) {
   if (failed_) return;
   if (options_.fault_token >= 0) abort_on(options_.fault_token, *step);
-  if (options_.step_delay_ms > 0) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(options_.step_delay_ms));
-  }
   Launched& l = launched_[(oldest_ + n_launched_) % launched_.size()];
   l.step = step;
   l.at = now_ns();
+  if (options_.step_delay_ms > 0) {  // part of what the step takes, as the scheduler measures it
+    std::this_thread::sleep_for(std::chrono::milliseconds(options_.step_delay_ms));
+  }
   l.output.failed.clear();
   l.output.logprobs.clear();
   l.output.prompt_logprobs.clear();

@@ -15,6 +15,7 @@ using worker_action::Send;
 
 WorkerCore::WorkerCore(WorkerIdentity identity, WorkerCoreOptions options)
     : identity_(std::move(identity)),
+      role_(identity_.role),
       options_(options),
       open_(std::clamp<std::size_t>(options.steps_at_once, 1, kMaxStepsAtOnce)) {}
 
@@ -29,7 +30,9 @@ void WorkerCore::send_register(TimeNs now, WorkerActions& out) {
   m.build = identity_.build;
   m.name = identity_.name;
   m.incarnation = identity_.incarnation;
-  m.role = identity_.role;
+  m.role = role_;
+  m.home = identity_.role;
+  m.held = held_;
   m.pid = identity_.pid;
   m.pid_start = identity_.pid_start;
   m.device = identity_.device;
@@ -391,7 +394,9 @@ void WorkerCore::on(Leave& m, TimeNs /*now*/, WorkerActions& out) {
 }
 
 void WorkerCore::on(TakeRole& m, TimeNs /*now*/, WorkerActions& /*out*/) {
-  if (m.incarnation == identity_.incarnation) identity_.role = m.role;
+  if (m.incarnation != identity_.incarnation) return;
+  role_ = m.role;
+  held_ = m.held;
 }
 
 void WorkerCore::terminate(TimeNs now, WorkerActions& out) {

@@ -33,7 +33,7 @@ struct WorkerIdentity {
   std::string build;
   std::string name;
   Incarnation incarnation = 0;
-  Role role = Role::mixed;
+  Role role = Role::mixed;  // when it starts
   std::int32_t pid = 0;
   std::uint64_t pid_start = 0;
   std::string device = "cpu";
@@ -204,6 +204,8 @@ class WorkerCore {
   void start_closes(WorkerActions& out);
 
   WorkerIdentity identity_;
+  Role role_;          // the one that it has now
+  bool held_ = false;  // ... from an operator
   WorkerCoreOptions options_;
   State state_ = State::registering;
 

@@ -172,6 +172,8 @@ TEST(ConfigRead, AWorkersLargestStepIsThatOfItsRole) {
   s.token_budget.prefill = 64;
   EXPECT_EQ(largest_step(s, Role::prefill),
             256U);  // those whom it prefilled, when nobody else decodes any more
+  s.roles = Roles::automatic;
+  EXPECT_EQ(largest_step(s, Role::decode), 512U) << "it may become any other";
 }
 
 TEST(ConfigRead, TheFilesThatShip) {

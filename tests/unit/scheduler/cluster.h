@@ -48,7 +48,7 @@ class Cluster {
     Register m;
     m.build = "test";
     m.name = name;
-    m.role = role;
+    m.role = m.home = role;
     m.incarnation = incarnation;
     const LinkId link = next_link++;
     from_worker(link, m);

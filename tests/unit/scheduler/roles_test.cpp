@@ -15,6 +15,19 @@ struct Turned : Cluster {
   LinkId decode;
 };
 
+/// Of a process that was told a role.
+Register registration(const std::string& name, Role home, Role role, bool held,
+                      Incarnation incarnation = 1) {
+  Register m;
+  m.build = "test";
+  m.name = name;
+  m.home = home;
+  m.role = role;
+  m.held = held;
+  m.incarnation = incarnation;
+  return m;
+}
+
 TEST(Roles, NewPromptsGoByTheNewRole) {
   Turned c;
   c.submit(1, 40, 5);
@@ -69,11 +82,11 @@ TEST(Roles, APromptThatWaitsToBeHandedOverStaysWhereItIs) {
 
 TEST(Roles, TheWorkerIsToldAndItsNextProcessToo) {
   Turned c;
-  c.event(SetRole{"decode0", Role::decode});
-  EXPECT_TRUE(c.sent<TakeRole>(c.decode).empty()) << "it has that role";
   c.event(SetRole{"decode0", Role::mixed});
-  ASSERT_EQ(c.sent<TakeRole>(c.decode).size(), 1U);
+  c.event(SetRole{"decode0", Role::mixed});
+  ASSERT_EQ(c.sent<TakeRole>(c.decode).size(), 1U) << "it has been told";
   EXPECT_EQ(c.sent<TakeRole>(c.decode)[0].role, Role::mixed);
+  EXPECT_TRUE(c.sent<TakeRole>(c.decode)[0].held);
   c.gone(c.decode);
   const LinkId next = c.ready_worker("decode0", Role::decode, 100, 2);
   EXPECT_EQ(c.worker("decode0").role(), Role::mixed);
@@ -95,8 +108,9 @@ TEST(Roles, AProcessThatRegistersAgainWithAnotherRoleIsToldOnceMore) {
   c.event(SetRole{"decode0", Role::mixed});
   const LinkId link = c.register_worker("decode0", Role::decode);  // lost with the old link
   ASSERT_EQ(c.sent<TakeRole>(link).size(), 1U);
-  c.register_worker("decode0", Role::mixed);
-  EXPECT_EQ(c.sent<TakeRole>(c.worker("decode0").peer.link).size(), 0U);
+  const LinkId told = c.next_link++;
+  c.from_worker(told, registration("decode0", Role::decode, Role::mixed, /*held=*/true));
+  EXPECT_EQ(c.sent<TakeRole>(told).size(), 0U);
 }
 
 TEST(Roles, PairsThatHadNothingToHandOverAreAskedWhetherTheyReachEachOther) {
@@ -121,6 +135,100 @@ TEST(Roles, ASmallRoomForStepsIsNamed) {
   EXPECT_FALSE(c.logged("has room for"));
   c.event(SetRole{"decode0", Role::prefill});
   EXPECT_TRUE(c.logged("has room for 512 tokens in a step"));
+}
+
+TEST(Roles, WhatAnOperatorSaidOutlivesTheScheduler) {
+  Settings settings;
+  settings.roles = Roles::automatic;
+  Cluster next(settings);  // has not heard of either
+  next.from_worker(50, registration("decode0", Role::decode, Role::mixed, /*held=*/true));
+  next.from_worker(51, registration("decode1", Role::decode, Role::prefill, /*held=*/false));
+  EXPECT_TRUE(next.worker("decode0").held);
+  EXPECT_EQ(next.worker("decode0").home(), Role::decode);
+  EXPECT_FALSE(next.worker("decode1").held);
+  EXPECT_TRUE(next.to_workers.size() >= 2 && next.sent<TakeRole>(50).empty());
+  // Their next processes know nothing of it.
+  const LinkId link = next.register_worker("decode0", Role::decode, 2);
+  ASSERT_EQ(next.sent<TakeRole>(link).size(), 1U);
+  EXPECT_EQ(next.sent<TakeRole>(link)[0].role, Role::mixed);
+  EXPECT_TRUE(next.sent<TakeRole>(link)[0].held);
+}
+
+TEST(Roles, ALentWorkerGoesHomeToASchedulerThatDoesNotLend) {
+  Cluster next;
+  next.from_worker(50, registration("decode0", Role::decode, Role::mixed, /*held=*/false));
+  next.from_worker(51, registration("decode1", Role::decode, Role::mixed, /*held=*/true));
+  EXPECT_EQ(next.worker("decode0").role(), Role::decode);
+  EXPECT_EQ(next.worker("decode1").role(), Role::mixed);
+  ASSERT_EQ(next.sent<TakeRole>(50).size(), 1U);
+  EXPECT_TRUE(next.sent<TakeRole>(51).empty());
+}
+
+Settings automatic() {
+  Settings settings;
+  settings.roles = Roles::automatic;
+  settings.role_queue = kSecond / 10;
+  settings.role_dwell = kSecond;
+  settings.max_running = 4;
+  return settings;
+}
+
+/// Four sequences fill each of two decode workers, and prompts are few.
+struct Filled : Cluster {
+  Filled() : Cluster(automatic()) {
+    ready_worker("prefill0", Role::prefill);
+    ready_worker("prefill1", Role::prefill);
+    ready_worker("decode0", Role::decode);
+    ready_worker("decode1", Role::decode);
+  }
+  void fill() {
+    for (std::uint64_t i = 1; i <= 9; ++i) submit(i, 4, 300);
+    for (int i = 0; i < 40; ++i) run(1);
+  }
+};
+
+TEST(AutoRoles, FullDecodeWorkersAreHelpedAndTheHelperGoesHome) {
+  Filled c;
+  c.fill();
+  c.wait(3 * kSecond);
+  // Which one hangs on where prompts wait to be handed over.
+  EXPECT_TRUE(c.logged(": was prefill, is decode from now on: "));
+  EXPECT_EQ(c.state.counters.role_changes, 1U);
+  c.run(20'000);
+  c.wait(5 * kSecond);
+  EXPECT_EQ(c.worker("prefill0").role(), Role::prefill);
+  EXPECT_EQ(c.worker("prefill1").role(), Role::prefill);
+  EXPECT_EQ(c.state.counters.role_changes, 2U);
+  for (std::uint64_t i = 1; i <= 9; ++i) EXPECT_EQ(c.tokens_of(i), 300U);
+}
+
+TEST(AutoRoles, AnOperatorsRoleIsLeftAlone) {
+  Filled c;
+  c.event(SetRole{"prefill0", Role::prefill});
+  c.event(SetRole{"prefill1", Role::prefill});
+  c.fill();
+  c.wait(3 * kSecond);
+  EXPECT_EQ(c.state.counters.role_changes, 0U);
+  c.event(SetRole{"prefill1", {}});
+  c.wait(2 * kSecond);
+  EXPECT_EQ(c.worker("prefill1").role(), Role::decode);
+}
+
+TEST(AutoRoles, NothingChangesUnlessAskedFor) {
+  Filled c;
+  c.state.settings.roles = Roles::fixed;
+  c.fill();
+  c.wait(5 * kSecond);
+  EXPECT_EQ(c.state.counters.role_changes, 0U);
+}
+
+TEST(AutoRoles, OneThatIsLostOrDrainsIsNotCounted) {
+  Filled c;
+  c.event(SetDraining{"prefill1", true});
+  c.fill();
+  c.wait(3 * kSecond);
+  EXPECT_NE(c.worker("prefill0").role(), Role::decode) << "nobody else prefills";
+  EXPECT_EQ(c.worker("prefill1").role(), Role::prefill);
 }
 
 }  // namespace

@@ -434,10 +434,12 @@ TEST(Leaving, SigtermIsToldAtOnceAndPlansGoOn) {
 TEST(Roles, AWorkerRegistersWithTheOneThatItWasGiven) {
   CoreDriver d;
   d.join();
-  d.get(TakeRole{kMe + 1, Role::prefill});  // an older process's
-  d.get(TakeRole{kMe, Role::decode});
+  d.get(TakeRole{kMe + 1, Role::prefill, false});  // an older process's
+  d.get(TakeRole{kMe, Role::decode, true});
   d.get(Fenced{kEpoch + 1, 0});  // another scheduler
   EXPECT_EQ(d.last<Register>().role, Role::decode);
+  EXPECT_EQ(d.last<Register>().home, Role::mixed) << "the one that it was started with";
+  EXPECT_TRUE(d.last<Register>().held);
 }
 
 TEST(Leaving, TheDrainIsBounded) {
