@@ -3,15 +3,15 @@
 // as was measured. A seed gives the same tables on every machine; docs/policies.md has them.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <functional>
 #include <iterator>
-#include <random>
 #include <string>
 #include <vector>
 
+#include "bench/policy_figures.h"
+#include "bench/policy_loads.h"
 #include "planning/virtual_cluster.h"
 
 namespace baton {
@@ -43,57 +43,6 @@ MeasuredDevice h200_8b() {
   return device;
 }
 
-/// Random numbers that every standard library draws alike.
-class Draws {
- public:
-  explicit Draws(std::uint64_t seed) : engine_(seed) {}
-  /// Above 0, up to 1.
-  double uniform() { return static_cast<double>((engine_() >> 11U) + 1) / 9007199254740992.0; }
-  std::uint32_t below(std::uint32_t n) { return static_cast<std::uint32_t>(engine_() % n); }
-  /// Around `median`, with the long tail that prompts and answers have.
-  std::uint32_t length(double median, double sigma, double least, double most) {
-    constexpr double kTwoPi = 6.283185307179586;
-    const double radius = std::sqrt(-2 * std::log(uniform()));
-    const double normal = radius * std::cos(kTwoPi * uniform());
-    return static_cast<std::uint32_t>(std::clamp(median * std::exp(sigma * normal), least, most));
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
-
-using Requests = std::vector<VirtualRequest>;
-
-/// Poisson arrivals at `rate` a second.
-Requests questions(const Options& options, double rate) {
-  Draws draws(options.seed);
-  Requests requests(options.requests);
-  double now = 0;
-  for (VirtualRequest& request : requests) {
-    now += -std::log(draws.uniform()) / rate;
-    request.arrival = static_cast<TimeNs>(now * 1e9);
-    request.input = draws.length(300, 0.9, 16, 4000);
-    request.output = draws.length(150, 0.7, 4, 1000);
-    request.limit = 1024;
-  }
-  return requests;
-}
-
-/// The same, but each belongs to one of forty conversations and begins with the 1,200 tokens said
-/// there.
-Requests chats(const Options& options, double rate) {
-  constexpr Token kSaid = 1200;
-  Draws draws(options.seed + 1);
-  Requests requests = questions(options, rate);
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    const auto chat = static_cast<Token>(draws.below(40));
-    const auto own = static_cast<Token>(std::min(requests[i].input, 400U));
-    for (Token t = 0; t < kSaid; ++t) requests[i].prompt.push_back(1000 * (1 + chat) + t % 1000);
-    for (Token t = 0; t < own; ++t) requests[i].prompt.push_back(100'000 + static_cast<Token>(i));
-  }
-  return requests;
-}
-
 /// Clients that know what they want: the limit is hardly above what they get.
 Requests with_near_limits(Requests requests) {
   for (VirtualRequest& request : requests) request.limit = (request.output / 64 + 1) * 64;
@@ -103,6 +52,7 @@ Requests with_near_limits(Requests requests) {
 struct Policy {
   std::string set;  // as it would stand in a configuration
   std::function<void(Settings&)> apply;
+  std::vector<VirtualWorker> workers = {};  // empty: those of its group
 };
 
 struct Group {
@@ -113,6 +63,7 @@ struct Group {
   std::vector<Policy> policies;
   bool prefix_cache = false;
   bool host = false;  // with what was copied to host parts and computed again
+  bool ratios = false;  // all but the first row are told as multiples of it
 };
 
 void whole_prompts(Settings& s) { s.token_budget = s.prompt_chunk = 65'536; }
@@ -135,7 +86,7 @@ Group batches(const Options& o) {
   return {"batches",
           "one mixed worker, 24 requests/s",
           {{"mixed0", Role::mixed, 16'384}},
-          questions(o, 24),
+          questions(o.seed, o.requests, 24),
           {{"defaults (token_budget 512, prompt_chunk 256)", [](Settings&) {}},
            {"token_budget 128, prompt_chunk 128",
             [](Settings& s) { s.token_budget = s.prompt_chunk = 128; }},
@@ -164,7 +115,7 @@ Group overload(const Options& o) {
   return {"order",
           "the same worker, 70 requests/s: more than it can serve",
           {{"mixed0", Role::mixed, 16'384}},
-          questions(o, 70),
+          questions(o.seed, o.requests, 70),
           {{"queue_order arrival", [](Settings&) {}},
            {"queue_order shortest, input_age_ms 1",
             [](Settings& s) { s.queue_order = QueueOrder::shortest, s.input_age = kMillisecond; }},
@@ -182,7 +133,7 @@ Group pressure(const Options& o) {
   return {"memory",
           "the same worker with a pool of 16,384 tokens, 24 requests/s",
           {{"mixed0", Role::mixed, 1024}},
-          questions(o, 24),
+          questions(o.seed, o.requests, 24),
           {{"defaults (victim last, preempted in_place)", [](Settings&) {}},
            {"watermark 0.01", [](Settings& s) { s.watermark = 0.01; }},
            {"watermark 0.01, victim shortest, preempted front",
@@ -200,7 +151,7 @@ Group limits(const Options& o) {
   return {"limits",
           "the same, but max_tokens is the answer's length, rounded up to 64",
           {{"mixed0", Role::mixed, 1024}},
-          with_near_limits(questions(o, 24)),
+          with_near_limits(questions(o.seed, o.requests, 24)),
           {{"defaults (admission watermark)", [](Settings&) {}},
            {"watermark 0.01", [](Settings& s) { s.watermark = 0.01; }},
            {"admission future", [](Settings& s) { s.admission = Admission::future; }}}};
@@ -214,7 +165,7 @@ Group sides(const Options& o) {
   return {"sides",
           "a pair, 36 requests/s, the decode pool 24,576 tokens",
           pair(1536),
-          questions(o, 36),
+          questions(o.seed, o.requests, 36),
           {{"defaults", [](Settings&) {}},
            {"token_budget prefill=2048, prompt_chunk 2048",
             [](Settings& s) { s.token_budget.prefill = s.prompt_chunk = 2048; }},
@@ -236,7 +187,7 @@ Group conversations(const Options& o) {
   return {"chats",
           "a pair, 36 requests/s, each begins like one of forty conversations (prefix cache on)",
           pair(8192),
-          chats(o, 36),
+          chats(o.seed, o.requests, 36),
           {{"defaults", cached(0, 512)},
            {"local_prefill cached=0.6", cached(0.6, 512)},
            {"local_prefill cached=0.6, token_budget decode=256", cached(0.6, 256)},
@@ -269,7 +220,7 @@ Group preempted_to_host(const Options& o) {
           "one mixed worker, pool of 16,384 tokens, host part of 131,072, 24 requests/s, watermark "
           "0.01",
           {{"mixed0", Role::mixed, 1024, 8192}},
-          questions(o, 24),
+          questions(o.seed, o.requests, 24),
           with_small_watermark(swap_policies()),
           /*prefix_cache=*/true,
           /*host=*/true};
@@ -280,7 +231,7 @@ Group pair_with_host(const Options& o) {
           "a pair, decode pool of 16,384 tokens, its host part of 131,072, 24 requests/s, "
           "watermark 0.01",
           {{"prefill0", Role::prefill, 16'384}, {"decode0", Role::decode, 1024, 8192}},
-          questions(o, 24),
+          questions(o.seed, o.requests, 24),
           with_small_watermark(swap_policies()),
           /*prefix_cache=*/true,
           /*host=*/true};
@@ -290,88 +241,126 @@ Group chats_in_host(const Options& o) {
   return {"tier",
           "the same with the conversations (48,000 tokens of beginnings), pool of 32,768 tokens",
           {{"mixed0", Role::mixed, 2048, 8192}},
-          chats(o, 24),
+          chats(o.seed, o.requests, 24),
           swap_policies(),
           /*prefix_cache=*/true,
           /*host=*/true};
 }
 
-/// What clients saw: times from arrival.
-struct Figures {
-  double ttft_p50 = 0, ttft_p99 = 0, itl_p99 = 0;  // ms
-  double tokens_per_s = 0;                         // until the last one
-  double latency_sum = 0;                          // s
-};
-
-double quantile(std::vector<double>& values, double q) {
-  if (values.empty()) return 0;
-  const auto at = static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1) + 0.5);
-  std::nth_element(values.begin(), values.begin() + at, values.end());
-  return values[static_cast<std::size_t>(at)];
+/// "2p1d": prefill0, prefill1, decode0.
+std::vector<VirtualWorker> workers_of(const std::string& split) {
+  std::vector<VirtualWorker> workers;
+  for (std::size_t i = 0; i + 1 < split.size(); i += 2) {
+    const Role role = split[i + 1] == 'p'   ? Role::prefill
+                      : split[i + 1] == 'd' ? Role::decode
+                                            : Role::mixed;
+    for (char n = '0'; n < split[i]; ++n)
+      workers.push_back({std::string(to_string(role)) + n, role, 16'384});
+  }
+  return workers;
 }
 
-Figures figures_of(const Requests& requests, const VirtualRun& run) {
-  const auto ms = [](TimeNs time) { return static_cast<double>(time) / 1e6; };
-  Figures f;
-  std::vector<double> first, gaps;
-  std::size_t tokens = 0;
-  TimeNs end = 1;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    const VirtualReply& reply = run.replies[i];
-    if (!reply.tokens.empty()) first.push_back(ms(reply.tokens.front() - requests[i].arrival));
-    for (std::size_t t = 1; t < reply.tokens.size(); ++t) {
-      gaps.push_back(ms(reply.tokens[t] - reply.tokens[t - 1]));
-    }
-    f.latency_sum += ms(reply.end - requests[i].arrival) / 1e3;
-    tokens += reply.tokens.size();
-    end = std::max(end, reply.end);
+/// A load that shifts from prompts to replies and back, on fixed roles and on those that follow it.
+/// `share`: of what half of the workers could serve of each kind.
+Group shifts(const Options& o, std::uint32_t workers, double share,
+             const std::vector<std::string>& fixed, const std::vector<std::string>& automatic) {
+  Group group;
+  group.name = "roles";
+  group.what = std::to_string(workers) + (share < 1 ? " workers, half the load" : " workers") +
+               ": prompts of 4,000 tokens with short replies, then replies of 1,500, then "
+               "prompts again";
+  group.requests = shifting(o.seed, o.requests, workers * share);
+  group.ratios = true;
+  for (const std::string& split : fixed)
+    group.policies.push_back({split, [](Settings&) {}, workers_of(split)});
+  for (const std::string& split : automatic) {
+    group.policies.push_back({"roles auto, " + split,
+                              [](Settings& s) { s.roles = Roles::automatic; }, workers_of(split)});
   }
-  f.ttft_p50 = quantile(first, 0.5);
-  f.ttft_p99 = quantile(first, 0.99);
-  f.itl_p99 = quantile(gaps, 0.99);
-  f.tokens_per_s = static_cast<double>(tokens) / (ms(end) / 1e3);
-  return f;
+  return group;
+}
+
+VirtualRun run_of(const Group& group, const Policy& policy, const MeasuredDevice& device) {
+  Settings settings;
+  settings.max_waiting = static_cast<std::uint32_t>(group.requests.size());
+  settings.prefix_cache = group.prefix_cache;
+  policy.apply(settings);
+  VirtualOptions options;
+  options.patience = 3600 * kSecond;
+  return run_virtual_cluster(settings, policy.workers.empty() ? group.workers : policy.workers,
+                             device.times, group.requests, options);
 }
 
 /// False: somebody did not get what it asked for.
+bool is_sound(const Group& group, const VirtualRun& run) {
+  for (std::size_t i = 0; i < group.requests.size(); ++i) {
+    const bool sound = run.complete && run.replies[i].code == ErrorCode::ok &&
+                       run.replies[i].tokens.size() == group.requests[i].output;
+    if (!sound) std::printf("request %zu did not end as it should\n", i);
+    if (!sound) return false;
+  }
+  return true;
+}
+
+void print_row(const Group& group, const Policy& policy, const VirtualRun& run) {
+  const Figures f = figures_of(group.requests, run);
+  const Counters& c = run.counters;
+  const std::uint64_t prefills = std::max<std::uint64_t>(1, c.local_prefills + c.remote_prefills);
+  std::printf("| %s | %.0f ms | %.0f ms | %.1f ms | %.0f | %.0f s | %llu | %.0f %% |",
+              policy.set.c_str(), f.ttft_p50, f.ttft_p99, f.itl_p99, f.tokens_per_s, f.latency_sum,
+              static_cast<unsigned long long>(c.preemptions),
+              100 * static_cast<double>(c.local_prefills) / static_cast<double>(prefills));
+  std::uint64_t computed = 0;
+  for (const WorkerUse& use : run.workers) computed += use.prompt_tokens;
+  if (group.host) {
+    std::printf(" %llu / %llu | %llu |", static_cast<unsigned long long>(c.blocks_out),
+                static_cast<unsigned long long>(c.blocks_in),
+                static_cast<unsigned long long>(computed));
+  }
+}
+
+void print_ratios(const Figures& f, const Figures& first, const Policy& policy,
+                  std::uint64_t changes) {
+  std::printf("| %s | %.3f | %.3f | %.2f | %.2f | %.2f | %.2f | %llu |", policy.set.c_str(),
+              f.ttft_p50 / first.ttft_p50, f.ttft_p99 / first.ttft_p99, f.itl_p50 / first.itl_p50,
+              f.itl_p99 / first.itl_p99, f.tokens_per_s / first.tokens_per_s,
+              f.latency_sum / first.latency_sum, static_cast<unsigned long long>(changes));
+}
+
 bool print(const Group& group, const MeasuredDevice& device) {
   std::printf("\n%s: %s\n\n", group.name.c_str(), group.what.c_str());
-  std::printf(
-      "| policy | TTFT p50 | TTFT p99 | ITL p99 | tokens/s | sum of latencies | preempted | at "
-      "home |%s\n|---|---|---|---|---|---|---|---|%s\n",
-      group.host ? " blocks out / in | prompt tokens computed |" : "",
-      group.host ? "---|---|" : "");
+  if (group.ratios) {
+    std::printf(
+        "| roles | TTFT p50 | TTFT p99 | ITL p50 | ITL p99 | tokens/s | sum of latencies | role "
+        "changes |\n"
+        "|---|---|---|---|---|---|---|---|\n");
+  } else {
+    std::printf(
+        "| policy | TTFT p50 | TTFT p99 | ITL p99 | tokens/s | sum of latencies | preempted | at "
+        "home |%s\n|---|---|---|---|---|---|---|---|%s\n",
+        group.host ? " blocks out / in | prompt tokens computed |" : "",
+        group.host ? "---|---|" : "");
+  }
   bool sound = true;
+  Figures first;
   for (const Policy& policy : group.policies) {
-    Settings settings;
-    settings.max_waiting = static_cast<std::uint32_t>(group.requests.size());
-    settings.prefix_cache = group.prefix_cache;
-    policy.apply(settings);
-    VirtualOptions options;
-    options.patience = 3600 * kSecond;
-    const VirtualRun run =
-        run_virtual_cluster(settings, group.workers, device.times, group.requests, options);
-    const Figures f = figures_of(group.requests, run);
-    const Counters& c = run.counters;
-    const std::uint64_t prefills = std::max<std::uint64_t>(1, c.local_prefills + c.remote_prefills);
-    std::printf("| %s | %.0f ms | %.0f ms | %.1f ms | %.0f | %.0f s | %llu | %.0f %% |",
-                policy.set.c_str(), f.ttft_p50, f.ttft_p99, f.itl_p99, f.tokens_per_s,
-                f.latency_sum, static_cast<unsigned long long>(c.preemptions),
-                100 * static_cast<double>(c.local_prefills) / static_cast<double>(prefills));
-    std::uint64_t computed = 0;
-    for (const WorkerUse& use : run.workers) computed += use.prompt_tokens;
-    if (group.host) {
-      std::printf(" %llu / %llu | %llu |", static_cast<unsigned long long>(c.blocks_out),
-                  static_cast<unsigned long long>(c.blocks_in),
-                  static_cast<unsigned long long>(computed));
+    const VirtualRun run = run_of(group, policy, device);
+    if (!group.ratios) {
+      print_row(group, policy, run);
+    } else {
+      const Figures f = figures_of(group.requests, run);
+      if (&policy == group.policies.data()) {
+        first = f;
+        std::printf("| %s | %.0f ms | %.0f ms | %.1f ms | %.1f ms | %.0f | %.0f s | %llu |\n",
+                    policy.set.c_str(), f.ttft_p50, f.ttft_p99, f.itl_p50, f.itl_p99,
+                    f.tokens_per_s, f.latency_sum,
+                    static_cast<unsigned long long>(run.counters.role_changes));
+      }
+      print_ratios(f, first, policy, run.counters.role_changes);
     }
     std::printf("\n");
     std::fflush(stdout);
-    for (std::size_t i = 0; i < group.requests.size() && sound; ++i) {
-      sound = run.complete && run.replies[i].code == ErrorCode::ok &&
-              run.replies[i].tokens.size() == group.requests[i].output;
-      if (!sound) std::printf("request %zu did not end as it should\n", i);
-    }
+    sound = is_sound(group, run) && sound;
   }
   return sound;
 }
@@ -393,7 +382,7 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("The scheduler's policies against each other, in virtual time");
   const std::vector<std::string> names = {"batches", "order", "memory",    "limits", "sides",
-                                          "chats",   "swap",  "swap-pair", "tier"};
+                                          "chats",   "swap",  "swap-pair", "tier",   "roles"};
   app.add_option("--seed", options.seed, "of lengths and arrivals");
   app.add_option("--requests", options.requests, "of each run")->check(CLI::Range(10, 100'000));
   app.add_option("--only", options.only, "one table")->check(CLI::IsMember(names));
@@ -412,7 +401,12 @@ int main(int argc, char** argv) {
   for (const Group& group :
        {batches(options), overload(options), pressure(options), limits(options), sides(options),
         conversations(options), preempted_to_host(options), pair_with_host(options),
-        chats_in_host(options)}) {
+        chats_in_host(options), shifts(options, 2, 1, {"1p1d", "2m"}, {"1p1d"}),
+        shifts(options, 3, 1, {"1p2d", "2p1d", "3m"}, {"1p2d", "2p1d"}),
+        shifts(options, 4, 1, {"2p2d", "1p3d", "3p1d", "4m"}, {"2p2d"}),
+        shifts(options, 2, 0.5, {"1p1d", "2m"}, {"1p1d"}),
+        shifts(options, 3, 0.5, {"1p2d", "2p1d", "3m"}, {"1p2d", "2p1d"}),
+        shifts(options, 4, 0.5, {"2p2d", "1p3d", "3p1d", "4m"}, {"2p2d"})}) {
     if (options.only.empty() || options.only == group.name)
       sound = print(group, device.value()) && sound;
   }

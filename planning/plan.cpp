@@ -47,6 +47,7 @@ struct Options {
   double gap_s = 0.03;
   std::uint32_t pool_blocks = 0;
   unsigned jobs = 0;
+  bool auto_roles = false;
 };
 
 struct Inputs {
@@ -134,7 +135,10 @@ Inputs make_inputs(const Options& o) {
     splits.push_back(split.value());
   }
   for (const Split& split : splits) {
-    for (const std::uint32_t chunk : o.chunks) in.setups.push_back({split, chunk});
+    for (const std::uint32_t chunk : o.chunks) {
+      in.setups.push_back({split, chunk});
+      if (o.auto_roles && split.prefill > 0) in.setups.push_back({split, chunk, true});
+    }
   }
   if (in.setups.size() > kMaxRuns) stop(std::to_string(in.setups.size()) + " runs are too many");
   return in;
@@ -186,7 +190,7 @@ class Search {
     if (best_) {
       char goodput[32];
       std::snprintf(goodput, sizeof goodput, "%.2f", results_[*best_].worth.goodput);
-      line += "; best so far " + split_text(in_.setups[*best_].split) + ", chunks of " +
+      line += "; best so far " + setup_text(in_.setups[*best_]) + ", chunks of " +
               std::to_string(in_.setups[*best_].chunk) + ": " + goodput + " requests/s";
     }
     told_ = true;
@@ -215,7 +219,7 @@ void print_table(const Inputs& in, const std::vector<Outcome>& results,
   for (const std::size_t i : order) {
     const Worth& w = results[i].worth;
     std::printf("%s %-10s %6u %12.1f %12.1f %11.2f %7.1f%% %11.3f %10.0f",
-                i == order.front() ? "*" : " ", split_text(in.setups[i].split).c_str(),
+                i == order.front() ? "*" : " ", setup_text(in.setups[i]).c_str(),
                 in.setups[i].chunk, w.ttft_p50 * 1e-6, w.ttft_p99 * 1e-6, w.gap_p99 * 1e-6,
                 100 * w.share, w.goodput, w.tokens_per_s);
     if (w.failed > 0) std::printf("  %zu did not end", w.failed);
@@ -228,7 +232,7 @@ std::string results_json(const Inputs& in, const std::vector<Outcome>& results,
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const std::size_t i : order) {
     const Worth& w = results[i].worth;
-    list.push_back({{"setup", split_text(in.setups[i].split)},
+    list.push_back({{"setup", setup_text(in.setups[i])},
                     {"chunk", in.setups[i].chunk},
                     {"ttft_p50_ms", w.ttft_p50 * 1e-6},
                     {"ttft_p99_ms", w.ttft_p99 * 1e-6},
@@ -285,6 +289,9 @@ int main(int argc, char** argv) {
   app.add_option("--splits", o.splits,
                  "only these set-ups: 1p1d,2m (p: prefill, d: decode, m: mixed)")
       ->delimiter(',');
+  app.add_flag("--auto", o.auto_roles,
+               "those with prefill workers once more, with roles that follow the load "
+               "(scheduler.roles: auto)");
   app.add_option("--chunks", o.chunks, "prompt tokens of a step to try")
       ->delimiter(',')
       ->check(CLI::Range(1, 65536))

@@ -103,6 +103,10 @@ std::string split_text(const Split& split) {
   return text;
 }
 
+std::string setup_text(const ClusterSetup& setup) {
+  return split_text(setup.split) + (setup.auto_roles ? " auto" : "");
+}
+
 std::vector<VirtualWorker> workers_of(const Split& split, std::uint32_t blocks) {
   std::vector<VirtualWorker> workers;
   const auto add = [&](std::uint32_t count, Role role) {
@@ -240,6 +244,7 @@ std::vector<VirtualRequest> virtual_requests(const std::vector<TraceRequest>& tr
 Settings settings_of(const Settings& base, const ClusterSetup& setup) {
   Settings settings = base;
   settings.token_budget = settings.prompt_chunk = setup.chunk;
+  if (setup.auto_roles) settings.roles = Roles::automatic;
   return settings;
 }
 
@@ -249,6 +254,7 @@ std::string setup_yaml(const ClusterSetup& setup, const std::string& model,
   yaml += "scheduler:\n  token_budget: " + std::to_string(setup.chunk) +
           "\n  prompt_chunk: " + std::to_string(setup.chunk) +
           "\n  max_running: " + std::to_string(max_running) + "\n";
+  if (setup.auto_roles) yaml += "  roles: auto\n";
   if (!device.empty()) yaml += "worker:\n  device: " + device + "\n";
   yaml += "workers:\n";
   for (const VirtualWorker& worker : workers_of(setup.split, 0)) {

@@ -31,7 +31,11 @@ std::vector<VirtualWorker> workers_of(const Split& split, std::uint32_t blocks);
 struct ClusterSetup {
   Split split;
   std::uint32_t chunk = 0;  // scheduler.prompt_chunk, and token_budget: prompt tokens of a step
+  bool auto_roles = false;  // scheduler.roles: auto
 };
+
+/// "1p2d auto".
+std::string setup_text(const ClusterSetup& setup);
 
 /// What every request should get.
 struct Objective {

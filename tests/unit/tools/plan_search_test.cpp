@@ -128,6 +128,12 @@ TEST(Configuration, IsOneThatTheServersRead) {
   EXPECT_EQ(config.value().scheduler.prompt_chunk, 384U);
   EXPECT_EQ(config.value().scheduler.token_budget.mixed, 384U);
   EXPECT_EQ(config.value().scheduler.max_running, 96U);
+  EXPECT_EQ(config.value().scheduler.roles, Roles::fixed);
+  const ClusterSetup follows{{.prefill = 1, .decode = 2}, 384, true};
+  EXPECT_EQ(setup_text(follows), "1p2d auto");
+  const auto other = parse_config(setup_yaml(follows, "/model", "cuda", 96), "best.yaml");
+  ASSERT_TRUE(other.ok()) << other.status().message();
+  EXPECT_EQ(other.value().scheduler.roles, Roles::automatic);
 }
 
 /// Steps with prompts cost a hundred times those of single tokens: whoever decodes must do nothing
