@@ -134,6 +134,8 @@ struct FrontendConfig {
   std::vector<std::string> allowed_hosts;
   double peer_share = 0.5;
   double grammar_cpu_s = 10;
+  bool twin = true;
+  std::string fault_text;
   std::string client_url;
   std::string tokenizer = "auto";
   std::string chat_template;

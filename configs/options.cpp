@@ -242,6 +242,14 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
        "streams of the dialect distserve end each object with a zero byte, as its first versions "
        "did",
        &F::distserve_zero_bytes},
+      {"twin",
+       "a second process holds the clients' sockets, so that streams outlive the front end and its "
+       "next process goes on with them",
+       &F::twin},
+      {.name = "fault_text",
+       .meaning = "for tests: abort when the body of a request holds this text; none: never",
+       .member = &F::fault_text,
+       .default_note = "none"},
       {.name = "allowed_hosts",
        .meaning = "names under which clients may reach this server (their Host header), besides "
                   "those of this host's loopback; \"*\": any; none: any where there are API keys "

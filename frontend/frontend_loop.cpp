@@ -32,7 +32,18 @@ FrontendLoop::FrontendLoop(LoopOptions options, std::unique_ptr<ClientChannel> c
       meter_(options_.keys),
       writer_(options_.writer),
       metrics_(options_.model_name),
-      seeds_(std::random_device{}() ^ options_.identity.incarnation) {}
+      seeds_(std::random_device{}() ^ options_.identity.incarnation) {
+  if (options_.place.incarnation != 0) {
+    table_.succeed(options_.place.epoch, options_.place.next_counter);
+    // Its clients wait for the scheduler as they would have without a death.
+    facts_.max_context.store(static_cast<std::uint32_t>(options_.place.max_context));
+  }
+  if (options_.journal == nullptr) return;
+  note_place();
+  writer_.on_end = [this](const ClientConnection& connection) {
+    options_.journal->close(connection.kept.cookie());
+  };
+}
 
 int FrontendLoop::run(SignalFd& signals, AliveFile& alive) {
   Poller poller;
@@ -41,6 +52,8 @@ int FrontendLoop::run(SignalFd& signals, AliveFile& alive) {
   poller.add_fd(jobs_.fd());
   const auto signal = poller.add_fd(signals.fd());
   now_ = last_second_ = now_ns();
+  for (const auto& owed : std::exchange(at_start_, {})) owed();
+  act(out_);
   while (true) {
     const TimeNs until = std::min(table_.next_tick(), last_second_ + kSecond);
     poller.wait(std::max<TimeNs>(0, until - now_ns()));
@@ -51,7 +64,14 @@ int FrontendLoop::run(SignalFd& signals, AliveFile& alive) {
       spdlog::critical("the scheduler refuses this front end: {}", refused_);
       break;
     }
-    if (poller.ready(signal) && signals.requested()) begin_drain();
+    if (poller.ready(signal)) {
+      const int requests = signals.poll();
+      if (signals.handover_requested() && options_.journal != nullptr) {
+        spdlog::info("leaving {} streams to the next process", replies_.size());
+        return kHandedOver;
+      }
+      if (requests > 0) begin_drain();
+    }
     if (drain_until_ != 0 && drained()) break;
   }
   leave();
@@ -104,6 +124,7 @@ void FrontendLoop::each_second() {
     writer_.restart_clocks(now_);
   }
   last_second_ = now_;
+  if (options_.each_second) options_.each_second();
 }
 
 // --------------------------------------------------------------------------- from the scheduler
@@ -114,7 +135,9 @@ void FrontendLoop::take_messages() {
   for (int i = 0; i < kMessagesARound && now_ns() < until; ++i) {
     const auto message = client_.receive();
     if (!message) break;
+    const Epoch known = table_.scheduler().epoch;
     table_.apply(*message, now_, out_);
+    if (options_.journal != nullptr && table_.scheduler().epoch != known) note_place();
     act(out_);
   }
   if (const std::string error = client_.take_error(); !error.empty()) {
@@ -122,10 +145,13 @@ void FrontendLoop::take_messages() {
   }
   // The last known limit stays while a scheduler is away: requests wait for it rather than fail.
   const std::uint32_t context = table_.scheduler().max_context;
-  if (context != 0) facts_.max_context.store(context, std::memory_order_relaxed);
+  if (context == 0 || context == facts_.max_context.load(std::memory_order_relaxed)) return;
+  facts_.max_context.store(context, std::memory_order_relaxed);
+  if (options_.journal != nullptr) note_place();
 }
 
 void FrontendLoop::act(TableOutput& out) {
+  if (options_.journal != nullptr) note_attempts(out);
   for (const FrontendMessage& message : out.messages) client_.send(message);
   LogprobReader logprobs(out.logprobs);
   for (const Delivery& delivery : out.deliveries) deliver(delivery, out, logprobs);
@@ -147,20 +173,26 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
   Choice& choice = found->second;
   Reply& reply = replies_.at(choice.connection);
   note_token_times(reply, choice, delivery);
+  const auto connection = reply.connection;  // it may end below
+  const AtWork at_work(connection->kept);
   const std::uint32_t index = choice.index + delivery.choice;
-  if (delivery.first_index == 0) {
+  if (delivery.first_index == 0 && !reply.rendered.begun(index)) {
     const auto prompt = static_cast<std::size_t>(delivery.prompt_logprobs);
-    reply.rendered.apply(
-        ChoiceBegins{index, delivery.beginning.cached_tokens,
-                     delivery.prompt_logprobs < 0 ? nullptr : &out.prompt_logprobs[prompt]},
-        now_);
+    apply(reply,
+          ChoiceBegins{index, delivery.beginning.cached_tokens,
+                       delivery.prompt_logprobs < 0 ? nullptr : &out.prompt_logprobs[prompt]});
   }
+  // Beams come whole, and a predecessor may have noted some of them.
+  const std::uint32_t known =
+      std::min(delivery.count, reply.rendered.tokens(index) - std::min(delivery.first_index,
+                                                                      reply.rendered.tokens(index)));
   bool stopped = false;
-  for (std::uint32_t i = delivery.begin; i < delivery.begin + delivery.count && !stopped; ++i) {
+  for (std::uint32_t i = delivery.begin + known; i < delivery.begin + delivery.count && !stopped;
+       ++i) {
     LogprobReader::Entry entry;
     while (!logprobs.done() && logprobs.item() < i) logprobs.take(logprobs.item(), entry);
     const bool told = !logprobs.done() && logprobs.take(i, entry);
-    stopped = reply.rendered.apply(TokenCame{index, out.tokens[i], told ? &entry : nullptr}, now_);
+    stopped = apply(reply, TokenCame{index, out.tokens[i], told ? &entry : nullptr});
     metrics_.tokens_delivered(1);
   }
   if (reply.rendered.held() > options_.max_reply_bytes) {
@@ -222,12 +254,10 @@ void FrontendLoop::end_choice(const StreamEnd& end) {
   Reply& reply = at->second;
   const Status status = ending_status(end.reason, end.code, end.message);
   if (status.ok()) {
-    if (end.choices.empty())
-      reply.rendered.apply(ChoiceEnds{choice.index, end.reason, {}, end.lifetime}, now_);
+    if (end.choices.empty()) apply(reply, ChoiceEnds{choice.index, end.reason, {}, end.lifetime});
     for (std::uint32_t i = 0; i < end.choices.size(); ++i) {
-      reply.rendered.apply(
-          ChoiceEnds{choice.index + i, end.choices[i].reason, end.choices[i].score, end.lifetime},
-          now_);
+      apply(reply, ChoiceEnds{choice.index + i, end.choices[i].reason, end.choices[i].score,
+                              end.lifetime});
     }
     if (reply.rendered.over()) {
       end_reply(at, end.reason, {}, 0);
@@ -251,8 +281,7 @@ void FrontendLoop::end_reply(Replies::iterator at, FinishReason reason, const St
                              std::uint32_t retry_after_s) {
   Reply& reply = at->second;
   const Usage usage = reply.rendered.usage();
-  if (!status.ok())
-    reply.rendered.apply(ReplyFails{status.code(), status.message(), retry_after_s}, now_);
+  if (!status.ok()) apply(reply, ReplyFails{status.code(), status.message(), retry_after_s});
   const int code = reply.rendered.status();
   writer_.finish(at->first, reply.rendered.take_bytes(), reply.rendered.keep_alive(), now_);
   metrics_.reply_sent(reply.route, code);
@@ -262,7 +291,7 @@ void FrontendLoop::end_reply(Replies::iterator at, FinishReason reason, const St
   metrics_.request_ended(reason, usage.completion_tokens, reply.times, now_);
   spdlog::info(
       "{} {} {} client={} choices={} prompt={} tokens={} end={}{}{} ttft_ms={:.1f} ms={:.1f}{}",
-      reply.frame().request_id, reply.frame().asked, code, reply.client, reply.counters.size(),
+      reply.frame().request_id, reply.frame().asked, code, reply.connection->address, reply.counters.size(),
       usage.prompt_tokens, usage.completion_tokens, to_string(reason), status.ok() ? "" : "/",
       status.ok() ? "" : to_string(status.code()),
       reply.times.first_token == 0 ? 0.0
@@ -290,7 +319,7 @@ void FrontendLoop::take_drops() {
     Reply& reply = at->second;
     const std::uint32_t tokens = reply.rendered.usage().completion_tokens;
     spdlog::info("{} {} client={} {} after {} tokens", reply.frame().request_id,
-                 reply.frame().asked, reply.client, to_string(drop.reason), tokens);
+                 reply.frame().asked, reply.connection->address, to_string(drop.reason), tokens);
     metrics_.request_ended(FinishReason::cancelled, tokens, reply.times, now_);
     abandon(reply, out_);
     forget(at);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -24,6 +25,9 @@
 #include "frontend/http/jobs.h"
 #include "frontend/http/routes.h"
 #include "frontend/http/stream_writer.h"
+#include "frontend/succession/journal.h"
+#include "frontend/succession/replay.h"
+#include "frontend/succession/reply_records.h"
 #include "ipc/process.h"
 
 namespace baton {
@@ -40,6 +44,12 @@ struct LoopOptions {
   TimeNs drain = 8 * kSecond;
   std::string turn_lock;  // the file by which front ends take turns with trials (RequestTable)
   std::size_t max_reply_bytes = kMaxReplyBytes;
+  /// What a successor needs of each reply is written there; it outlives the loop. null: nothing is.
+  Journal* journal = nullptr;
+  /// Of a successor: what its predecessor had noted; incarnation 0: there was none.
+  FrontendPlace place = {};
+  /// Called about once a second: looks after the twin.
+  std::function<void()> each_second = {};
 };
 
 /// Owns what every request needs on its way back; lives on one thread.
@@ -48,8 +58,22 @@ class FrontendLoop {
   FrontendLoop(LoopOptions options, std::unique_ptr<ClientChannel> channel, HttpServers& http,
                JobQueue& jobs, SharedFacts& facts);
 
-  /// Until a signal has been followed by the drain, or the scheduler refuses this process for good.
-  /// Returns the exit code.
+  /// Goes on with a reply of a predecessor, before run(). Its records must be in the journal
+  /// already.
+  void adopt(const std::shared_ptr<ClientConnection>& connection, ReplayedReply replayed);
+  /// The same of a reply whose bytes are all made.
+  void adopt(const std::shared_ptr<ClientConnection>& connection, std::string unsent,
+             bool keep_alive);
+  /// Ends it, since it cannot go on: with an error if its client has no byte of it, else by the end
+  /// of the connection.
+  void adopt_lost(const std::shared_ptr<ClientConnection>& connection, bool begun,
+                  const std::string& why);
+  /// How run() ends when it is told to leave everything to a successor: the process is to end at
+  /// once then, without closing anything.
+  static constexpr int kHandedOver = -1;
+
+  /// Until a signal has been followed by the drain, the scheduler refuses this process for good, or
+  /// it is told to leave everything to a successor. Returns the exit code, or kHandedOver.
   int run(SignalFd& signals, AliveFile& alive);
 
  private:
@@ -57,7 +81,8 @@ class FrontendLoop {
   struct Reply {
     RenderedReply rendered;
     const char* route = "";
-    std::string client;                   // address and port, for the log
+    std::shared_ptr<ClientConnection> connection;
+    std::uint64_t cookie() const { return connection->kept.cookie(); }
     bool dirty = false;                   // in dirty_
     std::vector<std::uint64_t> counters;  // of its choices, in their order
     PhaseTimes times;
@@ -70,6 +95,13 @@ class FrontendLoop {
     TimeNs last_token = 0;
   };
   using Replies = std::unordered_map<std::uint64_t, Reply>;
+
+  /// What happens to a reply; its bytes wait in it until flush_replies() or end_reply().
+  bool apply(Reply& reply, const ReplyEvent& event);
+  void keep_whole(ClientConnection& connection, bool keep_alive, std::string_view bytes);
+  void note_attempts(const TableOutput& out);
+  void note_place();
+  ReplyPlace place_of(const ClientConnection& connection) const;
 
   void round();
   void take_jobs();
@@ -88,7 +120,7 @@ class FrontendLoop {
   void flush_replies();
 
   void take_turns();
-  void probe(const ClientConnection& connection);
+  void probe(ClientConnection& connection);
 
   void handle(Job& job, Interim&);
   void handle(Job& /*job*/, Pending&) {}
@@ -134,6 +166,8 @@ class FrontendLoop {
   TableOutput out_;
   TableOutput follow_;  // what finishing a choice inside act() leads to
   std::vector<Job> batch_;
+  std::string record_;  // of the journal, while it is made
+  std::vector<std::function<void()>> at_start_;  // what clients of a predecessor are owed at once
   std::set<std::string> ignored_fields_;  // those that the log has named; bounded
 };
 

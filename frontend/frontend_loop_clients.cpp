@@ -36,15 +36,14 @@ void FrontendLoop::take_turns() {
 
 /// To a client that shut its sending direction: something that means nothing, because the kernel of
 /// one that left for good answers with a reset.
-void FrontendLoop::probe(const ClientConnection& connection) {
+void FrontendLoop::probe(ClientConnection& connection) {
   const auto at = replies_.find(connection.id());
   if (at == replies_.end()) {  // the request is still being worked on
     if (connection.minor.load() > 0) writer_.send_interim(connection, kContinue, now_);
     return;
   }
-  RenderedReply& reply = at->second.rendered;
-  reply.apply(ClientProbed{}, now_);
-  writer_.send(connection.id(), reply.take_bytes(), now_);
+  apply(at->second, ClientProbed{});
+  writer_.send(connection.id(), at->second.rendered.take_bytes(), now_);
 }
 
 void FrontendLoop::handle(Job& job, HttpReply& reply) { reply_now(job, std::move(reply)); }
@@ -57,8 +56,9 @@ void FrontendLoop::handle(Job& job, LiveRequest& request) {
 
 void FrontendLoop::reply_now(Job& job, HttpReply reply) {
   if (drain_until_ != 0) job.frame.keep_alive = false;
-  writer_.finish(job.connection->id(), format_reply(reply, stamped(job.frame)),
-                 job.frame.keep_alive, now_);
+  const std::string bytes = format_reply(reply, stamped(job.frame));
+  keep_whole(*job.connection, job.frame.keep_alive, bytes);
+  writer_.finish(job.connection->id(), bytes, job.frame.keep_alive, now_);
   metrics_.reply_sent(job.route, reply.status);
   // Whoever probes does so every few seconds; what requests fail by is worth a line.
   const auto* live = std::get_if<LiveRequest>(&job.what);
@@ -116,6 +116,7 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
                                                   " requests; try again later"));
     return;
   }
+  const AtWork at_work(job.connection->kept);
   const std::uint64_t connection = job.connection->id();
   if (job.frame.api_key >= 0) {
     std::uint32_t prompt_tokens = 0, retry_after_s = 0;
@@ -133,9 +134,16 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
   Reply reply{.rendered = RenderedReply(*options_.model.tokenizer, parsed, std::move(job.frame),
                                         std::move(generation.facts)),
               .route = job.route,
-              .client = job.connection->address,
+              .connection = job.connection,
               .counters = {},
               .times = {.received = job.received}};
+  // Nobody hears of its requests before the journal has.
+  if (options_.journal != nullptr && job.connection->kept) {
+    options_.journal->open(
+        job.connection->kept.cookie(),
+        encode_opening({place_of(*job.connection), reply.rendered.facts(),
+                        std::move(generation.chat_text), table_.next_counter()}));
+  }
   const auto each = static_cast<std::uint32_t>(parsed.prompts.size() * parsed.choices /
                                                requests.size());  // choices that a request makes
   for (std::uint32_t i = 0; i < requests.size(); ++i) {
@@ -148,6 +156,7 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
                 reply.counters.front(), reply.counters.size(),
                 reply.rendered.usage().prompt_tokens);
   replies_.emplace(connection, std::move(reply));
+  if (options_.journal != nullptr) note_place();
   act(out_);
 }
 

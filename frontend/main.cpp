@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "configs/config.h"
@@ -24,12 +25,20 @@
 #include "frontend/http/routes.h"
 #include "frontend/http/server_events.h"
 #include "frontend/http/sse.h"
+#include "frontend/succession/inheritance.h"
+#include "frontend/succession/input_journal.h"
+#include "frontend/succession/journal.h"
+#include "frontend/succession/journal_memory.h"
+#include "frontend/succession/twin.h"
+#include "frontend/take_over.h"
 #include "ipc/process.h"
 #include "ipc/spin.h"
 #include "ipc/zmq_channel.h"
 
 namespace baton {
 namespace {
+
+constexpr TimeNs kPredecessorEnds = 15 * kSecond;  // longer, and it is alive after all
 
 void start_logging(const Config& config) {
   auto log = spdlog::stderr_logger_mt("baton");
@@ -39,7 +48,6 @@ void start_logging(const Config& config) {
   spdlog::set_default_logger(std::move(log));
 }
 
-/// A connection takes two descriptors: Pistache's and ours.
 std::size_t connection_limit(std::size_t max_streams) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -47,7 +55,7 @@ std::size_t connection_limit(std::size_t max_streams) {
   setrlimit(RLIMIT_NOFILE, &limit);
   getrlimit(RLIMIT_NOFILE, &limit);
   const std::size_t files = std::min<std::size_t>(limit.rlim_cur, 1'000'000);
-  const std::size_t most = files > 256 ? (files - 128) / 2 : 64;
+  const std::size_t most = files > 256 ? files - 128 : 64;
   return std::min(2 * max_streams + 256, most);
 }
 
@@ -97,7 +105,7 @@ std::unique_ptr<TemplatePool> start_templates(const ServedModel& model) {
 
 /// What all ports hold together is bounded; each may take its share.
 HttpServerOptions server_options(const FrontendConfig& config, const ListenConfig& listen,
-                                 WorkPool& pool) {
+                                 WorkPool& pool, InputJournal* journal) {
   HttpServerOptions options;
   options.host = listen.host;
   options.port = listen.port;
@@ -110,6 +118,7 @@ HttpServerOptions server_options(const FrontendConfig& config, const ListenConfi
       config.listen.size();
   options.peer_share = config.peer_share;
   options.pool = &pool;
+  options.journal = journal;
   return options;
 }
 
@@ -126,10 +135,10 @@ struct Port {
   }
 };
 
-std::vector<Port> open_ports(const FrontendConfig& config, WorkPool& pool) {
+std::vector<Port> open_ports(const FrontendConfig& config, WorkPool& pool, InputJournal* journal) {
   std::vector<Port> ports;
   for (const ListenConfig& listen : config.listen) {
-    ports.push_back({server_options(config, listen, pool), dialects_named(listen.dialects)});
+    ports.push_back({server_options(config, listen, pool, journal), dialects_named(listen.dialects)});
   }
   return ports;
 }
@@ -157,8 +166,23 @@ RouteOptions route_options(const FrontendConfig& config, ServedModel model, ApiK
   options.hosts = AllowedHosts(config.allowed_hosts, !keys.open());
   options.keys = std::move(keys);
   options.version = build_version();
+  options.fault_text = config.fault_text;
   options.incarnation = incarnation;
   return options;
+}
+
+/// What the routes of a port make of a request; a predecessor's requests are read again by it.
+ReplaySetup replay_setup(const RouteOptions& options, const Port& port) {
+  return {.model = options.model,
+          .dialects = port.dialects,
+          .cors = options.cors,
+          .settings = {.max_choices = options.max_streams,
+                       .default_timeout = options.default_timeout,
+                       .max_timeout = options.max_timeout,
+                       .strict_fields = options.strict_fields,
+                       .zero_bytes = options.zero_bytes},
+          .framing = port.options.framing,
+          .keys = &options.keys};
 }
 
 std::string template_source(const ServedModel& model) {
@@ -166,11 +190,16 @@ std::string template_source(const ServedModel& model) {
   return model.chat_template != nullptr ? model.chat_template->source() : "none";
 }
 
-LoopOptions loop_options(const Config& config, const ServedModel& model, Incarnation incarnation) {
+LoopOptions loop_options(const Config& config, const ServedModel& model, const FrontendPlace& place,
+                         bool has_successor) {
   LoopOptions options;
   options.identity.build = build_version();
   options.identity.name = config.frontend.name;
-  options.identity.incarnation = incarnation;
+  options.place = place;
+  options.identity.incarnation = place.incarnation == 0 ? new_incarnation() : place.incarnation;
+  options.identity.generation =
+      place.incarnation == 0 ? 0 : static_cast<std::uint32_t>(place.generation) + 1;
+  options.identity.has_successor = has_successor;
   options.identity.pid = getpid();
   options.identity.pid_start = pid_start_time(getpid());
   options.identity.tokenizer = model.tokenizer->source();
@@ -240,9 +269,69 @@ int refuse(const Config& config, const Status& status, int code) {
   return code;
 }
 
+/// What outlives this process, if anything does: its journals, and the twin that holds them and the
+/// clients' sockets.
+struct Estate {
+  std::optional<Twin> twin;
+  std::optional<JournalMemory> reply_memory, input_memory;
+  std::optional<Journal> replies;
+  std::optional<InputJournal> inputs;
+};
+
+/// Before there are threads, and before the model is loaded: a twin keeps the memory that this
+/// process has now. Without one everything is served, and the log says what does not survive.
+void start_twin(const Config& config, Estate& estate) {
+  if (!config.frontend.twin) return;
+  auto made = Twin::start(config.run_dir, config.frontend.name);
+  if (made.ok()) {
+    estate.twin.emplace(std::move(made).value());
+  } else {
+    spdlog::error("no twin, so this front end's streams end with it: {}", made.status().message());
+  }
+}
+
+Status make_journals(const Config& config, Estate& estate) {
+  if (!estate.twin) return {};
+  const JournalGeometry replies;
+  InputGeometry inputs;
+  inputs.slots = static_cast<std::uint32_t>(connection_limit(config.frontend.max_streams)) + 64;
+  auto reply_memory = JournalMemory::create(replies.bytes());
+  if (!reply_memory.ok()) return reply_memory.status();
+  auto input_memory = JournalMemory::create(inputs.bytes());
+  if (!input_memory.ok()) return input_memory.status();
+  estate.reply_memory.emplace(std::move(reply_memory).value());
+  estate.input_memory.emplace(std::move(input_memory).value());
+  estate.replies.emplace(estate.reply_memory->bytes(), replies, build_version());
+  estate.inputs.emplace(estate.input_memory->bytes(), inputs);
+  estate.twin->set_keepsake(kReplyKeepsake, estate.reply_memory->fd());
+  estate.twin->set_keepsake(kInputKeepsake, estate.input_memory->fd());
+  return {};
+}
+
+/// What a front end of this name left, if it had a twin.
+Result<std::unique_ptr<Legacy>> find_legacy(const Config& config) {
+  auto found = Inheritance::fetch(config.run_dir, config.frontend.name, kPredecessorEnds);
+  if (!found.ok()) return found.status();
+  if (!found.value()) return std::unique_ptr<Legacy>();
+  return std::make_unique<Legacy>(std::move(*found.value()));
+}
+
+/// The twin is told of, and looked after, for as long as the loop runs.
+Status open_estate(Estate& estate, const std::string& run_dir, const std::string& name,
+                   Legacy* legacy) {
+  if (estate.twin) {
+    if (const Status committed = estate.twin->commit(); !committed.ok()) return committed;
+    spdlog::debug("{}: the twin, pid {}, stands by in {}", name, estate.twin->pid(), run_dir);
+  }
+  if (legacy != nullptr) legacy->settle();
+  return {};
+}
+
 int serve(const Config& config, SignalFd& signals) {
   const Status directory = ensure_private_directory(config.run_dir);
   if (!directory.ok()) return refuse(config, directory, kExitUsage);
+  Estate estate;
+  start_twin(config, estate);
   AliveFile alive(config.run_dir, config.frontend.name);
   if (!alive.status().ok()) spdlog::warn("{}", alive.status().message());
   auto model = load_model(config);
@@ -256,9 +345,17 @@ int serve(const Config& config, SignalFd& signals) {
         "frontend.allowed_origins is \"*\" and there are no frontend.api_keys: every web page that "
         "a browser opens may use the model, if the browser reaches this server");
   }
-  const Incarnation incarnation = new_incarnation();
+  if (const Status made = make_journals(config, estate); !made.ok()) return refuse(config, made, 1);
+  auto left = find_legacy(config);
+  if (!left.ok()) return refuse(config, left.status(), 1);
+  const std::unique_ptr<Legacy> legacy = std::move(left).value();
+  LoopOptions options =
+      loop_options(config, model.value(), legacy ? legacy->place() : FrontendPlace{},
+                   estate.twin.has_value());
+  // Never its predecessor's: ZeroMQ does not listen to a second link of one name.
+  const Incarnation life = new_incarnation();
   auto channel =
-      connect_client(config.frontends_socket(), make_routing_id(config.frontend.name, incarnation));
+      connect_client(config.frontends_socket(), make_routing_id(config.frontend.name, life));
   if (!channel.ok()) return refuse(config, channel.status(), 1);
   SharedFacts facts;
   JobQueue jobs(4 * connection_limit(config.frontend.max_streams));
@@ -267,19 +364,25 @@ int serve(const Config& config, SignalFd& signals) {
   grammar_options.model_folder = config.model;
   grammar_options.cpu = seconds_to_ns(config.frontend.grammar_cpu_s);
   GrammarChecker grammars(std::move(grammar_options));
-  LoopOptions options = loop_options(config, model.value(), incarnation);
   WorkPool pool({.threads = config.frontend.threads});
-  Routes routes(route_options(config.frontend, model.value(), keys, incarnation), facts, jobs,
-                {templates.get(), &grammars, &pool});
-  const std::vector<Port> ports = open_ports(config.frontend, pool);
+  const RouteOptions routing = route_options(config.frontend, model.value(), keys, life);
+  Routes routes(routing, facts, jobs, {templates.get(), &grammars, &pool});
+  const std::vector<Port> ports =
+      open_ports(config.frontend, pool, estate.inputs ? &*estate.inputs : nullptr);
   HttpServers http;
   for (const Port& port : ports) {
     http.add(port.options, routes.table(port.dialects), routes.events(port.dialects));
   }
-  const Status started = http.start();
-  if (!started.ok()) return refuse(config, started, 1);  // whoever has the port may leave it
+  const Status bound = http.bind(legacy ? legacy->take_listeners() : std::vector<UniqueFd>());
+  if (!bound.ok()) return refuse(config, bound, 1);  // whoever has the port may leave it
   options.keys = keys.all();
   options.model = std::move(model).value();
+  options.journal = estate.replies ? &*estate.replies : nullptr;
+  options.each_second = [&estate] {
+    if (!estate.twin) return;
+    const Status status = estate.twin->look_after();
+    if (!status.ok()) spdlog::error("no twin: {}", status.message());
+  };
   for (std::size_t i = 0; i < ports.size(); ++i) {
     const std::string address = ports[i].options.host + ":" + std::to_string(http.port(i));
     if (i == 0) options.address = address;
@@ -287,6 +390,20 @@ int serve(const Config& config, SignalFd& signals) {
                  config.model_name, ports[i].names());
   }
   FrontendLoop loop(std::move(options), std::move(channel).value(), http, jobs, facts);
+  if (legacy && estate.replies) {
+    const TakenOver taken = legacy->adopt(loop, http, *estate.replies, [&](const HttpServer& at) {
+      const auto port = std::find_if(ports.begin(), ports.end(), [&](const Port& one) {
+        return http.port(static_cast<std::size_t>(&one - ports.data())) == at.port();
+      });
+      return replay_setup(routing, *port);
+    });
+    spdlog::info("took over from the process before: {} replies go on, {} clients wait, {} lost",
+                 taken.replies, taken.waiting, taken.lost);
+  }
+  const Status open = open_estate(estate, config.run_dir, config.frontend.name, legacy.get());
+  if (!open.ok()) return refuse(config, open, 1);
+  const Status started = http.start();
+  if (!started.ok()) return refuse(config, started, 1);
   std::unique_ptr<ServerEvents> events;
   if (!client.host.empty()) {
     const std::size_t port = announced_port(ports);
@@ -295,6 +412,8 @@ int serve(const Config& config, SignalFd& signals) {
   }
   mark_up(config.run_dir, config.frontend.name);
   const int exit_code = loop.run(signals, alive);
+  if (exit_code == FrontendLoop::kHandedOver) _exit(0);  // closing a socket would close it for all
+  if (estate.twin) estate.twin->dismiss();
   if (templates) templates->stop();  // its threads call the routes,
   grammars.stop();                   // and so do these,
   pool.stop();                       // and these

@@ -100,6 +100,7 @@ sigset_t stop_signals() {
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGUSR1);
   return set;
 }
 
@@ -291,7 +292,11 @@ SignalFd::SignalFd() {
 int SignalFd::poll() {
   signalfd_siginfo info{};
   while (::read(fd_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-    ++seen_;
+    if (info.ssi_signo == SIGUSR1) {
+      handover_ = true;
+    } else {
+      ++seen_;
+    }
   }
   return seen_;
 }

@@ -123,19 +123,22 @@ class Waker {
   UniqueFd fd_;
 };
 
-/// SIGTERM and SIGINT as a descriptor for pollers; SIGPIPE ignored. Construct it in main() before
+/// SIGTERM, SIGINT and SIGUSR1 as a descriptor for pollers; SIGPIPE ignored. Construct it in main() before
 /// any thread: the mask is inherited, so that no other thread is interrupted.
 class SignalFd {
  public:
   SignalFd();
   int fd() const { return fd_.get(); }
-  /// Reads what has arrived; returns the number of signals seen since the start.
+  /// Reads what has arrived; returns the number of SIGTERMs and SIGINTs seen since the start.
   int poll();
   bool requested() { return poll() > 0; }
+  /// A SIGUSR1 was among them: leave at once, somebody takes over. Who has no successor ignores it.
+  bool handover_requested() const { return handover_; }
 
  private:
   UniqueFd fd_;
   int seen_ = 0;
+  bool handover_ = false;
 };
 
 /// Undoes SignalFd's mask: between fork and exec of a child.

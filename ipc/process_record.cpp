@@ -1,6 +1,7 @@
 #include "ipc/process_record.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "ipc/process.h"
@@ -165,6 +167,17 @@ std::vector<ProcessRecord> read_process_records(const std::string& run_dir) {
   std::sort(records.begin(), records.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   return records;
+}
+
+std::optional<ProcessLife> read_twin(const std::string& run_dir, const std::string& name) {
+  const std::string path = run_dir + "/" + name + ".twin.pid";
+  std::ifstream file(path);
+  ProcessLife life;
+  if (!(file >> life.pid >> life.start) || !process_alive(life.pid, life.start))
+    return std::nullopt;
+  struct stat facts {};
+  if (::stat(path.c_str(), &facts) == 0) life.since = static_cast<double>(facts.st_mtime);
+  return life;
 }
 
 void remove_process_record(const std::string& run_dir, const std::string& name) {

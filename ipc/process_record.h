@@ -49,6 +49,8 @@ std::optional<ProcessRecord> read_process_record(const std::string& run_dir,
                                                  const std::string& name);
 /// All of a folder (at most 1,000), by name.
 std::vector<ProcessRecord> read_process_records(const std::string& run_dir);
+/// A front end's twin, as RUN_DIR/NAME.twin.pid says; nothing if none lives.
+std::optional<ProcessLife> read_twin(const std::string& run_dir, const std::string& name);
 void remove_process_record(const std::string& run_dir, const std::string& name);
 
 /// Whether this life of the process has come to its work: NAME.up holds its pid, or it tells

@@ -308,7 +308,12 @@ class Supervisor {
   }
 
   int end() {
-    for (auto& child : children_) child->forget();
+    for (auto& child : children_) {
+      child->forget();
+      // Of a front end that had to be killed: nobody comes for what it left.
+      const auto twin = read_twin(options_.run_dir, child->spec().name);
+      if (child->spec().kind == "frontend" && twin) ::kill(twin->pid, SIGKILL);
+    }
     if (gave_up_.empty()) return killed_ ? 1 : 0;
     say(gave_up_);  // the last line, so that nobody has to look for it
     return kGaveUp;

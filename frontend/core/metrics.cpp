@@ -217,6 +217,9 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
   counter("baton_sequences_resumed_total", "",
           "Sequences that went on in a KV pool that outlived their worker.",
           view.scheduler.resumed);
+  counter("baton_role_changes_total", "",
+          "Changes of workers' roles, by an operator or by scheduler.roles: auto.",
+          view.scheduler.role_changes);
   counter("baton_kv_blocks_out_total", "", "Blocks copied from KV pools to their host parts.",
           view.scheduler.blocks_out);
   counter("baton_kv_blocks_in_total", "", "Blocks copied from host parts back to KV pools.",

@@ -50,6 +50,8 @@ class OpenReply {
 
   /// Tokens that a choice has, stop token or string included.
   std::uint32_t tokens(std::uint32_t choice) const { return choices_[choice].tokens; }
+  /// begin() was called for the choice.
+  bool begun(std::uint32_t choice) const { return choices_[choice].begun; }
   Usage usage() const;
   bool all_ended() const { return ended_ == choices_.size(); }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,8 @@ class RenderedReply {
 
   /// The bytes of all events since the last call.
   std::string take_bytes() { return std::exchange(bytes_, {}); }
+  /// The same, left where they are.
+  std::string_view bytes() const { return bytes_; }
   /// About how many bytes wait: of a stream for take_bytes(), else of all that came.
   std::size_t held() const { return streaming_ ? bytes_.size() : open_.held(); }
 
@@ -42,6 +45,7 @@ class RenderedReply {
   const ReplyFrame& frame() const { return frame_; }
   const ReplyFacts& facts() const { return facts_; }
   std::uint32_t tokens(std::uint32_t choice) const { return open_.tokens(choice); }
+  bool begun(std::uint32_t choice) const { return open_.begun(choice); }
   Usage usage() const { return open_.usage(); }
 
  private:

@@ -211,6 +211,8 @@ class RequestTable {
   const SchedulerView& scheduler() const { return view_; }
   const TableCounters& counters() const { return counters_; }
   std::size_t open_count() const { return open_; }
+  /// That of the next request that open() takes.
+  std::uint64_t next_counter() const { return next_counter_; }
   /// How many requests open() would take now.
   std::size_t room() const;
   std::size_t entry_count() const { return entries_.size(); }

@@ -56,6 +56,8 @@ class KeyMeter {
   /// Takes a request of so many choices on; not ok: too much, come back in `*retry_after_s`.
   Status admit(std::size_t key, std::uint32_t streams, std::uint32_t prompt_tokens, TimeNs now,
                std::uint32_t* retry_after_s);
+  /// A predecessor has admitted it.
+  void inherit(std::size_t key, std::uint32_t streams) { used_[key].streams += streams; }
   /// Tokens of a reply.
   void charge(std::size_t key, std::uint32_t tokens, TimeNs now);
   /// A request that was admitted is over.

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "frontend/http/http_framing.h"
+#include "frontend/succession/input_journal.h"
 #include "ipc/process.h"
 #include "ipc/types.h"
 
@@ -33,8 +34,6 @@ struct PeerUse {
 
 class ClientConnection {
  public:
-  /// `fd` is a duplicate of the socket that Pistache reads: Pistache may close its own at any
-  /// moment, and the number stays ours.
   ClientConnection(std::uint64_t id, UniqueFd fd, const FramingLimits& limits, TimeNs now)
       : reader(limits), id_(id), fd_(std::move(fd)), since_(now) {}
 
@@ -62,6 +61,13 @@ class ClientConnection {
     return false;
   }
 
+  /// What it has sent beyond this is never read; a reply that says so, and closes, is owed.
+  void refuse_rest() {
+    const std::lock_guard lock(input);
+    refused = true;
+    begin_reply(since());
+  }
+
   enum class Turn : std::uint8_t { read, resume, close };
   /// Loop, when the last bytes of a reply go out and the client may ask again. read: its bytes are
   /// awaited; resume: some are here, call resume(); close: none will be read.
@@ -70,6 +76,7 @@ class ClientConnection {
     since_.store(now, std::memory_order_relaxed);
     if (phase() != ConnectionPhase::replying || refused) return Turn::close;
     if (backlog.empty() && (lost || ended)) return Turn::close;
+    kept.answered(request_bytes, put);
     const Turn turn = backlog.empty() ? Turn::read : Turn::resume;
     phase_.store(turn == Turn::read ? ConnectionPhase::reading : ConnectionPhase::resuming,
                  std::memory_order_release);
@@ -103,8 +110,14 @@ class ClientConnection {
   std::atomic<std::size_t> held{0};
   std::atomic<int> minor{1};
 
+  /// Loop: bytes that it was ever sent, or that wait to be.
+  std::uint64_t put = 0;
+
   std::mutex input;  // guards what follows
+  InputSlot kept;    // goes after the socket: one that is open has its slot
   RequestReader reader;
+  std::size_t taken = 0;          // of the request at hand, as it came
+  std::size_t request_bytes = 0;  // of the one that is being answered, as it came
   std::string backlog;        // what came behind the request that is being answered
   bool lost = false;          // some of that was thrown away
   bool ended = false;         // the client sends nothing more

@@ -1,13 +1,15 @@
 #include "frontend/http/http_server.h"
 
+#include <netdb.h>
 #include <netinet/in.h>
-#include <pistache/endpoint.h>
-#include <pistache/http.h>
-#include <pistache/peer.h>
-#include <sys/resource.h>
+#include <pistache/reactor.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "frontend/http/allowed_hosts.h"
@@ -15,69 +17,12 @@
 namespace baton {
 namespace {
 
-namespace Http = Pistache::Http;
-namespace Tcp = Pistache::Tcp;
+namespace Aio = Pistache::Aio;
+namespace Polling = Pistache::Polling;
 
-constexpr const char* kConnectionData = "baton";
-constexpr int kBacklog =
-    4096;  // Pistache asks for 128, too few when hundreds of clients come at once
-constexpr std::size_t kUnusedParserBytes = 1024;
-constexpr auto kNever = std::chrono::hours(24 * 365 * 10);
-
-/// The descriptor of a peer: Pistache 0.4 may hide it behind an event object.
-template <typename Peer>
-int descriptor_of(const Peer& peer) {
-  if constexpr (requires { peer.actualFd(); }) {
-    return peer.actualFd();
-  } else {
-    return peer.fd();
-  }
-}
-
-/// Pistache keeps its listening socket to itself; this finds it. Port 0: the first one that is none
-/// of `known`.
-int listening_socket(std::uint16_t port, const std::vector<int>& known = {}) {
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  const int end = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 4096));
-  for (int fd = 3; fd < end; ++fd) {
-    int listening = 0;
-    socklen_t size = sizeof listening;
-    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0 || listening == 0)
-      continue;
-    if (std::find(known.begin(), known.end(), fd) != known.end()) continue;
-    sockaddr_storage address{};
-    size = sizeof address;
-    if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) continue;
-    std::uint16_t found = 0;
-    if (address.ss_family == AF_INET) {
-      found = ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
-    } else if (address.ss_family == AF_INET6) {
-      found = ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
-    }
-    if (found != 0 && (port == 0 || found == port)) return fd;
-  }
-  return -1;
-}
-
-/// The sockets that listen already.
-std::vector<int> listening_sockets() {
-  std::vector<int> found;
-  while (true) {
-    const int fd = listening_socket(0, found);
-    if (fd < 0) return found;
-    found.push_back(fd);
-  }
-}
-
-std::uint16_t port_of(int fd) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  if (fd < 0 || getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
-  return ntohs(address.ss_family == AF_INET6
-                   ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
-                   : reinterpret_cast<const sockaddr_in&>(address).sin_port);
-}
+constexpr int kBacklog = 4096;  // hundreds of clients may come at once
+constexpr int kAcceptedAtOnce = 64;
+constexpr useconds_t kNoDescriptorsPause = 10'000;
 
 /// IPv6 as it stands in a URL.
 std::string bracketed(const std::string& host) {
@@ -90,6 +35,100 @@ IntakeOptions intake_options(const HttpServerOptions& options) {
   return made;
 }
 
+/// The first address of `host` that can be listened on; an error says why there is none.
+Result<UniqueFd> listen_on(std::string host, std::uint16_t port) {
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int failed = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (failed != 0) return Status(ErrorCode::unavailable, gai_strerror(failed));
+  int error = EADDRNOTAVAIL;
+  UniqueFd listener;
+  for (const addrinfo* at = found; at != nullptr && !listener; at = at->ai_next) {
+    UniqueFd fd(socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int on = 1;
+    if (fd) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (fd && ::bind(fd.get(), at->ai_addr, at->ai_addrlen) == 0 &&
+        listen(fd.get(), kBacklog) == 0) {
+      listener = std::move(fd);
+    } else {
+      error = errno;
+    }
+  }
+  freeaddrinfo(found);
+  if (!listener) return Status(ErrorCode::unavailable, std::strerror(error));
+  return listener;
+}
+
+/// One of the threads that read. Pistache copies the first for each of them.
+class ReadingThread : public Aio::Handler {
+  PROTOTYPE_OF(Aio::Handler, ReadingThread)
+
+ public:
+  explicit ReadingThread(RequestIntake* intake) : intake_(intake) {}
+  ReadingThread(const ReadingThread& other) : Aio::Handler(), intake_(other.intake_) {}
+
+  /// From now on its bytes are read here. Any thread.
+  void add(const RequestIntake::Connection& connection) {
+    const int fd = connection->fd();
+    {
+      const std::lock_guard lock(mutex_);
+      connections_[fd] = connection;
+    }
+    watch(fd);
+  }
+  /// Calls `accept` whenever somebody waits at the listening socket `fd`.
+  void listen_at(int fd, std::function<void()> accept) {
+    listener_ = fd;
+    accept_ = std::move(accept);
+    watch(fd);
+  }
+  void registerPoller(Polling::Epoll& /*poller*/) override {}
+  void unregisterPoller(Polling::Epoll& /*poller*/) {}  // newer Pistaches ask for it
+
+  void onReady(const Aio::FdSet& ready) override {
+    for (const auto& entry : ready) {
+      const int fd = static_cast<int>(entry.getTag().value());
+      if (fd == listener_) {
+        accept_();
+        continue;
+      }
+      RequestIntake::Connection connection;
+      {
+        const std::lock_guard lock(mutex_);
+        const auto at = connections_.find(fd);
+        if (at == connections_.end()) continue;
+        connection = at->second;
+      }
+      if (!intake_->read(connection)) remove(fd, connection);
+    }
+  }
+
+ private:
+  void watch(int fd) {
+    reactor()->registerFd(key(), fd, Polling::NotifyOn::Read,
+                          Polling::Tag(static_cast<std::uint64_t>(fd)));
+  }
+  /// The client sends nothing more.
+  void remove(int fd, const RequestIntake::Connection& connection) {
+    reactor()->removeFd(key(), fd);
+    {
+      const std::lock_guard lock(mutex_);
+      connections_.erase(fd);
+    }
+    intake_->end(connection);
+  }
+
+  RequestIntake* const intake_;
+  int listener_ = -1;
+  std::function<void()> accept_;
+  std::mutex mutex_;  // guards what follows
+  std::unordered_map<int, RequestIntake::Connection> connections_;
+};
+
 }  // namespace
 
 class HttpServer::Impl {
@@ -98,59 +137,34 @@ class HttpServer::Impl {
       : options(std::move(given)),
         intake(intake_options(options), std::move(routes), std::move(events)) {}
 
+  ReadingThread& thread(std::size_t i) {
+    return static_cast<ReadingThread&>(*threads[i % threads.size()]);
+  }
+  void accept_some();
+
   const HttpServerOptions options;
   RequestIntake intake;
-  std::unique_ptr<Http::Endpoint> endpoint;
-  int listen_fd = -1;  // Pistache's; it closes it
+  UniqueFd listener;
   std::uint16_t bound_port = 0;
+  std::shared_ptr<Aio::Reactor> reactor;
+  std::vector<std::shared_ptr<Aio::Handler>> threads;
+  std::size_t next_thread = 0;  // of the thread that accepts
+  std::vector<RequestIntake::Connection> adopted;
   bool stopped = false;
 };
 
-// ---------------------------------------------------------------------------- Pistache's threads
-
-namespace {
-
-/// Bytes from Pistache's sockets to the intake. Pistache clones one for each of its threads.
-/// Neither its parser nor its writer is used: the one takes what is no request, and a client that
-/// leaves at the wrong moment makes the other throw on a thread that nobody guards, which ends the
-/// process.
-class InputHandler : public Http::Handler {
- public:
-  HTTP_PROTOTYPE(InputHandler)
-
-  explicit InputHandler(RequestIntake* intake) : intake_(intake) {}
-
-  void onRequest(const Http::Request& /*request*/, Http::ResponseWriter /*response*/) override {
-    // Never called: onInput() below does not hand bytes to the base class.
-  }
-
- private:
-  using Peer = std::shared_ptr<Tcp::Peer>;
-
-  static std::shared_ptr<ClientConnection> connection_of(const Peer& peer) {
-    return std::static_pointer_cast<ClientConnection>(peer->tryGetData(kConnectionData));
-  }
-  void onConnection(const Peer& peer) override {
-    // Pistache's idle check looks for a parser at every peer.
-    peer->putData(ParserData, std::make_shared<Http::RequestParser>(kUnusedParserBytes));
-    const int fd = descriptor_of(*peer);
-    if (auto connection = intake_->admit(fd)) {
-      peer->putData(kConnectionData, connection);
-    } else {
-      shutdown(fd, SHUT_RDWR);
+/// An accepted socket is in the table of descriptors that a twin shares: from then on it survives.
+void HttpServer::Impl::accept_some() {
+  for (int i = 0; i < kAcceptedAtOnce; ++i) {
+    UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) {
+      // The client waits in the kernel's queue, and epoll would tell of it again at once.
+      if (errno == EMFILE || errno == ENFILE) usleep(kNoDescriptorsPause);
+      return;
     }
+    if (const auto connection = intake.admit(std::move(fd))) thread(next_thread++).add(connection);
   }
-  void onDisconnection(const Peer& peer) override {
-    if (const auto connection = connection_of(peer)) intake_->end(connection);
-  }
-  void onInput(const char* bytes, std::size_t size, const Peer& peer) override {
-    if (const auto connection = connection_of(peer)) intake_->take(connection, {bytes, size});
-  }
-
-  RequestIntake* const intake_;
-};
-
-}  // namespace
+}
 
 // ------------------------------------------------------------------------------------------ public
 
@@ -159,49 +173,74 @@ HttpServer::HttpServer(HttpServerOptions options, std::vector<HttpRoute> routes,
 
 HttpServer::~HttpServer() {
   stop();
-  impl_->endpoint.reset();  // joins Pistache's threads before what they use goes
+  impl_->threads.clear();
+  impl_->reactor.reset();  // joins the threads before what they use goes
+}
+
+std::uint16_t HttpServer::port_of(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  if (address.ss_family == AF_INET6)
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  return address.ss_family == AF_INET
+             ? ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port)
+             : 0;
+}
+
+Status HttpServer::bind() {
+  const HttpServerOptions& o = impl_->options;
+  auto made = listen_on(o.host, o.port);
+  if (!made.ok()) {
+    return Status(ErrorCode::unavailable, "cannot listen on " + bracketed(o.host) + ":" +
+                                              std::to_string(o.port) + ": " +
+                                              made.status().message());
+  }
+  bind(std::move(made).value());
+  return {};
+}
+
+void HttpServer::bind(UniqueFd listener) {
+  impl_->listener = std::move(listener);
+  impl_->bound_port = port_of(impl_->listener.get());
+}
+
+RequestIntake::Connection HttpServer::adopt(UniqueFd fd, const InputStart& start) {
+  auto connection = impl_->intake.admit(std::move(fd), start);
+  if (connection != nullptr) impl_->adopted.push_back(connection);
+  return connection;
 }
 
 Status HttpServer::start() {
-  const HttpServerOptions& o = impl_->options;
-  const std::string host = bracketed(o.host);
+  Impl& impl = *impl_;
   try {
-    impl_->endpoint =
-        std::make_unique<Http::Endpoint>(Pistache::Address(host, Pistache::Port(o.port)));
-    // Time-outs and sizes are ours to judge: Pistache would answer by itself, through its own
-    // writer.
-    impl_->endpoint->init(
-        Http::Endpoint::options()
-            .threads(o.threads)
-            .threadsName("http")
-            .flags(Tcp::Options::ReuseAddr | Tcp::Options::NoDelay | Tcp::Options::CloseOnExec)
-            .backlog(kBacklog)
-            .maxRequestSize(o.framing.max_head_bytes)
-            .headerTimeout(kNever)
-            .bodyTimeout(kNever)
-            .keepaliveTimeout(kNever));
-    impl_->endpoint->setHandler(std::make_shared<InputHandler>(&impl_->intake));
-    const std::vector<int> known = listening_sockets();
-    impl_->endpoint->serveThreaded();  // binds
-    impl_->listen_fd = listening_socket(o.port, known);
-    impl_->bound_port = port_of(impl_->listen_fd);
-    if (impl_->listen_fd >= 0) listen(impl_->listen_fd, kBacklog);
+    impl.reactor = Aio::Reactor::create();
+    impl.reactor->init(Aio::AsyncContext(static_cast<std::size_t>(impl.options.threads), "http"));
+    const auto key = impl.reactor->addHandler(std::make_shared<ReadingThread>(&impl.intake));
+    impl.threads = impl.reactor->handlers(key);
+    impl.reactor->run();
+    for (const auto& connection : impl.adopted) impl.thread(impl.next_thread++).add(connection);
+    impl.adopted.clear();
+    impl.thread(0).listen_at(impl.listener.get(), [&impl] { impl.accept_some(); });
   } catch (const std::exception& error) {
-    impl_->endpoint.reset();
     return Status(ErrorCode::unavailable,
-                  "cannot listen on " + host + ":" + std::to_string(o.port) + ": " + error.what());
+                  "cannot start the threads that read requests: " + std::string(error.what()));
   }
   return {};
 }
+
+RequestIntake& HttpServer::intake() { return impl_->intake; }
+
+std::uint16_t HttpServer::wanted_port() const { return impl_->options.port; }
 
 std::uint16_t HttpServer::port() const { return impl_->bound_port; }
 
 void HttpServer::stop() {
   impl_->intake.stop();
-  if (!impl_->endpoint || impl_->stopped) return;
+  if (!impl_->reactor || impl_->stopped) return;
   impl_->stopped = true;
-  impl_->endpoint->shutdown();
-  if (impl_->listen_fd >= 0) shutdown(impl_->listen_fd, SHUT_RDWR);  // later clients are refused
+  impl_->reactor->shutdown();
+  shutdown(impl_->listener.get(), SHUT_RDWR);  // later clients are refused
 }
 
 void HttpServer::reap(TimeNs now) { impl_->intake.reap(now); }

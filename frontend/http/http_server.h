@@ -1,5 +1,6 @@
-// The HTTP side of the front end: listens, parses, routes; never writes. http_server.cpp is the
-// only file that includes Pistache.
+// The HTTP side of the front end: listens, reads, routes; never writes. Pistache's reactor runs the
+// threads and tells them which sockets are ready; http_server.cpp is the only file that includes
+// it.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "frontend/http/request_intake.h"
+#include "ipc/process.h"
 #include "ipc/status.h"
 #include "ipc/types.h"
 
@@ -27,9 +29,18 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  /// Binds and starts the threads. The error names the address.
+  /// Binds. The error names the address.
+  Status bind();
+  /// The same with a socket that another process bound and left.
+  void bind(UniqueFd listener);
+  /// Takes in what another process had accepted, before start(). null: there is no room.
+  RequestIntake::Connection adopt(UniqueFd fd, const InputStart& start);
+  /// Starts the threads: clients are accepted and read.
   Status start();
-  /// The port that was bound (options.port may be 0).
+  RequestIntake& intake();
+  /// That of the options; 0: any.
+  std::uint16_t wanted_port() const;
+  /// The port that was bound.
   std::uint16_t port() const;
   /// New connections are refused and nothing more is read. Replies under way are not touched.
   void stop();
@@ -38,6 +49,7 @@ class HttpServer {
   HttpServerCounters counters() const;
 
   class Impl;  // Pistache's side
+  static std::uint16_t port_of(int fd);  // that a socket is bound to; 0: none
 
  private:
   std::unique_ptr<Impl> impl_;

@@ -1,6 +1,31 @@
 #include "frontend/http/http_servers.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace baton {
+
+Status HttpServers::bind(std::vector<UniqueFd> inherited) {
+  for (const auto& server : servers_) {
+    const std::uint16_t wanted = server->wanted_port();
+    const auto at = std::find_if(inherited.begin(), inherited.end(), [wanted](const UniqueFd& fd) {
+      return fd && (wanted == 0 || HttpServer::port_of(fd.get()) == wanted);
+    });
+    if (at != inherited.end()) {
+      server->bind(std::move(*at));
+    } else if (Status status = server->bind(); !status.ok()) {
+      return status;
+    }
+  }
+  return {};
+}
+
+HttpServer* HttpServers::at_port(std::uint16_t port) {
+  for (const auto& server : servers_) {
+    if (server->port() == port) return server.get();
+  }
+  return nullptr;
+}
 
 Status HttpServers::start() {
   for (const auto& server : servers_) {

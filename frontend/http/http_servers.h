@@ -15,8 +15,14 @@ class HttpServers {
     servers_.push_back(
         std::make_unique<HttpServer>(std::move(options), std::move(routes), std::move(events)));
   }
-  /// Binds every port; the first one that cannot be bound is the error.
+  /// Binds every port; the first one that cannot be bound is the error. `inherited`: sockets that
+  /// another process listened with; each goes to the server of its port (port 0 takes any), and
+  /// what is left of them is closed.
+  Status bind(std::vector<UniqueFd> inherited = {});
+  /// Starts them all.
   Status start();
+  /// The server that clients of this port talk to; null: none.
+  HttpServer* at_port(std::uint16_t port);
   std::size_t size() const { return servers_.size(); }
   /// The port that the server bound.
   std::uint16_t port(std::size_t server = 0) const { return servers_[server]->port(); }

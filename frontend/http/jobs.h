@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -27,6 +28,7 @@ enum class LiveRoute : std::uint8_t { health, metrics, index, page };
 struct Generation {
   ParsedRequest request;
   ReplyFacts facts;  // all but the seed, if the request names none
+  std::optional<std::string> chat_text;  // a chat as the model's template wrote it down
 };
 
 struct LiveRequest {

@@ -1,21 +1,25 @@
 #include "frontend/http/request_intake.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <exception>
 #include <optional>
+#include <span>
 #include <utility>
+
+#include "frontend/succession/socket_progress.h"
 
 namespace baton {
 namespace {
 
 constexpr std::size_t kMaxBacklog = std::size_t{1} << 20;       // of requests before their turn
 constexpr std::size_t kMaxExtraBytes = std::size_t{1} << 20;    // sent beyond that
+constexpr std::size_t kReadBytes = 16 * 1024;                    // that find no room in a journal
 constexpr std::size_t kMaxLingerBytes = std::size_t{32} << 20;  // sent on after an error
 
 /// Ids are unique among all servers of the process: the loop knows connections by them alone.
@@ -66,17 +70,22 @@ std::size_t RequestIntake::share_of(std::size_t all) const {
 
 // -------------------------------------------------------------------------------- connections
 
-RequestIntake::Connection RequestIntake::admit(int fd) {
-  UniqueFd own(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!own) return nullptr;
+RequestIntake::Connection RequestIntake::admit(UniqueFd fd) {
   const int one = 1;
-  setsockopt(own.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   // Bounds what the kernel keeps for a client that never reads; it would grow to megabytes by
   // itself.
   const int send_buffer = 256 * 1024;
-  setsockopt(own.get(), SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
-  auto connection = std::make_shared<ClientConnection>(new_connection_id(), std::move(own),
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
+  const std::uint64_t cookie = options_.journal == nullptr ? 0 : socket_cookie(fd.get());
+  return admit(std::move(fd), InputStart{.cookie = cookie});
+}
+
+RequestIntake::Connection RequestIntake::admit(UniqueFd fd, const InputStart& start) {
+  auto connection = std::make_shared<ClientConnection>(new_connection_id(), std::move(fd),
                                                        options_.framing, now_ns());
+  if (options_.journal != nullptr) connection->kept = options_.journal->open(start);
+  connection->put = start.written;
   name_peer(*connection);
   connection->local = options_.local;
   connection->resume = [this](const Connection& c) { resume(c); };
@@ -224,16 +233,83 @@ void RequestIntake::take(const Connection& connection, std::string_view bytes) {
     Outcome outcome;
     {
       const std::lock_guard lock(connection->input);
-      if (connection->phase() == ConnectionPhase::reading) {
-        feed(connection, bytes, outcome);
-      } else {
-        keep(*connection, bytes);
-      }
-      account(*connection);
+      take_some(connection, bytes, outcome);
     }
     hand_over(connection, std::move(outcome));
     relieve(*connection);
   });
+}
+
+/// `input` held.
+void RequestIntake::take_some(const Connection& connection, std::string_view bytes,
+                              Outcome& outcome) {
+  if (connection->phase() == ConnectionPhase::reading) {
+    feed(connection, bytes, outcome);
+  } else {
+    keep(*connection, bytes);
+  }
+  account(*connection);
+}
+
+bool RequestIntake::read(const Connection& connection) {
+  bool open = true;
+  guarded(connection, [&] {
+    const AtWork at_work(connection->kept);
+    Outcome outcome;
+    {
+      const std::lock_guard lock(connection->input);
+      // Bytes that nobody will answer, or that find no room, are read all the same: they must not
+      // keep a client from reading its reply.
+      char spare[kReadBytes];
+      std::span<char> room = connection->kept.room();
+      const bool kept = !room.empty();
+      if (!kept) room = spare;
+      const ssize_t n = recv(connection->fd(), room.data(), room.size(), MSG_DONTWAIT);
+      if (n <= 0) {
+        open = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+        return;
+      }
+      const auto size = static_cast<std::size_t>(n);
+      if (kept) {
+        connection->kept.took(size);
+      } else {
+        connection->kept.lose();
+      }
+      take_some(connection, {room.data(), size}, outcome);
+    }
+    hand_over(connection, std::move(outcome));
+    relieve(*connection);
+  });
+  return open;
+}
+
+void RequestIntake::inherit(const Connection& connection, std::string_view bytes, bool lost,
+                            bool told_to_go_on) {
+  guarded(connection, [&] {
+    const AtWork at_work(connection->kept);
+    Outcome outcome;
+    {
+      const std::lock_guard lock(connection->input);
+      connection->lost = lost;
+      take_some(connection, bytes, outcome);
+      // Whoever read it first has said so.
+      if (told_to_go_on) outcome.expects_continue = false;
+    }
+    hand_over(connection, std::move(outcome));
+  });
+}
+
+void RequestIntake::inherit_answering(const Connection& connection, std::string_view bytes,
+                                      bool lost) {
+  const std::lock_guard lock(connection->input);
+  RequestReader reader(options_.framing);
+  connection->request_bytes = reader.feed(bytes);
+  connection->minor.store(reader.request().minor, std::memory_order_relaxed);
+  connection->refused = reader.state() == RequestReader::State::failed;
+  connection->lost = lost;
+  connection->begin_reply(now_ns());
+  connection->backlog = bytes.substr(connection->request_bytes);
+  account(*connection);
 }
 
 void RequestIntake::resume(const Connection& connection) {
@@ -247,6 +323,7 @@ void RequestIntake::resume(const Connection& connection) {
 
 void RequestIntake::resume_now(const Connection& connection) {
   guarded(connection, [&] {
+    const AtWork at_work(connection->kept);
     Outcome outcome;
     {
       const std::lock_guard lock(connection->input);
@@ -270,9 +347,11 @@ void RequestIntake::feed(const Connection& connection, std::string_view bytes, O
   RequestReader& reader = connection->reader;
   const TimeNs now = now_ns();
   const bool began = reader.started();
-  bytes.remove_prefix(reader.feed(bytes));
+  const std::size_t taken = reader.feed(bytes);
+  bytes.remove_prefix(taken);
   // Empty lines before a request are none: whoever sends nothing else is idle.
-  if (!reader.started()) return;
+  if (!reader.started()) return connection->kept.skip(taken);
+  connection->taken += taken;
   if (!began) connection->request_began.store(now, std::memory_order_relaxed);
   connection->touch(now);
   if (reader.state() == State::head) return;
@@ -290,6 +369,7 @@ void RequestIntake::feed(const Connection& connection, std::string_view bytes, O
   connection->in_body.store(false, std::memory_order_relaxed);
   if (!connection->begin_reply(now)) return;
   outcome.request = reader.take();
+  connection->request_bytes = std::exchange(connection->taken, 0);
   connection->minor.store(outcome.request->minor, std::memory_order_relaxed);
   if (connection->refused) {
     outcome.request->body = {};
@@ -316,6 +396,7 @@ void RequestIntake::keep(ClientConnection& connection, std::string_view bytes) {
 /// Bytes nobody will read. A client that sends them for ever would hold its thread for ever.
 void RequestIntake::discard(ClientConnection& connection, std::size_t size) {
   connection.discarded += size;
+  connection.kept.lose();
   // After an error the client may be sending a body for a while before it looks at the reply.
   const bool patient = connection.refused || connection.phase() == ConnectionPhase::closing;
   if (connection.discarded > (patient ? kMaxLingerBytes : kMaxExtraBytes))
@@ -346,7 +427,10 @@ void RequestIntake::hand_over(const Connection& connection, Outcome outcome) {
 
 /// `input` held.
 void RequestIntake::account(ClientConnection& connection) {
-  const std::size_t now = connection.reader.held() + connection.backlog.size();
+  std::size_t now = connection.reader.held() + connection.backlog.size();
+  // As they came the bytes of a request may be many times what was read out of them (chunks of one
+  // byte).
+  if (connection.phase() == ConnectionPhase::reading) now = std::max(now, connection.kept.size());
   const std::size_t before = connection.held.exchange(now, std::memory_order_relaxed);
   connection.use->bytes.fetch_add(now - before, std::memory_order_relaxed);
   partial_bytes_.fetch_add(now - before, std::memory_order_relaxed);
@@ -401,6 +485,7 @@ bool RequestIntake::evict(const Connection& connection) {
     }
     connection->reader = RequestReader(options_.framing);
     connection->backlog = {};
+    connection->kept.lose();
     account(*connection);
   }
   if (told) {

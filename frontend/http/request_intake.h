@@ -1,6 +1,6 @@
-// From pieces of bytes to whole requests at their handlers, in each connection's order; and how
-// much of what is not whole yet all clients, and each address, may hold. Reads no socket and knows
-// no Pistache: whoever reads hands the bytes in.
+// From clients' sockets to whole requests at their handlers, in each connection's order; and how
+// much of what is not whole yet all clients, and each address, may hold. Whoever waits for sockets
+// says which one may be read.
 #pragma once
 
 #include <atomic>
@@ -35,6 +35,8 @@ struct IntakeOptions {
   /// Reads requests that came before the replies to earlier ones were out. null: the loop's thread
   /// does.
   WorkPool* pool = nullptr;
+  /// Where bytes are read to, so that they outlive this process. null: nothing does.
+  InputJournal* journal = nullptr;
 };
 
 /// What the server hands over besides routed requests, on whichever thread read them.
@@ -69,9 +71,21 @@ class RequestIntake {
   RequestIntake(IntakeOptions options, std::vector<HttpRoute> routes, HttpEvents events)
       : options_(options), routes_(std::move(routes)), events_(std::move(events)) {}
 
-  /// Takes a client in, whose socket `fd` is (duplicated); null: there is no room.
-  Connection admit(int fd);
-  /// The next bytes that it sent. Called by one thread at a time for each connection.
+  /// Takes a client in; null: there is no room, and its socket is closed.
+  Connection admit(UniqueFd fd);
+  /// The same of a client that another process had. `start` says how far it has got; what that
+  /// process had read of it comes by inherit().
+  Connection admit(UniqueFd fd, const InputStart& start);
+  /// Reads what its socket has, some of it at a time. False: it has ended, or failed: end() is due.
+  /// Called by one thread at a time for each connection.
+  bool read(const Connection& connection);
+  /// Bytes that another process had read, before any that read() finds. `lost`: there were more,
+  /// which nobody has. `told_to_go_on`: it got its `100 Continue`.
+  void inherit(const Connection& connection, std::string_view bytes, bool lost,
+               bool told_to_go_on);
+  /// The same, of a client whose first request is being answered already.
+  void inherit_answering(const Connection& connection, std::string_view bytes, bool lost);
+  /// For tests: as if the socket had had these bytes.
   void take(const Connection& connection, std::string_view bytes);
   /// It will send nothing more; what it is owed it still gets.
   void end(const Connection& connection);
@@ -87,6 +101,7 @@ class RequestIntake {
  private:
   struct Outcome;
 
+  void take_some(const Connection& connection, std::string_view bytes, Outcome& outcome);
   void feed(const Connection& connection, std::string_view bytes, Outcome& outcome);
   void keep(ClientConnection& connection, std::string_view bytes);
   void discard(ClientConnection& connection, std::size_t size);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string_view>
 #include <utility>
@@ -182,12 +183,16 @@ void Routes::generate(const Connection& connection, HttpRequest request, const P
                       ParseBody parse) {
   ReplyFrame frame;
   if (!frame_of(connection, request, place.dialect, &frame)) return;
+  if (!options_.fault_text.empty() && request.body.find(options_.fault_text) != std::string::npos) {
+    std::fprintf(stderr, "fault_text met: abort\n");
+    std::abort();
+  }
   const TimeNs received = now_ns();
   ReplyFacts facts{.request_id = frame.request_id,
                    .received = received,
                    .wall_offset = wall_ns() - received,
                    .max_context = facts_.max_context.load(std::memory_order_relaxed)};
-  Asker asker{connection, std::move(frame), place.route, std::move(facts)};
+  Asker asker{connection, std::move(frame), place.route, std::move(facts), {}};
   const IntakeSettings settings{.max_choices = options_.max_streams,
                                 .default_timeout = options_.default_timeout,
                                 .max_timeout = options_.max_timeout,
@@ -228,6 +233,7 @@ void Routes::parse_elsewhere(Asker asker, std::string body,
     const Connection connection = waiting->asker.connection;
     if (wanted_by(connection)()) {
       try {
+        const AtWork at_work(connection->kept);
         begin(std::move(waiting->asker), waiting->parse(waiting->body));
       } catch (const std::exception&) {  // out of memory, say
         connection->cut_off(now_ns());
@@ -272,7 +278,7 @@ void Routes::post_generation(Asker asker, ParsedRequest request) {
   job.frame = std::move(asker.frame);
   job.route = asker.route;
   job.received = asker.facts.received;
-  job.what = Generation{std::move(request), std::move(asker.facts)};
+  job.what = Generation{std::move(request), std::move(asker.facts), std::move(asker.chat_text)};
   post(std::move(job));
 }
 
@@ -327,6 +333,9 @@ void Routes::render(Asker asker, std::unique_ptr<PendingChat> chat) {
       helpers_.templates != nullptr &&
       helpers_.templates->render(request, owner, wanted_by(waiting->asker.connection),
                                  [this, waiting](const Result<std::string>& rendered) {
+                                   const Connection connection = waiting->asker.connection;
+                                   const AtWork at_work(connection->kept);
+                                   if (rendered.ok()) waiting->asker.chat_text = rendered.value();
                                    begin(std::move(waiting->asker),
                                          waiting->chat->finish(rendered, options_.model));
                                    facts_.rendering.fetch_sub(1);

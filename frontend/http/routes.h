@@ -45,6 +45,7 @@ struct RouteOptions {
   bool strict_fields = false;        // likewise zero_bytes: as in RequestContext
   bool zero_bytes = false;
   std::string version;            // of this build
+  std::string fault_text;         // for tests: a body that holds it ends the process; empty: none
   std::uint64_t incarnation = 0;  // makes request ids unique
 };
 
@@ -84,6 +85,7 @@ class Routes {
     ReplyFrame frame;
     const char* route = "";
     ReplyFacts facts;
+    std::optional<std::string> chat_text;  // as in Generation
   };
   /// Whose turn it is where several wait: the key's, or the address's.
   static std::string owner_of(const Asker& asker);

@@ -57,13 +57,9 @@ StreamWriter::StreamWriter(WriterLimits limits)
 void StreamWriter::open(const std::shared_ptr<ClientConnection>& connection, TimeNs now) {
   const auto [at, fresh] = outputs_.try_emplace(connection->id());
   Output& output = at->second;
-  if (!fresh) {  // the end of its last reply is still in the queue
+  if (!fresh) {  // it waited for its reply already
     output.replying = true;
     if (output.half_closed) half_closed_.push_back(output.connection);
-    // A client that asks on and on without reading must not pile up replies.
-    if (output.queue.size() - output.sent > limits_.buffer_bytes) {
-      drop(at, DropReason::overflow, now);
-    }
     return;
   }
   output.replying = true;
@@ -103,6 +99,7 @@ std::size_t StreamWriter::write_some(Output& output, std::string_view bytes, Tim
 
 void StreamWriter::put(Outputs::iterator at, std::string_view bytes, TimeNs now) {
   Output& output = at->second;
+  output.connection->put += bytes.size();
   const std::size_t waiting = output.queue.size() - output.sent;
   if (waiting == 0) {
     output.moved = now;
@@ -142,13 +139,15 @@ void StreamWriter::send(std::uint64_t connection, std::string_view bytes, TimeNs
   relieve(now);
 }
 
-void StreamWriter::send_interim(const ClientConnection& connection, std::string_view bytes,
+void StreamWriter::send_interim(ClientConnection& connection, std::string_view bytes,
                                 TimeNs now) {
   const auto at = outputs_.find(connection.id());
   if (at != outputs_.end()) {
     put(at, bytes, now);
   } else {
-    ::send(connection.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n =
+        ::send(connection.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) connection.put += static_cast<std::size_t>(n);
   }
 }
 
@@ -159,11 +158,9 @@ void StreamWriter::finish(std::uint64_t connection, std::string_view bytes, bool
   Output& output = at->second;
   output.replying = false;
   output.close_after = !keep_alive;
-  // The turn changes before the last byte is out, since the client's next request may be here at
-  // once; but not while too much of the reply waits to be read.
-  const std::size_t waiting = output.queue.size() - output.sent + bytes.size();
-  output.turn_due = keep_alive && waiting > limits_.buffer_bytes;
-  if (keep_alive && !output.turn_due) give_turn(output, now);
+  // Not before the last byte is out: what is answered must not be forgotten while a successor may
+  // have to go on with the answer. A client whose next request is here sooner waits for its turn.
+  output.turn_due = keep_alive;
   put(at, bytes, now);
   at = outputs_.find(connection);
   if (at != outputs_.end()) settle(at, now);
@@ -189,14 +186,15 @@ void StreamWriter::give_turn(Output& output, TimeNs now) {
 void StreamWriter::settle(Outputs::iterator at, TimeNs now) {
   Output& output = at->second;
   const std::size_t waiting = output.queue.size() - output.sent;
-  if (output.turn_due && waiting <= limits_.buffer_bytes) give_turn(output, now);
   if (output.replying || waiting > 0) return;
+  if (output.turn_due) give_turn(output, now);
   if (output.close_after) {
     // The other direction stays open for a moment, so that a client that is still sending a body
     // gets to read the reply instead of a reset. The server's reaper ends it.
     output.connection->begin_closing(now);
     shutdown(output.connection->fd(), SHUT_WR);
   }
+  if (on_end) on_end(*output.connection);
   forget(at);
 }
 
@@ -280,6 +278,7 @@ void StreamWriter::drop(Outputs::iterator at, DropReason reason, TimeNs now) {
   drops_.push_back({at->first, reason});
   at->second.connection->begin_closing(now);
   reset_on_close(at->second.connection->fd());
+  if (on_end) on_end(*at->second.connection);
   forget(at);
 }
 

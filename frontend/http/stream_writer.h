@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -46,6 +47,9 @@ class StreamWriter {
  public:
   explicit StreamWriter(WriterLimits limits);
 
+  /// Called when the last byte of a reply is out, or its client is dropped.
+  std::function<void(const ClientConnection&)> on_end;
+
   /// Readable when poll() has something to do.
   int fd() const { return epoll_.get(); }
 
@@ -55,9 +59,9 @@ class StreamWriter {
   void send(std::uint64_t connection, std::string_view bytes, TimeNs now);
   /// Bytes before a reply, such as `100 Continue`, whether or not the connection is known. A client
   /// whose socket is full does without.
-  void send_interim(const ClientConnection& connection, std::string_view bytes, TimeNs now);
-  /// The last bytes of a reply. `keep_alive`: the connection goes back to its reader, as soon as no
-  /// more than buffer_bytes wait; otherwise it is closed when everything is out.
+  void send_interim(ClientConnection& connection, std::string_view bytes, TimeNs now);
+  /// The last bytes of a reply. When everything is out the connection goes back to its reader
+  /// (`keep_alive`) or is closed, and on_end is called.
   void finish(std::uint64_t connection, std::string_view bytes, bool keep_alive, TimeNs now);
 
   /// Handles what epoll has; does not wait.
@@ -89,7 +93,7 @@ class StreamWriter {
     TimeNs moved = 0;
     bool replying = false;
     bool close_after = false;
-    bool turn_due = false;  // the client may ask again once it has read enough
+    bool turn_due = false;  // the client may ask again once all is out
     bool broken = false;
     bool half_closed = false;   // it sends nothing more
     std::uint32_t watched = 0;  // what epoll tells of it

@@ -15,6 +15,11 @@ void publish(std::byte* at, std::uint32_t word) {
       .store(word, std::memory_order_release);
 }
 
+void store(std::byte* at, std::uint64_t word) {
+  std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(at))
+      .store(word, std::memory_order_release);
+}
+
 }  // namespace
 
 std::size_t JournalGeometry::bytes() const { return extent_at(*this, extents); }
@@ -42,8 +47,16 @@ Journal::Journal(std::span<std::byte> memory, const JournalGeometry& geometry,
   head.build_bytes = static_cast<std::uint32_t>(std::min(build.size(), head.build.size()));
   std::copy_n(build.begin(), head.build_bytes, head.build.begin());
   std::memcpy(memory_.data(), &head, sizeof head);
-  std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(memory_.data()))
-      .store(kJournalMagic, std::memory_order_release);
+  store(memory_.data(), kJournalMagic);
+}
+
+void Journal::note(const FrontendPlace& place) {
+  std::byte* words = memory_.data() + sizeof(JournalHead);
+  store(words + offsetof(JournalWords, incarnation), place.incarnation);
+  store(words + offsetof(JournalWords, epoch), place.epoch);
+  store(words + offsetof(JournalWords, next_counter), place.next_counter);
+  store(words + offsetof(JournalWords, generation), place.generation);
+  store(words + offsetof(JournalWords, max_context), place.max_context);
 }
 
 std::byte* Journal::extent(std::uint32_t index) const {

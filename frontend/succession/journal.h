@@ -7,7 +7,7 @@
 // slot's records fill one after another. A record is one fragment or several, since it may go on in
 // the next extent:
 //
-//   head:     magic, version, geometry, the build that wrote it
+//   head:     magic, version, geometry, the build that wrote it; who it is to the scheduler
 //   slot:     state, first extent, the connection's cookie
 //   extent:   the next extent, then fragments until a word that is 0, or its end
 //   fragment: a word (bytes, and whether more of the record follows), the bytes, padded to words
@@ -36,6 +36,16 @@ struct JournalGeometry {
   Status check() const;
 };
 
+/// Who a front end is to the scheduler, as its successor will be.
+struct FrontendPlace {
+  std::uint64_t incarnation = 0;
+  std::uint64_t epoch = 0;         // of the scheduler that it knew last; 0: none
+  std::uint64_t next_counter = 1;  // the first that it gave to no request
+  std::uint64_t generation = 0;    // processes that had this incarnation before
+  std::uint64_t max_context = 0;   // tokens that requests were checked against last; 0: none
+  bool operator==(const FrontendPlace&) const = default;
+};
+
 /// Writes. One thread. What finds no room costs its own reply the successor, and nobody else: the
 /// reply is then marked as lost, its extents are given back, and its connection cannot be taken
 /// over.
@@ -51,6 +61,9 @@ class Journal {
   void append(std::uint64_t cookie, std::string_view record);
   /// Its last byte is out, or nobody wants it. Unknown: ignored.
   void close(std::uint64_t cookie);
+
+  /// Note a request's counter before the scheduler hears of it.
+  void note(const FrontendPlace& place);
 
   std::size_t open_count() const { return open_.size(); }
   /// Replies that found no room, since the start.
@@ -90,6 +103,7 @@ struct JournaledReply {
 
 struct JournalContents {
   std::string build;
+  FrontendPlace place;
   std::vector<JournaledReply> replies;  // in the order of slots
 };
 

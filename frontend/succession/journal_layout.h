@@ -9,7 +9,7 @@
 
 namespace baton {
 
-inline constexpr std::uint64_t kJournalMagic = 0x314C4E524A544142;  // "BATJRNL1"
+inline constexpr std::uint64_t kJournalMagic = 0x324C4E524A544142;  // "BATJRNL2"
 inline constexpr std::uint32_t kJournalVersion = 1;
 
 struct JournalHead {
@@ -20,6 +20,16 @@ struct JournalHead {
   std::array<char, 96> build = {};
 };
 static_assert(sizeof(JournalHead) == 128);
+
+/// Behind the head; each word is stored alone.
+struct JournalWords {
+  std::uint64_t incarnation = 0;
+  std::uint64_t epoch = 0;
+  std::uint64_t next_counter = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t max_context = 0;
+};
+static_assert(sizeof(JournalWords) == 40);
 
 enum class SlotState : std::uint32_t { free = 0, open = 1, lost = 2 };
 
@@ -39,7 +49,7 @@ inline constexpr std::uint32_t padded(std::uint32_t bytes) {
   return (bytes + kWord - 1) / kWord * kWord;
 }
 inline std::size_t slot_at(std::uint32_t index) {
-  return sizeof(JournalHead) + std::size_t{index} * sizeof(JournalSlot);
+  return sizeof(JournalHead) + sizeof(JournalWords) + std::size_t{index} * sizeof(JournalSlot);
 }
 inline std::size_t extent_at(const JournalGeometry& geometry, std::uint32_t index) {
   return slot_at(geometry.slots) + std::size_t{index} * geometry.extent_bytes;

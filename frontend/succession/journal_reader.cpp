@@ -77,6 +77,9 @@ Result<JournalContents> read_journal(std::span<const std::byte> memory) {
   if (head.build_bytes > head.build.size()) return invalid("journal: the build's name is too long");
   JournalContents contents;
   contents.build.assign(head.build.data(), head.build_bytes);
+  const auto words = load<JournalWords>(memory, sizeof(JournalHead));
+  contents.place = {words.incarnation, words.epoch, words.next_counter,
+                    words.generation, words.max_context};
   std::vector<bool> taken(geometry.extents);
   std::unordered_set<std::uint64_t> cookies;
   for (std::uint32_t i = 0; i < geometry.slots; ++i) {

@@ -13,6 +13,7 @@ namespace {
 struct Place {
   const Dialect* dialect = nullptr;
   ParseBody parse = nullptr;
+  const char* route = "";
 };
 
 Place place_of(const HttpRequest& request, const std::vector<const Dialect*>& dialects) {
@@ -20,7 +21,7 @@ Place place_of(const HttpRequest& request, const std::vector<const Dialect*>& di
     for (const DialectRoute& route : dialect->routes()) {
       if (request.method != route.method || !path_fits(route.path, request.path())) continue;
       const auto* parse = std::get_if<ParseBody>(&route.answer);
-      return parse == nullptr ? Place{} : Place{dialect, *parse};
+      return parse == nullptr ? Place{} : Place{dialect, *parse, route.path};
     }
   }
   return {};
@@ -38,22 +39,57 @@ Result<HttpRequest> read_again(std::string_view bytes, const FramingLimits& limi
   return reader.take();
 }
 
-std::uint32_t choices_of(const ParsedRequest& request) {
-  return static_cast<std::uint32_t>(request.prompts.size()) * request.choices;
+std::int32_t key_of(const HttpRequest& request, const ApiKeys* keys) {
+  const std::string* given = request.header("authorization");
+  if (keys == nullptr || keys->open() || given == nullptr) return -1;
+  const auto key = keys->find(*given);
+  return key ? static_cast<std::int32_t>(*key) : -1;
 }
 
-struct Rebuilt {
-  std::unique_ptr<RenderedReply> reply;
-  EventBounds bounds;
+/// What a journal's events did to the requests that make a reply.
+class RequestsReplayed {
+ public:
+  explicit RequestsReplayed(ReplayedReply& reply)
+      : reply_(reply), ended_(reply.requests.size() * reply.choices_each) {}
+
+  void attempt(const AttemptSent& sent) { reply_.requests[sent.request].attempt = sent.attempt; }
+  void event(const ReplyEvent& event, bool stopped) {
+    if (const auto* token = std::get_if<TokenCame>(&event)) {
+      ReplayedRequest& request = of(token->choice);
+      if (request.request.sampling.beams()) return;
+      request.generated.push_back(token->token);
+      if (stopped) request.stopped_at = static_cast<std::uint32_t>(request.generated.size());
+    } else if (const auto* end = std::get_if<ChoiceEnds>(&event)) {
+      ended_[end->choice] = true;
+      const auto first = ended_.begin() + static_cast<std::ptrdiff_t>(
+                                              end->choice / each() * each());
+      of(end->choice).ended =
+          std::find(first, first + static_cast<std::ptrdiff_t>(each()), false) ==
+          first + static_cast<std::ptrdiff_t>(each());
+    } else if (std::holds_alternative<ReplyFails>(event)) {
+      for (ReplayedRequest& request : reply_.requests) request.ended = true;
+    }
+  }
+
+ private:
+  std::size_t each() const { return reply_.choices_each; }
+  ReplayedRequest& of(std::uint32_t choice) { return reply_.requests[choice / each()]; }
+
+  ReplayedReply& reply_;
+  std::vector<bool> ended_;  // by choice
 };
 
-Result<Rebuilt> rebuild(const ReplyOpening& opening, const ReplaySetup& setup) {
-  const auto request = read_again(opening.request, setup.framing);
+}  // namespace
+
+Result<ReplayedReply> rebuild_reply(const ReplyOpening& opening, std::string_view text,
+                                    const ReplaySetup& setup) {
+  const auto request = read_again(text, setup.framing);
   if (!request.ok()) return request.status();
   const Place place = place_of(request.value(), setup.dialects);
   if (place.parse == nullptr) return invalid("the journal's request has a path of no dialect");
   ReplyFrame frame = reply_frame(request.value(), place.dialect, setup.cors);
   frame.request_id = opening.facts.request_id;
+  frame.api_key = key_of(request.value(), setup.keys);
   IntakeSettings settings = setup.settings;
   settings.any_model = takes_any_model(setup.dialects);
   ParseOutcome outcome = place.parse(
@@ -66,45 +102,55 @@ Result<Rebuilt> rebuild(const ReplyOpening& opening, const ReplaySetup& setup) {
   auto* parsed = std::get_if<ParsedRequest>(&outcome);
   if (parsed == nullptr) return invalid("the journal's request is refused now");
   parsed->sampling.seed = opening.facts.seed;
-  const EventBounds bounds{choices_of(*parsed), setup.model.tokenizer->vocab_size()};
-  return Rebuilt{std::make_unique<RenderedReply>(*setup.model.tokenizer, *parsed, std::move(frame),
-                                                 opening.facts),
-                 bounds};
+  ReplayedReply made_again;
+  made_again.route = place.route;
+  made_again.first_counter = opening.first_counter;
+  for (NewRequest& one : fan_out(*parsed, opening.facts.received + parsed->timeout))
+    made_again.requests.push_back({.request = std::move(one)});
+  made_again.choices_each = static_cast<std::uint32_t>(parsed->prompts.size() * parsed->choices /
+                                                       made_again.requests.size());
+  made_again.reply = std::make_unique<RenderedReply>(*setup.model.tokenizer, *parsed,
+                                                     std::move(frame), opening.facts);
+  return made_again;
 }
 
-}  // namespace
-
-Result<std::unique_ptr<RenderedReply>> rebuild_reply(const ReplyOpening& opening,
-                                                     const ReplaySetup& setup) {
-  auto made = rebuild(opening, setup);
-  if (!made.ok()) return made.status();
-  return std::move(made.value().reply);
-}
-
-Result<ReplayedReply> replay(const JournaledReply& journaled, std::uint64_t written,
+Result<ReplayedReply> replay(const ReplyOpening& opening, const std::vector<std::string>& records,
+                             std::string_view request, std::uint64_t written,
                              const ReplaySetup& setup) {
-  if (!journaled.fault.empty()) return invalid("the reply " + journaled.fault);
-  const auto opening = decode_opening(journaled.records.front());
-  if (!opening.ok()) return opening.status();
-  if (written < opening.value().begins_at)
+  if (written < opening.place.begins_at)
     return invalid("the connection was sent less than came before this reply");
-  auto made = rebuild(opening.value(), setup);
-  if (!made.ok()) return made.status();
-  const EventBounds bounds = made.value().bounds;
-  ReplayedReply out{std::move(made.value().reply), {}};
-  std::uint64_t skip = written - opening.value().begins_at;
+  auto made_again = rebuild_reply(opening, request, setup);
+  if (!made_again.ok()) return made_again.status();
+  ReplayedReply out = std::move(made_again).value();
+  const auto requests = static_cast<std::uint32_t>(out.requests.size());
+  const EventBounds bounds{requests * out.choices_each, requests,
+                           setup.model.tokenizer->vocab_size()};
+  RequestsReplayed states(out);
+  std::uint64_t skip = written - opening.place.begins_at;
   DecodedEvent decoded;
-  for (std::size_t i = 1; i < journaled.records.size(); ++i) {
-    const Status status = decoded.decode(journaled.records[i], bounds);
+  for (std::size_t i = 1; i < records.size(); ++i) {
+    const Status status = decoded.decode(records[i], bounds);
     if (!status.ok()) return status;
-    out.reply->apply(decoded.event, decoded.time);
+    if (decoded.attempt) {
+      states.attempt(*decoded.attempt);
+      continue;
+    }
+    states.event(decoded.event, out.reply->apply(decoded.event, decoded.time));
     const std::string bytes = out.reply->take_bytes();
+    if (made(bytes) != decoded.bytes)
+      return invalid("this build, or its configuration, writes another reply");
     const auto skipped = static_cast<std::size_t>(std::min<std::uint64_t>(skip, bytes.size()));
     out.unsent.append(bytes, skipped);
     skip -= skipped;
   }
   if (skip != 0) return invalid("the client has bytes that the journal does not make");
   return out;
+}
+
+Result<std::string> unsent_of(const WholeReply& whole, std::uint64_t written) {
+  if (written < whole.place.begins_at || written - whole.place.begins_at > whole.bytes.size())
+    return invalid("the connection was not sent this reply");
+  return whole.bytes.substr(static_cast<std::size_t>(written - whole.place.begins_at));
 }
 
 }  // namespace baton

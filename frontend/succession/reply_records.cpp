@@ -7,7 +7,16 @@
 namespace baton {
 namespace {
 
-enum class Kind : std::uint8_t { opening = 1, begins, token, ends, probed, fails };
+enum class Kind : std::uint8_t {
+  opening = 1,
+  begins,
+  token,
+  ends,
+  probed,
+  fails,
+  whole,
+  attempt,
+};
 
 class RecordWriter {
  public:
@@ -190,42 +199,84 @@ std::string encode_opening(const ReplyOpening& opening) {
   std::string out;
   RecordWriter writer(out);
   writer.put(Kind::opening);
+  writer.put(opening.place.request_at);
+  writer.put(opening.place.begins_at);
   writer.put_list(opening.facts.request_id);
   writer.put(opening.facts.received);
   writer.put(opening.facts.wall_offset);
   writer.put(opening.facts.max_context);
   writer.put(opening.facts.seed);
-  writer.put(opening.begins_at);
-  writer.put_list(opening.request);
+  writer.put(opening.first_counter);
   writer.put<std::uint8_t>(opening.rendered.has_value());
   if (opening.rendered) writer.put_list(*opening.rendered);
   return out;
 }
 
-Result<ReplyOpening> decode_opening(std::string_view record) {
+std::string encode_whole(const ReplyPlace& place, bool keep_alive, std::string_view bytes) {
+  std::string out;
+  out.reserve(bytes.size() + 32);
+  RecordWriter writer(out);
+  writer.put(Kind::whole);
+  writer.put(place.request_at);
+  writer.put(place.begins_at);
+  writer.put<std::uint8_t>(keep_alive);
+  writer.put_list(bytes);
+  return out;
+}
+
+Result<AnyOpening> decode_opening(std::string_view record) {
   RecordReader reader(record);
+  const auto kind = reader.take<Kind>();
+  if (kind != Kind::opening && kind != Kind::whole) return invalid("journal: no opening");
+  ReplyPlace place;
+  place.request_at = reader.take<std::uint64_t>();
+  place.begins_at = reader.take<std::uint64_t>();
+  if (kind == Kind::whole) {
+    WholeReply whole;
+    whole.place = place;
+    whole.keep_alive = reader.take_bool();
+    whole.bytes = reader.take_text();
+    if (!reader.good()) return invalid("journal: a whole reply of the wrong length");
+    return AnyOpening(std::move(whole));
+  }
   ReplyOpening opening;
-  if (reader.take<Kind>() != Kind::opening) return invalid("journal: no opening");
+  opening.place = place;
   opening.facts.request_id = reader.take_text();
   opening.facts.received = reader.take<TimeNs>();
   opening.facts.wall_offset = reader.take<TimeNs>();
   opening.facts.max_context = reader.take<std::uint32_t>();
   opening.facts.seed = reader.take<std::uint64_t>();
-  opening.begins_at = reader.take<std::uint64_t>();
-  opening.request = reader.take_text();
+  opening.first_counter = reader.take<std::uint64_t>();
   if (reader.take_bool()) opening.rendered = reader.take_text();
   if (!reader.good()) return invalid("journal: an opening of the wrong length");
   if (opening.facts.received < 0 || opening.facts.received > kLatest ||
       opening.facts.wall_offset < -kLatest || opening.facts.wall_offset > kLatest) {
     return invalid("journal: an opening at no possible time");
   }
-  return opening;
+  return AnyOpening(std::move(opening));
 }
 
-void encode_event(const ReplyEvent& event, TimeNs time, std::string& out) {
+void encode_attempt(const AttemptSent& sent, std::string& out) {
+  RecordWriter writer(out);
+  writer.put(Kind::attempt);
+  writer.put(TimeNs{0});
+  writer.put(sent.request);
+  writer.put(sent.attempt);
+}
+
+/// FNV-1a: it need not stand up to anybody, only show another build's bytes.
+MadeBytes made(std::string_view bytes) {
+  std::uint32_t sum = 2166136261U;
+  for (const char c : bytes) sum = (sum ^ static_cast<unsigned char>(c)) * 16777619U;
+  return {static_cast<std::uint32_t>(bytes.size()), sum};
+}
+
+void encode_event(const ReplyEvent& event, TimeNs time, const MadeBytes& bytes, std::string& out) {
   RecordWriter writer(out);
   writer.put(kKinds[event.index()]);
   writer.put(time);
+  writer.put(bytes.size);
+  writer.put(bytes.sum);
   std::visit([&](const auto& what) { put(writer, what); }, event);
 }
 
@@ -234,6 +285,15 @@ Status DecodedEvent::decode(std::string_view record, const EventBounds& bounds) 
   const auto kind = reader.take<Kind>();
   time = reader.take<TimeNs>();
   bool good = time >= 0 && time <= kLatest;
+  attempt.reset();
+  if (kind == Kind::attempt) {
+    attempt = AttemptSent{reader.take<std::uint32_t>(), reader.take<std::uint32_t>()};
+    good = good && attempt->request < bounds.requests && attempt->attempt > 0;
+    if (!good || !reader.good()) return invalid("journal: an attempt that cannot be");
+    return {};
+  }
+  bytes.size = reader.take<std::uint32_t>();
+  bytes.sum = reader.take<std::uint32_t>();
   switch (kind) {
     case Kind::begins: {
       auto& made = event.emplace<ChoiceBegins>(take_begins(reader, prompt_));

@@ -55,6 +55,12 @@ std::vector<Shown> look_around(const std::string& run_dir) {
     all.push_back({{record.name, record.kind, spoken_protocol(run_dir, record)},
                    record.life,
                    process_state(run_dir, record)});
+    if (record.kind != "frontend") continue;
+    if (const auto twin = read_twin(run_dir, record.name)) {
+      all.push_back({{record.name + ".twin", "twin", spoken_protocol(run_dir, record)},
+                     *twin,
+                     process_stopped(twin->pid) ? "frozen" : "up"});
+    }
   }
   return all;
 }
@@ -128,6 +134,9 @@ class Restart {
 
   int run(const std::string& what) {
     targets_ = look_around(options_.run_dir);
+    std::erase_if(targets_, [](const Shown& each) {  // it is replaced with its front end
+      return each.process.kind == "twin";
+    });
     if (what != "all") {
       std::erase_if(targets_, [&](const Shown& each) { return each.process.name != what; });
     }
@@ -138,8 +147,8 @@ class Restart {
     if (const std::string why = hindrance(); !why.empty()) return complain(why);
     std::vector<RunningProcess> order;
     for (const Shown& each : targets_) order.push_back(each.process);
-    const bool crosses = crosses_versions(order, kSpokenVersion);
-    if (crosses && what != "all") {
+    crosses_ = crosses_versions(order, kSpokenVersion);
+    if (crosses_ && what != "all") {
       return complain("what runs speaks another protocol version than this build (" +
                       std::to_string(kSpokenVersion) +
                       "): one process of the two would refuse the other; restart all");
@@ -147,7 +156,7 @@ class Restart {
     std::stable_sort(targets_.begin(), targets_.end(), [](const Shown& a, const Shown& b) {
       return restart_rank(a.process.kind) < restart_rank(b.process.kind);
     });
-    if (crosses) return across_versions();
+    if (crosses_) return across_versions();
     return options_.rolling ? one_by_one(targets_) : together(targets_);
   }
 
@@ -169,10 +178,18 @@ class Restart {
     return {};
   }
 
-  /// A supervisor becomes the binary on disk; the others end, and are started again by it.
-  static void ask(const Shown& target) {
+  /// A supervisor becomes the binary on disk; the others end, and are started again by it. A front
+  /// end with a twin leaves its streams to its successor, unless that speaks another version.
+  void ask(const Shown& target) const {
     if (!process_alive(target.life.pid, target.life.start)) return;  // it is being replaced already
-    ::kill(target.life.pid, target.process.kind == "supervisor" ? SIGUSR2 : SIGTERM);
+    int signal = SIGTERM;
+    if (target.process.kind == "supervisor") {
+      signal = SIGUSR2;
+    } else if (target.process.kind == "frontend" && !crosses_ &&
+               read_twin(options_.run_dir, target.process.name)) {
+      signal = SIGUSR1;
+    }
+    ::kill(target.life.pid, signal);
   }
 
   bool replaced(const Shown& target) const {
@@ -265,6 +282,7 @@ class Restart {
 
   const ProcessCommands& options_;
   std::vector<Shown> targets_;
+  bool crosses_ = false;  // versions of the protocol
 };
 
 }  // namespace

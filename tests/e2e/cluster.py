@@ -208,10 +208,17 @@ class Cluster:
         time.sleep(seconds)
         self.signal(name, signal.SIGCONT)
 
+    def twin_pid(self, name):
+        """The process that holds the sockets of front end `name`."""
+        return int((self.folder / "run" / f"{name}.twin.pid").read_text().split()[0])
+
     def stop(self):
         for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+        for name in self.frontends:
+            with contextlib.suppress(OSError, ValueError):
+                os.kill(self.twin_pid(name), signal.SIGKILL)
         for process in self.processes.values():
             process.wait()
         # Killed workers cannot unlink (a successor would have done it); others' pools stay.

@@ -3,16 +3,21 @@
 
     BATON_BUILD_DIR=build/cpu python3 tests/e2e/soak_faults.py --minutes 10 --seed 1
 
-One cluster after the other, each of another shape: prefill, decode and mixed workers, with and without a host part.
-Sampled, greedy and JSON-schema streams are open all the time while the memory process, the scheduler and the
-workers, up to three at once, are killed and started again in any order, or frozen for up to three seconds. Every stream must get on soon
-after all processes are ready, and end with the text of an undisturbed run; at the end of each cluster every block is
-free and the audit says ok. The blows are those of the seed, their moments are not. On GPUs: BATON_TEST_DEVICE=cuda.
+One cluster after the other, each of another shape: prefill, decode and mixed workers, one or two front ends, with and
+without a host part. Sampled, greedy and JSON-schema streams are open all the time while the memory process, the scheduler,
+front ends, their twins and the workers, up to three at once, are killed and started again in any order, or frozen for up to
+three seconds; now and then a worker is given another role. (A front end and its twin are never killed together: that costs
+its streams, as the documents say.) Every stream must get on soon after all processes are ready, and end with the text of an
+undisturbed run; at the end of each cluster every block is free and the audit says ok. What was killed how often, and the
+longest gaps of the streams, are told at the end. The blows are those of the seed, their moments are not. On GPUs:
+BATON_TEST_DEVICE=cuda.
 """
 
 import argparse
+import collections
 import contextlib
 import json
+import os
 import random
 import signal
 import sys
@@ -57,6 +62,7 @@ class Load:
         self.open = []  # (number of the request, stream)
         self.next = 0
         self.ended = 0
+        self.gaps = []  # the longest of each stream that ended
         self.wrong = []
 
     def top_up(self):
@@ -64,12 +70,17 @@ class Load:
         while len(self.open) < self.count:
             number = self.next % len(self.requests)
             self.next += 1
-            self.open.append((number, self.cluster.stream(**self.requests[number])))
+            names = list(self.cluster.frontends)
+            self.open.append((number, self.cluster.stream(frontend=names[self.next % len(names)],
+                                                          **self.requests[number])))
 
     def settle(self, streams):
         for number, stream in streams:
             self.open.remove((number, stream))
             self.ended += 1
+            times = stream.arrivals
+            if len(times) > 1:
+                self.gaps.append(max(b - a for a, b in zip(times, times[1:])))
             try:
                 if stream.finish(120) != self.truth[number]:
                     self.wrong.append(f"request {number}: another text than undisturbed")
@@ -91,27 +102,63 @@ class Load:
         return time.monotonic() - begin
 
 
-def blow(cluster, dice, names):
+def kind_of(name):
+    return name.rstrip("0123456789")
+
+
+def number_of(cluster, name):
+    return cluster.twin_pid(name[4:]) if name.startswith("twin") else cluster.processes[name].pid
+
+
+def kill_twin(cluster, frontend):
+    """Its front end makes another one, within a second or so."""
+    before = cluster.twin_pid(frontend)
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: cluster.twin_pid(frontend) != before, 10, f"another twin of {frontend}")
+
+
+def switch_role(cluster, dice):
+    """Somebody must be left who prefills, and somebody who decodes: mixed ones do both."""
+    name = dice.choice(cluster.workers)
+    role = "mixed" if dice.random() < 0.5 else name.rstrip("0123456789")
+    cluster.ctl(f"set worker {name} role {role}")
+    return f"{name} is {role} now"
+
+
+def blow(cluster, dice, names, tally):
+    if dice.random() < 0.05:
+        tally["role switches"] += 1
+        return switch_role(cluster, dice)
     victims = dice.sample(names, dice.choice([1, 1, 2, 2, 3]))
+    if any(name in cluster.frontends for name in victims):
+        victims = [name for name in victims if not name.startswith("twin")]
     freeze = dice.random() < 0.15
+    for name in victims:
+        tally[("freezes of " if freeze else "kills of ") + kind_of(name).replace("twinfrontend", "twin")] += 1
     if freeze:
-        for name in victims:
-            cluster.signal(name, signal.SIGSTOP)
+        pids = [number_of(cluster, name) for name in victims]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
         time.sleep(dice.choice([0.2, 1.0, 3.0]))
-        for name in victims:
-            cluster.signal(name, signal.SIGCONT)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
     else:
-        for name in victims:
+        twins = [name[4:] for name in victims if name.startswith("twin")]
+        others = [name for name in victims if not name.startswith("twin")]
+        for name in twins:
+            kill_twin(cluster, name)
+        for name in others:
             cluster.kill(name)
-        dice.shuffle(victims)
-        for name in victims:
+        dice.shuffle(others)
+        for name in others:
             cluster.start(name)
             time.sleep(dice.choice([0, 0, dice.random() * 0.4]))
     cluster.wait_ready()
     return ("frozen " if freeze else "killed ") + ", ".join(victims)
 
 
-def soak_one(dice, requests, truth, patience):
+def soak_one(dice, requests, truth, patience, tally, gaps):
     """One cluster; (blows, streams that ended, slowest, faults)."""
     workers = dice.choice(SHAPES)
     worker = {"pool_mib": 384, "step_delay_ms": dice.choice([5, 15, 30])}
@@ -119,13 +166,14 @@ def soak_one(dice, requests, truth, patience):
         worker["host_pool_blocks"] = 256
     scheduler = {"prompt_chunk": dice.choice([64, 256])}
     blows, slowest, faults = 0, 0.0, []
-    with Cluster(workers=workers, worker=worker, scheduler=scheduler) as cluster:
+    frontends = dice.choice([("frontend0",), ("frontend0", "frontend1")])
+    with Cluster(workers=workers, worker=worker, scheduler=scheduler, frontends=frontends) as cluster:
         load = Load(cluster, requests, truth, dice.choice([6, 16, 32]))
-        names = ["memory", "scheduler", *cluster.workers]
+        names = ["memory", "scheduler", *cluster.workers, *frontends, *(f"twin{name}" for name in frontends)]
         end = time.monotonic() + CLUSTER_SECONDS
         while time.monotonic() < end and not faults:
             load.top_up()
-            what = blow(cluster, dice, names)
+            what = blow(cluster, dice, names, tally)
             blows += 1
             gap = load.await_token_each(patience)
             if gap is None:
@@ -134,6 +182,7 @@ def soak_one(dice, requests, truth, patience):
             time.sleep(dice.random() * 0.5)
         load.settle(list(load.open))
         faults += load.wrong
+        gaps += load.gaps
         try:
             cluster.assert_at_rest(20)
         except AssertionError as failure:
@@ -156,12 +205,19 @@ def main():
         truth = requests_mix.run(quiet, requests)
     end = time.monotonic() + 60 * args.minutes
     blows, ended, slowest, faults = 0, 0, 0.0, []
+    tally, gaps = collections.Counter(), []
     with contextlib.suppress(KeyboardInterrupt):
         while time.monotonic() < end and not faults:
-            more, streams, gap, faults = soak_one(dice, requests, truth, args.patience)
+            more, streams, gap, faults = soak_one(dice, requests, truth, args.patience, tally, gaps)
             blows, ended, slowest = blows + more, ended + streams, max(slowest, gap)
             print(f"{blows} blows, {ended} streams ended as undisturbed, a token each within {slowest:.1f} s",
                   flush=True)
+    for what, times in sorted(tally.items()):
+        print(f"{times:6} {what}")
+    if gaps:
+        gaps.sort()
+        p50, p99 = gaps[len(gaps) // 2], gaps[min(len(gaps) - 1, len(gaps) * 99 // 100)]
+        print(f"longest gap of each of {len(gaps)} streams: p50 {p50:.2f} s, p99 {p99:.2f} s, max {gaps[-1]:.2f} s")
     for fault in faults:
         print("FAULT", fault)
     sys.exit(1 if faults else 0)

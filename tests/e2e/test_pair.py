@@ -57,7 +57,7 @@ class SameTokens(requests_mix.AgainstSolo):
             streams = [cluster.stream(frontend=f"frontend{i % 2}", **request)
                        for i, request in enumerate(self.requests)]
             self.assertEqual([stream.finish() for stream in streams], self.solo)
-            # One of them dies: only its own streams end.
+            # One of them dies: the other's streams go on, and its own wait for its next process.
             mine = cluster.stream("What is Baton?", frontend="frontend1", max_tokens=400,
                                   min_tokens=400, seed=1)
             other = cluster.stream("What is Baton?", frontend="frontend0", max_tokens=4000,
@@ -66,6 +66,11 @@ class SameTokens(requests_mix.AgainstSolo):
             other.wait_pieces(3)
             cluster.kill("frontend0")
             self.assertEqual(mine.finish()[1], 400)
+            self.assertFalse(other.done.is_set())
+            cluster.start("frontend0")
+            seen = other.pieces
+            other.wait_pieces(seen + 3)
+            other.leave()
             cluster.assert_at_rest(5)
 
 

@@ -111,8 +111,10 @@ class UpgradeTest(unittest.TestCase):
     def test_processes_are_shown(self):
         with Supervised() as baton:
             shown = baton.known()
-            self.assertEqual(["supervisor", *sorted(NAMES)], [p["name"] for p in shown])
-            self.assertEqual({"supervisor", "memory", "scheduler", "worker", "frontend"}, {p["kind"] for p in shown})
+            names = ["supervisor", *sorted([*NAMES, "frontend0.twin"])]
+            self.assertEqual(names, [p["name"] for p in shown])
+            self.assertEqual({"supervisor", "memory", "scheduler", "worker", "frontend", "twin"},
+                             {p["kind"] for p in shown})
             self.assertEqual({"up"}, {p["state"] for p in shown})
             self.assertEqual({0}, {p["restarts"] for p in shown})
             self.assertEqual(baton.supervisor.pid, shown[0]["pid"])
@@ -120,7 +122,7 @@ class UpgradeTest(unittest.TestCase):
                 self.assertLess(abs(time.time() - process["since"]), 60 * cluster.PATIENCE)
             decode = next(p for p in shown if p["name"] == "decode0")
             os.kill(decode["pid"], signal.SIGSTOP)
-            frozen = {**dict.fromkeys(["supervisor", *NAMES], "up"), "decode0": "frozen"}
+            frozen = {**dict.fromkeys(names, "up"), "decode0": "frozen"}
             wait_until(lambda: {p["name"]: p["state"] for p in baton.known()} == frozen, 5, "decode0 alone is frozen")
             os.kill(decode["pid"], signal.SIGKILL)
             wait_until(lambda: baton.lives()["decode0"][1] == 1, 20, "the next life is counted")
@@ -138,7 +140,7 @@ class UpgradeTest(unittest.TestCase):
             for load in loads:
                 load.start()
             before = baton.lives()
-            for name in ("supervisor", "memory", "scheduler", "prefill0", "decode0"):
+            for name in ("supervisor", "memory", "scheduler", "prefill0", "decode0", "frontend0"):
                 whole = sum(load.whole for load in loads)
                 code, said, complaint = baton.restart_words(name)
                 self.assertEqual((0, ""), (code, complaint))
@@ -152,9 +154,8 @@ class UpgradeTest(unittest.TestCase):
                 self.assertFalse(load.is_alive())
             self.assertEqual([], [wrong for load in loads for wrong in load.wrong])
             after = baton.lives()
-            self.assertEqual(before["frontend0"], after["frontend0"])
             self.assertEqual((before["supervisor"][0], 1), after["supervisor"])  # the same process
-            for name in ("memory", "scheduler", "prefill0", "decode0"):
+            for name in ("memory", "scheduler", "prefill0", "decode0", "frontend0"):
                 self.assertNotEqual(before[name][0], after[name][0], name)
             baton.assert_at_rest()
 
@@ -173,13 +174,16 @@ class UpgradeTest(unittest.TestCase):
             baton.wait_ready()
             self.assertEqual(whole, baton.stream("The moon", **long(20)).finish())
 
-    def test_a_front_end_lets_its_streams_end(self):
+    def test_a_front_end_leaves_its_streams_to_the_next(self):
         with Supervised() as baton:
             whole = baton.stream("The moon", **long(1000)).finish()
             stream = baton.stream("The moon", **long(1000))
             stream.wait_pieces(1)
+            began = time.monotonic()
             code, _, complaint = baton.restart_words("frontend0")
             self.assertEqual((0, ""), (code, complaint))
+            self.assertFalse(stream.done.is_set(), "nobody waited for its end")
+            self.assertLess(time.monotonic() - began, 5 * cluster.PATIENCE)
             self.assertEqual(whole, stream.finish())
             baton.wait_ready()
 

@@ -19,16 +19,25 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (!reply.fault.empty()) continue;
     const auto opening = baton::decode_opening(reply.records.front());
     if (opening.ok()) {
-      const auto again = baton::decode_opening(baton::encode_opening(opening.value()));
+      const auto* of_model = std::get_if<baton::ReplyOpening>(&opening.value());
+      const auto* whole = std::get_if<baton::WholeReply>(&opening.value());
+      const auto again = baton::decode_opening(
+          of_model != nullptr ? baton::encode_opening(*of_model)
+                              : baton::encode_whole(whole->place, whole->keep_alive, whole->bytes));
       baton::fuzz::require(again.ok() && again.value() == opening.value(),
                            "an opening that is good stays what it is");
     }
     baton::DecodedEvent decoded;
-    const baton::EventBounds bounds{4, 600};
+    const baton::EventBounds bounds{4, 4, 600};
     for (const std::string& record : reply.records) {
       if (!decoded.decode(record, bounds).ok()) continue;
       std::string encoded;
-      baton::encode_event(decoded.event, decoded.time, encoded);
+      if (decoded.attempt) {
+        baton::encode_attempt(*decoded.attempt, encoded);
+        if (decoded.time != 0) continue;  // of an attempt it means nothing
+      } else {
+        baton::encode_event(decoded.event, decoded.time, decoded.bytes, encoded);
+      }
       baton::fuzz::require(encoded == record, "an event that is good stays what it is");
     }
   }

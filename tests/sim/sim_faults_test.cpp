@@ -62,7 +62,7 @@ constexpr Planted kPlanted[] = {
     {Fault::orphans_decode_on, "orphans_decode_on", 129},
     {Fault::replaced_link_heard, "replaced_link_heard", 129},
     // Roles that change by themselves.
-    {Fault::roles_flap, "roles_flap", 129},
+    {Fault::roles_flap, "roles_flap", 133},
     {Fault::last_decoder_turned, "last_decoder_turned", 229},
 };
 

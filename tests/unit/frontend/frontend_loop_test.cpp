@@ -188,6 +188,8 @@ class LoopTest : public ::testing::Test {
     http_options.pool = &pool_;
     http_ = std::make_unique<HttpServers>();
     http_->add(http_options, routes_->table(dialects_), routes_->events(dialects_));
+    const Status bound = http_->bind();
+    EXPECT_TRUE(bound.ok()) << bound.message();
     const Status started = http_->start();
     EXPECT_TRUE(started.ok()) << started.message();
     LoopOptions options;

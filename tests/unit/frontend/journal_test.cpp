@@ -314,10 +314,10 @@ TEST_F(LyingJournal, AtRandom) {
 // ------------------------------------------------------------------------------------- the records
 
 TEST(ReplyRecords, AnEventOutOfBoundsIsRefused) {
-  const EventBounds bounds{2, 100};
+  const EventBounds bounds{2, 2, 100};
   const auto good = [&](const ReplyEvent& event, TimeNs time = 5) {
     std::string record;
-    encode_event(event, time, record);
+    encode_event(event, time, {40, 77}, record);
     DecodedEvent decoded;
     const bool taken = decoded.decode(record, bounds).ok();
     // No part of it is one, nor is it with something behind it.
@@ -358,15 +358,43 @@ TEST(ReplyRecords, AnEventOutOfBoundsIsRefused) {
   EXPECT_FALSE(good(ReplyFails{static_cast<ErrorCode>(200), "why", 3}));
 }
 
+TEST(ReplyRecords, AnAttemptOutOfBoundsIsRefused) {
+  const EventBounds bounds{2, 2, 100};
+  const auto good = [&](const AttemptSent& sent) {
+    std::string record;
+    encode_attempt(sent, record);
+    DecodedEvent decoded;
+    return decoded.decode(record, bounds).ok() && decoded.attempt.has_value();
+  };
+  EXPECT_TRUE(good({1, 4}));
+  EXPECT_FALSE(good({2, 4}));
+  EXPECT_FALSE(good({1, 0}));
+}
+
 TEST(ReplyRecords, AnOpeningComesBack) {
-  ReplyOpening opening{{"id", 5, 6, 7, 8}, "POST / HTTP/1.1\r\n\r\n", "rendered", 9};
+  ReplyOpening opening{{1, 9}, {"id", 5, 6, 7, 8}, "rendered", 40};
   const std::string record = encode_opening(opening);
-  EXPECT_EQ(decode_opening(record).value(), opening);
-  for (std::size_t size = 0; size < record.size(); ++size)
-    EXPECT_FALSE(decode_opening(std::string_view(record).substr(0, size)).ok());
-  EXPECT_FALSE(decode_opening(record + "x").ok());
+  EXPECT_EQ(decode_opening(record).value(), AnyOpening(opening));
+  const WholeReply whole{{3, 4}, true, "HTTP/1.1 200 OK\r\n\r\n"};
+  const std::string other = encode_whole(whole.place, whole.keep_alive, whole.bytes);
+  EXPECT_EQ(decode_opening(other).value(), AnyOpening(whole));
+  for (const std::string& one : {record, other}) {
+    for (std::size_t size = 0; size < one.size(); ++size)
+      EXPECT_FALSE(decode_opening(std::string_view(one).substr(0, size)).ok());
+    EXPECT_FALSE(decode_opening(one + "x").ok());
+  }
   opening.facts.received = INT64_MAX;
   EXPECT_FALSE(decode_opening(encode_opening(opening)).ok());
+}
+
+TEST(Journal, TellsWhoItsWriterWas) {
+  std::vector<std::uint64_t> words(kSmall.bytes() / 8 + 1);
+  Journal journal(std::as_writable_bytes(std::span(words)), kSmall, "build");
+  const FrontendPlace place{11, 12, 13, 14, 15};
+  journal.note(place);
+  const auto contents = read_journal(std::as_bytes(std::span(words)));
+  EXPECT_EQ(contents.value().place, place);
+  EXPECT_EQ(contents.value().build, "build");
 }
 
 }  // namespace

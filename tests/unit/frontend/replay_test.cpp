@@ -78,11 +78,12 @@ class RecordedRun {
   RecordedRun(const Case& what, std::uint32_t seed) : dice_(seed) {
     dialects_ = {dialect_named(what.dialect)};
     opening_.facts = {"id-" + std::to_string(seed), kReceived, 1'700'000'000 * kSecond, 250, seed};
-    opening_.request = "POST " + what.path + (what.http_1_0 ? " HTTP/1.0" : " HTTP/1.1") +
+    request_text_ = "POST " + what.path + (what.http_1_0 ? " HTTP/1.0" : " HTTP/1.1") +
                        "\r\nHost: localhost\r\nOrigin: https://page\r\nContent-Length: " +
                        std::to_string(what.body.size()) + "\r\n\r\n" + what.body;
     opening_.rendered = what.rendered;
-    opening_.begins_at = 1000;
+    opening_.place = {500, 1000};
+    opening_.first_counter = 40;
     model_ = what.rendered ? &templated_model() : &demo_model();
     const auto request = parse(what);
     if (!request) return;
@@ -106,11 +107,12 @@ class RecordedRun {
   /// The process died after `events` events, when the client had `had` bytes. What the client has
   /// at the end if a successor goes on.
   std::string after_death(std::size_t events, std::size_t had) const {
-    JournaledReply journaled;
-    journaled.records.assign(records_.begin(),
-                             records_.begin() + static_cast<std::ptrdiff_t>(events) + 1);
-    auto replayed = replay(journaled, opening_.begins_at + had, setup());
+    const std::vector<std::string> records(
+        records_.begin(), records_.begin() + static_cast<std::ptrdiff_t>(events) + 1);
+    auto replayed =
+        replay(opening_, records, request_text_, opening_.place.begins_at + had, setup());
     if (!replayed.ok()) return "error: " + replayed.status().message();
+    check_requests(replayed.value(), events);
     std::string all = whole_.substr(0, had) + replayed.value().unsent;
     RenderedReply& reply = *replayed.value().reply;
     for (std::size_t i = events; i < events_.size(); ++i) {
@@ -121,6 +123,8 @@ class RecordedRun {
   }
 
   const std::vector<std::string>& records() const { return records_; }
+  const ReplyOpening& opening() const { return opening_; }
+  const std::string& request() const { return request_text_; }
 
   ReplaySetup setup() const {
     return {*model_,
@@ -134,7 +138,7 @@ class RecordedRun {
   /// Straight from the dialect: none of what is tested has a hand in it.
   std::optional<ParsedRequest> parse(const Case& what) {
     RequestReader reader{FramingLimits{}};
-    reader.feed(opening_.request);
+    reader.feed(request_text_);
     request_ = reader.take();
     RequestContext context = testing::lenient_context();
     context.request_id = opening_.facts.request_id;
@@ -225,6 +229,32 @@ class RecordedRun {
     }
   }
 
+  /// What the scheduler would be asked to go on with: for each request the tokens that its choice
+  /// has, counted here once more.
+  void check_requests(const ReplayedReply& replayed, std::size_t events) const {
+    std::vector<std::vector<Token>> tokens(replayed.requests.size() * replayed.choices_each);
+    std::vector<bool> ended(tokens.size());
+    bool failed = false;
+    for (std::size_t i = 0; i < events; ++i) {
+      const ReplyEvent& event = events_[i].event;
+      if (const auto* token = std::get_if<TokenCame>(&event))
+        tokens[token->choice].push_back(token->token);
+      if (const auto* end = std::get_if<ChoiceEnds>(&event)) ended[end->choice] = true;
+      failed = failed || std::holds_alternative<ReplyFails>(event);
+    }
+    ASSERT_EQ(replayed.first_counter, 40U);
+    for (std::size_t i = 0; i < replayed.requests.size(); ++i) {
+      const ReplayedRequest& one = replayed.requests[i];
+      if (beams_) {
+        ASSERT_TRUE(one.generated.empty());
+        ASSERT_EQ(one.ended, failed || std::find(ended.begin(), ended.end(), false) == ended.end());
+        continue;
+      }
+      ASSERT_EQ(one.generated, tokens[i]);
+      ASSERT_EQ(one.ended, failed || ended[i]);
+    }
+  }
+
   void render(const Case& what) {
     ParsedRequest request = std::move(*parse(what));
     ReplyFrame frame;
@@ -239,10 +269,11 @@ class RecordedRun {
     journal.open(kCookie, records_.back());
     made_.push_back(0);
     for (const OwnedEvent& one : events_) {
-      encode_event(one.event, one.time, records_.emplace_back());
-      journal.append(kCookie, records_.back());
       live.apply(one.event, one.time);
-      whole_ += live.take_bytes();
+      const std::string bytes = live.take_bytes();
+      encode_event(one.event, one.time, made(bytes), records_.emplace_back());
+      journal.append(kCookie, records_.back());
+      whole_ += bytes;
       made_.push_back(whole_.size());
     }
     EXPECT_TRUE(live.over()) << what.name;
@@ -265,6 +296,7 @@ class RecordedRun {
   const Cors cors_{std::vector<std::string>{"https://page"}};
   const ServedModel* model_ = nullptr;
   ReplyOpening opening_;
+  std::string request_text_;
   HttpRequest request_;
   bool served_ = false, streaming_ = false, beams_ = false, grammar_ = false;
   TimeNs now_ = kReceived + 250 * kMillisecond;
@@ -405,28 +437,56 @@ TEST(Replay, TheBytesHoldWhatTheFactsSay) {
 TEST(Replay, WhatCannotGoOnSaysWhy) {
   const Case what{"chat", "openai", "/v1/chat/completions", chat("")};
   const RecordedRun run(what, 5);
-  const auto fails = [&](JournaledReply journaled, std::uint64_t written) {
-    const auto replayed = replay(journaled, written, run.setup());
+  const auto fails = [&](const std::vector<std::string>& records, std::uint64_t written,
+                         const std::string& request) {
+    const auto replayed = replay(run.opening(), records, request, written, run.setup());
     return replayed.ok() ? std::string() : replayed.status().message();
   };
-  const JournaledReply good{77, run.records(), ""};
-  EXPECT_EQ(fails(good, 1000), "");
-  EXPECT_EQ(fails(good, 999), "the connection was sent less than came before this reply");
-  EXPECT_EQ(fails(good, 1001 + run.whole().size()),
+  const std::vector<std::string>& good = run.records();
+  EXPECT_EQ(fails(good, 1000, run.request()), "");
+  EXPECT_EQ(fails(good, 999, run.request()),
+            "the connection was sent less than came before this reply");
+  EXPECT_EQ(fails(good, 1001 + run.whole().size(), run.request()),
             "the client has bytes that the journal does not make");
-  EXPECT_EQ(fails({77, {}, "was too long for the journal"}, 1000),
-            "the reply was too long for the journal");
-  JournaledReply bad = good;
-  bad.records[1] = "?";
-  EXPECT_EQ(fails(bad, 1000), "journal: a record of no known kind");
-  bad = good;
-  ReplyOpening opening = decode_opening(good.records[0]).value();
-  opening.request += "GET";
-  bad.records[0] = encode_opening(opening);
-  EXPECT_EQ(fails(bad, 1000), "the journal's request is not one whole request");
-  opening.request = "GET /health HTTP/1.1\r\nHost: a\r\n\r\n";
-  bad.records[0] = encode_opening(opening);
-  EXPECT_EQ(fails(bad, 1000), "the journal's request has a path of no dialect");
+  auto bad = good;
+  bad[1] = "?";
+  EXPECT_EQ(fails(bad, 1000, run.request()), "journal: a record of no known kind");
+  EXPECT_EQ(fails(good, 1000, run.request() + "GET"),
+            "the journal's request is not one whole request");
+  EXPECT_EQ(fails(good, 1000, "GET /health HTTP/1.1\r\nHost: a\r\n\r\n"),
+            "the journal's request has a path of no dialect");
+}
+
+TEST(Replay, AnotherBuildsBytesAreNoticed) {
+  const Case what{"chat", "openai", "/v1/chat/completions", chat(R"(,"stream":true)")};
+  const RecordedRun run(what, 5);
+  ReplyOpening opening = run.opening();
+  opening.facts.request_id = "another";  // stands for any difference of what is written
+  const auto replayed = replay(opening, run.records(), run.request(), 1000, run.setup());
+  ASSERT_FALSE(replayed.ok());
+  EXPECT_EQ(replayed.status().message(), "this build, or its configuration, writes another reply");
+}
+
+TEST(Replay, OfAWholeReply) {
+  const WholeReply whole{{7, 100}, true, "HTTP/1.1 200 OK\r\n\r\n"};
+  EXPECT_EQ(unsent_of(whole, 100).value(), whole.bytes);
+  EXPECT_EQ(unsent_of(whole, 109).value(), whole.bytes.substr(9));
+  EXPECT_EQ(unsent_of(whole, 100 + whole.bytes.size()).value(), "");
+  EXPECT_FALSE(unsent_of(whole, 99).ok());
+  EXPECT_FALSE(unsent_of(whole, 101 + whole.bytes.size()).ok());
+}
+
+TEST(Replay, AttemptsComeBack) {
+  const Case what{"choices", "openai", "/v1/completions", completion(R"(,"n":2)")};
+  const RecordedRun run(what, 5);
+  auto records = run.records();
+  std::string attempt;
+  encode_attempt({1, 3}, attempt);
+  records.insert(records.begin() + 1, attempt);
+  const auto replayed = replay(run.opening(), records, run.request(), 1000, run.setup());
+  ASSERT_TRUE(replayed.ok()) << replayed.status().message();
+  EXPECT_EQ(replayed.value().requests.at(0).attempt, 0U);
+  EXPECT_EQ(replayed.value().requests.at(1).attempt, 3U);
 }
 
 }  // namespace

@@ -58,9 +58,9 @@ class IntakeTest : public ::testing::Test {
     sockaddr_in from = loopback(last, 0);
     EXPECT_EQ(bind(end.get(), reinterpret_cast<sockaddr*>(&from), sizeof from), 0);
     EXPECT_EQ(connect(end.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
-    const UniqueFd ours(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    UniqueFd ours(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     ends.push_back(std::move(end));
-    return intake.admit(ours.get());
+    return intake.admit(std::move(ours));
   }
   /// What was asked since the last call, "path:body" or a status.
   std::vector<std::string> asked() { return std::exchange(asked_, {}); }
