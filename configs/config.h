@@ -190,8 +190,13 @@ struct Config {
   std::string scheduler_lock() const { return run_dir + "/scheduler.lock"; }
   std::string frontends_socket() const { return run_dir + "/frontends.sock"; }
   std::string workers_socket() const { return run_dir + "/workers.sock"; }
-  std::string memory_lock() const { return run_dir + "/memory.lock"; }
-  std::string memory_socket() const { return run_dir + "/memory.sock"; }
+  /// `name`: of a memory process.
+  std::string memory_lock(const std::string& name = "memory") const {
+    return run_dir + "/" + name + ".lock";
+  }
+  std::string memory_socket(const std::string& name = "memory") const {
+    return run_dir + "/" + name + ".sock";
+  }
 };
 
 /// Whose command line: its own section's options also have short names (--threads for

@@ -412,6 +412,7 @@ BATON_ENCODE(WeightsAsk);
 BATON_ENCODE(WeightsGiven);
 BATON_ENCODE(WeightsSealed);
 BATON_ENCODE(MemoryCommand);
+BATON_ENCODE(PoolMapped);
 BATON_ENCODE(MemoryReport);
 #undef BATON_ENCODE
 

@@ -74,6 +74,7 @@ BATON_TAG(Lease, 90);
 BATON_TAG(WeightsAsk, 91);
 BATON_TAG(WeightsSealed, 92);
 BATON_TAG(MemoryCommand, 93);
+BATON_TAG(PoolMapped, 94);
 // memory process -> worker, baton-ctl
 BATON_TAG(Leased, 95);
 BATON_TAG(WeightsGiven, 96);

@@ -19,7 +19,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 13;
+constexpr std::uint32_t kProtocolVersion = 14;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                         \
@@ -636,6 +636,7 @@ struct Lease {
 /// and the size of so many blocks; the bytes of a fresh one are all zero.
 struct Leased {
   AllocationId allocation = 0;  // 0: refused
+  /// A segment; of a GPU a cudaIpcMemHandle_t in hex, "@", and the memory process's name.
   std::string device_handle;
   std::string host_handle;  // empty: no host part
   std::uint32_t blocks = 0;
@@ -643,6 +644,14 @@ struct Leased {
   bool kept = false;  // it holds what an earlier process has written
   std::string why;    // not kept: what spoke against the pool that there was, if there was one
   BATON_FIELDS(allocation, device_handle, host_handle, blocks, host_blocks, kept, why)
+};
+
+/// Before a worker maps a GPU's pool that is not its own: the memory at the handle is not used for
+/// anything else as long as this link lives. Answered by Leased, of which `allocation` is 0 if
+/// there is no such pool any more.
+struct PoolMapped {
+  std::string handle;  // Leased::device_handle
+  BATON_FIELDS(handle)
 };
 
 /// What packed weights follow from: two workers with equal keys would pack the same bytes.
@@ -659,23 +668,30 @@ struct WeightsKey {
 struct WeightsAsk {
   std::string worker;
   WeightsKey key;
-  BATON_FIELDS(worker, key)
+  std::uint64_t bytes = 0;  // of device memory that they take; 0: whoever packs brings the memory
+  std::string damaged;      // a handle: what lies there is not what was sealed
+  BATON_FIELDS(worker, key, bytes, damaged)
 };
 
 /// The answer, once nobody else is packing them. With `sealed` their memory comes along (a
-/// descriptor beside the packet). With `fill` the asker packs them, and says WeightsSealed.
-/// Neither: refused.
+/// descriptor beside the packet; of a GPU the handle). With `fill` the asker packs them, on a GPU
+/// into the memory at `handle`, whose bytes are all zero, and says WeightsSealed. Neither: refused.
 struct WeightsGiven {
   bool sealed = false;
   bool fill = false;
-  std::string why;  // refused
-  BATON_FIELDS(sealed, fill, why)
+  std::string why;          // refused
+  std::string handle;       // a cudaIpcMemHandle_t in hex
+  std::uint64_t bytes = 0;  // of the memory at `handle`
+  std::uint64_t sum = 0;    // as in WeightsSealed
+  BATON_FIELDS(sealed, fill, why, handle, bytes, sum)
 };
 
-/// They are packed: the sealed memory comes along. Answered by WeightsGiven without a descriptor.
+/// They are packed: the sealed memory comes along, or lies at the handle. Answered by WeightsGiven
+/// without a descriptor.
 struct WeightsSealed {
   std::uint64_t bytes = 0;
-  BATON_FIELDS(bytes)
+  std::uint64_t sum = 0;  // of a GPU's memory: whoever maps it compares
+  BATON_FIELDS(bytes, sum)
 };
 
 /// Of baton-ctl. `drop` empty: only the report.
@@ -703,7 +719,7 @@ struct MemoryReport {
   BATON_FIELDS(error, pid, entries, left_out)
 };
 
-using ToMemory = std::variant<Lease, WeightsAsk, WeightsSealed, MemoryCommand>;
+using ToMemory = std::variant<Lease, WeightsAsk, WeightsSealed, MemoryCommand, PoolMapped>;
 using FromMemory = std::variant<Leased, WeightsGiven, MemoryReport>;
 
 #undef BATON_FIELDS

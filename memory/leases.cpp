@@ -96,6 +96,18 @@ void Leases::ended(const std::string& worker, Incarnation holder, bool spoiled, 
   known->second.since = now;
 }
 
+std::optional<KeptPool> Leases::outdated(const std::string& worker,
+                                         std::uint64_t model_fingerprint) {
+  const auto known = pools_.find(worker);
+  if (known == pools_.end() || known->second.held ||
+      known->second.key.model_fingerprint == model_fingerprint) {
+    return std::nullopt;
+  }
+  KeptPool pool = std::move(known->second);
+  pools_.erase(known);
+  return pool;
+}
+
 Result<KeptPool> Leases::drop(const std::string& worker) {
   const auto known = pools_.find(worker);
   if (known == pools_.end()) return invalid("there is none of that name");

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,9 @@ class Leases {
   void forget(const std::string& worker) { pools_.erase(worker); }
   /// Pools that nobody has held for kKeepIdle: they are given up.
   std::vector<KeptPool> expire(TimeNs now);
+  /// Takes out the pool of that worker if nobody holds it and it is of another model than the one
+  /// that the worker loads now.
+  std::optional<KeptPool> outdated(const std::string& worker, std::uint64_t model_fingerprint);
   /// Takes out a pool that nobody holds, on somebody's word. The error says why it stays.
   Result<KeptPool> drop(const std::string& worker);
   const std::map<std::string, KeptPool>& pools() const { return pools_; }

@@ -8,7 +8,6 @@
 
 #include "ipc/codec.h"
 #include "ipc/packet_socket.h"
-#include "ipc/shm_region.h"
 #include "ipc/spoiled.h"
 
 namespace baton {
@@ -27,12 +26,19 @@ const std::string kWeights = "weights:";
 
 }  // namespace
 
-MemoryLoop::MemoryLoop(std::string run_dir, UniqueFd listening)
-    : run_dir_(std::move(run_dir)),
+MemoryLoop::MemoryLoop(const std::string& run_dir, UniqueFd listening)
+    : run_dir_(run_dir),
       listening_(std::move(listening)),
-      pid_(::getpid()),
-      pid_start_(pid_start_time(pid_)),
-      alive_(run_dir_, "memory") {}
+      alive_(run_dir, "memory"),
+      pools_(std::make_unique<SegmentStore>(run_dir)) {}
+
+MemoryLoop::MemoryLoop(const std::string& run_dir, const std::string& name, UniqueFd listening,
+                       DeviceAllocator& device)
+    : run_dir_(run_dir),
+      listening_(std::move(listening)),
+      alive_(run_dir, name),
+      pools_(std::make_unique<DeviceStore>(run_dir, name, device)),
+      weights_(name, device) {}
 
 void MemoryLoop::run(SignalFd& signals) {
   while (!signals.requested()) {
@@ -44,11 +50,11 @@ void MemoryLoop::run(SignalFd& signals) {
     take_messages();
     for (const KeptPool& pool : leases_.expire(now_)) {
       spdlog::info("the pool of {} is given up: nobody has come back for it", pool.worker);
-      drop_names(pool);
+      pools_->drop(pool);
     }
     weights_.expire(now_);
   }
-  for (const auto& [worker, pool] : leases_.pools()) drop_names(pool);
+  for (const auto& [worker, pool] : leases_.pools()) pools_->drop(pool);
 }
 
 void MemoryLoop::wait(SignalFd& signals) {
@@ -89,6 +95,7 @@ void MemoryLoop::take_messages() {
 void MemoryLoop::lose(Tenant& tenant) {
   tenant.lost = true;
   weights_.gone(tenant.link, now_);
+  pools_->unmap(tenant.link);
 }
 
 void MemoryLoop::accept() {
@@ -124,17 +131,29 @@ bool MemoryLoop::take_message(Tenant& tenant) {
     return take(tenant, *sealed, std::move(carried));
   } else if (auto* command = std::get_if<MemoryCommand>(&message.value())) {
     return take(tenant, *command);
+  } else if (auto* mapped = std::get_if<PoolMapped>(&message.value())) {
+    Leased answer;
+    answer.allocation = pools_->map(mapped->handle, tenant.link);
+    if (answer.allocation == 0) answer.why = "the pool has been given up";
+    return send_packet(tenant.fd.get(), encode(answer));
   }
   return true;
 }
 
 /// As all that take or answer, false: it cannot be told.
-bool MemoryLoop::take(Tenant& tenant, const WeightsSealed& /*sealed*/, UniqueFd packed) {
-  return send_packet(tenant.fd.get(), encode(weights_.take(tenant.link, std::move(packed), now_)));
+bool MemoryLoop::take(Tenant& tenant, const WeightsSealed& sealed, UniqueFd packed) {
+  return send_packet(tenant.fd.get(),
+                     encode(weights_.take(tenant.link, sealed, std::move(packed), now_)));
 }
 
 bool MemoryLoop::answer_weights(Tenant& tenant) {
-  const auto answer = weights_.ask(tenant.link, *tenant.weights, now_);
+  const WeightsAsk& ask = *tenant.weights;
+  // Of another model: its lease would be a fresh one, and until then it takes the weights' room.
+  if (const auto pool = leases_.outdated(ask.worker, ask.key.model_fingerprint)) {
+    spdlog::info("the pool of {} is given up: it has another model now", ask.worker);
+    pools_->drop(*pool);
+  }
+  const auto answer = weights_.ask({tenant.link, tenant.pid}, ask, now_);
   if (!answer) return true;
   tenant.weights.reset();
   return send_packet(tenant.fd.get(), encode(answer->message), answer->fd);
@@ -161,10 +180,10 @@ bool MemoryLoop::answer_lease(Tenant& tenant) {
   } else {
     LeaseAnswer answer = leases_.ask(lease, now_);
     if (answer.ruling == Ruling::wait) return true;
-    if (answer.ruling == Ruling::lease && answer.pool.kept && !exists(answer.pool)) {
+    if (answer.ruling == Ruling::lease && answer.pool.kept && !pools_->exists(answer.pool)) {
       leases_.forget(lease.worker);
       answer = leases_.ask(lease, now_);
-      answer.why = "its segments are gone";
+      answer.why = "its memory is gone";
     }
     message = give(answer);
     if (message.allocation == 0) {
@@ -191,36 +210,31 @@ Leased MemoryLoop::give(const LeaseAnswer& answer) {
   message.why = answer.why;
   if (answer.ruling != Ruling::lease) return message;
   const KeptPool& pool = answer.pool;
-  if (!pool.kept) {
-    unlink_predecessors(run_dir_, pool.worker, pool.allocation);
-    for (const bool host_part : {false, true}) {
-      const std::uint64_t blocks = host_part ? pool.host_blocks : pool.blocks;
-      if (blocks == 0) continue;
-      const Status made = name_region(segment_of(pool, host_part), blocks * pool.key.block_bytes);
-      if (made.ok()) continue;
+  if (!pool.kept && !pools_->exists(pool)) {  // it does if its holder asks again
+    if (const Status made = make(pool); !made.ok()) {
       message.why = made.message();
       return message;
     }
   }
   message.allocation = pool.allocation;
-  message.device_handle = segment_of(pool, false);
-  if (pool.host_blocks > 0) message.host_handle = segment_of(pool, true);
+  message.device_handle = pools_->handle(pool, false);
+  if (pool.host_blocks > 0) message.host_handle = pools_->handle(pool, true);
   message.blocks = pool.blocks;
   message.host_blocks = pool.host_blocks;
   message.kept = pool.kept;
   return message;
 }
 
-/// A worker that has waited too long for its lease made a pool of its own, and removed this one's
-/// names.
-bool MemoryLoop::exists(const KeptPool& pool) const {
-  return region_bytes(segment_of(pool, false)) &&
-         (pool.host_blocks == 0 || region_bytes(segment_of(pool, true)));
+/// Weights that nobody uses make room.
+Status MemoryLoop::make(const KeptPool& pool) {
+  Status made = pools_->make(pool);
+  if (!made.ok() && weights_.drop_unused(now_)) made = pools_->make(pool);
+  return made;
 }
 
 MemoryReport MemoryLoop::report() const {
   MemoryReport report;
-  report.pid = pid_;
+  report.pid = ::getpid();
   for (const auto& [worker, pool] : leases_.pools()) {
     MemoryEntry entry;
     entry.what = kPool + worker;
@@ -230,8 +244,7 @@ MemoryReport MemoryLoop::report() const {
       if (holder.worker == worker && holder.incarnation == pool.holder)
         entry.pids.push_back(holder.pid);
     }
-    for (const bool host_part : {false, true})
-      entry.bytes += region_bytes(segment_of(pool, host_part)).value_or(0);
+    entry.bytes = pools_->bytes(pool);
     entry.since_ns = now_ - pool.since;
     report.entries.push_back(std::move(entry));
   }
@@ -254,17 +267,8 @@ std::string MemoryLoop::drop(const std::string& what) {
   if (!what.starts_with(kPool)) return "it is neither pool:NAME nor weights:NUMBER";
   const auto pool = leases_.drop(what.substr(kPool.size()));
   if (!pool.ok()) return pool.status().message();
-  drop_names(pool.value());
+  pools_->drop(pool.value());
   return "";
-}
-
-void MemoryLoop::drop_names(const KeptPool& pool) const {
-  for (const bool host_part : {false, true}) unlink_region(segment_of(pool, host_part));
-}
-
-std::string MemoryLoop::segment_of(const KeptPool& pool, bool host_part) const {
-  return region_name(run_dir_, RegionName{pool.worker, pid_, pid_start_, pool.allocation, host_part,
-                                          /*leased=*/true});
 }
 
 }  // namespace baton

@@ -1,23 +1,31 @@
-// The memory process's shell: workers' connections, what the kernel says of their processes, and
-// the segments in /dev/shm. What is decided is in leases.h.
+// A memory process's shell: workers' connections, and what the kernel says of their processes.
+// What is decided is in leases.h and shared_weights.h, where it lies in pool_store.h and
+// weights_keeper.h.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "ipc/channel.h"
 #include "ipc/process.h"
+#include "memory/device_allocator.h"
 #include "memory/leases.h"
+#include "memory/pool_store.h"
 #include "memory/weights_keeper.h"
 
 namespace baton {
 
 class MemoryLoop {
  public:
-  MemoryLoop(std::string run_dir, UniqueFd listening);
-  /// Until a signal asks to stop. Then the names of all segments go; who has mapped one keeps it.
+  /// Of CPUs.
+  MemoryLoop(const std::string& run_dir, UniqueFd listening);
+  /// Of one GPU. `name` is that of the process; `device` outlives this.
+  MemoryLoop(const std::string& run_dir, const std::string& name, UniqueFd listening,
+             DeviceAllocator& device);
+  /// Until a signal asks to stop. Then all pools are dropped; who has mapped one keeps it.
   void run(SignalFd& signals);
 
  private:
@@ -56,16 +64,13 @@ class MemoryLoop {
   MemoryReport report() const;
   std::string drop(const std::string& what);
   Leased give(const LeaseAnswer& answer);
-  bool exists(const KeptPool& pool) const;
-  void drop_names(const KeptPool& pool) const;
-  std::string segment_of(const KeptPool& pool, bool host_part) const;
+  Status make(const KeptPool& pool);
 
   const std::string run_dir_;
   UniqueFd listening_;
-  const std::int32_t pid_;
-  const std::uint64_t pid_start_;
   AliveFile alive_;
   Leases leases_;
+  std::unique_ptr<PoolStore> pools_;
   WeightsKeeper weights_;
   LinkNumber links_ = 0;
   std::vector<Tenant> tenants_;

@@ -9,7 +9,7 @@ WeightsRuling SharedWeights::ask(LinkNumber link, const WeightsAsk& ask, TimeNs 
   if (known == copies_.end()) {
     if (copies_.size() >= kMostCopies) return WeightsRuling::refuse;
     WeightCopy copy;
-    copy.name = std::to_string(++named_);
+    copy.name = names_ + std::to_string(++named_);
     copy.packer = link;
     copy.users = {{link, ask.worker}};
     copy.since = now;
@@ -45,9 +45,9 @@ void SharedWeights::gone(LinkNumber link, TimeNs now) {
   }
 }
 
-bool SharedWeights::expire(TimeNs now, WeightsKey& key) {
+bool SharedWeights::expire(TimeNs now, WeightsKey& key, TimeNs unused) {
   for (auto it = copies_.begin(); it != copies_.end(); ++it) {
-    if (!it->second.users.empty() || now - it->second.since < kKeepWeights) continue;
+    if (!it->second.users.empty() || now - it->second.since < unused) continue;
     key = it->first;
     copies_.erase(it);
     return true;

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "ipc/messages.h"
 
@@ -21,7 +22,7 @@ constexpr std::size_t kMostCopies = 64;
 using LinkNumber = std::uint64_t;
 
 struct WeightCopy {
-  std::string name;  // a number, for people: see MemoryEntry::what
+  std::string name;  // for people: see MemoryEntry::what
   bool sealed = false;
   LinkNumber packer = 0;                    // while it is not sealed
   std::map<LinkNumber, std::string> users;  // links and their workers; the packer is one
@@ -45,19 +46,25 @@ class SharedWeights {
   };
   using Copies = std::map<WeightsKey, WeightCopy, KeyLess>;
 
+  /// `names`: what copies are called, in front of their number.
+  explicit SharedWeights(std::string names = "") : names_(std::move(names)) {}
   WeightsRuling ask(LinkNumber link, const WeightsAsk& ask, TimeNs now);
   /// The packer's word that it is done. Null unless that link was packing something.
   const WeightsKey* sealed(LinkNumber link, TimeNs now);
   /// The link has ended: it uses nothing any more, and what it was packing is nothing.
   void gone(LinkNumber link, TimeNs now);
-  /// Takes one out that nobody has used for kKeepWeights; false: there is none.
-  bool expire(TimeNs now, WeightsKey& key);
+  /// It does not exist: what is there is damaged, or there was no room for it. Who uses it keeps
+  /// it.
+  void forget(const WeightsKey& key) { copies_.erase(key); }
+  /// Takes one out that nobody has used for so long; false: there is none.
+  bool expire(TimeNs now, WeightsKey& key, TimeNs unused = kKeepWeights);
   /// Takes out the copy of that name. Otherwise says why not; `key` is the copy's.
   std::string drop(const std::string& name, WeightsKey& key);
   const Copies& copies() const { return copies_; }
 
  private:
   Copies copies_;
+  std::string names_;
   std::uint64_t named_ = 0;
 };
 

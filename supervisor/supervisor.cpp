@@ -8,6 +8,7 @@
 
 #include "baton_version.h"
 #include "configs/config.h"
+#include "configs/gpu_memory.h"
 #include "ipc/process.h"
 #include "ipc/shm_region.h"
 #include "supervisor/supervise.h"
@@ -90,7 +91,7 @@ const std::filesystem::path& own_path() {
 // The binaries stand beside this one.
 std::string binary(const std::string& name) { return own_path().parent_path() / name; }
 
-// The memory process and the scheduler first, so that the others find them at their first try.
+// The memory processes and the scheduler first, so that the others find them at their first try.
 std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const Options& options) {
   std::vector<baton::ProcessSpec> all;
   auto add = [&](const std::string& name, const std::string& program, StopStage stage,
@@ -104,13 +105,18 @@ std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const 
     spec.argv.insert(spec.argv.end(), extra.begin(), extra.end());
     all.push_back(std::move(spec));
   };
-  const bool pools_on_cpus = std::any_of(config.workers.begin(), config.workers.end(),
-                                         [](const auto& w) { return w.device == "cpu"; });
-  if (pools_on_cpus) {
-    add("memory", "baton-memory", StopStage::kScheduler, {});
+  auto add_memory = [&](const std::string& name, const std::vector<std::string>& extra) {
+    add(name, "baton-memory", StopStage::kScheduler, extra);
     // Without it everything is served as well: it ends no start.
     all.back().final_statuses.clear();
     all.back().early_deaths = 0;
+  };
+  if (std::any_of(config.workers.begin(), config.workers.end(),
+                  [](const auto& w) { return w.device == "cpu"; })) {
+    add_memory("memory", {});
+  }
+  for (const std::string& gpu : baton::gpus_with_memory(config.workers)) {
+    add_memory(baton::gpu_memory_name(gpu), {"--gpu", gpu});
   }
   add("scheduler", "baton-scheduler", StopStage::kScheduler, {});
   for (const auto& worker : config.workers) {
@@ -177,7 +183,7 @@ int run(int argc, char** argv) {
   options.supervise.self.insert(options.supervise.self.end(), argv + 1, argv + argc);
   options.supervise.run_dir = options.run_dir;
   const bool keeps_pools =
-      std::any_of(specs.begin(), specs.end(), [](const auto& p) { return p.name == "memory"; });
+      std::any_of(specs.begin(), specs.end(), [](const auto& p) { return p.kind == "memory"; });
   const int code = baton::supervise(std::move(specs), options.supervise);
   // A worker that did not end by itself has left its pool in shared memory, and so has a memory
   // process; where that is another supervisor's, it may be about to come back.

@@ -44,7 +44,7 @@ LIBRARIES = [
     (["xgrammar/*"], ["text/grammar/grammar_engine.cpp"]),
     (["yaml-cpp/*"], ["configs/yaml_reader.cpp"]),
     (["ATen/*"], ["workers/model/llama.cpp"]),
-    (["cuda*.h"], ["workers/cuda/*", "bench/bench_gpu*"]),
+    (["cuda*.h"], ["workers/cuda/*", "memory/cuda_allocator.cpp", "bench/bench_gpu*"]),
     (["cublas*"], ["workers/cuda/linear/linear_library.*"]),
     (["flashinfer/*"], ["workers/cuda/attention/attention_prefill*"]),
     (["nlohmann/*"], ["bench/*", "frontend/*", "planning/*", "scheduler/admin/*", "text/*",

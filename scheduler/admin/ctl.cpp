@@ -21,8 +21,8 @@
 namespace {
 
 constexpr const char* kMemoryHelp =
-    "show memory [json]                                  what the memory process keeps, for whom\n"
-    "memory drop pool:NAME|weights:NUMBER                give back what nobody holds\n";
+    "show memory [json]                                  what memory processes keep, for whom\n"
+    "memory drop pool:NAME|weights:NAME                  give back what nobody holds\n";
 
 constexpr const char* kProcessHelp =
     "show processes [json]                               every process of this run directory\n"
@@ -82,9 +82,10 @@ int main(int argc, char** argv) {
   app.add_option("--config", config_file, "YAML file that names run_dir or scheduler.admin_socket");
   app.add_option("--socket", target.admin_socket,
                  "path of the admin socket (default: from the configuration)");
-  app.add_option("--memory-socket", target.memory_socket,
-                 "path of the memory process's socket (default: from the configuration; with "
-                 "--socket, memory.sock beside it)");
+  app.add_option(
+      "--memory-socket", target.memory_socket,
+      "path of a memory process's socket; the others are found beside it (default: from the "
+      "configuration; with --socket, memory.sock beside it)");
   app.add_option(
       "--run-dir", target.processes.run_dir,
       "folder of the processes' records (default: from the configuration; with --socket, "

@@ -29,8 +29,31 @@ std::string uuid_text(const cudaUUID_t& uuid) {
 DeviceInfo info_of(int ordinal) {
   cudaDeviceProp p{};
   check(cudaGetDeviceProperties(&p, ordinal), "cudaGetDeviceProperties");
+  int driver = 0;
+  check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
   return {ordinal, p.name,  uuid_text(p.uuid), p.multiProcessorCount,
-          p.major, p.minor, p.mpsEnabled != 0};
+          p.major, p.minor, p.mpsEnabled != 0, driver};
+}
+
+/// What stands behind "@" says who has the memory.
+std::byte* open_handle(const std::string& text) {
+  const std::string handle = text.substr(0, text.find('@'));
+  cudaIpcMemHandle_t raw{};
+  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+  if (handle.size() != 2 * sizeof raw.reserved ||
+      handle.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    throw CudaError("a pool's handle is not a cudaIpcMemHandle");
+  }
+  for (std::size_t i = 0; i < sizeof raw.reserved; ++i) {
+    raw.reserved[i] = static_cast<char>(digit(handle[2 * i]) * 16 + digit(handle[2 * i + 1]));
+  }
+  void* memory = nullptr;
+  const cudaError_t error = cudaIpcOpenMemHandle(&memory, raw, cudaIpcMemLazyEnablePeerAccess);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    throw CudaError(std::string("cudaIpcOpenMemHandle: ") + cudaGetErrorString(error));
+  }
+  return static_cast<std::byte*>(memory);
 }
 
 }  // namespace
@@ -73,12 +96,25 @@ DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
   }
   data_ = static_cast<std::byte*>(memory);
 }
+DeviceMemory DeviceMemory::import(const std::string& handle, std::size_t bytes) {
+  DeviceMemory memory;
+  memory.data_ = open_handle(handle);
+  memory.bytes_ = bytes;
+  memory.imported_ = true;
+  return memory;
+}
 DeviceMemory::~DeviceMemory() {
-  if (data_ != nullptr) cudaFree(data_);
+  if (data_ == nullptr) return;
+  if (imported_) {
+    cudaIpcCloseMemHandle(data_);
+  } else {
+    cudaFree(data_);
+  }
 }
 DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(imported_, other.imported_);
   return *this;
 }
 
@@ -212,24 +248,7 @@ std::string export_memory(const DeviceMemory& memory) {
   return text;
 }
 
-ImportedMemory::ImportedMemory(const std::string& handle) {
-  cudaIpcMemHandle_t raw{};
-  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-  if (handle.size() != 2 * sizeof raw.reserved ||
-      handle.find_first_not_of("0123456789abcdef") != std::string::npos) {
-    throw CudaError("a pool's handle is not a cudaIpcMemHandle");
-  }
-  for (std::size_t i = 0; i < sizeof raw.reserved; ++i) {
-    raw.reserved[i] = static_cast<char>(digit(handle[2 * i]) * 16 + digit(handle[2 * i + 1]));
-  }
-  void* memory = nullptr;
-  const cudaError_t error = cudaIpcOpenMemHandle(&memory, raw, cudaIpcMemLazyEnablePeerAccess);
-  if (error != cudaSuccess) {
-    cudaGetLastError();
-    throw CudaError(std::string("cudaIpcOpenMemHandle: ") + cudaGetErrorString(error));
-  }
-  data_ = static_cast<std::byte*>(memory);
-}
+ImportedMemory::ImportedMemory(const std::string& handle) : data_(open_handle(handle)) {}
 ImportedMemory::~ImportedMemory() { cudaIpcCloseMemHandle(data_); }
 
 }  // namespace baton::cuda

@@ -19,6 +19,7 @@ struct DeviceInfo {
   int major = 0;            // compute capability
   int minor = 0;
   bool mps = false;  // shared with other processes by MPS
+  int driver = 0;    // its version: 13000 for 13.0
 };
 
 int device_count();
@@ -38,6 +39,9 @@ class DeviceMemory {
  public:
   DeviceMemory() = default;
   explicit DeviceMemory(std::size_t bytes);
+  /// Memory of another process of this host, which that one lets this one write: a memory
+  /// process's. `handle` as export_memory() has it. Throws CudaError.
+  static DeviceMemory import(const std::string& handle, std::size_t bytes);
   ~DeviceMemory();
   DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
   DeviceMemory& operator=(DeviceMemory&& other) noexcept;
@@ -54,6 +58,7 @@ class DeviceMemory {
  private:
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+  bool imported_ = false;  // unmapped instead of freed
 };
 
 /// Page-locked host memory, readable by the device under the same address.

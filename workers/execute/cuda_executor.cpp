@@ -9,13 +9,15 @@
 #include <utility>
 #include <vector>
 
+#include "configs/gpu_memory.h"
 #include "ipc/process.h"
-#include "ipc/shm_region.h"
+#include "workers/execute/gpu_kernels.h"
+#include "workers/execute/gpu_pool.h"
+#include "workers/execute/gpu_shared_weights.h"
 #include "workers/model/error.h"
 #include "workers/model/fingerprint.h"
 #include "workers/model/gpu_limits.h"
 #include "workers/pool/cuda_sums.h"
-#include "workers/pool/host_memory.h"
 #include "workers/sampling/gpu_results.h"
 
 namespace baton {
@@ -27,8 +29,6 @@ constexpr std::size_t kInputBytes = 32 << 20;
 constexpr int kMaxWanted = 512;
 /// For rows that the host finishes.
 constexpr int kMaxSamplingThreads = 8;
-/// Left alone beside the stated fraction: the driver's own, and what libraries take later.
-constexpr std::size_t kReserveBytes = std::size_t{512} << 20U;
 
 /// What most of the weights are kept in.
 const char* weights_name(QuantMethod method) {
@@ -113,6 +113,7 @@ void CudaExecutor::choose_device() {
     options_.memory_fraction /= std::max(neighbours, 1);
   }
   device_ = cuda::use_device(options_.gpu);
+  memory_socket_ = options_.run_dir + "/" + gpu_memory_name(options_.gpu) + ".sock";
   if (!options_.wants_mps) return;
   if (device_.mps) {
     spdlog::info("MPS: {} multiprocessors of {} for this worker", device_.multiprocessors,
@@ -132,21 +133,14 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   std::unique_ptr<const Checkpoint> checkpoint;
   if (!options_.dummy_weights) checkpoint = std::make_unique<Checkpoint>(options_.model_folder);
   const cuda::MemoryInfo memory = cuda::memory_info();
-  const std::uint64_t wanted = gpu_weight_bytes(config, checkpoint.get());
-  if (wanted > memory.free) {
-    throw ModelError("the weights take " + mib(wanted) + ", " + device_.name + " has " +
-                     mib(memory.free) + " of " + mib(memory.total) + " free");
-  }
-  std::uint64_t fingerprint = 0;
-  GpuWeights weights;
-  if (checkpoint == nullptr) {
-    fingerprint = model_fingerprint(config);
-    weights = random_gpu_weights(config, percent);
-  } else {
-    fingerprint = model_fingerprint(config, *checkpoint);
-    weights = load_gpu_weights(config, *checkpoint, device_.ordinal, percent);
-    checkpoint.reset();
-  }
+  const std::uint64_t fingerprint =
+      checkpoint == nullptr ? model_fingerprint(config) : model_fingerprint(config, *checkpoint);
+  const TimeNs asked = now_ns();
+  BroughtWeights brought = bring_gpu_weights(
+      {options_.name, memory_socket_, &config, checkpoint.get(), fingerprint, device_}, percent);
+  checkpoint.reset();
+  weights_link_ = std::move(brought.link);
+  if (brought.unmappable) memory_socket_.clear();
   const TimeNs loaded = now_ns();
   GpuDecoder::Options o;
   o.max_rows = static_cast<int>(options_.max_step_tokens);
@@ -155,11 +149,17 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   o.tokens_per_block = static_cast<int>(options_.tokens_per_block);
   o.deterministic = options_.deterministic;
   o.chain = options_.chain;
-  decoder_ = std::make_unique<GpuDecoder>(std::move(config), std::move(weights), o);
-  decoder_->tune(stream_->get());
-  spdlog::info("{} ({}): weights {} in {:.1f} s, workspace {}, linear layers tuned in {:.1f} s",
-               device_.name, device_.uuid, mib(wanted), 1e-9 * static_cast<double>(loaded - begin),
-               mib(decoder_->workspace_bytes()), 1e-9 * static_cast<double>(now_ns() - loaded));
+  decoder_ = std::make_unique<GpuDecoder>(std::move(config), std::move(brought.weights), o);
+  const TimeNs made = now_ns();
+  choose_kernels(*decoder_, {options_.run_dir, device_, o, options_.tokens_per_block},
+                 stream_->get());
+  const auto seconds = [](TimeNs from, TimeNs to) { return 1e-9 * static_cast<double>(to - from); };
+  spdlog::info(
+      "{} ({}): ready in {:.2f} s, weights {} {} in {:.2f} s, workspace {} in {:.2f} s, kernels "
+      "chosen in {:.2f} s",
+      device_.name, device_.uuid, seconds(begin, asked), mib(decoder_->weight_bytes()),
+      brought.mapped ? "mapped" : "loaded", seconds(asked, loaded),
+      mib(decoder_->workspace_bytes()), seconds(loaded, made), seconds(made, now_ns()));
   spdlog::debug("{}", decoder_->linears_report());
 
   const ModelConfig& c = decoder_->config();
@@ -183,64 +183,29 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   sampling_ = std::make_unique<RowSamplingPool>(std::clamp(cores / 2, 1, kMaxSamplingThreads),
                                                 mask_of_row_);
   shape.facts.weights = weights_name(c.quantization.method);
-  shape.facts.weight_bytes = wanted;
+  shape.facts.weight_bytes = decoder_->weight_bytes();
+  shape.facts.weight_copy = brought.copy;
   shape.facts.free_bytes = memory.free;
   percent = 100;
   return shape;
 }
 
-/// The pool takes what the stated fraction of the GPU leaves after everything else of this process.
-Result<KvGeometry> CudaExecutor::plan_pool(const PoolRequest& request) const {
-  if (request.pool_blocks > 0 || request.pool_mib > 0) {
-    return size_pool(shape_, request.pool_blocks, request.pool_mib);
-  }
-  const cuda::MemoryInfo memory = cuda::memory_info();
-  const auto share =
-      static_cast<std::uint64_t>(options_.memory_fraction * static_cast<double>(memory.total));
-  const std::uint64_t own =
-      decoder_->workspace_bytes() + decoder_->weight_bytes() + inputs_.bytes() + kReserveBytes;
-  const std::string arithmetic =
-      "memory_fraction " + std::to_string(options_.memory_fraction) + " of " + mib(memory.total) +
-      " is " + mib(share) + "; weights " + mib(decoder_->weight_bytes()) + ", workspace " +
-      mib(decoder_->workspace_bytes()) + ", reserve " + mib(kReserveBytes);
-  if (share <= own) return invalid("no room for a KV pool: " + arithmetic);
-  const std::uint64_t room = share - own;
-  if (room > memory.free) {
-    // Others hold the rest; a dead predecessor's importers may give it back.
-    return Status(ErrorCode::unavailable, "the KV pool would take " + mib(room) + ", but only " +
-                                              mib(memory.free) + " are free: " + arithmetic);
-  }
-  spdlog::info("{}; the KV pool takes {}", arithmetic, mib(room));
-  return size_pool(shape_, 0, room >> 20U);
-}
-
-/// Not created where none is asked for.
-Result<KvPool> CudaExecutor::make_host_part(const PoolRequest& request,
-                                            const KvGeometry& pool) const {
-  const auto geometry = size_host_part(pool, request);
-  if (!geometry.ok()) return geometry.status();
-  if (geometry.value().blocks == 0) return KvPool();
-  const std::vector<RegionName> regions = list_regions(request.run_dir);
-  std::uint64_t sharers = 1;  // those that have their part have taken their share
-  for (const std::string& name : options_.neighbours) {
-    if (std::none_of(regions.begin(), regions.end(),
-                     [&](const RegionName& region) { return region.worker == name; })) {
-      ++sharers;
-    }
-  }
-  const Status status =
-      check_host_part(*kv_pool_bytes(geometry.value()), free_host_memory(), sharers);
-  if (!status.ok()) return status;
-  return KvPool::create(request, geometry.value(), PoolPart::host);
-}
-
 Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
+  GpuPoolRequest gpu;
+  gpu.shape = shape_;
+  gpu.memory_fraction = options_.memory_fraction;
+  gpu.weight_bytes = decoder_->weight_bytes();
+  gpu.workspace_bytes = decoder_->workspace_bytes();
+  gpu.other_bytes = inputs_.bytes();
+  gpu.weights = weights_name(decoder_->config().quantization.method);
+  gpu.memory_socket = memory_socket_;
+  gpu.neighbours = options_.neighbours;
+  GpuPool made;
   try {
-    auto geometry = plan_pool(request);
-    if (!geometry.ok()) return geometry.status();
-    auto host_part = make_host_part(request, geometry.value());
-    if (!host_part.ok()) return host_part.status();
-    pool_ = std::make_unique<CudaPool>(geometry.value(), std::move(host_part).value());
+    auto pool = make_gpu_pool(request, gpu);
+    if (!pool.ok()) return pool.status();
+    made = std::move(pool).value();
+    pool_ = std::move(made.pool);
     copies_ = std::make_unique<CudaCopies>(*pool_, device_.multiprocessors, kSteps);
   } catch (const cuda::CudaError& e) {
     return Status(ErrorCode::unavailable, e.what());
@@ -258,17 +223,17 @@ Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
         static_cast<std::uint32_t>(decoder_->config().vocab), *sampling_, *stream_);
   }
   if (options_.time_steps) timer_ = std::make_unique<cuda::StepTimer>();
-  const TimeNs begin = now_ns();
-  record_graphs();
-  spdlog::info("{} graphs of decode steps recorded in {:.1f} s", graphs_.size(),
-               1e-9 * static_cast<double>(now_ns() - begin));
+  plan_graphs();
+  // Streams wait for a worker that comes back to its pool: its graphs are recorded as steps need
+  // them.
+  if (!made.kept) record_graphs();
   return PoolExport{g,
                     {PoolRank{device_.uuid, pool_->handle()}},
                     pool_->host_part().handle(),
                     pool_->host_part().geometry().blocks,
                     copies_->measure_host_block_us(stream_->get()),
-                    request.allocation,
-                    UniqueFd()};
+                    made.allocation,
+                    std::move(made.lease)};
 }
 
 /// The rows that a decode step of `rows` rows is filled up to; 0: none was recorded for so many.
@@ -277,24 +242,40 @@ int CudaExecutor::graph_rows(int rows) const {
   return it == graphs_.end() ? 0 : it->first;
 }
 
-void CudaExecutor::record_graphs() {
+/// For which numbers of rows there are graphs.
+void CudaExecutor::plan_graphs() {
+  graphs_.clear();
   const int most = static_cast<int>(options_.max_decode_rows);
-  Lane& lane = *lanes_[0];
   for (int rows = 1; rows <= most;) {
+    graphs_[rows] = cuda::Graph();
+    rows = rows < 8 ? rows + 1 : rows < 32 ? rows + 4 : rows < 64 ? rows + 8 : rows + 16;
+  }
+}
+
+void CudaExecutor::record_graphs() {
+  const TimeNs begin = now_ns();
+  Lane& lane = *lanes_[0];
+  for (auto& [rows, graph] : graphs_) {
     const auto packed =
         packer_->pack_nothing(rows, lane.inputs.data(), inputs_.data(), kInputBytes);
     cuda::copy_to_device(inputs_.data(), lane.inputs.data(), packed.bytes, stream_->get());
     // Once for real: what a library sets up at its first call must not be recorded.
     decoder_->run(packed.batch, stream_->get());
     stream_->synchronize();
-    graphs_[rows] =
-        cuda::Graph::record(stream_->get(), [&] { decoder_->run(packed.batch, stream_->get()); });
-    rows = rows < 8 ? rows + 1 : rows < 32 ? rows + 4 : rows < 64 ? rows + 8 : rows + 16;
+    graph = record_graph(packed.batch);
   }
+  spdlog::info("{} graphs of decode steps recorded in {:.1f} s", graphs_.size(),
+               1e-9 * static_cast<double>(now_ns() - begin));
+}
+
+cuda::Graph CudaExecutor::record_graph(const GpuBatch& batch) {
+  return cuda::Graph::record(stream_->get(), [&] { decoder_->run(batch, stream_->get()); });
 }
 
 std::unique_ptr<BlockReader> CudaExecutor::block_reader() {
-  return std::make_unique<CudaBlockReader>(*pool_, device_);
+  CudaBlockReader::Options options;
+  options.run_dir = options_.run_dir;
+  return std::make_unique<CudaBlockReader>(*pool_, device_, std::move(options));
 }
 
 // ---------------------------------------------------------------- steps
@@ -340,9 +321,14 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
                           logits + std::int64_t{next_line->at - first} * decoder_->config().vocab);
     }
   };
-  if (padded > 0) {
-    graphs_.at(padded).launch(stream_->get());
+  cuda::Graph* const graph = padded > 0 ? &graphs_.at(padded) : nullptr;
+  if (graph != nullptr && *graph) {
+    graph->launch(stream_->get());
     to_host(0, n, decoder_->logits());
+  } else if (graph != nullptr) {
+    decoder_->run(packed.batch, stream_->get());
+    to_host(0, n, decoder_->logits());
+    *graph = record_graph(packed.batch);  // every address in it depends on `padded` alone
   } else {
     if (!packer_->chunks().empty()) {
       decoder_->prefill_attention()->plan(

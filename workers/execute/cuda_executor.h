@@ -43,7 +43,9 @@ class CudaExecutor final : public Executor {
     bool time_steps = false;       // on the device, for StepOutput
     bool wants_mps = false;        // set up for MPS; without it there is a warning
     std::vector<std::string>
-        neighbours;  // other workers on this host's GPUs whose pools have host parts
+        neighbours;       // other workers on this host's GPUs whose pools have host parts
+    std::string run_dir;  // where memory processes listen, and kernel choices are kept
+    std::string name;     // of this worker
   };
   explicit CudaExecutor(Options options);
   ~CudaExecutor() override;
@@ -71,9 +73,9 @@ class CudaExecutor final : public Executor {
 
   void choose_device();
   ModelShape load_model(std::atomic<int>& percent);
-  Result<KvGeometry> plan_pool(const PoolRequest& request) const;
-  Result<KvPool> make_host_part(const PoolRequest& request, const KvGeometry& pool) const;
   void record_graphs();
+  void plan_graphs();
+  cuda::Graph record_graph(const GpuBatch& batch);
   int graph_rows(int rows) const;
   void launch_rows(const RunStep& step, Lane& lane);
   void fetch_results(Lane& lane);
@@ -81,6 +83,8 @@ class CudaExecutor final : public Executor {
 
   Options options_;  // with memory_fraction divided among the workers of one GPU
   cuda::DeviceInfo device_;
+  std::string memory_socket_;  // of this GPU's memory process
+  UniqueFd weights_link_;      // says that this process uses shared weights
   KvGeometry shape_;
   std::unique_ptr<cuda::OwnedStream> stream_;
   std::unique_ptr<GpuDecoder> decoder_;
@@ -93,7 +97,8 @@ class CudaExecutor final : public Executor {
   MaskOfRow mask_of_row_;
   std::unique_ptr<RowSamplingPool> sampling_;  // of rows that the host finishes
   cuda::DeviceMemory inputs_;                  // the step's upload; ordered by the stream
-  std::map<int, cuda::Graph> graphs_;          // by number of rows
+  /// By number of rows; an empty one is recorded behind the first step of so many.
+  std::map<int, cuda::Graph> graphs_;
   std::unique_ptr<Lane> lanes_[kSteps];
   std::unique_ptr<cuda::StepTimer> timer_;  // if options_.time_steps
   ActivationDump dump_;

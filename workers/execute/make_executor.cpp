@@ -81,6 +81,8 @@ Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
   }
   CudaExecutor::Options options;
   options.model_folder = config.model;
+  options.run_dir = config.run_dir;
+  options.name = self.name;
   options.gpu = self.gpu;
   options.count = 0;
   for (const WorkerConfig& worker : config.workers) {

@@ -11,7 +11,6 @@
 #include "workers/cuda/layer/rowwise.h"
 #include "workers/cuda/stopwatch.h"
 #include "workers/model/error.h"
-#include "workers/model/rope.h"
 
 namespace baton {
 namespace {
@@ -106,7 +105,6 @@ GpuDecoder::GpuDecoder(ModelConfig config, GpuWeights weights, const Options& op
                    ? nullptr
                    : std::make_unique<cuda::PrefillAttention>(prefill_options(config_, options))),
       linears_(linear_options(config_, weights_, options), (carve_workspace(), linear_workspace_)) {
-  make_rope_tables();
 }
 
 /// The same walk counts the bytes first and then hands out the places.
@@ -143,10 +141,6 @@ void GpuDecoder::carve_workspace() {
     take(logits_, wanted * static_cast<std::size_t>(c.vocab) * sizeof(float));
     take(sampled_, rows * sizeof(std::int32_t));
     take(logprobs_, rows * sizeof(cuda::TokenLogprobs));
-    const auto angles = static_cast<std::size_t>(c.max_context) *
-                        static_cast<std::size_t>(c.head_dim / 2) * sizeof(float);
-    take(rope_cos_, angles);
-    take(rope_sin_, angles);
     bytes(decode_workspace_, decode_.workspace_bytes());
     bytes(prefill_float_, prefill_ ? prefill_->float_workspace_bytes() : 0);
     bytes(prefill_int_, prefill_ ? prefill_->int_workspace_bytes() : 0);
@@ -164,26 +158,6 @@ void GpuDecoder::carve_workspace() {
   walk(workspace_.data());
   const cuda::OwnedStream stream;
   cuda::fill_bytes(workspace_.data(), 0, workspace_.bytes(), stream.get());
-  stream.synchronize();
-}
-
-/// position * frequency in fp32, as the models were trained; see RopeTable.
-void GpuDecoder::make_rope_tables() {
-  const std::vector<float> frequencies = rope_frequencies(config_.rope, config_.head_dim);
-  const auto factor = static_cast<float>(config_.rope.attention_factor);
-  const std::size_t half = frequencies.size();
-  std::vector<float> cosines(static_cast<std::size_t>(config_.max_context) * half);
-  std::vector<float> sines(cosines.size());
-  for (std::size_t p = 0; p < static_cast<std::size_t>(config_.max_context); ++p) {
-    for (std::size_t i = 0; i < half; ++i) {
-      const float angle = static_cast<float>(p) * frequencies[i];
-      cosines[p * half + i] = std::cos(angle) * factor;
-      sines[p * half + i] = std::sin(angle) * factor;
-    }
-  }
-  const cuda::OwnedStream stream;
-  cuda::copy_to_device(rope_cos_, cosines.data(), cosines.size() * sizeof(float), stream.get());
-  cuda::copy_to_device(rope_sin_, sines.data(), sines.size() * sizeof(float), stream.get());
   stream.synchronize();
 }
 
@@ -205,7 +179,7 @@ void GpuDecoder::tune(cuda::Stream stream) {
   }
   // The activations are free until the first step: timing may write there.
   auto* scratch = reinterpret_cast<std::byte*>(x_);
-  const auto bytes = static_cast<std::size_t>(reinterpret_cast<std::byte*>(rope_cos_) - scratch);
+  const auto bytes = static_cast<std::size_t>(static_cast<std::byte*>(decode_workspace_) - scratch);
   const auto tune = [&](const std::vector<cuda::LinearWeight>& w, LinearOutput output) {
     for (const auto& list : alike(w)) {
       linears_.tune(list.data(), static_cast<int>(list.size()), output, scratch, bytes, stream);
@@ -218,6 +192,18 @@ void GpuDecoder::tune(cuda::Stream stream) {
   tune(router, LinearOutput::f32);
   tune({weights_.lm_head}, LinearOutput::f32);
   tune_chain(stream);
+}
+
+cuda::KernelChoices GpuDecoder::choices() const { return {linears_.choices(), chain_choices_}; }
+
+bool GpuDecoder::take(const cuda::KernelChoices& kept) {
+  const int most_rows = most_chain_rows();
+  for (const cuda::ChainChoice& choice : kept.chains) {
+    if (choice.rows > most_rows) return false;
+  }
+  if (!linears_.take(kept.linears)) return false;
+  chain_choices_ = kept.chains;
+  return true;
 }
 
 std::vector<cuda::ChainGemm> GpuDecoder::gemms_behind(int index) const {
@@ -279,7 +265,7 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
   const int layers = std::min(config_.layers, 8);
   for (const int rows : {1, 2, 4, 8, 16, 32, 64, 96, 128}) {
     if (rows > most_rows) break;
-    ChainChoice choice;
+    cuda::ChainChoice choice;
     choice.rows = rows;
     choice.chained_us = cuda::graph_us(
         stream, layers, [&](int i) { run_chain(i, (i + 1) % layers, rows, stream); });
@@ -303,7 +289,7 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
 std::string GpuDecoder::linears_report() const {
   std::string text = linears_.report();
   int from = 1;
-  for (const ChainChoice& c : chain_choices_) {
+  for (const cuda::ChainChoice& c : chain_choices_) {
     char line[120];
     std::snprintf(
         line, sizeof line,
@@ -317,7 +303,7 @@ std::string GpuDecoder::linears_report() const {
 
 bool GpuDecoder::chained(const GpuBatch& batch) const {
   if (batch.chunks != nullptr || batch.wanted_rows != nullptr) return false;
-  for (const ChainChoice& c : chain_choices_) {
+  for (const cuda::ChainChoice& c : chain_choices_) {
     if (batch.rows <= c.rows) return c.chained;
   }
   return false;
@@ -377,8 +363,8 @@ void GpuDecoder::attend(int index, const GpuBatch& batch, cuda::Stream stream) {
   append.qkv = qkv_;
   append.rows = batch.rows;
   append.shape = heads_of(config_);
-  append.rope = {w.qkv_bias, w.q_norm, w.k_norm, static_cast<float>(config_.rms_eps),
-                 rope_cos_,  rope_sin_};
+  append.rope = {w.qkv_bias,        w.q_norm,         w.k_norm, static_cast<float>(config_.rms_eps),
+                 weights_.rope_cos, weights_.rope_sin};
   append.positions = batch.positions;
   append.slots = batch.slots;
   append.kv = kv;

@@ -11,6 +11,7 @@
 #include "ipc/kv_layout.h"
 #include "workers/cuda/attention/attention.h"
 #include "workers/cuda/device.h"
+#include "workers/cuda/linear/kernel_choices.h"
 #include "workers/cuda/linear/linear.h"
 #include "workers/cuda/linear/linear_chain.h"
 #include "workers/cuda/sampling/sampler.h"
@@ -68,6 +69,11 @@ class GpuDecoder {
 
   /// Times the linear layers' variants on this device.
   void tune(cuda::Stream stream);
+  /// What that chose.
+  cuda::KernelChoices choices() const;
+  /// Takes what was chosen before for the same model, options, device and program; false if
+  /// anything in it cannot be so: then tune().
+  bool take(const cuda::KernelChoices& kept);
   /// Where keys and values live from now on; `pool` holds geometry.blocks blocks at least.
   void set_pool(std::byte* pool, const KvGeometry& geometry);
 
@@ -124,7 +130,6 @@ class GpuDecoder {
       dump_(part + (index < 0 ? "" : std::to_string(index)) + of_it, values, rows, columns);
   }
   void carve_workspace();
-  void make_rope_tables();
   cuda::KvLayerView kv_layer(int index) const;
 
   ModelConfig config_;
@@ -146,8 +151,6 @@ class GpuDecoder {
   float* logits_ = nullptr;                // [max_wanted, vocab]
   std::int32_t* sampled_ = nullptr;
   cuda::TokenLogprobs* logprobs_ = nullptr;
-  float* rope_cos_ = nullptr;  // [max_context, head_dim / 2]
-  float* rope_sin_ = nullptr;
   void* decode_workspace_ = nullptr;
   void* prefill_float_ = nullptr;
   void* prefill_int_ = nullptr;
@@ -159,14 +162,7 @@ class GpuDecoder {
   std::byte* chain_workspace_ = nullptr;
 
   cuda::Linears linears_;
-  /// Steps of up to so many rows are run as chains or not; in order, and more rows are not.
-  struct ChainChoice {
-    int rows = 0;
-    bool chained = false;
-    double chained_us = 0;  // a layer
-    double single_us = 0;
-  };
-  std::vector<ChainChoice> chain_choices_;
+  std::vector<cuda::ChainChoice> chain_choices_;
   cuda::Bf16* pool_ = nullptr;
   KvGeometry geometry_;
   Dump dump_;

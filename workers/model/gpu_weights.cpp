@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <initializer_list>
 #include <string>
+#include <utility>
 
 #include "workers/cuda/linear/quantized_load.h"
 #include "workers/model/gpu_format.h"
 #include "workers/model/gpu_limits.h"
 #include "workers/model/gpu_upload.h"
+#include "workers/model/rope.h"
 
 namespace baton {
 namespace {
@@ -46,16 +49,15 @@ class Places {
     if (format.ordered) q.order = take_as<std::int32_t>(size(in));
     return w;
   }
-  std::size_t used() const { return used_; }
-
- private:
   template <typename T>
   T* take_as(std::size_t elements) {
     const std::size_t at = used_;
     used_ += (elements * sizeof(T) + kAlign - 1) / kAlign * kAlign;
     return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + at);
   }
+  std::size_t used() const { return used_; }
 
+ private:
   std::byte* base_;
   std::size_t used_ = 0;
 };
@@ -124,19 +126,30 @@ void place(const ModelConfig& c, const Formats& formats, Places& places, GpuWeig
   w.final_norm = places.take(hidden);
   w.lm_head = {w.embedding, c.vocab, c.hidden};
   if (!c.tied_embeddings) w.lm_head = places.matrix(c.vocab, c.hidden, formats.lm_head());
+  const std::size_t angles = size(c.max_context) * size(c.head_dim / 2);
+  w.rope_cos = places.take_as<float>(angles);
+  w.rope_sin = places.take_as<float>(angles);
 }
 
-GpuWeights allocate(const ModelConfig& c, const Checkpoint* checkpoint) {
-  GpuWeights w;
-  w.memory = cuda::DeviceMemory(gpu_weight_bytes(c, checkpoint));
-  Places places(w.memory.data());
-  place(c, Formats(c, checkpoint), places, w);
-  if (c.quantization.method != QuantMethod::none) {  // what fills tiles up must be nought
-    const cuda::OwnedStream stream;
-    cuda::fill_bytes(w.memory.data(), 0, w.memory.bytes(), stream.get());
-    stream.synchronize();
+/// position * frequency in fp32, as the models were trained; see RopeTable.
+void upload_rope(const ModelConfig& c, const GpuWeights& w) {
+  const std::vector<float> frequencies = rope_frequencies(c.rope, c.head_dim);
+  const auto factor = static_cast<float>(c.rope.attention_factor);
+  const std::size_t half = frequencies.size();
+  std::vector<float> cosines(size(c.max_context) * half);
+  std::vector<float> sines(cosines.size());
+  for (std::size_t p = 0; p < size(c.max_context); ++p) {
+    for (std::size_t i = 0; i < half; ++i) {
+      const float angle = static_cast<float>(p) * frequencies[i];
+      cosines[p * half + i] = std::cos(angle) * factor;
+      sines[p * half + i] = std::sin(angle) * factor;
+    }
   }
-  return w;
+  const cuda::OwnedStream stream;
+  const std::size_t bytes = cosines.size() * sizeof(float);
+  cuda::copy_to_device(const_cast<float*>(w.rope_cos), cosines.data(), bytes, stream.get());
+  cuda::copy_to_device(const_cast<float*>(w.rope_sin), sines.data(), bytes, stream.get());
+  stream.synchronize();
 }
 
 /// Where the order of a quantised matrix's inputs goes, from the groups of one of its parts.
@@ -230,10 +243,18 @@ std::uint64_t gpu_weight_bytes(const ModelConfig& config, const Checkpoint* chec
   return places.used();
 }
 
-GpuWeights load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, int ordinal,
-                            std::atomic<int>& percent) {
+GpuWeights place_gpu_weights(const ModelConfig& config, const Checkpoint* checkpoint,
+                             cuda::DeviceMemory memory) {
   check_gpu_limits(config);
-  GpuWeights w = allocate(config, &checkpoint);
+  GpuWeights w;
+  w.memory = std::move(memory);
+  Places places(w.memory.data());
+  place(config, Formats(config, checkpoint), places, w);
+  return w;
+}
+
+void load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, int ordinal,
+                      std::atomic<int>& percent, GpuWeights& w) {
   CheckpointReader reader(config, checkpoint);
   GpuUpload upload(config.quantization);
   upload.plain(reader.embedding(), w.embedding, false);
@@ -250,13 +271,11 @@ GpuWeights load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpo
   }
   reader.expect_all_taken();
   upload.run(ordinal, percent);
+  upload_rope(config, w);
   percent = 100;
-  return w;
 }
 
-GpuWeights random_gpu_weights(const ModelConfig& config, std::atomic<int>& percent) {
-  check_gpu_limits(config);
-  GpuWeights w = allocate(config, nullptr);
+void random_gpu_weights(const ModelConfig& config, std::atomic<int>& percent, GpuWeights& w) {
   const cuda::OwnedStream stream;
   // About what an initialised model has; the norms are ones, so that activations stay in range.
   cuda::fill_normal(w.memory.as<Bf16>(), w.memory.bytes() / sizeof(Bf16), 0.02F, 1, stream.get());
@@ -280,8 +299,8 @@ GpuWeights random_gpu_weights(const ModelConfig& config, std::atomic<int>& perce
   }
   ones(w.final_norm, config.hidden);
   stream.synchronize();
+  upload_rope(config, w);
   percent = 100;
-  return w;
 }
 
 }  // namespace baton

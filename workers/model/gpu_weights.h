@@ -1,5 +1,6 @@
 // A model's parameters on a GPU: one allocation, in bf16 or as they are quantised (gpu_format.h),
-// fused as the kernels want them.
+// fused as the kernels want them. Nothing writes there once they are loaded, and where each one
+// lies follows from the checkpoint's headers alone: so processes can share the memory.
 #pragma once
 
 #include <atomic>
@@ -12,6 +13,10 @@
 #include "workers/model/config.h"
 
 namespace baton {
+
+/// Of the places and their content: raised when the same bytes mean something else, so that nobody
+/// maps weights that another version of the program has left.
+constexpr std::uint32_t kGpuWeightLayoutVersion = 1;
 
 /// Vectors are [hidden] unless said otherwise; null where the family has none.
 struct GpuLayer {
@@ -37,19 +42,27 @@ struct GpuWeights {
   std::vector<GpuLayer> layers;
   const cuda::Bf16* final_norm = nullptr;
   cuda::LinearWeight lm_head;  // [hidden] -> [vocab]; the embedding itself if they are tied
+  // [max_context, head_dim / 2]; no parameters, but 8 million cosines take a third of a second
+  const float* rope_cos = nullptr;
+  const float* rope_sin = nullptr;
 };
 
 /// Device memory that the weights will take: the checkpoint says which layers are quantised;
 /// without one (`load_format: dummy`) all of the configuration's are.
 std::uint64_t gpu_weight_bytes(const ModelConfig& config, const Checkpoint* checkpoint);
 
-/// Streams the checkpoint to the current device through page-locked buffers, several threads at a
-/// time.
-/// `percent` rises to 100 on the way. Throws ModelError or CudaError.
-GpuWeights load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, int ordinal,
-                            std::atomic<int>& percent);
+/// Gives every tensor its place in `memory`, gpu_weight_bytes() of the current device, and writes
+/// nothing.
+GpuWeights place_gpu_weights(const ModelConfig& config, const Checkpoint* checkpoint,
+                             cuda::DeviceMemory memory);
 
-/// Random weights of the configuration's shapes (`load_format: dummy`): for benchmarks.
-GpuWeights random_gpu_weights(const ModelConfig& config, std::atomic<int>& percent);
+/// Fills what was placed, in memory whose bytes are all zero: streams the checkpoint to the current
+/// device through page-locked buffers, several threads at a time.
+/// `percent` rises to 100 on the way. Throws ModelError or CudaError.
+void load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, int ordinal,
+                      std::atomic<int>& percent, GpuWeights& weights);
+
+/// Likewise random weights of the configuration's shapes (`load_format: dummy`): for benchmarks.
+void random_gpu_weights(const ModelConfig& config, std::atomic<int>& percent, GpuWeights& weights);
 
 }  // namespace baton

@@ -9,6 +9,7 @@
 
 #include "ipc/shm_region.h"
 #include "workers/pool/cuda_sums.h"
+#include "workers/pool/lease_client.h"
 
 namespace baton {
 
@@ -33,6 +34,18 @@ CudaPool::CudaPool(const KvGeometry& geometry, KvPool host_part)
   const cuda::OwnedStream stream;
   cuda::fill_bytes(memory_.data(), 0, memory_.bytes(), stream.get());
   stream.synchronize();
+  register_host_part();
+}
+
+CudaPool::CudaPool(const KvGeometry& geometry, const std::string& handle, KvPool host_part)
+    : geometry_(geometry),
+      memory_(cuda::DeviceMemory::import(handle, *kv_pool_bytes(geometry))),
+      handle_(handle),
+      host_part_(std::move(host_part)) {
+  register_host_part();
+}
+
+void CudaPool::register_host_part() {
   if (host_part_.geometry().blocks == 0) return;
   registered_ = cuda::RegisteredMemory(host_part_.data(), *kv_pool_bytes(host_part_.geometry()),
                                        /*read_only=*/false);
@@ -47,12 +60,14 @@ struct CudaBlockReader::Lane {
 };
 
 struct CudaBlockReader::Mapped final : MappedPool {
-  Mapped(const Pull& pull, ShmRegion host_part, std::size_t slice_bytes)
-      : memory(pull.ranks[0].handle),
+  Mapped(const Pull& pull, ShmRegion host_part, std::size_t slice_bytes, UniqueFd link)
+      : hold(std::move(link)),
+        memory(pull.ranks[0].handle),
         blocks(pull.exporter_blocks),
         host(std::move(host_part)),
         host_blocks(host.mapped() ? pull.exporter_host_blocks : 0),
         slices((host.size() + slice_bytes - 1) / slice_bytes) {}
+  UniqueFd hold;  // let go when the memory is unmapped: see hold_mapping()
   cuda::ImportedMemory memory;
   std::uint32_t blocks;
   ShmRegion host;
@@ -100,11 +115,17 @@ Result<std::unique_ptr<MappedPool>> CudaBlockReader::map(const Pull& pull) {
     if (!region.ok()) return region.status();
     host = std::move(region).value();
   }
+  UniqueFd hold;
+  if (const std::string keeper = keeper_of(pull.ranks[0].handle); !keeper.empty()) {
+    auto held = hold_mapping(options_.run_dir + "/" + keeper + ".sock", pull.ranks[0].handle);
+    if (!held.ok()) return held.status();
+    hold = std::move(held).value();
+  }
   try {
     cuda::set_device(device_.ordinal);
     if (!lane_) lane_ = std::make_unique<Lane>();
     return std::unique_ptr<MappedPool>(
-        std::make_unique<Mapped>(pull, std::move(host), options_.slice_bytes));
+        std::make_unique<Mapped>(pull, std::move(host), options_.slice_bytes, std::move(hold)));
   } catch (const cuda::CudaError& e) {
     return Status(ErrorCode::unavailable, device_.uuid + " cannot map the pool on " +
                                               pull.ranks[0].device + ": " + e.what());

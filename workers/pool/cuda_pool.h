@@ -17,11 +17,13 @@
 
 namespace baton {
 
-/// One cudaMalloc, and one region of shared memory that the device reads and writes.
+/// One allocation, and one region of shared memory that the device reads and writes.
 class CudaPool {
  public:
   /// `host_part`: PoolPart::host of the same shape, or KvPool() for none. Throws CudaError.
   explicit CudaPool(const KvGeometry& geometry, KvPool host_part = KvPool());
+  /// A pool that a memory process keeps: `handle` is its, and everybody's who maps it.
+  CudaPool(const KvGeometry& geometry, const std::string& handle, KvPool host_part);
   /// Exported memory is not freed: importers may still read it, and the end of the process frees
   /// it.
   ~CudaPool() { memory_.leak(); }
@@ -36,6 +38,8 @@ class CudaPool {
   }
 
  private:
+  void register_host_part();
+
   KvGeometry geometry_;
   cuda::DeviceMemory memory_;
   std::string handle_;
@@ -53,6 +57,7 @@ class CudaBlockReader final : public BlockReader {
   struct Options {
     std::size_t slice_bytes = std::size_t{1} << 30U;  // a multiple of the page size
     int slices_a_pull = 4;                            // 53 to 143 ms each (H200)
+    std::string run_dir;                              // where memory processes listen
   };
   CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device, Options options);
   CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device)

@@ -1,4 +1,5 @@
-// Checksums of blocks of a worker's own pool on its GPU, for debugging (worker.check_pulls).
+// Checksums of a GPU's memory: of blocks of a worker's own pool, for debugging
+// (worker.check_pulls), and of weights that processes share.
 #pragma once
 
 #include <cstdint>
@@ -24,5 +25,8 @@ class CudaSums {
   cuda::PinnedMemory host_;    // sums, then ids
   cuda::DeviceMemory device_;  // likewise
 };
+
+/// Of memory of the current device; `bytes` a multiple of 16. Waits for it. Throws CudaError.
+std::uint64_t sum_of_memory(const std::byte* memory, std::size_t bytes);
 
 }  // namespace baton

@@ -79,31 +79,6 @@ Result<HostPool> HostExecutor::make_pool(const PoolRequest& request, const KvGeo
   return HostPool(std::move(pool).value(), std::move(host));
 }
 
-namespace {
-
-Lease lease_of(const PoolRequest& request, const KvGeometry& geometry, std::uint32_t host_blocks,
-               const std::string& weights) {
-  Lease lease;
-  lease.worker = request.worker;
-  lease.incarnation = request.incarnation;
-  lease.allocation = request.allocation;
-  lease.key = {geometry.model_fingerprint,
-               weights,
-               static_cast<std::uint32_t>(geometry.dtype),
-               geometry.layers,
-               geometry.kv_heads,
-               geometry.head_dim,
-               geometry.tokens_per_block,
-               geometry.block_bytes,
-               kKvLayoutVersion};
-  lease.blocks = geometry.blocks;
-  lease.host_blocks = host_blocks;
-  lease.planned = request.pool_blocks == 0 && request.pool_mib == 0;
-  return lease;
-}
-
-}  // namespace
-
 /// The error is nobody's fault: then the worker makes its own.
 Result<HostPool> HostExecutor::leased_pool(const PoolRequest& request, KvGeometry geometry,
                                            KvGeometry host_geometry, UniqueFd& link) const {

@@ -57,7 +57,8 @@ WeightsLease lease_weights(const std::string& socket, const WeightsAsk& ask,
   if (!given.value().sealed && !given.value().fill) return own(given.value().why);
   WeightsLease lease;
   lease.fill = given.value().fill;
-  if (given.value().sealed) {
+  lease.device = {given.value().handle, given.value().bytes, given.value().sum};
+  if (given.value().sealed && lease.device.handle.empty()) {
     auto memory = SealedMemory::map(std::move(carried));
     if (!memory.ok()) return own(memory.status().message());
     lease.packed = std::make_shared<const SealedMemory>(std::move(memory).value());
@@ -66,12 +67,27 @@ WeightsLease lease_weights(const std::string& socket, const WeightsAsk& ask,
   return lease;
 }
 
+namespace {
+
+bool give(const WeightsLease& lease, const WeightsSealed& message, int carried) {
+  if (!say(lease.link, message, carried)) return false;
+  const auto taken = hear(lease.link, kTaken, nullptr);
+  return taken.ok() && taken.value().sealed;
+}
+
+}  // namespace
+
 bool give_weights(const WeightsLease& lease, const SealedMemory& packed) {
   WeightsSealed message;
   message.bytes = packed.size();
-  if (!say(lease.link, message, packed.fd())) return false;
-  const auto taken = hear(lease.link, kTaken, nullptr);
-  return taken.ok() && taken.value().sealed;
+  return give(lease, message, packed.fd());
+}
+
+bool give_device_weights(const WeightsLease& lease, std::uint64_t sum) {
+  WeightsSealed message;
+  message.bytes = lease.device.bytes;
+  message.sum = sum;
+  return give(lease, message, -1);
 }
 
 }  // namespace baton

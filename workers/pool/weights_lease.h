@@ -20,12 +20,20 @@ constexpr TimeNs packing_patience(std::uint64_t bytes) {
   return 10 * kSecond + static_cast<TimeNs>(bytes / kBytesASecond) * kSecond;
 }
 
+/// Weights in memory of a GPU that its memory process has allocated.
+struct DeviceCopy {
+  std::string handle;  // empty: on CPUs
+  std::uint64_t bytes = 0;
+  std::uint64_t sum = 0;  // of what was sealed
+};
+
 /// What the memory process says to a worker that needs weights.
 struct WeightsLease {
   std::shared_ptr<const SealedMemory> packed;  // null: pack them
-  bool fill = false;                           // ... and others wait for that: give_weights()
-  std::string why;                             // neither: why nothing is shared
-  UniqueFd link;  // says that they are in use: it stays open as long as they are
+  DeviceCopy device;  // on a GPU: they are there, or are to be packed there
+  bool fill = false;  // ... and others wait for that: give_weights()
+  std::string why;    // neither: why nothing is shared
+  UniqueFd link;      // says that they are in use: it stays open as long as they are
 };
 
 WeightsLease lease_weights(const std::string& socket, const WeightsAsk& ask,
@@ -33,5 +41,7 @@ WeightsLease lease_weights(const std::string& socket, const WeightsAsk& ask,
 
 /// Hands over what was packed. False: the memory process has not taken it, and nobody shares it.
 bool give_weights(const WeightsLease& lease, const SealedMemory& packed);
+/// The same of what was packed in lease.device, with its sum.
+bool give_device_weights(const WeightsLease& lease, std::uint64_t sum);
 
 }  // namespace baton

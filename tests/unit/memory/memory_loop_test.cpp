@@ -138,7 +138,7 @@ TEST_F(Memory, APoolWhoseSegmentsAreGoneIsMadeAgain) {
   const auto next = ask(2);
   ASSERT_TRUE(next.ok()) << next.status().message();
   EXPECT_FALSE(next.value().answer.kept);
-  EXPECT_EQ(next.value().answer.why, "its segments are gone");
+  EXPECT_EQ(next.value().answer.why, "its memory is gone");
 }
 
 TEST_F(Memory, NonsenseEndsOneConnection) {

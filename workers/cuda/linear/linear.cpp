@@ -32,6 +32,8 @@ constexpr std::array kTimedRows = {1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 512, 2
 constexpr int kMostLogitRows =
     256;  // more rows of logits than sequences in a step are not asked for
 
+constexpr const char* kLibraryName = "cublasLt";
+
 /// What a product reads of W.
 std::size_t bytes_of(WeightFormat format, int out, int in, int groups) {
   if (format == WeightFormat::bf16) {
@@ -275,6 +277,51 @@ void Linears::run(const Bf16* x, int rows, const LinearWeight& w, LinearOutput o
   }
   impl_->run_choice(choice, x, rows, w, output, y, stream);
 }
+
+std::vector<LinearChoice> Linears::choices() const {
+  std::vector<LinearChoice> all;
+  for (const auto& [key, list] : impl_->choices) {
+    const auto& [in, out, output, format, groups] = key;
+    for (const Impl::Choice& c : list) {
+      LinearChoice kept{in,     out,   static_cast<int>(output), static_cast<int>(format),
+                        groups, c.rows};
+      kept.kernel = c.kernel == nullptr ? kLibraryName : c.kernel->name;
+      kept.variant = c.variant;
+      static_assert(sizeof kept.algorithm == sizeof c.algorithm);
+      std::memcpy(kept.algorithm.data(), &c.algorithm, sizeof c.algorithm);
+      kept.us = c.us;
+      all.push_back(std::move(kept));
+    }
+  }
+  return all;
+}
+
+bool Linears::take(const std::vector<LinearChoice>& kept) {
+  std::map<Impl::Key, std::vector<Impl::Choice>> choices;
+  for (const LinearChoice& c : kept) {
+    if (c.output > static_cast<int>(LinearOutput::silu_mul) ||
+        c.format > static_cast<int>(WeightFormat::fp8)) {
+      return false;
+    }
+    Impl::Choice choice{c.rows, nullptr, c.variant, {}, c.us};
+    const auto kernel =
+        std::find_if(kLinearKernels.begin(), kLinearKernels.end(),
+                     [&](const LinearKernel* known) { return c.kernel == known->name; });
+    if (kernel != kLinearKernels.end()) {
+      choice.kernel = *kernel;
+    } else if (c.kernel != kLibraryName) {
+      return false;
+    }
+    std::memcpy(&choice.algorithm, c.algorithm.data(), sizeof choice.algorithm);
+    choices[{c.in, c.out, static_cast<LinearOutput>(c.output), static_cast<WeightFormat>(c.format),
+             c.groups}]
+        .push_back(choice);
+  }
+  impl_->choices = std::move(choices);
+  return true;
+}
+
+std::size_t Linears::library_version() { return LibraryLinear::version(); }
 
 std::string Linears::report() const {
   static constexpr const char* kOutputs[] = {"bf16", "f32", "residual", "silu_mul"};

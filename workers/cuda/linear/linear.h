@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "workers/cuda/linear/kernel_choices.h"
 #include "workers/cuda/linear/quantized_layout.h"
 #include "workers/cuda/types.h"
 
@@ -75,6 +77,13 @@ class Linears {
   };
   void run(const Bf16* x, int rows, const LinearWeight& w, LinearOutput output, void* y,
            Stream stream, const Norm* norm = nullptr);
+
+  /// What was chosen, to be kept for a later process.
+  std::vector<LinearChoice> choices() const;
+  /// Takes that instead of tune(). False, and nothing is taken: this program has no such kernel.
+  bool take(const std::vector<LinearChoice>& kept);
+  /// cuBLASLt's: its algorithms mean something to the same version alone.
+  static std::size_t library_version();
 
   /// What was chosen, a line for each shape and range of rows, with microseconds. For the log.
   std::string report() const;

@@ -43,6 +43,8 @@ LibraryLinear::LibraryLinear(void* workspace, std::size_t workspace_bytes)
 
 LibraryLinear::~LibraryLinear() { cublasLtDestroy(handle_); }
 
+std::size_t LibraryLinear::version() { return cublasLtGetVersion(); }
+
 std::vector<LibraryLinear::Algorithm> LibraryLinear::candidates(int rows, int out, int in,
                                                                 Store store, bool whole_sums,
                                                                 int most) const {

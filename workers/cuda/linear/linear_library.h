@@ -24,6 +24,8 @@ class LibraryLinear {
   LibraryLinear(const LibraryLinear&) = delete;
   LibraryLinear& operator=(const LibraryLinear&) = delete;
 
+  static std::size_t version();
+
   /// Up to `most` candidates, the likeliest first. `whole_sums`: none that splits the sum over k.
   /// Throws CudaError when there is none.
   std::vector<Algorithm> candidates(int rows, int out, int in, Store store, bool whole_sums,
