@@ -141,6 +141,12 @@ class Cluster:
         worker = {"pool_mib": 64, "fake": fake, **({} if fake else DEVICE_OPTIONS),
                   **({"check_pulls": True} if CHECK_PULLS else {}), **(worker or {})}
         self.workers = [name for name, _ in workers]
+        # The memory processes: of CPUs, or of the GPUs that workers name, auto being 0 where one worker says it.
+        on_gpus = DEVICE == "cuda" and not fake
+        gpus = sorted({str((per_worker or {}).get(name, {}).get("gpu", (worker or {}).get("gpu", 0)))
+                       for name, _ in workers})
+        self.keepers = [f"memory-gpu{gpu}" for gpu in gpus] if on_gpus else ["memory"]
+        self.keeper = self.keepers[0]
         self.memory = memory
         config = {
             "run_dir": str(self.folder / "run"),
@@ -160,7 +166,7 @@ class Cluster:
     # ---- processes
     def __enter__(self):
         try:
-            for name in [*(["memory"] if self.memory else []), "scheduler", *self.workers, *self.frontends]:
+            for name in [*(self.keepers if self.memory else []), "scheduler", *self.workers, *self.frontends]:
                 self.start(name)
             self.wait_ready()
         except BaseException:
@@ -181,6 +187,8 @@ class Cluster:
     def start(self, name):
         if name in ("memory", "scheduler"):
             command = [self.bin / f"baton-{name}"]
+        elif name.startswith("memory-gpu"):
+            command = [self.bin / "baton-memory", "--gpu", name.removeprefix("memory-gpu")]
         elif name in self.frontends:
             command = [self.bin / "baton-frontend", "--name", name,
                        "--port", str(self.frontends[name])]
