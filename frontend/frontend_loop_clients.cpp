@@ -142,7 +142,8 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
     options_.journal->open(
         job.connection->kept.cookie(),
         encode_opening({place_of(*job.connection), reply.rendered.facts(),
-                        std::move(generation.chat_text), table_.next_counter()}));
+                        std::move(generation.chat_text), table_.next_counter(),
+                        options_.model.fingerprint}));
   }
   const auto each = static_cast<std::uint32_t>(parsed.prompts.size() * parsed.choices /
                                                requests.size());  // choices that a request makes

@@ -92,11 +92,13 @@ Result<ReplayedReply> rebuild_reply(const ReplyOpening& opening, std::string_vie
   frame.api_key = key_of(request.value(), setup.keys);
   IntakeSettings settings = setup.settings;
   settings.any_model = takes_any_model(setup.dialects);
+  ServedModel model = setup.model;
+  model.fingerprint = opening.fingerprint;
   ParseOutcome outcome = place.parse(
-      request.value().body, request_context(request.value(), opening.facts, settings), setup.model);
+      request.value().body, request_context(request.value(), opening.facts, settings), model);
   if (auto* chat = std::get_if<std::unique_ptr<PendingChat>>(&outcome)) {
     if (!opening.rendered) return invalid("the journal's chat was never rendered");
-    ParseOutcome finished = (*chat)->finish(Result<std::string>(*opening.rendered), setup.model);
+    ParseOutcome finished = (*chat)->finish(Result<std::string>(*opening.rendered), model);
     outcome = std::move(finished);
   }
   auto* parsed = std::get_if<ParsedRequest>(&outcome);

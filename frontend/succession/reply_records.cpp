@@ -207,6 +207,7 @@ std::string encode_opening(const ReplyOpening& opening) {
   writer.put(opening.facts.max_context);
   writer.put(opening.facts.seed);
   writer.put(opening.first_counter);
+  writer.put_list(opening.fingerprint);
   writer.put<std::uint8_t>(opening.rendered.has_value());
   if (opening.rendered) writer.put_list(*opening.rendered);
   return out;
@@ -247,6 +248,7 @@ Result<AnyOpening> decode_opening(std::string_view record) {
   opening.facts.max_context = reader.take<std::uint32_t>();
   opening.facts.seed = reader.take<std::uint64_t>();
   opening.first_counter = reader.take<std::uint64_t>();
+  opening.fingerprint = reader.take_text();
   if (reader.take_bool()) opening.rendered = reader.take_text();
   if (!reader.good()) return invalid("journal: an opening of the wrong length");
   if (opening.facts.received < 0 || opening.facts.received > kLatest ||

@@ -27,6 +27,7 @@ struct ReplyOpening {
   ReplyFacts facts;
   std::optional<std::string> rendered;  // the chat as the model's template wrote it down, if it did
   std::uint64_t first_counter = 0;  // of the scheduler's requests that make it, one after another
+  std::string fingerprint = {};     // ServedModel::fingerprint: another build has another one
   bool operator==(const ReplyOpening&) const = default;
 };
 

@@ -372,7 +372,7 @@ TEST(ReplyRecords, AnAttemptOutOfBoundsIsRefused) {
 }
 
 TEST(ReplyRecords, AnOpeningComesBack) {
-  ReplyOpening opening{{1, 9}, {"id", 5, 6, 7, 8}, "rendered", 40};
+  ReplyOpening opening{{1, 9}, {"id", 5, 6, 7, 8}, "rendered", 40, "baton-1"};
   const std::string record = encode_opening(opening);
   EXPECT_EQ(decode_opening(record).value(), AnyOpening(opening));
   const WholeReply whole{{3, 4}, true, "HTTP/1.1 200 OK\r\n\r\n"};

@@ -85,6 +85,7 @@ class RecordedRun {
     opening_.place = {500, 1000};
     opening_.first_counter = 40;
     model_ = what.rendered ? &templated_model() : &demo_model();
+    opening_.fingerprint = model_->fingerprint;
     const auto request = parse(what);
     if (!request) return;
     served_ = true;
@@ -465,6 +466,18 @@ TEST(Replay, AnotherBuildsBytesAreNoticed) {
   const auto replayed = replay(opening, run.records(), run.request(), 1000, run.setup());
   ASSERT_FALSE(replayed.ok());
   EXPECT_EQ(replayed.status().message(), "this build, or its configuration, writes another reply");
+}
+
+TEST(Replay, AnotherBuildGoesOnUnderTheNameOfTheFirst) {
+  const Case what{"chat", "openai", "/v1/chat/completions", chat(R"(,"stream":true)")};
+  const RecordedRun run(what, 5);
+  ServedModel newer = demo_model();
+  newer.fingerprint = "baton-9.9.9";
+  const ReplaySetup as_before = run.setup();
+  const ReplaySetup setup{newer, as_before.dialects, as_before.cors, as_before.settings, {}};
+  const auto replayed = replay(run.opening(), run.records(), run.request(), 1000, setup);
+  ASSERT_TRUE(replayed.ok()) << replayed.status().message();
+  EXPECT_EQ(replayed.value().unsent, run.whole());
 }
 
 TEST(Replay, OfAWholeReply) {
