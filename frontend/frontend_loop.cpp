@@ -124,6 +124,13 @@ void FrontendLoop::each_second() {
     writer_.restart_clocks(now_);
   }
   last_second_ = now_;
+  if (options_.journal != nullptr && options_.journal->lost() != unkept_) {
+    if (unkept_ == 0)
+      spdlog::warn(
+          "replies find no room in the journal: they would end with this process (said once; "
+          "baton_replies_unkept_total counts them)");
+    unkept_ = options_.journal->lost();
+  }
   if (options_.each_second) options_.each_second();
 }
 
@@ -252,10 +259,13 @@ void FrontendLoop::end_choice(const StreamEnd& end) {
   choices_.erase(found);
   const auto at = replies_.find(choice.connection);
   Reply& reply = at->second;
+  const auto connection = reply.connection;
+  const AtWork at_work(connection->kept);
   const Status status = ending_status(end.reason, end.code, end.message);
   if (status.ok()) {
     if (end.choices.empty()) apply(reply, ChoiceEnds{choice.index, end.reason, {}, end.lifetime});
     for (std::uint32_t i = 0; i < end.choices.size(); ++i) {
+      if (reply.rendered.ended(choice.index + i)) continue;  // a predecessor noted it
       apply(reply, ChoiceEnds{choice.index + i, end.choices[i].reason, end.choices[i].score,
                               end.lifetime});
     }

@@ -166,6 +166,7 @@ class FrontendLoop {
   TableOutput out_;
   TableOutput follow_;  // what finishing a choice inside act() leads to
   std::vector<Job> batch_;
+  std::uint64_t unkept_ = 0;  // replies that the journal had no room for
   std::string record_;  // of the journal, while it is made
   std::vector<std::function<void()>> at_start_;  // what clients of a predecessor are owed at once
   std::set<std::string> ignored_fields_;  // those that the log has named; bounded

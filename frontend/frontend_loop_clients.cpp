@@ -42,13 +42,18 @@ void FrontendLoop::probe(ClientConnection& connection) {
     if (connection.minor.load() > 0) writer_.send_interim(connection, kContinue, now_);
     return;
   }
+  const AtWork at_work(connection.kept);
   apply(at->second, ClientProbed{});
   writer_.send(connection.id(), at->second.rendered.take_bytes(), now_);
 }
 
-void FrontendLoop::handle(Job& job, HttpReply& reply) { reply_now(job, std::move(reply)); }
+void FrontendLoop::handle(Job& job, HttpReply& reply) {
+  const AtWork at_work(job.connection->kept);
+  reply_now(job, std::move(reply));
+}
 
 void FrontendLoop::handle(Job& job, LiveRequest& request) {
+  const AtWork at_work(job.connection->kept);
   HttpReply reply = live_reply(job, request);
   if (request.route == LiveRoute::page && reply.status >= 400) job.frame.keep_alive = false;
   reply_now(job, std::move(reply));
@@ -116,7 +121,7 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
                                                   " requests; try again later"));
     return;
   }
-  const AtWork at_work(job.connection->kept);
+  std::optional<AtWork> at_work(std::in_place, job.connection->kept);
   const std::uint64_t connection = job.connection->id();
   if (job.frame.api_key >= 0) {
     std::uint32_t prompt_tokens = 0, retry_after_s = 0;
@@ -139,11 +144,12 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
               .times = {.received = job.received}};
   // Nobody hears of its requests before the journal has.
   if (options_.journal != nullptr && job.connection->kept) {
-    options_.journal->open(
-        job.connection->kept.cookie(),
-        encode_opening({place_of(*job.connection), reply.rendered.facts(),
-                        std::move(generation.chat_text), table_.next_counter(),
-                        options_.model.fingerprint}));
+    const bool kept =
+        options_.journal->open(job.connection->kept.cookie(),
+                               encode_opening({place_of(*job.connection), reply.rendered.facts(),
+                                               std::move(generation.chat_text),
+                                               table_.next_counter(), options_.model.fingerprint}));
+    if (!kept) job.connection->kept.reply_unkept();
   }
   const auto each = static_cast<std::uint32_t>(parsed.prompts.size() * parsed.choices /
                                                requests.size());  // choices that a request makes
@@ -158,6 +164,7 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
                 reply.rendered.usage().prompt_tokens);
   replies_.emplace(connection, std::move(reply));
   if (options_.journal != nullptr) note_place();
+  at_work.reset();
   act(out_);
 }
 
@@ -244,6 +251,7 @@ MetricsView FrontendLoop::metrics_view() const {
   view.open_streams = choices_.size();
   view.queued_bytes = writer_.queued_bytes();
   view.process = process_usage();
+  if (options_.journal != nullptr) view.replies_unkept = options_.journal->lost();
   return view;
 }
 

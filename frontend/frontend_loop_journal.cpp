@@ -54,8 +54,9 @@ ReplyPlace FrontendLoop::place_of(const ClientConnection& connection) const {
 void FrontendLoop::keep_whole(ClientConnection& connection, bool keep_alive,
                               std::string_view bytes) {
   if (options_.journal == nullptr || !connection.kept) return;
-  options_.journal->open(connection.kept.cookie(),
-                         encode_whole(place_of(connection), keep_alive, bytes));
+  const bool kept = options_.journal->open(connection.kept.cookie(),
+                                           encode_whole(place_of(connection), keep_alive, bytes));
+  if (!kept) connection.kept.reply_unkept();
 }
 
 // ----------------------------------------------------------------------------- what was inherited
@@ -107,7 +108,7 @@ void FrontendLoop::adopt_lost(const std::shared_ptr<ClientConnection>& connectio
                               const std::string& why) {
   spdlog::warn("client={}: its reply ends here: {}", connection->address, why);
   if (begun) {
-    connection->cut_off(now_ns());
+    at_start_.push_back([connection] { connection->cut_off(now_ns()); });
     return;
   }
   writer_.open(connection, now_ns());

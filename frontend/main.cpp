@@ -38,7 +38,7 @@
 namespace baton {
 namespace {
 
-constexpr TimeNs kPredecessorEnds = 15 * kSecond;  // longer, and it is alive after all
+constexpr TimeNs kPredecessorEnds = 8 * kSecond;  // longer, and it is alive after all
 
 void start_logging(const Config& config) {
   auto log = spdlog::stderr_logger_mt("baton");
@@ -292,9 +292,10 @@ void start_twin(const Config& config, Estate& estate) {
 
 Status make_journals(const Config& config, Estate& estate) {
   if (!estate.twin) return {};
-  const JournalGeometry replies;
   InputGeometry inputs;
   inputs.slots = static_cast<std::uint32_t>(connection_limit(config.frontend.max_streams)) + 64;
+  JournalGeometry replies;
+  replies.slots = inputs.slots;
   auto reply_memory = JournalMemory::create(replies.bytes());
   if (!reply_memory.ok()) return reply_memory.status();
   auto input_memory = JournalMemory::create(inputs.bytes());
@@ -346,6 +347,8 @@ int serve(const Config& config, SignalFd& signals) {
         "a browser opens may use the model, if the browser reaches this server");
   }
   if (const Status made = make_journals(config, estate); !made.ok()) return refuse(config, made, 1);
+  connection_limit(config.frontend.max_streams);  // as many descriptors as may come
+  alive.touch(now_ns());
   auto left = find_legacy(config);
   if (!left.ok()) return refuse(config, left.status(), 1);
   const std::unique_ptr<Legacy> legacy = std::move(left).value();
@@ -391,12 +394,15 @@ int serve(const Config& config, SignalFd& signals) {
   }
   FrontendLoop loop(std::move(options), std::move(channel).value(), http, jobs, facts);
   if (legacy && estate.replies) {
-    const TakenOver taken = legacy->adopt(loop, http, *estate.replies, [&](const HttpServer& at) {
-      const auto port = std::find_if(ports.begin(), ports.end(), [&](const Port& one) {
-        return http.port(static_cast<std::size_t>(&one - ports.data())) == at.port();
-      });
-      return replay_setup(routing, *port);
-    });
+    const TakenOver taken = legacy->adopt(
+        loop, http, *estate.replies,
+        [&](const HttpServer& at) {
+          const auto port = std::find_if(ports.begin(), ports.end(), [&](const Port& one) {
+            return http.port(static_cast<std::size_t>(&one - ports.data())) == at.port();
+          });
+          return replay_setup(routing, *port);
+        },
+        [&alive] { alive.touch(now_ns()); });
     spdlog::info("took over from the process before: {} replies go on, {} clients wait, {} lost",
                  taken.replies, taken.waiting, taken.lost);
   }

@@ -85,9 +85,11 @@ Legacy::Legacy(Inheritance inheritance) : inheritance_(std::move(inheritance)) {
 }
 
 TakenOver Legacy::adopt(FrontendLoop& loop, HttpServers& http, Journal& journal,
-                        const std::function<ReplaySetup(const HttpServer&)>& setup) {
+                        const std::function<ReplaySetup(const HttpServer&)>& setup,
+                        const std::function<void()>& alive) {
   Parts parts{loop, http, journal, setup};
   for (UniqueFd& fd : inheritance_.connections) {
+    alive();
     if (!take(std::move(fd), parts)) ++parts.done.lost;
   }
   inheritance_.connections.clear();
@@ -118,6 +120,7 @@ bool Legacy::take(UniqueFd fd, Parts& parts) {
   if (connection == nullptr) return false;
   connection->put = written;
   if (progress.value().fin_sent) {  // it only waits for its client to close, too
+    connection->kept.lose();
     connection->begin_closing(now_ns());
     return true;
   }
@@ -129,13 +132,15 @@ bool Legacy::take(UniqueFd fd, Parts& parts) {
     return true;
   }
   // What is sent beside replies is `100 Continue`.
-  const bool known =
-      written >= input.written && (written - input.written) % kContinue.size() == 0;
+  const bool gap = input.lost && progress.value().consumed != input.base + input.counted;
+  const bool known = !gap && written >= input.written &&
+                     (written - input.written) % kContinue.size() == 0 &&
+                     (!input.unkept || written == input.written);
   if (!known || (!input.bytes.empty() && ends_here(input.deaths))) {
     connection->refuse_rest();
-    parts.loop.adopt_lost(
-        connection, !known,
-        known ? "it has ended front ends" : "what it was sent stands in no journal");
+    parts.loop.adopt_lost(connection, !known,
+                          known ? "it has ended front ends"
+                                : "not all that it sent, or was sent, stands in a journal");
     ++parts.done.lost;
     return true;
   }
@@ -177,6 +182,7 @@ void Legacy::take_reply(const RequestIntake::Connection& connection, HttpServer&
     auto unsent = unsent_of(*whole, written);
     if (!unsent.ok()) return lost(begun, unsent.status().message());
     server.intake().inherit_answering(connection, input.bytes, input.lost);
+    if (!whole->keep_alive) connection->refuse_rest();
     go_on();
     parts.loop.adopt(connection, std::move(unsent).value(), whole->keep_alive);
     return;

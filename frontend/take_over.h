@@ -44,8 +44,10 @@ class Legacy {
 
   /// Takes all connections in. Writes to this process's own journals what it goes on with, but to
   /// no client: until its twin has committed, this process may die and all is with the old twin.
+  /// Large requests are parsed again, so it may take seconds: calls `alive` before each.
   TakenOver adopt(FrontendLoop& loop, HttpServers& http, Journal& journal,
-                  const std::function<ReplaySetup(const HttpServer&)>& setup);
+                  const std::function<ReplaySetup(const HttpServer&)>& setup,
+                  const std::function<void()>& alive);
   /// The old twin may go, and requests that the predecessor had read in part, or had not begun to
   /// answer, are read on. Before the servers start.
   void settle();

@@ -217,6 +217,9 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
   counter("baton_sequences_resumed_total", "",
           "Sequences that went on in a KV pool that outlived their worker.",
           view.scheduler.resumed);
+  counter("baton_replies_unkept_total", "",
+          "Replies that found no room in the journal: their front end's death would end them.",
+          view.replies_unkept);
   counter("baton_role_changes_total", "",
           "Changes of workers' roles, by an operator or by scheduler.roles: auto.",
           view.scheduler.role_changes);

@@ -40,6 +40,7 @@ class Histogram {
 
 /// Numbers that others own, at the time of a scrape.
 struct MetricsView {
+  std::uint64_t replies_unkept = 0;  // that found no room in the journal
   std::string version;
   std::string scheduler_build;
   SchedulerView scheduler;

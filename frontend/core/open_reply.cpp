@@ -98,6 +98,7 @@ void OpenReply::end(std::uint32_t index, FinishReason reason, std::optional<floa
   Choice& choice = choices_[index];
   if (!choice.begun) begin(index, nullptr);
   ++ended_;
+  choice.ended = true;
   Ending ending{.reason = prompt_only_ ? FinishReason::length : reason,
                 .stop_string = {},
                 .score = score,

@@ -50,8 +50,9 @@ class OpenReply {
 
   /// Tokens that a choice has, stop token or string included.
   std::uint32_t tokens(std::uint32_t choice) const { return choices_[choice].tokens; }
-  /// begin() was called for the choice.
+  /// begin(), end() was called for the choice.
   bool begun(std::uint32_t choice) const { return choices_[choice].begun; }
+  bool ended(std::uint32_t choice) const { return choices_[choice].ended; }
   Usage usage() const;
   bool all_ended() const { return ended_ == choices_.size(); }
 
@@ -61,6 +62,7 @@ class OpenReply {
     std::uint32_t tokens = 0;
     std::uint32_t cached_tokens = 0;
     bool begun = false;
+    bool ended = false;
     Token stop_token = -1;
     std::uint32_t max_tokens = 0;
     std::uint32_t prompt_tokens = 0;

@@ -46,6 +46,7 @@ class RenderedReply {
   const ReplyFacts& facts() const { return facts_; }
   std::uint32_t tokens(std::uint32_t choice) const { return open_.tokens(choice); }
   bool begun(std::uint32_t choice) const { return open_.begun(choice); }
+  bool ended(std::uint32_t choice) const { return open_.ended(choice); }
   Usage usage() const { return open_.usage(); }
 
  private:

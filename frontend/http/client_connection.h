@@ -4,6 +4,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -42,6 +43,7 @@ class ClientConnection {
   std::string address = "?";  // the whole of it and the port, for the log
   bool local = false;         // the port listens on the loopback alone
   std::shared_ptr<PeerUse> use = std::make_shared<PeerUse>();
+  std::atomic<std::size_t>* all_bytes = nullptr;  // likewise of all connections; may be null
   /// Has what waits in the backlog read; the phase is then `resuming`.
   std::function<void(const std::shared_ptr<ClientConnection>&)> resume = {};
 
@@ -77,10 +79,18 @@ class ClientConnection {
     if (phase() != ConnectionPhase::replying || refused) return Turn::close;
     if (backlog.empty() && (lost || ended)) return Turn::close;
     kept.answered(request_bytes, put);
+    recount();
     const Turn turn = backlog.empty() ? Turn::read : Turn::resume;
     phase_.store(turn == Turn::read ? ConnectionPhase::reading : ConnectionPhase::resuming,
                  std::memory_order_release);
     return turn;
+  }
+  /// Called when `kept` holds less. `input` held.
+  void recount() {
+    const std::size_t now = std::max(reader.held() + backlog.size(), kept.size());
+    const std::size_t before = held.exchange(now, std::memory_order_relaxed);
+    use->bytes.fetch_add(now - before, std::memory_order_relaxed);
+    if (all_bytes != nullptr) all_bytes->fetch_add(now - before, std::memory_order_relaxed);
   }
   /// What waited is read, and is no whole request yet. `input` held.
   void await_more(TimeNs now) {

@@ -88,6 +88,7 @@ RequestIntake::Connection RequestIntake::admit(UniqueFd fd, const InputStart& st
   connection->put = start.written;
   name_peer(*connection);
   connection->local = options_.local;
+  connection->all_bytes = &partial_bytes_;
   connection->resume = [this](const Connection& c) { resume(c); };
   const std::lock_guard lock(mutex_);
   if (stopped_) return nullptr;
@@ -148,7 +149,7 @@ void RequestIntake::end(const Connection& connection) {
       connection->begin_closing(now_ns());
       connection->reader = RequestReader(options_.framing);
       connection->backlog = {};
-      account(*connection);
+      connection->recount();
     }
   }
   // Who is owed a reply stays among those that are counted; reap() lets it go.
@@ -248,7 +249,7 @@ void RequestIntake::take_some(const Connection& connection, std::string_view byt
   } else {
     keep(*connection, bytes);
   }
-  account(*connection);
+  connection->recount();
 }
 
 bool RequestIntake::read(const Connection& connection) {
@@ -292,6 +293,8 @@ void RequestIntake::inherit(const Connection& connection, std::string_view bytes
       const std::lock_guard lock(connection->input);
       connection->lost = lost;
       take_some(connection, bytes, outcome);
+      // What comes next is behind a gap.
+      if (lost && !outcome.request) connection->cut_off(now_ns());
       // Whoever read it first has said so.
       if (told_to_go_on) outcome.expects_continue = false;
     }
@@ -309,7 +312,7 @@ void RequestIntake::inherit_answering(const Connection& connection, std::string_
   connection->lost = lost;
   connection->begin_reply(now_ns());
   connection->backlog = bytes.substr(connection->request_bytes);
-  account(*connection);
+  connection->recount();
 }
 
 void RequestIntake::resume(const Connection& connection) {
@@ -335,7 +338,7 @@ void RequestIntake::resume_now(const Connection& connection) {
       } else if (!outcome.request) {
         connection->await_more(now_ns());
       }
-      account(*connection);
+      connection->recount();
     }
     hand_over(connection, std::move(outcome));
   });
@@ -425,17 +428,6 @@ void RequestIntake::hand_over(const Connection& connection, Outcome outcome) {
 
 // -------------------------------------------------------------------------------------- memory
 
-/// `input` held.
-void RequestIntake::account(ClientConnection& connection) {
-  std::size_t now = connection.reader.held() + connection.backlog.size();
-  // As they came the bytes of a request may be many times what was read out of them (chunks of one
-  // byte).
-  if (connection.phase() == ConnectionPhase::reading) now = std::max(now, connection.kept.size());
-  const std::size_t before = connection.held.exchange(now, std::memory_order_relaxed);
-  connection.use->bytes.fetch_add(now - before, std::memory_order_relaxed);
-  partial_bytes_.fetch_add(now - before, std::memory_order_relaxed);
-}
-
 /// Ends unfinished requests until all clients, and this one's address, hold no more than they may.
 void RequestIntake::relieve(const ClientConnection& connection) {
   const std::size_t most = share_of(options_.max_partial_bytes);
@@ -485,8 +477,8 @@ bool RequestIntake::evict(const Connection& connection) {
     }
     connection->reader = RequestReader(options_.framing);
     connection->backlog = {};
-    connection->kept.lose();
-    account(*connection);
+    connection->kept.drop();
+    connection->recount();
   }
   if (told) {
     events_.refused(

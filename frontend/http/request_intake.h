@@ -105,7 +105,6 @@ class RequestIntake {
   void feed(const Connection& connection, std::string_view bytes, Outcome& outcome);
   void keep(ClientConnection& connection, std::string_view bytes);
   void discard(ClientConnection& connection, std::size_t size);
-  void account(ClientConnection& connection);
   void hand_over(const Connection& connection, Outcome outcome);
   void relieve(const ClientConnection& connection);
   bool evict_one(const PeerUse* of);

@@ -28,7 +28,7 @@ struct Slot {
   std::uint32_t deaths_in_a_row = 0;
   std::uint32_t deaths_in_all = 0;
   std::uint32_t lost = 0;
-  std::uint32_t unused = 0;
+  std::uint32_t unkept = 0;
 };
 static_assert(sizeof(Slot) == 56);
 
@@ -204,6 +204,7 @@ void InputSlot::answered(std::size_t bytes, std::uint64_t written) {
   skip(bytes);
   store<std::uint32_t>(slot + offsetof(Slot, deaths_in_a_row), 0);
   store<std::uint32_t>(slot + offsetof(Slot, deaths_in_all), 0);
+  store<std::uint32_t>(slot + offsetof(Slot, unkept), 0);
   events_ = 0;
 }
 
@@ -226,6 +227,21 @@ void InputSlot::lose() {
   if (journal_ == nullptr || lost_) return;
   lost_ = true;
   store<std::uint32_t>(journal_->slot(index_) + offsetof(Slot, lost), 1);
+}
+
+void InputSlot::drop() {
+  if (journal_ == nullptr) return;
+  lose();
+  end_ = base_;
+  store(journal_->slot(index_) + offsetof(Slot, end), end_);
+  store<std::uint32_t>(journal_->slot(index_) + offsetof(Slot, first), 0);
+  journal_->give_back(extents_);
+  extents_.clear();
+}
+
+void InputSlot::reply_unkept() {
+  if (journal_ == nullptr) return;
+  store<std::uint32_t>(journal_->slot(index_) + offsetof(Slot, unkept), 1);
 }
 
 std::uint64_t InputSlot::base() const {
@@ -371,6 +387,7 @@ Result<std::vector<InheritedInput>> read_inputs(std::span<const std::byte> memor
     input.base = slot.base;
     input.written = slot.written;
     input.lost = slot.lost != 0;
+    input.unkept = slot.unkept != 0;
     input.at_work = slot.at_work != 0;
     input.deaths = {slot.deaths_in_a_row, slot.deaths_in_all};
     input.fault = ByteWalk(memory, geometry, taken).walk(slot, input);

@@ -81,6 +81,10 @@ class InputSlot {
   std::size_t size() const { return static_cast<std::size_t>(end_ - base_); }
   /// Bytes of the client were read that are not here: nobody can go on behind them.
   void lose();
+  /// The same, and what is here is given up too: its memory is needed.
+  void drop();
+  /// The reply that begins now stands in no journal: a successor could not tell its bytes.
+  void reply_unkept();
   /// Any thread.
   std::uint64_t base() const;
   std::uint64_t cookie() const { return cookie_; }
@@ -159,12 +163,13 @@ struct InheritedInput {
   std::string bytes;        // from `base` on: those that counted, and those behind them
   std::size_t counted = 0;  // of `bytes`
   bool lost = false;       // as lose() says
+  bool unkept = false;     // as reply_unkept() says, of the request at `base`
   bool at_work = false;
   FrontendDeaths deaths;
   std::string fault;  // why it cannot be gone on with; empty: it can
 
   /// The kernel says that `consumed` bytes were read from the connection: keeps those. False: it
-  /// says something that cannot be.
+  /// says something that cannot be. With `lost` there may be a gap behind `bytes`.
   bool settle(std::uint64_t consumed);
 };
 
