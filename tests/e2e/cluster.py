@@ -22,7 +22,7 @@ import threading
 import time
 
 SOURCE = pathlib.Path(os.environ.get("BATON_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
-BUILD = pathlib.Path(os.environ.get("BATON_BUILD_DIR", SOURCE / "build" / "cpu"))
+BUILD = pathlib.Path(os.environ.get("BATON_BUILD_DIR", SOURCE / "build" / "cpu")).resolve()
 BIN = BUILD / "bin"
 DEMO_MODEL = SOURCE / "demo" / "model"
 # The same tests on GPUs: BATON_TEST_DEVICE=cuda. They compare tokens exactly, hence deterministic mode.

@@ -23,7 +23,7 @@ STREAMS = 64
 def deaths(kills):
     long = {"max_tokens": 4000, "min_tokens": 4000, "temperature": 0}
     gaps, starts = [], []
-    with Cluster(MIXED, fake=True, worker={"step_delay_ms": 20}) as cluster:
+    with Cluster(MIXED, fake=True, worker={"step_delay_ms": 20, "pool_mib": 1024}) as cluster:
         streams = [cluster.stream(f"Hello {i}", **long) for i in range(STREAMS)]
         for stream in streams:
             stream.wait_pieces(5)
@@ -94,7 +94,7 @@ def costs(rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     deaths(args.kills)
