@@ -176,11 +176,7 @@ ReplaySetup replay_setup(const RouteOptions& options, const Port& port) {
   return {.model = options.model,
           .dialects = port.dialects,
           .cors = options.cors,
-          .settings = {.max_choices = options.max_streams,
-                       .default_timeout = options.default_timeout,
-                       .max_timeout = options.max_timeout,
-                       .strict_fields = options.strict_fields,
-                       .zero_bytes = options.zero_bytes},
+          .settings = intake_settings(options, takes_any_model(port.dialects)),
           .framing = port.options.framing,
           .keys = &options.keys};
 }

@@ -12,7 +12,7 @@
 namespace baton {
 namespace {
 
-/// An empty memory if there is none, or none that can be read.
+/// Nothing if there is none, or none that can be read.
 std::optional<JournalMemory> mapped(std::vector<UniqueFd>& keepsakes, unsigned index) {
   if (index >= keepsakes.size() || !keepsakes[index]) return std::nullopt;
   auto memory = JournalMemory::map(std::move(keepsakes[index]));
@@ -199,6 +199,7 @@ void Legacy::take_reply(const RequestIntake::Connection& connection, HttpServer&
 }
 
 void Legacy::settle() {
+  inheritance_.connections.clear();  // of a front end without a twin, which goes on with none
   inheritance_.release();
   for (const Unread& one : std::exchange(unread_, {}))
     one.intake->inherit(one.connection, one.bytes, one.lost, one.told_to_go_on);

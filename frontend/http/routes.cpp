@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "frontend/http/http_error.h"
-#include "frontend/http/request_facts.h"
 #include "frontend/http/sse.h"
 
 namespace baton {
@@ -32,6 +31,15 @@ std::string header_or(const HttpRequest& request, std::string_view name, std::st
 }
 
 }  // namespace
+
+IntakeSettings intake_settings(const RouteOptions& options, bool any_model) {
+  return {.max_choices = options.max_streams,
+          .default_timeout = options.default_timeout,
+          .max_timeout = options.max_timeout,
+          .strict_fields = options.strict_fields,
+          .any_model = any_model,
+          .zero_bytes = options.zero_bytes};
+}
 
 Routes::Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs, RouteHelpers helpers)
     : options_(std::move(options)), facts_(facts), jobs_(jobs), helpers_(helpers) {}
@@ -193,13 +201,8 @@ void Routes::generate(const Connection& connection, HttpRequest request, const P
                    .wall_offset = wall_ns() - received,
                    .max_context = facts_.max_context.load(std::memory_order_relaxed)};
   Asker asker{connection, std::move(frame), place.route, std::move(facts), {}};
-  const IntakeSettings settings{.max_choices = options_.max_streams,
-                                .default_timeout = options_.default_timeout,
-                                .max_timeout = options_.max_timeout,
-                                .strict_fields = options_.strict_fields,
-                                .any_model = place.any_model,
-                                .zero_bytes = options_.zero_bytes};
-  RequestContext context = request_context(request, asker.facts, settings);
+  RequestContext context =
+      request_context(request, asker.facts, intake_settings(options_, place.any_model));
   // The body is read as JSON whatever its Content-Type says: curl -d calls everything a form.
   const auto parsed = [this, parse, context = std::move(context)](std::string_view body) {
     return parse(body, context, options_.model);

@@ -22,6 +22,7 @@
 #include "frontend/http/cors.h"
 #include "frontend/http/http_server.h"
 #include "frontend/http/jobs.h"
+#include "frontend/http/request_facts.h"
 #include "ipc/types.h"
 
 namespace baton {
@@ -48,6 +49,10 @@ struct RouteOptions {
   std::string fault_text;         // for tests: a body that holds it ends the process; empty: none
   std::uint64_t incarnation = 0;  // makes request ids unique
 };
+
+/// What a dialect gets to know of them, on a port whose requests may name any model or not: the
+/// same when a request comes and when a successor reads it again.
+IntakeSettings intake_settings(const RouteOptions& options, bool any_model);
 
 /// Where requests go on that would hold up whoever read them; null: there is none. All must be
 /// stopped before the routes go.

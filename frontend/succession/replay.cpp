@@ -90,12 +90,10 @@ Result<ReplayedReply> rebuild_reply(const ReplyOpening& opening, std::string_vie
   ReplyFrame frame = reply_frame(request.value(), place.dialect, setup.cors);
   frame.request_id = opening.facts.request_id;
   frame.api_key = key_of(request.value(), setup.keys);
-  IntakeSettings settings = setup.settings;
-  settings.any_model = takes_any_model(setup.dialects);
   ServedModel model = setup.model;
   model.fingerprint = opening.fingerprint;
   ParseOutcome outcome = place.parse(
-      request.value().body, request_context(request.value(), opening.facts, settings), model);
+      request.value().body, request_context(request.value(), opening.facts, setup.settings), model);
   if (auto* chat = std::get_if<std::unique_ptr<PendingChat>>(&outcome)) {
     if (!opening.rendered) return invalid("the journal's chat was never rendered");
     ParseOutcome finished = (*chat)->finish(Result<std::string>(*opening.rendered), model);

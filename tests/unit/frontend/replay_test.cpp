@@ -131,7 +131,10 @@ class RecordedRun {
     return {*model_,
             dialects_,
             cors_,
-            {.max_choices = 300, .default_timeout = 600 * kSecond, .max_timeout = 3600 * kSecond},
+            {.max_choices = 300,
+             .default_timeout = 600 * kSecond,
+             .max_timeout = 3600 * kSecond,
+             .any_model = takes_any_model(dialects_)},
             {}};
   }
 
