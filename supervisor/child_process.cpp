@@ -250,8 +250,9 @@ void ChildProcess::start(Seconds now) {
   foreign_ = outdated_ = false;
   exit_.reset();
   end_by_.reset();
-  std::ofstream(run_dir_ / (spec_.name + ".pid")) << pid << "\n";
   write_record();
+  // Last, since people wait for this file: whom it names, the next supervisor already knows.
+  std::ofstream(run_dir_ / (spec_.name + ".pid")) << pid << "\n";
 }
 
 void ChildProcess::drain_output() {
