@@ -106,11 +106,6 @@ struct ListenConfig {
   std::vector<std::string> dialects = {"openai", "lab"};
 };
 
-/// The pattern of every process's log lines: one form of time, level, who, what.
-inline std::string log_pattern(const std::string& name) {
-  return "%Y-%m-%dT%H:%M:%S.%e %l " + name + " %v";
-}
-
 struct FrontendConfig {
   std::string name = "frontend0";
   std::string host = "127.0.0.1";
@@ -178,6 +173,7 @@ struct Config {
       model;  // folder; relative to the YAML file's folder there, to the cwd on the command line
   std::string model_name;  // default: the model folder's name (filled in by load_config)
   std::string log_level = "info";
+  std::string log_format = "text";  // or json (ipc/log_line.h)
   std::uint32_t max_context = 0;
   std::uint32_t awake_ms = 0;
   SchedulerConfig scheduler;

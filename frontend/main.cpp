@@ -1,6 +1,5 @@
 // baton-frontend: HTTP in, tokens out. Wiring only.
 #include <malloc.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "configs/config.h"
+#include "configs/process_log.h"
 #include "frontend/chat/chat_template.h"
 #include "frontend/chat/template_pool.h"
 #include "frontend/core/served_model.h"
@@ -39,14 +39,6 @@ namespace baton {
 namespace {
 
 constexpr TimeNs kPredecessorEnds = 8 * kSecond;  // longer, and it is alive after all
-
-void start_logging(const Config& config) {
-  auto log = spdlog::stderr_logger_mt("baton");
-  log->set_pattern(log_pattern(config.frontend.name));
-  log->set_level(spdlog::level::from_str(config.log_level));
-  log->flush_on(spdlog::level::info);
-  spdlog::set_default_logger(std::move(log));
-}
 
 std::size_t connection_limit(std::size_t max_streams) {
   rlimit limit{};
@@ -429,7 +421,7 @@ int main(int argc, char** argv) {
   mallopt(M_ARENA_MAX, 2);  // four threads would spread a few MiB over as many arenas
   const baton::Loaded loaded = baton::load_config(baton::Program::frontend, argc, argv);
   if (!loaded.config) return loaded.exit_code;
-  baton::start_logging(*loaded.config);
+  baton::start_process_log(*loaded.config, loaded.config->frontend.name);
   baton::SignalFd signals;
   baton::stay_awake_for(loaded.config->awake_ms * baton::kMillisecond);
   return baton::serve(*loaded.config, signals);

@@ -1,6 +1,5 @@
 // baton-memory: keeps the KV pools and the weights of this host's workers on CPUs, or of those on
 // one GPU (--gpu), so that they outlive them. Wiring only.
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <memory>
@@ -12,6 +11,7 @@
 
 #include "configs/config.h"
 #include "configs/gpu_memory.h"
+#include "configs/process_log.h"
 #include "ipc/packet_socket.h"
 #include "ipc/process.h"
 #include "memory/cuda_allocator.h"
@@ -80,9 +80,6 @@ int main(int argc, char** argv) {
   const Loaded loaded = load_config(Program::tool, static_cast<int>(args.size()), args.data());
   if (!loaded.config) return loaded.exit_code;
   const std::string name = gpu ? gpu_memory_name(*gpu) : "memory";
-  spdlog::set_default_logger(spdlog::stderr_color_mt(name));
-  spdlog::set_pattern(log_pattern(name));
-  spdlog::set_level(spdlog::level::from_str(loaded.config->log_level));
-  spdlog::flush_on(spdlog::level::info);
+  start_process_log(*loaded.config, name);
   return run(*loaded.config, name, gpu);
 }

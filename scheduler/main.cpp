@@ -1,8 +1,8 @@
 // baton-scheduler: wiring only.
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include "configs/config.h"
+#include "configs/process_log.h"
 #include "ipc/process.h"
 #include "ipc/spin.h"
 #include "ipc/zmq_channel.h"
@@ -21,9 +21,7 @@ int main(int argc, char** argv) {
   baton::Loaded loaded = baton::load_config(baton::Program::scheduler, argc, argv);
   if (!loaded.config) return loaded.exit_code;
   const baton::Config& config = *loaded.config;
-  spdlog::set_default_logger(spdlog::stderr_color_mt("scheduler"));
-  spdlog::set_pattern(baton::log_pattern("scheduler"));
-  spdlog::set_level(spdlog::level::from_str(config.log_level));
+  baton::start_process_log(config, "scheduler");
   baton::SignalFd signals;
   baton::stay_awake_for(config.awake_ms * baton::kMillisecond);
 

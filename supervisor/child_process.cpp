@@ -1,7 +1,6 @@
 #include "supervisor/child_process.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -67,10 +66,17 @@ std::optional<std::int64_t> modified_ns(const std::filesystem::path& path) {
 
 }  // namespace
 
-LogSink::LogSink(const std::filesystem::path& run_dir, std::string name, std::size_t name_width)
-    : path_(run_dir / "logs" / (name + ".log")), prefix_(std::move(name)) {
-  prefix_.resize(std::max(name_width, prefix_.size()), ' ');
-  prefix_ += " | ";
+LogSink::LogSink(const std::filesystem::path& run_dir, std::string name, const LogOutput& output,
+                 bool all)
+    : path_(run_dir / "logs" / (name + ".log")),
+      name_(std::move(name)),
+      output_(output),
+      all_(all || !output.terminal.live()) {
+  if (output_.format == LogFormat::text) {
+    prefix_ = name_;
+    prefix_.resize(std::max(output_.name_width, prefix_.size()), ' ');
+    prefix_ += " | ";
+  }
   open_file();
 }
 
@@ -106,7 +112,15 @@ void LogSink::line(std::string_view text) {
     text.remove_prefix(kLongestLine);
   }
   if (!text.empty()) last_ = text;
-  std::string whole(text);
+  if (output_.format == LogFormat::json && !text.starts_with('{')) {
+    store(log_line(LogFormat::json, wall_ns(), "", name_, text));
+  } else {
+    store(text);
+  }
+}
+
+void LogSink::store(std::string_view line) {
+  std::string whole(line);
   whole += '\n';
   if (fd_ >= 0 && written_ + whole.size() > kLargestLog) {
     ::close(fd_);
@@ -115,26 +129,26 @@ void LogSink::line(std::string_view text) {
     open_file();
   }
   if (fd_ >= 0 && ::write(fd_, whole.data(), whole.size()) > 0) written_ += whole.size();
-  echo(whole);
+  if (all_ || !is_quiet_line(line)) echo(whole);
 }
 
 void LogSink::echo(std::string_view text) {
-  pollfd out{STDOUT_FILENO, POLLOUT, 0};
-  if (::poll(&out, 1, 0) != 1 || !(out.revents & POLLOUT)) {
-    ++dropped_;
-    return;
-  }
   std::string whole = prefix_;
-  if (dropped_ > 0) whole += "(" + std::to_string(dropped_) + " lines only in the log) ";
+  if (dropped_ > 0) {
+    const std::string note = "(" + std::to_string(dropped_) + " lines only in the log)";
+    whole = output_.format == LogFormat::json
+                ? log_line(LogFormat::json, wall_ns(), "warning", name_, note) + "\n"
+                : prefix_ + note + " ";
+  }
   whole += text;
-  if (::write(STDOUT_FILENO, whole.data(), whole.size()) > 0) dropped_ = 0;
+  dropped_ = output_.terminal.write(whole) ? 0 : dropped_ + 1;
 }
 
 ChildProcess::ChildProcess(ProcessSpec spec, const std::filesystem::path& run_dir,
-                           std::size_t name_width, Seconds frozen_after, Seconds now)
+                           const LogOutput& output, Seconds frozen_after, Seconds now)
     : spec_(std::move(spec)),
       run_dir_(run_dir),
-      log_(run_dir, spec_.name, name_width),
+      log_(run_dir, spec_.name, output),
       watch_(frozen_after) {
   const auto path = run_dir_ / (spec_.name + ".supervised");
   lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);

@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "ipc/log_line.h"
 #include "ipc/process.h"
 #include "ipc/process_record.h"
 #include "supervisor/liveness.h"
+#include "supervisor/terminal.h"
 
 namespace baton {
 
@@ -32,12 +34,21 @@ struct ProcessSpec {
   bool tells_up = false;         ///< likewise
 };
 
-/// Where the output of a process goes: RUN_DIR/logs/NAME.log, and standard output with the name in
-/// front. The file is moved to NAME.log.1 at 16 MiB. A terminal or pipe that does not take the
-/// lines costs those lines (counted), never a wait: the supervisor must not freeze with its reader.
+/// How logs are written. The terminal belongs to the supervisor.
+struct LogOutput {
+  Terminal& terminal;
+  LogFormat format = LogFormat::text;
+  std::size_t name_width = 5;  ///< columns for the names in front of lines of text
+};
+
+/// Where the output of a process goes: RUN_DIR/logs/NAME.log, and standard output, as text with the
+/// name in front. The file is moved to NAME.log.1 at 16 MiB. Lines that standard output did not
+/// take are counted. Beside a live line only warnings and worse are shown, if `all` is not set. In
+/// JSON, what a process wrote past its log is put into an object, too.
 class LogSink {
  public:
-  LogSink(const std::filesystem::path& run_dir, std::string name, std::size_t name_width);
+  LogSink(const std::filesystem::path& run_dir, std::string name, const LogOutput& output,
+          bool all = false);
   ~LogSink();
   LogSink(const LogSink&) = delete;
   LogSink& operator=(const LogSink&) = delete;
@@ -50,10 +61,14 @@ class LogSink {
 
  private:
   void line(std::string_view text);
+  void store(std::string_view line);
   void open_file();
   void echo(std::string_view text);
 
   std::filesystem::path path_;
+  std::string name_;
+  LogOutput output_;
+  bool all_;
   std::string prefix_;
   std::string partial_;
   std::string last_;
@@ -69,7 +84,7 @@ class ChildProcess {
  public:
   /// Adopts the process that an earlier supervisor left running, if there is one.
   /// Throws std::runtime_error if another supervisor holds the name.
-  ChildProcess(ProcessSpec spec, const std::filesystem::path& run_dir, std::size_t name_width,
+  ChildProcess(ProcessSpec spec, const std::filesystem::path& run_dir, const LogOutput& output,
                Seconds frozen_after, Seconds now);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;

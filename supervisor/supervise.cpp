@@ -7,7 +7,6 @@
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,9 @@
 #include <cstring>
 #include <memory>
 #include <stdexcept>
+
+#include "ipc/log_line.h"
+#include "supervisor/live_line.h"
 
 namespace baton {
 namespace {
@@ -30,18 +32,6 @@ Seconds monotonic() {
   timespec t{};
   ::clock_gettime(CLOCK_MONOTONIC, &t);
   return Seconds(static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec));
-}
-
-// As every process's lines begin (log_pattern() in configs/config.h).
-std::string log_head() {
-  timespec t{};
-  ::clock_gettime(CLOCK_REALTIME, &t);
-  std::tm parts{};
-  ::localtime_r(&t.tv_sec, &parts);
-  char seconds[32], text[64];
-  std::strftime(seconds, sizeof seconds, "%Y-%m-%dT%H:%M:%S", &parts);
-  std::snprintf(text, sizeof text, "%s.%03ld info baton ", seconds, t.tv_nsec / 1'000'000);
-  return text;
 }
 
 // 10 s as "10", 1.5 s as "1.5".
@@ -71,14 +61,20 @@ class Supervisor {
  public:
   Supervisor(std::vector<ProcessSpec> specs, const SuperviseOptions& options)
       : options_(options),
-        log_(options.run_dir, "baton", width_of(specs)),
+        terminal_(options.live),
+        output_{terminal_, options.log_format, width_of(specs)},
+        log_(options.run_dir, "baton", output_, true),
+        live_line_(options.admin_socket),
         signals_(open_signals()) {
     for (auto& spec : specs) {
-      children_.push_back(std::make_unique<ChildProcess>(spec, options.run_dir, width_of(specs),
+      children_.push_back(std::make_unique<ChildProcess>(spec, options.run_dir, output_,
                                                          options.frozen_after, monotonic()));
     }
   }
-  ~Supervisor() { ::close(signals_); }
+  ~Supervisor() {
+    terminal_.clear();
+    ::close(signals_);
+  }
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
@@ -95,6 +91,7 @@ class Supervisor {
       if (phase_ == Phase::kRunning) {
         start_due(now);
         kill_frozen(now);
+        show_what_goes_on(now);
       } else if (advance_stop(now)) {
         return end();
       }
@@ -111,7 +108,9 @@ class Supervisor {
     return width;
   }
 
-  void say(const std::string& text) { log_.write(log_head() + text + "\n"); }
+  void say(const std::string& text) {
+    log_.write(log_line(options_.log_format, wall_ns(), "info", "baton", text) + "\n");
+  }
 
   // Tells every record who watches from now on.
   void introduce() {
@@ -153,7 +152,7 @@ class Supervisor {
       }
     }
     for (ProcessSpec& spec : unwanted) {
-      children_.push_back(std::make_unique<ChildProcess>(spec, options_.run_dir, width_of({spec}),
+      children_.push_back(std::make_unique<ChildProcess>(spec, options_.run_dir, output_,
                                                          options_.frozen_after, monotonic()));
     }
   }
@@ -200,6 +199,21 @@ class Supervisor {
         ::kill(-child->pid(), SIGKILL);
         child->ask_to_end(now, options_.stop_bound);  // said once in this time
       }
+    }
+  }
+
+  // From when everything is up: whoever started this has told its own progress until then.
+  void show_what_goes_on(Seconds now) {
+    if (!terminal_.live()) return;
+    if (!all_up_) {
+      all_up_ = std::all_of(children_.begin(), children_.end(), [&](const auto& child) {
+        return !child->wanted() || !child->spec().tells_up ||
+               std::filesystem::exists(options_.run_dir / (child->spec().name + ".up"));
+      });
+      return;
+    }
+    if (auto text = live_line_.look(now.count())) {
+      terminal_.set_live_line(text->empty() ? "the scheduler does not answer" : std::move(*text));
     }
   }
 
@@ -293,6 +307,7 @@ class Supervisor {
     }
     say("replaced by " + options_.self[0]);
     for (auto& child : children_) child->drain_output();
+    terminal_.clear();
     ::execv(argv[0], argv.data());
     say(std::string("cannot be replaced: ") + std::strerror(errno));
   }
@@ -335,6 +350,7 @@ class Supervisor {
   }
 
   void begin_stop() {
+    terminal_.clear();
     stop_began_ = monotonic();
     phase_ = Phase::kStopping;
     begin_stage(StopStage::kFrontEnds);
@@ -372,7 +388,11 @@ class Supervisor {
   }
 
   SuperviseOptions options_;
+  Terminal terminal_;
+  LogOutput output_;
   LogSink log_;
+  LiveLine live_line_;
+  bool all_up_ = false;  // has been
   int signals_;
   std::vector<std::unique_ptr<ChildProcess>> children_;
   Phase phase_ = Phase::kRunning;

@@ -12,6 +12,12 @@ struct SuperviseOptions {
   Seconds frozen_after{10.0};     ///< zero: never judged frozen
   Seconds drain_bound{8.0};       ///< how long front ends may drain before the others are told
   Seconds stop_bound{10.0};       ///< after this, whatever is left gets SIGKILL
+  /// Of all processes' log lines, the supervisor's own included.
+  LogFormat log_format = LogFormat::text;
+  /// Whether standard output shows warnings and, below them, one line of what goes on at the moment
+  /// as `admin_socket` tells it, instead of every line of the logs.
+  bool live = false;
+  std::string admin_socket{};  ///< of the scheduler
   /// How the supervisor itself is started: its binary's path, then its arguments. At SIGUSR2 it
   /// becomes the binary that lies there by then; without a path it stays what it is.
   std::vector<std::string> self{};

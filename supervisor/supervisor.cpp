@@ -1,5 +1,7 @@
 // baton-supervisor: starts Baton's processes and keeps them alive. See supervise.h for the rules.
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -36,6 +38,7 @@ struct Options {
   std::vector<std::string> only;
   std::vector<std::string> config_args;
   bool print_plan = false;
+  std::string output = "auto";
 };
 
 void add_seconds(CLI::App& app, const std::string& name, baton::Seconds& value,
@@ -61,6 +64,10 @@ void describe(CLI::App& app, Options& options) {
   app.add_flag(
       "--print-plan", options.print_plan,
       "print what the configuration asks for as 'key value' lines, and end; start nothing");
+  app.add_option("--output", options.output,
+                 "what the terminal shows: lines (all logs), live (warnings, and one line of what "
+                 "goes on), auto (live at a terminal)")
+      ->check(CLI::IsMember({"auto", "lines", "live"}));
   add_seconds(app, "--frozen-after", options.supervise.frozen_after,
               "seconds after which a stopped or silent process is killed; 0: never", 0.0);
   add_seconds(app, "--drain-bound", options.supervise.drain_bound,
@@ -169,6 +176,11 @@ int run(int argc, char** argv) {
     }
     specs = processes_of(*loaded.config, options);
     if (options.run_dir.empty()) options.run_dir = loaded.config->run_dir;
+    options.supervise.log_format = baton::log_format_of(loaded.config->log_format);
+    options.supervise.admin_socket = loaded.config->scheduler.admin_socket;
+    options.supervise.live =
+        options.output == "live" || (options.output == "auto" && ::isatty(STDOUT_FILENO) == 1 &&
+                                     loaded.config->log_format == "text");
   }
   auto add = [&](const std::vector<std::string>& texts, StopStage stage) {
     for (const auto& text : texts) specs.push_back(parse_process(text, stage));

@@ -1,5 +1,4 @@
 // baton-worker: one device, one KV pool. Wiring only.
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -7,6 +6,7 @@
 #include <utility>
 
 #include "configs/config.h"
+#include "configs/process_log.h"
 #include "ipc/process.h"
 #include "ipc/spin.h"
 #include "ipc/spoiled.h"
@@ -31,10 +31,7 @@ int main(int argc, char** argv) {
   if (!loaded.config) return loaded.exit_code;
   const Config& config = *loaded.config;
 
-  spdlog::set_default_logger(spdlog::stderr_color_mt(config.self.name));
-  spdlog::set_pattern(log_pattern(config.self.name));
-  spdlog::set_level(spdlog::level::from_str(config.log_level));
-  spdlog::flush_on(spdlog::level::info);
+  start_process_log(config, config.self.name);
 
   SignalFd signals;  // before any thread
   mark_pool_on_fault(config.run_dir, config.self.name);

@@ -4,9 +4,10 @@
     BATON_BUILD_DIR=build/cpu python3 tests/e2e/soak_faults.py --minutes 10 --seed 1
 
 One cluster after the other, each of another shape: prefill, decode and mixed workers, one or two front ends, with and
-without a host part. Sampled, greedy and JSON-schema streams are open all the time while the memory process, the scheduler,
+without a host part, with and without a supervisor. Sampled, greedy and JSON-schema streams are open all the time while the memory process, the scheduler,
 front ends, their twins and the workers, up to three at once, are killed and started again in any order, or frozen for up to
-three seconds; now and then a worker is given another role. (A front end and its twin are never killed together: that costs
+three seconds, and so is the supervisor; now and then a worker is given another role, or processes are replaced as an upgrade
+does it, one or all in order. (A front end and its twin are never killed together: that costs
 its streams, as the documents say.) Every stream must get on soon after all processes are ready, and end with the text of an
 undisturbed run; at the end of each cluster every block is free and the audit says ok. What was killed how often, and the
 longest gaps of the streams, are told at the end. The blows are those of the seed, their moments are not. On GPUs:
@@ -25,6 +26,7 @@ import time
 
 from cluster import MIXED, PAIR, Cluster, wait_until
 import requests_mix
+from supervised import Supervised
 
 SHAPES = [
     PAIR,
@@ -32,7 +34,9 @@ SHAPES = [
     [("prefill0", "prefill"), ("decode0", "decode"), ("decode1", "decode")],
     [("prefill0", "prefill"), ("prefill1", "prefill"), ("decode0", "decode")],
 ]
-CLUSTER_SECONDS = 40
+CLUSTER_SECONDS = 90
+# How often each kind of process is struck, beside the others.
+WEIGHTS = {"frontend": 4, "decode": 4, "prefill": 3, "mixed": 3, "scheduler": 3, "twin": 2, "memory": 1.5, "supervisor": 2}
 
 
 def schema(i):
@@ -103,11 +107,15 @@ class Load:
 
 
 def kind_of(name):
-    return name.rstrip("0123456789")
+    return "twin" if name.startswith("twin") else name.rstrip("0123456789")
 
 
-def number_of(cluster, name):
-    return cluster.twin_pid(name[4:]) if name.startswith("twin") else cluster.processes[name].pid
+def pid_of(cluster, name):
+    if name.startswith("twin"):
+        return cluster.twin_pid(name[4:])
+    if isinstance(cluster, Supervised):
+        return cluster.supervisor.pid if name == "supervisor" else cluster.pid(name)
+    return cluster.processes[name].pid
 
 
 def kill_twin(cluster, frontend):
@@ -125,37 +133,72 @@ def switch_role(cluster, dice):
     return f"{name} is {role} now"
 
 
-def blow(cluster, dice, names, tally):
-    if dice.random() < 0.05:
-        tally["role switches"] += 1
-        return switch_role(cluster, dice)
-    victims = dice.sample(names, dice.choice([1, 1, 2, 2, 3]))
+def replace(cluster, dice):
+    """What an upgrade does: one process by the next, or all in order."""
+    what = dice.choice([["all", "--rolling"], *([name] for name in ["memory", "scheduler", "frontend0", *cluster.workers])])
+    code, _, complaint = cluster.restart_words(*what)
+    assert code == 0, f"restart {' '.join(what)}: {complaint}"
+    return f"restarted {what[0]}"
+
+
+def choose_victims(cluster, dice, names):
+    """Up to three of them, never a front end together with its twin."""
+    victims = []
+    for _ in range(dice.choice([1, 2, 2, 3])):
+        left = [name for name in names if name not in victims]
+        victims += dice.choices(left, [WEIGHTS[kind_of(name)] for name in left])
     if any(name in cluster.frontends for name in victims):
         victims = [name for name in victims if not name.startswith("twin")]
-    freeze = dice.random() < 0.15
+    return victims
+
+
+def freeze(cluster, dice, victims):
+    pids = [pid_of(cluster, name) for name in victims]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(dice.choice([0.2, 1.0, 3.0]))
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def kill(cluster, dice, victims):
     for name in victims:
-        tally[("freezes of " if freeze else "kills of ") + kind_of(name).replace("twinfrontend", "twin")] += 1
-    if freeze:
-        pids = [number_of(cluster, name) for name in victims]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        time.sleep(dice.choice([0.2, 1.0, 3.0]))
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-    else:
-        twins = [name[4:] for name in victims if name.startswith("twin")]
-        others = [name for name in victims if not name.startswith("twin")]
-        for name in twins:
-            kill_twin(cluster, name)
-        for name in others:
-            cluster.kill(name)
-        dice.shuffle(others)
-        for name in others:
-            cluster.start(name)
-            time.sleep(dice.choice([0, 0, dice.random() * 0.4]))
+        if name.startswith("twin"):
+            kill_twin(cluster, name[4:])
+    others = [name for name in victims if not name.startswith("twin")]
+    for name in others:
+        cluster.kill(name)
+    dice.shuffle(others)
+    for name in others:
+        cluster.start(name)
+        time.sleep(dice.choice([0, 0, dice.random() * 0.4]))
+
+
+def blow(cluster, dice, names, tally):
+    luck = dice.random()
+    if luck < 0.03:
+        tally["role switches"] += 1
+        return switch_role(cluster, dice)
+    if luck < 0.06 and isinstance(cluster, Supervised):
+        what = replace(cluster, dice)
+        tally["rolling restarts" if what == "restarted all" else "restarts of one process"] += 1
+        return what
+    victims = choose_victims(cluster, dice, names)
+    frozen = dice.random() < 0.25
+    for name in victims:
+        tally[("freezes of " if frozen else "kills of ") + kind_of(name)] += 1
+    (freeze if frozen else kill)(cluster, dice, victims)
     cluster.wait_ready()
-    return ("frozen " if freeze else "killed ") + ", ".join(victims)
+    return ("frozen " if frozen else "killed ") + ", ".join(victims)
+
+
+def books(cluster):
+    """Why the blocks of a pool do not add up; an empty text if they do."""
+    for pool in cluster.show("kv"):
+        if pool["owned"] + pool["cached"] + pool["free"] + pool["fenced"] != pool["total"]:
+            return f"blocks do not add up: {pool}"
+    return ""
 
 
 def soak_one(dice, requests, truth, patience, tally, gaps):
@@ -166,20 +209,28 @@ def soak_one(dice, requests, truth, patience, tally, gaps):
         worker["host_pool_blocks"] = 256
     scheduler = {"prompt_chunk": dice.choice([64, 256])}
     blows, slowest, faults = 0, 0.0, []
-    frontends = dice.choice([("frontend0",), ("frontend0", "frontend1")])
-    with Cluster(workers=workers, worker=worker, scheduler=scheduler, frontends=frontends) as cluster:
+    supervised = dice.random() < 0.4
+    kind = Supervised if supervised else Cluster
+    frontends = ("frontend0",) if supervised or dice.random() < 0.5 else ("frontend0", "frontend1")
+    with kind(workers=workers, worker=worker, scheduler=scheduler, frontends=frontends) as cluster:
         load = Load(cluster, requests, truth, dice.choice([6, 16, 32]))
-        names = ["memory", "scheduler", *cluster.workers, *frontends, *(f"twin{name}" for name in frontends)]
+        names = ["memory", "scheduler", *cluster.workers, *frontends, *(f"twin{name}" for name in frontends),
+                 *(["supervisor"] if supervised else [])]
         end = time.monotonic() + CLUSTER_SECONDS
         while time.monotonic() < end and not faults:
             load.top_up()
-            what = blow(cluster, dice, names, tally)
+            try:
+                what = blow(cluster, dice, names, tally)
+            except AssertionError as failure:
+                faults.append(f"{workers} {worker} {scheduler}: {failure}")
+                break
             blows += 1
             gap = load.await_token_each(patience)
             if gap is None:
                 faults.append(f"{workers} {worker} {scheduler}: stalled after {what}")
+            faults += filter(None, [books(cluster)])
             slowest = max(slowest, gap or patience)
-            time.sleep(dice.random() * 0.5)
+            time.sleep(dice.random() * 0.3)
         load.settle(list(load.open))
         faults += load.wrong
         gaps += load.gaps

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,71 +11,13 @@ import time
 import unittest
 
 import cluster
-from cluster import Cluster, wait_until
+from cluster import wait_until
+from supervised import PROGRAMS, Supervised
 
 # The same programs but for the version of the protocol (tests/e2e/CMakeLists.txt).
 OTHER = cluster.BIN / "other"
-PROGRAMS = ("frontend", "memory", "scheduler", "worker", "ctl", "grammar")
 PROMPTS = ["The moon", "Once upon a time", "In the beginning", "A ship", "My name", "Two and two"]
 NAMES = ["memory", "scheduler", "prefill0", "decode0", "frontend0"]
-
-
-class Supervised(Cluster):
-    """A pair under baton-supervisor, whose programs lie in a folder where others can take their place."""
-
-    def __init__(self, **options):
-        super().__init__(build="unused", **options)
-        self.bin = self.folder / "bin"
-        self.bin.mkdir()
-        shutil.copy(cluster.BIN / "baton-supervisor", self.bin)
-        for program in PROGRAMS:
-            self.place(program, cluster.BIN)
-
-    def place(self, program, folder):
-        """Puts a program where the supervisor looks for it, as a build does."""
-        fresh = self.bin / "fresh"
-        fresh.symlink_to(folder / f"baton-{program}")
-        fresh.replace(self.bin / f"baton-{program}")
-
-    def __enter__(self):
-        log = open(self.folder / "supervisor.log", "wb")
-        port = next(iter(self.frontends.values()))
-        self.supervisor = subprocess.Popen(
-            [self.bin / "baton-supervisor", "--config", self.config, "--frontend.port", str(port)],
-            stdout=log, stderr=log)
-        log.close()
-        try:
-            self.wait_ready()
-        except BaseException:
-            self.print_logs()
-            self.stop()
-            raise
-        return self
-
-    def stop(self):
-        self.supervisor.send_signal(signal.SIGINT)
-        try:
-            self.supervisor.wait(30)
-        finally:
-            for process in self.known():
-                if process["kind"] != "supervisor" and process["pid"]:
-                    self.pids.add(process["pid"])
-            self.supervisor.kill()
-            self.supervisor.wait()
-            super().stop()
-
-    def known(self):
-        code, text, complaint = self.baton_ctl("show", "processes", "json")
-        assert code == 0, complaint
-        return json.loads(text)
-
-    def lives(self):
-        return {p["name"]: (p["pid"], p["restarts"]) for p in self.known()}
-
-    def restart_words(self, *words, seconds=120):
-        command = [self.bin / "baton-ctl", "--socket", self.folder / "run" / "admin.sock", "restart", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds * cluster.PATIENCE)
-        return done.returncode, done.stdout, done.stderr
 
 
 def long(tokens):
