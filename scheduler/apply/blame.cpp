@@ -140,8 +140,9 @@ void note_unblamed(State& state, WorkerIndex worker) {
       return other.request == s.request && other.stage == s.stage;
     });
     const Request* request = state.requests.find(s.request);
-    if (!known && request != nullptr)
-      noted.push_back({s.request, s.stage, request->deaths.times(s.stage)});
+    // Whoever is not known any more is kept, too: nobody was alone beside it.
+    const std::uint32_t times = request != nullptr ? request->deaths.times(s.stage) : 0;
+    if (!known) noted.push_back({s.request, s.stage, times});
   }
 }
 

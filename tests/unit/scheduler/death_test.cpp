@@ -490,6 +490,26 @@ TEST(Death, AGrammarThatKillsIsCompiledAloneAndEndsItsRequest) {
   EXPECT_EQ(c.code(1), ErrorCode::ok);
 }
 
+TEST(Death, SeenLateWhoHasLeftSinceWasThereToo) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  Submit killer = c.request(2, 4, 4);
+  killer.sampling.grammar_kind = GrammarKind::regex;
+  killer.sampling.grammar = "a";
+  c.from_frontend(c.frontend, killer);
+  Submit other = c.request(1, 4, 4);
+  other.sampling.grammar_kind = GrammarKind::regex;
+  other.sampling.grammar = "b";
+  c.from_frontend(c.frontend, other);
+  ASSERT_EQ(c.worker("mixed0").peer.work.open(Work::compile), 2U);
+  c.from_frontend(c.frontend, Cancel{{1, 2}});  // its client has left
+  ASSERT_EQ(c.phase(2), Phase::ended);
+  c.event(SendFailed{link});
+  c.ready_worker("mixed0", Role::mixed, 100, 2);
+  EXPECT_EQ(c.find(1)->deaths.of(Stage::compile), 1U);
+  EXPECT_EQ(c.find(1)->deaths.alone, 0U) << "two grammars were being compiled";
+}
+
 TEST(Death, ASuspectInDecodeTakesItsTokensAlone) {
   Cluster c;
   const LinkId link = c.ready_worker("mixed0", Role::mixed);
