@@ -119,7 +119,9 @@ class StepBuilder {
     w_.compute.makes_way = false;
     if (compile_suspect()) return;
     in_turn_ = true;
-    if (!continue_suspect()) admit(/*suspects=*/true);
+    // Whoever waits goes first, once: behind one that decodes it would wait for that one's end.
+    admit(/*suspects=*/true);
+    if (plan_.rows.empty()) continue_suspect();
     in_turn_ = false;
     step_.alone = !plan_.rows.empty() || !plan_.beams.empty() || !plan_.singles.empty();
     if (step_.alone) return;

@@ -534,6 +534,26 @@ TEST(Death, ASuspectInDecodeTakesItsTokensAlone) {
   EXPECT_EQ(c.tokens_of(2), 8U);
 }
 
+TEST(Death, ASuspectThatWaitsTakesTurnsWithOneThatDecodes) {
+  Cluster c;
+  c.ready_worker("mixed0", Role::mixed);
+  // By their sum: no token clears that at once.
+  const std::uint32_t nearly = 2 * c.state.settings.max_deaths - 1;
+  c.submit(1, 4, 200);
+  c.find(1)->deaths.total = nearly;
+  c.run(6);
+  ASSERT_EQ(c.phase(1), Phase::decode);
+  c.submit(2, 4, 200);
+  c.find(2)->deaths.total = nearly;
+  c.run(6);
+  EXPECT_EQ(c.phase(2), Phase::decode) << "it does not wait for the end of the first";
+  const std::size_t first = c.tokens_of(1);
+  const std::size_t second = c.tokens_of(2);
+  c.run(20);
+  EXPECT_GE(c.tokens_of(1), first + 4);
+  EXPECT_GE(c.tokens_of(2), second + 4);
+}
+
 TEST(Preemption, IsNotForbiddenByWhatAnotherWorkersPullReads) {
   Settings settings;
   Cluster c(settings);
