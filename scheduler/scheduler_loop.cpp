@@ -101,6 +101,8 @@ bool SchedulerLoop::receive_workers(TimeNs now) {
     } else if (const auto* tables = std::get_if<Tables>(&message)) {
       const auto it = state_.worker_links.find(link);
       if (it != state_.worker_links.end()) tables_.emplace_back(it->second, *tables);
+    } else if (const auto* pulled = std::get_if<PullDone>(&message)) {
+      pull_watch_.ended(state_, pulled->pull_id, now);
     }
     if (trace_.on()) {
       if (const auto* result = std::get_if<StepResult>(&message)) {

@@ -13,6 +13,7 @@
 #include "ipc/process.h"
 #include "scheduler/admin/admin_server.h"
 #include "scheduler/admin/event_trace.h"
+#include "scheduler/admin/pull_watch.h"
 #include "scheduler/admin/traffic.h"
 #include "scheduler/apply/events.h"
 
@@ -31,6 +32,10 @@ class SchedulerLoop : public AdminBackend {
   // AdminBackend
   const State& state() const override { return state_; }
   AdminStats stats() const override;
+  const PullWatch* watch_pulls(TimeNs now) override {
+    pull_watch_.look(now);
+    return &pull_watch_;
+  }
   void inject(Event event) override { injected_.push_back(std::move(event)); }
   void request_tables() override;
   const std::vector<std::pair<WorkerIndex, Tables>>& tables() const override { return tables_; }
@@ -64,6 +69,7 @@ class SchedulerLoop : public AdminBackend {
   State state_;
   Outbox out_;
   AdminServer admin_;
+  PullWatch pull_watch_;
   EventTrace trace_;
   Traffic traffic_;
   AliveFile alive_;

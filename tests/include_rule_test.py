@@ -61,7 +61,7 @@ CORE = ["scheduler/*", "memory/leases*", "memory/shared_weights*", "workers/prot
         "ipc/types*", "ipc/messages*"]
 SHELL = ["scheduler/main.cpp", "scheduler/scheduler_loop*", "scheduler/admin/admin_*",
          "scheduler/admin/ctl.cpp", "scheduler/admin/memory_ctl*", "scheduler/admin/event_trace*",
-         "scheduler/admin/process_ctl*"]
+         "scheduler/admin/process_ctl*", "scheduler/admin/top*"]
 CORE_NEVER = ["chrono", "ctime", "time.h", "sys/*", "unistd.h", "thread", "mutex", "condition_variable",
               "future", "fstream", "iostream", "poll.h", "fcntl.h", "spdlog/*", "nlohmann/*",
               "ipc/process.h", "ipc/channel.h", "ipc/zmq_channel.h", "ipc/shm_region.h"]

@@ -12,7 +12,7 @@ namespace baton {
 namespace {
 
 constexpr const char* kHelp =
-    "show info|workers|roles|frontends|setup|requests|kv|queue|errors [json]\n"
+    "show info|workers|roles|frontends|setup|requests|kv|queue|errors|live [json]\n"
     "                                                    what the scheduler knows\n"
     "set worker NAME drain|ready                         stop or resume giving it work\n"
     "set worker NAME role prefill|decode|mixed|auto      what new work it gets; what it has, "
@@ -165,12 +165,13 @@ AdminAnswer run_admin_command(std::string_view line, AdminBackend& backend, Time
   if (words[0] == "show") {
     const bool json = words.size() == 3 && words[2] == "json";
     if (words.size() == 2 || json) {
-      if (auto text = show(words[1], json, backend.state(), backend.stats(), now)) {
+      const PullWatch* pulls = words[1] == "live" ? backend.watch_pulls(now) : nullptr;
+      if (auto text = show(words[1], json, backend.state(), backend.stats(), now, pulls)) {
         return answer(*text);
       }
     }
     return error(
-        "usage: show info|workers|roles|frontends|setup|requests|kv|queue|errors [json]");
+        "usage: show info|workers|roles|frontends|setup|requests|kv|queue|errors|live [json]");
   }
   if (words[0] == "set") return set_worker(words, backend);
   if (words[0] == "cancel") return cancel(words, backend);

@@ -14,6 +14,8 @@
 
 namespace baton {
 
+class PullWatch;
+
 /// Figures that the shell keeps beside the state.
 struct AdminStats {
   TimeNs uptime = 0;
@@ -28,6 +30,8 @@ class AdminBackend {
   virtual ~AdminBackend() = default;
   virtual const State& state() const = 0;
   virtual AdminStats stats() const = 0;
+  /// The pulls of late, which are noted from the first call on; null: they are not.
+  virtual const PullWatch* watch_pulls(TimeNs /*now*/) { return nullptr; }
   /// The event is applied in the loop's next turn.
   virtual void inject(Event event) = 0;
   /// Asks every ready worker for its block tables; the answers collect in tables().

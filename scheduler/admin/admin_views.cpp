@@ -4,6 +4,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "scheduler/admin/admin_live.h"
 #include "scheduler/admin/setup_view.h"
 #include "scheduler/apply/blame.h"
 #include "scheduler/apply/grammars.h"
@@ -250,7 +251,7 @@ std::string as_text(const json& value, const std::string& indent = "") {
 }  // namespace
 
 std::optional<std::string> show(const std::string& what, bool as_json, const State& state,
-                                const AdminStats& stats, TimeNs now) {
+                                const AdminStats& stats, TimeNs now, const PullWatch* pulls) {
   json value;
   if (what == "info") {
     value = info(state, stats);
@@ -270,6 +271,8 @@ std::optional<std::string> show(const std::string& what, bool as_json, const Sta
     value = queue(state, stats);
   } else if (what == "errors") {
     value = stats.errors;
+  } else if (what == "live") {
+    value = live(state, stats, pulls, now);
   } else {
     return std::nullopt;
   }

@@ -10,10 +10,11 @@
 
 namespace baton {
 
-/// `what`: info, workers, frontends, setup, requests, kv, queue or errors; nothing for anything
-/// else.
+/// `what`: info, workers, frontends, setup, requests, kv, queue, errors or live (with `pulls`, if
+/// any); nothing for anything else.
 std::optional<std::string> show(const std::string& what, bool json, const State& state,
-                                const AdminStats& stats, TimeNs now);
+                                const AdminStats& stats, TimeNs now,
+                                const PullWatch* pulls = nullptr);
 
 /// loading, ready, draining, fenced, gone, ...
 std::string describe_state(const Worker& worker);

@@ -13,16 +13,23 @@
 #include <vector>
 
 #include "configs/config.h"
+#include "ipc/admin_client.h"
 #include "ipc/process.h"
-#include "scheduler/admin/admin_client.h"
 #include "scheduler/admin/memory_ctl.h"
 #include "scheduler/admin/process_ctl.h"
+#include "scheduler/admin/top.h"
 
 namespace {
 
 constexpr const char* kMemoryHelp =
     "show memory [json]                                  what memory processes keep, for whom\n"
     "memory drop pool:NAME|weights:NAME                  give back what nobody holds\n";
+
+constexpr const char* kTopHelp =
+    "top [--interval SECONDS]                            workers, pools, queue and requests, drawn "
+    "again and\n"
+    "                                                    again; q leaves. Where there is no "
+    "terminal: once\n";
 
 constexpr const char* kProcessHelp =
     "show processes [json]                               every process of this run directory\n"
@@ -68,7 +75,8 @@ int carry_out(const std::string& line, Target& target) {
     return 1;
   }
   const int code = ask(target.scheduler.get(), line);
-  if (words == std::vector<std::string>{"help"}) std::cout << kMemoryHelp << kProcessHelp;
+  if (words == std::vector<std::string>{"help"})
+    std::cout << kTopHelp << kMemoryHelp << kProcessHelp;
   return code;
 }
 
@@ -94,6 +102,9 @@ int main(int argc, char** argv) {
   double within = static_cast<double>(target.processes.within) / 1e9;
   app.add_option("--within", within, "restart: seconds that each process has to be up again [600]")
       ->check(CLI::Range(0.1, 86400.0));
+  double interval = 1;
+  app.add_option("--interval", interval, "top: seconds between two pictures [1]")
+      ->check(CLI::Range(0.1, 3600.0));
   app.add_option("command", words, "the command; '-' reads commands from stdin, one a line")
       ->required();
   app.set_version_flag("--version", std::string("baton-ctl ") + baton::build_version());
@@ -120,6 +131,9 @@ int main(int argc, char** argv) {
     for (std::string line; std::getline(std::cin, line);)
       worst = std::max(worst, carry_out(line, target));
     return worst;
+  }
+  if (words.size() == 1 && words[0] == "top") {
+    return baton::run_top(target.admin_socket, static_cast<baton::TimeNs>(interval * 1e9));
   }
   std::string line;
   for (const std::string& word : words) line += (line.empty() ? "" : " ") + word;

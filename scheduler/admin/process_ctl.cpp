@@ -10,10 +10,10 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "ipc/admin_client.h"
 #include "ipc/process.h"
 #include "ipc/process_record.h"
 #include "ipc/spoken_version.h"
-#include "scheduler/admin/admin_client.h"
 #include "scheduler/admin/restart_plan.h"
 
 namespace baton {

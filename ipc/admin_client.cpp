@@ -1,4 +1,4 @@
-#include "scheduler/admin/admin_client.h"
+#include "ipc/admin_client.h"
 
 #include <sys/socket.h>
 #include <sys/time.h>

@@ -1,4 +1,5 @@
-// baton-ctl's end of the admin socket.
+// The client end of the scheduler's admin socket: baton-ctl, and a front end whose console is
+// watched.
 #pragma once
 
 #include <optional>
