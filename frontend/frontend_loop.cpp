@@ -50,6 +50,7 @@ int FrontendLoop::run(SignalFd& signals, AliveFile& alive) {
   poller.add(client_.channel());
   poller.add_fd(writer_.fd());
   poller.add_fd(jobs_.fd());
+  if (options_.live != nullptr) poller.add_fd(options_.live->fd());
   const auto signal = poller.add_fd(signals.fd());
   now_ = last_second_ = now_ns();
   for (const auto& owed : std::exchange(at_start_, {})) owed();
@@ -85,11 +86,20 @@ void FrontendLoop::round() {
   act(out_);
   take_turn_of_trials();
   flush_replies();
+  tell_watchers();
   writer_.poll(now_);
   take_turns();
   take_drops();
   if (!choices_.empty()) work_goes_on(now_);
   if (now_ - last_second_ >= kSecond) each_second();
+}
+
+/// The console's, if somebody reads it.
+void FrontendLoop::tell_watchers() {
+  if (options_.live == nullptr) return;
+  options_.live->watch(!watchers_.empty());
+  if (watchers_.empty()) return;
+  if (const auto line = options_.live->take()) watchers_.tell(*line, now_);
 }
 
 /// The front ends of a run directory take turns with trials: the turn is a lock that its holder's
@@ -323,6 +333,7 @@ void FrontendLoop::forget(Replies::iterator at) {
 /// Clients that left or never read: nobody waits for their requests any more.
 void FrontendLoop::take_drops() {
   for (const DroppedClient& drop : writer_.take_drops()) {
+    watchers_.left(drop.connection);
     const auto at = replies_.find(drop.connection);
     if (at == replies_.end()) continue;
     metrics_.client_dropped(drop.reason);
@@ -348,6 +359,7 @@ void FrontendLoop::begin_drain() {
                milliseconds(options_.drain) / 1000);
   drain_until_ = now_ + options_.drain;
   facts_.draining.store(true, std::memory_order_relaxed);
+  watchers_.end_all(now_);
   http_.stop();
 }
 

@@ -13,12 +13,14 @@
 #include <vector>
 
 #include "frontend/core/generation.h"
+#include "frontend/core/live_feed.h"
 #include "frontend/core/metrics.h"
 #include "frontend/core/rendered_reply.h"
 #include "frontend/core/request_table.h"
 #include "frontend/core/scheduler_client.h"
 #include "frontend/core/served_model.h"
 #include "frontend/http/api_keys.h"
+#include "frontend/http/console.h"
 #include "frontend/http/health.h"
 #include "frontend/http/http_servers.h"
 #include "frontend/http/index_page.h"
@@ -48,6 +50,8 @@ struct LoopOptions {
   Journal* journal = nullptr;
   /// Of a successor: what its predecessor had noted; incarnation 0: there was none.
   FrontendPlace place = {};
+  /// What the console shows; it outlives the loop. null: there is no console.
+  LiveFeed* live = nullptr;
   /// Called about once a second: looks after the twin.
   std::function<void()> each_second = {};
 };
@@ -107,6 +111,7 @@ class FrontendLoop {
   void take_jobs();
   void take_messages();
   void take_drops();
+  void tell_watchers();
   void take_turn_of_trials();
   void each_second();
   void act(TableOutput& out);
@@ -126,6 +131,7 @@ class FrontendLoop {
   void handle(Job& /*job*/, Pending&) {}
   void handle(Job& job, HttpReply& reply);
   void handle(Job& job, LiveRequest& request);
+  void handle(Job& job, Watch&);
   void handle(Job& job, Generation& generation);
   void reply_now(Job& job, HttpReply reply);
   void warn_of_ignored(const Job& job, const ParsedRequest& request);
@@ -150,6 +156,7 @@ class FrontendLoop {
   SharedFacts& facts_;
   KeyMeter meter_;
   StreamWriter writer_;
+  Watchers watchers_{writer_};
   Metrics metrics_;
   std::mt19937_64 seeds_;
 

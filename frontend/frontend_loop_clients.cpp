@@ -38,6 +38,7 @@ void FrontendLoop::take_turns() {
 /// one that left for good answers with a reset.
 void FrontendLoop::probe(ClientConnection& connection) {
   const auto at = replies_.find(connection.id());
+  if (watchers_.probe(connection.id(), now_)) return;
   if (at == replies_.end()) {  // the request is still being worked on
     if (connection.minor.load() > 0) writer_.send_interim(connection, kContinue, now_);
     return;
@@ -57,6 +58,19 @@ void FrontendLoop::handle(Job& job, LiveRequest& request) {
   HttpReply reply = live_reply(job, request);
   if (request.route == LiveRoute::page && reply.status >= 400) job.frame.keep_alive = false;
   reply_now(job, std::move(reply));
+}
+
+void FrontendLoop::handle(Job& job, Watch& /*what*/) {
+  if (options_.live == nullptr || drain_until_ != 0) {
+    refuse(job, Status(ErrorCode::unavailable, "this front end shows no console at the moment"));
+  } else if (watchers_.full()) {
+    refuse(job, Status(ErrorCode::queue_full, "the console is watched by " +
+                                                  std::to_string(Watchers::kMost) +
+                                                  " already; close one"));
+  } else {
+    metrics_.reply_sent(job.route, 200);
+    watchers_.add(job.connection, std::move(stamped(job.frame)), now_);
+  }
 }
 
 void FrontendLoop::reply_now(Job& job, HttpReply reply) {

@@ -13,6 +13,7 @@
 #include "configs/process_log.h"
 #include "frontend/chat/chat_template.h"
 #include "frontend/chat/template_pool.h"
+#include "frontend/core/live_feed.h"
 #include "frontend/core/served_model.h"
 #include "frontend/core/work_pool.h"
 #include "frontend/dialects/registry.h"
@@ -380,6 +381,8 @@ int serve(const Config& config, SignalFd& signals) {
     spdlog::info("baton-frontend {} listens on {}, model {}, speaks {}", build_version(), address,
                  config.model_name, ports[i].names());
   }
+  LiveFeed live({.admin_socket = config.scheduler.admin_socket});
+  options.live = &live;
   FrontendLoop loop(std::move(options), std::move(channel).value(), http, jobs, facts);
   if (legacy && estate.replies) {
     const TakenOver taken = legacy->adopt(

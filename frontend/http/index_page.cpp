@@ -96,7 +96,8 @@ std::string text_page(const IndexFacts& facts) {
   page +=
       "\nOn every port:\n"
       "  GET /health      200 when requests can be served, 503 while loading\n"
-      "  GET /metrics     counters for Prometheus\n";
+      "  GET /metrics     counters for Prometheus\n"
+      "  GET /console     a chat, and the processes at work, in a browser\n";
   return page;
 }
 

@@ -47,12 +47,15 @@ struct Interim {};
 /// the client still waits for it.
 struct Pending {};
 
+/// The console's events, for as long as the client reads them.
+struct Watch {};
+
 struct Job {
   std::shared_ptr<ClientConnection> connection;
   ReplyFrame frame;
   const char* route = "";  // for metrics and logs; a literal
   TimeNs received = 0;     // when the request was whole
-  std::variant<Interim, Pending, HttpReply, LiveRequest, Generation> what;
+  std::variant<Interim, Pending, HttpReply, LiveRequest, Watch, Generation> what;
 };
 
 /// Bounded by nature: a connection has one request at a time, and few jobs for each. The bound

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "frontend/http/console.h"
 #include "frontend/http/http_error.h"
 #include "frontend/http/sse.h"
 
@@ -58,6 +59,13 @@ std::vector<HttpRoute> Routes::table(const std::vector<const Dialect*>& dialects
   add_live("/", LiveRoute::index);
   for (const char* health : {"/health", "/healthz", "/ping"}) add_live(health, LiveRoute::health);
   add_live("/metrics", LiveRoute::metrics);
+  for (const char* path : {"/console", "/console/events"}) {
+    const Place place{dialects.front(), path};
+    const bool events = std::string_view(path) != "/console";
+    add("GET", path, [=, this](const Connection& c, HttpRequest request) {
+      console(c, request, place, events);
+    });
+  }
   const Place version_place{dialects.front(), "/version"};
   add("GET", "/version",
       [=, this](const Connection& c, HttpRequest request) { version(c, request, version_place); });
@@ -363,6 +371,28 @@ void Routes::live(const Connection& connection, const HttpRequest& request, cons
   job.route = place.route;
   job.received = now_ns();
   job.what = std::move(what);
+  post(std::move(job));
+}
+
+/// The page itself tells nothing, and a browser that opens it sends no key: its script does.
+void Routes::console(const Connection& connection, const HttpRequest& request, const Place& place,
+                     bool events) {
+  ReplyFrame frame;
+  if (!frame_of(connection, request, place.dialect, &frame, !events)) return;
+  if (auto error = console_refusal(connection->local, !options_.keys.open())) {
+    fail(connection, std::move(frame), place.route, std::move(*error));
+    return;
+  }
+  if (!events) {
+    reply(connection, std::move(frame), place.route, console_page());
+    return;
+  }
+  Job job;
+  job.connection = connection;
+  job.frame = std::move(frame);
+  job.route = place.route;
+  job.received = now_ns();
+  job.what = Watch{};
   post(std::move(job));
 }
 

@@ -109,6 +109,8 @@ class Routes {
   bool worth_a_body(const ClientConnection& connection, const HttpRequest& request) const;
   void refused(const Connection& connection, const HttpRequest& request, const FramingFault& fault,
                const Dialect* dialect);
+  void console(const Connection& connection, const HttpRequest& request, const Place& place,
+               bool events);
   void version(const Connection& connection, const HttpRequest& request, const Place& place);
 
   /// `anybody`: no API key is wanted.

@@ -139,6 +139,11 @@ void StreamWriter::send(std::uint64_t connection, std::string_view bytes, TimeNs
   relieve(now);
 }
 
+std::size_t StreamWriter::queued(std::uint64_t connection) const {
+  const auto at = outputs_.find(connection);
+  return at == outputs_.end() ? 0 : at->second.queue.size() - at->second.sent;
+}
+
 void StreamWriter::send_interim(ClientConnection& connection, std::string_view bytes,
                                 TimeNs now) {
   const auto at = outputs_.find(connection.id());

@@ -81,6 +81,9 @@ class StreamWriter {
     return std::exchange(half_closed_, {});
   }
 
+  /// Bytes that wait for this client to read; 0 of one that is not known.
+  std::size_t queued(std::uint64_t connection) const;
+
   std::size_t open_count() const { return outputs_.size(); }
   std::size_t queued_bytes() const { return queued_; }
   const WriterCounters& counters() const { return counters_; }

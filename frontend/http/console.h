@@ -1,0 +1,52 @@
+// The console: a page that shows a chat and the cluster at work, and the stream of events that it
+// reads. Nothing on either changes anything.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "frontend/http/client_connection.h"
+#include "frontend/http/http_error.h"
+#include "frontend/http/http_reply.h"
+#include "frontend/http/stream_writer.h"
+
+namespace baton {
+
+/// Why there is no console on this port: it is open to the network (`local` false), and no API key
+/// protects it (`keys` false). Nothing: there is one.
+std::optional<HttpError> console_refusal(bool local, bool keys);
+
+/// The page. Its script and style are allowed by a nonce, everything from outside is forbidden.
+/// Safe on several threads.
+HttpReply console_page();
+
+/// Those who read the stream of events. The loop's thread alone.
+class Watchers {
+ public:
+  static constexpr std::size_t kMost = 16;
+
+  explicit Watchers(StreamWriter& writer) : writer_(writer) {}
+
+  bool full() const { return watching_.size() >= kMost; }
+  bool empty() const { return watching_.empty(); }
+  /// Sends the head; the writer knows the connection already.
+  void add(const std::shared_ptr<ClientConnection>& connection, ReplyFrame frame, TimeNs now);
+  /// `line` is JSON without a line break. A watcher who has not read the last one yet misses it.
+  void tell(std::string_view line, TimeNs now);
+  /// To one whose client sends nothing more: does it still read? False: it is no watcher.
+  bool probe(std::uint64_t connection, TimeNs now);
+  /// The client has left. False: it was no watcher.
+  bool left(std::uint64_t connection) { return watching_.erase(connection) != 0; }
+  /// The streams end.
+  void end_all(TimeNs now);
+
+ private:
+  StreamWriter& writer_;
+  std::unordered_map<std::uint64_t, ReplyFrame> watching_;  // by connection
+};
+
+}  // namespace baton
