@@ -131,10 +131,10 @@ struct Cell {
   const char* name;
 };
 constexpr std::array<Cell, 5> kCells = {{{'o', "█", "#", kBlue, "owned"},
-                                         {'c', "▒", "+", kCyan, "cached"},
+                                         {'c', "░", "+", kCyan, "cached"},
                                          {'x', "▚", "x", kYellow, "fenced"},
                                          {'f', "·", ".", kDim, "free"},
-                                         {'p', "▓", "%", kBlue, "partly owned"}}};
+                                         {'p', "▒", "%", kBlue, "partly owned"}}};
 
 const Cell& cell_of(char letter) {
   const auto at = std::find_if(kCells.begin(), kCells.end(),
@@ -206,11 +206,12 @@ class Page {
   std::vector<std::string> lines_;
 };
 
-void draw_head(Page& page, const json& live, const TopRates& rates) {
+void draw_head(Page& page, const json& live, const TopRates& rates, bool on_terminal) {
   Line first = page.line();
   first.add("Baton", kBold).add(" " + text_of(live, "build"), kDim);
   first.add("  up " + age(number_of(live, "at_s")), kDim);
   first.add("  front ends " + short_number(number_of(live, "frontends")), kDim);
+  if (on_terminal) first.add("  q leaves", kDim);
   page.put(first);
   Line second = page.line();
   const auto figure = [&](const std::string& value, const char* what) {
@@ -373,12 +374,24 @@ void TopView::take(json live) {
   } else if (!same) {
     history_.clear();
   }
+  // As requests pass through them.
+  if (auto list = live.find("workers"); list != live.end() && list->is_array()) {
+    const auto rank = [](const json& worker) {
+      const std::string role = text_of(worker, "role");
+      return std::make_pair(role == "prefill" ? 0
+                            : role == "mixed" ? 1
+                                              : 2,
+                            text_of(worker, "name"));
+    };
+    std::sort(list->begin(), list->end(),
+              [&](const json& a, const json& b) { return rank(a) < rank(b); });
+  }
   live_ = std::move(live);
 }
 
 std::vector<std::string> TopView::draw(const TopSize& size) const {
   Page page(style_, size);
-  draw_head(page, live_, rates_);
+  draw_head(page, live_, rates_, size.rows > 0);
   if (history_.size() > 1) page.spark(history_);
   page.put("");
   const json& workers = part_of(live_, "workers");

@@ -147,8 +147,9 @@ class Page:
         return result["result"].get("value")
 
     def wait(self, expression, seconds=20):
+        """Until it is true; returns it, an element as True."""
         end = time.monotonic() + seconds * PATIENCE
-        while not (value := self.tell(expression)):
+        while not (value := self.tell(f"(value => value instanceof Node ? true : value)({expression})")):
             if time.monotonic() > end:
                 raise AssertionError(f"not within {seconds * PATIENCE} s: {expression}")
             self.browser.listen(0.05)
