@@ -62,7 +62,11 @@ function(baton_program name)
   cmake_parse_arguments(arg "SERVE" "" "SOURCES;LIBS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE baton::flags ${arg_LIBS})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+  # Installed, libraries that a system need not have lie in lib beside bin. As RPATH, not RUNPATH, which would
+  # not hold for what those libraries need.
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin
+                                           BUILD_RPATH "$ORIGIN/../lib")
+  target_link_options(${name} PRIVATE -Wl,--disable-new-dtags)
   if(arg_SERVE)
     add_dependencies(baton-serve ${name})
   endif()
