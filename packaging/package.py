@@ -5,6 +5,7 @@ Called by `./baton package`, which builds first. The tree is the same for both: 
 archive also has the shared libraries that the package takes from Debian."""
 
 import argparse
+import functools
 import hashlib
 import os
 import pathlib
@@ -76,10 +77,12 @@ def libraries(binary):
     return found
 
 
+@functools.cache
 def is_debians(path):
     """Whether a package of this system owns the file, under either name of its folder (/lib, /usr/lib)."""
-    names = {str(path), str(path.resolve()), re.sub(r"^/usr(/lib)", r"\1", str(path.resolve())), "/usr" + str(path)}
-    return any(subprocess.run(["dpkg-query", "-S", name], capture_output=True).returncode == 0 for name in names)
+    real = str(path.resolve())
+    names = {str(path), real, re.sub(r"^/usr(/lib)", r"\1", real), "/usr" + str(path)}
+    return bool(subprocess.run(["dpkg-query", "-S", *names], text=True, capture_output=True).stdout.strip())
 
 
 def set_rpath(binary, rpath):
@@ -220,7 +223,7 @@ def depends(tree, folder):
 
 
 def build_deb(tree, control_text, scripts, output, level):
-    """The package of a tree, with its conffiles and sums."""
+    """The package of a tree, with its conffiles and sums. Without a level the tree is left as dpkg-deb would take it."""
     files = [path for path in sorted(tree.rglob("*")) if path.is_file() and not path.is_symlink()]
     for path in [tree, *tree.rglob("*")]:
         if path.is_dir() and not path.is_symlink():
@@ -236,6 +239,8 @@ def build_deb(tree, control_text, scripts, output, level):
         write(folder / "conffiles", conffiles)
     for script in scripts:
         copy(HERE / f"{script}.sh", folder / script, 0o755)
+    if level is None:
+        return
     run("dpkg-deb", "--root-owner-group", "-Zzstd", f"-z{level}", "--build", tree, output)
     shutil.rmtree(folder)
 
@@ -271,7 +276,7 @@ def archive(trees, debians, work, version, level, output):
     """All files under one folder, which need nothing but a C library, python3 (chat templates) and curl."""
     top = work / f"baton-{version}-x86_64-linux"
     for tree in trees:
-        shutil.copytree(tree / "usr", top, symlinks=True, dirs_exist_ok=True)
+        shutil.copytree(tree / "usr", top, symlinks=True, dirs_exist_ok=True, copy_function=os.link)
     shutil.rmtree(top / "lib" / "systemd")
     for name, path in debians.items():
         copy(path, top / "lib" / "baton" / "lib" / name)
@@ -279,6 +284,8 @@ def archive(trees, debians, work, version, level, output):
         names = [path.stem for path in (tree / "etc" / "baton").glob("*.yaml")]
         stage_configurations(top / "etc" / "baton", "../../share/baton/demo/model", names)
     (top / "baton").symlink_to("bin/baton")
+    if level is None:
+        return
     with output.open("wb") as file:
         tar = subprocess.Popen(["tar", "-C", work, "--owner=0", "--group=0", "--numeric-owner", "--sort=name",
                                 f"--mtime=@{os.environ['SOURCE_DATE_EPOCH']}", "-cf", "-", top.name], stdout=subprocess.PIPE)
@@ -293,7 +300,7 @@ def main():
     parser.add_argument("--version")
     parser.add_argument("--level", type=int, choices=range(1, 20), default=12, metavar="1 to 19")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "build" / "package")
-    parser.add_argument("--stage", action="store_true", help="for tests: leave the trees in OUTPUT/stage, compress nothing")
+    parser.add_argument("--stage", action="store_true", help="for tests: leave the trees in OUTPUT/stage, pack nothing")
     args = parser.parse_args()
     version = args.version or version_of_tree()
     if not re.fullmatch(r"[0-9][A-Za-z0-9.+~]*", version):
@@ -319,15 +326,16 @@ def main():
         for library in (trees[1] / "usr" / "lib" / "baton" / "lib").iterdir():
             if (trees[0] / "usr" / "lib" / "baton" / "lib" / library.name).exists():
                 library.unlink()
-    level = 1 if args.stage else args.level
+    level = None if args.stage else args.level
     made = []
     for tree, make in zip(trees, (package_cpu, package_cuda)):
         made.append(output / f"{tree.name}_{version}_amd64.deb")
         make(tree, work, version, level, made[-1])
     made.append(output / f"baton-{version}-x86_64-linux.tar.zst")
     archive(trees, debians, work, version, level, made[-1])
-    if not args.stage:
-        shutil.rmtree(work)
+    if args.stage:
+        return
+    shutil.rmtree(work)
     for path in made:
         say(f"{path.stat().st_size / 1e6:.0f} MB  {path}")
     say(f"packed in {time.monotonic() - began:.0f} s. Next: apt install {made[0]}   (docs/install.md)")
