@@ -50,7 +50,8 @@ programs_of() { # backend
 }
 
 prepare() { # backend
-  [ -x "$(programs_of "$1")/baton-supervisor" ] || die "the $1 programs are not installed: the package baton-cuda has them"
+  [ -x "$(programs_of "$1")/baton-supervisor" ] ||
+    die "the programs for device $1 are not installed; the package baton-cuda has those for GPUs"
   if ! have curl; then
     say "  note: there is no curl here, so that nobody says when it is ready"
     announce() { :; }
@@ -148,7 +149,10 @@ doctor() {
 command=${1:-help}
 if [ $# -gt 0 ]; then shift; fi
 case $command in
-  serve) serve "$@" ;;
+  serve)
+    case " $* " in *" --device cuda "* | *" --device=cuda "*) prepare cuda ;; esac
+    serve "$@"
+    ;;
   ctl) ctl "$@" ;;
   top) ctl top "$@" ;;
   upgrade) upgrade "$@" ;;
