@@ -172,6 +172,7 @@ class Tree(Staged):
                 self.assertNotIn("Unknown key", done.stderr)
 
     def test_what_the_front_refuses(self):
+        self.assertIn("baton_VERSION_amd64.deb", package("--help"))
         front = self.moved / "bin" / "baton"
         for arguments, complaint in ((["serve", "--model", "/nonexistent"], "there is no folder /nonexistent"),
                                      (["serve", "--device", "cuda"], "the package baton-cuda has those for GPUs"),
