@@ -115,6 +115,20 @@ upgrade() {
   exec "${program%/*}/baton-ctl" --run-dir "$run_dir" --socket "$(plan_value admin)" restart all --rolling --within "$within"
 }
 
+# What baton@NAME.service starts. Status 2 is not tried again.
+service() { # name
+  [ $# = 1 ] || die "baton service NAME is what baton@NAME.service starts"
+  config=$configs/$1.yaml
+  if ! [ -r "$config" ]; then
+    printf 'baton: cannot read the configuration %s\n' "$config" >&2
+    exit 2
+  fi
+  backend=cpu
+  if grep -Eq '^[^#]*device: *cuda' "$config"; then backend=cuda; fi
+  (prepare $backend) || exit 2
+  exec "$(programs_of $backend)/baton-supervisor" --config "$config" --run_dir "${RUNTIME_DIRECTORY:-/run/baton-$1}"
+}
+
 doctor() {
   problems=0
   flags=$(grep -m 1 '^flags' /proc/cpuinfo || :)
@@ -153,6 +167,7 @@ case $command in
     case " $* " in *" --device cuda "* | *" --device=cuda "*) prepare cuda ;; esac
     serve "$@"
     ;;
+  service) service "$@" ;;
   ctl) ctl "$@" ;;
   top) ctl top "$@" ;;
   upgrade) upgrade "$@" ;;

@@ -211,13 +211,13 @@ def stage_configurations(target, model, names):
 
 
 def depends(tree, folder):
-    """What dpkg-shlibdeps says of every ELF file of the tree."""
+    """What dpkg-shlibdeps says of every ELF file of the tree. All trees of the folder may have the libraries."""
     write(folder / "debian" / "control", "Source: baton\n\nPackage: baton\nArchitecture: amd64\nDescription: none\n")
     elves = [path for path in sorted(tree.rglob("*")) if is_elf(path)]
-    own = sorted({str(path.parent) for path in tree.rglob("*.so*")})
+    own = [path for path in sorted(folder.glob("*/usr/lib/baton/lib")) if not path.is_symlink()]
     words = [f"-e{path}" for path in elves]
     # libtorch comes with an OpenMP library of its own.
-    bundled = ["-xlibgomp1"] if list(tree.rglob("libgomp.so.1")) else []
+    bundled = ["-xlibgomp1"] if any((path / "libgomp.so.1").exists() for path in own) else []
     out = run("dpkg-shlibdeps", "-O", "--ignore-missing-info", *[f"-l{path}" for path in own], *bundled, *words, cwd=folder)
     return re.search(r"shlibs:Depends=(.*)", out).group(1)
 

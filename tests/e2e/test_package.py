@@ -160,7 +160,7 @@ class Tree(Staged):
         self.assertNotIn(str(ROOT), front)
         unit = (self.usr / "lib/systemd/system/baton@.service").read_text()
         for setting in ("KillMode=process", "Restart=always", "OOMPolicy=continue", "RuntimeDirectoryPreserve=yes",
-                        "User=baton", "ExecStart=/usr/lib/baton/bin/baton-supervisor "):
+                        "User=baton", "ExecStart=/usr/bin/baton service %i"):
             self.assertIn("\n" + setting, unit)
         if shutil.which("systemd-analyze"):
             place = self.usr / "lib/systemd/system/baton@.service"
@@ -182,6 +182,32 @@ class Tree(Staged):
             done = subprocess.run([front, *arguments], text=True, capture_output=True, timeout=60)
             self.assertEqual(1, done.returncode, arguments)
             self.assertIn(complaint, done.stderr)
+
+    def test_what_a_service_starts(self):
+        front, home = self.moved / "bin" / "baton", pathlib.Path(folders.temporary(self, "baton-service-"))
+        environment = {"PATH": os.environ["PATH"], "RUNTIME_DIRECTORY": str(home / "run")}
+        settings = self.moved / "etc" / "baton"
+        (settings / "gpu.yaml").write_text("worker:\n  device: cuda\n")
+        (settings / "bad.yaml").write_text("model: /nonexistent\nworkers: [{name: a, role: mixed}]\n")
+        self.addCleanup((settings / "gpu.yaml").unlink)
+        self.addCleanup((settings / "bad.yaml").unlink)
+        # What starting again cannot mend has a status that systemd does not try again.
+        for name, complaint in (("gpu", "baton-cuda"), ("none", "cannot read the configuration"), ("bad", "/nonexistent")):
+            done = subprocess.run([front, "service", name], text=True, capture_output=True, timeout=60, env=environment)
+            self.assertEqual(2, done.returncode, done.stdout + done.stderr)
+            self.assertIn(complaint, done.stdout + done.stderr)
+        port = free_port()
+        (settings / "good.yaml").write_text(f"model: {ROOT}/demo/model\nfrontend: {{port: {port}}}\n"
+                                            "workers: [{name: a, role: mixed}]\n")
+        self.addCleanup((settings / "good.yaml").unlink)
+        served = subprocess.Popen([front, "service", "good"], stdout=subprocess.DEVNULL, env=environment)
+        try:
+            wait_until(lambda: Bare.token(port), 60, "a token")
+            self.assertEqual((self.moved / "lib/baton/bin/baton-supervisor").resolve(),
+                             pathlib.Path(f"/proc/{served.pid}/exe").resolve())
+        finally:
+            served.terminate()
+            self.assertEqual(0, served.wait(30))
 
 
 class Load(threading.Thread):
