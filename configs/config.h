@@ -103,14 +103,14 @@ std::uint32_t largest_step(const SchedulerConfig& scheduler, Role role);
 struct ListenConfig {
   std::string host;  // default: frontend.host (filled in by load_config)
   std::uint16_t port = 8000;
-  std::vector<std::string> dialects = {"openai", "lab"};
+  std::vector<std::string> dialects = {"openai", "lab", "anthropic", "ollama"};
 };
 
 struct FrontendConfig {
   std::string name = "frontend0";
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;
-  std::vector<std::string> dialects = {"openai", "lab"};
+  std::vector<std::string> dialects = {"openai", "lab", "anthropic", "ollama"};
   /// After load_config at least one; the first has `port` and `dialects`, whoever gave them.
   std::vector<ListenConfig> listen;
   std::uint32_t threads = 2;

@@ -48,6 +48,7 @@ const std::vector<DialectFacts>& dialect_facts() {
         {"POST", "/detokenize"},
         {"POST", "/v1/responses"},
         {"POST", "/v1/embeddings"},
+        {"POST", "/v1/rerank"},
         {"GET", "/v1/models"},
         {"GET", "/v1/models/:id"},
         {"GET", "/v1/models/:owner/:id"},
@@ -93,6 +94,19 @@ const std::vector<DialectFacts>& dialect_facts() {
       {"mii", "DeepSpeed-MII's RESTful gateway", {{"POST", "/mii/:name"}}},
       {"distserve", "DistServe", {{"POST", "/generate"}}},
       {"energonai", "EnergonAI's generation server", {{"POST", "/generation"}}},
+      {"anthropic",
+       "Anthropic's Messages API",
+       {{"POST", "/v1/messages"}, {"POST", "/v1/messages/count_tokens"}}},
+      {"ollama",
+       "Ollama",
+       {{"POST", "/api/chat"},
+        {"POST", "/api/generate"},
+        {"POST", "/api/show"},
+        {"POST", "/api/embed"},
+        {"POST", "/api/embeddings"},
+        {"GET", "/api/tags"},
+        {"GET", "/api/ps"},
+        {"GET", "/api/version"}}},
   };
   return kFacts;
 }

@@ -1,11 +1,13 @@
 #include "frontend/dialects/registry.h"
 
+#include "frontend/dialects/anthropic.h"
 #include "frontend/dialects/distserve.h"
 #include "frontend/dialects/energonai.h"
 #include "frontend/dialects/lab.h"
 #include "frontend/dialects/lightllm.h"
 #include "frontend/dialects/mii.h"
 #include "frontend/dialects/mindspore.h"
+#include "frontend/dialects/ollama.h"
 #include "frontend/dialects/tgi.h"
 #include "frontend/dialects/tutorial.h"
 #include "frontend/openai/openai_dialect.h"
@@ -14,9 +16,9 @@ namespace baton {
 
 const std::vector<const Dialect*>& all_dialects() {
   static const std::vector<const Dialect*> kAll = {
-      &openai_dialect(),   &lab_dialect(),       &mindspore_dialect(),
-      &tutorial_dialect(), &tgi_dialect(),       &lightllm_dialect(),
-      &mii_dialect(),      &distserve_dialect(), &energonai_dialect(),
+      &openai_dialect(),    &lab_dialect(),       &mindspore_dialect(), &tutorial_dialect(),
+      &tgi_dialect(),       &lightllm_dialect(),  &mii_dialect(),       &distserve_dialect(),
+      &energonai_dialect(), &anthropic_dialect(), &ollama_dialect(),
   };
   return kAll;
 }

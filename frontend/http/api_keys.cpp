@@ -120,6 +120,10 @@ std::optional<std::size_t> ApiKeys::find(std::string_view authorization) const {
   if (!bearer) return std::nullopt;
   std::string_view given = authorization.substr(kScheme.size());
   given.remove_prefix(std::min(given.find_first_not_of(' '), given.size()));
+  return find_secret(given);
+}
+
+std::optional<std::size_t> ApiKeys::find_secret(std::string_view given) const {
   std::optional<std::size_t> found;
   for (std::size_t i = 0; i < keys_.size(); ++i) {
     if (same(given, keys_[i].secret)) found = i;

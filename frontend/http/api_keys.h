@@ -38,6 +38,8 @@ class ApiKeys {
   /// The key of an Authorization header ("Bearer <key>"). The time taken depends on the number of
   /// keys alone.
   std::optional<std::size_t> find(std::string_view authorization) const;
+  /// Likewise, of the bare key.
+  std::optional<std::size_t> find_secret(std::string_view given) const;
   const std::vector<ApiKey>& all() const { return keys_; }
 
  private:

@@ -122,8 +122,7 @@ bool Routes::worth_a_body(const ClientConnection& connection, const HttpRequest&
   if (id != nullptr && !valid_request_id(*id)) return false;
   if (refusal(connection, request)) return false;
   if (options_.keys.open()) return true;
-  const std::string* given = request.header("authorization");
-  return given != nullptr && options_.keys.find(*given).has_value();
+  return key_of(request).has_value();
 }
 
 std::string Routes::new_request_id() {
@@ -133,22 +132,30 @@ std::string Routes::new_request_id() {
   return id;
 }
 
+/// Of the Authorization header, or of the one that Anthropic's clients send.
+std::optional<std::size_t> Routes::key_of(const HttpRequest& request) const {
+  const std::string* bearer = request.header("authorization");
+  const std::string* bare = request.header("x-api-key");
+  const auto key = bearer == nullptr ? std::nullopt : options_.keys.find(*bearer);
+  return key || bare == nullptr ? key : options_.keys.find_secret(*bare);
+}
+
 /// False: the key is missing or wrong, and the reply that says so is on its way.
 bool Routes::check_key(const Connection& connection, const HttpRequest& request,
                        ReplyFrame* frame) {
   if (options_.keys.open()) return true;
-  const std::string* given = request.header("authorization");
-  const auto key = options_.keys.find(given == nullptr ? "" : *given);
-  if (key) {
+  const bool given =
+      request.header("authorization") != nullptr || request.header("x-api-key") != nullptr;
+  if (const auto key = key_of(request)) {
     frame->api_key = static_cast<std::int32_t>(*key);
     return true;
   }
-  const HttpError error = shaped(
-      http_error(401,
-                 given == nullptr ? "no API key was given; send it as 'Authorization: Bearer <key>'"
-                                  : "the API key is not one of this server's",
-                 "invalid_api_key"),
-      *frame);
+  const HttpError error =
+      shaped(http_error(401,
+                        !given ? "no API key was given; send it as 'Authorization: Bearer <key>'"
+                               : "the API key is not one of this server's",
+                        "invalid_api_key"),
+             *frame);
   HttpReply whole;
   whole.status = error.status;
   whole.body = error.body;

@@ -119,6 +119,7 @@ class Routes {
   /// Why nothing is done for whoever asks, key or not; nothing: all is well.
   std::optional<HttpError> refusal(const ClientConnection& connection,
                                    const HttpRequest& request) const;
+  std::optional<std::size_t> key_of(const HttpRequest& request) const;
   bool check_key(const Connection& connection, const HttpRequest& request, ReplyFrame* frame);
   std::string new_request_id();
   void reply(const Connection& connection, ReplyFrame frame, const char* route, HttpReply reply);

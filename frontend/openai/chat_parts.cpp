@@ -13,6 +13,17 @@ std::string function_members(const ToolCall& call) {
 
 }  // namespace
 
+std::vector<ReplyPart> told_parts(bool one_call, std::vector<ReplyPart> parts) {
+  if (one_call) {
+    std::erase_if(parts, [](const ReplyPart& part) {
+      const bool of_call =
+          part.kind == ReplyPart::Kind::call || part.kind == ReplyPart::Kind::arguments;
+      return of_call && part.index > 0;
+    });
+  }
+  return parts;
+}
+
 std::string delta_members(const ReplyPart& part) {
   switch (part.kind) {
     case ReplyPart::Kind::reasoning:

@@ -8,6 +8,9 @@
 
 namespace baton {
 
+/// Without calls behind the first one, where `one_call` says that only one is wanted.
+std::vector<ReplyPart> told_parts(bool one_call, std::vector<ReplyPart> parts);
+
 /// Of a stream's "delta": "content", "reasoning_content", or "tool_calls" with one call that
 /// begins, or more of its arguments.
 std::string delta_members(const ReplyPart& part);

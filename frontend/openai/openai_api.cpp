@@ -32,6 +32,7 @@ struct AskedLimits {
   std::string max_field = "max_tokens";
   std::int64_t min_tokens = 0;
   std::int64_t truncate = 0;  // tokens of a prompt that are kept; 0: all, -1: what fits
+  bool clamp = false;         // max_tokens beyond the context is what the context leaves
 };
 
 /// What the body says, before anything is tokenised.
@@ -50,6 +51,8 @@ struct Asked {
   std::optional<ReplyParser> parser;
   bool named_call = false;
   bool one_call = false;
+
+  OtherApi other;
 };
 
 /// max_tokens may be 0 where a completion tells something about its prompt.
@@ -130,7 +133,7 @@ Status settle_limits(const AskedLimits& limits, const RequestContext& context,
   if (Status status = check_prompt(ids.size(), context); !status.ok()) return status;
   const auto prompt = static_cast<std::int64_t>(ids.size());
   const std::int64_t room = context.max_context - prompt;
-  if (wanted > room) {
+  if (wanted > room && !(limits.clamp && limits.min_tokens <= room)) {
     return Status(ErrorCode::too_long,
                   "the prompt has " + std::to_string(prompt) + " tokens and '" +
                       (wanted == limits.min_tokens ? "min_tokens" : limits.max_field) + "' is " +
@@ -139,7 +142,8 @@ Status settle_limits(const AskedLimits& limits, const RequestContext& context,
                       std::to_string(context.max_context));
   }
   const std::int64_t fallback = std::max<std::int64_t>(model.default_max_tokens, limits.min_tokens);
-  *max_tokens = static_cast<std::uint32_t>(limits.max_tokens.value_or(std::min(fallback, room)));
+  const std::int64_t most_new = limits.max_tokens.value_or(std::min(fallback, room));
+  *max_tokens = static_cast<std::uint32_t>(std::min(most_new, limits.clamp ? room : most_new));
   return {};
 }
 
@@ -215,6 +219,16 @@ std::vector<PromptFacts> prompt_facts(const ServedModel& model, const Asked& ask
 
 std::unique_ptr<ReplyWriter> make_reply(OpenAiRoute route, const RequestContext& context,
                                         const ServedModel& model, Asked& asked) {
+  if (asked.other.make_reply) {
+    return asked.other.make_reply(
+        {.id = context.request_id,
+         .model = model.name,
+         .created = context.unix_seconds,
+         .prompt_tokens = static_cast<std::uint32_t>(asked.request.prompts.front().size()),
+         .stream = asked.request.stream,
+         .one_call = asked.one_call,
+         .parser = std::move(asked.parser)});
+  }
   ReplyFacts facts;
   facts.id = context.request_id;
   facts.model = model.name;
@@ -365,7 +379,7 @@ void tell_ignored(Asked& asked) {
 }
 
 ParseOutcome parse(std::string_view body, OpenAiRoute route, const RequestContext& context,
-                   const ServedModel& model) {
+                   const ServedModel& model, OtherApi other = {}) {
   const bool chat = route == OpenAiRoute::chat;
   if (chat && model.chat == nullptr && model.chat_template == nullptr) {
     return http_error(
@@ -376,6 +390,9 @@ ParseOutcome parse(std::string_view body, OpenAiRoute route, const RequestContex
   if (!json.ok()) return http_error(json.status());
 
   Asked asked;
+  asked.ignored = std::move(other.ignored);
+  asked.limits.clamp = other.max_tokens_clamp;
+  asked.other = std::move(other);
   FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &asked.ignored);
   read_common(fields, body, route, context, model, asked);
   if (chat) {
@@ -420,6 +437,12 @@ ParseOutcome parse_completion(std::string_view body, const RequestContext& conte
 ParseOutcome parse_chat_completion(std::string_view body, const RequestContext& context,
                                    const ServedModel& model) {
   return parse(body, OpenAiRoute::chat, context, model);
+}
+
+ParseOutcome parse_for_other_api(std::string_view body, OpenAiRoute route,
+                                 const RequestContext& context, const ServedModel& model,
+                                 OtherApi other) {
+  return parse(body, route, context, model, std::move(other));
 }
 
 std::vector<std::string> openai_fields(OpenAiRoute route, const ServedModel& model) {

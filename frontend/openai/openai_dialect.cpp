@@ -4,10 +4,11 @@
 #include <string>
 #include <string_view>
 
-#include "frontend/http/http_error.h"
 #include "frontend/openai/openai_api.h"
+#include "frontend/openai/responses_api.h"
 #include "frontend/openai/server_pages.h"
 #include "frontend/openai/tokenize_api.h"
+#include "frontend/openai/translation.h"
 
 namespace baton {
 namespace {
@@ -16,17 +17,9 @@ using Page = std::variant<Answer, HttpError>;
 
 constexpr std::string_view kModels = "/v1/models/";
 
-ParseOutcome no_responses(std::string_view, const RequestContext&, const ServedModel&) {
-  return http_error(501,
-                    "/v1/responses is not served: this server keeps no conversations; use "
-                    "/v1/chat/completions, which takes the same messages and tools",
-                    "not_served");
-}
-
-ParseOutcome no_embeddings(std::string_view, const RequestContext&, const ServedModel&) {
-  return http_error(
-      501, "/v1/embeddings is not served: this server's model generates text and has no embeddings",
-      "not_served");
+ParseOutcome parse_no_embeddings(std::string_view, const RequestContext& context,
+                                 const ServedModel&) {
+  return no_embeddings(context.path);
 }
 
 Page models_page(const PageFacts& facts, const ServedModel& model) {
@@ -73,8 +66,9 @@ class OpenAiDialect : public Dialect {
             {"POST", "/v1/chat/completions", &parse_chat_completion},
             {"POST", "/tokenize", &parse_tokenize},
             {"POST", "/detokenize", &parse_detokenize},
-            {"POST", "/v1/responses", &no_responses},
-            {"POST", "/v1/embeddings", &no_embeddings},
+            {"POST", "/v1/responses", &parse_response},
+            {"POST", "/v1/embeddings", &parse_no_embeddings},
+            {"POST", "/v1/rerank", &parse_no_embeddings},
             {"GET", "/v1/models", &models_page},
             {"GET", "/v1/models/:id", &model_page},
             {"GET", "/v1/models/:owner/:id", &model_page},

@@ -47,18 +47,6 @@ std::string ending_fields(const Ending& ending, const std::optional<ReplyParser>
   return fields + (ending.stop_token < 0 ? "null" : std::to_string(ending.stop_token));
 }
 
-/// Without calls behind the first one, where only one is wanted.
-std::vector<ReplyPart> told_parts(const ReplyFacts& facts, std::vector<ReplyPart> parts) {
-  if (facts.one_call) {
-    std::erase_if(parts, [](const ReplyPart& part) {
-      const bool of_call =
-          part.kind == ReplyPart::Kind::call || part.kind == ReplyPart::Kind::arguments;
-      return of_call && part.index > 0;
-    });
-  }
-  return parts;
-}
-
 std::optional<ReplyParser> parser_of(const ReplyFacts& facts, std::size_t choice) {
   std::optional<ReplyParser> parser = facts.parser;
   if (parser) parser->set_choice(static_cast<std::uint32_t>(choice));
@@ -124,7 +112,7 @@ class WholeReply : public ReplyWriter {
   std::string text(const ReplyPiece& piece) override {
     Choice& choice = choices_[piece.choice];
     if (choice.parser) {
-      choice.take(told_parts(facts_, choice.parser->feed(piece.text)));
+      choice.take(told_parts(facts_.one_call, choice.parser->feed(piece.text)));
     } else {
       choice.text += piece.text;
     }
@@ -139,7 +127,7 @@ class WholeReply : public ReplyWriter {
   std::string end(std::uint32_t choice, const Ending& ending) override {
     choices_[choice].ending = ending;
     std::optional<ReplyParser>& parser = choices_[choice].parser;
-    if (parser) choices_[choice].take(told_parts(facts_, parser->finish()));
+    if (parser) choices_[choice].take(told_parts(facts_.one_call, parser->finish()));
     return {};
   }
 
@@ -251,7 +239,8 @@ class StreamReply : public ReplyWriter {
     logprobs_[piece.choice].add(piece);
     if (piece.token >= 0) ++tokens_[piece.choice];
     if (parsers_[piece.choice]) {
-      return events_of(piece.choice, told_parts(facts_, parsers_[piece.choice]->feed(piece.text)));
+      return events_of(piece.choice,
+                       told_parts(facts_.one_call, parsers_[piece.choice]->feed(piece.text)));
     }
     if (piece.text.empty() && !logprobs_[piece.choice].any()) return {};
     return event(piece.choice, piece.text);
@@ -261,7 +250,7 @@ class StreamReply : public ReplyWriter {
     std::optional<ReplyParser>& parser = parsers_[choice];
     std::string events;
     // It may end with a call.
-    if (parser) events = events_of(choice, told_parts(facts_, parser->finish()));
+    if (parser) events = events_of(choice, told_parts(facts_.one_call, parser->finish()));
     return events + head_ + "{\"index\":" + std::to_string(choice) +
            (shape_ == ReplyShape::chat ? ",\"delta\":{}" : ",\"text\":\"\"") +
            ",\"logprobs\":null" + ending_fields(ending, parser, facts_.named_call) + close(choice);

@@ -7,6 +7,22 @@ import time
 
 from cluster import DEMO_MODEL
 
+# What Hermes and Qwen write, with the demo model's own marks.
+CALLING_TEMPLATE = """{{- bos_token }}
+{%- if tools %}<|system|>For each call write
+<tool_call>
+{"name": ..., "arguments": ...}
+</tool_call>
+{{ tools | tojson }}<|end|>{% endif %}
+{%- for message in messages %}
+    {{- '<|' + message.role + '|>' + (message.content or '') }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<tool_call>\n' + (call.function | tojson) + '\n</tool_call>' }}
+    {%- endfor %}
+    {{- '<|end|>' }}
+{%- endfor %}
+{{- '<|assistant|>' if add_generation_prompt }}"""
+
 
 def temporary(case, prefix):
     """The path of a new folder, removed when the test case ends."""

@@ -23,7 +23,7 @@ BEAMS = SOURCE / "tests" / "golden" / "beams.json"
 GOLDEN = SOURCE / "tests" / "golden" / "dialects"
 RECORD = "--record" in sys.argv
 # Which dialects share a port; the rest own the same paths as one of these.
-PORTS = [["openai", "lab"], ["mindspore", "tutorial", "mii"], ["tgi"], ["lightllm", "energonai"],
+PORTS = [["openai", "lab", "anthropic", "ollama"], ["mindspore", "tutorial", "mii"], ["tgi"], ["lightllm", "energonai"],
          ["distserve"]]
 # What differs from run to run, or in the last digit from machine to machine.
 VOLATILE = [(r'"logprob":-?[0-9][0-9.e+-]*', '"logprob":<number>'),
@@ -33,7 +33,11 @@ VOLATILE = [(r'"logprob":-?[0-9][0-9.e+-]*', '"logprob":<number>'),
             (r'"data":[0-9]+', '"data":<number>'),
             (r'"version":"[^"]*"', '"version":"<version>"'),
             (r'"system_fingerprint":"baton-[^"]*"', '"system_fingerprint":"<build>"'),
-            (r'"(cmpl|chatcmpl)-[^"]*"', r'"\1-<id>"')]
+            (r'"(cmpl|chatcmpl)-[^"]*"', r'"\1-<id>"'),
+            (r'"(msg|resp)_[0-9a-f-]+(_?[0-9]*)"', r'"\1_<id>\2"'),
+            (r'"(created_at|modified_at)":("[^"]*"|[0-9]+)', r'"\1":<time>'),
+            (r'_duration":[0-9]+', '_duration":<time>'),
+            (r'"baton":"[^"]*"', '"baton":"<version>"')]
 
 
 def exchange(port, method, path, body=None, headers=None):

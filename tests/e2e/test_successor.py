@@ -5,6 +5,7 @@ import concurrent.futures
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -134,6 +135,36 @@ class Kills(unittest.TestCase):
                 self.assertFalse(thread.is_alive())
             self.assertEqual(wrong, [])
             self.assertTrue(all(done), done)
+            cluster.assert_at_rest()
+
+    def test_streams_of_other_apis_go_on(self):
+        """Anthropic's, OpenAI's newer one and Ollama's: the same bytes as if nobody had died, but for times."""
+        chat = {"model": "demo", "messages": [{"role": "user", "content": "Tell me about Baton."}]}
+        doors = [("/v1/messages", {**chat, "max_tokens": 120, "min_tokens": 120, "temperature": 0, "stream": True}),
+                 ("/v1/responses", {"model": "demo", "input": "Tell me about Baton.", "max_output_tokens": 120,
+                                    "min_tokens": 120, "temperature": 0, "stream": True}),
+                 ("/api/chat", {**chat, "options": {"num_predict": 120, "min_tokens": 120, "temperature": 0}})]
+        times = re.compile(rb'("created_at":|_duration":)("[^"]*"|[0-9]+)')
+
+        def said(port, deaths):
+            clients = [Raw(port) for _ in doors]
+            for client, (path, body) in zip(clients, doors):
+                client.send("".join(post(path, body, "X-Request-Id: mine\r\n")))
+            for _ in range(deaths):
+                time.sleep(0.3)
+                cluster.kill("frontend0")
+                cluster.start("frontend0")
+            replies = [client.read_reply() for client in clients]
+            self.assertEqual([status for status, _ in replies], [200] * len(doors))
+            return [times.sub(rb"\1", body) for _, body in replies]
+
+        with Cluster(worker=SLOW) as cluster:
+            port = cluster.frontends["frontend0"]
+            said(port, 0)  # from here on the prompts are in the prefix cache
+            truth = said(port, 0)
+            self.assertEqual(said(port, 3), truth)
+            for body, end in zip(truth, (b"message_stop", b"response.incomplete", b'"done":true')):
+                self.assertIn(end, body[-4000:])
             cluster.assert_at_rest()
 
     def test_whatever_was_half_said(self):

@@ -1,8 +1,11 @@
 // Bodies of chats and completions with all that may stand in them, grammars and tools too, up to
 // what the loop would get.
+#include <array>
+#include <cstdlib>
 #include <string>
 
 #include "frontend/chat/chat_format.h"
+#include "frontend/dialects/registry.h"
 #include "frontend/openai/openai_api.h"
 #include "frontend/openai/tokenize_api.h"
 #include "tests/fuzz/fuzz.h"
@@ -23,6 +26,27 @@ baton::ServedModel load() {
   return model;
 }
 
+struct Route {
+  const char* dialect;
+  std::string_view path;
+};
+/// APIs whose bodies are translated.
+constexpr std::array<Route, 5> kTranslated{{{"anthropic", "/v1/messages"},
+                                            {"anthropic", "/v1/messages/count_tokens"},
+                                            {"openai", "/v1/responses"},
+                                            {"ollama", "/api/chat"},
+                                            {"ollama", "/api/generate"}}};
+
+baton::ParseOutcome parse_route(const Route& wanted, std::string_view body,
+                                const baton::RequestContext& context,
+                                const baton::ServedModel& model) {
+  for (const baton::DialectRoute& route : baton::dialect_named(wanted.dialect)->routes()) {
+    if (wanted.path == route.path)
+      return std::get<baton::ParseBody>(route.answer)(body, context, model);
+  }
+  std::abort();
+}
+
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -35,7 +59,11 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   context.default_timeout = context.max_timeout = baton::kSecond;
   context.strict_fields = (data[0] & 4U) != 0;
   const std::string_view body = baton::fuzz::text_of(data + 1, size - 1);
-  const auto parse = [&] {
+  const auto parse = [&]() -> baton::ParseOutcome {
+    if ((data[0] & 64U) != 0) {
+      const Route& route = kTranslated[data[0] % kTranslated.size()];
+      return parse_route(route, body, context, model);
+    }
     switch (data[0] % 4U) {
       case 0:
         return baton::parse_completion(body, context, model);

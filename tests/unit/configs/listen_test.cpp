@@ -39,7 +39,7 @@ TEST(Listen, WithoutAListThereIsOnePortWithTheUsualDialects) {
   ASSERT_EQ(f.listen.size(), 1U);
   EXPECT_EQ(f.listen[0].host, "0.0.0.0");
   EXPECT_EQ(f.listen[0].port, 81);
-  EXPECT_EQ(f.listen[0].dialects, (Names{"openai", "lab"}));
+  EXPECT_EQ(f.listen[0].dialects, (Names{"openai", "lab", "anthropic", "ollama"}));
 }
 
 TEST(Listen, OnePortWithOtherDialects) {
@@ -67,7 +67,7 @@ TEST(Listen, AListOfPorts) {
   EXPECT_EQ(f.listen[1].host, "127.0.0.1");
   EXPECT_EQ(f.listen[1].dialects, Names{"lab"});
   EXPECT_EQ(f.listen[2].port, 0);
-  EXPECT_EQ(f.listen[2].dialects, (Names{"openai", "lab"}));
+  EXPECT_EQ(f.listen[2].dialects, (Names{"openai", "lab", "anthropic", "ollama"}));
 }
 
 TEST(Listen, TheCommandLineReplacesTheListOrItsFirstEntry) {
