@@ -196,12 +196,15 @@ std::unique_ptr<ReplyWriter> anthropic_reply(ReplyGrounds grounds, MessageWishes
 }
 
 std::string anthropic_error(const HttpError& error) {
+  // By these words clients know that they must shorten the conversation.
+  const std::string too_long =
+      error.code == "context_length_exceeded" ? "prompt is too long: " : "";
   const std::string details =
       error.param == kThreadField
           ? R"(,"details":{"error_code":"thread_unsupported_request","unsupported":["thread"]})"
           : "";
   return std::string("{\"type\":\"error\",\"error\":{\"type\":\"") + error_type(error) +
-         "\",\"message\":" + json_string(error.message) + details + "}}";
+         "\",\"message\":" + json_string(too_long + error.message) + details + "}}";
 }
 
 }  // namespace baton

@@ -36,6 +36,18 @@ std::string told_name(const FieldNames& names, const std::string& field) {
   return field;
 }
 
+/// Fields that the OpenAI API ignored, as the client calls them.
+void tell_ignored(const FieldNames& names, ParsedRequest& request) {
+  std::string all;
+  for (std::string& name : request.ignored_fields) {
+    name = told_name(names, name);
+    all += (all.empty() ? "" : ", ") + name;
+  }
+  for (auto& [header, value] : request.headers) {
+    if (header == kIgnoredFieldsHeader) value = all;
+  }
+}
+
 HttpError told_error(const HttpError& error, const FieldNames& names) {
   std::string message = error.message;
   for (const auto& [ours, theirs] : names) {
@@ -76,6 +88,7 @@ ParseOutcome parse_translated(Translation translation, const RequestContext& con
                        }
                        if (auto* request = std::get_if<ParsedRequest>(&made)) {
                          request->grammar_field = told_name(names, request->grammar_field);
+                         tell_ignored(names, *request);
                          if (request->stream) request->content_type = type;
                        }
                        return made;

@@ -155,6 +155,8 @@ class Kills(unittest.TestCase):
                 cluster.kill("frontend0")
                 cluster.start("frontend0")
             replies = [client.read_reply() for client in clients]
+            for client in clients:
+                client.socket.close()
             self.assertEqual([status for status, _ in replies], [200] * len(doors))
             return [times.sub(rb"\1", body) for _, body in replies]
 

@@ -410,6 +410,23 @@ TEST(Messages, UnknownFieldsAreIgnoredAndTold) {
   EXPECT_EQ(request.ignored_fields, (std::vector<std::string>{"colour", "context_management"}));
 }
 
+TEST(Messages, WhatTheModelCannotDoIsToldByItsName) {
+  const auto outcome = parsed("anthropic", "/v1/messages",
+                              message(R"(,"colour":1,"output_config":{"effort":"high"})"),
+                              tiny_model(), context_of("/v1/messages", lenient_context()));
+  const auto& request = std::get<ParsedRequest>(outcome);
+  EXPECT_EQ(request.ignored_fields, (std::vector<std::string>{"colour", "output_config.effort"}));
+  EXPECT_EQ(request.headers.front().second, "colour, output_config.effort");
+}
+
+TEST(Messages, TooLongAPromptIsToldInTheWordsThatClientsKnow) {
+  std::string words;
+  for (int i = 0; i < 300; ++i) words += "hello ";
+  kPlainMessages.refuses(
+      R"({"model":"tiny","max_tokens":5,"messages":[{"role":"user","content":")" + words + "\"}]}",
+      400, "\"message\":\"prompt is too long: ");
+}
+
 TEST(Messages, CountingTokensIsWhatAReplyTells) {
   const std::string body =
       R"({"model":"tiny","system":"Be brief","messages":[{"role":"user","content":"hello"}]})";

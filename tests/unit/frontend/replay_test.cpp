@@ -427,6 +427,46 @@ TEST(Replay, OfWhatTheOpenAiApiCanAsk) {
   EXPECT_TRUE(grammar);
 }
 
+/// The APIs that are translated into OpenAI's: thoughts, calls and failures, whole and as streams.
+std::vector<Case> translated_cases() {
+  struct Door {
+    std::string dialect, path, body, tools;
+  };
+  const std::string ask = R"({"model":"demo","messages":[{"role":"user","content":"hello"}])";
+  const std::string schema = R"({"type":"object"})";
+  const std::vector<Door> doors = {
+      {"anthropic", "/v1/messages", ask + R"(,"max_tokens":50)",
+       R"(,"tools":[{"name":"f","input_schema":)" + schema + "}]"},
+      {"openai", "/v1/responses", R"({"model":"demo","input":"hello")",
+       R"(,"tools":[{"type":"function","name":"f","parameters":)" + schema + "}]"},
+      {"ollama", "/api/chat", ask,
+       R"(,"tools":[{"type":"function","function":{"name":"f","parameters":)" + schema + "}}]"}};
+  const std::string said =
+      "why</think>\nso\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  const ReplyFails failure{ErrorCode::worker_crashes, "it died \"here\"", 2};
+  std::vector<Case> cases;
+  for (const Door& door : doors) {
+    for (const char* stream : {R"(,"stream":false)", R"(,"stream":true)"}) {
+      const std::string name = door.path + stream;
+      const std::string body = door.body + door.tools + stream + "}";
+      cases.push_back({name, door.dialect, door.path, body, said, {}, "hello<think>"});
+      cases.push_back(
+          {name + " fails", door.dialect, door.path, body, said, failure, "hello<think>"});
+    }
+  }
+  return cases;
+}
+
+TEST(Replay, OfApisThatAreTranslated) {
+  std::uint32_t seed = 1;
+  for (const Case& what : translated_cases()) {
+    const RecordedRun run(what, seed++);
+    ASSERT_TRUE(run.served()) << what.name << ": " << run.refusal;
+    cut_everywhere(what, run);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
 // What the test compares is not nothing: the parts that could differ are in the bytes.
 TEST(Replay, TheBytesHoldWhatTheFactsSay) {
   const Case what{"chat", "openai", "/v1/chat/completions", chat(R"(,"stream":true)")};
