@@ -157,6 +157,7 @@ class Keys(unittest.TestCase):
     def test_without_a_key_no_body_is_awaited(self):
         port = next(iter(self.cluster.frontends.values()))
         for key, status in (("", b"401"), (f"Authorization: Bearer {KEY}x\r\n", b"401"),
+                            (f"x-api-key: {KEY}x\r\n", b"401"), (f"x-api-key: {KEY}\r\n", b""),
                             (f"Authorization: Bearer {KEY}\r\n", b"")):
             with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
                 client.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\n{key}"

@@ -323,7 +323,8 @@ class Full(unittest.TestCase):
             running = cluster.stream("Hello", max_tokens=400, ignore_eos=True)
             running.wait_pieces(1)
             wanted = {"openai": 429, "lab": 429, "mindspore": 429, "tutorial": 429, "tgi": 429,
-                      "lightllm": 429, "mii": 429, "distserve": 429, "energonai": 406}
+                      "lightllm": 429, "mii": 429, "distserve": 429, "energonai": 406,
+                      "anthropic": 429, "ollama": 429}
             for file in sorted(GOLDEN.glob("*.json")):
                 # The first exchange of each file is a request with one prompt, or two.
                 ask = json.loads(file.read_text())[0]

@@ -29,6 +29,8 @@ TEST(ApiKeys, FindsTheKeyOfAHeader) {
   EXPECT_TRUE(ApiKeys().open());
   EXPECT_EQ(keys.find("Bearer sk-0123456789abcdef"), 0U);
   EXPECT_EQ(keys.find("bearer  sk-another-key-16letters"), 1U);
+  EXPECT_EQ(keys.find_secret("sk-another-key-16letters"), 1U);
+  EXPECT_FALSE(keys.find_secret("Bearer sk-another-key-16letters").has_value());
   for (const char* wrong :
        {"", "Bearer", "Bearer ", "Bearer sk-0123456789abcdeg", "Bearer sk-0123456789abcde",
         "Bearer sk-0123456789abcdef0", "Basic sk-0123456789abcdef", "sk-0123456789abcdef",

@@ -112,6 +112,9 @@ TEST(Registry, ErrorsOfTheServerHaveEachDialectsShape) {
   EXPECT_EQ(shaped("mii", full), R"(429 {"message":"full"})");
   EXPECT_EQ(shaped("distserve", full), R"(429 {"detail":"full"})");
   EXPECT_EQ(shaped("energonai", full), R"(406 {"detail":"full"})");
+  EXPECT_EQ(shaped("anthropic", full),
+            R"(429 {"type":"error","error":{"type":"rate_limit_error","message":"full"}})");
+  EXPECT_EQ(shaped("ollama", full), R"(429 {"error":"full"})");
   const HttpError died = http_error(Status(ErrorCode::worker_crashes, "it died"));
   EXPECT_EQ(
       shaped("tgi", died),
