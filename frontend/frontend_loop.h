@@ -72,6 +72,11 @@ class FrontendLoop {
   /// of the connection.
   void adopt_lost(const std::shared_ptr<ClientConnection>& connection, bool begun,
                   const std::string& why);
+  /// For the metrics: how many of them go on, and how many could not.
+  void took_over(std::size_t replies, std::size_t lost) {
+    replies_taken_over_ = replies;
+    replies_lost_ = lost;
+  }
   /// How run() ends when it is told to leave everything to a successor: the process is to end at
   /// once then, without closing anything.
   static constexpr int kHandedOver = -1;
@@ -136,13 +141,14 @@ class FrontendLoop {
   void reply_now(Job& job, HttpReply reply);
   void warn_of_ignored(const Job& job, const ParsedRequest& request);
   /// What a head says of the moment.
-  static ReplyFrame& stamped(ReplyFrame& frame);
+  ReplyFrame& stamped(ReplyFrame& frame) const;
   void refuse(Job& job, const Status& status, std::uint32_t retry_after_s = 0);
   void forget(Replies::iterator at);
   HttpReply live_reply(const Job& job, const LiveRequest& request);
   HttpReply page_reply(const Job& job, const LiveRequest& request);
   IndexFacts index_facts(const LiveRequest& request) const;
   MetricsView metrics_view() const;
+  LoadReport load_report() const;
 
   void begin_drain();
   bool drained();
@@ -173,7 +179,10 @@ class FrontendLoop {
   TableOutput out_;
   TableOutput follow_;  // what finishing a choice inside act() leads to
   std::vector<Job> batch_;
+  EventRate rate_;            // of requests that generate
   std::uint64_t unkept_ = 0;  // replies that the journal had no room for
+  std::uint64_t replies_taken_over_ = 0;
+  std::uint64_t replies_lost_ = 0;
   std::string record_;  // of the journal, while it is made
   std::vector<std::function<void()>> at_start_;  // what clients of a predecessor are owed at once
   std::set<std::string> ignored_fields_;  // those that the log has named; bounded

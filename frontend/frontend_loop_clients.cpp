@@ -1,6 +1,7 @@
 // What the loop does with what clients ask: requests for the table, and pages that it knows itself.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "frontend/core/dialect.h"
@@ -89,8 +90,9 @@ void FrontendLoop::reply_now(Job& job, HttpReply reply) {
               reply.reason.empty() ? "" : " reason=" + log_text(reply.reason));
 }
 
-ReplyFrame& FrontendLoop::stamped(ReplyFrame& frame) {
+ReplyFrame& FrontendLoop::stamped(ReplyFrame& frame) const {
   frame.date = wall_ns() / kSecond;
+  frame.load = load_text(frame.load_format, load_report());
   return frame;
 }
 
@@ -135,6 +137,8 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
                                                   " requests; try again later"));
     return;
   }
+  rate_.count(now_);
+  generation.facts.load = load_text(job.frame.load_format, load_report());
   std::optional<AtWork> at_work(std::in_place, job.connection->kept);
   const std::uint64_t connection = job.connection->id();
   if (job.frame.api_key >= 0) {
@@ -252,6 +256,28 @@ HttpReply FrontendLoop::page_reply(const Job& job, const LiveRequest& request) {
   return reply;
 }
 
+/// Of the whole cluster, but for the rate: that of this front end's own clients.
+LoadReport FrontendLoop::load_report() const {
+  const SchedulerView& view = table_.scheduler();
+  LoadReport report;
+  report.waiting = view.waiting;
+  report.running = view.running > view.waiting ? view.running - view.waiting : 0;
+  report.rate = rate_.per_second(now_);
+  std::uint64_t blocks = 0;
+  std::uint64_t used = 0;
+  for (const PoolUse& pool : view.pools) {
+    blocks += pool.blocks;
+    used += pool.owned + pool.fenced;
+  }
+  if (blocks != 0) report.kv_used = static_cast<double>(used) / static_cast<double>(blocks);
+  // The request that asks counts, too: nobody is idle while it replies, and balancers pass over
+  // who says so.
+  const double places = std::max(1U, options_.page.max_batch) * std::max(1U, view.workers_ready);
+  const double taken = std::max<std::size_t>(view.running, choices_.size()) + 1.0;
+  report.utilization = std::max(report.kv_used, taken / places);
+  return report;
+}
+
 MetricsView FrontendLoop::metrics_view() const {
   MetricsView view;
   view.version = options_.identity.build;
@@ -265,6 +291,9 @@ MetricsView FrontendLoop::metrics_view() const {
   view.open_streams = choices_.size();
   view.queued_bytes = writer_.queued_bytes();
   view.process = process_usage();
+  view.unix_time = static_cast<double>(wall_ns()) * 1e-9;
+  view.replies_taken_over = replies_taken_over_;
+  view.replies_lost = replies_lost_;
   if (options_.journal != nullptr) view.replies_unkept = options_.journal->lost();
   return view;
 }

@@ -396,6 +396,7 @@ int serve(const Config& config, SignalFd& signals) {
         [&alive] { alive.touch(now_ns()); });
     spdlog::info("took over from the process before: {} replies go on, {} clients wait, {} lost",
                  taken.replies, taken.waiting, taken.lost);
+    loop.took_over(taken.replies, taken.lost);
   }
   const Status open = open_estate(estate, config.run_dir, config.frontend.name, legacy.get());
   if (!open.ok()) return refuse(config, open, 1);

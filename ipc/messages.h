@@ -19,7 +19,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 14;
+constexpr std::uint32_t kProtocolVersion = 15;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                         \
@@ -191,11 +191,15 @@ struct FrontendWelcome {
   std::uint64_t computed_tokens = 0;  // of prompts, in rows that were sent to workers
   std::uint64_t resumed = 0;          // sequences that went on in a pool that outlived their worker
   std::uint64_t role_changes = 0;     // of workers, by an operator or by themselves
+  std::uint64_t handoffs = 0;         // from one worker to another
+  std::uint64_t terms_ended = 0;      // of workers, for whatever reason
+  std::uint64_t worker_deaths = 0;    // processes that ended without a goodbye
   std::uint32_t tokens_per_block = 0;  // 0: no pool yet
   std::vector<PoolUse> pools;          // of the workers in term
   BATON_FIELDS(protocol, build, epoch, workers_ready, max_context, progress, running, waiting,
                host_blocks, host_blocks_used, blocks_out, blocks_in, damaged_blocks, preemptions,
-               computed_tokens, resumed, role_changes, tokens_per_block, pools)
+               computed_tokens, resumed, role_changes, handoffs, terms_ended, worker_deaths,
+               tokens_per_block, pools)
 };
 
 /// The one last message of an accepted request (or the refusal of a new one).

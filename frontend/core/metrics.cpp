@@ -128,7 +128,7 @@ std::string Metrics::expose(const MetricsView& view) const {
            "\"",
        "1");
   expose_gauges(out, view);
-  expose_pools(out, view.scheduler);
+  expose_pools(out, view.scheduler, view.unix_time);
   expose_counters(out, view);
   expose_histograms(out);
   return out;
@@ -166,7 +166,8 @@ void Metrics::expose_gauges(std::string& out, const MetricsView& view) const {
 }
 
 /// vLLM's names are about all pools together, as if they were one.
-void Metrics::expose_pools(std::string& out, const SchedulerView& scheduler) const {
+void Metrics::expose_pools(std::string& out, const SchedulerView& scheduler,
+                           double unix_time) const {
   std::uint64_t blocks = 0;
   std::uint64_t used = 0;
   head(out, "baton_kv_blocks", "gauge",
@@ -192,6 +193,11 @@ void Metrics::expose_pools(std::string& out, const SchedulerView& scheduler) con
        model_ + ",block_size=\"" + std::to_string(scheduler.tokens_per_block) +
            "\",num_gpu_blocks=\"" + std::to_string(blocks) + "\"",
        "1");
+  // What the Gateway API's inference extension asks every server. There are no adapters here.
+  head(out, "vllm:lora_requests_info", "gauge",
+       "Adapters that requests run or wait with (none), as of the unix time in the value.");
+  line(out, "vllm:lora_requests_info",
+       "max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"", number(unix_time));
 }
 
 void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
@@ -223,6 +229,19 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
   counter("baton_role_changes_total", "",
           "Changes of workers' roles, by an operator or by scheduler.roles: auto.",
           view.scheduler.role_changes);
+  counter("baton_handoffs_total", "", "Requests handed over from one worker to another.",
+          view.scheduler.handoffs);
+  counter("baton_worker_terms_ended_total", "",
+          "Times that a worker lost its place: it died, fell silent, hung or left.",
+          view.scheduler.terms_ended);
+  counter("baton_worker_deaths_total", "", "Processes of workers that ended without a goodbye.",
+          view.scheduler.worker_deaths);
+  counter("baton_replies_taken_over_total", "",
+          "Replies that this front end has gone on with after its predecessor's death.",
+          view.replies_taken_over);
+  counter("baton_replies_lost_total", "",
+          "Replies and connections of its predecessor that it could not go on with.",
+          view.replies_lost);
   counter("baton_kv_blocks_out_total", "", "Blocks copied from KV pools to their host parts.",
           view.scheduler.blocks_out);
   counter("baton_kv_blocks_in_total", "", "Blocks copied from host parts back to KV pools.",

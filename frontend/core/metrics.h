@@ -40,7 +40,10 @@ class Histogram {
 
 /// Numbers that others own, at the time of a scrape.
 struct MetricsView {
+  double unix_time = 0;
   std::uint64_t replies_unkept = 0;  // that found no room in the journal
+  std::uint64_t replies_taken_over = 0;
+  std::uint64_t replies_lost = 0;  // of the predecessor
   std::string version;
   std::string scheduler_build;
   SchedulerView scheduler;
@@ -84,7 +87,7 @@ class Metrics {
 
  private:
   void expose_gauges(std::string& out, const MetricsView& view) const;
-  void expose_pools(std::string& out, const SchedulerView& scheduler) const;
+  void expose_pools(std::string& out, const SchedulerView& scheduler, double unix_time) const;
   void expose_counters(std::string& out, const MetricsView& view) const;
   void expose_histograms(std::string& out) const;
 

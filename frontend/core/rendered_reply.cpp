@@ -14,6 +14,7 @@ RenderedReply::RenderedReply(const Tokenizer& tokenizer, ParsedRequest& request,
       headers_(std::move(request.headers)),
       content_type_(std::move(request.content_type)),
       streaming_(request.stream) {
+  frame_.load = facts_.load;
   // Only the end of the connection tells an HTTP/1.0 client where a stream ends.
   if (streaming_ && frame_.minor == 0) frame_.keep_alive = false;
 }

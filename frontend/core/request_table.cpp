@@ -144,6 +144,9 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
   view_.computed_tokens = message.computed_tokens;
   view_.resumed = message.resumed;
   view_.role_changes = message.role_changes;
+  view_.handoffs = message.handoffs;
+  view_.terms_ended = message.terms_ended;
+  view_.worker_deaths = message.worker_deaths;
   view_.tokens_per_block = message.tokens_per_block;
   view_.pools = message.pools;
   if (lost_one) scheduler_lost(now, out);

@@ -134,6 +134,9 @@ struct SchedulerView {
   std::uint64_t computed_tokens = 0;
   std::uint64_t resumed = 0;
   std::uint64_t role_changes = 0;
+  std::uint64_t handoffs = 0;
+  std::uint64_t terms_ended = 0;
+  std::uint64_t worker_deaths = 0;
   std::uint32_t tokens_per_block = 0;
   std::vector<PoolUse> pools;
   TimeNs heard_at = 0;     // last message of any kind

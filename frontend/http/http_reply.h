@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "frontend/core/load_report.h"
+
 namespace baton {
 
 class Dialect;
@@ -36,6 +38,8 @@ struct ReplyFrame {
   const HttpHeaders* cors =
       nullptr;             // what browsers are told (frontend/http/cors.h); null: nothing
   std::int64_t date = 0;   // unix seconds when the head is made; 0: no Date header
+  LoadFormat load_format = LoadFormat::none;  // in which the request wants to know the load
+  std::string load = {};                      // in that form (load_report.h); empty: no header
   std::string asked = {};  // "METHOD PATH" of the request, as the log tells it
 };
 

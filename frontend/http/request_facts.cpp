@@ -19,6 +19,8 @@ ReplyFrame reply_frame(const HttpRequest& request, const Dialect* dialect, const
   frame.minor = request.minor;
   frame.asked = asked_text(request.method, request.path());
   frame.cors = &cors.reply_headers(request);
+  if (const std::string* asked = request.header(kLoadFormatHeader))
+    frame.load_format = load_format(*asked);
   return frame;
 }
 

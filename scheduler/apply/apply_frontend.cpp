@@ -91,6 +91,9 @@ struct Handler {
     message.computed_tokens = state.counters.computed_tokens;
     message.resumed = state.counters.resumed;
     message.role_changes = state.counters.role_changes;
+    message.handoffs = state.counters.handoffs;
+    message.terms_ended = state.counters.terms_ended;
+    message.worker_deaths = state.counters.worker_deaths;
     tell_pools(state, message);
     message.waiting = static_cast<std::uint32_t>(state.waiting.size());
     message.running = static_cast<std::uint32_t>(state.deadlines.size());

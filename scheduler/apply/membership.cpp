@@ -94,6 +94,7 @@ void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string
     end_term(state, index, {blamed ? running_on(state, index) : Suspicions(), false},
              blamed ? Places::wait : Places::leave, why, out);
   }
+  if (blamed) ++state.counters.worker_deaths;
   out.warn(w.name() + ": gone: " + why);
   if (blamed) blame_late(state, w, out);
   w.peer.unblamed.clear();

@@ -463,6 +463,7 @@ struct Counters {
   std::uint64_t pull_failures = 0;
   std::uint64_t damaged_blocks = 0;  // pulled, and not what had been computed
   std::uint64_t terms_ended = 0;
+  std::uint64_t worker_deaths = 0;  // processes that ended without a goodbye
   std::uint64_t requeued = 0;
   std::uint64_t resumed = 0;       // sequences that went on in a pool that outlived their worker
   std::uint64_t role_changes = 0;  // by an operator or by `roles: auto`
