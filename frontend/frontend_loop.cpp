@@ -32,17 +32,22 @@ FrontendLoop::FrontendLoop(LoopOptions options, std::unique_ptr<ClientChannel> c
       meter_(options_.keys),
       writer_(options_.writer),
       metrics_(options_.model_name),
-      seeds_(std::random_device{}() ^ options_.identity.incarnation) {
+      seeds_(std::random_device{}() ^ options_.identity.incarnation),
+      explainer_([this](ExplainedRequest request) {
+        if (request.told) metrics_.request_parts(request.spent);
+        if (ring_) ring_->add(std::move(request));
+      }) {
+  keep_times();
   if (options_.place.incarnation != 0) {
     table_.succeed(options_.place.epoch, options_.place.next_counter);
     // Its clients wait for the scheduler as they would have without a death.
     facts_.max_context.store(static_cast<std::uint32_t>(options_.place.max_context));
   }
-  if (options_.journal == nullptr) return;
-  note_place();
   writer_.on_end = [this](const ClientConnection& connection) {
-    options_.journal->close(connection.kept.cookie());
+    explainer_.written(connection.id(), now_ns());
+    if (options_.journal != nullptr) options_.journal->close(connection.kept.cookie());
   };
+  if (options_.journal != nullptr) note_place();
 }
 
 int FrontendLoop::run(SignalFd& signals, AliveFile& alive) {
@@ -134,6 +139,7 @@ void FrontendLoop::each_second() {
     writer_.restart_clocks(now_);
   }
   last_second_ = now_;
+  explainer_.tick(now_);
   if (options_.journal != nullptr && options_.journal->lost() != unkept_) {
     if (unkept_ == 0)
       spdlog::warn(
@@ -173,6 +179,7 @@ void FrontendLoop::act(TableOutput& out) {
   LogprobReader logprobs(out.logprobs);
   for (const Delivery& delivery : out.deliveries) deliver(delivery, out, logprobs);
   for (const StreamEnd& end : out.endings) end_choice(end);
+  for (const RequestTiming& timing : out.timings) explainer_.told(timing);
   for (const std::string& notice : out.notices) {
     spdlog::log(
         notice.find("DIFFER") != std::string::npos ? spdlog::level::err : spdlog::level::info,
@@ -264,7 +271,8 @@ void FrontendLoop::flush_replies() {
 /// The first choice that fails fails its reply.
 void FrontendLoop::end_choice(const StreamEnd& end) {
   const auto found = choices_.find(end.counter);
-  if (found == choices_.end()) return;  // its reply failed, or the client left
+  if (found == choices_.end())
+    return explainer_.abandoned(end);  // its reply failed, or nobody waits
   const Choice choice = found->second;
   choices_.erase(found);
   const auto at = replies_.find(choice.connection);
@@ -272,6 +280,9 @@ void FrontendLoop::end_choice(const StreamEnd& end) {
   const auto connection = reply.connection;
   const AtWork at_work(connection->kept);
   const Status status = ending_status(end.reason, end.code, end.message);
+  reply.last_end = end;
+  reply.marks.ended = now_;
+  if (status.ok()) tell_timing(reply);
   if (status.ok()) {
     if (end.choices.empty()) apply(reply, ChoiceEnds{choice.index, end.reason, {}, end.lifetime});
     for (std::uint32_t i = 0; i < end.choices.size(); ++i) {
@@ -303,6 +314,7 @@ void FrontendLoop::end_reply(Replies::iterator at, FinishReason reason, const St
   const Usage usage = reply.rendered.usage();
   if (!status.ok()) apply(reply, ReplyFails{status.code(), status.message(), retry_after_s});
   const int code = reply.rendered.status();
+  explain_later(reply, status.ok() ? to_string(reason) : to_string(status.code()), code);
   writer_.finish(at->first, reply.rendered.take_bytes(), reply.rendered.keep_alive(), now_);
   metrics_.reply_sent(reply.route, code);
   if (reply.times.first_token != 0) {
@@ -342,6 +354,8 @@ void FrontendLoop::take_drops() {
     spdlog::info("{} {} client={} {} after {} tokens", reply.frame().request_id,
                  reply.frame().asked, reply.connection->address, to_string(drop.reason), tokens);
     metrics_.request_ended(FinishReason::cancelled, tokens, reply.times, now_);
+    explain_later(reply, std::string("client ") + to_string(drop.reason), 0);
+    explainer_.written(drop.connection, now_);
     abandon(reply, out_);
     forget(at);
   }

@@ -16,6 +16,7 @@
 #include "frontend/core/live_feed.h"
 #include "frontend/core/metrics.h"
 #include "frontend/core/rendered_reply.h"
+#include "frontend/core/request_explainer.h"
 #include "frontend/core/request_table.h"
 #include "frontend/core/scheduler_client.h"
 #include "frontend/core/served_model.h"
@@ -31,6 +32,7 @@
 #include "frontend/succession/replay.h"
 #include "frontend/succession/reply_records.h"
 #include "ipc/process.h"
+#include "ipc/timing_ring.h"
 
 namespace baton {
 
@@ -44,6 +46,7 @@ struct LoopOptions {
   PageFacts page;            // what of a page's facts never changes
   std::vector<ApiKey> keys;  // with their limits; empty: everybody is served
   TimeNs drain = 8 * kSecond;
+  std::string timing_file;  // where ended requests' times are kept; empty: nowhere
   std::string turn_lock;  // the file by which front ends take turns with trials (RequestTable)
   std::size_t max_reply_bytes = kMaxReplyBytes;
   /// What a successor needs of each reply is written there; it outlives the loop. null: nothing is.
@@ -95,6 +98,8 @@ class FrontendLoop {
     bool dirty = false;                   // in dirty_
     std::vector<std::uint64_t> counters;  // of its choices, in their order
     PhaseTimes times;
+    FrontendMarks marks;
+    std::optional<StreamEnd> last_end;  // of the choice that ended last
     const ReplyFrame& frame() const { return rendered.frame(); }
   };
   /// One choice: an open request of the table.
@@ -126,6 +131,9 @@ class FrontendLoop {
   void end_reply(Replies::iterator at, FinishReason reason, const Status& status,
                  std::uint32_t retry_after_s);
   void abandon(Reply& reply, TableOutput& out);
+  void tell_timing(Reply& reply);
+  void explain_later(Reply& reply, const std::string& end, int status);
+  void keep_times();
   void mark_dirty(std::uint64_t connection, Reply& reply);
   void flush_replies();
 
@@ -183,6 +191,8 @@ class FrontendLoop {
   std::uint64_t unkept_ = 0;  // replies that the journal had no room for
   std::uint64_t replies_taken_over_ = 0;
   std::uint64_t replies_lost_ = 0;
+  std::optional<TimingRing> ring_;
+  RequestExplainer explainer_;
   std::string record_;  // of the journal, while it is made
   std::vector<std::function<void()>> at_start_;  // what clients of a predecessor are owed at once
   std::set<std::string> ignored_fields_;  // those that the log has named; bounded

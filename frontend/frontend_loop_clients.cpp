@@ -159,7 +159,11 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
               .route = job.route,
               .connection = job.connection,
               .counters = {},
-              .times = {.received = job.received}};
+              .times = {.received = job.received},
+              .marks = {.first_byte = std::min(job.connection->first_byte, job.received),
+                        .whole = job.received,
+                        .opened = now_},
+              .last_end = {}};
   // Nobody hears of its requests before the journal has.
   if (options_.journal != nullptr && job.connection->kept) {
     const bool kept =

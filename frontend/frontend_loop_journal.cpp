@@ -71,7 +71,9 @@ void FrontendLoop::adopt(const std::shared_ptr<ClientConnection>& connection,
               .route = replayed.route,
               .connection = connection,
               .counters = {},
-              .times = {.received = received}};
+              .times = {.received = received},
+              .marks = {.first_byte = received, .whole = received},
+              .last_end = {}};
   for (std::uint32_t i = 0; i < replayed.requests.size(); ++i) {
     ReplayedRequest& one = replayed.requests[i];
     const std::uint64_t counter = replayed.first_counter + i;

@@ -371,6 +371,9 @@ Result<WorkerMessage> decode_worker_message(std::string_view bytes) {
 Result<ToWorker> decode_to_worker(std::string_view bytes) { return decode<ToWorker>(bytes); }
 Result<ToMemory> decode_to_memory(std::string_view bytes) { return decode<ToMemory>(bytes); }
 Result<FromMemory> decode_from_memory(std::string_view bytes) { return decode<FromMemory>(bytes); }
+Result<TimingRecord> decode_timing_record(std::string_view bytes) {
+  return decode<TimingRecord>(bytes);
+}
 
 #define BATON_ENCODE(type) template void encode<type>(const type&, std::string&)
 BATON_ENCODE(FrontendHello);
@@ -414,6 +417,7 @@ BATON_ENCODE(WeightsSealed);
 BATON_ENCODE(MemoryCommand);
 BATON_ENCODE(PoolMapped);
 BATON_ENCODE(MemoryReport);
+BATON_ENCODE(ExplainedRequest);
 #undef BATON_ENCODE
 
 }  // namespace baton

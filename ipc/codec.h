@@ -79,6 +79,8 @@ BATON_TAG(PoolMapped, 94);
 BATON_TAG(Leased, 95);
 BATON_TAG(WeightsGiven, 96);
 BATON_TAG(MemoryReport, 97);
+// front end -> its own file
+BATON_TAG(ExplainedRequest, 110);
 #undef BATON_TAG
 
 /// Replaces the content of `out` (its capacity is reused) by the bytes of `message`. M is any
@@ -104,5 +106,6 @@ Result<WorkerMessage> decode_worker_message(std::string_view bytes);
 Result<ToWorker> decode_to_worker(std::string_view bytes);
 Result<ToMemory> decode_to_memory(std::string_view bytes);
 Result<FromMemory> decode_from_memory(std::string_view bytes);
+Result<TimingRecord> decode_timing_record(std::string_view bytes);
 
 }  // namespace baton

@@ -45,6 +45,7 @@ enum class Fault : std::uint8_t {
   replaced_link_heard,       // a front end is still listened to when its successor has come
   roles_flap,                // a worker is turned at once by whatever is measured, and back again
   last_decoder_turned,       // nobody need be left who decodes when a worker is turned
+  wait_not_told,             // the time that a request waits once more is in none of its parts
 };
 
 #ifdef BATON_FAULTS

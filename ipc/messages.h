@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ipc/status.h"
+#include "ipc/timing.h"
 #include "ipc/types.h"
 
 namespace baton {
@@ -235,8 +236,11 @@ struct Events {
   std::vector<std::uint64_t> begun_counters;
   std::vector<std::uint32_t> begun_cached;
   std::vector<TimeNs> begun_at;
+  // Of requests whose first token is here, or their first one in another place, or their terminal
+  // (then with all that happened to them).
+  std::vector<RequestTiming> timings;
   BATON_FIELDS(epoch, counters, attempts, first_index, counts, tokens, terminals, logprobs,
-               prompt_logprobs, begun_counters, begun_cached, begun_at)
+               prompt_logprobs, begun_counters, begun_cached, begun_at, timings)
 };
 
 /// The scheduler does not know these requests: submit them again with the next attempt.
@@ -725,6 +729,11 @@ struct MemoryReport {
 
 using ToMemory = std::variant<Lease, WeightsAsk, WeightsSealed, MemoryCommand, PoolMapped>;
 using FromMemory = std::variant<Leased, WeightsGiven, MemoryReport>;
+
+// ---------------------------------------------------------------- front end -> its own file
+
+/// A record of RUN_DIR/NAME.timing (timing_ring.h).
+using TimingRecord = std::variant<ExplainedRequest>;
 
 #undef BATON_FIELDS
 

@@ -222,6 +222,7 @@ void SchedulerLoop::flush() {
     events.begun_counters.clear();
     events.begun_cached.clear();
     events.begun_at.clear();
+    events.timings.clear();
   }
   for (auto& [link, message] : out_.to_frontends) send_to_frontend(link, message);
   out_.to_frontends.clear();

@@ -58,10 +58,11 @@ NEVER = ["torch/*", "c10/*", "dlpack/*", "nccl.h", "zmq.h", "zmq_addon.hpp"]
 CORE = ["scheduler/*", "memory/leases*", "memory/shared_weights*", "workers/protocol/*", "frontend/core/request_table*", "frontend/core/rendered_reply*",
         "frontend/succession/journal.*", "frontend/succession/journal_reader*", "frontend/succession/replay*",
         "frontend/succession/reply_records*", "ipc/kv_layout*",
-        "ipc/types*", "ipc/messages*"]
+        "ipc/types*", "ipc/messages*", "ipc/timing.*", "frontend/core/request_explainer*",
+        "frontend/core/told_timing*"]
 SHELL = ["scheduler/main.cpp", "scheduler/scheduler_loop*", "scheduler/admin/admin_*",
          "scheduler/admin/ctl.cpp", "scheduler/admin/memory_ctl*", "scheduler/admin/event_trace*",
-         "scheduler/admin/process_ctl*", "scheduler/admin/top*"]
+         "scheduler/admin/process_ctl*", "scheduler/admin/explain_ctl*", "scheduler/admin/top*"]
 CORE_NEVER = ["chrono", "ctime", "time.h", "sys/*", "unistd.h", "thread", "mutex", "condition_variable",
               "future", "fstream", "iostream", "poll.h", "fcntl.h", "spdlog/*", "nlohmann/*",
               "ipc/process.h", "ipc/channel.h", "ipc/zmq_channel.h", "ipc/shm_region.h"]

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "frontend/core/told_timing.h"
 #include "ipc/messages.h"
 #include "ipc/status.h"
 #include "ipc/types.h"
@@ -42,6 +43,7 @@ struct Usage {
   std::uint32_t completion_tokens = 0;
   std::uint32_t cached_tokens =
       0;  // of the prompts' tokens, found in a prefix cache by every choice
+  std::optional<ToldTiming> timing = {};  // where the reply's time went, if that is known
 };
 
 /// Formats one reply of one or more choices. Made by a dialect for one request; pure: returns
@@ -79,6 +81,7 @@ struct ParsedRequest {
   bool echo = false;          // each choice repeats its prompt
   std::int32_t priority = 0;  // lower is earlier
   bool lifetime = false;      // Ending::lifetime is wanted
+  bool timing = false;        // Usage::timing is wanted, of a stream too
   std::string cache_salt;     // shares cached blocks only with requests of the same one
   TimeNs timeout = 0;         // from timeout_s, or the configured default
   std::vector<std::pair<std::string, std::string>> headers;  // extra reply headers (clamps told)

@@ -93,7 +93,9 @@ Metrics::Metrics(std::string model_name)
       decode_(phase_bounds()),
       inference_(phase_bounds()),
       prompt_size_({1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000}),
-      reply_size_({1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000}) {}
+      reply_size_({1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000}),
+      parts_(kParts, Histogram({.0001, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5,
+                                10, 30, 60, 300})) {}
 
 void Metrics::request_accepted(std::uint32_t prompt_tokens) {
   prompt_tokens_ += prompt_tokens;
@@ -103,6 +105,11 @@ void Metrics::request_accepted(std::uint32_t prompt_tokens) {
 void Metrics::first_token(TimeNs since_received) { ttft_.observe(seconds(since_received)); }
 
 void Metrics::next_token(TimeNs since_last_token) { itl_.observe(seconds(since_last_token)); }
+
+void Metrics::request_parts(const std::vector<TimeNs>& spent) {
+  for (std::size_t i = 0; i < std::min(spent.size(), kParts); ++i)
+    parts_[i].observe(seconds(spent[i]));
+}
 
 void Metrics::request_ended(FinishReason reason, std::uint32_t tokens, const PhaseTimes& times,
                             TimeNs now) {
@@ -318,6 +325,14 @@ void Metrics::expose_histograms(std::string& out) const {
             "From a request's first token to its end.", decode_);
   histogram("baton_request_inference_time_seconds", "vllm:request_inference_time_seconds",
             "From the plan of a request's first step to its end.", inference_);
+  head(out, "baton_request_part_seconds", "histogram",
+       "Where requests' time went; one observation a part and request, so that the sums of the "
+       "parts "
+       "add up to the sum of what clients waited, from a request's first byte to its last.");
+  for (std::size_t i = 0; i < kParts; ++i) {
+    parts_[i].expose(out, "baton_request_part_seconds",
+                     model_ + ",part=\"" + to_string(static_cast<Part>(i)) + "\"");
+  }
   histogram("baton_request_prompt_tokens", "vllm:request_prompt_tokens",
             "Prompt tokens of a request.", prompt_size_);
   histogram("baton_request_generation_tokens", "vllm:request_generation_tokens",

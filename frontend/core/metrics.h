@@ -15,6 +15,7 @@
 #include "frontend/http/http_server.h"
 #include "frontend/http/stream_writer.h"
 #include "ipc/process.h"
+#include "ipc/timing.h"
 #include "ipc/types.h"
 
 namespace baton {
@@ -79,6 +80,8 @@ class Metrics {
   void first_token(TimeNs since_received);
   void next_token(TimeNs since_last_token);
   void tokens_delivered(std::uint64_t n) { generation_tokens_ += n; }
+  /// Where the time of a request went that the scheduler has told of.
+  void request_parts(const std::vector<TimeNs>& spent);
   void request_ended(FinishReason reason, std::uint32_t tokens, const PhaseTimes& times,
                      TimeNs now);
 
@@ -101,6 +104,7 @@ class Metrics {
   std::uint64_t generation_tokens_ = 0;
   Histogram ttft_, itl_, tpot_, e2e_, queue_, prefill_, decode_, inference_, prompt_size_,
       reply_size_;
+  std::vector<Histogram> parts_;  // by Part
 };
 
 }  // namespace baton

@@ -118,7 +118,9 @@ void OpenReply::end(std::uint32_t index, FinishReason reason, std::optional<floa
 
 std::string OpenReply::finish() {
   const std::string events = take_events();
-  return events + writer_->finish(usage());
+  Usage all = usage();
+  all.timing = timing_;
+  return events + writer_->finish(all);
 }
 
 std::string OpenReply::take_events() {

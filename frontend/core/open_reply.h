@@ -38,6 +38,8 @@ class OpenReply {
   /// The choice is over; `reason` is stop or length, `score` and `lifetime` as in Ending.
   void end(std::uint32_t choice, FinishReason reason, std::optional<float> score = {},
            const std::vector<TimeNs>& lifetime = {});
+  /// Where its time went, before the last choice ends.
+  void set_timing(const ToldTiming& timing) { timing_ = timing; }
   /// The whole body, or the last events of a stream. Every choice has ended.
   std::string finish();
   std::string fail(const Status& status) { return writer_->fail(status); }
@@ -83,6 +85,7 @@ class OpenReply {
   std::size_t ended_ = 0;
   std::string events_;
   TimeNs now_ = 0;
+  std::optional<ToldTiming> timing_;
 };
 
 }  // namespace baton

@@ -1,10 +1,18 @@
 #include "frontend/core/rendered_reply.h"
 
+#include <algorithm>
+
 #include "frontend/core/dialect.h"
+#include "frontend/core/told_timing.h"
 #include "frontend/http/http_error.h"
 #include "frontend/http/sse.h"
 
 namespace baton {
+namespace {
+
+constexpr const char* kServerTiming = "Server-Timing";
+
+}  // namespace
 
 RenderedReply::RenderedReply(const Tokenizer& tokenizer, ParsedRequest& request, ReplyFrame frame,
                              ReplyFacts facts)
@@ -13,7 +21,8 @@ RenderedReply::RenderedReply(const Tokenizer& tokenizer, ParsedRequest& request,
       facts_(std::move(facts)),
       headers_(std::move(request.headers)),
       content_type_(std::move(request.content_type)),
-      streaming_(request.stream) {
+      streaming_(request.stream),
+      timing_wanted_(request.timing) {
   frame_.load = facts_.load;
   // Only the end of the connection tells an HTTP/1.0 client where a stream ends.
   if (streaming_ && frame_.minor == 0) frame_.keep_alive = false;
@@ -91,6 +100,17 @@ void RenderedReply::handle(const ClientProbed& /*event*/) {
 void RenderedReply::handle(const ReplyFails& event) {
   over_ = true;
   write_failure(Status(event.code, std::string(event.message)), event.retry_after_s);
+}
+
+void RenderedReply::handle(const ReplyTimed& event) {
+  ToldTiming timing;
+  std::copy_n(event.spent.begin(), std::min(event.spent.size(), kParts), timing.spent.begin());
+  timing.decode_steps = event.decode_steps;
+  timing.median_gap = event.median_gap;
+  if (timing_wanted_) open_.set_timing(timing);
+  if (streaming_) return;
+  std::erase_if(headers_, [](const auto& header) { return header.first == kServerTiming; });
+  headers_.emplace_back(kServerTiming, server_timing(timing));
 }
 
 /// An error instead of the reply; of a stream that has begun, its last events.

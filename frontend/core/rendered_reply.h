@@ -42,6 +42,8 @@ class RenderedReply {
   bool keep_alive() const { return frame_.keep_alive; }
 
   bool streaming() const { return streaming_; }
+  /// ReplyTimed would be told. A stream that did not ask is spared the record.
+  bool tells_timing() const { return !streaming_ || timing_wanted_; }
   const ReplyFrame& frame() const { return frame_; }
   const ReplyFacts& facts() const { return facts_; }
   std::uint32_t tokens(std::uint32_t choice) const { return open_.tokens(choice); }
@@ -55,6 +57,7 @@ class RenderedReply {
   void handle(const ChoiceEnds& event);
   void handle(const ClientProbed& event);
   void handle(const ReplyFails& event);
+  void handle(const ReplyTimed& event);
   void begin_stream();
   void add_events();
   ReplyFrame frame_now() const;
@@ -66,6 +69,7 @@ class RenderedReply {
   HttpHeaders headers_;
   std::string content_type_;  // empty: the usual one
   bool streaming_ = false;
+  bool timing_wanted_ = false;
   bool begun_ = false;  // the head of a stream is written
   bool over_ = false;
   bool stopped_ = false;  // by the last token

@@ -57,6 +57,14 @@ struct ReplyFails {
   std::uint32_t retry_after_s = 0;
 };
 
-using ReplyEvent = std::variant<ChoiceBegins, TokenCame, ChoiceEnds, ClientProbed, ReplyFails>;
+/// Where its time went so far: told with its end. Of a stream only if the request asked.
+struct ReplyTimed {
+  std::span<const TimeNs> spent;  // by Part
+  std::uint32_t decode_steps = 0;
+  TimeNs median_gap = 0;
+};
+
+using ReplyEvent =
+    std::variant<ChoiceBegins, TokenCame, ChoiceEnds, ClientProbed, ReplyFails, ReplyTimed>;
 
 }  // namespace baton

@@ -15,6 +15,7 @@ void TableOutput::clear() {
   prompt_logprobs.clear();
   deliveries.clear();
   endings.clear();
+  timings.clear();
   notices.clear();
   refused.reset();
 }
@@ -212,6 +213,8 @@ void RequestTable::submit(std::uint64_t counter, Entry& entry, TimeNs now, Table
   message.prompt = entry.request.prompt;
   message.generated = entry.generated;
   message.sampling = entry.request.sampling;
+  entry.submitted = now;
+  entry.timing.reset();
   // Whatever ended the earlier attempt ends this one again: the scheduler sees the generated ids.
   entry.terminal.reset();
   entry.sent = true;
@@ -346,6 +349,10 @@ void RequestTable::check_deadlines(TimeNs now, TableOutput& out) {
 void RequestTable::end(std::uint64_t counter, Entry& entry, StreamEnd ending, TableOutput& out) {
   ending.counter = counter;
   entry.next = ending.n;
+  ending.timing = std::exchange(entry.timing, std::nullopt);
+  ending.submitted = entry.submitted;
+  ending.attempts = entry.ever_sent ? entry.attempt : 0;
+  ending.told = !entry.ever_sent || (ending.timing && ending.timing->ended);
   --open_;
   out.endings.push_back(std::move(ending));
 }

@@ -97,6 +97,10 @@ struct StreamEnd {
   std::uint32_t retry_after_s = 0;
   std::vector<ChoiceEnd> choices = {};  // of a beam search that has ended by itself, best first
   std::vector<TimeNs> lifetime = {};    // as in Terminal
+  std::optional<RequestTiming> timing = {};  // the scheduler's last word of it so far
+  TimeNs submitted = 0;                      // its last attempt was sent; 0: not by this process
+  std::uint32_t attempts = 0;                // ... which was the so manieth; 0: none was sent
+  bool told = true;  // nothing more will come of it: else TableOutput::timings may have it later
 };
 
 /// What a call wants done, in this order: send `messages`, hand out `deliveries`, then `endings`.
@@ -108,6 +112,7 @@ struct TableOutput {
   std::vector<Logprobs> prompt_logprobs;  // items: positions in the prompt
   std::vector<Delivery> deliveries;
   std::vector<StreamEnd> endings;
+  std::vector<RequestTiming> timings;  // of requests whose StreamEnd came before the scheduler's
   std::vector<std::string> notices;    // for the log: protocol faults, a scheduler that is new
   std::optional<std::string> refused;  // the scheduler will never serve this process: log and exit
 
@@ -248,6 +253,8 @@ class RequestTable {
     NewRequest request;  // prompt and generated ids are given up when the entry stops being open
     std::vector<Token> generated;  // of a beam search nothing is delivered before its end
     Beginning beginning;
+    TimeNs submitted = 0;  // last time, by this process
+    std::optional<RequestTiming> timing;
     std::optional<Terminal> terminal;  // came before the tokens that it counts
   };
   using Entries = std::unordered_map<std::uint64_t, Entry>;
@@ -267,6 +274,7 @@ class RequestTable {
   void apply_gone(const Gone& message, TimeNs now, TableOutput& out);
   void apply_terminal(const Terminal& terminal, TimeNs now, TableOutput& out);
   struct TokenRow;
+  void take_timing(const RequestTiming& timing, TableOutput& out);
   void take_tokens(const TokenRow& row, LogprobReader& logprobs, TimeNs now, TableOutput& out);
   void append(const TokenRow& row, Entry& entry, std::uint32_t known, LogprobReader& logprobs,
               TableOutput& out);

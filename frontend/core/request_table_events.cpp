@@ -12,6 +12,14 @@ namespace {
 constexpr TimeNs kResendPause =
     100 * kMillisecond;  // between two resends asked for about one stream
 
+bool agrees(const RequestTiming& t) {
+  return t.spent.size() == kParts && t.part < kParts &&
+         std::all_of(t.moments.begin(), t.moments.end(), [&](const Moment& moment) {
+           return moment.kind < kMomentKinds && moment.cause < kGapCauses &&
+                  moment.worker < t.workers.size();
+         });
+}
+
 bool columns_agree(const Events& m) {
   const std::size_t rows = m.counters.size();
   if (m.attempts.size() != rows || m.first_index.size() != rows || m.counts.size() != rows ||
@@ -25,6 +33,7 @@ bool columns_agree(const Events& m) {
       (!m.logprobs.items.empty() && m.logprobs.items.back() >= m.tokens.size())) {
     return false;
   }
+  if (!std::all_of(m.timings.begin(), m.timings.end(), agrees)) return false;
   return total == m.tokens.size() &&
          std::all_of(m.prompt_logprobs.begin(), m.prompt_logprobs.end(),
                      [](const PromptLogprobs& prompt) { return prompt.values.agrees(); });
@@ -81,6 +90,7 @@ void RequestTable::apply_events(const Events& message, TimeNs now, TableOutput& 
     counters_.stale += message.tokens.size() + message.terminals.size();
     return;
   }
+  for (const RequestTiming& timing : message.timings) take_timing(timing, out);
   LogprobReader logprobs(message.logprobs);
   std::uint32_t begin = 0;
   for (std::size_t row = 0; row < message.counters.size(); ++row) {
@@ -92,6 +102,16 @@ void RequestTable::apply_events(const Events& message, TimeNs now, TableOutput& 
   }
   for (const Terminal& terminal : message.terminals) apply_terminal(terminal, now, out);
   ask_for_gaps(out);
+}
+
+void RequestTable::take_timing(const RequestTiming& timing, TableOutput& out) {
+  const auto at = entries_.find(timing.counter);
+  if (at == entries_.end() || at->second.attempt != timing.attempt) return;
+  if (at->second.state == State::open) {
+    at->second.timing = timing;
+  } else {
+    out.timings.push_back(timing);
+  }
 }
 
 void RequestTable::take_tokens(const TokenRow& row, LogprobReader& logprobs, TimeNs now,

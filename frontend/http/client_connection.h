@@ -127,6 +127,7 @@ class ClientConnection {
   InputSlot kept;    // goes after the socket: one that is open has its slot
   RequestReader reader;
   std::size_t taken = 0;          // of the request at hand, as it came
+  TimeNs first_byte = 0;          // of the request that is being answered
   std::size_t request_bytes = 0;  // of the one that is being answered, as it came
   std::string backlog;        // what came behind the request that is being answered
   bool lost = false;          // some of that was thrown away

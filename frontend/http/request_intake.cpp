@@ -368,9 +368,10 @@ void RequestIntake::feed(const Connection& connection, std::string_view bytes, O
     connection->refused = true;
     outcome.fault = reader.fault();
   }
-  connection->request_began.store(0, std::memory_order_relaxed);
+  const TimeNs first_byte = connection->request_began.exchange(0, std::memory_order_relaxed);
   connection->in_body.store(false, std::memory_order_relaxed);
   if (!connection->begin_reply(now)) return;
+  connection->first_byte = first_byte != 0 ? first_byte : now;
   outcome.request = reader.take();
   connection->request_bytes = std::exchange(connection->taken, 0);
   connection->minor.store(outcome.request->minor, std::memory_order_relaxed);

@@ -91,6 +91,7 @@ void read_stream(FieldReader& fields, Asked& asked) {
   FieldReader inner(fields, *options, "stream_options");
   asked.include_usage = inner.boolean("include_usage").value_or(false);
   inner.boolean("include_obfuscation");
+  asked.request.timing = inner.boolean("include_timing").value_or(false);
   asked.usage_so_far = inner.boolean("continuous_usage_stats").value_or(false);
   if (asked.usage_so_far && !asked.include_usage) {
     inner.fail("continuous_usage_stats", "is only allowed when 'include_usage' is true");

@@ -22,6 +22,11 @@ std::string usage_object(const Usage& usage) {
          "}}";
 }
 
+/// ,"timing":{...} where it was asked for and is known.
+std::string timing_member(const Usage& usage) {
+  return usage.timing ? ",\"timing\":" + timing_object(*usage.timing) : "";
+}
+
 /// {"id":...,"object":...,"created":...,"model":...,"system_fingerprint":...,"choices":[
 std::string opening(ReplyShape shape, bool stream, const ReplyFacts& facts) {
   const bool chat = shape == ReplyShape::chat;
@@ -140,7 +145,7 @@ class WholeReply : public ReplyWriter {
         append_choice(body, *choice, index++);
       }
     }
-    body += "],\"usage\":" + usage_object(usage);
+    body += "],\"usage\":" + usage_object(usage) + timing_member(usage);
     if (shape_ == ReplyShape::chat && facts_.prompt_logprobs >= 0) {
       body += ",\"prompt_logprobs\":" + choices_.front().prompt_logprobs;
     }
@@ -258,7 +263,11 @@ class StreamReply : public ReplyWriter {
 
   std::string finish(const Usage& usage) override {
     std::string events;
-    if (facts_.include_usage) events = head_ + "],\"usage\":" + usage_object(usage) + "}\n\n";
+    if (facts_.include_usage || usage.timing) {
+      events = head_ + "]";
+      if (facts_.include_usage) events += ",\"usage\":" + usage_object(usage);
+      events += timing_member(usage) + "}\n\n";
+    }
     events += kSseDone;
     return events;
   }

@@ -16,6 +16,7 @@ enum class Kind : std::uint8_t {
   fails,
   whole,
   attempt,
+  timed,
 };
 
 class RecordWriter {
@@ -138,10 +139,17 @@ void put(RecordWriter& writer, const ReplyFails& event) {
   writer.put_list(event.message);
 }
 
+void put(RecordWriter& writer, const ReplyTimed& event) {
+  writer.put(event.decode_steps);
+  writer.put(event.median_gap);
+  writer.put_list(event.spent);
+}
+
 /// Later than any time of this century, and small enough that two of them can be added.
 constexpr TimeNs kLatest = TimeNs{1} << 61;
 constexpr ErrorCode kLastErrorCode = ErrorCode::internal;
-constexpr Kind kKinds[] = {Kind::begins, Kind::token, Kind::ends, Kind::probed, Kind::fails};
+constexpr Kind kKinds[] = {Kind::begins, Kind::token, Kind::ends,
+                           Kind::probed, Kind::fails, Kind::timed};
 static_assert(std::size(kKinds) == std::variant_size_v<ReplyEvent>);
 
 ChoiceBegins take_begins(RecordReader& reader, Logprobs& prompt) {
@@ -184,6 +192,15 @@ ReplyFails take_fails(RecordReader& reader) {
   made.code = reader.take<ErrorCode>();
   made.retry_after_s = reader.take<std::uint32_t>();
   made.message = reader.take_text();
+  return made;
+}
+
+ReplyTimed take_timed(RecordReader& reader, std::vector<TimeNs>& spent) {
+  ReplyTimed made;
+  made.decode_steps = reader.take<std::uint32_t>();
+  made.median_gap = reader.take<TimeNs>();
+  reader.take_list(spent);
+  made.spent = spent;
   return made;
 }
 
@@ -334,6 +351,12 @@ Status DecodedEvent::decode(std::string_view record, const EventBounds& bounds) 
     case Kind::fails: {
       auto& made = event.emplace<ReplyFails>(take_fails(reader));
       good = good && made.code != ErrorCode::ok && made.code <= kLastErrorCode;
+      break;
+    }
+    case Kind::timed: {
+      auto& made = event.emplace<ReplyTimed>(take_timed(reader, spent_));
+      good = good && spent_.size() == kParts && made.median_gap >= 0 && made.median_gap <= kLatest;
+      for (const TimeNs part : spent_) good = good && part >= 0 && part <= kLatest / 16;
       break;
     }
     default:

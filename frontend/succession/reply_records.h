@@ -91,6 +91,7 @@ class DecodedEvent {
   std::vector<Token> tops_;
   std::vector<float> top_logprobs_;
   std::vector<TimeNs> lifetime_;
+  std::vector<TimeNs> spent_;
 };
 
 }  // namespace baton

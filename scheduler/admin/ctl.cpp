@@ -15,11 +15,17 @@
 #include "configs/config.h"
 #include "ipc/admin_client.h"
 #include "ipc/process.h"
+#include "scheduler/admin/explain_ctl.h"
 #include "scheduler/admin/memory_ctl.h"
 #include "scheduler/admin/process_ctl.h"
 #include "scheduler/admin/top.h"
 
 namespace {
+
+constexpr const char* kExplainHelp =
+    "explain ID [json]                                   where the time of an ended request went "
+    "(ID: its\n"
+    "                                                    X-Request-Id); no process need run\n";
 
 constexpr const char* kMemoryHelp =
     "show memory [json]                                  what memory processes keep, for whom\n"
@@ -60,6 +66,7 @@ struct Target {
   std::string memory_socket;
   baton::ProcessCommands processes;
   baton::UniqueFd scheduler;
+  bool json = false;
 };
 
 int carry_out(const std::string& line, Target& target) {
@@ -68,6 +75,8 @@ int carry_out(const std::string& line, Target& target) {
   for (std::string word; in >> word;) words.push_back(word);
   if (const auto done = baton::memory_command(words, target.memory_socket)) return *done;
   if (const auto done = baton::process_command(words, target.processes)) return *done;
+  if (const auto done = baton::explain_command(words, target.processes.run_dir, target.json))
+    return *done;
   if (!target.scheduler) target.scheduler = baton::connect_admin(target.admin_socket);
   if (!target.scheduler) {
     std::cerr << "baton-ctl: " << target.admin_socket << ": " << std::strerror(errno)
@@ -76,7 +85,7 @@ int carry_out(const std::string& line, Target& target) {
   }
   const int code = ask(target.scheduler.get(), line);
   if (words == std::vector<std::string>{"help"})
-    std::cout << kTopHelp << kMemoryHelp << kProcessHelp;
+    std::cout << kTopHelp << kExplainHelp << kMemoryHelp << kProcessHelp;
   return code;
 }
 
@@ -99,6 +108,7 @@ int main(int argc, char** argv) {
       "folder of the processes' records (default: from the configuration; with --socket, "
       "the socket's folder)");
   app.add_flag("--rolling", target.processes.rolling, "restart: one process after the other");
+  app.add_flag("--json", target.json, "explain: as JSON");
   double within = static_cast<double>(target.processes.within) / 1e9;
   app.add_option("--within", within, "restart: seconds that each process has to be up again [600]")
       ->check(CLI::Range(0.1, 86400.0));

@@ -62,6 +62,7 @@ struct Apply {
 }  // namespace
 
 void apply(State& state, Event&& event, TimeNs now, Outbox& out) {
+  state.now = now;
   std::visit(Apply{state, now, out}, std::move(event));
 }
 

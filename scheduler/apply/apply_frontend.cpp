@@ -253,6 +253,11 @@ struct Handler {
     request.sampling = std::move(submit.sampling);
     request.grammar = grammar_key(request.sampling);
     if (request.sampling.beams()) request.beams = std::make_unique<Beams>();
+    const Request* first =
+        state.waiting.empty() ? nullptr : state.requests.find(state.waiting.begin()->second);
+    request.times.begin(now, !request.generated.empty(),
+                        static_cast<std::uint32_t>(state.waiting.size()),
+                        first != nullptr ? first->name : RequestId{});
     state.by_name[request.name] = request.id;
     state.waiting.insert({request.place, request.id});
     state.deadlines.insert({request.deadline, request.id});

@@ -57,6 +57,7 @@ struct Handler {
   WorkerIndex index;  // kNobody before Register
   TimeNs now;
   Outbox& out;
+  std::uint32_t step_us = 0;  // of the result at hand
 
   Worker& worker() { return state.workers[index]; }
 
@@ -244,8 +245,8 @@ struct Handler {
     w.compute.done = result.step;
     w.peer.work.answered(Work::step, result.step, now);
     // It began when it was sent, or when the one before it had ended.
-    if (prompt_tokens(step) > 0)
-      w.compute.prompt_latency = now - std::max(step.sent, w.compute.answered);
+    const TimeNs began = std::max(step.sent, w.compute.answered);
+    if (prompt_tokens(step) > 0) note_prompts(step, began);
     // Its copies ran before its rows.
     const double copies_us = static_cast<double>(step.copies.size()) * w.store.offer.host_block_us;
     w.compute.costs.take(std::max(0.0, result.duration_us - copies_us), prompt_tokens(step),
@@ -255,7 +256,8 @@ struct Handler {
       w.store.sums[result.summed[i]] = result.sums[i];
     ++w.compute.steps_total;
     w.compute.tokens_total += result.tokens.size();
-    retire_rows(step);
+    retire_rows(step, began);
+    step_us = result.duration_us;
     for (const PromptLogprobs& part : result.prompt_logprobs) take_prompt_logprobs(part);
     LogprobReader logprobs(result.logprobs);
     for (std::size_t i = 0; i < result.sequences.size(); ++i) {
@@ -303,7 +305,21 @@ struct Handler {
     return expected == 0;
   }
 
-  void retire_rows(const InFlightStep& step) {
+  void note_prompts(const InFlightStep& step, TimeNs began) {
+    Compute& compute = worker().compute;
+    compute.prompt_latency = now - began;
+    compute.lately.prompt_tokens = 0;
+    compute.lately.prompt_at = now;
+    for (const auto& [id, n] : step.rows) {
+      if (n <= compute.lately.prompt_tokens) continue;
+      compute.lately.prompt_tokens = n;
+      const Sequence* sequence = state.sequences.find(id);
+      const Request* request = sequence == nullptr ? nullptr : state.request_of(*sequence);
+      compute.lately.prompt = request == nullptr ? RequestId{} : request->name;
+    }
+  }
+
+  void retire_rows(const InFlightStep& step, TimeNs began) {
     for (const SequenceId id : step.decode) {
       if (Sequence* sequence = state.sequences.find(id)) {
         --sequence->inflight;
@@ -321,6 +337,8 @@ struct Handler {
       if (Sequence* sequence = state.sequences.find(id)) {
         --sequence->inflight;
         sequence->computed += n;
+        Request* owner = n == 0 ? nullptr : state.request_of(*sequence);
+        if (owner != nullptr) owner->times.chunk(index, began, now, n);
         if (sequence->computed != sequence->prefill_length) continue;
         --sequence->sampling;
         if (Request* request = state.request_of(*sequence))
@@ -376,8 +394,27 @@ struct Handler {
     if (request == nullptr || request->phase == Phase::ended) return;
     request->deaths.got_on(stage);
     if (request->grammar != 0) request->deaths.got_on(Stage::compile);
+    if (request->times.token(now)) tell_gap(*request);
     take_token(state, *request, token, logprobs, out);
     leave_singles(*request, id);
+  }
+
+  /// What ran while it waited for its token.
+  void tell_gap(Request& request) {
+    const Compute& compute = worker().compute;
+    const TimeNs since = request.times.token_before();
+    const TimeNs gap = now - since;
+    if (compute.lately.prompt_at > since && compute.lately.prompt != request.name) {
+      request.times.gap(index, now, GapCause::prompt, compute.lately.prompt_tokens,
+                        compute.lately.prompt);
+    } else if (compute.lately.pull_at > since) {
+      request.times.gap(index, now, GapCause::pull, 0, compute.lately.pull);
+    } else if (compute.makes_way || is_suspect(state, request)) {
+      request.times.gap(index, now, GapCause::suspect, 0, {});
+    } else {
+      const bool slow = TimeNs{step_us} * 2000 >= gap;
+      request.times.gap(index, now, slow ? GapCause::step : GapCause::unknown, 0, {});
+    }
   }
 
   /// A suspect that has decoded a token is none any more, and decodes with the others.
@@ -407,6 +444,7 @@ struct Handler {
     // Not on its worker any more: it has all its tokens in flight, and its drop is on the way.
     if (sequence->decode_slot != kNobody || !sequence->on_worker) {
       request->phase = Phase::decode;
+      request->times.decodes_on(index, now, /*news=*/false);
       return;
     }
     const bool stays = request->beams ? !needs_handoff(state, *request, worker()) : sequence->stays;
@@ -415,7 +453,10 @@ struct Handler {
       begin_decode(state, *request, *sequence);
       return;
     }
-    if (whole) request->phase = Phase::handoff;
+    if (whole) {
+      request->phase = Phase::handoff;
+      request->times.enter(request->target != 0 ? Part::handoff : Part::decode_wait, now);
+    }
     if (!whole && !needs_handoff(state, *request, worker())) return;  // it may stay here
     if (request->target == 0) {
       state.handoffs.insert({request->place, request->id});
@@ -460,11 +501,25 @@ struct Handler {
     }
   }
 
+  void note_pull(const OpenPull& pull) {
+    Worker& w = worker();
+    if (pull.is_probe()) return;
+    Request* request = state.requests.find(pull.request);
+    const auto& open = w.peer.work.of(Work::pull);
+    const auto record = open.find(pull.number);
+    if (request == nullptr || record == open.end()) return;
+    w.compute.lately.pull = request->name;
+    w.compute.lately.pull_at = now;
+    request->times.pull(index, record->second.sent, now,
+                        static_cast<std::uint32_t>(pull.to.size()));
+  }
+
   void pull_answered(PullId id, const std::string& failure, const std::vector<BlockId>& damaged) {
     Worker& w = worker();
     const OpenPull* pull = state.pulls.find(id);
     if (pull == nullptr || pull->to_worker != index) return;
     ++w.compute.pulls_answered;
+    note_pull(*pull);
     w.peer.work.answered(Work::pull, pull->number, now);
     const bool is_probe = pull->is_probe();
     const std::uint64_t request_id = pull->request;

@@ -41,6 +41,7 @@ void complete(State& state, Request& request, Sequence& target) {
   request.source = request.target;
   request.target = 0;
   request.phase = Phase::decode;
+  request.times.enter(Part::decode_wait, state.now);
   target.is_target = false;
   target.scheduled = target.prefill_length;
   target.computed = target.prefill_length;
@@ -141,6 +142,7 @@ void drop_target(State& state, Request& request) {
   release_sequence(state, request.target);
   request.target = 0;
   if (state.sequences.find(request.source) != nullptr) {
+    if (request.phase == Phase::handoff) request.times.enter(Part::decode_wait, state.now);
     state.handoffs.insert({request.place, request.id});
   } else {
     requeue(state, request);  // the source was lost while its last pulls ran

@@ -67,6 +67,8 @@ void keep_pool(State& state, WorkerIndex index, Places places) {
     Request* request = state.request_of(sequence);
     if (wait && request != nullptr && may_park(*request, sequence, trusted)) {
       park(*request, sequence);
+      request->times.lost_place(MomentKind::died, index, state.now);
+      request->times.enter(Part::away, state.now);
     } else {
       sequence.computed = trusted;  // so much of it is cached now
       lost.push_back(sequence.id);
@@ -92,14 +94,18 @@ void resume_pool(State& state, WorkerIndex index, Outbox& out) {
     if (sequence.worker != index || !sequence.parked) return;
     sequence.parked = false;
     ++resumed;
-    switch (state.request_of(sequence)->phase) {
+    Request& request = *state.request_of(sequence);
+    switch (request.phase) {
       case Phase::prefill:
+        request.times.enter(computing(request), state.now);
         w.compute.prefills.push_back(sequence.id);
         break;
       case Phase::decode:
+        request.times.enter(Part::decode_wait, state.now);
         w.compute.adds.push_back(sequence.id);
         break;
       default:
+        request.times.enter(request.target != 0 ? Part::handoff : Part::decode_wait, state.now);
         break;  // a hand-off reads its blocks, which takes nothing of this worker
     }
   });

@@ -30,6 +30,10 @@ void note(Request& request, LifetimeMoment moment, TimeNs now) {
   if (time == 0) time = now;
 }
 
+Part computing(const Request& request) {
+  return request.generated.empty() ? Part::prefill : Part::recompute;
+}
+
 FinishReason already_finished(const Request& request) {
   if (request.generated.empty()) {
     return request.sampling.max_tokens == 0 ? FinishReason::length : FinishReason::none;
@@ -40,6 +44,7 @@ FinishReason already_finished(const Request& request) {
 void requeue(State& state, Request& request) {
   release_places(state, request);
   request.phase = Phase::waiting;
+  request.times.enter(Part::requeue, state.now);
   state.handoffs.erase({request.place, request.id});
   state.waiting.insert({request.place, request.id});
   ++state.counters.requeued;
@@ -49,6 +54,9 @@ void preempt(State& state, Request& request) {
   ++state.counters.preemptions;
   state.handoffs.erase({request.place, request.id});
   const Sequence* source = state.sequences.find(request.source);
+  request.times.lost_place(MomentKind::preempted, source != nullptr ? source->worker : kNobody,
+                           state.now);
+  request.times.enter(Part::requeue, state.now);
   const bool kept = source != nullptr && swaps(state, state.workers[source->worker]);
   request.kept =
       kept ? Kept{source->worker, state.workers[source->worker].peer.term, 0, true} : Kept();
@@ -106,6 +114,23 @@ Events& begin_row(const Request& request, std::uint32_t begin, std::uint32_t end
   return events;
 }
 
+/// Where its time went so far; `whole`: with all that happened to it.
+void tell_times(const State& state, const Request& request, bool whole, Outbox& out) {
+  RequestTiming timing = request.times.told(state.now, whole);
+  timing.counter = request.name.counter;
+  timing.attempt = request.attempt;
+  timing.cached_tokens = request.cached_tokens - request.pulled_tokens;
+  timing.pulled_tokens = request.pulled_tokens;
+  for (Moment& moment : timing.moments) {
+    const std::string name =
+        moment.worker < state.workers.size() ? state.workers[moment.worker].name() : "nobody";
+    const auto at = std::find(timing.workers.begin(), timing.workers.end(), name);
+    moment.worker = static_cast<std::uint32_t>(at - timing.workers.begin());
+    if (at == timing.workers.end()) timing.workers.push_back(name);
+  }
+  out.events_for(request.frontend).timings.push_back(std::move(timing));
+}
+
 }  // namespace
 
 void take_token(State& state, Request& request, Token token, const LogprobReader::Entry* logprobs,
@@ -123,6 +148,8 @@ void take_token(State& state, Request& request, Token token, const LogprobReader
                            logprobs->top_tokens, logprobs->top_logprobs);
     }
     events.tokens.push_back(token);
+    const bool news = request.times.take_news();
+    if (index == 0 || news) tell_times(state, request, /*whole=*/false, out);
   }
   const FinishReason reason = finish_after(request, token);
   if (reason != FinishReason::none) end_request(state, request, reason, ErrorCode::ok, "", out);
@@ -159,6 +186,7 @@ void send_terminal(State& state, Request& request, Outbox& out) {
   terminal.code = request.code;
   terminal.message = request.message;
   terminal.lifetime = request.lifetime;
+  tell_times(state, request, /*whole=*/true, out);
   out.events_for(request.frontend).terminals.push_back(std::move(terminal));
   request.terminal_sent = true;
 }
@@ -188,6 +216,7 @@ void end_request(State& state, Request& request, FinishReason reason, ErrorCode 
   state.handoffs.erase({request.place, request.id});
   state.deadlines.erase({request.deadline, request.id});
   request.phase = Phase::ended;
+  request.times.end(state.now);
   const std::size_t tokens = request.generated.size();
   if (tokens > request.client_tokens) request.generated.resize(request.client_tokens);
   const bool beyond = tokens > request.client_tokens && reason == FinishReason::stop;

@@ -9,6 +9,8 @@ namespace baton {
 
 /// A moment of its life has come: kept if it is the first one and the client wants to know.
 void note(Request& request, LifetimeMoment moment, TimeNs now);
+/// The part of its time that computing its prompt is.
+Part computing(const Request& request);
 /// Back to the queue, at its place.
 void requeue(State& state, Request& request);
 /// Takes the request off its workers; it is queued again once the steps that name it have ended.

@@ -68,6 +68,11 @@ Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std
 void begin_decode(State& state, Request& request, Sequence& sequence) {
   Worker& w = state.workers[sequence.worker];
   request.phase = Phase::decode;
+  if (request.beams || sequence.on_worker) {
+    request.times.decodes_on(sequence.worker, state.now, /*news=*/false);
+  } else {
+    request.times.enter(Part::decode_wait, state.now);
+  }
   if (request.beams) {
     w.compute.beams.push_back(request.id);
     w.compute.sequences += request.sampling.num_beams - sequence.width;

@@ -62,6 +62,9 @@ Ruling AdmissionRules::judge(Candidate& candidate) {
     const Ruling answer = (this->*rule.judge)(candidate);
     if (answer == Ruling::start) continue;
     candidate.request.passed_over = rule.name;
+    // Of a worker that would not have it anyway, nobody waits for the rule.
+    if (rule.judge != &AdmissionRules::others_prefill_it)
+      candidate.request.times.waits_for(rule.name, now_);
     return answer;
   }
   return Ruling::start;

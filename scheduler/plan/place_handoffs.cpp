@@ -133,6 +133,7 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
     target->pulled = target->remembered;
     state.counters.pulls_saved += target->pulled;
     request.target = target->id;
+    if (request.phase == Phase::handoff) request.times.enter(Part::handoff, now);
     it = state.handoffs.erase(it);
     advance_handoff(state, request, now, out);
   }

@@ -303,10 +303,12 @@ class StepBuilder {
       Request& request = *state_.request_of(sequence);
       if (!may_draw(w_, request)) {
         await_grammar(request);
+        request.times.enter(Part::grammar, now_);
         later.push_back(id);
         continue;
       }
       note(request, LifetimeMoment::decoding_begin, now_);
+      request.times.decodes_on(index_, now_, /*news=*/true);
       const bool single = !request.beams && is_suspect(state_, request);
       if (!request.beams && must_grow(sequence))
         w_.store.pool.allocate(1, sequence.tail().blocks, saving_of(state_, w_));
@@ -365,7 +367,8 @@ class StepBuilder {
     if (all) n = std::min(n, logprob_budget_);
     if (n == 0) return;  // another prompt has the lines of logits of this step
     const bool last = sequence.scheduled + n == sequence.prefill_length;
-    if (last && !ready) return;
+    if (last && !ready) return request.times.enter(Part::grammar, now_);
+    request.times.enter(computing(request), now_);
     // With its first row, not before: a plan that has no rows may still preempt it.
     if (!sequence.on_worker) {
       note(request, LifetimeMoment::context_begin, now_);
@@ -399,12 +402,15 @@ class StepBuilder {
   /// Takes new requests in: one suspect, or the others up to the first suspect that could come,
   /// whose turn is next.
   void admit(bool suspects) {
-    if (state_.waiting.empty() || !accepts(w_, now_) || w_.compute.short_of_blocks) return;
+    if (state_.waiting.empty()) return;
+    if (w_.compute.short_of_blocks) return first_waits("those that decode need the blocks");
+    if (!accepts(w_, now_)) return first_waits("the worker takes no more of them now");
     const double delay = state_.settings.delay_factor;
     if (delay > 0 && !delay_passed(delay, oldest_wait(state_, now_), w_.compute.prompt_latency,
                                    /*idle=*/w_.compute.sequences == 0)) {
-      return;
+      return first_waits("more are waited for (delay_factor)");
     }
+    if (budget_ == 0 || prompt_rows_ == 0) return first_waits("the step is full");
     AdmissionRules rules(state_, index_, now_, out_, suspects, logprob_budget_);
     for (auto it = state_.waiting.begin();
          it != state_.waiting.end() && budget_ > 0 && prompt_rows_ > 0;) {
@@ -417,6 +423,12 @@ class StepBuilder {
       start(candidate);
       if (suspects) return;
     }
+  }
+
+  /// So the queue's first one waits, if this worker may have it; the others wait for that one.
+  void first_waits(const char* why) {
+    Request& first = *state_.requests.find(state_.waiting.begin()->second);
+    if (may_prefill(state_, first, w_, now_)) first.times.waits_for(why, now_);
   }
 
   void start(Candidate& candidate) {
@@ -432,6 +444,7 @@ class StepBuilder {
     state_.waiting.erase({request.place, request.id});
     request.source = sequence.id;
     request.phase = Phase::prefill;
+    request.times.enter(computing(request), now_);
     clamp_output(state_, request);
     if (request.beams) request.beams->search = std::make_unique<BeamSearch>(request.sampling);
     if (request.generated.empty()) request.prompt_logprobs.clear();  // else they are complete
@@ -515,6 +528,7 @@ void resume_held_pulls(State& state, TimeNs now, Outbox& out) {
 }  // namespace
 
 void plan(State& state, TimeNs now, Outbox& out) {
+  state.now = now;
   state.queued = state.waiting.size() + state.handoffs.size();
   form_static_group(state, now, out);
   resume_held_pulls(state, now, out);

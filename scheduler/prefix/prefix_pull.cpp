@@ -15,6 +15,7 @@
 #include "scheduler/apply/blame.h"
 #include "scheduler/apply/handoff.h"
 #include "scheduler/apply/reachability.h"
+#include "scheduler/apply/requests.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/prefix/prefix_cache.h"
 
@@ -70,6 +71,7 @@ void pull_prefix(State& state, Request& request, Sequence& sequence, const Prefi
   send_pull(state, request, prefix.worker, prefix.blocks, sequence, now, out);
   ++state.counters.prefix_pulls;
   request.phase = Phase::pull;
+  request.times.enter(request.generated.empty() ? Part::prefix_pull : Part::recompute, now);
   if (fault(Fault::prefix_not_awaited)) prefix_pulled(state, request, /*failed=*/false);
 }
 
@@ -82,10 +84,14 @@ void prefix_pulled(State& state, Request& request, bool failed) {
     const std::uint32_t tokens = sequence.pulled * w.store.tokens_per_block();
     state.counters.pulled_prefix_tokens += tokens - sequence.computed;
     sequence.scheduled = sequence.computed = tokens;
-    if (request.generated.empty()) request.cached_tokens = tokens;
+    if (request.generated.empty()) {
+      request.pulled_tokens = tokens - request.cached_tokens;
+      request.cached_tokens = tokens;
+    }
     remember_prefix(state, sequence);
   }
   request.phase = Phase::prefill;
+  request.times.enter(computing(request), state.now);
   w.compute.prefills.push_back(
       sequence.id);  // its worker hears of it with the next plan that has room for a row
 }

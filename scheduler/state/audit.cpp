@@ -120,6 +120,28 @@ struct Checker {
     }
   }
 
+  static bool part_fits(Phase phase, Part part) {
+    switch (phase) {
+      case Phase::waiting:
+        return part == Part::queue || part == Part::requeue;
+      case Phase::pull:
+        return part == Part::prefix_pull || part == Part::recompute;
+      case Phase::prefill:
+        return part == Part::prefill || part == Part::recompute || part == Part::grammar ||
+               part == Part::away;
+      case Phase::handoff:
+        return part == Part::handoff || part == Part::decode_wait || part == Part::away;
+      case Phase::decode:
+        return part == Part::decode || part == Part::decode_wait || part == Part::grammar ||
+               part == Part::away;
+      case Phase::preempting:
+        return part == Part::requeue;
+      case Phase::ended:
+        return true;
+    }
+    return false;
+  }
+
   void check_request(const Request& request) {
     const std::pair key(request.place, request.id);
     const Sequence* source = state.sequences.find(request.source);
@@ -131,6 +153,11 @@ struct Checker {
     expect(state.deadlines.count({request.deadline, request.id}) ==
                (request.phase == Phase::ended ? 0U : 1U),
            "deadline and phase disagree");
+    expect(request.times.untold() == 0, "its parts do not add up to its time");
+    if (!part_fits(request.phase, request.times.part())) {
+      faults.push_back(std::string("in phase ") + to_string(request.phase) +
+                       " its time counts as " + to_string(request.times.part()));
+    }
     switch (request.phase) {
       case Phase::waiting:
       case Phase::ended:

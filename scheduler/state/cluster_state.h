@@ -21,6 +21,7 @@
 #include "scheduler/state/block_pool.h"
 #include "scheduler/state/deaths.h"
 #include "scheduler/state/outstanding.h"
+#include "scheduler/state/request_times.h"
 #include "scheduler/state/role_watch.h"
 #include "scheduler/state/slab.h"
 #include "scheduler/state/trust.h"
@@ -164,7 +165,9 @@ struct Request {
   bool local = false;               // prefill where it decodes: its pulls failed too often
   bool prefix_pull_failed = false;  // it computes what only other pools know
   std::uint32_t cached_tokens = 0;  // of the prompt, found or pulled; told with the first token
+  std::uint32_t pulled_tokens = 0;  // ... of these, pulled
   TimeNs begun = 0;                 // its first prompt chunk was planned; likewise
+  RequestTimes times;               // where its time went
   Kept kept;
   const char* passed_over = nullptr;  // the rule that passed it over last (admission_rules.h)
   bool grouped = false;               // static batching: member of the running group
@@ -364,6 +367,14 @@ struct Compute {
   std::unordered_map<std::uint64_t, ToldGrammar> grammars;  // by key
   TimeNs answered = 0;                                      // last step result
   TimeNs prompt_latency = 0;  // of the last step that computed prompt tokens
+  // What its last answers were about, for whoever waited for a token meanwhile.
+  struct {
+    RequestId prompt;  // the largest one of the last step that had some, and when that had ended
+    std::uint32_t prompt_tokens = 0;
+    TimeNs prompt_at = 0;
+    RequestId pull;
+    TimeNs pull_at = 0;
+  } lately;
   StepCosts costs;
   std::uint64_t steps_total = 0;  // over all terms
   std::uint64_t tokens_total = 0;
@@ -471,6 +482,7 @@ struct Counters {
 
 struct State {
   Epoch epoch = 0;
+  TimeNs now = 0;                // of the event, or plan, at hand
   TimeNs started = -kNever / 2;  // when this scheduler began; long ago unless its shell says
   Settings settings;
   std::string build;

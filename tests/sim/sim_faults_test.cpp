@@ -64,6 +64,8 @@ constexpr Planted kPlanted[] = {
     // Roles that change by themselves.
     {Fault::roles_flap, "roles_flap", 133},
     {Fault::last_decoder_turned, "last_decoder_turned", 229},
+    // Where requests' time went.
+    {Fault::wait_not_told, "wait_not_told", 1},
 };
 
 struct Active {

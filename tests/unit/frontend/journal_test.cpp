@@ -353,6 +353,12 @@ TEST(ReplyRecords, AnEventOutOfBoundsIsRefused) {
   const std::vector<TimeNs> lifetime(kLifetimeMoments - 1);
   EXPECT_FALSE(good(ChoiceEnds{1, FinishReason::stop, {}, lifetime}));
   EXPECT_TRUE(good(ClientProbed{}));
+  std::vector<TimeNs> spent(kParts, 5);
+  EXPECT_TRUE(good(ReplyTimed{spent, 3, 7}));
+  EXPECT_FALSE(good(ReplyTimed{std::span(spent).first(kParts - 1), 3, 7}));
+  EXPECT_FALSE(good(ReplyTimed{spent, 3, -7}));
+  spent[2] = -1;
+  EXPECT_FALSE(good(ReplyTimed{spent, 3, 7}));
   EXPECT_TRUE(good(ReplyFails{ErrorCode::internal, "why", 3}));
   EXPECT_FALSE(good(ReplyFails{ErrorCode::ok, "why", 3}));
   EXPECT_FALSE(good(ReplyFails{static_cast<ErrorCode>(200), "why", 3}));

@@ -53,6 +53,8 @@ const ServedModel& templated_model() {
   return model;
 }
 
+constexpr PartTimes kSpent = {1'000'000, 2'500'000, 0, 1'234, 30'000'000, 0, 7, 0, 0, 9'999};
+
 /// One event that owns what it points at.
 struct OwnedEvent {
   ReplyEvent event;
@@ -228,6 +230,7 @@ class RecordedRun {
       const bool stopped = trial.apply(events_.back().event, events_.back().time);
       const bool last = said[choice] == std::min<std::size_t>(text.size(), 14 + choice);
       if (!stopped && !last) continue;
+      if (open.size() == 1) add(ReplyTimed{kSpent, 13, 5 * kMillisecond});
       end(choice, stopped ? FinishReason::stop : FinishReason::length, request);
       open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));
     }
@@ -371,7 +374,9 @@ std::vector<Case> openai_cases() {
       "why not</think>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
   std::vector<Case> cases;
   for (const std::string stream :
-       {"", R"(,"stream":true)", R"(,"stream":true,"stream_options":{"include_usage":true})"}) {
+       {"", R"(,"stream":true)", R"(,"stream":true,"stream_options":{"include_usage":true})",
+        R"(,"stream":true,"stream_options":{"include_timing":true})",
+        R"(,"stream_options":{"include_timing":true})"}) {
     cases.push_back({"plain" + stream, "openai", texts, completion(stream)});
     cases.push_back({"choices" + stream, "openai", texts, completion(R"(,"n":3)" + stream)});
     cases.push_back({"prompts" + stream, "openai", texts,

@@ -109,6 +109,33 @@ TEST(Reply, StreamedChatWithUsage) {
           R"("prompt_tokens_details":{"cached_tokens":2}}})" + "\n\n" + "data: [DONE]\n\n");
 }
 
+TEST(Reply, TellsWhereTheTimeWentIfItIsAsked) {
+  Usage usage = kUsage;
+  usage.timing = ToldTiming{.decode_steps = 4, .median_gap = 20 * kMillisecond};
+  usage.timing->spent[static_cast<std::size_t>(Part::queue)] = 1'500'000;
+  usage.timing->spent[static_cast<std::size_t>(Part::decode)] = 80'000'000;
+  EXPECT_EQ(server_timing(*usage.timing), "queue;dur=1.500, decode;dur=80.000, total;dur=81.500");
+  for (const std::string stream : {"", R"("stream":true,)"}) {
+    const auto request = good(parse_completion(
+        R"({"prompt":"hello",)" + stream + R"("stream_options":{"include_timing":true}})",
+        small_context(), tiny_model()));
+    EXPECT_TRUE(request.timing);
+    std::string bytes = request.reply->begin(0, nullptr);
+    request.reply->end(0, ending(FinishReason::stop));
+    bytes = request.reply->finish(usage);
+    if (!stream.empty()) bytes = bytes.substr(6, bytes.find('\n') - 6);
+    const Json told = Json::parse(bytes);
+    EXPECT_EQ(told.contains("usage"), stream.empty());
+    const Json& timing = told.at("timing");
+    EXPECT_EQ(timing.size(), kParts + 3);
+    EXPECT_EQ(timing.at("total_ms"), 81.5);
+    EXPECT_EQ(timing.at("queue_ms"), 1.5);
+    EXPECT_EQ(timing.at("read_ms"), 0.0);
+    EXPECT_EQ(timing.at("decode_steps"), 4);
+    EXPECT_EQ(timing.at("median_gap_ms"), 20.0);
+  }
+}
+
 TEST(Reply, StreamsTellTheUsageSoFar) {
   const std::string bytes = play_completion(
       R"(,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})",

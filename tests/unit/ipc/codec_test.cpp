@@ -34,6 +34,10 @@ Result<FromMemory> decode_as(std::string_view bytes, FromMemory*) {
   return decode_from_memory(bytes);
 }
 
+Result<TimingRecord> decode_as(std::string_view bytes, TimingRecord*) {
+  return decode_timing_record(bytes);
+}
+
 template <typename Variant>
 Result<Variant> decode_as(std::string_view bytes) {
   return decode_as(bytes, static_cast<Variant*>(nullptr));
@@ -41,8 +45,8 @@ Result<Variant> decode_as(std::string_view bytes) {
 
 template <typename Variant>
 class CodecDirection : public ::testing::Test {};
-using Directions =
-    ::testing::Types<FrontendMessage, ToFrontend, WorkerMessage, ToWorker, ToMemory, FromMemory>;
+using Directions = ::testing::Types<FrontendMessage, ToFrontend, WorkerMessage, ToWorker, ToMemory,
+                                    FromMemory, TimingRecord>;
 TYPED_TEST_SUITE(CodecDirection, Directions);
 
 TYPED_TEST(CodecDirection, RoundTripOfEveryFilledMessage) {
@@ -152,6 +156,7 @@ std::map<std::string, std::string> current_bytes() {
   for_each_message<ToWorker>(add);
   for_each_message<ToMemory>(add);
   for_each_message<FromMemory>(add);
+  for_each_message<TimingRecord>(add);
   return lines;
 }
 
@@ -335,6 +340,7 @@ TEST(CodecTags, AreUnique) {
   for_each_message<ToWorker>(add);
   for_each_message<ToMemory>(add);
   for_each_message<FromMemory>(add);
+  for_each_message<TimingRecord>(add);
   EXPECT_EQ(static_cast<int>(tags.size()), count - 1) << "Refused goes to both";
 }
 

@@ -283,6 +283,7 @@ class Cluster {
   std::map<std::uint64_t, std::vector<Token>> tokens;  // by request counter, as sent
   std::map<std::uint64_t, std::uint32_t> cached;       // of their prompts, as told
   std::map<std::uint64_t, TimeNs> begun;  // when their first chunks were planned, as told
+  std::map<std::uint64_t, std::vector<RequestTiming>> timings;  // likewise, in their order
   std::vector<Terminal> terminals;
   std::vector<std::string> log;
   std::vector<std::pair<LinkId, Pull>> probes;  // not answered; only while ...
@@ -323,6 +324,7 @@ class Cluster {
         if (events.begun_cached[i] != 0) cached[events.begun_counters[i]] = events.begun_cached[i];
         begun[events.begun_counters[i]] = events.begun_at[i];
       }
+      for (const RequestTiming& timing : events.timings) timings[timing.counter].push_back(timing);
       terminals.insert(terminals.end(), events.terminals.begin(), events.terminals.end());
       events = Events{};
     }

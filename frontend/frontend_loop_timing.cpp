@@ -1,0 +1,68 @@
+// What the loop tells, and keeps, of where requests' time went.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "frontend/frontend_loop.h"
+
+namespace baton {
+
+void FrontendLoop::keep_times() {
+  if (options_.timing_file.empty()) return;
+  Result<TimingRing> ring = TimingRing::open(options_.timing_file);
+  if (ring.ok()) {
+    ring_ = std::move(ring.value());
+  } else {
+    spdlog::warn("where requests' time goes is not kept: {}", ring.status().message());
+  }
+}
+
+/// Before the last choice ends, since the reply ends with it: what a head and a last event can say.
+void FrontendLoop::tell_timing(Reply& reply) {
+  if (!reply.rendered.tells_timing()) return;
+  const StreamEnd& end = *reply.last_end;
+  FrontendMarks marks = reply.marks;
+  marks.submitted = end.submitted;
+  marks.written = now_;
+  const PartTimes spent = split_time(marks, end.timing ? &*end.timing : nullptr);
+  ReplyTimed told{.spent = spent};
+  if (end.timing) {
+    // Of a stop string the scheduler does not know yet.
+    told.decode_steps = end.timing->ended ? end.timing->decode_steps : std::max(end.n, 1U) - 1;
+    told.median_gap = end.timing->median_gap;
+  }
+  apply(reply, told);
+}
+
+/// Once its last byte is out, and the scheduler has said its last word of it.
+void FrontendLoop::explain_later(Reply& reply, const std::string& end, int status) {
+  EndedRequest ended;
+  const Usage usage = reply.rendered.usage();
+  ended.request.request_id = reply.frame().request_id;
+  ended.request.asked = reply.frame().asked;
+  ended.request.front_end = options_.identity.name;
+  ended.request.generation = options_.identity.generation;
+  ended.request.end = end;
+  ended.request.status = static_cast<std::uint32_t>(status);
+  ended.request.choices = static_cast<std::uint32_t>(reply.counters.size());
+  ended.request.prompt_tokens = usage.prompt_tokens;
+  ended.request.tokens = usage.completion_tokens;
+  ended.marks = reply.marks;
+  ended.wall_offset = reply.rendered.facts().wall_offset;
+  if (reply.times.first_token != 0)
+    ended.request.first_token = reply.times.first_token - reply.marks.first_byte;
+  std::uint64_t counter = reply.counters.empty() ? 0 : reply.counters.front();
+  if (reply.last_end) {
+    counter = reply.last_end->counter;
+    ended.marks.submitted = reply.last_end->submitted;
+    ended.request.attempts = reply.last_end->attempts;
+    ended.timing = std::move(reply.last_end->timing);
+  }
+  if (ended.marks.ended == 0) ended.marks.ended = now_;
+  if (!reply.last_end || !reply.last_end->told) ended.awaited = counter;
+  ended.request.name = {options_.identity.incarnation, counter};
+  explainer_.ended(reply.connection->id(), std::move(ended));
+}
+
+}  // namespace baton
