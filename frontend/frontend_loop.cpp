@@ -178,7 +178,7 @@ void FrontendLoop::act(TableOutput& out) {
   for (const FrontendMessage& message : out.messages) client_.send(message);
   LogprobReader logprobs(out.logprobs);
   for (const Delivery& delivery : out.deliveries) deliver(delivery, out, logprobs);
-  for (const StreamEnd& end : out.endings) end_choice(end);
+  for (StreamEnd& end : out.endings) end_choice(end);
   for (const RequestTiming& timing : out.timings) explainer_.told(timing);
   for (const std::string& notice : out.notices) {
     spdlog::log(
@@ -269,7 +269,7 @@ void FrontendLoop::flush_replies() {
 }
 
 /// The first choice that fails fails its reply.
-void FrontendLoop::end_choice(const StreamEnd& end) {
+void FrontendLoop::end_choice(StreamEnd& end) {
   const auto found = choices_.find(end.counter);
   if (found == choices_.end())
     return explainer_.abandoned(end);  // its reply failed, or nobody waits
@@ -280,7 +280,8 @@ void FrontendLoop::end_choice(const StreamEnd& end) {
   const auto connection = reply.connection;
   const AtWork at_work(connection->kept);
   const Status status = ending_status(end.reason, end.code, end.message);
-  reply.last_end = end;
+  reply.last_end = LastEnd{end.counter,  end.n,    end.submitted,
+                           end.attempts, end.told, std::exchange(end.timing, std::nullopt)};
   reply.marks.ended = now_;
   if (status.ok()) tell_timing(reply);
   if (status.ok()) {

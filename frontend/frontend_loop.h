@@ -89,6 +89,15 @@ class FrontendLoop {
   int run(SignalFd& signals, AliveFile& alive);
 
  private:
+  /// Of the choice of a reply that ended last, as in StreamEnd.
+  struct LastEnd {
+    std::uint64_t counter = 0;
+    std::uint32_t n = 0;
+    TimeNs submitted = 0;
+    std::uint32_t attempts = 0;
+    bool told = true;
+    std::optional<RequestTiming> timing;
+  };
   /// The reply that a connection waits for.
   struct Reply {
     RenderedReply rendered;
@@ -99,7 +108,7 @@ class FrontendLoop {
     std::vector<std::uint64_t> counters;  // of its choices, in their order
     PhaseTimes times;
     FrontendMarks marks;
-    std::optional<StreamEnd> last_end;  // of the choice that ended last
+    std::optional<LastEnd> last_end;
     const ReplyFrame& frame() const { return rendered.frame(); }
   };
   /// One choice: an open request of the table.
@@ -127,7 +136,7 @@ class FrontendLoop {
   void act(TableOutput& out);
   void deliver(const Delivery& delivery, const TableOutput& out, LogprobReader& logprobs);
   void note_token_times(Reply& reply, Choice& choice, const Delivery& delivery);
-  void end_choice(const StreamEnd& end);
+  void end_choice(StreamEnd& end);
   void end_reply(Replies::iterator at, FinishReason reason, const Status& status,
                  std::uint32_t retry_after_s);
   void abandon(Reply& reply, TableOutput& out);

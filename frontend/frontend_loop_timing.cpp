@@ -21,7 +21,7 @@ void FrontendLoop::keep_times() {
 /// Before the last choice ends, since the reply ends with it: what a head and a last event can say.
 void FrontendLoop::tell_timing(Reply& reply) {
   if (!reply.rendered.tells_timing()) return;
-  const StreamEnd& end = *reply.last_end;
+  const LastEnd& end = *reply.last_end;
   FrontendMarks marks = reply.marks;
   marks.submitted = end.submitted;
   marks.written = now_;

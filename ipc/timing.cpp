@@ -8,8 +8,9 @@ namespace baton {
 
 const char* to_string(Part part) {
   static constexpr std::array<const char*, kParts> kNames = {
-      "read",    "tokenise",    "unsent", "submit",  "queue",     "prefix_pull", "prefill", "grammar",
-      "handoff", "decode_wait", "decode", "requeue", "recompute", "away",        "deliver", "write"};
+      "read",      "tokenise", "unsent",  "submit",      "queue",  "prefix_pull",
+      "prefill",   "grammar",  "handoff", "decode_wait", "decode", "requeue",
+      "recompute", "away",     "deliver", "write"};
   const auto i = static_cast<std::size_t>(part);
   return i < kParts ? kNames[i] : "unknown";
 }
@@ -78,7 +79,8 @@ PartTimes split_time(const FrontendMarks& marks, const RequestTiming* timing) {
     take_back(spent, late, /*from_last=*/true);
     at += told - early - late;
     const std::size_t last = timing->part;
-    const bool goes_on = !timing->ended && last >= index(Part::queue) && last < index(Part::deliver);
+    const bool goes_on =
+        !timing->ended && last >= index(Part::queue) && last < index(Part::deliver);
     until(goes_on ? static_cast<Part>(last) : Part::deliver, marks.ended);
   }
   until(Part::write, end);

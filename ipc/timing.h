@@ -62,11 +62,11 @@ const char* to_string(MomentKind kind);
 
 /// What ran in a gap.
 enum class GapCause : std::uint8_t {
-  unknown,    // nothing was heard of the worker
-  step,       // the step itself took so long
-  prompt,     // `tokens` of the prompt of `other` ran beside it
-  pull,       // the worker pulled blocks of `other`
-  suspect,    // a step of its own for a request that has killed workers
+  unknown,  // none of these: messages, or processors, were waited for
+  step,     // the step itself took so long
+  prompt,   // `tokens` of the prompt of `other` ran beside it
+  pull,     // the worker pulled blocks of `other`
+  suspect,  // a step of its own for a request that has killed workers
 };
 constexpr std::uint32_t kGapCauses = 5;
 const char* to_string(GapCause cause);
@@ -94,13 +94,13 @@ struct QueueReason {
 struct RequestTiming {
   std::uint64_t counter = 0;
   std::uint32_t attempt = 0;
-  TimeNs begin = 0;         // it came
-  TimeNs until = 0;         // so far this tells
-  std::uint32_t part = 0;   // the one that it was in then
-  bool ended = false;       // that was its end
-  std::vector<TimeNs> spent;  // by Part
-  std::uint32_t ahead = 0;    // requests that were waiting when it came
-  RequestId behind;           // the first of them; counter 0: none
+  TimeNs begin = 0;                   // it came
+  TimeNs until = 0;                   // so far this tells
+  std::uint32_t part = 0;             // the one that it was in then
+  bool ended = false;                 // that was its end
+  std::vector<TimeNs> spent;          // by Part
+  std::uint32_t ahead = 0;            // requests that were waiting when it came
+  RequestId behind;                   // the first of them; counter 0: none
   std::uint32_t cached_tokens = 0;    // of its prompt, found where it was prefilled
   std::uint32_t pulled_tokens = 0;    // ... found elsewhere, and pulled
   std::uint32_t computed_tokens = 0;  // in prompt rows, over all tries

@@ -24,9 +24,8 @@ void RequestExplainer::written(std::uint64_t connection, TimeNs now) {
 
 EndedRequest* RequestExplainer::waiting_for(std::uint64_t counter) {
   if (const auto at = awaiting_.find(counter); at != awaiting_.end()) return &at->second;
-  const auto at = std::find_if(unwritten_.begin(), unwritten_.end(), [&](const auto& each) {
-    return each.second.awaited == counter;
-  });
+  const auto at = std::find_if(unwritten_.begin(), unwritten_.end(),
+                               [&](const auto& each) { return each.second.awaited == counter; });
   return at == unwritten_.end() ? nullptr : &at->second;
 }
 
@@ -67,7 +66,8 @@ void RequestExplainer::finish(EndedRequest& ended) {
   const PartTimes spent = split_time(marks, ended.timing ? &*ended.timing : nullptr);
   request.spent.assign(spent.begin(), spent.end());
   request.total = std::max<TimeNs>(0, marks.written - marks.first_byte);
-  request.at = static_cast<std::uint64_t>(std::max<TimeNs>(0, marks.first_byte + ended.wall_offset));
+  request.at =
+      static_cast<std::uint64_t>(std::max<TimeNs>(0, marks.first_byte + ended.wall_offset));
   request.told = ended.timing.has_value();
   if (ended.timing) request.timing = std::move(*ended.timing);
   sink_(std::move(request));

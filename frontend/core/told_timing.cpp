@@ -1,25 +1,20 @@
 #include "frontend/core/told_timing.h"
 
-#include <cstdio>
 #include <numeric>
 
 namespace baton {
 namespace {
 
-/// Milliseconds to the microsecond. The C library's locale is the C one: nobody sets another.
+/// Milliseconds to the microsecond.
 std::string ms(TimeNs time) {
-  char text[32];
   const TimeNs us = (time + 500) / 1000;
-  std::snprintf(text, sizeof text, "%lld.%03d", static_cast<long long>(us / 1000),
-                static_cast<int>(us % 1000));
-  return text;
+  const std::string rest = std::to_string(1000 + us % 1000);
+  return std::to_string(us / 1000).append(".").append(rest, 1, 3);
 }
 
 }  // namespace
 
-TimeNs ToldTiming::total() const {
-  return std::accumulate(spent.begin(), spent.end(), TimeNs{0});
-}
+TimeNs ToldTiming::total() const { return std::accumulate(spent.begin(), spent.end(), TimeNs{0}); }
 
 std::string server_timing(const ToldTiming& timing) {
   std::string text;

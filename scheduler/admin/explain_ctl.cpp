@@ -56,8 +56,7 @@ std::string time_text(std::uint64_t unix_ns) {
   char text[64];
   const std::size_t n = std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
   char rest[16];
-  std::snprintf(rest, sizeof rest, ".%03d UTC",
-                static_cast<int>(unix_ns % kSecond / kMillisecond));
+  std::snprintf(rest, sizeof rest, ".%03d UTC", static_cast<int>(unix_ns % kSecond / kMillisecond));
   return std::string(text, n) + rest;
 }
 
@@ -136,7 +135,7 @@ std::string moment_text(const Moment& moment, const RequestTiming& timing, const
     case GapCause::unknown:
       break;
   }
-  return gap + "nothing was heard of the worker";
+  return gap + "not the step itself: messages or processors were waited for";
 }
 
 }  // namespace
@@ -151,14 +150,15 @@ std::string explain_text(const ExplainedRequest& request, const Names& others) {
   if (request.status != 0) text += ", status " + std::to_string(request.status);
   if (request.choices > 1)
     text += ", " + std::to_string(request.choices) + " choices (this is the way of the last one)";
-  if (request.first_token != 0) text += ", first token after " + ms_text(request.first_token) + " ms";
+  if (request.first_token != 0)
+    text += ", first token after " + ms_text(request.first_token) + " ms";
   text += "\n\n";
   for (std::size_t i = 0; i < request.spent.size(); ++i) {
     const TimeNs took = request.spent[i];
     if (took < 500) continue;
     const auto part = static_cast<Part>(i);
-    const double share = 100.0 * static_cast<double>(took) /
-                         static_cast<double>(std::max<TimeNs>(1, request.total));
+    const double share =
+        100.0 * static_cast<double>(took) / static_cast<double>(std::max<TimeNs>(1, request.total));
     const std::string note = note_of(part, request, others);
     text += "  " + padded(to_string(part), 12) + padded(ms_text(took), 14, true) + " ms" +
             padded(fixed(share, 1), 7, true) + " %" + (note.empty() ? "" : "  " + note) + "\n";

@@ -33,6 +33,7 @@ const AdmissionRules::Rule AdmissionRules::kRules[] = {
     {"another role prefills it", &AdmissionRules::others_prefill_it},
     {"the pool or the model is too small for it", &AdmissionRules::too_long},
     {"its beams do not fit", &AdmissionRules::beams_do_not_fit},
+    {"as many run here as may", &AdmissionRules::enough_run},
     {"no blocks are left", &AdmissionRules::no_room},
     {"another worker knows more of it", &AdmissionRules::better_placed_elsewhere},
     {"another worker has less to do", &AdmissionRules::less_to_do_elsewhere},
@@ -114,6 +115,14 @@ Ruling AdmissionRules::too_long(Candidate& candidate) {
 
 Ruling AdmissionRules::beams_do_not_fit(Candidate& candidate) {
   return pass_over_if(!beams_fit(state_, w_, candidate.request, now_, out_));
+}
+
+/// has_room() says no to it, too, but not why.
+Ruling AdmissionRules::enough_run(Candidate& candidate) {
+  const std::uint32_t width = decodes_here(state_, w_) ? candidate.request.sampling.num_beams : 1;
+  const bool full =
+      w_.compute.sequences != 0 && w_.compute.sequences + width > most_running(state_, w_);
+  return full ? Ruling::stop : Ruling::start;
 }
 
 Ruling AdmissionRules::no_room(Candidate& candidate) {

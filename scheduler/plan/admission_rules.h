@@ -52,6 +52,7 @@ class AdmissionRules {
   Ruling others_prefill_it(Candidate& candidate);
   Ruling too_long(Candidate& candidate);
   Ruling beams_do_not_fit(Candidate& candidate);
+  Ruling enough_run(Candidate& candidate);
   Ruling no_room(Candidate& candidate);
   Ruling better_placed_elsewhere(Candidate& candidate);
   Ruling less_to_do_elsewhere(Candidate& candidate);

@@ -165,9 +165,8 @@ void RequestTimes::gap(std::uint32_t worker, TimeNs now, GapCause cause, std::ui
   moment.count = 1;
   moment.other = other;
   if (gaps_.size() >= kGaps) {
-    gaps_.erase(std::min_element(gaps_.begin(), gaps_.end(), [](const auto& a, const auto& b) {
-      return a.took < b.took;
-    }));
+    gaps_.erase(std::min_element(gaps_.begin(), gaps_.end(),
+                                 [](const auto& a, const auto& b) { return a.took < b.took; }));
   }
   if (gaps_.empty()) gaps_.reserve(kGaps);
   gaps_.push_back(moment);

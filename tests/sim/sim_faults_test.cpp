@@ -65,7 +65,7 @@ constexpr Planted kPlanted[] = {
     {Fault::roles_flap, "roles_flap", 133},
     {Fault::last_decoder_turned, "last_decoder_turned", 229},
     // Where requests' time went.
-    {Fault::wait_not_told, "wait_not_told", 1},
+    {Fault::wait_not_told, "wait_not_told", 2},
 };
 
 struct Active {

@@ -12,7 +12,10 @@ constexpr TimeNs kMs = kMillisecond;
 EndedRequest ended(const std::string& id, std::uint64_t awaited) {
   EndedRequest made;
   made.request.request_id = id;
-  made.marks = {.first_byte = 0, .whole = 1 * kMs, .opened = 2 * kMs, .submitted = 2 * kMs,
+  made.marks = {.first_byte = 0,
+                .whole = 1 * kMs,
+                .opened = 2 * kMs,
+                .submitted = 2 * kMs,
                 .ended = 50 * kMs};
   made.awaited = awaited;
   return made;

@@ -47,9 +47,10 @@ FrontendMarks marks_of(TimeNs start) {
 TEST(SplitTime, EveryNanosecondIsInOnePart) {
   const TimeNs start = 1000 * kSecond;
   const FrontendMarks marks = marks_of(start);
-  const RequestTiming timing = scheduler_told(
-      start + 7 * kMs, {{Part::queue, 10 * kMs}, {Part::prefill, 30 * kMs}, {Part::decode, 52 * kMs}},
-      Part::decode, true);
+  const RequestTiming timing =
+      scheduler_told(start + 7 * kMs,
+                     {{Part::queue, 10 * kMs}, {Part::prefill, 30 * kMs}, {Part::decode, 52 * kMs}},
+                     Part::decode, true);
   const PartTimes spent = split_time(marks, &timing);
   EXPECT_EQ(sum(spent), 103 * kMs);
   EXPECT_EQ(part(spent, Part::read), 2 * kMs);
@@ -101,7 +102,8 @@ TEST(SplitTime, WithoutAWordOfTheScheduler) {
 }
 
 TEST(SplitTime, APlantedFaultShows) {
-  // A scheduler that forgot a part: the sum still holds, and what is missing counts as its way back.
+  // A scheduler that forgot a part: the sum still holds, and what is missing counts as its way
+  // back.
   RequestTiming timing = scheduler_told(
       7 * kMs, {{Part::queue, 40 * kMs}, {Part::decode, 52 * kMs}}, Part::decode, true);
   timing.spent[static_cast<std::size_t>(Part::queue)] = 0;
@@ -119,7 +121,9 @@ class Ring : public testing::Test {
   }
   ~Ring() override { std::filesystem::remove_all(folder_); }
 
-  TimingRing open(std::size_t slots = 8) { return std::move(TimingRing::open(path_, slots).value()); }
+  TimingRing open(std::size_t slots = 8) {
+    return std::move(TimingRing::open(path_, slots).value());
+  }
   std::map<std::uint64_t, std::string> read() {
     std::map<std::uint64_t, std::string> found;
     EXPECT_TRUE(read_timings(path_, [&](std::uint64_t number, const ExplainedRequest& request) {
