@@ -230,7 +230,7 @@ std::unique_ptr<ReplyWriter> make_reply(OpenAiRoute route, const RequestContext&
          .one_call = asked.one_call,
          .parser = std::move(asked.parser)});
   }
-  ReplyFacts facts;
+  OpenAiFacts facts;
   facts.id = context.request_id;
   facts.model = model.name;
   facts.fingerprint = model.fingerprint;

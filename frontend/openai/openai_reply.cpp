@@ -28,7 +28,7 @@ std::string timing_member(const Usage& usage) {
 }
 
 /// {"id":...,"object":...,"created":...,"model":...,"system_fingerprint":...,"choices":[
-std::string opening(ReplyShape shape, bool stream, const ReplyFacts& facts) {
+std::string opening(ReplyShape shape, bool stream, const OpenAiFacts& facts) {
   const bool chat = shape == ReplyShape::chat;
   const char* object = !chat    ? "text_completion"
                        : stream ? "chat.completion.chunk"
@@ -52,7 +52,7 @@ std::string ending_fields(const Ending& ending, const std::optional<ReplyParser>
   return fields + (ending.stop_token < 0 ? "null" : std::to_string(ending.stop_token));
 }
 
-std::optional<ReplyParser> parser_of(const ReplyFacts& facts, std::size_t choice) {
+std::optional<ReplyParser> parser_of(const OpenAiFacts& facts, std::size_t choice) {
   std::optional<ReplyParser> parser = facts.parser;
   if (parser) parser->set_choice(static_cast<std::uint32_t>(choice));
   return parser;
@@ -61,7 +61,7 @@ std::optional<ReplyParser> parser_of(const ReplyFacts& facts, std::size_t choice
 /// The choice's log probabilities, if they are told; with echo, those of the prompt first.
 class ChoiceLogprobs {
  public:
-  ChoiceLogprobs(ReplyShape shape, const ReplyFacts& facts, const PromptFacts& prompt) {
+  ChoiceLogprobs(ReplyShape shape, const OpenAiFacts& facts, const PromptFacts& prompt) {
     if (facts.logprobs < 0) return;
     TextStreamOptions options = prompt.options;
     if (facts.echo) options.continues_text = false;
@@ -90,7 +90,7 @@ class ChoiceLogprobs {
 
 class WholeReply : public ReplyWriter {
  public:
-  WholeReply(ReplyShape shape, ReplyFacts facts)
+  WholeReply(ReplyShape shape, OpenAiFacts facts)
       : shape_(shape), facts_(std::move(facts)), opening_(opening(shape, false, facts_)) {
     for (const PromptFacts& prompt : facts_.prompts) {
       for (std::uint32_t i = 0; i < facts_.made; ++i) {
@@ -206,14 +206,14 @@ class WholeReply : public ReplyWriter {
   }
 
   ReplyShape shape_;
-  ReplyFacts facts_;
+  OpenAiFacts facts_;
   std::string opening_;
   std::vector<Choice> choices_;
 };
 
 class StreamReply : public ReplyWriter {
  public:
-  StreamReply(ReplyShape shape, ReplyFacts facts) : shape_(shape), facts_(std::move(facts)) {
+  StreamReply(ReplyShape shape, OpenAiFacts facts) : shape_(shape), facts_(std::move(facts)) {
     head_ = "data: " + opening(shape, true, facts_);
     const bool chat = shape == ReplyShape::chat;
     before_text_ = chat ? ",\"delta\":{\"content\":\"" : ",\"text\":\"";
@@ -320,7 +320,7 @@ class StreamReply : public ReplyWriter {
   }
 
   ReplyShape shape_;
-  ReplyFacts facts_;
+  OpenAiFacts facts_;
   std::vector<ChoiceLogprobs> logprobs_;             // by choice
   std::vector<std::optional<ReplyParser>> parsers_;  // likewise
   std::vector<std::uint32_t> tokens_;                // likewise, so far
@@ -332,11 +332,11 @@ class StreamReply : public ReplyWriter {
 
 }  // namespace
 
-std::unique_ptr<ReplyWriter> openai_whole_reply(ReplyShape shape, ReplyFacts facts) {
+std::unique_ptr<ReplyWriter> openai_whole_reply(ReplyShape shape, OpenAiFacts facts) {
   return std::make_unique<WholeReply>(shape, std::move(facts));
 }
 
-std::unique_ptr<ReplyWriter> openai_stream_reply(ReplyShape shape, ReplyFacts facts) {
+std::unique_ptr<ReplyWriter> openai_stream_reply(ReplyShape shape, OpenAiFacts facts) {
   return std::make_unique<StreamReply>(shape, std::move(facts));
 }
 

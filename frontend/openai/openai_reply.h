@@ -22,7 +22,7 @@ struct PromptFacts {
   TextStreamOptions options;  // of the text that follows it; with logprobs
 };
 
-struct ReplyFacts {
+struct OpenAiFacts {
   std::string id;  // without "cmpl-" or "chatcmpl-"
   std::string model;
   std::string fingerprint;   // empty: null
@@ -44,10 +44,10 @@ struct ReplyFacts {
 };
 
 /// The whole reply as one JSON object.
-std::unique_ptr<ReplyWriter> openai_whole_reply(ReplyShape shape, ReplyFacts facts);
+std::unique_ptr<ReplyWriter> openai_whole_reply(ReplyShape shape, OpenAiFacts facts);
 
 /// Server-sent events, one a call of text() that has text or log probabilities. What costs time at
 /// each token is formatted once.
-std::unique_ptr<ReplyWriter> openai_stream_reply(ReplyShape shape, ReplyFacts facts);
+std::unique_ptr<ReplyWriter> openai_stream_reply(ReplyShape shape, OpenAiFacts facts);
 
 }  // namespace baton
