@@ -91,6 +91,10 @@ struct SchedulerConfig {
   Swap swap = Swap::automatic;
   std::uint32_t swap_step_blocks = 8;
   std::string event_log;
+  std::string kv_events;         // ZeroMQ endpoint; empty: off
+  std::string kv_events_replay;  // likewise
+  std::string kv_events_pod = "{worker}";
+  bool kv_events_arrays = false;
 };
 
 /// Tokens that a step of such a worker can have at the most: its budget (where roles change by

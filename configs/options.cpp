@@ -193,6 +193,25 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        .member = &S::event_log,
        .text = TextRule::path,
        .default_note = "none"},
+      {.name = "kv_events",
+       .meaning =
+           "ZeroMQ endpoint, as tcp://127.0.0.1:5557, where routers hear (as from vLLM) which "
+           "blocks of tokens the pools come to hold and forget",
+       .member = &S::kv_events,
+       .default_note = "off"},
+      {.name = "kv_events_replay",
+       .meaning = "endpoint where the last 10,000 of these messages can be asked for again",
+       .member = &S::kv_events_replay,
+       .default_note = "off"},
+      {.name = "kv_events_pod",
+       .meaning =
+           "what their topic, kv@POD@MODEL, calls the server; {worker} stands for the name of "
+           "the worker whose pool it is",
+       .member = &S::kv_events_pod},
+      {.name = "kv_events_arrays",
+       .meaning = "events as arrays, as vLLM sent them before it sent maps; AIBrix and others read "
+                  "these",
+       .member = &S::kv_events_arrays},
   };
   return kOptions;
 }

@@ -1,5 +1,5 @@
 // Channels over ZeroMQ ipc:// sockets: ROUTER on the server's side, DEALER on the client's.
-// zmq_channel.cpp is the only file of the server that includes zmq.
+// zmq_channel.cpp and zmq_publisher.cpp are the only files of the server that include zmq.
 #pragma once
 
 #include <cstdint>

@@ -36,6 +36,11 @@ int main(int argc, char** argv) {
   if (const baton::Status status = loop.listen_admin(config.scheduler.admin_socket); !status.ok()) {
     return fail(status);
   }
+  if (!config.scheduler.kv_events.empty()) {
+    auto publisher = baton::KvPublisher::bind(config);
+    if (!publisher.ok()) return fail(publisher.status());
+    loop.publish_caches(std::move(publisher).value());
+  }
   spdlog::info("baton-scheduler {} listens in {}", baton::build_version(), config.run_dir);
   baton::mark_up(config.run_dir, "scheduler");
   loop.run(signals);

@@ -70,6 +70,7 @@ void SchedulerLoop::turn() {
     if (w.peer.work.any()) work_goes_on(now);
   }
   flush();
+  if (kv_publisher_) kv_publisher_->publish(state_, wall_ns());
   log_lines();
 }
 

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "scheduler/admin/admin_server.h"
 #include "scheduler/admin/event_trace.h"
 #include "scheduler/admin/pull_watch.h"
+#include "scheduler/admin/kv_publisher.h"
 #include "scheduler/admin/traffic.h"
 #include "scheduler/apply/events.h"
 
@@ -28,6 +30,9 @@ class SchedulerLoop : public AdminBackend {
   void run(SignalFd& signals);
   /// Opens the admin socket.
   Status listen_admin(const std::string& path) { return admin_.listen(path); }
+
+  /// What the pools hold is published there from now on.
+  void publish_caches(KvPublisher publisher) { kv_publisher_ = std::move(publisher); }
 
   // AdminBackend
   const State& state() const override { return state_; }
@@ -71,6 +76,7 @@ class SchedulerLoop : public AdminBackend {
   AdminServer admin_;
   PullWatch pull_watch_;
   EventTrace trace_;
+  std::optional<KvPublisher> kv_publisher_;
   Traffic traffic_;
   AliveFile alive_;
   Poller poller_;

@@ -113,6 +113,7 @@ struct Handler {
       w.store.predecessors = std::move(before.store.predecessors);
       if (before.store.allocation() != 0) w.store.predecessors.insert(before.store.allocation());
       w.store.last_context = before.store.last_context;
+      w.store.log = std::move(before.store.log);
     }
     w.given_role = before.given_role;
     w.held = before.held;
@@ -206,7 +207,10 @@ struct Handler {
         out.warn(w.name() + ": comes back without its pool");
         give_up_pool(state, index, now, out);
       }
+      if (w.store.log) w.store.log->cleared();
+      if (state.settings.kv_events && !w.store.log) w.store.log = std::make_unique<CacheLog>();
       w.store.pool = BlockPool(hello.blocks, hello.host_blocks);
+      w.store.pool.tell(w.store.log.get());
       state.pulls.each([&](OpenPull& pull) {
         if (pull.from_worker == index) pull.from_worker = kNobody;  // they read the old one
       });

@@ -119,6 +119,7 @@ void give_up_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
     if (pull.from_worker == index) pull.from_worker = kNobody;
   });
   w.store.pool = BlockPool();
+  if (w.store.log) w.store.log->cleared();
   if (allocation == 0) return;
   for (Worker& importer : state.workers) {
     if (importer.peer.state == WorkerState::gone || importer.peer.imports.count(allocation) == 0)

@@ -40,36 +40,51 @@ PrefixIndex::Node PrefixIndex::insert(Node parent, std::string_view salt,
     it = entries_.emplace(std::move(key), Entry{++last_, kNoBlock, kNoBlock}).first;
   }
   if (it->second.block == kNoBlock) {
+    // It may be entered behind a parent that has been forgotten and has come again under another
+    // number: what nobody can find any more makes way.
+    forget(block);
     it->second.block = block;
     item_of(block) = &*it;
+    told_stored(*it, /*host=*/false);
   }
   return it->second.node;
+}
+
+void PrefixIndex::told_stored(const Item& item, bool host) {
+  if (log_ == nullptr) return;
+  log_->stored(item.second.node, item.first.parent, item.first.salt, item.first.tokens, host);
 }
 
 void PrefixIndex::copy_to_host(BlockId of, BlockId host) {
   Item* item = items_[of];
   item->second.host = host;
   item_of(host) = item;
+  told_stored(*item, /*host=*/true);
 }
 
 void PrefixIndex::copy_from_host(BlockId host, BlockId block) {
   Item* item = items_[host];
   item->second.block = block;
   item_of(block) = item;
+  told_stored(*item, /*host=*/false);
 }
 
 void PrefixIndex::forget(BlockId block) {
   if (!holds(block)) return;
   Item* item = std::exchange(items_[block], nullptr);
   Entry& entry = item->second;
-  (entry.block == block ? entry.block : entry.host) = kNoBlock;
-  if (entry.block == kNoBlock && entry.host == kNoBlock)
-    entries_.erase(entries_.find(item->first.view()));
+  const bool host = entry.block != block;
+  (host ? entry.host : entry.block) = kNoBlock;
+  if (log_ != nullptr) log_->removed(entry.node, host);
+  if (entry.block != kNoBlock || entry.host != kNoBlock) return;
+  if (log_ != nullptr) log_->forgotten(entry.node);
+  entries_.erase(entries_.find(item->first.view()));
 }
 
 void PrefixIndex::clear() {
   entries_.clear();
   items_.clear();
+  if (log_ != nullptr) log_->cleared();
 }
 
 }  // namespace baton

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ipc/types.h"
+#include "scheduler/prefix/cache_log.h"
 
 namespace baton {
 
@@ -55,6 +56,8 @@ class PrefixIndex {
   void forget(BlockId block);
   void clear();
   std::size_t size() const { return entries_.size(); }
+  /// From now on `log`, which must outlive the index, is told what it holds. It holds nothing yet.
+  void tell(CacheLog* log) { log_ = log; }
 
  private:
   static std::string_view salt_at(Node parent, std::string_view salt) {
@@ -89,10 +92,12 @@ class PrefixIndex {
   using Item = Entries::value_type;
 
   Item*& item_of(BlockId block);
+  void told_stored(const Item& item, bool host);
 
   Entries entries_;
   std::vector<Item*> items_;  // of each block, into `entries_`; nullptr: it is not in the index
   Node last_ = kRoot;
+  CacheLog* log_ = nullptr;  // null: nobody asks
 };
 
 }  // namespace baton

@@ -101,6 +101,9 @@ class BlockPool {
     return index_.insert(parent, salt, tokens, block);
   }
   bool remembers(BlockId block) const { return index_.holds(block); }
+  /// `log` (null: nobody) is told of what a fresh pool comes to hold. It must outlive the pool.
+  void tell(CacheLog* log) { index_.tell(log); }
+  const PrefixIndex& index() const { return index_; }
   /// What the block holds, and a copy of it in the other part, is not found any more.
   void forget(BlockId block);
 

@@ -80,6 +80,7 @@ struct Settings {
   std::uint32_t prefix_pull_tokens = 64;
   Swap swap = Swap::automatic;
   std::uint32_t swap_step_blocks = 8;
+  bool kv_events = false;
 };
 Settings make_settings(const SchedulerConfig& config);
 
@@ -394,6 +395,9 @@ struct Store {
   /// pull, that wrote to them.
   std::unordered_map<BlockId, std::uint64_t> sums;
   std::vector<CopyOp> copies;  // between the pool and its host part; go into the next plan
+  /// What the pool has come to hold and lost; null: nobody asks. The same for all processes of the
+  /// worker's name.
+  std::unique_ptr<CacheLog> log;
   std::set<AllocationId>
       predecessors;                // pools of this name's earlier processes, perhaps still mapped
   std::uint32_t last_context = 0;  // context() of its last term, also while its next process loads

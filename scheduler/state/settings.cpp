@@ -43,6 +43,7 @@ Settings make_settings(const SchedulerConfig& config) {
   s.prefix_pull_tokens = config.prefix_pull_tokens;
   s.swap = config.swap;
   s.swap_step_blocks = config.swap_step_blocks;
+  s.kv_events = !config.kv_events.empty();
   return s;
 }
 

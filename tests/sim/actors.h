@@ -93,6 +93,7 @@ class SimScheduler final : public Process {
   bool strikes_by_submit(const Event& event);
   bool strikes_by_tokens(FrontendIndex frontend, const Events& events);
   void check_audit(const char* after);
+  void check_caches();
   void check_calm();
   struct Before;
   Before look(const Event& event);
@@ -105,6 +106,9 @@ class SimScheduler final : public Process {
   std::vector<Event> injected_;
   std::vector<LinkId> failed_sends_;
   PlanChecks checks_;
+  // What a router knows of each worker's pool, by the events alone: contents, and in which part.
+  std::vector<std::set<std::pair<ContentHash, bool>>> told_;
+  std::uint64_t audits_ = 0;
   bool turn_wanted_ = false;
   TimeNs last_tick_ = 0;
   TimeNs next_tick_ = 0;

@@ -33,6 +33,7 @@ SimScheduler::SimScheduler(World& world) : Process(world, "scheduler") {
   state.started = world.now();
   state.build = "sim";
   state.settings = world.scenario().settings;
+  state.settings.kv_events = true;
   last_tick_ = world.now();
   next_tick_ = world.now();
 }
@@ -270,6 +271,35 @@ void SimScheduler::watch(LinkId link, const Process& peer) {
 void SimScheduler::check_audit(const char* after) {
   const std::vector<std::string> faults = audit_state(state);
   if (!faults.empty()) world_.fail("audit after " + std::string(after) + ": " + faults.front());
+  if (++audits_ % 16 == 0) check_caches();
+}
+
+/// Whoever replays the events has what the pools have: no more, and no less but for what can never
+/// be found.
+void SimScheduler::check_caches() {
+  told_.resize(state.workers.size());
+  for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
+    const Store& store = state.workers[i].store;
+    if (!store.log) continue;
+    for (const CacheEvent& event : store.log->take()) {
+      const std::pair key(event.hash, event.host);
+      const bool good = event.what == CacheEvent::What::stored    ? told_[i].insert(key).second
+                        : event.what == CacheEvent::What::removed ? told_[i].erase(key) == 1
+                                                                  : (told_[i].clear(), true);
+      if (!good) world_.fail("an event of a cache that fits none before it");
+    }
+    std::set<std::pair<ContentHash, bool>> held;
+    const BlockPool& pool = store.pool;
+    for (BlockId block = 0; block < pool.total() + pool.host_total(); ++block) {
+      const PrefixIndex::Entry* entry = pool.index().entry(block);
+      const auto hash = entry == nullptr ? std::nullopt : store.log->hash_of(entry->node);
+      if (hash) held.emplace(*hash, pool.is_host(block));
+    }
+    if (held != told_[i]) {
+      world_.fail("a router knows " + std::to_string(told_[i].size()) +
+                  " blocks of a pool that has " + std::to_string(held.size()));
+    }
+  }
 }
 
 void SimScheduler::flush() {
