@@ -7,7 +7,7 @@
 namespace baton {
 namespace {
 
-std::string number(double value) {
+std::string load_number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.4g", value);
   return text;
@@ -24,9 +24,9 @@ LoadFormat load_format(std::string_view asked) {
 }
 
 std::string load_text(LoadFormat format, const LoadReport& report) {
-  const std::string utilization = number(report.utilization);
-  const std::string rate = number(report.rate);
-  const std::string kv = number(report.kv_used);
+  const std::string utilization = load_number(report.utilization);
+  const std::string rate = load_number(report.rate);
+  const std::string kv = load_number(report.kv_used);
   const std::string running = std::to_string(report.running);
   const std::string waiting = std::to_string(report.waiting);
   switch (format) {

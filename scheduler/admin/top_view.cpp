@@ -67,7 +67,7 @@ class Line {
   std::string text_;
 };
 
-std::string number(double value, int digits = 0) {
+std::string top_number(double value, int digits = 0) {
   char text[64];
   std::snprintf(text, sizeof text, "%.*f", digits, value);
   return text;
@@ -75,12 +75,12 @@ std::string number(double value, int digits = 0) {
 
 /// "950", "12.3k", "4.6M"
 std::string short_number(double value) {
-  if (value < 10'000) return number(value);
-  return value < 10'000'000 ? number(value / 1e3, value < 100'000 ? 1 : 0) + "k"
-                            : number(value / 1e6, 1) + "M";
+  if (value < 10'000) return top_number(value);
+  return value < 10'000'000 ? top_number(value / 1e3, value < 100'000 ? 1 : 0) + "k"
+                            : top_number(value / 1e6, 1) + "M";
 }
 
-std::string rate(double value) { return value < 10 ? number(value, 1) : short_number(value); }
+std::string rate(double value) { return value < 10 ? top_number(value, 1) : short_number(value); }
 
 std::string right(std::string text, std::size_t width) {
   if (text.size() < width) text.insert(0, width - text.size(), ' ');
@@ -89,7 +89,7 @@ std::string right(std::string text, std::size_t width) {
 
 /// "12.3 s", "4:05", "3:04:05"
 std::string age(double seconds) {
-  if (seconds < 60) return number(seconds, 1) + " s";
+  if (seconds < 60) return top_number(seconds, 1) + " s";
   const auto all = static_cast<long>(seconds);
   char text[64];
   if (all < 3600) {
