@@ -144,6 +144,7 @@ class Bench {
       events.begun_counters.clear();
       events.begun_cached.clear();
       events.begun_at.clear();
+      events.timings.clear();
     }
     out_.log.clear();
   }
