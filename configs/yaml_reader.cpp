@@ -1,3 +1,4 @@
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -5,6 +6,7 @@
 #include <exception>
 #include <filesystem>
 #include <map>
+#include <sstream>
 
 #include "configs/assignment.h"
 #include "configs/options.h"
@@ -215,6 +217,34 @@ class YamlReader {
   YamlContent content_;
 };
 
+/// Takes whatever a document holds.
+class Nothing : public YAML::EventHandler {
+ public:
+  using Mark = YAML::Mark;
+  using Anchor = YAML::anchor_t;
+  void OnDocumentStart(const Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const Mark&, Anchor) override {}
+  void OnAlias(const Mark&, Anchor) override {}
+  void OnScalar(const Mark&, const std::string&, Anchor, const std::string&) override {}
+  void OnSequenceStart(const Mark&, const std::string&, Anchor,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const Mark&, const std::string&, Anchor, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+/// 0, 1 or 2, which stands for more. YAML::LoadAll finds documents without end behind a stray
+/// bracket.
+int count_documents(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  Nothing nothing;
+  int found = 0;
+  while (found < 2 && parser.HandleNextDocument(nothing)) ++found;
+  return found;
+}
+
 }  // namespace
 
 Result<YamlContent> read_yaml(const std::string& text, const std::string& file) {
@@ -228,13 +258,10 @@ Result<YamlContent> read_yaml(const std::string& text, const std::string& file) 
     return invalid(file + ":" + std::to_string(line) + ": is not UTF-8");
   }
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) {
-      return invalid(file + ": holds " + std::to_string(documents.size()) +
-                     " documents; one is expected");
-    }
+    const int documents = count_documents(text);
+    if (documents > 1) return invalid(file + ": holds several documents; one is expected");
     YamlReader reader(file);
-    Status status = documents.empty() ? Status() : reader.read(documents.front());
+    Status status = documents == 0 ? Status() : reader.read(YAML::Load(text));
     if (!status.ok()) {
       return status;
     }

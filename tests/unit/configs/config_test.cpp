@@ -322,7 +322,8 @@ TEST(ConfigError, WrongShape) {
             "/etc/baton/t.yaml:1: workers: expected a list of workers");
   EXPECT_EQ(error_of("workers:\n  - a\n"),
             "/etc/baton/t.yaml:2: workers[0]: expected a map of options");
-  EXPECT_EQ(error_of("a: 1\n---\nb: 2\n"), "/etc/baton/t.yaml: holds 2 documents; one is expected");
+  EXPECT_EQ(error_of("a: 1\n---\nb: 2\n"),
+            "/etc/baton/t.yaml: holds several documents; one is expected");
   EXPECT_EQ(error_of("model: x\n# \xF0\x9F"), "/etc/baton/t.yaml:2: is not UTF-8");
   EXPECT_EQ(error_of("model: a\n  b: c\n").substr(0, 36), "/etc/baton/t.yaml:2: not valid YAML:");
   EXPECT_EQ(error_of("[a]: 1\n"), "/etc/baton/t.yaml:1: a key must be a plain word");
