@@ -134,18 +134,7 @@ class Bench {
   /// As the scheduler's loop does: buffers keep their capacity.
   void keep_plans() {
     out_.to_workers.clear();
-    for (Events& events : out_.events) {
-      events.counters.clear();
-      events.attempts.clear();
-      events.first_index.clear();
-      events.counts.clear();
-      events.tokens.clear();
-      events.terminals.clear();
-      events.begun_counters.clear();
-      events.begun_cached.clear();
-      events.begun_at.clear();
-      events.timings.clear();
-    }
+    for (Events& events : out_.events) Outbox::empty(events);
     out_.log.clear();
   }
 

@@ -212,18 +212,7 @@ void SchedulerLoop::flush() {
       if (trace_.on()) trace_.tokens(events);
       (void)frontends_.send(links_[state_.frontends[i].link].routing_id, encoded_);
     }
-    events.counters.clear();
-    events.attempts.clear();
-    events.first_index.clear();
-    events.counts.clear();
-    events.tokens.clear();
-    events.terminals.clear();
-    events.logprobs.clear();
-    events.prompt_logprobs.clear();
-    events.begun_counters.clear();
-    events.begun_cached.clear();
-    events.begun_at.clear();
-    events.timings.clear();
+    Outbox::empty(events);
   }
   for (auto& [link, message] : out_.to_frontends) send_to_frontend(link, message);
   out_.to_frontends.clear();

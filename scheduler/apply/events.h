@@ -62,6 +62,21 @@ struct Outbox {
     if (events.size() <= frontend) events.resize(frontend + 1);
     return events[frontend];
   }
+  /// Empties what has been sent; its room stays for the next step.
+  static void empty(Events& sent) {
+    sent.counters.clear();
+    sent.attempts.clear();
+    sent.first_index.clear();
+    sent.counts.clear();
+    sent.tokens.clear();
+    sent.terminals.clear();
+    sent.logprobs.clear();
+    sent.prompt_logprobs.clear();
+    sent.begun_counters.clear();
+    sent.begun_cached.clear();
+    sent.begun_at.clear();
+    sent.timings.clear();
+  }
   void info(std::string line) { log.emplace_back(Level::info, std::move(line)); }
   void warn(std::string line) { log.emplace_back(Level::warning, std::move(line)); }
 };
