@@ -24,7 +24,7 @@ bool send_all(int fd, std::string_view text) {
 
 }  // namespace
 
-UniqueFd connect_admin(const std::string& path) {
+UniqueFd connect_admin(const std::string& path, int flags) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
@@ -32,7 +32,7 @@ UniqueFd connect_admin(const std::string& path) {
     return {};
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
   if (!fd) return {};
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     const int why = errno;

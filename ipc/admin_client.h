@@ -1,5 +1,5 @@
-// The client end of the scheduler's admin socket: baton-ctl, and a front end whose console is
-// watched.
+// The client end of the scheduler's admin socket: baton-ctl, a front end whose console is watched,
+// and a supervisor with a live line.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,9 @@
 
 namespace baton {
 
-/// Nothing if nobody listens there; errno says why.
-UniqueFd connect_admin(const std::string& path);
+/// Nothing if nobody listens there; errno says why. `flags`: more of socket(2)'s, such as
+/// SOCK_NONBLOCK.
+UniqueFd connect_admin(const std::string& path, int flags = 0);
 
 /// Sends one line and returns the answer, without the empty line that ends it; nothing if the
 /// scheduler left before it had answered. `patience` of 0: as long as it takes.

@@ -1,14 +1,14 @@
 #include "supervisor/live_line.h"
 
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
+
+#include "ipc/admin_client.h"
 
 namespace baton {
 namespace {
@@ -77,16 +77,8 @@ void LiveLine::forget() {
 }
 
 bool LiveLine::ask() {
-  if (fd_.get() < 0) {
-    fd_ = UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (socket_.size() >= sizeof address.sun_path) return false;
-    std::memcpy(address.sun_path, socket_.data(), socket_.size());
-    if (::connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-      return false;
-    }
-  }
+  if (!fd_) fd_ = connect_admin(socket_, SOCK_NONBLOCK);
+  if (!fd_) return false;
   const ssize_t n =
       ::send(fd_.get(), kQuestions.data(), kQuestions.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   return n == static_cast<ssize_t>(kQuestions.size());
