@@ -15,8 +15,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kShown = 64;
-
 bool is_name(std::string_view text) {
   const auto allowed = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -49,8 +47,7 @@ std::string read_content(FieldReader& message, bool assistant) {
     const auto type = reader.string("type");
     const bool refusal = assistant && type == "refusal";
     if (reader.ok() && type != "text" && !refusal) {
-      reader.fail("type", type ? "'" + std::string(type->substr(0, kShown)) +
-                                     "' is not supported; this model reads only text"
+      reader.fail("type", type ? shown(*type) + " is not supported; this model reads only text"
                                : "is missing");
     }
     const char* field = refusal ? "refusal" : "text";
@@ -76,8 +73,8 @@ void check_role(FieldReader& message, std::string_view role, bool templated) {
     return;
   }
   message.fail("role", std::string("must be system, developer, user") +
-                           (templated ? ", assistant or tool" : " or assistant") + ", not '" +
-                           std::string(role.substr(0, kShown)) + "'");
+                           (templated ? ", assistant or tool" : " or assistant") + ", not " +
+                           shown(role));
 }
 
 /// {"name": ..., "arguments": "{...}"}
@@ -335,7 +332,7 @@ bool read_variables(FieldReader& fields, const ServedModel& model) {
   } else {
     for (const auto& [name, value] : given->items()) {
       if (!is_variable(name) || std::find(kTaken.begin(), kTaken.end(), name) != kTaken.end()) {
-        fields.fail(field, "may not hold '" + name.substr(0, kShown) + "'");
+        fields.fail(field, "may not hold " + shown(name));
       }
     }
   }

@@ -112,6 +112,11 @@ Result<Json> parse_json_object(std::string_view text) {
   return std::move(builder.root);
 }
 
+std::string shown(std::string_view text) {
+  constexpr std::size_t kMost = 64;
+  return "'" + std::string(text.substr(0, kMost)) + "'";
+}
+
 const char* kind_of(const Json& value) {
   switch (value.type()) {
     case Json::value_t::null:

@@ -90,4 +90,7 @@ class FieldReader {
 /// "a string", "an array", ... for error messages.
 const char* kind_of(const nlohmann::json& value);
 
+/// A client's text in quotes for an error message, cut to its first 64 bytes.
+std::string shown(std::string_view text);
+
 }  // namespace baton

@@ -14,10 +14,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kShown = 64;
-
-std::string shown(std::string_view text) { return "'" + std::string(text.substr(0, kShown)) + "'"; }
-
 /// The fields of the OpenAI API that a translated body has, and what they were.
 const FieldNames& field_names() {
   static const FieldNames kNames = {

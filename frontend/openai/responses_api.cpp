@@ -14,10 +14,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kShown = 64;
-
-std::string shown(std::string_view text) { return "'" + std::string(text.substr(0, kShown)) + "'"; }
-
 const FieldNames& field_names() {
   static const FieldNames kNames = {{"response_format.json_schema.schema", "text.format.schema"},
                                     {"response_format", "text.format"},
