@@ -164,10 +164,13 @@ class Cluster:
         self.config.write_text(json.dumps(config, indent=1))  # JSON is YAML
 
     # ---- processes
+    def start_all(self):
+        for name in [*(self.keepers if self.memory else []), "scheduler", *self.workers, *self.frontends]:
+            self.start(name)
+
     def __enter__(self):
         try:
-            for name in [*(self.keepers if self.memory else []), "scheduler", *self.workers, *self.frontends]:
-                self.start(name)
+            self.start_all()
             self.wait_ready()
         except BaseException:
             self.print_logs()

@@ -31,15 +31,8 @@ class Supervised(Cluster):
         fresh.symlink_to(folder / f"baton-{program}")
         fresh.replace(self.bin / f"baton-{program}")
 
-    def __enter__(self):
+    def start_all(self):
         self.supervise()
-        try:
-            self.wait_ready()
-        except BaseException:
-            self.print_logs()
-            self.stop()
-            raise
-        return self
 
     def supervise(self):
         """Starts the supervisor, which adopts what an earlier one left."""

@@ -14,6 +14,7 @@
 
 #include "frontend/core/live_feed.h"
 #include "tests/support/temp_dir.h"
+#include "tests/unit/frontend/clients_fixture.h"
 
 namespace baton {
 namespace {
@@ -28,29 +29,14 @@ TEST(Console, IsOffWhereTheNetworkAsksAndNoKeyProtectsIt) {
   EXPECT_NE(refusal->message.find("frontend.api_keys"), std::string::npos);
 }
 
-class WatchersTest : public ::testing::Test {
+class WatchersTest : public ClientsTest {
  protected:
   std::shared_ptr<ClientConnection> connect(UniqueFd* client) {
-    int ends[2];
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    const int size = 4096;
-    setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
-    client->reset(ends[1]);
-    auto connection =
-        std::make_shared<ClientConnection>(++id, UniqueFd(ends[0]), FramingLimits{}, now);
-    connection->begin_reply(now);
+    auto connection = ClientsTest::connect(client);
     writer.open(connection, now);
     return connection;
   }
-  std::string read_all(const UniqueFd& client) {
-    std::string text(1 << 20, '\0');
-    const ssize_t n = ::read(client.get(), text.data(), text.size());
-    text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
-    return text;
-  }
 
-  TimeNs now = 1000 * kSecond;
-  std::uint64_t id = 0;
   StreamWriter writer{{.buffer_bytes = 1 << 16}};
   Watchers watchers{writer};
 };
