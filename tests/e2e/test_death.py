@@ -136,11 +136,12 @@ class Pairs(Streams):
 
 class FrontEndPairs(Streams):
     """The same where one of the two is a second front end, whose streams go on as the others do."""
+    tokens = 500  # four blows, each after a stream of its own
     step_delay_ms = 60
     frontends = ("frontend0", "frontend1")
 
     def kill_front_end_and(self, name):
-        said = {"prompt": "What is Baton?", "max_tokens": 60, "min_tokens": 60, "temperature": 0}
+        said = {"prompt": "What is Baton?", "max_tokens": 40, "min_tokens": 40, "temperature": 0}
         whole = self.cluster.stream(**said).finish()
         for pair in ((name, "frontend1"), ("frontend1", name)):
             for restart in (pair, reversed(pair)):
