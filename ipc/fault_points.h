@@ -32,6 +32,7 @@ enum class Fault : std::uint8_t {
   pulls_beside_suspects,  // a worker maps pools while it runs a suspect
   pulls_not_avoided,      // whose pulls have killed workers is pulled again
   no_late_blame,          // a death that is seen after its term ended is nobody's
+  growth_not_reserved,    // what waits for its turn has its next block given to others
   small_pool_refuses,     // a worker refuses what a larger one could hold
   orphan_after_finish,    // an attempt that its client has left behind decodes to its end
   grammar_not_awaited,    // a row draws by a grammar that its worker is still compiling

@@ -20,6 +20,7 @@ namespace {
 constexpr std::size_t kLongestLine =
     4000;  // below PIPE_BUF with its prefix: one write, all or none
 constexpr std::size_t kLargestLog = 16u << 20;
+constexpr int kNeverKnown = 125;  // seen by nobody: whoever would wait for it is dead
 
 double wall_seconds() { return static_cast<double>(wall_ns()) / 1e9; }
 
@@ -46,7 +47,12 @@ std::optional<std::int64_t> modified_ns(const std::filesystem::path& path) {
 
 // After fork: only async-signal-safe calls from here to exec.
 // Nothing ties its life to the supervisor's: it goes on serving, and the next supervisor adopts it.
-[[noreturn]] void become(char* const* argv, int output) {
+// But not before the supervisor has written down that it is there (`known` gives one byte then):
+// one that ran unknown would be met by a second of its name.
+[[noreturn]] void become(char* const* argv, int output, int known) {
+  char byte = 0;
+  while (::read(known, &byte, 1) < 0 && errno == EINTR) continue;
+  if (byte == 0) ::_exit(kNeverKnown);
   ::setpgid(0, 0);  // a Ctrl-C at the terminal reaches the supervisor only, which stops in order
   for (int sig : {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD}) ::signal(sig, SIG_DFL);
   sigset_t none;
@@ -247,9 +253,15 @@ void ChildProcess::start(Seconds now) {
   std::vector<char*> argv;
   for (auto& arg : spec_.argv) argv.push_back(arg.data());
   argv.push_back(nullptr);
-  const pid_t pid = ::fork();
-  if (pid == 0) become(argv.data(), writing_end);
+  int known[2] = {-1, -1};
+  const pid_t pid = ::pipe2(known, O_CLOEXEC) == 0 ? ::fork() : -1;
+  if (pid == 0) {
+    ::close(known[1]);
+    become(argv.data(), writing_end, known[0]);
+  }
   const int fork_error = errno;
+  const UniqueFd unread(known[0]);
+  const UniqueFd tell(known[1]);
   ::close(writing_end);
   if (pid < 0) {
     due_ = now + backoff_.next(Seconds::zero());
@@ -265,6 +277,7 @@ void ChildProcess::start(Seconds now) {
   exit_.reset();
   end_by_.reset();
   write_record();
+  if (::write(tell.get(), "k", 1) != 1) log_.write("it was not told to begin\n");
   // Last, since people wait for this file: whom it names, the next supervisor already knows.
   std::ofstream(run_dir_ / (spec_.name + ".pid")) << pid << "\n";
 }

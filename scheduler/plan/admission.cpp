@@ -23,7 +23,7 @@ bool may_fit_later(const State& state, const Request& request, std::uint32_t tok
            (w.peer.state == WorkerState::registering || w.peer.state == WorkerState::loading);
   };
   return awaits_pools(state, request.again, request.submitted) &&
-         (now - request.submitted < kWaitForPools ||
+         (now - state.started < kWaitForPools ||
           std::any_of(state.workers.begin(), state.workers.end(), loads));
 }
 

@@ -7,7 +7,7 @@
 namespace baton {
 
 /// So long a request waits for the only pool that can hold it, if that pool's process is gone; and,
-/// if it awaits_pools(), for a worker with such a pool to join.
+/// if it awaits_pools(), for a worker with such a pool to join a scheduler that began a moment ago.
 constexpr TimeNs kWaitForPools = 10 * kSecond;
 /// One that an earlier scheduler had accepted (`again`: it fitted some pool then), or that came
 /// when this one was so young that workers may not have joined it yet.

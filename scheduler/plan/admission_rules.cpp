@@ -43,7 +43,8 @@ const AdmissionRules::Rule AdmissionRules::kRules[] = {
 };
 
 AdmissionRules::AdmissionRules(State& state, WorkerIndex worker, TimeNs now, Outbox& out,
-                               bool suspects, const std::uint32_t& logprob_budget)
+                               bool suspects, const std::uint32_t& logprob_budget,
+                               std::uint32_t reserved)
     : state_(state),
       w_(state.workers[worker]),
       index_(worker),
@@ -51,6 +52,7 @@ AdmissionRules::AdmissionRules(State& state, WorkerIndex worker, TimeNs now, Out
       out_(out),
       suspects_(suspects),
       logprob_budget_(logprob_budget),
+      reserved_(fault(Fault::growth_not_reserved) ? 0 : reserved),
       most_held_(std::clamp<std::uint32_t>(most_running(state, w_) / 2, 1, kMostHeld)) {
   for (const SequenceId id : w_.compute.prefills) {
     held_ += may_draw(w_, *state.request_of(*state.sequences.find(id))) ? 0 : 1;
@@ -130,7 +132,8 @@ Ruling AdmissionRules::no_room(Candidate& candidate) {
   candidate.blocks = w_.store.blocks_for(request.length() + 1);
   // The last token is always computed: its logits are wanted, and they are nowhere.
   candidate.prefix = cached_prefix(state_, request, w_, request.length() - 1);
-  const bool room = has_room(state_, w_, request, candidate.blocks - candidate.prefix.shared);
+  const bool room =
+      has_room(state_, w_, request, candidate.blocks - candidate.prefix.shared + reserved_);
   return room ? Ruling::start : Ruling::stop;
 }
 

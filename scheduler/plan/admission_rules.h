@@ -25,11 +25,12 @@ struct Candidate {
   PrefixSource elsewhere = {};   // ... and worth pulling from another one
 };
 
-/// One look through the queue for one worker. `logprob_budget` is that of the step.
+/// One look through the queue for one worker. `logprob_budget` is that of the step; `reserved` are
+/// the free blocks that those who run here grow into with their next tokens.
 class AdmissionRules {
  public:
   AdmissionRules(State& state, WorkerIndex worker, TimeNs now, Outbox& out, bool suspects,
-                 const std::uint32_t& logprob_budget);
+                 const std::uint32_t& logprob_budget, std::uint32_t reserved);
 
   /// May end the request (it fits nobody, or its beams do not), and may ask for a suspect's turn
   /// (Compute::makes_way).
@@ -68,6 +69,7 @@ class AdmissionRules {
   bool suspects_;  // one suspect is looked for; otherwise the others, up to the first suspect that
                    // could come
   const std::uint32_t& logprob_budget_;
+  const std::uint32_t reserved_;
   std::uint32_t held_ = 0;  // prompts that are here and wait, or will, for their grammars
   std::uint32_t most_held_ = 0;
   int looked_ = 0;

@@ -57,19 +57,21 @@ class StepBuilder {
   }
 
   /// A step is filled with decoding first, or, if prompts pause it, with prompts alone while there
-  /// are any.
+  /// are any. A suspect found on the way has its turn behind this step, which is the others' own:
+  /// they are admitted, and their grammars asked for, as if it were not there.
   void fill() {
     const bool pause = state_.settings.prompts_pause_decode;
     if (pause) take_prompts();
     if (plan_.rows.empty()) take_decode();
     take_joins();
     if (!pause) take_prompts();
+    w_.compute.makes_way = w_.compute.makes_way || suspect_found_;
   }
 
   void take_decode() {
     w_.compute.short_of_blocks = !make_room_to_grow();
     if (w_.compute.short_of_blocks) return;
-    if (!w_.compute.singles.empty()) w_.compute.makes_way = true;
+    suspect_found_ = suspect_found_ || !w_.compute.singles.empty();
     take_adds();
     grow();
     take_beams();
@@ -99,17 +101,15 @@ class StepBuilder {
   }
 
   void take_prompts() {
-    const bool way =
-        w_.compute.makes_way;  // not what this very step finds: that waits for its end anyway
     continue_prefills();
-    if (!way) admit(/*suspects=*/false);
+    if (!w_.compute.makes_way) admit(/*suspects=*/false);
   }
 
   /// Whoever shared a step with a suspect would be blamed for its next death: a step of its own
   /// comes next, between two of the others', if it has something to `run`.
   bool makes_way_for(const Request& request, bool run) {
     if (!is_suspect(state_, request)) return false;
-    w_.compute.makes_way = w_.compute.makes_way || run;
+    suspect_found_ = suspect_found_ || run;
     return true;
   }
 
@@ -317,7 +317,7 @@ class StepBuilder {
         w_.compute.beams.push_back(request.id);
       } else if (single) {
         w_.compute.singles.push_back(id);
-        w_.compute.makes_way = true;
+        suspect_found_ = true;
       } else {
         join_decode_set(state_, sequence);
       }
@@ -411,7 +411,7 @@ class StepBuilder {
       return first_waits("more are waited for (delay_factor)");
     }
     if (budget_ == 0 || prompt_rows_ == 0) return first_waits("the step is full");
-    AdmissionRules rules(state_, index_, now_, out_, suspects, logprob_budget_);
+    AdmissionRules rules(state_, index_, now_, out_, suspects, logprob_budget_, reserved_blocks());
     for (auto it = state_.waiting.begin();
          it != state_.waiting.end() && budget_ > 0 && prompt_rows_ > 0;) {
       Candidate candidate{*state_.requests.find(it->second)};
@@ -423,6 +423,15 @@ class StepBuilder {
       start(candidate);
       if (suspects) return;
     }
+  }
+
+  /// What those who wait for their turn, or for a grammar, will grow into, and in a suspect's turn
+  /// the others too. Whoever was admitted into these blocks would be preempted for them at once,
+  /// and admitted again, with nobody getting on.
+  std::uint32_t reserved_blocks() {
+    const Compute& c = w_.compute;
+    const bool grown = !in_turn_ && c.singles.empty() && c.beams.empty() && c.adds.empty();
+    return grown ? 0 : blocks_needed();
   }
 
   /// So the queue's first one waits, if this worker may have it; the others wait for that one.
@@ -513,6 +522,7 @@ class StepBuilder {
   InFlightStep step_;
   std::vector<SequenceId> growing_;
   bool in_turn_ = false;           // a suspect's step is built
+  bool suspect_found_ = false;     // one of those here is due for a step of its own
   std::uint32_t budget_ = 0;       // tokens that still fit the step
   std::uint32_t prompt_rows_ = 0;  // prompts, likewise
   std::uint32_t logprob_budget_ = kLogprobBudget;

@@ -10,6 +10,7 @@ namespace baton::sim {
 namespace {
 /// Changes of all workers together within `role_dwell`, but for those that mend what a death broke.
 constexpr std::size_t kMostTurns = 4;
+constexpr TimeNs kLongestTick = kSecond / 2;
 }  // namespace
 
 RoleChecks::Able RoleChecks::able(const State& state) {
@@ -80,7 +81,9 @@ std::string RoleChecks::left_alone(const State& state, TimeNs now) {
   });
   const bool alone = state.settings.roles == Roles::automatic && could && state.epoch == epoch_;
   epoch_ = state.epoch;
-  if (!alone) alone_since_ = 0;
+  // A scheduler that was frozen in between could turn nobody.
+  const bool frozen = now - std::exchange(last_tick_, now) > kLongestTick;
+  if (!alone || frozen) alone_since_ = 0;
   if (!alone) return "";
   if (alone_since_ == 0) alone_since_ = now;
   if (now - alone_since_ <= state.settings.role_dwell / 10 + kSecond) return "";

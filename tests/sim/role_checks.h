@@ -33,6 +33,7 @@ class RoleChecks {
   std::map<std::string, Role> known_;
   std::deque<TimeNs> turns_;  // within the last `role_dwell`
   TimeNs alone_since_ = 0;
+  TimeNs last_tick_ = 0;
   Epoch epoch_ = 0;
 };
 

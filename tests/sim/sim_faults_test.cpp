@@ -51,6 +51,7 @@ constexpr Planted kPlanted[] = {
     {Fault::no_suspects, "no_suspects", 2},
     {Fault::no_late_blame, "no_late_blame", 111},
     {Fault::small_pool_refuses, "small_pool_refuses", 84},
+    {Fault::growth_not_reserved, "growth_not_reserved", 3322929},
     {Fault::no_trials, "no_trials", 27},
     // Pools that outlive their workers.
     {Fault::trusted_too_early, "trusted_too_early", 10},
@@ -101,11 +102,13 @@ TEST(NoFault, TheSameSeedsAreClean) {
 }
 
 /// Seeds that once showed faults of Baton itself: searches of beams computed again and again, a
-/// wait for a pool that was lost unseen, trials with a scheduler that was dead already, a lent
-/// worker that went home though nobody else was left who decoded.
+/// wait for a pool that was lost unseen or waited for one after the other, two suspects that took
+/// each other's blocks, trials with a scheduler that was dead already, a lent worker that went home
+/// though nobody else was left who decoded.
 TEST(NoFault, SeedsThatShowedFaultsAreClean) {
   for (const std::uint64_t seed :
-       {500103U, 503215U, 503609U, 507634U, 4156U, 903086U, 31107U, 1406U}) {
+       {500103U, 503215U, 503609U, 507634U, 4156U, 903086U, 31107U, 1406U, 3603329U, 3106293U,
+        3606574U, 3414476U, 3322929U, 3624862U}) {
     EXPECT_EQ(violation_of(Fault::none, seed), "") << "seed " << seed;
   }
 }

@@ -554,6 +554,48 @@ TEST(Death, ASuspectThatWaitsTakesTurnsWithOneThatDecodes) {
   EXPECT_GE(c.tokens_of(2), second + 4);
 }
 
+/// A suspect by the sum of its deaths, which no token clears at once, that decodes.
+void decode_suspect(Cluster& c, std::uint64_t request) {
+  c.submit(request, 4, 200);
+  c.find(request)->deaths.total = 2 * c.state.settings.max_deaths - 1;
+  c.run(6);
+  ASSERT_EQ(c.phase(request), Phase::decode);
+}
+
+TEST(Death, OthersAreAdmittedWhileASuspectDecodes) {
+  Cluster c;
+  c.ready_worker("mixed0", Role::mixed);
+  decode_suspect(c, 1);
+  c.submit(2, 4, 200);
+  c.run(6);
+  EXPECT_GT(c.tokens_of(2), 0U);
+}
+
+TEST(Death, OthersGetTheirGrammarsWhileASuspectDecodes) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  decode_suspect(c, 1);
+  Submit other = c.request(2, 4, 200);
+  other.sampling.grammar_kind = GrammarKind::regex;
+  other.sampling.grammar = "a";
+  c.turn();  // a suspect's step is under way: the grammar is not asked for as the request comes
+  c.from_frontend(c.frontend, other);
+  ASSERT_TRUE(c.sent<PrepareGrammar>(link).empty());
+  c.run(8);
+  EXPECT_FALSE(c.sent<PrepareGrammar>(link).empty());
+}
+
+TEST(Preemption, NobodyIsAdmittedIntoTheBlockThatASuspectGrowsInto) {
+  Cluster c;
+  c.ready_worker("mixed0", Role::mixed, /*blocks=*/4);
+  decode_suspect(c, 1);
+  c.submit(2, 4, 200);
+  c.find(2)->deaths.total = 2 * c.state.settings.max_deaths - 1;
+  for (int i = 0; i < 40 && c.tokens_of(1) < 9; ++i) c.run(1);
+  EXPECT_GE(c.tokens_of(1), 9U) << "it gets on";
+  EXPECT_LE(c.state.counters.preemptions, 4U);
+}
+
 TEST(Preemption, IsNotForbiddenByWhatAnotherWorkersPullReads) {
   Settings settings;
   Cluster c(settings);

@@ -230,7 +230,8 @@ TEST(Handoff, TheLastDecodeWorkerDiesAndTheSequenceStays) {
 TEST(Handoff, APromptThatFitsNoDecodeWorkerDoesNotBlockTheOthers) {
   Pair c({}, /*decode_blocks=*/3);
   Submit big = c.request(1, 30, 5);
-  big.again = true;  // accepted when another pool was there
+  big.again = true;         // accepted when another pool was there ...
+  c.state.started = c.now;  // ... by a scheduler whose successor this one is
   c.state.workers[1].peer.state = WorkerState::fenced;
   c.from_frontend(c.frontend, big);
   c.state.settings.no_decode = NoDecode::wait;
