@@ -260,7 +260,7 @@ void ChildProcess::start(Seconds now) {
     become(argv.data(), writing_end, known[0]);
   }
   const int fork_error = errno;
-  const UniqueFd unread(known[0]);
+  const UniqueFd unread(known[0]);  // so that telling a child that has died is no SIGPIPE
   const UniqueFd tell(known[1]);
   ::close(writing_end);
   if (pid < 0) {

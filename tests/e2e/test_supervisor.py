@@ -195,6 +195,26 @@ class SupervisorTest(unittest.TestCase):
         self.assertEqual([], list(second.run_dir.glob("*.process")))
         self.assertNotIn("started b", second.text())
 
+    def test_nothing_runs_that_its_supervisor_has_not_written_down(self):
+        folder = pathlib.Path(self.folder)
+        ran, script, record = folder / "ran", folder / "script", folder / "a.process.new"
+        script.write_text(f"echo $$ >>{ran}\nexit 1\n")
+        first = self.start("--process", f"a=/bin/sh {script}")
+        first.wait_text("starts again in 0.8 s")
+        before = ran.read_text()
+        os.mkfifo(record)  # whoever opens it to write the next record waits for a reader
+        children = pathlib.Path(f"/proc/{first.process.pid}/task/{first.process.pid}/children")
+        child = int(wait_until(children.read_text, what="a is forked").split()[0])
+        time.sleep(0.3)
+        self.assertTrue(alive(child))
+        first.kill()
+        wait_until(lambda: not alive(child), what="it ends with the supervisor, the only one who knows it")
+        self.assertEqual(ran.read_text(), before)
+        record.unlink()
+        second = self.start("--process", f"a=/bin/sh {script}")
+        wait_until(lambda: ran.read_text() != before, what="it runs for the next one")
+        second.stop()
+
     def test_what_died_without_a_supervisor_is_started(self):
         first = self.start("--process", "a=sleep 1000")
         a = first.pid("a")
