@@ -249,7 +249,14 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--patience", type=float, default=10,
                         help="seconds after which a stream that does not get on counts as stalled")
+    parser.add_argument("--weight", action="append", default=[], metavar="KIND=WEIGHT",
+                        help=f"how often a kind of process is struck beside the others, instead of "
+                             f"{', '.join(f'{kind}={weight}' for kind, weight in WEIGHTS.items())}")
     args = parser.parse_args()
+    for kind, _, weight in (given.partition("=") for given in args.weight):
+        if kind not in WEIGHTS or not weight.replace(".", "", 1).isdigit():
+            parser.error(f"--weight {kind}={weight}: say one of {', '.join(WEIGHTS)}, and a number")
+        WEIGHTS[kind] = float(weight)
     dice = random.Random(args.seed)
     requests = make_requests(dice)
     with Cluster(workers=MIXED, worker={"pool_mib": 384}) as quiet:
