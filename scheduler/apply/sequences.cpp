@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "ipc/fault_points.h"
+#include "scheduler/apply/beams.h"
 #include "scheduler/apply/blame.h"
+#include "scheduler/apply/requests.h"
 #include "scheduler/plan/swap.h"
 #include "scheduler/prefix/prefix_cache.h"
 
@@ -67,6 +69,8 @@ Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std
 
 void begin_decode(State& state, Request& request, Sequence& sequence) {
   Worker& w = state.workers[sequence.worker];
+  // They were to be handed over, and nobody is left to take them: admission judges them again.
+  if (request.beams && !can_hold(w, request, request.length() + 1)) return preempt(state, request);
   request.phase = Phase::decode;
   if (request.beams || sequence.on_worker) {
     request.times.decodes_on(sequence.worker, state.now, /*news=*/false);

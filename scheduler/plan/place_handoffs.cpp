@@ -100,7 +100,8 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
       ++it;
       const std::uint32_t tokens = source.prefill_length + 1;
       if (wait_for_room(state, state.workers[source.worker], request, tokens, spoken_for)) continue;
-      if (fits_some_decoder(state, request, tokens)) {  // but none that it reaches
+      if (fits_some_decoder(state, request, tokens) &&  // but none that it reaches
+          can_hold(state.workers[source.worker], request, tokens)) {
         decode_at_source(state, request, source);
         continue;
       }

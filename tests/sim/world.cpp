@@ -12,7 +12,7 @@ World::World(const Scenario& scenario, const RunOptions& options)
       random_(mix(scenario.seed) ^ 0x0DDBA11ULL),
       heirs_(mix(scenario.seed) ^ 0x4E125ULL) {}
 
-void World::trace(const std::string& line) {
+void World::trace(const std::string& line) const {
   if (!options_.trace) return;
   const auto us = static_cast<std::uint64_t>(now_ / 1000);
   std::string fraction = std::to_string(us % 1'000'000);
@@ -45,9 +45,29 @@ Report World::run() {
   } catch (const Violation& violation) {
     report_.violation = violation.what();
     trace(std::string("VIOLATION: ") + violation.what());
+    tell_requests();
   }
   if (scheduler_) add_counters(scheduler_->state.counters);
   return report_;
+}
+
+/// What the scheduler holds, for whoever asks why a request stands.
+void World::tell_requests() const {
+  if (!tracing() || !scheduler_) return;
+  const State& state = scheduler_->state;
+  state.requests.each([&](const Request& r) {
+    trace("  " + std::to_string(r.name.counter) + ": " + to_string(r.phase) + ", sequences " +
+          std::to_string(r.source) + " and " + std::to_string(r.target) + ", prompt " +
+          std::to_string(r.prompt.size()) + ", generated " + std::to_string(r.generated.size()) +
+          ", deaths " + std::to_string(r.deaths.total) + (r.beams ? ", beams" : "") +
+          (r.grammar != 0 ? ", grammar" : "") +
+          (r.passed_over != nullptr ? std::string(", passed over: ") + r.passed_over : ""));
+  });
+  for (const Worker& w : state.workers) {
+    trace("  " + w.name() + ": " + std::to_string(w.store.pool.owned_blocks()) + " of " +
+          std::to_string(w.store.pool.total()) + " blocks owned, " +
+          std::to_string(w.compute.sequences) + " sequences" + (w.ready() ? "" : ", not ready"));
+  }
 }
 
 void World::run_to_quiet() {

@@ -66,7 +66,7 @@ class World {
   RoleChecks& role_checks() { return role_checks_; }
   bool faults_on() const { return faults_on_; }
   bool tracing() const { return static_cast<bool>(options_.trace); }
-  void trace(const std::string& line);
+  void trace(const std::string& line) const;
   [[noreturn]] void fail(const std::string& what);
 
   void at(TimeNs when, What what, std::uint32_t who, std::uint64_t arg = 0);
@@ -139,6 +139,7 @@ class World {
   void handle(const Event& event);
   void handle_world_event(const Event& event);
   void to_process(const Event& event);
+  void tell_requests() const;
   void run_to_quiet();
   TimeNs patience(std::uint64_t deaths) const;
   void adopt(Process& process);

@@ -268,6 +268,24 @@ TEST_F(BeamsTest, WiderOnesThanAStepHasRoomForAreRefused) {
   EXPECT_EQ(cluster.phase(2), Phase::prefill);
 }
 
+TEST_F(BeamsTest, WiderOnesThanTheirPromptsWorkerDoNotStandThereWhenTheDecoderDies) {
+  const LinkId prefill = cluster.register_worker("prefill0", Role::prefill);
+  Hello hello = cluster.hello_of("prefill0", 100);
+  hello.max_step_tokens = 3;
+  cluster.from_worker(prefill, hello);
+  const LinkId decode = cluster.ready_worker("decode0", Role::decode);
+  submit(1, 3, 6, 4);
+  cluster.turn();
+  ASSERT_EQ(cluster.phase(1), Phase::prefill);
+  cluster.gone(decode);
+  answer(prefill, 4);
+  cluster.turn();
+  ASSERT_NE(cluster.terminal(1), nullptr);
+  EXPECT_EQ(cluster.code(1), ErrorCode::kv_exhausted);
+  EXPECT_EQ(cluster.terminal(1)->message,
+            "4 beams are more than the 3 tokens that a step of prefill0 has room for");
+}
+
 TEST_F(BeamsTest, AHandOffComesBeforeTheForks) {
   const LinkId prefill = cluster.ready_worker("prefill0", Role::prefill);
   const LinkId decode = cluster.ready_worker("decode0", Role::decode);
