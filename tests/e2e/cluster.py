@@ -59,7 +59,7 @@ def free_port():
 class Stream:
     """One streamed completion, read by a thread of its own."""
 
-    def __init__(self, port, path, body):
+    def __init__(self, port, path, body, address="127.0.0.1"):
         self.body = body
         self.text = ""
         self.pieces = 0            # events that carried text
@@ -68,7 +68,7 @@ class Stream:
         self.finish_reason = None
         self.error = None
         self.done = threading.Event()
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+        self._connection = http.client.HTTPConnection(address, port, timeout=300)
         self._path = path
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -131,7 +131,7 @@ class Stream:
 class Cluster:
     def __init__(self, workers=PAIR, frontends=("frontend0",), model=DEMO_MODEL, scheduler=None,
                  frontend=None, worker=None, per_worker=None, fake=False, build=None, top=None,
-                 memory=True):
+                 memory=True, host=None):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="baton-e2e-"))
         self.bin = pathlib.Path(build or BIN)
         self.processes = {}
@@ -148,6 +148,9 @@ class Cluster:
         self.keepers = [f"memory-gpu{gpu}" for gpu in gpus] if on_gpus else ["memory"]
         self.keeper = self.keepers[0]
         self.memory = memory
+        # Of hosts.py: where all processes run. Their front ends listen on its address.
+        self.host = host
+        self.address = host.address if host else "127.0.0.1"
         config = {
             "run_dir": str(self.folder / "run"),
             "model": str(model),
@@ -155,7 +158,7 @@ class Cluster:
             "awake_ms": AWAKE_MS,
             **(top or {}),
             "scheduler": scheduler or {},
-            "frontend": frontend or {},
+            "frontend": {**({"host": self.address} if host else {}), **(frontend or {})},
             "worker": worker,
             "workers": [{"name": name, "role": role, **(per_worker or {}).get(name, {})}
                         for name, role in workers],
@@ -199,8 +202,8 @@ class Cluster:
             command = [self.bin / "baton-worker", "--name", name]
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
-                [*map(str, command), "--config", str(self.config)], stdout=log, stderr=log,
-                cwd=self.folder)
+                [*(self.host.prefix if self.host else []), *map(str, command), "--config", str(self.config)],
+                stdout=log, stderr=log, cwd=self.folder)
         self.pids.add(self.processes[name].pid)
 
     def signal(self, name, number):
@@ -209,6 +212,12 @@ class Cluster:
     def kill(self, name):
         self.signal(name, signal.SIGKILL)
         self.processes[name].wait()
+
+    def kill_host(self):
+        """Every process on the cluster's host at once, those that its processes have started, too."""
+        self.host.kill()
+        for process in self.processes.values():
+            process.wait()
 
     def restart(self, name):
         self.kill(name)
@@ -314,7 +323,7 @@ class Cluster:
     # ---- requests
     def get(self, path, frontend=None):
         port = self.frontends[frontend] if frontend else next(iter(self.frontends.values()))
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection(self.address, port, timeout=10)
         try:
             connection.request("GET", path)
             response = connection.getresponse()
@@ -327,7 +336,7 @@ class Cluster:
     def post(self, path, body, frontend=None, timeout=120):
         """Whole reply: (status, parsed JSON)."""
         port = self.frontends[frontend] if frontend else next(iter(self.frontends.values()))
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+        connection = http.client.HTTPConnection(self.address, port, timeout=timeout)
         try:
             connection.request("POST", path, json.dumps(body),
                                {"Content-Type": "application/json"})
@@ -340,4 +349,4 @@ class Cluster:
         port = self.frontends[frontend] if frontend else next(iter(self.frontends.values()))
         body = {"prompt": prompt, "stream": True, "stream_options": {"include_usage": True},
                 **parameters}
-        return Stream(port, "/v1/completions", body)
+        return Stream(port, "/v1/completions", body, self.address)
