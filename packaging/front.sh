@@ -137,10 +137,20 @@ doctor() {
     case " $flags " in *" $flag "*) ;; *) problem="this CPU lacks it" ;; esac
     check "CPU instructions $flag" "$problem" "Baton needs an x86-64-v3 CPU (2013 or later)"
   done
-  for program in "$lib"/bin/baton-*; do
+  for program in "$lib"/bin/baton-* "$lib"/cuda/bin/baton-*; do
+    [ -e "$program" ] || continue
     problem=$(ldd "$program" 2>&1 | awk '/not found/ { printf "%s%s", n++ ? ", " : "lacks ", $1 }')
-    check "${program##*/}" "$problem" "install the package again, or take the portable archive"
+    check "${program#"$lib/"}" "$problem" "install the package again, or take the portable archive"
   done
+  if [ -d "$lib/cuda/bin" ]; then
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1) || driver=
+    problem=
+    case ${driver%%.*} in
+      '' | *[!0-9]*) problem="nvidia-smi names none" ;;
+      *) [ "${driver%%.*}" -ge 580 ] || problem="CUDA 13 needs 580" ;;
+    esac
+    check "a GPU's driver${driver:+ $driver}" "$problem" "install NVIDIA's driver, 580 or later (in a container: the NVIDIA container toolkit)"
+  fi
   problem=
   have python3 || problem="not there"
   check "python3, for chat templates" "$problem" "apt-get install python3   (the demo model needs none)"

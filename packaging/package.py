@@ -28,6 +28,8 @@ MAINTAINER = "Baton developers <baton@localhost>"
 # Parts of the C library, which every system brings: a copy would not fit another one's loader.
 C_LIBRARY = re.compile(r"(libc|libm|libpthread|librt|libdl|libutil|libresolv|libanl|libmvec|libnss_\w+)\.so\.\d+$|ld-linux")
 DRIVER = re.compile(r"libcuda\.so|libnvidia-")  # comes with the GPU's driver
+# Of the CUDA toolkit. The packages that have these are NVIDIA's, not Debian's.
+TOOLKIT = re.compile(r"lib(cu(blas|blasLt|dart|pti|rand|sparse|solver|fft)|nv(rtc|JitLink))\b.*\.so")
 
 
 def run(*command, **more):
@@ -127,9 +129,24 @@ class Helps:
                 scheduler.wait()
 
 
-def stage_programs(bin_folder, target, libs):
-    """Programs without their debug information; what they load and no package of Debian's has goes beside them, into
-    `libs`. Returns what Debian's packages have."""
+def has_package(library, path, toolkit):
+    """Whether a package is to bring a library. `toolkit`: "bundled", or "packages" for NVIDIA's own ones."""
+    if toolkit == "bundled" and TOOLKIT.match(library):
+        return False
+    if is_debians(path):
+        return True
+    if toolkit == "packages" and TOOLKIT.match(library) and "cuda" in str(path.resolve()):
+        raise SystemExit(f"--cuda-libraries packages: no package owns {path}; this toolkit was not installed from NVIDIA's "
+                         "Debian packages. Leave the option out to bundle it")
+    return False
+
+
+def stage_programs(bin_folder, target, libs, toolkit="bundled"):
+    """Programs without their debug information; what they load and no package is to bring goes beside them, into
+    `libs`. Returns what packages bring."""
+    missing = [name for name in PROGRAMS if not (bin_folder / name).exists()]
+    if missing:
+        raise SystemExit(f"{bin_folder}: there is no {', '.join(missing)}")
     debians = {}
     for name in PROGRAMS:
         copy(bin_folder / name, target / name, 0o755)
@@ -140,7 +157,7 @@ def stage_programs(bin_folder, target, libs):
         for library, path in libraries(bin_folder / name).items():
             if C_LIBRARY.match(library) or DRIVER.match(library):
                 continue
-            if is_debians(path):
+            if has_package(library, path, toolkit):
                 debians[library] = path
             elif not (libs / library).exists():
                 copy(path, libs / library)
@@ -183,10 +200,11 @@ def stage(base, version, helps, date):
     return debians
 
 
-def stage_cuda(base):
+def stage_cuda(base, programs, toolkit):
     lib = base / "lib" / "baton"
     # One folder of libraries, and one of Python, for both.
-    debians = stage_programs(ROOT / "build" / "cuda" / "bin", lib / "cuda" / "bin", lib / "lib")
+    (lib / "lib").mkdir(parents=True)
+    debians = stage_programs(programs, lib / "cuda" / "bin", lib / "lib", toolkit)
     (lib / "cuda" / "lib").symlink_to("../lib")
     (lib / "cuda" / "python").symlink_to("../python")
     return debians
@@ -268,7 +286,8 @@ def package_cuda(tree, work, version, level, output):
     stage_configurations(tree / "etc" / "baton", "/usr/share/baton/demo/model", CONFIGURATIONS["cuda"])
     needs = depends(tree, work) + f", baton (= {version})"
     text = control("baton-cuda", version, needs, "server for large language models, on NVIDIA GPUs\n"
-                   " The programs of Baton with the CUDA backend. A driver that runs CUDA 13 is needed.")
+                   " The programs of Baton with the CUDA backend. Needed, and in no package of Debian's: a driver that\n"
+                   " runs CUDA 13 (580 or later).")
     build_deb(tree, text, [], output, level)
 
 
@@ -300,6 +319,9 @@ def main():
     parser.add_argument("--version")
     parser.add_argument("--level", type=int, choices=range(1, 20), default=12, metavar="1 to 19")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "build" / "package")
+    parser.add_argument("--cuda-libraries", choices=["bundled", "packages"], default="bundled")
+    parser.add_argument("--cuda-programs", type=pathlib.Path, default=ROOT / "build" / "cuda" / "bin",
+                        help="for tests: what stands for the programs with the CUDA backend")
     parser.add_argument("--stage", action="store_true", help="for tests: leave the trees in OUTPUT/stage, pack nothing")
     args = parser.parse_args()
     version = args.version or version_of_tree()
@@ -321,7 +343,7 @@ def main():
     debians = stage(trees[0] / "usr", version, helps, date)
     if args.device == "cuda":
         trees.append(work / "baton-cuda")
-        debians |= stage_cuda(trees[1] / "usr")
+        debians |= stage_cuda(trees[1] / "usr", args.cuda_programs, args.cuda_libraries)
         # What the first package has is not brought twice.
         for library in (trees[1] / "usr" / "lib" / "baton" / "lib").iterdir():
             if (trees[0] / "usr" / "lib" / "baton" / "lib" / library.name).exists():

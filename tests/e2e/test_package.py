@@ -1,5 +1,6 @@
 """What `./baton package` makes. Tree: the files, what they load, pages, completions, the unit. Moved: the portable archive
-from a folder of its own, upgraded under load. Bare: the package in a system that debootstrap made, as root."""
+from a folder of its own, upgraded under load. Bare: the package in a system that debootstrap made, as root. Cuda: the package
+for GPUs, with a stand-in for the worker that loads the CUDA toolkit's library."""
 
 import contextlib
 import gzip
@@ -208,6 +209,83 @@ class Tree(Staged):
         finally:
             served.terminate()
             self.assertEqual(0, served.wait(30))
+
+
+class Cuda(unittest.TestCase):
+    """Any host has this toolkit: a library of cuBLASLt's name that a C compiler made, and a worker that loads it."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="baton-package-cuda-"))
+        cls.addClassCleanup(folders.remove, cls.folder)
+        toolkit, cls.programs = cls.folder / "cuda-13.0", cls.folder / "bin"
+        toolkit.mkdir()
+        cls.programs.mkdir()
+        (cls.folder / "lt.c").write_text("int cublasLtCreate(void) { return 13; }\n")
+        (cls.folder / "worker.c").write_text("#include <stdio.h>\nint cublasLtCreate(void);\n"
+                                             'int main(void) { printf("cuBLASLt %d\\n", cublasLtCreate()); return 0; }\n')
+        library = toolkit / "libcublasLt.so.13"
+        run("gcc", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", library, cls.folder / "lt.c")
+        # A long folder, as the linker leaves one: another is written in its place.
+        run("gcc", "-o", cls.programs / "baton-worker", cls.folder / "worker.c", library, f"-Wl,-rpath,{toolkit}")
+        for name in PROGRAMS - {"worker"}:
+            (cls.programs / f"baton-{name}").symlink_to(BUILD / "bin" / f"baton-{name}")
+        cls.make("out")
+        cls.tree = cls.folder / "out" / "stage" / "baton-cuda"
+        cls.moved = cls.folder / "out" / "stage" / "baton-9.8.7-x86_64-linux"
+
+    @classmethod
+    def make(cls, output, *more):
+        return run(sys.executable, ROOT / "packaging" / "package.py", "--device", "cuda", "--cuda-programs", cls.programs,
+                   "--stage", "--version", "9.8.7", "--output", cls.folder / output, *more)
+
+    def test_it_stands_beside_the_first_package(self):
+        files = {str(path.relative_to(self.tree)) for path in self.tree.rglob("*")
+                 if not path.is_dir() and "DEBIAN" not in path.parts}
+        first = self.tree.parent / "baton"
+        self.assertFalse([file for file in files if (first / file).exists()], "no file is in both")
+        lib = "usr/lib/baton/"
+        self.assertEqual({f"{lib}cuda/bin/baton-{name}" for name in PROGRAMS} | {f"{lib}lib/libcublasLt.so.13",
+                         "etc/baton/1p1d-cuda.yaml"}, {file for file in files if not (self.tree / file).is_symlink()})
+        control = (self.tree / "DEBIAN" / "control").read_text()
+        self.assertIn("baton (= 9.8.7)", re.search(r"Depends: (.*)", control).group(1))
+        self.assertNotIn("cublas", control)
+        run("dpkg-deb", "--root-owner-group", "-Znone", "--build", self.tree, self.folder / "cuda.deb")
+        self.assertEqual("baton-cuda\n", run("dpkg-deb", "--field", self.folder / "cuda.deb", "Package"))
+
+    def test_the_worker_finds_the_toolkits_library_where_it_is_installed(self):
+        root = self.folder / "root"
+        for tree in (self.tree.parent / "baton", self.tree):
+            shutil.copytree(tree / "usr" / "lib", root / "usr" / "lib", symlinks=True, dirs_exist_ok=True, copy_function=os.link)
+        for there in (root / "usr/lib/baton", self.moved / "lib/baton"):
+            worker = there / "cuda" / "bin" / "baton-worker"
+            self.assertEqual(["$ORIGIN/../lib"], dynamic(worker)[1])
+            self.assertEqual("cuBLASLt 13\n", run(worker, env={}))
+            self.assertIn(str(there), run("ldd", worker))
+            for name in PROGRAMS:
+                self.assertNotIn("not found", run("ldd", there / "cuda" / "bin" / f"baton-{name}"))
+
+    def test_what_is_refused(self):
+        for arguments, complaint in ((["--cuda-libraries", "packages"], "no package owns"),
+                                     (["--cuda-programs", self.folder / "cuda-13.0"], "there is no baton-ctl")):
+            with self.assertRaisesRegex(AssertionError, complaint):
+                self.make("refused", *arguments)
+
+    def test_the_front_serves_on_gpus_and_asks_after_the_driver(self):
+        front = self.moved / "bin" / "baton"
+        done = subprocess.run([front, "serve", "--device", "cuda", "--model", "/nonexistent"], text=True, capture_output=True,
+                              timeout=60)
+        self.assertIn("there is no folder /nonexistent", done.stderr)
+        tools = self.folder / "tools"
+        tools.mkdir()
+        for driver, answer in (("580.95.05", "ok       a GPU's driver 580.95.05"), ("550.1", "CUDA 13 needs 580"),
+                               ("", "nvidia-smi names none")):
+            (tools / "nvidia-smi").write_text(f"#!/bin/sh\necho '{driver}'\n")
+            (tools / "nvidia-smi").chmod(0o755)
+            done = subprocess.run([front, "doctor"], text=True, capture_output=True, timeout=60,
+                                  env={"PATH": f"{tools}:{os.environ['PATH']}"})
+            self.assertIn(answer, done.stdout)
+            self.assertIn("ok       cuda/bin/baton-worker", done.stdout)
 
 
 class Load(threading.Thread):
