@@ -181,6 +181,7 @@ void ChildProcess::adopt(Seconds now) {
   pid_ = life_.pid;
   started_ = now - Seconds(std::max(0.0, wall_seconds() - life_.since));
   foreign_ = !is_child(pid_);
+  write_pid();  // the one before may have died between its record and this
   outdated_ = found_->command != command_fingerprint(spec_.argv);
   exit_.reset(open_pidfd(pid_));
   output_ = ::open(mark("output").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
@@ -279,8 +280,10 @@ void ChildProcess::start(Seconds now) {
   write_record();
   if (::write(tell.get(), "k", 1) != 1) log_.write("it was not told to begin\n");
   // Last, since people wait for this file: whom it names, the next supervisor already knows.
-  std::ofstream(run_dir_ / (spec_.name + ".pid")) << pid << "\n";
+  write_pid();
 }
+
+void ChildProcess::write_pid() const { std::ofstream(mark("pid")) << pid_ << "\n"; }
 
 void ChildProcess::drain_output() {
   if (output_ < 0) return;

@@ -140,6 +140,7 @@ class ChildProcess {
   void adopt(Seconds now);
   bool open_output(int& writing_end);
   void write_record();
+  void write_pid() const;  // NAME.pid, for people and scripts
 
   ProcessSpec spec_;
   std::filesystem::path run_dir_;

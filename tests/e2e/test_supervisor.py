@@ -183,9 +183,11 @@ class SupervisorTest(unittest.TestCase):
         first.kill()
         time.sleep(0.3)
         self.assertTrue(alive(a) and alive(b))
+        (first.run_dir / "a.pid").unlink()  # killed between the record and this file
         second = self.start(*processes)
         second.wait_text(f"adopted a, pid {a}")
         second.wait_text(f"adopted b, pid {b}")
+        self.assertEqual(a, second.pid("a"))
         os.kill(a, signal.SIGKILL)  # not its child: it hears of the end all the same
         again = second.pid("a", other_than=a)
         second.wait_text(f"a (pid {a}) ended, its status is unknown")
