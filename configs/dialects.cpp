@@ -44,6 +44,8 @@ const std::vector<DialectFacts>& dialect_facts() {
        "OpenAI's API with vLLM's further fields",
        {{"POST", "/v1/completions"},
         {"POST", "/v1/chat/completions"},
+        {"POST", "/v1/completions/render"},
+        {"POST", "/v1/chat/completions/render"},
         {"POST", "/tokenize", true},
         {"POST", "/detokenize"},
         {"POST", "/v1/responses"},

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "frontend/openai/openai_api.h"
+#include "frontend/openai/render_api.h"
 #include "frontend/openai/responses_api.h"
 #include "frontend/openai/server_pages.h"
 #include "frontend/openai/tokenize_api.h"
@@ -64,6 +65,8 @@ class OpenAiDialect : public Dialect {
   std::vector<DialectRoute> routes() const override {
     return {{"POST", "/v1/completions", &parse_completion},
             {"POST", "/v1/chat/completions", &parse_chat_completion},
+            {"POST", "/v1/completions/render", &parse_completion_render},
+            {"POST", "/v1/chat/completions/render", &parse_chat_render},
             {"POST", "/tokenize", &parse_tokenize},
             {"POST", "/detokenize", &parse_detokenize},
             {"POST", "/v1/responses", &parse_response},

@@ -93,7 +93,7 @@ def hit_rate(clusters, kind, policy, options, chats=CHATS, turns=TURNS, first=0)
 def served(cluster):
     lines = cluster.get("/metrics")[1].splitlines()
     return sum(int(line.split()[-1]) for line in lines if line.startswith("baton_http_replies_total")
-               and "completions" in line and 'code="200"' in line)
+               and "completions" in line and "render" not in line and 'code="200"' in line)
 
 
 def main():

@@ -3,6 +3,7 @@
 import http.client
 import json
 import struct
+import tempfile
 import time
 import unittest
 
@@ -23,6 +24,33 @@ def ask(cluster, path, body=None, headers=None):
         return response.status, response.getheader(REPORT)
     finally:
         connection.close()
+
+
+class Renders(unittest.TestCase):
+    """A router may ask which tokens a request is; they are those that the request then has."""
+
+    def check(self, cluster):
+        chat = {"messages": [{"role": "user", "content": "Hi there"}], "max_tokens": 2}
+        status, told = cluster.post("/v1/chat/completions/render", {**chat, "stream": True})
+        self.assertEqual(status, 200, told)
+        self.assertEqual(told["token_ids"], cluster.post("/tokenize", {"messages": chat["messages"]})[1]["tokens"])
+        self.assertEqual(len(told["token_ids"]), cluster.post("/v1/chat/completions", chat)[1]["usage"]["prompt_tokens"])
+        status, refused = cluster.post("/v1/chat/completions/render", {**chat, "max_tokens": -1, "stream": True})
+        self.assertEqual((status, refused["error"]["param"]), (400, "max_tokens"))
+        status, told = cluster.post("/v1/completions/render", {"prompt": ["Hi", [5, 6]], "max_tokens": 2})
+        self.assertEqual([one["token_ids"] for one in told], [cluster.post("/tokenize", {"prompt": "Hi"})[1]["tokens"], [5, 6]])
+        self.assertEqual(cluster.show("requests"), [], "nothing has run")
+
+    def test_with_the_models_own_format(self):
+        with Cluster(workers=[("mixed0", "mixed")], fake=True) as cluster:
+            self.check(cluster)
+
+    def test_with_a_template(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+            file.write("{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}[assistant]")
+            file.flush()
+            with Cluster(workers=[("mixed0", "mixed")], fake=True, frontend={"chat_template": file.name}) as cluster:
+                self.check(cluster)
 
 
 class Loads(unittest.TestCase):

@@ -7,6 +7,7 @@
 
 #include "api_fixture.h"
 #include "frontend/openai/openai_api.h"
+#include "frontend/openai/render_api.h"
 #include "frontend/openai/tokenize_api.h"
 
 namespace baton {
@@ -114,6 +115,41 @@ TEST(Tokenize, InputsGetPlacedTokens) {
   }
   EXPECT_EQ(text, "hello 你好");
   EXPECT_EQ(at, 8U) << "characters, not bytes";
+}
+
+TEST(Render, TellsTheTokensOfWhatWouldRun) {
+  const Tokenizer& t = *tiny_model().tokenizer;
+  // Prompts of both kinds, with fields of the request that it would be.
+  Json reply = answer(parse_completion_render(
+      R"({"model":"tiny","prompt":["hello","你"],"max_tokens":4,"stream":true,"n":2})",
+      small_context(), tiny_model()));
+  ASSERT_EQ(reply.size(), 2U);
+  EXPECT_EQ(reply[0]["token_ids"], Json(t.encode("hello", true)));
+  EXPECT_EQ(reply[1]["token_ids"], Json(t.encode("你", true)));
+  EXPECT_TRUE(reply[0]["features"].is_null());
+  EXPECT_EQ(reply[0]["model"], "tiny");
+  reply = answer(parse_completion_render(R"({"prompt":[5,6,7]})", small_context(), tiny_model()));
+  EXPECT_EQ(reply[0]["token_ids"], Json({5, 6, 7}));
+  reply = answer(parse_chat_render(R"({"messages":[{"role":"user","content":"hello"}]})",
+                                   small_context(), tiny_model()));
+  EXPECT_EQ(reply["token_ids"],
+            Json(tiny_model().chat->render({{"user", "hello"}}, t, 1000).value().ids));
+}
+
+TEST(Render, RefusesWhatTheRequestWould) {
+  const auto refused = [](const ParseOutcome& outcome) {
+    const auto* error = std::get_if<HttpError>(&outcome);
+    return error == nullptr ? std::string("served")
+                            : std::to_string(error->status) + " " + error->param;
+  };
+  EXPECT_EQ(refused(parse_completion_render(R"({"prompt":"a","max_tokens":-1})", small_context(),
+                                            tiny_model())),
+            "400 max_tokens");
+  EXPECT_EQ(refused(parse_chat_render(R"({"stream":true})", small_context(), tiny_model())),
+            "400 messages");
+  EXPECT_EQ(refused(parse_completion_render(R"({"model":"other","prompt":"a"})", small_context(),
+                                            tiny_model())),
+            "404 model");
 }
 
 TEST(Tokenize, UnknownFieldsAreNamedInTheReply) {
