@@ -32,9 +32,10 @@ std::string refusal(const std::string& name, Change change) {
     reader.embedding();
     for (int i = 0; i < config.layers; ++i) {
       reader.layer(i);
-      for (int e = 0; config.sparse(i) && e < config.experts.count; ++e) reader.expert(i, e);
+      for (int e = 0; e < config.layer(i).experts.count; ++e) reader.expert(i, e);
     }
     reader.final_norm();
+    reader.final_norm_bias();
     reader.lm_head();
     reader.expect_all_taken();
   } catch (const ModelError& error) {
@@ -44,18 +45,13 @@ std::string refusal(const std::string& name, Change change) {
 }
 
 TEST(CheckpointReader, TakesEveryTensorOfEveryFamily) {
-  for (const std::string& name : golden_models()) {
-    EXPECT_EQ(refusal(name, [](ModelConfig&) {}), "") << name;
-  }
-  for (const std::string& name : quantized_models()) {
+  for (const std::string& name : all_models()) {
     EXPECT_EQ(refusal(name, [](ModelConfig&) {}), "") << name;
   }
 }
 
 TEST(WeightPlan, IsWhatIsTaken) {
-  std::vector<std::string> names = golden_models();
-  names.insert(names.end(), quantized_models().begin(), quantized_models().end());
-  for (const std::string& name : names) {
+  for (const std::string& name : all_models()) {
     for (const WeightChoice choice :
          {WeightChoice::stored, WeightChoice::f32, WeightChoice::bf16}) {
       LoadOptions options;
@@ -74,9 +70,7 @@ TEST(WeightPlan, IsWhatIsTaken) {
 }
 
 TEST(SealedWeights, GiveTheSameBitsToWhoeverMapsThem) {
-  std::vector<std::string> names = golden_models();
-  names.insert(names.end(), quantized_models().begin(), quantized_models().end());
-  for (const std::string& name : names) {
+  for (const std::string& name : all_models()) {
     const auto own = load_golden(name);
     EXPECT_EQ(own->sealed_weights(), nullptr) << name;
     LoadOptions options;
@@ -135,12 +129,20 @@ TEST(WeightPlan, WeightsOfAnotherTypeGiveTheSameBitsOrNearThem) {
 }
 
 TEST(CheckpointReader, NamesTensorsThatTheConfigurationDoesNotKnowOrMisses) {
-  const auto no_bias = [](ModelConfig& c) { c.qkv_bias = false; };
-  const auto no_norm = [](ModelConfig& c) { c.qk_norm = false; };
-  const auto bias = [](ModelConfig& c) { c.qkv_bias = true; };
-  const auto norm = [](ModelConfig& c) { c.qk_norm = true; };
-  const auto fewer = [](ModelConfig& c) { c.experts.count = 3; };
-  const auto all_dense = [](ModelConfig& c) { c.experts.step = 9; };
+  const auto each = [](auto change) {
+    return [change](ModelConfig& c) {
+      for (LayerSpec& layer : c.parts) change(layer);
+    };
+  };
+  const auto no_bias = each([](LayerSpec& l) { l.attention.qkv_bias = false; });
+  const auto no_norm = each([](LayerSpec& l) { l.attention.qk_norm = QkNorm::none; });
+  const auto bias = each([](LayerSpec& l) { l.attention.qkv_bias = true; });
+  const auto norm = each([](LayerSpec& l) { l.attention.qk_norm = QkNorm::head; });
+  const auto fewer = each([](LayerSpec& l) { l.experts.count = std::min(l.experts.count, 3); });
+  const auto all_dense = each([](LayerSpec& l) {
+    l.experts = {};
+    l.mlp.intermediate = 36;
+  });
   EXPECT_NE(refusal("qwen3_moe", fewer).find("mlp.gate.weight: has the shape [8, 32]"),
             std::string::npos);
   EXPECT_NE(refusal("mixtral", all_dense).find("mlp.gate_proj.weight: is missing"),
@@ -289,12 +291,12 @@ TEST(Fingerprint, CoversTheSettingsOfFamilies) {
   const ModelConfig config = load_model_config(folder_of("mha"));
   const Checkpoint checkpoint(folder_of("mha"));
   std::vector<ModelConfig> changed(8, config);
-  changed[0].qkv_bias = true;
-  changed[1].qk_norm = true;
-  changed[2].window = 1;
-  changed[3].rope.attention_factor = 2;
-  changed[4].rope.truncate = false;
-  changed[5].experts.normalise = true;
+  changed[0].parts[1].attention.qkv_bias = true;
+  changed[1].parts[0].attention.qk_norm = QkNorm::head;
+  changed[2].parts[1].attention.window = 1;
+  changed[3].ropes[0].attention_factor = 2;
+  changed[4].ropes[0].dims = 10;
+  changed[5].norm.eps = 1e-7;
   changed[6].quantization.method = QuantMethod::gptq;
   changed[7].quantization.zero_offset = 1;
   for (const ModelConfig& c : changed) {

@@ -124,7 +124,8 @@ TEST(Dequantize, GoldenCheckpointsHoldTheScriptsValues) {
     ASSERT_FALSE(text.empty());
     const std::int64_t q = std::int64_t{c.heads} * c.head_dim;
     const std::int64_t kv = std::int64_t{c.kv_heads} * c.head_dim;
-    const std::int64_t middle = c.experts.count > 0 ? c.experts.intermediate : c.intermediate;
+    const std::int64_t middle =
+        c.experts().count > 0 ? c.experts().expert.intermediate : c.intermediate();
     const std::map<std::string, std::pair<std::int64_t, std::int64_t>> shapes = {
         {"q_proj", {q, c.hidden}},         {"k_proj", {kv, c.hidden}},
         {"v_proj", {kv, c.hidden}},        {"o_proj", {c.hidden, q}},
@@ -144,7 +145,7 @@ TEST(Dequantize, GoldenCheckpointsHoldTheScriptsValues) {
           << layer;
       ++checked;
     }
-    const int feed_forward = 3 * std::max(c.experts.count, 1);
+    const int feed_forward = 3 * std::max(c.experts().count, 1);
     EXPECT_EQ(checked, c.layers * (4 + feed_forward));
   }
 }

@@ -30,6 +30,18 @@ inline const std::vector<std::string>& golden_models() {
   return kNames;
 }
 
+/// Those of tests/golden/families.py.
+inline const std::vector<std::string>& family_models() {
+  static const std::vector<std::string> kNames = {
+      "llama_biases", "ministral", "qwen2_moe",       "granite",
+      "smollm3",      "phi3",      "phi3_long",       "phi3_short",
+      "olmo2",        "olmo3",     "cohere2",         "starcoder2",
+      "glm",          "glm4",      "exaone4",         "exaone4_full",
+      "gemma2",       "gemma3",    "gemma3_pictures", "mistral3_pictures",
+      "glm4_moe",     "gpt_oss",   "gpt_oss_mxfp4"};
+  return kNames;
+}
+
 /// Models whose linear layers are stored quantised.
 inline const std::vector<std::string>& quantized_models() {
   static const std::vector<std::string> kNames = {
@@ -37,12 +49,25 @@ inline const std::vector<std::string>& quantized_models() {
   return kNames;
 }
 
+/// All models of tests/golden/models.
+inline std::vector<std::string> all_models() {
+  std::vector<std::string> names = golden_models();
+  names.insert(names.end(), quantized_models().begin(), quantized_models().end());
+  names.insert(names.end(), family_models().begin(), family_models().end());
+  return names;
+}
+
 /// Those whose steps run through code of their own: the others differ in how they are loaded.
 inline const std::vector<std::string>& distinct_models() {
   static const std::vector<std::string> kNames = {
-      "mha",        "gqa_tied_llama3",   "mqa_linear_f16", "wide_heads",  "mistral_window",
-      "qwen2_bias", "qwen3_norms",       "dynamic_ntk",    "yarn_mscale", "mixtral",
-      "qwen3_moe",  "qwen3_moe_unnormed"};
+      "mha",          "gqa_tied_llama3", "mqa_linear_f16",
+      "wide_heads",   "mistral_window",  "qwen2_bias",
+      "qwen3_norms",  "dynamic_ntk",     "yarn_mscale",
+      "mixtral",      "qwen3_moe",       "qwen3_moe_unnormed",
+      "llama_biases", "qwen2_moe",       "granite",
+      "olmo2",        "cohere2",         "starcoder2",
+      "glm4",         "gemma2",          "gemma3",
+      "glm4_moe",     "gpt_oss",         "gpt_oss_mxfp4"};
   return kNames;
 }
 

@@ -19,9 +19,10 @@ import zlib
 import safetensors.torch
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 import quantized
+from families import FAMILIES
 
 GOLDEN = pathlib.Path(__file__).resolve().parent
 TOKENS = 150  # more than two attention tiles of 64
@@ -119,16 +120,23 @@ SHARDED = {"mixtral": "40KB"}
 def make_model(folder, model_type, sizes, dtype, old_config, seed):
     """A random model whose weights are large enough that attention is far from uniform."""
     torch.manual_seed(seed)
-    settings = dict(max_position_embeddings=512, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2,
+    settings = dict(max_position_embeddings=512, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2, pad_token_id=None,
                     initializer_range=0.2) | sizes
+    if "text_config" in settings:  # of a model that sees pictures
+        settings["text_config"] = dict(max_position_embeddings=512, initializer_range=0.2) | settings["text_config"]
     config = AutoConfig.for_model(model_type, **settings)
-    model = AutoModelForCausalLM.from_config(config)
+    kind = AutoModelForImageTextToText if "text_config" in settings else AutoModelForCausalLM
+    model = kind.from_config(config)
+    from_zero = model_type.startswith("gemma")  # norms' weights are stored less one
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("norm.weight"):
-                parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
-            elif name.endswith("bias"):
+                parameter.copy_((0 if from_zero else 1) + 0.2 * torch.randn_like(parameter))
+            elif name.endswith("bias") or name.endswith("sinks"):
                 parameter.copy_(torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.2 * torch.randn_like(buffer))
     for old in folder.glob("*model*.safetensors*"):
         old.unlink()
     model.to(dtype).save_pretrained(folder, max_shard_size=SHARDED.get(folder.name, "1GB"))
@@ -186,15 +194,42 @@ def make_quantized(folder, model_type, sizes, dtype, quantization, place, seed):
     return model, checksums
 
 
+def make_mxfp4(folder, model_type, sizes, dtype, seed):
+    """A random model whose experts are stored as MXFP4; returns transformers' model of the values."""
+    make_model(folder, model_type, sizes, dtype, False, seed)
+    path = folder / "model.safetensors"
+    state = safetensors.torch.load_file(path)
+    stored, values = {}, {}
+    for name, tensor in state.items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            stored[name + "_blocks"], stored[name + "_scales"], values[name] = quantized.mxfp4(tensor.float())
+        else:
+            stored[name], values[name] = tensor, tensor.float()
+    safetensors.torch.save_file(stored, path)
+    config_path = folder / "config.json"
+    config = json.loads(config_path.read_text())
+    with tempfile.TemporaryDirectory() as plain:
+        safetensors.torch.save_file(values, pathlib.Path(plain) / "model.safetensors")
+        (pathlib.Path(plain) / "config.json").write_text(json.dumps(config))
+        model = load_reference(plain)
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    config_path.write_text(json.dumps(config, indent=2) + "\n")
+    return model
+
+
 def load_reference(folder, attention="eager"):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
-                                                attn_implementation=attention)
+    config = json.loads((pathlib.Path(folder) / "config.json").read_text())
+    kind = AutoModelForImageTextToText if "text_config" in config else AutoModelForCausalLM
+    return kind.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention)
 
 
 def make_golden(folder, out, positions, model=None, checksums=None, length=TOKENS):
     model = model or load_reference(folder)
     generator = torch.Generator().manual_seed(1)
-    tokens = torch.randint(0, model.config.vocab_size, (length,), generator=generator)
+    vocab = model.config.get_text_config().vocab_size
+    special = ("image_token_id", "boi_token_index", "eoi_token_index")  # texts have none of them
+    vocab = min([vocab, *(getattr(model.config, name, vocab) for name in special)])
+    tokens = torch.randint(0, vocab, (length,), generator=generator)
     crc = 0
     for path in sorted(folder.glob("*model*.safetensors")):
         crc = zlib.crc32(path.read_bytes(), crc)
@@ -211,7 +246,7 @@ def make_golden(folder, out, positions, model=None, checksums=None, length=TOKEN
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = ", ".join([*MODELS, *quantized.MODELS])
+    known = ", ".join([*MODELS, *quantized.MODELS, *FAMILIES])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {known}; default: all")
     parser.add_argument("--model", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path)
@@ -229,12 +264,17 @@ def main():
         make_golden(arguments.model, arguments.out, [0, 1, 15, 16, 63, 64, 127, TOKENS - 1])
         return
     positions = list(range(0, TOKENS, 4)) + [TOKENS - 1]
-    for seed, (name, settings) in enumerate((MODELS | quantized.MODELS).items()):
+    for seed, (name, settings) in enumerate((MODELS | quantized.MODELS | FAMILIES).items()):
         if arguments.names and name not in arguments.names:
             continue
         folder = GOLDEN / "models" / name
         out = GOLDEN / f"logits_{name}.safetensors"
-        if name in MODELS:
+        if name.endswith("_mxfp4"):
+            make_golden(folder, out, positions, make_mxfp4(folder, *settings[:3], 2000 + list(FAMILIES).index(name)))
+        elif name in FAMILIES:
+            make_model(folder, *settings, 2000 + list(FAMILIES).index(name))
+            make_golden(folder, out, positions)
+        elif name in MODELS:
             make_model(folder, *settings, seed)
             make_golden(folder, out, positions)
         else:

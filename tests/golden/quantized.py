@@ -155,3 +155,19 @@ MODELS = {
                     "config.json"),
 }
 SHARDED = {"gptq_act_order"}
+
+
+def mxfp4(weight):
+    """(blocks, scales, the values they stand for) of [count, in, out]: for each output, 32 inputs share a power of
+    two; numbers are e2m1, two a byte, the lower half first."""
+    grid = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    rows = weight.transpose(1, 2).contiguous()
+    blocks = rows.view(*rows.shape[:2], -1, 32)
+    exponent = torch.floor(torch.log2(blocks.abs().amax(-1, keepdim=True) / 6)) + 1
+    scaled = blocks / 2 ** exponent
+    codes = (scaled.abs()[..., None] - grid).abs().argmin(-1)
+    values = torch.where(scaled < 0, -grid[codes], grid[codes]) * 2 ** exponent
+    codes = (codes + 8 * (scaled < 0)).to(torch.uint8)
+    packed = codes[..., 0::2] | codes[..., 1::2] << 4
+    return (packed.contiguous(), (exponent[..., 0] + 127).to(torch.uint8),
+            values.view(rows.shape).transpose(1, 2).contiguous())

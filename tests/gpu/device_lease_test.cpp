@@ -323,7 +323,11 @@ TEST_F(DeviceLease, WeightsAreLoadedOnceAndNotBelievedWhenTheyChange) {
   config.heads = 4;
   config.kv_heads = 2;
   config.head_dim = 64;
-  config.intermediate = 512;
+  config.ropes = {RopeConfig{.dims = 64}};
+  LayerSpec layer;
+  layer.attention.scale = 0.125;
+  layer.mlp.intermediate = 512;
+  config.parts = {layer, layer};
   config.vocab = 1024;
   config.max_context = 512;
   const auto bring = [&](const std::string& worker) {

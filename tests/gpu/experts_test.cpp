@@ -68,7 +68,8 @@ TEST_F(ExpertsTest, RoutingIsTheCpus) {
     // taken.
     std::fill_n(logits.begin(), c.count, 0.5F);
     cpu::ExpertPlan plan;
-    plan.make(softmax(logits, c.count), c.count, c.active, c.normalise);
+    plan.make(softmax(logits, c.count),
+              {.experts = c.count, .active = c.active, .normalise = c.normalise});
 
     const int lines = c.rows * c.active;
     const Device<float> device_logits(logits);
@@ -215,7 +216,8 @@ TEST_F(ExpertsTest, SumsAreThoseOfTheHost) {
         ExpertShape{4, 1, 512, 1040, false}}) {
     const Layer layer(shape, 333);
     cpu::ExpertPlan plan;
-    plan.make(softmax(layer.logits, shape.count), shape.count, shape.active, shape.normalise);
+    plan.make(softmax(layer.logits, shape.count),
+              {.experts = shape.count, .active = shape.active, .normalise = shape.normalise});
     std::vector<std::vector<double>> want;
     double squares = 0;
     for (int row = 0; row < layer.rows; ++row) {

@@ -61,6 +61,10 @@ void start_queries(const AttentionTask& t, AttentionState& s) {
     }
     store(s.sums + i * 16, zero());
     s.maximum[i] = -kInfinity;
+    if (t.sinks != nullptr) {  // as if it were a key that has been seen, whose value is 0
+      s.maximum[i] = t.sinks[i % t.group];
+      s.sums[i * 16] = 1.0F;
+    }
   }
 }
 
@@ -177,6 +181,12 @@ void score_block(const AttentionState& s, int query, int first_key, float scale_
   }
 }
 
+/// Out of line: what most models do not do must not change how the rest is compiled.
+__attribute__((noinline)) void cap_scores(const AttentionState& s, int query, int queries,
+                                          float cap) {
+  soft_cap(s.p + query * kAttentionTile, static_cast<std::int64_t>(queries) * kAttentionTile, cap);
+}
+
 /// Keys of a tile, counted from its begin.
 struct KeyRange {
   int begin, end;
@@ -270,6 +280,8 @@ inline KeyRange seen_keys(const AttentionTask& t, int query, std::int64_t begin)
 template <int Q>
 void tile_of(const AttentionTask& t, AttentionState& s, int query, std::int64_t begin, int count) {
   for (int j = 0; j < count; j += 16 * kKeyVectors) score_block<Q>(s, query, j, t.scale);
+  if (t.soft_cap > 0) [[unlikely]]
+    cap_scores(s, query, Q, t.soft_cap);
   KeyRange common = {0, kAttentionTile};
   for (int i = 0; i < Q; ++i) {
     const KeyRange seen = seen_keys(t, query + i, begin);

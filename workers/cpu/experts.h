@@ -7,6 +7,18 @@
 
 namespace baton::cpu {
 
+/// How a row's experts follow from what the router says of each of them.
+struct RouterRule {
+  int experts = 0;
+  int active = 0;               // that a row takes; 1 <= active <= experts
+  bool normalise = false;       // their weights are divided by their sum
+  float scale = 1;              // and then multiplied
+  const float* bias = nullptr;  // [experts], added where experts are chosen alone; may be null
+  int groups = 1;               // equal parts of the experts, neighbours in each
+  int active_groups = 1;        // experts are chosen in the best of them alone
+  bool group_pairs = true;  // a group is as good as its two best experts together, else its best
+};
+
 /// One step's routing. A row's choice follows from its own probabilities alone; what its neighbours
 /// choose decides only where its copies lie among the gathered rows.
 class ExpertPlan {
@@ -24,10 +36,9 @@ class ExpertPlan {
     float weight = 0;
   };
 
-  /// `probabilities` is [rows, experts], row-major, softmax over the experts. Each row takes the
-  /// `active` likeliest (of equal ones the lower number); with `normalise` their weights are
-  /// divided by their sum. 1 <= active <= experts.
-  void make(std::span<const float> probabilities, int experts, int active, bool normalise);
+  /// `weights` is [rows, experts], row-major: a softmax over the experts, or sigmoids. Each row
+  /// takes the `active` largest, of equal ones the lower number.
+  void make(std::span<const float> weights, const RouterRule& rule);
 
   /// Experts that at least one row takes, ascending.
   std::span<const Group> groups() const { return groups_; }
@@ -41,14 +52,17 @@ class ExpertPlan {
   }
 
  private:
-  void choose(std::span<const float> probabilities, bool normalise, std::span<Choice> chosen);
+  void choose(std::span<const float> weights, const RouterRule& rule, std::span<Choice> chosen);
+  void close_groups(std::span<const float> scores, const RouterRule& rule);
 
   int active_ = 0;
   std::vector<Choice> choices_;  // [rows, active]
   std::vector<Group> groups_;
   std::vector<int> sources_;
   std::vector<int> next_line_;  // [experts]
-  std::vector<char> taken_;     // [experts], of the row at hand
+  std::vector<char> taken_;     // [experts], of the row at hand: not to be chosen any more
+  std::vector<float> scores_;   // [experts], of the row at hand: weights and the bias
+  std::vector<float> group_scores_;
 };
 
 }  // namespace baton::cpu

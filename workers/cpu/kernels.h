@@ -56,6 +56,8 @@ struct AttentionTask {
   int head_dim = 0;
   std::int64_t position = 0;  // of row 0; rows see keys 0..position + row
   int window = 0;             // above 0: the last `window` of these keys alone
+  float soft_cap = 0;         // above 0: scores become soft_cap * tanh(score / soft_cap)
+  const float* sinks = nullptr;  // [group]: a score beside the keys', whose value is 0; may be null
   const std::byte* keys =
       nullptr;  // of token 0 of this head in block 0: [tokens_per_block, head_dim]
   const std::byte* values = nullptr;
@@ -80,6 +82,21 @@ constexpr std::size_t attention_scratch(int group, int head_dim) {
   return queries * (2 * dim + kAttentionTile + 16 + 1) + 64 + dim * kAttentionTile + dim;
 }
 
+/// What a feed-forward part does between its products; see activate().
+enum class Gate : std::uint8_t {
+  silu,       // g / (1 + exp(-g))
+  gelu,       // g / 2 * (1 + erf(g / sqrt 2)); erf is within 2e-7
+  gelu_tanh,  // g / 2 * (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3)))
+  clamped,    // min(g, limit) / (1 + exp(-alpha min(g, limit))); up is clamped, too, and 1 is added
+};
+
+struct Activate {
+  Gate gate = Gate::silu;
+  bool gated = true;  // times up, else the gate alone
+  float limit = 0;    // clamped
+  float alpha = 1;
+};
+
 /// Largest value of a row and what is wrong with it.
 struct RowMax {
   float value = 0;
@@ -96,9 +113,9 @@ struct Kernels {
   /// y = x / sqrt(mean(x^2) + eps) * weight. The squares are summed in 16 lanes, then pairwise.
   /// y may be x.
   void (*rms_norm)(const float* x, const float* weight, float* y, int n, float eps);
-  /// Rotates `heads` vectors of head_dim at x in place: pairs (i, i + head_dim / 2), one angle
-  /// each.
-  void (*rope)(float* x, int heads, int head_dim, const float* cos, const float* sin);
+  /// Rotates the first `dims` components of `heads` vectors of head_dim at x in place: pairs
+  /// (i, i + dims / 2), one angle each.
+  void (*rope)(float* x, int heads, int head_dim, int dims, const float* cos, const float* sin);
   void (*widen_bf16)(const std::uint16_t* x, float* y, std::int64_t n);
   /// y = exp(x); relative error below 2 ulp, 0 below -87.3.
   void (*exp)(const float* x, float* y, std::int64_t n);
@@ -111,6 +128,20 @@ struct Kernels {
   /// there are.
   std::int64_t (*collect_ge)(const float* x, std::int64_t n, float limit, std::int32_t* indices,
                              std::int64_t capacity);
+  /// The same as rope() with pairs (2i, 2i + 1).
+  void (*rope_interleaved)(float* x, int heads, int head_dim, int dims, const float* cos,
+                           const float* sin);
+  /// y = (x - mean) / sqrt(variance + eps) * weight (+ bias, which may be null). Both sums as in
+  /// rms_norm(). y may be x.
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, float* y, int n,
+                     float eps);
+  /// y = gate of g (times up, [n] each). Both biases, added first, may be null; y may be g.
+  void (*activate)(const Activate& how, const float* g, const float* g_bias, const float* up,
+                   const float* up_bias, float* y, int n);
+  /// x = cap * tanh(x / cap), within cap * 2e-7.
+  void (*soft_cap)(float* x, std::int64_t n, float cap);
+  /// x += (y + bias) * factor; bias may be null.
+  void (*add_scaled)(const float* y, const float* bias, float factor, float* x, int n);
 };
 
 enum class Isa : std::uint8_t { best, avx2, avx512 };

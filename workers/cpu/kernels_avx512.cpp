@@ -9,7 +9,8 @@
 namespace baton::cpu::detail {
 
 const Kernels kAvx512Kernels = {
-    "avx512", linear, attention, rms_norm, rope, widen_bf16, exp, row_max, exp_sums, collect_ge,
+    "avx512", linear,     attention,        rms_norm,   rope,     widen_bf16, exp,        row_max,
+    exp_sums, collect_ge, rope_interleaved, layer_norm, activate, soft_cap,   add_scaled,
 };
 
 }  // namespace baton::cpu::detail

@@ -6,6 +6,8 @@
 
 namespace {
 
+using baton::cpu::Activate;
+using baton::cpu::Gate;
 using baton::cpu::kExpBlock;
 using baton::cpu::RowMax;
 
@@ -87,8 +89,8 @@ void rms_norm(const float* x, const float* weight, float* y, int n, float eps) {
 }
 
 /// (a, b) -> (a cos - b sin, b cos + a sin).
-void rope(float* x, int heads, int head_dim, const float* cos, const float* sin) {
-  const int half = head_dim / 2;
+void rope(float* x, int heads, int head_dim, int dims, const float* cos, const float* sin) {
+  const int half = dims / 2;
   for (int head = 0; head < heads; ++head) {
     float* first_half = x + static_cast<std::int64_t>(head) * head_dim;
     float* second_half = first_half + half;
@@ -101,6 +103,124 @@ void rope(float* x, int heads, int head_dim, const float* cos, const float* sin)
       store_n(first_half + i, fnma(b, s, mul(a, c)), n);
       store_n(second_half + i, fma(a, s, mul(b, c)), n);
     }
+  }
+}
+
+/// Plain code: its fused operations are written out, so that it rounds like rope().
+void rope_interleaved(float* x, int heads, int head_dim, int dims, const float* cos,
+                      const float* sin) {
+  for (int head = 0; head < heads; ++head) {
+    float* pair = x + static_cast<std::int64_t>(head) * head_dim;
+    for (int i = 0; i < dims / 2; ++i, pair += 2) {
+      const float a = pair[0];
+      const float b = pair[1];
+      pair[0] = __builtin_fmaf(-b, sin[i], a * cos[i]);
+      pair[1] = __builtin_fmaf(a, sin[i], b * cos[i]);
+    }
+  }
+}
+
+/// The first n of 16 floats, or all of them.
+inline V16 load_some(const float* p, int n) { return n >= 16 ? load(p) : load_n(p, n); }
+inline void store_some(float* p, V16 a, int n) {
+  if (n >= 16) {
+    store(p, a);
+  } else {
+    store_n(p, a, n);
+  }
+}
+
+void layer_norm(const float* x, const float* weight, const float* bias, float* y, int n,
+                float eps) {
+  V16 sum = zero();
+  for (int i = 0; i < n; i += 16) sum = add(sum, load_some(x + i, n - i));
+  const V16 mean = set1(reduce_add(sum) / static_cast<float>(n));
+  V16 squares = zero();
+  for (int i = 0; i < n; i += 16) {
+    const V16 v = select_first(n - i, sub(load_some(x + i, n - i), mean), zero());
+    squares = fma(v, v, squares);
+  }
+  const float variance = reduce_add(squares) / static_cast<float>(n);
+  const V16 inverse = set1(1.0F / __builtin_sqrtf(variance + eps));
+  for (int i = 0; i < n; i += 16) {
+    const V16 v = mul(sub(load_some(x + i, n - i), mean), inverse);
+    V16 result = mul(load_some(weight + i, n - i), v);
+    if (bias != nullptr) result = add(result, load_some(bias + i, n - i));
+    store_some(y + i, result, n - i);
+  }
+}
+
+/// 2 / (1 + exp(-2x)) - 1; exp16 bounds its argument, so that nothing overflows.
+inline V16 tanh16(V16 x) {
+  const V16 e = exp16(mul(set1(-2.0F), x));
+  return sub(div(set1(2.0F), add(set1(1.0F), e)), set1(1.0F));
+}
+
+/// Abramowitz and Stegun 7.1.26 for |x|, which is off by less than 1.5e-7, with the sign of x.
+inline V16 erf16(V16 x) {
+  const V16 size = max(x, sub(zero(), x));
+  const V16 t = div(set1(1.0F), fma(set1(0.3275911F), size, set1(1.0F)));
+  V16 p = set1(1.061405429F);
+  p = fma(p, t, set1(-1.453152027F));
+  p = fma(p, t, set1(1.421413741F));
+  p = fma(p, t, set1(-0.284496736F));
+  p = fma(p, t, set1(0.254829592F));
+  const V16 y = sub(set1(1.0F), mul(mul(p, t), exp16(sub(zero(), mul(size, size)))));
+  return mul(y, div(x, max(size, set1(1e-30F))));
+}
+
+inline V16 gate16(const Activate& how, V16 g) {
+  switch (how.gate) {
+    case Gate::silu:
+      return silu16(g);
+    case Gate::gelu:
+      return mul(mul(set1(0.5F), g), add(set1(1.0F), erf16(mul(g, set1(0.70710678118F)))));
+    case Gate::gelu_tanh: {  // 1 + tanh(u) = 2 / (1 + exp(-2u))
+      const V16 cube = mul(mul(g, g), g);
+      const V16 u = mul(set1(0.7978845608F), fma(set1(0.044715F), cube, g));
+      return div(g, add(set1(1.0F), exp16(mul(set1(-2.0F), u))));
+    }
+    case Gate::clamped: {
+      const V16 low = min(g, set1(how.limit));
+      return div(low, add(set1(1.0F), exp16(mul(set1(-how.alpha), low))));
+    }
+  }
+  return g;
+}
+
+void activate(const Activate& how, const float* g, const float* g_bias, const float* up,
+              const float* up_bias, float* y, int n) {
+  for (int i = 0; i < n; i += 16) {
+    const int left = n - i;
+    V16 v = load_some(g + i, left);
+    if (g_bias != nullptr) v = add(v, load_some(g_bias + i, left));
+    v = gate16(how, v);
+    if (how.gated) {
+      V16 u = load_some(up + i, left);
+      if (up_bias != nullptr) u = add(u, load_some(up_bias + i, left));
+      if (how.gate == Gate::clamped) {
+        u = add(max(min(u, set1(how.limit)), set1(-how.limit)), set1(1.0F));
+      }
+      v = mul(v, u);
+    }
+    store_some(y + i, v, left);
+  }
+}
+
+void soft_cap(float* x, std::int64_t n, float cap) {
+  for (std::int64_t i = 0; i < n; i += 16) {
+    const int left = n - i < 16 ? static_cast<int>(n - i) : 16;
+    const V16 v = div(load_some(x + i, left), set1(cap));
+    store_some(x + i, mul(set1(cap), tanh16(v)), left);
+  }
+}
+
+void add_scaled(const float* y, const float* bias, float factor, float* x, int n) {
+  for (int i = 0; i < n; i += 16) {
+    const int left = n - i;
+    V16 v = load_some(y + i, left);
+    if (bias != nullptr) v = add(v, load_some(bias + i, left));
+    store_some(x + i, add(load_some(x + i, left), mul(v, set1(factor))), left);
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -47,15 +46,69 @@ void StepOps::embed(const void* table, WeightType type, std::span<const std::int
   }
 }
 
-void StepOps::rms_norm(Rows x, const float* weight, float eps, Rows y) {
-  const int columns = static_cast<int>(x.columns);
+template <class F>
+void StepOps::for_rows(const Rows& x, F&& f) {
   const int rows_each = std::max(1, static_cast<int>(kWorthSharing / 4 / x.columns));
   pool_.run(ceil_div(x.rows, rows_each), [&](int chunk, int) {
     const int end = std::min(x.rows, (chunk + 1) * rows_each);
-    for (int r = chunk * rows_each; r < end; ++r) {
-      kernels_.rms_norm(x.row(r), weight, y.row(r), columns, eps);
-    }
+    for (int r = chunk * rows_each; r < end; ++r) f(r);
   });
+}
+
+void StepOps::norm(Rows x, const NormWeights& w, Rows y) {
+  const int columns = static_cast<int>(x.columns);
+  if (w.layer) {
+    return for_rows(x, [&](int r) {
+      kernels_.layer_norm(x.row(r), w.weight, w.bias, y.row(r), columns, w.eps);
+    });
+  }
+  for_rows(x, [&](int r) { kernels_.rms_norm(x.row(r), w.weight, y.row(r), columns, w.eps); });
+}
+
+void StepOps::add(Rows y, const float* bias, float factor, Rows x) {
+  const int columns = static_cast<int>(x.columns);
+  for_rows(x, [&](int r) { kernels_.add_scaled(y.row(r), bias, factor, x.row(r), columns); });
+}
+
+void StepOps::add_bias(const float* bias, Rows x) {
+  const int columns = static_cast<int>(x.columns);
+  for_rows(x, [&](int r) { kernels_.add_scaled(bias, nullptr, 1.0F, x.row(r), columns); });
+}
+
+void StepOps::scale(float factor, Rows x) {
+  for_rows(x, [&](int r) {
+    float* row = x.row(r);
+    for (std::int64_t i = 0; i < x.columns; ++i) row[i] *= factor;
+  });
+}
+
+void StepOps::soft_cap(float cap, Rows x) {
+  for_rows(x, [&](int r) { kernels_.soft_cap(x.row(r), x.columns, cap); });
+}
+
+void StepOps::activate(Rows x, const Activate& how, const float* bias, Rows y) {
+  const int columns = static_cast<int>(y.columns);
+  const float* up_bias = bias == nullptr || !how.gated ? nullptr : bias + columns;
+  for_rows(x, [&](int r) {
+    const float* up = how.gated ? x.row(r) + columns : nullptr;
+    kernels_.activate(how, x.row(r), bias, up, up_bias, y.row(r), columns);
+  });
+}
+
+void StepOps::sigmoid(Rows x) {
+  for (int r = 0; r < x.rows; ++r) {
+    float* row = x.row(r);
+    for (std::int64_t i = 0; i < x.columns; ++i) row[i] = -row[i];
+    kernels_.exp(row, row, x.columns);
+    for (std::int64_t i = 0; i < x.columns; ++i) row[i] = 1.0F / (1.0F + row[i]);
+  }
+}
+
+void StepOps::add_gated(Rows y, Rows gate, Rows x) {
+  sigmoid(gate);
+  const int columns = static_cast<int>(x.columns);
+  for_rows(x,
+           [&](int r) { kernels_.add_scaled(y.row(r), nullptr, *gate.row(r), x.row(r), columns); });
 }
 
 LinearTask StepOps::Grid::task(int chunk, const Rows& x, const PackedMatrix& w,
@@ -171,6 +224,15 @@ void StepOps::add_experts(const ExpertPlan& plan, Rows y, Rows x) {
 void StepOps::qkv_rope_append(Rows x, const PackedMatrix& w, const QkvFinish& finish,
                               std::span<const RowPlace> places, KvLayer kv, Rows qkv) {
   if (x.rows == 0) return;
+  if (finish.whole) {  // what it finishes is wider than a chunk
+    linear(x, w, Epilogue::store, qkv);
+    return for_rows(qkv, [&](int r) {
+      finish_row(qkv.row(r), finish);
+      const QkvFinish rest{nullptr, nullptr,          nullptr,           0,
+                           false,   finish.rope_dims, finish.interleaved};
+      append_heads(qkv, r, 0, w.out, rest, places[static_cast<std::size_t>(r)], kv);
+    });
+  }
   // A chunk holds whole heads, so that it can finish what it has just computed.
   const int head_panels = std::lcm(kPanelColumns, shape_.head_dim) / kPanelColumns;
   const Grid grid = grid_for(x, w, head_panels);
@@ -200,6 +262,17 @@ void StepOps::finish_heads(float* values, int first, int end, const QkvFinish& f
   }
 }
 
+/// The same for all heads of a row, whose norms are of all of q and of all of k.
+void StepOps::finish_row(float* values, const QkvFinish& finish) const {
+  const int q = shape_.heads * shape_.head_dim;
+  const int k = shape_.kv_heads * shape_.head_dim;
+  if (finish.bias != nullptr) {
+    for (int c = 0; c < q + 2 * k; ++c) values[c] += finish.bias[c];
+  }
+  kernels_.rms_norm(values, finish.q_norm, values, q, finish.eps);
+  kernels_.rms_norm(values + q, finish.k_norm, values + q, k, finish.eps);
+}
+
 /// Completes the heads in columns [first, end) of one row: bias and norm, rotates q and k, writes k
 /// and v to the pool.
 void StepOps::append_heads(const Rows& qkv, int row, int first_column, int end_column,
@@ -211,8 +284,10 @@ void StepOps::append_heads(const Rows& qkv, int row, int first_column, int end_c
   float* values = qkv.row(row);
   finish_heads(values, first, end, finish);
   const int rotated = std::min(end, shape_.heads + shape_.kv_heads);
-  if (first < rotated) {
-    kernels_.rope(values + std::int64_t{first} * dim, rotated - first, dim, place.cos, place.sin);
+  if (first < rotated && place.cos != nullptr) {
+    const auto rope = finish.interleaved ? kernels_.rope_interleaved : kernels_.rope;
+    rope(values + std::int64_t{first} * dim, rotated - first, dim, finish.rope_dims, place.cos,
+         place.sin);
   }
   const KvGeometry& g = *kv.geometry;
   for (int head = std::max(first, shape_.heads); head < end; ++head) {
@@ -225,13 +300,14 @@ void StepOps::append_heads(const Rows& qkv, int row, int first_column, int end_c
   }
 }
 
-void StepOps::attention(Rows qkv, std::span<const Segment> segments, KvLayer kv, Rows out) {
+void StepOps::attention(Rows qkv, std::span<const Segment> segments, const AttentionRule& rule,
+                        KvLayer kv, Rows out) {
   items_.clear();
   std::int64_t work = 0;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Segment& segment = segments[i];
     std::int64_t keys = segment.position + segment.rows;
-    if (shape_.window > 0) keys = std::min<std::int64_t>(keys, shape_.window);
+    if (rule.window > 0) keys = std::min<std::int64_t>(keys, rule.window);
     work += segment.rows * keys * 2 * out.columns;
     for (int first = 0; first < segment.rows; first += kAttentionRows) {
       const int rows = std::min(kAttentionRows, segment.rows - first);
@@ -248,11 +324,11 @@ void StepOps::attention(Rows qkv, std::span<const Segment> segments, KvLayer kv,
     float* scratch = aligned(scratch_[static_cast<std::size_t>(thread)]);
     const auto end = static_cast<int>(std::int64_t{n} * (chunk + 1) / chunks);
     auto i = static_cast<int>(std::int64_t{n} * chunk / chunks);
-    AttentionTask task = task_of(items_[static_cast<std::size_t>(i)], qkv, segments, kv, out);
+    AttentionTask task = task_of(items_[static_cast<std::size_t>(i)], qkv, segments, rule, kv, out);
     for (; i < end; ++i) {
       AttentionTask following;
       if (i + 1 < end) {
-        following = task_of(items_[static_cast<std::size_t>(i) + 1], qkv, segments, kv, out);
+        following = task_of(items_[static_cast<std::size_t>(i) + 1], qkv, segments, rule, kv, out);
         task.next = &following;
       }
       task.scratch = scratch;
@@ -263,8 +339,8 @@ void StepOps::attention(Rows qkv, std::span<const Segment> segments, KvLayer kv,
 }
 
 AttentionTask StepOps::task_of(const AttentionItem& item, const Rows& qkv,
-                               std::span<const Segment> segments, const KvLayer& kv,
-                               const Rows& out) const {
+                               std::span<const Segment> segments, const AttentionRule& rule,
+                               const KvLayer& kv, const Rows& out) const {
   const Segment& segment = segments[item.segment];
   const KvGeometry& g = *kv.geometry;
   const auto head = static_cast<std::uint32_t>(item.kv_head);
@@ -279,13 +355,15 @@ AttentionTask StepOps::task_of(const AttentionItem& item, const Rows& qkv,
   t.group = shape_.group();
   t.head_dim = shape_.head_dim;
   t.position = segment.position + item.first;
-  t.window = shape_.window;
+  t.window = rule.window;
+  t.soft_cap = rule.soft_cap;
+  if (rule.sinks != nullptr) t.sinks = rule.sinks + item.kv_head * shape_.group();
   t.keys = kv.base + kv_offset_in_block(g, kv.layer, KvPart::key, head, 0);
   t.values = kv.base + kv_offset_in_block(g, kv.layer, KvPart::value, head, 0);
   t.block_bytes = g.block_bytes;
   t.block_table = segment.block_table;
   t.tokens_per_block = g.tokens_per_block;
-  t.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape_.head_dim)));
+  t.scale = rule.scale;
   return t;
 }
 

@@ -35,7 +35,7 @@ struct Segment {
 
 /// Where a row's token is: its angles and its slot in the pool.
 struct RowPlace {
-  const float* cos = nullptr;  // [head_dim / 2]
+  const float* cos = nullptr;  // [dims / 2] of the rotation; null: nothing turns
   const float* sin = nullptr;
   std::uint64_t slot = 0;  // bytes from the pool's base to (block, layer 0, K, head 0, token)
 };
@@ -44,7 +44,6 @@ struct HeadShape {
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  int window = 0;  // keys that a query sees at most, its own among them; 0: all
   int group() const { return heads / kv_heads; }
 };
 
@@ -54,6 +53,25 @@ struct QkvFinish {
   const float* q_norm = nullptr;  // [head_dim]: every head of q becomes rms_norm(head) * weight
   const float* k_norm = nullptr;
   float eps = 0;
+  bool whole = false;        // the norms are of all of q and of all of k: [heads * head_dim]
+  int rope_dims = 0;         // components of each head that turn
+  bool interleaved = false;  // in pairs of neighbours
+};
+
+/// How one layer's queries look at its keys.
+struct AttentionRule {
+  int window = 0;  // keys that a query sees at most, its own among them; 0: all
+  float scale = 0;
+  float soft_cap = 0;            // 0: none
+  const float* sinks = nullptr;  // [heads]; null: none
+};
+
+/// A norm's weights, [columns].
+struct NormWeights {
+  const float* weight = nullptr;
+  const float* bias = nullptr;  // may be null
+  float eps = 0;
+  bool layer = false;  // layer norm, else rms norm
 };
 
 /// One layer of a paged fp32 pool.
@@ -81,8 +99,23 @@ class StepOps {
 
   /// y[r] = table[ids[r]]: `table` is [vocab, y.columns] of bf16 or f32.
   void embed(const void* table, WeightType type, std::span<const std::int32_t> ids, Rows y);
-  /// y = rms_norm(x) * weight.
-  void rms_norm(Rows x, const float* weight, float eps, Rows y);
+  /// y = norm(x); y may be x.
+  void norm(Rows x, const NormWeights& weights, Rows y);
+  /// x += (y + bias) * factor; bias, [columns], may be null.
+  void add(Rows y, const float* bias, float factor, Rows x);
+  /// x += bias, in every row.
+  void add_bias(const float* bias, Rows x);
+  /// x *= factor.
+  void scale(float factor, Rows x);
+  /// x = cap * tanh(x / cap).
+  void soft_cap(float cap, Rows x);
+  /// y = gate(g + bias) (* (up + bias)): x is [rows, g | up] or [rows, g], as is the bias, which
+  /// may be null.
+  void activate(Rows x, const Activate& how, const float* bias, Rows y);
+  /// x[r] += sigmoid(gate[r]) * y[r]: `gate` is [rows, 1].
+  void add_gated(Rows y, Rows gate, Rows x);
+  /// x = 1 / (1 + exp(-x)).
+  void sigmoid(Rows x);
   /// y (op)= w x.
   void linear(Rows x, const PackedMatrix& w, Epilogue epilogue, Rows y);
   /// The same for groups of rows, each through a matrix of its own, all of the same shape.
@@ -100,7 +133,8 @@ class StepOps {
   /// out[r] = attention of the q part of qkv[r] over its sequence's keys and values up to itself,
   /// inside the window.
   /// Segments name rows of `qkv` and `out`, [rows, heads * head_dim].
-  void attention(Rows qkv, std::span<const Segment> segments, KvLayer kv, Rows out);
+  void attention(Rows qkv, std::span<const Segment> segments, const AttentionRule& rule, KvLayer kv,
+                 Rows out);
 
  private:
   /// How a product is cut into chunks: row blocks times groups of panels.
@@ -116,7 +150,11 @@ class StepOps {
     LinearTask task(int chunk, const Rows& x, const PackedMatrix& w, const Rows& y) const;
   };
   Grid grid_for(const Rows& x, const PackedMatrix& w, int panel_step) const;
+  /// Runs f(row) for all rows, several of them at a time on every thread.
+  template <class F>
+  void for_rows(const Rows& x, F&& f);
   void finish_heads(float* values, int first, int end, const QkvFinish& finish) const;
+  void finish_row(float* values, const QkvFinish& finish) const;
   void append_heads(const Rows& qkv, int row, int first_column, int end_column,
                     const QkvFinish& finish, const RowPlace& place, const KvLayer& kv) const;
   struct AttentionItem {
@@ -126,8 +164,8 @@ class StepOps {
     std::int32_t kv_head;
   };
   AttentionTask task_of(const AttentionItem& item, const Rows& qkv,
-                        std::span<const Segment> segments, const KvLayer& kv,
-                        const Rows& out) const;
+                        std::span<const Segment> segments, const AttentionRule& rule,
+                        const KvLayer& kv, const Rows& out) const;
 
   const Kernels& kernels_;
   HeadShape shape_;

@@ -103,7 +103,7 @@ WorkerFacts CpuExecutor::plan_memory(const ModelConfig& config, const WeightPlan
   if (!pool.ok()) throw ModelError(pool.status().message());
   set_planned_pool(pool.value() >> 20U);
   WorkerFacts facts;
-  facts.weights = weights.dtype;
+  facts.weights = weights.dtype + (config.text_half ? ", text only" : "");
   facts.free_bytes = ask.free;
   facts.threads = static_cast<std::uint32_t>(options_.threads);
   return facts;

@@ -1,5 +1,6 @@
 #include "workers/model/checkpoint_reader.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -68,68 +69,167 @@ std::vector<float> CheckpointReader::vector(const std::string& name, std::int64_
   return values;
 }
 
+std::string decoder_root(const TensorNames& names, const Checkpoint& checkpoint) {
+  for (const std::string& root : names.roots) {
+    if (checkpoint.find(root + names.embedding + ".weight") != nullptr) return root;
+  }
+  return names.roots.front();
+}
+
+/// transformers 4 wrote the text half of a model as one of its own, with a head in it.
+std::string head_name(const TensorNames& names, const Checkpoint& checkpoint) {
+  const std::string root = decoder_root(names, checkpoint);
+  const std::string inner = root.substr(0, root.find('.') + 1) + names.head;
+  return checkpoint.find(inner + ".weight") != nullptr ? inner : names.head;
+}
+
+CheckpointReader::CheckpointReader(const ModelConfig& config, const Checkpoint& checkpoint,
+                                   std::atomic<int>* progress, int threads)
+    : config_(config),
+      checkpoint_(checkpoint),
+      root_(decoder_root(config.names, checkpoint)),
+      head_(head_name(config.names, checkpoint)),
+      progress_(progress),
+      pool_(threads) {}
+
+std::string CheckpointReader::prefix(int layer) const {
+  return root_ + "layers." + std::to_string(layer) + ".";
+}
+
 MatrixSource CheckpointReader::embedding() {
-  return matrix("model.embed_tokens.weight", config_.vocab, config_.hidden);
+  return matrix(root_ + config_.names.embedding + ".weight", config_.vocab, config_.hidden);
+}
+
+/// A norm's weights. Gemma's checkpoints have them less one.
+std::vector<float> CheckpointReader::norm(const std::string& name, std::int64_t size) {
+  std::vector<float> weight = vector(name + ".weight", size);
+  if (config_.norm.offset) {
+    for (float& w : weight) w += 1.0F;
+  }
+  return weight;
 }
 
 std::vector<float> CheckpointReader::final_norm() {
-  return vector("model.norm.weight", config_.hidden);
+  return norm(root_ + config_.names.final_norm, config_.hidden);
+}
+
+std::vector<float> CheckpointReader::final_norm_bias() {
+  if (!config_.norm.bias) return {};
+  return vector(root_ + config_.names.final_norm + ".bias", config_.hidden);
 }
 
 LinearSource CheckpointReader::lm_head() {
   if (config_.tied_embeddings) return {embedding(), std::nullopt, std::nullopt};
-  return linear("lm_head", config_.vocab, config_.hidden);
+  return linear(head_, config_.vocab, config_.hidden);
+}
+
+void CheckpointReader::read_attention(const std::string& prefix, const AttentionSpec& spec,
+                                      LayerSource& layer) {
+  const ModelConfig& c = config_;
+  const TensorNames& n = c.names;
+  const std::int64_t q = std::int64_t{c.heads} * c.head_dim;
+  const std::int64_t kv = std::int64_t{c.kv_heads} * c.head_dim;
+  const auto biases = [&](const std::string& name, std::int64_t size) {
+    const std::vector<float> bias = vector(prefix + name + ".bias", size);
+    layer.qkv_bias.insert(layer.qkv_bias.end(), bias.begin(), bias.end());
+  };
+  if (!n.qkv.empty()) {
+    layer.q = linear(prefix + n.qkv, q + 2 * kv, c.hidden);
+    if (spec.qkv_bias) biases(n.qkv, q + 2 * kv);
+  } else {
+    layer.q = linear(prefix + n.q, q, c.hidden);
+    layer.k = linear(prefix + n.k, kv, c.hidden);
+    layer.v = linear(prefix + n.v, kv, c.hidden);
+    if (spec.qkv_bias) {
+      biases(n.q, q);
+      biases(n.k, kv);
+      biases(n.v, kv);
+    }
+  }
+  if (spec.qk_norm != QkNorm::none) {
+    const bool whole = spec.qk_norm == QkNorm::whole;
+    layer.q_norm = norm(prefix + n.q_norm, whole ? q : c.head_dim);
+    layer.k_norm = norm(prefix + n.k_norm, whole ? kv : c.head_dim);
+  }
+  if (spec.sinks) layer.sinks = vector(prefix + n.sinks, c.heads);
+  layer.o = linear(prefix + n.o, c.hidden, q);
+  if (spec.o_bias) layer.o_bias = vector(prefix + n.o + ".bias", c.hidden);
 }
 
 LayerSource CheckpointReader::layer(int index) {
   const ModelConfig& c = config_;
-  const std::string prefix = "model.layers." + std::to_string(index) + ".";
-  const std::string attention = prefix + "self_attn.";
-  const std::int64_t q = std::int64_t{c.heads} * c.head_dim;
-  const std::int64_t kv = std::int64_t{c.kv_heads} * c.head_dim;
+  const TensorNames& n = c.names;
+  const LayerSpec& spec = c.layer(index);
+  const std::string prefix = this->prefix(index);
+  const bool before = spec.norm != NormPlace::after;
+  const bool after = spec.norm != NormPlace::before;
   LayerSource layer;
-  layer.input_norm = vector(prefix + "input_layernorm.weight", c.hidden);
-  layer.q = linear(attention + "q_proj", q, c.hidden);
-  layer.k = linear(attention + "k_proj", kv, c.hidden);
-  layer.v = linear(attention + "v_proj", kv, c.hidden);
-  if (c.qkv_bias) {
-    for (const auto& [name, size] : {std::pair{"q", q}, {"k", kv}, {"v", kv}}) {
-      const std::vector<float> bias = vector(attention + name + "_proj.bias", size);
-      layer.qkv_bias.insert(layer.qkv_bias.end(), bias.begin(), bias.end());
-    }
+  const auto take_norm = [&](const std::string& name, std::vector<float>& weight,
+                             std::vector<float>& bias) {
+    weight = norm(prefix + name, c.hidden);
+    if (c.norm.bias) bias = vector(prefix + name + ".bias", c.hidden);
+  };
+  if (before) take_norm(n.attention_norm, layer.input_norm, layer.norm_biases[0]);
+  read_attention(prefix, spec.attention, layer);
+  if (after) take_norm(n.attention_after, layer.attention_after, layer.norm_biases[1]);
+  if (before && !spec.parallel) take_norm(n.mlp_norm, layer.post_norm, layer.norm_biases[2]);
+  if (after) take_norm(n.mlp_after, layer.mlp_after, layer.norm_biases[3]);
+  if (!spec.sparse()) {
+    layer.dense = feed_forward(prefix, spec.mlp, {n.gate_up, n.gate, n.up, n.down});
+    return layer;
   }
-  if (c.qk_norm) {
-    layer.q_norm = vector(attention + "q_norm.weight", c.head_dim);
-    layer.k_norm = vector(attention + "k_norm.weight", c.head_dim);
+  const ExpertSpec& e = spec.experts;
+  layer.router = linear(prefix + n.router, e.count, c.hidden);
+  if (e.router_bias) layer.router_bias = vector(prefix + n.router + ".bias", e.count);
+  if (e.choice_bias) layer.choice_bias = vector(prefix + n.choice_bias, e.count);
+  if (e.shared.intermediate > 0) {
+    layer.shared =
+        feed_forward(prefix + n.shared, e.shared, {"", "gate_proj", "up_proj", "down_proj"});
   }
-  layer.o = linear(attention + "o_proj", c.hidden, q);
-  layer.post_norm = vector(prefix + "post_attention_layernorm.weight", c.hidden);
-  if (c.sparse(index)) {
-    layer.router = linear(prefix + c.experts.block + "gate", c.experts.count, c.hidden);
-  } else {
-    layer.dense.gate = linear(prefix + "mlp.gate_proj", c.intermediate, c.hidden);
-    layer.dense.up = linear(prefix + "mlp.up_proj", c.intermediate, c.hidden);
-    layer.dense.down = linear(prefix + "mlp.down_proj", c.hidden, c.intermediate);
-  }
+  if (e.shared_gate) layer.shared_gate = linear(prefix + n.shared_gate, 1, c.hidden);
   return layer;
 }
 
+FeedForwardSource CheckpointReader::feed_forward(const std::string& prefix, const MlpSpec& spec,
+                                                 const FeedForwardNames& names) {
+  const std::int64_t middle = spec.intermediate;
+  FeedForwardSource part;
+  const auto take_up = [&](const std::string& name, std::int64_t rows) {
+    LinearSource source = linear(prefix + name, rows, config_.hidden);
+    if (spec.bias) {
+      const std::vector<float> bias = vector(prefix + name + ".bias", rows);
+      part.up_bias.insert(part.up_bias.end(), bias.begin(), bias.end());
+    }
+    return source;
+  };
+  if (!names.fused.empty()) {
+    part.gate = take_up(names.fused, 2 * middle);
+  } else {
+    if (spec.gated) part.gate = take_up(names.gate, middle);
+    part.up = take_up(names.up, middle);
+  }
+  part.down = linear(prefix + names.down, config_.hidden, middle);
+  if (spec.bias) part.down_bias = vector(prefix + names.down + ".bias", config_.hidden);
+  return part;
+}
+
 FeedForwardSource CheckpointReader::expert(int layer, int index) {
-  const ExpertConfig& e = config_.experts;
-  const std::string prefix = "model.layers." + std::to_string(layer) + "." + e.block + "experts." +
-                             std::to_string(index) + ".";
-  FeedForwardSource expert;
-  expert.gate = linear(prefix + e.gate, e.intermediate, config_.hidden);
-  expert.up = linear(prefix + e.up, e.intermediate, config_.hidden);
-  expert.down = linear(prefix + e.down, config_.hidden, e.intermediate);
-  return expert;
+  const TensorNames& n = config_.names;
+  if (n.expert_storage == ExpertStorage::interleaved) return stacked_expert(layer, index);
+  const std::string prefix = this->prefix(layer) + n.experts + std::to_string(index) + ".";
+  return feed_forward(prefix, config_.layer(layer).experts.expert,
+                      {"", n.expert_gate, n.expert_up, n.expert_down});
 }
 
 void CheckpointReader::expect_all_taken() const {
   for (const auto& [name, view] : checkpoint_.tensors()) {
     const bool buffer = name.ends_with("rotary_emb.inv_freq");  // old checkpoints store it
-    const bool tied_head = config_.tied_embeddings && name == "lm_head.weight";
-    if (!taken_.contains(name) && !buffer && !tied_head && !idle_bias(name, view)) {
+    const bool tied_head = config_.tied_embeddings && name == head_ + ".weight";
+    const auto& others = config_.names.other_parts;
+    const bool other = std::any_of(others.begin(), others.end(), [&name](const std::string& part) {
+      return name.starts_with(part);
+    });
+    if (!taken_.contains(name) && !buffer && !tied_head && !other && !idle_bias(name, view)) {
       throw ModelError(view.file + ": tensor " + name + ": no part of this architecture");
     }
   }

@@ -29,30 +29,50 @@ struct LinearSource {
   std::int64_t columns() const { return int4 ? int4->in : fp8 ? fp8->in : plain.columns; }
 };
 
-/// A gated feed-forward part: a dense layer's, or one expert.
+/// A feed-forward part: a dense layer's, one expert, or what all tokens take beside their experts.
 struct FeedForwardSource {
-  LinearSource gate, up;  // [intermediate, hidden]
+  LinearSource gate, up;  // [intermediate, hidden]; of a fused one `gate` has the rows of both;
+                          // of one without a gate `up` alone
   LinearSource down;      // [hidden, intermediate]
+  std::vector<float> up_bias;  // gate's, then up's; empty without biases
+  std::vector<float> down_bias;
 };
 
 /// One layer's parameters, in the mapped checkpoint; vectors are converted to fp32, which is
-/// exact for every stored type.
+/// exact for every stored type. What the spec does not ask for is empty.
 struct LayerSource {
-  std::vector<float> input_norm;      // [hidden]
-  LinearSource q;                     // [heads * head_dim, hidden]
+  std::vector<float> input_norm;       // [hidden], the norm in front of the attention
+  std::vector<float> attention_after;  // [hidden], of what it gives
+  LinearSource q;  // [heads * head_dim, hidden]; of a fused one all of qkv's rows
   LinearSource k, v;                  // [kv_heads * head_dim, hidden]
-  std::vector<float> qkv_bias;        // q's, k's, v's: [qkv_columns()]; empty without qkv_bias
-  std::vector<float> q_norm, k_norm;  // [head_dim]; empty without qk_norm
+  std::vector<float> qkv_bias;        // q's, k's, v's: [qkv_columns()]
+  std::vector<float> q_norm, k_norm;  // [head_dim], or [heads * head_dim] and [kv_heads * head_dim]
+  std::vector<float> sinks;           // [heads]
   LinearSource o;                     // [hidden, heads * head_dim]
+  std::vector<float> o_bias;          // [hidden]
   std::vector<float> post_norm;       // [hidden], the norm in front of the feed-forward part
+  std::vector<float> mlp_after;       // [hidden], of what it gives
+  std::vector<float> norm_biases[4];  // of the four norms, in this order
   LinearSource router;                // [experts, hidden]; no rows in a dense layer
+  std::vector<float> router_bias, choice_bias;  // [experts]
   FeedForwardSource dense;            // empty in a sparse layer: expert() has its parts
+  FeedForwardSource shared;
+  LinearSource shared_gate;  // [1, hidden]
 };
 
 /// Whether the layer of this name (without ".weight") is stored as the configuration's quantisation
 /// has it; quantisers leave some plain.
 bool stored_quantized(const Quantization& quantization, const Checkpoint& checkpoint,
                       const std::string& name);
+
+/// The one of `names.roots` that this checkpoint has, and the name of its head.
+std::string decoder_root(const TensorNames& names, const Checkpoint& checkpoint);
+std::string head_name(const TensorNames& names, const Checkpoint& checkpoint);
+
+/// Names behind a layer's prefix.
+struct FeedForwardNames {
+  std::string fused, gate, up, down;
+};
 
 /// Takes tensors out of a checkpoint, checks them against the configuration and remembers which
 /// were taken. Everything throws ModelError that names the file and the tensor: one that is
@@ -63,8 +83,7 @@ class CheckpointReader {
   /// share of tensors taken (another thread may read it). Quantised layers are dequantised by
   /// `threads`.
   CheckpointReader(const ModelConfig& config, const Checkpoint& checkpoint,
-                   std::atomic<int>* progress = nullptr, int threads = 1)
-      : config_(config), checkpoint_(checkpoint), progress_(progress), pool_(threads) {}
+                   std::atomic<int>* progress = nullptr, int threads = 1);
 
   // Vectors and quantised layers' scales are checked to be numbers. Matrices are most of a
   // checkpoint: whoever copies them looks on the way (finite.h).
@@ -72,7 +91,8 @@ class CheckpointReader {
   LayerSource layer(int index);   // 0 .. layers - 1
   /// One expert of a sparse layer; one at a time, for there are many.
   FeedForwardSource expert(int layer, int index);
-  std::vector<float> final_norm();  // [hidden]
+  std::vector<float> final_norm();       // [hidden]
+  std::vector<float> final_norm_bias();  // [hidden], or empty
   LinearSource lm_head();           // [vocab, hidden]; the embedding's if they are tied
   /// Refuses a tensor that nobody took: it would change the result in a model that has it.
   void expect_all_taken() const;
@@ -86,6 +106,16 @@ class CheckpointReader {
   cpu::MatrixSource dequantized(const LinearSource& source);
 
  private:
+  std::vector<float> norm(const std::string& name, std::int64_t size);
+  void read_attention(const std::string& prefix, const AttentionSpec& spec, LayerSource& layer);
+  FeedForwardSource feed_forward(const std::string& prefix, const MlpSpec& spec,
+                                 const FeedForwardNames& names);
+  FeedForwardSource stacked_expert(int layer, int index);
+  LinearSource transposed_expert(const std::string& name, std::int64_t out, std::int64_t in,
+                                 int expert, bool alternate);
+  LinearSource mxfp4_expert(const std::string& name, std::int64_t out, std::int64_t in, int expert,
+                            bool alternate);
+  std::string prefix(int layer) const;
   const TensorView& take(const std::string& name, const std::vector<std::int64_t>& shape);
   static cpu::MatrixSource as_matrix(const TensorView& view, const std::string& name,
                                      std::int64_t rows, std::int64_t columns);
@@ -99,6 +129,8 @@ class CheckpointReader {
 
   const ModelConfig& config_;
   const Checkpoint& checkpoint_;
+  std::string root_;  // in front of the decoder's names
+  std::string head_;
   std::atomic<int>* progress_;
   cpu::ThreadPool pool_;
   std::set<std::string> taken_;

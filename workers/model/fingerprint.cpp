@@ -1,7 +1,6 @@
 #include "workers/model/fingerprint.h"
 
 #include <algorithm>
-#include <bit>
 #include <string_view>
 
 namespace baton {
@@ -22,7 +21,6 @@ class Hash {
       value_ = (value_ ^ ((n >> (8 * i)) & 0xFF)) * 0x100000001B3ULL;
     }
   }
-  void real(double x) { number(std::bit_cast<std::uint64_t>(x)); }
   void text(std::string_view s) {
     number(s.size());
     bytes(s.data(), s.size());
@@ -34,30 +32,12 @@ class Hash {
 };
 
 void add_config(Hash& hash, const ModelConfig& c) {
-  for (const int n :
-       {c.hidden, c.layers, c.heads, c.kv_heads, c.head_dim, c.intermediate, c.vocab}) {
-    hash.number(static_cast<std::uint64_t>(n));
-  }
-  hash.real(c.rms_eps);
-  for (const bool flag : {c.tied_embeddings, c.qkv_bias, c.qk_norm}) hash.number(flag ? 1 : 0);
-  hash.number(static_cast<std::uint64_t>(c.window));
-  hash.number(static_cast<std::uint64_t>(c.rope.type));
-  for (const double x :
-       {c.rope.theta, c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor,
-        c.rope.original_context, c.rope.beta_fast, c.rope.beta_slow, c.rope.attention_factor}) {
-    hash.real(x);
-  }
-  hash.number(c.rope.truncate ? 1 : 0);
-  const ExpertConfig& e = c.experts;
-  for (const int n : {e.count, e.active, e.intermediate, e.normalise ? 1 : 0, e.step}) {
-    hash.number(static_cast<std::uint64_t>(n));
-  }
+  hash.text(describe(c));  // says every number exactly
   const Quantization& q = c.quantization;
   for (const int n : {static_cast<int>(q.method), q.group, q.zero_offset, q.act_order ? 1 : 0,
                       q.block_rows, q.block_columns}) {
     hash.number(static_cast<std::uint64_t>(n));
   }
-  for (const int layer : e.dense_layers) hash.number(static_cast<std::uint64_t>(layer));
 }
 
 /// Evenly spaced samples, the first and the last bytes among them.

@@ -27,8 +27,8 @@ constexpr int kFixedSplit = 256;
 cuda::HeadShape heads_of(const ModelConfig& c) { return {c.heads, c.kv_heads, c.head_dim}; }
 
 cuda::ExpertShape experts_of(const ModelConfig& c) {
-  const ExpertConfig& e = c.experts;
-  return {e.count, e.active, c.hidden, e.intermediate, e.normalise};
+  const ExpertSpec& e = c.experts();
+  return {e.count, e.active, c.hidden, e.expert.intermediate, e.normalise};
 }
 
 cuda::DecodeAttention::Options decode_options(const ModelConfig& c, const GpuDecoder::Options& o) {
@@ -36,7 +36,7 @@ cuda::DecodeAttention::Options decode_options(const ModelConfig& c, const GpuDec
   d.shape = heads_of(c);
   d.tokens_per_block = o.tokens_per_block;
   d.max_rows = o.max_rows;
-  d.window = c.window;
+  d.window = c.layer(0).attention.window;
   d.fixed_split = o.deterministic ? kFixedSplit : 0;
   return d;
 }
@@ -49,7 +49,7 @@ cuda::PrefillAttention::Options prefill_options(const ModelConfig& c,
   p.max_rows = o.max_rows;
   p.max_chunks = o.max_rows / 2 + 1;
   p.max_table = o.max_table;
-  p.window = c.window;
+  p.window = c.layer(0).attention.window;
   return p;
 }
 
@@ -78,7 +78,7 @@ Linears::Options linear_options(const ModelConfig& c, const GpuWeights& weights,
     for (const auto* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) room_for(*w);
   }
   room_for(weights.lm_head);
-  l.workspace_bytes = Linears::workspace_bytes(o.max_rows, 2 * c.intermediate) +
+  l.workspace_bytes = Linears::workspace_bytes(o.max_rows, 2 * c.intermediate()) +
                       l.dequantized_bytes + l.ordered_bytes;
   return l;
 }
@@ -131,11 +131,11 @@ void GpuDecoder::carve_workspace() {
     matrix(normed_, rows, c.hidden);
     matrix(qkv_, rows, c.qkv_columns());
     matrix(attended_, rows, c.heads * c.head_dim);
-    matrix(gated_, rows, c.intermediate);
-    const bool sparse = c.experts.count > 0;
+    matrix(gated_, rows, c.intermediate());
+    const bool sparse = c.experts().count > 0;
     const int expert_rows = sparse ? std::min(options_.max_rows, cuda::kMostExpertRows) : 0;
     take(routed_, static_cast<std::size_t>(expert_rows) *
-                      static_cast<std::size_t>(c.experts.count) * sizeof(float));
+                      static_cast<std::size_t>(c.experts().count) * sizeof(float));
     matrix(wanted_x_, rows, c.hidden);
     matrix(wanted_attended_, rows, c.heads * c.head_dim);
     take(logits_, wanted * static_cast<std::size_t>(c.vocab) * sizeof(float));
@@ -207,7 +207,7 @@ bool GpuDecoder::take(const cuda::KernelChoices& kept) {
 }
 
 std::vector<cuda::ChainGemm> GpuDecoder::gemms_behind(int index) const {
-  const auto eps = static_cast<float>(config_.rms_eps);
+  const auto eps = static_cast<float>(config_.norm.eps);
   const GpuLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
   const GpuLayer* next =
       index + 1 < config_.layers ? &weights_.layers[static_cast<std::size_t>(index) + 1] : nullptr;
@@ -351,7 +351,7 @@ void GpuDecoder::run(const GpuBatch& batch, cuda::Stream stream, const LogitsUse
 /// q, k, v = W_qkv norm(x)
 void GpuDecoder::project(int index, int rows, cuda::Stream stream) {
   const GpuLayer& w = weights_.layers[static_cast<std::size_t>(index)];
-  const Linears::Norm norm{w.input_norm, static_cast<float>(config_.rms_eps), normed_};
+  const Linears::Norm norm{w.input_norm, static_cast<float>(config_.norm.eps), normed_};
   linears_.run(x_, rows, w.qkv, LinearOutput::bf16, qkv_, stream, &norm);
 }
 
@@ -363,7 +363,8 @@ void GpuDecoder::attend(int index, const GpuBatch& batch, cuda::Stream stream) {
   append.qkv = qkv_;
   append.rows = batch.rows;
   append.shape = heads_of(config_);
-  append.rope = {w.qkv_bias,        w.q_norm,         w.k_norm, static_cast<float>(config_.rms_eps),
+  append.rope = {w.qkv_bias,        w.q_norm,
+                 w.k_norm,          static_cast<float>(config_.norm.eps),
                  weights_.rope_cos, weights_.rope_sin};
   append.positions = batch.positions;
   append.slots = batch.slots;
@@ -402,7 +403,7 @@ void GpuDecoder::behind_attention(int index, const GpuBatch& batch, cuda::Stream
 /// x = x + W_down (silu(W_gate norm(x)) * (W_up norm(x)))
 void GpuDecoder::feed_forward(const GpuLayer& layer, Bf16* x, int rows, cuda::Stream stream) {
   if (layer.sparse()) return experts(layer, x, rows, stream);
-  const Linears::Norm norm{layer.post_norm, static_cast<float>(config_.rms_eps), normed_};
+  const Linears::Norm norm{layer.post_norm, static_cast<float>(config_.norm.eps), normed_};
   linears_.run(x, rows, layer.gate_up, LinearOutput::silu_mul, gated_, stream, &norm);
   linears_.run(gated_, rows, layer.down, LinearOutput::residual, x, stream);
 }
@@ -418,7 +419,7 @@ void GpuDecoder::experts(const GpuLayer& layer, Bf16* x, int rows, cuda::Stream 
   call.down = layer.expert_down;
   call.workspace = experts_workspace_;
   call.deterministic = options_.deterministic;
-  const Linears::Norm norm{layer.post_norm, static_cast<float>(config_.rms_eps), normed_};
+  const Linears::Norm norm{layer.post_norm, static_cast<float>(config_.norm.eps), normed_};
   for (int done = 0; done < rows; done += cuda::kMostExpertRows) {
     call.rows = std::min(rows - done, cuda::kMostExpertRows);
     call.x = x + std::int64_t{done} * config_.hidden;
@@ -440,7 +441,8 @@ void GpuDecoder::attention(const GpuBatch& batch, const cuda::KvLayerView& kv,
 /// logits = W_head norm(x), and a token of each row; max_wanted rows at a time.
 void GpuDecoder::head(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use) {
   const Bf16* x = batch.wanted_rows == nullptr ? x_ : wanted_x_;
-  const Linears::Norm final_norm{weights_.final_norm, static_cast<float>(config_.rms_eps), normed_};
+  const Linears::Norm final_norm{weights_.final_norm, static_cast<float>(config_.norm.eps),
+                                 normed_};
   for (int first = 0; first < batch.wanted; first += options_.max_wanted) {
     const int rows = std::min(options_.max_wanted, batch.wanted - first);
     linears_.run(x + std::int64_t{first} * config_.hidden, rows, weights_.lm_head,

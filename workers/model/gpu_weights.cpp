@@ -76,7 +76,9 @@ class Formats {
   LinearFormat gate_up(int layer) const {
     return of(layer, {"mlp.gate_proj", "mlp.up_proj"}, config_.hidden);
   }
-  LinearFormat down(int layer) const { return of(layer, {"mlp.down_proj"}, config_.intermediate); }
+  LinearFormat down(int layer) const {
+    return of(layer, {"mlp.down_proj"}, config_.intermediate());
+  }
   /// Quantisers leave it plain as a rule.
   LinearFormat lm_head() const {
     if (checkpoint_ == nullptr) return {};
@@ -108,20 +110,20 @@ void place(const ModelConfig& c, const Formats& formats, Places& places, GpuWeig
     GpuLayer& l = w.layers[size(i)];
     l.input_norm = places.take(hidden);
     l.qkv = places.matrix(c.qkv_columns(), c.hidden, formats.qkv(i));
-    if (c.qkv_bias) l.qkv_bias = places.take(size(c.qkv_columns()));
-    if (c.qk_norm) l.q_norm = places.take(head_dim);
-    if (c.qk_norm) l.k_norm = places.take(head_dim);
+    if (c.layer(i).attention.qkv_bias) l.qkv_bias = places.take(size(c.qkv_columns()));
+    if (c.layer(i).attention.qk_norm != QkNorm::none) l.q_norm = places.take(head_dim);
+    if (c.layer(i).attention.qk_norm != QkNorm::none) l.k_norm = places.take(head_dim);
     l.o = places.matrix(c.hidden, std::int64_t{c.heads} * c.head_dim, formats.o(i));
     l.post_norm = places.take(hidden);
     if (c.sparse(i)) {
-      const ExpertConfig& e = c.experts;
+      const ExpertSpec& e = c.experts();
       l.router = places.matrix(e.count, c.hidden);
-      l.expert_gate_up = places.take(size(e.count) * size(2 * e.intermediate) * hidden);
-      l.expert_down = places.take(size(e.count) * size(e.intermediate) * hidden);
+      l.expert_gate_up = places.take(size(e.count) * size(2 * e.expert.intermediate) * hidden);
+      l.expert_down = places.take(size(e.count) * size(e.expert.intermediate) * hidden);
       continue;
     }
-    l.gate_up = places.matrix(2 * std::int64_t{c.intermediate}, c.hidden, formats.gate_up(i));
-    l.down = places.matrix(c.hidden, c.intermediate, formats.down(i));
+    l.gate_up = places.matrix(2 * std::int64_t{c.intermediate()}, c.hidden, formats.gate_up(i));
+    l.down = places.matrix(c.hidden, c.intermediate(), formats.down(i));
   }
   w.final_norm = places.take(hidden);
   w.lm_head = {w.embedding, c.vocab, c.hidden};
@@ -133,8 +135,8 @@ void place(const ModelConfig& c, const Formats& formats, Places& places, GpuWeig
 
 /// position * frequency in fp32, as the models were trained; see RopeTable.
 void upload_rope(const ModelConfig& c, const GpuWeights& w) {
-  const std::vector<float> frequencies = rope_frequencies(c.rope, c.head_dim);
-  const auto factor = static_cast<float>(c.rope.attention_factor);
+  const std::vector<float> frequencies = rope_frequencies(c.ropes.front());
+  const auto factor = static_cast<float>(c.ropes.front().attention_factor);
   const std::size_t half = frequencies.size();
   std::vector<float> cosines(size(c.max_context) * half);
   std::vector<float> sines(cosines.size());
@@ -176,9 +178,9 @@ void bring(GpuUpload& upload, const LinearSource& part, PartRows rows, const Lin
 /// The experts of a layer, quantised ones dequantised.
 void bring_experts(GpuUpload& upload, CheckpointReader& reader, const ModelConfig& c, int layer,
                    const GpuLayer& to) {
-  const int intermediate = c.experts.intermediate;
+  const int intermediate = c.experts().expert.intermediate;
   const std::int64_t elements = std::int64_t{intermediate} * c.hidden;
-  for (int e = 0; e < c.experts.count; ++e) {
+  for (int e = 0; e < c.experts().count; ++e) {
     const FeedForwardSource from = reader.expert(layer, e);
     const LinearWeight gate_up{to.expert_gate_up + 2 * elements * e, 2 * intermediate, c.hidden};
     const LinearWeight down{to.expert_down + elements * e, c.hidden, intermediate};

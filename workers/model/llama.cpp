@@ -1,15 +1,12 @@
 #include "workers/model/llama.h"
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
-#include <bit>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "workers/cpu/step_ops.h"
+#include "workers/model/cpu_step.h"
 #include "workers/model/error.h"
 #include "workers/model/fingerprint.h"
 #include "workers/model/rope.h"
@@ -25,99 +22,24 @@ using cpu::RowPlace;
 using cpu::Rows;
 using cpu::Segment;
 
-constexpr std::int64_t kMinWorkspaceRows = 64;
-
-/// Activations of a step, [capacity, columns] of float each. Grows, never shrinks: the steady state
-/// allocates nothing.
-struct Workspace {
-  at::Tensor hidden;        // x, the residual stream: [rows, hidden]
-  at::Tensor normed;        // [rows, hidden]
-  at::Tensor qkv;           // [rows, (heads + 2 kv_heads) * head_dim]
-  at::Tensor attended;      // [rows, heads * head_dim]
-  at::Tensor gated;         // [rows, intermediate]
-  at::Tensor routed;        // [rows, experts]
-  at::Tensor taken;         // [rows * active, hidden], the rows' copies grouped by expert
-  at::Tensor expert_gated;  // [rows * active, intermediate of an expert]
-  at::Tensor logits;        // [logit rows, vocab]
-  std::int64_t capacity = 0;
-  std::int64_t logit_capacity = 0;
-
-  void reserve(const ModelConfig& c, std::int64_t rows, std::int64_t logit_rows) {
-    const auto grown = [](std::int64_t n) {
-      return static_cast<std::int64_t>(
-          std::bit_ceil(static_cast<std::uint64_t>(std::max(n, kMinWorkspaceRows))));
-    };
-    if (rows > capacity) {
-      capacity = grown(rows);
-      const auto make = [this](std::int64_t n) { return at::empty({capacity, n}, at::kFloat); };
-      hidden = make(c.hidden);
-      normed = make(c.hidden);
-      qkv = make(c.qkv_columns());
-      attended = make(std::int64_t{c.heads} * c.head_dim);
-      gated = make(c.intermediate);
-      if (c.experts.count > 0) {
-        const std::int64_t copies = capacity * c.experts.active;
-        routed = make(c.experts.count);
-        taken = at::empty({copies, c.hidden}, at::kFloat);
-        expert_gated = at::empty({copies, c.experts.intermediate}, at::kFloat);
-      }
-    }
-    if (logit_rows > logit_capacity) {
-      logit_capacity = grown(logit_rows);
-      logits = at::empty({logit_capacity, c.vocab}, at::kFloat);
-    }
+cpu::Activate activate_of(const MlpSpec& m) {
+  if (m.limit > 0) {
+    return {cpu::Gate::clamped, m.gated, static_cast<float>(m.limit), static_cast<float>(m.alpha)};
   }
-};
-
-Rows rows_of(const at::Tensor& tensor, int rows) {
-  return {tensor.mutable_data_ptr<float>(), rows, tensor.size(1)};
+  switch (m.activation) {
+    case Activation::silu:
+      return {cpu::Gate::silu, m.gated, 0, 1};
+    case Activation::gelu:
+      return {cpu::Gate::gelu, m.gated, 0, 1};
+    case Activation::gelu_tanh:
+      return {cpu::Gate::gelu_tanh, m.gated, 0, 1};
+  }
+  return {};
 }
 
-/// A step's rows one after another, as the operations want them. Buffers are reused.
-struct Batch {
-  std::vector<Token> tokens;             // [rows]
-  std::vector<RowPlace> places;          // [rows]
-  std::vector<Segment> segments;         // one a StepRow
-  std::vector<int> wanted;               // rows with logits, ascending
-  std::vector<Segment> wanted_segments;  // the same rows, one each, numbered in order
-  int rows() const { return static_cast<int>(tokens.size()); }
-
-  void clear() {
-    tokens.clear();
-    places.clear();
-    segments.clear();
-    wanted.clear();
-    wanted_segments.clear();
-  }
-
-  void add(const StepRow& row, const KvGeometry& g, RopeTable& rope) {
-    const int first = rows();
-    const int n = static_cast<int>(row.tokens.size());
-    segments.push_back({first, n, row.position, row.block_table.data()});
-    for (int i = 0; i < n; ++i) {
-      const std::int64_t position = row.position + i;
-      const auto at = static_cast<std::uint64_t>(position);
-      const BlockId block = row.block_table[at / g.tokens_per_block];
-      const auto slot = static_cast<std::uint32_t>(at % g.tokens_per_block);
-      const RopeTable::Angles angles = rope.at(position);
-      tokens.push_back(row.tokens[static_cast<std::size_t>(i)]);
-      places.push_back({angles.cos, angles.sin, kv_offset(g, block, 0, KvPart::key, 0, slot)});
-      if (row.logits == LogitsWanted::all || (row.logits == LogitsWanted::last && i == n - 1)) {
-        wanted_segments.push_back(
-            {static_cast<int>(wanted.size()), 1, position, row.block_table.data()});
-        wanted.push_back(first + i);
-      }
-    }
-  }
-};
-
-/// Moves the named rows, ascending, to the front.
-void keep_rows(const std::vector<int>& kept, Rows x) {
-  for (std::size_t i = 0; i < kept.size(); ++i) {
-    if (kept[i] != static_cast<int>(i)) {
-      std::copy_n(x.row(kept[i]), x.columns, x.row(static_cast<int>(i)));
-    }
-  }
+/// What a layer's parts give goes straight into the residual stream.
+bool adds_at_once(const LayerSpec& spec) {
+  return spec.norm == NormPlace::before && spec.residual == 1.0;
 }
 
 }  // namespace
@@ -129,58 +51,106 @@ struct LlamaModel::Impl {
         weights(std::move(w)),
         sealed(std::move(memory)),
         fingerprint(files.fingerprint),
-        rope(config.rope, config.head_dim, config.max_context),
-        ops(options.threads, options.isa,
-            {config.heads, config.kv_heads, config.head_dim, config.window}) {}
+        ops(options.threads, options.isa, {config.heads, config.kv_heads, config.head_dim}) {
+    for (const RopeConfig& rope : config.ropes) ropes.emplace_back(rope, config.max_context);
+    const bool all_turn = std::all_of(config.parts.begin(), config.parts.end(),
+                                      [](const LayerSpec& l) { return l.attention.rope >= 0; });
+    batch.places.resize(ropes.size() + (all_turn ? 0 : 1));
+  }
 
   ModelConfig config;
   Weights weights;
   std::shared_ptr<const SealedMemory> sealed;
   std::uint64_t fingerprint;
-  RopeTable rope;
+  std::vector<RopeTable> ropes;
   cpu::StepOps ops;
-  Workspace workspace;
+  StepWorkspace workspace;
   cpu::ExpertPlan expert_plan;
   std::vector<cpu::LinearGroup> gate_up_groups;
   std::vector<cpu::LinearGroup> down_groups;
-  Batch batch;
+  StepBatch batch;
   ActivationDump dump;
 
-  void norm(const Rows& x, WeightVector weight, const Rows& y) {
-    ops.rms_norm(x, weight.data(), static_cast<float>(config.rms_eps), y);
+  void norm(const Rows& x, const NormVectors& w, const Rows& y) {
+    ops.norm(x,
+             {w.weight.data(), w.bias.empty() ? nullptr : w.bias.data(),
+              static_cast<float>(config.norm.eps), config.norm.kind == NormKind::layer},
+             y);
   }
-  cpu::QkvFinish qkv_finish(const LayerWeights& layer) const {
-    return {layer.qkv_bias.data(), layer.q_norm.data(), layer.k_norm.data(),
-            static_cast<float>(config.rms_eps)};
+  cpu::QkvFinish qkv_finish(const LayerSpec& spec, const LayerWeights& layer) const {
+    const AttentionSpec& a = spec.attention;
+    const RopeConfig& rope = config.ropes[static_cast<std::size_t>(std::max(a.rope, 0))];
+    return {layer.qkv_bias.data(),
+            layer.q_norm.data(),
+            layer.k_norm.data(),
+            static_cast<float>(config.norm.eps),
+            a.qk_norm == QkNorm::whole,
+            rope.dims,
+            rope.interleaved};
   }
-  void feed_forward(const LayerWeights& layer, const Rows& normed, const Rows& x);
-  void experts(const LayerWeights& layer, const Rows& normed, const Rows& x);
+  static cpu::AttentionRule attention_rule(const LayerSpec& spec, const LayerWeights& layer) {
+    const AttentionSpec& a = spec.attention;
+    return {a.window, static_cast<float>(a.scale), static_cast<float>(a.soft_cap),
+            layer.sinks.data()};
+  }
+  const std::vector<RowPlace>& places_of(const LayerSpec& spec) const {
+    const int rope = spec.attention.rope;
+    return rope < 0 ? batch.places.back() : batch.places[static_cast<std::size_t>(rope)];
+  }
+  void attention(const LayerSpec& spec, const LayerWeights& layer, const Rows& attended,
+                 const Rows& x);
+  void feed_forward(const LayerSpec& spec, const LayerWeights& layer, const Rows& normed,
+                    const Rows& x);
+  void dense(const MlpSpec& spec, const FeedForwardWeights& w, const Rows& normed,
+             Epilogue epilogue, const Rows& y);
+  void experts(const ExpertSpec& spec, const LayerWeights& layer, const Rows& normed,
+               const Rows& x);
+  void route(const ExpertSpec& spec, const LayerWeights& layer, const Rows& normed);
+  void expert_parts(const ExpertSpec& spec, const LayerWeights& layer, const Rows& taken);
+  void finish_part(const LayerSpec& spec, const NormVectors& after, const Rows& part,
+                   const Rows& x);
   void show(const std::string& part, const Rows& x) const {
     if (dump) dump(part, x.data, x.rows, static_cast<int>(x.columns));
   }
+  LogitsView logits_of(const Rows& x, const Rows& normed);
   LogitsView run(const KvPoolView& pool);
 };
 
-/// x = x + W_down (silu(W_gate normed) * (W_up normed))
-void LlamaModel::Impl::feed_forward(const LayerWeights& layer, const Rows& normed, const Rows& x) {
-  if (!layer.experts.empty()) return experts(layer, normed, x);
-  const Rows gated = rows_of(workspace.gated, x.rows);  // [T, intermediate]
-  ops.linear(normed, layer.dense.gate_up, Epilogue::silu_mul, gated);
-  ops.linear(gated, layer.dense.down, Epilogue::add, x);
+/// y (op)= W_down act(W_gate normed) * (W_up normed), with the biases that there are.
+void LlamaModel::Impl::dense(const MlpSpec& spec, const FeedForwardWeights& w, const Rows& normed,
+                             Epilogue epilogue, const Rows& y) {
+  const Rows gated = rows_of(workspace.gated, normed.rows, spec.intermediate);
+  if (spec.plain()) {
+    ops.linear(normed, w.gate_up, Epilogue::silu_mul, gated);
+  } else {
+    const Rows up = rows_of(workspace.up, normed.rows, w.gate_up.out);
+    ops.linear(normed, w.gate_up, Epilogue::store, up);
+    ops.activate(up, activate_of(spec), w.up_bias.data(), gated);
+  }
+  ops.linear(gated, w.down, epilogue, y);
+  if (!w.down_bias.empty()) ops.add_bias(w.down_bias.data(), y);
 }
 
-/// x = x + sum over the row's experts e of p_e * feed_forward_e(normed), p = softmax(W_router
-/// normed). Rows are gathered by expert, so that an expert's weights are read once a step.
-void LlamaModel::Impl::experts(const LayerWeights& layer, const Rows& normed, const Rows& x) {
-  const ExpertConfig& e = config.experts;
-  const int copies = x.rows * e.active;
-  const Rows routed = rows_of(workspace.routed, x.rows);       // [T, experts]
-  const Rows taken = rows_of(workspace.taken, copies);         // [T active, hidden]
-  const Rows gated = rows_of(workspace.expert_gated, copies);  // [T active, intermediate]
+/// Which experts each row takes.
+void LlamaModel::Impl::route(const ExpertSpec& e, const LayerWeights& layer, const Rows& normed) {
+  const Rows routed = rows_of(workspace.routed, normed.rows);  // [T, experts]
   ops.linear(normed, layer.router, Epilogue::store, routed);
-  ops.softmax(routed);
-  const auto n = static_cast<std::size_t>(x.rows) * static_cast<std::size_t>(e.count);
-  expert_plan.make({routed.data, n}, e.count, e.active, e.normalise);
+  if (!layer.router_bias.empty()) ops.add_bias(layer.router_bias.data(), routed);
+  if (e.router == RouterKind::softmax) {
+    ops.softmax(routed);
+  } else {
+    ops.sigmoid(routed);
+  }
+  const auto n = static_cast<std::size_t>(normed.rows) * static_cast<std::size_t>(e.count);
+  expert_plan.make({routed.data, n},
+                   {e.count, e.active, e.normalise, static_cast<float>(e.scale),
+                    layer.choice_bias.data(), e.groups, e.active_groups, e.group_pairs});
+}
+
+/// taken = each of its groups through its expert.
+void LlamaModel::Impl::expert_parts(const ExpertSpec& e, const LayerWeights& layer,
+                                    const Rows& taken) {
+  const Rows gated = rows_of(workspace.expert_gated, taken.rows);
   gate_up_groups.clear();
   down_groups.clear();
   for (const cpu::ExpertPlan::Group& group : expert_plan.groups()) {
@@ -188,13 +158,90 @@ void LlamaModel::Impl::experts(const LayerWeights& layer, const Rows& normed, co
     gate_up_groups.push_back({&expert.gate_up, group.first, group.rows});
     down_groups.push_back({&expert.down, group.first, group.rows});
   }
-  ops.gather(normed, expert_plan.sources(), taken);
-  ops.linear_groups(taken, gate_up_groups, Epilogue::silu_mul, gated);
+  const auto lines_of = [](const Rows& all, const cpu::ExpertPlan::Group& group) {
+    return Rows{all.row(group.first), group.rows, all.columns};
+  };
+  if (e.expert.plain()) {
+    ops.linear_groups(taken, gate_up_groups, Epilogue::silu_mul, gated);
+  } else {
+    const Rows up = rows_of(workspace.expert_up, taken.rows);
+    ops.linear_groups(taken, gate_up_groups, Epilogue::store, up);
+    for (const cpu::ExpertPlan::Group& group : expert_plan.groups()) {
+      const FeedForwardWeights& expert = layer.experts[static_cast<std::size_t>(group.expert)];
+      ops.activate(lines_of(up, group), activate_of(e.expert), expert.up_bias.data(),
+                   lines_of(gated, group));
+    }
+  }
   ops.linear_groups(gated, down_groups, Epilogue::store, taken);  // over the inputs, now done with
-  ops.add_experts(expert_plan, taken, x);
+  if (!e.expert.bias) return;
+  for (const cpu::ExpertPlan::Group& group : expert_plan.groups()) {
+    const FeedForwardWeights& expert = layer.experts[static_cast<std::size_t>(group.expert)];
+    ops.add_bias(expert.down_bias.data(), lines_of(taken, group));
+  }
 }
 
-/// The model. T = rows of the step, W = rows whose logits are wanted; x is the residual stream.
+/// x = x + sum over the row's experts e of p_e * feed_forward_e(normed), and what all rows take.
+/// Rows are gathered by expert, so that an expert's weights are read once a step.
+void LlamaModel::Impl::experts(const ExpertSpec& e, const LayerWeights& layer, const Rows& normed,
+                               const Rows& x) {
+  route(e, layer, normed);
+  const Rows taken = rows_of(workspace.taken, normed.rows * e.active);  // [T active, hidden]
+  ops.gather(normed, expert_plan.sources(), taken);
+  expert_parts(e, layer, taken);
+  ops.add_experts(expert_plan, taken, x);
+  if (e.shared.intermediate == 0) return;
+  if (!e.shared_gate) return dense(e.shared, layer.shared, normed, Epilogue::add, x);
+  const Rows shared = rows_of(workspace.shared, normed.rows);
+  const Rows gate = rows_of(workspace.shared_gate, normed.rows);
+  dense(e.shared, layer.shared, normed, Epilogue::store, shared);
+  ops.linear(normed, layer.shared_gate, Epilogue::store, gate);
+  ops.add_gated(shared, gate, x);
+}
+
+/// x = x + residual * norm(part), where the layer norms what its parts give.
+void LlamaModel::Impl::finish_part(const LayerSpec& spec, const NormVectors& after,
+                                   const Rows& part, const Rows& x) {
+  if (spec.norm != NormPlace::before) norm(part, after, part);
+  ops.add(part, nullptr, static_cast<float>(spec.residual), x);
+}
+
+/// x = x + W_o attended
+void LlamaModel::Impl::attention(const LayerSpec& spec, const LayerWeights& layer,
+                                 const Rows& attended, const Rows& x) {
+  const bool at_once = adds_at_once(spec);
+  const Rows to = at_once ? x : rows_of(workspace.part, x.rows);
+  ops.linear(attended, layer.o, at_once ? Epilogue::add : Epilogue::store, to);
+  if (!layer.o_bias.empty()) ops.add_bias(layer.o_bias.data(), to);
+  if (!at_once) finish_part(spec, layer.attention_after, to, x);
+}
+
+/// x = x + feed_forward(normed)
+void LlamaModel::Impl::feed_forward(const LayerSpec& spec, const LayerWeights& layer,
+                                    const Rows& normed, const Rows& x) {
+  const bool at_once = adds_at_once(spec);
+  const Rows to = at_once ? x : rows_of(workspace.part, x.rows);
+  if (spec.sparse()) {
+    if (!at_once) std::fill_n(to.data, to.rows * to.columns, 0.0F);
+    experts(spec.experts, layer, normed, to);
+  } else {
+    dense(spec.mlp, layer.dense, normed, at_once ? Epilogue::add : Epilogue::store, to);
+  }
+  if (!at_once) finish_part(spec, layer.mlp_after, to, x);
+}
+
+/// logits = W_head norm(x)
+LogitsView LlamaModel::Impl::logits_of(const Rows& x, const Rows& normed) {
+  const Rows logits = rows_of(workspace.logits, x.rows);  // [W, vocab]
+  norm(x, weights.final_norm, normed);
+  ops.linear(normed, weights.lm_head, Epilogue::store, logits);
+  if (config.logits_scale != 1.0) ops.scale(static_cast<float>(config.logits_scale), logits);
+  if (config.logits_cap > 0) ops.soft_cap(static_cast<float>(config.logits_cap), logits);
+  show("logits", logits);
+  return {logits.data, x.rows, config.vocab};
+}
+
+/// The model: an interpreter of its spec, layer by layer. T = rows of the step, W = rows whose
+/// logits are wanted; x is the residual stream.
 LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
   const int wanted = static_cast<int>(batch.wanted.size());
   workspace.reserve(config, batch.rows(), wanted);
@@ -206,44 +253,43 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
 
   // x = E[tokens]
   ops.embed(weights.embedding.data, weights.embedding.type, batch.tokens, x);
+  if (config.embedding_scale != 1.0) ops.scale(static_cast<float>(config.embedding_scale), x);
   show("embed", x);
 
   for (std::uint32_t i = 0; i < weights.layers.size(); ++i) {
+    const LayerSpec& spec = config.parts[i];
     const LayerWeights& layer = weights.layers[i];
     const std::string name = dump ? "layer" + std::to_string(i) : std::string();
     const KvLayer kv{pool.base, &pool.geometry, i};
+    const bool normed_before = spec.norm != NormPlace::after;
 
-    // q, k, v = W_qkv norm(x) (+ bias; q and k normed head by head); q and k turned by their
-    // position; k and v written to the pool
-    norm(x, layer.input_norm, normed);
-    ops.qkv_rope_append(normed, layer.qkv, qkv_finish(layer), batch.places, kv, qkv);
+    // q, k, v = W_qkv norm(x) (+ bias; q and k normed); q and k turned by their position; k and v
+    // written to the pool
+    if (normed_before) norm(x, layer.input_norm, normed);
+    ops.qkv_rope_append(normed_before ? normed : x, layer.qkv, qkv_finish(spec, layer),
+                        places_of(spec), kv, qkv);
 
     // Nothing but the wanted rows is needed behind the last keys and values: T becomes W.
     if (i + 1 == weights.layers.size()) {
       keep_rows(batch.wanted, x);
       keep_rows(batch.wanted, qkv);
+      if (spec.parallel) keep_rows(batch.wanted, normed);
       segments = batch.wanted_segments;
       x.rows = normed.rows = qkv.rows = attended.rows = wanted;
     }
 
     // x = x + W_o attention(q, pool)
-    ops.attention(qkv, segments, kv, attended);
+    ops.attention(qkv, segments, attention_rule(spec, layer), kv, attended);
     show(name + ".attended", attended);
-    ops.linear(attended, layer.o, Epilogue::add, x);
+    attention(spec, layer, attended, x);
 
     // x = x + feed_forward(norm(x))
-    norm(x, layer.post_norm, normed);
-    feed_forward(layer, normed, x);
+    if (normed_before && !spec.parallel) norm(x, layer.post_norm, normed);
+    feed_forward(spec, layer, normed_before ? normed : x, x);
     show(name, x);
   }
   if (wanted == 0) return {nullptr, 0, config.vocab};
-
-  // logits = W_head norm(x)
-  const Rows logits = rows_of(workspace.logits, wanted);  // [W, vocab]
-  norm(x, weights.final_norm, normed);
-  ops.linear(normed, weights.lm_head, Epilogue::store, logits);
-  show("logits", logits);
-  return {logits.data, wanted, config.vocab};
+  return logits_of(x, normed);
 }
 
 LlamaModel::LlamaModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -350,7 +396,7 @@ void LlamaModel::set_dump(ActivationDump dump) { impl_->dump = std::move(dump); 
 
 LogitsView LlamaModel::forward(std::span<const StepRow> rows, const KvPoolView& pool) {
   impl_->batch.clear();
-  for (const StepRow& row : rows) impl_->batch.add(row, pool.geometry, impl_->rope);
+  for (const StepRow& row : rows) impl_->batch.add(row, pool.geometry, impl_->ropes);
   return impl_->run(pool);
 }
 

@@ -129,12 +129,14 @@ Quantization read_compressed_tensors(const Settings& s) {
 
 }  // namespace
 
-Quantization read_quantization(const Settings& s, const std::string& default_method) {
+Quantization read_quantization(const Settings& s, const std::string& default_method, bool mxfp4) {
   const std::string method = lower(s.text_or("quant_method", default_method));
   if (method == "gptq") return read_gptq(s);
   if (method == "awq") return read_awq(s);
   if (method == "fp8") return read_fp8(s);
   if (method == "compressed-tensors") return read_compressed_tensors(s);
+  // Experts alone, in tensors of names of their own: expert_reader.cpp.
+  if (method == "mxfp4" && mxfp4) return {};
   s.refuse("quant_method", (method.empty() ? "none" : method) +
                                " is not supported, only gptq, awq, fp8 and compressed-tensors are");
 }

@@ -47,19 +47,24 @@ double dynamic_theta(const RopeConfig& rope, int head_dim) {
 
 }  // namespace
 
-std::vector<float> rope_frequencies(const RopeConfig& rope, int head_dim) {
+std::vector<float> rope_frequencies(const RopeConfig& rope) {
+  const int dims = rope.dims;
   const bool dynamic = rope.type == RopeType::dynamic;
-  const double theta = dynamic ? dynamic_theta(rope, head_dim) : rope.theta;
+  const double theta = dynamic ? dynamic_theta(rope, dims) : rope.theta;
   std::vector<float> frequencies;
-  for (int i = 0; i < head_dim / 2; ++i) {
+  for (int i = 0; i < dims / 2; ++i) {
     // Rounded to fp32 before the scaling, as the reference implementation does.
     const auto plain = static_cast<double>(
-        static_cast<float>(1.0 / std::pow(theta, 2.0 * i / static_cast<double>(head_dim))));
+        static_cast<float>(1.0 / std::pow(theta, 2.0 * i / static_cast<double>(dims))));
     double scaled = plain;
+    if (rope.type == RopeType::longrope) {
+      scaled = static_cast<double>(static_cast<float>(rope.stretch[static_cast<std::size_t>(i)]));
+      scaled = 1.0 / (scaled * std::pow(theta, 2.0 * i / static_cast<double>(dims)));
+    }
     if (rope.type == RopeType::linear) scaled = plain / rope.factor;
     if (rope.type == RopeType::llama3) scaled = llama3_frequency(plain, rope);
     if (rope.type == RopeType::yarn) {
-      const double ramp = yarn_ramp(i, rope, head_dim);
+      const double ramp = yarn_ramp(i, rope, dims);
       scaled = plain / rope.factor * ramp + plain * (1.0 - ramp);
     }
     frequencies.push_back(static_cast<float>(scaled));
@@ -67,8 +72,8 @@ std::vector<float> rope_frequencies(const RopeConfig& rope, int head_dim) {
   return frequencies;
 }
 
-RopeTable::RopeTable(const RopeConfig& rope, int head_dim, std::int64_t max_positions)
-    : frequencies_(rope_frequencies(rope, head_dim)),
+RopeTable::RopeTable(const RopeConfig& rope, std::int64_t max_positions)
+    : frequencies_(rope_frequencies(rope)),
       attention_factor_(static_cast<float>(rope.attention_factor)),
       pages_(static_cast<std::size_t>((max_positions + kPage - 1) / kPage)) {}
 

@@ -9,8 +9,8 @@
 
 namespace baton {
 
-/// The head_dim / 2 angular frequencies f_i, in fp32, like the models were trained with. Pair i of
-/// d = head_dim turns by f_i = theta^(-2i/d) a position without scaling; else
+/// The d / 2 angular frequencies f_i of d = rope.dims, in fp32, like the models were trained with.
+/// Pair i turns by f_i = theta^(-2i/d) a position without scaling; else
 ///   linear   f_i / factor
 ///   dynamic  theta^(-2i/d) of a larger theta ("NTK-aware"): theta * s^(d / (d - 2)) with
 ///            s = factor * length / original_context - (factor - 1), length = factor *
@@ -19,22 +19,25 @@ namespace baton {
 ///            beta_slow get f_i / factor, a ramp over i leads from one to the other (Peng et al.,
 ///            "YaRN", arXiv:2309.00071, section 3.2); angles are also multiplied, see RopeTable
 ///   llama3   the same idea over wavelengths, as Llama 3.1 has it
+///   longrope f_i / stretch[i] (arXiv:2402.13753)
 ///
 /// All of them are those of transformers (modeling_rope_utils.py), with one exception. There,
 /// dynamic takes the length of the batch's longest sequence so far, so that a token's keys depend
 /// on its batch-mates and on how its prompt was cut. Here they must not: there is one set of
 /// frequencies for all positions, that of the longest sequence (vLLM's decision, too). It equals
 /// transformers for a prompt of factor * original_context tokens in one pass, to rounding; no set
-/// can equal it for shorter ones at the same time.
-std::vector<float> rope_frequencies(const RopeConfig& rope, int head_dim);
+/// can equal it for shorter ones at the same time. Likewise longrope: transformers takes
+/// long_factor once a sequence is longer than original_context; here it is long_factor for all
+/// positions of a model that serves more than that, short_factor for one that does not (as vLLM).
+std::vector<float> rope_frequencies(const RopeConfig& rope);
 
-/// cos and sin of position * frequency, both times yarn's attention_factor. Computed at first use,
+/// cos and sin of position * frequency, both times the attention_factor. Computed at first use,
 /// kept: memory follows the longest context seen, not the longest possible. Not thread-safe.
 class RopeTable {
  public:
-  RopeTable(const RopeConfig& rope, int head_dim, std::int64_t max_positions);
+  RopeTable(const RopeConfig& rope, std::int64_t max_positions);
 
-  /// head_dim / 2 values each; valid as long as the table.
+  /// dims / 2 values each; valid as long as the table.
   struct Angles {
     const float* cos;
     const float* sin;

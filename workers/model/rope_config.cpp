@@ -2,12 +2,17 @@
 #include <algorithm>
 #include <cmath>
 
+#include "workers/model/families/family.h"
 #include "workers/model/settings.h"
 
 namespace baton {
 namespace {
 
 constexpr double kMaxContext = 1 << 27;
+
+bool rope_reads(const Family& family, const std::string& key) {
+  return std::find(family.reads.begin(), family.reads.end(), key) != family.reads.end();
+}
 
 /// A factor that stretches a context: at least 1.
 double stretch(const Settings& s, const std::string& key) {
@@ -33,11 +38,11 @@ void read_llama3(const Settings& s, RopeConfig& rope) {
 }
 
 /// The whole stretched context is served: its end is what the frequencies are made for.
-void read_dynamic(const Settings& s, ModelConfig& c) {
-  c.rope.factor = stretch(s, "factor");
-  c.rope.original_context = c.max_context;
-  if (c.head_dim == 2) s.refuse("rope_type", "dynamic has no meaning for heads of 2");
-  c.max_context = stretched_context(s, c.max_context, c.rope.factor);
+void read_dynamic(const Settings& s, RopeConfig& rope, int& max_context) {
+  rope.factor = stretch(s, "factor");
+  rope.original_context = max_context;
+  if (rope.dims == 2) s.refuse("rope_type", "dynamic has no meaning for heads of 2");
+  max_context = stretched_context(s, max_context, rope.factor);
 }
 
 /// 0.1 m ln(factor) + 1, from the paper's section 3.4; m is 1 there.
@@ -45,9 +50,8 @@ double magnitude(double factor, double m) {
   return factor <= 1.0 ? 1.0 : 0.1 * m * std::log(factor) + 1.0;
 }
 
-void read_yarn(const Settings& s, ModelConfig& c) {
-  RopeConfig& rope = c.rope;
-  rope.factor = s.has("factor") ? stretch(s, "factor") : c.max_context / rope.original_context;
+void read_yarn(const Settings& s, RopeConfig& rope, int& max_context) {
+  rope.factor = s.has("factor") ? stretch(s, "factor") : max_context / rope.original_context;
   rope.beta_fast = s.positive_or("beta_fast", rope.beta_fast);
   rope.beta_slow = s.positive_or("beta_slow", rope.beta_slow);
   if (rope.beta_fast < rope.beta_slow) s.refuse("beta_fast", "must not be below beta_slow");
@@ -58,17 +62,52 @@ void read_yarn(const Settings& s, ModelConfig& c) {
                                : magnitude(rope.factor, 1.0);
   rope.attention_factor = s.positive_or("attention_factor", inferred);
   if (rope.theta <= 1.0) s.refuse("rope_theta", "must be above 1 for yarn");
-  c.max_context = std::max(c.max_context, stretched_context(s, rope.original_context, rope.factor));
+  max_context = std::max(max_context, stretched_context(s, rope.original_context, rope.factor));
 }
 
-void read_scaling(const Settings& top, const Settings& s, ModelConfig& c) {
+/// One of the two lists holds for all positions: the long one where the model serves more than the
+/// original context.
+void read_longrope(const Settings& s, RopeConfig& rope, int max_context) {
+  const bool is_long = max_context > rope.original_context;
+  const std::string key = is_long ? "long_factor" : "short_factor";
+  const Json& list = s.at(key);
+  if (!list.is_array() || static_cast<int>(list.size()) != rope.dims / 2) {
+    s.refuse(key, "is not a list of " + std::to_string(rope.dims / 2) + " numbers");
+  }
+  for (const Json& value : list) {
+    if (!value.is_number() || value.get<double>() <= 0 || !std::isfinite(value.get<double>())) {
+      s.refuse(key, value.dump() + " is not a number above 0");
+    }
+    rope.stretch.push_back(value.get<double>());
+  }
+  rope.factor = s.positive_or("factor", max_context / rope.original_context);
+  const double inferred =
+      rope.factor <= 1.0 ? 1.0
+                         : std::sqrt(1.0 + std::log(rope.factor) / std::log(rope.original_context));
+  rope.attention_factor = s.positive_or("attention_factor", inferred);
+}
+
+/// The share of a head that turns, as a number of its components.
+int rotary_dims(const Settings& s, double share, int head_dim) {
+  const int dims = static_cast<int>(head_dim * share);
+  if (share > 1.0 || dims < 2 || dims % 2 != 0) {
+    s.refuse("partial_rotary_factor", "must leave an even number of components that turn");
+  }
+  return dims;
+}
+
+void read_scaling(const Settings& top, const Settings& s, const Family& family, RopeConfig& rope,
+                  ModelConfig& c) {
   for (const auto& [key, value] : s.json().items()) {
     if (value.is_object()) s.refuse(key, "angles that differ between layers are not supported");
   }
-  RopeConfig& rope = c.rope;
   rope.theta = s.positive_or("rope_theta", rope.theta);
-  if (s.positive_or("partial_rotary_factor", 1.0) != 1.0) {
-    s.refuse("partial_rotary_factor", "only 1 is supported");
+  if (s.has("partial_rotary_factor")) {
+    const double share = s.positive("partial_rotary_factor");
+    if (share != 1.0 && !rope_reads(family, "partial_rotary_factor")) {
+      s.refuse("partial_rotary_factor", "only 1 is supported in " + family.architecture);
+    }
+    rope.dims = rotary_dims(s, share, c.head_dim);
   }
   const std::string type = s.text_or("rope_type", s.text_or("type", "default"));
   if (type == "default") return;
@@ -84,24 +123,64 @@ void read_scaling(const Settings& top, const Settings& s, ModelConfig& c) {
     read_llama3(s, rope);
   } else if (type == "dynamic") {
     rope.type = RopeType::dynamic;
-    read_dynamic(s, c);
+    read_dynamic(s, rope, c.max_context);
   } else if (type == "yarn") {
     rope.type = RopeType::yarn;
-    read_yarn(s, c);
+    read_yarn(s, rope, c.max_context);
+  } else if ((type == "longrope" || type == "su") && rope_reads(family, "long_factor")) {
+    rope.type = RopeType::longrope;
+    read_longrope(s, rope, c.max_context);
   } else {
-    s.refuse("rope_type",
-             type + " is not supported, only default, linear, dynamic, yarn and " + "llama3 are");
+    s.refuse("rope_type", type + " is not supported in " + family.architecture +
+                              ", only default, linear, dynamic, yarn and llama3 are");
+  }
+}
+
+/// The two kinds of layers' own angles, as transformers 5 writes them: {"full_attention": {...},
+/// "sliding_attention": {...}}.
+bool by_kind(const Json& parameters) {
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const Json& value) { return value.is_object(); });
+}
+
+void read_both_kinds(const Settings& top, const Settings& s, const Family& family, ModelConfig& c) {
+  const std::vector<std::string> kinds = {"full_attention", "sliding_attention"};
+  for (const auto& [key, value] : s.json().items()) {
+    if (std::find(kinds.begin(), kinds.end(), key) == kinds.end()) {
+      s.refuse(key, "is not supported, only full_attention and sliding_attention are");
+    }
+  }
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    if (s.has(kinds[i])) read_scaling(top, s.object(kinds[i]), family, c.ropes[i], c);
   }
 }
 
 }  // namespace
 
-void read_rope(const Settings& s, ModelConfig& config) {
-  config.rope.theta = s.positive_or("rope_theta", config.rope.theta);
+void read_ropes(const Settings& s, const Family& family, ModelConfig& c) {
+  RopeConfig rope;
+  rope.theta = s.positive_or("rope_theta", family.theta);
+  rope.interleaved = family.interleaved;
+  const bool partial = rope_reads(family, "partial_rotary_factor");
+  rope.dims = rotary_dims(s, partial ? s.positive_or("partial_rotary_factor", family.partial) : 1.0,
+                          c.head_dim);
+  c.ropes = {rope};
+  if (family.local_theta != 0) {
+    const double theta = family.local_theta > 0 ? family.local_theta : rope.theta;
+    rope.theta = rope_reads(family, "rope_local_base_freq")
+                     ? s.positive_or("rope_local_base_freq", theta)
+                     : theta;
+    c.ropes.push_back(rope);
+  }
   // transformers 5 takes rope_scaling where a file has both.
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!s.has(key) || s.at(key).empty()) continue;
-    read_scaling(s, s.object(key), config);
+    const Settings scaling = s.object(key);
+    if (c.ropes.size() > 1 && by_kind(scaling.json())) {
+      read_both_kinds(s, scaling, family, c);
+    } else {
+      read_scaling(s, scaling, family, c.ropes.front(), c);
+    }
     return;
   }
 }

@@ -54,8 +54,8 @@ class Settings {
     return has(key) ? integer(key, low, high) : otherwise;
   }
 
-  /// Finite and > 0.
-  double positive(const std::string& key) const {
+  /// Finite.
+  double number(const std::string& key) const {
     const Json& value = at(key);
     // Python's NaN and infinities arrive as strings (ipc/files.h).
     if (value == "NaN" || value == "Infinity" || value == "-Infinity") {
@@ -63,8 +63,15 @@ class Settings {
     }
     if (!value.is_number()) refuse(key, "is not a number");
     const auto number = value.get<double>();
-    if (!std::isfinite(number) || number <= 0) refuse(key, value.dump() + " is not above 0");
+    if (!std::isfinite(number)) refuse(key, value.dump() + " is not a finite number");
     return number;
+  }
+
+  /// Finite and > 0.
+  double positive(const std::string& key) const {
+    const double value = number(key);
+    if (value <= 0) refuse(key, at(key).dump() + " is not above 0");
+    return value;
   }
 
   double positive_or(const std::string& key, double otherwise) const {
@@ -107,19 +114,47 @@ class Settings {
     return found;
   }
 
+  /// A list of `size` texts.
+  std::vector<std::string> texts(const std::string& key, int size) const {
+    const Json& list = at(key);
+    if (!list.is_array()) refuse(key, "is not a list");
+    if (static_cast<int>(list.size()) != size) {
+      refuse(key, "has " + std::to_string(list.size()) + " entries where " + std::to_string(size) +
+                      " are expected");
+    }
+    std::vector<std::string> found;
+    for (const Json& text : list) {
+      if (!text.is_string()) refuse(key, text.dump() + " is not a string");
+      found.push_back(text.get<std::string>());
+    }
+    return found;
+  }
+
   const Json& json() const { return object_; }
+  const std::string& where() const { return where_; }
 
  private:
   const Json& object_;
   std::string where_;
 };
 
-/// The angles: theta, and the scaling of `rope_scaling` (transformers 4) or `rope_parameters` (5).
-/// Wants the sizes read; raises max_context where the scaling says how far it reaches.
-void read_rope(const Settings& s, ModelConfig& config);
+struct Family;
+
+/// The angles: theta, and the scaling of `rope_scaling` (transformers 4) or `rope_parameters` (5),
+/// one for all layers or one for each kind of them: ropes[0], and ropes[1] of the layers with a
+/// window. Wants the sizes read; raises max_context where the scaling says how far it reaches.
+void read_ropes(const Settings& s, const Family& family, ModelConfig& config);
+
+/// The layers. Wants the sizes and the angles read.
+void read_layers(const Settings& s, const Family& family, ModelConfig& config);
+
+/// What is in front of the layers and behind them: embedding and logits.
+void read_head(const Settings& s, const Family& family, ModelConfig& config);
 
 /// `s` is quantization_config, or the whole of quantize_config.json, which may leave the method
 /// out: then it is `default_method`. Every method, width or layout that is not read is refused.
-Quantization read_quantization(const Settings& s, const std::string& default_method);
+/// `mxfp4`: the family's experts may be stored so.
+Quantization read_quantization(const Settings& s, const std::string& default_method,
+                               bool mxfp4 = false);
 
 }  // namespace baton

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "workers/cpu/packing.h"
+#include "workers/model/checkpoint_reader.h"
 
 namespace baton {
 namespace {
@@ -29,23 +30,39 @@ struct LayerSize {
   std::int64_t widest = 0;  // what one quantised reading holds at a time
 };
 
-LayerSize layer_size(const ModelConfig& c, int layer) {
+void add_part(std::int64_t hidden, const MlpSpec& m, std::int64_t times, LayerSize& size) {
+  if (m.intermediate == 0) return;
+  const std::int64_t wide = m.gated ? 2 : 1;
+  const std::int64_t up =
+      m.plain() ? 2 * packed(m.intermediate, hidden) : packed(wide * m.intermediate, hidden);
+  size.linear += times * (up + packed(hidden, m.intermediate));
+  if (m.bias) size.vectors += times * (wide * m.intermediate + hidden);
+}
+
+LayerSize layer_size(const ModelSpec& s, int index) {
+  const LayerSpec& layer = s.layer(index);
+  const AttentionSpec& a = layer.attention;
   LayerSize size;
-  const std::int64_t heads = std::int64_t{c.heads} * c.head_dim;
-  size.linear = packed(c.qkv_columns(), c.hidden) + packed(c.hidden, heads);
-  size.widest = std::int64_t{c.hidden} * (c.qkv_columns() + heads);
-  size.vectors = 2 * std::int64_t{c.hidden} + (c.qkv_bias ? c.qkv_columns() : 0) +
-                 (c.qk_norm ? 2 * c.head_dim : 0);
-  const auto feed_forward = [&c](std::int64_t intermediate) {
-    return 2 * packed(intermediate, c.hidden) + packed(c.hidden, intermediate);
-  };
-  if (c.sparse(layer)) {
-    size.linear += c.experts.count * feed_forward(c.experts.intermediate);
-    size.widest += 3 * std::int64_t{c.hidden} * c.experts.intermediate;
-  } else {
-    size.linear += feed_forward(c.intermediate);
-    size.widest += 3 * std::int64_t{c.hidden} * c.intermediate;
-  }
+  const std::int64_t hidden = s.hidden;
+  const std::int64_t heads = std::int64_t{s.heads} * s.head_dim;
+  size.linear = packed(s.qkv_columns(), hidden) + packed(hidden, heads);
+  size.widest = hidden * (s.qkv_columns() + heads);
+  const int norms = layer.parallel ? 1 : layer.norm == NormPlace::both ? 4 : 2;
+  size.vectors = norms * hidden * (s.norm.bias ? 2 : 1);
+  if (a.qkv_bias) size.vectors += s.qkv_columns();
+  if (a.o_bias) size.vectors += hidden;
+  if (a.sinks) size.vectors += s.heads;
+  if (a.qk_norm == QkNorm::head) size.vectors += 2 * s.head_dim;
+  if (a.qk_norm == QkNorm::whole) size.vectors += (s.heads + s.kv_heads) * s.head_dim;
+  add_part(hidden, layer.mlp, 1, size);
+  const ExpertSpec& e = layer.experts;
+  add_part(hidden, e.expert, e.count, size);
+  add_part(hidden, e.shared, 1, size);
+  if (e.shared_gate) size.linear += packed(1, hidden);
+  if (e.router_bias) size.vectors += e.count;
+  if (e.choice_bias) size.vectors += e.count;
+  const std::int64_t middle = std::max(layer.mlp.intermediate, e.expert.intermediate);
+  size.widest += 3 * hidden * std::max<std::int64_t>(middle, e.shared.intermediate);
   return size;
 }
 
@@ -69,15 +86,18 @@ WeightPlan plan_weights(const ModelConfig& config, const Checkpoint& checkpoint,
                         WeightChoice choice) {
   const QuantMethod method = config.quantization.method;
   const bool quantised = method != QuantMethod::none;
-  const bool bf16 = !quantised && stored_bf16(checkpoint, "model.layers.0.self_attn.q_proj.weight");
+  const TensorNames& names = config.names;
+  const std::string root = decoder_root(names, checkpoint);
+  const std::string first = root + "layers.0." + (names.qkv.empty() ? names.q : names.qkv);
+  const bool bf16 = !quantised && stored_bf16(checkpoint, first + ".weight");
   const std::uint64_t each = element_bytes(choice, bf16);
   WeightPlan plan;
   for (int i = 0; i < config.layers; ++i) {
     const LayerSize size = layer_size(config, i);
     if (config.sparse(i)) {  // the router of a quantised model is stored plain
       const std::string router =
-          "model.layers." + std::to_string(i) + "." + config.experts.block + "gate.weight";
-      plan.bytes += static_cast<std::uint64_t>(packed(config.experts.count, config.hidden)) *
+          root + "layers." + std::to_string(i) + "." + names.router + ".weight";
+      plan.bytes += static_cast<std::uint64_t>(packed(config.experts().count, config.hidden)) *
                     element_bytes(choice, stored_bf16(checkpoint, router));
     }
     plan.bytes += static_cast<std::uint64_t>(size.linear) * each +
@@ -87,14 +107,15 @@ WeightPlan plan_weights(const ModelConfig& config, const Checkpoint& checkpoint,
           std::max(plan.loading_bytes, static_cast<std::uint64_t>(size.widest) * 4);
     }
   }
-  const std::string table = "model.embed_tokens.weight";
-  const std::string head = config.tied_embeddings ? table : "lm_head.weight";
+  const std::string table = root + names.embedding + ".weight";
+  const std::string head =
+      config.tied_embeddings ? table : head_name(names, checkpoint) + ".weight";
   const auto hidden = static_cast<std::uint64_t>(config.hidden);
   plan.bytes += static_cast<std::uint64_t>(config.vocab) * hidden *
                 element_bytes(choice, stored_bf16(checkpoint, table));
   plan.bytes += static_cast<std::uint64_t>(packed(config.vocab, config.hidden)) *
                 element_bytes(choice, stored_bf16(checkpoint, head));
-  plan.bytes += hidden * 4;  // the final norm
+  plan.bytes += hidden * (config.norm.bias ? 8 : 4);  // the final norm
   plan.dtype = each == 2 ? "bf16" : "f32";
   if (quantised) plan.dtype += std::string(" (stored as ") + method_name(method) + ")";
   return plan;
@@ -104,14 +125,14 @@ std::uint64_t most_weight_bytes(const ModelConfig& config) {
   constexpr std::uint64_t kBeside =
       128;  // of each weight: what alignment wastes, its table's entry
   const auto hidden = static_cast<std::uint64_t>(config.hidden);
-  std::uint64_t elements = static_cast<std::uint64_t>(config.vocab) * hidden + hidden +
+  std::uint64_t elements = static_cast<std::uint64_t>(config.vocab) * hidden + 2 * hidden +
                            static_cast<std::uint64_t>(packed(config.vocab, config.hidden));
   std::uint64_t weights = 4;
   for (int i = 0; i < config.layers; ++i) {
     const LayerSize size = layer_size(config, i);
     elements += static_cast<std::uint64_t>(size.linear + size.vectors +
-                                           packed(config.experts.count, config.hidden));
-    weights += 10 + 2 * static_cast<std::uint64_t>(config.experts.count);
+                                           packed(config.experts().count, config.hidden));
+    weights += 28 + 4 * static_cast<std::uint64_t>(config.experts().count);
   }
   return elements * 4 + weights * kBeside;
 }

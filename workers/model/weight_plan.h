@@ -15,7 +15,7 @@ namespace baton {
 enum class WeightChoice : std::uint8_t { stored, f32, bf16 };
 
 /// Raised by a change of what packed weights look like: workers with different ones share none.
-constexpr std::uint32_t kWeightLayoutVersion = 1;
+constexpr std::uint32_t kWeightLayoutVersion = 2;
 
 struct WeightPlan {
   std::string dtype;                // of the linear layers: "bf16", "f32", "f32 (stored as gptq)"

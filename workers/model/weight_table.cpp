@@ -27,26 +27,44 @@ struct Head {
   std::uint64_t entries = 0;
 };
 
+template <typename P, typename F>
+void each_of_part(P& part, F&& f) {
+  f(part.gate_up);
+  f(part.down);
+  f(part.up_bias);
+  f(part.down_bias);
+}
+
+template <typename N, typename F>
+void each_of_norm(N& norm, F&& f) {
+  f(norm.weight);
+  f(norm.bias);
+}
+
 template <typename W, typename F>
 void each_weight(W& weights, F&& f) {
   f(weights.embedding);
   for (auto& layer : weights.layers) {
-    f(layer.input_norm);
+    for (auto* norm :
+         {&layer.input_norm, &layer.attention_after, &layer.post_norm, &layer.mlp_after}) {
+      each_of_norm(*norm, f);
+    }
     f(layer.qkv);
     f(layer.qkv_bias);
     f(layer.q_norm);
     f(layer.k_norm);
+    f(layer.sinks);
     f(layer.o);
-    f(layer.post_norm);
-    f(layer.dense.gate_up);
-    f(layer.dense.down);
+    f(layer.o_bias);
+    each_of_part(layer.dense, f);
     f(layer.router);
-    for (auto& expert : layer.experts) {
-      f(expert.gate_up);
-      f(expert.down);
-    }
+    f(layer.router_bias);
+    f(layer.choice_bias);
+    each_of_part(layer.shared, f);
+    f(layer.shared_gate);
+    for (auto& expert : layer.experts) each_of_part(expert, f);
   }
-  f(weights.final_norm);
+  each_of_norm(weights.final_norm, f);
   f(weights.lm_head);
 }
 
@@ -182,7 +200,7 @@ Result<Weights> view_weights(const ModelConfig& config,
   for (int i = 0; i < config.layers; ++i) {
     if (config.sparse(i))
       weights.layers[static_cast<std::size_t>(i)].experts.resize(
-          static_cast<std::size_t>(config.experts.count));
+          static_cast<std::size_t>(config.layer(i).experts.count));
   }
   TableReader reader(*memory);
   each_weight(weights, reader);

@@ -63,33 +63,74 @@ PackedMatrix linear(const MatrixSource& source, const Packing& how) {
   return packed({&source, 1}, false, how);
 }
 
+/// Rows [first, first + rows) of a matrix.
+MatrixSource rows_of(const MatrixSource& source, std::int64_t first, std::int64_t rows) {
+  MatrixSource part = source;
+  part.data += first * source.columns * cpu::element_bytes(source.type);
+  part.rows = rows;
+  return part;
+}
+
 FeedForwardWeights pack_feed_forward(CheckpointReader& reader, const FeedForwardSource& source,
-                                     const Packing& how) {
-  return {
-      packed(std::array{reader.dequantized(source.gate), reader.dequantized(source.up)}, true, how),
-      linear(reader.dequantized(source.down), how)};
+                                     const MlpSpec& spec, const Packing& how) {
+  FeedForwardWeights weights;
+  const bool fused = spec.gated && source.up.rows() == 0;
+  if (!spec.gated) {
+    weights.gate_up = linear(reader.dequantized(source.up), how);
+  } else if (fused && !spec.plain()) {
+    weights.gate_up = linear(reader.dequantized(source.gate), how);
+  } else if (fused) {
+    const MatrixSource both = reader.dequantized(source.gate);
+    const std::int64_t half = both.rows / 2;
+    weights.gate_up =
+        packed(std::array{rows_of(both, 0, half), rows_of(both, half, half)}, true, how);
+  } else {
+    weights.gate_up =
+        packed(std::array{reader.dequantized(source.gate), reader.dequantized(source.up)},
+               spec.plain(), how);
+  }
+  weights.down = linear(reader.dequantized(source.down), how);
+  weights.up_bias = stored(source.up_bias, how);
+  weights.down_bias = stored(source.down_bias, how);
+  return weights;
+}
+
+PackedMatrix pack_qkv(CheckpointReader& reader, const LayerSource& source, const Packing& how) {
+  if (source.k.rows() == 0) return linear(reader.dequantized(source.q), how);
+  return packed(std::array{reader.dequantized(source.q), reader.dequantized(source.k),
+                           reader.dequantized(source.v)},
+                false, how);
 }
 
 LayerWeights pack_layer(CheckpointReader& reader, const ModelConfig& config, int index,
                         const Packing& how) {
   const LayerSource source = reader.layer(index);
   LayerWeights layer;
-  layer.input_norm = stored(source.input_norm, how);
-  layer.qkv = packed(std::array{reader.dequantized(source.q), reader.dequantized(source.k),
-                                reader.dequantized(source.v)},
-                     false, how);
+  layer.input_norm = {stored(source.input_norm, how), stored(source.norm_biases[0], how)};
+  layer.attention_after = {stored(source.attention_after, how), stored(source.norm_biases[1], how)};
+  layer.qkv = pack_qkv(reader, source, how);
   layer.qkv_bias = stored(source.qkv_bias, how);
   layer.q_norm = stored(source.q_norm, how);
   layer.k_norm = stored(source.k_norm, how);
+  layer.sinks = stored(source.sinks, how);
   layer.o = linear(reader.dequantized(source.o), how);
-  layer.post_norm = stored(source.post_norm, how);
+  layer.o_bias = stored(source.o_bias, how);
+  layer.post_norm = {stored(source.post_norm, how), stored(source.norm_biases[2], how)};
+  layer.mlp_after = {stored(source.mlp_after, how), stored(source.norm_biases[3], how)};
   if (!config.sparse(index)) {
-    layer.dense = pack_feed_forward(reader, source.dense, how);
+    layer.dense = pack_feed_forward(reader, source.dense, config.layer(index).mlp, how);
     return layer;
   }
+  const ExpertSpec& e = config.layer(index).experts;
   layer.router = linear(reader.dequantized(source.router), how);
-  for (int e = 0; e < config.experts.count; ++e) {
-    layer.experts.push_back(pack_feed_forward(reader, reader.expert(index, e), how));
+  layer.router_bias = stored(source.router_bias, how);
+  layer.choice_bias = stored(source.choice_bias, how);
+  if (e.shared.intermediate > 0) {
+    layer.shared = pack_feed_forward(reader, source.shared, e.shared, how);
+  }
+  if (e.shared_gate) layer.shared_gate = linear(reader.dequantized(source.shared_gate), how);
+  for (int i = 0; i < e.count; ++i) {
+    layer.experts.push_back(pack_feed_forward(reader, reader.expert(index, i), e.expert, how));
   }
   return layer;
 }
@@ -130,7 +171,7 @@ Weights pack_weights(const ModelConfig& config, const Checkpoint& checkpoint, We
   for (int i = 0; i < config.layers; ++i) {
     weights.layers.push_back(pack_layer(reader, config, i, how));
   }
-  weights.final_norm = stored(reader.final_norm(), how);
+  weights.final_norm = {stored(reader.final_norm(), how), stored(reader.final_norm_bias(), how)};
   weights.lm_head = linear(reader.dequantized(reader.lm_head()), how);
   reader.expect_all_taken();
   weights.memory = std::move(memory);

@@ -26,22 +26,39 @@ struct EmbeddingTable {
   std::int64_t columns = 0;
 };
 
-/// A gated feed-forward part: a dense layer's, or one expert.
+/// A feed-forward part: a dense layer's, one expert, or what all tokens take beside their experts.
 struct FeedForwardWeights {
-  PackedMatrix gate_up;  // [hidden] -> [intermediate], panels alternate gate, up
-  PackedMatrix down;     // [intermediate] -> [hidden]
+  PackedMatrix gate_up;    // [hidden] -> [intermediate], panels alternate gate, up; unless the part
+                           // is plain() [hidden] -> [2 * intermediate], gate's in front; without a
+                           // gate [hidden] -> [intermediate]
+  PackedMatrix down;       // [intermediate] -> [hidden]
+  WeightVector up_bias;    // as wide as what gate_up gives
+  WeightVector down_bias;  // [hidden]
 };
 
+struct NormVectors {
+  WeightVector weight, bias;  // [hidden]
+};
+
+/// What the spec does not ask for is empty.
 struct LayerWeights {
-  WeightVector input_norm;                  // [hidden]
-  PackedMatrix qkv;                         // [hidden] -> [(heads + 2 kv_heads) * head_dim]
-  WeightVector qkv_bias;                    // [(heads + 2 kv_heads) * head_dim]
-  WeightVector q_norm;                      // [head_dim]
-  WeightVector k_norm;                      // the same
-  PackedMatrix o;                           // [heads * head_dim] -> [hidden]
-  WeightVector post_norm;                   // [hidden]
-  FeedForwardWeights dense;                 // empty in a sparse layer
-  PackedMatrix router;                      // [hidden] -> [experts]; empty in a dense layer
+  NormVectors input_norm;
+  NormVectors attention_after;
+  PackedMatrix qkv;       // [hidden] -> [(heads + 2 kv_heads) * head_dim]
+  WeightVector qkv_bias;  // [(heads + 2 kv_heads) * head_dim]
+  WeightVector q_norm;    // [head_dim] or [heads * head_dim]
+  WeightVector k_norm;    // [head_dim] or [kv_heads * head_dim]
+  WeightVector sinks;     // [heads]
+  PackedMatrix o;         // [heads * head_dim] -> [hidden]
+  WeightVector o_bias;    // [hidden]
+  NormVectors post_norm;
+  NormVectors mlp_after;
+  FeedForwardWeights dense;  // empty in a sparse layer
+  PackedMatrix router;       // [hidden] -> [experts]; empty in a dense layer
+  WeightVector router_bias;  // [experts]
+  WeightVector choice_bias;  // [experts]
+  FeedForwardWeights shared;
+  PackedMatrix shared_gate;                 // [hidden] -> [1]
   std::vector<FeedForwardWeights> experts;  // empty in a dense layer
 };
 
@@ -49,7 +66,7 @@ struct LayerWeights {
 struct Weights {
   EmbeddingTable embedding;
   std::vector<LayerWeights> layers;
-  WeightVector final_norm;  // [hidden]
+  NormVectors final_norm;
   PackedMatrix lm_head;     // [hidden] -> [vocab]
   std::shared_ptr<const void> memory;
 

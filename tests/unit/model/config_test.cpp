@@ -57,13 +57,13 @@ TEST(ModelConfig, ReadsAPlainConfiguration) {
   EXPECT_EQ(c.head_dim, 16);
   EXPECT_EQ(c.group(), 2);
   EXPECT_EQ(c.qkv_columns(), 128);
-  EXPECT_EQ(c.intermediate, 96);
+  EXPECT_EQ(c.intermediate(), 96);
   EXPECT_EQ(c.vocab, 100);
   EXPECT_EQ(c.max_context, 2048);
-  EXPECT_EQ(c.rms_eps, 1e-5);
+  EXPECT_EQ(c.norm.eps, 1e-5);
   EXPECT_TRUE(c.tied_embeddings);
-  EXPECT_EQ(c.rope.type, RopeType::none);
-  EXPECT_EQ(c.rope.theta, 500000.0);
+  EXPECT_EQ(c.ropes[0].type, RopeType::none);
+  EXPECT_EQ(c.ropes[0].theta, 500000.0);
   EXPECT_EQ(c.eos_ids, std::vector<Token>{2});
   EXPECT_EQ(c.bos_id, 1);
 }
@@ -110,9 +110,9 @@ TEST(ModelConfig, GenerationConfigNamesTheEndIds) {
 TEST(ModelConfig, BothSpellingsOfRopeScaling) {
   Json old_style = base();
   old_style["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
-  EXPECT_EQ(parse(old_style).rope.type, RopeType::linear);
-  EXPECT_EQ(parse(old_style).rope.factor, 4.0);
-  EXPECT_EQ(parse(old_style).rope.theta, 500000.0);
+  EXPECT_EQ(parse(old_style).ropes[0].type, RopeType::linear);
+  EXPECT_EQ(parse(old_style).ropes[0].factor, 4.0);
+  EXPECT_EQ(parse(old_style).ropes[0].theta, 500000.0);
 
   Json new_style = base();
   new_style.erase("rope_theta");
@@ -121,21 +121,21 @@ TEST(ModelConfig, BothSpellingsOfRopeScaling) {
       {"rope_type", "llama3"},   {"rope_theta", 20000.0},
       {"factor", 8.0},           {"low_freq_factor", 1.0},
       {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 512}};
-  const RopeConfig rope = parse(new_style).rope;
+  const RopeConfig rope = parse(new_style).ropes[0];
   EXPECT_EQ(rope.type, RopeType::llama3);
   EXPECT_EQ(rope.theta, 20000.0);
   EXPECT_EQ(rope.factor, 8.0);
   EXPECT_EQ(rope.original_context, 512.0);
   new_style["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 30000.0}};
-  EXPECT_EQ(parse(new_style).rope.type, RopeType::none);
-  EXPECT_EQ(parse(new_style).rope.theta, 30000.0);
+  EXPECT_EQ(parse(new_style).ropes[0].type, RopeType::none);
+  EXPECT_EQ(parse(new_style).ropes[0].theta, 30000.0);
 }
 
 /// Yarn's defaults, how its attention factor is inferred, and the context that a scaling reaches.
 TEST(ModelConfig, ScalingsThatStretchTheContext) {
   Json json = base();
   json["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
-  RopeConfig rope = parse(json).rope;
+  RopeConfig rope = parse(json).ropes[0];
   EXPECT_EQ(rope.type, RopeType::yarn);
   EXPECT_EQ(rope.original_context, 2048.0);
   EXPECT_EQ(rope.beta_fast, 32.0);
@@ -149,26 +149,26 @@ TEST(ModelConfig, ScalingsThatStretchTheContext) {
                           {"original_max_position_embeddings", 100},
                           {"mscale", 2.0},
                           {"mscale_all_dim", 0.5}};
-  rope = parse(json).rope;
+  rope = parse(json).ropes[0];
   EXPECT_DOUBLE_EQ(rope.attention_factor,
                    (0.2 * std::log(4.0) + 1.0) / (0.05 * std::log(4.0) + 1.0));
   EXPECT_EQ(parse(json).max_context, 2048);  // as the file says: more than 4 * 100
   json["rope_scaling"]["attention_factor"] = 0.75;
-  EXPECT_EQ(parse(json).rope.attention_factor, 0.75);
+  EXPECT_EQ(parse(json).ropes[0].attention_factor, 0.75);
   json["original_max_position_embeddings"] = 512;
-  EXPECT_EQ(parse(json).rope.original_context, 512.0);
+  EXPECT_EQ(parse(json).ropes[0].original_context, 512.0);
   json["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", nullptr}};
-  EXPECT_EQ(parse(json).rope.factor, 4.0);  // 2048 / 512
+  EXPECT_EQ(parse(json).ropes[0].factor, 4.0);  // 2048 / 512
 
   Json dynamic = base();
   dynamic["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.5}};
-  EXPECT_EQ(parse(dynamic).rope.type, RopeType::dynamic);
-  EXPECT_EQ(parse(dynamic).rope.original_context, 2048.0);
+  EXPECT_EQ(parse(dynamic).ropes[0].type, RopeType::dynamic);
+  EXPECT_EQ(parse(dynamic).ropes[0].original_context, 2048.0);
   EXPECT_EQ(parse(dynamic).max_context, 5120);
   dynamic.erase("rope_scaling");
   dynamic["rope_parameters"] = {{"rope_type", "dynamic"}, {"factor", 2.0}, {"rope_theta", 1000.0}};
-  EXPECT_EQ(parse(dynamic).rope.type, RopeType::dynamic);
-  EXPECT_EQ(parse(dynamic).rope.theta, 1000.0);
+  EXPECT_EQ(parse(dynamic).ropes[0].type, RopeType::dynamic);
+  EXPECT_EQ(parse(dynamic).ropes[0].theta, 1000.0);
 }
 
 Json family(const std::string& architecture, const std::string& type) {
@@ -180,66 +180,67 @@ Json family(const std::string& architecture, const std::string& type) {
 
 TEST(ModelConfig, FamiliesDifferInTheirSettings) {
   const ModelConfig llama = parse(base());
-  EXPECT_FALSE(llama.qkv_bias);
-  EXPECT_FALSE(llama.qk_norm);
-  EXPECT_EQ(llama.window, 0);
+  EXPECT_FALSE(llama.layer(0).attention.qkv_bias);
+  EXPECT_EQ(llama.layer(0).attention.qk_norm, QkNorm::none);
+  EXPECT_EQ(llama.layer(0).attention.window, 0);
 
   Json mistral = family("MistralForCausalLM", "mistral");
   mistral["sliding_window"] = nullptr;
-  EXPECT_EQ(parse(mistral).window, 0);
+  EXPECT_EQ(parse(mistral).layer(0).attention.window, 0);
   mistral["sliding_window"] = 4096;
-  EXPECT_EQ(parse(mistral).window, 4096);
+  EXPECT_EQ(parse(mistral).layer(0).attention.window, 4096);
   mistral["layer_types"] = {"sliding_attention", "sliding_attention", "sliding_attention"};
-  EXPECT_EQ(parse(mistral).window, 4096);
-  EXPECT_FALSE(parse(mistral).qkv_bias);
+  EXPECT_EQ(parse(mistral).layer(0).attention.window, 4096);
+  EXPECT_FALSE(parse(mistral).layer(0).attention.qkv_bias);
 
   Json qwen2 = family("Qwen2ForCausalLM", "qwen2");
   qwen2.update({{"use_sliding_window", false}, {"sliding_window", 32}, {"max_window_layers", 2}});
-  EXPECT_TRUE(parse(qwen2).qkv_bias);
-  EXPECT_FALSE(parse(qwen2).qk_norm);
-  EXPECT_EQ(parse(qwen2).window, 0);
+  EXPECT_TRUE(parse(qwen2).layer(0).attention.qkv_bias);
+  EXPECT_EQ(parse(qwen2).layer(0).attention.qk_norm, QkNorm::none);
+  EXPECT_EQ(parse(qwen2).layer(0).attention.window, 0);
 
   Json qwen3 = family("Qwen3ForCausalLM", "qwen3");
   qwen3.update({{"head_dim", 32}, {"layer_types", {"full_attention", "full_attention"}}});
-  EXPECT_TRUE(parse(qwen3).qk_norm);
-  EXPECT_FALSE(parse(qwen3).qkv_bias);
+  EXPECT_EQ(parse(qwen3).layer(0).attention.qk_norm, QkNorm::head);
+  EXPECT_FALSE(parse(qwen3).layer(0).attention.qkv_bias);
   EXPECT_EQ(parse(qwen3).head_dim, 32);
-  EXPECT_EQ(parse(qwen3).window, 0);
+  EXPECT_EQ(parse(qwen3).layer(0).attention.window, 0);
 }
 
 TEST(ModelConfig, ExpertsAreDataOfTheFamily) {
-  EXPECT_EQ(parse(base()).experts.count, 0);
+  EXPECT_EQ(parse(base()).experts().count, 0);
   EXPECT_FALSE(parse(base()).sparse(0));
 
   Json mixtral = family("MixtralForCausalLM", "mixtral");
   mixtral.update({{"num_local_experts", 8}, {"num_experts_per_tok", 2}, {"sliding_window", 32}});
   ModelConfig c = parse(mixtral);
-  EXPECT_EQ(c.experts.count, 8);
-  EXPECT_EQ(c.experts.active, 2);
-  EXPECT_EQ(c.experts.intermediate, c.intermediate);
-  EXPECT_TRUE(c.experts.normalise);
-  EXPECT_EQ(c.experts.block + "experts.0." + c.experts.up, "block_sparse_moe.experts.0.w3");
+  EXPECT_EQ(c.experts().count, 8);
+  EXPECT_EQ(c.experts().active, 2);
+  EXPECT_EQ(c.experts().expert.intermediate, 96);
+  EXPECT_TRUE(c.experts().normalise);
+  EXPECT_EQ(c.names.experts + "0." + c.names.expert_up, "block_sparse_moe.experts.0.w3");
   EXPECT_TRUE(c.sparse(0) && c.sparse(2));
-  EXPECT_EQ(c.window, 32);
+  EXPECT_EQ(c.layer(0).attention.window, 32);
   mixtral.erase("rope_theta");
-  EXPECT_EQ(parse(mixtral).rope.theta, 1e6);
+  EXPECT_EQ(parse(mixtral).ropes[0].theta, 1e6);
 
   Json qwen = family("Qwen3MoeForCausalLM", "qwen3_moe");
   qwen.update({{"num_experts", 8}, {"num_experts_per_tok", 3}, {"moe_intermediate_size", 24}});
   c = parse(qwen);
-  EXPECT_EQ(c.experts.intermediate, 24);
-  EXPECT_FALSE(c.experts.normalise);
-  EXPECT_TRUE(c.qk_norm);
+  EXPECT_EQ(c.experts().expert.intermediate, 24);
+  EXPECT_FALSE(c.experts().normalise);
+  EXPECT_EQ(c.layer(0).attention.qk_norm, QkNorm::head);
   EXPECT_TRUE(c.sparse(0) && c.sparse(1) && c.sparse(2));
   qwen.update({{"norm_topk_prob", true}, {"decoder_sparse_step", 2}});
   c = parse(qwen);
-  EXPECT_TRUE(c.experts.normalise);
+  EXPECT_TRUE(c.experts().normalise);
   EXPECT_TRUE(!c.sparse(0) && c.sparse(1) && !c.sparse(2));
   qwen["mlp_only_layers"] = {1};
   EXPECT_FALSE(parse(qwen).sparse(1));
+  qwen["mlp_only_layers"] = Json::array();
   qwen["num_local_experts"] = qwen["num_experts"];  // transformers 5
   qwen.erase("num_experts");
-  EXPECT_EQ(parse(qwen).experts.count, 8);
+  EXPECT_EQ(parse(qwen).experts().count, 8);
 
   const std::vector<std::pair<std::string, Json>> cases = {
       {"num_local_experts", 0},   {"num_local_experts", 100000},    {"num_experts_per_tok", 9},
@@ -297,7 +298,7 @@ TEST(ModelConfig, RefusesWhatAFamilyDoesNotHave) {
       {mistral, "sliding_window", -5},
       {mistral, "sliding_window", "64"},
       {mistral, "layer_types", {"sliding_attention", "full_attention"}},
-      {mistral, "attention_bias", true},
+      {mistral, "mlp_bias", true},
       {mistral, "model_type", "llama"},
       {mistral, "architectures", {"MistralForCausalLM", "LlamaForCausalLM"}},
       {qwen2, "use_sliding_window", true},
@@ -332,8 +333,8 @@ TEST(ModelConfig, RefusesByNameWhatWouldChangeTheMathematics) {
       {"architectures", nullptr},
       {"model_type", "qwen2"},
       {"hidden_act", "gelu"},
-      {"attention_bias", true},
-      {"mlp_bias", true},
+      {"use_bias", true},
+      {"logit_scale", 2.0},
       {"quantization_config", 4},
       {"sliding_window", 4096},
       {"final_logit_softcapping", 30.0},

@@ -20,6 +20,8 @@ namespace {
 struct Pool {
   int dim, tokens_per_block;
   int window = 0;
+  float soft_cap = 0;
+  std::vector<float> sinks;  // [group], or none
   std::vector<std::uint32_t> table;
   std::vector<float> memory;  // [blocks][K|V][token][dim]
   std::vector<float> keys, values, queries;
@@ -64,6 +66,8 @@ struct Pool {
     t.head_dim = dim;
     t.position = position;
     t.window = window;
+    t.soft_cap = soft_cap;
+    t.sinks = sinks.empty() ? nullptr : sinks.data();
     t.keys = reinterpret_cast<const std::byte*>(memory.data());
     t.values = t.keys + static_cast<std::size_t>(tokens_per_block) * dim * sizeof(float);
     t.block_bytes = block_floats() * sizeof(float);
@@ -93,9 +97,12 @@ struct Pool {
     for (int t = first; t <= position; ++t) {
       for (int i = 0; i < dim; ++i) score[t] += static_cast<double>(q[i]) * keys[t * dim + i];
       score[t] /= std::sqrt(static_cast<double>(dim));
+      if (soft_cap > 0) score[t] = soft_cap * std::tanh(score[t] / soft_cap);
       best = std::max(best, score[t]);
     }
-    double total = 0;
+    const double sink = sinks.empty() ? -1e300 : sinks[static_cast<std::size_t>(g)];
+    best = std::max(best, sink);
+    double total = std::exp(sink - best);
     double sum = 0;
     for (int t = first; t <= position; ++t) {
       const double p = std::exp(score[t] - best);
@@ -140,6 +147,39 @@ TEST(AttentionKernel, MatchesSoftmaxInDoublePrecision) {
             ASSERT_NEAR(out[(t * s.group + g) * s.dim + d], pool.reference(s.group, t, g, d), 3e-6)
                 << "token " << t << " head " << g << " dim " << d << " of " << s.dim;
           }
+        }
+      }
+    }
+  }
+}
+
+/// Scores under a cap; a score beside the keys', far below theirs, among them, and far above.
+TEST(AttentionKernel, CapsAndSinksMatchSoftmaxInDoublePrecision) {
+  const int tokens = 100;
+  for (const Shape& s : {Shape{3, 32, 16}, Shape{2, 24, 8}}) {
+    for (const int window : {0, 20}) {
+      for (const float cap : {0.0F, 0.7F, 50.0F}) {
+        for (const bool sinks : {false, true}) {
+          Pool pool(tokens, s.group, s.dim, s.block, 1);
+          pool.window = window;
+          pool.soft_cap = cap;
+          if (sinks) pool.sinks = {-9.0F, 1.5F, 30.0F};
+          std::vector<std::vector<float>> bits;
+          for (const Isa isa : isas()) {
+            const std::vector<float> out = in_pieces(pool, kernels(isa), s.group, tokens, 16);
+            for (int t = 0; t < tokens; t += 7) {
+              for (int g = 0; g < s.group; ++g) {
+                for (int d = 0; d < s.dim; d += 5) {
+                  ASSERT_NEAR(out[(t * s.group + g) * s.dim + d], pool.reference(s.group, t, g, d),
+                              1e-5)
+                      << "token " << t << " head " << g << " dim " << d << " cap " << cap;
+                }
+              }
+            }
+            EXPECT_EQ(in_pieces(pool, kernels(isa), s.group, tokens, 3), out);
+            bits.push_back(out);
+          }
+          EXPECT_EQ(bits.front(), bits.back());
         }
       }
     }

@@ -29,7 +29,7 @@ TEST(ExpertPlan, TakesTheLikeliestAndSumsInOrderOfTheExperts) {
   const std::vector<float> p = {0.1F,  0.2F,  0.4F,  0.3F,    // 2 and 3
                                 0.6F,  0.1F,  0.1F,  0.2F,    // 0 and 3
                                 0.25F, 0.25F, 0.25F, 0.25F};  // of equals the first: 0 and 1
-  plan.make(p, 4, 2, false);
+  plan.make(p, {.experts = 4, .active = 2, .normalise = false});
   const std::vector<std::vector<int>> experts = {{2, 3}, {0, 3}, {0, 1}};
   for (int r = 0; r < 3; ++r) {
     const auto choices = plan.of_row(r);
@@ -40,7 +40,7 @@ TEST(ExpertPlan, TakesTheLikeliestAndSumsInOrderOfTheExperts) {
       EXPECT_EQ(choices[i].weight, p[static_cast<std::size_t>(4 * r + expert)]);
     }
   }
-  plan.make(p, 4, 2, true);
+  plan.make(p, {.experts = 4, .active = 2, .normalise = true});
   EXPECT_FLOAT_EQ(plan.of_row(0)[0].weight, 4.0F / 7);
   EXPECT_FLOAT_EQ(plan.of_row(0)[1].weight, 3.0F / 7);
   EXPECT_FLOAT_EQ(plan.of_row(1)[0].weight, 0.75F);
@@ -50,12 +50,38 @@ TEST(ExpertPlan, TakesTheLikeliestAndSumsInOrderOfTheExperts) {
   EXPECT_EQ(plan.groups()[3].rows, 2);
 }
 
+/// A bias chooses and does not weigh; groups that are not among the best are closed.
+TEST(ExpertPlan, BiasesAndGroupsChoose) {
+  ExpertPlan plan;
+  const std::vector<float> p = {0.9F, 0.1F, 0.5F, 0.6F, 0.2F, 0.3F};
+  const std::vector<float> bias = {0, 0, 0, 0, 0, 1};
+  RouterRule rule{.experts = 6, .active = 2, .normalise = false, .scale = 2, .bias = bias.data()};
+  plan.make(p, rule);  // 5 by its bias, 0
+  EXPECT_EQ(plan.of_row(0)[0].expert, 0);
+  EXPECT_EQ(plan.of_row(0)[1].expert, 5);
+  EXPECT_FLOAT_EQ(plan.of_row(0)[0].weight, 1.8F);
+  EXPECT_FLOAT_EQ(plan.of_row(0)[1].weight, 0.6F);
+  rule.bias = nullptr;
+  rule.groups = 3;
+  rule.active_groups = 1;
+  rule.normalise = true;
+  rule.scale = 1;
+  plan.make(p, rule);  // pairs: 1.0, 1.1, 0.5
+  EXPECT_EQ(plan.of_row(0)[0].expert, 2);
+  EXPECT_EQ(plan.of_row(0)[1].expert, 3);
+  EXPECT_FLOAT_EQ(plan.of_row(0)[1].weight, 0.6F / 1.1F);
+  rule.group_pairs = false;
+  plan.make(p, rule);  // the best of each: 0.9, 0.6, 0.3
+  EXPECT_EQ(plan.of_row(0)[0].expert, 0);
+  EXPECT_EQ(plan.of_row(0)[1].expert, 1);
+}
+
 /// Every choice has a line of its own, inside of its expert's group, that copies its row.
 TEST(ExpertPlan, GroupsCoverEveryChoiceOnce) {
   ExpertPlan plan;
   for (const int rows : {0, 1, 5, 200}) {
     const auto p = random_floats(static_cast<std::size_t>(rows) * 16, 3 + rows);
-    plan.make(p, 16, 5, true);
+    plan.make(p, {.experts = 16, .active = 5, .normalise = true});
     ASSERT_EQ(plan.sources().size(), static_cast<std::size_t>(rows) * 5);
     std::vector<int> expert_of_line(plan.sources().size(), -1);
     int line = 0;
@@ -83,7 +109,8 @@ TEST(ExpertPlan, GroupsCoverEveryChoiceOnce) {
 TEST(ExpertPlan, ANaNStaysInItsRow) {
   ExpertPlan plan;
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  plan.make(std::vector<float>{nan, nan, nan, 0.2F, 0.5F, 0.3F}, 3, 2, true);
+  plan.make(std::vector<float>{nan, nan, nan, 0.2F, 0.5F, 0.3F},
+            {.experts = 3, .active = 2, .normalise = true});
   EXPECT_NE(plan.of_row(0)[0].expert, plan.of_row(0)[1].expert);
   EXPECT_TRUE(std::isnan(plan.of_row(0)[0].weight));
   EXPECT_EQ(plan.of_row(1)[0].expert, 1);
@@ -108,12 +135,12 @@ TEST(StepOps, ExpertsOfARowDoNotDependOnItsNeighbours) {
   std::vector<float> x = random_floats(kRows * kIn, 1);
   std::vector<float> routed = random_floats(kRows * kExperts, 2);
   const auto run = [&](int threads, int first, int rows) {
-    StepOps ops(threads, Isa::best, {1, 1, 16, 0});
+    StepOps ops(threads, Isa::best, {1, 1, 16});
     std::vector<float> p(routed.begin() + first * kExperts,
                          routed.begin() + (first + rows) * kExperts);
     ops.softmax({p.data(), rows, kExperts});
     ExpertPlan plan;
-    plan.make(p, kExperts, kActive, true);
+    plan.make(p, {.experts = kExperts, .active = kActive, .normalise = true});
     std::vector<float> taken(static_cast<std::size_t>(rows) * kActive * kIn);
     std::vector<float> results(static_cast<std::size_t>(rows) * kActive * kOut);
     std::vector<float> y(static_cast<std::size_t>(rows) * kOut, 1.0F);

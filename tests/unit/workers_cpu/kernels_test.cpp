@@ -244,7 +244,7 @@ TEST(RowKernels, RopeRotatesPairs) {
     std::vector<std::vector<float>> results;
     for (const Isa isa : isas()) {
       std::vector<float> y = x;
-      kernels(isa).rope(y.data(), 3, dim, cos.data(), sin.data());
+      kernels(isa).rope(y.data(), 3, dim, dim, cos.data(), sin.data());
       for (int h = 0; h < 3; ++h) {
         for (int i = 0; i < half; ++i) {
           const double a = x[h * dim + i];
@@ -257,6 +257,130 @@ TEST(RowKernels, RopeRotatesPairs) {
     }
     EXPECT_TRUE(same_bits(results.front(), results.back()));
   }
+}
+
+/// A part of each head, in halves and in pairs of neighbours; the rest stays as it is.
+TEST(RowKernels, RopeOfAPartOfEachHead) {
+  const int dim = 40;
+  for (const int dims : {2, 10, 24, 40}) {
+    for (const bool interleaved : {false, true}) {
+      const std::vector<float> x = random_floats(3 * dim, dims);
+      const std::vector<float> cos = random_floats(dims / 2, 5);
+      const std::vector<float> sin = random_floats(dims / 2, 6);
+      std::vector<std::vector<float>> results;
+      for (const Isa isa : isas()) {
+        std::vector<float> y = x;
+        const auto rope = interleaved ? kernels(isa).rope_interleaved : kernels(isa).rope;
+        rope(y.data(), 3, dim, dims, cos.data(), sin.data());
+        for (int h = 0; h < 3; ++h) {
+          for (int i = 0; i < dims / 2; ++i) {
+            const int first = h * dim + (interleaved ? 2 * i : i);
+            const int second = first + (interleaved ? 1 : dims / 2);
+            const double a = x[first];
+            const double b = x[second];
+            ASSERT_NEAR(y[first], a * cos[i] - b * sin[i], 1e-6);
+            ASSERT_NEAR(y[second], b * cos[i] + a * sin[i], 1e-6);
+          }
+          for (int i = dims; i < dim; ++i) ASSERT_EQ(y[h * dim + i], x[h * dim + i]);
+        }
+        results.push_back(y);
+      }
+      EXPECT_TRUE(same_bits(results.front(), results.back()));
+    }
+  }
+}
+
+TEST(RowKernels, LayerNormMatchesTheFormula) {
+  for (const int n : {1, 8, 16, 17, 64, 250}) {
+    const std::vector<float> x = random_floats(n, n, 3.0F);
+    const std::vector<float> weight = random_floats(n, n + 1);
+    const std::vector<float> bias = random_floats(n, n + 2);
+    double mean = 0, variance = 0;
+    for (const float v : x) mean += v / n;
+    for (const float v : x) variance += (v - mean) * (v - mean) / n;
+    for (const bool with_bias : {false, true}) {
+      std::vector<std::vector<float>> results;
+      for (const Isa isa : isas()) {
+        std::vector<float> y = x;  // in place
+        kernels(isa).layer_norm(y.data(), weight.data(), with_bias ? bias.data() : nullptr,
+                                y.data(), n, 1e-5F);
+        for (int i = 0; i < n; ++i) {
+          const double want = (x[i] - mean) / std::sqrt(variance + 1e-5) * weight[i];
+          ASSERT_NEAR(y[i], want + (with_bias ? bias[i] : 0.0F), 4e-6) << n;
+        }
+        results.push_back(y);
+      }
+      EXPECT_TRUE(same_bits(results.front(), results.back()));
+    }
+  }
+}
+
+double gate_of(const Activate& how, double g) {
+  switch (how.gate) {
+    case Gate::silu:
+      return g / (1 + std::exp(-g));
+    case Gate::gelu:
+      return g / 2 * (1 + std::erf(g / std::sqrt(2.0)));
+    case Gate::gelu_tanh:
+      return g / 2 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (g + 0.044715 * g * g * g)));
+    case Gate::clamped:
+      g = std::min(g, double{how.limit});
+      return g / (1 + std::exp(-how.alpha * g));
+  }
+  return 0;
+}
+
+TEST(RowKernels, GatesMatchTheirFormulas) {
+  for (const Gate gate : {Gate::silu, Gate::gelu, Gate::gelu_tanh, Gate::clamped}) {
+    for (const bool gated : {false, true}) {
+      for (const bool biased : {false, true}) {
+        const Activate how{gate, gated, 2.5F, 1.702F};
+        const int n = 133;
+        std::vector<float> g = random_floats(n, 1, 4.0F);
+        g[0] = 0, g[1] = 60, g[2] = -60, g[3] = 1e4F, g[4] = -1e4F, g[5] = 1e-6F;
+        const std::vector<float> up = random_floats(n, 2, 4.0F);
+        const std::vector<float> g_bias = random_floats(n, 3);
+        const std::vector<float> up_bias = random_floats(n, 4);
+        std::vector<std::vector<float>> results;
+        for (const Isa isa : isas()) {
+          std::vector<float> y(n);
+          kernels(isa).activate(how, g.data(), biased ? g_bias.data() : nullptr, up.data(),
+                                biased ? up_bias.data() : nullptr, y.data(), n);
+          for (int i = 0; i < n; ++i) {
+            double u = biased ? up[i] + up_bias[i] : up[i];
+            if (gate == Gate::clamped) u = std::clamp(u, -2.5, 2.5) + 1;
+            const double x = biased ? g[i] + g_bias[i] : g[i];
+            const double want = gate_of(how, x) * (gated ? u : 1);
+            ASSERT_NEAR(y[i], want, 2e-6 * (1 + std::abs(want)))
+                << static_cast<int>(gate) << " of " << x;
+          }
+          results.push_back(y);
+        }
+        EXPECT_TRUE(same_bits(results.front(), results.back()));
+      }
+    }
+  }
+}
+
+TEST(RowKernels, CapsAndSums) {
+  const std::vector<float> x = random_floats(77, 1, 40.0F);
+  const std::vector<float> y = random_floats(77, 2);
+  const std::vector<float> bias = random_floats(77, 3);
+  std::vector<std::vector<float>> results;
+  for (const Isa isa : isas()) {
+    std::vector<float> capped = x;
+    kernels(isa).soft_cap(capped.data(), 77, 30.0F);
+    std::vector<float> sum = x;
+    kernels(isa).add_scaled(y.data(), bias.data(), 0.25F, sum.data(), 77);
+    for (int i = 0; i < 77; ++i) {
+      ASSERT_NEAR(capped[i], 30 * std::tanh(x[i] / 30.0), 1e-5);
+      ASSERT_NEAR(sum[i], x[i] + 0.25 * (double{y[i]} + bias[i]), 1e-5);
+    }
+    results.push_back(capped);
+    results.push_back(sum);
+  }
+  EXPECT_TRUE(same_bits(results[0], results[results.size() - 2]));
+  EXPECT_TRUE(same_bits(results[1], results.back()));
 }
 
 TEST(RowKernels, RowMaxFindsTheLowestIndexAndBadValues) {

@@ -1,0 +1,92 @@
+"""Small random models of families beside those of make_logits.py, each with what is its own: name -> (model
+type, sizes, dtype of the file, whether config.json is written as transformers 4 did). New ones go to the end."""
+import torch
+
+BF16 = torch.bfloat16
+YARN = {"rope_type": "yarn", "rope_theta": 150.0, "factor": 4.0, "original_max_position_embeddings": 40,
+        "beta_fast": 8.0, "beta_slow": 1.0, "truncate": False}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def plain(theta=10000.0, **more):
+    return {"rope_type": "default", "rope_theta": theta} | more
+
+
+def longrope(pairs, original):
+    return {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": original,
+            "short_factor": [1.0 + 0.1 * i for i in range(pairs)],
+            "long_factor": [1.0 + 0.7 * i for i in range(pairs)]}
+
+
+def sizes(hidden, layers, heads, kv_heads, intermediate, vocab, **more):
+    return dict(hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+                num_key_value_heads=kv_heads, intermediate_size=intermediate, vocab_size=vocab) | more
+
+
+VISION = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=28,
+              patch_size=14)
+GEMMA3 = sizes(40, 3, 4, 2, 50, 70, head_dim=12, sliding_window=20, query_pre_attn_scalar=10,
+               layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+               rope_parameters={"sliding_attention": plain(100.0),
+                                "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0}})
+
+FAMILIES = {
+    "llama_biases": ("llama", sizes(36, 2, 3, 1, 50, 61, attention_bias=True, mlp_bias=True,
+                                    tie_word_embeddings=False), BF16, False),
+    "ministral": ("ministral", sizes(40, 3, 4, 2, 44, 66, head_dim=12, sliding_window=30,
+                                     layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+                  BF16, False),
+    "qwen2_moe": ("qwen2_moe", sizes(32, 3, 4, 2, 40, 60, num_experts=6, num_experts_per_tok=2,
+                                     moe_intermediate_size=20, shared_expert_intermediate_size=36,
+                                     decoder_sparse_step=2), BF16, False),
+    "granite": ("granite", sizes(36, 2, 6, 3, 50, 64, embedding_multiplier=6.0, attention_multiplier=0.3,
+                                 residual_multiplier=0.4, logits_scaling=0.5, tie_word_embeddings=True), BF16, False),
+    "smollm3": ("smollm3", sizes(40, 5, 4, 2, 50, 62, no_rope_layers=[1, 1, 0, 1, 0],
+                                 rope_parameters=plain(20000.0)), BF16, False),
+    "phi3": ("phi3", sizes(48, 2, 4, 2, 50, 70, sliding_window=40,
+                           max_position_embeddings=512, rope_parameters=plain()), BF16, False),
+    # 1,024 positions are served, so that the long list holds; 150 tokens are more than 64.
+    "phi3_long": ("phi3", sizes(48, 2, 3, 1, 50, 70, max_position_embeddings=1024,
+                                original_max_position_embeddings=64,
+                                rope_parameters=longrope(6, 64) | {"partial_rotary_factor": 0.75}), BF16, False),
+    "phi3_short": ("phi3", sizes(48, 2, 3, 3, 50, 70, max_position_embeddings=512,
+                                 original_max_position_embeddings=512,
+                                 rope_parameters=longrope(8, 512)), BF16, False),
+    "olmo2": ("olmo2", sizes(36, 2, 6, 2, 50, 61, rope_parameters=plain(500000.0)), BF16, False),
+    "olmo3": ("olmo3", sizes(40, 4, 4, 2, 50, 61, sliding_window=24,
+                             rope_parameters={"sliding_attention": plain(500.0),
+                                              "full_attention": {k: v for k, v in YARN.items() if k != "truncate"}}),
+              BF16, False),
+    "cohere2": ("cohere2", sizes(48, 4, 4, 2, 50, 66, sliding_window=30, logit_scale=0.3, attention_bias=True),
+                BF16, False),
+    "starcoder2": ("starcoder2", sizes(36, 2, 3, 1, 70, 66, sliding_window=50), BF16, False),
+    "glm": ("glm", sizes(40, 2, 4, 2, 50, 66, head_dim=12,
+                         rope_parameters=plain(partial_rotary_factor=0.5)), BF16, False),
+    "glm4": ("glm4", sizes(40, 2, 4, 2, 50, 66, head_dim=16, attention_bias=True,
+                           rope_parameters=plain(partial_rotary_factor=0.5)), BF16, False),
+    "exaone4": ("exaone4", sizes(40, 4, 4, 2, 50, 66, sliding_window=25, rope_parameters=LLAMA3), BF16, False),
+    "exaone4_full": ("exaone4", sizes(40, 2, 4, 2, 50, 66, sliding_window=None, rope_parameters=plain(),
+                                      layer_types=["full_attention"] * 2), BF16, False),
+    "gemma2": ("gemma2", sizes(40, 3, 4, 2, 50, 70, head_dim=12, sliding_window=20, query_pre_attn_scalar=20,
+                               attn_logit_softcapping=3.0, final_logit_softcapping=8.0), BF16, False),
+    "gemma3": ("gemma3_text", GEMMA3, BF16, False),
+    "gemma3_pictures": ("gemma3", dict(text_config=GEMMA3, vision_config=VISION, mm_tokens_per_image=4,
+                                       image_token_index=69, boi_token_index=67, eoi_token_index=68), BF16, False),
+    "mistral3_pictures": ("mistral3", dict(text_config=dict(model_type="mistral", sliding_window=None,
+                                                            tie_word_embeddings=False, bos_token_id=1, eos_token_id=2,
+                                                            max_position_embeddings=512,
+                                                            **sizes(40, 2, 4, 2, 50, 70, head_dim=12)),
+                                           vision_config=dict(model_type="pixtral", head_dim=8) | VISION,
+                                           image_token_index=69), BF16, False),
+    "glm4_moe": ("glm4_moe", sizes(32, 3, 4, 2, 40, 60, head_dim=16, n_routed_experts=8, num_experts_per_tok=3,
+                                   moe_intermediate_size=20, n_shared_experts=2, first_k_dense_replace=1, n_group=4,
+                                   topk_group=2, routed_scaling_factor=1.7, use_qk_norm=True, attention_bias=True,
+                                   rope_parameters=plain(partial_rotary_factor=0.5)), BF16, False),
+    "gpt_oss": ("gpt_oss", sizes(40, 3, 4, 2, 36, 66, head_dim=16, sliding_window=20, num_local_experts=6,
+                                 num_experts_per_tok=2, rope_parameters=YARN, max_position_embeddings=160),
+                BF16, False),
+    "gpt_oss_mxfp4": ("gpt_oss", sizes(64, 1, 4, 2, 32, 66, head_dim=16, sliding_window=20, num_local_experts=4,
+                                       num_experts_per_tok=2, rope_parameters=YARN, max_position_embeddings=160),
+                      BF16, False),
+}

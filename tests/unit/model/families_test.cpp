@@ -1,0 +1,273 @@
+// What each family's config.json becomes, and what is refused there. The files are those of the
+// golden models, which cpu_model_test compares with transformers.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "workers/model/config.h"
+#include "workers/model/error.h"
+#include "workers/model/gpu_limits.h"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+
+Json file_of(const std::string& name) {
+  const char* source = std::getenv("BATON_SOURCE_DIR");
+  std::ifstream file(std::string(source != nullptr ? source : ".") + "/tests/golden/models/" +
+                     name + "/config.json");
+  return Json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
+}
+
+ModelConfig parse(const Json& json) { return parse_model_config(json.dump(), "", "config.json"); }
+
+std::string refusal(const Json& json) {
+  try {
+    parse(json);
+  } catch (const ModelError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// The lines of a spec that speak of layers and of what stands behind them.
+std::string layers_of(const std::string& name) {
+  const std::string text = describe(parse(file_of(name)));
+  return text.substr(text.find("\nlayer") + 1);
+}
+
+TEST(Families, SpecsOfTheGoldenModels) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"llama_biases",
+       "layer 0 to 1: attention scale 0.2886751345948129, q k v biases, o bias; mlp 50 silu with "
+       "biases; norms before\nhead of its own\n"},
+      {"ministral",
+       "layer 0: attention scale 0.2886751345948129, window 30; mlp 44 silu; norms before\n"
+       "layer 1: attention scale 0.2886751345948129; mlp 44 silu; norms before\n"
+       "layer 2: attention scale 0.2886751345948129, window 30; mlp 44 silu; norms before\n"
+       "head of its own\n"},
+      {"granite",
+       "layer 0 to 1: attention scale 0.3; mlp 50 silu; norms before; residual times 0.4\n"
+       "head tied, logits times 2\n"},
+      {"olmo2",
+       "layer 0 to 1: attention scale 0.4082482904638631, q and k normed; mlp 50 silu; norms "
+       "after\nhead of its own\n"},
+      {"cohere2",
+       "layer 0 to 2: attention scale 0.2886751345948129, window 30, q k v biases, o bias; mlp 50 "
+       "silu; norms before; parallel\n"
+       "layer 3: attention scale 0.2886751345948129, no rope, q k v biases, o bias; mlp 50 silu; "
+       "norms before; parallel\nhead tied, logits times 0.3\n"},
+      {"starcoder2",
+       "layer 0 to 1: attention scale 0.2886751345948129, window 50, q k v biases, o bias; mlp 70 "
+       "gelu_tanh without gate with biases; norms before\nhead tied\n"},
+      {"gemma2",
+       "layer 0: attention scale 0.22360679774997896, window 20, scores capped at 3; mlp 50 "
+       "gelu_tanh; norms before and after\n"
+       "layer 1: attention scale 0.22360679774997896, scores capped at 3; mlp 50 gelu_tanh; norms "
+       "before and after\n"
+       "layer 2: attention scale 0.22360679774997896, window 20, scores capped at 3; mlp 50 "
+       "gelu_tanh; norms before and after\nhead tied, logits capped at 8\n"},
+      {"gpt_oss",
+       "layer 0: attention scale 0.25, window 20, q k v biases, o bias, sinks; 2 of 6 experts (36 "
+       "silu with biases clamped at 7 alpha 1.702) by softmax, router bias, normalised; norms "
+       "before\n"
+       "layer 1: attention scale 0.25, q k v biases, o bias, sinks; 2 of 6 experts (36 silu with "
+       "biases clamped at 7 alpha 1.702) by softmax, router bias, normalised; norms before\n"
+       "layer 2: attention scale 0.25, window 20, q k v biases, o bias, sinks; 2 of 6 experts (36 "
+       "silu with biases clamped at 7 alpha 1.702) by softmax, router bias, normalised; norms "
+       "before\nhead of its own\n"},
+      {"glm4_moe",
+       "layer 0: attention scale 0.25, q and k heads normed, q k v biases; mlp 40 silu; norms "
+       "before\n"
+       "layer 1 to 2: attention scale 0.25, q and k heads normed, q k v biases; 3 of 8 experts (20 "
+       "silu) by sigmoid, choice bias, 2 of 4 groups by pairs, normalised, times 1.7, shared (40 "
+       "silu); norms before\nhead of its own\n"},
+  };
+  for (const auto& [name, want] : cases) EXPECT_EQ(layers_of(name), want) << name;
+}
+
+TEST(Families, AnglesOfTheGoldenModels) {
+  const ModelConfig gemma = parse(file_of("gemma3"));
+  ASSERT_EQ(gemma.ropes.size(), 2U);
+  EXPECT_EQ(gemma.ropes[0].type, RopeType::linear);
+  EXPECT_EQ(gemma.ropes[0].theta, 5000.0);
+  EXPECT_EQ(gemma.ropes[1].type, RopeType::none);
+  EXPECT_EQ(gemma.ropes[1].theta, 100.0);
+  EXPECT_EQ(gemma.layer(0).attention.rope, 1);
+  EXPECT_EQ(gemma.layer(1).attention.rope, 0);
+  const ModelConfig olmo = parse(file_of("olmo3"));
+  EXPECT_EQ(olmo.ropes[0].type, RopeType::yarn);
+  EXPECT_EQ(olmo.ropes[1].type, RopeType::none);
+  const ModelConfig glm = parse(file_of("glm4"));
+  EXPECT_EQ(glm.ropes[0].dims, 8);
+  EXPECT_TRUE(glm.ropes[0].interleaved);
+  EXPECT_EQ(parse(file_of("phi3_long")).ropes[0].stretch[1], 1.7);
+  EXPECT_EQ(parse(file_of("phi3_short")).ropes[0].stretch[1], 1.1);
+  std::vector<int> smol;
+  for (const LayerSpec& layer : parse(file_of("smollm3")).parts)
+    smol.push_back(layer.attention.rope);
+  EXPECT_EQ(smol, (std::vector<int>{0, 0, -1, 0, -1}));
+  for (const LayerSpec& layer : parse(file_of("exaone4")).parts) {
+    EXPECT_EQ(layer.attention.rope, layer.attention.window > 0 ? 0 : -1);
+  }
+  for (const LayerSpec& layer : parse(file_of("exaone4_full")).parts) {
+    EXPECT_EQ(layer.attention.rope, 0);
+  }
+}
+
+/// Files of transformers 4 say less, or the same in other words.
+TEST(Families, OlderFilesSayTheSame) {
+  Json gemma = file_of("gemma3");
+  const std::string want = describe(parse(gemma));
+  gemma.erase("rope_parameters");
+  gemma["rope_theta"] = 5000.0;
+  gemma["rope_local_base_freq"] = 100.0;
+  gemma["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  EXPECT_EQ(describe(parse(gemma)), want);
+  gemma.erase("layer_types");
+  gemma["sliding_window_pattern"] = 2;
+  EXPECT_EQ(describe(parse(gemma)), want);
+
+  Json exaone = file_of("exaone4");
+  const std::string listed = describe(parse(exaone));
+  exaone.erase("layer_types");
+  exaone["sliding_window_pattern"] = "LLLG";
+  EXPECT_EQ(describe(parse(exaone)), listed);
+  exaone["sliding_window_pattern"] = 4;
+  EXPECT_EQ(describe(parse(exaone)), listed);
+
+  Json phi = file_of("phi3_long");
+  const std::string longrope = describe(parse(phi));
+  Json rope = phi["rope_parameters"];
+  phi.erase("rope_parameters");
+  phi["partial_rotary_factor"] = rope["partial_rotary_factor"];
+  phi["rope_theta"] = rope["rope_theta"];
+  phi["rope_scaling"] = {
+      {"type", "su"}, {"long_factor", rope["long_factor"]}, {"short_factor", rope["short_factor"]}};
+  EXPECT_EQ(describe(parse(phi)), longrope);
+
+  Json oss = file_of("gpt_oss");
+  oss["quantization_config"] = {{"quant_method", "mxfp4"}};
+  EXPECT_EQ(describe(parse(oss)), describe(parse(file_of("gpt_oss"))));
+}
+
+/// Gemma 3's folders leave most of their text_config out.
+TEST(Families, TheTextHalfOfAModelThatSeesPictures) {
+  const Json json = {{"architectures", {"Gemma3ForConditionalGeneration"}},
+                     {"model_type", "gemma3"},
+                     {"eos_token_id", {1, 106}},
+                     {"text_config",
+                      {{"model_type", "gemma3_text"},
+                       {"hidden_size", 2560},
+                       {"intermediate_size", 10240},
+                       {"num_hidden_layers", 34},
+                       {"sliding_window", 1024},
+                       {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}}}}};
+  const ModelConfig c = parse(json);
+  EXPECT_TRUE(c.text_half);
+  EXPECT_EQ(c.heads, 8);
+  EXPECT_EQ(c.head_dim, 256);
+  EXPECT_EQ(c.vocab, 262208);
+  EXPECT_EQ(c.eos_ids, (std::vector<Token>{1, 106}));
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_EQ(c.layer(4).attention.window, 1024);
+  EXPECT_EQ(c.layer(5).attention.window, 0);
+  EXPECT_FALSE(parse(file_of("gemma3")).text_half);
+  EXPECT_FALSE(parse(file_of("mistral3_pictures")).parts.empty());
+  Json other = json;
+  other["text_config"]["model_type"] = "gemma3n_text";
+  EXPECT_NE(refusal(other).find("text_config: model_type: gemma3n_text"), std::string::npos);
+  other = json;
+  other["text_config"]["use_bidirectional_attention"] = true;
+  EXPECT_NE(refusal(other).find("use_bidirectional_attention: true"), std::string::npos);
+}
+
+TEST(Families, RefuseWhatTheirSpecsCannotSay) {
+  struct Case {
+    const char* name;
+    const char* key;
+    Json value;
+  };
+  const std::vector<Case> cases = {
+      {"olmo2", "sliding_window", 8},
+      {"olmo2", "logits_scaling", 2.0},
+      {"olmo2", "hidden_act", "gelu"},
+      {"olmo3", "layer_types", {"full_attention"}},
+      {"olmo3",
+       "layer_types",
+       {"full_attention", "linear_attention", "full_attention", "full_attention"}},
+      {"olmo3", "sliding_window", nullptr},
+      {"granite", "attention_multiplier", -1.0},
+      {"granite", "attention_multiplier", nullptr},
+      {"smollm3", "no_rope_layers", {1, 0}},
+      {"smollm3", "use_sliding_window", true},
+      {"phi3", "partial_rotary_factor", 1.5},
+      {"starcoder2", "hidden_act", "relu"},
+      {"cohere2", "use_qk_norm", true},
+      {"cohere2", "sliding_window_pattern", 0},
+      {"exaone4", "sliding_window_pattern", "LXG"},
+      {"exaone4", "attention_bias", true},
+      {"glm4", "logit_scale", 0.5},
+      {"glm4_moe", "n_group", 3},
+      {"glm4_moe", "topk_group", 5},
+      {"glm4_moe", "routed_scaling_factor", 0},
+      {"glm4_moe", "kv_lora_rank", 16},
+      {"gemma2", "hidden_activation", "silu"},
+      {"gemma2", "query_pre_attn_scalar", 0},
+      {"gemma2", "rope_local_base_freq", 100.0},
+      {"gpt_oss", "swiglu_limit", -7.0},
+      {"qwen2_moe", "shared_expert_intermediate_size", 0},
+  };
+  for (const Case& c : cases) {
+    Json json = file_of(c.name);
+    ASSERT_EQ(refusal(json), "") << c.name;
+    if (std::string(c.key) == "sliding_window_pattern") json.erase("layer_types");
+    json[c.key] = c.value;
+    EXPECT_NE(refusal(json).find(c.key), std::string::npos)
+        << c.name << ": " << c.key << " = " << c.value << ": " << refusal(json);
+  }
+  Json phi = file_of("phi3_long");
+  phi["rope_parameters"]["long_factor"] = {1.0, 2.0};
+  EXPECT_NE(refusal(phi).find("long_factor"), std::string::npos);
+  Json gemma = file_of("gemma3");
+  gemma["rope_parameters"]["chunked_attention"] = {{"rope_type", "default"}};
+  EXPECT_NE(refusal(gemma).find("chunked_attention"), std::string::npos);
+}
+
+/// What of the families GPUs do not compute yet, by name.
+TEST(Families, GpusNameWhatTheyDoNotCompute) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"llama_biases", "biases"},
+      {"ministral", "windows"},
+      {"qwen2_moe", "every token"},
+      {"granite", "residual"},
+      {"smollm3", "angles"},
+      {"phi3", "one tensor"},
+      {"olmo2", "norms"},
+      {"cohere2", "norms other than RMS"},
+      {"starcoder2", "norms other than"},
+      {"glm4", "norms"},
+      {"gemma2", "weights from 1"},
+      {"gpt_oss", "windows"},
+      {"glm4_moe", "every token"},
+  };
+  for (const auto& [name, word] : cases) {
+    std::string said;
+    try {
+      check_gpu_limits(parse(file_of(name)));
+    } catch (const ModelError& error) {
+      said = error.what();
+    }
+    EXPECT_NE(said.find(word), std::string::npos) << name << ": " << said;
+    EXPECT_NE(said.find("device cuda"), std::string::npos) << name << ": " << said;
+  }
+}
+
+}  // namespace
+}  // namespace baton

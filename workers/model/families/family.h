@@ -1,0 +1,115 @@
+// A family of models as data: what its config.json may say and what that means. A table of them is
+// all that a new family needs (docs/adding-a-family.md); the words of the tables stand here.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "workers/model/families/tensor_names.h"
+#include "workers/model/spec.h"
+
+namespace baton {
+
+/// Which layers have a sliding window.
+enum class Windows : std::uint8_t {
+  refused,   // the family has none
+  all,       // `sliding_window` is that of every layer, null is none
+  switched,  // it counts with use_sliding_window alone, which is refused: it mixes layers
+  listed,    // `layer_types` says which; without it, each but every `window_pattern`-th
+};
+
+/// Which layers turn q and k by their position.
+enum class RopePlaces : std::uint8_t {
+  all,
+  windowed,       // those with a window, if any layer has one; else all
+  windowed_only,  // those with a window
+  listed,         // `no_rope_layers`: 1 for each that does; without it, each but every fourth
+};
+
+/// How a family spells its experts.
+struct ExpertStyle {
+  std::vector<std::string> count = {"num_experts", "num_local_experts"};  // the first that is there
+  std::string intermediate = "moe_intermediate_size";                     // of one expert
+  bool normalise = false;  // where norm_topk_prob is not set
+  RouterKind router = RouterKind::softmax;
+  bool router_bias = false;
+  bool choice_bias = false;       // with `n_group` and `topk_group`, and `routed_scaling_factor`
+  bool sparse_step = true;        // `decoder_sparse_step`, `mlp_only_layers`
+  bool leading_dense = false;     // `first_k_dense_replace`
+  std::string shared = {};        // key of the size of what every token takes beside
+  std::string shared_count = {};  // or of how many experts' size it has
+  bool shared_gate = false;
+  bool clamped = false;  // gpt-oss's gate: `swiglu_limit`, `swiglu_alpha`; biases
+};
+
+struct Family {
+  std::string architecture = {};  // the only one of `architectures`
+  std::string model_type = {};
+  /// A model of several kinds of input: the family of its text half, whose settings stand in
+  /// `text_config`. Of this table only the two names above and `names` count then.
+  std::string text_of = {};
+
+  /// Keys whose absence means a number of the family's own: they must be there. Null may be one.
+  std::vector<std::string> must_say = {};
+  /// A JSON object: what transformers takes for keys that are not there.
+  std::string defaults = "{}";
+  /// Keys of mathematics_keys() that the family has: the others are refused when they are set.
+  std::vector<std::string> reads = {};
+
+  NormSpec norm = {};
+  std::string eps_key = "rms_norm_eps";
+  NormPlace norm_place = NormPlace::before;
+  QkNorm qk_norm = QkNorm::none;  // with `use_qk_norm` among `reads`: if that says so
+  bool parallel = false;
+
+  bool qkv_bias = false;      // always
+  std::string bias_key = {};  // what says whether there are biases
+  bool bias_default = false;  // where the key is not there
+  bool bias_of_o = true;      // o has one, too
+  bool bias_of_mlp = false;   // and so has the feed-forward part
+  bool sinks = false;
+
+  Windows windows = Windows::refused;
+  int window_pattern = 0;  // every n-th layer has none (`sliding_window_pattern` says another n);
+                           // 0: all have one
+  RopePlaces rope_places = RopePlaces::all;
+  bool interleaved = false;
+  double theta = 1e4;  // of the angles, where config.json says none
+  double partial = 1;  // share of a head that turns, likewise
+  /// Layers with a window have angles of their own: `rope_local_base_freq` or this theta, never
+  /// scaled. 0: one kind of angles for all layers. -1: the same theta, not scaled.
+  double local_theta = 0;
+  std::string next_layers =
+      "num_nextn_predict_layers";  // so many layers behind the last are unused
+
+  std::string act_key = "hidden_act";
+  Activation activation = Activation::silu;                  // where config.json says none
+  std::vector<Activation> activations = {Activation::silu};  // those that it may say
+  bool gated = true;
+  const ExpertStyle* experts = nullptr;  // null: dense
+
+  bool embedding_times_root = false;  // the embedding is multiplied by sqrt(hidden)
+  bool tied = false;                  // where config.json does not say
+  TensorNames names = {};
+};
+
+/// All of them, in the order in which they are named in messages.
+const std::vector<Family>& families();
+
+/// Settings that change the mathematics in some family, and what they are where they change
+/// nothing, as JSON. Whoever sets one that his family does not read is refused by its name.
+struct MathematicsKey {
+  std::string key = {};
+  std::string neutral = {};
+};
+const std::vector<MathematicsKey>& mathematics_keys();
+
+// The tables, one a file of this folder.
+std::vector<Family> gemma_families();
+std::vector<Family> glm_families();
+std::vector<Family> gpt_oss_families();
+std::vector<Family> llama_families();
+std::vector<Family> olmo_families();
+std::vector<Family> phi_families();
+
+}  // namespace baton

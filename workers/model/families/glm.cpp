@@ -1,0 +1,72 @@
+// GLM 4: half of each head turns; the dense ones in pairs of neighbours, with norms around both
+// parts, the one of experts (4.5) with a router of sigmoids and an expert that every token takes.
+#include "workers/model/families/family.h"
+
+namespace baton {
+namespace {
+
+const ExpertStyle kGlmExperts = {.count = {"n_routed_experts", "num_local_experts"},
+                                 .normalise = true,
+                                 .router = RouterKind::sigmoid,
+                                 .choice_bias = true,
+                                 .sparse_step = false,
+                                 .leading_dense = true,
+                                 .shared_count = "n_shared_experts"};
+
+TensorNames fused_names() {
+  TensorNames names;
+  names.gate_up = "mlp.gate_up_proj";
+  return names;
+}
+
+TensorNames around_names() {
+  TensorNames names = fused_names();
+  names.attention_after = "post_self_attn_layernorm";
+  names.mlp_after = "post_mlp_layernorm";
+  return names;
+}
+
+TensorNames expert_names() {
+  TensorNames names;
+  names.shared = "mlp.shared_experts.";
+  return names;
+}
+
+Family glm(const std::string& architecture, const std::string& type) {
+  return {.architecture = architecture,
+          .model_type = type,
+          .must_say = {"num_key_value_heads", "head_dim"},
+          .reads = {"partial_rotary_factor"},
+          .norm = {.eps = 1.5625e-7},
+          .bias_key = "attention_bias",
+          .bias_default = true,
+          .bias_of_o = false,
+          .interleaved = true,
+          .partial = 0.5,
+          .names = fused_names()};
+}
+
+}  // namespace
+
+std::vector<Family> glm_families() {
+  Family glm4 = glm("Glm4ForCausalLM", "glm4");
+  glm4.norm_place = NormPlace::both;
+  glm4.names = around_names();
+  return {
+      glm("GlmForCausalLM", "glm"),
+      glm4,
+      {.architecture = "Glm4MoeForCausalLM",
+       .model_type = "glm4_moe",
+       .must_say = {"num_key_value_heads", "num_experts_per_tok", "first_k_dense_replace"},
+       .reads = {"partial_rotary_factor", "use_qk_norm"},
+       .norm = {.eps = 1e-5},
+       .qk_norm = QkNorm::head,
+       .bias_key = "attention_bias",
+       .bias_of_o = false,
+       .partial = 0.5,
+       .experts = &kGlmExperts,
+       .names = expert_names()},
+  };
+}
+
+}  // namespace baton

@@ -1,0 +1,38 @@
+// gpt-oss: sinks, every other layer with a window, biases everywhere, experts with clamped gates.
+#include "workers/model/families/family.h"
+
+namespace baton {
+namespace {
+
+const ExpertStyle kExperts = {.count = {"num_local_experts", "num_experts"},
+                              .intermediate = "intermediate_size",
+                              .normalise = true,
+                              .router_bias = true,
+                              .sparse_step = false,
+                              .clamped = true};
+
+TensorNames names_of_gpt_oss() {
+  TensorNames names;
+  names.router = "mlp.router";
+  names.expert_storage = ExpertStorage::interleaved;
+  return names;
+}
+
+}  // namespace
+
+std::vector<Family> gpt_oss_families() {
+  return {{.architecture = "GptOssForCausalLM",
+           .model_type = "gpt_oss",
+           .must_say = {"num_key_value_heads", "head_dim", "num_experts_per_tok", "sliding_window"},
+           .norm = {.eps = 1e-5},
+           .bias_key = "attention_bias",
+           .bias_default = true,
+           .sinks = true,
+           .windows = Windows::listed,
+           .window_pattern = 2,
+           .theta = 1.5e5,
+           .experts = &kExperts,
+           .names = names_of_gpt_oss()}};
+}
+
+}  // namespace baton

@@ -1,0 +1,50 @@
+// Families that norm what a layer's parts give, and q and k: OLMo 2 and 3, EXAONE 4.
+#include "workers/model/families/family.h"
+
+namespace baton {
+namespace {
+
+TensorNames names_of_norms_after() {
+  TensorNames names;
+  names.attention_after = "post_attention_layernorm";
+  names.mlp_after = "post_feedforward_layernorm";
+  return names;
+}
+
+}  // namespace
+
+std::vector<Family> olmo_families() {
+  return {
+      {.architecture = "Olmo2ForCausalLM",
+       .model_type = "olmo2",
+       .norm = {.eps = 1e-5},
+       .norm_place = NormPlace::after,
+       .qk_norm = QkNorm::whole,
+       .bias_key = "attention_bias",
+       .names = names_of_norms_after()},
+      {.architecture = "Olmo3ForCausalLM",
+       .model_type = "olmo3",
+       .must_say = {"sliding_window"},
+       .norm = {.eps = 1e-5},
+       .norm_place = NormPlace::after,
+       .qk_norm = QkNorm::whole,
+       .bias_key = "attention_bias",
+       .windows = Windows::listed,
+       .window_pattern = 4,
+       .theta = 5e5,
+       .local_theta = -1,
+       .names = names_of_norms_after()},
+      {.architecture = "Exaone4ForCausalLM",
+       .model_type = "exaone4",
+       .must_say = {"num_key_value_heads", "sliding_window"},
+       .norm = {.eps = 1e-5},
+       .norm_place = NormPlace::after,
+       .qk_norm = QkNorm::head,
+       .windows = Windows::listed,
+       .window_pattern = 4,
+       .rope_places = RopePlaces::windowed,
+       .names = names_of_norms_after()},
+  };
+}
+
+}  // namespace baton
