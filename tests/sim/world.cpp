@@ -541,6 +541,12 @@ const SimWorker* World::mapper_of(const SimWorker& worker, bool its_own) {
 void World::check_predecessors_closed(const SimWorker& worker) {
   if (now_ - worker.since >= scenario_.settings.close_timeout) return;
   if (worker.watched == kNoLink || worker.allowed < worker.watched_since) return;
+  const std::vector<Worker>& known = scheduler_->state.workers;
+  const bool asks = std::any_of(known.begin(), known.end(), [&](const Worker& w) {
+    return w.peer.identity.pid == static_cast<std::int32_t>(worker.id) &&
+           w.peer.state == WorkerState::registering;
+  });
+  if (asks) return;  // a frozen worker that now hears the last scheduler's permission
   if (const SimWorker* importer = mapper_of(worker, /*its_own=*/false)) {
     fail(worker.label + " allocates while " + importer->label + " maps its predecessor's pool");
   }
