@@ -33,6 +33,7 @@ FrontendLoop::FrontendLoop(LoopOptions options, std::unique_ptr<ClientChannel> c
       writer_(options_.writer),
       metrics_(options_.model_name),
       seeds_(std::random_device{}() ^ options_.identity.incarnation),
+      tracer_(options_.trace_dir, options_.identity.name),
       explainer_([this](ExplainedRequest request) {
         if (request.told) metrics_.request_parts(request.spent);
         if (ring_) ring_->add(std::move(request));
@@ -65,6 +66,7 @@ int FrontendLoop::run(SignalFd& signals, AliveFile& alive) {
     poller.wait(std::max<TimeNs>(0, until - now_ns()));
     now_ = now_ns();
     alive.touch(now_);
+    look_for_trace();
     round();
     if (!refused_.empty()) {
       spdlog::critical("the scheduler refuses this front end: {}", refused_);
@@ -250,6 +252,7 @@ void FrontendLoop::note_token_times(Reply& reply, Choice& choice, const Delivery
     times.begun = delivery.beginning.at;
     times.first_token = now_;
     metrics_.first_token(now_ - times.received);
+    if (tracer_.on()) trace_first_token(reply);
   }
   for (std::uint32_t i = 0; i < delivery.count && choice.last_token != 0; ++i) {
     metrics_.next_token((now_ - choice.last_token) / delivery.count);

@@ -33,6 +33,7 @@
 #include "frontend/succession/reply_records.h"
 #include "ipc/process.h"
 #include "ipc/timing_ring.h"
+#include "ipc/trace_ring.h"
 
 namespace baton {
 
@@ -47,6 +48,7 @@ struct LoopOptions {
   std::vector<ApiKey> keys;  // with their limits; empty: everybody is served
   TimeNs drain = 8 * kSecond;
   std::string timing_file;  // where ended requests' times are kept; empty: nowhere
+  std::string trace_dir;    // run_dir, whose traces the loop tells what it does; empty: none
   std::string turn_lock;  // the file by which front ends take turns with trials (RequestTable)
   std::size_t max_reply_bytes = kMaxReplyBytes;
   /// What a successor needs of each reply is written there; it outlives the loop. null: nothing is.
@@ -143,6 +145,11 @@ class FrontendLoop {
   void tell_timing(Reply& reply);
   void explain_later(Reply& reply, const std::string& end, int status);
   void keep_times();
+  void look_for_trace();
+  void trace_request(const Reply& reply);
+  void trace_first_token(const Reply& reply);
+  void trace_end(const Reply& reply, const std::string& end, int status);
+  void trace_refusal(const Job& job, int status);
   void mark_dirty(std::uint64_t connection, Reply& reply);
   void flush_replies();
 
@@ -201,6 +208,7 @@ class FrontendLoop {
   std::uint64_t replies_taken_over_ = 0;
   std::uint64_t replies_lost_ = 0;
   std::optional<TimingRing> ring_;
+  Tracer tracer_;
   RequestExplainer explainer_;
   std::string record_;  // of the journal, while it is made
   std::vector<std::function<void()>> at_start_;  // what clients of a predecessor are owed at once

@@ -80,6 +80,7 @@ void FrontendLoop::reply_now(Job& job, HttpReply reply) {
   keep_whole(*job.connection, job.frame.keep_alive, bytes);
   writer_.finish(job.connection->id(), bytes, job.frame.keep_alive, now_);
   metrics_.reply_sent(job.route, reply.status);
+  if (tracer_.on() && reply.status >= 400) trace_refusal(job, reply.status);
   // Whoever probes does so every few seconds; what requests fail by is worth a line.
   const auto* live = std::get_if<LiveRequest>(&job.what);
   const bool probe =
@@ -184,6 +185,7 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
   spdlog::debug("{} {} request={} choices={} prompt={}", reply.frame().request_id, reply.route,
                 reply.counters.front(), reply.counters.size(),
                 reply.rendered.usage().prompt_tokens);
+  if (tracer_.on()) trace_request(reply);
   replies_.emplace(connection, std::move(reply));
   if (options_.journal != nullptr) note_place();
   at_work.reset();

@@ -37,6 +37,7 @@ void FrontendLoop::tell_timing(Reply& reply) {
 
 /// Once its last byte is out, and the scheduler has said its last word of it.
 void FrontendLoop::explain_later(Reply& reply, const std::string& end, int status) {
+  if (tracer_.on()) trace_end(reply, end, status);
   EndedRequest ended;
   const Usage usage = reply.rendered.usage();
   ended.request.request_id = reply.frame().request_id;
@@ -63,6 +64,47 @@ void FrontendLoop::explain_later(Reply& reply, const std::string& end, int statu
   if (!reply.last_end || !reply.last_end->told) ended.awaited = counter;
   ended.request.name = {options_.identity.incarnation, counter};
   explainer_.ended(reply.connection->id(), std::move(ended));
+}
+
+// ---------------------------------------------------------------------- while somebody traces
+
+void FrontendLoop::look_for_trace() {
+  if (!tracer_.look(now_)) return;
+  for (const auto& [connection, reply] : replies_) trace_request(reply);
+}
+
+void FrontendLoop::trace_request(const Reply& reply) {
+  if (reply.counters.empty()) return;
+  const FrontendMarks& marks = reply.marks;
+  TraceRecord record{.kind = TraceKind::request,
+                     .at = marks.first_byte,
+                     .took = marks.whole - marks.first_byte};
+  record.args = {options_.identity.incarnation, reply.counters.front(),
+                 std::uint64_t{reply.counters.size()} << 32U | reply.rendered.usage().prompt_tokens,
+                 static_cast<std::uint64_t>(marks.opened)};
+  tracer_.add(record, reply.frame().request_id);
+}
+
+void FrontendLoop::trace_first_token(const Reply& reply) {
+  TraceRecord record{.kind = TraceKind::first_token, .at = now_};
+  record.args = {options_.identity.incarnation, reply.counters.front()};
+  tracer_.add(record);
+}
+
+void FrontendLoop::trace_end(const Reply& reply, const std::string& end, int status) {
+  if (reply.counters.empty()) return;
+  const TimeNs first_byte = reply.marks.first_byte;
+  TraceRecord record{.kind = TraceKind::request_end, .at = first_byte, .took = now_ - first_byte};
+  record.args = {options_.identity.incarnation, reply.counters.front(),
+                 reply.rendered.usage().completion_tokens, static_cast<std::uint64_t>(status)};
+  tracer_.add(record, end);
+}
+
+void FrontendLoop::trace_refusal(const Job& job, int status) {
+  const TimeNs first_byte = std::min(job.connection->first_byte, job.received);
+  TraceRecord record{.kind = TraceKind::refused, .at = first_byte, .took = now_ - first_byte};
+  record.args = {static_cast<std::uint64_t>(status)};
+  tracer_.add(record, job.frame.asked);
 }
 
 }  // namespace baton

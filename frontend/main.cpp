@@ -207,6 +207,7 @@ LoopOptions loop_options(const Config& config, const ServedModel& model, const F
                                : config.scheduler.max_running;
   options.drain = seconds_to_ns(config.frontend.drain_s);
   options.timing_file = config.run_dir + "/" + config.frontend.name + ".timing";
+  options.trace_dir = config.run_dir;
   options.turn_lock = config.run_dir + "/trials.lock";
   return options;
 }

@@ -30,6 +30,7 @@ MemoryLoop::MemoryLoop(const std::string& run_dir, UniqueFd listening)
     : run_dir_(run_dir),
       listening_(std::move(listening)),
       alive_(run_dir, "memory"),
+      tracer_(run_dir, "memory"),
       pools_(std::make_unique<SegmentStore>(run_dir)) {}
 
 MemoryLoop::MemoryLoop(const std::string& run_dir, const std::string& name, UniqueFd listening,
@@ -37,6 +38,7 @@ MemoryLoop::MemoryLoop(const std::string& run_dir, const std::string& name, Uniq
     : run_dir_(run_dir),
       listening_(std::move(listening)),
       alive_(run_dir, name),
+      tracer_(run_dir, name),
       pools_(std::make_unique<DeviceStore>(run_dir, name, device)),
       weights_(name, device) {}
 
@@ -44,6 +46,7 @@ void MemoryLoop::run(SignalFd& signals) {
   while (!signals.requested()) {
     wait(signals);
     alive_.touch(now_);
+    tracer_.look(now_);
     // Deaths first: who asks has often waited for one.
     take_deaths();
     accept();
@@ -72,6 +75,9 @@ void MemoryLoop::take_deaths() {
     if (!poller_.ready(holder.polled)) return false;
     const bool spoiled = take_spoiled_mark(run_dir_, holder.worker, holder.pid);
     leases_.ended(holder.worker, holder.incarnation, spoiled, now_);
+    tracer_.add(
+        {.kind = TraceKind::kept, .at = now_, .args = {static_cast<std::uint64_t>(holder.pid)}},
+        holder.worker);
     spdlog::info("{}, process {}, has ended{}: its pool waits for the next one", holder.worker,
                  holder.pid, spoiled ? " of a fault" : "");
     return true;
@@ -201,6 +207,13 @@ bool MemoryLoop::answer_lease(Tenant& tenant) {
                : message.kept          ? ", kept"
                                        : ", fresh",
                message.why.empty() ? "" : ": " + message.why);
+  if (message.allocation != 0) {
+    tracer_.add({.kind = TraceKind::lease,
+                 .at = now_,
+                 .took = now_ns() - now_,
+                 .args = {message.blocks, message.kept ? 1U : 0U}},
+                lease.worker);
+  }
   tenant.lease.reset();
   return send_packet(tenant.fd.get(), encode(message));
 }

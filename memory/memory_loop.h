@@ -11,6 +11,7 @@
 
 #include "ipc/channel.h"
 #include "ipc/process.h"
+#include "ipc/trace_ring.h"
 #include "memory/device_allocator.h"
 #include "memory/leases.h"
 #include "memory/pool_store.h"
@@ -69,6 +70,7 @@ class MemoryLoop {
   const std::string run_dir_;
   UniqueFd listening_;
   AliveFile alive_;
+  Tracer tracer_;
   Leases leases_;
   std::unique_ptr<PoolStore> pools_;
   WeightsKeeper weights_;

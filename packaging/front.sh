@@ -17,6 +17,8 @@ Usage: baton COMMAND [options]
   serve    start all processes, say when they are ready: baton serve --help
   ctl      talk to a running scheduler: baton ctl show workers; baton ctl help lists the commands
   top      workers, pools, queue and requests of a running scheduler, drawn again and again; q leaves
+  explain  where a request's time went, by the X-Request-Id of its reply: baton explain ID [--json]
+  trace    steps, pulls, requests and deaths of the next seconds as one file for Perfetto: baton trace --seconds 5 -o FILE
   upgrade  replace running processes by what is installed, one after the other; streams go on: baton upgrade --help
   plan     which roles and chunks serve a load best: baton plan --help
   doctor   say what is missing on this machine
@@ -179,7 +181,7 @@ case $command in
     ;;
   service) service "$@" ;;
   ctl) ctl "$@" ;;
-  top) ctl top "$@" ;;
+  top | explain | trace) ctl "$command" "$@" ;;
   upgrade) upgrade "$@" ;;
   plan) exec "$lib/bin/baton-plan" "$@" ;;
   doctor) doctor "$@" ;;

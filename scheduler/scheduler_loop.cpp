@@ -27,6 +27,7 @@ SchedulerLoop::SchedulerLoop(const Config& config, ServerChannel& frontends, Ser
       workers_(workers),
       admin_(*this),
       trace_(config.scheduler.event_log),
+      timeline_(config.run_dir, state_),
       alive_(config.run_dir, "scheduler"),
       started_(now_ns()) {
   state_.epoch = new_incarnation();
@@ -56,6 +57,7 @@ void SchedulerLoop::run(SignalFd& signals) {
 void SchedulerLoop::turn() {
   const TimeNs now = now_ns();
   alive_.touch(now);
+  timeline_.begin_turn(now);
   // Everything that waits in the sockets is heard before anybody is judged by the clock.
   const bool more_workers = receive_workers(now);
   const bool more_frontends = receive_frontends(now);
@@ -72,6 +74,7 @@ void SchedulerLoop::turn() {
   flush();
   if (kv_publisher_) kv_publisher_->publish(state_, wall_ns());
   log_lines();
+  timeline_.end_turn(now);
 }
 
 void SchedulerLoop::tick(TimeNs now) {
@@ -97,6 +100,7 @@ bool SchedulerLoop::receive_workers(TimeNs now) {
     WorkerMessage& message = decoded.value();
     const LinkId link = link_of(routing_id_, Kind::worker);
     std::visit([&](const auto& m) { traffic_.count(m, bytes_.size()); }, message);
+    timeline_.heard();
     if (const auto* hello = std::get_if<Register>(&message)) {
       watch_pid(link, hello->pid, hello->pid_start);
     } else if (const auto* tables = std::get_if<Tables>(&message)) {
@@ -131,6 +135,7 @@ bool SchedulerLoop::receive_frontends(TimeNs now) {
     FrontendMessage& message = decoded.value();
     const LinkId link = link_of(routing_id_, Kind::frontend);
     std::visit([&](const auto& m) { traffic_.count(m, bytes_.size()); }, message);
+    timeline_.heard();
     if (const auto* hello = std::get_if<FrontendHello>(&message)) {
       watch_pid(link, hello->pid, hello->pid_start);
     }
@@ -160,6 +165,7 @@ void SchedulerLoop::watch_processes(TimeNs now) {
     Link& entry = links_[link];
     if (!entry.pidfd || entry.polled == kNotPolled || !poller_.ready(entry.polled)) continue;
     entry.pidfd.reset();
+    if (timeline_.on()) timeline_.lost(name_of(link), now);
     apply_now(ProcessGone{link}, now);
   }
 }
@@ -170,6 +176,12 @@ const std::string& SchedulerLoop::worker_name(LinkId link) const {
   return it == state_.worker_links.end() ? kUnknown : state_.workers[it->second].name();
 }
 
+std::string SchedulerLoop::name_of(LinkId link) const {
+  const auto it = state_.frontend_links.find(link);
+  return it == state_.frontend_links.end() ? worker_name(link)
+                                           : state_.frontends[it->second].identity.name;
+}
+
 void SchedulerLoop::send_to_worker(LinkId link, ToWorker& message) {
   std::visit(
       [&](const auto& m) {
@@ -177,9 +189,16 @@ void SchedulerLoop::send_to_worker(LinkId link, ToWorker& message) {
         traffic_.count(m, encoded_.size());
       },
       message);
-  const TimeNs sent = trace_.on() ? now_ns() : 0;
+  const TimeNs sent = trace_.on() || timeline_.on() ? now_ns() : 0;
   if (workers_.send(links_[link].routing_id, encoded_) != SendResult::ok)
     failed_sends_.push_back(link);
+  if (timeline_.on() && sent != 0) {
+    if (const auto* plan = std::get_if<StepPlan>(&message)) {
+      timeline_.plan(worker_name(link), *plan, sent);
+    } else if (const auto* pull = std::get_if<Pull>(&message)) {
+      timeline_.pull(worker_name(link), *pull, sent);
+    }
+  }
   if (!trace_.on()) return;
   if (const auto* plan = std::get_if<StepPlan>(&message)) {
     trace_.plan(state_, worker_name(link), *plan, sent);

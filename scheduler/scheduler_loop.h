@@ -14,8 +14,9 @@
 #include "ipc/process.h"
 #include "scheduler/admin/admin_server.h"
 #include "scheduler/admin/event_trace.h"
-#include "scheduler/admin/pull_watch.h"
 #include "scheduler/admin/kv_publisher.h"
+#include "scheduler/admin/pull_watch.h"
+#include "scheduler/admin/scheduler_trace.h"
 #include "scheduler/admin/traffic.h"
 #include "scheduler/apply/events.h"
 
@@ -67,6 +68,7 @@ class SchedulerLoop : public AdminBackend {
   LinkId link_of(const std::string& routing_id, Kind kind);
   void watch_pid(LinkId link, std::int32_t pid, std::uint64_t start);
   const std::string& worker_name(LinkId link) const;
+  std::string name_of(LinkId link) const;
   void apply_now(Event&& event, TimeNs now);
 
   ServerChannel& frontends_;
@@ -76,6 +78,7 @@ class SchedulerLoop : public AdminBackend {
   AdminServer admin_;
   PullWatch pull_watch_;
   EventTrace trace_;
+  SchedulerTrace timeline_;
   std::optional<KvPublisher> kv_publisher_;
   Traffic traffic_;
   AliveFile alive_;

@@ -19,6 +19,7 @@
 #include <stdexcept>
 
 #include "ipc/log_line.h"
+#include "ipc/trace_ring.h"
 #include "supervisor/live_line.h"
 
 namespace baton {
@@ -65,6 +66,7 @@ class Supervisor {
         output_{terminal_, options.log_format, width_of(specs)},
         log_(options.run_dir, "baton", output_, true),
         live_line_(options.admin_socket),
+        tracer_(options.run_dir, "supervisor"),
         signals_(open_signals()) {
     for (auto& spec : specs) {
       children_.push_back(std::make_unique<ChildProcess>(spec, options.run_dir, output_,
@@ -88,6 +90,7 @@ class Supervisor {
         for (auto& child : children_) child->forgive();
       }
       last = now;
+      tracer_.look(now_ns());
       if (phase_ == Phase::kRunning) {
         start_due(now);
         kill_frozen(now);
@@ -110,6 +113,10 @@ class Supervisor {
 
   void say(const std::string& text) {
     log_.write(log_line(options_.log_format, wall_ns(), "info", "baton", text) + "\n");
+  }
+
+  void trace(TraceKind kind, pid_t pid, const std::string& text) {
+    tracer_.add({.kind = kind, .at = now_ns(), .args = {static_cast<std::uint64_t>(pid)}}, text);
   }
 
   // Tells every record who watches from now on.
@@ -181,6 +188,7 @@ class Supervisor {
         child->start(now);
         if (child->running()) {
           say("started " + child->spec().name + ", pid " + std::to_string(child->pid()));
+          trace(TraceKind::started, child->pid(), child->spec().name);
         }
       }
     }
@@ -315,7 +323,10 @@ class Supervisor {
   void child_ended(ChildProcess& child, std::optional<int> status) {
     const bool restarts = phase_ == Phase::kRunning && child.wanted();
     const bool gives_up = restarts && child.hopeless(status);
-    say(child.ended(status, monotonic(), restarts && !gives_up));
+    const pid_t pid = child.pid();
+    const std::string how = child.ended(status, monotonic(), restarts && !gives_up);
+    trace(TraceKind::ended, pid, how);
+    say(how);
     if (!gives_up) return;
     gave_up_ = child.spec().name +
                " cannot run, and starting it again does not help: " + child.last_words();
@@ -392,6 +403,7 @@ class Supervisor {
   LogOutput output_;
   LogSink log_;
   LiveLine live_line_;
+  Tracer tracer_;
   bool all_up_ = false;  // has been
   int signals_;
   std::vector<std::unique_ptr<ChildProcess>> children_;

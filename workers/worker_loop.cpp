@@ -71,6 +71,7 @@ WorkerLoop::WorkerLoop(const Config& config, std::unique_ptr<ClientChannel> chan
       executor_(listening(executor)),
       incarnation_(incarnation),
       alive_(config.run_dir, config.self.name),
+      trace_(config.run_dir, config.self.name),
       core_(identity_of(config.self, incarnation, getpid()), core_options(config, executor)),
       steps_(executor, waker_, step_options(config)) {}
 
@@ -78,9 +79,11 @@ int WorkerLoop::run() {
   if (!alive_.status().ok()) spdlog::warn("{}", alive_.status().message());
   fill_poller();
   now_ = now_ns();
+  trace_.look(now_);
   input([&](WorkerActions& out) { core_.start(now_, out); });
   while (!exit_) {
     wait();
+    trace_.look(now_);
     if (poller_.ready(waker_index_)) {
       waker_.clear();
       take_step_events();
@@ -175,6 +178,7 @@ void WorkerLoop::take_step_events() {
   for (StepEvent& event : step_events_) {
     if (auto* done = std::get_if<step_event::StepFinished>(&event)) {
       step_since_ = --steps_out_ > 0 ? now_ : 0;
+      if (trace_.on()) trace_.step(core_.term(), *done->step, done->began, done->ended);
       input([&](WorkerActions& out) { core_.step_finished(*done->output, now_, out); });
     } else if (auto* failed = std::get_if<step_event::StepFailed>(&event)) {
       input([&](WorkerActions& out) { core_.step_failed(failed->reason, out); });
@@ -190,6 +194,7 @@ void WorkerLoop::take_step_events() {
         handles_.push_back(h.host_handle);
       }
       handles_.push_back(h.ranks.at(0).handle);
+      trace_.pool(h.allocation, h.blocks, now_);
       if (pool->lease) {
         spdlog::info("the memory process keeps it");
         lease_ = std::move(pool->lease);
@@ -210,6 +215,7 @@ void WorkerLoop::take_handoff_events() {
   handoff_->take(handoff_events_);
   for (HandoffEvent& event : handoff_events_) {
     if (auto* done = std::get_if<handoff_event::PullFinished>(&event)) {
+      if (trace_.on()) trace_.pull(done->pull_id, done->began, done->ended, done->failure);
       input([&](WorkerActions& out) {
         core_.pull_finished(done->pull_id, done->failure, done->duration_us, now_, out,
                             std::move(done->damaged));
@@ -280,10 +286,14 @@ void WorkerLoop::carry_out(worker_action::AllocatePool& /*a*/) {
 
 void WorkerLoop::carry_out(worker_action::StartStep& a) {
   if (steps_out_++ == 0) step_since_ = now_;
+  if (trace_.on()) trace_.step_given(core_.term(), *a.step);
   steps_.run(a.step);
 }
 
-void WorkerLoop::carry_out(worker_action::StartPull& a) { handoff_->pull(std::move(a.pull)); }
+void WorkerLoop::carry_out(worker_action::StartPull& a) {
+  if (trace_.on()) trace_.pull_given(a.pull);
+  handoff_->pull(std::move(a.pull));
+}
 
 void WorkerLoop::carry_out(worker_action::CloseMapping& a) { handoff_->close(a.allocation); }
 

@@ -17,6 +17,7 @@
 #include "workers/execute/step_thread.h"
 #include "workers/pool/kv_handoff.h"
 #include "workers/protocol/worker_core.h"
+#include "workers/worker_trace.h"
 
 namespace baton {
 
@@ -58,6 +59,7 @@ class WorkerLoop {
   Executor& executor_;
   const Incarnation incarnation_;
   AliveFile alive_;
+  WorkerTrace trace_;
   Waker waker_;
   std::mutex grammars_mutex_;
   std::vector<std::pair<std::uint64_t, bool>> grammars_;  // told by the executor: key, ready

@@ -19,6 +19,7 @@
 #include "scheduler/admin/memory_ctl.h"
 #include "scheduler/admin/process_ctl.h"
 #include "scheduler/admin/top.h"
+#include "scheduler/admin/trace_ctl.h"
 
 namespace {
 
@@ -26,6 +27,13 @@ constexpr const char* kExplainHelp =
     "explain ID [json]                                   where the time of an ended request went "
     "(ID: its\n"
     "                                                    X-Request-Id); no process need run\n";
+
+constexpr const char* kTraceHelp =
+    "trace [--seconds S] [-o FILE]                       steps, pulls, requests and deaths of the "
+    "next S\n"
+    "                                                    seconds [5] as FILE [trace.json], for "
+    "Perfetto;\n"
+    "                                                    Ctrl-C ends it early\n";
 
 constexpr const char* kMemoryHelp =
     "show memory [json]                                  what memory processes keep, for whom\n"
@@ -85,7 +93,7 @@ int carry_out(const std::string& line, Target& target) {
   }
   const int code = ask(target.scheduler.get(), line);
   if (words == std::vector<std::string>{"help"})
-    std::cout << kTopHelp << kExplainHelp << kMemoryHelp << kProcessHelp;
+    std::cout << kTopHelp << kExplainHelp << kTraceHelp << kMemoryHelp << kProcessHelp;
   return code;
 }
 
@@ -115,6 +123,11 @@ int main(int argc, char** argv) {
   double interval = 1;
   app.add_option("--interval", interval, "top: seconds between two pictures [1]")
       ->check(CLI::Range(0.1, 3600.0));
+  double seconds = 5;
+  app.add_option("--seconds", seconds, "trace: how long [5]")->check(CLI::Range(0.1, 600.0));
+  baton::TraceCommand trace;
+  app.add_option("-o,--output", trace.output,
+                 "trace: the file that is made; -: standard output [trace.json]");
   app.add_option("command", words, "the command; '-' reads commands from stdin, one a line")
       ->required();
   app.set_version_flag("--version", std::string("baton-ctl ") + baton::build_version());
@@ -144,6 +157,11 @@ int main(int argc, char** argv) {
   }
   if (words.size() == 1 && words[0] == "top") {
     return baton::run_top(target.admin_socket, static_cast<baton::TimeNs>(interval * 1e9));
+  }
+  if (words.size() == 1 && words[0] == "trace") {
+    trace.run_dir = target.processes.run_dir;
+    trace.length = static_cast<baton::TimeNs>(seconds * 1e9);
+    return baton::run_trace(trace);
   }
   std::string line;
   for (const std::string& word : words) line += (line.empty() ? "" : " ") + word;

@@ -255,6 +255,7 @@ struct Handler {
     if (request.sampling.beams()) request.beams = std::make_unique<Beams>();
     const Request* first =
         state.waiting.empty() ? nullptr : state.requests.find(state.waiting.begin()->second);
+    request.times.tell(state.part_log.get(), request.name);
     request.times.begin(now, !request.generated.empty(),
                         static_cast<std::uint32_t>(state.waiting.size()),
                         first != nullptr ? first->name : RequestId{});

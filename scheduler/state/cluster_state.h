@@ -521,6 +521,7 @@ struct State {
   std::vector<std::uint64_t> group;
 
   Counters counters;
+  std::shared_ptr<PartLog> part_log;  // null where nobody ever wants to know
 
   Store& store(StoreIndex index) { return workers[index].store; }
   const Store& store(StoreIndex index) const { return workers[index].store; }

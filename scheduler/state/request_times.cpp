@@ -50,6 +50,12 @@ void RequestTimes::begin(TimeNs now, bool again, std::uint32_t ahead, RequestId 
   ahead_ = ahead;
   behind_ = behind;
   reasons_[0].why = ahead > 0 ? kOthers : kNobodyLooked;
+  note(now);
+}
+
+void RequestTimes::note(TimeNs now) {
+  entered_ = now;
+  if (log_ != nullptr && log_->on) log_->entries.push_back({name_, part_, now, ended_});
 }
 
 void RequestTimes::pass(TimeNs now) {
@@ -64,6 +70,7 @@ void RequestTimes::enter(Part part, TimeNs now) {
   if (part == part_ || ended_) return;
   pass(now);
   part_ = part;
+  note(now);
   if (part == Part::requeue) waits_for(kLostPlace, now);
   last_token_ = part == Part::decode ? now : 0;
 }
@@ -182,6 +189,7 @@ void RequestTimes::end(TimeNs now) {
   if (ended_) return;
   pass(now);
   ended_ = true;
+  note(now);
 }
 
 RequestTiming RequestTimes::told(TimeNs now, bool whole) const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ipc/timing.h"
+#include "ipc/types.h"
 
 namespace baton {
 
@@ -27,12 +28,33 @@ class GapCounts {
   std::array<std::uint16_t, kBuckets> counts_{};
 };
 
+/// Which parts requests have entered, for a trace. Kept only while somebody wants it, and emptied
+/// by whoever does.
+struct PartLog {
+  struct Entry {
+    RequestId request;
+    Part part = Part::queue;
+    TimeNs at = 0;
+    bool ended = false;  // it is in no part any more
+  };
+  bool on = false;
+  std::vector<Entry> entries;
+};
+
 class RequestTimes {
  public:
+  /// Before begin(): where changes of its part are told from now on (null: nowhere), and under
+  /// which name. `log` outlives this.
+  void tell(PartLog* log, const RequestId& name) {
+    log_ = log;
+    name_ = name;
+  }
   /// It came, and waits behind `ahead` others. `again`: it had a place before.
   void begin(TimeNs now, bool again, std::uint32_t ahead, RequestId behind);
   void enter(Part part, TimeNs now);
   Part part() const { return part_; }
+  /// When it entered that.
+  TimeNs entered() const { return entered_; }
   /// Time since it came that is in none of its parts: 0, or this has a fault.
   TimeNs untold() const;
   /// What has it wait in the queue from now on: a literal.
@@ -71,7 +93,11 @@ class RequestTimes {
   Moment& add(MomentKind kind, std::uint32_t worker, TimeNs began, TimeNs now);
   void merge_chunks();
   void pass(TimeNs now);
+  void note(TimeNs now);
 
+  PartLog* log_ = nullptr;
+  RequestId name_;
+  TimeNs entered_ = 0;
   TimeNs begin_ = 0;
   TimeNs since_ = 0;  // the part at hand
   Part part_ = Part::queue;

@@ -206,11 +206,12 @@ void StepThread::collect() {
     sample_log_ << end << '\n' << std::flush;
   }
   // A step waits on the device for the one before it: its own time begins there.
-  l.output.duration_us = static_cast<std::uint32_t>((end - std::max(l.at, last_end_)) / 1000);
+  const TimeNs began = std::max(l.at, last_end_);
+  l.output.duration_us = static_cast<std::uint32_t>((end - began) / 1000);
   if (step_log_.is_open()) log_step(l, end);
   last_end_ = end;
   spin_.heard();
-  report(step_event::StepFinished{&l.output});
+  report(step_event::StepFinished{&l.output, l.step, began, end});
 }
 
 /// "end rows tokens idle run": ns of CLOCK_MONOTONIC, counts, microseconds. Where the device has no

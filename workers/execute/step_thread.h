@@ -35,6 +35,9 @@ struct PoolFailed {
 /// In order of the posts. Valid until `steps_at_once` further steps have been posted.
 struct StepFinished {
   const StepOutput* output = nullptr;
+  const RunStep* step = nullptr;
+  TimeNs began = 0;  // its own time: after the one before it
+  TimeNs ended = 0;
 };
 struct StepFailed {
   std::string reason;

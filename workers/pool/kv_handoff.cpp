@@ -85,14 +85,16 @@ bool KvHandoff::next_job(std::optional<Job>& job) {
 void KvHandoff::do_job(const Pull& pull) {
   const TimeNs begin = now_ns();
   auto failure = copy(pull);
-  const auto us = static_cast<std::uint32_t>((now_ns() - begin) / 1000);
+  const TimeNs end = now_ns();
+  const auto us = static_cast<std::uint32_t>((end - begin) / 1000);
   std::vector<BlockId> wrong;
   if (!failure && !pull.sums.empty()) wrong = damaged(pull);
   if (!wrong.empty()) {
     failure = std::to_string(wrong.size()) + " of " + std::to_string(pull.from.size()) +
               " blocks are not what was computed, block " + std::to_string(wrong[0]) + " first";
   }
-  report(handoff_event::PullFinished{pull.pull_id, std::move(failure), us, std::move(wrong)});
+  report(handoff_event::PullFinished{pull.pull_id, std::move(failure), us, std::move(wrong), begin,
+                                     end});
   spin_.heard();
 }
 

@@ -32,6 +32,8 @@ struct PullFinished {
   std::optional<std::string> failure;
   std::uint32_t duration_us = 0;
   std::vector<BlockId> damaged;  // as in PullFailed
+  TimeNs began = 0;
+  TimeNs ended = 0;
 };
 struct MappingClosed {
   AllocationId allocation = 0;

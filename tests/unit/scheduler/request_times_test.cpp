@@ -1,4 +1,5 @@
 // Where a request's time went: every nanosecond in one part, whatever happens to it.
+#include <memory>
 #include <numeric>
 
 #include "tests/unit/scheduler/cluster.h"
@@ -79,6 +80,46 @@ TEST(RequestTimes, AWayThroughAPair) {
   EXPECT_EQ(kinds(timing),
             (std::vector<std::string>{"chunk prefill0", "chunk prefill0", "pull decode0",
                                       "pull decode0", "decodes decode0"}));
+}
+
+TEST(RequestTimes, ALogOfPartsTellsTheSameTimesAndOnlyWhileItIsWanted) {
+  TimedPair c(two_chunks());
+  c.state.part_log = std::make_shared<PartLog>();
+  PartLog& log = *c.state.part_log;
+  c.submit(1, 14, 3);
+  c.turn();
+  EXPECT_TRUE(log.entries.empty()) << "nobody wants it";
+  log.on = true;
+  c.submit(2, 14, 3);
+  const TimeNs start = c.now;
+  for (int i = 0; i < 12 && c.timings[2].empty(); ++i) {
+    c.later(3 + i);
+    c.run(1);
+  }
+  c.later(4);
+  c.gone(c.decode);  // one more way through the queue
+  c.later(30);
+  c.run();
+  ASSERT_FALSE(c.timings[2].empty());
+  const RequestTiming& timing = c.last(2);
+  ASSERT_TRUE(timing.ended);
+  PartTimes spent{};
+  const PartLog::Entry* last = nullptr;
+  for (const PartLog::Entry& entry : log.entries) {
+    if (entry.request != RequestId{1, 2}) continue;
+    if (last == nullptr) {
+      EXPECT_EQ(entry.at, start);
+      EXPECT_EQ(entry.part, Part::queue);
+    } else {
+      EXPECT_FALSE(last->ended);
+      spent[static_cast<std::size_t>(last->part)] += entry.at - last->at;
+    }
+    last = &entry;
+  }
+  ASSERT_NE(last, nullptr);
+  EXPECT_TRUE(last->ended);
+  EXPECT_EQ(std::vector<TimeNs>(spent.begin(), spent.end()), timing.spent);
+  EXPECT_GT(ms(timing, Part::prefill), 0);
 }
 
 TEST(RequestTimes, TheQueueSaysWhy) {
