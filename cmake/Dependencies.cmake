@@ -64,6 +64,7 @@ if(PKG_CONFIG_FOUND)
   pkg_check_modules(zmq_pc QUIET IMPORTED_TARGET libzmq)
   pkg_check_modules(pistache_pc QUIET IMPORTED_TARGET libpistache)
   pkg_check_modules(pcre2_pc QUIET IMPORTED_TARGET libpcre2-8)
+  pkg_check_modules(curl_pc QUIET IMPORTED_TARGET libcurl)
   pkg_check_modules(icu_pc QUIET IMPORTED_TARGET icu-uc)
   # Only the version: Debian 13's sentencepiece.pc names protobuf-lite, which its package does not
   # bring, and both releases' files link the trainer, which is of no use here.
@@ -99,6 +100,11 @@ endif()
 baton_require(libicu-dev "${icu_pc_VERSION}")
 if(icu_pc_FOUND)
   baton_interface(icu LIBS PkgConfig::icu_pc)
+endif()
+
+baton_require(libcurl4-openssl-dev "${curl_pc_VERSION}")
+if(curl_pc_FOUND)
+  baton_interface(curl LIBS PkgConfig::curl_pc)
 endif()
 
 find_package(nlohmann_json QUIET)

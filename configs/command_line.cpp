@@ -60,6 +60,7 @@ void declare(Declarer& declarer, Program who) {
   declarer.add_all(top_options(), "", "");
   declarer.add_all(scheduler_options(), "scheduler", "scheduler.");
   declarer.add_all(frontend_options(), "frontend", "frontend.");
+  declarer.add_all(telemetry_options(), "telemetry", "telemetry.");
   declarer.add_all(worker_options(), "worker", "worker.");
   if (who == Program::scheduler) {
     declarer.add_all(scheduler_options(), "scheduler", "");

@@ -62,6 +62,17 @@ Status assign_worker(WorkerConfig& worker, const Assignment& a) {
   return assign(worker_options(), worker, a);
 }
 
+/// With a host and no blank; whether somebody answers there is found out later.
+bool is_http_url(const std::string& text) {
+  for (const std::string scheme : {"http://", "https://"}) {
+    if (text.rfind(scheme, 0) != 0) continue;
+    const std::string rest = text.substr(scheme.size());
+    return !rest.empty() && rest.front() != '/' && rest.front() != ':' &&
+           rest.find(' ') == std::string::npos;
+  }
+  return false;
+}
+
 /// Everything that was said, applied in order: defaults, file, command line; an entry of `workers`
 /// starts from the section `worker`, whoever set that.
 class Builder {
@@ -104,6 +115,9 @@ class Builder {
     }
     if (a.section == "frontend") {
       return assign(frontend_options(), config_.frontend, a);
+    }
+    if (a.section == "telemetry") {
+      return assign(telemetry_options(), config_.telemetry, a);
     }
     return a.section == "worker" ? assign(worker_options(), config_.worker, a) : Status();
   }
@@ -304,6 +318,12 @@ class Builder {
     }
     if (config_.frontend.timeout_s > config_.frontend.max_timeout_s) {
       return invalid(place("frontend", "timeout_s") + ": is larger than frontend.max_timeout_s");
+    }
+    const std::string& otlp = config_.telemetry.otlp_url;
+    if (!otlp.empty() && !is_http_url(otlp)) {
+      return invalid(place("telemetry", "otlp_url") + ": is '" + otlp.substr(0, 100) +
+                     "'; it may be http://HOST[:PORT]/PATH or https://..., as "
+                     "http://127.0.0.1:4318/v1/traces");
     }
     const bool needs_model =
         who_ == Program::frontend || (who_ == Program::worker && !config_.self.fake);

@@ -171,6 +171,13 @@ struct WorkerConfig {
   double drain_s = 8;
 };
 
+/// Where front ends send spans of requests.
+struct TelemetryConfig {
+  std::string otlp_url;  // empty: nowhere
+  double sample_ratio = 1;
+  std::string service_name = "baton";
+};
+
 struct Config {
   std::string run_dir;  // default: /tmp/baton-<uid> (filled in by load_config)
   std::string
@@ -182,6 +189,7 @@ struct Config {
   std::uint32_t awake_ms = 0;
   SchedulerConfig scheduler;
   FrontendConfig frontend;
+  TelemetryConfig telemetry;
   WorkerConfig worker;                // defaults for all workers
   std::vector<WorkerConfig> workers;  // each with the defaults applied
   /// baton-worker only: the entry of `workers` called --name, with the command line applied.

@@ -98,6 +98,8 @@ std::string help_text(Program who) {
     for (const DialectPath& path : facts.paths) out << " " << path.path;
     out << "\n";
   }
+  out << "\nSection telemetry:\n";
+  table(out, telemetry_options(), "telemetry.");
   out << "\nSection worker (defaults; each entry of the list `workers` has a name and may set any "
          "of these):\n";
   table(out, worker_options(), "worker.");

@@ -318,6 +318,28 @@ const std::vector<Option<ListenConfig>>& listen_options() {
   return kOptions;
 }
 
+const std::vector<Option<TelemetryConfig>>& telemetry_options() {
+  using T = TelemetryConfig;
+  static const std::vector<Option<T>> kOptions = {
+      {.name = "otlp_url",
+       .meaning =
+           "where a front end sends a span of each request, and of its parts, as OTLP in JSON "
+           "over HTTP: a collector's http://HOST:4318/v1/traces, or https. Clients' "
+           "traceparent headers are heeded",
+       .member = &T::otlp_url,
+       .default_note = "none"},
+      {"sample_ratio",
+       "share of the requests that are told of, where the client's traceparent does not say "
+       "whether "
+       "its own is",
+       &T::sample_ratio, 0, 1},
+      {.name = "service_name",
+       .meaning = "service.name of these spans",
+       .member = &T::service_name},
+  };
+  return kOptions;
+}
+
 const std::vector<Option<WorkerConfig>>& worker_options() {
   using W = WorkerConfig;
   static const std::vector<Option<W>> kOptions = {
@@ -656,6 +678,7 @@ std::string bounds_text(const Option<Section>& option) {
 BATON_INSTANTIATE(Config);
 BATON_INSTANTIATE(SchedulerConfig);
 BATON_INSTANTIATE(FrontendConfig);
+BATON_INSTANTIATE(TelemetryConfig);
 BATON_INSTANTIATE(ListenConfig);
 BATON_INSTANTIATE(WorkerConfig);
 #undef BATON_INSTANTIATE
@@ -674,6 +697,9 @@ std::string home_of(std::string_view key) {
   }
   if (has(frontend_options())) {
     homes.push_back("frontend");
+  }
+  if (has(telemetry_options())) {
+    homes.push_back("telemetry");
   }
   if (has(worker_options())) {
     homes.push_back("worker");

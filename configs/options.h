@@ -47,6 +47,7 @@ struct Option {
 const std::vector<Option<Config>>& top_options();
 const std::vector<Option<SchedulerConfig>>& scheduler_options();
 const std::vector<Option<FrontendConfig>>& frontend_options();
+const std::vector<Option<TelemetryConfig>>& telemetry_options();
 /// Without `name`, which only an entry of `workers` has.
 const std::vector<Option<WorkerConfig>>& worker_options();
 const Option<WorkerConfig>& worker_name_option();

@@ -15,7 +15,7 @@
 namespace baton {
 namespace {
 
-constexpr std::array<const char*, 3> kSections = {"scheduler", "frontend", "worker"};
+constexpr std::array<const char*, 4> kSections = {"scheduler", "frontend", "telemetry", "worker"};
 
 std::string folder_of(const std::string& file) {
   std::error_code error;
@@ -83,7 +83,8 @@ class YamlReader {
       return section(key, -1, key + ".", at, value);
     }
     if (value.IsMap() || value.IsSequence()) {
-      return error(at, key, "no such section; there are scheduler, frontend, worker and workers");
+      return error(at, key,
+                   "no such section; there are scheduler, frontend, telemetry, worker and workers");
     }
     return scalar("", -1, "", key, at, value);
   }

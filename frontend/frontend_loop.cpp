@@ -34,9 +34,8 @@ FrontendLoop::FrontendLoop(LoopOptions options, std::unique_ptr<ClientChannel> c
       metrics_(options_.model_name),
       seeds_(std::random_device{}() ^ options_.identity.incarnation),
       tracer_(options_.trace_dir, options_.identity.name),
-      explainer_([this](ExplainedRequest request) {
-        if (request.told) metrics_.request_parts(request.spent);
-        if (ring_) ring_->add(std::move(request));
+      explainer_([this](ExplainedRequest request, std::unique_ptr<SpanFacts> span) {
+        keep(std::move(request), std::move(span));
       }) {
   keep_times();
   if (options_.place.incarnation != 0) {
@@ -318,6 +317,7 @@ void FrontendLoop::end_reply(Replies::iterator at, FinishReason reason, const St
   const Usage usage = reply.rendered.usage();
   if (!status.ok()) apply(reply, ReplyFails{status.code(), status.message(), retry_after_s});
   const int code = reply.rendered.status();
+  if (reply.span) reply.span->error = status.message();
   explain_later(reply, status.ok() ? to_string(reason) : to_string(status.code()), code);
   writer_.finish(at->first, reply.rendered.take_bytes(), reply.rendered.keep_alive(), now_);
   metrics_.reply_sent(reply.route, code);

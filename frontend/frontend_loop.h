@@ -26,6 +26,7 @@
 #include "frontend/http/http_servers.h"
 #include "frontend/http/index_page.h"
 #include "frontend/http/jobs.h"
+#include "frontend/http/otlp_exporter.h"
 #include "frontend/http/routes.h"
 #include "frontend/http/stream_writer.h"
 #include "frontend/succession/journal.h"
@@ -57,6 +58,8 @@ struct LoopOptions {
   FrontendPlace place = {};
   /// What the console shows; it outlives the loop. null: there is no console.
   LiveFeed* live = nullptr;
+  /// Gets spans of requests; it outlives the loop. null: nobody wants them.
+  OtlpExporter* spans = nullptr;
   /// Called about once a second: looks after the twin.
   std::function<void()> each_second = {};
 };
@@ -111,6 +114,7 @@ class FrontendLoop {
     PhaseTimes times;
     FrontendMarks marks;
     std::optional<LastEnd> last_end;
+    std::unique_ptr<SpanFacts> span = {};  // null: nobody is told of it
     const ReplyFrame& frame() const { return rendered.frame(); }
   };
   /// One choice: an open request of the table.
@@ -145,6 +149,10 @@ class FrontendLoop {
   void tell_timing(Reply& reply);
   void explain_later(Reply& reply, const std::string& end, int status);
   void keep_times();
+  std::unique_ptr<SpanFacts> open_span(const ReplyFrame& frame, const ClientConnection& connection,
+                                       const ParsedRequest* request);
+  void tell_refusal(const Job& job, const HttpReply& reply);
+  void keep(ExplainedRequest request, std::unique_ptr<SpanFacts> span);
   void look_for_trace();
   void trace_request(const Reply& reply);
   void trace_first_token(const Reply& reply);

@@ -81,6 +81,7 @@ void FrontendLoop::reply_now(Job& job, HttpReply reply) {
   writer_.finish(job.connection->id(), bytes, job.frame.keep_alive, now_);
   metrics_.reply_sent(job.route, reply.status);
   if (tracer_.on() && reply.status >= 400) trace_refusal(job, reply.status);
+  if (options_.spans != nullptr && reply.status >= 400) tell_refusal(job, reply);
   // Whoever probes does so every few seconds; what requests fail by is worth a line.
   const auto* live = std::get_if<LiveRequest>(&job.what);
   const bool probe =
@@ -155,6 +156,7 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
       return;
     }
   }
+  auto span = open_span(job.frame, *job.connection, &parsed);
   Reply reply{.rendered = RenderedReply(*options_.model.tokenizer, parsed, std::move(job.frame),
                                         std::move(generation.facts)),
               .route = job.route,
@@ -164,7 +166,8 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
               .marks = {.first_byte = std::min(job.connection->first_byte, job.received),
                         .whole = job.received,
                         .opened = now_},
-              .last_end = {}};
+              .last_end = {},
+              .span = std::move(span)};
   // Nobody hears of its requests before the journal has.
   if (options_.journal != nullptr && job.connection->kept) {
     const bool kept =
@@ -301,6 +304,7 @@ MetricsView FrontendLoop::metrics_view() const {
   view.replies_taken_over = replies_taken_over_;
   view.replies_lost = replies_lost_;
   if (options_.journal != nullptr) view.replies_unkept = options_.journal->lost();
+  if (options_.spans != nullptr) view.spans = options_.spans->counters();
   return view;
 }
 

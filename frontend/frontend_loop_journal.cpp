@@ -92,6 +92,8 @@ void FrontendLoop::adopt(const std::shared_ptr<ClientConnection>& connection,
     meter_.inherit(static_cast<std::size_t>(reply.frame().api_key),
                    static_cast<std::uint32_t>(reply.counters.size()));
   }
+  reply.span = open_span(reply.frame(), *connection, nullptr);
+  if (reply.span) reply.span->generates = true;
   replies_.emplace(id, std::move(reply));
   note_place();
   at_start_.push_back(

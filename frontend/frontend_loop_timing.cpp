@@ -63,7 +63,59 @@ void FrontendLoop::explain_later(Reply& reply, const std::string& end, int statu
   if (ended.marks.ended == 0) ended.marks.ended = now_;
   if (!reply.last_end || !reply.last_end->told) ended.awaited = counter;
   ended.request.name = {options_.identity.incarnation, counter};
+  ended.span = std::move(reply.span);
   explainer_.ended(reply.connection->id(), std::move(ended));
+}
+
+void FrontendLoop::keep(ExplainedRequest request, std::unique_ptr<SpanFacts> span) {
+  if (request.told) metrics_.request_parts(request.spent);
+  if (span && options_.spans != nullptr) options_.spans->add(request, std::move(*span));
+  if (ring_) ring_->add(std::move(request));
+}
+
+// ------------------------------------------------------------------------- spans of requests
+
+/// `request`: one that generates; null: it was refused before it was one.
+std::unique_ptr<SpanFacts> FrontendLoop::open_span(const ReplyFrame& frame,
+                                                   const ClientConnection& connection,
+                                                   const ParsedRequest* request) {
+  if (options_.spans == nullptr) return nullptr;
+  auto span = options_.spans->open(frame.trace.get());
+  if (!span) return nullptr;
+  span->client = connection.peer;
+  if (request == nullptr) return span;
+  span->generates = true;
+  span->stream = request->stream;
+  span->max_tokens = request->sampling.max_tokens;
+  span->temperature = request->sampling.temperature;
+  span->top_p = request->sampling.top_p;
+  span->top_k = request->sampling.top_k;
+  return span;
+}
+
+/// One of the API's that was refused: pages that browsers and probes ask for are none of a trace's
+/// business.
+void FrontendLoop::tell_refusal(const Job& job, const HttpReply& reply) {
+  if (!job.frame.asked.starts_with("POST ")) return;
+  auto span = open_span(job.frame, *job.connection, nullptr);
+  if (!span) return;
+  span->error = reply.reason;
+  ExplainedRequest request;
+  request.request_id = job.frame.request_id;
+  request.asked = job.frame.asked;
+  request.front_end = options_.identity.name;
+  request.end = std::to_string(reply.status);
+  request.status = static_cast<std::uint32_t>(reply.status);
+  const TimeNs received = job.received == 0 ? now_ : job.received;
+  const FrontendMarks marks{.first_byte = std::min(job.connection->first_byte, received),
+                            .whole = received,
+                            .opened = now_,
+                            .written = now_};
+  const PartTimes spent = split_time(marks, nullptr);
+  request.spent.assign(spent.begin(), spent.end());
+  request.total = marks.written - marks.first_byte;
+  request.at = static_cast<std::uint64_t>(wall_ns() - now_ns() + marks.first_byte);
+  options_.spans->add(std::move(request), std::move(*span));
 }
 
 // ---------------------------------------------------------------------- while somebody traces
@@ -76,9 +128,8 @@ void FrontendLoop::look_for_trace() {
 void FrontendLoop::trace_request(const Reply& reply) {
   if (reply.counters.empty()) return;
   const FrontendMarks& marks = reply.marks;
-  TraceRecord record{.kind = TraceKind::request,
-                     .at = marks.first_byte,
-                     .took = marks.whole - marks.first_byte};
+  TraceRecord record{
+      .kind = TraceKind::request, .at = marks.first_byte, .took = marks.whole - marks.first_byte};
   record.args = {options_.identity.incarnation, reply.counters.front(),
                  std::uint64_t{reply.counters.size()} << 32U | reply.rendered.usage().prompt_tokens,
                  static_cast<std::uint64_t>(marks.opened)};

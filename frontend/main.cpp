@@ -39,6 +39,7 @@
 namespace baton {
 namespace {
 
+constexpr TimeNs kCollectorPatience = 10 * kSecond;  // of one POST of spans
 constexpr TimeNs kPredecessorEnds = 8 * kSecond;  // longer, and it is alive after all
 
 std::size_t connection_limit(std::size_t max_streams) {
@@ -228,6 +229,31 @@ std::unique_ptr<ServerEvents> start_events(const Config& config, const HttpUrl& 
   });
 }
 
+/// Who sends spans of requests to a collector; null where none is named.
+std::unique_ptr<OtlpExporter> start_spans(const Config& config, const FrontendIdentity& identity) {
+  const TelemetryConfig& telemetry = config.telemetry;
+  if (telemetry.otlp_url.empty()) return nullptr;
+  OtlpOptions options;
+  options.source = {.service = telemetry.service_name,
+                    .model = config.model_name,
+                    .version = identity.build,
+                    .front_end = identity.name,
+                    .instance = identity.name + "-" + std::to_string(new_incarnation()),
+                    .host = "",
+                    .pid = identity.pid};
+  char name[256] = {};
+  if (gethostname(name, sizeof name - 1) == 0) options.source.host = name;
+  options.sample_ratio = telemetry.sample_ratio;
+  options.log = [url = telemetry.otlp_url](const std::string& why) {
+    spdlog::warn(
+        "{} takes no spans: {} (said once a minute; baton_span_requests_lost_total counts what is "
+        "lost)",
+        url, why);
+  };
+  return std::make_unique<OtlpExporter>(std::move(options),
+                                        curl_post(telemetry.otlp_url, kCollectorPatience));
+}
+
 /// What the configuration names by a file or an address; what is not named stays empty.
 Status load_named(const FrontendConfig& config, ApiKeys* keys, HttpUrl* client) {
   if (!config.api_keys.empty()) {
@@ -383,6 +409,8 @@ int serve(const Config& config, SignalFd& signals) {
     spdlog::info("baton-frontend {} listens on {}, model {}, speaks {}", build_version(), address,
                  config.model_name, ports[i].names());
   }
+  const std::unique_ptr<OtlpExporter> spans = start_spans(config, options.identity);
+  options.spans = spans.get();
   LiveFeed live({.admin_socket = config.scheduler.admin_socket});
   options.live = &live;
   FrontendLoop loop(std::move(options), std::move(channel).value(), http, jobs, facts);
@@ -417,6 +445,7 @@ int serve(const Config& config, SignalFd& signals) {
   if (templates) templates->stop();  // its threads call the routes,
   grammars.stop();                   // and so do these,
   pool.stop();                       // and these
+  if (spans) spans->stop();
   return exit_code;
 }
 

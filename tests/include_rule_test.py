@@ -42,6 +42,7 @@ LIBRARIES = [
     (["pcre2.h"], ["text/tokenizer/regex.cpp"]),
     (["unicode/*"], ["text/tokenizer/unicode.cpp"]),
     (["xgrammar/*"], ["text/grammar/grammar_engine.cpp"]),
+    (["curl/*"], ["frontend/http/otlp_post.cpp"]),
     (["yaml-cpp/*"], ["configs/yaml_reader.cpp"]),
     (["ATen/*"], ["workers/model/cpu_step.h"]),
     (["cuda*.h"], ["workers/cuda/*", "memory/cuda_allocator.cpp", "bench/bench_gpu*"]),
@@ -59,7 +60,7 @@ CORE = ["scheduler/*", "memory/leases*", "memory/shared_weights*", "workers/prot
         "frontend/succession/journal.*", "frontend/succession/journal_reader*", "frontend/succession/replay*",
         "frontend/succession/reply_records*", "ipc/kv_layout*",
         "ipc/types*", "ipc/messages*", "ipc/timing.*", "frontend/core/request_explainer*",
-        "frontend/core/told_timing*"]
+        "frontend/core/told_timing*", "frontend/core/trace_context*"]
 SHELL = ["scheduler/main.cpp", "scheduler/scheduler_loop*", "scheduler/admin/admin_*",
          "scheduler/admin/ctl.cpp", "scheduler/admin/memory_ctl*", "scheduler/admin/event_trace*",
          "scheduler/admin/process_ctl*", "scheduler/admin/explain_ctl*", "scheduler/admin/top*",

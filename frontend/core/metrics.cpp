@@ -233,6 +233,16 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
   counter("baton_replies_unkept_total", "",
           "Replies that found no room in the journal: their front end's death would end them.",
           view.replies_unkept);
+  if (view.spans) {
+    counter("baton_spans_exported_total", "", "Spans of requests that the collector took.",
+            view.spans->exported);
+    head(out, "baton_span_requests_lost_total", "counter",
+         "Requests whose spans found no room, or that the collector did not take.");
+    line(out, "baton_span_requests_lost_total", model_ + ",reason=\"queue_full\"",
+         std::to_string(view.spans->dropped));
+    line(out, "baton_span_requests_lost_total", model_ + ",reason=\"not_taken\"",
+         std::to_string(view.spans->failed));
+  }
   counter("baton_role_changes_total", "",
           "Changes of workers' roles, by an operator or by scheduler.roles: auto.",
           view.scheduler.role_changes);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "frontend/core/request_table.h"
 #include "frontend/core/scheduler_client.h"
 #include "frontend/http/http_server.h"
+#include "frontend/http/otlp_exporter.h"
 #include "frontend/http/stream_writer.h"
 #include "ipc/process.h"
 #include "ipc/timing.h"
@@ -56,6 +58,7 @@ struct MetricsView {
   std::size_t open_streams = 0;
   std::size_t queued_bytes = 0;
   ProcessUsage process;
+  std::optional<OtlpCounters> spans;  // nothing: none are sent
 };
 
 /// When a request's phases began (monotonic; 0: not known, or it never came to that).

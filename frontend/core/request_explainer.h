@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <unordered_map>
 
+#include "frontend/core/otlp_spans.h"
 #include "frontend/core/request_table.h"
 #include "ipc/timing.h"
 
@@ -20,11 +22,12 @@ struct EndedRequest {
   std::optional<RequestTiming> timing;  // the last word so far
   std::uint64_t awaited = 0;            // counter of a request whose last word is to come; 0: none
   TimeNs wall_offset = 0;               // of unix time above monotonic time
+  std::unique_ptr<SpanFacts> span = {};  // it is told of in a trace; null: it is not
 };
 
 class RequestExplainer {
  public:
-  using Sink = std::function<void(ExplainedRequest)>;
+  using Sink = std::function<void(ExplainedRequest, std::unique_ptr<SpanFacts>)>;
   explicit RequestExplainer(Sink sink) : sink_(std::move(sink)) {}
 
   /// Its last bytes are made. A connection has one at a time.

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "frontend/core/load_report.h"
+#include "frontend/core/trace_context.h"
 
 namespace baton {
 
@@ -41,6 +43,7 @@ struct ReplyFrame {
   LoadFormat load_format = LoadFormat::none;  // in which the request wants to know the load
   std::string load = {};                      // in that form (load_report.h); empty: no header
   std::string asked = {};  // "METHOD PATH" of the request, as the log tells it
+  std::shared_ptr<const TraceContext> trace = {};  // the client's, if it has named one
 };
 
 /// In quotes, on one line, at most 300 bytes: for the log, where strangers' text must not begin a

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 namespace baton {
 
@@ -9,6 +10,14 @@ bool takes_any_model(const std::vector<const Dialect*>& dialects) {
   return std::any_of(dialects.begin(), dialects.end(), [](const Dialect* dialect) {
     return std::string_view(dialect->name()) == "tgi";
   });
+}
+
+std::shared_ptr<const TraceContext> trace_of(const HttpRequest& request) {
+  const std::string* parent = request.header("traceparent");
+  if (parent == nullptr) return nullptr;
+  const std::string* state = request.header("tracestate");
+  auto context = parse_trace_context(*parent, state == nullptr ? std::string() : *state);
+  return context ? std::make_shared<const TraceContext>(std::move(*context)) : nullptr;
 }
 
 ReplyFrame reply_frame(const HttpRequest& request, const Dialect* dialect, const Cors& cors) {
@@ -19,6 +28,7 @@ ReplyFrame reply_frame(const HttpRequest& request, const Dialect* dialect, const
   frame.minor = request.minor;
   frame.asked = asked_text(request.method, request.path());
   frame.cors = &cors.reply_headers(request);
+  frame.trace = trace_of(request);
   if (const std::string* asked = request.header(kLoadFormatHeader))
     frame.load_format = load_format(*asked);
   return frame;

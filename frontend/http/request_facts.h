@@ -2,6 +2,7 @@
 // the same when a request is read and when a successor reads it again. Pure.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "frontend/core/dialect.h"
@@ -26,6 +27,9 @@ bool takes_any_model(const std::vector<const Dialect*>& dialects);
 
 /// All of a frame but its request's id and key. `cors` must outlive it.
 ReplyFrame reply_frame(const HttpRequest& request, const Dialect* dialect, const Cors& cors);
+
+/// What its traceparent and tracestate say; null if it has none, or none that is valid.
+std::shared_ptr<const TraceContext> trace_of(const HttpRequest& request);
 
 RequestContext request_context(const HttpRequest& request, const ReplyFacts& facts,
                                const IntakeSettings& settings);

@@ -457,6 +457,7 @@ void Routes::refused(const Connection& connection, const HttpRequest& request,
   frame.minor = request.minor;
   frame.asked = asked_text(request.method, request.path());
   frame.cors = &options_.cors.reply_headers(request);
+  frame.trace = trace_of(request);
   const std::string* given = request.header("x-request-id");
   frame.request_id = given != nullptr && valid_request_id(*given) ? *given : new_request_id();
   fail(connection, std::move(frame), kNoRoute, http_error(fault.status, fault.message, fault.code));

@@ -303,7 +303,8 @@ TEST(ConfigError, WrongType) {
             "/etc/baton/t.yaml:1: log_level: is 'loud'; it may be trace, debug, info, warn, error "
             "or off");
   EXPECT_EQ(error_of("model: [a]\n"),
-            "/etc/baton/t.yaml:1: model: no such section; there are scheduler, frontend, worker "
+            "/etc/baton/t.yaml:1: model: no such section; there are scheduler, frontend, "
+            "telemetry, worker "
             "and workers");
   EXPECT_EQ(error_of("frontend:\n  port: [80]\n"),
             "/etc/baton/t.yaml:2: frontend.port: expected one value, not a map or a list");
@@ -316,7 +317,8 @@ TEST(ConfigError, WrongShape) {
   EXPECT_EQ(error_of("scheduler: 5\n"),
             "/etc/baton/t.yaml:1: scheduler: expected a map of options");
   EXPECT_EQ(error_of("\ngateway: {a: 1}\n"),
-            "/etc/baton/t.yaml:2: gateway: no such section; there are scheduler, frontend, worker "
+            "/etc/baton/t.yaml:2: gateway: no such section; there are scheduler, frontend, "
+            "telemetry, worker "
             "and workers");
   EXPECT_EQ(error_of("workers: {a: 1}\n"),
             "/etc/baton/t.yaml:1: workers: expected a list of workers");
@@ -354,6 +356,28 @@ TEST(ConfigError, NamesOfWorkers) {
   EXPECT_EQ(error_of(many), "/etc/baton/t.yaml:1: workers: has 65 entries; at most 64");
 }
 
+TEST(ConfigError, Collectors) {
+  const auto with = [](const std::string& url) {
+    return parse_config("telemetry:\n  otlp_url: '" + url + "'\n  sample_ratio: 0.5\n",
+                        "/etc/baton/t.yaml");
+  };
+  for (const char* good : {"http://127.0.0.1:4318/v1/traces", "https://otlp.example/v1/traces"}) {
+    ASSERT_TRUE(with(good).ok()) << with(good).status().message();
+    EXPECT_EQ(with(good).value().telemetry.otlp_url, good);
+    EXPECT_EQ(with(good).value().telemetry.sample_ratio, 0.5);
+    EXPECT_EQ(with(good).value().telemetry.service_name, "baton");
+  }
+  for (const char* bad : {"127.0.0.1:4318", "http://", "http:///v1/traces", "grpc://host:4317",
+                          "http://:80/", "http://a b"}) {
+    EXPECT_EQ(error_of("telemetry:\n  otlp_url: '" + std::string(bad) + "'\n"),
+              "/etc/baton/t.yaml:2: telemetry.otlp_url: is '" + std::string(bad) +
+                  "'; it may be http://HOST[:PORT]/PATH or https://..., as "
+                  "http://127.0.0.1:4318/v1/traces");
+  }
+  EXPECT_EQ(error_of("telemetry: {sample_ratio: 2}\n"),
+            "/etc/baton/t.yaml:1: telemetry.sample_ratio: is 2; it may be 0 to 1");
+}
+
 TEST(ConfigError, ValuesThatDisagree) {
   EXPECT_EQ(error_of("frontend:\n  timeout_s: 100\n  max_timeout_s: 99\n"),
             "/etc/baton/t.yaml:2: frontend.timeout_s: is larger than frontend.max_timeout_s");
@@ -385,6 +409,7 @@ TEST(Help, ListsEveryKeyWithDefaultAndBounds) {
     expect_listed(help, "", top_options());
     expect_listed(help, "scheduler.", scheduler_options());
     expect_listed(help, "frontend.", frontend_options());
+    expect_listed(help, "telemetry.", telemetry_options());
     expect_listed(help, "worker.", worker_options());
   }
   expect_listed(help_text(Program::scheduler), "", scheduler_options());
@@ -412,6 +437,7 @@ TEST(Table, DefaultsLieWithinTheirBounds) {
   check(top_options(), Config());
   check(scheduler_options(), SchedulerConfig());
   check(frontend_options(), FrontendConfig());
+  check(telemetry_options(), TelemetryConfig());
   check(worker_options(), WorkerConfig());
 }
 

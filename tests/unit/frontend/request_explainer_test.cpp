@@ -34,7 +34,11 @@ RequestTiming last_word(std::uint64_t counter) {
 
 struct Explainer : testing::Test {
   std::vector<ExplainedRequest> done;
-  RequestExplainer explainer{[this](ExplainedRequest request) { done.push_back(request); }};
+  std::vector<std::string> told;  // spans' clients
+  RequestExplainer explainer{[this](ExplainedRequest request, std::unique_ptr<SpanFacts> span) {
+    done.push_back(std::move(request));
+    if (span) told.push_back(span->client);
+  }};
 
   void expect_whole(std::size_t count) {
     ASSERT_EQ(done.size(), count);
@@ -54,6 +58,18 @@ TEST_F(Explainer, IsDoneWhenTheLastByteIsOut) {
   EXPECT_TRUE(done[0].told);
   explainer.written(7, 70 * kMs);
   EXPECT_EQ(done.size(), 1U) << "once";
+}
+
+TEST_F(Explainer, HandsOnWhatASpanTells) {
+  EndedRequest request = ended("a", 0);
+  request.span = std::make_unique<SpanFacts>();
+  request.span->client = "192.0.2.7";
+  explainer.ended(7, std::move(request));
+  explainer.ended(8, ended("b", 0));
+  explainer.written(8, 60 * kMs);
+  EXPECT_TRUE(told.empty());
+  explainer.written(7, 60 * kMs);
+  EXPECT_EQ(told, std::vector<std::string>{"192.0.2.7"});
 }
 
 TEST_F(Explainer, AwaitsTheSchedulersLastWord) {
