@@ -71,7 +71,10 @@ class Collector {
       if (known != readers_.end() && known->second.file() == facts.st_ino) continue;
       auto reader = TraceReader::open(entry.path().string(), from_start);
       if (!reader.ok()) continue;
-      if (known != readers_.end()) lost_ += known->second.lost();
+      if (known != readers_.end()) {
+        drain(name, known->second);
+        lost_ += known->second.lost();
+      }
       readers_.insert_or_assign(name, std::move(reader).value());
     }
   }
@@ -83,6 +86,11 @@ class Collector {
       found_[name].push_back(record);
       if (record.kind != TraceKind::life) return;
       const auto pid = static_cast<std::int32_t>(record.pid);
+      // Whoever writes has the lock of the one before, which may have died between two looks.
+      const auto [writer, first] = writers_.emplace(name, record.pid);
+      if (!first && writer->second != record.pid)
+        deaths_.push_back({name, writer->second, record.at});
+      writer->second = record.pid;
       if (process_alive(pid, record.args[0])) alive_[{name, pid}] = record.args[0];
     });
   }
@@ -102,6 +110,7 @@ class Collector {
   std::map<std::string, std::vector<TraceRecord>> found_;
   std::map<std::pair<std::string, std::int32_t>, std::uint64_t>
       alive_;  // name, pid: its start time
+  std::map<std::string, std::uint32_t> writers_;  // the pid that each ring's last writer has told
   std::vector<SeenDeath> deaths_;
   std::size_t records_ = 0;
   std::uint64_t lost_ = 0;

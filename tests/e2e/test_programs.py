@@ -181,6 +181,7 @@ class App(InFolder):
     def only_port(port):
         class One:
             frontends = {"": port}
+            address = "127.0.0.1"
         return One()
 
     def test_foreground_ends_with_ctrl_c(self):

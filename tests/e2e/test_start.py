@@ -50,9 +50,9 @@ class StartTest(unittest.TestCase):
     def test_a_family_that_is_not_served(self):
         model = self.model()
         config = json.loads((model / "config.json").read_text())
-        (model / "config.json").write_text(json.dumps({**config, "architectures": ["GptOssForCausalLM"]}))
+        (model / "config.json").write_text(json.dumps({**config, "architectures": ["MambaForCausalLM"]}))
         self.assertRegex(self.refused(model), "cannot run, and starting it again does not help: the model "
-                         r"cannot be loaded: .*config.json: architectures: \[\"GptOssForCausalLM\"\] is not")
+                         r"cannot be loaded: .*config.json: architectures: \[\"MambaForCausalLM\"\] is not")
 
     def test_a_tokenizer_that_is_not_served(self):
         model = self.model()
