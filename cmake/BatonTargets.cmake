@@ -88,11 +88,12 @@ endif()
 add_custom_target(baton-sanitized)
 
 # baton_test(name SOURCES ... LIBS ... [LABEL unit|cpu_torch|e2e] [TIMEOUT seconds]
-#            [ENVIRONMENT A=1 ...] [ARGS ...] [NO_MAIN] [NOT_SANITIZED])
+#            [ENVIRONMENT A=1 ...] [ARGS ...] [NO_MAIN] [NOT_SANITIZED] [ONE_THREAD])
 # A GoogleTest program, one ctest entry a program. gtest's main is linked unless NO_MAIN is given.
+# ONE_THREAD: neither it nor what it tests starts another: nothing to see for ThreadSanitizer.
 # NOT_SANITIZED: left out of the sanitizer trees (arithmetic that only takes long there).
 function(baton_test name)
-  cmake_parse_arguments(arg "NO_MAIN;NOT_SANITIZED" "LABEL;TIMEOUT" "SOURCES;LIBS;ENVIRONMENT;ARGS" ${ARGN})
+  cmake_parse_arguments(arg "NO_MAIN;NOT_SANITIZED;ONE_THREAD" "LABEL;TIMEOUT" "SOURCES;LIBS;ENVIRONMENT;ARGS" ${ARGN})
   if(NOT arg_SOURCES)
     message(FATAL_ERROR "baton_test(${name}): no SOURCES")
   endif()
@@ -105,7 +106,8 @@ function(baton_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 60)
   endif()
-  if(NOT BATON_TESTS OR ((BATON_SANITIZE OR BATON_COVERAGE) AND arg_NOT_SANITIZED))
+  if(NOT BATON_TESTS OR ((BATON_SANITIZE OR BATON_COVERAGE) AND arg_NOT_SANITIZED)
+     OR (BATON_SANITIZE STREQUAL "thread" AND arg_ONE_THREAD))
     return()
   endif()
   if(arg_NO_MAIN)
