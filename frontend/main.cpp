@@ -229,6 +229,12 @@ std::unique_ptr<ServerEvents> start_events(const Config& config, const HttpUrl& 
   });
 }
 
+/// Nothing if it cannot be told.
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
 /// Who sends spans of requests to a collector; null where none is named.
 std::unique_ptr<OtlpExporter> start_spans(const Config& config, const FrontendIdentity& identity) {
   const TelemetryConfig& telemetry = config.telemetry;
@@ -239,10 +245,8 @@ std::unique_ptr<OtlpExporter> start_spans(const Config& config, const FrontendId
                     .version = identity.build,
                     .front_end = identity.name,
                     .instance = identity.name + "-" + std::to_string(new_incarnation()),
-                    .host = "",
+                    .host = host_name(),
                     .pid = identity.pid};
-  char name[256] = {};
-  if (gethostname(name, sizeof name - 1) == 0) options.source.host = name;
   options.sample_ratio = telemetry.sample_ratio;
   options.log = [url = telemetry.otlp_url](const std::string& why) {
     spdlog::warn(
@@ -273,8 +277,7 @@ Status load_named(const FrontendConfig& config, ApiKeys* keys, HttpUrl* client) 
 std::string public_address(const HttpServerOptions& options, std::uint16_t port) {
   std::string host = options.host;
   if (host == "0.0.0.0" || host == "::") {
-    char name[256] = {};
-    if (gethostname(name, sizeof name - 1) == 0) host = name;
+    if (std::string name = host_name(); !name.empty()) host = std::move(name);
   }
   return host + ":" + std::to_string(port);
 }

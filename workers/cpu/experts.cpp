@@ -34,9 +34,9 @@ void ExpertPlan::close_groups(std::span<const float> scores, const RouterRule& r
     }
     group_scores_.push_back(rule.group_pairs && size > 1 ? best + second : best);
   }
-  std::vector<char> open(group_scores_.size(), 0);
-  for (int i = 0; i < rule.active_groups; ++i) open[best_of(group_scores_, open)] = 1;
-  for (std::size_t e = 0; e < scores.size(); ++e) taken_[e] = open[e / size] == 0 ? 1 : 0;
+  open_.assign(group_scores_.size(), 0);
+  for (int i = 0; i < rule.active_groups; ++i) open_[best_of(group_scores_, open_)] = 1;
+  for (std::size_t e = 0; e < scores.size(); ++e) taken_[e] = open_[e / size] == 0 ? 1 : 0;
 }
 
 void ExpertPlan::choose(std::span<const float> weights, const RouterRule& rule,

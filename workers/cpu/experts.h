@@ -62,7 +62,8 @@ class ExpertPlan {
   std::vector<int> next_line_;  // [experts]
   std::vector<char> taken_;     // [experts], of the row at hand: not to be chosen any more
   std::vector<float> scores_;   // [experts], of the row at hand: weights and the bias
-  std::vector<float> group_scores_;
+  std::vector<float> group_scores_;  // [groups], likewise
+  std::vector<char> open_;           // [groups], likewise: its experts may be chosen
 };
 
 }  // namespace baton::cpu

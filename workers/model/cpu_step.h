@@ -18,6 +18,11 @@ namespace baton {
 
 inline constexpr std::int64_t kMinWorkspaceRows = 64;
 
+/// What a layer's parts give goes straight into the residual stream.
+inline bool adds_at_once(const LayerSpec& spec) {
+  return spec.norm == NormPlace::before && spec.residual == 1.0;
+}
+
 /// Activations of a step, [capacity, columns] of float each. Grows, never shrinks: the steady state
 /// allocates nothing. What a model has no use for has no columns.
 struct StepWorkspace {
@@ -56,7 +61,7 @@ struct StepWorkspace {
       };
       hidden = make(s.hidden);
       normed = make(s.hidden);
-      part = make(s.hidden);
+      part = make(std::all_of(s.parts.begin(), s.parts.end(), adds_at_once) ? 0 : s.hidden);
       qkv = make(s.qkv_columns());
       attended = make(std::int64_t{s.heads} * s.head_dim);
       const ExpertSpec& e = s.experts();

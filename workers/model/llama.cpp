@@ -37,11 +37,6 @@ cpu::Activate activate_of(const MlpSpec& m) {
   return {};
 }
 
-/// What a layer's parts give goes straight into the residual stream.
-bool adds_at_once(const LayerSpec& spec) {
-  return spec.norm == NormPlace::before && spec.residual == 1.0;
-}
-
 }  // namespace
 
 struct LlamaModel::Impl {
