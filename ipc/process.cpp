@@ -148,6 +148,20 @@ int open_pidfd(std::int32_t pid) {
 #endif
 }
 
+namespace {
+
+/// Unix time; 0: not known.
+double started_at() {
+  timespec up{};  // since boot, suspension included, as the start time is
+  const std::uint64_t ticks = pid_start_time(static_cast<std::int32_t>(::getpid()));
+  if (ticks == 0 || ::clock_gettime(CLOCK_BOOTTIME, &up) != 0) return 0;
+  const double age = static_cast<double>(up.tv_sec) + static_cast<double>(up.tv_nsec) * 1e-9 -
+                     static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return static_cast<double>(wall_ns()) * 1e-9 - age;
+}
+
+}  // namespace
+
 ProcessUsage process_usage() {
   ProcessUsage usage;
   unsigned long long pages = 0, resident = 0;
@@ -162,13 +176,9 @@ ProcessUsage process_usage() {
     };
     usage.cpu_seconds = seconds(times.ru_utime) + seconds(times.ru_stime);
   }
-  timespec up{};  // since boot, suspension included, as the start time is
-  const std::uint64_t ticks = pid_start_time(static_cast<std::int32_t>(::getpid()));
-  if (ticks != 0 && ::clock_gettime(CLOCK_BOOTTIME, &up) == 0) {
-    const double age = static_cast<double>(up.tv_sec) + static_cast<double>(up.tv_nsec) * 1e-9 -
-                       static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-    usage.started = static_cast<double>(wall_ns()) * 1e-9 - age;
-  }
+  // Read once: the clocks are not read at one moment, and who counts changes counts restarts.
+  static const double started = started_at();
+  usage.started = started;
   return usage;
 }
 

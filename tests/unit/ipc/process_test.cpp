@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "tests/support/temp_dir.h"
 
@@ -40,6 +42,9 @@ TEST(Process, WhatItUsesIsPlausible) {
   const double now = static_cast<double>(wall_ns()) * 1e-9;
   EXPECT_LT(usage.started, now + 1);
   EXPECT_GT(usage.started, now - 3600);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  // To the last bit: a change would be counted as another start.
+  EXPECT_EQ(process_usage().started, usage.started);
 }
 
 TEST(Process, AZombieIsDeadAndPidfdSaysSo) {
