@@ -12,6 +12,7 @@
 
 #include "bench/policy_figures.h"
 #include "bench/policy_loads.h"
+#include "bench/policy_shares.h"
 #include "planning/virtual_cluster.h"
 
 namespace baton {
@@ -381,8 +382,9 @@ int main(int argc, char** argv) {
   using namespace baton;
   Options options;
   CLI::App app("The scheduler's policies against each other, in virtual time");
-  const std::vector<std::string> names = {"batches", "order", "memory",    "limits", "sides",
-                                          "chats",   "swap",  "swap-pair", "tier",   "roles"};
+  const std::vector<std::string> names = {"batches", "order", "memory", "limits",
+                                          "sides",   "chats", "swap",   "swap-pair",
+                                          "tier",    "roles", "shares"};
   app.add_option("--seed", options.seed, "of lengths and arrivals");
   app.add_option("--requests", options.requests, "of each run")->check(CLI::Range(10, 100'000));
   app.add_option("--only", options.only, "one table")->check(CLI::IsMember(names));
@@ -410,5 +412,7 @@ int main(int argc, char** argv) {
     if (options.only.empty() || options.only == group.name)
       sound = print(group, device.value()) && sound;
   }
+  if (options.only.empty() || options.only == "shares")
+    sound = print_shares(options.seed, options.requests, device.value()) && sound;
   return sound ? 0 : 1;
 }

@@ -39,4 +39,15 @@ Figures figures_of(const Requests& requests, const VirtualRun& run) {
   return f;
 }
 
+Figures figures_of(const Requests& requests, const VirtualRun& run, const std::string& tenant) {
+  Requests own;
+  VirtualRun seen;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (requests[i].share.tenant != tenant) continue;
+    own.push_back(requests[i]);
+    seen.replies.push_back(run.replies[i]);
+  }
+  return figures_of(own, seen);
+}
+
 }  // namespace baton

@@ -1,6 +1,8 @@
 // What a run of baton-bench-policies was worth.
 #pragma once
 
+#include <string>
+
 #include "bench/policy_loads.h"
 
 namespace baton {
@@ -13,5 +15,8 @@ struct Figures {
 };
 
 Figures figures_of(const Requests& requests, const VirtualRun& run);
+
+/// ... and those alone whose tenant is `tenant`. Their latencies are to the last token.
+Figures figures_of(const Requests& requests, const VirtualRun& run, const std::string& tenant);
 
 }  // namespace baton

@@ -15,7 +15,7 @@ namespace baton {
 
 enum class Batching : std::uint8_t { continuous = 0, static_batch = 1 };
 enum class NoDecode : std::uint8_t { run = 0, wait = 1 };
-enum class QueueOrder : std::uint8_t { arrival = 0, shortest = 1 };
+enum class QueueOrder : std::uint8_t { arrival = 0, shortest = 1, fair = 2 };
 enum class Preempted : std::uint8_t { in_place = 0, first = 1, front = 2, automatic = 3 };
 enum class Admission : std::uint8_t { watermark = 0, future = 1 };
 enum class Victim : std::uint8_t { last = 0, shortest = 1, tail = 2 };
@@ -68,6 +68,7 @@ struct SchedulerConfig {
   double delay_factor = 0;
   QueueOrder queue_order = QueueOrder::arrival;
   double input_age_ms = 10;
+  double fair_output_cost = 2;
   Preempted preempted = Preempted::automatic;
   Victim victim = Victim::last;
   Admission admission = Admission::watermark;

@@ -97,9 +97,13 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        "times the last step with prompts took; 0: at once",
        &S::delay_factor, 0, 100},
       {.name = "queue_order",
-       .meaning = "who is next: the first to arrive, or the shortest prompt, with input_age_ms",
+       .meaning =
+           "who is next: the first to arrive; the shortest prompt, with input_age_ms; or the "
+           "API key that has been given the fewest tokens for its weight",
        .member = &S::queue_order,
-       .choices = "arrival|shortest"},
+       .choices = "arrival|shortest|fair"},
+      {"fair_output_cost", "with queue_order fair: prompt tokens that a token of a reply counts as",
+       &S::fair_output_cost, 0, 1000},
       {"input_age_ms",
        "with queue_order shortest: milliseconds of waiting that make up for one token of prompt",
        &S::input_age_ms, 0, 10'000},

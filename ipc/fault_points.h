@@ -47,6 +47,9 @@ enum class Fault : std::uint8_t {
   roles_flap,                // a worker is turned at once by whatever is measured, and back again
   last_decoder_turned,       // nobody need be left who decodes when a worker is turned
   wait_not_told,             // the time that a request waits once more is in none of its parts
+  return_not_lifted,         // a tenant that asked for nothing a while has saved up a claim
+  replies_not_charged,       // a tenant's replies cost it nothing
+  charged_again,             // a tenant pays once more for what is computed once more
 };
 
 #ifdef BATON_FAULTS

@@ -20,7 +20,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 15;
+constexpr std::uint32_t kProtocolVersion = 16;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                         \
@@ -102,6 +102,20 @@ struct FrontendHello {
 
 constexpr std::int32_t kMaxPriority = 100;
 
+constexpr std::size_t kMaxTenantName = 64;
+constexpr float kLeastTenantWeight = 0.001F;
+constexpr float kMostTenantWeight = 1000.0F;
+
+/// Whose request it is, and what that one is due beside others (`queue_order: fair`).
+struct TenantShare {
+  std::string tenant;         // an API key's name; empty: it has none, and shares with all of those
+  float weight = 1;           // tenants of equal priority are served in proportion to it
+  std::int32_t priority = 0;  // lower is served before others; within kMaxPriority of 0
+  BATON_FIELDS(tenant, weight, priority)
+
+  bool operator==(const TenantShare&) const = default;
+};
+
 /// One request, or one more attempt at it. A higher attempt replaces a lower one.
 struct Submit {
   Epoch epoch = 0;  // a stale one is dropped: the front end will have been told to say hello
@@ -116,8 +130,9 @@ struct Submit {
   std::vector<Token> prompt;
   std::vector<Token> generated;  // tokens that the client has
   SamplingParams sampling;
+  TenantShare share;
   BATON_FIELDS(epoch, request, attempt, arrival, deadline, priority, lifetime, again, cache_salt,
-               prompt, generated, sampling)
+               prompt, generated, sampling, share)
 };
 
 /// The client left, or its front end gave up.

@@ -138,6 +138,7 @@ class VirtualCluster {
     m.arrival = request.arrival;
     m.deadline = request.timeout > 0 ? request.arrival + request.timeout : INT64_MAX;
     m.priority = request.priority;
+    m.share = request.share;
     m.cache_salt = request.cache_salt;
     m.prompt = request.prompt;
     if (m.prompt.empty()) {

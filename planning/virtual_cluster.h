@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/messages.h"
 #include "ipc/types.h"
 #include "planning/step_times.h"
 #include "scheduler/state/cluster_state.h"
@@ -31,6 +32,7 @@ struct VirtualRequest {
   std::int32_t priority = 0;
   std::string cache_salt;
   TimeNs timeout = 0;  // after its arrival; 0: none
+  TenantShare share;   // whose it is
 };
 
 /// What a client saw. Times on the clock of the arrivals.

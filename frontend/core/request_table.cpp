@@ -213,6 +213,7 @@ void RequestTable::submit(std::uint64_t counter, Entry& entry, TimeNs now, Table
   message.prompt = entry.request.prompt;
   message.generated = entry.generated;
   message.sampling = entry.request.sampling;
+  message.share = entry.request.share;
   entry.submitted = now;
   entry.timing.reset();
   // Whatever ended the earlier attempt ends this one again: the scheduler sees the generated ids.

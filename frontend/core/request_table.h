@@ -53,6 +53,7 @@ struct NewRequest {
   std::vector<Token> prompt;
   SamplingParams sampling;
   TimeNs deadline = 0;
+  TenantShare share;
 };
 
 /// What a predecessor left of one request.

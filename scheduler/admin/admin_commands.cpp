@@ -12,7 +12,7 @@ namespace baton {
 namespace {
 
 constexpr const char* kHelp =
-    "show info|workers|roles|frontends|setup|requests|kv|queue|errors|live [json]\n"
+    "show info|workers|roles|frontends|setup|requests|kv|queue|tenants|errors|live [json]\n"
     "                                                    what the scheduler knows\n"
     "set worker NAME drain|ready                         stop or resume giving it work\n"
     "set worker NAME role prefill|decode|mixed|auto      what new work it gets; what it has, "
@@ -171,7 +171,8 @@ AdminAnswer run_admin_command(std::string_view line, AdminBackend& backend, Time
       }
     }
     return error(
-        "usage: show info|workers|roles|frontends|setup|requests|kv|queue|errors|live [json]");
+        "usage: show info|workers|roles|frontends|setup|requests|kv|queue|tenants|errors|live "
+        "[json]");
   }
   if (words[0] == "set") return set_worker(words, backend);
   if (words[0] == "cancel") return cancel(words, backend);

@@ -6,6 +6,7 @@
 #include "scheduler/admin/admin_views.h"
 #include "scheduler/admin/block_map.h"
 #include "scheduler/admin/pull_watch.h"
+#include "scheduler/plan/queue_order.h"
 
 namespace baton {
 namespace {
@@ -185,10 +186,10 @@ json running(const State& state, const std::vector<Scale>& scale, TimeNs now,
 
 json queue(const State& state, TimeNs now, const LiveLimits& limits) {
   json list = json::array();
-  for (const auto& [place, id] : state.waiting) {
-    if (list.size() == limits.waiting) break;
-    const Request* r = state.requests.find(id);
-    if (r == nullptr) continue;
+  QueueWalk walk(state);
+  while (list.size() < limits.waiting) {
+    const Request* r = state.requests.find(walk.next());
+    if (r == nullptr) break;
     json one = request_json(*r, now);
     one["waits_for"] = r->passed_over == nullptr ? "" : r->passed_over;
     list.push_back(std::move(one));

@@ -200,6 +200,24 @@ json queue(const State& state, const AdminStats& stats) {
           {"undecodable", stats.undecodable}, {"by_type", types}};
 }
 
+/// What each tenant is due, and has been given since this scheduler began.
+json tenants(const State& state) {
+  json list = json::array();
+  for (const Tenant& tenant : state.tenants.all()) {
+    if (tenant.requests == 0) continue;
+    list.push_back({{"name", tenant.name.empty() ? "(none)" : tenant.name},
+                    {"weight", tenant.weight},
+                    {"priority", tenant.priority},
+                    {"requests", tenant.requests},
+                    {"open", tenant.open},
+                    {"waiting", tenant.waiting.size()},
+                    {"prompt_tokens", tenant.prompt_tokens},
+                    {"output_tokens", tenant.output_tokens},
+                    {"counter", static_cast<std::uint64_t>(tenant.counter)}});
+  }
+  return list;
+}
+
 /// Names come from peers: bytes that are no UTF-8 must not throw.
 std::string printed(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -269,6 +287,8 @@ std::optional<std::string> show(const std::string& what, bool as_json, const Sta
     value = setup(state);
   } else if (what == "queue") {
     value = queue(state, stats);
+  } else if (what == "tenants") {
+    value = tenants(state);
   } else if (what == "errors") {
     value = stats.errors;
   } else if (what == "live") {

@@ -10,8 +10,8 @@
 
 namespace baton {
 
-/// `what`: info, workers, frontends, setup, requests, kv, queue, errors or live (with `pulls`, if
-/// any); nothing for anything else.
+/// `what`: info, workers, frontends, setup, requests, kv, queue, tenants, errors or live (with
+/// `pulls`, if any); nothing for anything else.
 std::optional<std::string> show(const std::string& what, bool json, const State& state,
                                 const AdminStats& stats, TimeNs now,
                                 const PullWatch* pulls = nullptr);

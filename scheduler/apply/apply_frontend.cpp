@@ -197,6 +197,7 @@ struct Handler {
     if (submit.request.frontend != state.frontends[frontend].identity.incarnation) return;
     if (Request* known = find_request(state, submit.request)) {
       if (submit.attempt <= known->attempt) return;
+      paid = {known->charged_prompt, known->charged_output};
       drop_obsolete(*known);
     }
     const std::uint32_t context = max_context(state);
@@ -223,13 +224,20 @@ struct Handler {
              "logprobs, logit_bias, allowed tokens, bad words or beams are out of bounds", 0, out);
       return;
     }
+    if (submit.share.tenant.size() > kMaxTenantName) {
+      refuse(state, submit, frontend, ErrorCode::invalid_argument,
+             "the tenant's name has more than " + std::to_string(kMaxTenantName) + " bytes", 0,
+             out);
+      return;
+    }
     accept(std::move(submit));
   }
 
   /// Its front end is at a later attempt.
   void drop_obsolete(Request& request) {
     release_places(state, request);
-    state.waiting.erase({request.place, request.id});
+    leave_queue(state, request);
+    if (request.phase != Phase::ended) state.tenants.close(request.tenant);
     state.handoffs.erase({request.place, request.id});
     state.deadlines.erase({request.deadline, request.id});
     forget(state, request);
@@ -240,6 +248,7 @@ struct Handler {
     Request& request = state.requests.create();
     request.name = submit.request;
     request.frontend = frontend;
+    request.tenant = state.tenants.open(submit.share);
     request.attempt = submit.attempt;
     request.arrival = submit.arrival;
     request.place = queue_place(submit, state.settings);
@@ -253,14 +262,16 @@ struct Handler {
     request.sampling = std::move(submit.sampling);
     request.grammar = grammar_key(request.sampling);
     if (request.sampling.beams()) request.beams = std::make_unique<Beams>();
-    const Request* first =
-        state.waiting.empty() ? nullptr : state.requests.find(state.waiting.begin()->second);
+    request.charged_prompt = paid.prompt;
+    request.charged_output =
+        std::max(paid.output, static_cast<std::uint32_t>(request.generated.size()));
+    const Request* first = first_waiting(state);
     request.times.tell(state.part_log.get(), request.name);
     request.times.begin(now, !request.generated.empty(),
                         static_cast<std::uint32_t>(state.waiting.size()),
                         first != nullptr ? first->name : RequestId{});
     state.by_name[request.name] = request.id;
-    state.waiting.insert({request.place, request.id});
+    enter_queue(state, request);
     state.deadlines.insert({request.deadline, request.id});
     ++state.counters.accepted;
     const FinishReason reason = already_finished(request);
@@ -361,6 +372,12 @@ struct Handler {
     if (request.terminal_sent) send_terminal(state, request, out);
   }
 
+  /// What the attempt before has been charged for, as Request has it.
+  struct {
+    std::uint32_t prompt = 0;
+    std::uint32_t output = 0;
+  } paid = {};
+
   void operator()(FrontendBye&& /*bye*/) { lose_frontend(state, frontend, "said goodbye", out); }
 };
 
@@ -406,7 +423,7 @@ void apply_frontend(State& state, LinkId link, FrontendMessage&& message, TimeNs
   }
   const FrontendIndex index = known ? it->second : kNobody;
   if (known) state.frontends[index].heard = now;
-  std::visit(Handler{state, link, index, now, out}, std::move(message));
+  std::visit(Handler{state, link, index, now, out, {}}, std::move(message));
 }
 
 }  // namespace baton

@@ -138,6 +138,7 @@ void advance(State& state, Request& request, std::span<const BeamSearch::Row> ro
   if (beams.search->length() > beams.furthest) {
     beams.furthest = beams.search->length();
     request.deaths.got_on(Stage::decode);  // further than any try before
+    charge_output(state, request, beams.furthest, request.sampling.num_beams);
   }
   if (beams.search->length() == 1) request.deaths.got_on(Stage::prefill);
   if (beams.search->done()) return end_search(state, request, out);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ipc/fault_points.h"
 #include "scheduler/apply/sequences.h"
 #include "scheduler/plan/queue_order.h"
 #include "scheduler/plan/swap.h"
@@ -30,6 +31,21 @@ void note(Request& request, LifetimeMoment moment, TimeNs now) {
   if (time == 0) time = now;
 }
 
+void charge_prompt(State& state, Request& request, std::uint32_t begin, std::uint32_t end) {
+  end = std::min(end, static_cast<std::uint32_t>(request.prompt.size()));
+  if (!fault(Fault::charged_again)) begin = std::max(begin, request.charged_prompt);
+  if (begin >= end) return;
+  state.tenants.charge_prompt(request.tenant, end - begin);
+  request.charged_prompt = std::max(request.charged_prompt, end);
+}
+
+void charge_output(State& state, Request& request, std::uint32_t length, std::uint32_t width) {
+  if (length <= request.charged_output) return;
+  state.tenants.charge_output(request.tenant, (length - request.charged_output) * width,
+                              state.settings.fair_output_cost);
+  request.charged_output = length;
+}
+
 Part computing(const Request& request) {
   return request.generated.empty() ? Part::prefill : Part::recompute;
 }
@@ -46,7 +62,7 @@ void requeue(State& state, Request& request) {
   request.phase = Phase::waiting;
   request.times.enter(Part::requeue, state.now);
   state.handoffs.erase({request.place, request.id});
-  state.waiting.insert({request.place, request.id});
+  enter_queue(state, request);
   ++state.counters.requeued;
 }
 
@@ -138,6 +154,7 @@ void take_token(State& state, Request& request, Token token, const LogprobReader
   const auto index = static_cast<std::uint32_t>(request.generated.size());
   request.generated.push_back(token);
   ++state.counters.tokens;
+  charge_output(state, request, index + 1, 1);
   if (logprobs != nullptr) {
     request.logprobs.push(index, logprobs->logprob, logprobs->top_tokens, logprobs->top_logprobs);
   }
@@ -212,7 +229,8 @@ void end_request(State& state, Request& request, FinishReason reason, ErrorCode 
                  std::string message, Outbox& out) {
   if (request.phase == Phase::ended) return;
   release_places(state, request);
-  state.waiting.erase({request.place, request.id});
+  leave_queue(state, request);
+  state.tenants.close(request.tenant);
   state.handoffs.erase({request.place, request.id});
   state.deadlines.erase({request.deadline, request.id});
   request.phase = Phase::ended;

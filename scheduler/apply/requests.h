@@ -11,6 +11,11 @@ namespace baton {
 void note(Request& request, LifetimeMoment moment, TimeNs now);
 /// The part of its time that computing its prompt is.
 Part computing(const Request& request);
+/// Its tenant pays for [begin, end) of its tokens, which a step computes: for those of the prompt,
+/// and for each of them once.
+void charge_prompt(State& state, Request& request, std::uint32_t begin, std::uint32_t end);
+/// ... and for its reply up to `length` tokens, of each of `width` beams.
+void charge_output(State& state, Request& request, std::uint32_t length, std::uint32_t width);
 /// Back to the queue, at its place.
 void requeue(State& state, Request& request);
 /// Takes the request off its workers; it is queued again once the steps that name it have ended.

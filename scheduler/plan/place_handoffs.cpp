@@ -50,7 +50,8 @@ std::vector<bool> awaited_by_preempted(State& state, TimeNs now) {
   std::vector<bool> awaited(state.workers.size(), false);
   int looked = 0;
   int others = 0;
-  for (const auto& [place, id] : state.waiting) {
+  QueueWalk walk(state);
+  for (std::uint64_t id = walk.next(); id != 0; id = walk.next()) {
     Request& request = *state.requests.find(id);
     const WorkerIndex worker = request.kept.worker;
     if (++looked > kAsideLook || (worker == kNobody && ++others > kQueueLook)) break;
@@ -80,24 +81,19 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
   std::vector<bool> spoken_for = awaited_by_preempted(state, now);
   if (state.handoffs.empty()) return;
   const bool decoder = any_decoder(state);
-  for (auto it = state.handoffs.begin(); it != state.handoffs.end();) {
-    Request& request = *state.requests.find(it->second);
+  for (const std::uint64_t id : handoffs_in_order(state)) {
+    Request& request = *state.requests.find(id);
     Sequence& source = *state.sequences.find(request.source);
     if (!decoder || avoids_pulls(state, request) ||
         stays_at_source(state.workers[source.worker], request, source) ||
         !reaches_some_decoder(state, state.workers[source.worker])) {
       if (!decoder && state.settings.no_decode == NoDecode::wait) return;
-      ++it;
       decode_at_source(state, request, source);
       continue;
     }
-    if (request.handoff_not_before > now) {
-      ++it;
-      continue;
-    }
+    if (request.handoff_not_before > now) continue;
     const WorkerIndex choice = choose_decoder(state, request, source.worker, spoken_for, now);
     if (choice == kNobody) {
-      ++it;
       const std::uint32_t tokens = source.prefill_length + 1;
       if (wait_for_room(state, state.workers[source.worker], request, tokens, spoken_for)) continue;
       if (fits_some_decoder(state, request, tokens) &&  // but none that it reaches
@@ -119,7 +115,6 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
     if (!grammar_ready(w, request) &&
         w.compute.adds.size() >= kMostHeld) {  // it waits at its source
       ask_grammar(state, w, request, /*awaited=*/true, now, out);
-      ++it;
       continue;
     }
     const bool piecemeal = fault(Fault::piecemeal_reservation);
@@ -135,7 +130,7 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
     state.counters.pulls_saved += target->pulled;
     request.target = target->id;
     if (request.phase == Phase::handoff) request.times.enter(Part::handoff, now);
-    it = state.handoffs.erase(it);
+    state.handoffs.erase({request.place, request.id});
     advance_handoff(state, request, now, out);
   }
 }

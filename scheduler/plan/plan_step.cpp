@@ -101,8 +101,34 @@ class StepBuilder {
   }
 
   void take_prompts() {
-    continue_prefills();
+    if (state_.settings.queue_order == QueueOrder::fair) {
+      continue_by_tenants();
+    } else {
+      continue_prefills();
+    }
     if (!w_.compute.makes_way) admit(/*suspects=*/false);
+  }
+
+  /// Prompts that are under way, the least tenant's first; before each of them those who wait and
+  /// whose tenants are served before its own. So nobody waits for the rest of another's long
+  /// prompt.
+  void continue_by_tenants() {
+    std::vector<SequenceId>& prefills = w_.compute.prefills;
+    const auto request_of = [&](SequenceId id) -> const Request& {
+      return *state_.request_of(*state_.sequences.find(id));
+    };
+    std::stable_sort(prefills.begin(), prefills.end(), [&](SequenceId a, SequenceId b) {
+      return tenant_goes_first(state_, request_of(a), request_of(b));
+    });
+    const std::vector<SequenceId> under_way = prefills;  // those admitted have their row already
+    for (const SequenceId id : under_way) {
+      const Request& request = request_of(id);
+      if (!w_.compute.makes_way && !state_.waiting.empty()) admit(/*suspects=*/false, &request);
+      if (budget_ == 0 || prompt_rows_ == 0) return;
+      const auto at = std::find(prefills.begin(), prefills.end(), id);
+      if (at == prefills.end()) continue;
+      continue_or_pass(static_cast<std::size_t>(at - prefills.begin()));
+    }
   }
 
   /// Whoever shared a step with a suspect would be blamed for its next death: a step of its own
@@ -337,14 +363,16 @@ class StepBuilder {
 
   void continue_prefills() {
     for (std::size_t i = 0; i < w_.compute.prefills.size() && budget_ > 0 && prompt_rows_ > 0;) {
-      const Request& request = *state_.request_of(*state_.sequences.find(w_.compute.prefills[i]));
-      if (makes_way_for(request, may_draw(w_, request))) {
-        await_grammar(request);
-        ++i;
-      } else if (!continue_prefill(i)) {
-        ++i;
-      }
+      if (!continue_or_pass(i)) ++i;
     }
+  }
+
+  /// True if the i-th prompt has left the list.
+  bool continue_or_pass(std::size_t i) {
+    const Request& request = *state_.request_of(*state_.sequences.find(w_.compute.prefills[i]));
+    if (!makes_way_for(request, may_draw(w_, request))) return continue_prefill(i);
+    await_grammar(request);
+    return false;
   }
 
   /// The next chunk of the i-th prompt; true if it was the last one, and the prompt has left the
@@ -400,8 +428,8 @@ class StepBuilder {
   }
 
   /// Takes new requests in: one suspect, or the others up to the first suspect that could come,
-  /// whose turn is next.
-  void admit(bool suspects) {
+  /// whose turn is next. `before`: only those whose tenants are served before that one's.
+  void admit(bool suspects, const Request* before = nullptr) {
     if (state_.waiting.empty()) return;
     if (w_.compute.short_of_blocks) return first_waits("those that decode need the blocks");
     if (!accepts(w_, now_)) return first_waits("the worker takes no more of them now");
@@ -412,10 +440,12 @@ class StepBuilder {
     }
     if (budget_ == 0 || prompt_rows_ == 0) return first_waits("the step is full");
     AdmissionRules rules(state_, index_, now_, out_, suspects, logprob_budget_, reserved_blocks());
-    for (auto it = state_.waiting.begin();
-         it != state_.waiting.end() && budget_ > 0 && prompt_rows_ > 0;) {
-      Candidate candidate{*state_.requests.find(it->second)};
-      ++it;  // admission erases the entry
+    QueueWalk walk(state_);
+    while (budget_ > 0 && prompt_rows_ > 0) {
+      Request* next = state_.requests.find(walk.next());
+      if (next == nullptr || (before != nullptr && !tenant_goes_first(state_, *next, *before)))
+        return;
+      Candidate candidate{*next};
       const Ruling answer = rules.judge(candidate);
       if (answer == Ruling::stop) return;
       if (answer == Ruling::pass_over) continue;
@@ -436,7 +466,7 @@ class StepBuilder {
 
   /// So the queue's first one waits, if this worker may have it; the others wait for that one.
   void first_waits(const char* why) {
-    Request& first = *state_.requests.find(state_.waiting.begin()->second);
+    Request& first = *first_waiting(state_);
     if (may_prefill(state_, first, w_, now_)) first.times.waits_for(why, now_);
   }
 
@@ -450,7 +480,7 @@ class StepBuilder {
     state_.counters.prefill_tokens += sequence.prefill_length;
     state_.counters.cached_tokens += sequence.computed;
     if (request.generated.empty()) request.cached_tokens = sequence.computed;
-    state_.waiting.erase({request.place, request.id});
+    leave_queue(state_, request);
     request.source = sequence.id;
     request.phase = Phase::prefill;
     request.times.enter(computing(request), now_);
@@ -484,6 +514,8 @@ class StepBuilder {
       const Sequence& sequence = *state_.sequences.find(id);
       note_writes(sequence, sequence.scheduled - n, n);
       state_.counters.computed_tokens += n;
+      charge_prompt(state_, *state_.request_of(sequence), sequence.scheduled - n,
+                    sequence.scheduled);
     }
     take_copies();
     for (const CopyOp& op : plan_.ops) step_.writes.push_back({op.to, 0});

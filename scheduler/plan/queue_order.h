@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "scheduler/state/cluster_state.h"
 
@@ -19,6 +20,44 @@ constexpr int kAsideLook = 1024;
 /// is ordered by priority and length among those that came within that time, and whoever has waited
 /// longer goes first all the same: nothing starves.
 TimeNs queue_place(const Submit& submit, const Settings& settings);
+
+/// The queue, walked in its order: by place; with `queue_order: fair` the tenants' queues are
+/// merged, each ordered by place: the lower priority first, then the least counter, then who has
+/// the fewest requests open. So that the walk shows whom the planner would take if it took all, a
+/// request that is passed counts as if its prompt were computed. What the walk has passed may leave
+/// the queue.
+class QueueWalk {
+ public:
+  explicit QueueWalk(const State& state);
+  /// The id of the next request; 0: there is none.
+  std::uint64_t next();
+
+ private:
+  struct Line {
+    const Tenant* tenant = nullptr;
+    double counter = 0;
+    std::set<QueueKey>::const_iterator at;
+  };
+  /// Of two lines, `a` comes later.
+  static bool later(const Line& a, const Line& b);
+
+  const State& state_;
+  std::set<QueueKey>::const_iterator at_;  // without tenants
+  std::vector<Line> lines_;                // a heap: the next one first
+};
+
+/// The first of the queue; null: it is empty.
+Request* first_waiting(State& state);
+
+/// `a`'s tenant is served before `b`'s; false unless `queue_order: fair`.
+bool tenant_goes_first(const State& state, const Request& a, const Request& b);
+
+/// Hand-offs without a target, in the order in which they get one.
+std::vector<std::uint64_t> handoffs_in_order(const State& state);
+
+/// A request enters, or leaves, the queue at its place. Of one that is not there: no-op.
+void enter_queue(State& state, const Request& request);
+void leave_queue(State& state, const Request& request);
 
 /// Where a request that was preempted as the `eviction`-th stands from then on (`preempted`): at
 /// its old `place`; before every request that was never preempted, in the order of eviction (a

@@ -4,6 +4,7 @@
 
 #include "scheduler/apply/membership.h"
 #include "scheduler/apply/requests.h"
+#include "scheduler/plan/queue_order.h"
 
 namespace baton {
 
@@ -70,8 +71,9 @@ struct NextGroup {
 NextGroup next_group(const State& state) {
   NextGroup next;
   std::uint32_t left = state.settings.static_batch_size;
-  const Request& head = *state.requests.find(state.waiting.begin()->second);
-  for (const auto& [place, id] : state.waiting) {
+  QueueWalk walk(state);
+  const Request& head = *state.requests.find(QueueWalk(state).next());
+  for (std::uint64_t id = walk.next(); id != 0; id = walk.next()) {
     const Request& request = *state.requests.find(id);
     if (state.settings.static_same_config && !same_config(head.sampling, request.sampling))
       continue;

@@ -181,9 +181,26 @@ struct Checker {
         expect(source && source->retiring, "preempting nothing");
         break;
     }
+    expect(state.tenants.of(request.tenant).waiting.count(key) == (waiting ? 1U : 0U),
+           "the queue and its tenant's disagree");
     if (request.beams) check_beams(request, source);
     if (state.handoffs.count(key) != 0)
       expect(source && !target, "hand-off queue holds a stranger");
+  }
+
+  /// Nobody waits who is in no queue, and each that has not ended is somebody's.
+  void check_tenants() {
+    std::size_t waiting = 0;
+    std::size_t open = 0;
+    for (TenantIndex i = 0; i < state.tenants.all().size(); ++i) {
+      const Tenant& tenant = state.tenants.of(i);
+      waiting += tenant.waiting.size();
+      open += tenant.open;
+      expect(tenant.waiting.empty() != state.tenants.queued().contains(i),
+             "a tenant waits and is not listed, or the other way round");
+    }
+    expect(waiting == state.waiting.size(), "the queue and the tenants' differ");
+    expect(open == state.deadlines.size(), "tenants' open requests differ from recount");
   }
 
   void check_beams(const Request& request, const Sequence* source) {
@@ -344,6 +361,7 @@ std::vector<std::string> audit_state(const State& state) {
     checker.check_worker(index);
   }
   state.requests.each([&](const Request& request) { checker.check_request(request); });
+  checker.check_tenants();
   checker.expect(state.by_name.size() == state.requests.size(), "request names and table disagree");
   return faults;
 }

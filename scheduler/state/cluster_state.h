@@ -24,6 +24,7 @@
 #include "scheduler/state/request_times.h"
 #include "scheduler/state/role_watch.h"
 #include "scheduler/state/slab.h"
+#include "scheduler/state/tenants.h"
 #include "scheduler/state/trust.h"
 
 namespace baton {
@@ -54,6 +55,7 @@ struct Settings {
   double delay_factor = 0;
   QueueOrder queue_order = QueueOrder::arrival;
   TimeNs input_age = 10 * kMillisecond;
+  double fair_output_cost = 2;
   Preempted preempted = Preempted::automatic;
   Victim victim = Victim::last;
   Admission admission = Admission::watermark;
@@ -142,6 +144,7 @@ struct Request {
   std::uint64_t id = 0;  // slab id
   RequestId name;
   FrontendIndex frontend = kNobody;
+  TenantIndex tenant = kSharedTenant;
   std::uint32_t attempt = 0;
   TimeNs arrival = 0;
   TimeNs place = 0;  // in every queue: queue_place(), place_after_preemption()
@@ -168,6 +171,10 @@ struct Request {
   std::uint32_t cached_tokens = 0;  // of the prompt, found or pulled; told with the first token
   std::uint32_t pulled_tokens = 0;  // ... of these, pulled
   TimeNs begun = 0;                 // its first prompt chunk was planned; likewise
+  // What its tenant has been charged for: the prompt up to there, and so many tokens (of a beam
+  // search: its length). Nothing is charged again when it is computed again.
+  std::uint32_t charged_prompt = 0;
+  std::uint32_t charged_output = 0;
   RequestTimes times;               // where its time went
   Kept kept;
   const char* passed_over = nullptr;  // the rule that passed it over last (admission_rules.h)
@@ -502,7 +509,7 @@ struct State {
   std::unordered_map<LinkId, FrontendIndex> frontend_links;
 
   // Ordered by (place, id): the queue, hand-offs without a target, and every open request's
-  // deadline.
+  // deadline. Who is next in the queue says QueueWalk (queue_order.h).
   std::set<std::pair<TimeNs, std::uint64_t>> waiting;
   std::set<std::pair<TimeNs, std::uint64_t>> handoffs;
   std::set<std::pair<TimeNs, std::uint64_t>> deadlines;
@@ -516,6 +523,7 @@ struct State {
       held_pulls;  // requests whose next pull waits for a suspect's turn to pass
 
   RoleWatch role_watch;
+  Tenants tenants;  // whose requests they are, and what each has been given
 
   // Static batching: the running group, and how many of it have not ended.
   std::vector<std::uint64_t> group;

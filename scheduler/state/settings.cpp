@@ -19,6 +19,7 @@ Settings make_settings(const SchedulerConfig& config) {
   s.delay_factor = config.delay_factor;
   s.queue_order = config.queue_order;
   s.input_age = seconds_to_ns(config.input_age_ms / 1000);
+  s.fair_output_cost = config.fair_output_cost;
   s.preempted = config.preempted;
   s.victim = config.victim;
   s.admission = config.admission;

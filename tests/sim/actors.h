@@ -15,6 +15,7 @@
 #include "tests/sim/network.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/plan_checks.h"
+#include "tests/sim/share_checks.h"
 #include "workers/protocol/worker_core.h"
 
 namespace baton::sim {
@@ -106,6 +107,7 @@ class SimScheduler final : public Process {
   std::vector<Event> injected_;
   std::vector<LinkId> failed_sends_;
   PlanChecks checks_;
+  ShareChecks shares_;
   // What a router knows of each worker's pool, by the events alone: contents, and in which part.
   std::vector<std::set<std::pair<ContentHash, bool>>> told_;
   std::uint64_t audits_ = 0;

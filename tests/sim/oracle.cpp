@@ -149,6 +149,28 @@ void draw_beginning(const Scenario& scenario, const std::deque<RequestSpec>& ear
 
 }  // namespace
 
+namespace {
+
+/// The first tenant asks for most; the last one for nothing in the middle of the run, and comes
+/// back. Of numbers of its own, likewise.
+TenantShare draw_share(const Scenario& scenario, std::size_t index) {
+  TenantShare share;
+  if (scenario.tenants == 0) return share;
+  Random random(mix(scenario.seed ^ (index + 1)) ^ 0x54A4E5ULL);
+  std::uint32_t tenant = random.permille(500) ? 0 : random.between(0, scenario.tenants - 1);
+  const std::size_t part = 10 * index / std::max(1U, scenario.load.requests);
+  if (tenant + 1 == scenario.tenants && part >= 1 && part < 5) tenant = 0;
+  if (scenario.fair && tenant + 1 != scenario.tenants && part >= 7)
+    tenant = random.between(0, 1) == 0 ? tenant : scenario.tenants - 1;
+  share.tenant = "tenant" + std::to_string(tenant);
+  Random fixed(mix(scenario.seed ^ (1000 + tenant)) ^ 0x54A4E5ULL);
+  share.weight = fixed.pick({0.5F, 1.0F, 1.0F, 2.0F, 3.0F});
+  if (!scenario.fair && fixed.permille(200)) share.priority = -1;
+  return share;
+}
+
+}  // namespace
+
 RequestSpec draw_request(const Scenario& scenario, const std::deque<RequestSpec>& earlier,
                          Random& random) {
   const Load& load = scenario.load;
@@ -158,7 +180,7 @@ RequestSpec draw_request(const Scenario& scenario, const std::deque<RequestSpec>
   const bool beams = random.permille(load.beams);
   if (beams) draw_beams(scenario, spec, random);
   // What it allows changes nothing here; that its workers must have compiled it does.
-  if (!beams && earlier.size() % (1000 / load.grammar) == 0) {
+  if (!beams && load.grammar != 0 && earlier.size() % (1000 / load.grammar) == 0) {
     spec.sampling.grammar_kind = GrammarKind::regex;
     spec.sampling.grammar = std::to_string(earlier.size() / 5 % 4);
   }
@@ -184,6 +206,7 @@ RequestSpec draw_request(const Scenario& scenario, const std::deque<RequestSpec>
     spec.killer_at = random.between(0, spec.sampling.max_tokens - 1);
   }
   if (load.strike != Strike::none) draw_striker(scenario, spec, random);
+  spec.share = draw_share(scenario, earlier.size());
   if (load.priorities) spec.priority = static_cast<std::int32_t>(random.below(3)) - 1;
   if (beams) {
     answer_beams(scenario, spec);

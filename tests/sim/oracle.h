@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/messages.h"
 #include "ipc/types.h"
 #include "tests/sim/random.h"
 #include "tests/sim/scenario.h"
@@ -50,6 +51,7 @@ struct RequestSpec {
   std::uint32_t strike_at = 0;     // decode and scheduler: from this token on ...
   std::uint32_t strike_every = 1;  // ... at each so many-th
   std::int32_t priority = 0;
+  TenantShare share;
 
   std::vector<Token> answer;  // up to and with the last token; of all that a beam search finds
   FinishReason reason = FinishReason::none;

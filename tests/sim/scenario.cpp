@@ -305,6 +305,15 @@ void draw_successors(Scenario& s) {
   s.pace.step = random.pick<TimeNs>({5 * kMillisecond, 20 * kMillisecond, 60 * kMillisecond});
 }
 
+/// Requests of several tenants, and a queue that is fair between them. By itself, likewise.
+void draw_tenants(Scenario& s) {
+  Random random(mix(s.seed) ^ 0x7E4A475ULL);
+  if (!random.permille(120)) return;
+  s.tenants = random.between(2, 4);
+  s.settings.queue_order = QueueOrder::fair;
+  s.settings.fair_output_cost = random.between(0, 4);
+}
+
 /// Workers that change their roles by themselves, now and then of pools as large as each other:
 /// else few may. By itself, and not where something fits some workers only, likewise.
 void draw_auto_roles(Scenario& s) {
@@ -375,6 +384,51 @@ Scenario draw_scenario(std::uint64_t seed) {
   draw_role_switches(s);
   draw_successors(s);
   draw_auto_roles(s);
+  draw_tenants(s);
+  return s;
+}
+
+Scenario draw_fair_scenario(std::uint64_t seed) {
+  Random random(mix(seed) ^ 0xFA1457A4EULL);
+  Scenario s;
+  s.seed = seed;
+  s.fair = s.calm = true;
+  s.tenants = random.between(2, 4);
+  s.tokens_per_block = random.pick<std::uint32_t>({1, 2, 4});
+  s.frontends = random.between(1, 2);
+  s.codec = random.permille(100);
+  s.pace.step = random.pick<TimeNs>({kMillisecond, 5 * kMillisecond});
+  s.pace.pull = kMillisecond;
+  s.network.delay = random.pick<TimeNs>({kMillisecond / 4, kMillisecond});
+  Load& l = s.load;
+  l.requests = random.between(80, 160);
+  l.gap = random.pick<TimeNs>({5 * kMillisecond, 20 * kMillisecond});
+  l.burst = random.between(4, 10);
+  l.max_prompt = random.between(4, 12);
+  l.max_output = random.between(4, 12);
+  l.grammar = 0;
+  Settings& t = s.settings;
+  t.queue_order = QueueOrder::fair;
+  t.fair_output_cost = random.between(1, 3);
+  t.max_running = random.between(1, 4);
+  t.token_budget = random.pick<std::uint32_t>({4, 16, 64});
+  t.prompt_chunk = random.pick<std::uint32_t>({2, 4, 256});
+  t.steps_in_flight = random.between(1, 2);
+  t.preempted = random.pick({Preempted::in_place, Preempted::first});
+  t.victim = random.pick({Victim::last, Victim::shortest, Victim::tail});
+  // What is found in a cache, or goes where some of it is, goes before others.
+  t.prefix_cache = false;
+  const bool pair = random.permille(300);
+  if (pair) {
+    s.workers = {{"prefill0", Role::prefill, 0}, {"decode0", Role::decode, 0}};
+  } else {
+    s.workers = {{"mixed0", Role::mixed, 0}};
+  }
+  const std::uint32_t longest = l.max_prompt + l.max_output;
+  const std::uint32_t one = (longest + s.tokens_per_block - 1) / s.tokens_per_block;
+  const bool tight = random.permille(500);
+  for (WorkerSpec& w : s.workers) w.blocks = tight ? one + random.between(1, one) : 5 * one;
+  s.max_context = 4096;
   return s;
 }
 
@@ -402,6 +456,7 @@ std::string Scenario::text() const {
   field("prompts pause", settings.prompts_pause_decode ? 1 : 0);
   field("delay permille", static_cast<std::uint64_t>(settings.delay_factor * 1000));
   field("shortest", settings.queue_order == QueueOrder::shortest ? 1 : 0);
+  field("fair", settings.queue_order == QueueOrder::fair ? 1 : 0);
   field("preempted", static_cast<std::uint64_t>(settings.preempted));
   field("victim", static_cast<std::uint64_t>(settings.victim));
   field("future", settings.admission == Admission::future ? 1 : 0);
@@ -435,6 +490,7 @@ std::string Scenario::text() const {
   field("role_dwell ms", static_cast<std::uint64_t>(settings.role_dwell / kMillisecond));
   field("same link id", network.same_link_id ? 1 : 0);
   field("successors", successors ? 1 : 0);
+  field("tenants", tenants);
   field("successor_wait ms", static_cast<std::uint64_t>(settings.successor_wait / kMillisecond));
   return line;
 }

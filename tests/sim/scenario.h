@@ -117,6 +117,10 @@ struct Scenario {
   bool codec = false;   // messages travel as bytes
   bool leases = false;  // there is a memory process: pools outlive their workers
   bool successors = false;  // front ends have journals, and most that die a successor
+  std::uint32_t tenants = 0;  // that requests belong to; 0: they name none
+  /// Tenants that all want more than there is, and nothing that may set one before the other but
+  /// what each has been given: their shares have bounds.
+  bool fair = false;
 
   /// Prompt + output tokens that fit every pool.
   std::uint32_t fits() const;
@@ -130,5 +134,8 @@ struct Scenario {
 
 /// Draws everything from the seed.
 Scenario draw_scenario(std::uint64_t seed);
+
+/// Likewise, one of fair shares.
+Scenario draw_fair_scenario(std::uint64_t seed);
 
 }  // namespace baton::sim

@@ -13,10 +13,11 @@
 namespace {
 
 constexpr const char* kUsage =
-    "usage: baton-sim [--seed N] [--count N] [--events N] [--trace] [--keep-going]\n"
+    "usage: baton-sim [--seed N] [--count N] [--events N] [--fair] [--trace] [--keep-going]\n"
     "  --seed N        first seed (default 1)\n"
     "  --count N       how many seeds (default 1)\n"
     "  --events N      events of the scheduler while faults are on (default 300)\n"
+    "  --fair          seeds of tenants that share a cluster, and of nothing else\n"
     "  --trace         tell everything that happens\n"
     "  --keep-going    do not stop at the first violation\n";
 
@@ -24,6 +25,7 @@ struct Arguments {
   std::uint64_t seed = 1;
   std::uint64_t count = 1;
   std::uint32_t events = 300;
+  bool fair = false;
   bool trace = false;
   bool keep_going = false;
 };
@@ -31,7 +33,9 @@ struct Arguments {
 bool parse(int argc, char** argv, Arguments& arguments) {
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    if (name == "--trace") {
+    if (name == "--fair") {
+      arguments.fair = true;
+    } else if (name == "--trace") {
       arguments.trace = true;
     } else if (name == "--keep-going") {
       arguments.keep_going = true;
@@ -78,7 +82,8 @@ bool play(std::uint64_t seed, const Arguments& arguments, Sums& sums) {
   if (arguments.trace) {
     options.trace = [](const std::string& line) { std::printf("%s\n", line.c_str()); };
   }
-  const baton::sim::Scenario scenario = baton::sim::draw_scenario(seed);
+  const baton::sim::Scenario scenario =
+      arguments.fair ? baton::sim::draw_fair_scenario(seed) : baton::sim::draw_scenario(seed);
   if (arguments.trace) std::printf("seed %" PRIu64 ": %s\n", seed, scenario.text().c_str());
   const baton::sim::Report report = baton::sim::run_scenario(scenario, options);
   sums.add(report);

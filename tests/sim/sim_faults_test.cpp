@@ -69,6 +69,14 @@ constexpr Planted kPlanted[] = {
     {Fault::wait_not_told, "wait_not_told", 2},
 };
 
+/// Faults of shares: found in scenarios of their own (draw_fair_scenario), since only there nothing
+/// but the shares sets one tenant before another.
+constexpr Planted kPlantedShares[] = {
+    {Fault::return_not_lifted, "return_not_lifted", 1},
+    {Fault::replies_not_charged, "replies_not_charged", 1},
+    {Fault::charged_again, "charged_again", 1},
+};
+
 struct Active {
   explicit Active(Fault which) { active_fault = which; }
   ~Active() { active_fault = Fault::none; }
@@ -79,6 +87,13 @@ std::string violation_of(Fault which, std::uint64_t seed) {
   const Active active(which);
   const RunOptions options;
   return run_scenario(draw_scenario(seed), options).violation;
+}
+
+std::string share_violation_of(Fault which, std::uint64_t seed) {
+  const Active active(which);
+  RunOptions options;
+  options.events = 3000;
+  return run_scenario(draw_fair_scenario(seed), options).violation;
 }
 
 class FaultTest : public testing::TestWithParam<Planted> {};
@@ -93,6 +108,21 @@ TEST_P(FaultTest, IsFound) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, FaultTest, testing::ValuesIn(kPlanted),
+                         [](const auto& test) { return test.param.name; });
+
+class ShareFaultTest : public testing::TestWithParam<Planted> {};
+
+TEST_P(ShareFaultTest, IsFound) {
+  const Planted& planted = GetParam();
+  const std::string violation = share_violation_of(planted.fault, planted.seed);
+  EXPECT_NE(violation.find("tenant"), std::string::npos)
+      << "seed " << planted.seed << " does not show it: " << violation;
+  EXPECT_EQ(share_violation_of(Fault::none, planted.seed), "");
+  std::printf("found by seed %llu: %s\n", static_cast<unsigned long long>(planted.seed),
+              violation.c_str());
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, ShareFaultTest, testing::ValuesIn(kPlantedShares),
                          [](const auto& test) { return test.param.name; });
 
 TEST(NoFault, TheSameSeedsAreClean) {
@@ -116,15 +146,17 @@ TEST(NoFault, SeedsThatShowedFaultsAreClean) {
 TEST(NoFault, FindThemAnew) {
   const char* which = std::getenv("BATON_FIND_FAULTS");
   if (which == nullptr) GTEST_SKIP() << "only when asked for";
-  for (const Planted& planted : kPlanted) {
-    if (std::string(which) != "1" && std::string(which) != planted.name) continue;
+  const auto find = [&](const Planted& planted, auto&& violation_of) {
+    if (std::string(which) != "1" && std::string(which) != planted.name) return;
     std::uint64_t seed = 1;
     std::string violation;
     while (seed <= 20'000 && (violation = violation_of(planted.fault, seed)).empty()) ++seed;
     std::printf("    {Fault::%s, \"%s\", %llu},  // %s\n", planted.name, planted.name,
                 static_cast<unsigned long long>(seed), violation.c_str());
     std::fflush(stdout);
-  }
+  };
+  for (const Planted& planted : kPlanted) find(planted, violation_of);
+  for (const Planted& planted : kPlantedShares) find(planted, share_violation_of);
 }
 
 }  // namespace

@@ -151,6 +151,7 @@ NewRequest SimFrontend::request_of(const Client& client) {
   NewRequest request;
   request.prompt = spec.prompt;
   request.priority = spec.priority;
+  request.share = spec.share;
   request.cache_salt = spec.cache_salt;
   request.sampling = spec.sampling;
   request.deadline = client.deadline;

@@ -28,7 +28,7 @@ const Worker* stale_sender(const State& state, const Event& event) {
 }
 }  // namespace
 
-SimScheduler::SimScheduler(World& world) : Process(world, "scheduler") {
+SimScheduler::SimScheduler(World& world) : Process(world, "scheduler"), shares_(world.scenario()) {
   state.epoch = static_cast<Epoch>(world.now());
   state.started = world.now();
   state.build = "sim";
@@ -98,6 +98,8 @@ void SimScheduler::turn() {
   if (!alive) return;
   check_audit("plan");
   check_calm();
+  const std::string shares = shares_.check(state);
+  if (!shares.empty()) world_.fail(shares);
 }
 
 /// Where nothing goes wrong no term ends.
@@ -242,6 +244,10 @@ void SimScheduler::apply_now(Event&& event) {
     if (const auto* m = std::get_if<FrontendHello>(&other->message)) {
       watch(other->link, world_.process(static_cast<std::uint32_t>(m->pid)));
     }
+    const auto* submit = std::get_if<Submit>(&other->message);
+    if (submit != nullptr && submit->epoch == state.epoch &&
+        !state.by_name.contains(submit->request))
+      shares_.submitted(world_.spec_of(submit->sampling.seed), *submit);
   }
   const Before before = look(event);
   const Event heard = before.kind == Before::Kind::other ? Event(Tick{}) : event;
@@ -305,7 +311,10 @@ void SimScheduler::check_caches() {
 void SimScheduler::flush() {
   for (auto& [link, message] : out_.to_workers) {
     std::string what;
-    if (const auto* p = std::get_if<StepPlan>(&message)) what = checks_.plan(state, link, *p);
+    if (const auto* p = std::get_if<StepPlan>(&message)) {
+      what = checks_.plan(state, link, *p);
+      shares_.plan(*p);
+    }
     if (const auto* p = std::get_if<Pull>(&message)) what = checks_.pull(state, link, *p);
     if (!what.empty()) world_.fail(what);
     if (!world_.network().send_down(link, std::move(message))) failed_sends_.push_back(link);
@@ -314,6 +323,7 @@ void SimScheduler::flush() {
   for (FrontendIndex i = 0; i < out_.events.size(); ++i) {
     Events events = std::exchange(out_.events[i], {});
     if (events.counters.empty() && events.terminals.empty()) continue;
+    shares_.events(state, i, events);
     if (i >= state.frontends.size() || !state.frontends[i].reachable()) continue;
     events.epoch = state.epoch;
     const Events sent = events;

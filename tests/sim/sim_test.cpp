@@ -55,6 +55,28 @@ TEST(Simulation, EveryPromiseIsKept) {
   }
 }
 
+/// Several tenants that all want more than there is: each is given its share, and pays for what it
+/// gets once. (Another program plays the other half of the seeds.)
+TEST(Simulation, EveryTenantIsGivenItsShare) {
+  RunOptions options;
+  options.events = 3000;
+  int failures = 0;
+  std::uint64_t preemptions = 0;
+  const std::uint64_t seeds = seed_count() / 50;
+  for (std::uint64_t seed = first_seed; seed < first_seed + seeds && failures < 5; ++seed) {
+    const Scenario scenario = draw_fair_scenario(seed);
+    const Report report = run_scenario(scenario, options);
+    preemptions += report.counters.preemptions;
+    if (report.violation.empty()) continue;
+    ++failures;
+    ADD_FAILURE() << "seed " << seed << ": " << report.violation << "\n"
+                  << scenario.text() << "\n"
+                  << last_lines(scenario, options) << "replay it with: baton-sim --fair --seed "
+                  << seed << " --events 3000 --trace";
+  }
+  EXPECT_GE(preemptions, seeds) << "too few are preempted";
+}
+
 TEST(Simulation, OneSeedIsOneRun) {
   std::string first;
   std::string second;
