@@ -250,7 +250,8 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
        &F::stall_timeout_s, 0.1, 3600},
       {"drain_s", "seconds that SIGTERM waits for open streams", &F::drain_s, 0, 600},
       {.name = "api_keys",
-       .meaning = "file of API keys, one a line (docs/api.md); none: everybody is served",
+       .meaning = "file of API keys, their shares and limits (docs/api.md), read again on SIGHUP; "
+                  "none: everybody is served",
        .member = &F::api_keys,
        .text = TextRule::path},
       {.name = "allowed_origins",

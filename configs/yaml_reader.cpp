@@ -10,6 +10,7 @@
 
 #include "configs/assignment.h"
 #include "configs/options.h"
+#include "configs/yaml_list.h"
 #include "ipc/utf8.h"
 
 namespace baton {
@@ -42,7 +43,44 @@ class YamlReader {
 
   YamlContent take() { return std::move(content_); }
 
+  Status read_list(const YAML::Node& root, const std::string& name, std::size_t most,
+                   std::vector<YamlEntry>& entries) {
+    if (!root.IsMap()) return error(root, "", "the file is not a map with the list '" + name + "'");
+    return each_key(root, "",
+                    [&](const std::string& key, const YAML::Node& at, const YAML::Node& value) {
+                      if (key != name)
+                        return error(at, key, "not known; the file has '" + name + "' alone");
+                      return list_entries(name, most, at, value, entries);
+                    });
+  }
+
  private:
+  Status list_entries(const std::string& name, std::size_t most, const YAML::Node& at,
+                      const YAML::Node& list, std::vector<YamlEntry>& entries) {
+    if (list.IsNull()) return {};
+    if (!list.IsSequence()) return error(at, name, "expected a list");
+    if (list.size() > most) {
+      return error(
+          at, name,
+          "has " + std::to_string(list.size()) + " entries; at most " + std::to_string(most));
+    }
+    for (const YAML::Node& node : list) {
+      YamlEntry& entry = entries.emplace_back();
+      entry.where = where(node);
+      const std::string prefix = name + "[" + std::to_string(entries.size() - 1) + "]";
+      if (!node.IsMap()) return error(node, prefix, "expected a map of fields");
+      Status status = each_key(
+          node, prefix + ".",
+          [&](const std::string& key, const YAML::Node& key_at, const YAML::Node& value) -> Status {
+            if (!value.IsScalar()) return error(key_at, prefix + "." + key, "expected one value");
+            entry.fields.push_back({key, value.Scalar(), where(key_at), value.Tag() == "!"});
+            return {};
+          });
+      if (!status.ok()) return status;
+    }
+    return {};
+  }
+
   std::string where(const YAML::Node& node) const {
     const YAML::Mark mark = node.Mark();
     return file_ + (mark.is_null() ? "" : ":" + std::to_string(mark.line + 1));
@@ -248,7 +286,11 @@ int count_documents(const std::string& text) {
 
 }  // namespace
 
-Result<YamlContent> read_yaml(const std::string& text, const std::string& file) {
+namespace {
+
+/// Calls `read(root)` with the one document of a text, if there is one.
+template <typename Read>
+Status read_document(const std::string& text, const std::string& file, Read read) {
   if (text.size() > kMaxConfigBytes) {
     return invalid(file + ": has " + std::to_string(text.size()) + " bytes; at most " +
                    std::to_string(kMaxConfigBytes));
@@ -261,18 +303,33 @@ Result<YamlContent> read_yaml(const std::string& text, const std::string& file) 
   try {
     const int documents = count_documents(text);
     if (documents > 1) return invalid(file + ": holds several documents; one is expected");
-    YamlReader reader(file);
-    Status status = documents == 0 ? Status() : reader.read(YAML::Load(text));
-    if (!status.ok()) {
-      return status;
-    }
-    return reader.take();
+    return documents == 0 ? Status() : read(YAML::Load(text));
   } catch (const YAML::Exception& error) {
     const std::string line = error.mark.is_null() ? "" : ":" + std::to_string(error.mark.line + 1);
     return invalid(file + line + ": not valid YAML: " + error.msg);
   } catch (const std::exception& error) {
     return invalid(file + ": not valid YAML: " + error.what());
   }
+}
+
+}  // namespace
+
+Result<YamlContent> read_yaml(const std::string& text, const std::string& file) {
+  YamlReader reader(file);
+  const Status status =
+      read_document(text, file, [&](const YAML::Node& root) { return reader.read(root); });
+  if (!status.ok()) return status;
+  return reader.take();
+}
+
+Result<std::vector<YamlEntry>> read_yaml_list(const std::string& text, const std::string& file,
+                                              const std::string& name, std::size_t most) {
+  std::vector<YamlEntry> entries;
+  const Status status = read_document(text, file, [&](const YAML::Node& root) {
+    return YamlReader(file).read_list(root, name, most, entries);
+  });
+  if (!status.ok()) return status;
+  return entries;
 }
 
 }  // namespace baton

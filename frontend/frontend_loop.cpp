@@ -29,7 +29,7 @@ FrontendLoop::FrontendLoop(LoopOptions options, std::unique_ptr<ClientChannel> c
       http_(http),
       jobs_(jobs),
       facts_(facts),
-      meter_(options_.keys),
+      meter_(options_.keys->keys()->all()),
       writer_(options_.writer),
       metrics_(options_.model_name),
       seeds_(std::random_device{}() ^ options_.identity.incarnation),
@@ -77,6 +77,7 @@ int FrontendLoop::run(SignalFd& signals, AliveFile& alive) {
         spdlog::info("leaving {} streams to the next process", replies_.size());
         return kHandedOver;
       }
+      if (signals.take_reload()) reload_keys();
       if (requests > 0) begin_drain();
     }
     if (drain_until_ != 0 && drained()) break;

@@ -20,12 +20,12 @@
 #include "frontend/core/request_table.h"
 #include "frontend/core/scheduler_client.h"
 #include "frontend/core/served_model.h"
-#include "frontend/http/api_keys.h"
 #include "frontend/http/console.h"
 #include "frontend/http/health.h"
 #include "frontend/http/http_servers.h"
 #include "frontend/http/index_page.h"
 #include "frontend/http/jobs.h"
+#include "frontend/http/key_meter.h"
 #include "frontend/http/otlp_exporter.h"
 #include "frontend/http/routes.h"
 #include "frontend/http/stream_writer.h"
@@ -46,7 +46,8 @@ struct LoopOptions {
   std::string address;       // host:port of the first one that was bound
   ServedModel model;         // what pages tell of it
   PageFacts page;            // what of a page's facts never changes
-  std::vector<ApiKey> keys;  // with their limits; empty: everybody is served
+  std::shared_ptr<KeyBook> keys = std::make_shared<KeyBook>();  // open(): everybody is served
+  std::string keys_file;  // where they come from, and are read again on SIGHUP; empty: nowhere
   TimeNs drain = 8 * kSecond;
   std::string timing_file;  // where ended requests' times are kept; empty: nowhere
   std::string trace_dir;    // run_dir, whose traces the loop tells what it does; empty: none
@@ -175,6 +176,9 @@ class FrontendLoop {
   /// What a head says of the moment.
   ReplyFrame& stamped(ReplyFrame& frame) const;
   void refuse(Job& job, const Status& status, std::uint32_t retry_after_s = 0);
+  void refuse(Job& job, HttpError error);
+  bool admit_key(Job& job, const ParsedRequest& parsed, std::vector<NewRequest>& requests);
+  void reload_keys();
   void forget(Replies::iterator at);
   HttpReply live_reply(const Job& job, const LiveRequest& request);
   HttpReply page_reply(const Job& job, const LiveRequest& request);

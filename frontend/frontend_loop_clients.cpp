@@ -99,15 +99,18 @@ ReplyFrame& FrontendLoop::stamped(ReplyFrame& frame) const {
 }
 
 void FrontendLoop::refuse(Job& job, const Status& status, std::uint32_t retry_after_s) {
-  HttpError error = http_error(status, {}, retry_after_s);
+  refuse(job, http_error(status, {}, retry_after_s));
+}
+
+void FrontendLoop::refuse(Job& job, HttpError error) {
   const auto* generation = std::get_if<Generation>(&job.what);
   error.stream = generation != nullptr && generation->request.stream;
   HttpReply reply;
   reply.headers = retry_headers(error);
+  reply.reason = error.message;
   error = shaped(std::move(error), job.frame);
   reply.status = error.status;
   reply.body = error.body;
-  reply.reason = status.message();
   job.frame.keep_alive = false;
   reply_now(job, std::move(reply));
 }
@@ -143,19 +146,8 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
   generation.facts.load = load_text(job.frame.load_format, load_report());
   std::optional<AtWork> at_work(std::in_place, job.connection->kept);
   const std::uint64_t connection = job.connection->id();
-  if (job.frame.api_key >= 0) {
-    std::uint32_t prompt_tokens = 0, retry_after_s = 0;
-    for (const auto& prompt : parsed.prompts) {
-      prompt_tokens += static_cast<std::uint32_t>(prompt.size());
-    }
-    const Status admitted = meter_.admit(static_cast<std::size_t>(job.frame.api_key),
-                                         static_cast<std::uint32_t>(requests.size()), prompt_tokens,
-                                         now_, &retry_after_s);
-    if (!admitted.ok()) {
-      refuse(job, admitted, admitted.code() == ErrorCode::queue_full ? retry_after_s : 0);
-      return;
-    }
-  }
+  if (job.frame.api_key >= 0 && !admit_key(job, parsed, requests)) return;
+  generation.facts.limits = std::exchange(job.frame.limits, {});
   auto span = open_span(job.frame, *job.connection, &parsed);
   Reply reply{.rendered = RenderedReply(*options_.model.tokenizer, parsed, std::move(job.frame),
                                         std::move(generation.facts)),
@@ -193,6 +185,48 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
   if (options_.journal != nullptr) note_place();
   at_work.reset();
   act(out_);
+}
+
+/// Whether the request's key may have it now; if not, it is told why. Its choices are its tenant's.
+bool FrontendLoop::admit_key(Job& job, const ParsedRequest& parsed,
+                             std::vector<NewRequest>& requests) {
+  const auto slot = static_cast<std::size_t>(job.frame.api_key);
+  std::uint32_t prompt_tokens = 0;
+  for (const auto& prompt : parsed.prompts) {
+    prompt_tokens += static_cast<std::uint32_t>(prompt.size());
+  }
+  const KeyAnswer answer =
+      meter_.admit(slot, static_cast<std::uint32_t>(requests.size()), prompt_tokens, now_);
+  job.frame.limits = meter_.headers(slot, now_);
+  if (!answer.status.ok()) {
+    const bool later = answer.status.code() == ErrorCode::queue_full;
+    HttpError error = later ? http_error(429, answer.status.message(), "rate_limit_exceeded",
+                                         to_string(answer.limit))
+                            : http_error(answer.status);
+    if (later) error.retry_after_s = answer.retry_after_s;
+    refuse(job, std::move(error));
+    return false;
+  }
+  for (NewRequest& request : requests) belongs_to(meter_.key(slot), request);
+  return true;
+}
+
+/// What is open goes on; a key that is gone is refused from now on.
+void FrontendLoop::reload_keys() {
+  if (options_.keys_file.empty()) {
+    spdlog::info("SIGHUP: there are no frontend.api_keys to read again");
+    return;
+  }
+  auto loaded = ApiKeys::load(options_.keys_file);
+  Status status = loaded.status();
+  if (status.ok()) status = meter_.replace(loaded.value());
+  if (!status.ok()) {
+    spdlog::error("the API keys stay as they were: {}", status.message());
+    return;
+  }
+  spdlog::info("{} API keys were read again from {}", loaded.value().all().size(),
+               options_.keys_file);
+  options_.keys->replace(std::move(loaded).value());
 }
 
 HttpReply FrontendLoop::live_reply(const Job& job, const LiveRequest& request) {
@@ -305,6 +339,8 @@ MetricsView FrontendLoop::metrics_view() const {
   view.replies_lost = replies_lost_;
   if (options_.journal != nullptr) view.replies_unkept = options_.journal->lost();
   if (options_.spans != nullptr) view.spans = options_.spans->counters();
+  for (const std::size_t slot : meter_.slots())
+    view.keys.push_back({meter_.key(slot).name, meter_.totals(slot)});
   return view;
 }
 

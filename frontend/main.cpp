@@ -147,8 +147,8 @@ std::size_t announced_port(const std::vector<Port>& ports) {
   return 0;
 }
 
-RouteOptions route_options(const FrontendConfig& config, ServedModel model, ApiKeys keys,
-                           Incarnation incarnation) {
+RouteOptions route_options(const FrontendConfig& config, ServedModel model,
+                           std::shared_ptr<const KeyBook> keys, Incarnation incarnation) {
   RouteOptions options;
   options.model = std::move(model);
   options.default_timeout = seconds_to_ns(config.timeout_s);
@@ -157,7 +157,7 @@ RouteOptions route_options(const FrontendConfig& config, ServedModel model, ApiK
   options.cors = Cors(config.allowed_origins);
   options.strict_fields = config.strict_fields;
   options.zero_bytes = config.distserve_zero_bytes;
-  options.hosts = AllowedHosts(config.allowed_hosts, !keys.open());
+  options.hosts = AllowedHosts(config.allowed_hosts, !keys->keys()->open());
   options.keys = std::move(keys);
   options.version = build_version();
   options.fault_text = config.fault_text;
@@ -166,13 +166,13 @@ RouteOptions route_options(const FrontendConfig& config, ServedModel model, ApiK
 }
 
 /// What the routes of a port make of a request; a predecessor's requests are read again by it.
-ReplaySetup replay_setup(const RouteOptions& options, const Port& port) {
+ReplaySetup replay_setup(const RouteOptions& options, const ApiKeys& keys, const Port& port) {
   return {.model = options.model,
           .dialects = port.dialects,
           .cors = options.cors,
           .settings = intake_settings(options, takes_any_model(port.dialects)),
           .framing = port.options.framing,
-          .keys = &options.keys};
+          .keys = &keys};
 }
 
 std::string template_source(const ServedModel& model) {
@@ -388,7 +388,9 @@ int serve(const Config& config, SignalFd& signals) {
   grammar_options.cpu = seconds_to_ns(config.frontend.grammar_cpu_s);
   GrammarChecker grammars(std::move(grammar_options));
   WorkPool pool({.threads = config.frontend.threads});
-  const RouteOptions routing = route_options(config.frontend, model.value(), keys, life);
+  options.keys = std::make_shared<KeyBook>(keys);
+  options.keys_file = config.frontend.api_keys;
+  const RouteOptions routing = route_options(config.frontend, model.value(), options.keys, life);
   Routes routes(routing, facts, jobs, {templates.get(), &grammars, &pool});
   const std::vector<Port> ports =
       open_ports(config.frontend, pool, estate.inputs ? &*estate.inputs : nullptr);
@@ -398,7 +400,6 @@ int serve(const Config& config, SignalFd& signals) {
   }
   const Status bound = http.bind(legacy ? legacy->take_listeners() : std::vector<UniqueFd>());
   if (!bound.ok()) return refuse(config, bound, 1);  // whoever has the port may leave it
-  options.keys = keys.all();
   options.model = std::move(model).value();
   options.journal = estate.replies ? &*estate.replies : nullptr;
   options.each_second = [&estate] {
@@ -424,7 +425,7 @@ int serve(const Config& config, SignalFd& signals) {
           const auto port = std::find_if(ports.begin(), ports.end(), [&](const Port& one) {
             return http.port(static_cast<std::size_t>(&one - ports.data())) == at.port();
           });
-          return replay_setup(routing, *port);
+          return replay_setup(routing, keys, *port);
         },
         [&alive] { alive.touch(now_ns()); });
     spdlog::info("took over from the process before: {} replies go on, {} clients wait, {} lost",
@@ -460,7 +461,7 @@ int main(int argc, char** argv) {
   const baton::Loaded loaded = baton::load_config(baton::Program::frontend, argc, argv);
   if (!loaded.config) return loaded.exit_code;
   baton::start_process_log(*loaded.config, loaded.config->frontend.name);
-  baton::SignalFd signals;
+  baton::SignalFd signals(/*reloads=*/true);
   baton::stay_awake_for(loaded.config->awake_ms * baton::kMillisecond);
   return baton::serve(*loaded.config, signals);
 }

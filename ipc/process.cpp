@@ -95,12 +95,13 @@ Status make_directory(const std::string& path) {
              : system_error("cannot create " + path, errno);
 }
 
-sigset_t stop_signals() {
+sigset_t stop_signals(bool reloads) {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGUSR1);
+  if (reloads) sigaddset(&set, SIGHUP);
   return set;
 }
 
@@ -292,9 +293,9 @@ void Waker::clear() {
   [[maybe_unused]] const ssize_t n = ::read(fd_.get(), &count, sizeof count);
 }
 
-SignalFd::SignalFd() {
+SignalFd::SignalFd(bool reloads) {
   ::signal(SIGPIPE, SIG_IGN);
-  const sigset_t set = stop_signals();
+  const sigset_t set = stop_signals(reloads);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   fd_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
@@ -304,6 +305,8 @@ int SignalFd::poll() {
   while (::read(fd_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     if (info.ssi_signo == SIGUSR1) {
       handover_ = true;
+    } else if (info.ssi_signo == SIGHUP) {
+      reload_ = true;
     } else {
       ++seen_;
     }
@@ -312,7 +315,7 @@ int SignalFd::poll() {
 }
 
 void unblock_signals() {
-  const sigset_t set = stop_signals();
+  const sigset_t set = stop_signals(/*reloads=*/true);
   ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   ::signal(SIGPIPE, SIG_DFL);
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "ipc/exit_status.h"
 #include "ipc/status.h"
@@ -127,18 +128,22 @@ class Waker {
 /// any thread: the mask is inherited, so that no other thread is interrupted.
 class SignalFd {
  public:
-  SignalFd();
+  /// `reloads`: SIGHUP is taken, too, and asks to read files again; else it ends the process.
+  explicit SignalFd(bool reloads = false);
   int fd() const { return fd_.get(); }
   /// Reads what has arrived; returns the number of SIGTERMs and SIGINTs seen since the start.
   int poll();
   bool requested() { return poll() > 0; }
   /// A SIGUSR1 was among them: leave at once, somebody takes over. Who has no successor ignores it.
   bool handover_requested() const { return handover_; }
+  /// A SIGHUP has come since this was asked last.
+  bool take_reload() { return std::exchange(reload_, false); }
 
  private:
   UniqueFd fd_;
   int seen_ = 0;
   bool handover_ = false;
+  bool reload_ = false;
 };
 
 /// Undoes SignalFd's mask: between fork and exec of a child.

@@ -43,6 +43,7 @@ LIBRARIES = [
     (["unicode/*"], ["text/tokenizer/unicode.cpp"]),
     (["xgrammar/*"], ["text/grammar/grammar_engine.cpp"]),
     (["curl/*"], ["frontend/http/otlp_post.cpp"]),
+    (["openssl/*"], ["frontend/http/key_digest.cpp"]),
     (["yaml-cpp/*"], ["configs/yaml_reader.cpp"]),
     (["ATen/*"], ["workers/model/cpu_step.h"]),
     (["cuda*.h"], ["workers/cuda/*", "memory/cuda_allocator.cpp", "bench/bench_gpu*"]),

@@ -137,6 +137,7 @@ std::string Metrics::expose(const MetricsView& view) const {
   expose_gauges(out, view);
   expose_pools(out, view.scheduler, view.unix_time);
   expose_counters(out, view);
+  expose_keys(out, view.keys);
   expose_histograms(out);
   return out;
 }
@@ -307,6 +308,35 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
     line(out, "baton_http_replies_total",
          "route=\"" + std::string(key.first) + "\",code=\"" + std::to_string(key.second) + "\"",
          std::to_string(value));
+  }
+}
+
+void Metrics::expose_keys(std::string& out, const std::vector<KeyUse>& keys) {
+  if (keys.empty()) return;
+  const auto each = [&](std::string_view name, std::string_view type, std::string_view help,
+                        auto&& value) {
+    head(out, name, type, help);
+    for (const KeyUse& key : keys)
+      line(out, name, "key=\"" + escaped(key.name) + "\"", std::to_string(value(key.totals)));
+  };
+  using Totals = KeyMeter::Totals;
+  each("baton_key_requests_total", "counter", "Requests that an API key was admitted with.",
+       [](const Totals& t) { return t.requests; });
+  each("baton_key_prompt_tokens_total", "counter", "Prompt tokens of these.",
+       [](const Totals& t) { return t.prompt_tokens; });
+  each("baton_key_generation_tokens_total", "counter", "Tokens of an API key's replies.",
+       [](const Totals& t) { return t.reply_tokens; });
+  each("baton_key_open_streams", "gauge", "Choices that an API key has open.",
+       [](const Totals& t) { return t.streams; });
+  head(out, "baton_key_refused_total", "counter",
+       "Requests of an API key that were refused, by the limit that stood against them.");
+  for (const KeyUse& key : keys) {
+    for (std::size_t i = 1; i < kKeyLimits; ++i) {
+      line(
+          out, "baton_key_refused_total",
+          "key=\"" + escaped(key.name) + "\",limit=\"" + to_string(static_cast<KeyLimit>(i)) + "\"",
+          std::to_string(key.totals.refused[i]));
+    }
   }
 }
 

@@ -14,6 +14,7 @@
 #include "frontend/core/request_table.h"
 #include "frontend/core/scheduler_client.h"
 #include "frontend/http/http_server.h"
+#include "frontend/http/key_meter.h"
 #include "frontend/http/otlp_exporter.h"
 #include "frontend/http/stream_writer.h"
 #include "ipc/process.h"
@@ -41,6 +42,12 @@ class Histogram {
   double sum_ = 0;
 };
 
+/// What an API key has used since the start.
+struct KeyUse {
+  std::string name;
+  KeyMeter::Totals totals;
+};
+
 /// Numbers that others own, at the time of a scrape.
 struct MetricsView {
   double unix_time = 0;
@@ -59,6 +66,7 @@ struct MetricsView {
   std::size_t queued_bytes = 0;
   ProcessUsage process;
   std::optional<OtlpCounters> spans;  // nothing: none are sent
+  std::vector<KeyUse> keys;           // those of the file; their number is bounded
 };
 
 /// When a request's phases began (monotonic; 0: not known, or it never came to that).
@@ -95,6 +103,7 @@ class Metrics {
   void expose_gauges(std::string& out, const MetricsView& view) const;
   void expose_pools(std::string& out, const SchedulerView& scheduler, double unix_time) const;
   void expose_counters(std::string& out, const MetricsView& view) const;
+  static void expose_keys(std::string& out, const std::vector<KeyUse>& keys);
   void expose_histograms(std::string& out) const;
 
   std::string model_;  // as a label: model_name="..."

@@ -24,6 +24,7 @@ RenderedReply::RenderedReply(const Tokenizer& tokenizer, ParsedRequest& request,
       streaming_(request.stream),
       timing_wanted_(request.timing) {
   frame_.load = facts_.load;
+  frame_.limits = facts_.limits;
   // Only the end of the connection tells an HTTP/1.0 client where a stream ends.
   if (streaming_ && frame_.minor == 0) frame_.keep_alive = false;
 }

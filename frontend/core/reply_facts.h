@@ -24,6 +24,7 @@ struct ReplyFacts {
   std::uint32_t max_context = 0;  // that requests were checked against
   std::uint64_t seed = 0;         // of the first choice, whoever chose it
   std::string load = {};          // what its head says of the load then; empty: nothing
+  std::string limits = {};        // ... of its key's limits: whole lines; empty: nothing
 
   /// The unix second of a monotonic time, as this reply counts: a clock that is set meanwhile
   /// changes nothing.

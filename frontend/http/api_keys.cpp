@@ -5,12 +5,14 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <set>
+
+#include "configs/yaml_list.h"
 
 namespace baton {
 namespace {
 
-constexpr double kMinute = 60.0 * kSecond;
 constexpr std::size_t kMaxFileBytes = 1 << 20;
 
 /// Takes the next word off `line`.
@@ -26,88 +28,186 @@ bool is_printable(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7F; });
 }
 
-bool read_limit(std::string_view text, std::uint32_t& value) {
+template <typename T>
+bool read_number(std::string_view text, T& value) {
   const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
-  return read.ec == std::errc() && read.ptr == text.data() + text.size() && value > 0;
+  return read.ec == std::errc() && read.ptr == text.data() + text.size();
 }
 
-Status read_setting(std::string_view word, ApiKey& key) {
-  const std::size_t split = word.find('=');
-  const std::string_view name = word.substr(0, split);
-  const std::string_view value =
-      split == std::string_view::npos ? std::string_view() : word.substr(split + 1);
+Status read_secret(std::string_view text, ApiKey& key) {
+  if (text.size() < kMinApiKeyBytes || text.size() > kMaxApiKeyBytes) {
+    return invalid("a key must have " + std::to_string(kMinApiKeyBytes) + " to " +
+                   std::to_string(kMaxApiKeyBytes) + " letters, not " +
+                   std::to_string(text.size()));
+  }
+  if (!is_printable(text)) return invalid("a key must be printable ASCII");
+  key.digest = digest_of(text);
+  return {};
+}
+
+/// One field beside the key itself; both kinds of file have the same.
+Status read_field(std::string_view name, std::string_view value, ApiKey& key) {
+  const std::string field(name);
   if (name == "name") {
-    if (value.empty() || value.size() > 64) return invalid("name= must be 1 to 64 letters");
+    const bool control = std::any_of(value.begin(), value.end(),
+                                     [](char c) { return static_cast<unsigned char>(c) < ' '; });
+    if (value.empty() || value.size() > kMaxTenantName || control)
+      return invalid("name must be 1 to " + std::to_string(kMaxTenantName) + " letters");
     key.name = value;
     return {};
   }
-  if (name == "streams" || name == "tokens_per_minute") {
-    if (read_limit(value, name == "streams" ? key.streams : key.tokens_per_minute)) return {};
-    return invalid(std::string(name) + "= must be a whole number above 0");
+  if (name == "weight") {
+    if (read_number(value, key.weight) && std::isfinite(key.weight) &&
+        key.weight >= kLeastTenantWeight && key.weight <= kMostTenantWeight)
+      return {};
+    return invalid("weight must be a number from 0.001 to 1000");
   }
-  return invalid("only name=, streams= and tokens_per_minute= may follow a key");
+  if (name == "priority") {
+    if (read_number(value, key.priority) && std::abs(key.priority) <= kMaxPriority) return {};
+    return invalid("priority must be a whole number from -100 to 100");
+  }
+  std::uint32_t* limit = name == "streams"               ? &key.streams
+                         : name == "requests_per_minute" ? &key.requests_per_minute
+                         : name == "tokens_per_minute"   ? &key.tokens_per_minute
+                                                         : nullptr;
+  if (limit != nullptr) {
+    if (read_number(value, *limit) && *limit > 0) return {};
+    return invalid(field + " must be a whole number above 0");
+  }
+  return invalid("'" + field.substr(0, 64) +
+                 "' is not known; a key has name, weight, priority, streams, requests_per_minute "
+                 "and tokens_per_minute");
 }
 
-Status read_line(std::string_view line, ApiKey& key) {
-  key.secret = next_word(line);
-  if (key.secret.size() < kMinApiKeyBytes || key.secret.size() > kMaxApiKeyBytes) {
-    return invalid("a key must have " + std::to_string(kMinApiKeyBytes) + " to " +
-                   std::to_string(kMaxApiKeyBytes) + " letters, not " +
-                   std::to_string(key.secret.size()));
+/// Keys in the order of the file, each secret and name once.
+class Collector {
+ public:
+  Status add(const std::string& where, ApiKey key) {
+    if (keys_.size() == kMaxApiKeys)
+      return invalid(where + ": more than " + std::to_string(kMaxApiKeys) + " keys");
+    if (key.name.empty()) key.name = "key " + std::to_string(keys_.size() + 1);
+    if (!digests_.insert(key.digest).second) return invalid(where + ": this key was there before");
+    const auto [first, fresh] = names_.emplace(key.name, where);
+    if (!fresh)
+      return invalid(where + ": name '" + key.name + "' was there before, at " + first->second);
+    key.slot = keys_.size();
+    keys_.push_back(std::move(key));
+    return {};
   }
-  if (!is_printable(key.secret)) return invalid("a key must be printable ASCII");
+  std::vector<ApiKey> take() { return std::move(keys_); }
+
+ private:
+  std::vector<ApiKey> keys_;
+  std::set<KeyDigest> digests_;
+  std::map<std::string, std::string> names_;
+};
+
+Status read_line(std::string_view line, ApiKey& key) {
+  if (Status status = read_secret(next_word(line), key); !status.ok()) return status;
   for (std::string_view word = next_word(line); !word.empty(); word = next_word(line)) {
     if (!is_printable(word)) return invalid("only printable ASCII may follow a key");
-    if (Status status = read_setting(word, key); !status.ok()) return status;
+    const std::size_t split = word.find('=');
+    if (split == std::string_view::npos)
+      return invalid("only fields such as name=alice may follow a key");
+    Status status = read_field(word.substr(0, split), word.substr(split + 1), key);
+    if (!status.ok()) return status;
   }
   return {};
 }
 
-/// Whether the two are equal, in a time that tells nothing about where they differ or how long the
-/// second one is.
-bool same(std::string_view given, std::string_view secret) {
-  unsigned difference = given.size() == secret.size() ? 0 : 1;
-  for (std::size_t i = 0; i < kMaxApiKeyBytes; ++i) {
-    const auto a = static_cast<unsigned char>(i < given.size() ? given[i] : 0);
-    const auto b = static_cast<unsigned char>(i < secret.size() ? secret[i] : 0);
-    difference |= static_cast<unsigned>(a ^ b);
-  }
-  return difference == 0;
-}
-
-}  // namespace
-
-Result<ApiKeys> ApiKeys::parse(std::string_view text) {
-  ApiKeys keys;
-  std::set<std::string> seen;
+Status read_lines(std::string_view text, const std::string& file, Collector& keys) {
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
     const std::size_t begin = line.find_first_not_of(" \t\r");
     if (begin == std::string_view::npos || line[begin] == '#') continue;
-    const std::string where = "line " + std::to_string(number) + ": ";
+    const std::string where = file + ":" + std::to_string(number);
     ApiKey key;
-    key.name = "key " + std::to_string(keys.keys_.size() + 1);
     if (Status status = read_line(line, key); !status.ok())
-      return invalid(where + status.message());
-    if (!seen.insert(key.secret).second) return invalid(where + "this key was there before");
-    if (keys.keys_.size() == kMaxApiKeys) {
-      return invalid(where + "more than " + std::to_string(kMaxApiKeys) + " keys");
-    }
-    keys.keys_.push_back(std::move(key));
+      return invalid(where + ": " + status.message());
+    if (Status status = keys.add(where, std::move(key)); !status.ok()) return status;
   }
-  if (keys.keys_.empty()) return invalid("there is no key in it");
+  return {};
+}
+
+Status read_entry(const YamlEntry& entry, ApiKey& key) {
+  bool secret = false;
+  bool named = false;
+  for (const YamlField& field : entry.fields) {
+    Status status;
+    if (field.key == "key" || field.key == "sha256") {
+      if (secret) return invalid(field.where + ": an entry has a key or its sha256, not both");
+      secret = true;
+      if (field.key == "key") {
+        status = read_secret(field.text, key);
+      } else if (const auto digest = parse_digest(field.text)) {
+        key.digest = *digest;
+      } else {
+        status = invalid("sha256 must be 64 hexadecimal digits");
+      }
+    } else {
+      named = named || field.key == "name";
+      status = read_field(field.key, field.text, key);
+    }
+    if (!status.ok()) return invalid(field.where + ": " + status.message());
+  }
+  if (!named) return invalid(entry.where + ": an entry wants a name");
+  if (!secret) return invalid(entry.where + ": " + key.name + " wants a key or its sha256");
+  return {};
+}
+
+Status read_entries(const std::string& text, const std::string& file, Collector& keys) {
+  auto entries = read_yaml_list(text, file, "keys", kMaxApiKeys);
+  if (!entries.ok()) return entries.status();
+  for (const YamlEntry& entry : entries.value()) {
+    ApiKey key;
+    if (Status status = read_entry(entry, key); !status.ok()) return status;
+    if (Status status = keys.add(entry.where, std::move(key)); !status.ok()) return status;
+  }
+  return {};
+}
+
+/// Its first line that is no comment begins so; no key could.
+bool is_yaml(std::string_view text) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const std::size_t begin = line.find_first_not_of(" \t\r");
+    if (begin == std::string_view::npos || line[begin] == '#') continue;
+    return line.starts_with("keys:") || line.starts_with("---");
+  }
+  return false;
+}
+
+/// In a time that tells nothing about where they differ.
+bool same(const KeyDigest& a, const KeyDigest& b) {
+  unsigned difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+}  // namespace
+
+Result<ApiKeys> ApiKeys::parse(const std::string& text, const std::string& file) {
+  Collector collector;
+  const Status status =
+      is_yaml(text) ? read_entries(text, file, collector) : read_lines(text, file, collector);
+  if (!status.ok()) return status;
+  ApiKeys keys;
+  keys.keys_ = collector.take();
+  if (keys.keys_.empty()) return invalid(file + ": there is no key in it");
   return keys;
 }
 
 Result<ApiKeys> ApiKeys::load(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) return invalid(path + ": cannot be read");
+  if (!file.is_open()) return invalid(path + ": cannot be read");
+  std::string text(kMaxFileBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) return invalid(path + ": cannot be read");
+  text.resize(static_cast<std::size_t>(file.gcount()));
   if (text.size() > kMaxFileBytes) return invalid(path + ": larger than 1 MiB");
-  auto keys = parse(text);
-  if (!keys.ok()) return invalid(path + ": " + keys.status().message());
-  return keys;
+  return parse(text, path);
 }
 
 std::optional<std::size_t> ApiKeys::find(std::string_view authorization) const {
@@ -124,56 +224,13 @@ std::optional<std::size_t> ApiKeys::find(std::string_view authorization) const {
 }
 
 std::optional<std::size_t> ApiKeys::find_secret(std::string_view given) const {
+  if (given.size() > kMaxApiKeyBytes) return std::nullopt;
+  const KeyDigest digest = digest_of(given);
   std::optional<std::size_t> found;
-  for (std::size_t i = 0; i < keys_.size(); ++i) {
-    if (same(given, keys_[i].secret)) found = i;
+  for (const ApiKey& key : keys_) {
+    if (same(digest, key.digest)) found = key.slot;
   }
   return found;
-}
-
-double KeyMeter::level(std::size_t key, TimeNs now) {
-  Used& used = used_[key];
-  const double full = keys_[key].tokens_per_minute;
-  const double gained = static_cast<double>(now - used.filled) / kMinute * full;
-  used.level = used.begun ? std::min(full, used.level + gained) : full;
-  used.begun = true;
-  used.filled = now;
-  return used.level;
-}
-
-Status KeyMeter::admit(std::size_t key, std::uint32_t streams, std::uint32_t prompt_tokens,
-                       TimeNs now, std::uint32_t* retry_after_s) {
-  const ApiKey& limits = keys_[key];
-  Used& used = used_[key];
-  *retry_after_s = 1;
-  if (limits.streams != 0 && streams > limits.streams) {
-    return invalid("this request asks for " + std::to_string(streams) +
-                   " choices; this API key may have " + std::to_string(limits.streams));
-  }
-  if (limits.streams != 0 && used.streams + streams > limits.streams) {
-    return Status(ErrorCode::queue_full, "this API key has " + std::to_string(used.streams) +
-                                             " of its " + std::to_string(limits.streams) +
-                                             " streams open; try again later");
-  }
-  if (limits.tokens_per_minute != 0) {
-    const double now_in = level(key, now);
-    if (now_in < 1) {
-      *retry_after_s =
-          static_cast<std::uint32_t>(std::ceil((1 - now_in) * 60 / limits.tokens_per_minute));
-      return Status(ErrorCode::queue_full, "this API key has used its " +
-                                               std::to_string(limits.tokens_per_minute) +
-                                               " tokens a minute; try again later");
-    }
-    used.level -= prompt_tokens;
-  }
-  used.streams += streams;
-  return {};
-}
-
-void KeyMeter::charge(std::size_t key, std::uint32_t tokens, TimeNs now) {
-  if (keys_[key].tokens_per_minute == 0) return;
-  level(key, now);
-  used_[key].level -= tokens;
 }
 
 }  // namespace baton

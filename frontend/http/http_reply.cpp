@@ -30,6 +30,7 @@ std::string begin_head(int status, std::string_view content_type, const HttpHead
   if (!frame.request_id.empty()) append_header(out, "X-Request-Id", frame.request_id);
   if (frame.date != 0) append_header(out, "Date", http_date(frame.date));
   if (!frame.load.empty()) append_header(out, kLoadHeader, frame.load);
+  out.append(frame.limits);
   append_header(out, "Connection", frame.keep_alive ? "keep-alive" : "close");
   for (const auto& [name, value] : headers) append_header(out, name, value);
   if (frame.cors != nullptr) {

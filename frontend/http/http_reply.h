@@ -42,6 +42,7 @@ struct ReplyFrame {
   std::int64_t date = 0;   // unix seconds when the head is made; 0: no Date header
   LoadFormat load_format = LoadFormat::none;  // in which the request wants to know the load
   std::string load = {};                      // in that form (load_report.h); empty: no header
+  std::string limits = {};  // of its API key: whole header lines (KeyMeter::headers)
   std::string asked = {};  // "METHOD PATH" of the request, as the log tells it
   std::shared_ptr<const TraceContext> trace = {};  // the client's, if it has named one
 };

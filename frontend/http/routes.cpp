@@ -121,7 +121,7 @@ bool Routes::worth_a_body(const ClientConnection& connection, const HttpRequest&
   const std::string* id = request.header("x-request-id");
   if (id != nullptr && !valid_request_id(*id)) return false;
   if (refusal(connection, request)) return false;
-  if (options_.keys.open()) return true;
+  if (options_.keys->keys()->open()) return true;
   return key_of(request).has_value();
 }
 
@@ -136,14 +136,15 @@ std::string Routes::new_request_id() {
 std::optional<std::size_t> Routes::key_of(const HttpRequest& request) const {
   const std::string* bearer = request.header("authorization");
   const std::string* bare = request.header("x-api-key");
-  const auto key = bearer == nullptr ? std::nullopt : options_.keys.find(*bearer);
-  return key || bare == nullptr ? key : options_.keys.find_secret(*bare);
+  const std::shared_ptr<const ApiKeys> keys = options_.keys->keys();
+  const auto key = bearer == nullptr ? std::nullopt : keys->find(*bearer);
+  return key || bare == nullptr ? key : keys->find_secret(*bare);
 }
 
 /// False: the key is missing or wrong, and the reply that says so is on its way.
 bool Routes::check_key(const Connection& connection, const HttpRequest& request,
                        ReplyFrame* frame) {
-  if (options_.keys.open()) return true;
+  if (options_.keys->keys()->open()) return true;
   const bool given =
       request.header("authorization") != nullptr || request.header("x-api-key") != nullptr;
   if (const auto key = key_of(request)) {
@@ -386,7 +387,7 @@ void Routes::console(const Connection& connection, const HttpRequest& request, c
                      bool events) {
   ReplyFrame frame;
   if (!frame_of(connection, request, place.dialect, &frame, !events)) return;
-  if (auto error = console_refusal(connection->local, !options_.keys.open())) {
+  if (auto error = console_refusal(connection->local, !options_.keys->keys()->open())) {
     fail(connection, std::move(frame), place.route, std::move(*error));
     return;
   }

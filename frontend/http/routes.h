@@ -40,7 +40,8 @@ struct RouteOptions {
   TimeNs default_timeout = 600 * kSecond;
   TimeNs max_timeout = 3600 * kSecond;
   std::uint32_t max_streams = 4096;  // choices that the loop takes at once
-  ApiKeys keys;                      // open(): everybody is served
+  /// open(): everybody is served, which never changes. The keys may.
+  std::shared_ptr<const KeyBook> keys = std::make_shared<const KeyBook>();
   AllowedHosts hosts;                // under which names clients may ask
   Cors cors;                         // what pages of other origins may read
   bool strict_fields = false;        // likewise zero_bytes: as in RequestContext

@@ -227,7 +227,10 @@ std::string encode_opening(const ReplyOpening& opening) {
   writer.put_list(opening.fingerprint);
   writer.put<std::uint8_t>(opening.rendered.has_value());
   if (opening.rendered) writer.put_list(*opening.rendered);
-  if (!opening.facts.load.empty()) writer.put_list(opening.facts.load);
+  // What most replies do not have is left out: of the first, if the second is there, all but that.
+  const bool limits = !opening.facts.limits.empty();
+  if (limits || !opening.facts.load.empty()) writer.put_list(opening.facts.load);
+  if (limits) writer.put_list(opening.facts.limits);
   return out;
 }
 
@@ -269,6 +272,7 @@ Result<AnyOpening> decode_opening(std::string_view record) {
   opening.fingerprint = reader.take_text();
   if (reader.take_bool()) opening.rendered = reader.take_text();
   if (!reader.good()) opening.facts.load = reader.take_text();
+  if (!reader.good()) opening.facts.limits = reader.take_text();
   if (!reader.good()) return invalid("journal: an opening of the wrong length");
   if (opening.facts.received < 0 || opening.facts.received > kLatest ||
       opening.facts.wall_offset < -kLatest || opening.facts.wall_offset > kLatest) {

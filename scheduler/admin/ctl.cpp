@@ -47,6 +47,8 @@ constexpr const char* kTopHelp =
 
 constexpr const char* kProcessHelp =
     "show processes [json]                               every process of this run directory\n"
+    "reload keys                                         every front end reads frontend.api_keys "
+    "again\n"
     "restart NAME|all [--rolling] [--within SECONDS]     replaced by the binary that lies on disk; "
     "with\n"
     "                                                    --rolling one after the other, each when "

@@ -128,6 +128,24 @@ bool front_ends_joined(const ProcessCommands& options) {
   return info.is_object() && info.value("frontends", 0) >= up;
 }
 
+/// Each front end reads its keys again, and says in its log what came of it.
+int reload_keys(const ProcessCommands& options) {
+  int asked = 0;
+  for (const Shown& each : look_around(options.run_dir)) {
+    if (each.process.kind != "frontend" || each.state != "up") continue;
+    if (!process_alive(each.life.pid, each.life.start)) continue;
+    if (each.process.protocol != kSpokenVersion) {
+      return complain(each.process.name +
+                      " is of another version, which SIGHUP may end; restart it first");
+    }
+    if (::kill(each.life.pid, SIGHUP) != 0) return complain("cannot signal " + each.process.name);
+    std::printf("%s reads its API keys again; its log says what came of it\n",
+                each.process.name.c_str());
+    ++asked;
+  }
+  return asked > 0 ? 0 : complain("no front end is up in " + options.run_dir);
+}
+
 class Restart {
  public:
   explicit Restart(const ProcessCommands& options) : options_(options) {}
@@ -301,6 +319,10 @@ std::optional<int> process_command(const std::vector<std::string>& words,
       print_table(all);
     }
     return 0;
+  }
+  if (n > 0 && words[0] == "reload") {
+    if (n != 2 || words[1] != "keys") return complain("usage: reload keys");
+    return reload_keys(options);
   }
   if (n == 0 || words[0] != "restart") return std::nullopt;
   if (n != 2) return complain("restart NAME or restart all (show processes names them)");

@@ -381,7 +381,11 @@ TEST(ReplyRecords, AnOpeningComesBack) {
   ReplyOpening opening{{1, 9}, {"id", 5, 6, 7, 8}, "rendered", 40, "baton-1"};
   const std::string record = encode_opening(opening);
   EXPECT_EQ(decode_opening(record).value(), AnyOpening(opening));
+  opening.facts.limits = "x-ratelimit-limit-tokens: 5\r\n";
+  EXPECT_EQ(decode_opening(encode_opening(opening)).value(), AnyOpening(opening));
   opening.facts.load = "JSON {}";
+  EXPECT_EQ(decode_opening(encode_opening(opening)).value(), AnyOpening(opening));
+  opening.facts.limits.clear();
   EXPECT_EQ(decode_opening(encode_opening(opening)).value(), AnyOpening(opening));
   const WholeReply whole{{3, 4}, true, "HTTP/1.1 200 OK\r\n\r\n"};
   const std::string other = encode_whole(whole.place, whole.keep_alive, whole.bytes);

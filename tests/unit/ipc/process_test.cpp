@@ -221,6 +221,27 @@ TEST(SignalFd, TurnsSigtermIntoAReadableDescriptor) {
   EXPECT_EQ(WTERMSIG(status), SIGTERM);
 }
 
+TEST(SignalFd, TakesSighupForOneReloadIfItIsAskedTo) {
+  for (const bool reloads : {true, false}) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      SignalFd signals(reloads);
+      if (signals.take_reload()) ::_exit(1);
+      ::kill(::getpid(), SIGHUP);
+      if (signals.poll() != 0) ::_exit(2);  // it asks nobody to stop
+      if (!signals.take_reload()) ::_exit(3);
+      if (signals.take_reload()) ::_exit(4);
+      unblock_signals();
+      ::kill(::getpid(), SIGHUP);
+      ::_exit(5);
+    }
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status)) << "exit status " << WEXITSTATUS(status);
+    EXPECT_EQ(WTERMSIG(status), SIGHUP);
+  }
+}
+
 TEST(UniqueFd, ClosesOnceAndMoves) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
