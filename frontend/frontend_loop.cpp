@@ -178,6 +178,7 @@ void FrontendLoop::take_messages() {
 void FrontendLoop::act(TableOutput& out) {
   if (options_.journal != nullptr) note_attempts(out);
   for (const FrontendMessage& message : out.messages) client_.send(message);
+  for (const ProgressTold& told : out.progress) tell_progress(told);
   LogprobReader logprobs(out.logprobs);
   for (const Delivery& delivery : out.deliveries) deliver(delivery, out, logprobs);
   for (StreamEnd& end : out.endings) end_choice(end);
@@ -237,6 +238,15 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
     table_.finish(delivery.counter, reply.rendered.tokens(choice.index), now_, follow_);
   }
   mark_dirty(choice.connection, reply);
+}
+
+void FrontendLoop::tell_progress(const ProgressTold& told) {
+  const auto found = choices_.find(told.counter);
+  if (found == choices_.end()) return;
+  Reply& reply = replies_.at(found->second.connection);
+  const AtWork at_work(reply.connection->kept);
+  apply(reply, PromptGotOn{found->second.index, told.done, told.cached, told.took});
+  mark_dirty(found->second.connection, reply);
 }
 
 /// A stream's new bytes go out when this round has seen all of its news.

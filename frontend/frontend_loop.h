@@ -142,6 +142,7 @@ class FrontendLoop {
   void each_second();
   void act(TableOutput& out);
   void deliver(const Delivery& delivery, const TableOutput& out, LogprobReader& logprobs);
+  void tell_progress(const ProgressTold& told);
   void note_token_times(Reply& reply, Choice& choice, const Delivery& delivery);
   void end_choice(StreamEnd& end);
   void end_reply(Replies::iterator at, FinishReason reason, const Status& status,

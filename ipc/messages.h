@@ -116,6 +116,9 @@ struct TenantShare {
   bool operator==(const TenantShare&) const = default;
 };
 
+/// Between two words of how far one prompt is.
+constexpr TimeNs kProgressInterval = 100 * kMillisecond;
+
 /// One request, or one more attempt at it. A higher attempt replaces a lower one.
 struct Submit {
   Epoch epoch = 0;  // a stale one is dropped: the front end will have been told to say hello
@@ -131,8 +134,9 @@ struct Submit {
   std::vector<Token> generated;  // tokens that the client has
   SamplingParams sampling;
   TenantShare share;
+  bool progress = false;  // while its prompt is computed, Events shall tell how far that is
   BATON_FIELDS(epoch, request, attempt, arrival, deadline, priority, lifetime, again, cache_salt,
-               prompt, generated, sampling, share)
+               prompt, generated, sampling, share, progress)
 };
 
 /// The client left, or its front end gave up.
@@ -254,8 +258,18 @@ struct Events {
   // Of requests whose first token is here, or their first one in another place, or their terminal
   // (then with all that happened to them).
   std::vector<RequestTiming> timings;
+  // Of requests that asked (Submit::progress) and have no token yet, no more often than
+  // kProgressInterval, but for the last one: progress_done[i] tokens of the prompt are there, of
+  // which progress_cached[i] were found in a prefix cache, progress_took[i] after the first chunk
+  // was planned. One that is lost is not told again.
+  std::vector<std::uint64_t> progress_counters;
+  std::vector<std::uint32_t> progress_attempts;
+  std::vector<std::uint32_t> progress_done;
+  std::vector<std::uint32_t> progress_cached;
+  std::vector<TimeNs> progress_took;
   BATON_FIELDS(epoch, counters, attempts, first_index, counts, tokens, terminals, logprobs,
-               prompt_logprobs, begun_counters, begun_cached, begun_at, timings)
+               prompt_logprobs, begun_counters, begun_cached, begun_at, timings, progress_counters,
+               progress_attempts, progress_done, progress_cached, progress_took)
 };
 
 /// The scheduler does not know these requests: submit them again with the next attempt.

@@ -29,6 +29,13 @@ const char* to_string(GapCause cause) {
   return i < kGapCauses ? kNames[i] : "unknown";
 }
 
+const char* to_string(MoveCause cause) {
+  static constexpr std::array<const char*, kMoveCauses> kNames = {"handoff", "died", "preempted",
+                                                                  "drained", "pull"};
+  const auto i = static_cast<std::size_t>(cause);
+  return i < kMoveCauses ? kNames[i] : "unknown";
+}
+
 namespace {
 
 constexpr std::size_t index(Part part) { return static_cast<std::size_t>(part); }

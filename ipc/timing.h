@@ -83,6 +83,28 @@ struct Moment {
   BATON_FIELDS(kind, cause, worker, at, took, tokens, count, other)
 };
 
+/// Why a request went from one worker to another.
+enum class MoveCause : std::uint8_t {
+  handoff,    // prefilled on the one, it decodes on the other
+  died,       // the first one's process, or its term, ended
+  preempted,  // the first one needed its blocks for others
+  drained,    // the first one was told to leave
+  pull,       // blocks did not come across as they should
+};
+constexpr std::uint32_t kMoveCauses = 5;
+const char* to_string(MoveCause cause);
+
+/// A request goes on in another place; `from` and `to` may be the same worker, which then began
+/// with it anew.
+struct Move {
+  std::uint32_t cause = 0;  // MoveCause
+  std::uint32_t from = 0;   // in RequestTiming::workers
+  std::uint32_t to = 0;     // likewise
+  TimeNs at = 0;            // `to` began; since RequestTiming::begin
+  TimeNs away = 0;          // it had had no place for so long
+  BATON_FIELDS(cause, from, to, at, away)
+};
+
 /// What one rule of admission had a request wait for.
 struct QueueReason {
   std::string why;
@@ -110,11 +132,13 @@ struct RequestTiming {
   std::uint32_t deaths = 0;  // of workers under it
   // Only once it has ended:
   std::vector<QueueReason> reasons;
-  std::vector<std::string> workers;  // that moments name
+  std::vector<std::string> workers;  // that moments and moves name
   std::vector<Moment> moments;
+  std::vector<Move> moves;      // the first and the last ones
+  std::uint32_t all_moves = 0;  // ... of so many
   BATON_FIELDS(counter, attempt, begin, until, part, ended, spent, ahead, behind, cached_tokens,
                pulled_tokens, computed_tokens, decode_steps, median_gap, preemptions, deaths,
-               reasons, workers, moments)
+               reasons, workers, moments, moves, all_moves)
 };
 
 /// A request of a client, from its first byte to its last one: `spent` adds up to `total`. Of

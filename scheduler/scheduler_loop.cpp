@@ -223,7 +223,7 @@ void SchedulerLoop::flush() {
   out_.to_workers.clear();
   for (FrontendIndex i = 0; i < out_.events.size(); ++i) {
     Events& events = out_.events[i];
-    if (events.counters.empty() && events.terminals.empty()) continue;
+    if (Outbox::is_empty(events)) continue;
     if (i < state_.frontends.size() && state_.frontends[i].reachable()) {
       events.epoch = state_.epoch;
       encode(events, encoded_);

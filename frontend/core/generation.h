@@ -46,6 +46,15 @@ struct Usage {
   std::optional<ToldTiming> timing = {};  // where the reply's time went, if that is known
 };
 
+/// How much of a choice's prompt is there, before its first token.
+struct PromptProgress {
+  std::uint32_t choice = 0;
+  std::uint32_t total = 0;   // tokens of the prompt
+  std::uint32_t cached = 0;  // of these, found in a prefix cache
+  std::uint32_t done = 0;    // of these, found or computed
+  TimeNs took = 0;           // since the first of them was computed
+};
+
 /// Formats one reply of one or more choices. Made by a dialect for one request; pure: returns
 /// bytes, keeps only what the reply's own shape needs (an id, a creation time that was passed in).
 /// A whole reply collects, and returns all of it from finish(). Never throws.
@@ -55,6 +64,8 @@ class ReplyWriter {
   /// Before the first piece of a choice, once (a role chunk, the echo of the prompt). `prompt`: log
   /// probabilities of the prompt's tokens, where the request asked for them.
   virtual std::string begin(std::uint32_t choice, const Logprobs* prompt) = 0;
+  /// Before that, of a stream that asked for it.
+  virtual std::string progress(const PromptProgress& /*progress*/) { return {}; }
   virtual std::string text(const ReplyPiece& piece) = 0;
   virtual std::string end(std::uint32_t choice, const Ending& ending) = 0;
   /// The end of the reply, when every choice has ended.
@@ -82,6 +93,7 @@ struct ParsedRequest {
   std::int32_t priority = 0;  // lower is earlier
   bool lifetime = false;      // Ending::lifetime is wanted
   bool timing = false;        // Usage::timing is wanted, of a stream too
+  bool progress = false;      // of a stream: ReplyWriter::progress is wanted
   std::string cache_salt;     // shares cached blocks only with requests of the same one
   TimeNs timeout = 0;         // from timeout_s, or the configured default
   std::vector<std::pair<std::string, std::string>> headers;  // extra reply headers (clamps told)

@@ -35,6 +35,7 @@ std::vector<NewRequest> fan_out(const ParsedRequest& request, TimeNs deadline) {
       one.deadline = deadline;
       one.priority = request.priority;
       one.lifetime = request.lifetime;
+      one.progress = request.progress;
       one.cache_salt = request.cache_salt;
       requests.push_back(std::move(one));
     }
@@ -72,6 +73,11 @@ void OpenReply::begin(std::uint32_t choice, const Logprobs* prompt, std::uint32_
   if (prompt != nullptr)
     held_ += (prompt->items.size() + prompt->top_tokens.size()) * kLogprobBytes;
   events_ += writer_->begin(choice, prompt);
+}
+
+void OpenReply::progress(PromptProgress progress) {
+  progress.total = choices_[progress.choice].prompt_tokens;
+  events_ += writer_->progress(progress);
 }
 
 bool OpenReply::take(std::uint32_t index, Token token, const LogprobReader::Entry* logprobs) {

@@ -31,6 +31,8 @@ class OpenReply {
   /// Before the first token of a choice; `prompt` as in ReplyWriter::begin, `cached_tokens` of its
   /// prompt were found in a prefix cache.
   void begin(std::uint32_t choice, const Logprobs* prompt, std::uint32_t cached_tokens = 0);
+  /// How far a choice's prompt is, before begin(); PromptProgress::total is filled in.
+  void progress(PromptProgress progress);
   /// When what follows came (monotonic).
   void set_time(TimeNs now) { now_ = now; }
   /// One more token. True: a stop string matched, and the choice ends with this token.

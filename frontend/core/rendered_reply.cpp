@@ -114,6 +114,14 @@ void RenderedReply::handle(const ReplyTimed& event) {
   headers_.emplace_back(kServerTiming, server_timing(timing));
 }
 
+/// It may be the first thing that the client gets: the head goes out with it.
+void RenderedReply::handle(const PromptGotOn& event) {
+  if (!streaming_ || open_.begun(event.choice)) return;
+  begin_stream();
+  open_.progress({event.choice, 0, event.cached, event.done, event.took});
+  add_events();
+}
+
 /// An error instead of the reply; of a stream that has begun, its last events.
 void RenderedReply::write_failure(const Status& status, std::uint32_t retry_after_s) {
   if (begun_) {

@@ -58,6 +58,7 @@ class RenderedReply {
   void handle(const ClientProbed& event);
   void handle(const ReplyFails& event);
   void handle(const ReplyTimed& event);
+  void handle(const PromptGotOn& event);
   void begin_stream();
   void add_events();
   ReplyFrame frame_now() const;

@@ -65,7 +65,15 @@ struct ReplyTimed {
   TimeNs median_gap = 0;
 };
 
-using ReplyEvent =
-    std::variant<ChoiceBegins, TokenCame, ChoiceEnds, ClientProbed, ReplyFails, ReplyTimed>;
+/// Of a stream that asked: how much of a choice's prompt is there. Comes before ChoiceBegins.
+struct PromptGotOn {
+  std::uint32_t choice = 0;
+  std::uint32_t done = 0;    // tokens
+  std::uint32_t cached = 0;  // of these, found in a prefix cache
+  TimeNs took = 0;           // since the first of them was computed
+};
+
+using ReplyEvent = std::variant<ChoiceBegins, TokenCame, ChoiceEnds, ClientProbed, ReplyFails,
+                                ReplyTimed, PromptGotOn>;
 
 }  // namespace baton

@@ -13,6 +13,7 @@ void TableOutput::clear() {
   tokens.clear();
   logprobs.clear();
   prompt_logprobs.clear();
+  progress.clear();
   deliveries.clear();
   endings.clear();
   timings.clear();
@@ -208,6 +209,7 @@ void RequestTable::submit(std::uint64_t counter, Entry& entry, TimeNs now, Table
   message.deadline = entry.request.deadline;
   message.priority = entry.request.priority;
   message.lifetime = entry.request.lifetime;
+  message.progress = entry.request.progress;
   message.again = entry.ever_sent;
   message.cache_salt = entry.request.cache_salt;
   message.prompt = entry.request.prompt;

@@ -50,6 +50,7 @@ struct NewRequest {
   std::string cache_salt;
   std::int32_t priority = 0;  // lower is earlier
   bool lifetime = false;      // its end shall tell when its phases began and ended
+  bool progress = false;      // how far its prompt is shall be told
   std::vector<Token> prompt;
   SamplingParams sampling;
   TimeNs deadline = 0;
@@ -82,6 +83,14 @@ struct Delivery {
   Beginning beginning = {};  // with token 0 only
 };
 
+/// How far the prompt of a stream is that has no token yet.
+struct ProgressTold {
+  std::uint64_t counter = 0;
+  std::uint32_t done = 0;    // tokens, never more than it has
+  std::uint32_t cached = 0;  // of these, found in a prefix cache
+  TimeNs took = 0;           // since the first of them was computed
+};
+
 /// How one sequence of a beam search ended.
 struct ChoiceEnd {
   FinishReason reason = FinishReason::none;
@@ -104,13 +113,15 @@ struct StreamEnd {
   bool told = true;  // nothing more will come of it: else TableOutput::timings may have it later
 };
 
-/// What a call wants done, in this order: send `messages`, hand out `deliveries`, then `endings`.
+/// What a call wants done, in this order: send `messages`, tell `progress`, hand out `deliveries`,
+/// then `endings`.
 /// Calls append; the caller clears between them.
 struct TableOutput {
   std::vector<FrontendMessage> messages;
   std::vector<Token> tokens;
   Logprobs logprobs;  // items: indexes into `tokens`, of requests that asked for it
   std::vector<Logprobs> prompt_logprobs;  // items: positions in the prompt
+  std::vector<ProgressTold> progress;
   std::vector<Delivery> deliveries;
   std::vector<StreamEnd> endings;
   std::vector<RequestTiming> timings;  // of requests whose StreamEnd came before the scheduler's
@@ -276,6 +287,7 @@ class RequestTable {
   void apply_terminal(const Terminal& terminal, TimeNs now, TableOutput& out);
   struct TokenRow;
   void take_timing(const RequestTiming& timing, TableOutput& out);
+  void take_progress(const Events& message, TimeNs now, TableOutput& out);
   void take_tokens(const TokenRow& row, LogprobReader& logprobs, TimeNs now, TableOutput& out);
   void append(const TokenRow& row, Entry& entry, std::uint32_t known, LogprobReader& logprobs,
               TableOutput& out);

@@ -14,6 +14,11 @@ constexpr TimeNs kResendPause =
 
 bool agrees(const RequestTiming& t) {
   return t.spent.size() == kParts && t.part < kParts &&
+         std::all_of(t.moves.begin(), t.moves.end(),
+                     [&](const Move& move) {
+                       return move.cause < kMoveCauses && move.from < t.workers.size() &&
+                              move.to < t.workers.size();
+                     }) &&
          std::all_of(t.moments.begin(), t.moments.end(), [&](const Moment& moment) {
            return moment.kind < kMomentKinds && moment.cause < kGapCauses &&
                   moment.worker < t.workers.size();
@@ -24,7 +29,11 @@ bool columns_agree(const Events& m) {
   const std::size_t rows = m.counters.size();
   if (m.attempts.size() != rows || m.first_index.size() != rows || m.counts.size() != rows ||
       m.begun_counters.size() != m.begun_cached.size() ||
-      m.begun_counters.size() != m.begun_at.size()) {
+      m.begun_counters.size() != m.begun_at.size() ||
+      m.progress_counters.size() != m.progress_attempts.size() ||
+      m.progress_counters.size() != m.progress_done.size() ||
+      m.progress_counters.size() != m.progress_cached.size() ||
+      m.progress_counters.size() != m.progress_took.size()) {
     return false;
   }
   std::uint64_t total = 0;
@@ -91,6 +100,7 @@ void RequestTable::apply_events(const Events& message, TimeNs now, TableOutput& 
     return;
   }
   for (const RequestTiming& timing : message.timings) take_timing(timing, out);
+  take_progress(message, now, out);
   LogprobReader logprobs(message.logprobs);
   std::uint32_t begin = 0;
   for (std::size_t row = 0; row < message.counters.size(); ++row) {
@@ -111,6 +121,25 @@ void RequestTable::take_timing(const RequestTiming& timing, TableOutput& out) {
     at->second.timing = timing;
   } else {
     out.timings.push_back(timing);
+  }
+}
+
+/// Whoever has a token has its prompt.
+void RequestTable::take_progress(const Events& message, TimeNs now, TableOutput& out) {
+  for (std::size_t i = 0; i < message.progress_counters.size(); ++i) {
+    const std::uint64_t counter = message.progress_counters[i];
+    const auto at = entries_.find(counter);
+    if (at == entries_.end()) continue;
+    Entry& entry = at->second;
+    if (entry.state != State::open || entry.attempt != message.progress_attempts[i] ||
+        !entry.request.progress || !entry.generated.empty()) {
+      continue;
+    }
+    entry.news = now;
+    const auto total = static_cast<std::uint32_t>(entry.request.prompt.size());
+    const std::uint32_t done = std::min(message.progress_done[i], total);
+    out.progress.push_back({counter, done, std::min(message.progress_cached[i], done),
+                            std::max<TimeNs>(0, message.progress_took[i])});
   }
 }
 

@@ -82,6 +82,8 @@ void read_limits(FieldReader& fields, OpenAiRoute route, const AskedChoices& cho
 
 void read_stream(FieldReader& fields, Asked& asked) {
   asked.request.stream = fields.boolean("stream").value_or(false);
+  const bool progress = fields.boolean("return_progress").value_or(false);  // llama-server's name
+  asked.request.progress = progress && asked.request.stream && !asked.other.make_reply;
   const Json* options = fields.take("stream_options");
   if (options == nullptr) return;
   if (!options->is_object()) {

@@ -240,6 +240,18 @@ class StreamReply : public ReplyWriter {
     return event(choice, prompt.text);
   }
 
+  /// As llama-server tells it, in an event that adds nothing to the choice.
+  std::string progress(const PromptProgress& progress) override {
+    return head_ + "{\"index\":" + std::to_string(progress.choice) +
+           (shape_ == ReplyShape::chat ? ",\"delta\":{}" : ",\"text\":\"\"") +
+           ",\"logprobs\":null" + after_logprobs_ +
+           "}],\"prompt_progress\":{\"total\":" + std::to_string(progress.total) +
+           ",\"cache\":" + std::to_string(progress.cached) +
+           ",\"processed\":" + std::to_string(progress.done) +
+           ",\"time_ms\":" + std::to_string(progress.took / kMillisecond) + "}" +
+           (facts_.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
+  }
+
   std::string text(const ReplyPiece& piece) override {
     logprobs_[piece.choice].add(piece);
     if (piece.token >= 0) ++tokens_[piece.choice];

@@ -17,6 +17,7 @@ enum class Kind : std::uint8_t {
   whole,
   attempt,
   timed,
+  got_on,
 };
 
 class RecordWriter {
@@ -145,11 +146,18 @@ void put(RecordWriter& writer, const ReplyTimed& event) {
   writer.put_list(event.spent);
 }
 
+void put(RecordWriter& writer, const PromptGotOn& event) {
+  writer.put(event.choice);
+  writer.put(event.done);
+  writer.put(event.cached);
+  writer.put(event.took);
+}
+
 /// Later than any time of this century, and small enough that two of them can be added.
 constexpr TimeNs kLatest = TimeNs{1} << 61;
 constexpr ErrorCode kLastErrorCode = ErrorCode::internal;
-constexpr Kind kKinds[] = {Kind::begins, Kind::token, Kind::ends,
-                           Kind::probed, Kind::fails, Kind::timed};
+constexpr Kind kKinds[] = {Kind::begins, Kind::token, Kind::ends,   Kind::probed,
+                           Kind::fails,  Kind::timed, Kind::got_on};
 static_assert(std::size(kKinds) == std::variant_size_v<ReplyEvent>);
 
 ChoiceBegins take_begins(RecordReader& reader, Logprobs& prompt) {
@@ -201,6 +209,15 @@ ReplyTimed take_timed(RecordReader& reader, std::vector<TimeNs>& spent) {
   made.median_gap = reader.take<TimeNs>();
   reader.take_list(spent);
   made.spent = spent;
+  return made;
+}
+
+PromptGotOn take_got_on(RecordReader& reader) {
+  PromptGotOn made;
+  made.choice = reader.take<std::uint32_t>();
+  made.done = reader.take<std::uint32_t>();
+  made.cached = reader.take<std::uint32_t>();
+  made.took = reader.take<TimeNs>();
   return made;
 }
 
@@ -361,6 +378,12 @@ Status DecodedEvent::decode(std::string_view record, const EventBounds& bounds) 
       auto& made = event.emplace<ReplyTimed>(take_timed(reader, spent_));
       good = good && spent_.size() == kParts && made.median_gap >= 0 && made.median_gap <= kLatest;
       for (const TimeNs part : spent_) good = good && part >= 0 && part <= kLatest / 16;
+      break;
+    }
+    case Kind::got_on: {
+      const auto& made = event.emplace<PromptGotOn>(take_got_on(reader));
+      good = good && made.choice < bounds.choices && made.cached <= made.done && made.took >= 0 &&
+             made.took <= kLatest;
       break;
     }
     default:

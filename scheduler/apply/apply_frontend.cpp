@@ -257,6 +257,7 @@ struct Handler {
     request.submitted = now;
     request.cache_salt = std::move(submit.cache_salt);
     if (submit.lifetime) request.lifetime.resize(kLifetimeMoments);
+    request.progress = submit.progress;
     request.prompt = std::move(submit.prompt);
     if (resumed) request.generated = std::move(submit.generated);
     request.sampling = std::move(submit.sampling);

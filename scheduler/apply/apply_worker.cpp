@@ -342,7 +342,10 @@ struct Handler {
         --sequence->inflight;
         sequence->computed += n;
         Request* owner = n == 0 ? nullptr : state.request_of(*sequence);
-        if (owner != nullptr) owner->times.chunk(index, began, now, n);
+        if (owner != nullptr) {
+          owner->times.chunk(index, began, now, n);
+          tell_progress(state, *owner, *sequence, out);
+        }
         if (sequence->computed != sequence->prefill_length) continue;
         --sequence->sampling;
         if (Request* request = state.request_of(*sequence))

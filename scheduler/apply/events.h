@@ -76,6 +76,14 @@ struct Outbox {
     sent.begun_cached.clear();
     sent.begun_at.clear();
     sent.timings.clear();
+    sent.progress_counters.clear();
+    sent.progress_attempts.clear();
+    sent.progress_done.clear();
+    sent.progress_cached.clear();
+    sent.progress_took.clear();
+  }
+  static bool is_empty(const Events& events) {
+    return events.counters.empty() && events.terminals.empty() && events.progress_counters.empty();
   }
   void info(std::string line) { log.emplace_back(Level::info, std::move(line)); }
   void warn(std::string line) { log.emplace_back(Level::warning, std::move(line)); }

@@ -149,6 +149,24 @@ void tell_times(const State& state, const Request& request, bool whole, Outbox& 
 
 }  // namespace
 
+void tell_progress(const State& state, Request& request, const Sequence& sequence, Outbox& out) {
+  // What is computed again for tokens that the client has is no news of its prompt.
+  if (!request.progress || request.phase != Phase::prefill || sequence.id != request.source ||
+      !request.generated.empty()) {
+    return;
+  }
+  const bool whole = sequence.computed >= sequence.prefill_length;
+  const bool first = request.progress_told == 0;
+  if (!whole && !first && state.now - request.progress_told < kProgressInterval) return;
+  request.progress_told = state.now;
+  Events& events = out.events_for(request.frontend);
+  events.progress_counters.push_back(request.name.counter);
+  events.progress_attempts.push_back(request.attempt);
+  events.progress_done.push_back(sequence.computed);
+  events.progress_cached.push_back(request.cached_tokens);
+  events.progress_took.push_back(state.now - request.begun);
+}
+
 void take_token(State& state, Request& request, Token token, const LogprobReader::Entry* logprobs,
                 Outbox& out) {
   const auto index = static_cast<std::uint32_t>(request.generated.size());

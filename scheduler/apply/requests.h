@@ -20,6 +20,9 @@ void charge_output(State& state, Request& request, std::uint32_t length, std::ui
 void requeue(State& state, Request& request);
 /// Takes the request off its workers; it is queued again once the steps that name it have ended.
 void preempt(State& state, Request& request);
+/// How far `sequence`, which computes the request's prompt, is: to a front end that wants to know,
+/// not too often. The end of the prompt is always told.
+void tell_progress(const State& state, Request& request, const Sequence& sequence, Outbox& out);
 /// Appends one sampled token, sends it, and ends the request when it is the last one. `logprobs`
 /// may be null: none were asked for.
 void take_token(State& state, Request& request, Token token, const LogprobReader::Entry* logprobs,

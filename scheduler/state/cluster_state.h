@@ -175,6 +175,8 @@ struct Request {
   // search: its length). Nothing is charged again when it is computed again.
   std::uint32_t charged_prompt = 0;
   std::uint32_t charged_output = 0;
+  bool progress = false;            // its front end is told how far its prompt is
+  TimeNs progress_told = 0;         // last time; 0: not yet
   RequestTimes times;               // where its time went
   Kept kept;
   const char* passed_over = nullptr;  // the rule that passed it over last (admission_rules.h)

@@ -322,7 +322,7 @@ void SimScheduler::flush() {
   out_.to_workers.clear();
   for (FrontendIndex i = 0; i < out_.events.size(); ++i) {
     Events events = std::exchange(out_.events[i], {});
-    if (events.counters.empty() && events.terminals.empty()) continue;
+    if (Outbox::is_empty(events)) continue;
     shares_.events(state, i, events);
     if (i >= state.frontends.size() || !state.frontends[i].reachable()) continue;
     events.epoch = state.epoch;

@@ -357,6 +357,33 @@ TEST_F(LoopTest, errors_before_and_after_the_first_token) {
   EXPECT_EQ(reply.substr(reply.size() - 5), "0\r\n\r\n");
 }
 
+TEST_F(LoopTest, how_far_the_prompt_is_comes_before_its_tokens) {
+  auto client = std::make_unique<Client>(http_->port());
+  client->post_to("/v1/completions",
+                  R"({"prompt":"hello world","stream":true,"return_progress":true})");
+  const Submit submit = scheduler.expect<Submit>();
+  EXPECT_TRUE(submit.progress);
+  const auto total = static_cast<std::uint32_t>(submit.prompt.size());
+  Events events;
+  events.epoch = submit.epoch;
+  events.progress_counters = {submit.request.counter};
+  events.progress_attempts = {submit.attempt};
+  events.progress_done = {total};
+  events.progress_cached = {1};
+  events.progress_took = {250 * kMillisecond};
+  scheduler.send(events);
+  const std::string told = client->read_until("prompt_progress");
+  EXPECT_EQ(told.substr(9, 3), "200");
+  scheduler.tokens(submit, 0, ids("hello"), true);
+  const std::string reply = client->read_all();
+  EXPECT_NE(
+      reply.find("\"prompt_progress\":{\"total\":" + std::to_string(total) +
+                 ",\"cache\":1,\"processed\":" + std::to_string(total) + ",\"time_ms\":250}}"),
+      std::string::npos)
+      << reply;
+  EXPECT_NE(reply.find("[DONE]"), std::string::npos);
+}
+
 TEST_F(LoopTest, a_stop_string_finishes_the_request) {
   auto client = ask(",\"stream\":true,\"stop\":\"again\"");
   const Submit submit = scheduler.expect<Submit>();

@@ -359,6 +359,10 @@ TEST(ReplyRecords, AnEventOutOfBoundsIsRefused) {
   EXPECT_FALSE(good(ReplyTimed{spent, 3, -7}));
   spent[2] = -1;
   EXPECT_FALSE(good(ReplyTimed{spent, 3, 7}));
+  EXPECT_TRUE(good(PromptGotOn{1, 40, 40, 7}));
+  EXPECT_FALSE(good(PromptGotOn{2, 40, 7, 7}));
+  EXPECT_FALSE(good(PromptGotOn{1, 40, 41, 7}));
+  EXPECT_FALSE(good(PromptGotOn{1, 40, 7, -1}));
   EXPECT_TRUE(good(ReplyFails{ErrorCode::internal, "why", 3}));
   EXPECT_FALSE(good(ReplyFails{ErrorCode::ok, "why", 3}));
   EXPECT_FALSE(good(ReplyFails{static_cast<ErrorCode>(200), "why", 3}));

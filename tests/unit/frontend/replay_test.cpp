@@ -178,6 +178,14 @@ class RecordedRun {
     return events_.emplace_back(OwnedEvent{event, now_});
   }
 
+  /// Twice, and the second time from the beginning: its worker has died.
+  void get_on(std::uint32_t choice, const ParsedRequest& request) {
+    const auto total = static_cast<std::uint32_t>(request.prompts[choice / request.choices].size());
+    if (!request.progress) return;
+    add(PromptGotOn{choice, total, total / 2, 5 * kMillisecond});
+    add(PromptGotOn{choice, total / 2, 0, 1'500 * kMillisecond});
+  }
+
   void begin(std::uint32_t choice, const ParsedRequest& request) {
     OwnedEvent& made = add(ChoiceBegins{choice, static_cast<std::uint32_t>(dice_() % 3)});
     const auto& prompt = request.prompts[choice / request.choices];
@@ -223,6 +231,7 @@ class RecordedRun {
       if (dice_() % 9 == 0) add(ClientProbed{});
       const std::size_t at = request.sampling.beams() ? 0 : dice_() % open.size();
       const std::uint32_t choice = open[at];
+      if (said[choice] == 0) get_on(choice, request);
       if (said[choice] == 0) begin(choice, request);
       if (said[choice] == 0) trial.apply(events_.back().event, events_.back().time);
       const Token id = text[said[choice]++];
@@ -376,7 +385,8 @@ std::vector<Case> openai_cases() {
   for (const std::string stream :
        {"", R"(,"stream":true)", R"(,"stream":true,"stream_options":{"include_usage":true})",
         R"(,"stream":true,"stream_options":{"include_timing":true})",
-        R"(,"stream_options":{"include_timing":true})"}) {
+        R"(,"stream_options":{"include_timing":true})",
+        R"(,"stream":true,"return_progress":true)"}) {
     cases.push_back({"plain" + stream, "openai", texts, completion(stream)});
     cases.push_back({"choices" + stream, "openai", texts, completion(R"(,"n":3)" + stream)});
     cases.push_back({"prompts" + stream, "openai", texts,
@@ -481,6 +491,17 @@ TEST(Replay, TheBytesHoldWhatTheFactsSay) {
         "Access-Control-Allow-Origin: https://page", ": keep-alive", "[DONE]"}) {
     EXPECT_NE(bytes.find(part), std::string::npos) << part << "\n" << bytes;
   }
+}
+
+TEST(Replay, TheBytesHoldHowFarThePromptIs) {
+  const Case what{"chat", "openai", "/v1/chat/completions",
+                  chat(R"(,"stream":true,"return_progress":true)")};
+  const std::string bytes = RecordedRun(what, 5).whole();
+  const std::size_t first = bytes.find("\"prompt_progress\":{\"total\":");
+  const std::size_t role = bytes.find("\"role\":\"assistant\"");
+  ASSERT_NE(first, std::string::npos) << bytes;
+  EXPECT_LT(first, role) << bytes;
+  EXPECT_NE(bytes.find(",\"time_ms\":1500}"), std::string::npos) << bytes;
 }
 
 TEST(Replay, WhatCannotGoOnSaysWhy) {

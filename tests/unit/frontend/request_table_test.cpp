@@ -38,6 +38,7 @@ class TableTest : public ::testing::Test {
           out.prompt_logprobs[static_cast<std::size_t>(d.prompt_logprobs)]);
     }
     EXPECT_TRUE(reader.done());
+    progress_told.insert(progress_told.end(), out.progress.begin(), out.progress.end());
     for (auto& ending : out.endings) ends.push_back(std::move(ending));
     refused = out.refused;
     out.clear();
@@ -122,6 +123,7 @@ class TableTest : public ::testing::Test {
   std::map<std::uint64_t, std::vector<float>> logprobs;  // NAN: the token came without
   std::map<std::uint64_t, std::vector<Logprobs>> prompts;
   std::map<std::uint64_t, std::vector<std::uint32_t>> cached;  // told with first tokens
+  std::vector<ProgressTold> progress_told;
   std::vector<StreamEnd> ends;
   std::optional<std::string> refused;
 };
@@ -259,6 +261,43 @@ TEST_F(TableTest, what_was_cached_comes_with_the_first_token) {
   EXPECT_EQ(cached[with], (std::vector<std::uint32_t>{2}));
   EXPECT_EQ(cached[without], (std::vector<std::uint32_t>{0}));
   events.begun_cached.clear();
+  give(events);
+  EXPECT_EQ(table.counters().malformed, 1U);
+}
+
+TEST_F(TableTest, how_far_a_prompt_is) {
+  welcome();
+  NewRequest asks;
+  asks.prompt = {1, 2, 3, 4};
+  asks.sampling.max_tokens = 8;
+  asks.deadline = now + 100 * kSecond;
+  asks.progress = true;
+  const std::uint64_t with = table.open(asks, now, out).value().counter;
+  collect();
+  EXPECT_TRUE(last<Submit>().progress);
+  const std::uint64_t without = open();
+  EXPECT_FALSE(last<Submit>().progress);
+  Events events;
+  events.epoch = kEpoch;
+  events.progress_counters = {with, without, with, with};
+  events.progress_attempts = {1, 1, 2, 1};
+  events.progress_done = {2, 2, 3, 9};
+  events.progress_cached = {1, 0, 0, 5};
+  events.progress_took = {kSecond, 0, 0, -5};
+  give(events);
+  // Of another attempt, or of a request that did not ask, nothing; what cannot be is cut.
+  ASSERT_EQ(progress_told.size(), 2U);
+  EXPECT_EQ(progress_told[0].counter, with);
+  EXPECT_EQ(progress_told[0].done, 2U);
+  EXPECT_EQ(progress_told[0].cached, 1U);
+  EXPECT_EQ(progress_told[0].took, kSecond);
+  EXPECT_EQ(progress_told[1].done, 4U);
+  EXPECT_EQ(progress_told[1].cached, 4U);
+  EXPECT_EQ(progress_told[1].took, 0);
+  tokens(with, 1, 0, {14});
+  give(events);  // late: it has a token
+  EXPECT_EQ(progress_told.size(), 2U);
+  events.progress_took.pop_back();
   give(events);
   EXPECT_EQ(table.counters().malformed, 1U);
 }

@@ -284,6 +284,11 @@ class Cluster {
   std::map<std::uint64_t, std::uint32_t> cached;       // of their prompts, as told
   std::map<std::uint64_t, TimeNs> begun;  // when their first chunks were planned, as told
   std::map<std::uint64_t, std::vector<RequestTiming>> timings;  // likewise, in their order
+  struct Progress {
+    std::uint32_t done = 0, cached = 0, attempt = 0;
+    TimeNs took = 0;
+  };
+  std::map<std::uint64_t, std::vector<Progress>> progress;  // likewise
   std::vector<Terminal> terminals;
   std::vector<std::string> log;
   std::vector<std::pair<LinkId, Pull>> probes;  // not answered; only while ...
@@ -323,6 +328,11 @@ class Cluster {
       for (std::size_t i = 0; i < events.begun_counters.size(); ++i) {
         if (events.begun_cached[i] != 0) cached[events.begun_counters[i]] = events.begun_cached[i];
         begun[events.begun_counters[i]] = events.begun_at[i];
+      }
+      for (std::size_t i = 0; i < events.progress_counters.size(); ++i) {
+        progress[events.progress_counters[i]].push_back(
+            {events.progress_done[i], events.progress_cached[i], events.progress_attempts[i],
+             events.progress_took[i]});
       }
       for (const RequestTiming& timing : events.timings) timings[timing.counter].push_back(timing);
       terminals.insert(terminals.end(), events.terminals.begin(), events.terminals.end());
