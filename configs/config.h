@@ -126,6 +126,7 @@ struct FrontendConfig {
   std::uint32_t max_tokens = 512;
   std::uint64_t write_buffer_bytes = 262'144;
   double stall_timeout_s = 30;
+  double sse_keepalive_s = 15;
   double drain_s = 8;
   std::string api_keys;
   std::vector<std::string> allowed_origins;

@@ -248,6 +248,10 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
        &F::write_buffer_bytes, 4096, 67'108'864},
       {"stall_timeout_s", "seconds after which a client that takes no bytes is dropped",
        &F::stall_timeout_s, 0.1, 3600},
+      {"sse_keepalive_s",
+       "seconds without a byte after which a stream of server-sent events gets a comment, so that "
+       "nobody on the way to the client takes it for dead; 0: never",
+       &F::sse_keepalive_s, 0, 3600},
       {"drain_s", "seconds that SIGTERM waits for open streams", &F::drain_s, 0, 600},
       {.name = "api_keys",
        .meaning = "file of API keys, their shares and limits (docs/api.md), read again on SIGHUP; "

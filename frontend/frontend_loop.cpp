@@ -141,6 +141,7 @@ void FrontendLoop::each_second() {
     writer_.restart_clocks(now_);
   }
   last_second_ = now_;
+  keep_streams_alive();
   explainer_.tick(now_);
   if (options_.journal != nullptr && options_.journal->lost() != unkept_) {
     if (unkept_ == 0)
@@ -277,8 +278,25 @@ void FrontendLoop::flush_replies() {
     Reply& reply = at->second;
     writer_.send(connection, reply.rendered.take_bytes(), now_);
     reply.dirty = false;
+    reply.sent = now_;
   }
   dirty_.clear();
+}
+
+/// Proxies, balancers and clients give up on a stream that says nothing. Of one whose client has
+/// not read what it was sent, the network says enough.
+void FrontendLoop::keep_streams_alive() {
+  if (options_.sse_keepalive == 0) return;
+  for (auto& [connection, reply] : replies_) {
+    if (now_ - reply.sent < options_.sse_keepalive || !reply.rendered.takes_comments() ||
+        writer_.queued(connection) != 0) {
+      continue;
+    }
+    const AtWork at_work(reply.connection->kept);
+    apply(reply, StreamIdled{});
+    mark_dirty(connection, reply);
+  }
+  flush_replies();
 }
 
 /// The first choice that fails fails its reply.

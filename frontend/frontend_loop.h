@@ -49,6 +49,9 @@ struct LoopOptions {
   std::shared_ptr<KeyBook> keys = std::make_shared<KeyBook>();  // open(): everybody is served
   std::string keys_file;  // where they come from, and are read again on SIGHUP; empty: nowhere
   TimeNs drain = 8 * kSecond;
+  /// A stream of server-sent events that had nothing to send for so long gets a comment, looked for
+  /// once a second. 0: never.
+  TimeNs sse_keepalive = 15 * kSecond;
   std::string timing_file;  // where ended requests' times are kept; empty: nowhere
   std::string trace_dir;    // run_dir, whose traces the loop tells what it does; empty: none
   std::string turn_lock;  // the file by which front ends take turns with trials (RequestTable)
@@ -111,6 +114,7 @@ class FrontendLoop {
     std::shared_ptr<ClientConnection> connection;
     std::uint64_t cookie() const { return connection->kept.cookie(); }
     bool dirty = false;                   // in dirty_
+    TimeNs sent = 0;                      // the client's last bytes; before them, its request
     std::vector<std::uint64_t> counters;  // of its choices, in their order
     PhaseTimes times;
     FrontendMarks marks;
@@ -162,6 +166,7 @@ class FrontendLoop {
   void trace_refusal(const Job& job, int status);
   void mark_dirty(std::uint64_t connection, Reply& reply);
   void flush_replies();
+  void keep_streams_alive();
 
   void take_turns();
   void probe(ClientConnection& connection);

@@ -47,6 +47,7 @@ void FrontendLoop::probe(ClientConnection& connection) {
   const AtWork at_work(connection.kept);
   apply(at->second, ClientProbed{});
   writer_.send(connection.id(), at->second.rendered.take_bytes(), now_);
+  at->second.sent = now_;
 }
 
 void FrontendLoop::handle(Job& job, HttpReply& reply) {
@@ -153,6 +154,7 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
                                         std::move(generation.facts)),
               .route = job.route,
               .connection = job.connection,
+              .sent = now_,
               .counters = {},
               .times = {.received = job.received},
               .marks = {.first_byte = std::min(job.connection->first_byte, job.received),

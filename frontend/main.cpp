@@ -199,6 +199,7 @@ LoopOptions loop_options(const Config& config, const ServedModel& model, const F
   options.writer.total_bytes =
       std::max<std::size_t>(options.writer.total_bytes, 16 * options.writer.buffer_bytes);
   options.writer.stall_timeout = seconds_to_ns(config.frontend.stall_timeout_s);
+  options.sse_keepalive = seconds_to_ns(config.frontend.sse_keepalive_s);
   options.model_name = config.model_name;
   options.page.version = options.identity.build;
   options.page.created = wall_ns() / kSecond;

@@ -93,7 +93,7 @@ void RenderedReply::handle(const ChoiceEnds& event) {
 void RenderedReply::handle(const ClientProbed& /*event*/) {
   if (!begun_) {
     if (frame_.minor > 0) bytes_ += kContinue;
-  } else if (content_type_.empty()) {  // else no events; the stream's next bytes will show
+  } else if (takes_comments()) {  // else no events; the stream's next bytes will show
     append_chunk(bytes_, kSseKeepAlive, frame_);
   }
 }
@@ -120,6 +120,13 @@ void RenderedReply::handle(const PromptGotOn& event) {
   begin_stream();
   open_.progress({event.choice, 0, event.cached, event.done, event.took});
   add_events();
+}
+
+/// Likewise. What fails from now on is told as an event, since the status is out.
+void RenderedReply::handle(const StreamIdled& /*event*/) {
+  if (!takes_comments()) return;
+  begin_stream();
+  append_chunk(bytes_, kSseKeepAlive, frame_);
 }
 
 /// An error instead of the reply; of a stream that has begun, its last events.

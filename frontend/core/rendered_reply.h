@@ -42,6 +42,8 @@ class RenderedReply {
   bool keep_alive() const { return frame_.keep_alive; }
 
   bool streaming() const { return streaming_; }
+  /// A stream of server-sent events, which may have comments between them.
+  bool takes_comments() const { return streaming_ && content_type_.empty(); }
   /// ReplyTimed would be told. A stream that did not ask is spared the record.
   bool tells_timing() const { return !streaming_ || timing_wanted_; }
   const ReplyFrame& frame() const { return frame_; }
@@ -59,6 +61,7 @@ class RenderedReply {
   void handle(const ReplyFails& event);
   void handle(const ReplyTimed& event);
   void handle(const PromptGotOn& event);
+  void handle(const StreamIdled& event);
   void begin_stream();
   void add_events();
   ReplyFrame frame_now() const;

@@ -73,7 +73,10 @@ struct PromptGotOn {
   TimeNs took = 0;           // since the first of them was computed
 };
 
+/// Of a stream: nothing was sent for a while, and whoever waits shall see that it goes on.
+struct StreamIdled {};
+
 using ReplyEvent = std::variant<ChoiceBegins, TokenCame, ChoiceEnds, ClientProbed, ReplyFails,
-                                ReplyTimed, PromptGotOn>;
+                                ReplyTimed, PromptGotOn, StreamIdled>;
 
 }  // namespace baton

@@ -18,6 +18,7 @@ enum class Kind : std::uint8_t {
   attempt,
   timed,
   got_on,
+  idled,
 };
 
 class RecordWriter {
@@ -153,11 +154,13 @@ void put(RecordWriter& writer, const PromptGotOn& event) {
   writer.put(event.took);
 }
 
+void put(RecordWriter& /*writer*/, const StreamIdled& /*event*/) {}
+
 /// Later than any time of this century, and small enough that two of them can be added.
 constexpr TimeNs kLatest = TimeNs{1} << 61;
 constexpr ErrorCode kLastErrorCode = ErrorCode::internal;
 constexpr Kind kKinds[] = {Kind::begins, Kind::token, Kind::ends,   Kind::probed,
-                           Kind::fails,  Kind::timed, Kind::got_on};
+                           Kind::fails,  Kind::timed, Kind::got_on, Kind::idled};
 static_assert(std::size(kKinds) == std::variant_size_v<ReplyEvent>);
 
 ChoiceBegins take_begins(RecordReader& reader, Logprobs& prompt) {
@@ -386,6 +389,9 @@ Status DecodedEvent::decode(std::string_view record, const EventBounds& bounds) 
              made.took <= kLatest;
       break;
     }
+    case Kind::idled:
+      event = StreamIdled{};
+      break;
     default:
       return invalid("journal: a record of no known kind");
   }

@@ -176,7 +176,8 @@ class Client {
 
 class LoopTest : public ::testing::Test {
  protected:
-  LoopTest() : run_dir_(make_folder()), scheduler(run_dir_), alive_(run_dir_, "frontend0") {
+  explicit LoopTest(TimeNs sse_keepalive = 0)
+      : run_dir_(make_folder()), scheduler(run_dir_), alive_(run_dir_, "frontend0") {
     RouteOptions route_options;
     route_options.model = testing::tiny_model();
     routes_ = std::make_unique<Routes>(std::move(route_options), facts_, jobs_,
@@ -197,6 +198,7 @@ class LoopTest : public ::testing::Test {
     options.model_name = "tiny";
     options.drain = kSecond;
     options.max_reply_bytes = 12'000;
+    options.sse_keepalive = sse_keepalive;
     options.model = testing::tiny_model();
     auto channel = connect_client(run_dir_ + "/frontends.sock",
                                   make_routing_id("frontend0", options.identity.incarnation));
@@ -254,6 +256,11 @@ class LoopTest : public ::testing::Test {
   std::unique_ptr<FrontendLoop> loop_;
   std::thread thread_;
   int exit_code_ = -1;
+};
+
+class QuietLoopTest : public LoopTest {
+ protected:
+  QuietLoopTest() : LoopTest(3 * kSecond / 2) {}
 };
 
 /// The concatenated "text" of a /generate stream; the tests' texts need no unescaping.
@@ -355,6 +362,24 @@ TEST_F(LoopTest, errors_before_and_after_the_first_token) {
   EXPECT_EQ(reply.substr(9, 3), "200");
   EXPECT_NE(reply.find("data: {\"error\""), std::string::npos) << reply;
   EXPECT_EQ(reply.substr(reply.size() - 5), "0\r\n\r\n");
+}
+
+TEST_F(QuietLoopTest, a_stream_that_says_nothing_gets_comments) {
+  auto client = stream();
+  const Submit submit = scheduler.expect<Submit>();
+  auto whole = ask();
+  const Submit other = scheduler.expect<Submit>();
+  EXPECT_TRUE(client->silent());
+  const std::string waited = client->read_until(": keep-alive");
+  EXPECT_EQ(waited.substr(9, 3), "200") << "the head goes out with it";
+  EXPECT_EQ(waited.find("data:"), std::string::npos);
+  EXPECT_TRUE(whole->silent()) << "no stream";
+  scheduler.fail(submit, ErrorCode::worker_crashes, 0);
+  const std::string reply = client->read_all();
+  EXPECT_NE(reply.find("data: {\"error\""), std::string::npos) << "an event, since the head is out";
+  EXPECT_EQ(reply.substr(reply.size() - 5), "0\r\n\r\n");
+  scheduler.fail(other, ErrorCode::worker_crashes, 0);
+  EXPECT_EQ(whole->read_all().substr(9, 3), "500");
 }
 
 TEST_F(LoopTest, how_far_the_prompt_is_comes_before_its_tokens) {

@@ -363,6 +363,7 @@ TEST(ReplyRecords, AnEventOutOfBoundsIsRefused) {
   EXPECT_FALSE(good(PromptGotOn{2, 40, 7, 7}));
   EXPECT_FALSE(good(PromptGotOn{1, 40, 41, 7}));
   EXPECT_FALSE(good(PromptGotOn{1, 40, 7, -1}));
+  EXPECT_TRUE(good(StreamIdled{}));
   EXPECT_TRUE(good(ReplyFails{ErrorCode::internal, "why", 3}));
   EXPECT_FALSE(good(ReplyFails{ErrorCode::ok, "why", 3}));
   EXPECT_FALSE(good(ReplyFails{static_cast<ErrorCode>(200), "why", 3}));

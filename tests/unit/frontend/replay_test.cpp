@@ -229,6 +229,7 @@ class RecordedRun {
         return;
       }
       if (dice_() % 9 == 0) add(ClientProbed{});
+      if (dice_() % 9 == 0) add(StreamIdled{});
       const std::size_t at = request.sampling.beams() ? 0 : dice_() % open.size();
       const std::uint32_t choice = open[at];
       if (said[choice] == 0) get_on(choice, request);
