@@ -147,8 +147,9 @@ std::size_t announced_port(const std::vector<Port>& ports) {
   return 0;
 }
 
-RouteOptions route_options(const FrontendConfig& config, ServedModel model,
-                           std::shared_ptr<const KeyBook> keys, Incarnation incarnation) {
+RouteOptions route_options(const FrontendConfig& config, const std::string& run_dir,
+                           ServedModel model, std::shared_ptr<const KeyBook> keys,
+                           Incarnation incarnation) {
   RouteOptions options;
   options.model = std::move(model);
   options.default_timeout = seconds_to_ns(config.timeout_s);
@@ -162,6 +163,7 @@ RouteOptions route_options(const FrontendConfig& config, ServedModel model,
   options.version = build_version();
   options.fault_text = config.fault_text;
   options.incarnation = incarnation;
+  options.run_dir = run_dir;
   return options;
 }
 
@@ -391,7 +393,8 @@ int serve(const Config& config, SignalFd& signals) {
   WorkPool pool({.threads = config.frontend.threads});
   options.keys = std::make_shared<KeyBook>(keys);
   options.keys_file = config.frontend.api_keys;
-  const RouteOptions routing = route_options(config.frontend, model.value(), options.keys, life);
+  const RouteOptions routing =
+      route_options(config.frontend, config.run_dir, model.value(), options.keys, life);
   Routes routes(routing, facts, jobs, {templates.get(), &grammars, &pool});
   const std::vector<Port> ports =
       open_ports(config.frontend, pool, estate.inputs ? &*estate.inputs : nullptr);

@@ -49,7 +49,7 @@ LIBRARIES = [
     (["cuda*.h"], ["workers/cuda/*", "memory/cuda_allocator.cpp", "bench/bench_gpu*"]),
     (["cublas*"], ["workers/cuda/linear/linear_library.*"]),
     (["flashinfer/*"], ["workers/cuda/attention/attention_prefill*"]),
-    (["nlohmann/*"], ["bench/*", "frontend/*", "ipc/log_line.cpp", "planning/*", "scheduler/admin/*", "supervisor/live_line.cpp", "text/*",
+    (["nlohmann/*"], ["bench/*", "frontend/*", "ipc/explained.cpp", "ipc/log_line.cpp", "planning/*", "scheduler/admin/*", "supervisor/live_line.cpp", "text/*",
                       "workers/execute/*", "workers/model/*"]),
 ]
 # What no file includes: wider or lower headers of the libraries above.

@@ -6,6 +6,7 @@
 
 #include "frontend/http/console_page.h"
 #include "frontend/http/sse.h"
+#include "ipc/explained.h"
 
 namespace baton {
 namespace {
@@ -62,6 +63,21 @@ HttpReply console_page() {
                   {"Cross-Origin-Resource-Policy", "same-origin"},
                   {"Cache-Control", "no-store"}};
   return page;
+}
+
+std::variant<HttpReply, HttpError> ended_request(const std::string& run_dir,
+                                                 const std::string& id) {
+  const TimingSearch search = run_dir.empty() ? TimingSearch() : find_timing(run_dir, id);
+  if (!search.found) {
+    return http_error(404,
+                      "no request of this name is among the last ones that have ended; one that "
+                      "runs is among the console's events",
+                      "request_not_found", "id");
+  }
+  HttpReply reply;
+  reply.body = explain_json(*search.found, search.names);
+  reply.headers = {{"X-Content-Type-Options", "nosniff"}, {"Cache-Control", "no-store"}};
+  return reply;
 }
 
 void Watchers::add(const std::shared_ptr<ClientConnection>& connection, ReplyFrame frame,

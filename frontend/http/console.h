@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <variant>
 
 #include "frontend/http/client_connection.h"
 #include "frontend/http/http_error.h"
@@ -23,6 +24,10 @@ std::optional<HttpError> console_refusal(bool local, bool keys);
 /// The page. Its script and style are allowed by a nonce, everything from outside is forbidden.
 /// Safe on several threads.
 HttpReply console_page();
+
+/// `GET /console/requests/ID`: where the time of a request went that has ended (ipc/explained.h).
+/// Reads the files of the run directory. Safe on several threads.
+std::variant<HttpReply, HttpError> ended_request(const std::string& run_dir, const std::string& id);
 
 /// Those who read the stream of events. The loop's thread alone.
 class Watchers {

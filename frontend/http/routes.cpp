@@ -66,6 +66,10 @@ std::vector<HttpRoute> Routes::table(const std::vector<const Dialect*>& dialects
       console(c, request, place, events);
     });
   }
+  const Place request_place{dialects.front(), "/console/requests/:id"};
+  add("GET", request_place.route, [=, this](const Connection& c, HttpRequest request) {
+    console_request(c, request, request_place);
+  });
   const Place version_place{dialects.front(), "/version"};
   add("GET", "/version",
       [=, this](const Connection& c, HttpRequest request) { version(c, request, version_place); });
@@ -402,6 +406,45 @@ void Routes::console(const Connection& connection, const HttpRequest& request, c
   job.received = now_ns();
   job.what = Watch{};
   post(std::move(job));
+}
+
+/// Off the threads that read requests: it reads whole files.
+void Routes::console_request(const Connection& connection, const HttpRequest& request,
+                             const Place& place) {
+  Asker asker{connection, {}, place.route, {}, {}};
+  if (!frame_of(connection, request, place.dialect, &asker.frame)) return;
+  if (auto error = console_refusal(connection->local, !options_.keys.open())) {
+    fail(connection, std::move(asker.frame), place.route, std::move(*error));
+    return;
+  }
+  const std::string_view path = request.path();
+  const auto waiting = std::make_shared<std::pair<Asker, std::string>>(
+      std::move(asker), std::string(path.substr(path.rfind('/') + 1)));
+  announce(waiting->first);
+  facts_.rendering.fetch_add(1);
+  const auto answer = [this, waiting] {
+    auto& [asked, id] = *waiting;
+    if (wanted_by(asked.connection)()) {
+      try {
+        const AtWork at_work(asked.connection->kept);
+        auto told = ended_request(options_.run_dir, id);
+        if (auto* error = std::get_if<HttpError>(&told)) {
+          fail(asked.connection, std::move(asked.frame), asked.route, std::move(*error));
+        } else {
+          reply(asked.connection, std::move(asked.frame), asked.route,
+                std::get<HttpReply>(std::move(told)));
+        }
+      } catch (const std::exception&) {  // out of memory, say
+        asked.connection->cut_off(now_ns());
+      }
+    }
+    facts_.rendering.fetch_sub(1);
+  };
+  if (helpers_.pool == nullptr) return answer();
+  if (helpers_.pool->push(owner_of(waiting->first), kLargeBody, answer)) return;
+  facts_.rendering.fetch_sub(1);
+  fail(waiting->first.connection, std::move(waiting->first.frame), place.route,
+       http_error(Status(ErrorCode::queue_full, "too many large requests wait to be read")));
 }
 
 void Routes::version(const Connection& connection, const HttpRequest& request, const Place& place) {

@@ -47,6 +47,7 @@ struct RouteOptions {
   bool strict_fields = false;        // likewise zero_bytes: as in RequestContext
   bool zero_bytes = false;
   std::string version;            // of this build
+  std::string run_dir;            // where front ends keep their requests' times; empty: nowhere
   std::string fault_text;         // for tests: a body that holds it ends the process; empty: none
   std::uint64_t incarnation = 0;  // makes request ids unique
 };
@@ -112,6 +113,8 @@ class Routes {
                const Dialect* dialect);
   void console(const Connection& connection, const HttpRequest& request, const Place& place,
                bool events);
+  void console_request(const Connection& connection, const HttpRequest& request,
+                       const Place& place);
   void version(const Connection& connection, const HttpRequest& request, const Place& place);
 
   /// `anybody`: no API key is wanted.

@@ -3,17 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
-#include <filesystem>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "ipc/timing_ring.h"
+#include "ipc/explained.h"
 
 namespace baton {
 namespace {
-
-using Names = std::vector<std::pair<RequestId, std::string>>;
 
 std::string fixed(double value, int digits) {
   char text[48];
@@ -30,23 +26,9 @@ std::string padded(std::string text, std::size_t width, bool right = false) {
   return right ? space + text : text + space;
 }
 
-/// As its client calls it; one that is not kept, as `show requests` does.
-std::string name_of(const RequestId& id, const Names& others) {
-  const auto at = std::find_if(others.begin(), others.end(),
-                               [&](const auto& other) { return other.first == id; });
-  if (at != others.end()) return at->second;
-  return std::to_string(id.frontend) + "-" + std::to_string(id.counter);
-}
-
 TimeNs spent(const ExplainedRequest& request, Part part) {
   const auto i = static_cast<std::size_t>(part);
   return i < request.spent.size() ? request.spent[i] : 0;
-}
-
-/// From the first byte until the scheduler had it.
-TimeNs before_scheduler(const ExplainedRequest& request) {
-  return spent(request, Part::read) + spent(request, Part::tokenise) +
-         spent(request, Part::unsent) + spent(request, Part::submit);
 }
 
 std::string time_text(std::uint64_t unix_ns) {
@@ -60,7 +42,7 @@ std::string time_text(std::uint64_t unix_ns) {
   return std::string(text, n) + rest;
 }
 
-std::string queue_note(const RequestTiming& timing, const Names& others) {
+std::string queue_note(const RequestTiming& timing, const RequestNames& others) {
   std::string note;
   if (timing.ahead > 0) {
     note = "behind " + std::to_string(timing.ahead) + ", the first one " +
@@ -73,7 +55,7 @@ std::string queue_note(const RequestTiming& timing, const Names& others) {
   return note;
 }
 
-std::string note_of(Part part, const ExplainedRequest& request, const Names& others) {
+std::string note_of(Part part, const ExplainedRequest& request, const RequestNames& others) {
   const RequestTiming& timing = request.timing;
   switch (part) {
     case Part::unsent:
@@ -83,7 +65,8 @@ std::string note_of(Part part, const ExplainedRequest& request, const Names& oth
       return queue_note(timing, others);
     case Part::requeue:
       return (timing.preemptions > 0 ? "preempted " + std::to_string(timing.preemptions) + " times"
-                                     : "workers lost: " + std::to_string(timing.deaths)) +
+              : timing.deaths > 0    ? "workers lost: " + std::to_string(timing.deaths)
+                                     : "moved") +
              (spent(request, Part::queue) < kMillisecond / 10 ? "; " + queue_note(timing, others)
                                                               : "");
     case Part::prefill:
@@ -98,9 +81,9 @@ std::string note_of(Part part, const ExplainedRequest& request, const Names& oth
   }
 }
 
-std::string moment_text(const Moment& moment, const RequestTiming& timing, const Names& others) {
-  const std::string worker =
-      moment.worker < timing.workers.size() ? timing.workers[moment.worker] : "?";
+std::string moment_text(const Moment& moment, const RequestTiming& timing,
+                        const RequestNames& others) {
+  const std::string worker = worker_name(timing, moment.worker);
   const std::string took = ms_text(moment.took) + " ms";
   const std::string tokens = std::to_string(moment.tokens);
   const std::string other = name_of(moment.other, others);
@@ -138,9 +121,43 @@ std::string moment_text(const Moment& moment, const RequestTiming& timing, const
   return gap + "not the step itself: messages or processors were waited for";
 }
 
+std::string why_text(MoveCause cause, const std::string& from) {
+  switch (cause) {
+    case MoveCause::handoff:
+      return "it was handed over to decode there";
+    case MoveCause::died:
+      return from + " was lost under it";
+    case MoveCause::preempted:
+      return from + " needed its blocks for others";
+    case MoveCause::drained:
+      return from + " was told to leave";
+    case MoveCause::pull:
+      return "its blocks did not come across";
+  }
+  return "nobody knows why";
+}
+
+std::string moves_text(const ExplainedRequest& request) {
+  const RequestTiming& timing = request.timing;
+  if (timing.moves.empty()) return "";
+  std::string text = "\n  moves";
+  if (timing.all_moves > timing.moves.size())
+    text += " (" + std::to_string(timing.all_moves) + "; those in the middle are left out)";
+  text += "\n";
+  for (const Move& move : timing.moves) {
+    const std::string from = worker_name(timing, move.from);
+    text += padded(ms_text(time_before_scheduler(request) + move.at), 14, true) + "  " + from +
+            " -> " + worker_name(timing, move.to) + ": " +
+            why_text(static_cast<MoveCause>(move.cause), from);
+    if (move.away > 0) text += "; no place for " + ms_text(move.away) + " ms";
+    text += "\n";
+  }
+  return text;
+}
+
 }  // namespace
 
-std::string explain_text(const ExplainedRequest& request, const Names& others) {
+std::string explain_text(const ExplainedRequest& request, const RequestNames& others) {
   const RequestTiming& timing = request.timing;
   std::string text = request.request_id + "  " + request.asked + "  " + time_text(request.at) +
                      "  " + request.front_end;
@@ -166,67 +183,12 @@ std::string explain_text(const ExplainedRequest& request, const Names& others) {
   text += "  " + padded("total", 12) + padded(ms_text(request.total), 14, true) + " ms\n";
   if (!request.told) text += "\nThe scheduler has told nothing of it.\n";
   if (!timing.moments.empty()) text += "\n  ms since the first byte\n";
-  const TimeNs before = before_scheduler(request);
+  const TimeNs before = time_before_scheduler(request);
   for (const Moment& moment : timing.moments) {
     text += padded(ms_text(before + moment.at), 14, true) + "  " +
             moment_text(moment, timing, others) + "\n";
   }
-  return text;
-}
-
-std::string explain_json(const ExplainedRequest& request, const Names& others) {
-  using json = nlohmann::ordered_json;
-  const RequestTiming& timing = request.timing;
-  json parts = json::object();
-  for (std::size_t i = 0; i < request.spent.size(); ++i)
-    parts[to_string(static_cast<Part>(i))] = ms(request.spent[i]);
-  json reasons = json::array();
-  for (const QueueReason& reason : timing.reasons)
-    reasons.push_back({{"why", reason.why}, {"ms", ms(reason.took)}});
-  json moments = json::array();
-  for (const Moment& moment : timing.moments) {
-    json one = {{"what", to_string(static_cast<MomentKind>(moment.kind))},
-                {"worker", moment.worker < timing.workers.size() ? timing.workers[moment.worker]
-                                                                 : std::string("?")},
-                {"at_ms", ms(before_scheduler(request) + moment.at)},
-                {"ms", ms(moment.took)}};
-    if (moment.tokens != 0) {
-      const bool blocks = moment.kind == static_cast<std::uint32_t>(MomentKind::pull);
-      one[blocks ? "blocks" : "tokens"] = moment.tokens;
-    }
-    if (moment.count > 1) one["count"] = moment.count;
-    if (moment.kind == static_cast<std::uint32_t>(MomentKind::gap))
-      one["cause"] = to_string(static_cast<GapCause>(moment.cause));
-    if (moment.other.counter != 0) one["of"] = name_of(moment.other, others);
-    moments.push_back(std::move(one));
-  }
-  const json all = {{"id", request.request_id},
-                    {"asked", request.asked},
-                    {"front_end", request.front_end},
-                    {"front_end_process", request.generation + 1},
-                    {"at", static_cast<double>(request.at) * 1e-9},
-                    {"end", request.end},
-                    {"status", request.status},
-                    {"choices", request.choices},
-                    {"prompt_tokens", request.prompt_tokens},
-                    {"tokens", request.tokens},
-                    {"attempts", request.attempts},
-                    {"total_ms", ms(request.total)},
-                    {"first_token_ms", ms(request.first_token)},
-                    {"scheduler_told", request.told},
-                    {"parts_ms", parts},
-                    {"ahead", timing.ahead},
-                    {"behind", timing.behind.counter == 0 ? "" : name_of(timing.behind, others)},
-                    {"queue_reasons", reasons},
-                    {"cached_tokens", timing.cached_tokens},
-                    {"pulled_tokens", timing.pulled_tokens},
-                    {"computed_tokens", timing.computed_tokens},
-                    {"decode_steps", timing.decode_steps},
-                    {"median_gap_ms", ms(timing.median_gap)},
-                    {"preemptions", timing.preemptions},
-                    {"deaths", timing.deaths},
-                    {"moments", moments}};
-  return all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  return text + moves_text(request);
 }
 
 std::optional<int> explain_command(const std::vector<std::string>& words,
@@ -237,34 +199,21 @@ std::optional<int> explain_command(const std::vector<std::string>& words,
     std::cerr << "baton-ctl: explain ID [json], where ID is a reply's X-Request-Id\n";
     return 1;
   }
-  std::optional<ExplainedRequest> found;
-  std::uint64_t latest = 0;
-  Names names;
-  std::size_t files = 0;
-  std::error_code no_folder;
-  for (const auto& entry : std::filesystem::directory_iterator(run_dir, no_folder)) {
-    if (entry.path().extension() != ".timing") continue;
-    const Status read = read_timings(
-        entry.path().string(), [&](std::uint64_t /*number*/, const ExplainedRequest& request) {
-          names.emplace_back(request.name, request.request_id);
-          // A client may call several the same: the last one is meant.
-          if (request.request_id != words[1] || request.at < latest) return;
-          latest = request.at;
-          found = request;
-        });
-    if (!read.ok()) std::cerr << "baton-ctl: " << read.message() << "\n";
-    ++files;
-  }
-  if (!found) {
+  const TimingSearch search = find_timing(run_dir, words[1]);
+  for (const std::string& complaint : search.complaints)
+    std::cerr << "baton-ctl: " << complaint << "\n";
+  if (!search.found) {
     std::cerr << "baton-ctl: "
-              << (files == 0 ? run_dir + " has no file of a front end's requests (NAME.timing)"
-                             : "no request that is called " + words[1] +
-                                   " is among the last ones that have ended in " + run_dir +
-                                   " (those that run: show requests)")
+              << (search.files == 0
+                      ? run_dir + " has no file of a front end's requests (NAME.timing)"
+                      : "no request that is called " + words[1] +
+                            " is among the last ones that have ended in " + run_dir +
+                            " (those that run: show requests)")
               << "\n";
     return 1;
   }
-  std::cout << (json ? explain_json(*found, names) : explain_text(*found, names));
+  std::cout << (json ? explain_json(*search.found, search.names)
+                     : explain_text(*search.found, search.names));
   return 0;
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ipc/timing.h"
+#include "ipc/explained.h"
 
 namespace baton {
 
@@ -16,9 +16,6 @@ std::optional<int> explain_command(const std::vector<std::string>& words,
                                    const std::string& run_dir, bool json);
 
 /// What it prints. `others`: what clients call requests that it waited for or beside.
-std::string explain_text(const ExplainedRequest& request,
-                         const std::vector<std::pair<RequestId, std::string>>& others);
-std::string explain_json(const ExplainedRequest& request,
-                         const std::vector<std::pair<RequestId, std::string>>& others);
+std::string explain_text(const ExplainedRequest& request, const RequestNames& others);
 
 }  // namespace baton

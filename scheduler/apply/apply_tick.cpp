@@ -128,7 +128,7 @@ void drain(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
       if (target != nullptr && target->worker == index) {
         drop_target(state, *request);
       } else {
-        preempt(state, *request);
+        preempt(state, *request, MoveCause::drained);
       }
     }
   }

@@ -558,6 +558,8 @@ struct Handler {
     request->handoff_not_before = now + 200 * kMillisecond;
     if (++request->handoff_failures >= 3) {
       request->local = true;
+      const Sequence* source = state.sequences.find(request->source);
+      request->times.lost_place(MoveCause::pull, source != nullptr ? source->worker : kNobody, now);
       requeue(state, *request);
     } else {
       drop_target(state, *request);

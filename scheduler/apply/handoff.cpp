@@ -182,6 +182,9 @@ void take_damage(State& state, const OpenPull& pull, std::span<const BlockId> bl
         out);
   }
   if (prefix) return prefix_pulled(state, *request, /*failed=*/true);
+  const Sequence* source = state.sequences.find(request->source);
+  request->times.lost_place(MoveCause::pull, source != nullptr ? source->worker : kNobody,
+                            state.now);
   requeue(state, *request);
 }
 

@@ -67,7 +67,7 @@ void keep_pool(State& state, WorkerIndex index, Places places) {
     Request* request = state.request_of(sequence);
     if (wait && request != nullptr && may_park(*request, sequence, trusted)) {
       park(*request, sequence);
-      request->times.lost_place(MomentKind::died, index, state.now);
+      request->times.lost_place(MoveCause::died, index, state.now);
       request->times.enter(Part::away, state.now);
     } else {
       sequence.computed = trusted;  // so much of it is cached now

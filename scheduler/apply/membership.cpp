@@ -17,7 +17,7 @@ void lose_place(State& state, Sequence& sequence) {
     release_sequence(state, sequence.id);
     return;
   }
-  request->times.lost_place(MomentKind::died, sequence.worker, state.now);
+  request->times.lost_place(MoveCause::died, sequence.worker, state.now);
   if (sequence.is_target) {
     drop_target(state, *request);
     return;

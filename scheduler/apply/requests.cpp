@@ -66,12 +66,11 @@ void requeue(State& state, Request& request) {
   ++state.counters.requeued;
 }
 
-void preempt(State& state, Request& request) {
+void preempt(State& state, Request& request, MoveCause why) {
   ++state.counters.preemptions;
   state.handoffs.erase({request.place, request.id});
   const Sequence* source = state.sequences.find(request.source);
-  request.times.lost_place(MomentKind::preempted, source != nullptr ? source->worker : kNobody,
-                           state.now);
+  request.times.lost_place(why, source != nullptr ? source->worker : kNobody, state.now);
   request.times.enter(Part::requeue, state.now);
   const bool kept = source != nullptr && swaps(state, state.workers[source->worker]);
   request.kept =
@@ -137,12 +136,17 @@ void tell_times(const State& state, const Request& request, bool whole, Outbox& 
   timing.attempt = request.attempt;
   timing.cached_tokens = request.cached_tokens - request.pulled_tokens;
   timing.pulled_tokens = request.pulled_tokens;
-  for (Moment& moment : timing.moments) {
+  const auto by_name = [&](std::uint32_t& worker) {
     const std::string name =
-        moment.worker < state.workers.size() ? state.workers[moment.worker].name() : "nobody";
+        worker < state.workers.size() ? state.workers[worker].name() : "nobody";
     const auto at = std::find(timing.workers.begin(), timing.workers.end(), name);
-    moment.worker = static_cast<std::uint32_t>(at - timing.workers.begin());
+    worker = static_cast<std::uint32_t>(at - timing.workers.begin());
     if (at == timing.workers.end()) timing.workers.push_back(name);
+  };
+  for (Moment& moment : timing.moments) by_name(moment.worker);
+  for (Move& move : timing.moves) {
+    by_name(move.from);
+    by_name(move.to);
   }
   out.events_for(request.frontend).timings.push_back(std::move(timing));
 }

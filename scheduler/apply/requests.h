@@ -19,7 +19,7 @@ void charge_output(State& state, Request& request, std::uint32_t length, std::ui
 /// Back to the queue, at its place.
 void requeue(State& state, Request& request);
 /// Takes the request off its workers; it is queued again once the steps that name it have ended.
-void preempt(State& state, Request& request);
+void preempt(State& state, Request& request, MoveCause why = MoveCause::preempted);
 /// How far `sequence`, which computes the request's prompt, is: to a front end that wants to know,
 /// not too often. The end of the prompt is always told.
 void tell_progress(const State& state, Request& request, const Sequence& sequence, Outbox& out);

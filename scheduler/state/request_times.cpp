@@ -125,7 +125,25 @@ void RequestTimes::merge_chunks() {
   moments_ = std::move(fewer);
 }
 
+/// From `began` on: a move, if that is another place than the last one.
+void RequestTimes::works_on(std::uint32_t worker, TimeNs began) {
+  const bool moved = place_ != kNowhere && (worker != place_ || lost_at_ != 0);
+  if (moved) {
+    ++all_moves_;
+    if (moves_.size() == kMoves) moves_.erase(moves_.begin() + kMoves / 2);
+    Move& move = moves_.emplace_back();
+    move.cause = static_cast<std::uint32_t>(lost_at_ != 0 ? lost_why_ : MoveCause::handoff);
+    move.from = place_;
+    move.to = worker;
+    move.at = began - begin_;
+    move.away = lost_at_ != 0 ? std::max<TimeNs>(0, began - lost_at_) : 0;
+  }
+  place_ = worker;
+  lost_at_ = 0;
+}
+
 void RequestTimes::chunk(std::uint32_t worker, TimeNs began, TimeNs now, std::uint32_t tokens) {
+  works_on(worker, began);
   computed_ += tokens;
   add(MomentKind::chunk, worker, began, now).tokens = tokens;
 }
@@ -136,12 +154,20 @@ void RequestTimes::pull(std::uint32_t worker, TimeNs began, TimeNs now, std::uin
 
 void RequestTimes::decodes_on(std::uint32_t worker, TimeNs now, bool news) {
   enter(Part::decode, now);
+  works_on(worker, now);
   add(MomentKind::decodes, worker, now, now);
   news_ = news_ || news;
 }
 
-void RequestTimes::lost_place(MomentKind kind, std::uint32_t worker, TimeNs now) {
+void RequestTimes::lost_place(MoveCause why, std::uint32_t worker, TimeNs now) {
+  const MomentKind kind = why == MoveCause::died        ? MomentKind::died
+                          : why == MoveCause::preempted ? MomentKind::preempted
+                                                        : MomentKind::moved;
   add(kind, worker, now, now);
+  if (worker == place_ && lost_at_ == 0) {
+    lost_at_ = now;
+    lost_why_ = why;
+  }
   if (kind == MomentKind::died) ++deaths_;
   if (kind == MomentKind::preempted) ++preemptions_;
 }
@@ -212,6 +238,8 @@ RequestTiming RequestTimes::told(TimeNs now, bool whole) const {
     if (reason.why != nullptr && reason.took > 0) told.reasons.push_back({reason.why, reason.took});
   }
   told.moments = moments_;
+  told.moves = moves_;
+  told.all_moves = all_moves_;
   for (const Moment& gap : gaps_) {
     if (gap.took >= 3 * told.median_gap) told.moments.push_back(gap);
   }

@@ -64,7 +64,8 @@ class RequestTimes {
   void pull(std::uint32_t worker, TimeNs began, TimeNs now, std::uint32_t blocks);
   /// `news`: in another place than it was prefilled in.
   void decodes_on(std::uint32_t worker, TimeNs now, bool news);
-  void lost_place(MomentKind kind, std::uint32_t worker, TimeNs now);
+  /// It has no place on `worker` any more, which need not be where it was computed last.
+  void lost_place(MoveCause why, std::uint32_t worker, TimeNs now);
   /// It has decoded a token. True: the gap before it is one that explain() wants the cause of.
   bool token(TimeNs now);
   /// ... which is this.
@@ -88,8 +89,11 @@ class RequestTimes {
   static constexpr std::size_t kReasons = 4;   // the last one takes the rest
   static constexpr std::size_t kMoments = 24;  // gaps not among them
   static constexpr std::size_t kGaps = 8;      // the largest
+  static constexpr std::size_t kMoves = 8;     // the first and the last ones
+  static constexpr std::uint32_t kNowhere = 0xFFFFFFFF;
   static constexpr TimeNs kLeastGap = kMillisecond;
 
+  void works_on(std::uint32_t worker, TimeNs began);
   Moment& add(MomentKind kind, std::uint32_t worker, TimeNs began, TimeNs now);
   void merge_chunks();
   void pass(TimeNs now);
@@ -115,6 +119,11 @@ class RequestTimes {
   TimeNs last_token_ = 0;
   TimeNs token_before_ = 0;
   TimeNs median_ = 0;  // as it was when last looked for
+  std::uint32_t place_ = kNowhere;  // where it was computed last
+  TimeNs lost_at_ = 0;              // it lost that; 0: it has it
+  MoveCause lost_why_ = MoveCause::handoff;
+  std::uint32_t all_moves_ = 0;
+  std::vector<Move> moves_;
   std::vector<Moment> moments_;
   std::vector<Moment> gaps_;
   GapCounts gap_counts_;

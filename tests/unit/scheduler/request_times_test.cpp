@@ -122,6 +122,57 @@ TEST(RequestTimes, ALogOfPartsTellsTheSameTimesAndOnlyWhileItIsWanted) {
   EXPECT_GT(ms(timing, Part::prefill), 0);
 }
 
+std::vector<std::string> moves(const RequestTiming& timing) {
+  std::vector<std::string> list;
+  for (const Move& move : timing.moves) {
+    list.push_back(std::string(to_string(static_cast<MoveCause>(move.cause))) + " " +
+                   timing.workers.at(move.from) + " " + timing.workers.at(move.to));
+  }
+  return list;
+}
+
+TEST(RequestTimes, MovesSayFromWhereToWhereAndWhy) {
+  TimedPair c(two_chunks());
+  c.submit(1, 6, 9);
+  c.run(4);
+  c.later(3);
+  c.gone(c.decode);
+  c.later(40);
+  c.decode = c.ready_worker("decode1", Role::decode, 100, 2);
+  c.run();
+  const RequestTiming& timing = c.last(1);
+  EXPECT_EQ(moves(timing),
+            (std::vector<std::string>{"handoff prefill0 decode0", "died decode0 prefill0",
+                                      "handoff prefill0 decode1"}));
+  EXPECT_EQ(timing.all_moves, 3U);
+  EXPECT_EQ(timing.moves[0].away, 0);
+  EXPECT_EQ(timing.moves[1].away, 40 * kMillisecond);
+}
+
+TEST(RequestTimes, WhatStaysHasNoMoves) {
+  Cluster c;
+  c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 6, 9);
+  c.run();
+  EXPECT_TRUE(c.timings[1].back().moves.empty());
+}
+
+TEST(RequestTimes, AWorkerThatIsToldToLeaveIsNoPreemption) {
+  Cluster c;
+  const LinkId first = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 6, 50);
+  c.turn();
+  c.answer(first);
+  c.event(SetDraining{"mixed0", true});
+  c.ready_worker("mixed1", Role::mixed);
+  c.wait(c.state.settings.drain + kSecond);
+  while (!c.worker("mixed0").compute.steps.empty()) c.answer(first);
+  c.run();
+  const RequestTiming& timing = c.timings[1].back();
+  EXPECT_EQ(moves(timing), (std::vector<std::string>{"drained mixed0 mixed1"}));
+  EXPECT_EQ(timing.preemptions, 0U);
+}
+
 TEST(RequestTimes, TheQueueSaysWhy) {
   TimedPair c(two_chunks(), /*blocks=*/5);
   c.submit(1, 16, 2);
@@ -198,7 +249,7 @@ TEST(RequestTimes, WhatIsKeptHasABound) {
     now += i % 50 == 49 ? 90 * kMillisecond : kMillisecond;
     if (times.token(now)) times.gap(1, now, GapCause::step, 0, {});
   }
-  for (int i = 0; i < 100; ++i) times.lost_place(MomentKind::died, 1, now);
+  for (int i = 0; i < 100; ++i) times.lost_place(MoveCause::died, 1, now);
   const char* const reasons[] = {"a", "b", "c", "d", "e", "f"};
   times.enter(Part::requeue, now);
   for (int i = 0; i < 60; ++i) times.waits_for(reasons[i % 6], ++now);
@@ -208,6 +259,11 @@ TEST(RequestTimes, WhatIsKeptHasABound) {
   EXPECT_EQ(told.computed_tokens, 10'000U);
   EXPECT_EQ(told.deaths, 100U);
   EXPECT_LE(told.moments.size(), 32U);
+  EXPECT_EQ(told.all_moves, 1U);
+  for (int i = 0; i < 100; ++i) times.chunk(static_cast<std::uint32_t>(i % 2), now, now, 1);
+  EXPECT_EQ(times.told(now, true).moves.size(), 8U);
+  EXPECT_EQ(times.told(now, true).moves.front().from, 0U);
+  EXPECT_EQ(times.told(now, true).all_moves, 101U);
   EXPECT_LE(told.reasons.size(), 4U);
   EXPECT_NEAR(static_cast<double>(told.median_gap), 1e6, 1e5);
 }
