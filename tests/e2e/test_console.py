@@ -88,13 +88,13 @@ class Console(unittest.TestCase):
         self.assertEqual(len(seen), 2)
 
     def test_nothing_but_get_works(self):
-        for path in ("/console", "/console/events"):
+        for path in ("/console", "/console/events", "/console/requests/any"):
             for method in ("POST", "PUT", "PATCH", "DELETE"):
                 reply, connection = ask(self.port, method, path)
                 self.assertEqual((reply.status, reply.headers["Allow"]), (405, "GET, HEAD, OPTIONS"), (method, path))
                 connection.close()
             reply, connection = ask(self.port, "HEAD", path)
-            self.assertEqual((reply.status, reply.read()), (200, b""), path)
+            self.assertEqual((reply.status, reply.read()), (404 if "any" in path else 200, b""), path)
             connection.close()
         for path in ("/console/cancel", "/console/events/1"):
             reply, connection = ask(self.port, "GET", path)
@@ -132,6 +132,37 @@ class Console(unittest.TestCase):
             stream.finish()
         events.until(lambda said: said["running"] == 0 and said["counters"]["finished"] >= 4)
         events.close()
+
+    def test_a_request_that_has_ended_is_told_with_its_moves(self):
+        reply, connection = ask(self.port, "GET", "/console/requests/never")
+        self.assertEqual((reply.status, json.loads(reply.read())["error"]["code"]), (404, "request_not_found"))
+        connection.close()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "Hello " * 50, "max_tokens": 30, "ignore_eos": True}),
+                           {"Content-Type": "application/json", "X-Request-Id": "told"})
+        self.assertEqual(connection.getresponse().status, 200)
+        connection.close()
+
+        def told(name):
+            status, body = self.cluster.get(f"/console/requests/{name}")
+            return status == 200 and json.loads(body)
+        one = wait_until(lambda: told("told"), 10, "it is told")
+        self.assertEqual((one["id"], one["tokens"], one["all_moves"]), ("told", 30, 1))
+        move = one["moves"][0]
+        self.assertEqual((move["from"], move["to"], move["why"], move["no_place_ms"]), ("prefill0", "decode0", "handoff", 0))
+        self.assertGreater(move["at_ms"], 0)
+        self.assertLess(move["at_ms"], one["total_ms"])
+        self.assertNotIn("Hello", json.dumps(one))
+
+    def test_the_name_of_the_scheduler_finds_it_too(self):
+        events = Events(self.port)
+        stream = self.cluster.stream("Hello " * 50, max_tokens=100, ignore_eos=True)
+        name = events.until(lambda said: said["requests"])["requests"][0]["id"]
+        stream.finish()
+        events.close()
+        status, body = wait_until(
+            lambda: (answer := self.cluster.get(f"/console/requests/{name}"))[0] == 200 and answer, 10, "it is told")
+        self.assertEqual(json.loads(body)["tokens"], 100)
 
     def test_watchers_are_bounded(self):
         watching = [Events(self.port) for _ in range(16)]
@@ -186,7 +217,7 @@ class Deaths(unittest.TestCase):
 class OpenToTheNetwork(unittest.TestCase):
     def test_without_keys_there_is_no_console(self):
         with Cluster(frontend={"host": "0.0.0.0"}, **FAKE) as cluster:
-            for path in ("/console", "/console/events"):
+            for path in ("/console", "/console/events", "/console/requests/any"):
                 status, body = cluster.get(path)
                 self.assertEqual(status, 403)
                 self.assertIn("frontend.api_keys", json.loads(body)["error"]["message"])
@@ -199,6 +230,7 @@ class OpenToTheNetwork(unittest.TestCase):
                 port = next(iter(guarded.frontends.values()))
                 self.assertEqual(guarded.get("/console")[0], 200)
                 self.assertEqual(guarded.get("/console/events")[0], 401)
+                self.assertEqual(guarded.get("/console/requests/any")[0], 401)
                 self.assertEqual(Events(port, {"Authorization": "Bearer wrong"}).status, 401)
                 events = Events(port, {"Authorization": f"Bearer {KEY}"})
                 self.assertIn("workers", events.next())

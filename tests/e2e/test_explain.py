@@ -86,6 +86,8 @@ class Explain(unittest.TestCase):
             self.assertIn(("chunk", "prefill0"), workers)
             self.assertIn(("pull", "decode0"), workers)
             self.assertIn(("decodes", "decode0"), workers)
+            self.assertEqual([(move["from"], move["to"], move["why"]) for move in told["moves"]],
+                             [("prefill0", "decode0", "handoff")])
             for part in ("read", "prefill", "decode"):
                 self.assertGreater(told["parts_ms"][part], 0, told)
 
@@ -172,6 +174,11 @@ class Explain(unittest.TestCase):
             told = self.explain(cluster, "survivor")
             self.check_against_client(told, reply.ms)
             self.assertEqual(told["deaths"], 1)
+            self.assertEqual([(move["from"], move["to"], move["why"]) for move in told["moves"]],
+                             [("prefill0", "decode0", "handoff"), ("decode0", "prefill0", "died"),
+                              ("prefill0", "decode0", "handoff")])
+            self.assertIn("decode0 -> prefill0: decode0 was lost under it; no place for ",
+                          cluster.baton_ctl("explain", "survivor")[1])
             self.assertIn(("died", "decode0"), [(m["what"], m["worker"]) for m in told["moments"]])
             self.assertGreater(told["parts_ms"]["recompute"] + told["parts_ms"]["requeue"], 0)
             self.assertIn("recompute", server_timing(reply.headers["Server-Timing"]))
