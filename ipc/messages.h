@@ -20,7 +20,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 16;
+constexpr std::uint32_t kProtocolVersion = 17;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                         \
