@@ -413,7 +413,7 @@ void Routes::console_request(const Connection& connection, const HttpRequest& re
                              const Place& place) {
   Asker asker{connection, {}, place.route, {}, {}};
   if (!frame_of(connection, request, place.dialect, &asker.frame)) return;
-  if (auto error = console_refusal(connection->local, !options_.keys.open())) {
+  if (auto error = console_refusal(connection->local, !options_.keys->keys()->open())) {
     fail(connection, std::move(asker.frame), place.route, std::move(*error));
     return;
   }
