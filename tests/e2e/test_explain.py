@@ -67,8 +67,10 @@ class Explain(unittest.TestCase):
         return told
 
     def check_against_client(self, told, ms):
-        """What the client waited is no less than what it was told, and little more: two sockets' ways."""
-        self.assertLessEqual(told["total_ms"], ms + 1)
+        """What the client waited is no less than what it was told, and little more: two sockets' ways.
+
+        A busy machine may run the client between the front end's last write and its look at the clock."""
+        self.assertLessEqual(told["total_ms"], ms + 5 * PATIENCE)
         self.assertLess(ms - told["total_ms"], 250 * PATIENCE)
 
     def test_plain_and_queued(self):
@@ -174,9 +176,11 @@ class Explain(unittest.TestCase):
             told = self.explain(cluster, "survivor")
             self.check_against_client(told, reply.ms)
             self.assertEqual(told["deaths"], 1)
-            self.assertEqual([(move["from"], move["to"], move["why"]) for move in told["moves"]],
-                             [("prefill0", "decode0", "handoff"), ("decode0", "prefill0", "died"),
-                              ("prefill0", "decode0", "handoff")])
+            # Back again, if decode0 is there before the prefill worker has made the reply alone.
+            moves = [(move["from"], move["to"], move["why"]) for move in told["moves"]]
+            self.assertEqual(moves[:2], [("prefill0", "decode0", "handoff"),
+                                         ("decode0", "prefill0", "died")])
+            self.assertIn(moves[2:], [[], [("prefill0", "decode0", "handoff")]])
             self.assertIn("decode0 -> prefill0: decode0 was lost under it; no place for ",
                           cluster.baton_ctl("explain", "survivor")[1])
             self.assertIn(("died", "decode0"), [(m["what"], m["worker"]) for m in told["moments"]])
