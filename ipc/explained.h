@@ -15,7 +15,8 @@ namespace baton {
 /// What clients call the scheduler's requests.
 using RequestNames = std::vector<std::pair<RequestId, std::string>>;
 
-/// As its client calls it; one that is not among them, as the scheduler does: "INCARNATION-COUNTER".
+/// As its client calls it; one that is not among them, as the scheduler does:
+/// "INCARNATION-COUNTER".
 std::string name_of(const RequestId& id, const RequestNames& others);
 
 struct TimingSearch {

@@ -154,11 +154,9 @@ void tell_times(const State& state, const Request& request, bool whole, Outbox& 
 }  // namespace
 
 void tell_progress(const State& state, Request& request, const Sequence& sequence, Outbox& out) {
-  // What is computed again for tokens that the client has is no news of its prompt.
-  if (!request.progress || request.phase != Phase::prefill || sequence.id != request.source ||
-      !request.generated.empty()) {
-    return;
-  }
+  // What is computed again for tokens that the client has is no news of its prompt. The phase says
+  // nothing: with two steps in flight, decoding is planned before the last chunk's result is in.
+  if (!request.progress || sequence.id != request.source || !request.generated.empty()) return;
   const bool whole = sequence.computed >= sequence.prefill_length;
   const bool first = request.progress_told == 0;
   if (!whole && !first && state.now - request.progress_told < kProgressInterval) return;

@@ -311,9 +311,14 @@ class Top(unittest.TestCase):
         terminal.data = b""
         terminal.resize(140, 50)
         terminal.process.send_signal(signal.SIGWINCH)
-        terminal.read(0.6)
-        last = terminal.pictures()[-1]
-        self.assertTrue(24 < len(last) <= 50 and any(len(line) > 80 for line in last), last)
+        until = time.monotonic() + 10
+
+        def fills(picture):
+            return 24 < len(picture) <= 50 and any(len(line) > 80 for line in picture)
+
+        while not any(map(fills, terminal.pictures())) and time.monotonic() < until:
+            terminal.read(0.2)
+        self.assertTrue(any(map(fills, terminal.pictures())), terminal.pictures()[-1])
         terminal.close()
         for stream in streams:
             stream.leave()

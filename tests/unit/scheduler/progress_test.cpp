@@ -4,15 +4,15 @@
 namespace baton::test {
 namespace {
 
-Settings short_chunks() {
+Settings short_chunks(std::uint32_t steps_in_flight) {
   Settings settings;
   settings.prompt_chunk = 8;
-  settings.steps_in_flight = 1;
+  settings.steps_in_flight = steps_in_flight;
   return settings;
 }
 
 struct Asking : Cluster {
-  Asking() : Cluster(short_chunks()) {}
+  explicit Asking(std::uint32_t steps_in_flight = 1) : Cluster(short_chunks(steps_in_flight)) {}
   void ask(std::uint64_t counter, std::uint32_t prompt, std::uint32_t max_tokens = 4) {
     Submit submit = request(counter, prompt, max_tokens);
     submit.progress = true;
@@ -50,6 +50,19 @@ TEST(Progress, NotTooOftenButTheLastOneAlways) {
   c.ask(1, 80);
   for (int i = 0; i < 10; ++i) c.chunk(mixed, kProgressInterval / 4);
   EXPECT_EQ(c.done(1), (std::vector<std::uint32_t>{8, 40, 72, 80}));
+}
+
+TEST(Progress, AlsoTheLastChunkWithAStepBehindIt) {
+  Asking c(2);
+  const LinkId mixed = c.ready_worker("mixed0", Role::mixed);
+  c.ask(1, 20);
+  c.turn();
+  while (c.tokens_of(1) == 0) {
+    c.now += kProgressInterval;
+    c.answer(mixed);
+    c.turn();
+  }
+  EXPECT_EQ(c.done(1), (std::vector<std::uint32_t>{8, 16, 20}));
 }
 
 TEST(Progress, AfterADeathItBeginsAnew) {
