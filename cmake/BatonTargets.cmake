@@ -37,11 +37,13 @@ if(BATON_COVERAGE)
   target_link_options(baton_flags INTERFACE --coverage)
 endif()
 
-# baton_library(name SOURCES a.cpp ... [LIBS ...] [PRIVATE_LIBS ...])
+# baton_library(name [TOGETHER] SOURCES a.cpp ... [LIBS ...] [PRIVATE_LIBS ...])
 # A static library (an interface one when there are no sources), aliased as baton::name. Its target
 # is called baton_<name>, so that folder names and target names cannot collide.
+# [TOGETHER]: eight of its files are compiled as one in every tree, for the sake of the first build: where headers
+# (JSON's above all) take most of a file's time.
 function(baton_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LIBS;PRIVATE_LIBS" ${ARGN})
+  cmake_parse_arguments(arg "TOGETHER" "" "SOURCES;LIBS;PRIVATE_LIBS" ${ARGN})
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "baton_library(${name}): say SOURCES, LIBS or PRIVATE_LIBS before "
                         "'${arg_UNPARSED_ARGUMENTS}'")
@@ -49,6 +51,9 @@ function(baton_library name)
   if(arg_SOURCES)
     add_library(baton_${name} STATIC ${arg_SOURCES})
     target_link_libraries(baton_${name} PUBLIC baton::flags ${arg_LIBS} PRIVATE ${arg_PRIVATE_LIBS})
+    if(arg_TOGETHER AND NOT CMAKE_CXX_CLANG_TIDY)
+      set_target_properties(baton_${name} PROPERTIES UNITY_BUILD ON)
+    endif()
   else()
     add_library(baton_${name} INTERFACE)
     target_link_libraries(baton_${name} INTERFACE baton::flags ${arg_LIBS})

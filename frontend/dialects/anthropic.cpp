@@ -10,6 +10,7 @@
 #include "frontend/openai/translation.h"
 
 namespace baton {
+namespace anthropic {
 namespace {
 
 using Json = nlohmann::json;
@@ -386,9 +387,10 @@ class Anthropic : public Dialect {
 };
 
 }  // namespace
+}  // namespace anthropic
 
 const Dialect& anthropic_dialect() {
-  static const Anthropic kDialect;
+  static const anthropic::Anthropic kDialect;
   return kDialect;
 }
 

@@ -7,6 +7,7 @@
 #include "frontend/http/sse.h"
 
 namespace baton {
+namespace anthropic {
 namespace {
 
 const char* error_type(const HttpError& error) {
@@ -190,9 +191,10 @@ class MessageReply : public ReplyWriter {
 };
 
 }  // namespace
+}  // namespace anthropic
 
 std::unique_ptr<ReplyWriter> anthropic_reply(ReplyGrounds grounds, MessageWishes wishes) {
-  return std::make_unique<MessageReply>(std::move(grounds), std::move(wishes));
+  return std::make_unique<anthropic::MessageReply>(std::move(grounds), std::move(wishes));
 }
 
 std::string anthropic_error(const HttpError& error) {
@@ -203,7 +205,7 @@ std::string anthropic_error(const HttpError& error) {
       error.param == kThreadField
           ? R"(,"details":{"error_code":"thread_unsupported_request","unsupported":["thread"]})"
           : "";
-  return std::string("{\"type\":\"error\",\"error\":{\"type\":\"") + error_type(error) +
+  return std::string("{\"type\":\"error\",\"error\":{\"type\":\"") + anthropic::error_type(error) +
          "\",\"message\":" + json_string(too_long + error.message) + details + "}}";
 }
 

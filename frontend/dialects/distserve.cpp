@@ -11,6 +11,7 @@
 #include "frontend/http/sse.h"
 
 namespace baton {
+namespace distserve {
 namespace {
 
 constexpr std::int64_t kDefaultMaxTokens = 16;
@@ -179,9 +180,10 @@ class DistServe : public Dialect {
 };
 
 }  // namespace
+}  // namespace distserve
 
 const Dialect& distserve_dialect() {
-  static const DistServe kDialect;
+  static const distserve::DistServe kDialect;
   return kDialect;
 }
 

@@ -9,6 +9,7 @@
 #include "frontend/http/sse.h"
 
 namespace baton {
+namespace energonai {
 namespace {
 
 constexpr std::int64_t kMostTokens = 256;
@@ -82,9 +83,10 @@ class EnergonAi : public Dialect {
 };
 
 }  // namespace
+}  // namespace energonai
 
 const Dialect& energonai_dialect() {
-  static const EnergonAi kDialect;
+  static const energonai::EnergonAi kDialect;
   return kDialect;
 }
 

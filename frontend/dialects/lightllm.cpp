@@ -11,6 +11,7 @@
 #include "frontend/openai/grammar_fields.h"
 
 namespace baton {
+namespace lightllm {
 namespace {
 
 using Json = nlohmann::json;
@@ -301,9 +302,10 @@ class LightLlm : public Dialect {
 };
 
 }  // namespace
+}  // namespace lightllm
 
 const Dialect& lightllm_dialect() {
-  static const LightLlm kDialect;
+  static const lightllm::LightLlm kDialect;
   return kDialect;
 }
 

@@ -9,6 +9,7 @@
 #include "frontend/openai/choice_fields.h"
 
 namespace baton {
+namespace mii {
 namespace {
 
 using Json = nlohmann::json;
@@ -172,9 +173,10 @@ class Mii : public Dialect {
 };
 
 }  // namespace
+}  // namespace mii
 
 const Dialect& mii_dialect() {
-  static const Mii kDialect;
+  static const mii::Mii kDialect;
   return kDialect;
 }
 

@@ -10,6 +10,7 @@
 #include "frontend/http/sse.h"
 
 namespace baton {
+namespace mindspore {
 namespace {
 
 using Json = nlohmann::json;
@@ -283,9 +284,10 @@ class MindSpore : public Dialect {
 };
 
 }  // namespace
+}  // namespace mindspore
 
 const Dialect& mindspore_dialect() {
-  static const MindSpore kDialect;
+  static const mindspore::MindSpore kDialect;
   return kDialect;
 }
 

@@ -12,6 +12,7 @@
 #include "frontend/openai/translation.h"
 
 namespace baton {
+namespace ollama {
 namespace {
 
 using Json = nlohmann::json;
@@ -355,9 +356,10 @@ class Ollama : public Dialect {
 };
 
 }  // namespace
+}  // namespace ollama
 
 const Dialect& ollama_dialect() {
-  static const Ollama kDialect;
+  static const ollama::Ollama kDialect;
   return kDialect;
 }
 

@@ -9,6 +9,7 @@
 #include "frontend/http/sse.h"
 
 namespace baton {
+namespace ollama {
 namespace {
 
 using Kind = ReplyPart::Kind;
@@ -117,9 +118,10 @@ class OllamaReply : public ReplyWriter {
 };
 
 }  // namespace
+}  // namespace ollama
 
 std::unique_ptr<ReplyWriter> ollama_reply(ReplyGrounds grounds, const OllamaFacts& facts) {
-  return std::make_unique<OllamaReply>(std::move(grounds), facts);
+  return std::make_unique<ollama::OllamaReply>(std::move(grounds), facts);
 }
 
 std::string iso_time(TimeNs unix_time) {

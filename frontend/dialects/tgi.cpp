@@ -13,6 +13,7 @@
 #include "frontend/openai/tokenize_api.h"
 
 namespace baton {
+namespace tgi {
 namespace {
 
 using Json = nlohmann::json;
@@ -378,9 +379,10 @@ class Tgi : public Dialect {
 };
 
 }  // namespace
+}  // namespace tgi
 
 const Dialect& tgi_dialect() {
-  static const Tgi kDialect;
+  static const tgi::Tgi kDialect;
   return kDialect;
 }
 

@@ -9,6 +9,7 @@
 #include "frontend/openai/openai_api.h"
 
 namespace baton {
+namespace tutorial {
 namespace {
 
 using Json = nlohmann::json;
@@ -179,9 +180,10 @@ class Tutorial : public Dialect {
 };
 
 }  // namespace
+}  // namespace tutorial
 
 const Dialect& tutorial_dialect() {
-  static const Tutorial kDialect;
+  static const tutorial::Tutorial kDialect;
   return kDialect;
 }
 

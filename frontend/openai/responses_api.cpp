@@ -10,6 +10,7 @@
 #include "frontend/openai/translation.h"
 
 namespace baton {
+namespace responses {
 namespace {
 
 using Json = nlohmann::json;
@@ -313,6 +314,7 @@ std::string echo_of(const OrderedJson& asked) {
 }
 
 }  // namespace
+}  // namespace responses
 
 ParseOutcome parse_response(std::string_view body, const RequestContext& context,
                             const ServedModel& model) {
@@ -321,12 +323,12 @@ ParseOutcome parse_response(std::string_view body, const RequestContext& context
   const OrderedJson ordered = OrderedJson::parse(body, nullptr, false);
   Translation made;
   FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &made.other.ignored);
-  refuse_state(fields);
-  made.body["messages"] = Input(fields, model).read();
-  read_tools(fields, ordered, made.body);
-  read_tool_choice(fields, made.body);
-  read_text(fields, ordered, made.body);
-  read_reasoning(fields, made.body);
+  responses::refuse_state(fields);
+  made.body["messages"] = responses::Input(fields, model).read();
+  responses::read_tools(fields, ordered, made.body);
+  responses::read_tool_choice(fields, made.body);
+  responses::read_text(fields, ordered, made.body);
+  responses::read_reasoning(fields, made.body);
   if (const auto most = fields.integer("max_output_tokens", 1, kMaxCount)) {
     made.body["max_tokens"] = *most;
   }
@@ -338,8 +340,8 @@ ParseOutcome parse_response(std::string_view body, const RequestContext& context
             {"store", "metadata", "user", "service_tier", "safety_identifier", "prompt_cache_key",
              "prompt_cache_retention", "prompt_cache_options", "max_tool_calls", "stream_options"});
   if (const auto& error = fields.finish()) return field_error(*error);
-  made.names = field_names();
-  made.other.make_reply = [echo = echo_of(ordered)](ReplyGrounds grounds) {
+  made.names = responses::field_names();
+  made.other.make_reply = [echo = responses::echo_of(ordered)](ReplyGrounds grounds) {
     return responses_reply(std::move(grounds), echo);
   };
   return parse_translated(std::move(made), context, model);

@@ -7,6 +7,7 @@
 #include "frontend/http/sse.h"
 
 namespace baton {
+namespace responses {
 namespace {
 
 using Kind = ReplyPart::Kind;
@@ -213,9 +214,10 @@ class ResponseReply : public ReplyWriter {
 };
 
 }  // namespace
+}  // namespace responses
 
 std::unique_ptr<ReplyWriter> responses_reply(ReplyGrounds grounds, std::string echo) {
-  return std::make_unique<ResponseReply>(std::move(grounds), std::move(echo));
+  return std::make_unique<responses::ResponseReply>(std::move(grounds), std::move(echo));
 }
 
 }  // namespace baton
