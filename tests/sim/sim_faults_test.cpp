@@ -55,7 +55,7 @@ constexpr Planted kPlanted[] = {
     {Fault::no_trials, "no_trials", 27},
     // Pools that outlive their workers.
     {Fault::trusted_too_early, "trusted_too_early", 10},
-    {Fault::lease_while_writer_lives, "lease_while_writer_lives", 538},
+    {Fault::lease_while_writer_lives, "lease_while_writer_lives", 796},
     {Fault::other_layout_kept, "other_layout_kept", 648},
     // Front ends with successors.
     {Fault::no_grace, "no_grace", 21},
@@ -72,9 +72,9 @@ constexpr Planted kPlanted[] = {
 /// Faults of shares: found in scenarios of their own (draw_fair_scenario), since only there nothing
 /// but the shares sets one tenant before another.
 constexpr Planted kPlantedShares[] = {
-    {Fault::return_not_lifted, "return_not_lifted", 1},
-    {Fault::replies_not_charged, "replies_not_charged", 1},
-    {Fault::charged_again, "charged_again", 1},
+    {Fault::return_not_lifted, "return_not_lifted", 4},
+    {Fault::replies_not_charged, "replies_not_charged", 11},
+    {Fault::charged_again, "charged_again", 2},
 };
 
 struct Active {
