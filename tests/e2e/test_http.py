@@ -579,7 +579,7 @@ class Clients(ClusterTest):
                 silent.append(client)
             reader = stack.enter_context(self.open_stream(1000))
             answer = read_until(reader, b"", b"0\r\n\r\n")
-            self.assertEqual(answer.count(b"data: {"), 1001)
+            self.assertEqual(answer.count(b"data: {"), 1001, (answer[:300], answer[-300:]))
             wait_until(lambda: self.metric("baton_clients_dropped_total") >= before + 10, 60, "dropped")
             self.assertLess(self.metric("baton_write_queue_bytes"), 1e6)
 
