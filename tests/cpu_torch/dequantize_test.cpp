@@ -124,18 +124,29 @@ TEST(Dequantize, GoldenCheckpointsHoldTheScriptsValues) {
     ASSERT_FALSE(text.empty());
     const std::int64_t q = std::int64_t{c.heads} * c.head_dim;
     const std::int64_t kv = std::int64_t{c.kv_heads} * c.head_dim;
-    const std::int64_t middle =
-        c.experts().count > 0 ? c.experts().expert.intermediate : c.intermediate();
-    const std::map<std::string, std::pair<std::int64_t, std::int64_t>> shapes = {
-        {"q_proj", {q, c.hidden}},         {"k_proj", {kv, c.hidden}},
-        {"v_proj", {kv, c.hidden}},        {"o_proj", {c.hidden, q}},
-        {"gate_proj", {middle, c.hidden}}, {"up_proj", {middle, c.hidden}},
-        {"down_proj", {c.hidden, middle}}};
+    const LatentSpec& l = c.latent;
+    using Shapes = std::map<std::string, std::pair<std::int64_t, std::int64_t>>;
+    const Shapes attention = {{"q_proj", {q, c.hidden}},
+                              {"k_proj", {kv, c.hidden}},
+                              {"v_proj", {kv, c.hidden}},
+                              {"o_proj", {c.hidden, c.attended_columns()}},
+                              {"q_a_proj", {l.q_rank, c.hidden}},
+                              {"q_b_proj", {q, l.q_rank}},
+                              {"kv_a_proj_with_mqa", {l.rank + l.rope, c.hidden}},
+                              {"kv_b_proj", {c.heads * (l.plain + l.value), l.rank}}};
     int checked = 0;
     for (const auto& [key, view] :
          parse_safetensors(reinterpret_cast<const std::byte*>(text.data()), text.size(), name)) {
       if (!key.starts_with("crc32.")) continue;
       const std::string layer = key.substr(6, key.size() - 6 - std::string(".weight").size());
+      const bool shared = layer.find("shared_experts") != std::string::npos;
+      const bool expert = layer.find(".experts.") != std::string::npos;
+      const std::int64_t middle = shared   ? c.experts().shared.intermediate
+                                  : expert ? c.experts().expert.intermediate
+                                           : c.intermediate();
+      Shapes shapes = attention;
+      shapes["gate_proj"] = shapes["up_proj"] = {middle, c.hidden};
+      shapes["down_proj"] = {c.hidden, middle};
       const auto [out, in] = shapes.at(layer.substr(layer.rfind('.') + 1));
       const cpu::MatrixSource matrix = reader.dequantized(reader.linear(layer, out, in));
       ASSERT_EQ(matrix.type, cpu::ElementType::f32);

@@ -32,20 +32,41 @@ inline const std::vector<std::string>& golden_models() {
 
 /// Those of tests/golden/families.py.
 inline const std::vector<std::string>& family_models() {
-  static const std::vector<std::string> kNames = {
-      "llama_biases", "ministral", "qwen2_moe",       "granite",
-      "smollm3",      "phi3",      "phi3_long",       "phi3_short",
-      "olmo2",        "olmo3",     "cohere2",         "starcoder2",
-      "glm",          "glm4",      "exaone4",         "exaone4_full",
-      "gemma2",       "gemma3",    "gemma3_pictures", "mistral3_pictures",
-      "glm4_moe",     "gpt_oss",   "gpt_oss_mxfp4"};
+  static const std::vector<std::string> kNames = {"llama_biases",
+                                                  "ministral",
+                                                  "qwen2_moe",
+                                                  "granite",
+                                                  "smollm3",
+                                                  "phi3",
+                                                  "phi3_long",
+                                                  "phi3_short",
+                                                  "olmo2",
+                                                  "olmo3",
+                                                  "cohere2",
+                                                  "starcoder2",
+                                                  "glm",
+                                                  "glm4",
+                                                  "exaone4",
+                                                  "exaone4_full",
+                                                  "gemma2",
+                                                  "gemma3",
+                                                  "gemma3_pictures",
+                                                  "mistral3_pictures",
+                                                  "glm4_moe",
+                                                  "gpt_oss",
+                                                  "gpt_oss_mxfp4",
+                                                  "deepseek_v2",
+                                                  "deepseek_v3",
+                                                  "deepseek_v2_lite",
+                                                  "kimi_k2"};
   return kNames;
 }
 
 /// Models whose linear layers are stored quantised.
 inline const std::vector<std::string>& quantized_models() {
   static const std::vector<std::string> kNames = {
-      "gptq_act_order", "gptq_sym", "gptq_v2_experts", "awq", "fp8_block", "fp8_channel"};
+      "gptq_act_order", "gptq_sym",    "gptq_v2_experts", "awq",
+      "fp8_block",      "fp8_channel", "deepseek_v3_fp8"};
   return kNames;
 }
 
@@ -67,7 +88,8 @@ inline const std::vector<std::string>& distinct_models() {
       "llama_biases", "qwen2_moe",       "granite",
       "olmo2",        "cohere2",         "starcoder2",
       "glm4",         "gemma2",          "gemma3",
-      "glm4_moe",     "gpt_oss",         "gpt_oss_mxfp4"};
+      "glm4_moe",     "gpt_oss",         "gpt_oss_mxfp4",
+      "deepseek_v2",  "deepseek_v3"};
   return kNames;
 }
 

@@ -14,6 +14,46 @@ def bf16(value):
     return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
 
 
+# DeepSeek V3's parts in small: a token leaves 40 numbers a layer for all eight heads.
+LATENT = dict(architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3", hidden_size=128, num_hidden_layers=4,
+              num_attention_heads=8, num_key_value_heads=8, q_lora_rank=48, kv_lora_rank=32, qk_nope_head_dim=16,
+              qk_rope_head_dim=8, v_head_dim=16, intermediate_size=256, moe_intermediate_size=64,
+              n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1, n_group=2,
+              topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5, num_nextn_predict_layers=0)
+
+
+def plain_attention(config):
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    kv_heads, dim = config["num_key_value_heads"], config["head_dim"]
+    return {"q_proj": [heads * dim, hidden], "k_proj": [kv_heads * dim, hidden], "v_proj": [kv_heads * dim, hidden],
+            "o_proj": [hidden, heads * dim]}
+
+
+def latent_attention(config):
+    hidden, heads, rank, q_rank = (config[key] for key in ("hidden_size", "num_attention_heads", "kv_lora_rank",
+                                                           "q_lora_rank"))
+    plain, rope, value = (config[key] for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    return {"q_a_proj": [q_rank, hidden], "q_a_layernorm": [q_rank], "q_b_proj": [heads * (plain + rope), q_rank],
+            "kv_a_proj_with_mqa": [rank + rope, hidden], "kv_a_layernorm": [rank],
+            "kv_b_proj": [heads * (plain + value), rank], "o_proj": [hidden, heads * value]}
+
+
+def feed_forward(hidden, inner):
+    return {"gate_proj": [inner, hidden], "up_proj": [inner, hidden], "down_proj": [hidden, inner]}
+
+
+def parts(config, layer):
+    """The feed-forward part of a layer, or its experts."""
+    hidden, experts = config["hidden_size"], config.get("n_routed_experts", 0)
+    if layer < config.get("first_k_dense_replace", 0) or not experts:
+        return feed_forward(hidden, config["intermediate_size"])
+    shapes = {"gate": [experts, hidden], "gate.e_score_correction_bias": [experts]}
+    for name in ["shared_experts", *(f"experts.{i}" for i in range(experts))]:
+        part = feed_forward(hidden, config["moe_intermediate_size"])
+        shapes.update({f"{name}.{key}": shape for key, shape in part.items()})
+    return shapes
+
+
 def write(folder, **changes):
     """Copies the demo model's configuration with `changes` and writes bf16 weights that fit it."""
     folder = pathlib.Path(folder)
@@ -22,25 +62,18 @@ def write(folder, **changes):
     config.update(changes)
     (folder / "config.json").write_text(json.dumps(config))
 
-    hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    kv_heads, dim = config["num_key_value_heads"], config["head_dim"]
-    inner, vocab = config["intermediate_size"], config["vocab_size"]
+    hidden, vocab = config["hidden_size"], config["vocab_size"]
     shapes = {"model.embed_tokens.weight": [vocab, hidden], "model.norm.weight": [hidden]}
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = [vocab, hidden]
+    attention = latent_attention if "kv_lora_rank" in config else plain_attention
     for i in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{i}."
-        shapes.update({
-            layer + "input_layernorm.weight": [hidden],
-            layer + "post_attention_layernorm.weight": [hidden],
-            layer + "self_attn.q_proj.weight": [heads * dim, hidden],
-            layer + "self_attn.k_proj.weight": [kv_heads * dim, hidden],
-            layer + "self_attn.v_proj.weight": [kv_heads * dim, hidden],
-            layer + "self_attn.o_proj.weight": [hidden, heads * dim],
-            layer + "mlp.gate_proj.weight": [inner, hidden],
-            layer + "mlp.up_proj.weight": [inner, hidden],
-            layer + "mlp.down_proj.weight": [hidden, inner],
-        })
+        named = {"input_layernorm": [hidden], "post_attention_layernorm": [hidden]}
+        named.update({f"self_attn.{name}": shape for name, shape in attention(config).items()})
+        named.update({f"mlp.{name}": shape for name, shape in parts(config, i).items()})
+        for name, shape in named.items():
+            suffix = "" if name.endswith("bias") else ".weight"
+            shapes[f"model.layers.{i}.{name}{suffix}"] = shape
     generator = random.Random(7)
     # Drawing millions of numbers one by one takes seconds; a long table read at random places does not.
     table = array.array("H", (bf16(generator.gauss(0, 0.05)) for _ in range(65536)))

@@ -42,14 +42,15 @@ class AgainstSolo(unittest.TestCase):
     """`requests` of the class, together on any cluster, bring what each brings alone on one worker."""
 
     requests = []
+    everywhere = {}  # options of all clusters
 
     @classmethod
     def setUpClass(cls):
-        with Cluster(workers=MIXED) as cluster:
+        with Cluster(workers=MIXED, **cls.everywhere) as cluster:
             cls.solo = [run(cluster, [request])[0] for request in cls.requests]
 
     def check(self, **options):
-        with Cluster(**options) as cluster:
+        with Cluster(**self.everywhere, **options) as cluster:
             self.assertEqual(run(cluster, self.requests), self.solo)
             cluster.assert_at_rest()
             return cluster.show("info")["counters"]

@@ -89,4 +89,32 @@ FAMILIES = {
     "gpt_oss_mxfp4": ("gpt_oss", sizes(64, 1, 4, 2, 32, 66, head_dim=16, sliding_window=20, num_local_experts=4,
                                        num_experts_per_tok=2, rope_parameters=YARN, max_position_embeddings=160),
                       BF16, False),
+    "deepseek_v2": ("deepseek_v2", sizes(40, 2, 4, 4, 48, 66, q_lora_rank=None, kv_lora_rank=20, qk_nope_head_dim=12,
+                                         qk_rope_head_dim=8, v_head_dim=10, n_routed_experts=8, num_experts_per_tok=3,
+                                         moe_intermediate_size=20, n_shared_experts=2, first_k_dense_replace=1,
+                                         topk_method="group_limited_greedy", n_group=4, topk_group=2,
+                                         routed_scaling_factor=1.5, rope_parameters=plain()), BF16, False),
+    "deepseek_v3": ("deepseek_v3", sizes(40, 3, 4, 4, 48, 66, q_lora_rank=24, kv_lora_rank=18, qk_nope_head_dim=10,
+                                         qk_rope_head_dim=6, v_head_dim=14, n_routed_experts=8, num_experts_per_tok=3,
+                                         moe_intermediate_size=20, n_shared_experts=1, first_k_dense_replace=1,
+                                         n_group=4, topk_group=2, routed_scaling_factor=2.5,
+                                         rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}), BF16, False),
+    "deepseek_v2_lite": ("deepseek_v2", sizes(36, 3, 3, 3, 44, 62, q_lora_rank=None, kv_lora_rank=22,
+                                              qk_nope_head_dim=10, qk_rope_head_dim=4, v_head_dim=11,
+                                              n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=20,
+                                              n_shared_experts=1, first_k_dense_replace=1, topk_method="greedy",
+                                              n_group=1, topk_group=1, routed_scaling_factor=1.0,
+                                              rope_parameters={k: v for k, v in YARN.items() if k != "truncate"} |
+                                              {"mscale": 0.707, "mscale_all_dim": 0.707}), BF16, True),
+    # Its folders have a name of their own for what DeepSeek V3 computes; the ramp of its angles has no width.
+    "kimi_k2": ("deepseek_v3", sizes(44, 2, 3, 3, 40, 60, q_lora_rank=20, kv_lora_rank=24, qk_nope_head_dim=11,
+                                     qk_rope_head_dim=8, v_head_dim=9, n_routed_experts=12, num_experts_per_tok=4,
+                                     moe_intermediate_size=16, n_shared_experts=1, first_k_dense_replace=1,
+                                     n_group=1, topk_group=1, routed_scaling_factor=2.827,
+                                     rope_parameters={"rope_type": "yarn", "rope_theta": 50000.0, "factor": 8.0,
+                                                      "original_max_position_embeddings": 64, "beta_fast": 1.0,
+                                                      "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}),
+                BF16, True),
 }
+# What config.json calls them, where transformers calls it otherwise.
+OWN_TYPES = {"kimi_k2": "kimi_k2"}

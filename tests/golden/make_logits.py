@@ -22,7 +22,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 import quantized
-from families import FAMILIES
+from families import FAMILIES, OWN_TYPES
 
 GOLDEN = pathlib.Path(__file__).resolve().parent
 TOKENS = 150  # more than two attention tiles of 64
@@ -274,6 +274,10 @@ def main():
         elif name in FAMILIES:
             make_model(folder, *settings, 2000 + list(FAMILIES).index(name))
             make_golden(folder, out, positions)
+            if name in OWN_TYPES:
+                path = folder / "config.json"
+                config = json.loads(path.read_text()) | {"model_type": OWN_TYPES[name]}
+                path.write_text(json.dumps(config, indent=2) + "\n")
         elif name in MODELS:
             make_model(folder, *settings, seed)
             make_golden(folder, out, positions)

@@ -153,6 +153,17 @@ MODELS = {
                          "weights": FLOAT8 | {"strategy": "channel", "dynamic": False},
                          "input_activations": FLOAT8 | {"strategy": "token", "dynamic": True}}}},
                     "config.json"),
+    # As DeepSeek publishes V3: what leads from the latent vector to the heads ends inside of blocks.
+    "deepseek_v3_fp8": ("deepseek_v3",
+                        SIZES | dict(hidden_size=136, num_attention_heads=6, num_key_value_heads=6, q_lora_rank=24,
+                                     kv_lora_rank=18, qk_nope_head_dim=18, qk_rope_head_dim=6, v_head_dim=14,
+                                     n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20,
+                                     n_shared_experts=1, first_k_dense_replace=1, n_group=2, topk_group=1,
+                                     routed_scaling_factor=2.5, tie_word_embeddings=False,
+                                     rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+                        torch.bfloat16,
+                        {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                         "weight_block_size": [128, 128]}, "config.json"),
 }
 SHARDED = {"gptq_act_order"}
 

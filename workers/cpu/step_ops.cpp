@@ -46,50 +46,48 @@ void StepOps::embed(const void* table, WeightType type, std::span<const std::int
   }
 }
 
-template <class F>
-void StepOps::for_rows(const Rows& x, F&& f) {
-  const int rows_each = std::max(1, static_cast<int>(kWorthSharing / 4 / x.columns));
-  pool_.run(ceil_div(x.rows, rows_each), [&](int chunk, int) {
-    const int end = std::min(x.rows, (chunk + 1) * rows_each);
-    for (int r = chunk * rows_each; r < end; ++r) f(r);
-  });
+int StepOps::rows_each(std::int64_t columns) {
+  return std::max(1, static_cast<int>(kWorthSharing / 4 / columns));
 }
 
 void StepOps::norm(Rows x, const NormWeights& w, Rows y) {
   const int columns = static_cast<int>(x.columns);
   if (w.layer) {
-    return for_rows(x, [&](int r) {
+    return for_rows(x.rows, x.columns, [&](int r) {
       kernels_.layer_norm(x.row(r), w.weight, w.bias, y.row(r), columns, w.eps);
     });
   }
-  for_rows(x, [&](int r) { kernels_.rms_norm(x.row(r), w.weight, y.row(r), columns, w.eps); });
+  for_rows(x.rows, x.columns,
+           [&](int r) { kernels_.rms_norm(x.row(r), w.weight, y.row(r), columns, w.eps); });
 }
 
 void StepOps::add(Rows y, const float* bias, float factor, Rows x) {
   const int columns = static_cast<int>(x.columns);
-  for_rows(x, [&](int r) { kernels_.add_scaled(y.row(r), bias, factor, x.row(r), columns); });
+  for_rows(x.rows, x.columns,
+           [&](int r) { kernels_.add_scaled(y.row(r), bias, factor, x.row(r), columns); });
 }
 
 void StepOps::add_bias(const float* bias, Rows x) {
   const int columns = static_cast<int>(x.columns);
-  for_rows(x, [&](int r) { kernels_.add_scaled(bias, nullptr, 1.0F, x.row(r), columns); });
+  for_rows(x.rows, x.columns,
+           [&](int r) { kernels_.add_scaled(bias, nullptr, 1.0F, x.row(r), columns); });
 }
 
 void StepOps::scale(float factor, Rows x) {
-  for_rows(x, [&](int r) {
+  for_rows(x.rows, x.columns, [&](int r) {
     float* row = x.row(r);
     for (std::int64_t i = 0; i < x.columns; ++i) row[i] *= factor;
   });
 }
 
 void StepOps::soft_cap(float cap, Rows x) {
-  for_rows(x, [&](int r) { kernels_.soft_cap(x.row(r), x.columns, cap); });
+  for_rows(x.rows, x.columns, [&](int r) { kernels_.soft_cap(x.row(r), x.columns, cap); });
 }
 
 void StepOps::activate(Rows x, const Activate& how, const float* bias, Rows y) {
   const int columns = static_cast<int>(y.columns);
   const float* up_bias = bias == nullptr || !how.gated ? nullptr : bias + columns;
-  for_rows(x, [&](int r) {
+  for_rows(x.rows, x.columns, [&](int r) {
     const float* up = how.gated ? x.row(r) + columns : nullptr;
     kernels_.activate(how, x.row(r), bias, up, up_bias, y.row(r), columns);
   });
@@ -107,7 +105,7 @@ void StepOps::sigmoid(Rows x) {
 void StepOps::add_gated(Rows y, Rows gate, Rows x) {
   sigmoid(gate);
   const int columns = static_cast<int>(x.columns);
-  for_rows(x,
+  for_rows(x.rows, x.columns,
            [&](int r) { kernels_.add_scaled(y.row(r), nullptr, *gate.row(r), x.row(r), columns); });
 }
 
@@ -226,7 +224,7 @@ void StepOps::qkv_rope_append(Rows x, const PackedMatrix& w, const QkvFinish& fi
   if (x.rows == 0) return;
   if (finish.whole) {  // what it finishes is wider than a chunk
     linear(x, w, Epilogue::store, qkv);
-    return for_rows(qkv, [&](int r) {
+    return for_rows(qkv.rows, qkv.columns, [&](int r) {
       finish_row(qkv.row(r), finish);
       const QkvFinish rest{nullptr, nullptr,          nullptr,           0,
                            false,   finish.rope_dims, finish.interleaved};
@@ -360,6 +358,7 @@ AttentionTask StepOps::task_of(const AttentionItem& item, const Rows& qkv,
   if (rule.sinks != nullptr) t.sinks = rule.sinks + item.kv_head * shape_.group();
   t.keys = kv.base + kv_offset_in_block(g, kv.layer, KvPart::key, head, 0);
   t.values = kv.base + kv_offset_in_block(g, kv.layer, KvPart::value, head, 0);
+  if (rule.latent) t.values = t.keys;
   t.block_bytes = g.block_bytes;
   t.block_table = segment.block_table;
   t.tokens_per_block = g.tokens_per_block;

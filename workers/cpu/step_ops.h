@@ -5,6 +5,7 @@
 // consecutive positions of one sequence (a prompt chunk, or one decode token).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -58,12 +59,22 @@ struct QkvFinish {
   bool interleaved = false;  // in pairs of neighbours
 };
 
+/// Of attention over latent keys and values: a token leaves rank + rope numbers, one key for all
+/// heads, whose first `rank` numbers are the value as well.
+struct LatentShape {
+  int rank = 0;
+  int rope = 0;
+  int plain = 0;  // components of a query that do not turn
+  int width() const { return rank + rope; }
+};
+
 /// How one layer's queries look at its keys.
 struct AttentionRule {
   int window = 0;  // keys that a query sees at most, its own among them; 0: all
   float scale = 0;
   float soft_cap = 0;            // 0: none
   const float* sinks = nullptr;  // [heads]; null: none
+  bool latent = false;           // keys lie over the pool's key and value parts, and are the values
 };
 
 /// A norm's weights, [columns].
@@ -136,6 +147,19 @@ class StepOps {
   void attention(Rows qkv, std::span<const Segment> segments, const AttentionRule& rule, KvLayer kv,
                  Rows out);
 
+  // Of latent keys and values (latent.cpp): `by_head` is [heads * T, ...], the rows of head 0
+  // first, `wide` is [T, heads * width()].
+  /// kv[r] = its first `rank` numbers normed, the rest turned; goes into the pool.
+  void latent_append(Rows kv, const LatentShape& shape, const float* norm, float eps,
+                     bool interleaved, std::span<const RowPlace> places, KvLayer layer);
+  /// What does not turn of q, [T, heads * (plain + rope)], goes to `by_head`, what turns is turned
+  /// and goes behind `rank` numbers of each head of `wide`.
+  void latent_split(Rows q, const LatentShape& shape, bool interleaved,
+                    std::span<const RowPlace> places, Rows by_head, Rows wide);
+  /// The first `width` numbers of each head, which lie `stride` apart in `wide`.
+  void heads_to_rows(Rows by_head, int width, int stride, Rows wide);
+  void rows_to_heads(Rows wide, int width, int stride, Rows by_head);
+
  private:
   /// How a product is cut into chunks: row blocks times groups of panels.
   struct Grid {
@@ -152,7 +176,14 @@ class StepOps {
   Grid grid_for(const Rows& x, const PackedMatrix& w, int panel_step) const;
   /// Runs f(row) for all rows, several of them at a time on every thread.
   template <class F>
-  void for_rows(const Rows& x, F&& f);
+  void for_rows(int rows, std::int64_t columns, F&& f) {
+    const int each = rows_each(columns);
+    pool_.run((rows + each - 1) / each, [&](int chunk, int) {
+      const int end = std::min(rows, (chunk + 1) * each);
+      for (int r = chunk * each; r < end; ++r) f(r);
+    });
+  }
+  static int rows_each(std::int64_t columns);
   void finish_heads(float* values, int first, int end, const QkvFinish& finish) const;
   void finish_row(float* values, const QkvFinish& finish) const;
   void append_heads(const Rows& qkv, int row, int first_column, int end_column,

@@ -77,8 +77,8 @@ WorkerFacts CpuExecutor::plan_memory(const ModelConfig& config, const WeightPlan
   ask.loading = shared ? 0 : weights.loading_bytes;
   KvGeometry g;
   g.layers = static_cast<std::uint32_t>(config.layers);
-  g.kv_heads = static_cast<std::uint32_t>(config.kv_heads);
-  g.head_dim = static_cast<std::uint32_t>(config.head_dim);
+  g.kv_heads = static_cast<std::uint32_t>(config.pool_heads());
+  g.head_dim = static_cast<std::uint32_t>(config.pool_dim());
   g.tokens_per_block = options_.tokens_per_block;
   ask.block_bytes = kv_block_bytes(g).value_or(0);
   auto context = static_cast<std::uint64_t>(config.max_context);

@@ -129,6 +129,11 @@ void CheckpointReader::read_attention(const std::string& prefix, const Attention
   const TensorNames& n = c.names;
   const std::int64_t q = std::int64_t{c.heads} * c.head_dim;
   const std::int64_t kv = std::int64_t{c.kv_heads} * c.head_dim;
+  if (c.latent.rank > 0) {
+    read_latent(prefix, layer.latent);
+    layer.o = linear(prefix + n.o, c.hidden, c.attended_columns());
+    return;
+  }
   const auto biases = [&](const std::string& name, std::int64_t size) {
     const std::vector<float> bias = vector(prefix + name + ".bias", size);
     layer.qkv_bias.insert(layer.qkv_bias.end(), bias.begin(), bias.end());
@@ -154,6 +159,22 @@ void CheckpointReader::read_attention(const std::string& prefix, const Attention
   if (spec.sinks) layer.sinks = vector(prefix + n.sinks, c.heads);
   layer.o = linear(prefix + n.o, c.hidden, q);
   if (spec.o_bias) layer.o_bias = vector(prefix + n.o + ".bias", c.hidden);
+}
+
+void CheckpointReader::read_latent(const std::string& prefix, LatentSource& latent) {
+  const TensorNames& n = config_.names;
+  const LatentSpec& l = config_.latent;
+  const std::int64_t queries = std::int64_t{config_.heads} * config_.head_dim;
+  if (l.q_rank > 0) {
+    latent.q_a = linear(prefix + n.q_a, l.q_rank, config_.hidden);
+    latent.q_norm = norm(prefix + n.q_a_norm, l.q_rank);
+    latent.q = linear(prefix + n.q_b, queries, l.q_rank);
+  } else {
+    latent.q = linear(prefix + n.q, queries, config_.hidden);
+  }
+  latent.kv_a = linear(prefix + n.kv_a, l.rank + l.rope, config_.hidden);
+  latent.kv_norm = norm(prefix + n.kv_a_norm, l.rank);
+  latent.kv_b = linear(prefix + n.kv_b, std::int64_t{config_.heads} * (l.plain + l.value), l.rank);
 }
 
 LayerSource CheckpointReader::layer(int index) {

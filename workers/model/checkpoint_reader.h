@@ -40,7 +40,17 @@ struct FeedForwardSource {
 
 /// One layer's parameters, in the mapped checkpoint; vectors are converted to fp32, which is
 /// exact for every stored type. What the spec does not ask for is empty.
+struct LatentSource {
+  LinearSource q_a;            // [q_rank, hidden]; none without q_rank
+  std::vector<float> q_norm;   // [q_rank]
+  LinearSource q;              // [heads * (plain + rope), q_rank or hidden]
+  LinearSource kv_a;           // [rank + rope, hidden]
+  std::vector<float> kv_norm;  // [rank]
+  LinearSource kv_b;           // [heads * (plain + value), rank]
+};
+
 struct LayerSource {
+  LatentSource latent;                 // instead of q, k and v
   std::vector<float> input_norm;       // [hidden], the norm in front of the attention
   std::vector<float> attention_after;  // [hidden], of what it gives
   LinearSource q;  // [heads * head_dim, hidden]; of a fused one all of qkv's rows
@@ -108,6 +118,7 @@ class CheckpointReader {
  private:
   std::vector<float> norm(const std::string& name, std::int64_t size);
   void read_attention(const std::string& prefix, const AttentionSpec& spec, LayerSource& layer);
+  void read_latent(const std::string& prefix, LatentSource& latent);
   FeedForwardSource feed_forward(const std::string& prefix, const MlpSpec& spec,
                                  const FeedForwardNames& names);
   FeedForwardSource stacked_expert(int layer, int index);

@@ -26,7 +26,9 @@ const Family& family_of(const Settings& s) {
   for (const Family& family : families()) {
     if (architectures == Json::array({family.architecture})) {
       const auto type = s.text_or("model_type", family.model_type);
-      if (type != family.model_type) {
+      const auto& others = family.other_types;
+      if (type != family.model_type &&
+          std::find(others.begin(), others.end(), type) == others.end()) {
         s.refuse("model_type", type + " does not fit " + family.architecture);
       }
       return family;
@@ -68,6 +70,10 @@ void read_sizes(const Settings& s, ModelConfig& c) {
   if (c.heads % c.kv_heads != 0) {
     s.refuse("num_key_value_heads", "does not divide num_attention_heads");
   }
+}
+
+/// Latent queries have sizes of their own (read_latent()).
+void read_head_dim(const Settings& s, ModelConfig& c) {
   if (s.has("head_dim")) {
     c.head_dim = s.integer("head_dim", 2, 1024);
   } else if (c.hidden % c.heads != 0 || c.hidden / c.heads > 1024 || c.hidden / c.heads < 2) {
@@ -78,6 +84,19 @@ void read_sizes(const Settings& s, ModelConfig& c) {
   if (c.head_dim % 2 != 0) s.refuse("head_dim", "must be even (rotary embeddings turn pairs)");
 }
 
+void read_latent(const Settings& s, ModelConfig& c) {
+  LatentSpec& l = c.latent;
+  l.rank = s.integer("kv_lora_rank", 1, 1 << 12);
+  l.q_rank = s.integer_or("q_lora_rank", 1, 1 << 16, 0);
+  l.plain = s.integer("qk_nope_head_dim", 1, 512);
+  l.rope = s.integer("qk_rope_head_dim", 2, 512);
+  l.value = s.integer("v_head_dim", 1, 1024);
+  if (l.rope % 2 != 0) s.refuse("qk_rope_head_dim", "must be even (it turns in pairs)");
+  if ((l.rank + l.rope) % 2 != 0) s.refuse("kv_lora_rank", "must be even");
+  c.head_dim = l.plain + l.rope;
+  c.kv_heads = c.heads;
+}
+
 /// All of the mathematics, out of the settings of one decoder.
 void read_spec(const Settings& said, const Family& family, ModelConfig& c) {
   refuse_other_mathematics(said, family);
@@ -85,6 +104,7 @@ void read_spec(const Settings& said, const Family& family, ModelConfig& c) {
   json.update(said.json());
   const Settings s(json, said.where());
   read_sizes(s, c);
+  family.latent ? read_latent(s, c) : read_head_dim(s, c);
   c.names = family.names;
   c.norm = family.norm;
   c.norm.eps = s.positive_or(family.eps_key, family.norm.eps);

@@ -26,20 +26,27 @@ inline bool adds_at_once(const LayerSpec& spec) {
 /// Activations of a step, [capacity, columns] of float each. Grows, never shrinks: the steady state
 /// allocates nothing. What a model has no use for has no columns.
 struct StepWorkspace {
-  at::Tensor hidden;        // x, the residual stream: [rows, hidden]
-  at::Tensor normed;        // [rows, hidden]
-  at::Tensor part;          // [rows, hidden], what a part gives, where it is not added to x at once
-  at::Tensor qkv;           // [rows, (heads + 2 kv_heads) * head_dim]
-  at::Tensor attended;      // [rows, heads * head_dim]
-  at::Tensor up;            // [rows, 2 * intermediate], of parts that are not plain()
-  at::Tensor gated;         // [rows, intermediate]
-  at::Tensor routed;        // [rows, experts]
-  at::Tensor taken;         // [rows * active, hidden], the rows' copies grouped by expert
-  at::Tensor expert_up;     // [rows * active, 2 * intermediate of an expert]
-  at::Tensor expert_gated;  // [rows * active, intermediate of an expert]
-  at::Tensor shared;        // [rows, hidden], what all rows take, where it has a gate
-  at::Tensor shared_gate;   // [rows, 1]
-  at::Tensor logits;        // [logit rows, vocab]
+  at::Tensor hidden;  // x, the residual stream: [rows, hidden]
+  at::Tensor normed;  // [rows, hidden]
+  at::Tensor part;    // [rows, hidden], what a part gives, where it is not added to x at once
+  at::Tensor qkv;     // [rows, (heads + 2 kv_heads) * head_dim]
+  // Of latent keys and values, where qkv has each head's query in latent numbers:
+  at::Tensor looked;          // [rows, heads * (rank + rope)], what attention leaves
+  at::Tensor q_a;             // [rows, q_rank]
+  at::Tensor q;               // [rows, heads * (plain + rope)]
+  at::Tensor kv;              // [rows, rank + rope]
+  at::Tensor by_head;         // [heads * rows, plain or value]
+  at::Tensor latent_by_head;  // [heads * rows, rank]
+  at::Tensor attended;        // [rows, heads * head_dim]
+  at::Tensor up;              // [rows, 2 * intermediate], of parts that are not plain()
+  at::Tensor gated;           // [rows, intermediate]
+  at::Tensor routed;          // [rows, experts]
+  at::Tensor taken;           // [rows * active, hidden], the rows' copies grouped by expert
+  at::Tensor expert_up;       // [rows * active, 2 * intermediate of an expert]
+  at::Tensor expert_gated;    // [rows * active, intermediate of an expert]
+  at::Tensor shared;          // [rows, hidden], what all rows take, where it has a gate
+  at::Tensor shared_gate;     // [rows, 1]
+  at::Tensor logits;          // [logit rows, vocab]
   std::int64_t capacity = 0;
   std::int64_t logit_capacity = 0;
 
@@ -62,8 +69,20 @@ struct StepWorkspace {
       hidden = make(s.hidden);
       normed = make(s.hidden);
       part = make(std::all_of(s.parts.begin(), s.parts.end(), adds_at_once) ? 0 : s.hidden);
-      qkv = make(s.qkv_columns());
-      attended = make(std::int64_t{s.heads} * s.head_dim);
+      if (s.latent.rank > 0) {
+        const LatentSpec& l = s.latent;
+        const std::int64_t wide = std::int64_t{s.heads} * (l.rank + l.rope);
+        qkv = make(wide);
+        looked = make(wide);
+        q_a = make(l.q_rank);
+        q = make(std::int64_t{s.heads} * s.head_dim);
+        kv = make(l.rank + l.rope);
+        by_head = make(std::max({l.plain, l.value}), s.heads);
+        latent_by_head = make(l.rank, s.heads);
+      } else {
+        qkv = make(s.qkv_columns());
+      }
+      attended = make(s.attended_columns());
       const ExpertSpec& e = s.experts();
       std::int64_t widest_up = up_columns(e.shared);
       for (const LayerSpec& layer : s.parts) {
@@ -103,6 +122,7 @@ struct StepBatch {
   std::vector<cpu::Segment> segments;              // one a StepRow
   std::vector<int> wanted;                         // rows with logits, ascending
   std::vector<cpu::Segment> wanted_segments;       // the same rows, one each, numbered in order
+  bool latent = false;  // what a token leaves in the pool is a latent vector
   int rows() const { return static_cast<int>(tokens.size()); }
 
   void clear() {
@@ -122,7 +142,9 @@ struct StepBatch {
       const auto at = static_cast<std::uint64_t>(position);
       const BlockId block = row.block_table[at / g.tokens_per_block];
       const auto slot = static_cast<std::uint32_t>(at % g.tokens_per_block);
-      const std::uint64_t offset = kv_offset(g, block, 0, KvPart::key, 0, slot);
+      // A latent vector is as wide as a key and a value together.
+      const std::uint64_t offset =
+          kv_offset(g, block, 0, KvPart::key, 0, 0) + kv_token_stride(g) * slot * (latent ? 2 : 1);
       tokens.push_back(row.tokens[static_cast<std::size_t>(i)]);
       for (std::size_t r = 0; r < ropes.size(); ++r) {
         const RopeTable::Angles angles = ropes[r].at(position);

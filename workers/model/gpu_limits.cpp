@@ -49,6 +49,7 @@ void check_parts(const ModelConfig& c) {
   if (c.norm.kind != NormKind::rms || c.norm.offset) {
     refuse("norms other than RMS, or with weights from 1, are");
   }
+  if (c.latent.rank > 0) refuse("latent keys and values are");
   if (!c.one_window()) refuse("windows that differ between layers are");
   for (const LayerSpec& layer : c.parts) {
     check_layer(c, layer);

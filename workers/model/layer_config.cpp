@@ -128,6 +128,21 @@ bool has_bias(const Settings& s, const Family& family) {
   return !family.bias_key.empty() && s.flag_or(family.bias_key, family.bias_default);
 }
 
+/// What yarn does to DeepSeek's scores beside its angles: (0.1 mscale_all_dim ln(factor) + 1)^2.
+double latent_magnitude(const Settings& s) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!s.has(key) || s.at(key).empty()) continue;
+    const Settings rope = s.object(key);
+    const bool plain = rope.text_or("rope_type", rope.text_or("type", "default")) == "default";
+    if (plain || !rope.has("mscale_all_dim")) return 1.0;
+    const double factor = rope.positive_or("factor", 1.0);
+    const double m = rope.number("mscale_all_dim");
+    const double magnitude = factor <= 1.0 ? 1.0 : 0.1 * m * std::log(factor) + 1.0;
+    return magnitude * magnitude;
+  }
+  return 1.0;
+}
+
 AttentionSpec read_attention(const Settings& s, const Family& family, int head_dim) {
   AttentionSpec a;
   a.qk_norm = family.qk_norm;
@@ -140,6 +155,7 @@ AttentionSpec read_attention(const Settings& s, const Family& family, int head_d
   a.o_bias = bias && family.bias_of_o;
   a.sinks = family.sinks;
   a.scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
+  if (family.latent) a.scale *= latent_magnitude(s);
   if (family_reads(family, "query_pre_attn_scalar")) {
     a.scale = 1.0 / std::sqrt(s.positive("query_pre_attn_scalar"));
   }
@@ -179,6 +195,12 @@ std::vector<bool> sparse_layers(const Settings& s, const ExpertStyle& style, int
 }
 
 void read_groups(const Settings& s, ExpertSpec& e) {
+  // DeepSeek V2 says how; V3's way follows from its router.
+  const std::string method = s.text_or("topk_method", "");
+  if (method == "greedy") return;
+  if (!method.empty() && method != "noaux_tc" && method != "group_limited_greedy") {
+    s.refuse("topk_method", method + " is not supported");
+  }
   e.groups = s.integer_or("n_group", 1, e.count, 1);
   e.active_groups = s.integer_or("topk_group", 1, e.groups, 1);
   if (e.count % e.groups != 0) s.refuse("n_group", "does not divide the number of experts");
@@ -203,7 +225,15 @@ ExpertSpec read_experts(const Settings& s, const Family& family) {
   e.router_bias = style.router_bias;
   e.choice_bias = style.choice_bias;
   e.normalise = s.flag_or("norm_topk_prob", style.normalise);
-  if (style.choice_bias) {
+  if (e.normalise && !style.may_normalise) {
+    s.refuse("norm_topk_prob", "true is not supported in " + family.architecture);
+  }
+  const std::string scores = style.router == RouterKind::sigmoid ? "sigmoid" : "softmax";
+  if (const std::string said = s.text_or("scoring_func", scores); said != scores) {
+    s.refuse("scoring_func", said + " is not supported in " + family.architecture);
+  }
+  if (style.groups) {
+    e.group_pairs = style.group_pairs;
     read_groups(s, e);
     e.scale = s.positive_or("routed_scaling_factor", 1.0);
   }

@@ -37,6 +37,18 @@ cpu::Activate activate_of(const MlpSpec& m) {
   return {};
 }
 
+/// How heads look at the pool: latent keys are one head's, for all queries.
+cpu::HeadShape shape_of(const ModelConfig& c) {
+  if (c.latent.rank == 0) return {c.heads, c.kv_heads, c.head_dim};
+  return {c.heads, 1, c.latent.rank + c.latent.rope};
+}
+
+cpu::LatentShape latent_shape(const ModelSpec& s) {
+  return {s.latent.rank, s.latent.rope, s.latent.plain};
+}
+
+constexpr float kLatentEps = 1e-6F;  // transformers' default, whatever rms_norm_eps says
+
 }  // namespace
 
 struct LlamaModel::Impl {
@@ -46,7 +58,8 @@ struct LlamaModel::Impl {
         weights(std::move(w)),
         sealed(std::move(memory)),
         fingerprint(files.fingerprint),
-        ops(options.threads, options.isa, {config.heads, config.kv_heads, config.head_dim}) {
+        ops(options.threads, options.isa, shape_of(config)) {
+    batch.latent = config.latent.rank > 0;
     for (const RopeConfig& rope : config.ropes) ropes.emplace_back(rope, config.max_context);
     const bool all_turn = std::all_of(config.parts.begin(), config.parts.end(),
                                       [](const LayerSpec& l) { return l.attention.rope >= 0; });
@@ -86,7 +99,7 @@ struct LlamaModel::Impl {
   static cpu::AttentionRule attention_rule(const LayerSpec& spec, const LayerWeights& layer) {
     const AttentionSpec& a = spec.attention;
     return {a.window, static_cast<float>(a.scale), static_cast<float>(a.soft_cap),
-            layer.sinks.data()};
+            layer.sinks.data(), !layer.latent.absorb.empty()};
   }
   const std::vector<RowPlace>& places_of(const LayerSpec& spec) const {
     const int rope = spec.attention.rope;
@@ -94,6 +107,13 @@ struct LlamaModel::Impl {
   }
   void attention(const LayerSpec& spec, const LayerWeights& layer, const Rows& attended,
                  const Rows& x);
+  void project(const LayerSpec& spec, const LayerWeights& layer, const Rows& normed,
+               const KvLayer& kv, const Rows& qkv);
+  void project_latent(const LayerSpec& spec, const LatentWeights& w, const Rows& normed,
+                      const KvLayer& kv, const Rows& wide);
+  void look(const LayerSpec& spec, const LayerWeights& layer, std::span<const Segment> segments,
+            const KvLayer& kv, const Rows& qkv, const Rows& attended);
+  void through_heads(const Rows& from, const std::vector<PackedMatrix>& matrices, const Rows& to);
   void feed_forward(const LayerSpec& spec, const LayerWeights& layer, const Rows& normed,
                     const Rows& x);
   void dense(const MlpSpec& spec, const FeedForwardWeights& w, const Rows& normed,
@@ -224,6 +244,68 @@ void LlamaModel::Impl::feed_forward(const LayerSpec& spec, const LayerWeights& l
   if (!at_once) finish_part(spec, layer.mlp_after, to, x);
 }
 
+/// Rows of each head through its own matrix.
+void LlamaModel::Impl::through_heads(const Rows& from, const std::vector<PackedMatrix>& matrices,
+                                     const Rows& to) {
+  const int rows = from.rows / config.heads;
+  gate_up_groups.clear();
+  for (int h = 0; h < config.heads && rows > 0; ++h) {
+    gate_up_groups.push_back({&matrices[static_cast<std::size_t>(h)], h * rows, rows});
+  }
+  ops.linear_groups(from, gate_up_groups, Epilogue::store, to);
+}
+
+/// Each head's query in latent numbers: W_absorb of what does not turn, and what turns; the token's
+/// latent vector goes into the pool.
+void LlamaModel::Impl::project_latent(const LayerSpec& spec, const LatentWeights& w,
+                                      const Rows& normed, const KvLayer& kv, const Rows& wide) {
+  const cpu::LatentShape shape = latent_shape(config);
+  const bool interleaved = config.ropes.front().interleaved;
+  const Rows latent = rows_of(workspace.kv, normed.rows);
+  ops.linear(normed, w.kv_a, Epilogue::store, latent);
+  ops.latent_append(latent, shape, w.kv_norm.data(), kLatentEps, interleaved, places_of(spec), kv);
+
+  Rows from = normed;
+  if (config.latent.q_rank > 0) {
+    from = rows_of(workspace.q_a, normed.rows);
+    ops.linear(normed, w.q_a, Epilogue::store, from);
+    ops.norm(from, {w.q_norm.data(), nullptr, kLatentEps, false}, from);
+  }
+  const Rows q = rows_of(workspace.q, normed.rows);
+  const Rows plain = rows_of(workspace.by_head, normed.rows * config.heads, shape.plain);
+  const Rows absorbed = rows_of(workspace.latent_by_head, normed.rows * config.heads);
+  ops.linear(from, w.q, Epilogue::store, q);
+  ops.latent_split(q, shape, interleaved, places_of(spec), plain, wide);
+  through_heads(plain, w.absorb, absorbed);
+  ops.heads_to_rows(absorbed, shape.rank, shape.width(), wide);
+}
+
+/// q, k, v = W_qkv normed (+ bias; q and k normed); q and k turned by their position; k and v
+/// written to the pool
+void LlamaModel::Impl::project(const LayerSpec& spec, const LayerWeights& layer, const Rows& normed,
+                               const KvLayer& kv, const Rows& qkv) {
+  if (config.latent.rank > 0) return project_latent(spec, layer.latent, normed, kv, qkv);
+  ops.qkv_rope_append(normed, layer.qkv, qkv_finish(spec, layer), places_of(spec), kv, qkv);
+}
+
+/// attended = attention(q, pool), of latent values through each head's matrix
+void LlamaModel::Impl::look(const LayerSpec& spec, const LayerWeights& layer,
+                            std::span<const Segment> segments, const KvLayer& kv, const Rows& qkv,
+                            const Rows& attended) {
+  if (config.latent.rank == 0) {
+    return ops.attention(qkv, segments, attention_rule(spec, layer), kv, attended);
+  }
+  const cpu::LatentShape shape = latent_shape(config);
+  const int value = config.latent.value;
+  const Rows looked = rows_of(workspace.looked, qkv.rows);
+  const Rows latent = rows_of(workspace.latent_by_head, qkv.rows * config.heads);
+  const Rows values = rows_of(workspace.by_head, qkv.rows * config.heads, value);
+  ops.attention(qkv, segments, attention_rule(spec, layer), kv, looked);
+  ops.rows_to_heads(looked, shape.rank, shape.width(), latent);
+  through_heads(latent, layer.latent.value, values);
+  ops.heads_to_rows(values, value, value, attended);
+}
+
 /// logits = W_head norm(x)
 LogitsView LlamaModel::Impl::logits_of(const Rows& x, const Rows& normed) {
   const Rows logits = rows_of(workspace.logits, x.rows);  // [W, vocab]
@@ -261,8 +343,7 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
     // q, k, v = W_qkv norm(x) (+ bias; q and k normed); q and k turned by their position; k and v
     // written to the pool
     if (normed_before) norm(x, layer.input_norm, normed);
-    ops.qkv_rope_append(normed_before ? normed : x, layer.qkv, qkv_finish(spec, layer),
-                        places_of(spec), kv, qkv);
+    project(spec, layer, normed_before ? normed : x, kv, qkv);
 
     // Nothing but the wanted rows is needed behind the last keys and values: T becomes W.
     if (i + 1 == weights.layers.size()) {
@@ -274,7 +355,7 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
     }
 
     // x = x + W_o attention(q, pool)
-    ops.attention(qkv, segments, attention_rule(spec, layer), kv, attended);
+    look(spec, layer, segments, kv, qkv, attended);
     show(name + ".attended", attended);
     attention(spec, layer, attended, x);
 
@@ -345,8 +426,8 @@ KvGeometry LlamaModel::kv_geometry(std::uint32_t blocks, std::uint32_t tokens_pe
   g.model_fingerprint = impl_->fingerprint;
   g.dtype = KvDtype::f32;
   g.layers = static_cast<std::uint32_t>(impl_->config.layers);
-  g.kv_heads = static_cast<std::uint32_t>(impl_->config.kv_heads);
-  g.head_dim = static_cast<std::uint32_t>(impl_->config.head_dim);
+  g.kv_heads = static_cast<std::uint32_t>(impl_->config.pool_heads());
+  g.head_dim = static_cast<std::uint32_t>(impl_->config.pool_dim());
   g.tokens_per_block = tokens_per_block;
   g.blocks = blocks;
   g.block_bytes = kv_block_bytes(g).value_or(0);

@@ -96,6 +96,9 @@ int rotary_dims(const Settings& s, double share, int head_dim) {
   return dims;
 }
 
+/// The size of what turns, if all of it does: latent queries have a part that does.
+int turned_dims(const ModelConfig& c) { return c.latent.rank > 0 ? c.latent.rope : c.head_dim; }
+
 void read_scaling(const Settings& top, const Settings& s, const Family& family, RopeConfig& rope,
                   ModelConfig& c) {
   for (const auto& [key, value] : s.json().items()) {
@@ -107,7 +110,7 @@ void read_scaling(const Settings& top, const Settings& s, const Family& family, 
     if (share != 1.0 && !rope_reads(family, "partial_rotary_factor")) {
       s.refuse("partial_rotary_factor", "only 1 is supported in " + family.architecture);
     }
-    rope.dims = rotary_dims(s, share, c.head_dim);
+    rope.dims = rotary_dims(s, share, turned_dims(c));
   }
   const std::string type = s.text_or("rope_type", s.text_or("type", "default"));
   if (type == "default") return;
@@ -160,10 +163,10 @@ void read_both_kinds(const Settings& top, const Settings& s, const Family& famil
 void read_ropes(const Settings& s, const Family& family, ModelConfig& c) {
   RopeConfig rope;
   rope.theta = s.positive_or("rope_theta", family.theta);
-  rope.interleaved = family.interleaved;
+  rope.interleaved = family.interleaved && s.flag_or("rope_interleave", true);
   const bool partial = rope_reads(family, "partial_rotary_factor");
   rope.dims = rotary_dims(s, partial ? s.positive_or("partial_rotary_factor", family.partial) : 1.0,
-                          c.head_dim);
+                          turned_dims(c));
   c.ropes = {rope};
   if (family.local_theta != 0) {
     const double theta = family.local_theta > 0 ? family.local_theta : rope.theta;

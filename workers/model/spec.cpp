@@ -119,6 +119,12 @@ std::string describe(const ModelSpec& s) {
   std::string text = "hidden " + number(s.hidden) + ", " + number(s.heads) + " heads, " +
                      number(s.kv_heads) + " of keys and values, of " + number(s.head_dim) +
                      ", vocabulary " + number(s.vocab) + "; " + text_of(s.norm) + "\n";
+  if (s.latent.rank > 0) {
+    const LatentSpec& l = s.latent;
+    text += "keys and values latent, " + number(l.rank) + "; queries " +
+            (l.q_rank > 0 ? "through " + number(l.q_rank) + ", " : "") + number(l.plain) + " + " +
+            number(l.rope) + " that turn; values " + number(l.value) + "\n";
+  }
   for (std::size_t i = 0; i < s.ropes.size(); ++i) {
     text += "rope " + number(static_cast<std::int64_t>(i)) + ": " + text_of(s.ropes[i]) + "\n";
   }
@@ -149,7 +155,17 @@ std::string flaw(const ModelSpec& s) {
       return "rope: one stretch for every pair";
     }
   }
+  const LatentSpec& latent = s.latent;
+  if (latent.rank > 0 &&
+      (s.head_dim != latent.plain + latent.rope || s.kv_heads != s.heads || latent.value < 1 ||
+       (latent.rank + latent.rope) % 2 != 0 || s.ropes.front().dims != latent.rope)) {
+    return "latent keys and values whose sizes do not fit one another";
+  }
   for (const LayerSpec& l : s.parts) {
+    const AttentionSpec& a = l.attention;
+    if (latent.rank > 0 && (a.rope != 0 || a.qk_norm != QkNorm::none || a.qkv_bias || a.sinks)) {
+      return "latent keys and values with norms, biases or sinks of plain ones";
+    }
     if (l.attention.rope >= static_cast<int>(s.ropes.size())) return "a rope that is not there";
     if (l.attention.scale <= 0) return "attention: the scale must be above 0";
     if (l.parallel && l.norm != NormPlace::before) return "parallel parts are normed before";

@@ -66,6 +66,17 @@ struct AttentionSpec {
   bool operator==(const AttentionSpec&) const = default;
 };
 
+/// Keys and values as one latent vector a token, the same for all heads (DeepSeek's MLA). Each head
+/// has matrices of its own that lead from there to its key and its value.
+struct LatentSpec {
+  int rank = 0;    // of the latent vector; 0: keys and values are plain
+  int q_rank = 0;  // queries go through so many numbers, too; 0: at once
+  int plain = 0;   // components of a query that do not turn
+  int value = 0;   // of a head's value
+  int rope = 0;    // components that turn; their key is one for all heads
+  bool operator==(const LatentSpec&) const = default;
+};
+
 enum class Activation : std::uint8_t {
   silu,       // x / (1 + exp(-x))
   gelu,       // x / 2 * (1 + erf(x / sqrt 2))
@@ -129,7 +140,8 @@ struct ModelSpec {
   int kv_heads = 0;
   int head_dim = 0;
   int vocab = 0;
-  NormSpec norm = {};                  // of all norms
+  LatentSpec latent = {};  // then kv_heads = heads, head_dim = latent.plain + latent.rope
+  NormSpec norm = {};      // of all norms
   std::vector<RopeConfig> ropes = {};  // at least one
   std::vector<LayerSpec> parts = {};   // [layers]
   double embedding_scale = 1;          // the embedding's rows are multiplied by it
@@ -139,6 +151,11 @@ struct ModelSpec {
 
   int group() const { return heads / kv_heads; }
   int qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
+  /// Of what attention leaves.
+  int attended_columns() const { return heads * (latent.rank > 0 ? latent.value : head_dim); }
+  /// The shape of a token's keys and values in the pool: a latent vector lies in a key and a value.
+  int pool_heads() const { return latent.rank > 0 ? 1 : kv_heads; }
+  int pool_dim() const { return latent.rank > 0 ? (latent.rank + latent.rope) / 2 : head_dim; }
   const LayerSpec& layer(int index) const { return parts[static_cast<std::size_t>(index)]; }
   bool sparse(int index) const { return layer(index).sparse(); }
   /// The experts of the first sparse layer; `count` is 0 if there is none. All sparse layers have

@@ -27,6 +27,7 @@ std::uint64_t element_bytes(WeightChoice choice, bool stored_as_bf16) {
 struct LayerSize {
   std::int64_t linear = 0;
   std::int64_t vectors = 0;
+  std::int64_t latent_vectors = 0;
   std::int64_t widest = 0;  // what one quantised reading holds at a time
 };
 
@@ -39,6 +40,21 @@ void add_part(std::int64_t hidden, const MlpSpec& m, std::int64_t times, LayerSi
   if (m.bias) size.vectors += times * (wide * m.intermediate + hidden);
 }
 
+/// Instead of q, k and v of their own.
+void add_latent(const ModelSpec& s, LayerSize& size) {
+  const LatentSpec& l = s.latent;
+  const std::int64_t hidden = s.hidden;
+  const std::int64_t queries = std::int64_t{s.heads} * s.head_dim;
+  const std::int64_t from = l.q_rank > 0 ? l.q_rank : hidden;
+  size.linear = packed(queries, from) + packed(l.rank + l.rope, hidden) +
+                s.heads * (packed(l.rank, l.plain) + packed(l.value, l.rank)) +
+                packed(hidden, s.attended_columns());
+  if (l.q_rank > 0) size.linear += packed(l.q_rank, hidden);
+  size.widest = queries * from + hidden * (l.rank + l.rope + l.q_rank + s.attended_columns()) +
+                2 * std::int64_t{s.heads} * (l.plain + l.value) * l.rank;
+  size.latent_vectors = l.rank + l.q_rank;
+}
+
 LayerSize layer_size(const ModelSpec& s, int index) {
   const LayerSpec& layer = s.layer(index);
   const AttentionSpec& a = layer.attention;
@@ -47,8 +63,9 @@ LayerSize layer_size(const ModelSpec& s, int index) {
   const std::int64_t heads = std::int64_t{s.heads} * s.head_dim;
   size.linear = packed(s.qkv_columns(), hidden) + packed(hidden, heads);
   size.widest = hidden * (s.qkv_columns() + heads);
+  if (s.latent.rank > 0) add_latent(s, size);
   const int norms = layer.parallel ? 1 : layer.norm == NormPlace::both ? 4 : 2;
-  size.vectors = norms * hidden * (s.norm.bias ? 2 : 1);
+  size.vectors = norms * hidden * (s.norm.bias ? 2 : 1) + size.latent_vectors;
   if (a.qkv_bias) size.vectors += s.qkv_columns();
   if (a.o_bias) size.vectors += hidden;
   if (a.sinks) size.vectors += s.heads;
@@ -88,7 +105,10 @@ WeightPlan plan_weights(const ModelConfig& config, const Checkpoint& checkpoint,
   const bool quantised = method != QuantMethod::none;
   const TensorNames& names = config.names;
   const std::string root = decoder_root(names, checkpoint);
-  const std::string first = root + "layers.0." + (names.qkv.empty() ? names.q : names.qkv);
+  const std::string first = root + "layers.0." +
+                            (config.latent.rank > 0 ? names.kv_a
+                             : names.qkv.empty()    ? names.q
+                                                    : names.qkv);
   const bool bf16 = !quantised && stored_bf16(checkpoint, first + ".weight");
   const std::uint64_t each = element_bytes(choice, bf16);
   WeightPlan plan;
@@ -132,7 +152,8 @@ std::uint64_t most_weight_bytes(const ModelConfig& config) {
     const LayerSize size = layer_size(config, i);
     elements += static_cast<std::uint64_t>(size.linear + size.vectors +
                                            packed(config.experts().count, config.hidden));
-    weights += 28 + 4 * static_cast<std::uint64_t>(config.experts().count);
+    weights += 33 + 2 * static_cast<std::uint64_t>(config.latent.rank > 0 ? config.heads : 0);
+    weights += 4 * static_cast<std::uint64_t>(config.experts().count);
   }
   return elements * 4 + weights * kBeside;
 }

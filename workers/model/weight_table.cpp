@@ -49,6 +49,13 @@ void each_weight(W& weights, F&& f) {
          {&layer.input_norm, &layer.attention_after, &layer.post_norm, &layer.mlp_after}) {
       each_of_norm(*norm, f);
     }
+    f(layer.latent.q_a);
+    f(layer.latent.q_norm);
+    f(layer.latent.q);
+    f(layer.latent.kv_a);
+    f(layer.latent.kv_norm);
+    for (auto& matrix : layer.latent.absorb) f(matrix);
+    for (auto& matrix : layer.latent.value) f(matrix);
     f(layer.qkv);
     f(layer.qkv_bias);
     f(layer.q_norm);
@@ -198,6 +205,9 @@ Result<Weights> view_weights(const ModelConfig& config,
   Weights weights;
   weights.layers.resize(static_cast<std::size_t>(config.layers));
   for (int i = 0; i < config.layers; ++i) {
+    LatentWeights& latent = weights.layers[static_cast<std::size_t>(i)].latent;
+    if (config.latent.rank > 0) latent.absorb.resize(static_cast<std::size_t>(config.heads));
+    latent.value.resize(latent.absorb.size());
     if (config.sparse(i))
       weights.layers[static_cast<std::size_t>(i)].experts.resize(
           static_cast<std::size_t>(config.layer(i).experts.count));

@@ -95,6 +95,43 @@ FeedForwardWeights pack_feed_forward(CheckpointReader& reader, const FeedForward
   return weights;
 }
 
+/// Columns become rows, in memory of its own.
+MatrixSource transposed(const MatrixSource& source) {
+  const auto each = static_cast<std::size_t>(cpu::element_bytes(source.type));
+  const auto rows = static_cast<std::size_t>(source.rows);
+  const auto columns = static_cast<std::size_t>(source.columns);
+  std::shared_ptr<std::byte[]> memory(new std::byte[rows * columns * each]);
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < columns; ++c) {
+      std::memcpy(&memory[(c * rows + r) * each], source.data + (r * columns + c) * each, each);
+    }
+  }
+  MatrixSource turned = source;
+  turned.data = memory.get();
+  turned.rows = source.columns;
+  turned.columns = source.rows;
+  turned.owner = std::move(memory);
+  return turned;
+}
+
+LatentWeights pack_latent(CheckpointReader& reader, const LatentSource& source,
+                          const ModelConfig& config, const Packing& how) {
+  const LatentSpec& l = config.latent;
+  LatentWeights weights;
+  if (l.q_rank > 0) weights.q_a = linear(reader.dequantized(source.q_a), how);
+  weights.q_norm = stored(source.q_norm, how);
+  weights.q = linear(reader.dequantized(source.q), how);
+  weights.kv_a = linear(reader.dequantized(source.kv_a), how);
+  weights.kv_norm = stored(source.kv_norm, how);
+  const MatrixSource all = reader.dequantized(source.kv_b);
+  for (int h = 0; h < config.heads; ++h) {
+    const std::int64_t first = std::int64_t{h} * (l.plain + l.value);
+    weights.absorb.push_back(linear(transposed(rows_of(all, first, l.plain)), how));
+    weights.value.push_back(linear(rows_of(all, first + l.plain, l.value), how));
+  }
+  return weights;
+}
+
 PackedMatrix pack_qkv(CheckpointReader& reader, const LayerSource& source, const Packing& how) {
   if (source.k.rows() == 0) return linear(reader.dequantized(source.q), how);
   return packed(std::array{reader.dequantized(source.q), reader.dequantized(source.k),
@@ -108,7 +145,11 @@ LayerWeights pack_layer(CheckpointReader& reader, const ModelConfig& config, int
   LayerWeights layer;
   layer.input_norm = {stored(source.input_norm, how), stored(source.norm_biases[0], how)};
   layer.attention_after = {stored(source.attention_after, how), stored(source.norm_biases[1], how)};
-  layer.qkv = pack_qkv(reader, source, how);
+  if (config.latent.rank > 0) {
+    layer.latent = pack_latent(reader, source.latent, config, how);
+  } else {
+    layer.qkv = pack_qkv(reader, source, how);
+  }
   layer.qkv_bias = stored(source.qkv_bias, how);
   layer.q_norm = stored(source.q_norm, how);
   layer.k_norm = stored(source.k_norm, how);

@@ -40,8 +40,21 @@ struct NormVectors {
   WeightVector weight, bias;  // [hidden]
 };
 
+/// Of latent keys and values. The last two are one matrix a head: what leads from a query's plain
+/// components to the latent vector, and from the latent vector to the head's value.
+struct LatentWeights {
+  PackedMatrix q_a;                  // [hidden] -> [q_rank]; empty without q_rank
+  WeightVector q_norm;               // [q_rank]
+  PackedMatrix q;                    // -> [heads * (plain + rope)]
+  PackedMatrix kv_a;                 // [hidden] -> [rank + rope]
+  WeightVector kv_norm;              // [rank]
+  std::vector<PackedMatrix> absorb;  // [plain] -> [rank]
+  std::vector<PackedMatrix> value;   // [rank] -> [value]
+};
+
 /// What the spec does not ask for is empty.
 struct LayerWeights {
+  LatentWeights latent;  // instead of qkv
   NormVectors input_norm;
   NormVectors attention_after;
   PackedMatrix qkv;       // [hidden] -> [(heads + 2 kv_heads) * head_dim]

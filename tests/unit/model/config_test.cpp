@@ -327,7 +327,7 @@ TEST(ModelConfig, RefusesWhatAFamilyDoesNotHave) {
 
 TEST(ModelConfig, RefusesByNameWhatWouldChangeTheMathematics) {
   const std::vector<std::pair<std::string, Json>> cases = {
-      {"architectures", {"DeepseekV3ForCausalLM"}},
+      {"architectures", {"MambaForCausalLM"}},
       {"num_local_experts", 8},
       {"architectures", Json::array()},
       {"architectures", nullptr},

@@ -2,6 +2,7 @@
 // golden models, which cpu_model_test compares with transformers.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -157,6 +158,93 @@ TEST(Families, OlderFilesSayTheSame) {
   EXPECT_EQ(describe(parse(oss)), describe(parse(file_of("gpt_oss"))));
 }
 
+/// The sizes and settings of folders that are published, as transformers 4 wrote them.
+Json published_v3() {
+  return Json::parse(R"({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3",
+    "attention_bias": false, "bos_token_id": 0, "eos_token_id": 1, "ep_size": 1, "first_k_dense_replace": 3,
+    "hidden_act": "silu", "hidden_size": 7168, "intermediate_size": 18432, "kv_lora_rank": 512,
+    "max_position_embeddings": 163840, "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8,
+    "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 128,
+    "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
+    "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+                            "weight_block_size": [128, 128]},
+    "rms_norm_eps": 1e-06, "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0,
+      "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"},
+    "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+    "tie_word_embeddings": false, "topk_group": 4, "topk_method": "noaux_tc", "v_head_dim": 128,
+    "vocab_size": 129280})");
+}
+
+TEST(Families, DeepSeekAndKimiAsPublished) {
+  const ModelConfig v3 = parse(published_v3());
+  const std::string text = describe(v3);
+  EXPECT_NE(
+      text.find(
+          "keys and values latent, 512; queries through 1536, 128 + 64 that turn; values 128\n"),
+      std::string::npos)
+      << text;
+  // (0.1 ln 40 + 1)^2 / sqrt 192
+  EXPECT_NEAR(v3.layer(0).attention.scale, 0.1352337788, 1e-9);
+  EXPECT_NE(text.find("layer 3 to 60: "), std::string::npos) << text;
+  EXPECT_NE(
+      text.find("8 of 256 experts (2048 silu) by sigmoid, choice bias, 4 of 8 groups by pairs, "
+                "normalised, times 2.5, shared (2048 silu)"),
+      std::string::npos)
+      << text;
+  EXPECT_EQ(v3.pool_heads() * v3.pool_dim() * 2, 576);
+  EXPECT_EQ(v3.ropes[0].dims, 64);
+  EXPECT_EQ(v3.ropes[0].attention_factor, 1.0);
+  EXPECT_EQ(v3.max_context, 163840);
+  EXPECT_EQ(v3.names.other_parts.back(), "model.layers.61.");
+
+  Json json = published_v3();
+  json.update({{"model_type", "kimi_k2"},
+               {"first_k_dense_replace", 1},
+               {"n_group", 1},
+               {"topk_group", 1},
+               {"n_routed_experts", 384},
+               {"num_attention_heads", 64},
+               {"num_key_value_heads", 64},
+               {"num_nextn_predict_layers", 0},
+               {"rope_theta", 50000.0},
+               {"routed_scaling_factor", 2.827},
+               {"max_position_embeddings", 131072},
+               {"vocab_size", 163840}});
+  json["rope_scaling"].update({{"beta_fast", 1.0}, {"factor", 32.0}});
+  const ModelConfig kimi = parse(json);
+  EXPECT_EQ(kimi.heads, 64);
+  EXPECT_EQ(kimi.experts().groups, 1);
+  EXPECT_EQ(kimi.pool_dim(), 288);
+
+  json = published_v3();
+  json.erase("quantization_config");
+  json.update({{"architectures", {"DeepseekV2ForCausalLM"}},
+               {"model_type", "deepseek_v2"},
+               {"hidden_size", 2048},
+               {"num_attention_heads", 16},
+               {"num_key_value_heads", 16},
+               {"num_hidden_layers", 27},
+               {"q_lora_rank", nullptr},
+               {"n_routed_experts", 64},
+               {"n_shared_experts", 2},
+               {"num_experts_per_tok", 6},
+               {"n_group", 1},
+               {"topk_group", 1},
+               {"first_k_dense_replace", 1},
+               {"moe_intermediate_size", 1408},
+               {"norm_topk_prob", false},
+               {"topk_method", "greedy"},
+               {"scoring_func", "softmax"},
+               {"routed_scaling_factor", 1.0},
+               {"num_nextn_predict_layers", nullptr}});
+  json["rope_scaling"].update({{"mscale", 0.707}, {"mscale_all_dim", 0.707}});
+  const ModelConfig lite = parse(json);
+  EXPECT_EQ(lite.latent.q_rank, 0);
+  EXPECT_EQ(lite.experts().shared.intermediate, 2816);
+  EXPECT_NEAR(lite.layer(0).attention.scale, 1.2608037 * 1.2608037 / std::sqrt(192.0), 1e-7);
+}
+
 /// Gemma 3's folders leave most of their text_config out.
 TEST(Families, TheTextHalfOfAModelThatSeesPictures) {
   const Json json = {{"architectures", {"Gemma3ForConditionalGeneration"}},
@@ -223,6 +311,16 @@ TEST(Families, RefuseWhatTheirSpecsCannotSay) {
       {"gemma2", "rope_local_base_freq", 100.0},
       {"gpt_oss", "swiglu_limit", -7.0},
       {"qwen2_moe", "shared_expert_intermediate_size", 0},
+      {"deepseek_v2", "topk_method", "random"},
+      {"deepseek_v3", "qk_rope_head_dim", 5},
+      {"deepseek_v3", "kv_lora_rank", nullptr},
+      {"deepseek_v3", "attention_bias", true},
+      {"deepseek_v3", "scoring_func", "softmax"},
+      {"deepseek_v3", "moe_layer_freq", 2},
+      {"deepseek_v3", "model_type", "deepseek_v32"},
+      {"deepseek_v3", "index_topk", 2048},
+      {"deepseek_v2", "norm_topk_prob", true},
+      {"deepseek_v2", "model_type", "kimi_k2"},
   };
   for (const Case& c : cases) {
     Json json = file_of(c.name);
@@ -256,6 +354,7 @@ TEST(Families, GpusNameWhatTheyDoNotCompute) {
       {"gemma2", "weights from 1"},
       {"gpt_oss", "windows"},
       {"glm4_moe", "every token"},
+      {"deepseek_v3", "latent"},
   };
   for (const auto& [name, word] : cases) {
     std::string said;

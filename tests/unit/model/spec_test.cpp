@@ -74,6 +74,7 @@ TEST(ModelSpec, EveryNumberOfItIsInTheText) {
       [](ModelSpec& m) { m.kv_heads = 1; },
       [](ModelSpec& m) { m.head_dim = 18; },
       [](ModelSpec& m) { m.vocab = 101; },
+      [](ModelSpec& m) { m.latent.rank = 8; },
       [](ModelSpec& m) { m.norm.eps = 1.0000000000000002e-6; },
       [](ModelSpec& m) { m.norm.kind = NormKind::layer; },
       [](ModelSpec& m) { m.norm.offset = true; },
@@ -131,6 +132,28 @@ TEST(ModelSpec, EveryNumberOfItIsInTheText) {
     EXPECT_FALSE(changed == s) << i;
     EXPECT_NE(describe(changed), before) << i;
   }
+}
+
+TEST(ModelSpec, LatentKeysAndValues) {
+  ModelSpec s = small();
+  s.kv_heads = 4;
+  s.head_dim = 18;
+  s.latent = {.rank = 20, .q_rank = 0, .plain = 12, .value = 10, .rope = 6};
+  s.ropes[0].dims = 6;
+  EXPECT_EQ(flaw(s), "");
+  EXPECT_EQ(s.attended_columns(), 40);
+  EXPECT_EQ(s.pool_heads(), 1);
+  EXPECT_EQ(s.pool_dim(), 13);
+  EXPECT_NE(describe(s).find("keys and values latent, 20; queries 12 + 6 that turn; values 10\n"),
+            std::string::npos)
+      << describe(s);
+  for (int LatentSpec::*size : {&LatentSpec::rank, &LatentSpec::plain, &LatentSpec::rope}) {
+    ModelSpec changed = s;
+    ++(changed.latent.*size);
+    EXPECT_NE(flaw(changed).find("latent"), std::string::npos);
+  }
+  s.parts[1].attention.sinks = true;
+  EXPECT_NE(flaw(s).find("latent"), std::string::npos);
 }
 
 TEST(ModelSpec, NamesWhatCannotBeComputed) {

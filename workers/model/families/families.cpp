@@ -7,8 +7,8 @@ namespace baton {
 const std::vector<Family>& families() {
   static const std::vector<Family> kFamilies = [] {
     std::vector<Family> all;
-    for (const auto table : {llama_families, olmo_families, phi_families, glm_families,
-                             gemma_families, gpt_oss_families}) {
+    for (const auto table : {deepseek_families, llama_families, olmo_families, phi_families,
+                             glm_families, gemma_families, gpt_oss_families}) {
       for (Family& family : table()) all.push_back(std::move(family));
     }
     return all;
@@ -39,6 +39,8 @@ const std::vector<MathematicsKey>& mathematics_keys() {
       {"rope_local_base_freq", "null"},
       {"kv_lora_rank", "null"},
       {"q_lora_rank", "null"},
+      {"moe_layer_freq", "1"},
+      {"index_topk", "null"},
   };
   return kKeys;
 }

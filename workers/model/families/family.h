@@ -31,9 +31,12 @@ struct ExpertStyle {
   std::vector<std::string> count = {"num_experts", "num_local_experts"};  // the first that is there
   std::string intermediate = "moe_intermediate_size";                     // of one expert
   bool normalise = false;  // where norm_topk_prob is not set
+  bool may_normalise = true;
   RouterKind router = RouterKind::softmax;
   bool router_bias = false;
-  bool choice_bias = false;       // with `n_group` and `topk_group`, and `routed_scaling_factor`
+  bool choice_bias = false;
+  bool groups = false;  // `n_group`, `topk_group`, `routed_scaling_factor`
+  bool group_pairs = true;
   bool sparse_step = true;        // `decoder_sparse_step`, `mlp_only_layers`
   bool leading_dense = false;     // `first_k_dense_replace`
   std::string shared = {};        // key of the size of what every token takes beside
@@ -45,6 +48,8 @@ struct ExpertStyle {
 struct Family {
   std::string architecture = {};  // the only one of `architectures`
   std::string model_type = {};
+  std::vector<std::string> other_types =
+      {};  // of folders that compute the same under their own name
   /// A model of several kinds of input: the family of its text half, whose settings stand in
   /// `text_config`. Of this table only the two names above and `names` count then.
   std::string text_of = {};
@@ -73,14 +78,16 @@ struct Family {
   int window_pattern = 0;  // every n-th layer has none (`sliding_window_pattern` says another n);
                            // 0: all have one
   RopePlaces rope_places = RopePlaces::all;
-  bool interleaved = false;
-  double theta = 1e4;  // of the angles, where config.json says none
-  double partial = 1;  // share of a head that turns, likewise
+  bool interleaved = false;  // or as `rope_interleave` says
+  double theta = 1e4;        // of the angles, where config.json says none
+  double partial = 1;        // share of a head that turns, likewise
   /// Layers with a window have angles of their own: `rope_local_base_freq` or this theta, never
   /// scaled. 0: one kind of angles for all layers. -1: the same theta, not scaled.
   double local_theta = 0;
   std::string next_layers =
       "num_nextn_predict_layers";  // so many layers behind the last are unused
+
+  bool latent = false;  // keys and values are latent: `kv_lora_rank` and the sizes beside it
 
   std::string act_key = "hidden_act";
   Activation activation = Activation::silu;                  // where config.json says none
@@ -109,6 +116,7 @@ std::vector<Family> gemma_families();
 std::vector<Family> glm_families();
 std::vector<Family> gpt_oss_families();
 std::vector<Family> llama_families();
+std::vector<Family> deepseek_families();
 std::vector<Family> olmo_families();
 std::vector<Family> phi_families();
 

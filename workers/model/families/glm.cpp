@@ -9,6 +9,7 @@ const ExpertStyle kGlmExperts = {.count = {"n_routed_experts", "num_local_expert
                                  .normalise = true,
                                  .router = RouterKind::sigmoid,
                                  .choice_bias = true,
+                                 .groups = true,
                                  .sparse_step = false,
                                  .leading_dense = true,
                                  .shared_count = "n_shared_experts"};

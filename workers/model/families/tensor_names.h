@@ -36,6 +36,14 @@ struct TensorNames {
   std::string k_norm = "self_attn.k_norm";
   std::string sinks = "self_attn.sinks";  // without ".weight"
 
+  // Of latent keys and values, instead of k and v; q is that of models whose queries go straight.
+  std::string q_a = "self_attn.q_a_proj";
+  std::string q_a_norm = "self_attn.q_a_layernorm";
+  std::string q_b = "self_attn.q_b_proj";
+  std::string kv_a = "self_attn.kv_a_proj_with_mqa";
+  std::string kv_a_norm = "self_attn.kv_a_layernorm";
+  std::string kv_b = "self_attn.kv_b_proj";
+
   std::string gate_up;  // one tensor for the two
   std::string gate = "mlp.gate_proj";
   std::string up = "mlp.up_proj";

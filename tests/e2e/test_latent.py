@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""A model with latent keys and values in real processes: hand-offs, host parts, prefix hits, beams and checksums
+move its blocks as any others, and the tokens are those of each request alone."""
+
+import pathlib
+import tempfile
+import unittest
+
+from cluster import DEVICE, MIXED, PAIR, Cluster
+import random_model
+import requests_mix
+
+CHECK = {"check_pulls": True}
+
+
+@unittest.skipUnless(DEVICE == "cpu", "CPUs compute it")
+class Latent(requests_mix.AgainstSolo):
+    requests = requests_mix.mix(12, tokens=90)
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        model = random_model.write(pathlib.Path(cls.folder.name) / "model", **random_model.LATENT)
+        cls.everywhere = {"model": model}
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_pair_whose_copies_are_checked(self):
+        counters = self.check(workers=PAIR, worker=CHECK)
+        self.assertGreaterEqual(counters["handoffs"], len(self.requests) - 2)
+        self.assertEqual(counters["damaged_blocks"], 0)
+
+    def test_chunks_preemption_and_a_host_part(self):
+        counters = self.check(workers=MIXED, scheduler={"swap": "always", "prompt_chunk": 5},
+                              worker={"pool_blocks": 30, "host_pool_blocks": 300, "threads": 2})
+        self.assertGreater(counters["preemptions"], 0)
+        self.assertGreater(counters["blocks_in"], 0)
+
+    def test_a_wrong_copy_is_noticed(self):
+        counters = self.check(workers=PAIR, worker=CHECK, per_worker={"decode0": {"fault_wrong_block": 3}})
+        self.assertGreater(counters["damaged_blocks"], 0)
+
+    def test_prefix_hits_and_beams(self):
+        prompt = [7 + (i * 37) % 3000 for i in range(120)]
+        beams = {"prompt": prompt, "max_tokens": 30, "ignore_eos": True, "n": 3, "use_beam_search": True}
+        found = []
+        for workers in (PAIR, MIXED):
+            with Cluster(workers=workers, **self.everywhere) as cluster:
+                texts = [cluster.stream(prompt, max_tokens=40, temperature=0.9, seed=3, ignore_eos=True).finish()
+                         for _ in range(2)]
+                self.assertEqual(texts[0], texts[1])
+                status, reply = cluster.post("/v1/completions", beams)
+                self.assertEqual(status, 200, reply)
+                self.assertGreater(cluster.show("info")["counters"]["cached_tokens"], 0)
+                found.append((texts[0], reply["choices"]))
+                cluster.assert_at_rest()
+        self.assertEqual(found[0], found[1])
+
+
+if __name__ == "__main__":
+    unittest.main()
