@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "frontend/chat/ordered_json.h"
+#include "frontend/chat/reply_marks.h"
 #include "frontend/http/sse.h"
 #include "ipc/files.h"
 
@@ -186,6 +187,12 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& dir,
   std::string all;
   for (const auto& [name, text] : made->templates_) all += text;
   made->grammar_ = ReplyGrammar::of_templates(all);
+  // A call hands the turn over. Not every folder counts its end among the model's ends.
+  for (const std::string_view mark : {kReturnMark, kCallMark}) {
+    std::size_t length = 0;
+    const Token id = made->grammar_.channels ? tokenizer.special_at(mark, &length) : -1;
+    if (id >= 0 && length == mark.size()) made->stop_ids_.push_back(id);
+  }
   made->takes_tools_ = mentioned(made->templates_, "tools");
   made->takes_effort_ = mentioned(made->templates_, "reasoning_effort");
   made->thinking_can_end_ = mentioned(made->templates_, "enable_thinking");
@@ -219,7 +226,9 @@ std::string ChatTemplate::message_json(const ChatMessage& message) const {
   if (!message.tool_call_id.empty()) {
     add_member(out, "tool_call_id", guarded(message.tool_call_id));
   }
-  if (!message.reasoning.empty()) {
+  // gpt-oss's template refuses a call with both.
+  const bool instead = grammar_.channels && !message.tool_calls.empty() && !message.content.empty();
+  if (!message.reasoning.empty() && !instead) {
     add_member(out, "reasoning_content", guarded(message.reasoning));
   }
   if (!message.tool_calls.empty()) {

@@ -1,5 +1,6 @@
 #include "frontend/chat/forced_calls.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -106,6 +107,22 @@ Result<ForcedReply> forced_calls(const ForcedChoice& choice, const ReplyGrammar&
       reply.grammar =
           structural_tag({{"type", "sequence"},
                           {"elements", {const_string(begin), std::move(list), const_string("]")}}});
+      break;
+    }
+    case CallStyle::channels: {
+      // A header holds special tokens, which no grammar can ask for: it must be known.
+      const Json tags = tags_of(choice, json_call("", "arguments", ""));
+      if (tags.size() != 1) {
+        return invalid("cannot force one of several functions in this model's format: name it");
+      }
+      const Json tools = Json::parse(choice.tools);
+      const auto named = std::find_if(tools.begin(), tools.end(), [&](const Json& tool) {
+        return choice.name.empty() || tool["function"]["name"] == choice.name;
+      });
+      const std::string name = (*named)["function"]["name"];
+      reply.begun = std::string(kChannelMark) + "commentary to=" + std::string(kFunctions) + name +
+                    " " + std::string(kConstrainMark) + "json" + std::string(kMessageMark);
+      reply.grammar = structural_tag(tags.front()["content"]);
       break;
     }
     case CallStyle::whole_json:

@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 void switch_thinking(FieldReader& fields, const std::string& field, bool on,
                      const ServedModel& model, Conversation& conversation) {
   const ChatTemplate* format = model.chat_template.get();
-  const bool thinks = format != nullptr && !format->reply_grammar().think_open.empty();
+  const bool thinks = format != nullptr && format->reply_grammar().reasons();
   if (format != nullptr && format->thinking_can_end()) {
     conversation.effort = std::string("\"enable_thinking\":") + (on ? "true" : "false");
   } else if (on != thinks) {
@@ -77,7 +77,7 @@ void read_reasoning(FieldReader& fields, const ServedModel& model, Conversation&
     fields.ignore_or_fail(
         "reasoning_effort",
         "is not supported: this model has no efforts; only \"none\" or \"auto\" is accepted");
-  } else if (format != nullptr && !format->reply_grammar().think_open.empty()) {
+  } else if (format != nullptr && format->reply_grammar().reasons()) {
     fields.ignore_or_fail(
         "reasoning_effort",
         "cannot be \"none\": this model's chat template has no switch for its reasoning");

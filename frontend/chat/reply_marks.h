@@ -17,6 +17,15 @@ inline constexpr std::string_view kCallsMark = "[TOOL_CALLS]";
 inline constexpr std::string_view kArgumentsMark = "[ARGS]";
 inline constexpr std::string_view kCallIdMark = "[CALL_ID]";
 inline constexpr std::string_view kPythonTag = "<|python_tag|>";
+// Of the harmony format.
+inline constexpr std::string_view kStartMark = "<|start|>";
+inline constexpr std::string_view kChannelMark = "<|channel|>";
+inline constexpr std::string_view kConstrainMark = "<|constrain|>";
+inline constexpr std::string_view kMessageMark = "<|message|>";
+inline constexpr std::string_view kEndMark = "<|end|>";
+inline constexpr std::string_view kCallMark = "<|call|>";
+inline constexpr std::string_view kReturnMark = "<|return|>";
+inline constexpr std::string_view kFunctions = "functions.";
 inline constexpr std::string_view kSpace = " \t\r\n";
 
 inline std::string_view trimmed_front(std::string_view text) {

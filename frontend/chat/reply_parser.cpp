@@ -21,6 +21,7 @@ std::vector<std::string_view> begins_of(CallStyle style) {
       return {kCallOpen, kFunctionOpen};
     case CallStyle::none:
     case CallStyle::whole_json:
+    case CallStyle::channels:
       break;
   }
   return {};
@@ -30,6 +31,11 @@ std::vector<std::string_view> begins_of(CallStyle style) {
 
 ReplyGrammar ReplyGrammar::of_templates(std::string_view text) {
   ReplyGrammar grammar;
+  if (holds(text, kChannelMark) && holds(text, kMessageMark)) {
+    grammar.channels = true;
+    grammar.calls = CallStyle::channels;
+    return grammar;
+  }
   if (holds(text, "</think>")) {
     grammar.think_open = "<think>";
     grammar.think_close = "</think>";
@@ -59,8 +65,15 @@ std::vector<std::string> ReplyGrammar::marks(bool with_calls) const {
     add(think_open);
     add(think_close);
   }
+  if (channels) {
+    for (const std::string_view mark : {kStartMark, kChannelMark, kConstrainMark, kMessageMark,
+                                        kEndMark, kCallMark, kReturnMark}) {
+      add(mark);
+    }
+  }
   switch (with_calls ? calls : CallStyle::none) {
     case CallStyle::none:
+    case CallStyle::channels:
       break;
     case CallStyle::tagged:
       add(kCallOpen);
@@ -88,6 +101,7 @@ ReplyParser::ReplyParser(const ReplyGrammar& grammar, std::string_view prompt, b
                          std::string_view seed, std::shared_ptr<const ToolParameters> tools)
     : grammar_(grammar), seed_(seed), tools_(std::move(tools)) {
   if (!with_calls) grammar_.calls = CallStyle::none;
+  if (grammar_.channels) begin_channels(prompt);
   if (grammar_.think_open.empty()) return;
   const std::string_view end = trimmed_back(prompt);
   if (end.ends_with(grammar_.think_open)) {
@@ -133,6 +147,12 @@ bool ReplyParser::step(std::vector<ReplyPart>& parts) {
       return step_xml_value_begin(parts);
     case State::xml_value:
       return step_xml_value(parts);
+    case State::header:
+      return step_header(parts);
+    case State::message:
+      return step_message(parts);
+    case State::between_messages:
+      return step_between(parts);
   }
   return false;
 }
@@ -241,6 +261,11 @@ std::vector<ReplyPart> ReplyParser::finish() {
     case State::tagged_end:
       at_border_ = true;
       give_content(held_, parts);
+      break;
+    case State::header:
+    case State::message:
+    case State::between_messages:
+      finish_channels(parts);
       break;
   }
   held_.clear();

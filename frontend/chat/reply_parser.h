@@ -23,8 +23,9 @@ enum class CallStyle : std::uint8_t {
   tagged,      // <tool_call>{"name": ..., "arguments": {...}}</tool_call> (Hermes, Qwen)
   bracketed,   // [TOOL_CALLS] [{"name", "arguments"}, ...] or [TOOL_CALLS]name[ARGS]{...} (Mistral)
   whole_json,  // the whole reply: {"name": ..., "parameters": {...}}, several with ";" (Llama 3)
-  xml,  // <tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>
-        // (Qwen3-Coder)
+  xml,       // <tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>
+             // (Qwen3-Coder)
+  channels,  // <|channel|>commentary to=functions.NAME<|message|>{...}<|call|> (harmony: gpt-oss)
 };
 
 /// How a model family marks its reply, as its chat templates show it. A style that none of them
@@ -33,6 +34,10 @@ struct ReplyGrammar {
   std::string think_open;  // empty: the family does not mark its reasoning
   std::string think_close;
   CallStyle calls = CallStyle::none;
+  bool channels = false;  // the reply is messages, each with a header that says its channel
+
+  /// Whether the family tells its reasoning from its answer.
+  bool reasons() const { return channels || !think_open.empty(); }
 
   /// Of templates that hold `text`.
   static ReplyGrammar of_templates(std::string_view text);
@@ -66,6 +71,12 @@ struct ReplyPart {
 /// In the xml style a call begins with its first parameter or its end. Its values are raw text and
 /// become JSON by the types of the tool's parameters; strings are passed on as they arrive, other
 /// values when they are whole.
+///
+/// In the harmony format each message has a header. Its channel tells reasoning (analysis) from
+/// what users see (final, and commentary that is said to nobody else); a message to a function is a
+/// call, whose text is its arguments, passed on to the letter. Texts of neighbouring messages of
+/// one kind are set apart by a line end. What is said to other tools, which no request can define,
+/// is reasoning.
 class ReplyParser {
  public:
   /// `prompt`: the rendered prompt, whose end says whether the reply begins inside the reasoning.
@@ -85,6 +96,8 @@ class ReplyParser {
   std::vector<ReplyPart> finish();
   /// The text at hand is reasoning.
   bool reasoning() const { return state_ == State::reasoning; }
+  /// The text at hand is the header of a message, which says what kind of message it is.
+  bool in_header() const { return state_ == State::header; }
   /// Calls so far.
   std::uint32_t calls() const { return calls_; }
 
@@ -102,6 +115,9 @@ class ReplyParser {
     xml_inside,     // of a function, between its parameters
     xml_value_begin,
     xml_value,  // of a parameter
+    header,     // of a message of a channel
+    message,
+    between_messages,
   };
   /// What the next call of the rest begins with: an object, its name (then arguments), or more is
   /// needed, or there is none.
@@ -120,6 +136,13 @@ class ReplyParser {
   bool step_xml_inside(std::vector<ReplyPart>& parts);
   bool step_xml_value_begin(std::vector<ReplyPart>& parts);
   bool step_xml_value(std::vector<ReplyPart>& parts);
+  bool step_header(std::vector<ReplyPart>& parts);
+  bool step_message(std::vector<ReplyPart>& parts);
+  bool step_between(std::vector<ReplyPart>& parts);
+  void begin_channels(std::string_view prompt);
+  void finish_channels(std::vector<ReplyPart>& parts);
+  void read_header(std::string_view header);
+  void give_message(std::string_view text, std::vector<ReplyPart>& parts);
   void begin_value(const std::string& key, std::vector<ReplyPart>& parts);
   void give_reasoning(std::string_view text, std::vector<ReplyPart>& parts);
   void give_content(std::string_view text, std::vector<ReplyPart>& parts);
@@ -155,6 +178,12 @@ class ReplyParser {
   bool at_border_ = false;           // whitespace that comes next is dropped
   bool at_beginning_ = true;         // no content yet
   std::uint32_t calls_ = 0;
+
+  // Of the message at hand, in the harmony format.
+  ReplyPart::Kind message_kind_ = ReplyPart::Kind::content;
+  std::string callee_;         // the function that it calls
+  bool message_told_ = false;  // some of it has become a part
+  std::set<ReplyPart::Kind> kinds_told_;
 
   // Of the xml style.
   std::shared_ptr<const ToolParameters> tools_;

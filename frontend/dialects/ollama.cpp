@@ -281,7 +281,7 @@ std::string capabilities(const ServedModel& model) {
   std::string list = "\"completion\"";
   const ChatTemplate* chat = model.chat_template.get();
   if (chat != nullptr && chat->takes_tools()) list += ",\"tools\"";
-  if (chat != nullptr && !chat->reply_grammar().think_open.empty()) list += ",\"thinking\"";
+  if (chat != nullptr && chat->reply_grammar().reasons()) list += ",\"thinking\"";
   if (infill_marks(*model.tokenizer)) list += ",\"insert\"";
   return "[" + list + "]";
 }

@@ -9,6 +9,7 @@
 #include "frontend/chat/chat_fields.h"
 #include "frontend/chat/chat_template.h"
 #include "frontend/chat/forced_calls.h"
+#include "frontend/chat/reply_marks.h"
 #include "frontend/core/json_reader.h"
 #include "frontend/core/text_stream_options.h"
 #include "frontend/http/sse.h"
@@ -346,7 +347,10 @@ class TemplatedChat : public PendingChat {
       begun = std::move(forced.value().begun);
       sampling.grammar = std::move(forced.value().grammar);
     }
-    if (sampling.grammar_kind != GrammarKind::none && asked_.parser->reasoning()) {
+    if (sampling.grammar_kind != GrammarKind::none && begun.empty() && asked_.parser->in_header()) {
+      // A header is no part of what the grammar describes. The answer begins at once.
+      begun = std::string(kChannelMark) + "final" + std::string(kMessageMark);
+    } else if (sampling.grammar_kind != GrammarKind::none && asked_.parser->reasoning()) {
       std::size_t length = 0;
       const bool special = model.tokenizer->special_at(family.think_close, &length) >= 0;
       if (begun.empty() && !special) {

@@ -27,7 +27,7 @@ MARKS = {
     "mistral_v1": ["", ""], "mistral_v2v3": ["bracketed", ""], "mistral_v3_tekken": ["bracketed", ""],
     "mistral_v7_tekken": ["", ""], "deepseek_r1_distill": ["", "<think>"],
     "qwen2_5": ["tagged", ""], "qwen3": ["tagged", "<think>"], "qwen3_instruct_2507": ["tagged", ""],
-    "qwen3_5_think": ["xml", "<think>"], "qwen3_6": ["xml", "<think>"],
+    "qwen3_5_think": ["xml", "<think>"], "qwen3_6": ["xml", "<think>"], "gptoss": ["channels", ""],
 }
 
 
@@ -40,7 +40,7 @@ def templates():
 
 
 # Ends of an assistant's turn.
-ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "</s>")
+ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "</s>", "<|call|>")
 CALLS = [("get_weather", {"place": "Köln, \"here\" <b>\n{x}", "days": [1, 2], "at": {"z": None, "a": "1"}}),
          ("get_weather", {"place": "true", "unit": "C"}), ("clock", {})]
 
@@ -73,17 +73,20 @@ class Published(unittest.TestCase):
         goldens["marks"] = MARKS
         goldens["replies"] = []
         for name, (style, _) in MARKS.items():
-            several = [] if style == "whole_json" else [CALLS]  # Llama's templates take one call at a time
+            # The templates of Llama and gpt-oss take one call at a time.
+            several = [] if style in ("whole_json", "channels") else [CALLS]
             for calls in [[call] for call in CALLS] + several if style else []:
                 for content in ("", "Wait.") if style in ("tagged", "xml") else ("",):
                     goldens["replies"].append(reply_with(name, templates()[name].read_text(), calls, content))
+        # What OpenAI's own renderer makes of the same bodies (make_harmony.py).
+        goldens["harmony"] = json.loads((published.ROOT / "tests" / "golden" / "harmony.json").read_text())
         (FOLDER / "goldens.json").write_text(json.dumps(goldens, ensure_ascii=False))
         run = subprocess.run([PROGRAM, "--gtest_filter=*RendersWhatTransformersRenders:*FindsHowAFamilyMarksItsReply"
-                              ":*ReadsTheCallsThatAFamilysTemplateWrites"], cwd=published.ROOT,
+                              ":*ReadsTheCallsThatAFamilysTemplateWrites:*HarmonyPromptsAreThoseOfTheOfficialRenderer"], cwd=published.ROOT,
                              capture_output=True, text=True, check=False,
                              env={**os.environ, "BATON_CHAT_TEMPLATES": f"{FOLDER}/"})
         self.assertEqual(run.returncode, 0, run.stdout[-6000:] + run.stderr)
-        self.assertIn("[  PASSED  ] 3 tests.", run.stdout)
+        self.assertIn("[  PASSED  ] 4 tests.", run.stdout)
 
 
 if __name__ == "__main__":

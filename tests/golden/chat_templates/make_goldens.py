@@ -124,6 +124,9 @@ def goldens_of(folder):
     for path in sorted(folder.glob("*.jinja")):
         for name, body in BODIES.items():
             messages, options = conversation(body)
+            if "message.thinking" in path.read_text():  # gpt-oss's name of it
+                messages = [{**m, "thinking": m["reasoning_content"]} if "reasoning_content" in m else m
+                            for m in messages]
             if "tools" in body and "tools" not in path.read_text():
                 continue  # the front end refuses tools that a template would not show
             try:

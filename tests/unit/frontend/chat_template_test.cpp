@@ -4,12 +4,14 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <regex>
 
 #include "api_fixture.h"
 #include "frontend/chat/ordered_json.h"
 #include "frontend/chat/reply_parser.h"
 #include "frontend/chat/template_process.h"
 #include "frontend/openai/openai_api.h"
+#include "tests/support/temp_dir.h"
 
 namespace baton::testing {
 namespace {
@@ -116,6 +118,67 @@ TEST(ChatTemplate, RendersWhatTransformersRenders) {
   EXPECT_GE(compared, 80U);
 }
 
+/// The template is the checkpoint's, the judge the renderer of OpenAI's own package.
+TEST(ChatTemplate, HarmonyPromptsAreThoseOfTheOfficialRenderer) {
+  const Json goldens = Json::parse(read_file(goldens_folder() + "goldens.json"));
+  if (!goldens.contains("harmony")) GTEST_SKIP() << "for the templates of tests/published";
+  const Json& harmony = goldens.at("harmony");
+  Templated model(read_file(goldens_folder() + "gptoss.jinja"));
+  const std::regex date("Current date: [0-9-]+");
+  for (const Json& golden : harmony.at("prompts")) {
+    const auto rendered = model.render(golden.at("body").dump());
+    ASSERT_TRUE(rendered.ok()) << rendered.status().message();
+    const std::string today = "Current date: " + harmony.at("date").get<std::string>();
+    EXPECT_EQ(std::regex_replace(rendered.value(), date, today),
+              golden.at("prompt").get<std::string>());
+  }
+}
+
+TEST(ChatTemplate, HarmonyRepliesEndBehindACall) {
+  const std::vector<std::string> marks = {"<|start|>",     "<|channel|>", "<|message|>",
+                                          "<|constrain|>", "<|end|>",     "<|call|>",
+                                          "<|return|>"};
+  Json json = Json::parse(read_file("tests/golden/tokenizers/o200k/tokenizer.json"));
+  Token next = 1500;
+  for (const std::string& mark : marks) {
+    Json token = json["added_tokens"][0];
+    token["id"] = next++;
+    token["content"] = mark;
+    json["added_tokens"].push_back(token);
+  }
+  const TempDir folder;
+  std::ofstream(folder.path() + "/tokenizer.json") << json.dump();
+  std::ofstream(folder.path() + "/chat_template.jinja") << "<|channel|><|message|>";
+  auto tokenizer = Tokenizer::load(folder.path());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const auto made = ChatTemplate::load(folder.path(), *tokenizer.value());
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  const auto prompt = made.value()->tokenise("<|start|>assistant", *tokenizer.value(), 100);
+  ASSERT_TRUE(prompt.ok());
+  EXPECT_EQ(prompt.value().ids.front(), 1500);
+  EXPECT_EQ(prompt.value().stop_ids, (std::vector<Token>{1506, 1505}));
+  EXPECT_EQ(made.value()->shown_specials(*tokenizer.value(), false).size(), marks.size());
+}
+
+/// gpt-oss's template knows what was thought as `thinking`, and refuses it beside a call's content.
+TEST(ChatTemplate, HarmonyTemplatesGetTheirReasoning) {
+  Templated model(
+      "{% for m in messages %}{% if m.thinking %}<|channel|>analysis<|message|>{{ m.thinking }}{% "
+      "endif %}"
+      "{{ m.content }}{% endfor %}{# tools #}");
+  const auto prompt = [&](const char* content, const char* calls) {
+    const auto rendered = model.render(
+        std::string(R"({"messages":[{"role":"assistant","reasoning_content":"Hm","content":")") +
+        content + "\"" + calls + R"(},{"role":"user","content":"!"}]})");
+    return rendered.ok() ? rendered.value() : rendered.status().message();
+  };
+  constexpr const char* kCalls =
+      R"(,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}])";
+  EXPECT_EQ(prompt("A", ""), "<|channel|>analysis<|message|>HmA!");
+  EXPECT_EQ(prompt("", kCalls), "<|channel|>analysis<|message|>Hm!");
+  EXPECT_EQ(prompt("A", kCalls), "A!");
+}
+
 TEST(ChatTemplate, FindsHowAFamilyMarksItsReply) {
   const Json goldens = Json::parse(read_file(goldens_folder() + "goldens.json"));
   if (!goldens.contains("marks")) GTEST_SKIP() << "for the templates of tests/published";
@@ -123,7 +186,8 @@ TEST(ChatTemplate, FindsHowAFamilyMarksItsReply) {
                                                    {CallStyle::tagged, "tagged"},
                                                    {CallStyle::bracketed, "bracketed"},
                                                    {CallStyle::whole_json, "whole_json"},
-                                                   {CallStyle::xml, "xml"}};
+                                                   {CallStyle::xml, "xml"},
+                                                   {CallStyle::channels, "channels"}};
   for (const auto& [name, wanted] : goldens.at("marks").items()) {
     const auto found = ReplyGrammar::of_templates(read_file(goldens_folder() + name + ".jinja"));
     EXPECT_EQ(Json({styles.at(found.calls), found.think_open}), wanted) << name;

@@ -45,6 +45,37 @@ void check_call(const ToolCall& call, const std::string& text) {
 
 class ForcedCalls : public ::testing::TestWithParam<CallStyle> {};
 
+/// The header is given, so that one function alone can be forced.
+TEST(ForcedCallsOfChannels, WhatIsDrawnIsTheNamedCall) {
+  ReplyGrammar harmony = family(CallStyle::channels);
+  harmony.channels = true;
+  const auto forced = forced_calls(choice("weather", true), harmony, demo_tokenizer());
+  ASSERT_TRUE(forced.ok()) << forced.status().message();
+  EXPECT_EQ(forced.value().begun,
+            "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>");
+  const CompiledGrammar grammar = compiled(GrammarKind::structural_tag, forced.value().grammar);
+  std::size_t ended = 0;
+  for (unsigned seed = 0; seed < 10; ++seed) {
+    const auto text = random_text(grammar, seed);
+    if (!text) continue;
+    ++ended;
+    ReplyParser parser(harmony, "<|start|>assistant", true, "seed");
+    EXPECT_TRUE(parser.feed(forced.value().begun).empty());
+    ToolCall call;
+    for (const ReplyPart& part : parser.feed(*text)) {
+      if (part.kind == ReplyPart::Kind::call) call.name = part.call.name;
+      call.arguments += part.text;
+    }
+    EXPECT_TRUE(parser.finish().empty());
+    EXPECT_EQ(parser.calls(), 1U);
+    check_call(call, *text);
+  }
+  EXPECT_GT(ended, 0U);
+  const auto any = forced_calls(choice("", true), harmony, demo_tokenizer());
+  ASSERT_FALSE(any.ok());
+  EXPECT_NE(any.status().message().find("name it"), std::string::npos);
+}
+
 TEST_P(ForcedCalls, WhatIsDrawnIsCalls) {
   const struct {
     ForcedChoice asked;
