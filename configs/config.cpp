@@ -305,7 +305,9 @@ class Builder {
       config_.scheduler.admin_socket = config_.run_dir + "/admin.sock";
     }
     if (config_.model_name.empty()) {
-      config_.model_name = std::filesystem::path(config_.model).filename().string();
+      const std::filesystem::path model = config_.model;
+      const bool gguf = model.extension() == ".gguf" || model.extension() == ".GGUF";
+      config_.model_name = (gguf ? model.stem() : model.filename()).string();
     }
     for (const auto& [path, from] :
          {std::pair(config_.frontends_socket(), place("", "run_dir")),

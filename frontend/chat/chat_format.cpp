@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "ipc/files.h"
+#include "text/gguf/gguf_folder.h"
 
 namespace baton {
 namespace {
@@ -161,7 +161,7 @@ Result<ChatPrompt> PrefixChatFormat::render(const std::vector<ChatMessage>& mess
 
 Result<std::unique_ptr<ChatFormat>> load_chat_format(const std::string& dir) {
   const std::string path = dir + "/chat_format.json";
-  const auto text = read_json_text(path, kMaxFormatBytes);
+  const auto text = read_model_json(path, kMaxFormatBytes);
   if (!text.ok()) return text.status();
   if (!text.value()) return std::unique_ptr<ChatFormat>();
   auto format = PrefixChatFormat::parse(*text.value(), path);

@@ -9,7 +9,7 @@
 #include "frontend/chat/ordered_json.h"
 #include "frontend/chat/reply_marks.h"
 #include "frontend/http/sse.h"
-#include "ipc/files.h"
+#include "text/gguf/gguf_folder.h"
 
 namespace baton {
 namespace {
@@ -27,13 +27,13 @@ constexpr std::array kAssistantMarks{"<think>",  "</think>",    "[THINK]",
 
 /// Empty when there is no such file.
 Result<std::string> read_file(const std::string& path, std::size_t most) {
-  auto text = read_regular_file(path, most);
+  auto text = read_model_file(path, most);
   if (!text.ok()) return text.status();
   return std::move(text).value().value_or("");
 }
 
 Result<Json> read_object(const std::string& path) {
-  const auto text = read_json_text(path, kMaxConfigBytes);
+  const auto text = read_model_json(path, kMaxConfigBytes);
   if (!text.ok()) return text.status();
   if (!text.value()) return Json::object();
   Json value = Json::parse(*text.value(), nullptr, false);

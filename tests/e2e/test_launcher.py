@@ -284,14 +284,17 @@ class RefusedTest(unittest.TestCase):
     def test_models_that_are_not_here(self):
         gguf = self.folder / "a.gguf"
         gguf.write_bytes(b"GGUF")
+        text = self.folder / "b.gguf"
+        text.write_text("none")
+        self.assertIn("this is riscv64", self.refused("--model", str(gguf)))
         nothing = "nothing is downloaded or converted"
         for model, words in (("org/name-7b", ["org/name-7b is not a folder here", "a name on a model hub", nothing]),
                              ("/none/at/all", ["there is no folder /none/at/all", nothing]),
                              ("hf://org/name", ["hf://org/name is an address", nothing]),
-                             (str(gguf), [f"{gguf} is a GGUF file", nothing]),
-                             ("none.gguf", ["none.gguf is a GGUF file", nothing]),
+                             ("none.gguf", ["there is no folder none.gguf", nothing]),
+                             (str(text), ["b.gguf is named like a GGUF file, but does not begin like one"]),
                              (str(ROOT / "README.md"), ["README.md is a file"]),
-                             (str(self.folder), ["has GGUF files", nothing])):
+                             (str(self.folder), ["has GGUF files: name one of them", "a.gguf"])):
             said = self.refused("--model", model)
             for word in words:
                 self.assertIn(word, said)

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "ipc/files.h"
+#include "text/gguf/gguf_folder.h"
 
 namespace baton {
 namespace {
@@ -16,7 +16,7 @@ constexpr std::size_t kMaxSettingsBytes = 64U << 20U;
 
 /// The JSON object in a file; null when there is no file, an error when it holds something else.
 Result<Json> read_json_object(const std::string& path) {
-  const auto text = read_json_text(path, kMaxSettingsBytes);
+  const auto text = read_model_json(path, kMaxSettingsBytes);
   if (!text.ok()) return text.status();
   if (!text.value()) return Json();
   Json value = Json::parse(*text.value(), nullptr, false);

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "ipc/files.h"
+#include "text/gguf/gguf_folder.h"
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/folder_settings.h"
@@ -274,7 +274,7 @@ void apply_flags(const FolderSettings& settings, TemplateIds& around) {
 
 Result<std::unique_ptr<Tokenizer>> load_hf_tokenizer(const std::string& dir) {
   const std::string path = dir + "/tokenizer.json";
-  const auto text = read_json_text(path, kMaxFileBytes);
+  const auto text = read_model_json(path, kMaxFileBytes);
   if (!text.ok()) return text.status();
   const Json root = Json::parse(text.value().value_or(""), nullptr, false);
   if (!root.is_object()) return invalid(path + ": not a JSON object");
@@ -307,7 +307,7 @@ Result<std::unique_ptr<Tokenizer>> load_hf_tokenizer(const std::string& dir) {
 }
 
 bool hf_tokens_are_below(const std::string& dir, std::size_t count) {
-  const auto text = read_json_text(dir + "/tokenizer.json", kMaxFileBytes);
+  const auto text = read_model_json(dir + "/tokenizer.json", kMaxFileBytes);
   const Json root = Json::parse(text.ok() ? text.value().value_or("") : "", nullptr, false);
   if (!root.is_object() || !root.contains("added_tokens")) return root.is_object();
   const Json& added = root["added_tokens"];

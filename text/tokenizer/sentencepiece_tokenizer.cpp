@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "ipc/files.h"
+#include "text/gguf/gguf_folder.h"
 #include "text/tokenizer/folder_settings.h"
 #include "text/tokenizer/sentencepiece_model.h"
 
@@ -209,7 +209,7 @@ bool SentencepieceTokenizer::encode_into(const Encoder& encoder, bool begins, st
 
 Result<std::unique_ptr<Tokenizer>> load_sentencepiece_tokenizer(const std::string& dir) {
   const std::string path = dir + "/tokenizer.model";
-  const auto file = read_regular_file(path, kMaxModelBytes);
+  const auto file = read_model_file(path, kMaxModelBytes);
   if (!file.ok()) return file.status();
   const std::optional<std::string>& bytes = file.value();
   if (!bytes) return invalid(path + ": is not there");

@@ -1,9 +1,9 @@
 #include "text/tokenizer/tokenizer.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "ipc/utf8.h"
+#include "text/gguf/gguf_folder.h"
 #include "text/text_stream.h"
 #include "text/tokenizer/hf_tokenizer.h"
 #include "text/tokenizer/sentencepiece_tokenizer.h"
@@ -16,11 +16,12 @@ namespace baton {
 // if that knows all the tokens.
 Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& dir,
                                                    const std::string& which) {
-  const bool has_json =
-      which != "tokenizer.model" && std::filesystem::exists(dir + "/tokenizer.json");
-  const bool has_model =
-      which != "tokenizer.json" && std::filesystem::exists(dir + "/tokenizer.model");
+  const bool has_json = which != "tokenizer.model" && has_model_file(dir + "/tokenizer.json");
+  const bool has_model = which != "tokenizer.json" && has_model_file(dir + "/tokenizer.model");
   if (!has_json && !has_model) {
+    // Of a GGUF file it says why.
+    const auto none = read_model_file(dir + "/tokenizer.json", 0);
+    if (!none.ok()) return none.status();
     return invalid(dir + (which == "auto" ? ": neither tokenizer.json nor tokenizer.model is there"
                                           : ": " + which + " is not there"));
   }

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "ipc/files.h"
+#include "text/gguf/gguf_folder.h"
 
 namespace baton {
 
@@ -41,7 +41,7 @@ Result<ModelShape> FakeModel::load(std::atomic<int>& percent) {
   shape.max_context = 32'768;
   const auto text = model_folder_.empty()
                         ? Result<std::optional<std::string>>(std::optional<std::string>())
-                        : read_json_text(model_folder_ + "/config.json", kMaxConfigBytes);
+                        : read_model_json(model_folder_ + "/config.json", kMaxConfigBytes);
   if (!text.ok()) return text.status();
   if (text.value()) {
     const auto json = nlohmann::json::parse(*text.value(), nullptr, /*allow_exceptions=*/false);

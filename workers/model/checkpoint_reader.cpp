@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <memory>
 #include <utility>
 
 #include "workers/model/error.h"
@@ -48,7 +50,21 @@ const TensorView& CheckpointReader::take(const std::string& name,
 
 MatrixSource CheckpointReader::matrix(const std::string& name, std::int64_t rows,
                                       std::int64_t columns) {
-  return as_matrix(take(name, {rows, columns}), name, rows, columns);
+  const TensorView& view = take(name, {rows, columns});
+  if (view.blocks != GgmlType::f32) {
+    return dequantized({{}, std::nullopt, std::nullopt, block_weight(view, name, rows, columns)});
+  }
+  MatrixSource matrix = as_matrix(view, name, rows, columns);
+  if (view.pair_rows == 0) return matrix;
+  const auto row = static_cast<std::size_t>(columns * cpu::element_bytes(matrix.type));
+  std::shared_ptr<std::byte[]> memory(new std::byte[static_cast<std::size_t>(rows) * row]);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const auto from = static_cast<std::size_t>(paired_row(r, view.pair_rows));
+    std::memcpy(memory.get() + static_cast<std::size_t>(r) * row, matrix.data + from * row, row);
+  }
+  matrix.data = memory.get();
+  matrix.owner = std::move(memory);
+  return matrix;
 }
 
 MatrixSource CheckpointReader::as_matrix(const TensorView& view, const std::string& name,
@@ -62,7 +78,7 @@ std::vector<float> CheckpointReader::vector(const std::string& name, std::int64_
   const ElementType type = element_type(view, name);
   std::vector<float> values(static_cast<std::size_t>(size));
   for (std::int64_t i = 0; i < size; ++i) {
-    const float value = cpu::element(view.data, type, i);
+    const float value = cpu::element(view.data, type, paired_row(i, view.pair_rows));
     if (!std::isfinite(value)) refuse_element(view.file + ": tensor " + name, i, value);
     values[static_cast<std::size_t>(i)] = value;
   }
@@ -119,7 +135,9 @@ std::vector<float> CheckpointReader::final_norm_bias() {
 }
 
 LinearSource CheckpointReader::lm_head() {
-  if (config_.tied_embeddings) return {embedding(), std::nullopt, std::nullopt};
+  if (config_.tied_embeddings) {
+    return linear(root_ + config_.names.embedding, config_.vocab, config_.hidden);
+  }
   return linear(head_, config_.vocab, config_.hidden);
 }
 

@@ -17,16 +17,21 @@
 
 namespace baton {
 
-/// A linear layer [out, in] as it is stored: one of the three. All of it lies in the mapped
+/// A linear layer [out, in] as it is stored: one of the four. All of it lies in the mapped
 /// checkpoint.
 struct LinearSource {
   cpu::MatrixSource plain;         // row-major
   std::optional<Int4Weight> int4;  // gptq or awq, as the configuration says
   std::optional<Fp8Weight> fp8;
+  std::optional<BlockWeight> blocks = std::nullopt;  // of a GGUF file
 
-  bool quantized() const { return int4.has_value() || fp8.has_value(); }
-  std::int64_t rows() const { return int4 ? int4->out : fp8 ? fp8->out : plain.rows; }
-  std::int64_t columns() const { return int4 ? int4->in : fp8 ? fp8->in : plain.columns; }
+  bool quantized() const { return int4 || fp8 || blocks; }
+  std::int64_t rows() const {
+    return int4 ? int4->out : fp8 ? fp8->out : blocks ? blocks->out : plain.rows;
+  }
+  std::int64_t columns() const {
+    return int4 ? int4->in : fp8 ? fp8->in : blocks ? blocks->in : plain.columns;
+  }
 };
 
 /// A feed-forward part: a dense layer's, one expert, or what all tokens take beside their experts.
@@ -107,7 +112,7 @@ class CheckpointReader {
   /// Refuses a tensor that nobody took: it would change the result in a model that has it.
   void expect_all_taken() const;
 
-  /// Any tensor by its name: F32, F16 or BF16 of exactly this shape.
+  /// Any tensor by its name: F32, F16 or BF16 of exactly this shape; blocks become fp32.
   cpu::MatrixSource matrix(const std::string& name, std::int64_t rows, std::int64_t columns);
   std::vector<float> vector(const std::string& name, std::int64_t size);
   /// A linear layer [out, in] by its name without ".weight", plain or quantised.
@@ -136,6 +141,8 @@ class CheckpointReader {
   const std::byte* words(const std::string& name, std::int64_t rows, std::int64_t columns);
   std::vector<std::int32_t> input_groups(const std::string& name, std::int64_t in,
                                          std::int64_t groups);
+  BlockWeight block_weight(const TensorView& view, const std::string& name, std::int64_t out,
+                           std::int64_t in) const;
   bool idle_bias(const std::string& name, const TensorView& view) const;
 
   const ModelConfig& config_;

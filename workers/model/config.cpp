@@ -4,8 +4,10 @@
 #include <filesystem>
 
 #include "ipc/files.h"
+#include "text/gguf/gguf_folder.h"
 #include "workers/model/error.h"
 #include "workers/model/families/family.h"
+#include "workers/model/gguf_model.h"
 #include "workers/model/settings.h"
 
 namespace baton {
@@ -14,7 +16,7 @@ namespace {
 constexpr std::size_t kMaxConfigBytes = 4 << 20;
 
 std::string read_text(const std::filesystem::path& path, bool required) {
-  auto text = read_regular_file(path.string(), kMaxConfigBytes);
+  auto text = read_model_file(path.string(), kMaxConfigBytes);
   if (!text.ok()) throw ModelError(text.status().message());
   if (!text.value() && required) throw ModelError(path.string() + ": is not there");
   return std::move(text).value().value_or("");
@@ -179,9 +181,15 @@ ModelConfig parse_model_config(const std::string& config, const std::string& gen
 
 ModelConfig load_model_config(const std::string& folder) {
   const std::filesystem::path path(folder);
-  return parse_model_config(
+  ModelConfig config = parse_model_config(
       read_text(path / "config.json", true), read_text(path / "generation_config.json", false),
       (path / "config.json").string(), read_text(path / "quantize_config.json", false));
+  if (names_gguf(folder)) {
+    const auto file = GgufFile::open(folder);
+    if (!file.ok()) throw ModelError(file.status().message());
+    finish_gguf_config(*file.value(), folder, config);
+  }
+  return config;
 }
 
 }  // namespace baton

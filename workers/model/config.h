@@ -33,14 +33,15 @@ struct ModelConfig : ModelSpec {
   Quantization quantization;
   std::vector<Token> eos_ids;  // generation_config.json's if it names any, else config.json's
   Token bos_id = -1;           // -1: none
+  bool gguf = false;           // a GGUF file, not a folder
   bool text_half = false;      // of a model that sees pictures, too: these are not served
 };
 
-/// Reads the two files of `folder`, and quantize_config.json where config.json has no
-/// quantization_config. Throws ModelError for a file that is missing or malformed, for
-/// a size out of bounds, for an architecture that is not served (families/ has those that are), and
-/// for every setting that would change the mathematics and is not implemented: such a model is
-/// refused by the setting's name rather than served wrong.
+/// Reads the two files of `folder` (or what a GGUF file becomes, text/gguf/gguf_folder.h), and
+/// quantize_config.json where config.json has no quantization_config. Throws ModelError for a file
+/// that is missing or malformed, for a size out of bounds, for an architecture that is not served
+/// (families/ has those that are), and for every setting that would change the mathematics and is
+/// not implemented: such a model is refused by the setting's name rather than served wrong.
 ModelConfig load_model_config(const std::string& folder);
 
 /// The same from text; `generation` and `quantize` may be empty (no such file). `name` is used in

@@ -135,4 +135,39 @@ void dequantize_fp8(const Fp8Weight& w, cpu::ThreadPool& pool, float* result) {
   });
 }
 
+std::int64_t paired_row(std::int64_t r, int pair_rows) {
+  if (pair_rows == 0) return r;
+  const std::int64_t half = pair_rows / 2;
+  const std::int64_t in_head = r % pair_rows;
+  return r - in_head + 2 * (in_head % half) + in_head / half;
+}
+
+const std::byte* BlockWeight::row(std::int64_t r) const {
+  const GgmlLayout layout = *ggml_layout(static_cast<std::uint32_t>(type));
+  const std::int64_t blocks = in / static_cast<std::int64_t>(layout.numbers);
+  return data + paired_row(r, pair_rows) * blocks * static_cast<std::int64_t>(layout.bytes);
+}
+
+void dequantize_blocks(const BlockWeight& w, cpu::ThreadPool& pool, float* result) {
+  const std::int64_t group = ggml_group(w.type);
+  const auto groups = static_cast<std::size_t>(w.in / group);
+  const RowChunks chunks(w.out, w.in, 1);
+  pool.run(chunks.count(), [&](int chunk, int) {
+    std::vector<std::int8_t> q(static_cast<std::size_t>(w.in));
+    std::vector<float> scale(groups);
+    std::vector<float> offset(ggml_has_offset(w.type) ? groups : 0);
+    for (std::int64_t r = chunks.first(chunk); r < chunks.end(chunk); ++r) {
+      decode_ggml(w.type, w.row(r), w.in,
+                  {q.data(), scale.data(), offset.empty() ? nullptr : offset.data()});
+      float* to = result + r * w.in;
+      for (std::size_t i = 0; i < q.size(); ++i) {
+        const std::size_t g = i / static_cast<std::size_t>(group);
+        // Two roundings: a fused multiply-add would give other bits.
+        const float product = static_cast<float>(q[i]) * scale[g];
+        to[i] = offset.empty() ? product : product + offset[g];
+      }
+    }
+  });
+}
+
 }  // namespace baton

@@ -9,6 +9,7 @@
 
 #include "workers/cpu/packing.h"
 #include "workers/cpu/thread_pool.h"
+#include "workers/model/ggml_blocks.h"
 
 namespace baton {
 
@@ -46,6 +47,25 @@ struct Fp8Weight {
   std::int64_t block_columns = 0;
   std::string name = {};  // for messages: file and tensor
 };
+
+/// A matrix [out, in] of a GGUF file's blocks.
+struct BlockWeight {
+  const std::byte* data = nullptr;
+  GgmlType type = GgmlType::q8_0;
+  std::int64_t out = 0;
+  std::int64_t in = 0;
+  int pair_rows = 0;  // TensorView::pair_rows
+  std::string name = {};
+
+  /// Where row `r` is stored.
+  const std::byte* row(std::int64_t r) const;
+};
+
+/// Where row `r` lies among rows of which every `pair_rows` are a head's whose halves alternate.
+std::int64_t paired_row(std::int64_t r, int pair_rows);
+
+/// Writes [out, in] to `result`.
+void dequantize_blocks(const BlockWeight& weight, cpu::ThreadPool& pool, float* result);
 
 /// w = value * scale (what some checkpoints call scale_inv is this factor, too). Writes [out, in]
 /// to `result`.

@@ -76,6 +76,7 @@ void check_parts(const ModelConfig& c) {
 }  // namespace
 
 void check_gpu_limits(const ModelConfig& config) {
+  if (config.gguf) refuse("GGUF files are");
   check_parts(config);
   if (config.experts().count > 0 && config.experts().expert.intermediate % 16 != 0) {
     throw ModelError("the intermediate size of an expert must be a multiple of 16 on device cuda");

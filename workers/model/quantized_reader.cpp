@@ -110,11 +110,19 @@ Fp8Weight CheckpointReader::fp8(const std::string& name, std::int64_t out, std::
   return w;
 }
 
+BlockWeight CheckpointReader::block_weight(const TensorView& view, const std::string& name,
+                                           std::int64_t out, std::int64_t in) const {
+  return {view.data, view.blocks, out, in, view.pair_rows, view.file + ": tensor " + name};
+}
+
 LinearSource CheckpointReader::linear(const std::string& name, std::int64_t out, std::int64_t in) {
   LinearSource source;
   const QuantMethod method = config_.quantization.method;
   if (!stored_quantized(config_.quantization, checkpoint_, name)) {
     source.plain = matrix(name + ".weight", out, in);
+  } else if (const TensorView* view = checkpoint_.find(name + ".weight");
+             view != nullptr && view->blocks != GgmlType::f32) {
+    source.blocks = block_weight(take(name + ".weight", {out, in}), name + ".weight", out, in);
   } else if (method == QuantMethod::fp8) {
     source.fp8 = fp8(name, out, in);
   } else {
@@ -126,9 +134,13 @@ LinearSource CheckpointReader::linear(const std::string& name, std::int64_t out,
 cpu::MatrixSource CheckpointReader::dequantized(const LinearSource& source) {
   if (!source.quantized()) return source.plain;
   const Quantization& q = config_.quantization;
-  const std::string& name = source.fp8 ? source.fp8->name : source.int4->scales.name;
+  const std::string& name = source.blocks ? source.blocks->name
+                            : source.fp8  ? source.fp8->name
+                                          : source.int4->scales.name;
   return owned(source.rows(), source.columns(), name, [&](float* to) {
-    if (source.fp8) {
+    if (source.blocks) {
+      dequantize_blocks(*source.blocks, pool_, to);
+    } else if (source.fp8) {
       dequantize_fp8(*source.fp8, pool_, to);
     } else if (q.method == QuantMethod::gptq) {
       dequantize_gptq(*source.int4, q.zero_offset, pool_, to);
@@ -140,10 +152,11 @@ cpu::MatrixSource CheckpointReader::dequantized(const LinearSource& source) {
 
 bool stored_quantized(const Quantization& quantization, const Checkpoint& checkpoint,
                       const std::string& name) {
+  const TensorView* plain = checkpoint.find(name + ".weight");
+  if (plain != nullptr && plain->blocks != GgmlType::f32) return true;
   if (quantization.method == QuantMethod::none) return false;
   if (quantization.method != QuantMethod::fp8) return checkpoint.find(name + ".qweight") != nullptr;
-  const TensorView* view = checkpoint.find(name + ".weight");
-  return view != nullptr && view->dtype == "F8_E4M3";
+  return plain != nullptr && plain->dtype == "F8_E4M3";
 }
 
 /// Quantisers give every layer a bias, all zeros where the model has none.

@@ -15,6 +15,7 @@
 
 #include "ipc/files.h"
 #include "workers/model/error.h"
+#include "workers/model/gguf_model.h"
 
 namespace baton {
 namespace {
@@ -214,7 +215,9 @@ std::string gptq_file(const std::string& folder) {
 Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
   const fs::path single = fs::path(folder) / "model.safetensors";
   const fs::path index = fs::path(folder) / "model.safetensors.index.json";
-  if (fs::exists(single)) {
+  if (names_gguf(folder)) {
+    add_gguf(folder);
+  } else if (fs::exists(single)) {
     add_file(single.string(), nullptr);
   } else if (fs::exists(index)) {
     add_shards(index.string());
@@ -226,6 +229,14 @@ Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
 }
 
 Checkpoint::~Checkpoint() = default;
+
+void Checkpoint::add_gguf(const std::string& path) {
+  auto file = GgufFile::open(path);
+  if (!file.ok()) throw ModelError(file.status().message());
+  gguf_ = std::move(file).value();
+  stamp_ = hashed(hashed(stamp_, gguf_->bytes()), gguf_->modified_ns());
+  tensors_ = gguf_tensors(*gguf_, path, load_model_config(path));
+}
 
 void Checkpoint::add_file(const std::string& path, const std::vector<std::string>* expected) {
   auto mapping = std::make_unique<Mapping>(path);

@@ -1,4 +1,4 @@
-// Safetensors files, mapped and never trusted.
+// The tensors of a model: safetensors files, or a GGUF file; mapped and never trusted.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "text/gguf/gguf_file.h"
 
 namespace baton {
 
@@ -17,6 +19,10 @@ struct TensorView {
   const std::byte* data = nullptr;
   std::uint64_t bytes = 0;
   std::string file;  // for messages
+  /// Not f32: a quantised type of GGUF files, whose blocks lie along the last dimension.
+  GgmlType blocks = GgmlType::f32;
+  /// Not 0: so many rows are a head's, and its halves alternate: rows 0, d / 2, 1, d / 2 + 1, ...
+  int pair_rows = 0;
 };
 
 /// Checks everything that a header says about a file of `file_bytes` bytes that starts with the 8
@@ -27,7 +33,7 @@ std::map<std::string, TensorView> parse_safetensors(const std::byte* file, std::
                                                     const std::string& name);
 
 /// All tensors of a model folder: model.safetensors, or the shards that
-/// model.safetensors.index.json names, or else the one gptq_model*.safetensors.
+/// model.safetensors.index.json names, or else the one gptq_model*.safetensors. Or of a GGUF file.
 class Checkpoint {
  public:
   /// Throws ModelError.
@@ -47,10 +53,12 @@ class Checkpoint {
   struct Mapping;
   void add_file(const std::string& path, const std::vector<std::string>* expected);
   void add_shards(const std::string& index_path);
+  void add_gguf(const std::string& path);
 
   std::string folder_;
   std::uint64_t stamp_ = 0;
   std::vector<std::unique_ptr<Mapping>> mappings_;
+  std::shared_ptr<const GgufFile> gguf_;
   std::map<std::string, TensorView> tensors_;
 };
 

@@ -1,0 +1,49 @@
+"""A GGUF file is served like the folder that it was made from."""
+
+import json
+import pathlib
+import unittest
+
+import folders
+import gguf_file
+from cluster import DEMO_MODEL, MIXED, Cluster
+
+MESSAGES = [{"role": "user", "content": "Who are you, and what can you do? <|end|> é 中"}]
+
+
+class GgufTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(folders.temporary(self, "baton-gguf-"))
+
+    def answers(self, model):
+        """A chat, a text with its probabilities, and the tokens of a text."""
+        with Cluster(MIXED, model=model) as cluster:
+            def post(path, body):
+                status, reply = cluster.post(path, body)
+                self.assertEqual(200, status, reply)
+                return json.loads(reply) if isinstance(reply, (str, bytes)) else reply
+            chat = post("/v1/chat/completions", {"model": "demo", "messages": MESSAGES, "max_tokens": 24,
+                                                 "temperature": 0})
+            text = post("/v1/completions", {"model": "demo", "prompt": "The  harbour was\n", "max_tokens": 24,
+                                            "temperature": 0, "logprobs": 3})
+            cluster.assert_at_rest()
+        return (chat["choices"][0]["message"]["content"], chat["usage"]["prompt_tokens"],
+                text["choices"][0]["text"], text["choices"][0]["logprobs"])
+
+    def test_the_same_bits_as_its_folder(self):
+        # The folder's chat_format.json says more than a GGUF file can.
+        model = self.folder / "model"
+        model.mkdir()
+        for file in DEMO_MODEL.iterdir():
+            if file.name != "chat_format.json":
+                (model / file.name).symlink_to(file)
+        self.assertEqual(self.answers(model), self.answers(gguf_file.write(self.folder / "demo.gguf")))
+
+    def test_quantised_weights_are_served(self):
+        _, _, text, probabilities = self.answers(gguf_file.write(self.folder / "demo-q8.gguf", gguf_file.Q8_0))
+        self.assertTrue(text)
+        self.assertEqual(24, len(probabilities["tokens"]))
+
+
+if __name__ == "__main__":
+    unittest.main()
