@@ -2,7 +2,7 @@
 """A model folder without weights, for `load_format: dummy`: a config.json and a tokenizer.json of as many made-up
 words as the vocabulary has, so that every token a random model samples is text, and an event at the client.
 
-    tools/dummy_model.py 8b FOLDER            Llama 3.1 8B's geometry; 0.6b: Qwen3 0.6B's
+    tools/dummy_model.py 8b FOLDER            Llama 3.1 8B's geometry; others: GEOMETRIES below
     tools/dummy_model.py my/config.json FOLDER
 """
 
@@ -23,6 +23,29 @@ GEOMETRIES = {
              "head_dim": 128, "intermediate_size": 3072, "max_position_embeddings": 40960,
              "rope_theta": 1000000.0, "rms_norm_eps": 1e-06, "tie_word_embeddings": True,
              "rope_scaling": None},
+    "qwen3-30b-a3b": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 151936,
+                      "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+                      "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144,
+                      "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
+                      "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+                      "max_position_embeddings": 40960, "rope_theta": 1000000.0, "rms_norm_eps": 1e-06,
+                      "tie_word_embeddings": False},
+    "gpt-oss-20b": {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "vocab_size": 201088,
+                    "hidden_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64,
+                    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880, "num_local_experts": 32,
+                    "num_experts_per_tok": 4, "sliding_window": 128, "swiglu_limit": 7.0,
+                    "layer_types": ["sliding_attention", "full_attention"] * 12,
+                    "max_position_embeddings": 131072, "rope_theta": 150000.0, "rms_norm_eps": 1e-05,
+                    "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                                     "original_max_position_embeddings": 4096, "truncate": False},
+                    "attention_bias": True, "tie_word_embeddings": False},
+    "gemma3-12b": {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "vocab_size": 262208,
+                   "hidden_size": 3840, "num_hidden_layers": 48, "num_attention_heads": 16,
+                   "num_key_value_heads": 8, "head_dim": 256, "intermediate_size": 15360, "sliding_window": 1024,
+                   "sliding_window_pattern": 6, "query_pre_attn_scalar": 256, "max_position_embeddings": 131072,
+                   "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "rms_norm_eps": 1e-06,
+                   "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+                   "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
 }
 _COMMON = {"hidden_act": "silu", "attention_bias": False, "attention_dropout": 0.0, "mlp_bias": False,
            "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.02, "use_cache": True,

@@ -33,7 +33,8 @@ def activations(model, tokens):
         return hook
 
     decoder = model.model
-    hooks = [decoder.embed_tokens.register_forward_hook(keep("embed"))]
+    # What the first layer gets: some families scale what the table has.
+    hooks = [decoder.layers[0].register_forward_pre_hook(keep("embed"))]
     for i, layer in enumerate(decoder.layers):
         hooks.append(layer.self_attn.o_proj.register_forward_pre_hook(keep(f"layer{i}.attended")))
         hooks.append(layer.register_forward_hook(keep(f"layer{i}")))

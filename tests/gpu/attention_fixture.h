@@ -81,6 +81,8 @@ struct AttentionCase {
   std::vector<std::uint16_t> pool, qkv;
   KvLayerView view;  // without the pool's address
   float scale = 0;
+  float soft_cap = 0;
+  std::vector<float> sinks;  // empty: none
 
   AttentionCase(HeadShape s, int tokens, int win)
       : shape(s), tokens_per_block(tokens), window(win) {
@@ -148,9 +150,14 @@ struct AttentionCase {
       double s = 0;
       for (int d = 0; d < shape.head_dim; ++d) s += from_bf16(q[d]) * from_bf16(k[d]);
       p[t - begin] = s * scale;
+      if (soft_cap > 0) p[t - begin] = soft_cap * std::tanh(p[t - begin] / soft_cap);
     }
-    const double largest = *std::max_element(p.begin(), p.end());
+    double largest = *std::max_element(p.begin(), p.end());
     double sum = 0;
+    if (!sinks.empty()) {
+      largest = std::max<double>(largest, sinks[head]);
+      sum = std::exp(sinks[head] - largest);
+    }
     for (double& x : p) sum += x = std::exp(x - largest);
     std::vector<Expected> out(shape.head_dim);
     for (int t = begin; t < end; ++t) {
@@ -183,12 +190,17 @@ struct AttentionCase {
     const DeviceArray<std::int32_t> count{std::span<const std::int32_t>(&n, 1)};
     DeviceArray<std::byte> workspace(attention.workspace_bytes());
     workspace.fill(0);
+    const DeviceArray<float> sink{std::span<const float>(sinks)};
+    AttentionRule rule;
+    rule.soft_cap = soft_cap;
+    rule.sinks = sinks.empty() ? nullptr : sink.data();
+    if (attention.takes_windows()) rule.window = window;
     return run(pool,
                [&](Bf16* q, Bf16* out, const KvLayerView& kv, const std::int32_t* blocks) {
                  for (int i = 0; i < 2; ++i) {
                    attention.run(q, out, kv, blocks,
                                  {items.data(), count.data(), plan.rows, n + 5 * i}, scale,
-                                 workspace.data(), nullptr);
+                                 workspace.data(), nullptr, nullptr, rule);
                  }
                })
         .out;
@@ -271,9 +283,12 @@ struct AttentionCase {
     const DeviceArray<std::byte> pinned(attention.int_workspace_bytes(), true);
     const auto plan = attention.make_plan();
     attention.plan(rows, *plan, floats.data(), ints.data(), pinned.data(), nullptr);
+    const DeviceArray<float> sink{std::span<const float>(sinks)};
+    const DeviceArray<float> lse(static_cast<std::size_t>(n_rows) * shape.heads);
     return run(pool,
                [&](Bf16* q, Bf16* out, const KvLayerView& kv, const std::int32_t* blocks) {
-                 attention.run(*plan, q, out, kv, blocks, scale, nullptr);
+                 attention.run(*plan, q, out, kv, blocks, scale, nullptr,
+                               sinks.empty() ? nullptr : sink.data(), lse.data());
                  check(cudaDeviceSynchronize(), "prefill");
                })
         .out;
@@ -284,7 +299,8 @@ struct AttentionCase {
     options.shape = shape;
     options.tokens_per_block = tokens_per_block;
     options.max_rows = max_rows;
-    options.window = window;
+    options.window = options.capped ? 0 : window;  // then the rule's alone
+    options.capped = options.capped || soft_cap > 0;
     return options;
   }
 

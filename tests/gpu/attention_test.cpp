@@ -203,6 +203,39 @@ TEST(DecodeAttention, OtherShapes) {
   }
 }
 
+/// A sink may be far above a row's scores, or far below; pieces of a row meet before it counts.
+std::vector<float> some_sinks(int heads) {
+  std::vector<float> sinks;
+  for (int h = 0; h < heads; ++h) sinks.push_back(static_cast<float>(h % 5) * 4.0F - 8.0F);
+  return sinks;
+}
+
+TEST(DecodeAttention, Sinks) {
+  for (const HeadShape shape : {HeadShape{16, 2, 64}, {8, 2, 128}, {6, 2, 80}, {4, 2, 256}}) {
+    for (const int window : {0, 50}) {
+      AttentionCase c = lengths_case(shape, 16, window, {1, 2, 17, 64, 300, 3000});
+      c.sinks = some_sinks(shape.heads);
+      for (const int fixed : {0, 64}) {
+        DecodeAttention::Options options;
+        options.fixed_split = fixed;
+        expect_close(c, c.run_decode(options), 1);
+      }
+    }
+  }
+}
+
+TEST(DecodeAttention, CappedScoresAndWindowsOfARule) {
+  for (const HeadShape shape : {HeadShape{8, 2, 64}, {4, 4, 128}, {6, 2, 256}}) {
+    for (const int window : {0, 1, 50}) {
+      AttentionCase c = lengths_case(shape, 16, window, {1, 2, 17, 33, 64, 300, 999});
+      c.soft_cap = 2;
+      DecodeAttention::Options options;
+      options.capped = true;
+      expect_close(c, c.run_decode(options), 1);
+    }
+  }
+}
+
 TEST(DecodeAttention, RefusesWhatItDoesNotCompute) {
   DecodeAttention::Options options;
   options.shape = {8, 2, 512};
@@ -244,6 +277,22 @@ INSTANTIATE_TEST_SUITE_P(
                       std::tuple(2, 64, 1, 33, kPaged), std::tuple(4, 128, 16, 0, kFa2),
                       std::tuple(1, 64, 16, 0, kFa2), std::tuple(8, 128, 8, 0, kFa2),
                       std::tuple(5, 128, 16, 70, kFa2), std::tuple(2, 64, 1, 33, kFa2)));
+
+TEST(PrefillSinks, AreOneMoreKeyOfEachHead) {
+  for (const PrefillKind kind : {kDense, kPaged, kFa2}) {
+    for (const int dim : {64, 128}) {
+      AttentionCase c({16, 2, dim}, 16, kind == kDense ? 0 : 70);
+      c.gap_rows(3);
+      c.add(0, 200);
+      c.add(37, 130);
+      c.add(2000, 3);
+      c.gap_rows(2);
+      c.build();
+      c.sinks = some_sinks(c.shape.heads);
+      expect_close(c, c.run_prefill(kind), 3);
+    }
+  }
+}
 
 TEST(PrefillSplit, FewRowsBehindManyKeys) {
   for (const PrefillKind kind : {kDense, kPaged, kFa2}) {

@@ -62,6 +62,54 @@ FAMILIES = {
                                      "moe_intermediate_size": 112, "norm_topk_prob": True,
                                      "mlp_only_layers": [1]}),
 }
+def turned(theta=10000.0, **more):
+    return {"rope_type": "default", "rope_theta": theta} | more
+
+
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+FAMILIES["phi3"] = ("Phi3Config", HEADS | {"sliding_window": 48})
+# Families whose layers are computed part by part.
+BY_PARTS = {
+    "gpt_oss": ("GptOssConfig", {
+        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 96,
+        "sliding_window": 48, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "rope_parameters": {"rope_type": "yarn", "rope_theta": 150000.0, "factor": 8.0, "beta_fast": 32.0,
+                            "beta_slow": 1.0, "original_max_position_embeddings": 256, "truncate": False}}),
+    "gemma2": ("Gemma2Config", HEADS | {"head_dim": 64, "sliding_window": 48, "query_pre_attn_scalar": 50,
+                                        "attn_logit_softcapping": 3.0, "final_logit_softcapping": 8.0}),
+    "gemma3": ("Gemma3TextConfig", HEADS | {
+        "head_dim": 256, "sliding_window": 48, "query_pre_attn_scalar": 200, "layer_types": ["sliding_attention"] * 3 +
+        ["full_attention"], "rope_parameters": {"sliding_attention": turned(100.0), "full_attention": {
+            "rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0}}}),
+    "gemma3_tiles": ("Gemma3TextConfig", HEADS | {
+        "head_dim": 128, "sliding_window": 48, "query_pre_attn_scalar": 200, "layer_types": ["sliding_attention"] * 3 +
+        ["full_attention"], "rope_parameters": {"sliding_attention": turned(100.0), "full_attention": turned(5000.0)}}),
+    "llama_biases": ("LlamaConfig", HEADS | {"attention_bias": True, "mlp_bias": True}),
+    "ministral": ("MinistralConfig", HEADS | {"head_dim": 64, "sliding_window": 48,
+                                              "layer_types": ["sliding_attention", "full_attention"] * 2}),
+    "qwen2_moe": ("Qwen2MoeConfig", HEADS | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96,
+                                             "shared_expert_intermediate_size": 160, "decoder_sparse_step": 2}),
+    "granite": ("GraniteConfig", HEADS | {"embedding_multiplier": 6.0, "attention_multiplier": 0.1,
+                                          "residual_multiplier": 0.4, "logits_scaling": 0.5}),
+    "smollm3": ("SmolLM3Config", HEADS | {"no_rope_layers": [1, 1, 0, 1], "rope_parameters": turned(20000.0)}),
+    "phi3_part": ("Phi3Config", HEADS | {"rope_parameters": turned(partial_rotary_factor=0.75)}),
+    "olmo2": ("Olmo2Config", HEADS | {"rope_parameters": turned(500000.0)}),
+    "olmo3": ("Olmo3Config", HEADS | {"sliding_window": 48, "rope_parameters": {
+        "sliding_attention": turned(500.0), "full_attention": {
+            "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 256,
+            "beta_fast": 8.0, "beta_slow": 1.0}}}),
+    "exaone4": ("Exaone4Config", HEADS | {"sliding_window": 48, "rope_parameters": turned()}),
+    "cohere2": ("Cohere2Config", HEADS | {"sliding_window": 48, "logit_scale": 0.3, "attention_bias": True}),
+    "starcoder2": ("Starcoder2Config", HEADS | {"sliding_window": 48}),
+    "glm4": ("Glm4Config", HEADS | {"head_dim": 64, "attention_bias": True,
+                                    "rope_parameters": turned(partial_rotary_factor=0.5)}),
+    "glm4_moe": ("Glm4MoeConfig", HEADS | {
+        "head_dim": 64, "n_routed_experts": 16, "num_experts_per_tok": 3, "moe_intermediate_size": 96,
+        "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2,
+        "routed_scaling_factor": 1.7, "use_qk_norm": True, "attention_bias": True,
+        "rope_parameters": turned(partial_rotary_factor=0.5)}),
+}
+FAMILIES |= BY_PARTS
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": False, "sym": True}
 # name -> (family, quantization_config)
 QUANTIZED = {
@@ -74,7 +122,7 @@ QUANTIZED = {
                             "weight_block_size": [128, 128]}),
     "fp8": ("llama3", quantized.MODELS["fp8_channel"][3]),
 }
-SPARSE = ("mixtral", "qwen3_moe")  # have no layer kernel
+SPARSE = ("mixtral", "qwen3_moe")  # have no layer kernel; nor have those computed part by part
 EDITS = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2,
          "logit_bias": [[11, 2.5], [700, -4.0], [11, 0.5]], "bad_words": [[5], [9], [17, 23]]}
 TOLD = {"logprobs": 5, "prompt_logprobs": 3}
@@ -89,7 +137,9 @@ def make(folder, name):
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for key, value in model.named_parameters():
-            if key.endswith("bias"):
+            if key.endswith("sinks"):
+                value.normal_(0, 2)
+            elif key.endswith("bias"):
                 value.normal_(0, 0.5)
             elif "norm" in key:
                 value.uniform_(0.5, 1.5)
@@ -112,7 +162,9 @@ def quantize(folder, values_folder, config):
 
 
 def load(folder, dtype, device="cuda"):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
+    # The other implementations leave out caps and sinks.
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").to(
+        device).eval()
 
 
 def generate(program, folder, tasks, *options, budget=512, device="cuda", running=32):
@@ -287,7 +339,7 @@ def main():
             runs = generate(args.program, folder, [{**base, **how} for how in hows])
             for how, answers in zip(hows, runs):
                 good &= judge(name, json.dumps(how), model, rounded, prompts, answers)
-            if model.config.model_type not in SPARSE:
+            if model.config.model_type not in SPARSE and name not in BY_PARTS:
                 rows = 8 if name in QUANTIZED else 96  # of layer kernels
                 many = [torch.randint(2, 1024, (3 + i % 40,), generator=generator).tolist() for i in range(rows)]
                 runs = generate(args.program, folder, [{"prompts": many, "max_tokens": 24, "temperature": 0}],

@@ -78,7 +78,9 @@ class Child {
     std::uint64_t n = 0;
     pollfd poll{up_[0], POLLIN, 0};
     EXPECT_EQ(::poll(&poll, 1, 30'000), 1) << "the child is silent";
-    if (poll.revents != 0) EXPECT_EQ(::read(up_[0], &n, sizeof n), ssize_t{sizeof n});
+    if (poll.revents != 0) {
+      EXPECT_EQ(::read(up_[0], &n, sizeof n), ssize_t{sizeof n});
+    }
     return n;
   }
   void go_on() { EXPECT_EQ(::write(down_[1], "x", 1), 1); }
@@ -379,21 +381,21 @@ TEST_F(DeviceLease, SumsOfMemoryShowOneChangedWord) {
   Child one([&](Child& self) {
     cuda::use_device("0");
     const std::size_t bytes = (std::size_t{1} << 30U) + 4096;
-    const cuda::DeviceMemory memory(bytes);
+    const cuda::DeviceMemory words(bytes);
     const cuda::OwnedStream stream;
-    cuda::fill_bytes(memory.data(), 3, bytes, stream.get());
+    cuda::fill_bytes(words.data(), 3, bytes, stream.get());
     stream.synchronize();
-    const std::uint64_t before = sum_of_memory(memory.data(), bytes);
+    const std::uint64_t before = sum_of_memory(words.data(), bytes);
     const TimeNs begin = now_ns();
-    self.tell(sum_of_memory(memory.data(), bytes) == before ? 1 : 0);
+    self.tell(sum_of_memory(words.data(), bytes) == before ? 1 : 0);
     const double seconds = 1e-9 * static_cast<double>(now_ns() - begin);
     std::printf("sums: %.0f GB/s\n", static_cast<double>(bytes) / seconds / 1e9);
     std::fflush(stdout);
     for (const std::size_t at : {std::size_t{16}, bytes - 8}) {
-      cuda::fill_bytes(memory.data() + at, 4, 1, stream.get());
+      cuda::fill_bytes(words.data() + at, 4, 1, stream.get());
       stream.synchronize();
-      self.tell(sum_of_memory(memory.data(), bytes) != before ? 1 : 0);
-      cuda::fill_bytes(memory.data() + at, 3, 1, stream.get());
+      self.tell(sum_of_memory(words.data(), bytes) != before ? 1 : 0);
+      cuda::fill_bytes(words.data() + at, 3, 1, stream.get());
     }
   });
   for (int i = 0; i < 3; ++i) EXPECT_EQ(one.hear(), 1U) << i;

@@ -132,12 +132,80 @@ TEST_F(ExpertsTest, RoutingIsTheCpus) {
   }
 }
 
+/// Sigmoids, biases and groups, against the CPU backend's choice.
+TEST_F(ExpertsTest, AnyRoutersChoiceIsTheCpus) {
+  struct Case {
+    int rows, count, active, groups, active_groups;
+    bool sigmoid, router_bias, choice_bias, pairs, normalise;
+    float scale;
+  };
+  for (const Case c : {Case{33, 32, 4, 1, 1, false, true, false, true, true, 1},
+                       {70, 64, 6, 8, 3, true, false, true, true, true, 2.5F},
+                       {9, 64, 6, 8, 2, false, false, false, false, false, 1},
+                       {257, 160, 8, 1, 1, true, false, true, true, true, 1}}) {
+    SCOPED_TRACE(std::to_string(c.count) + " experts, " + std::to_string(c.groups) + " groups");
+    const std::vector<float> logits = random_logits(c.rows, c.count, 7);
+    const std::vector<float> router_bias = random_logits(1, c.count, 8);
+    std::vector<float> choice_bias = random_logits(1, c.count, 9);
+    for (float& b : choice_bias) b *= 0.05F;
+    std::vector<float> biased = logits;
+    for (std::size_t i = 0; i < biased.size() && c.router_bias; ++i) {
+      biased[i] += router_bias[i % at(c.count)];
+    }
+    std::vector<float> p = softmax(biased, c.count);
+    for (std::size_t i = 0; i < p.size() && c.sigmoid; ++i) p[i] = 1 / (1 + std::exp(-biased[i]));
+    cpu::ExpertPlan plan;
+    plan.make(
+        p, {c.count, c.active, c.normalise, c.scale, c.choice_bias ? choice_bias.data() : nullptr,
+            c.groups, c.active_groups, c.pairs});
+
+    const int lines = c.rows * c.active;
+    const Device<float> device_logits(logits), device_router(router_bias),
+        device_choice(choice_bias);
+    const Device<std::int32_t> chosen(at(lines)), line(at(lines)), source(at(lines)), n_items(1);
+    const Device<float> weights(at(lines));
+    const Device<ExpertItem> items(at(most_items(c.rows, c.count, c.active, 8)) + 1);
+    ExpertRouting r;
+    r.rows = c.rows;
+    r.count = c.count;
+    r.active = c.active;
+    r.normalise = c.normalise;
+    r.piece = 8;
+    r.logits = device_logits.get();
+    r.chosen = chosen.get();
+    r.weights = weights.get();
+    r.line = line.get();
+    r.source = source.get();
+    r.items = items.get();
+    r.n_items = n_items.get();
+    r.rule.sigmoid = c.sigmoid;
+    r.rule.router_bias = c.router_bias ? device_router.get() : nullptr;
+    r.rule.choice_bias = c.choice_bias ? device_choice.get() : nullptr;
+    r.rule.groups = c.groups;
+    r.rule.active_groups = c.active_groups;
+    r.rule.group_pairs = c.pairs;
+    r.rule.scale = c.scale;
+    route(r, nullptr);
+    const auto got = chosen.read();
+    const auto got_weights = weights.read();
+    for (int row = 0; row < c.rows; ++row) {
+      for (int j = 0; j < c.active; ++j) {
+        const cpu::ExpertPlan::Choice& want = plan.of_row(row)[at(j)];
+        const std::size_t i = size(row, c.active) + at(j);
+        ASSERT_EQ(got[i], want.expert) << row << ", " << j;
+        EXPECT_NEAR(got_weights[i], want.weight, 1e-5F * want.weight);
+      }
+    }
+  }
+}
+
 /// A layer of experts, and what it adds to x for up to `rows` rows.
 struct Layer {
   ExpertShape shape;
   int rows;
   std::vector<Bf16> gate_up, down, normed, x;
   std::vector<float> logits;
+  std::vector<float> up_bias, down_bias;  // of clamped gates, as gpt-oss has them; empty: none
   Device<Bf16> gate_up_device, down_device, normed_device;
   Device<float> logits_device;
   Device<std::byte> workspace;
@@ -172,6 +240,12 @@ struct Layer {
     call.x = y.get();
     call.workspace = workspace.get();
     call.deterministic = deterministic;
+    const Device<float> ups(up_bias), downs(down_bias);
+    if (!up_bias.empty()) {
+      call.rule.act = {Gate::clamped, true, 2.0F, 1.7F};
+      call.rule.up_bias = ups.get();
+      call.rule.down_bias = downs.get();
+    }
     experts(call, nullptr);
     std::vector<float> result;
     for (const Bf16 v : y.read()) result.push_back(value(v));
@@ -199,12 +273,22 @@ struct Layer {
       const Bf16* downs = down.data() + size(choice.expert, shape.intermediate) * at(shape.hidden);
       std::vector<double> gated(at(shape.intermediate));
       for (int i = 0; i < shape.intermediate; ++i) {
-        const double gate = dot(gates + size(i / 8 * 16 + i % 8, shape.hidden), n);
-        const double up = dot(gates + size(i / 8 * 16 + 8 + i % 8, shape.hidden), n);
-        gated[at(i)] = gate / (1 + std::exp(-gate)) * up;
+        double gate = dot(gates + size(i / 8 * 16 + i % 8, shape.hidden), n);
+        double up = dot(gates + size(i / 8 * 16 + 8 + i % 8, shape.hidden), n);
+        if (up_bias.empty()) {
+          gated[at(i)] = gate / (1 + std::exp(-gate)) * up;
+          continue;
+        }
+        const float* bias = up_bias.data() + size(choice.expert, 2 * shape.intermediate);
+        gate = std::min(gate + bias[i], 2.0);
+        up = std::clamp(up + bias[shape.intermediate + i], -2.0, 2.0);
+        gated[at(i)] = gate / (1 + std::exp(-double{1.7F} * gate)) * (up + 1);
       }
-      for (int o = 0; o < shape.hidden; ++o)
-        y[at(o)] += choice.weight * dot(downs + size(o, shape.intermediate), gated);
+      for (int o = 0; o < shape.hidden; ++o) {
+        const double bias =
+            down_bias.empty() ? 0 : down_bias[size(choice.expert, shape.hidden) + at(o)];
+        y[at(o)] += choice.weight * (dot(downs + size(o, shape.intermediate), gated) + bias);
+      }
     }
     return y;
   }
@@ -214,31 +298,38 @@ TEST_F(ExpertsTest, SumsAreThoseOfTheHost) {
   for (const ExpertShape& shape :
        {ExpertShape{8, 2, 144, 80, true}, ExpertShape{128, 8, 256, 64, false},
         ExpertShape{4, 1, 512, 1040, false}}) {
-    const Layer layer(shape, 333);
-    cpu::ExpertPlan plan;
-    plan.make(softmax(layer.logits, shape.count),
-              {.experts = shape.count, .active = shape.active, .normalise = shape.normalise});
-    std::vector<std::vector<double>> want;
-    double squares = 0;
-    for (int row = 0; row < layer.rows; ++row) {
-      want.push_back(layer.expected_row(plan, row));
-      for (const double v : want.back()) squares += v * v;
-    }
-    const double typical = std::sqrt(squares / (double{1} * layer.rows * shape.hidden));
-    for (const bool deterministic : {false, true}) {
-      for (const int rows : {1, 2, 7, 8, 9, 16, 17, 40, 64, 100, 333}) {
-        const std::vector<float> got = layer.run(0, rows, deterministic);
-        double worst = 0;
-        for (std::size_t i = 0; i < got.size(); ++i) {
-          const double exact = want[i / at(shape.hidden)][i % at(shape.hidden)];
-          worst = std::max(
-              worst, std::isnan(got[i]) ? 1e9 : std::abs(got[i] - exact) - std::abs(exact) / 200);
+    for (const bool biased : {false, true}) {
+      Layer layer(shape, 333);
+      if (biased) {
+        layer.up_bias = random_logits(shape.count, 2 * shape.intermediate, 10);
+        layer.down_bias = random_logits(shape.count, shape.hidden, 11);
+      }
+      cpu::ExpertPlan plan;
+      plan.make(softmax(layer.logits, shape.count),
+                {.experts = shape.count, .active = shape.active, .normalise = shape.normalise});
+      std::vector<std::vector<double>> want;
+      double squares = 0;
+      for (int row = 0; row < layer.rows; ++row) {
+        want.push_back(layer.expected_row(plan, row));
+        for (const double v : want.back()) squares += v * v;
+      }
+      const double typical = std::sqrt(squares / (double{1} * layer.rows * shape.hidden));
+      for (const bool deterministic : {false, true}) {
+        for (const int rows : {1, 2, 7, 8, 9, 16, 17, 40, 64, 100, 333}) {
+          const std::vector<float> got = layer.run(0, rows, deterministic);
+          double worst = 0;
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            const double exact = want[i / at(shape.hidden)][i % at(shape.hidden)];
+            worst = std::max(
+                worst, std::isnan(got[i]) ? 1e9 : std::abs(got[i] - exact) - std::abs(exact) / 200);
+          }
+          // The hidden products and an expert's result are rounded to bf16 on the way, which the
+          // reference does not do: where x and what is added to it nearly cancel, their rounding is
+          // all that is left.
+          EXPECT_LT(worst / typical, 2e-2)
+              << shape.count << " experts, " << rows << " rows"
+              << (deterministic ? ", deterministic" : "") << (biased ? ", biased" : "");
         }
-        // The hidden products and an expert's result are rounded to bf16 on the way, which the
-        // reference does not do: where x and what is added to it nearly cancel, their rounding is
-        // all that is left.
-        EXPECT_LT(worst / typical, 2e-2) << shape.count << " experts, " << rows << " rows"
-                                         << (deterministic ? ", deterministic" : "");
       }
     }
   }

@@ -54,22 +54,28 @@ std::string mib(std::uint64_t bytes) { return std::to_string(bytes >> 20U) + " M
 }  // namespace
 
 struct CudaExecutor::Lane {
-  /// `prefill` may be null.
-  Lane(const cuda::PrefillAttention* prefill, int max_rows, std::uint32_t vocab,
-       RowSamplingPool& sampling, const cuda::OwnedStream& stream)
+  Lane(const GpuDecoder& decoder, int max_rows, RowSamplingPool& sampling,
+       const cuda::OwnedStream& stream)
       : inputs(kInputBytes),
         tokens(static_cast<std::size_t>(max_rows) * sizeof(std::int32_t)),
         logprobs(static_cast<std::size_t>(max_rows) * sizeof(cuda::TokenLogprobs)),
-        host_rows(vocab, sampling, stream) {
-    if (prefill == nullptr) return;
-    plan_ints = cuda::PinnedMemory(prefill->int_workspace_bytes());
-    plan = prefill->make_plan();
+        host_rows(static_cast<std::uint32_t>(decoder.config().vocab), sampling, stream) {
+    if (const cuda::PrefillAttention* prefill = decoder.prefill_attention()) {
+      plan_ints = cuda::PinnedMemory(prefill->int_workspace_bytes());
+      plan = prefill->make_plan();
+    }
+    if (const cuda::PrefillAttention* near = decoder.near_prefill_attention()) {
+      near_plan_ints = cuda::PinnedMemory(near->int_workspace_bytes());
+      near_plan = near->make_plan();
+    }
   }
   cuda::PinnedMemory inputs;
   cuda::PinnedMemory plan_ints;
   cuda::PinnedMemory tokens;    // what the step sampled, by row
   cuda::PinnedMemory logprobs;  // by line of logits
   cuda::PrefillAttention::PlanPtr plan;
+  cuda::PinnedMemory near_plan_ints;  // of layers with the nearer window
+  cuda::PrefillAttention::PlanPtr near_plan;
   CudaSums sums;
   cuda::OwnedEvent ended;
   GpuHostRows host_rows;
@@ -212,15 +218,12 @@ Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
   }
   const KvGeometry& g = pool_->geometry();
   decoder_->set_pool(pool_->data(), g);
-  packer_ = std::make_unique<GpuStepPacker>(
-      decoder_->decode_attention(), g, decoder_->prefill_attention() == nullptr,
-      decoder_->max_wanted(), static_cast<std::uint32_t>(decoder_->config().vocab));
+  packer_ = std::make_unique<GpuStepPacker>(*decoder_, g);
   late_rows_ = std::make_unique<GpuLateRows>(*decoder_, *packer_, *stream_);
   inputs_ = cuda::DeviceMemory(kInputBytes);
   for (auto& lane : lanes_) {
-    lane = std::make_unique<Lane>(
-        decoder_->prefill_attention(), static_cast<int>(options_.max_step_tokens),
-        static_cast<std::uint32_t>(decoder_->config().vocab), *sampling_, *stream_);
+    lane = std::make_unique<Lane>(*decoder_, static_cast<int>(options_.max_step_tokens), *sampling_,
+                                  *stream_);
   }
   if (options_.time_steps) timer_ = std::make_unique<cuda::StepTimer>();
   plan_graphs();
@@ -335,6 +338,12 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
           packer_->chunks(), *lane.plan, decoder_->prefill_float_workspace(),
           decoder_->prefill_int_workspace(), lane.plan_ints.data(), stream_->get());
       packed.batch.chunks = lane.plan.get();
+      if (const cuda::PrefillAttention* near = decoder_->near_prefill_attention()) {
+        near->plan(packer_->chunks(), *lane.near_plan, decoder_->near_prefill_float_workspace(),
+                   decoder_->near_prefill_int_workspace(), lane.near_plan_ints.data(),
+                   stream_->get());
+        packed.batch.near_chunks = lane.near_plan.get();
+      }
     }
     decoder_->run(packed.batch, stream_->get(), to_host);
   }

@@ -47,13 +47,13 @@ void skip(cuda::SampleRow& sample) {
 
 }  // namespace
 
-GpuStepPacker::GpuStepPacker(const cuda::DecodeAttention& attention, const KvGeometry& geometry,
-                             bool single_tokens, int max_wanted, std::uint32_t vocab)
-    : attention_(attention),
+GpuStepPacker::GpuStepPacker(const GpuDecoder& decoder, const KvGeometry& geometry)
+    : attention_(decoder.decode_attention()),
+      near_attention_(decoder.near_decode_attention()),
       geometry_(geometry),
-      single_tokens_(single_tokens),
-      max_wanted_(static_cast<std::size_t>(max_wanted)),
-      edits_(vocab) {}
+      single_tokens_(decoder.prefill_attention() == nullptr),
+      max_wanted_(static_cast<std::size_t>(decoder.max_wanted())),
+      edits_(static_cast<std::uint32_t>(decoder.config().vocab)) {}
 
 bool GpuStepPacker::needs_host(const BatchRow& row) {
   return row.ranks || (row.samples() && row.sampling->typical_p != 1.0F);
@@ -96,6 +96,7 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   const std::size_t samples = padded_rows > 0 ? rows : wanted;
   const auto max_items =
       static_cast<std::size_t>(rows == 0 ? 0 : attention_.max_items(static_cast<int>(rows)));
+  const std::size_t near_items = near_attention_ == nullptr ? 0 : max_items;
 
   Packed packed;
   // First what a graph needs at fixed places, then what varies: that is named by index.
@@ -107,6 +108,8 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   const auto d_samples = places.take<cuda::SampleRow>(samples);
   const auto d_n_items = places.take<std::int32_t>(1);
   const auto d_items = places.take<cuda::DecodeItem>(max_items);
+  const auto d_n_near = places.take<std::int32_t>(near_items > 0 ? 1 : 0);
+  const auto d_near = places.take<cuda::DecodeItem>(near_items);
   const auto d_table = places.take<std::int32_t>(table);
   packed.too_large = places.full();
   if (packed.too_large) return packed;
@@ -151,12 +154,6 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   }
   packed.bytes = area.used * sizeof(std::int32_t);
 
-  if (max_items > 0) {
-    attention_.plan(singles_, plan_, padded_rows);
-    std::copy(plan_.items.begin(), plan_.items.end(), d_items.host);
-    *d_n_items.host = static_cast<std::int32_t>(plan_.items.size());
-  }
-
   GpuBatch& b = packed.batch;
   b.rows = static_cast<int>(rows);
   b.tokens = d_tokens.device;
@@ -165,14 +162,31 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   b.block_table = reinterpret_cast<const std::int32_t*>(device);
   b.singles.items = d_items.device;
   b.singles.n_items = d_n_items.device;
-  b.singles.rows = plan_.rows;
-  b.singles.launch = padded_rows > 0 ? static_cast<int>(max_items)
-                                     : static_cast<int>(singles_.empty() ? 0 : plan_.items.size());
+  if (max_items > 0) {
+    plan_singles(attention_, padded_rows, d_items.host, d_n_items.host, b.singles);
+  }
+  b.near_singles.items = d_near.device;
+  b.near_singles.n_items = d_n_near.device;
+  if (near_items > 0) {
+    plan_singles(*near_attention_, padded_rows, d_near.host, d_n_near.host, b.near_singles);
+  }
   b.wanted = static_cast<int>(samples);
   b.wanted_rows = padded_rows > 0 ? nullptr : d_wanted.device;
   b.samples = d_samples.device;
   b.words = reinterpret_cast<const std::int32_t*>(device);
   return packed;
+}
+
+/// A graph launches the most items that a step of its rows may have.
+void GpuStepPacker::plan_singles(const cuda::DecodeAttention& attention, int padded_rows,
+                                 cuda::DecodeItem* items, std::int32_t* n_items,
+                                 cuda::DecodeWork& work) {
+  attention.plan(singles_, plan_, padded_rows);
+  std::copy(plan_.items.begin(), plan_.items.end(), items);
+  *n_items = static_cast<std::int32_t>(plan_.items.size());
+  work.rows = plan_.rows;
+  work.launch = padded_rows > 0 ? attention.max_items(padded_rows)
+                                : static_cast<int>(singles_.empty() ? 0 : plan_.items.size());
 }
 
 /// What is wanted of each line of logits; returns how many there are. Lists go to `area`.

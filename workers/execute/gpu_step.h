@@ -17,10 +17,9 @@ namespace baton {
 /// Reused from step to step.
 class GpuStepPacker {
  public:
-  /// `geometry` is the pool's. `single_tokens`: the rows of prompt chunks are planned so, too.
-  /// `max_wanted`: lines of logits that the decoder holds at a time.
-  GpuStepPacker(const cuda::DecodeAttention& attention, const KvGeometry& geometry,
-                bool single_tokens, int max_wanted, std::uint32_t vocab);
+  /// `geometry` is the pool's. The rows of prompt chunks are planned as single tokens where the
+  /// decoder has no kernel for chunks.
+  GpuStepPacker(const GpuDecoder& decoder, const KvGeometry& geometry);
 
   struct Packed {
     GpuBatch batch;          // addresses in the device buffer; `chunks` is left to the caller
@@ -65,8 +64,11 @@ class GpuStepPacker {
   std::size_t pack_samples(const RunStep& step, bool keeps_logits, cuda::SampleRow* samples,
                            std::int32_t* wanted, WordArea& area, Packed& packed);
   bool is_chunk(const BatchRow& row) const { return row.tokens.size() > 1 && !single_tokens_; }
+  void plan_singles(const cuda::DecodeAttention& attention, int padded_rows,
+                    cuda::DecodeItem* items, std::int32_t* n_items, cuda::DecodeWork& work);
 
   const cuda::DecodeAttention& attention_;
+  const cuda::DecodeAttention* near_attention_;  // null: layers have one window
   const KvGeometry geometry_;
   const bool single_tokens_;
   const std::size_t max_wanted_;

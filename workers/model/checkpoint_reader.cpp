@@ -99,6 +99,15 @@ std::string head_name(const TensorNames& names, const Checkpoint& checkpoint) {
   return checkpoint.find(inner + ".weight") != nullptr ? inner : names.head;
 }
 
+std::pair<LinearSource, LinearSource> gate_and_up(const FeedForwardSource& part) {
+  if (part.up.rows() > 0) return {part.gate, part.up};
+  LinearSource gate = part.gate;
+  gate.plain.rows /= 2;
+  LinearSource up = gate;
+  up.plain.data += gate.plain.rows * gate.plain.columns * cpu::element_bytes(gate.plain.type);
+  return {gate, up};
+}
+
 CheckpointReader::CheckpointReader(const ModelConfig& config, const Checkpoint& checkpoint,
                                    std::atomic<int>* progress, int threads)
     : config_(config),

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "workers/cpu/packing.h"
@@ -88,6 +89,9 @@ std::string head_name(const TensorNames& names, const Checkpoint& checkpoint);
 struct FeedForwardNames {
   std::string fused, gate, up, down;
 };
+
+/// The two, also where a plain tensor has both.
+std::pair<LinearSource, LinearSource> gate_and_up(const FeedForwardSource& part);
 
 /// Takes tensors out of a checkpoint, checks them against the configuration and remembers which
 /// were taken. Everything throws ModelError that names the file and the tensor: one that is

@@ -11,6 +11,7 @@
 #include "workers/cuda/layer/rowwise.h"
 #include "workers/cuda/stopwatch.h"
 #include "workers/model/error.h"
+#include "workers/model/gpu_shapes.h"
 
 namespace baton {
 namespace {
@@ -18,70 +19,6 @@ namespace {
 using cuda::Bf16;
 using cuda::LinearOutput;
 using cuda::Linears;
-
-constexpr std::size_t kAlign = 256;
-/// In deterministic mode every row's keys are cut into pieces of this many, whoever its neighbours
-/// are.
-constexpr int kFixedSplit = 256;
-
-cuda::HeadShape heads_of(const ModelConfig& c) { return {c.heads, c.kv_heads, c.head_dim}; }
-
-cuda::ExpertShape experts_of(const ModelConfig& c) {
-  const ExpertSpec& e = c.experts();
-  return {e.count, e.active, c.hidden, e.expert.intermediate, e.normalise};
-}
-
-cuda::DecodeAttention::Options decode_options(const ModelConfig& c, const GpuDecoder::Options& o) {
-  cuda::DecodeAttention::Options d;
-  d.shape = heads_of(c);
-  d.tokens_per_block = o.tokens_per_block;
-  d.max_rows = o.max_rows;
-  d.window = c.layer(0).attention.window;
-  d.fixed_split = o.deterministic ? kFixedSplit : 0;
-  return d;
-}
-
-cuda::PrefillAttention::Options prefill_options(const ModelConfig& c,
-                                                const GpuDecoder::Options& o) {
-  cuda::PrefillAttention::Options p;
-  p.shape = heads_of(c);
-  p.tokens_per_block = o.tokens_per_block;
-  p.max_rows = o.max_rows;
-  p.max_chunks = o.max_rows / 2 + 1;
-  p.max_table = o.max_table;
-  p.window = c.layer(0).attention.window;
-  return p;
-}
-
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-
-/// Larger matrices are multiplied as they are quantised, however many the rows.
-constexpr std::size_t kMostDequantizedBytes = std::size_t{1} << 30U;
-
-Linears::Options linear_options(const ModelConfig& c, const GpuWeights& weights,
-                                const GpuDecoder::Options& o) {
-  Linears::Options l;
-  l.max_rows = o.max_rows;
-  l.deterministic = o.deterministic;
-  const auto room_for = [&](const cuda::LinearWeight& w) {
-    const std::size_t in = static_cast<std::size_t>(w.in) * sizeof(Bf16);
-    const std::size_t dequantized = aligned(static_cast<std::size_t>(w.out) * in);
-    if (w.is_quantized() && !o.deterministic && dequantized <= kMostDequantizedBytes) {
-      l.dequantized_bytes = std::max(l.dequantized_bytes, dequantized);
-    }
-    if (w.quantized.order != nullptr) {
-      l.ordered_bytes =
-          std::max(l.ordered_bytes, aligned(static_cast<std::size_t>(o.max_rows) * in));
-    }
-  };
-  for (const GpuLayer& layer : weights.layers) {
-    for (const auto* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) room_for(*w);
-  }
-  room_for(weights.lm_head);
-  l.workspace_bytes = Linears::workspace_bytes(o.max_rows, 2 * c.intermediate()) +
-                      l.dequantized_bytes + l.ordered_bytes;
-  return l;
-}
 
 /// Matrices of one kind by what Linears tells apart.
 std::vector<std::vector<cuda::LinearWeight>> alike(const std::vector<cuda::LinearWeight>& all) {
@@ -96,72 +33,11 @@ std::vector<std::vector<cuda::LinearWeight>> alike(const std::vector<cuda::Linea
 
 }  // namespace
 
-GpuDecoder::GpuDecoder(ModelConfig config, GpuWeights weights, const Options& options)
-    : config_(std::move(config)),
-      weights_(std::move(weights)),
-      options_(options),
-      decode_(decode_options(config_, options)),
-      prefill_(options.deterministic || !cuda::has_attention_tiles(heads_of(config_))
-                   ? nullptr
-                   : std::make_unique<cuda::PrefillAttention>(prefill_options(config_, options))),
-      linears_(linear_options(config_, weights_, options), (carve_workspace(), linear_workspace_)) {
-}
-
-/// The same walk counts the bytes first and then hands out the places.
-void GpuDecoder::carve_workspace() {
-  const ModelConfig& c = config_;
-  const auto rows = static_cast<std::size_t>(options_.max_rows);
-  const auto wanted = static_cast<std::size_t>(options_.max_wanted);
-  const int chain_rows = most_chain_rows();
-  const auto walk = [&](std::byte* base) {
-    std::size_t used = 0;
-    const auto take = [&]<typename T>(T*& to, std::size_t bytes) {
-      to = base == nullptr ? nullptr : reinterpret_cast<T*>(base + used);
-      used += (bytes + kAlign - 1) / kAlign * kAlign;
-    };
-    const auto matrix = [&](Bf16*& to, std::size_t n_rows, int columns) {
-      take(to, n_rows * static_cast<std::size_t>(columns) * sizeof(Bf16));
-    };
-    const auto bytes = [&](void*& to, std::size_t n) {
-      std::byte* place = nullptr;
-      take(place, n);
-      to = place;
-    };
-    matrix(x_, rows, c.hidden);
-    matrix(normed_, rows, c.hidden);
-    matrix(qkv_, rows, c.qkv_columns());
-    matrix(attended_, rows, c.heads * c.head_dim);
-    matrix(gated_, rows, c.intermediate());
-    const bool sparse = c.experts().count > 0;
-    const int expert_rows = sparse ? std::min(options_.max_rows, cuda::kMostExpertRows) : 0;
-    take(routed_, static_cast<std::size_t>(expert_rows) *
-                      static_cast<std::size_t>(c.experts().count) * sizeof(float));
-    matrix(wanted_x_, rows, c.hidden);
-    matrix(wanted_attended_, rows, c.heads * c.head_dim);
-    take(logits_, wanted * static_cast<std::size_t>(c.vocab) * sizeof(float));
-    take(sampled_, rows * sizeof(std::int32_t));
-    take(logprobs_, rows * sizeof(cuda::TokenLogprobs));
-    bytes(decode_workspace_, decode_.workspace_bytes());
-    bytes(prefill_float_, prefill_ ? prefill_->float_workspace_bytes() : 0);
-    bytes(prefill_int_, prefill_ ? prefill_->int_workspace_bytes() : 0);
-    bytes(sample_workspace_, cuda::sample_workspace_bytes(options_.max_wanted, c.vocab));
-    bytes(experts_workspace_,
-          sparse ? cuda::experts_workspace_bytes(experts_of(c), expert_rows) : 0);
-    linear_workspace_bytes_ = linear_options(c, weights_, options_).workspace_bytes;
-    bytes(linear_workspace_, linear_workspace_bytes_);
-    const auto chains = static_cast<std::size_t>(chain_rows > 0 ? c.layers : 0);
-    take(chain_states_, chains * cuda::chain_state_bytes());
-    take(chain_workspace_, chain_rows > 0 ? cuda::chain_workspace_bytes(chain_rows) : 0);
-    return used;
-  };
-  workspace_ = cuda::DeviceMemory(walk(nullptr));
-  walk(workspace_.data());
-  const cuda::OwnedStream stream;
-  cuda::fill_bytes(workspace_.data(), 0, workspace_.bytes(), stream.get());
-  stream.synchronize();
-}
-
 void GpuDecoder::tune(cuda::Stream stream) {
+  // The activations are free until the first step: timing may write there.
+  auto* scratch = reinterpret_cast<std::byte*>(x_);
+  const auto bytes = static_cast<std::size_t>(static_cast<std::byte*>(decode_workspace_) - scratch);
+  if (!fused_) return tune_general(scratch, bytes, stream);
   std::vector<cuda::LinearWeight> qkv;
   std::vector<cuda::LinearWeight> o;
   std::vector<cuda::LinearWeight> gate_up;
@@ -177,9 +53,6 @@ void GpuDecoder::tune(cuda::Stream stream) {
       down.push_back(l.down);
     }
   }
-  // The activations are free until the first step: timing may write there.
-  auto* scratch = reinterpret_cast<std::byte*>(x_);
-  const auto bytes = static_cast<std::size_t>(static_cast<std::byte*>(decode_workspace_) - scratch);
   const auto tune = [&](const std::vector<cuda::LinearWeight>& w, LinearOutput output) {
     for (const auto& list : alike(w)) {
       linears_.tune(list.data(), static_cast<int>(list.size()), output, scratch, bytes, stream);
@@ -246,8 +119,10 @@ void GpuDecoder::run_chain(int index, int next, int rows, cuda::Stream stream) {
 }
 
 int GpuDecoder::most_chain_rows() const {
-  if (options_.deterministic || options_.chain == Options::Chain::never || config_.layers < 2)
+  if (!fused_ || options_.deterministic || options_.chain == Options::Chain::never ||
+      config_.layers < 2) {
     return 0;
+  }
   int most_rows = options_.max_rows;
   for (int i = 0; i < config_.layers; ++i) {
     if (weights_.layers[static_cast<std::size_t>(i)].sparse()) return 0;
@@ -330,6 +205,7 @@ cuda::KvLayerView GpuDecoder::kv_layer(int index) const {
 
 /// The model. T = rows of the step, W = rows whose logits are wanted; x is the residual stream.
 void GpuDecoder::run(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use) {
+  if (!fused_) return run_general(batch, stream, use);
   // x = E[tokens]
   cuda::embed(weights_.embedding, config_.vocab, batch.tokens, sampled_, batch.rows, config_.hidden,
               x_, stream);
@@ -363,9 +239,12 @@ void GpuDecoder::attend(int index, const GpuBatch& batch, cuda::Stream stream) {
   append.qkv = qkv_;
   append.rows = batch.rows;
   append.shape = heads_of(config_);
-  append.rope = {w.qkv_bias,        w.q_norm,
-                 w.k_norm,          static_cast<float>(config_.norm.eps),
-                 weights_.rope_cos, weights_.rope_sin};
+  append.rope = {w.qkv_bias,
+                 w.q_norm,
+                 w.k_norm,
+                 static_cast<float>(config_.norm.eps),
+                 weights_.ropes.front().cos,
+                 weights_.ropes.front().sin};
   append.positions = batch.positions;
   append.slots = batch.slots;
   append.kv = kv;

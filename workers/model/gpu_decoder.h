@@ -31,6 +31,9 @@ struct GpuBatch {
   cuda::DecodeWork singles;                   // single tokens
   // Prompt chunks; null: none
   const cuda::PrefillAttention::Plan* chunks = nullptr;
+  // The same for layers whose window is the nearer of two, where attention is planned for each
+  cuda::DecodeWork near_singles;
+  const cuda::PrefillAttention::Plan* near_chunks = nullptr;
   // Rows whose logits are wanted: all of them, or those of `wanted_rows`
   int wanted = 0;                             // lines of logits
   const std::int32_t* wanted_rows = nullptr;  // [wanted]; null: every row, in order
@@ -61,6 +64,9 @@ class GpuDecoder {
   /// Null where rows of chunks are computed as single tokens: in deterministic mode, and for head
   /// shapes without tiled kernels.
   const cuda::PrefillAttention* prefill_attention() const { return prefill_.get(); }
+  /// The same for layers with the nearer of two windows; null where one plan serves all layers.
+  const cuda::DecodeAttention* near_decode_attention() const { return near_decode_.get(); }
+  const cuda::PrefillAttention* near_prefill_attention() const { return near_prefill_.get(); }
   std::uint64_t weight_bytes() const { return weights_.memory.bytes(); }
   /// Device memory beside the weights.
   std::uint64_t workspace_bytes() const { return workspace_.bytes(); }
@@ -84,6 +90,8 @@ class GpuDecoder {
   /// For PrefillAttention::plan().
   void* prefill_float_workspace() const { return prefill_float_; }
   void* prefill_int_workspace() const { return prefill_int_; }
+  void* near_prefill_float_workspace() const { return near_prefill_float_; }
+  void* near_prefill_int_workspace() const { return near_prefill_int_; }
 
   /// Lines first .. first + n - 1 of a step's logits, [n, vocab], once the stream has passed the
   /// call and until anything else is queued.
@@ -129,6 +137,21 @@ class GpuDecoder {
     if (dump_)
       dump_(part + (index < 0 ? "" : std::to_string(index)) + of_it, values, rows, columns);
   }
+  // Layers outside of the fused kernels' pattern, part by part (gpu_general.cpp).
+  void run_general(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use);
+  void general_project(int index, int rows, bool is_normed, cuda::Stream stream);
+  void general_attend(int index, const GpuBatch& batch, cuda::Stream stream);
+  /// Of the rows of `x`, whose attention is in `attended` and whose normed x in `normed`.
+  bool general_behind(int index, const cuda::Bf16* attended, cuda::Bf16* normed, cuda::Bf16* x,
+                      int rows, cuda::Stream stream);
+  void general_dense(const MlpSpec& spec, const cuda::LinearWeight& up,
+                     const cuda::LinearWeight& down, const float* up_bias, const cuda::Bf16* normed,
+                     int rows, cuda::LinearOutput output, cuda::Bf16* y, cuda::Stream stream);
+  void general_experts(int index, const cuda::Bf16* normed, cuda::Bf16* x, int rows,
+                       cuda::Stream stream);
+  void general_head(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use);
+  void tune_general(void* scratch, std::size_t scratch_bytes, cuda::Stream stream);
+  bool make_near_attention();
   void carve_workspace();
   cuda::KvLayerView kv_layer(int index) const;
 
@@ -137,6 +160,10 @@ class GpuDecoder {
   Options options_;
   cuda::DecodeAttention decode_;
   std::unique_ptr<cuda::PrefillAttention> prefill_;
+  std::unique_ptr<cuda::DecodeAttention> near_decode_;
+  std::unique_ptr<cuda::PrefillAttention> near_prefill_;
+  int near_window_ = 0;  // of the two above
+  bool fused_ = true;    // has_fused_layers()
   cuda::DeviceMemory workspace_;
 
   // Activations, [max_rows, ...] unless said otherwise
@@ -146,6 +173,12 @@ class GpuDecoder {
   cuda::Bf16* attended_ = nullptr;         // [heads * head_dim]
   cuda::Bf16* gated_ = nullptr;            // [intermediate]
   float* routed_ = nullptr;                // [kMostExpertRows at most, experts]
+  // Where layers are not fused:
+  cuda::Bf16* part_ = nullptr;             // [hidden], what a layer's part gives
+  cuda::Bf16* up_ = nullptr;               // [2 * intermediate], of parts that are not plain()
+  cuda::Bf16* wanted_normed_ = nullptr;    // [hidden]
+  cuda::Bf16* shared_ = nullptr;           // [hidden], what all tokens take, where it has a gate
+  float* lse_ = nullptr;                   // [heads], of prompts' rows that have sinks
   cuda::Bf16* wanted_x_ = nullptr;         // [hidden]
   cuda::Bf16* wanted_attended_ = nullptr;  // [heads * head_dim]
   float* logits_ = nullptr;                // [max_wanted, vocab]
@@ -154,6 +187,8 @@ class GpuDecoder {
   void* decode_workspace_ = nullptr;
   void* prefill_float_ = nullptr;
   void* prefill_int_ = nullptr;
+  void* near_prefill_float_ = nullptr;
+  void* near_prefill_int_ = nullptr;
   void* sample_workspace_ = nullptr;
   void* experts_workspace_ = nullptr;
   void* linear_workspace_ = nullptr;

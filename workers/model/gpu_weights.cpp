@@ -10,7 +10,9 @@
 
 #include "workers/cuda/linear/quantized_load.h"
 #include "workers/model/gpu_format.h"
+#include "workers/model/gpu_general_weights.h"
 #include "workers/model/gpu_limits.h"
+#include "workers/model/gpu_places.h"
 #include "workers/model/gpu_upload.h"
 #include "workers/model/rope.h"
 
@@ -21,46 +23,9 @@ using cuda::Bf16;
 using cuda::LinearWeight;
 using cuda::PartRows;
 using cuda::WeightFormat;
-
-constexpr std::size_t kAlign = 256;
+using Places = GpuPlaces;
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-/// Hands out places in one allocation; without memory it only counts.
-class Places {
- public:
-  explicit Places(std::byte* base) : base_(base) {}
-  Bf16* take(std::size_t elements) { return take_as<Bf16>(elements); }
-  LinearWeight matrix(std::int64_t out, std::int64_t in) {
-    return {take(size(out * in)), static_cast<int>(out), static_cast<int>(in)};
-  }
-  LinearWeight matrix(std::int64_t out, std::int64_t in, const LinearFormat& format) {
-    if (format.format == WeightFormat::bf16) return matrix(out, in);
-    LinearWeight w{nullptr, static_cast<int>(out), static_cast<int>(in)};
-    cuda::QuantizedWeight& q = w.quantized;
-    q.format = format.format;
-    q.groups = format.groups;
-    q.group_shift = format.group_shift;
-    q.words = take_as<std::uint32_t>(cuda::weight_words(q.format, w.out, w.in));
-    q.scales = take_as<std::uint32_t>(cuda::scale_words(w.out, q.groups));
-    if (format.shared_scales) {
-      q.shared_scales = take_as<std::uint32_t>(cuda::shared_scale_words(w.out, q.groups));
-    }
-    if (format.ordered) q.order = take_as<std::int32_t>(size(in));
-    return w;
-  }
-  template <typename T>
-  T* take_as(std::size_t elements) {
-    const std::size_t at = used_;
-    used_ += (elements * sizeof(T) + kAlign - 1) / kAlign * kAlign;
-    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + at);
-  }
-  std::size_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  std::size_t used_ = 0;
-};
 
 /// Which layers of the checkpoint make which matrix.
 class Formats {
@@ -100,8 +65,22 @@ class Formats {
   const Checkpoint* checkpoint_;
 };
 
+void place_ropes(const ModelConfig& c, Places& places, GpuWeights& w) {
+  for (const RopeConfig& rope : c.ropes) {
+    const std::size_t angles = size(c.max_context) * size(rope.dims / 2);
+    GpuRope to;
+    to.cos = places.take_as<float>(angles);
+    to.sin = places.take_as<float>(angles);
+    w.ropes.push_back(to);
+  }
+}
+
 /// The same walk plans the size, and gives every tensor its place.
 void place(const ModelConfig& c, const Formats& formats, Places& places, GpuWeights& w) {
+  if (!has_fused_layers(c)) {
+    place_general_weights(c, places, w);
+    return place_ropes(c, places, w);
+  }
   const std::size_t hidden = size(c.hidden);
   const std::size_t head_dim = size(c.head_dim);
   w.embedding = places.take(size(c.vocab) * hidden);
@@ -128,15 +107,13 @@ void place(const ModelConfig& c, const Formats& formats, Places& places, GpuWeig
   w.final_norm = places.take(hidden);
   w.lm_head = {w.embedding, c.vocab, c.hidden};
   if (!c.tied_embeddings) w.lm_head = places.matrix(c.vocab, c.hidden, formats.lm_head());
-  const std::size_t angles = size(c.max_context) * size(c.head_dim / 2);
-  w.rope_cos = places.take_as<float>(angles);
-  w.rope_sin = places.take_as<float>(angles);
+  place_ropes(c, places, w);
 }
 
 /// position * frequency in fp32, as the models were trained; see RopeTable.
-void upload_rope(const ModelConfig& c, const GpuWeights& w) {
-  const std::vector<float> frequencies = rope_frequencies(c.ropes.front());
-  const auto factor = static_cast<float>(c.ropes.front().attention_factor);
+void upload_rope(const ModelConfig& c, const RopeConfig& rope, const GpuRope& to) {
+  const std::vector<float> frequencies = rope_frequencies(rope);
+  const auto factor = static_cast<float>(rope.attention_factor);
   const std::size_t half = frequencies.size();
   std::vector<float> cosines(size(c.max_context) * half);
   std::vector<float> sines(cosines.size());
@@ -149,9 +126,13 @@ void upload_rope(const ModelConfig& c, const GpuWeights& w) {
   }
   const cuda::OwnedStream stream;
   const std::size_t bytes = cosines.size() * sizeof(float);
-  cuda::copy_to_device(const_cast<float*>(w.rope_cos), cosines.data(), bytes, stream.get());
-  cuda::copy_to_device(const_cast<float*>(w.rope_sin), sines.data(), bytes, stream.get());
+  cuda::copy_to_device(const_cast<float*>(to.cos), cosines.data(), bytes, stream.get());
+  cuda::copy_to_device(const_cast<float*>(to.sin), sines.data(), bytes, stream.get());
   stream.synchronize();
+}
+
+void upload_ropes(const ModelConfig& c, const GpuWeights& w) {
+  for (std::size_t i = 0; i < c.ropes.size(); ++i) upload_rope(c, c.ropes[i], w.ropes[i]);
 }
 
 /// Where the order of a quantised matrix's inputs goes, from the groups of one of its parts.
@@ -206,8 +187,9 @@ void bring_layer(GpuUpload& upload, const LayerSource& from, const GpuLayer& to)
   upload.vector(from.post_norm, to.post_norm);
   if (to.sparse()) return bring(upload, from.router, {0, false}, to.router);
   upload_order(from.dense.gate, to.gate_up);
-  bring(upload, from.dense.gate, {0, true}, to.gate_up);
-  bring(upload, from.dense.up, {8, true}, to.gate_up);
+  const auto [gate, up] = gate_and_up(from.dense);
+  bring(upload, gate, {0, true}, to.gate_up);
+  bring(upload, up, {8, true}, to.gate_up);
   upload_order(from.dense.down, to.down);
   bring(upload, from.dense.down, {0, false}, to.down);
 }
@@ -257,6 +239,12 @@ GpuWeights place_gpu_weights(const ModelConfig& config, const Checkpoint* checkp
 
 void load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, int ordinal,
                       std::atomic<int>& percent, GpuWeights& w) {
+  if (!has_fused_layers(config)) {
+    load_general_weights(config, checkpoint, ordinal, percent, w);
+    upload_ropes(config, w);
+    percent = 100;
+    return;
+  }
   CheckpointReader reader(config, checkpoint);
   GpuUpload upload(config.quantization);
   upload.plain(reader.embedding(), w.embedding, false);
@@ -273,7 +261,7 @@ void load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, i
   }
   reader.expect_all_taken();
   upload.run(ordinal, percent);
-  upload_rope(config, w);
+  upload_ropes(config, w);
   percent = 100;
 }
 
@@ -300,8 +288,9 @@ void random_gpu_weights(const ModelConfig& config, std::atomic<int>& percent, Gp
     }
   }
   ones(w.final_norm, config.hidden);
+  if (!has_fused_layers(config)) randomise_general_weights(config, w);
   stream.synchronize();
-  upload_rope(config, w);
+  upload_ropes(config, w);
   percent = 100;
 }
 

@@ -18,6 +18,33 @@ namespace baton {
 /// maps weights that another version of the program has left.
 constexpr std::uint32_t kGpuWeightLayoutVersion = 1;
 
+/// A norm's weights and biases, fp32, [hidden]; null where there are none.
+struct GpuNorm {
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+};
+
+/// What a layer has beside its matrices where the fused kernels do not cover its model
+/// (has_fused_layers()): vectors in fp32, null where the family has none.
+struct GpuGeneralLayer {
+  GpuNorm before_attention, after_attention, before_mlp, after_mlp;
+  const float* qkv_bias = nullptr;     // [(heads + 2 kv_heads) * head_dim]
+  const float* q_norm = nullptr;       // [head_dim], or [heads * head_dim]
+  const float* k_norm = nullptr;       // [head_dim], or [kv_heads * head_dim]
+  const float* sinks = nullptr;        // [heads]
+  const float* o_bias = nullptr;       // [hidden]
+  const float* up_bias = nullptr;      // [E][2 * intermediate], gate's, then up's; E: 1 if dense
+  const float* down_bias = nullptr;    // [E][hidden]
+  const float* router_bias = nullptr;  // [E]
+  const float* choice_bias = nullptr;  // [E]
+  // What every token takes beside its experts, and how much of it
+  cuda::LinearWeight shared_gate_up;
+  cuda::LinearWeight shared_down;
+  const float* shared_up_bias = nullptr;
+  const float* shared_down_bias = nullptr;
+  const float* shared_gate = nullptr;  // [hidden]
+};
+
 /// Vectors are [hidden] unless said otherwise; null where the family has none.
 struct GpuLayer {
   const cuda::Bf16* input_norm = nullptr;
@@ -27,13 +54,21 @@ struct GpuLayer {
   const cuda::Bf16* k_norm = nullptr;    // [head_dim]
   cuda::LinearWeight o;                  // [heads * head_dim] -> [hidden]
   const cuda::Bf16* post_norm = nullptr;
-  cuda::LinearWeight gate_up;  // [hidden] -> [2 * intermediate], 8 of gate, 8 of up, ...
+  cuda::LinearWeight gate_up;  // [hidden] -> [2 * intermediate], 8 of gate, 8 of up, ...; or,
+                               // without a gate, [intermediate]
   cuda::LinearWeight down;     // [intermediate] -> [hidden]
   // A sparse layer instead of these two, always in bf16; E experts of their own intermediate size:
   cuda::LinearWeight router;                   // [hidden] -> [E]
   const cuda::Bf16* expert_gate_up = nullptr;  // [E][2 * intermediate, hidden], as gate_up
   const cuda::Bf16* expert_down = nullptr;     // [E][hidden, intermediate]
+  GpuGeneralLayer general;                     // and then none of the norms and biases above
   bool sparse() const { return expert_down != nullptr; }
+};
+
+/// No parameters, but 8 million cosines take a third of a second: [max_context, dims / 2].
+struct GpuRope {
+  const float* cos = nullptr;
+  const float* sin = nullptr;
 };
 
 struct GpuWeights {
@@ -42,9 +77,8 @@ struct GpuWeights {
   std::vector<GpuLayer> layers;
   const cuda::Bf16* final_norm = nullptr;
   cuda::LinearWeight lm_head;  // [hidden] -> [vocab]; the embedding itself if they are tied
-  // [max_context, head_dim / 2]; no parameters, but 8 million cosines take a third of a second
-  const float* rope_cos = nullptr;
-  const float* rope_sin = nullptr;
+  GpuNorm general_final_norm;  // instead of final_norm, as with the layers'
+  std::vector<GpuRope> ropes;  // of ModelSpec::ropes
 };
 
 /// Device memory that the weights will take: the checkpoint says which layers are quantised;

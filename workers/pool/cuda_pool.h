@@ -57,7 +57,7 @@ class CudaBlockReader final : public BlockReader {
   struct Options {
     std::size_t slice_bytes = std::size_t{1} << 30U;  // a multiple of the page size
     int slices_a_pull = 4;                            // 53 to 143 ms each (H200)
-    std::string run_dir;                              // where memory processes listen
+    std::string run_dir = {};                         // where memory processes listen
   };
   CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device, Options options);
   CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device)

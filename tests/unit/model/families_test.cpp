@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -338,34 +339,75 @@ TEST(Families, RefuseWhatTheirSpecsCannotSay) {
   EXPECT_NE(refusal(gemma).find("chunked_attention"), std::string::npos);
 }
 
-/// What of the families GPUs do not compute yet, by name.
-TEST(Families, GpusNameWhatTheyDoNotCompute) {
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {"llama_biases", "biases"},
-      {"ministral", "windows"},
-      {"qwen2_moe", "every token"},
-      {"granite", "residual"},
-      {"smollm3", "angles"},
-      {"phi3", "one tensor"},
-      {"olmo2", "norms"},
-      {"cohere2", "norms other than RMS"},
-      {"starcoder2", "norms other than"},
-      {"glm4", "norms"},
-      {"gemma2", "weights from 1"},
-      {"gpt_oss", "windows"},
-      {"glm4_moe", "every token"},
-      {"deepseek_v3", "latent"},
-  };
-  for (const auto& [name, word] : cases) {
-    std::string said;
-    try {
-      check_gpu_limits(parse(file_of(name)));
-    } catch (const ModelError& error) {
-      said = error.what();
-    }
-    EXPECT_NE(said.find(word), std::string::npos) << name << ": " << said;
-    EXPECT_NE(said.find("device cuda"), std::string::npos) << name << ": " << said;
+/// Sizes of which every kernel takes multiples.
+Json sized(const std::string& name) {
+  Json json = file_of(name);
+  Json& text = json.contains("text_config") ? json["text_config"] : json;
+  text["hidden_size"] = 64;
+  text["intermediate_size"] = 64;
+  for (const char* key : {"moe_intermediate_size", "shared_expert_intermediate_size"}) {
+    if (text.contains(key)) text[key] = 32;
   }
+  return json;
+}
+
+std::string gpu_refusal(const Json& json) {
+  try {
+    check_gpu_limits(parse(json));
+  } catch (const ModelError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Which families GPUs compute with fused kernels, and which part by part.
+TEST(Families, GpusTakeAllAndFuseLlamasPattern) {
+  const std::vector<std::pair<std::string, bool>> cases = {
+      {"mha", true},           {"qwen2_bias", true},
+      {"qwen3_norms", true},   {"mistral_window", true},
+      {"mixtral", true},       {"qwen3_moe", true},
+      {"phi3", true},          {"phi3_short", true},
+      {"phi3_long", false},    {"mistral3_pictures", true},
+      {"llama_biases", false}, {"ministral", false},
+      {"qwen2_moe", false},    {"granite", false},
+      {"smollm3", false},      {"olmo2", false},
+      {"olmo3", false},        {"cohere2", false},
+      {"starcoder2", false},   {"glm", false},
+      {"glm4", false},         {"exaone4", false},
+      {"exaone4_full", false}, {"gemma2", false},
+      {"gemma3", false},       {"gemma3_pictures", false},
+      {"gpt_oss", false},      {"glm4_moe", false},
+  };
+  for (const auto& [name, fused] : cases) {
+    EXPECT_EQ(has_fused_layers(parse(file_of(name))), fused) << name;
+  }
+  for (const char* name : {"ministral", "granite", "smollm3", "olmo2", "gemma2", "gemma3",
+                           "gpt_oss", "qwen2_moe", "mistral3_pictures"}) {
+    Json json = sized(name);
+    Json& text = json.contains("text_config") ? json["text_config"] : json;
+    text["head_dim"] = 16;
+    EXPECT_EQ(gpu_refusal(json), "") << name;
+  }
+  EXPECT_EQ(windows_of(parse(file_of("ministral"))), (std::set<int>{0, 30}));
+}
+
+/// What of them GPUs do not compute, by name.
+TEST(Families, GpusNameWhatTheyDoNotCompute) {
+  const auto expect = [](Json json, const std::string& key, const Json& value,
+                         const std::string& word) {
+    json[key] = value;
+    const std::string said = gpu_refusal(json);
+    EXPECT_NE(said.find(word), std::string::npos) << key << ": " << said;
+    EXPECT_NE(said.find("device cuda"), std::string::npos) << key << ": " << said;
+  };
+  const Json gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}};
+  expect(sized("granite"), "quantization_config", gptq, "quantised");
+  expect(sized("gemma3"), "head_dim", 320, "head_dim");
+  expect(sized("gemma3"), "hidden_size", 40, "hidden_size");
+  expect(sized("qwen2_moe"), "moe_intermediate_size", 20, "expert");
+  expect(sized("qwen2_moe"), "shared_expert_intermediate_size", 20, "every token takes");
+  expect(sized("glm4_moe"), "head_dim", 12, "head_dim");
+  EXPECT_NE(gpu_refusal(file_of("deepseek_v3")).find("latent keys and values"), std::string::npos);
 }
 
 }  // namespace

@@ -33,6 +33,13 @@ constexpr bool has_attention_tiles(const HeadShape& s) {
   return (s.head_dim == 64 || s.head_dim == 128) && s.heads / s.kv_heads <= 16;
 }
 
+/// What one layer's queries do to their scores, beside the scale; the defaults are Llama's.
+struct AttentionRule {
+  int window = 0;                // keys that a query sees at most; 0: as the plan has it
+  float soft_cap = 0;            // above 0: scores become soft_cap * tanh(score / soft_cap)
+  const float* sinks = nullptr;  // [heads]: one more score of each head's softmax; null: none
+};
+
 // ------------------------------------------------------------------ single tokens
 
 /// CTAs of the split kernel that a multiprocessor holds, with so many heads a KV head.
@@ -76,6 +83,7 @@ class DecodeAttention {
     int tokens_per_block = 16;  // any; multiples of 16 are fast
     int max_rows = 0;
     int window = 0;       // sliding window in tokens; 0: none
+    bool capped = false;  // scores are: the plain kernel for all heads
     int fixed_split = 0;  // > 0: every row is cut into pieces of this many keys (a multiple of
                           // 16), whatever its batch-mates are (deterministic); 0: cut so that
                           // the GPU is full
@@ -108,12 +116,14 @@ class DecodeAttention {
   /// With `rope`, the planned rows of qkv have not been through rope_append(): RoPE, and the newest
   /// key and value into the pool, where block_table says, are done here, and nothing is written
   /// back to qkv. Each row is a sequence of its own then. Throws CudaError where
-  /// applies_rope() is false.
+  /// applies_rope() is false, and for a rule that this kernel does not compute.
   void run(const Bf16* qkv, Bf16* out, const KvLayerView& kv, const std::int32_t* block_table,
            const DecodeWork& work, float scale, void* workspace, Stream stream,
-           const Rope* rope = nullptr) const;
+           const Rope* rope = nullptr, const AttentionRule& rule = {}) const;
   /// Whether run() takes `rope`: not with fixed pieces.
   bool applies_rope() const;
+  /// Whether a rule's window may differ from the plan's: rows are never cut then.
+  bool takes_windows() const { return !tiles_; }
 
  private:
   void plan_pieces(std::vector<DecodeItem>& queries, DecodePlan& plan) const;
@@ -166,9 +176,11 @@ class PrefillAttention {
             void* int_workspace, void* pinned, Stream stream) const;
 
   /// Queues the attention of the planned chunks of one layer. `block_table` is the step's flat
-  /// table on the device; arguments as in DecodeAttention::run.
+  /// table on the device; arguments as in DecodeAttention::run. `sinks`, [heads], may be null;
+  /// with them `lse`, [rows of the step, heads], is room for the logarithms of the softmax's sums.
   void run(const Plan& plan, const Bf16* qkv, Bf16* out, const KvLayerView& kv,
-           const std::int32_t* block_table, float scale, Stream stream) const;
+           const std::int32_t* block_table, float scale, Stream stream,
+           const float* sinks = nullptr, float* lse = nullptr) const;
 
  private:
   struct Impl;

@@ -15,6 +15,7 @@ struct AnyAttention {
   const DecodeItem* items = nullptr;
   const std::int32_t* n_items = nullptr;
   float scale = 1;
+  AttentionRule rule = {};
 };
 void run_any_attention(const AnyAttention& a, int launched_items, Stream stream);
 

@@ -158,15 +158,23 @@ __device__ __forceinline__ void prefetch_tiles(const Cursor<kDim, true>& at,
   }
 }
 
+/// A sink is one more key, without a value: `head` is of this KV head's group.
+__device__ __forceinline__ Partial with_sink(const Arguments& a, int head, Partial p) {
+  if (a.sinks == nullptr) return p;
+  const float sink = a.sinks[static_cast<int>(blockIdx.x) * a.group + head] * 1.4426950408889634F;
+  p.l += exp2_fast(sink - p.m);
+  return p;
+}
+
 /// By the CTA whose piece of the row was the last to come.
 template <int kDim>
-__device__ __forceinline__ void merge_pieces(const Slots<kDim>& slots, int pieces, int group,
-                                             std::uint16_t* out) {
-  for (int i = threadIdx.x; i < group * (kDim / 4); i += kThreads) {
+__device__ __forceinline__ void merge_pieces(const Arguments& a, const Slots<kDim>& slots,
+                                             int pieces, std::uint16_t* out) {
+  for (int i = threadIdx.x; i < a.group * (kDim / 4); i += kThreads) {
     Partial p = slots.load(0, i);
 #pragma unroll 8
     for (int piece = 1; piece < pieces; ++piece) p = merged(p, slots.load(piece, i));
-    store_output(out + 4 * i, p);
+    store_output(out + 4 * i, with_sink(a, i / (kDim / 4), p));
   }
 }
 
@@ -263,7 +271,7 @@ __global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
         }
       }
       if (item.pieces == 1) {
-        store_output(out + 4 * i, p);
+        store_output(out + 4 * i, with_sink(a, i / (kDim / 4), p));
       } else {
         slots.store(item.piece, i, p);
       }
@@ -278,7 +286,7 @@ __global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
   std::uint32_t* counter =
       a.counters + static_cast<std::int64_t>(item.slot) * gridDim.x + blockIdx.x;
   if (!arrive_last(counter, item.pieces, shared.last)) return;
-  merge_pieces(slots, item.pieces, a.group, out);
+  merge_pieces(a, slots, item.pieces, out);
 }
 
 template <int kDim, int kHeadTiles, bool kWhole, bool kRope>
@@ -322,7 +330,8 @@ bool DecodeAttention::applies_rope() const {
 
 void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
                           const std::int32_t* block_table, const DecodeWork& work, float scale,
-                          void* workspace, Stream stream, const Rope* rope) const {
+                          void* workspace, Stream stream, const Rope* rope,
+                          const AttentionRule& rule) const {
   if (work.launch == 0) return;
   if (rope != nullptr) {
     if (!applies_rope()) throw CudaError("decode attention: no RoPE in such steps");
@@ -330,8 +339,11 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
   }
   const HeadShape& s = options_.shape;
   if (!tiles_) {
-    return run_any_attention({qkv, out, kv, s, block_table, work.items, work.n_items, scale},
+    return run_any_attention({qkv, out, kv, s, block_table, work.items, work.n_items, scale, rule},
                              work.launch, stream);
+  }
+  if (rule.soft_cap > 0 || (rule.window > 0 && rule.window != options_.window)) {
+    throw CudaError("decode attention: no capped scores, and no window but the plan's");
   }
   const WorkspaceParts parts(s, split_slots());
   auto* memory = static_cast<std::byte*>(workspace);
@@ -356,6 +368,7 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
   a.counters = counters;
   a.sums = reinterpret_cast<float2*>(sums);
   a.partials = reinterpret_cast<float4*>(partials);
+  a.sinks = rule.sinks;
   if (rope != nullptr) a.rope = *rope;
   const bool whole = kv.tokens_per_block % kTile == 0;
   const auto launch_it = s.head_dim == 64 ? pick_launch<64>(a.group, whole, rope != nullptr)

@@ -25,6 +25,7 @@ struct Arguments {
   std::uint32_t* counters;  // [slots, kv_heads]
   float2* sums;             // m and l, [slots, kv_heads, group]
   float4* partials;         // [slots, kv_heads, group, kDim / 4]
+  const float* sinks;       // [heads]; null: none
   Rope rope;                // of the kernels that apply it
 };
 

@@ -9,6 +9,7 @@
 
 #include "workers/cuda/current_device.h"
 #include "workers/cuda/launch.cuh"
+#include "workers/cuda/layer/general.h"
 
 namespace baton::cuda {
 
@@ -112,13 +113,20 @@ void PrefillAttention::plan(std::span<const AttentionRow> chunks, Plan& plan, vo
 }
 
 void PrefillAttention::run(const Plan& plan, const Bf16* qkv, Bf16* out, const KvLayerView& kv,
-                           const std::int32_t* block_table, float scale, Stream stream) const {
+                           const std::int32_t* block_table, float scale, Stream stream,
+                           const float* sinks, float* lse) const {
   if (plan.data.rows == 0) return;
   const HeadShape& s = impl_->options.shape;
   const std::int64_t row = plan.data.first_row;
   const PrefillCall call{qkv + row * (s.heads + 2 * s.kv_heads) * s.head_dim,
-                         out + row * s.heads * s.head_dim, kv, block_table, scale};
+                         out + row * s.heads * s.head_dim,
+                         kv,
+                         block_table,
+                         scale,
+                         sinks == nullptr ? nullptr : lse + row * s.heads};
   plan.kernel->run(impl_->options, plan.data, call, stream);
+  if (sinks == nullptr) return;
+  apply_sinks(call.lse, sinks, plan.data.rows, s.heads, s.head_dim, call.out, stream);
 }
 
 }  // namespace baton::cuda

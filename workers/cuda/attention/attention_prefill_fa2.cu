@@ -87,7 +87,7 @@ Params make_params(const PrefillOptions& o, const PrefillPlan& p,
       s.kv_heads, o.tokens_per_block, s.head_dim, requests, flashinfer::QKVLayout::kHND,
       element(keys), element(keys + call.kv.part_stride), strides,
       const_cast<std::int32_t*>(call.block_table), own + requests + 1, own + 2 * (requests + 1));
-  Params a(element(call.qkv), paged, nullptr, own, nullptr, nullptr, element(call.out), nullptr,
+  Params a(element(call.qkv), paged, nullptr, own, nullptr, nullptr, element(call.out), call.lse,
            nullptr, s.heads, (s.heads + 2 * s.kv_heads) * s.head_dim, s.head_dim,
            o.window > 0 ? o.window - 1 : -1, 0.0F, call.scale, 1.0F, 1.0F);
   a.request_indices = at(info.request_indices_offset);

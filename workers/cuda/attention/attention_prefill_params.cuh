@@ -39,6 +39,7 @@ Params query_params(const PrefillOptions& o, const PrefillPlan& p,
   a.group_size = s.heads / s.kv_heads;
   a.window_left = o.window > 0 ? o.window - 1 : -1;
   a.causal = true;
+  a.lse_ptr = call.lse;
   return a;
 }
 

@@ -14,6 +14,7 @@
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/layer/experts.h"
 #include "workers/cuda/layer/experts_route.h"
+#include "workers/cuda/layer/gates.cuh"
 #include "workers/cuda/mma.cuh"
 
 namespace baton::cuda {
@@ -32,7 +33,10 @@ struct Arguments {
   const ExpertItem* items;
   const std::int32_t* n_items;
   int out, in;
-  bool silu;
+  bool silu;  // gate and up become one
+  // Of the general kernels, beside `silu`:
+  Activate act;
+  const float* bias;  // [experts][out], gate's, then up's; null: none
 };
 
 /// How a CTA of eight warps is used: kSharers of them share the inputs of kRowTiles tiles of
@@ -126,7 +130,7 @@ struct Cursor {
 /// Adds up what the sharers of a tile found, and stores. `partial` is [sharer][tile of the
 /// CTA][column tile][element][lane]; element e of a lane is feature g + 8 (e / 2) of the tile, row
 /// 2 t + e % 2.
-template <class S>
+template <class S, bool kGeneral>
 __device__ __forceinline__ void finish(const Arguments& a, const float* partial, const Work& work) {
   constexpr int kTiles = S::kCtaTiles * S::kColumnTiles;
   const auto total = [&](int tile, int element, int lane) {
@@ -147,8 +151,18 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* partial,
     if (row >= work.item.rows || feature >= a.out) continue;
     const std::int64_t line = work.item.first + row;
     if (a.silu) {  // eight features of gate, then eight of up
-      const float gate = total(tile, element, lane);
-      const float up = total(tile, element + 2, lane);
+      float gate = total(tile, element, lane);
+      float up = total(tile, element + 2, lane);
+      if constexpr (kGeneral) {
+        const int column = feature / 2 + lane / 4;
+        if (a.bias != nullptr) {
+          const float* bias = a.bias + std::int64_t{work.item.expert} * a.out;
+          gate += bias[column];
+          up += bias[a.out / 2 + column];
+        }
+        a.y[line * (a.out / 2) + column] = __float2bfloat16(gate_of(a.act, gate, up));
+        continue;
+      }
       a.y[line * (a.out / 2) + feature / 2 + lane / 4] =
           __float2bfloat16(gate / (1.0F + __expf(-gate)) * up);
     } else {
@@ -174,7 +188,7 @@ struct Inputs {
   }
 };
 
-template <class S>
+template <class S, bool kGeneral>
 __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) experts_kernel(Arguments a) {
   extern __shared__ float partial[];
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -241,7 +255,7 @@ __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) experts_ke
         }
       }
       __syncthreads();
-      finish<S>(a, partial, work);
+      finish<S, kGeneral>(a, partial, work);
       done = 0;
       index += static_cast<int>(gridDim.x);
       if (index >= works) continue;
@@ -253,17 +267,18 @@ __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) experts_ke
 
 // ------------------------------------------------------------------ host
 
-template <class S>
+template <class S, bool kGeneral>
 void launch_shape(const Arguments& a, int most, Stream stream) {
   if constexpr (S::kSharedBytes > 48 * 1024) {
     static const cudaError_t prepared = cudaFuncSetAttribute(
-        experts_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
+        experts_kernel<S, kGeneral>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
     check(prepared, "experts");
   }
   const std::int64_t turns = (a.out + 16 * S::kCtaTiles - 1) / (16 * S::kCtaTiles);
   const std::int64_t places = std::int64_t{S::kPerMultiprocessor} * multiprocessors();
-  launch("experts", experts_kernel<S>, static_cast<unsigned>(std::min(turns * most, places)),
-         32 * kWarps, S::kSharedBytes, stream, a);
+  launch("experts", experts_kernel<S, kGeneral>,
+         static_cast<unsigned>(std::min(turns * most, places)), 32 * kWarps, S::kSharedBytes,
+         stream, a);
 }
 
 /// Rows of a piece: by how many an expert has on average.
@@ -274,13 +289,20 @@ int piece_rows(const ExpertCall& call) {
   return 64;
 }
 
-void product(const Arguments& a, const ExpertCall& call, int piece, Stream stream) {
+template <bool kGeneral>
+void launch_product(const Arguments& a, const ExpertCall& call, int piece, Stream stream) {
   const int most = most_items(call.rows, call.shape.count, call.shape.active, piece);
-  if (piece == 8) return launch_shape<Shape<1, 1, 8, 4, 2>>(a, most, stream);
-  if (piece == 16) return launch_shape<Shape<1, 2, 8, 4, 2>>(a, most, stream);
+  if (piece == 8) return launch_shape<Shape<1, 1, 8, 4, 2>, kGeneral>(a, most, stream);
+  if (piece == 16) return launch_shape<Shape<1, 2, 8, 4, 2>, kGeneral>(a, most, stream);
   // Sums are added up in another order with fewer sharers.
-  if (call.deterministic) return launch_shape<Shape<2, 8, 8, 2, 1>>(a, most, stream);
-  launch_shape<Shape<2, 8, 2, 2, 1>>(a, most, stream);
+  if (call.deterministic) return launch_shape<Shape<2, 8, 8, 2, 1>, kGeneral>(a, most, stream);
+  launch_shape<Shape<2, 8, 2, 2, 1>, kGeneral>(a, most, stream);
+}
+
+/// Only gate and up have more than one way to end.
+void product(const Arguments& a, const ExpertCall& call, int piece, Stream stream) {
+  if (a.silu && !call.rule.plain_expert()) return launch_product<true>(a, call, piece, stream);
+  launch_product<false>(a, call, piece, stream);
 }
 
 struct Workspace {
@@ -328,6 +350,7 @@ void experts(const ExpertCall& call, Stream stream) {
   r.normalise = shape.normalise;
   r.piece = piece;
   r.logits = call.logits;
+  r.rule = call.rule;
   route(r, stream);
 
   Arguments a{};
@@ -340,6 +363,8 @@ void experts(const ExpertCall& call, Stream stream) {
   a.out = 2 * shape.intermediate;
   a.in = shape.hidden;
   a.silu = true;
+  a.act = call.rule.act;
+  a.bias = call.rule.up_bias;
   product(a, call, piece, stream);
   a.x = reinterpret_cast<const std::uint16_t*>(space.gated);
   a.source = nullptr;

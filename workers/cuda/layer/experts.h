@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "workers/cuda/layer/general.h"
 #include "workers/cuda/types.h"
 
 namespace baton::cuda {
@@ -21,6 +22,29 @@ struct ExpertShape {
   bool normalise = false;  // a row's weights are made to sum to 1
 };
 
+/// What of a layer of experts is not Mixtral's or Qwen's; the defaults are. Vectors are in fp32 and
+/// may be null.
+struct ExpertRule {
+  Activate act = {};                   // gated
+  const float* up_bias = nullptr;      // [count][2 * intermediate], gate's, then up's
+  const float* down_bias = nullptr;    // [count][hidden]
+  bool sigmoid = false;                // the router's, instead of a softmax
+  const float* router_bias = nullptr;  // [count], added to the logits
+  const float* choice_bias = nullptr;  // [count], added to the weights where experts are chosen
+  int groups = 1;                      // experts are chosen in the best groups alone
+  int active_groups = 1;
+  bool group_pairs = true;  // a group is as good as its two best experts together
+  float scale = 1;          // of the weights, at the end
+
+  bool plain_router() const {
+    return !sigmoid && router_bias == nullptr && choice_bias == nullptr && groups == 1 &&
+           scale == 1;
+  }
+  bool plain_expert() const {
+    return act.gate == Gate::silu && up_bias == nullptr && down_bias == nullptr;
+  }
+};
+
 struct ExpertCall {
   ExpertShape shape;
   int rows = 0;                   // at most kMostExpertRows
@@ -32,10 +56,12 @@ struct ExpertCall {
   void* workspace = nullptr;      // experts_workspace_bytes(), 256-byte aligned
   /// The bits of a row do not depend on the other rows of the call nor on their number.
   bool deterministic = false;
+  ExpertRule rule = {};
 };
 
 std::size_t experts_workspace_bytes(const ExpertShape& shape, int max_rows);
 
+/// With the plain rule:
 /// x[r] += sum over the row's experts e, ascending, of p_e * W_down,e (silu(W_gate,e n) * (W_up,e
 /// n)), n the row of `normed`, p = softmax(logits) in fp32; of equal p the lower number is taken.
 /// Queues six kernels. Throws CudaError.

@@ -29,6 +29,35 @@ constexpr float kNan = -1;
 constexpr float kTaken = -2;
 constexpr float kNothing = -3;
 
+/// Above what was taken, below every score.
+constexpr float kLowest = -3.0e38F;
+constexpr float kClosed = -3.2e38F;
+
+/// The experts of all groups but the best are closed. By one thread: there are few groups.
+__device__ void close_groups(const ExpertRule& rule, int count, float* score) {
+  constexpr int kMostGroups = 64;
+  float good[kMostGroups];
+  const int size = count / rule.groups;
+  for (int g = 0; g < rule.groups; ++g) {
+    float best = kClosed;
+    float second = kClosed;
+    for (int e = g * size; e < (g + 1) * size; ++e) {
+      second = fmaxf(second, fminf(best, score[e]));
+      best = fmaxf(best, score[e]);
+    }
+    good[g] = rule.group_pairs && size > 1 ? best + second : best;
+  }
+  for (int i = 0; i < rule.groups - rule.active_groups; ++i) {
+    int worst = -1;  // of equal ones the last
+    for (int g = 0; g < rule.groups; ++g) {
+      if (!isnan(good[g]) && (worst < 0 || good[g] <= good[worst])) worst = g;
+    }
+    if (worst < 0) return;
+    good[worst] = __int_as_float(0x7FC00000);  // not again
+    for (int e = worst * size; e < (worst + 1) * size; ++e) score[e] = kClosed;
+  }
+}
+
 __global__ void __launch_bounds__(32 * kRowsOfCta) choose_kernel(ExpertRouting a) {
   __shared__ float all[kRowsOfCta][kMostExperts];
   __shared__ int chosen[kRowsOfCta][kMostActive];
@@ -85,6 +114,72 @@ __global__ void __launch_bounds__(32 * kRowsOfCta) choose_kernel(ExpertRouting a
     const std::int64_t at = std::int64_t{row} * a.active + rank;
     a.chosen[at] = chosen[warp][j];
     a.weights[at] = a.normalise ? weight[warp][j] / taken : weight[warp][j];
+  }
+}
+
+/// The same for any router: weights, then what experts are chosen by, then the choice.
+__global__ void __launch_bounds__(32 * kRowsOfCta) choose_general_kernel(ExpertRouting a) {
+  __shared__ float all[kRowsOfCta][kMostExperts];
+  __shared__ float scores[kRowsOfCta][kMostExperts];
+  grid_release();
+  grid_wait();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = static_cast<int>(blockIdx.x) * kRowsOfCta + warp;
+  if (row >= a.rows) return;
+  const ExpertRule& rule = a.rule;
+  float* p = all[warp];
+  float* score = scores[warp];
+  const float* logits = a.logits + std::int64_t{row} * a.count;
+  float most = -INFINITY;
+  for (int e = lane; e < a.count; e += 32) {
+    p[e] = logits[e] + (rule.router_bias == nullptr ? 0.0F : rule.router_bias[e]);
+    most = fmaxf(most, p[e]);
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+    most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFU, most, step));
+  float sum = 0;
+  for (int e = lane; e < a.count; e += 32) {
+    p[e] = rule.sigmoid ? 1.0F / (1.0F + expf(-p[e])) : expf(p[e] - most);
+    sum += p[e];
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, step);
+  for (int e = lane; e < a.count; e += 32) {
+    if (!rule.sigmoid) p[e] = p[e] / sum;
+    const float v = p[e] + (rule.choice_bias == nullptr ? 0.0F : rule.choice_bias[e]);
+    score[e] = isnan(v) ? kLowest : v;
+  }
+  __syncwarp();
+  if (rule.groups > 1 && lane == 0) close_groups(rule, a.count, score);
+  __syncwarp();
+  float taken = 0;
+  for (int j = 0; j < a.active; ++j) {
+    Candidate best{-INFINITY, kMostExperts};
+    for (int e = lane; e < a.count; e += 32) best.take_better(score[e], e);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      const float other = __shfl_xor_sync(0xFFFFFFFFU, best.p, step);
+      const int number = __shfl_xor_sync(0xFFFFFFFFU, best.expert, step);
+      best.take_better(other, number);
+    }
+    taken += p[best.expert];
+    if (lane == 0) score[best.expert] = -INFINITY;  // and p, whose order is kept, is its weight
+    __syncwarp();
+  }
+  // Who was taken, in order of their numbers.
+  int rank = 0;
+  for (int first = 0; first < a.count; first += 32) {
+    const int e = first + lane;
+    const bool mine = e < a.count && score[e] == -INFINITY;
+    const unsigned votes = __ballot_sync(0xFFFFFFFFU, mine);
+    const std::int64_t at =
+        std::int64_t{row} * a.active + rank + __popc(votes & ((1U << lane) - 1));
+    rank += __popc(votes);
+    if (!mine) continue;
+    a.chosen[at] = e;
+    a.weights[at] = (a.normalise ? p[e] / taken : p[e]) * rule.scale;
   }
 }
 
@@ -168,6 +263,24 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// The same where experts have biases.
+__global__ void __launch_bounds__(kThreads)
+    combine_biased_kernel(ExpertRouting a, const __nv_bfloat16* y, int hidden, __nv_bfloat16* x) {
+  grid_release();
+  grid_wait();
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t first = row * a.active;
+  for (int i = static_cast<int>(threadIdx.x); i < hidden; i += kThreads) {
+    float sum = 0;
+    for (int j = 0; j < a.active; ++j) {
+      const float v = __bfloat162float(y[std::int64_t{a.line[first + j]} * hidden + i]);
+      const float bias = a.rule.down_bias[std::int64_t{a.chosen[first + j]} * hidden + i];
+      sum = fmaf(a.weights[first + j], v + bias, sum);
+    }
+    x[row * hidden + i] = __float2bfloat16(__bfloat162float(x[row * hidden + i]) + sum);
+  }
+}
+
 }  // namespace
 
 void route(const ExpertRouting& routing, Stream stream) {
@@ -175,7 +288,11 @@ void route(const ExpertRouting& routing, Stream stream) {
       routing.active > routing.count) {
     throw CudaError("experts: too many");
   }
-  launch("choose experts", choose_kernel,
+  if (routing.rule.groups > 64 ||
+      (routing.rule.groups > 1 && routing.count % routing.rule.groups != 0)) {
+    throw CudaError("experts: groups do not divide them, or are more than 64");
+  }
+  launch("choose experts", routing.rule.plain_router() ? choose_kernel : choose_general_kernel,
          static_cast<unsigned>((routing.rows + kRowsOfCta - 1) / kRowsOfCta), 32 * kRowsOfCta, 0,
          stream, routing);
   launch("group rows by expert", group_kernel, static_cast<unsigned>(routing.count), kThreads, 0,
@@ -183,6 +300,11 @@ void route(const ExpertRouting& routing, Stream stream) {
 }
 
 void combine(const ExpertRouting& routing, const Bf16* y, int hidden, Bf16* x, Stream stream) {
+  if (routing.rule.down_bias != nullptr) {
+    return launch("combine experts", combine_biased_kernel, static_cast<unsigned>(routing.rows),
+                  kThreads, 0, stream, routing, reinterpret_cast<const __nv_bfloat16*>(y), hidden,
+                  reinterpret_cast<__nv_bfloat16*>(x));
+  }
   launch("combine experts", combine_kernel, static_cast<unsigned>(routing.rows), kThreads, 0,
          stream, routing, reinterpret_cast<const __nv_bfloat162*>(y), hidden / 2,
          reinterpret_cast<__nv_bfloat162*>(x));

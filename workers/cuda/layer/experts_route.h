@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "workers/cuda/layer/experts.h"
 #include "workers/cuda/types.h"
 
 namespace baton::cuda {
@@ -30,6 +31,7 @@ struct ExpertRouting {
   std::int32_t* source = nullptr;  // [rows * active], the row of each line
   ExpertItem* items = nullptr;     // [most_items()], by expert
   std::int32_t* n_items = nullptr;
+  ExpertRule rule = {};
 };
 
 /// Lines of an expert are in order of their rows.
@@ -40,7 +42,8 @@ inline int most_items(int rows, int count, int active, int piece) {
   return (lines < count ? lines : count) + lines / piece;
 }
 
-/// x[r] += sum_j weights[r][j] * y[line[r][j]], j ascending, fp32 with one rounding.
+/// x[r] += sum_j weights[r][j] * (y[line[r][j]] + the rule's down_bias of chosen[r][j]), j
+/// ascending, fp32 with one rounding.
 void combine(const ExpertRouting& routing, const Bf16* y, int hidden, Bf16* x, Stream stream);
 
 }  // namespace baton::cuda

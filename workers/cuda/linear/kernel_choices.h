@@ -18,7 +18,7 @@ struct LinearChoice {
   int format = 0;  // WeightFormat
   int groups = 0;
   int rows = 0;                              // timed at; serves up to these
-  std::string kernel;                        // LinearKernel::name, or cublasLt
+  std::string kernel = {};                   // LinearKernel::name, or cublasLt
   int variant = 0;                           // of the kernel
   std::array<std::uint64_t, 8> algorithm{};  // of cuBLASLt, as it lies in memory
   double us = 0;

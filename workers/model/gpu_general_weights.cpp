@@ -1,0 +1,244 @@
+#include "workers/model/gpu_general_weights.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "workers/model/checkpoint_reader.h"
+#include "workers/model/gpu_upload.h"
+
+namespace baton {
+namespace {
+
+using cuda::Bf16;
+using cuda::LinearWeight;
+
+std::size_t count_of(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+/// Two rows of gate and up a column of the part, or one without a gate.
+std::int64_t up_rows(const MlpSpec& m) { return std::int64_t{m.intermediate} * (m.gated ? 2 : 1); }
+
+class Placer {
+ public:
+  Placer(const ModelConfig& c, GpuPlaces& places) : c_(c), places_(places) {}
+
+  void layer(int index, GpuLayer& l) {
+    const LayerSpec& spec = c_.layer(index);
+    GpuGeneralLayer& g = l.general;
+    const bool before = spec.norm != NormPlace::after;
+    const bool after = spec.norm != NormPlace::before;
+    if (before) g.before_attention = norm();
+    attention(spec.attention, l);
+    if (after) g.after_attention = norm();
+    if (before && !spec.parallel) g.before_mlp = norm();
+    if (after) g.after_mlp = norm();
+    if (spec.sparse()) return experts(spec.experts, l);
+    l.gate_up = places_.matrix(up_rows(spec.mlp), c_.hidden);
+    l.down = places_.matrix(c_.hidden, spec.mlp.intermediate);
+    if (spec.mlp.bias) g.up_bias = floats(up_rows(spec.mlp));
+    if (spec.mlp.bias) g.down_bias = floats(c_.hidden);
+  }
+  GpuNorm norm() {
+    GpuNorm n;
+    n.weight = floats(c_.hidden);
+    if (c_.norm.bias) n.bias = floats(c_.hidden);
+    return n;
+  }
+
+ private:
+  const float* floats(std::int64_t n) { return places_.take_as<float>(count_of(n)); }
+
+  void attention(const AttentionSpec& a, GpuLayer& l) {
+    GpuGeneralLayer& g = l.general;
+    const std::int64_t q = std::int64_t{c_.heads} * c_.head_dim;
+    l.qkv = places_.matrix(c_.qkv_columns(), c_.hidden);
+    if (a.qkv_bias) g.qkv_bias = floats(c_.qkv_columns());
+    if (a.qk_norm != QkNorm::none) {
+      const bool whole = a.qk_norm == QkNorm::whole;
+      g.q_norm = floats(whole ? q : c_.head_dim);
+      g.k_norm = floats(whole ? std::int64_t{c_.kv_heads} * c_.head_dim : c_.head_dim);
+    }
+    if (a.sinks) g.sinks = floats(c_.heads);
+    l.o = places_.matrix(c_.hidden, q);
+    if (a.o_bias) g.o_bias = floats(c_.hidden);
+  }
+
+  void experts(const ExpertSpec& e, GpuLayer& l) {
+    GpuGeneralLayer& g = l.general;
+    const std::int64_t middle = e.expert.intermediate;
+    l.router = places_.matrix(e.count, c_.hidden);
+    l.expert_gate_up = places_.take(count_of(e.count * 2 * middle * c_.hidden));
+    l.expert_down = places_.take(count_of(e.count * middle * c_.hidden));
+    if (e.expert.bias) g.up_bias = floats(e.count * 2 * middle);
+    if (e.expert.bias) g.down_bias = floats(std::int64_t{e.count} * c_.hidden);
+    if (e.router_bias) g.router_bias = floats(e.count);
+    if (e.choice_bias) g.choice_bias = floats(e.count);
+    if (e.shared.intermediate == 0) return;
+    g.shared_gate_up = places_.matrix(up_rows(e.shared), c_.hidden);
+    g.shared_down = places_.matrix(c_.hidden, e.shared.intermediate);
+    if (e.shared.bias) g.shared_up_bias = floats(up_rows(e.shared));
+    if (e.shared.bias) g.shared_down_bias = floats(c_.hidden);
+    if (e.shared_gate) g.shared_gate = floats(c_.hidden);
+  }
+
+  const ModelConfig& c_;
+  GpuPlaces& places_;
+};
+
+void put(const std::vector<float>& values, const float* to) {
+  if (values.empty()) return;
+  const cuda::OwnedStream stream;
+  cuda::copy_to_device(const_cast<float*>(to), values.data(), values.size() * sizeof(float),
+                       stream.get());
+  stream.synchronize();
+}
+
+void put(const std::vector<float>& weight, const std::vector<float>& bias, const GpuNorm& to) {
+  put(weight, to.weight);
+  put(bias, to.bias);
+}
+
+class Loader {
+ public:
+  Loader(const ModelConfig& c, const Checkpoint& checkpoint)
+      : c_(c), reader_(c, checkpoint), upload_(new GpuUpload(c.quantization)) {}
+
+  void everything(int ordinal, std::atomic<int>& percent, GpuWeights& w) {
+    plain(reader_.embedding(), w.embedding, false);
+    put(reader_.final_norm(), reader_.final_norm_bias(), w.general_final_norm);
+    const LinearSource head = reader_.lm_head();
+    if (!c_.tied_embeddings) plain(head.plain, w.lm_head.data, false);
+    for (int i = 0; i < c_.layers; ++i) {
+      layer(i, w.layers[count_of(i)]);
+      // Here, since experts that are stored otherwise have been copied: a layer of them at a time.
+      std::atomic<int> ignored{0};
+      flush(ordinal, ignored);
+      percent = (i + 1) * 99 / c_.layers;
+    }
+    reader_.expect_all_taken();
+  }
+
+ private:
+  void flush(int ordinal, std::atomic<int>& percent) {
+    upload_->run(ordinal, percent);
+    upload_ = std::make_unique<GpuUpload>(c_.quantization);
+    kept_.clear();
+  }
+  void plain(const cpu::MatrixSource& source, const Bf16* to, bool interleaved) {
+    if (source.rows == 0) return;
+    kept_.push_back(source);
+    upload_->plain(source, to, interleaved);
+  }
+
+  void layer(int index, const GpuLayer& to) {
+    const LayerSource from = reader_.layer(index);
+    const GpuGeneralLayer& g = to.general;
+    put(from.input_norm, from.norm_biases[0], g.before_attention);
+    put(from.attention_after, from.norm_biases[1], g.after_attention);
+    put(from.post_norm, from.norm_biases[2], g.before_mlp);
+    put(from.mlp_after, from.norm_biases[3], g.after_mlp);
+    std::int64_t row = 0;
+    for (const LinearSource* part : {&from.q, &from.k, &from.v}) {
+      plain(part->plain, to.qkv.data + row * c_.hidden, false);
+      row += part->rows();
+    }
+    put(from.qkv_bias, g.qkv_bias);
+    put(from.q_norm, g.q_norm);
+    put(from.k_norm, g.k_norm);
+    put(from.sinks, g.sinks);
+    plain(from.o.plain, to.o.data, false);
+    put(from.o_bias, g.o_bias);
+    const LayerSpec& spec = c_.layer(index);
+    if (!spec.sparse()) {
+      feed_forward(spec.mlp, from.dense, to.gate_up.data, to.down.data, g.up_bias, g.down_bias);
+      return;
+    }
+    const ExpertSpec& e = spec.experts;
+    plain(from.router.plain, to.router.data, false);
+    put(from.router_bias, g.router_bias);
+    put(from.choice_bias, g.choice_bias);
+    experts(index, e, to);
+    if (e.shared.intermediate == 0) return;
+    feed_forward(e.shared, from.shared, g.shared_gate_up.data, g.shared_down.data, g.shared_up_bias,
+                 g.shared_down_bias);
+    if (e.shared_gate) put(values_of(from.shared_gate.plain), g.shared_gate);
+  }
+
+  void experts(int layer, const ExpertSpec& e, const GpuLayer& to) {
+    const std::int64_t middle = e.expert.intermediate;
+    const std::int64_t elements = middle * c_.hidden;
+    const auto at = [](const float* first, std::int64_t i) {
+      return first == nullptr ? nullptr : first + i;
+    };
+    for (int i = 0; i < e.count; ++i) {
+      feed_forward(e.expert, reader_.expert(layer, i), to.expert_gate_up + 2 * elements * i,
+                   to.expert_down + elements * i, at(to.general.up_bias, 2 * middle * i),
+                   at(to.general.down_bias, std::int64_t{c_.hidden} * i));
+    }
+  }
+
+  /// gate and up alternate by eight rows, where there is a gate.
+  void feed_forward(const MlpSpec& m, const FeedForwardSource& from, const Bf16* up,
+                    const Bf16* down, const float* up_bias, const float* down_bias) {
+    if (m.gated) {
+      const auto [gate, other] = gate_and_up(from);
+      plain(gate.plain, up, true);
+      plain(other.plain, up + 8 * c_.hidden, true);
+    } else {
+      plain(from.up.plain, up, false);
+    }
+    plain(from.down.plain, down, false);
+    put(from.up_bias, up_bias);
+    put(from.down_bias, down_bias);
+  }
+
+  static std::vector<float> values_of(const cpu::MatrixSource& m) {
+    std::vector<float> values(count_of(m.rows * m.columns));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = cpu::element(m.data, m.type, static_cast<std::int64_t>(i));
+    }
+    return values;
+  }
+
+  const ModelConfig& c_;
+  CheckpointReader reader_;
+  std::unique_ptr<GpuUpload> upload_;
+  std::vector<cpu::MatrixSource> kept_;  // owners of what is not in the mapped file
+};
+
+}  // namespace
+
+void place_general_weights(const ModelConfig& c, GpuPlaces& places, GpuWeights& w) {
+  Placer placer(c, places);
+  w.embedding = places.take(count_of(c.vocab) * count_of(c.hidden));
+  w.layers.resize(count_of(c.layers));
+  for (int i = 0; i < c.layers; ++i) placer.layer(i, w.layers[count_of(i)]);
+  w.general_final_norm = placer.norm();
+  w.lm_head = {w.embedding, c.vocab, c.hidden};
+  if (!c.tied_embeddings) w.lm_head = places.matrix(c.vocab, c.hidden);
+}
+
+void load_general_weights(const ModelConfig& c, const Checkpoint& checkpoint, int ordinal,
+                          std::atomic<int>& percent, GpuWeights& w) {
+  Loader(c, checkpoint).everything(ordinal, percent, w);
+}
+
+void randomise_general_weights(const ModelConfig& c, GpuWeights& w) {
+  const auto norm = [&](const float* to, std::int64_t n) {
+    if (to != nullptr) put(std::vector<float>(count_of(n), 1.0F), to);
+  };
+  // All other vectors keep what they were filled with: of two random bf16 the second is a float's
+  // upper half.
+  for (int i = 0; i < c.layers; ++i) {
+    const GpuGeneralLayer& g = w.layers[count_of(i)].general;
+    const bool whole = c.layer(i).attention.qk_norm == QkNorm::whole;
+    for (const GpuNorm& n : {g.before_attention, g.after_attention, g.before_mlp, g.after_mlp}) {
+      norm(n.weight, c.hidden);
+    }
+    norm(g.q_norm, std::int64_t{whole ? c.heads : 1} * c.head_dim);
+    norm(g.k_norm, std::int64_t{whole ? c.kv_heads : 1} * c.head_dim);
+  }
+  norm(w.general_final_norm.weight, c.hidden);
+}
+
+}  // namespace baton
