@@ -401,9 +401,12 @@ TEST(Families, GpusNameWhatTheyDoNotCompute) {
     EXPECT_NE(said.find("device cuda"), std::string::npos) << key << ": " << said;
   };
   const Json gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}};
-  expect(sized("granite"), "quantization_config", gptq, "quantised");
+  expect(sized("olmo3"), "quantization_config", gptq, "quantised");
   expect(sized("gemma3"), "head_dim", 320, "head_dim");
-  expect(sized("gemma3"), "hidden_size", 40, "hidden_size");
+  expect(sized("ministral"), "head_dim", 12, "head_dim");
+  Json narrow = sized("ministral");
+  narrow["head_dim"] = 16;
+  expect(narrow, "hidden_size", 40, "hidden_size");
   expect(sized("qwen2_moe"), "moe_intermediate_size", 20, "expert");
   expect(sized("qwen2_moe"), "shared_expert_intermediate_size", 20, "every token takes");
   expect(sized("glm4_moe"), "head_dim", 12, "head_dim");
