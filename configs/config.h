@@ -185,6 +185,7 @@ struct Config {
   std::string
       model;  // folder; relative to the YAML file's folder there, to the cwd on the command line
   std::string model_name;  // default: the model folder's name (filled in by load_config)
+  std::string model_task = "auto";
   std::string log_level = "info";
   std::string log_format = "text";  // or json (ipc/log_line.h)
   std::uint32_t max_context = 0;

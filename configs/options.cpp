@@ -28,6 +28,12 @@ const std::vector<Option<Config>>& top_options() {
        .meaning = "the name that clients ask for",
        .member = &C::model_name,
        .default_note = "the name of the model's folder or file"},
+      {.name = "model_task",
+       .meaning = "what the model is served for: text, vectors of texts (/v1/embeddings), or how "
+                  "well documents fit a query (/v1/rerank). auto: embed where the folder is one of "
+                  "sentence-transformers (modules.json), else generate",
+       .member = &C::model_task,
+       .choices = "auto|generate|embed|rerank"},
       {.name = "log_level",
        .meaning = "least serious messages that are logged",
        .member = &C::log_level,

@@ -221,7 +221,7 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
     while (!logprobs.done() && logprobs.item() < i) logprobs.take(logprobs.item(), entry);
     const bool told = !logprobs.done() && logprobs.take(i, entry);
     stopped = apply(reply, TokenCame{index, out.tokens[i], told ? &entry : nullptr});
-    metrics_.tokens_delivered(1);
+    if (!told || entry.vector.empty()) metrics_.tokens_delivered(1);
   }
   if (reply.rendered.held() > options_.max_reply_bytes) {
     const auto at = replies_.find(choice.connection);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "configs/config.h"
 #include "configs/process_log.h"
@@ -35,6 +36,7 @@
 #include "ipc/process.h"
 #include "ipc/spin.h"
 #include "ipc/zmq_channel.h"
+#include "text/model_task.h"
 
 namespace baton {
 namespace {
@@ -61,6 +63,29 @@ std::string fingerprint() {
   return text;
 }
 
+/// What the model is served for, and what that needs to be known.
+Status load_task(const Config& config, ServedModel& model) {
+  const auto task = find_task(config.model, config.model_task);
+  if (!task.ok()) return task.status();
+  model.task = task.value();
+  if (model.task == ModelTask::embed) {
+    const auto size = vector_size(config.model);
+    if (!size.ok()) return size.status();
+    model.vector_size = size.value();
+  }
+  if (model.task != ModelTask::rerank) return {};
+  for (const auto& [text, token] :
+       {std::pair("no", &model.no_token), std::pair("yes", &model.yes_token)}) {
+    const std::vector<Token> ids = model.tokenizer->encode_plain(text, true);
+    if (ids.size() != 1) {
+      return invalid(config.model + ": '" + text + "' is " + std::to_string(ids.size()) +
+                     " tokens; a reranker answers with one (model_task: rerank)");
+    }
+    *token = ids.front();
+  }
+  return {};
+}
+
 Result<ServedModel> load_model(const Config& config) {
   auto tokenizer = Tokenizer::load(config.model, config.frontend.tokenizer);
   if (!tokenizer.ok()) return tokenizer.status();
@@ -80,6 +105,7 @@ Result<ServedModel> load_model(const Config& config) {
     model.chat_template = std::move(made).value();
   }
   model.default_max_tokens = config.frontend.max_tokens;
+  if (const Status task = load_task(config, model); !task.ok()) return task;
   return model;
 }
 
@@ -196,6 +222,7 @@ LoopOptions loop_options(const Config& config, const ServedModel& model, const F
   options.identity.pid_start = pid_start_time(getpid());
   options.identity.tokenizer = model.tokenizer->source();
   options.identity.chat_template = template_source(model);
+  options.identity.task = to_string(model.task);
   options.table.max_open = config.frontend.max_streams;
   options.writer.buffer_bytes = config.frontend.write_buffer_bytes;
   options.writer.total_bytes =

@@ -50,6 +50,7 @@ enum class Fault : std::uint8_t {
   return_not_lifted,         // a tenant that asked for nothing a while has saved up a claim
   replies_not_charged,       // a tenant's replies cost it nothing
   charged_again,             // a tenant pays once more for what is computed once more
+  vector_not_kept,           // a vector that was lost on its way is not told again
 };
 
 #ifdef BATON_FAULTS

@@ -20,7 +20,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 17;
+constexpr std::uint32_t kProtocolVersion = 18;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                         \
@@ -38,14 +38,19 @@ struct Logprobs {
   std::vector<std::uint32_t> counts;
   std::vector<Token> top_tokens;
   std::vector<float> top_logprobs;
-  BATON_FIELDS(items, logprobs, counts, top_tokens, top_logprobs)
+  // Where nothing is drawn (SamplingParams::pooling) an entry has a vector instead: its values are
+  // the next vector_sizes[i] of `vectors`. No sizes: no entry has one.
+  std::vector<std::uint32_t> vector_sizes;
+  std::vector<float> vectors;
+  BATON_FIELDS(items, logprobs, counts, top_tokens, top_logprobs, vector_sizes, vectors)
 
   bool operator==(const Logprobs&) const = default;
   void clear();
-  /// The columns are equally long, `counts` adds up, and `items` ascends.
+  /// The columns are equally long, the sizes add up, `items` ascends, and no vector is longer than
+  /// SamplingParams::kMaxPooled.
   bool agrees() const;
   void push(std::uint32_t item, float logprob, std::span<const Token> tops,
-            std::span<const float> top_values);
+            std::span<const float> top_values, std::span<const float> vector = {});
   void append(const Logprobs& other);
 };
 
@@ -56,6 +61,7 @@ class LogprobReader {
     float logprob = 0;
     std::span<const Token> top_tokens;
     std::span<const float> top_logprobs;
+    std::span<const float> vector;  // empty: none
   };
   explicit LogprobReader(const Logprobs& values) : values_(&values) {}
   bool done() const { return entry_ == values_->items.size(); }
@@ -67,6 +73,7 @@ class LogprobReader {
   const Logprobs* values_;
   std::size_t entry_ = 0;
   std::size_t top_ = 0;
+  std::size_t value_ = 0;
 };
 
 constexpr float kLowestLogprob = -9999.0F;
@@ -96,8 +103,9 @@ struct FrontendHello {
   // Of a successor: the counters of its predecessors' requests that it goes on with, ascending; no
   // more than a front end has open. What is not among them, nobody waits for.
   std::vector<std::uint64_t> inherited;
+  std::string task;  // what it asks of the model, for people: "generate", "embed", "rerank"
   BATON_FIELDS(protocol, build, name, incarnation, pid, pid_start, tokenizer, chat_template,
-               has_successor, generation, inherited)
+               has_successor, generation, inherited, task)
 };
 
 constexpr std::int32_t kMaxPriority = 100;

@@ -99,6 +99,13 @@ enum class GrammarKind : std::uint8_t {
 /// better. (`early_stopping` of transformers: false, true, "never".)
 enum class EarlyStopping : std::uint8_t { heuristic = 0, at_once = 1, never = 2 };
 
+/// What a request wants that no token is drawn for: a vector, told beside token 0 in its stead.
+enum class Pooling : std::uint8_t {
+  none = 0,          // it wants tokens
+  last_hidden = 1,   // what the final norm gives for the prompt's last token: [hidden]
+  token_logits = 2,  // the logits behind it of `allowed_tokens`, in their order
+};
+
 /// How one request's tokens are drawn. Every field is per request, also in a mixed batch. The order
 /// in which they act is told in workers/sampling/sampler.h.
 struct SamplingParams {
@@ -133,6 +140,8 @@ struct SamplingParams {
   float length_penalty = 1.0F;             // a score is the sum of logs over length to this power
   EarlyStopping early_stopping = EarlyStopping::heuristic;
 
+  Pooling pooling = Pooling::none;  // otherwise nothing is drawn, and max_tokens is 1
+
   bool operator==(const SamplingParams&) const = default;
 
   // Bounds of what a request may carry; they bound the messages that carry it.
@@ -143,13 +152,21 @@ struct SamplingParams {
   static constexpr std::size_t kFewBiases = 256;  // a GPU has room for so many of every row
   static constexpr std::uint32_t kMaxBeams = 64;
   static constexpr float kMaxLengthPenalty = 10.0F;  // either sign
+  static constexpr std::size_t kMaxPooled = 16'384;  // values of a vector
   bool within_bounds() const {
     std::size_t bad_word_tokens = 0;
     for (const std::vector<Token>& word : bad_words) bad_word_tokens += 1 + word.size();
     return logprobs <= kMaxLogprobs && prompt_logprobs <= kMaxLogprobs &&
            bias_tokens.size() <= kMaxListed && bias_values.size() == bias_tokens.size() &&
            allowed_tokens.size() <= kMaxListed && bad_word_tokens <= kMaxListed &&
-           grammar.size() <= kMaxGrammarBytes && beams_agree();
+           grammar.size() <= kMaxGrammarBytes && beams_agree() && pooling_agrees();
+  }
+  bool pools() const { return pooling != Pooling::none; }
+  /// Token 0 stands for the vector: nothing may make of it an end of its own, or a draw.
+  bool pooling_agrees() const {
+    if (!pools()) return true;
+    return max_tokens == 1 && stop_ids.empty() && logprobs < 0 && prompt_logprobs < 0 && !beams() &&
+           !needs_history() && allowed_tokens.empty() == (pooling == Pooling::last_hidden);
   }
   bool beams() const { return num_beams > 1; }
   /// Log probabilities are told of drawn tokens alone; a grammar is followed by one sequence.

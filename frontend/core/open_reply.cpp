@@ -94,7 +94,10 @@ bool OpenReply::take(std::uint32_t index, Token token, const LogprobReader::Entr
   if (ends) choice.stop_token = token;
   const bool last = ends || out.stopped || choice.tokens >= choice.max_tokens;
   held_ += kTokenBytes + out.text.size();
-  if (logprobs != nullptr) held_ += (1 + logprobs->top_tokens.size()) * kLogprobBytes;
+  if (logprobs != nullptr) {
+    held_ += (1 + logprobs->top_tokens.size()) * kLogprobBytes +
+             logprobs->vector.size() * kVectorValueBytes;
+  }
   events_ += writer_->text({index, out.text, token, logprobs, now_, last});
   return out.stopped;
 }

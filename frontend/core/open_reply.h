@@ -17,6 +17,9 @@ namespace baton {
 /// and many choices make megabytes out of a small request, and the front end holds all of a reply.
 inline constexpr std::size_t kMaxReplyBytes = std::size_t{64} << 20;
 
+/// Of a vector's value in a reply: as JSON about 11.
+inline constexpr std::size_t kVectorValueBytes = 12;
+
 /// The requests that make up a reply: choice `i` of prompt `p` is entry p * choices + i, its index
 /// in the reply. (A beam search is one request for all choices of its prompt: entry p.) Its seed is
 /// the request's plus i (modulo 2^64), so that choice 0 is what the request gives with one choice,

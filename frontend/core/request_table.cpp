@@ -267,6 +267,7 @@ void RequestTable::say_hello(TableOutput& out) {
   hello.pid_start = identity_.pid_start;
   hello.tokenizer = identity_.tokenizer;
   hello.chat_template = identity_.chat_template;
+  hello.task = identity_.task;
   hello.has_successor = identity_.has_successor;
   hello.generation = identity_.generation;
   for (const auto& [counter, entry] : entries_) {

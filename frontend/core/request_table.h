@@ -26,6 +26,7 @@ struct FrontendIdentity {
   std::uint64_t pid_start = 0;
   std::string tokenizer = {};  // where they come from, for people
   std::string chat_template = {};
+  std::string task = {};
   bool has_successor = false;    // another process may go on with this incarnation
   std::uint32_t generation = 0;  // processes that had this incarnation before
 };

@@ -57,7 +57,7 @@ void move_logprobs(LogprobReader& from, std::uint32_t begin, std::uint32_t count
     const std::uint32_t item = from.item();
     from.take(item, entry);
     if (item < begin) continue;
-    to.push(at + (item - begin), entry.logprob, entry.top_tokens, entry.top_logprobs);
+    to.push(at + (item - begin), entry.logprob, entry.top_tokens, entry.top_logprobs, entry.vector);
   }
 }
 

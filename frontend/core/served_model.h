@@ -8,6 +8,7 @@
 
 #include "frontend/chat/chat_format.h"
 #include "frontend/core/generation.h"
+#include "text/model_task.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace baton {
@@ -22,6 +23,10 @@ struct ServedModel {
   std::shared_ptr<const ChatFormat> chat;
   std::shared_ptr<const ChatTemplate> chat_template;
   std::uint32_t default_max_tokens = 512;  // when a client gives no limit
+  ModelTask task = ModelTask::generate;
+  std::uint32_t vector_size = 0;  // of embeddings
+  Token no_token = -1;            // of a reranker: what it may answer
+  Token yes_token = -1;
 };
 
 /// A body that is answered at once, without a worker.

@@ -9,6 +9,7 @@
 #include "frontend/dialects/ollama_reply.h"
 #include "frontend/http/sse.h"
 #include "frontend/openai/infill.h"
+#include "frontend/openai/pooling_api.h"
 #include "frontend/openai/translation.h"
 
 namespace baton {
@@ -268,9 +269,27 @@ ParseOutcome parse_generate(std::string_view body, const RequestContext& context
   return run(std::move(made), false, context, model);
 }
 
-ParseOutcome parse_no_embeddings(std::string_view, const RequestContext& context,
-                                 const ServedModel&) {
-  return no_embeddings(context.path);
+/// Ollama calls a model "name:latest" as well.
+RequestContext by_any_tag(std::string_view body, const RequestContext& context,
+                          const ServedModel& model) {
+  RequestContext out = context;
+  const auto json = parse_json_object(body);
+  if (json.ok() && json.value().contains("model") && json.value()["model"].is_string()) {
+    const auto& name = json.value()["model"].get_ref<const std::string&>();
+    out.any_model = out.any_model || model_name(name, model) == model.name;
+  }
+  return out;
+}
+
+ParseOutcome parse_embed(std::string_view body, const RequestContext& context,
+                         const ServedModel& model) {
+  return embed_texts(body, "input", VectorShape::ollama, by_any_tag(body, context, model), model);
+}
+
+ParseOutcome parse_embed_one(std::string_view body, const RequestContext& context,
+                             const ServedModel& model) {
+  return embed_texts(body, "prompt", VectorShape::ollama_legacy, by_any_tag(body, context, model),
+                     model);
 }
 
 /// What is not known of a checkpoint is empty, as for models that the original only runs elsewhere.
@@ -278,6 +297,7 @@ constexpr const char* kDetails =
     R"({"parent_model":"","format":"","family":"","families":[],"parameter_size":"","quantization_level":""})";
 
 std::string capabilities(const ServedModel& model) {
+  if (model.task == ModelTask::embed) return "[\"embedding\"]";
   std::string list = "\"completion\"";
   const ChatTemplate* chat = model.chat_template.get();
   if (chat != nullptr && chat->takes_tools()) list += ",\"tools\"";
@@ -343,8 +363,8 @@ class Ollama : public Dialect {
     return {{"POST", "/api/chat", &parse_chat},
             {"POST", "/api/generate", &parse_generate},
             {"POST", "/api/show", &parse_show},
-            {"POST", "/api/embed", &parse_no_embeddings},
-            {"POST", "/api/embeddings", &parse_no_embeddings},
+            {"POST", "/api/embed", &parse_embed},
+            {"POST", "/api/embeddings", &parse_embed_one},
             {"GET", "/api/tags", &tags_page},
             {"GET", "/api/ps", &running_page},
             {"GET", "/api/version", &version_page}};

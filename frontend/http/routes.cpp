@@ -12,6 +12,7 @@
 #include "frontend/http/console.h"
 #include "frontend/http/http_error.h"
 #include "frontend/http/sse.h"
+#include "frontend/openai/pooling_api.h"
 
 namespace baton {
 namespace {
@@ -288,6 +289,13 @@ void Routes::begin(Asker asker, ParseOutcome outcome) {
     return;
   }
   auto& request = std::get<ParsedRequest>(outcome);
+  // Whichever of the dialects it came by: an embedding model's next token is no text.
+  if (!request.sampling.pools()) {
+    if (auto refused = refuse_task(ModelTask::generate, options_.model)) {
+      fail(asker.connection, std::move(asker.frame), asker.route, std::move(*refused));
+      return;
+    }
+  }
   if (request.sampling.grammar_kind == GrammarKind::none) {
     post_generation(std::move(asker), std::move(request));
   } else {

@@ -5,11 +5,11 @@
 #include <string_view>
 
 #include "frontend/openai/openai_api.h"
+#include "frontend/openai/pooling_api.h"
 #include "frontend/openai/render_api.h"
 #include "frontend/openai/responses_api.h"
 #include "frontend/openai/server_pages.h"
 #include "frontend/openai/tokenize_api.h"
-#include "frontend/openai/translation.h"
 
 namespace baton {
 namespace {
@@ -17,11 +17,6 @@ namespace {
 using Page = std::variant<Answer, HttpError>;
 
 constexpr std::string_view kModels = "/v1/models/";
-
-ParseOutcome parse_no_embeddings(std::string_view, const RequestContext& context,
-                                 const ServedModel&) {
-  return no_embeddings(context.path);
-}
 
 Page models_page(const PageFacts& facts, const ServedModel& model) {
   return Answer{models_body(model, facts.created, facts.max_context)};
@@ -70,8 +65,12 @@ class OpenAiDialect : public Dialect {
             {"POST", "/tokenize", &parse_tokenize},
             {"POST", "/detokenize", &parse_detokenize},
             {"POST", "/v1/responses", &parse_response},
-            {"POST", "/v1/embeddings", &parse_no_embeddings},
-            {"POST", "/v1/rerank", &parse_no_embeddings},
+            {"POST", "/v1/embeddings", &parse_embeddings},
+            {"POST", "/v1/rerank", &parse_rerank},
+            {"POST", "/v2/rerank", &parse_rerank},
+            {"POST", "/rerank", &parse_rerank},
+            {"POST", "/v1/score", &parse_score},
+            {"POST", "/score", &parse_score},
             {"GET", "/v1/models", &models_page},
             {"GET", "/v1/models/:id", &model_page},
             {"GET", "/v1/models/:owner/:id", &model_page},

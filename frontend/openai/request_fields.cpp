@@ -11,6 +11,8 @@ using Json = nlohmann::json;
 constexpr double kGreedyBelow = 1e-5;  // a division by less overflows the logits
 constexpr double kMinTopP = 1e-6;
 
+}  // namespace
+
 void read_timeout(FieldReader& fields, const RequestContext& context, ParsedRequest& request) {
   const double bound = static_cast<double>(context.max_timeout) / kSecond;
   request.timeout = context.default_timeout;
@@ -18,8 +20,6 @@ void read_timeout(FieldReader& fields, const RequestContext& context, ParsedRequ
     request.timeout = std::max<TimeNs>(1, static_cast<TimeNs>(*seconds * kSecond));
   }
 }
-
-}  // namespace
 
 void read_stop(FieldReader& fields, const std::string& field, ParsedRequest& request) {
   const Json* value = fields.take(field);

@@ -33,6 +33,9 @@ inline constexpr std::int64_t kMaxCount = INT32_MAX;
 void read_sampling(FieldReader& fields, const RequestContext& context, const ServedModel& model,
                    double max_temperature, ParsedRequest& request);
 
+/// timeout_s: (0, context.max_timeout], or the default.
+void read_timeout(FieldReader& fields, const RequestContext& context, ParsedRequest& request);
+
 /// Stop strings under any name: one, or a list of up to 16.
 void read_stop(FieldReader& fields, const std::string& field, ParsedRequest& request);
 

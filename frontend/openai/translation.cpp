@@ -150,12 +150,6 @@ OrderedJson function_call(std::string_view id, std::string_view name, std::strin
       {"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
 }
 
-HttpError no_embeddings(std::string_view path) {
-  return http_error(
-      404, std::string(path) + " is not served: this model generates text and makes no embeddings",
-      "not_served");
-}
-
 std::vector<ReplyPart> ReplyParts::feed(std::string_view text) {
   if (parser_) return told_parts(one_call_, parser_->feed(text));
   if (text.empty()) return {};

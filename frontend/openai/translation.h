@@ -61,9 +61,6 @@ OrderedJson schema_format(const OrderedJson& schema);
 /// {"id", "type": "function", "function": {"name", "arguments"}}
 OrderedJson function_call(std::string_view id, std::string_view name, std::string_view arguments);
 
-/// 404 where a text generator is asked for vectors: says so in one sentence.
-HttpError no_embeddings(std::string_view path);
-
 /// A reply's text as its parts: reasoning, content, calls.
 class ReplyParts {
  public:

@@ -123,6 +123,7 @@ void put(RecordWriter& writer, const TokenCame& event) {
   writer.put(event.logprobs->logprob);
   writer.put_list(event.logprobs->top_tokens);
   writer.put_list(event.logprobs->top_logprobs);
+  if (!event.logprobs->vector.empty()) writer.put_list(event.logprobs->vector);
 }
 
 void put(RecordWriter& writer, const ChoiceEnds& event) {
@@ -174,7 +175,7 @@ ChoiceBegins take_begins(RecordReader& reader, Logprobs& prompt) {
 }
 
 TokenCame take_token(RecordReader& reader, LogprobReader::Entry& entry, std::vector<Token>& tops,
-                     std::vector<float>& values) {
+                     std::vector<float>& values, std::vector<float>& vector) {
   TokenCame made;
   made.choice = reader.take<std::uint32_t>();
   made.token = reader.take<Token>();
@@ -184,6 +185,9 @@ TokenCame take_token(RecordReader& reader, LogprobReader::Entry& entry, std::vec
   reader.take_list(values);
   entry.top_tokens = tops;
   entry.top_logprobs = values;
+  vector.clear();
+  if (!reader.good()) reader.take_list(vector);  // most have none
+  entry.vector = vector;
   made.logprobs = &entry;
   return made;
 }
@@ -356,10 +360,12 @@ Status DecodedEvent::decode(std::string_view record, const EventBounds& bounds) 
       break;
     }
     case Kind::token: {
-      auto& made = event.emplace<TokenCame>(take_token(reader, entry_, tops_, top_logprobs_));
+      auto& made =
+          event.emplace<TokenCame>(take_token(reader, entry_, tops_, top_logprobs_, vector_));
       good = good && made.choice < bounds.choices && known({&made.token, 1}, bounds.vocabulary);
       if (made.logprobs != nullptr)
-        good = good && tops_.size() == top_logprobs_.size() && known(tops_, bounds.vocabulary);
+        good = good && tops_.size() == top_logprobs_.size() && known(tops_, bounds.vocabulary) &&
+               vector_.size() <= SamplingParams::kMaxPooled;
       break;
     }
     case Kind::ends: {

@@ -90,6 +90,7 @@ class DecodedEvent {
   LogprobReader::Entry entry_;
   std::vector<Token> tops_;
   std::vector<float> top_logprobs_;
+  std::vector<float> vector_;
   std::vector<TimeNs> lifetime_;
   std::vector<TimeNs> spent_;
 };

@@ -75,6 +75,7 @@ std::vector<SetupLine> setup_lines(const State& state) {
   lines.push_back({"context", context, "--max_context"});
   for (const Frontend& f : state.frontends) {
     if (!f.alive) continue;
+    lines.push_back({"task", f.identity.task, "--model_task"});
     lines.push_back({"tokenizer", f.identity.tokenizer, "--frontend.tokenizer"});
     lines.push_back({"chat template", f.identity.chat_template, "--frontend.chat_template"});
     break;  // all front ends read the same folder

@@ -221,7 +221,8 @@ struct Handler {
     }
     if (!submit.sampling.within_bounds()) {
       refuse(state, submit, frontend, ErrorCode::invalid_argument,
-             "logprobs, logit_bias, allowed tokens, bad words or beams are out of bounds", 0, out);
+             "logprobs, logit_bias, allowed tokens, bad words, beams or pooling are out of bounds",
+             0, out);
       return;
     }
     if (submit.share.tenant.size() > kMaxTenantName) {

@@ -100,9 +100,11 @@ namespace {
 /// of one prompt alone stay far below what a message may hold.
 constexpr std::size_t kMaxTopsAtOnce = 1U << 20U;
 
-/// False: the message is full of prompts' log probabilities. What is not sent now, the front end
-/// asks for when it misses it.
+/// False: the message is full of prompts' log probabilities, or of vectors. What is not sent now,
+/// the front end asks for when it misses it.
 bool has_room_for(const Request& request, std::uint32_t begin, Outbox& out) {
+  if (request.sampling.pools())
+    return out.events_for(request.frontend).logprobs.vectors.size() < kMaxTopsAtOnce;
   if (begin != 0 || request.prompt_logprobs.items.empty()) return true;
   std::size_t tops = 0;
   for (const PromptLogprobs& part : out.events_for(request.frontend).prompt_logprobs) {
@@ -175,14 +177,15 @@ void take_token(State& state, Request& request, Token token, const LogprobReader
   request.generated.push_back(token);
   ++state.counters.tokens;
   charge_output(state, request, index + 1, 1);
-  if (logprobs != nullptr) {
-    request.logprobs.push(index, logprobs->logprob, logprobs->top_tokens, logprobs->top_logprobs);
+  if (logprobs != nullptr && !(fault(Fault::vector_not_kept) && request.sampling.pools())) {
+    request.logprobs.push(index, logprobs->logprob, logprobs->top_tokens, logprobs->top_logprobs,
+                          logprobs->vector);
   }
   if (index < request.client_tokens && has_room_for(request, index, out)) {
     Events& events = begin_row(request, index, index + 1, out);
     if (logprobs != nullptr) {
       events.logprobs.push(static_cast<std::uint32_t>(events.tokens.size()), logprobs->logprob,
-                           logprobs->top_tokens, logprobs->top_logprobs);
+                           logprobs->top_tokens, logprobs->top_logprobs, logprobs->vector);
     }
     events.tokens.push_back(token);
     const bool news = request.times.take_news();
@@ -202,7 +205,8 @@ void resend_tokens(const Request& request, std::uint32_t begin, std::uint32_t en
     LogprobReader::Entry entry;
     reader.take(index, entry);
     if (index < begin || index >= end) continue;
-    events.logprobs.push(at + index - begin, entry.logprob, entry.top_tokens, entry.top_logprobs);
+    events.logprobs.push(at + index - begin, entry.logprob, entry.top_tokens, entry.top_logprobs,
+                         entry.vector);
   }
   events.tokens.insert(events.tokens.end(), request.generated.begin() + begin,
                        request.generated.begin() + end);

@@ -35,7 +35,8 @@ void share_limits(State& state) {
   shared.min_tokens = ~0U;
   for (const std::uint64_t id : state.group) {
     const SamplingParams& own = state.requests.find(id)->sampling;
-    if (own.beams()) continue;  // its lengths are part of the search
+    // A search's lengths are part of it, and nothing follows a vector.
+    if (own.beams() || own.pools()) continue;
     shared.temperature = std::max(shared.temperature, own.temperature);
     shared.max_tokens = std::max(shared.max_tokens, own.max_tokens);
     shared.min_tokens = std::min(shared.min_tokens, own.min_tokens);
@@ -43,7 +44,7 @@ void share_limits(State& state) {
   const std::uint32_t context = max_context(state);
   for (const std::uint64_t id : state.group) {
     Request& request = *state.requests.find(id);
-    if (request.beams) continue;
+    if (request.beams || request.sampling.pools()) continue;
     const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
     request.client_tokens = request.sampling.max_tokens;
     request.sampling.temperature = shared.temperature;

@@ -132,7 +132,7 @@ class Api(unittest.TestCase):
         text = self.post("/detokenize", tokens=ids["tokens"])["prompt"]
         self.assertTrue(text.endswith("What is Baton?"), text)
         status, reply = self.cluster.post("/v1/embeddings", {"input": "x"})
-        self.assertEqual((status, reply["error"]["code"]), (404, "not_served"))
+        self.assertEqual((status, reply["error"]["code"]), (400, "wrong_task"))
         status, text = self.cluster.get("/version")
         self.assertTrue(json.loads(text)["version"])
 

@@ -84,7 +84,7 @@ class Client(unittest.TestCase):
             self.assertEqual(caught.exception.status_code, status)
         with self.assertRaises(ollama.ResponseError) as caught:
             self.client.embed("demo", "x")
-        self.assertIn("makes no embeddings", caught.exception.error)
+        self.assertIn("model_task: generate", caught.exception.error)
 
     def tearDown(self):
         self.cluster.assert_at_rest()

@@ -5,13 +5,14 @@ Where that cannot be done (no package index, no pip) it says so and is skipped: 
 """
 
 import asyncio
+import json
 import shutil
 import typing
 import unittest
 
 import client_packages
 import folders
-from cluster import Cluster
+from cluster import MIXED, SOURCE, Cluster
 
 client_packages.install("openai")
 import openai  # noqa: E402
@@ -25,6 +26,24 @@ class Weather(pydantic.BaseModel):
 
     city: typing.Literal["Paris", "Rome"]
     days: typing.Literal[1, 2]
+
+
+class Embeddings(unittest.TestCase):
+    def test_vectors(self):
+        """The client asks for base64 unless it is told otherwise, and unpacks it."""
+        golden = json.loads((SOURCE / "tests" / "golden" / "pooling.json").read_text())["embeddings"][:3]
+        with Cluster(workers=MIXED, model=SOURCE / "tests" / "golden" / "models" / "qwen3_embedding") as cluster:
+            url = f"http://127.0.0.1:{next(iter(cluster.frontends.values()))}/v1"
+            with openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=60) as client:
+                for options in ({}, {"encoding_format": "float"}):
+                    reply = client.embeddings.create(model="demo", input=[one["text"] for one in golden], **options)
+                    self.assertEqual(reply.usage.prompt_tokens, sum(len(one["ids"]) for one in golden))
+                    for entry, one in zip(reply.data, golden):
+                        self.assertLess(max(abs(a - b) for a, b in zip(entry.embedding, one["vector"])), 5e-4)
+                short = client.embeddings.create(model="demo", input="Hello", dimensions=8)
+                self.assertEqual(len(short.data[0].embedding), 8)
+                with self.assertRaises(openai.BadRequestError):
+                    client.completions.create(model="demo", prompt="Hello")
 
 
 class Client(unittest.TestCase):
@@ -143,9 +162,9 @@ class Client(unittest.TestCase):
         with self.assertRaises(openai.NotFoundError) as caught:
             self.client.chat.completions.create(model="other", messages=ASK)
         self.assertEqual(caught.exception.code, "model_not_found")
-        with self.assertRaises(openai.NotFoundError) as caught:
+        with self.assertRaises(openai.BadRequestError) as caught:
             self.client.embeddings.create(model="demo", input="x")
-        self.assertIn("makes no embeddings", str(caught.exception))
+        self.assertEqual(caught.exception.code, "wrong_task")
 
 
 class Tools(unittest.TestCase):

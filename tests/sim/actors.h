@@ -250,6 +250,8 @@ class SimFrontend final : public Process {
   void check_answer(const RequestSpec& spec, const Client& client, const StreamEnd& ending);
   template <typename Expect>
   void check_blame(const RequestSpec& spec, const Expect& expect) const;
+  void check_vector(const RequestSpec& spec, const Client& client, const Delivery& delivery,
+                    const TableOutput& out);
   void check_token(const RequestSpec& spec, const Client& client, Token token);
   void schedule_tick();
 

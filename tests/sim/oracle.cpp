@@ -171,6 +171,36 @@ TenantShare draw_share(const Scenario& scenario, std::size_t index) {
 
 }  // namespace
 
+std::vector<float> pooled_vector(std::uint64_t prefix) {
+  std::vector<float> vector;
+  for (std::uint64_t i = 0; i < 1 + prefix % 5; ++i) {
+    vector.push_back(static_cast<float>(mix(prefix + i) % 1000) / 8);
+  }
+  return vector;
+}
+
+namespace {
+
+/// In some runs every fifth request wants a vector. Those that strike, fail or stop by a token of
+/// theirs want text.
+void draw_pooling(const Scenario& scenario, std::size_t index, RequestSpec& spec) {
+  const bool plain = !spec.sampling.beams() && spec.sampling.grammar_kind == GrammarKind::none &&
+                     spec.strike == Strike::none && spec.bad_row == kNever &&
+                     spec.killer_at == kNever && spec.stop_at == kNever;
+  if (scenario.fair || scenario.seed % 11 != 0 || index % 5 != 2 || !plain) return;
+  spec.sampling.pooling = Pooling::last_hidden;
+  spec.sampling.max_tokens = 1;
+  spec.sampling.min_tokens = 0;
+  spec.sampling.stop_ids.clear();
+  std::uint64_t prefix = spec.root;
+  for (const Token token : spec.prompt) prefix = extend_prefix(prefix, token);
+  spec.vector = pooled_vector(prefix);
+  spec.answer = {0};
+  spec.reason = FinishReason::length;
+}
+
+}  // namespace
+
 RequestSpec draw_request(const Scenario& scenario, const std::deque<RequestSpec>& earlier,
                          Random& random) {
   const Load& load = scenario.load;
@@ -208,9 +238,10 @@ RequestSpec draw_request(const Scenario& scenario, const std::deque<RequestSpec>
   if (load.strike != Strike::none) draw_striker(scenario, spec, random);
   spec.share = draw_share(scenario, earlier.size());
   if (load.priorities) spec.priority = static_cast<std::int32_t>(random.below(3)) - 1;
+  draw_pooling(scenario, earlier.size(), spec);
   if (beams) {
     answer_beams(scenario, spec);
-  } else {
+  } else if (!spec.sampling.pools()) {
     answer(scenario, spec);
   }
   return spec;

@@ -55,6 +55,7 @@ struct RequestSpec {
 
   std::vector<Token> answer;  // up to and with the last token; of all that a beam search finds
   FinishReason reason = FinishReason::none;
+  std::vector<float> vector;           // of one that pools
   std::vector<std::uint32_t> lengths;  // of what a beam search finds
   std::uint32_t steps = 0;             // tokens that it looks ahead
 
@@ -68,6 +69,9 @@ struct RequestSpec {
   TimeNs asked = 0;
   TimeNs ended = 0;  // its client has its end; 0: not yet
 };
+
+/// What the model gives for a prompt that is pooled: `prefix` is that of all its tokens.
+std::vector<float> pooled_vector(std::uint64_t prefix);
 
 constexpr std::uint64_t kFirstSeed = 1'000'000;
 

@@ -67,6 +67,8 @@ constexpr Planted kPlanted[] = {
     {Fault::last_decoder_turned, "last_decoder_turned", 229},
     // Where requests' time went.
     {Fault::wait_not_told, "wait_not_told", 2},
+    // Vectors.
+    {Fault::vector_not_kept, "vector_not_kept", 198},
 };
 
 /// Faults of shares: found in scenarios of their own (draw_fair_scenario), since only there nothing

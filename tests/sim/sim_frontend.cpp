@@ -228,13 +228,32 @@ void SimFrontend::deliver(const Delivery& delivery, const TableOutput& out) {
       (delivery.choice >= spec.lengths.size() || delivery.count != spec.lengths[delivery.choice])) {
     world_.fail("request " + std::to_string(client.spec) + ": another sequence was found");
   }
+  if (spec.sampling.pools()) check_vector(spec, client, delivery, out);
   for (std::uint32_t i = 0; i < delivery.count; ++i) {
     const Token token = out.tokens[delivery.begin + i];
-    if (!cut) check_token(spec, client, token);
+    if (!cut && !spec.sampling.pools()) check_token(spec, client, token);
     client.got.push_back(token);
     client.prefix = extend_prefix(client.prefix, token);
     ++world_.report().tokens;
   }
+}
+
+/// The one token comes with the prompt's vector, whoever computed it and however it was cut.
+void SimFrontend::check_vector(const RequestSpec& spec, const Client& client,
+                               const Delivery& delivery, const TableOutput& out) {
+  LogprobReader reader(out.logprobs);
+  LogprobReader::Entry entry;
+  bool right = delivery.count == 1 && out.tokens[delivery.begin] == 0;
+  bool found = false;
+  while (!reader.done()) {
+    const bool here = reader.item() == delivery.begin;
+    reader.take(reader.item(), entry);
+    if (here)
+      found = std::equal(entry.vector.begin(), entry.vector.end(), spec.vector.begin(),
+                         spec.vector.end());
+  }
+  if (!right || !found)
+    world_.fail("request " + std::to_string(client.spec) + ": its vector is missing or another's");
 }
 
 void SimFrontend::check_token(const RequestSpec& spec, const Client& client, Token token) {

@@ -435,6 +435,11 @@ void SimWorker::finish_step() {
                              found.logprobs);
       continue;
     }
+    if (row.sampling->pools()) {
+      output.tokens[i] = 0;
+      output.logprobs.push(static_cast<std::uint32_t>(i), 0, {}, {}, pooled_vector(prefix));
+      continue;
+    }
     output.tokens[i] = sample(prefix, row.n_generated, *row.sampling, world_.scenario().vocab);
   }
   output.duration_us = static_cast<std::uint32_t>((world_.now() - step_began_) / 1000);

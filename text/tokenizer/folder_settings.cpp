@@ -104,6 +104,11 @@ Result<FolderSettings> read_folder_settings(const std::string& dir,
         read_token(settings.value(), "eos_token", tokenizer_path, defaults.id_of, out.eos_token)}) {
     if (!status.ok()) return status;
   }
+  if (settings.value().is_object()) {
+    const auto found = settings.value().find("tokenizer_class");
+    if (found != settings.value().end() && found->is_string())
+      out.tokenizer_class = found->get<std::string>();
+  }
   out.legacy = legacy.value_or(true);
   facts.bos = out.bos_token >= 0 ? out.bos_token : bos.empty() ? -1 : bos.front();
   // A chat model's own end of turn often stands in tokenizer_config.json alone.

@@ -30,6 +30,7 @@ struct FolderSettings {
   bool legacy = true;                 // a dummy prefix after special tokens, too
   std::optional<bool> add_bos_token;  // of tokenizer_config.json, as the next ones
   std::optional<bool> add_eos_token;
+  std::string tokenizer_class;  // likewise; empty: not said
   Token bos_token = -1;
   Token eos_token = -1;
 };

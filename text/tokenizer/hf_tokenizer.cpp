@@ -258,8 +258,10 @@ Status read_parts(const Json& root, const std::string& path, std::optional<Encod
 }
 
 /// tokenizer_config.json's add_bos_token and add_eos_token, where they are given, take the place of
-/// the post-processor, as in transformers 5.
+/// the post-processor, as in transformers 5. Qwen's class knows no such flags: its files have
+/// add_bos_token: false beside a post-processor that counts (Qwen3-Embedding's appends a token).
 void apply_flags(const FolderSettings& settings, TemplateIds& around) {
+  if (settings.tokenizer_class.rfind("Qwen2Tokenizer", 0) == 0) return;
   if (!settings.add_bos_token && !settings.add_eos_token) return;
   around = {};
   if (settings.add_bos_token.value_or(false) && settings.facts.bos >= 0) {

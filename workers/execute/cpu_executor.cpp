@@ -9,6 +9,13 @@
 #include "workers/model/weight_plan.h"
 
 namespace baton {
+namespace {
+
+bool wants_hidden(const BatchRow& row) {
+  return row.logits == LogitsWanted::last && row.sampling->pooling == Pooling::last_hidden;
+}
+
+}  // namespace
 
 CpuExecutor::CpuExecutor(Options options) : options_(std::move(options)) {}
 
@@ -112,7 +119,7 @@ WorkerFacts CpuExecutor::plan_memory(const ModelConfig& config, const WeightPlan
 void CpuExecutor::run_rows(const RunStep& step, StepOutput& output) {
   rows_.clear();
   for (const BatchRow& row : step.rows) {
-    rows_.push_back({row.tokens, row.position, row.blocks, row.logits});
+    rows_.push_back({row.tokens, row.position, row.blocks, row.logits, wants_hidden(row)});
   }
   const KvPoolView view{pool().data(), pool().geometry()};
   // The protocol core has checked every number; this catches a mistake there before it is a wild
@@ -126,6 +133,10 @@ void CpuExecutor::run_rows(const RunStep& step, StepOutput& output) {
   for (std::size_t i = 0; i < step.rows.size(); ++i) {
     const BatchRow& row = step.rows[i];
     if (row.logits == LogitsWanted::none) continue;
+    if (wants_hidden(row)) {
+      tell_vector(static_cast<std::uint32_t>(i), logits.hidden(line++), output);
+      continue;
+    }
     for (std::size_t t = row.first_logits(); t < row.tokens.size(); ++t) {
       sampling_->finish(step, {i, t}, logits.row(line++), output);
     }

@@ -53,6 +53,8 @@ Result<ModelShape> FakeModel::load(std::atomic<int>& percent) {
     };
     number("vocab_size", vocab_size_);
     number("max_position_embeddings", shape.max_context);
+    number("hidden_size", hidden_size_);
+    hidden_size_ = std::min<std::uint32_t>(hidden_size_, SamplingParams::kMaxPooled);
   }
   shape.vocab_size = vocab_size_;
   KvGeometry& g = shape.geometry;
@@ -86,8 +88,25 @@ void FakeModel::run_rows(const RunStep& step, StepOutput& output) {
     }
     if (row.ranks) rank(hash, row, static_cast<std::uint32_t>(i), output.candidates);
     if (!row.samples()) continue;
+    if (row.sampling->pools()) {
+      pool_row(hash, row, static_cast<std::uint32_t>(i), output);
+      continue;
+    }
     output.tokens[i] = draw(hash, vocab_size_, row.sampling->stop_ids);
   }
+}
+
+/// As many values as the model has, or as tokens are asked about: all of them follow from the hash.
+void FakeModel::pool_row(std::uint64_t hash, const BatchRow& row, std::uint32_t index,
+                         StepOutput& output) const {
+  const SamplingParams& p = *row.sampling;
+  std::vector<float> vector(p.pooling == Pooling::last_hidden ? hidden_size_
+                                                              : p.allowed_tokens.size());
+  for (std::size_t i = 0; i < vector.size(); ++i) {
+    vector[i] = static_cast<float>(extend(hash, static_cast<Token>(i)) % 2001) / 1000 - 1;
+  }
+  output.tokens[index] = 0;
+  output.logprobs.push(index, 0, {}, {}, vector);
 }
 
 /// Neighbours of the token that would be drawn, each less probable than the one before.

@@ -30,11 +30,14 @@ class FakeModel final : public HostExecutor {
  private:
   void run_rows(const RunStep& step, StepOutput& output) override;
   void rank(std::uint64_t hash, const BatchRow& row, std::uint32_t item, Logprobs& out) const;
+  void pool_row(std::uint64_t hash, const BatchRow& row, std::uint32_t index,
+                StepOutput& output) const;
   std::uint64_t& hash_at(const BatchRow& row, std::int64_t position);
 
   std::string model_folder_;
   std::uint32_t tokens_per_block_;
   std::uint32_t vocab_size_ = 32'000;
+  std::uint32_t hidden_size_ = 64;
 };
 
 constexpr std::uint32_t kFakePieces = 64;

@@ -56,7 +56,7 @@ GpuStepPacker::GpuStepPacker(const GpuDecoder& decoder, const KvGeometry& geomet
       edits_(static_cast<std::uint32_t>(decoder.config().vocab)) {}
 
 bool GpuStepPacker::needs_host(const BatchRow& row) {
-  return row.ranks || (row.samples() && row.sampling->typical_p != 1.0F);
+  return row.ranks || (row.samples() && (row.sampling->typical_p != 1.0F || row.sampling->pools()));
 }
 
 bool GpuStepPacker::decodes_only(const RunStep& step) {

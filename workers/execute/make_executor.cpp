@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "text/model_task.h"
 #include "workers/execute/fake_model.h"
 #ifdef BATON_HAVE_CPU_MODEL
 #include "workers/execute/cpu_executor.h"
@@ -71,6 +72,12 @@ void set_mps_share(const WorkerConfig& self) {
 Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
 #ifdef BATON_HAVE_CUDA
   const WorkerConfig& self = config.self;
+  const auto task = find_task(config.model, config.model_task);
+  if (!task.ok()) return task.status();
+  if (task.value() == ModelTask::embed) {
+    return invalid("worker " + self.name +
+                   ": embeddings (model_task: embed) are not served on device cuda yet");
+  }
   if (self.dtype == "f32") return invalid("worker " + self.name + ": dtype f32 needs device cpu");
   if (self.mps_thread_percentage > 0 && !self.deterministic) {
     // Measured: with 40 or 80 % of an H200 some of its algorithms leave parts of a product

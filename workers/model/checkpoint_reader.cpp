@@ -89,6 +89,8 @@ std::string decoder_root(const TensorNames& names, const Checkpoint& checkpoint)
   for (const std::string& root : names.roots) {
     if (checkpoint.find(root + names.embedding + ".weight") != nullptr) return root;
   }
+  // sentence-transformers writes the decoder alone.
+  if (checkpoint.find(names.embedding + ".weight") != nullptr) return {};
   return names.roots.front();
 }
 

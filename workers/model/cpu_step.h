@@ -122,6 +122,7 @@ struct StepBatch {
   std::vector<cpu::Segment> segments;              // one a StepRow
   std::vector<int> wanted;                         // rows with logits, ascending
   std::vector<cpu::Segment> wanted_segments;       // the same rows, one each, numbered in order
+  bool wants_logits = false;                       // any of them does
   bool latent = false;  // what a token leaves in the pool is a latent vector
   int rows() const { return static_cast<int>(tokens.size()); }
 
@@ -131,11 +132,13 @@ struct StepBatch {
     segments.clear();
     wanted.clear();
     wanted_segments.clear();
+    wants_logits = false;
   }
 
   void add(const StepRow& row, const KvGeometry& g, std::vector<RopeTable>& ropes) {
     const int first = rows();
     const int n = static_cast<int>(row.tokens.size());
+    wants_logits = wants_logits || (row.logits != LogitsWanted::none && !row.hidden);
     segments.push_back({first, n, row.position, row.block_table.data()});
     for (int i = 0; i < n; ++i) {
       const std::int64_t position = row.position + i;

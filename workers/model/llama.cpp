@@ -308,20 +308,22 @@ void LlamaModel::Impl::look(const LayerSpec& spec, const LayerWeights& layer,
 
 /// logits = W_head norm(x)
 LogitsView LlamaModel::Impl::logits_of(const Rows& x, const Rows& normed) {
-  const Rows logits = rows_of(workspace.logits, x.rows);  // [W, vocab]
   norm(x, weights.final_norm, normed);
+  const int width = static_cast<int>(normed.columns);
+  if (!batch.wants_logits) return {nullptr, x.rows, config.vocab, normed.data, width};
+  const Rows logits = rows_of(workspace.logits, x.rows);  // [W, vocab]
   ops.linear(normed, weights.lm_head, Epilogue::store, logits);
   if (config.logits_scale != 1.0) ops.scale(static_cast<float>(config.logits_scale), logits);
   if (config.logits_cap > 0) ops.soft_cap(static_cast<float>(config.logits_cap), logits);
   show("logits", logits);
-  return {logits.data, x.rows, config.vocab};
+  return {logits.data, x.rows, config.vocab, normed.data, width};
 }
 
 /// The model: an interpreter of its spec, layer by layer. T = rows of the step, W = rows whose
 /// logits are wanted; x is the residual stream.
 LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
   const int wanted = static_cast<int>(batch.wanted.size());
-  workspace.reserve(config, batch.rows(), wanted);
+  workspace.reserve(config, batch.rows(), batch.wants_logits ? wanted : 0);
   Rows x = rows_of(workspace.hidden, batch.rows());           // [T, hidden]
   Rows normed = rows_of(workspace.normed, batch.rows());      // [T, hidden]
   Rows qkv = rows_of(workspace.qkv, batch.rows());            // [T, (heads + 2 kv_heads) head_dim]
@@ -364,7 +366,7 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
     feed_forward(spec, layer, normed_before ? normed : x, x);
     show(name, x);
   }
-  if (wanted == 0) return {nullptr, 0, config.vocab};
+  if (wanted == 0) return {.vocab = config.vocab};
   return logits_of(x, normed);
 }
 

@@ -28,6 +28,7 @@ struct StepRow {
   std::int64_t position = 0;      // of tokens[0]; every position before it has its KV in the pool
   std::span<const BlockId> block_table;  // covers position + tokens.size() tokens
   LogitsWanted logits = LogitsWanted::none;
+  bool hidden = false;  // with `last`: what the final norm gives is wanted, and no logits
 };
 
 /// A pool in memory that the caller keeps mapped and writable. `base` is aligned to 64 bytes.
@@ -39,9 +40,14 @@ struct KvPoolView {
 /// Logits in row order: one line for a row with `last`, tokens.size() lines for `all`, none for
 /// `none`. Valid until the next forward(); the caller may change them (masks).
 struct LogitsView {
-  float* data = nullptr;  // [rows, vocab]
+  float* data = nullptr;  // [rows, vocab]; null where no row wants logits
   int rows = 0;
   int vocab = 0;
+  const float* normed = nullptr;  // [rows, hidden]: what the logits are made of
+  int width = 0;                  // hidden
+  std::span<const float> hidden(int r) const {
+    return {normed + static_cast<std::int64_t>(r) * width, static_cast<std::size_t>(width)};
+  }
   std::span<float> row(int r) const {
     return {data + static_cast<std::int64_t>(r) * vocab, static_cast<std::size_t>(vocab)};
   }

@@ -395,7 +395,7 @@ void SequenceTable::end_step(OpenStep& step, const StepOutput& output, StepResul
     if (s.pending_step == step.run.step) s.pending_row = -1;
     if (given) {
       result.logprobs.push(static_cast<std::uint32_t>(result.tokens.size()), entry.logprob,
-                           entry.top_tokens, entry.top_logprobs);
+                           entry.top_tokens, entry.top_logprobs, entry.vector);
     }
     result.sequences.push_back(s.id);
     result.tokens.push_back(token);

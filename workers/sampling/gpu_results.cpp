@@ -49,7 +49,8 @@ void take_results(const RunStep& step, const std::vector<bool>& on_host, const s
       if (i < host.tokens.size()) output.tokens[i] = host.tokens[i];
       LogprobReader::Entry entry;
       if (host_logprobs.take(index, entry)) {
-        output.logprobs.push(index, entry.logprob, entry.top_tokens, entry.top_logprobs);
+        output.logprobs.push(index, entry.logprob, entry.top_tokens, entry.top_logprobs,
+                             entry.vector);
       }
     } else if (row.samples()) {
       if (tokens[i] == cuda::kNoSample) {

@@ -1,6 +1,7 @@
 #include "workers/sampling/row_sampling.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <utility>
 
@@ -28,6 +29,7 @@ void RowSampling::finish(const RunStep& step, LogitsLine line, std::span<float> 
     return;
   }
   if (!row.samples()) return;
+  if (row.sampling->pools()) return pool(row, index, logits, output);
   const Result<Token> token = draw(row, line.row, logits);
   if (!token.ok()) {
     output.failed.push_back({index, token.status().message()});
@@ -38,6 +40,36 @@ void RowSampling::finish(const RunStep& step, LogitsLine line, std::span<float> 
     sampler_.log_probabilities(logits, token.value(), row.sampling->logprobs, index,
                                output.logprobs);
   }
+}
+
+void tell_vector(std::uint32_t row, std::span<const float> vector, StepOutput& output) {
+  const bool finite =
+      std::all_of(vector.begin(), vector.end(), [](float value) { return std::isfinite(value); });
+  if (!finite || vector.empty() || vector.size() > SamplingParams::kMaxPooled) {
+    output.failed.push_back({row, finite ? "the vector has an impossible size"
+                                         : "the model gave a value that is not a number"});
+    return;
+  }
+  output.tokens[row] = 0;
+  output.logprobs.push(row, 0, {}, {}, vector);
+}
+
+/// Those of a hidden state do not come here: they need no logits.
+void RowSampling::pool(const BatchRow& row, std::uint32_t index, std::span<const float> logits,
+                       StepOutput& output) {
+  vector_.clear();
+  for (const Token token : row.sampling->allowed_tokens) {
+    if (token < 0 || static_cast<std::size_t>(token) >= logits.size()) {
+      output.failed.push_back({index, "a token whose logit is wanted is not in the vocabulary"});
+      return;
+    }
+    vector_.push_back(logits[static_cast<std::size_t>(token)]);
+  }
+  if (row.sampling->pooling == Pooling::last_hidden) {
+    output.failed.push_back({index, "this device does not give hidden states"});
+    return;
+  }
+  tell_vector(index, vector_, output);
 }
 
 Result<Token> RowSampling::draw(const BatchRow& row, std::size_t index, std::span<float> logits) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
@@ -22,6 +23,10 @@ struct LogitsLine {
   std::size_t token = 0;
 };
 
+/// Instead of a token, where the row wants a vector (SamplingParams::pooling): token 0, and the
+/// vector beside it. A row whose vector has a value that is no number fails.
+void tell_vector(std::uint32_t row, std::span<const float> vector, StepOutput& output);
+
 /// The mask of a row that samples and has a grammar, as GrammarMasks::wait() gives it. Thread-safe.
 using MaskOfRow = std::function<Result<RowMask>(std::size_t row)>;
 
@@ -36,10 +41,13 @@ class RowSampling {
   void finish(const RunStep& step, LogitsLine line, std::span<float> logits, StepOutput& output);
 
  private:
+  void pool(const BatchRow& row, std::uint32_t index, std::span<const float> logits,
+            StepOutput& output);
   Result<Token> draw(const BatchRow& row, std::size_t index, std::span<float> logits);
 
   MaskOfRow mask_;
   Sampler sampler_;
+  std::vector<float> vector_;
 };
 
 /// The same on several threads, for many lines at once. The result does not depend on their number.

@@ -260,6 +260,12 @@ TEST(HfTokenizer, SettingsBesideTheFile) {
              R"({"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>",
                                           "add_bos_token": true, "add_eos_token": true})");
   EXPECT_EQ(load()->encode("", true), (std::vector<Token>{begin, turn}));
+  copy.write("tokenizer_config.json",
+             R"({"tokenizer_class": "Qwen2TokenizerFast", "add_bos_token": false})");
+  EXPECT_EQ(load()->encode("", true), std::vector<Token>{begin}) << "that class has no such flag";
+  copy.write("tokenizer_config.json",
+             R"({"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>",
+                                          "add_bos_token": true, "add_eos_token": true})");
   copy.spec["truncation"] = {{"max_length", 3}};
   copy.spec["padding"] = {{"length", 5}};
   EXPECT_EQ(load()->encode("", true).size(), 2U);

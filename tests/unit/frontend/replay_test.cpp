@@ -53,6 +53,21 @@ const ServedModel& templated_model() {
   return model;
 }
 
+/// Those that are served for vectors.
+const ServedModel& pooling_model(ModelTask task) {
+  static const std::vector<ServedModel> models = [] {
+    std::vector<ServedModel> all(3, demo_model());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      all[i].task = static_cast<ModelTask>(i);
+      all[i].vector_size = 3;
+      all[i].no_token = 5;
+      all[i].yes_token = 6;
+    }
+    return all;
+  }();
+  return models[static_cast<std::size_t>(task)];
+}
+
 constexpr PartTimes kSpent = {1'000'000, 2'500'000, 0, 1'234, 30'000'000, 0, 7, 0, 0, 9'999};
 
 /// One event that owns what it points at.
@@ -62,6 +77,7 @@ struct OwnedEvent {
   LogprobReader::Entry entry = {};
   Logprobs prompt = {};
   std::vector<TimeNs> lifetime = {};
+  std::vector<float> vector = {};
 };
 
 struct Case {
@@ -70,6 +86,7 @@ struct Case {
   std::optional<ReplyFails> failure = {};
   std::optional<std::string> rendered = {};
   bool http_1_0 = false;
+  ModelTask task = ModelTask::generate;
 };
 
 constexpr TimeNs kReceived = 5'000 * kSecond;
@@ -79,14 +96,15 @@ class RecordedRun {
  public:
   RecordedRun(const Case& what, std::uint32_t seed) : dice_(seed) {
     dialects_ = {dialect_named(what.dialect)};
-    opening_.facts = {"id-" + std::to_string(seed), kReceived, 1'700'000'000 * kSecond, 250, seed};
+    opening_.facts = {"id-" + std::to_string(seed), kReceived, 1'700'000'000 * kSecond,
+                      what.task == ModelTask::rerank ? 2000U : 250U, seed};
     request_text_ = "POST " + what.path + (what.http_1_0 ? " HTTP/1.0" : " HTTP/1.1") +
                        "\r\nHost: localhost\r\nOrigin: https://page\r\nContent-Length: " +
                        std::to_string(what.body.size()) + "\r\n\r\n" + what.body;
     opening_.rendered = what.rendered;
     opening_.place = {500, 1000};
     opening_.first_counter = 40;
-    model_ = what.rendered ? &templated_model() : &demo_model();
+    model_ = what.rendered ? &templated_model() : &pooling_model(what.task);
     opening_.fingerprint = model_->fingerprint;
     const auto request = parse(what);
     if (!request) return;
@@ -195,9 +213,15 @@ class RecordedRun {
   }
 
   void token(std::uint32_t choice, Token id, const ParsedRequest& request) {
-    OwnedEvent& made = add(TokenCame{choice, id});
+    OwnedEvent& made = add(TokenCame{choice, request.sampling.pools() ? 0 : id});
+    if (request.sampling.pools()) {
+      made.vector = {0.25F, -1.5F * static_cast<float>(choice + 1)};
+      if (request.sampling.pooling == Pooling::last_hidden) made.vector.push_back(1.0F / 3);
+      made.entry.vector = made.vector;
+      std::get<TokenCame>(made.event).logprobs = &made.entry;
+    }
     if (request.sampling.logprobs < 0) return;
-    made.entry = {-0.25F * static_cast<float>(events_.size()), kTops, kValues};
+    made.entry = {-0.25F * static_cast<float>(events_.size()), kTops, kValues, {}};
     std::get<TokenCame>(made.event).logprobs = &made.entry;
   }
 
@@ -238,7 +262,8 @@ class RecordedRun {
       const Token id = text[said[choice]++];
       token(choice, id, request);
       const bool stopped = trial.apply(events_.back().event, events_.back().time);
-      const bool last = said[choice] == std::min<std::size_t>(text.size(), 14 + choice);
+      const bool last = request.sampling.pools() ||
+                        said[choice] == std::min<std::size_t>(text.size(), 14 + choice);
       if (!stopped && !last) continue;
       if (open.size() == 1) add(ReplyTimed{kSpent, 13, 5 * kMillisecond});
       end(choice, stopped ? FinishReason::stop : FinishReason::length, request);
@@ -441,6 +466,33 @@ TEST(Replay, OfWhatTheOpenAiApiCanAsk) {
   }
   EXPECT_TRUE(beams);
   EXPECT_TRUE(grammar);
+}
+
+TEST(Replay, OfVectors) {
+  const auto embed = [](const char* name, const char* dialect, const char* path, const char* body,
+                        ModelTask task = ModelTask::embed) {
+    Case what{name, dialect, path, body};
+    what.task = task;
+    return what;
+  };
+  const std::vector<Case> cases = {
+      embed("one", "openai", "/v1/embeddings", R"({"input":"hello"})"),
+      embed("two", "openai", "/v1/embeddings", R"({"input":["hello","the block"],"dimensions":2})"),
+      embed("bytes", "openai", "/v1/embeddings",
+            R"({"input":[[5,6],[7]],"encoding_format":"base64"})"),
+      embed("ollama", "ollama", "/api/embed", R"({"model":"demo","input":["a","b"]})"),
+      embed("rerank", "openai", "/v1/rerank",
+            R"({"query":"a","documents":["b","c"],"return_documents":true})", ModelTask::rerank),
+      embed("score", "openai", "/score", R"({"text_1":"a","text_2":["b","c"]})",
+            ModelTask::rerank)};
+  std::uint32_t seed = 1;
+  for (const Case& what : cases) {
+    const RecordedRun run(what, seed++);
+    ASSERT_TRUE(run.served()) << what.name << ": " << run.refusal;
+    ASSERT_EQ(run.whole().find("\"error\""), std::string::npos) << run.whole();
+    cut_everywhere(what, run);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
 }
 
 /// The APIs that are translated into OpenAI's: thoughts, calls and failures, whole and as streams.

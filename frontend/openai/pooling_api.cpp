@@ -1,0 +1,387 @@
+#include "frontend/openai/pooling_api.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "frontend/core/json_reader.h"
+#include "frontend/core/open_reply.h"
+#include "frontend/openai/request_fields.h"
+
+namespace baton {
+namespace {
+
+using PoolingJson = nlohmann::json;
+
+constexpr std::size_t kMostSaltBytes = 256;
+
+/// As the model cards of Qwen3-Reranker have it: each of the three is tokenised by itself.
+constexpr std::string_view kJudgeBegins =
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
+    "the Instruct provided. Note that the answer can only be \"yes\" or "
+    "\"no\".<|im_end|>\n<|im_start|>user\n";
+constexpr std::string_view kJudgeEnds =
+    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+constexpr std::string_view kInstruction =
+    "Given a web search query, retrieve relevant passages that answer the query";
+
+/// What all of these requests may say.
+struct Common {
+  ParsedRequest request;
+  std::int64_t truncate = 0;  // tokens of a prompt that are kept; 0: all, -1: what fits
+  std::string unknown_model;
+};
+
+void read_common(FieldReader& fields, const RequestContext& context, const ServedModel& model,
+                 Common& common) {
+  const auto name = fields.string("model");
+  if (name && *name != model.name && !context.any_model) common.unknown_model = *name;
+  const auto priority = fields.integer("priority", -kMaxPriority, kMaxPriority);
+  common.request.priority = static_cast<std::int32_t>(priority.value_or(0));
+  common.request.cache_salt = fields.string("cache_salt").value_or("");
+  if (common.request.cache_salt.size() > kMostSaltBytes) {
+    fields.fail("cache_salt", "may have at most " + std::to_string(kMostSaltBytes) + " bytes");
+  }
+  common.truncate = fields.integer("truncate_prompt_tokens", -1, kMaxCount).value_or(0);
+  read_timeout(fields, context, common.request);
+  fields.take("user");
+}
+
+std::string entry_name(const std::string& field, std::size_t index, std::size_t count) {
+  return count == 1 ? field : field + "[" + std::to_string(index) + "]";
+}
+
+/// How many tokens of a prompt are kept at the most.
+std::size_t kept_tokens(const Common& common, const RequestContext& context) {
+  const std::size_t fits = context.max_context == 0 ? 0 : context.max_context - 1;
+  if (common.truncate == 0) return SIZE_MAX;
+  if (common.truncate < 0) return fits;
+  return std::min(static_cast<std::size_t>(common.truncate), fits);
+}
+
+Status add_ids(std::vector<Token> ids, const RequestContext& context, Common& common) {
+  if (Status status = check_prompt(ids.size(), context); !status.ok()) return status;
+  common.request.prompts.push_back(std::move(ids));
+  return {};
+}
+
+/// The request is whole but for its reply.
+ParseOutcome pooled_request(Common common, Pooling pooling, const IgnoredFields& ignored,
+                            std::unique_ptr<ReplyWriter> reply) {
+  ParsedRequest& request = common.request;
+  request.sampling.pooling = pooling;
+  request.sampling.max_tokens = 1;
+  request.seed_given = true;  // nothing is drawn
+  if (!ignored.names().empty()) {
+    request.headers.emplace_back(kIgnoredFieldsHeader, ignored.joined());
+    request.ignored_fields = ignored.names();
+  }
+  request.reply = std::move(reply);
+  return std::move(request);
+}
+
+HttpError text_error(const Status& status, const std::string& field) {
+  return http_error(status, http_status(status.code()) == 400 ? field : "");
+}
+
+/// All of them at once: each is a stream of its own to the scheduler.
+Status check_count(std::size_t count, std::size_t values, const RequestContext& context) {
+  const std::size_t most = std::min<std::size_t>(kMaxInputs, context.max_choices);
+  if (count == 0) return invalid("is empty");
+  if (count > most) {
+    return invalid("may hold at most " + std::to_string(most) + " texts, not " +
+                   std::to_string(count));
+  }
+  if (count * values * kVectorValueBytes > kMaxReplyBytes) {
+    return invalid("asks for " + std::to_string(count) + " vectors of " + std::to_string(values) +
+                   " values, more than a reply may hold; ask for " +
+                   std::to_string(kMaxReplyBytes / (values * kVectorValueBytes)) + " at once");
+  }
+  return {};
+}
+
+// ---------------------------------------------------------------- embeddings
+
+/// Each either text or ids.
+struct Inputs {
+  std::vector<const PoolingJson*> list;
+  bool several = false;  // an array of them was given
+};
+
+Inputs read_texts_or_ids(FieldReader& fields, const std::string& field) {
+  Inputs inputs;
+  const PoolingJson* value = fields.take(field);
+  if (value == nullptr) {
+    fields.fail(field, "is missing");
+    return inputs;
+  }
+  inputs.several = value->is_array() && (value->empty() || !(*value)[0].is_number());
+  if (!inputs.several) {
+    inputs.list.push_back(value);
+  } else {
+    for (const PoolingJson& entry : *value) inputs.list.push_back(&entry);
+  }
+  return inputs;
+}
+
+/// The tokens that the tokenizer puts around a prompt stay when its end is cut off.
+void truncate_text(std::vector<Token>& ids, std::size_t kept, const ServedModel& model) {
+  if (ids.size() <= kept) return;
+  const std::vector<Token> around = model.tokenizer->encode("", model.tokenizer->add_bos());
+  const Token last = ids.back();
+  ids.resize(kept);
+  if (kept > 0 && !around.empty() && around.back() == last) ids.back() = last;
+}
+
+/// What is wrong with it, as an error about `name`, or nothing.
+std::optional<HttpError> add_input(FieldReader& fields, const PoolingJson& input,
+                                   const std::string& name, bool specials,
+                                   const RequestContext& context, const ServedModel& model,
+                                   Common& common) {
+  std::vector<Token> ids;
+  const std::size_t kept = kept_tokens(common, context);
+  if (input.is_string()) {
+    const bool truncated = kept != SIZE_MAX;  // then all of it must be tokenised, as far as it goes
+    auto found = model.tokenizer->encode_within(
+        input.get_ref<const std::string&>(), specials && model.tokenizer->add_bos(),
+        truncated ? Tokenizer::kNoLimit : tokenise_limit(context));
+    if (!found) return text_error(far_too_long(context), name);
+    ids = std::move(*found);
+    truncate_text(ids, kept, model);
+  } else if (input.is_array()) {
+    ids = read_token_ids(fields, input, name, model);
+    if (!fields.ok()) return field_error(*fields.finish());
+    if (ids.size() > kept) ids.resize(kept);
+  } else {
+    fields.fail(name,
+                std::string("must be a string or an array of token ids, not ") + kind_of(input));
+    return field_error(*fields.finish());
+  }
+  const Status status = add_ids(std::move(ids), context, common);
+  if (!status.ok()) return text_error(status, name);
+  return std::nullopt;
+}
+
+bool read_base64(FieldReader& fields) {
+  const auto format = fields.string("encoding_format");
+  if (!format || *format == "float") return false;
+  if (*format != "base64") {
+    fields.fail("encoding_format", "is " + shown(*format) + "; it may be \"float\" or \"base64\"");
+  }
+  return true;
+}
+
+// ---------------------------------------------------------------- scores
+
+struct Pair {
+  std::string_view query;
+  std::string_view document;
+  std::string name;  // of the field that the document came from
+};
+
+std::string_view read_instruction(FieldReader& fields) {
+  const std::string_view instruction = fields.string("instruction").value_or(kInstruction);
+  if (instruction.size() > kMaxInstructionBytes) {
+    fields.fail("instruction",
+                "may have at most " + std::to_string(kMaxInstructionBytes) + " bytes");
+  }
+  return instruction;
+}
+
+/// Text, or an object with one.
+std::string_view read_document(FieldReader& fields, const PoolingJson& value,
+                               const std::string& name) {
+  if (value.is_string()) return value.get_ref<const std::string&>();
+  if (value.is_object() && value.contains("text") && value["text"].is_string())
+    return value["text"].get_ref<const std::string&>();
+  fields.fail(name,
+              std::string("must be a string or an object with a 'text', not ") + kind_of(value));
+  return {};
+}
+
+/// One text, or several.
+std::vector<std::string_view> read_texts(FieldReader& fields, const std::string& field) {
+  std::vector<std::string_view> texts;
+  const PoolingJson* value = fields.take(field);
+  if (value == nullptr) {
+    fields.fail(field, "is missing");
+  } else if (!value->is_array()) {
+    texts.push_back(read_document(fields, *value, field));
+  } else {
+    for (std::size_t i = 0; i < value->size() && fields.ok() && i <= kMaxInputs; ++i) {
+      texts.push_back(read_document(fields, (*value)[i], field + "[" + std::to_string(i) + "]"));
+    }
+    if (value->size() > kMaxInputs) {
+      fields.fail(field, "may hold at most " + std::to_string(kMaxInputs) + " texts, not " +
+                             std::to_string(value->size()));
+    }
+  }
+  return texts;
+}
+
+/// What is said in query and document stays text, whatever special tokens it spells.
+std::optional<HttpError> add_pair(const Pair& pair, std::string_view instruction,
+                                  const RequestContext& context, const ServedModel& model,
+                                  Common& common) {
+  const Tokenizer& tokenizer = *model.tokenizer;
+  std::vector<Token> ids = tokenizer.encode(kJudgeBegins, false);
+  const std::vector<Token> ending = tokenizer.encode(kJudgeEnds, false);
+  const std::string text = "<Instruct>: " + std::string(instruction) +
+                           "\n<Query>: " + std::string(pair.query) +
+                           "\n<Document>: " + std::string(pair.document);
+  const std::size_t kept = kept_tokens(common, context);
+  const std::size_t frame = ids.size() + ending.size();
+  auto middle = tokenizer.encode_plain_within(
+      text, false, kept != SIZE_MAX ? Tokenizer::kNoLimit : tokenise_limit(context));
+  if (!middle) return text_error(far_too_long(context), pair.name);
+  if (kept != SIZE_MAX && kept <= frame) {
+    return text_error(invalid("is " + std::to_string(kept) + "; what is around a pair takes " +
+                              std::to_string(frame) + " tokens"),
+                      "truncate_prompt_tokens");
+  }
+  if (middle->size() + frame > kept) middle->resize(kept - frame);
+  ids.insert(ids.end(), middle->begin(), middle->end());
+  ids.insert(ids.end(), ending.begin(), ending.end());
+  const Status status = add_ids(std::move(ids), context, common);
+  if (!status.ok()) return text_error(status, pair.name);
+  return std::nullopt;
+}
+
+ParseOutcome score_pairs(const std::vector<Pair>& pairs, std::string_view instruction,
+                         const IgnoredFields& ignored, const RequestContext& context,
+                         const ServedModel& model, Common common, ScoreFacts facts) {
+  if (!common.unknown_model.empty()) return unknown_model(common.unknown_model, model);
+  if (context.max_context == 0) return http_error(check_prompt(0, context));
+  const Status count = check_count(pairs.size(), 2, context);
+  if (!count.ok()) {
+    return http_error(count, facts.shape == ScoreShape::rerank ? "documents" : "text_2");
+  }
+  for (const Pair& pair : pairs) {
+    if (auto error = add_pair(pair, instruction, context, model, common)) return std::move(*error);
+  }
+  common.request.sampling.allowed_tokens = {model.no_token, model.yes_token};
+  facts.id = context.request_id;
+  facts.model = model.name;
+  facts.created = context.unix_seconds;
+  facts.pairs = static_cast<std::uint32_t>(pairs.size());
+  return pooled_request(std::move(common), Pooling::token_logits, ignored,
+                        scores_reply(std::move(facts)));
+}
+
+}  // namespace
+
+std::optional<HttpError> refuse_task(ModelTask task, const ServedModel& model) {
+  if (model.task == task) return std::nullopt;
+  const auto words = [](ModelTask of) {
+    return of == ModelTask::generate ? "generates text"
+           : of == ModelTask::embed  ? "makes embeddings"
+                                     : "scores documents";
+  };
+  return http_error(400,
+                    "the model '" + model.name + "' " + words(model.task) + " here (model_task: " +
+                        to_string(model.task) + "); this request wants one that " + words(task),
+                    "wrong_task", "model");
+}
+
+ParseOutcome parse_embeddings(std::string_view body, const RequestContext& context,
+                              const ServedModel& model) {
+  return embed_texts(body, "input", VectorShape::openai, context, model);
+}
+
+ParseOutcome embed_texts(std::string_view body, const char* field, VectorShape shape,
+                         const RequestContext& context, const ServedModel& model) {
+  const auto json = parse_json_object(body);
+  if (!json.ok()) return http_error(json.status());
+  IgnoredFields ignored;
+  FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &ignored);
+  Common common;
+  read_common(fields, context, model, common);
+  EmbeddingFacts facts;
+  facts.shape = shape;
+  if (shape == VectorShape::openai) {
+    facts.base64 = read_base64(fields);
+  } else {  // Ollama's
+    const bool cut = fields.boolean("truncate").value_or(true);
+    if (common.truncate == 0 && cut) common.truncate = -1;
+    fields.take("options");
+    fields.take("keep_alive");
+  }
+  facts.dimensions = static_cast<std::uint32_t>(
+      fields.integer("dimensions", 1, std::max<std::int64_t>(1, model.vector_size)).value_or(0));
+  const bool specials = fields.boolean("add_special_tokens").value_or(true);
+  const Inputs inputs = read_texts_or_ids(fields, field);
+  if (const auto& error = fields.finish()) return field_error(*error);
+  if (!common.unknown_model.empty()) return unknown_model(common.unknown_model, model);
+  if (auto refused = refuse_task(ModelTask::embed, model)) return std::move(*refused);
+  if (context.max_context == 0) return http_error(check_prompt(0, context));
+  const Status count = check_count(inputs.list.size(), model.vector_size, context);
+  if (!count.ok()) return http_error(count, field);
+  for (std::size_t i = 0; i < inputs.list.size(); ++i) {
+    const std::string name =
+        inputs.several ? std::string(field) + "[" + std::to_string(i) + "]" : field;
+    if (auto error = add_input(fields, *inputs.list[i], name, specials, context, model, common))
+      return std::move(*error);
+  }
+  facts.model = model.name;
+  facts.inputs = static_cast<std::uint32_t>(inputs.list.size());
+  return pooled_request(std::move(common), Pooling::last_hidden, ignored,
+                        embeddings_reply(std::move(facts)));
+}
+
+ParseOutcome parse_rerank(std::string_view body, const RequestContext& context,
+                          const ServedModel& model) {
+  const auto json = parse_json_object(body);
+  if (!json.ok()) return http_error(json.status());
+  IgnoredFields ignored;
+  FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &ignored);
+  Common common;
+  read_common(fields, context, model, common);
+  ScoreFacts facts;
+  const std::string_view query = fields.string("query").value_or("");
+  if (fields.ok() && query.empty()) fields.fail("query", "is missing, or empty");
+  facts.top_n = static_cast<std::uint32_t>(fields.integer("top_n", 0, kMaxCount).value_or(0));
+  const bool told = fields.boolean("return_documents").value_or(false);
+  const std::string_view instruction = read_instruction(fields);
+  const std::vector<std::string_view> documents = read_texts(fields, "documents");
+  if (const auto& error = fields.finish()) return field_error(*error);
+  if (auto refused = refuse_task(ModelTask::rerank, model)) return std::move(*refused);
+  std::vector<Pair> pairs;
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    pairs.push_back({query, documents[i], entry_name("documents", i, documents.size())});
+    if (told) facts.documents.emplace_back(documents[i]);
+  }
+  return score_pairs(pairs, instruction, ignored, context, model, std::move(common),
+                     std::move(facts));
+}
+
+ParseOutcome parse_score(std::string_view body, const RequestContext& context,
+                         const ServedModel& model) {
+  const auto json = parse_json_object(body);
+  if (!json.ok()) return http_error(json.status());
+  IgnoredFields ignored;
+  FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &ignored);
+  Common common;
+  read_common(fields, context, model, common);
+  ScoreFacts facts;
+  facts.shape = ScoreShape::score;
+  const std::string_view instruction = read_instruction(fields);
+  const std::vector<std::string_view> first = read_texts(fields, "text_1");
+  const std::vector<std::string_view> second = read_texts(fields, "text_2");
+  if (fields.ok() && first.size() != 1 && first.size() != second.size()) {
+    fields.fail("text_2", "has " + std::to_string(second.size()) + " texts and text_1 has " +
+                              std::to_string(first.size()) +
+                              "; text_1 may be one text, or as many as text_2");
+  }
+  if (const auto& error = fields.finish()) return field_error(*error);
+  if (auto refused = refuse_task(ModelTask::rerank, model)) return std::move(*refused);
+  std::vector<Pair> pairs;
+  for (std::size_t i = 0; i < second.size(); ++i) {
+    pairs.push_back(
+        {first[first.size() == 1 ? 0 : i], second[i], entry_name("text_2", i, second.size())});
+  }
+  return score_pairs(pairs, instruction, ignored, context, model, std::move(common),
+                     std::move(facts));
+}
+
+}  // namespace baton
