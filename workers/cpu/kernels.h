@@ -15,7 +15,41 @@ namespace baton::cpu {
 constexpr int kPanelColumns = 32;
 
 /// How packed weights are stored. Converting bf16 to fp32 is exact, so both give the same bits.
-enum class WeightType : std::uint8_t { f32 = 0, bf16 = 1 };
+/// int8 and int4 are whole numbers with scales (GroupFormat): the bits are those of the fp32
+/// numbers that they stand for.
+enum class WeightType : std::uint8_t { f32 = 0, bf16 = 1, int8 = 2, int4 = 3 };
+
+/// What a group of inputs has beside its scale.
+enum class Second : std::uint8_t {
+  none,    // w = q * scale
+  zero,    // w = (q - zero) * scale, zero a whole number of eight bits
+  offset,  // w = q * scale + offset, rounded twice
+  e2m1,    // nothing; w = v * scale, v the 4-bit float that a nibble is (MXFP4, NVFP4); int4 alone
+};
+
+/// Weights that stay whole numbers. A panel is [in / group] groups, each of them: 32 scales; 32
+/// zeros (int8) or offsets (f32), if there are any; then eight inputs at a time, int8 [8][32], or
+/// int4 as one word a column [32] whose nibbles, from the lowest, are the eight inputs' (unsigned).
+struct GroupFormat {
+  int group = 0;             // inputs that share a scale: a multiple of 8 that divides `in`
+  bool half_scales = false;  // scales are f16, else f32
+  Second second = Second::none;
+
+  bool operator==(const GroupFormat&) const = default;
+};
+
+constexpr int kGroupStep = 8;
+
+/// Bytes of one panel.
+constexpr std::int64_t panel_bytes(std::int64_t in, WeightType type,
+                                   const GroupFormat& format = {}) {
+  if (type == WeightType::f32 || type == WeightType::bf16) {
+    return in * kPanelColumns * (type == WeightType::bf16 ? 2 : 4);
+  }
+  const int second = format.second == Second::zero ? 1 : format.second == Second::offset ? 4 : 0;
+  const std::int64_t head = kPanelColumns * ((format.half_scales ? 2 : 4) + second);
+  return in / format.group * head + in * kPanelColumns * (type == WeightType::int4 ? 4 : 8) / 8;
+}
 
 /// What happens to a linear layer's outputs.
 enum class Epilogue : std::uint8_t {
@@ -39,6 +73,7 @@ struct LinearTask {
   float* y = nullptr;   // [rows, columns]
   std::int64_t y_stride = 0;
   Epilogue epilogue = Epilogue::store;
+  GroupFormat format = {};  // of int8 and int4
 };
 
 /// Causal attention of `rows` consecutive positions of one sequence over one key/value head, whose

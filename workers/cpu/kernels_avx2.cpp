@@ -3,6 +3,7 @@
 #include "workers/cpu/vec16_avx2.h"
 // clang-format on
 #include "workers/cpu/attention_impl.h"
+#include "workers/cpu/grouped_impl.h"
 #include "workers/cpu/linear_impl.h"
 #include "workers/cpu/rowwise_impl.h"
 

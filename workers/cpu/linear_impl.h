@@ -132,13 +132,4 @@ void linear_of(const LinearTask& t) {
   }
 }
 
-void linear(const LinearTask& task) {
-  if (task.rows == 0) return;
-  if (task.type == WeightType::bf16) {
-    linear_of<std::uint16_t>(task);
-  } else {
-    linear_of<float>(task);
-  }
-}
-
 }  // namespace

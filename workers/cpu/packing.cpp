@@ -78,10 +78,6 @@ bool pack_panel(const PanelRows& rows, std::int64_t columns, WeightType type, st
   return finite;
 }
 
-std::int64_t panel_bytes(std::int64_t columns, WeightType type) {
-  return columns * kPanelColumns * (type == WeightType::bf16 ? 2 : 4);
-}
-
 const std::byte* row_data(const MatrixSource& source, std::int64_t row) {
   return source.data + row * source.columns * element_bytes(source.type);
 }

@@ -36,6 +36,7 @@ struct PackedMatrix {
   int in = 0;
   int out = 0;          // columns of the result (gate and up together make one)
   bool paired = false;  // panels alternate gate, up
+  GroupFormat format = {};  // of int8 and int4
 };
 
 constexpr std::int64_t panels_for(std::int64_t rows) {

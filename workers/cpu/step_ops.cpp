@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "workers/cpu/grouped.h"
+
 namespace baton::cpu {
 namespace {
 
@@ -44,6 +46,12 @@ void StepOps::embed(const void* table, WeightType type, std::span<const std::int
                   static_cast<std::size_t>(n) * sizeof(float));
     }
   }
+}
+
+void StepOps::embed(const PackedMatrix& table, std::span<const std::int32_t> ids, Rows y) {
+  // A row lies in as many lines of memory as it has inputs: threads share the waiting.
+  pool_.run(y.rows,
+            [&](int r, int) { widen_row(table, ids[static_cast<std::size_t>(r)], y.row(r)); });
 }
 
 int StepOps::rows_each(std::int64_t columns) {
@@ -122,6 +130,7 @@ LinearTask StepOps::Grid::task(int chunk, const Rows& x, const PackedMatrix& w,
   t.k = w.in;
   t.panels = w.panels;
   t.type = w.type;
+  t.format = w.format;
   t.first_panel = group * panels_each;
   t.panel_count = std::min(panels_each, panels - t.first_panel);
   t.columns = w.out;

@@ -110,6 +110,8 @@ class StepOps {
 
   /// y[r] = table[ids[r]]: `table` is [vocab, y.columns] of bf16 or f32.
   void embed(const void* table, WeightType type, std::span<const std::int32_t> ids, Rows y);
+  /// The same with the rows of a packed matrix of whole numbers.
+  void embed(const PackedMatrix& table, std::span<const std::int32_t> ids, Rows y);
   /// y = norm(x); y may be x.
   void norm(Rows x, const NormWeights& weights, Rows y);
   /// x += (y + bias) * factor; bias, [columns], may be null.

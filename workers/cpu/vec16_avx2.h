@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace {
@@ -51,6 +52,52 @@ inline __m256 widen8(const std::uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 inline V16 load(const std::uint16_t* p) { return {widen8(p), widen8(p + 8)}; }  // bf16, exact
+
+inline __m256 widen_half8(const std::uint16_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline V16 load_f16(const std::uint16_t* p) { return {widen_half8(p), widen_half8(p + 8)}; }
+inline __m256 widen_i8(const std::byte* p) {
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+inline V16 load_i8(const std::byte* p) { return {widen_i8(p), widen_i8(p + 8)}; }
+
+/// Sixteen words of eight nibbles.
+struct W16 {
+  __m256i lo, hi;
+};
+inline W16 load_words(const std::byte* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+}
+template <int J>
+inline __m256 nibble8(__m256i words) {
+  if constexpr (J == 0) return _mm256_cvtepi32_ps(_mm256_and_si256(words, _mm256_set1_epi32(15)));
+  const __m256i moved = _mm256_srli_epi32(words, 4 * J);
+  if constexpr (J == 7) return _mm256_cvtepi32_ps(moved);
+  return _mm256_cvtepi32_ps(_mm256_and_si256(moved, _mm256_set1_epi32(15)));
+}
+/// Nibble J of each word, from the lowest.
+template <int J>
+inline V16 nibble(W16 words) {
+  return {nibble8<J>(words.lo), nibble8<J>(words.hi)};
+}
+
+template <int J>
+inline __m256 e2m1_8(__m256i words) {
+  const __m256 sizes = _mm256_setr_ps(0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F);
+  // The lookup takes the lowest three bits of each lane; the fourth is the sign.
+  const __m256 size = _mm256_permutevar8x32_ps(sizes, _mm256_srli_epi32(words, 4 * J));
+  const __m256i sign =
+      _mm256_and_si256(_mm256_slli_epi32(words, 28 - 4 * J), _mm256_set1_epi32(INT32_MIN));
+  return _mm256_xor_ps(size, _mm256_castsi256_ps(sign));
+}
+/// The 4-bit float that nibble J of each word is.
+template <int J>
+inline V16 e2m1(W16 words) {
+  return {e2m1_8<J>(words.lo), e2m1_8<J>(words.hi)};
+}
 
 inline V16 add(V16 a, V16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
 inline V16 sub(V16 a, V16 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }

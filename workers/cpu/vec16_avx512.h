@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace {
@@ -30,6 +31,34 @@ inline V16 select_first(int n, V16 a, V16 b) { return {_mm512_mask_blend_ps(firs
 inline V16 load(const std::uint16_t* p) {  // bf16, exact
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
+}
+
+inline V16 load_f16(const std::uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline V16 load_i8(const std::byte* p) {
+  return {_mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+
+/// Sixteen words of eight nibbles.
+struct W16 {
+  __m512i v;
+};
+inline W16 load_words(const std::byte* p) { return {_mm512_loadu_si512(p)}; }
+/// Nibble J of each word, from the lowest.
+template <int J>
+inline V16 nibble(W16 words) {
+  const __m512i moved = J == 0 ? words.v : _mm512_srli_epi32(words.v, 4 * J);
+  return {_mm512_cvtepi32_ps(_mm512_and_si512(moved, _mm512_set1_epi32(15)))};
+}
+
+/// The 4-bit float that nibble J of each word is.
+template <int J>
+inline V16 e2m1(W16 words) {
+  const __m512 values = _mm512_setr_ps(0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F, -0.0F, -0.5F,
+                                       -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F);
+  return {_mm512_permutexvar_ps(_mm512_srli_epi32(words.v, 4 * J), values)};
 }
 
 inline V16 add(V16 a, V16 b) { return {_mm512_add_ps(a.v, b.v)}; }

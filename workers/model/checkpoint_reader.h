@@ -4,12 +4,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "workers/cpu/grouped.h"
 #include "workers/cpu/packing.h"
 #include "workers/cpu/thread_pool.h"
 #include "workers/model/config.h"
@@ -18,20 +20,31 @@
 
 namespace baton {
 
-/// A linear layer [out, in] as it is stored: one of the four. All of it lies in the mapped
+/// A layer that becomes whole numbers when it is asked for.
+struct LazyGrouped {
+  std::int64_t out = 0;
+  std::int64_t in = 0;
+  std::string name;  // for messages: file and tensor
+  std::function<cpu::GroupedMatrix(cpu::ThreadPool&)> make;
+};
+
+/// A linear layer [out, in] as it is stored: one of the five. All of it lies in the mapped
 /// checkpoint.
 struct LinearSource {
   cpu::MatrixSource plain;         // row-major
   std::optional<Int4Weight> int4;  // gptq or awq, as the configuration says
   std::optional<Fp8Weight> fp8;
   std::optional<BlockWeight> blocks = std::nullopt;  // of a GGUF file
+  std::optional<LazyGrouped> lazy = std::nullopt;
+  /// As which whole numbers it may stay in memory on CPUs; nothing where it can only become fp32.
+  std::optional<cpu::GroupedType> grouped = std::nullopt;
 
-  bool quantized() const { return int4 || fp8 || blocks; }
+  bool quantized() const { return int4 || fp8 || blocks || lazy; }
   std::int64_t rows() const {
-    return int4 ? int4->out : fp8 ? fp8->out : blocks ? blocks->out : plain.rows;
+    return int4 ? int4->out : fp8 ? fp8->out : blocks ? blocks->out : lazy ? lazy->out : plain.rows;
   }
   std::int64_t columns() const {
-    return int4 ? int4->in : fp8 ? fp8->in : blocks ? blocks->in : plain.columns;
+    return int4 ? int4->in : fp8 ? fp8->in : blocks ? blocks->in : lazy ? lazy->in : plain.columns;
   }
 };
 
@@ -81,6 +94,13 @@ struct LayerSource {
 bool stored_quantized(const Quantization& quantization, const Checkpoint& checkpoint,
                       const std::string& name);
 
+/// As which whole numbers such a layer, with `in` inputs, may stay in memory on CPUs: of q * scale
+/// and the like exactly what its format says (cpu::GroupFormat). Nothing for a layer that is stored
+/// plain, for FP8, and where a group's inputs do not lie side by side. Reads no weights.
+std::optional<cpu::GroupedType> grouped_type(const Quantization& quantization,
+                                             const Checkpoint& checkpoint, const std::string& name,
+                                             std::int64_t in);
+
 /// The one of `names.roots` that this checkpoint has, and the name of its head.
 std::string decoder_root(const TensorNames& names, const Checkpoint& checkpoint);
 std::string head_name(const TensorNames& names, const Checkpoint& checkpoint);
@@ -123,6 +143,8 @@ class CheckpointReader {
   LinearSource linear(const std::string& name, std::int64_t out, std::int64_t in);
   /// The same as values: a quantised one becomes fp32 in memory of its own.
   cpu::MatrixSource dequantized(const LinearSource& source);
+  /// The same as whole numbers; precondition: source.grouped.
+  cpu::GroupedMatrix grouped(const LinearSource& source);
 
  private:
   std::vector<float> norm(const std::string& name, std::int64_t size);
@@ -141,6 +163,11 @@ class CheckpointReader {
                                      std::int64_t rows, std::int64_t columns);
   Int4Weight int4(const std::string& name, std::int64_t out, std::int64_t in);
   Fp8Weight fp8(const std::string& name, std::int64_t out, std::int64_t in);
+  LazyGrouped gptq8(const std::string& name, std::int64_t out, std::int64_t in);
+  LazyGrouped packed_integers(const std::string& name, std::int64_t out, std::int64_t in);
+  LazyGrouped nvfp4(const std::string& name, std::int64_t out, std::int64_t in);
+  void expect_order(const std::string& name, std::int64_t in, int group);
+  float one_number(const std::string& name);
   cpu::MatrixSource fp8_scales(const std::string& name, std::int64_t rows, std::int64_t columns);
   const std::byte* words(const std::string& name, std::int64_t rows, std::int64_t columns);
   std::vector<std::int32_t> input_groups(const std::string& name, std::int64_t in,

@@ -11,18 +11,22 @@
 
 namespace baton {
 
-enum class QuantMethod : std::uint8_t { none, gptq, awq, fp8 };
+enum class QuantMethod : std::uint8_t { none, gptq, awq, fp8, packed, nvfp4 };
 
 /// How the weights of linear layers are stored; dequantize.h has the formats. A layer whose tensors
 /// are plain is read plainly, whatever this says: quantisers leave some out.
 struct Quantization {
   QuantMethod method = QuantMethod::none;
-  int group = 0;           // gptq, awq: inputs that share a scale; 0: all of them
+  int bits = 4;            // gptq, packed: 4 or 8
+  int group = 0;           // gptq, awq, packed: inputs that share a scale; 0: all of them
   int zero_offset = 0;     // gptq: what stored zero points lack
   bool act_order = false;  // gptq: the inputs' groups are in no order; g_idx must be there
   int block_rows = 0;      // fp8: outputs that share a scale; 0: all of them
   int block_columns = 0;   // fp8: inputs that share a scale; 0: all of them
   std::string scale;       // fp8: name of the scales, behind the layer's
+  bool symmetric = true;   // packed: there are no zero points
+  bool divides =
+      false;  // nvfp4: the whole layer's scale divides (compressed-tensors), else it is a factor
 };
 
 /// What a model folder says: the mathematics (spec.h), where its tensors are, and how they are

@@ -135,6 +135,8 @@ void dequantize_fp8(const Fp8Weight& w, cpu::ThreadPool& pool, float* result) {
   });
 }
 
+float fp8_number(unsigned bits) { return fp8_value(bits); }
+
 std::int64_t paired_row(std::int64_t r, int pair_rows) {
   if (pair_rows == 0) return r;
   const std::int64_t half = pair_rows / 2;

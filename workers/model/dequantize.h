@@ -67,6 +67,9 @@ std::int64_t paired_row(std::int64_t r, int pair_rows);
 /// Writes [out, in] to `result`.
 void dequantize_blocks(const BlockWeight& weight, cpu::ThreadPool& pool, float* result);
 
+/// The value of an E4M3 number.
+float fp8_number(unsigned bits);
+
 /// w = value * scale (what some checkpoints call scale_inv is this factor, too). Writes [out, in]
 /// to `result`.
 void dequantize_fp8(const Fp8Weight& weight, cpu::ThreadPool& pool, float* result);

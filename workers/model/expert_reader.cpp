@@ -1,5 +1,4 @@
 // The part of CheckpointReader that reads experts which lie in one tensor for all of them.
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -32,13 +31,6 @@ std::int64_t alternating(std::int64_t r, std::int64_t rows, bool alternate) {
   return r < rows / 2 ? 2 * r : 2 * (r - rows / 2) + 1;
 }
 
-/// The bf16 bits of e2m1 numbers: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and their negatives.
-std::uint16_t e2m1_times(unsigned code, int exponent) {
-  static constexpr std::array<float, 8> kValues = {0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F};
-  const float size = std::ldexp(kValues[code & 7U], exponent);
-  return cpu::round_to_bf16((code & 8U) != 0 ? -size : size);
-}
-
 }  // namespace
 
 /// The matrix [out, in] of one expert out of `name` [count, in, out].
@@ -61,7 +53,7 @@ LinearSource CheckpointReader::transposed_expert(const std::string& name, std::i
 }
 
 /// The same as MXFP4: `name`_blocks [count, out, in / 32, 16], two numbers a byte, the lower half
-/// first, and `name`_scales [count, out, in / 32], powers of two. bf16 holds them exactly.
+/// first, and `name`_scales [count, out, in / 32], powers of two.
 LinearSource CheckpointReader::mxfp4_expert(const std::string& name, std::int64_t out,
                                             std::int64_t in, int expert, bool alternate) {
   const std::int64_t count = config_.experts().count;
@@ -78,17 +70,35 @@ LinearSource CheckpointReader::mxfp4_expert(const std::string& name, std::int64_
                        " where U8 is expected");
     }
   }
-  auto [matrix, to] = room_for(ElementType::bf16, out, in, view.file + ": tensor " + name);
-  for (std::int64_t r = 0; r < out; ++r) {
-    const std::int64_t row = expert * out + alternating(r, out, alternate);
-    for (std::int64_t c = 0; c < in; ++c) {
-      const auto byte = static_cast<unsigned>(view.data[(row * in + c) / 2]);
-      const auto scale = static_cast<int>(scales.data[row * blocks + c / kBlock]);
-      const std::uint16_t bits = e2m1_times(c % 2 == 0 ? byte : byte >> 4U, scale - 127);
-      std::memcpy(to + (r * in + c) * 2, &bits, sizeof bits);
-    }
-  }
-  return {matrix, std::nullopt, std::nullopt};
+  LinearSource source;
+  source.grouped = grouped_type(config_.quantization, checkpoint_, name, in);
+  const std::byte* codes = view.data + expert * out * in / 2;
+  const std::byte* exponents = scales.data + expert * out * blocks;
+  const std::string what = view.file + ": tensor " + name + "_scales";
+  source.lazy = {out, in, what, [=, type = *source.grouped](cpu::ThreadPool& pool) {
+                   cpu::GroupedMatrix m;
+                   m.out = out;
+                   m.in = in;
+                   m.type = type;
+                   m.name = what;
+                   m.q.resize(static_cast<std::size_t>(out * in));
+                   m.scale.resize(static_cast<std::size_t>(out * blocks));
+                   pool.run(static_cast<int>(out), [&](int r, int) {
+                     const std::int64_t row = alternating(r, out, alternate);
+                     for (std::int64_t c = 0; c < in; ++c) {
+                       const auto byte = std::to_integer<unsigned>(codes[(row * in + c) / 2]);
+                       m.q[static_cast<std::size_t>(r * in + c)] =
+                           static_cast<std::int8_t>(c % 2 == 0 ? byte & 15U : byte >> 4U);
+                     }
+                     for (std::int64_t b = 0; b < blocks; ++b) {
+                       const auto exponent = std::to_integer<int>(exponents[row * blocks + b]);
+                       m.scale[static_cast<std::size_t>(r * blocks + b)] =
+                           std::ldexp(1.0F, exponent - 127);
+                     }
+                   });
+                   return m;
+                 }};
+  return source;
 }
 
 FeedForwardSource CheckpointReader::stacked_expert(int layer, int index) {

@@ -34,8 +34,9 @@ class Hash {
 void add_config(Hash& hash, const ModelConfig& c) {
   hash.text(describe(c));  // says every number exactly
   const Quantization& q = c.quantization;
-  for (const int n : {static_cast<int>(q.method), q.group, q.zero_offset, q.act_order ? 1 : 0,
-                      q.block_rows, q.block_columns}) {
+  for (const int n :
+       {static_cast<int>(q.method), q.group, q.zero_offset, q.act_order ? 1 : 0, q.block_rows,
+        q.block_columns, q.bits, q.symmetric ? 1 : 0, q.divides ? 1 : 0}) {
     hash.number(static_cast<std::uint64_t>(n));
   }
 }

@@ -74,9 +74,9 @@ void check_general(const ModelConfig& c) {
 
 bool has_fused_layers(const ModelConfig& c) {
   const RopeConfig& rope = c.ropes.front();
-  return c.latent.rank == 0 && c.norm.kind == NormKind::rms && !c.norm.offset && !rope.interleaved &&
-         rope.dims == c.head_dim && c.embedding_scale == 1.0 && c.logits_scale == 1.0 &&
-         c.logits_cap == 0 &&
+  return c.latent.rank == 0 && c.norm.kind == NormKind::rms && !c.norm.offset &&
+         !rope.interleaved && rope.dims == c.head_dim && c.embedding_scale == 1.0 &&
+         c.logits_scale == 1.0 && c.logits_cap == 0 &&
          std::all_of(c.parts.begin(), c.parts.end(),
                      [&c](const LayerSpec& layer) { return fused_layer(c, layer); });
 }
@@ -90,6 +90,10 @@ std::set<int> windows_of(const ModelConfig& c) {
 void check_gpu_limits(const ModelConfig& c) {
   if (c.gguf) refuse("GGUF files are");
   if (c.latent.rank > 0) refuse("latent keys and values are");
+  const Quantization& q = c.quantization;
+  if (q.method == QuantMethod::nvfp4) refuse("NVFP4 weights are");
+  if (q.method == QuantMethod::packed) refuse("compressed-tensors' packed integers are");
+  if (q.method == QuantMethod::gptq && q.bits == 8) refuse("GPTQ weights of 8 bits are");
   const bool fused = has_fused_layers(c);
   if (!fused) check_general(c);
   if (c.quantization.method != QuantMethod::none && !(fused && named_like_llama(c.names))) {

@@ -331,7 +331,11 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
   std::span<const Segment> segments = batch.segments;
 
   // x = E[tokens]
-  ops.embed(weights.embedding.data, weights.embedding.type, batch.tokens, x);
+  if (weights.embedding.data == nullptr) {
+    ops.embed(weights.lm_head, batch.tokens, x);
+  } else {
+    ops.embed(weights.embedding.data, weights.embedding.type, batch.tokens, x);
+  }
   if (config.embedding_scale != 1.0) ops.scale(static_cast<float>(config.embedding_scale), x);
   show("embed", x);
 

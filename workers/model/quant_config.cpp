@@ -35,9 +35,16 @@ void bits_must_be_4(const Settings& s) {
   must_be(s, "bits", 4);
 }
 
+int four_or_eight(const Settings& s, const std::string& key) {
+  const int bits = s.integer(key, 1, 64);
+  if (bits != 4 && bits != 8)
+    s.refuse(key, std::to_string(bits) + " is not supported, only 4 and 8 are");
+  return bits;
+}
+
 Quantization read_gptq(const Settings& s) {
-  bits_must_be_4(s);
   Quantization q;
+  q.bits = four_or_eight(s, "bits");
   q.method = QuantMethod::gptq;
   q.group = group_size(s);
   q.act_order = s.flag_or("desc_act", false);
@@ -87,10 +94,47 @@ Quantization read_fp8(const Settings& s) {
   return q;
 }
 
+/// compressed-tensors' integers of four or eight bits.
+Quantization read_packed(const Settings& weights) {
+  must_be(weights, "type", "int");
+  must_be(weights, "dynamic", false);
+  Quantization q;
+  q.method = QuantMethod::packed;
+  q.bits = four_or_eight(weights, "num_bits");
+  q.symmetric = weights.flag_or("symmetric", true);
+  const std::string strategy = weights.text("strategy");
+  if (strategy == "group") {
+    q.group = weights.integer("group_size", 1, 1 << 20);
+  } else if (strategy != "channel") {
+    weights.refuse("strategy", strategy + " is not supported, only group and channel are");
+  }
+  return q;
+}
+
+/// NVIDIA's modelopt: NVFP4 alone.
+Quantization read_modelopt(const Settings& s) {
+  s.at("quant_algo");
+  must_be(s, "quant_algo", "NVFP4");
+  must_be_empty(s, "kv_cache_scheme");
+  must_be_empty(s, "kv_cache_quant_algo");
+  Quantization q;
+  q.method = QuantMethod::nvfp4;
+  q.group = 16;
+  return q;
+}
+
 /// One group of 8-bit floats for every linear layer; what it says of activations is left alone if
 /// they are quantised anew for every token: then nothing of it is in the checkpoint.
 Quantization read_compressed_tensors(const Settings& s) {
-  must_be(s, "format", "float-quantized");
+  const std::string format = s.text("format");
+  const bool packed = format == "pack-quantized";
+  const bool nvfp4 = format == "nvfp4-pack-quantized";
+  if (!packed && !nvfp4 && format != "float-quantized") {
+    s.refuse(
+        "format",
+        format +
+            " is not supported, only float-quantized, pack-quantized and nvfp4-pack-quantized are");
+  }
   must_be(s, "quantization_status", "compressed");
   must_be_empty(s, "kv_cache_scheme");
   must_be_empty(s, "transform_config");
@@ -100,12 +144,28 @@ Quantization read_compressed_tensors(const Settings& s) {
   const Settings group = groups.object(groups.json().begin().key());
   must_be(group, "targets", Json::array({"Linear"}));
   must_be_empty(group, "output_activations");
-  if (group.has("input_activations")) {
+  if (packed) must_be_empty(group, "input_activations");
+  if (group.has("input_activations") && !nvfp4) {
     const Settings activations = group.object("input_activations");
     activations.at("dynamic");
     must_be(activations, "dynamic", true);
   }
   const Settings weights = group.object("weights");
+  if (packed) return read_packed(weights);
+  if (nvfp4) {
+    for (const auto& [key, value] : {std::pair<const char*, Json>{"num_bits", 4},
+                                     {"type", "float"},
+                                     {"group_size", 16},
+                                     {"strategy", "tensor_group"}}) {
+      weights.at(key);
+      must_be(weights, key, value);
+    }
+    Quantization q;
+    q.method = QuantMethod::nvfp4;
+    q.group = 16;
+    q.divides = true;
+    return q;
+  }
   for (const auto& [key, value] :
        {std::pair<const char*, Json>{"num_bits", 8}, {"type", "float"}}) {
     weights.at(key);
@@ -135,10 +195,12 @@ Quantization read_quantization(const Settings& s, const std::string& default_met
   if (method == "awq") return read_awq(s);
   if (method == "fp8") return read_fp8(s);
   if (method == "compressed-tensors") return read_compressed_tensors(s);
+  if (method == "modelopt" || method == "modelopt_fp4") return read_modelopt(s);
   // Experts alone, in tensors of names of their own: expert_reader.cpp.
   if (method == "mxfp4" && mxfp4) return {};
-  s.refuse("quant_method", (method.empty() ? "none" : method) +
-                               " is not supported, only gptq, awq, fp8 and compressed-tensors are");
+  s.refuse("quant_method",
+           (method.empty() ? "none" : method) +
+               " is not supported, only gptq, awq, fp8, compressed-tensors and modelopt are");
 }
 
 }  // namespace baton

@@ -125,20 +125,34 @@ LinearSource CheckpointReader::linear(const std::string& name, std::int64_t out,
     source.blocks = block_weight(take(name + ".weight", {out, in}), name + ".weight", out, in);
   } else if (method == QuantMethod::fp8) {
     source.fp8 = fp8(name, out, in);
+  } else if (method == QuantMethod::packed || method == QuantMethod::nvfp4 ||
+             config_.quantization.bits == 8) {
+    if (!grouped_type(config_.quantization, checkpoint_, name, in)) {
+      throw ModelError(checkpoint_.folder() + ": tensor " + name +
+                       ": groups of inputs that are no multiple of 8, or " +
+                       "do not divide the inputs, are not supported in this format");
+    }
+    source.lazy = method == QuantMethod::packed  ? packed_integers(name, out, in)
+                  : method == QuantMethod::nvfp4 ? nvfp4(name, out, in)
+                                                 : gptq8(name, out, in);
   } else {
     source.int4 = int4(name, out, in);
   }
+  source.grouped = grouped_type(config_.quantization, checkpoint_, name, in);
   return source;
 }
 
 cpu::MatrixSource CheckpointReader::dequantized(const LinearSource& source) {
   if (!source.quantized()) return source.plain;
   const Quantization& q = config_.quantization;
-  const std::string& name = source.blocks ? source.blocks->name
-                            : source.fp8  ? source.fp8->name
-                                          : source.int4->scales.name;
+  const std::string& name = source.lazy     ? source.lazy->name
+                            : source.blocks ? source.blocks->name
+                            : source.fp8    ? source.fp8->name
+                                            : source.int4->scales.name;
   return owned(source.rows(), source.columns(), name, [&](float* to) {
-    if (source.blocks) {
+    if (source.lazy) {
+      cpu::widen(source.lazy->make(pool_), pool_, to);
+    } else if (source.blocks) {
       dequantize_blocks(*source.blocks, pool_, to);
     } else if (source.fp8) {
       dequantize_fp8(*source.fp8, pool_, to);
@@ -155,6 +169,11 @@ bool stored_quantized(const Quantization& quantization, const Checkpoint& checkp
   const TensorView* plain = checkpoint.find(name + ".weight");
   if (plain != nullptr && plain->blocks != GgmlType::f32) return true;
   if (quantization.method == QuantMethod::none) return false;
+  if (quantization.method == QuantMethod::packed ||
+      (quantization.method == QuantMethod::nvfp4 && quantization.divides)) {
+    return checkpoint.find(name + ".weight_packed") != nullptr;
+  }
+  if (quantization.method == QuantMethod::nvfp4) return plain != nullptr && plain->dtype == "U8";
   if (quantization.method != QuantMethod::fp8) return checkpoint.find(name + ".qweight") != nullptr;
   return plain != nullptr && plain->dtype == "F8_E4M3";
 }

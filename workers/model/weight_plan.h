@@ -10,15 +10,16 @@
 
 namespace baton {
 
-/// The type that weights have in memory: as they are stored (f16 and quantised ones: f32), or one
-/// of the kernels' two for all, where bf16 may round.
+/// The type that weights have in memory: as they are stored (f16: f32; quantised ones: whole
+/// numbers with their scales where cpu::GroupFormat has them, else f32), or one of f32 and bf16 for
+/// all, where bf16 may round.
 enum class WeightChoice : std::uint8_t { stored, f32, bf16 };
 
 /// Raised by a change of what packed weights look like: workers with different ones share none.
-constexpr std::uint32_t kWeightLayoutVersion = 2;
+constexpr std::uint32_t kWeightLayoutVersion = 3;
 
 struct WeightPlan {
-  std::string dtype;                // of the linear layers: "bf16", "f32", "f32 (stored as gptq)"
+  std::string dtype;                // of the linear layers: "bf16", "f32", "int4 (stored as gptq)"
   std::uint64_t bytes = 0;          // of all weights, as packed
   std::uint64_t loading_bytes = 0;  // beside them while loading: a quantised layer, dequantised
 };

@@ -18,8 +18,12 @@ struct Entry {
   std::int64_t out = 0;      // of a matrix
   std::uint32_t type = 0;    // cpu::WeightType
   std::uint32_t paired = 0;
+  // Of a matrix of whole numbers: cpu::GroupFormat.
+  std::uint32_t group = 0;
+  std::uint16_t half_scales = 0;
+  std::uint16_t second = 0;
 };
-static_assert(sizeof(Entry) == 40 && std::is_trivially_copyable_v<Entry>);
+static_assert(sizeof(Entry) == 48 && std::is_trivially_copyable_v<Entry>);
 
 struct Head {
   std::uint64_t magic = kMagic;
@@ -101,14 +105,27 @@ Shape shape_of(WeightVector v) {
 
 Shape shape_of(const PackedMatrix& m) {
   Shape shape{m.panels, {}, 0};
-  shape.entry = {0, m.panel_count, m.in, m.out, static_cast<std::uint32_t>(m.type), m.paired};
-  shape.bytes = bytes_of(shape.entry, element_of(shape.entry.type)) * cpu::kPanelColumns;
+  shape.entry = {0,
+                 m.panel_count,
+                 m.in,
+                 m.out,
+                 static_cast<std::uint32_t>(m.type),
+                 m.paired,
+                 static_cast<std::uint32_t>(m.format.group),
+                 m.format.half_scales,
+                 static_cast<std::uint16_t>(m.format.second)};
+  if (m.in > 0) {
+    shape.bytes = static_cast<std::uint64_t>(m.panel_count) *
+                  static_cast<std::uint64_t>(cpu::panel_bytes(m.in, m.type, m.format));
+  }
   return shape;
 }
 
 Shape shape_of(const EmbeddingTable& t) {
   Shape shape{t.data, {}, 0};
-  shape.entry = {0, t.rows, t.columns, 0, static_cast<std::uint32_t>(t.type), 0};
+  shape.entry.rows = t.rows;
+  shape.entry.columns = t.columns;
+  shape.entry.type = static_cast<std::uint32_t>(t.type);
   shape.bytes = bytes_of(shape.entry, element_of(shape.entry.type));
   return shape;
 }
@@ -123,11 +140,21 @@ void place(PackedMatrix& m, const std::byte* at, const Entry& e) {
        static_cast<int>(e.rows),
        static_cast<int>(e.columns),
        static_cast<int>(e.out),
-       e.paired != 0};
+       e.paired != 0,
+       {static_cast<int>(e.group), e.half_scales != 0, static_cast<cpu::Second>(e.second)}};
 }
 
 void place(EmbeddingTable& t, const std::byte* at, const Entry& e) {
   t = {at, static_cast<cpu::WeightType>(e.type), e.rows, e.columns};
+}
+
+/// Whether the type is one, and fits: whole numbers have groups that divide the inputs.
+bool good_type(const Entry& e) {
+  const auto whole = static_cast<std::uint32_t>(cpu::WeightType::int8);
+  if (e.type < whole) return e.group == 0;
+  return e.type <= static_cast<std::uint32_t>(cpu::WeightType::int4) && e.group > 0 &&
+         e.group % cpu::kGroupStep == 0 && e.columns % e.group == 0 &&
+         e.second <= static_cast<std::uint16_t>(cpu::Second::e2m1);
 }
 
 /// Reads a table that this process has not written.
@@ -154,7 +181,7 @@ class TableReader {
     at_ += sizeof entry;
     constexpr std::int64_t kMost = 1LL << 31;  // so that nothing overflows below
     ok_ = entry.rows >= 0 && entry.rows < kMost && entry.columns >= 0 && entry.columns < kMost &&
-          entry.out >= 0 && entry.out < kMost && entry.type <= 1 && entry.offset % 64 == 0 &&
+          entry.out >= 0 && entry.out < kMost && good_type(entry) && entry.offset % 64 == 0 &&
           entry.offset <= begin_;
     if (!ok_) return;
     const bool there = entry.rows > 0 && entry.columns > 0;

@@ -18,7 +18,8 @@ namespace baton {
 using cpu::PackedMatrix;
 using WeightVector = std::span<const float>;  // empty: the model has none
 
-/// The embedding, row by row as it is stored.
+/// The embedding, row by row as it is stored. Empty where the head is the same matrix, and whole
+/// numbers: then its rows are read there.
 struct EmbeddingTable {
   const void* data = nullptr;  // [vocab, hidden]
   cpu::WeightType type = cpu::WeightType::f32;

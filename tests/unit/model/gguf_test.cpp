@@ -16,6 +16,7 @@
 #include "workers/model/error.h"
 #include "workers/model/ggml_blocks.h"
 #include "workers/model/safetensors.h"
+#include "workers/model/weights.h"
 
 namespace baton {
 namespace {
@@ -317,6 +318,76 @@ TEST_F(GgufModel, FactorsOfAnglesAreATensor) {
   add_tensors(wrong);
   wrong.tensor("rope_freqs.weight", {7}, kF32, floats(7, 1));
   EXPECT_THROW(load_model_config(write(wrong)), ModelError);
+}
+
+/// Blocks of random numbers whose f16 scales are small ones.
+std::string random_blocks(GgmlType type, std::uint64_t numbers, std::uint32_t seed) {
+  const GgmlLayout layout = *ggml_layout(static_cast<std::uint32_t>(type));
+  std::mt19937 random(seed);
+  std::string bytes(numbers / layout.numbers * layout.bytes, 0);
+  for (char& b : bytes) b = static_cast<char>(random());
+  for (std::size_t at = 0; at < bytes.size(); at += layout.bytes) {
+    const std::size_t first = type == GgmlType::q6_k ? layout.bytes - 2 : 0;
+    for (const std::size_t place :
+         {first, first == 0 && ggml_has_offset(type) ? first + 2 : first}) {
+      bytes[at + place] = static_cast<char>(random());
+      bytes[at + place + 1] = 0x20;  // 2^-7 and some more
+    }
+  }
+  return bytes;
+}
+
+TEST_F(GgufModel, MixedTypesStayWholeNumbersAndThePlanKnowsHowMany) {
+  GgufWriter w;
+  w.text("general.architecture", "qwen2");
+  for (const auto& [key, value] : {std::pair("embedding_length", 256U),
+                                   {"block_count", 1U},
+                                   {"feed_forward_length", 512U},
+                                   {"context_length", 128U},
+                                   {"attention.head_count", 4U},
+                                   {"attention.head_count_kv", 2U}}) {
+    w.count(std::string("qwen2.") + key, value);
+  }
+  w.real("qwen2.attention.layer_norm_rms_epsilon", 1e-6F);
+  const auto blocks = [&](const std::string& name, std::uint64_t out, std::uint64_t in,
+                          GgmlType type) {
+    w.tensor(name, {out, in}, static_cast<std::uint32_t>(type), random_blocks(type, out * in, 7));
+  };
+  const auto plain = [&](const std::string& name, std::uint64_t n) {
+    w.tensor(name, {n}, kF32, floats(n));
+  };
+  const std::string b = "blk.0.";
+  blocks("token_embd.weight", 64, 256, GgmlType::q8_0);
+  plain("output_norm.weight", 256);
+  plain(b + "attn_norm.weight", 256);
+  blocks(b + "attn_q.weight", 256, 256, GgmlType::q4_k);
+  blocks(b + "attn_k.weight", 128, 256, GgmlType::q4_k);
+  blocks(b + "attn_v.weight", 128, 256, GgmlType::q6_k);
+  plain(b + "attn_q.bias", 256);
+  plain(b + "attn_k.bias", 128);
+  plain(b + "attn_v.bias", 128);
+  blocks(b + "attn_output.weight", 256, 256, GgmlType::q4_0);
+  plain(b + "ffn_norm.weight", 256);
+  blocks(b + "ffn_gate.weight", 512, 256, GgmlType::q5_0);
+  blocks(b + "ffn_up.weight", 512, 256, GgmlType::q5_0);
+  blocks(b + "ffn_down.weight", 256, 512, GgmlType::q4_k);
+  const std::string path = write(w);
+  const ModelConfig config = load_model_config(path);
+  const Checkpoint checkpoint(path);
+  for (const WeightChoice choice : {WeightChoice::stored, WeightChoice::f32, WeightChoice::bf16}) {
+    const auto memory = std::make_shared<WeightMemory>();
+    const Weights weights = pack_weights(config, checkpoint, choice, 2, nullptr, memory);
+    const WeightPlan plan = plan_weights(config, checkpoint, choice);
+    EXPECT_EQ(plan.bytes, weights.bytes()) << static_cast<int>(choice);
+    if (choice != WeightChoice::stored) continue;
+    EXPECT_EQ(plan.dtype, "int8 (stored as Q4_K)") << "q and k take v's type";
+    const LayerWeights& layer = weights.layers.front();
+    EXPECT_EQ(layer.qkv.format, (cpu::GroupFormat{16, false, cpu::Second::offset}));
+    EXPECT_EQ(layer.o.type, cpu::WeightType::int4);
+    EXPECT_EQ(layer.dense.gate_up.type, cpu::WeightType::int8);
+    EXPECT_TRUE(layer.dense.gate_up.paired);
+    EXPECT_EQ(weights.lm_head.format, (cpu::GroupFormat{32, true, cpu::Second::none}));
+  }
 }
 
 TEST(GgmlBlocks, ValuesAreThoseOfThePublishedPackage) {
