@@ -333,9 +333,9 @@ TEST(ReplyRecords, AnEventOutOfBoundsIsRefused) {
   EXPECT_FALSE(good(TokenCame{1, 99, nullptr}, -1));
   const Token tops[] = {7, 100};
   const float values[] = {-1, -2};
-  const LogprobReader::Entry known{-1, std::span(tops, 1), std::span(values, 1)};
-  const LogprobReader::Entry unknown{-1, tops, values};
-  const LogprobReader::Entry uneven{-1, std::span(tops, 1), values};
+  const LogprobReader::Entry known{-1, std::span(tops, 1), std::span(values, 1), {}};
+  const LogprobReader::Entry unknown{-1, tops, values, {}};
+  const LogprobReader::Entry uneven{-1, std::span(tops, 1), values, {}};
   EXPECT_TRUE(good(TokenCame{0, 1, &known}));
   EXPECT_FALSE(good(TokenCame{0, 1, &unknown}));
   EXPECT_FALSE(good(TokenCame{0, 1, &uneven}));
