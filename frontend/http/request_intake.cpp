@@ -97,11 +97,11 @@ RequestIntake::Connection RequestIntake::admit(UniqueFd fd, const InputStart& st
   const std::shared_ptr<PeerUse> use = connection->use = known;
   ++use->connections;  // before others of it make room: its record must not be forgotten
   const std::size_t most = std::max<std::size_t>(1, share_of(options_.max_connections));
+  const auto full = [&] { return connections_.size() >= options_.max_connections; };
+  if (use->connections > most || full()) forget_ended();
   if (use->connections > most) make_room(most / 16 + 1, use.get());
-  if (connections_.size() >= options_.max_connections) {
-    make_room(options_.max_connections / 16 + 1, nullptr);
-  }
-  if (connections_.size() >= options_.max_connections || use->connections > most) {
+  if (full()) make_room(options_.max_connections / 16 + 1, nullptr);
+  if (full() || use->connections > most) {
     forget(*connection);
     return nullptr;
   }
@@ -114,6 +114,17 @@ RequestIntake::Connection RequestIntake::admit(UniqueFd fd, const InputStart& st
 void RequestIntake::forget(const ClientConnection& connection) {
   connections_.erase(connection.id());
   if (--connection.use->connections == 0) peers_.erase(connection.peer);
+}
+
+/// Those whose client left while it was owed a reply, and whose reply is over since. Mutex held.
+void RequestIntake::forget_ended() {
+  std::vector<Connection> gone;
+  for (const auto& [id, connection] : connections_) {
+    if (connection->phase() != ConnectionPhase::closing) continue;
+    const std::lock_guard input(connection->input);
+    if (connection->ended) gone.push_back(connection);
+  }
+  for (const Connection& connection : gone) forget(*connection);
 }
 
 /// Closes the connections, `of` one address or of all, that have waited longest without a request
@@ -167,7 +178,7 @@ void RequestIntake::stop() {
 
 void RequestIntake::reap(TimeNs now) {
   const std::lock_guard lock(mutex_);
-  std::vector<Connection> gone;
+  forget_ended();
   for (const auto& [id, connection] : connections_) {
     const TimeNs quiet = now - connection->since();
     const TimeNs began = connection->request_began.load(std::memory_order_relaxed);
@@ -192,12 +203,9 @@ void RequestIntake::reap(TimeNs now) {
           }
         }
         break;
-      case ConnectionPhase::closing: {
+      case ConnectionPhase::closing:
         late = quiet > options_.closing_timeout;
-        const std::lock_guard input(connection->input);
-        if (connection->ended) gone.push_back(connection);
         break;
-      }
       default:
         break;
     }
@@ -206,7 +214,6 @@ void RequestIntake::reap(TimeNs now) {
       shutdown(connection->fd(), SHUT_RDWR);
     }
   }
-  for (const Connection& connection : gone) forget(*connection);
 }
 
 HttpServerCounters RequestIntake::counters() const {

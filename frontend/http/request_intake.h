@@ -109,6 +109,7 @@ class RequestIntake {
   void relieve(const ClientConnection& connection);
   bool evict_one(const PeerUse* of);
   bool evict(const Connection& connection);
+  void forget_ended();
   void make_room(std::size_t wanted, const PeerUse* of);
   void forget(const ClientConnection& connection);
   void resume_now(const Connection& connection);

@@ -166,8 +166,15 @@ TEST(Dequantize, GoldenCheckpointsHoldTheScriptsValues) {
       }
       ++checked;
     }
-    const int feed_forward = 3 * std::max(c.experts().count, 1);
-    EXPECT_EQ(checked, c.layers * (4 + feed_forward));
+    const int latent = c.latent.q_rank > 0 ? 5 : 4;  // q in two products, k and v in two, o
+    int expected = 0;
+    for (int i = 0; i < c.layers; ++i) {
+      const ExpertSpec& e = c.layer(i).experts;
+      const int shared = e.shared.intermediate > 0 ? 1 : 0;
+      expected += c.latent.rank > 0 ? latent : 4;
+      expected += 3 * (c.sparse(i) ? e.count + shared : 1);
+    }
+    EXPECT_EQ(checked, expected);
   }
 }
 

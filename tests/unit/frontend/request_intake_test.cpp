@@ -245,6 +245,20 @@ TEST_F(IntakeTest, an_address_has_its_share_of_connections) {
   EXPECT_EQ(intake.counters().open, 5U);
 }
 
+/// They left while they were owed replies, which are given up before the second is over.
+TEST_F(IntakeTest, who_has_left_is_in_nobodys_way) {
+  for (int i = 0; i < 4; ++i) {
+    const Connection c = client(1);
+    ASSERT_NE(c, nullptr);
+    intake.take(c, get("/a"));
+    intake.end(c);
+    c->begin_closing(now_ns());
+  }
+  EXPECT_EQ(intake.counters().open, 4U);
+  EXPECT_NE(client(1), nullptr);
+  EXPECT_EQ(intake.counters().open, 1U);
+}
+
 class NarrowIntakeTest : public IntakeTest {
  protected:
   static IntakeOptions narrow() {
