@@ -28,7 +28,9 @@ T value_at(std::string_view bytes) {
   return value;
 }
 
-std::string quoted(std::string_view name) { return "'" + std::string(name.substr(0, 200)) + "'"; }
+std::string in_quotes(std::string_view name) {
+  return "'" + std::string(name.substr(0, 200)) + "'";
+}
 
 }  // namespace
 
@@ -156,7 +158,7 @@ double GgufHead::as_number(Kind kind, std::string_view bytes) {
 Status GgufHead::read_values(Reader& reader, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count && reader.ok(); ++i) {
     const std::string key(reader.name("a setting's name"));
-    const std::string what = "the setting " + quoted(key);
+    const std::string what = "the setting " + in_quotes(key);
     const auto kind = reader.number<std::uint32_t>(what);
     Value value;
     value.kind = static_cast<Kind>(kind);
@@ -191,7 +193,7 @@ Status GgufHead::read_values(Reader& reader, std::uint64_t count) {
 Status GgufHead::read_tensors(Reader& reader, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count && reader.ok(); ++i) {
     const std::string key(reader.name("a tensor's name"));
-    const std::string what = "tensor " + quoted(key);
+    const std::string what = "tensor " + in_quotes(key);
     GgufTensor tensor;
     const auto dims = reader.number<std::uint32_t>(what);
     if (reader.ok() && (dims == 0 || dims > kMaxDims)) {
@@ -240,7 +242,7 @@ Status GgufHead::place_tensors(std::uint64_t head_bytes, std::uint64_t file_byte
   std::vector<std::pair<const std::string, GgufTensor>*> order;
   for (auto& entry : tensors_) {
     GgufTensor& tensor = entry.second;
-    const std::string what = name + ": tensor " + quoted(entry.first) + ": ";
+    const std::string what = name + ": tensor " + in_quotes(entry.first) + ": ";
     if (tensor.offset % alignment != 0) return invalid(what + "the data are not aligned");
     if (data > file_bytes || tensor.offset > file_bytes - data ||
         tensor.bytes > file_bytes - data - tensor.offset) {
@@ -254,7 +256,7 @@ Status GgufHead::place_tensors(std::uint64_t head_bytes, std::uint64_t file_byte
   for (std::size_t i = 1; i < order.size(); ++i) {
     const GgufTensor& before = order[i - 1]->second;
     if (before.offset + before.bytes > order[i]->second.offset) {
-      return invalid(name + ": tensor " + quoted(order[i]->first) +
+      return invalid(name + ": tensor " + in_quotes(order[i]->first) +
                      ": the data overlap those of another tensor");
     }
   }

@@ -729,7 +729,7 @@ TEST(Ollama, Refusals) {
   kGenerate.refuses(R"({"model":"tiny","prompt":"a","template":"{{x}}"})", 400, "'template' ");
   kGenerate.refuses(R"({"model":"tiny","prompt":"a","context":[1]})", 400, "'context' ");
   const Door embed{"ollama", "/api/embed", tiny_model()};
-  embed.refuses(R"({"model":"tiny","input":"a"})", 404, "generates text and makes no embeddings");
+  embed.refuses(R"({"model":"tiny","input":"a"})", 400, "wants one that makes embeddings");
 }
 
 TEST(Ollama, WhatIsTheModelLike) {
