@@ -753,13 +753,11 @@ TEST(Ollama, WhatIsTheModelLike) {
   EXPECT_EQ(iso_time(951782400 * kSecond + 5), "2000-02-29T00:00:00.000000005Z");
 }
 
-TEST(Openai, EmbeddingsAreRefusedInOneSentence) {
-  for (const char* path : {"/v1/embeddings", "/v1/rerank"}) {
-    const Door door{"openai", path};
-    door.refuses(
-        R"({"model":"tiny","input":"a"})", 404,
-        std::string(path) + " is not served: this model generates text and makes no embeddings");
-  }
+TEST(Openai, VectorsAndScoresOfAModelThatWritesTextAreRefusedInOneSentence) {
+  const std::string why = "generates text here (model_task: generate); this request wants one that";
+  const Door embeddings{"openai", "/v1/embeddings"}, rerank{"openai", "/v1/rerank"};
+  embeddings.refuses(R"({"model":"tiny","input":"a"})", 400, why);
+  rerank.refuses(R"({"model":"tiny","query":"a","documents":["b"]})", 400, why);
 }
 
 }  // namespace
