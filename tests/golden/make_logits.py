@@ -199,12 +199,7 @@ def make_mxfp4(folder, model_type, sizes, dtype, seed):
     make_model(folder, model_type, sizes, dtype, False, seed)
     path = folder / "model.safetensors"
     state = safetensors.torch.load_file(path)
-    stored, values = {}, {}
-    for name, tensor in state.items():
-        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
-            stored[name + "_blocks"], stored[name + "_scales"], values[name] = quantized.mxfp4(tensor.float())
-        else:
-            stored[name], values[name] = tensor, tensor.float()
+    stored, values = quantized.mxfp4_experts(state)
     safetensors.torch.save_file(stored, path)
     config_path = folder / "config.json"
     config = json.loads(config_path.read_text())

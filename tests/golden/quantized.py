@@ -182,3 +182,14 @@ def mxfp4(weight):
     packed = codes[..., 0::2] | codes[..., 1::2] << 4
     return (packed.contiguous(), (exponent[..., 0] + 127).to(torch.uint8),
             values.view(rows.shape).transpose(1, 2).contiguous())
+
+
+def mxfp4_experts(state):
+    """A gpt-oss checkpoint's tensors with experts in MXFP4, and all tensors' values in fp32."""
+    stored, values = {}, {}
+    for name, tensor in state.items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            stored[name + "_blocks"], stored[name + "_scales"], values[name] = mxfp4(tensor.float())
+        else:
+            stored[name], values[name] = tensor, tensor.float()
+    return stored, values

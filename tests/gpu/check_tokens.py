@@ -121,6 +121,7 @@ QUANTIZED = {
     "fp8-block": ("qwen3", {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
                             "weight_block_size": [128, 128]}),
     "fp8": ("llama3", quantized.MODELS["fp8_channel"][3]),
+    "mxfp4": ("gpt_oss", {"quant_method": "mxfp4"}),
 }
 SPARSE = ("mixtral", "qwen3_moe")  # have no layer kernel; nor have those computed part by part
 EDITS = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2,
@@ -150,7 +151,10 @@ def quantize(folder, values_folder, config):
     """Replaces the checkpoint's linear layers; what they stand for goes to values_folder."""
     path = pathlib.Path(folder) / "model.safetensors"
     state = safetensors.torch.load_file(path)
-    tensors, values, _ = quantized.quantize(state, config, 11, False, shared_order=True)
+    if config["quant_method"] == "mxfp4":
+        tensors, values = quantized.mxfp4_experts(state)
+    else:
+        tensors, values, _ = quantized.quantize(state, config, 11, False, shared_order=True)
     safetensors.torch.save_file(tensors, path)
     text = (pathlib.Path(folder) / "config.json").read_text()
     (pathlib.Path(values_folder) / "config.json").write_text(text)
@@ -326,7 +330,8 @@ def main():
     good = True
     for name in args.families:
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as values:
-            make(folder, QUANTIZED[name][0] if name in QUANTIZED else name)
+            family = QUANTIZED[name][0] if name in QUANTIZED else name
+            make(folder, family)
             if name in QUANTIZED:
                 quantize(folder, values, QUANTIZED[name][1])
             reference = values if name in QUANTIZED else folder
@@ -339,7 +344,7 @@ def main():
             runs = generate(args.program, folder, [{**base, **how} for how in hows])
             for how, answers in zip(hows, runs):
                 good &= judge(name, json.dumps(how), model, rounded, prompts, answers)
-            if model.config.model_type not in SPARSE and name not in BY_PARTS:
+            if model.config.model_type not in SPARSE and family not in BY_PARTS:
                 rows = 8 if name in QUANTIZED else 96  # of layer kernels
                 many = [torch.randint(2, 1024, (3 + i % 40,), generator=generator).tolist() for i in range(rows)]
                 runs = generate(args.program, folder, [{"prompts": many, "max_tokens": 24, "temperature": 0}],

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "workers/model/checkpoint_reader.h"
+#include "workers/model/error.h"
 #include "workers/model/gpu_upload.h"
 
 namespace baton {
@@ -110,23 +111,24 @@ class Loader {
     if (!c_.tied_embeddings) plain(head.plain, w.lm_head.data, false);
     for (int i = 0; i < c_.layers; ++i) {
       layer(i, w.layers[count_of(i)]);
-      // Here, since experts that are stored otherwise have been copied: a layer of them at a time.
-      std::atomic<int> ignored{0};
-      flush(ordinal, ignored);
+      // Experts that are stored otherwise have been copied: a layer of them at a time.
+      if (!kept_.empty()) flush(ordinal);
       percent = (i + 1) * 99 / c_.layers;
     }
+    flush(ordinal);
     reader_.expect_all_taken();
   }
 
  private:
-  void flush(int ordinal, std::atomic<int>& percent) {
-    upload_->run(ordinal, percent);
+  void flush(int ordinal) {
+    std::atomic<int> ignored{0};
+    upload_->run(ordinal, ignored);
     upload_ = std::make_unique<GpuUpload>(c_.quantization);
     kept_.clear();
   }
   void plain(const cpu::MatrixSource& source, const Bf16* to, bool interleaved) {
-    if (source.rows == 0) return;
-    kept_.push_back(source);
+    if (source.rows == 0) throw ModelError("a matrix without rows is to be uploaded");
+    if (source.owner != nullptr) kept_.push_back(source);
     upload_->plain(source, to, interleaved);
   }
 
@@ -139,6 +141,7 @@ class Loader {
     put(from.mlp_after, from.norm_biases[3], g.after_mlp);
     std::int64_t row = 0;
     for (const LinearSource* part : {&from.q, &from.k, &from.v}) {
+      if (part->rows() == 0) continue;  // q has the rows of all three
       plain(part->plain, to.qkv.data + row * c_.hidden, false);
       row += part->rows();
     }
@@ -180,14 +183,18 @@ class Loader {
   /// gate and up alternate by eight rows, where there is a gate.
   void feed_forward(const MlpSpec& m, const FeedForwardSource& from, const Bf16* up,
                     const Bf16* down, const float* up_bias, const float* down_bias) {
+    // Experts may be stored in MXFP4, of which every value is a bf16.
+    FeedForwardSource wide;
+    wide.gate.plain = reader_.dequantized(from.gate);
+    wide.up.plain = reader_.dequantized(from.up);
     if (m.gated) {
-      const auto [gate, other] = gate_and_up(from);
+      const auto [gate, other] = gate_and_up(wide);
       plain(gate.plain, up, true);
       plain(other.plain, up + 8 * c_.hidden, true);
     } else {
-      plain(from.up.plain, up, false);
+      plain(wide.up.plain, up, false);
     }
-    plain(from.down.plain, down, false);
+    plain(reader_.dequantized(from.down), down, false);
     put(from.up_bias, up_bias);
     put(from.down_bias, down_bias);
   }
