@@ -14,7 +14,6 @@ struct YamlField {
   std::string key;
   std::string text;
   std::string where;  // "FILE:LINE"
-  bool quoted = false;
 };
 
 struct YamlEntry {

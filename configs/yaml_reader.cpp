@@ -73,7 +73,7 @@ class YamlReader {
           node, prefix + ".",
           [&](const std::string& key, const YAML::Node& key_at, const YAML::Node& value) -> Status {
             if (!value.IsScalar()) return error(key_at, prefix + "." + key, "expected one value");
-            entry.fields.push_back({key, value.Scalar(), where(key_at), value.Tag() == "!"});
+            entry.fields.push_back({key, value.Scalar(), where(key_at)});
             return {};
           });
       if (!status.ok()) return status;
@@ -283,10 +283,6 @@ int count_documents(const std::string& text) {
   while (found < 2 && parser.HandleNextDocument(nothing)) ++found;
   return found;
 }
-
-}  // namespace
-
-namespace {
 
 /// Calls `read(root)` with the one document of a text, if there is one.
 template <typename Read>

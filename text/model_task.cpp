@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "ipc/files.h"
 #include "ipc/types.h"
+#include "text/gguf/gguf_folder.h"
 
 namespace baton {
 namespace {
@@ -14,7 +14,7 @@ constexpr std::size_t kMaxTaskFileBytes = 4U << 20U;
 
 /// Null where there is no such file.
 Result<TaskJson> read_task_file(const std::string& path) {
-  const auto text = read_json_text(path, kMaxTaskFileBytes);
+  const auto text = read_model_json(path, kMaxTaskFileBytes);
   if (!text.ok()) return text.status();
   if (!text.value()) return TaskJson();
   TaskJson value = TaskJson::parse(*text.value(), nullptr, false);

@@ -269,27 +269,27 @@ ParseOutcome parse_generate(std::string_view body, const RequestContext& context
   return run(std::move(made), false, context, model);
 }
 
-/// Ollama calls a model "name:latest" as well.
-RequestContext by_any_tag(std::string_view body, const RequestContext& context,
-                          const ServedModel& model) {
-  RequestContext out = context;
+ParseOutcome embed(std::string_view body, const char* field, VectorShape shape,
+                   const RequestContext& context, const ServedModel& model) {
   const auto json = parse_json_object(body);
-  if (json.ok() && json.value().contains("model") && json.value()["model"].is_string()) {
-    const auto& name = json.value()["model"].get_ref<const std::string&>();
-    out.any_model = out.any_model || model_name(name, model) == model.name;
+  if (!json.ok()) return http_error(json.status());
+  RequestContext by_any_tag = context;  // Ollama calls a model "name:latest" as well
+  const auto name = json.value().find("model");
+  if (name != json.value().end() && name->is_string() &&
+      model_name(name->get_ref<const std::string&>(), model) == model.name) {
+    by_any_tag.any_model = true;
   }
-  return out;
+  return embed_texts(json.value(), field, shape, by_any_tag, model);
 }
 
 ParseOutcome parse_embed(std::string_view body, const RequestContext& context,
                          const ServedModel& model) {
-  return embed_texts(body, "input", VectorShape::ollama, by_any_tag(body, context, model), model);
+  return embed(body, "input", VectorShape::ollama, context, model);
 }
 
 ParseOutcome parse_embed_one(std::string_view body, const RequestContext& context,
                              const ServedModel& model) {
-  return embed_texts(body, "prompt", VectorShape::ollama_legacy, by_any_tag(body, context, model),
-                     model);
+  return embed(body, "prompt", VectorShape::ollama_legacy, context, model);
 }
 
 /// What is not known of a checkpoint is empty, as for models that the original only runs elsewhere.

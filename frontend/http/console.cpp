@@ -65,19 +65,17 @@ HttpReply console_page() {
   return page;
 }
 
-std::variant<HttpReply, HttpError> ended_request(const std::string& run_dir,
-                                                 const std::string& id) {
-  const TimingSearch search = run_dir.empty() ? TimingSearch() : find_timing(run_dir, id);
+ParseOutcome ended_request(const std::string& run_dir, std::string_view id) {
+  const TimingSearch search =
+      run_dir.empty() ? TimingSearch() : find_timing(run_dir, std::string(id));
   if (!search.found) {
     return http_error(404,
                       "no request of this name is among the last ones that have ended; one that "
                       "runs is among the console's events",
                       "request_not_found", "id");
   }
-  HttpReply reply;
-  reply.body = explain_json(*search.found, search.names);
-  reply.headers = {{"X-Content-Type-Options", "nosniff"}, {"Cache-Control", "no-store"}};
-  return reply;
+  return Answer{.body = explain_json(*search.found, search.names),
+                .headers = {{"X-Content-Type-Options", "nosniff"}, {"Cache-Control", "no-store"}}};
 }
 
 void Watchers::add(const std::shared_ptr<ClientConnection>& connection, ReplyFrame frame,

@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <variant>
 
+#include "frontend/core/served_model.h"
 #include "frontend/http/client_connection.h"
 #include "frontend/http/http_error.h"
 #include "frontend/http/http_reply.h"
@@ -27,7 +27,7 @@ HttpReply console_page();
 
 /// `GET /console/requests/ID`: where the time of a request went that has ended (ipc/explained.h).
 /// Reads the files of the run directory. Safe on several threads.
-std::variant<HttpReply, HttpError> ended_request(const std::string& run_dir, const std::string& id);
+ParseOutcome ended_request(const std::string& run_dir, std::string_view id);
 
 /// Those who read the stream of events. The loop's thread alone.
 class Watchers {

@@ -163,7 +163,7 @@ void RequestIntake::end(const Connection& connection) {
       connection->recount();
     }
   }
-  // Who is owed a reply stays among those that are counted; reap() lets it go.
+  // Who is owed a reply stays among those that are counted; forget_ended() lets it go.
   const std::lock_guard lock(mutex_);
   if (over && connections_.contains(connection->id())) forget(*connection);
 }

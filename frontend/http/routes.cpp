@@ -248,7 +248,7 @@ void Routes::parse_elsewhere(Asker asker, std::string body,
     std::string body;
     std::function<ParseOutcome(std::string_view)> parse;
   };
-  const std::size_t bytes = body.size();
+  const std::size_t bytes = std::max(body.size(), kLargeBody);
   const auto waiting =
       std::make_shared<Waiting>(Waiting{std::move(asker), std::move(body), std::move(parse)});
   announce(waiting->asker);
@@ -425,34 +425,11 @@ void Routes::console_request(const Connection& connection, const HttpRequest& re
     fail(connection, std::move(asker.frame), place.route, std::move(*error));
     return;
   }
+  const auto look = [this](std::string_view id) { return ended_request(options_.run_dir, id); };
   const std::string_view path = request.path();
-  const auto waiting = std::make_shared<std::pair<Asker, std::string>>(
-      std::move(asker), std::string(path.substr(path.rfind('/') + 1)));
-  announce(waiting->first);
-  facts_.rendering.fetch_add(1);
-  const auto answer = [this, waiting] {
-    auto& [asked, id] = *waiting;
-    if (wanted_by(asked.connection)()) {
-      try {
-        const AtWork at_work(asked.connection->kept);
-        auto told = ended_request(options_.run_dir, id);
-        if (auto* error = std::get_if<HttpError>(&told)) {
-          fail(asked.connection, std::move(asked.frame), asked.route, std::move(*error));
-        } else {
-          reply(asked.connection, std::move(asked.frame), asked.route,
-                std::get<HttpReply>(std::move(told)));
-        }
-      } catch (const std::exception&) {  // out of memory, say
-        asked.connection->cut_off(now_ns());
-      }
-    }
-    facts_.rendering.fetch_sub(1);
-  };
-  if (helpers_.pool == nullptr) return answer();
-  if (helpers_.pool->push(owner_of(waiting->first), kLargeBody, answer)) return;
-  facts_.rendering.fetch_sub(1);
-  fail(waiting->first.connection, std::move(waiting->first.frame), place.route,
-       http_error(Status(ErrorCode::queue_full, "too many large requests wait to be read")));
+  std::string id(path.substr(path.rfind('/') + 1));
+  if (helpers_.pool == nullptr) return begin(std::move(asker), look(id));
+  parse_elsewhere(std::move(asker), std::move(id), look);
 }
 
 void Routes::version(const Connection& connection, const HttpRequest& request, const Place& place) {

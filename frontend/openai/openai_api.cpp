@@ -23,8 +23,6 @@
 namespace baton {
 namespace {
 
-constexpr std::size_t kMaxSaltBytes = 256;
-
 using Json = nlohmann::json;
 
 /// The limits a client gave, before the prompt's length is known.
@@ -112,12 +110,7 @@ void read_common(FieldReader& fields, std::string_view body, OpenAiRoute route,
   read_further_sampling(fields, model, asked.request);
   read_grammar(fields, body, asked.ignore_eos, asked.request);
   read_stream(fields, asked);
-  const auto priority = fields.integer("priority", -kMaxPriority, kMaxPriority);
-  asked.request.priority = static_cast<std::int32_t>(priority.value_or(0));
-  asked.request.cache_salt = fields.string("cache_salt").value_or("");
-  if (asked.request.cache_salt.size() > kMaxSaltBytes) {
-    fields.fail("cache_salt", "may have at most " + std::to_string(kMaxSaltBytes) + " bytes");
-  }
+  read_standing(fields, asked.request);
   asked.choices = read_choices(fields, route, asked.request);
   read_limits(fields, route, asked.choices, asked.limits);
   ignore_neutral_fields(fields, route);

@@ -7,6 +7,7 @@
 #include "frontend/core/pooled_vector.h"
 #include "frontend/http/http_error.h"
 #include "frontend/http/sse.h"
+#include "frontend/openai/logprobs_json.h"
 
 namespace baton {
 namespace {
@@ -82,10 +83,6 @@ class ScoresReply : public PooledReply {
   void take(std::uint32_t choice, std::span<const float> vector) override {
     scores_[choice] = yes_share(vector);
   }
-  std::string number(std::size_t pair) const {
-    const std::string list = json_array(std::span(scores_).subspan(pair, 1));
-    return list.substr(1, list.size() - 2);
-  }
 
   /// Equally good ones stay in the client's order.
   std::string ranked(const Usage& usage) const {
@@ -99,7 +96,8 @@ class ScoresReply : public PooledReply {
                        R"(,"results":[)";
     for (const std::uint32_t i : order) {
       if (body.back() != '[') body += ',';
-      body += R"({"index":)" + std::to_string(i) + R"(,"relevance_score":)" + number(i);
+      body +=
+          R"({"index":)" + std::to_string(i) + R"(,"relevance_score":)" + json_number(scores_[i]);
       if (!facts_.documents.empty())
         body += R"(,"document":{"text":)" + json_string(facts_.documents[i]) + "}";
       body += "}";
@@ -113,8 +111,8 @@ class ScoresReply : public PooledReply {
                        R"(,"model":)" + json_string(facts_.model) + R"(,"data":[)";
     for (std::size_t i = 0; i < scores_.size(); ++i) {
       if (i > 0) body += ',';
-      body +=
-          R"({"index":)" + std::to_string(i) + R"(,"object":"score","score":)" + number(i) + "}";
+      body += R"({"index":)" + std::to_string(i) + R"(,"object":"score","score":)" +
+              json_number(scores_[i]) + "}";
     }
     return body + R"(],"usage":)" + vector_usage(usage) + "}";
   }

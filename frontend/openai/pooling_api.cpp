@@ -14,8 +14,6 @@ namespace {
 
 using PoolingJson = nlohmann::json;
 
-constexpr std::size_t kMostSaltBytes = 256;
-
 /// As the model cards of Qwen3-Reranker have it: each of the three is tokenised by itself.
 constexpr std::string_view kJudgeBegins =
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
@@ -37,12 +35,7 @@ void read_common(FieldReader& fields, const RequestContext& context, const Serve
                  Common& common) {
   const auto name = fields.string("model");
   if (name && *name != model.name && !context.any_model) common.unknown_model = *name;
-  const auto priority = fields.integer("priority", -kMaxPriority, kMaxPriority);
-  common.request.priority = static_cast<std::int32_t>(priority.value_or(0));
-  common.request.cache_salt = fields.string("cache_salt").value_or("");
-  if (common.request.cache_salt.size() > kMostSaltBytes) {
-    fields.fail("cache_salt", "may have at most " + std::to_string(kMostSaltBytes) + " bytes");
-  }
+  read_standing(fields, common.request);
   common.truncate = fields.integer("truncate_prompt_tokens", -1, kMaxCount).value_or(0);
   read_timeout(fields, context, common.request);
   fields.take("user");
@@ -220,18 +213,22 @@ std::vector<std::string_view> read_texts(FieldReader& fields, const std::string&
   return texts;
 }
 
+/// What is around every pair.
+struct Frame {
+  std::vector<Token> begins, ends;
+};
+
 /// What is said in query and document stays text, whatever special tokens it spells.
 std::optional<HttpError> add_pair(const Pair& pair, std::string_view instruction,
-                                  const RequestContext& context, const ServedModel& model,
-                                  Common& common) {
+                                  const Frame& around, const RequestContext& context,
+                                  const ServedModel& model, Common& common) {
   const Tokenizer& tokenizer = *model.tokenizer;
-  std::vector<Token> ids = tokenizer.encode(kJudgeBegins, false);
-  const std::vector<Token> ending = tokenizer.encode(kJudgeEnds, false);
+  std::vector<Token> ids = around.begins;
   const std::string text = "<Instruct>: " + std::string(instruction) +
                            "\n<Query>: " + std::string(pair.query) +
                            "\n<Document>: " + std::string(pair.document);
   const std::size_t kept = kept_tokens(common, context);
-  const std::size_t frame = ids.size() + ending.size();
+  const std::size_t frame = ids.size() + around.ends.size();
   auto middle = tokenizer.encode_plain_within(
       text, false, kept != SIZE_MAX ? Tokenizer::kNoLimit : tokenise_limit(context));
   if (!middle) return text_error(far_too_long(context), pair.name);
@@ -242,23 +239,33 @@ std::optional<HttpError> add_pair(const Pair& pair, std::string_view instruction
   }
   if (middle->size() + frame > kept) middle->resize(kept - frame);
   ids.insert(ids.end(), middle->begin(), middle->end());
-  ids.insert(ids.end(), ending.begin(), ending.end());
+  ids.insert(ids.end(), around.ends.begin(), around.ends.end());
   const Status status = add_ids(std::move(ids), context, common);
   if (!status.ok()) return text_error(status, pair.name);
   return std::nullopt;
 }
 
-ParseOutcome score_pairs(const std::vector<Pair>& pairs, std::string_view instruction,
-                         const IgnoredFields& ignored, const RequestContext& context,
-                         const ServedModel& model, Common common, ScoreFacts facts) {
+/// A request for scores, but for what all pooled ones may say.
+struct Scoring {
+  ScoreFacts facts;
+  std::string_view instruction;
+  std::vector<Pair> pairs;
+};
+
+ParseOutcome score_pairs(Scoring scoring, const IgnoredFields& ignored,
+                         const RequestContext& context, const ServedModel& model, Common common) {
+  auto& [facts, instruction, pairs] = scoring;
   if (!common.unknown_model.empty()) return unknown_model(common.unknown_model, model);
   if (context.max_context == 0) return http_error(check_prompt(0, context));
   const Status count = check_count(pairs.size(), 2, context);
   if (!count.ok()) {
     return http_error(count, facts.shape == ScoreShape::rerank ? "documents" : "text_2");
   }
+  const Frame around{model.tokenizer->encode(kJudgeBegins, false),
+                     model.tokenizer->encode(kJudgeEnds, false)};
   for (const Pair& pair : pairs) {
-    if (auto error = add_pair(pair, instruction, context, model, common)) return std::move(*error);
+    if (auto error = add_pair(pair, instruction, around, context, model, common))
+      return std::move(*error);
   }
   common.request.sampling.allowed_tokens = {model.no_token, model.yes_token};
   facts.id = context.request_id;
@@ -267,6 +274,23 @@ ParseOutcome score_pairs(const std::vector<Pair>& pairs, std::string_view instru
   facts.pairs = static_cast<std::uint32_t>(pairs.size());
   return pooled_request(std::move(common), Pooling::token_logits, ignored,
                         scores_reply(std::move(facts)));
+}
+
+/// `read` takes the route's own fields.
+template <class Read>
+ParseOutcome parse_scoring(std::string_view body, const RequestContext& context,
+                           const ServedModel& model, Read read) {
+  const auto json = parse_json_object(body);
+  if (!json.ok()) return http_error(json.status());
+  IgnoredFields ignored;
+  FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &ignored);
+  Common common;
+  read_common(fields, context, model, common);
+  Scoring scoring;
+  read(fields, scoring);
+  if (const auto& error = fields.finish()) return field_error(*error);
+  if (auto refused = refuse_task(ModelTask::rerank, model)) return std::move(*refused);
+  return score_pairs(std::move(scoring), ignored, context, model, std::move(common));
 }
 
 }  // namespace
@@ -286,15 +310,15 @@ std::optional<HttpError> refuse_task(ModelTask task, const ServedModel& model) {
 
 ParseOutcome parse_embeddings(std::string_view body, const RequestContext& context,
                               const ServedModel& model) {
-  return embed_texts(body, "input", VectorShape::openai, context, model);
-}
-
-ParseOutcome embed_texts(std::string_view body, const char* field, VectorShape shape,
-                         const RequestContext& context, const ServedModel& model) {
   const auto json = parse_json_object(body);
   if (!json.ok()) return http_error(json.status());
+  return embed_texts(json.value(), "input", VectorShape::openai, context, model);
+}
+
+ParseOutcome embed_texts(const nlohmann::json& body, const char* field, VectorShape shape,
+                         const RequestContext& context, const ServedModel& model) {
   IgnoredFields ignored;
-  FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &ignored);
+  FieldReader fields(body, {}, context.strict_fields ? nullptr : &ignored);
   Common common;
   read_common(fields, context, model, common);
   EmbeddingFacts facts;
@@ -331,57 +355,39 @@ ParseOutcome embed_texts(std::string_view body, const char* field, VectorShape s
 
 ParseOutcome parse_rerank(std::string_view body, const RequestContext& context,
                           const ServedModel& model) {
-  const auto json = parse_json_object(body);
-  if (!json.ok()) return http_error(json.status());
-  IgnoredFields ignored;
-  FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &ignored);
-  Common common;
-  read_common(fields, context, model, common);
-  ScoreFacts facts;
-  const std::string_view query = fields.string("query").value_or("");
-  if (fields.ok() && query.empty()) fields.fail("query", "is missing, or empty");
-  facts.top_n = static_cast<std::uint32_t>(fields.integer("top_n", 0, kMaxCount).value_or(0));
-  const bool told = fields.boolean("return_documents").value_or(false);
-  const std::string_view instruction = read_instruction(fields);
-  const std::vector<std::string_view> documents = read_texts(fields, "documents");
-  if (const auto& error = fields.finish()) return field_error(*error);
-  if (auto refused = refuse_task(ModelTask::rerank, model)) return std::move(*refused);
-  std::vector<Pair> pairs;
-  for (std::size_t i = 0; i < documents.size(); ++i) {
-    pairs.push_back({query, documents[i], entry_name("documents", i, documents.size())});
-    if (told) facts.documents.emplace_back(documents[i]);
-  }
-  return score_pairs(pairs, instruction, ignored, context, model, std::move(common),
-                     std::move(facts));
+  return parse_scoring(body, context, model, [](FieldReader& fields, Scoring& scoring) {
+    const std::string_view query = fields.string("query").value_or("");
+    if (fields.ok() && query.empty()) fields.fail("query", "is missing, or empty");
+    scoring.facts.top_n =
+        static_cast<std::uint32_t>(fields.integer("top_n", 0, kMaxCount).value_or(0));
+    const bool told = fields.boolean("return_documents").value_or(false);
+    scoring.instruction = read_instruction(fields);
+    const std::vector<std::string_view> documents = read_texts(fields, "documents");
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      scoring.pairs.push_back({query, documents[i], entry_name("documents", i, documents.size())});
+      if (told) scoring.facts.documents.emplace_back(documents[i]);
+    }
+  });
 }
 
 ParseOutcome parse_score(std::string_view body, const RequestContext& context,
                          const ServedModel& model) {
-  const auto json = parse_json_object(body);
-  if (!json.ok()) return http_error(json.status());
-  IgnoredFields ignored;
-  FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &ignored);
-  Common common;
-  read_common(fields, context, model, common);
-  ScoreFacts facts;
-  facts.shape = ScoreShape::score;
-  const std::string_view instruction = read_instruction(fields);
-  const std::vector<std::string_view> first = read_texts(fields, "text_1");
-  const std::vector<std::string_view> second = read_texts(fields, "text_2");
-  if (fields.ok() && first.size() != 1 && first.size() != second.size()) {
-    fields.fail("text_2", "has " + std::to_string(second.size()) + " texts and text_1 has " +
-                              std::to_string(first.size()) +
-                              "; text_1 may be one text, or as many as text_2");
-  }
-  if (const auto& error = fields.finish()) return field_error(*error);
-  if (auto refused = refuse_task(ModelTask::rerank, model)) return std::move(*refused);
-  std::vector<Pair> pairs;
-  for (std::size_t i = 0; i < second.size(); ++i) {
-    pairs.push_back(
-        {first[first.size() == 1 ? 0 : i], second[i], entry_name("text_2", i, second.size())});
-  }
-  return score_pairs(pairs, instruction, ignored, context, model, std::move(common),
-                     std::move(facts));
+  return parse_scoring(body, context, model, [](FieldReader& fields, Scoring& scoring) {
+    scoring.facts.shape = ScoreShape::score;
+    scoring.instruction = read_instruction(fields);
+    const std::vector<std::string_view> first = read_texts(fields, "text_1");
+    const std::vector<std::string_view> second = read_texts(fields, "text_2");
+    if (fields.ok() && first.size() != 1 && first.size() != second.size()) {
+      fields.fail("text_2", "has " + std::to_string(second.size()) + " texts and text_1 has " +
+                                std::to_string(first.size()) +
+                                "; text_1 may be one text, or as many as text_2");
+    }
+    if (!fields.ok()) return;
+    for (std::size_t i = 0; i < second.size(); ++i) {
+      scoring.pairs.push_back(
+          {first[first.size() == 1 ? 0 : i], second[i], entry_name("text_2", i, second.size())});
+    }
+  });
 }
 
 }  // namespace baton

@@ -1,6 +1,7 @@
 // Requests for vectors instead of text: /v1/embeddings, and a reranker's /v1/rerank and /v1/score.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string_view>
 
@@ -27,9 +28,9 @@ ParseOutcome parse_rerank(std::string_view body, const RequestContext& context,
 ParseOutcome parse_score(std::string_view body, const RequestContext& context,
                          const ServedModel& model);
 
-/// Of another API's embeddings, whose field for the texts is `field`: `any_name` takes whatever
-/// model the body names.
-ParseOutcome embed_texts(std::string_view body, const char* field, VectorShape shape,
+/// Of another API's embeddings, whose field for the texts is `field`. Any model's name passes where
+/// context.any_model says so.
+ParseOutcome embed_texts(const nlohmann::json& body, const char* field, VectorShape shape,
                          const RequestContext& context, const ServedModel& model);
 
 /// What the model is not served for; nothing: `task` is what it is served for.

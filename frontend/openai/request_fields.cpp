@@ -21,6 +21,15 @@ void read_timeout(FieldReader& fields, const RequestContext& context, ParsedRequ
   }
 }
 
+void read_standing(FieldReader& fields, ParsedRequest& request) {
+  const auto priority = fields.integer("priority", -kMaxPriority, kMaxPriority);
+  request.priority = static_cast<std::int32_t>(priority.value_or(0));
+  request.cache_salt = fields.string("cache_salt").value_or("");
+  if (request.cache_salt.size() > kMaxSaltBytes) {
+    fields.fail("cache_salt", "may have at most " + std::to_string(kMaxSaltBytes) + " bytes");
+  }
+}
+
 void read_stop(FieldReader& fields, const std::string& field, ParsedRequest& request) {
   const Json* value = fields.take(field);
   if (value == nullptr) return;

@@ -15,6 +15,7 @@
 
 namespace baton {
 
+inline constexpr std::size_t kMaxSaltBytes = 256;
 inline constexpr std::size_t kMaxStopStrings = 16;
 inline constexpr std::size_t kMaxStopBytes = 256;
 inline constexpr std::size_t kMaxStopIds = 64;
@@ -35,6 +36,9 @@ void read_sampling(FieldReader& fields, const RequestContext& context, const Ser
 
 /// timeout_s: (0, context.max_timeout], or the default.
 void read_timeout(FieldReader& fields, const RequestContext& context, ParsedRequest& request);
+
+/// priority, cache_salt.
+void read_standing(FieldReader& fields, ParsedRequest& request);
 
 /// Stop strings under any name: one, or a list of up to 16.
 void read_stop(FieldReader& fields, const std::string& field, ParsedRequest& request);
