@@ -66,6 +66,12 @@ void tell_pools(const State& state, FrontendWelcome& message) {
   }
 }
 
+/// What the attempt before has been charged for, as Request has it.
+struct Paid {
+  std::uint32_t prompt = 0;
+  std::uint32_t output = 0;
+};
+
 struct Handler {
   State& state;
   LinkId link;
@@ -195,6 +201,7 @@ struct Handler {
   void operator()(Submit&& submit) {
     if (submit.epoch != state.epoch) return;  // it has been or will be told to say hello
     if (submit.request.frontend != state.frontends[frontend].identity.incarnation) return;
+    Paid paid;
     if (Request* known = find_request(state, submit.request)) {
       if (submit.attempt <= known->attempt) return;
       paid = {known->charged_prompt, known->charged_output};
@@ -231,7 +238,7 @@ struct Handler {
              out);
       return;
     }
-    accept(std::move(submit));
+    accept(std::move(submit), paid);
   }
 
   /// Its front end is at a later attempt.
@@ -244,7 +251,7 @@ struct Handler {
     forget(state, request);
   }
 
-  void accept(Submit&& submit) {
+  void accept(Submit&& submit, const Paid& paid) {
     const bool resumed = !submit.generated.empty() && !submit.sampling.beams();
     Request& request = state.requests.create();
     request.name = submit.request;
@@ -374,12 +381,6 @@ struct Handler {
     if (request.terminal_sent) send_terminal(state, request, out);
   }
 
-  /// What the attempt before has been charged for, as Request has it.
-  struct {
-    std::uint32_t prompt = 0;
-    std::uint32_t output = 0;
-  } paid = {};
-
   void operator()(FrontendBye&& /*bye*/) { lose_frontend(state, frontend, "said goodbye", out); }
 };
 
@@ -425,7 +426,7 @@ void apply_frontend(State& state, LinkId link, FrontendMessage&& message, TimeNs
   }
   const FrontendIndex index = known ? it->second : kNobody;
   if (known) state.frontends[index].heard = now;
-  std::visit(Handler{state, link, index, now, out, {}}, std::move(message));
+  std::visit(Handler{state, link, index, now, out}, std::move(message));
 }
 
 }  // namespace baton

@@ -81,13 +81,13 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
   std::vector<bool> spoken_for = awaited_by_preempted(state, now);
   if (state.handoffs.empty()) return;
   const bool decoder = any_decoder(state);
+  if (!decoder && state.settings.no_decode == NoDecode::wait) return;
   for (const std::uint64_t id : handoffs_in_order(state)) {
     Request& request = *state.requests.find(id);
     Sequence& source = *state.sequences.find(request.source);
     if (!decoder || avoids_pulls(state, request) ||
         stays_at_source(state.workers[source.worker], request, source) ||
         !reaches_some_decoder(state, state.workers[source.worker])) {
-      if (!decoder && state.settings.no_decode == NoDecode::wait) return;
       decode_at_source(state, request, source);
       continue;
     }

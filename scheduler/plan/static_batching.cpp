@@ -73,8 +73,9 @@ NextGroup next_group(const State& state) {
   NextGroup next;
   std::uint32_t left = state.settings.static_batch_size;
   QueueWalk walk(state);
-  const Request& head = *state.requests.find(QueueWalk(state).next());
-  for (std::uint64_t id = walk.next(); id != 0; id = walk.next()) {
+  std::uint64_t id = walk.next();
+  const Request& head = *state.requests.find(id);
+  for (; id != 0; id = walk.next()) {
     const Request& request = *state.requests.find(id);
     if (state.settings.static_same_config && !same_config(head.sampling, request.sampling))
       continue;
