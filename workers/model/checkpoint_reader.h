@@ -28,8 +28,8 @@ struct LazyGrouped {
   std::function<cpu::GroupedMatrix(cpu::ThreadPool&)> make;
 };
 
-/// A linear layer [out, in] as it is stored: one of the five. All of it lies in the mapped
-/// checkpoint.
+/// A linear layer [out, in] as it is stored: one of the five. It lies in the mapped checkpoint, or
+/// in memory of its own (plain.owner).
 struct LinearSource {
   cpu::MatrixSource plain;         // row-major
   std::optional<Int4Weight> int4;  // gptq or awq, as the configuration says
@@ -57,8 +57,7 @@ struct FeedForwardSource {
   std::vector<float> down_bias;
 };
 
-/// One layer's parameters, in the mapped checkpoint; vectors are converted to fp32, which is
-/// exact for every stored type. What the spec does not ask for is empty.
+/// Attention over latent keys and values.
 struct LatentSource {
   LinearSource q_a;            // [q_rank, hidden]; none without q_rank
   std::vector<float> q_norm;   // [q_rank]
@@ -68,6 +67,8 @@ struct LatentSource {
   LinearSource kv_b;           // [heads * (plain + value), rank]
 };
 
+/// One layer's parameters, in the mapped checkpoint; vectors are converted to fp32, which is
+/// exact for every stored type. What the spec does not ask for is empty.
 struct LayerSource {
   LatentSource latent;                 // instead of q, k and v
   std::vector<float> input_norm;       // [hidden], the norm in front of the attention
@@ -96,7 +97,8 @@ bool stored_quantized(const Quantization& quantization, const Checkpoint& checkp
 
 /// As which whole numbers such a layer, with `in` inputs, may stay in memory on CPUs: of q * scale
 /// and the like exactly what its format says (cpu::GroupFormat). Nothing for a layer that is stored
-/// plain, for FP8, and where a group's inputs do not lie side by side. Reads no weights.
+/// plain, for FP8, and where a group's inputs do not lie side by side. Reads no weights but
+/// the inputs' groups (g_idx).
 std::optional<cpu::GroupedType> grouped_type(const Quantization& quantization,
                                              const Checkpoint& checkpoint, const std::string& name,
                                              std::int64_t in);

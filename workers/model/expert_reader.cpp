@@ -7,6 +7,7 @@
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/error.h"
 #include "workers/model/finite.h"
+#include "workers/model/grouped_rows.h"
 
 namespace baton {
 namespace {
@@ -76,14 +77,8 @@ LinearSource CheckpointReader::mxfp4_expert(const std::string& name, std::int64_
   const std::byte* exponents = scales.data + expert * out * blocks;
   const std::string what = view.file + ": tensor " + name + "_scales";
   source.lazy = {out, in, what, [=, type = *source.grouped](cpu::ThreadPool& pool) {
-                   cpu::GroupedMatrix m;
-                   m.out = out;
-                   m.in = in;
-                   m.type = type;
-                   m.name = what;
-                   m.q.resize(static_cast<std::size_t>(out * in));
-                   m.scale.resize(static_cast<std::size_t>(out * blocks));
-                   pool.run(static_cast<int>(out), [&](int r, int) {
+                   cpu::GroupedMatrix m = room_of(out, in, type, what);
+                   for_each_row(pool, out, [&](std::int64_t r) {
                      const std::int64_t row = alternating(r, out, alternate);
                      for (std::int64_t c = 0; c < in; ++c) {
                        const auto byte = std::to_integer<unsigned>(codes[(row * in + c) / 2]);

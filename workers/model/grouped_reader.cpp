@@ -8,6 +8,7 @@
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/error.h"
 #include "workers/model/finite.h"
+#include "workers/model/grouped_rows.h"
 
 namespace baton {
 namespace {
@@ -57,19 +58,10 @@ bool groups_in_order(const Checkpoint& checkpoint, const std::string& name, std:
   return true;
 }
 
-/// Runs f(row) for all rows.
-template <class F>
-void each_row(cpu::ThreadPool& pool, std::int64_t rows, F&& f) {
-  constexpr std::int64_t kEach = 16;
-  pool.run(static_cast<int>((rows + kEach - 1) / kEach), [&](int chunk, int) {
-    for (std::int64_t r = chunk * kEach; r < std::min(rows, (chunk + 1) * kEach); ++r) f(r);
-  });
-}
-
 void fill_blocks(const BlockWeight& w, cpu::ThreadPool& pool, GroupedMatrix& m) {
   const std::int64_t groups = m.in / m.type.format.group;
   const bool zero = m.type.format.second == Second::zero;
-  each_row(pool, m.out, [&](std::int64_t r) {
+  for_each_row(pool, m.out, [&](std::int64_t r) {
     std::int8_t* q = m.q.data() + r * m.in;
     decode_ggml(w.type, w.row(r), m.in,
                 {q, m.scale.data() + r * groups,
@@ -92,7 +84,7 @@ void fill_int4(const Int4Weight& w, bool gptq, int zero_offset, cpu::ThreadPool&
   static constexpr int kAwq[kWordNibbles] = {0, 4, 1, 5, 2, 6, 3, 7};
   const std::int64_t groups = m.in / m.type.format.group;
   const std::int64_t words = m.out / kWordNibbles;
-  each_row(pool, m.out, [&](std::int64_t r) {
+  for_each_row(pool, m.out, [&](std::int64_t r) {
     const int shift = 4 * (gptq ? static_cast<int>(r % kWordNibbles) : kAwq[r % kWordNibbles]);
     for (std::int64_t i = 0; i < m.in; ++i) {
       const std::uint32_t word =
@@ -154,15 +146,8 @@ GroupedMatrix CheckpointReader::grouped(const LinearSource& source) {
     check_numbers(made);
     return made;
   }
-  GroupedMatrix m;
-  m.out = source.rows();
-  m.in = source.columns();
-  m.type = *source.grouped;
-  m.name = source.blocks ? source.blocks->name : source.int4->scales.name;
-  const auto groups = static_cast<std::size_t>(m.out * (m.in / m.type.format.group));
-  m.q.resize(static_cast<std::size_t>(m.out * m.in));
-  m.scale.resize(groups);
-  if (m.type.format.second != Second::none) m.second.resize(groups);
+  GroupedMatrix m = room_of(source.rows(), source.columns(), *source.grouped,
+                            source.blocks ? source.blocks->name : source.int4->scales.name);
   if (source.blocks) {
     fill_blocks(*source.blocks, pool_, m);
   } else {

@@ -9,6 +9,7 @@
 
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/error.h"
+#include "workers/model/grouped_rows.h"
 
 namespace baton {
 namespace {
@@ -32,30 +33,6 @@ unsigned number_at(const std::byte* data, std::int64_t index, int bits) {
 /// As GroupedMatrix has them: four bits as they are, eight from -128 on.
 float told(unsigned number, int bits) {
   return static_cast<float>(static_cast<int>(number) - (bits == 8 ? 128 : 0));
-}
-
-/// Runs f(row) for all rows.
-template <class F>
-void for_each_row(cpu::ThreadPool& pool, std::int64_t rows, F&& f) {
-  constexpr std::int64_t kEach = 16;
-  pool.run(static_cast<int>((rows + kEach - 1) / kEach), [&](int chunk, int) {
-    for (std::int64_t r = chunk * kEach; r < std::min(rows, (chunk + 1) * kEach); ++r) f(r);
-  });
-}
-
-GroupedMatrix room_of(std::int64_t out, std::int64_t in, const GroupedType& type,
-                      const std::string& name) {
-  GroupedMatrix m;
-  m.out = out;
-  m.in = in;
-  m.type = type;
-  m.name = name;
-  const auto groups = static_cast<std::size_t>(out * (in / type.format.group));
-  m.q.resize(static_cast<std::size_t>(out * in));
-  m.scale.resize(groups);
-  const bool seconds = type.format.second == Second::zero || type.format.second == Second::offset;
-  if (seconds) m.second.resize(groups);
-  return m;
 }
 
 }  // namespace

@@ -117,6 +117,7 @@ BlockWeight CheckpointReader::block_weight(const TensorView& view, const std::st
 
 LinearSource CheckpointReader::linear(const std::string& name, std::int64_t out, std::int64_t in) {
   LinearSource source;
+  source.grouped = grouped_type(config_.quantization, checkpoint_, name, in);
   const QuantMethod method = config_.quantization.method;
   if (!stored_quantized(config_.quantization, checkpoint_, name)) {
     source.plain = matrix(name + ".weight", out, in);
@@ -127,7 +128,7 @@ LinearSource CheckpointReader::linear(const std::string& name, std::int64_t out,
     source.fp8 = fp8(name, out, in);
   } else if (method == QuantMethod::packed || method == QuantMethod::nvfp4 ||
              config_.quantization.bits == 8) {
-    if (!grouped_type(config_.quantization, checkpoint_, name, in)) {
+    if (!source.grouped) {
       throw ModelError(checkpoint_.folder() + ": tensor " + name +
                        ": groups of inputs that are no multiple of 8, or " +
                        "do not divide the inputs, are not supported in this format");
@@ -138,7 +139,6 @@ LinearSource CheckpointReader::linear(const std::string& name, std::int64_t out,
   } else {
     source.int4 = int4(name, out, in);
   }
-  source.grouped = grouped_type(config_.quantization, checkpoint_, name, in);
   return source;
 }
 

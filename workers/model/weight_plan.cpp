@@ -31,7 +31,6 @@ std::uint64_t element_bytes(WeightChoice choice, bool stored_as_bf16) {
 struct LayerSize {
   std::int64_t linear = 0;
   std::int64_t vectors = 0;
-  std::int64_t latent_vectors = 0;
   std::int64_t widest = 0;  // what one quantised reading holds at a time
 };
 
@@ -56,7 +55,7 @@ void add_latent(const ModelSpec& s, LayerSize& size) {
   if (l.q_rank > 0) size.linear += packed(l.q_rank, hidden);
   size.widest = queries * from + hidden * (l.rank + l.rope + l.q_rank + s.attended_columns()) +
                 2 * std::int64_t{s.heads} * (l.plain + l.value) * l.rank;
-  size.latent_vectors = l.rank + l.q_rank;
+  size.vectors = l.rank + l.q_rank;
 }
 
 LayerSize layer_size(const ModelSpec& s, int index) {
@@ -69,7 +68,7 @@ LayerSize layer_size(const ModelSpec& s, int index) {
   size.widest = hidden * (s.qkv_columns() + heads);
   if (s.latent.rank > 0) add_latent(s, size);
   const int norms = layer.parallel ? 1 : layer.norm == NormPlace::both ? 4 : 2;
-  size.vectors = norms * hidden * (s.norm.bias ? 2 : 1) + size.latent_vectors;
+  size.vectors += norms * hidden * (s.norm.bias ? 2 : 1);
   if (a.qkv_bias) size.vectors += s.qkv_columns();
   if (a.o_bias) size.vectors += hidden;
   if (a.sinks) size.vectors += s.heads;

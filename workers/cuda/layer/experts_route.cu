@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kMostExperts = 1024;
 constexpr int kMostActive = 64;
+constexpr int kMostGroups = 64;
 constexpr int kRowsOfCta = 4;  // a warp each
 constexpr int kThreads = 256;
 
@@ -35,7 +36,6 @@ constexpr float kClosed = -3.2e38F;
 
 /// The experts of all groups but the best are closed. By one thread: there are few groups.
 __device__ void close_groups(const ExpertRule& rule, int count, float* score) {
-  constexpr int kMostGroups = 64;
   float good[kMostGroups];
   const int size = count / rule.groups;
   for (int g = 0; g < rule.groups; ++g) {
@@ -288,7 +288,7 @@ void route(const ExpertRouting& routing, Stream stream) {
       routing.active > routing.count) {
     throw CudaError("experts: too many");
   }
-  if (routing.rule.groups > 64 ||
+  if (routing.rule.groups > kMostGroups ||
       (routing.rule.groups > 1 && routing.count % routing.rule.groups != 0)) {
     throw CudaError("experts: groups do not divide them, or are more than 64");
   }
