@@ -226,9 +226,10 @@ void FrontendLoop::reload_keys() {
     spdlog::error("the API keys stay as they were: {}", status.message());
     return;
   }
-  spdlog::info("{} API keys were read again from {}", loaded.value().all().size(),
-               options_.keys_file);
+  const std::size_t count = loaded.value().all().size();
+  // Before the line that says so: whoever has read it may ask with a new key at once.
   options_.keys->replace(std::move(loaded).value());
+  spdlog::info("{} API keys were read again from {}", count, options_.keys_file);
 }
 
 HttpReply FrontendLoop::live_reply(const Job& job, const LiveRequest& request) {

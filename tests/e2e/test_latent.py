@@ -40,7 +40,8 @@ class Latent(requests_mix.AgainstSolo):
         self.assertGreater(counters["blocks_in"], 0)
 
     def test_a_wrong_copy_is_noticed(self):
-        counters = self.check(workers=PAIR, worker=CHECK, per_worker={"decode0": {"fault_wrong_block": 3}})
+        # Few enough wrong blocks, 2 of the 24 to 32 that are pulled, that no request can meet three of them.
+        counters = self.check(workers=PAIR, worker=CHECK, per_worker={"decode0": {"fault_wrong_block": 11}})
         self.assertGreater(counters["damaged_blocks"], 0)
 
     def test_prefix_hits_and_beams(self):

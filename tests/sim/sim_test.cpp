@@ -74,7 +74,11 @@ TEST(Simulation, EveryTenantIsGivenItsShare) {
                   << last_lines(scenario, options) << "replay it with: baton-sim --fair --seed "
                   << seed << " --events 3000 --trace";
   }
-  EXPECT_GE(preemptions, seeds) << "too few are preempted";
+  // Some seeds have none and others many: what holds for a hundred says nothing of the one to four
+  // that a sanitizer's tree plays.
+  if (seeds >= 100) {
+    EXPECT_GE(preemptions, seeds) << "too few are preempted";
+  }
 }
 
 TEST(Simulation, OneSeedIsOneRun) {
