@@ -242,6 +242,20 @@ class Builder {
         return invalid(entries_[i].where + label + "'" + name + "' is the name of " +
                        other->second);
       }
+      if (Status status = ranks(config_.workers[i], entries_[i].where); !status.ok()) return status;
+    }
+    return {};
+  }
+
+  static Status ranks(const WorkerConfig& worker, const std::string& where) {
+    const std::string label = where + ": worker " + worker.name + ": ";
+    if (worker.ranks > 1 && worker.device != "cpu") {
+      return invalid(label + "ranks above 1 needs device cpu");
+    }
+    if (worker.ranks > 1 && worker.fake) return invalid(label + "ranks above 1 needs fake: false");
+    if (worker.rank >= worker.ranks) {
+      return invalid(label + "rank " + std::to_string(worker.rank) + " of " +
+                     std::to_string(worker.ranks) + " ranks, which count from 0");
     }
     return {};
   }
@@ -277,7 +291,7 @@ class Builder {
         }
       }
     }
-    return {};
+    return ranks(config_.self, "command line");
   }
 
   std::string worker_names() const {

@@ -143,6 +143,12 @@ struct FrontendConfig {
 };
 
 struct WorkerConfig {
+  /// What its process is called in the run directory: NAME, or of several ranks NAME.RANK.
+  std::string process_name() const { return process_name(rank); }
+  std::string process_name(std::uint32_t of_rank) const {
+    return ranks > 1 ? name + "." + std::to_string(of_rank) : name;
+  }
+
   std::string name;
   Role role = Role::mixed;
   std::string device = "cpu";
@@ -154,6 +160,9 @@ struct WorkerConfig {
   double memory_fraction = 0.9;
   std::uint32_t mps_thread_percentage = 0;
   std::string mps_priority = "auto";
+  std::uint32_t ranks = 1;
+  std::uint32_t rank = 0;  // of this process; set by whoever starts it
+  double rank_timeout_s = 5;
   std::uint32_t threads = 0;
   std::uint64_t memory_mib = 0;
   std::uint32_t pool_blocks = 0;

@@ -25,7 +25,8 @@ struct ProcessLife {
 
 struct ProcessRecord {
   std::string name;
-  std::string kind;  ///< scheduler, frontend, memory, worker; process: any other
+  /// scheduler, frontend, memory, worker, rank (of a worker: all but its first); process: any other
+  std::string kind;
   ProcessLife life;
   bool tells_up = false;      ///< it leaves NAME.up when it does its work
   std::uint64_t command = 0;  ///< fingerprint of the binary's path and of its arguments

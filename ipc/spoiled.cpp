@@ -38,13 +38,16 @@ void on_fault(int signal) {
 
 }  // namespace
 
-void mark_pool_on_fault(const std::string& run_dir, const std::string& worker) {
+void mark_pool_on_fault(const std::string& run_dir, const std::string& worker,
+                        std::int32_t holder) {
   const std::string path = mark_path(run_dir, worker);
   if (path.size() >= fault_path.size()) return;
   path.copy(fault_path.data(), path.size());
-  own_pid_size = static_cast<std::size_t>(
-      std::to_chars(own_pid.data(), own_pid.data() + own_pid.size(), ::getpid()).ptr -
-      own_pid.data());
+  own_pid_size =
+      static_cast<std::size_t>(std::to_chars(own_pid.data(), own_pid.data() + own_pid.size(),
+                                             holder == 0 ? ::getpid() : holder)
+                                   .ptr -
+                               own_pid.data());
   struct sigaction action {};
   action.sa_handler = on_fault;
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);

@@ -9,8 +9,10 @@
 namespace baton {
 
 /// From here on this process leaves its mark when a fault of its own kills it: SIGSEGV, SIGBUS,
-/// SIGILL, SIGFPE, SIGABRT. Once a process; the death itself goes on as it would have.
-void mark_pool_on_fault(const std::string& run_dir, const std::string& worker);
+/// SIGILL, SIGFPE, SIGABRT. Once a process; the death itself goes on as it would have. `holder`:
+/// the process that holds the lease of the pool, if it is another one.
+void mark_pool_on_fault(const std::string& run_dir, const std::string& worker,
+                        std::int32_t holder = 0);
 
 /// Leaves the mark now: this process ends because its device failed.
 void mark_pool_spoiled(const std::string& run_dir, const std::string& worker);

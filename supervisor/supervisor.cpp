@@ -127,7 +127,15 @@ std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const 
   }
   add("scheduler", "baton-scheduler", StopStage::kScheduler, {});
   for (const auto& worker : config.workers) {
-    add(worker.name, "baton-worker", StopStage::kWorkers, {"--name", worker.name});
+    if (worker.ranks == 1) {
+      add(worker.name, "baton-worker", StopStage::kWorkers, {"--name", worker.name});
+      continue;
+    }
+    for (std::uint32_t rank = 0; rank < worker.ranks; ++rank) {
+      add(worker.process_name(rank), "baton-worker", StopStage::kWorkers,
+          {"--name", worker.name, "--rank", std::to_string(rank)});
+      if (rank > 0) all.back().kind = "rank";  // of the worker that rank 0 is to the scheduler
+    }
   }
   add(config.frontend.name, "baton-frontend", StopStage::kFrontEnds, {});
   if (options.only.empty()) return all;
@@ -151,8 +159,10 @@ void print_plan(const baton::Config& config) {
               config.model.c_str(), config.frontend.host.c_str(), int{config.frontend.port},
               config.scheduler.admin_socket.c_str());
   for (const baton::WorkerConfig& worker : config.workers) {
-    std::printf("worker %s (%s on %s)\n", worker.name.c_str(), to_string(worker.role),
-                worker.device.c_str());
+    const std::string ranks =
+        worker.ranks > 1 ? ", " + std::to_string(worker.ranks) + " ranks" : "";
+    std::printf("worker %s (%s on %s%s)\n", worker.name.c_str(), to_string(worker.role),
+                worker.device.c_str(), ranks.c_str());
   }
 }
 

@@ -19,7 +19,7 @@ namespace {
 /// Says why this process ends, also to the supervisor; returns the exit status.
 int refuse(const baton::Config& config, const baton::Status& status) {
   spdlog::error("{}", status.message());
-  baton::leave_reason(config.run_dir, config.self.name, status.message());
+  baton::leave_reason(config.run_dir, config.self.process_name(), status.message());
   return baton::kExitUsage;
 }
 
@@ -31,9 +31,16 @@ int main(int argc, char** argv) {
   if (!loaded.config) return loaded.exit_code;
   const Config& config = *loaded.config;
 
-  start_process_log(config, config.self.name);
+  start_process_log(config, config.self.process_name());
 
   SignalFd signals;  // before any thread
+  if (config.self.rank > 0) {
+    if (const Status status = ensure_private_directory(config.run_dir); !status.ok()) {
+      return refuse(config, status);
+    }
+    const auto code = run_rank(config, signals);
+    return code.ok() ? code.value() : refuse(config, code.status());
+  }
   mark_pool_on_fault(config.run_dir, config.self.name);
   stay_awake_for(config.awake_ms * kMillisecond);
   auto executor = make_executor(config);

@@ -70,7 +70,7 @@ WorkerLoop::WorkerLoop(const Config& config, std::unique_ptr<ClientChannel> chan
       signals_(signals),
       executor_(listening(executor)),
       incarnation_(incarnation),
-      alive_(config.run_dir, config.self.name),
+      alive_(config.run_dir, config.self.process_name()),
       trace_(config.run_dir, config.self.name),
       core_(identity_of(config.self, incarnation, getpid()), core_options(config, executor)),
       steps_(executor, waker_, step_options(config)) {}
@@ -86,6 +86,7 @@ int WorkerLoop::run() {
     trace_.look(now_);
     if (poller_.ready(waker_index_)) {
       waker_.clear();
+      take_loss();
       take_step_events();
       take_handoff_events();
       take_grammar_states();
@@ -102,9 +103,10 @@ int WorkerLoop::run() {
     touch_alive();
     if (!up_ && core_.term() != 0) {
       up_ = true;
-      mark_up(config_.run_dir, config_.self.name);
+      mark_up(config_.run_dir, config_.self.process_name());
     }
   }
+  executor_.leaving(exit_->code == kExitOk || exit_->code == kExitSuperseded);
   std::this_thread::sleep_for(kFarewell);
   if (exit_->code == kExitFault) mark_pool_spoiled(config_.run_dir, config_.self.name);
   // A leased pool is the memory process's. Of any other, importers keep what they have mapped, and
@@ -233,8 +235,15 @@ void WorkerLoop::take_handoff_events() {
 Executor& WorkerLoop::listening(Executor& executor) {
   executor.on_grammar([this](std::uint64_t key, bool ready) {
     {
-      const std::lock_guard lock(grammars_mutex_);
+      const std::lock_guard lock(told_mutex_);
       grammars_.emplace_back(key, ready);
+    }
+    waker_.wake();
+  });
+  executor.on_lost([this](const std::string& why) {
+    {
+      const std::lock_guard lock(told_mutex_);
+      if (lost_.empty()) lost_ = why;
     }
     waker_.wake();
   });
@@ -244,12 +253,23 @@ Executor& WorkerLoop::listening(Executor& executor) {
 void WorkerLoop::take_grammar_states() {
   std::vector<std::pair<std::uint64_t, bool>> states;
   {
-    const std::lock_guard lock(grammars_mutex_);
+    const std::lock_guard lock(told_mutex_);
     states.swap(grammars_);
   }
   for (const auto& [key, ready] : states) {
     input([&](WorkerActions& out) { core_.grammar_state(key, ready, out); });
   }
+}
+
+/// Looked at before the steps' events: a step that failed for this reason is no fault of the pool.
+void WorkerLoop::take_loss() {
+  std::string why;
+  {
+    const std::lock_guard lock(told_mutex_);
+    why = lost_;
+  }
+  if (why.empty() || exit_) return;
+  input([&](WorkerActions& out) { core_.rank_lost(why, out); });
 }
 
 void WorkerLoop::touch_alive() {
@@ -305,7 +325,7 @@ void WorkerLoop::carry_out(worker_action::PrepareGrammar& a) {
 void WorkerLoop::carry_out(worker_action::Exit& a) {
   spdlog::log(a.code == kExitOk ? spdlog::level::info : spdlog::level::err, "leaving ({}): {}",
               a.code, a.reason);
-  if (a.code != kExitOk) leave_reason(config_.run_dir, config_.self.name, a.reason);
+  if (a.code != kExitOk) leave_reason(config_.run_dir, config_.self.process_name(), a.reason);
   exit_ = std::move(a);
 }
 

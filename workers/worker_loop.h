@@ -41,6 +41,7 @@ class WorkerLoop {
   void take_step_events();
   void take_handoff_events();
   void take_grammar_states();
+  void take_loss();
   Executor& listening(Executor& executor);
   void touch_alive();
 
@@ -61,8 +62,9 @@ class WorkerLoop {
   AliveFile alive_;
   WorkerTrace trace_;
   Waker waker_;
-  std::mutex grammars_mutex_;
+  std::mutex told_mutex_;
   std::vector<std::pair<std::uint64_t, bool>> grammars_;  // told by the executor: key, ready
+  std::string lost_;                                      // likewise: a rank, and why
   WorkerCore core_;
   StepThread steps_;
   std::unique_ptr<KvHandoff> handoff_;  // from PoolReady on

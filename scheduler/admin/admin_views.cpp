@@ -119,6 +119,7 @@ json workers(const State& state) {
                     {"waiting_sequences", parked},
                     {"tokens", w.compute.tokens_total},
                     {"device", w.peer.identity.device},
+                    {"ranks", w.store.offer.ranks.size()},
                     {"weights", w.store.offer.facts.weights},
                     {"unreachable", unreachable(state, w)},
                     {"build", w.peer.identity.build},

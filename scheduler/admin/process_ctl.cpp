@@ -65,12 +65,20 @@ std::vector<Shown> look_around(const std::string& run_dir) {
   return all;
 }
 
+/// Of a worker's processes NAME.0, NAME.1, ...; of every other process 0.
+int rank_of(const std::string& process) {
+  const std::size_t n = process.size();
+  const bool numbered =
+      n > 2 && process[n - 2] == '.' && process[n - 1] >= '0' && process[n - 1] <= '9';
+  return numbered ? process[n - 1] - '0' : 0;
+}
+
 void print_json(const std::vector<Shown>& all) {
   Json list = Json::array();
   for (const Shown& each : all) {
     list.push_back({{"name", each.process.name},
                     {"kind", each.process.kind},
-                    {"rank", 0},
+                    {"rank", rank_of(each.process.name)},
                     {"pid", each.life.pid},
                     {"state", each.state},
                     {"since", each.life.since},
@@ -113,7 +121,9 @@ bool ready_at_scheduler(const ProcessCommands& options, const ProcessRecord& rec
   const Json workers = ask_scheduler(options, "show workers json");
   if (!workers.is_array()) return false;
   return std::any_of(workers.begin(), workers.end(), [&](const Json& worker) {
-    return worker.value("name", "") == record.name && worker.value("pid", 0) == record.life.pid &&
+    const std::string name = worker.value("name", "");
+    const bool named = name == record.name || name + ".0" == record.name;
+    return named && worker.value("pid", 0) == record.life.pid &&
            worker.value("state", "") == "ready";
   });
 }
@@ -146,6 +156,12 @@ int reload_keys(const ProcessCommands& options) {
   return asked > 0 ? 0 : complain("no front end is up in " + options.run_dir);
 }
 
+/// Whether that is a process of the worker `what`: NAME.0, NAME.1, ...
+bool is_rank_of(const std::string& process, const std::string& what) {
+  return process.size() == what.size() + 2 && process.starts_with(what + ".") &&
+         process.back() >= '0' && process.back() <= '9';
+}
+
 class Restart {
  public:
   explicit Restart(const ProcessCommands& options) : options_(options) {}
@@ -156,7 +172,9 @@ class Restart {
       return each.process.kind == "twin";
     });
     if (what != "all") {
-      std::erase_if(targets_, [&](const Shown& each) { return each.process.name != what; });
+      std::erase_if(targets_, [&](const Shown& each) {
+        return each.process.name != what && !is_rank_of(each.process.name, what);
+      });
     }
     if (targets_.empty()) {
       return complain("no process " + (what == "all" ? "" : what + " ") + "is known in " +

@@ -18,7 +18,8 @@ struct RunningProcess {
 /// their pools from the memory process that lives when they start, so it goes before them. Front
 /// ends last: what they serve from then on is all new.
 inline int restart_rank(const std::string& kind) {
-  constexpr const char* kOrder[] = {"supervisor", "memory", "scheduler", "worker", "process"};
+  constexpr const char* kOrder[] = {"supervisor", "memory", "scheduler",
+                                    "worker",     "rank",   "process"};
   int rank = 0;
   for (const char* each : kOrder) {
     if (kind == each) return rank;

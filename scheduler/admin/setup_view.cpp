@@ -38,9 +38,12 @@ void add_worker(const Worker& w, const State& state, std::vector<SetupLine>& lin
     device +=
         ", " + std::to_string(h.facts.threads) + (h.facts.threads == 1 ? " thread" : " threads");
   }
+  const bool ranks = h.ranks.size() > 1;
+  if (ranks) device += " each of " + std::to_string(h.ranks.size()) + " ranks";
   lines.push_back({name, device, cpu ? "--device, --worker.threads" : "--device, --worker.gpu"});
   lines.push_back({name + " weights",
-                   h.facts.weights + ", " + gib(h.facts.weight_bytes) + shared_with(w, state),
+                   h.facts.weights + ", " + gib(h.facts.weight_bytes) +
+                       (ranks ? " of rank 0" : "") + shared_with(w, state),
                    "--worker.dtype"});
   std::string pool = to_string(static_cast<KvDtype>(h.dtype)) + std::string(", ") +
                      gib(h.block_bytes * h.blocks) + ": " +

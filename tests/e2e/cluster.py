@@ -141,6 +141,9 @@ class Cluster:
         worker = {"pool_mib": 64, "fake": fake, **({} if fake else DEVICE_OPTIONS),
                   **({"check_pulls": True} if CHECK_PULLS else {}), **(worker or {})}
         self.workers = [name for name, _ in workers]
+        # A worker of several ranks is the processes NAME.0, NAME.1, ...
+        self.ranks = {name: (per_worker or {}).get(name, {}).get("ranks", worker.get("ranks", 1))
+                      for name in self.workers}
         # The memory processes: of CPUs, or of the GPUs that workers name, auto being 0 where one worker says it.
         on_gpus = DEVICE == "cuda" and not fake
         gpus = sorted({str((per_worker or {}).get(name, {}).get("gpu", (worker or {}).get("gpu", 0)))
@@ -167,8 +170,13 @@ class Cluster:
         self.config.write_text(json.dumps(config, indent=1))  # JSON is YAML
 
     # ---- processes
+    def processes_of(self, worker):
+        ranks = self.ranks[worker]
+        return [worker] if ranks == 1 else [f"{worker}.{rank}" for rank in range(ranks)]
+
     def start_all(self):
-        for name in [*(self.keepers if self.memory else []), "scheduler", *self.workers, *self.frontends]:
+        workers = [process for worker in self.workers for process in self.processes_of(worker)]
+        for name in [*(self.keepers if self.memory else []), "scheduler", *workers, *self.frontends]:
             self.start(name)
 
     def __enter__(self):
@@ -199,7 +207,8 @@ class Cluster:
             command = [self.bin / "baton-frontend", "--name", name,
                        "--port", str(self.frontends[name])]
         else:
-            command = [self.bin / "baton-worker", "--name", name]
+            worker, _, rank = name.partition(".")
+            command = [self.bin / "baton-worker", "--name", worker, *(["--rank", rank] if rank else [])]
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
                 [*(self.host.prefix if self.host else []), *map(str, command), "--config", str(self.config)],
@@ -289,7 +298,7 @@ class Cluster:
         return {entry["what"]: entry for entry in json.loads(text)}
 
     def worker_state(self, name):
-        process = self.processes.get(name)
+        process = self.processes.get(self.processes_of(name)[0] if name in self.ranks else name)
         if process is not None and process.poll() is not None:
             raise AssertionError(f"{name} has exited with {process.returncode}")
         with contextlib.suppress(OSError, ValueError):

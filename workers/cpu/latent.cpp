@@ -16,6 +16,7 @@ void StepOps::latent_append(Rows kv, const LatentShape& shape, const float* norm
     float* row = kv.row(r);
     kernels_.rms_norm(row, norm, row, shape.rank, eps);
     rope(row + shape.rank, 1, shape.rope, shape.rope, place.cos, place.sin);
+    if (!layer.writes) return;
     std::memcpy(layer.base + place.slot + offset, row,
                 static_cast<std::size_t>(shape.width()) * sizeof(float));
   });

@@ -93,7 +93,7 @@ void StepOps::soft_cap(float cap, Rows x) {
 }
 
 void StepOps::activate(Rows x, const Activate& how, const float* bias, Rows y) {
-  const int columns = static_cast<int>(y.columns);
+  const int columns = static_cast<int>(how.gated ? x.columns / 2 : x.columns);
   const float* up_bias = bias == nullptr || !how.gated ? nullptr : bias + columns;
   for_rows(x.rows, x.columns, [&](int r) {
     const float* up = how.gated ? x.row(r) + columns : nullptr;
@@ -233,12 +233,8 @@ void StepOps::qkv_rope_append(Rows x, const PackedMatrix& w, const QkvFinish& fi
   if (x.rows == 0) return;
   if (finish.whole) {  // what it finishes is wider than a chunk
     linear(x, w, Epilogue::store, qkv);
-    return for_rows(qkv.rows, qkv.columns, [&](int r) {
-      finish_row(qkv.row(r), finish);
-      const QkvFinish rest{nullptr, nullptr,          nullptr,           0,
-                           false,   finish.rope_dims, finish.interleaved};
-      append_heads(qkv, r, 0, w.out, rest, places[static_cast<std::size_t>(r)], kv);
-    });
+    finish_whole(qkv, finish, shape_);
+    return rope_append(qkv, finish, places, kv);
   }
   // A chunk holds whole heads, so that it can finish what it has just computed.
   const int head_panels = std::lcm(kPanelColumns, shape_.head_dim) / kPanelColumns;
@@ -256,6 +252,19 @@ void StepOps::qkv_rope_append(Rows x, const PackedMatrix& w, const QkvFinish& fi
   });
 }
 
+void StepOps::finish_whole(Rows qkv, const QkvFinish& finish, HeadShape all) {
+  for_rows(qkv.rows, qkv.columns, [&](int r) { finish_row(qkv.row(r), finish, all); });
+}
+
+void StepOps::rope_append(Rows qkv, const QkvFinish& finish, std::span<const RowPlace> places,
+                          KvLayer kv) {
+  const int columns = (shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim;
+  const QkvFinish rest{nullptr, nullptr, nullptr, 0, false, finish.rope_dims, finish.interleaved};
+  for_rows(qkv.rows, qkv.columns, [&](int r) {
+    append_heads(qkv, r, 0, columns, rest, places[static_cast<std::size_t>(r)], kv);
+  });
+}
+
 /// Adds the bias to heads [first, end) of the row at `values`, norms those of q and k.
 void StepOps::finish_heads(float* values, int first, int end, const QkvFinish& finish) const {
   const int dim = shape_.head_dim;
@@ -270,9 +279,9 @@ void StepOps::finish_heads(float* values, int first, int end, const QkvFinish& f
 }
 
 /// The same for all heads of a row, whose norms are of all of q and of all of k.
-void StepOps::finish_row(float* values, const QkvFinish& finish) const {
-  const int q = shape_.heads * shape_.head_dim;
-  const int k = shape_.kv_heads * shape_.head_dim;
+void StepOps::finish_row(float* values, const QkvFinish& finish, HeadShape all) const {
+  const int q = all.heads * all.head_dim;
+  const int k = all.kv_heads * all.head_dim;
   if (finish.bias != nullptr) {
     for (int c = 0; c < q + 2 * k; ++c) values[c] += finish.bias[c];
   }
@@ -296,11 +305,12 @@ void StepOps::append_heads(const Rows& qkv, int row, int first_column, int end_c
     rope(values + std::int64_t{first} * dim, rotated - first, dim, finish.rope_dims, place.cos,
          place.sin);
   }
+  if (!kv.writes) return;
   const KvGeometry& g = *kv.geometry;
   for (int head = std::max(first, shape_.heads); head < end; ++head) {
     const int kv_index = head - shape_.heads;
     const auto part = kv_index < shape_.kv_heads ? KvPart::key : KvPart::value;
-    const auto kv_head = static_cast<std::uint32_t>(kv_index % shape_.kv_heads);
+    const auto kv_head = kv.first_head + static_cast<std::uint32_t>(kv_index % shape_.kv_heads);
     std::byte* to = kv.base + place.slot + kv_offset_in_block(g, kv.layer, part, kv_head, 0);
     std::memcpy(to, values + std::int64_t{head} * dim,
                 static_cast<std::size_t>(dim) * sizeof(float));
@@ -350,7 +360,7 @@ AttentionTask StepOps::task_of(const AttentionItem& item, const Rows& qkv,
                                const KvLayer& kv, const Rows& out) const {
   const Segment& segment = segments[item.segment];
   const KvGeometry& g = *kv.geometry;
-  const auto head = static_cast<std::uint32_t>(item.kv_head);
+  const auto head = kv.first_head + static_cast<std::uint32_t>(item.kv_head);
   const int row = segment.first_row + item.first;
   const std::int64_t column = std::int64_t{item.kv_head} * shape_.group() * shape_.head_dim;
   AttentionTask t;

@@ -85,11 +85,13 @@ struct NormWeights {
   bool layer = false;  // layer norm, else rms norm
 };
 
-/// One layer of a paged fp32 pool.
+/// One layer of a paged fp32 pool. Of a rank (workers/model/cut.h): its heads alone.
 struct KvLayer {
   std::byte* base = nullptr;  // of the pool
   const KvGeometry* geometry = nullptr;
   std::uint32_t layer = 0;
+  std::uint32_t first_head = 0;  // of the pool's: where HeadShape::kv_heads begin
+  bool writes = true;            // false: another rank writes the same heads
 };
 
 /// Rows [first, first + rows) of a matrix go through `w`.
@@ -123,7 +125,7 @@ class StepOps {
   /// x = cap * tanh(x / cap).
   void soft_cap(float cap, Rows x);
   /// y = gate(g + bias) (* (up + bias)): x is [rows, g | up] or [rows, g], as is the bias, which
-  /// may be null.
+  /// may be null; y may be columns of wider rows.
   void activate(Rows x, const Activate& how, const float* bias, Rows y);
   /// x[r] += sigmoid(gate[r]) * y[r]: `gate` is [rows, 1].
   void add_gated(Rows y, Rows gate, Rows x);
@@ -143,6 +145,10 @@ class StepOps {
   /// to the pool.
   void qkv_rope_append(Rows x, const PackedMatrix& w, const QkvFinish& finish,
                        std::span<const RowPlace> places, KvLayer kv, Rows qkv);
+  /// The two steps of the same for norms over all of q and k, of which each rank has a part: first
+  /// bias and norms of whole rows of all heads, then the rest for a row's own heads.
+  void finish_whole(Rows qkv, const QkvFinish& finish, HeadShape all);
+  void rope_append(Rows qkv, const QkvFinish& finish, std::span<const RowPlace> places, KvLayer kv);
   /// out[r] = attention of the q part of qkv[r] over its sequence's keys and values up to itself,
   /// inside the window.
   /// Segments name rows of `qkv` and `out`, [rows, heads * head_dim].
@@ -187,7 +193,7 @@ class StepOps {
   }
   static int rows_each(std::int64_t columns);
   void finish_heads(float* values, int first, int end, const QkvFinish& finish) const;
-  void finish_row(float* values, const QkvFinish& finish) const;
+  void finish_row(float* values, const QkvFinish& finish, HeadShape all) const;
   void append_heads(const Rows& qkv, int row, int first_column, int end_column,
                     const QkvFinish& finish, const RowPlace& place, const KvLayer& kv) const;
   struct AttentionItem {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ipc/shm_region.h"
+#include "workers/execute/rank_step.h"
 #include "workers/model/error.h"
 #include "workers/model/weight_plan.h"
 
@@ -27,24 +28,63 @@ Result<ModelShape> CpuExecutor::load(std::atomic<int>& percent) {
   }
 }
 
+RankGroupOptions CpuExecutor::Options::group_options(int rank) const {
+  RankGroupOptions group;
+  group.run_dir = run_dir;
+  group.worker = name;
+  group.rank = rank;
+  group.ranks = ranks;
+  group.collective.patience = rank_timeout;
+  return group;
+}
+
+CpuModelAsk CpuExecutor::Options::model_ask(int rank, Collective* group) const {
+  CpuModelAsk ask;
+  ask.process = name;
+  ask.memory_socket = memory_socket;
+  ask.threads = threads;
+  ask.weights = weights;
+  ask.cut = {rank, ranks};
+  ask.group = group;
+  return ask;
+}
+
+/// On the watchdog's thread, or on that of the steps.
+void CpuExecutor::tell_lost(const std::string& why) {
+  if (on_lost_) on_lost_(why);
+}
+
+/// Before anything is read, so that the ranks read at the same time.
+void CpuExecutor::gather_ranks() {
+  auto group = RankGroup::lead(options_.group_options(0), [this](int rank) {
+    tell_lost("rank " + std::to_string(rank) + " is no more");
+  });
+  if (!group.ok()) throw std::runtime_error(group.status().message());
+  group_ = std::move(group).value();
+  led_ = group_.get();
+}
+
 ModelShape CpuExecutor::load_model(std::atomic<int>& percent) {
   const ModelFiles files(options_.model_folder, options_.weights);
+  if (const Status status = can_cut(files.config, options_.ranks); !status.ok()) {
+    throw ModelError(status.message());
+  }
+  if (options_.ranks > 1) gather_ranks();
   const WeightPlan plan = plan_weights(files.config, files.checkpoint, options_.weights);
-  WeightsLease lease = ask_for_weights(files, plan);
+  CpuModelAsk ask = options_.model_ask(0, group_ ? &group_->collective() : nullptr);
+  if (group_) ask.process += ".0";
+  WeightsLease lease = ask_for_weights(ask, files, plan);
   ModelShape shape;
   shape.facts = plan_memory(files.config, plan, lease.packed != nullptr);
-  LoadOptions options;
-  options.threads = options_.threads;
-  options.weights = options_.weights;
-  options.packed = lease.packed;
-  options.seal = lease.fill;
-  model_ = LlamaModel::load(files, options, &percent);
-  if (const auto& sealed = model_->sealed_weights();
-      sealed != nullptr && (!lease.fill || give_weights(lease, *sealed))) {
-    shape.facts.weight_copy = sealed->id();
-    weights_link_ = std::move(lease.link);
+  loaded_ = load_cpu_model(ask, files, std::move(lease), percent);
+  model_ = loaded_.model.get();
+  if (group_) {
+    const Status others = group_->wait_for(RankState::loaded, packing_patience(plan.bytes));
+    if (others.code() == ErrorCode::invalid_argument) throw ModelError(others.message());
+    if (!others.ok()) throw std::runtime_error(others.message());
   }
   percent = 100;
+  shape.facts.weight_copy = loaded_.weight_copy;
   shape.facts.weight_bytes = model_->weight_bytes();
   shape.geometry = model_->kv_geometry(0, options_.tokens_per_block);
   shape.max_context = static_cast<std::uint32_t>(model_->config().max_context);
@@ -57,20 +97,41 @@ ModelShape CpuExecutor::load_model(std::atomic<int>& percent) {
   return shape;
 }
 
-/// A worker that packs them while others wait reads them but once; whoever waits too long, or finds
-/// no memory process, packs its own.
-WeightsLease CpuExecutor::ask_for_weights(const ModelFiles& files, const WeightPlan& plan) const {
-  WeightsAsk ask;
-  ask.worker = options_.name;
-  ask.key.model_fingerprint = files.fingerprint;
-  ask.key.files = files.checkpoint.stamp();
-  ask.key.format = options_.weights == WeightChoice::f32    ? "f32"
-                   : options_.weights == WeightChoice::bf16 ? "bf16"
-                                                            : "stored";
-  ask.key.layout = kWeightLayoutVersion;
-  LeaseWaits waits;
-  waits.answer = packing_patience(plan.bytes);
-  return lease_weights(options_.memory_socket, ask, waits);
+/// The pool of a group is one, which all ranks map: it is there when they have.
+Result<PoolExport> CpuExecutor::allocate(const PoolRequest& request) {
+  auto exported = HostExecutor::allocate(request);
+  if (!exported.ok() || !group_) return exported;
+  constexpr TimeNs kMapping = 30 * kSecond;  // of all its pages
+  group_->offer_pool(pool().handle(), pool().geometry().blocks);
+  if (const Status status = group_->wait_for(RankState::mapped, kMapping); !status.ok()) {
+    return Status(ErrorCode::unavailable, status.message());
+  }
+  exported.value().ranks.resize(static_cast<std::size_t>(options_.ranks),
+                                exported.value().ranks.front());
+  return exported;
+}
+
+void CpuExecutor::leaving(bool in_order) {
+  RankGroup* group = led_;
+  if (group == nullptr) return;
+  if (in_order) {
+    group->leave();
+  } else {
+    group->end_others();  // one of them may be frozen
+  }
+}
+
+/// The step of all ranks.
+LogitsView CpuExecutor::forward(const KvPoolView& view) {
+  if (!group_) return model_->forward(rows_, view);
+  try {
+    encode_rank_step(rows_, step_bytes_);
+    group_->collective().broadcast(step_bytes_, kMostStepBytes);
+    return model_->forward(rows_, view);
+  } catch (const RankLost& lost) {
+    tell_lost(lost.what());
+    throw;
+  }
 }
 
 /// Before anything is loaded: what does not fit is refused, and the pool gets its size. Neighbours
@@ -128,7 +189,7 @@ void CpuExecutor::run_rows(const RunStep& step, StepOutput& output) {
     throw std::logic_error(status.message());
   }
   grammars_->begin(step);  // goes on while the forward pass runs
-  const LogitsView logits = model_->forward(rows_, view);
+  const LogitsView logits = forward(view);
   int line = 0;
   for (std::size_t i = 0; i < step.rows.size(); ++i) {
     const BatchRow& row = step.rows[i];

@@ -8,10 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "workers/collective/rank_group.h"
+#include "workers/execute/cpu_weights.h"
 #include "workers/model/llama.h"
 #include "workers/pool/host_memory.h"
 #include "workers/pool/host_pool.h"
-#include "workers/pool/weights_lease.h"
 #include "workers/sampling/grammar_masks.h"
 #include "workers/sampling/row_sampling.h"
 
@@ -30,16 +31,24 @@ class CpuExecutor final : public HostExecutor {
     std::string name;
     std::vector<std::string> neighbours;  // the other workers on this host's CPUs
     MemoryAsk memory;                     // what the configuration says of it
+    int ranks = 1;                        // processes that share the model; this is rank 0
+    TimeNs rank_timeout = 5 * kSecond;    // for a rank that does not come to an exchange
+
+    RankGroupOptions group_options(int rank) const;
+    CpuModelAsk model_ask(int rank, Collective* group) const;
   };
   explicit CpuExecutor(Options options);
 
   Result<ModelShape> load(std::atomic<int>& percent) override;
+  Result<PoolExport> allocate(const PoolRequest& request) override;
   bool prepare_grammar(std::uint64_t key, GrammarKind kind, const std::string& text,
                        bool awaited) override {
     grammars_->prepare(key, kind, text, awaited);
     return true;
   }
   void on_grammar(OnGrammar tell) override { on_grammar_ = std::move(tell); }
+  void on_lost(OnLost tell) override { on_lost_ = std::move(tell); }
+  void leaving(bool in_order) override;
   Status dump_activations(ActivationDump dump) override {
     model_->set_dump(std::move(dump));
     return {};
@@ -48,12 +57,18 @@ class CpuExecutor final : public HostExecutor {
  private:
   void run_rows(const RunStep& step, StepOutput& output) override;
   ModelShape load_model(std::atomic<int>& percent);
-  WeightsLease ask_for_weights(const ModelFiles& files, const WeightPlan& plan) const;
+  void gather_ranks();
+  void tell_lost(const std::string& why);
+  LogitsView forward(const KvPoolView& view);
   WorkerFacts plan_memory(const ModelConfig& config, const WeightPlan& weights, bool shared);
 
   Options options_;
-  UniqueFd weights_link_;  // says that this process uses shared weights
-  std::unique_ptr<LlamaModel> model_;
+  OnLost on_lost_;
+  std::unique_ptr<RankGroup> group_;      // null: there are no other ranks
+  std::atomic<RankGroup*> led_{nullptr};  // the same, for the thread that ends this process
+  std::string step_bytes_;                // reused
+  CpuModel loaded_;
+  LlamaModel* model_ = nullptr;  // of `loaded_`
   OnGrammar on_grammar_;
   std::unique_ptr<GrammarMasks> grammars_;
   std::unique_ptr<RowSampling> sampling_;

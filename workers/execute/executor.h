@@ -86,6 +86,12 @@ class Executor {
   /// (later) forgotten.
   using OnGrammar = std::function<void(std::uint64_t key, bool ready)>;
   virtual void on_grammar(OnGrammar /*tell*/) {}
+  /// Before load(). Called once, on any thread: a process that this one computes with is gone, and
+  /// nothing can be computed any more. Whoever throws for that reason has called it before.
+  using OnLost = std::function<void(const std::string& why)>;
+  virtual void on_lost(OnLost /*tell*/) {}
+  /// This process is about to end; `in_order`: as it was asked to.
+  virtual void leaving(bool /*in_order*/) {}
   /// Debugging: later steps show their activations, and wait for each. After allocate(), and not
   /// while a step is launched. Not every backend can.
   virtual Status dump_activations(ActivationDump /*dump*/) {

@@ -10,6 +10,7 @@
 #include "workers/execute/fake_model.h"
 #ifdef BATON_HAVE_CPU_MODEL
 #include "workers/execute/cpu_executor.h"
+#include "workers/execute/rank_process.h"
 #endif
 #ifdef BATON_HAVE_CUDA
 #include "workers/execute/cuda_executor.h"
@@ -20,7 +21,7 @@ namespace baton {
 namespace {
 
 #ifdef BATON_HAVE_CPU_MODEL
-std::unique_ptr<Executor> make_cpu_executor(const Config& config) {
+CpuExecutor::Options cpu_options(const Config& config) {
   const WorkerConfig& self = config.self;
   CpuExecutor::Options options;
   options.model_folder = config.model;
@@ -32,23 +33,26 @@ std::unique_ptr<Executor> make_cpu_executor(const Config& config) {
   options.run_dir = config.run_dir;
   options.memory_socket = config.memory_socket();
   options.name = self.name;
+  unsigned processes = self.ranks;
   for (const WorkerConfig& worker : config.workers) {
     if (worker.device == "cpu" && worker.name != self.name) {
       options.neighbours.push_back(worker.name);
+      processes += worker.ranks;
     }
   }
-  const auto workers = static_cast<unsigned>(options.neighbours.size() + 1);
+  options.ranks = static_cast<int>(self.ranks);
+  options.rank_timeout = seconds_to_ns(self.rank_timeout_s);
   options.threads =
       self.threads > 0
           ? static_cast<int>(self.threads)
-          : std::clamp(static_cast<int>(std::thread::hardware_concurrency() / workers), 1, 256);
+          : std::clamp(static_cast<int>(std::thread::hardware_concurrency() / processes), 1, 256);
   options.memory.pool_blocks = self.pool_blocks;
   options.memory.pool_mib = self.pool_mib;
   options.memory.host_pool_blocks = self.host_pool_blocks;
   options.memory.host_pool_mib = self.host_pool_mib;
   options.memory.memory_mib = self.memory_mib;
   options.memory.fraction = self.memory_fraction;
-  return std::make_unique<CpuExecutor>(std::move(options));
+  return options;
 }
 #endif
 
@@ -131,6 +135,9 @@ Result<std::unique_ptr<Executor>> make_executor(const Config& config) {
         std::make_unique<FakeModel>(config.model, self.tokens_per_block));
   }
   if (config.model.empty()) return invalid("model is not set");
+  if (self.ranks > 1 && self.device != "cpu") {
+    return invalid("worker " + self.name + ": ranks above 1 needs device cpu");
+  }
   if (self.device == "cuda") return make_cuda_executor(config);
   if (self.load_format != "auto") {
     return invalid("worker " + self.name + ": load_format " + self.load_format +
@@ -141,9 +148,17 @@ Result<std::unique_ptr<Executor>> make_executor(const Config& config) {
                    ": mps_thread_percentage and mps_priority need device cuda");
   }
 #ifdef BATON_HAVE_CPU_MODEL
-  return make_cpu_executor(config);
+  return std::unique_ptr<Executor>(std::make_unique<CpuExecutor>(cpu_options(config)));
 #else
   return invalid("worker " + self.name + ": this build has no libtorch, so only `fake: true` runs");
+#endif
+}
+
+Result<int> run_rank([[maybe_unused]] const Config& config, [[maybe_unused]] SignalFd& signals) {
+#ifdef BATON_HAVE_CPU_MODEL
+  return run_rank_process(config, cpu_options(config), signals);
+#else
+  return invalid("worker " + config.self.name + ": this build has no libtorch, so it has no ranks");
 #endif
 }
 

@@ -76,6 +76,7 @@ MatrixSource CheckpointReader::as_matrix(const TensorView& view, const std::stri
 std::vector<float> CheckpointReader::vector(const std::string& name, std::int64_t size) {
   const TensorView& view = take(name, {size});
   const ElementType type = element_type(view, name);
+  bytes_read_ += view.bytes;
   std::vector<float> values(static_cast<std::size_t>(size));
   for (std::int64_t i = 0; i < size; ++i) {
     const float value = cpu::element(view.data, type, paired_row(i, view.pair_rows));
@@ -125,6 +126,10 @@ std::string CheckpointReader::prefix(int layer) const {
 
 MatrixSource CheckpointReader::embedding() {
   return matrix(root_ + config_.names.embedding + ".weight", config_.vocab, config_.hidden);
+}
+
+MatrixSource CheckpointReader::embedding_rows(Slice rows) {
+  return dequantized({.plain = embedding()}, rows);
 }
 
 /// A norm's weights. Gemma's checkpoints have them less one.
@@ -269,6 +274,19 @@ FeedForwardSource CheckpointReader::expert(int layer, int index) {
   const std::string prefix = this->prefix(layer) + n.experts + std::to_string(index) + ".";
   return feed_forward(prefix, config_.layer(layer).experts.expert,
                       {"", n.expert_gate, n.expert_up, n.expert_down});
+}
+
+void CheckpointReader::leave_expert(int layer, int index) {
+  const TensorNames& n = config_.names;
+  // One tensor for all experts is taken by whoever reads one of them.
+  const bool apart = n.expert_storage != ExpertStorage::interleaved;
+  const std::string prefix =
+      this->prefix(layer) + n.experts + (apart ? std::to_string(index) + "." : "");
+  const auto& tensors = checkpoint_.tensors();
+  for (auto it = tensors.lower_bound(prefix); it != tensors.end(); ++it) {
+    if (!it->first.starts_with(prefix)) break;
+    taken_.insert(it->first);
+  }
 }
 
 void CheckpointReader::expect_all_taken() const {

@@ -15,6 +15,7 @@
 #include "workers/cpu/packing.h"
 #include "workers/cpu/thread_pool.h"
 #include "workers/model/config.h"
+#include "workers/model/cut.h"
 #include "workers/model/dequantize.h"
 #include "workers/model/safetensors.h"
 
@@ -143,10 +144,19 @@ class CheckpointReader {
   std::vector<float> vector(const std::string& name, std::int64_t size);
   /// A linear layer [out, in] by its name without ".weight", plain or quantised.
   LinearSource linear(const std::string& name, std::int64_t out, std::int64_t in);
-  /// The same as values: a quantised one becomes fp32 in memory of its own.
-  cpu::MatrixSource dequantized(const LinearSource& source);
+  /// The same as values, all rows or some: a quantised one becomes fp32 in memory of its own.
+  cpu::MatrixSource dequantized(const LinearSource& source) {
+    return dequantized(source, {0, source.rows()});
+  }
+  cpu::MatrixSource dequantized(const LinearSource& source, Slice rows);
+  cpu::MatrixSource embedding_rows(Slice rows);
   /// The same as whole numbers; precondition: source.grouped.
   cpu::GroupedMatrix grouped(const LinearSource& source);
+
+  /// An expert that another rank has: its tensors are nobody's mistake, and are not read.
+  void leave_expert(int layer, int index);
+  /// Bytes of the checkpoint that whoever copies what this reader gave will have read.
+  std::uint64_t bytes_read() const { return bytes_read_; }
 
  private:
   std::vector<float> norm(const std::string& name, std::int64_t size);
@@ -163,6 +173,7 @@ class CheckpointReader {
   const TensorView& take(const std::string& name, const std::vector<std::int64_t>& shape);
   static cpu::MatrixSource as_matrix(const TensorView& view, const std::string& name,
                                      std::int64_t rows, std::int64_t columns);
+  std::uint64_t stored_bytes(const LinearSource& source, std::int64_t rows) const;
   Int4Weight int4(const std::string& name, std::int64_t out, std::int64_t in);
   Fp8Weight fp8(const std::string& name, std::int64_t out, std::int64_t in);
   LazyGrouped gptq8(const std::string& name, std::int64_t out, std::int64_t in);
@@ -185,6 +196,7 @@ class CheckpointReader {
   std::atomic<int>* progress_;
   cpu::ThreadPool pool_;
   std::set<std::string> taken_;
+  std::uint64_t bytes_read_ = 0;
 };
 
 }  // namespace baton

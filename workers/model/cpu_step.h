@@ -1,5 +1,5 @@
 // The memory of one step of the forward pass on CPUs, and its rows as the operations want them.
-// Inside of llama.cpp only: it brings libtorch along.
+// Inside of llama_impl.h only: it brings libtorch along.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "workers/cpu/step_ops.h"
+#include "workers/model/cut.h"
 #include "workers/model/llama.h"
 #include "workers/model/rope.h"
 #include "workers/model/spec.h"
@@ -29,7 +30,8 @@ struct StepWorkspace {
   at::Tensor hidden;  // x, the residual stream: [rows, hidden]
   at::Tensor normed;  // [rows, hidden]
   at::Tensor part;    // [rows, hidden], what a part gives, where it is not added to x at once
-  at::Tensor qkv;     // [rows, (heads + 2 kv_heads) * head_dim]
+  at::Tensor qkv;     // [rows, (heads + 2 kv_heads) * head_dim], of the rank's heads
+  at::Tensor qkv_all;  // the same of all heads, where a rank norms them as one
   // Of latent keys and values, where qkv has each head's query in latent numbers:
   at::Tensor looked;          // [rows, heads * (rank + rope)], what attention leaves
   at::Tensor q_a;             // [rows, q_rank]
@@ -37,7 +39,7 @@ struct StepWorkspace {
   at::Tensor kv;              // [rows, rank + rope]
   at::Tensor by_head;         // [heads * rows, plain or value]
   at::Tensor latent_by_head;  // [heads * rows, rank]
-  at::Tensor attended;        // [rows, heads * head_dim]
+  at::Tensor attended;        // [rows, heads * head_dim], of all heads
   at::Tensor up;              // [rows, 2 * intermediate], of parts that are not plain()
   at::Tensor gated;           // [rows, intermediate]
   at::Tensor routed;          // [rows, experts]
@@ -60,7 +62,8 @@ struct StepWorkspace {
     return m.plain() ? 0 : std::int64_t{m.intermediate} * (m.gated ? 2 : 1);
   }
 
-  void reserve(const ModelSpec& s, std::int64_t rows, std::int64_t logit_rows) {
+  void reserve(const ModelSpec& s, const ModelCut& cut, std::int64_t rows,
+               std::int64_t logit_rows) {
     if (rows > capacity) {
       capacity = grown(rows);
       const auto make = [this](std::int64_t n, std::int64_t copies = 1) {
@@ -71,16 +74,21 @@ struct StepWorkspace {
       part = make(std::all_of(s.parts.begin(), s.parts.end(), adds_at_once) ? 0 : s.hidden);
       if (s.latent.rank > 0) {
         const LatentSpec& l = s.latent;
-        const std::int64_t wide = std::int64_t{s.heads} * (l.rank + l.rope);
+        const std::int64_t heads = cut.heads(s).count;
+        const std::int64_t wide = heads * (l.rank + l.rope);
         qkv = make(wide);
         looked = make(wide);
         q_a = make(l.q_rank);
-        q = make(std::int64_t{s.heads} * s.head_dim);
+        q = make(heads * s.head_dim);
         kv = make(l.rank + l.rope);
-        by_head = make(std::max({l.plain, l.value}), s.heads);
-        latent_by_head = make(l.rank, s.heads);
+        by_head = make(std::max({l.plain, l.value}), heads);
+        latent_by_head = make(l.rank, heads);
       } else {
-        qkv = make(s.qkv_columns());
+        qkv = make((cut.heads(s).count + 2 * cut.kv_heads(s).count) * s.head_dim);
+        const bool whole_norms = std::any_of(s.parts.begin(), s.parts.end(), [](const auto& l) {
+          return l.attention.qk_norm == QkNorm::whole;
+        });
+        qkv_all = make(!cut.whole() && whole_norms ? s.qkv_columns() : 0);
       }
       attended = make(s.attended_columns());
       const ExpertSpec& e = s.experts();

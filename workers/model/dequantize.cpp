@@ -51,15 +51,20 @@ float fp8_value(unsigned bits) {
 
 /// Rows [first, end) of a matrix are one thread's business: about 64 thousand weights.
 struct RowChunks {
-  RowChunks(std::int64_t rows, std::int64_t columns, std::int64_t step)
-      : rows_(rows), each_(std::max<std::int64_t>(65'536 / std::max<std::int64_t>(columns, 1), 1)) {
+  RowChunks(std::int64_t out, RowRange range, std::int64_t columns, std::int64_t step)
+      : first_(range.rows < 0 ? 0 : range.first),
+        rows_(range.rows < 0 ? out : range.rows),
+        each_(std::max<std::int64_t>(65'536 / std::max<std::int64_t>(columns, 1), 1)) {
     each_ = (each_ + step - 1) / step * step;
   }
   int count() const { return static_cast<int>((rows_ + each_ - 1) / each_); }
-  std::int64_t first(int chunk) const { return chunk * each_; }
-  std::int64_t end(int chunk) const { return std::min(rows_, (chunk + 1) * each_); }
+  std::int64_t first(int chunk) const { return first_ + chunk * each_; }
+  std::int64_t end(int chunk) const { return first_ + std::min(rows_, (chunk + 1) * each_); }
+  /// Where that row of the matrix goes in the result.
+  std::int64_t place(std::int64_t row) const { return row - first_; }
 
  private:
+  std::int64_t first_;
   std::int64_t rows_;
   std::int64_t each_;
 };
@@ -69,7 +74,9 @@ struct RowChunks {
 // Both walk along the inputs with eight outputs at a time: eight rows of the result are written
 // from left to right, and the lines of words that they share stay in the second-level cache.
 
-void dequantize_gptq(const Int4Weight& w, int zero_offset, cpu::ThreadPool& pool, float* result) {
+void dequantize_gptq(const Int4Weight& w, int zero_offset, cpu::ThreadPool& pool, float* result,
+                     RowRange range) {
+  const RowChunks chunks(w.out, range, w.in, kNibbles);
   const std::vector<float> zeros = zero_points(w, kInOrder, zero_offset);
   const std::vector<float> scales = as_floats(w.scales);
   const auto eight_rows = [&](std::int64_t first) {
@@ -77,7 +84,7 @@ void dequantize_gptq(const Int4Weight& w, int zero_offset, cpu::ThreadPool& pool
       const std::int32_t* groups = w.group.data() + k * kNibbles;
       for (std::int64_t o = first; o < first + kNibbles; ++o) {
         const std::uint32_t word = word_at(w.weights, k * w.out + o);
-        float* to = result + o * w.in + k * kNibbles;
+        float* to = result + chunks.place(o) * w.in + k * kNibbles;
         for (int j = 0; j < kNibbles; ++j) {
           const auto at = static_cast<std::size_t>(groups[j] * w.out + o);
           to[j] = (static_cast<float>(nibble(word, j)) - zeros[at]) * scales[at];
@@ -85,13 +92,13 @@ void dequantize_gptq(const Int4Weight& w, int zero_offset, cpu::ThreadPool& pool
       }
     }
   };
-  const RowChunks chunks(w.out, w.in, kNibbles);
   pool.run(chunks.count(), [&](int chunk, int) {
     for (std::int64_t o = chunks.first(chunk); o < chunks.end(chunk); o += kNibbles) eight_rows(o);
   });
 }
 
-void dequantize_awq(const Int4Weight& w, cpu::ThreadPool& pool, float* result) {
+void dequantize_awq(const Int4Weight& w, cpu::ThreadPool& pool, float* result, RowRange range) {
+  const RowChunks chunks(w.out, range, w.in, kNibbles);
   const std::vector<float> zeros = zero_points(w, kAwqOrder, 0);
   const std::vector<float> scales = as_floats(w.scales);
   const std::int64_t words = w.out / kNibbles;
@@ -103,11 +110,10 @@ void dequantize_awq(const Int4Weight& w, cpu::ThreadPool& pool, float* result) {
         const std::int64_t o = k * kNibbles + j;
         const auto at = static_cast<std::size_t>(group * w.out + o);
         const int value = nibble(word, kAwqOrder[static_cast<std::size_t>(j)]);
-        result[o * w.in + i] = (static_cast<float>(value) - zeros[at]) * scales[at];
+        result[chunks.place(o) * w.in + i] = (static_cast<float>(value) - zeros[at]) * scales[at];
       }
     }
   };
-  const RowChunks chunks(w.out, w.in, kNibbles);
   pool.run(chunks.count(), [&](int chunk, int) {
     for (std::int64_t o = chunks.first(chunk); o < chunks.end(chunk); o += kNibbles) {
       eight_rows(o / kNibbles);
@@ -115,7 +121,8 @@ void dequantize_awq(const Int4Weight& w, cpu::ThreadPool& pool, float* result) {
   });
 }
 
-void dequantize_fp8(const Fp8Weight& w, cpu::ThreadPool& pool, float* result) {
+void dequantize_fp8(const Fp8Weight& w, cpu::ThreadPool& pool, float* result, RowRange range) {
+  const RowChunks chunks(w.out, range, w.in, 1);
   std::array<float, 256> values{};
   for (unsigned i = 0; i < values.size(); ++i) values[i] = fp8_value(i);
   const std::vector<float> scales = as_floats(w.scales);
@@ -125,11 +132,10 @@ void dequantize_fp8(const Fp8Weight& w, cpu::ThreadPool& pool, float* result) {
       const std::int64_t end = std::min(w.in, first + w.block_columns);
       for (std::int64_t i = first; i < end; ++i) {
         const auto bits = std::to_integer<std::size_t>(w.weights[o * w.in + i]);
-        result[o * w.in + i] = values[bits] * *scale;
+        result[chunks.place(o) * w.in + i] = values[bits] * *scale;
       }
     }
   };
-  const RowChunks chunks(w.out, w.in, 1);
   pool.run(chunks.count(), [&](int chunk, int) {
     for (std::int64_t o = chunks.first(chunk); o < chunks.end(chunk); ++o) row(o);
   });
@@ -150,10 +156,17 @@ const std::byte* BlockWeight::row(std::int64_t r) const {
   return data + paired_row(r, pair_rows) * blocks * static_cast<std::int64_t>(layout.bytes);
 }
 
+BlockWeight rows_of(const BlockWeight& weight, std::int64_t first, std::int64_t rows) {
+  BlockWeight part = weight;
+  part.data = weight.row(first);
+  part.out = rows;
+  return part;
+}
+
 void dequantize_blocks(const BlockWeight& w, cpu::ThreadPool& pool, float* result) {
   const std::int64_t group = ggml_group(w.type);
   const auto groups = static_cast<std::size_t>(w.in / group);
-  const RowChunks chunks(w.out, w.in, 1);
+  const RowChunks chunks(w.out, {}, w.in, 1);
   pool.run(chunks.count(), [&](int chunk, int) {
     std::vector<std::int8_t> q(static_cast<std::size_t>(w.in));
     std::vector<float> scale(groups);

@@ -25,17 +25,25 @@ struct Int4Weight {
   std::int64_t in = 0;
 };
 
+/// Rows [first, first + rows) of [out, in] are asked for; `rows` < 0: all. Of 4-bit layers both are
+/// multiples of 8 (outputs).
+struct RowRange {
+  std::int64_t first = 0;
+  std::int64_t rows = -1;
+};
+
 /// GPTQ (Frantar et al., arXiv:2210.17323) as AutoGPTQ stores it: input 8 k + j of an output is
 /// nibble j (from the lowest) of word k; zero points likewise along the outputs. The old format
 /// ("gptq") stores a zero point less one, modulo 16 (`zero_offset` 1), "gptq_v2" as it is (0).
-/// Writes [out, in], row-major, to `result`.
+/// Writes the rows that are asked for, row-major, to `result`.
 void dequantize_gptq(const Int4Weight& weight, int zero_offset, cpu::ThreadPool& pool,
-                     float* result);
+                     float* result, RowRange range = {});
 
 /// AWQ (Lin et al., arXiv:2306.00978) as AutoAWQ's GEMM version stores it: words run along the
 /// outputs, and outputs 8 k .. 8 k + 7 lie in nibbles 0, 4, 1, 5, 2, 6, 3, 7 of word k, zero points
-/// too. Writes [out, in], row-major, to `result`.
-void dequantize_awq(const Int4Weight& weight, cpu::ThreadPool& pool, float* result);
+/// too. Writes as above.
+void dequantize_awq(const Int4Weight& weight, cpu::ThreadPool& pool, float* result,
+                    RowRange range = {});
 
 /// FP8 weights [out, in] with one scale for every block of outputs and inputs.
 struct Fp8Weight {
@@ -64,14 +72,18 @@ struct BlockWeight {
 /// Where row `r` lies among rows of which every `pair_rows` are a head's whose halves alternate.
 std::int64_t paired_row(std::int64_t r, int pair_rows);
 
+/// Rows [first, first + rows) of it; `first` is a multiple of pair_rows.
+BlockWeight rows_of(const BlockWeight& weight, std::int64_t first, std::int64_t rows);
+
 /// Writes [out, in] to `result`.
 void dequantize_blocks(const BlockWeight& weight, cpu::ThreadPool& pool, float* result);
 
 /// The value of an E4M3 number.
 float fp8_number(unsigned bits);
 
-/// w = value * scale (what some checkpoints call scale_inv is this factor, too). Writes [out, in]
-/// to `result`.
-void dequantize_fp8(const Fp8Weight& weight, cpu::ThreadPool& pool, float* result);
+/// w = value * scale (what some checkpoints call scale_inv is this factor, too). Writes the rows
+/// that are asked for, row-major, to `result`.
+void dequantize_fp8(const Fp8Weight& weight, cpu::ThreadPool& pool, float* result,
+                    RowRange range = {});
 
 }  // namespace baton

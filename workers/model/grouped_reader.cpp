@@ -141,6 +141,7 @@ std::optional<GroupedType> grouped_type(const Quantization& q, const Checkpoint&
 }
 
 GroupedMatrix CheckpointReader::grouped(const LinearSource& source) {
+  bytes_read_ += stored_bytes(source, source.rows());
   if (source.lazy) {
     GroupedMatrix made = source.lazy->make(pool_);
     check_numbers(made);

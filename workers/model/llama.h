@@ -8,15 +8,18 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 
 #include "ipc/kv_layout.h"
 #include "ipc/sealed_memory.h"
 #include "ipc/status.h"
 #include "ipc/types.h"
+#include "workers/collective/collective.h"
 #include "workers/cpu/kernels.h"
 #include "workers/model/activation_dump.h"
 #include "workers/model/config.h"
+#include "workers/model/cut.h"
 #include "workers/model/safetensors.h"
 #include "workers/model/weight_plan.h"
 
@@ -70,6 +73,15 @@ struct LoadOptions {
   std::shared_ptr<const SealedMemory> packed = nullptr;
   /// Pack them into memory that others can map: sealed_weights().
   bool seal = false;
+  /// The part of one rank. All ranks of the group then run the same steps on the same pool, and
+  /// exchange through `group`, which outlives the model.
+  ModelCut cut = {};
+  Collective* group = nullptr;
+};
+
+/// The ranks of a group do not agree: one of them has computed something else.
+struct RanksDiffer : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 
 /// One loaded model with its own threads and workspace. Not thread-safe: one caller at a time.
@@ -97,6 +109,8 @@ class LlamaModel {
   const char* isa_name() const;
   /// Bytes of weights in memory, as packed.
   std::uint64_t weight_bytes() const;
+  /// Bytes of the checkpoint that were read for them; 0 if others have packed them.
+  std::uint64_t bytes_read() const;
   /// The memory of the weights, if it is one that others can map, or have packed; else null.
   const std::shared_ptr<const SealedMemory>& sealed_weights() const;
 
@@ -111,6 +125,8 @@ class LlamaModel {
   /// Runs one step: writes the rows' keys and values into the pool, returns the logits wanted.
   /// Precondition: check() is ok, and no two rows write the same slot. Rows of one sequence in one
   /// step must be in order of position.
+  /// Of a group, all ranks call it with the same rows; rank 0 alone gets the logits. When it
+  /// returns, all ranks have ended the step. Throws RankLost, or RanksDiffer.
   LogitsView forward(std::span<const StepRow> rows, const KvPoolView& pool);
   /// Every later forward() shows what its parts leave.
   void set_dump(ActivationDump dump);

@@ -31,6 +31,22 @@ cpu::MatrixSource owned(std::int64_t rows, std::int64_t columns, const std::stri
   return {data, cpu::ElementType::f32, rows, columns, std::move(memory), name};
 }
 
+/// Rows of a matrix, where they lie.
+cpu::MatrixSource rows_within(cpu::MatrixSource matrix, Slice rows) {
+  matrix.data += rows.first * matrix.columns * cpu::element_bytes(matrix.type);
+  matrix.rows = rows.count;
+  return matrix;
+}
+
+/// Which rows have to be dequantised for these: of 4-bit layers eight share their words, and some
+/// formats are read as a whole.
+RowRange range_for(const LinearSource& source, Slice rows) {
+  if (source.lazy) return {0, source.rows()};
+  const std::int64_t step = source.int4 ? kNibbles : 1;
+  const std::int64_t first = rows.first / step * step;
+  return {first, ceil_div(rows.end(), step) * step - first};
+}
+
 }  // namespace
 
 const std::byte* CheckpointReader::words(const std::string& name, std::int64_t rows,
@@ -142,26 +158,49 @@ LinearSource CheckpointReader::linear(const std::string& name, std::int64_t out,
   return source;
 }
 
-cpu::MatrixSource CheckpointReader::dequantized(const LinearSource& source) {
-  if (!source.quantized()) return source.plain;
+cpu::MatrixSource CheckpointReader::dequantized(const LinearSource& source, Slice rows) {
+  if (!source.quantized()) {
+    bytes_read_ += static_cast<std::uint64_t>(rows.count * source.columns() *
+                                              cpu::element_bytes(source.plain.type));
+    return rows_within(source.plain, rows);
+  }
   const Quantization& q = config_.quantization;
   const std::string& name = source.lazy     ? source.lazy->name
                             : source.blocks ? source.blocks->name
                             : source.fp8    ? source.fp8->name
                                             : source.int4->scales.name;
-  return owned(source.rows(), source.columns(), name, [&](float* to) {
+  const RowRange range = range_for(source, rows);
+  bytes_read_ += stored_bytes(source, range.rows);
+  const cpu::MatrixSource all = owned(range.rows, source.columns(), name, [&](float* to) {
     if (source.lazy) {
       cpu::widen(source.lazy->make(pool_), pool_, to);
     } else if (source.blocks) {
-      dequantize_blocks(*source.blocks, pool_, to);
+      dequantize_blocks(rows_of(*source.blocks, range.first, range.rows), pool_, to);
     } else if (source.fp8) {
-      dequantize_fp8(*source.fp8, pool_, to);
+      dequantize_fp8(*source.fp8, pool_, to, range);
     } else if (q.method == QuantMethod::gptq) {
-      dequantize_gptq(*source.int4, q.zero_offset, pool_, to);
+      dequantize_gptq(*source.int4, q.zero_offset, pool_, to, range);
     } else {
-      dequantize_awq(*source.int4, pool_, to);
+      dequantize_awq(*source.int4, pool_, to, range);
     }
   });
+  return rows_within(all, {rows.first - range.first, rows.count});
+}
+
+/// What some rows of a quantised layer take in the checkpoint, in bytes; scales are read whole.
+std::uint64_t CheckpointReader::stored_bytes(const LinearSource& source, std::int64_t rows) const {
+  const std::int64_t numbers = rows * source.columns();
+  if (source.blocks) {
+    const GgmlLayout layout = *ggml_layout(static_cast<std::uint32_t>(source.blocks->type));
+    return static_cast<std::uint64_t>(numbers) / layout.numbers * layout.bytes;
+  }
+  if (source.lazy) {
+    const bool bytes = source.grouped && source.grouped->type == cpu::WeightType::int8;
+    return static_cast<std::uint64_t>(bytes ? numbers : numbers / 2);
+  }
+  const cpu::MatrixSource& scales = source.fp8 ? source.fp8->scales : source.int4->scales;
+  return static_cast<std::uint64_t>((source.fp8 ? numbers : numbers / 2) +
+                                    scales.rows * scales.columns * cpu::element_bytes(scales.type));
 }
 
 bool stored_quantized(const Quantization& quantization, const Checkpoint& checkpoint,

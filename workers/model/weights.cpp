@@ -29,7 +29,16 @@ struct Packing {
   WeightChoice choice;
   cpu::ThreadPool& pool;
   WeightMemory& memory;
+  const ModelCut& cut;
 };
+
+/// The rows of a layer that are wanted.
+struct LinearRows {
+  const LinearSource* source;
+  Slice rows;
+};
+
+LinearRows all_of(const LinearSource& source) { return {&source, {0, source.rows()}}; }
 
 std::int64_t bytes_of(WeightType type) { return type == WeightType::bf16 ? 2 : 4; }
 
@@ -64,12 +73,13 @@ PackedMatrix packed(std::span<const MatrixSource> parts, bool paired, const Pack
 
 /// The type that all of these layers have as whole numbers; nothing if one has none, or if weights
 /// are asked for in another form.
-std::optional<cpu::GroupedType> common_type(std::span<const LinearSource* const> sources,
-                                            const Packing& how) {
-  if (how.choice != WeightChoice::stored || !sources.front()->grouped) return std::nullopt;
-  cpu::GroupedType type = *sources.front()->grouped;
-  for (const LinearSource* source : sources.subspan(1)) {
-    if (!source->grouped || !cpu::join_types(type, *source->grouped)) return std::nullopt;
+std::optional<cpu::GroupedType> common_type(std::span<const LinearRows> parts, const Packing& how) {
+  const auto& first = parts.front().source->grouped;
+  if (how.choice != WeightChoice::stored || !first) return std::nullopt;
+  cpu::GroupedType type = *first;
+  for (const LinearRows& part : parts.subspan(1)) {
+    const auto& other = part.source->grouped;
+    if (!other || !cpu::join_types(type, *other)) return std::nullopt;
   }
   return type;
 }
@@ -89,28 +99,6 @@ PackedMatrix packed_grouped(std::span<const cpu::GroupedMatrix> parts, bool pair
       paired, type.format};
 }
 
-/// Layers stacked along their outputs, or (`paired`) gate and up with alternating panels.
-PackedMatrix stacked(CheckpointReader& reader, std::initializer_list<const LinearSource*> sources,
-                     bool paired, const Packing& how) {
-  if (const auto type = common_type({sources.begin(), sources.size()}, how)) {
-    std::vector<cpu::GroupedMatrix> parts;
-    for (const LinearSource* source : sources) parts.push_back(reader.grouped(*source));
-    return packed_grouped(parts, paired, *type, how);
-  }
-  std::vector<MatrixSource> parts;
-  for (const LinearSource* source : sources) parts.push_back(reader.dequantized(*source));
-  return packed(parts, paired, how);
-}
-
-/// One that is made of others', in no form of the checkpoint's own.
-PackedMatrix linear(const MatrixSource& source, const Packing& how) {
-  return packed({&source, 1}, false, how);
-}
-
-PackedMatrix linear(CheckpointReader& reader, const LinearSource& source, const Packing& how) {
-  return stacked(reader, {&source}, false, how);
-}
-
 /// Rows [first, first + rows) of a matrix.
 MatrixSource rows_of(const MatrixSource& source, std::int64_t first, std::int64_t rows) {
   MatrixSource part = source;
@@ -119,46 +107,90 @@ MatrixSource rows_of(const MatrixSource& source, std::int64_t first, std::int64_
   return part;
 }
 
-/// The upper and the lower half of the rows.
-std::array<cpu::GroupedMatrix, 2> halves_of(const cpu::GroupedMatrix& both) {
-  std::array<cpu::GroupedMatrix, 2> halves;
-  const auto half_of = [](const auto& list, std::size_t half) {
-    const auto size = static_cast<std::ptrdiff_t>(list.size() / 2);
-    const auto begin = list.begin() + static_cast<std::ptrdiff_t>(half) * size;
-    return std::remove_cvref_t<decltype(list)>(begin, begin + size);
+cpu::GroupedMatrix rows_of(const cpu::GroupedMatrix& all, const Slice& rows) {
+  const auto of = [&](const auto& list) {
+    const auto each = static_cast<std::ptrdiff_t>(list.size()) / all.out;
+    const auto begin = list.begin() + rows.first * each;
+    return std::remove_cvref_t<decltype(list)>(begin, begin + rows.count * each);
   };
-  for (std::size_t i = 0; i < 2; ++i) {
-    halves[i].out = both.out / 2;
-    halves[i].in = both.in;
-    halves[i].type = both.type;
-    halves[i].q = half_of(both.q, i);
-    halves[i].scale = half_of(both.scale, i);
-    halves[i].second = half_of(both.second, i);
-    halves[i].name = both.name;
-  }
-  return halves;
+  cpu::GroupedMatrix part{rows.count, all.in, all.type, of(all.q), of(all.scale), of(all.second)};
+  part.name = all.name;
+  return part;
 }
 
+/// Rows of layers stacked along their outputs, or (`paired`) gate's and up's with alternating
+/// panels. A layer that is named twice in turn is read once.
+PackedMatrix stacked(CheckpointReader& reader, std::span<const LinearRows> wanted, bool paired,
+                     const Packing& how) {
+  const LinearSource* last = nullptr;
+  if (const auto type = common_type(wanted, how)) {
+    std::vector<cpu::GroupedMatrix> parts;
+    cpu::GroupedMatrix whole;
+    for (const LinearRows& part : wanted) {
+      if (part.source != last) whole = reader.grouped(*part.source);
+      last = part.source;
+      parts.push_back(rows_of(whole, part.rows));
+    }
+    return packed_grouped(parts, paired, *type, how);
+  }
+  std::vector<MatrixSource> parts;
+  MatrixSource whole;
+  for (const LinearRows& part : wanted) {
+    if (!part.source->lazy) {
+      parts.push_back(reader.dequantized(*part.source, part.rows));
+      continue;
+    }
+    if (part.source != last) whole = reader.dequantized(*part.source);
+    last = part.source;
+    parts.push_back(rows_of(whole, part.rows.first, part.rows.count));
+  }
+  return packed(parts, paired, how);
+}
+
+/// One that is made of others', in no form of the checkpoint's own.
+PackedMatrix linear(const MatrixSource& source, const Packing& how) {
+  return packed({&source, 1}, false, how);
+}
+
+PackedMatrix linear(CheckpointReader& reader, const LinearSource& source, const Slice& rows,
+                    const Packing& how) {
+  return stacked(reader, std::array{LinearRows{&source, rows}}, false, how);
+}
+
+PackedMatrix linear(CheckpointReader& reader, const LinearSource& source, const Packing& how) {
+  return stacked(reader, std::array{all_of(source)}, false, how);
+}
+
+/// The values at `slices`, one slice after the other.
+std::vector<float> values_at(const std::vector<float>& all, std::initializer_list<Slice> slices) {
+  std::vector<float> some;
+  if (all.empty()) return some;
+  for (const Slice& slice : slices) {
+    some.insert(some.end(), all.begin() + slice.first, all.begin() + slice.end());
+  }
+  return some;
+}
+
+Slice behind(std::int64_t first, const Slice& slice) { return {first + slice.first, slice.count}; }
+
+/// `middle`: the outputs of gate and up that are wanted; `out`: those of down.
 FeedForwardWeights pack_feed_forward(CheckpointReader& reader, const FeedForwardSource& source,
-                                     const MlpSpec& spec, const Packing& how) {
+                                     const MlpSpec& spec, const Slice& middle, const Slice& out,
+                                     const Packing& how) {
   FeedForwardWeights weights;
   const bool fused = spec.gated && source.up.rows() == 0;
+  const Slice second = behind(spec.intermediate, middle);  // where up follows gate
   if (!spec.gated) {
-    weights.gate_up = linear(reader, source.up, how);
-  } else if (fused && !spec.plain()) {
-    weights.gate_up = linear(reader, source.gate, how);
-  } else if (const LinearSource* one = &source.gate; fused && common_type({&one, 1}, how)) {
-    weights.gate_up = packed_grouped(halves_of(reader.grouped(*one)), true, *one->grouped, how);
-  } else if (fused) {
-    const MatrixSource both = reader.dequantized(source.gate);
-    const std::int64_t half = both.rows / 2;
-    weights.gate_up =
-        packed(std::array{rows_of(both, 0, half), rows_of(both, half, half)}, true, how);
+    weights.gate_up = linear(reader, source.up, middle, how);
   } else {
-    weights.gate_up = stacked(reader, {&source.gate, &source.up}, spec.plain(), how);
+    const LinearRows up = fused ? LinearRows{&source.gate, second} : LinearRows{&source.up, middle};
+    weights.gate_up =
+        stacked(reader, std::array{LinearRows{&source.gate, middle}, up}, spec.plain(), how);
   }
-  weights.down = linear(reader, source.down, how);
-  weights.up_bias = stored(source.up_bias, how);
+  weights.down = linear(reader, source.down, out, how);
+  weights.up_bias = stored(spec.gated ? values_at(source.up_bias, {middle, second})
+                                      : values_at(source.up_bias, {middle}),
+                           how);
   weights.down_bias = stored(source.down_bias, how);
   return weights;
 }
@@ -188,57 +220,108 @@ LatentWeights pack_latent(CheckpointReader& reader, const LatentSource& source,
   LatentWeights weights;
   if (l.q_rank > 0) weights.q_a = linear(reader, source.q_a, how);
   weights.q_norm = stored(source.q_norm, how);
-  weights.q = linear(reader, source.q, how);
+  const Slice heads = how.cut.heads(config);
+  const int query = l.plain + l.rope;
+  weights.q = linear(reader, source.q, {heads.first * query, heads.count * query}, how);
   weights.kv_a = linear(reader, source.kv_a, how);
   weights.kv_norm = stored(source.kv_norm, how);
-  const MatrixSource all = reader.dequantized(source.kv_b);
-  for (int h = 0; h < config.heads; ++h) {
-    const std::int64_t first = std::int64_t{h} * (l.plain + l.value);
+  const std::int64_t each = l.plain + l.value;
+  const MatrixSource all =
+      reader.dequantized(source.kv_b, {heads.first * each, heads.count * each});
+  for (std::int64_t h = 0; h < heads.count; ++h) {
+    const std::int64_t first = h * each;
     weights.absorb.push_back(linear(transposed(rows_of(all, first, l.plain)), how));
     weights.value.push_back(linear(rows_of(all, first + l.plain, l.value), how));
   }
   return weights;
 }
 
-PackedMatrix pack_qkv(CheckpointReader& reader, const LayerSource& source, const Packing& how) {
-  if (source.k.rows() == 0) return linear(reader, source.q, how);
-  return stacked(reader, {&source.q, &source.k, &source.v}, false, how);
+/// The outputs of q, k and v that belong to the rank's heads.
+struct QkvRows {
+  QkvRows(const ModelSpec& s, const ModelCut& cut)
+      : q(of_heads(s, cut.heads(s))),
+        kv(of_heads(s, cut.kv_heads(s))),
+        k_in_all(behind(std::int64_t{s.heads} * s.head_dim, kv)),
+        v_in_all(behind(std::int64_t{s.heads + s.kv_heads} * s.head_dim, kv)) {}
+  static Slice of_heads(const ModelSpec& s, const Slice& heads) {
+    return {heads.first * s.head_dim, heads.count * s.head_dim};
+  }
+  Slice q, kv;
+  Slice k_in_all, v_in_all;  // where all three are one layer
+};
+
+PackedMatrix pack_qkv(CheckpointReader& reader, const LayerSource& source, const QkvRows& rows,
+                      const Packing& how) {
+  const bool fused = source.k.rows() == 0;
+  const LinearSource& k = fused ? source.q : source.k;
+  const LinearSource& v = fused ? source.q : source.v;
+  return stacked(
+      reader,
+      std::array{LinearRows{&source.q, rows.q}, LinearRows{&k, fused ? rows.k_in_all : rows.kv},
+                 LinearRows{&v, fused ? rows.v_in_all : rows.kv}},
+      false, how);
+}
+
+/// The feed-forward part of a layer: of its experts those that belong to this rank.
+void pack_experts(CheckpointReader& reader, const LayerSource& source, const ModelConfig& config,
+                  int index, const Packing& how, LayerWeights& layer) {
+  const ExpertSpec& e = config.layer(index).experts;
+  const Slice hidden = how.cut.part(config.hidden);
+  layer.router = linear(reader, source.router, how);
+  layer.router_bias = stored(source.router_bias, how);
+  layer.choice_bias = stored(source.choice_bias, how);
+  if (e.shared.intermediate > 0) {
+    layer.shared = pack_feed_forward(reader, source.shared, e.shared,
+                                     how.cut.part(e.shared.intermediate), hidden, how);
+  }
+  if (e.shared_gate) layer.shared_gate = linear(reader, source.shared_gate, how);
+  const Slice experts = how.cut.part(e.count);
+  for (int i = 0; i < e.count; ++i) {
+    if (!experts.holds(i)) {
+      reader.leave_expert(index, i);
+      layer.experts.emplace_back();
+      continue;
+    }
+    layer.experts.push_back(pack_feed_forward(reader, reader.expert(index, i), e.expert,
+                                              {0, e.expert.intermediate}, {0, config.hidden}, how));
+  }
 }
 
 LayerWeights pack_layer(CheckpointReader& reader, const ModelConfig& config, int index,
                         const Packing& how) {
   const LayerSource source = reader.layer(index);
+  const ModelCut& cut = how.cut;
+  const AttentionSpec& attention = config.layer(index).attention;
+  const QkvRows qkv_rows(config, cut);
+  const Slice hidden = cut.part(config.hidden);
   LayerWeights layer;
   layer.input_norm = {stored(source.input_norm, how), stored(source.norm_biases[0], how)};
   layer.attention_after = {stored(source.attention_after, how), stored(source.norm_biases[1], how)};
   if (config.latent.rank > 0) {
     layer.latent = pack_latent(reader, source.latent, config, how);
   } else {
-    layer.qkv = pack_qkv(reader, source, how);
+    layer.qkv = pack_qkv(reader, source, qkv_rows, how);
   }
-  layer.qkv_bias = stored(source.qkv_bias, how);
+  // A norm of all of q and of all of k needs all of their biases.
+  layer.qkv_bias =
+      stored(attention.qk_norm == QkNorm::whole
+                 ? source.qkv_bias
+                 : values_at(source.qkv_bias, {qkv_rows.q, qkv_rows.k_in_all, qkv_rows.v_in_all}),
+             how);
   layer.q_norm = stored(source.q_norm, how);
   layer.k_norm = stored(source.k_norm, how);
-  layer.sinks = stored(source.sinks, how);
-  layer.o = linear(reader, source.o, how);
+  layer.sinks = stored(values_at(source.sinks, {cut.heads(config)}), how);
+  layer.o = linear(reader, source.o, hidden, how);
   layer.o_bias = stored(source.o_bias, how);
   layer.post_norm = {stored(source.post_norm, how), stored(source.norm_biases[2], how)};
   layer.mlp_after = {stored(source.mlp_after, how), stored(source.norm_biases[3], how)};
-  if (!config.sparse(index)) {
-    layer.dense = pack_feed_forward(reader, source.dense, config.layer(index).mlp, how);
+  if (config.sparse(index)) {
+    pack_experts(reader, source, config, index, how, layer);
     return layer;
   }
-  const ExpertSpec& e = config.layer(index).experts;
-  layer.router = linear(reader, source.router, how);
-  layer.router_bias = stored(source.router_bias, how);
-  layer.choice_bias = stored(source.choice_bias, how);
-  if (e.shared.intermediate > 0) {
-    layer.shared = pack_feed_forward(reader, source.shared, e.shared, how);
-  }
-  if (e.shared_gate) layer.shared_gate = linear(reader, source.shared_gate, how);
-  for (int i = 0; i < e.count; ++i) {
-    layer.experts.push_back(pack_feed_forward(reader, reader.expert(index, i), e.expert, how));
-  }
+  const MlpSpec& mlp = config.layer(index).mlp;
+  layer.dense =
+      pack_feed_forward(reader, source.dense, mlp, cut.part(mlp.intermediate), hidden, how);
   return layer;
 }
 
@@ -266,16 +349,16 @@ EmbeddingTable embedding_of(const MatrixSource& source, const Packing& how) {
 }  // namespace
 
 Weights pack_weights(const ModelConfig& config, const Checkpoint& checkpoint, WeightChoice choice,
-                     int threads, std::atomic<int>* progress,
-                     std::shared_ptr<WeightMemory> memory) {
+                     int threads, std::atomic<int>* progress, std::shared_ptr<WeightMemory> memory,
+                     const ModelCut& cut) {
   CheckpointReader reader(config, checkpoint, progress, threads);
   cpu::ThreadPool pool(threads);
-  const Packing how{choice, pool, *memory};
+  const Packing how{choice, pool, *memory, cut};
   Weights weights;
   const LinearSource head = reader.lm_head();
-  const LinearSource* const only = &head;
-  if (!config.tied_embeddings || !common_type({&only, 1}, how)) {
-    const MatrixSource table = reader.embedding();
+  const Slice tokens = cut.part(config.vocab);
+  if (!config.tied_embeddings || !common_type(std::array{all_of(head)}, how)) {
+    const MatrixSource table = reader.embedding_rows(tokens);
     check_finite(table);
     weights.embedding = embedding_of(table, how);
   }
@@ -283,8 +366,12 @@ Weights pack_weights(const ModelConfig& config, const Checkpoint& checkpoint, We
     weights.layers.push_back(pack_layer(reader, config, i, how));
   }
   weights.final_norm = {stored(reader.final_norm(), how), stored(reader.final_norm_bias(), how)};
-  weights.lm_head = linear(reader, head, how);
+  const std::uint64_t read = reader.bytes_read();
+  weights.lm_head = linear(reader, head, tokens, how);
   reader.expect_all_taken();
+  // A tied head's rows are those of the embedding, which have been read.
+  const bool again = config.tied_embeddings && weights.embedding.data != nullptr;
+  weights.bytes_read = again ? read : reader.bytes_read();
   weights.memory = std::move(memory);
   if (progress != nullptr) progress->store(100);
   return weights;

@@ -9,6 +9,7 @@
 
 #include "workers/cpu/packing.h"
 #include "workers/model/config.h"
+#include "workers/model/cut.h"
 #include "workers/model/safetensors.h"
 #include "workers/model/weight_memory.h"
 #include "workers/model/weight_plan.h"
@@ -76,22 +77,27 @@ struct LayerWeights {
   std::vector<FeedForwardWeights> experts;  // empty in a dense layer
 };
 
-/// Looks into `memory`, which nobody writes to any more.
+/// Looks into `memory`, which nobody writes to any more. Of a rank: its heads, features, experts
+/// and tokens (cut.h); what says [heads], [intermediate] or [vocab] above has as many as the rank,
+/// and so has what comes out of `o` and `down`, though not their biases. The experts of others are
+/// empty.
 struct Weights {
   EmbeddingTable embedding;
   std::vector<LayerWeights> layers;
   NormVectors final_norm;
   PackedMatrix lm_head;     // [hidden] -> [vocab]
   std::shared_ptr<const void> memory;
+  std::uint64_t bytes_read = 0;  // of the checkpoint; 0 if somebody else has packed them
 
   std::uint64_t bytes() const;
 };
 
 /// Packs them into `memory`. Throws ModelError that names the file and the tensor: one that is
 /// missing, or whose shape or type does not fit the configuration, or that nothing uses.
-/// `progress`, if given, rises to 100.
+/// `progress`, if given, rises to 100. Of a rank its own part alone is read; can_cut() is ok.
 Weights pack_weights(const ModelConfig& config, const Checkpoint& checkpoint, WeightChoice choice,
-                     int threads, std::atomic<int>* progress, std::shared_ptr<WeightMemory> memory);
+                     int threads, std::atomic<int>* progress, std::shared_ptr<WeightMemory> memory,
+                     const ModelCut& cut = {});
 
 /// Writes behind the packed weights where each of them lies, and seals their memory: now everybody
 /// can map them (view_weights). Throws ModelError.

@@ -134,9 +134,11 @@ void HostExecutor::collect(StepOutput& output) {
 }
 
 Result<std::unique_ptr<MappedPool>> HostBlockReader::map(const Pull& pull) {
-  if (pull.ranks.size() != 1) {
-    return invalid("a pool on CPUs has one rank, not " + std::to_string(pull.ranks.size()));
-  }
+  // The ranks of a worker on CPUs have one pool, with all heads, which each of them maps.
+  const bool one = std::all_of(pull.ranks.begin(), pull.ranks.end(), [&](const PoolRank& rank) {
+    return rank.handle == pull.ranks.front().handle;
+  });
+  if (pull.ranks.empty() || !one) return invalid("a worker on CPUs has one pool for all its ranks");
   if (pull.ranks[0].device != "cpu") {
     return invalid("a worker on CPUs cannot read a pool on " + pull.ranks[0].device);
   }

@@ -64,6 +64,7 @@ enum WorkerExit : int {
   kExitFault = 1,       // model, pool or device failed
   kExitRefused = 3,     // the scheduler will never take this worker (build, geometry, unknown name)
   kExitSuperseded = 4,  // a younger process has this name
+  kExitRankLost = 5,    // another rank of the worker has ended; the pool is as good as before
 };
 
 namespace worker_action {
@@ -138,6 +139,10 @@ class WorkerCore {
   void step_finished(const StepOutput& output, TimeNs now, WorkerActions& out);
   /// The device threw: what the pool holds is unknown, so the process ends.
   void step_failed(const std::string& reason, WorkerActions& out);
+  /// A rank of this worker is gone: nothing can be computed any more, so the process ends.
+  void rank_lost(const std::string& reason, WorkerActions& out) {
+    exit(kExitRankLost, reason, out);
+  }
   /// No `failure`: every block was copied and is visible. `damaged`: as in PullFailed.
   void pull_finished(PullId pull_id, const std::optional<std::string>& failure,
                      std::uint32_t duration_us, TimeNs now, WorkerActions& out,

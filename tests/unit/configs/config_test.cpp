@@ -356,6 +356,24 @@ TEST(ConfigError, NamesOfWorkers) {
   EXPECT_EQ(error_of(many), "/etc/baton/t.yaml:1: workers: has 65 entries; at most 64");
 }
 
+TEST(ConfigError, Ranks) {
+  EXPECT_EQ(error_of("workers:\n  - {name: a, ranks: 9}\n"),
+            "/etc/baton/t.yaml:2: workers[0].ranks: is 9; it may be 1 to 8");
+  EXPECT_EQ(error_of("workers:\n  - {name: a, ranks: 2, device: cuda}\n"),
+            "/etc/baton/t.yaml:2: worker a: ranks above 1 needs device cpu");
+  EXPECT_EQ(error_of("workers:\n  - {name: a, ranks: 2, fake: true}\n"),
+            "/etc/baton/t.yaml:2: worker a: ranks above 1 needs fake: false");
+  EXPECT_EQ(error_of("workers:\n  - {name: a, ranks: 2, rank: 2}\n"),
+            "/etc/baton/t.yaml:2: worker a: rank 2 of 2 ranks, which count from 0");
+  const auto config = parse_config(
+      "worker: {ranks: 2}\nworkers:\n  - {name: a}\n"
+      "  - {name: b, ranks: 1}\n",
+      "t.yaml");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config.value().workers[0].process_name(1), "a.1");
+  EXPECT_EQ(config.value().workers[1].process_name(), "b");
+}
+
 TEST(ConfigError, Collectors) {
   const auto with = [](const std::string& url) {
     return parse_config("telemetry:\n  otlp_url: '" + url + "'\n  sample_ratio: 0.5\n",

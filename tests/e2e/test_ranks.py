@@ -1,0 +1,210 @@
+"""A worker of several ranks: processes that share one model. Their tokens are those of one process, to
+the bit; pools go from and to workers of any number of ranks; and whichever rank dies, or freezes, the
+streams end as if nothing had been.
+
+    test_ranks.py [-v]              the suite's
+    test_ranks.py kills COUNT       by hand: COUNT kills of random ranks under 64 streams
+"""
+
+import contextlib
+import os
+import pathlib
+import random
+import signal
+import sys
+import time
+import unittest
+
+import requests_mix
+from cluster import DEVICE, MIXED, Cluster, wait_until
+from supervised import Supervised
+
+
+def runs(pid):
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+PAIR_OF_TWO = {"prefill0": {"ranks": 2}, "decode0": {"ranks": 2}}
+
+
+@unittest.skipUnless(DEVICE == "cpu", "ranks are processes on CPUs")
+class SameTokens(requests_mix.AgainstSolo):
+    """Logits are equal to the bit (tests/cpu_torch/ranks_test.cpp); here everything around them is real."""
+
+    requests = [*requests_mix.mix(16, 80),
+                {"prompt": "Count to ten.", "max_tokens": 60, "seed": 5, "logprobs": 3},
+                {"prompt": "A number:", "max_tokens": 40, "seed": 3, "guided_regex": "[0-9]{12}"}]
+
+    def test_one_worker_of_two_ranks(self):
+        with Cluster(workers=MIXED, worker={"ranks": 2}) as cluster:
+            self.assertEqual(requests_mix.run(cluster, self.requests), self.solo)
+            self.assertEqual(cluster.show("workers")[0]["ranks"], 2)
+            cluster.assert_at_rest()
+
+    def test_a_pair_of_two_ranks_each(self):
+        counters = self.check(per_worker=PAIR_OF_TWO)
+        self.assertGreaterEqual(counters["handoffs"], len(self.requests) - 2)
+
+    def test_from_one_rank_to_two_and_back(self):
+        for one, two in (("prefill0", "decode0"), ("decode0", "prefill0")):
+            with self.subTest(two=two):
+                counters = self.check(per_worker={two: {"ranks": 2}})
+                self.assertGreater(counters["handoffs"], 0)
+
+    def test_more_ranks_than_kv_heads(self):
+        # Six heads and two KV heads: three ranks have the same one.
+        counters = self.check(per_worker={"prefill0": {"ranks": 2}, "decode0": {"ranks": 6}})
+        self.assertGreater(counters["handoffs"], 0)
+
+    def test_preemption_and_a_host_part(self):
+        counters = self.check(workers=MIXED, worker={"ranks": 2, "pool_blocks": 40, "host_pool_blocks": 80})
+        self.assertGreater(counters["preemptions"], 0)
+
+    def test_checked_pulls(self):
+        self.check(per_worker=PAIR_OF_TWO, worker={"check_pulls": True})
+
+
+@unittest.skipUnless(DEVICE == "cpu", "ranks are processes on CPUs")
+class Refusals(unittest.TestCase):
+    def refused(self, **worker):
+        cluster = Cluster(workers=MIXED, worker=worker)
+        try:
+            for name in ("scheduler", *cluster.processes_of("mixed0")):
+                cluster.start(name)
+            first = cluster.processes[cluster.processes_of("mixed0")[0]]
+            self.assertEqual(first.wait(30), 2)
+            return (cluster.folder / f"{cluster.processes_of('mixed0')[0]}.log").read_text()
+        finally:
+            cluster.stop()
+
+    def test_ranks_that_do_not_divide(self):
+        self.assertIn("4 ranks cannot share the model's 6 heads and 2 KV heads evenly; it can have 1, 2, 6",
+                      self.refused(ranks=4))
+
+    def test_the_fake_model_has_none(self):
+        self.assertIn("ranks above 1 needs fake: false", self.refused(ranks=2, fake=True))
+
+
+@unittest.skipUnless(DEVICE == "cpu", "ranks are processes on CPUs")
+class Deaths(unittest.TestCase):
+    requests = requests_mix.mix(12, 150)
+
+    @classmethod
+    def setUpClass(cls):
+        with Cluster(workers=MIXED) as cluster:
+            cls.solo = requests_mix.run(cluster, cls.requests)
+
+    def serve(self, **options):
+        cluster = self.enterContext(Supervised(
+            per_worker=PAIR_OF_TWO, **{"worker": {"step_delay_ms": 10}, **options}))
+        streams = [cluster.stream(**request) for request in self.requests]
+        for stream in streams:
+            stream.wait_pieces(3, 60)
+        return cluster, streams
+
+    def check(self, cluster, streams):
+        self.assertEqual([stream.finish() for stream in streams], self.solo)
+        cluster.assert_at_rest()
+
+    def pids(self, cluster, worker):
+        return [cluster.pid(process) for process in cluster.processes_of(worker)]
+
+    def end(self, cluster, process, number, others_within):
+        """Signals one rank: all processes of its worker are replaced, the living ones that soon."""
+        worker = process.partition(".")[0]
+        before = self.pids(cluster, worker)
+        os.kill(cluster.pid(process), number)
+        began = time.monotonic()
+        wait_until(lambda: not any(runs(p) for p in before), others_within,
+                   "every rank of the group has ended")
+        ended = time.monotonic() - began
+        wait_until(lambda: all(p not in (None, *before) for p in self.pids(cluster, worker)), 30,
+                   "the supervisor starts all ranks again")
+        started = time.monotonic()
+        wait_until(lambda: cluster.worker_state(worker) == "ready", 30, f"{worker} is whole again")
+        return ended, time.monotonic() - started
+
+    def test_a_killed_rank(self):
+        cluster, streams = self.serve()
+        for process in ("decode0.1", "decode0.0", "prefill0.1"):
+            with self.subTest(process=process):
+                ended, whole = self.end(cluster, process, signal.SIGKILL, 1)
+                print(f"{process}: all ended after {ended:.2f} s, whole {whole:.2f} s after the start")
+                self.assertLess(whole, 2 * float(os.environ.get("BATON_TEST_PATIENCE", "1")))
+        self.check(cluster, streams)
+        self.assertGreater(cluster.show("info")["counters"]["resumed"], 0, "the pool was kept")
+
+    def test_two_at_once(self):
+        cluster, streams = self.serve()
+        for process in ("decode0.1", "prefill0.1"):
+            os.kill(cluster.pid(process), signal.SIGKILL)
+        self.check(cluster, streams)
+
+    def test_a_frozen_rank(self):
+        cluster, streams = self.serve(worker={"step_delay_ms": 10, "rank_timeout_s": 1})
+        ended, _ = self.end(cluster, "decode0.1", signal.SIGSTOP, 3)
+        self.assertGreater(ended, 0.5)
+        self.check(cluster, streams)
+
+    def test_a_rank_that_dies_while_it_loads(self):
+        cluster = self.enterContext(Supervised(per_worker=PAIR_OF_TWO))
+        for _ in range(3):
+            before = cluster.pid("decode0.1")
+            os.kill(before, signal.SIGKILL)
+            wait_until(lambda: cluster.pid("decode0.1") not in (None, before), 30, "it is started again")
+        cluster.wait_ready()
+        streams = [cluster.stream(**request) for request in self.requests]
+        self.check(cluster, streams)
+
+    def test_a_restart_of_the_worker(self):
+        cluster, streams = self.serve()
+        code, text, complaint = cluster.restart_words("decode0")
+        self.assertEqual((code, complaint), (0, ""))
+        self.assertIn("decode0.0 is replaced", text)
+        self.assertIn("decode0.1 is replaced", text)
+        self.check(cluster, streams)
+
+    def test_show_processes(self):
+        cluster = self.enterContext(Supervised(per_worker=PAIR_OF_TWO))
+        wait_until(lambda: all(p["state"] == "up" for p in cluster.known()), 10, "all are up")
+        ranks = {p["name"]: (p["kind"], p["rank"]) for p in cluster.known() if "." in p["name"]
+                 and p["kind"] in ("worker", "rank")}
+        self.assertEqual(ranks, {"prefill0.0": ("worker", 0), "prefill0.1": ("rank", 1),
+                                 "decode0.0": ("worker", 0), "decode0.1": ("rank", 1)})
+
+
+def kills(count):
+    """COUNT kills of random ranks under 64 streams, which must end as those of an undisturbed run."""
+    requests = [{**request, "seed": 3000 + i} for i, request in enumerate(requests_mix.mix(64, 150))]
+    with Cluster(workers=MIXED, worker={"pool_mib": 128}) as quiet:
+        want = requests_mix.run(quiet, requests)
+    rng = random.Random(1)
+    done = rounds = 0
+    longest = 0.0
+    with Supervised(per_worker=PAIR_OF_TWO, worker={"pool_mib": 128}) as cluster:
+        while done < count:
+            streams = [cluster.stream(**request) for request in requests]
+            while done < count and not all(stream.done.is_set() for stream in streams):
+                process = rng.choice(["prefill0.0", "prefill0.1", "decode0.0", "decode0.1"])
+                worker = process.partition(".")[0]
+                cluster.kill(process)
+                began = time.monotonic()
+                cluster.wait_ready()
+                longest = max(longest, time.monotonic() - began)
+                done += 1
+                time.sleep(rng.random() * 0.3)
+                print(f"kill {done}: {process} ({worker} back after {time.monotonic() - began:.2f} s)")
+            got = [stream.finish(300) for stream in streams]
+            rounds += 1
+            assert got == want, "streams differ"
+            cluster.assert_at_rest()
+    print(f"{done} kills, {rounds} rounds of {len(requests)} streams, all equal; longest absence {longest:.2f} s")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2 and sys.argv[1] == "kills":
+        kills(int(sys.argv[2]))
+    else:
+        unittest.main()

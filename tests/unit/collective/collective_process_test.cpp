@@ -1,0 +1,176 @@
+// The same between processes, which are killed and frozen.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "workers/collective/collective.h"
+#include "workers/collective/watchdog.h"
+
+namespace baton {
+namespace {
+
+/// Ranks 1 .. n - 1 as forked processes; rank 0 is this one. What is left is killed.
+class Group {
+ public:
+  Group(ExchangeMemory shared, const std::function<int(const ExchangeMemory&, int)>& body)
+      : memory(std::move(shared)) {
+    for (int rank = 1; rank < memory.ranks(); ++rank) {
+      const pid_t pid = ::fork();
+      if (pid == 0) ::_exit(body(memory, rank));
+      pids.push_back(pid);
+    }
+  }
+  ~Group() {
+    for (const pid_t pid : pids) {
+      if (pid > 0) ::kill(pid, SIGKILL);
+    }
+    for (const pid_t pid : pids) {
+      if (pid > 0) ::waitpid(pid, nullptr, 0);
+    }
+  }
+  pid_t pid_of(int rank) const { return pids[static_cast<std::size_t>(rank) - 1]; }
+  /// The exit status of a rank, -1 if a signal has ended it, nothing if it lives on.
+  std::optional<int> status_of(int rank, TimeNs patience) {
+    pid_t& pid = pids[static_cast<std::size_t>(rank) - 1];
+    const TimeNs end = now_ns() + patience;
+    for (;;) {
+      int status = 0;
+      if (::waitpid(pid, &status, WNOHANG) == pid) {
+        pid = 0;
+        return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+      }
+      if (now_ns() >= end) return std::nullopt;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+
+  ExchangeMemory memory;
+  std::vector<pid_t> pids;
+};
+
+constexpr int kLost = 33;  // what a rank ends with that was let go
+
+/// Exchanges until the group is over.
+int exchange_on(const ExchangeMemory& memory, int rank) {
+  try {
+    Collective c(memory, rank);
+    std::vector<float> data(300, static_cast<float>(rank));
+    for (;;) {
+      c.all_reduce(data.data(), 300);
+      for (float& x : data) x = static_cast<float>(rank);
+    }
+  } catch (const RankLost&) {
+    return kLost;
+  }
+}
+
+TEST(CollectiveProcesses, SumAndGather) {
+  Group group(ExchangeMemory::create(3).value(), [](const ExchangeMemory& memory, int rank) {
+    Collective c(memory, rank);
+    for (std::uint64_t i = 0; i < 2000; ++i) c.all_gather(i * 3 + static_cast<std::uint64_t>(rank));
+    return 0;
+  });
+  Collective c(group.memory, 0);
+  for (std::uint64_t i = 0; i < 2000; ++i) {
+    const auto all = c.all_gather(i * 3);
+    for (std::uint64_t r = 0; r < 3; ++r) ASSERT_EQ(all[r], i * 3 + r);
+  }
+  EXPECT_EQ(group.status_of(1, 5 * kSecond), 0);
+  EXPECT_EQ(group.status_of(2, 5 * kSecond), 0);
+}
+
+/// kill -9 in the middle of an exchange: the others are out within a second, over and over.
+TEST(CollectiveProcesses, AKilledRankIsLeftAtOnce) {
+  TimeNs longest = 0;
+  for (int round = 0; round < 10; ++round) {
+    Group group(ExchangeMemory::create(3).value(), exchange_on);
+    Watchdog watchdog([&](int rank) { Collective::abort(group.memory, rank); });
+    for (const int rank : {1, 2}) ASSERT_TRUE(watchdog.watch(rank, group.pid_of(rank)));
+    TimeNs killed = 0;
+    std::thread killer([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5 + 7 * round));
+      killed = now_ns();
+      ::kill(group.pid_of(1 + round % 2), SIGKILL);
+    });
+    EXPECT_EQ(exchange_on(group.memory, 0), kLost);
+    killer.join();
+    longest = std::max(longest, now_ns() - killed);
+    const int other = 2 - round % 2;
+    EXPECT_EQ(group.status_of(other, kSecond), kLost);
+    EXPECT_EQ(group.memory.head().aborted.load(), static_cast<std::uint32_t>(1 + round % 2) + 1);
+  }
+  EXPECT_LT(longest, kSecond);
+}
+
+/// A frozen rank has a pidfd that says nothing: patience ends the wait, and then the rank.
+TEST(CollectiveProcesses, AFrozenRankIsLeftAndEnded) {
+  Group group(ExchangeMemory::create(2).value(), exchange_on);
+  std::atomic<int> ended{-1};
+  Watchdog watchdog([&](int rank) { ended = rank; });
+  ASSERT_TRUE(watchdog.watch(1, group.pid_of(1)));
+  CollectiveOptions options;
+  options.patience = 200 * kMillisecond;
+  Collective c(group.memory, 0, options);
+  std::vector<float> data(300);
+  c.all_reduce(data.data(), 300);
+  ASSERT_EQ(::kill(group.pid_of(1), SIGSTOP), 0);
+  const TimeNs began = now_ns();
+  int lost = -1;
+  try {
+    for (;;) c.all_reduce(data.data(), 300);
+  } catch (const RankLost& e) {
+    lost = e.rank();
+    EXPECT_TRUE(e.silent());
+  }
+  EXPECT_EQ(lost, 1);
+  EXPECT_LT(now_ns() - began, kSecond);
+  watchdog.kill(lost);
+  EXPECT_EQ(group.status_of(1, kSecond), -1);
+  for (int i = 0; i < 500 && ended != 1; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  EXPECT_EQ(ended.load(), 1);
+}
+
+/// Rank 0 may be idle for hours: the others wait for its bytes without an end, but for its death.
+TEST(CollectiveProcesses, IdleRanksWaitForRankZero) {
+  Group group(ExchangeMemory::create(2).value(), [](const ExchangeMemory& memory, int rank) {
+    CollectiveOptions options;
+    options.patience = 20 * kMillisecond;
+    Collective c(memory, rank, options);
+    std::string bytes;
+    try {
+      for (;;) c.broadcast(bytes, 100);
+    } catch (const RankLost& e) {
+      return e.silent() ? 1 : kLost;
+    }
+  });
+  Collective c(group.memory, 0);
+  for (int i = 0; i < 3; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    std::string bytes = "plan";
+    c.broadcast(bytes, 100);
+  }
+  EXPECT_FALSE(group.status_of(1, 100 * kMillisecond).has_value());
+  Collective::abort(group.memory, 0);
+  EXPECT_EQ(group.status_of(1, kSecond), kLost);
+}
+
+TEST(Watchdog, WatchesNobodyWhoIsNotThere) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(0);
+  ::waitpid(pid, nullptr, 0);
+  Watchdog watchdog([](int) {});
+  EXPECT_FALSE(watchdog.watch(1, pid));
+}
+
+}  // namespace
+}  // namespace baton

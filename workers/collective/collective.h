@@ -1,0 +1,110 @@
+// What the ranks of a worker do together: gather, add up, wait for one another. One object a rank;
+// all ranks make the same calls in the same order, from one thread each. Works between processes,
+// and (tests) between threads of one.
+//
+// A round: a rank fills its buffer, posts it, and reads those of the others once they have posted
+// theirs. Two buffers take turns: whoever posts round n + 1 has read round n, and nobody fills
+// round n + 2 before all have posted n + 1. Calls that do not fit one buffer take several rounds.
+//
+// Every wait ends: when the others have come, when the group is aborted (a watchdog does that when
+// a rank's process ends), or when `patience` is over. The last two throw RankLost.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ipc/types.h"
+#include "workers/collective/exchange_memory.h"
+
+namespace baton {
+
+/// The group is over. Nobody can go on with it: its other calls throw, too.
+class RankLost : public std::runtime_error {
+ public:
+  RankLost(int rank, bool silent);
+  int rank() const { return rank_; }
+  /// It may live, but did not come in time.
+  bool silent() const { return silent_; }
+
+ private:
+  int rank_;
+  bool silent_;
+};
+
+/// Columns [first, first + count) of a matrix.
+struct ColumnRange {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  std::int64_t end() const { return first + count; }
+  bool operator==(const ColumnRange&) const = default;
+};
+
+struct CollectiveOptions {
+  TimeNs patience = 5 * kSecond;  // for a rank that lives and does not come
+  TimeNs spin = 30'000;           // looked for so long before the kernel is asked to wait
+};
+
+/// What has been done so far, of this rank.
+struct CollectiveFigures {
+  std::uint64_t rounds = 0;
+  std::uint64_t bytes = 0;  // that it has given to the others
+};
+
+class Collective {
+ public:
+  /// `memory` outlives it.
+  Collective(const ExchangeMemory& memory, int rank, CollectiveOptions options = {});
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  const CollectiveFigures& figures() const { return figures_; }
+
+  /// Returns when all have called it; what they wrote to any memory before is visible.
+  void barrier();
+
+  /// `data` is [rows, stride], of which rank r has columns ranges[r]: afterwards everybody has all
+  /// of them. Ranges of several ranks may overlap if what is in them is equal. `root` >= 0: only
+  /// that rank gets them.
+  void gather_columns(float* data, int rows, std::int64_t stride,
+                      std::span<const ColumnRange> ranges, int root = -1);
+
+  /// `data` is [rows, columns]; row r is there on rank owner(r), afterwards on all.
+  void gather_rows(float* data, int rows, std::int64_t columns,
+                   const std::function<int(int)>& owner);
+
+  /// data[i] = the sum over all ranks, in their order: the same bits everywhere.
+  void all_reduce(float* data, std::int64_t count);
+
+  /// Every rank's number, in their order.
+  std::vector<std::uint64_t> all_gather(std::uint64_t value);
+
+  /// Rank 0's bytes become everybody's. The others wait for them without an end, but for an abort.
+  /// The error (of the others): what came is longer than `most`.
+  void broadcast(std::string& bytes, std::size_t most);
+
+  /// Ends every wait of the group, now and later. From any thread, and of any rank.
+  static void abort(const ExchangeMemory& memory, int lost_rank);
+
+ private:
+  enum class Patience : std::uint8_t { bounded, endless };
+  std::byte* own() const { return memory_.buffer(rank_, round_); }
+  void post(std::size_t bytes);
+  void await(int peer, Patience patience = Patience::bounded) const;
+  void await_all() const;
+  [[noreturn]] static void throw_aborted(std::uint32_t word);
+
+  const ExchangeMemory& memory_;
+  ExchangeHead& head_;
+  const int rank_;
+  const int ranks_;
+  const CollectiveOptions options_;
+  std::uint32_t round_ = 0;  // the one that is being filled
+  CollectiveFigures figures_;
+};
+
+}  // namespace baton

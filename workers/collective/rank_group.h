@@ -1,0 +1,90 @@
+// How the ranks of a worker find each other, and what they know of each other's lives. Rank 0
+// leads: it speaks with the scheduler, and the others serve it (docs/adr/0024-ranks.md). They come
+// to its socket, get the exchange memory from it, and watch its process as it watches theirs.
+//
+// A group is for one life: when a rank's process ends, or does not come to an exchange in time, all
+// of them end, and the next processes make the next group. It begins only when every process of the
+// group before has ended as the kernel sees it, for one that was frozen in a step would write into
+// the pool when it wakes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ipc/process.h"
+#include "ipc/status.h"
+#include "workers/collective/collective.h"
+#include "workers/collective/exchange_memory.h"
+#include "workers/collective/watchdog.h"
+
+namespace baton {
+
+struct RankGroupOptions {
+  std::string run_dir;
+  std::string worker;
+  int rank = 0;
+  int ranks = 2;
+  CollectiveOptions collective = {};
+  TimeNs patience = 60 * kSecond;  // for all ranks to come
+  TimeNs old_ones = 12 * kSecond;  // for those of the group before to end
+};
+
+/// The pool that all ranks of a worker on CPUs map; each touches its own heads of it alone.
+struct PoolOffer {
+  std::uint32_t round = 0;
+  std::string handle;
+  std::uint32_t blocks = 0;
+};
+
+class RankGroup {
+ public:
+  /// A rank's process has ended; told before any exchange says so, on the watchdog's thread.
+  using OnLost = std::function<void(int rank)>;
+
+  /// As rank 0: waits until all have come.
+  static Result<std::unique_ptr<RankGroup>> lead(const RankGroupOptions& options, OnLost on_lost);
+  /// As another rank: waits for rank 0, and is one of its group on return.
+  static Result<std::unique_ptr<RankGroup>> join(const RankGroupOptions& options, OnLost on_lost);
+
+  Collective& collective() { return *collective_; }
+  int ranks() const { return memory_.ranks(); }
+  /// Of rank r's process; of the others' groups, rank 0's alone is known.
+  std::int32_t pid_of(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
+
+  // ---- rank 0
+  /// For all others to come so far. The error names the one that has failed, and why.
+  Status wait_for(RankState state, TimeNs patience);
+  void offer_pool(const std::string& handle, std::uint32_t blocks);
+  /// What follows is no loss: the others end as this process does.
+  void leave() { memory_.head().leaving.store(1); }
+  /// SIGKILL for whoever is left. A frozen rank would else live on, and write when it wakes.
+  void end_others();
+
+  // ---- the others
+  void tell(RankState state, int percent = 100);
+  void fail(const std::string& reason);
+  /// Nothing: not in that time.
+  std::optional<PoolOffer> wait_for_pool(TimeNs patience);
+  bool leaving() const { return memory_.head().leaving.load() != 0; }
+
+ private:
+  RankGroup(const RankGroupOptions& options, ExchangeMemory memory, OnLost on_lost);
+  RankCell& cell(int rank) { return memory_.head().cells[static_cast<std::size_t>(rank)]; }
+  Status gather(int listening);
+  bool admit(const std::string& asked, std::int32_t pid, int link);
+
+  RankGroupOptions options_;
+  ExchangeMemory memory_;
+  std::optional<LockFile> name_;  // rank 0: of the group's socket
+  UniqueFd listening_;            // rank 0
+  UniqueFd presence_;             // the others: see wait_for_old_ranks()
+  std::vector<std::int32_t> pids_;
+  std::unique_ptr<Collective> collective_;
+  std::unique_ptr<Watchdog> watchdog_;  // last: its thread uses the rest
+};
+
+}  // namespace baton
