@@ -258,7 +258,7 @@ TEST(RanksTest, RanksThatDifferAreNoticed) {
   for (std::thread& thread : threads) thread.join();
 }
 
-/// What a step costs in messages, by the number of ranks: rounds do not grow with it.
+/// What a step costs in messages and bytes, by the number of ranks: neither grows with it.
 TEST(RanksTest, RoundsOfADecodeStep) {
   for (const int ranks : {2, 4}) {
     RankedModel model(path_of("mistral_window"), ranks);
@@ -268,11 +268,20 @@ TEST(RanksTest, RoundsOfADecodeStep) {
     const std::vector<Token> tokens = {3};
     const StepRow row{tokens, 0, table, LogitsWanted::last};
     const std::uint64_t before = model.figures(0).rounds;
+    std::uint64_t bytes = 0;
+    for (std::size_t r = 0; r < model.ranks(); ++r) bytes -= model.figures(r).bytes;
     model.forward({&row, 1}, pool.view());
+    for (std::size_t r = 0; r < model.ranks(); ++r) bytes += model.figures(r).bytes;
     // Embedding, four a layer (attention, o, gate and up, down), logits, the end; and one a layer
     // where KV heads are repeated.
     const std::uint64_t layers = 3;
     EXPECT_EQ(model.figures(0).rounds - before, 1 + layers * (ranks == 4 ? 5 : 4) + 2);
+    // Together they give each number once: x, what attention and each half of a part leaves, and
+    // logits; and a sum each.
+    const ModelConfig& c = whole->config();
+    const int a_layer = c.heads * c.head_dim + 2 * c.hidden + c.intermediate();
+    const auto numbers = static_cast<std::uint64_t>(c.hidden + c.layers * a_layer + c.vocab);
+    EXPECT_EQ(bytes, numbers * 4 + static_cast<std::uint64_t>(ranks) * 8);
   }
 }
 

@@ -6,7 +6,7 @@ import unittest
 
 import folders
 import gguf_file
-from cluster import DEMO_MODEL, MIXED, Cluster
+from cluster import DEMO_MODEL, DEVICE, MIXED, Cluster
 
 MESSAGES = [{"role": "user", "content": "Who are you, and what can you do? <|end|> é 中"}]
 
@@ -15,9 +15,9 @@ class GgufTest(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(folders.temporary(self, "baton-gguf-"))
 
-    def answers(self, model):
+    def answers(self, model, **worker):
         """A chat, a text with its probabilities, and the tokens of a text."""
-        with Cluster(MIXED, model=model) as cluster:
+        with Cluster(MIXED, model=model, worker=worker) as cluster:
             def post(path, body):
                 status, reply = cluster.post(path, body)
                 self.assertEqual(200, status, reply)
@@ -40,9 +40,13 @@ class GgufTest(unittest.TestCase):
         self.assertEqual(self.answers(model), self.answers(gguf_file.write(self.folder / "demo.gguf")))
 
     def test_quantised_weights_are_served(self):
-        _, _, text, probabilities = self.answers(gguf_file.write(self.folder / "demo-q8.gguf", gguf_file.Q8_0))
+        file = gguf_file.write(self.folder / "demo-q8.gguf", gguf_file.Q8_0)
+        alone = self.answers(file)
+        _, _, text, probabilities = alone
         self.assertTrue(text)
         self.assertEqual(24, len(probabilities["tokens"]))
+        if DEVICE == "cpu":
+            self.assertEqual(alone, self.answers(file, ranks=2))
 
 
 if __name__ == "__main__":

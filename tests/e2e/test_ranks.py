@@ -3,7 +3,7 @@ the bit; pools go from and to workers of any number of ranks; and whichever rank
 streams end as if nothing had been.
 
     test_ranks.py [-v]              the suite's
-    test_ranks.py kills COUNT       by hand: COUNT kills of random ranks under 64 streams
+    test_ranks.py kills COUNT [SEED]    by hand: COUNT kills of random ranks under 64 streams
 """
 
 import contextlib
@@ -175,12 +175,12 @@ class Deaths(unittest.TestCase):
                                  "decode0.0": ("worker", 0), "decode0.1": ("rank", 1)})
 
 
-def kills(count):
+def kills(count, seed=1):
     """COUNT kills of random ranks under 64 streams, which must end as those of an undisturbed run."""
     requests = [{**request, "seed": 3000 + i} for i, request in enumerate(requests_mix.mix(64, 150))]
     with Cluster(workers=MIXED, worker={"pool_mib": 128}) as quiet:
         want = requests_mix.run(quiet, requests)
-    rng = random.Random(1)
+    rng = random.Random(seed)
     done = rounds = 0
     longest = 0.0
     with Supervised(per_worker=PAIR_OF_TWO, worker={"pool_mib": 128}) as cluster:
@@ -195,7 +195,7 @@ def kills(count):
                 longest = max(longest, time.monotonic() - began)
                 done += 1
                 time.sleep(rng.random() * 0.3)
-                print(f"kill {done}: {process} ({worker} back after {time.monotonic() - began:.2f} s)")
+                print(f"kill {done}: {process} ({worker} back after {time.monotonic() - began:.2f} s)", flush=True)
             got = [stream.finish(300) for stream in streams]
             rounds += 1
             assert got == want, "streams differ"
@@ -205,6 +205,6 @@ def kills(count):
 
 if __name__ == "__main__":
     if len(sys.argv) > 2 and sys.argv[1] == "kills":
-        kills(int(sys.argv[2]))
+        kills(*map(int, sys.argv[2:]))
     else:
         unittest.main()

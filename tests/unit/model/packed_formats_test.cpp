@@ -47,6 +47,11 @@ class Layer {
               << r << ", " << i;
         }
       }
+      const cpu::MatrixSource some = reader.dequantized(source, {3, 17});  // as a rank asks
+      ASSERT_EQ(some.rows, 17);
+      EXPECT_EQ(
+          std::memcmp(some.data, found.data + 3 * kIn * sizeof(float), 17 * kIn * sizeof(float)),
+          0);
       ASSERT_EQ(source.grouped.has_value(), grouped);
       if (!grouped) return;
       cpu::ThreadPool pool(1);
