@@ -146,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Ranks, testing::ValuesIn([] {
                            }
                            return names;
                          }()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& test) { return test.param; });
 
 TEST(RanksTest, WhatDoesNotDivideIsRefusedWithWhatDoes) {
   ModelSpec spec;
@@ -215,7 +215,7 @@ TEST_P(BytesRead, EachRankReadsItsPart) {
 INSTANTIATE_TEST_SUITE_P(Models, BytesRead,
                          testing::Values("mistral_window", "qwen2_bias", "qwen3_norms", "mixtral",
                                          "phi3"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& test) { return test.param; });
 
 /// What belongs to another rank may be damaged: it is not looked at. What is one's own is.
 TEST(RanksTest, ReadsNothingOfOthers) {

@@ -129,7 +129,9 @@ MatrixSource CheckpointReader::embedding() {
 }
 
 MatrixSource CheckpointReader::embedding_rows(Slice rows) {
-  return dequantized({.plain = embedding()}, rows);
+  LinearSource table;
+  table.plain = embedding();
+  return dequantized(table, rows);
 }
 
 /// A norm's weights. Gemma's checkpoints have them less one.

@@ -88,14 +88,14 @@ void LlamaModel::Impl::whole_norms(const LayerSpec& spec, const LayerWeights& la
   }
   copy(false);
   for (int r = 0; r < cut.ranks; ++r) {
-    const Slice heads = cut.heads_of(r, config);
-    ranges[static_cast<std::size_t>(r)] = {heads.first * dim, heads.count * dim};
+    const Slice theirs = cut.heads_of(r, config);
+    ranges[static_cast<std::size_t>(r)] = {theirs.first * dim, theirs.count * dim};
   }
   const auto n = static_cast<std::size_t>(cut.ranks);
   group->gather_columns(all.data, all.rows, all.columns, std::span(ranges).first(n));
   for (int r = 0; r < cut.ranks; ++r) {
-    const Slice heads = cut.kv_heads_of(r, config);
-    ranges[static_cast<std::size_t>(r)] = {q_end + heads.first * dim, heads.count * dim};
+    const Slice theirs = cut.kv_heads_of(r, config);
+    ranges[static_cast<std::size_t>(r)] = {q_end + theirs.first * dim, theirs.count * dim};
   }
   group->gather_columns(all.data, all.rows, all.columns, std::span(ranges).first(n));
   ops.finish_whole(all, qkv_finish(spec, layer), {config.heads, config.kv_heads, config.head_dim});
