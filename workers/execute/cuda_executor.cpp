@@ -34,6 +34,8 @@ constexpr int kMaxSamplingThreads = 8;
 const char* weights_name(QuantMethod method) {
   switch (method) {
     case QuantMethod::none:
+    case QuantMethod::packed:  // refused on GPUs before anybody asks
+    case QuantMethod::nvfp4:
       return "bf16";
     case QuantMethod::gptq:
     case QuantMethod::awq:
