@@ -183,8 +183,11 @@ void WorkerLoop::take_step_events() {
       if (trace_.on()) trace_.step(core_.term(), *done->step, done->began, done->ended);
       input([&](WorkerActions& out) { core_.step_finished(*done->output, now_, out); });
     } else if (auto* failed = std::get_if<step_event::StepFailed>(&event)) {
-      input([&](WorkerActions& out) { core_.step_failed(failed->reason, out); });
+      take_loss();  // of a rank, which was told before this: then the pool has no fault
+      if (!exit_) input([&](WorkerActions& out) { core_.step_failed(failed->reason, out); });
     } else if (auto* no_pool = std::get_if<step_event::PoolFailed>(&event)) {
+      take_loss();
+      if (exit_) continue;
       input([&](WorkerActions& out) { core_.pool_failed(no_pool->reason, no_pool->final, out); });
     } else if (auto* pool = std::get_if<step_event::PoolReady>(&event)) {
       const Hello& h = pool->hello;

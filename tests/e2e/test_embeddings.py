@@ -12,7 +12,7 @@ import threading
 import time
 import unittest
 
-from cluster import BIN, MIXED, PAIR, SOURCE, Cluster, wait_until
+from cluster import BIN, DEVICE, MIXED, PAIR, SOURCE, Cluster, wait_until
 
 MODEL = SOURCE / "tests" / "golden" / "models" / "qwen3_embedding"
 GOLDEN = json.loads((SOURCE / "tests" / "golden" / "pooling.json").read_text())
@@ -55,6 +55,12 @@ class Embeddings(Near):
         self.assertEqual(reply["usage"]["prompt_tokens"], sum(len(entry["ids"]) for entry in golden))
         by_ids, _ = self.embed(self.cluster, input=[entry["ids"] for entry in golden])
         self.assertEqual(by_ids, vectors, "the same tokens, to the bit")
+
+    @unittest.skipUnless(DEVICE == "cpu", "ranks are processes on CPUs")
+    def test_two_ranks_give_the_same_bits(self):
+        wanted, _ = self.embed(self.cluster, input=texts(9))
+        with cluster(worker={"ranks": 2}) as ranked:
+            self.assertEqual(wanted, self.embed(ranked, input=texts(9))[0])
 
     def test_one_text_one_list_of_tokens(self):
         entry = GOLDEN["embeddings"][1]

@@ -104,6 +104,7 @@ Result<PoolExport> CpuExecutor::allocate(const PoolRequest& request) {
   constexpr TimeNs kMapping = 30 * kSecond;  // of all its pages
   group_->offer_pool(pool().handle(), pool().geometry().blocks);
   if (const Status status = group_->wait_for(RankState::mapped, kMapping); !status.ok()) {
+    tell_lost(status.message());  // no step has run: the pool is as it was
     return Status(ErrorCode::unavailable, status.message());
   }
   exported.value().ranks.resize(static_cast<std::size_t>(options_.ranks),

@@ -13,7 +13,7 @@ struct RowHead {
   std::uint32_t tokens = 0;
   std::uint32_t blocks = 0;
   std::uint32_t logits = 0;
-  std::uint32_t unused = 0;
+  std::uint32_t hidden = 0;
 };
 
 template <typename T>
@@ -30,7 +30,7 @@ void encode_rank_step(std::span<const StepRow> rows, std::string& bytes) {
   for (const StepRow& row : rows) {
     const RowHead head{row.position, static_cast<std::uint32_t>(row.tokens.size()),
                        static_cast<std::uint32_t>(row.block_table.size()),
-                       static_cast<std::uint32_t>(row.logits), 0};
+                       static_cast<std::uint32_t>(row.logits), row.hidden ? 1U : 0U};
     put(bytes, &head, 1);
   }
   for (const StepRow& row : rows) put(bytes, row.tokens.data(), row.tokens.size());
@@ -48,7 +48,8 @@ Status RankStep::decode(const std::string& bytes) {
   std::size_t tokens = 0;
   std::size_t blocks = 0;
   for (const RowHead& head : heads) {
-    if (head.logits > static_cast<std::uint32_t>(LogitsWanted::all)) return bad();
+    const auto most = static_cast<std::uint32_t>(LogitsWanted::all);
+    if (head.logits > most || head.hidden > 1) return bad();
     tokens += head.tokens;
     blocks += head.blocks;
   }
@@ -63,7 +64,7 @@ Status RankStep::decode(const std::string& bytes) {
   std::span<const BlockId> blocks_left(blocks_);
   for (const RowHead& head : heads) {
     rows_.push_back({tokens_left.first(head.tokens), head.position, blocks_left.first(head.blocks),
-                     static_cast<LogitsWanted>(head.logits)});
+                     static_cast<LogitsWanted>(head.logits), head.hidden != 0});
     tokens_left = tokens_left.subspan(head.tokens);
     blocks_left = blocks_left.subspan(head.blocks);
   }

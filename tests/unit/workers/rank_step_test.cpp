@@ -14,7 +14,8 @@ TEST(RankStep, RowsComeAsTheyWent) {
   const std::vector<BlockId> blocks = {9, 2};
   const std::vector<StepRow> rows = {{prompt, 30, blocks, LogitsWanted::all},
                                      {next, 1, std::span(blocks).first(1), LogitsWanted::none},
-                                     {next, 7, {}, LogitsWanted::last}};
+                                     {next, 7, {}, LogitsWanted::last},
+                                     {next, 8, {}, LogitsWanted::last, true}};
   std::string bytes = "what was there before";
   RankStep step;
   for (int again = 0; again < 2; ++again) {
@@ -29,6 +30,7 @@ TEST(RankStep, RowsComeAsTheyWent) {
                              rows[i].block_table.begin(), rows[i].block_table.end()));
       EXPECT_EQ(got.position, rows[i].position);
       EXPECT_EQ(got.logits, rows[i].logits);
+      EXPECT_EQ(got.hidden, rows[i].hidden);
     }
   }
   encode_rank_step({}, bytes);
