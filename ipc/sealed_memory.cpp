@@ -18,12 +18,6 @@ constexpr int kAllSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRI
 // Of Linux 6.3: such memory is never run as a program. Some systems allow no other.
 constexpr unsigned kNeverRun = 0x0008U;
 
-UniqueFd new_memory() {
-  const int fd = ::memfd_create("baton-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNeverRun);
-  if (fd >= 0 || errno != EINVAL) return UniqueFd(fd);
-  return UniqueFd(::memfd_create("baton-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-}
-
 Status failed(const char* what) {
   return Status(ErrorCode::unavailable, std::string(what) + ": " + std::strerror(errno));
 }
@@ -35,6 +29,12 @@ Result<Mapped> map_all(int fd, std::size_t bytes, int protection, int flags) {
 }
 
 }  // namespace
+
+UniqueFd unnamed_memory(const char* label, unsigned flags) {
+  const int fd = ::memfd_create(label, MFD_CLOEXEC | flags | kNeverRun);
+  if (fd >= 0 || errno != EINVAL) return UniqueFd(fd);
+  return UniqueFd(::memfd_create(label, MFD_CLOEXEC | flags));
+}
 
 Mapped::~Mapped() {
   if (data_ != nullptr) ::munmap(data_, size_);
@@ -64,7 +64,7 @@ Result<SealedMemory> SealedMemory::map(UniqueFd fd) {
 
 Result<UnsealedMemory> UnsealedMemory::create(std::size_t capacity) {
   UnsealedMemory memory;
-  memory.fd_ = new_memory();
+  memory.fd_ = unnamed_memory("baton-weights", MFD_ALLOW_SEALING);
   if (!memory.fd_) return failed("no shared memory");
   if (::ftruncate(memory.fd_.get(), static_cast<off_t>(capacity)) != 0)
     return failed("cannot size shared memory");

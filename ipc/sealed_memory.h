@@ -36,6 +36,10 @@ class Mapped {
   std::size_t size_ = 0;
 };
 
+/// Memory without a name and without a size yet (memfd_create, whose flags these are; errno if
+/// there is none). `label`: for people who look into /proc.
+UniqueFd unnamed_memory(const char* label, unsigned flags = 0);
+
 /// Sealed and mapped for reading; a write is a SIGSEGV.
 class SealedMemory {
  public:

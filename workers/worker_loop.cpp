@@ -18,8 +18,6 @@ namespace baton {
 
 namespace {
 
-/// Longer than any step: a device that hangs must not look alive.
-constexpr TimeNs kStuckStep = 60 * kSecond;
 /// Messages taken in one round, so that a flood cannot keep heartbeats and results from leaving.
 constexpr int kMessagesARound = 64;
 /// What the last messages need to leave before the process ends (the channel has linger 0).

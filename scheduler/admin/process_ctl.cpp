@@ -65,20 +65,25 @@ std::vector<Shown> look_around(const std::string& run_dir) {
   return all;
 }
 
-/// Of a worker's processes NAME.0, NAME.1, ...; of every other process 0.
-int rank_of(const std::string& process) {
-  const std::size_t n = process.size();
-  const bool numbered =
-      n > 2 && process[n - 2] == '.' && process[n - 1] >= '0' && process[n - 1] <= '9';
-  return numbered ? process[n - 1] - '0' : 0;
-}
+/// A worker of several ranks is processes NAME.0, NAME.1, ...; every other process is its own rank
+/// 0.
+struct RankName {
+  explicit RankName(const std::string& process) : worker(process) {
+    const std::size_t n = process.size();
+    if (n < 3 || process[n - 2] != '.' || process[n - 1] < '0' || process[n - 1] > '9') return;
+    worker.resize(n - 2);
+    rank = process[n - 1] - '0';
+  }
+  std::string worker;
+  int rank = 0;
+};
 
 void print_json(const std::vector<Shown>& all) {
   Json list = Json::array();
   for (const Shown& each : all) {
     list.push_back({{"name", each.process.name},
                     {"kind", each.process.kind},
-                    {"rank", rank_of(each.process.name)},
+                    {"rank", RankName(each.process.name).rank},
                     {"pid", each.life.pid},
                     {"state", each.state},
                     {"since", each.life.since},
@@ -121,10 +126,8 @@ bool ready_at_scheduler(const ProcessCommands& options, const ProcessRecord& rec
   const Json workers = ask_scheduler(options, "show workers json");
   if (!workers.is_array()) return false;
   return std::any_of(workers.begin(), workers.end(), [&](const Json& worker) {
-    const std::string name = worker.value("name", "");
-    const bool named = name == record.name || name + ".0" == record.name;
-    return named && worker.value("pid", 0) == record.life.pid &&
-           worker.value("state", "") == "ready";
+    return worker.value("name", "") == RankName(record.name).worker &&
+           worker.value("pid", 0) == record.life.pid && worker.value("state", "") == "ready";
   });
 }
 
@@ -156,12 +159,6 @@ int reload_keys(const ProcessCommands& options) {
   return asked > 0 ? 0 : complain("no front end is up in " + options.run_dir);
 }
 
-/// Whether that is a process of the worker `what`: NAME.0, NAME.1, ...
-bool is_rank_of(const std::string& process, const std::string& what) {
-  return process.size() == what.size() + 2 && process.starts_with(what + ".") &&
-         process.back() >= '0' && process.back() <= '9';
-}
-
 class Restart {
  public:
   explicit Restart(const ProcessCommands& options) : options_(options) {}
@@ -173,7 +170,7 @@ class Restart {
     });
     if (what != "all") {
       std::erase_if(targets_, [&](const Shown& each) {
-        return each.process.name != what && !is_rank_of(each.process.name, what);
+        return each.process.name != what && RankName(each.process.name).worker != what;
       });
     }
     if (targets_.empty()) {

@@ -105,8 +105,7 @@ void poison_last(const std::string& folder, const std::string& tensor) {
   const std::size_t at = file.find(last);
   ASSERT_NE(at, std::string::npos);
   file.replace(at + last.size() - each, each, std::string(each, '\x7F'));
-  if (each == 4) file[at + last.size() - 2] = '\xC0';  // 0x7FC07F7F
-  if (each == 2) file[at + last.size() - 2] = '\xC0';  // 0x7FC0
+  file[at + last.size() - 2] = '\xC0';  // 0x7FC07F7F, or 0x7FC0
   std::ofstream(path, std::ios::binary) << file;
 }
 

@@ -28,14 +28,6 @@ Status exchange_failed(const char* what) {
                 std::string("exchange memory: ") + what + ": " + std::strerror(errno));
 }
 
-/// Such memory is never run as a program (Linux 6.3); some systems allow no other.
-UniqueFd new_exchange() {
-  constexpr unsigned kNoExec = 0x0008U;
-  const int fd = ::memfd_create("baton-exchange", MFD_CLOEXEC | kNoExec);
-  if (fd >= 0 || errno != EINVAL) return UniqueFd(fd);
-  return UniqueFd(::memfd_create("baton-exchange", MFD_CLOEXEC));
-}
-
 Result<Mapped> map_exchange(int fd, std::size_t bytes) {
   void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (at == MAP_FAILED) return exchange_failed("mmap");
@@ -53,7 +45,7 @@ Result<ExchangeMemory> ExchangeMemory::create(int ranks, std::uint32_t buffer_by
     return invalid("an exchange buffer of " + std::to_string(buffer_bytes) + " bytes");
   }
   ExchangeMemory memory;
-  memory.fd_ = new_exchange();
+  memory.fd_ = unnamed_memory("baton-exchange");
   if (!memory.fd_) return exchange_failed("memfd_create");
   const std::size_t bytes = bytes_for(ranks, buffer_bytes);
   if (::ftruncate(memory.fd_.get(), static_cast<off_t>(bytes)) != 0)

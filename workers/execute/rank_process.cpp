@@ -21,8 +21,6 @@ namespace baton {
 namespace {
 
 constexpr int kLookMs = 250;
-/// As of a worker's step: a device that hangs must not look alive.
-constexpr TimeNs kStuckStep = 60 * kSecond;
 /// Rank 0 drains; then this process ends by itself.
 constexpr TimeNs kBehindDrain = 2 * kSecond;
 constexpr auto kRankZeroSays = std::chrono::seconds(10);

@@ -104,10 +104,11 @@ std::string head_name(const TensorNames& names, const Checkpoint& checkpoint) {
 
 std::pair<LinearSource, LinearSource> gate_and_up(const FeedForwardSource& part) {
   if (part.up.rows() > 0) return {part.gate, part.up};
+  const std::int64_t half = part.gate.plain.rows / 2;
   LinearSource gate = part.gate;
-  gate.plain.rows /= 2;
-  LinearSource up = gate;
-  up.plain.data += gate.plain.rows * gate.plain.columns * cpu::element_bytes(gate.plain.type);
+  LinearSource up = part.gate;
+  gate.plain = rows_of(gate.plain, {0, half});
+  up.plain = rows_of(up.plain, {half, half});
   return {gate, up};
 }
 

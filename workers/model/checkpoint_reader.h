@@ -113,6 +113,9 @@ struct FeedForwardNames {
   std::string fused, gate, up, down;
 };
 
+/// Rows of a matrix, where they lie.
+cpu::MatrixSource rows_of(cpu::MatrixSource matrix, Slice rows);
+
 /// The two, also where a plain tensor has both.
 std::pair<LinearSource, LinearSource> gate_and_up(const FeedForwardSource& part);
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "workers/collective/exchange_memory.h"
+
 namespace baton {
 namespace {
-
-constexpr int kMostRanks = 8;
 
 bool heads_divide(const ModelSpec& spec, int ranks) {
   const int kv_heads = spec.pool_heads();
@@ -16,9 +16,9 @@ bool heads_divide(const ModelSpec& spec, int ranks) {
 }  // namespace
 
 Status can_cut(const ModelSpec& spec, int ranks) {
-  if (ranks >= 1 && ranks <= kMostRanks && heads_divide(spec, ranks)) return {};
+  if (ranks >= 1 && ranks <= kMaxRanks && heads_divide(spec, ranks)) return {};
   std::string possible;
-  for (int n = 1; n <= std::min(kMostRanks, spec.heads); ++n) {
+  for (int n = 1; n <= std::min(kMaxRanks, spec.heads); ++n) {
     if (heads_divide(spec, n)) possible += (possible.empty() ? "" : ", ") + std::to_string(n);
   }
   return invalid("worker.ranks: " + std::to_string(ranks) + " ranks cannot share the model's " +

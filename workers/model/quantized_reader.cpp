@@ -31,13 +31,6 @@ cpu::MatrixSource owned(std::int64_t rows, std::int64_t columns, const std::stri
   return {data, cpu::ElementType::f32, rows, columns, std::move(memory), name};
 }
 
-/// Rows of a matrix, where they lie.
-cpu::MatrixSource rows_within(cpu::MatrixSource matrix, Slice rows) {
-  matrix.data += rows.first * matrix.columns * cpu::element_bytes(matrix.type);
-  matrix.rows = rows.count;
-  return matrix;
-}
-
 /// Which rows have to be dequantised for these: of 4-bit layers eight share their words, and some
 /// formats are read as a whole.
 RowRange range_for(const LinearSource& source, Slice rows) {
@@ -48,6 +41,12 @@ RowRange range_for(const LinearSource& source, Slice rows) {
 }
 
 }  // namespace
+
+cpu::MatrixSource rows_of(cpu::MatrixSource matrix, Slice rows) {
+  matrix.data += rows.first * matrix.columns * cpu::element_bytes(matrix.type);
+  matrix.rows = rows.count;
+  return matrix;
+}
 
 const std::byte* CheckpointReader::words(const std::string& name, std::int64_t rows,
                                          std::int64_t columns) {
@@ -162,7 +161,7 @@ cpu::MatrixSource CheckpointReader::dequantized(const LinearSource& source, Slic
   if (!source.quantized()) {
     bytes_read_ += static_cast<std::uint64_t>(rows.count * source.columns() *
                                               cpu::element_bytes(source.plain.type));
-    return rows_within(source.plain, rows);
+    return rows_of(source.plain, rows);
   }
   const Quantization& q = config_.quantization;
   const std::string& name = source.lazy     ? source.lazy->name
@@ -184,7 +183,7 @@ cpu::MatrixSource CheckpointReader::dequantized(const LinearSource& source, Slic
       dequantize_awq(*source.int4, pool_, to, range);
     }
   });
-  return rows_within(all, {rows.first - range.first, rows.count});
+  return rows_of(all, {rows.first - range.first, rows.count});
 }
 
 /// What some rows of a quantised layer take in the checkpoint, in bytes; scales are read whole.

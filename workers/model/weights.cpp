@@ -99,15 +99,7 @@ PackedMatrix packed_grouped(std::span<const cpu::GroupedMatrix> parts, bool pair
       paired, type.format};
 }
 
-/// Rows [first, first + rows) of a matrix.
-MatrixSource rows_of(const MatrixSource& source, std::int64_t first, std::int64_t rows) {
-  MatrixSource part = source;
-  part.data += first * source.columns * cpu::element_bytes(source.type);
-  part.rows = rows;
-  return part;
-}
-
-cpu::GroupedMatrix rows_of(const cpu::GroupedMatrix& all, const Slice& rows) {
+cpu::GroupedMatrix grouped_rows(const cpu::GroupedMatrix& all, const Slice& rows) {
   const auto of = [&](const auto& list) {
     const auto each = static_cast<std::ptrdiff_t>(list.size()) / all.out;
     const auto begin = list.begin() + rows.first * each;
@@ -129,7 +121,7 @@ PackedMatrix stacked(CheckpointReader& reader, std::span<const LinearRows> wante
     for (const LinearRows& part : wanted) {
       if (part.source != last) whole = reader.grouped(*part.source);
       last = part.source;
-      parts.push_back(rows_of(whole, part.rows));
+      parts.push_back(grouped_rows(whole, part.rows));
     }
     return packed_grouped(parts, paired, *type, how);
   }
@@ -142,7 +134,7 @@ PackedMatrix stacked(CheckpointReader& reader, std::span<const LinearRows> wante
     }
     if (part.source != last) whole = reader.dequantized(*part.source);
     last = part.source;
-    parts.push_back(rows_of(whole, part.rows.first, part.rows.count));
+    parts.push_back(rows_of(whole, part.rows));
   }
   return packed(parts, paired, how);
 }
@@ -230,8 +222,8 @@ LatentWeights pack_latent(CheckpointReader& reader, const LatentSource& source,
       reader.dequantized(source.kv_b, {heads.first * each, heads.count * each});
   for (std::int64_t h = 0; h < heads.count; ++h) {
     const std::int64_t first = h * each;
-    weights.absorb.push_back(linear(transposed(rows_of(all, first, l.plain)), how));
-    weights.value.push_back(linear(rows_of(all, first + l.plain, l.value), how));
+    weights.absorb.push_back(linear(transposed(rows_of(all, {first, l.plain})), how));
+    weights.value.push_back(linear(rows_of(all, {first + l.plain, l.value}), how));
   }
   return weights;
 }

@@ -57,6 +57,9 @@ struct WorkerCoreOptions {
 /// More could make a row wait for a token that no open step names (sequence_table.h).
 constexpr std::size_t kMaxStepsAtOnce = 2;
 
+/// Longer than any step: a process whose device hangs must not look alive.
+constexpr TimeNs kStuckStep = 60 * kSecond;
+
 /// Process exit codes of a worker, beside kExitUsage (2); also in docs/PROTOCOL.md. What kExitUsage
 /// and kExitRefused say is true of the next process, too.
 enum WorkerExit : int {

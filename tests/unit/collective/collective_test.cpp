@@ -43,6 +43,24 @@ std::vector<ColumnRange> cut(std::int64_t total, int ranks) {
   return ranges;
 }
 
+/// Which numbers of a matrix are meant: (row, column).
+using Where = std::function<bool(int, std::int64_t)>;
+
+Where everywhere() {
+  return [](int, std::int64_t) { return true; };
+}
+
+/// A matrix of value_at() there, and of -1 elsewhere.
+std::vector<float> matrix(int rows, std::int64_t columns, const Where& there) {
+  std::vector<float> data(static_cast<std::size_t>(rows * columns), -1);
+  for (int r = 0; r < rows; ++r) {
+    for (std::int64_t i = 0; i < columns; ++i) {
+      if (there(r, i)) data[static_cast<std::size_t>(r * columns + i)] = value_at(r, i);
+    }
+  }
+  return data;
+}
+
 class Degrees : public testing::TestWithParam<int> {};
 
 TEST_P(Degrees, ColumnsOfEveryWidthAndBuffer) {
@@ -51,17 +69,12 @@ TEST_P(Degrees, ColumnsOfEveryWidthAndBuffer) {
       for (const std::int64_t columns : {1, 7, 16, 61, 200}) {
         for (const int rows : {0, 1, 3, 40}) {
           const auto ranges = cut(columns, c.ranks());
-          std::vector<float> data(static_cast<std::size_t>(rows * columns), -1);
           const ColumnRange mine = ranges[static_cast<std::size_t>(c.rank())];
-          for (int r = 0; r < rows; ++r) {
-            for (std::int64_t i = mine.first; i < mine.end(); ++i)
-              data[static_cast<std::size_t>(r * columns + i)] = value_at(r, i);
-          }
+          std::vector<float> data = matrix(rows, columns, [&](int, std::int64_t i) {
+            return i >= mine.first && i < mine.end();
+          });
           c.gather_columns(data.data(), rows, columns, ranges);
-          for (int r = 0; r < rows; ++r) {
-            for (std::int64_t i = 0; i < columns; ++i)
-              ASSERT_EQ(data[static_cast<std::size_t>(r * columns + i)], value_at(r, i));
-          }
+          ASSERT_EQ(data, matrix(rows, columns, everywhere()));
         }
       }
     });
@@ -101,16 +114,10 @@ TEST_P(Degrees, RowsByTheirOwner) {
         for (int& owner : owners)
           owner = static_cast<int>(rng() % static_cast<unsigned>(c.ranks()));
         const auto owner = [&](int r) { return owners[static_cast<std::size_t>(r)]; };
-        std::vector<float> data(static_cast<std::size_t>(rows * columns), -1);
-        for (int r = 0; r < rows; ++r) {
-          for (std::int64_t i = 0; i < columns && owner(r) == c.rank(); ++i)
-            data[static_cast<std::size_t>(r * columns + i)] = value_at(r, i);
-        }
+        std::vector<float> data =
+            matrix(rows, columns, [&](int r, std::int64_t) { return owner(r) == c.rank(); });
         c.gather_rows(data.data(), rows, columns, owner);
-        for (int r = 0; r < rows; ++r) {
-          for (std::int64_t i = 0; i < columns; ++i)
-            ASSERT_EQ(data[static_cast<std::size_t>(r * columns + i)], value_at(r, i));
-        }
+        ASSERT_EQ(data, matrix(rows, columns, everywhere()));
       }
     });
   }
