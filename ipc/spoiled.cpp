@@ -55,8 +55,8 @@ void mark_pool_on_fault(const std::string& run_dir, const std::string& worker,
     ::sigaction(signal, &action, nullptr);
 }
 
-void mark_pool_spoiled(const std::string& run_dir, const std::string& worker) {
-  const std::string pid = std::to_string(::getpid());
+void mark_pool_spoiled(const std::string& run_dir, const std::string& worker, std::int32_t holder) {
+  const std::string pid = std::to_string(holder == 0 ? ::getpid() : holder);
   write_mark(mark_path(run_dir, worker).c_str(), pid.data(), pid.size());
 }
 

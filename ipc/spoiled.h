@@ -14,8 +14,10 @@ namespace baton {
 void mark_pool_on_fault(const std::string& run_dir, const std::string& worker,
                         std::int32_t holder = 0);
 
-/// Leaves the mark now: this process ends because its device failed.
-void mark_pool_spoiled(const std::string& run_dir, const std::string& worker);
+/// Leaves the mark now: this process ends because its device failed, or a step of its own did.
+/// `holder`: as above.
+void mark_pool_spoiled(const std::string& run_dir, const std::string& worker,
+                       std::int32_t holder = 0);
 
 /// Whether that process has left a mark. Marks of the worker go.
 bool take_spoiled_mark(const std::string& run_dir, const std::string& worker, std::int32_t pid);

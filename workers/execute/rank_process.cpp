@@ -93,12 +93,21 @@ class RankProcess {
       // Rank 0 finds the same, gives the pool up, and ends this process. If this one ended first,
       // it would look like a death that leaves the pool as it was.
       spdlog::error("{}", e.what());
+      give_pool_up();
       std::this_thread::sleep_for(kRankZeroSays);
       refuse(kExitRankLost, e.what());
     } catch (const std::exception& e) {
+      give_pool_up();
       group_holder_->fail(e.what());
       refuse(kExitFault, e.what());
     }
+  }
+
+  /// A step that failed here may have written anywhere: rank 0 sees no more than a death, so that
+  /// the mark has to be there before this process ends. Before the first step nothing is written.
+  void give_pool_up() {
+    if (!serving_) return;
+    mark_pool_spoiled(config_.run_dir, config_.self.name, group_holder_->pid_of(0));
   }
 
   void load() {
@@ -128,6 +137,7 @@ class RankProcess {
   [[noreturn]] void serve() {
     std::string bytes;
     RankStep step;
+    serving_ = true;
     for (;;) {
       group_holder_->collective().broadcast(bytes, kMostStepBytes);
       step_since_ = now_ns();
@@ -146,6 +156,7 @@ class RankProcess {
   std::atomic<RankGroup*> group_{nullptr};  // looked at by the watchdog's thread, too
   std::atomic<int> percent_{0};
   std::atomic<TimeNs> step_since_{0};  // 0: no step runs
+  bool serving_ = false;               // steps may have written to the pool
   CpuModel model_;
   ShmRegion pool_;
   KvPoolView view_;

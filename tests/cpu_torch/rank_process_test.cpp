@@ -1,0 +1,112 @@
+// The process of a rank other than 0, with a model: what it leaves behind when it fails. This process is
+// rank 0, as far as the rank sees.
+#include "workers/execute/rank_process.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "ipc/shm_region.h"
+#include "ipc/spoiled.h"
+#include "tests/cpu_torch/model_fixture.h"
+#include "tests/support/temp_dir.h"
+#include "workers/protocol/worker_core.h"
+
+namespace baton::test {
+namespace {
+
+constexpr std::uint32_t kBlocks = 8;
+
+class RankProcessTest : public testing::Test {
+ protected:
+  /// The rank is forked before this process has any thread.
+  void SetUp() override {
+    options.model_folder = golden_folder() + "/models/mistral_window";
+    options.run_dir = folder / "run";
+    options.name = "w";
+    options.ranks = 2;
+    ASSERT_TRUE(ensure_private_directory(options.run_dir).ok());
+    child = ::fork();
+    if (child == 0) {
+      Config config;
+      config.run_dir = options.run_dir;
+      config.self.name = options.name;
+      config.self.ranks = 2;
+      config.self.rank = 1;
+      SignalFd own_signals;
+      ::_exit(run_rank_process(config, options, own_signals));
+    }
+    auto led = RankGroup::lead(options.group_options(0), [this](int rank) {
+      marked = take_spoiled_mark(options.run_dir, options.name, ::getpid());
+      lost = rank;
+    });
+    ASSERT_TRUE(led.ok()) << led.status().message();
+    group = std::move(led).value();
+    const Status loaded = group->wait_for(RankState::loaded, 20 * kSecond);
+    ASSERT_TRUE(loaded.ok()) << loaded.message();
+  }
+  void TearDown() override {
+    group.reset();
+    if (child > 0) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+    }
+  }
+
+  void offer_a_pool() {
+    const ModelConfig config = ModelFiles(options.model_folder).config;
+    KvGeometry g;
+    g.layers = static_cast<std::uint32_t>(config.layers);
+    g.kv_heads = static_cast<std::uint32_t>(config.pool_heads());
+    g.head_dim = static_cast<std::uint32_t>(config.pool_dim());
+    g.tokens_per_block = options.tokens_per_block;
+    g.blocks = kBlocks;
+    g.block_bytes = kv_block_bytes(g).value();
+    const RegionName owner{options.name, ::getpid(), pid_start_time(::getpid()), 7};
+    auto made =
+        ShmRegion::create(region_name(options.run_dir, owner), kv_pool_bytes(g).value());
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    pool = std::move(made).value();
+    group->offer_pool(pool.name(), kBlocks);
+    ASSERT_TRUE(group->wait_for(RankState::mapped, 10 * kSecond).ok());
+  }
+  int status_of_child() {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    child = 0;
+    while (lost < 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+  TempDir folder;
+  SignalFd signals;  // what the rank asks of this process
+  CpuExecutor::Options options;
+  pid_t child = 0;
+  std::unique_ptr<RankGroup> group;
+  ShmRegion pool;
+  std::atomic<bool> marked{false};  // when the rank's end was told
+  std::atomic<int> lost{-1};
+};
+
+/// Steps have written to the pool, and this one may have, too: nobody may keep it.
+TEST_F(RankProcessTest, AStepThatFailsSpoilsThePool) {
+  offer_a_pool();
+  std::string nonsense = "no step";
+  group->collective().broadcast(nonsense, 100);
+  EXPECT_EQ(status_of_child(), kExitFault);
+  EXPECT_TRUE(marked) << "in the name of rank 0, which holds the lease, before the end is told";
+}
+
+TEST_F(RankProcessTest, AFailureBeforeTheFirstStepSpoilsNothing) {
+  group->offer_pool("baton-there-is-none", kBlocks);
+  EXPECT_EQ(status_of_child(), kExitFault);
+  EXPECT_FALSE(marked);
+}
+
+}  // namespace
+}  // namespace baton::test
