@@ -415,8 +415,8 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
       {"rank", "which of the worker's ranks this process is; whoever starts the ranks sets it",
        &W::rank, 0, 7},
       {"rank_timeout_s",
-       "seconds that ranks wait for one that lives and does not come to an exchange; then it is "
-       "killed, and all ranks start again",
+       "seconds that ranks wait for one that lives, does not come to an exchange and computes "
+       "nothing meanwhile; then it is killed, and all ranks start again",
        &W::rank_timeout_s, 0.2, 600},
       {"threads", "threads of a step; 0: the cores, divided by the workers on CPUs and their ranks",
        &W::threads, 0, 256},

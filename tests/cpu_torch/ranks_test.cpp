@@ -38,6 +38,7 @@ class RankedModel {
   LlamaModel& rank(std::size_t index) { return *models_[index]; }
   std::size_t ranks() const { return models_.size(); }
   const CollectiveFigures& figures(std::size_t rank) const { return groups_[rank]->figures(); }
+  std::uint32_t progress(std::size_t rank) const { return groups_[rank]->progress().load(); }
 
   LogitsView forward(std::span<const StepRow> rows, const KvPoolView& pool) {
     LogitsView logits;
@@ -255,6 +256,25 @@ TEST(RanksTest, RanksThatDifferAreNoticed) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+/// Whoever waits for a rank sees it get on, in every part of every layer: else a long step on a
+/// slow machine would be taken for one that has stopped.
+TEST(RanksTest, AStepIsSeenToGetOn) {
+  for (const std::string name : {"mistral_window", "mixtral"}) {
+    SCOPED_TRACE(name);
+    RankedModel model(path_of(name), 2);
+    const auto whole = load_golden(name);
+    TestPool pool(*whole, 8, 16, 1);
+    const std::vector<BlockId> table = pool.table(60);
+    const std::vector<Token> tokens = random_tokens(60, whole->config().vocab, 4);
+    const StepRow row{tokens, 0, table, LogitsWanted::last};
+    for (std::size_t r = 0; r < model.ranks(); ++r) EXPECT_EQ(model.progress(r), 0U);
+    model.forward({&row, 1}, pool.view());
+    // q, k, v; attention; its projection; gate and up; down.
+    const auto least = static_cast<std::uint32_t>(5 * whole->config().layers);
+    for (std::size_t r = 0; r < model.ranks(); ++r) EXPECT_GE(model.progress(r), least) << r;
+  }
 }
 
 /// What a step costs in messages and bytes, by the number of ranks: neither grows with it.

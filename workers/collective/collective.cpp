@@ -79,20 +79,29 @@ void Collective::await(int peer, Patience patience) const {
   RankCell& cell = head_.cells[static_cast<std::size_t>(peer)];
   const std::uint32_t round = round_ - 1;
   if (reached(cell.posted.load(std::memory_order_acquire), round)) return;
+  const std::atomic<std::uint32_t>& progress = head_.progress[static_cast<std::size_t>(peer)].count;
   const TimeNs began = now_ns();
+  TimeNs moved = began;  // when the peer was last seen to get on
+  std::uint32_t seen_progress = progress.load(std::memory_order_relaxed);
   for (;;) {
     for (int i = 0; i < kLooks; ++i) {
       if (reached(cell.posted.load(std::memory_order_acquire), round)) return;
       relax();
     }
     if (const std::uint32_t word = head_.aborted.load()) throw_aborted(word);
-    const TimeNs waited = now_ns() - began;
-    if (patience == Patience::bounded && waited >= options_.patience) throw RankLost(peer, true);
+    const TimeNs now = now_ns();
+    const TimeNs waited = now - began;
     if (waited < options_.spin) continue;
     if (waited < 2 * options_.spin) {
       ::sched_yield();  // with fewer processors than ranks the one that is awaited needs ours
       continue;
     }
+    if (const std::uint32_t count = progress.load(std::memory_order_relaxed);
+        count != seen_progress) {
+      seen_progress = count;
+      moved = now;
+    }
+    if (patience == Patience::bounded && now - moved >= options_.patience) throw RankLost(peer, true);
     cell.sleepers.fetch_add(1);
     const std::uint32_t seen = cell.posted.load();
     if (!reached(seen, round) && head_.aborted.load() == 0) futex_wait(cell.posted, seen);

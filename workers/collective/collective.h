@@ -7,9 +7,11 @@
 // round n + 2 before all have posted n + 1. Calls that do not fit one buffer take several rounds.
 //
 // Every wait ends: when the others have come, when the group is aborted (a watchdog does that when
-// a rank's process ends), or when `patience` is over. The last two throw RankLost.
+// a rank's process ends), or when the one that is awaited has not got on for `patience`. The last
+// two throw RankLost. A rank that computes gets on as long as it adds to progress().
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -45,7 +47,7 @@ struct ColumnRange {
 };
 
 struct CollectiveOptions {
-  TimeNs patience = 5 * kSecond;  // for a rank that lives and does not come
+  TimeNs patience = 5 * kSecond;  // for a rank that lives, does not come, and does not get on
   TimeNs spin = 30'000;           // looked for so long before the kernel is asked to wait
 };
 
@@ -63,6 +65,11 @@ class Collective {
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
   const CollectiveFigures& figures() const { return figures_; }
+
+  /// Of this rank: what it computes between two exchanges adds to it, from any thread.
+  std::atomic<std::uint32_t>& progress() const {
+    return head_.progress[static_cast<std::size_t>(rank_)].count;
+  }
 
   /// Returns when all have called it; what they wrote to any memory before is visible.
   void barrier();

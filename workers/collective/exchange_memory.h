@@ -28,6 +28,13 @@ struct alignas(64) RankCell {
   std::atomic<std::int32_t> percent{0};    // of its weights
 };
 
+/// Grows while a rank computes between two exchanges, written by its threads: who waits for it sees
+/// a long step from one that has stopped. On a line apart from `posted`, which waiters look at all
+/// the time.
+struct alignas(64) RankProgress {
+  std::atomic<std::uint32_t> count{0};
+};
+
 /// What rank 0 tells the others of the pool, once `round` has grown.
 struct alignas(64) PoolNotice {
   std::atomic<std::uint32_t> round{0};
@@ -44,6 +51,7 @@ struct ExchangeHead {
   alignas(64) std::atomic<std::uint32_t> aborted{0};
   std::atomic<std::uint32_t> leaving{0};  // rank 0 ends, and so shall the others
   std::array<RankCell, kMaxRanks> cells{};
+  std::array<RankProgress, kMaxRanks> progress{};
   PoolNotice pool;
   /// Why a rank failed, for people; it writes this before its state.
   char reasons[kMaxRanks][512] = {};

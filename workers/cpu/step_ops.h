@@ -109,6 +109,8 @@ class StepOps {
 
   const char* isa_name() const { return kernels_.name; }
   int threads() const { return pool_.threads(); }
+  /// As ThreadPool::count_chunks(); before the first step.
+  void count_chunks(std::atomic<std::uint32_t>* progress) { pool_.count_chunks(progress); }
 
   /// y[r] = table[ids[r]]: `table` is [vocab, y.columns] of bf16 or f32.
   void embed(const void* table, WeightType type, std::span<const std::int32_t> ids, Rows y);

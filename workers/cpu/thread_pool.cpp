@@ -45,7 +45,10 @@ ThreadPool::~ThreadPool() {
 void ThreadPool::run_job(int chunks, Call call, void* work) {
   if (chunks <= 0) return;
   if (chunks == 1 || helpers_.empty()) {
-    for (int chunk = 0; chunk < chunks; ++chunk) call(work, chunk, 0);
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      call(work, chunk, 0);
+      chunk_ended();
+    }
     return;
   }
   const std::uint32_t job = job_of(ticket_.load(std::memory_order_relaxed)) + 1;
@@ -84,6 +87,7 @@ void ThreadPool::work_on(std::uint32_t job, int thread) {
     if (chunk_of(ticket) >= slot.chunks.load(std::memory_order_relaxed)) break;
     if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
     call(work, static_cast<int>(chunk_of(ticket)), thread);
+    chunk_ended();
     ++finished;
     ticket = ticket_.load(std::memory_order_acquire);
   }

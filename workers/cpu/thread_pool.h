@@ -25,6 +25,10 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
+  /// Every chunk that has ended adds one to `progress`, which outlives this: somebody who waits
+  /// for a job tells a long one from one that has stopped.
+  void count_chunks(std::atomic<std::uint32_t>* progress) { progress_ = progress; }
+
   static constexpr int kMaxThreads = 256;
   int threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
@@ -51,6 +55,9 @@ class ThreadPool {
   };
 
   void run_job(int chunks, Call call, void* work);
+  void chunk_ended() const {
+    if (progress_ != nullptr) progress_->fetch_add(1, std::memory_order_relaxed);
+  }
   void work_on(std::uint32_t job, int thread);
   void help(int thread);
   bool wait_for_job(std::uint32_t last_job);
@@ -60,6 +67,7 @@ class ThreadPool {
   alignas(64) std::atomic<std::uint32_t> wake_{0};
   std::atomic<std::uint32_t> asleep_{0};
   std::atomic<bool> stop_{false};
+  std::atomic<std::uint32_t>* progress_ = nullptr;  // set before the first job
   std::vector<std::thread> helpers_;
 };
 

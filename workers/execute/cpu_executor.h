@@ -32,7 +32,7 @@ class CpuExecutor final : public HostExecutor {
     std::vector<std::string> neighbours;  // the other workers on this host's CPUs
     MemoryAsk memory;                     // what the configuration says of it
     int ranks = 1;                        // processes that share the model; this is rank 0
-    TimeNs rank_timeout = 5 * kSecond;    // for a rank that does not come to an exchange
+    TimeNs rank_timeout = 5 * kSecond;    // for a rank that does not get on
 
     RankGroupOptions group_options(int rank) const;
     CpuModelAsk model_ask(int rank, Collective* group) const;

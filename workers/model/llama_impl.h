@@ -38,6 +38,7 @@ struct LlamaModel::Impl {
         hidden(cut.part(config.hidden)),
         heads(static_cast<int>(cut.heads(config).count)),
         ops(options.threads, options.isa, shape_of(config, cut)) {
+    if (group != nullptr) ops.count_chunks(&group->progress());
     batch.latent = config.latent.rank > 0;
     for (const RopeConfig& rope : config.ropes) ropes.emplace_back(rope, config.max_context);
     const bool all_turn = std::all_of(config.parts.begin(), config.parts.end(),

@@ -140,6 +140,67 @@ TEST(CollectiveProcesses, AFrozenRankIsLeftAndEnded) {
   EXPECT_EQ(ended.load(), 1);
 }
 
+/// Exchanges once, then computes for so long, and exchanges again.
+int compute_between(const ExchangeMemory& memory, int rank, TimeNs how_long) {
+  try {
+    Collective c(memory, rank);
+    c.all_gather(1);
+    for (const TimeNs end = now_ns() + how_long; now_ns() < end;) {
+      c.progress().fetch_add(1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    c.all_gather(2);
+    return 0;
+  } catch (const RankLost&) {
+    return kLost;
+  }
+}
+
+constexpr TimeNs kComputePatience = 400 * kMillisecond;
+
+/// A long step is none that has stopped, as long as it is seen to get on.
+TEST(CollectiveProcesses, ARankThatComputesIsWaitedFor) {
+  Group group(ExchangeMemory::create(2).value(), [](const ExchangeMemory& memory, int rank) {
+    return compute_between(memory, rank, 4 * kComputePatience);
+  });
+  CollectiveOptions options;
+  options.patience = kComputePatience;
+  Collective c(group.memory, 0, options);
+  c.all_gather(1);
+  const TimeNs began = now_ns();
+  EXPECT_NO_THROW(c.all_gather(2));
+  EXPECT_GE(now_ns() - began, 3 * kComputePatience);
+  EXPECT_EQ(group.status_of(1, 5 * kSecond), 0);
+}
+
+/// The time runs from the last change that was seen, not from the beginning of the step.
+TEST(CollectiveProcesses, OneThatFreezesWhileItComputesIsLeft) {
+  Group group(ExchangeMemory::create(2).value(), [](const ExchangeMemory& memory, int rank) {
+    return compute_between(memory, rank, 60 * kSecond);
+  });
+  CollectiveOptions options;
+  options.patience = kComputePatience;
+  Collective c(group.memory, 0, options);
+  c.all_gather(1);
+  std::atomic<TimeNs> stopped{0};
+  std::thread freezer([&] {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(2 * kComputePatience));
+    stopped = now_ns();
+    ::kill(group.pid_of(1), SIGSTOP);
+  });
+  try {
+    c.all_gather(2);
+    ADD_FAILURE() << "nobody else has come";
+  } catch (const RankLost& e) {
+    EXPECT_EQ(e.rank(), 1);
+    EXPECT_TRUE(e.silent());
+  }
+  const TimeNs left = now_ns();
+  freezer.join();
+  EXPECT_GE(left, stopped);
+  EXPECT_LT(left - stopped, kComputePatience + kSecond);
+}
+
 /// Rank 0 may be idle for hours: the others wait for its bytes without an end, but for its death.
 TEST(CollectiveProcesses, IdleRanksWaitForRankZero) {
   Group group(ExchangeMemory::create(2).value(), [](const ExchangeMemory& memory, int rank) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <numeric>
 
@@ -63,6 +64,23 @@ TEST(ThreadPool, StartsAndStopsWithoutWork) {
   for (int i = 0; i < 200; ++i) {
     ThreadPool pool(1 + i % 4);
     if (i % 3 == 0) pool.run(2, [](int, int) {});
+  }
+}
+
+/// While a job runs, not at its end: somebody waits for it, and gives up if nothing moves.
+TEST(ThreadPool, CountsChunksAsTheyEnd) {
+  for (const int threads : {1, 3}) {
+    std::atomic<std::uint32_t> progress{0};
+    ThreadPool pool(threads);
+    pool.count_chunks(&progress);
+    std::atomic<std::uint32_t> before_last{0};
+    pool.run(50, [&](int chunk, int) {
+      if (chunk == 49) before_last = progress.load();
+    });
+    EXPECT_GE(before_last, 50U - static_cast<std::uint32_t>(threads));
+    EXPECT_EQ(progress, 50U);
+    pool.run(1, [](int, int) {});
+    EXPECT_EQ(progress, 51U);
   }
 }
 
