@@ -169,8 +169,9 @@ class Restart {
       return each.process.kind == "twin";
     });
     if (what != "all") {
+      const std::string group = group_of(what);
       std::erase_if(targets_, [&](const Shown& each) {
-        return each.process.name != what && RankName(each.process.name).worker != what;
+        return each.process.name != what && RankName(each.process.name).worker != group;
       });
     }
     if (targets_.empty()) {
@@ -194,6 +195,15 @@ class Restart {
   }
 
  private:
+  /// Ranks end and start together: the name of one means its worker.
+  std::string group_of(const std::string& what) const {
+    const std::string worker = RankName(what).worker;
+    const bool ranks = std::any_of(targets_.begin(), targets_.end(), [&](const Shown& each) {
+      return each.process.kind == "rank" && RankName(each.process.name).worker == worker;
+    });
+    return ranks ? worker : what;
+  }
+
   /// Why nothing is begun.
   std::string hindrance() const {
     for (const Shown& each : targets_) {

@@ -1,5 +1,5 @@
-// The process of a rank other than 0, with a model: what it leaves behind when it fails. This process is
-// rank 0, as far as the rank sees.
+// The process of a rank other than 0, with a model: what it leaves behind when it fails, and whom it
+// asks when it is asked to stop. This process is rank 0, as far as the rank sees.
 #include "workers/execute/rank_process.h"
 
 #include <gtest/gtest.h>
@@ -106,6 +106,19 @@ TEST_F(RankProcessTest, AFailureBeforeTheFirstStepSpoilsNothing) {
   group->offer_pool("baton-there-is-none", kBlocks);
   EXPECT_EQ(status_of_child(), kExitFault);
   EXPECT_FALSE(marked);
+}
+
+/// Alone it could only wait and then end, which ends the group in the middle of whatever it does.
+TEST_F(RankProcessTest, WhoIsAskedToStopAsksRankZero) {
+  offer_a_pool();
+  ASSERT_FALSE(signals.requested());
+  ::kill(child, SIGTERM);
+  const TimeNs end = now_ns() + 5 * kSecond;
+  while (!signals.requested() && now_ns() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  EXPECT_TRUE(signals.requested());
+  EXPECT_EQ(lost, -1) << "it serves until rank 0 has drained";
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ import time
 import unittest
 
 import requests_mix
-from cluster import DEVICE, MIXED, Cluster, wait_until
+from cluster import DEVICE, MIXED, PATIENCE, Cluster, wait_until
 from supervised import Supervised
 
 
@@ -132,7 +132,7 @@ class Deaths(unittest.TestCase):
             with self.subTest(process=process):
                 ended, whole = self.end(cluster, process, signal.SIGKILL, 1)
                 print(f"{process}: all ended after {ended:.2f} s, whole {whole:.2f} s after the start")
-                self.assertLess(whole, 2 * float(os.environ.get("BATON_TEST_PATIENCE", "1")))
+                self.assertLess(whole, 2 * PATIENCE)
         self.check(cluster, streams)
         self.assertGreater(cluster.show("info")["counters"]["resumed"], 0, "the pool was kept")
 
@@ -165,6 +165,31 @@ class Deaths(unittest.TestCase):
         self.assertIn("decode0.0 is replaced", text)
         self.assertIn("decode0.1 is replaced", text)
         self.check(cluster, streams)
+
+    def test_a_restart_of_one_rank(self):
+        """It means the worker, and takes no longer, whoever of its processes is named or signalled."""
+        cluster, streams = self.serve()
+        code, text, complaint = cluster.restart_words("decode0.1")
+        self.assertEqual((code, complaint), (0, ""))
+        self.assertIn("decode0.0 is replaced", text)
+        self.assertIn("decode0.1 is replaced", text)
+        self.check(cluster, streams)
+        took = {}
+        for how in ("decode0", "decode0.1", "SIGTERM"):
+            before = self.pids(cluster, "decode0")
+            began = time.monotonic()
+            if how == "SIGTERM":
+                os.kill(cluster.pid("decode0.1"), signal.SIGTERM)
+            else:
+                self.assertEqual(cluster.restart_words(how)[0], 0)
+            wait_until(lambda: all(p not in (None, *before) for p in self.pids(cluster, "decode0")), 30,
+                       "both ranks are others")
+            wait_until(lambda: cluster.worker_state("decode0") == "ready", 30, "decode0 is whole again")
+            took[how] = time.monotonic() - began
+        print("a worker of two ranks is back after", {how: round(s, 2) for how, s in took.items()})
+        # Nothing runs: there is nothing to drain. A rank that waited by itself for rank 0 took 10 s.
+        for how, seconds in took.items():
+            self.assertLess(seconds, 5 * PATIENCE, how)
 
     def test_show_processes(self):
         cluster = self.enterContext(Supervised(per_worker=PAIR_OF_TWO))

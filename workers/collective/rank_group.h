@@ -8,6 +8,7 @@
 // the pool when it wakes.
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -69,6 +70,8 @@ class RankGroup {
   void fail(const std::string& reason);
   /// Nothing: not in that time.
   std::optional<PoolOffer> wait_for_pool(TimeNs patience);
+  /// SIGTERM for rank 0: it drains, and then all ranks end.
+  void stop_leader() { watchdog_->signal(0, SIGTERM); }
   bool leaving() const { return memory_.head().leaving.load() != 0; }
 
  private:

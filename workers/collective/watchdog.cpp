@@ -31,11 +31,13 @@ bool Watchdog::watch(int rank, std::int32_t pid) {
   return true;
 }
 
-void Watchdog::kill(int rank) {
+void Watchdog::kill(int rank) { signal(rank, SIGKILL); }
+
+void Watchdog::signal(int rank, int number) {
   const std::lock_guard lock(mutex_);
   for (const Watched& each : watched_) {
     if (each.rank == rank && !each.ended) {
-      ::syscall(SYS_pidfd_send_signal, each.fd.get(), SIGKILL, nullptr, 0U);
+      ::syscall(SYS_pidfd_send_signal, each.fd.get(), number, nullptr, 0U);
     }
   }
 }

@@ -23,7 +23,9 @@ class Watchdog {
 
   /// From any thread. False: there is no such process, or the kernel has no pidfd.
   bool watch(int rank, std::int32_t pid);
-  /// SIGKILL for a watched process that does not answer; the pidfd makes sure that it is that one.
+  /// For a watched process that has not ended; the pidfd makes sure that it is that one.
+  void signal(int rank, int number);
+  /// SIGKILL, for one that does not answer.
   void kill(int rank);
 
  private:

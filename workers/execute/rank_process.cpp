@@ -45,7 +45,7 @@ class RankProcess {
       const TimeNs since = step_since_.load();
       if (since == 0 || now - since < kStuckStep) alive.touch(now);
       if (leave_at == 0 && signals.requested()) {
-        spdlog::info("asked to stop: rank 0 drains first");
+        ask_leader();
         leave_at = now + seconds_to_ns(config_.self.drain_s) + kBehindDrain;
       }
       if (leave_at != 0 && now >= leave_at) end(kExitOk);
@@ -56,6 +56,18 @@ class RankProcess {
   [[noreturn]] void end(int code) {
     spdlog::default_logger()->flush();
     ::_exit(code);
+  }
+
+  /// Nobody but rank 0 can drain, and one that is asked to stop alone ends its whole group in the
+  /// end: so this rank asks for it.
+  void ask_leader() {
+    RankGroup* group = group_;
+    if (group == nullptr) {
+      spdlog::info("asked to stop: there is no group yet");
+      end(kExitOk);
+    }
+    spdlog::info("asked to stop: rank 0 is asked, too, and drains first");
+    group->stop_leader();
   }
 
   [[noreturn]] void refuse(int code, const std::string& why) {
