@@ -100,6 +100,7 @@ TEST_F(RankProcessTest, AStepThatFailsSpoilsThePool) {
   group->collective().broadcast(nonsense, 100);
   EXPECT_EQ(status_of_child(), kExitFault);
   EXPECT_TRUE(marked) << "in the name of rank 0, which holds the lease, before the end is told";
+  EXPECT_EQ(group->words_of_loss(1), "rank 1: a step of rank 0 that cannot be read");
 }
 
 TEST_F(RankProcessTest, AFailureBeforeTheFirstStepSpoilsNothing) {

@@ -54,14 +54,17 @@ Collective::Collective(const ExchangeMemory& memory, int rank, CollectiveOptions
       ranks_(memory.ranks()),
       options_(options) {}
 
-void Collective::throw_aborted(std::uint32_t word) {
-  throw RankLost(static_cast<int>(word) - 1, false);
+std::optional<RankLost> Collective::loss(const ExchangeMemory& memory) {
+  const std::uint32_t word = memory.head().aborted.load();
+  if (word == 0) return std::nullopt;
+  return RankLost(static_cast<int>(word & ~kSilentRank) - 1, (word & kSilentRank) != 0);
 }
 
-void Collective::abort(const ExchangeMemory& memory, int lost_rank) {
+void Collective::abort(const ExchangeMemory& memory, int lost_rank, bool silent) {
   ExchangeHead& head = memory.head();
-  std::uint32_t none = 0;  // the first loss is the one that is told
-  head.aborted.compare_exchange_strong(none, static_cast<std::uint32_t>(lost_rank) + 1);
+  std::uint32_t none = 0;
+  const auto word = static_cast<std::uint32_t>(lost_rank) + 1;
+  head.aborted.compare_exchange_strong(none, silent ? word | kSilentRank : word);
   for (const RankCell& cell : head.cells) futex_wake(cell.posted);
 }
 
@@ -88,7 +91,7 @@ void Collective::await(int peer, Patience patience) const {
       if (reached(cell.posted.load(std::memory_order_acquire), round)) return;
       relax();
     }
-    if (const std::uint32_t word = head_.aborted.load()) throw_aborted(word);
+    if (const auto lost = loss(memory_)) throw *lost;
     const TimeNs now = now_ns();
     const TimeNs waited = now - began;
     if (waited < options_.spin) continue;
@@ -101,7 +104,11 @@ void Collective::await(int peer, Patience patience) const {
       seen_progress = count;
       moved = now;
     }
-    if (patience == Patience::bounded && now - moved >= options_.patience) throw RankLost(peer, true);
+    if (patience == Patience::bounded && now - moved >= options_.patience) {
+      // Told before this rank leaves, so that nobody takes its own end for the first one.
+      abort(memory_, peer, /*silent=*/true);
+      throw loss(memory_).value_or(RankLost(peer, true));
+    }
     cell.sleepers.fetch_add(1);
     const std::uint32_t seen = cell.posted.load();
     if (!reached(seen, round) && head_.aborted.load() == 0) futex_wait(cell.posted, seen);

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -94,8 +95,11 @@ class Collective {
   /// The error (of the others): what came is longer than `most`.
   void broadcast(std::string& bytes, std::size_t most);
 
-  /// Ends every wait of the group, now and later. From any thread, and of any rank.
-  static void abort(const ExchangeMemory& memory, int lost_rank);
+  /// Ends every wait of the group, now and later. From any thread, and of any rank. The first loss
+  /// is the one that everybody is told: who leaves because of it is lost later.
+  static void abort(const ExchangeMemory& memory, int lost_rank, bool silent = false);
+  /// That first loss.
+  static std::optional<RankLost> loss(const ExchangeMemory& memory);
 
  private:
   enum class Patience : std::uint8_t { bounded, endless };
@@ -103,7 +107,6 @@ class Collective {
   void post(std::size_t bytes);
   void await(int peer, Patience patience = Patience::bounded) const;
   void await_all() const;
-  [[noreturn]] static void throw_aborted(std::uint32_t word);
 
   const ExchangeMemory& memory_;
   ExchangeHead& head_;

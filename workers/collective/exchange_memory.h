@@ -35,6 +35,9 @@ struct alignas(64) RankProgress {
   std::atomic<std::uint32_t> count{0};
 };
 
+/// In `aborted`, beside a rank: it lives, as far as is known, and did not come.
+constexpr std::uint32_t kSilentRank = 1U << 16U;
+
 /// What rank 0 tells the others of the pool, once `round` has grown.
 struct alignas(64) PoolNotice {
   std::atomic<std::uint32_t> round{0};
@@ -47,7 +50,8 @@ struct ExchangeHead {
   std::uint64_t magic = 0;
   std::uint32_t ranks = 0;
   std::uint32_t buffer_bytes = 0;
-  /// 0, or the number of the rank that is lost plus one: every wait ends. Never goes back.
+  /// 0, or the number of the rank that was lost first plus one, or'ed with kSilentRank: every wait
+  /// ends. Never changes again.
   alignas(64) std::atomic<std::uint32_t> aborted{0};
   std::atomic<std::uint32_t> leaving{0};  // rank 0 ends, and so shall the others
   std::array<RankCell, kMaxRanks> cells{};

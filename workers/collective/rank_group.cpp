@@ -68,7 +68,9 @@ RankGroup::RankGroup(const RankGroupOptions& options, ExchangeMemory memory, OnL
       pids_(static_cast<std::size_t>(options.ranks), 0),
       collective_(std::make_unique<Collective>(memory_, options.rank, options.collective)),
       watchdog_(std::make_unique<Watchdog>([this, told = std::move(on_lost)](int rank) {
-        told(rank);  // first: whoever an exchange throws at knows why already
+        // One that left because of another is not why the group ends.
+        const auto first = Collective::loss(memory_);
+        told(first ? first->rank() : rank);  // whoever an exchange throws at knows why already
         Collective::abort(memory_, rank);
       })) {
   pids_[static_cast<std::size_t>(options.rank)] = ::getpid();
@@ -142,25 +144,37 @@ Status RankGroup::wait_for(RankState state, TimeNs patience) {
   const auto wanted = static_cast<std::uint32_t>(state);
   for (int rank = 1; rank < ranks(); ++rank) {
     for (;;) {
-      const std::uint32_t now = cell(rank).state.load();
-      const std::string who = "rank " + std::to_string(rank);
-      const bool failed = now == static_cast<std::uint32_t>(RankState::failed);
-      if (failed && state == RankState::joined) break;  // told when more is asked of it
-      if (failed) {
-        const char* why = memory_.head().reasons[rank];
-        return invalid(who + ": " +
-                       std::string(why, ::strnlen(why, sizeof memory_.head().reasons[rank])));
+      // What a rank has failed for is told when more is asked of it than to have joined.
+      if (has_failed(rank) && state != RankState::joined) return failure_of(rank);
+      if (cell(rank).state.load() >= wanted) break;
+      if (const auto lost = Collective::loss(memory_)) {
+        if (lost->rank() != rank && has_failed(lost->rank())) return failure_of(lost->rank());
+        return Status(ErrorCode::unavailable, words_of_loss(lost->rank()));
       }
-      if (now >= wanted) break;
-      if (const std::uint32_t lost = memory_.head().aborted.load()) {
-        return Status(ErrorCode::unavailable, "rank " + std::to_string(lost - 1) + " is no more");
+      if (now_ns() >= end) {
+        return Status(ErrorCode::unavailable,
+                      "rank " + std::to_string(rank) + " has not got ready in time");
       }
-      if (now_ns() >= end)
-        return Status(ErrorCode::unavailable, who + " has not got ready in time");
       std::this_thread::sleep_for(kLookEvery);
     }
   }
   return {};
+}
+
+bool RankGroup::has_failed(int rank) const {
+  return cell(rank).state.load() == static_cast<std::uint32_t>(RankState::failed);
+}
+
+Status RankGroup::failure_of(int rank) const {
+  const auto& why = memory_.head().reasons[rank];
+  return invalid("rank " + std::to_string(rank) + ": " +
+                 std::string(why, ::strnlen(why, sizeof why)));
+}
+
+std::string RankGroup::words_of_loss(int rank) const {
+  if (has_failed(rank)) return failure_of(rank).message();
+  const auto first = Collective::loss(memory_);
+  return first && first->rank() == rank ? first->what() : RankLost(rank, false).what();
 }
 
 void RankGroup::offer_pool(const std::string& handle, std::uint32_t blocks) {

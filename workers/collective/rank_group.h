@@ -43,7 +43,8 @@ struct PoolOffer {
 
 class RankGroup {
  public:
-  /// A rank's process has ended; told before any exchange says so, on the watchdog's thread.
+  /// A rank's process has ended; told before any exchange says so, on the watchdog's thread. It
+  /// names the rank for which the group ends, where this one has left because of another.
   using OnLost = std::function<void(int rank)>;
 
   /// As rank 0: waits until all have come.
@@ -59,6 +60,8 @@ class RankGroup {
   // ---- rank 0
   /// For all others to come so far. The error names the one that has failed, and why.
   Status wait_for(RankState state, TimeNs patience);
+  /// How that rank was lost, for people: with its own reason where it has told one.
+  std::string words_of_loss(int rank) const;
   void offer_pool(const std::string& handle, std::uint32_t blocks);
   /// What follows is no loss: the others end as this process does.
   void leave() { memory_.head().leaving.store(1); }
@@ -76,7 +79,9 @@ class RankGroup {
 
  private:
   RankGroup(const RankGroupOptions& options, ExchangeMemory memory, OnLost on_lost);
-  RankCell& cell(int rank) { return memory_.head().cells[static_cast<std::size_t>(rank)]; }
+  bool has_failed(int rank) const;
+  Status failure_of(int rank) const;
+  RankCell& cell(int rank) const { return memory_.head().cells[static_cast<std::size_t>(rank)]; }
   Status gather(int listening);
   bool admit(const std::string& asked, std::int32_t pid, int link);
 

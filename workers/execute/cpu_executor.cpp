@@ -57,7 +57,9 @@ void CpuExecutor::tell_lost(const std::string& why) {
 /// Before anything is read, so that the ranks read at the same time.
 void CpuExecutor::gather_ranks() {
   auto group = RankGroup::lead(options_.group_options(0), [this](int rank) {
-    tell_lost("rank " + std::to_string(rank) + " is no more");
+    // Before the group is complete there is nothing that says more.
+    const RankGroup* led = led_;
+    tell_lost(led != nullptr ? led->words_of_loss(rank) : RankLost(rank, false).what());
   });
   if (!group.ok()) throw std::runtime_error(group.status().message());
   group_ = std::move(group).value();

@@ -101,6 +101,57 @@ TEST_F(RankGroups, AFailureIsToldWithItsReason) {
   EXPECT_EQ(status_of(pid), -SIGKILL);
 }
 
+/// Whoever waits for another rank meanwhile says what the first one has failed for.
+TEST_F(RankGroups, AFailureIsToldWhileAnotherRankIsAwaited) {
+  const pid_t loads = start_rank(options_for(folder, 1, 3), wait_forever);
+  const pid_t fails = start_rank(options_for(folder, 2, 3), [](RankGroup& group) {
+    group.fail("tensor x: is missing");
+    ::_exit(2);
+  });
+  auto group = RankGroup::lead(options_for(folder, 0, 3), [](int) {});
+  ASSERT_TRUE(group.ok()) << group.status().message();
+  const Status status = group.value()->wait_for(RankState::loaded, 5 * kSecond);
+  EXPECT_EQ(status.code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(status.message(), "rank 2: tensor x: is missing");
+  group.value()->end_others();
+  EXPECT_EQ(status_of(loads), -SIGKILL);
+  EXPECT_EQ(status_of(fails), 2);
+}
+
+/// Rank 2 gives up waiting for rank 1 and ends, long before rank 0 would have: the one that is lost
+/// is rank 1 all the same.
+TEST_F(RankGroups, TheFirstThatIsLostIsNamed) {
+  const pid_t frozen = start_rank(options_for(folder, 1, 3), [](RankGroup& group) {
+    ::kill(::getpid(), SIGSTOP);
+    wait_forever(group);
+  });
+  RankGroupOptions hasty = options_for(folder, 2, 3);
+  hasty.collective.patience = 200 * kMillisecond;
+  const pid_t leaves = start_rank(hasty, [](RankGroup& group) {
+    try {
+      group.collective().barrier();
+    } catch (const RankLost&) {
+      ::_exit(kLostStatus);
+    }
+  });
+  std::atomic<int> named{-1};
+  auto group = RankGroup::lead(options_for(folder, 0, 3), [&](int rank) { named = rank; });
+  ASSERT_TRUE(group.ok()) << group.status().message();
+  try {
+    group.value()->collective().barrier();
+    ADD_FAILURE() << "rank 1 has not come";
+  } catch (const RankLost& lost) {
+    EXPECT_EQ(lost.rank(), 1);
+    EXPECT_STREQ(lost.what(), "rank 1 does not come");
+  }
+  EXPECT_EQ(status_of(leaves), kLostStatus);
+  for (int i = 0; i < 1000 && named < 0; ++i) ::usleep(2000);
+  EXPECT_EQ(named, 1);
+  EXPECT_EQ(group.value()->words_of_loss(1), "rank 1 does not come");
+  group.value()->end_others();
+  EXPECT_EQ(status_of(frozen), -SIGKILL);
+}
+
 TEST_F(RankGroups, ADeathIsToldBeforeAnyExchangeThrows) {
   const pid_t pid = start_rank(options_for(folder, 1, 2), wait_forever);
   std::atomic<int> lost{-1};
