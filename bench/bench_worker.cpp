@@ -1,9 +1,15 @@
 // Drives a worker's device directly, without queue, scheduler or HTTP: for measurements of the step
 // alone (--rows, --prompts) and for comparisons of its tokens with a reference (--generate).
 #include <spdlog/spdlog.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -15,6 +21,7 @@
 #include "bench/bench_worker_dump.h"
 #include "configs/config.h"
 #include "ipc/process.h"
+#include "workers/execute/make_executor.h"
 
 namespace {
 
@@ -169,6 +176,44 @@ Json dumped(Driver& driver, Json task, const std::string& file_prefix) {
   return answer;
 }
 
+/// The processes of the ranks other than 0, which is this one, and a run directory for them all.
+class OtherRanks {
+ public:
+  explicit OtherRanks(Config& config) {
+    if (config.self.ranks == 1) return;
+    folder_ = (std::filesystem::temp_directory_path() / "baton-bench-XXXXXX").string();
+    if (::mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no folder in /tmp");
+    config.run_dir = folder_;
+    for (std::uint32_t rank = 1; rank < config.self.ranks; ++rank) {
+      const pid_t pid = ::fork();
+      if (pid < 0) throw std::runtime_error("cannot fork");
+      if (pid == 0) ::_exit(life_of(config, rank));
+      pids_.push_back(pid);
+    }
+  }
+  ~OtherRanks() {
+    for (const pid_t pid : pids_) ::kill(pid, SIGKILL);
+    for (const pid_t pid : pids_) ::waitpid(pid, nullptr, 0);
+    std::error_code ignored;
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+  }
+  OtherRanks(const OtherRanks&) = delete;
+  OtherRanks& operator=(const OtherRanks&) = delete;
+
+ private:
+  static int life_of(Config config, std::uint32_t rank) {
+    config.self.rank = rank;
+    spdlog::set_level(spdlog::level::err);
+    SignalFd signals;
+    const auto code = run_rank(config, signals);
+    if (!code.ok()) std::fprintf(stderr, "rank %u: %s\n", rank, code.status().message().c_str());
+    return code.ok() ? code.value() : kExitUsage;
+  }
+
+  std::string folder_;
+  std::vector<pid_t> pids_;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -194,6 +239,9 @@ int main(int argc, char** argv) {
   app.add_option("--memory-fraction", config.self.memory_fraction, "of the GPU")
       ->capture_default_str();
   app.add_option("--threads", config.self.threads, "on CPUs")->capture_default_str();
+  app.add_option("--ranks", config.self.ranks, "processes that share the model")
+      ->check(CLI::Range(1, 8))
+      ->capture_default_str();
   app.add_option("--tokens-per-block", config.self.tokens_per_block, "")->capture_default_str();
   std::uint32_t budget = config.scheduler.token_budget.of(config.self.role);
   app.add_option("--budget", budget, "tokens of a step")->capture_default_str();
@@ -223,6 +271,7 @@ int main(int argc, char** argv) {
     if (verbose) spdlog::set_level(spdlog::level::debug);
     config.self.name = "bench";
     config.scheduler.token_budget = budget;
+    const OtherRanks others(config);  // forked: nothing has a thread yet
     const SamplingParams sampling = bench::sampling_of(Json::parse(fields));
     Driver driver(config, pool_blocks);
     if (!task_file.empty()) {

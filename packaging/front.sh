@@ -21,7 +21,8 @@ Usage: baton COMMAND [options]
   trace    steps, pulls, requests and deaths of the next seconds as one file for Perfetto: baton trace --seconds 5 -o FILE
   upgrade  replace running processes by what is installed, one after the other; streams go on: baton upgrade --help
   plan     which roles and chunks serve a load best: baton plan --help
-  doctor   say what is missing on this machine
+  doctor   say what is missing on this machine, and which devices reach each other
+             --model DIR     also whether that model fits, by the number of a worker's ranks
   help, --version
 
 As a service: systemctl start baton@NAME serves the configuration /etc/baton/NAME.yaml. See baton(1), baton.yaml(5).
@@ -132,6 +133,7 @@ service() { # name
 }
 
 doctor() {
+  doctor_options "$@"
   problems=0
   flags=$(grep -m 1 '^flags' /proc/cpuinfo || :)
   for flag in avx2 fma bmi2; do
@@ -163,7 +165,9 @@ doctor() {
   problem=
   [ "${shm:-0}" -ge 512 ] || problem="the demo's two KV pools need 512"
   check "${shm:-0} MB free in /dev/shm" "$problem" "mount -o remount,size=1g /dev/shm (docker: --shm-size 1g)"
-  if port_taken "${1:-8000}"; then say "note     port ${1:-8000} is taken: baton serve --port N"; fi
+  if port_taken "$port"; then say "note     port $port is taken: baton serve --port N"; fi
+  doctor_reach
+  if [ -n "$model" ]; then doctor_model "$lib/bin"; fi
   if [ $problems = 0 ]; then
     say "Nothing is missing."
   else

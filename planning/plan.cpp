@@ -4,6 +4,9 @@
 // search of DistServe (Zhong et al. 2024).
 //
 //   baton-plan --step-times times.json --devices 8 --trace trace.jsonl
+//
+// With the times of workers of several ranks (--step-times once for each number) it also says
+// whether a device is better a worker's rank or a worker.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -29,7 +32,8 @@ namespace baton {
 namespace {
 
 struct Options {
-  std::string step_times;
+  std::vector<std::string> step_times;
+  std::vector<std::uint32_t> ranks;  // only these; empty: all that were measured
   std::string trace;
   std::string write_trace;
   std::string config;
@@ -51,12 +55,16 @@ struct Options {
 };
 
 struct Inputs {
-  MeasuredDevice device;
+  std::vector<MeasuredDevice> devices;  // one for each number of ranks, ascending
   Config config;
   std::vector<VirtualRequest> requests;
   std::vector<ClusterSetup> setups;
   Objective objective;
-  std::uint32_t pool_blocks = 0;
+  /// The one with that many ranks, which is there.
+  const MeasuredDevice& device(std::uint32_t ranks) const {
+    return *std::find_if(devices.begin(), devices.end(),
+                         [&](const MeasuredDevice& d) { return d.ranks == ranks; });
+  }
 };
 
 struct Outcome {
@@ -99,9 +107,9 @@ std::vector<TraceRequest> make_trace(const Options& o) {
 }
 
 /// A prompt that no pool or context holds would only be refused.
-void check_lengths(const Inputs& in) {
-  const std::uint64_t pool = std::uint64_t{in.pool_blocks} * in.device.tokens_per_block;
-  const std::uint64_t room = std::min<std::uint64_t>(pool, in.device.max_context);
+void check_lengths(const Inputs& in, const MeasuredDevice& device) {
+  const std::uint64_t pool = std::uint64_t{device.pool_blocks} * device.tokens_per_block;
+  const std::uint64_t room = std::min<std::uint64_t>(pool, device.max_context);
   for (std::size_t i = 0; i < in.requests.size(); ++i) {
     const std::uint64_t length = std::uint64_t{in.requests[i].input} + in.requests[i].output;
     if (length <= room) continue;
@@ -110,25 +118,47 @@ void check_lengths(const Inputs& in) {
   }
 }
 
-Inputs make_inputs(const Options& o) {
-  Inputs in;
-  auto device = parse_device(read_file(o.step_times));
-  if (!device.ok()) stop(o.step_times + ": " + device.status().message());
-  in.device = std::move(device).value();
-  if (!o.config.empty()) {
-    auto config = parse_config(read_file(o.config), o.config);
-    if (!config.ok()) stop(config.status().message());
-    in.config = std::move(config).value();
+std::string ranks_text(std::uint32_t ranks) {
+  return std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
+}
+
+/// What was measured, for each number of ranks once, and of one model on one kind of device.
+std::vector<MeasuredDevice> read_devices(const Options& o) {
+  std::vector<MeasuredDevice> devices;
+  for (const std::string& path : o.step_times) {
+    auto read = parse_device(read_file(path));
+    if (!read.ok()) stop(path + ": " + read.status().message());
+    MeasuredDevice device = std::move(read).value();
+    if (o.pool_blocks > 0) device.pool_blocks = o.pool_blocks;
+    if (device.pool_blocks == 0)
+      stop(path + " does not tell the size of a pool; give --pool-blocks");
+    for (const MeasuredDevice& other : devices) {
+      if (other.ranks == device.ranks)
+        stop(path + ": the times of " + ranks_text(device.ranks) + " are there already");
+      if (other.model != device.model || other.device != device.device)
+        stop(path + " is of another model or device than " + o.step_times.front());
+    }
+    devices.push_back(std::move(device));
   }
-  in.pool_blocks = o.pool_blocks > 0 ? o.pool_blocks : in.device.pool_blocks;
-  if (in.pool_blocks == 0)
-    stop(o.step_times + " does not tell the size of a pool; give --pool-blocks");
-  in.objective = {seconds_to_ns(o.ttft_s), seconds_to_ns(o.gap_s)};
-  const std::vector<TraceRequest> trace = make_trace(o);
-  if (!o.write_trace.empty()) write_file(o.write_trace, trace_text(trace));
-  in.requests = virtual_requests(trace);
-  check_lengths(in);
-  std::vector<Split> splits = o.splits.empty() ? all_splits(o.devices) : std::vector<Split>();
+  std::sort(devices.begin(), devices.end(),
+            [](const MeasuredDevice& a, const MeasuredDevice& b) { return a.ranks < b.ranks; });
+  if (o.ranks.empty()) return devices;
+  for (const std::uint32_t wanted : o.ranks) {
+    const bool there = std::any_of(devices.begin(), devices.end(),
+                                   [&](const MeasuredDevice& d) { return d.ranks == wanted; });
+    if (there) continue;
+    stop("the times of " + ranks_text(wanted) + " are missing: tools/step_times.py --ranks " +
+         std::to_string(wanted) + " measures them; give each file with --step-times");
+  }
+  std::erase_if(devices, [&](const MeasuredDevice& d) {
+    return std::find(o.ranks.begin(), o.ranks.end(), d.ranks) == o.ranks.end();
+  });
+  return devices;
+}
+
+void add_setups(const Options& o, std::uint32_t ranks, Inputs& in) {
+  std::vector<Split> splits = all_splits(o.devices / ranks);
+  if (!o.splits.empty()) splits.clear();
   for (const std::string& text : o.splits) {
     const auto split = parse_split(text);
     if (!split.ok()) stop("--splits: " + split.status().message());
@@ -136,10 +166,30 @@ Inputs make_inputs(const Options& o) {
   }
   for (const Split& split : splits) {
     for (const std::uint32_t chunk : o.chunks) {
-      in.setups.push_back({split, chunk});
-      if (o.auto_roles && split.prefill > 0) in.setups.push_back({split, chunk, true});
+      in.setups.push_back({split, chunk, false, ranks});
+      if (o.auto_roles && split.prefill > 0) in.setups.push_back({split, chunk, true, ranks});
     }
   }
+}
+
+Inputs make_inputs(const Options& o) {
+  Inputs in;
+  in.devices = read_devices(o);
+  if (!o.config.empty()) {
+    auto config = parse_config(read_file(o.config), o.config);
+    if (!config.ok()) stop(config.status().message());
+    in.config = std::move(config).value();
+  }
+  in.objective = {seconds_to_ns(o.ttft_s), seconds_to_ns(o.gap_s)};
+  const std::vector<TraceRequest> trace = make_trace(o);
+  if (!o.write_trace.empty()) write_file(o.write_trace, trace_text(trace));
+  in.requests = virtual_requests(trace);
+  for (const MeasuredDevice& device : in.devices) {
+    check_lengths(in, device);
+    // A worker of more ranks than there are devices cannot be; named set-ups count workers.
+    if (!o.splits.empty() || device.ranks <= o.devices) add_setups(o, device.ranks, in);
+  }
+  if (in.setups.empty()) stop("--devices is smaller than the ranks of every worker measured");
   if (in.setups.size() > kMaxRuns) stop(std::to_string(in.setups.size()) + " runs are too many");
   return in;
 }
@@ -168,14 +218,15 @@ class Search {
   void work() {
     for (std::size_t i = next_++; i < results_.size(); i = next_++) {
       const ClusterSetup& setup = in_.setups[i];
+      const MeasuredDevice& device = in_.device(setup.ranks);
       VirtualOptions options;
-      options.tokens_per_block = in_.device.tokens_per_block;
-      options.max_context = in_.device.max_context;
+      options.tokens_per_block = device.tokens_per_block;
+      options.max_context = device.max_context;
       // Whoever has not ended by then has missed the objective.
       options.patience = 10 * kSecond + in_.objective.ttft + 2 * longest_ * in_.objective.gap;
       const VirtualRun run = run_virtual_cluster(
           settings_of(make_settings(in_.config.scheduler), setup),
-          workers_of(setup.split, in_.pool_blocks), in_.device.times, in_.requests, options);
+          workers_of(setup.split, device.pool_blocks), device.times, in_.requests, options);
       const Worth worth = worth_of(in_.requests, run, in_.objective);
       const std::lock_guard lock(mutex_);
       results_[i] = {worth, true};
@@ -234,6 +285,7 @@ std::string results_json(const Inputs& in, const std::vector<Outcome>& results,
     const Worth& w = results[i].worth;
     list.push_back({{"setup", setup_text(in.setups[i])},
                     {"chunk", in.setups[i].chunk},
+                    {"ranks", in.setups[i].ranks},
                     {"ttft_p50_ms", w.ttft_p50 * 1e-6},
                     {"ttft_p99_ms", w.ttft_p99 * 1e-6},
                     {"itl_p99_ms", w.gap_p99 * 1e-6},
@@ -243,6 +295,26 @@ std::string results_json(const Inputs& in, const std::vector<Outcome>& results,
                     {"not_ended", w.failed}});
   }
   return list.dump(1) + "\n";
+}
+
+/// Which numbers of ranks were tried, and what is missing for others: a table that leaves them out
+/// says nothing of them.
+void tell_ranks(const Inputs& in, std::uint32_t devices) {
+  std::string tried;
+  std::string missing;
+  for (std::uint32_t ranks = 1; ranks <= std::min(devices, 8U); ranks *= 2) {
+    const bool there = std::any_of(in.devices.begin(), in.devices.end(),
+                                   [&](const MeasuredDevice& d) { return d.ranks == ranks; });
+    if (!there) missing += (missing.empty() ? "" : ", ") + std::to_string(ranks);
+  }
+  for (const MeasuredDevice& d : in.devices) {
+    tried += (tried.empty() ? "" : ", ") + std::to_string(d.ranks);
+  }
+  if (missing.empty()) return;
+  std::printf(
+      "\nRanks a worker that were tried: %s. Not %s, for want of step times: tools/step_times.py "
+      "--ranks N measures them, and each file is given with --step-times.\n",
+      tried.c_str(), missing.c_str());
 }
 
 int search(const Options& o) {
@@ -263,11 +335,14 @@ int search(const Options& o) {
       in.requests.size(), in.setups.size(), static_cast<double>(now_ns() - begin) * 1e-9, o.ttft_s,
       o.gap_s * 1e3);
   print_table(in, results, order);
+  tell_ranks(in, o.devices);
   const ClusterSetup& best = in.setups[order.front()];
+  const MeasuredDevice& device = in.device(best.ranks);
   const std::string yaml =
-      setup_yaml(best, in.device.model, in.device.device, in.config.scheduler.max_running);
-  std::printf("\nBest: %s with chunks of %u. Its configuration:\n\n%s",
-              split_text(best.split).c_str(), best.chunk, yaml.c_str());
+      setup_yaml(best, device.model, device.device, in.config.scheduler.max_running);
+  const std::string ranks = best.ranks > 1 ? ", " + ranks_text(best.ranks) + " each," : "";
+  std::printf("\nBest: %s%s with chunks of %u. Its configuration:\n\n%s",
+              split_text(best.split).c_str(), ranks.c_str(), best.chunk, yaml.c_str());
   if (!o.out.empty()) write_file(o.out, yaml);
   if (!o.json.empty()) write_file(o.json, results_json(in, results, order));
   return 0;
@@ -282,8 +357,15 @@ int main(int argc, char** argv) {
       "Which roles and which chunk of prompts serve a load best: plays it against every set-up in "
       "virtual time (docs/planning.md)"};
   app.name("baton plan");
-  app.add_option("--step-times", o.step_times, "what tools/step_times.py wrote")->required();
-  app.add_option("--devices", o.devices, "workers in all")
+  app.add_option("--step-times", o.step_times,
+                 "what tools/step_times.py wrote; once for each number of ranks")
+      ->required();
+  app.add_option("--ranks", o.ranks,
+                 "only workers of so many ranks (devices that share the model); left out, all "
+                 "whose step times are given")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 8));
+  app.add_option("--devices", o.devices, "devices in all; a worker takes one for each rank")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
   app.add_option("--splits", o.splits,

@@ -104,7 +104,8 @@ std::string split_text(const Split& split) {
 }
 
 std::string setup_text(const ClusterSetup& setup) {
-  return split_text(setup.split) + (setup.auto_roles ? " auto" : "");
+  const std::string ranks = setup.ranks > 1 ? " of " + std::to_string(setup.ranks) : "";
+  return split_text(setup.split) + ranks + (setup.auto_roles ? " auto" : "");
 }
 
 std::vector<VirtualWorker> workers_of(const Split& split, std::uint32_t blocks) {
@@ -255,7 +256,9 @@ std::string setup_yaml(const ClusterSetup& setup, const std::string& model,
           "\n  prompt_chunk: " + std::to_string(setup.chunk) +
           "\n  max_running: " + std::to_string(max_running) + "\n";
   if (setup.auto_roles) yaml += "  roles: auto\n";
-  if (!device.empty()) yaml += "worker:\n  device: " + device + "\n";
+  if (!device.empty() || setup.ranks > 1) yaml += "worker:\n";
+  if (!device.empty()) yaml += "  device: " + device + "\n";
+  if (setup.ranks > 1) yaml += "  ranks: " + std::to_string(setup.ranks) + "\n";
   yaml += "workers:\n";
   for (const VirtualWorker& worker : workers_of(setup.split, 0)) {
     yaml += "  - {name: " + worker.name + ", role: " + to_string(worker.role) + "}\n";

@@ -32,9 +32,10 @@ struct ClusterSetup {
   Split split;
   std::uint32_t chunk = 0;  // scheduler.prompt_chunk, and token_budget: prompt tokens of a step
   bool auto_roles = false;  // scheduler.roles: auto
+  std::uint32_t ranks = 1;  // worker.ranks, of every worker
 };
 
-/// "1p2d auto".
+/// "1p2d auto", "1p1d of 2" (ranks each).
 std::string setup_text(const ClusterSetup& setup);
 
 /// What every request should get.

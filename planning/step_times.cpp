@@ -12,6 +12,7 @@ using Points = std::vector<std::pair<std::uint32_t, double>>;
 
 constexpr double kMaxUs = 3.6e9;  // an hour
 constexpr std::size_t kMaxPoints = 1000;
+constexpr std::uint32_t kMostRanks = 8;  // as worker.ranks
 
 /// What is wrong, or empty.
 class Reader {
@@ -128,6 +129,7 @@ Result<MeasuredDevice> parse_device(const std::string& json) {
   StepTimes& times = device.times;
   device.model = reader.text("model");
   device.device = reader.text("device");
+  device.ranks = reader.count("ranks", 1, kMostRanks, 1);
   device.tokens_per_block = reader.count("tokens_per_block", 1, 4096, device.tokens_per_block);
   device.pool_blocks = reader.count("pool_blocks", 0, 1U << 26U, 0);
   device.max_context = reader.count("max_context", 1, 1U << 27U, device.max_context);
@@ -152,6 +154,7 @@ std::string device_json(const MeasuredDevice& device) {
   nlohmann::ordered_json object;
   object["model"] = device.model;
   object["device"] = device.device;
+  object["ranks"] = device.ranks;
   object["tokens_per_block"] = device.tokens_per_block;
   object["pool_blocks"] = device.pool_blocks;
   object["max_context"] = device.max_context;

@@ -62,6 +62,7 @@ struct StepTimes {
 struct MeasuredDevice {
   std::string model;   // its folder's name
   std::string device;  // cpu or cuda
+  std::uint32_t ranks = 1;  // of the worker: devices, or processes on CPUs, that share the model
   std::uint32_t tokens_per_block = 16;
   std::uint32_t pool_blocks = 0;  // of the pool that a worker made; 0: not known
   std::uint32_t max_context = 1U << 24U;

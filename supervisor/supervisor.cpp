@@ -59,7 +59,9 @@ void describe(CLI::App& app, Options& options) {
       ->allow_extra_args(false);
   app.add_option("--last", options.last, "NAME=COMMAND of a process that is stopped last")
       ->allow_extra_args(false);
-  app.add_option("--only", options.only, "start only this process of the configuration")
+  app.add_option(
+         "--only", options.only,
+         "start only this process of the configuration; a worker's name means all its ranks")
       ->allow_extra_args(false);
   app.add_flag(
       "--print-plan", options.print_plan,
@@ -97,6 +99,17 @@ const std::filesystem::path& own_path() {
 
 // The binaries stand beside this one.
 std::string binary(const std::string& name) { return own_path().parent_path() / name; }
+
+// Of a worker of several ranks all processes, which end and start together; else the one named.
+std::vector<std::string> names_of(const std::string& name, const baton::Config& config) {
+  std::vector<std::string> names;
+  for (const auto& worker : config.workers) {
+    if (worker.name != name) continue;
+    for (std::uint32_t rank = 0; rank < worker.ranks; ++rank)
+      names.push_back(worker.process_name(rank));
+  }
+  return names.empty() ? std::vector<std::string>{name} : names;
+}
 
 // The memory processes and the scheduler first, so that the others find them at their first try.
 std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const Options& options) {
@@ -142,14 +155,17 @@ std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const 
 
   std::vector<baton::ProcessSpec> chosen;
   for (const auto& name : options.only) {
-    const auto found =
-        std::find_if(all.begin(), all.end(), [&](auto& p) { return p.name == name; });
-    if (found == all.end()) {
-      std::string names;
-      for (const auto& process : all) names += (names.empty() ? "" : ", ") + process.name;
-      throw std::runtime_error("--only " + name + ": the configuration has " + names);
+    const std::vector<std::string> wanted = names_of(name, config);
+    for (const std::string& process : wanted) {
+      const auto found =
+          std::find_if(all.begin(), all.end(), [&](auto& p) { return p.name == process; });
+      if (found == all.end()) {
+        std::string names;
+        for (const auto& each : all) names += (names.empty() ? "" : ", ") + each.name;
+        throw std::runtime_error("--only " + name + ": the configuration has " + names);
+      }
+      chosen.push_back(*found);
     }
-    chosen.push_back(*found);
   }
   return chosen;
 }

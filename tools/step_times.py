@@ -30,7 +30,7 @@ def bench(o, *arguments):
     """What baton-bench-worker tells."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         command = [o.program, "--model", o.model, "--device", o.device, "--threads", str(o.threads),
-                   "--tokens-per-block", str(o.tokens_per_block), "--budget", str(o.budget),
+                   "--ranks", str(o.ranks), "--tokens-per-block", str(o.tokens_per_block), "--budget", str(o.budget),
                    "--load-format", "dummy" if o.dummy else "auto", "--pool-blocks", str(o.pool_blocks), "--max-running", str(o.max_running),
                    "--steps", str(STEPS), "--json", out.name, *map(str, arguments)]
         result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -68,7 +68,7 @@ def fit(o):
     pairs = (whole * whole - 8 * o.budget * o.budget) / 2
     pair_ns = max(0.0, 1000 * (prompts[whole] - 8 * prompts[o.budget]) / pairs)
     prompt = [[n, max(0.0, prompts[n] - pair_ns * n * (n + 1) / 2000)] for n in sizes]
-    return {"model": str(pathlib.Path(o.model).resolve()), "device": o.device,
+    return {"model": str(pathlib.Path(o.model).resolve()), "device": o.device, "ranks": o.ranks,
             "tokens_per_block": o.tokens_per_block, "pool_blocks": o.pool_blocks,
             "decode_us": [[r, round(us, 1)] for r, us in sorted(decode)],
             "decode_context_ns": round(context_ns, 3),
@@ -85,6 +85,8 @@ def options():
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dummy", action="store_true", help="random weights, from config.json alone")
     parser.add_argument("--threads", type=int, default=0, help="of a step, on CPUs")
+    parser.add_argument("--ranks", type=int, default=1,
+                        help="of the worker: processes that share the model, each with --threads (1)")
     parser.add_argument("--budget", type=int, default=512, help="most prompt tokens of a step (512)")
     parser.add_argument("--max-running", type=int, default=64, help="most rows of a decode step (64)")
     parser.add_argument("--tokens-per-block", type=int, default=16)

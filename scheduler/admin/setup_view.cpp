@@ -40,7 +40,9 @@ void add_worker(const Worker& w, const State& state, std::vector<SetupLine>& lin
   }
   const bool ranks = h.ranks.size() > 1;
   if (ranks) device += " each of " + std::to_string(h.ranks.size()) + " ranks";
-  lines.push_back({name, device, cpu ? "--device, --worker.threads" : "--device, --worker.gpu"});
+  const std::string also = ranks ? ", --worker.ranks" : "";
+  lines.push_back(
+      {name, device, (cpu ? "--device, --worker.threads" : "--device, --worker.gpu") + also});
   lines.push_back({name + " weights",
                    h.facts.weights + ", " + gib(h.facts.weight_bytes) +
                        (ranks ? " of rank 0" : "") + shared_with(w, state),

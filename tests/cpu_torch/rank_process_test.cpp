@@ -1,5 +1,5 @@
-// The process of a rank other than 0, with a model: what it leaves behind when it fails, and whom it
-// asks when it is asked to stop. This process is rank 0, as far as the rank sees.
+// The process of a rank other than 0, with a model: what it leaves behind when it fails, and whom
+// it asks when it is asked to stop. This process is rank 0, as far as the rank sees.
 #include "workers/execute/rank_process.h"
 
 #include <gtest/gtest.h>
@@ -68,8 +68,7 @@ class RankProcessTest : public testing::Test {
     g.blocks = kBlocks;
     g.block_bytes = kv_block_bytes(g).value();
     const RegionName owner{options.name, ::getpid(), pid_start_time(::getpid()), 7};
-    auto made =
-        ShmRegion::create(region_name(options.run_dir, owner), kv_pool_bytes(g).value());
+    auto made = ShmRegion::create(region_name(options.run_dir, owner), kv_pool_bytes(g).value());
     ASSERT_TRUE(made.ok()) << made.status().message();
     pool = std::move(made).value();
     group->offer_pool(pool.name(), kBlocks);

@@ -13,6 +13,7 @@
 #include "tests/cpu_torch/model_fixture.h"
 #include "tests/support/temp_dir.h"
 #include "workers/model/error.h"
+#include "workers/model/rank_fit.h"
 
 namespace baton::test {
 namespace {
@@ -201,11 +202,15 @@ TEST_P(BytesRead, EachRankReadsItsPart) {
   }
   EXPECT_EQ(all, stored);
   RankedModel two(path_of(GetParam()), 2);
+  const RankWeights told = rank_weights(load_model_config(path_of(GetParam())), checkpoint,
+                                        TensorBytes::stored);  // what doctor says of it
   std::uint64_t together = 0;
   for (std::size_t rank = 0; rank < 2; ++rank) {
     const std::uint64_t read = two.rank(rank).bytes_read();
     together += read;
     EXPECT_LE(read, repeated + (stored - repeated) * 55 / 100) << "rank " << rank;
+    EXPECT_LE(read, told.of_largest(2)) << "rank " << rank;
+    EXPECT_GE(read, told.of_largest(2) * 85 / 100) << "rank " << rank;
   }
   // Biases of experts are read by whoever has the expert.
   EXPECT_LE(together, stored + repeated);

@@ -54,6 +54,13 @@ class Compose(unittest.TestCase):
     def test_processors(self):
         self.assertEqual({"frontend", "scheduler", "memory", "prefill0", "decode0"}, set(self.check("compose.yaml")))
 
+    def test_ranks(self):
+        for name, service in services("compose.yaml", BATON_RANKS="2").items():
+            if name not in ("prefill0", "decode0"):
+                continue
+            self.assertEqual(["--worker.ranks", "2"], service["command"][-2:])
+            self.assertEqual("2", service["environment"]["BATON_RANKS"])
+
     def test_gpus(self):
         found = self.check("compose.cuda.yaml")
         # CUDA's own IPC: the same GPUs in the same order, and one network namespace for abstract sockets.

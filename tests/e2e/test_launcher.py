@@ -321,8 +321,9 @@ class RefusedTest(unittest.TestCase):
                             (["--served-model-name", "x"], "here it is  --model_name"),
                             (["--max-num-seqs", "8"], "here it is  --scheduler.max_running"),
                             (["--dtype", "bfloat16"], "here it is  --worker.dtype"),
-                            (["--tensor-parallel-size", "2"], "more GPUs serve as more workers"),
-                            (["-tp", "2"], "more GPUs serve as more workers"),
+                            (["--tensor-parallel-size", "2"], "here it is  --worker.ranks N"),
+                            (["--pipeline-parallel-size", "2"], "one model is cut by --worker.ranks alone"),
+                            (["-tp", "2"], "here it is  --worker.ranks N"),
                             (["--trust-remote-code"], "no code of a model folder is run"),
                             (["--log-level", "debug"], "here it is  --log_level"),
                             (["--port", "1", str(ROOT / "demo" / "model")], "is named with  --model "),
@@ -499,6 +500,57 @@ class CommandsTest(unittest.TestCase):
         self.assertIn("apt-get install --no-install-recommends mold", done.stdout)
         self.assertIn("missing  cmake, at least 3.25: version 3.18.4-2 is too old", done.stdout)
         self.assertIn("ok       libspdlog-dev, at least 1.10.0", done.stdout)
+
+    def doctor_with_gpus(self, topology, reads, free="", *words):
+        """What doctor says where nvidia-smi tells that."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in (("topology", topology), ("reads", reads), ("free", free)):
+                (pathlib.Path(folder) / name).write_text(text)
+            stub(pathlib.Path(folder), "nvidia-smi", f'cd {folder}\ncase "$*" in\n"topo -m") cat topology ;;\n'
+                 '"topo -p2p r") cat reads ;;\n*memory.free*) cat free ;;\nesac')
+            return run("doctor", *words, env={"PATH": f"{folder}:{os.environ['PATH']}"}).stdout
+
+    def test_doctor_tells_which_gpus_reach_each_other(self):
+        # As driver 580 prints it on a host with two H100.
+        topology = ("\t\033[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\033[0m\nGPU0\t X \tNV18\t0-31\t0\t\tN/A\n"
+                    "GPU1\tNV18\t X \t0-31\t0\t\tN/A\n\nLegend:\n\n  X    = Self\n  NV#  = bonded NVLinks\n")
+        reads = (" \t\033[4mGPU0\tGPU1\t\033[0m\n GPU0\tX\tOK\t\n GPU1\tOK\tX\t\n\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n")
+        self.assertIn("ok       GPUs 0-1: NVLink (NV18), each reads the memory of the other\n",
+                      self.doctor_with_gpus(topology, reads))
+        self.assertIn("note     GPUs 0-1: NVLink (NV18), whether they read each other is not told\n",
+                      self.doctor_with_gpus(topology, ""))
+        three = ("\tGPU0\tGPU1\tGPU2\tNIC0\nGPU0\t X \tNV4\tSYS\tPXB\nGPU1\tNV4\t X \tSYS\tPXB\nGPU2\tSYS\tSYS\t X \tSYS\n"
+                 "NIC0\tPXB\tPXB\tSYS\t X \n")
+        can = "\tGPU0\tGPU1\tGPU2\nGPU0\tX\tOK\tCNS\nGPU1\tOK\tX\tCNS\nGPU2\tCNS\tCNS\tX\n"
+        said = self.doctor_with_gpus(three, can)
+        self.assertIn("ok       GPUs 0-1: NVLink (NV4), each reads the memory of the other\n", said)
+        self.assertIn("note     GPUs 0-2, 1-2: PCIe (SYS), neither reads the memory of the other (CNS): "
+                      "no KV blocks go from one to the other\n", said)
+        alike = "".join(f"GPU{i}\t" + "\t".join("X" if i == j else "NV18" for j in range(4)) + "\n" for i in range(4))
+        self.assertIn("ok       GPUs 0 to 3, all pairs: NVLink (NV18), each reads the memory of the other\n",
+                      self.doctor_with_gpus(alike, alike.replace("NV18", "OK")))
+        self.assertNotIn("GPUs", self.doctor_with_gpus("GPU0\t X \t0-31\n", "GPU0\tX\n"))
+
+    def test_doctor_tells_how_cpus_reach_each_other(self):
+        nodes = [path for path in pathlib.Path("/sys/devices/system/node").glob("node[0-9]*/cpulist")
+                 if path.read_text().strip()]
+        said = run("doctor").stdout
+        if len(nodes) > 1:
+            self.assertIn(f"are {len(nodes)} NUMA nodes: ranks share memory, across them more slowly", said)
+        else:
+            self.assertIn("ok       CPUs: one NUMA node; ranks share memory\n", said)
+
+    def test_doctor_tells_whether_a_model_fits(self):
+        demo = str(ROOT / "demo" / "model")
+        said = self.doctor_with_gpus("", "", "81079\n81079\n", "--model", demo, "--max_context", "4096")
+        self.assertRegex(said, r"(?m)^ok       model on CPUs, 1 rank: weights 0\.\d\d GiB \+ KV of 4096 tokens 0\.\d\d GiB \+ "
+                               r"0\.06 GiB of its own; \d+\.\d\d GiB may be taken$")
+        self.assertRegex(said, r"(?m)^ok       model on GPUs, 2 ranks, each: weights .* 71\.26 GiB may be taken$")
+        self.assertIn(f"ok       room for {demo}\n", said)
+        done = run("doctor", "--model", "org/model")
+        self.assertEqual(1, done.returncode)
+        self.assertIn("looks like a name on a model hub", done.stderr)
+        self.assertIn("'--modle' is no option of doctor", run("doctor", "--modle", demo).stderr)
 
     def test_it_is_plain_sh(self):
         for shell in ("sh", "bash"):

@@ -22,7 +22,7 @@ from test_launcher import BATON, BUILD, ROOT, free_port, wait_until
 
 SKIPPED = 77
 TORCH = {"libc10.so", "libcudart.so.13", "libcupti.so.13", "libgomp.so.1", "libtorch_cpu.so"}
-PROGRAMS = {"ctl", "frontend", "grammar", "memory", "plan", "scheduler", "supervisor", "worker"}
+PROGRAMS = {"ctl", "fit", "frontend", "grammar", "memory", "plan", "scheduler", "supervisor", "worker"}
 C_LIBRARY = re.compile(r"(libc|libm|libpthread|librt|libdl|libutil|libresolv)\.so\.\d+$|ld-linux|linux-vdso")
 PROMPTS = ["The moon", "Once upon a time", "In the beginning", "A ship"]
 

@@ -7,16 +7,19 @@ streams end as if nothing had been.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import random
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
 import requests_mix
-from cluster import DEVICE, MIXED, PATIENCE, Cluster, wait_until
+from cluster import BIN, DEMO_MODEL, DEVICE, MIXED, PATIENCE, SOURCE, Cluster, wait_until
 from supervised import Supervised
 
 
@@ -198,6 +201,66 @@ class Deaths(unittest.TestCase):
                  and p["kind"] in ("worker", "rank")}
         self.assertEqual(ranks, {"prefill0.0": ("worker", 0), "prefill0.1": ("rank", 1),
                                  "decode0.0": ("worker", 0), "decode0.1": ("rank", 1)})
+
+
+@unittest.skipUnless(DEVICE == "cpu", "ranks are processes on CPUs")
+class InContainers(unittest.TestCase):
+    """What docker/compose.yaml calls: a service is a worker, with all of its ranks."""
+
+    def test_a_service_of_two_ranks(self):
+        with Cluster(workers=MIXED, worker={"ranks": 2}) as cluster:
+            for name in cluster.processes_of("mixed0"):
+                cluster.kill(name)
+            service = subprocess.Popen([BIN / "baton-supervisor", "--config", cluster.config, "--only", "mixed0"],
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.addCleanup(service.wait)
+            self.addCleanup(service.terminate)
+            run_dir = cluster.folder / "run"
+            pids = {}
+
+            def started():
+                for rank in range(2):
+                    with contextlib.suppress(OSError, ValueError):
+                        pids[rank] = int((run_dir / f"mixed0.{rank}.pid").read_text())
+                return len(pids) == 2
+
+            wait_until(started, 30, "the supervisor starts both")
+            cluster.processes.pop("mixed0.0")  # the supervisor's own is asked after now
+            cluster.wait_ready()
+            self.assertEqual(cluster.post("/v1/completions", {"prompt": "Hi", "max_tokens": 3})[0], 200)
+
+            def healthy(ranks):
+                return subprocess.run([SOURCE / "docker" / "healthcheck.sh", "mixed0"], stderr=subprocess.DEVNULL,
+                                      env={**os.environ, "BATON_RUN_DIR": str(run_dir), "BATON_RANKS": ranks}).returncode == 0
+
+            self.assertTrue(healthy("2"))
+            self.assertFalse(healthy("3"), "there is no third")
+            self.assertFalse(healthy("1"), "no process has the worker's own name")
+            old = time.time() - 30
+            os.kill(pids[1], signal.SIGSTOP)
+            os.utime(run_dir / "mixed0.1.alive", (old, old))
+            self.assertFalse(healthy("2"), "one of the two has not come round")
+            os.kill(pids[1], signal.SIGCONT)
+            service.send_signal(signal.SIGINT)
+            self.assertEqual(service.wait(30), 0)
+
+
+@unittest.skipUnless(DEVICE == "cpu", "ranks are processes on CPUs")
+class Planned(unittest.TestCase):
+    def test_step_times_of_ranks_are_planned_with(self):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        files = []
+        for ranks in (1, 2):
+            files += ["--step-times", folder / f"{ranks}.json"]
+            subprocess.run([sys.executable, SOURCE / "tools" / "step_times.py", "--model", DEMO_MODEL, "--threads", "1",
+                            "--ranks", str(ranks), "--budget", "32", "--max-running", "4", "--pool-blocks", "3000", "--program",
+                            BIN / "baton-bench-worker", "--out", files[-1]], check=True, timeout=100)
+            self.assertEqual(json.loads(files[-1].read_text())["ranks"], ranks)
+        table = folder / "table.json"
+        subprocess.run([BIN / "baton-plan", *files, "--devices", "2", "--chunks", "32", "--rate", "5", "--requests", "20",
+                        "--input-length", "40", "--output-length", "10", "--json", table], check=True, timeout=60,
+                       stdout=subprocess.DEVNULL)
+        self.assertEqual({row["setup"] for row in json.loads(table.read_text())}, {"2m", "1p1m", "1p1d", "1m of 2"})
 
 
 def kills(count, seed=1):

@@ -73,6 +73,45 @@ class Plan(unittest.TestCase):
         self.assertEqual(share("--tpot-slo", "0.0001"), 0)
         self.assertGreater(share("--ttft-slo", "2", "--tpot-slo", "0.1"), 0.5)
 
+    def with_ranks(self, ranks, speed):
+        """The times of a worker of so many ranks, which is so much quicker than one of one rank."""
+        times = {**TIMES, "ranks": ranks, "pool_blocks": ranks * TIMES["pool_blocks"]}
+        for curve in ("decode_us", "prompt_us"):
+            times[curve] = [[n, us / speed] for n, us in TIMES[curve]]
+        return self.write(f"times{ranks}.json", json.dumps(times))
+
+    def test_ranks_take_devices(self):
+        more = ["--step-times", self.with_ranks(4, 3), "--step-times", self.with_ranks(2, 1.8)]
+        text = self.run_plan(*more, *LOAD, "--devices", "4", "--chunks", "512", "--json", self.folder / "t.json",
+                             "--out", self.folder / "best.yaml", "--tpot-slo", "0.0055")
+        rows = json.loads((self.folder / "t.json").read_text())
+        setups = {r["setup"]: r["ranks"] for r in rows}
+        self.assertLessEqual({"4m": 1, "2m of 2": 2, "1p1d of 2": 2, "1p1m of 2": 2, "1m of 4": 4}.items(), setups.items())
+        self.assertEqual(len(setups), 10 + 3 + 1)
+        # No step of a worker of one rank ends within that objective: only a quicker one can meet it.
+        self.assertGreater(rows[0]["ranks"], 1)
+        self.assertIn(f"  ranks: {rows[0]['ranks']}\n", (self.folder / "best.yaml").read_text())
+        self.assertNotIn("for want of step times", text)
+        only = self.table(*more, *LOAD, "--devices", "4", "--chunks", "512", "--ranks", "2")
+        self.assertEqual({"2m of 2", "1p1d of 2", "1p1m of 2"}, {r["setup"] for r in only})
+        # A worker of three ranks leaves one of the four devices over.
+        left = self.table("--step-times", self.with_ranks(3, 2), *LOAD, "--devices", "4", "--chunks", "512", "--ranks", "3")
+        self.assertEqual(["1m of 3"], [r["setup"] for r in left])
+
+    def test_ranks_that_were_not_measured_are_named(self):
+        text = self.run_plan(*LOAD, "--devices", "4", "--chunks", "512")
+        self.assertIn("Ranks a worker that were tried: 1. Not 2, 4, for want of step times: tools/step_times.py --ranks N", text)
+        self.assertNotIn("for want of", self.run_plan(*LOAD, "--devices", "1", "--chunks", "512"))
+        wanted = self.run_plan(*LOAD, "--devices", "4", "--ranks", "1,2", code=2)
+        self.assertIn("the times of 2 ranks are missing: tools/step_times.py --ranks 2 measures them", wanted)
+        two = self.with_ranks(2, 1.8)
+        self.assertIn("the times of 2 ranks are there already",
+                      self.run_plan("--step-times", two, "--step-times", two, *LOAD, code=2))
+        other = self.write("other.json", json.dumps({**TIMES, "ranks": 2, "model": "/models/eight"}))
+        self.assertIn("is of another model or device than", self.run_plan("--step-times", other, *LOAD, code=2))
+        self.assertIn("--devices is smaller than the ranks of every worker",
+                      self.run_plan(*LOAD, "--devices", "1", code=2, times=two))
+
     def test_settings_of_a_configuration_hold(self):
         config = self.write("c.yaml", "scheduler:\n  max_running: 1\n")
         one = self.table(*LOAD, "--splits", "2m", "--chunks", "512", "--config", config)[0]
@@ -86,6 +125,7 @@ class Plan(unittest.TestCase):
                 ("/nowhere: cannot be read", ["--trace", "/nowhere"], None),
                 ("line 2", ["--trace", self.write("t", '{"timestamp":0,"input_length":1,"output_length":1}\n{}\n')],
                  None),
+                ("'ranks' must be an integer from 1 to 8", LOAD, self.write("r.json", json.dumps({**TIMES, "ranks": 9}))),
                 ("'pull_us' is missing", LOAD, self.write("bad.json", json.dumps(bad))),
                 ("a JSON object", LOAD, self.write("worse.json", "3")),
                 ("'7x' is no set-up", [*LOAD, "--splits", "7x"], None),

@@ -131,6 +131,11 @@ TEST(Configuration, IsOneThatTheServersRead) {
   EXPECT_EQ(config.value().scheduler.roles, Roles::fixed);
   const ClusterSetup follows{{.prefill = 1, .decode = 2}, 384, true};
   EXPECT_EQ(setup_text(follows), "1p2d auto");
+  const ClusterSetup cut{{.prefill = 1, .decode = 1}, 384, false, 2};
+  EXPECT_EQ(setup_text(cut), "1p1d of 2");
+  const auto on_cpus = parse_config(setup_yaml(cut, "/model", "", 96), "best.yaml");
+  ASSERT_TRUE(on_cpus.ok()) << on_cpus.status().message();
+  EXPECT_EQ(on_cpus.value().workers[0].ranks, 2U);
   const auto other = parse_config(setup_yaml(follows, "/model", "cuda", 96), "best.yaml");
   ASSERT_TRUE(other.ok()) << other.status().message();
   EXPECT_EQ(other.value().scheduler.roles, Roles::automatic);

@@ -1,0 +1,251 @@
+#include "workers/model/rank_fit.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <string_view>
+
+#include "ipc/kv_layout.h"
+#include "workers/collective/exchange_memory.h"
+#include "workers/model/checkpoint_reader.h"
+#include "workers/model/cut.h"
+#include "workers/model/error.h"
+#include "workers/model/gpu_limits.h"
+
+namespace baton {
+namespace {
+
+constexpr std::uint64_t kMib = 1U << 20U;
+/// Of each process: activations, libraries; on a GPU its context and workspace, too.
+constexpr std::uint64_t kOwnOnCpus = 64 * kMib;
+constexpr std::uint64_t kOwnOnGpu = 1024 * kMib;
+
+std::uint64_t divided(std::uint64_t n, std::uint64_t by) { return (n + by - 1) / by; }
+
+std::string gib(std::uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f GiB", static_cast<double>(bytes) / (1U << 30U));
+  return text;
+}
+
+std::uint64_t bytes_of(const TensorView& view, TensorBytes how) {
+  const bool plain = view.dtype == "F32" || view.dtype == "F16" || view.dtype == "BF16";
+  if (how == TensorBytes::stored || !plain || view.shape.size() < 2) return view.bytes;
+  std::uint64_t elements = 1;
+  for (const std::int64_t n : view.shape) elements *= static_cast<std::uint64_t>(n);
+  return 2 * elements;
+}
+
+/// Which part of a layer the rest of a tensor's name says.
+bool is_part(std::string_view rest, const std::string& name) {
+  return !name.empty() && rest.starts_with(name + ".");
+}
+
+void add_tensor(const ModelConfig& config, std::string_view rest, bool vector, std::uint64_t bytes,
+                RankWeights& out) {
+  const TensorNames& n = config.names;
+  const bool latent = config.latent.rank > 0 && (is_part(rest, n.q_a) || is_part(rest, n.kv_a));
+  const bool of_experts = !n.experts.empty() && rest.starts_with(n.experts);
+  if (of_experts) {
+    out.experts += bytes;
+  } else if (vector || latent || is_part(rest, n.router) || is_part(rest, n.shared_gate)) {
+    out.repeated += bytes;
+  } else if (is_part(rest, n.k) || is_part(rest, n.v)) {
+    out.kv += bytes;
+  } else if (is_part(rest, n.qkv)) {
+    const auto all = static_cast<std::uint64_t>(config.heads + 2 * config.kv_heads);
+    const std::uint64_t kv = bytes * 2 * static_cast<std::uint64_t>(config.kv_heads) / all;
+    out.kv += kv;
+    out.cut += bytes - kv;
+  } else {
+    out.cut += bytes;
+  }
+}
+
+/// The layer's number and what is behind it, of "N.rest"; -1: it is none.
+int layer_of(std::string_view& name) {
+  int layer = 0;
+  std::size_t digits = 0;
+  while (digits < name.size() && digits < 6 && name[digits] >= '0' && name[digits] <= '9') {
+    layer = layer * 10 + (name[digits++] - '0');
+  }
+  if (digits == 0 || digits == name.size() || name[digits] != '.') return -1;
+  name.remove_prefix(digits + 1);
+  return layer;
+}
+
+/// Bytes of `tokens` tokens in a pool with so many of the heads.
+std::uint64_t pool_bytes(const ModelConfig& config, KvDtype dtype, int heads,
+                         std::uint64_t tokens) {
+  KvGeometry g;
+  g.dtype = dtype;
+  g.layers = static_cast<std::uint32_t>(config.layers);
+  g.kv_heads = static_cast<std::uint32_t>(heads);
+  g.head_dim = static_cast<std::uint32_t>(config.pool_dim());
+  return kv_blocks_for(g, tokens) * kv_block_bytes(g).value_or(0);
+}
+
+/// What one device, or the host, has to hold.
+struct Need {
+  std::string where;
+  std::uint64_t weights = 0;
+  std::uint64_t own = 0;
+  std::uint64_t may = 0;          // that may be taken
+  std::uint64_t pool_limit = 0;   // for the pool alone; 0: none
+  std::string pool_limit_what;
+};
+
+class Fit {
+ public:
+  Fit(const FitQuestion& q, const MachineMemory& machine) : q_(q), machine_(machine) {
+    context_ = static_cast<std::uint64_t>(q.config.max_context);
+    if (q.max_context > 0) context_ = std::min<std::uint64_t>(context_, q.max_context);
+  }
+
+  FitAnswer answer() {
+    on_cpus();
+    if (!machine_.gpus.empty()) on_gpus();
+    return std::move(out_);
+  }
+
+ private:
+  using PoolOf = std::function<std::uint64_t(std::uint64_t tokens)>;
+
+  /// Ranks on CPUs share the host's memory, and one pool: more of them cost what they repeat.
+  void on_cpus() {
+    const RankWeights stored = rank_weights(q_.config, q_.checkpoint, TensorBytes::stored);
+    const WeightPlan plan = plan_weights(q_.config, q_.checkpoint, WeightChoice::stored);
+    const PoolOf pool = [this](std::uint64_t tokens) {
+      return pool_bytes(q_.config, KvDtype::f32, q_.config.pool_heads(), tokens);
+    };
+    for (int ranks = 1; ranks <= std::min<int>(kMaxRanks, static_cast<int>(machine_.cores));
+         ++ranks) {
+      if (!can_cut(q_.config, ranks).ok()) continue;
+      Need need;
+      need.where = "on CPUs, " + count_of(ranks);
+      // In memory weights may have another type than stored; ranks repeat the same share of them.
+      const double more = static_cast<double>(stored.of_all(ranks)) /
+                          static_cast<double>(std::max<std::uint64_t>(stored.of_all(1), 1));
+      need.weights = static_cast<std::uint64_t>(static_cast<double>(plan.bytes) * more);
+      need.own = plan.loading_bytes + static_cast<std::uint64_t>(ranks) * kOwnOnCpus;
+      need.may = taken_of(machine_.host);
+      need.pool_limit = machine_.shared;
+      need.pool_limit_what = "/dev/shm";
+      tell(need, pool);
+    }
+  }
+
+  /// Each rank on a GPU of its own, with its heads of the pool; the fullest of them decides.
+  void on_gpus() {
+    try {
+      check_gpu_limits(q_.config);
+    } catch (const ModelError& e) {
+      out_.lines.push_back("note     " + q_.name + " on GPUs: " + e.what());
+      return;
+    }
+    const RankWeights weights = rank_weights(q_.config, q_.checkpoint, TensorBytes::on_gpu);
+    std::vector<std::uint64_t> free = machine_.gpus;
+    std::sort(free.rbegin(), free.rend());
+    const int most = std::min<int>(kMaxRanks, static_cast<int>(free.size()));
+    for (int ranks = 1; ranks <= most; ++ranks) {
+      if (!can_cut(q_.config, ranks).ok()) continue;
+      const int heads = static_cast<int>(ModelCut{0, ranks}.kv_heads(q_.config).count);
+      Need need;
+      need.where = "on GPUs, " + count_of(ranks) + (ranks > 1 ? ", each" : "");
+      need.weights = weights.of_largest(ranks);
+      need.own = kOwnOnGpu;
+      need.may = taken_of(free[static_cast<std::size_t>(ranks) - 1]);
+      tell(need, [this, heads](std::uint64_t tokens) {
+        return pool_bytes(q_.config, KvDtype::bf16, heads, tokens);
+      });
+    }
+  }
+
+  static std::string count_of(int ranks) {
+    return std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
+  }
+  std::uint64_t taken_of(std::uint64_t free) const {
+    return static_cast<std::uint64_t>(machine_.fraction * static_cast<double>(free));
+  }
+
+  void tell(const Need& need, const PoolOf& pool_of) {
+    const std::uint64_t used = need.weights + need.own;
+    const std::uint64_t pool = pool_of(context_);
+    const bool room = used + pool <= need.may;
+    const bool limit = need.pool_limit == 0 || pool <= need.pool_limit;
+    out_.somewhere = out_.somewhere || (room && limit);
+    std::string line = (room && limit ? "ok       " : "note     ") + q_.name + " " + need.where +
+                       ": weights " + gib(need.weights) + " + KV of " + std::to_string(context_) +
+                       " tokens " + gib(pool) + " + " + gib(need.own) + " of its own; ";
+    if (room && limit) {
+      out_.lines.push_back(line + gib(need.may) + " may be taken");
+      return;
+    }
+    line += room ? "only " + gib(need.pool_limit) + " are free in " + need.pool_limit_what
+                 : "only " + gib(need.may) + " may be taken";
+    const std::uint64_t fits = longest(need, used, pool_of);
+    line += fits > 0 ? "; --max_context " + std::to_string(fits) + " would fit" : "";
+    out_.lines.push_back(line);
+  }
+
+  /// The longest context, in steps of 256 tokens, whose pool fits; 0: not even that.
+  std::uint64_t longest(const Need& need, std::uint64_t used, const PoolOf& pool_of) const {
+    if (used >= need.may) return 0;
+    std::uint64_t left = need.may - used;
+    if (need.pool_limit > 0) left = std::min(left, need.pool_limit);
+    constexpr std::uint64_t kStep = 256;
+    const std::uint64_t steps = left / std::max<std::uint64_t>(pool_of(kStep), 1);
+    return std::min(steps * kStep, context_);
+  }
+
+  const FitQuestion& q_;
+  const MachineMemory& machine_;
+  std::uint64_t context_ = 0;
+  FitAnswer out_;
+};
+
+}  // namespace
+
+std::uint64_t RankWeights::of_largest(int ranks) const {
+  const auto n = static_cast<std::uint64_t>(ranks);
+  return repeated + divided(cut, n) + divided(kv, std::min(n, kv_heads)) +
+         divided(experts, expert_count) * divided(expert_count, n);
+}
+
+std::uint64_t RankWeights::of_all(int ranks) const {
+  const auto n = static_cast<std::uint64_t>(ranks);
+  return n * repeated + cut + kv * std::max<std::uint64_t>(n / kv_heads, 1) + experts;
+}
+
+RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint,
+                         TensorBytes how) {
+  RankWeights out;
+  out.kv_heads = static_cast<std::uint64_t>(std::max(config.kv_heads, 1));
+  out.expert_count = static_cast<std::uint64_t>(std::max(config.experts().count, 1));
+  const TensorNames& names = config.names;
+  const std::string root = decoder_root(names, checkpoint);
+  const std::string layers = root + "layers.";
+  const std::string head = head_name(names, checkpoint);
+  for (const auto& [name, view] : checkpoint.tensors()) {
+    const std::uint64_t bytes = bytes_of(view, how);
+    std::string_view rest(name);
+    if (name.starts_with(layers)) {
+      rest.remove_prefix(layers.size());
+      const int layer = layer_of(rest);
+      if (layer < 0 || layer >= config.layers) continue;  // of a part that is not served
+      add_tensor(config, rest, view.shape.size() == 1, bytes, out);
+    } else if (is_part(rest, root + names.embedding) ||
+               (is_part(rest, head) && !config.tied_embeddings)) {
+      out.cut += bytes;
+    } else if (is_part(rest, root + names.final_norm)) {
+      out.repeated += bytes;
+    }
+  }
+  return out;
+}
+
+FitAnswer fit_model(const FitQuestion& question, const MachineMemory& machine) {
+  return Fit(question, machine).answer();
+}
+
+}  // namespace baton
