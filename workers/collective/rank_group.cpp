@@ -105,8 +105,10 @@ Status RankGroup::gather(int listening) {
   const TimeNs end = now_ns() + options_.patience;
   const auto missing = [this] { return std::find(pids_.begin(), pids_.end(), 0); };
   while (missing() != pids_.end()) {
-    if (memory_.head().aborted.load() != 0) {
-      return Status(ErrorCode::unavailable, "a rank has died while the others came");
+    if (const auto lost = Collective::loss(memory_)) {
+      if (has_failed(lost->rank())) return failure_of(lost->rank());
+      return Status(ErrorCode::unavailable,
+                    std::string(lost->what()) + ": the others had not come");
     }
     if (now_ns() >= end) {
       return Status(ErrorCode::unavailable,

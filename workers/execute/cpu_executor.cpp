@@ -61,6 +61,8 @@ void CpuExecutor::gather_ranks() {
     const RankGroup* led = led_;
     tell_lost(led != nullptr ? led->words_of_loss(rank) : RankLost(rank, false).what());
   });
+  if (group.status().code() == ErrorCode::invalid_argument)
+    throw ModelError(group.status().message());
   if (!group.ok()) throw std::runtime_error(group.status().message());
   group_ = std::move(group).value();
   led_ = group_.get();

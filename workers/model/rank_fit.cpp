@@ -90,8 +90,8 @@ struct Need {
   std::string where;
   std::uint64_t weights = 0;
   std::uint64_t own = 0;
-  std::uint64_t may = 0;          // that may be taken
-  std::uint64_t pool_limit = 0;   // for the pool alone; 0: none
+  std::uint64_t may = 0;         // that may be taken
+  std::uint64_t pool_limit = 0;  // for the pool alone; 0: none
   std::string pool_limit_what;
 };
 
@@ -217,8 +217,7 @@ std::uint64_t RankWeights::of_all(int ranks) const {
   return n * repeated + cut + kv * std::max<std::uint64_t>(n / kv_heads, 1) + experts;
 }
 
-RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint,
-                         TensorBytes how) {
+RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint, TensorBytes how) {
   RankWeights out;
   out.kv_heads = static_cast<std::uint64_t>(std::max(config.kv_heads, 1));
   out.expert_count = static_cast<std::uint64_t>(std::max(config.experts().count, 1));

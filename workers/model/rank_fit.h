@@ -14,10 +14,11 @@ namespace baton {
 
 /// Bytes of a checkpoint by how ranks share them (workers/model/cut.h).
 struct RankWeights {
-  std::uint64_t repeated = 0;  // whole on each rank: norms, biases, routers, ways into latent numbers
-  std::uint64_t cut = 0;       // a part on each
-  std::uint64_t kv = 0;        // keys' and values' rows: a part on each, at least one head's
-  std::uint64_t experts = 0;   // each expert on one rank
+  std::uint64_t repeated =
+      0;                  // whole on each rank: norms, biases, routers, ways into latent numbers
+  std::uint64_t cut = 0;  // a part on each
+  std::uint64_t kv = 0;   // keys' and values' rows: a part on each, at least one head's
+  std::uint64_t experts = 0;  // each expert on one rank
   std::uint64_t kv_heads = 1;
   std::uint64_t expert_count = 1;
 

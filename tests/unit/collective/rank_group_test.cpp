@@ -105,6 +105,7 @@ TEST_F(RankGroups, AFailureIsToldWithItsReason) {
 TEST_F(RankGroups, AFailureIsToldWhileAnotherRankIsAwaited) {
   const pid_t loads = start_rank(options_for(folder, 1, 3), wait_forever);
   const pid_t fails = start_rank(options_for(folder, 2, 3), [](RankGroup& group) {
+    ::usleep(300'000);  // the other one has come by then
     group.fail("tensor x: is missing");
     ::_exit(2);
   });
@@ -115,6 +116,21 @@ TEST_F(RankGroups, AFailureIsToldWhileAnotherRankIsAwaited) {
   EXPECT_EQ(status.message(), "rank 2: tensor x: is missing");
   group.value()->end_others();
   EXPECT_EQ(status_of(loads), -SIGKILL);
+  EXPECT_EQ(status_of(fails), 2);
+}
+
+/// Likewise where it has failed before the others came: nobody need wait for them.
+TEST_F(RankGroups, AFailureIsToldBeforeAllHaveCome) {
+  const pid_t fails = start_rank(options_for(folder, 2, 3), [](RankGroup& group) {
+    group.fail("tensor x: is missing");
+    ::_exit(2);
+  });
+  const TimeNs began = now_ns();
+  const auto group = RankGroup::lead(options_for(folder, 0, 3), [](int) {});
+  ASSERT_FALSE(group.ok());
+  EXPECT_EQ(group.status().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(group.status().message(), "rank 2: tensor x: is missing");
+  EXPECT_LT(now_ns() - began, 3 * kSecond);
   EXPECT_EQ(status_of(fails), 2);
 }
 

@@ -20,7 +20,8 @@ std::string folder_of(const std::string& name) {
 }
 
 struct Model {
-  explicit Model(const std::string& name) : config(load_model_config(folder_of(name))), files(folder_of(name)) {}
+  explicit Model(const std::string& name)
+      : config(load_model_config(folder_of(name))), files(folder_of(name)) {}
   FitAnswer fit(const MachineMemory& machine, std::uint32_t context = 0) const {
     return fit_model({config, files, "model", context}, machine);
   }
@@ -92,7 +93,8 @@ TEST(RankFit, NamesTheNumbersOfRanksThatTheModelCanHave) {
   EXPECT_EQ(line_of(on_gpus, "on GPUs, 3 ranks, each:"), "") << "its heads do not divide";
   EXPECT_EQ(line_of(on_gpus, "on GPUs, 6 ranks, each:"), "") << "there are three GPUs";
   // What GPUs do not serve at all is told once, with the reason.
-  EXPECT_NE(line_of(Model("deepseek_v3").fit(machine_of(8192, {8192})), "on GPUs: latent").find("not served"),
+  EXPECT_NE(line_of(Model("deepseek_v3").fit(machine_of(8192, {8192})), "on GPUs: latent")
+                .find("not served"),
             std::string::npos);
 }
 
@@ -111,15 +113,17 @@ TEST(RankFit, SaysWhatIsMissingAndWhichContextFits) {
   EXPECT_FALSE(shared.somewhere);
   EXPECT_NE(line_of(shared, "on CPUs, 1 rank:").find("are free in /dev/shm"), std::string::npos);
   const auto context = static_cast<std::uint64_t>(model.config.max_context);
-  const std::uint64_t token = std::uint64_t{2} * 4 *
-                              static_cast<std::uint64_t>(model.config.layers * model.config.pool_heads() *
-                                                         model.config.pool_dim());
+  const std::uint64_t token =
+      std::uint64_t{2} * 4 *
+      static_cast<std::uint64_t>(model.config.layers * model.config.pool_heads() *
+                                 model.config.pool_dim());
   ASSERT_GE(context, 512U);
   machine.shared = context / 2 * token;
   const FitAnswer half = model.fit(machine);
   EXPECT_FALSE(half.somewhere);
   const std::uint64_t fits = context / 2 / 256 * 256;
-  EXPECT_NE(line_of(half, "on CPUs, 1 rank:").find("--max_context " + std::to_string(fits) + " would fit"),
+  EXPECT_NE(line_of(half, "on CPUs, 1 rank:")
+                .find("--max_context " + std::to_string(fits) + " would fit"),
             std::string::npos)
       << line_of(half, "on CPUs, 1 rank:");
   EXPECT_TRUE(model.fit(machine, static_cast<std::uint32_t>(fits)).somewhere);
