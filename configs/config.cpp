@@ -13,6 +13,7 @@
 
 #include "configs/assignment.h"
 #include "configs/dialects.h"
+#include "configs/gpu_memory.h"
 #include "configs/options.h"
 #include "ipc/process.h"
 
@@ -249,8 +250,18 @@ class Builder {
 
   static Status ranks(const WorkerConfig& worker, const std::string& where) {
     const std::string label = where + ": worker " + worker.name + ": ";
-    if (worker.ranks > 1 && worker.device != "cpu") {
-      return invalid(label + "ranks above 1 needs device cpu");
+    if (worker.device == "cuda" && !worker.fake) {
+      if (const auto gpus = gpus_of(worker); !gpus.ok()) {
+        return invalid(label + gpus.status().message());
+      }
+    }
+    if (worker.ranks > 1 && worker.device == "cuda") {
+      if (worker.host_pool_blocks > 0 || worker.host_pool_mib > 0) {
+        return invalid(label + "host parts are not served by several GPUs yet");
+      }
+      if (worker.check_pulls) {
+        return invalid(label + "check_pulls is not served by several GPUs yet");
+      }
     }
     if (worker.ranks > 1 && worker.fake) return invalid(label + "ranks above 1 needs fake: false");
     if (worker.rank >= worker.ranks) {

@@ -369,7 +369,8 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        .choices = "cpu|cuda"},
       {"gpu",
        "which GPU: its number, its UUID (nvidia-smi -L), or auto: worker i takes GPU i, modulo "
-       "their number, and those on one GPU share memory_fraction",
+       "their number, and those on one GPU share memory_fraction; of several ranks one each, "
+       "separated by commas (auto: the next ones)",
        &W::gpu},
       {.name = "load_format",
        .meaning = "auto: the folder's weights; dummy: random ones from config.json alone, for "
@@ -410,7 +411,8 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        &W::memory_mib, 0, 16'777'216},
       {"ranks",
        "processes that share the model, each with a part of its heads, features and experts: one "
-       "worker NAME of processes NAME.0, NAME.1, ... On CPUs; tokens are those of one rank",
+       "worker NAME of processes NAME.0, NAME.1, ... On CPUs tokens are those of one rank; on GPUs "
+       "each has a GPU of its own",
        &W::ranks, 1, 8},
       {"rank", "which of the worker's ranks this process is; whoever starts the ranks sets it",
        &W::rank, 0, 7},

@@ -47,6 +47,8 @@ GEOMETRIES = {
                    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
                    "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
 }
+GEOMETRIES["70b"] = {**GEOMETRIES["8b"], "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64,
+                     "intermediate_size": 28672}
 _COMMON = {"hidden_act": "silu", "attention_bias": False, "attention_dropout": 0.0, "mlp_bias": False,
            "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.02, "use_cache": True,
            "torch_dtype": "bfloat16"}

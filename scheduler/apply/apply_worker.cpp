@@ -19,6 +19,14 @@ namespace baton {
 
 namespace {
 
+/// Whether each rank has a pool of its own, with its part of the heads: how many a pool has then
+/// says nothing of the model, and the fingerprint says all.
+bool cut_by_heads(const Hello& hello) {
+  return std::any_of(hello.ranks.begin(), hello.ranks.end(), [&](const PoolRank& rank) {
+    return rank.handle != hello.ranks.front().handle;
+  });
+}
+
 /// Names the first difference that forbids moving KV (or a request) between two workers.
 std::string difference(const Hello& a, const Hello& b) {
   const auto differs = [](const char* field, std::uint64_t x, std::uint64_t y) {
@@ -29,12 +37,14 @@ std::string difference(const Hello& a, const Hello& b) {
   }
   if (a.dtype != b.dtype) return differs("KV dtype", a.dtype, b.dtype);
   if (a.layers != b.layers) return differs("layers", a.layers, b.layers);
-  if (a.kv_heads != b.kv_heads) return differs("KV heads", a.kv_heads, b.kv_heads);
+  const bool same_heads = !cut_by_heads(a) && !cut_by_heads(b);
+  if (same_heads && a.kv_heads != b.kv_heads) return differs("KV heads", a.kv_heads, b.kv_heads);
   if (a.head_dim != b.head_dim) return differs("head_dim", a.head_dim, b.head_dim);
   if (a.tokens_per_block != b.tokens_per_block) {
     return differs("tokens_per_block", a.tokens_per_block, b.tokens_per_block);
   }
-  if (a.block_bytes != b.block_bytes) return differs("block bytes", a.block_bytes, b.block_bytes);
+  if (same_heads && a.block_bytes != b.block_bytes)
+    return differs("block bytes", a.block_bytes, b.block_bytes);
   return "";
 }
 

@@ -15,6 +15,7 @@
 #include "ipc/spoiled.h"
 #include "tests/cpu_torch/model_fixture.h"
 #include "tests/support/temp_dir.h"
+#include "workers/execute/cpu_rank.h"
 #include "workers/protocol/worker_core.h"
 
 namespace baton::test {
@@ -39,7 +40,8 @@ class RankProcessTest : public testing::Test {
       config.self.ranks = 2;
       config.self.rank = 1;
       SignalFd own_signals;
-      ::_exit(run_rank_process(config, options, own_signals));
+      ::_exit(run_rank_process(config, options.group_options(1), make_cpu_rank(options, 1),
+                               own_signals));
     }
     auto led = RankGroup::lead(options.group_options(0), [this](int rank) {
       marked = take_spoiled_mark(options.run_dir, options.name, ::getpid());

@@ -146,8 +146,8 @@ class Cluster:
                       for name in self.workers}
         # The memory processes: of CPUs, or of the GPUs that workers name, auto being 0 where one worker says it.
         on_gpus = DEVICE == "cuda" and not fake
-        gpus = sorted({str((per_worker or {}).get(name, {}).get("gpu", (worker or {}).get("gpu", 0)))
-                       for name, _ in workers})
+        gpus = sorted({gpu for name, _ in workers
+                       for gpu in str({**worker, **(per_worker or {}).get(name, {})}.get("gpu", 0)).split(",")})
         self.keepers = [f"memory-gpu{gpu}" for gpu in gpus] if on_gpus else ["memory"]
         self.keeper = self.keepers[0]
         self.memory = memory

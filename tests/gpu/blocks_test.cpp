@@ -52,6 +52,38 @@ TEST_F(BlocksTest, CopiesTheListedBlocksAndNothingElse) {
   }
 }
 
+TEST_F(BlocksTest, CopiesTheListedHeadsAndNothingElse) {
+  constexpr std::uint32_t kBlocks = 11;
+  constexpr int kCopied = 7;
+  HeadRange range;  // 16 bytes are a token of a head here
+  range.parts = 6;
+  range.bytes = 96;
+  range.to_stride = 160;
+  range.to_first = 48;
+  range.from_stride = 256;
+  range.from_first = 128;
+  range.to_block = range.parts * range.to_stride;
+  range.from_block = range.parts * range.from_stride;
+  const auto from = random_words(kBlocks * range.from_block / 8);
+  const auto to_ids = shuffled(kBlocks, 1);
+  const auto from_ids = shuffled(kBlocks, 2);
+  Device<std::uint64_t> source(from), target(kBlocks * range.to_block / 8);
+  Device<std::uint32_t> dt(to_ids), df(from_ids);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  copy_heads(bytes(target), bytes(source), dt.get(), df.get(), kCopied, range, 3, stream_);
+  std::vector<std::uint64_t> want(kBlocks * range.to_block / 8, ~std::uint64_t{0});
+  for (std::size_t i = 0; i < kCopied; ++i) {
+    for (std::size_t part = 0; part < range.parts; ++part) {
+      const std::size_t at =
+          from_ids[i] * range.from_block + part * range.from_stride + range.from_first;
+      const std::size_t to = to_ids[i] * range.to_block + part * range.to_stride + range.to_first;
+      std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(at / 8), range.bytes / 8,
+                  want.begin() + static_cast<std::ptrdiff_t>(to / 8));
+    }
+  }
+  EXPECT_EQ(target.read(), want);
+}
+
 TEST_F(BlocksTest, ChecksumsFollowTheWordsAndTheirPlaces) {
   for (const std::size_t block_bytes : {16, 4080, 65552, 300000}) {
     const std::size_t words = block_bytes / 8;

@@ -6,6 +6,8 @@ Needs a GPU, torch and transformers. Makes one checkpoint a family, lets baton-b
 reference: a greedy token may lie below the best logit by twice what transformers' own bf16 run of the
 same text is off from its fp32 run, at most (two logits, each off by so much, change places). Quantised
 checkpoints are compared with the values that they stand for.
+--ranks N computes with N GPUs (families of Llama's pattern; --gpu 0,1 names them); then
+deterministic steps must have the tokens and log probabilities of one GPU, to the bit.
 With --deterministic, solo runs and mixed batches must agree to the bit.
 
 Log probabilities, of prompts too, must lie as near to fp32 as twice what transformers' bf16 run is off.
@@ -171,13 +173,16 @@ def load(folder, dtype, device="cuda"):
         device).eval()
 
 
-def generate(program, folder, tasks, *options, budget=512, device="cuda", running=32):
+RANKS = []  # options of every run
+
+
+def generate(program, folder, tasks, *options, budget=512, device="cuda", running=32, ranks=None):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(tasks, file)
         file.flush()
         done = subprocess.run(
             [program, "--model", folder, "--device", device, "--budget", str(budget),
-             "--max-running", str(running), "--pool-blocks", "600", "--generate", file.name, *options],
+             "--max-running", str(running), "--pool-blocks", "600", "--generate", file.name, *(RANKS if ranks is None else ranks), *options],
             stdout=subprocess.PIPE, text=True, timeout=300)
     if done.returncode != 0:
         sys.exit(f"{program} failed")
@@ -306,6 +311,8 @@ def check_sampling_fields(program, folder, name, model, rounded, prompts, base, 
     references = [log_probabilities(model, rounded, p, a["tokens"])
                   for p, a in zip(long["prompts"], answers)]
     good &= judge_logprobs(name, "a prompt of 1900", references, long["prompts"], answers)
+    if RANKS:
+        return good
     # Also what the host draws (typical_p), and rows of each kind in one step.
     extras = [{}, {"temperature": 0}, {"min_p": 0.05, "top_k": 50}, {"typical_p": 0.8},
               {"allowed_tokens": list(range(100, 200)), "min_tokens": 50, "stop_ids": [101, 102]}]
@@ -324,7 +331,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("program")
     parser.add_argument("--families", nargs="*", default=[*FAMILIES, *QUANTIZED])
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--gpu", default="0")
     args = parser.parse_args()
+    if args.ranks > 1:
+        RANKS.extend(["--ranks", str(args.ranks), "--gpu", args.gpu])
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     good = True
@@ -344,14 +355,23 @@ def main():
             runs = generate(args.program, folder, [{**base, **how} for how in hows])
             for how, answers in zip(hows, runs):
                 good &= judge(name, json.dumps(how), model, rounded, prompts, answers)
-            if model.config.model_type not in SPARSE and family not in BY_PARTS:
+            if not RANKS and model.config.model_type not in SPARSE and family not in BY_PARTS:
                 rows = 8 if name in QUANTIZED else 96  # of layer kernels
                 many = [torch.randint(2, 1024, (3 + i % 40,), generator=generator).tolist() for i in range(rows)]
                 runs = generate(args.program, folder, [{"prompts": many, "max_tokens": 24, "temperature": 0}],
                                 "--layer-kernel", "always", running=rows)
                 good &= judge(name, f"{rows} at once, in layer kernels", model, rounded, many, runs[0])
             sampled = {"temperature": 0.8, "top_p": 0.9, "top_k": 50, "seed": 3}
-            tasks = [{**base, **extra, **how} for extra in ({}, sampled) for how in hows]
+            tasks = [{**base, **extra, **how} for extra in ({}, {**sampled, "logprobs": 3}) for how in hows]
+            if RANKS:
+                if model.config.model_type not in SPARSE:
+                    one, several = (generate(args.program, folder, tasks, "--deterministic", ranks=ranks)
+                                    for ranks in ([], RANKS))
+                    good &= one == several
+                    print(f"{name:10} deterministic: one GPU and {args.ranks} ranks "
+                          f"{'agree to the bit' if one == several else 'DIFFER'}", flush=True)
+                good &= check_sampling_fields(args.program, folder, name, model, rounded, prompts, base, hows)
+                continue
             runs = generate(args.program, folder, tasks, "--deterministic")
             same = all(runs[i] == runs[3 * (i // 3)] for i in range(len(runs)))
             good &= judge(name, "deterministic", model, rounded, prompts, runs[0]) and same

@@ -5,6 +5,7 @@ import concurrent.futures
 import http.client
 import os
 import pathlib
+import re
 import signal
 import socket
 import sys
@@ -123,9 +124,10 @@ class Completions(GatewayCase):
         self.assertEqual(404, status)
         self.assertIn("available models: one", reply["detail"])
         self.assertEqual(0, gateway.server(cb.url)["load"])
-        line = self.folder.joinpath("access.log").read_text().splitlines()[3]
-        self.assertRegex(line, r'"POST /completion/v2 HTTP/1.1" 200 \d+ bytes http://\S+ attempts=1 '
-                               r"duration=\d+\.\d+s")
+        # A line is written behind its reply: the next request's may come first.
+        line = re.compile(r'"POST /completion/v2 HTTP/1.1" 200 \d+ bytes http://\S+ attempts=1 duration=\d+\.\d+s')
+        log = self.folder / "access.log"
+        wait_until(lambda: line.search(log.read_text()), 5, f"a line of the request: {log.read_text()}")
 
     def test_a_422_is_passed_on_and_not_tried_again(self):
         detail = {"detail": "num_return_sequences > num_beams"}

@@ -113,6 +113,7 @@ void Collective::await(int peer, Patience patience) const {
     const std::uint32_t seen = cell.posted.load();
     if (!reached(seen, round) && head_.aborted.load() == 0) futex_wait(cell.posted, seen);
     cell.sleepers.fetch_sub(1);
+    if (look_) look_();
   }
 }
 
@@ -225,6 +226,24 @@ std::vector<std::uint64_t> Collective::all_gather(std::uint64_t value) {
     std::memcpy(&values[static_cast<std::size_t>(peer)], memory_.buffer(peer, round), sizeof value);
   }
   return values;
+}
+
+std::vector<std::string> Collective::all_gather(const std::string& text) {
+  const std::uint64_t size = std::min(text.size(), memory_.buffer_bytes() - sizeof(std::uint64_t));
+  std::memcpy(own(), &size, sizeof size);
+  std::memcpy(own() + sizeof size, text.data(), size);
+  const std::uint32_t round = round_;
+  post(sizeof size + size);
+  await_all();
+  std::vector<std::string> texts;
+  for (int peer = 0; peer < ranks_; ++peer) {
+    const std::byte* from = memory_.buffer(peer, round);
+    std::uint64_t n = 0;
+    std::memcpy(&n, from, sizeof n);
+    if (n > memory_.buffer_bytes() - sizeof n) throw std::length_error("a text of another call");
+    texts.emplace_back(reinterpret_cast<const char*>(from + sizeof n), n);
+  }
+  return texts;
 }
 
 void Collective::broadcast(std::string& bytes, std::size_t most) {

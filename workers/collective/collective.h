@@ -19,6 +19,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ipc/types.h"
@@ -37,6 +38,11 @@ class RankLost : public std::runtime_error {
  private:
   int rank_;
   bool silent_;
+};
+
+/// The ranks of a group do not agree: one of them has computed something else.
+struct RanksDiffer : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 
 /// Columns [first, first + count) of a matrix.
@@ -90,10 +96,18 @@ class Collective {
 
   /// Every rank's number, in their order.
   std::vector<std::uint64_t> all_gather(std::uint64_t value);
+  /// Every rank's text, in their order; what is longer than a buffer is cut.
+  std::vector<std::string> all_gather(const std::string& text);
 
   /// Rank 0's bytes become everybody's. The others wait for them without an end, but for an abort.
   /// The error (of the others): what came is longer than `most`.
   void broadcast(std::string& bytes, std::size_t most);
+
+  /// From now on, for a rank that lives and does not come.
+  void set_patience(TimeNs patience) { options_.patience = patience; }
+  TimeNs patience() const { return options_.patience; }
+  /// Called every 50 ms while this rank waits in the kernel; what it throws ends the wait.
+  void set_look(std::function<void()> look) { look_ = std::move(look); }
 
   /// Ends every wait of the group, now and later. From any thread, and of any rank. The first loss
   /// is the one that everybody is told: who leaves because of it is lost later.
@@ -112,7 +126,8 @@ class Collective {
   ExchangeHead& head_;
   const int rank_;
   const int ranks_;
-  const CollectiveOptions options_;
+  CollectiveOptions options_;
+  std::function<void()> look_;
   std::uint32_t round_ = 0;  // the one that is being filled
   CollectiveFigures figures_;
 };

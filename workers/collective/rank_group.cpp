@@ -21,6 +21,9 @@ namespace {
 
 constexpr auto kLookEvery = std::chrono::milliseconds(2);
 constexpr TimeNs kAnswer = 2 * kSecond;
+/// For a rank's share of a pull: what it reads may lie in slow memory. A frozen rank is found by
+/// the steps.
+constexpr TimeNs kPullPatience = 60 * kSecond;
 
 std::string socket_of(const RankGroupOptions& o) {
   return o.run_dir + "/" + o.worker + ".ranks.sock";
@@ -62,17 +65,21 @@ std::int32_t peer_pid(int fd) {
 
 }  // namespace
 
-RankGroup::RankGroup(const RankGroupOptions& options, ExchangeMemory memory, OnLost on_lost)
+RankGroup::RankGroup(const RankGroupOptions& options, Memories memories, OnLost on_lost)
     : options_(options),
-      memory_(std::move(memory)),
+      memory_(std::move(memories.steps)),
+      pulls_memory_(std::move(memories.pulls)),
       pids_(static_cast<std::size_t>(options.ranks), 0),
       collective_(std::make_unique<Collective>(memory_, options.rank, options.collective)),
+      pulls_(std::make_unique<Collective>(pulls_memory_, options.rank, options.collective)),
       watchdog_(std::make_unique<Watchdog>([this, told = std::move(on_lost)](int rank) {
         // One that left because of another is not why the group ends.
         const auto first = Collective::loss(memory_);
         told(first ? first->rank() : rank);  // whoever an exchange throws at knows why already
         Collective::abort(memory_, rank);
+        Collective::abort(pulls_memory_, rank);
       })) {
+  pulls_->set_patience(kPullPatience);
   pids_[static_cast<std::size_t>(options.rank)] = ::getpid();
 }
 
@@ -90,10 +97,12 @@ Result<std::unique_ptr<RankGroup>> RankGroup::lead(const RankGroupOptions& optio
   if (Status status = wait_for_old_ranks(options); !status.ok()) return status;
   auto memory = ExchangeMemory::create(options.ranks);
   if (!memory.ok()) return memory.status();
+  auto pulls = ExchangeMemory::create(options.ranks);
+  if (!pulls.ok()) return pulls.status();
   auto listening = listen_packets(name.value(), socket_of(options));
   if (!listening.ok()) return listening.status();
-  std::unique_ptr<RankGroup> group(
-      new RankGroup(options, std::move(memory).value(), std::move(on_lost)));
+  std::unique_ptr<RankGroup> group(new RankGroup(
+      options, {std::move(memory).value(), std::move(pulls).value()}, std::move(on_lost)));
   group->name_.emplace(std::move(name).value());
   group->listening_ = std::move(listening).value();
   if (Status status = group->gather(group->listening_.get()); !status.ok()) return status;
@@ -138,7 +147,7 @@ bool RankGroup::admit(const std::string& asked, std::int32_t pid, int link) {
     return send_packet(link, "no: it is " + request_of(options_) + " that leads");
   }
   pids_[static_cast<std::size_t>(rank)] = pid;
-  return send_packet(link, "yes", memory_.fd());
+  return send_packet(link, "yes", memory_.fd()) && send_packet(link, "pulls", pulls_memory_.fd());
 }
 
 Status RankGroup::wait_for(RankState state, TimeNs patience) {
@@ -213,11 +222,14 @@ Result<std::unique_ptr<RankGroup>> RankGroup::join(const RankGroupOptions& optio
     }
     auto memory = ExchangeMemory::map(std::move(carried));
     if (!memory.ok()) return memory.status();
+    if (receive_packet(link.value().get(), kAnswer, answer, &carried) != Received::packet) continue;
+    auto pulls = ExchangeMemory::map(std::move(carried));
+    if (!pulls.ok()) return pulls.status();
     auto presence = presence_file(options);
     if (!presence.ok()) return presence.status();
     if (::flock(presence.value().get(), LOCK_SH | LOCK_NB) != 0) continue;  // the next rank 0 looks
-    std::unique_ptr<RankGroup> group(
-        new RankGroup(options, std::move(memory).value(), std::move(on_lost)));
+    std::unique_ptr<RankGroup> group(new RankGroup(
+        options, {std::move(memory).value(), std::move(pulls).value()}, std::move(on_lost)));
     group->presence_ = std::move(presence).value();
     group->pids_[0] = peer_pid(link.value().get());
     if (group->pids_[0] == 0 || !group->watchdog_->watch(0, group->pids_[0])) {

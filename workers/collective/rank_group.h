@@ -53,6 +53,9 @@ class RankGroup {
   static Result<std::unique_ptr<RankGroup>> join(const RankGroupOptions& options, OnLost on_lost);
 
   Collective& collective() { return *collective_; }
+  /// The same ranks again, for a second thread of each: the one that reads other workers' pools.
+  Collective& pulls() { return *pulls_; }
+  const ExchangeMemory& memory() const { return memory_; }
   int ranks() const { return memory_.ranks(); }
   /// Of rank r's process; of the others' groups, rank 0's alone is known.
   std::int32_t pid_of(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
@@ -78,7 +81,12 @@ class RankGroup {
   bool leaving() const { return memory_.head().leaving.load() != 0; }
 
  private:
-  RankGroup(const RankGroupOptions& options, ExchangeMemory memory, OnLost on_lost);
+  /// Both of their memories.
+  struct Memories {
+    ExchangeMemory steps;
+    ExchangeMemory pulls;
+  };
+  RankGroup(const RankGroupOptions& options, Memories memories, OnLost on_lost);
   bool has_failed(int rank) const;
   Status failure_of(int rank) const;
   RankCell& cell(int rank) const { return memory_.head().cells[static_cast<std::size_t>(rank)]; }
@@ -87,11 +95,13 @@ class RankGroup {
 
   RankGroupOptions options_;
   ExchangeMemory memory_;
+  ExchangeMemory pulls_memory_;   // its head says nothing but who has posted, and that all is over
   std::optional<LockFile> name_;  // rank 0: of the group's socket
   UniqueFd listening_;            // rank 0
   UniqueFd presence_;             // the others: see wait_for_old_ranks()
   std::vector<std::int32_t> pids_;
   std::unique_ptr<Collective> collective_;
+  std::unique_ptr<Collective> pulls_;
   std::unique_ptr<Watchdog> watchdog_;  // last: its thread uses the rest
 };
 

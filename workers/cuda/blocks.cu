@@ -64,6 +64,42 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Everything in vectors of 16 bytes. A CTA takes neighbouring chunks, as above.
+struct HeadVectors {
+  unsigned parts, width, to_block, to_stride, to_first, from_block, from_stride, from_first;
+};
+
+__global__ void __launch_bounds__(kThreads)
+    copy_heads_kernel(uint4* to_pool, const uint4* from_pool, const std::uint32_t* to,
+                      const std::uint32_t* from, HeadVectors v, std::uint64_t all_vectors) {
+  const std::uint64_t chunks = (all_vectors + kChunk - 1) / kChunk;
+  const std::uint64_t share = (chunks + gridDim.x - 1) / gridDim.x;
+  const std::uint64_t end = min(all_vectors, (blockIdx.x + 1) * share * kChunk);
+  const unsigned pair_vectors = v.parts * v.width;
+  for (std::uint64_t base = blockIdx.x * share * kChunk; base < end; base += kChunk) {
+    uint4 held[kUnroll];
+    uint4* target[kUnroll];
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      const std::uint64_t at = base + threadIdx.x + i * kThreads;
+      target[i] = nullptr;
+      if (at >= end) continue;
+      const auto pair = static_cast<unsigned>(at / pair_vectors);
+      const auto in_pair = static_cast<unsigned>(at - std::uint64_t{pair} * pair_vectors);
+      const unsigned part = in_pair / v.width;
+      const unsigned column = in_pair - part * v.width;
+      held[i] = load_once(from_pool + std::uint64_t{from[pair]} * v.from_block +
+                          std::uint64_t{part} * v.from_stride + v.from_first + column);
+      target[i] = to_pool + std::uint64_t{to[pair]} * v.to_block +
+                  std::uint64_t{part} * v.to_stride + v.to_first + column;
+    }
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      if (target[i] != nullptr) *target[i] = held[i];
+    }
+  }
+}
+
 /// blockIdx.x names the block, blockIdx.y the chunk of it. Integer sums: any order gives the same.
 __global__ void __launch_bounds__(kThreads)
     checksum_kernel(const ConstPoolParts pool, const std::uint32_t* ids, unsigned vectors,
@@ -103,6 +139,25 @@ void copy_blocks(const PoolParts& to_pool, const ConstPoolParts& from_pool, cons
   copy_kernel<<<static_cast<unsigned>(ctas), kThreads, 0, stream>>>(to_pool, from_pool, to, from,
                                                                     vectors, all);
   check(cudaGetLastError(), "copy_blocks");
+}
+
+void copy_heads(std::byte* to_pool, const std::byte* from_pool, const std::uint32_t* to,
+                const std::uint32_t* from, int n, const HeadRange& range, int max_ctas,
+                Stream stream) {
+  if (n <= 0) return;
+  const auto vectors = [](std::size_t bytes) { return vectors_of("copy_heads", bytes); };
+  const auto offset = [&](std::size_t bytes) { return bytes == 0 ? 0 : vectors(bytes); };
+  const HeadVectors v{
+      static_cast<unsigned>(range.parts), vectors(range.bytes),    vectors(range.to_block),
+      vectors(range.to_stride),           offset(range.to_first),  vectors(range.from_block),
+      vectors(range.from_stride),         offset(range.from_first)};
+  const std::uint64_t all = std::uint64_t{v.parts} * v.width * static_cast<unsigned>(n);
+  const std::uint64_t ctas = std::min<std::uint64_t>((all + kChunk - 1) / kChunk,
+                                                     static_cast<unsigned>(std::max(max_ctas, 1)));
+  copy_heads_kernel<<<static_cast<unsigned>(ctas), kThreads, 0, stream>>>(
+      reinterpret_cast<uint4*>(to_pool), reinterpret_cast<const uint4*>(from_pool), to, from, v,
+      all);
+  check(cudaGetLastError(), "copy_heads");
 }
 
 void checksum_blocks(const ConstPoolParts& pool, const std::uint32_t* ids, int n,

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "workers/cuda/types.h"
+#include "workers/pool/head_ranges.h"
 
 namespace baton::cuda {
 
@@ -36,6 +37,12 @@ struct ConstPoolParts {
 void copy_blocks(const PoolParts& to_pool, const ConstPoolParts& from_pool, const std::uint32_t* to,
                  const std::uint32_t* from, int n, std::size_t block_bytes, int max_ctas,
                  Stream stream);
+
+/// The heads of a range (strides in bytes, all numbers multiples of 16) as copy_blocks() copies
+/// blocks, of device parts alone.
+void copy_heads(std::byte* to_pool, const std::byte* from_pool, const std::uint32_t* to,
+                const std::uint32_t* from, int n, const HeadRange& range, int max_ctas,
+                Stream stream);
 
 /// sums[i] = the sum of checksum_word() (workers/protocol/block_sums.h) over block ids[i] (blocks
 /// of up to 4 GiB).

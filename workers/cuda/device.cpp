@@ -205,6 +205,13 @@ void copy_rows_to_device(void* to, std::size_t to_pitch, const void* from, std::
                           stream),
         "copy to the GPU");
 }
+
+void copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+               std::size_t width, std::size_t height, Stream stream) {
+  check(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, cudaMemcpyDeviceToDevice,
+                          stream),
+        "copy to the GPU");
+}
 void fill_bytes(void* to, int value, std::size_t bytes, Stream stream) {
   check(cudaMemsetAsync(to, value, bytes, stream), "cudaMemset");
 }

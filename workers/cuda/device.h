@@ -136,6 +136,9 @@ void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream);
 /// `height` rows of `width` bytes.
 void copy_rows_to_device(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                          std::size_t width, std::size_t height, Stream stream);
+/// Likewise within a device.
+void copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+               std::size_t width, std::size_t height, Stream stream);
 void fill_bytes(void* to, int value, std::size_t bytes, Stream stream);
 
 /// A recorded sequence of launches that is replayed by one call.

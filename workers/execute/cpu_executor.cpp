@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ipc/shm_region.h"
+#include "workers/execute/rank_process.h"
 #include "workers/execute/rank_step.h"
 #include "workers/model/error.h"
 #include "workers/model/weight_plan.h"

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
+#include <cstring>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -14,8 +16,10 @@
 #include "workers/execute/gpu_kernels.h"
 #include "workers/execute/gpu_pool.h"
 #include "workers/execute/gpu_shared_weights.h"
+#include "workers/execute/rank_pulls.h"
 #include "workers/model/error.h"
 #include "workers/model/fingerprint.h"
+#include "workers/model/gpu_cut.h"
 #include "workers/model/gpu_limits.h"
 #include "workers/pool/cuda_sums.h"
 #include "workers/sampling/gpu_results.h"
@@ -29,6 +33,8 @@ constexpr std::size_t kInputBytes = 32 << 20;
 constexpr int kMaxWanted = 512;
 /// For rows that the host finishes.
 constexpr int kMaxSamplingThreads = 8;
+/// The longest that a step of several ranks computes.
+constexpr TimeNs kMostStepTime = 30 * kSecond;
 
 /// What most of the weights are kept in.
 const char* weights_name(QuantMethod method) {
@@ -85,6 +91,7 @@ struct CudaExecutor::Lane {
   std::vector<GpuStepPacker::Line> late;
   std::size_t told_lines = 0;
   const RunStep* step = nullptr;
+  TimeNs launched = 0;  // of several ranks
 };
 
 CudaExecutor::CudaExecutor(Options options) : options_(std::move(options)) {}
@@ -115,7 +122,7 @@ Result<ModelShape> CudaExecutor::load(std::atomic<int>& percent) {
 void CudaExecutor::choose_device() {
   if (options_.gpu == "auto") {
     const int gpus = std::max(cuda::device_count(), 1);
-    const int here = options_.index % gpus;
+    const int here = (options_.index + options_.rank) % gpus;
     const int neighbours = options_.count / gpus + (here < options_.count % gpus ? 1 : 0);
     options_.gpu = std::to_string(here);
     options_.memory_fraction /= std::max(neighbours, 1);
@@ -138,14 +145,17 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   stream_ = std::make_unique<cuda::OwnedStream>();
   ModelConfig config = load_model_config(options_.model_folder);
   check_gpu_limits(config);
+  meet_ranks(config);
+  const GpuCut cut = options_.cut();
   std::unique_ptr<const Checkpoint> checkpoint;
   if (!options_.dummy_weights) checkpoint = std::make_unique<Checkpoint>(options_.model_folder);
   const cuda::MemoryInfo memory = cuda::memory_info();
   const std::uint64_t fingerprint =
       checkpoint == nullptr ? model_fingerprint(config) : model_fingerprint(config, *checkpoint);
   const TimeNs asked = now_ns();
-  BroughtWeights brought = bring_gpu_weights(
-      {options_.name, memory_socket_, &config, checkpoint.get(), fingerprint, device_}, percent);
+  BroughtWeights brought = bring_gpu_weights({options_.process_name(), memory_socket_, &config,
+                                              checkpoint.get(), fingerprint, device_, cut},
+                                             percent);
   checkpoint.reset();
   weights_link_ = std::move(brought.link);
   if (brought.unmappable) memory_socket_.clear();
@@ -157,10 +167,18 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   o.tokens_per_block = static_cast<int>(options_.tokens_per_block);
   o.deterministic = options_.deterministic;
   o.chain = options_.chain;
-  decoder_ = std::make_unique<GpuDecoder>(std::move(config), std::move(brought.weights), o);
+  o.cut = cut;
+  all_kv_heads_ = config.kv_heads;
+  if (group_ != nullptr) o.exchange = meet_devices(config.hidden);
+  decoder_ =
+      std::make_unique<GpuDecoder>(config_of_rank(config, cut), std::move(brought.weights), o);
   const TimeNs made = now_ns();
-  choose_kernels(*decoder_, {options_.run_dir, device_, o, options_.tokens_per_block},
-                 stream_->get());
+  if (group_ != nullptr) {
+    choose_kernels_alike();
+  } else {
+    choose_kernels(*decoder_, {options_.run_dir, device_, o, options_.tokens_per_block},
+                   stream_->get());
+  }
   const auto seconds = [](TimeNs from, TimeNs to) { return 1e-9 * static_cast<double>(to - from); };
   spdlog::info(
       "{} ({}): ready in {:.2f} s, weights {} {} in {:.2f} s, workspace {} in {:.2f} s, kernels "
@@ -199,18 +217,31 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
 }
 
 Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
+  if (group_ == nullptr) return allocate_now(request);
+  // What fails on one rank is final for all: none could begin again where the others are.
+  Result<PoolExport> made = Status(ErrorCode::unavailable, "");
+  try {
+    made = allocate_now(request);
+  } catch (const std::exception& e) {
+    made = Status(ErrorCode::unavailable, e.what());
+  }
+  if (!made.ok()) tell_lost(made.status().message());
+  return made;
+}
+
+Result<PoolExport> CudaExecutor::allocate_now(const PoolRequest& request) {
   GpuPoolRequest gpu;
   gpu.shape = shape_;
   gpu.memory_fraction = options_.memory_fraction;
   gpu.weight_bytes = decoder_->weight_bytes();
   gpu.workspace_bytes = decoder_->workspace_bytes();
-  gpu.other_bytes = inputs_.bytes();
+  gpu.other_bytes = inputs_.bytes() + (exchange_ ? exchange_->bytes() : 0);
   gpu.weights = weights_name(decoder_->config().quantization.method);
   gpu.memory_socket = memory_socket_;
   gpu.neighbours = options_.neighbours;
   GpuPool made;
   try {
-    auto pool = make_gpu_pool(request, gpu);
+    auto pool = make_pool(request, gpu);
     if (!pool.ok()) return pool.status();
     made = std::move(pool).value();
     pool_ = std::move(made.pool);
@@ -233,7 +264,7 @@ Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
   // them.
   if (!made.kept) record_graphs();
   return PoolExport{g,
-                    {PoolRank{device_.uuid, pool_->handle()}},
+                    gather_handles(),
                     pool_->host_part().handle(),
                     pool_->host_part().geometry().blocks,
                     copies_->measure_host_block_us(stream_->get()),
@@ -280,7 +311,15 @@ cuda::Graph CudaExecutor::record_graph(const GpuBatch& batch) {
 std::unique_ptr<BlockReader> CudaExecutor::block_reader() {
   CudaBlockReader::Options options;
   options.run_dir = options_.run_dir;
-  return std::make_unique<CudaBlockReader>(*pool_, device_, std::move(options));
+  options.cut = options_.cut();
+  options.kv_heads = all_kv_heads_;
+  auto own = std::make_unique<CudaBlockReader>(*pool_, device_, std::move(options));
+  if (group_ == nullptr || options_.rank != 0) return own;
+  return std::make_unique<RankBlockReader>(
+      std::move(own), group_->pulls(), [this](const RankLost& lost) {
+        Collective::abort(group_->memory(), lost.rank(), lost.silent());
+        tell_lost(lost.what());
+      });
 }
 
 // ---------------------------------------------------------------- steps
@@ -293,10 +332,16 @@ void CudaExecutor::launch(const RunStep& step) {
   grammars_->begin(step);  // goes on while the forward pass runs
   if (timer_ && (!step.copies.empty() || step.rows.empty())) timer_->begin(stream_->get());
   copies_->queue(step.copies, index, stream_->get());
-  if (!step.rows.empty()) launch_rows(step, lane);
+  if (!step.rows.empty()) {
+    launch_rows(step, lane);
+  } else if (group_ != nullptr) {
+    hand_on(step, 0, {}, nullptr);
+    decoder_->meet(stream_->get());
+  }
   lane.sums.queue(*pool_, step.summed, stream_->get());
   if (timer_) timer_->end(stream_->get());
   lane.ended.record(stream_->get());
+  lane.launched = now_ns();
   ++n_launched_;
 }
 
@@ -315,6 +360,7 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
                            " tokens has no room in the workspace of " +
                            std::to_string(options_.max_step_tokens) + " or in the upload");
   }
+  if (group_ != nullptr) hand_on(step, padded, packed, lane.inputs.data());
   // Packing is over: from here on the device has work.
   if (timer_ && step.copies.empty()) timer_->begin(stream_->get());
   cuda::copy_to_device(inputs_.data(), lane.inputs.data(), packed.bytes, stream_->get());
@@ -326,36 +372,63 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
                           logits + std::int64_t{next_line->at - first} * decoder_->config().vocab);
     }
   };
-  cuda::Graph* const graph = padded > 0 ? &graphs_.at(padded) : nullptr;
-  if (graph != nullptr && *graph) {
-    graph->launch(stream_->get());
-    to_host(0, n, decoder_->logits());
-  } else if (graph != nullptr) {
-    decoder_->run(packed.batch, stream_->get());
-    to_host(0, n, decoder_->logits());
-    *graph = record_graph(packed.batch);  // every address in it depends on `padded` alone
-  } else {
-    if (!packer_->chunks().empty()) {
-      decoder_->prefill_attention()->plan(
-          packer_->chunks(), *lane.plan, decoder_->prefill_float_workspace(),
-          decoder_->prefill_int_workspace(), lane.plan_ints.data(), stream_->get());
-      packed.batch.chunks = lane.plan.get();
-      if (const cuda::PrefillAttention* near = decoder_->near_prefill_attention()) {
-        near->plan(packer_->chunks(), *lane.near_plan, decoder_->near_prefill_float_workspace(),
-                   decoder_->near_prefill_int_workspace(), lane.near_plan_ints.data(),
-                   stream_->get());
-        packed.batch.near_chunks = lane.near_plan.get();
-      }
-    }
-    decoder_->run(packed.batch, stream_->get(), to_host);
-  }
+  queue_rows(packed.batch, padded, packer_->chunks(), lane, to_host);
   lane.on_host = packer_->on_host();
   lane.late = packer_->late_lines();
   lane.told_lines = packer_->told_lines();
   fetch_results(lane);
 }
 
+/// The forward pass of rows that were uploaded. Every rank runs this for the same steps in the same
+/// order, so that all of them record the same graphs.
+void CudaExecutor::queue_rows(GpuBatch batch, int padded,
+                              std::span<const cuda::AttentionRow> chunks, Lane& lane,
+                              const GpuDecoder::LogitsUse& use) {
+  cuda::Graph* const graph = padded > 0 ? &graphs_.at(padded) : nullptr;
+  if (graph != nullptr) {
+    if (*graph) {
+      graph->launch(stream_->get());
+    } else {
+      decoder_->run(batch, stream_->get());
+    }
+    if (use) use(0, batch.wanted, decoder_->logits());
+    if (!*graph) *graph = record_graph(batch);  // every address in it depends on `padded` alone
+    return;
+  }
+  if (!chunks.empty()) {
+    decoder_->prefill_attention()->plan(chunks, *lane.plan, decoder_->prefill_float_workspace(),
+                                        decoder_->prefill_int_workspace(), lane.plan_ints.data(),
+                                        stream_->get());
+    batch.chunks = lane.plan.get();
+    if (const cuda::PrefillAttention* near = decoder_->near_prefill_attention()) {
+      near->plan(chunks, *lane.near_plan, decoder_->near_prefill_float_workspace(),
+                 decoder_->near_prefill_int_workspace(), lane.near_plan_ints.data(),
+                 stream_->get());
+      batch.near_chunks = lane.near_plan.get();
+    }
+  }
+  decoder_->run(batch, stream_->get(), use);
+}
+
+/// A step of rank 0's, on this rank's device.
+void CudaExecutor::follow_on(const GpuRankStep& step, int index) {
+  Lane& lane = *lanes_[index];
+  wait_for_end(lane);  // of the step before the last one: its buffers are used again
+  copies_->queue(step.copies, index, stream_->get());
+  if (step.batch.rows > 0) {
+    if (step.input_bytes > kInputBytes) throw std::logic_error("a step of rank 0 has no room here");
+    std::memcpy(lane.inputs.data(), step.inputs, step.input_bytes);
+    cuda::copy_to_device(inputs_.data(), lane.inputs.data(), step.input_bytes, stream_->get());
+    queue_rows(moved(step.batch, step.base, inputs_.data()), step.padded, step.chunks, lane, {});
+  } else {
+    decoder_->meet(stream_->get());
+  }
+  lane.ended.record(stream_->get());
+  lane.launched = now_ns();
+}
+
 Status CudaExecutor::dump_activations(ActivationDump dump) {
+  if (group_ != nullptr) return invalid("a worker of several ranks shows no activations");
   dump_ = std::move(dump);
   decoder_->set_dump({});
   if (!dump_) return {};
@@ -391,10 +464,41 @@ void CudaExecutor::fetch_results(Lane& lane) {
                      lane.told_lines * sizeof(cuda::TokenLogprobs), stream_->get());
 }
 
+/// Of several ranks: kernels wait without an end, so the host does not.
+bool CudaExecutor::overdue(const Lane& lane) const {
+  return group_ != nullptr && now_ns() - lane.launched > options_.rank_timeout + kMostStepTime;
+}
+
+/// A step of several ranks ends when all of them have come.
+void CudaExecutor::wait_for_end(const Lane& lane) {
+  if (group_ == nullptr) return lane.ended.synchronize();
+  constexpr auto kNap = std::chrono::microseconds(20);
+  constexpr TimeNs kAwake = 20 * kMillisecond;
+  const TimeNs began = now_ns();
+  while (!lane.ended.ended()) {
+    if (overdue(lane)) {
+      tell_lost("a step of several ranks does not end");
+      Collective::abort(group_->memory(), options_.rank, /*silent=*/true);
+      throw RankLost(options_.rank, true);
+    }
+    group_->collective().progress().fetch_add(1, std::memory_order_relaxed);  // it lives
+    if (now_ns() - began > kAwake) std::this_thread::sleep_for(kNap);
+  }
+  // Kernels that were told to wait no longer have left numbers that nobody computed.
+  if (const auto lost = Collective::loss(group_->memory())) {
+    tell_lost(lost->what());
+    throw RankLost(*lost);
+  }
+}
+
+void CudaExecutor::look_at_device() const {
+  for (const auto& lane : lanes_) static_cast<void>(lane->ended.ended());
+}
+
 bool CudaExecutor::finished() {
   // A failed device throws: collect() will say so in the caller's own way.
   try {
-    return lanes_[oldest_]->ended.ended();
+    return lanes_[oldest_]->ended.ended() || overdue(*lanes_[oldest_]);
   } catch (const cuda::CudaError&) {
     return true;
   }
@@ -404,7 +508,7 @@ void CudaExecutor::collect(StepOutput& output) {
   Lane& lane = *lanes_[oldest_];
   oldest_ = (oldest_ + 1) % kSteps;
   --n_launched_;
-  lane.ended.synchronize();
+  wait_for_end(lane);
   output.sums = lane.sums.take();
   if (timer_) {
     const auto times = timer_->take();

@@ -2,6 +2,9 @@
 // replayed as graphs. What the device's sampler lacks is done on the host (GpuHostRows), and rows
 // with a grammar are drawn when the forward pass has ended (GpuLateRows); such a row's token is not
 // in device memory in time, so the worker's core begins no step behind it before it is known.
+//
+// Of a worker of several ranks each process has one of these. Rank 0's is the worker's executor:
+// what it launches, the others follow().
 #pragma once
 
 #include <atomic>
@@ -9,12 +12,15 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "workers/cuda/device.h"
 #include "workers/cuda/step_timer.h"
 #include "workers/execute/executor.h"
+#include "workers/execute/gpu_pool.h"
+#include "workers/execute/gpu_ranks.h"
 #include "workers/execute/gpu_step.h"
 #include "workers/model/gpu_decoder.h"
 #include "workers/pool/cuda_copies.h"
@@ -46,6 +52,16 @@ class CudaExecutor final : public Executor {
         neighbours;       // other workers on this host's GPUs whose pools have host parts
     std::string run_dir;  // where memory processes listen, and kernel choices are kept
     std::string name;     // of this worker
+    int rank = 0;         // of its `ranks` processes
+    int ranks = 1;
+    TimeNs rank_timeout = 5 * kSecond;  // for a rank that does not come to a step
+    RankGroup* joined = nullptr;        // of ranks other than 0: their group, which outlives this
+
+    std::string process_name() const {
+      return ranks > 1 ? name + "." + std::to_string(rank) : name;
+    }
+    RankGroupOptions group_options() const;
+    GpuCut cut() const { return {{rank, ranks}, deterministic}; }
   };
   explicit CudaExecutor(Options options);
   ~CudaExecutor() override;
@@ -63,8 +79,14 @@ class CudaExecutor final : public Executor {
     return true;
   }
   void on_grammar(OnGrammar tell) override { on_grammar_ = std::move(tell); }
+  void on_lost(OnLost tell) override { on_lost_ = std::move(tell); }
+  void leaving(bool in_order) override;
   /// Decode steps are then queued kernel by kernel, not as graphs.
   Status dump_activations(ActivationDump dump) override;
+  /// Ranks other than 0, while no step comes: throws CudaError if the device has failed since.
+  void look_at_device() const;
+  /// Ranks other than 0: launches what rank 0 has launched.
+  void follow(const std::string& step_bytes);
 
  private:
   static constexpr int kSteps = 2;
@@ -73,11 +95,25 @@ class CudaExecutor final : public Executor {
 
   void choose_device();
   ModelShape load_model(std::atomic<int>& percent);
+  void meet_ranks(const ModelConfig& whole);
+  cuda::RankExchange* meet_devices(int hidden);
+  std::vector<PoolRank> gather_handles() const;
+  void choose_kernels_alike();
+  Result<PoolExport> allocate_now(const PoolRequest& request);
+  Result<GpuPool> make_pool(const PoolRequest& request, GpuPoolRequest gpu);
+  void tell_lost(const std::string& why);
+  void hand_on(const RunStep& step, int padded, const GpuStepPacker::Packed& packed,
+               const std::byte* inputs);
+  void follow_on(const GpuRankStep& step, int index);
+  void wait_for_end(const Lane& lane);
+  bool overdue(const Lane& lane) const;
   void record_graphs();
   void plan_graphs();
   cuda::Graph record_graph(const GpuBatch& batch);
   int graph_rows(int rows) const;
   void launch_rows(const RunStep& step, Lane& lane);
+  void queue_rows(GpuBatch batch, int padded, std::span<const cuda::AttentionRow> chunks,
+                  Lane& lane, const GpuDecoder::LogitsUse& use);
   void fetch_results(Lane& lane);
   void show_logits(const float* logits, int rows);
 
@@ -86,6 +122,13 @@ class CudaExecutor final : public Executor {
   std::string memory_socket_;  // of this GPU's memory process
   UniqueFd weights_link_;      // says that this process uses shared weights
   KvGeometry shape_;
+  int all_kv_heads_ = 0;                   // of the model; shape_ has this rank's
+  std::unique_ptr<RankGroup> led_;         // rank 0's
+  RankGroup* group_ = nullptr;             // null: there are no other ranks
+  std::atomic<RankGroup*> seen_{nullptr};  // the same, for the thread that ends this process
+  OnLost on_lost_;
+  std::unique_ptr<GpuExchange> exchange_;
+  std::string step_bytes_;  // reused
   std::unique_ptr<cuda::OwnedStream> stream_;
   std::unique_ptr<GpuDecoder> decoder_;
   std::unique_ptr<CudaPool> pool_;

@@ -57,10 +57,10 @@ Status check_host_room(const PoolRequest& request, const GpuPoolRequest& gpu,
 
 /// The error is nobody's fault: then the worker makes its own.
 Result<GpuPool> leased_pool(const PoolRequest& request, const GpuPoolRequest& gpu,
-                            KvGeometry geometry, KvGeometry host_part) {
+                            const std::string& weights, KvGeometry geometry, KvGeometry host_part) {
   if (gpu.memory_socket.empty()) return invalid("there is no memory process");
   auto lease =
-      lease_pool(gpu.memory_socket, lease_of(request, geometry, host_part.blocks, gpu.weights));
+      lease_pool(gpu.memory_socket, lease_of(request, geometry, host_part.blocks, weights));
   if (!lease.ok()) return lease.status();
   const Leased& leased = lease.value().answer;
   geometry.blocks = leased.blocks;
@@ -102,18 +102,29 @@ Result<GpuPool> own_pool(const PoolRequest& request, const KvGeometry& geometry,
 
 }  // namespace
 
-Result<GpuPool> make_gpu_pool(const PoolRequest& request, const GpuPoolRequest& gpu) {
-  const auto geometry = plan_pool(request, gpu);
+Result<GpuPool> make_gpu_pool(const PoolRequest& asked, const GpuPoolRequest& gpu) {
+  PoolRequest request = asked;
+  auto geometry = plan_pool(request, gpu);
+  if (gpu.agree_on_blocks) {
+    request.pool_blocks = gpu.agree_on_blocks(geometry.ok() ? geometry.value().blocks : 0);
+    if (request.pool_blocks == 0 && geometry.ok()) {
+      return invalid("another rank has no room for a KV pool: its log says why");
+    }
+    if (geometry.ok()) geometry = size_pool(gpu.shape, request.pool_blocks, 0);
+  }
   if (!geometry.ok()) return geometry.status();
   const auto host_part = size_host_part(geometry.value(), request);
   if (!host_part.ok()) return host_part.status();
   if (host_part.value().blocks > 0) {
     if (Status room = check_host_room(request, gpu, host_part.value()); !room.ok()) return room;
   }
-  auto leased = leased_pool(request, gpu, geometry.value(), host_part.value());
-  if (leased.ok()) return leased;
-  spdlog::info("the KV pool ends with this process: {}", leased.status().message());
-  return own_pool(request, geometry.value(), host_part.value());
+  const auto make = [&](const std::string& weights) {
+    auto leased = leased_pool(request, gpu, weights, geometry.value(), host_part.value());
+    if (leased.ok()) return leased;
+    spdlog::info("the KV pool ends with this process: {}", leased.status().message());
+    return own_pool(request, geometry.value(), host_part.value());
+  };
+  return gpu.lease_in_order ? gpu.lease_in_order(make) : make(gpu.weights);
 }
 
 }  // namespace baton

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,13 @@
 
 namespace baton {
 
+struct GpuPool {
+  std::unique_ptr<CudaPool> pool;
+  AllocationId allocation = 0;
+  UniqueFd lease;     // as LeasedPool::link
+  bool kept = false;  // it holds what an earlier process has written
+};
+
 struct GpuPoolRequest {
   KvGeometry shape;              // blocks == 0
   double memory_fraction = 0.9;  // of the GPU's memory, for everything of this worker
@@ -26,13 +34,11 @@ struct GpuPoolRequest {
   std::string weights;                  // their type in memory
   std::string memory_socket;            // empty: the pool is this process's own
   std::vector<std::string> neighbours;  // others on this host's GPUs whose pools have host parts
-};
-
-struct GpuPool {
-  std::unique_ptr<CudaPool> pool;
-  AllocationId allocation = 0;
-  UniqueFd lease;     // as LeasedPool::link
-  bool kept = false;  // it holds what an earlier process has written
+  /// Of several ranks: how many blocks all of them have, by what this one has room for; and the
+  /// lease, under which name of the weights' type all of them find theirs again.
+  std::function<std::uint32_t(std::uint32_t)> agree_on_blocks = {};
+  std::function<Result<GpuPool>(const std::function<Result<GpuPool>(std::string)>&)>
+      lease_in_order = {};
 };
 
 /// The error says what there is no room for; ErrorCode::unavailable may pass. Throws CudaError.

@@ -24,16 +24,21 @@ WeightsAsk ask_of(const GpuWeightsRequest& request, std::uint64_t bytes) {
   // The tables of angles are as long as the longest context.
   ask.key.format = (request.checkpoint == nullptr ? "gpu, random, " : "gpu, stored, ") +
                    std::to_string(request.config->max_context) + " positions";
+  if (!request.cut.whole()) {
+    ask.key.format += ", rank " + std::to_string(request.cut.rank) + " of " +
+                      std::to_string(request.cut.ranks) +
+                      (request.cut.by_outputs ? " by outputs" : "");
+  }
   ask.key.layout = kGpuWeightLayoutVersion;
   return ask;
 }
 
 void load(const GpuWeightsRequest& request, std::atomic<int>& percent, GpuWeights& weights) {
   if (request.checkpoint == nullptr) {
-    random_gpu_weights(*request.config, percent, weights);
+    random_gpu_weights(*request.config, percent, weights, request.cut);
   } else {
-    load_gpu_weights(*request.config, *request.checkpoint, request.device.ordinal, percent,
-                     weights);
+    load_gpu_weights(*request.config, *request.checkpoint, request.device.ordinal, percent, weights,
+                     request.cut);
   }
 }
 
@@ -48,7 +53,8 @@ GpuWeights load_own(const GpuWeightsRequest& request, std::uint64_t bytes,
   const cuda::OwnedStream stream;
   cuda::fill_bytes(place.data(), 0, place.bytes(), stream.get());  // what fills tiles up is nought
   stream.synchronize();
-  GpuWeights weights = place_gpu_weights(*request.config, request.checkpoint, std::move(place));
+  GpuWeights weights =
+      place_gpu_weights(*request.config, request.checkpoint, std::move(place), request.cut);
   load(request, percent, weights);
   return weights;
 }
@@ -68,7 +74,8 @@ bool take_shared(const GpuWeightsRequest& request, WeightsLease& lease, std::uin
   // 10 ms.
   if (!lease.fill && sum_of_memory(place.data(), bytes) != lease.device.sum) return false;
   brought.mapped = !lease.fill;
-  brought.weights = place_gpu_weights(*request.config, request.checkpoint, std::move(place));
+  brought.weights =
+      place_gpu_weights(*request.config, request.checkpoint, std::move(place), request.cut);
   if (lease.fill) {
     load(request, percent, brought.weights);
     if (!give_device_weights(lease, sum_of_memory(brought.weights.memory.data(), bytes))) {
@@ -84,7 +91,7 @@ bool take_shared(const GpuWeightsRequest& request, WeightsLease& lease, std::uin
 }  // namespace
 
 BroughtWeights bring_gpu_weights(const GpuWeightsRequest& request, std::atomic<int>& percent) {
-  const std::uint64_t bytes = gpu_weight_bytes(*request.config, request.checkpoint);
+  const std::uint64_t bytes = gpu_weight_bytes(*request.config, request.checkpoint, request.cut);
   BroughtWeights brought;
   WeightsAsk ask = ask_of(request, bytes);
   LeaseWaits waits;

@@ -22,6 +22,7 @@ struct GpuWeightsRequest {
   const Checkpoint* checkpoint = nullptr;  // likewise; null: random weights
   std::uint64_t fingerprint = 0;
   cuda::DeviceInfo device;  // the calling thread's
+  GpuCut cut = {};          // which part of them this process has
 };
 
 struct BroughtWeights {

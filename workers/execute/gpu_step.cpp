@@ -174,6 +174,7 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   b.wanted_rows = padded_rows > 0 ? nullptr : d_wanted.device;
   b.samples = d_samples.device;
   b.words = reinterpret_cast<const std::int32_t*>(device);
+  b.outputs = static_cast<int>(padded_rows > 0 ? rows : step.rows.size());
   return packed;
 }
 

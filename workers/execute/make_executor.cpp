@@ -6,14 +6,17 @@
 #include <thread>
 #include <utility>
 
+#include "configs/gpu_memory.h"
 #include "text/model_task.h"
 #include "workers/execute/fake_model.h"
+#include "workers/execute/rank_process.h"
 #ifdef BATON_HAVE_CPU_MODEL
 #include "workers/execute/cpu_executor.h"
-#include "workers/execute/rank_process.h"
+#include "workers/execute/cpu_rank.h"
 #endif
 #ifdef BATON_HAVE_CUDA
 #include "workers/execute/cuda_executor.h"
+#include "workers/execute/gpu_rank.h"
 #endif
 
 namespace baton {
@@ -73,8 +76,8 @@ void set_mps_share(const WorkerConfig& self) {
 }
 #endif
 
-Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
 #ifdef BATON_HAVE_CUDA
+Result<CudaExecutor::Options> cuda_options(const Config& config) {
   const WorkerConfig& self = config.self;
   const auto task = find_task(config.model, config.model_task);
   if (!task.ok()) return task.status();
@@ -94,7 +97,12 @@ Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
   options.model_folder = config.model;
   options.run_dir = config.run_dir;
   options.name = self.name;
-  options.gpu = self.gpu;
+  const auto gpus = gpus_of(self);
+  if (!gpus.ok()) return gpus.status();
+  options.gpu = gpus.value()[self.rank];
+  options.rank = static_cast<int>(self.rank);
+  options.ranks = static_cast<int>(self.ranks);
+  options.rank_timeout = seconds_to_ns(self.rank_timeout_s);
   options.count = 0;
   for (const WorkerConfig& worker : config.workers) {
     if (worker.device != "cuda") continue;
@@ -102,7 +110,7 @@ Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
     if (has_host_part && worker.name != self.name) options.neighbours.push_back(worker.name);
     if (worker.gpu != "auto") continue;
     if (worker.name == self.name) options.index = options.count;
-    ++options.count;
+    options.count += static_cast<int>(worker.ranks);
   }
   options.count = std::max(options.count, 1);
   options.dummy_weights = self.load_format == "dummy";
@@ -118,11 +126,25 @@ Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
   options.memory_fraction = self.memory_fraction;
   options.time_steps = !self.step_log.empty();
   options.wants_mps = wants_mps(self);
-  set_mps_share(self);
-  return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(std::move(options)));
-#else
+  return options;
+}
+#endif
+
+#ifndef BATON_HAVE_CUDA
+Status no_cuda(const Config& config) {
   return invalid("worker " + config.self.name +
                  ": device cuda is not in this build; `./baton serve --device cuda` builds it");
+}
+#endif
+
+Result<std::unique_ptr<Executor>> make_cuda_executor(const Config& config) {
+#ifdef BATON_HAVE_CUDA
+  auto options = cuda_options(config);
+  if (!options.ok()) return options.status();
+  set_mps_share(config.self);
+  return std::unique_ptr<Executor>(std::make_unique<CudaExecutor>(std::move(options).value()));
+#else
+  return no_cuda(config);
 #endif
 }
 
@@ -151,9 +173,22 @@ Result<std::unique_ptr<Executor>> make_executor(const Config& config) {
 #endif
 }
 
-Result<int> run_rank([[maybe_unused]] const Config& config, [[maybe_unused]] SignalFd& signals) {
+Result<int> run_rank(const Config& config, [[maybe_unused]] SignalFd& signals) {
+  if (config.self.device == "cuda") {
+#ifdef BATON_HAVE_CUDA
+    auto options = cuda_options(config);
+    if (!options.ok()) return options.status();
+    const RankGroupOptions group = options.value().group_options();
+    return run_rank_process(config, group, make_gpu_rank(options.value()), signals);
+#else
+    return no_cuda(config);
+#endif
+  }
 #ifdef BATON_HAVE_CPU_MODEL
-  return run_rank_process(config, cpu_options(config), signals);
+  const CpuExecutor::Options options = cpu_options(config);
+  const auto rank = static_cast<int>(config.self.rank);
+  return run_rank_process(config, options.group_options(rank), make_cpu_rank(options, rank),
+                          signals);
 #else
   return invalid("worker " + config.self.name + ": this build has no libtorch, so it has no ranks");
 #endif

@@ -9,10 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "ipc/shm_region.h"
 #include "ipc/spoiled.h"
-#include "workers/execute/cpu_weights.h"
-#include "workers/execute/rank_step.h"
 #include "workers/model/error.h"
 #include "workers/protocol/worker_core.h"
 
@@ -29,8 +26,11 @@ constexpr TimeNs kPoolPatience = 24 * 3600 * kSecond;
 
 class RankProcess {
  public:
-  RankProcess(const Config& config, const CpuExecutor::Options& options)
-      : config_(config), options_(options), name_(config.self.process_name()) {}
+  RankProcess(const Config& config, const RankGroupOptions& options, std::unique_ptr<RankWork> work)
+      : config_(config),
+        options_(options),
+        work_(std::move(work)),
+        name_(config.self.process_name()) {}
 
   /// The main thread shows that this process lives, and hears signals; the rank's work has another.
   int run(SignalFd& signals) {
@@ -77,7 +77,7 @@ class RankProcess {
   }
 
   int work_on() {
-    auto joined = RankGroup::join(options_.group_options(config_.self.rank), [this](int) {
+    auto joined = RankGroup::join(options_, [this](int) {
       // Rank 0 has ended: nothing of this process is of use to anybody.
       if (RankGroup* group = group_; group != nullptr && group->leaving()) end(kExitOk);
       spdlog::warn("rank 0 is no more: this rank ends, too");
@@ -86,13 +86,18 @@ class RankProcess {
     if (!joined.ok()) refuse(kExitFault, joined.status().message());
     group_holder_ = std::move(joined).value();
     group_ = group_holder_.get();
-    // A fault of this process may have written anywhere in the pool, which rank 0 leases.
-    mark_pool_on_fault(config_.run_dir, config_.self.name, group_holder_->pid_of(0));
+    // A fault of this process may have written anywhere in the pool.
+    mark_pool_on_fault(config_.run_dir, pool_name(), pool_holder());
     spdlog::info("rank {} of {}: with rank 0, pid {}", config_.self.rank, options_.ranks,
                  group_holder_->pid_of(0));
     try {
-      load();
-      map_pool();
+      work_->load(*group_holder_, percent_);
+      group_holder_->tell(RankState::loaded);
+      const auto offer = group_holder_->wait_for_pool(kPoolPatience);
+      if (!offer) throw std::runtime_error("rank 0 has offered no pool");
+      work_->take_pool(*offer);
+      group_holder_->tell(RankState::mapped);
+      mark_up(config_.run_dir, name_);
       serve();
     } catch (const ModelError& e) {
       group_holder_->fail(e.what());
@@ -119,65 +124,42 @@ class RankProcess {
   /// the mark has to be there before this process ends. Before the first step nothing is written.
   void give_pool_up() {
     if (!serving_) return;
-    mark_pool_spoiled(config_.run_dir, config_.self.name, group_holder_->pid_of(0));
+    mark_pool_spoiled(config_.run_dir, pool_name(), pool_holder());
   }
 
-  void load() {
-    const ModelFiles files(options_.model_folder, options_.weights);
-    const WeightPlan plan = plan_weights(files.config, files.checkpoint, options_.weights);
-    CpuModelAsk ask = options_.model_ask(config_.self.rank, &group_holder_->collective());
-    ask.process = name_;
-    model_ = load_cpu_model(ask, files, ask_for_weights(ask, files, plan), percent_);
-    spdlog::info("weights: {} MiB ({} MiB read)", model_.model->weight_bytes() >> 20U,
-                 model_.model->bytes_read() >> 20U);
-    group_holder_->tell(RankState::loaded);
-  }
-
-  void map_pool() {
-    const auto offer = group_holder_->wait_for_pool(kPoolPatience);
-    if (!offer) throw std::runtime_error("rank 0 has offered no pool");
-    view_.geometry = model_.model->kv_geometry(offer->blocks, options_.tokens_per_block);
-    auto region =
-        ShmRegion::open_writable(offer->handle, kv_pool_bytes(view_.geometry).value_or(0));
-    if (!region.ok()) throw std::runtime_error("the pool: " + region.status().message());
-    pool_ = std::move(region).value();
-    view_.base = pool_.writable_data();
-    group_holder_->tell(RankState::mapped);
-    mark_up(config_.run_dir, name_);
+  /// Under which name the pool that this process writes to is leased, and who leases it.
+  std::string pool_name() const { return work_->has_own_pool() ? name_ : config_.self.name; }
+  std::int32_t pool_holder() const {
+    return work_->has_own_pool() ? ::getpid() : group_holder_->pid_of(0);
   }
 
   [[noreturn]] void serve() {
     std::string bytes;
-    RankStep step;
     serving_ = true;
     for (;;) {
       group_holder_->collective().broadcast(bytes, kMostStepBytes);
       step_since_ = now_ns();
-      Status status = step.decode(bytes);
-      if (status.ok()) status = model_.model->check(step.rows(), view_);
-      if (!status.ok()) throw std::logic_error(status.message());
-      model_.model->forward(step.rows(), view_);
+      work_->run_step(bytes);
       step_since_ = 0;
     }
   }
 
   const Config& config_;
-  const CpuExecutor::Options& options_;
+  const RankGroupOptions options_;
+  const std::unique_ptr<RankWork> work_;
   const std::string name_;
   std::unique_ptr<RankGroup> group_holder_;
   std::atomic<RankGroup*> group_{nullptr};  // looked at by the watchdog's thread, too
   std::atomic<int> percent_{0};
   std::atomic<TimeNs> step_since_{0};  // 0: no step runs
   bool serving_ = false;               // steps may have written to the pool
-  CpuModel model_;
-  ShmRegion pool_;
-  KvPoolView view_;
 };
 
 }  // namespace
 
-int run_rank_process(const Config& config, const CpuExecutor::Options& options, SignalFd& signals) {
-  return RankProcess(config, options).run(signals);
+int run_rank_process(const Config& config, const RankGroupOptions& options,
+                     std::unique_ptr<RankWork> work, SignalFd& signals) {
+  return RankProcess(config, options, std::move(work)).run(signals);
 }
 
 }  // namespace baton

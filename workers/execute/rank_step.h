@@ -13,9 +13,6 @@
 
 namespace baton {
 
-/// More than the largest step of the largest context.
-constexpr std::size_t kMostStepBytes = 256U << 20U;
-
 /// Replaces `bytes`.
 void encode_rank_step(std::span<const StepRow> rows, std::string& bytes);
 

@@ -53,15 +53,17 @@ void GpuDecoder::tune(cuda::Stream stream) {
       down.push_back(l.down);
     }
   }
+  // What is summed over ranks is added to the residual stream when it has been.
+  const LinearOutput added = sums_over_ranks() ? LinearOutput::bf16 : LinearOutput::residual;
   const auto tune = [&](const std::vector<cuda::LinearWeight>& w, LinearOutput output) {
     for (const auto& list : alike(w)) {
       linears_.tune(list.data(), static_cast<int>(list.size()), output, scratch, bytes, stream);
     }
   };
   tune(qkv, LinearOutput::bf16);
-  tune(o, LinearOutput::residual);
+  tune(o, added);
   tune(gate_up, LinearOutput::silu_mul);
-  tune(down, LinearOutput::residual);
+  tune(down, added);
   tune(router, LinearOutput::f32);
   tune({weights_.lm_head}, LinearOutput::f32);
   tune_chain(stream);
@@ -120,7 +122,7 @@ void GpuDecoder::run_chain(int index, int next, int rows, cuda::Stream stream) {
 
 int GpuDecoder::most_chain_rows() const {
   if (!fused_ || options_.deterministic || options_.chain == Options::Chain::never ||
-      config_.layers < 2) {
+      options_.exchange != nullptr || config_.layers < 2) {
     return 0;
   }
   int most_rows = options_.max_rows;
@@ -221,13 +223,18 @@ void GpuDecoder::run(const GpuBatch& batch, cuda::Stream stream, const LogitsUse
     run_chain(i, (i + 1) % config_.layers, batch.rows, stream);
     show("layer", i, "", x_, batch.rows, config_.hidden);
   }
-  if (batch.wanted > 0) head(batch, stream, use);
+  if (batch.wanted == 0) return meet(stream);
+  if (options_.exchange != nullptr) return head_of_ranks(batch, stream, use);
+  head(batch, stream, use);
 }
 
 /// q, k, v = W_qkv norm(x)
 void GpuDecoder::project(int index, int rows, cuda::Stream stream) {
   const GpuLayer& w = weights_.layers[static_cast<std::size_t>(index)];
   const Linears::Norm norm{w.input_norm, static_cast<float>(config_.norm.eps), normed_};
+  if (sums_over_ranks() && index > 0) {  // normed with the last layer's sum
+    return linears_.run(normed_, rows, w.qkv, LinearOutput::bf16, qkv_, stream);
+  }
   linears_.run(x_, rows, w.qkv, LinearOutput::bf16, qkv_, stream, &norm);
 }
 
@@ -272,6 +279,10 @@ void GpuDecoder::behind_attention(int index, const GpuBatch& batch, cuda::Stream
     attended = wanted_attended_;
   }
 
+  if (options_.exchange != nullptr) {
+    return options_.cut.by_outputs ? behind_attention_by_outputs(index, attended, x, rows, stream)
+                                   : behind_attention_of_ranks(index, attended, x, rows, stream);
+  }
   // x = x + W_o attended
   linears_.run(attended, rows, w.o, LinearOutput::residual, x, stream);
 

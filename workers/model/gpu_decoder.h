@@ -10,12 +10,14 @@
 
 #include "ipc/kv_layout.h"
 #include "workers/cuda/attention/attention.h"
+#include "workers/cuda/collective/rank_exchange.h"
 #include "workers/cuda/device.h"
 #include "workers/cuda/linear/kernel_choices.h"
 #include "workers/cuda/linear/linear.h"
 #include "workers/cuda/linear/linear_chain.h"
 #include "workers/cuda/sampling/sampler.h"
 #include "workers/model/config.h"
+#include "workers/model/gpu_cut.h"
 #include "workers/model/gpu_weights.h"
 
 namespace baton {
@@ -39,6 +41,7 @@ struct GpuBatch {
   const std::int32_t* wanted_rows = nullptr;  // [wanted]; null: every row, in order
   const cuda::SampleRow* samples = nullptr;   // [wanted]
   const std::int32_t* words = nullptr;        // where the samples' lists are
+  int outputs = 0;  // places of sampled() that it may fill: those of several ranks hand them on
 };
 
 class GpuDecoder {
@@ -52,14 +55,19 @@ class GpuDecoder {
     /// Steps of few rows run the products between two attentions as one kernel (linear_chain.h):
     /// where that was quicker at start, or wherever it can, or never. Never in deterministic mode.
     enum class Chain { if_quicker, wherever_possible, never } chain = Chain::if_quicker;
+    /// Of a worker of several ranks: which one this is, and what it exchanges with the others
+    /// (outlives the decoder). All ranks queue the same steps in the same order.
+    GpuCut cut = {};
+    cuda::RankExchange* exchange = nullptr;
   };
 
-  /// On the calling thread's device.
+  /// On the calling thread's device. `config` is the rank's (gpu_cut.h).
   GpuDecoder(ModelConfig config, GpuWeights weights, const Options& options);
   GpuDecoder(const GpuDecoder&) = delete;
   GpuDecoder& operator=(const GpuDecoder&) = delete;
 
   const ModelConfig& config() const { return config_; }
+  const Options& options() const { return options_; }
   const cuda::DecodeAttention& decode_attention() const { return decode_; }
   /// Null where rows of chunks are computed as single tokens: in deterministic mode, and for head
   /// shapes without tiled kernels.
@@ -99,6 +107,10 @@ class GpuDecoder {
   /// Queues the whole step. Allocates nothing; without chunks it may be recorded into a graph.
   /// `use`, if any, may queue work on the stream; it is called for all lines, max_wanted at a time.
   void run(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use = {});
+  /// Of several ranks: what is queued behind has seen everything that all ranks have queued before,
+  /// keys and values too. The last of every step, so that a step has ended on rank 0 when it has
+  /// on all.
+  void meet(cuda::Stream stream);
   /// Draws again from the lines of the step that was queued last, where they were no more than
   /// max_wanted.
   /// `samples`, [n], and `words` are in device memory.
@@ -137,6 +149,18 @@ class GpuDecoder {
     if (dump_)
       dump_(part + (index < 0 ? "" : std::to_string(index)) + of_it, values, rows, columns);
   }
+  // The same over several ranks (gpu_decoder_ranks.cpp).
+  void behind_attention_of_ranks(int index, const cuda::Bf16* attended, cuda::Bf16* x, int rows,
+                                 cuda::Stream stream);
+  void experts_of_ranks(const GpuLayer& layer, int rows, cuda::Stream stream);
+  void behind_attention_by_outputs(int index, const cuda::Bf16* attended, cuda::Bf16* x, int rows,
+                                   cuda::Stream stream);
+  /// x [rows, hidden] += input [rows, w.in] W^T, of which each rank computes some columns.
+  void add_by_outputs(const cuda::Bf16* input, const cuda::LinearWeight& w, cuda::Bf16* x, int rows,
+                      cuda::Stream stream);
+  /// Whether sums over the ranks come with the norm behind them.
+  bool sums_over_ranks() const { return options_.exchange != nullptr && !options_.cut.by_outputs; }
+  void head_of_ranks(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use);
   // Layers outside of the fused kernels' pattern, part by part (gpu_general.cpp).
   void run_general(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use);
   void general_project(int index, int rows, bool is_normed, cuda::Stream stream);
@@ -174,14 +198,19 @@ class GpuDecoder {
   cuda::Bf16* gated_ = nullptr;            // [intermediate]
   float* routed_ = nullptr;                // [kMostExpertRows at most, experts]
   // Where layers are not fused:
-  cuda::Bf16* part_ = nullptr;             // [hidden], what a layer's part gives
+  cuda::Bf16* part_ = nullptr;             // [hidden], what a layer's part gives (or a rank's)
   cuda::Bf16* up_ = nullptr;               // [2 * intermediate], of parts that are not plain()
   cuda::Bf16* wanted_normed_ = nullptr;    // [hidden]
   cuda::Bf16* shared_ = nullptr;           // [hidden], what all tokens take, where it has a gate
   float* lse_ = nullptr;                   // [heads], of prompts' rows that have sinks
   cuda::Bf16* wanted_x_ = nullptr;         // [hidden]
   cuda::Bf16* wanted_attended_ = nullptr;  // [heads * head_dim]
+  // Of several ranks that cut by outputs: everybody's, and columns of the residual stream
+  cuda::Bf16* all_attended_ = nullptr;     // [all heads * head_dim]
+  cuda::Bf16* all_gated_ = nullptr;        // [the whole intermediate]
+  cuda::Bf16* own_x_ = nullptr;            // [this rank's part of hidden]
   float* logits_ = nullptr;                // [max_wanted, vocab]
+  float* own_logits_ = nullptr;            // of several ranks: [max_wanted, this one's tokens]
   std::int32_t* sampled_ = nullptr;
   cuda::TokenLogprobs* logprobs_ = nullptr;
   void* decode_workspace_ = nullptr;

@@ -42,14 +42,20 @@ bool consecutive(std::span<const std::int32_t> group, int shift) {
 /// Whether the inputs of a quantised matrix need an order of their own; none: there is none that
 /// serves.
 std::optional<bool> needs_order(const Quantization& q, const Checkpoint& checkpoint,
-                                std::span<const std::string> parts, int in, int shift) {
+                                std::span<const std::string> parts, int in, int shift,
+                                const Slice& inputs) {
   std::vector<std::int32_t> first;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     auto group = stored_groups(q, checkpoint, parts[i], in);
     if (!group || (i > 0 && *group != first)) return std::nullopt;
     first = std::move(*group);
   }
-  if (first.empty() || consecutive(first, shift)) return false;
+  if (first.empty()) return false;
+  first = {first.begin() + inputs.first, first.begin() + inputs.end()};
+  for (const auto least = *std::min_element(first.begin(), first.end()); auto& group : first) {
+    group -= least;
+  }
+  if (consecutive(first, shift)) return false;
   if (!order_by_group(first, shift)) return std::nullopt;
   return true;
 }
@@ -73,6 +79,13 @@ std::optional<std::vector<std::int32_t>> order_by_group(std::span<const std::int
 
 LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* checkpoint,
                                std::span<const std::string> parts, int in) {
+  return gpu_linear_format(config, checkpoint, parts, in, {0, in});
+}
+
+LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* checkpoint,
+                               std::span<const std::string> parts, int all_inputs,
+                               const Slice& inputs) {
+  const auto in = static_cast<int>(inputs.count);
   const Quantization& q = config.quantization;
   if (q.method == QuantMethod::none) return {};
   if (checkpoint != nullptr &&
@@ -85,8 +98,13 @@ LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* chec
   const int size = fp8 ? q.block_columns : q.group;
   LinearFormat found;
   found.format = fp8 ? WeightFormat::fp8 : WeightFormat::int4;
+  // A part that begins within a group and goes beyond it.
+  if (size != 0 && inputs.first % size != 0 && inputs.first / size != (inputs.end() - 1) / size) {
+    return {};
+  }
   if (size != 0 && size < in) {
     if (!std::has_single_bit(static_cast<unsigned>(size)) || size < (fp8 ? 64 : 32)) return {};
+    if (inputs.first % size != 0) return {};
     found.group_shift = std::countr_zero(static_cast<unsigned>(size));
     found.groups = (in + size - 1) / size;
     found.shared_scales = fp8 && size == cuda::kSharedInputs && q.block_rows % 8 == 0 &&
@@ -98,7 +116,8 @@ LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* chec
     found.ordered = q.act_order && found.groups > 1;
     return found;
   }
-  const std::optional<bool> ordered = needs_order(q, *checkpoint, parts, in, found.group_shift);
+  const std::optional<bool> ordered =
+      needs_order(q, *checkpoint, parts, all_inputs, found.group_shift, inputs);
   if (!ordered) return {};
   found.ordered = *ordered;
   return found;

@@ -10,6 +10,7 @@
 
 #include "workers/cuda/linear/quantized_layout.h"
 #include "workers/model/config.h"
+#include "workers/model/cut.h"
 #include "workers/model/safetensors.h"
 
 namespace baton {
@@ -34,6 +35,9 @@ struct LinearFormat {
 /// (`load_format: dummy`) every part counts as quantised.
 LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* checkpoint,
                                std::span<const std::string> parts, int in);
+/// The same of a rank's part, which has some of the inputs.
+LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* checkpoint,
+                               std::span<const std::string> parts, int in, const Slice& inputs);
 
 /// The inputs by group, in order within each: order[i] is the input that comes at i. None where
 /// input order[i] is not in group i >> group_shift: then groups are not of one size.

@@ -27,23 +27,11 @@ std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * 
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-/// The stored tensors of a quantised layer, in bytes.
-struct RawSizes {
-  std::size_t weights = 0, zeros = 0, scales = 0, group = 0;
-
-  explicit RawSizes(const LinearSource& s) {
-    const MatrixSource& scale = s.int4 ? s.int4->scales : s.fp8->scales;
-    scales = size(scale.rows * scale.columns * cpu::element_bytes(scale.type));
-    weights = size(s.rows() * s.columns());
-    if (!s.int4) return;
-    weights /= 2;
-    zeros = size(scale.rows * s.int4->out / 2);
-    group = s.int4->group.size() * sizeof(std::int32_t);
-  }
-  std::size_t all() const {
-    return aligned(weights) + aligned(zeros) + aligned(scales) + aligned(group);
-  }
-};
+/// On the device, for the kernel behind the copies.
+std::size_t raw_bytes(const StoredPart& part) {
+  return aligned(part.weights.all()) + aligned(part.zeros.all()) + aligned(part.scales.all()) +
+         aligned(part.group.size() * sizeof(std::int32_t));
+}
 
 QuantizedPart::ScaleType scale_type(ElementType type) {
   if (type == ElementType::f32) return QuantizedPart::ScaleType::f32;
@@ -76,13 +64,29 @@ class GpuUpload::Lane {
     sent_[turn_].synchronize();
     return staging_[turn_].data();
   }
-  void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
-    for (std::size_t at = 0; at < bytes; at += kStagingBytes) {
-      const std::size_t n = std::min(kStagingBytes, bytes - at);
-      std::byte* const place = buffer();
-      std::memcpy(place, from + at, n);
-      cuda::copy_to_device(to + at, place, n, stream.get());
+  /// Densely.
+  void copy(std::byte* to, const StoredRows& rows) {
+    const bool dense = rows.bytes == rows.pitch;
+    const std::size_t width = dense ? rows.all() : rows.bytes;
+    const std::size_t count = dense ? 1 : rows.count;
+    std::size_t used = 0;  // of the buffer
+    std::byte* place = nullptr;
+    const auto send = [&] {
+      if (used > 0) cuda::copy_to_device(to, place, used, stream.get());
+      to += used;
+      used = 0;
+    };
+    for (std::size_t row = 0; row < count; ++row) {
+      for (std::size_t at = 0; at < width;) {
+        if (used == kStagingBytes) send();
+        if (used == 0) place = buffer();
+        const std::size_t n = std::min(kStagingBytes - used, width - at);
+        std::memcpy(place + used, rows.from + row * rows.pitch + at, n);
+        used += n;
+        at += n;
+      }
     }
+    send();
   }
 
  private:
@@ -108,6 +112,19 @@ void GpuUpload::plain(const MatrixSource& source, const Bf16* to, bool interleav
   }
 }
 
+void GpuUpload::columns(const MatrixSource& source, const Slice& columns, const Bf16* to) {
+  const std::size_t row = size(columns.count);
+  const std::size_t source_row = size(source.columns);
+  const std::size_t rows_each = std::max<std::size_t>(kStagingBytes / sizeof(Bf16) / row, 1);
+  for (std::size_t r = 0; r < size(source.rows); r += rows_each) {
+    const std::size_t first = r * source_row + size(columns.first);
+    const std::size_t n = std::min(rows_each, size(source.rows) - r);
+    auto* target = reinterpret_cast<std::byte*>(const_cast<Bf16*>(to) + r * row);
+    plain_.push_back({source.data + first * size(cpu::element_bytes(source.type)), source.type,
+                      n * row, target, 0, 0, source.name, first, row, source_row});
+  }
+}
+
 void GpuUpload::vector(const std::vector<float>& values, const Bf16* to) {
   if (values.empty()) return;
   kept_.push_back(values);
@@ -117,19 +134,18 @@ void GpuUpload::vector(const std::vector<float>& values, const Bf16* to) {
         to, false);
 }
 
-void GpuUpload::packed(const LinearSource& source, cuda::PartRows rows,
+void GpuUpload::packed(const StoredPart& source, cuda::PartRows rows,
                        const cuda::QuantizedWeight& to) {
   quantized_.push_back({source, rows, to, nullptr});
 }
 
-void GpuUpload::dequantized(const LinearSource& source, cuda::PartRows rows, const Bf16* to) {
+void GpuUpload::dequantized(const StoredPart& source, cuda::PartRows rows, const Bf16* to) {
   quantized_.push_back({source, rows, {}, const_cast<Bf16*>(to)});
 }
 
 void GpuUpload::run(int ordinal, std::atomic<int>& percent) {
   std::size_t largest = 1;
-  for (const QuantizedJob& job : quantized_)
-    largest = std::max(largest, RawSizes(job.source).all());
+  for (const QuantizedJob& job : quantized_) largest = std::max(largest, raw_bytes(job.source));
   const auto fit = static_cast<int>(std::clamp<std::size_t>(kRawBytes / largest, 1, kThreads));
   const int n = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, fit);
   const cuda::DeviceMemory nan(sizeof(int));
@@ -146,21 +162,33 @@ void GpuUpload::run(int ordinal, std::atomic<int>& percent) {
   if (found != 0) throw ModelError("a weight of an FP8 layer is not a number");
 }
 
-void GpuUpload::do_plain(const PlainJob& job, Lane& lane) const {
-  const auto count = static_cast<std::int64_t>(job.elements);
+/// Elements [first, first + n) behind the job's first become bf16 at `to`.
+void GpuUpload::convert(const PlainJob& job, std::size_t first, std::size_t n, Bf16* to) {
+  const auto count = static_cast<std::int64_t>(n);
+  const std::byte* const from = job.from + first * size(cpu::element_bytes(job.type));
   // Here, so that the file is read once: what is looked at is copied from the cache.
-  if (const std::int64_t at = cpu::first_not_finite(job.from, job.type, count); at < count) {
-    refuse_element(job.name, static_cast<std::int64_t>(job.first) + at,
-                   cpu::element(job.from, job.type, at));
+  if (const std::int64_t at = cpu::first_not_finite(from, job.type, count); at < count) {
+    refuse_element(job.name, static_cast<std::int64_t>(job.first + first) + at,
+                   cpu::element(from, job.type, at));
   }
+  if (job.type == ElementType::bf16) {
+    std::memcpy(to, from, n * sizeof(Bf16));
+    return;
+  }
+  for (std::size_t e = 0; e < n; ++e) {
+    to[e] = to_bf16(cpu::element(from, job.type, static_cast<std::int64_t>(e)));
+  }
+}
+
+void GpuUpload::do_plain(const PlainJob& job, Lane& lane) const {
   const std::size_t bytes = job.elements * sizeof(Bf16);
   std::byte* const place = lane.buffer();
-  if (job.type == ElementType::bf16) {
-    std::memcpy(place, job.from, bytes);
+  auto* const to = reinterpret_cast<Bf16*>(place);
+  if (job.row == 0) {
+    convert(job, 0, job.elements, to);
   } else {
-    auto* to = reinterpret_cast<Bf16*>(place);
-    for (std::size_t e = 0; e < job.elements; ++e) {
-      to[e] = to_bf16(cpu::element(job.from, job.type, static_cast<std::int64_t>(e)));
+    for (std::size_t r = 0; r < job.elements / job.row; ++r) {
+      convert(job, r * job.source_row, job.row, to + r * job.row);
     }
   }
   if (job.group_elements == 0) {
@@ -174,34 +202,33 @@ void GpuUpload::do_plain(const PlainJob& job, Lane& lane) const {
 
 /// The tensors as they are stored, and a kernel behind them.
 void GpuUpload::do_quantized(const QuantizedJob& job, Lane& lane, int* nan) const {
-  const LinearSource& s = job.source;
-  const RawSizes sizes(s);
+  const StoredPart& s = job.source;
   std::byte* place = lane.raw.data();
-  const auto bring = [&](const void* from, std::size_t bytes) {
+  const auto bring = [&](const StoredRows& rows) {
     std::byte* const to = place;
-    lane.copy(to, static_cast<const std::byte*>(from), bytes);
-    place += aligned(bytes);
+    lane.copy(to, rows);
+    place += aligned(rows.all());
     return to;
   };
   QuantizedPart part;
-  part.out = static_cast<int>(s.rows());
-  part.in = static_cast<int>(s.columns());
-  const MatrixSource& scales = s.int4 ? s.int4->scales : s.fp8->scales;
-  part.scale_type = scale_type(scales.type);
-  part.scales = bring(scales.data, sizes.scales);
-  if (s.int4) {
+  part.out = static_cast<int>(s.out);
+  part.in = static_cast<int>(s.in);
+  part.scale_type = scale_type(s.scale_type);
+  part.scales = bring(s.scales);
+  part.weights = bring(s.weights);
+  if (quantization_.method == QuantMethod::fp8) {
+    part.layout = QuantizedPart::Layout::fp8;
+    part.block_rows = static_cast<int>(s.block_rows);
+    part.block_columns = static_cast<int>(s.block_columns);
+    part.scale_columns = static_cast<int>(s.scale_columns);
+  } else {
     const bool gptq = quantization_.method == QuantMethod::gptq;
     part.layout = gptq ? QuantizedPart::Layout::gptq : QuantizedPart::Layout::awq;
     part.zero_offset = quantization_.zero_offset;
-    part.weights = bring(s.int4->weights, sizes.weights);
-    part.zeros = reinterpret_cast<const std::uint32_t*>(bring(s.int4->zeros, sizes.zeros));
-    part.group = reinterpret_cast<const std::int32_t*>(bring(s.int4->group.data(), sizes.group));
-  } else {
-    part.layout = QuantizedPart::Layout::fp8;
-    part.weights = bring(s.fp8->weights, sizes.weights);
-    part.block_rows = static_cast<int>(s.fp8->block_rows);
-    part.block_columns = static_cast<int>(s.fp8->block_columns);
-    part.scale_columns = static_cast<int>(scales.columns);
+    part.zeros = reinterpret_cast<const std::uint32_t*>(bring(s.zeros));
+    const std::size_t group = s.group.size() * sizeof(std::int32_t);
+    part.group = reinterpret_cast<const std::int32_t*>(
+        bring({reinterpret_cast<const std::byte*>(s.group.data()), group, group, 1}));
   }
   if (job.dequantized != nullptr) {
     cuda::dequantize_part(part, job.rows, job.dequantized, lane.stream.get());
@@ -216,8 +243,7 @@ void GpuUpload::work(int ordinal, std::atomic<int>& percent, int* nan) {
   try {
     cuda::set_device(ordinal);
     std::size_t largest = 0;
-    for (const QuantizedJob& job : quantized_)
-      largest = std::max(largest, RawSizes(job.source).all());
+    for (const QuantizedJob& job : quantized_) largest = std::max(largest, raw_bytes(job.source));
     Lane lane(largest);
     for (std::size_t i = next_++; i < jobs; i = next_++) {
       if (i < quantized_.size()) {

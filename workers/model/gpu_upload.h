@@ -13,6 +13,7 @@
 #include "workers/cuda/linear/quantized_load.h"
 #include "workers/cuda/types.h"
 #include "workers/model/checkpoint_reader.h"
+#include "workers/model/stored_part.h"
 
 namespace baton {
 
@@ -26,13 +27,15 @@ class GpuUpload {
   /// A plain matrix becomes bf16 at `to`, all of it densely, or interleaved: every eight rows are
   /// followed by room for eight of another matrix.
   void plain(const cpu::MatrixSource& source, const cuda::Bf16* to, bool interleaved);
+  /// Some columns of a plain matrix, densely.
+  void columns(const cpu::MatrixSource& source, const Slice& columns, const cuda::Bf16* to);
   /// A short vector; kept until the jobs have run.
   void vector(const std::vector<float>& values, const cuda::Bf16* to);
-  /// A quantised layer becomes some rows of a quantised matrix, whose memory is zeroed and whose
-  /// order of inputs is there already, ...
-  void packed(const LinearSource& source, cuda::PartRows rows, const cuda::QuantizedWeight& to);
+  /// Some rows and columns of a quantised layer become rows of a quantised matrix, whose memory is
+  /// zeroed and whose order of inputs is there already, ...
+  void packed(const StoredPart& source, cuda::PartRows rows, const cuda::QuantizedWeight& to);
   /// ... or of a matrix in bf16.
-  void dequantized(const LinearSource& source, cuda::PartRows rows, const cuda::Bf16* to);
+  void dequantized(const StoredPart& source, cuda::PartRows rows, const cuda::Bf16* to);
 
   /// `percent` rises to 99. Takes up to 1 GiB of the device on the way (a thread one layer's stored
   /// tensors). Throws ModelError or CudaError.
@@ -50,9 +53,12 @@ class GpuUpload {
     std::size_t pitch_bytes = 0;
     std::string name = {};  // for messages: file and tensor
     std::size_t first = 0;  // of the tensor's elements
+    /// Of columns: so many elements of each row, whose next one is so many behind; 0: all of them.
+    std::size_t row = 0;
+    std::size_t source_row = 0;
   };
   struct QuantizedJob {
-    LinearSource source;
+    StoredPart source;
     cuda::PartRows rows;
     cuda::QuantizedWeight to;
     cuda::Bf16* dequantized = nullptr;  // not null: there instead
@@ -61,6 +67,7 @@ class GpuUpload {
 
   void work(int ordinal, std::atomic<int>& percent, int* nan);
   void do_plain(const PlainJob& job, Lane& lane) const;
+  static void convert(const PlainJob& job, std::size_t first, std::size_t n, cuda::Bf16* to);
   void do_quantized(const QuantizedJob& job, Lane& lane, int* nan) const;
 
   Quantization quantization_;

@@ -11,6 +11,7 @@
 #include "workers/cuda/linear/linear.h"
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/config.h"
+#include "workers/model/gpu_cut.h"
 
 namespace baton {
 
@@ -76,27 +77,33 @@ struct GpuWeights {
   const cuda::Bf16* embedding = nullptr;  // [vocab, hidden]
   std::vector<GpuLayer> layers;
   const cuda::Bf16* final_norm = nullptr;
-  cuda::LinearWeight lm_head;  // [hidden] -> [vocab]; the embedding itself if they are tied
+  /// [hidden] -> [vocab], of a rank its tokens; the embedding itself if they are tied
+  cuda::LinearWeight lm_head;
   GpuNorm general_final_norm;  // instead of final_norm, as with the layers'
   std::vector<GpuRope> ropes;  // of ModelSpec::ropes
 };
 
+// Of a worker of several ranks everything here is one rank's part: `config` is the whole model's.
+
 /// Device memory that the weights will take: the checkpoint says which layers are quantised;
 /// without one (`load_format: dummy`) all of the configuration's are.
-std::uint64_t gpu_weight_bytes(const ModelConfig& config, const Checkpoint* checkpoint);
+std::uint64_t gpu_weight_bytes(const ModelConfig& config, const Checkpoint* checkpoint,
+                               const GpuCut& cut = {});
 
 /// Gives every tensor its place in `memory`, gpu_weight_bytes() of the current device, and writes
 /// nothing.
 GpuWeights place_gpu_weights(const ModelConfig& config, const Checkpoint* checkpoint,
-                             cuda::DeviceMemory memory);
+                             cuda::DeviceMemory memory, const GpuCut& cut = {});
 
 /// Fills what was placed, in memory whose bytes are all zero: streams the checkpoint to the current
 /// device through page-locked buffers, several threads at a time.
 /// `percent` rises to 100 on the way. Throws ModelError or CudaError.
 void load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, int ordinal,
-                      std::atomic<int>& percent, GpuWeights& weights);
+                      std::atomic<int>& percent, GpuWeights& weights, const GpuCut& cut = {});
 
 /// Likewise random weights of the configuration's shapes (`load_format: dummy`): for benchmarks.
-void random_gpu_weights(const ModelConfig& config, std::atomic<int>& percent, GpuWeights& weights);
+/// All ranks have the same.
+void random_gpu_weights(const ModelConfig& config, std::atomic<int>& percent, GpuWeights& weights,
+                        const GpuCut& cut = {});
 
 }  // namespace baton

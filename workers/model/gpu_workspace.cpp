@@ -152,8 +152,13 @@ void GpuDecoder::carve_workspace() {
     matrix(qkv_, rows, c.qkv_columns());
     matrix(attended_, rows, c.heads * c.head_dim);
     matrix(gated_, rows, std::max(c.intermediate(), c.experts().shared.intermediate));
+    if (options_.cut.by_outputs && options_.exchange != nullptr) {
+      matrix(all_attended_, rows, c.heads * c.head_dim * options_.cut.ranks);
+      matrix(all_gated_, rows, c.intermediate() * options_.cut.ranks);
+      matrix(own_x_, rows, static_cast<int>(options_.cut.part(c.hidden).count));
+    }
+    if (!fused_ || sums_over_ranks()) matrix(part_, rows, c.hidden);
     if (!fused_) {
-      matrix(part_, rows, c.hidden);
       matrix(up_, rows, widest_up(c));
       matrix(wanted_normed_, rows, c.hidden);
       const bool apart = c.experts().shared_gate || c.experts().shared.bias;
@@ -169,6 +174,8 @@ void GpuDecoder::carve_workspace() {
     matrix(wanted_x_, rows, c.hidden);
     matrix(wanted_attended_, rows, c.heads * c.head_dim);
     take(logits_, wanted * static_cast<std::size_t>(c.vocab) * sizeof(float));
+    const auto own_tokens = static_cast<std::size_t>(weights_.lm_head.out);
+    if (options_.exchange != nullptr) take(own_logits_, wanted * own_tokens * sizeof(float));
     take(sampled_, rows * sizeof(std::int32_t));
     take(logprobs_, rows * sizeof(cuda::TokenLogprobs));
     bytes(decode_workspace_, decode_.workspace_bytes());

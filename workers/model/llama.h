@@ -79,11 +79,6 @@ struct LoadOptions {
   Collective* group = nullptr;
 };
 
-/// The ranks of a group do not agree: one of them has computed something else.
-struct RanksDiffer : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 /// One loaded model with its own threads and workspace. Not thread-safe: one caller at a time.
 ///
 /// Batch-invariant: the logits and the KV of a token depend, to the bit, on the tokens before it

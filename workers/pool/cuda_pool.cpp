@@ -59,16 +59,20 @@ struct CudaBlockReader::Lane {
   cuda::DeviceMemory device_ids{2 * kListBlocks * sizeof(BlockId)};
 };
 
+struct CudaBlockReader::Source {
+  HeadSource heads;
+  UniqueFd hold;  // let go when the memory is unmapped: see hold_mapping()
+  std::unique_ptr<cuda::ImportedMemory> memory;
+};
+
 struct CudaBlockReader::Mapped final : MappedPool {
-  Mapped(const Pull& pull, ShmRegion host_part, std::size_t slice_bytes, UniqueFd link)
-      : hold(std::move(link)),
-        memory(pull.ranks[0].handle),
+  Mapped(const Pull& pull, std::vector<Source> ranks, ShmRegion host_part, std::size_t slice_bytes)
+      : sources(std::move(ranks)),
         blocks(pull.exporter_blocks),
         host(std::move(host_part)),
         host_blocks(host.mapped() ? pull.exporter_host_blocks : 0),
         slices((host.size() + slice_bytes - 1) / slice_bytes) {}
-  UniqueFd hold;  // let go when the memory is unmapped: see hold_mapping()
-  cuda::ImportedMemory memory;
+  std::vector<Source> sources;
   std::uint32_t blocks;
   ShmRegion host;
   std::uint32_t host_blocks;
@@ -97,17 +101,29 @@ CudaBlockReader::CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device, 
     : pool_(pool), device_(std::move(device)), options_(options) {}
 CudaBlockReader::~CudaBlockReader() = default;
 
+/// Before a pool is mapped whose memory another process gives.
+Result<UniqueFd> CudaBlockReader::hold(const std::string& handle) const {
+  const std::string keeper = keeper_of(handle);
+  if (keeper.empty()) return UniqueFd();
+  return hold_mapping(options_.run_dir + "/" + keeper + ".sock", handle);
+}
+
 Result<std::unique_ptr<MappedPool>> CudaBlockReader::map(const Pull& pull) {
-  if (pull.ranks.size() != 1) {
-    return invalid("pools of several ranks are not served yet, this one has " +
-                   std::to_string(pull.ranks.size()));
+  for (const PoolRank& rank : pull.ranks) {
+    if (rank.device.rfind("GPU-", 0) == 0) continue;
+    return invalid("a worker on a GPU cannot read a pool on " + rank.device);
   }
-  if (pull.ranks[0].device.rfind("GPU-", 0) != 0) {
-    return invalid("a worker on a GPU cannot read a pool on " + pull.ranks[0].device);
+  if (pull.ranks.empty()) return invalid("the exporter has no pool");
+  const KvGeometry& own = pool_.geometry();
+  const int heads = options_.kv_heads > 0 ? options_.kv_heads : static_cast<int>(own.kv_heads);
+  std::vector<Source> sources;
+  for (const HeadSource& source :
+       head_sources(own, options_.cut, heads, static_cast<int>(pull.ranks.size()))) {
+    sources.emplace_back().heads = source;
   }
   ShmRegion host;
-  if (pull.exporter_host_blocks > 0) {
-    KvGeometry geometry = pool_.geometry();  // pools of another shape are never connected
+  if (pull.exporter_host_blocks > 0 && sources.front().heads.whole) {
+    KvGeometry geometry = own;  // pools of another shape are never connected
     geometry.blocks = pull.exporter_host_blocks;
     const auto bytes = kv_pool_bytes(geometry);
     if (!bytes) return invalid("the exporter's host part has no size");
@@ -115,20 +131,23 @@ Result<std::unique_ptr<MappedPool>> CudaBlockReader::map(const Pull& pull) {
     if (!region.ok()) return region.status();
     host = std::move(region).value();
   }
-  UniqueFd hold;
-  if (const std::string keeper = keeper_of(pull.ranks[0].handle); !keeper.empty()) {
-    auto held = hold_mapping(options_.run_dir + "/" + keeper + ".sock", pull.ranks[0].handle);
-    if (!held.ok()) return held.status();
-    hold = std::move(held).value();
-  }
+  std::string device;
   try {
     cuda::set_device(device_.ordinal);
     if (!lane_) lane_ = std::make_unique<Lane>();
+    for (Source& source : sources) {
+      const PoolRank& rank = pull.ranks[static_cast<std::size_t>(source.heads.rank)];
+      device = rank.device;
+      auto held = hold(rank.handle);
+      if (!held.ok()) return held.status();
+      source.hold = std::move(held).value();
+      source.memory = std::make_unique<cuda::ImportedMemory>(rank.handle);
+    }
     return std::unique_ptr<MappedPool>(
-        std::make_unique<Mapped>(pull, std::move(host), options_.slice_bytes, std::move(hold)));
+        std::make_unique<Mapped>(pull, std::move(sources), std::move(host), options_.slice_bytes));
   } catch (const cuda::CudaError& e) {
-    return Status(ErrorCode::unavailable, device_.uuid + " cannot map the pool on " +
-                                              pull.ranks[0].device + ": " + e.what());
+    return Status(ErrorCode::unavailable,
+                  device_.uuid + " cannot map the pool on " + device + ": " + e.what());
   }
 }
 
@@ -163,7 +182,11 @@ Status CudaBlockReader::copy(MappedPool& exported, const Pull& pull) {
   auto& mapped = static_cast<Mapped&>(exported);
   for (const BlockId from : pull.from) {
     if (from >= std::uint64_t{mapped.blocks} + mapped.host_blocks) {
-      return invalid("source block " + std::to_string(from) + " is not mapped");
+      return invalid("source block " + std::to_string(from) + " is not mapped" +
+                     (mapped.sources.front().heads.whole
+                          ? ""
+                          : ": host parts are not read by a worker of "
+                            "another number of ranks"));
     }
   }
   int slices_left = options_.slices_a_pull;
@@ -185,11 +208,11 @@ Status CudaBlockReader::copy(MappedPool& exported, const Pull& pull) {
     if (Status status = make_stages(); !status.ok()) return status;
     copy_staged(mapped.host.data(), staged_from, staged_to);
   }
-  gather({mapped.memory.data(), mapped.host.data(), mapped.blocks}, from, to);
+  gather(mapped, from, to);
   return {};
 }
 
-void CudaBlockReader::gather(const cuda::ConstPoolParts& exported, const std::vector<BlockId>& from,
+void CudaBlockReader::gather(const Mapped& exported, const std::vector<BlockId>& from,
                              const std::vector<BlockId>& to) {
   auto* ids = reinterpret_cast<BlockId*>(lane_->ids.data());
   const auto* device_ids = lane_->device_ids.as<BlockId>();
@@ -201,8 +224,17 @@ void CudaBlockReader::gather(const cuda::ConstPoolParts& exported, const std::ve
     // The kernel looks an id up for every 16 bytes: from host memory that alone took longer than
     // the blocks did.
     cuda::copy_to_device(lane_->device_ids.data(), ids, 2 * n * sizeof(BlockId), stream);
-    cuda::copy_blocks(pool_.parts(), exported, device_ids, device_ids + n, static_cast<int>(n),
-                      pool_.geometry().block_bytes, kGatherCtas, stream);
+    for (const Source& source : exported.sources) {
+      if (source.heads.whole) {
+        cuda::copy_blocks(pool_.parts(),
+                          {source.memory->data(), exported.host.data(), exported.blocks},
+                          device_ids, device_ids + n, static_cast<int>(n),
+                          pool_.geometry().block_bytes, kGatherCtas, stream);
+      } else {
+        cuda::copy_heads(pool_.data(), source.memory->data(), device_ids, device_ids + n,
+                         static_cast<int>(n), source.heads.range, kGatherCtas, stream);
+      }
+    }
     lane_->done.record(stream);
     lane_->done.synchronize();
   }

@@ -13,6 +13,7 @@
 #include "workers/cuda/blocks.h"
 #include "workers/cuda/device.h"
 #include "workers/execute/executor.h"
+#include "workers/model/cut.h"
 #include "workers/pool/kv_pool.h"
 
 namespace baton {
@@ -58,6 +59,8 @@ class CudaBlockReader final : public BlockReader {
     std::size_t slice_bytes = std::size_t{1} << 30U;  // a multiple of the page size
     int slices_a_pull = 4;                            // 53 to 143 ms each (H200)
     std::string run_dir = {};                         // where memory processes listen
+    ModelCut cut = {};                                // which of a model's heads the own pool has,
+    int kv_heads = 0;  // and how many there are of them; 0: all, as the pool has
   };
   CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device, Options options);
   CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device)
@@ -72,7 +75,10 @@ class CudaBlockReader final : public BlockReader {
   struct Stage;   // a buffer for blocks on their way
   struct Mapped;  // another process's pool
   bool page_lock(Mapped& exported, BlockId host_block, int& slices_left) const;
-  void gather(const cuda::ConstPoolParts& exported, const std::vector<BlockId>& from,
+  /// Its heads of one rank of an exporter.
+  struct Source;
+  Result<UniqueFd> hold(const std::string& handle) const;
+  void gather(const Mapped& exported, const std::vector<BlockId>& from,
               const std::vector<BlockId>& to);
   Status make_stages();
   void copy_staged(const std::byte* host_part, const std::vector<BlockId>& from,

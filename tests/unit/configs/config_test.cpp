@@ -359,8 +359,12 @@ TEST(ConfigError, NamesOfWorkers) {
 TEST(ConfigError, Ranks) {
   EXPECT_EQ(error_of("workers:\n  - {name: a, ranks: 9}\n"),
             "/etc/baton/t.yaml:2: workers[0].ranks: is 9; it may be 1 to 8");
-  EXPECT_EQ(error_of("workers:\n  - {name: a, ranks: 2, device: cuda}\n"),
-            "/etc/baton/t.yaml:2: worker a: ranks above 1 needs device cpu");
+  EXPECT_EQ(error_of("workers:\n  - {name: a, ranks: 2, device: cuda}\n"), "accepted");
+  EXPECT_EQ(error_of("workers:\n  - {name: a, ranks: 2, device: cuda, gpu: 0}\n"),
+            "/etc/baton/t.yaml:2: worker a: gpu '0' must be auto or name 2 GPUs, one a rank, "
+            "separated by commas");
+  EXPECT_EQ(error_of("workers:\n  - {name: a, ranks: 2, device: cuda, host_pool_mib: 8}\n"),
+            "/etc/baton/t.yaml:2: worker a: host parts are not served by several GPUs yet");
   EXPECT_EQ(error_of("workers:\n  - {name: a, ranks: 2, fake: true}\n"),
             "/etc/baton/t.yaml:2: worker a: ranks above 1 needs fake: false");
   EXPECT_EQ(error_of("workers:\n  - {name: a, ranks: 2, rank: 2}\n"),

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "workers/model/error.h"
+#include "workers/model/gpu_cut.h"
 #include "workers/model/gpu_limits.h"
 
 namespace baton {
@@ -280,6 +281,58 @@ TEST(GpuLimits, NameWhatOnlyTheCpuServes) {
   json = base();
   json["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}};
   EXPECT_EQ(against(json), "");
+}
+
+TEST(GpuCut, ARankIsAModelOfItsOwn) {
+  Json json = base();
+  json.update({{"hidden_size", 256},
+               {"num_attention_heads", 8},
+               {"num_key_value_heads", 2},
+               {"head_dim", 32},
+               {"intermediate_size", 512}});
+  const ModelConfig whole = parse(json);
+  const ModelConfig half = config_of_rank(whole, ModelCut{1, 2});
+  EXPECT_EQ(half.heads, 4);
+  EXPECT_EQ(half.kv_heads, 1);
+  EXPECT_EQ(half.intermediate(), 256);
+  EXPECT_EQ(half.hidden, whole.hidden);
+  EXPECT_EQ(half.vocab, whole.vocab);
+  const ModelConfig eighth = config_of_rank(whole, ModelCut{5, 8});
+  EXPECT_EQ(eighth.heads, 1);
+  EXPECT_EQ(eighth.kv_heads, 1);
+  EXPECT_EQ(describe(config_of_rank(whole, {})), describe(whole));
+}
+
+TEST(GpuCut, NamesWhatSeveralGpusDoNotServe) {
+  Json json = base();
+  json.update({{"hidden_size", 256},
+               {"num_attention_heads", 8},
+               {"num_key_value_heads", 2},
+               {"head_dim", 32},
+               {"intermediate_size", 96}});
+  const auto against = [&json](int ranks, bool by_outputs) -> std::string {
+    try {
+      check_gpu_ranks(parse(json), {{0, ranks}, by_outputs});
+    } catch (const ModelError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(against(2, false), "");
+  EXPECT_EQ(against(1, true), "");
+  EXPECT_NE(against(4, false).find("it can have 1, 2, 3, 6"), std::string::npos);
+  EXPECT_NE(against(3, false).find("8 heads"), std::string::npos);
+  EXPECT_EQ(against(2, true), "");
+  json = family("MixtralForCausalLM", "mixtral");
+  json.update({{"num_local_experts", 8},
+               {"num_experts_per_tok", 2},
+               {"hidden_size", 256},
+               {"num_attention_heads", 8},
+               {"num_key_value_heads", 2},
+               {"head_dim", 32},
+               {"intermediate_size", 64}});
+  EXPECT_EQ(against(2, false), "");
+  EXPECT_NE(against(2, true).find("deterministic"), std::string::npos);
 }
 
 TEST(ModelConfig, RefusesWhatAFamilyDoesNotHave) {

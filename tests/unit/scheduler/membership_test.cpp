@@ -247,6 +247,20 @@ TEST(Geometry, APoolThatDiffersIsRefusedAndTheDifferenceNamed) {
   }
 }
 
+TEST(Geometry, PoolsThatRanksHaveCutByHeadsAreOfOneModel) {
+  for (const bool cut : {true, false}) {
+    Cluster c;
+    c.ready_worker("prefill0", Role::prefill);
+    const LinkId link = c.register_worker("decode0", Role::decode);
+    Hello hello = Cluster::hello_of("decode0", 50);
+    hello.kv_heads = 2;
+    hello.block_bytes = 512;
+    hello.ranks = {{"GPU-1", "a"}, {"GPU-2", cut ? "b" : "a"}};
+    c.from_worker(link, hello);
+    EXPECT_EQ(c.worker("decode0").ready(), cut);
+  }
+}
+
 TEST(Geometry, AnotherNumberOfBlocksIsFine) {
   Cluster c;
   c.ready_worker("prefill0", Role::prefill, 10);

@@ -10,11 +10,10 @@
 
 #include "workers/cuda/bf16_pair.cuh"
 #include "workers/cuda/launch.cuh"
+#include "workers/cuda/layer/norm.cuh"
 
 namespace baton::cuda {
 namespace {
-
-constexpr int kWarp = 32;
 
 template <int kWords>
 struct alignas(4 * kWords) Words {
@@ -93,28 +92,6 @@ __global__ void __launch_bounds__(kCopyThreads)
 
 // ------------------------------------------------------------------ norms
 
-constexpr int kNormThreads = 256;  // of a CTA, unless a row then needs more than 8 loads a thread
-
-/// The same sum in every thread, added in the same order whatever the timing.
-__device__ __forceinline__ float sum_over_block(float value) {
-  __shared__ float of_warp[32];
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) {
-    value += __shfl_xor_sync(0xFFFFFFFFU, value, step);
-  }
-  const int warps = static_cast<int>(blockDim.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  if (warps == 1) return value;
-  if (lane == 0) of_warp[threadIdx.x / kWarp] = value;
-  __syncthreads();
-  value = lane < warps ? of_warp[lane] : 0.0F;
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) {
-    value += __shfl_xor_sync(0xFFFFFFFFU, value, step);
-  }
-  return value;
-}
-
 /// One CTA a row; the row stays in registers between the sum and the product.
 template <int kVectors, bool kAdd>
 __global__ void norm_kernel(const Words4* x, const Words4* delta, const Words4* weight, float eps,
@@ -179,9 +156,7 @@ void launch_norm(const char* call, const Bf16* x, const Bf16* delta, const Bf16*
   if (rows <= 0) return;
   if (hidden <= 0 || hidden % 8 != 0) refuse(call, "the row length is no multiple of 8");
   const int vectors = hidden / 8;
-  int each = 1;
-  while (each < 8 && vectors > each * kNormThreads) each *= 2;
-  const int threads = ((vectors + each - 1) / each + kWarp - 1) / kWarp * kWarp;
+  const auto [each, threads] = NormShape::of(vectors);
   if (threads > 1024) refuse(call, "rows of more than 65536 elements");
   auto* kernel = each == 1   ? norm_kernel<1, kAdd>
                  : each == 2 ? norm_kernel<2, kAdd>

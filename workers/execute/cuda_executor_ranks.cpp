@@ -1,0 +1,210 @@
+// What a CudaExecutor does beside its own work where its worker has several ranks.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "ipc/spoiled.h"
+#include "workers/execute/cuda_executor.h"
+#include "workers/execute/gpu_kernels.h"
+#include "workers/execute/rank_process.h"
+#include "workers/model/error.h"
+#include "workers/model/gpu_cut.h"
+
+namespace baton {
+
+namespace {
+
+/// Of a start: weights are read, kernels are timed, memory is leased.
+constexpr TimeNs kStartPatience = 120 * kSecond;
+/// For all ranks to have read their weights from a slow disk.
+constexpr TimeNs kReadingPatience = 3600 * kSecond;
+/// What the start of a step says where all ranks shall go on.
+const std::string kGo = "go";
+constexpr std::size_t kMostWordBytes = 4096;
+constexpr std::size_t kMostChoicesBytes = std::size_t{16} << 20U;
+
+}  // namespace
+
+RankGroupOptions CudaExecutor::Options::group_options() const {
+  RankGroupOptions group;
+  group.run_dir = run_dir;
+  group.worker = name;
+  group.rank = rank;
+  group.ranks = ranks;
+  group.collective.patience = kStartPatience;
+  return group;
+}
+
+/// On the watchdog's thread, or on that of the steps.
+void CudaExecutor::tell_lost(const std::string& why) {
+  if (on_lost_) on_lost_(why);
+}
+
+void CudaExecutor::leaving(bool in_order) {
+  RankGroup* group = seen_;
+  if (group == nullptr || options_.rank != 0) return;
+  if (in_order) {
+    group->leave();
+  } else {
+    group->end_others();  // one of them may be frozen
+  }
+}
+
+/// Rank 0 waits for all others, which come to it. Before anything is read, so that all read at a
+/// time.
+void CudaExecutor::meet_ranks(const ModelConfig& whole) {
+  check_gpu_ranks(whole, options_.cut());
+  if (options_.ranks == 1) return;
+  if (options_.rank == 0) {
+    auto group = RankGroup::lead(options_.group_options(), [this](int rank) {
+      RankGroup* led = seen_;
+      tell_lost(led != nullptr ? led->words_of_loss(rank) : RankLost(rank, false).what());
+    });
+    if (group.status().code() == ErrorCode::invalid_argument) {
+      throw ModelError(group.status().message());
+    }
+    if (!group.ok()) throw std::runtime_error(group.status().message());
+    led_ = std::move(group).value();
+    group_ = led_.get();
+  } else {
+    group_ = options_.joined;
+  }
+  seen_ = group_;
+}
+
+/// All weights are there. Ranks other than 0 wait for it without an end, so it comes when all of
+/// them are ready.
+cuda::RankExchange* CudaExecutor::meet_devices(int hidden) {
+  std::string go = kGo;
+  if (options_.rank == 0) {
+    const Status others = group_->wait_for(RankState::loaded, kReadingPatience);
+    if (others.code() == ErrorCode::invalid_argument) throw ModelError(others.message());
+    if (!others.ok()) throw std::runtime_error(others.message());
+  } else {
+    group_->tell(RankState::loaded);
+  }
+  group_->collective().broadcast(go, kMostWordBytes);
+  exchange_ = std::make_unique<GpuExchange>(*group_, options_.rank, hidden, device_);
+  return &exchange_->exchange();
+}
+
+/// How others map the pools of all ranks, in their order. From here on steps come.
+std::vector<PoolRank> CudaExecutor::gather_handles() const {
+  if (group_ == nullptr) return {PoolRank{device_.uuid, pool_->handle()}};
+  Collective& all = group_->collective();
+  const std::vector<std::string> uuids = all.all_gather(device_.uuid);
+  const std::vector<std::string> handles = all.all_gather(pool_->handle());
+  std::vector<PoolRank> ranks;
+  for (std::size_t rank = 0; rank < uuids.size(); ++rank) {
+    ranks.push_back({uuids[rank], handles[rank]});
+  }
+  all.set_patience(options_.rank_timeout);
+  return ranks;
+}
+
+/// Ranks compute some things all of them, the router's choice of experts for one, and must get the
+/// same bits: so they take the kernels that rank 0 has found quickest, or none.
+void CudaExecutor::choose_kernels_alike() {
+  const std::string key = "of rank 0";
+  std::string text;
+  if (options_.rank == 0) {
+    choose_kernels(*decoder_,
+                   {options_.run_dir, device_, decoder_->options(), options_.tokens_per_block},
+                   stream_->get());
+    text = cuda::to_text(key, decoder_->choices());
+  }
+  group_->collective().broadcast(text, kMostChoicesBytes);
+  if (options_.rank == 0) return;
+  const auto choices = cuda::from_text(key, text);
+  if (!choices || !decoder_->take(*choices)) {
+    throw std::runtime_error("this rank cannot compute with the kernels that rank 0 has chosen");
+  }
+}
+
+/// All ranks have as many blocks, and keep an older pool only if all of them do: the scheduler's
+/// books are about all heads of a block.
+Result<GpuPool> CudaExecutor::make_pool(const PoolRequest& request, GpuPoolRequest gpu) {
+  if (group_ == nullptr) return make_gpu_pool(request, gpu);
+  Collective& all = group_->collective();
+  PoolRequest own = request;
+  own.worker = options_.process_name();
+  if (options_.rank == 0) {
+    own.worker = options_.name;
+    group_->offer_pool(encode_pool_offer(request), request.pool_blocks);
+  }
+  gpu.agree_on_blocks = [&all](std::uint32_t blocks) {
+    const std::vector<std::uint64_t> each = all.all_gather(std::uint64_t{blocks});
+    return static_cast<std::uint32_t>(*std::min_element(each.begin(), each.end()));
+  };
+  // A rank's pool is kept beside that pool of rank 0 with which it was made, no other.
+  const std::string type = gpu.weights;
+  gpu.lease_in_order = [&all, this,
+                        type](const std::function<Result<GpuPool>(std::string)>& lease) {
+    std::string first;
+    if (options_.rank == 0) {
+      Result<GpuPool> made = Status(ErrorCode::unavailable, "");
+      try {
+        made = lease(type + ", " + std::to_string(options_.ranks) + " ranks");
+      } catch (const cuda::CudaError& e) {  // the others wait for a word
+        made = Status(ErrorCode::unavailable, e.what());
+      }
+      first = made.ok() ? std::to_string(made.value().allocation) : "";
+      all.broadcast(first, kMostWordBytes);
+      return made;
+    }
+    all.broadcast(first, kMostWordBytes);
+    return lease(type + ", rank " + std::to_string(options_.rank) + " of " +
+                 std::to_string(options_.ranks) + " with " + first);
+  };
+  auto made = make_gpu_pool(own, gpu);
+  const std::vector<std::uint64_t> kept =
+      all.all_gather(!made.ok() ? std::uint64_t{2} : std::uint64_t{made.value().kept ? 1U : 0U});
+  // The scheduler hears of one lease: it outlives the worker if all of them do.
+  const std::vector<std::uint64_t> leased =
+      all.all_gather(made.ok() && made.value().lease ? std::uint64_t{1} : std::uint64_t{0});
+  for (std::size_t rank = 0; rank < kept.size(); ++rank) {
+    if (leased[rank] == 0 && made.ok()) made.value().lease = UniqueFd();
+    if (kept[rank] == 2) {
+      return Status(ErrorCode::unavailable, "rank " + std::to_string(rank) + " has no pool");
+    }
+    if (!made.ok() || kept[rank] == kept[0]) continue;
+    mark_pool_spoiled(options_.run_dir, own.worker);
+    throw std::runtime_error("the pool of rank " + std::to_string(rank) +
+                             " was not kept: what the others have kept is given up");
+  }
+  return made;
+}
+
+/// What was packed for this device is handed to the others; it lies in the same places there.
+void CudaExecutor::hand_on(const RunStep& step, int padded, const GpuStepPacker::Packed& packed,
+                           const std::byte* inputs) {
+  GpuRankStep told;
+  told.copies = step.copies;
+  told.padded = padded;
+  told.batch = packed.batch;
+  told.base = inputs_.data();
+  told.chunks = packer_->chunks();
+  told.inputs = inputs;
+  told.input_bytes = packed.bytes;
+  encode_gpu_step(told, step_bytes_);
+  try {
+    group_->collective().broadcast(step_bytes_, kMostStepBytes);
+  } catch (const RankLost& lost) {
+    tell_lost(lost.what());
+    throw;
+  }
+}
+
+void CudaExecutor::follow(const std::string& step_bytes) {
+  GpuRankStep step;
+  if (const Status status = decode_gpu_step(step_bytes, step); !status.ok()) {
+    throw std::logic_error(status.message());
+  }
+  const int index = oldest_;
+  oldest_ = (oldest_ + 1) % kSteps;
+  follow_on(step, index);
+}
+
+}  // namespace baton

@@ -1,0 +1,27 @@
+// How a model is cut over the ranks of a worker on GPUs: attention by heads, feed-forward parts and
+// experts by their features, the vocabulary by tokens. What follows attention and what follows the
+// features is cut by its inputs, so that a layer needs two sums over the ranks and nothing else
+// (Shoeybi et al., Megatron-LM, arXiv:1909.08053). Pure.
+//
+// In deterministic mode everything is cut by outputs, as on CPUs (cut.h): four gathers a layer, and
+// the bits of one GPU.
+#pragma once
+
+#include "workers/model/config.h"
+#include "workers/model/cut.h"
+
+namespace baton {
+
+struct GpuCut : ModelCut {
+  bool by_outputs = false;
+  bool operator==(const GpuCut&) const = default;
+};
+
+/// What one rank computes, as a model of its own: its heads and features. Hidden size, vocabulary
+/// and whatever is not cut stay as they are.
+ModelConfig config_of_rank(const ModelConfig& whole, const ModelCut& cut);
+
+/// Throws ModelError that names the setting if this model cannot be served by so many GPUs.
+void check_gpu_ranks(const ModelConfig& whole, const GpuCut& cut);
+
+}  // namespace baton

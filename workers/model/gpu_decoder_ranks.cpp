@@ -1,0 +1,123 @@
+// A layer behind its attention, and the head, where a worker has several ranks: products of a
+// rank's part, and sums over the ranks between them (gpu_cut.h).
+#include <algorithm>
+#include <vector>
+
+#include "workers/cuda/layer/experts.h"
+#include "workers/model/gpu_decoder.h"
+#include "workers/model/gpu_shapes.h"
+
+namespace baton {
+
+using cuda::Bf16;
+using cuda::LinearOutput;
+using cuda::Linears;
+
+/// x = x + sum over the ranks of W_o attended, n = norm(x); x = x + sum over the ranks of W_down
+/// (silu(W_gate n) * (W_up n)), and the norm in front of what comes next.
+void GpuDecoder::behind_attention_of_ranks(int index, const Bf16* attended, Bf16* x, int rows,
+                                           cuda::Stream stream) {
+  const GpuLayer& w = weights_.layers[static_cast<std::size_t>(index)];
+  const bool last = index + 1 == config_.layers;
+  const Bf16* const next_norm =
+      last ? weights_.final_norm : weights_.layers[static_cast<std::size_t>(index) + 1].input_norm;
+  const auto eps = static_cast<float>(config_.norm.eps);
+  const auto add = [&](const Bf16* norm) {
+    options_.exchange->add_reduced(part_, x, norm, eps, rows, config_.hidden, normed_, stream);
+  };
+  linears_.run(attended, rows, w.o, LinearOutput::bf16, part_, stream);
+  add(w.post_norm);
+  if (w.sparse()) {
+    experts_of_ranks(w, rows, stream);
+  } else {
+    linears_.run(normed_, rows, w.gate_up, LinearOutput::silu_mul, gated_, stream);
+    linears_.run(gated_, rows, w.down, LinearOutput::bf16, part_, stream);
+  }
+  add(next_norm);
+  show("layer", index, "", x, rows, config_.hidden);
+}
+
+/// Every rank has some features of every expert: what it adds up is its part of the sum.
+void GpuDecoder::experts_of_ranks(const GpuLayer& layer, int rows, cuda::Stream stream) {
+  cuda::ExpertCall call;
+  call.shape = experts_of(config_);
+  call.logits = routed_;
+  call.gate_up = layer.expert_gate_up;
+  call.down = layer.expert_down;
+  call.workspace = experts_workspace_;
+  const std::size_t row_bytes = static_cast<std::size_t>(config_.hidden) * sizeof(Bf16);
+  cuda::fill_bytes(part_, 0, static_cast<std::size_t>(rows) * row_bytes, stream);
+  for (int done = 0; done < rows; done += cuda::kMostExpertRows) {
+    call.rows = std::min(rows - done, cuda::kMostExpertRows);
+    call.normed = normed_ + std::int64_t{done} * config_.hidden;
+    call.x = part_ + std::int64_t{done} * config_.hidden;
+    linears_.run(call.normed, call.rows, layer.router, LinearOutput::f32, routed_, stream);
+    cuda::experts(call, stream);
+  }
+}
+
+/// The bits of one GPU: every output is the same chain of products and sums.
+void GpuDecoder::behind_attention_by_outputs(int index, const Bf16* attended, Bf16* x, int rows,
+                                             cuda::Stream stream) {
+  const GpuLayer& w = weights_.layers[static_cast<std::size_t>(index)];
+  const auto ranks = static_cast<std::size_t>(options_.cut.ranks);
+  const std::vector<int> heads(ranks, config_.heads * config_.head_dim);
+  const std::vector<int> features(ranks, config_.intermediate());
+  options_.exchange->gather(attended, heads, rows, all_attended_, stream);
+  add_by_outputs(all_attended_, w.o, x, rows, stream);
+  const Linears::Norm norm{w.post_norm, static_cast<float>(config_.norm.eps), normed_};
+  linears_.run(x, rows, w.gate_up, LinearOutput::silu_mul, gated_, stream, &norm);
+  options_.exchange->gather(gated_, features, rows, all_gated_, stream);
+  add_by_outputs(all_gated_, w.down, x, rows, stream);
+  show("layer", index, "", x, rows, config_.hidden);
+}
+
+void GpuDecoder::add_by_outputs(const Bf16* input, const cuda::LinearWeight& w, Bf16* x, int rows,
+                                cuda::Stream stream) {
+  std::vector<int> columns;
+  for (int rank = 0; rank < options_.cut.ranks; ++rank) {
+    columns.push_back(static_cast<int>(options_.cut.part_of(rank, config_.hidden).count));
+  }
+  const Slice own = options_.cut.part(config_.hidden);
+  cuda::copy_rows(own_x_, static_cast<std::size_t>(own.count) * sizeof(Bf16), x + own.first,
+                  static_cast<std::size_t>(config_.hidden) * sizeof(Bf16),
+                  static_cast<std::size_t>(own.count) * sizeof(Bf16),
+                  static_cast<std::size_t>(rows), stream);
+  linears_.run(input, rows, w, LinearOutput::residual, own_x_, stream);
+  options_.exchange->gather(own_x_, columns, rows, x, stream);
+}
+
+/// All ranks tell each other where they are, whatever it is that comes from the first.
+void GpuDecoder::meet(cuda::Stream stream) {
+  if (options_.exchange != nullptr) options_.exchange->broadcast_from_first(sampled_, 1, stream);
+}
+
+/// Rank 0 gets all logits and draws; then all ranks know the tokens, which the step behind may
+/// begin with. The last layer's sum has normed the rows.
+void GpuDecoder::head_of_ranks(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use) {
+  std::vector<int> columns;
+  for (int rank = 0; rank < options_.cut.ranks; ++rank) {
+    columns.push_back(static_cast<int>(options_.cut.part_of(rank, config_.vocab).count));
+  }
+  const bool draws = options_.cut.rank == 0;
+  const Bf16* const x = batch.wanted_rows == nullptr ? x_ : wanted_x_;
+  const Linears::Norm final_norm{weights_.final_norm, static_cast<float>(config_.norm.eps),
+                                 normed_};
+  for (int first = 0; first < batch.wanted; first += options_.max_wanted) {
+    const int rows = std::min(options_.max_wanted, batch.wanted - first);
+    if (sums_over_ranks()) {
+      linears_.run(normed_ + std::int64_t{first} * config_.hidden, rows, weights_.lm_head,
+                   LinearOutput::f32, own_logits_, stream);
+    } else {
+      linears_.run(x + std::int64_t{first} * config_.hidden, rows, weights_.lm_head,
+                   LinearOutput::f32, own_logits_, stream, &final_norm);
+    }
+    options_.exchange->gather_to_first(own_logits_, columns, rows, logits_, stream);
+    if (!draws) continue;
+    sample(batch.samples + first, rows, batch.words, stream);
+    if (use) use(first, rows, logits_);
+  }
+  options_.exchange->broadcast_from_first(sampled_, batch.outputs, stream);
+}
+
+}  // namespace baton
