@@ -30,6 +30,9 @@ struct YamlContent {
   std::vector<Assignment> assignments;
   std::vector<EntryMark> entries;  // of `workers`, in order
   std::vector<EntryMark> listen;   // of `frontend.listen`, in order
+  bool says_workers = false;       // there is a list `workers`, be it empty
+  EntryMark mark = {};             // of an entry of `models`: where it begins
+  std::vector<YamlContent> models = {};  // what each entry says itself, in order
 };
 
 /// Shape only: sections, scalars, no key twice. yaml_reader.cpp is the only file with yaml-cpp.
@@ -41,6 +44,7 @@ struct CommandLine {
   std::string config_file;
   std::vector<Assignment> assignments;
   std::vector<EntryMark> listen;  // one for each --listen
+  std::string entry;              // --for
 };
 
 /// command_line.cpp is the only file with CLI11.

@@ -134,7 +134,8 @@ Result<CommandLine> read_command_line(Program who, int argc, const char* const* 
   app.add_flag("-h,--help", result.help);
   app.add_flag("--version", result.version);
   app.add_option("--config", result.config_file);
-  std::vector<std::string> names = {"--help", "--version", "--config"};
+  app.add_option("--for", result.entry);
+  std::vector<std::string> names = {"--help", "--version", "--config", "--for"};
   Declarer declarer(app, result.assignments, names);
   declare(declarer, who);
   std::vector<std::string> listen;

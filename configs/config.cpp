@@ -15,6 +15,7 @@
 #include "configs/dialects.h"
 #include "configs/gpu_memory.h"
 #include "configs/options.h"
+#include "configs/several_models.h"
 #include "ipc/process.h"
 
 namespace baton {
@@ -78,7 +79,10 @@ bool is_http_url(const std::string& text) {
 /// starts from the section `worker`, whoever set that.
 class Builder {
  public:
-  explicit Builder(Program who) : who_(who) {}
+  /// `entry`: of `models`, whose content is built; empty: there is none.
+  explicit Builder(Program who, std::string entry = {}) : who_(who) {
+    config_.entry = std::move(entry);
+  }
 
   Status build(const YamlContent& yaml, const CommandLine& line) {
     entries_ = yaml.entries;
@@ -100,7 +104,13 @@ class Builder {
     if (status.ok()) {
       status = names();
     }
-    return status.ok() ? finish() : status;
+    if (status.ok()) {
+      status = finish();
+    }
+    // Among all processes of a machine; nothing here looks for them after this.
+    for (WorkerConfig& worker : config_.workers) worker.name = config_.named(worker.name);
+    if (!config_.self.name.empty()) config_.self.name = config_.named(config_.self.name);
+    return status;
   }
 
   Config take() { return std::move(config_); }
@@ -327,8 +337,9 @@ class Builder {
       config_.run_dir = "/tmp/baton-" + std::to_string(::geteuid());
     }
     if (config_.scheduler.admin_socket.empty()) {
-      config_.scheduler.admin_socket = config_.run_dir + "/admin.sock";
+      config_.scheduler.admin_socket = config_.run_dir + "/" + config_.named("admin.sock");
     }
+    if (config_.model_name.empty()) config_.model_name = config_.entry;
     if (config_.model_name.empty()) {
       const std::filesystem::path model = config_.model;
       const bool gguf = model.extension() == ".gguf" || model.extension() == ".GGUF";
@@ -355,7 +366,9 @@ class Builder {
     const bool needs_model =
         who_ == Program::frontend || (who_ == Program::worker && !config_.self.fake);
     if (needs_model && config_.model.empty()) {
-      return invalid("model: is missing; name the model's folder in the file or with --model");
+      return invalid(config_.entry.empty()
+                         ? "model: is missing; name the model's folder in the file or with --model"
+                         : "models: '" + config_.entry + "' has no model: name its folder");
     }
     return {};
   }
@@ -381,11 +394,41 @@ Result<std::string> read_file(const std::string& path) {
   return text;
 }
 
+/// The whole of a file with `models`, each of them as it is alone. Of those that are not the
+/// process's own as little is wanted as of a tool's.
+Result<Config> build_models(Program who, const YamlContent& content, const CommandLine& line) {
+  if (const Status status = check_models(content, line); !status.ok()) return status;
+  Builder whole(Program::tool);
+  Status status = whole.build(content_beside(content), line);
+  if (!status.ok()) return status;
+  Config config = whole.take();
+  status = check_entries(content, config.frontend.name);
+  if (!status.ok()) return status;
+  for (std::size_t i = 0; i < content.models.size(); ++i) {
+    const std::string name = entry_name(content.models[i]);
+    const bool own = who == Program::frontend || name == line.entry;
+    Builder builder(own ? who : Program::tool, name);
+    status = builder.build(content_of(content, i), line);
+    if (!status.ok()) return status;
+    config.models.push_back(builder.take());
+  }
+  status = gather(config);
+  if (!status.ok()) return status;
+  return pick(who, std::move(config), line.entry);
+}
+
 Result<Config> build(Program who, const std::string& yaml, const std::string& file,
                      const CommandLine& line) {
   Result<YamlContent> content = yaml.empty() ? YamlContent() : read_yaml(yaml, file);
   if (!content.ok()) {
     return content.status();
+  }
+  if (!content.value().models.empty()) {
+    return build_models(who, content.value(), line);
+  }
+  if (!line.entry.empty()) {
+    return invalid("command line: --for " + line.entry +
+                   ": the configuration has no list of models");
   }
   Builder builder(who);
   Status status = builder.build(content.value(), line);

@@ -52,7 +52,7 @@ struct LocalPrefill {
 // The defaults live in the structs alone; the table reads them from a default-constructed Config.
 
 struct SchedulerConfig {
-  std::string admin_socket;  // default: run_dir/admin.sock (filled in by load_config)
+  std::string admin_socket;  // default: run_dir/[ENTRY.]admin.sock (load_config)
   Batching batching = Batching::continuous;
   double priority_age_s = 5;
   std::uint32_t static_batch_size = 4;
@@ -190,10 +190,13 @@ struct TelemetryConfig {
 };
 
 struct Config {
+  /// Of what belongs to one entry of `models`: its name. Empty: there is no such list, or this is
+  /// about all of it.
+  std::string entry;
   std::string run_dir;  // default: /tmp/baton-<uid> (filled in by load_config)
   std::string
       model;  // folder; relative to the YAML file's folder there, to the cwd on the command line
-  std::string model_name;  // default: the model folder's name (filled in by load_config)
+  std::string model_name;  // default: the entry's name, or else the model folder's (load_config)
   std::string model_task = "auto";
   std::string log_level = "info";
   std::string log_format = "text";  // or json (ipc/log_line.h)
@@ -203,13 +206,36 @@ struct Config {
   FrontendConfig frontend;
   TelemetryConfig telemetry;
   WorkerConfig worker;                // defaults for all workers
-  std::vector<WorkerConfig> workers;  // each with the defaults applied
+  std::vector<WorkerConfig> workers;  // each with the defaults applied; where there are `models`
+                                      // all of theirs, called ENTRY.NAME
+  /// Each entry of `models` as its scheduler and its workers have it, in the order of the file.
+  std::vector<Config> models;
   /// baton-worker only: the entry of `workers` called --name, with the command line applied.
   WorkerConfig self;
+  /// Of an entry of `models`: the workers of all of them, which share the machine.
+  std::vector<WorkerConfig> all_workers;
 
-  std::string scheduler_lock() const { return run_dir + "/scheduler.lock"; }
-  std::string frontends_socket() const { return run_dir + "/frontends.sock"; }
-  std::string workers_socket() const { return run_dir + "/workers.sock"; }
+  /// What a process, or a file of it, of this model is called: NAME, or ENTRY.NAME. The names that
+  /// a configuration gives have no dot.
+  std::string named(const std::string& name) const {
+    return entry.empty() ? name : entry + "." + name;
+  }
+  /// Who takes memory and processors here, this model's workers among them.
+  const std::vector<WorkerConfig>& neighbours() const {
+    return all_workers.empty() ? workers : all_workers;
+  }
+  /// The models that are served, one configuration each.
+  std::vector<const Config*> served() const {
+    std::vector<const Config*> all;
+    for (const Config& one : models) all.push_back(&one);
+    if (all.empty()) all.push_back(this);
+    return all;
+  }
+
+  std::string scheduler_name() const { return named("scheduler"); }
+  std::string scheduler_lock() const { return run_dir + "/" + scheduler_name() + ".lock"; }
+  std::string frontends_socket() const { return run_dir + "/" + named("frontends.sock"); }
+  std::string workers_socket() const { return run_dir + "/" + named("workers.sock"); }
   /// `name`: of a memory process.
   std::string memory_lock(const std::string& name = "memory") const {
     return run_dir + "/" + name + ".lock";
@@ -245,6 +271,7 @@ std::string help_text(Program who);
 
 constexpr std::size_t kMaxConfigBytes = 1U << 20U;
 constexpr std::size_t kMaxWorkers = 64;
+constexpr std::size_t kMaxModels = 16;
 constexpr std::size_t kMaxListen = 16;
 
 /// Seconds of the config as nanoseconds.

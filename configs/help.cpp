@@ -4,9 +4,16 @@
 #include "configs/config.h"
 #include "configs/dialects.h"
 #include "configs/options.h"
+#include "configs/several_models.h"
 
 namespace baton {
 namespace {
+
+std::string join(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
 
 template <typename Section>
 void line(std::ostream& out, const Option<Section>& option, const std::string& prefix,
@@ -82,6 +89,8 @@ std::string help_text(Program who) {
   std::ostringstream out;
   out << summary(who)
       << "\n  --config FILE\n      YAML file with the keys below; the command line wins over it\n"
+         "  --for NAME\n      of a scheduler and of workers: the entry of `models` that they "
+         "belong to\n"
          "  --version\n      version and commit of this build\n"
          "  --help\n      this text\n";
   own_options(out, who);
@@ -103,6 +112,15 @@ std::string help_text(Program who) {
   out << "\nSection worker (defaults; each entry of the list `workers` has a name and may set any "
          "of these):\n";
   table(out, worker_options(), "worker.");
+  out << "\nList models (several models in one Baton), each entry with:\n"
+         "      name: of its processes, NAME.scheduler and NAME.WORKER (required; 1 to 32 "
+         "characters "
+         "out of a-z 0-9 _ -)\n"
+         "      "
+      << join(entry_top_keys())
+      << ", sections scheduler and worker, workers, and of section frontend "
+      << join(entry_frontend_keys())
+      << "\n      as at the top level, which says what an entry leaves out\n";
   return out.str();
 }
 

@@ -28,6 +28,17 @@ class YamlReader {
  public:
   explicit YamlReader(const std::string& file) : file_(file), base_(folder_of(file)) {}
 
+  /// Of one entry of `models`, whose keys are those of a file for one model.
+  Status read_model(const YAML::Node& entry, const std::string& prefix) {
+    prefix_ = prefix;
+    content_.mark.where = where(entry);
+    return each_key(entry, prefix_,
+                    [this](const std::string& key, const YAML::Node& at, const YAML::Node& value) {
+                      if (key == "models") return error(at, prefix_ + key, "stands within models");
+                      return top(key, at, value);
+                    });
+  }
+
   Status read(const YAML::Node& root) {
     if (root.IsNull()) {
       return {};
@@ -117,14 +128,37 @@ class YamlReader {
     if (key == "workers") {
       return workers(at, value);
     }
+    if (key == "models") {
+      return models(at, value);
+    }
     if (std::find(kSections.begin(), kSections.end(), key) != kSections.end()) {
-      return section(key, -1, key + ".", at, value);
+      return section(key, -1, prefix_ + key + ".", at, value);
     }
     if (value.IsMap() || value.IsSequence()) {
-      return error(at, key,
-                   "no such section; there are scheduler, frontend, telemetry, worker and workers");
+      return error(at, prefix_ + key,
+                   "no such section; there are scheduler, frontend, telemetry, worker, workers and "
+                   "models");
     }
-    return scalar("", -1, "", key, at, value);
+    return scalar("", -1, prefix_, key, at, value);
+  }
+
+  Status models(const YAML::Node& at, const YAML::Node& list) {
+    if (list.IsNull()) return {};
+    if (!list.IsSequence()) return error(at, "models", "expected a list of models");
+    if (list.size() > kMaxModels) {
+      return error(
+          at, "models",
+          "has " + std::to_string(list.size()) + " entries; at most " + std::to_string(kMaxModels));
+    }
+    for (const YAML::Node& entry : list) {
+      const std::string label = "models[" + std::to_string(content_.models.size()) + "]";
+      if (!entry.IsMap()) return error(entry, label, "expected a map of options");
+      YamlReader reader(file_);
+      Status status = reader.read_model(entry, label + ".");
+      if (!status.ok()) return status;
+      content_.models.push_back(reader.take());
+    }
+    return {};
   }
 
   static bool takes_list(const std::string& key) {
@@ -158,11 +192,13 @@ class YamlReader {
   }
 
   Status workers(const YAML::Node& at, const YAML::Node& list) {
-    return maps("workers", "workers", "workers", kMaxWorkers, content_.entries, at, list);
+    content_.says_workers = list.IsSequence();
+    return maps("workers", prefix_ + "workers", "workers", kMaxWorkers, content_.entries, at, list);
   }
 
   Status listen(const YAML::Node& at, const YAML::Node& list) {
-    return maps("listen", "frontend.listen", "ports", kMaxListen, content_.listen, at, list);
+    return maps("listen", prefix_ + "frontend.listen", "ports", kMaxListen, content_.listen, at,
+                list);
   }
 
   /// A list of maps of options, each an entry of `name`.
@@ -253,6 +289,7 @@ class YamlReader {
 
   std::string file_;
   std::string base_;
+  std::string prefix_;  // of labels: "models[0]." within an entry
   YamlContent content_;
 };
 

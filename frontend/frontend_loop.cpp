@@ -21,27 +21,30 @@ double milliseconds(TimeNs time) { return static_cast<double>(time) * 1e-6; }
 
 }  // namespace
 
-FrontendLoop::FrontendLoop(LoopOptions options, std::unique_ptr<ClientChannel> channel,
-                           HttpServers& http, JobQueue& jobs, SharedFacts& facts)
+FrontendLoop::FrontendLoop(LoopOptions options, std::vector<LinkOptions> models, HttpServers& http,
+                           JobQueue& jobs, SharedFacts& facts)
     : options_(std::move(options)),
-      table_(options_.identity, options_.table),
-      client_(std::move(channel)),
       http_(http),
       jobs_(jobs),
       facts_(facts),
       meter_(options_.keys->keys()->all()),
       writer_(options_.writer),
-      metrics_(options_.model_name),
       seeds_(std::random_device{}() ^ options_.identity.incarnation),
       tracer_(options_.trace_dir, options_.identity.name),
-      explainer_([this](ExplainedRequest request, std::unique_ptr<SpanFacts> span) {
-        keep(std::move(request), std::move(span));
-      }) {
+      explainer_([this](EndedRequest ended) { keep(std::move(ended)); }) {
   keep_times();
-  if (options_.place.incarnation != 0) {
-    table_.succeed(options_.place.epoch, options_.place.next_counter);
+  for (LinkOptions& model : models) {
+    const std::size_t index = links_.size();
+    const auto among = models.size() == 1 ? Metrics::Among::alone
+                       : index == 0       ? Metrics::Among::first
+                                          : Metrics::Among::further;
+    links_.push_back(std::make_unique<ModelLink>(std::move(model), options_.identity,
+                                                 options_.table, among, writer_));
+    if (options_.place.incarnation == 0) continue;
+    const SchedulerPlace place = options_.place.of(links_.back()->options.served.identity);
+    links_.back()->table.succeed(place.epoch, options_.place.next_counter);
     // Its clients wait for the scheduler as they would have without a death.
-    facts_.max_context.store(static_cast<std::uint32_t>(options_.place.max_context));
+    facts_.max_context[index].store(static_cast<std::uint32_t>(place.max_context));
   }
   writer_.on_end = [this](const ClientConnection& connection) {
     explainer_.written(connection.id(), now_ns());
@@ -52,16 +55,19 @@ FrontendLoop::FrontendLoop(LoopOptions options, std::unique_ptr<ClientChannel> c
 
 int FrontendLoop::run(SignalFd& signals, AliveFile& alive) {
   Poller poller;
-  poller.add(client_.channel());
+  for (const auto& link : links_) poller.add(link->client.channel());
   poller.add_fd(writer_.fd());
   poller.add_fd(jobs_.fd());
-  if (options_.live != nullptr) poller.add_fd(options_.live->fd());
+  for (const auto& link : links_) {
+    if (link->options.live != nullptr) poller.add_fd(link->options.live->fd());
+  }
   const auto signal = poller.add_fd(signals.fd());
   now_ = last_second_ = now_ns();
   for (const auto& owed : std::exchange(at_start_, {})) owed();
-  act(out_);
+  for (const auto& link : links_) act(*link);
   while (true) {
-    const TimeNs until = std::min(table_.next_tick(), last_second_ + kSecond);
+    TimeNs until = last_second_ + kSecond;
+    for (const auto& link : links_) until = std::min(until, link->table.next_tick());
     poller.wait(std::max<TimeNs>(0, until - now_ns()));
     now_ = now_ns();
     alive.touch(now_);
@@ -89,9 +95,11 @@ int FrontendLoop::run(SignalFd& signals, AliveFile& alive) {
 void FrontendLoop::round() {
   take_jobs();
   take_messages();
-  table_.tick(now_, out_);
-  act(out_);
-  take_turn_of_trials();
+  for (const auto& link : links_) {
+    link->table.tick(now_, link->out);
+    act(*link);
+    take_turn_of_trials(*link);
+  }
   flush_replies();
   tell_watchers();
   writer_.poll(now_);
@@ -103,31 +111,34 @@ void FrontendLoop::round() {
 
 /// The console's, if somebody reads it.
 void FrontendLoop::tell_watchers() {
-  if (options_.live == nullptr) return;
-  options_.live->watch(!watchers_.empty());
-  if (watchers_.empty()) return;
-  if (const auto line = options_.live->take()) watchers_.tell(*line, now_);
+  for (const auto& link : links_) {
+    LiveFeed* live = link->options.live;
+    if (live == nullptr) continue;
+    live->watch(!link->watchers.empty());
+    if (link->watchers.empty()) continue;
+    if (const auto line = live->take()) link->watchers.tell(*line, now_);
+  }
 }
 
 /// The front ends of a run directory take turns with trials: the turn is a lock that its holder's
 /// death gives back.
-void FrontendLoop::take_turn_of_trials() {
-  if (!table_.wants_turn()) {
-    turn_.reset();
+void FrontendLoop::take_turn_of_trials(ModelLink& link) {
+  if (!link.table.wants_turn()) {
+    link.turn.reset();
     return;
   }
-  if (turn_) return table_.give_turn();
-  if (now_ < next_turn_) return;
-  next_turn_ = now_ + kTurnInterval;
-  Result<LockFile> lock = LockFile::acquire(options_.turn_lock);
+  if (link.turn) return link.table.give_turn();
+  if (now_ < link.next_turn) return;
+  link.next_turn = now_ + kTurnInterval;
+  Result<LockFile> lock = LockFile::acquire(link.options.turn_lock);
   if (lock.ok()) {
-    turn_ = std::move(lock.value());
+    link.turn = std::move(lock.value());
   } else if (lock.status().code() == ErrorCode::unavailable) {
     return;  // another front end has it
   } else {
     spdlog::warn("no turns with other front ends: {}", lock.status().message());
   }
-  table_.give_turn();
+  link.table.give_turn();
 }
 
 void FrontendLoop::each_second() {
@@ -156,29 +167,47 @@ void FrontendLoop::each_second() {
 // --------------------------------------------------------------------------- from the scheduler
 
 void FrontendLoop::take_messages() {
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    take_messages(*links_[i]);
+    learn_context(i);
+  }
+}
+
+void FrontendLoop::take_messages(ModelLink& link) {
   // A long backlog must not hold up heartbeats and new requests.
   const TimeNs until = now_ns() + kMessageTime;
   for (int i = 0; i < kMessagesARound && now_ns() < until; ++i) {
-    const auto message = client_.receive();
+    const auto message = link.client.receive();
     if (!message) break;
-    const Epoch known = table_.scheduler().epoch;
-    table_.apply(*message, now_, out_);
-    if (options_.journal != nullptr && table_.scheduler().epoch != known) note_place();
-    act(out_);
+    const Epoch known = link.table.scheduler().epoch;
+    link.table.apply(*message, now_, link.out);
+    if (options_.journal != nullptr && link.table.scheduler().epoch != known) note_place();
+    act(link);
   }
-  if (const std::string error = client_.take_error(); !error.empty()) {
-    spdlog::error("dropped a message of the scheduler: {}", error);
+  if (const std::string error = link.client.take_error(); !error.empty()) {
+    spdlog::error("{}dropped a message of the scheduler: {}", link.prefix(), error);
   }
-  // The last known limit stays while a scheduler is away: requests wait for it rather than fail.
-  const std::uint32_t context = table_.scheduler().max_context;
-  if (context == 0 || context == facts_.max_context.load(std::memory_order_relaxed)) return;
-  facts_.max_context.store(context, std::memory_order_relaxed);
+}
+
+/// The last known limit stays while a scheduler is away: requests wait for it rather than fail.
+void FrontendLoop::learn_context(std::size_t model) {
+  const std::uint32_t context = links_[model]->table.scheduler().max_context;
+  if (context == 0 || context == max_context(model)) return;
+  facts_.max_context[model].store(context, std::memory_order_relaxed);
   if (options_.journal != nullptr) note_place();
 }
 
-void FrontendLoop::act(TableOutput& out) {
+void FrontendLoop::act(ModelLink& link) {
+  act(link, link.out);
+  while (!link.follow.messages.empty() || !link.follow.endings.empty()) {
+    std::swap(link.follow, link.carried);
+    act(link, link.carried);
+  }
+}
+
+void FrontendLoop::act(ModelLink& link, TableOutput& out) {
   if (options_.journal != nullptr) note_attempts(out);
-  for (const FrontendMessage& message : out.messages) client_.send(message);
+  for (const FrontendMessage& message : out.messages) link.client.send(message);
   for (const ProgressTold& told : out.progress) tell_progress(told);
   LogprobReader logprobs(out.logprobs);
   for (const Delivery& delivery : out.deliveries) deliver(delivery, out, logprobs);
@@ -187,11 +216,10 @@ void FrontendLoop::act(TableOutput& out) {
   for (const std::string& notice : out.notices) {
     spdlog::log(
         notice.find("DIFFER") != std::string::npos ? spdlog::level::err : spdlog::level::info,
-        notice);
+        "{}{}", link.prefix(), notice);
   }
-  if (out.refused) refused_ = *out.refused;
+  if (out.refused) refused_ = link.prefix() + *out.refused;
   out.clear();
-  if (&out != &follow_ && (!follow_.messages.empty() || !follow_.endings.empty())) act(follow_);
 }
 
 void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
@@ -214,6 +242,7 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
   const std::uint32_t known =
       std::min(delivery.count, reply.rendered.tokens(index) - std::min(delivery.first_index,
                                                                       reply.rendered.tokens(index)));
+  ModelLink& link = link_of(reply);
   bool stopped = false;
   for (std::uint32_t i = delivery.begin + known; i < delivery.begin + delivery.count && !stopped;
        ++i) {
@@ -221,11 +250,11 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
     while (!logprobs.done() && logprobs.item() < i) logprobs.take(logprobs.item(), entry);
     const bool told = !logprobs.done() && logprobs.take(i, entry);
     stopped = apply(reply, TokenCame{index, out.tokens[i], told ? &entry : nullptr});
-    if (!told || entry.vector.empty()) metrics_.tokens_delivered(1);
+    if (!told || entry.vector.empty()) link.metrics.tokens_delivered(1);
   }
   if (reply.rendered.held() > options_.max_reply_bytes) {
     const auto at = replies_.find(choice.connection);
-    abandon(reply, follow_);
+    abandon(reply, link.follow);
     end_reply(at, FinishReason::error,
               invalid("the reply has more than " + std::to_string(options_.max_reply_bytes) +
                       " bytes; ask for fewer choices, tokens or log probabilities"),
@@ -236,7 +265,7 @@ void FrontendLoop::deliver(const Delivery& delivery, const TableOutput& out,
     meter_.charge(static_cast<std::size_t>(reply.frame().api_key), delivery.count, now_);
   }
   if (stopped) {
-    table_.finish(delivery.counter, reply.rendered.tokens(choice.index), now_, follow_);
+    link.table.finish(delivery.counter, reply.rendered.tokens(choice.index), now_, link.follow);
   }
   mark_dirty(choice.connection, reply);
 }
@@ -259,14 +288,15 @@ void FrontendLoop::mark_dirty(std::uint64_t connection, Reply& reply) {
 
 void FrontendLoop::note_token_times(Reply& reply, Choice& choice, const Delivery& delivery) {
   PhaseTimes& times = reply.times;
+  Metrics& metrics = link_of(reply).metrics;
   if (times.first_token == 0) {
     times.begun = delivery.beginning.at;
     times.first_token = now_;
-    metrics_.first_token(now_ - times.received);
+    metrics.first_token(now_ - times.received);
     if (tracer_.on()) trace_first_token(reply);
   }
   for (std::uint32_t i = 0; i < delivery.count && choice.last_token != 0; ++i) {
-    metrics_.next_token((now_ - choice.last_token) / delivery.count);
+    metrics.next_token((now_ - choice.last_token) / delivery.count);
   }
   choice.last_token = now_;
 }
@@ -329,14 +359,14 @@ void FrontendLoop::end_choice(StreamEnd& end) {
     }
     return;
   }
-  abandon(reply, follow_);
+  abandon(reply, link_of(reply).follow);
   end_reply(at, end.reason, status, end.retry_after_s);
 }
 
 /// Nobody waits for the reply's choices any more.
 void FrontendLoop::abandon(Reply& reply, TableOutput& out) {
   for (const std::uint64_t counter : reply.counters) {
-    if (choices_.erase(counter) != 0) table_.cancel(counter, now_, out);
+    if (choices_.erase(counter) != 0) link_of(reply).table.cancel(counter, now_, out);
   }
 }
 
@@ -349,15 +379,18 @@ void FrontendLoop::end_reply(Replies::iterator at, FinishReason reason, const St
   if (reply.span) reply.span->error = status.message();
   explain_later(reply, status.ok() ? to_string(reason) : to_string(status.code()), code);
   writer_.finish(at->first, reply.rendered.take_bytes(), reply.rendered.keep_alive(), now_);
-  metrics_.reply_sent(reply.route, code);
+  process_metrics().reply_sent(reply.route, code);
+  Metrics& metrics = link_of(reply).metrics;
   if (reply.times.first_token != 0) {
-    metrics_.prompt_looked_up(usage.prompt_tokens, usage.cached_tokens);
+    metrics.prompt_looked_up(usage.prompt_tokens, usage.cached_tokens);
   }
-  metrics_.request_ended(reason, usage.completion_tokens, reply.times, now_);
+  metrics.request_ended(reason, usage.completion_tokens, reply.times, now_);
   spdlog::info(
-      "{} {} {} client={} choices={} prompt={} tokens={} end={}{}{} ttft_ms={:.1f} ms={:.1f}{}",
-      reply.frame().request_id, reply.frame().asked, code, reply.connection->address, reply.counters.size(),
-      usage.prompt_tokens, usage.completion_tokens, to_string(reason), status.ok() ? "" : "/",
+      "{} {} {}{} client={} choices={} prompt={} tokens={} end={}{}{} ttft_ms={:.1f} ms={:.1f}{}",
+      reply.frame().request_id, reply.frame().asked, code,
+      links_.size() == 1 ? "" : " model=" + log_text(link_of(reply).options.served.name),
+      reply.connection->address, reply.counters.size(), usage.prompt_tokens,
+      usage.completion_tokens, to_string(reason), status.ok() ? "" : "/",
       status.ok() ? "" : to_string(status.code()),
       reply.times.first_token == 0 ? 0.0
                                    : milliseconds(reply.times.first_token - reply.times.received),
@@ -378,21 +411,21 @@ void FrontendLoop::forget(Replies::iterator at) {
 /// Clients that left or never read: nobody waits for their requests any more.
 void FrontendLoop::take_drops() {
   for (const DroppedClient& drop : writer_.take_drops()) {
-    watchers_.left(drop.connection);
+    for (const auto& link : links_) link->watchers.left(drop.connection);
     const auto at = replies_.find(drop.connection);
     if (at == replies_.end()) continue;
-    metrics_.client_dropped(drop.reason);
+    process_metrics().client_dropped(drop.reason);
     Reply& reply = at->second;
     const std::uint32_t tokens = reply.rendered.usage().completion_tokens;
     spdlog::info("{} {} client={} {} after {} tokens", reply.frame().request_id,
                  reply.frame().asked, reply.connection->address, to_string(drop.reason), tokens);
-    metrics_.request_ended(FinishReason::cancelled, tokens, reply.times, now_);
+    link_of(reply).metrics.request_ended(FinishReason::cancelled, tokens, reply.times, now_);
     explain_later(reply, std::string("client ") + to_string(drop.reason), 0);
     explainer_.written(drop.connection, now_);
-    abandon(reply, out_);
+    abandon(reply, link_of(reply).out);
     forget(at);
   }
-  act(out_);
+  for (const auto& link : links_) act(*link);
 }
 
 // ------------------------------------------------------------------------------------- the end
@@ -406,7 +439,7 @@ void FrontendLoop::begin_drain() {
                milliseconds(options_.drain) / 1000);
   drain_until_ = now_ + options_.drain;
   facts_.draining.store(true, std::memory_order_relaxed);
-  watchers_.end_all(now_);
+  for (const auto& link : links_) link->watchers.end_all(now_);
   http_.stop();
 }
 
@@ -421,18 +454,22 @@ bool FrontendLoop::drained() {
   drain_until_ = now_ + kSecond / 2;
   while (!replies_.empty()) {
     const auto at = replies_.begin();
-    abandon(at->second, follow_);
+    abandon(at->second, link_of(at->second).follow);
     end_reply(at, FinishReason::error,
               Status(ErrorCode::unavailable, "this front end is shutting down"), 1);
   }
-  act(follow_);
+  for (const auto& link : links_) act(*link);
   return false;
 }
 
 void FrontendLoop::leave() {
-  client_.send(FrontendBye{options_.identity.incarnation});
-  usleep(50'000);  // the channel does not linger: let the farewell out
-  spdlog::info("left: {} tokens delivered", metrics_.generation_tokens());
+  std::uint64_t tokens = 0;
+  for (const auto& link : links_) {
+    link->client.send(FrontendBye{options_.identity.incarnation});
+    tokens += link->metrics.generation_tokens();
+  }
+  usleep(50'000);  // the channels do not linger: let the farewells out
+  spdlog::info("left: {} tokens delivered", tokens);
 }
 
 }  // namespace baton

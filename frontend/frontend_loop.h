@@ -13,14 +13,10 @@
 #include <vector>
 
 #include "frontend/core/generation.h"
-#include "frontend/core/live_feed.h"
 #include "frontend/core/metrics.h"
 #include "frontend/core/rendered_reply.h"
 #include "frontend/core/request_explainer.h"
 #include "frontend/core/request_table.h"
-#include "frontend/core/scheduler_client.h"
-#include "frontend/core/served_model.h"
-#include "frontend/http/console.h"
 #include "frontend/http/health.h"
 #include "frontend/http/http_servers.h"
 #include "frontend/http/index_page.h"
@@ -29,6 +25,7 @@
 #include "frontend/http/otlp_exporter.h"
 #include "frontend/http/routes.h"
 #include "frontend/http/stream_writer.h"
+#include "frontend/model_link.h"
 #include "frontend/succession/journal.h"
 #include "frontend/succession/replay.h"
 #include "frontend/succession/reply_records.h"
@@ -42,9 +39,7 @@ struct LoopOptions {
   FrontendIdentity identity;
   RequestTableLimits table;
   WriterLimits writer;
-  std::string model_name;
   std::string address;       // host:port of the first one that was bound
-  ServedModel model;         // what pages tell of it
   PageFacts page;            // what of a page's facts never changes
   std::shared_ptr<KeyBook> keys = std::make_shared<KeyBook>();  // open(): everybody is served
   std::string keys_file;  // where they come from, and are read again on SIGHUP; empty: nowhere
@@ -54,14 +49,11 @@ struct LoopOptions {
   TimeNs sse_keepalive = 15 * kSecond;
   std::string timing_file;  // where ended requests' times are kept; empty: nowhere
   std::string trace_dir;    // run_dir, whose traces the loop tells what it does; empty: none
-  std::string turn_lock;  // the file by which front ends take turns with trials (RequestTable)
   std::size_t max_reply_bytes = kMaxReplyBytes;
   /// What a successor needs of each reply is written there; it outlives the loop. null: nothing is.
   Journal* journal = nullptr;
   /// Of a successor: what its predecessor had noted; incarnation 0: there was none.
   FrontendPlace place = {};
-  /// What the console shows; it outlives the loop. null: there is no console.
-  LiveFeed* live = nullptr;
   /// Gets spans of requests; it outlives the loop. null: nobody wants them.
   OtlpExporter* spans = nullptr;
   /// Called about once a second: looks after the twin.
@@ -71,7 +63,8 @@ struct LoopOptions {
 /// Owns what every request needs on its way back; lives on one thread.
 class FrontendLoop {
  public:
-  FrontendLoop(LoopOptions options, std::unique_ptr<ClientChannel> channel, HttpServers& http,
+  /// `models`: one or more, in the order that the routes have them in.
+  FrontendLoop(LoopOptions options, std::vector<LinkOptions> models, HttpServers& http,
                JobQueue& jobs, SharedFacts& facts);
 
   /// Goes on with a reply of a predecessor, before run(). Its records must be in the journal
@@ -111,6 +104,7 @@ class FrontendLoop {
   struct Reply {
     RenderedReply rendered;
     const char* route = "";
+    std::size_t model = 0;
     std::shared_ptr<ClientConnection> connection;
     std::uint64_t cookie() const { return connection->kept.cookie(); }
     bool dirty = false;                   // in dirty_
@@ -140,11 +134,15 @@ class FrontendLoop {
   void round();
   void take_jobs();
   void take_messages();
+  void take_messages(ModelLink& link);
+  void learn_context(std::size_t model);
   void take_drops();
   void tell_watchers();
-  void take_turn_of_trials();
+  void take_turn_of_trials(ModelLink& link);
   void each_second();
-  void act(TableOutput& out);
+  /// Carries out what a link's table wants, which leaves `out` and `follow` empty.
+  void act(ModelLink& link);
+  void act(ModelLink& link, TableOutput& out);
   void deliver(const Delivery& delivery, const TableOutput& out, LogprobReader& logprobs);
   void tell_progress(const ProgressTold& told);
   void note_token_times(Reply& reply, Choice& choice, const Delivery& delivery);
@@ -158,7 +156,7 @@ class FrontendLoop {
   std::unique_ptr<SpanFacts> open_span(const ReplyFrame& frame, const ClientConnection& connection,
                                        const ParsedRequest* request);
   void tell_refusal(const Job& job, const HttpReply& reply);
-  void keep(ExplainedRequest request, std::unique_ptr<SpanFacts> span);
+  void keep(EndedRequest ended);
   void look_for_trace();
   void trace_request(const Reply& reply);
   void trace_first_token(const Reply& reply);
@@ -187,41 +185,51 @@ class FrontendLoop {
   void reload_keys();
   void forget(Replies::iterator at);
   HttpReply live_reply(const Job& job, const LiveRequest& request);
+  Health health_of(const ModelLink& link) const;
+  Health health(bool any = false) const;
+  HttpReply health_reply(const LiveRequest& request) const;
+  std::string exposed_metrics() const;
   HttpReply page_reply(const Job& job, const LiveRequest& request);
   IndexFacts index_facts(const LiveRequest& request) const;
-  MetricsView metrics_view() const;
-  LoadReport load_report() const;
+  MetricsView metrics_view(const ModelLink& link) const;
+  /// Of one model, or of all together.
+  LoadReport load_report(const ModelLink* of = nullptr) const;
+  std::uint32_t max_context(std::size_t model) const {
+    return facts_.max_context[model].load(std::memory_order_relaxed);
+  }
 
   void begin_drain();
   bool drained();
   void leave();
 
+  ModelLink& link_of(const Reply& reply) { return *links_[reply.model]; }
+  /// Where numbers go that are of no model: its text tells them (Metrics::Among).
+  Metrics& process_metrics() { return links_.front()->metrics; }
+  std::string names() const;
+  std::size_t room() const;
+  std::size_t share_left(const ModelLink& link) const;
+  std::size_t open_count() const;
+  std::uint64_t next_counter() const;
+  bool watched() const;
+
   const LoopOptions options_;
-  RequestTable table_;
-  SchedulerClient client_;
   HttpServers& http_;
   JobQueue& jobs_;
   SharedFacts& facts_;
   KeyMeter meter_;
   StreamWriter writer_;
-  Watchers watchers_{writer_};
-  Metrics metrics_;
+  std::vector<std::unique_ptr<ModelLink>> links_;
   std::mt19937_64 seeds_;
 
   TimeNs now_ = 0;
   TimeNs last_second_ = 0;
-  TimeNs next_turn_ = 0;
-  std::optional<LockFile> turn_;
   TimeNs drain_until_ = 0;  // 0: not draining
   bool gave_up_ = false;    // the drain's time is over
   std::string refused_;
   Replies replies_;                                    // by connection
   std::unordered_map<std::uint64_t, Choice> choices_;  // by counter; those that have not ended
   std::vector<std::uint64_t> dirty_;                   // connections
-  TableOutput out_;
-  TableOutput follow_;  // what finishing a choice inside act() leads to
   std::vector<Job> batch_;
-  EventRate rate_;            // of requests that generate
   std::uint64_t unkept_ = 0;  // replies that the journal had no room for
   std::uint64_t replies_taken_over_ = 0;
   std::uint64_t replies_lost_ = 0;

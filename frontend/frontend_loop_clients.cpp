@@ -39,7 +39,9 @@ void FrontendLoop::take_turns() {
 /// one that left for good answers with a reset.
 void FrontendLoop::probe(ClientConnection& connection) {
   const auto at = replies_.find(connection.id());
-  if (watchers_.probe(connection.id(), now_)) return;
+  for (const auto& link : links_) {
+    if (link->watchers.probe(connection.id(), now_)) return;
+  }
   if (at == replies_.end()) {  // the request is still being worked on
     if (connection.minor.load() > 0) writer_.send_interim(connection, kContinue, now_);
     return;
@@ -62,16 +64,19 @@ void FrontendLoop::handle(Job& job, LiveRequest& request) {
   reply_now(job, std::move(reply));
 }
 
-void FrontendLoop::handle(Job& job, Watch& /*what*/) {
-  if (options_.live == nullptr || drain_until_ != 0) {
+void FrontendLoop::handle(Job& job, Watch& what) {
+  ModelLink& link = *links_[what.model];
+  std::size_t watching = 0;
+  for (const auto& each : links_) watching += each->watchers.count();
+  if (link.options.live == nullptr || drain_until_ != 0) {
     refuse(job, Status(ErrorCode::unavailable, "this front end shows no console at the moment"));
-  } else if (watchers_.full()) {
+  } else if (watching >= Watchers::kMost) {
     refuse(job, Status(ErrorCode::queue_full, "the console is watched by " +
                                                   std::to_string(Watchers::kMost) +
                                                   " already; close one"));
   } else {
-    metrics_.reply_sent(job.route, 200);
-    watchers_.add(job.connection, std::move(stamped(job.frame)), now_);
+    process_metrics().reply_sent(job.route, 200);
+    link.watchers.add(job.connection, std::move(stamped(job.frame)), now_);
   }
 }
 
@@ -80,7 +85,7 @@ void FrontendLoop::reply_now(Job& job, HttpReply reply) {
   const std::string bytes = format_reply(reply, stamped(job.frame));
   keep_whole(*job.connection, job.frame.keep_alive, bytes);
   writer_.finish(job.connection->id(), bytes, job.frame.keep_alive, now_);
-  metrics_.reply_sent(job.route, reply.status);
+  process_metrics().reply_sent(job.route, reply.status);
   if (tracer_.on() && reply.status >= 400) trace_refusal(job, reply.status);
   if (options_.spans != nullptr && reply.status >= 400) tell_refusal(job, reply);
   // Whoever probes does so every few seconds; what requests fail by is worth a line.
@@ -137,22 +142,33 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
   generation.facts.seed = parsed.seed_given ? parsed.sampling.seed : seeds_();
   parsed.sampling.seed = generation.facts.seed;
   std::vector<NewRequest> requests = fan_out(parsed, job.received + parsed.timeout);
-  if (requests.size() > table_.room()) {
+  ModelLink& link = *links_[generation.model];
+  if (requests.size() > std::min(room(), link.table.room())) {
     refuse(job, Status(ErrorCode::queue_full, "this front end already serves " +
-                                                  std::to_string(table_.open_count()) +
+                                                  std::to_string(open_count()) +
                                                   " requests; try again later"));
     return;
   }
-  rate_.count(now_);
-  generation.facts.load = load_text(job.frame.load_format, load_report());
+  if (requests.size() > share_left(link)) {
+    refuse(job, Status(ErrorCode::queue_full,
+                       "the model '" + link.options.served.name + "' cannot serve now, and " +
+                           std::to_string(link.table.open_count()) +
+                           " requests wait for it already; try again later"));
+    return;
+  }
+  link.rate.count(now_);
+  link.table.pass_over(next_counter());
+  generation.facts.load = load_text(job.frame.load_format, load_report(&link));
   std::optional<AtWork> at_work(std::in_place, job.connection->kept);
   const std::uint64_t connection = job.connection->id();
   if (job.frame.api_key >= 0 && !admit_key(job, parsed, requests)) return;
   generation.facts.limits = std::exchange(job.frame.limits, {});
   auto span = open_span(job.frame, *job.connection, &parsed);
-  Reply reply{.rendered = RenderedReply(*options_.model.tokenizer, parsed, std::move(job.frame),
-                                        std::move(generation.facts)),
+  if (span) span->model = link.options.served.name;
+  Reply reply{.rendered = RenderedReply(*link.options.served.tokenizer, parsed,
+                                        std::move(job.frame), std::move(generation.facts)),
               .route = job.route,
+              .model = generation.model,
               .connection = job.connection,
               .sent = now_,
               .counters = {},
@@ -164,21 +180,22 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
               .span = std::move(span)};
   // Nobody hears of its requests before the journal has.
   if (options_.journal != nullptr && job.connection->kept) {
-    const bool kept =
-        options_.journal->open(job.connection->kept.cookie(),
-                               encode_opening({place_of(*job.connection), reply.rendered.facts(),
-                                               std::move(generation.chat_text),
-                                               table_.next_counter(), options_.model.fingerprint}));
+    const bool kept = options_.journal->open(
+        job.connection->kept.cookie(),
+        encode_opening({place_of(*job.connection), reply.rendered.facts(),
+                        std::move(generation.chat_text), link.table.next_counter(),
+                        link.options.served.fingerprint, link.options.served.entry,
+                        link.options.served.identity}));
     if (!kept) job.connection->kept.reply_unkept();
   }
   const auto each = static_cast<std::uint32_t>(parsed.prompts.size() * parsed.choices /
                                                requests.size());  // choices that a request makes
   for (std::uint32_t i = 0; i < requests.size(); ++i) {
-    const Result<RequestId> id = table_.open(std::move(requests[i]), now_, out_);
+    const Result<RequestId> id = link.table.open(std::move(requests[i]), now_, link.out);
     reply.counters.push_back(id.value().counter);
     choices_[id.value().counter] = {connection, i * each};
   }
-  metrics_.request_accepted(reply.rendered.usage().prompt_tokens);
+  link.metrics.request_accepted(reply.rendered.usage().prompt_tokens);
   spdlog::debug("{} {} request={} choices={} prompt={}", reply.frame().request_id, reply.route,
                 reply.counters.front(), reply.counters.size(),
                 reply.rendered.usage().prompt_tokens);
@@ -186,7 +203,7 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
   replies_.emplace(connection, std::move(reply));
   if (options_.journal != nullptr) note_place();
   at_work.reset();
-  act(out_);
+  act(link);
 }
 
 /// Whether the request's key may have it now; if not, it is told why. Its choices are its tenant's.
@@ -230,121 +247,6 @@ void FrontendLoop::reload_keys() {
   // Before the line that says so: whoever has read it may ask with a new key at once.
   options_.keys->replace(std::move(loaded).value());
   spdlog::info("{} API keys were read again from {}", count, options_.keys_file);
-}
-
-HttpReply FrontendLoop::live_reply(const Job& job, const LiveRequest& request) {
-  HttpReply reply;
-  const Health health = judge_health(table_.scheduler(), drain_until_ != 0, now_);
-  switch (request.route) {
-    case LiveRoute::health:
-      reply.status = health.ok ? 200 : 503;
-      reply.body =
-          health_body(health, table_.scheduler(), options_.model_name, options_.identity.build);
-      break;
-    case LiveRoute::metrics:
-      reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
-      reply.body = metrics_.expose(metrics_view());
-      break;
-    case LiveRoute::page:
-      return page_reply(job, request);
-    case LiveRoute::index: {
-      IndexFacts facts = index_facts(request);
-      facts.ready = health.ok;
-      facts.state = health.reason;
-      IndexPage page = index_page(facts, request.accept);
-      reply.content_type = std::move(page.content_type);
-      reply.body = std::move(page.body);
-      break;
-    }
-  }
-  return reply;
-}
-
-IndexFacts FrontendLoop::index_facts(const LiveRequest& request) const {
-  IndexFacts facts;
-  facts.model = options_.model_name;
-  facts.version = options_.identity.build;
-  facts.address = request.host.empty() ? options_.address : request.host;
-  facts.max_context = facts_.max_context.load(std::memory_order_relaxed);
-  for (const Dialect* dialect : *request.dialects) {
-    IndexFacts::Door door{dialect->name(), {}};
-    for (const DialectRoute& route : dialect->routes()) {
-      door.routes.push_back(std::string(route.method) + " " + route.path);
-    }
-    facts.doors.push_back(std::move(door));
-  }
-  return facts;
-}
-
-HttpReply FrontendLoop::page_reply(const Job& job, const LiveRequest& request) {
-  PageFacts facts = options_.page;
-  facts.path = request.path;
-  facts.max_context = facts_.max_context.load(std::memory_order_relaxed);
-  facts.workers_ready = table_.scheduler().workers_ready;
-  facts.running = table_.scheduler().running;
-  facts.waiting = table_.scheduler().waiting;
-  for (const PoolUse& pool : table_.scheduler().pools) {
-    facts.pool_tokens += std::uint64_t{pool.blocks} * table_.scheduler().tokens_per_block;
-    facts.used_tokens +=
-        std::uint64_t{pool.owned + pool.fenced} * table_.scheduler().tokens_per_block;
-  }
-  auto outcome = request.page(facts, options_.model);
-  HttpReply reply;
-  if (auto* answer = std::get_if<Answer>(&outcome)) {
-    reply.body = std::move(answer->body);
-    reply.content_type = std::move(answer->content_type);
-    return reply;
-  }
-  const HttpError error = shaped(std::move(std::get<HttpError>(outcome)), job.frame);
-  reply.status = error.status;
-  reply.body = error.body;
-  reply.reason = error.message;
-  return reply;
-}
-
-/// Of the whole cluster, but for the rate: that of this front end's own clients.
-LoadReport FrontendLoop::load_report() const {
-  const SchedulerView& view = table_.scheduler();
-  LoadReport report;
-  report.waiting = view.waiting;
-  report.running = view.running > view.waiting ? view.running - view.waiting : 0;
-  report.rate = rate_.per_second(now_);
-  std::uint64_t blocks = 0;
-  std::uint64_t used = 0;
-  for (const PoolUse& pool : view.pools) {
-    blocks += pool.blocks;
-    used += pool.owned + pool.fenced;
-  }
-  if (blocks != 0) report.kv_used = static_cast<double>(used) / static_cast<double>(blocks);
-  // The request that asks counts, too: nobody is idle while it replies, and balancers pass over
-  // who says so.
-  const double places = std::max(1U, options_.page.max_batch) * std::max(1U, view.workers_ready);
-  const double taken = std::max<std::size_t>(view.running, choices_.size()) + 1.0;
-  report.utilization = std::max(report.kv_used, taken / places);
-  return report;
-}
-
-MetricsView FrontendLoop::metrics_view() const {
-  MetricsView view;
-  view.version = options_.identity.build;
-  view.scheduler_build = table_.scheduler().build;
-  view.scheduler = table_.scheduler();
-  view.scheduler_live = scheduler_live(table_.scheduler(), now_);
-  view.table = table_.counters();
-  view.link = client_.counters();
-  view.writer = writer_.counters();
-  view.http = http_.counters();
-  view.open_streams = choices_.size();
-  view.queued_bytes = writer_.queued_bytes();
-  view.process = process_usage();
-  view.unix_time = static_cast<double>(wall_ns()) * 1e-9;
-  view.replies_taken_over = replies_taken_over_;
-  view.replies_lost = replies_lost_;
-  if (options_.journal != nullptr) view.replies_unkept = options_.journal->lost();
-  if (options_.spans != nullptr) view.spans = options_.spans->counters();
-  for (const std::size_t slot : meter_.slots())
-    view.keys.push_back({meter_.key(slot).name, meter_.totals(slot)});
-  return view;
 }
 
 }  // namespace baton

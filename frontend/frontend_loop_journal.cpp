@@ -41,10 +41,23 @@ void FrontendLoop::note_attempts(const TableOutput& out) {
 }
 
 void FrontendLoop::note_place() {
-  const Epoch epoch = table_.scheduler().epoch;
-  options_.journal->note({options_.identity.incarnation, epoch != 0 ? epoch : options_.place.epoch,
-                          table_.next_counter(), options_.identity.generation,
-                          facts_.max_context.load(std::memory_order_relaxed)});
+  FrontendPlace place;
+  place.incarnation = options_.identity.incarnation;
+  place.next_counter = next_counter();
+  place.generation = options_.identity.generation;
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    const Epoch epoch = links_[i]->table.scheduler().epoch;
+    const std::uint64_t model = links_[i]->options.served.identity;
+    const SchedulerPlace known{model, epoch != 0 ? epoch : options_.place.of(model).epoch,
+                               max_context(i)};
+    if (model != 0) {
+      place.several.push_back(known);
+      continue;
+    }
+    place.epoch = known.epoch;
+    place.max_context = known.max_context;
+  }
+  options_.journal->note(place);
 }
 
 ReplyPlace FrontendLoop::place_of(const ClientConnection& connection) const {
@@ -69,12 +82,14 @@ void FrontendLoop::adopt(const std::shared_ptr<ClientConnection>& connection,
   const TimeNs received = replayed.reply->facts().received;
   Reply reply{.rendered = std::move(*replayed.reply),
               .route = replayed.route,
+              .model = replayed.model,
               .connection = connection,
               .sent = now_,
               .counters = {},
               .times = {.received = received},
               .marks = {.first_byte = received, .whole = received},
               .last_end = {}};
+  ModelLink& link = link_of(reply);
   for (std::uint32_t i = 0; i < replayed.requests.size(); ++i) {
     ReplayedRequest& one = replayed.requests[i];
     const std::uint64_t counter = replayed.first_counter + i;
@@ -83,9 +98,9 @@ void FrontendLoop::adopt(const std::shared_ptr<ClientConnection>& connection,
     choices_[counter] = {id, i * replayed.choices_each};
     const std::int32_t key = reply.frame().api_key;
     if (key >= 0) belongs_to(meter_.key(static_cast<std::size_t>(key)), one.request);
-    table_.adopt({counter, one.attempt, received, std::move(one.request), std::move(one.generated)},
-                 now_);
-    if (one.stopped_at != 0) table_.finish(counter, one.stopped_at, now_, out_);
+    link.table.adopt(
+        {counter, one.attempt, received, std::move(one.request), std::move(one.generated)}, now_);
+    if (one.stopped_at != 0) link.table.finish(counter, one.stopped_at, now_, link.out);
   }
   if (reply.rendered.over()) {
     adopt(connection, std::move(replayed.unsent), reply.rendered.keep_alive());
@@ -96,7 +111,10 @@ void FrontendLoop::adopt(const std::shared_ptr<ClientConnection>& connection,
                    static_cast<std::uint32_t>(reply.counters.size()));
   }
   reply.span = open_span(reply.frame(), *connection, nullptr);
-  if (reply.span) reply.span->generates = true;
+  if (reply.span) {
+    reply.span->generates = true;
+    reply.span->model = link.options.served.name;
+  }
   replies_.emplace(id, std::move(reply));
   note_place();
   at_start_.push_back(

@@ -64,12 +64,14 @@ void FrontendLoop::explain_later(Reply& reply, const std::string& end, int statu
   if (!reply.last_end || !reply.last_end->told) ended.awaited = counter;
   ended.request.name = {options_.identity.incarnation, counter};
   ended.span = std::move(reply.span);
+  ended.model = reply.model;
   explainer_.ended(reply.connection->id(), std::move(ended));
 }
 
-void FrontendLoop::keep(ExplainedRequest request, std::unique_ptr<SpanFacts> span) {
-  if (request.told) metrics_.request_parts(request.spent);
-  if (span && options_.spans != nullptr) options_.spans->add(request, std::move(*span));
+void FrontendLoop::keep(EndedRequest ended) {
+  ExplainedRequest& request = ended.request;
+  if (request.told) links_[ended.model]->metrics.request_parts(request.spent);
+  if (ended.span && options_.spans != nullptr) options_.spans->add(request, std::move(*ended.span));
   if (ring_) ring_->add(std::move(request));
 }
 

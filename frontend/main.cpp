@@ -15,7 +15,7 @@
 #include "frontend/chat/chat_template.h"
 #include "frontend/chat/template_pool.h"
 #include "frontend/core/live_feed.h"
-#include "frontend/core/served_model.h"
+#include "frontend/core/model_choice.h"
 #include "frontend/core/work_pool.h"
 #include "frontend/dialects/registry.h"
 #include "frontend/frontend_loop.h"
@@ -27,6 +27,7 @@
 #include "frontend/http/routes.h"
 #include "frontend/http/server_events.h"
 #include "frontend/http/sse.h"
+#include "frontend/load_models.h"
 #include "frontend/succession/inheritance.h"
 #include "frontend/succession/input_journal.h"
 #include "frontend/succession/journal.h"
@@ -36,7 +37,6 @@
 #include "ipc/process.h"
 #include "ipc/spin.h"
 #include "ipc/zmq_channel.h"
-#include "text/model_task.h"
 
 namespace baton {
 namespace {
@@ -55,72 +55,12 @@ std::size_t connection_limit(std::size_t max_streams) {
   return std::min(2 * max_streams + 256, most);
 }
 
-/// "baton-0.1.0-1a2b3c4d5e6f": version and commit.
-std::string fingerprint() {
-  std::string text = "baton-" + std::string(build_version());
-  std::erase_if(text, [](char c) { return c == '(' || c == ')'; });
-  std::replace(text.begin(), text.end(), ' ', '-');
-  return text;
-}
-
-/// What the model is served for, and what that needs to be known.
-Status load_task(const Config& config, ServedModel& model) {
-  const auto task = find_task(config.model, config.model_task);
-  if (!task.ok()) return task.status();
-  model.task = task.value();
-  if (model.task == ModelTask::embed) {
-    const auto size = vector_size(config.model);
-    if (!size.ok()) return size.status();
-    model.vector_size = size.value();
-  }
-  if (model.task != ModelTask::rerank) return {};
-  for (const auto& [text, token] :
-       {std::pair("no", &model.no_token), std::pair("yes", &model.yes_token)}) {
-    const std::vector<Token> ids = model.tokenizer->encode_plain(text, true);
-    if (ids.size() != 1) {
-      return invalid(config.model + ": '" + text + "' is " + std::to_string(ids.size()) +
-                     " tokens; a reranker answers with one (model_task: rerank)");
-    }
-    *token = ids.front();
-  }
-  return {};
-}
-
-Result<ServedModel> load_model(const Config& config) {
-  auto tokenizer = Tokenizer::load(config.model, config.frontend.tokenizer);
-  if (!tokenizer.ok()) return tokenizer.status();
-  ServedModel model;
-  model.name = config.model_name;
-  model.fingerprint = fingerprint();
-  model.tokenizer = std::move(tokenizer).value();
-  const std::string& own_template = config.frontend.chat_template;
-  if (own_template.empty()) {
-    auto chat = load_chat_format(config.model);
-    if (!chat.ok()) return chat.status();
-    model.chat = std::move(chat).value();
-  }
-  if (model.chat == nullptr) {
-    auto made = ChatTemplate::load(config.model, *model.tokenizer, own_template);
-    if (!made.ok()) return made.status();
-    model.chat_template = std::move(made).value();
-  }
-  model.default_max_tokens = config.frontend.max_tokens;
-  if (const Status task = load_task(config, model); !task.ok()) return task;
-  return model;
-}
-
-/// The pool that a model with a chat template needs. Without Python or Jinja2, or with a template
-/// that is wrong, everything but chats is served, and each chat is told why.
+/// The pool that a model with a chat template needs.
 std::unique_ptr<TemplatePool> start_templates(const ServedModel& model) {
   if (model.chat_template == nullptr) return nullptr;
   TemplateSetup setup;
   setup.templates = model.chat_template->templates();
-  auto pool = std::make_unique<TemplatePool>(std::move(setup), TemplatePool::Options{});
-  const Status started = pool->await_first(5 * kSecond);  // less than makes a process look frozen
-  if (!started.ok()) {
-    spdlog::error("chats with {} are refused: {}", model.name, started.message());
-  }
-  return pool;
+  return std::make_unique<TemplatePool>(std::move(setup), TemplatePool::Options{});
 }
 
 /// What all ports hold together is bounded; each may take its share.
@@ -174,10 +114,10 @@ std::size_t announced_port(const std::vector<Port>& ports) {
 }
 
 RouteOptions route_options(const FrontendConfig& config, const std::string& run_dir,
-                           ServedModel model, std::shared_ptr<const KeyBook> keys,
+                           ServedModels models, std::shared_ptr<const KeyBook> keys,
                            Incarnation incarnation) {
   RouteOptions options;
-  options.model = std::move(model);
+  options.models = std::move(models);
   options.default_timeout = seconds_to_ns(config.timeout_s);
   options.max_timeout = seconds_to_ns(config.max_timeout_s);
   options.max_streams = config.max_streams;
@@ -195,7 +135,7 @@ RouteOptions route_options(const FrontendConfig& config, const std::string& run_
 
 /// What the routes of a port make of a request; a predecessor's requests are read again by it.
 ReplaySetup replay_setup(const RouteOptions& options, const ApiKeys& keys, const Port& port) {
-  return {.model = options.model,
+  return {.models = options.models,
           .dialects = port.dialects,
           .cors = options.cors,
           .settings = intake_settings(options, takes_any_model(port.dialects)),
@@ -203,13 +143,7 @@ ReplaySetup replay_setup(const RouteOptions& options, const ApiKeys& keys, const
           .keys = &keys};
 }
 
-std::string template_source(const ServedModel& model) {
-  if (model.chat != nullptr) return "chat_format.json";
-  return model.chat_template != nullptr ? model.chat_template->source() : "none";
-}
-
-LoopOptions loop_options(const Config& config, const ServedModel& model, const FrontendPlace& place,
-                         bool has_successor) {
+LoopOptions loop_options(const Config& config, const FrontendPlace& place, bool has_successor) {
   LoopOptions options;
   options.identity.build = build_version();
   options.identity.name = config.frontend.name;
@@ -220,42 +154,101 @@ LoopOptions loop_options(const Config& config, const ServedModel& model, const F
   options.identity.has_successor = has_successor;
   options.identity.pid = getpid();
   options.identity.pid_start = pid_start_time(getpid());
-  options.identity.tokenizer = model.tokenizer->source();
-  options.identity.chat_template = template_source(model);
-  options.identity.task = to_string(model.task);
   options.table.max_open = config.frontend.max_streams;
   options.writer.buffer_bytes = config.frontend.write_buffer_bytes;
   options.writer.total_bytes =
       std::max<std::size_t>(options.writer.total_bytes, 16 * options.writer.buffer_bytes);
   options.writer.stall_timeout = seconds_to_ns(config.frontend.stall_timeout_s);
   options.sse_keepalive = seconds_to_ns(config.frontend.sse_keepalive_s);
-  options.model_name = config.model_name;
   options.page.version = options.identity.build;
   options.page.created = wall_ns() / kSecond;
   options.page.max_streams = config.frontend.max_streams;
-  options.page.max_batch = config.scheduler.batching == Batching::static_batch
-                               ? config.scheduler.static_batch_size
-                               : config.scheduler.max_running;
   options.drain = seconds_to_ns(config.frontend.drain_s);
   options.timing_file = config.run_dir + "/" + config.frontend.name + ".timing";
   options.trace_dir = config.run_dir;
-  options.turn_lock = config.run_dir + "/trials.lock";
   return options;
+}
+
+/// All that is one model's: beside what its scheduler is told and asked, who writes its chats down
+/// and who tries its grammars.
+struct ModelParts {
+  explicit ModelParts(const Config& model)
+      : config(model), live({.admin_socket = model.scheduler.admin_socket}) {}
+
+  const Config& config;
+  std::unique_ptr<TemplatePool> templates;
+  std::unique_ptr<GrammarChecker> grammars;
+  LiveFeed live;
+
+  void start(const ServedModel& model) {
+    if (!model.fault.empty()) return;
+    templates = start_templates(model);
+    GrammarChecker::Options options;
+    options.model_folder = config.model;
+    options.cpu = seconds_to_ns(config.frontend.grammar_cpu_s);
+    grammars = std::make_unique<GrammarChecker>(std::move(options));
+  }
+  /// Their threads call the routes.
+  void stop() {
+    if (templates) templates->stop();
+    if (grammars) grammars->stop();
+  }
+};
+
+/// Without Python or Jinja2, or with a template that is wrong, everything but chats is served, and
+/// each chat is told why.
+void start_all(const std::vector<std::unique_ptr<ModelParts>>& parts, const ServedModels& models,
+               AliveFile& alive) {
+  std::vector<TemplatePool*> pools;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    parts[i]->start(models[i]);
+    if (!parts[i]->templates) continue;
+    pools.push_back(parts[i]->templates.get());
+    names.push_back(models[i].name);
+  }
+  const std::vector<Status> started =
+      TemplatePool::await_all(pools, 5 * kSecond, [&alive] { alive.touch(now_ns()); });
+  for (std::size_t i = 0; i < started.size(); ++i) {
+    if (!started[i].ok()) {
+      spdlog::error("chats with {} are refused: {}", names[i], started[i].message());
+    }
+  }
+}
+
+Result<LinkOptions> open_link(ModelParts& parts, const ServedModel& model, Incarnation life) {
+  const Config& config = parts.config;
+  auto channel =
+      connect_client(config.frontends_socket(), make_routing_id(config.frontend.name, life));
+  if (!channel.ok()) return channel.status();
+  LinkOptions link;
+  link.served = model;
+  link.name = config.entry;
+  link.no_workers = !config.entry.empty() && config.workers.empty();
+  link.max_batch = config.scheduler.batching == Batching::static_batch
+                       ? config.scheduler.static_batch_size
+                       : config.scheduler.max_running;
+  link.turn_lock = config.run_dir + "/" + config.named("trials.lock");
+  link.live = &parts.live;
+  link.channel = std::move(channel).value();
+  return link;
 }
 
 /// Who tells the client app of the tutorial about this server; null where nobody is to be told.
 std::unique_ptr<ServerEvents> start_events(const Config& config, const HttpUrl& client,
-                                           const std::string& address, const SharedFacts& facts) {
+                                           const std::string& model, const std::string& address,
+                                           const SharedFacts& facts) {
   ServerEventOptions options;
   options.client = client;
   options.body = "{\"url\":" + json_string("http://" + address) +
-                 ",\"model_id\":" + json_string(config.model_name) + ",\"server_type\":\"" +
+                 ",\"model_id\":" + json_string(model) + ",\"server_type\":\"" +
                  (config.scheduler.batching == Batching::static_batch ? "sb" : "cb") + "\"}";
   options.log = [](const std::string& what) { spdlog::info("{}", what); };
   return std::make_unique<ServerEvents>(std::move(options), [&facts] {
     if (facts.draining.load()) return ServerEvents::State::stopping;
-    return facts.max_context.load() == 0 ? ServerEvents::State::starting
-                                         : ServerEvents::State::serving;
+    // Of several models it is the first one's that this dialect asks.
+    return facts.max_context[0].load() == 0 ? ServerEvents::State::starting
+                                            : ServerEvents::State::serving;
   });
 }
 
@@ -266,12 +259,13 @@ std::string host_name() {
 }
 
 /// Who sends spans of requests to a collector; null where none is named.
-std::unique_ptr<OtlpExporter> start_spans(const Config& config, const FrontendIdentity& identity) {
+std::unique_ptr<OtlpExporter> start_spans(const Config& config, const std::string& model,
+                                          const FrontendIdentity& identity) {
   const TelemetryConfig& telemetry = config.telemetry;
   if (telemetry.otlp_url.empty()) return nullptr;
   OtlpOptions options;
   options.source = {.service = telemetry.service_name,
-                    .model = config.model_name,
+                    .model = model,
                     .version = identity.build,
                     .front_end = identity.name,
                     .instance = identity.name + "-" + std::to_string(new_incarnation()),
@@ -385,8 +379,12 @@ int serve(const Config& config, SignalFd& signals) {
   start_twin(config, estate);
   AliveFile alive(config.run_dir, config.frontend.name);
   if (!alive.status().ok()) spdlog::warn("{}", alive.status().message());
-  auto model = load_model(config);
-  if (!model.ok()) return refuse(config, model.status(), kExitUsage);
+  auto models = load_models(config, [&alive] { alive.touch(now_ns()); });
+  if (!models.ok()) return refuse(config, models.status(), kExitUsage);
+  for (const ServedModel& model : models.value()) {
+    if (!model.fault.empty()) spdlog::error("{}: {}", model.entry, model.fault);
+  }
+  const std::string& first_model = models.value().front().name;
   ApiKeys keys;
   HttpUrl client;
   const Status named = load_named(config.frontend, &keys, &client);
@@ -403,26 +401,31 @@ int serve(const Config& config, SignalFd& signals) {
   if (!left.ok()) return refuse(config, left.status(), 1);
   const std::unique_ptr<Legacy> legacy = std::move(left).value();
   LoopOptions options =
-      loop_options(config, model.value(), legacy ? legacy->place() : FrontendPlace{},
-                   estate.twin.has_value());
+      loop_options(config, legacy ? legacy->place() : FrontendPlace{}, estate.twin.has_value());
   // Never its predecessor's: ZeroMQ does not listen to a second link of one name.
   const Incarnation life = new_incarnation();
-  auto channel =
-      connect_client(config.frontends_socket(), make_routing_id(config.frontend.name, life));
-  if (!channel.ok()) return refuse(config, channel.status(), 1);
+  std::vector<std::unique_ptr<ModelParts>> parts;
+  std::vector<LinkOptions> links;
+  for (const Config* one : config.served()) {
+    parts.push_back(std::make_unique<ModelParts>(*one));
+    auto link = open_link(*parts.back(), models.value()[links.size()], life);
+    if (!link.ok()) return refuse(config, link.status(), 1);
+    links.push_back(std::move(link).value());
+  }
   SharedFacts facts;
   JobQueue jobs(4 * connection_limit(config.frontend.max_streams));
-  std::unique_ptr<TemplatePool> templates = start_templates(model.value());
-  GrammarChecker::Options grammar_options;
-  grammar_options.model_folder = config.model;
-  grammar_options.cpu = seconds_to_ns(config.frontend.grammar_cpu_s);
-  GrammarChecker grammars(std::move(grammar_options));
+  RouteHelpers helpers;
+  start_all(parts, models.value(), alive);
+  for (const auto& one : parts) {
+    helpers.models.push_back({one->templates.get(), one->grammars.get()});
+  }
   WorkPool pool({.threads = config.frontend.threads});
+  helpers.pool = &pool;
   options.keys = std::make_shared<KeyBook>(keys);
   options.keys_file = config.frontend.api_keys;
   const RouteOptions routing =
-      route_options(config.frontend, config.run_dir, model.value(), options.keys, life);
-  Routes routes(routing, facts, jobs, {templates.get(), &grammars, &pool});
+      route_options(config.frontend, config.run_dir, models.value(), options.keys, life);
+  Routes routes(routing, facts, jobs, std::move(helpers));
   const std::vector<Port> ports =
       open_ports(config.frontend, pool, estate.inputs ? &*estate.inputs : nullptr);
   HttpServers http;
@@ -431,7 +434,6 @@ int serve(const Config& config, SignalFd& signals) {
   }
   const Status bound = http.bind(legacy ? legacy->take_listeners() : std::vector<UniqueFd>());
   if (!bound.ok()) return refuse(config, bound, 1);  // whoever has the port may leave it
-  options.model = std::move(model).value();
   options.journal = estate.replies ? &*estate.replies : nullptr;
   options.each_second = [&estate] {
     if (!estate.twin) return;
@@ -442,13 +444,11 @@ int serve(const Config& config, SignalFd& signals) {
     const std::string address = ports[i].options.host + ":" + std::to_string(http.port(i));
     if (i == 0) options.address = address;
     spdlog::info("baton-frontend {} listens on {}, model {}, speaks {}", build_version(), address,
-                 config.model_name, ports[i].names());
+                 names_of(models.value()), ports[i].names());
   }
-  const std::unique_ptr<OtlpExporter> spans = start_spans(config, options.identity);
+  const std::unique_ptr<OtlpExporter> spans = start_spans(config, first_model, options.identity);
   options.spans = spans.get();
-  LiveFeed live({.admin_socket = config.scheduler.admin_socket});
-  options.live = &live;
-  FrontendLoop loop(std::move(options), std::move(channel).value(), http, jobs, facts);
+  FrontendLoop loop(std::move(options), std::move(links), http, jobs, facts);
   if (legacy && estate.replies) {
     const TakenOver taken = legacy->adopt(
         loop, http, *estate.replies,
@@ -470,16 +470,15 @@ int serve(const Config& config, SignalFd& signals) {
   std::unique_ptr<ServerEvents> events;
   if (!client.host.empty()) {
     const std::size_t port = announced_port(ports);
-    events =
-        start_events(config, client, public_address(ports[port].options, http.port(port)), facts);
+    events = start_events(config, client, first_model,
+                          public_address(ports[port].options, http.port(port)), facts);
   }
   mark_up(config.run_dir, config.frontend.name);
   const int exit_code = loop.run(signals, alive);
   if (exit_code == FrontendLoop::kHandedOver) _exit(0);  // closing a socket would close it for all
   if (estate.twin) estate.twin->dismiss();
-  if (templates) templates->stop();  // its threads call the routes,
-  grammars.stop();                   // and so do these,
-  pool.stop();                       // and these
+  for (const auto& one : parts) one->stop();
+  pool.stop();  // its threads call the routes, too
   if (spans) spans->stop();
   return exit_code;
 }

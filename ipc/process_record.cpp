@@ -102,7 +102,9 @@ std::string encode_process_record(const ProcessRecord& record) {
   put_life(text, "process", record.life);
   put_life(text, "supervisor", record.supervisor);
   text += "boot " + boot_id() + "\ntells_up " + std::to_string(int{record.tells_up}) +
-          "\ncommand " + std::to_string(record.command) + "\nend\n";
+          "\ncommand " + std::to_string(record.command) + "\n";
+  if (!record.admin_socket.empty()) text += "admin " + record.admin_socket + "\n";
+  text += "end\n";
   return text;
 }
 
@@ -130,6 +132,7 @@ std::optional<ProcessRecord> parse_process_record(std::string_view text) {
     return {};
   }
   record.tells_up = tells_up != 0;
+  record.admin_socket = values["admin"];
   return record;
 }
 

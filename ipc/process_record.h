@@ -32,6 +32,7 @@ struct ProcessRecord {
   std::uint64_t command = 0;  ///< fingerprint of the binary's path and of its arguments
   /// Who wrote this. `restarts` counts those that took over from one before.
   ProcessLife supervisor;
+  std::string admin_socket = {};  ///< of a scheduler: where it is asked; empty: its record is older
 
   bool operator==(const ProcessRecord&) const = default;
 };

@@ -81,7 +81,13 @@ ctl() {
         case $found in
           '') ;;
           ' '*' '*) die "several run:$found; name one:  baton ctl --socket FOLDER/admin.sock ..." ;;
-          *) set -- --socket "${found# }/admin.sock" "$@" ;;
+          *)
+            if [ -S "${found# }/admin.sock" ]; then
+              set -- --socket "${found# }/admin.sock" "$@"
+            else # of several models: ctl finds their schedulers by the records
+              set -- --run-dir "${found# }" "$@"
+            fi
+            ;;
         esac
       fi
       ;;
@@ -115,7 +121,8 @@ upgrade() {
     *) die "process $supervisor runs $program, which is not installed here" ;;
   esac
   plan=$(plan_of "$supervisor" "$program") || die "the new programs do not take the options of process $supervisor"
-  exec "${program%/*}/baton-ctl" --run-dir "$run_dir" --socket "$(plan_value admin)" restart all --rolling --within "$within"
+  # shellcheck disable=SC2046
+  exec "${program%/*}/baton-ctl" --run-dir "$run_dir" $(one_socket "$(plan_value admin)") restart all --rolling --within "$within"
 }
 
 # What baton@NAME.service starts. Status 2 is not tried again.

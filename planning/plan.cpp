@@ -37,6 +37,7 @@ struct Options {
   std::string trace;
   std::string write_trace;
   std::string config;
+  std::string entry;  // of the configuration's models
   std::string json;
   std::string out;
   std::uint32_t devices = 2;
@@ -118,6 +119,20 @@ void check_lengths(const Inputs& in, const MeasuredDevice& device) {
   }
 }
 
+/// A plan is about one model's workers: that of an entry, where there are several.
+Config model_of(Config config, const std::string& entry) {
+  std::string names;
+  for (Config& model : config.models) {
+    if (model.entry == entry) return std::move(model);
+    names += (names.empty() ? "" : ", ") + model.entry;
+  }
+  if (config.models.empty() && entry.empty()) return config;
+  if (config.models.empty()) stop("--for " + entry + ": the configuration has no list of models");
+  stop((entry.empty() ? "name one of the configuration's models with --for: "
+                      : "--for " + entry + ": there is no such model; there are ") +
+       names);
+}
+
 std::string ranks_text(std::uint32_t ranks) {
   return std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
 }
@@ -178,7 +193,7 @@ Inputs make_inputs(const Options& o) {
   if (!o.config.empty()) {
     auto config = parse_config(read_file(o.config), o.config);
     if (!config.ok()) stop(config.status().message());
-    in.config = std::move(config).value();
+    in.config = model_of(std::move(config).value(), o.entry);
   }
   in.objective = {seconds_to_ns(o.ttft_s), seconds_to_ns(o.gap_s)};
   const std::vector<TraceRequest> trace = make_trace(o);
@@ -407,6 +422,7 @@ int main(int argc, char** argv) {
   app.add_option("--config", o.config,
                  "configuration whose scheduler settings hold for everything else")
       ->check(CLI::ExistingFile);
+  app.add_option("--for", o.entry, "which of the configuration's models is planned for");
   app.add_option("--jobs", o.jobs, "threads; 0: the cores")
       ->check(CLI::Range(0, 256))
       ->capture_default_str();

@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
   baton::Loaded loaded = baton::load_config(baton::Program::scheduler, argc, argv);
   if (!loaded.config) return loaded.exit_code;
   const baton::Config& config = *loaded.config;
-  baton::start_process_log(config, "scheduler");
+  baton::start_process_log(config, config.scheduler_name());
   baton::SignalFd signals;
   baton::stay_awake_for(config.awake_ms * baton::kMillisecond);
 
@@ -42,7 +42,10 @@ int main(int argc, char** argv) {
     loop.publish_caches(std::move(publisher).value());
   }
   spdlog::info("baton-scheduler {} listens in {}", baton::build_version(), config.run_dir);
-  baton::mark_up(config.run_dir, "scheduler");
+  if (!config.entry.empty() && config.workers.empty()) {
+    spdlog::warn("no workers are configured for the model {}", config.entry);
+  }
+  baton::mark_up(config.run_dir, config.scheduler_name());
   loop.run(signals);
   return 0;
 }

@@ -27,8 +27,8 @@ SchedulerLoop::SchedulerLoop(const Config& config, ServerChannel& frontends, Ser
       workers_(workers),
       admin_(*this),
       trace_(config.scheduler.event_log),
-      timeline_(config.run_dir, state_),
-      alive_(config.run_dir, "scheduler"),
+      timeline_(config.run_dir, config.scheduler_name(), state_),
+      alive_(config.run_dir, config.scheduler_name()),
       started_(now_ns()) {
   state_.epoch = new_incarnation();
   state_.started = started_;

@@ -211,7 +211,8 @@ void ChildProcess::write_record() {
   // next.
   const std::uint64_t command = outdated() ? found_->command : command_fingerprint(spec_.argv);
   const Status written = write_process_record(
-      run_dir_, {spec_.name, spec_.kind, life_, spec_.tells_up, command, supervisor_});
+      run_dir_,
+      {spec_.name, spec_.kind, life_, spec_.tells_up, command, supervisor_, spec_.admin_socket});
   if (!written.ok()) log_.write(written.message() + "\n");
 }
 

@@ -32,6 +32,7 @@ struct ProcessSpec {
   int early_deaths = 0;
   std::string kind = "process";  ///< as in ProcessRecord
   bool tells_up = false;         ///< likewise
+  std::string admin_socket = {};  ///< likewise
 };
 
 /// How logs are written. The terminal belongs to the supervisor.

@@ -124,4 +124,23 @@ std::optional<std::string> LiveLine::look(double now_s) {
   return "";
 }
 
+void LiveLines::add(std::string model, std::string admin_socket) {
+  parts_.push_back({std::move(model), LiveLine(std::move(admin_socket)), {}});
+}
+
+std::optional<std::string> LiveLines::look(double now_s) {
+  bool news = false;
+  std::string text;
+  for (Part& part : parts_) {
+    if (auto said = part.line.look(now_s)) {
+      part.said = said->empty() ? "the scheduler does not answer" : std::move(*said);
+      news = true;
+    }
+    if (!part.said) continue;
+    text +=
+        (text.empty() ? "" : " || ") + (part.model.empty() ? "" : part.model + ": ") + *part.said;
+  }
+  return news ? std::optional(text) : std::nullopt;
+}
+
 }  // namespace baton

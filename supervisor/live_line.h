@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ipc/process.h"
 #include "ipc/types.h"
@@ -44,6 +45,23 @@ class LiveLine {
   bool asked_ = false;  // and not answered
   double next_s_ = 0;
   std::optional<TokensAt> before_;
+};
+
+/// Those of several schedulers, side by side, each behind the name of its model.
+class LiveLines {
+ public:
+  void add(std::string model, std::string admin_socket);
+
+  /// As of LiveLine, with what the scheduler said last where another one has news.
+  std::optional<std::string> look(double now_s);
+
+ private:
+  struct Part {
+    std::string model;
+    LiveLine line;
+    std::optional<std::string> said;
+  };
+  std::vector<Part> parts_;
 };
 
 }  // namespace baton

@@ -65,9 +65,11 @@ class Supervisor {
         terminal_(options.live),
         output_{terminal_, options.log_format, width_of(specs)},
         log_(options.run_dir, "baton", output_, true),
-        live_line_(options.admin_socket),
         tracer_(options.run_dir, "supervisor"),
         signals_(open_signals()) {
+    for (const AskedScheduler& scheduler : options.schedulers) {
+      live_lines_.add(scheduler.model, scheduler.admin_socket);
+    }
     for (auto& spec : specs) {
       children_.push_back(std::make_unique<ChildProcess>(spec, options.run_dir, output_,
                                                          options.frozen_after, monotonic()));
@@ -81,6 +83,7 @@ class Supervisor {
   Supervisor& operator=(const Supervisor&) = delete;
 
   int run() {
+    for (const std::string& warning : options_.warnings) say(warning, "warning");
     introduce();
     take_over();
     Seconds last = monotonic();
@@ -111,8 +114,8 @@ class Supervisor {
     return width;
   }
 
-  void say(const std::string& text) {
-    log_.write(log_line(options_.log_format, wall_ns(), "info", "baton", text) + "\n");
+  void say(const std::string& text, const char* level = "info") {
+    log_.write(log_line(options_.log_format, wall_ns(), level, "baton", text) + "\n");
   }
 
   void trace(TraceKind kind, pid_t pid, const std::string& text) {
@@ -220,9 +223,7 @@ class Supervisor {
       });
       return;
     }
-    if (auto text = live_line_.look(now.count())) {
-      terminal_.set_live_line(text->empty() ? "the scheduler does not answer" : std::move(*text));
-    }
+    if (auto text = live_lines_.look(now.count())) terminal_.set_live_line(std::move(*text));
   }
 
   /// Until the next look, or the next start.
@@ -402,7 +403,7 @@ class Supervisor {
   Terminal terminal_;
   LogOutput output_;
   LogSink log_;
-  LiveLine live_line_;
+  LiveLines live_lines_;
   Tracer tracer_;
   bool all_up_ = false;  // has been
   int signals_;

@@ -1,11 +1,18 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "supervisor/child_process.h"
 
 namespace baton {
+
+/// Whom the live line asks.
+struct AskedScheduler {
+  std::string model;  ///< what its part of the line begins with; empty: nothing, it is the only one
+  std::string admin_socket;
+};
 
 struct SuperviseOptions {
   std::filesystem::path run_dir;  ///< made 0700 if it is missing
@@ -15,9 +22,10 @@ struct SuperviseOptions {
   /// Of all processes' log lines, the supervisor's own included.
   LogFormat log_format = LogFormat::text;
   /// Whether standard output shows warnings and, below them, one line of what goes on at the moment
-  /// as `admin_socket` tells it, instead of every line of the logs.
+  /// as the schedulers tell it, instead of every line of the logs.
   bool live = false;
-  std::string admin_socket{};  ///< of the scheduler
+  std::vector<AskedScheduler> schedulers{};
+  std::vector<std::string> warnings{};  ///< about the configuration; said at the start
   /// How the supervisor itself is started: its binary's path, then its arguments. At SIGUSR2 it
   /// becomes the binary that lies there by then; without a path it stays what it is.
   std::vector<std::string> self{};

@@ -111,7 +111,13 @@ std::vector<std::string> names_of(const std::string& name, const baton::Config& 
   return names.empty() ? std::vector<std::string>{name} : names;
 }
 
-// The memory processes and the scheduler first, so that the others find them at their first try.
+// What tells a process which of several models it belongs to.
+std::vector<std::string> for_model(const baton::Config& model) {
+  if (model.entry.empty()) return {};
+  return {"--for", model.entry};
+}
+
+// The memory processes and the schedulers first, so that the others find them at their first try.
 std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const Options& options) {
   std::vector<baton::ProcessSpec> all;
   auto add = [&](const std::string& name, const std::string& program, StopStage stage,
@@ -138,16 +144,34 @@ std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const 
   for (const std::string& gpu : baton::gpus_with_memory(config.workers)) {
     add_memory(baton::gpu_memory_name(gpu), {"--gpu", gpu});
   }
-  add("scheduler", "baton-scheduler", StopStage::kScheduler, {});
-  for (const auto& worker : config.workers) {
-    if (worker.ranks == 1) {
-      add(worker.name, "baton-worker", StopStage::kWorkers, {"--name", worker.name});
-      continue;
-    }
-    for (std::uint32_t rank = 0; rank < worker.ranks; ++rank) {
-      add(worker.process_name(rank), "baton-worker", StopStage::kWorkers,
-          {"--name", worker.name, "--rank", std::to_string(rank)});
-      if (rank > 0) all.back().kind = "rank";  // of the worker that rank 0 is to the scheduler
+  // One of several models that cannot run is no reason to end the others: its processes are tried
+  // again and again, and where no model can be loaded the front end ends the start.
+  auto spare_others = [&](const baton::Config& model) {
+    if (model.entry.empty()) return;
+    all.back().final_statuses.clear();
+    all.back().early_deaths = 0;
+  };
+  for (const baton::Config* model : config.served()) {
+    add(model->scheduler_name(), "baton-scheduler", StopStage::kScheduler, for_model(*model));
+    all.back().admin_socket = model->scheduler.admin_socket;
+    spare_others(*model);
+  }
+  for (const baton::Config* model : config.served()) {
+    for (const auto& worker : model->workers) {
+      std::vector<std::string> args = for_model(*model);
+      args.insert(args.end(), {"--name", worker.name.substr(model->named("").size())});
+      if (worker.ranks == 1) {
+        add(worker.name, "baton-worker", StopStage::kWorkers, args);
+        spare_others(*model);
+        continue;
+      }
+      args.insert(args.end(), {"--rank", ""});
+      for (std::uint32_t rank = 0; rank < worker.ranks; ++rank) {
+        args.back() = std::to_string(rank);
+        add(worker.process_name(rank), "baton-worker", StopStage::kWorkers, args);
+        spare_others(*model);
+        if (rank > 0) all.back().kind = "rank";  // of the worker that rank 0 is to the scheduler
+      }
     }
   }
   add(config.frontend.name, "baton-frontend", StopStage::kFrontEnds, {});
@@ -171,9 +195,16 @@ std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const 
 }
 
 void print_plan(const baton::Config& config) {
-  std::printf("run_dir %s\nmodel %s\nhost %s\nport %d\nadmin %s\n", config.run_dir.c_str(),
-              config.model.c_str(), config.frontend.host.c_str(), int{config.frontend.port},
-              config.scheduler.admin_socket.c_str());
+  std::printf("run_dir %s\n", config.run_dir.c_str());
+  for (const baton::Config* model : config.served())
+    std::printf("model %s\n", model->model.c_str());
+  for (const baton::Config& model : config.models) {
+    std::printf("serves %s\n", model.model_name.c_str());
+  }
+  std::printf("host %s\nport %d\n", config.frontend.host.c_str(), int{config.frontend.port});
+  for (const baton::Config* model : config.served()) {
+    std::printf("admin %s\n", model->scheduler.admin_socket.c_str());
+  }
   for (const baton::WorkerConfig& worker : config.workers) {
     const std::string ranks =
         worker.ranks > 1 ? ", " + std::to_string(worker.ranks) + " ranks" : "";
@@ -196,6 +227,9 @@ int run(int argc, char** argv) {
     const auto loaded =
         baton::load_config(baton::Program::tool, static_cast<int>(args.size()), args.data());
     if (!loaded.config) return loaded.exit_code;
+    if (!loaded.config->entry.empty()) {
+      throw std::runtime_error("--for: a supervisor starts the processes of all models");
+    }
     if (options.print_plan) {
       print_plan(*loaded.config);
       return 0;
@@ -203,7 +237,13 @@ int run(int argc, char** argv) {
     specs = processes_of(*loaded.config, options);
     if (options.run_dir.empty()) options.run_dir = loaded.config->run_dir;
     options.supervise.log_format = baton::log_format_of(loaded.config->log_format);
-    options.supervise.admin_socket = loaded.config->scheduler.admin_socket;
+    for (const baton::Config* model : loaded.config->served()) {
+      options.supervise.schedulers.push_back({model->entry, model->scheduler.admin_socket});
+      if (!model->entry.empty() && model->workers.empty()) {
+        options.supervise.warnings.push_back("no workers are configured for the model " +
+                                             model->entry);
+      }
+    }
     options.supervise.live =
         options.output == "live" || (options.output == "auto" && ::isatty(STDOUT_FILENO) == 1 &&
                                      loaded.config->log_format == "text");

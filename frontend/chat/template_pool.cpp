@@ -22,12 +22,33 @@ void TemplatePool::stop() {
   threads_.clear();
 }
 
-Status TemplatePool::await_first(TimeNs at_most) {
+bool TemplatePool::await_tried(TimeNs at_most) {
   std::unique_lock lock(mutex_);
-  const bool tried =
-      changed_.wait_for(lock, std::chrono::nanoseconds(at_most), [this] { return tried_; });
-  if (!tried) return Status(ErrorCode::unavailable, "their renderer has not started yet");
+  return changed_.wait_for(lock, std::chrono::nanoseconds(at_most), [this] { return tried_; });
+}
+
+Status TemplatePool::await_first(TimeNs at_most) {
+  if (!await_tried(at_most)) {
+    return Status(ErrorCode::unavailable, "their renderer has not started yet");
+  }
+  const std::lock_guard lock(mutex_);
   return failure_;
+}
+
+std::vector<Status> TemplatePool::await_all(const std::vector<TemplatePool*>& pools, TimeNs at_most,
+                                            const std::function<void()>& alive) {
+  constexpr TimeNs kTouch = 100 * kMillisecond;
+  const TimeNs until = now_ns() + at_most;
+  std::vector<Status> started;
+  for (TemplatePool* pool : pools) {
+    TimeNs left = 0;
+    do {
+      alive();
+      left = std::max<TimeNs>(0, until - now_ns());
+    } while (!pool->await_tried(std::min(left, kTouch)) && left > 0);
+    started.push_back(pool->await_first(0));
+  }
+  return started;
 }
 
 std::vector<pid_t> TemplatePool::idle_pids() {

@@ -37,6 +37,10 @@ class TemplatePool {
 
   /// Waits for the first process: why it does not start, if it does not.
   Status await_first(TimeNs at_most);
+  /// The same of several pools, which start beside one another: a status each, after `at_most` in
+  /// all. Calls `alive` again and again meanwhile.
+  static std::vector<Status> await_all(const std::vector<TemplatePool*>& pools, TimeNs at_most,
+                                       const std::function<void()>& alive);
 
   /// Ends threads and processes. What still waits is not rendered, and its `done` is not called.
   void stop();
@@ -59,6 +63,8 @@ class TemplatePool {
   };
   using Process = std::unique_ptr<TemplateProcess>;
 
+  /// Whether a process has been started, or could not be, within `at_most`.
+  bool await_tried(TimeNs at_most);
   void keep();
   void work();
   Result<std::string> render_now(const std::string& request);

@@ -11,12 +11,20 @@
 #include <vector>
 
 #include "frontend/core/generation.h"
+#include "frontend/core/model_choice.h"
 #include "frontend/core/served_model.h"
 #include "frontend/http/http_reply.h"
 
 namespace baton {
 
-/// What a page may tell, as the loop knows it when the page is asked for.
+/// One of the models that a page lists.
+struct PageModel {
+  const ServedModel* model = nullptr;
+  std::uint32_t max_context = 0;  // 0: not known yet
+};
+
+/// What a page may tell, as the loop knows it when the page is asked for: of the first model, but
+/// for the list of all.
 struct PageFacts {
   std::string path;               // as the client wrote it, without a query
   std::string version;            // of this build
@@ -30,12 +38,17 @@ struct PageFacts {
   std::uint64_t pool_tokens = 0;  // that all KV pools hold together; 0: not known yet
   std::uint64_t used_tokens =
       0;  // of these, in blocks that requests, or steps and pulls in flight, name
+  std::vector<PageModel> models = {};  // all that are served; empty: the page's model alone
+
+  std::vector<PageModel> listed(const ServedModel& only) const {
+    return models.empty() ? std::vector<PageModel>{{&only, max_context}} : models;
+  }
 };
 
 /// A body of a POST. Runs on a thread of the HTTP server; the work is bounded by the body's size.
 using ParseBody = ParseOutcome (*)(std::string_view body, const RequestContext& context,
                                    const ServedModel& model);
-/// A GET that needs no worker. Runs on the loop: it may only format.
+/// A GET that needs no worker; `model` is the first one. Runs on the loop: it may only format.
 using MakePage = std::variant<Answer, HttpError> (*)(const PageFacts& facts,
                                                      const ServedModel& model);
 
@@ -43,6 +56,7 @@ struct DialectRoute {
   const char* method;  // GET or POST; HEAD follows GET
   const char* path;    // as the HTTP server's router takes it: "/v1/models/:id"
   std::variant<ParseBody, MakePage> answer;
+  ModelNamed names_model = ModelNamed::nowhere;  // of a POST
 };
 
 class Dialect {

@@ -78,8 +78,10 @@ void Histogram::expose(std::string& out, std::string_view name, std::string_view
   line(out, std::string(name) + "_count", labels, std::to_string(count_));
 }
 
-Metrics::Metrics(std::string model_name)
+Metrics::Metrics(std::string model_name, Among among)
     : model_("model_name=\"" + escaped(model_name) + "\""),
+      process_(among == Among::alone ? model_ : ""),
+      among_(among),
       ttft_(
           {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}),
       itl_({.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .075,
@@ -131,13 +133,13 @@ std::string Metrics::expose(const MetricsView& view) const {
   out.reserve(24 * 1024);
   head(out, "baton_build_info", "gauge", "Builds of this front end and of its scheduler.");
   line(out, "baton_build_info",
-       "version=\"" + escaped(view.version) + "\",scheduler=\"" + escaped(view.scheduler_build) +
-           "\"",
+       (among_ == Among::alone ? "" : model_ + ",") + "version=\"" + escaped(view.version) +
+           "\",scheduler=\"" + escaped(view.scheduler_build) + "\"",
        "1");
   expose_gauges(out, view);
   expose_pools(out, view.scheduler, view.unix_time);
   expose_counters(out, view);
-  expose_keys(out, view.keys);
+  if (of_process()) expose_keys(out, view.keys);
   expose_histograms(out);
   return out;
 }
@@ -161,8 +163,15 @@ void Metrics::expose_gauges(std::string& out, const MetricsView& view) const {
         s.max_context);
   gauge("baton_open_streams", "", "Requests that clients of this front end wait for.",
         static_cast<double>(view.open_streams));
-  gauge("baton_connections", "", "Client connections.", static_cast<double>(view.http.open));
-  gauge("baton_write_queue_bytes", "", "Bytes that wait for clients to read.",
+  if (of_process()) expose_process_gauges(out, view);
+}
+
+void Metrics::expose_process_gauges(std::string& out, const MetricsView& view) const {
+  const auto gauge = [&](std::string_view name, std::string_view help, double value) {
+    single(out, name, "", "gauge", help, process_, value);
+  };
+  gauge("baton_connections", "Client connections.", static_cast<double>(view.http.open));
+  gauge("baton_write_queue_bytes", "Bytes that wait for clients to read.",
         static_cast<double>(view.queued_bytes));
   const ProcessUsage& process = view.process;
   single(out, "process_resident_memory_bytes", "", "gauge", "Resident memory of this front end.",
@@ -201,6 +210,7 @@ void Metrics::expose_pools(std::string& out, const SchedulerView& scheduler,
        model_ + ",block_size=\"" + std::to_string(scheduler.tokens_per_block) +
            "\",num_gpu_blocks=\"" + std::to_string(blocks) + "\"",
        "1");
+  if (!of_process()) return;
   // What the Gateway API's inference extension asks every server. There are no adapters here.
   head(out, "vllm:lora_requests_info", "gauge",
        "Adapters that requests run or wait with (none), as of the unix time in the value.");
@@ -212,6 +222,10 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
   const auto counter = [&](std::string_view name, std::string_view alias, std::string_view help,
                            std::uint64_t value) {
     single(out, name, alias, "counter", help, model_, static_cast<double>(value));
+  };
+  // What is of the process is told once, and of several models under none of their names.
+  const auto own = [&](std::string_view name, std::string_view help, std::uint64_t value) {
+    if (of_process()) single(out, name, "", "counter", help, process_, static_cast<double>(value));
   };
   counter("baton_prompt_tokens_total", "vllm:prompt_tokens_total", "Prompt tokens accepted.",
           prompt_tokens_);
@@ -231,17 +245,18 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
   counter("baton_sequences_resumed_total", "",
           "Sequences that went on in a KV pool that outlived their worker.",
           view.scheduler.resumed);
-  counter("baton_replies_unkept_total", "",
-          "Replies that found no room in the journal: their front end's death would end them.",
-          view.replies_unkept);
-  if (view.spans) {
-    counter("baton_spans_exported_total", "", "Spans of requests that the collector took.",
-            view.spans->exported);
+  own("baton_replies_unkept_total",
+      "Replies that found no room in the journal: their front end's death would end them.",
+      view.replies_unkept);
+  if (view.spans && of_process()) {
+    own("baton_spans_exported_total", "Spans of requests that the collector took.",
+        view.spans->exported);
+    const std::string labels = process_.empty() ? "" : process_ + ",";
     head(out, "baton_span_requests_lost_total", "counter",
          "Requests whose spans found no room, or that the collector did not take.");
-    line(out, "baton_span_requests_lost_total", model_ + ",reason=\"queue_full\"",
+    line(out, "baton_span_requests_lost_total", labels + "reason=\"queue_full\"",
          std::to_string(view.spans->dropped));
-    line(out, "baton_span_requests_lost_total", model_ + ",reason=\"not_taken\"",
+    line(out, "baton_span_requests_lost_total", labels + "reason=\"not_taken\"",
          std::to_string(view.spans->failed));
   }
   counter("baton_role_changes_total", "",
@@ -254,12 +269,12 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
           view.scheduler.terms_ended);
   counter("baton_worker_deaths_total", "", "Processes of workers that ended without a goodbye.",
           view.scheduler.worker_deaths);
-  counter("baton_replies_taken_over_total", "",
-          "Replies that this front end has gone on with after its predecessor's death.",
-          view.replies_taken_over);
-  counter("baton_replies_lost_total", "",
-          "Replies and connections of its predecessor that it could not go on with.",
-          view.replies_lost);
+  own("baton_replies_taken_over_total",
+      "Replies that this front end has gone on with after its predecessor's death.",
+      view.replies_taken_over);
+  own("baton_replies_lost_total",
+      "Replies and connections of its predecessor that it could not go on with.",
+      view.replies_lost);
   counter("baton_kv_blocks_out_total", "", "Blocks copied from KV pools to their host parts.",
           view.scheduler.blocks_out);
   counter("baton_kv_blocks_in_total", "", "Blocks copied from host parts back to KV pools.",
@@ -268,12 +283,11 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
       "baton_kv_blocks_damaged_total", "",
       "Blocks pulled from another pool that were not what had been computed (worker.check_pulls).",
       view.scheduler.damaged_blocks);
-  counter("baton_connections_total", "", "Connections accepted.", view.http.accepted);
-  counter("baton_connections_evicted_total", "", "Idle connections closed to make room.",
-          view.http.evicted);
-  counter("baton_connections_timed_out_total", "", "Clients too slow with a request.",
-          view.http.timed_out);
-  counter("baton_bytes_written_total", "", "Bytes that clients' sockets took.", view.writer.bytes);
+  own("baton_connections_total", "Connections accepted.", view.http.accepted);
+  own("baton_connections_evicted_total", "Idle connections closed to make room.",
+      view.http.evicted);
+  own("baton_connections_timed_out_total", "Clients too slow with a request.", view.http.timed_out);
+  own("baton_bytes_written_total", "Bytes that clients' sockets took.", view.writer.bytes);
   counter("baton_requests_resubmitted_total", "",
           "Attempts after a scheduler's death or a lost message.", view.table.resubmitted);
   counter("baton_tokens_repeated_total", "", "Tokens that came twice and were dropped.",
@@ -297,6 +311,7 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
          model_ + ",reason=\"" + to_string(static_cast<FinishReason>(i)) + "\"",
          std::to_string(ended_[i]));
   }
+  if (!of_process()) return;
   head(out, "baton_clients_dropped_total", "counter", "Clients lost in the middle of a reply.");
   for (std::size_t i = 0; i < drops_.size(); ++i) {
     line(out, "baton_clients_dropped_total",

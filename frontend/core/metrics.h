@@ -78,7 +78,11 @@ struct PhaseTimes {
 
 class Metrics {
  public:
-  explicit Metrics(std::string model_name);
+  /// Whose numbers stand in the text. The first of several models also has what is of the whole
+  /// process: connections, keys, replies by route. Labels say so; alone, all has the model's.
+  enum class Among : std::uint8_t { alone, first, further };
+
+  explicit Metrics(std::string model_name, Among among = Among::alone);
 
   void reply_sent(const char* route, int status) { ++replies_[{route, status}]; }
   void client_dropped(DropReason reason) { ++drops_[static_cast<std::size_t>(reason)]; }
@@ -100,13 +104,17 @@ class Metrics {
   std::string expose(const MetricsView& view) const;
 
  private:
+  bool of_process() const { return among_ != Among::further; }
   void expose_gauges(std::string& out, const MetricsView& view) const;
+  void expose_process_gauges(std::string& out, const MetricsView& view) const;
   void expose_pools(std::string& out, const SchedulerView& scheduler, double unix_time) const;
   void expose_counters(std::string& out, const MetricsView& view) const;
   static void expose_keys(std::string& out, const std::vector<KeyUse>& keys);
   void expose_histograms(std::string& out) const;
 
-  std::string model_;  // as a label: model_name="..."
+  std::string model_;    // as a label: model_name="..."
+  std::string process_;  // label of what is of the process: the same, or none
+  Among among_;
   std::map<std::pair<std::string_view, int>, std::uint64_t> replies_;  // routes are literals
   std::array<std::uint64_t, 3> drops_{};
   std::array<std::uint64_t, 5> ended_{};  // by FinishReason

@@ -159,10 +159,11 @@ Json Spans::about(const FinishedRequest& finished, const std::string& method,
   all.text("baton.request_id", request.request_id);
   if (!facts.generates) return all.take();
   const RequestTiming& timing = request.timing;
+  const std::string& model = facts.model.empty() ? source_.model : facts.model;
   all.text("gen_ai.operation.name", operation_of(path))
       .text("gen_ai.provider.name", "baton")
-      .text("gen_ai.request.model", source_.model)
-      .text("gen_ai.response.model", source_.model)
+      .text("gen_ai.request.model", model)
+      .text("gen_ai.response.model", model)
       .text("gen_ai.response.id", request.request_id)
       .number("gen_ai.request.max_tokens", facts.max_tokens)
       .real("gen_ai.request.temperature", facts.temperature)

@@ -19,6 +19,7 @@ struct SpanFacts {
   std::array<std::uint8_t, 8> parent{};  // the client's span; all zero: it named none
   std::string state;                     // the client's tracestate
   std::string client;                    // its address
+  std::string model;                     // that it is for; empty: the one of the process
   bool generates = false;                // it was refused otherwise, before that
   bool stream = false;
   std::uint32_t max_tokens = 0;

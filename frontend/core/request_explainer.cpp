@@ -70,7 +70,7 @@ void RequestExplainer::finish(EndedRequest& ended) {
       static_cast<std::uint64_t>(std::max<TimeNs>(0, marks.first_byte + ended.wall_offset));
   request.told = ended.timing.has_value();
   if (ended.timing) request.timing = std::move(*ended.timing);
-  sink_(std::move(request), std::move(ended.span));
+  sink_(std::move(ended));
 }
 
 }  // namespace baton

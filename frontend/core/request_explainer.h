@@ -23,11 +23,13 @@ struct EndedRequest {
   std::uint64_t awaited = 0;            // counter of a request whose last word is to come; 0: none
   TimeNs wall_offset = 0;               // of unix time above monotonic time
   std::unique_ptr<SpanFacts> span = {};  // it is told of in a trace; null: it is not
+  std::size_t model = 0;                 // which of those that are served
 };
 
 class RequestExplainer {
  public:
-  using Sink = std::function<void(ExplainedRequest, std::unique_ptr<SpanFacts>)>;
+  /// Gets `request` with its times.
+  using Sink = std::function<void(EndedRequest)>;
   explicit RequestExplainer(Sink sink) : sink_(std::move(sink)) {}
 
   /// Its last bytes are made. A connection has one at a time.

@@ -4,6 +4,7 @@
 // front end.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -234,6 +235,8 @@ class RequestTable {
   std::size_t open_count() const { return open_; }
   /// That of the next request that open() takes.
   std::uint64_t next_counter() const { return next_counter_; }
+  /// Counters below are other tables': of several models' requests no two have the same.
+  void pass_over(std::uint64_t next) { next_counter_ = std::max(next_counter_, next); }
   /// How many requests open() would take now.
   std::size_t room() const;
   std::size_t entry_count() const { return entries_.size(); }

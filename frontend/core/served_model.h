@@ -17,6 +17,9 @@ class ChatTemplate;
 
 struct ServedModel {
   std::string name;           // as clients call it
+  std::string entry{};        // of the list `models`; empty: it is the only model
+  std::uint64_t identity = 0;  // model_identity(); 0: likewise
+  std::string fault{};         // why it cannot be loaded: it has a name and no more; empty: it is
   std::string fingerprint{};  // "system_fingerprint": the build; empty: null
   std::shared_ptr<const Tokenizer> tokenizer;
   // At most one of the two; none: the chat route answers 400.

@@ -377,8 +377,8 @@ class Anthropic : public Dialect {
  public:
   const char* name() const override { return "anthropic"; }
   std::vector<DialectRoute> routes() const override {
-    return {{"POST", "/v1/messages", &parse_message},
-            {"POST", "/v1/messages/count_tokens", &parse_count}};
+    return {{"POST", "/v1/messages", &parse_message, ModelNamed::in_body},
+            {"POST", "/v1/messages/count_tokens", &parse_count, ModelNamed::in_body}};
   }
   HttpError shape(HttpError error) const override {
     error.body = anthropic_error(error);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "frontend/core/percent_decoded.h"
 #include "frontend/dialects/common.h"
 #include "frontend/http/sse.h"
 #include "frontend/openai/choice_fields.h"
@@ -132,10 +133,11 @@ Status settle(const std::vector<std::string_view>& prompts, const Lengths& lengt
 }
 
 ParseOutcome parse(std::string_view body, const RequestContext& context, const ServedModel& model) {
-  const std::string_view name = std::string_view(context.path).substr(context.path.rfind('/') + 1);
+  const std::string name =
+      percent_decoded(std::string_view(context.path).substr(context.path.rfind('/') + 1));
   if (name != model.name) {
     return http_error(404,
-                      "there is no deployment '" + std::string(name.substr(0, 200)) +
+                      "there is no deployment '" + name.substr(0, 200) +
                           "' here; this server has '" + model.name + "'",
                       "not_found");
   }
@@ -165,7 +167,9 @@ ParseOutcome parse(std::string_view body, const RequestContext& context, const S
 class Mii : public Dialect {
  public:
   const char* name() const override { return "mii"; }
-  std::vector<DialectRoute> routes() const override { return {{"POST", "/mii/:name", &parse}}; }
+  std::vector<DialectRoute> routes() const override {
+    return {{"POST", "/mii/:name", &parse, ModelNamed::in_path}};
+  }
   HttpError shape(HttpError error) const override {
     error.body = "{\"message\":" + json_string(error.message) + "}";
     return error;

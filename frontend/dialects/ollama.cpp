@@ -339,16 +339,27 @@ std::string model_members(const ServedModel& model) {
          ",\"size\":0,\"digest\":\"\",\"details\":" + kDetails;
 }
 
-Page tags_page(const PageFacts& facts, const ServedModel& model) {
-  return Answer{"{\"models\":[" + model_members(model) + ",\"modified_at\":\"" +
-                iso_time(facts.created * kSecond) + "\"}]}"};
+template <typename Rest>
+Page list_page(const PageFacts& facts, const ServedModel& model, Rest rest) {
+  std::string list;
+  for (const PageModel& one : facts.listed(model)) {
+    list += (list.empty() ? "" : ",") + model_members(*one.model) + rest(one) + "}";
+  }
+  return Answer{"{\"models\":[" + list + "]}"};
 }
 
-/// The model is in memory, and stays there.
+Page tags_page(const PageFacts& facts, const ServedModel& model) {
+  return list_page(facts, model, [&](const PageModel& /*one*/) {
+    return ",\"modified_at\":\"" + iso_time(facts.created * kSecond) + "\"";
+  });
+}
+
+/// The models are in memory, and stay there.
 Page running_page(const PageFacts& facts, const ServedModel& model) {
-  return Answer{"{\"models\":[" + model_members(model) +
-                ",\"expires_at\":\"9999-12-31T23:59:59Z\",\"size_vram\":0,\"context_length\":" +
-                std::to_string(facts.max_context) + "}]}"};
+  return list_page(facts, model, [](const PageModel& one) {
+    return ",\"expires_at\":\"9999-12-31T23:59:59Z\",\"size_vram\":0,\"context_length\":" +
+           std::to_string(one.max_context);
+  });
 }
 
 Page version_page(const PageFacts& facts, const ServedModel&) {
@@ -360,11 +371,11 @@ class Ollama : public Dialect {
  public:
   const char* name() const override { return "ollama"; }
   std::vector<DialectRoute> routes() const override {
-    return {{"POST", "/api/chat", &parse_chat},
-            {"POST", "/api/generate", &parse_generate},
-            {"POST", "/api/show", &parse_show},
-            {"POST", "/api/embed", &parse_embed},
-            {"POST", "/api/embeddings", &parse_embed_one},
+    return {{"POST", "/api/chat", &parse_chat, ModelNamed::by_tag},
+            {"POST", "/api/generate", &parse_generate, ModelNamed::by_tag},
+            {"POST", "/api/show", &parse_show, ModelNamed::by_tag},
+            {"POST", "/api/embed", &parse_embed, ModelNamed::by_tag},
+            {"POST", "/api/embeddings", &parse_embed_one, ModelNamed::by_tag},
             {"GET", "/api/tags", &tags_page},
             {"GET", "/api/ps", &running_page},
             {"GET", "/api/version", &version_page}};

@@ -371,8 +371,8 @@ class Tgi : public Dialect {
     return {{"POST", "/", &parse_root},
             {"POST", "/generate", &parse_whole},
             {"POST", "/generate_stream", &parse_stream},
-            {"POST", "/tokenize", &parse_tokenize},
-            {"POST", "/invocations", &parse_invocation},
+            {"POST", "/tokenize", &parse_tokenize, ModelNamed::in_body},
+            {"POST", "/invocations", &parse_invocation, ModelNamed::in_body},
             {"GET", "/info", &info_page}};
   }
   HttpError shape(HttpError error) const override { return tgi_error(std::move(error)); }

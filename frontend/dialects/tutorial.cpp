@@ -171,9 +171,9 @@ class Tutorial : public Dialect {
  public:
   const char* name() const override { return "tutorial"; }
   std::vector<DialectRoute> routes() const override {
-    return {{"POST", "/completion/v1", &parse_completion_task},
-            {"POST", "/completion/v2", &parse_completion_task},
-            {"POST", "/chat_completion/v1", &parse_chat_task},
+    return {{"POST", "/completion/v1", &parse_completion_task, ModelNamed::in_body},
+            {"POST", "/completion/v2", &parse_completion_task, ModelNamed::in_body},
+            {"POST", "/chat_completion/v1", &parse_chat_task, ModelNamed::in_body},
             {"GET", "/model_id", &model_id_page}};
   }
   HttpError shape(HttpError error) const override { return fastapi_error(std::move(error)); }

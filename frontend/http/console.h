@@ -32,11 +32,11 @@ ParseOutcome ended_request(const std::string& run_dir, std::string_view id);
 /// Those who read the stream of events. The loop's thread alone.
 class Watchers {
  public:
-  static constexpr std::size_t kMost = 16;
+  static constexpr std::size_t kMost = 16;  // of a front end, whatever they watch
 
   explicit Watchers(StreamWriter& writer) : writer_(writer) {}
 
-  bool full() const { return watching_.size() >= kMost; }
+  std::size_t count() const { return watching_.size(); }
   bool empty() const { return watching_.empty(); }
   /// Sends the head; the writer knows the connection already.
   void add(const std::shared_ptr<ClientConnection>& connection, ReplyFrame frame, TimeNs now);

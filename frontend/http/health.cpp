@@ -29,6 +29,17 @@ Health judge_health(const SchedulerView& view, bool draining, TimeNs now,
               (view.workers_ready == 1 ? " worker is ready" : " workers are ready")};
 }
 
+Health judge_model(const ModelSetup& setup, const SchedulerView& view, bool draining, TimeNs now) {
+  Health judged = judge_health(view, draining, now);
+  if (draining) return judged;
+  if (!setup.fault.empty()) return {false, "cannot_load", setup.fault};
+  // Somebody may have started one by hand.
+  if (setup.no_workers && judged.status == "loading" && view.epoch != 0) {
+    return {false, "no_workers", "no workers are configured"};
+  }
+  return judged;
+}
+
 std::string health_body(const Health& health, const SchedulerView& view, const std::string& model,
                         const std::string& version) {
   return "{\"status\":" + json_string(health.status) + ",\"reason\":" + json_string(health.reason) +
@@ -38,6 +49,38 @@ std::string health_body(const Health& health, const SchedulerView& view, const s
          ",\"requests_waiting\":" + std::to_string(view.waiting) +
          ",\"max_context\":" + std::to_string(view.max_context) +
          ",\"steps\":" + std::to_string(view.progress) + "}\n";
+}
+
+Health join_health(const std::vector<ModelHealth>& models) {
+  Health all{true, "ok", ""};
+  for (const ModelHealth& one : models) {
+    if (one.health.ok) continue;
+    if (all.ok) all.status = one.health.status;
+    all.ok = false;
+    all.reason += (all.reason.empty() ? "" : "; ") + one.model + ": " + one.health.reason;
+  }
+  if (all.ok) all.reason = "all " + std::to_string(models.size()) + " models can serve";
+  return all;
+}
+
+Health join_any(const std::vector<ModelHealth>& models) {
+  Health all = join_health(models);
+  for (const ModelHealth& one : models) {
+    if (!one.health.ok) continue;
+    all.ok = true;
+    all.status = "ok";
+  }
+  return all;
+}
+
+std::string health_body(const Health& health, const std::vector<std::string>& models,
+                        const std::string& version) {
+  std::string list;
+  for (const std::string& one : models) {
+    list += (list.empty() ? "" : ",") + one.substr(0, one.find('\n'));
+  }
+  return "{\"status\":" + json_string(health.status) + ",\"reason\":" + json_string(health.reason) +
+         ",\"version\":" + json_string(version) + ",\"models\":[" + list + "]}\n";
 }
 
 }  // namespace baton

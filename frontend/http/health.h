@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "frontend/core/request_table.h"
 #include "ipc/types.h"
@@ -15,7 +16,7 @@ struct HealthLimits {
 
 struct Health {
   bool ok = false;
-  std::string status;  // ok, loading, draining, stuck, no_scheduler
+  std::string status;  // ok, loading, draining, stuck, no_scheduler, cannot_load, no_workers
   std::string reason;  // a sentence for a person
 };
 
@@ -23,8 +24,30 @@ struct Health {
 bool scheduler_live(const SchedulerView& view, TimeNs now, const HealthLimits& limits = {});
 Health judge_health(const SchedulerView& view, bool draining, TimeNs now,
                     const HealthLimits& limits = {});
+/// What of a model is known before any scheduler says something.
+struct ModelSetup {
+  std::string fault;        // ServedModel::fault
+  bool no_workers = false;  // the configuration has none for it
+};
+/// The same, of one of several models.
+Health judge_model(const ModelSetup& setup, const SchedulerView& view, bool draining, TimeNs now);
 /// The body of GET /health.
 std::string health_body(const Health& health, const SchedulerView& view, const std::string& model,
+                        const std::string& version);
+
+/// One of several models that a front end serves.
+struct ModelHealth {
+  std::string model;
+  Health health;
+};
+
+/// ok when every model can serve; else the state of the first that cannot, and a sentence that
+/// names all that cannot.
+Health join_health(const std::vector<ModelHealth>& models);
+/// ok when any model can serve; the sentence names all that cannot.
+Health join_any(const std::vector<ModelHealth>& models);
+/// The body for several models: `models` are the bodies of each.
+std::string health_body(const Health& health, const std::vector<std::string>& models,
                         const std::string& version);
 
 }  // namespace baton

@@ -58,7 +58,8 @@ constexpr const char* kJson = " -H 'Content-Type: application/json' -d ";
 
 /// Lines to copy, for the dialects that have some.
 std::string examples(const IndexFacts& facts, std::string_view dialect, const std::string& url) {
-  const std::string model = shell_json(facts.model);
+  const std::string model =
+      shell_json(facts.example_model.empty() ? facts.model : facts.example_model);
   if (dialect == "openai") {
     return "\nA chat, token by token:\n  curl -N " + url + "/v1/chat/completions" + kJson +
            "'{\"model\": " + model +

@@ -14,7 +14,8 @@ struct IndexFacts {
     std::string name;
     std::vector<std::string> routes;  // "POST /generate"
   };
-  std::string model;
+  std::string model;          // or the names of several
+  std::string example_model;  // that the examples ask; empty: `model`
   std::string version;
   std::string address;  // host:port as the client called it (the Host header), or the bind
   bool ready = false;

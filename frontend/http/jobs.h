@@ -29,6 +29,7 @@ struct Generation {
   ParsedRequest request;
   ReplyFacts facts;  // all but the seed, if the request names none
   std::optional<std::string> chat_text;  // a chat as the model's template wrote it down
+  std::size_t model = 0;                 // which of those that are served
 };
 
 struct LiveRequest {
@@ -38,6 +39,8 @@ struct LiveRequest {
   const std::vector<const Dialect*>* dialects = nullptr;  // of the port; they outlive the loop
   MakePage page = nullptr;  // of a dialect, with the path that was asked for
   std::string path = {};
+  std::optional<std::size_t> model = std::nullopt;  // health: of that one alone
+  bool any = false;                                 // health: good while any model can serve
 };
 
 /// `100 Continue`: not a reply; the turn stays with the reader.
@@ -48,7 +51,9 @@ struct Interim {};
 struct Pending {};
 
 /// The console's events, for as long as the client reads them.
-struct Watch {};
+struct Watch {
+  std::size_t model = 0;  // whose scheduler is watched
+};
 
 struct Job {
   std::shared_ptr<ClientConnection> connection;

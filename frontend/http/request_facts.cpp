@@ -4,6 +4,8 @@
 #include <string_view>
 #include <utility>
 
+#include "frontend/core/percent_decoded.h"
+
 namespace baton {
 
 bool takes_any_model(const std::vector<const Dialect*>& dialects) {
@@ -32,6 +34,20 @@ ReplyFrame reply_frame(const HttpRequest& request, const Dialect* dialect, const
   if (const std::string* asked = request.header(kLoadFormatHeader))
     frame.load_format = load_format(*asked);
   return frame;
+}
+
+std::optional<std::string> query_value(const HttpRequest& request, std::string_view key) {
+  std::string_view query = request.target;
+  query.remove_prefix(std::min(request.path().size() + 1, query.size()));
+  while (!query.empty()) {
+    const std::size_t end = std::min(query.find('&'), query.size());
+    const std::string_view pair = query.substr(0, end);
+    query.remove_prefix(std::min(end + 1, query.size()));
+    if (pair.starts_with(key) && pair.substr(key.size()).starts_with('=')) {
+      return percent_decoded(pair.substr(key.size() + 1));
+    }
+  }
+  return std::nullopt;
 }
 
 RequestContext request_context(const HttpRequest& request, const ReplyFacts& facts,

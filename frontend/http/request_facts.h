@@ -3,6 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "frontend/core/dialect.h"
@@ -30,6 +33,9 @@ ReplyFrame reply_frame(const HttpRequest& request, const Dialect* dialect, const
 
 /// What its traceparent and tracestate say; null if it has none, or none that is valid.
 std::shared_ptr<const TraceContext> trace_of(const HttpRequest& request);
+
+/// What the query has of `key`, decoded; nothing: it has no such key.
+std::optional<std::string> query_value(const HttpRequest& request, std::string_view key);
 
 RequestContext request_context(const HttpRequest& request, const ReplyFacts& facts,
                                const IntakeSettings& settings);

@@ -82,7 +82,7 @@ std::vector<HttpRoute> Routes::table(const std::vector<const Dialect*>& dialects
                std::string_view(earlier.path) == route.path;
       });
       if (shared) continue;
-      const Place place{dialect, route.path, any_model};
+      const Place place{dialect, route.path, any_model, route.names_model};
       if (const auto* parse = std::get_if<ParseBody>(&route.answer)) {
         add(route.method, route.path,
             [=, this, parse = *parse](const Connection& c, HttpRequest request) {
@@ -217,21 +217,31 @@ void Routes::generate(const Connection& connection, HttpRequest request, const P
     std::abort();
   }
   const TimeNs received = now_ns();
-  ReplyFacts facts{.request_id = frame.request_id,
-                   .received = received,
-                   .wall_offset = wall_ns() - received,
-                   .max_context = facts_.max_context.load(std::memory_order_relaxed)};
+  ReplyFacts facts{
+      .request_id = frame.request_id, .received = received, .wall_offset = wall_ns() - received};
   Asker asker{connection, std::move(frame), place.route, std::move(facts), {}};
   RequestContext context =
       request_context(request, asker.facts, intake_settings(options_, place.any_model));
   // The body is read as JSON whatever its Content-Type says: curl -d calls everything a form.
-  const auto parsed = [this, parse, context = std::move(context)](std::string_view body) {
-    return parse(body, context, options_.model);
+  const auto read = [this, parse, place, context = std::move(context)](
+                        Asker& whose, std::string_view body) -> ParseOutcome {
+    auto chosen = choose_model(options_.models, place.names_model, context, body);
+    if (auto* error = std::get_if<HttpError>(&chosen)) return std::move(*error);
+    whose.model = std::get<std::size_t>(chosen);
+    if (const ServedModel& model = model_of(whose); !model.fault.empty()) {
+      return http_error(
+          Status(ErrorCode::unavailable, "the model '" + model.name + "': " + model.fault));
+    }
+    RequestContext settled = context;
+    settled.max_context = whose.facts.max_context =
+        facts_.max_context[whose.model].load(std::memory_order_relaxed);
+    return parse(body, settled, options_.models[whose.model]);
   };
   if (helpers_.pool == nullptr || request.body.size() < kLargeBody) {
-    begin(std::move(asker), parsed(request.body));
+    ParseOutcome outcome = read(asker, request.body);
+    begin(std::move(asker), std::move(outcome));
   } else {
-    parse_elsewhere(std::move(asker), std::move(request.body), parsed);
+    parse_elsewhere(std::move(asker), std::move(request.body), read);
   }
 }
 
@@ -241,16 +251,15 @@ std::string Routes::owner_of(const Asker& asker) {
 }
 
 /// Off the threads that read requests: small ones must not wait for it.
-void Routes::parse_elsewhere(Asker asker, std::string body,
-                             std::function<ParseOutcome(std::string_view)> parse) {
+void Routes::parse_elsewhere(Asker asker, std::string body, ReadBody read) {
   struct Waiting {
     Asker asker;
     std::string body;
-    std::function<ParseOutcome(std::string_view)> parse;
+    ReadBody read;
   };
   const std::size_t bytes = std::max(body.size(), kLargeBody);
   const auto waiting =
-      std::make_shared<Waiting>(Waiting{std::move(asker), std::move(body), std::move(parse)});
+      std::make_shared<Waiting>(Waiting{std::move(asker), std::move(body), std::move(read)});
   announce(waiting->asker);
   facts_.rendering.fetch_add(1);
   const bool taken = helpers_.pool->push(owner_of(waiting->asker), bytes, [this, waiting] {
@@ -258,7 +267,8 @@ void Routes::parse_elsewhere(Asker asker, std::string body,
     if (wanted_by(connection)()) {
       try {
         const AtWork at_work(connection->kept);
-        begin(std::move(waiting->asker), waiting->parse(waiting->body));
+        ParseOutcome outcome = waiting->read(waiting->asker, waiting->body);
+        begin(std::move(waiting->asker), std::move(outcome));
       } catch (const std::exception&) {  // out of memory, say
         connection->cut_off(now_ns());
       }
@@ -291,7 +301,7 @@ void Routes::begin(Asker asker, ParseOutcome outcome) {
   auto& request = std::get<ParsedRequest>(outcome);
   // Whichever of the dialects it came by: an embedding model's next token is no text.
   if (!request.sampling.pools()) {
-    if (auto refused = refuse_task(ModelTask::generate, options_.model)) {
+    if (auto refused = refuse_task(ModelTask::generate, model_of(asker))) {
       fail(asker.connection, std::move(asker.frame), asker.route, std::move(*refused));
       return;
     }
@@ -309,7 +319,8 @@ void Routes::post_generation(Asker asker, ParsedRequest request) {
   job.frame = std::move(asker.frame);
   job.route = asker.route;
   job.received = asker.facts.received;
-  job.what = Generation{std::move(request), std::move(asker.facts), std::move(asker.chat_text)};
+  job.what = Generation{std::move(request), std::move(asker.facts), std::move(asker.chat_text),
+                        asker.model};
   post(std::move(job));
 }
 
@@ -325,25 +336,26 @@ void Routes::check_grammar(Asker asker, ParsedRequest request) {
          http_error(status,
                     http_status(status.code()) == 400 ? waiting->request.grammar_field : ""));
   };
-  if (helpers_.grammars == nullptr) {
+  GrammarChecker* grammars = helpers_of(waiting->asker).grammars;
+  if (grammars == nullptr) {
     refuse(Status(ErrorCode::unavailable, "this server does not check grammars"));
     return;
   }
   announce(waiting->asker);
   facts_.rendering.fetch_add(1);
   const SamplingParams& sampling = waiting->request.sampling;
-  const bool taken = helpers_.grammars->check(
-      sampling.grammar_kind, sampling.grammar, owner_of(waiting->asker),
-      wanted_by(waiting->asker.connection), [=, this](const Status& status) {
-        if (status.ok()) {
-          post_generation(std::move(waiting->asker), std::move(waiting->request));
-        } else if (status.code() == ErrorCode::invalid_argument) {
-          refuse(invalid("asks for what cannot be served: " + status.message()));
-        } else {
-          refuse(status);
-        }
-        facts_.rendering.fetch_sub(1);
-      });
+  const bool taken =
+      grammars->check(sampling.grammar_kind, sampling.grammar, owner_of(waiting->asker),
+                      wanted_by(waiting->asker.connection), [=, this](const Status& status) {
+                        if (status.ok()) {
+                          post_generation(std::move(waiting->asker), std::move(waiting->request));
+                        } else if (status.code() == ErrorCode::invalid_argument) {
+                          refuse(invalid("asks for what cannot be served: " + status.message()));
+                        } else {
+                          refuse(status);
+                        }
+                        facts_.rendering.fetch_sub(1);
+                      });
   if (taken) return;
   facts_.rendering.fetch_sub(1);
   refuse(Status(ErrorCode::queue_full, "too many requests wait for their grammars to be checked"));
@@ -360,17 +372,19 @@ void Routes::render(Asker asker, std::unique_ptr<PendingChat> chat) {
   std::string owner = owner_of(waiting->asker) + (request.size() < kLargeBody ? "" : " large");
   announce(waiting->asker);
   facts_.rendering.fetch_add(1);
-  const bool taken =
-      helpers_.templates != nullptr &&
-      helpers_.templates->render(request, owner, wanted_by(waiting->asker.connection),
-                                 [this, waiting](const Result<std::string>& rendered) {
-                                   const Connection connection = waiting->asker.connection;
-                                   const AtWork at_work(connection->kept);
-                                   if (rendered.ok()) waiting->asker.chat_text = rendered.value();
-                                   begin(std::move(waiting->asker),
-                                         waiting->chat->finish(rendered, options_.model));
-                                   facts_.rendering.fetch_sub(1);
-                                 });
+  TemplatePool* templates = helpers_of(waiting->asker).templates;
+  const bool taken = templates != nullptr &&
+                     templates->render(request, owner, wanted_by(waiting->asker.connection),
+                                       [this, waiting](const Result<std::string>& rendered) {
+                                         const Connection connection = waiting->asker.connection;
+                                         const AtWork at_work(connection->kept);
+                                         if (rendered.ok())
+                                           waiting->asker.chat_text = rendered.value();
+                                         ParseOutcome outcome = waiting->chat->finish(
+                                             rendered, model_of(waiting->asker));
+                                         begin(std::move(waiting->asker), std::move(outcome));
+                                         facts_.rendering.fetch_sub(1);
+                                       });
   if (taken) return;
   facts_.rendering.fetch_sub(1);
   fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,
@@ -383,6 +397,16 @@ void Routes::live(const Connection& connection, const HttpRequest& request, cons
   ReplyFrame frame;
   const bool anybody = what.route == LiveRoute::health;
   if (!frame_of(connection, request, place.dialect, &frame, anybody)) return;
+  if (anybody) {
+    const auto named = query_value(request, "model");
+    const std::size_t model = named ? find_model(*named, options_.models) : 0;
+    if (model == options_.models.size()) {
+      fail(connection, std::move(frame), place.route, no_such_model(*named, options_.models));
+      return;
+    }
+    if (named) what.model = model;
+    what.any = query_value(request, "any") == "1";
+  }
   what.accept = header_or(request, "accept", "");
   what.host = header_or(request, "host", "");
   Job job;
@@ -407,12 +431,18 @@ void Routes::console(const Connection& connection, const HttpRequest& request, c
     reply(connection, std::move(frame), place.route, console_page());
     return;
   }
+  const auto named = query_value(request, "model");
+  const std::size_t model = named ? find_model(*named, options_.models) : 0;
+  if (model == options_.models.size()) {
+    fail(connection, std::move(frame), place.route, no_such_model(*named, options_.models));
+    return;
+  }
   Job job;
   job.connection = connection;
   job.frame = std::move(frame);
   job.route = place.route;
   job.received = now_ns();
-  job.what = Watch{};
+  job.what = Watch{model};
   post(std::move(job));
 }
 
@@ -425,10 +455,12 @@ void Routes::console_request(const Connection& connection, const HttpRequest& re
     fail(connection, std::move(asker.frame), place.route, std::move(*error));
     return;
   }
-  const auto look = [this](std::string_view id) { return ended_request(options_.run_dir, id); };
+  const auto look = [this](Asker& /*asker*/, std::string_view id) {
+    return ended_request(options_.run_dir, id);
+  };
   const std::string_view path = request.path();
   std::string id(path.substr(path.rfind('/') + 1));
-  if (helpers_.pool == nullptr) return begin(std::move(asker), look(id));
+  if (helpers_.pool == nullptr) return begin(std::move(asker), ended_request(options_.run_dir, id));
   parse_elsewhere(std::move(asker), std::move(id), look);
 }
 

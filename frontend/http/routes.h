@@ -3,6 +3,7 @@
 // goes on from there on a thread of the template pool.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "configs/config.h"
 #include "frontend/chat/template_pool.h"
 #include "frontend/core/dialect.h"
 #include "frontend/core/reply_facts.h"
@@ -29,14 +31,15 @@ namespace baton {
 
 /// What the loop tells Pistache's threads.
 struct SharedFacts {
-  std::atomic<std::uint32_t> max_context{0};  // 0: no scheduler has said yet
+  /// Of each model; 0: its scheduler has not said yet.
+  std::array<std::atomic<std::uint32_t>, kMaxModels> max_context{};
   std::atomic<bool> draining{false};
   std::atomic<std::uint32_t> rendering{
       0};  // requests that a renderer, or a checker of grammars, has
 };
 
 struct RouteOptions {
-  ServedModel model;
+  ServedModels models;
   TimeNs default_timeout = 600 * kSecond;
   TimeNs max_timeout = 3600 * kSecond;
   std::uint32_t max_streams = 4096;  // choices that the loop takes at once
@@ -58,10 +61,13 @@ IntakeSettings intake_settings(const RouteOptions& options, bool any_model);
 
 /// Where requests go on that would hold up whoever read them; null: there is none. All must be
 /// stopped before the routes go.
-struct RouteHelpers {
-  TemplatePool* templates = nullptr;   // chats that a template writes down
+struct ModelHelpers {
+  TemplatePool* templates = nullptr;   // chats that its template writes down
   GrammarChecker* grammars = nullptr;  // null: requests with a grammar are refused
-  WorkPool* pool = nullptr;            // large bodies; null: the thread that read them parses them
+};
+struct RouteHelpers {
+  std::vector<ModelHelpers> models = {};  // of each model; those that are not there have none
+  WorkPool* pool = nullptr;  // large bodies; null: the thread that read them parses them
 };
 
 /// Thread-safe; must outlive the server that calls its routes.
@@ -83,6 +89,7 @@ class Routes {
     const Dialect* dialect = nullptr;
     const char* route = "";
     bool any_model = false;  // as in RequestContext
+    ModelNamed names_model = ModelNamed::nowhere;
   };
   void generate(const Connection& connection, HttpRequest request, const Place& place,
                 ParseBody parse);
@@ -93,11 +100,17 @@ class Routes {
     const char* route = "";
     ReplyFacts facts;
     std::optional<std::string> chat_text;  // as in Generation
+    std::size_t model = 0;                 // likewise
   };
+  /// Looks which model a body is for, and at the body as its dialect does.
+  using ReadBody = std::function<ParseOutcome(Asker& asker, std::string_view body)>;
   /// Whose turn it is where several wait: the key's, or the address's.
   static std::string owner_of(const Asker& asker);
-  void parse_elsewhere(Asker asker, std::string body,
-                       std::function<ParseOutcome(std::string_view)> parse);
+  void parse_elsewhere(Asker asker, std::string body, ReadBody read);
+  const ServedModel& model_of(const Asker& asker) const { return options_.models[asker.model]; }
+  ModelHelpers helpers_of(const Asker& asker) const {
+    return asker.model < helpers_.models.size() ? helpers_.models[asker.model] : ModelHelpers();
+  }
   void begin(Asker asker, ParseOutcome outcome);
   void post_generation(Asker asker, ParsedRequest request);
   void check_grammar(Asker asker, ParsedRequest request);

@@ -459,14 +459,23 @@ std::vector<std::string> openai_fields(OpenAiRoute route, const ServedModel& mod
   return {fields.known().begin(), fields.known().end()};
 }
 
-std::string models_body(const ServedModel& model, std::int64_t created, std::uint32_t max_context) {
-  return "{\"object\":\"list\",\"data\":[" + model_object(model, created, max_context) + "]}";
+std::string models_body(const std::vector<PageModel>& models, std::int64_t created) {
+  std::string list;
+  for (const PageModel& one : models) {
+    list += (list.empty() ? "" : ",") + model_object(*one.model, created, one.max_context);
+  }
+  return "{\"object\":\"list\",\"data\":[" + list + "]}";
 }
 
-std::variant<std::string, HttpError> model_body(std::string_view id, const ServedModel& model,
-                                                std::int64_t created, std::uint32_t max_context) {
-  if (id != model.name) return unknown_model(id, model);
-  return model_object(model, created, max_context);
+std::variant<std::string, HttpError> model_body(std::string_view id,
+                                                const std::vector<PageModel>& models,
+                                                std::int64_t created) {
+  ServedModels served;
+  for (const PageModel& one : models) {
+    if (id == one.model->name) return model_object(*one.model, created, one.max_context);
+    served.push_back(*one.model);
+  }
+  return no_such_model(id, served);
 }
 
 }  // namespace baton

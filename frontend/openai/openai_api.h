@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "frontend/chat/reply_parser.h"
+#include "frontend/core/dialect.h"
 #include "frontend/core/generation.h"
 #include "frontend/core/json_reader.h"
 #include "frontend/core/served_model.h"
@@ -56,10 +57,11 @@ ParseOutcome parse_for_other_api(std::string_view body, OpenAiRoute route,
 /// Every field that the API knows, whatever it does with it.
 std::vector<std::string> openai_fields(OpenAiRoute route, const ServedModel& model);
 
-/// Body of GET /v1/models. `created`: unix seconds, when this server began to serve it.
-std::string models_body(const ServedModel& model, std::int64_t created, std::uint32_t max_context);
-/// Body of GET /v1/models/{id}; a 404 when `id` is another model.
-std::variant<std::string, HttpError> model_body(std::string_view id, const ServedModel& model,
-                                                std::int64_t created, std::uint32_t max_context);
+/// Body of GET /v1/models. `created`: unix seconds, when this server began to serve them.
+std::string models_body(const std::vector<PageModel>& models, std::int64_t created);
+/// Body of GET /v1/models/{id}; a 404 when `id` is none of them.
+std::variant<std::string, HttpError> model_body(std::string_view id,
+                                                const std::vector<PageModel>& models,
+                                                std::int64_t created);
 
 }  // namespace baton

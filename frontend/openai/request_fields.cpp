@@ -152,10 +152,7 @@ Status far_too_long(const RequestContext& context) {
 }
 
 HttpError unknown_model(std::string_view name, const ServedModel& model) {
-  return http_error(404,
-                    "the model '" + std::string(name.substr(0, 200)) +
-                        "' does not exist here; this server has '" + model.name + "'",
-                    "model_not_found", "model");
+  return no_such_model(name, {model});
 }
 
 HttpError field_error(const FieldError& error) {

@@ -22,7 +22,9 @@ void store(std::byte* at, std::uint64_t word) {
 
 }  // namespace
 
-std::size_t JournalGeometry::bytes() const { return extent_at(*this, extents); }
+std::size_t JournalGeometry::bytes() const {
+  return places_at(*this) + kPlaces * sizeof(SchedulerPlace);
+}
 
 Status JournalGeometry::check() const {
   if (slots == 0 || slots > (1U << 20)) return invalid("journal: slots out of bounds");
@@ -57,6 +59,13 @@ void Journal::note(const FrontendPlace& place) {
   store(words + offsetof(JournalWords, next_counter), place.next_counter);
   store(words + offsetof(JournalWords, generation), place.generation);
   store(words + offsetof(JournalWords, max_context), place.max_context);
+  std::byte* several = memory_.data() + places_at(geometry_);
+  for (std::size_t i = 0; i < std::min(place.several.size(), kPlaces); ++i) {
+    std::byte* at = several + i * sizeof(SchedulerPlace);
+    store(at + offsetof(SchedulerPlace, epoch), place.several[i].epoch);
+    store(at + offsetof(SchedulerPlace, max_context), place.several[i].max_context);
+    store(at + offsetof(SchedulerPlace, model), place.several[i].model);
+  }
 }
 
 std::byte* Journal::extent(std::uint32_t index) const {

@@ -7,9 +7,11 @@
 // slot's records fill one after another. A record is one fragment or several, since it may go on in
 // the next extent:
 //
-//   head:     magic, version, geometry, the build that wrote it; who it is to the scheduler
+//   head:     magic, version, geometry, the build that wrote it; who it is to its one scheduler
 //   slot:     state, first extent, the connection's cookie
 //   extent:   the next extent, then fragments until a word that is 0, or its end
+//   places:   behind the last extent, so that a build for one model reads the rest: the schedulers
+//             of several models, each with its model's identity
 //   fragment: a word (bytes, and whether more of the record follows), the bytes, padded to words
 #pragma once
 
@@ -36,13 +38,31 @@ struct JournalGeometry {
   Status check() const;
 };
 
-/// Who a front end is to the scheduler, as its successor will be.
+/// What a front end knew of a scheduler.
+struct SchedulerPlace {
+  std::uint64_t model = 0;        // ServedModel::identity; 0: of the only one
+  std::uint64_t epoch = 0;        // of the one that it knew last; 0: none
+  std::uint64_t max_context = 0;  // tokens that requests were checked against last; 0: none
+  bool operator==(const SchedulerPlace&) const = default;
+};
+
+/// Who a front end is to its schedulers, as its successor will be.
 struct FrontendPlace {
   std::uint64_t incarnation = 0;
-  std::uint64_t epoch = 0;         // of the scheduler that it knew last; 0: none
+  std::uint64_t epoch = 0;         // this and max_context: as in SchedulerPlace, of the only model
   std::uint64_t next_counter = 1;  // the first that it gave to no request
   std::uint64_t generation = 0;    // processes that had this incarnation before
-  std::uint64_t max_context = 0;   // tokens that requests were checked against last; 0: none
+  std::uint64_t max_context = 0;
+  std::vector<SchedulerPlace> several = {};  // of several models
+
+  /// By the model's identity: their order may change. Nothing is known of one that is not there.
+  SchedulerPlace of(std::uint64_t model) const {
+    if (model == 0) return {0, epoch, max_context};
+    for (const SchedulerPlace& one : several) {
+      if (one.model == model) return one;
+    }
+    return {model};
+  }
   bool operator==(const FrontendPlace&) const = default;
 };
 

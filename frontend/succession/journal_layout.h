@@ -31,6 +31,9 @@ struct JournalWords {
 };
 static_assert(sizeof(JournalWords) == 40);
 
+inline constexpr std::size_t kPlaces = 16;
+static_assert(sizeof(SchedulerPlace) == 24);
+
 enum class SlotState : std::uint32_t { free = 0, open = 1, lost = 2 };
 
 struct JournalSlot {
@@ -53,6 +56,10 @@ inline std::size_t slot_at(std::uint32_t index) {
 }
 inline std::size_t extent_at(const JournalGeometry& geometry, std::uint32_t index) {
   return slot_at(geometry.slots) + std::size_t{index} * geometry.extent_bytes;
+}
+
+inline std::size_t places_at(const JournalGeometry& geometry) {
+  return extent_at(geometry, geometry.extents);
 }
 
 }  // namespace baton

@@ -63,6 +63,19 @@ class RecordWalk {
   std::vector<bool>& taken_;
 };
 
+/// A build for one model has no room for them.
+std::vector<SchedulerPlace> read_places(std::span<const std::byte> memory,
+                                        const JournalGeometry& geometry) {
+  std::vector<SchedulerPlace> places;
+  if (geometry.bytes() > memory.size()) return places;
+  for (std::size_t i = 0; i < kPlaces; ++i) {
+    const auto place =
+        load<SchedulerPlace>(memory, places_at(geometry) + i * sizeof(SchedulerPlace));
+    if (place.model != 0) places.push_back(place);
+  }
+  return places;
+}
+
 }  // namespace
 
 Result<JournalContents> read_journal(std::span<const std::byte> memory) {
@@ -73,13 +86,13 @@ Result<JournalContents> read_journal(std::span<const std::byte> memory) {
     return invalid("journal: version " + std::to_string(head.version));
   const JournalGeometry geometry = head.geometry;
   if (const Status status = geometry.check(); !status.ok()) return status;
-  if (geometry.bytes() > memory.size()) return invalid("journal: shorter than its geometry");
+  if (places_at(geometry) > memory.size()) return invalid("journal: shorter than its geometry");
   if (head.build_bytes > head.build.size()) return invalid("journal: the build's name is too long");
   JournalContents contents;
   contents.build.assign(head.build.data(), head.build_bytes);
   const auto words = load<JournalWords>(memory, sizeof(JournalHead));
-  contents.place = {words.incarnation, words.epoch, words.next_counter,
-                    words.generation, words.max_context};
+  contents.place = {words.incarnation, words.epoch,       words.next_counter,
+                    words.generation,  words.max_context, read_places(memory, geometry)};
   std::vector<bool> taken(geometry.extents);
   std::unordered_set<std::uint64_t> cookies;
   for (std::uint32_t i = 0; i < geometry.slots; ++i) {

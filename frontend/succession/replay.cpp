@@ -46,6 +46,20 @@ std::int32_t key_of(const HttpRequest& request, const ApiKeys* keys) {
   return key ? static_cast<std::int32_t>(*key) : -1;
 }
 
+/// By what the opening says, not by the request: names and their order may have changed since.
+Result<std::size_t> model_of(const ReplyOpening& opening, const ServedModels& models) {
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    if (models[i].entry != opening.entry) continue;
+    if (!models[i].fault.empty()) {
+      return invalid("the model '" + opening.entry + "': " + models[i].fault);
+    }
+    if (models[i].identity == opening.identity) return i;
+    return invalid("the model '" + opening.entry + "' is another one now");
+  }
+  if (opening.entry.empty()) return invalid("the one model that was served has no entry now");
+  return invalid("the model '" + opening.entry + "' is not served any more");
+}
+
 /// What a journal's events did to the requests that make a reply.
 class RequestsReplayed {
  public:
@@ -90,10 +104,12 @@ Result<ReplayedReply> rebuild_reply(const ReplyOpening& opening, std::string_vie
   ReplyFrame frame = reply_frame(request.value(), place.dialect, setup.cors);
   frame.request_id = opening.facts.request_id;
   frame.api_key = key_of(request.value(), setup.keys);
-  ServedModel model = setup.model;
+  const RequestContext context = request_context(request.value(), opening.facts, setup.settings);
+  const auto chosen = model_of(opening, setup.models);
+  if (!chosen.ok()) return chosen.status();
+  ServedModel model = setup.models[chosen.value()];
   model.fingerprint = opening.fingerprint;
-  ParseOutcome outcome = place.parse(
-      request.value().body, request_context(request.value(), opening.facts, setup.settings), model);
+  ParseOutcome outcome = place.parse(request.value().body, context, model);
   if (auto* chat = std::get_if<std::unique_ptr<PendingChat>>(&outcome)) {
     if (!opening.rendered) return invalid("the journal's chat was never rendered");
     ParseOutcome finished = (*chat)->finish(Result<std::string>(*opening.rendered), model);
@@ -104,13 +120,14 @@ Result<ReplayedReply> rebuild_reply(const ReplyOpening& opening, std::string_vie
   parsed->sampling.seed = opening.facts.seed;
   ReplayedReply made_again;
   made_again.route = place.route;
+  made_again.model = chosen.value();
   made_again.first_counter = opening.first_counter;
   for (NewRequest& one : fan_out(*parsed, opening.facts.received + parsed->timeout))
     made_again.requests.push_back({.request = std::move(one)});
   made_again.choices_each = static_cast<std::uint32_t>(parsed->prompts.size() * parsed->choices /
                                                        made_again.requests.size());
-  made_again.reply = std::make_unique<RenderedReply>(*setup.model.tokenizer, *parsed,
-                                                     std::move(frame), opening.facts);
+  made_again.reply =
+      std::make_unique<RenderedReply>(*model.tokenizer, *parsed, std::move(frame), opening.facts);
   return made_again;
 }
 
@@ -124,7 +141,7 @@ Result<ReplayedReply> replay(const ReplyOpening& opening, const std::vector<std:
   ReplayedReply out = std::move(made_again).value();
   const auto requests = static_cast<std::uint32_t>(out.requests.size());
   const EventBounds bounds{requests * out.choices_each, requests,
-                           setup.model.tokenizer->vocab_size()};
+                           setup.models[out.model].tokenizer->vocab_size()};
   RequestsReplayed states(out);
   std::uint64_t skip = written - opening.place.begins_at;
   DecodedEvent decoded;

@@ -20,7 +20,7 @@ namespace baton {
 
 /// What reading a request again needs; as it was when the request came.
 struct ReplaySetup {
-  const ServedModel& model;
+  const ServedModels& models;
   std::vector<const Dialect*> dialects;  // of the port
   const Cors& cors;
   IntakeSettings settings;
@@ -42,6 +42,7 @@ struct ReplayedReply {
   std::unique_ptr<RenderedReply> reply;
   std::string unsent;  // what of those events' bytes the client does not have
   const char* route = "";
+  std::size_t model = 0;  // which of those that are served
   std::uint64_t first_counter = 0;
   std::uint32_t choices_each = 1;  // that a request makes
   std::vector<ReplayedRequest> requests;

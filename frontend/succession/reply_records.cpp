@@ -157,6 +157,10 @@ void put(RecordWriter& writer, const PromptGotOn& event) {
 
 void put(RecordWriter& /*writer*/, const StreamIdled& /*event*/) {}
 
+/// What an opening may have, as bits; a build for one model reads no more than the first.
+constexpr std::uint8_t kRendered = 1;
+constexpr std::uint8_t kOfSeveral = 2;
+
 /// Later than any time of this century, and small enough that two of them can be added.
 constexpr TimeNs kLatest = TimeNs{1} << 61;
 constexpr ErrorCode kLastErrorCode = ErrorCode::internal;
@@ -249,8 +253,14 @@ std::string encode_opening(const ReplyOpening& opening) {
   writer.put(opening.facts.seed);
   writer.put(opening.first_counter);
   writer.put_list(opening.fingerprint);
-  writer.put<std::uint8_t>(opening.rendered.has_value());
+  const bool several = !opening.entry.empty();
+  writer.put(
+      static_cast<std::uint8_t>((opening.rendered ? kRendered : 0) | (several ? kOfSeveral : 0)));
   if (opening.rendered) writer.put_list(*opening.rendered);
+  if (several) {
+    writer.put_list(opening.entry);
+    writer.put(opening.identity);
+  }
   // What most replies do not have is left out: of the first, if the second is there, all but that.
   const bool limits = !opening.facts.limits.empty();
   if (limits || !opening.facts.load.empty()) writer.put_list(opening.facts.load);
@@ -294,10 +304,16 @@ Result<AnyOpening> decode_opening(std::string_view record) {
   opening.facts.seed = reader.take<std::uint64_t>();
   opening.first_counter = reader.take<std::uint64_t>();
   opening.fingerprint = reader.take_text();
-  if (reader.take_bool()) opening.rendered = reader.take_text();
+  const auto parts = reader.take<std::uint8_t>();
+  if ((parts & kRendered) != 0) opening.rendered = reader.take_text();
+  if ((parts & kOfSeveral) != 0) {
+    opening.entry = reader.take_text();
+    opening.identity = reader.take<std::uint64_t>();
+  }
   if (!reader.good()) opening.facts.load = reader.take_text();
   if (!reader.good()) opening.facts.limits = reader.take_text();
   if (!reader.good()) return invalid("journal: an opening of the wrong length");
+  if ((parts & ~(kRendered | kOfSeveral)) != 0) return invalid("journal: an opening of more parts");
   if (opening.facts.received < 0 || opening.facts.received > kLatest ||
       opening.facts.wall_offset < -kLatest || opening.facts.wall_offset > kLatest) {
     return invalid("journal: an opening at no possible time");

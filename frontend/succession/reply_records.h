@@ -28,6 +28,8 @@ struct ReplyOpening {
   std::optional<std::string> rendered;  // the chat as the model's template wrote it down, if it did
   std::uint64_t first_counter = 0;  // of the scheduler's requests that make it, one after another
   std::string fingerprint = {};     // ServedModel::fingerprint: another build has another one
+  std::string entry = {};           // ServedModel::entry and identity: whose scheduler makes it
+  std::uint64_t identity = 0;
   bool operator==(const ReplyOpening&) const = default;
 };
 

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -59,25 +61,50 @@ constexpr const char* kProcessHelp =
     "nobody\n"
     "                                                    listens until it is back\n";
 
-/// Sends one line, copies the answer to stdout. Returns the exit code.
-int ask(int fd, const std::string& line) {
-  const auto answer = baton::ask_admin(fd, line);
-  if (!answer) {
-    std::cerr << "baton-ctl: the scheduler left before it had answered\n";
+/// Where commands go. A scheduler is connected to when one is for it.
+struct Target {
+  std::string memory_socket;
+  baton::ProcessCommands processes;  // its schedulers are those that --model leaves
+  std::map<std::string, baton::UniqueFd> links = {};  // by admin socket
+  bool json = false;
+};
+
+/// Sends one line to a scheduler; nothing, and why on stderr, if there is no answer.
+std::optional<std::string> ask(Target& target, const baton::ModelSocket& scheduler,
+                               const std::string& line) {
+  baton::UniqueFd& link = target.links[scheduler.admin_socket];
+  if (!link) link = baton::connect_admin(scheduler.admin_socket);
+  if (!link) {
+    std::cerr << "baton-ctl: " << scheduler.admin_socket << ": " << std::strerror(errno)
+              << " (is baton-scheduler running?)\n";
+    return std::nullopt;
+  }
+  auto answer = baton::ask_admin(link.get(), line);
+  if (!answer) std::cerr << "baton-ctl: the scheduler left before it had answered\n";
+  return answer;
+}
+
+int ask_schedulers(Target& target, const std::vector<std::string>& words, const std::string& line) {
+  const auto asked = baton::asked_models(words, target.processes.schedulers);
+  if (!asked.ok()) {
+    std::cerr << "baton-ctl: " << asked.status().message() << "\n";
     return 1;
   }
+  if (asked.value().size() > 1) {
+    std::string text;
+    const bool json = words.back() == "json";
+    const int code = baton::ask_models(
+        asked.value(), json, [&](const baton::ModelSocket& one) { return ask(target, one, line); },
+        text);
+    std::cout << text << std::flush;
+    return code;
+  }
+  const baton::ModelSocket& one = asked.value().front();
+  const auto answer = ask(target, one, baton::with_full_name(words, one.model));
+  if (!answer) return 1;
   std::cout << *answer << std::flush;
   return answer->rfind("error:", 0) == 0 ? 1 : 0;
 }
-
-/// Where commands go. The scheduler is connected to when one is for it.
-struct Target {
-  std::string admin_socket;
-  std::string memory_socket;
-  baton::ProcessCommands processes;
-  baton::UniqueFd scheduler;
-  bool json = false;
-};
 
 int carry_out(const std::string& line, Target& target) {
   std::istringstream in{line};
@@ -87,16 +114,45 @@ int carry_out(const std::string& line, Target& target) {
   if (const auto done = baton::process_command(words, target.processes)) return *done;
   if (const auto done = baton::explain_command(words, target.processes.run_dir, target.json))
     return *done;
-  if (!target.scheduler) target.scheduler = baton::connect_admin(target.admin_socket);
-  if (!target.scheduler) {
-    std::cerr << "baton-ctl: " << target.admin_socket << ": " << std::strerror(errno)
-              << " (is baton-scheduler running?)\n";
-    return 1;
-  }
-  const int code = ask(target.scheduler.get(), line);
+  const int code = ask_schedulers(target, words, line);
   if (words == std::vector<std::string>{"help"})
     std::cout << kTopHelp << kExplainHelp << kTraceHelp << kMemoryHelp << kProcessHelp;
   return code;
+}
+
+/// The schedulers that there are: the one of --socket, those of the configuration, or without one
+/// those that the run directory has records of.
+baton::Status find_schedulers(const std::string& socket, const std::string& config_file,
+                              Target& target) {
+  std::vector<baton::ModelSocket>& schedulers = target.processes.schedulers;
+  std::string& run_dir = target.processes.run_dir;
+  if (!socket.empty()) {
+    schedulers = {{"", socket}};
+  } else {
+    std::vector<const char*> args = {"baton-ctl"};
+    if (!config_file.empty()) args.insert(args.end(), {"--config", config_file.c_str()});
+    const baton::Loaded loaded =
+        baton::load_config(baton::Program::tool, static_cast<int>(args.size()), args.data());
+    if (!loaded.config) return baton::invalid("");
+    for (const baton::Config* model : loaded.config->served()) {
+      schedulers.push_back({model->entry, model->scheduler.admin_socket});
+    }
+    if (run_dir.empty()) run_dir = loaded.config->run_dir;
+    auto recorded = baton::recorded_schedulers(run_dir);
+    if (config_file.empty() && !recorded.empty()) {
+      schedulers = std::move(recorded);
+      if (target.memory_socket.empty()) target.memory_socket = run_dir + "/memory.sock";
+    } else if (target.memory_socket.empty()) {
+      target.memory_socket = loaded.config->memory_socket();
+    }
+  }
+  const auto folder = std::filesystem::path(schedulers.front().admin_socket).parent_path();
+  if (target.memory_socket.empty()) target.memory_socket = (folder / "memory.sock").string();
+  if (run_dir.empty()) run_dir = folder.string();
+  auto chosen = baton::choose_models(schedulers, target.processes.model);
+  if (!chosen.ok()) return chosen.status();
+  schedulers = std::move(chosen).value();
+  return {};
 }
 
 }  // namespace
@@ -104,11 +160,14 @@ int carry_out(const std::string& line, Target& target) {
 int main(int argc, char** argv) {
   CLI::App app{"Commands on the scheduler's admin socket; 'baton-ctl help' lists them"};
   std::string config_file;
+  std::string socket;
   Target target;
   std::vector<std::string> words;
   app.add_option("--config", config_file, "YAML file that names run_dir or scheduler.admin_socket");
-  app.add_option("--socket", target.admin_socket,
-                 "path of the admin socket (default: from the configuration)");
+  app.add_option("--model", target.processes.model,
+                 "which of several models is meant: its name in the list `models` (default: all, "
+                 "for commands that show)");
+  app.add_option("--socket", socket, "path of the admin socket (default: from the configuration)");
   app.add_option(
       "--memory-socket", target.memory_socket,
       "path of a memory process's socket; the others are found beside it (default: from the "
@@ -137,20 +196,11 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   target.processes.within = static_cast<baton::TimeNs>(within * 1e9);
 
-  if (target.admin_socket.empty()) {
-    std::vector<const char*> args = {"baton-ctl"};
-    if (!config_file.empty()) args.insert(args.end(), {"--config", config_file.c_str()});
-    const baton::Loaded loaded =
-        baton::load_config(baton::Program::tool, static_cast<int>(args.size()), args.data());
-    if (!loaded.config) return loaded.exit_code;
-    target.admin_socket = loaded.config->scheduler.admin_socket;
-    if (target.memory_socket.empty()) target.memory_socket = loaded.config->memory_socket();
-    if (target.processes.run_dir.empty()) target.processes.run_dir = loaded.config->run_dir;
+  if (const baton::Status found = find_schedulers(socket, config_file, target); !found.ok()) {
+    if (found.message().empty()) return 2;  // the configuration is wrong, and has been told so
+    std::cerr << "baton-ctl: " << found.message() << "\n";
+    return 1;
   }
-  const auto folder = std::filesystem::path(target.admin_socket).parent_path();
-  if (target.memory_socket.empty()) target.memory_socket = (folder / "memory.sock").string();
-  if (target.processes.run_dir.empty()) target.processes.run_dir = folder.string();
-  target.processes.admin_socket = target.admin_socket;
   if (words.size() == 1 && words[0] == "-") {
     int worst = 0;
     for (std::string line; std::getline(std::cin, line);)
@@ -158,7 +208,13 @@ int main(int argc, char** argv) {
     return worst;
   }
   if (words.size() == 1 && words[0] == "top") {
-    return baton::run_top(target.admin_socket, static_cast<baton::TimeNs>(interval * 1e9));
+    const auto shown = baton::asked_models(words, target.processes.schedulers);
+    if (!shown.ok()) {
+      std::cerr << "baton-ctl: " << shown.status().message() << "\n";
+      return 1;
+    }
+    return baton::run_top(shown.value().front().admin_socket,
+                          static_cast<baton::TimeNs>(interval * 1e9));
   }
   if (words.size() == 1 && words[0] == "trace") {
     trace.run_dir = target.processes.run_dir;

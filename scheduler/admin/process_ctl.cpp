@@ -115,15 +115,19 @@ void print_table(const std::vector<Shown>& all) {
   }
 }
 
-Json ask_scheduler(const ProcessCommands& options, const std::string& line) {
-  const UniqueFd link = connect_admin(options.admin_socket);
+Json ask_scheduler(const ModelSocket& scheduler, const std::string& line) {
+  const UniqueFd link = connect_admin(scheduler.admin_socket);
   const auto answer = link ? ask_admin(link.get(), line, kAnswer) : std::nullopt;
   return Json::parse(answer.value_or(""), nullptr, /*allow_exceptions=*/false);
 }
 
 /// Whether the scheduler gives that very process work.
 bool ready_at_scheduler(const ProcessCommands& options, const ProcessRecord& record) {
-  const Json workers = ask_scheduler(options, "show workers json");
+  const auto own = std::find_if(
+      options.schedulers.begin(), options.schedulers.end(),
+      [&](const ModelSocket& one) { return belongs_to_model(record.name, one.model); });
+  if (own == options.schedulers.end()) return false;
+  const Json workers = ask_scheduler(*own, "show workers json");
   if (!workers.is_array()) return false;
   return std::any_of(workers.begin(), workers.end(), [&](const Json& worker) {
     return worker.value("name", "") == RankName(record.name).worker &&
@@ -131,14 +135,17 @@ bool ready_at_scheduler(const ProcessCommands& options, const ProcessRecord& rec
   });
 }
 
-/// Whether every front end that runs has joined the scheduler, which knows their number alone.
+/// Whether every front end that runs has joined the schedulers, which know their number alone.
 bool front_ends_joined(const ProcessCommands& options) {
   const auto records = read_process_records(options.run_dir);
   const auto up = std::count_if(records.begin(), records.end(), [&](const ProcessRecord& record) {
     return record.kind == "frontend" && is_up(options.run_dir, record);
   });
-  const Json info = ask_scheduler(options, "show info json");
-  return info.is_object() && info.value("frontends", 0) >= up;
+  return std::all_of(options.schedulers.begin(), options.schedulers.end(),
+                     [&](const ModelSocket& scheduler) {
+                       const Json info = ask_scheduler(scheduler, "show info json");
+                       return info.is_object() && info.value("frontends", 0) >= up;
+                     });
 }
 
 /// Each front end reads its keys again, and says in its log what came of it.
@@ -161,22 +168,30 @@ int reload_keys(const ProcessCommands& options) {
 
 class Restart {
  public:
-  explicit Restart(const ProcessCommands& options) : options_(options) {}
+  explicit Restart(const ProcessCommands& options) : options_(options) {
+    options_.schedulers = restart_schedulers(options);
+  }
 
   int run(const std::string& what) {
     targets_ = look_around(options_.run_dir);
-    std::erase_if(targets_, [](const Shown& each) {  // it is replaced with its front end
-      return each.process.kind == "twin";
+    std::erase_if(targets_, [&](const Shown& each) {  // a twin is replaced with its front end
+      return each.process.kind == "twin" || !belongs_to_model(each.process.name, options_.model);
     });
     if (what != "all") {
+      // As --model says it, the name lacks the model's.
       const std::string group = group_of(what);
+      const std::string of_model = options_.model + "." + what;
+      const std::string group_of_model = group_of(of_model);
       std::erase_if(targets_, [&](const Shown& each) {
-        return each.process.name != what && RankName(each.process.name).worker != group;
+        const std::string& name = each.process.name;
+        const std::string worker = RankName(name).worker;
+        return name != what && worker != group && name != of_model && worker != group_of_model;
       });
     }
     if (targets_.empty()) {
-      return complain("no process " + (what == "all" ? "" : what + " ") + "is known in " +
-                      options_.run_dir + " (show processes lists them)");
+      return complain("no process " + (what == "all" ? "" : what + " ") +
+                      (options_.model.empty() ? "" : "of model " + options_.model + " ") +
+                      "is known in " + options_.run_dir + " (show processes lists them)");
     }
     if (const std::string why = hindrance(); !why.empty()) return complain(why);
     std::vector<RunningProcess> order;
@@ -323,12 +338,37 @@ class Restart {
     return 0;
   }
 
-  const ProcessCommands& options_;
+  ProcessCommands options_;
   std::vector<Shown> targets_;
   bool crosses_ = false;  // versions of the protocol
 };
 
 }  // namespace
+
+std::vector<ModelSocket> recorded_schedulers(const std::string& run_dir) {
+  std::vector<ModelSocket> found;
+  for (const ProcessRecord& record : read_process_records(run_dir)) {
+    if (record.kind != "scheduler") continue;
+    const std::size_t dot = record.name.find('.');
+    const std::string model = dot == std::string::npos ? "" : record.name.substr(0, dot);
+    const std::string usual = run_dir + "/" + (model.empty() ? "" : model + ".") + "admin.sock";
+    found.push_back({model, record.admin_socket.empty() ? usual : record.admin_socket});
+  }
+  return found;
+}
+
+std::vector<ModelSocket> restart_schedulers(const ProcessCommands& options) {
+  std::vector<ModelSocket> found = recorded_schedulers(options.run_dir);
+  if (found.empty() || found.front().model.empty()) return options.schedulers;
+  std::erase_if(found, [&](const ModelSocket& one) {
+    return !options.model.empty() && one.model != options.model;
+  });
+  return found;
+}
+
+bool belongs_to_model(const std::string& process, const std::string& model) {
+  return model.empty() || process.starts_with(model + ".");
+}
 
 std::optional<int> process_command(const std::vector<std::string>& words,
                                    const ProcessCommands& options) {

@@ -12,10 +12,10 @@ constexpr std::size_t kMostOpen = kTraceSlots / 4;
 
 }  // namespace
 
-SchedulerTrace::SchedulerTrace(const std::string& run_dir, State& state)
+SchedulerTrace::SchedulerTrace(const std::string& run_dir, const std::string& name, State& state)
     : state_(state),
       log_(*(state.part_log = std::make_shared<PartLog>())),
-      tracer_(run_dir, "scheduler") {}
+      tracer_(run_dir, name) {}
 
 void SchedulerTrace::begin_turn(TimeNs now) {
   heard_ = told_ = 0;

@@ -15,7 +15,8 @@ namespace baton {
 class SchedulerTrace {
  public:
   /// `state` outlives this, and is told that a log of parts is wanted.
-  SchedulerTrace(const std::string& run_dir, State& state);
+  /// `name`: of the process.
+  SchedulerTrace(const std::string& run_dir, const std::string& name, State& state);
 
   bool on() const { return tracer_.on(); }
   /// At the beginning and at the end of a round.

@@ -59,108 +59,110 @@ AdmissionRules::AdmissionRules(State& state, WorkerIndex worker, TimeNs now, Out
   }
 }
 
-Ruling AdmissionRules::judge(Candidate& candidate) {
+QueueRuling AdmissionRules::judge(Candidate& candidate) {
   candidate.unready = !may_draw(w_, candidate.request);
   for (const Rule& rule : kRules) {
-    const Ruling answer = (this->*rule.judge)(candidate);
-    if (answer == Ruling::start) continue;
+    const QueueRuling answer = (this->*rule.judge)(candidate);
+    if (answer == QueueRuling::start) continue;
     candidate.request.passed_over = rule.name;
     // Of a worker that would not have it anyway, nobody waits for the rule.
     if (rule.judge != &AdmissionRules::others_prefill_it)
       candidate.request.times.waits_for(rule.name, now_);
     return answer;
   }
-  return Ruling::start;
+  return QueueRuling::start;
 }
 
 namespace {
 
-Ruling pass_over_if(bool condition) { return condition ? Ruling::pass_over : Ruling::start; }
+QueueRuling pass_over_if(bool condition) {
+  return condition ? QueueRuling::pass_over : QueueRuling::start;
+}
 
 /// Over so many of a kind, and no further: a long queue of them must not make every plan slow.
-Ruling pass_over_some(int& passed) {
-  return ++passed > kAsideLook ? Ruling::stop : Ruling::pass_over;
+QueueRuling pass_over_some(int& passed) {
+  return ++passed > kAsideLook ? QueueRuling::stop : QueueRuling::pass_over;
 }
 
 }  // namespace
 
-Ruling AdmissionRules::waits_for_its_group(Candidate& candidate) {
+QueueRuling AdmissionRules::waits_for_its_group(Candidate& candidate) {
   return pass_over_if(!static_batch_allows(state_, candidate.request));
 }
 
-Ruling AdmissionRules::its_blocks_are_elsewhere(Candidate& candidate) {
+QueueRuling AdmissionRules::its_blocks_are_elsewhere(Candidate& candidate) {
   const Request& request = candidate.request;
-  if (request.kept.worker == index_ || !goes_back(state_, request, now_)) return Ruling::start;
+  if (request.kept.worker == index_ || !goes_back(state_, request, now_)) return QueueRuling::start;
   return pass_over_some(elsewhere_kept_);
 }
 
-Ruling AdmissionRules::enough_wait_for_grammars(Candidate& candidate) {
-  if (!candidate.unready || held_ < most_held_) return Ruling::start;
+QueueRuling AdmissionRules::enough_wait_for_grammars(Candidate& candidate) {
+  if (!candidate.unready || held_ < most_held_) return QueueRuling::start;
   return pass_over_some(without_grammar_);
 }
 
-Ruling AdmissionRules::looked_far_enough(Candidate& /*candidate*/) {
-  return ++looked_ > kQueueLook ? Ruling::stop : Ruling::start;
+QueueRuling AdmissionRules::looked_far_enough(Candidate& /*candidate*/) {
+  return ++looked_ > kQueueLook ? QueueRuling::stop : QueueRuling::start;
 }
 
-Ruling AdmissionRules::logits_are_taken(Candidate& candidate) {
+QueueRuling AdmissionRules::logits_are_taken(Candidate& candidate) {
   return pass_over_if(logprob_budget_ == 0 && wants_prompt_logprobs(candidate.request));
 }
 
-Ruling AdmissionRules::others_prefill_it(Candidate& candidate) {
+QueueRuling AdmissionRules::others_prefill_it(Candidate& candidate) {
   return pass_over_if(!may_prefill(state_, candidate.request, w_, now_));
 }
 
-Ruling AdmissionRules::too_long(Candidate& candidate) {
+QueueRuling AdmissionRules::too_long(Candidate& candidate) {
   return pass_over_if(refuse_too_long(state_, w_, candidate.request, now_, out_));
 }
 
-Ruling AdmissionRules::beams_do_not_fit(Candidate& candidate) {
+QueueRuling AdmissionRules::beams_do_not_fit(Candidate& candidate) {
   return pass_over_if(!beams_fit(state_, w_, candidate.request, now_, out_));
 }
 
 /// has_room() says no to it, too, but not why.
-Ruling AdmissionRules::enough_run(Candidate& candidate) {
+QueueRuling AdmissionRules::enough_run(Candidate& candidate) {
   const std::uint32_t width = decodes_here(state_, w_) ? candidate.request.sampling.num_beams : 1;
   const bool full =
       w_.compute.sequences != 0 && w_.compute.sequences + width > most_running(state_, w_);
-  return full ? Ruling::stop : Ruling::start;
+  return full ? QueueRuling::stop : QueueRuling::start;
 }
 
-Ruling AdmissionRules::no_room(Candidate& candidate) {
+QueueRuling AdmissionRules::no_room(Candidate& candidate) {
   const Request& request = candidate.request;
   candidate.blocks = w_.store.blocks_for(request.length() + 1);
   // The last token is always computed: its logits are wanted, and they are nowhere.
   candidate.prefix = cached_prefix(state_, request, w_, request.length() - 1);
   const bool room =
       has_room(state_, w_, request, candidate.blocks - candidate.prefix.shared + reserved_);
-  return room ? Ruling::start : Ruling::stop;
+  return room ? QueueRuling::start : QueueRuling::stop;
 }
 
-Ruling AdmissionRules::better_placed_elsewhere(Candidate& candidate) {
+QueueRuling AdmissionRules::better_placed_elsewhere(Candidate& candidate) {
   return pass_over_if(
       better_placed(state_, candidate.request, w_, candidate.prefix.blocks.size(), now_));
 }
 
-Ruling AdmissionRules::less_to_do_elsewhere(Candidate& candidate) {
+QueueRuling AdmissionRules::less_to_do_elsewhere(Candidate& candidate) {
   return pass_over_if(lighter_elsewhere(state_, candidate.request, w_, now_));
 }
 
-Ruling AdmissionRules::prefix_is_on_its_way(Candidate& candidate) {
+QueueRuling AdmissionRules::prefix_is_on_its_way(Candidate& candidate) {
   candidate.elsewhere =
       find_prefix(state_, candidate.request, index_, candidate.prefix.blocks.size());
   return pass_over_if(is_being_pulled(state_, candidate.elsewhere, index_));
 }
 
-Ruling AdmissionRules::pull_may_not_begin(Candidate& candidate) {
+QueueRuling AdmissionRules::pull_may_not_begin(Candidate& candidate) {
   return pass_over_if(candidate.elsewhere.worker != kNobody && !w_.may_begin());
 }
 
-Ruling AdmissionRules::not_its_turn(Candidate& candidate) {
-  if (suspects_ == is_suspect(state_, candidate.request)) return Ruling::start;
-  if (suspects_ || w_.compute.makes_way) return Ruling::pass_over;
+QueueRuling AdmissionRules::not_its_turn(Candidate& candidate) {
+  if (suspects_ == is_suspect(state_, candidate.request)) return QueueRuling::start;
+  if (suspects_ || w_.compute.makes_way) return QueueRuling::pass_over;
   w_.compute.makes_way = true;
-  return Ruling::stop;
+  return QueueRuling::stop;
 }
 
 }  // namespace baton

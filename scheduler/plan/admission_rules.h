@@ -10,7 +10,7 @@
 
 namespace baton {
 
-enum class Ruling : std::uint8_t {
+enum class QueueRuling : std::uint8_t {
   start,
   pass_over,  // this one cannot begin here now; those behind it may
   stop,       // nobody behind it may either
@@ -34,32 +34,32 @@ class AdmissionRules {
 
   /// May end the request (it fits nobody, or its beams do not), and may ask for a suspect's turn
   /// (Compute::makes_way).
-  Ruling judge(Candidate& candidate);
+  QueueRuling judge(Candidate& candidate);
   /// It begins here.
   void admitted(const Candidate& candidate) { held_ += candidate.unready ? 1 : 0; }
 
  private:
   struct Rule {
     const char* name;
-    Ruling (AdmissionRules::*judge)(Candidate&);
+    QueueRuling (AdmissionRules::*judge)(Candidate&);
   };
   static const Rule kRules[];
 
-  Ruling waits_for_its_group(Candidate& candidate);
-  Ruling its_blocks_are_elsewhere(Candidate& candidate);
-  Ruling enough_wait_for_grammars(Candidate& candidate);
-  Ruling looked_far_enough(Candidate& candidate);
-  Ruling logits_are_taken(Candidate& candidate);
-  Ruling others_prefill_it(Candidate& candidate);
-  Ruling too_long(Candidate& candidate);
-  Ruling beams_do_not_fit(Candidate& candidate);
-  Ruling enough_run(Candidate& candidate);
-  Ruling no_room(Candidate& candidate);
-  Ruling better_placed_elsewhere(Candidate& candidate);
-  Ruling less_to_do_elsewhere(Candidate& candidate);
-  Ruling prefix_is_on_its_way(Candidate& candidate);
-  Ruling pull_may_not_begin(Candidate& candidate);
-  Ruling not_its_turn(Candidate& candidate);
+  QueueRuling waits_for_its_group(Candidate& candidate);
+  QueueRuling its_blocks_are_elsewhere(Candidate& candidate);
+  QueueRuling enough_wait_for_grammars(Candidate& candidate);
+  QueueRuling looked_far_enough(Candidate& candidate);
+  QueueRuling logits_are_taken(Candidate& candidate);
+  QueueRuling others_prefill_it(Candidate& candidate);
+  QueueRuling too_long(Candidate& candidate);
+  QueueRuling beams_do_not_fit(Candidate& candidate);
+  QueueRuling enough_run(Candidate& candidate);
+  QueueRuling no_room(Candidate& candidate);
+  QueueRuling better_placed_elsewhere(Candidate& candidate);
+  QueueRuling less_to_do_elsewhere(Candidate& candidate);
+  QueueRuling prefix_is_on_its_way(Candidate& candidate);
+  QueueRuling pull_may_not_begin(Candidate& candidate);
+  QueueRuling not_its_turn(Candidate& candidate);
 
   State& state_;
   Worker& w_;

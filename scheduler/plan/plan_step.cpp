@@ -446,9 +446,9 @@ class StepBuilder {
       if (next == nullptr || (before != nullptr && !tenant_goes_first(state_, *next, *before)))
         return;
       Candidate candidate{*next};
-      const Ruling answer = rules.judge(candidate);
-      if (answer == Ruling::stop) return;
-      if (answer == Ruling::pass_over) continue;
+      const QueueRuling answer = rules.judge(candidate);
+      if (answer == QueueRuling::stop) return;
+      if (answer == QueueRuling::pass_over) continue;
       rules.admitted(candidate);
       start(candidate);
       if (suspects) return;

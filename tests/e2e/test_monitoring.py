@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -19,6 +20,9 @@ MONITORING = SOURCE / "docs" / "monitoring"
 BOARD = json.loads((MONITORING / "grafana.json").read_text())
 # What may be empty, or no number, here: query and why.
 EMPTY = {}
+# What a front end counts for all its models together.
+OF_THE_PROCESS = re.compile(r"\bup\{|process_|baton_(http_replies|clients_dropped|replies_(taken_over|lost|unkept))_total"
+                            r"|baton_connections\{|baton_write_queue_bytes")
 
 
 class Prometheus(contextlib.AbstractContextManager):
@@ -68,7 +72,7 @@ def queries():
     """(panel, query) of the board, with its variables filled in."""
     for panel in BOARD["panels"]:
         for target in panel.get("targets", []):
-            yield panel["title"], target["expr"].replace("$__rate_interval", "8s").replace("$job", ".+")
+            yield panel["title"], target["expr"].replace("$__rate_interval", "8s").replace("$job", ".+").replace("$model", ".+")
 
 
 def load(cluster, stop):
@@ -112,6 +116,11 @@ class Files(unittest.TestCase):
         self.assertGreaterEqual(BOARD["schemaVersion"], 39)
         variables = {one["name"]: one["type"] for one in BOARD["templating"]["list"]}
         self.assertEqual(variables["datasource"], "datasource")
+        self.assertEqual(variables["model"], "query")
+        for panel in BOARD["panels"]:
+            for target in panel.get("targets", []):
+                self.assertNotEqual(OF_THE_PROCESS.search(target["expr"]) is None,
+                                    'model_name=~"$model"' not in target["expr"], target["expr"])
         numbers = [panel["id"] for panel in BOARD["panels"]]
         self.assertEqual(len(set(numbers)), len(numbers))
         places = set()

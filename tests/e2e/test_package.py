@@ -163,6 +163,7 @@ class Tree(Staged):
         for setting in ("KillMode=process", "Restart=always", "OOMPolicy=continue", "RuntimeDirectoryPreserve=yes",
                         "User=baton", "ExecStart=/usr/bin/baton service %i"):
             self.assertIn("\n" + setting, unit)
+        self.assertNotIn("--socket", unit, "of several models each scheduler has its own")
         if shutil.which("systemd-analyze"):
             place = self.usr / "lib/systemd/system/baton@.service"
             done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--threshold=30", "--no-pager",

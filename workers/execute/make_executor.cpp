@@ -37,7 +37,7 @@ CpuExecutor::Options cpu_options(const Config& config) {
   options.memory_socket = config.memory_socket();
   options.name = self.name;
   unsigned processes = self.ranks;
-  for (const WorkerConfig& worker : config.workers) {
+  for (const WorkerConfig& worker : config.neighbours()) {
     if (worker.device == "cpu" && worker.name != self.name) {
       options.neighbours.push_back(worker.name);
       processes += worker.ranks;
@@ -104,7 +104,7 @@ Result<CudaExecutor::Options> cuda_options(const Config& config) {
   options.ranks = static_cast<int>(self.ranks);
   options.rank_timeout = seconds_to_ns(self.rank_timeout_s);
   options.count = 0;
-  for (const WorkerConfig& worker : config.workers) {
+  for (const WorkerConfig& worker : config.neighbours()) {
     if (worker.device != "cuda") continue;
     const bool has_host_part = worker.host_pool_blocks > 0 || worker.host_pool_mib > 0;
     if (has_host_part && worker.name != self.name) options.neighbours.push_back(worker.name);

@@ -304,8 +304,8 @@ TEST(ConfigError, WrongType) {
             "or off");
   EXPECT_EQ(error_of("model: [a]\n"),
             "/etc/baton/t.yaml:1: model: no such section; there are scheduler, frontend, "
-            "telemetry, worker "
-            "and workers");
+            "telemetry, worker, "
+            "workers and models");
   EXPECT_EQ(error_of("frontend:\n  port: [80]\n"),
             "/etc/baton/t.yaml:2: frontend.port: expected one value, not a map or a list");
   EXPECT_EQ(error_of("frontend:\n  port:\n"), "/etc/baton/t.yaml:2: frontend.port: has no value");
@@ -318,8 +318,8 @@ TEST(ConfigError, WrongShape) {
             "/etc/baton/t.yaml:1: scheduler: expected a map of options");
   EXPECT_EQ(error_of("\ngateway: {a: 1}\n"),
             "/etc/baton/t.yaml:2: gateway: no such section; there are scheduler, frontend, "
-            "telemetry, worker "
-            "and workers");
+            "telemetry, worker, "
+            "workers and models");
   EXPECT_EQ(error_of("workers: {a: 1}\n"),
             "/etc/baton/t.yaml:1: workers: expected a list of workers");
   EXPECT_EQ(error_of("workers:\n  - a\n"),

@@ -523,6 +523,7 @@ TEST(MiiFields, DefaultsAndBounds) {
         R"({"prompts":"hello world","max_length":2})"}) {
     kMii.refuses(body, 400, "{\"message\":");
   }
+  EXPECT_EQ(Door({"mii", "/mii/%74iny"}).take(R"({"prompts":"x"})").max_context, 256U);
   Door{"mii", "/mii/other"}.refuses(R"({"prompts":"x"})", 404, "no deployment 'other'");
 }
 

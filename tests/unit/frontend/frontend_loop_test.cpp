@@ -179,7 +179,7 @@ class LoopTest : public ::testing::Test {
   explicit LoopTest(TimeNs sse_keepalive = 0)
       : run_dir_(make_folder()), scheduler(run_dir_), alive_(run_dir_, "frontend0") {
     RouteOptions route_options;
-    route_options.model = testing::tiny_model();
+    route_options.models = {testing::tiny_model()};
     routes_ = std::make_unique<Routes>(std::move(route_options), facts_, jobs_,
                                        RouteHelpers{.pool = &pool_});
     HttpServerOptions http_options;
@@ -195,20 +195,20 @@ class LoopTest : public ::testing::Test {
     EXPECT_TRUE(started.ok()) << started.message();
     LoopOptions options;
     options.identity = {"test", "frontend0", new_incarnation(), getpid(), 0};
-    options.model_name = "tiny";
     options.drain = kSecond;
     options.max_reply_bytes = 12'000;
     options.sse_keepalive = sse_keepalive;
-    options.model = testing::tiny_model();
     auto channel = connect_client(run_dir_ + "/frontends.sock",
                                   make_routing_id("frontend0", options.identity.incarnation));
     EXPECT_TRUE(channel.ok());
-    loop_ = std::make_unique<FrontendLoop>(std::move(options), std::move(channel).value(), *http_,
-                                           jobs_, facts_);
+    std::vector<LinkOptions> links;
+    links.push_back({.served = testing::tiny_model(), .channel = std::move(channel).value()});
+    loop_ =
+        std::make_unique<FrontendLoop>(std::move(options), std::move(links), *http_, jobs_, facts_);
     thread_ = std::thread([this] { exit_code_ = loop_->run(signals_, alive_); });
     scheduler.expect<FrontendHello>();
     const TimeNs until = now_ns() + kPatience;
-    while (facts_.max_context.load() == 0 && now_ns() < until) usleep(1000);
+    while (facts_.max_context[0].load() == 0 && now_ns() < until) usleep(1000);
   }
   ~LoopTest() override {
     stop();

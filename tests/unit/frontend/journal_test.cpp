@@ -286,7 +286,7 @@ TEST_F(LyingJournal, AboutItself) {
     std::memcpy(changed.bytes().data() + at, &word, sizeof word);
     EXPECT_FALSE(read_journal(changed.bytes()).ok()) << at;
   }
-  for (const std::size_t size : {std::size_t{0}, std::size_t{127}, kSmall.bytes() - 1})
+  for (const std::size_t size : {std::size_t{0}, std::size_t{127}, places_at(kSmall) - 1})
     EXPECT_FALSE(read_journal(memory_.bytes().first(size)).ok());
   EXPECT_FALSE(read_journal(std::span<const std::byte>(Memory(kSmall).bytes())).ok());
 }
@@ -392,6 +392,11 @@ TEST(ReplyRecords, AnOpeningComesBack) {
   EXPECT_EQ(decode_opening(encode_opening(opening)).value(), AnyOpening(opening));
   opening.facts.limits.clear();
   EXPECT_EQ(decode_opening(encode_opening(opening)).value(), AnyOpening(opening));
+  opening.entry = "small";
+  opening.identity = 99;
+  EXPECT_EQ(decode_opening(encode_opening(opening)).value(), AnyOpening(opening));
+  opening.rendered.reset();
+  EXPECT_EQ(decode_opening(encode_opening(opening)).value(), AnyOpening(opening));
   const WholeReply whole{{3, 4}, true, "HTTP/1.1 200 OK\r\n\r\n"};
   const std::string other = encode_whole(whole.place, whole.keep_alive, whole.bytes);
   EXPECT_EQ(decode_opening(other).value(), AnyOpening(whole));
@@ -412,6 +417,22 @@ TEST(Journal, TellsWhoItsWriterWas) {
   const auto contents = read_journal(std::as_bytes(std::span(words)));
   EXPECT_EQ(contents.value().place, place);
   EXPECT_EQ(contents.value().build, "build");
+}
+
+TEST(Journal, TellsOfEachModelsScheduler) {
+  std::vector<std::uint64_t> words(kSmall.bytes() / 8 + 1);
+  Journal journal(std::as_writable_bytes(std::span(words)), kSmall, "build");
+  FrontendPlace place{11, 12, 13, 14, 15, {{7, 16, 17}, {8, 18, 0}}};
+  journal.note(place);
+  const auto memory = std::as_bytes(std::span(words));
+  const FrontendPlace found = read_journal(memory).value().place;
+  EXPECT_EQ(found, place);
+  EXPECT_EQ(found.of(0), (SchedulerPlace{0, 12, 15}));
+  EXPECT_EQ(found.of(8), (SchedulerPlace{8, 18, 0}));
+  EXPECT_EQ(found.of(9), SchedulerPlace{9}) << "of another model nothing is known";
+  // A build for one model makes a journal without room for them.
+  place.several.clear();
+  EXPECT_EQ(read_journal(memory.first(kSmall.bytes() - 8)).value().place, place);
 }
 
 }  // namespace

@@ -567,13 +567,14 @@ TEST(OpenAi, BeforeAnyWorkerIsReady) {
 }
 
 TEST(OpenAi, Models) {
-  EXPECT_EQ(models_body(tiny_model(), 7, 256),
+  const ServedModel model = tiny_model();
+  EXPECT_EQ(models_body({{&model, 256}}, 7),
             R"({"object":"list","data":[{"id":"tiny","object":"model","created":7,)"
             R"("owned_by":"baton","max_model_len":256}]})");
   EXPECT_EQ(
-      std::get<std::string>(model_body("tiny", tiny_model(), 7, 0)),
+      std::get<std::string>(model_body("tiny", {{&model, 0}}, 7)),
       R"({"id":"tiny","object":"model","created":7,"owned_by":"baton","max_model_len":null})");
-  EXPECT_EQ(std::get<HttpError>(model_body("x", tiny_model(), 7, 0)).status, 404);
+  EXPECT_EQ(std::get<HttpError>(model_body("x", {{&model, 0}}, 7)).status, 404);
 }
 
 // Random changes of a good body: always a request or a 4xx with a whole error object.

@@ -105,6 +105,7 @@ class RecordedRun {
     opening_.place = {500, 1000};
     opening_.first_counter = 40;
     model_ = what.rendered ? &templated_model() : &pooling_model(what.task);
+    models_ = {*model_};
     opening_.fingerprint = model_->fingerprint;
     const auto request = parse(what);
     if (!request) return;
@@ -148,7 +149,7 @@ class RecordedRun {
   const std::string& request() const { return request_text_; }
 
   ReplaySetup setup() const {
-    return {*model_,
+    return {models_,
             dialects_,
             cors_,
             {.max_choices = 300,
@@ -337,6 +338,7 @@ class RecordedRun {
   std::vector<const Dialect*> dialects_;
   const Cors cors_{std::vector<std::string>{"https://page"}};
   const ServedModel* model_ = nullptr;
+  ServedModels models_;
   ReplyOpening opening_;
   std::string request_text_;
   HttpRequest request_;
@@ -593,13 +595,48 @@ TEST(Replay, AnotherBuildsBytesAreNoticed) {
 TEST(Replay, AnotherBuildGoesOnUnderTheNameOfTheFirst) {
   const Case what{"chat", "openai", "/v1/chat/completions", chat(R"(,"stream":true)")};
   const RecordedRun run(what, 5);
-  ServedModel newer = demo_model();
-  newer.fingerprint = "baton-9.9.9";
+  ServedModels newer = {demo_model()};
+  newer.front().fingerprint = "baton-9.9.9";
   const ReplaySetup as_before = run.setup();
   const ReplaySetup setup{newer, as_before.dialects, as_before.cors, as_before.settings, {}};
   const auto replayed = replay(run.opening(), run.records(), run.request(), 1000, setup);
   ASSERT_TRUE(replayed.ok()) << replayed.status().message();
   EXPECT_EQ(replayed.value().unsent, run.whole());
+}
+
+/// Of several models, however names and order have changed: the entry that it began with makes the
+/// rest, or nobody does.
+TEST(Replay, GoesOnAtTheModelThatBeganIt) {
+  const Case what{"chat", "openai", "/v1/chat/completions", chat(R"(,"stream":true)")};
+  const RecordedRun run(what, 5);
+  ReplyOpening opening = run.opening();
+  opening.entry = "one";
+  opening.identity = 11;
+  const auto entry = [](const char* name, std::uint64_t identity) {
+    ServedModel made = demo_model();  // each answers to what the request says
+    made.entry = name;
+    made.identity = identity;
+    return made;
+  };
+  const ReplaySetup as_before = run.setup();
+  const auto by = [&](const ServedModels& models) {
+    const ReplaySetup setup{models, as_before.dialects, as_before.cors, as_before.settings, {}};
+    const auto replayed = rebuild_reply(opening, run.request(), setup);
+    return replayed.ok() ? std::to_string(replayed.value().model) : replayed.status().message();
+  };
+  EXPECT_EQ(by({entry("one", 11), entry("two", 22)}), "0");
+  EXPECT_EQ(by({entry("two", 22), entry("one", 11)}), "1");
+  EXPECT_EQ(by({entry("two", 22)}), "the model 'one' is not served any more");
+  EXPECT_EQ(by({entry("two", 22), entry("one", 12)}), "the model 'one' is another one now");
+  EXPECT_EQ(by({demo_model()}), "the model 'one' is not served any more");
+  ServedModel faulty = entry("one", 0);
+  faulty.tokenizer = nullptr;
+  faulty.fault = "it cannot be loaded: x";
+  EXPECT_EQ(by({faulty}), "the model 'one': it cannot be loaded: x");
+  opening.entry.clear();
+  opening.identity = 0;
+  EXPECT_EQ(by({demo_model()}), "0");
+  EXPECT_EQ(by({entry("one", 11)}), "the one model that was served has no entry now");
 }
 
 TEST(Replay, OfAWholeReply) {

@@ -35,9 +35,9 @@ RequestTiming last_word(std::uint64_t counter) {
 struct Explainer : testing::Test {
   std::vector<ExplainedRequest> done;
   std::vector<std::string> told;  // spans' clients
-  RequestExplainer explainer{[this](ExplainedRequest request, std::unique_ptr<SpanFacts> span) {
-    done.push_back(std::move(request));
-    if (span) told.push_back(span->client);
+  RequestExplainer explainer{[this](EndedRequest ended) {
+    done.push_back(std::move(ended.request));
+    if (ended.span) told.push_back(ended.span->client);
   }};
 
   void expect_whole(std::size_t count) {

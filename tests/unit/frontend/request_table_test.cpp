@@ -382,6 +382,16 @@ TEST_F(TableTest, a_gap_asks_for_a_resend_at_once_and_only_once) {
   EXPECT_EQ(text[a], (Tokens{1, 2, 3, 4, 5, 6}));
 }
 
+TEST_F(TableTest, CountersOfOtherTablesAreNotUsed) {
+  welcome();
+  EXPECT_EQ(open(), 1U);
+  table.pass_over(7);
+  EXPECT_EQ(open(), 7U);
+  EXPECT_EQ(last<Submit>().request.counter, 7U);
+  table.pass_over(3);
+  EXPECT_EQ(open(), 8U) << "never one of its own again";
+}
+
 TEST_F(TableTest, other_attempts_and_epochs_are_ignored) {
   welcome();
   const auto a = open();

@@ -7,8 +7,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <future>
 #include <nlohmann/json.hpp>
+
+#include "ipc/process.h"
+#include "tests/support/temp_dir.h"
 
 namespace baton {
 namespace {
@@ -140,6 +144,31 @@ std::future<Result<std::string>> ask(
                   [promise](const Result<std::string>& r) { promise->set_value(r); });
   if (!taken) promise->set_value(Status(ErrorCode::queue_full, "full"));
   return future;
+}
+
+/// Pools start beside one another: all of them have the time of one, and who waits shows life.
+TEST(TemplatePool, SeveralAreAwaitedTogether) {
+  const TempDir folder;
+  folder.write("python", "#!/bin/sh\nexec sleep 60\n");
+  const std::string python = folder / "python";
+  std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  TemplateSetup setup = setup_of({{"default", "x"}});
+  TemplatePool good(setup, options_of(1));
+  ASSERT_TRUE(good.await_first(60 * kSecond).ok());
+  setup.python = python;
+  setup.start_time = 3 * kSecond;  // until then a pool cannot be stopped
+  TemplatePool one(setup, options_of(1));
+  TemplatePool two(setup, options_of(1));
+  int touched = 0;
+  const TimeNs began = now_ns();
+  const auto started = TemplatePool::await_all({&one, &good, &two}, kSecond, [&] { ++touched; });
+  EXPECT_GE(now_ns() - began, kSecond);
+  EXPECT_LT(now_ns() - began, 2 * kSecond);
+  EXPECT_GE(touched, 5);
+  ASSERT_EQ(started.size(), 3U);
+  EXPECT_FALSE(started[0].ok());
+  EXPECT_TRUE(started[1].ok());
+  EXPECT_FALSE(started[2].ok());
 }
 
 TEST(TemplatePool, OneThatKillsItsRendererLeavesTheOthersAlone) {

@@ -41,6 +41,9 @@ TEST(ProcessRecord, WhatIsWrittenIsRead) {
   const auto read = parse_process_record(encode_process_record(record));
   ASSERT_TRUE(read.has_value());
   EXPECT_EQ(*read, record);
+  ProcessRecord scheduler = record;
+  scheduler.admin_socket = "/a folder/admin.sock";
+  EXPECT_EQ(parse_process_record(encode_process_record(scheduler)), scheduler);
 }
 
 TEST(ProcessRecord, NoBeginningOfAFileIsARecord) {

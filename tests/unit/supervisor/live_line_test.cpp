@@ -138,5 +138,17 @@ TEST(CutToColumns, CountsCodePointsAndKeepsThemWhole) {
   EXPECT_EQ(cut_to_columns("äöü", 0), "");
 }
 
+TEST(LiveLines, EachStandsBehindItsName) {
+  LiveLines lines;
+  lines.add("small", "/nowhere/small.admin.sock");
+  lines.add("big", "/nowhere/big.admin.sock");
+  EXPECT_EQ(lines.look(1),
+            "small: the scheduler does not answer || big: the scheduler does not answer");
+  EXPECT_EQ(lines.look(1.5), std::nullopt) << "nobody has news";
+  LiveLines one;
+  one.add("", "/nowhere/admin.sock");
+  EXPECT_EQ(one.look(1), "the scheduler does not answer");
+}
+
 }  // namespace
 }  // namespace baton
