@@ -270,9 +270,13 @@ class Cluster:
             wait_until(lambda: self.get("/health", name)[0] == 200, seconds, f"{name} healthy")
 
     def ctl(self, command, seconds=10):
+        return self.ask_admin("admin.sock", command, seconds)
+
+    def ask_admin(self, name, command, seconds):
+        """What the scheduler answers that listens at `name` in the run directory."""
         with socket.socket(socket.AF_UNIX) as admin:
             admin.settimeout(seconds)
-            admin.connect(str(self.folder / "run" / "admin.sock"))
+            admin.connect(str(self.folder / "run" / name))
             admin.sendall(command.encode() + b"\n")
             answer = b""
             while not answer.endswith(b"\n\n") and answer != b"\n":

@@ -5,7 +5,6 @@
 """
 
 import json
-import socket
 import subprocess
 
 from cluster import DEMO_MODEL, Cluster
@@ -44,17 +43,7 @@ class SeveralModels(Cluster):
         self.pids.add(self.processes[name].pid)
 
     def ask_scheduler(self, model, command, seconds=10):
-        with socket.socket(socket.AF_UNIX) as admin:
-            admin.settimeout(seconds)
-            admin.connect(str(self.folder / "run" / f"{model}.admin.sock"))
-            admin.sendall(command.encode() + b"\n")
-            answer = b""
-            while not answer.endswith(b"\n\n") and answer != b"\n":
-                data = admin.recv(65536)
-                if not data:
-                    break
-                answer += data
-        return answer.decode()[:-1]
+        return self.ask_admin(f"{model}.admin.sock", command, seconds)
 
     def show(self, what):
         """Of all schedulers together, those that do not answer included: an OSError."""
