@@ -16,6 +16,7 @@
 #include "configs/gpu_memory.h"
 #include "configs/options.h"
 #include "configs/several_models.h"
+#include "ipc/joined.h"
 #include "ipc/process.h"
 
 namespace baton {
@@ -316,11 +317,7 @@ class Builder {
   }
 
   std::string worker_names() const {
-    std::string text;
-    for (const WorkerConfig& worker : config_.workers) {
-      text += (text.empty() ? "" : ", ") + worker.name;
-    }
-    return text.empty() ? "none" : text;
+    return config_.workers.empty() ? "none" : joined(config_.workers, &WorkerConfig::name);
   }
 
   /// Where a value came from: "FILE:LINE: KEY", or the key with a hint that it is the default.

@@ -5,15 +5,10 @@
 #include "configs/dialects.h"
 #include "configs/options.h"
 #include "configs/several_models.h"
+#include "ipc/joined.h"
 
 namespace baton {
 namespace {
-
-std::string join(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
 
 template <typename Section>
 void line(std::ostream& out, const Option<Section>& option, const std::string& prefix,
@@ -117,9 +112,9 @@ std::string help_text(Program who) {
          "characters "
          "out of a-z 0-9 _ -)\n"
          "      "
-      << join(entry_top_keys())
+      << joined(entry_top_keys())
       << ", sections scheduler and worker, workers, and of section frontend "
-      << join(entry_frontend_keys())
+      << joined(entry_frontend_keys())
       << "\n      as at the top level, which says what an entry leaves out\n";
   return out.str();
 }

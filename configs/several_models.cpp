@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "configs/options.h"
+#include "ipc/joined.h"
 
 namespace baton {
 namespace {
@@ -17,12 +18,6 @@ Status error_at(const Assignment& a, const std::string& what) {
   return invalid(a.where + ": " + a.label + ": " + what);
 }
 
-std::string names_of(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 bool is_name(const Assignment& a) { return a.section.empty() && a.key == "name"; }
 
 /// A key that is none at all is left to the table of options, which has more to say of it.
@@ -33,7 +28,7 @@ Status check_entry_key(const Assignment& a) {
   if (a.section == "frontend" && !holds(entry_frontend_keys(), a.key) && !home_of(a.key).empty()) {
     return error_at(a,
                     "belongs at the top level: one front end serves all models; an entry may say " +
-                        names_of(entry_frontend_keys()));
+                        joined(entry_frontend_keys()));
   }
   if (a.section.empty() && !is_name(a) && !holds(entry_top_keys(), a.key) &&
       home_of(a.key) == "the top level") {
@@ -194,10 +189,10 @@ Result<Config> pick(Program who, Config config, const std::string& entry) {
   }
   if (!entry.empty()) {
     return invalid("command line: --for: there is no model '" + entry + "'; the file has " +
-                   names_of(names));
+                   joined(names));
   }
   if (who == Program::scheduler || who == Program::worker) {
-    return invalid("command line: --for: is missing; the file has the models " + names_of(names));
+    return invalid("command line: --for: is missing; the file has the models " + joined(names));
   }
   return config;
 }

@@ -34,6 +34,7 @@
 #include "frontend/succession/journal_memory.h"
 #include "frontend/succession/twin.h"
 #include "frontend/take_over.h"
+#include "ipc/joined.h"
 #include "ipc/process.h"
 #include "ipc/spin.h"
 #include "ipc/zmq_channel.h"
@@ -86,13 +87,7 @@ struct Port {
   HttpServerOptions options;
   std::vector<const Dialect*> dialects;
 
-  std::string names() const {
-    std::string text;
-    for (const Dialect* dialect : dialects) {
-      text += (text.empty() ? "" : ", ") + std::string(dialect->name());
-    }
-    return text;
-  }
+  std::string names() const { return joined(dialects, &Dialect::name); }
 };
 
 std::vector<Port> open_ports(const FrontendConfig& config, WorkPool& pool, InputJournal* journal) {

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <map>
 
+#include "ipc/fnv1a.h"
 #include "ipc/process.h"
 
 namespace baton {
@@ -88,11 +89,9 @@ bool is_name(std::string_view name) {
 }  // namespace
 
 std::uint64_t command_fingerprint(const std::vector<std::string>& argv) {
-  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
+  std::uint64_t hash = fnv1a("");
   for (const std::string& arg : argv) {
-    for (std::size_t i = 0; i <= arg.size(); ++i) {  // with the 0 behind it
-      hash = (hash ^ static_cast<unsigned char>(arg.c_str()[i])) * 1099511628211U;
-    }
+    hash = fnv1a({arg.c_str(), arg.size() + 1}, hash);  // with the 0 behind it
   }
   return hash;
 }

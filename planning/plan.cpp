@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "configs/config.h"
+#include "ipc/joined.h"
 #include "ipc/process.h"
 #include "planning/plan_search.h"
 
@@ -121,16 +122,14 @@ void check_lengths(const Inputs& in, const MeasuredDevice& device) {
 
 /// A plan is about one model's workers: that of an entry, where there are several.
 Config model_of(Config config, const std::string& entry) {
-  std::string names;
   for (Config& model : config.models) {
     if (model.entry == entry) return std::move(model);
-    names += (names.empty() ? "" : ", ") + model.entry;
   }
   if (config.models.empty() && entry.empty()) return config;
   if (config.models.empty()) stop("--for " + entry + ": the configuration has no list of models");
   stop((entry.empty() ? "name one of the configuration's models with --for: "
                       : "--for " + entry + ": there is no such model; there are ") +
-       names);
+       joined(config.models, &Config::entry));
 }
 
 std::string ranks_text(std::uint32_t ranks) {

@@ -6,6 +6,7 @@
 #include "frontend/chat/reply_marks.h"
 #include "frontend/chat/reply_parser.h"
 #include "frontend/core/json_reader.h"
+#include "ipc/fnv1a.h"
 
 namespace baton {
 namespace {
@@ -364,10 +365,7 @@ bool ReplyParser::give_named_call(std::string name, std::string arguments,
 std::string ReplyParser::call_id() const {
   static constexpr std::string_view kDigits =
       "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
-  for (const char c : seed_ + "/" + std::to_string(calls_)) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  }
+  std::uint64_t hash = fnv1a(seed_ + "/" + std::to_string(calls_));
   std::string id = grammar_.calls == CallStyle::bracketed ? "" : "call_";
   for (int i = 0; i < 9; ++i) {
     id.push_back(kDigits[hash % kDigits.size()]);

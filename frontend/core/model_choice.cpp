@@ -5,6 +5,8 @@
 
 #include "frontend/core/percent_decoded.h"
 #include "frontend/http/http_error.h"
+#include "ipc/fnv1a.h"
+#include "ipc/joined.h"
 
 namespace baton {
 namespace {
@@ -87,17 +89,11 @@ std::variant<std::size_t, HttpError> among(std::string_view name, const ServedMo
 
 }  // namespace
 
-std::string names_of(const ServedModels& models) {
-  std::string names;
-  for (const ServedModel& model : models) names += (names.empty() ? "" : ", ") + model.name;
-  return names;
-}
+std::string names_of(const ServedModels& models) { return joined(models, &ServedModel::name); }
 
 HttpError no_such_model(std::string_view name, const ServedModels& models) {
-  std::string names;
-  for (const ServedModel& model : models) {
-    names += (names.empty() ? "'" : ", '") + model.name + "'";
-  }
+  const std::string names =
+      joined(models, [](const ServedModel& model) { return "'" + model.name + "'"; });
   return http_error(404,
                     "the model '" + std::string(name.substr(0, 200)) +
                         "' does not exist here; this server has " + names,
@@ -115,8 +111,7 @@ std::uint64_t model_identity(std::string_view entry, std::string_view folder,
   if (entry.empty()) return 0;
   const std::string text =
       std::string(entry) + '\n' + std::string(folder) + '\n' + std::to_string(vocabulary);
-  std::uint64_t sum = 14695981039346656037U;  // FNV-1a: another build must come to the same
-  for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  const std::uint64_t sum = fnv1a(text);  // another build must come to the same
   return sum == 0 ? 1 : sum;
 }
 

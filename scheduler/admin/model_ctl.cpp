@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "ipc/joined.h"
+
 namespace baton {
 namespace {
 
 std::string names_of(const std::vector<ModelSocket>& models) {
-  std::string names;
-  for (const ModelSocket& one : models) names += (names.empty() ? "" : ", ") + one.model;
-  return names;
+  return joined(models, &ModelSocket::model);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <sstream>
 #include <utility>
 
+#include "ipc/fnv1a.h"
+
 namespace baton::cuda {
 
 namespace {
@@ -92,8 +94,7 @@ std::optional<KernelChoices> from_text(const std::string& key, const std::string
 }
 
 std::string choices_file_name(const std::string& key) {
-  std::uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a
-  for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
+  const std::uint64_t hash = fnv1a(key);
   char name[48];
   std::snprintf(name, sizeof name, "kernels-%016llx.txt", static_cast<unsigned long long>(hash));
   return name;
