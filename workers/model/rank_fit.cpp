@@ -10,6 +10,7 @@
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/cut.h"
 #include "workers/model/error.h"
+#include "workers/model/gpu_cut.h"
 #include "workers/model/gpu_limits.h"
 
 namespace baton {
@@ -148,7 +149,7 @@ class Fit {
     std::sort(free.rbegin(), free.rend());
     const int most = std::min<int>(kMaxRanks, static_cast<int>(free.size()));
     for (int ranks = 1; ranks <= most; ++ranks) {
-      if (!can_cut(q_.config, ranks).ok()) continue;
+      if (!shared_by_gpus(ranks)) continue;
       const int heads = static_cast<int>(ModelCut{0, ranks}.kv_heads(q_.config).count);
       Need need;
       need.where = "on GPUs, " + count_of(ranks) + (ranks > 1 ? ", each" : "");
@@ -161,6 +162,18 @@ class Fit {
     }
   }
 
+  /// Heads that do not divide are passed over; whatever else speaks against it is told, once.
+  bool shared_by_gpus(int ranks) {
+    if (!can_cut(q_.config, ranks).ok()) return false;
+    try {
+      check_gpu_ranks(q_.config, {{0, ranks}, /*by_outputs=*/false});
+      return true;
+    } catch (const ModelError& e) {
+      const std::string line = "note     " + q_.name + " on GPUs: " + e.what();
+      if (out_.lines.back() != line) out_.lines.push_back(line);
+      return false;
+    }
+  }
   static std::string count_of(int ranks) {
     return std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
   }
@@ -233,8 +246,9 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
       const int layer = layer_of(rest);
       if (layer < 0 || layer >= config.layers) continue;  // of a part that is not served
       add_tensor(config, rest, view.shape.size() == 1, bytes, out);
-    } else if (is_part(rest, root + names.embedding) ||
-               (is_part(rest, head) && !config.tied_embeddings)) {
+    } else if (is_part(rest, root + names.embedding)) {
+      (how == TensorBytes::on_gpu ? out.repeated : out.cut) += bytes;  // each GPU has all of it
+    } else if (is_part(rest, head) && !config.tied_embeddings) {
       out.cut += bytes;
     } else if (is_part(rest, root + names.final_norm)) {
       out.repeated += bytes;

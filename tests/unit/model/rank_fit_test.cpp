@@ -129,6 +129,27 @@ TEST(RankFit, SaysWhatIsMissingAndWhichContextFits) {
   EXPECT_TRUE(model.fit(machine, static_cast<std::uint32_t>(fits)).somewhere);
 }
 
+/// Whatever a worker of several GPUs would refuse at its start is no number that fits.
+TEST(RankFit, GpusShareWhatTheyServeTogetherAlone) {
+  Model model("demo");
+  model.config.logits_cap = 30;  // computed part by part
+  const FitAnswer answer = model.fit(machine_of(8192, {8192, 8192}));
+  EXPECT_TRUE(line_of(answer, "on GPUs, 1 rank:").starts_with("ok "));
+  EXPECT_EQ(line_of(answer, "on GPUs, 2 ranks, each:"), "");
+  EXPECT_NE(line_of(answer, "on GPUs: worker.ranks:").find("Llama's pattern"), std::string::npos);
+}
+
+TEST(RankFit, EachGpuHasTheWholeEmbedding) {
+  const Model model("demo");
+  const auto table = static_cast<std::uint64_t>(model.config.vocab) *
+                     static_cast<std::uint64_t>(model.config.hidden) * 2;
+  const RankWeights cpus = rank_weights(model.config, model.files, TensorBytes::stored);
+  const RankWeights gpus = rank_weights(model.config, model.files, TensorBytes::on_gpu);
+  EXPECT_LT(cpus.repeated, table);
+  EXPECT_GE(gpus.repeated, table);
+  EXPECT_LT(gpus.repeated, table + table / 2);
+}
+
 /// On GPUs a rank has its part of the weights and its heads of the pool: what one cannot hold, two
 /// can.
 TEST(RankFit, TwoGpusHoldWhatOneCannot) {
