@@ -50,44 +50,22 @@ CpuModelAsk CpuExecutor::Options::model_ask(int rank, Collective* group) const {
   return ask;
 }
 
-/// On the watchdog's thread, or on that of the steps.
-void CpuExecutor::tell_lost(const std::string& why) {
-  if (on_lost_) on_lost_(why);
-}
-
-/// Before anything is read, so that the ranks read at the same time.
-void CpuExecutor::gather_ranks() {
-  auto group = RankGroup::lead(options_.group_options(0), [this](int rank) {
-    // Before the group is complete there is nothing that says more.
-    const RankGroup* led = led_;
-    tell_lost(led != nullptr ? led->words_of_loss(rank) : RankLost(rank, false).what());
-  });
-  if (group.status().code() == ErrorCode::invalid_argument)
-    throw ModelError(group.status().message());
-  if (!group.ok()) throw std::runtime_error(group.status().message());
-  group_ = std::move(group).value();
-  led_ = group_.get();
-}
-
 ModelShape CpuExecutor::load_model(std::atomic<int>& percent) {
   const ModelFiles files(options_.model_folder, options_.weights);
   if (const Status status = can_cut(files.config, options_.ranks); !status.ok()) {
     throw ModelError(status.message());
   }
-  if (options_.ranks > 1) gather_ranks();
+  // Before anything is read, so that the ranks read at the same time.
+  if (options_.ranks > 1) group_ = &ranks_.lead(options_.group_options(0));
   const WeightPlan plan = plan_weights(files.config, files.checkpoint, options_.weights);
-  CpuModelAsk ask = options_.model_ask(0, group_ ? &group_->collective() : nullptr);
-  if (group_) ask.process += ".0";
+  CpuModelAsk ask = options_.model_ask(0, group_ != nullptr ? &group_->collective() : nullptr);
+  if (group_ != nullptr) ask.process += ".0";
   WeightsLease lease = ask_for_weights(ask, files, plan);
   ModelShape shape;
   shape.facts = plan_memory(files.config, plan, lease.packed != nullptr);
   loaded_ = load_cpu_model(ask, files, std::move(lease), percent);
   model_ = loaded_.model.get();
-  if (group_) {
-    const Status others = group_->wait_for(RankState::loaded, packing_patience(plan.bytes));
-    if (others.code() == ErrorCode::invalid_argument) throw ModelError(others.message());
-    if (!others.ok()) throw std::runtime_error(others.message());
-  }
+  if (group_ != nullptr) ranks_.wait_loaded(packing_patience(plan.bytes));
   percent = 100;
   shape.facts.weight_copy = loaded_.weight_copy;
   shape.facts.weight_bytes = model_->weight_bytes();
@@ -105,11 +83,11 @@ ModelShape CpuExecutor::load_model(std::atomic<int>& percent) {
 /// The pool of a group is one, which all ranks map: it is there when they have.
 Result<PoolExport> CpuExecutor::allocate(const PoolRequest& request) {
   auto exported = HostExecutor::allocate(request);
-  if (!exported.ok() || !group_) return exported;
+  if (!exported.ok() || group_ == nullptr) return exported;
   constexpr TimeNs kMapping = 30 * kSecond;  // of all its pages
   group_->offer_pool(pool().handle(), pool().geometry().blocks);
   if (const Status status = group_->wait_for(RankState::mapped, kMapping); !status.ok()) {
-    tell_lost(status.message());  // no step has run: the pool is as it was
+    ranks_.tell_lost(status.message());  // no step has run: the pool is as it was
     return Status(ErrorCode::unavailable, status.message());
   }
   exported.value().ranks.resize(static_cast<std::size_t>(options_.ranks),
@@ -117,25 +95,15 @@ Result<PoolExport> CpuExecutor::allocate(const PoolRequest& request) {
   return exported;
 }
 
-void CpuExecutor::leaving(bool in_order) {
-  RankGroup* group = led_;
-  if (group == nullptr) return;
-  if (in_order) {
-    group->leave();
-  } else {
-    group->end_others();  // one of them may be frozen
-  }
-}
-
 /// The step of all ranks.
 LogitsView CpuExecutor::forward(const KvPoolView& view) {
-  if (!group_) return model_->forward(rows_, view);
+  if (group_ == nullptr) return model_->forward(rows_, view);
   try {
     encode_rank_step(rows_, step_bytes_);
     group_->collective().broadcast(step_bytes_, kMostStepBytes);
     return model_->forward(rows_, view);
   } catch (const RankLost& lost) {
-    tell_lost(lost.what());
+    ranks_.tell_lost(lost.what());
     throw;
   }
 }

@@ -10,6 +10,7 @@
 
 #include "workers/collective/rank_group.h"
 #include "workers/execute/cpu_weights.h"
+#include "workers/execute/led_ranks.h"
 #include "workers/model/llama.h"
 #include "workers/pool/host_memory.h"
 #include "workers/pool/host_pool.h"
@@ -47,8 +48,8 @@ class CpuExecutor final : public HostExecutor {
     return true;
   }
   void on_grammar(OnGrammar tell) override { on_grammar_ = std::move(tell); }
-  void on_lost(OnLost tell) override { on_lost_ = std::move(tell); }
-  void leaving(bool in_order) override;
+  void on_lost(OnLost tell) override { ranks_.on_lost(std::move(tell)); }
+  void leaving(bool in_order) override { ranks_.leaving(in_order); }
   Status dump_activations(ActivationDump dump) override {
     model_->set_dump(std::move(dump));
     return {};
@@ -57,15 +58,12 @@ class CpuExecutor final : public HostExecutor {
  private:
   void run_rows(const RunStep& step, StepOutput& output) override;
   ModelShape load_model(std::atomic<int>& percent);
-  void gather_ranks();
-  void tell_lost(const std::string& why);
   LogitsView forward(const KvPoolView& view);
   WorkerFacts plan_memory(const ModelConfig& config, const WeightPlan& weights, bool shared);
 
   Options options_;
-  OnLost on_lost_;
-  std::unique_ptr<RankGroup> group_;      // null: there are no other ranks
-  std::atomic<RankGroup*> led_{nullptr};  // the same, for the thread that ends this process
+  LedRanks ranks_;
+  RankGroup* group_ = nullptr;            // of `ranks_`; null: there are no other ranks
   std::string step_bytes_;                // reused
   CpuModel loaded_;
   LlamaModel* model_ = nullptr;  // of `loaded_`

@@ -225,7 +225,7 @@ Result<PoolExport> CudaExecutor::allocate(const PoolRequest& request) {
   } catch (const std::exception& e) {
     made = Status(ErrorCode::unavailable, e.what());
   }
-  if (!made.ok()) tell_lost(made.status().message());
+  if (!made.ok()) ranks_.tell_lost(made.status().message());
   return made;
 }
 
@@ -318,7 +318,7 @@ std::unique_ptr<BlockReader> CudaExecutor::block_reader() {
   return std::make_unique<RankBlockReader>(
       std::move(own), group_->pulls(), [this](const RankLost& lost) {
         Collective::abort(group_->memory(), lost.rank(), lost.silent());
-        tell_lost(lost.what());
+        ranks_.tell_lost(lost.what());
       });
 }
 
@@ -477,7 +477,7 @@ void CudaExecutor::wait_for_end(const Lane& lane) {
   const TimeNs began = now_ns();
   while (!lane.ended.ended()) {
     if (overdue(lane)) {
-      tell_lost("a step of several ranks does not end");
+      ranks_.tell_lost("a step of several ranks does not end");
       Collective::abort(group_->memory(), options_.rank, /*silent=*/true);
       throw RankLost(options_.rank, true);
     }
@@ -486,7 +486,7 @@ void CudaExecutor::wait_for_end(const Lane& lane) {
   }
   // Kernels that were told to wait no longer have left numbers that nobody computed.
   if (const auto lost = Collective::loss(group_->memory())) {
-    tell_lost(lost->what());
+    ranks_.tell_lost(lost->what());
     throw RankLost(*lost);
   }
 }

@@ -22,6 +22,7 @@
 #include "workers/execute/gpu_pool.h"
 #include "workers/execute/gpu_ranks.h"
 #include "workers/execute/gpu_step.h"
+#include "workers/execute/led_ranks.h"
 #include "workers/model/gpu_decoder.h"
 #include "workers/pool/cuda_copies.h"
 #include "workers/pool/cuda_pool.h"
@@ -79,8 +80,8 @@ class CudaExecutor final : public Executor {
     return true;
   }
   void on_grammar(OnGrammar tell) override { on_grammar_ = std::move(tell); }
-  void on_lost(OnLost tell) override { on_lost_ = std::move(tell); }
-  void leaving(bool in_order) override;
+  void on_lost(OnLost tell) override { ranks_.on_lost(std::move(tell)); }
+  void leaving(bool in_order) override { ranks_.leaving(in_order); }
   /// Decode steps are then queued kernel by kernel, not as graphs.
   Status dump_activations(ActivationDump dump) override;
   /// Ranks other than 0, while no step comes: throws CudaError if the device has failed since.
@@ -101,7 +102,6 @@ class CudaExecutor final : public Executor {
   void choose_kernels_alike();
   Result<PoolExport> allocate_now(const PoolRequest& request);
   Result<GpuPool> make_pool(const PoolRequest& request, GpuPoolRequest gpu);
-  void tell_lost(const std::string& why);
   void hand_on(const RunStep& step, int padded, const GpuStepPacker::Packed& packed,
                const std::byte* inputs);
   void follow_on(const GpuRankStep& step, int index);
@@ -123,10 +123,8 @@ class CudaExecutor final : public Executor {
   UniqueFd weights_link_;      // says that this process uses shared weights
   KvGeometry shape_;
   int all_kv_heads_ = 0;                   // of the model; shape_ has this rank's
-  std::unique_ptr<RankGroup> led_;         // rank 0's
+  LedRanks ranks_;                         // rank 0's
   RankGroup* group_ = nullptr;             // null: there are no other ranks
-  std::atomic<RankGroup*> seen_{nullptr};  // the same, for the thread that ends this process
-  OnLost on_lost_;
   std::unique_ptr<GpuExchange> exchange_;
   std::string step_bytes_;  // reused
   std::unique_ptr<cuda::OwnedStream> stream_;

@@ -9,7 +9,6 @@
 #include "workers/execute/cuda_executor.h"
 #include "workers/execute/gpu_kernels.h"
 #include "workers/execute/rank_process.h"
-#include "workers/model/error.h"
 #include "workers/model/gpu_cut.h"
 
 namespace baton {
@@ -37,41 +36,12 @@ RankGroupOptions CudaExecutor::Options::group_options() const {
   return group;
 }
 
-/// On the watchdog's thread, or on that of the steps.
-void CudaExecutor::tell_lost(const std::string& why) {
-  if (on_lost_) on_lost_(why);
-}
-
-void CudaExecutor::leaving(bool in_order) {
-  RankGroup* group = seen_;
-  if (group == nullptr || options_.rank != 0) return;
-  if (in_order) {
-    group->leave();
-  } else {
-    group->end_others();  // one of them may be frozen
-  }
-}
-
 /// Rank 0 waits for all others, which come to it. Before anything is read, so that all read at a
 /// time.
 void CudaExecutor::meet_ranks(const ModelConfig& whole) {
   check_gpu_ranks(whole, options_.cut());
   if (options_.ranks == 1) return;
-  if (options_.rank == 0) {
-    auto group = RankGroup::lead(options_.group_options(), [this](int rank) {
-      RankGroup* led = seen_;
-      tell_lost(led != nullptr ? led->words_of_loss(rank) : RankLost(rank, false).what());
-    });
-    if (group.status().code() == ErrorCode::invalid_argument) {
-      throw ModelError(group.status().message());
-    }
-    if (!group.ok()) throw std::runtime_error(group.status().message());
-    led_ = std::move(group).value();
-    group_ = led_.get();
-  } else {
-    group_ = options_.joined;
-  }
-  seen_ = group_;
+  group_ = options_.rank == 0 ? &ranks_.lead(options_.group_options()) : options_.joined;
 }
 
 /// All weights are there. Ranks other than 0 wait for it without an end, so it comes when all of
@@ -79,9 +49,7 @@ void CudaExecutor::meet_ranks(const ModelConfig& whole) {
 cuda::RankExchange* CudaExecutor::meet_devices(int hidden) {
   std::string go = kGo;
   if (options_.rank == 0) {
-    const Status others = group_->wait_for(RankState::loaded, kReadingPatience);
-    if (others.code() == ErrorCode::invalid_argument) throw ModelError(others.message());
-    if (!others.ok()) throw std::runtime_error(others.message());
+    ranks_.wait_loaded(kReadingPatience);
   } else {
     group_->tell(RankState::loaded);
   }
@@ -185,14 +153,14 @@ void CudaExecutor::hand_on(const RunStep& step, int padded, const GpuStepPacker:
   told.padded = padded;
   told.batch = packed.batch;
   told.base = inputs_.data();
-  told.chunks = packer_->chunks();
+  if (!step.rows.empty()) told.chunks = packer_->chunks();
   told.inputs = inputs;
   told.input_bytes = packed.bytes;
   encode_gpu_step(told, step_bytes_);
   try {
     group_->collective().broadcast(step_bytes_, kMostStepBytes);
   } catch (const RankLost& lost) {
-    tell_lost(lost.what());
+    ranks_.tell_lost(lost.what());
     throw;
   }
 }

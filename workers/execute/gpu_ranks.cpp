@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "workers/execute/raw_bytes.h"
+
 namespace baton {
 
 namespace {
@@ -22,11 +24,6 @@ struct StepHead {
   GpuBatch batch;
 };
 static_assert(std::is_trivially_copyable_v<StepHead>);
-
-template <typename T>
-void put(std::string& bytes, const T* from, std::size_t count) {
-  bytes.append(reinterpret_cast<const char*>(from), count * sizeof(T));
-}
 
 template <typename T>
 const char* take(const char* from, std::size_t count, std::vector<T>& to) {

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "workers/execute/raw_bytes.h"
+
 namespace baton {
 
 namespace {
@@ -15,11 +17,6 @@ struct RowHead {
   std::uint32_t logits = 0;
   std::uint32_t hidden = 0;
 };
-
-template <typename T>
-void put(std::string& bytes, const T* from, std::size_t count) {
-  bytes.append(reinterpret_cast<const char*>(from), count * sizeof(T));
-}
 
 }  // namespace
 

@@ -292,7 +292,7 @@ void GpuDecoder::behind_attention(int index, const GpuBatch& batch, cuda::Stream
 
 /// x = x + W_down (silu(W_gate norm(x)) * (W_up norm(x)))
 void GpuDecoder::feed_forward(const GpuLayer& layer, Bf16* x, int rows, cuda::Stream stream) {
-  if (layer.sparse()) return experts(layer, x, rows, stream);
+  if (layer.sparse()) return experts(layer, x, rows, /*normed=*/false, stream);
   const Linears::Norm norm{layer.post_norm, static_cast<float>(config_.norm.eps), normed_};
   linears_.run(x, rows, layer.gate_up, LinearOutput::silu_mul, gated_, stream, &norm);
   linears_.run(gated_, rows, layer.down, LinearOutput::residual, x, stream);
@@ -300,20 +300,23 @@ void GpuDecoder::feed_forward(const GpuLayer& layer, Bf16* x, int rows, cuda::St
 
 /// x = x + sum over the row's experts e of p_e * feed_forward_e(norm(x)), p = softmax(W_router
 /// norm(x))
-void GpuDecoder::experts(const GpuLayer& layer, Bf16* x, int rows, cuda::Stream stream) {
+void GpuDecoder::experts(const GpuLayer& layer, Bf16* x, int rows, bool normed,
+                         cuda::Stream stream) {
   cuda::ExpertCall call;
   call.shape = experts_of(config_);
-  call.normed = normed_;
   call.logits = routed_;
   call.gate_up = layer.expert_gate_up;
   call.down = layer.expert_down;
   call.workspace = experts_workspace_;
   call.deterministic = options_.deterministic;
-  const Linears::Norm norm{layer.post_norm, static_cast<float>(config_.norm.eps), normed_};
   for (int done = 0; done < rows; done += cuda::kMostExpertRows) {
+    const std::int64_t at = std::int64_t{done} * config_.hidden;
     call.rows = std::min(rows - done, cuda::kMostExpertRows);
-    call.x = x + std::int64_t{done} * config_.hidden;
-    linears_.run(call.x, call.rows, layer.router, LinearOutput::f32, routed_, stream, &norm);
+    call.x = x + at;
+    call.normed = normed ? normed_ + at : normed_;
+    const Linears::Norm norm{layer.post_norm, static_cast<float>(config_.norm.eps), normed_};
+    linears_.run(normed ? call.normed : call.x, call.rows, layer.router, LinearOutput::f32, routed_,
+                 stream, normed ? nullptr : &norm);
     cuda::experts(call, stream);
   }
 }

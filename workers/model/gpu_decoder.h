@@ -139,7 +139,9 @@ class GpuDecoder {
   void attend(int index, const GpuBatch& batch, cuda::Stream stream);
   void behind_attention(int index, const GpuBatch& batch, cuda::Stream stream);
   void feed_forward(const GpuLayer& layer, cuda::Bf16* x, int rows, cuda::Stream stream);
-  void experts(const GpuLayer& layer, cuda::Bf16* x, int rows, cuda::Stream stream);
+  /// Added to x. `normed`: the rows of normed_ are the layer's normed input already; else it is
+  /// x's.
+  void experts(const GpuLayer& layer, cuda::Bf16* x, int rows, bool normed, cuda::Stream stream);
   /// `rope`: if not null, attention does what rope_append() would have.
   void attention(const GpuBatch& batch, const cuda::KvLayerView& kv, const cuda::Rope* rope,
                  cuda::Stream stream);
@@ -152,7 +154,6 @@ class GpuDecoder {
   // The same over several ranks (gpu_decoder_ranks.cpp).
   void behind_attention_of_ranks(int index, const cuda::Bf16* attended, cuda::Bf16* x, int rows,
                                  cuda::Stream stream);
-  void experts_of_ranks(const GpuLayer& layer, int rows, cuda::Stream stream);
   void behind_attention_by_outputs(int index, const cuda::Bf16* attended, cuda::Bf16* x, int rows,
                                    cuda::Stream stream);
   /// x [rows, hidden] += input [rows, w.in] W^T, of which each rank computes some columns.

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "workers/cuda/layer/experts.h"
 #include "workers/model/gpu_decoder.h"
-#include "workers/model/gpu_shapes.h"
 
 namespace baton {
 
@@ -22,38 +20,22 @@ void GpuDecoder::behind_attention_of_ranks(int index, const Bf16* attended, Bf16
   const Bf16* const next_norm =
       last ? weights_.final_norm : weights_.layers[static_cast<std::size_t>(index) + 1].input_norm;
   const auto eps = static_cast<float>(config_.norm.eps);
+  const std::size_t row_bytes = static_cast<std::size_t>(config_.hidden) * sizeof(Bf16);
   const auto add = [&](const Bf16* norm) {
     options_.exchange->add_reduced(part_, x, norm, eps, rows, config_.hidden, normed_, stream);
   };
   linears_.run(attended, rows, w.o, LinearOutput::bf16, part_, stream);
   add(w.post_norm);
   if (w.sparse()) {
-    experts_of_ranks(w, rows, stream);
+    // Every rank has some features of every expert: what it adds up is its part of the sum.
+    cuda::fill_bytes(part_, 0, static_cast<std::size_t>(rows) * row_bytes, stream);
+    experts(w, part_, rows, /*normed=*/true, stream);
   } else {
     linears_.run(normed_, rows, w.gate_up, LinearOutput::silu_mul, gated_, stream);
     linears_.run(gated_, rows, w.down, LinearOutput::bf16, part_, stream);
   }
   add(next_norm);
   show("layer", index, "", x, rows, config_.hidden);
-}
-
-/// Every rank has some features of every expert: what it adds up is its part of the sum.
-void GpuDecoder::experts_of_ranks(const GpuLayer& layer, int rows, cuda::Stream stream) {
-  cuda::ExpertCall call;
-  call.shape = experts_of(config_);
-  call.logits = routed_;
-  call.gate_up = layer.expert_gate_up;
-  call.down = layer.expert_down;
-  call.workspace = experts_workspace_;
-  const std::size_t row_bytes = static_cast<std::size_t>(config_.hidden) * sizeof(Bf16);
-  cuda::fill_bytes(part_, 0, static_cast<std::size_t>(rows) * row_bytes, stream);
-  for (int done = 0; done < rows; done += cuda::kMostExpertRows) {
-    call.rows = std::min(rows - done, cuda::kMostExpertRows);
-    call.normed = normed_ + std::int64_t{done} * config_.hidden;
-    call.x = part_ + std::int64_t{done} * config_.hidden;
-    linears_.run(call.normed, call.rows, layer.router, LinearOutput::f32, routed_, stream);
-    cuda::experts(call, stream);
-  }
 }
 
 /// The bits of one GPU: every output is the same chain of products and sums.

@@ -51,16 +51,22 @@ std::optional<bool> needs_order(const Quantization& q, const Checkpoint& checkpo
     first = std::move(*group);
   }
   if (first.empty()) return false;
-  first = {first.begin() + inputs.first, first.begin() + inputs.end()};
-  for (const auto least = *std::min_element(first.begin(), first.end()); auto& group : first) {
-    group -= least;
-  }
+  first = groups_within(first, inputs);
   if (consecutive(first, shift)) return false;
   if (!order_by_group(first, shift)) return std::nullopt;
   return true;
 }
 
 }  // namespace
+
+std::vector<std::int32_t> groups_within(std::span<const std::int32_t> all, const Slice& inputs) {
+  const auto part =
+      all.subspan(static_cast<std::size_t>(inputs.first), static_cast<std::size_t>(inputs.count));
+  std::vector<std::int32_t> groups(part.begin(), part.end());
+  const std::int32_t least = *std::min_element(groups.begin(), groups.end());
+  for (std::int32_t& group : groups) group -= least;
+  return groups;
+}
 
 std::optional<std::vector<std::int32_t>> order_by_group(std::span<const std::int32_t> group,
                                                         int group_shift) {

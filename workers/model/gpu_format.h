@@ -39,6 +39,9 @@ LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* chec
 LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* checkpoint,
                                std::span<const std::string> parts, int in, const Slice& inputs);
 
+/// The groups of some inputs, counted from the least of them.
+std::vector<std::int32_t> groups_within(std::span<const std::int32_t> all, const Slice& inputs);
+
 /// The inputs by group, in order within each: order[i] is the input that comes at i. None where
 /// input order[i] is not in group i >> group_shift: then groups are not of one size.
 std::optional<std::vector<std::int32_t>> order_by_group(std::span<const std::int32_t> group,

@@ -180,12 +180,8 @@ void upload_ropes(const ModelConfig& c, const GpuWeights& w) {
 /// Where the order of a quantised matrix's inputs goes, from the groups of one of its parts.
 void upload_order(const LinearSource& part, const LinearWeight& to, const Slice& inputs) {
   if (to.quantized.order == nullptr) return;
-  const auto first = part.int4->group.begin() + inputs.first;
-  std::vector<std::int32_t> group(first, first + inputs.count);
-  for (const auto least = *std::min_element(group.begin(), group.end()); auto& g : group) {
-    g -= least;
-  }
-  const auto order = order_by_group(group, to.quantized.group_shift);
+  const auto order =
+      order_by_group(groups_within(part.int4->group, inputs), to.quantized.group_shift);
   const cuda::OwnedStream stream;
   cuda::copy_to_device(const_cast<std::int32_t*>(to.quantized.order), order->data(),
                        order->size() * sizeof(std::int32_t), stream.get());

@@ -1,0 +1,49 @@
+#include "workers/execute/led_ranks.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "workers/model/error.h"
+
+namespace baton {
+
+namespace {
+
+void throw_unless_ok(const Status& status) {
+  if (status.code() == ErrorCode::invalid_argument) throw ModelError(status.message());
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+}  // namespace
+
+RankGroup& LedRanks::lead(const RankGroupOptions& options) {
+  auto group = RankGroup::lead(options, [this](int rank) {
+    // Before the group is complete there is nothing that says more.
+    const RankGroup* led = led_;
+    tell_lost(led != nullptr ? led->words_of_loss(rank) : RankLost(rank, false).what());
+  });
+  throw_unless_ok(group.status());
+  group_ = std::move(group).value();
+  led_ = group_.get();
+  return *group_;
+}
+
+void LedRanks::wait_loaded(TimeNs patience) {
+  throw_unless_ok(group_->wait_for(RankState::loaded, patience));
+}
+
+void LedRanks::tell_lost(const std::string& why) const {
+  if (on_lost_) on_lost_(why);
+}
+
+void LedRanks::leaving(bool in_order) {
+  RankGroup* group = led_;
+  if (group == nullptr) return;
+  if (in_order) {
+    group->leave();
+  } else {
+    group->end_others();  // one of them may be frozen
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,33 @@
+// The other ranks as rank 0's executor has them: how they come together, how a loss is told, and how
+// they end with it. The same on every kind of device.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "workers/collective/rank_group.h"
+#include "workers/execute/executor.h"
+
+namespace baton {
+
+class LedRanks {
+ public:
+  void on_lost(Executor::OnLost tell) { on_lost_ = std::move(tell); }
+  /// Waits for all of them. Throws ModelError where one says that the model cannot be served,
+  /// std::runtime_error where they do not come. Once.
+  RankGroup& lead(const RankGroupOptions& options);
+  /// For all to have loaded their parts; throws likewise.
+  void wait_loaded(TimeNs patience);
+  /// On any thread: nothing can be computed any more.
+  void tell_lost(const std::string& why) const;
+  /// As Executor::leaving(), from any thread.
+  void leaving(bool in_order);
+
+ private:
+  Executor::OnLost on_lost_;
+  std::atomic<RankGroup*> led_{nullptr};  // for threads other than the one that leads
+  std::unique_ptr<RankGroup> group_;      // last: its thread uses the rest
+};
+
+}  // namespace baton
