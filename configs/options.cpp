@@ -8,6 +8,7 @@
 #include "configs/option_numbers.h"
 #include "configs/option_parts.h"
 #include "configs/origins.h"
+#include "ipc/max_ranks.h"
 
 namespace baton {
 
@@ -413,9 +414,9 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        "processes that share the model, each with a part of its heads, features and experts: one "
        "worker NAME of processes NAME.0, NAME.1, ... On CPUs tokens are those of one rank; on GPUs "
        "each has a GPU of its own",
-       &W::ranks, 1, 8},
+       &W::ranks, 1, kMaxRanks},
       {"rank", "which of the worker's ranks this process is; whoever starts the ranks sets it",
-       &W::rank, 0, 7},
+       &W::rank, 0, kMaxRanks - 1},
       {"rank_timeout_s",
        "seconds that ranks wait for one that lives, does not come to an exchange and computes "
        "nothing meanwhile; then it is killed, and all ranks start again",

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "ipc/max_ranks.h"
+
 namespace baton {
 namespace {
 
@@ -12,7 +14,6 @@ using Points = std::vector<std::pair<std::uint32_t, double>>;
 
 constexpr double kMaxUs = 3.6e9;  // an hour
 constexpr std::size_t kMaxPoints = 1000;
-constexpr std::uint32_t kMostRanks = 8;  // as worker.ranks
 
 /// What is wrong, or empty.
 class Reader {
@@ -129,7 +130,7 @@ Result<MeasuredDevice> parse_device(const std::string& json) {
   StepTimes& times = device.times;
   device.model = reader.text("model");
   device.device = reader.text("device");
-  device.ranks = reader.count("ranks", 1, kMostRanks, 1);
+  device.ranks = reader.count("ranks", 1, kMaxRanks, 1);
   device.tokens_per_block = reader.count("tokens_per_block", 1, 4096, device.tokens_per_block);
   device.pool_blocks = reader.count("pool_blocks", 0, 1U << 26U, 0);
   device.max_context = reader.count("max_context", 1, 1U << 27U, device.max_context);

@@ -9,13 +9,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ipc/max_ranks.h"
 #include "ipc/process.h"
 #include "ipc/sealed_memory.h"
 #include "ipc/status.h"
 
 namespace baton {
-
-constexpr int kMaxRanks = 8;
 
 /// How far a rank has got in joining its group.
 enum class RankState : std::uint32_t { absent = 0, joined, loaded, mapped, failed };

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "workers/collective/exchange_memory.h"
+#include "ipc/max_ranks.h"
 
 namespace baton {
 namespace {

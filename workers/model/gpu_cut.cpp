@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "workers/collective/exchange_memory.h"
+#include "ipc/max_ranks.h"
 #include "workers/model/error.h"
 #include "workers/model/gpu_limits.h"
 

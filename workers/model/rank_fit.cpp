@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "ipc/kv_layout.h"
-#include "workers/collective/exchange_memory.h"
+#include "ipc/max_ranks.h"
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/cut.h"
 #include "workers/model/error.h"

@@ -25,9 +25,9 @@ constexpr int kInitThreads = 256;
 [[noreturn]] void refuse(const std::string& what) { throw CudaError("ranks: " + what); }
 
 void check_options(const RankExchangeOptions& o) {
-  if (o.ranks < 1 || o.ranks > kMostRanks || o.rank < 0 || o.rank >= o.ranks) {
+  if (o.ranks < 1 || o.ranks > kMaxRanks || o.rank < 0 || o.rank >= o.ranks) {
     refuse("rank " + std::to_string(o.rank) + " of " + std::to_string(o.ranks) + "; there may be " +
-           std::to_string(kMostRanks));
+           std::to_string(kMaxRanks));
   }
   if (o.hidden < 8 || o.hidden > 16384 || o.hidden % 8 != 0) {
     refuse("rows of " + std::to_string(o.hidden) + " elements");

@@ -31,8 +31,8 @@ struct RankGather {
   bool in_place = false;         // the own part is in `all` already
   int rows = 0;
   int total = 0;
-  int columns[kMostRanks] = {};
-  int offset[kMostRanks] = {};
+  int columns[kMaxRanks] = {};
+  int offset[kMaxRanks] = {};
 };
 
 constexpr int kDirectThreads = 256;  // of a CTA

@@ -4,9 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ipc/max_ranks.h"
+
 namespace baton::cuda {
 
-constexpr int kMostRanks = 8;
 /// CTAs of a staged call at most. Channel b is CTA b's of every rank, with a part of the staged
 /// memory, flags and a count of its own: CTAs of different channels never wait for each other.
 constexpr int kChannels = 64;
@@ -76,7 +77,7 @@ struct RankLink {
   int rank = 0;
   int ranks = 1;
   RankLayout layout;
-  std::byte* buffer[kMostRanks] = {};  // by rank
+  std::byte* buffer[kMaxRanks] = {};  // by rank
   const std::uint32_t* abort_word = nullptr;
   std::uint32_t pause = 0;
   bool one_generation = false;

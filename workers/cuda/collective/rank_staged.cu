@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kThreads, kPeers > 3 ? 1 : kResident)
 
 struct StagedGather {
   RankGather gather;
-  unsigned share[kMostRanks];  // words of a rank's part, of a CTA, in a round; multiples of 4
+  unsigned share[kMaxRanks];  // words of a rank's part, of a CTA, in a round; multiples of 4
   int rounds;
 };
 
