@@ -1,5 +1,5 @@
-// The other ranks as rank 0's executor has them: how they come together, how a loss is told, and how
-// they end with it. The same on every kind of device.
+// The other ranks as rank 0's executor has them: how they come together, how a loss is told, and
+// how they end with it. The same on every kind of device.
 #pragma once
 
 #include <atomic>
