@@ -20,6 +20,8 @@ namespace {
 constexpr std::size_t kLongestLine =
     4000;  // below PIPE_BUF with its prefix: one write, all or none
 constexpr std::size_t kLargestLog = 16u << 20;
+constexpr Seconds kLockBound{2.0};
+constexpr Seconds kLockLook{0.01};
 constexpr int kNeverKnown = 125;  // seen by nobody: whoever would wait for it is dead
 
 double wall_seconds() { return static_cast<double>(wall_ns()) / 1e9; }
@@ -43,6 +45,16 @@ std::optional<std::int64_t> modified_ns(const std::filesystem::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return std::nullopt;
   return std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+
+// A child between fork and exec holds all locks of the supervisor that forked it. When that one has
+// been killed or replaced meanwhile, the lock comes free as soon as the child is scheduled.
+bool take_lock(int file) {
+  for (Seconds waited{0}; ::flock(file, LOCK_EX | LOCK_NB) != 0; waited += kLockLook) {
+    if (errno != EWOULDBLOCK || waited >= kLockBound) return false;
+    ::usleep(static_cast<useconds_t>(kLockLook.count() * 1e6));
+  }
+  return true;
 }
 
 // After fork: only async-signal-safe calls from here to exec.
@@ -158,7 +170,7 @@ ChildProcess::ChildProcess(ProcessSpec spec, const std::filesystem::path& run_di
       watch_(frozen_after) {
   const auto path = run_dir_ / (spec_.name + ".supervised");
   lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+  if (lock_ < 0 || !take_lock(lock_)) {
     const bool held = lock_ >= 0 && errno == EWOULDBLOCK;
     const std::string why = held ? "it is held by another supervisor" : std::strerror(errno);
     if (lock_ >= 0) ::close(lock_);

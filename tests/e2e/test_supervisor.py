@@ -1,6 +1,7 @@
 """baton-supervisor with small real processes: restarts, freezes, logs, stops, orphans, successors."""
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import re
@@ -326,6 +327,17 @@ class SupervisorTest(unittest.TestCase):
         pid = int(wait_until(lambda: (s.run_dir / "orphan").exists()
                              and (s.run_dir / "orphan").read_text(), what="orphan"))
         wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), what="the orphan is reaped")
+
+    def test_a_lock_that_comes_free_is_waited_for(self):
+        # A child that its dead supervisor had forked and that has not come to its exec has it still.
+        with open(pathlib.Path(self.folder, "a.supervised"), "w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            s = self.start("--process", "a=sleep 1000")
+            time.sleep(0.3)
+            self.assertIsNone(s.process.poll())
+        a = s.pid("a")
+        self.assertEqual(0, s.stop())
+        self.assertFalse(alive(a))
 
     def test_a_second_supervisor_of_the_same_name_is_refused(self):
         first = self.start("--process", "a=sleep 1000")
