@@ -33,6 +33,7 @@ Driver::Driver(const Config& config, std::uint32_t pool_blocks) {
   if (!pool.ok()) throw std::runtime_error(pool.status().message());
   tokens_per_block = pool.value().geometry.tokens_per_block;
   blocks_ = pool.value().geometry.blocks;
+  groups_ = pool.value().geometry.groups.count;
   start_s = 1e-9 * static_cast<double>(now_ns() - begin);
 }
 
@@ -52,7 +53,8 @@ Sequence Driver::make(std::vector<Token> prompt, const SamplingParams& sampling)
 
 void Driver::add(Sequence& s, std::size_t n) {
   const std::size_t end = s.computed + n;
-  while (s.blocks.size() * tokens_per_block < end) {
+  // Nothing is given back here: each group keeps all of its blocks.
+  while (s.blocks.size() / groups_ * tokens_per_block < end || s.blocks.size() % groups_ != 0) {
     // Scattered, as they are in a pool that has been in use; 7919 is prime.
     s.blocks.push_back(static_cast<BlockId>((std::uint64_t{next_block_++} * 7919) % blocks_));
     if (next_block_ > blocks_) throw std::runtime_error("the pool is too small for this run");

@@ -70,6 +70,7 @@ class Driver {
 
   std::unique_ptr<Executor> executor_;
   std::uint32_t blocks_ = 0;
+  std::uint32_t groups_ = 1;  // of layers
   std::uint32_t next_block_ = 0;
   SequenceId next_id_ = 0;
   StepId n_steps_ = 0;

@@ -170,6 +170,7 @@ struct WorkerConfig {
   std::uint32_t host_pool_blocks = 0;
   std::uint64_t host_pool_mib = 0;
   std::uint32_t tokens_per_block = 16;
+  std::string kv_groups = "auto";
   bool check_pulls = false;
   bool fake = false;
   Token fault_token = -1;

@@ -438,6 +438,12 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
       {"host_pool_mib", "size of the pool's host part in MiB; 0 as well: there is none",
        &W::host_pool_mib, 0, 16'777'216},
       {"tokens_per_block", "tokens of one KV block", &W::tokens_per_block, 1, 512},
+      {.name = "kv_groups",
+       .meaning = "on CPUs, of models whose layers have sliding windows: auto: layers that see "
+                  "equally far share blocks, and what all of them have left behind is given back; "
+                  "off: a block has all layers and is kept to the end",
+       .member = &W::kv_groups,
+       .choices = "auto|off"},
       {"check_pulls",
        "for debugging: every step's result tells the checksums of the blocks that it wrote, and "
        "copies of them in other pools are compared with these; what differs is not served but "

@@ -50,6 +50,8 @@ enum class Fault : std::uint8_t {
   return_not_lifted,         // a tenant that asked for nothing a while has saved up a claim
   replies_not_charged,       // a tenant's replies cost it nothing
   charged_again,             // a tenant pays once more for what is computed once more
+  given_back_too_early,      // a window's last block is given back while it is still looked at
+  hit_without_window,        // a prompt's beginning counts as found though a window's block is gone
   vector_not_kept,           // a vector that was lost on its way is not told again
 };
 

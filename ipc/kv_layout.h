@@ -2,6 +2,7 @@
 //
 // A pool is an array of blocks. One block holds, contiguously and in this order,
 //   [layer][K|V][kv_head][token][head_dim]
+// where the layers are those of one group (kv_groups.h), which most models have one of;
 // so a block is one read for a pull, a swap or a checksum; the heads of one tensor-parallel rank
 // are contiguous within a layer; and the keys of one (layer, head) are a dense [token][head_dim]
 // matrix.
@@ -12,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "ipc/kv_groups.h"
 #include "ipc/status.h"
 #include "ipc/types.h"
 
@@ -38,12 +40,13 @@ constexpr std::uint32_t kMaxTokensPerBlock = 4096;
 struct KvGeometry {
   std::uint64_t model_fingerprint = 0;
   KvDtype dtype = KvDtype::f32;
-  std::uint32_t layers = 0;
+  std::uint32_t layers = 0;    // in one block: those of one group
   std::uint32_t kv_heads = 0;  // heads held by this pool (all of the model's without a head split)
   std::uint32_t head_dim = 0;
   std::uint32_t tokens_per_block = kDefaultTokensPerBlock;
   std::uint64_t block_bytes = 0;  // derived; see kv_block_bytes()
   std::uint32_t blocks = 0;
+  KvGroups groups;
   bool operator==(const KvGeometry&) const = default;
 };
 
@@ -140,6 +143,7 @@ inline Status kv_check(const KvGeometry& g) {
   };
   if (kv_element_bytes(g.dtype) == 0) return bad("dtype", static_cast<std::uint32_t>(g.dtype));
   if (g.layers == 0 || g.layers > kMaxLayers) return bad("layers", g.layers);
+  if (g.groups.count == 0 || g.groups.count > kMaxKvGroups) return bad("groups", g.groups.count);
   if (g.kv_heads == 0 || g.kv_heads > kMaxKvHeads) return bad("kv_heads", g.kv_heads);
   if (g.head_dim == 0 || g.head_dim > kMaxHeadDim) return bad("head_dim", g.head_dim);
   if (g.tokens_per_block == 0 || g.tokens_per_block > kMaxTokensPerBlock) {
@@ -168,6 +172,11 @@ inline std::string kv_difference(const KvGeometry& a, const KvGeometry& b) {
     return x == y ? std::string() : differ(field, std::to_string(x), std::to_string(y));
   };
   if (auto text = number("layers", a.layers, b.layers); !text.empty()) return text;
+  if (auto text = number("groups", a.groups.count, b.groups.count); !text.empty()) return text;
+  for (std::uint32_t i = 0; i < a.groups.count; ++i) {
+    auto text = number("a group's window", a.groups.windows[i], b.groups.windows[i]);
+    if (!text.empty()) return text;
+  }
   if (auto text = number("head_dim", a.head_dim, b.head_dim); !text.empty()) return text;
   return number("tokens_per_block", a.tokens_per_block, b.tokens_per_block);
 }

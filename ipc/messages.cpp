@@ -76,4 +76,12 @@ bool LogprobReader::take(std::uint32_t item, Entry& entry) {
   return true;
 }
 
+KvGroups groups_of(const Hello& hello) {
+  KvGroups groups;
+  const std::size_t count = std::min<std::size_t>(hello.windows.size(), kMaxKvGroups);
+  groups.count = static_cast<std::uint32_t>(std::max<std::size_t>(1, count));
+  std::copy_n(hello.windows.begin(), count, groups.windows.begin());
+  return groups;
+}
+
 }  // namespace baton

@@ -14,13 +14,14 @@
 #include <variant>
 #include <vector>
 
+#include "ipc/kv_groups.h"
 #include "ipc/status.h"
 #include "ipc/timing.h"
 #include "ipc/types.h"
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 18;
+constexpr std::uint32_t kProtocolVersion = 19;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                         \
@@ -353,7 +354,7 @@ struct Hello {
   // Geometry (ipc/kv_layout.h). Pools that differ in anything but `blocks` are never connected.
   std::uint64_t model_fingerprint = 0;
   std::uint32_t dtype = 0;
-  std::uint32_t layers = 0;
+  std::uint32_t layers = 0;  // in one block: those of one group
   std::uint32_t kv_heads = 0;
   std::uint32_t head_dim = 0;
   std::uint32_t tokens_per_block = 0;
@@ -371,10 +372,18 @@ struct Hello {
   WorkerFacts facts;
   bool tells_sums = false;  // its StepResults tell the checksums of what they wrote
   bool leased = false;      // a memory process keeps the pool: it outlives this process
+  // Layers that share blocks (kv_groups.h): how far each group sees, 0 for everything, and the
+  // group of each layer, for people. Both empty: one group of all layers, which see everything.
+  std::vector<std::uint32_t> windows;
+  std::vector<std::uint32_t> layer_groups;
   BATON_FIELDS(name, incarnation, hello_id, allocation, ranks, model_fingerprint, dtype, layers,
                kv_heads, head_dim, tokens_per_block, block_bytes, blocks, host_handle, host_blocks,
-               host_block_us, max_context, vocab_size, max_step_tokens, facts, tells_sums, leased)
+               host_block_us, max_context, vocab_size, max_step_tokens, facts, tells_sums, leased,
+               windows, layer_groups)
 };
+
+/// As a Hello that has at most kMaxKvGroups says it.
+KvGroups groups_of(const Hello& hello);
 
 /// A row of the step could not be served (non-finite logits, say); the others are unaffected.
 struct RowFailure {
@@ -502,7 +511,9 @@ struct CopyOp {
 
 /// A sequence, whole. `computed` tokens of prompt + generated already have their KV in `blocks` (a
 /// finished hand-off: all but the last; of a beam search: all). With `decode` it joins the decode
-/// set at once.
+/// set at once. Where layers have several groups, `blocks` has as many entries side by side for
+/// each tokens_per_block tokens. kNoBlock: a window has left the place behind, or growth will fill
+/// it.
 struct AddSequence {
   SequenceId sequence = 0;
   std::vector<Token> prompt;
@@ -515,13 +526,14 @@ struct AddSequence {
 };
 
 /// A new sequence that begins as `parent` stands before this plan's rows: the same tokens, the same
-/// full blocks (shared: nobody writes to them any more), and `block` behind them. Where the parent
-/// has written into the block in that place, a CopyOp of the same plan brings it over.
+/// full blocks (shared: nobody writes to them any more), and `blocks`, one a group, behind them.
+/// Where the parent has written into the block in that place, a CopyOp of the same plan brings it
+/// over.
 struct ForkSequence {
   SequenceId sequence = 0;
   SequenceId parent = 0;
-  BlockId block = 0;
-  BATON_FIELDS(sequence, parent, block)
+  std::vector<BlockId> blocks;
+  BATON_FIELDS(sequence, parent, blocks)
 };
 
 /// A running beam: `token` follows its sequence and is computed; candidates come back.
@@ -560,12 +572,13 @@ struct StepPlan {
   std::vector<ForkSequence> fork;
   std::vector<std::uint64_t> grow_sequences;  // grow_blocks[i] is appended to grow_sequences[i]
   std::vector<BlockId> grow_blocks;
+  std::vector<std::uint32_t> grow_groups;  // ... for the layers of that group; empty: of group 0
   std::vector<CopyOp> ops;
   std::vector<PromptRow> rows;
   std::vector<BeamRow> beams;
   std::vector<std::uint64_t> singles;
-  BATON_FIELDS(term, step, decode, drop, add, fork, grow_sequences, grow_blocks, ops, rows, beams,
-               singles)
+  BATON_FIELDS(term, step, decode, drop, add, fork, grow_sequences, grow_blocks, grow_groups, ops,
+               rows, beams, singles)
 };
 
 /// Read source blocks out of a mapped pool, from either part of it, into own device blocks. Ends in

@@ -11,6 +11,7 @@ namespace baton {
 
 using Token = std::int32_t;
 using BlockId = std::uint32_t;
+constexpr BlockId kNoBlock = 0xFFFFFFFF;
 
 /// Names a KV pool allocation; never reused, also not by a restarted worker.
 using AllocationId = std::uint64_t;

@@ -59,7 +59,7 @@ std::string cell_ranges(std::span<const BlockId> blocks, BlockId first, std::uin
   std::vector<BlockId> cells;
   cells.reserve(blocks.size());
   for (const BlockId block : blocks) {
-    if (block >= first) cells.push_back((block - first) / per_cell);
+    if (block >= first && block != kNoBlock) cells.push_back((block - first) / per_cell);
   }
   std::sort(cells.begin(), cells.end());
   cells.erase(std::unique(cells.begin(), cells.end()), cells.end());

@@ -29,6 +29,22 @@ std::string shared_with(const Worker& w, const State& state) {
          names;
 }
 
+/// Where layers have windows, how many tokens fit depends on how they are cut into sequences.
+std::string tokens_of(const Hello& hello, std::uint32_t blocks) {
+  if (hello.windows.empty())
+    return std::to_string(std::uint64_t{blocks} * hello.tokens_per_block) + " tokens";
+  std::string text = std::to_string(blocks) + " blocks of " +
+                     std::to_string(hello.tokens_per_block) + " tokens of " +
+                     std::to_string(hello.layers) + " layers";
+  for (std::uint32_t g = 0; g < hello.windows.size(); ++g) {
+    const auto layers = std::count(hello.layer_groups.begin(), hello.layer_groups.end(), g);
+    text += (g == 0 ? "; groups: " : ", ") + std::to_string(layers) + " layers " +
+            (hello.windows[g] == 0 ? "that see all"
+                                   : "with a window of " + std::to_string(hello.windows[g]));
+  }
+  return text;
+}
+
 void add_worker(const Worker& w, const State& state, std::vector<SetupLine>& lines) {
   const Hello& h = w.store.offer;
   const std::string& name = w.name();
@@ -48,8 +64,7 @@ void add_worker(const Worker& w, const State& state, std::vector<SetupLine>& lin
                        (ranks ? " of rank 0" : "") + shared_with(w, state),
                    "--worker.dtype"});
   std::string pool = to_string(static_cast<KvDtype>(h.dtype)) + std::string(", ") +
-                     gib(h.block_bytes * h.blocks) + ": " +
-                     std::to_string(std::uint64_t{h.blocks} * h.tokens_per_block) + " tokens";
+                     gib(h.block_bytes * h.blocks) + ": " + tokens_of(h, h.blocks);
   if (h.facts.free_bytes > 0) pool += "; " + gib(h.facts.free_bytes) + " were free";
   lines.push_back({name + " KV pool", pool,
                    cpu ? "--worker.pool_mib, --worker.memory_mib"
@@ -58,9 +73,7 @@ void add_worker(const Worker& w, const State& state, std::vector<SetupLine>& lin
   char copy[48];
   std::snprintf(copy, sizeof copy, "; a block in %.1f us", static_cast<double>(h.host_block_us));
   lines.push_back({name + " host part",
-                   gib(h.block_bytes * h.host_blocks) + ": " +
-                       std::to_string(std::uint64_t{h.host_blocks} * h.tokens_per_block) +
-                       " tokens" + copy,
+                   gib(h.block_bytes * h.host_blocks) + ": " + tokens_of(h, h.host_blocks) + copy,
                    "--worker.host_pool_mib, --scheduler.swap"});
 }
 

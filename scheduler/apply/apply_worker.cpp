@@ -1,8 +1,10 @@
 // Events from workers: joining, results, pulls, heartbeats.
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "ipc/fault_points.h"
+#include "ipc/kv_layout.h"
 #include "scheduler/apply/apply_handlers.h"
 #include "scheduler/apply/beams.h"
 #include "scheduler/apply/blame.h"
@@ -43,6 +45,13 @@ std::string difference(const Hello& a, const Hello& b) {
   if (a.tokens_per_block != b.tokens_per_block) {
     return differs("tokens_per_block", a.tokens_per_block, b.tokens_per_block);
   }
+  if (a.windows != b.windows) {
+    const auto sum = [](const Hello& hello) {
+      return std::accumulate(hello.windows.begin(), hello.windows.end(), std::uint64_t{0});
+    };
+    return differs("groups of layers", a.windows.size(), b.windows.size()) + ", " +
+           differs("their windows together", sum(a), sum(b));
+  }
   if (same_heads && a.block_bytes != b.block_bytes)
     return differs("block bytes", a.block_bytes, b.block_bytes);
   return "";
@@ -58,7 +67,8 @@ std::uint32_t prompt_tokens(const InFlightStep& step) {
 bool sane(const Hello& hello) {
   return hello.blocks > 0 && hello.blocks <= (1U << 26U) && hello.host_blocks <= (1U << 26U) &&
          hello.host_block_us >= 0 && hello.tokens_per_block > 0 && hello.tokens_per_block <= 4096 &&
-         hello.max_context > 0 && hello.facts.weights.size() <= 256;
+         hello.max_context > 0 && hello.facts.weights.size() <= 256 &&
+         hello.windows.size() <= kMaxKvGroups && hello.layer_groups.size() <= kMaxLayers;
 }
 
 struct Handler {
@@ -209,9 +219,10 @@ struct Handler {
                                   Refused{"pool differs from " + other.name() + "'s: " + what});
       return;
     }
-    const bool same_pool = w.store.offer.allocation == hello.allocation &&
-                           w.store.pool.total() == hello.blocks &&
-                           w.store.pool.host_total() == hello.host_blocks;
+    const bool same_pool =
+        w.store.offer.allocation == hello.allocation && w.store.pool.total() == hello.blocks &&
+        w.store.pool.host_total() == hello.host_blocks && w.store.offer.windows == hello.windows;
+    w.store.shape = {hello.tokens_per_block, groups_of(hello)};
     if (!same_pool) {
       if (w.store.kept) {
         out.warn(w.name() + ": comes back without its pool");
@@ -219,7 +230,7 @@ struct Handler {
       }
       if (w.store.log) w.store.log->cleared();
       if (state.settings.kv_events && !w.store.log) w.store.log = std::make_unique<CacheLog>();
-      w.store.pool = BlockPool(hello.blocks, hello.host_blocks);
+      w.store.pool = BlockPool(hello.blocks, hello.host_blocks, w.store.shape.groups);
       w.store.pool.tell(w.store.log.get());
       state.pulls.each([&](OpenPull& pull) {
         if (pull.from_worker == index) pull.from_worker = kNobody;  // they read the old one
@@ -284,6 +295,7 @@ struct Handler {
     take_candidates(state, index, result, out);
     for (const auto& [id, n] : step.rows) prompt_progress(id);
     finish_retiring(step);
+    give_back(step);
     w.store.pool.copied(step.copies);
     w.store.pool.retire(w.compute.done);
   }
@@ -362,6 +374,15 @@ struct Handler {
           note(*request, LifetimeMoment::context_end, now);
       }
     }
+  }
+
+  void give_back(const InFlightStep& step) {
+    const auto behind = [&](SequenceId id) {
+      if (Sequence* sequence = state.sequences.find(id)) give_back_behind(state, *sequence);
+    };
+    for (const SequenceId id : step.decode) behind(id);
+    for (const SequenceId id : step.beams) behind(id);
+    for (const auto& [id, n] : step.rows) behind(id);
   }
 
   static bool logprobs_agree(const StepResult& result) {

@@ -19,13 +19,24 @@
 namespace baton {
 
 std::uint32_t beam_blocks(const Worker& worker, const Request& request) {
+  const TableShape& shape = worker.store.shape;
   const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
-  if (request.sampling.max_tokens <= 1)
-    return worker.store.blocks_for(prompt + 1);  // no beam runs on
-  // The last token is never computed; a hand-off reserves one step of growth.
-  const std::uint32_t longest = std::max(prompt + request.sampling.max_tokens - 1, prompt + 1);
-  const std::uint32_t shared = prompt / worker.store.tokens_per_block();
-  return shared + request.sampling.num_beams * (worker.store.blocks_for(longest) - shared);
+  const auto live = [&](std::uint32_t group, std::uint32_t columns) {
+    return std::min(columns, shape.most_live(group));
+  };
+  std::uint32_t blocks = 0;
+  for (std::uint32_t g = 0; g < shape.groups.count; ++g) {
+    if (request.sampling.max_tokens <= 1) {  // no beam runs on
+      blocks += live(g, shape.columns(prompt + 1));
+      continue;
+    }
+    // The last token is never computed; a hand-off reserves one step of growth.
+    const std::uint32_t longest = std::max(prompt + request.sampling.max_tokens - 1, prompt + 1);
+    const std::uint32_t shared = prompt / shape.per_block;
+    blocks +=
+        live(g, shared) + request.sampling.num_beams * live(g, shape.columns(longest) - shared);
+  }
+  return blocks;
 }
 
 bool can_hold(const Worker& worker, const Request& request, std::uint32_t tokens) {
@@ -37,9 +48,8 @@ bool can_hold(const Worker& worker, const Request& request, std::uint32_t tokens
 std::string cannot_hold(const Worker& worker, const Request& request, std::uint32_t tokens) {
   if (!request.beams || !worker.store.holds(tokens)) {
     return std::to_string(tokens) + " tokens do not fit the " +
-           std::to_string(worker.store.pool.total() * worker.store.tokens_per_block()) + " of " +
-           worker.name() + "'s KV pool and the " + std::to_string(worker.store.offer.max_context) +
-           " of its model";
+           std::to_string(worker.store.pool_tokens()) + " of " + worker.name() +
+           "'s KV pool and the " + std::to_string(worker.store.offer.max_context) + " of its model";
   }
   if (request.sampling.num_beams > worker.step_room()) {
     return std::to_string(request.sampling.num_beams) + " beams are more than the " +
@@ -60,8 +70,8 @@ SequenceId line_of(const Request& request, std::uint32_t beam) {
   return request.beams->lines.empty() ? request.source : request.beams->lines[beam];
 }
 
-bool must_grow(const Worker& worker, const Sequence& sequence) {
-  return sequence.scheduled >= sequence.tail().blocks.size() * worker.store.tokens_per_block();
+std::uint32_t growth(const Worker& worker, const Sequence& sequence) {
+  return missing_blocks(worker.store, sequence, sequence.scheduled + 1);
 }
 
 /// A second beam that goes on from `parent`.
@@ -74,18 +84,25 @@ Sequence& fork(State& state, Worker& w, const Sequence& parent, StepPlan& plan) 
   child.prefill_length = parent.prefill_length;
   child.scheduled = child.computed = parent.scheduled;
   child.on_worker = true;
-  const std::uint32_t full = parent.scheduled / w.store.tokens_per_block();
+  const std::size_t groups = w.store.shape.groups.count;
+  const std::size_t full = parent.scheduled / w.store.tokens_per_block() * groups;
   const bool partly = parent.scheduled % w.store.tokens_per_block() != 0;
   const std::vector<BlockId>& theirs = parent.tail().blocks;
   std::vector<BlockId>& blocks = child.extents.emplace_back(Extent{child.worker, 0, {}}).blocks;
-  blocks.assign(theirs.begin(), theirs.begin() + full);
-  if (partly && fault(Fault::no_copy_on_write)) blocks.push_back(theirs[full]);
-  for (const BlockId block : blocks) w.store.pool.add_reference(block);
-  if (blocks.size() == full) {
-    w.store.pool.allocate(1, blocks, saving_of(state, w));
-    if (partly) plan.ops.push_back({theirs[full], blocks.back()});
+  blocks.assign(theirs.begin(), theirs.begin() + static_cast<std::ptrdiff_t>(full));
+  const bool written_by_both = partly && fault(Fault::no_copy_on_write);
+  for (std::size_t g = 0; written_by_both && g < groups; ++g) blocks.push_back(theirs[full + g]);
+  for (const BlockId block : blocks) {
+    if (block != kNoBlock) w.store.pool.add_reference(block);
   }
-  plan.fork.push_back({child.id, parent.id, blocks.back()});
+  if (!written_by_both) {
+    w.store.pool.allocate(static_cast<std::uint32_t>(groups), blocks, saving_of(state, w));
+    for (std::size_t i = full; partly && i < blocks.size(); ++i)
+      plan.ops.push_back({theirs[i], blocks[i]});
+  }
+  child.filled.fill(static_cast<std::uint32_t>(blocks.size() / groups));
+  plan.fork.push_back(
+      {child.id, parent.id, {blocks.begin() + static_cast<std::ptrdiff_t>(full), blocks.end()}});
   return child;
 }
 
@@ -154,8 +171,8 @@ std::uint32_t beam_growth(const State& state, const Request& request) {
   std::vector<bool> continued(std::max<std::size_t>(1, request.beams->lines.size()), false);
   for (const BeamSearch::Child& child : request.beams->search->children()) {
     const Sequence& parent = *state.sequences.find(line_of(request, child.parent));
-    const bool forks = continued[child.parent];
-    blocks += forks || must_grow(state.workers[parent.worker], parent) ? 1 : 0;
+    const Worker& w = state.workers[parent.worker];
+    blocks += continued[child.parent] ? w.store.shape.groups.count : growth(w, parent);
     continued[child.parent] = true;
   }
   return blocks;
@@ -176,10 +193,8 @@ void plan_beams(State& state, Request& request, StepPlan& plan, InFlightStep& st
     Sequence* sequence = state.sequences.find(line_of(request, child.parent));
     if (continued[child.parent]) {
       sequence = &fork(state, w, *sequence, plan);
-    } else if (must_grow(w, *sequence)) {
-      w.store.pool.allocate(1, sequence->tail().blocks, saving_of(state, w));
-      plan.grow_sequences.push_back(sequence->id);
-      plan.grow_blocks.push_back(sequence->tail().blocks.back());
+    } else {
+      grow_table(state, *sequence, sequence->scheduled + 1, &plan);
     }
     continued[child.parent] = true;
     lines.push_back(sequence->id);

@@ -25,15 +25,19 @@ namespace {
 /// More end the request: its prompt is computed again and again.
 constexpr std::uint32_t kMostDamagedPulls = 3;
 
-void pull_final_blocks(State& state, const Request& request, const Sequence& source,
-                       Sequence& target, std::uint32_t final_blocks, TimeNs now, Outbox& out) {
-  if (fault(Fault::piecemeal_reservation) && target.tail().blocks.size() < final_blocks) {
-    const auto missing = final_blocks - static_cast<std::uint32_t>(target.tail().blocks.size());
-    if (!state.workers[target.worker].store.pool.allocate(missing, target.tail().blocks)) return;
+void pull_final_columns(State& state, const Request& request, const Sequence& source,
+                        Sequence& target, std::uint32_t final_columns, TimeNs now, Outbox& out) {
+  const Store& store = state.workers[target.worker].store;
+  const std::size_t groups = store.shape.groups.count;
+  if (fault(Fault::piecemeal_reservation)) {
+    const std::uint32_t tokens = final_columns * store.tokens_per_block();
+    if (missing_blocks(store, target, tokens) > store.pool.available_blocks()) return;
+    grow_table(state, target, tokens, nullptr);
   }
   const std::span<const BlockId> blocks(source.tail().blocks);
   send_pull(state, request, source.worker,
-            blocks.subspan(target.pulled, final_blocks - target.pulled), target, now, out);
+            blocks.subspan(target.pulled * groups, (final_columns - target.pulled) * groups),
+            target, now, out);
 }
 
 void complete(State& state, Request& request, Sequence& target) {
@@ -55,18 +59,27 @@ void complete(State& state, Request& request, Sequence& target) {
 }  // namespace
 
 void send_pull(State& state, const Request& request, WorkerIndex exporter,
-               std::span<const BlockId> blocks, Sequence& target, TimeNs now, Outbox& out) {
+               std::span<const BlockId> columns, Sequence& target, TimeNs now, Outbox& out) {
   Worker& from = state.workers[exporter];
   Worker& to = state.workers[target.worker];
+  const std::size_t groups = to.store.shape.groups.count;
+  const auto places = std::span<const BlockId>(target.tail().blocks)
+                          .subspan(target.pulled * groups, columns.size());
+  target.pulled += static_cast<std::uint32_t>(columns.size() / groups);
+  // What the target's windows will never look at is not pulled.
+  const auto wanted = [](BlockId place) { return place != kNoBlock; };
+  if (std::none_of(places.begin(), places.end(), wanted)) return;
   OpenPull& pull = state.pulls.create();
   pull.request = request.id;
   pull.target = target.id;
   pull.from_worker = exporter;
   pull.from_allocation = from.store.allocation();
   pull.to_worker = target.worker;
-  pull.from.assign(blocks.begin(), blocks.end());
-  const auto first = target.tail().blocks.begin() + target.pulled;
-  pull.to.assign(first, first + static_cast<std::ptrdiff_t>(blocks.size()));
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    if (!wanted(places[i])) continue;
+    pull.from.push_back(columns[i]);
+    pull.to.push_back(places[i]);
+  }
   if (from.store.offer.tells_sums) {
     for (const BlockId block : pull.from) {
       const auto known = from.store.sums.find(block);
@@ -75,7 +88,6 @@ void send_pull(State& state, const Request& request, WorkerIndex exporter,
   }
   for (const BlockId block : pull.from) from.store.pool.pin_source(block);
   for (const BlockId block : pull.to) to.store.pool.pin_target(block);
-  target.pulled += static_cast<std::uint32_t>(blocks.size());
   ++target.open_pulls;
   post_pull(state, pull, now, out);
 }
@@ -116,20 +128,20 @@ void advance_handoff(State& state, Request& request, TimeNs now, Outbox& out) {
   Sequence* target = state.sequences.find(request.target);
   if (target == nullptr) return;
   const std::uint32_t length = target->prefill_length;
-  const std::uint32_t needed = state.workers[target->worker].store.blocks_for(length);
+  const std::uint32_t needed = state.workers[target->worker].store.columns_for(length);
   if (Sequence* source = state.sequences.find(request.source)) {
     const std::uint32_t written =
         fault(Fault::block_final_too_early) ? source->scheduled : source->computed;
     const std::uint32_t per_block = state.workers[source->worker].store.tokens_per_block();
     // A partly filled block is final only with the whole prompt.
-    const std::uint32_t final_blocks = written >= length ? needed : written / per_block;
-    if (final_blocks > target->pulled && !state.workers[target->worker].may_begin()) {
+    const std::uint32_t final_columns = written >= length ? needed : written / per_block;
+    if (final_columns > target->pulled && !state.workers[target->worker].may_begin()) {
       const auto& held = state.held_pulls;
       if (std::find(held.begin(), held.end(), request.id) == held.end())
         state.held_pulls.push_back(request.id);
-    } else if (final_blocks > target->pulled) {
+    } else if (final_columns > target->pulled) {
       note(request, LifetimeMoment::migration_begin, now);
-      pull_final_blocks(state, request, *source, *target, final_blocks, now, out);
+      pull_final_columns(state, request, *source, *target, final_columns, now, out);
     }
   }
   if (request.phase == Phase::handoff && target->pulled == needed && target->open_pulls == 0) {

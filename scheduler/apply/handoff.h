@@ -23,10 +23,10 @@ void take_damage(State& state, const OpenPull& pull, std::span<const BlockId> bl
 /// True if this request's tokens will be decoded on another worker than the one that prefills.
 bool needs_handoff(const State& state, const Request& request, const Worker& worker);
 
-/// Pulls `blocks` of the pool of `exporter` into those of `target` behind what it has pulled
-/// already.
+/// Pulls `columns` of the pool of `exporter` into those of `target` behind what it has pulled
+/// already; nothing into places that the target's windows have left behind.
 void send_pull(State& state, const Request& request, WorkerIndex exporter,
-               std::span<const BlockId> blocks, Sequence& target, TimeNs now, Outbox& out);
+               std::span<const BlockId> columns, Sequence& target, TimeNs now, Outbox& out);
 /// Sends the Pull of `pull` and keeps the target's books.
 void post_pull(State& state, OpenPull& pull, TimeNs now, Outbox& out);
 

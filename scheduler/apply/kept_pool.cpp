@@ -63,7 +63,8 @@ void keep_pool(State& state, WorkerIndex index, Places places) {
   state.sequences.each([&](Sequence& sequence) {
     if (sequence.worker != index) return;
     sequence.decode_slot = kNobody;
-    const std::uint32_t trusted = trust.tokens(sequence.tail().blocks, sequence.computed);
+    const std::uint32_t trusted =
+        trust.tokens(sequence.tail().blocks, sequence.computed, w.store.shape.groups.count);
     Request* request = state.request_of(sequence);
     if (wait && request != nullptr && may_park(*request, sequence, trusted)) {
       park(*request, sequence);

@@ -25,7 +25,7 @@ void lose_place(State& state, Sequence& sequence) {
   Sequence* target = state.sequences.find(request->target);
   const bool pulls_go_on =
       request->phase == Phase::handoff && target != nullptr &&
-      target->pulled == state.workers[target->worker].store.blocks_for(target->prefill_length);
+      target->pulled == state.workers[target->worker].store.columns_for(target->prefill_length);
   if (pulls_go_on) {
     // Every block has been asked for: the mapping outlives its exporter, so nothing is lost.
     release_sequence(state, request->source);

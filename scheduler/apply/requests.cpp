@@ -79,8 +79,9 @@ void preempt(State& state, Request& request, MoveCause why) {
   request.place =
       place_after_preemption(request.place, ++state.evictions, kept, again, state.settings);
   if (source != nullptr) {
-    for (const BlockId block : source->tail().blocks)
-      state.workers[source->worker].store.pool.mark_wanted(block);
+    for (const BlockId block : source->tail().blocks) {
+      if (block != kNoBlock) state.workers[source->worker].store.pool.mark_wanted(block);
+    }
   }
   if (request.beams)
     return requeue(state, request);  // no result of a step in flight counts any more

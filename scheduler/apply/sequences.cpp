@@ -21,46 +21,20 @@ void erase_from(std::vector<SequenceId>& list, SequenceId id) {
 
 }  // namespace
 
-namespace {
-
-/// `prefix.blocks`, with a fresh block in the place of each one of the host part, and `blocks`
-/// altogether.
-std::vector<BlockId> take_blocks(State& state, Worker& w, std::uint32_t blocks,
-                                 const BlockPool::Match& prefix, Writer writer) {
-  // What is found first: what is allocated may push idle blocks out of the cache.
-  std::vector<BlockId> taken;
-  taken.reserve(blocks + 8);
-  taken = prefix.blocks;
-  for (const BlockId block : prefix.blocks) {
-    w.store.pool.is_host(block) ? w.store.pool.hold(block) : w.store.pool.share(block);
-  }
-  const bool may_save = writer == Writer::steps || fault(Fault::pulled_over_unsaved);
-  const Saving saving = may_save ? saving_of(state, w) : Saving();
-  for (BlockId& block : taken) {
-    if (!w.store.pool.is_host(block)) continue;
-    std::vector<BlockId> fresh;
-    w.store.pool.allocate(1, fresh, saving);
-    w.store.pool.load(block, fresh.front(), w.store.copies);
-    block = fresh.front();
-  }
-  w.store.pool.allocate(blocks - static_cast<std::uint32_t>(taken.size()), taken, saving);
-  return taken;
-}
-
-}  // namespace
-
-Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std::uint32_t blocks,
+Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, StartSpan span,
                          const BlockPool::Match& prefix, Writer writer) {
   Worker& w = state.workers[worker];
-  if (blocks - prefix.shared > w.store.pool.available_blocks()) return nullptr;
-  std::vector<BlockId> taken = take_blocks(state, w, blocks, prefix, writer);
+  if (blocks_to_take(w.store, span, prefix) > w.store.pool.available_blocks()) return nullptr;
+  const bool may_save = writer == Writer::steps || fault(Fault::pulled_over_unsaved);
+  const Saving saving = may_save ? saving_of(state, w) : Saving();
   Sequence& sequence = state.sequences.create();
   sequence.request = request.id;
   sequence.worker = worker;
   sequence.order = ++state.placements;
-  sequence.extents.push_back({worker, 0, std::move(taken)});
+  sequence.extents.push_back({worker, 0, {}});
+  start_table(w.store, sequence, span, prefix, saving);
   sequence.prefill_length = request.length();
-  sequence.remembered = static_cast<std::uint32_t>(prefix.blocks.size());
+  sequence.remembered = prefix.columns;
   sequence.prefix_node = prefix.node;
   sequence.width = w.decodes() ? request.sampling.num_beams : 1;
   w.compute.sequences += sequence.width;
@@ -141,7 +115,7 @@ void release_sequence(State& state, SequenceId id, bool keep) {
       for (auto extent = sequence->extents.rbegin(); extent != sequence->extents.rend(); ++extent) {
         BlockPool& pool = state.store(extent->store).pool;
         for (auto it = extent->blocks.rbegin(); it != extent->blocks.rend(); ++it) {
-          pool.release(*it, w.compute.sent, w.compute.done);
+          if (*it != kNoBlock) pool.release(*it, w.compute.sent, w.compute.done);
         }
       }
       if (sequence->on_worker) w.compute.drops.push_back(id);

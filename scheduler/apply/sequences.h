@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "scheduler/apply/tables.h"
 #include "scheduler/state/cluster_state.h"
 
 namespace baton {
@@ -11,10 +12,10 @@ namespace baton {
 /// Who writes first to the fresh blocks of a sequence: steps of its worker from the next plan on,
 /// or a pull, beside the steps.
 enum class Writer : std::uint8_t { steps, pull };
-/// A new sequence of `request` on `worker` with `blocks` blocks, those of `prefix` (of
+/// A new sequence of `request` on `worker` with the blocks of its start, those of `prefix` (of
 /// cached_prefix(), just now) and fresh ones; nullptr if they are not free. What the host part
 /// holds of the prefix is copied into fresh ones by the worker's next plan, which must follow.
-Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, std::uint32_t blocks,
+Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, StartSpan span,
                          const BlockPool::Match& prefix, Writer writer);
 /// Releases the blocks, leaves the decode set, tells the worker to drop it. With `keep`, and steps
 /// in flight, the entry stays (retiring) until they have ended; otherwise it is gone.

@@ -34,9 +34,9 @@ bool refuse_too_long(State& state, const Worker& worker, Request& request, TimeN
   end_request(state, request, FinishReason::error, ErrorCode::too_long,
               "the sequence has " + std::to_string(request.length()) +
                   " tokens; with one more it must fit the " +
-                  std::to_string(worker.store.pool.total() * worker.store.tokens_per_block()) +
-                  " of " + worker.name() + "'s KV pool and the " +
-                  std::to_string(worker.store.offer.max_context) + " of its model",
+                  std::to_string(worker.store.pool_tokens()) + " of " + worker.name() +
+                  "'s KV pool and the " + std::to_string(worker.store.offer.max_context) +
+                  " of its model",
               out);
   return true;
 }

@@ -131,17 +131,19 @@ QueueRuling AdmissionRules::enough_run(Candidate& candidate) {
 
 QueueRuling AdmissionRules::no_room(Candidate& candidate) {
   const Request& request = candidate.request;
-  candidate.blocks = w_.store.blocks_for(request.length() + 1);
   // The last token is always computed: its logits are wanted, and they are nowhere.
   candidate.prefix = cached_prefix(state_, request, w_, request.length() - 1);
-  const bool room =
-      has_room(state_, w_, request, candidate.blocks - candidate.prefix.shared + reserved_);
-  return room ? QueueRuling::start : QueueRuling::stop;
+  candidate.span = {candidate.prefix.columns * w_.store.tokens_per_block(), request.length() + 1};
+  return fits(candidate) ? QueueRuling::start : QueueRuling::stop;
+}
+
+bool AdmissionRules::fits(const Candidate& candidate) const {
+  return has_room(state_, w_, candidate.request,
+                  blocks_to_take(w_.store, candidate.span, candidate.prefix) + reserved_);
 }
 
 QueueRuling AdmissionRules::better_placed_elsewhere(Candidate& candidate) {
-  return pass_over_if(
-      better_placed(state_, candidate.request, w_, candidate.prefix.blocks.size(), now_));
+  return pass_over_if(better_placed(state_, candidate.request, w_, candidate.prefix.columns, now_));
 }
 
 QueueRuling AdmissionRules::less_to_do_elsewhere(Candidate& candidate) {
@@ -149,9 +151,16 @@ QueueRuling AdmissionRules::less_to_do_elsewhere(Candidate& candidate) {
 }
 
 QueueRuling AdmissionRules::prefix_is_on_its_way(Candidate& candidate) {
-  candidate.elsewhere =
-      find_prefix(state_, candidate.request, index_, candidate.prefix.blocks.size());
-  return pass_over_if(is_being_pulled(state_, candidate.elsewhere, index_));
+  candidate.elsewhere = find_prefix(state_, candidate.request, index_, candidate.prefix.columns);
+  if (is_being_pulled(state_, candidate.elsewhere, index_)) return QueueRuling::pass_over;
+  if (w_.store.shape.plain() || candidate.elsewhere.worker == kNobody) return QueueRuling::start;
+  // What is pulled lies where the windows look from behind it: that may take more blocks.
+  const StartSpan alone = candidate.span;
+  candidate.span.from = candidate.elsewhere.columns * w_.store.tokens_per_block();
+  if (fits(candidate)) return QueueRuling::start;
+  candidate.span = alone;
+  candidate.elsewhere = {};
+  return QueueRuling::start;
 }
 
 QueueRuling AdmissionRules::pull_may_not_begin(Candidate& candidate) {

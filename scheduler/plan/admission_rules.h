@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "scheduler/apply/events.h"
+#include "scheduler/apply/tables.h"
 #include "scheduler/prefix/prefix_pull.h"
 #include "scheduler/state/block_pool.h"
 
@@ -20,7 +21,7 @@ enum class QueueRuling : std::uint8_t {
 struct Candidate {
   Request& request;
   bool unready = false;          // its grammar is not compiled here
-  std::uint32_t blocks = 0;      // that it needs at once
+  StartSpan span = {};           // that it needs blocks for at once
   BlockPool::Match prefix = {};  // of these, found on this worker
   PrefixSource elsewhere = {};   // ... and worth pulling from another one
 };
@@ -55,6 +56,7 @@ class AdmissionRules {
   QueueRuling beams_do_not_fit(Candidate& candidate);
   QueueRuling enough_run(Candidate& candidate);
   QueueRuling no_room(Candidate& candidate);
+  bool fits(const Candidate& candidate) const;
   QueueRuling better_placed_elsewhere(Candidate& candidate);
   QueueRuling less_to_do_elsewhere(Candidate& candidate);
   QueueRuling prefix_is_on_its_way(Candidate& candidate);

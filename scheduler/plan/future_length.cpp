@@ -24,7 +24,7 @@ Growth growth_of(const Request& request, std::uint32_t sampling, std::uint32_t c
 std::uint64_t whole(const Worker& worker, const Request& request, std::uint32_t context) {
   if (request.beams) return beam_blocks(worker, request);
   const Growth growth = growth_of(request, 0, context);
-  return worker.store.blocks_for(std::max(growth.used + growth.left, request.length() + 1));
+  return worker.store.shape.live_blocks(std::max(growth.used + growth.left, request.length() + 1));
 }
 
 }  // namespace
@@ -49,7 +49,8 @@ bool fits_to_the_end(const State& state, const Worker& worker, const Request& re
   state.sequences.each([&](const Sequence& sequence) {
     if (sequence.worker != index || sequence.retiring || sequence.width == 0) return;
     const Request& other = *state.requests.find(sequence.request);
-    if (sequence.decode_slot == kNobody) {
+    // Windows bound what a sequence holds, whenever it ends.
+    if (sequence.decode_slot == kNobody || !worker.store.shape.plain()) {
       reserved += whole(worker, other, context);
     } else {
       decoding.push_back(growth_of(other, sequence.sampling, context));

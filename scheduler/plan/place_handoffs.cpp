@@ -118,13 +118,13 @@ void place_handoffs(State& state, TimeNs now, Outbox& out) {
       continue;
     }
     const bool piecemeal = fault(Fault::piecemeal_reservation);
-    const std::uint32_t blocks = piecemeal ? 0 : w.store.blocks_for(source.prefill_length + 1);
+    const std::uint32_t length = source.prefill_length;
+    const StartSpan span = piecemeal ? StartSpan() : StartSpan{length, length + 1};
     const BlockPool::Match prefix =
-        piecemeal ? BlockPool::Match()
-                  : cached_prefix(state, request, w, source.prefill_length, Reach::pool);
+        piecemeal ? BlockPool::Match() : cached_prefix(state, request, w, length, Reach::pool);
     clamp_output(state, request);
-    Sequence* target = place_sequence(state, request, choice, blocks, prefix, Writer::pull);
-    target->prefill_length = source.prefill_length;
+    Sequence* target = place_sequence(state, request, choice, span, prefix, Writer::pull);
+    target->prefill_length = length;
     target->is_target = true;
     target->pulled = target->remembered;
     state.counters.pulls_saved += target->pulled;

@@ -180,7 +180,7 @@ class StepBuilder {
     std::rotate(w_.compute.singles.begin(), w_.compute.singles.begin() + 1,
                 w_.compute.singles.end());
     Sequence& sequence = *state_.sequences.find(id);
-    if (must_grow(sequence)) grow(sequence);
+    grow(sequence);
     plan_.singles.push_back(id);
     step_.decode.push_back(id);
     return true;
@@ -238,8 +238,7 @@ class StepBuilder {
   bool make_room_to_grow() {
     for (std::uint32_t needed = blocks_needed(); needed > w_.store.pool.available_blocks();
          needed = blocks_needed()) {
-      if (needed <= w_.store.pool.available_blocks() + w_.store.pool.retiring_blocks())
-        return false;
+      if (needed <= w_.store.pool.available_blocks() + blocks_to_come()) return false;
       if (Request* victim = choose_victim(state_, index_)) {
         const Sequence* target = state_.sequences.find(victim->target);
         if (target != nullptr && target->worker == index_) {
@@ -247,7 +246,7 @@ class StepBuilder {
         } else {
           preempt(state_, *victim);
         }
-      } else if (w_.store.pool.fenced_blocks() > 0) {
+      } else if (w_.store.pool.fenced_blocks() > 0 || gives_back()) {
         return false;
       } else {
         end_for_want_of_blocks();
@@ -256,26 +255,48 @@ class StepBuilder {
     return true;
   }
 
-  bool must_grow(const Sequence& sequence) const {
-    return sequence.scheduled >= sequence.tail().blocks.size() * w_.store.tokens_per_block();
+  /// Blocks that the steps in flight still name, and those that they will leave behind.
+  std::uint32_t blocks_to_come() const {
+    std::uint32_t blocks = w_.store.pool.retiring_blocks();
+    if (!gives_back()) return blocks;
+    state_.sequences.each([&](const Sequence& sequence) {
+      if (sequence.worker == index_) blocks += promised_blocks(w_.store, sequence);
+    });
+    return blocks;
+  }
+  /// Steps in flight may leave blocks behind.
+  bool gives_back() const { return !w_.store.shape.plain() && !w_.compute.steps.empty(); }
+
+  /// Blocks that the sequence lacks for its next token.
+  std::uint32_t growth(const Sequence& sequence) const {
+    return missing_blocks(w_.store, sequence, sequence.scheduled + 1);
   }
 
   /// Fills growing_; with it, what beams need, also of those that this plan adds.
   std::uint32_t blocks_needed() {
     growing_.clear();
+    std::uint32_t needed = 0;
+    const auto grows = [&](SequenceId id) {
+      const std::uint32_t blocks = growth(*state_.sequences.find(id));
+      needed += blocks;
+      return blocks != 0;
+    };
     for (const SequenceId id : w_.compute.decode_set) {
-      if (must_grow(*state_.sequences.find(id))) growing_.push_back(id);
+      if (grows(id)) growing_.push_back(id);
     }
-    auto needed = static_cast<std::uint32_t>(growing_.size());
-    for (const SequenceId id : w_.compute.singles)
-      needed += must_grow(*state_.sequences.find(id)) ? 1 : 0;
+    for (const SequenceId id : w_.compute.singles) grows(id);
     for (const std::uint64_t id : w_.compute.beams)
       needed += beam_growth(state_, *state_.requests.find(id));
     for (const SequenceId id : w_.compute.adds) {
-      const Sequence& sequence = *state_.sequences.find(id);
-      const Request& request = *state_.request_of(sequence);
-      needed += request.beams ? beam_growth(state_, request) : must_grow(sequence) ? 1 : 0;
+      const Request& request = *state_.request_of(*state_.sequences.find(id));
+      if (request.beams) {
+        needed += beam_growth(state_, request);
+      } else {
+        grows(id);
+      }
     }
+    // A prompt has all its blocks from the start, but those that windows leave behind on the way.
+    for (const SequenceId id : w_.compute.prefills) grows(id);
     return needed;
   }
 
@@ -284,6 +305,7 @@ class StepBuilder {
     const SequenceId id = !growing_.empty()             ? growing_.front()
                           : !w_.compute.singles.empty() ? w_.compute.singles.front()
                           : !w_.compute.adds.empty()    ? w_.compute.adds.front()
+                          : w_.compute.beams.empty()    ? w_.compute.prefills.front()
                                                         : 0;
     Request& request = id != 0 ? *state_.request_of(*state_.sequences.find(id))
                                : *state_.requests.find(w_.compute.beams.front());
@@ -300,11 +322,7 @@ class StepBuilder {
   void grow() {
     for (const SequenceId id : growing_) grow(*state_.sequences.find(id));
   }
-  void grow(Sequence& sequence) {
-    w_.store.pool.allocate(1, sequence.tail().blocks, saving_of(state_, w_));
-    plan_.grow_sequences.push_back(sequence.id);
-    plan_.grow_blocks.push_back(sequence.tail().blocks.back());
-  }
+  void grow(Sequence& sequence) { grow_table(state_, sequence, sequence.scheduled + 1, &plan_); }
 
   void add(Sequence& sequence, const Request& request, bool decode) {
     AddSequence add;
@@ -336,8 +354,7 @@ class StepBuilder {
       note(request, LifetimeMoment::decoding_begin, now_);
       request.times.decodes_on(index_, now_, /*news=*/true);
       const bool single = !request.beams && is_suspect(state_, request);
-      if (!request.beams && must_grow(sequence))
-        w_.store.pool.allocate(1, sequence.tail().blocks, saving_of(state_, w_));
+      if (!request.beams) grow_table(state_, sequence, sequence.scheduled + 1, nullptr);
       add(sequence, request, /*decode=*/!request.beams && !single);
       if (request.beams) {
         w_.compute.beams.push_back(request.id);
@@ -385,6 +402,23 @@ class StepBuilder {
     return true;
   }
 
+  /// As many of the next `n` tokens as there are blocks for. Those that decode grow before that,
+  /// and for their next steps something is left, but for the one block that a prompt gets on with.
+  std::uint32_t tokens_with_room(const Sequence& sequence, std::uint32_t n) const {
+    const std::uint32_t per_block = w_.store.tokens_per_block();
+    const std::uint32_t available = w_.store.pool.available_blocks();
+    const std::uint32_t left = watermark(state_.settings, w_);
+    const std::uint32_t least = per_block - sequence.scheduled % per_block;
+    while (n > 0) {
+      const std::uint32_t missing = missing_blocks(w_.store, sequence, sequence.scheduled + n);
+      const std::uint32_t kept = n > least ? left : 0;
+      if (missing == 0 || missing + kept <= available) return n;
+      const std::uint32_t over = (sequence.scheduled + n) % per_block;
+      n -= std::min(n, over != 0 ? over : per_block);
+    }
+    return 0;
+  }
+
   void prompt_row(Sequence& sequence) {
     Request& request = *state_.request_of(sequence);
     const bool ready = may_draw(w_, request);
@@ -393,11 +427,13 @@ class StepBuilder {
     std::uint32_t n = std::min(
         {state_.settings.prompt_chunk, budget_, sequence.prefill_length - sequence.scheduled});
     if (all) n = std::min(n, logprob_budget_);
-    if (n == 0) return;  // another prompt has the lines of logits of this step
+    if (!w_.store.shape.plain()) n = tokens_with_room(sequence, n);
+    if (n == 0) return;  // another prompt has the lines of logits of this step, or the blocks
     const bool last = sequence.scheduled + n == sequence.prefill_length;
     if (last && !ready) return request.times.enter(Part::grammar, now_);
     request.times.enter(computing(request), now_);
     // With its first row, not before: a plan that has no rows may still preempt it.
+    grow_table(state_, sequence, sequence.scheduled + n, sequence.on_worker ? &plan_ : nullptr);
     if (!sequence.on_worker) {
       note(request, LifetimeMoment::context_begin, now_);
       add(sequence, request, /*decode=*/false);
@@ -455,12 +491,13 @@ class StepBuilder {
     }
   }
 
-  /// What those who wait for their turn, or for a grammar, will grow into, and in a suspect's turn
-  /// the others too. Whoever was admitted into these blocks would be preempted for them at once,
-  /// and admitted again, with nobody getting on.
+  /// What those who wait for their turn, or for a grammar, will grow into, prompts whose windows
+  /// give blocks back on the way, and in a suspect's turn the others too. Whoever was admitted into
+  /// these blocks would be preempted for them at once, and admitted again, with nobody getting on.
   std::uint32_t reserved_blocks() {
     const Compute& c = w_.compute;
-    const bool grown = !in_turn_ && c.singles.empty() && c.beams.empty() && c.adds.empty();
+    const bool grown = w_.store.shape.plain() && !in_turn_ && c.singles.empty() &&
+                       c.beams.empty() && c.adds.empty();
     return grown ? 0 : blocks_needed();
   }
 
@@ -475,7 +512,7 @@ class StepBuilder {
     const PrefixSource& elsewhere = candidate.elsewhere;
     const Writer writer = elsewhere.worker != kNobody ? Writer::pull : Writer::steps;
     Sequence& sequence =
-        *place_sequence(state_, request, index_, candidate.blocks, candidate.prefix, writer);
+        *place_sequence(state_, request, index_, candidate.span, candidate.prefix, writer);
     sequence.scheduled = sequence.computed = sequence.remembered * w_.store.tokens_per_block();
     state_.counters.prefill_tokens += sequence.prefill_length;
     state_.counters.cached_tokens += sequence.computed;
@@ -532,7 +569,7 @@ class StepBuilder {
 
   void note_writes(const Sequence& sequence, std::uint32_t position, std::uint32_t tokens) {
     add_step_writes(sequence.tail().blocks, position, tokens, w_.store.tokens_per_block(),
-                    step_.writes);
+                    step_.writes, w_.store.shape.groups.count);
   }
 
   void take_copies() {

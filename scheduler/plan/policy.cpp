@@ -7,6 +7,7 @@
 #include "scheduler/apply/handoff.h"
 #include "scheduler/apply/membership.h"
 #include "scheduler/apply/reachability.h"
+#include "scheduler/apply/tables.h"
 #include "scheduler/plan/batch_limits.h"
 #include "scheduler/plan/future_length.h"
 #include "scheduler/prefix/prefix_cache.h"
@@ -28,8 +29,9 @@ std::uint32_t watermark(const Settings& settings, const Worker& worker) {
   if (settings.watermark > 0) {
     return static_cast<std::uint32_t>(settings.watermark * worker.store.pool.total());
   }
-  // One block for every running sequence, but never more than a tenth of the pool.
-  return std::min(worker.compute.sequences, worker.store.pool.total() / 10);
+  // One block of each group for every running sequence, but never more than a tenth of the pool.
+  return std::min(worker.compute.sequences * worker.store.shape.groups.count,
+                  worker.store.pool.total() / 10);
 }
 
 bool has_room(const State& state, const Worker& worker, const Request& request,
@@ -48,6 +50,13 @@ bool has_room(const State& state, const Worker& worker, const Request& request,
 
 namespace {
 
+/// Blocks that a prompt takes where `prefix` of it is known.
+std::uint32_t blocks_behind(const Worker& worker, const Request& request,
+                            const BlockPool::Match& prefix) {
+  const std::uint32_t known = prefix.columns * worker.store.tokens_per_block();
+  return blocks_to_take(worker.store, {known, request.length() + 1}, prefix);
+}
+
 bool keeps_cached(const Settings& settings) {
   return settings.local_prefill.cached > 0 && settings.prefix_cache;
 }
@@ -55,7 +64,7 @@ bool keeps_cached(const Settings& settings) {
 /// `prefix` is what `worker` knows of the prompt.
 bool is_most(const Settings& settings, const Request& request, const Worker& worker,
              const BlockPool::Match& prefix) {
-  return static_cast<double>(prefix.blocks.size() * worker.store.tokens_per_block()) >=
+  return static_cast<double>(std::size_t{prefix.columns} * worker.store.tokens_per_block()) >=
          settings.local_prefill.cached * request.length();
 }
 
@@ -66,9 +75,8 @@ bool some_decoder_has_most(const State& state, const Request& request, TimeNs no
     if (w.role() != Role::decode || !accepts(w, now)) return false;
     const BlockPool::Match prefix = cached_prefix(state, request, w, request.length() - 1);
     if (!is_most(state.settings, request, w, prefix)) return false;
-    const std::uint32_t blocks = w.store.blocks_for(request.length() + 1);
     return can_hold(w, request, request.length() + 1) &&
-           has_room(state, w, request, blocks - prefix.shared);
+           has_room(state, w, request, blocks_behind(w, request, prefix));
   });
 }
 
@@ -90,7 +98,7 @@ void look_after_kept(const State& state, Request& request) {
   kept.seen = w.compute.sent;
   const BlockPool::Match found =
       cached_prefix(state, request, w, request.length() - 1, Reach::soon);
-  const std::size_t tokens = found.blocks.size() * w.store.tokens_per_block();
+  const std::size_t tokens = std::size_t{found.columns} * w.store.tokens_per_block();
   kept.whole =
       tokens > 0 && tokens + std::max(kFewTokens, w.store.tokens_per_block()) >= request.length();
 }
@@ -114,7 +122,7 @@ bool lighter_elsewhere(const State& state, const Request& request, const Worker&
     return other.role() == Role::mixed && other.compute.sequences + 1 < worker.compute.sequences &&
            accepts(other, now) && other.compute.prefills.empty() &&
            can_hold(other, request, request.length() + 1) &&
-           has_room(state, other, request, other.store.blocks_for(request.length() + 1));
+           has_room(state, other, request, other.store.shape.start_blocks(0, request.length() + 1));
   });
 }
 
@@ -148,7 +156,7 @@ bool may_prefill(const State& state, const Request& request, const Worker& worke
 }
 
 bool better_placed(const State& state, const Request& request, const Worker& worker,
-                   std::size_t own_blocks, TimeNs now) {
+                   std::size_t own_columns, TimeNs now) {
   if (!state.settings.prefix_cache || is_suspect(state, request)) return false;
   if (goes_back(state, request, now))
     return false;  // others leave it to this one, whatever they know
@@ -161,15 +169,14 @@ bool better_placed(const State& state, const Request& request, const Worker& wor
       return false;
     }
     const BlockPool::Match match = cached_prefix(state, request, other, request.length() - 1);
-    if (match.blocks.size() <= own_blocks) return false;
-    const std::uint32_t blocks = other.store.blocks_for(request.length() + 1);
-    if (!has_room(state, other, request, blocks - match.shared)) return false;
+    if (match.columns <= own_columns) return false;
+    if (!has_room(state, other, request, blocks_behind(other, request, match))) return false;
     std::size_t ahead = 0;  // prompt tokens that it has to compute before
     for (const SequenceId id : other.compute.prefills) {
       const Sequence& sequence = *state.sequences.find(id);
       ahead += sequence.prefill_length - sequence.scheduled;
     }
-    std::size_t saved = (match.blocks.size() - own_blocks) * other.store.tokens_per_block();
+    std::size_t saved = (match.columns - own_columns) * other.store.tokens_per_block();
     // What can be pulled at the price of so many tokens is not worth a longer wait.
     if (may_pull_prefix(state, request, other, worker)) {
       saved = std::min<std::size_t>(saved, state.settings.prefix_pull_tokens);
@@ -194,10 +201,10 @@ WorkerIndex choose_decoder(const State& state, const Request& request, WorkerInd
       continue;
     const Sequence* sequence = state.sequences.find(request.source);
     const std::uint32_t length = sequence != nullptr ? sequence->prefill_length : request.length();
-    if (!has_room(state, w, request, w.store.blocks_for(length + 1))) continue;
+    if (!has_room(state, w, request, w.store.shape.start_blocks(length, length + 1))) continue;
     if (request.beams && !can_hold(w, request, length + 1)) continue;
     if (best != kNobody && w.compute.sequences > state.workers[best].compute.sequences) continue;
-    const std::size_t known = cached_prefix(state, request, w, length, Reach::pool).blocks.size();
+    const std::size_t known = cached_prefix(state, request, w, length, Reach::pool).columns;
     if (best != kNobody && w.compute.sequences == state.workers[best].compute.sequences &&
         known <= best_known)
       continue;

@@ -59,9 +59,9 @@ bool lighter_elsewhere(const State& state, const Request& request, const Worker&
                        TimeNs now);
 
 /// True if another worker may run this prompt at once and knows so much more of it than `worker`,
-/// which knows `own_blocks`, that waiting for its turn there is shorter than computing that here.
+/// which knows `own_columns`, that waiting for its turn there is shorter than computing that here.
 bool better_placed(const State& state, const Request& request, const Worker& worker,
-                   std::size_t own_blocks, TimeNs now);
+                   std::size_t own_columns, TimeNs now);
 
 /// True if `worker` may be handed a prompt: less than `pull_watermark` of its pool is in use, or
 /// nothing runs there.

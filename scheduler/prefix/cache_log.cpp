@@ -19,19 +19,23 @@ ContentHash hash_content(std::optional<ContentHash> parent, std::string_view sal
   return hash;
 }
 
+void CacheLog::passed(Node node, Node parent, std::string_view salt,
+                      std::span<const Token> tokens) {
+  Content content;
+  if (parent != kRoot) {
+    const auto before = contents_.find(parent);
+    if (before == contents_.end()) return;
+    content.parent = before->second.hash;
+  }
+  content.hash = hash_content(content.parent, salt, tokens);
+  contents_.emplace(node, content);
+}
+
 void CacheLog::stored(Node node, Node parent, std::string_view salt, std::span<const Token> tokens,
                       bool host) {
-  auto known = contents_.find(node);
-  if (known == contents_.end()) {
-    Content content;
-    if (parent != kRoot) {
-      const auto before = contents_.find(parent);
-      if (before == contents_.end()) return;
-      content.parent = before->second.hash;
-    }
-    content.hash = hash_content(content.parent, salt, tokens);
-    known = contents_.emplace(node, content).first;
-  }
+  if (!contents_.contains(node)) passed(node, parent, salt, tokens);
+  const auto known = contents_.find(node);
+  if (known == contents_.end()) return;
   const auto& [hash, behind] = known->second;
   if (++holders_[hash][host ? 1 : 0] > 1) return;
   add({CacheEvent::What::stored, host, hash, behind, {tokens.begin(), tokens.end()}});

@@ -46,6 +46,8 @@ class CacheLog {
   /// A new log begins with `cleared`: nobody knows what was told of that worker before.
   CacheLog() { events_.emplace_back(); }
 
+  /// There is such a content, whether a block holds it or not.
+  void passed(Node node, Node parent, std::string_view salt, std::span<const Token> tokens);
   void stored(Node node, Node parent, std::string_view salt, std::span<const Token> tokens,
               bool host);
   void removed(Node node, bool host);

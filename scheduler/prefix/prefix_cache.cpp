@@ -17,6 +17,19 @@ Token token_at(const Request& request, std::size_t i) {
                                    : request.generated[i - request.prompt.size()];
 }
 
+/// The next column's blocks, of all groups that have not given theirs back.
+PrefixIndex::Node remember_column(Store& store, const Sequence& sequence, std::string_view salt,
+                                  std::span<const Token> tokens) {
+  const std::uint32_t groups = store.shape.groups.count;
+  PrefixIndex::Node node = PrefixIndex::kRoot;
+  for (std::uint32_t g = 0; g < groups; ++g) {
+    const BlockId block = sequence.tail().blocks[std::size_t{sequence.remembered} * groups + g];
+    if (block == kNoBlock) continue;
+    node = store.pool.remember(sequence.prefix_node, salt, tokens, block, g);
+  }
+  return node != PrefixIndex::kRoot ? node : store.pool.pass(sequence.prefix_node, salt, tokens);
+}
+
 }  // namespace
 
 BlockPool::Match cached_prefix(const State& state, const Request& request, const Worker& worker,
@@ -26,8 +39,8 @@ BlockPool::Match cached_prefix(const State& state, const Request& request, const
   if (!state.settings.prefix_cache || whole) return {};
   const std::uint32_t per_block = worker.store.tokens_per_block();
   const auto match = [&](std::span<const Token> tokens) {
-    return worker.store.pool.match(request.cache_salt, tokens, per_block, most_tokens / per_block,
-                                   reach);
+    return worker.store.pool.match(request.cache_salt, tokens, worker.store.shape,
+                                   most_tokens / per_block, reach);
   };
   if (request.generated.empty()) return match(request.prompt);
   std::vector<Token> tokens = request.prompt;
@@ -47,11 +60,12 @@ void remember_prefix(State& state, Sequence& sequence) {
   const std::uint32_t known = std::min(sequence.computed + early, told);
   if ((sequence.remembered + 1) * per_block > known) return;
   std::vector<Token> tokens(per_block);
-  for (; (sequence.remembered + 1) * per_block <= known; ++sequence.remembered) {
+  const std::size_t columns = sequence.tail().blocks.size() / w.store.shape.groups.count;
+  for (; (sequence.remembered + 1) * per_block <= known && sequence.remembered < columns;
+       ++sequence.remembered) {
     const std::size_t first = std::size_t{sequence.remembered} * per_block;
     for (std::uint32_t i = 0; i < per_block; ++i) tokens[i] = token_at(*request, first + i);
-    sequence.prefix_node = w.store.pool.remember(sequence.prefix_node, request->cache_salt, tokens,
-                                                 sequence.tail().blocks[sequence.remembered]);
+    sequence.prefix_node = remember_column(w.store, sequence, request->cache_salt, tokens);
   }
 }
 

@@ -32,58 +32,131 @@ PrefixIndex::Item*& PrefixIndex::item_of(BlockId block) {
   return items_[block];
 }
 
-PrefixIndex::Node PrefixIndex::insert(Node parent, std::string_view salt,
-                                      std::span<const Token> tokens, BlockId block) {
-  auto it = entries_.find(KeyView{parent, salt_at(parent, salt), tokens});
-  if (it == entries_.end()) {
-    Key key{parent, std::string(salt_at(parent, salt)), {tokens.begin(), tokens.end()}};
-    it = entries_.emplace(std::move(key), Entry{++last_, kNoBlock, kNoBlock}).first;
-  }
-  if (it->second.block == kNoBlock) {
-    // It may be entered behind a parent that has been forgotten and has come again under another
-    // number: what nobody can find any more makes way.
-    forget(block);
-    it->second.block = block;
-    item_of(block) = &*it;
-    told_stored(*it, /*host=*/false);
-  }
-  return it->second.node;
+bool PrefixIndex::Entry::bare() const {
+  return none() &&
+         std::all_of(others.begin(), others.end(), [](const Place& p) { return p.none(); });
 }
 
-void PrefixIndex::told_stored(const Item& item, bool host) {
-  if (log_ == nullptr) return;
+PrefixIndex::Place& PrefixIndex::place_of(Entry& entry, BlockId block) {
+  const auto has = [&](const Place& p) { return p.has(block); };
+  if (entry.has(block)) return entry;
+  return *std::find_if(entry.others.begin(), entry.others.end(), has);
+}
+
+void PrefixIndex::keep_paths(std::size_t most_bare) { most_bare_ = most_bare; }
+
+/// The entry of that content, a bare one if there is none yet.
+PrefixIndex::Item& PrefixIndex::enter(Node parent, std::string_view salt,
+                                      std::span<const Token> tokens) {
+  const auto it = entries_.find(KeyView{parent, salt_at(parent, salt), tokens});
+  if (it != entries_.end()) return *it;
+  Key key{parent, std::string(salt_at(parent, salt)), {tokens.begin(), tokens.end()}};
+  Entry fresh;
+  fresh.node = ++last_;
+  Item& item = *entries_.emplace(std::move(key), std::move(fresh)).first;
+  if (log_ != nullptr) {
+    log_->passed(item.second.node, parent, item.first.salt, item.first.tokens);
+  }
+  if (most_bare_ == 0) return item;
+  ++bare_;
+  nodes_.emplace(item.second.node, &item);
+  const auto above = nodes_.find(parent);
+  if (above != nodes_.end()) ++above->second->second.children;
+  return item;
+}
+
+PrefixIndex::Node PrefixIndex::insert(Node parent, std::string_view salt,
+                                      std::span<const Token> tokens, BlockId block,
+                                      std::uint32_t group) {
+  Item& item = enter(parent, salt, tokens);
+  Entry& entry = item.second;
+  if (entry.at(group).block != kNoBlock) return entry.node;
+  // It may be entered behind a parent that has been forgotten and has come again under another
+  // number: what nobody can find any more makes way, and does not take this entry along.
+  ++entry.children;
+  forget(block);
+  --entry.children;
+  if (most_bare_ != 0 && entry.bare()) --bare_;
+  Place& place = entry.make(group);
+  place.block = block;
+  item_of(block) = &item;
+  told_stored(item, place, /*host=*/false);
+  return entry.node;
+}
+
+PrefixIndex::Node PrefixIndex::pass(Node parent, std::string_view salt,
+                                    std::span<const Token> tokens) {
+  if (const Entry* known = find(parent, salt, tokens)) return known->node;
+  if (bare_ >= most_bare_) sweep();
+  if (bare_ >= most_bare_) return ++last_;  // what follows is found by nobody
+  return enter(parent, salt, tokens).second.node;
+}
+
+void PrefixIndex::told_stored(const Item& item, const Place& place, bool host) {
+  if (log_ == nullptr || &place != &item.second) return;  // a router hears of the first group alone
   log_->stored(item.second.node, item.first.parent, item.first.salt, item.first.tokens, host);
 }
 
 void PrefixIndex::copy_to_host(BlockId of, BlockId host) {
   Item* item = items_[of];
-  item->second.host = host;
+  Place& place = place_of(item->second, of);
+  place.host = host;
   item_of(host) = item;
-  told_stored(*item, /*host=*/true);
+  told_stored(*item, place, /*host=*/true);
 }
 
 void PrefixIndex::copy_from_host(BlockId host, BlockId block) {
   Item* item = items_[host];
-  item->second.block = block;
+  Place& place = place_of(item->second, host);
+  place.block = block;
   item_of(block) = item;
-  told_stored(*item, /*host=*/false);
+  told_stored(*item, place, /*host=*/false);
 }
 
 void PrefixIndex::forget(BlockId block) {
   if (!holds(block)) return;
   Item* item = std::exchange(items_[block], nullptr);
   Entry& entry = item->second;
-  const bool host = entry.block != block;
-  (host ? entry.host : entry.block) = kNoBlock;
-  if (log_ != nullptr) log_->removed(entry.node, host);
-  if (entry.block != kNoBlock || entry.host != kNoBlock) return;
-  if (log_ != nullptr) log_->forgotten(entry.node);
-  entries_.erase(entries_.find(item->first.view()));
+  Place& place = place_of(entry, block);
+  const bool host = place.block != block;
+  (host ? place.host : place.block) = kNoBlock;
+  if (log_ != nullptr && &place == &entry) log_->removed(entry.node, host);
+  if (!entry.bare()) return;
+  if (most_bare_ != 0) ++bare_;
+  if (most_bare_ == 0 || entry.children == 0 || bare_ > most_bare_) erase(item);
+}
+
+/// A bare entry goes, and with it those before it that lead nowhere else.
+void PrefixIndex::erase(Item* item) {
+  while (item != nullptr) {
+    const Node parent = item->first.parent;
+    if (log_ != nullptr) log_->forgotten(item->second.node);
+    if (most_bare_ != 0) {
+      --bare_;
+      nodes_.erase(item->second.node);
+    }
+    entries_.erase(entries_.find(item->first.view()));
+    const auto above = nodes_.find(parent);
+    if (above == nodes_.end()) return;
+    Entry& entry = above->second->second;
+    item = --entry.children == 0 && entry.bare() ? above->second : nullptr;
+  }
+}
+
+/// Entries that have led to nothing in the end: whoever passed them entered no block behind them.
+void PrefixIndex::sweep() {
+  std::vector<Item*> ends;
+  for (Item& item : entries_) {
+    if (item.second.children == 0 && item.second.bare()) ends.push_back(&item);
+  }
+  for (Item* item : ends) erase(item);
 }
 
 void PrefixIndex::clear() {
   entries_.clear();
   items_.clear();
+  nodes_.clear();
+  bare_ = 0;
   if (log_ != nullptr) log_->cleared();
 }
 

@@ -10,6 +10,7 @@
 #include "scheduler/prefix/prefix_pull.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ipc/fault_points.h"
 #include "scheduler/apply/blame.h"
@@ -32,23 +33,34 @@ bool may_pull_prefix(const State& state, const Request& request, const Worker& f
          from.takes_work() && reaches(from, to);
 }
 
+namespace {
+
+/// No window looks back as far as a whole block: there is nothing to pull.
+bool is_all_behind(const std::vector<BlockId>& blocks) {
+  return std::all_of(blocks.begin(), blocks.end(), [](BlockId b) { return b == kNoBlock; });
+}
+
+}  // namespace
+
 PrefixSource find_prefix(const State& state, const Request& request, WorkerIndex worker,
-                         std::size_t own_blocks) {
+                         std::uint32_t own_columns) {
   PrefixSource best;
   if (!pulls_prefixes(state.settings)) return best;
   const Worker& to = state.workers[worker];
   const std::uint32_t most = request.length() - 1;
-  std::size_t wanted = own_blocks + to.store.blocks_for(state.settings.prefix_pull_tokens);
+  std::uint32_t wanted = own_columns + to.store.columns_for(state.settings.prefix_pull_tokens);
   for (WorkerIndex i = 0; i < state.workers.size() && wanted <= most / to.store.tokens_per_block();
        ++i) {
     const Worker& from = state.workers[i];
     if (!may_pull_prefix(state, request, from, to)) continue;
     const BlockPool::Match match = cached_prefix(state, request, from, most, Reach::others);
-    if (match.blocks.size() < wanted) continue;
-    best.worker = i;
-    best.blocks.assign(match.blocks.begin() + static_cast<std::ptrdiff_t>(own_blocks),
-                       match.blocks.end());
-    wanted = match.blocks.size() + 1;
+    if (match.columns < wanted) continue;
+    const std::size_t own = std::size_t{own_columns} * to.store.shape.groups.count;
+    std::vector<BlockId> behind(match.blocks.begin() + static_cast<std::ptrdiff_t>(own),
+                                match.blocks.end());
+    if (is_all_behind(behind)) continue;
+    best = {i, std::move(behind), match.columns};
+    wanted = match.columns + 1;
   }
   return best;
 }
@@ -56,10 +68,12 @@ PrefixSource find_prefix(const State& state, const Request& request, WorkerIndex
 bool is_being_pulled(const State& state, const PrefixSource& prefix, WorkerIndex worker) {
   bool found = false;
   if (prefix.worker == kNobody) return found;
+  const auto first = std::find_if(prefix.blocks.begin(), prefix.blocks.end(),
+                                  [](BlockId block) { return block != kNoBlock; });
   state.pulls.each([&](const OpenPull& t) {
     const Request* request = state.requests.find(t.request);
     found = found || (t.from_worker == prefix.worker && t.to_worker == worker && !t.is_probe() &&
-                      t.from.front() == prefix.blocks.front() && request != nullptr &&
+                      t.from.front() == *first && request != nullptr &&
                       request->phase == Phase::pull && request->source == t.target);
   });
   return found;
@@ -80,6 +94,11 @@ void prefix_pulled(State& state, Request& request, bool failed) {
   Worker& w = state.workers[sequence.worker];
   if (failed) {
     request.prefix_pull_failed = true;
+    // Its table begins where its windows would look from behind what was pulled.
+    if (!w.store.shape.plain()) {
+      request.times.lost_place(MoveCause::pull, sequence.worker, state.now);
+      return requeue(state, request);
+    }
   } else {
     const std::uint32_t tokens = sequence.pulled * w.store.tokens_per_block();
     state.counters.pulled_prefix_tokens += tokens - sequence.computed;

@@ -16,11 +16,12 @@ bool may_pull_prefix(const State& state, const Request& request, const Worker& f
 /// it.
 struct PrefixSource {
   WorkerIndex worker = kNobody;  // none is worth it
-  std::vector<BlockId> blocks;
+  std::vector<BlockId> blocks;   // columns
+  std::uint32_t columns = 0;     // of the request that are known with them
 };
-/// Where most of it can be pulled from to `worker`, which knows the first `own_blocks` blocks.
+/// Where most of it can be pulled from to `worker`, which knows the first `own_columns` columns.
 PrefixSource find_prefix(const State& state, const Request& request, WorkerIndex worker,
-                         std::size_t own_blocks);
+                         std::uint32_t own_columns);
 /// Those blocks are on their way to `worker` for somebody else, and will soon be found there.
 bool is_being_pulled(const State& state, const PrefixSource& prefix, WorkerIndex worker);
 /// Asks for them; `sequence`, just placed, waits for the answer before its worker hears of it.

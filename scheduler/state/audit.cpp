@@ -282,12 +282,34 @@ struct Checker {
 
   /// Full blocks are shared; what a sequence may still write is its own, and nobody finds it.
   void check_writes(const Worker& w, const Sequence& sequence) {
+    const TableShape& shape = w.store.shape;
+    const std::size_t groups = shape.groups.count;
+    const std::vector<BlockId>& blocks = sequence.tail().blocks;
     const std::size_t first =
         sequence.is_target ? sequence.pulled : sequence.computed / w.store.tokens_per_block();
-    for (std::size_t i = first; i < sequence.tail().blocks.size(); ++i) {
-      const BlockId block = sequence.tail().blocks[i];
-      expect(w.store.pool.references(block) == 1 && !w.store.pool.remembers(block), w,
+    for (std::size_t i = first * groups; i < blocks.size(); ++i) {
+      if (blocks[i] == kNoBlock) continue;
+      expect(w.store.pool.references(blocks[i]) == 1 && !w.store.pool.remembers(blocks[i]), w,
              "a block that a sequence may write is shared or cached");
+    }
+    if (!shape.plain() && !blocks.empty() && sequence.on_worker) check_windows(w, sequence);
+  }
+
+  /// What a window looks at from behind the last computed token on is there, and nothing else.
+  void check_windows(const Worker& w, const Sequence& sequence) {
+    const TableShape& shape = w.store.shape;
+    const std::vector<BlockId>& blocks = sequence.tail().blocks;
+    const std::size_t scheduled = shape.columns(sequence.scheduled);
+    for (std::uint32_t g = 0; g < shape.groups.count; ++g) {
+      const std::uint64_t window = shape.groups.windows[g];
+      std::size_t first = 0;  // whose last key the next token sees
+      while (window != 0 && (first + 1) * shape.per_block + window <= sequence.computed + 1)
+        ++first;
+      for (std::size_t c = 0; c * shape.groups.count < blocks.size(); ++c) {
+        const bool there = blocks[c * shape.groups.count + g] != kNoBlock;
+        expect(there ? c >= first : c < first || c >= scheduled, w,
+               "a window looks at a block that is not there, or another one is kept");
+      }
     }
   }
 

@@ -12,14 +12,19 @@ BlockPool::Part::Part(BlockId first_id, std::uint32_t total) : first(first_id), 
   count(BlockState::free) = total;
 }
 
-BlockPool::BlockPool(std::uint32_t total, std::uint32_t host_total)
+BlockPool::BlockPool(std::uint32_t total, std::uint32_t host_total, const KvGroups& groups)
     : refs_(total + host_total, 0),
       source_pins_(total + host_total, 0),
       target_pins_(total + host_total, 0),
       states_(total + host_total, BlockState::free),
       useful_(total, 0),
       device_(0, total),
-      host_(total, host_total) {}
+      host_(total, host_total) {
+  // Elsewhere a chain ends with the block of the group that sees everything.
+  if (groups.windows_everywhere()) {
+    index_.keep_paths(PrefixIndex::kMostBare + 4 * (std::size_t{total} + host_total));
+  }
+}
 
 void BlockPool::become(BlockId block, BlockState next) {
   Part& part = part_of(block);
@@ -50,7 +55,7 @@ bool BlockPool::allocate(std::uint32_t count, std::vector<BlockId>& out, const S
 void BlockPool::take_oldest(const Saving& saving) {
   const BlockId block = device_.idle.oldest();
   become(block, BlockState::free);
-  const BlockId host = index_.entry(block)->host;
+  const BlockId host = index_.place(block).host;
   if (host == kNoBlock) {
     save(block, saving);
   } else if (host_.holds_idle(host)) {
@@ -89,14 +94,14 @@ void BlockPool::save_oldest(std::uint32_t oldest, std::uint32_t most, const Savi
   for (std::uint32_t i = 0; i < oldest && most > 0 && block != device_.idle.bound(); ++i) {
     const BlockId next = device_.idle.after(block);
     const bool wanted = saving.all || useful_[block] != 0;
-    if (wanted && index_.entry(block)->host == kNoBlock && save(block, saving)) --most;
+    if (wanted && index_.place(block).host == kNoBlock && save(block, saving)) --most;
     block = next;
   }
 }
 
 void BlockPool::load(BlockId host, BlockId block, std::vector<CopyOp>& loads) {
   // Somebody may have computed the same meanwhile; then this copy serves one sequence alone.
-  if (index_.entry(host)->block == kNoBlock) index_.copy_from_host(host, block);
+  if (index_.place(host).block == kNoBlock) index_.copy_from_host(host, block);
   pin_target(block);
   useful_[block] = 1;
   loads.push_back({host, block});
@@ -114,9 +119,8 @@ void BlockPool::copied(std::span<const CopyOp> copies) {
       unpin_target(copy->to);
       continue;
     }
-    const PrefixIndex::Entry* entry = index_.entry(copy->from);
-    const bool same =
-        entry != nullptr && entry->host == copy->to;  // it was given to nobody meanwhile
+    const bool same = index_.holds(copy->from) && index_.place(copy->from).host ==
+                                                      copy->to;  // it was given to nobody meanwhile
     if (!same || !device_.holds_idle(copy->from)) continue;
     device_.idle.erase(copy->from);
     device_.idle.push_oldest(copy->from);
@@ -132,20 +136,74 @@ bool BlockPool::readable(BlockId block, Reach reach) const {
   return reach != Reach::others && !is_host(block);
 }
 
+/// Whichever part has it; kNoBlock: neither.
+BlockId BlockPool::found(const PrefixIndex::Place& place, Reach reach) const {
+  if (readable(place.block, reach)) return place.block;
+  return readable(place.host, reach) ? place.host : kNoBlock;
+}
+
 BlockPool::Match BlockPool::match(std::string_view salt, std::span<const Token> tokens,
-                                  std::uint32_t per_block, std::uint32_t most, Reach reach) const {
+                                  const TableShape& shape, std::uint32_t most, Reach reach) const {
+  if (!shape.plain()) return match_windows(salt, tokens, shape, most, reach);
   Match match;
-  for (std::size_t end = per_block; end <= tokens.size() && match.blocks.size() < most;
+  const std::uint32_t per_block = shape.per_block;
+  for (std::size_t end = per_block; end <= tokens.size() && match.columns < most;
        end += per_block) {
     const PrefixIndex::Entry* entry =
         index_.find(match.node, salt, tokens.subspan(end - per_block, per_block));
     if (entry == nullptr) break;
-    const BlockId block = readable(entry->block, reach) ? entry->block : entry->host;
-    if (!readable(block, reach)) break;
+    const BlockId block = found(*entry, reach);
+    if (block == kNoBlock) break;
     match.blocks.push_back(block);
+    ++match.columns;
     match.node = entry->node;
     match.shared += is_host(block) || states_[block] == BlockState::cached ? 0 : 1;
   }
+  return match;
+}
+
+/// Down the chain as far as it goes, counting for each group how many blocks without a gap lie
+/// before the end; the best end is the last one where every group has all that its window reaches.
+BlockPool::Match BlockPool::match_windows(std::string_view salt, std::span<const Token> tokens,
+                                          const TableShape& shape, std::uint32_t most,
+                                          Reach reach) const {
+  const std::uint32_t per_block = shape.per_block;
+  const std::uint32_t groups = shape.groups.count;
+  Match match;
+  std::array<std::uint32_t, kMaxKvGroups> run{};
+  PrefixIndex::Node node = PrefixIndex::kRoot;
+  std::vector<BlockId> seen;
+  for (std::uint32_t column = 0; column < most; ++column) {
+    const std::size_t first = std::size_t{column} * per_block;
+    if (first + per_block > tokens.size()) break;
+    const PrefixIndex::Entry* entry = index_.find(node, salt, tokens.subspan(first, per_block));
+    if (entry == nullptr) break;
+    node = entry->node;
+    bool whole = true;
+    bool goes_on = true;
+    for (std::uint32_t g = 0; g < groups; ++g) {
+      seen.push_back(found(entry->at(g), reach));
+      run[g] = seen.back() == kNoBlock ? 0 : run[g] + 1;
+      const bool window = shape.groups.windows[g] != 0;
+      const bool has = run[g] >= column + 1 - shape.first(g, (column + 1) * per_block);
+      whole = whole && (has || (window && fault(Fault::hit_without_window)));
+      goes_on = goes_on && (has || window);
+    }
+    if (!goes_on) break;
+    if (!whole) continue;
+    match.columns = column + 1;
+    match.node = node;
+  }
+  seen.resize(std::size_t{match.columns} * groups);
+  for (std::uint32_t column = 0; column < match.columns; ++column) {
+    for (std::uint32_t g = 0; g < groups; ++g) {
+      BlockId& block = seen[std::size_t{column} * groups + g];
+      if (column < shape.first(g, match.columns * per_block)) block = kNoBlock;
+      if (block == kNoBlock) continue;
+      match.shared += is_host(block) || states_[block] == BlockState::cached ? 0 : 1;
+    }
+  }
+  match.blocks = std::move(seen);
   return match;
 }
 
@@ -155,9 +213,9 @@ void BlockPool::share(BlockId block) {
 }
 
 void BlockPool::forget(BlockId block) {
-  const PrefixIndex::Entry* entry = index_.entry(block);
-  if (entry == nullptr) return;
-  for (const BlockId copy : {entry->block, entry->host}) {
+  if (!index_.holds(block)) return;
+  const PrefixIndex::Place place = index_.place(block);
+  for (const BlockId copy : {place.block, place.host}) {
     if (copy == kNoBlock) continue;
     index_.forget(copy);  // the last one takes the entry with it
     if (states_[copy] == BlockState::cached) become(copy, BlockState::free);

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ipc/kv_groups.h"
 #include "ipc/messages.h"
 #include "ipc/types.h"
 #include "scheduler/prefix/prefix_index.h"
@@ -62,7 +63,9 @@ constexpr std::size_t kBlockStates = 5;
 class BlockPool {
  public:
   BlockPool() = default;
-  explicit BlockPool(std::uint32_t total, std::uint32_t host_total = 0);
+  /// `groups`: of the layers whose blocks it has.
+  explicit BlockPool(std::uint32_t total, std::uint32_t host_total = 0,
+                     const KvGroups& groups = {});
 
   std::uint32_t total() const { return device_.total(); }
   std::uint32_t free_blocks() const { return device_.free_blocks(); }
@@ -84,21 +87,29 @@ class BlockPool {
 
   // ---- prefix cache
   struct Match {
-    std::vector<BlockId> blocks;  // the first ones of the tokens, of either part
+    std::vector<BlockId> blocks;  // of the first columns (TableShape), of either part
+    std::uint32_t columns = 0;
     PrefixIndex::Node node = PrefixIndex::kRoot;
     std::uint32_t shared = 0;  // of these, owned or read by others: to share them takes nothing
   };
-  /// The blocks that hold the tokens' beginning, whole blocks of `per_block` tokens, `most` at the
-  /// most: cached, owned, or fenced by nothing but somebody who reads them. Any other fenced block
-  /// ends the match.
-  Match match(std::string_view salt, std::span<const Token> tokens, std::uint32_t per_block,
+  /// The blocks that hold the tokens' beginning, whole columns of the table, `most` at the most:
+  /// cached, owned, or fenced by nothing but somebody who reads them. Any other fenced block ends
+  /// the match. Of a group with a window only those that the token behind the beginning looks at
+  /// (the others are kNoBlock); where one of them is missing, a shorter beginning is taken.
+  Match match(std::string_view salt, std::span<const Token> tokens, const TableShape& shape,
               std::uint32_t most, Reach reach = Reach::pool) const;
   /// One more reference to a block of the pool that match() has just found.
   void share(BlockId block);
   /// Enters an owned, full block whose content is final; returns the node of that content.
   PrefixIndex::Node remember(PrefixIndex::Node parent, std::string_view salt,
-                             std::span<const Token> tokens, BlockId block) {
-    return index_.insert(parent, salt, tokens, block);
+                             std::span<const Token> tokens, BlockId block,
+                             std::uint32_t group = 0) {
+    return index_.insert(parent, salt, tokens, block, group);
+  }
+  /// Likewise, the node of a content whose block the sequence has given back.
+  PrefixIndex::Node pass(PrefixIndex::Node parent, std::string_view salt,
+                         std::span<const Token> tokens) {
+    return index_.pass(parent, salt, tokens);
   }
   bool remembers(BlockId block) const { return index_.holds(block); }
   /// `log` (null: nobody) is told of what a fresh pool comes to hold. It must outlive the pool.
@@ -191,6 +202,9 @@ class BlockPool {
   bool save(BlockId block, const Saving& saving);
   void unpinned(BlockId block);
   bool readable(BlockId block, Reach reach) const;
+  Match match_windows(std::string_view salt, std::span<const Token> tokens, const TableShape& shape,
+                      std::uint32_t most, Reach reach) const;
+  BlockId found(const PrefixIndex::Place& place, Reach reach) const;
 
   std::vector<std::uint32_t> refs_;
   std::vector<std::uint32_t> source_pins_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "configs/config.h"
+#include "ipc/kv_groups.h"
 #include "ipc/messages.h"
 #include "ipc/types.h"
 #include "scheduler/apply/beam_search.h"
@@ -203,7 +205,7 @@ struct Request {
 struct Extent {
   StoreIndex store = kNobody;
   std::uint32_t first_token = 0;
-  std::vector<BlockId> blocks;
+  std::vector<BlockId> blocks;  // columns of the store's groups (TableShape)
 };
 
 /// One request's place on one worker.
@@ -216,12 +218,15 @@ struct Sequence {
       1;  // rows that it stands for in max_running: all beams' for one of them, else 0
   std::vector<Extent>
       extents;  // by first token; today one, in the store of `worker` (docs/adr/0011)
+  /// Columns of its table that each group has, or has had, a block for. With one group without a
+  /// window the table says it itself.
+  std::array<std::uint32_t, kMaxKvGroups> filled{};
   std::uint32_t prefill_length = 0;  // tokens to compute before the first one is sampled here
   std::uint32_t scheduled = 0;       // tokens whose KV is written by sent steps (or was pulled)
   std::uint32_t computed = 0;        // of these, by steps that have ended
   std::uint32_t inflight = 0;        // steps in flight that name it
   std::uint32_t sampling = 0;        // tokens that steps in flight will sample for it
-  // Of its blocks, those that the pool's prefix index knows as this sequence's beginning.
+  // Of its columns, those that the pool's prefix index knows as this sequence's beginning.
   std::uint32_t remembered = 0;
   PrefixIndex::Node prefix_node = PrefixIndex::kRoot;  // ... and the last one's place in it
   std::uint32_t decode_slot = kNobody;                 // index in the worker's decode set
@@ -230,7 +235,7 @@ struct Sequence {
   bool stays = false;      // a suspect's prompt that will decode here, which no row has said
   bool is_target = false;  // being pulled into; not yet on its worker
   bool parked = false;     // its worker is away; it goes on once that is back with its pool
-  // On the target of a hand-off, or while its prefix is pulled: blocks [0, pulled) are there or
+  // On the target of a hand-off, or while its prefix is pulled: columns [0, pulled) are there or
   // have been asked for, `open_pulls` are unanswered.
   std::uint32_t pulled = 0;
   std::uint32_t open_pulls = 0;
@@ -415,15 +420,17 @@ struct Store {
   bool kept = false;
   TimeNs kept_since = 0;  // first tick of that; 0: not yet
 
+  TableShape shape;  // of its sequences' tables; follows from the offer
+
   AllocationId allocation() const { return offer.allocation; }
   std::uint32_t tokens_per_block() const { return offer.tokens_per_block; }
-  std::uint32_t blocks_for(std::uint32_t tokens) const {
-    return (tokens + offer.tokens_per_block - 1) / offer.tokens_per_block;
-  }
-  /// Tokens of the longest sequence that fits, if it is alone.
+  /// Columns of a table of so many tokens: blocks, where layers have one group.
+  std::uint32_t columns_for(std::uint32_t tokens) const { return shape.columns(tokens); }
+  /// Tokens of the longest sequence that the pool holds, if it is alone.
+  std::uint64_t pool_tokens() const { return shape.longest(offer.blocks); }
+  /// ... and that the model allows.
   std::uint32_t context() const {
-    const std::uint64_t fits = std::uint64_t{offer.blocks} * offer.tokens_per_block;
-    return static_cast<std::uint32_t>(std::min<std::uint64_t>(fits, offer.max_context));
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(pool_tokens(), offer.max_context));
   }
   bool holds(std::uint32_t tokens) const { return tokens <= context(); }
 };

@@ -24,9 +24,10 @@ struct SlotWrite {
 };
 
 /// Appends the writes of a step that computes `tokens` tokens of a sequence from `position` on,
-/// whose blocks have `per_block` slots. `blocks` reach as far.
+/// whose blocks have `per_block` slots. `blocks` reach as far; they are `groups` side by side.
 void add_step_writes(std::span<const BlockId> blocks, std::uint32_t position, std::uint32_t tokens,
-                     std::uint32_t per_block, std::vector<SlotWrite>& writes);
+                     std::uint32_t per_block, std::vector<SlotWrite>& writes,
+                     std::uint32_t groups = 1);
 
 class Trust {
  public:
@@ -38,8 +39,9 @@ class Trust {
   std::uint32_t good_slots(BlockId block) const { return good_[block]; }
   bool whole(BlockId block) const { return good_[block] == per_block_; }
   /// Of a sequence's tokens, `computed` by what has been answered, how many are still there, from
-  /// the first one on.
-  std::uint32_t tokens(std::span<const BlockId> blocks, std::uint32_t computed) const;
+  /// the first one on. What has been given back (kNoBlock) nobody will look at.
+  std::uint32_t tokens(std::span<const BlockId> blocks, std::uint32_t computed,
+                       std::uint32_t groups = 1) const;
 
  private:
   std::uint32_t per_block_;

@@ -164,6 +164,7 @@ class SimWorker final : public Process {
   void start_pull(Pull pull);
   void pull_part(PullId id);
   void schedule_tick();
+  std::uint64_t& cell_at(const BatchRow& row, std::uint32_t group, std::uint32_t position);
   std::uint64_t check_prefix(const BatchRow& row, std::uint32_t end, const char* when);
 
   struct Job {

@@ -21,6 +21,10 @@ constexpr std::uint64_t prefix_root(std::uint64_t tenant) { return mix(tenant ^ 
 constexpr std::uint64_t extend_prefix(std::uint64_t prefix, Token token) {
   return mix(prefix ^ (static_cast<std::uint64_t>(token) + 0x100));
 }
+/// What the cell of a group of layers holds: others must not be taken for it.
+constexpr std::uint64_t cell_of(std::uint64_t prefix, std::uint32_t group) {
+  return group == 0 ? prefix : mix(prefix + group);
+}
 /// The token that follows `prefix`, the `n_generated`-th of the answer.
 Token sample(std::uint64_t prefix, std::uint32_t n_generated, const SamplingParams& sampling,
              std::uint32_t vocab);

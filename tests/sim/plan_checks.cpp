@@ -66,7 +66,9 @@ std::string PlanChecks::rows(const State& state, WorkerIndex index, StepId step)
   const auto use = [&](SequenceId id) {
     const Sequence* sequence = state.sequences.find(id);
     if (sequence == nullptr) return;
-    for (const BlockId block : sequence->tail().blocks) pool.last[block] = {id, step};
+    for (const BlockId block : sequence->tail().blocks) {
+      if (block != kNoBlock) pool.last[block] = {id, step};
+    }
   };
   for (const SequenceId id : it->decode) use(id);
   for (const auto& [id, n] : it->rows) use(id);
@@ -76,12 +78,15 @@ std::string PlanChecks::rows(const State& state, WorkerIndex index, StepId step)
 
 std::string PlanChecks::forks(const State& state, WorkerIndex index, const StepPlan& plan) {
   for (const ForkSequence& fork : plan.fork) {
-    std::string what = granted(state, index, fork.sequence, fork.block, "fork");
-    if (!what.empty()) return what;
-    const auto it = std::find_if(plan.ops.begin(), plan.ops.end(),
-                                 [&](const CopyOp& op) { return op.to == fork.block; });
-    if (it == plan.ops.end()) continue;
-    if (!belongs(state, index, fork.parent, it->from)) return "a copy is not of the fork's parent";
+    for (const BlockId block : fork.blocks) {
+      std::string what = granted(state, index, fork.sequence, block, "fork");
+      if (!what.empty()) return what;
+      const auto it = std::find_if(plan.ops.begin(), plan.ops.end(),
+                                   [&](const CopyOp& op) { return op.to == block; });
+      if (it == plan.ops.end()) continue;
+      if (!belongs(state, index, fork.parent, it->from))
+        return "a copy is not of the fork's parent";
+    }
   }
   return "";
 }
@@ -135,7 +140,9 @@ std::string PlanChecks::plan(const State& state, LinkId link, const StepPlan& pl
   for (const AddSequence& add : plan.add) {
     for (std::size_t i = 0; i < add.blocks.size(); ++i) {
       const BlockId block = add.blocks[i];
-      const bool found = (i + 1) * w.store.tokens_per_block() <= add.computed;
+      if (block == kNoBlock) continue;
+      const std::size_t column = i / w.store.shape.groups.count;
+      const bool found = (column + 1) * w.store.tokens_per_block() <= add.computed;
       if (found && w.store.pool.remembers(block)) continue;  // shared with whoever reads it
       std::string what = granted(state, index, add.sequence, block, "add");
       if (!what.empty()) return what;

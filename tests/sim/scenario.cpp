@@ -329,11 +329,54 @@ void draw_auto_roles(Scenario& s) {
   for (WorkerSpec& w : s.workers) w.blocks = most;
 }
 
+/// Models whose layers have windows, and pools of another size for them. By itself, likewise.
+void draw_windows(Scenario& s) {
+  Random random(mix(s.seed) ^ 0x3170D187ULL);
+  if (!random.permille(250)) return;
+  s.tokens_per_block = random.pick<std::uint32_t>({1, 2, 4});
+  const bool everywhere = random.permille(500);
+  if (!everywhere) s.windows.push_back(0);
+  const std::uint32_t others = random.between(1, everywhere ? 2 : 3);
+  for (std::uint32_t g = 0; g < others; ++g) s.windows.push_back(random.between(2, 10));
+  std::sort(s.windows.begin(), s.windows.end());
+  // Most tokens are out of sight in the end.
+  s.load.max_prompt = random.between(8, 40);
+  s.load.max_output = random.between(4, 30);
+  const std::uint32_t longest = s.load.max_prompt + s.load.max_output;
+  s.max_context = random.pick({longest, 2 * longest});
+  const std::uint32_t one = s.lives_in(longest);
+  const bool tiny = random.permille(500);
+  for (WorkerSpec& w : s.workers)
+    w.blocks = tiny ? one + random.between(0, one / 2) : one * random.between(2, 4);
+  if (s.load.beams != 0) {
+    for (WorkerSpec& w : s.workers) w.blocks += random.between(0, 3 * one);
+  }
+}
+
 }  // namespace
+
+std::uint32_t Scenario::lives_in(std::uint32_t tokens) const {
+  const std::uint32_t whole = (tokens + tokens_per_block - 1) / tokens_per_block;
+  std::uint32_t blocks = 0;
+  for (std::uint32_t g = 0; g < groups(); ++g) {
+    const std::uint32_t window = windows.empty() ? 0 : windows[g];
+    // The window, which may begin and end inside a block, and one to grow into.
+    const std::uint32_t live = (window + tokens_per_block - 1) / tokens_per_block + 2;
+    blocks += window == 0 ? whole : std::min(whole, live);
+  }
+  return blocks;
+}
+
+std::uint32_t Scenario::fits_into(std::uint32_t blocks) const {
+  if (windows.empty()) return std::min(max_context, blocks * tokens_per_block);
+  std::uint32_t tokens = 0;
+  while (tokens < max_context && lives_in(tokens + 1) <= blocks) ++tokens;
+  return tokens;
+}
 
 std::uint32_t Scenario::fits() const {
   std::uint32_t smallest = max_context;
-  for (const WorkerSpec& w : workers) smallest = std::min(smallest, w.blocks * tokens_per_block);
+  for (const WorkerSpec& w : workers) smallest = std::min(smallest, fits_into(w.blocks));
   return smallest;
 }
 
@@ -341,7 +384,7 @@ std::uint32_t Scenario::fits_somewhere() const {
   std::uint32_t decoders = 0;
   std::uint32_t all = 0;
   for (const WorkerSpec& w : workers) {
-    const std::uint32_t context = std::min(max_context, w.blocks * tokens_per_block);
+    const std::uint32_t context = fits_into(w.blocks);
     all = std::max(all, context);
     if (w.role != Role::prefill) decoders = std::max(decoders, context);
   }
@@ -351,12 +394,11 @@ std::uint32_t Scenario::fits_somewhere() const {
 bool Scenario::fits_beams(std::uint32_t prompt, const SamplingParams& sampling) const {
   if (step_room != 0 && sampling.num_beams > step_room) return false;
   if (sampling.max_tokens <= 1) return prompt + 1 <= fits();
-  const std::uint32_t shared = prompt / tokens_per_block;
+  const std::uint32_t shared = prompt / tokens_per_block * tokens_per_block;
   const std::uint32_t longest = std::max(prompt + sampling.max_tokens - 1, prompt + 1);
-  const std::uint32_t whole = (longest + tokens_per_block - 1) / tokens_per_block;
-  return std::all_of(workers.begin(), workers.end(), [&](const WorkerSpec& w) {
-    return shared + sampling.num_beams * (whole - shared) <= w.blocks;
-  });
+  const std::uint32_t most = lives_in(shared) + sampling.num_beams * lives_in(longest - shared);
+  return std::all_of(workers.begin(), workers.end(),
+                     [&](const WorkerSpec& w) { return most <= w.blocks; });
 }
 
 Scenario draw_scenario(std::uint64_t seed) {
@@ -385,6 +427,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   draw_successors(s);
   draw_auto_roles(s);
   draw_tenants(s);
+  draw_windows(s);
   return s;
 }
 
@@ -440,6 +483,7 @@ std::string Scenario::text() const {
     line += std::string(", ") + name + " " + std::to_string(value);
   };
   field("tokens/block", tokens_per_block);
+  for (const std::uint32_t window : windows) field("window", window);
   field("front ends", frontends);
   field("static", settings.batching == Batching::continuous ? 0 : settings.static_batch_size);
   field("max_waiting", settings.max_waiting);

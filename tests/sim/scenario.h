@@ -101,7 +101,8 @@ struct Scenario {
   std::uint64_t seed = 0;
   Settings settings;
   std::uint32_t tokens_per_block = 4;
-  std::uint32_t max_context = 0;  // of the model
+  std::vector<std::uint32_t> windows;  // of the model's groups of layers; 0: none. Empty: one group
+  std::uint32_t max_context = 0;       // of the model
   std::uint32_t vocab = 64;
   std::uint32_t step_room = 0;  // tokens of a step that workers have room for; 0: all of the budget
   std::vector<WorkerSpec> workers;
@@ -122,7 +123,19 @@ struct Scenario {
   /// what each has been given: their shares have bounds.
   bool fair = false;
 
-  /// Prompt + output tokens that fit every pool.
+  std::uint32_t groups() const {
+    return windows.empty() ? 1 : static_cast<std::uint32_t>(windows.size());
+  }
+  /// The first position that a query at `position` sees in that group.
+  std::uint32_t first_seen(std::uint32_t group, std::uint32_t position) const {
+    const std::uint32_t window = windows.empty() ? 0 : windows[group];
+    return window == 0 || position + 1 < window ? 0 : position + 1 - window;
+  }
+  /// Blocks that a sequence of so many tokens must be able to live in.
+  std::uint32_t lives_in(std::uint32_t tokens) const;
+  /// Prompt + output tokens that fit a pool of so many blocks.
+  std::uint32_t fits_into(std::uint32_t blocks) const;
+  /// ... every pool.
   std::uint32_t fits() const;
   /// Prompt + output tokens that some pool of those who decode holds.
   std::uint32_t fits_somewhere() const;

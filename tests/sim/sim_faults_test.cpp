@@ -5,12 +5,14 @@
 // (or, with its name, for one) among the first 20,000 and prints the lines of the table. Two more
 // are found by tests of their own: orphan_after_finish (Ends.AFinishOfALaterAttemptLeavesNoOrphan)
 // and pulls_beside_suspects (Death.AWorkerThatRunsASuspectIsNotAskedToMapANewcomersPool).
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
 #include "ipc/fault_points.h"
 #include "tests/sim/world.h"
+#include "tests/unit/scheduler/cached_cluster.h"
 
 namespace baton::sim {
 namespace {
@@ -67,6 +69,9 @@ constexpr Planted kPlanted[] = {
     {Fault::last_decoder_turned, "last_decoder_turned", 229},
     // Where requests' time went.
     {Fault::wait_not_told, "wait_not_told", 2},
+    // Windows.
+    {Fault::given_back_too_early, "given_back_too_early", 1},
+    {Fault::hit_without_window, "hit_without_window", 1},
     // Vectors.
     {Fault::vector_not_kept, "vector_not_kept", 198},
 };
@@ -96,6 +101,39 @@ std::string share_violation_of(Fault which, std::uint64_t seed) {
   RunOptions options;
   options.events = 3000;
   return run_scenario(draw_fair_scenario(seed), options).violation;
+}
+
+/// Faults of windows, in a cluster that is played by hand: what its checks find, if they find
+/// anything.
+std::string window_violation_of(Fault which) {
+  const Active active(which);
+  testing::TestPartResultArray found;
+  {
+    testing::ScopedFakeTestPartResultReporter reporter(
+        testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &found);
+    test::Cached c;
+    const LinkId w = c.register_worker("mixed0", Role::mixed);
+    Hello hello = test::Cluster::hello_of("mixed0", 100);
+    hello.windows = {0, 8};
+    c.from_worker(w, hello);
+    c.ask(1, test::words(60), 2);
+    c.run();
+    // One block of the window is lost, and the next turn looks at it.
+    Store& store = c.worker("mixed0").store;
+    store.pool.forget(store.pool.match("", test::words(60), store.shape, 14).blocks[13 * 2 + 1]);
+    c.ask(2, test::words(57), 2);
+    c.run();
+  }
+  return found.size() == 0 ? "" : found.GetTestPartResult(0).message();
+}
+
+TEST(WindowFaults, AreFoundByHandToo) {
+  EXPECT_EQ(window_violation_of(Fault::none), "");
+  for (const Fault which : {Fault::given_back_too_early, Fault::hit_without_window}) {
+    const std::string violation = window_violation_of(which);
+    EXPECT_NE(violation.find("a window looks at a block that is not there"), std::string::npos)
+        << violation;
+  }
 }
 
 class FaultTest : public testing::TestWithParam<Planted> {};

@@ -298,7 +298,9 @@ void SimScheduler::check_caches() {
     const BlockPool& pool = store.pool;
     for (BlockId block = 0; block < pool.total() + pool.host_total(); ++block) {
       const PrefixIndex::Entry* entry = pool.index().entry(block);
-      const auto hash = entry == nullptr ? std::nullopt : store.log->hash_of(entry->node);
+      // Of several groups of layers the first one is told.
+      const bool told = entry != nullptr && (entry->block == block || entry->host == block);
+      const auto hash = told ? store.log->hash_of(entry->node) : std::nullopt;
       if (hash) held.emplace(*hash, pool.is_host(block));
     }
     if (held != told_[i]) {

@@ -246,6 +246,7 @@ void SimWorker::allocate() {
   hello.host_blocks = spec.host_blocks;
   if (spec.host_blocks != 0) hello.host_handle = "sim host";
   hello.host_block_us = static_cast<float>(s.pace.host_block_us);
+  hello.windows = s.windows;
   hello.max_context = s.max_context;
   hello.vocab_size = s.vocab;
   // As workers on GPUs do: the tables refuse a plan that has more.
@@ -374,7 +375,8 @@ void SimWorker::run_cells(std::size_t limit) {
     const auto position = static_cast<std::uint32_t>(row.position);
     if (row_done_ == 0) row_prefix_ = check_prefix(row, position, "attends to");
     row_prefix_ = extend_prefix(row_prefix_, token_of(row, row_done_));
-    pool_->at(row.blocks, position + row_done_) = row_prefix_;
+    for (std::uint32_t g = 0; g < world_.scenario().groups(); ++g)
+      cell_at(row, g, position + row_done_) = cell_of(row_prefix_, g);
     ++cell_;
     if (++row_done_ == row.tokens.size()) {
       row_done_ = 0;
@@ -389,8 +391,15 @@ Token SimWorker::token_of(const BatchRow& row, std::size_t i) const {
   return awaited ? sampled_.at(static_cast<std::size_t>(row.from_row)) : row.tokens[i];
 }
 
-/// Compares the first `end` cells of the row's sequence with what they must hold; returns their
-/// hash.
+std::uint64_t& SimWorker::cell_at(const BatchRow& row, std::uint32_t group,
+                                  std::uint32_t position) {
+  const std::uint32_t column = position / pool_->tokens_per_block;
+  return pool_->cell(row.blocks[std::size_t{column} * world_.scenario().groups() + group],
+                     position % pool_->tokens_per_block);
+}
+
+/// Compares the first `end` cells of the row's sequence, those that its first query sees, with what
+/// they must hold; returns their hash.
 std::uint64_t SimWorker::check_prefix(const BatchRow& row, std::uint32_t end, const char* when) {
   const WorkerSequence* sequence = core.sequences().find(row.sequence);
   if (sequence == nullptr) {
@@ -399,18 +408,21 @@ std::uint64_t SimWorker::check_prefix(const BatchRow& row, std::uint32_t end, co
     if (options_.steps_at_once == 1) {
       world_.fail(label + " runs a sequence that it does not know");
     }
-    return end == 0 ? world_.spec_of(row.sampling->seed).root : pool_->at(row.blocks, end - 1);
+    return end == 0 ? world_.spec_of(row.sampling->seed).root : cell_at(row, 0, end - 1);
   }
+  const Scenario& scenario = world_.scenario();
+  const auto position = static_cast<std::uint32_t>(row.position);
   std::uint64_t prefix = world_.spec_of(row.sampling->seed).root;
   for (std::uint32_t i = 0; i < end; ++i) {
-    const bool own = i >= static_cast<std::uint32_t>(row.position);
-    const Token token =
-        own ? token_of(row, i - static_cast<std::uint32_t>(row.position)) : sequence->tokens[i];
+    const Token token = i >= position ? token_of(row, i - position) : sequence->tokens[i];
     prefix = extend_prefix(prefix, token);
-    if (pool_->at(row.blocks, i) == prefix) continue;
-    world_.fail(label + " " + when + " foreign KV: sequence " + std::to_string(row.sequence) +
-                ", position " + std::to_string(i) + " of " + std::to_string(end) + ", block " +
-                std::to_string(row.blocks[i / pool_->tokens_per_block]));
+    for (std::uint32_t g = 0; g < scenario.groups(); ++g) {
+      if (i < scenario.first_seen(g, position)) continue;
+      if (cell_at(row, g, i) == cell_of(prefix, g)) continue;
+      world_.fail(label + " " + when + " foreign KV: sequence " + std::to_string(row.sequence) +
+                  ", position " + std::to_string(i) + " of " + std::to_string(end) + ", group " +
+                  std::to_string(g));
+    }
   }
   return prefix;
 }
@@ -460,12 +472,19 @@ void SimWorker::check_tables(const char* when) {
     }
     if (writes) users_[block] = user;
   };
-  // The blocks of a table: those from `written` on, or those before it.
+  const Scenario& scenario = world_.scenario();
+  const std::uint32_t groups = scenario.groups();
+  // The blocks of a table: those from `written` on, or those before it that are still seen.
   const auto look_at = [&](auto blocks, SequenceId user, std::uint64_t written, bool writes) {
-    const std::size_t border =
-        std::min<std::size_t>(written / pool_->tokens_per_block, blocks.size());
-    for (const BlockId block : writes ? blocks.subspan(border) : blocks.first(border)) {
-      look(block, user, writes);
+    const auto position = static_cast<std::uint32_t>(written);
+    const std::uint32_t border = position / pool_->tokens_per_block;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const auto column = static_cast<std::uint32_t>(i / groups);
+      const std::uint32_t seen =
+          scenario.first_seen(static_cast<std::uint32_t>(i % groups), position);
+      const bool unseen = (column + 1) * pool_->tokens_per_block <= seen;
+      if (blocks[i] == kNoBlock || unseen || (column >= border) != writes) continue;
+      look(blocks[i], user, writes);
     }
   };
   for (const auto& [pull_id, job] : pulls_) {

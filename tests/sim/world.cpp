@@ -499,16 +499,22 @@ RequestSpec* World::striker_of_grammar(std::uint64_t key) {
 }
 
 RequestSpec* World::striker_of_cell(std::uint64_t cell) {
+  const auto holds = [&](std::uint64_t prefix) {
+    for (std::uint32_t g = 0; g < scenario_.groups(); ++g) {
+      if (cell_of(prefix, g) == cell) return true;
+    }
+    return false;
+  };
   for (RequestSpec& spec : specs_) {
     if (spec.strike != Strike::pull) continue;
     std::uint64_t prefix = spec.root;
     for (const Token token : spec.prompt) {
       prefix = extend_prefix(prefix, token);
-      if (prefix == cell) return &spec;
+      if (holds(prefix)) return &spec;
     }
     for (const Token token : spec.answer) {
       prefix = extend_prefix(prefix, token);
-      if (prefix == cell) return &spec;
+      if (holds(prefix)) return &spec;
     }
   }
   return nullptr;

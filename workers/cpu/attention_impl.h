@@ -79,7 +79,8 @@ struct RowCursor {
 
   /// Bytes from the head's first row in block 0 to this position's row; moves on to the next.
   std::uint64_t next() {
-    const std::uint64_t offset = t.block_table[block] * t.block_bytes + slot * row_bytes;
+    const std::uint64_t offset =
+        t.block_table[block * t.table_stride] * t.block_bytes + slot * row_bytes;
     if (++slot == t.tokens_per_block) {
       slot = 0;
       ++block;

@@ -98,6 +98,7 @@ struct AttentionTask {
   const std::byte* values = nullptr;
   std::uint64_t block_bytes = 0;
   const std::uint32_t* block_table = nullptr;
+  std::uint32_t table_stride = 1;  // entries from one block of the sequence to the next
   std::uint32_t tokens_per_block = 0;
   float scale = 0;
   float* scratch = nullptr;  // attention_scratch(group, head_dim) floats, 64-byte aligned

@@ -379,7 +379,8 @@ AttentionTask StepOps::task_of(const AttentionItem& item, const Rows& qkv,
   t.values = kv.base + kv_offset_in_block(g, kv.layer, KvPart::value, head, 0);
   if (rule.latent) t.values = t.keys;
   t.block_bytes = g.block_bytes;
-  t.block_table = segment.block_table;
+  t.block_table = segment.block_table + kv.group;
+  t.table_stride = g.groups.count;
   t.tokens_per_block = g.tokens_per_block;
   t.scale = rule.scale;
   return t;

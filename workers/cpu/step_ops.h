@@ -31,7 +31,7 @@ struct Segment {
   int first_row = 0;
   int rows = 0;
   std::int64_t position = 0;                   // of its first row
-  const std::uint32_t* block_table = nullptr;  // covers position + rows tokens
+  const std::uint32_t* block_table = nullptr;  // covers position + rows tokens, for each group
 };
 
 /// Where a row's token is: its angles and its slot in the pool.
@@ -89,7 +89,8 @@ struct NormWeights {
 struct KvLayer {
   std::byte* base = nullptr;  // of the pool
   const KvGeometry* geometry = nullptr;
-  std::uint32_t layer = 0;
+  std::uint32_t layer = 0;       // in the blocks of ...
+  std::uint32_t group = 0;       // ... its group (geometry->groups)
   std::uint32_t first_head = 0;  // of the pool's: where HeadShape::kv_heads begin
   bool writes = true;            // false: another rank writes the same heads
 };

@@ -47,6 +47,7 @@ CpuModelAsk CpuExecutor::Options::model_ask(int rank, Collective* group) const {
   ask.weights = weights;
   ask.cut = {rank, ranks};
   ask.group = group;
+  ask.kv_groups_for = kv_groups ? tokens_per_block : 0;
   return ask;
 }
 
@@ -72,6 +73,8 @@ ModelShape CpuExecutor::load_model(std::atomic<int>& percent) {
   shape.geometry = model_->kv_geometry(0, options_.tokens_per_block);
   shape.max_context = static_cast<std::uint32_t>(model_->config().max_context);
   shape.vocab_size = static_cast<std::uint32_t>(model_->config().vocab);
+  for (const KvPlan::Place& place : model_->kv_plan().places)
+    shape.layer_groups.push_back(place.group);
   set_shape(shape.geometry, shape.facts.weights);
   grammars_ = std::make_unique<GrammarMasks>(options_.model_folder, shape.vocab_size,
                                              GrammarMasks::Options(), on_grammar_);
@@ -118,14 +121,20 @@ WorkerFacts CpuExecutor::plan_memory(const ModelConfig& config, const WeightPlan
   ask.weights = shared ? 0 : weights.bytes;
   ask.loading = shared ? 0 : weights.loading_bytes;
   KvGeometry g;
-  g.layers = static_cast<std::uint32_t>(config.layers);
+  const KvPlan plan = options_.kv_groups
+                          ? plan_kv_groups(config, static_cast<std::uint32_t>(config.max_context),
+                                           options_.tokens_per_block)
+                          : one_kv_group(config);
+  g.layers = plan.layers_in_block;
   g.kv_heads = static_cast<std::uint32_t>(config.pool_heads());
   g.head_dim = static_cast<std::uint32_t>(config.pool_dim());
   g.tokens_per_block = options_.tokens_per_block;
   ask.block_bytes = kv_block_bytes(g).value_or(0);
   auto context = static_cast<std::uint64_t>(config.max_context);
   if (options_.max_context > 0) context = std::min<std::uint64_t>(context, options_.max_context);
-  ask.context_bytes = kv_blocks_for(g, context) * ask.block_bytes;
+  ask.context_bytes =
+      TableShape(g.tokens_per_block, plan.groups).live_blocks(static_cast<std::uint32_t>(context)) *
+      ask.block_bytes;
   const std::vector<RegionName> pools = list_regions(options_.run_dir);
   ask.sharers = 1;
   for (const std::string& name : options_.neighbours) {

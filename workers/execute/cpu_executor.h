@@ -25,6 +25,7 @@ class CpuExecutor final : public HostExecutor {
     std::string model_folder;
     int threads = 1;
     std::uint32_t tokens_per_block = 16;
+    bool kv_groups = true;  // layers that see equally far share blocks, which windows give back
     WeightChoice weights = WeightChoice::stored;
     std::uint32_t max_context = 0;  // 0: what the model allows
     std::string run_dir;

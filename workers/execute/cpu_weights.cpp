@@ -32,6 +32,7 @@ CpuModel load_cpu_model(const CpuModelAsk& ask, const ModelFiles& files, Weights
   options.seal = lease.fill;
   options.cut = ask.cut;
   options.group = ask.group;
+  options.kv_groups_for = ask.kv_groups_for;
   CpuModel loaded;
   loaded.model = LlamaModel::load(files, options, &percent);
   if (const auto& sealed = loaded.model->sealed_weights();

@@ -19,6 +19,7 @@ struct CpuModelAsk {
   WeightChoice weights = WeightChoice::stored;
   ModelCut cut = {};  // ranks of the same number share their part with those of other workers
   Collective* group = nullptr;
+  std::uint32_t kv_groups_for = 0;  // as in LoadOptions
 };
 
 struct CpuModel {

@@ -27,6 +27,7 @@ struct ModelShape {
   std::uint32_t max_step_tokens =
       0;  // tokens of one step that there is room for; 0: as many as are planned
   WorkerFacts facts;
+  std::vector<std::uint32_t> layer_groups;  // of the geometry's groups, that of each layer
 };
 
 /// How others find and map the pool, and its host part if it has one; the fields of Hello.

@@ -29,6 +29,7 @@ CpuExecutor::Options cpu_options(const Config& config) {
   CpuExecutor::Options options;
   options.model_folder = config.model;
   options.tokens_per_block = self.tokens_per_block;
+  options.kv_groups = self.kv_groups == "auto";
   options.weights = self.dtype == "f32"    ? WeightChoice::f32
                     : self.dtype == "bf16" ? WeightChoice::bf16
                                            : WeightChoice::stored;

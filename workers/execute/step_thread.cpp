@@ -24,6 +24,11 @@ Hello to_hello(const ModelShape& model, const PoolExport& pool) {
   h.tokens_per_block = pool.geometry.tokens_per_block;
   h.block_bytes = pool.geometry.block_bytes;
   h.blocks = pool.geometry.blocks;
+  const KvGroups& groups = pool.geometry.groups;
+  if (groups.count > 1 || groups.windowed()) {
+    h.windows.assign(groups.windows.begin(), groups.windows.begin() + groups.count);
+    h.layer_groups = model.layer_groups;
+  }
   h.max_context = model.max_context;
   h.vocab_size = model.vocab_size;
   h.max_step_tokens = model.max_step_tokens;

@@ -126,10 +126,12 @@ inline cpu::Rows rows_of(const at::Tensor& tensor, int rows, std::int64_t column
 /// A step's rows one after another, as the operations want them. Buffers are reused.
 struct StepBatch {
   std::vector<Token> tokens;                       // [rows]
-  std::vector<std::vector<cpu::RowPlace>> places;  // [ropes + 1][rows]; the last ones turn nothing
+  std::vector<std::vector<cpu::RowPlace>>
+      places;  // by group: [ropes + 1][rows]; the last ones turn nothing
   std::vector<cpu::Segment> segments;              // one a StepRow
   std::vector<int> wanted;                         // rows with logits, ascending
   std::vector<cpu::Segment> wanted_segments;       // the same rows, one each, numbered in order
+  std::vector<RopeTable::Angles> angles;           // of one token
   bool wants_logits = false;                       // any of them does
   bool latent = false;  // what a token leaves in the pool is a latent vector
   int rows() const { return static_cast<int>(tokens.size()); }
@@ -151,17 +153,22 @@ struct StepBatch {
     for (int i = 0; i < n; ++i) {
       const std::int64_t position = row.position + i;
       const auto at = static_cast<std::uint64_t>(position);
-      const BlockId block = row.block_table[at / g.tokens_per_block];
       const auto slot = static_cast<std::uint32_t>(at % g.tokens_per_block);
-      // A latent vector is as wide as a key and a value together.
-      const std::uint64_t offset =
-          kv_offset(g, block, 0, KvPart::key, 0, 0) + kv_token_stride(g) * slot * (latent ? 2 : 1);
       tokens.push_back(row.tokens[static_cast<std::size_t>(i)]);
-      for (std::size_t r = 0; r < ropes.size(); ++r) {
-        const RopeTable::Angles angles = ropes[r].at(position);
-        places[r].push_back({angles.cos, angles.sin, offset});
+      angles.clear();
+      for (RopeTable& rope : ropes) angles.push_back(rope.at(position));
+      const std::size_t each = places.size() / g.groups.count;
+      for (std::uint32_t group = 0; group < g.groups.count; ++group) {
+        const BlockId block = row.block_table[at / g.tokens_per_block * g.groups.count + group];
+        // A latent vector is as wide as a key and a value together.
+        const std::uint64_t offset = kv_offset(g, block, 0, KvPart::key, 0, 0) +
+                                     kv_token_stride(g) * slot * (latent ? 2 : 1);
+        for (std::size_t r = 0; r < each; ++r) {
+          const bool turns = r < angles.size();
+          places[group * each + r].push_back(
+              {turns ? angles[r].cos : nullptr, turns ? angles[r].sin : nullptr, offset});
+        }
       }
-      if (places.size() > ropes.size()) places.back().push_back({nullptr, nullptr, offset});
       if (row.logits == LogitsWanted::all || (row.logits == LogitsWanted::last && i == n - 1)) {
         wanted_segments.push_back(
             {static_cast<int>(wanted.size()), 1, position, row.block_table.data()});

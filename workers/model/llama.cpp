@@ -184,7 +184,8 @@ void LlamaModel::Impl::project_latent(const LayerSpec& spec, const LatentWeights
   const bool interleaved = config.ropes.front().interleaved;
   const Rows latent = rows_of(workspace.kv, normed.rows);
   ops.linear(normed, w.kv_a, Epilogue::store, latent);
-  ops.latent_append(latent, shape, w.kv_norm.data(), kLatentEps, interleaved, places_of(spec), kv);
+  ops.latent_append(latent, shape, w.kv_norm.data(), kLatentEps, interleaved, places_of(spec, kv),
+                    kv);
 
   Rows from = normed;
   if (config.latent.q_rank > 0) {
@@ -196,7 +197,7 @@ void LlamaModel::Impl::project_latent(const LayerSpec& spec, const LatentWeights
   const Rows plain = rows_of(workspace.by_head, normed.rows * heads, shape.plain);
   const Rows absorbed = rows_of(workspace.latent_by_head, normed.rows * heads);
   ops.linear(from, w.q, Epilogue::store, q);
-  ops.latent_split(q, shape, interleaved, places_of(spec), plain, wide);
+  ops.latent_split(q, shape, interleaved, places_of(spec, kv), plain, wide);
   through_heads(plain, w.absorb, absorbed);
   ops.heads_to_rows(absorbed, shape.rank, shape.width(), wide);
 }
@@ -257,8 +258,12 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
     const LayerSpec& spec = config.parts[i];
     const LayerWeights& layer = weights.layers[i];
     const std::string name = dump ? "layer" + std::to_string(i) : std::string();
-    const KvLayer kv{pool.base, &pool.geometry, i,
-                     static_cast<std::uint32_t>(cut.kv_heads(config).first), cut.writes_kv(config)};
+    const KvLayer kv{pool.base,
+                     &pool.geometry,
+                     plan.places[i].layer,
+                     plan.places[i].group,
+                     static_cast<std::uint32_t>(cut.kv_heads(config).first),
+                     cut.writes_kv(config)};
     const bool normed_before = spec.norm != NormPlace::after;
 
     if (normed_before) norm(x, layer.input_norm, normed);

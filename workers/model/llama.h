@@ -20,6 +20,7 @@
 #include "workers/model/activation_dump.h"
 #include "workers/model/config.h"
 #include "workers/model/cut.h"
+#include "workers/model/kv_plan.h"
 #include "workers/model/safetensors.h"
 #include "workers/model/weight_plan.h"
 
@@ -77,6 +78,9 @@ struct LoadOptions {
   /// exchange through `group`, which outlives the model.
   ModelCut cut = {};
   Collective* group = nullptr;
+  /// Tokens of a block: layers are put into groups whose windows give blocks back (kv_plan.h). 0:
+  /// all layers lie in one block, which is needed to the end.
+  std::uint32_t kv_groups_for = 0;
 };
 
 /// One loaded model with its own threads and workspace. Not thread-safe: one caller at a time.
@@ -109,6 +113,8 @@ class LlamaModel {
   /// The memory of the weights, if it is one that others can map, or have packed; else null.
   const std::shared_ptr<const SealedMemory>& sealed_weights() const;
 
+  /// Which layers share blocks.
+  const KvPlan& kv_plan() const;
   /// Geometry of a pool for this model. Check it with kv_check().
   KvGeometry kv_geometry(std::uint32_t blocks,
                          std::uint32_t tokens_per_block = kDefaultTokensPerBlock) const;

@@ -13,6 +13,7 @@
 #include "workers/cpu/step_ops.h"
 #include "workers/model/cpu_step.h"
 #include "workers/model/cut.h"
+#include "workers/model/kv_plan.h"
 #include "workers/model/llama.h"
 #include "workers/model/rope.h"
 #include "workers/model/weights.h"
@@ -43,7 +44,13 @@ struct LlamaModel::Impl {
     for (const RopeConfig& rope : config.ropes) ropes.emplace_back(rope, config.max_context);
     const bool all_turn = std::all_of(config.parts.begin(), config.parts.end(),
                                       [](const LayerSpec& l) { return l.attention.rope >= 0; });
-    batch.places.resize(ropes.size() + (all_turn ? 0 : 1));
+    plan = one_kv_group(config);
+    if (options.kv_groups_for != 0) {
+      plan = plan_kv_groups(config, static_cast<std::uint32_t>(config.max_context),
+                            options.kv_groups_for);
+    }
+    rope_kinds = ropes.size() + (all_turn ? 0 : 1);
+    batch.places.resize(rope_kinds * plan.groups.count);
   }
 
   ModelConfig config;
@@ -55,7 +62,9 @@ struct LlamaModel::Impl {
   Slice hidden;                               // the columns of x that this rank computes
   int heads;                                  // that this rank computes
   std::array<ColumnRange, kMaxRanks> ranges;  // of gather()
+  KvPlan plan;
   std::vector<RopeTable> ropes;
+  std::size_t rope_kinds = 0;  // one more where some layers turn nothing
   cpu::StepOps ops;
   StepWorkspace workspace;
   cpu::ExpertPlan expert_plan;
@@ -88,9 +97,10 @@ struct LlamaModel::Impl {
     return {a.window, static_cast<float>(a.scale), static_cast<float>(a.soft_cap),
             layer.sinks.data(), !layer.latent.absorb.empty()};
   }
-  const std::vector<cpu::RowPlace>& places_of(const LayerSpec& spec) const {
+  const std::vector<cpu::RowPlace>& places_of(const LayerSpec& spec, const cpu::KvLayer& kv) const {
     const int rope = spec.attention.rope;
-    return rope < 0 ? batch.places.back() : batch.places[static_cast<std::size_t>(rope)];
+    const std::size_t kind = rope < 0 ? rope_kinds - 1 : static_cast<std::size_t>(rope);
+    return batch.places[kv.group * rope_kinds + kind];
   }
   /// The rank's columns of x, to be written.
   static cpu::Rows own_columns(const cpu::Rows& x, const Slice& columns) {

@@ -72,11 +72,14 @@ const std::shared_ptr<const SealedMemory>& LlamaModel::sealed_weights() const {
   return impl_->sealed;
 }
 
+const KvPlan& LlamaModel::kv_plan() const { return impl_->plan; }
+
 KvGeometry LlamaModel::kv_geometry(std::uint32_t blocks, std::uint32_t tokens_per_block) const {
   KvGeometry g;
   g.model_fingerprint = impl_->fingerprint;
   g.dtype = KvDtype::f32;
-  g.layers = static_cast<std::uint32_t>(impl_->config.layers);
+  g.layers = impl_->plan.layers_in_block;
+  g.groups = impl_->plan.groups;
   g.kv_heads = static_cast<std::uint32_t>(impl_->config.pool_heads());
   g.head_dim = static_cast<std::uint32_t>(impl_->config.pool_dim());
   g.tokens_per_block = tokens_per_block;
@@ -101,7 +104,8 @@ Status LlamaModel::check(std::span<const StepRow> rows, const KvPoolView& pool) 
                      " lies outside of the context of " +
                      std::to_string(impl_->config.max_context));
     }
-    const std::uint64_t blocks = kv_blocks_for(g, static_cast<std::uint64_t>(row.position + n));
+    const std::uint64_t blocks =
+        kv_blocks_for(g, static_cast<std::uint64_t>(row.position + n)) * g.groups.count;
     if (row.block_table.size() < blocks) {
       return invalid("a block table of " + std::to_string(row.block_table.size()) +
                      " blocks where " + std::to_string(blocks) + " are needed");

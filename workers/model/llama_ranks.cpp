@@ -52,11 +52,11 @@ void LlamaModel::Impl::project_heads(const LayerSpec& spec, const LayerWeights& 
                                      const cpu::Rows& to) {
   const cpu::QkvFinish finish = qkv_finish(spec, layer);
   if (group == nullptr || !finish.whole) {
-    ops.qkv_rope_append(normed, layer.qkv, finish, places_of(spec), kv, to);
+    ops.qkv_rope_append(normed, layer.qkv, finish, places_of(spec, kv), kv, to);
   } else {
     ops.linear(normed, layer.qkv, cpu::Epilogue::store, to);
     whole_norms(spec, layer, to);
-    ops.rope_append(to, finish, places_of(spec), kv);
+    ops.rope_append(to, finish, places_of(spec, kv), kv);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "workers/model/error.h"
 #include "workers/model/gpu_cut.h"
 #include "workers/model/gpu_limits.h"
+#include "workers/model/kv_plan.h"
 
 namespace baton {
 namespace {
@@ -75,15 +76,16 @@ int layer_of(std::string_view& name) {
   return layer;
 }
 
-/// Bytes of `tokens` tokens in a pool with so many of the heads.
-std::uint64_t pool_bytes(const ModelConfig& config, KvDtype dtype, int heads,
+/// Bytes of a sequence of `tokens` tokens in a pool with so many of the heads.
+std::uint64_t pool_bytes(const ModelConfig& config, const KvPlan& plan, KvDtype dtype, int heads,
                          std::uint64_t tokens) {
   KvGeometry g;
   g.dtype = dtype;
-  g.layers = static_cast<std::uint32_t>(config.layers);
+  g.layers = plan.layers_in_block;
   g.kv_heads = static_cast<std::uint32_t>(heads);
   g.head_dim = static_cast<std::uint32_t>(config.pool_dim());
-  return kv_blocks_for(g, tokens) * kv_block_bytes(g).value_or(0);
+  const TableShape shape(g.tokens_per_block, plan.groups);
+  return shape.live_blocks(static_cast<std::uint32_t>(tokens)) * kv_block_bytes(g).value_or(0);
 }
 
 /// What one device, or the host, has to hold.
@@ -116,8 +118,10 @@ class Fit {
   void on_cpus() {
     const RankWeights stored = rank_weights(q_.config, q_.checkpoint, TensorBytes::stored);
     const WeightPlan plan = plan_weights(q_.config, q_.checkpoint, WeightChoice::stored);
-    const PoolOf pool = [this](std::uint64_t tokens) {
-      return pool_bytes(q_.config, KvDtype::f32, q_.config.pool_heads(), tokens);
+    const KvPlan groups = plan_kv_groups(
+        q_.config, static_cast<std::uint32_t>(q_.config.max_context), kDefaultTokensPerBlock);
+    const PoolOf pool = [this, groups](std::uint64_t tokens) {
+      return pool_bytes(q_.config, groups, KvDtype::f32, q_.config.pool_heads(), tokens);
     };
     for (int ranks = 1; ranks <= std::min<int>(kMaxRanks, static_cast<int>(machine_.cores));
          ++ranks) {
@@ -157,7 +161,7 @@ class Fit {
       need.own = kOwnOnGpu;
       need.may = taken_of(free[static_cast<std::size_t>(ranks) - 1]);
       tell(need, [this, heads](std::uint64_t tokens) {
-        return pool_bytes(q_.config, KvDtype::bf16, heads, tokens);
+        return pool_bytes(q_.config, one_kv_group(q_.config), KvDtype::bf16, heads, tokens);
       });
     }
   }

@@ -15,7 +15,8 @@ std::uint64_t checksum(const std::byte* block, std::size_t bytes) {
   return sum;
 }
 
-std::vector<BlockId> written_blocks(const RunStep& step, std::uint32_t tokens_per_block) {
+std::vector<BlockId> written_blocks(const RunStep& step, std::uint32_t tokens_per_block,
+                                    std::uint32_t groups) {
   std::vector<BlockId> blocks;
   for (const CopyOp& copy : step.copies) blocks.push_back(copy.to);
   for (const BatchRow& row : step.rows) {
@@ -23,8 +24,8 @@ std::vector<BlockId> written_blocks(const RunStep& step, std::uint32_t tokens_pe
     const auto first = static_cast<std::size_t>(row.position) / tokens_per_block;
     const auto last =
         (static_cast<std::size_t>(row.position) + row.tokens.size() - 1) / tokens_per_block;
-    for (std::size_t i = first; i <= last && i < row.blocks.size(); ++i)
-      blocks.push_back(row.blocks[i]);
+    const std::size_t end = std::min((last + 1) * groups, row.blocks.size());
+    for (std::size_t i = first * groups; i < end; ++i) blocks.push_back(row.blocks[i]);
   }
   std::sort(blocks.begin(), blocks.end());
   blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());

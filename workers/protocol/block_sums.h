@@ -22,6 +22,7 @@ constexpr std::uint64_t checksum_word(std::uint64_t word, std::uint64_t index) {
 std::uint64_t checksum(const std::byte* block, std::size_t bytes);
 
 /// The blocks that a step writes to, each once: by its copies, and by its rows' keys and values.
-std::vector<BlockId> written_blocks(const RunStep& step, std::uint32_t tokens_per_block);
+std::vector<BlockId> written_blocks(const RunStep& step, std::uint32_t tokens_per_block,
+                                    std::uint32_t groups = 1);
 
 }  // namespace baton

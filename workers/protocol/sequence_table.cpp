@@ -29,7 +29,10 @@ std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, OpenStep& s
   step.owners.clear();
   step.refused.clear();
   joins_.clear();
-  if (plan.grow_sequences.size() != plan.grow_blocks.size()) return "columns of grow differ";
+  const std::size_t growing = plan.grow_blocks.size();
+  const bool grouped = !plan.grow_groups.empty();
+  if (plan.grow_sequences.size() != growing || (grouped && plan.grow_groups.size() != growing))
+    return "columns of grow differ";
   for (const SequenceId id : plan.drop) {
     if (auto problem = drop(id)) return problem;
   }
@@ -39,8 +42,9 @@ std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, OpenStep& s
   for (const ForkSequence& m : plan.fork) {
     if (auto problem = fork(m)) return problem;
   }
-  for (std::size_t i = 0; i < plan.grow_sequences.size(); ++i) {
-    if (auto problem = grow(plan.grow_sequences[i], plan.grow_blocks[i])) return problem;
+  for (std::size_t i = 0; i < growing; ++i) {
+    const std::uint32_t group = grouped ? plan.grow_groups[i] : 0;
+    if (auto problem = grow(plan.grow_sequences[i], plan.grow_blocks[i], group)) return problem;
   }
   if (auto problem = take_copies(plan.ops, step.run)) return problem;
   for (const PromptRow& row : plan.rows) {
@@ -89,16 +93,6 @@ SequenceTable::Problem SequenceTable::add(AddSequence& m) {
     return name_of(m.sequence) + ": cannot decode with " + std::to_string(known - m.computed) +
            " tokens to compute";
   }
-  if (static_cast<std::uint64_t>(m.blocks.size()) * limits_.tokens_per_block < m.computed) {
-    return name_of(m.sequence) + ": " + std::to_string(m.blocks.size()) + " blocks cannot hold " +
-           std::to_string(m.computed) + " tokens";
-  }
-  for (const BlockId block : m.blocks) {
-    if (block >= limits_.blocks) {
-      return name_of(m.sequence) + ": block " + std::to_string(block) + " of a pool of " +
-             std::to_string(limits_.blocks);
-    }
-  }
   auto [it, fresh] = by_id_.try_emplace(m.sequence);
   if (!fresh) return name_of(m.sequence) + " added twice";
   it->second = std::make_shared<WorkerSequence>();
@@ -106,16 +100,51 @@ SequenceTable::Problem SequenceTable::add(AddSequence& m) {
   s.id = m.sequence;
   s.n_prompt = static_cast<std::uint32_t>(m.prompt.size());
   s.computed = m.computed;
+  if (auto problem = take_table(m, s)) return problem;
   s.refused = content_problem(m);
   s.tokens = std::move(m.prompt);
   s.tokens.insert(s.tokens.end(), m.generated.begin(), m.generated.end());
-  s.blocks = std::move(m.blocks);
   s.sampling = std::move(m.sampling);
   // An id that the model cannot draw has no logit to mask.
   std::erase_if(s.sampling.stop_ids, [&](Token t) {
     return t < 0 || static_cast<std::uint32_t>(t) >= limits_.vocab_size;
   });
   if (m.decode) join_decode(s);
+  return std::nullopt;
+}
+
+/// Its blocks, and whether windows may look at what is not there.
+SequenceTable::Problem SequenceTable::take_table(AddSequence& m, WorkerSequence& s) const {
+  const TableShape shape = limits_.shape();
+  const std::size_t groups = shape.groups.count;
+  for (BlockId& block : m.blocks) {
+    if (block < limits_.blocks || (block == kNoBlock && !shape.plain())) continue;
+    return name_of(m.sequence) + ": block " + std::to_string(block) + " of a pool of " +
+           std::to_string(limits_.blocks);
+  }
+  if (m.blocks.size() % groups != 0) return name_of(m.sequence) + ": a table that is cut off";
+  s.blocks = std::move(m.blocks);
+  const auto columns = static_cast<std::uint32_t>(s.blocks.size() / groups);
+  for (std::uint32_t g = 0; g < groups; ++g) {
+    const auto at = [&](std::uint32_t column) -> BlockId& { return s.blocks[column * groups + g]; };
+    std::uint32_t end = columns;
+    while (end > 0 && at(end - 1) == kNoBlock) --end;
+    const std::uint32_t behind = shape.first(g, m.computed);
+    if (end == 0) end = std::min(behind, columns);
+    for (std::uint32_t column = 0; column < end; ++column) {
+      if (at(column) != kNoBlock) continue;
+      if (column >= behind) {
+        return name_of(m.sequence) + ": no block for column " + std::to_string(column) +
+               ", where the window of group " + std::to_string(g) + " looks";
+      }
+      at(column) = 0;
+    }
+    s.filled[g] = end;
+    if (std::uint64_t{end} * shape.per_block < m.computed) {
+      return name_of(m.sequence) + ": " + std::to_string(end) + " blocks cannot hold " +
+             std::to_string(m.computed) + " tokens";
+    }
+  }
   return std::nullopt;
 }
 
@@ -180,27 +209,36 @@ SequenceTable::Problem SequenceTable::fork(const ForkSequence& m) {
   if (!p.sampling.beams() || p.computed != p.tokens.size()) {
     return "fork of " + name_of(p.id) + ", which is no whole beam";
   }
-  if (m.block >= limits_.blocks) {
-    return name_of(m.sequence) + ": forked onto block " + std::to_string(m.block) +
-           " of a pool of " + std::to_string(limits_.blocks);
+  const std::size_t groups = limits_.groups.count;
+  if (m.blocks.size() != groups) return name_of(m.sequence) + ": forked onto a table cut off";
+  for (const BlockId block : m.blocks) {
+    if (block < limits_.blocks) continue;
+    return name_of(m.sequence) + ": forked onto block " + std::to_string(block) + " of a pool of " +
+           std::to_string(limits_.blocks);
   }
   auto child = std::make_shared<WorkerSequence>(p);
   child->id = m.sequence;
-  child->blocks.resize(p.computed / limits_.tokens_per_block);
-  child->blocks.push_back(m.block);
+  const std::uint32_t full = p.computed / limits_.tokens_per_block;
+  child->blocks.resize(full * groups);
+  child->blocks.insert(child->blocks.end(), m.blocks.begin(), m.blocks.end());
+  child->filled.fill(full + 1);
   const bool fresh = by_id_.emplace(m.sequence, std::move(child)).second;
   if (!fresh) return name_of(m.sequence) + " forked twice";
   return std::nullopt;
 }
 
-SequenceTable::Problem SequenceTable::grow(SequenceId id, BlockId block) {
+SequenceTable::Problem SequenceTable::grow(SequenceId id, BlockId block, std::uint32_t group) {
   const auto it = by_id_.find(id);
   if (it == by_id_.end()) return "grow of unknown " + name_of(id);
-  if (block >= limits_.blocks) {
+  if (block >= limits_.blocks || group >= limits_.groups.count) {
     return name_of(id) + ": grown by block " + std::to_string(block) + " of a pool of " +
-           std::to_string(limits_.blocks);
+           std::to_string(limits_.blocks) + ", group " + std::to_string(group);
   }
-  it->second->blocks.push_back(block);
+  WorkerSequence& s = *it->second;
+  const std::size_t groups = limits_.groups.count;
+  const std::size_t column = s.filled[group]++;
+  if (s.blocks.size() < (column + 1) * groups) s.blocks.resize((column + 1) * groups, kNoBlock);
+  s.blocks[column * groups + group] = block;
   return std::nullopt;
 }
 
@@ -303,9 +341,11 @@ SequenceTable::Problem SequenceTable::place(WorkerSequence& s, std::uint32_t n_t
     return name_of(s.id) + ": row of " + std::to_string(n_tokens) + " tokens with " +
            std::to_string(s.computed) + " of " + std::to_string(s.tokens.size()) + " computed";
   }
-  if (end > std::uint64_t{limits_.tokens_per_block} * s.blocks.size()) {
+  const std::uint32_t columns =
+      *std::min_element(s.filled.begin(), s.filled.begin() + limits_.groups.count);
+  if (end > std::uint64_t{limits_.tokens_per_block} * columns) {
     return name_of(s.id) + ": position " + std::to_string(end - 1) + " is past its " +
-           std::to_string(s.blocks.size()) + " blocks";
+           std::to_string(columns) + " blocks";
   }
   if (end > limits_.max_context) {
     return name_of(s.id) + ": position " + std::to_string(end - 1) + " is past the context of " +
@@ -330,7 +370,8 @@ void SequenceTable::add_row(WorkerSequence& s, std::uint32_t n_tokens, LogitsWan
   row.position = s.computed;
   // Blocks grown ahead of the tokens have nothing to read yet.
   const std::size_t tpb = limits_.tokens_per_block;
-  row.blocks = std::span<const BlockId>(s.blocks).first((end + tpb - 1) / tpb);
+  row.blocks =
+      std::span<const BlockId>(s.blocks).first((end + tpb - 1) / tpb * limits_.groups.count);
   row.logits = logits;
   row.next = end < s.tokens.size() ? s.tokens[end] : kNoToken;
   row.sampling = &s.sampling;

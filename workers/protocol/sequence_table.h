@@ -1,6 +1,7 @@
 // What a worker remembers of each sequence between two plans, and how a plan changes it. Pure.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ipc/kv_groups.h"
 #include "ipc/messages.h"
 #include "ipc/types.h"
 #include "workers/protocol/step_batch.h"
@@ -22,6 +24,9 @@ struct TableLimits {
   std::uint32_t vocab_size = 0;
   std::uint32_t host_blocks = 0;      // ids behind `blocks`; only copies may name these
   std::uint32_t max_step_tokens = 0;  // 0: any number
+  KvGroups groups = {};
+
+  TableShape shape() const { return {tokens_per_block, groups}; }
 };
 
 /// One sequence, as the steps begun so far leave it: a token that an open step is to sample is
@@ -33,7 +38,10 @@ struct WorkerSequence : std::enable_shared_from_this<WorkerSequence> {
   std::uint32_t n_prompt = 0;  // the first n_prompt of `tokens`
   std::uint32_t computed = 0;  // tokens with KV in the pool once the open steps have ended
   std::vector<Token> tokens;   // prompt + generated
+  /// Columns of the groups' blocks (TableShape). What a window has left behind keeps the number
+  /// that it had, or 0: nobody looks at what lies there.
   std::vector<BlockId> blocks;
+  std::array<std::uint32_t, kMaxKvGroups> filled{};  // columns of each group that have a block
   SamplingParams sampling;
   std::string refused;             // not empty: its content cannot run; told with its first row
   bool failed = false;             // a row failed: its further rows are void
@@ -80,7 +88,8 @@ class SequenceTable {
   Problem take_copies(const std::vector<CopyOp>& copies, RunStep& run) const;
   Problem add(AddSequence& m);
   Problem fork(const ForkSequence& m);
-  Problem grow(SequenceId id, BlockId block);
+  Problem take_table(AddSequence& m, WorkerSequence& s) const;
+  Problem grow(SequenceId id, BlockId block, std::uint32_t group);
   Problem prompt_row(const PromptRow& row, OpenStep& step);
   Problem beam_row(const BeamRow& row, OpenStep& step);
   Problem single_row(SequenceId id, OpenStep& step);

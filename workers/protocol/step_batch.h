@@ -23,7 +23,8 @@ struct BatchRow {
   SequenceId sequence = 0;
   std::span<const Token> tokens;    // at least one
   std::int64_t position = 0;        // of tokens[0]; all positions before it have their KV
-  std::span<const BlockId> blocks;  // the table; covers every position that this row writes
+  std::span<const BlockId> blocks;  // the table; covers every position that this row writes. Of
+                                    // several groups of layers, one of each side by side
   LogitsWanted logits = LogitsWanted::none;
   const SamplingParams* sampling = nullptr;
   /// Prompt and generated tokens up to the one to come, if sampling->needs_history(); the first

@@ -73,7 +73,8 @@ void WorkerCore::pool_ready(Hello pool, TimeNs now, WorkerActions& out) {
   hello_.incarnation = identity_.incarnation;
   hello_.tells_sums = options_.tells_sums;
   sequences_.set_limits({hello_.blocks, hello_.tokens_per_block, hello_.max_context,
-                         hello_.vocab_size, hello_.host_blocks, hello_.max_step_tokens});
+                         hello_.vocab_size, hello_.host_blocks, hello_.max_step_tokens,
+                         groups_of(hello_)});
   if (state_ == State::registered) say_hello(true, now, out);
 }
 
@@ -202,7 +203,9 @@ void WorkerCore::start_steps(TimeNs now, WorkerActions& out) {
       return end_term("plan " + std::to_string(plan.step) + ": " + *problem, true, now, out);
     }
     ++n_open_;
-    if (options_.tells_sums) step.run.summed = written_blocks(step.run, hello_.tokens_per_block);
+    if (options_.tells_sums)
+      step.run.summed =
+          written_blocks(step.run, hello_.tokens_per_block, sequences_.limits().groups.count);
     if (on_device(step)) {
       out.emplace_back(worker_action::StartStep{&step.run});
     } else {

@@ -61,7 +61,7 @@ TEST_F(BeamsTest, ForksShareFullBlocksAndCopyThePartlyFilledOne) {
   const Sequence& source = cluster.source(1);
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(plan.ops[i].from, source.tail().blocks[2]);
-    EXPECT_EQ(plan.ops[i].to, plan.fork[i].block);
+    EXPECT_EQ(plan.ops[i].to, plan.fork[i].blocks[0]);
     const Sequence& fork = *cluster.state.sequences.find(plan.fork[i].sequence);
     EXPECT_EQ(fork.tail().blocks[0], source.tail().blocks[0]);
     EXPECT_EQ(fork.tail().blocks[1], source.tail().blocks[1]);
