@@ -21,6 +21,7 @@ enum class Admission : std::uint8_t { watermark = 0, future = 1 };
 enum class Victim : std::uint8_t { last = 0, shortest = 1, tail = 2 };
 enum class Swap : std::uint8_t { automatic = 0, always = 1, never = 2 };
 enum class Roles : std::uint8_t { fixed = 0, automatic = 1 };
+enum class Elastic : std::uint8_t { off = 0, automatic = 1 };
 
 /// Tokens of one step, prompt and decode together, by the worker's role.
 struct TokenBudget {
@@ -79,6 +80,8 @@ struct SchedulerConfig {
   Roles roles = Roles::fixed;
   double role_queue_s = 0.5;
   double role_dwell_s = 10;
+  Elastic elastic = Elastic::off;
+  std::uint32_t elastic_degree = 8;
   double worker_timeout_s = 3;
   double frontend_timeout_s = 15;
   double successor_wait_s = 10;

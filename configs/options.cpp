@@ -163,6 +163,16 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        &S::role_queue_s, 0.001, 600},
       {"role_dwell_s", "with roles auto: seconds that a worker keeps a role at the least",
        &S::role_dwell_s, 0.1, 3600},
+      {.name = "elastic",
+       .meaning =
+           "auto: a request may lie in the pools of several mixed workers, so a prompt may be "
+           "longer than any one pool, and a reply for which a pool has no block left goes on "
+           "at another worker before anybody is preempted. On CPUs, workers of one process",
+       .member = &S::elastic,
+       .choices = "off|auto"},
+      {"elastic_degree",
+       "with elastic auto: workers whose pools one request may lie in, at the most",
+       &S::elastic_degree, 2, 64},
       {"worker_timeout_s", "seconds without progress after which a worker is fenced",
        &S::worker_timeout_s, 0.2, 3600},
       {"frontend_timeout_s", "seconds of silence after which a front end counts as dead",

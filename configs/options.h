@@ -24,14 +24,13 @@ enum class TextRule : std::uint8_t {
 
 template <typename Section>
 struct Option {
-  using Member =
-      std::variant<std::string Section::*, bool Section::*, std::uint16_t Section::*,
-                   std::uint32_t Section::*, std::uint64_t Section::*, std::int32_t Section::*,
-                   double Section::*, std::vector<std::string> Section::*,
-                   std::vector<std::uint32_t> Section::*, TokenBudget Section::*,
-                   LocalPrefill Section::*, Batching Section::*, NoDecode Section::*,
-                   QueueOrder Section::*, Preempted Section::*, Victim Section::*,
-                   Admission Section::*, Swap Section::*, Roles Section::*, Role Section::*>;
+  using Member = std::variant<
+      std::string Section::*, bool Section::*, std::uint16_t Section::*, std::uint32_t Section::*,
+      std::uint64_t Section::*, std::int32_t Section::*, double Section::*,
+      std::vector<std::string> Section::*, std::vector<std::uint32_t> Section::*,
+      TokenBudget Section::*, LocalPrefill Section::*, Batching Section::*, NoDecode Section::*,
+      QueueOrder Section::*, Preempted Section::*, Victim Section::*, Admission Section::*,
+      Swap Section::*, Roles Section::*, Elastic Section::*, Role Section::*>;
 
   const char* name;
   const char* meaning;

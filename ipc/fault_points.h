@@ -53,6 +53,8 @@ enum class Fault : std::uint8_t {
   given_back_too_early,      // a window's last block is given back while it is still looked at
   hit_without_window,        // a prompt's beginning counts as found though a window's block is gone
   vector_not_kept,           // a vector that was lost on its way is not told again
+  foreign_read_unfenced,     // another worker's block is given away while a step reads it
+  extent_loss_ignored,       // a sequence goes on although a pool that it lies in was given up
 };
 
 #ifdef BATON_FAULTS

@@ -225,10 +225,12 @@ struct FrontendWelcome {
   std::uint64_t worker_deaths = 0;    // processes that ended without a goodbye
   std::uint32_t tokens_per_block = 0;  // 0: no pool yet
   std::vector<PoolUse> pools;          // of the workers in term
+  std::uint64_t growths =
+      0;  // sequences that went on at another worker, their blocks left in place
   BATON_FIELDS(protocol, build, epoch, workers_ready, max_context, progress, running, waiting,
                host_blocks, host_blocks_used, blocks_out, blocks_in, damaged_blocks, preemptions,
                computed_tokens, resumed, role_changes, handoffs, terms_ended, worker_deaths,
-               tokens_per_block, pools)
+               tokens_per_block, pools, growths)
 };
 
 /// The one last message of an accepted request (or the refusal of a new one).
@@ -372,6 +374,7 @@ struct Hello {
   WorkerFacts facts;
   bool tells_sums = false;  // its StepResults tell the checksums of what they wrote
   bool leased = false;      // a memory process keeps the pool: it outlives this process
+  bool reads_in_place = false;  // its rows may name blocks of pools that it has mapped
   // Layers that share blocks (kv_groups.h): how far each group sees, 0 for everything, and the
   // group of each layer, for people. Both empty: one group of all layers, which see everything.
   std::vector<std::uint32_t> windows;
@@ -379,17 +382,20 @@ struct Hello {
   BATON_FIELDS(name, incarnation, hello_id, allocation, ranks, model_fingerprint, dtype, layers,
                kv_heads, head_dim, tokens_per_block, block_bytes, blocks, host_handle, host_blocks,
                host_block_us, max_context, vocab_size, max_step_tokens, facts, tells_sums, leased,
-               windows, layer_groups)
+               reads_in_place, windows, layer_groups)
 };
 
 /// As a Hello that has at most kMaxKvGroups says it.
 KvGroups groups_of(const Hello& hello);
 
 /// A row of the step could not be served (non-finite logits, say); the others are unaffected.
+/// `unmapped`: nothing is wrong with the request, but a pool that holds some of its blocks is not
+/// mapped here (any more).
 struct RowFailure {
   SequenceId sequence = 0;
   std::string reason;
-  BATON_FIELDS(sequence, reason)
+  bool unmapped = false;
+  BATON_FIELDS(sequence, reason, unmapped)
 };
 
 /// The step has ended and its writes are visible. sequences[i] got tokens[i]; rows that sample
@@ -509,11 +515,20 @@ struct CopyOp {
   BATON_FIELDS(from, to)
 };
 
+/// Blocks in one pool that a sequence reads and does not write: all full and computed. The worker
+/// has mapped that pool for it (Pull::in_place), or it is its own.
+struct PoolBlocks {
+  AllocationId allocation = 0;
+  std::vector<BlockId> blocks;
+  BATON_FIELDS(allocation, blocks)
+};
+
 /// A sequence, whole. `computed` tokens of prompt + generated already have their KV in `blocks` (a
 /// finished hand-off: all but the last; of a beam search: all). With `decode` it joins the decode
-/// set at once. Where layers have several groups, `blocks` has as many entries side by side for
-/// each tokens_per_block tokens. kNoBlock: a window has left the place behind, or growth will fill
-/// it.
+/// set at once. Its first tokens may lie in other pools (`before`, in order), and `blocks` are
+/// those behind them. Where layers have several groups, `blocks` has as many entries side by side
+/// for each tokens_per_block tokens. kNoBlock: a window has left the place behind, or growth will
+/// fill it.
 struct AddSequence {
   SequenceId sequence = 0;
   std::vector<Token> prompt;
@@ -522,7 +537,8 @@ struct AddSequence {
   std::vector<BlockId> blocks;
   std::uint32_t computed = 0;
   bool decode = false;
-  BATON_FIELDS(sequence, prompt, generated, sampling, blocks, computed, decode)
+  std::vector<PoolBlocks> before;
+  BATON_FIELDS(sequence, prompt, generated, sampling, blocks, computed, decode, before)
 };
 
 /// A new sequence that begins as `parent` stands before this plan's rows: the same tokens, the same
@@ -597,8 +613,10 @@ struct Pull {
   std::vector<BlockId> from;
   std::vector<BlockId> to;
   std::vector<std::uint64_t> sums;  // empty, or the checksum that each copy must have; 0: not known
+  /// Rows shall be able to name its blocks, too, as long as it is mapped (PoolBlocks).
+  bool in_place = false;
   BATON_FIELDS(term, pull_id, allocation, ranks, exporter_pid, exporter_pid_start, exporter_blocks,
-               exporter_host_handle, exporter_host_blocks, from, to, sums)
+               exporter_host_handle, exporter_host_blocks, from, to, sums, in_place)
 };
 
 /// Unmap that allocation when your pulls from it have ended, then say Closed.

@@ -90,8 +90,9 @@ enum class MoveCause : std::uint8_t {
   preempted,  // the first one needed its blocks for others
   drained,    // the first one was told to leave
   pull,       // blocks did not come across as they should
+  grew,       // the first one had no block left for it, and keeps those that it has
 };
-constexpr std::uint32_t kMoveCauses = 5;
+constexpr std::uint32_t kMoveCauses = 6;
 const char* to_string(MoveCause cause);
 
 /// A request goes on in another place; `from` and `to` may be the same worker, which then began

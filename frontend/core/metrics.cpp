@@ -264,6 +264,10 @@ void Metrics::expose_counters(std::string& out, const MetricsView& view) const {
           view.scheduler.role_changes);
   counter("baton_handoffs_total", "", "Requests handed over from one worker to another.",
           view.scheduler.handoffs);
+  counter("baton_growths_total", "",
+          "Times that a request went on at another worker while its KV blocks stayed where they "
+          "were (scheduler.elastic).",
+          view.scheduler.growths);
   counter("baton_worker_terms_ended_total", "",
           "Times that a worker lost its place: it died, fell silent, hung or left.",
           view.scheduler.terms_ended);

@@ -147,6 +147,7 @@ void RequestTable::apply_welcome(const FrontendWelcome& message, TimeNs now, Tab
   view_.resumed = message.resumed;
   view_.role_changes = message.role_changes;
   view_.handoffs = message.handoffs;
+  view_.growths = message.growths;
   view_.terms_ended = message.terms_ended;
   view_.worker_deaths = message.worker_deaths;
   view_.tokens_per_block = message.tokens_per_block;

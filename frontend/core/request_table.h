@@ -154,6 +154,7 @@ struct SchedulerView {
   std::uint64_t resumed = 0;
   std::uint64_t role_changes = 0;
   std::uint64_t handoffs = 0;
+  std::uint64_t growths = 0;
   std::uint64_t terms_ended = 0;
   std::uint64_t worker_deaths = 0;
   std::uint32_t tokens_per_block = 0;

@@ -67,17 +67,22 @@ class WaitWorker : public PendingAnswer {
 
   std::optional<std::string> poll(AdminBackend& backend, TimeNs now) override {
     const Worker* w = find_worker(backend.state(), name_);
-    if (w != nullptr && reached(*w)) return "ok\n";
+    if (w != nullptr && reached(backend.state(), *w)) return "ok\n";
     if (now < until_) return std::nullopt;
     return "error: timed out; " + name_ + " is " + (w == nullptr ? "unknown" : describe_state(*w)) +
            "\n";
   }
 
  private:
-  bool reached(const Worker& w) const {
+  bool reached(const State& state, const Worker& w) const {
     if (goal_ == "ready") return w.takes_work();
     if (goal_ == "gone") return w.peer.state == WorkerState::gone;
-    return w.peer.draining && w.compute.sequences == 0 && w.compute.steps.empty();  // drained
+    const auto index = static_cast<StoreIndex>(&w - state.workers.data());
+    bool holds_others = false;  // blocks of what other workers run
+    state.sequences.each(
+        [&](const Sequence& s) { holds_others = holds_others || s.lies_in(index); });
+    return w.peer.draining && w.compute.sequences == 0 && w.compute.steps.empty() &&
+           !holds_others;  // drained
   }
   std::string name_;
   std::string goal_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "scheduler/admin/admin_views.h"
 #include "scheduler/admin/block_map.h"
@@ -139,10 +140,17 @@ json places(const State& state, const Request& request, const std::vector<Scale>
   for (const SequenceId id : {request.source, request.target}) {
     const Sequence* sequence = state.sequences.find(id);
     if (sequence == nullptr || sequence->extents.empty()) continue;
-    const Extent& extent = sequence->tail();
-    if (extent.store >= state.workers.size()) continue;
-    found[state.workers[extent.store].name()] =
-        cell_ranges(extent.blocks, 0, scale[extent.store].pool, ranges);
+    std::map<StoreIndex, std::vector<BlockId>> by_store;
+    for (const std::vector<Extent>* extents : {&sequence->extents, &sequence->ahead}) {
+      for (const Extent& extent : *extents) {
+        std::vector<BlockId>& blocks = by_store[extent.store];
+        blocks.insert(blocks.end(), extent.blocks.begin(), extent.blocks.end());
+      }
+    }
+    for (const auto& [store, blocks] : by_store) {
+      if (store >= state.workers.size()) continue;
+      found[state.workers[store].name()] = cell_ranges(blocks, 0, scale[store].pool, ranges);
+    }
   }
   return found;
 }

@@ -45,7 +45,9 @@ json info(const State& state, const AdminStats& stats) {
                    {"blocks_out", c.blocks_out},
                    {"blocks_in", c.blocks_in},
                    {"pulls_saved", c.pulls_saved},
-                   {"role_changes", c.role_changes}};
+                   {"role_changes", c.role_changes},
+                   {"growths", c.growths},
+                   {"growth_blocks_moved", c.growth_blocks_moved}};
   const auto frontends = std::count_if(state.frontends.begin(), state.frontends.end(),
                                        [](const Frontend& f) { return f.reachable(); });
   return {{"build", state.build},
@@ -147,6 +149,23 @@ std::string waits_for(const State& state, const Request& request) {
   return "";
 }
 
+/// Tokens by worker, in order, of a request that lies in several pools: "w0: 24, w1: 20".
+std::string lies_in(const State& state, SequenceId id) {
+  const Sequence* sequence = state.sequences.find(id);
+  if (sequence == nullptr || !sequence->spans()) return "";
+  std::string text;
+  for (std::size_t i = 0; i < sequence->extents.size(); ++i) {
+    const Extent& extent = sequence->extents[i];
+    const bool tail = i + 1 == sequence->extents.size();
+    const std::uint32_t end = tail ? sequence->scheduled : sequence->extents[i + 1].first_token;
+    text += (i == 0 ? "" : ", ") + state.workers[extent.store].name() + ": " +
+            std::to_string(end - extent.first_token);
+  }
+  for (const Extent& extent : sequence->ahead)
+    text += ", then " + state.workers[extent.store].name();
+  return text;
+}
+
 json requests(const State& state, TimeNs now) {
   json list = json::array();
   state.requests.each([&](const Request& r) {
@@ -159,6 +178,7 @@ json requests(const State& state, TimeNs now) {
                     {"num_beams", r.sampling.num_beams},
                     {"worker", worker_of(state, r.source)},
                     {"target", worker_of(state, r.target)},
+                    {"lies_in", lies_in(state, r.source)},
                     {"waits_for", waits_for(state, r)},
                     {"deaths", r.deaths.total},
                     {"age_s", static_cast<double>(now - r.arrival) / 1e9}});
@@ -334,11 +354,14 @@ void compare_tables(const State& state, WorkerIndex index, const Tables& tables,
     // One that the books no longer hold is about to be dropped: its blocks are fenced or free
     // again.
     if (sequence != nullptr && sequence->worker == index && !sequence->retiring) {
+      std::vector<BlockId> books;
+      for (const Extent& extent : sequence->extents)
+        books.insert(books.end(), extent.blocks.begin(), extent.blocks.end());
       const bool prefix =
-          count <= sequence->tail().blocks.size() &&
+          count <= books.size() &&
           std::equal(tables.blocks.begin() + static_cast<std::ptrdiff_t>(at),
-                     tables.blocks.begin() + static_cast<std::ptrdiff_t>(at + count),
-                     sequence->tail().blocks.begin(), [](BlockId theirs, BlockId ours) {
+                     tables.blocks.begin() + static_cast<std::ptrdiff_t>(at + count), books.begin(),
+                     [](BlockId theirs, BlockId ours) {
                        return theirs == ours || ours == kNoBlock;  // given back, or still to come
                      });
       if (!prefix) faults.push_back(w.name() + ": a block table differs from the books");

@@ -125,6 +125,8 @@ std::string why_text(MoveCause cause, const std::string& from) {
   switch (cause) {
     case MoveCause::handoff:
       return "it was handed over to decode there";
+    case MoveCause::grew:
+      return "no block was left for it, and those that it had stayed";
     case MoveCause::died:
       return from + " was lost under it";
     case MoveCause::preempted:

@@ -100,6 +100,7 @@ struct Handler {
     message.handoffs = state.counters.handoffs;
     message.terms_ended = state.counters.terms_ended;
     message.worker_deaths = state.counters.worker_deaths;
+    message.growths = state.counters.growths;
     tell_pools(state, message);
     message.waiting = static_cast<std::uint32_t>(state.waiting.size());
     message.running = static_cast<std::uint32_t>(state.deadlines.size());

@@ -115,10 +115,15 @@ bool importers_closed(State& state, WorkerIndex index, TimeNs now, Outbox& out) 
 void drain(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   Worker& w = state.workers[index];
   if (!w.peer.draining || w.peer.state == WorkerState::gone) return;
-  if (now - w.peer.drain_since > state.settings.drain && w.compute.sequences > 0 && w.ready()) {
+  bool holds_others = false;  // blocks of sequences that other workers run
+  state.sequences.each([&](const Sequence& sequence) {
+    holds_others = holds_others || (sequence.worker != index && sequence.lies_in(index));
+  });
+  const bool holds = w.compute.sequences > 0 || holds_others;
+  if (now - w.peer.drain_since > state.settings.drain && holds && w.ready()) {
     std::vector<std::uint64_t> requests;
     state.sequences.each([&](const Sequence& sequence) {
-      if (sequence.worker != index || sequence.retiring || sequence.width == 0) return;
+      if (!sequence.lies_in(index) || sequence.retiring || sequence.width == 0) return;
       requests.push_back(sequence.request);
     });
     for (const std::uint64_t id : requests) {
@@ -139,7 +144,7 @@ void drain(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   bool read_by_others = false;
   state.pulls.each(
       [&](const OpenPull& pull) { read_by_others = read_by_others || pull.from_worker == index; });
-  if (read_by_others || !importers_closed(state, index, now, out)) return;
+  if (read_by_others || holds_others || !importers_closed(state, index, now, out)) return;
   w.peer.leave_sent = true;
   out.to_workers.emplace_back(w.peer.link, Leave{w.peer.identity.incarnation});
 }

@@ -14,6 +14,7 @@
 #include "scheduler/apply/requests.h"
 #include "scheduler/apply/roles.h"
 #include "scheduler/apply/sequences.h"
+#include "scheduler/plan/elastic.h"
 #include "scheduler/prefix/prefix_cache.h"
 #include "scheduler/prefix/prefix_pull.h"
 
@@ -133,6 +134,7 @@ struct Handler {
       w.store.predecessors = std::move(before.store.predecessors);
       if (before.store.allocation() != 0) w.store.predecessors.insert(before.store.allocation());
       w.store.last_context = before.store.last_context;
+      w.store.last_positions = before.store.last_positions;
       w.store.log = std::move(before.store.log);
     }
     w.given_role = before.given_role;
@@ -222,12 +224,12 @@ struct Handler {
     const bool same_pool =
         w.store.offer.allocation == hello.allocation && w.store.pool.total() == hello.blocks &&
         w.store.pool.host_total() == hello.host_blocks && w.store.offer.windows == hello.windows;
+    if (!same_pool && w.store.kept) {
+      out.warn(w.name() + ": comes back without its pool");
+      give_up_pool(state, index, now, out);
+    }
     w.store.shape = {hello.tokens_per_block, groups_of(hello)};
     if (!same_pool) {
-      if (w.store.kept) {
-        out.warn(w.name() + ": comes back without its pool");
-        give_up_pool(state, index, now, out);
-      }
       if (w.store.log) w.store.log->cleared();
       if (state.settings.kv_events && !w.store.log) w.store.log = std::make_unique<CacheLog>();
       w.store.pool = BlockPool(hello.blocks, hello.host_blocks, w.store.shape.groups);
@@ -235,10 +237,12 @@ struct Handler {
       state.pulls.each([&](OpenPull& pull) {
         if (pull.from_worker == index) pull.from_worker = kNobody;  // they read the old one
       });
+      forget_reads(state, index);
     }
     w.store.offer = std::move(hello);
     w.peer.state = WorkerState::ready;
     w.store.last_context = w.store.context();
+    w.store.last_positions = w.store.offer.max_context;
     w.peer.term = state.last_term = std::max(state.last_term + 1, state.epoch + 1);
     w.compute.sent = w.compute.done = 0;
     w.compute.pulls_answered = 0;
@@ -298,6 +302,7 @@ struct Handler {
     give_back(step);
     w.store.pool.copied(step.copies);
     w.store.pool.retire(w.compute.done);
+    if (!w.compute.reads.empty()) end_reads(state, index, w.compute.done);
   }
 
   /// One token (or candidates) for every row that was to sample and whose sequence still lives,
@@ -467,7 +472,26 @@ struct Handler {
     const Sequence* sequence = state.sequences.find(failure.sequence);
     if (sequence == nullptr || sequence->worker != index) return;
     if (Request* request = state.requests.find(sequence->request)) {
+      if (failure.unmapped) return lose_mapping(*request, *sequence);
       end_request(state, *request, FinishReason::error, ErrorCode::internal, failure.reason, out);
+    }
+  }
+
+  /// It could not read a pool that it could read before. Until it has said that it can again,
+  /// nothing more is put there; the request is computed again.
+  void lose_mapping(Request& request, const Sequence& sequence) {
+    std::vector<StoreIndex> stores;
+    for (const Extent& extent : sequence.extents) stores.push_back(extent.store);
+    out.warn(worker().name() + ": " + "cannot read a pool that request " +
+             std::to_string(request.name.frontend) + "-" + std::to_string(request.name.counter) +
+             " lies in");
+    ++request.handoff_failures;
+    request.times.lost_place(MoveCause::pull, index, now);
+    requeue(state, request);
+    for (const StoreIndex store : stores) {
+      if (store == index) continue;
+      worker().peer.readable.erase(state.store(store).allocation());
+      if (state.workers[store].ready()) probe(state, store, index, now, out);
     }
   }
 
@@ -602,6 +626,7 @@ struct Handler {
     // of that term may reach it behind our Close. It is told again; once it has said Hello it
     // believes no such Pull.
     if (worker().peer.state == WorkerState::fenced) return;
+    worker().peer.readable.erase(closed.allocation);
     // It closes only what no pull names, so this was said before a pull that is on its way: the
     // pull will map the pool again, and what it wants closed is said once more.
     bool stale = false;

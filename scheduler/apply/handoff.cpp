@@ -88,6 +88,9 @@ void send_pull(State& state, const Request& request, WorkerIndex exporter,
   }
   for (const BlockId block : pull.from) from.store.pool.pin_source(block);
   for (const BlockId block : pull.to) to.store.pool.pin_target(block);
+  const Sequence* source = state.sequences.find(request.source);
+  if (target.spans() || (source != nullptr && source->spans()))
+    state.counters.growth_blocks_moved += pull.from.size();
   ++target.open_pulls;
   post_pull(state, pull, now, out);
 }
@@ -113,10 +116,13 @@ void post_pull(State& state, OpenPull& pull, TimeNs now, Outbox& out) {
   message.from = pull.from;
   message.to = pull.to;
   message.sums = pull.sums;
+  message.in_place = pull.is_probe() && in_place(state, from, to);
   out.to_workers.emplace_back(to.peer.link, std::move(message));
 }
 
 bool needs_handoff(const State& state, const Request& request, const Worker& worker) {
+  const Sequence* source = state.sequences.find(request.source);
+  if (source != nullptr && source->spans()) return false;  // it decodes where its tail is
   if (worker.role() != Role::prefill || request.local || avoids_pulls(state, request)) return false;
   // The prompt's last step samples the only token that is left: nothing to decode.
   if (request.generated.size() + 1 >= request.sampling.max_tokens) return false;

@@ -26,6 +26,8 @@ std::vector<SlotWrite> unanswered_writes(const State& state, WorkerIndex index) 
 }
 
 bool may_park(const Request& request, const Sequence& sequence, std::uint32_t trusted) {
+  // A next process would have to map what holds its first tokens before it could go on.
+  if (sequence.spans()) return false;
   if (sequence.retiring || sequence.is_target || request.beams || sequence.id != request.source)
     return false;
   const bool runs = request.phase == Phase::prefill || request.phase == Phase::handoff ||
@@ -63,6 +65,10 @@ void keep_pool(State& state, WorkerIndex index, Places places) {
   state.sequences.each([&](Sequence& sequence) {
     if (sequence.worker != index) return;
     sequence.decode_slot = kNobody;
+    if (sequence.spans()) {
+      lost.push_back(sequence.id);
+      return;
+    }
     const std::uint32_t trusted =
         trust.tokens(sequence.tail().blocks, sequence.computed, w.store.shape.groups.count);
     Request* request = state.request_of(sequence);
@@ -76,8 +82,9 @@ void keep_pool(State& state, WorkerIndex index, Places places) {
     }
   });
   for (const SequenceId id : lost) {
-    if (Sequence* sequence = state.sequences.find(id)) lose_place(state, *sequence);
+    if (Sequence* sequence = state.sequences.find(id)) lose_place(state, *sequence, index);
   }
+  lose_extents(state, index, /*reserved_only=*/true);  // what others read here stays
   std::vector<PullId> pulls;
   state.pulls.each([&](const OpenPull& pull) {
     if (pull.to_worker == index) pulls.push_back(pull.id);
@@ -121,7 +128,7 @@ void requeue_parked(State& state, WorkerIndex index) {
   state.sequences.each([&](const Sequence& sequence) {
     if (sequence.worker == index && sequence.parked) parked.push_back(sequence.id);
   });
-  for (const SequenceId id : parked) lose_place(state, *state.sequences.find(id));
+  for (const SequenceId id : parked) lose_place(state, *state.sequences.find(id), index);
 }
 
 void judge_kept_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out) {

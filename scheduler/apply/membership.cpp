@@ -2,22 +2,25 @@
 #include "scheduler/apply/membership.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
+#include "ipc/fault_points.h"
 #include "scheduler/apply/handoff.h"
 #include "scheduler/apply/requests.h"
 #include "scheduler/apply/sequences.h"
+#include "scheduler/plan/elastic.h"
 #include "scheduler/plan/policy.h"
 
 namespace baton {
 
-void lose_place(State& state, Sequence& sequence) {
+void lose_place(State& state, Sequence& sequence, WorkerIndex where) {
   Request* request = state.request_of(sequence);
   if (request == nullptr) {
     release_sequence(state, sequence.id);
     return;
   }
-  request->times.lost_place(MoveCause::died, sequence.worker, state.now);
+  request->times.lost_place(MoveCause::died, where, state.now, sequence.spans());
   if (sequence.is_target) {
     drop_target(state, *request);
     return;
@@ -35,6 +38,18 @@ void lose_place(State& state, Sequence& sequence) {
   }
 }
 
+void lose_extents(State& state, StoreIndex store, bool reserved_only) {
+  std::vector<SequenceId> lost;
+  state.sequences.each([&](const Sequence& sequence) {
+    if (sequence.worker == store || sequence.retiring || !sequence.spans()) return;
+    const bool reserved = std::any_of(sequence.ahead.begin(), sequence.ahead.end(),
+                                      [&](const Extent& extent) { return extent.store == store; });
+    if (reserved || (!reserved_only && sequence.lies_in(store))) lost.push_back(sequence.id);
+  });
+  if (fault(Fault::extent_loss_ignored)) lost.clear();
+  for (const SequenceId id : lost) lose_place(state, *state.sequences.find(id), store);
+}
+
 namespace {
 
 /// Nothing outlives the term.
@@ -45,8 +60,9 @@ void lose_pool(State& state, WorkerIndex index) {
     if (sequence.worker == index) here.push_back(sequence.id);
   });
   for (const SequenceId id : here) {
-    if (Sequence* sequence = state.sequences.find(id)) lose_place(state, *sequence);
+    if (Sequence* sequence = state.sequences.find(id)) lose_place(state, *sequence, index);
   }
+  lose_extents(state, index, /*reserved_only=*/false);
   std::vector<PullId> pulls;
   state.pulls.each([&](const OpenPull& pull) {
     if (pull.to_worker == index) pulls.push_back(pull.id);
@@ -70,6 +86,8 @@ void end_term(State& state, WorkerIndex index, const Blame& blamed, Places place
   if (blamed.later) note_unblamed(state, index);
 
   w.store.offer.leased ? keep_pool(state, index, places) : lose_pool(state, index);
+  // What its steps read may be given to others: their results count no more.
+  end_reads(state, index, std::numeric_limits<StepId>::max());
   w.compute.steps.clear();
   w.compute.decode_set.clear();
   w.compute.singles.clear();
@@ -105,6 +123,7 @@ void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string
   w.peer.leave_sent = false;
   w.peer.imports.clear();
   w.peer.unreachable.clear();
+  w.peer.readable.clear();
   w.peer.work = OutstandingWork();
   if (w.store.kept && w.store.offer.leased) return;
   give_up_pool(state, index, now, out);
@@ -113,6 +132,8 @@ void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string
 void give_up_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   Worker& w = state.workers[index];
   requeue_parked(state, index);
+  lose_extents(state, index, /*reserved_only=*/false);
+  forget_reads(state, index);
   w.store.kept = false;
   const AllocationId allocation = w.store.allocation();
   state.pulls.each([&](OpenPull& pull) {
@@ -132,6 +153,10 @@ void give_up_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
 }
 
 std::uint32_t max_context(const State& state) {
+  return std::max(largest_context(state), elastic_context(state));
+}
+
+std::uint32_t largest_context(const State& state) {
   std::uint32_t decoders = 0;
   std::uint32_t all = 0;
   for (const Worker& w : state.workers) {

@@ -18,8 +18,12 @@ inline const Blame kBlameLater{{}, true};
 /// pool outlives its process, they may wait there instead (kept_pool.h).
 void end_term(State& state, WorkerIndex index, const Blame& blamed, Places places,
               const std::string& why, Outbox& out);
-/// What the loss of its place on a worker means for one request.
-void lose_place(State& state, Sequence& sequence);
+/// What the loss of its place on a worker means for one request. `where`: its own worker, or
+/// another one that has blocks of it.
+void lose_place(State& state, Sequence& sequence, WorkerIndex where);
+/// Sequences that other workers run and that have blocks in that store, whose content is given up,
+/// are computed again; with `reserved_only` those that are to go on there.
+void lose_extents(State& state, StoreIndex store, bool reserved_only);
 /// Nobody will say Hello with this pool again: what is parked there is computed again, importers
 /// are told to close it.
 void give_up_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out);
@@ -30,8 +34,11 @@ void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string
                  Outbox& out);
 /// Prompt + output tokens that fit the pool and model of some worker that decodes (of any worker,
 /// where none does): also of one that is away and may come back. Longer ones are refused; these
-/// wait. 0 while none was ever there.
+/// wait. 0 while none was ever there. With `elastic: auto`, those that fit the pools of several
+/// workers together.
 std::uint32_t max_context(const State& state);
+/// Likewise, of what stays on one worker.
+std::uint32_t largest_context(const State& state);
 bool any_decoder(const State& state);
 
 }  // namespace baton

@@ -9,6 +9,7 @@
 
 #include "ipc/fault_points.h"
 #include "scheduler/apply/handoff.h"
+#include "scheduler/plan/elastic.h"
 #include "scheduler/prefix/prefix_pull.h"
 
 namespace baton {
@@ -27,6 +28,13 @@ std::string pair_name(const Worker& importer, const Worker& exporter) {
 }
 
 }  // namespace
+
+bool in_place(const State& state, const Worker& exporter, const Worker& importer) {
+  return state.settings.elastic && exporter.role() == Role::mixed &&
+         importer.role() == Role::mixed && exporter.store.shape.plain() &&
+         importer.store.shape.plain() && exporter.store.offer.reads_in_place &&
+         importer.store.offer.reads_in_place;
+}
 
 bool reaches(const Worker& exporter, const Worker& importer) {
   return importer.peer.unreachable.count(exporter.store.allocation()) == 0;
@@ -66,12 +74,13 @@ void probe_peers(State& state, WorkerIndex joined, TimeNs now, Outbox& out) {
     const Worker& peer = state.workers[i];
     if (i == joined || !peer.ready()) continue;
     const bool all = pulls_prefixes(state.settings);
-    if ((all || hands_off(w, peer)) && peer.peer.imports.count(w.store.allocation()) == 0) {
-      probe(state, joined, i, now, out);
-    }
-    if ((all || hands_off(peer, w)) && w.peer.imports.count(peer.store.allocation()) == 0) {
-      probe(state, i, joined, now, out);
-    }
+    const auto asks = [&](const Worker& exporter, const Worker& importer) {
+      if (in_place(state, exporter, importer) && !reads_in_place(importer, exporter)) return true;
+      return (all || hands_off(exporter, importer)) &&
+             importer.peer.imports.count(exporter.store.allocation()) == 0;
+    };
+    if (asks(w, peer)) probe(state, joined, i, now, out);
+    if (asks(peer, w)) probe(state, i, joined, now, out);
   }
 }
 
@@ -93,6 +102,15 @@ void probe_again(State& state, WorkerIndex importer, TimeNs now, Outbox& out) {
     }
     ++it;
   }
+  if (!state.settings.elastic) return;
+  // Closed for a worker that was to leave and did not, say.
+  for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
+    const Worker& exporter = state.workers[i];
+    if (i != importer && exporter.ready() && in_place(state, exporter, w) && reaches(exporter, w) &&
+        !reads_in_place(w, exporter)) {
+      probe(state, i, importer, now, out);
+    }
+  }
 }
 
 void probe_answered(State& state, const OpenPull& pull, const std::string& failure, TimeNs now,
@@ -103,12 +121,14 @@ void probe_answered(State& state, const OpenPull& pull, const std::string& failu
   if (exporter.store.allocation() != pull.from_allocation) return;
   const bool known = !reaches(exporter, importer);
   if (failure.empty()) {
+    if (in_place(state, exporter, importer)) importer.peer.readable.insert(pull.from_allocation);
     if (!known) return;
     importer.peer.unreachable.erase(pull.from_allocation);
     out.info(pair_name(importer, exporter) + " reach each other again");
     return;
   }
   importer.peer.unreachable[pull.from_allocation] = now + kAskAgain;
+  importer.peer.readable.erase(pull.from_allocation);
   if (known) return;
   out.warn(pair_name(importer, exporter) + " cannot reach each other: " + failure +
            (hands_off(exporter, importer)

@@ -72,13 +72,14 @@ void preempt(State& state, Request& request, MoveCause why) {
   const Sequence* source = state.sequences.find(request.source);
   request.times.lost_place(why, source != nullptr ? source->worker : kNobody, state.now);
   request.times.enter(Part::requeue, state.now);
-  const bool kept = source != nullptr && swaps(state, state.workers[source->worker]);
+  const bool whole = source != nullptr && !source->spans();  // all of it in one pool
+  const bool kept = whole && swaps(state, state.workers[source->worker]);
   request.kept =
       kept ? Kept{source->worker, state.workers[source->worker].peer.term, 0, true} : Kept();
   const bool again = request.beams != nullptr;
   request.place =
       place_after_preemption(request.place, ++state.evictions, kept, again, state.settings);
-  if (source != nullptr) {
+  if (whole) {
     for (const BlockId block : source->tail().blocks) {
       if (block != kNoBlock) state.workers[source->worker].store.pool.mark_wanted(block);
     }

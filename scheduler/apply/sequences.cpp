@@ -41,6 +41,36 @@ Sequence* place_sequence(State& state, Request& request, WorkerIndex worker, Sta
   return &sequence;
 }
 
+namespace {
+
+/// Whose books still count; else the pool is wholly fenced, and begins anew.
+bool keeps_books(const State& state, StoreIndex store) {
+  return state.workers[store].ready() || state.store(store).kept;
+}
+
+/// The last block first: of a chain in the cache, its end is forgotten before its beginning.
+void release_blocks(State& state, Sequence& sequence, Extent& extent) {
+  if (keeps_books(state, extent.store)) {
+    Worker& reader = state.workers[sequence.worker];
+    const Compute& writer = state.workers[extent.store].compute;
+    BlockPool& pool = state.store(extent.store).pool;
+    const bool read = extent.store != sequence.worker && sequence.inflight != 0 &&
+                      !fault(Fault::foreign_read_unfenced);
+    if (read) {
+      for (const BlockId block : extent.blocks) pool.pin_source(block);
+    }
+    for (auto it = extent.blocks.rbegin(); it != extent.blocks.rend(); ++it) {
+      if (*it != kNoBlock) pool.release(*it, writer.sent, writer.done);
+    }
+    if (read) {
+      reader.compute.reads.push_back({reader.compute.sent, extent.store, extent.blocks});
+    }
+  }
+  extent.blocks.clear();
+}
+
+}  // namespace
+
 void begin_decode(State& state, Request& request, Sequence& sequence) {
   Worker& w = state.workers[sequence.worker];
   // They were to be handed over, and nobody is left to take them: admission judges them again.
@@ -108,19 +138,18 @@ void release_sequence(State& state, SequenceId id, bool keep) {
     erase_from(w.compute.prefills, id);
     erase_from(w.compute.adds, id);
     erase_from(w.compute.joins, id);
-    // A worker out of term has forgotten its sequences, and its pool is wholly fenced or kept.
-    if (w.ready() || w.store.kept) {
+    // A worker out of term has forgotten its sequences.
+    if (keeps_books(state, sequence->worker)) {
       remember_prefix(state, *sequence);
-      // The last one first: of a chain in the cache, its end is forgotten before its beginning.
-      for (auto extent = sequence->extents.rbegin(); extent != sequence->extents.rend(); ++extent) {
-        BlockPool& pool = state.store(extent->store).pool;
-        for (auto it = extent->blocks.rbegin(); it != extent->blocks.rend(); ++it) {
-          if (*it != kNoBlock) pool.release(*it, w.compute.sent, w.compute.done);
-        }
-      }
       if (sequence->on_worker) w.compute.drops.push_back(id);
     }
-    for (Extent& extent : sequence->extents) extent.blocks.clear();
+    for (auto extent = sequence->extents.rbegin(); extent != sequence->extents.rend(); ++extent)
+      release_blocks(state, *sequence, *extent);
+    for (Extent& extent : sequence->ahead) {
+      --state.workers[extent.store].compute.expected;
+      release_blocks(state, *sequence, extent);
+    }
+    sequence->ahead.clear();
     sequence->on_worker = false;
     w.compute.sequences -= sequence->width;
   }

@@ -78,7 +78,7 @@ void start_table(Store& store, Sequence& sequence, StartSpan span, const BlockPo
 }
 
 std::uint32_t filled_columns(const Store& store, const Sequence& sequence, std::uint32_t group) {
-  if (store.shape.plain()) return static_cast<std::uint32_t>(sequence.tail().blocks.size());
+  if (store.shape.plain()) return sequence.capacity(store.shape.per_block) / store.shape.per_block;
   return sequence.filled[group];
 }
 
@@ -95,14 +95,16 @@ void grow_table(State& state, Sequence& sequence, std::uint32_t tokens, StepPlan
   const std::uint32_t groups = w.store.shape.groups.count;
   const std::uint32_t columns = w.store.shape.columns(tokens);
   std::vector<BlockId>& blocks = sequence.tail().blocks;
+  // Those before it lie in other stores, of which only sequences of one group have any.
+  const std::uint32_t first = sequence.tail().first_token / w.store.shape.per_block;
   std::vector<BlockId> fresh;
   for (std::uint32_t g = 0; g < groups; ++g) {
     for (std::uint32_t c = filled_columns(w.store, sequence, g); c < columns; ++c) {
       fresh.clear();
       w.store.pool.allocate(1, fresh, saving_of(state, w));
-      if (blocks.size() < std::size_t{c + 1} * groups)
-        blocks.resize(std::size_t{c + 1} * groups, kNoBlock);
-      blocks[std::size_t{c} * groups + g] = fresh.front();
+      const std::size_t column = c - first;
+      if (blocks.size() < (column + 1) * groups) blocks.resize((column + 1) * groups, kNoBlock);
+      blocks[column * groups + g] = fresh.front();
       sequence.filled[g] = c + 1;
       if (plan == nullptr) continue;
       plan->grow_sequences.push_back(sequence.id);

@@ -7,6 +7,7 @@
 #include "scheduler/apply/handoff.h"
 #include "scheduler/apply/membership.h"
 #include "scheduler/apply/requests.h"
+#include "scheduler/plan/elastic.h"
 #include "scheduler/plan/policy.h"
 
 namespace baton {
@@ -17,7 +18,7 @@ bool awaits_pools(const State& state, bool again, TimeNs submitted) {
 
 bool may_fit_later(const State& state, const Request& request, std::uint32_t tokens, TimeNs now) {
   if (fault(Fault::small_pool_refuses)) return false;
-  if (tokens <= max_context(state)) return true;
+  if (tokens <= context_for(state, request)) return true;
   const auto loads = [now](const Worker& w) {
     return w.store.last_context == 0 && now - w.peer.heard < kWaitForPools &&
            (w.peer.state == WorkerState::registering || w.peer.state == WorkerState::loading);
@@ -27,10 +28,26 @@ bool may_fit_later(const State& state, const Request& request, std::uint32_t tok
           std::any_of(state.workers.begin(), state.workers.end(), loads));
 }
 
+std::uint32_t context_for(const State& state, const Request& request) {
+  return may_span(state, request) ? max_context(state) : largest_context(state);
+}
+
 bool refuse_too_long(State& state, const Worker& worker, Request& request, TimeNs now,
                      Outbox& out) {
-  if (worker.store.holds(request.length() + 1)) return false;
+  const std::uint32_t tokens = request.length() + 1;
+  if (worker.store.holds(tokens)) return false;
+  const auto index = static_cast<WorkerIndex>(&worker - state.workers.data());
+  if (may_span(state, request) && tokens <= context_around(state, index)) return false;
   if (may_fit_later(state, request, request.length() + 1, now)) return true;
+  if (state.settings.elastic && !request.beams && tokens <= context_around(state, index)) {
+    end_request(state, request, FinishReason::error, ErrorCode::unavailable,
+                "the workers whose pools hold it together could not read each other's", out);
+    return true;
+  }
+  if (may_span(state, request) && !request.generated.empty()) {  // clamp_output() let it run on
+    end_request(state, request, FinishReason::length, ErrorCode::ok, "", out);
+    return true;
+  }
   end_request(state, request, FinishReason::error, ErrorCode::too_long,
               "the sequence has " + std::to_string(request.length()) +
                   " tokens; with one more it must fit the " +
@@ -61,7 +78,12 @@ bool beams_fit(State& state, const Worker& worker, Request& request, TimeNs now,
 void clamp_output(const State& state, Request& request) {
   const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
   const auto generated = static_cast<std::uint32_t>(request.generated.size());
-  const std::uint32_t context = max_context(state);
+  std::uint32_t context = context_for(state, request);
+  // Those who would share it may not have joined yet: then the model alone cuts it. The pools do
+  // when it grows, or finds no room.
+  if (may_span(state, request) && state.now - state.started < kWaitForPools) {
+    for (const Worker& w : state.workers) context = std::max(context, w.store.last_positions);
+  }
   if (prompt + generated + 1 > context)
     return;  // it waits for a larger pool, whose size nobody knows yet
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, context - prompt);

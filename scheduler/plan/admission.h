@@ -14,6 +14,8 @@ constexpr TimeNs kWaitForPools = 10 * kSecond;
 bool awaits_pools(const State& state, bool again, TimeNs submitted);
 /// Some worker holds that many tokens, or may soon.
 bool may_fit_later(const State& state, const Request& request, std::uint32_t tokens, TimeNs now);
+/// Prompt + output tokens that the request may have here.
+std::uint32_t context_for(const State& state, const Request& request);
 
 /// True if `worker` cannot hold the request and one more token. One that no worker will ever hold
 /// is ended (it was accepted before anybody knew them); another one waits for a larger pool.
@@ -23,7 +25,8 @@ bool refuse_too_long(State& state, const Worker& worker, Request& request, TimeN
 /// nobody who may take the prompt, the request has been ended.
 bool beams_fit(State& state, const Worker& worker, Request& request, TimeNs now, Outbox& out);
 
-/// An answer ends where the largest pool does, also if the front end could not know that.
+/// An answer ends where the largest pool does, or where all those do that it may lie in, also if
+/// the front end could not know that.
 void clamp_output(const State& state, Request& request);
 
 }  // namespace baton

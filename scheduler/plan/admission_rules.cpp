@@ -7,6 +7,7 @@
 #include "scheduler/apply/grammars.h"
 #include "scheduler/plan/admission.h"
 #include "scheduler/plan/batch_limits.h"
+#include "scheduler/plan/elastic.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/plan/queue_order.h"
 #include "scheduler/plan/static_batching.h"
@@ -124,8 +125,8 @@ QueueRuling AdmissionRules::beams_do_not_fit(Candidate& candidate) {
 /// has_room() says no to it, too, but not why.
 QueueRuling AdmissionRules::enough_run(Candidate& candidate) {
   const std::uint32_t width = decodes_here(state_, w_) ? candidate.request.sampling.num_beams : 1;
-  const bool full =
-      w_.compute.sequences != 0 && w_.compute.sequences + width > most_running(state_, w_);
+  const std::uint32_t running = w_.compute.sequences + w_.compute.expected;
+  const bool full = running != 0 && running + width > most_running(state_, w_);
   return full ? QueueRuling::stop : QueueRuling::start;
 }
 
@@ -133,6 +134,7 @@ QueueRuling AdmissionRules::no_room(Candidate& candidate) {
   const Request& request = candidate.request;
   // The last token is always computed: its logits are wanted, and they are nowhere.
   candidate.prefix = cached_prefix(state_, request, w_, request.length() - 1);
+  if (!w_.store.holds(request.length() + 1)) return no_room_around(candidate);
   candidate.span = {candidate.prefix.columns * w_.store.tokens_per_block(), request.length() + 1};
   return fits(candidate) ? QueueRuling::start : QueueRuling::stop;
 }
@@ -142,15 +144,41 @@ bool AdmissionRules::fits(const Candidate& candidate) const {
                   blocks_to_take(w_.store, candidate.span, candidate.prefix) + reserved_);
 }
 
+/// As much of it here as there is room for, the rest at others.
+QueueRuling AdmissionRules::no_room_around(Candidate& candidate) {
+  const std::uint32_t per_block = w_.store.tokens_per_block();
+  const std::uint32_t needed = w_.store.shape.columns(candidate.request.length() + 1);
+  const std::uint32_t available = w_.store.pool.available_blocks();
+  const std::uint32_t kept =
+      reserved_ + (w_.compute.sequences + w_.compute.expected == 0
+                       ? 0
+                       : std::max(watermark(state_.settings, w_), w_.compute.expected));
+  if (w_.compute.short_of_blocks || available <= kept) return QueueRuling::stop;
+  std::uint32_t own = available - kept + candidate.prefix.shared;
+  if (candidate.prefix.blocks.size() > own) {
+    candidate.prefix = {};
+    own = available - kept;
+  }
+  own = std::min(own, needed);
+  const auto ahead = share_out(state_, index_, needed - own, now_);
+  if (!ahead) return QueueRuling::stop;
+  candidate.span = {candidate.prefix.columns * per_block, own * per_block};
+  candidate.ahead = *ahead;
+  return QueueRuling::start;
+}
+
 QueueRuling AdmissionRules::better_placed_elsewhere(Candidate& candidate) {
+  if (!candidate.ahead.empty()) return QueueRuling::start;
   return pass_over_if(better_placed(state_, candidate.request, w_, candidate.prefix.columns, now_));
 }
 
 QueueRuling AdmissionRules::less_to_do_elsewhere(Candidate& candidate) {
+  if (!candidate.ahead.empty()) return QueueRuling::start;
   return pass_over_if(lighter_elsewhere(state_, candidate.request, w_, now_));
 }
 
 QueueRuling AdmissionRules::prefix_is_on_its_way(Candidate& candidate) {
+  if (!candidate.ahead.empty()) return QueueRuling::start;  // nothing is pulled for it
   candidate.elsewhere = find_prefix(state_, candidate.request, index_, candidate.prefix.columns);
   if (is_being_pulled(state_, candidate.elsewhere, index_)) return QueueRuling::pass_over;
   if (w_.store.shape.plain() || candidate.elsewhere.worker == kNobody) return QueueRuling::start;

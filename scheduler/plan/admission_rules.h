@@ -24,6 +24,7 @@ struct Candidate {
   StartSpan span = {};           // that it needs blocks for at once
   BlockPool::Match prefix = {};  // of these, found on this worker
   PrefixSource elsewhere = {};   // ... and worth pulling from another one
+  std::vector<Extent> ahead = {};  // of one that no single pool holds: its places behind `blocks`
 };
 
 /// One look through the queue for one worker. `logprob_budget` is that of the step; `reserved` are
@@ -56,6 +57,7 @@ class AdmissionRules {
   QueueRuling beams_do_not_fit(Candidate& candidate);
   QueueRuling enough_run(Candidate& candidate);
   QueueRuling no_room(Candidate& candidate);
+  QueueRuling no_room_around(Candidate& candidate);
   bool fits(const Candidate& candidate) const;
   QueueRuling better_placed_elsewhere(Candidate& candidate);
   QueueRuling less_to_do_elsewhere(Candidate& candidate);

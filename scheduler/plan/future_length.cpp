@@ -43,7 +43,7 @@ std::uint64_t peak_blocks(std::vector<Growth>& sequences, std::uint32_t tokens_p
 
 bool fits_to_the_end(const State& state, const Worker& worker, const Request& request) {
   const auto index = static_cast<WorkerIndex>(&worker - state.workers.data());
-  const std::uint32_t context = max_context(state);
+  const std::uint32_t context = largest_context(state);
   std::uint64_t reserved = whole(worker, request, context);
   std::vector<Growth> decoding;
   state.sequences.each([&](const Sequence& sequence) {

@@ -13,6 +13,7 @@
 #include "scheduler/plan/admission.h"
 #include "scheduler/plan/admission_rules.h"
 #include "scheduler/plan/batch_limits.h"
+#include "scheduler/plan/elastic.h"
 #include "scheduler/plan/place_handoffs.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/plan/queue_order.h"
@@ -236,9 +237,14 @@ class StepBuilder {
   /// waits for blocks that were released and are still named by steps in flight. What somebody's
   /// pull reads is not waited for while anybody can be preempted: it may take long.
   bool make_room_to_grow() {
+    if (state_.settings.elastic) leave_planned();
     for (std::uint32_t needed = blocks_needed(); needed > w_.store.pool.available_blocks();
          needed = blocks_needed()) {
       if (needed <= w_.store.pool.available_blocks() + blocks_to_come()) return false;
+      if (state_.settings.elastic) {
+        if (is_read_by_others(state_, index_)) return false;  // free when their steps have ended
+        if (outgrow_one()) continue;
+      }
       if (Request* victim = choose_victim(state_, index_)) {
         const Sequence* target = state_.sequences.find(victim->target);
         if (target != nullptr && target->worker == index_) {
@@ -248,11 +254,35 @@ class StepBuilder {
         }
       } else if (w_.store.pool.fenced_blocks() > 0 || gives_back()) {
         return false;
+      } else if (state_.settings.elastic && !w_.compute.steps.empty()) {
+        return false;  // its last token is on its way, and perhaps somebody has room then
       } else {
         end_for_want_of_blocks();
       }
     }
     return true;
+  }
+
+  /// Those that have blocks for their next tokens at another worker.
+  void leave_planned() {
+    for (std::size_t i = 0; i < w_.compute.decode_set.size();) {
+      Sequence& sequence = *state_.sequences.find(w_.compute.decode_set[i]);
+      if (sequence.ahead.empty() || growth(sequence) == 0) {
+        ++i;
+      } else {
+        leave_for_next(state_, sequence);  // another one takes its place
+      }
+    }
+  }
+
+  /// One of those that need a block goes on where there is one.
+  bool outgrow_one() {
+    for (const SequenceId id : growing_) {
+      Sequence& sequence = *state_.sequences.find(id);
+      if (may_span(state_, *state_.request_of(sequence)) && outgrow(state_, sequence, now_))
+        return true;
+    }
+    return false;
   }
 
   /// Blocks that the steps in flight still name, and those that they will leave behind.
@@ -295,8 +325,11 @@ class StepBuilder {
         grows(id);
       }
     }
-    // A prompt has all its blocks from the start, but those that windows leave behind on the way.
-    for (const SequenceId id : w_.compute.prefills) grows(id);
+    // A prompt has all its blocks from the start, here or ahead, but those that windows leave
+    // behind on the way.
+    for (const SequenceId id : w_.compute.prefills) {
+      if (state_.sequences.find(id)->ahead.empty()) grows(id);
+    }
     return needed;
   }
 
@@ -313,6 +346,8 @@ class StepBuilder {
     // The pool of another worker is larger.
     if (!beams && may_fit_later(state_, request, request.length() + 1, now_))
       return preempt(state_, request);
+    if (may_span(state_, request) && w_.store.shape.plain() && !request.generated.empty())
+      return end_request(state_, request, FinishReason::length, ErrorCode::ok, "", out_);
     end_request(state_, request, FinishReason::error, ErrorCode::kv_exhausted,
                 beams ? cannot_hold(w_, request, request.length() + 1)
                       : "the sequence alone does not fit the KV pool of " + w_.name(),
@@ -331,6 +366,10 @@ class StepBuilder {
     add.generated = request.generated;
     add.sampling = request.sampling;
     add.blocks = sequence.tail().blocks;
+    for (std::size_t i = 0; i + 1 < sequence.extents.size(); ++i) {
+      const Extent& extent = sequence.extents[i];
+      add.before.push_back({state_.store(extent.store).allocation(), extent.blocks});
+    }
     add.computed = sequence.scheduled;
     add.decode = decode;
     plan_.add.push_back(std::move(add));
@@ -397,7 +436,7 @@ class StepBuilder {
   bool continue_prefill(std::size_t i) {
     Sequence& sequence = *state_.sequences.find(w_.compute.prefills[i]);
     prompt_row(sequence);
-    if (sequence.scheduled < sequence.prefill_length) return false;
+    if (sequence.scheduled < sequence.prefill_length && !sequence.outgrown) return false;
     w_.compute.prefills.erase(w_.compute.prefills.begin() + static_cast<std::ptrdiff_t>(i));
     return true;
   }
@@ -406,7 +445,9 @@ class StepBuilder {
   /// and for their next steps something is left, but for the one block that a prompt gets on with.
   std::uint32_t tokens_with_room(const Sequence& sequence, std::uint32_t n) const {
     const std::uint32_t per_block = w_.store.tokens_per_block();
-    const std::uint32_t available = w_.store.pool.available_blocks();
+    // Those that decode wait for blocks: it gets on with what it has.
+    const std::uint32_t available =
+        w_.compute.short_of_blocks ? 0 : w_.store.pool.available_blocks();
     const std::uint32_t left = watermark(state_.settings, w_);
     const std::uint32_t least = per_block - sequence.scheduled % per_block;
     while (n > 0) {
@@ -428,6 +469,10 @@ class StepBuilder {
         {state_.settings.prompt_chunk, budget_, sequence.prefill_length - sequence.scheduled});
     if (all) n = std::min(n, logprob_budget_);
     if (!w_.store.shape.plain()) n = tokens_with_room(sequence, n);
+    const std::uint32_t room = sequence.capacity(w_.store.tokens_per_block()) - sequence.scheduled;
+    if (!sequence.ahead.empty() && room == 0)  // all that it would compute here was found
+      return leave_for_next(state_, sequence);
+    if (!sequence.ahead.empty()) n = std::min(n, room);
     if (n == 0) return;  // another prompt has the lines of logits of this step, or the blocks
     const bool last = sequence.scheduled + n == sequence.prefill_length;
     if (last && !ready) return request.times.enter(Part::grammar, now_);
@@ -461,6 +506,7 @@ class StepBuilder {
     }
     step_.rows.emplace_back(sequence.id, n);
     plan_.rows.push_back(row);
+    if (!last && !sequence.ahead.empty() && n == room) leave_for_next(state_, sequence);
   }
 
   /// Takes new requests in: one suspect, or the others up to the first suspect that could come,
@@ -517,6 +563,7 @@ class StepBuilder {
     state_.counters.prefill_tokens += sequence.prefill_length;
     state_.counters.cached_tokens += sequence.computed;
     if (request.generated.empty()) request.cached_tokens = sequence.computed;
+    reserve(state_, sequence, candidate.ahead);
     leave_queue(state_, request);
     request.source = sequence.id;
     request.phase = Phase::prefill;
@@ -530,7 +577,8 @@ class StepBuilder {
       return pull_prefix(state_, request, sequence, elsewhere, now_, out_);
     }
     prompt_row(sequence);
-    if (sequence.scheduled < sequence.prefill_length) w_.compute.prefills.push_back(sequence.id);
+    if (sequence.scheduled < sequence.prefill_length && !sequence.outgrown)
+      w_.compute.prefills.push_back(sequence.id);
   }
 
   void send() {
@@ -568,8 +616,8 @@ class StepBuilder {
   }
 
   void note_writes(const Sequence& sequence, std::uint32_t position, std::uint32_t tokens) {
-    add_step_writes(sequence.tail().blocks, position, tokens, w_.store.tokens_per_block(),
-                    step_.writes, w_.store.shape.groups.count);
+    add_step_writes(sequence.tail().blocks, position - sequence.tail().first_token, tokens,
+                    w_.store.tokens_per_block(), step_.writes, w_.store.shape.groups.count);
   }
 
   void take_copies() {
@@ -609,6 +657,7 @@ void resume_held_pulls(State& state, TimeNs now, Outbox& out) {
 void plan(State& state, TimeNs now, Outbox& out) {
   state.now = now;
   state.queued = state.waiting.size() + state.handoffs.size();
+  if (!state.outgrown.empty()) move_outgrown(state);
   form_static_group(state, now, out);
   resume_held_pulls(state, now, out);
   place_handoffs(state, now, out);

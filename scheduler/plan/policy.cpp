@@ -36,16 +36,18 @@ std::uint32_t watermark(const Settings& settings, const Worker& worker) {
 
 bool has_room(const State& state, const Worker& worker, const Request& request,
               std::uint32_t blocks) {
-  if (worker.compute.sequences == 0) return worker.store.pool.available_blocks() >= blocks;
+  if (worker.compute.sequences + worker.compute.expected == 0)
+    return worker.store.pool.available_blocks() >= blocks;
   const std::uint32_t width = decodes_here(state, worker) ? request.sampling.num_beams : 1;
-  if (worker.compute.short_of_blocks ||
-      worker.compute.sequences + width > most_running(state, worker))
-    return false;
+  const std::uint32_t running = worker.compute.sequences + worker.compute.expected;
+  if (worker.compute.short_of_blocks || running + width > most_running(state, worker)) return false;
   const std::uint32_t available = worker.store.pool.available_blocks();
+  // A beam's first fork takes a block of each group.
+  const std::uint32_t forks = (width - 1) * worker.store.shape.groups.count;
   if (state.settings.admission == Admission::future && decodes_here(state, worker)) {
-    return available >= blocks + (width - 1) && fits_to_the_end(state, worker, request);
+    return available >= blocks + forks && fits_to_the_end(state, worker, request);
   }
-  return available >= blocks + (width - 1) + watermark(state.settings, worker);
+  return available >= blocks + forks + watermark(state.settings, worker);
 }
 
 namespace {

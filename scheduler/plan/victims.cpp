@@ -25,7 +25,9 @@ Request* choose_victim(State& state, WorkerIndex worker) {
   Key largest;
   std::uint32_t candidates = 0;
   state.sequences.each([&](const Sequence& sequence) {
-    if (sequence.worker != worker || sequence.retiring || sequence.width == 0) return;
+    // One that another worker runs may have blocks here, too.
+    const bool here = sequence.worker == worker || (sequence.spans() && sequence.lies_in(worker));
+    if (!here || sequence.retiring || sequence.width == 0) return;
     Request* request = state.requests.find(sequence.request);
     ++candidates;
     const Key key = key_of(sequence, *request, state.settings.victim);

@@ -51,6 +51,8 @@ BlockPool::Match cached_prefix(const State& state, const Request& request, const
 void remember_prefix(State& state, Sequence& sequence) {
   const Request* request = state.request_of(sequence);
   if (!state.settings.prefix_cache || request == nullptr) return;
+  // What follows the first extent has its beginning in another pool: no index could find it.
+  if (sequence.extents.size() > 1) return;
   Worker& w = state.workers[sequence.worker];
   const std::uint32_t per_block = w.store.tokens_per_block();
   const std::uint32_t early = fault(Fault::block_cached_too_early) ? 1 : 0;

@@ -87,7 +87,10 @@ PrefixIndex::Node PrefixIndex::insert(Node parent, std::string_view salt,
 PrefixIndex::Node PrefixIndex::pass(Node parent, std::string_view salt,
                                     std::span<const Token> tokens) {
   if (const Entry* known = find(parent, salt, tokens)) return known->node;
-  if (bare_ >= most_bare_) sweep();
+  if (bare_ >= most_bare_ && last_ >= sweep_at_) {
+    sweep();
+    sweep_at_ = last_ + most_bare_ / 4;  // one that found little is not tried for each column
+  }
   if (bare_ >= most_bare_) return ++last_;  // what follows is found by nobody
   return enter(parent, salt, tokens).second.node;
 }

@@ -132,6 +132,7 @@ class PrefixIndex {
   std::vector<Item*> items_;  // of each block, into `entries_`; nullptr: it is not in the index
   std::unordered_map<Node, Item*> nodes_;  // with keep_paths()
   std::size_t most_bare_ = 0;              // 0: without
+  Node sweep_at_ = 0;                      // no sweep before that many nodes
   std::size_t bare_ = 0;
   Node last_ = kRoot;
   CacheLog* log_ = nullptr;  // null: nobody asks

@@ -14,10 +14,12 @@ void recount_references(const State& state, WorkerIndex index, std::vector<std::
   const BlockPool& pool = state.workers[index].store.pool;
   refs.assign(pool.total() + pool.host_total(), 0);
   state.sequences.each([&](const Sequence& sequence) {
-    for (const Extent& extent : sequence.extents) {
-      if (extent.store != index) continue;
-      for (const BlockId block : extent.blocks) {
-        if (block < refs.size()) ++refs[block];
+    for (const std::vector<Extent>* extents : {&sequence.extents, &sequence.ahead}) {
+      for (const Extent& extent : *extents) {
+        if (extent.store != index) continue;
+        for (const BlockId block : extent.blocks) {
+          if (block < refs.size()) ++refs[block];
+        }
       }
     }
   });
@@ -110,6 +112,12 @@ struct Checker {
         for (const BlockId block : pull.to) ++target_pins[block];
       }
     });
+    for (const Worker& reader : state.workers) {
+      for (const ForeignRead& read : reader.compute.reads) {
+        if (read.store != index) continue;
+        for (const BlockId block : read.blocks) ++source_pins[block];
+      }
+    }
     expect(w.peer.work.open(Work::pull) == pulls, w,
            "pulls are outstanding that are not in the table");
     for (const InFlightStep& step : w.compute.steps) {
@@ -236,7 +244,9 @@ struct Checker {
     const Worker& w = state.workers[index];
     count_named(w);
     std::uint32_t placed = 0;
+    std::uint32_t expected = 0;
     state.sequences.each([&](const Sequence& sequence) {
+      for (const Extent& extent : sequence.ahead) expected += extent.store == index ? 1 : 0;
       if (sequence.worker != index) return;
       check_owner(sequence);
       if (!sequence.retiring) placed += sequence.width;
@@ -245,12 +255,14 @@ struct Checker {
       expect(sequence.inflight == times_named(sequence.id), w,
              "steps in flight differ from recount");
       expect(sequence.computed <= sequence.scheduled, w, "computed more than scheduled");
+      if (!sequence.retiring) check_extents(w, index, sequence);
       check_writes(w, sequence);
     });
     check_alone(w);
     expect(w.peer.work.open(Work::step) == w.compute.steps.size(), w,
            "steps are outstanding that are not in flight");
     expect(placed == w.compute.sequences, w, "sequence count differs");
+    expect(expected == w.compute.expected, w, "those expected differ from recount");
     for (const SequenceId id : w.compute.singles) {
       const Sequence* sequence = state.sequences.find(id);
       expect(sequence != nullptr && sequence->worker == index && sequence->decode_slot == kNobody,
@@ -263,6 +275,25 @@ struct Checker {
     if (!w.ready())
       expect(w.compute.steps.empty() && (w.store.kept || w.compute.sequences == 0), w,
              "out of term, yet at work");
+  }
+
+  /// Its extents follow one another, all but the last one full and computed, each in a pool whose
+  /// content counts.
+  void check_extents(const Worker& w, WorkerIndex index, const Sequence& sequence) {
+    expect(sequence.tail().store == index, w, "a sequence writes to a pool that is another's");
+    std::uint32_t token = 0;
+    for (const Extent& extent : sequence.extents) {
+      expect(extent.first_token == token, w, "a sequence has a gap between two pools");
+      token += static_cast<std::uint32_t>(extent.blocks.size()) * w.store.tokens_per_block();
+      const Worker& at = state.workers[extent.store];
+      expect(at.ready() || at.store.kept, w, "a sequence lies in a pool that is gone");
+    }
+    expect(sequence.tail().first_token <= sequence.computed, w,
+           "a sequence has left a block that is not computed");
+    const bool listed = std::count(state.outgrown.begin(), state.outgrown.end(), sequence.id) == 1;
+    expect(!sequence.outgrown || (listed && !sequence.ahead.empty()), w,
+           "a sequence is to go on nowhere");
+    expect(sequence.ahead.empty() || !sequence.parked, w, "a sequence that spans is parked");
   }
 
   /// Beside a suspect's work nothing is outstanding, so nobody else is blamed for its worker's
@@ -285,8 +316,9 @@ struct Checker {
     const TableShape& shape = w.store.shape;
     const std::size_t groups = shape.groups.count;
     const std::vector<BlockId>& blocks = sequence.tail().blocks;
+    const std::uint32_t written = sequence.computed - sequence.tail().first_token;
     const std::size_t first =
-        sequence.is_target ? sequence.pulled : sequence.computed / w.store.tokens_per_block();
+        sequence.is_target ? sequence.pulled : written / w.store.tokens_per_block();
     for (std::size_t i = first * groups; i < blocks.size(); ++i) {
       if (blocks[i] == kNoBlock) continue;
       expect(w.store.pool.references(blocks[i]) == 1 && !w.store.pool.remembers(blocks[i]), w,

@@ -72,6 +72,8 @@ struct Settings {
   Roles roles = Roles::fixed;
   TimeNs role_queue = kSecond / 2;
   TimeNs role_dwell = 10 * kSecond;
+  bool elastic = false;
+  std::uint32_t elastic_degree = 8;
   TimeNs worker_timeout = 3 * kSecond;
   TimeNs frontend_timeout = 15 * kSecond;
   TimeNs successor_wait = 10 * kSecond;
@@ -216,8 +218,11 @@ struct Sequence {
   std::uint64_t order = 0;  // of all placements; beams have their search's
   std::uint32_t width =
       1;  // rows that it stands for in max_running: all beams' for one of them, else 0
-  std::vector<Extent>
-      extents;  // by first token; today one, in the store of `worker` (docs/adr/0011)
+  /// By first token; the last one in the store of `worker`, the others, if there are any, wherever
+  /// they were computed (plan/elastic.h).
+  std::vector<Extent> extents;
+  std::vector<Extent> ahead;  // reserved in other stores, for its next extents; no first tokens yet
+  bool outgrown = false;      // it goes on at the store of `ahead` when its steps here have ended
   /// Columns of its table that each group has, or has had, a block for. With one group without a
   /// window the table says it itself.
   std::array<std::uint32_t, kMaxKvGroups> filled{};
@@ -239,6 +244,18 @@ struct Sequence {
   // have been asked for, `open_pulls` are unanswered.
   std::uint32_t pulled = 0;
   std::uint32_t open_pulls = 0;
+
+  /// Its blocks are in more than one place, or will be.
+  bool spans() const { return extents.size() > 1 || !ahead.empty(); }
+  bool lies_in(StoreIndex store) const {
+    const auto here = [&](const Extent& extent) { return extent.store == store; };
+    return std::any_of(extents.begin(), extents.end(), here) ||
+           std::any_of(ahead.begin(), ahead.end(), here);
+  }
+  /// Tokens that its blocks hold, the reserved ones left out.
+  std::uint32_t capacity(std::uint32_t tokens_per_block) const {
+    return tail().first_token + static_cast<std::uint32_t>(tail().blocks.size()) * tokens_per_block;
+  }
 
   /// The one that grows.
   Extent& tail() { return extents.back(); }
@@ -273,6 +290,14 @@ struct InFlightStep {
   std::size_t samples = 0;        // rows that the result must answer
   TimeNs sent = 0;
   bool alone = false;  // of a suspect: no other step is in flight
+};
+
+/// Blocks of another store that steps of a worker read, which were released meanwhile: pinned there
+/// as a pull's sources are, until those steps have ended, or the term.
+struct ForeignRead {
+  StepId last_sent = 0;
+  StoreIndex store = kNobody;
+  std::vector<BlockId> blocks;
 };
 
 /// What the worker's device took for its steps of late, copies of blocks left out (swap.cpp).
@@ -351,6 +376,7 @@ struct Peer {
   std::set<AllocationId> imports;  // those that it was asked to pull from in this process life
   std::map<AllocationId, TimeNs>
       unreachable;             // those that it could not map, and when it is asked again
+  std::set<AllocationId> readable;  // those that its rows can read in place: it has said so
   TimeNs closes_repeated = 0;  // last time that closes were told again
 
   bool ready() const { return state == WorkerState::ready; }
@@ -372,7 +398,9 @@ struct Compute {
   std::vector<SequenceId> joins;  // on the worker already; join the decode set with the next plan
   std::vector<SequenceId> drops;  // go into the next plan
   std::vector<std::uint64_t> beams;  // requests that run beams here
+  std::deque<ForeignRead> reads;     // last_sent ascending
   std::uint32_t sequences = 0;       // sequences placed here (their widths), targets included
+  std::uint32_t expected = 0;        // that run elsewhere and have blocks reserved here to go on
   bool short_of_blocks = false;      // its decode set waits for blocks: nobody else may take any
   // A suspect's turn comes: no pull and no grammar begins here any more, and once those that have
   // begun are answered, no step.
@@ -415,6 +443,7 @@ struct Store {
   std::set<AllocationId>
       predecessors;                // pools of this name's earlier processes, perhaps still mapped
   std::uint32_t last_context = 0;  // context() of its last term, also while its next process loads
+  std::uint32_t last_positions = 0;  // likewise what its model allows
   /// Its worker is out of term, and perhaps dead, and the books go on: parked sequences own blocks,
   /// others' pulls read, and what it caches will be found again.
   bool kept = false;
@@ -498,6 +527,8 @@ struct Counters {
   std::uint64_t requeued = 0;
   std::uint64_t resumed = 0;       // sequences that went on in a pool that outlived their worker
   std::uint64_t role_changes = 0;  // by an operator or by `roles: auto`
+  std::uint64_t growths = 0;       // sequences that went on at another worker
+  std::uint64_t growth_blocks_moved = 0;  // ... and blocks that were pulled for such: none ever
 };
 
 struct State {
@@ -528,6 +559,7 @@ struct State {
   std::uint64_t placements = 0;  // sequences that were given a place
   std::uint64_t evictions = 0;   // requests that were preempted
 
+  std::vector<SequenceId> outgrown;  // that go on at another worker, or are gone
   std::vector<std::uint64_t>
       held_pulls;  // requests whose next pull waits for a suspect's turn to pass
 

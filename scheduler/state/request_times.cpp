@@ -132,7 +132,9 @@ void RequestTimes::works_on(std::uint32_t worker, TimeNs began) {
     ++all_moves_;
     if (moves_.size() == kMoves) moves_.erase(moves_.begin() + kMoves / 2);
     Move& move = moves_.emplace_back();
-    move.cause = static_cast<std::uint32_t>(lost_at_ != 0 ? lost_why_ : MoveCause::handoff);
+    move.cause = static_cast<std::uint32_t>(lost_at_ != 0 ? lost_why_
+                                            : grew_       ? MoveCause::grew
+                                                          : MoveCause::handoff);
     move.from = place_;
     move.to = worker;
     move.at = began - begin_;
@@ -140,6 +142,7 @@ void RequestTimes::works_on(std::uint32_t worker, TimeNs began) {
   }
   place_ = worker;
   lost_at_ = 0;
+  grew_ = false;
 }
 
 void RequestTimes::chunk(std::uint32_t worker, TimeNs began, TimeNs now, std::uint32_t tokens) {
@@ -159,12 +162,12 @@ void RequestTimes::decodes_on(std::uint32_t worker, TimeNs now, bool news) {
   news_ = news_ || news;
 }
 
-void RequestTimes::lost_place(MoveCause why, std::uint32_t worker, TimeNs now) {
+void RequestTimes::lost_place(MoveCause why, std::uint32_t worker, TimeNs now, bool everything) {
   const MomentKind kind = why == MoveCause::died        ? MomentKind::died
                           : why == MoveCause::preempted ? MomentKind::preempted
                                                         : MomentKind::moved;
   add(kind, worker, now, now);
-  if (worker == place_ && lost_at_ == 0) {
+  if ((worker == place_ || everything) && lost_at_ == 0) {
     lost_at_ = now;
     lost_why_ = why;
   }

@@ -65,7 +65,10 @@ class RequestTimes {
   /// `news`: in another place than it was prefilled in.
   void decodes_on(std::uint32_t worker, TimeNs now, bool news);
   /// It has no place on `worker` any more, which need not be where it was computed last.
-  void lost_place(MoveCause why, std::uint32_t worker, TimeNs now);
+  /// `everything`: nor anywhere else.
+  void lost_place(MoveCause why, std::uint32_t worker, TimeNs now, bool everything = false);
+  /// It goes on elsewhere, and what was computed stays where it is.
+  void grew() { grew_ = true; }
   /// It has decoded a token. True: the gap before it is one that explain() wants the cause of.
   bool token(TimeNs now);
   /// ... which is this.
@@ -122,6 +125,7 @@ class RequestTimes {
   std::uint32_t place_ = kNowhere;  // where it was computed last
   TimeNs lost_at_ = 0;              // it lost that; 0: it has it
   MoveCause lost_why_ = MoveCause::handoff;
+  bool grew_ = false;
   std::uint32_t all_moves_ = 0;
   std::vector<Move> moves_;
   std::vector<Moment> moments_;

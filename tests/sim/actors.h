@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "frontend/core/request_table.h"
@@ -164,7 +165,9 @@ class SimWorker final : public Process {
   void start_pull(Pull pull);
   void pull_part(PullId id);
   void schedule_tick();
-  std::uint64_t& cell_at(const BatchRow& row, std::uint32_t group, std::uint32_t position);
+  std::pair<Segment*, std::uint64_t*> cell_at(const BatchRow& row, std::uint32_t group,
+                                              std::uint32_t position);
+  bool believed(const BatchRow& row) const;
   std::uint64_t check_prefix(const BatchRow& row, std::uint32_t end, const char* when);
 
   struct Job {

@@ -128,6 +128,7 @@ void World::add_counters(const Counters& c) {
   sum.terms_ended += c.terms_ended;
   sum.requeued += c.requeued;
   sum.resumed += c.resumed;
+  sum.growths += c.growths;
   sum.role_changes += c.role_changes;
   sum.prefix_pulls += c.prefix_pulls;
   sum.pulled_prefix_tokens += c.pulled_prefix_tokens;

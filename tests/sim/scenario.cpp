@@ -1,6 +1,8 @@
 #include "tests/sim/scenario.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "tests/sim/random.h"
 
@@ -329,10 +331,39 @@ void draw_auto_roles(Scenario& s) {
   for (WorkerSpec& w : s.workers) w.blocks = most;
 }
 
+/// Mixed workers whose pools one request may lie in, most of them smaller than the longest one. By
+/// itself, and drawn last, since it draws the workers anew.
+void draw_elastic(Scenario& s) {
+  Random random(mix(s.seed) ^ 0xE1A573A6ULL);
+  if (s.load.too_long != 0 || s.settings.roles == Roles::automatic || s.blows.set_role != 0) return;
+  if (!random.permille(150)) return;
+  Settings& t = s.settings;
+  t.elastic = true;
+  t.elastic_degree = random.pick<std::uint32_t>({2, 3, 8, 8});
+  t.no_decode = NoDecode::run;
+  if (random.permille(700)) t.local_prefill = {};
+  if (random.permille(700)) t.watermark = 0;
+  if (random.permille(500)) s.load.beams = 0;
+  s.load.max_prompt = random.between(8, 32);
+  s.load.max_output = random.between(4, 24);
+  const std::uint32_t longest = s.load.max_prompt + s.load.max_output;
+  const std::uint32_t one = (longest + s.tokens_per_block - 1) / s.tokens_per_block;
+  const std::uint32_t workers = random.between(2, 4);
+  const std::uint32_t host_blocks = s.workers.front().host_blocks;
+  const std::uint32_t least = one / std::min(workers, t.elastic_degree) + 1;
+  s.workers.clear();
+  for (std::uint32_t i = 0; i < workers; ++i) {
+    const std::uint32_t blocks = std::max(2U, random.between(least, std::max(least, one)));
+    s.workers.push_back({"mixed" + std::to_string(i), Role::mixed, blocks, host_blocks});
+  }
+  if (s.blows.stays_dead != kNobody) s.blows.stays_dead %= workers;
+  s.max_context = random.permille(500) ? longest : 4096;
+}
+
 /// Models whose layers have windows, and pools of another size for them. By itself, likewise.
 void draw_windows(Scenario& s) {
   Random random(mix(s.seed) ^ 0x3170D187ULL);
-  if (!random.permille(250)) return;
+  if (s.settings.elastic || !random.permille(250)) return;  // what spans has one group
   s.tokens_per_block = random.pick<std::uint32_t>({1, 2, 4});
   const bool everywhere = random.permille(500);
   if (!everywhere) s.windows.push_back(0);
@@ -381,6 +412,13 @@ std::uint32_t Scenario::fits() const {
 }
 
 std::uint32_t Scenario::fits_somewhere() const {
+  if (settings.elastic) {  // all of them are mixed
+    std::vector<std::uint32_t> pools;
+    for (const WorkerSpec& w : workers) pools.push_back(w.blocks * tokens_per_block);
+    std::sort(pools.begin(), pools.end(), std::greater<>());
+    pools.resize(std::min<std::size_t>(pools.size(), settings.elastic_degree));
+    return std::min(max_context, std::accumulate(pools.begin(), pools.end(), 0U));
+  }
   std::uint32_t decoders = 0;
   std::uint32_t all = 0;
   for (const WorkerSpec& w : workers) {
@@ -427,6 +465,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   draw_successors(s);
   draw_auto_roles(s);
   draw_tenants(s);
+  draw_elastic(s);
   draw_windows(s);
   return s;
 }
@@ -535,6 +574,7 @@ std::string Scenario::text() const {
   field("same link id", network.same_link_id ? 1 : 0);
   field("successors", successors ? 1 : 0);
   field("tenants", tenants);
+  field("elastic", settings.elastic ? settings.elastic_degree : 0);
   field("successor_wait ms", static_cast<std::uint64_t>(settings.successor_wait / kMillisecond));
   return line;
 }

@@ -57,7 +57,7 @@ bool parse(int argc, char** argv, Arguments& arguments) {
 struct Sums {
   std::uint64_t deaths = 0, freezes = 0, tokens = 0, handoffs = 0, prefix_pulls = 0,
                 pull_failures = 0, preemptions = 0, blocks_out = 0, blocks_in = 0, resumed = 0,
-                successors = 0, inherited = 0, role_changes = 0;
+                successors = 0, inherited = 0, role_changes = 0, growths = 0;
   void add(const baton::sim::Report& report) {
     deaths += report.deaths;
     freezes += report.freezes;
@@ -72,6 +72,7 @@ struct Sums {
     successors += report.successors;
     inherited += report.inherited;
     role_changes += report.counters.role_changes;
+    growths += report.counters.growths;
   }
 };
 
@@ -116,10 +117,10 @@ int main(int argc, char** argv) {
                 " hand-offs, %" PRIu64 " pulled prefixes, %" PRIu64 " failed pulls, %" PRIu64
                 " preemptions, %" PRIu64 " blocks to host parts, %" PRIu64 " back, %" PRIu64
                 " went on in kept pools, %" PRIu64 " successors, %" PRIu64
-                " requests inherited, %" PRIu64 " role changes\n",
+                " requests inherited, %" PRIu64 " role changes, %" PRIu64 " growths\n",
                 sums.deaths, sums.freezes, sums.tokens, sums.handoffs, sums.prefix_pulls,
                 sums.pull_failures, sums.preemptions, sums.blocks_out, sums.blocks_in, sums.resumed,
-                sums.successors, sums.inherited, sums.role_changes);
+                sums.successors, sums.inherited, sums.role_changes, sums.growths);
   }
   return kept ? 0 : 1;
 }

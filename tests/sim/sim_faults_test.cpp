@@ -74,6 +74,9 @@ constexpr Planted kPlanted[] = {
     {Fault::hit_without_window, "hit_without_window", 1},
     // Vectors.
     {Fault::vector_not_kept, "vector_not_kept", 198},
+    // Requests over several workers.
+    {Fault::foreign_read_unfenced, "foreign_read_unfenced", 139},
+    {Fault::extent_loss_ignored, "extent_loss_ignored", 219},
 };
 
 /// Faults of shares: found in scenarios of their own (draw_fair_scenario), since only there nothing

@@ -248,6 +248,7 @@ void SimWorker::allocate() {
   hello.host_block_us = static_cast<float>(s.pace.host_block_us);
   hello.windows = s.windows;
   hello.max_context = s.max_context;
+  hello.reads_in_place = s.settings.elastic;
   hello.vocab_size = s.vocab;
   // As workers on GPUs do: the tables refuse a plan that has more.
   hello.max_step_tokens =
@@ -333,6 +334,21 @@ bool SimWorker::reads(AllocationId allocation, BlockId block) const {
     return std::any_of(books.begin(), books.end(),
                        [&](const Worker& w) { return w.ready() && w.peer.term == pull.term; });
   };
+  const bool row_reads =
+      step_ != nullptr &&
+      std::any_of(step_->rows.begin(), step_->rows.end(), [&](const BatchRow& row) {
+        std::size_t at = 0;
+        for (const TablePart& part : row.before) {
+          const auto blocks =
+              row.blocks.subspan(at, std::min<std::size_t>(part.blocks, row.blocks.size() - at));
+          at += blocks.size();
+          if (part.allocation == allocation && part.allocation != pool_->id && believed(row) &&
+              std::find(blocks.begin(), blocks.end(), block) != blocks.end())
+            return true;
+        }
+        return false;
+      });
+  if (row_reads) return true;
   return std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& entry) {
     const Pull& pull = entry.second.pull;
     return in_term(pull) && pull.allocation == allocation &&
@@ -375,8 +391,11 @@ void SimWorker::run_cells(std::size_t limit) {
     const auto position = static_cast<std::uint32_t>(row.position);
     if (row_done_ == 0) row_prefix_ = check_prefix(row, position, "attends to");
     row_prefix_ = extend_prefix(row_prefix_, token_of(row, row_done_));
-    for (std::uint32_t g = 0; g < world_.scenario().groups(); ++g)
-      cell_at(row, g, position + row_done_) = cell_of(row_prefix_, g);
+    for (std::uint32_t g = 0; g < world_.scenario().groups(); ++g) {
+      const auto [segment, cell] = cell_at(row, g, position + row_done_);
+      if (segment != pool_) world_.fail(label + " writes to another worker's pool");
+      *cell = cell_of(row_prefix_, g);
+    }
     ++cell_;
     if (++row_done_ == row.tokens.size()) {
       row_done_ = 0;
@@ -391,11 +410,34 @@ Token SimWorker::token_of(const BatchRow& row, std::size_t i) const {
   return awaited ? sampled_.at(static_cast<std::size_t>(row.from_row)) : row.tokens[i];
 }
 
-std::uint64_t& SimWorker::cell_at(const BatchRow& row, std::uint32_t group,
-                                  std::uint32_t position) {
-  const std::uint32_t column = position / pool_->tokens_per_block;
-  return pool_->cell(row.blocks[std::size_t{column} * world_.scenario().groups() + group],
-                     position % pool_->tokens_per_block);
+/// The cell of a row's position, and the segment that it is in: perhaps another worker's.
+std::pair<Segment*, std::uint64_t*> SimWorker::cell_at(const BatchRow& row, std::uint32_t group,
+                                                       std::uint32_t position) {
+  const std::size_t column = position / pool_->tokens_per_block;
+  Segment* segment = pool_;
+  std::size_t first = 0;
+  for (const TablePart& part : row.before) {
+    if (column < first + part.blocks) {
+      segment = world_.memory().find(part.allocation);
+      break;
+    }
+    first += part.blocks;
+  }
+  if (segment == nullptr) world_.fail(label + " reads a pool that never was");
+  if (segment != pool_ && !maps(segment->id) && believed(row))
+    world_.fail(label + " reads a pool that it has not mapped");
+  const BlockId block = row.blocks[column * world_.scenario().groups() + group];
+  return {segment, &segment->cell(block, position % pool_->tokens_per_block)};
+}
+
+/// Its result still counts. Another worker's blocks are not kept for a row of an ended term, or of
+/// a sequence that has been given up.
+bool SimWorker::believed(const BatchRow& row) const {
+  const State& state = world_.scheduler()->state;
+  const bool in_term = std::any_of(
+      state.workers.begin(), state.workers.end(),
+      [&](const Worker& w) { return w.ready() && w.peer.term == core.term() && core.term() != 0; });
+  return in_term && state.sequences.find(row.sequence) != nullptr;
 }
 
 /// Compares the first `end` cells of the row's sequence, those that its first query sees, with what
@@ -408,7 +450,7 @@ std::uint64_t SimWorker::check_prefix(const BatchRow& row, std::uint32_t end, co
     if (options_.steps_at_once == 1) {
       world_.fail(label + " runs a sequence that it does not know");
     }
-    return end == 0 ? world_.spec_of(row.sampling->seed).root : cell_at(row, 0, end - 1);
+    return end == 0 ? world_.spec_of(row.sampling->seed).root : *cell_at(row, 0, end - 1).second;
   }
   const Scenario& scenario = world_.scenario();
   const auto position = static_cast<std::uint32_t>(row.position);
@@ -418,7 +460,8 @@ std::uint64_t SimWorker::check_prefix(const BatchRow& row, std::uint32_t end, co
     prefix = extend_prefix(prefix, token);
     for (std::uint32_t g = 0; g < scenario.groups(); ++g) {
       if (i < scenario.first_seen(g, position)) continue;
-      if (cell_at(row, g, i) == cell_of(prefix, g)) continue;
+      const auto [segment, cell] = cell_at(row, g, i);
+      if (*cell == cell_of(prefix, g) || (segment != pool_ && !believed(row))) continue;
       world_.fail(label + " " + when + " foreign KV: sequence " + std::to_string(row.sequence) +
                   ", position " + std::to_string(i) + " of " + std::to_string(end) + ", group " +
                   std::to_string(g));
@@ -491,9 +534,18 @@ void SimWorker::check_tables(const char* when) {
     for (const BlockId block : job.pull.to) look(block, ~pull_id, true);
   }
   if (step_ == nullptr) return;
+  // What lies in other pools is only read, and nobody's here.
+  const auto look_behind = [&](auto blocks, std::span<const TablePart> before, SequenceId user,
+                               std::uint64_t written, bool writes) {
+    std::size_t others = 0;
+    for (const TablePart& part : before) others += part.blocks;
+    look_at(blocks.subspan(std::min(others, blocks.size())), user,
+            written - std::min<std::uint64_t>(written, others * pool_->tokens_per_block), writes);
+  };
   for (const bool writes : {true, false}) {
     for (const BatchRow& row : step_->rows) {
-      look_at(row.blocks, row.sequence, static_cast<std::uint64_t>(row.position), writes);
+      look_behind(row.blocks, row.before, row.sequence, static_cast<std::uint64_t>(row.position),
+                  writes);
     }
   }
   users_.assign(users_.size(), 0);
@@ -504,7 +556,8 @@ void SimWorker::check_tables(const char* when) {
     for (std::size_t i = 0; i < tables.sequences.size(); ++i) {
       const SequenceId sequence = tables.sequences[i];
       const auto blocks = std::span<const BlockId>(tables.blocks).subspan(at, tables.counts[i]);
-      look_at(blocks, sequence, core.sequences().find(sequence)->computed, writes);
+      const WorkerSequence& known = *core.sequences().find(sequence);
+      look_behind(blocks, known.before, sequence, known.computed, writes);
       at += tables.counts[i];
     }
   }

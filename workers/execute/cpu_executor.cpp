@@ -162,10 +162,12 @@ WorkerFacts CpuExecutor::plan_memory(const ModelConfig& config, const WeightPlan
 
 void CpuExecutor::run_rows(const RunStep& step, StepOutput& output) {
   rows_.clear();
-  for (const BatchRow& row : step.rows) {
-    rows_.push_back({row.tokens, row.position, row.blocks, row.logits, wants_hidden(row)});
+  for (std::size_t i = 0; i < step.rows.size(); ++i) {
+    const BatchRow& row = step.rows[i];
+    rows_.push_back({row.tokens, row.position, table(step, i), row.logits, wants_hidden(row)});
   }
-  const KvPoolView view{pool().data(), pool().geometry()};
+  KvPoolView view{base(), pool().geometry()};
+  view.geometry.blocks = ids();
   // The protocol core has checked every number; this catches a mistake there before it is a wild
   // write.
   if (const Status status = model_->check(rows_, view); !status.ok()) {

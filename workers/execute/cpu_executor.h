@@ -49,6 +49,7 @@ class CpuExecutor final : public HostExecutor {
     return true;
   }
   void on_grammar(OnGrammar tell) override { on_grammar_ = std::move(tell); }
+  bool reads_in_place() const override { return options_.ranks == 1; }
   void on_lost(OnLost tell) override { ranks_.on_lost(std::move(tell)); }
   void leaving(bool in_order) override { ranks_.leaving(in_order); }
   Status dump_activations(ActivationDump dump) override {

@@ -55,6 +55,10 @@ class BlockReader {
   virtual Result<std::unique_ptr<MappedPool>> map(const Pull& pull) = 0;
   /// Copies pull.from[i] onto pull.to[i]; the ids are in range. Every byte is there on return.
   virtual Status copy(MappedPool& exported, const Pull& pull) = 0;
+  /// From now on rows may name blocks of `exported`, in place, until it is unmapped.
+  virtual Status place(MappedPool& /*exported*/, const Pull& /*pull*/) {
+    return invalid("this device's rows read no pool but its own");
+  }
   /// Checksums of blocks of the own pool.
   virtual Result<std::vector<std::uint64_t>> sums(const std::vector<BlockId>& blocks) = 0;
 };
@@ -68,6 +72,8 @@ class Executor {
   /// After load(). May be tried again after an error.
   virtual Result<PoolExport> allocate(const PoolRequest& request) = 0;
   virtual std::unique_ptr<BlockReader> block_reader() = 0;
+  /// Rows may begin with blocks of other pools (BatchRow::before). After load().
+  virtual bool reads_in_place() const { return false; }
   /// How many steps may be launched before the oldest is collected: 1, or 2 where the device takes
   /// the tokens of one step straight into the next.
   virtual int steps_at_once() const { return 1; }

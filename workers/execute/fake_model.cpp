@@ -69,22 +69,23 @@ Result<ModelShape> FakeModel::load(std::atomic<int>& percent) {
   return shape;
 }
 
-std::uint64_t& FakeModel::hash_at(const BatchRow& row, std::int64_t position) {
+std::uint64_t& FakeModel::hash_at(std::span<const BlockId> blocks, std::int64_t position) {
   const KvGeometry& g = pool().geometry();
   const auto p = static_cast<std::uint64_t>(position);
-  const std::uint64_t offset = kv_offset(g, row.blocks[p / g.tokens_per_block], 0, KvPart::key, 0,
+  const std::uint64_t offset = kv_offset(g, blocks[p / g.tokens_per_block], 0, KvPart::key, 0,
                                          static_cast<std::uint32_t>(p % g.tokens_per_block));
-  return *reinterpret_cast<std::uint64_t*>(pool().data() + offset);
+  return *reinterpret_cast<std::uint64_t*>(base() + offset);
 }
 
 void FakeModel::run_rows(const RunStep& step, StepOutput& output) {
   for (std::size_t i = 0; i < step.rows.size(); ++i) {
     const BatchRow& row = step.rows[i];
-    std::uint64_t hash = row.position == 0 ? kEmptyPrefix : hash_at(row, row.position - 1);
+    const std::span<const BlockId> blocks = table(step, i);
+    std::uint64_t hash = row.position == 0 ? kEmptyPrefix : hash_at(blocks, row.position - 1);
     std::int64_t position = row.position;
     for (const Token token : row.tokens) {
       hash = extend(hash, token);
-      hash_at(row, position++) = hash;
+      hash_at(blocks, position++) = hash;
     }
     if (row.ranks) rank(hash, row, static_cast<std::uint32_t>(i), output.candidates);
     if (!row.samples()) continue;

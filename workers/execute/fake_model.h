@@ -32,7 +32,7 @@ class FakeModel final : public HostExecutor {
   void rank(std::uint64_t hash, const BatchRow& row, std::uint32_t item, Logprobs& out) const;
   void pool_row(std::uint64_t hash, const BatchRow& row, std::uint32_t index,
                 StepOutput& output) const;
-  std::uint64_t& hash_at(const BatchRow& row, std::int64_t position);
+  std::uint64_t& hash_at(std::span<const BlockId> blocks, std::int64_t position);
 
   std::string model_folder_;
   std::uint32_t tokens_per_block_;

@@ -11,7 +11,7 @@ namespace baton {
 
 namespace {
 
-Hello to_hello(const ModelShape& model, const PoolExport& pool) {
+Hello to_hello(const ModelShape& model, const PoolExport& pool, bool reads_in_place) {
   Hello h;
   h.allocation = pool.allocation;
   h.leased = static_cast<bool>(pool.lease);
@@ -25,6 +25,7 @@ Hello to_hello(const ModelShape& model, const PoolExport& pool) {
   h.block_bytes = pool.geometry.block_bytes;
   h.blocks = pool.geometry.blocks;
   const KvGroups& groups = pool.geometry.groups;
+  h.reads_in_place = reads_in_place && groups.count == 1 && !groups.windowed();
   if (groups.count > 1 || groups.windowed()) {
     h.windows.assign(groups.windows.begin(), groups.windows.begin() + groups.count);
     h.layer_groups = model.layer_groups;
@@ -156,8 +157,9 @@ StepEvent StepThread::allocate_pool(const PoolRequest& request) {
   while (true) {
     auto pool = executor_.allocate(request);
     if (pool.ok()) {
-      return step_event::PoolReady{to_hello(model_->value(), pool.value()),
-                                   std::move(pool.value().lease)};
+      return step_event::PoolReady{
+          to_hello(model_->value(), pool.value(), executor_.reads_in_place()),
+          std::move(pool.value().lease)};
     }
     // What the configuration asks for cannot be had; memory that others still map may come back.
     const bool hopeless = pool.status().code() == ErrorCode::invalid_argument;

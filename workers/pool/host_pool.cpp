@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <span>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -16,7 +18,15 @@ namespace {
 
 struct MappedRegion final : MappedPool {
   MappedRegion(ShmRegion device, ShmRegion host) : parts{std::move(device), std::move(host)} {}
+  ~MappedRegion() override {
+    if (window) window->remove(allocation);
+  }
+  MappedRegion(const MappedRegion&) = delete;
+  MappedRegion& operator=(const MappedRegion&) = delete;
+
   ShmRegion parts[2];  // device, host; the second may be unmapped
+  std::shared_ptr<PoolWindow> window;  // that it has a place in, too; null: none
+  AllocationId allocation = 0;
 };
 
 /// One part of the pool that `pull` names, which has the shape of `own`.
@@ -112,6 +122,10 @@ Result<PoolExport> HostExecutor::allocate(const PoolRequest& request) {
   if (!pool.ok()) pool = make_pool(request, geometry.value(), host_geometry.value());
   if (!pool.ok()) return pool.status();
   pool_.emplace(std::move(pool).value());
+  const KvGeometry& g = this->pool().geometry();
+  window_ = std::make_shared<PoolWindow>(this->pool().allocation(),
+                                         std::span(this->pool().data(), g.block_bytes * g.blocks),
+                                         g.block_bytes);
   exported.geometry = this->pool().geometry();
   exported.ranks = {PoolRank{"cpu", this->pool().handle()}};
   exported.host_handle = pool_->host_part().handle();
@@ -122,11 +136,23 @@ Result<PoolExport> HostExecutor::allocate(const PoolRequest& request) {
 }
 
 std::unique_ptr<BlockReader> HostExecutor::block_reader() {
-  return std::make_unique<HostBlockReader>(pool());
+  return std::make_unique<HostBlockReader>(pool(), reads_in_place() ? window_ : nullptr);
+}
+
+/// The protocol core has seen to it that every pool is there, and stays for this step.
+void HostExecutor::resolve_tables() {
+  tables_.resize(std::max(tables_.size(), step_->rows.size()));
+  for (std::size_t i = 0; i < step_->rows.size(); ++i) {
+    tables_[i].clear();
+    if (!window_->resolve(step_->rows[i], tables_[i]))
+      throw std::logic_error("a row names blocks of a pool that is not mapped");
+  }
 }
 
 void HostExecutor::collect(StepOutput& output) {
   for (const CopyOp& op : step_->copies) pool_->copy(op);
+  in_place_ = step_->reads_in_place;
+  if (in_place_) resolve_tables();
   if (!step_->rows.empty()) run_rows(*step_, output);
   const std::uint64_t bytes = pool().geometry().block_bytes;
   for (const BlockId block : step_->summed)
@@ -170,6 +196,18 @@ Status HostBlockReader::copy(MappedPool& exported, const Pull& pull) {
                                         : parts[1].data() + bytes * (from - device_blocks);
     std::memcpy(pool_.block(pull.to[i]), source_block, bytes);
   }
+  return {};
+}
+
+Status HostBlockReader::place(MappedPool& exported, const Pull& pull) {
+  if (!window_) return invalid("this worker's rows read no pool but its own");
+  auto& region = static_cast<MappedRegion&>(exported);
+  if (region.window) return {};
+  const Status status =
+      window_->add(pull.allocation, std::span(region.parts[0].data(), region.parts[0].size()));
+  if (!status.ok()) return status;
+  region.allocation = pull.allocation;
+  region.window = window_;
   return {};
 }
 

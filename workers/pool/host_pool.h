@@ -4,11 +4,14 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "workers/execute/executor.h"
 #include "workers/pool/kv_pool.h"
+#include "workers/pool/pool_window.h"
 
 namespace baton {
 
@@ -41,6 +44,8 @@ class HostExecutor : public Executor {
   void launch(const RunStep& step) final { step_ = &step; }
   bool finished() final { return true; }
   void collect(StepOutput& output) final;
+  /// A group's other ranks map no pools but their own.
+  bool reads_in_place() const override { return true; }
 
  protected:
   /// Shape of the loaded model, and what Hello calls its weights; set it in load().
@@ -51,10 +56,18 @@ class HostExecutor : public Executor {
   /// Size of a pool whose configuration names none.
   void set_planned_pool(std::uint64_t mib) { planned_mib_ = mib; }
   KvPool& pool() { return pool_->device_part(); }
+  /// Of the step at hand: where block 0 lies, how many ids there are behind it, and each row's
+  /// table. With tables that begin in other pools that is all another (pool_window.h).
+  std::byte* base() { return in_place_ ? window_->base() : pool().data(); }
+  std::uint32_t ids() { return in_place_ ? window_->ids() : pool().geometry().blocks; }
+  std::span<const BlockId> table(const RunStep& step, std::size_t row) const {
+    return in_place_ ? std::span<const BlockId>(tables_[row]) : step.rows[row].blocks;
+  }
   /// output.tokens[i] = what row i sampled; rows without logits keep kNoToken.
   virtual void run_rows(const RunStep& step, StepOutput& output) = 0;
 
  private:
+  void resolve_tables();
   Result<HostPool> make_pool(const PoolRequest& request, const KvGeometry& geometry,
                              const KvGeometry& host_geometry) const;
   Result<HostPool> leased_pool(const PoolRequest& request, KvGeometry geometry,
@@ -65,18 +78,25 @@ class HostExecutor : public Executor {
   std::uint64_t planned_mib_ = 256;
   std::optional<HostPool> pool_;
   const RunStep* step_ = nullptr;
+  std::shared_ptr<PoolWindow> window_;
+  bool in_place_ = false;                     // the step at hand reads other pools
+  std::vector<std::vector<BlockId>> tables_;  // then: its rows', as the window has them
 };
 
 /// Copies by memcpy out of shared memory that is mapped read-only.
 class HostBlockReader final : public BlockReader {
  public:
-  explicit HostBlockReader(KvPool& pool) : pool_(pool) {}
+  /// `window`: null if no row reads in place.
+  explicit HostBlockReader(KvPool& pool, std::shared_ptr<PoolWindow> window = nullptr)
+      : pool_(pool), window_(std::move(window)) {}
   Result<std::unique_ptr<MappedPool>> map(const Pull& pull) override;
   Status copy(MappedPool& exported, const Pull& pull) override;
+  Status place(MappedPool& exported, const Pull& pull) override;
   Result<std::vector<std::uint64_t>> sums(const std::vector<BlockId>& blocks) override;
 
  private:
   KvPool& pool_;
+  std::shared_ptr<PoolWindow> window_;
 };
 
 }  // namespace baton

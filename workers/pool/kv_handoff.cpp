@@ -122,6 +122,10 @@ std::optional<std::string> KvHandoff::copy(const Pull& pull) {
     Mapping mapping{std::move(mapped).value(), pull.exporter_pid, pull.exporter_pid_start, false};
     it = mappings_.emplace(pull.allocation, std::move(mapping)).first;
   }
+  if (pull.in_place) {
+    if (const Status status = reader_->place(*it->second.pool, pull); !status.ok())
+      return status.message();
+  }
   if (pull.from.empty()) return std::nullopt;  // a probe: mapped is all that it asked for
   if (options_.pull_delay_ms > 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(options_.pull_delay_ms));

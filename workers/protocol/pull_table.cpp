@@ -51,15 +51,18 @@ std::optional<Pull> PullTable::next(std::size_t at_once) {
   if (waiting_.empty() || out_.size() >= at_once) return std::nullopt;
   Pull pull = std::move(waiting_.front());
   waiting_.pop_front();
-  out_.push_back({pull.pull_id, pull.allocation});
+  out_.push_back({pull.pull_id, pull.allocation, pull.in_place ? pull.exporter_blocks : 0});
   return pull;
 }
 
-bool PullTable::finished(PullId pull_id) {
+bool PullTable::finished(PullId pull_id, bool good) {
   const auto it =
       std::find_if(out_.begin(), out_.end(), [&](const Out& o) { return o.pull_id == pull_id; });
   if (it == out_.end()) return false;
   release(it->allocation);
+  const auto mapping = mappings_.find(it->allocation);
+  if (good && it->in_place != 0 && mapping != mappings_.end())
+    mapping->second.readable = it->in_place;
   out_.erase(it);
   return true;
 }
@@ -87,10 +90,21 @@ void PullTable::want_close(AllocationId allocation) {
   if (it != mappings_.end()) it->second.want_close = true;
 }
 
-std::vector<AllocationId> PullTable::begin_closes() {
+std::uint32_t PullTable::readable(AllocationId allocation) const {
+  const auto it = mappings_.find(allocation);
+  return it == mappings_.end() || it->second.want_close ? 0 : it->second.readable;
+}
+
+bool PullTable::wants_closes() const {
+  return std::any_of(mappings_.begin(), mappings_.end(), [](const auto& entry) {
+    return entry.second.want_close && !entry.second.closing;
+  });
+}
+
+std::vector<AllocationId> PullTable::begin_closes(const std::function<bool(AllocationId)>& reads) {
   std::vector<AllocationId> ready;
   for (auto& [allocation, mapping] : mappings_) {
-    if (!mapping.want_close || mapping.closing || mapping.open > 0) continue;
+    if (!mapping.want_close || mapping.closing || mapping.open > 0 || reads(allocation)) continue;
     mapping.closing = true;
     ready.push_back(allocation);
   }

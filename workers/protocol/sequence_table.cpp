@@ -100,8 +100,8 @@ SequenceTable::Problem SequenceTable::add(AddSequence& m) {
   s.id = m.sequence;
   s.n_prompt = static_cast<std::uint32_t>(m.prompt.size());
   s.computed = m.computed;
-  if (auto problem = take_table(m, s)) return problem;
-  s.refused = content_problem(m);
+  if (auto problem = m.before.empty() ? take_table(m, s) : take_before(m, s)) return problem;
+  if (!s.unmapped) s.refused = content_problem(m);
   s.tokens = std::move(m.prompt);
   s.tokens.insert(s.tokens.end(), m.generated.begin(), m.generated.end());
   s.sampling = std::move(m.sampling);
@@ -111,6 +111,56 @@ SequenceTable::Problem SequenceTable::add(AddSequence& m) {
   });
   if (m.decode) join_decode(s);
   return std::nullopt;
+}
+
+/// A table that begins in other pools. One that is not mapped is nobody's fault: its exporter may
+/// have died while the plan was on its way.
+SequenceTable::Problem SequenceTable::take_before(AddSequence& m, WorkerSequence& s) const {
+  if (!limits_.shape().plain()) {
+    return name_of(s.id) + ": lies in several pools, whose layers have windows";
+  }
+  for (const PoolBlocks& part : m.before) {
+    const bool own = part.allocation == limits_.allocation;
+    const std::uint32_t known = own ? limits_.blocks : readable_ ? readable_(part.allocation) : 0;
+    for (const BlockId block : part.blocks) {
+      if (known != 0 && block >= known) {
+        return name_of(s.id) + ": reads block " + std::to_string(block) + " of a pool of " +
+               std::to_string(known);
+      }
+    }
+    if (known == 0) {
+      s.refused = "a pool that holds its first tokens is not mapped";
+      s.unmapped = true;
+    }
+    s.before.push_back({part.allocation, static_cast<std::uint32_t>(part.blocks.size())});
+    s.blocks.insert(s.blocks.end(), part.blocks.begin(), part.blocks.end());
+  }
+  if (s.blocks.size() * limits_.tokens_per_block > m.computed) {
+    return name_of(s.id) + ": a block that is only read is not computed";
+  }
+  for (const BlockId block : m.blocks) {
+    if (block >= limits_.blocks) {
+      return name_of(s.id) + ": block " + std::to_string(block) + " of a pool of " +
+             std::to_string(limits_.blocks);
+    }
+  }
+  s.blocks.insert(s.blocks.end(), m.blocks.begin(), m.blocks.end());
+  s.filled[0] = static_cast<std::uint32_t>(s.blocks.size());
+  if (s.blocks.size() * limits_.tokens_per_block < m.computed) {
+    return name_of(s.id) + ": " + std::to_string(s.blocks.size()) + " blocks cannot hold " +
+           std::to_string(m.computed) + " tokens";
+  }
+  return std::nullopt;
+}
+
+bool SequenceTable::reads(const WorkerSequence& sequence, AllocationId allocation) {
+  return std::any_of(sequence.before.begin(), sequence.before.end(),
+                     [&](const TablePart& part) { return part.allocation == allocation; });
+}
+
+bool SequenceTable::reads(AllocationId allocation) const {
+  return std::any_of(by_id_.begin(), by_id_.end(),
+                     [&](const auto& entry) { return reads(*entry.second, allocation); });
 }
 
 /// Its blocks, and whether windows may look at what is not there.
@@ -268,7 +318,7 @@ SequenceTable::Problem SequenceTable::take_copies(const std::vector<CopyOp>& cop
 bool SequenceTable::is_void(WorkerSequence& s, OpenStep& step) {
   if (s.failed) return true;
   if (s.refused.empty()) return false;
-  step.refused.push_back({s.id, s.refused});
+  step.refused.push_back({s.id, s.refused, s.unmapped});
   s.failed = true;
   return true;
 }
@@ -372,6 +422,8 @@ void SequenceTable::add_row(WorkerSequence& s, std::uint32_t n_tokens, LogitsWan
   const std::size_t tpb = limits_.tokens_per_block;
   row.blocks =
       std::span<const BlockId>(s.blocks).first((end + tpb - 1) / tpb * limits_.groups.count);
+  row.before = s.before;
+  step.run.reads_in_place = step.run.reads_in_place || !s.before.empty();
   row.logits = logits;
   row.next = end < s.tokens.size() ? s.tokens[end] : kNoToken;
   row.sampling = &s.sampling;
@@ -476,7 +528,7 @@ void SequenceTable::fail(WorkerSequence& s, const std::string& reason, StepResul
   if (s.failed) return;
   s.failed = true;
   leave_decode(s);
-  result.failed.push_back({s.id, reason});
+  result.failed.push_back({s.id, reason, false});
 }
 
 void SequenceTable::join_decode(WorkerSequence& s) {

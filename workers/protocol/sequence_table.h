@@ -3,10 +3,12 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "ipc/kv_groups.h"
@@ -24,6 +26,7 @@ struct TableLimits {
   std::uint32_t vocab_size = 0;
   std::uint32_t host_blocks = 0;      // ids behind `blocks`; only copies may name these
   std::uint32_t max_step_tokens = 0;  // 0: any number
+  AllocationId allocation = 0;        // of the own pool
   KvGroups groups = {};
 
   TableShape shape() const { return {tokens_per_block, groups}; }
@@ -41,9 +44,11 @@ struct WorkerSequence : std::enable_shared_from_this<WorkerSequence> {
   /// Columns of the groups' blocks (TableShape). What a window has left behind keeps the number
   /// that it had, or 0: nobody looks at what lies there.
   std::vector<BlockId> blocks;
+  std::vector<TablePart> before;  // whose ids `blocks` begins with, if not all are the own pool's
   std::array<std::uint32_t, kMaxKvGroups> filled{};  // columns of each group that have a block
   SamplingParams sampling;
   std::string refused;             // not empty: its content cannot run; told with its first row
+  bool unmapped = false;           // ... because a pool of `before` is not mapped
   bool failed = false;             // a row failed: its further rows are void
   StepId last_row = 0;             // step of its latest row
   std::int32_t pending_row = -1;   // >= 0: tokens.back() is what this row of ...
@@ -63,6 +68,9 @@ struct OpenStep {
 /// need a token of an older one, which nobody can name: two is the limit.
 class SequenceTable {
  public:
+  /// Blocks that rows may name in a pool that is mapped; 0: none.
+  using Readable = std::function<std::uint32_t(AllocationId)>;
+  void set_readable(Readable readable) { readable_ = std::move(readable); }
   void set_limits(const TableLimits& limits) { limits_ = limits; }
   const TableLimits& limits() const { return limits_; }
   void clear();
@@ -74,6 +82,9 @@ class SequenceTable {
   /// row that was to sample and has no token of the vocabulary has failed: further rows are void.
   void end_step(OpenStep& step, const StepOutput& output, StepResult& result);
 
+  /// Some sequence names blocks of that pool.
+  bool reads(AllocationId allocation) const;
+  static bool reads(const WorkerSequence& sequence, AllocationId allocation);
   std::size_t size() const { return by_id_.size(); }
   std::size_t decoding() const { return decode_.size(); }
   const WorkerSequence* find(SequenceId id) const;
@@ -103,6 +114,7 @@ class SequenceTable {
                        StepResult& result);
   void fail(WorkerSequence& s, const std::string& reason, StepResult& result);
   bool is_void(WorkerSequence& s, OpenStep& step);
+  Problem take_before(AddSequence& m, WorkerSequence& s) const;
   void join_decode(WorkerSequence& s);
   void leave_decode(WorkerSequence& s);
   std::string content_problem(const AddSequence& m) const;
@@ -111,6 +123,7 @@ class SequenceTable {
                                    StepResult& result);
 
   TableLimits limits_;
+  Readable readable_;
   std::unordered_map<SequenceId, std::shared_ptr<WorkerSequence>> by_id_;
   std::vector<WorkerSequence*> decode_;
   std::vector<WorkerSequence*> joins_;  // then_decode of the plan at hand

@@ -17,6 +17,12 @@ namespace baton {
 /// No token: the row asked for none, or it failed.
 constexpr Token kNoToken = -1;
 
+/// The next `blocks` entries of a sequence's table are in that pool, and only read.
+struct TablePart {
+  AllocationId allocation = 0;
+  std::uint32_t blocks = 0;
+};
+
 /// One row of a step: some tokens of one sequence. The spans look into the RunStep's own copies;
 /// `sampling` is valid until the core is told that the step has finished.
 struct BatchRow {
@@ -25,6 +31,8 @@ struct BatchRow {
   std::int64_t position = 0;        // of tokens[0]; all positions before it have their KV
   std::span<const BlockId> blocks;  // the table; covers every position that this row writes. Of
                                     // several groups of layers, one of each side by side
+  /// Whose ids the table begins with; what follows is in the own pool. Valid as `sampling` is.
+  std::span<const TablePart> before;
   LogitsWanted logits = LogitsWanted::none;
   const SamplingParams* sampling = nullptr;
   /// Prompt and generated tokens up to the one to come, if sampling->needs_history(); the first
@@ -63,8 +71,10 @@ struct RunStep {
   std::vector<BlockId> blocks;   // tables of all rows, one after another
   std::vector<Token> histories;  // of the rows that need one, one after another
   std::vector<BlockId> summed;   // blocks whose checksums are wanted when it has ended
+  bool reads_in_place = false;   // some row has `before`
 
   void clear() {
+    reads_in_place = false;
     summed.clear();
     copies.clear();
     saves = 0;

@@ -74,7 +74,8 @@ void WorkerCore::pool_ready(Hello pool, TimeNs now, WorkerActions& out) {
   hello_.tells_sums = options_.tells_sums;
   sequences_.set_limits({hello_.blocks, hello_.tokens_per_block, hello_.max_context,
                          hello_.vocab_size, hello_.host_blocks, hello_.max_step_tokens,
-                         groups_of(hello_)});
+                         hello_.allocation, groups_of(hello_)});
+  sequences_.set_readable([this](AllocationId other) { return pulls_.readable(other); });
   if (state_ == State::registered) say_hello(true, now, out);
 }
 
@@ -151,6 +152,7 @@ void WorkerCore::end_term(const std::string& why, bool fault, TimeNs now, Worker
 void WorkerCore::finish_ending(TimeNs now, WorkerActions& out) {
   if (state_ != State::ending || n_open_ > 0 || pulls_.out() > 0) return;
   sequences_.clear();
+  start_closes(out);
   if (draining_) return bye("the term ended while draining", out);
   if (!register_again_) return say_hello(!hello_waits_, now, out);
   register_again_ = false;
@@ -212,6 +214,7 @@ void WorkerCore::start_steps(TimeNs now, WorkerActions& out) {
       complete_empty_steps(out);
     }
   }
+  start_closes(out);  // of what sequences that are gone now have read
 }
 
 /// A token that an open step draws must be known here before the next step can begin.
@@ -298,7 +301,7 @@ void WorkerCore::start_pulls(WorkerActions& out) {
 void WorkerCore::pull_finished(PullId pull_id, const std::optional<std::string>& failure,
                                std::uint32_t duration_us, TimeNs now, WorkerActions& out,
                                std::vector<BlockId> damaged) {
-  if (state_ == State::exited || !pulls_.finished(pull_id)) return;
+  if (state_ == State::exited || !pulls_.finished(pull_id, !failure)) return;
   if (state_ == State::in_term) {
     ++pulls_done_;
     if (failure) {
@@ -327,8 +330,20 @@ void WorkerCore::exporter_gone(AllocationId allocation, TimeNs /*now*/, WorkerAc
   start_closes(out);
 }
 
+/// A step that began keeps what it reads, also of a sequence that has been dropped since.
+bool WorkerCore::reads(AllocationId allocation) const {
+  for (std::size_t i = 0; i < n_open_; ++i) {
+    for (const auto& owner : open_[(first_open_ + i) % open_.size()].owners) {
+      if (SequenceTable::reads(*owner, allocation)) return true;
+    }
+  }
+  return sequences_.reads(allocation);
+}
+
 void WorkerCore::start_closes(WorkerActions& out) {
-  for (const AllocationId allocation : pulls_.begin_closes()) {
+  if (!pulls_.wants_closes()) return;
+  for (const AllocationId allocation :
+       pulls_.begin_closes([this](AllocationId pool) { return reads(pool); })) {
     out.emplace_back(worker_action::CloseMapping{allocation});
   }
 }

@@ -210,6 +210,7 @@ class WorkerCore {
   void retire_step();
   void start_pulls(WorkerActions& out);
   void start_closes(WorkerActions& out);
+  bool reads(AllocationId allocation) const;
 
   WorkerIdentity identity_;
   Role role_;          // the one that it has now

@@ -584,5 +584,78 @@ TEST(SequenceTable, RandomPlansKeepTheBooks) {
   EXPECT_GT(rows_seen, 10000U);
 }
 
+/// Pool 77 is mapped and has 8 blocks; 5 is the own one.
+SequenceTable table_with_others() {
+  SequenceTable table;
+  TableLimits limits = kLimits;
+  limits.allocation = 5;
+  table.set_limits(limits);
+  table.set_readable([](AllocationId pool) { return pool == 77 ? 8U : 0U; });
+  return table;
+}
+
+TEST(SequenceTable, ATableMayBeginInOtherPools) {
+  SequenceTable table = table_with_others();
+  StepPlan p = plan(1);
+  p.decode = true;
+  AddSequence add = sequence(1, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, {30});
+  add.before = {{77, {7}}, {5, {99}}, {77, {0}}};
+  add.generated = {13};
+  add.computed = 12;
+  add.decode = true;
+  p.add = {add};
+  OpenStep step;
+  ASSERT_EQ(table.begin_step(p, step), std::nullopt);
+  ASSERT_EQ(step.run.rows.size(), 1U);
+  const BatchRow& row = step.run.rows[0];
+  EXPECT_TRUE(step.run.reads_in_place);
+  EXPECT_TRUE(std::ranges::equal(row.blocks, std::vector<BlockId>{7, 99, 0, 30}));
+  ASSERT_EQ(row.before.size(), 3U);
+  EXPECT_EQ(row.before[1].allocation, 5U);
+  EXPECT_TRUE(table.reads(77));
+  EXPECT_FALSE(table.reads(78));
+  Tables tables;
+  table.list(tables);
+  EXPECT_EQ(tables.blocks, (std::vector<BlockId>{7, 99, 0, 30}));
+  StepResult result;
+  table.end_step(step, sampled({14}), result);
+  StepPlan drop = plan(2);
+  drop.drop = {1};
+  ASSERT_EQ(table.begin_step(drop, step), std::nullopt);
+  EXPECT_FALSE(step.run.reads_in_place);
+  EXPECT_FALSE(table.reads(77));
+}
+
+TEST(SequenceTable, APoolThatIsNotMappedFailsTheRowAlone) {
+  SequenceTable table = table_with_others();
+  StepPlan p = plan(1);
+  p.add = {sequence(1, {1, 2, 3, 4, 5}, {30}), sequence(2, {1, 2}, {31})};
+  p.add[0].before = {{78, {7}}};
+  p.add[0].computed = 4;
+  p.rows = {{1, 1, LogitsWanted::last, false}, {2, 2, LogitsWanted::last, false}};
+  OpenStep step;
+  ASSERT_EQ(table.begin_step(p, step), std::nullopt);
+  EXPECT_EQ(step.run.rows.size(), 1U);
+  ASSERT_EQ(step.refused.size(), 1U);
+  EXPECT_EQ(step.refused[0].sequence, 1U);
+  EXPECT_TRUE(step.refused[0].unmapped);
+}
+
+TEST(SequenceTable, WhatIsOnlyReadIsComputedAndInItsPool) {
+  const auto problem_of = [](std::vector<PoolBlocks> before, std::uint32_t computed) {
+    SequenceTable table = table_with_others();
+    StepPlan p = plan(1);
+    p.add = {sequence(1, {1, 2, 3, 4, 5, 6, 7, 8, 9}, {30})};
+    p.add[0].before = std::move(before);
+    p.add[0].computed = computed;
+    OpenStep step;
+    return table.begin_step(p, step).value_or("");
+  };
+  EXPECT_EQ(problem_of({{77, {7, 1}}}, 8), "");
+  EXPECT_NE(problem_of({{77, {7, 1}}}, 7).find("not computed"), std::string::npos);
+  EXPECT_NE(problem_of({{77, {8, 1}}}, 8).find("block 8 of a pool of 8"), std::string::npos);
+  EXPECT_NE(problem_of({{5, {100, 1}}}, 8).find("block 100 of a pool of 100"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace baton::test

@@ -505,5 +505,59 @@ TEST(Leaving, SupersededAndRefused) {
   EXPECT_TRUE(r.sent.empty());
 }
 
+/// A sequence reads its first block in pool 77.
+AddSequence reader_of(AllocationId pool) {
+  AddSequence add = sequence(1, {1, 2, 3, 4, 5}, {3});
+  add.before = {{pool, {2}}};
+  add.computed = 4;
+  return add;
+}
+
+TEST(WorkerCore, AMappingStaysAsLongAsASequenceReadsIt) {
+  CoreDriver d;
+  d.join();
+  Pull probe;
+  probe.term = kTerm;
+  probe.pull_id = 1;
+  probe.allocation = 77;
+  probe.exporter_blocks = 8;
+  probe.in_place = true;
+  d.get(probe);
+  d.pulled();
+  StepPlan p = plan(1);
+  p.add = {reader_of(77)};
+  p.rows = {{1, 1, LogitsWanted::last, /*then_decode=*/true}};
+  d.get(p);
+  ASSERT_NE(d.step, nullptr);
+  d.get(Close{77});
+  EXPECT_TRUE(d.closes.empty());
+  StepPlan drop = plan(2);
+  drop.drop = {1};
+  d.get(drop);  // waits for the step, which reads it yet
+  EXPECT_TRUE(d.closes.empty());
+  d.finish({9});
+  EXPECT_EQ(d.closes, (std::vector<AllocationId>{77}));
+}
+
+TEST(WorkerCore, WhatIsToBeClosedIsReadByNobodyNew) {
+  CoreDriver d;
+  d.join();
+  Pull probe;
+  probe.term = kTerm;
+  probe.pull_id = 1;
+  probe.allocation = 77;
+  probe.exporter_blocks = 8;
+  probe.in_place = true;
+  d.get(probe);
+  d.pulled();
+  d.exporter_gone(77);
+  StepPlan p = plan(1);
+  p.add = {reader_of(77)};
+  p.rows = {{1, 1, LogitsWanted::last, false}};
+  d.get(p);
+  ASSERT_EQ(d.last<StepResult>().failed.size(), 1U);
+  EXPECT_TRUE(d.last<StepResult>().failed[0].unmapped);
+}
+
 }  // namespace
 }  // namespace baton::test

@@ -1,0 +1,55 @@
+// A request over several workers (`elastic: auto`, docs/adr/0026): its extents lie in several
+// stores, and one worker at a time, its master, runs its rows. The master reads the earlier extents
+// in place, in the pools that it has mapped, and writes to its own pool alone.
+//
+// When the master has no block left for it, another worker becomes the master: nothing is copied,
+// since extents end with a full block. Until its last step here has ended nobody else may run it.
+// Who is next is reserved before: in decoding with the block that was missing, in a prompt that is
+// longer than a pool when it is admitted, for all of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "scheduler/apply/events.h"
+
+namespace baton {
+
+/// The request may lie in several stores. A beam search stays on one worker, and so does what
+/// failed there too often.
+bool may_span(const State& state, const Request& request);
+
+/// `reader` computes rows that read the pool of `exporter` in place.
+bool reads_in_place(const Worker& reader, const Worker& exporter);
+
+/// Tokens of the longest request that the pools of a set of workers hold, which can read each
+/// other, to the best of anybody's knowledge; 0: nobody spans.
+std::uint32_t elastic_context(const State& state);
+
+/// Tokens that fit `worker` and those that it could share a request with, were all of them empty.
+std::uint32_t context_around(const State& state, WorkerIndex worker);
+
+/// Where `blocks` more blocks of a request that begins at `first` would lie, in order of their
+/// tokens; nothing is reserved. Nothing if there is no room.
+std::optional<std::vector<Extent>> share_out(const State& state, WorkerIndex first,
+                                             std::uint32_t blocks, TimeNs now);
+/// Reserves what share_out() has found.
+void reserve(State& state, Sequence& sequence, const std::vector<Extent>& shares);
+
+/// Its master has no block for its next token: reserves one at another worker that can read all of
+/// it, and takes it out of the master's next steps. False: nobody has room.
+bool outgrow(State& state, Sequence& sequence, TimeNs now);
+/// Likewise, to where blocks are reserved already. Of a prompt, its rows so far stay planned.
+void leave_for_next(State& state, Sequence& sequence);
+/// Those whose steps have ended go on at their next worker.
+void move_outgrown(State& state);
+
+/// Blocks that were released wait for steps of other workers that read them.
+bool is_read_by_others(const State& state, StoreIndex store);
+/// `reader`'s steps up to `done` have ended.
+void end_reads(State& state, WorkerIndex reader, StepId done);
+/// The pool's books are given up: what is pinned there is nobody's.
+void forget_reads(State& state, StoreIndex store);
+
+}  // namespace baton
