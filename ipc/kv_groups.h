@@ -21,6 +21,8 @@ struct KvGroups {
   std::uint32_t count = 1;
   std::array<std::uint32_t, kMaxKvGroups> windows{};  // 0: all keys are seen
 
+  /// One group of all layers, which see everything: nothing is ever given back.
+  bool plain() const { return count == 1 && windows[0] == 0; }
   bool windowed() const {
     return std::any_of(windows.begin(), windows.begin() + count,
                        [](std::uint32_t w) { return w != 0; });
@@ -43,7 +45,7 @@ struct TableShape {
   TableShape(std::uint32_t tokens_per_block, const KvGroups& of = {})
       : per_block(tokens_per_block), groups(of) {}
 
-  bool plain() const { return groups.count == 1 && groups.windows[0] == 0; }
+  bool plain() const { return groups.plain(); }
   std::uint32_t columns(std::uint32_t tokens) const {
     return tokens / per_block + (tokens % per_block != 0 ? 1 : 0);
   }
@@ -57,6 +59,10 @@ struct TableShape {
   std::uint32_t most_live(std::uint32_t group) const {
     const std::uint32_t window = groups.windows[group];
     return window == 0 ? std::numeric_limits<std::uint32_t>::max() : columns(window) + 2;
+  }
+  /// What a group needs at once of so many columns.
+  std::uint32_t live(std::uint32_t group, std::uint32_t columns) const {
+    return std::min(columns, most_live(group));
   }
   /// Behind the last column that a group is given at the start of a sequence which is computed from
   /// token `from` on, and has room for `to` tokens one day: everything, or what its window needs.
@@ -74,30 +80,27 @@ struct TableShape {
     return blocks;
   }
   /// Most blocks that a sequence of `tokens` tokens needs at once.
-  std::uint64_t live_blocks(std::uint32_t tokens) const {
-    std::uint64_t blocks = 0;
-    for (std::uint32_t g = 0; g < groups.count; ++g)
-      blocks += std::min(columns(tokens), most_live(g));
-    return blocks;
-  }
+  std::uint64_t live_blocks(std::uint32_t tokens) const { return blocks_of(columns(tokens)); }
   /// Tokens of the longest sequence that so many blocks hold, if it is alone.
   std::uint64_t longest(std::uint32_t blocks) const {
     if (plain()) return std::uint64_t{blocks} * per_block;
+    constexpr std::uint32_t kAny = std::numeric_limits<std::uint32_t>::max();
+    if (blocks_of(kAny) <= blocks) return kAny;
     std::uint64_t fits = 0;  // columns
     std::uint64_t too_many = std::uint64_t{blocks} + 1;
-    const auto need = [&](std::uint64_t columns) {
-      std::uint64_t live = 0;
-      for (std::uint32_t g = 0; g < groups.count; ++g)
-        live += std::min<std::uint64_t>(columns, most_live(g));
-      return live;
-    };
-    if (need(std::numeric_limits<std::uint32_t>::max()) <= blocks)
-      return std::numeric_limits<std::uint32_t>::max();
     while (too_many - fits > 1) {
       const std::uint64_t middle = (fits + too_many) / 2;
-      (need(middle) <= blocks ? fits : too_many) = middle;
+      const bool more = blocks_of(static_cast<std::uint32_t>(middle)) <= blocks;
+      (more ? fits : too_many) = middle;
     }
     return fits * per_block;
+  }
+
+ private:
+  std::uint64_t blocks_of(std::uint32_t columns) const {
+    std::uint64_t blocks = 0;
+    for (std::uint32_t g = 0; g < groups.count; ++g) blocks += live(g, columns);
+    return blocks;
   }
 };
 

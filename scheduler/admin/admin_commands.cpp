@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "scheduler/admin/admin_views.h"
+#include "scheduler/plan/elastic.h"
 #include "scheduler/state/audit.h"
 
 namespace baton {
@@ -78,11 +79,8 @@ class WaitWorker : public PendingAnswer {
     if (goal_ == "ready") return w.takes_work();
     if (goal_ == "gone") return w.peer.state == WorkerState::gone;
     const auto index = static_cast<StoreIndex>(&w - state.workers.data());
-    bool holds_others = false;  // blocks of what other workers run
-    state.sequences.each(
-        [&](const Sequence& s) { holds_others = holds_others || s.lies_in(index); });
     return w.peer.draining && w.compute.sequences == 0 && w.compute.steps.empty() &&
-           !holds_others;  // drained
+           !holds_for_others(state, index);  // drained
   }
   std::string name_;
   std::string goal_;

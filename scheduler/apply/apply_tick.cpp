@@ -9,6 +9,7 @@
 #include "scheduler/apply/requests.h"
 #include "scheduler/apply/roles.h"
 #include "scheduler/plan/admission.h"
+#include "scheduler/plan/elastic.h"
 
 namespace baton {
 
@@ -115,10 +116,7 @@ bool importers_closed(State& state, WorkerIndex index, TimeNs now, Outbox& out) 
 void drain(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   Worker& w = state.workers[index];
   if (!w.peer.draining || w.peer.state == WorkerState::gone) return;
-  bool holds_others = false;  // blocks of sequences that other workers run
-  state.sequences.each([&](const Sequence& sequence) {
-    holds_others = holds_others || (sequence.worker != index && sequence.lies_in(index));
-  });
+  const bool holds_others = holds_for_others(state, index);
   const bool holds = w.compute.sequences > 0 || holds_others;
   if (now - w.peer.drain_since > state.settings.drain && holds && w.ready()) {
     std::vector<std::uint64_t> requests;

@@ -382,6 +382,7 @@ struct Handler {
   }
 
   void give_back(const InFlightStep& step) {
+    if (worker().store.shape.plain()) return;
     const auto behind = [&](SequenceId id) {
       if (Sequence* sequence = state.sequences.find(id)) give_back_behind(state, *sequence);
     };

@@ -14,6 +14,7 @@
 #include "scheduler/apply/membership.h"
 #include "scheduler/apply/requests.h"
 #include "scheduler/apply/sequences.h"
+#include "scheduler/apply/tables.h"
 #include "scheduler/plan/swap.h"
 
 namespace baton {
@@ -21,20 +22,17 @@ namespace baton {
 std::uint32_t beam_blocks(const Worker& worker, const Request& request) {
   const TableShape& shape = worker.store.shape;
   const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
-  const auto live = [&](std::uint32_t group, std::uint32_t columns) {
-    return std::min(columns, shape.most_live(group));
-  };
   std::uint32_t blocks = 0;
   for (std::uint32_t g = 0; g < shape.groups.count; ++g) {
     if (request.sampling.max_tokens <= 1) {  // no beam runs on
-      blocks += live(g, shape.columns(prompt + 1));
+      blocks += shape.live(g, shape.columns(prompt + 1));
       continue;
     }
     // The last token is never computed; a hand-off reserves one step of growth.
     const std::uint32_t longest = std::max(prompt + request.sampling.max_tokens - 1, prompt + 1);
     const std::uint32_t shared = prompt / shape.per_block;
-    blocks +=
-        live(g, shared) + request.sampling.num_beams * live(g, shape.columns(longest) - shared);
+    blocks += shape.live(g, shared) +
+              request.sampling.num_beams * shape.live(g, shape.columns(longest) - shared);
   }
   return blocks;
 }
@@ -68,10 +66,6 @@ namespace {
 
 SequenceId line_of(const Request& request, std::uint32_t beam) {
   return request.beams->lines.empty() ? request.source : request.beams->lines[beam];
-}
-
-std::uint32_t growth(const Worker& worker, const Sequence& sequence) {
-  return missing_blocks(worker.store, sequence, sequence.scheduled + 1);
 }
 
 /// A second beam that goes on from `parent`.
@@ -172,7 +166,7 @@ std::uint32_t beam_growth(const State& state, const Request& request) {
   for (const BeamSearch::Child& child : request.beams->search->children()) {
     const Sequence& parent = *state.sequences.find(line_of(request, child.parent));
     const Worker& w = state.workers[parent.worker];
-    blocks += continued[child.parent] ? w.store.shape.groups.count : growth(w, parent);
+    blocks += continued[child.parent] ? w.store.shape.groups.count : growth(w.store, parent);
     continued[child.parent] = true;
   }
   return blocks;

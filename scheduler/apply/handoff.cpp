@@ -116,7 +116,7 @@ void post_pull(State& state, OpenPull& pull, TimeNs now, Outbox& out) {
   message.from = pull.from;
   message.to = pull.to;
   message.sums = pull.sums;
-  message.in_place = pull.is_probe() && in_place(state, from, to);
+  message.in_place = pull.is_probe() && may_read_in_place(state, from, to);
   out.to_workers.emplace_back(to.peer.link, std::move(message));
 }
 

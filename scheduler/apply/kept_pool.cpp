@@ -26,8 +26,6 @@ std::vector<SlotWrite> unanswered_writes(const State& state, WorkerIndex index) 
 }
 
 bool may_park(const Request& request, const Sequence& sequence, std::uint32_t trusted) {
-  // A next process would have to map what holds its first tokens before it could go on.
-  if (sequence.spans()) return false;
   if (sequence.retiring || sequence.is_target || request.beams || sequence.id != request.source)
     return false;
   const bool runs = request.phase == Phase::prefill || request.phase == Phase::handoff ||
@@ -65,7 +63,7 @@ void keep_pool(State& state, WorkerIndex index, Places places) {
   state.sequences.each([&](Sequence& sequence) {
     if (sequence.worker != index) return;
     sequence.decode_slot = kNobody;
-    if (sequence.spans()) {
+    if (sequence.spans()) {  // a next process would have to map what holds its first tokens
       lost.push_back(sequence.id);
       return;
     }

@@ -29,11 +29,8 @@ std::string pair_name(const Worker& importer, const Worker& exporter) {
 
 }  // namespace
 
-bool in_place(const State& state, const Worker& exporter, const Worker& importer) {
-  return state.settings.elastic && exporter.role() == Role::mixed &&
-         importer.role() == Role::mixed && exporter.store.shape.plain() &&
-         importer.store.shape.plain() && exporter.store.offer.reads_in_place &&
-         importer.store.offer.reads_in_place;
+bool may_read_in_place(const State& state, const Worker& exporter, const Worker& importer) {
+  return state.settings.elastic && shares_pools(exporter) && shares_pools(importer);
 }
 
 bool reaches(const Worker& exporter, const Worker& importer) {
@@ -75,7 +72,8 @@ void probe_peers(State& state, WorkerIndex joined, TimeNs now, Outbox& out) {
     if (i == joined || !peer.ready()) continue;
     const bool all = pulls_prefixes(state.settings);
     const auto asks = [&](const Worker& exporter, const Worker& importer) {
-      if (in_place(state, exporter, importer) && !reads_in_place(importer, exporter)) return true;
+      if (may_read_in_place(state, exporter, importer) && !reads_in_place(importer, exporter))
+        return true;
       return (all || hands_off(exporter, importer)) &&
              importer.peer.imports.count(exporter.store.allocation()) == 0;
     };
@@ -106,8 +104,8 @@ void probe_again(State& state, WorkerIndex importer, TimeNs now, Outbox& out) {
   // Closed for a worker that was to leave and did not, say.
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& exporter = state.workers[i];
-    if (i != importer && exporter.ready() && in_place(state, exporter, w) && reaches(exporter, w) &&
-        !reads_in_place(w, exporter)) {
+    if (i != importer && exporter.ready() && may_read_in_place(state, exporter, w) &&
+        reaches(exporter, w) && !reads_in_place(w, exporter)) {
       probe(state, i, importer, now, out);
     }
   }
@@ -121,7 +119,8 @@ void probe_answered(State& state, const OpenPull& pull, const std::string& failu
   if (exporter.store.allocation() != pull.from_allocation) return;
   const bool known = !reaches(exporter, importer);
   if (failure.empty()) {
-    if (in_place(state, exporter, importer)) importer.peer.readable.insert(pull.from_allocation);
+    if (may_read_in_place(state, exporter, importer))
+      importer.peer.readable.insert(pull.from_allocation);
     if (!known) return;
     importer.peer.unreachable.erase(pull.from_allocation);
     out.info(pair_name(importer, exporter) + " reach each other again");

@@ -10,7 +10,7 @@ namespace baton {
 /// False: `importer` has said that it cannot map the pool of `exporter`.
 bool reaches(const Worker& exporter, const Worker& importer);
 /// `importer` is asked to read the pool of `exporter` in place, too (`elastic`).
-bool in_place(const State& state, const Worker& exporter, const Worker& importer);
+bool may_read_in_place(const State& state, const Worker& exporter, const Worker& importer);
 /// Somebody who decodes, and takes work, can read the pool of `exporter`.
 bool reaches_some_decoder(const State& state, const Worker& exporter);
 /// Some prefill worker that takes work has a pool that `importer` can read.

@@ -29,6 +29,10 @@ void start_table(Store& store, Sequence& sequence, StartSpan span, const BlockPo
 std::uint32_t filled_columns(const Store& store, const Sequence& sequence, std::uint32_t group);
 /// Blocks that its table lacks for `tokens` tokens.
 std::uint32_t missing_blocks(const Store& store, const Sequence& sequence, std::uint32_t tokens);
+/// ... for its next one.
+inline std::uint32_t growth(const Store& store, const Sequence& sequence) {
+  return missing_blocks(store, sequence, sequence.scheduled + 1);
+}
 /// Takes them; they are available. With `plan`, its worker is told.
 void grow_table(State& state, Sequence& sequence, std::uint32_t tokens, StepPlan* plan);
 

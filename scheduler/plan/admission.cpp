@@ -37,9 +37,10 @@ bool refuse_too_long(State& state, const Worker& worker, Request& request, TimeN
   const std::uint32_t tokens = request.length() + 1;
   if (worker.store.holds(tokens)) return false;
   const auto index = static_cast<WorkerIndex>(&worker - state.workers.data());
-  if (may_span(state, request) && tokens <= context_around(state, index)) return false;
-  if (may_fit_later(state, request, request.length() + 1, now)) return true;
-  if (state.settings.elastic && !request.beams && tokens <= context_around(state, index)) {
+  const bool together = state.settings.elastic && tokens <= context_around(state, index);
+  if (together && may_span(state, request)) return false;
+  if (may_fit_later(state, request, tokens, now)) return true;
+  if (together && !request.beams) {
     end_request(state, request, FinishReason::error, ErrorCode::unavailable,
                 "the workers whose pools hold it together could not read each other's", out);
     return true;

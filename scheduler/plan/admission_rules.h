@@ -6,6 +6,7 @@
 
 #include "scheduler/apply/events.h"
 #include "scheduler/apply/tables.h"
+#include "scheduler/plan/elastic.h"
 #include "scheduler/prefix/prefix_pull.h"
 #include "scheduler/state/block_pool.h"
 
@@ -24,7 +25,8 @@ struct Candidate {
   StartSpan span = {};           // that it needs blocks for at once
   BlockPool::Match prefix = {};  // of these, found on this worker
   PrefixSource elsewhere = {};   // ... and worth pulling from another one
-  std::vector<Extent> ahead = {};  // of one that no single pool holds: its places behind `blocks`
+  std::vector<PoolShare> ahead =
+      {};  // of one that no single pool holds: its places behind `blocks`
 };
 
 /// One look through the queue for one worker. `logprob_budget` is that of the step; `reserved` are

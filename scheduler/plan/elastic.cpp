@@ -18,11 +18,7 @@ namespace {
 /// Of a request whose masters could not read its blocks so often nothing more is tried.
 constexpr std::uint32_t kMostUnmapped = 3;
 
-/// Its pool may hold a part of a request whose other parts lie elsewhere.
-bool takes_part(const Worker& worker) {
-  return worker.role() == Role::mixed && worker.store.offer.reads_in_place &&
-         worker.store.shape.plain() && worker.takes_work();
-}
+bool takes_part(const Worker& worker) { return shares_pools(worker) && worker.takes_work(); }
 
 std::uint32_t pool_tokens(const Worker& worker) {
   return worker.store.offer.blocks * worker.store.tokens_per_block();
@@ -90,6 +86,11 @@ std::uint64_t sum_around(const State& state, WorkerIndex first, const Fits& fits
 
 }  // namespace
 
+bool shares_pools(const Worker& worker) {
+  return worker.role() == Role::mixed && worker.store.shape.plain() &&
+         worker.store.offer.reads_in_place;
+}
+
 bool may_span(const State& state, const Request& request) {
   return state.settings.elastic && !request.beams && request.handoff_failures < kMostUnmapped;
 }
@@ -133,8 +134,8 @@ std::uint32_t context_around(const State& state, WorkerIndex worker) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(sum, w.store.offer.max_context));
 }
 
-std::optional<std::vector<Extent>> share_out(const State& state, WorkerIndex first,
-                                             std::uint32_t blocks, TimeNs now) {
+std::optional<std::vector<PoolShare>> share_out(const State& state, WorkerIndex first,
+                                                std::uint32_t blocks, TimeNs now) {
   std::vector<WorkerIndex> order;
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     if (i != first && has_a_place(state, state.workers[i], now)) order.push_back(i);
@@ -142,30 +143,29 @@ std::optional<std::vector<Extent>> share_out(const State& state, WorkerIndex fir
   std::stable_sort(order.begin(), order.end(), [&](WorkerIndex a, WorkerIndex b) {
     return room_of(state, state.workers[a]) > room_of(state, state.workers[b]);
   });
-  std::vector<Extent> shares;
+  std::vector<PoolShare> shares;
   for (const WorkerIndex i : order) {
     if (blocks == 0 || shares.size() + 1 >= state.settings.elastic_degree) break;
     const Worker& w = state.workers[i];
     const bool reads = read_each_other(w, state.workers[first]) &&
-                       std::all_of(shares.begin(), shares.end(), [&](const Extent& share) {
+                       std::all_of(shares.begin(), shares.end(), [&](const PoolShare& share) {
                          return read_each_other(w, state.workers[share.store]);
                        });
     const std::uint32_t share = std::min(blocks, room_of(state, w));
     if (!reads || share == 0) continue;
-    shares.push_back({i, 0, std::vector<BlockId>(share)});
+    shares.push_back({i, share});
     blocks -= share;
   }
   if (blocks != 0) return std::nullopt;
   return shares;
 }
 
-void reserve(State& state, Sequence& sequence, const std::vector<Extent>& shares) {
-  for (const Extent& share : shares) {
+void reserve(State& state, Sequence& sequence, const std::vector<PoolShare>& shares) {
+  for (const PoolShare& share : shares) {
     Extent& extent = sequence.ahead.emplace_back(Extent{share.store, 0, {}});
     ++state.workers[share.store].compute.expected;
     // Nothing is saved for it: its owner's next plan may have left, and the copies with it.
-    state.store(share.store)
-        .pool.allocate(static_cast<std::uint32_t>(share.blocks.size()), extent.blocks);
+    state.store(share.store).pool.allocate(share.blocks, extent.blocks);
   }
 }
 
@@ -189,7 +189,7 @@ bool outgrow(State& state, Sequence& sequence, TimeNs now) {
     most = room;
   }
   if (best == kNobody) return false;
-  reserve(state, sequence, {{best, 0, std::vector<BlockId>(1)}});
+  reserve(state, sequence, {{best, 1}});
   leave_for_next(state, sequence);
   return true;
 }
@@ -252,6 +252,14 @@ void move_outgrown(State& state) {
     move_on(state, *sequence);
     return true;
   });
+}
+
+bool holds_for_others(const State& state, StoreIndex store) {
+  bool holds = false;
+  state.sequences.each([&](const Sequence& sequence) {
+    holds = holds || (sequence.worker != store && sequence.lies_in(store));
+  });
+  return holds;
 }
 
 bool is_read_by_others(const State& state, StoreIndex store) {

@@ -16,6 +16,16 @@
 
 namespace baton {
 
+/// So many blocks in one store.
+struct PoolShare {
+  StoreIndex store = kNobody;
+  std::uint32_t blocks = 0;
+};
+
+/// Its pool may hold a part of a request whose other parts lie elsewhere: by its role and by what
+/// it is, whether it takes work now or not.
+bool shares_pools(const Worker& worker);
+
 /// The request may lie in several stores. A beam search stays on one worker, and so does what
 /// failed there too often.
 bool may_span(const State& state, const Request& request);
@@ -32,10 +42,10 @@ std::uint32_t context_around(const State& state, WorkerIndex worker);
 
 /// Where `blocks` more blocks of a request that begins at `first` would lie, in order of their
 /// tokens; nothing is reserved. Nothing if there is no room.
-std::optional<std::vector<Extent>> share_out(const State& state, WorkerIndex first,
-                                             std::uint32_t blocks, TimeNs now);
+std::optional<std::vector<PoolShare>> share_out(const State& state, WorkerIndex first,
+                                                std::uint32_t blocks, TimeNs now);
 /// Reserves what share_out() has found.
-void reserve(State& state, Sequence& sequence, const std::vector<Extent>& shares);
+void reserve(State& state, Sequence& sequence, const std::vector<PoolShare>& shares);
 
 /// Its master has no block for its next token: reserves one at another worker that can read all of
 /// it, and takes it out of the master's next steps. False: nobody has room.
@@ -45,6 +55,8 @@ void leave_for_next(State& state, Sequence& sequence);
 /// Those whose steps have ended go on at their next worker.
 void move_outgrown(State& state);
 
+/// Sequences that other workers run have blocks there, or will have.
+bool holds_for_others(const State& state, StoreIndex store);
 /// Blocks that were released wait for steps of other workers that read them.
 bool is_read_by_others(const State& state, StoreIndex store);
 /// `reader`'s steps up to `done` have ended.

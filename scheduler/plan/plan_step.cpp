@@ -267,7 +267,7 @@ class StepBuilder {
   void leave_planned() {
     for (std::size_t i = 0; i < w_.compute.decode_set.size();) {
       Sequence& sequence = *state_.sequences.find(w_.compute.decode_set[i]);
-      if (sequence.ahead.empty() || growth(sequence) == 0) {
+      if (sequence.ahead.empty() || growth(w_.store, sequence) == 0) {
         ++i;
       } else {
         leave_for_next(state_, sequence);  // another one takes its place
@@ -297,17 +297,12 @@ class StepBuilder {
   /// Steps in flight may leave blocks behind.
   bool gives_back() const { return !w_.store.shape.plain() && !w_.compute.steps.empty(); }
 
-  /// Blocks that the sequence lacks for its next token.
-  std::uint32_t growth(const Sequence& sequence) const {
-    return missing_blocks(w_.store, sequence, sequence.scheduled + 1);
-  }
-
   /// Fills growing_; with it, what beams need, also of those that this plan adds.
   std::uint32_t blocks_needed() {
     growing_.clear();
     std::uint32_t needed = 0;
     const auto grows = [&](SequenceId id) {
-      const std::uint32_t blocks = growth(*state_.sequences.find(id));
+      const std::uint32_t blocks = growth(w_.store, *state_.sequences.find(id));
       needed += blocks;
       return blocks != 0;
     };

@@ -26,8 +26,7 @@ Request* choose_victim(State& state, WorkerIndex worker) {
   std::uint32_t candidates = 0;
   state.sequences.each([&](const Sequence& sequence) {
     // One that another worker runs may have blocks here, too.
-    const bool here = sequence.worker == worker || (sequence.spans() && sequence.lies_in(worker));
-    if (!here || sequence.retiring || sequence.width == 0) return;
+    if (!sequence.lies_in(worker) || sequence.retiring || sequence.width == 0) return;
     Request* request = state.requests.find(sequence.request);
     ++candidates;
     const Key key = key_of(sequence, *request, state.settings.victim);

@@ -137,12 +137,16 @@ class Elastic(unittest.TestCase):
             self.assertEqual([stream.finish() for stream in streams], self.solo)
             cluster.assert_at_rest()
 
+    def begun(self, cluster):
+        """The stream of `streamed`, of which some tokens have come."""
+        stream = cluster.stream(self.nearly_all[:1200], max_tokens=400, min_tokens=400, temperature=0.8, seed=3)
+        stream.wait_pieces(20)
+        return stream
+
     def kill_each(self, **options):
         for victim, _ in THREE:
             with self.subTest(victim=victim), self.three(**options) as cluster:
-                stream = cluster.stream(self.nearly_all[:1200], max_tokens=400, min_tokens=400,
-                                        temperature=0.8, seed=3)
-                stream.wait_pieces(20)
+                stream = self.begun(cluster)
                 where = cluster.show("requests")[0]["lies_in"]
                 self.assertIn("mixed", where)
                 cluster.restart(victim)
@@ -158,18 +162,14 @@ class Elastic(unittest.TestCase):
     def test_the_scheduler_dies(self):
         """The workers have mapped each other's pools; the next scheduler has to ask anew."""
         with self.three() as cluster:
-            stream = cluster.stream(self.nearly_all[:1200], max_tokens=400, min_tokens=400,
-                                    temperature=0.8, seed=3)
-            stream.wait_pieces(20)
+            stream = self.begun(cluster)
             cluster.restart("scheduler")
             self.assertEqual(stream.finish(), self.streamed)
             cluster.assert_at_rest()
 
     def test_one_drains(self):
         with self.three() as cluster:
-            stream = cluster.stream(self.nearly_all[:1200], max_tokens=400, min_tokens=400,
-                                    temperature=0.8, seed=3)
-            stream.wait_pieces(20)
+            stream = self.begun(cluster)
             cluster.ctl("set worker mixed0 drain")
             self.assertEqual(stream.finish(), self.streamed)
             cluster.ctl("set worker mixed0 ready")

@@ -47,7 +47,7 @@ CpuModelAsk CpuExecutor::Options::model_ask(int rank, Collective* group) const {
   ask.weights = weights;
   ask.cut = {rank, ranks};
   ask.group = group;
-  ask.kv_groups_for = kv_groups ? tokens_per_block : 0;
+  ask.kv_groups_for = kv_groups_for();
   return ask;
 }
 
@@ -121,10 +121,7 @@ WorkerFacts CpuExecutor::plan_memory(const ModelConfig& config, const WeightPlan
   ask.weights = shared ? 0 : weights.bytes;
   ask.loading = shared ? 0 : weights.loading_bytes;
   KvGeometry g;
-  const KvPlan plan = options_.kv_groups
-                          ? plan_kv_groups(config, static_cast<std::uint32_t>(config.max_context),
-                                           options_.tokens_per_block)
-                          : one_kv_group(config);
+  const KvPlan plan = kv_plan_of(config, options_.kv_groups_for());
   g.layers = plan.layers_in_block;
   g.kv_heads = static_cast<std::uint32_t>(config.pool_heads());
   g.head_dim = static_cast<std::uint32_t>(config.pool_dim());

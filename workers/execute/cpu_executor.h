@@ -37,6 +37,7 @@ class CpuExecutor final : public HostExecutor {
     TimeNs rank_timeout = 5 * kSecond;    // for a rank that does not get on
 
     RankGroupOptions group_options(int rank) const;
+    std::uint32_t kv_groups_for() const { return kv_groups ? tokens_per_block : 0; }
     CpuModelAsk model_ask(int rank, Collective* group) const;
   };
   explicit CpuExecutor(Options options);
@@ -49,6 +50,7 @@ class CpuExecutor final : public HostExecutor {
     return true;
   }
   void on_grammar(OnGrammar tell) override { on_grammar_ = std::move(tell); }
+  /// A group's other ranks map no pool but their own.
   bool reads_in_place() const override { return options_.ranks == 1; }
   void on_lost(OnLost tell) override { ranks_.on_lost(std::move(tell)); }
   void leaving(bool in_order) override { ranks_.leaving(in_order); }

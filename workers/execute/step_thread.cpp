@@ -25,8 +25,8 @@ Hello to_hello(const ModelShape& model, const PoolExport& pool, bool reads_in_pl
   h.block_bytes = pool.geometry.block_bytes;
   h.blocks = pool.geometry.blocks;
   const KvGroups& groups = pool.geometry.groups;
-  h.reads_in_place = reads_in_place && groups.count == 1 && !groups.windowed();
-  if (groups.count > 1 || groups.windowed()) {
+  h.reads_in_place = reads_in_place && groups.plain();
+  if (!groups.plain()) {
     h.windows.assign(groups.windows.begin(), groups.windows.begin() + groups.count);
     h.layer_groups = model.layer_groups;
   }

@@ -73,4 +73,9 @@ KvPlan plan_kv_groups(const ModelSpec& spec, std::uint32_t max_context,
   return best;
 }
 
+KvPlan kv_plan_of(const ModelConfig& config, std::uint32_t tokens_per_block) {
+  if (tokens_per_block == 0) return one_kv_group(config);
+  return plan_kv_groups(config, static_cast<std::uint32_t>(config.max_context), tokens_per_block);
+}
+
 }  // namespace baton

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ipc/kv_groups.h"
-#include "workers/model/spec.h"
+#include "workers/model/config.h"
 
 namespace baton {
 
@@ -27,5 +27,8 @@ KvPlan one_kv_group(const ModelSpec& spec);
 /// windows have left behind what they can. One group if that saves less than a tenth.
 KvPlan plan_kv_groups(const ModelSpec& spec, std::uint32_t max_context,
                       std::uint32_t tokens_per_block);
+
+/// The groups of a model in blocks of so many tokens; 0: one_kv_group().
+KvPlan kv_plan_of(const ModelConfig& config, std::uint32_t tokens_per_block);
 
 }  // namespace baton

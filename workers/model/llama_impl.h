@@ -44,11 +44,7 @@ struct LlamaModel::Impl {
     for (const RopeConfig& rope : config.ropes) ropes.emplace_back(rope, config.max_context);
     const bool all_turn = std::all_of(config.parts.begin(), config.parts.end(),
                                       [](const LayerSpec& l) { return l.attention.rope >= 0; });
-    plan = one_kv_group(config);
-    if (options.kv_groups_for != 0) {
-      plan = plan_kv_groups(config, static_cast<std::uint32_t>(config.max_context),
-                            options.kv_groups_for);
-    }
+    plan = kv_plan_of(config, options.kv_groups_for);
     rope_kinds = ropes.size() + (all_turn ? 0 : 1);
     batch.places.resize(rope_kinds * plan.groups.count);
   }

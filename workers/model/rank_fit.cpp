@@ -118,8 +118,7 @@ class Fit {
   void on_cpus() {
     const RankWeights stored = rank_weights(q_.config, q_.checkpoint, TensorBytes::stored);
     const WeightPlan plan = plan_weights(q_.config, q_.checkpoint, WeightChoice::stored);
-    const KvPlan groups = plan_kv_groups(
-        q_.config, static_cast<std::uint32_t>(q_.config.max_context), kDefaultTokensPerBlock);
+    const KvPlan groups = kv_plan_of(q_.config, kDefaultTokensPerBlock);
     const PoolOf pool = [this, groups](std::uint64_t tokens) {
       return pool_bytes(q_.config, groups, KvDtype::f32, q_.config.pool_heads(), tokens);
     };

@@ -44,7 +44,6 @@ class HostExecutor : public Executor {
   void launch(const RunStep& step) final { step_ = &step; }
   bool finished() final { return true; }
   void collect(StepOutput& output) final;
-  /// A group's other ranks map no pools but their own.
   bool reads_in_place() const override { return true; }
 
  protected:

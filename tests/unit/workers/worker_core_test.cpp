@@ -513,9 +513,8 @@ AddSequence reader_of(AllocationId pool) {
   return add;
 }
 
-TEST(WorkerCore, AMappingStaysAsLongAsASequenceReadsIt) {
-  CoreDriver d;
-  d.join();
+/// The worker has mapped pool 77, and its rows may name the blocks of it.
+void map_in_place(CoreDriver& d) {
   Pull probe;
   probe.term = kTerm;
   probe.pull_id = 1;
@@ -524,6 +523,12 @@ TEST(WorkerCore, AMappingStaysAsLongAsASequenceReadsIt) {
   probe.in_place = true;
   d.get(probe);
   d.pulled();
+}
+
+TEST(WorkerCore, AMappingStaysAsLongAsASequenceReadsIt) {
+  CoreDriver d;
+  d.join();
+  map_in_place(d);
   StepPlan p = plan(1);
   p.add = {reader_of(77)};
   p.rows = {{1, 1, LogitsWanted::last, /*then_decode=*/true}};
@@ -542,14 +547,7 @@ TEST(WorkerCore, AMappingStaysAsLongAsASequenceReadsIt) {
 TEST(WorkerCore, WhatIsToBeClosedIsReadByNobodyNew) {
   CoreDriver d;
   d.join();
-  Pull probe;
-  probe.term = kTerm;
-  probe.pull_id = 1;
-  probe.allocation = 77;
-  probe.exporter_blocks = 8;
-  probe.in_place = true;
-  d.get(probe);
-  d.pulled();
+  map_in_place(d);
   d.exporter_gone(77);
   StepPlan p = plan(1);
   p.add = {reader_of(77)};
