@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/policy_elastic.h"
 #include "bench/policy_figures.h"
 #include "bench/policy_loads.h"
 #include "bench/policy_shares.h"
@@ -39,6 +40,7 @@ MeasuredDevice h200_8b() {
   t.prompt_pair = 1.14;
   t.pull = 400'000;
   t.pull_block = 8'000;   // 256 MiB, 2,048 tokens, in 1.4 ms
+  t.link_token = 354;     // 128 KiB at 370 GB/s
   t.host_block = 42'000;  // 2 MiB at 50 GB/s, what PCIe 5 leaves of 64; not measured
   t.message = 50'000;
   return device;
@@ -384,7 +386,7 @@ int main(int argc, char** argv) {
   CLI::App app("The scheduler's policies against each other, in virtual time");
   const std::vector<std::string> names = {"batches", "order", "memory", "limits",
                                           "sides",   "chats", "swap",   "swap-pair",
-                                          "tier",    "roles", "shares"};
+                                          "tier",    "roles", "shares", "elastic"};
   app.add_option("--seed", options.seed, "of lengths and arrivals");
   app.add_option("--requests", options.requests, "of each run")->check(CLI::Range(10, 100'000));
   app.add_option("--only", options.only, "one table")->check(CLI::IsMember(names));
@@ -414,5 +416,7 @@ int main(int argc, char** argv) {
   }
   if (options.only.empty() || options.only == "shares")
     sound = print_shares(options.seed, options.requests, device.value()) && sound;
+  if (options.only.empty() || options.only == "elastic")
+    print_elastic(options.seed, options.requests / 10, device.value());
   return sound ? 0 : 1;
 }

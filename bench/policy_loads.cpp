@@ -56,6 +56,22 @@ Requests chats(std::uint64_t seed, std::uint32_t count, double rate) {
   return requests;
 }
 
+Requests prompts_of(std::uint64_t seed, std::uint32_t count, double rate,
+                    const std::vector<PromptKind>& kinds) {
+  Draws draws(seed);
+  Requests requests(count);
+  double now = 0;
+  for (VirtualRequest& request : requests) {
+    now += -std::log(draws.uniform()) / rate;
+    const PromptKind& kind = kinds[draws.below(static_cast<std::uint32_t>(kinds.size()))];
+    request.arrival = static_cast<TimeNs>(now * 1e9);
+    request.input = draws.length(kind.median, kind.sigma, kind.least, kind.most);
+    request.output = draws.length(kind.reply, 0.7, 4, 1000);
+    request.limit = 1024;
+  }
+  return requests;
+}
+
 Requests shifting(std::uint64_t seed, std::uint32_t count, double workers) {
   struct Kind {
     double rate, input, output;

@@ -21,4 +21,14 @@ Requests chats(std::uint64_t seed, std::uint32_t count, double rate);
 /// each somewhat more than half of the workers could serve of its kind.
 Requests shifting(std::uint64_t seed, std::uint32_t count, double workers);
 
+/// Lengths around a median (lognormal), within bounds; replies have about `reply` tokens.
+struct PromptKind {
+  double median, sigma, least, most;  // tokens
+  double reply;
+};
+
+/// Poisson arrivals at `rate` a second, each of one of the kinds, as likely as the others.
+Requests prompts_of(std::uint64_t seed, std::uint32_t count, double rate,
+                    const std::vector<PromptKind>& kinds);
+
 }  // namespace baton

@@ -111,7 +111,8 @@ double TimeCurve::at(std::uint32_t count) const {
 }
 
 TimeNs StepTimes::of(const StepLoad& load) const {
-  double time = decode_context * static_cast<double>(load.decode_context);
+  double time = decode_context * static_cast<double>(load.decode_context) +
+                link_token * static_cast<double>(load.link_tokens);
   if (load.prompt_tokens == 0) {
     time += load.decode_rows > 0 ? decode.at(load.decode_rows) : 0;
   } else {
@@ -139,6 +140,7 @@ Result<MeasuredDevice> parse_device(const std::string& json) {
   times.decode_context = reader.number("decode_context_ns", 1, true);
   times.prompt_pair = reader.number("prompt_pair_ns", 1, true);
   times.sample = reader.number("sample_us", 1e3, true);
+  times.link_token = reader.number("link_token_ns", 1, false);
   times.host = static_cast<TimeNs>(reader.number("host_us", 1e3, false));
   times.pull = static_cast<TimeNs>(reader.number("pull_us", 1e3, true));
   times.pull_block = static_cast<TimeNs>(reader.number("pull_block_us", 1e3, true));
@@ -164,6 +166,7 @@ std::string device_json(const MeasuredDevice& device) {
   object["prompt_us"] = points_json(times.prompt);
   object["prompt_pair_ns"] = std::round(times.prompt_pair * 1000) / 1000;
   object["sample_us"] = us(times.sample);
+  object["link_token_ns"] = std::round(times.link_token * 1000) / 1000;
   object["host_us"] = us(static_cast<double>(times.host));
   object["pull_us"] = us(static_cast<double>(times.pull));
   object["pull_block_us"] = us(static_cast<double>(times.pull_block));

@@ -19,6 +19,7 @@ struct StepLoad {
   std::uint32_t prompt_tokens = 0;   // of all chunks
   std::uint64_t prompt_pairs = 0;    // (token of a chunk, token that it attends to)
   std::uint32_t prompt_ends = 0;     // chunks after which a token is sampled
+  std::uint64_t link_tokens = 0;  // read in other workers' pools: by single tokens, by chunks once
 };
 
 /// A function through measured points, straight between them. Below the first point it has that
@@ -41,6 +42,7 @@ class TimeCurve {
 /// one with prompt chunks
 ///     prompt(chunk tokens + rows) + prompt_pair * pairs + decode_context * context + sample *
 ///     samples.
+/// Either takes link_token more for every token that lies in another worker's pool.
 /// Both kinds differ since devices run them differently (on GPUs: a graph against single kernels).
 struct StepTimes {
   TimeCurve decode;  // by rows; without what their contexts cost
@@ -48,6 +50,7 @@ struct StepTimes {
   double decode_context = 0;
   double prompt_pair = 0;
   double sample = 0;
+  double link_token = 0;  // the bytes of its keys and values over what joins two devices
   TimeNs host = 0;        // what a worker adds to each step
   TimeNs pull = 0;        // a pull, whatever its size
   TimeNs pull_block = 0;  // each block of it

@@ -107,6 +107,7 @@ class VirtualCluster {
     hello.host_blocks = worker.host_blocks;
     hello.host_block_us = static_cast<float>(times_.host_block) / 1e3F;
     hello.max_context = options_.max_context;
+    hello.reads_in_place = true;
     apply(state_, FromWorker{devices_[i].link, std::move(hello)}, now_, out_);
     flush();
   }
@@ -208,6 +209,19 @@ class VirtualCluster {
     }
   }
 
+  /// Tokens of a sequence that the worker reads in other pools.
+  std::uint32_t elsewhere(std::uint32_t index, SequenceId id) const {
+    const Sequence* sequence = state_.sequences.find(id);
+    if (sequence == nullptr || sequence->extents.size() < 2) return 0;
+    std::uint32_t tokens = 0;
+    for (std::size_t i = 0; i + 1 < sequence->extents.size(); ++i) {
+      const Extent& extent = sequence->extents[i];
+      const std::uint32_t end = sequence->extents[i + 1].first_token;
+      if (extent.store != index) tokens += end - extent.first_token;
+    }
+    return tokens;
+  }
+
   /// Takes a plan as a worker does, for how long it takes.
   void start(std::uint32_t index, const StepPlan& plan) {
     Device& device = devices_[index];
@@ -219,6 +233,7 @@ class VirtualCluster {
       std::uint32_t& position = device.written[row.sequence];
       load.prompt_tokens += row.n_tokens;
       const std::uint64_t n = row.n_tokens;
+      load.link_tokens += n > 0 ? elsewhere(index, row.sequence) : 0;
       load.prompt_pairs += n * position + n * (n + 1) / 2;
       load.prompt_ends += row.n_tokens > 0 && row.logits != LogitsWanted::none ? 1 : 0;
       position += row.n_tokens;
@@ -226,7 +241,11 @@ class VirtualCluster {
     const auto& steps = state_.workers[index].compute.steps;
     const auto step = std::find_if(steps.begin(), steps.end(),
                                    [&](const InFlightStep& s) { return s.step == plan.step; });
-    for (const SequenceId id : step->decode) load.decode_context += ++device.written[id];
+    for (const SequenceId id : step->decode) {
+      const std::uint32_t away = elsewhere(index, id);
+      load.link_tokens += away;
+      load.decode_context += ++device.written[id] - away;
+    }
     load.decode_rows = static_cast<std::uint32_t>(step->decode.size());
     const bool empty = load.decode_rows == 0 && load.prompt_tokens == 0;  // it only drops or adds
     const auto copies = static_cast<TimeNs>(step->copies.size()) * times_.host_block;

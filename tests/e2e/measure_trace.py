@@ -2,7 +2,7 @@
 turns. With --fake the model takes no time, so that only what surrounds it is seen. Processor time a token is the figure
 that other load moves least.
 
-    python3 tests/e2e/measure_trace.py --streams 8 --rounds 9 --seconds 4 [--fake]
+    python3 tests/e2e/measure_trace.py --streams 8 --rounds 9 --seconds 4 [--fake | --model FOLDER]
 """
 
 import argparse
@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import time
 
-from cluster import PAIR, Cluster
+from cluster import DEMO_MODEL, PAIR, Cluster
 from test_trace import Load
 
 
@@ -28,8 +28,11 @@ def main():
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--fake", action="store_true")
+    parser.add_argument("--model", type=pathlib.Path, default=DEMO_MODEL, help="a folder; else the demo model")
+    parser.add_argument("--pool-mib", type=int, default=64, help="of each worker's pool")
     options = parser.parse_args()
-    with Cluster(workers=PAIR, fake=options.fake) as cluster:
+    with Cluster(workers=PAIR, fake=options.fake, model=options.model,
+                 worker={"pool_mib": options.pool_mib}) as cluster:
         load = Load(cluster, width=options.streams, tokens=options.tokens)
         time.sleep(2)
         file = cluster.folder / "trace.json"
