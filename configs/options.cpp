@@ -449,7 +449,7 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        &W::host_pool_mib, 0, 16'777'216},
       {"tokens_per_block", "tokens of one KV block", &W::tokens_per_block, 1, 512},
       {.name = "kv_groups",
-       .meaning = "on CPUs, of models whose layers have sliding windows: auto: layers that see "
+       .meaning = "of models whose layers have sliding windows: auto: layers that see "
                   "equally far share blocks, and what all of them have left behind is given back; "
                   "off: a block has all layers and is kept to the end",
        .member = &W::kv_groups,

@@ -71,7 +71,8 @@ struct Expected {
 enum class PrefillKind { dense, paged, fa2 };
 
 struct AttentionCase {
-  static constexpr int kLayers = 2;  // attention runs on the second
+  static constexpr int kLayers = 2;     // attention runs on the second
+  static constexpr int kNanBlocks = 3;  // the first ones: no token's
 
   HeadShape shape;
   int tokens_per_block, window;
@@ -83,6 +84,8 @@ struct AttentionCase {
   float scale = 0;
   float soft_cap = 0;
   std::vector<float> sinks;  // empty: none
+  /// The layer is of a second group: the first group's tables, which lie in front, lead to NaN.
+  bool second_group = false;
 
   AttentionCase(HeadShape s, int tokens, int win)
       : shape(s), tokens_per_block(tokens), window(win) {
@@ -105,14 +108,26 @@ struct AttentionCase {
     table.resize(table.size() + blocks);
   }
 
+  /// As if windows had given back what they have left behind: the tables lead to NaN there. After
+  /// build(); the reference does not look there.
+  void forget_behind() {
+    told_table = table;
+    for (const AttentionRow& row : rows) {
+      const int first = std::max(0, static_cast<int>(row.position) + 1 - window) / tokens_per_block;
+      for (int i = 0; window > 0 && i < first; ++i)
+        told_table[row.first_block + i] = i % kNanBlocks;
+    }
+  }
+
   /// Fills the pool; what no sequence's token wrote is NaN. The first and the last key that a row
   /// sees have large values, and so has the one in front of its window: each would be missed.
   void build() {
     std::mt19937 rng(7);
     std::normal_distribution<float> normal;
-    std::iota(table.begin(), table.end(), 3);
+    std::iota(table.begin(), table.end(), kNanBlocks);
     std::shuffle(table.begin(), table.end(), rng);
-    pool.assign((table.size() + 3) * view.block_stride, 0xFFFF);
+    told_table = table;
+    pool.assign((table.size() + kNanBlocks) * view.block_stride, 0xFFFF);
     qkv.resize(static_cast<std::size_t>(n_rows) * width());
     for (auto& x : qkv) x = to_bf16(normal(rng));
     for (const AttentionRow& row : rows) {
@@ -287,14 +302,16 @@ struct AttentionCase {
     const DeviceArray<float> lse(static_cast<std::size_t>(n_rows) * shape.heads);
     return run(pool,
                [&](Bf16* q, Bf16* out, const KvLayerView& kv, const std::int32_t* blocks) {
-                 attention.run(*plan, q, out, kv, blocks, scale, nullptr,
-                               sinks.empty() ? nullptr : sink.data(), lse.data());
+                 attention.run(*plan, q, out, kv, blocks + (second_group ? table.size() : 0), scale,
+                               nullptr, sinks.empty() ? nullptr : sink.data(), lse.data());
                  check(cudaDeviceSynchronize(), "prefill");
                })
         .out;
   }
 
  private:
+  std::vector<std::int32_t> told_table;  // what the device is told
+
   DecodeAttention::Options completed(DecodeAttention::Options options, int max_rows) const {
     options.shape = shape;
     options.tokens_per_block = tokens_per_block;
@@ -308,11 +325,17 @@ struct AttentionCase {
   Result run(const std::vector<std::uint16_t>& pool_before, Call call) const {
     const DeviceArray<std::uint16_t> pool_memory{std::span<const std::uint16_t>(pool_before)};
     const DeviceArray<std::uint16_t> q{std::span<const std::uint16_t>(qkv)};
-    const DeviceArray<std::int32_t> blocks{std::span<const std::int32_t>(table)};
+    std::vector<std::int32_t> tables;
+    for (std::size_t i = 0; second_group && i < table.size(); ++i) tables.push_back(i % kNanBlocks);
+    const auto shift = static_cast<std::int32_t>(tables.size());
+    tables.insert(tables.end(), told_table.begin(), told_table.end());
+    const DeviceArray<std::int32_t> blocks{std::span<const std::int32_t>(tables)};
+    const DeviceArray<std::int32_t> shifts{std::span<const std::int32_t>(&shift, 1)};
     DeviceArray<std::uint16_t> out(static_cast<std::size_t>(n_rows) * shape.heads * shape.head_dim);
     out.fill(0xFF);
     KvLayerView kv = view;
     kv.pool = reinterpret_cast<Bf16*>(pool_memory.data());
+    if (second_group) kv.table_shift = shifts.data();
     call(reinterpret_cast<Bf16*>(q.data()), reinterpret_cast<Bf16*>(out.data()), kv, blocks.data());
     check(cudaDeviceSynchronize(), "attention");
     return {out.read(), pool_memory.read()};

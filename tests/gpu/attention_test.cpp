@@ -107,6 +107,29 @@ TEST(DecodeAttention, Windows) {
   }
 }
 
+/// Windows give blocks back, which others write to: what is there may not count, whatever it is.
+TEST(DecodeAttention, NothingInFrontOfTheWindowIsRead) {
+  for (const HeadShape shape : {HeadShape{8, 2, 64}, {8, 2, 128}, {6, 2, 80}}) {
+    for (const int tokens_per_block : {16, 48, 8}) {
+      for (const int window : {1, 16, 50, 250}) {
+        AttentionCase c(shape, tokens_per_block, window);
+        for (const int length : many_lengths()) c.add(length - 1, 1);
+        c.add(200, 40);  // of one sequence, as in deterministic mode
+        c.build();
+        c.forget_behind();
+        for (const bool second : {false, true}) {
+          c.second_group = second;
+          for (const int fixed : {0, 64}) {
+            DecodeAttention::Options options;
+            options.fixed_split = fixed;
+            expect_close(c, c.run_decode(options), 1);
+          }
+        }
+      }
+    }
+  }
+}
+
 /// Rows of one sequence, as in deterministic mode, where prompts go through the split kernel too.
 TEST(DecodeAttention, RowsOfAPrompt) {
   AttentionCase c({8, 2, 128}, 16, 0);
@@ -164,7 +187,9 @@ TEST_P(RopeShapes, DoesWhatRopeAppendDoes) {
   const auto [group, dim, tokens_per_block, bias, norms] = GetParam();
   for (const int window : {0, 1, 40}) {
     for (const auto& lengths : {many_lengths(), {1}, {16}, {17}, {512}, {33, 5000, 700}}) {
-      const AttentionCase c = lengths_case({2 * group, 2, dim}, tokens_per_block, window, lengths);
+      AttentionCase c = lengths_case({2 * group, 2, dim}, tokens_per_block, window, lengths);
+      c.forget_behind();
+      c.second_group = window > 0;
       for (const int piece : {0, 64}) {
         DecodeAttention::Options options;
         options.piece_keys = piece;
@@ -277,6 +302,31 @@ INSTANTIATE_TEST_SUITE_P(
                       std::tuple(2, 64, 1, 33, kPaged), std::tuple(4, 128, 16, 0, kFa2),
                       std::tuple(1, 64, 16, 0, kFa2), std::tuple(8, 128, 8, 0, kFa2),
                       std::tuple(5, 128, 16, 70, kFa2), std::tuple(2, 64, 1, 33, kFa2)));
+
+TEST(PrefillWindows, NothingInFrontOfThemIsRead) {
+  for (const PrefillKind kind : {kPaged, kFa2}) {
+    for (const int tokens_per_block : {16, 48, 1}) {
+      for (const int window : {1, 16, 70, 300}) {
+        for (const int dim : {64, 128}) {
+          AttentionCase c({8, 2, dim}, tokens_per_block, window);
+          c.gap_rows(3);
+          c.add(0, 200);
+          c.add(300, 1);
+          c.add(237, 130);
+          c.gap_blocks(2);
+          c.add(2000, 3);
+          c.add(290, 65);
+          c.build();
+          c.forget_behind();
+          for (const bool second : {false, true}) {
+            c.second_group = second;
+            expect_close(c, c.run_prefill(kind), 2);
+          }
+        }
+      }
+    }
+  }
+}
 
 TEST(PrefillSinks, AreOneMoreKeyOfEachHead) {
   for (const PrefillKind kind : {kDense, kPaged, kFa2}) {

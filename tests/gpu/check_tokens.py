@@ -182,7 +182,7 @@ def generate(program, folder, tasks, *options, budget=512, device="cuda", runnin
         file.flush()
         done = subprocess.run(
             [program, "--model", folder, "--device", device, "--budget", str(budget),
-             "--max-running", str(running), "--pool-blocks", "600", "--generate", file.name, *(RANKS if ranks is None else ranks), *options],
+             "--max-running", str(running), "--pool-blocks", "2400", "--generate", file.name, *(RANKS if ranks is None else ranks), *options],
             stdout=subprocess.PIPE, text=True, timeout=300)
     if done.returncode != 0:
         sys.exit(f"{program} failed")

@@ -165,6 +165,7 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   o.max_wanted = std::min(o.max_rows, kMaxWanted);
   o.max_table = static_cast<int>(kInputBytes / sizeof(std::int32_t));
   o.tokens_per_block = static_cast<int>(options_.tokens_per_block);
+  o.kv_groups = options_.kv_groups;
   o.deterministic = options_.deterministic;
   o.chain = options_.chain;
   o.cut = cut;
@@ -192,12 +193,16 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   shape_ = {};
   shape_.model_fingerprint = fingerprint;
   shape_.dtype = KvDtype::bf16;
-  shape_.layers = static_cast<std::uint32_t>(c.layers);
+  shape_.layers = decoder_->kv_plan().layers_in_block;
+  shape_.groups = decoder_->kv_plan().groups;
   shape_.kv_heads = static_cast<std::uint32_t>(c.kv_heads);
   shape_.head_dim = static_cast<std::uint32_t>(c.head_dim);
   shape_.tokens_per_block = options_.tokens_per_block;
   ModelShape shape;
   shape.geometry = shape_;
+  for (const KvPlan::Place& place : decoder_->kv_plan().places) {
+    shape.layer_groups.push_back(place.group);
+  }
   shape.max_context = static_cast<std::uint32_t>(c.max_context);
   shape.vocab_size = static_cast<std::uint32_t>(c.vocab);
   shape.max_step_tokens = options_.max_step_tokens;

@@ -42,6 +42,7 @@ class CudaExecutor final : public Executor {
     bool deterministic = false;
     GpuDecoder::Options::Chain chain = GpuDecoder::Options::Chain::if_quicker;
     std::uint32_t tokens_per_block = 16;
+    bool kv_groups = true;  // layers that see equally far share blocks, which windows give back
     std::uint32_t max_step_tokens =
         0;  // tokens of one step at most; the workspace is made for so many
     std::uint32_t max_decode_rows =

@@ -141,6 +141,7 @@ GpuBatch moved(const GpuBatch& batch, const std::byte* from, const std::byte* to
   move(result.positions);
   move(result.slots);
   move(result.block_table);
+  move(result.table_shifts);
   move(result.singles.items);
   move(result.singles.n_items);
   move(result.near_singles.items);

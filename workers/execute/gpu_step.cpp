@@ -85,10 +85,10 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   order_rows(step);
   std::size_t tokens = 0;
   std::size_t wanted = 0;
-  std::size_t table = 0;
+  std::size_t entries = 0;  // of the tables of one group
   for (const BatchRow& row : step.rows) {
     tokens += row.tokens.size();
-    table += row.blocks.size();
+    entries += row.blocks.size() / groups();
     if (row.logits == LogitsWanted::none) continue;
     wanted += row.tokens.size() - row.first_logits();
   }
@@ -103,46 +103,31 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   Places places(host, device, capacity);
   const auto d_tokens = places.take<std::int32_t>(rows);
   const auto d_positions = places.take<std::int32_t>(rows);
-  const auto d_slots = places.take<std::int64_t>(rows);
+  const auto d_slots = places.take<std::int64_t>(groups() * rows);
   const auto d_wanted = places.take<std::int32_t>(samples);
   const auto d_samples = places.take<cuda::SampleRow>(samples);
   const auto d_n_items = places.take<std::int32_t>(1);
   const auto d_items = places.take<cuda::DecodeItem>(max_items);
   const auto d_n_near = places.take<std::int32_t>(near_items > 0 ? 1 : 0);
   const auto d_near = places.take<cuda::DecodeItem>(near_items);
-  const auto d_table = places.take<std::int32_t>(table);
+  const auto d_shifts = places.take<std::int32_t>(groups() > 1 ? groups() : 0);
+  const auto d_table = places.take<std::int32_t>(groups() * entries);
   packed.too_large = places.full();
   if (packed.too_large) return packed;
   auto* const words = reinterpret_cast<std::int32_t*>(host);
   const auto index_of = [&](const std::int32_t* p) { return static_cast<int>(p - words); };
 
-  chunks_.clear();
-  singles_.clear();
-  std::int32_t* table_end = d_table.host;
-  for (const int i : order_) {
-    const BatchRow& row = step.rows[static_cast<std::size_t>(i)];
-    const int first = first_row_[static_cast<std::size_t>(i)];
-    const auto n = static_cast<int>(row.tokens.size());
-    (is_chunk(row) ? chunks_ : singles_)
-        .push_back(
-            {first, n, row.position, index_of(table_end), static_cast<int>(row.blocks.size())});
-    table_end = std::copy(row.blocks.begin(), row.blocks.end(), table_end);
-    for (int t = 0; t < n; ++t) {
-      const std::int64_t position = row.position + t;
-      const auto at = static_cast<std::uint64_t>(position);
-      const std::uint64_t block = row.blocks[at / geometry_.tokens_per_block];
-      const std::uint64_t byte = geometry_.block_bytes * block +
-                                 kv_token_stride(geometry_) * (at % geometry_.tokens_per_block);
-      d_tokens.host[first + t] = row.tokens[static_cast<std::size_t>(t)];
-      d_positions.host[first + t] = static_cast<std::int32_t>(position);
-      d_slots.host[first + t] = static_cast<std::int64_t>(byte / sizeof(cuda::Bf16));
-    }
-    if (row.from_row >= 0) d_tokens.host[first + n - 1] = -1 - row.from_row;
-  }
+  place_rows(step, {d_tokens.host, d_positions.host, d_slots.host, rows, d_table.host, entries,
+                    index_of(d_table.host)});
   for (std::size_t r = tokens; r < rows; ++r) {
     d_tokens.host[r] = 0;
     d_positions.host[r] = 0;
-    d_slots.host[r] = kNoSlot;
+    for (std::size_t g = 0; g < groups(); ++g) d_slots.host[g * rows + r] = kNoSlot;
+  }
+  if (groups() > 1) {
+    for (std::size_t g = 0; g < groups(); ++g) {
+      d_shifts.host[g] = static_cast<std::int32_t>(g * entries);
+    }
   }
 
   WordArea area{words, places.used() / sizeof(std::int32_t), capacity / sizeof(std::int32_t)};
@@ -160,6 +145,8 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   b.positions = d_positions.device;
   b.slots = d_slots.device;
   b.block_table = reinterpret_cast<const std::int32_t*>(device);
+  b.table_entries = static_cast<int>(entries);
+  b.table_shifts = d_shifts.device;
   b.singles.items = d_items.device;
   b.singles.n_items = d_n_items.device;
   if (max_items > 0) {
@@ -176,6 +163,46 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   b.words = reinterpret_cast<const std::int32_t*>(device);
   b.outputs = static_cast<int>(padded_rows > 0 ? rows : step.rows.size());
   return packed;
+}
+
+/// All rows in their order: what they are, their tables, and where their keys and values go. The
+/// tables of a group lie side by side, each row's at the same place in every group.
+void GpuStepPacker::place_rows(const RunStep& step, const RowPlaces& to) {
+  chunks_.clear();
+  singles_.clear();
+  std::size_t end = 0;  // of the tables
+  for (const int i : order_) {
+    const BatchRow& row = step.rows[static_cast<std::size_t>(i)];
+    const int first = first_row_[static_cast<std::size_t>(i)];
+    const std::size_t columns = row.blocks.size() / groups();
+    (is_chunk(row) ? chunks_ : singles_)
+        .push_back({first, static_cast<int>(row.tokens.size()), row.position,
+                    to.table_index + static_cast<int>(end), static_cast<int>(columns)});
+    for (std::size_t g = 0; g < groups(); ++g) {
+      std::int32_t* const table = to.table + g * to.entries + end;
+      for (std::size_t c = 0; c < columns; ++c) {
+        table[c] = static_cast<std::int32_t>(row.blocks[c * groups() + g]);
+      }
+    }
+    end += columns;
+    place_tokens(row, static_cast<std::size_t>(first), to);
+  }
+}
+
+void GpuStepPacker::place_tokens(const BatchRow& row, std::size_t first,
+                                 const RowPlaces& to) const {
+  for (std::size_t t = 0; t < row.tokens.size(); ++t) {
+    const std::uint64_t at = static_cast<std::uint64_t>(row.position) + t;
+    to.tokens[first + t] = row.tokens[t];
+    to.positions[first + t] = static_cast<std::int32_t>(at);
+    for (std::size_t g = 0; g < groups(); ++g) {
+      const std::uint64_t block = row.blocks[at / geometry_.tokens_per_block * groups() + g];
+      const std::uint64_t byte = geometry_.block_bytes * block +
+                                 kv_token_stride(geometry_) * (at % geometry_.tokens_per_block);
+      to.slots[g * to.rows + first + t] = static_cast<std::int64_t>(byte / sizeof(cuda::Bf16));
+    }
+  }
+  if (row.from_row >= 0) to.tokens[first + row.tokens.size() - 1] = -1 - row.from_row;
 }
 
 /// A graph launches the most items that a step of its rows may have.

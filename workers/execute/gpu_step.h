@@ -60,6 +60,19 @@ class GpuStepPacker {
 
  private:
   void order_rows(const RunStep& step);
+  /// Parts of the upload, on the host.
+  struct RowPlaces {
+    std::int32_t* tokens = nullptr;
+    std::int32_t* positions = nullptr;
+    std::int64_t* slots = nullptr;  // [groups][rows]
+    std::size_t rows = 0;
+    std::int32_t* table = nullptr;  // [groups][entries]
+    std::size_t entries = 0;
+    int table_index = 0;  // what the table's begin is called in plans
+  };
+  void place_rows(const RunStep& step, const RowPlaces& to);
+  void place_tokens(const BatchRow& row, std::size_t first, const RowPlaces& to) const;
+  std::size_t groups() const { return geometry_.groups.count; }
   cuda::SampleRow sample_of(const Line& line) const;
   std::size_t pack_samples(const RunStep& step, bool keeps_logits, cuda::SampleRow* samples,
                            std::int32_t* wanted, WordArea& area, Packed& packed);

@@ -191,17 +191,19 @@ void GpuDecoder::set_pool(std::byte* pool, const KvGeometry& geometry) {
   geometry_ = geometry;
 }
 
-cuda::KvLayerView GpuDecoder::kv_layer(int index) const {
+cuda::KvLayerView GpuDecoder::kv_layer(int index, const GpuBatch& batch) const {
   const auto elements = [](std::uint64_t bytes) {
     return static_cast<std::int64_t>(bytes / sizeof(Bf16));
   };
+  const KvPlan::Place& place = place_of(index);
   cuda::KvLayerView kv;
   kv.pool = pool_;
-  kv.layer_offset = elements(kv_layer_stride(geometry_)) * index;
+  kv.layer_offset = elements(kv_layer_stride(geometry_)) * place.layer;
   kv.part_stride = elements(kv_part_stride(geometry_));
   kv.head_stride = elements(kv_head_stride(geometry_));
   kv.block_stride = elements(geometry_.block_bytes);
   kv.tokens_per_block = static_cast<int>(geometry_.tokens_per_block);
+  if (place.group > 0) kv.table_shift = batch.table_shifts + place.group;
   return kv;
 }
 
@@ -241,7 +243,7 @@ void GpuDecoder::project(int index, int rows, cuda::Stream stream) {
 /// q, k, v (+ b); q and k turned by their position; k and v written to the pool; attention.
 void GpuDecoder::attend(int index, const GpuBatch& batch, cuda::Stream stream) {
   const GpuLayer& w = weights_.layers[static_cast<std::size_t>(index)];
-  const cuda::KvLayerView kv = kv_layer(index);
+  const cuda::KvLayerView kv = kv_layer(index, batch);
   cuda::RopeAppend append;
   append.qkv = qkv_;
   append.rows = batch.rows;
@@ -253,13 +255,13 @@ void GpuDecoder::attend(int index, const GpuBatch& batch, cuda::Stream stream) {
                  weights_.ropes.front().cos,
                  weights_.ropes.front().sin};
   append.positions = batch.positions;
-  append.slots = batch.slots;
+  append.slots = slots_of(index, batch);
   append.kv = kv;
   // Rows are sequences of their own where prompts have a kernel of their own, and the step has
   // none.
   const bool inside = prefill_ && batch.chunks == nullptr && decode_.applies_rope();
   if (!inside) cuda::rope_append(append, stream);
-  attention(batch, kv, inside ? &append.rope : nullptr, stream);
+  attention(index, batch, kv, inside ? &append.rope : nullptr, stream);
   show("layer", index, ".attended", attended_, batch.rows, config_.heads * config_.head_dim);
 }
 
@@ -321,11 +323,11 @@ void GpuDecoder::experts(const GpuLayer& layer, Bf16* x, int rows, bool normed,
   }
 }
 
-void GpuDecoder::attention(const GpuBatch& batch, const cuda::KvLayerView& kv,
+void GpuDecoder::attention(int index, const GpuBatch& batch, const cuda::KvLayerView& kv,
                            const cuda::Rope* rope, cuda::Stream stream) {
   const float scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim));
   if (batch.chunks != nullptr) {
-    prefill_->run(*batch.chunks, qkv_, attended_, kv, batch.block_table, scale, stream);
+    prefill_->run(*batch.chunks, qkv_, attended_, kv, table_of(index, batch), scale, stream);
   }
   decode_.run(qkv_, attended_, kv, batch.block_table, batch.singles, scale, decode_workspace_,
               stream, rope);

@@ -19,6 +19,7 @@
 #include "workers/model/config.h"
 #include "workers/model/gpu_cut.h"
 #include "workers/model/gpu_weights.h"
+#include "workers/model/kv_plan.h"
 
 namespace baton {
 
@@ -28,8 +29,12 @@ struct GpuBatch {
   int rows = 0;                               // tokens of the step
   const std::int32_t* tokens = nullptr;       // [rows], rowwise.h says what negative ones mean
   const std::int32_t* positions = nullptr;    // [rows]
-  const std::int64_t* slots = nullptr;        // [rows], where K and V of a row go in the pool
-  const std::int32_t* block_table = nullptr;  // what the attention plans index
+  const std::int64_t* slots = nullptr;  // [groups][rows], where K and V of a row go in the pool
+  // What the attention plans index: the tables of the first group of layers (kv_plan.h). Those of
+  // the others lie behind them, every `table_entries`, with each row's at the same place
+  const std::int32_t* block_table = nullptr;
+  int table_entries = 0;
+  const std::int32_t* table_shifts = nullptr;  // [groups], on the device: group * table_entries
   cuda::DecodeWork singles;                   // single tokens
   // Prompt chunks; null: none
   const cuda::PrefillAttention::Plan* chunks = nullptr;
@@ -51,6 +56,7 @@ class GpuDecoder {
     int max_wanted = 0;  // rows of logits that are held at a time
     int max_table = 0;   // entries of a step's block tables
     int tokens_per_block = 16;
+    bool kv_groups = false;  // layers that see equally far share blocks (kv_plan.h)
     bool deterministic = false;
     /// Steps of few rows run the products between two attentions as one kernel (linear_chain.h):
     /// where that was quicker at start, or wherever it can, or never. Never in deterministic mode.
@@ -68,6 +74,7 @@ class GpuDecoder {
 
   const ModelConfig& config() const { return config_; }
   const Options& options() const { return options_; }
+  const KvPlan& kv_plan() const { return kv_plan_; }
   const cuda::DecodeAttention& decode_attention() const { return decode_; }
   /// Null where rows of chunks are computed as single tokens: in deterministic mode, and for head
   /// shapes without tiled kernels.
@@ -143,8 +150,8 @@ class GpuDecoder {
   /// x's.
   void experts(const GpuLayer& layer, cuda::Bf16* x, int rows, bool normed, cuda::Stream stream);
   /// `rope`: if not null, attention does what rope_append() would have.
-  void attention(const GpuBatch& batch, const cuda::KvLayerView& kv, const cuda::Rope* rope,
-                 cuda::Stream stream);
+  void attention(int index, const GpuBatch& batch, const cuda::KvLayerView& kv,
+                 const cuda::Rope* rope, cuda::Stream stream);
   void head(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use);
   void show(const char* part, int index, const char* of_it, const cuda::Bf16* values, int rows,
             int columns) const {
@@ -178,11 +185,23 @@ class GpuDecoder {
   void tune_general(void* scratch, std::size_t scratch_bytes, cuda::Stream stream);
   bool make_near_attention();
   void carve_workspace();
-  cuda::KvLayerView kv_layer(int index) const;
+  const KvPlan::Place& place_of(int index) const {
+    return kv_plan_.places[static_cast<std::size_t>(index)];
+  }
+  cuda::KvLayerView kv_layer(int index, const GpuBatch& batch) const;
+  /// The tables of its group, for kernels that no graph replays.
+  const std::int32_t* table_of(int index, const GpuBatch& batch) const {
+    return batch.block_table + std::int64_t{place_of(index).group} * batch.table_entries;
+  }
+  /// Where the keys and values of its rows go.
+  const std::int64_t* slots_of(int index, const GpuBatch& batch) const {
+    return batch.slots + std::int64_t{place_of(index).group} * batch.rows;
+  }
 
   ModelConfig config_;
   GpuWeights weights_;
   Options options_;
+  KvPlan kv_plan_;
   cuda::DecodeAttention decode_;
   std::unique_ptr<cuda::PrefillAttention> prefill_;
   std::unique_ptr<cuda::DecodeAttention> near_decode_;

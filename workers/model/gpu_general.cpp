@@ -154,8 +154,8 @@ void GpuDecoder::general_attend(int index, const GpuBatch& batch, cuda::Stream s
     append.finish.interleaved = rope.interleaved;
   }
   append.positions = batch.positions;
-  append.slots = batch.slots;
-  append.kv = kv_layer(index);
+  append.slots = slots_of(index, batch);
+  append.kv = kv_layer(index, batch);
   cuda::finish_heads(append, stream);
 
   const cuda::AttentionRule rule{spec.window, static_cast<float>(spec.soft_cap), w.sinks};
@@ -164,7 +164,7 @@ void GpuDecoder::general_attend(int index, const GpuBatch& batch, cuda::Stream s
   if (batch.chunks != nullptr) {
     const cuda::PrefillAttention& prefill = near ? *near_prefill_ : *prefill_;
     prefill.run(near ? *batch.near_chunks : *batch.chunks, qkv_, attended_, append.kv,
-                batch.block_table, scale, stream, w.sinks, lse_);
+                table_of(index, batch), scale, stream, w.sinks, lse_);
   }
   const cuda::DecodeAttention& decode = near ? *near_decode_ : decode_;
   decode.run(qkv_, attended_, append.kv, batch.block_table,

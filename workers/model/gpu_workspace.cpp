@@ -102,6 +102,8 @@ GpuDecoder::GpuDecoder(ModelConfig config, GpuWeights weights, const Options& op
     : config_(std::move(config)),
       weights_(std::move(weights)),
       options_(options),
+      kv_plan_(kv_plan_of(
+          config_, options.kv_groups ? static_cast<std::uint32_t>(options.tokens_per_block) : 0)),
       decode_(decode_options(config_, options)),
       prefill_(options.deterministic || !has_tiles(config_, options)
                    ? nullptr

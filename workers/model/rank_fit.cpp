@@ -148,6 +148,7 @@ class Fit {
       return;
     }
     const RankWeights weights = rank_weights(q_.config, q_.checkpoint, TensorBytes::on_gpu);
+    const KvPlan groups = kv_plan_of(q_.config, kDefaultTokensPerBlock);
     std::vector<std::uint64_t> free = machine_.gpus;
     std::sort(free.rbegin(), free.rend());
     const int most = std::min<int>(kMaxRanks, static_cast<int>(free.size()));
@@ -159,8 +160,8 @@ class Fit {
       need.weights = weights.of_largest(ranks);
       need.own = kOwnOnGpu;
       need.may = taken_of(free[static_cast<std::size_t>(ranks) - 1]);
-      tell(need, [this, heads](std::uint64_t tokens) {
-        return pool_bytes(q_.config, one_kv_group(q_.config), KvDtype::bf16, heads, tokens);
+      tell(need, [this, heads, groups](std::uint64_t tokens) {
+        return pool_bytes(q_.config, groups, KvDtype::bf16, heads, tokens);
       });
     }
   }

@@ -23,7 +23,7 @@ struct AttentionRow {
   int first_row = 0;  // in qkv and in the output
   int n_rows = 0;
   std::int64_t position = 0;  // of its first query; keys 0..position+i are seen by query i
-  int first_block = 0;        // its block table starts here in the step's flat table ...
+  int first_block = 0;        // its block table starts here in a group's flat table ...
   int n_blocks = 0;           // ... and is this long
 };
 
@@ -48,7 +48,7 @@ constexpr int split_attention_ctas(int group) { return group > 8 ? 2 : 3; }
 /// One piece of work: some keys of one query row, for all its heads.
 struct alignas(16) DecodeItem {
   std::int32_t row = 0;          // in qkv and in the output
-  std::int32_t first_block = 0;  // of the row, in the flat block table
+  std::int32_t first_block = 0;  // of the row, in a group's flat block table
   std::int32_t key_begin = 0;    // the first key that is seen, in tokens of the sequence
   std::int32_t key_end = 0;
   std::int32_t piece = 0;  // of the row: 0 .. pieces-1
@@ -108,6 +108,9 @@ class DecodeAttention {
   /// device memory that the caller uploaded; the grid depends on work.rows and work.launch alone,
   /// so that a captured graph serves steps of any lengths. `scale` multiplies q k.
   ///
+  /// `block_table` has the tables of the first group of layers; kv.table_shift leads to others.
+  /// What lies in front of a row's window is not read: tables may say anything there.
+  ///
   /// The items, their number and block_table are read before grid_wait() (launch.cuh), so that the
   /// first keys are on their way while the kernel before still runs: copies that come before the
   /// step's first kernel on the stream must have written them, no kernel of the step. Neither may a
@@ -166,6 +169,8 @@ class PrefillAttention {
   /// queued on
   /// `stream`. The chunks come in the order of their rows and of their tables, and their rows
   /// follow each other without a gap (single rows lie before the first or behind the last of them).
+  /// With a window a chunk begins with the block that its first query's window begins in: nothing
+  /// in front of it is looked at, neither keys nor tables.
   struct Plan;
   struct PlanDeleter {
     void operator()(Plan* plan) const;
@@ -175,8 +180,9 @@ class PrefillAttention {
   void plan(std::span<const AttentionRow> chunks, Plan& plan, void* float_workspace,
             void* int_workspace, void* pinned, Stream stream) const;
 
-  /// Queues the attention of the planned chunks of one layer. `block_table` is the step's flat
-  /// table on the device; arguments as in DecodeAttention::run. `sinks`, [heads], may be null;
+  /// Queues the attention of the planned chunks of one layer. `block_table` is the flat table of
+  /// the layer's group on the device (kv.table_shift is not looked at: chunks are in no graph);
+  /// other arguments as in DecodeAttention::run. `sinks`, [heads], may be null;
   /// with them `lse`, [rows of the step, heads], is room for the logarithms of the softmax's sums.
   void run(const Plan& plan, const Bf16* qkv, Bf16* out, const KvLayerView& kv,
            const std::int32_t* block_table, float scale, Stream stream,

@@ -82,8 +82,10 @@ __global__ void __launch_bounds__(kThreads) any_attention_kernel(AnyAttention a,
     state[h].l = 0;
   }
   const Bf16* pool = a.kv.pool + a.kv.layer_offset + kv_head * a.kv.head_stride;
+  const std::int32_t* table =
+      a.table + (a.kv.table_shift == nullptr ? 0 : *a.kv.table_shift) + item.first_block;
   const auto key_of = [&](int key) {
-    const std::int64_t block = a.table[item.first_block + key / a.kv.tokens_per_block];
+    const std::int64_t block = table[key / a.kv.tokens_per_block];
     return pool + block * a.kv.block_stride + std::int64_t{key % a.kv.tokens_per_block} * dim;
   };
   int begin = item.key_begin;

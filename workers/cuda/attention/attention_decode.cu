@@ -188,6 +188,7 @@ __global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
   __shared__ Shared<kDim, kHeadTiles, kRope> shared;
   const DecodeItem item = load_item(a.items + blockIdx.y);
   const int n_items = *a.n_items;
+  const int shift = a.table_shift == nullptr ? 0 : load_early(a.table_shift);
   if (static_cast<int>(blockIdx.y) >= n_items) {
     // This grid must not end before the one before it; but places are for those who work.
     if (n_items == 0) grid_wait();
@@ -207,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
   };
   int begin = item.key_begin;
   int end = piece_end(begin);
-  Cursor<kDim, kWhole> at(a, item);
+  Cursor<kDim, kWhole> at(a, item, shift);
   at.start(begin, end);
   if constexpr (kWhole) {
     // Only where latency is what counts: with more CTAs it costs more requests than it saves.
@@ -359,6 +360,7 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
   a.block_stride = kv.block_stride;
   a.tokens_per_block = kv.tokens_per_block;
   a.table = block_table;
+  a.table_shift = kv.table_shift;
   a.items = work.items;
   a.n_items = work.n_items;
   a.scale = scale * 1.4426950408889634F;

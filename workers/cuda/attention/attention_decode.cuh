@@ -41,6 +41,12 @@ __device__ __forceinline__ int4 load_early(const void* p) {
   return v;
 }
 
+__device__ __forceinline__ std::int32_t load_early(const std::int32_t* p) {
+  std::int32_t v;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+
 __device__ __forceinline__ void prefetch_l2(const std::uint16_t* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }

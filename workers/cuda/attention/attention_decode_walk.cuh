@@ -18,6 +18,7 @@ struct Arguments {
   std::int64_t part_stride, head_stride, block_stride;
   int tokens_per_block;
   const std::int32_t* table;
+  const std::int32_t* table_shift;  // null: 0
   const DecodeItem* items;
   const std::int32_t* n_items;
   float scale;  // with log2(e)
@@ -43,8 +44,8 @@ struct Cursor {
   std::int64_t here = 0;  // kWhole: of this tile
   int low = 0, high = 0;  // the first and the last key of the tile that is seen
 
-  __device__ __forceinline__ Cursor(const Arguments& args, const DecodeItem& item)
-      : a(args), table(args.table + item.first_block) {
+  __device__ __forceinline__ Cursor(const Arguments& args, const DecodeItem& item, int shift)
+      : a(args), table(args.table + shift + item.first_block) {
     warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
   }

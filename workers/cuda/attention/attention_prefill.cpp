@@ -33,28 +33,43 @@ void add_request(PrefillPlan& plan, int row_end, int table_end, std::int64_t key
   plan.keys.push_back(static_cast<std::int32_t>(keys));
 }
 
+/// The first block that any of the chunk's queries sees, counted from its first. The masks count
+/// from the end of its keys, so that it may begin there.
+int first_seen(const AttentionRow& chunk, const PrefillAttention::Options& o) {
+  if (o.window == 0) return 0;
+  const std::int64_t key = std::max<std::int64_t>(chunk.position + 1 - o.window, 0);
+  return static_cast<int>(key / o.tokens_per_block);
+}
+
 /// FlashInfer takes a request's tables to end where the next one's begin. Where ours do not, a
 /// request without queries fills the gap.
-void fill_requests(std::span<const AttentionRow> chunks, int tokens_per_block, PrefillPlan& plan) {
+void fill_requests(std::span<const AttentionRow> chunks, const PrefillAttention::Options& o,
+                   PrefillPlan& plan) {
+  const int tokens_per_block = o.tokens_per_block;
   plan.row_begin.assign(1, 0);
-  plan.table_begin.assign(1, chunks.front().first_block);
+  plan.table_begin.assign(1, chunks.front().first_block + first_seen(chunks.front(), o));
   plan.keys.clear();
   plan.first_row = chunks.front().first_row;
+  int table_end = chunks.front().first_block;  // of the chunk before
   for (const AttentionRow& chunk : chunks) {
     const int row = chunk.first_row - plan.first_row;
-    if (row != plan.row_begin.back() || chunk.first_block < plan.table_begin.back()) {
+    const int behind = first_seen(chunk, o);
+    const int begin = chunk.first_block + behind;
+    if (row != plan.row_begin.back() || chunk.first_block < table_end) {
       throw std::invalid_argument("prompt chunks out of order, or with rows between them");
     }
-    if (chunk.first_block > plan.table_begin.back()) {
-      const int gap = chunk.first_block - plan.table_begin.back();
-      add_request(plan, row, chunk.first_block, std::int64_t{gap} * tokens_per_block);
+    if (begin > plan.table_begin.back()) {
+      const int gap = begin - plan.table_begin.back();
+      add_request(plan, row, begin, std::int64_t{gap} * tokens_per_block);
     }
     const std::int64_t keys = chunk.position + chunk.n_rows;
     const std::int64_t blocks = (keys + tokens_per_block - 1) / tokens_per_block;
     if (chunk.n_rows < 1 || blocks > chunk.n_blocks) {
       throw std::invalid_argument("a prompt chunk without rows, or behind its block table");
     }
-    add_request(plan, row + chunk.n_rows, chunk.first_block + static_cast<int>(blocks), keys);
+    add_request(plan, row + chunk.n_rows, chunk.first_block + static_cast<int>(blocks),
+                keys - std::int64_t{behind} * tokens_per_block);
+    table_end = plan.table_begin.back();
   }
   plan.rows = plan.row_begin.back();
 }
@@ -101,7 +116,7 @@ void PrefillAttention::plan(std::span<const AttentionRow> chunks, Plan& plan, vo
                             void* int_workspace, void* pinned, Stream stream) const {
   plan.data.rows = 0;
   if (chunks.empty()) return;
-  fill_requests(chunks, impl_->options.tokens_per_block, plan.data);
+  fill_requests(chunks, impl_->options, plan.data);
   plan.data.float_workspace = static_cast<std::byte*>(float_workspace);
   plan.data.int_workspace = static_cast<std::byte*>(int_workspace);
   plan.data.int_bytes = int_workspace_bytes();

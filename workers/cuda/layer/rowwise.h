@@ -30,7 +30,8 @@ void add_rms_norm(Bf16* x, const Bf16* delta, const Bf16* weight, float eps, int
 void gather_rows(const Bf16* x, const std::int32_t* index, int rows, int columns, Bf16* y,
                  Stream stream);
 
-/// Where one layer's keys and values of a pool lie, in elements of Bf16 (ipc/kv_layout.h).
+/// Where one layer's keys and values of a pool lie, in elements of Bf16 (ipc/kv_layout.h), and
+/// where the tables that lead to them begin.
 struct KvLayerView {
   Bf16* pool = nullptr;           // element 0 of the pool
   std::int64_t layer_offset = 0;  // of this layer inside a block
@@ -38,6 +39,9 @@ struct KvLayerView {
   std::int64_t head_stride = 0;   // tokens_per_block * head_dim
   std::int64_t block_stride = 0;  // from block to block
   int tokens_per_block = 0;
+  /// How far behind the step's first tables those of this layer's group lie, in entries; in device
+  /// memory, since graphs serve steps of any lengths. Null: the layer is of the first group.
+  const std::int32_t* table_shift = nullptr;
 };
 
 struct HeadShape {
