@@ -167,7 +167,8 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        .meaning =
            "auto: a request may lie in the pools of several mixed workers, so a prompt may be "
            "longer than any one pool, and a reply for which a pool has no block left goes on "
-           "at another worker before anybody is preempted. On CPUs, workers of one process",
+           "at another worker before anybody is preempted. Workers of one process, on CPUs or on "
+           "Hopper GPUs",
        .member = &S::elastic,
        .choices = "off|auto"},
       {"elastic_degree",

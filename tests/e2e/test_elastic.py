@@ -4,10 +4,13 @@ worker with a large pool answers, token for token and bit for bit in its log pro
 
     test_elastic.py [-v]             the suite's
     test_elastic.py long [TOKENS]    by hand and nightly: 200,000 tokens of a small model over three workers
+
+On GPUs (BATON_TEST_DEVICE=cuda) the workers share one, or BATON_TEST_GPUS of them in turn.
 """
 
 import http.client
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -16,10 +19,12 @@ import unittest
 
 import random_model
 import requests_mix
-from cluster import MIXED, Cluster, wait_until
+from cluster import DEVICE, MIXED, Cluster, wait_until
 
 THREE = [("mixed0", "mixed"), ("mixed1", "mixed"), ("mixed2", "mixed")]
 AUTO = {"elastic": "auto"}
+GPUS = int(os.environ.get("BATON_TEST_GPUS", "1"))
+PLACES = {name: {"gpu": str(i % GPUS)} for i, (name, _) in enumerate(THREE)} if DEVICE == "cuda" else {}
 BLOCKS = 40          # of 16 tokens, in each of the three pools
 ALL = 3 * BLOCKS * 16
 
@@ -54,6 +59,7 @@ class Three(Cluster):
 class Elastic(unittest.TestCase):
     """Prompts and replies that no pool of the three holds alone."""
 
+    everywhere = {}                     # options of all clusters
     nearly_all = ids(ALL - 40)          # the prompt needs nearly all three
     grown = ids(30, 1)                  # the reply does
     many = [{"prompt": ids(100 + 37 * i, i), "max_tokens": 300 - 20 * i, "min_tokens": 300 - 20 * i,
@@ -61,7 +67,7 @@ class Elastic(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        with Cluster(workers=MIXED, worker={"pool_blocks": 4 * BLOCKS}) as cluster:
+        with Cluster(workers=MIXED, worker={"pool_blocks": 4 * BLOCKS}, **cls.everywhere) as cluster:
             cls.long_answer = ask(cluster, cls.nearly_all)
             cls.grown_answer = ask(cluster, cls.grown, ALL - 100)
             cls.streamed = cluster.stream(cls.nearly_all[:1200], max_tokens=400, min_tokens=400,
@@ -70,7 +76,8 @@ class Elastic(unittest.TestCase):
 
     def three(self, **options):
         worker = {"pool_blocks": BLOCKS, **options.pop("worker", {})}
-        return Three(workers=THREE, worker=worker, scheduler={**AUTO, **options.pop("scheduler", {})}, **options)
+        return Three(workers=THREE, worker=worker, per_worker=PLACES,
+                     scheduler={**AUTO, **options.pop("scheduler", {})}, **self.everywhere, **options)
 
     def test_a_prompt_of_nearly_all_pools(self):
         with self.three() as cluster:
@@ -176,6 +183,38 @@ class Elastic(unittest.TestCase):
             cluster.assert_at_rest()
 
 
+@unittest.skipUnless(DEVICE == "cuda", "GPUs have kernels of their own for such heads")
+class OnTiles(Elastic):
+    """The same with heads for which GPUs have tiled kernels; the demo model's take the plain one."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.everywhere = {"model": random_model.write(pathlib.Path(cls.folder.name) / "model", head_dim=64,
+                                                      num_hidden_layers=4)}
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_default_mode_gathers_a_prompts_keys(self):
+        """Prompts have other kernels than in deterministic mode, whose sums are in no fixed order."""
+        asked = {"prompt": self.nearly_all, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+        told = []
+        for workers, blocks, places in ((MIXED, 4 * BLOCKS, {}), (THREE, BLOCKS, PLACES)):
+            with Three(workers=workers, worker={"pool_blocks": blocks, "deterministic": False}, per_worker=places,
+                       scheduler=AUTO, **self.everywhere) as cluster:
+                status, reply = cluster.post("/v1/completions", asked, timeout=300)
+                self.assertEqual(status, 200, reply)
+                told.append([value["logprob"] for entry in reply["choices"][0]["prompt_logprobs"] if entry
+                             for value in entry.values()])
+                self.assertEqual(counters(cluster)["growths"] >= 2, workers is THREE)
+        self.assertEqual(len(told[0]), len(told[1]))
+        # 0.1: many times what bf16 rounds off, and far below what a block of another sequence changes.
+        self.assertLess(max(abs(one - other) for one, other in zip(*told)), 0.1)
+
+
 def long(tokens):
     """Two small layers, of which the last one computes the last row alone: with the demo model's twelve, the squares
     of so many tokens take hours on two cores, and its context is 32,768."""
@@ -188,7 +227,7 @@ def long(tokens):
         scheduler = {"prompt_chunk": 4096, "token_budget": 4096}
         answers = []
         for workers, each in ((MIXED, blocks), (THREE, blocks // 3)):
-            with Three(workers=workers, model=model, worker={"pool_blocks": each},
+            with Three(workers=workers, model=model, worker={"pool_blocks": each}, per_worker=PLACES,
                        scheduler={**scheduler, **AUTO}) as cluster:
                 began = time.monotonic()
                 answers.append(ask(cluster, prompt))

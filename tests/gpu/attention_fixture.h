@@ -15,6 +15,7 @@
 
 #include "workers/cuda/attention/attention.h"
 #include "workers/cuda/launch.cuh"
+#include "workers/pool/pool_ids.h"
 
 namespace baton::cuda {
 
@@ -73,6 +74,7 @@ enum class PrefillKind { dense, paged, fa2 };
 struct AttentionCase {
   static constexpr int kLayers = 2;     // attention runs on the second
   static constexpr int kNanBlocks = 3;  // the first ones: no token's
+  static constexpr int kPools = 3;      // that blocks may be spread over
 
   HeadShape shape;
   int tokens_per_block, window;
@@ -86,6 +88,8 @@ struct AttentionCase {
   std::vector<float> sinks;  // empty: none
   /// The layer is of a second group: the first group's tables, which lie in front, lead to NaN.
   bool second_group = false;
+  /// Blocks lie in three allocations in turn; in the other two there is NaN.
+  bool over_pools = false;
 
   AttentionCase(HeadShape s, int tokens, int win)
       : shape(s), tokens_per_block(tokens), window(win) {
@@ -297,7 +301,8 @@ struct AttentionCase {
     const DeviceArray<std::byte> ints(attention.int_workspace_bytes());
     const DeviceArray<std::byte> pinned(attention.int_workspace_bytes(), true);
     const auto plan = attention.make_plan();
-    attention.plan(rows, *plan, floats.data(), ints.data(), pinned.data(), nullptr);
+    attention.plan(rows, *plan, floats.data(), ints.data(), pinned.data(), nullptr,
+                   /*gather=*/over_pools);
     const DeviceArray<float> sink{std::span<const float>(sinks)};
     const DeviceArray<float> lse(static_cast<std::size_t>(n_rows) * shape.heads);
     return run(pool,
@@ -312,6 +317,16 @@ struct AttentionCase {
  private:
   std::vector<std::int32_t> told_table;  // what the device is told
 
+  /// What one of the pools holds.
+  std::vector<std::uint16_t> of_pool(std::vector<std::uint16_t> all,
+                                     std::size_t pool_number) const {
+    for (std::size_t block = 0; over_pools && block * view.block_stride < all.size(); ++block) {
+      if (block % kPools == pool_number) continue;
+      std::fill_n(all.begin() + block * view.block_stride, view.block_stride, 0xFFFF);
+    }
+    return all;
+  }
+
   DecodeAttention::Options completed(DecodeAttention::Options options, int max_rows) const {
     options.shape = shape;
     options.tokens_per_block = tokens_per_block;
@@ -323,12 +338,24 @@ struct AttentionCase {
 
   template <typename Call>
   Result run(const std::vector<std::uint16_t>& pool_before, Call call) const {
-    const DeviceArray<std::uint16_t> pool_memory{std::span<const std::uint16_t>(pool_before)};
+    const DeviceArray<std::uint16_t> pool_memory{
+        std::span<const std::uint16_t>(of_pool(pool_before, 0))};
+    const std::vector<std::uint16_t> none;
+    const DeviceArray<std::uint16_t> second{
+        std::span<const std::uint16_t>(of_pool(over_pools ? pool_before : none, 1))};
+    const DeviceArray<std::uint16_t> third{
+        std::span<const std::uint16_t>(of_pool(over_pools ? pool_before : none, 2))};
+    const std::vector<std::int64_t> offset = {0, second.data() - pool_memory.data(),
+                                              third.data() - pool_memory.data()};
+    const DeviceArray<std::int64_t> offsets{std::span<const std::int64_t>(offset)};
     const DeviceArray<std::uint16_t> q{std::span<const std::uint16_t>(qkv)};
     std::vector<std::int32_t> tables;
     for (std::size_t i = 0; second_group && i < table.size(); ++i) tables.push_back(i % kNanBlocks);
     const auto shift = static_cast<std::int32_t>(tables.size());
     tables.insert(tables.end(), told_table.begin(), told_table.end());
+    for (std::int32_t& id : tables) {
+      if (over_pools) id |= id % kPools << kPoolBlockBits;
+    }
     const DeviceArray<std::int32_t> blocks{std::span<const std::int32_t>(tables)};
     const DeviceArray<std::int32_t> shifts{std::span<const std::int32_t>(&shift, 1)};
     DeviceArray<std::uint16_t> out(static_cast<std::size_t>(n_rows) * shape.heads * shape.head_dim);
@@ -336,6 +363,7 @@ struct AttentionCase {
     KvLayerView kv = view;
     kv.pool = reinterpret_cast<Bf16*>(pool_memory.data());
     if (second_group) kv.table_shift = shifts.data();
+    if (over_pools) kv.pool_offsets = offsets.data();
     call(reinterpret_cast<Bf16*>(q.data()), reinterpret_cast<Bf16*>(out.data()), kv, blocks.data());
     check(cudaDeviceSynchronize(), "attention");
     return {out.read(), pool_memory.read()};

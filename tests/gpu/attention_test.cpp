@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "tests/gpu/attention_fixture.h"
+#include "workers/cuda/current_device.h"
 
 namespace baton::cuda {
 namespace {
@@ -261,6 +262,32 @@ TEST(DecodeAttention, CappedScoresAndWindowsOfARule) {
   }
 }
 
+/// A request may lie in the pools of several workers: the bits are those of one pool.
+TEST(DecodeAttention, KeysMayLieInSeveralPools) {
+  for (const HeadShape shape :
+       {HeadShape{8, 2, 64}, {8, 2, 128}, {12, 1, 128}, {6, 2, 80}, {4, 2, 32}, {4, 2, 256}}) {
+    for (const int tokens_per_block : {16, 48, 8}) {
+      for (const int window : {0, 100}) {
+        AttentionCase c(shape, tokens_per_block, window);
+        for (const int length : many_lengths()) c.add(length - 1, 1);
+        c.add(200, 40);
+        c.add(3000, 1);
+        c.build();
+        for (const int fixed : {0, 64}) {
+          DecodeAttention::Options options;
+          options.fixed_split = fixed;
+          c.over_pools = false;
+          const auto one = c.run_decode(options);
+          c.over_pools = true;
+          const auto several = c.run_decode(options);
+          EXPECT_EQ(one, several);
+          if (fixed == 0) expect_close(c, several, 1);
+        }
+      }
+    }
+  }
+}
+
 TEST(DecodeAttention, RefusesWhatItDoesNotCompute) {
   DecodeAttention::Options options;
   options.shape = {8, 2, 512};
@@ -326,6 +353,44 @@ TEST(PrefillWindows, NothingInFrontOfThemIsRead) {
       }
     }
   }
+}
+
+TEST(PrefillPools, KeysAreGatheredOutOfSeveral) {
+  if (!is_hopper()) GTEST_SKIP() << "no kernel there gathers";
+  for (const int dim : {64, 128}) {
+    for (const int tokens_per_block : {16, 48}) {
+      AttentionCase c({8, 2, dim}, tokens_per_block, 0);
+      c.gap_rows(3);
+      c.add(0, 1);
+      c.add(0, 200);
+      c.add(37, 130);
+      c.gap_blocks(2);
+      c.add(2000, 3);
+      c.gap_rows(2);
+      c.build();
+      const auto one = c.run_prefill(kDense);
+      c.over_pools = true;
+      const auto several = c.run_prefill(kDense);
+      EXPECT_EQ(one, several);
+      expect_close(c, several, 2);
+    }
+  }
+}
+
+/// Where keys are not gathered, several pools are refused: their ids would be read as one pool's.
+TEST(PrefillPools, OthersRefuseThem) {
+  for (const PrefillKind kind : {kPaged, kFa2}) {
+    AttentionCase c({8, 2, 128}, 16, 0);
+    c.add(37, 130);
+    c.build();
+    c.over_pools = true;
+    EXPECT_THROW(c.run_prefill(kind), std::invalid_argument);
+  }
+  AttentionCase windowed({8, 2, 128}, 16, 70);
+  windowed.add(37, 130);
+  windowed.build();
+  windowed.over_pools = true;
+  EXPECT_THROW(windowed.run_prefill(kDense), std::invalid_argument);
 }
 
 TEST(PrefillSinks, AreOneMoreKeyOfEachHead) {

@@ -224,10 +224,10 @@ int run_exporter(bool large) {
 }
 
 using Options = CudaBlockReader::Options;
-constexpr Options kDirect;
-constexpr Options kStaged{.slices_a_pull = 0};
+const Options kDirect;
+const Options kStaged{.slices_a_pull = 0};
 /// Slices that blocks lie across, so few of them a pull that one pull does both.
-constexpr Options kSlices{.slice_bytes = 12 << 10, .slices_a_pull = 3};
+const Options kSlices{.slice_bytes = 12 << 10, .slices_a_pull = 3};
 
 class PullTest : public DeviceTest, public testing::WithParamInterface<Options> {};
 INSTANTIATE_TEST_SUITE_P(Reads, PullTest, testing::Values(kDirect, kStaged, kSlices),
@@ -266,6 +266,41 @@ TEST_P(PullTest, ReadsBothPartsOfAnotherProcessesPool) {
     beyond.to = {0};
     EXPECT_FALSE(reader.copy(*mapped.value(), beyond).ok());
   }
+}
+
+/// Rows may name its blocks until it is unmapped, also when its process is gone.
+TEST_F(PoolTest, BlocksOfAnotherPoolAreReadInPlace) {
+  Exporter exporter(true);
+  const CudaPool own(geometry_of(true, 5));
+  const KvGeometry& g = own.geometry();
+  fill(own, nullptr);
+  const auto pools = std::make_shared<PoolNumbers>(77, own.data(), g.blocks);
+  CudaBlockReader reader(own, cuda::use_device("0"), {.pools = pools});
+  auto mapped = reader.map(exporter.pull);
+  ASSERT_TRUE(mapped.ok()) << mapped.status().message();
+  const std::vector<BlockId> blocks = {3, 11, 4};
+  const std::vector<TablePart> before = {{exporter.pull.allocation, 2}};
+  BatchRow row;
+  row.blocks = blocks;
+  row.before = before;
+  std::vector<BlockId> ids;
+  EXPECT_FALSE(pools->resolve(row, ids));  // mapped for copies alone
+  ids.clear();
+  ASSERT_TRUE(reader.place(*mapped.value(), exporter.pull).ok());
+  ASSERT_TRUE(reader.place(*mapped.value(), exporter.pull).ok());
+  ASSERT_TRUE(pools->resolve(row, ids));
+  exporter.stop();
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::int64_t offset = pools->offsets()[ids[i] >> kPoolBlockBits];
+    const BlockId block = ids[i] % kMostPoolBlocks;
+    std::vector<std::uint64_t> words(g.block_bytes / 8);
+    ASSERT_EQ(cudaMemcpy(words.data(), own.data() + offset + g.block_bytes * block, g.block_bytes,
+                         cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    EXPECT_EQ(words, content(blocks[i], g)) << "entry " << i;
+  }
+  mapped.value().reset();
+  EXPECT_FALSE(pools->resolve(row, ids));
 }
 
 TEST_F(PoolTest, AMissingHostPartIsNotMapped) {

@@ -250,6 +250,8 @@ Result<PoolExport> CudaExecutor::allocate_now(const PoolRequest& request) {
     if (!pool.ok()) return pool.status();
     made = std::move(pool).value();
     pool_ = std::move(made.pool);
+    pools_ =
+        std::make_shared<PoolNumbers>(made.allocation, pool_->data(), pool_->geometry().blocks);
     copies_ = std::make_unique<CudaCopies>(*pool_, device_.multiprocessors, kSteps);
   } catch (const cuda::CudaError& e) {
     return Status(ErrorCode::unavailable, e.what());
@@ -318,6 +320,7 @@ std::unique_ptr<BlockReader> CudaExecutor::block_reader() {
   options.run_dir = options_.run_dir;
   options.cut = options_.cut();
   options.kv_heads = all_kv_heads_;
+  if (reads_in_place()) options.pools = pools_;
   auto own = std::make_unique<CudaBlockReader>(*pool_, device_, std::move(options));
   if (group_ == nullptr || options_.rank != 0) return own;
   return std::make_unique<RankBlockReader>(
@@ -350,15 +353,27 @@ void CudaExecutor::launch(const RunStep& step) {
   ++n_launched_;
 }
 
+GpuStepPacker::Packed CudaExecutor::pack(const RunStep& step, int padded, Lane& lane) {
+  std::byte* const host = lane.inputs.data();
+  if (!step.reads_in_place) {
+    return packer_->pack(step, padded, host, inputs_.data(), kInputBytes);
+  }
+  std::vector<std::int64_t> offsets = pools_->offsets();
+  for (std::int64_t& offset : offsets) offset /= std::int64_t{sizeof(cuda::Bf16)};
+  return packer_->pack(resolved_.resolve(step, *pools_), padded, host, inputs_.data(), kInputBytes,
+                       offsets);
+}
+
 void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
   const auto n = static_cast<int>(step.rows.size());
-  int padded = GpuStepPacker::decodes_only(step) && !dump_ ? graph_rows(n) : 0;
+  const bool graphs = GpuStepPacker::decodes_only(step) && !dump_ && !step.reads_in_place;
+  int padded = graphs ? graph_rows(n) : 0;
   // A recorded step shows its logits at its end alone.
   if (padded > decoder_->max_wanted() &&
       std::any_of(step.rows.begin(), step.rows.end(), may_need_host)) {
     padded = 0;
   }
-  auto packed = packer_->pack(step, padded, lane.inputs.data(), inputs_.data(), kInputBytes);
+  const auto packed = pack(step, padded, lane);
   // Plans with more tokens are refused before they come here (SequenceTable).
   if (packed.too_large || packed.batch.rows > static_cast<int>(options_.max_step_tokens)) {
     throw std::logic_error("a step of " + std::to_string(packed.batch.rows) +
@@ -403,7 +418,7 @@ void CudaExecutor::queue_rows(GpuBatch batch, int padded,
   if (!chunks.empty()) {
     decoder_->prefill_attention()->plan(chunks, *lane.plan, decoder_->prefill_float_workspace(),
                                         decoder_->prefill_int_workspace(), lane.plan_ints.data(),
-                                        stream_->get());
+                                        stream_->get(), /*gather=*/batch.pool_offsets != nullptr);
     batch.chunks = lane.plan.get();
     if (const cuda::PrefillAttention* near = decoder_->near_prefill_attention()) {
       near->plan(chunks, *lane.near_plan, decoder_->near_prefill_float_workspace(),

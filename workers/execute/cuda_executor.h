@@ -26,6 +26,7 @@
 #include "workers/model/gpu_decoder.h"
 #include "workers/pool/cuda_copies.h"
 #include "workers/pool/cuda_pool.h"
+#include "workers/pool/pool_numbers.h"
 #include "workers/sampling/gpu_host_rows.h"
 #include "workers/sampling/gpu_late_rows.h"
 
@@ -71,6 +72,8 @@ class CudaExecutor final : public Executor {
   Result<ModelShape> load(std::atomic<int>& percent) override;
   Result<PoolExport> allocate(const PoolRequest& request) override;
   std::unique_ptr<BlockReader> block_reader() override;
+  /// Ranks map no pool whole; and only Hopper has a kernel that gathers prompts' keys first.
+  bool reads_in_place() const override { return options_.ranks == 1 && device_.major == 9; }
   int steps_at_once() const override { return kSteps; }
   void launch(const RunStep& step) override;
   bool finished() override;
@@ -112,6 +115,7 @@ class CudaExecutor final : public Executor {
   void plan_graphs();
   cuda::Graph record_graph(const GpuBatch& batch);
   int graph_rows(int rows) const;
+  GpuStepPacker::Packed pack(const RunStep& step, int padded, Lane& lane);
   void launch_rows(const RunStep& step, Lane& lane);
   void queue_rows(GpuBatch batch, int padded, std::span<const cuda::AttentionRow> chunks,
                   Lane& lane, const GpuDecoder::LogitsUse& use);
@@ -131,6 +135,8 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<cuda::OwnedStream> stream_;
   std::unique_ptr<GpuDecoder> decoder_;
   std::unique_ptr<CudaPool> pool_;
+  std::shared_ptr<PoolNumbers> pools_;  // that rows may name blocks of
+  ResolvedRows resolved_;               // of the step that is being launched
   std::unique_ptr<CudaCopies> copies_;
   std::unique_ptr<GpuStepPacker> packer_;
   std::unique_ptr<GpuLateRows> late_rows_;

@@ -142,6 +142,7 @@ GpuBatch moved(const GpuBatch& batch, const std::byte* from, const std::byte* to
   move(result.slots);
   move(result.block_table);
   move(result.table_shifts);
+  move(result.pool_offsets);
   move(result.singles.items);
   move(result.singles.n_items);
   move(result.near_singles.items);

@@ -51,7 +51,10 @@ GpuStepPacker::GpuStepPacker(const GpuDecoder& decoder, const KvGeometry& geomet
     : attention_(decoder.decode_attention()),
       near_attention_(decoder.near_decode_attention()),
       geometry_(geometry),
-      single_tokens_(decoder.prefill_attention() == nullptr),
+      prefill_(decoder.prefill_attention()),
+      most_gathered_keys_(prefill_ == nullptr || decoder.near_prefill_attention() != nullptr
+                              ? 0
+                              : prefill_->most_gathered_keys()),
       max_wanted_(static_cast<std::size_t>(decoder.max_wanted())),
       edits_(static_cast<std::uint32_t>(decoder.config().vocab)) {}
 
@@ -80,8 +83,22 @@ void GpuStepPacker::order_rows(const RunStep& step) {
   }
 }
 
+/// Whether the keys of all chunks can be gathered.
+bool GpuStepPacker::gathers(const RunStep& step) const {
+  constexpr std::int64_t kTile = cuda::PrefillAttention::kGatherTile;
+  std::int64_t keys = 0;
+  for (const BatchRow& row : step.rows) {
+    if (row.tokens.size() == 1) continue;
+    const std::int64_t end = row.position + static_cast<std::int64_t>(row.tokens.size());
+    keys += (end + kTile - 1) / kTile * kTile;
+  }
+  return keys <= most_gathered_keys_;
+}
+
 GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, std::byte* host,
-                                          std::byte* device, std::size_t capacity) {
+                                          std::byte* device, std::size_t capacity,
+                                          std::span<const std::int64_t> pool_offsets) {
+  has_chunks_ = prefill_ != nullptr && (pool_offsets.empty() || gathers(step));
   order_rows(step);
   std::size_t tokens = 0;
   std::size_t wanted = 0;
@@ -110,6 +127,7 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   const auto d_items = places.take<cuda::DecodeItem>(max_items);
   const auto d_n_near = places.take<std::int32_t>(near_items > 0 ? 1 : 0);
   const auto d_near = places.take<cuda::DecodeItem>(near_items);
+  const auto d_offsets = places.take<std::int64_t>(pool_offsets.size());
   const auto d_shifts = places.take<std::int32_t>(groups() > 1 ? groups() : 0);
   const auto d_table = places.take<std::int32_t>(groups() * entries);
   packed.too_large = places.full();
@@ -147,6 +165,10 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   b.block_table = reinterpret_cast<const std::int32_t*>(device);
   b.table_entries = static_cast<int>(entries);
   b.table_shifts = d_shifts.device;
+  if (!pool_offsets.empty()) {
+    std::copy(pool_offsets.begin(), pool_offsets.end(), d_offsets.host);
+    b.pool_offsets = d_offsets.device;
+  }
   b.singles.items = d_items.device;
   b.singles.n_items = d_n_items.device;
   if (max_items > 0) {
@@ -166,8 +188,10 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
 }
 
 /// All rows in their order: what they are, their tables, and where their keys and values go. The
-/// tables of a group lie side by side, each row's at the same place in every group.
+/// tables of a group lie side by side, each row's at the same place in every group; what lies in
+/// front of a group's window is not written, since no kernel reads it.
 void GpuStepPacker::place_rows(const RunStep& step, const RowPlaces& to) {
+  const TableShape shape(geometry_.tokens_per_block, geometry_.groups);
   chunks_.clear();
   singles_.clear();
   std::size_t end = 0;  // of the tables
@@ -180,7 +204,8 @@ void GpuStepPacker::place_rows(const RunStep& step, const RowPlaces& to) {
                     to.table_index + static_cast<int>(end), static_cast<int>(columns)});
     for (std::size_t g = 0; g < groups(); ++g) {
       std::int32_t* const table = to.table + g * to.entries + end;
-      for (std::size_t c = 0; c < columns; ++c) {
+      const auto position = static_cast<std::uint32_t>(row.position);
+      for (std::size_t c = shape.first(static_cast<std::uint32_t>(g), position); c < columns; ++c) {
         table[c] = static_cast<std::int32_t>(row.blocks[c * groups() + g]);
       }
     }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "ipc/kv_layout.h"
@@ -27,9 +28,12 @@ class GpuStepPacker {
     bool too_large = false;  // `capacity` did not hold it; nothing is usable
   };
   /// Packs into `host`, for a device buffer at `device`. With padded_rows > 0 a step of single
-  /// tokens is filled up to so many rows, and every address depends on padded_rows alone.
+  /// tokens is filled up to so many rows, and every address depends on padded_rows alone. With
+  /// `pool_offsets`, in elements, tables name blocks of several pools (PoolNumbers): such a step is
+  /// never filled up, and where its chunks' keys cannot be gathered they are planned as single
+  /// tokens.
   Packed pack(const RunStep& step, int padded_rows, std::byte* host, std::byte* device,
-              std::size_t capacity);
+              std::size_t capacity, std::span<const std::int64_t> pool_offsets = {});
   /// Whether the host must draw or rank for `row`: the device's sampler cannot.
   static bool needs_host(const BatchRow& row);
   /// A line of logits.
@@ -76,14 +80,17 @@ class GpuStepPacker {
   cuda::SampleRow sample_of(const Line& line) const;
   std::size_t pack_samples(const RunStep& step, bool keeps_logits, cuda::SampleRow* samples,
                            std::int32_t* wanted, WordArea& area, Packed& packed);
-  bool is_chunk(const BatchRow& row) const { return row.tokens.size() > 1 && !single_tokens_; }
+  bool is_chunk(const BatchRow& row) const { return row.tokens.size() > 1 && has_chunks_; }
+  bool gathers(const RunStep& step) const;
   void plan_singles(const cuda::DecodeAttention& attention, int padded_rows,
                     cuda::DecodeItem* items, std::int32_t* n_items, cuda::DecodeWork& work);
 
   const cuda::DecodeAttention& attention_;
   const cuda::DecodeAttention* near_attention_;  // null: layers have one window
   const KvGeometry geometry_;
-  const bool single_tokens_;
+  const cuda::PrefillAttention* prefill_;  // null: rows of chunks are single tokens
+  const std::int64_t most_gathered_keys_;  // of a step's chunks
+  bool has_chunks_ = false;                // the step at hand plans chunks as such
   const std::size_t max_wanted_;
   std::vector<int> order_;      // rows of the step: chunks first, then single tokens
   std::vector<int> first_row_;  // of the step's row i in the packed order

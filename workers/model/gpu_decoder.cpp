@@ -204,6 +204,7 @@ cuda::KvLayerView GpuDecoder::kv_layer(int index, const GpuBatch& batch) const {
   kv.block_stride = elements(geometry_.block_bytes);
   kv.tokens_per_block = static_cast<int>(geometry_.tokens_per_block);
   if (place.group > 0) kv.table_shift = batch.table_shifts + place.group;
+  kv.pool_offsets = batch.pool_offsets;
   return kv;
 }
 
@@ -258,8 +259,9 @@ void GpuDecoder::attend(int index, const GpuBatch& batch, cuda::Stream stream) {
   append.slots = slots_of(index, batch);
   append.kv = kv;
   // Rows are sequences of their own where prompts have a kernel of their own, and the step has
-  // none.
-  const bool inside = prefill_ && batch.chunks == nullptr && decode_.applies_rope();
+  // none. Over several pools prompts may be computed as single rows.
+  const bool inside = prefill_ && batch.chunks == nullptr && batch.pool_offsets == nullptr &&
+                      decode_.applies_rope();
   if (!inside) cuda::rope_append(append, stream);
   attention(index, batch, kv, inside ? &append.rope : nullptr, stream);
   show("layer", index, ".attended", attended_, batch.rows, config_.heads * config_.head_dim);

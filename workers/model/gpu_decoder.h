@@ -35,6 +35,9 @@ struct GpuBatch {
   const std::int32_t* block_table = nullptr;
   int table_entries = 0;
   const std::int32_t* table_shifts = nullptr;  // [groups], on the device: group * table_entries
+  // Tables name blocks of several pools (workers/pool/pool_numbers.h): by pool, how many elements
+  // behind the own one it begins; on the device. Null: they do not
+  const std::int64_t* pool_offsets = nullptr;
   cuda::DecodeWork singles;                   // single tokens
   // Prompt chunks; null: none
   const cuda::PrefillAttention::Plan* chunks = nullptr;

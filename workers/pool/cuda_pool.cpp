@@ -72,12 +72,20 @@ struct CudaBlockReader::Mapped final : MappedPool {
         host(std::move(host_part)),
         host_blocks(host.mapped() ? pull.exporter_host_blocks : 0),
         slices((host.size() + slice_bytes - 1) / slice_bytes) {}
+  ~Mapped() override {
+    if (pools) pools->remove(allocation);
+  }
+  Mapped(const Mapped&) = delete;
+  Mapped& operator=(const Mapped&) = delete;
+
   std::vector<Source> sources;
   std::uint32_t blocks;
   ShmRegion host;
   std::uint32_t host_blocks;
   std::vector<cuda::RegisteredMemory> slices;  // of `host`, once they were needed
   bool not_lockable = false;
+  std::shared_ptr<PoolNumbers> pools;  // where it has a number, too; null: no row names its blocks
+  AllocationId allocation = 0;
 };
 
 struct CudaBlockReader::Stage {
@@ -209,6 +217,21 @@ Status CudaBlockReader::copy(MappedPool& exported, const Pull& pull) {
     copy_staged(mapped.host.data(), staged_from, staged_to);
   }
   gather(mapped, from, to);
+  return {};
+}
+
+Status CudaBlockReader::place(MappedPool& exported, const Pull& pull) {
+  if (!options_.pools) return invalid("this worker's rows read no pool but its own");
+  auto& mapped = static_cast<Mapped&>(exported);
+  if (mapped.pools) return {};
+  const Source& source = mapped.sources.front();
+  if (mapped.sources.size() > 1 || !source.heads.whole) {
+    return invalid("rows read no pool whose blocks have other heads");
+  }
+  const Status status = options_.pools->add(pull.allocation, source.memory->data(), mapped.blocks);
+  if (!status.ok()) return status;
+  mapped.allocation = pull.allocation;
+  mapped.pools = options_.pools;
   return {};
 }
 

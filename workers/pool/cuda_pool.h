@@ -15,6 +15,7 @@
 #include "workers/execute/executor.h"
 #include "workers/model/cut.h"
 #include "workers/pool/kv_pool.h"
+#include "workers/pool/pool_numbers.h"
 
 namespace baton {
 
@@ -61,6 +62,7 @@ class CudaBlockReader final : public BlockReader {
     std::string run_dir = {};                         // where memory processes listen
     ModelCut cut = {};                                // which of a model's heads the own pool has,
     int kv_heads = 0;  // and how many there are of them; 0: all, as the pool has
+    std::shared_ptr<PoolNumbers> pools = {};  // null: no row reads another pool in place
   };
   CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device, Options options);
   CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device)
@@ -68,6 +70,7 @@ class CudaBlockReader final : public BlockReader {
   ~CudaBlockReader() override;
   Result<std::unique_ptr<MappedPool>> map(const Pull& pull) override;
   Status copy(MappedPool& exported, const Pull& pull) override;
+  Status place(MappedPool& exported, const Pull& pull) override;
   Result<std::vector<std::uint64_t>> sums(const std::vector<BlockId>& blocks) override;
 
  private:

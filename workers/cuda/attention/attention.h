@@ -119,7 +119,7 @@ class DecodeAttention {
   /// With `rope`, the planned rows of qkv have not been through rope_append(): RoPE, and the newest
   /// key and value into the pool, where block_table says, are done here, and nothing is written
   /// back to qkv. Each row is a sequence of its own then. Throws CudaError where
-  /// applies_rope() is false, and for a rule that this kernel does not compute.
+  /// applies_rope() is false, over several pools, and for a rule that this kernel does not compute.
   void run(const Bf16* qkv, Bf16* out, const KvLayerView& kv, const std::int32_t* block_table,
            const DecodeWork& work, float scale, void* workspace, Stream stream,
            const Rope* rope = nullptr, const AttentionRule& rule = {}) const;
@@ -154,6 +154,7 @@ class PrefillAttention {
     // gathered first (512 MiB of them at most); below 0: never. Measured on one H200.
     std::int64_t gather_pairs = 1 << 20;
   };
+  static constexpr int kGatherTile = 128;  // a chunk's gathered keys are filled up to whole tiles
   /// Takes FlashInfer's Hopper kernels on compute capability 9.0, its FA2 kernel elsewhere. Throws
   /// std::invalid_argument for a shape that it does not compute, CudaError without a device.
   explicit PrefillAttention(const Options& options);
@@ -177,8 +178,13 @@ class PrefillAttention {
   };
   using PlanPtr = std::unique_ptr<Plan, PlanDeleter>;
   PlanPtr make_plan() const;
+  /// `gather`: keys are to be gathered first, however many or few, since they lie in several pools.
+  /// Throws std::invalid_argument where most_gathered_keys() does not allow it.
   void plan(std::span<const AttentionRow> chunks, Plan& plan, void* float_workspace,
-            void* int_workspace, void* pinned, Stream stream) const;
+            void* int_workspace, void* pinned, Stream stream, bool gather = false) const;
+  /// Keys of all chunks of a step, each chunk's filled up to whole tiles, that can be gathered; 0:
+  /// none can.
+  std::int64_t most_gathered_keys() const;
 
   /// Queues the attention of the planned chunks of one layer. `block_table` is the flat table of
   /// the layer's group on the device (kv.table_shift is not looked at: chunks are in no graph);

@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include "workers/cuda/attention/attention_any.h"
+#include "workers/cuda/attention/pool_block.cuh"
 #include "workers/cuda/bf16_pair.cuh"
 #include "workers/cuda/launch.cuh"
 
@@ -44,7 +45,8 @@ struct State {
 };
 
 /// Heads head .. head + kHeads - 1 of the group. A lane holds components 64 c + 8 lane ... + 7.
-template <int kChunks, int kHeads>
+/// kPools: keys lie in several pools.
+template <int kChunks, int kHeads, bool kPools>
 __global__ void __launch_bounds__(kThreads) any_attention_kernel(AnyAttention a, int first_head) {
   __shared__ float shared_o[kTeams][kHeads][64 * kChunks];
   __shared__ float2 shared_sums[kTeams][kHeads];
@@ -85,8 +87,10 @@ __global__ void __launch_bounds__(kThreads) any_attention_kernel(AnyAttention a,
   const std::int32_t* table =
       a.table + (a.kv.table_shift == nullptr ? 0 : *a.kv.table_shift) + item.first_block;
   const auto key_of = [&](int key) {
-    const std::int64_t block = table[key / a.kv.tokens_per_block];
-    return pool + block * a.kv.block_stride + std::int64_t{key % a.kv.tokens_per_block} * dim;
+    return pool +
+           offset_of_block<kPools>(table[key / a.kv.tokens_per_block], a.kv.block_stride,
+                                   a.kv.pool_offsets) +
+           std::int64_t{key % a.kv.tokens_per_block} * dim;
   };
   int begin = item.key_begin;
   if (a.rule.window > 0) begin = max(begin, item.key_end - a.rule.window);
@@ -194,24 +198,30 @@ __global__ void __launch_bounds__(kThreads) any_attention_kernel(AnyAttention a,
   }
 }
 
-template <int kChunks>
+template <int kChunks, bool kPools>
 void launch_chunks(const AnyAttention& a, int launched_items, Stream stream) {
   const int group = a.shape.heads / a.shape.kv_heads;
   const dim3 grid(static_cast<unsigned>(a.shape.kv_heads), static_cast<unsigned>(launched_items));
   for (int head = 0; head < group; head += 2) {
-    const auto kernel =
-        head + 1 < group ? any_attention_kernel<kChunks, 2> : any_attention_kernel<kChunks, 1>;
+    const auto kernel = head + 1 < group ? any_attention_kernel<kChunks, 2, kPools>
+                                         : any_attention_kernel<kChunks, 1, kPools>;
     launch("attention", kernel, grid, kThreads, 0, stream, a, head);
   }
+}
+
+template <bool kPools>
+void launch_dim(const AnyAttention& a, int launched_items, Stream stream) {
+  if (a.shape.head_dim <= 64) return launch_chunks<1, kPools>(a, launched_items, stream);
+  if (a.shape.head_dim <= 128) return launch_chunks<2, kPools>(a, launched_items, stream);
+  launch_chunks<4, kPools>(a, launched_items, stream);
 }
 
 }  // namespace
 
 void run_any_attention(const AnyAttention& a, int launched_items, Stream stream) {
   if (a.shape.head_dim % 8 != 0) throw CudaError("attention: head_dim is no multiple of 8");
-  if (a.shape.head_dim <= 64) return launch_chunks<1>(a, launched_items, stream);
-  if (a.shape.head_dim <= 128) return launch_chunks<2>(a, launched_items, stream);
-  launch_chunks<4>(a, launched_items, stream);
+  if (a.kv.pool_offsets != nullptr) return launch_dim<true>(a, launched_items, stream);
+  launch_dim<false>(a, launched_items, stream);
 }
 
 }  // namespace baton::cuda

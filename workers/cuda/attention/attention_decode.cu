@@ -146,7 +146,7 @@ __device__ __forceinline__ DecodeItem load_item(const DecodeItem* from) {
 /// A hint, so before grid_wait(): the warp's first two tiles to L2. Keys and values of a tile are
 /// dense: kDim / 4 lines each.
 template <int kDim>
-__device__ __forceinline__ void prefetch_tiles(const Cursor<kDim, true>& at,
+__device__ __forceinline__ void prefetch_tiles(const Cursor<kDim, true, false>& at,
                                                const std::uint16_t* keys,
                                                const std::uint16_t* values) {
 #pragma unroll
@@ -180,10 +180,9 @@ __device__ __forceinline__ void merge_pieces(const Arguments& a, const Slots<kDi
 
 /// One CTA for each item and KV head: grid (kv_heads, items). kRope: q, k and v have not been
 /// through RoPE, and the newest key, item.fresh, is not in the pool; there are no fixed pieces
-/// then.
-template <int kDim, int kHeadTiles, bool kWhole, bool kRope>
-__global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
-    decode_attention(const __grid_constant__ Arguments a) {
+/// then. kPools: keys lie in several pools.
+template <int kDim, int kHeadTiles, bool kWhole, bool kRope, bool kPools>
+__device__ __forceinline__ void attend_item(const Arguments& a) {
   static_assert(kWhole || !kRope);
   __shared__ Shared<kDim, kHeadTiles, kRope> shared;
   const DecodeItem item = load_item(a.items + blockIdx.y);
@@ -208,9 +207,9 @@ __global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
   };
   int begin = item.key_begin;
   int end = piece_end(begin);
-  Cursor<kDim, kWhole> at(a, item, shift);
+  Cursor<kDim, kWhole, kPools> at(a, item, shift);
   at.start(begin, end);
-  if constexpr (kWhole) {
+  if constexpr (kWhole && !kPools) {
     // Only where latency is what counts: with more CTAs it costs more requests than it saves.
     if (n_items * static_cast<int>(gridDim.x) <= a.multiprocessors) {
       prefetch_tiles<kDim>(at, keys, values);
@@ -252,7 +251,7 @@ __global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
       }
     }
     state.clear();
-    walk<kDim, kHeadTiles, kWhole>(at, keys, values, q, a.scale, tile, state);
+    walk<kDim, kHeadTiles>(at, keys, values, q, a.scale, tile, state);
     // Not earlier: the next grid's CTAs, waiting, would take the places that even out this one's.
     const bool done = kRope || end == item.key_end;
     if (done && !one_wave) grid_release();
@@ -291,20 +290,36 @@ __global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
 }
 
 template <int kDim, int kHeadTiles, bool kWhole, bool kRope>
+__global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
+    decode_attention(const __grid_constant__ Arguments a) {
+  attend_item<kDim, kHeadTiles, kWhole, kRope, false>(a);
+}
+
+template <int kDim, int kHeadTiles, bool kWhole>
+__global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
+    decode_attention_over_pools(const __grid_constant__ Arguments a) {
+  attend_item<kDim, kHeadTiles, kWhole, false, true>(a);
+}
+
+template <int kHeadTiles, auto kKernel>
 void launch_split(const Arguments& a, dim3 grid, Stream stream) {
-  constexpr auto kKernel = decode_attention<kDim, kHeadTiles, kWhole, kRope>;
   keep_l1<kKernel, kResident<kHeadTiles>>("decode attention");
   launch("decode attention", kKernel, grid, kThreads, 0, stream, a);
 }
 template <int kDim, int kHeadTiles>
-auto pick_launch(bool whole, bool rope) {
-  if (rope) return launch_split<kDim, kHeadTiles, true, true>;
-  return whole ? launch_split<kDim, kHeadTiles, true, false>
-               : launch_split<kDim, kHeadTiles, false, false>;
+auto pick_launch(bool whole, bool rope, bool pools) {
+  if (pools) {
+    return whole ? launch_split<kHeadTiles, decode_attention_over_pools<kDim, kHeadTiles, true>>
+                 : launch_split<kHeadTiles, decode_attention_over_pools<kDim, kHeadTiles, false>>;
+  }
+  if (rope) return launch_split<kHeadTiles, decode_attention<kDim, kHeadTiles, true, true>>;
+  return whole ? launch_split<kHeadTiles, decode_attention<kDim, kHeadTiles, true, false>>
+               : launch_split<kHeadTiles, decode_attention<kDim, kHeadTiles, false, false>>;
 }
 template <int kDim>
-auto pick_launch(int group, bool whole, bool rope) {
-  return group > 8 ? pick_launch<kDim, 2>(whole, rope) : pick_launch<kDim, 1>(whole, rope);
+auto pick_launch(int group, bool whole, bool rope, bool pools) {
+  return group > 8 ? pick_launch<kDim, 2>(whole, rope, pools)
+                   : pick_launch<kDim, 1>(whole, rope, pools);
 }
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -335,7 +350,9 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
                           const AttentionRule& rule) const {
   if (work.launch == 0) return;
   if (rope != nullptr) {
-    if (!applies_rope()) throw CudaError("decode attention: no RoPE in such steps");
+    if (!applies_rope() || kv.pool_offsets != nullptr) {
+      throw CudaError("decode attention: no RoPE in such steps");
+    }
     check_rope(*rope);
   }
   const HeadShape& s = options_.shape;
@@ -361,6 +378,7 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
   a.tokens_per_block = kv.tokens_per_block;
   a.table = block_table;
   a.table_shift = kv.table_shift;
+  a.pool_offsets = kv.pool_offsets;
   a.items = work.items;
   a.n_items = work.n_items;
   a.scale = scale * 1.4426950408889634F;
@@ -373,8 +391,10 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
   a.sinks = rule.sinks;
   if (rope != nullptr) a.rope = *rope;
   const bool whole = kv.tokens_per_block % kTile == 0;
-  const auto launch_it = s.head_dim == 64 ? pick_launch<64>(a.group, whole, rope != nullptr)
-                                          : pick_launch<128>(a.group, whole, rope != nullptr);
+  const bool pools = kv.pool_offsets != nullptr;
+  const auto launch_it = s.head_dim == 64
+                             ? pick_launch<64>(a.group, whole, rope != nullptr, pools)
+                             : pick_launch<128>(a.group, whole, rope != nullptr, pools);
   launch_it(a, dim3(s.kv_heads, work.launch), stream);
 }
 

@@ -6,6 +6,7 @@
 
 #include "workers/cuda/attention/attention.h"
 #include "workers/cuda/attention/attention_decode.cuh"
+#include "workers/cuda/attention/pool_block.cuh"
 
 namespace baton::cuda::split {
 
@@ -18,7 +19,8 @@ struct Arguments {
   std::int64_t part_stride, head_stride, block_stride;
   int tokens_per_block;
   const std::int32_t* table;
-  const std::int32_t* table_shift;  // null: 0
+  const std::int32_t* table_shift;   // null: 0
+  const std::int64_t* pool_offsets;  // of kernels over several pools
   const DecodeItem* items;
   const std::int32_t* n_items;
   float scale;  // with log2(e)
@@ -32,8 +34,8 @@ struct Arguments {
 
 /// Finds a warp's tiles of the keys [begin, end) in the pool: its i-th is tile warp + i * warps.
 /// Places outside of the keys are led to the nearest key: whatever lies in a block behind the last
-/// token (NaN, perhaps) is not touched.
-template <int kDim, bool kWhole>
+/// token (NaN, perhaps) is not touched. kPools: the table leads to several pools.
+template <int kDim, bool kWhole, bool kPools>
 struct Cursor {
   const Arguments& a;
   const std::int32_t* table;  // of the row
@@ -63,7 +65,7 @@ struct Cursor {
   }
   __device__ __forceinline__ std::int64_t offset_of(int key) const {
     const int block = key / a.tokens_per_block;
-    return table[block] * a.block_stride +
+    return offset_of_block<kPools>(table[block], a.block_stride, a.pool_offsets) +
            static_cast<std::int64_t>(key - block * a.tokens_per_block) * kDim;
   }
   __device__ __forceinline__ void find_tiles(int i) {
@@ -87,9 +89,9 @@ struct Cursor {
   }
 };
 
-template <int kDim, bool kWhole>
-__device__ __forceinline__ void load_keys(const Cursor<kDim, kWhole>& at, const std::uint16_t* keys,
-                                          TileFragments<kDim>& tile) {
+template <int kDim, bool kWhole, bool kPools>
+__device__ __forceinline__ void load_keys(const Cursor<kDim, kWhole, kPools>& at,
+                                          const std::uint16_t* keys, TileFragments<kDim>& tile) {
   const int g = at.lane / 4, t = at.lane % 4;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -99,8 +101,8 @@ __device__ __forceinline__ void load_keys(const Cursor<kDim, kWhole>& at, const 
   }
 }
 
-template <int kDim, bool kWhole>
-__device__ __forceinline__ void load_values(const Cursor<kDim, kWhole>& at,
+template <int kDim, bool kWhole, bool kPools>
+__device__ __forceinline__ void load_values(const Cursor<kDim, kWhole, kPools>& at,
                                             const std::uint16_t* values,
                                             TileFragments<kDim>& tile) {
   const int g = at.lane / 4, t = at.lane % 4;
@@ -114,8 +116,8 @@ __device__ __forceinline__ void load_values(const Cursor<kDim, kWhole>& at,
 
 /// A warp's share of the keys that `at` walks over. The next tile's keys are asked for as soon as
 /// this one's are spent, and so with the values: 8 KiB of a warp's are always on their way.
-template <int kDim, int kHeadTiles, bool kWhole>
-__device__ __forceinline__ void walk(Cursor<kDim, kWhole>& at, const std::uint16_t* keys,
+template <int kDim, int kHeadTiles, bool kWhole, bool kPools>
+__device__ __forceinline__ void walk(Cursor<kDim, kWhole, kPools>& at, const std::uint16_t* keys,
                                      const std::uint16_t* values,
                                      const uint4 (&q)[kHeadTiles][kDim / 32], float scale,
                                      TileFragments<kDim>& tile,

@@ -74,6 +74,17 @@ void fill_requests(std::span<const AttentionRow> chunks, const PrefillAttention:
   plan.rows = plan.row_begin.back();
 }
 
+/// As they are gathered.
+std::int64_t gathered_keys(const PrefillPlan& plan) {
+  std::int64_t keys = 0;
+  for (int i = 0; i < plan.requests(); ++i) {
+    constexpr std::int64_t kTile = PrefillAttention::kGatherTile;
+    const bool empty = plan.row_begin[i] == plan.row_begin[i + 1];
+    if (!empty) keys += (plan.keys[i] + kTile - 1) / kTile * kTile;
+  }
+  return keys;
+}
+
 void check_shape(const PrefillAttention::Options& o) {
   const HeadShape& s = o.shape;
   if (s.head_dim != 64 && s.head_dim != 128) {
@@ -108,12 +119,16 @@ std::size_t PrefillAttention::int_workspace_bytes() const {
   return kernel.int_bytes(impl_->options, impl_->sm_count);
 }
 
+std::int64_t PrefillAttention::most_gathered_keys() const {
+  return impl_->dense == nullptr ? 0 : impl_->dense->most_keys(impl_->options);
+}
+
 void PrefillAttention::PlanDeleter::operator()(Plan* plan) const { delete plan; }
 
 PrefillAttention::PlanPtr PrefillAttention::make_plan() const { return PlanPtr(new Plan); }
 
 void PrefillAttention::plan(std::span<const AttentionRow> chunks, Plan& plan, void* float_workspace,
-                            void* int_workspace, void* pinned, Stream stream) const {
+                            void* int_workspace, void* pinned, Stream stream, bool gather) const {
   plan.data.rows = 0;
   if (chunks.empty()) return;
   fill_requests(chunks, impl_->options, plan.data);
@@ -122,7 +137,12 @@ void PrefillAttention::plan(std::span<const AttentionRow> chunks, Plan& plan, vo
   plan.data.int_bytes = int_workspace_bytes();
   const PrefillBuffers buffers{float_workspace, float_workspace_bytes(), int_workspace, pinned,
                                plan.data.int_bytes};
-  const bool dense = impl_->dense != nullptr && impl_->dense->serves(impl_->options, plan.data);
+  if (gather && gathered_keys(plan.data) > most_gathered_keys()) {
+    throw std::invalid_argument(
+        "prompt chunks over several pools with more keys than are gathered");
+  }
+  const bool dense =
+      gather || (impl_->dense != nullptr && impl_->dense->serves(impl_->options, plan.data));
   plan.kernel = dense ? impl_->dense : impl_->kernel;
   plan.kernel->plan(impl_->options, plan.data, buffers, stream);
 }

@@ -55,6 +55,8 @@ struct PrefillKernel {
   void (*plan)(const PrefillOptions&, PrefillPlan&, const PrefillBuffers&, Stream);
   void (*run)(const PrefillOptions&, const PrefillPlan&, const PrefillCall&, Stream);
   bool (*serves)(const PrefillOptions&, const PrefillPlan&) = nullptr;  // not set: any step
+  // Of kPrefillDense: what most_gathered_keys() says.
+  std::int64_t (*most_keys)(const PrefillOptions&) = nullptr;
 };
 
 extern const PrefillKernel kPrefillFa2;

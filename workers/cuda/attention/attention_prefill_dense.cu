@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "workers/cuda/attention/attention_prefill_params.cuh"
+#include "workers/cuda/attention/pool_block.cuh"
 #include "workers/cuda/launch.cuh"
 
 namespace baton::cuda {
@@ -24,8 +25,9 @@ namespace {
 using Params = flashinfer::BatchPrefillRaggedParams<cutlass::bfloat16_t, cutlass::bfloat16_t,
                                                     cutlass::bfloat16_t, std::int32_t>;
 
-constexpr int kKeyTile = 128;                               // keys that the kernel takes at once
+constexpr int kKeyTile = PrefillAttention::kGatherTile;     // keys that the kernel takes at once
 constexpr int kUnit = 16;                                   // keys that a CTA gathers
+constexpr int kPerVector = 16 / static_cast<int>(sizeof(Bf16));
 constexpr std::size_t kMostBytes = std::size_t{512} << 20;  // of gathered keys and values
 
 std::size_t key_bytes(const HeadShape& s) {
@@ -33,12 +35,19 @@ std::size_t key_bytes(const HeadShape& s) {
 }
 
 /// Keys that the float workspace holds.
-std::size_t most_keys(const PrefillOptions& o) {
+std::size_t room_for_keys(const PrefillOptions& o) {
   const std::size_t all = static_cast<std::size_t>(o.max_table) * o.tokens_per_block;
   return std::min(all + std::size_t{kKeyTile} * o.max_chunks, kMostBytes / key_bytes(o.shape));
 }
 
-std::size_t float_bytes(const PrefillOptions& o, int) { return most_keys(o) * key_bytes(o.shape); }
+std::size_t float_bytes(const PrefillOptions& o, int) {
+  return room_for_keys(o) * key_bytes(o.shape);
+}
+
+std::int64_t most_keys(const PrefillOptions& o) {
+  const bool serves = o.window == 0 && o.tokens_per_block % kUnit == 0;
+  return serves ? static_cast<std::int64_t>(room_for_keys(o)) : 0;
+}
 
 /// Where a request's keys come from and go to.
 struct Source {
@@ -57,14 +66,13 @@ std::size_t int_bytes(const PrefillOptions& o, int sm_count) {
 int padded(int keys) { return (keys + kKeyTile - 1) / kKeyTile * kKeyTile; }
 
 bool serves(const PrefillOptions& o, const PrefillPlan& p) {
-  if (o.window > 0 || o.tokens_per_block % kUnit != 0) return false;
   std::int64_t pairs = 0;
-  std::size_t keys = 0;
+  std::int64_t keys = 0;
   for (int i = 0; i < p.requests(); ++i) {
     const int rows = p.row_begin[i + 1] - p.row_begin[i];
     if (rows == 0) continue;
     pairs += std::int64_t{rows} * (p.keys[i] - rows / 2);
-    keys += static_cast<std::size_t>(padded(p.keys[i]));
+    keys += padded(p.keys[i]);
   }
   return pairs >= o.gather_pairs && keys <= most_keys(o);
 }
@@ -99,11 +107,14 @@ void plan(const PrefillOptions& o, PrefillPlan& p, const PrefillBuffers& b, Stre
 }
 
 /// One CTA for each unit and for keys (blockIdx.y = 0) or values: to [kv_heads, gathered, dim].
-/// Keys behind a request's last become zeros.
+/// Keys behind a request's last become zeros. kPools: they come from several pools. Strides are in
+/// vectors, but that of blocks, which is in elements as the offsets of pools are.
+template <bool kPools>
 __global__ void __launch_bounds__(256)
     gather_kernel(uint4* to, const uint4* from, std::int64_t part_stride, std::int64_t head_stride,
-                  std::int64_t block_stride, const std::int32_t* table, const Source* sources,
-                  int requests, int gathered, int kv_heads, int key_vectors, int tokens_per_block) {
+                  std::int64_t block_stride, const std::int64_t* pool_offsets,
+                  const std::int32_t* table, const Source* sources, int requests, int gathered,
+                  int kv_heads, int key_vectors, int tokens_per_block) {
   grid_release();
   const auto unit = static_cast<int>(blockIdx.x);
   int low = 0;
@@ -115,7 +126,9 @@ __global__ void __launch_bounds__(256)
   const int key = (unit - source.first_unit) * kUnit;
   const bool padding = key >= source.keys;
   const int block = padding ? 0 : table[source.table_begin + key / tokens_per_block];
-  const uint4* part = from + blockIdx.y * part_stride + block * block_stride +
+  const std::int64_t of_block =
+      offset_of_block<kPools>(block, block_stride, pool_offsets) / kPerVector;
+  const uint4* part = from + blockIdx.y * part_stride + of_block +
                       static_cast<std::int64_t>(key % tokens_per_block) * key_vectors;
   const std::int64_t to_head = static_cast<std::int64_t>(gathered) * key_vectors;
   uint4* out =
@@ -132,14 +145,15 @@ __global__ void __launch_bounds__(256)
 }
 
 void gather(const PrefillOptions& o, const PrefillPlan& p, const PrefillCall& call, Stream stream) {
-  const int per_vector = 16 / static_cast<int>(sizeof(Bf16));
   const Bf16* keys = call.kv.pool + call.kv.layer_offset;
-  launch("gather keys", gather_kernel, dim3(static_cast<unsigned>(p.gathered_keys / kUnit), 2),
-         dim3(256), 0, stream, reinterpret_cast<uint4*>(p.float_workspace),
-         reinterpret_cast<const uint4*>(keys), call.kv.part_stride / per_vector,
-         call.kv.head_stride / per_vector, call.kv.block_stride / per_vector, call.block_table,
-         reinterpret_cast<const Source*>(p.int_workspace + p.sources_at), p.requests(),
-         p.gathered_keys, o.shape.kv_heads, o.shape.head_dim / per_vector, o.tokens_per_block);
+  const auto kernel = call.kv.pool_offsets == nullptr ? gather_kernel<false> : gather_kernel<true>;
+  launch("gather keys", kernel, dim3(static_cast<unsigned>(p.gathered_keys / kUnit), 2), dim3(256),
+         0, stream, reinterpret_cast<uint4*>(p.float_workspace),
+         reinterpret_cast<const uint4*>(keys), call.kv.part_stride / kPerVector,
+         call.kv.head_stride / kPerVector, call.kv.block_stride, call.kv.pool_offsets,
+         call.block_table, reinterpret_cast<const Source*>(p.int_workspace + p.sources_at),
+         p.requests(), p.gathered_keys, o.shape.kv_heads, o.shape.head_dim / kPerVector,
+         o.tokens_per_block);
 }
 
 Params make_params(const PrefillOptions& o, const PrefillPlan& p,
@@ -181,7 +195,7 @@ void run(const PrefillOptions& o, const PrefillPlan& p, const PrefillCall& call,
 
 }  // namespace
 
-const PrefillKernel kPrefillDense{float_bytes, int_bytes, plan, run, serves};
+const PrefillKernel kPrefillDense{float_bytes, int_bytes, plan, run, serves, most_keys};
 
 }  // namespace baton::cuda
 

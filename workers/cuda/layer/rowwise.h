@@ -42,6 +42,9 @@ struct KvLayerView {
   /// How far behind the step's first tables those of this layer's group lie, in entries; in device
   /// memory, since graphs serve steps of any lengths. Null: the layer is of the first group.
   const std::int32_t* table_shift = nullptr;
+  /// Tables name blocks of several pools (workers/pool/pool_ids.h): by pool, how far from `pool` it
+  /// begins, in device memory. Null: the own pool is all there is.
+  const std::int64_t* pool_offsets = nullptr;
 };
 
 struct HeadShape {

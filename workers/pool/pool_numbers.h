@@ -1,0 +1,64 @@
+// Pools of other workers that a device's rows may read in place, by the numbers that tables call
+// them by (pool_ids.h). Mappings of GPU memory lie wherever the driver has put them: kernels are
+// told how far from the own pool each of them begins. On CPUs one range of addresses does the same
+// (pool_window.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "ipc/status.h"
+#include "ipc/types.h"
+#include "workers/pool/pool_ids.h"
+#include "workers/protocol/step_batch.h"
+
+namespace baton {
+
+/// Used by the pull thread, which maps and unmaps, and by the step thread, which reads.
+class PoolNumbers {
+ public:
+  /// The own pool, which is number 0: a sequence may have come back to it.
+  PoolNumbers(AllocationId own, const std::byte* begin, std::uint32_t blocks)
+      : own_(own), places_{{own, {0, begin, blocks}}} {}
+
+  /// From now on rows may name its blocks. Once more: nothing happens.
+  Status add(AllocationId allocation, const std::byte* begin, std::uint32_t blocks);
+  /// No step names it any more.
+  void remove(AllocationId allocation);
+
+  /// Ids of a row's table as kernels have them, behind those that `ids` has. False: a pool is not
+  /// here, or has no such block.
+  bool resolve(const BatchRow& row, std::vector<BlockId>& ids) const;
+  /// By number: from the own pool's first byte to this one's. Numbers without a pool have 0.
+  std::vector<std::int64_t> offsets() const;
+
+ private:
+  struct Place {
+    std::uint32_t number = 0;
+    const std::byte* begin = nullptr;
+    std::uint32_t blocks = 0;
+  };
+  std::optional<std::uint32_t> free_number() const;
+
+  const AllocationId own_;
+  mutable std::mutex mutex_;
+  std::map<AllocationId, Place> places_;
+};
+
+/// The same rows with tables as kernels have them. Both outlive the step; buffers are reused.
+class ResolvedRows {
+ public:
+  /// Throws std::logic_error where a pool is not there: the protocol core has seen to it that each
+  /// is, and stays for this step.
+  const RunStep& resolve(const RunStep& step, const PoolNumbers& pools);
+
+ private:
+  RunStep step_;  // its rows alone
+  std::vector<std::vector<BlockId>> tables_;
+};
+
+}  // namespace baton
