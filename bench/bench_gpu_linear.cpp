@@ -177,8 +177,8 @@ class Bench {
  private:
   static std::size_t size(int n) { return static_cast<std::size_t>(n); }
 
-  /// Groups of 128 inputs (int4), one scale an output (fp8); lm_head stays bf16, as quantisers
-  /// leave it.
+  /// Groups of 128 inputs (int4) or of 32 (int8: Q8_0), one scale an output (fp8); lm_head stays
+  /// bf16, as quantisers leave it.
   LinearWeight make_weight(const Kind& kind) {
     if (format_ == WeightFormat::bf16 || kind.output == LinearOutput::f32) {
       return {arena_.take<Bf16>(size(kind.out) * size(kind.in)), kind.out, kind.in};
@@ -188,6 +188,10 @@ class Bench {
     if (format_ == WeightFormat::int4) {
       w.quantized.groups = kind.in / 128;
       w.quantized.group_shift = 7;
+    }
+    if (format_ == WeightFormat::int8) {
+      w.quantized.groups = kind.in / 32;
+      w.quantized.group_shift = 5;
     }
     w.quantized.words = arena_.take<std::uint32_t>(weight_words(format_, kind.out, kind.in));
     w.quantized.scales = arena_.take<std::uint32_t>(scale_words(kind.out, w.quantized.groups));
@@ -284,15 +288,16 @@ int run(int argc, char** argv) {
   app.add_option("--model", model, "Model")
       ->check(CLI::IsMember({"all", "llama-3-8b", "qwen3-0.6b"}));
   app.add_option("--weights", weights, "How the layers' weights are stored")
-      ->check(CLI::IsMember({"bf16", "int4", "fp8"}));
+      ->check(CLI::IsMember({"bf16", "int4", "int8", "fp8"}));
   app.add_flag("--each", each, "Every kind of linear alone, too");
   app.add_flag("--deterministic", deterministic, "The deterministic mode");
   app.add_flag("--json", json, "One JSON object a line");
   CLI11_PARSE(app, argc, argv);
   const int most = *std::max_element(rows.begin(), rows.end());
-  const WeightFormat format = weights == "int4"  ? WeightFormat::int4
-                              : weights == "fp8" ? WeightFormat::fp8
-                                                 : WeightFormat::bf16;
+  const WeightFormat format = weights == "int4"   ? WeightFormat::int4
+                              : weights == "int8" ? WeightFormat::int8
+                              : weights == "fp8"  ? WeightFormat::fp8
+                                                  : WeightFormat::bf16;
   for (const ModelShape& shape : kModels) {
     if (model != "all" && model != shape.name) continue;
     Bench bench(shape, most, deterministic, format, json);

@@ -5,6 +5,8 @@ AWQ: Lin et al., arXiv:2306.00978; layout of AutoAWQ's "gemm" version.
 FP8: "fp8" with weight_block_size as DeepSeek-V3 and Qwen3-FP8 publish it (README_WEIGHTS.md of
 DeepSeek-V3: weight_scale_inv multiplies), and compressed-tensors' float-quantized.
 
+Packed integers and NVFP4: compressed-tensors' pack-quantized and nvfp4-pack-quantized, and modelopt's NVFP4.
+
 Every function quantises one weight [out, in] and returns its tensors and the values that they stand
 for, computed from the chosen numbers and never from the packed words. Rounding to nearest is all the
 quantising there is: what is tested is the reading.
@@ -12,30 +14,32 @@ quantising there is: what is tested is the reading.
 import torch
 
 
-def pack(values, order=range(8)):
-    """[rows, 8 n] of 0..15 -> int32 [rows, n]: value j of eight goes to nibble order[j]."""
+def pack(values, order=range(8), bits=4):
+    """[rows, 8 n] of 0..15 -> int32 [rows, n]: value j of eight goes to nibble order[j]. Of eight bits four by four."""
     rows = values.shape[0]
-    eights = values.reshape(rows, -1, 8).to(torch.int64)
+    each = 32 // bits
+    eights = values.reshape(rows, -1, each).to(torch.int64)
     words = torch.zeros(rows, eights.shape[1], dtype=torch.int64)
-    for j, nibble in enumerate(order):
-        words |= eights[:, :, j] << (4 * nibble)
+    for j, nibble in enumerate(list(order)[:each]):
+        words |= eights[:, :, j] << (bits * nibble)
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32).contiguous()
 
 
-def choose(weight, group, sym):
+def choose(weight, group, sym, bits=4):
     """q [in, out], and zero and scale [groups, out], for the inputs' groups [in]."""
     inputs = weight.float().T
     n_groups = int(group.max()) + 1
     low = torch.stack([inputs[group == g].amin(0).clamp(max=0) for g in range(n_groups)])
     high = torch.stack([inputs[group == g].amax(0).clamp(min=0) for g in range(n_groups)])
+    most = 2 ** bits - 1
     if sym:
-        scale = 2 * torch.maximum(-low, high) / 15
-        zero = torch.full_like(scale, 8)
+        scale = 2 * torch.maximum(-low, high) / most
+        zero = torch.full_like(scale, (most + 1) // 2)
     else:
-        scale = (high - low) / 15
+        scale = (high - low) / most
         zero = (-low / scale).round()
     scale = scale.half()
-    q = ((inputs / scale.float()[group]).round() + zero[group]).clamp(0, 15)
+    q = ((inputs / scale.float()[group]).round() + zero[group]).clamp(0, most)
     return q, zero, scale, ((q - zero[group]) * scale.float()[group]).T.contiguous()
 
 
@@ -48,9 +52,10 @@ def gptq(weight, config, generator):
     group = groups_of(weight.shape[1], config["group_size"])
     if config["desc_act"]:  # any order of the inputs stands for the one by activation size
         group = group[torch.randperm(len(group), generator=generator)]
-    q, zero, scale, values = choose(weight, group, config["sym"])
-    stored = zero if config.get("checkpoint_format") == "gptq_v2" else (zero - 1) % 16
-    tensors = {"qweight": pack(q.T).T.contiguous(), "qzeros": pack(stored), "scales": scale}
+    bits = config["bits"]
+    q, zero, scale, values = choose(weight, group, config["sym"], bits)
+    stored = zero if config.get("checkpoint_format") == "gptq_v2" else (zero - 1) % 2 ** bits
+    tensors = {"qweight": pack(q.T, bits=bits).T.contiguous(), "qzeros": pack(stored, bits=bits), "scales": scale}
     if config["desc_act"] or config["sym"]:  # both ways: with g_idx where it is not needed, too
         tensors["g_idx"] = group.to(torch.int32)
     return tensors, values
@@ -87,7 +92,49 @@ def fp8_channel(weight, config, generator):
     return {"weight": q, "weight_scale": scale}, values
 
 
-METHODS = {"gptq": gptq, "awq": awq, "fp8": fp8_block, "compressed-tensors": fp8_channel}
+def packed(weight, config, generator):
+    weights = config["config_groups"]["group_0"]["weights"]
+    bits, sym = weights["num_bits"], weights["symmetric"]
+    size = weights["group_size"] if weights["strategy"] == "group" else -1
+    q, zero, scale, values = choose(weight, groups_of(weight.shape[1], size), sym, bits)
+    tensors = {"weight_packed": pack(q.T.contiguous(), bits=bits), "weight_scale": scale.T.contiguous(),
+               "weight_shape": torch.tensor(weight.shape)}
+    if not sym:  # along the outputs
+        tensors["weight_zero_point"] = pack(zero, bits=bits).T.contiguous()
+    return tensors, values
+
+
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def e2m1(scaled):
+    """(codes of the nearest numbers, the numbers)"""
+    codes = (scaled.abs()[..., None] - E2M1).abs().argmin(-1)
+    return (codes + 8 * (scaled < 0)).to(torch.uint8), torch.where(scaled < 0, -E2M1[codes], E2M1[codes])
+
+
+def nvfp4(weight, config, generator):
+    divides = config["quant_method"] == "compressed-tensors"
+    blocks = weight.reshape(weight.shape[0], -1, 16)
+    whole = (6 * 448 / blocks.abs().max() if divides else blocks.abs().max() / (6 * 448)).reshape(1)
+    most = blocks.abs().amax(-1) / 6
+    step = (most * whole if divides else most / whole).clamp(max=448).to(torch.float8_e4m3fn)
+    spread = (step.float() / whole if divides else step.float() * whole)[..., None]
+    codes, numbers = e2m1(blocks / spread)
+    codes = codes.reshape(weight.shape)
+    stored = codes[:, 0::2] | codes[:, 1::2] << 4
+    names = ["weight_packed", "weight_global_scale"] if divides else ["weight", "weight_scale_2"]
+    return ({names[0]: stored.contiguous(), "weight_scale": step, names[1]: whole},
+            (numbers * spread).reshape(weight.shape))
+
+
+def compressed_tensors(weight, config, generator):
+    by_format = {"float-quantized": fp8_channel, "pack-quantized": packed, "nvfp4-pack-quantized": nvfp4}
+    return by_format[config["format"]](weight, config, generator)
+
+
+METHODS = {"gptq": gptq, "awq": awq, "fp8": fp8_block, "compressed-tensors": compressed_tensors,
+           "modelopt": nvfp4}
 
 
 def quantize(state, config, seed, idle_bias, shared_order=False):
@@ -100,7 +147,7 @@ def quantize(state, config, seed, idle_bias, shared_order=False):
     tensors, values, layers = {}, {}, []
     for name, weight in state.items():
         linear = weight.dim() == 2 and name.startswith("model.layers.") \
-            and not name.endswith(".gate.weight")
+            and not name.endswith((".gate.weight", ".shared_expert_gate.weight"))
         if not linear:
             tensors[name] = values[name] = weight
             continue
@@ -113,6 +160,14 @@ def quantize(state, config, seed, idle_bias, shared_order=False):
         if idle_bias and layer + "bias" not in state:
             tensors[layer + "bias"] = torch.zeros(weight.shape[0], dtype=torch.float16)
     return tensors, values, sorted(layers)
+
+
+def packed_config(bits, group, symmetric):
+    """Of compressed-tensors; a group of -1: a channel."""
+    weights = {"num_bits": bits, "type": "int", "symmetric": symmetric, "dynamic": False,
+               "strategy": "channel" if group == -1 else "group"} | ({} if group == -1 else {"group_size": group})
+    return {"quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
+            "ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
 
 
 FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True}

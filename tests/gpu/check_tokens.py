@@ -32,6 +32,7 @@ import torch
 import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "golden"))
+import gguf_model  # noqa: E402
 import quantized  # noqa: E402
 
 COMMON = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "vocab_size": 1024,
@@ -124,8 +125,27 @@ QUANTIZED = {
                             "weight_block_size": [128, 128]}),
     "fp8": ("llama3", quantized.MODELS["fp8_channel"][3]),
     "mxfp4": ("gpt_oss", {"quant_method": "mxfp4"}),
+    # Kept as four bits, kept as eight, and widened.
+    "packed4": ("qwen3", quantized.packed_config(4, 32, False)),
+    "packed8": ("llama", quantized.packed_config(8, -1, True)),
+    "packed8-zeros": ("qwen2", quantized.packed_config(8, 64, False)),
+    "gptq8": ("mistral", GPTQ | {"bits": 8, "group_size": 32}),
+    "nvfp4": ("qwen3", {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
+    "packed4-moe": ("mixtral", quantized.packed_config(4, 64, True)),
+    # Families by parts; Phi's q, k and v, and gate and up, are one tensor each.
+    "gptq-phi3": ("phi3", GPTQ),
+    "gptq-olmo2": ("olmo2", GPTQ),
+    "packed8-granite": ("granite", quantized.packed_config(8, 128, True)),
+    "awq-gemma3": ("gemma3_tiles", {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm",
+                                    "zero_point": True}),
+    "fp8-qwen2-moe": ("qwen2_moe", quantized.MODELS["fp8_channel"][3]),
+    # GGUF files: the types that layers take in turns.
+    "q8_0": ("llama", ["q8_0"]),
+    "q4_0": ("qwen3", ["q4_0"]),
+    "q4_k": ("llama", ["q4_k", "q8_0"]),
 }
 SPARSE = ("mixtral", "qwen3_moe")  # have no layer kernel; nor have those computed part by part
+SINGLE = ("packed8", "gptq8", "q8_0", "q4_k")  # the layer kernel does not multiply eight bits
 EDITS = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2,
          "logit_bias": [[11, 2.5], [700, -4.0], [11, 0.5]], "bad_words": [[5], [9], [17, 23]]}
 TOLD = {"logprobs": 5, "prompt_logprobs": 3}
@@ -165,6 +185,17 @@ def quantize(folder, values_folder, config):
                                 metadata={"format": "pt"})
     changed = json.loads(text) | {"quantization_config": config}
     (pathlib.Path(folder) / "config.json").write_text(json.dumps(changed))
+
+
+def write_gguf(folder, values_folder, kinds):
+    """Turns the checkpoint into a GGUF file, whose name it gives; what it stands for goes to values_folder."""
+    state = safetensors.torch.load_file(pathlib.Path(folder) / "model.safetensors")
+    text = (pathlib.Path(folder) / "config.json").read_text()
+    path = pathlib.Path(folder) / "model.gguf"
+    values = gguf_model.write(path, json.loads(text), state, kinds)
+    (pathlib.Path(values_folder) / "config.json").write_text(text)
+    safetensors.torch.save_file(values, pathlib.Path(values_folder) / "model.safetensors", metadata={"format": "pt"})
+    return str(path)
 
 
 def load(folder, dtype, device="cuda"):
@@ -343,7 +374,10 @@ def main():
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as values:
             family = QUANTIZED[name][0] if name in QUANTIZED else name
             make(folder, family)
-            if name in QUANTIZED:
+            model_path = folder
+            if name in QUANTIZED and isinstance(QUANTIZED[name][1], list):
+                model_path = write_gguf(folder, values, QUANTIZED[name][1])
+            elif name in QUANTIZED:
                 quantize(folder, values, QUANTIZED[name][1])
             reference = values if name in QUANTIZED else folder
             model = load(reference, torch.float32)
@@ -352,32 +386,32 @@ def main():
             prompts = [torch.randint(2, 1024, (n,), generator=generator).tolist() for n in LENGTHS]
             base = {"prompts": prompts, "max_tokens": 40, "temperature": 0}
             hows = [{"chunk": 512}, {"chunk": 7, "stagger": 2}, {"chunk": 64, "solo": True}]
-            runs = generate(args.program, folder, [{**base, **how} for how in hows])
+            runs = generate(args.program, model_path, [{**base, **how} for how in hows])
             for how, answers in zip(hows, runs):
                 good &= judge(name, json.dumps(how), model, rounded, prompts, answers)
-            if not RANKS and model.config.model_type not in SPARSE and family not in BY_PARTS:
+            if not RANKS and model.config.model_type not in SPARSE and family not in BY_PARTS and name not in SINGLE:
                 rows = 8 if name in QUANTIZED else 96  # of layer kernels
                 many = [torch.randint(2, 1024, (3 + i % 40,), generator=generator).tolist() for i in range(rows)]
-                runs = generate(args.program, folder, [{"prompts": many, "max_tokens": 24, "temperature": 0}],
+                runs = generate(args.program, model_path, [{"prompts": many, "max_tokens": 24, "temperature": 0}],
                                 "--layer-kernel", "always", running=rows)
                 good &= judge(name, f"{rows} at once, in layer kernels", model, rounded, many, runs[0])
             sampled = {"temperature": 0.8, "top_p": 0.9, "top_k": 50, "seed": 3}
             tasks = [{**base, **extra, **how} for extra in ({}, {**sampled, "logprobs": 3}) for how in hows]
             if RANKS:
                 if model.config.model_type not in SPARSE:
-                    one, several = (generate(args.program, folder, tasks, "--deterministic", ranks=ranks)
+                    one, several = (generate(args.program, model_path, tasks, "--deterministic", ranks=ranks)
                                     for ranks in ([], RANKS))
                     good &= one == several
                     print(f"{name:10} deterministic: one GPU and {args.ranks} ranks "
                           f"{'agree to the bit' if one == several else 'DIFFER'}", flush=True)
-                good &= check_sampling_fields(args.program, folder, name, model, rounded, prompts, base, hows)
+                good &= check_sampling_fields(args.program, model_path, name, model, rounded, prompts, base, hows)
                 continue
-            runs = generate(args.program, folder, tasks, "--deterministic")
+            runs = generate(args.program, model_path, tasks, "--deterministic")
             same = all(runs[i] == runs[3 * (i // 3)] for i in range(len(runs)))
             good &= judge(name, "deterministic", model, rounded, prompts, runs[0]) and same
             print(f"{name:10} deterministic: solo, mixed and other chunks "
                   f"{'agree to the bit' if same else 'DIFFER'}", flush=True)
-            good &= check_sampling_fields(args.program, folder, name, model, rounded, prompts, base, hows)
+            good &= check_sampling_fields(args.program, model_path, name, model, rounded, prompts, base, hows)
     sys.exit(0 if good else 1)
 
 

@@ -1,5 +1,6 @@
 // Quantised linear layers: tensors as checkpoints store them, brought into the kernels' layout on
-// the device, against sums in fp64 over the values that dequantize.h gives.
+// the device, or as whole numbers with scales, brought there on the host; against sums in fp64 over
+// the values that CPUs give them.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -20,6 +21,7 @@
 #include "workers/cuda/linear/quantized_load.h"
 #include "workers/model/dequantize.h"
 #include "workers/model/gpu_format.h"
+#include "workers/model/gpu_pack.h"
 
 namespace baton::cuda {
 namespace {
@@ -35,6 +37,15 @@ struct Format {
   bool shuffled = false;
   cpu::ElementType scales = cpu::ElementType::f16;
   int block_rows = 1;
+  /// Whole numbers instead of a layout: bf16 means none.
+  WeightFormat whole = WeightFormat::bf16;
+
+  bool is_whole() const { return whole != WeightFormat::bf16; }
+  WeightFormat kept() const {
+    return is_whole()                             ? whole
+           : layout == QuantizedPart::Layout::fp8 ? WeightFormat::fp8
+                                                  : WeightFormat::int4;
+  }
 };
 constexpr auto kGptq = QuantizedPart::Layout::gptq;
 constexpr auto kAwq = QuantizedPart::Layout::awq;
@@ -48,6 +59,12 @@ const Format kFormats[] = {
     {"awq, groups of 32", kAwq, 32},
     {"fp8, one scale an output", kFp8, 0, 0, false, cpu::ElementType::bf16},
     {"fp8, blocks of 128 x 128", kFp8, 128, 0, false, cpu::ElementType::f32, 128},
+    {"int8, groups of 32", kGptq, 32, 0, false, cpu::ElementType::f16, 1, WeightFormat::int8},
+    {"int8, groups of 128", kGptq, 128, 0, false, cpu::ElementType::bf16, 1, WeightFormat::int8},
+    {"int8, groups of 64", kGptq, 64, 0, false, cpu::ElementType::f32, 1, WeightFormat::int8},
+    {"int8, one group", kGptq, 0, 0, false, cpu::ElementType::f16, 1, WeightFormat::int8},
+    {"int4 of the host, groups of 32", kGptq, 32, 0, false, cpu::ElementType::f16, 1,
+     WeightFormat::int4},
 };
 
 /// A layer as a checkpoint stores it, with its values.
@@ -58,6 +75,7 @@ struct Stored {
   std::vector<std::byte> scales;
   std::vector<std::int32_t> group;
   std::vector<float> values;  // [out, in]
+  cpu::GroupedMatrix whole;   // instead of the tensors
 
   Stored(const Format& f, int out_, int in_, unsigned seed) : format(f), out(out_), in(in_) {
     std::minstd_rand random(seed);
@@ -65,6 +83,7 @@ struct Stored {
     const bool fp8 = f.layout == kFp8;
     const int step = f.group == 0 ? in : f.group;
     groups = (in + step - 1) / step;
+    if (f.is_whole()) return make_whole(word);
     words.resize(size(out, in) / (fp8 ? 4 : 8));
     for (auto& w : words) {
       w = word();
@@ -96,9 +115,41 @@ struct Stored {
     dequantize_on_host();
   }
 
+  /// Every number that there is, and scales of so many digits as their type has.
+  template <class Word>
+  void make_whole(const Word& word) {
+    const bool four = format.whole == WeightFormat::int4;
+    whole.out = out;
+    // Groups divide the inputs there; what is behind the layer's is not read.
+    whole.in = format.group == 0 ? in : groups * format.group;
+    whole.type = {
+        four ? cpu::WeightType::int4 : cpu::WeightType::int8,
+        {static_cast<int>(whole.in) / groups, false, four ? cpu::Second::zero : cpu::Second::none}};
+    for (std::int64_t i = 0; i < whole.out * whole.in; ++i) {
+      whole.q.push_back(static_cast<std::int8_t>(word() >> (four ? 28 : 24)));
+    }
+    const std::uint32_t digits = format.scales == cpu::ElementType::f16    ? 0x7FE000U
+                                 : format.scales == cpu::ElementType::bf16 ? 0x7F0000U
+                                                                           : 0x7FFFFFU;
+    for (std::size_t i = 0; i < size(out, groups); ++i) {
+      whole.scale.push_back(std::bit_cast<float>(0x3C000000U | (word() >> 8 & digits)));
+      if (four) whole.second.push_back(static_cast<float>(word() >> 28));
+    }
+    dequantize_on_host();
+  }
+
   void dequantize_on_host() {
     static cpu::ThreadPool pool(2);
     values.resize(size(out, in));
+    if (format.is_whole()) {
+      std::vector<float> wide(static_cast<std::size_t>(whole.out * whole.in));
+      cpu::widen(whole, pool, wide.data());
+      for (int o = 0; o < out; ++o) {
+        std::copy_n(wide.begin() + o * whole.in, in,
+                    values.begin() + static_cast<std::ptrdiff_t>(size(o, in)));
+      }
+      return;
+    }
     const auto* bytes = reinterpret_cast<const std::byte*>(words.data());
     if (format.layout == kFp8) {
       const std::int64_t columns = format.group == 0 ? in : format.group;
@@ -155,12 +206,13 @@ struct Matrix {
   std::unique_ptr<Device<std::int32_t>> order;
   std::vector<float> values;
   LinearWeight weight;
+  std::vector<std::pair<cpu::GroupedMatrix, PartRows>> wholes;
 
   Matrix(int out_, const Stored& first) : out(out_), in(first.in), values(size(out_, first.in)) {
     QuantizedWeight& q = weight.quantized;
     weight.out = out;
     weight.in = in;
-    q.format = first.format.layout == kFp8 ? WeightFormat::fp8 : WeightFormat::int4;
+    q.format = first.format.kept();
     q.groups = first.groups;
     q.group_shift =
         first.groups == 1 ? 31 : std::countr_zero(static_cast<unsigned>(first.format.group));
@@ -181,11 +233,33 @@ struct Matrix {
     q.order = order->get();
   }
 
+  /// All parts at once.
+  void pack_wholes() {
+    QuantizedWeight& q = weight.quantized;
+    std::vector<WholePart> parts;
+    for (const auto& [matrix, rows] : wholes) {
+      parts.push_back({&matrix, {0, matrix.out}, {0, in}, rows});
+    }
+    std::vector<std::uint32_t> packed(weight_words(q.format, out, in));
+    std::vector<std::uint32_t> scale(scale_words(out, q.groups));
+    pack_tiles(parts, {q.format, q.groups, q.group_shift}, in, {0, tiles_of(out)}, packed.data(),
+               scale.data());
+    words = std::make_unique<Device<std::uint32_t>>(packed);
+    scales = std::make_unique<Device<std::uint32_t>>(scale);
+    q.words = words->get();
+    q.scales = scales->get();
+  }
+
   void add(const Stored& s, PartRows rows) {
-    const Raw raw(s);
-    const Device<int> nan(std::vector<int>{0});
-    pack_part(raw.part, rows, weight.quantized, nan.get(), nullptr);
-    EXPECT_EQ(nan.read()[0], 0);
+    if (s.format.is_whole()) {
+      wholes.emplace_back(s.whole, rows);
+      pack_wholes();
+    } else {
+      const Raw raw(s);
+      const Device<int> nan(std::vector<int>{0});
+      pack_part(raw.part, rows, weight.quantized, nan.get(), nullptr);
+      EXPECT_EQ(nan.read()[0], 0);
+    }
     for (int o = 0; o < s.out; ++o) {
       const int row = rows.first + (rows.interleaved ? o / 8 * 16 + o % 8 : o);
       std::copy_n(s.values.begin() + static_cast<std::ptrdiff_t>(size(o, in)), in,
@@ -199,8 +273,10 @@ struct Matrix {
 Matrix make_matrix(const Format& format, int out, int in) {
   Stored first(format, out / 2, in, 11);
   Stored second(format, out / 2, in, 12);
-  second.group = first.group;
-  second.dequantize_on_host();
+  if (!format.is_whole()) {
+    second.group = first.group;
+    second.dequantize_on_host();
+  }
   Matrix m(out, first);
   if (out % 16 == 0) {
     m.add(first, {0, true});
@@ -359,7 +435,8 @@ TEST_F(QuantizedLinearTest, ShapesThatFillManyTilesOrLessThanOne) {
   struct Size {
     int out, in;
   };
-  for (const Format& format : {kFormats[0], kFormats[5], kFormats[6], kFormats[7]}) {
+  for (const Format& format :
+       {kFormats[0], kFormats[5], kFormats[6], kFormats[7], kFormats[8], kFormats[9]}) {
     SCOPED_TRACE(format.name);
     for (const Size s :
          {Size{16, 16}, Size{48, 4096}, Size{4096, 256}, Size{12816, 64}, Size{256, 6144}}) {
@@ -377,7 +454,7 @@ TEST_F(QuantizedLinearTest, ShapesThatFillManyTilesOrLessThanOne) {
 }
 
 TEST_F(QuantizedLinearTest, PartsThatBeginInsideOfATile) {
-  for (const Format& format : {kFormats[0], kFormats[4], kFormats[6]}) {
+  for (const Format& format : {kFormats[0], kFormats[4], kFormats[6], kFormats[8], kFormats[12]}) {
     SCOPED_TRACE(format.name);
     const Matrix m = make_matrix(format, 208, 256);  // gate and up, 13 tiles
     const Products both(m, 9);
@@ -399,7 +476,8 @@ TEST_F(QuantizedLinearTest, PartsThatBeginInsideOfATile) {
 }
 
 TEST_F(QuantizedLinearTest, EveryVariantAgrees) {
-  for (const Format& format : {kFormats[1], kFormats[4], kFormats[7]}) {
+  for (const Format& format : {kFormats[1], kFormats[4], kFormats[7], kFormats[8], kFormats[9],
+                               kFormats[10], kFormats[11]}) {
     SCOPED_TRACE(format.name);
     const Matrix m = make_matrix(format, 1024, 1536);
     const Products products(m, 200);
@@ -434,7 +512,7 @@ TEST_F(QuantizedLinearTest, EveryVariantAgrees) {
 }
 
 TEST_F(QuantizedLinearTest, DeterministicRowsKeepTheirBits) {
-  for (const Format& format : {kFormats[1], kFormats[4], kFormats[6]}) {
+  for (const Format& format : {kFormats[1], kFormats[4], kFormats[6], kFormats[8], kFormats[11]}) {
     SCOPED_TRACE(format.name);
     const Matrix m = make_matrix(format, 512, 1024);
     const Products products(m, 200);
@@ -466,10 +544,15 @@ TEST_F(QuantizedLinearTest, DequantizedWeightsAreTheValues) {
     const Device<Bf16> packed(std::vector<Bf16>(size(88, s.in)));
     dequantize(m.weight, packed.get(), stream_);
     const std::vector<Bf16> from_packed = packed.read();
-    const Raw raw(s);
-    const Device<Bf16> stored(std::vector<Bf16>(size(88, s.in)));
-    dequantize_part(raw.part, {0, false}, stored.get(), stream_);
-    const std::vector<Bf16> from_stored = stored.read();
+    std::vector<Bf16> from_stored;
+    if (format.is_whole()) {
+      for (const float v : s.values) from_stored.push_back(rounded(v));
+    } else {
+      const Raw raw(s);
+      const Device<Bf16> stored(std::vector<Bf16>(size(88, s.in)));
+      dequantize_part(raw.part, {0, false}, stored.get(), stream_);
+      from_stored = stored.read();
+    }
     std::vector<std::int32_t> order(at(s.in));
     std::iota(order.begin(), order.end(), 0);
     if (m.order) order = m.order->read();

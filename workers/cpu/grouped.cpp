@@ -183,17 +183,22 @@ void widen_row(const PackedMatrix& m, int row, float* result) {
 }
 
 void widen(const GroupedMatrix& m, ThreadPool& pool, float* result) {
+  widen_rows(m, 0, m.out, pool, result);
+}
+
+void widen_rows(const GroupedMatrix& m, std::int64_t first, std::int64_t rows, ThreadPool& pool,
+                float* result) {
   const std::int64_t group = m.type.format.group;
   const std::int64_t groups = m.in / group;
   const std::int64_t each = std::max<std::int64_t>(65'536 / std::max<std::int64_t>(m.in, 1), 1);
-  pool.run(static_cast<int>((m.out + each - 1) / each), [&](int chunk, int) {
-    const std::int64_t end = std::min(m.out, (chunk + 1) * each);
-    for (std::int64_t r = chunk * each; r < end; ++r) {
+  pool.run(static_cast<int>((rows + each - 1) / each), [&](int chunk, int) {
+    const std::int64_t end = first + std::min(rows, (chunk + 1) * each);
+    for (std::int64_t r = first + chunk * each; r < end; ++r) {
       for (std::int64_t i = 0; i < m.in; ++i) {
         const auto at = static_cast<std::size_t>(r * groups + i / group);
         const auto q = static_cast<float>(m.q[static_cast<std::size_t>(r * m.in + i)]);
         const float second = m.second.empty() ? 0.0F : m.second[at];
-        result[r * m.in + i] = value_of(m.type.format.second, q, m.scale[at], second);
+        result[(r - first) * m.in + i] = value_of(m.type.format.second, q, m.scale[at], second);
       }
     }
   });

@@ -47,7 +47,9 @@ void pack_grouped(std::span<const GroupedMatrix> parts, bool paired, const Group
 /// packed.
 void widen_row(const PackedMatrix& matrix, int row, float* result);
 
-/// Writes the same numbers as fp32, [out, in].
+/// Writes the same numbers as fp32, [out, in]; or rows [first, first + rows) of them.
 void widen(const GroupedMatrix& matrix, ThreadPool& pool, float* result);
+void widen_rows(const GroupedMatrix& matrix, std::int64_t first, std::int64_t rows,
+                ThreadPool& pool, float* result);
 
 }  // namespace baton::cpu

@@ -20,6 +20,7 @@
 #include "workers/model/error.h"
 #include "workers/model/fingerprint.h"
 #include "workers/model/gpu_cut.h"
+#include "workers/model/gpu_formats.h"
 #include "workers/model/gpu_limits.h"
 #include "workers/pool/cuda_sums.h"
 #include "workers/sampling/gpu_results.h"
@@ -35,22 +36,6 @@ constexpr int kMaxWanted = 512;
 constexpr int kMaxSamplingThreads = 8;
 /// The longest that a step of several ranks computes.
 constexpr TimeNs kMostStepTime = 30 * kSecond;
-
-/// What most of the weights are kept in.
-const char* weights_name(QuantMethod method) {
-  switch (method) {
-    case QuantMethod::none:
-    case QuantMethod::packed:  // refused on GPUs before anybody asks
-    case QuantMethod::nvfp4:
-      return "bf16";
-    case QuantMethod::gptq:
-    case QuantMethod::awq:
-      return "int4";
-    case QuantMethod::fp8:
-      return "fp8";
-  }
-  return "bf16";
-}
 
 /// Lists that find no room send a row to the host.
 bool may_need_host(const BatchRow& row) {
@@ -152,6 +137,8 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   const cuda::MemoryInfo memory = cuda::memory_info();
   const std::uint64_t fingerprint =
       checkpoint == nullptr ? model_fingerprint(config) : model_fingerprint(config, *checkpoint);
+  const GpuFormats::Summary formats = GpuFormats(config, checkpoint.get(), cut).summary();
+  weights_name_ = formats.most();
   const TimeNs asked = now_ns();
   BroughtWeights brought = bring_gpu_weights({options_.process_name(), memory_socket_, &config,
                                               checkpoint.get(), fingerprint, device_, cut},
@@ -187,6 +174,7 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
       device_.name, device_.uuid, seconds(begin, asked), mib(decoder_->weight_bytes()),
       brought.mapped ? "mapped" : "loaded", seconds(asked, loaded),
       mib(decoder_->workspace_bytes()), seconds(loaded, made), seconds(made, now_ns()));
+  if (!formats.text().empty()) spdlog::info("quantised weights: {}", formats.text());
   spdlog::debug("{}", decoder_->linears_report());
 
   const ModelConfig& c = decoder_->config();
@@ -213,7 +201,7 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   mask_of_row_ = [this](std::size_t row) { return grammars_->wait(row); };
   sampling_ = std::make_unique<RowSamplingPool>(std::clamp(cores / 2, 1, kMaxSamplingThreads),
                                                 mask_of_row_);
-  shape.facts.weights = weights_name(c.quantization.method);
+  shape.facts.weights = weights_name_;
   shape.facts.weight_bytes = decoder_->weight_bytes();
   shape.facts.weight_copy = brought.copy;
   shape.facts.free_bytes = memory.free;
@@ -241,7 +229,7 @@ Result<PoolExport> CudaExecutor::allocate_now(const PoolRequest& request) {
   gpu.weight_bytes = decoder_->weight_bytes();
   gpu.workspace_bytes = decoder_->workspace_bytes();
   gpu.other_bytes = inputs_.bytes() + (exchange_ ? exchange_->bytes() : 0);
-  gpu.weights = weights_name(decoder_->config().quantization.method);
+  gpu.weights = weights_name_;
   gpu.memory_socket = memory_socket_;
   gpu.neighbours = options_.neighbours;
   GpuPool made;

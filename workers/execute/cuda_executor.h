@@ -125,6 +125,7 @@ class CudaExecutor final : public Executor {
   Options options_;  // with memory_fraction divided among the workers of one GPU
   cuda::DeviceInfo device_;
   std::string memory_socket_;  // of this GPU's memory process
+  std::string weights_name_;   // what most of the weights are kept in
   UniqueFd weights_link_;      // says that this process uses shared weights
   KvGeometry shape_;
   int all_kv_heads_ = 0;                   // of the model; shape_ has this rank's

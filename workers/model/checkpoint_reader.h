@@ -104,6 +104,16 @@ std::optional<cpu::GroupedType> grouped_type(const Quantization& quantization,
                                              const Checkpoint& checkpoint, const std::string& name,
                                              std::int64_t in);
 
+/// Rows of a quantised layer as fp32, [range.rows, columns]; a `lazy` one is read as a whole. Like
+/// grouped_matrix() for any thread, with a pool of its own.
+void dequantize_rows(const LinearSource& source, const Quantization& quantization, RowRange range,
+                     cpu::ThreadPool& pool, float* to);
+
+/// A quantised layer as whole numbers, whose scales are checked to be numbers; precondition:
+/// source.grouped.
+cpu::GroupedMatrix grouped_matrix(const LinearSource& source, const Quantization& quantization,
+                                  cpu::ThreadPool& pool);
+
 /// The one of `names.roots` that this checkpoint has, and the name of its head.
 std::string decoder_root(const TensorNames& names, const Checkpoint& checkpoint);
 std::string head_name(const TensorNames& names, const Checkpoint& checkpoint);

@@ -156,17 +156,10 @@ const std::byte* BlockWeight::row(std::int64_t r) const {
   return data + paired_row(r, pair_rows) * blocks * static_cast<std::int64_t>(layout.bytes);
 }
 
-BlockWeight rows_of(const BlockWeight& weight, std::int64_t first, std::int64_t rows) {
-  BlockWeight part = weight;
-  part.data = weight.row(first);
-  part.out = rows;
-  return part;
-}
-
-void dequantize_blocks(const BlockWeight& w, cpu::ThreadPool& pool, float* result) {
+void dequantize_blocks(const BlockWeight& w, cpu::ThreadPool& pool, float* result, RowRange range) {
   const std::int64_t group = ggml_group(w.type);
   const auto groups = static_cast<std::size_t>(w.in / group);
-  const RowChunks chunks(w.out, {}, w.in, 1);
+  const RowChunks chunks(w.out, range, w.in, 1);
   pool.run(chunks.count(), [&](int chunk, int) {
     std::vector<std::int8_t> q(static_cast<std::size_t>(w.in));
     std::vector<float> scale(groups);
@@ -174,7 +167,7 @@ void dequantize_blocks(const BlockWeight& w, cpu::ThreadPool& pool, float* resul
     for (std::int64_t r = chunks.first(chunk); r < chunks.end(chunk); ++r) {
       decode_ggml(w.type, w.row(r), w.in,
                   {q.data(), scale.data(), offset.empty() ? nullptr : offset.data()});
-      float* to = result + r * w.in;
+      float* to = result + chunks.place(r) * w.in;
       for (std::size_t i = 0; i < q.size(); ++i) {
         const std::size_t g = i / static_cast<std::size_t>(group);
         // Two roundings: a fused multiply-add would give other bits.

@@ -72,11 +72,9 @@ struct BlockWeight {
 /// Where row `r` lies among rows of which every `pair_rows` are a head's whose halves alternate.
 std::int64_t paired_row(std::int64_t r, int pair_rows);
 
-/// Rows [first, first + rows) of it; `first` is a multiple of pair_rows.
-BlockWeight rows_of(const BlockWeight& weight, std::int64_t first, std::int64_t rows);
-
-/// Writes [out, in] to `result`.
-void dequantize_blocks(const BlockWeight& weight, cpu::ThreadPool& pool, float* result);
+/// Writes the rows that are asked for, row-major, to `result`.
+void dequantize_blocks(const BlockWeight& weight, cpu::ThreadPool& pool, float* result,
+                       RowRange range = {});
 
 /// The value of an E4M3 number.
 float fp8_number(unsigned bits);

@@ -20,18 +20,19 @@ using cuda::Bf16;
 using cuda::LinearOutput;
 using cuda::Linears;
 
-/// Matrices of one kind by what Linears tells apart.
-std::vector<std::vector<cuda::LinearWeight>> alike(const std::vector<cuda::LinearWeight>& all) {
+}  // namespace
+
+/// By what Linears tells apart.
+void GpuDecoder::tune_alike(const std::vector<cuda::LinearWeight>& all, LinearOutput output,
+                            void* scratch, std::size_t bytes, cuda::Stream stream) {
   std::map<std::pair<cuda::WeightFormat, int>, std::vector<cuda::LinearWeight>> sorted;
   for (const cuda::LinearWeight& w : all) {
     sorted[{w.quantized.format, w.quantized.groups}].push_back(w);
   }
-  std::vector<std::vector<cuda::LinearWeight>> result;
-  for (auto& [key, list] : sorted) result.push_back(std::move(list));
-  return result;
+  for (const auto& [key, list] : sorted) {
+    linears_.tune(list.data(), static_cast<int>(list.size()), output, scratch, bytes, stream);
+  }
 }
-
-}  // namespace
 
 void GpuDecoder::tune(cuda::Stream stream) {
   // The activations are free until the first step: timing may write there.
@@ -56,9 +57,7 @@ void GpuDecoder::tune(cuda::Stream stream) {
   // What is summed over ranks is added to the residual stream when it has been.
   const LinearOutput added = sums_over_ranks() ? LinearOutput::bf16 : LinearOutput::residual;
   const auto tune = [&](const std::vector<cuda::LinearWeight>& w, LinearOutput output) {
-    for (const auto& list : alike(w)) {
-      linears_.tune(list.data(), static_cast<int>(list.size()), output, scratch, bytes, stream);
-    }
+    tune_alike(w, output, scratch, bytes, stream);
   };
   tune(qkv, LinearOutput::bf16);
   tune(o, added);

@@ -185,6 +185,8 @@ class GpuDecoder {
   void general_experts(int index, const cuda::Bf16* normed, cuda::Bf16* x, int rows,
                        cuda::Stream stream);
   void general_head(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use);
+  void tune_alike(const std::vector<cuda::LinearWeight>& all, cuda::LinearOutput output,
+                  void* scratch, std::size_t bytes, cuda::Stream stream);
   void tune_general(void* scratch, std::size_t scratch_bytes, cuda::Stream stream);
   bool make_near_attention();
   void carve_workspace();

@@ -57,6 +57,71 @@ std::optional<bool> needs_order(const Quantization& q, const Checkpoint& checkpo
   return true;
 }
 
+/// Formats that become whole numbers with scales on the host (cpu::GroupFormat).
+bool becomes_whole(const ModelConfig& c) {
+  const Quantization& q = c.quantization;
+  return c.gguf || q.method == QuantMethod::packed || q.method == QuantMethod::nvfp4 ||
+         (q.method == QuantMethod::gptq && q.bits == 8);
+}
+
+std::optional<cpu::GroupedType> whole_type(const ModelConfig& c, const Checkpoint* checkpoint,
+                                           const std::string& part, int in) {
+  const Quantization& q = c.quantization;
+  if (checkpoint != nullptr) return grouped_type(q, *checkpoint, part, in);
+  if (c.gguf || q.method == QuantMethod::nvfp4) return std::nullopt;
+  const bool four = q.bits == 4;
+  const cpu::Second second = four || !q.symmetric ? cpu::Second::zero : cpu::Second::none;
+  return cpu::GroupedType{four ? cpu::WeightType::int4 : cpu::WeightType::int8,
+                          {q.group == 0 ? in : q.group, false, second}};
+}
+
+/// Whether all zero points of a GPTQ layer of eight bits are the middle: then there are none.
+bool zeros_in_the_middle(const Quantization& q, const Checkpoint* checkpoint,
+                         const std::string& part) {
+  if (q.method != QuantMethod::gptq || checkpoint == nullptr) return false;
+  const TensorView* zeros = checkpoint->find(part + ".qzeros");
+  const auto middle = static_cast<std::byte>(128 - q.zero_offset);
+  return zeros != nullptr && std::all_of(zeros->data, zeros->data + zeros->bytes,
+                                         [middle](std::byte b) { return b == middle; });
+}
+
+/// What a part is kept in on a GPU; bf16: it is not.
+WeightFormat kept_as(const ModelConfig& c, const Checkpoint* checkpoint, const std::string& part,
+                     const cpu::GroupedType& type) {
+  const cpu::Second second = type.format.second;
+  if (type.type == cpu::WeightType::int4) {
+    return second == cpu::Second::zero ? WeightFormat::int4 : WeightFormat::bf16;
+  }
+  const bool none =
+      second == cpu::Second::none ||
+      (second == cpu::Second::zero && zeros_in_the_middle(c.quantization, checkpoint, part));
+  return none ? WeightFormat::int8 : WeightFormat::bf16;
+}
+
+/// Of parts that become whole numbers with scales.
+LinearFormat whole_format(const ModelConfig& c, const Checkpoint* checkpoint,
+                          std::span<const std::string> parts, int all_inputs, const Slice& inputs) {
+  LinearFormat found;
+  found.format = WeightFormat::int4;
+  int group = 0;
+  for (const std::string& part : parts) {
+    const auto type = whole_type(c, checkpoint, part, all_inputs);
+    if (!type || (group != 0 && type->format.group != group)) return {};
+    group = type->format.group;
+    const WeightFormat kept = kept_as(c, checkpoint, part, *type);
+    if (kept == WeightFormat::bf16) return {};
+    if (kept == WeightFormat::int8) found.format = kept;
+  }
+  if (inputs.first / group == (inputs.end() - 1) / group) return found;  // one group
+  if (!std::has_single_bit(static_cast<unsigned>(group)) || group < 32 ||
+      inputs.first % group != 0) {
+    return {};
+  }
+  found.group_shift = std::countr_zero(static_cast<unsigned>(group));
+  found.groups = static_cast<int>((inputs.count + group - 1) / group);
+  return found;
+}
+
 }  // namespace
 
 std::vector<std::int32_t> groups_within(std::span<const std::int32_t> all, const Slice& inputs) {
@@ -93,6 +158,7 @@ LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* chec
                                const Slice& inputs) {
   const auto in = static_cast<int>(inputs.count);
   const Quantization& q = config.quantization;
+  if (becomes_whole(config)) return whole_format(config, checkpoint, parts, all_inputs, inputs);
   if (q.method == QuantMethod::none) return {};
   if (checkpoint != nullptr &&
       !std::all_of(parts.begin(), parts.end(), [&](const std::string& part) {

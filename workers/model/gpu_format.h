@@ -31,8 +31,10 @@ struct LinearFormat {
 /// The format of the matrix whose rows are those of the layers `parts` (names without ".weight")
 /// and which has `in` inputs. Quantised are matrices of which all parts are stored so, with groups
 /// of a power of two inputs, at least 32 (blocks of FP8: at least 64), or one group for all; parts
-/// that share their inputs must share their order. Everything else is bf16. Without a checkpoint
-/// (`load_format: dummy`) every part counts as quantised.
+/// that share their inputs must share their order. Of formats that become whole numbers with scales
+/// (GGUF's, packed integers, GPTQ of eight bits) those of four bits with zero points and those of
+/// eight bits without; of a matrix whose parts differ in that all become eight bits. Everything
+/// else is bf16. Without a checkpoint (`load_format: dummy`) every part counts as quantised.
 LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* checkpoint,
                                std::span<const std::string> parts, int in);
 /// The same of a rank's part, which has some of the inputs.

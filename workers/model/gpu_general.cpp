@@ -324,8 +324,7 @@ void GpuDecoder::tune_general(void* scratch, std::size_t scratch_bytes, cuda::St
     shared_down.push_back(l.general.shared_down);
   }
   const auto tune = [&](const std::vector<LinearWeight>& w, LinearOutput output) {
-    if (w.empty()) return;
-    linears_.tune(w.data(), static_cast<int>(w.size()), output, scratch, scratch_bytes, stream);
+    tune_alike(w, output, scratch, scratch_bytes, stream);
   };
   const GpuGeneralLayer& g = weights_.layers.front().general;
   const auto joins = [](bool at_once) {

@@ -1,11 +1,11 @@
 #include "workers/model/gpu_general_weights.h"
 
-#include <memory>
 #include <utility>
 #include <vector>
 
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/error.h"
+#include "workers/model/gpu_bring.h"
 #include "workers/model/gpu_upload.h"
 
 namespace baton {
@@ -14,6 +14,9 @@ namespace {
 using cuda::Bf16;
 using cuda::LinearWeight;
 
+/// Of tables and experts that are decoded before they are uploaded.
+constexpr int kGeneralReaderThreads = 8;
+
 std::size_t count_of(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 /// Two rows of gate and up a column of the part, or one without a gate.
@@ -21,7 +24,8 @@ std::int64_t up_rows(const MlpSpec& m) { return std::int64_t{m.intermediate} * (
 
 class Placer {
  public:
-  Placer(const ModelConfig& c, GpuPlaces& places) : c_(c), places_(places) {}
+  Placer(const ModelConfig& c, const GpuFormats& formats, GpuPlaces& places)
+      : c_(c), formats_(formats), places_(places) {}
 
   void layer(int index, GpuLayer& l) {
     const LayerSpec& spec = c_.layer(index);
@@ -29,13 +33,13 @@ class Placer {
     const bool before = spec.norm != NormPlace::after;
     const bool after = spec.norm != NormPlace::before;
     if (before) g.before_attention = norm();
-    attention(spec.attention, l);
+    attention(index, spec.attention, l);
     if (after) g.after_attention = norm();
     if (before && !spec.parallel) g.before_mlp = norm();
     if (after) g.after_mlp = norm();
-    if (spec.sparse()) return experts(spec.experts, l);
-    l.gate_up = places_.matrix(up_rows(spec.mlp), c_.hidden);
-    l.down = places_.matrix(c_.hidden, spec.mlp.intermediate);
+    if (spec.sparse()) return experts(index, spec.experts, l);
+    l.gate_up = places_.matrix(up_rows(spec.mlp), c_.hidden, formats_.gate_up(index));
+    l.down = places_.matrix(c_.hidden, spec.mlp.intermediate, formats_.down(index));
     if (spec.mlp.bias) g.up_bias = floats(up_rows(spec.mlp));
     if (spec.mlp.bias) g.down_bias = floats(c_.hidden);
   }
@@ -49,10 +53,10 @@ class Placer {
  private:
   const float* floats(std::int64_t n) { return places_.take_as<float>(count_of(n)); }
 
-  void attention(const AttentionSpec& a, GpuLayer& l) {
+  void attention(int index, const AttentionSpec& a, GpuLayer& l) {
     GpuGeneralLayer& g = l.general;
     const std::int64_t q = std::int64_t{c_.heads} * c_.head_dim;
-    l.qkv = places_.matrix(c_.qkv_columns(), c_.hidden);
+    l.qkv = places_.matrix(c_.qkv_columns(), c_.hidden, formats_.qkv(index));
     if (a.qkv_bias) g.qkv_bias = floats(c_.qkv_columns());
     if (a.qk_norm != QkNorm::none) {
       const bool whole = a.qk_norm == QkNorm::whole;
@@ -60,11 +64,11 @@ class Placer {
       g.k_norm = floats(whole ? std::int64_t{c_.kv_heads} * c_.head_dim : c_.head_dim);
     }
     if (a.sinks) g.sinks = floats(c_.heads);
-    l.o = places_.matrix(c_.hidden, q);
+    l.o = places_.matrix(c_.hidden, q, formats_.o(index));
     if (a.o_bias) g.o_bias = floats(c_.hidden);
   }
 
-  void experts(const ExpertSpec& e, GpuLayer& l) {
+  void experts(int index, const ExpertSpec& e, GpuLayer& l) {
     GpuGeneralLayer& g = l.general;
     const std::int64_t middle = e.expert.intermediate;
     l.router = places_.matrix(e.count, c_.hidden);
@@ -75,14 +79,15 @@ class Placer {
     if (e.router_bias) g.router_bias = floats(e.count);
     if (e.choice_bias) g.choice_bias = floats(e.count);
     if (e.shared.intermediate == 0) return;
-    g.shared_gate_up = places_.matrix(up_rows(e.shared), c_.hidden);
-    g.shared_down = places_.matrix(c_.hidden, e.shared.intermediate);
+    g.shared_gate_up = places_.matrix(up_rows(e.shared), c_.hidden, formats_.shared_gate_up(index));
+    g.shared_down = places_.matrix(c_.hidden, e.shared.intermediate, formats_.shared_down(index));
     if (e.shared.bias) g.shared_up_bias = floats(up_rows(e.shared));
     if (e.shared.bias) g.shared_down_bias = floats(c_.hidden);
     if (e.shared_gate) g.shared_gate = floats(c_.hidden);
   }
 
   const ModelConfig& c_;
+  const GpuFormats& formats_;
   GpuPlaces& places_;
 };
 
@@ -102,17 +107,20 @@ void put(const std::vector<float>& weight, const std::vector<float>& bias, const
 class Loader {
  public:
   Loader(const ModelConfig& c, const Checkpoint& checkpoint)
-      : c_(c), reader_(c, checkpoint), upload_(new GpuUpload(c.quantization)) {}
+      : c_(c),
+        reader_(c, checkpoint, nullptr, kGeneralReaderThreads),
+        upload_(c.quantization),
+        bring_(upload_, c.quantization) {}
 
   void everything(int ordinal, std::atomic<int>& percent, GpuWeights& w) {
     plain(reader_.embedding(), w.embedding, false);
     put(reader_.final_norm(), reader_.final_norm_bias(), w.general_final_norm);
     const LinearSource head = reader_.lm_head();
-    if (!c_.tied_embeddings) plain(head.plain, w.lm_head.data, false);
+    if (!c_.tied_embeddings) bring_.all(head, w.lm_head);
     for (int i = 0; i < c_.layers; ++i) {
       layer(i, w.layers[count_of(i)]);
       // Experts that are stored otherwise have been copied: a layer of them at a time.
-      if (!kept_.empty()) flush(ordinal);
+      if (upload_.held_bytes() > 0) flush(ordinal);
       percent = (i + 1) * 99 / c_.layers;
     }
     flush(ordinal);
@@ -122,14 +130,11 @@ class Loader {
  private:
   void flush(int ordinal) {
     std::atomic<int> ignored{0};
-    upload_->run(ordinal, ignored);
-    upload_ = std::make_unique<GpuUpload>(c_.quantization);
-    kept_.clear();
+    upload_.run(ordinal, ignored);
   }
   void plain(const cpu::MatrixSource& source, const Bf16* to, bool interleaved) {
     if (source.rows == 0) throw ModelError("a matrix without rows is to be uploaded");
-    if (source.owner != nullptr) kept_.push_back(source);
-    upload_->plain(source, to, interleaved);
+    upload_.plain(source, to, interleaved);
   }
 
   void layer(int index, const GpuLayer& to) {
@@ -139,32 +144,42 @@ class Loader {
     put(from.attention_after, from.norm_biases[1], g.after_attention);
     put(from.post_norm, from.norm_biases[2], g.before_mlp);
     put(from.mlp_after, from.norm_biases[3], g.after_mlp);
-    std::int64_t row = 0;
+    std::vector<MatrixPiece> qkv;
+    int row = 0;
     for (const LinearSource* part : {&from.q, &from.k, &from.v}) {
       if (part->rows() == 0) continue;  // q has the rows of all three
-      plain(part->plain, to.qkv.data + row * c_.hidden, false);
-      row += part->rows();
+      qkv.push_back({*part, {0, part->rows()}, cuda::PartRows{row, false}});
+      row += static_cast<int>(part->rows());
     }
+    bring_.matrix(qkv, to.qkv);
     put(from.qkv_bias, g.qkv_bias);
     put(from.q_norm, g.q_norm);
     put(from.k_norm, g.k_norm);
     put(from.sinks, g.sinks);
-    plain(from.o.plain, to.o.data, false);
+    bring_.all(from.o, to.o);
     put(from.o_bias, g.o_bias);
     const LayerSpec& spec = c_.layer(index);
     if (!spec.sparse()) {
-      feed_forward(spec.mlp, from.dense, to.gate_up.data, to.down.data, g.up_bias, g.down_bias);
+      dense(spec.mlp, from.dense, to.gate_up, to.down, g.up_bias, g.down_bias);
       return;
     }
     const ExpertSpec& e = spec.experts;
-    plain(from.router.plain, to.router.data, false);
+    bring_.all(from.router, to.router);
     put(from.router_bias, g.router_bias);
     put(from.choice_bias, g.choice_bias);
     experts(index, e, to);
     if (e.shared.intermediate == 0) return;
-    feed_forward(e.shared, from.shared, g.shared_gate_up.data, g.shared_down.data, g.shared_up_bias,
-                 g.shared_down_bias);
-    if (e.shared_gate) put(values_of(from.shared_gate.plain), g.shared_gate);
+    dense(e.shared, from.shared, g.shared_gate_up, g.shared_down, g.shared_up_bias,
+          g.shared_down_bias);
+    if (e.shared_gate) put(values_of(reader_.dequantized(from.shared_gate)), g.shared_gate);
+  }
+
+  void dense(const MlpSpec& m, const FeedForwardSource& from, const LinearWeight& up,
+             const LinearWeight& down, const float* up_bias, const float* down_bias) {
+    bring_.matrix(up_pieces(from, m.gated, {0, m.intermediate}), up);
+    bring_.all(from.down, down);
+    put(from.up_bias, up_bias);
+    put(from.down_bias, down_bias);
   }
 
   void experts(int layer, const ExpertSpec& e, const GpuLayer& to) {
@@ -180,10 +195,10 @@ class Loader {
     }
   }
 
-  /// gate and up alternate by eight rows, where there is a gate.
+  /// Of an expert, in bf16. gate and up alternate by eight rows, where there is a gate.
   void feed_forward(const MlpSpec& m, const FeedForwardSource& from, const Bf16* up,
                     const Bf16* down, const float* up_bias, const float* down_bias) {
-    // Experts may be stored in MXFP4, of which every value is a bf16.
+    // Experts may be stored in MXFP4, of which every value is a bf16, or otherwise quantised.
     FeedForwardSource wide;
     wide.gate.plain = reader_.dequantized(from.gate);
     wide.up.plain = reader_.dequantized(from.up);
@@ -209,20 +224,21 @@ class Loader {
 
   const ModelConfig& c_;
   CheckpointReader reader_;
-  std::unique_ptr<GpuUpload> upload_;
-  std::vector<cpu::MatrixSource> kept_;  // owners of what is not in the mapped file
+  GpuUpload upload_;
+  GpuBring bring_;
 };
 
 }  // namespace
 
-void place_general_weights(const ModelConfig& c, GpuPlaces& places, GpuWeights& w) {
-  Placer placer(c, places);
+void place_general_weights(const ModelConfig& c, const GpuFormats& formats, GpuPlaces& places,
+                           GpuWeights& w) {
+  Placer placer(c, formats, places);
   w.embedding = places.take(count_of(c.vocab) * count_of(c.hidden));
   w.layers.resize(count_of(c.layers));
   for (int i = 0; i < c.layers; ++i) placer.layer(i, w.layers[count_of(i)]);
   w.general_final_norm = placer.norm();
   w.lm_head = {w.embedding, c.vocab, c.hidden};
-  if (!c.tied_embeddings) w.lm_head = places.matrix(c.vocab, c.hidden);
+  if (!c.tied_embeddings) w.lm_head = places.matrix(c.vocab, c.hidden, formats.lm_head());
 }
 
 void load_general_weights(const ModelConfig& c, const Checkpoint& checkpoint, int ordinal,

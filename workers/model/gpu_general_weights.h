@@ -4,13 +4,15 @@
 
 #include <atomic>
 
+#include "workers/model/gpu_formats.h"
 #include "workers/model/gpu_places.h"
 #include "workers/model/gpu_weights.h"
 
 namespace baton {
 
 /// All but the ropes.
-void place_general_weights(const ModelConfig& c, GpuPlaces& places, GpuWeights& w);
+void place_general_weights(const ModelConfig& c, const GpuFormats& formats, GpuPlaces& places,
+                           GpuWeights& w);
 
 /// Likewise; as load_gpu_weights().
 void load_general_weights(const ModelConfig& c, const Checkpoint& checkpoint, int ordinal,

@@ -37,11 +37,6 @@ bool fused_layer(const ModelConfig& c, const LayerSpec& layer) {
          fused_attention(c, layer.attention);
 }
 
-/// Which layers of a quantised checkpoint make a matrix is looked up by these names.
-bool named_like_llama(const TensorNames& names) {
-  return names.qkv.empty() && names.gate_up.empty() && names.roots == TensorNames().roots;
-}
-
 void check_mlp(const MlpSpec& m, const char* what) {
   if (m.intermediate % 16 != 0) {
     throw ModelError(std::string("the intermediate size of ") + what +
@@ -88,17 +83,8 @@ std::set<int> windows_of(const ModelConfig& c) {
 }
 
 void check_gpu_limits(const ModelConfig& c) {
-  if (c.gguf) refuse("GGUF files are");
   if (c.latent.rank > 0) refuse("latent keys and values are");
-  const Quantization& q = c.quantization;
-  if (q.method == QuantMethod::nvfp4) refuse("NVFP4 weights are");
-  if (q.method == QuantMethod::packed) refuse("compressed-tensors' packed integers are");
-  if (q.method == QuantMethod::gptq && q.bits == 8) refuse("GPTQ weights of 8 bits are");
-  const bool fused = has_fused_layers(c);
-  if (!fused) check_general(c);
-  if (c.quantization.method != QuantMethod::none && !(fused && named_like_llama(c.names))) {
-    refuse("quantised checkpoints of this architecture are");
-  }
+  if (!has_fused_layers(c)) check_general(c);
   if (c.experts().count > 0) check_experts(c.experts());
   if (c.hidden % 16 != 0 || c.intermediate() % 16 != 0 || (c.heads * c.head_dim) % 16 != 0) {
     throw ModelError(

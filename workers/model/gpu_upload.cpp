@@ -9,6 +9,7 @@
 #include "workers/cpu/finite.h"
 #include "workers/model/error.h"
 #include "workers/model/finite.h"
+#include "workers/model/gpu_pack.h"
 
 namespace baton {
 namespace {
@@ -31,6 +32,13 @@ std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::size_t raw_bytes(const StoredPart& part) {
   return aligned(part.weights.all()) + aligned(part.zeros.all()) + aligned(part.scales.all()) +
          aligned(part.group.size() * sizeof(std::int32_t));
+}
+
+/// For messages: file and tensor.
+std::string name_of(const LinearSource& source) {
+  if (source.lazy) return source.lazy->name;
+  if (source.blocks) return source.blocks->name;
+  return source.fp8 ? source.fp8->name : source.int4 ? source.int4->scales.name : source.plain.name;
 }
 
 QuantizedPart::ScaleType scale_type(ElementType type) {
@@ -97,7 +105,14 @@ class GpuUpload::Lane {
   bool used_ = false;
 };
 
+void GpuUpload::keep(const std::shared_ptr<const void>& owner, std::uint64_t bytes) {
+  if (owner == nullptr) return;
+  owners_.push_back(owner);
+  held_bytes_ += bytes;
+}
+
 void GpuUpload::plain(const MatrixSource& source, const Bf16* to, bool interleaved) {
+  keep(source.owner, size(source.rows * source.columns * cpu::element_bytes(source.type)));
   const auto total = size(source.rows * source.columns);
   const std::size_t group = interleaved ? size(8 * source.columns) : 0;
   const std::size_t pitch = 2 * group * sizeof(Bf16);
@@ -113,6 +128,7 @@ void GpuUpload::plain(const MatrixSource& source, const Bf16* to, bool interleav
 }
 
 void GpuUpload::columns(const MatrixSource& source, const Slice& columns, const Bf16* to) {
+  keep(source.owner, size(source.rows * source.columns * cpu::element_bytes(source.type)));
   const std::size_t row = size(columns.count);
   const std::size_t source_row = size(source.columns);
   const std::size_t rows_each = std::max<std::size_t>(kStagingBytes / sizeof(Bf16) / row, 1);
@@ -143,6 +159,14 @@ void GpuUpload::dequantized(const StoredPart& source, cuda::PartRows rows, const
   quantized_.push_back({source, rows, {}, const_cast<Bf16*>(to)});
 }
 
+void GpuUpload::whole(std::vector<DecodedPart> parts, const cuda::LinearWeight& to) {
+  whole_.push_back({std::move(parts), to});
+}
+
+void GpuUpload::widened(const DecodedPart& part, const Bf16* to) {
+  wide_.push_back({part, const_cast<Bf16*>(to)});
+}
+
 void GpuUpload::run(int ordinal, std::atomic<int>& percent) {
   std::size_t largest = 1;
   for (const QuantizedJob& job : quantized_) largest = std::max(largest, raw_bytes(job.source));
@@ -160,6 +184,15 @@ void GpuUpload::run(int ordinal, std::atomic<int>& percent) {
   cuda::copy_to_host(&found, nan.data(), sizeof found, stream.get());
   stream.synchronize();
   if (found != 0) throw ModelError("a weight of an FP8 layer is not a number");
+  whole_.clear();
+  wide_.clear();
+  quantized_.clear();
+  plain_.clear();
+  kept_.clear();
+  owners_.clear();
+  held_bytes_ = 0;
+  next_ = 0;
+  done_ = 0;
 }
 
 /// Elements [first, first + n) behind the job's first become bf16 at `to`.
@@ -237,20 +270,94 @@ void GpuUpload::do_quantized(const QuantizedJob& job, Lane& lane, int* nan) cons
   }
 }
 
-/// One thread. Quantised jobs come first: they are the largest.
+/// A whole matrix: its layers are decoded, and its tiles are sent as many at a time as a buffer
+/// holds.
+void GpuUpload::do_whole(const WholeJob& job, Lane& lane) const {
+  cpu::ThreadPool alone(1);
+  const cuda::QuantizedWeight& q = job.to.quantized;
+  std::vector<cpu::GroupedMatrix> made;
+  made.reserve(job.parts.size());
+  std::vector<WholePart> parts;
+  for (const DecodedPart& p : job.parts) {
+    made.push_back(grouped_matrix(p.source, quantization_, alone));
+    parts.push_back({&made.back(), p.rows, p.columns, p.at});
+  }
+  const LinearFormat format{q.format, q.groups, q.group_shift};
+  const std::size_t words = cuda::weight_words(q.format, cuda::kTileRows, job.to.in);
+  const std::size_t scales = cuda::scale_words(cuda::kTileRows, q.groups);
+  const std::int64_t tiles = cuda::tiles_of(job.to.out);
+  const auto each =
+      static_cast<std::int64_t>(kStagingBytes / sizeof(std::uint32_t) / (words + scales));
+  if (each == 0) throw ModelError(made.front().name + ": has too many inputs for a buffer");
+  for (std::int64_t first = 0; first < tiles; first += each) {
+    const Slice some{first, std::min(each, tiles - first)};
+    auto* const place = reinterpret_cast<std::uint32_t*>(lane.buffer());
+    std::uint32_t* const behind = place + size(some.count) * words;
+    pack_tiles(parts, format, job.to.in, some, place, behind);
+    const auto send = [&](const std::uint32_t* to, const std::uint32_t* from, std::size_t of_tile) {
+      cuda::copy_to_device(const_cast<std::uint32_t*>(to) + size(some.first) * of_tile, from,
+                           size(some.count) * of_tile * sizeof(std::uint32_t), lane.stream.get());
+    };
+    send(q.words, place, words);
+    send(q.scales, behind, scales);
+  }
+}
+
+/// Rows of a layer as fp32, then in bf16, a buffer at a time.
+void GpuUpload::do_wide(const WideJob& job, Lane& lane) const {
+  constexpr std::int64_t kRows = 8;  // that lie side by side where gate and up take turns
+  cpu::ThreadPool alone(1);
+  const DecodedPart& part = job.part;
+  const std::int64_t all = part.source.columns();
+  const std::int64_t width = part.columns.count;
+  WideRows rows(part.source, quantization_, alone);
+  const auto most = static_cast<std::int64_t>(kStagingBytes / sizeof(Bf16)) / all;
+  const std::int64_t each = std::min(most / kRows * kRows, (part.rows.count + 7) / kRows * kRows);
+  if (each == 0) throw ModelError("a layer has too many inputs for a buffer");
+  std::vector<float> values(size(each * all));
+  Bf16* const to = job.to + std::int64_t{part.at.first} * width;
+  for (std::int64_t first = 0; first < part.rows.count; first += each) {
+    const std::int64_t n = std::min(each, part.rows.count - first);
+    rows.read(part.rows.first + first, n, values.data());
+    auto* const place = reinterpret_cast<Bf16*>(lane.buffer());
+    PlainJob values_of;
+    values_of.from = reinterpret_cast<const std::byte*>(values.data());
+    values_of.type = ElementType::f32;
+    values_of.name = name_of(part.source);
+    values_of.first = size((part.rows.first + first) * all);
+    for (std::int64_t r = 0; r < n; ++r) {
+      convert(values_of, size(r * all + part.columns.first), size(width), place + r * width);
+    }
+    if (!part.at.interleaved) {
+      cuda::copy_to_device(to + first * width, place, size(n * width) * sizeof(Bf16),
+                           lane.stream.get());
+      continue;
+    }
+    const std::size_t group = size(kRows * width) * sizeof(Bf16);
+    cuda::copy_rows_to_device(to + 2 * first * width, 2 * group, place, group, group,
+                              size(n / kRows), lane.stream.get());
+  }
+}
+
+void GpuUpload::do_job(std::size_t index, Lane& lane, int* nan) const {
+  if (index < whole_.size()) return do_whole(whole_[index], lane);
+  index -= whole_.size();
+  if (index < wide_.size()) return do_wide(wide_[index], lane);
+  index -= wide_.size();
+  if (index < quantized_.size()) return do_quantized(quantized_[index], lane, nan);
+  do_plain(plain_[index - quantized_.size()], lane);
+}
+
+/// One thread. What takes longest comes first.
 void GpuUpload::work(int ordinal, std::atomic<int>& percent, int* nan) {
-  const std::size_t jobs = plain_.size() + quantized_.size();
+  const std::size_t jobs = this->jobs();
   try {
     cuda::set_device(ordinal);
     std::size_t largest = 0;
     for (const QuantizedJob& job : quantized_) largest = std::max(largest, raw_bytes(job.source));
     Lane lane(largest);
     for (std::size_t i = next_++; i < jobs; i = next_++) {
-      if (i < quantized_.size()) {
-        do_quantized(quantized_[i], lane, nan);
-      } else {
-        do_plain(plain_[i - quantized_.size()], lane);
-      }
+      do_job(i, lane, nan);
       percent = static_cast<int>(++done_ * 99 / jobs);
     }
     lane.stream.synchronize();

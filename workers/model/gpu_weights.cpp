@@ -1,16 +1,15 @@
 #include "workers/model/gpu_weights.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
-#include <initializer_list>
 #include <string>
 #include <utility>
 
 #include "workers/cuda/linear/quantized_load.h"
+#include "workers/model/gpu_bring.h"
 #include "workers/model/gpu_cut.h"
-#include "workers/model/gpu_format.h"
+#include "workers/model/gpu_formats.h"
 #include "workers/model/gpu_general_weights.h"
 #include "workers/model/gpu_limits.h"
 #include "workers/model/gpu_places.h"
@@ -26,55 +25,12 @@ using cuda::PartRows;
 using cuda::WeightFormat;
 using Places = GpuPlaces;
 
+/// Of tables that are decoded before they are uploaded.
+constexpr int kReaderThreads = 8;
+/// Of the host's memory, for what does not lie in the checkpoint as it is uploaded.
+constexpr std::uint64_t kMostHeld = std::uint64_t{1} << 30U;
+
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-/// Which layers of the checkpoint make which matrix.
-class Formats {
- public:
-  /// `config`: the whole model's.
-  Formats(const ModelConfig& config, const Checkpoint* checkpoint, const GpuCut& cut)
-      : config_(config), checkpoint_(checkpoint), cut_(cut) {}
-  LinearFormat qkv(int layer) const {
-    return of(layer, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, config_.hidden);
-  }
-  LinearFormat o(int layer) const {
-    return of_inputs(layer, {"self_attn.o_proj"}, config_.heads * config_.head_dim);
-  }
-  LinearFormat gate_up(int layer) const {
-    return of(layer, {"mlp.gate_proj", "mlp.up_proj"}, config_.hidden);
-  }
-  LinearFormat down(int layer) const {
-    return of_inputs(layer, {"mlp.down_proj"}, config_.intermediate());
-  }
-  /// Quantisers leave it plain as a rule.
-  LinearFormat lm_head() const {
-    if (checkpoint_ == nullptr) return {};
-    LinearFormat found =
-        gpu_linear_format(config_, checkpoint_, std::array{std::string("lm_head")}, config_.hidden);
-    found.shared_scales = false;  // the layer kernel alone reads them
-    return found;
-  }
-
- private:
-  /// Of what a rank has some inputs of, unless it has some outputs.
-  LinearFormat of_inputs(int layer, std::initializer_list<const char*> names, int in) const {
-    return of(layer, names, in, cut_.by_outputs ? Slice{0, in} : cut_.part(in));
-  }
-  LinearFormat of(int layer, std::initializer_list<const char*> names, int in) const {
-    return of(layer, names, in, {0, in});
-  }
-  LinearFormat of(int layer, std::initializer_list<const char*> names, int in,
-                  const Slice& inputs) const {
-    std::vector<std::string> parts;
-    for (const char* name : names)
-      parts.push_back("model.layers." + std::to_string(layer) + "." + name);
-    return gpu_linear_format(config_, checkpoint_, parts, in, inputs);
-  }
-
-  const ModelConfig& config_;
-  const Checkpoint* checkpoint_;
-  const GpuCut& cut_;
-};
 
 void place_ropes(const ModelConfig& c, Places& places, GpuWeights& w) {
   for (const RopeConfig& rope : c.ropes) {
@@ -88,15 +44,14 @@ void place_ropes(const ModelConfig& c, Places& places, GpuWeights& w) {
 
 /// A rank's part of the vocabulary. All ranks place as many rows, so that their weights are equally
 /// large.
-LinearWeight place_head(const ModelConfig& c, const Formats& formats, const GpuCut& cut,
+LinearWeight place_head(const ModelConfig& c, const GpuFormats& formats, const GpuCut& cut,
                         Places& places, const Bf16* embedding) {
   const Slice tokens = cut.part(c.vocab);
   if (c.tied_embeddings) {
     return {embedding + tokens.first * c.hidden, static_cast<int>(tokens.count), c.hidden};
   }
-  const LinearFormat format = formats.lm_head();
-  if (format.format != WeightFormat::bf16) return places.matrix(tokens.count, c.hidden, format);
-  LinearWeight head = places.matrix((c.vocab + cut.ranks - 1) / cut.ranks, c.hidden);
+  LinearWeight head =
+      places.matrix((c.vocab + cut.ranks - 1) / cut.ranks, c.hidden, formats.lm_head());
   head.out = static_cast<int>(tokens.count);
   return head;
 }
@@ -117,10 +72,10 @@ struct BehindShape {
 };
 
 /// The same walk plans the size, and gives every tensor its place.
-void place(const ModelConfig& c, const Formats& formats, const GpuCut& cut, Places& places,
+void place(const ModelConfig& c, const GpuFormats& formats, const GpuCut& cut, Places& places,
            GpuWeights& w) {
   if (!has_fused_layers(c)) {
-    place_general_weights(c, places, w);
+    place_general_weights(c, formats, places, w);
     return place_ropes(c, places, w);
   }
   const std::size_t hidden = size(c.hidden);
@@ -177,17 +132,6 @@ void upload_ropes(const ModelConfig& c, const GpuWeights& w) {
   for (std::size_t i = 0; i < c.ropes.size(); ++i) upload_rope(c, c.ropes[i], w.ropes[i]);
 }
 
-/// Where the order of a quantised matrix's inputs goes, from the groups of one of its parts.
-void upload_order(const LinearSource& part, const LinearWeight& to, const Slice& inputs) {
-  if (to.quantized.order == nullptr) return;
-  const auto order =
-      order_by_group(groups_within(part.int4->group, inputs), to.quantized.group_shift);
-  const cuda::OwnedStream stream;
-  cuda::copy_to_device(const_cast<std::int32_t*>(to.quantized.order), order->data(),
-                       order->size() * sizeof(std::int32_t), stream.get());
-  stream.synchronize();
-}
-
 /// Which of a layer's rows and columns a rank has, in the checkpoint's order.
 struct LayerCut {
   Slice q, kv;   // rows of q; of k and of v
@@ -223,45 +167,30 @@ std::vector<float> biases_of(const std::vector<float>& all, const ModelConfig& c
   return mine;
 }
 
-/// Some rows and columns of a layer of the checkpoint become some rows of a matrix.
-class Bring {
- public:
-  Bring(GpuUpload& upload, QuantMethod method) : upload_(upload), method_(method) {}
+/// The rank's rows of q, k and v, also where one tensor has all of them.
+std::vector<MatrixPiece> qkv_pieces(const LayerSource& from, const ModelConfig& c,
+                                    const LayerCut& cut) {
+  const bool fused = from.k.rows() == 0;
+  if (fused && cut.whole) return {{from.q, {0, from.q.rows()}, PartRows{}}};
+  const std::int64_t k_first = fused ? std::int64_t{c.heads} * c.head_dim : 0;
+  const std::int64_t v_first = fused ? k_first + std::int64_t{c.kv_heads} * c.head_dim : 0;
+  const auto at = [](std::int64_t row) { return PartRows{static_cast<int>(row), false}; };
+  return {{from.q, cut.q, at(0)},
+          {fused ? from.q : from.k, {k_first + cut.kv.first, cut.kv.count}, at(cut.q.count)},
+          {fused ? from.q : from.v,
+           {v_first + cut.kv.first, cut.kv.count},
+           at(cut.q.count + cut.kv.count)}};
+}
 
-  void operator()(const LinearSource& part, PartRows at, const LinearWeight& to, const Slice& rows,
-                  const Slice& columns) const {
-    if (to.is_quantized()) {
-      upload_.packed(stored_part(part, method_, rows, columns), at, to.quantized);
-    } else if (part.quantized()) {
-      upload_.dequantized(stored_part(part, method_, rows, columns), at, to.data);
-    } else if (columns.count == part.columns()) {
-      upload_.plain(rows_of(part.plain, rows), to.data + std::int64_t{at.first} * to.in,
-                    at.interleaved);
-    } else {
-      upload_.columns(part.plain, columns, to.data);  // of what is cut by inputs: all of `to`
-    }
-  }
-  void rows(const LinearSource& part, PartRows at, const LinearWeight& to,
-            const Slice& rows) const {
-    (*this)(part, at, to, rows, {0, part.columns()});
-  }
-  void all(const LinearSource& part, PartRows at, const LinearWeight& to) const {
-    rows(part, at, to, {0, part.rows()});
-  }
-  /// A matrix that is cut by its inputs, or by outputs.
-  void behind(const LinearSource& part, const LayerCut& cut, const Slice& columns,
-              const LinearWeight& to) const {
-    if (cut.by_outputs) return rows(part, {0, false}, to, cut.hidden);
-    (*this)(part, {0, false}, to, {0, part.rows()}, columns);
-  }
-
- private:
-  GpuUpload& upload_;
-  const QuantMethod method_;
-};
+/// A matrix that is cut by its inputs, or by outputs.
+void bring_behind(const GpuBring& bring, const LinearSource& part, const LayerCut& cut,
+                  const Slice& columns, const LinearWeight& to) {
+  if (cut.by_outputs) return bring.matrix({{part, cut.hidden, PartRows{}}}, to);
+  bring.matrix({{part, {0, part.rows()}, columns}}, to);
+}
 
 /// The experts of a layer, quantised ones dequantised.
-void bring_experts(const Bring& bring, CheckpointReader& reader, const ModelConfig& c,
+void bring_experts(const GpuBring& bring, CheckpointReader& reader, const ModelConfig& c,
                    const GpuCut& cut, int layer, const GpuLayer& to) {
   const Slice middle = cut.part(c.experts().expert.intermediate);
   const auto intermediate = static_cast<int>(middle.count);
@@ -272,34 +201,22 @@ void bring_experts(const Bring& bring, CheckpointReader& reader, const ModelConf
     const LinearWeight down{to.expert_down + elements * e, c.hidden, intermediate};
     bring.rows(from.gate, {0, true}, gate_up, middle);
     bring.rows(from.up, {8, true}, gate_up, middle);
-    bring(from.down, {0, false}, down, {0, c.hidden}, middle);
+    bring.matrix({{from.down, {0, c.hidden}, middle}}, down);
   }
 }
 
-void bring_layer(GpuUpload& upload, const Bring& bring, const ModelConfig& c, const LayerCut& cut,
-                 const LayerSource& from, const GpuLayer& to) {
+void bring_layer(GpuUpload& upload, const GpuBring& bring, const ModelConfig& c,
+                 const LayerCut& cut, const LayerSource& from, const GpuLayer& to) {
   upload.vector(from.input_norm, to.input_norm);
-  upload_order(from.q, to.qkv, {0, from.q.columns()});
-  int row = 0;
-  for (const auto& [part, rows] :
-       {std::pair{&from.q, cut.q}, std::pair{&from.k, cut.kv}, std::pair{&from.v, cut.kv}}) {
-    bring.rows(*part, {row, false}, to.qkv, rows);
-    row += static_cast<int>(rows.count);
-  }
+  bring.matrix(qkv_pieces(from, c, cut), to.qkv);
   upload.vector(biases_of(from.qkv_bias, c, cut), to.qkv_bias);
   upload.vector(from.q_norm, to.q_norm);
   upload.vector(from.k_norm, to.k_norm);
-  upload_order(from.o, to.o, cut.by_outputs ? Slice{0, from.o.columns()} : cut.q);
-  bring.behind(from.o, cut, cut.q, to.o);
+  bring_behind(bring, from.o, cut, cut.q, to.o);
   upload.vector(from.post_norm, to.post_norm);
-  if (to.sparse()) return bring.all(from.router, {0, false}, to.router);
-  upload_order(from.dense.gate, to.gate_up, {0, from.dense.gate.columns()});
-  const auto [gate, up] = gate_and_up(from.dense);
-  bring.rows(gate, {0, true}, to.gate_up, cut.middle);
-  bring.rows(up, {8, true}, to.gate_up, cut.middle);
-  const Slice features = cut.by_outputs ? Slice{0, from.dense.down.columns()} : cut.middle;
-  upload_order(from.dense.down, to.down, features);
-  bring.behind(from.dense.down, cut, cut.middle, to.down);
+  if (to.sparse()) return bring.all(from.router, to.router);
+  bring.matrix(up_pieces(from.dense, /*gated=*/true, cut.middle), to.gate_up);
+  bring_behind(bring, from.dense.down, cut, cut.middle, to.down);
 }
 
 /// Random numbers of about the size of an initialised model's weights.
@@ -307,8 +224,10 @@ void randomise(const LinearWeight& w, std::uint64_t seed, cuda::Stream stream) {
   const cuda::QuantizedWeight& q = w.quantized;
   if (!w.is_quantized()) return;
   constexpr float kDeviation = 0.02F;
-  // Of 0..15 about 8, and of an E4M3 with random bits.
-  const float scale = kDeviation / (q.format == WeightFormat::int4 ? 4.6F : 130.0F);
+  // Of 0..15 about 8, of eight bits, and of an E4M3 with random bits.
+  const float scale = kDeviation / (q.format == WeightFormat::int4   ? 4.6F
+                                    : q.format == WeightFormat::int8 ? 74.0F
+                                                                     : 130.0F);
   const std::uint32_t zero = q.format == WeightFormat::int4 ? 8 : 0;
   cuda::fill_random(const_cast<std::uint32_t*>(q.words), cuda::weight_words(q.format, w.out, w.in),
                     seed, stream);
@@ -333,7 +252,7 @@ std::uint64_t gpu_weight_bytes(const ModelConfig& config, const Checkpoint* chec
   Places places(nullptr);
   GpuWeights nowhere;
   const ModelConfig own = config_of_rank(config, cut);
-  place(own, Formats(config, checkpoint, cut), cut, places, nowhere);
+  place(own, GpuFormats(config, checkpoint, cut), cut, places, nowhere);
   return places.used();
 }
 
@@ -344,7 +263,7 @@ GpuWeights place_gpu_weights(const ModelConfig& config, const Checkpoint* checkp
   w.memory = std::move(memory);
   Places places(w.memory.data());
   const ModelConfig own = config_of_rank(config, cut);
-  place(own, Formats(config, checkpoint, cut), cut, places, w);
+  place(own, GpuFormats(config, checkpoint, cut), cut, places, w);
   return w;
 }
 
@@ -356,21 +275,24 @@ void load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, i
     percent = 100;
     return;
   }
-  CheckpointReader reader(config, checkpoint);
+  CheckpointReader reader(config, checkpoint, nullptr, kReaderThreads);
   GpuUpload upload(config.quantization);
-  const Bring bring(upload, config.quantization.method);
+  const GpuBring bring(upload, config.quantization);
   upload.plain(reader.embedding(), w.embedding, false);
   for (int i = 0; i < config.layers; ++i) {
     const GpuLayer& to = w.layers[size(i)];
     bring_layer(upload, bring, config, LayerCut(config, cut, config.layer(i).mlp.intermediate),
                 reader.layer(i), to);
     if (to.sparse()) bring_experts(bring, reader, config, cut, i, to);
+    if (upload.held_bytes() < kMostHeld) continue;
+    std::atomic<int> ignored{0};
+    upload.run(ordinal, ignored);
+    percent = i * 99 / config.layers;
   }
   upload.vector(reader.final_norm(), w.final_norm);
   const LinearSource head = reader.lm_head();
   if (!config.tied_embeddings) {
-    upload_order(head, w.lm_head, {0, config.hidden});
-    bring.rows(head, {0, false}, w.lm_head, cut.part(config.vocab));
+    bring.matrix({{head, cut.part(config.vocab), PartRows{}}}, w.lm_head);
   }
   reader.expect_all_taken();
   upload.run(ordinal, percent);
@@ -397,7 +319,8 @@ void random_gpu_weights(const ModelConfig& whole, std::atomic<int>& percent, Gpu
     ones(l.post_norm, config.hidden);
     ones(l.q_norm, config.head_dim);
     ones(l.k_norm, config.head_dim);
-    for (const LinearWeight* matrix : {&l.qkv, &l.o, &l.gate_up, &l.down}) {
+    for (const LinearWeight* matrix :
+         {&l.qkv, &l.o, &l.gate_up, &l.down, &l.general.shared_gate_up, &l.general.shared_down}) {
       randomise(*matrix, seed++, stream.get());
       stream.synchronize();
     }

@@ -88,7 +88,10 @@ Linears::Options linear_options(const ModelConfig& c, const GpuWeights& weights,
   int widest = 2 * c.intermediate();
   for (const GpuLayer& layer : weights.layers) {
     widest = std::max(widest, layer.general.shared_gate_up.out);
-    for (const auto* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) room_for(*w);
+    for (const auto* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down,
+                          &layer.general.shared_gate_up, &layer.general.shared_down}) {
+      room_for(*w);
+    }
   }
   room_for(weights.lm_head);
   l.workspace_bytes =

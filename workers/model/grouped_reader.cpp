@@ -140,23 +140,27 @@ std::optional<GroupedType> grouped_type(const Quantization& q, const Checkpoint&
                      {group, scales->dtype == "F16", Second::zero}};
 }
 
-GroupedMatrix CheckpointReader::grouped(const LinearSource& source) {
-  bytes_read_ += stored_bytes(source, source.rows());
+GroupedMatrix grouped_matrix(const LinearSource& source, const Quantization& q,
+                             cpu::ThreadPool& pool) {
   if (source.lazy) {
-    GroupedMatrix made = source.lazy->make(pool_);
+    GroupedMatrix made = source.lazy->make(pool);
     check_numbers(made);
     return made;
   }
   GroupedMatrix m = room_of(source.rows(), source.columns(), *source.grouped,
                             source.blocks ? source.blocks->name : source.int4->scales.name);
   if (source.blocks) {
-    fill_blocks(*source.blocks, pool_, m);
+    fill_blocks(*source.blocks, pool, m);
   } else {
-    const Quantization& q = config_.quantization;
-    fill_int4(*source.int4, q.method == QuantMethod::gptq, q.zero_offset, pool_, m);
+    fill_int4(*source.int4, q.method == QuantMethod::gptq, q.zero_offset, pool, m);
   }
   check_numbers(m);
   return m;
+}
+
+GroupedMatrix CheckpointReader::grouped(const LinearSource& source) {
+  bytes_read_ += stored_bytes(source, source.rows());
+  return grouped_matrix(source, config_.quantization, pool_);
 }
 
 }  // namespace baton

@@ -163,7 +163,6 @@ cpu::MatrixSource CheckpointReader::dequantized(const LinearSource& source, Slic
                                               cpu::element_bytes(source.plain.type));
     return rows_of(source.plain, rows);
   }
-  const Quantization& q = config_.quantization;
   const std::string& name = source.lazy     ? source.lazy->name
                             : source.blocks ? source.blocks->name
                             : source.fp8    ? source.fp8->name
@@ -171,19 +170,24 @@ cpu::MatrixSource CheckpointReader::dequantized(const LinearSource& source, Slic
   const RowRange range = range_for(source, rows);
   bytes_read_ += stored_bytes(source, range.rows);
   const cpu::MatrixSource all = owned(range.rows, source.columns(), name, [&](float* to) {
-    if (source.lazy) {
-      cpu::widen(source.lazy->make(pool_), pool_, to);
-    } else if (source.blocks) {
-      dequantize_blocks(rows_of(*source.blocks, range.first, range.rows), pool_, to);
-    } else if (source.fp8) {
-      dequantize_fp8(*source.fp8, pool_, to, range);
-    } else if (q.method == QuantMethod::gptq) {
-      dequantize_gptq(*source.int4, q.zero_offset, pool_, to, range);
-    } else {
-      dequantize_awq(*source.int4, pool_, to, range);
-    }
+    dequantize_rows(source, config_.quantization, range, pool_, to);
   });
   return rows_of(all, {rows.first - range.first, rows.count});
+}
+
+void dequantize_rows(const LinearSource& source, const Quantization& q, RowRange range,
+                     cpu::ThreadPool& pool, float* to) {
+  if (source.lazy) {
+    cpu::widen(source.lazy->make(pool), pool, to);
+  } else if (source.blocks) {
+    dequantize_blocks(*source.blocks, pool, to, range);
+  } else if (source.fp8) {
+    dequantize_fp8(*source.fp8, pool, to, range);
+  } else if (q.method == QuantMethod::gptq) {
+    dequantize_gptq(*source.int4, q.zero_offset, pool, to, range);
+  } else {
+    dequantize_awq(*source.int4, pool, to, range);
+  }
 }
 
 /// What some rows of a quantised layer take in the checkpoint, in bytes; scales are read whole.

@@ -30,12 +30,33 @@ std::string gib(std::uint64_t bytes) {
   return text;
 }
 
-std::uint64_t bytes_of(const TensorView& view, TensorBytes how) {
-  const bool plain = view.dtype == "F32" || view.dtype == "F16" || view.dtype == "BF16";
-  if (how == TensorBytes::stored || !plain || view.shape.size() < 2) return view.bytes;
+std::uint64_t elements_of(const TensorView& view) {
   std::uint64_t elements = 1;
   for (const std::int64_t n : view.shape) elements *= static_cast<std::uint64_t>(n);
-  return 2 * elements;
+  return elements;
+}
+
+/// Blocks of a GGUF file on a GPU (gpu_format.h): kept with a word of scale for 32 numbers, or
+/// bf16.
+std::uint64_t blocks_on_gpu(const TensorView& view, bool widened) {
+  const std::uint64_t elements = elements_of(view);
+  if (!widened && view.blocks == GgmlType::q4_0) return elements / 2 + elements / 8;
+  const bool eight = view.blocks == GgmlType::q8_0 || view.blocks == GgmlType::q5_0;
+  return !widened && eight ? elements + elements / 8 : 2 * elements;
+}
+
+/// `widened`: of what is bf16 on GPUs however it is stored.
+std::uint64_t bytes_of(const Quantization& q, const TensorView& view, TensorBytes how,
+                       bool widened) {
+  if (how == TensorBytes::stored || view.shape.size() < 2) return view.bytes;
+  if (view.blocks != GgmlType::f32) return blocks_on_gpu(view, widened);
+  const bool plain = view.dtype == "F32" || view.dtype == "F16" || view.dtype == "BF16";
+  if (plain) return 2 * elements_of(view);
+  if (q.method == QuantMethod::nvfp4) return view.dtype == "U8" ? 4 * view.bytes : 0;
+  const bool zeros = q.method == QuantMethod::packed && q.bits == 8 && !q.symmetric;
+  if (!widened && !zeros) return view.bytes;
+  if (view.dtype == "F8_E4M3") return 2 * view.bytes;
+  return view.dtype == "I32" ? view.bytes * 16 / static_cast<std::uint64_t>(q.bits) : view.bytes;
 }
 
 /// Which part of a layer the rest of a tensor's name says.
@@ -243,7 +264,10 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
   const std::string layers = root + "layers.";
   const std::string head = head_name(names, checkpoint);
   for (const auto& [name, view] : checkpoint.tensors()) {
-    const std::uint64_t bytes = bytes_of(view, how);
+    const bool table = name.starts_with(root + names.embedding);
+    const bool expert =
+        !names.experts.empty() && name.find("." + names.experts) != std::string::npos;
+    const std::uint64_t bytes = bytes_of(config.quantization, view, how, table || expert);
     std::string_view rest(name);
     if (name.starts_with(layers)) {
       rest.remove_prefix(layers.size());

@@ -391,6 +391,16 @@ TEST(Families, GpusTakeAllAndFuseLlamasPattern) {
   EXPECT_EQ(windows_of(parse(file_of("ministral"))), (std::set<int>{0, 30}));
 }
 
+TEST(Families, GpusTakeQuantisedOnesOfAnyFamily) {
+  const Json gptq = {{"quant_method", "gptq"}, {"bits", 8}, {"group_size", 32}};
+  for (const char* name : {"olmo3", "phi3", "gemma3", "qwen2_moe"}) {
+    Json json = sized(name);
+    json["head_dim"] = 16;
+    json["quantization_config"] = gptq;
+    EXPECT_EQ(gpu_refusal(json), "") << name;
+  }
+}
+
 /// What of them GPUs do not compute, by name.
 TEST(Families, GpusNameWhatTheyDoNotCompute) {
   const auto expect = [](Json json, const std::string& key, const Json& value,
@@ -400,8 +410,6 @@ TEST(Families, GpusNameWhatTheyDoNotCompute) {
     EXPECT_NE(said.find(word), std::string::npos) << key << ": " << said;
     EXPECT_NE(said.find("device cuda"), std::string::npos) << key << ": " << said;
   };
-  const Json gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}};
-  expect(sized("olmo3"), "quantization_config", gptq, "quantised");
   expect(sized("gemma3"), "head_dim", 320, "head_dim");
   expect(sized("ministral"), "head_dim", 12, "head_dim");
   Json narrow = sized("ministral");

@@ -300,7 +300,7 @@ bool Linears::take(const std::vector<LinearChoice>& kept) {
   std::map<Impl::Key, std::vector<Impl::Choice>> choices;
   for (const LinearChoice& c : kept) {
     if (c.output > static_cast<int>(LinearOutput::silu_mul) ||
-        c.format > static_cast<int>(WeightFormat::fp8)) {
+        c.format > static_cast<int>(WeightFormat::int8)) {
       return false;
     }
     Impl::Choice choice{c.rows, nullptr, c.variant, {}, c.us};
@@ -325,7 +325,7 @@ std::size_t Linears::library_version() { return LibraryLinear::version(); }
 
 std::string Linears::report() const {
   static constexpr const char* kOutputs[] = {"bf16", "f32", "residual", "silu_mul"};
-  static constexpr const char* kFormats[] = {"bf16", "int4", "fp8"};
+  static constexpr const char* kFormats[] = {"bf16", "int4", "fp8", "int8"};
   std::string text;
   for (const auto& [key, list] : impl_->choices) {
     const auto& [in, out, output, format, groups] = key;

@@ -297,6 +297,7 @@ int quantized_chain_rows(const ChainGemm* gemms, int n) {
   for (int i = 0; i < n; ++i) {
     const LinearWeight& w = gemms[i].w;
     if (w.quantized.order != nullptr || w.in % 256 != 0) return 0;
+    if (w.quantized.format == WeightFormat::int8) return 0;  // other kernels multiply it
     if (w.quantized.format != gemms[0].w.quantized.format) return 0;
     if (parts_of(w.quantized) != parts_of(gemms[0].w.quantized)) return 0;
   }
@@ -313,7 +314,9 @@ void quantized_chain(const ChainGemm* gemms, int n, int rows, const ChainBuffers
     return launch_chain<S>(gemms, n, rows, buffers, stream);
   }
   by_format(gemms[0].w.quantized, [&]<WeightFormat kFormat, int kParts>() {
-    launch_chain<Shape<kFormat, kParts>>(gemms, n, rows, buffers, stream);
+    if constexpr (kFormat != WeightFormat::int8) {
+      launch_chain<Shape<kFormat, kParts>>(gemms, n, rows, buffers, stream);
+    }
   });
 }
 

@@ -90,8 +90,8 @@ struct WeightSpan {
   __device__ __forceinline__ void dequantize(int m, std::uint32_t (&a)[S::kInstructions][4]) const {
 #pragma unroll
     for (int j = 0; j < S::kInstructions; ++j) {
-      if constexpr (S::kFormat == WeightFormat::fp8) {
-        dequantize_fp8(word(m, 2 * j), word(m, 2 * j + 1), a[j]);
+      if constexpr (S::kFormat != WeightFormat::int4) {
+        dequantize_bytes<S::kFormat>(word(m, 2 * j), word(m, 2 * j + 1), a[j]);
       } else if constexpr (S::kOffsetLater) {
         dequantize_int4(word(m, j), a[j]);
       } else {
@@ -358,7 +358,7 @@ void launch_variant(int variant, const Arguments& a, Stream stream) {
   constexpr WeightFormat kF = kFormat;
   constexpr int kOne = kGroup == 5 ? 2 : 1;                     // parts of a unit
   constexpr int kTwo = kGroup == 5 ? 4 : kGroup == 6 ? 2 : 1;   // and of two
-  constexpr int kLess = kFormat == WeightFormat::int4 ? 1 : 2;  // fp8 takes twice the registers
+  constexpr int kLess = kFormat == WeightFormat::int4 ? 1 : 2;  // bytes take twice the registers
   constexpr int kDeep = 8 / kLess / kOne;
   if (a.rows <= 8) {
     if (variant == kSecond)
@@ -427,15 +427,9 @@ void run(int variant, const LinearCall& call, Stream stream) {
     a.x = reinterpret_cast<const std::uint16_t*>(call.x) + std::int64_t{done} * a.in;
     a.y = static_cast<std::byte*>(call.y) + done * row_bytes;
     a.rows = std::min(call.rows - done, kMostQuantizedRows);
-    if (w.format == WeightFormat::fp8) {
-      w.group_shift == 6 ? launch_variant<WeightFormat::fp8, 6>(variant, a, stream)
-                         : launch_variant<WeightFormat::fp8, 7>(variant, a, stream);
-    } else if (w.group_shift <= 6) {
-      w.group_shift == 5 ? launch_variant<WeightFormat::int4, 5>(variant, a, stream)
-                         : launch_variant<WeightFormat::int4, 6>(variant, a, stream);
-    } else {
-      launch_variant<WeightFormat::int4, 7>(variant, a, stream);
-    }
+    by_format(w, [&]<WeightFormat kFormat, int kParts>() {
+      launch_variant<kFormat, kParts == 4 ? 5 : kParts == 2 ? 6 : 7>(variant, a, stream);
+    });
   }
 }
 
@@ -454,7 +448,7 @@ __global__ void __launch_bounds__(kThreads)
   if (column < columns) y[row + column] = x[row + from];
 }
 
-/// A thread a word of four (fp8: two by two) inputs of rows g and g + 8.
+/// A thread a word of four (of bytes: two by two) inputs of rows g and g + 8.
 template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kThreads)
     dequantize_kernel(const std::uint32_t* words, const uint2* scales, int out, int in, int units,
@@ -462,7 +456,7 @@ __global__ void __launch_bounds__(kThreads)
   grid_wait();
   for (std::size_t i = std::size_t{blockIdx.x} * kThreads + threadIdx.x; i < n;
        i += std::size_t{gridDim.x} * kThreads) {
-    // One 16-byte load holds four instructions (int4) or two of a half (fp8).
+    // One 16-byte load holds four instructions (int4) or two of a half (bytes).
     const int step = static_cast<int>(i % 4);
     const int lane = static_cast<int>(i / 4 % kLanes);
     const std::size_t unit = i / (4 * kLanes);
@@ -478,7 +472,7 @@ __global__ void __launch_bounds__(kThreads)
       const std::uint32_t* pair =
           words + ((unit * 2 + step / 2) * kLanes + static_cast<std::size_t>(lane)) * 4 +
           step % 2 * 2;
-      dequantize_fp8(pair[0], pair[1], a);
+      dequantize_bytes<kFormat>(pair[0], pair[1], a);
     }
 #pragma unroll
     for (int high = 0; high < 2; ++high) {
@@ -521,8 +515,9 @@ void dequantize(const LinearWeight& w, Bf16* to, Stream stream) {
       weight_words(WeightFormat::int4, w.out, w.in);  // threads: one an instruction
   const auto blocks = static_cast<unsigned>(std::min<std::size_t>(
       (n + kThreads - 1) / kThreads, 16 * static_cast<std::size_t>(multiprocessors())));
-  const auto kernel = q.format == WeightFormat::int4 ? dequantize_kernel<WeightFormat::int4>
-                                                     : dequantize_kernel<WeightFormat::fp8>;
+  const auto kernel = q.format == WeightFormat::int4   ? dequantize_kernel<WeightFormat::int4>
+                      : q.format == WeightFormat::int8 ? dequantize_kernel<WeightFormat::int8>
+                                                       : dequantize_kernel<WeightFormat::fp8>;
   launch("dequantize", kernel, blocks, kThreads, 0, stream, q.words,
          reinterpret_cast<const uint2*>(q.scales), w.out, w.in, units_of(w.in), q.groups,
          q.group_shift, n, reinterpret_cast<__nv_bfloat16*>(to));

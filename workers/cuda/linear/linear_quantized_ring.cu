@@ -127,7 +127,7 @@ __device__ __forceinline__ void multiply(const Arguments& a, const uint4* words,
       if constexpr (S::kFormat == WeightFormat::int4) {
         dequantize_int4(word_of(w, j), low, high, v);
       } else {
-        dequantize_fp8(word_of(w, 2 * j), word_of(w, 2 * j + 1), v);
+        dequantize_bytes<S::kFormat>(word_of(w, 2 * j), word_of(w, 2 * j + 1), v);
       }
       mma(found[i % 2], v[0], v[1], v[2], v[3], b[2 * j], b[2 * j + 1]);
     }

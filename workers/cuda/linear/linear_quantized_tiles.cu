@@ -142,7 +142,7 @@ __device__ __forceinline__ void multiply_chunk(const std::uint8_t* stage, int bl
       if constexpr (S::kFormat == WeightFormat::int4) {
         dequantize_int4(word_of(w, j), offset_of(scale.x), offset_of(scale.y), v[i]);
       } else {
-        dequantize_fp8(word_of(w, 2 * j), word_of(w, 2 * j + 1), v[i]);
+        dequantize_bytes<S::kFormat>(word_of(w, 2 * j), word_of(w, 2 * j + 1), v[i]);
       }
     }
     const float low = scale_of(scale.x);

@@ -17,6 +17,7 @@ enum class WeightFormat : std::uint8_t {
   bf16,
   int4,  // (q - zero) * scale, zero and scale of a group of inputs and an output feature
   fp8,   // E4M3 * scale, likewise
+  int8,  // q * scale, q signed
 };
 
 constexpr int kTileRows = 16;
@@ -41,7 +42,7 @@ struct QuantizedWeight {
   /// is i.
   const std::int32_t* order = nullptr;
   int groups = 1;
-  int group_shift = 31;  // input i belongs to group i >> group_shift; at least 5 (int4) or 6 (fp8)
+  int group_shift = 31;  // input i belongs to group i >> group_shift; at least 5, of fp8 6
 };
 
 constexpr int tiles_of(int out) { return (out + kTileRows - 1) / kTileRows; }
@@ -110,18 +111,22 @@ constexpr std::size_t shared_scale_at(int groups, int row, int group) {
 /// Calls launch.operator()<format, parts>(); parts: scales of a feature within 128 inputs.
 template <typename Launch>
 void by_format(const QuantizedWeight& w, const Launch& launch) {
+  const auto by_group = [&]<WeightFormat kFormat>() {
+    switch (w.group_shift) {
+      case 5:
+        return launch.template operator()<kFormat, 4>();
+      case 6:
+        return launch.template operator()<kFormat, 2>();
+      default:
+        return launch.template operator()<kFormat, 1>();
+    }
+  };
   if (w.format == WeightFormat::fp8) {
     return w.group_shift == 6 ? launch.template operator()<WeightFormat::fp8, 2>()
                               : launch.template operator()<WeightFormat::fp8, 1>();
   }
-  switch (w.group_shift) {
-    case 5:
-      return launch.template operator()<WeightFormat::int4, 4>();
-    case 6:
-      return launch.template operator()<WeightFormat::int4, 2>();
-    default:
-      return launch.template operator()<WeightFormat::int4, 1>();
-  }
+  if (w.format == WeightFormat::int8) return by_group.template operator()<WeightFormat::int8>();
+  by_group.template operator()<WeightFormat::int4>();
 }
 
 }  // namespace baton::cuda

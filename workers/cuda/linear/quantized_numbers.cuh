@@ -8,12 +8,17 @@
 //         Or, with fewer instructions: a bf16 whose bits are q is q times 2^-133, also with q from
 //         bit 4 on (16 times that, up into the exponent), so that a product with a power of two and
 //         a sum make it (q - zero) / 64.
+//   int8  the lower seven bits as int4's: 128 + them; then 128 is taken off, or 256 where the sign
+//   is
+//         set, whose bit lies where -128 becomes -256.
 //   E4M3  sign, exponent and fraction moved to their places in bf16 are the value times 2^-120,
 //   subnormal
 //         ones too; times 2^120, which is exact.
 #pragma once
 
 #include <cstdint>
+
+#include "workers/cuda/linear/quantized_layout.h"
 
 namespace baton::cuda {
 
@@ -98,6 +103,31 @@ __device__ __forceinline__ void dequantize_fp8(std::uint32_t first, std::uint32_
   a[1] = wide(first);
   a[2] = wide(second << 8);
   a[3] = wide(second);
+}
+
+/// Two words of int8 likewise.
+__device__ __forceinline__ void dequantize_int8(std::uint32_t first, std::uint32_t second,
+                                                std::uint32_t (&a)[4]) {
+  const auto wide = [](std::uint32_t word) {  // its bytes 0 and 2
+    constexpr std::uint32_t kOnes = 0x3F803F80;
+    return fma2(and_or(word, 0x007F007FU, 0x43004300U), kOnes,
+                and_or(word, 0x00800080U, 0xC300C300U));
+  };
+  a[0] = wide(first);
+  a[1] = wide(first >> 8);
+  a[2] = wide(second);
+  a[3] = wide(second >> 8);
+}
+
+/// Two words of a format whose weights are bytes.
+template <WeightFormat kFormat>
+__device__ __forceinline__ void dequantize_bytes(std::uint32_t first, std::uint32_t second,
+                                                 std::uint32_t (&a)[4]) {
+  if constexpr (kFormat == WeightFormat::int8) {
+    dequantize_int8(first, second, a);
+  } else {
+    dequantize_fp8(first, second, a);
+  }
 }
 
 }  // namespace baton::cuda

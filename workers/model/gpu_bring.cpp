@@ -1,0 +1,86 @@
+#include "workers/model/gpu_bring.h"
+
+#include <utility>
+
+#include "workers/model/gpu_format.h"
+#include "workers/model/stored_part.h"
+
+namespace baton {
+
+namespace {
+
+using cuda::LinearWeight;
+
+/// Where the order of a quantised matrix's inputs goes, from the groups of one of its pieces.
+void upload_order(const MatrixPiece& piece, const LinearWeight& to) {
+  if (to.quantized.order == nullptr) return;
+  const auto order = order_by_group(groups_within(piece.source.int4->group, piece.columns),
+                                    to.quantized.group_shift);
+  const cuda::OwnedStream stream;
+  cuda::copy_to_device(const_cast<std::int32_t*>(to.quantized.order), order->data(),
+                       order->size() * sizeof(std::int32_t), stream.get());
+  stream.synchronize();
+}
+
+/// Formats that the host decodes: they become whole numbers, or fp32.
+bool decoded_on_host(const LinearSource& source) { return source.blocks || source.lazy; }
+
+/// Rows of FP8 in blocks whose scales others share cannot be stored apart.
+bool parts_blocks(const MatrixPiece& piece) {
+  const auto& fp8 = piece.source.fp8;
+  return fp8 && piece.rows.count < fp8->out && piece.rows.first % fp8->block_rows != 0;
+}
+
+}  // namespace
+
+std::vector<MatrixPiece> up_pieces(const FeedForwardSource& from, bool gated,
+                                   const Slice& middle) {
+  if (!gated) return {{from.up, middle, cuda::PartRows{}}};
+  const bool fused = from.up.rows() == 0;
+  const LinearSource& up = fused ? from.gate : from.up;
+  const std::int64_t behind = fused ? from.gate.rows() / 2 : 0;
+  return {{from.gate, middle, cuda::PartRows{0, true}},
+          {up, {behind + middle.first, middle.count}, cuda::PartRows{8, true}}};
+}
+
+void GpuBring::matrix(const std::vector<MatrixPiece>& pieces, const LinearWeight& to) const {
+  if (to.is_quantized()) return packed(pieces, to);
+  for (const MatrixPiece& piece : pieces) widened(piece, to);
+}
+
+void GpuBring::rows(const LinearSource& part, cuda::PartRows at, const LinearWeight& to,
+                    const Slice& rows) const {
+  widened({part, rows, at}, to);
+}
+
+void GpuBring::all(const LinearSource& part, const LinearWeight& to) const {
+  matrix({{part, {0, part.rows()}, cuda::PartRows{}}}, to);
+}
+
+void GpuBring::packed(const std::vector<MatrixPiece>& pieces, const LinearWeight& to) const {
+  if (decoded_on_host(pieces.front().source)) {
+    std::vector<DecodedPart> parts;
+    for (const MatrixPiece& p : pieces) parts.push_back({p.source, p.rows, p.columns, p.at});
+    return upload_.whole(std::move(parts), to);
+  }
+  upload_order(pieces.front(), to);
+  for (const MatrixPiece& p : pieces) {
+    upload_.packed(stored_part(p.source, method_, p.rows, p.columns), p.at, to.quantized);
+  }
+}
+
+void GpuBring::widened(const MatrixPiece& p, const LinearWeight& to) const {
+  const LinearSource& from = p.source;
+  if (decoded_on_host(from) || parts_blocks(p)) {
+    upload_.widened({from, p.rows, p.columns, p.at}, to.data);
+  } else if (from.quantized()) {
+    upload_.dequantized(stored_part(from, method_, p.rows, p.columns), p.at, to.data);
+  } else if (p.columns.count == from.columns()) {
+    upload_.plain(rows_of(from.plain, p.rows), to.data + std::int64_t{p.at.first} * to.in,
+                  p.at.interleaved);
+  } else {
+    upload_.columns(from.plain, p.columns, to.data);  // of what is cut by inputs: all of `to`
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,55 @@
+// Which stored layers become which matrix on a GPU, and by which way: as they are, repacked, or
+// widened. What gpu_weights.cpp and gpu_general_weights.cpp share.
+#pragma once
+
+#include <vector>
+
+#include "workers/cuda/linear/linear.h"
+#include "workers/cuda/linear/quantized_load.h"
+#include "workers/model/checkpoint_reader.h"
+#include "workers/model/config.h"
+#include "workers/model/cut.h"
+#include "workers/model/gpu_upload.h"
+
+namespace baton {
+
+/// Some rows and columns of a layer of the checkpoint, and which rows of a fused matrix they
+/// become.
+struct MatrixPiece {
+  const LinearSource& source;
+  Slice rows;
+  Slice columns;
+  cuda::PartRows at = {};
+
+  MatrixPiece(const LinearSource& from, const Slice& some, cuda::PartRows to)
+      : source(from), rows(some), columns{0, from.columns()}, at(to) {}
+  MatrixPiece(const LinearSource& from, const Slice& some, const Slice& inputs)
+      : source(from), rows(some), columns(inputs) {}
+};
+
+/// Rows `middle` of gate and of up, eight of each in turns, also where one tensor has both; or of
+/// up alone.
+std::vector<MatrixPiece> up_pieces(const FeedForwardSource& from, bool gated, const Slice& middle);
+
+class GpuBring {
+ public:
+  /// `upload` outlives it.
+  GpuBring(GpuUpload& upload, const Quantization& quantization)
+      : upload_(upload), method_(quantization.method) {}
+
+  /// All pieces of a matrix; of one that is cut by its inputs there is one.
+  void matrix(const std::vector<MatrixPiece>& pieces, const cuda::LinearWeight& to) const;
+  /// Rows of a matrix in bf16.
+  void rows(const LinearSource& part, cuda::PartRows at, const cuda::LinearWeight& to,
+            const Slice& rows) const;
+  void all(const LinearSource& part, const cuda::LinearWeight& to) const;
+
+ private:
+  void packed(const std::vector<MatrixPiece>& pieces, const cuda::LinearWeight& to) const;
+  void widened(const MatrixPiece& piece, const cuda::LinearWeight& to) const;
+
+  GpuUpload& upload_;
+  const QuantMethod method_;
+};
+
+}  // namespace baton
