@@ -83,7 +83,10 @@ struct Stored {
     const bool fp8 = f.layout == kFp8;
     const int step = f.group == 0 ? in : f.group;
     groups = (in + step - 1) / step;
-    if (f.is_whole()) return make_whole(word);
+    if (f.is_whole()) {
+      make_whole(word);
+      return;
+    }
     words.resize(size(out, in) / (fp8 ? 4 : 8));
     for (auto& w : words) {
       w = word();

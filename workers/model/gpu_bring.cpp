@@ -33,8 +33,7 @@ bool parts_blocks(const MatrixPiece& piece) {
 
 }  // namespace
 
-std::vector<MatrixPiece> up_pieces(const FeedForwardSource& from, bool gated,
-                                   const Slice& middle) {
+std::vector<MatrixPiece> up_pieces(const FeedForwardSource& from, bool gated, const Slice& middle) {
   if (!gated) return {{from.up, middle, cuda::PartRows{}}};
   const bool fused = from.up.rows() == 0;
   const LinearSource& up = fused ? from.gate : from.up;

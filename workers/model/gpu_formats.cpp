@@ -85,9 +85,8 @@ LinearFormat GpuFormats::lm_head() const {
 
 void GpuFormats::count(const Names& parts, const LinearFormat& format, Summary& summary) const {
   const auto quantized = [this](const std::string& part) {
-    return checkpoint_ == nullptr
-               ? config_.quantization.method != QuantMethod::none
-               : stored_quantized(config_.quantization, *checkpoint_, part);
+    return checkpoint_ == nullptr ? config_.quantization.method != QuantMethod::none
+                                  : stored_quantized(config_.quantization, *checkpoint_, part);
   };
   if (!std::any_of(parts.begin(), parts.end(), quantized)) return;
   summary.int4 += format.format == WeightFormat::int4 ? 1 : 0;

@@ -14,9 +14,11 @@ namespace baton {
 
 class GpuFormats {
  public:
-  /// `config`: the whole model's. All three outlive it; without a checkpoint as gpu_linear_format().
+  /// `config`: the whole model's. All three outlive it; without a checkpoint as
+  /// gpu_linear_format().
   GpuFormats(const ModelConfig& config, const Checkpoint* checkpoint, const GpuCut& cut);
 
+  const Checkpoint* checkpoint() const { return checkpoint_; }
   LinearFormat qkv(int layer) const;
   LinearFormat o(int layer) const;
   /// Of a dense layer.

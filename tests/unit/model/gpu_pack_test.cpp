@@ -148,8 +148,7 @@ TEST(GpuPack, SomeInputsOfEachRow) {
 }
 
 TEST(GpuPack, ZeroPointsThatEightBitsDoNotHoldAreRefused) {
-  auto m = random_matrix(
-      16, 64, {cpu::WeightType::int8, {32, true, cpu::Second::zero}}, 3);
+  auto m = random_matrix(16, 64, {cpu::WeightType::int8, {32, true, cpu::Second::zero}}, 3);
   const LinearFormat format{WeightFormat::int8, 2, 5};
   EXPECT_NO_THROW(Kept({{&m, {0, 16}, {0, 64}, {}}}, format, 16, 64));
   m.second[3] = 100;
