@@ -38,7 +38,8 @@ GEOMETRIES = {
                     "max_position_embeddings": 131072, "rope_theta": 150000.0, "rms_norm_eps": 1e-05,
                     "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
                                      "original_max_position_embeddings": 4096, "truncate": False},
-                    "attention_bias": True, "tie_word_embeddings": False},
+                    "attention_bias": True, "tie_word_embeddings": False,
+                    "quantization_config": {"quant_method": "mxfp4"}},
     "gemma3-12b": {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "vocab_size": 262208,
                    "hidden_size": 3840, "num_hidden_layers": 48, "num_attention_heads": 16,
                    "num_key_value_heads": 8, "head_dim": 256, "intermediate_size": 15360, "sliding_window": 1024,
@@ -47,6 +48,7 @@ GEOMETRIES = {
                    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
                    "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
 }
+GEOMETRIES["gpt-oss-20b-bf16"] = {k: v for k, v in GEOMETRIES["gpt-oss-20b"].items() if k != "quantization_config"}
 GEOMETRIES["70b"] = {**GEOMETRIES["8b"], "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64,
                      "intermediate_size": 28672}
 _COMMON = {"hidden_act": "silu", "attention_bias": False, "attention_dropout": 0.0, "mlp_bias": False,

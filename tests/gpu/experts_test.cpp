@@ -1,24 +1,21 @@
-// Experts on the device: the routing against the CPU backend's, the products against sums in fp64.
+// Experts on the device: the products of every path and format against sums in fp64.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
-#include <random>
+#include <string>
 #include <vector>
 
 #include "tests/gpu/device_fixture.h"
+#include "tests/gpu/experts_fixture.h"
 #include "workers/cpu/experts.h"
 #include "workers/cuda/layer/experts.h"
-#include "workers/cuda/layer/experts_route.h"
+#include "workers/cuda/layer/experts_ring.h"
 
 namespace baton::cuda {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-std::size_t size(int a, int b) { return at(a) * at(b); }
 
 class ExpertsTest : public ::testing::Test {
  protected:
@@ -28,203 +25,37 @@ class ExpertsTest : public ::testing::Test {
   }
 };
 
-std::vector<float> random_logits(int rows, int count, unsigned seed) {
-  std::minstd_rand random(seed);
-  std::normal_distribution<float> normal(0, 2);
-  std::vector<float> logits(size(rows, count));
-  for (float& v : logits) v = normal(random);
-  return logits;
-}
-
-std::vector<float> softmax(const std::vector<float>& logits, int count) {
-  std::vector<float> p(logits);
-  for (std::size_t r = 0; r < logits.size(); r += at(count)) {
-    const auto first = p.begin() + static_cast<std::ptrdiff_t>(r);
-    const float most = *std::max_element(first, first + count);
-    float sum = 0;
-    for (auto v = first; v != first + count; ++v) sum += * v = std::exp(*v - most);
-    for (auto v = first; v != first + count; ++v) *v /= sum;
-  }
-  return p;
-}
-
-struct RoutingCase {
-  int rows, count, active, piece;
-  bool normalise;
-};
-
-TEST_F(ExpertsTest, RoutingIsTheCpus) {
-  for (const RoutingCase c : {RoutingCase{1, 4, 2, 8, true},
-                              {3, 8, 1, 8, false},
-                              {64, 128, 8, 8, true},
-                              {700, 130, 6, 64, false},
-                              {257, 3, 3, 16, true},
-                              {2048, 128, 8, 64, true},
-                              {5, 1024, 64, 8, true}}) {
-    SCOPED_TRACE(std::to_string(c.rows) + " rows, " + std::to_string(c.active) + " of " +
-                 std::to_string(c.count));
-    std::vector<float> logits = random_logits(c.rows, c.count, 1);
-    // A row whose experts are all alike takes the first ones; the last expert of others is never
-    // taken.
-    std::fill_n(logits.begin(), c.count, 0.5F);
-    cpu::ExpertPlan plan;
-    plan.make(softmax(logits, c.count),
-              {.experts = c.count, .active = c.active, .normalise = c.normalise});
-
-    const int lines = c.rows * c.active;
-    const Device<float> device_logits(logits);
-    const Device<std::int32_t> chosen(std::vector<std::int32_t>(at(lines), -1));
-    const Device<float> weights(std::vector<float>(at(lines), NAN));
-    const Device<std::int32_t> line(std::vector<std::int32_t>(at(lines), -1));
-    const Device<std::int32_t> source(std::vector<std::int32_t>(at(lines), -1));
-    const int most = most_items(c.rows, c.count, c.active, c.piece);
-    const Device<ExpertItem> items{std::vector<ExpertItem>(at(most) + 1)};
-    const Device<std::int32_t> n_items(std::vector<std::int32_t>(1, -1));
-    ExpertRouting r;
-    r.rows = c.rows;
-    r.count = c.count;
-    r.active = c.active;
-    r.normalise = c.normalise;
-    r.piece = c.piece;
-    r.logits = device_logits.get();
-    r.chosen = chosen.get();
-    r.weights = weights.get();
-    r.line = line.get();
-    r.source = source.get();
-    r.items = items.get();
-    r.n_items = n_items.get();
-    route(r, nullptr);
-
-    const auto got_chosen = chosen.read();
-    const auto got_weights = weights.read();
-    const auto got_line = line.read();
-    for (int row = 0; row < c.rows; ++row) {
-      for (int j = 0; j < c.active; ++j) {
-        const cpu::ExpertPlan::Choice& want = plan.of_row(row)[at(j)];
-        const std::size_t i = size(row, c.active) + at(j);
-        ASSERT_EQ(got_chosen[i], want.expert) << row << ", " << j;
-        EXPECT_NEAR(got_weights[i], want.weight, 1e-5F * want.weight);
-        EXPECT_EQ(got_line[i], want.line);
-      }
-    }
-    const std::vector<int> sources(plan.sources().begin(), plan.sources().end());
-    EXPECT_EQ(source.read(), sources);
-    const int n = n_items.read()[0];
-    ASSERT_LE(n, most);
-    const auto got_items = items.read();
-    int next = 0;
-    int item = 0;
-    for (const cpu::ExpertPlan::Group& group : plan.groups()) {
-      const int pieces = (group.rows + c.piece - 1) / c.piece;
-      const int begin = item;
-      for (int i = 0; i < pieces; ++i, ++item) {
-        const ExpertItem& got = got_items[at(item)];
-        EXPECT_EQ(got.expert, group.expert);
-        EXPECT_EQ(got.first, next);
-        EXPECT_EQ(got.rows, std::min(c.piece, group.rows - i * c.piece));
-        EXPECT_EQ(got.begin, begin);
-        EXPECT_EQ(got.pieces, pieces);
-        next += got.rows;
-      }
-    }
-    EXPECT_EQ(n, item);
-    EXPECT_EQ(next, lines);
-  }
-}
-
-/// Sigmoids, biases and groups, against the CPU backend's choice.
-TEST_F(ExpertsTest, AnyRoutersChoiceIsTheCpus) {
-  struct Case {
-    int rows, count, active, groups, active_groups;
-    bool sigmoid, router_bias, choice_bias, pairs, normalise;
-    float scale;
-  };
-  for (const Case c : {Case{33, 32, 4, 1, 1, false, true, false, true, true, 1},
-                       {70, 64, 6, 8, 3, true, false, true, true, true, 2.5F},
-                       {9, 64, 6, 8, 2, false, false, false, false, false, 1},
-                       {257, 160, 8, 1, 1, true, false, true, true, true, 1}}) {
-    SCOPED_TRACE(std::to_string(c.count) + " experts, " + std::to_string(c.groups) + " groups");
-    const std::vector<float> logits = random_logits(c.rows, c.count, 7);
-    const std::vector<float> router_bias = random_logits(1, c.count, 8);
-    std::vector<float> choice_bias = random_logits(1, c.count, 9);
-    for (float& b : choice_bias) b *= 0.05F;
-    std::vector<float> biased = logits;
-    for (std::size_t i = 0; i < biased.size() && c.router_bias; ++i) {
-      biased[i] += router_bias[i % at(c.count)];
-    }
-    std::vector<float> p = softmax(biased, c.count);
-    for (std::size_t i = 0; i < p.size() && c.sigmoid; ++i) p[i] = 1 / (1 + std::exp(-biased[i]));
-    cpu::ExpertPlan plan;
-    plan.make(
-        p, {c.count, c.active, c.normalise, c.scale, c.choice_bias ? choice_bias.data() : nullptr,
-            c.groups, c.active_groups, c.pairs});
-
-    const int lines = c.rows * c.active;
-    const Device<float> device_logits(logits), device_router(router_bias),
-        device_choice(choice_bias);
-    const Device<std::int32_t> chosen(at(lines)), line(at(lines)), source(at(lines)), n_items(1);
-    const Device<float> weights(at(lines));
-    const Device<ExpertItem> items(at(most_items(c.rows, c.count, c.active, 8)) + 1);
-    ExpertRouting r;
-    r.rows = c.rows;
-    r.count = c.count;
-    r.active = c.active;
-    r.normalise = c.normalise;
-    r.piece = 8;
-    r.logits = device_logits.get();
-    r.chosen = chosen.get();
-    r.weights = weights.get();
-    r.line = line.get();
-    r.source = source.get();
-    r.items = items.get();
-    r.n_items = n_items.get();
-    r.rule.sigmoid = c.sigmoid;
-    r.rule.router_bias = c.router_bias ? device_router.get() : nullptr;
-    r.rule.choice_bias = c.choice_bias ? device_choice.get() : nullptr;
-    r.rule.groups = c.groups;
-    r.rule.active_groups = c.active_groups;
-    r.rule.group_pairs = c.pairs;
-    r.rule.scale = c.scale;
-    route(r, nullptr);
-    const auto got = chosen.read();
-    const auto got_weights = weights.read();
-    for (int row = 0; row < c.rows; ++row) {
-      for (int j = 0; j < c.active; ++j) {
-        const cpu::ExpertPlan::Choice& want = plan.of_row(row)[at(j)];
-        const std::size_t i = size(row, c.active) + at(j);
-        ASSERT_EQ(got[i], want.expert) << row << ", " << j;
-        EXPECT_NEAR(got_weights[i], want.weight, 1e-5F * want.weight);
-      }
-    }
-  }
-}
-
 /// A layer of experts, and what it adds to x for up to `rows` rows.
 struct Layer {
   ExpertShape shape;
   int rows;
-  std::vector<Bf16> gate_up, down, normed, x;
+  Experts gate_up, down;
+  std::vector<Bf16> normed, x;
   std::vector<float> logits;
   std::vector<float> up_bias, down_bias;  // of clamped gates, as gpt-oss has them; empty: none
-  Device<Bf16> gate_up_device, down_device, normed_device;
+  Device<Bf16> normed_device;
   Device<float> logits_device;
   Device<std::byte> workspace;
 
-  Layer(const ExpertShape& s, int n)
+  static Experts make(ExpertFormat format, int count, int out, int in, bool gates, unsigned seed) {
+    return format == ExpertFormat::bf16 ? Experts(count, out, in, seed)
+                                        : Experts(count, out, in, gates, seed);
+  }
+  Layer(const ExpertShape& s, int n, ExpertFormat format = ExpertFormat::bf16)
       : shape(s),
         rows(n),
-        gate_up(random_bf16(size(s.count, 2 * s.intermediate) * at(s.hidden), 0.1F, 2)),
-        down(random_bf16(size(s.count, s.intermediate) * at(s.hidden), 0.1F, 3)),
+        gate_up(make(format, s.count, 2 * s.intermediate, s.hidden, true, 2)),
+        down(make(format, s.count, s.hidden, s.intermediate, false, 3)),
         normed(random_bf16(size(n, s.hidden), 1.5F, 4)),
         x(random_bf16(size(n, s.hidden), 0.5F, 5)),
         logits(random_logits(n, s.count, 6)),
-        gate_up_device(gate_up),
-        down_device(down),
         normed_device(normed),
         logits_device(logits),
         workspace(std::vector<std::byte>(experts_workspace_bytes(s, n))) {}
 
-  std::vector<float> run(int first, int n, bool deterministic) const {
+  /// Empty where the path does not serve.
+  std::vector<float> run(int first, int n, bool deterministic,
+                         ExpertPath path = ExpertPath::automatic) const {
     const std::size_t begin = size(first, shape.hidden);
     std::vector<Bf16> part(size(n, shape.hidden) + 64, Bf16{0x7FC0});
     std::copy_n(x.begin() + static_cast<std::ptrdiff_t>(begin), size(n, shape.hidden),
@@ -235,8 +66,9 @@ struct Layer {
     call.rows = n;
     call.normed = normed_device.get() + begin;
     call.logits = logits_device.get() + size(first, shape.count);
-    call.gate_up = gate_up_device.get();
-    call.down = down_device.get();
+    call.gate_up = gate_up.weight;
+    call.down = down.weight;
+    call.path = path;
     call.x = y.get();
     call.workspace = workspace.get();
     call.deterministic = deterministic;
@@ -246,8 +78,10 @@ struct Layer {
       call.rule.up_bias = ups.get();
       call.rule.down_bias = downs.get();
     }
-    experts(call, nullptr);
     std::vector<float> result;
+    if (path == ExpertPath::few && !few_experts_fit(call)) return result;
+    if (path == ExpertPath::wide && !wide_experts_fit()) return result;
+    experts(call, nullptr);
     for (const Bf16 v : y.read()) result.push_back(value(v));
     for (std::size_t i = size(n, shape.hidden); i < result.size(); ++i)
       EXPECT_TRUE(std::isnan(result[i]));
@@ -269,8 +103,9 @@ struct Layer {
     }
     for (const cpu::ExpertPlan::Choice& choice : plan.of_row(row)) {
       const Bf16* gates =
-          gate_up.data() + size(choice.expert, 2 * shape.intermediate) * at(shape.hidden);
-      const Bf16* downs = down.data() + size(choice.expert, shape.intermediate) * at(shape.hidden);
+          gate_up.values.data() + size(choice.expert, 2 * shape.intermediate) * at(shape.hidden);
+      const Bf16* downs =
+          down.values.data() + size(choice.expert, shape.intermediate) * at(shape.hidden);
       std::vector<double> gated(at(shape.intermediate));
       for (int i = 0; i < shape.intermediate; ++i) {
         double gate = dot(gates + size(i / 8 * 16 + i % 8, shape.hidden), n);
@@ -294,12 +129,45 @@ struct Layer {
   }
 };
 
+struct Case {
+  ExpertShape shape;
+  ExpertFormat format;
+};
+
+/// Odd sizes, tiles of one stage and of two, rows that are more than a piece has.
+const Case kCases[] = {
+    {{8, 2, 144, 80, true}, ExpertFormat::bf16},     {{128, 8, 256, 64, false}, ExpertFormat::bf16},
+    {{4, 1, 512, 1088, false}, ExpertFormat::bf16},  {{6, 3, 1088, 192, true}, ExpertFormat::bf16},
+    {{8, 2, 160, 96, true}, ExpertFormat::mxfp4},    {{32, 4, 480, 288, true}, ExpertFormat::mxfp4},
+    {{128, 8, 256, 64, false}, ExpertFormat::mxfp4}, {{3, 1, 3872, 64, false}, ExpertFormat::mxfp4},
+    {{3, 2, 64, 3904, true}, ExpertFormat::mxfp4},
+};
+
+std::string name_of(const Case& c) {
+  return std::to_string(c.shape.count) + " experts of " + std::to_string(c.shape.hidden) + " x " +
+         std::to_string(c.shape.intermediate) +
+         (c.format == ExpertFormat::bf16 ? ", bf16" : ", MXFP4");
+}
+
+/// How far the worst element is off, of what is typical.
+double worst_of(const std::vector<float>& got, const std::vector<std::vector<double>>& want,
+                int hidden, double typical) {
+  double worst = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double exact = want[i / at(hidden)][i % at(hidden)];
+    worst = std::max(worst,
+                     std::isnan(got[i]) ? 1e9 : std::abs(got[i] - exact) - std::abs(exact) / 200);
+  }
+  return worst / typical;
+}
+
 TEST_F(ExpertsTest, SumsAreThoseOfTheHost) {
-  for (const ExpertShape& shape :
-       {ExpertShape{8, 2, 144, 80, true}, ExpertShape{128, 8, 256, 64, false},
-        ExpertShape{4, 1, 512, 1040, false}}) {
+  for (const Case& c : kCases) {
+    const ExpertShape& shape = c.shape;
+    int served = 0;
     for (const bool biased : {false, true}) {
-      Layer layer(shape, 333);
+      SCOPED_TRACE(name_of(c) + (biased ? ", biased" : ""));
+      Layer layer(shape, 333, c.format);
       if (biased) {
         layer.up_bias = random_logits(shape.count, 2 * shape.intermediate, 10);
         layer.down_bias = random_logits(shape.count, shape.hidden, 11);
@@ -314,38 +182,69 @@ TEST_F(ExpertsTest, SumsAreThoseOfTheHost) {
         for (const double v : want.back()) squares += v * v;
       }
       const double typical = std::sqrt(squares / (double{1} * layer.rows * shape.hidden));
-      for (const bool deterministic : {false, true}) {
-        for (const int rows : {1, 2, 7, 8, 9, 16, 17, 40, 64, 100, 333}) {
-          const std::vector<float> got = layer.run(0, rows, deterministic);
-          double worst = 0;
-          for (std::size_t i = 0; i < got.size(); ++i) {
-            const double exact = want[i / at(shape.hidden)][i % at(shape.hidden)];
-            worst = std::max(
-                worst, std::isnan(got[i]) ? 1e9 : std::abs(got[i] - exact) - std::abs(exact) / 200);
-          }
-          // The hidden products and an expert's result are rounded to bf16 on the way, which the
-          // reference does not do: where x and what is added to it nearly cancel, their rounding is
-          // all that is left.
-          EXPECT_LT(worst / typical, 2e-2)
-              << shape.count << " experts, " << rows << " rows"
-              << (deterministic ? ", deterministic" : "") << (biased ? ", biased" : "");
+      // The hidden products and an expert's result are rounded to bf16 on the way, which the
+      // reference does not do: where x and what is added to it nearly cancel, their rounding is all
+      // that is left.
+      constexpr double kMost = 4e-2;
+      for (const int rows : {1, 2, 3, 7, 8, 9, 16, 17, 40, 64, 100, 333}) {
+        EXPECT_LT(worst_of(layer.run(0, rows, true), want, shape.hidden, typical), kMost)
+            << rows << " rows, deterministic";
+        for (const ExpertPath path :
+             {ExpertPath::pieces, ExpertPath::stream, ExpertPath::few, ExpertPath::wide}) {
+          const std::vector<float> got = layer.run(0, rows, false, path);
+          served += path == ExpertPath::few && !got.empty() ? 1 : 0;
+          EXPECT_LT(worst_of(got, want, shape.hidden, typical), kMost)
+              << rows << " rows, path " << static_cast<int>(path);
         }
+      }
+    }
+    // Lest a path that is never taken passes.
+    cudaDeviceProp device{};
+    cudaGetDeviceProperties(&device, 0);
+    const bool whole = c.format == ExpertFormat::mxfp4 || shape.hidden % 64 == 0;
+    EXPECT_GE(served, device.major == 9 && whole ? 8 : 0) << name_of(c);
+  }
+}
+
+/// More steps than one behind each other: rings and buffers are as the last call left them.
+TEST_F(ExpertsTest, CallsFollowEachOther) {
+  for (const ExpertFormat format : {ExpertFormat::bf16, ExpertFormat::mxfp4}) {
+    const Layer layer({32, 4, 512, 256, true}, 64, format);
+    for (const ExpertPath path : {ExpertPath::stream, ExpertPath::few, ExpertPath::wide}) {
+      const int rows = path == ExpertPath::few ? 8 : 64;
+      const std::vector<float> first = layer.run(0, rows, false, path);
+      for (int i = 0; i < 20; ++i) {
+        EXPECT_EQ(layer.run(0, rows, false, path), first) << "path " << static_cast<int>(path);
       }
     }
   }
 }
 
 TEST_F(ExpertsTest, DeterministicRowsKeepTheirBits) {
-  const ExpertShape shape{16, 3, 256, 144, true};
-  const Layer layer(shape, 300);
-  const std::vector<float> all = layer.run(0, 300, true);
-  for (const int rows : {1, 2, 8, 9, 16, 17, 33, 64, 129, 255}) {
-    const int first = (300 - rows) / 2;
-    const std::vector<float> some = layer.run(first, rows, true);
-    EXPECT_EQ(std::memcmp(some.data(), all.data() + size(first, shape.hidden),
-                          some.size() * sizeof(float)),
-              0)
-        << rows << " rows";
+  for (const ExpertFormat format : {ExpertFormat::bf16, ExpertFormat::mxfp4}) {
+    const ExpertShape shape{16, 3, 256, 160, true};
+    const Layer layer(shape, 300, format);
+    const std::vector<float> all = layer.run(0, 300, true);
+    for (const int rows : {1, 2, 8, 9, 16, 17, 33, 64, 129, 255}) {
+      const int first = (300 - rows) / 2;
+      const std::vector<float> some = layer.run(first, rows, true);
+      EXPECT_EQ(std::memcmp(some.data(), all.data() + size(first, shape.hidden),
+                            some.size() * sizeof(float)),
+                0)
+          << rows << " rows";
+    }
+  }
+}
+
+TEST_F(ExpertsTest, AScaleAboveTwoIsFound) {
+  for (const int exponent : {128, 129, 255}) {
+    std::vector<std::byte> scales(16, std::byte{120});
+    scales[7] = static_cast<std::byte>(exponent);
+    const Device<std::byte> codes(std::vector<std::byte>(16 * 16)), device_scales(scales);
+    const Device<std::byte> to(std::vector<std::byte>(expert_bytes(ExpertFormat::mxfp4, 16, 32)));
+    const Device<int> bad(std::vector<int>{0});
+    pack_mxfp4({16, 32, codes.get(), device_scales.get(), false}, to.get(), bad.get(), nullptr);
+    EXPECT_EQ(bad.read()[0], exponent > 128 ? kBadMxfp4Scale : 0) << exponent;
   }
 }
 

@@ -34,7 +34,8 @@ PARTS = {
     "quantized": ("quantized_linear_gpu_test", "QuantizedLinearTest.PartsThatBeginInsideOfATile",
                   "quantized_kernel", 100),
     "experts": ("experts_gpu_test", "ExpertsTest.DeterministicRowsKeepTheirBits", "", 60),
-    "routing": ("experts_gpu_test", "ExpertsTest.RoutingIsTheCpus", "", 30),
+    "ringed_experts": ("experts_gpu_test", "ExpertsTest.CallsFollowEachOther", "", 60),
+    "routing": ("experts_gpu_test", "ExpertsRouteTest.RoutingIsTheCpus", "", 30),
     "attention": ("attention_gpu_test", "DecodeAttention.RowsOfAPrompt:DecodeAttention.OtherShapes:"
                   "Shapes/DecodeShapes.AllLengths/2", "", 40),
     "rope_attention": ("attention_gpu_test", "Shapes/RopeShapes.DoesWhatRopeAppendDoes/6", "", 40),

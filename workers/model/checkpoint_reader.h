@@ -29,6 +29,14 @@ struct LazyGrouped {
   std::function<cpu::GroupedMatrix(cpu::ThreadPool&)> make;
 };
 
+/// A matrix of one expert as MXFP4 stores it, in the mapped checkpoint: expert_reader.cpp.
+struct Mxfp4Weight {
+  const std::byte* codes = nullptr;   // [out, in / 2], the lower half of a byte first
+  const std::byte* scales = nullptr;  // [out, in / 32]
+  bool alternating = false;           // rows are gate's and up's in turns
+  std::string name;                   // for messages: file and tensor
+};
+
 /// A linear layer [out, in] as it is stored: one of the five. It lies in the mapped checkpoint, or
 /// in memory of its own (plain.owner).
 struct LinearSource {
@@ -37,6 +45,7 @@ struct LinearSource {
   std::optional<Fp8Weight> fp8;
   std::optional<BlockWeight> blocks = std::nullopt;  // of a GGUF file
   std::optional<LazyGrouped> lazy = std::nullopt;
+  std::optional<Mxfp4Weight> mxfp4 = std::nullopt;  // the same as `lazy`, for who packs it himself
   /// As which whole numbers it may stay in memory on CPUs; nothing where it can only become fp32.
   std::optional<cpu::GroupedType> grouped = std::nullopt;
 

@@ -25,6 +25,7 @@ struct Quantization {
   int block_columns = 0;   // fp8: inputs that share a scale; 0: all of them
   std::string scale;       // fp8: name of the scales, behind the layer's
   bool symmetric = true;   // packed: there are no zero points
+  bool mxfp4 = false;      // the experts alone are in MXFP4, whatever the method
   bool divides =
       false;  // nvfp4: the whole layer's scale divides (compressed-tensors), else it is a factor
 };

@@ -76,6 +76,7 @@ LinearSource CheckpointReader::mxfp4_expert(const std::string& name, std::int64_
   const std::byte* codes = view.data + expert * out * in / 2;
   const std::byte* exponents = scales.data + expert * out * blocks;
   const std::string what = view.file + ": tensor " + name + "_scales";
+  source.mxfp4 = {codes, exponents, alternate, what};
   source.lazy = {out, in, what, [=, type = *source.grouped](cpu::ThreadPool& pool) {
                    cpu::GroupedMatrix m = room_of(out, in, type, what);
                    for_each_row(pool, out, [&](std::int64_t r) {

@@ -148,6 +148,22 @@ std::optional<std::vector<std::int32_t>> order_by_group(std::span<const std::int
   return order;
 }
 
+cuda::ExpertFormat gpu_expert_format(const ModelConfig& config, const Checkpoint* checkpoint,
+                                     int layer) {
+  const TensorNames& names = config.names;
+  bool mxfp4 = config.quantization.mxfp4;
+  if (names.expert_storage != ExpertStorage::interleaved) return cuda::ExpertFormat::bf16;
+  if (checkpoint != nullptr) {
+    const std::string experts =
+        decoder_root(names, *checkpoint) + "layers." + std::to_string(layer) + "." + names.experts;
+    mxfp4 = checkpoint->find(experts + "gate_up_proj_blocks") != nullptr &&
+            checkpoint->find(experts + "down_proj_blocks") != nullptr;
+  }
+  const int middle = config.layer(layer).experts.expert.intermediate;
+  const bool whole = config.hidden % cuda::kMxfp4Inputs == 0 && middle % cuda::kMxfp4Inputs == 0;
+  return mxfp4 && whole ? cuda::ExpertFormat::mxfp4 : cuda::ExpertFormat::bf16;
+}
+
 LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* checkpoint,
                                std::span<const std::string> parts, int in) {
   return gpu_linear_format(config, checkpoint, parts, in, {0, in});

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "workers/cuda/layer/experts_load.h"
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/error.h"
 #include "workers/model/gpu_bring.h"
@@ -72,8 +73,9 @@ class Placer {
     GpuGeneralLayer& g = l.general;
     const std::int64_t middle = e.expert.intermediate;
     l.router = places_.matrix(e.count, c_.hidden);
-    l.expert_gate_up = places_.take(count_of(e.count * 2 * middle * c_.hidden));
-    l.expert_down = places_.take(count_of(e.count * middle * c_.hidden));
+    const cuda::ExpertFormat format = gpu_expert_format(c_, formats_.checkpoint(), index);
+    l.expert_gate_up = places_.experts(format, e.count, 2 * e.expert.intermediate, c_.hidden);
+    l.expert_down = places_.experts(format, e.count, c_.hidden, e.expert.intermediate);
     if (e.expert.bias) g.up_bias = floats(e.count * 2 * middle);
     if (e.expert.bias) g.down_bias = floats(std::int64_t{e.count} * c_.hidden);
     if (e.router_bias) g.router_bias = floats(e.count);
@@ -119,8 +121,10 @@ class Loader {
     if (!c_.tied_embeddings) bring_.all(head, w.lm_head);
     for (int i = 0; i < c_.layers; ++i) {
       layer(i, w.layers[count_of(i)]);
-      // Experts that are stored otherwise have been copied: a layer of them at a time.
-      if (upload_.held_bytes() > 0) flush(ordinal);
+      // Experts that are stored otherwise have been copied: a layer of them at a time. Packed ones
+      // are most of the work, and `percent` shows how far they are.
+      const bool packs = w.layers[count_of(i)].expert_down.format == cuda::ExpertFormat::mxfp4;
+      if (upload_.held_bytes() > 0 || packs) flush(ordinal);
       percent = (i + 1) * 99 / c_.layers;
     }
     flush(ordinal);
@@ -189,10 +193,26 @@ class Loader {
       return first == nullptr ? nullptr : first + i;
     };
     for (int i = 0; i < e.count; ++i) {
-      feed_forward(e.expert, reader_.expert(layer, i), to.expert_gate_up + 2 * elements * i,
-                   to.expert_down + elements * i, at(to.general.up_bias, 2 * middle * i),
-                   at(to.general.down_bias, std::int64_t{c_.hidden} * i));
+      const FeedForwardSource from = reader_.expert(layer, i);
+      const float* up_bias = at(to.general.up_bias, 2 * middle * i);
+      const float* down_bias = at(to.general.down_bias, std::int64_t{c_.hidden} * i);
+      if (to.expert_down.format == cuda::ExpertFormat::mxfp4) {
+        mxfp4(from.gate, i, to.expert_gate_up);
+        mxfp4(from.down, i, to.expert_down);
+        put(from.up_bias, up_bias);
+        put(from.down_bias, down_bias);
+        continue;
+      }
+      feed_forward(e.expert, from, bf16_of(to.expert_gate_up) + 2 * elements * i,
+                   bf16_of(to.expert_down) + elements * i, up_bias, down_bias);
     }
+  }
+
+  void mxfp4(const LinearSource& from, int expert, const cuda::ExpertWeight& to) {
+    const auto out = static_cast<int>(from.rows());
+    const auto in = static_cast<int>(from.columns());
+    upload_.mxfp4(*from.mxfp4, out, in,
+                   to.data + count_of(expert) * cuda::expert_bytes(to.format, out, in));
   }
 
   /// Of an expert, in bf16. gate and up alternate by eight rows, where there is a gate.
@@ -228,6 +248,14 @@ class Loader {
   GpuBring bring_;
 };
 
+void randomise(const cuda::ExpertWeight& w, int count, int out, int in, std::uint64_t seed,
+               cuda::Stream stream) {
+  constexpr float kDeviation = 0.02F;
+  cuda::fill_mxfp4(const_cast<std::byte*>(w.data),
+                   count_of(count) * cuda::expert_bytes(w.format, out, in), kDeviation, seed,
+                   stream);
+}
+
 }  // namespace
 
 void place_general_weights(const ModelConfig& c, const GpuFormats& formats, GpuPlaces& places,
@@ -262,6 +290,17 @@ void randomise_general_weights(const ModelConfig& c, GpuWeights& w) {
     norm(g.k_norm, std::int64_t{whole ? c.kv_heads : 1} * c.head_dim);
   }
   norm(w.general_final_norm.weight, c.hidden);
+  const cuda::OwnedStream stream;
+  std::uint64_t seed = 1;
+  for (int i = 0; i < c.layers; ++i) {
+    const GpuLayer& l = w.layers[count_of(i)];
+    if (!l.sparse() || l.expert_down.format != cuda::ExpertFormat::mxfp4) continue;
+    const ExpertSpec& e = c.layer(i).experts;
+    const int middle = e.expert.intermediate;
+    randomise(l.expert_gate_up, e.count, 2 * middle, c.hidden, seed++, stream.get());
+    randomise(l.expert_down, e.count, c.hidden, middle, seed++, stream.get());
+  }
+  stream.synchronize();
 }
 
 }  // namespace baton

@@ -10,7 +10,8 @@
 
 namespace baton {
 
-/// All but the ropes.
+/// All but the ropes. Experts are in MXFP4 where the checkpoint has them so; without one, where the
+/// configuration says so.
 void place_general_weights(const ModelConfig& c, const GpuFormats& formats, GpuPlaces& places,
                            GpuWeights& w);
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "workers/cuda/layer/expert_layout.h"
 #include "workers/cuda/linear/linear.h"
 #include "workers/cuda/types.h"
 #include "workers/model/gpu_format.h"
@@ -33,6 +34,10 @@ class GpuPlaces {
     if (format.ordered) q.order = take_as<std::int32_t>(size(in));
     return w;
   }
+  /// All experts' matrices [out, in].
+  cuda::ExpertWeight experts(cuda::ExpertFormat format, int count, int out, int in) {
+    return {format, take_as<std::byte>(size(count) * cuda::expert_bytes(format, out, in))};
+  }
   template <typename T>
   T* take_as(std::size_t elements) {
     const std::size_t at = used_;
@@ -48,5 +53,10 @@ class GpuPlaces {
   std::byte* base_;
   std::size_t used_ = 0;
 };
+
+/// Experts in bf16 as the matrix they are.
+inline const cuda::Bf16* bf16_of(const cuda::ExpertWeight& w) {
+  return reinterpret_cast<const cuda::Bf16*>(w.data);
+}
 
 }  // namespace baton

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "workers/cpu/finite.h"
+#include "workers/cuda/layer/experts_load.h"
 #include "workers/model/error.h"
 #include "workers/model/finite.h"
 #include "workers/model/gpu_pack.h"
@@ -33,6 +34,9 @@ std::size_t raw_bytes(const StoredPart& part) {
   return aligned(part.weights.all()) + aligned(part.zeros.all()) + aligned(part.scales.all()) +
          aligned(part.group.size() * sizeof(std::int32_t));
 }
+
+std::size_t code_bytes(int out, int in) { return size(out) * size(in) / 2; }
+std::size_t scale_bytes(int out, int in) { return size(out) * size(in) / cuda::kMxfp4Inputs; }
 
 /// For messages: file and tensor.
 std::string name_of(const LinearSource& source) {
@@ -167,26 +171,44 @@ void GpuUpload::widened(const DecodedPart& part, const Bf16* to) {
   wide_.push_back({part, const_cast<Bf16*>(to)});
 }
 
-void GpuUpload::run(int ordinal, std::atomic<int>& percent) {
-  std::size_t largest = 1;
+void GpuUpload::mxfp4(const Mxfp4Weight& source, int out, int in, const std::byte* to) {
+  mxfp4_.push_back({source, out, in, const_cast<std::byte*>(to)});
+}
+
+std::size_t GpuUpload::largest_raw() const {
+  std::size_t largest = 0;
   for (const QuantizedJob& job : quantized_) largest = std::max(largest, raw_bytes(job.source));
+  for (const Mxfp4Job& job : mxfp4_) {
+    largest = std::max(
+        largest, aligned(code_bytes(job.out, job.in)) + aligned(scale_bytes(job.out, job.in)));
+  }
+  return largest;
+}
+
+void GpuUpload::run(int ordinal, std::atomic<int>& percent) {
+  const std::size_t largest = std::max<std::size_t>(largest_raw(), 1);
   const auto fit = static_cast<int>(std::clamp<std::size_t>(kRawBytes / largest, 1, kThreads));
   const int n = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, fit);
-  const cuda::DeviceMemory nan(sizeof(int));
+  const cuda::DeviceMemory bad(sizeof(int));
   const cuda::OwnedStream stream;
-  cuda::fill_bytes(nan.data(), 0, sizeof(int), stream.get());
+  cuda::fill_bytes(bad.data(), 0, sizeof(int), stream.get());
   stream.synchronize();
   std::vector<std::thread> threads;
-  for (int i = 0; i < n; ++i) threads.emplace_back([&] { work(ordinal, percent, nan.as<int>()); });
+  for (int i = 0; i < n; ++i) threads.emplace_back([&] { work(ordinal, percent, bad.as<int>()); });
   for (std::thread& thread : threads) thread.join();
   if (failure_) std::rethrow_exception(failure_);
   int found = 0;
-  cuda::copy_to_host(&found, nan.data(), sizeof found, stream.get());
+  cuda::copy_to_host(&found, bad.data(), sizeof found, stream.get());
   stream.synchronize();
+  if (found == cuda::kBadMxfp4Scale) {
+    throw ModelError(mxfp4_.front().source.name +
+                     " (or another expert's): a scale above 2 is not served on device cuda");
+  }
   if (found != 0) throw ModelError("a weight of an FP8 layer is not a number");
   whole_.clear();
   wide_.clear();
   quantized_.clear();
+  mxfp4_.clear();
   plain_.clear();
   kept_.clear();
   owners_.clear();
@@ -234,7 +256,7 @@ void GpuUpload::do_plain(const PlainJob& job, Lane& lane) const {
 }
 
 /// The tensors as they are stored, and a kernel behind them.
-void GpuUpload::do_quantized(const QuantizedJob& job, Lane& lane, int* nan) const {
+void GpuUpload::do_quantized(const QuantizedJob& job, Lane& lane, int* bad) const {
   const StoredPart& s = job.source;
   std::byte* place = lane.raw.data();
   const auto bring = [&](const StoredRows& rows) {
@@ -266,7 +288,7 @@ void GpuUpload::do_quantized(const QuantizedJob& job, Lane& lane, int* nan) cons
   if (job.dequantized != nullptr) {
     cuda::dequantize_part(part, job.rows, job.dequantized, lane.stream.get());
   } else {
-    cuda::pack_part(part, job.rows, job.to, nan, lane.stream.get());
+    cuda::pack_part(part, job.rows, job.to, bad, lane.stream.get());
   }
 }
 
@@ -339,25 +361,35 @@ void GpuUpload::do_wide(const WideJob& job, Lane& lane) const {
   }
 }
 
-void GpuUpload::do_job(std::size_t index, Lane& lane, int* nan) const {
+void GpuUpload::do_mxfp4(const Mxfp4Job& job, Lane& lane, int* bad) {
+  const std::size_t codes = code_bytes(job.out, job.in);
+  const std::size_t scales = scale_bytes(job.out, job.in);
+  std::byte* const place = lane.raw.data() + aligned(codes);
+  lane.copy(lane.raw.data(), {job.source.codes, codes, codes, 1});
+  lane.copy(place, {job.source.scales, scales, scales, 1});
+  cuda::pack_mxfp4({job.out, job.in, lane.raw.data(), place, job.source.alternating}, job.to, bad,
+                   lane.stream.get());
+}
+
+void GpuUpload::do_job(std::size_t index, Lane& lane, int* bad) const {
   if (index < whole_.size()) return do_whole(whole_[index], lane);
   index -= whole_.size();
   if (index < wide_.size()) return do_wide(wide_[index], lane);
   index -= wide_.size();
-  if (index < quantized_.size()) return do_quantized(quantized_[index], lane, nan);
-  do_plain(plain_[index - quantized_.size()], lane);
+  if (index < quantized_.size()) return do_quantized(quantized_[index], lane, bad);
+  index -= quantized_.size();
+  if (index < mxfp4_.size()) return do_mxfp4(mxfp4_[index], lane, bad);
+  do_plain(plain_[index - mxfp4_.size()], lane);
 }
 
 /// One thread. What takes longest comes first.
-void GpuUpload::work(int ordinal, std::atomic<int>& percent, int* nan) {
+void GpuUpload::work(int ordinal, std::atomic<int>& percent, int* bad) {
   const std::size_t jobs = this->jobs();
   try {
     cuda::set_device(ordinal);
-    std::size_t largest = 0;
-    for (const QuantizedJob& job : quantized_) largest = std::max(largest, raw_bytes(job.source));
-    Lane lane(largest);
+    Lane lane(largest_raw());
     for (std::size_t i = next_++; i < jobs; i = next_++) {
-      do_job(i, lane, nan);
+      do_job(i, lane, bad);
       percent = static_cast<int>(++done_ * 99 / jobs);
     }
     lane.stream.synchronize();

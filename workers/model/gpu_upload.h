@@ -54,6 +54,9 @@ class GpuUpload {
   /// ... or any quantised layer rows of a matrix in bf16, rounded once.
   void widened(const DecodedPart& part, const cuda::Bf16* to);
 
+  /// A matrix of one expert in MXFP4, into memory that is zeroed.
+  void mxfp4(const Mxfp4Weight& source, int out, int in, const std::byte* to);
+
   /// `percent` rises to 99. Takes up to 1 GiB of the device on the way (a thread one layer's stored
   /// tensors), and of the host a thread one layer's whole numbers. No jobs are left then. Throws
   /// ModelError or CudaError.
@@ -91,25 +94,34 @@ class GpuUpload {
     DecodedPart part;
     cuda::Bf16* to = nullptr;
   };
+  struct Mxfp4Job {
+    Mxfp4Weight source;
+    int out = 0, in = 0;
+    std::byte* to = nullptr;
+  };
   class Lane;
 
   void keep(const std::shared_ptr<const void>& owner, std::uint64_t bytes);
   std::size_t jobs() const {
-    return whole_.size() + wide_.size() + quantized_.size() + plain_.size();
+    return whole_.size() + wide_.size() + quantized_.size() + mxfp4_.size() +
+           plain_.size();
   }
-  void do_job(std::size_t index, Lane& lane, int* nan) const;
+  void do_job(std::size_t index, Lane& lane, int* bad) const;
   void do_whole(const WholeJob& job, Lane& lane) const;
   void do_wide(const WideJob& job, Lane& lane) const;
-  void work(int ordinal, std::atomic<int>& percent, int* nan);
+  void work(int ordinal, std::atomic<int>& percent, int* bad);
   void do_plain(const PlainJob& job, Lane& lane) const;
   static void convert(const PlainJob& job, std::size_t first, std::size_t n, cuda::Bf16* to);
-  void do_quantized(const QuantizedJob& job, Lane& lane, int* nan) const;
+  void do_quantized(const QuantizedJob& job, Lane& lane, int* bad) const;
+  static void do_mxfp4(const Mxfp4Job& job, Lane& lane, int* bad);
+  std::size_t largest_raw() const;
 
   Quantization quantization_;
   std::vector<PlainJob> plain_;
   std::vector<QuantizedJob> quantized_;
   std::vector<WholeJob> whole_;
   std::vector<WideJob> wide_;
+  std::vector<Mxfp4Job> mxfp4_;
   std::deque<std::vector<float>> kept_;
   std::vector<std::shared_ptr<const void>> owners_;
   std::uint64_t held_bytes_ = 0;

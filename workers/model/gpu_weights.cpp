@@ -20,6 +20,7 @@ namespace baton {
 namespace {
 
 using cuda::Bf16;
+using cuda::ExpertFormat;
 using cuda::LinearWeight;
 using cuda::PartRows;
 using cuda::WeightFormat;
@@ -95,8 +96,9 @@ void place(const ModelConfig& c, const GpuFormats& formats, const GpuCut& cut, P
     if (c.sparse(i)) {
       const ExpertSpec& e = c.experts();
       l.router = places.matrix(e.count, c.hidden);
-      l.expert_gate_up = places.take(size(e.count) * size(2 * e.expert.intermediate) * hidden);
-      l.expert_down = places.take(size(e.count) * size(e.expert.intermediate) * hidden);
+      const int middle = e.expert.intermediate;
+      l.expert_gate_up = places.experts(ExpertFormat::bf16, e.count, 2 * middle, c.hidden);
+      l.expert_down = places.experts(ExpertFormat::bf16, e.count, c.hidden, middle);
       continue;
     }
     l.gate_up = places.matrix(2 * std::int64_t{c.intermediate()}, c.hidden, formats.gate_up(i));
@@ -197,8 +199,9 @@ void bring_experts(const GpuBring& bring, CheckpointReader& reader, const ModelC
   const std::int64_t elements = std::int64_t{intermediate} * c.hidden;
   for (int e = 0; e < c.experts().count; ++e) {
     const FeedForwardSource from = reader.expert(layer, e);
-    const LinearWeight gate_up{to.expert_gate_up + 2 * elements * e, 2 * intermediate, c.hidden};
-    const LinearWeight down{to.expert_down + elements * e, c.hidden, intermediate};
+    const LinearWeight gate_up{bf16_of(to.expert_gate_up) + 2 * elements * e, 2 * intermediate,
+                               c.hidden};
+    const LinearWeight down{bf16_of(to.expert_down) + elements * e, c.hidden, intermediate};
     bring.rows(from.gate, {0, true}, gate_up, middle);
     bring.rows(from.up, {8, true}, gate_up, middle);
     bring.matrix({{from.down, {0, c.hidden}, middle}}, down);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "workers/cuda/device.h"
+#include "workers/cuda/layer/expert_layout.h"
 #include "workers/cuda/linear/linear.h"
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/config.h"
@@ -58,12 +59,13 @@ struct GpuLayer {
   cuda::LinearWeight gate_up;  // [hidden] -> [2 * intermediate], 8 of gate, 8 of up, ...; or,
                                // without a gate, [intermediate]
   cuda::LinearWeight down;     // [intermediate] -> [hidden]
-  // A sparse layer instead of these two, always in bf16; E experts of their own intermediate size:
-  cuda::LinearWeight router;                   // [hidden] -> [E]
-  const cuda::Bf16* expert_gate_up = nullptr;  // [E][2 * intermediate, hidden], as gate_up
-  const cuda::Bf16* expert_down = nullptr;     // [E][hidden, intermediate]
-  GpuGeneralLayer general;                     // and then none of the norms and biases above
-  bool sparse() const { return expert_down != nullptr; }
+  // A sparse layer instead of these two, in bf16 or MXFP4; E experts of their own intermediate
+  // size:
+  cuda::LinearWeight router;          // [hidden] -> [E]
+  cuda::ExpertWeight expert_gate_up;  // [E][2 * intermediate, hidden], as gate_up
+  cuda::ExpertWeight expert_down;     // [E][hidden, intermediate]
+  GpuGeneralLayer general;            // and then none of the norms and biases above
+  bool sparse() const { return expert_down.data != nullptr; }
 };
 
 /// No parameters, but 8 million cosines take a third of a second: [max_context, dims / 2].

@@ -197,7 +197,11 @@ Quantization read_quantization(const Settings& s, const std::string& default_met
   if (method == "compressed-tensors") return read_compressed_tensors(s);
   if (method == "modelopt" || method == "modelopt_fp4") return read_modelopt(s);
   // Experts alone, in tensors of names of their own: expert_reader.cpp.
-  if (method == "mxfp4" && mxfp4) return {};
+  if (method == "mxfp4" && mxfp4) {
+    Quantization q;
+    q.mxfp4 = true;
+    return q;
+  }
   s.refuse("quant_method",
            (method.empty() ? "none" : method) +
                " is not supported, only gptq, awq, fp8, compressed-tensors and modelopt are");

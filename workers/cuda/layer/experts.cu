@@ -13,8 +13,10 @@
 #include "workers/cuda/current_device.h"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/layer/experts.h"
+#include "workers/cuda/layer/experts_ring.h"
 #include "workers/cuda/layer/experts_route.h"
 #include "workers/cuda/layer/gates.cuh"
+#include "workers/cuda/layer/mxfp4_numbers.cuh"
 #include "workers/cuda/mma.cuh"
 
 namespace baton::cuda {
@@ -28,7 +30,8 @@ constexpr std::size_t kAlign = 256;
 struct Arguments {
   const std::uint16_t* x;
   const std::int32_t* source;  // the row of x of each line; null: the line itself
-  const std::uint16_t* w;      // [experts][out, in]
+  const std::byte* w;          // [experts][out, in]
+  std::int64_t expert_bytes;
   __nv_bfloat16* y;            // [lines, out], or [lines, out / 2] with silu
   const ExpertItem* items;
   const std::int32_t* n_items;
@@ -53,20 +56,96 @@ struct Shape {
   static constexpr int kSharedBytes = kPartial * static_cast<int>(sizeof(float));
 };
 
-/// One unit of a warp's tiles: two halves of 32 inputs, eight of them a lane, of rows g and g + 8.
-template <int kRowTiles>
-struct WeightUnit {
-  uint4 low[kRowTiles][2];
-  uint4 high[kRowTiles][2];
-};
-
-__device__ __forceinline__ uint4 load_weight(const std::uint16_t* p) {
+__device__ __forceinline__ uint4 load_weight(const std::byte* p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(p));
   return v;
 }
+__device__ __forceinline__ std::uint32_t load_scales(const std::byte* p) {
+  std::uint32_t v;
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+
+/// Where a lane reads its part of a tile, and what it has of one unit: two halves of 32 inputs,
+/// eight of them of rows g and g + 8, which are the left operands of two instructions each. In bf16
+/// these take the inputs in another order than they lie, so that eight are one load, of x, too.
+template <ExpertFormat kFormat>
+struct LaneTile;
+
+template <>
+struct LaneTile<ExpertFormat::bf16> {
+  struct Unit {
+    uint4 low[2], high[2];
+  };
+  const std::byte* low;
+  const std::byte* high;
+
+  /// Rows behind the last one compute what nobody stores.
+  __device__ __forceinline__ void point(const std::byte* expert, int tile, int out, int in, int g,
+                                        int t) {
+    const int row = 16 * tile + g;
+    low = expert + (std::int64_t{min(row, out - 1)} * in + 8 * t) * 2;
+    high = expert + (std::int64_t{min(row + 8, out - 1)} * in + 8 * t) * 2;
+  }
+  __device__ __forceinline__ void load(int unit, int in, int t, Unit& to) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int k = unit * kUnit + 32 * half;
+      const bool inside = k + 8 * t < in;
+      to.low[half] = inside ? load_weight(low + k * 2) : make_uint4(0, 0, 0, 0);
+      to.high[half] = inside ? load_weight(high + k * 2) : make_uint4(0, 0, 0, 0);
+    }
+  }
+  static __device__ __forceinline__ void operands(const Unit& u, int half,
+                                                  std::uint32_t (&a)[2][4]) {
+    const uint4 lo = u.low[half];
+    const uint4 hi = u.high[half];
+    a[0][0] = lo.x, a[0][1] = hi.x, a[0][2] = lo.y, a[0][3] = hi.y;
+    a[1][0] = lo.z, a[1][1] = hi.z, a[1][2] = lo.w, a[1][3] = hi.w;
+  }
+  /// The right operands of both, from the half's first input in a row of x on.
+  static __device__ __forceinline__ uint4 inputs(const std::uint16_t* x, int t) {
+    return *reinterpret_cast<const uint4*>(x + 8 * t);
+  }
+};
+
+template <>
+struct LaneTile<ExpertFormat::mxfp4> {
+  struct Unit {
+    uint4 words;
+    std::uint32_t scales;
+  };
+  const std::byte* first;
+
+  __device__ __forceinline__ void point(const std::byte* expert, int tile, int out, int in, int g,
+                                        int t) {
+    const int last = out / kExpertTile - 1;
+    first = expert + std::int64_t{min(tile, last)} * expert_units(in) * kMxfp4UnitBytes;
+    words_at = (4 * g + t) * 16;
+    scales_at = kMxfp4WordBytes + 4 * g;
+  }
+  __device__ __forceinline__ void load(int unit, int in, int, Unit& to) const {
+    const bool inside = unit * kUnit < in;
+    const std::byte* at = first + unit * kMxfp4UnitBytes;
+    to.words = inside ? load_weight(at + words_at) : make_uint4(0, 0, 0, 0);
+    to.scales = inside ? load_scales(at + scales_at) : 0;
+  }
+  static __device__ __forceinline__ void operands(const Unit& u, int half,
+                                                  std::uint32_t (&a)[2][4]) {
+    const std::uint32_t low = mxfp4_scale(u.scales, 2 * half);
+    const std::uint32_t high = mxfp4_scale(u.scales, 2 * half + 1);
+    dequantize_mxfp4(half == 0 ? u.words.x : u.words.z, low, high, a[0]);
+    dequantize_mxfp4(half == 0 ? u.words.y : u.words.w, low, high, a[1]);
+  }
+  static __device__ __forceinline__ uint4 inputs(const std::uint16_t* x, int t) {
+    const auto* pairs = reinterpret_cast<const std::uint32_t*>(x) + t;
+    return {pairs[0], pairs[4], pairs[8], pairs[12]};
+  }
+  int words_at, scales_at;
+};
 
 /// What a CTA computes in one turn: some tiles of features of one piece.
 struct Work {
@@ -87,39 +166,28 @@ __device__ __forceinline__ Work work_of(const Arguments& a, int index, int turns
 }
 
 /// Walks ahead over the units of a warp.
-template <class S>
+template <class S, ExpertFormat kFormat>
 struct Cursor {
+  using Tile = LaneTile<kFormat>;
   const Arguments& a;
   int index, works, turns_of_piece;
   int sharer, set, g, t, mine;
   int i = 0;
-  const std::uint16_t* low[S::kRowTiles];
-  const std::uint16_t* high[S::kRowTiles];
+  Tile tile[S::kRowTiles];
 
-  /// Rows behind the last one compute what nobody stores.
   __device__ __forceinline__ void point() {
     if (index >= works) return;
     const Work work = work_of<S>(a, index, turns_of_piece);
-    const std::uint16_t* expert = a.w + std::int64_t{work.item.expert} * a.out * a.in + 8 * t;
+    const std::byte* expert = a.w + work.item.expert * a.expert_bytes;
 #pragma unroll
     for (int m = 0; m < S::kRowTiles; ++m) {
-      const int row = 16 * (work.first_tile + set * S::kRowTiles + m) + g;
-      low[m] = expert + std::int64_t{min(row, a.out - 1)} * a.in;
-      high[m] = expert + std::int64_t{min(row + 8, a.out - 1)} * a.in;
+      tile[m].point(expert, work.first_tile + set * S::kRowTiles + m, a.out, a.in, g, t);
     }
   }
-  __device__ __forceinline__ void load(WeightUnit<S::kRowTiles>& to) {
+  __device__ __forceinline__ void load(typename Tile::Unit (&to)[S::kRowTiles]) {
     if (index >= works) return;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int k = (sharer + i * S::kSharers) * kUnit + 32 * half;
-      const bool inside = k + 8 * t < a.in;
-#pragma unroll
-      for (int m = 0; m < S::kRowTiles; ++m) {
-        to.low[m][half] = inside ? load_weight(low[m] + k) : make_uint4(0, 0, 0, 0);
-        to.high[m][half] = inside ? load_weight(high[m] + k) : make_uint4(0, 0, 0, 0);
-      }
-    }
+    for (int m = 0; m < S::kRowTiles; ++m) tile[m].load(sharer + i * S::kSharers, a.in, t, to[m]);
     if (++i < mine) return;
     i = 0;
     index += static_cast<int>(gridDim.x);
@@ -188,7 +256,7 @@ struct Inputs {
   }
 };
 
-template <class S, bool kGeneral>
+template <class S, bool kGeneral, ExpertFormat kFormat>
 __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) experts_kernel(Arguments a) {
   extern __shared__ float partial[];
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -201,10 +269,10 @@ __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) experts_ke
   const int mine = ((a.in + kUnit - 1) / kUnit + S::kSharers - 1) / S::kSharers;
   grid_wait();
   const int works = *a.n_items * turns_of_piece;
-  Cursor<S> cursor{
-      a, static_cast<int>(blockIdx.x), works, turns_of_piece, sharer, set, g, t, mine, 0, {}, {}};
+  Cursor<S, kFormat> cursor{
+      a, static_cast<int>(blockIdx.x), works, turns_of_piece, sharer, set, g, t, mine, 0, {}};
   cursor.point();
-  WeightUnit<S::kRowTiles> w[S::kDepth];
+  typename LaneTile<kFormat>::Unit w[S::kDepth][S::kRowTiles];
 #pragma unroll
   for (int d = 0; d < S::kDepth; ++d) cursor.load(w[d]);
 
@@ -223,18 +291,22 @@ __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) experts_ke
       if (index >= works) break;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int k = (sharer + done * S::kSharers) * kUnit + 32 * half + 8 * t;
+        const int k = (sharer + done * S::kSharers) * kUnit + 32 * half;
+        const bool inside = k + (kFormat == ExpertFormat::bf16 ? 8 * t : 0) < a.in;
+        std::uint32_t operand[S::kRowTiles][2][4];
+#pragma unroll
+        for (int m = 0; m < S::kRowTiles; ++m)
+          LaneTile<kFormat>::operands(w[d][m], half, operand[m]);
 #pragma unroll
         for (int n = 0; n < S::kColumnTiles; ++n) {
           uint4 b = make_uint4(0, 0, 0, 0);
-          if (inputs.row[n] != nullptr && k < a.in)
-            b = *reinterpret_cast<const uint4*>(inputs.row[n] + k);
+          if (inputs.row[n] != nullptr && inside)
+            b = LaneTile<kFormat>::inputs(inputs.row[n] + k, t);
 #pragma unroll
           for (int m = 0; m < S::kRowTiles; ++m) {
-            const uint4 lo = w[d].low[m][half];
-            const uint4 hi = w[d].high[m][half];
-            mma(sums[m][n], lo.x, hi.x, lo.y, hi.y, b.x, b.y);
-            mma(sums[m][n], lo.z, hi.z, lo.w, hi.w, b.z, b.w);
+            const auto& v = operand[m];
+            mma(sums[m][n], v[0][0], v[0][1], v[0][2], v[0][3], b.x, b.y);
+            mma(sums[m][n], v[1][0], v[1][1], v[1][2], v[1][3], b.z, b.w);
           }
         }
       }
@@ -267,48 +339,75 @@ __global__ void __launch_bounds__(32 * kWarps, S::kPerMultiprocessor) experts_ke
 
 // ------------------------------------------------------------------ host
 
-template <class S, bool kGeneral>
+template <class S, bool kGeneral, ExpertFormat kFormat>
 void launch_shape(const Arguments& a, int most, Stream stream) {
+  constexpr auto kKernel = experts_kernel<S, kGeneral, kFormat>;
   if constexpr (S::kSharedBytes > 48 * 1024) {
-    static const cudaError_t prepared = cudaFuncSetAttribute(
-        experts_kernel<S, kGeneral>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
+    static const cudaError_t prepared =
+        cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
     check(prepared, "experts");
   }
   const std::int64_t turns = (a.out + 16 * S::kCtaTiles - 1) / (16 * S::kCtaTiles);
   const std::int64_t places = std::int64_t{S::kPerMultiprocessor} * multiprocessors();
-  launch("experts", experts_kernel<S, kGeneral>,
-         static_cast<unsigned>(std::min(turns * most, places)), 32 * kWarps, S::kSharedBytes,
-         stream, a);
+  launch("experts", kKernel, static_cast<unsigned>(std::min(turns * most, places)), 32 * kWarps,
+         S::kSharedBytes, stream, a);
 }
 
 /// Rows of a piece: by how many an expert has on average.
 int piece_rows(const ExpertCall& call) {
   const int lines = call.rows * call.shape.active;
+  if (call.path == ExpertPath::wide) return kWideRows;
   if (call.rows <= 8 || lines <= 4 * call.shape.count) return 8;
   if (call.rows <= 16 || lines <= 12 * call.shape.count) return 16;
-  return 64;
+  const bool wide = call.path == ExpertPath::automatic && !call.deterministic;
+  return wide && wide_experts_fit() ? kWideRows : 64;
 }
 
-template <bool kGeneral>
+template <bool kGeneral, ExpertFormat kFormat>
 void launch_product(const Arguments& a, const ExpertCall& call, int piece, Stream stream) {
   const int most = most_items(call.rows, call.shape.count, call.shape.active, piece);
-  if (piece == 8) return launch_shape<Shape<1, 1, 8, 4, 2>, kGeneral>(a, most, stream);
-  if (piece == 16) return launch_shape<Shape<1, 2, 8, 4, 2>, kGeneral>(a, most, stream);
+  if (piece == 8) return launch_shape<Shape<1, 1, 8, 4, 2>, kGeneral, kFormat>(a, most, stream);
+  if (piece == 16) return launch_shape<Shape<1, 2, 8, 4, 2>, kGeneral, kFormat>(a, most, stream);
   // Sums are added up in another order with fewer sharers.
-  if (call.deterministic) return launch_shape<Shape<2, 8, 8, 2, 1>, kGeneral>(a, most, stream);
-  launch_shape<Shape<2, 8, 2, 2, 1>, kGeneral>(a, most, stream);
+  if (call.deterministic)
+    return launch_shape<Shape<2, 8, 8, 2, 1>, kGeneral, kFormat>(a, most, stream);
+  launch_shape<Shape<2, 8, 2, 2, 1>, kGeneral, kFormat>(a, most, stream);
 }
 
 /// Only gate and up have more than one way to end.
-void product(const Arguments& a, const ExpertCall& call, int piece, Stream stream) {
-  if (a.silu && !call.rule.plain_expert()) return launch_product<true>(a, call, piece, stream);
-  launch_product<false>(a, call, piece, stream);
+template <ExpertFormat kFormat>
+void pieces(const StreamProduct& p, const ExpertCall& call, Stream stream) {
+  Arguments a{};
+  a.items = p.routing->items;
+  a.n_items = p.routing->n_items;
+  a.x = reinterpret_cast<const std::uint16_t*>(p.x);
+  a.source = p.gathered ? p.routing->source : nullptr;
+  a.w = p.w.data;
+  a.expert_bytes = static_cast<std::int64_t>(expert_bytes(kFormat, p.out, p.in));
+  a.y = reinterpret_cast<__nv_bfloat16*>(p.y);
+  a.out = p.out;
+  a.in = p.in;
+  a.silu = p.gates;
+  a.act = call.rule.act;
+  a.bias = call.rule.up_bias;
+  const int piece = p.routing->piece;
+  if (p.gates && !call.rule.plain_expert())
+    return launch_product<true, kFormat>(a, call, piece, stream);
+  launch_product<false, kFormat>(a, call, piece, stream);
+}
+
+void product(const StreamProduct& p, const ExpertCall& call, Stream stream) {
+  if (p.routing->piece == kWideRows) return wide_experts(p, stream);
+  const bool streams = !call.deterministic && call.path != ExpertPath::pieces;
+  if (streams && stream_experts_fit(p)) return stream_experts(p, stream);
+  if (p.w.format == ExpertFormat::bf16) return pieces<ExpertFormat::bf16>(p, call, stream);
+  pieces<ExpertFormat::mxfp4>(p, call, stream);
 }
 
 struct Workspace {
   ExpertRouting routing;
   Bf16* gated = nullptr;   // [lines, intermediate]
-  Bf16* result = nullptr;  // [lines, hidden]
+  Bf16* result = nullptr;  // [lines, hidden]; at first x in lines, where the kernels want it so
   std::size_t bytes = 0;
 
   Workspace(const ExpertShape& shape, int rows, int piece, std::byte* base) {
@@ -341,8 +440,14 @@ void experts(const ExpertCall& call, Stream stream) {
   if (call.rows > kMostExpertRows || shape.hidden % 16 != 0 || shape.intermediate % 16 != 0) {
     throw CudaError("experts: too many rows, or sizes that are no multiples of 16");
   }
+  if (call.gate_up.format == ExpertFormat::mxfp4 &&
+      (shape.hidden % kMxfp4Inputs != 0 || shape.intermediate % kMxfp4Inputs != 0)) {
+    throw CudaError("experts: MXFP4 sizes are multiples of 32");
+  }
   const int piece = piece_rows(call);
   Workspace space(shape, call.rows, piece, static_cast<std::byte*>(call.workspace));
+  const bool any = call.path == ExpertPath::automatic || call.path == ExpertPath::few;
+  if (any && few_experts_fit(call)) return few_experts(call, space.gated, stream);
   ExpertRouting& r = space.routing;
   r.rows = call.rows;
   r.count = shape.count;
@@ -352,28 +457,14 @@ void experts(const ExpertCall& call, Stream stream) {
   r.logits = call.logits;
   r.rule = call.rule;
   route(r, stream);
-
-  Arguments a{};
-  a.items = r.items;
-  a.n_items = r.n_items;
-  a.x = reinterpret_cast<const std::uint16_t*>(call.normed);
-  a.source = r.source;
-  a.w = reinterpret_cast<const std::uint16_t*>(call.gate_up);
-  a.y = reinterpret_cast<__nv_bfloat16*>(space.gated);
-  a.out = 2 * shape.intermediate;
-  a.in = shape.hidden;
-  a.silu = true;
-  a.act = call.rule.act;
-  a.bias = call.rule.up_bias;
-  product(a, call, piece, stream);
-  a.x = reinterpret_cast<const std::uint16_t*>(space.gated);
-  a.source = nullptr;
-  a.w = reinterpret_cast<const std::uint16_t*>(call.down);
-  a.y = reinterpret_cast<__nv_bfloat16*>(space.result);
-  a.out = shape.hidden;
-  a.in = shape.intermediate;
-  a.silu = false;
-  product(a, call, piece, stream);
+  const bool in_lines = piece == kWideRows;
+  if (in_lines) gather_lines(r, call.normed, shape.hidden, space.result, stream);
+  product({&r, call.gate_up, 2 * shape.intermediate, shape.hidden,
+           in_lines ? space.result : call.normed, !in_lines, space.gated, true},
+          call, stream);
+  product(
+      {&r, call.down, shape.hidden, shape.intermediate, space.gated, false, space.result, false},
+      call, stream);
   combine(r, space.result, shape.hidden, call.x, stream);
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "workers/cuda/layer/expert_layout.h"
 #include "workers/cuda/layer/general.h"
 #include "workers/cuda/types.h"
 
@@ -45,18 +46,28 @@ struct ExpertRule {
   }
 };
 
+/// Which kernels; the first one chooses. Others are for tests and benchmarks, and must serve.
+enum class ExpertPath : std::uint8_t {
+  automatic,
+  pieces,  // any device, any number of rows; alone in deterministic
+  stream,  // Hopper, pieces of at most 16 rows
+  few,     // Hopper, at most 8 rows
+  wide,    // Hopper, pieces of up to 128 rows
+};
+
 struct ExpertCall {
   ExpertShape shape;
   int rows = 0;                   // at most kMostExpertRows
   const Bf16* normed = nullptr;   // [rows, hidden]
   const float* logits = nullptr;  // [rows, count], the router's
-  const Bf16* gate_up = nullptr;  // [count][2 * intermediate, hidden], 8 rows of gate, 8 of up, ...
-  const Bf16* down = nullptr;     // [count][hidden, intermediate]
+  ExpertWeight gate_up;           // [count][2 * intermediate, hidden], 8 rows of gate, 8 of up, ...
+  ExpertWeight down;              // [count][hidden, intermediate], in the same format
   Bf16* x = nullptr;              // [rows, hidden], added to
   void* workspace = nullptr;      // experts_workspace_bytes(), 256-byte aligned
   /// The bits of a row do not depend on the other rows of the call nor on their number.
   bool deterministic = false;
   ExpertRule rule = {};
+  ExpertPath path = ExpertPath::automatic;
 };
 
 std::size_t experts_workspace_bytes(const ExpertShape& shape, int max_rows);
@@ -64,7 +75,7 @@ std::size_t experts_workspace_bytes(const ExpertShape& shape, int max_rows);
 /// With the plain rule:
 /// x[r] += sum over the row's experts e, ascending, of p_e * W_down,e (silu(W_gate,e n) * (W_up,e
 /// n)), n the row of `normed`, p = softmax(logits) in fp32; of equal p the lower number is taken.
-/// Queues six kernels. Throws CudaError.
+/// Queues two to six kernels. Throws CudaError.
 void experts(const ExpertCall& call, Stream stream);
 
 }  // namespace baton::cuda

@@ -1,0 +1,95 @@
+// A layer of experts with random weights, on the host and on the device.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "tests/gpu/device_fixture.h"
+#include "workers/cuda/layer/experts.h"
+#include "workers/cuda/layer/experts_load.h"
+
+namespace baton::cuda {
+
+inline std::size_t at(int i) { return static_cast<std::size_t>(i); }
+inline std::size_t size(int a, int b) { return at(a) * at(b); }
+
+inline std::vector<float> random_logits(int rows, int count, unsigned seed) {
+  std::minstd_rand random(seed);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> logits(size(rows, count));
+  for (float& v : logits) v = normal(random);
+  return logits;
+}
+
+inline std::vector<float> softmax(const std::vector<float>& logits, int count) {
+  std::vector<float> p(logits);
+  for (std::size_t r = 0; r < logits.size(); r += at(count)) {
+    const auto first = p.begin() + static_cast<std::ptrdiff_t>(r);
+    const float most = *std::max_element(first, first + count);
+    float sum = 0;
+    for (auto v = first; v != first + count; ++v) sum += * v = std::exp(*v - most);
+    for (auto v = first; v != first + count; ++v) *v /= sum;
+  }
+  return p;
+}
+
+/// Matrices [out, in] of `count` experts: `values` as numbers, and what the kernels read. `gates`:
+/// eight rows of gate, eight of up, and so on.
+struct Experts {
+  std::vector<Bf16> values;
+  Device<std::byte> memory;
+  ExpertWeight weight;
+
+  /// In bf16.
+  Experts(int count, int out, int in, unsigned seed)
+      : values(random_bf16(size(count, out) * at(in), 0.1F, seed)),
+        memory(values.size() * sizeof(Bf16)),
+        weight{ExpertFormat::bf16, memory.get()} {
+    EXPECT_EQ(cudaMemcpy(memory.get(), values.data(), values.size() * sizeof(Bf16),
+                         cudaMemcpyHostToDevice),
+              cudaSuccess);
+  }
+  /// In MXFP4, packed from what a checkpoint stores; all scales and numbers occur, minus nought
+  /// too.
+  Experts(int count, int out, int in, bool gates, unsigned seed)
+      : values(size(count, out) * at(in)),
+        memory(at(count) * expert_bytes(ExpertFormat::mxfp4, out, in)),
+        weight{ExpertFormat::mxfp4, memory.get()} {
+    static constexpr std::array<float, 8> kGrid{0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+    std::minstd_rand random(seed);
+    cudaMemset(memory.get(), 0, at(count) * expert_bytes(ExpertFormat::mxfp4, out, in));
+    const Device<int> bad(std::vector<int>{0});
+    for (int e = 0; e < count; ++e) {
+      std::vector<std::byte> codes(size(out, in) / 2);
+      std::vector<std::byte> scales(size(out, in) / 32);
+      for (std::byte& b : codes) b = static_cast<std::byte>(random() >> 8 & 255U);
+      for (std::size_t i = 0; i < scales.size(); ++i) {
+        // Now and then one so small that its weights are no normal numbers.
+        scales[i] = static_cast<std::byte>(i % 97 == 5 ? random() % 3 : 119 + random() % 5);
+      }
+      for (int stored = 0; stored < out; ++stored) {
+        const int pair = stored / 2;
+        const int row = gates ? pair / 8 * 16 + stored % 2 * 8 + pair % 8 : stored;
+        for (int k = 0; k < in; ++k) {
+          const std::size_t i = size(stored, in) + at(k);
+          const auto code = static_cast<unsigned>(codes[i / 2]) >> (i % 2 * 4) & 15U;
+          const float magnitude =
+              std::ldexp(kGrid[code & 7U], static_cast<int>(scales[i / 32]) - 127);
+          values[(size(e, out) + at(row)) * at(in) + at(k)] =
+              rounded((code & 8U) != 0 ? -magnitude : magnitude);
+        }
+      }
+      const Device<std::byte> device_codes(codes), device_scales(scales);
+      pack_mxfp4({out, in, device_codes.get(), device_scales.get(), gates},
+                 memory.get() + at(e) * expert_bytes(ExpertFormat::mxfp4, out, in), bad.get(),
+                 nullptr);
+      EXPECT_EQ(bad.read()[0], 0);
+    }
+  }
+};
+
+}  // namespace baton::cuda

@@ -1,0 +1,178 @@
+// Which experts rows take on the device, against the CPU backend's choice.
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "tests/gpu/device_fixture.h"
+#include "tests/gpu/experts_fixture.h"
+#include "workers/cpu/experts.h"
+#include "workers/cuda/layer/experts.h"
+#include "workers/cuda/layer/experts_route.h"
+
+namespace baton::cuda {
+namespace {
+
+class ExpertsRouteTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+struct RoutingCase {
+  int rows, count, active, piece;
+  bool normalise;
+};
+
+TEST_F(ExpertsRouteTest, RoutingIsTheCpus) {
+  for (const RoutingCase c : {RoutingCase{1, 4, 2, 8, true},
+                              {3, 8, 1, 8, false},
+                              {64, 128, 8, 8, true},
+                              {700, 130, 6, 64, false},
+                              {257, 3, 3, 16, true},
+                              {2048, 128, 8, 64, true},
+                              {5, 1024, 64, 8, true}}) {
+    SCOPED_TRACE(std::to_string(c.rows) + " rows, " + std::to_string(c.active) + " of " +
+                 std::to_string(c.count));
+    std::vector<float> logits = random_logits(c.rows, c.count, 1);
+    // A row whose experts are all alike takes the first ones; the last expert of others is never
+    // taken.
+    std::fill_n(logits.begin(), c.count, 0.5F);
+    cpu::ExpertPlan plan;
+    plan.make(softmax(logits, c.count),
+              {.experts = c.count, .active = c.active, .normalise = c.normalise});
+
+    const int lines = c.rows * c.active;
+    const Device<float> device_logits(logits);
+    const Device<std::int32_t> chosen(std::vector<std::int32_t>(at(lines), -1));
+    const Device<float> weights(std::vector<float>(at(lines), NAN));
+    const Device<std::int32_t> line(std::vector<std::int32_t>(at(lines), -1));
+    const Device<std::int32_t> source(std::vector<std::int32_t>(at(lines), -1));
+    const int most = most_items(c.rows, c.count, c.active, c.piece);
+    const Device<ExpertItem> items{std::vector<ExpertItem>(at(most) + 1)};
+    const Device<std::int32_t> n_items(std::vector<std::int32_t>(1, -1));
+    ExpertRouting r;
+    r.rows = c.rows;
+    r.count = c.count;
+    r.active = c.active;
+    r.normalise = c.normalise;
+    r.piece = c.piece;
+    r.logits = device_logits.get();
+    r.chosen = chosen.get();
+    r.weights = weights.get();
+    r.line = line.get();
+    r.source = source.get();
+    r.items = items.get();
+    r.n_items = n_items.get();
+    route(r, nullptr);
+
+    const auto got_chosen = chosen.read();
+    const auto got_weights = weights.read();
+    const auto got_line = line.read();
+    for (int row = 0; row < c.rows; ++row) {
+      for (int j = 0; j < c.active; ++j) {
+        const cpu::ExpertPlan::Choice& want = plan.of_row(row)[at(j)];
+        const std::size_t i = size(row, c.active) + at(j);
+        ASSERT_EQ(got_chosen[i], want.expert) << row << ", " << j;
+        EXPECT_NEAR(got_weights[i], want.weight, 1e-5F * want.weight);
+        EXPECT_EQ(got_line[i], want.line);
+      }
+    }
+    const std::vector<int> sources(plan.sources().begin(), plan.sources().end());
+    EXPECT_EQ(source.read(), sources);
+    const int n = n_items.read()[0];
+    ASSERT_LE(n, most);
+    const auto got_items = items.read();
+    int next = 0;
+    int item = 0;
+    for (const cpu::ExpertPlan::Group& group : plan.groups()) {
+      const int pieces = (group.rows + c.piece - 1) / c.piece;
+      const int begin = item;
+      for (int i = 0; i < pieces; ++i, ++item) {
+        const ExpertItem& got = got_items[at(item)];
+        EXPECT_EQ(got.expert, group.expert);
+        EXPECT_EQ(got.first, next);
+        EXPECT_EQ(got.rows, std::min(c.piece, group.rows - i * c.piece));
+        EXPECT_EQ(got.begin, begin);
+        EXPECT_EQ(got.pieces, pieces);
+        next += got.rows;
+      }
+    }
+    EXPECT_EQ(n, item);
+    EXPECT_EQ(next, lines);
+  }
+}
+
+/// Sigmoids, biases and groups, against the CPU backend's choice.
+TEST_F(ExpertsRouteTest, AnyRoutersChoiceIsTheCpus) {
+  struct Case {
+    int rows, count, active, groups, active_groups;
+    bool sigmoid, router_bias, choice_bias, pairs, normalise;
+    float scale;
+  };
+  for (const Case c : {Case{33, 32, 4, 1, 1, false, true, false, true, true, 1},
+                       {70, 64, 6, 8, 3, true, false, true, true, true, 2.5F},
+                       {9, 64, 6, 8, 2, false, false, false, false, false, 1},
+                       {257, 160, 8, 1, 1, true, false, true, true, true, 1}}) {
+    SCOPED_TRACE(std::to_string(c.count) + " experts, " + std::to_string(c.groups) + " groups");
+    const std::vector<float> logits = random_logits(c.rows, c.count, 7);
+    const std::vector<float> router_bias = random_logits(1, c.count, 8);
+    std::vector<float> choice_bias = random_logits(1, c.count, 9);
+    for (float& b : choice_bias) b *= 0.05F;
+    std::vector<float> biased = logits;
+    for (std::size_t i = 0; i < biased.size() && c.router_bias; ++i) {
+      biased[i] += router_bias[i % at(c.count)];
+    }
+    std::vector<float> p = softmax(biased, c.count);
+    for (std::size_t i = 0; i < p.size() && c.sigmoid; ++i) p[i] = 1 / (1 + std::exp(-biased[i]));
+    cpu::ExpertPlan plan;
+    plan.make(
+        p, {c.count, c.active, c.normalise, c.scale, c.choice_bias ? choice_bias.data() : nullptr,
+            c.groups, c.active_groups, c.pairs});
+
+    const int lines = c.rows * c.active;
+    const Device<float> device_logits(logits), device_router(router_bias),
+        device_choice(choice_bias);
+    const Device<std::int32_t> chosen(at(lines)), line(at(lines)), source(at(lines)), n_items(1);
+    const Device<float> weights(at(lines));
+    const Device<ExpertItem> items(at(most_items(c.rows, c.count, c.active, 8)) + 1);
+    ExpertRouting r;
+    r.rows = c.rows;
+    r.count = c.count;
+    r.active = c.active;
+    r.normalise = c.normalise;
+    r.piece = 8;
+    r.logits = device_logits.get();
+    r.chosen = chosen.get();
+    r.weights = weights.get();
+    r.line = line.get();
+    r.source = source.get();
+    r.items = items.get();
+    r.n_items = n_items.get();
+    r.rule.sigmoid = c.sigmoid;
+    r.rule.router_bias = c.router_bias ? device_router.get() : nullptr;
+    r.rule.choice_bias = c.choice_bias ? device_choice.get() : nullptr;
+    r.rule.groups = c.groups;
+    r.rule.active_groups = c.active_groups;
+    r.rule.group_pairs = c.pairs;
+    r.rule.scale = c.scale;
+    route(r, nullptr);
+    const auto got = chosen.read();
+    const auto got_weights = weights.read();
+    for (int row = 0; row < c.rows; ++row) {
+      for (int j = 0; j < c.active; ++j) {
+        const cpu::ExpertPlan::Choice& want = plan.of_row(row)[at(j)];
+        const std::size_t i = size(row, c.active) + at(j);
+        ASSERT_EQ(got[i], want.expert) << row << ", " << j;
+        EXPECT_NEAR(got_weights[i], want.weight, 1e-5F * want.weight);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baton::cuda

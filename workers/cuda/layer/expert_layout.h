@@ -1,0 +1,86 @@
+// How experts' weights lie on the device. In bf16 as a matrix [out, in], row by row. In MXFP4 (four
+// bits a number, e2m1, and a power of two for 32 inputs of a feature) in the order in which a warp
+// multiplies them, scales among them, so that any run of units is one run of bytes. Plain C++: the
+// kernels, what packs, and tests share it.
+//
+// A tile is 16 features, a unit 64 inputs of it: two halves of 32, which share a scale, and four
+// instructions of 16. Lane 4 g + t holds rows g and g + 8 of a tile, and of 16 inputs 2 t, 2 t + 1,
+// 2 t + 8, 2 t + 9: the left operand of mma.m16n8k16, and a warp's part of wgmma.m64k16's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace baton::cuda {
+
+enum class ExpertFormat : std::uint8_t {
+  bf16,
+  mxfp4,  // inputs a multiple of 32, features one of 16
+};
+
+constexpr int kExpertTile = 16;
+constexpr int kExpertUnit = 64;
+constexpr int kMxfp4Inputs = 32;      // that share a scale
+constexpr int kMxfp4WordBytes = 512;  // of a unit: a lane's four words behind each other
+constexpr int kMxfp4UnitBytes = kMxfp4WordBytes + 32;
+
+/// A stored exponent e, of the scale 2^(e - 127), is kept as e + 126: the bits of 2^(e - 1) in
+/// bf16. e2m1 numbers whose bits are moved to their places in bf16 are 2^-126 of their values, so
+/// that one exact product makes them weights. Scales above 2 do not fit.
+constexpr int kMxfp4ScaleOffset = 126;
+constexpr int kMxfp4LargestScale = 128;
+
+/// The experts of a layer: [count][out, in], densely.
+struct ExpertWeight {
+  ExpertFormat format = ExpertFormat::bf16;
+  const std::byte* data = nullptr;  // 256-byte aligned
+};
+
+constexpr int expert_tiles(int out) { return out / kExpertTile; }
+constexpr int expert_units(int in) { return (in + kExpertUnit - 1) / kExpertUnit; }
+
+/// Of one expert.
+constexpr std::size_t expert_bytes(ExpertFormat format, int out, int in) {
+  if (format == ExpertFormat::bf16)
+    return 2 * static_cast<std::size_t>(out) * static_cast<std::size_t>(in);
+  return static_cast<std::size_t>(expert_tiles(out)) * static_cast<std::size_t>(expert_units(in)) *
+         kMxfp4UnitBytes;
+}
+
+/// Where the unit of a row and an input begins.
+constexpr std::size_t mxfp4_unit_at(int in, int row, int input) {
+  return (static_cast<std::size_t>(row / kExpertTile) * static_cast<std::size_t>(expert_units(in)) +
+          static_cast<std::size_t>(input / kExpertUnit)) *
+         kMxfp4UnitBytes;
+}
+
+/// Which of the unit's words a number is in, and the bits that it sets there.
+struct Mxfp4Place {
+  int word = 0;
+  std::uint32_t bits = 0;
+};
+
+/// A word is the four registers of an instruction: rows, then pairs of inputs, the even input in
+/// the register's lower half. Each register's bits lie so that a shift and a mask bring them to
+/// their places (mxfp4_numbers.cuh has the other side of this).
+constexpr Mxfp4Place mxfp4_place(int row, int input, std::uint32_t code) {
+  // From which bits sign, exponent and fraction come; of an odd input 16 on, round the word's end.
+  constexpr int kBits[4][4] = {{9, 2, 1, 0}, {13, 6, 5, 4}, {19, 12, 11, 10}, {15, 8, 7, 14}};
+  const int within = input % kExpertUnit;
+  const int lane = row % 8 * 4 + within % 8 / 2;
+  const int which = row % kExpertTile / 8 + within % 16 / 8 * 2;
+  std::uint32_t bits = 0;
+  for (int i = 0; i < 4; ++i) {
+    const int bit = (kBits[which][i] + within % 2 * 16) % 32;
+    bits |= (code >> (3 - i) & 1U) << bit;
+  }
+  return {lane * 4 + within / 16, bits};
+}
+
+/// Where in a unit the scale of a row and an input lies: a lane's four bytes behind each other.
+constexpr int mxfp4_scale_at(int row, int input) {
+  return kMxfp4WordBytes + row % 8 * 4 + input % kExpertUnit / kMxfp4Inputs * 2 +
+         row % kExpertTile / 8;
+}
+
+}  // namespace baton::cuda

@@ -1,0 +1,372 @@
+// Experts of up to eight rows on Hopper, bound by the bytes of the experts that they take: two
+// kernels, where pieces (experts.cu) are five. Every CTA chooses the rows' experts for itself,
+// which is shorter than a kernel. A matrix instruction has eight columns, so each expert that any
+// row takes simply multiplies all rows; who did not take it is left out at the end.
+//   - Gate and up: tiles of all experts are dealt out evenly, and the ring (experts_ring.cuh) runs
+//     on from expert to expert.
+//   - Down: a CTA has a tile of features of all experts, one after the other by their numbers. Each
+//     warp scales what it found of an expert and adds it up, and the warps meet once, at the end.
+//     So a row's sum has one order, and x is added to in the same kernel.
+// The second kernel chooses before grid_wait(), and asks for its weights: the logits were there
+// before the first one let it start (that one waits first, then releases), and are read past L1.
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "workers/cuda/current_device.h"
+#include "workers/cuda/layer/experts_choose.cuh"
+#include "workers/cuda/layer/experts_ring.cuh"
+#include "workers/cuda/layer/experts_ring.h"
+#include "workers/cuda/layer/gates.cuh"
+#include "workers/cuda/shared_memory.h"
+
+namespace baton::cuda {
+namespace {
+
+using namespace expert_ring;
+
+constexpr int kMostRows = kColumns;
+constexpr int kMostLines = 64;         // rows * active
+constexpr int kMostExperts = 512;      // whose choice has its room in any ring
+constexpr int kMostBytes = 200 << 10;  // of dynamic shared memory
+constexpr int kThreads = kMultiplying + kLanes;
+
+struct FewArguments {
+  Matrix m;
+  const std::uint16_t* x;  // [rows, in]; of down [lines, in]
+  __nv_bfloat16* y;        // [lines, out / 2]; of down [rows, out], added to
+  int rows, count, active;
+  bool normalise;
+  const float* logits;
+  ExpertRule rule;
+  int stages;
+  int x_at, x_stride;  // in shared memory, behind the ring
+};
+
+#ifdef BATON_HOPPER
+
+/// Which experts the rows take, in shared memory.
+struct Choice {
+  int experts;  // ascending
+  int expert[kMostLines];
+  int line[kMostLines][kMostRows];      // row * active + j; negative: the row takes another
+  float weight[kMostLines][kMostRows];  // then 0
+  int chosen[kMostLines];
+  float weights[kMostLines];
+};
+
+/// All threads; `scratch` is scratch_bytes() of shared memory.
+__device__ void choose(const FewArguments& a, float* scratch, Choice& c) {
+  const int warp = static_cast<int>(threadIdx.x) / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int thread = static_cast<int>(threadIdx.x);
+  auto* const takers = reinterpret_cast<unsigned*>(scratch + 2 * a.rows * a.count);
+  for (int e = thread; e < a.count; e += kThreads) takers[e] = 0;
+  if (warp < a.rows) {
+    float* const own = scratch + 2 * warp * a.count;
+    choose_row(a.rule, a.count, a.active, a.normalise, a.logits + std::int64_t{warp} * a.count, own,
+               reinterpret_cast<std::uint32_t*>(own + a.count), c.chosen + warp * a.active,
+               c.weights + warp * a.active);
+  }
+  __syncthreads();
+  if (thread < a.rows * a.active) atomicOr(&takers[c.chosen[thread]], 1U << thread / a.active);
+  __syncthreads();
+  if (warp == 0) {
+    int found = 0;
+    for (int first = 0; first < a.count; first += kLanes) {
+      const int e = first + lane;
+      const bool taken = e < a.count && takers[e] != 0;
+      const unsigned votes = __ballot_sync(0xFFFFFFFFU, taken);
+      if (taken) c.expert[found + __popc(votes & ((1U << lane) - 1))] = e;
+      found += __popc(votes);
+    }
+    if (lane == 0) c.experts = found;
+  }
+  __syncthreads();
+  for (int i = thread; i < c.experts * kMostRows; i += kThreads) {
+    const int row = i % kMostRows;
+    int line = -1;
+    for (int j = 0; row < a.rows && j < a.active; ++j) {
+      if (c.chosen[row * a.active + j] == c.expert[i / kMostRows]) line = row * a.active + j;
+    }
+    c.line[i / kMostRows][row] = line;
+    c.weight[i / kMostRows][row] = line < 0 ? 0.0F : c.weights[line];
+  }
+  fence_copies();  // copies will write where the scratch is
+  __syncthreads();
+}
+
+/// The parts of a CTA's shared memory, and its barriers.
+struct Shared {
+  float partial[2][Partial<1>::kFloats];
+  Choice choice;
+  uint4 nought;
+  std::uint64_t full[kMostStages];
+  std::uint64_t empty[kMostStages];
+  std::uint64_t x_full;
+};
+
+__device__ __forceinline__ void begin(const FewArguments& a, const Ring& ring, Shared& shared,
+                                      std::uint8_t* x, int x_rows) {
+  if (threadIdx.x == kMultiplying) {
+    ring.init();
+    hopper::barrier_init(&shared.x_full, 1);
+    hopper::barrier_init_done();
+  }
+  if (threadIdx.x == 0) shared.nought = make_uint4(0, 0, 0, 0);
+  clear_behind(x, x_rows, a.x_stride, a.m.in);
+}
+
+/// One thread.
+__device__ __forceinline__ void copy_rows(const FewArguments& a, std::uint8_t* x, int rows,
+                                          std::uint64_t* full) {
+  const std::uint64_t keep = hopper::policy_evict_last();
+  const int bytes = a.m.in * 2;
+  hopper::barrier_expect(full, rows * bytes);
+  for (int row = 0; row < rows; ++row) {
+    hopper::copy_bytes(x + row * a.x_stride, a.x + std::int64_t{row} * a.m.in, bytes, full, keep);
+  }
+}
+
+/// Of a tile eight features are gate's, then come eight of up.
+__device__ __forceinline__ void finish_up(const FewArguments& a, const float* partial,
+                                          const Choice& choice, int which, int tile, int lane,
+                                          int element) {
+  const int line = choice.line[which][lane % 4 * 2 + element];
+  if (line < 0) return;
+  const int feature = 8 * tile + lane / 4;
+  float gate = Partial<1>::total(partial, lane, 0, element);
+  float up = Partial<1>::total(partial, lane, 0, element + 2);
+  if (a.rule.up_bias != nullptr) {
+    const float* bias = a.rule.up_bias + std::int64_t{choice.expert[which]} * a.m.out;
+    gate += bias[feature];
+    up += bias[a.m.out / 2 + feature];
+  }
+  a.y[std::int64_t{line} * (a.m.out / 2) + feature] =
+      __float2bfloat16(gate_of(a.rule.act, gate, up));
+}
+
+#endif  // BATON_HOPPER
+
+template <ExpertFormat kFormat>
+__global__ void __launch_bounds__(kThreads, 1)
+    few_up_kernel(const __grid_constant__ CUtensorMap map, const FewArguments a) {
+#ifdef BATON_HOPPER
+  extern __shared__ std::uint8_t dynamic[];  // ring, x
+  __shared__ Shared shared;
+  const int warp = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / kLanes, 0);
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const Ring ring{aligned_kib(dynamic), shared.full, shared.empty, a.stages,
+                  a.m.stage_units * unit_bytes<kFormat>()};
+  std::uint8_t* const x = ring.memory + a.x_at;
+  begin(a, ring, shared, x, a.rows);
+  __syncthreads();
+  grid_wait();
+  grid_release();
+  if (threadIdx.x == kMultiplying) copy_rows(a, x, a.rows, &shared.x_full);
+  choose(a, reinterpret_cast<float*>(ring.memory), shared.choice);
+  const Choice& choice = shared.choice;
+  const int works = choice.experts * a.m.tiles;
+  const int first = static_cast<int>(std::int64_t{works} * blockIdx.x / gridDim.x);
+  const int last = static_cast<int>(std::int64_t{works} * (blockIdx.x + 1) / gridDim.x);
+  int which = first / a.m.tiles;
+  int tile = first % a.m.tiles;
+  const auto next = [&] {
+    if (++tile < a.m.tiles) return;
+    tile = 0;
+    ++which;
+  };
+  Place place;
+  if (warp == kWarps) {
+    if (lane != 0) return;
+    const std::uint64_t policy = hopper::policy_evict_first();
+    for (int work = first; work < last; ++work, next()) {
+      for (int split = 0; split < a.m.splits; ++split) {
+        copy_stage<kFormat>(&map, a.m, ring, place, choice.expert[which], tile, split, policy);
+      }
+    }
+    return;
+  }
+  Inputs<1> inputs;
+  const int row = lane % 8;
+  const std::int64_t x_at = hopper::shared_address(x);
+  inputs.point(0, lane, row < a.rows ? x_at + row * a.x_stride : -1,
+               hopper::shared_address(&shared.nought));
+  hopper::barrier_wait(&shared.x_full, 0);
+  Sums<1> sums;
+  for (int work = first, turn = 0; work < last; ++work, ++turn, next()) {
+    sums.clear();
+    multiply_tile<kFormat, 1>(a.m, ring, place, warp, lane, inputs, sums);
+    // The other buffer may still be read by slower warps; this one was before the last barrier.
+    float* const partial = shared.partial[turn % 2];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) Partial<1>::put(partial, warp, lane, 0, e, sums.of(0, e));
+    hopper::sync_threads(1, kMultiplying);
+    // Two warps end a tile, others each time.
+    const int element = (warp + kWarps - turn * 2 % kWarps) % kWarps;
+    if (element < 2) finish_up(a, partial, choice, which, tile, lane, element);
+    __syncwarp();
+  }
+#endif
+}
+
+template <ExpertFormat kFormat>
+__global__ void __launch_bounds__(kThreads, 1)
+    few_down_kernel(const __grid_constant__ CUtensorMap map, const FewArguments a) {
+#ifdef BATON_HOPPER
+  extern __shared__ std::uint8_t dynamic[];  // ring, x
+  __shared__ Shared shared;
+  const int warp = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / kLanes, 0);
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const Ring ring{aligned_kib(dynamic), shared.full, shared.empty, a.stages,
+                  a.m.stage_units * unit_bytes<kFormat>()};
+  std::uint8_t* const x = ring.memory + a.x_at;
+  begin(a, ring, shared, x, a.rows * a.active);
+  choose(a, reinterpret_cast<float*>(ring.memory), shared.choice);
+  const Choice& choice = shared.choice;
+  Place place;
+  if (warp == kWarps) {
+    if (lane != 0) return;
+    const std::uint64_t policy = hopper::policy_evict_first();
+    int asked = 0;
+    for (int tile = static_cast<int>(blockIdx.x); tile < a.m.tiles;
+         tile += static_cast<int>(gridDim.x)) {
+      for (int which = 0; which < choice.experts; ++which) {
+        for (int split = 0; split < a.m.splits; ++split, ++asked) {
+          if (asked == ring.stages) {
+            grid_wait();
+            copy_rows(a, x, a.rows * a.active, &shared.x_full);
+          }
+          copy_stage<kFormat>(&map, a.m, ring, place, choice.expert[which], tile, split, policy);
+        }
+      }
+    }
+    if (asked <= ring.stages) {
+      grid_wait();
+      copy_rows(a, x, a.rows * a.active, &shared.x_full);
+    }
+    grid_release();
+    return;
+  }
+  grid_wait();
+  const std::uint32_t nought = hopper::shared_address(&shared.nought);
+  const std::int64_t x_at = hopper::shared_address(x);
+  hopper::barrier_wait(&shared.x_full, 0);
+  int turn = 0;
+  for (int tile = static_cast<int>(blockIdx.x); tile < a.m.tiles;
+       tile += static_cast<int>(gridDim.x), ++turn) {
+    const int element = (warp + kWarps - turn * 4 % kWarps) % kWarps;
+    const int feature = kExpertTile * tile + lane / 4 + element / 2 * 8;
+    const int row = lane % 4 * 2 + element % 2;
+    const bool ends = element < 4 && row < a.rows;
+    __nv_bfloat16* const to = a.y + std::int64_t{row} * a.m.out + feature;
+    const float old = ends ? __bfloat162float(*to) : 0.0F;
+    float all[4] = {};
+    for (int which = 0; which < choice.experts; ++which) {
+      Inputs<1> inputs;
+      const int line = choice.line[which][lane % 8];
+      inputs.point(0, lane, line < 0 ? -1 : x_at + line * a.x_stride, nought);
+      Sums<1> sums;
+      sums.clear();
+      multiply_tile<kFormat, 1>(a.m, ring, place, warp, lane, inputs, sums);
+      const float* weight = &choice.weight[which][lane % 4 * 2];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) all[e] = fmaf(weight[e % 2], sums.of(0, e), all[e]);
+      if (a.rule.down_bias != nullptr && which % kWarps == warp) {
+        const float* bias = a.rule.down_bias + std::int64_t{choice.expert[which]} * a.m.out +
+                            kExpertTile * tile + lane / 4;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) all[e] = fmaf(weight[e % 2], bias[e / 2 * 8], all[e]);
+      }
+    }
+    float* const partial = shared.partial[turn % 2];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) Partial<1>::put(partial, warp, lane, 0, e, all[e]);
+    hopper::sync_threads(1, kMultiplying);
+    if (ends) *to = __float2bfloat16(old + Partial<1>::total(partial, lane, 0, element));
+    __syncwarp();
+  }
+#endif
+}
+
+// ------------------------------------------------------------------ host
+
+/// Choosing takes the ring's memory, before it is one.
+int scratch_bytes(const FewArguments& a) { return (2 * a.rows + 1) * a.count * 4; }
+
+template <ExpertFormat kFormat>
+int stages_of(const Matrix& m, int x_rows) {
+  const int left = kMostBytes - 1024 - x_rows * x_stride(m.in);
+  return std::min(left / stage_bytes<kFormat>(m), kMostStages);
+}
+
+template <ExpertFormat kFormat>
+bool fits(const ExpertCall& call) {
+  const ExpertShape& s = call.shape;
+  const int whole = kFormat == ExpertFormat::bf16 ? kExpertUnit : kMxfp4Inputs;
+  if (s.hidden % whole != 0 || s.intermediate % whole != 0) return false;
+  const int lines = call.rows * s.active;
+  if (s.count > kMostExperts) return false;
+  const Matrix up = matrix_of<kFormat>(call.gate_up, 2 * s.intermediate, s.hidden);
+  const Matrix down = matrix_of<kFormat>(call.down, s.hidden, s.intermediate);
+  for (const auto& [m, x_rows] : {std::pair{&up, call.rows}, std::pair{&down, lines}}) {
+    const int stages = stages_of<kFormat>(*m, x_rows);
+    const int bytes = stages * stage_bytes<kFormat>(*m);
+    if (stages < 2 || bytes < std::min(48 << 10, kMostStages * stage_bytes<kFormat>(*m)))
+      return false;
+  }
+  return true;
+}
+
+template <ExpertFormat kFormat>
+void run(const ExpertCall& call, Bf16* gated, Stream stream) {
+  const ExpertShape& s = call.shape;
+  FewArguments a{};
+  a.rows = call.rows;
+  a.count = s.count;
+  a.active = s.active;
+  a.normalise = s.normalise;
+  a.logits = call.logits;
+  a.rule = call.rule;
+  const auto start = [&](const char* name, auto kernel, const ExpertWeight& w, int x_rows,
+                         int works) {
+    a.stages = stages_of<kFormat>(a.m, x_rows);
+    a.x_stride = x_stride(a.m.in);
+    a.x_at = std::max(a.stages * stage_bytes<kFormat>(a.m), (scratch_bytes(a) + 127) / 128 * 128);
+    const int bytes = a.x_at + x_rows * a.x_stride + 1024;
+    const CUtensorMap map = kFormat == ExpertFormat::bf16 ? map_of(w, a.m, s.count) : CUtensorMap{};
+    launch(name, kernel, static_cast<unsigned>(std::min(works, multiprocessors())), kThreads,
+           static_cast<std::size_t>(bytes), stream, map, a);
+  };
+  take_shared_memory<few_up_kernel<kFormat>>(kMostBytes, "experts");
+  take_shared_memory<few_down_kernel<kFormat>>(kMostBytes, "experts");
+  a.m = matrix_of<kFormat>(call.gate_up, 2 * s.intermediate, s.hidden);
+  a.x = reinterpret_cast<const std::uint16_t*>(call.normed);
+  a.y = reinterpret_cast<__nv_bfloat16*>(gated);
+  start("experts' gates", few_up_kernel<kFormat>, call.gate_up, call.rows,
+        call.rows * s.active * a.m.tiles);
+  a.m = matrix_of<kFormat>(call.down, s.hidden, s.intermediate);
+  a.x = reinterpret_cast<const std::uint16_t*>(gated);
+  a.y = reinterpret_cast<__nv_bfloat16*>(call.x);
+  start("experts' results", few_down_kernel<kFormat>, call.down, call.rows * s.active, a.m.tiles);
+}
+
+}  // namespace
+
+bool few_experts_fit(const ExpertCall& call) {
+  if (call.deterministic || call.rows > kMostRows || call.rows * call.shape.active > kMostLines ||
+      call.rule.groups > 1 || call.gate_up.format != call.down.format || !is_hopper()) {
+    return false;
+  }
+  return call.gate_up.format == ExpertFormat::bf16 ? fits<ExpertFormat::bf16>(call)
+                                                   : fits<ExpertFormat::mxfp4>(call);
+}
+
+void few_experts(const ExpertCall& call, Bf16* gated, Stream stream) {
+  if (call.gate_up.format == ExpertFormat::bf16)
+    return run<ExpertFormat::bf16>(call, gated, stream);
+  run<ExpertFormat::mxfp4>(call, gated, stream);
+}
+
+}  // namespace baton::cuda

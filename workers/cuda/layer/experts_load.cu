@@ -1,0 +1,84 @@
+#include "workers/cuda/layer/experts_load.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "workers/cuda/launch.cuh"
+#include "workers/sampling/philox.h"
+
+namespace baton::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kCodes = 8;  // of a thread: four bytes
+
+unsigned blocks_for(std::size_t n) {
+  return static_cast<unsigned>(std::clamp<std::size_t>((n + kThreads - 1) / kThreads, 1, 1 << 16));
+}
+__device__ __forceinline__ std::size_t thread_index() {
+  return std::size_t{blockIdx.x} * kThreads + threadIdx.x;
+}
+__device__ __forceinline__ std::size_t all_threads() { return std::size_t{gridDim.x} * kThreads; }
+
+/// What shares a word (rows g and g + 8, inputs eight apart) comes from different threads: an
+/// atomic or joins it.
+__global__ void __launch_bounds__(kThreads)
+    pack_mxfp4_kernel(Mxfp4Part p, std::byte* to, int* bad) {
+  const int of_row = p.in / kCodes;
+  const std::size_t n = std::size_t(of_row) * p.out;
+  for (std::size_t i = thread_index(); i < n; i += all_threads()) {
+    const int stored = static_cast<int>(i / of_row);
+    const int input = static_cast<int>(i % of_row) * kCodes;
+    const int row = p.alternating ? stored / 16 * 16 + stored % 2 * 8 + stored / 2 % 8 : stored;
+    std::byte* const unit = to + mxfp4_unit_at(p.in, row, input);
+    const std::uint32_t codes = reinterpret_cast<const std::uint32_t*>(p.codes)[i];
+    auto* const words = reinterpret_cast<std::uint32_t*>(unit);
+    for (int j = 0; j < kCodes; j += 2) {
+      const Mxfp4Place even = mxfp4_place(row, input + j, codes >> (4 * j) & 15U);
+      const Mxfp4Place odd = mxfp4_place(row, input + j + 1, codes >> (4 * j + 4) & 15U);
+      atomicOr(words + even.word, even.bits | odd.bits);
+    }
+    if (input % kMxfp4Inputs != 0) continue;
+    const int exponent = static_cast<int>(
+        p.scales[std::size_t(stored) * (p.in / kMxfp4Inputs) + input / kMxfp4Inputs]);
+    if (exponent > kMxfp4LargestScale) *bad = kBadMxfp4Scale;
+    unit[mxfp4_scale_at(row, input)] = static_cast<std::byte>(exponent + kMxfp4ScaleOffset);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    fill_mxfp4_kernel(std::uint32_t* to, std::size_t n, std::uint32_t scales, std::uint64_t seed) {
+  constexpr int kUnitWords = kMxfp4UnitBytes / 4;
+  constexpr int kWords = kMxfp4WordBytes / 4;
+  for (std::size_t i = thread_index(); 4 * i < n; i += all_threads()) {
+    const auto bits =
+        philox4x32({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32), 2, 0},
+                   {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+    for (int j = 0; j < 4; ++j) {
+      const std::size_t at = 4 * i + j;
+      if (at < n) to[at] = at % kUnitWords < kWords ? bits[j] : scales;
+    }
+  }
+}
+
+}  // namespace
+
+void pack_mxfp4(const Mxfp4Part& part, std::byte* to, int* bad, Stream stream) {
+  const auto n = static_cast<std::size_t>(part.in / kCodes) * static_cast<std::size_t>(part.out);
+  pack_mxfp4_kernel<<<blocks_for(n), kThreads, 0, stream>>>(part, to, bad);
+  check(cudaGetLastError(), "pack_mxfp4");
+}
+
+void fill_mxfp4(std::byte* to, std::size_t bytes, float deviation, std::uint64_t seed,
+                Stream stream) {
+  constexpr float kDeviation = 2.93F;  // of a random code
+  const int exponent = 127 + static_cast<int>(std::lround(std::log2(deviation / kDeviation)));
+  const auto scale = static_cast<std::uint32_t>(exponent + kMxfp4ScaleOffset);
+  fill_mxfp4_kernel<<<blocks_for(bytes / 16), kThreads, 0, stream>>>(
+      reinterpret_cast<std::uint32_t*>(to), bytes / 4, scale * 0x01010101U, seed);
+  check(cudaGetLastError(), "fill_mxfp4");
+}
+
+}  // namespace baton::cuda
