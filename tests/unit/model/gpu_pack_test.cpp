@@ -47,14 +47,18 @@ struct Kept {
                  scales.data() + at(t) * cuda::scale_words(16, f.groups));
     }
   }
-  float value(int row, int input) const {
+  /// As stored; also of inputs that only fill a unit up.
+  std::uint32_t bits(int row, int input) const {
     const auto place = cuda::place_of(format.format, cuda::units_of(in), row, input);
-    const std::uint32_t bits = words[place.word] >> place.bit;
+    return words[place.word] >> place.bit & (format.format == WeightFormat::int4 ? 15U : 255U);
+  }
+  float value(int row, int input) const {
+    const std::uint32_t number_bits = bits(row, input);
     const std::uint32_t scale =
         scales[cuda::scale_at(format.groups, row, input >> format.group_shift)];
     const int number = format.format == WeightFormat::int4
-                           ? static_cast<int>(bits & 15U) - static_cast<int>(scale & 15U)
-                           : static_cast<std::int8_t>(bits & 255U);
+                           ? static_cast<int>(number_bits) - static_cast<int>(scale & 15U)
+                           : static_cast<std::int8_t>(number_bits);
     return static_cast<float>(number) * std::bit_cast<float>(scale & ~15U);
   }
 };
@@ -141,6 +145,9 @@ TEST(GpuPack, SomeInputsOfEachRow) {
         for (int i = 0; i < kept.in; ++i) {
           ASSERT_EQ(kept.value(row, i), values[at(row * 192 + columns.first + i)])
               << row << ", " << i;
+        }
+        for (int i = kept.in; i < 64 * cuda::units_of(kept.in); ++i) {
+          ASSERT_EQ(kept.bits(row, i), 0U) << row << ", " << i;
         }
       }
     }
@@ -407,8 +414,8 @@ TEST(GpuKeeps, BlocksOfGgufFiles) {
 }
 
 TEST(GpuKeeps, MatricesByTheirParts) {
-  // Q4_0 beside Q8_0 becomes eight bits; Q8_0 beside Q6_K bf16.
-  with_gguf({&kQ4_0, &kQ8_0, &kQ4_0, &kQ4_0, &kQ8_0, &kQ6_K, &kQ4_K},
+  // Q4_0 beside Q8_0 becomes eight bits; Q6_K (groups of 16) beside Q8_0 bf16.
+  with_gguf({&kQ4_0, &kQ8_0, &kQ4_0, &kQ4_0, &kQ6_K, &kQ8_0, &kQ4_K},
             [](const ModelConfig& config, const Checkpoint& checkpoint) {
               const GpuCut whole;
               const GpuFormats formats(config, &checkpoint, whole);
