@@ -174,6 +174,11 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
       {"elastic_degree",
        "with elastic auto: workers whose pools one request may lie in, at the most",
        &S::elastic_degree, 2, 64},
+      {"elastic_prompt_tokens",
+       "with elastic auto: tokens from which on a prompt is computed by several idle workers at "
+       "the "
+       "same time, chunk by chunk in turns",
+       &S::elastic_prompt_tokens, 64, 100000000},
       {"worker_timeout_s", "seconds without progress after which a worker is fenced",
        &S::worker_timeout_s, 0.2, 3600},
       {"frontend_timeout_s", "seconds of silence after which a front end counts as dead",

@@ -55,6 +55,9 @@ enum class Fault : std::uint8_t {
   vector_not_kept,           // a vector that was lost on its way is not told again
   foreign_read_unfenced,     // another worker's block is given away while a step reads it
   extent_loss_ignored,       // a sequence goes on although a pool that it lies in was given up
+  chunk_not_awaited,         // a row reads a chunk that another worker is still computing
+  chunk_counted_alone,       // the last chunk of a prompt counts before those of others have come
+  failed_chunk_counts,       // a chunk counts although its worker has waited in vain
 };
 
 #ifdef BATON_FAULTS

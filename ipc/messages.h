@@ -21,7 +21,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 19;
+constexpr std::uint32_t kProtocolVersion = 20;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                         \
@@ -379,10 +379,13 @@ struct Hello {
   // group of each layer, for people. Both empty: one group of all layers, which see everything.
   std::vector<std::uint32_t> windows;
   std::vector<std::uint32_t> layer_groups;
+  /// Where it tells how far its steps are, layer by layer (a segment's name): rows of others may
+  /// wait for it there. Empty: nowhere, and its rows wait for nobody.
+  std::string progress_handle;
   BATON_FIELDS(name, incarnation, hello_id, allocation, ranks, model_fingerprint, dtype, layers,
                kv_heads, head_dim, tokens_per_block, block_bytes, blocks, host_handle, host_blocks,
                host_block_us, max_context, vocab_size, max_step_tokens, facts, tells_sums, leased,
-               reads_in_place, windows, layer_groups)
+               reads_in_place, windows, layer_groups, progress_handle)
 };
 
 /// As a Hello that has at most kMaxKvGroups says it.
@@ -390,12 +393,14 @@ KvGroups groups_of(const Hello& hello);
 
 /// A row of the step could not be served (non-finite logits, say); the others are unaffected.
 /// `unmapped`: nothing is wrong with the request, but a pool that holds some of its blocks is not
-/// mapped here (any more).
+/// mapped here (any more). `waited`: nor is it then, but who was to write what it reads has not
+/// (StepWait).
 struct RowFailure {
   SequenceId sequence = 0;
   std::string reason;
   bool unmapped = false;
-  BATON_FIELDS(sequence, reason, unmapped)
+  bool waited = false;
+  BATON_FIELDS(sequence, reason, unmapped, waited)
 };
 
 /// The step has ended and its writes are visible. sequences[i] got tokens[i]; rows that sample
@@ -407,6 +412,7 @@ struct StepResult {
   std::vector<Token> tokens;
   std::vector<RowFailure> failed;
   std::uint32_t duration_us = 0;
+  std::uint32_t waited_us = 0;                  // of these, for other workers (StepWait)
   Logprobs logprobs;                            // items: indexes into `tokens`
   std::vector<PromptLogprobs> prompt_logprobs;  // of rows with LogitsWanted::all
   std::vector<std::uint64_t> beam_sequences;    // rows of beam searches, which sample nothing
@@ -418,8 +424,8 @@ struct StepResult {
   /// checksum that summed[i] had when it ended.
   std::vector<BlockId> summed;
   std::vector<std::uint64_t> sums;
-  BATON_FIELDS(term, step, sequences, tokens, failed, duration_us, logprobs, prompt_logprobs,
-               beam_sequences, candidates, summed, sums)
+  BATON_FIELDS(term, step, sequences, tokens, failed, duration_us, waited_us, logprobs,
+               prompt_logprobs, beam_sequences, candidates, summed, sums)
 };
 
 struct PullDone {
@@ -541,6 +547,25 @@ struct AddSequence {
   BATON_FIELDS(sequence, prompt, generated, sampling, blocks, computed, decode, before)
 };
 
+/// The next tokens of a sequence are computed by another worker: their blocks, all of them full
+/// then, follow those that its table has. This worker goes on behind them.
+struct BlocksElsewhere {
+  SequenceId sequence = 0;
+  PoolBlocks part;
+  BATON_FIELDS(sequence, part)
+};
+
+/// A row of this plan reads blocks that another worker may still be writing, in its step `step` of
+/// term `term`: before each layer's attention it waits until that one has written that layer, which
+/// it tells at `handle` (Hello::progress_handle). If it never will, the row fails (`waited`).
+struct StepWait {
+  SequenceId sequence = 0;
+  std::string handle;
+  Term term = 0;
+  StepId step = 0;
+  BATON_FIELDS(sequence, handle, term, step)
+};
+
 /// A new sequence that begins as `parent` stands before this plan's rows: the same tokens, the same
 /// full blocks (shared: nobody writes to them any more), and `blocks`, one a group, behind them.
 /// Where the parent has written into the block in that place, a CopyOp of the same plan brings it
@@ -571,10 +596,10 @@ struct PromptRow {
 };
 
 /// One step, as a difference to the state that the worker remembers. Applied in this order: drop,
-/// add, fork, grow, ops, then the rows run: the prompt rows, the beams, one token for each of
-/// `singles`, and (with
-/// `decode`) one for every sequence of the decode set. `singles` are sequences outside that set.
-/// Sequences that a row of this very plan moves into the decode set start with the next.
+/// add, fork, elsewhere, grow, ops, then the rows run: the prompt rows, the beams, one token for
+/// each of `singles`, and (with `decode`) one for every sequence of the decode set. `singles` are
+/// sequences outside that set. Sequences that a row of this very plan moves into the decode set
+/// start with the next.
 ///
 /// Of `ops`, those from the device part to the host part run first, whatever their place, the
 /// others after them in their order: a plan can save a block and give it away. No two of them write
@@ -593,8 +618,10 @@ struct StepPlan {
   std::vector<PromptRow> rows;
   std::vector<BeamRow> beams;
   std::vector<std::uint64_t> singles;
+  std::vector<BlocksElsewhere> elsewhere;
+  std::vector<StepWait> waits;  // at most one a sequence
   BATON_FIELDS(term, step, decode, drop, add, fork, grow_sequences, grow_blocks, grow_groups, ops,
-               rows, beams, singles)
+               rows, beams, singles, elsewhere, waits)
 };
 
 /// Read source blocks out of a mapped pool, from either part of it, into own device blocks. Ends in

@@ -28,6 +28,7 @@ constexpr const char* kShmFolder = "/dev/shm";
 // No hexadecimal digits.
 constexpr char kHostPart = 'h';
 constexpr char kLeased = 'k';
+constexpr char kProgress = 'p';
 
 std::string mib(std::uint64_t bytes) { return std::to_string((bytes + (1U << 20U) - 1) >> 20U); }
 
@@ -107,6 +108,10 @@ bool parse_name(std::string_view file, std::string_view prefix, RegionName& owne
     return false;
   }
   std::string_view rest = file.substr(prefix.size());
+  owner.progress = rest.ends_with(kProgress);
+  if (owner.progress) {
+    rest.remove_suffix(1);
+  }
   owner.host_part = rest.ends_with(kHostPart);
   if (owner.host_part) {
     rest.remove_suffix(1);
@@ -219,7 +224,8 @@ std::string region_name(const std::string& run_dir, const RegionName& owner) {
   return prefix_of(run_dir) + owner.worker + "-" + std::to_string(owner.pid) + "-" +
          std::to_string(owner.pid_start) + "-" + hex(owner.allocation) +
          (owner.leased ? std::string(1, kLeased) : std::string()) +
-         (owner.host_part ? std::string(1, kHostPart) : std::string());
+         (owner.host_part ? std::string(1, kHostPart) : std::string()) +
+         (owner.progress ? std::string(1, kProgress) : std::string());
 }
 
 std::vector<RegionName> list_regions(const std::string& run_dir) {

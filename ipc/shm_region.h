@@ -64,10 +64,11 @@ struct RegionName {
   AllocationId allocation = 0;
   bool host_part = false;  // of the pool: see Hello
   bool leased = false;     // the owner is the memory process, and `worker` writes to it
+  bool progress = false;   // no part of a pool: how far its steps are (Hello::progress_handle)
 };
 
 /// "baton-<uid>-<hash of run_dir>-<worker>-<pid>-<pid start>-<allocation hex>", behind it "k" for
-/// one that is leased, and behind that "h" for a host part.
+/// one that is leased, and behind that "h" for a host part; "p" for progress.
 std::string region_name(const std::string& run_dir, const RegionName& owner);
 
 /// Names in /dev/shm that belong to this user and run_dir; anything else there is never touched.

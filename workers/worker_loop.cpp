@@ -107,6 +107,7 @@ int WorkerLoop::run() {
   executor_.leaving(exit_->code == kExitOk || exit_->code == kExitSuperseded);
   std::this_thread::sleep_for(kFarewell);
   if (exit_->code == kExitFault) mark_pool_spoiled(config_.run_dir, config_.self.name);
+  if (!progress_handle_.empty()) unlink_region(progress_handle_);
   // A leased pool is the memory process's. Of any other, importers keep what they have mapped, and
   // a younger life of this name removes it by itself.
   if (exit_->code != kExitSuperseded && !lease_) {
@@ -147,6 +148,7 @@ void WorkerLoop::input(F&& f) {
   while (!actions_.empty()) {
     running_actions_.swap(actions_);
     actions_.clear();
+    tell_term();
     for (WorkerAction& action : running_actions_) {
       if (auto* start = std::get_if<worker_action::StartStep>(&action)) carry_out(*start);
     }
@@ -157,6 +159,14 @@ void WorkerLoop::input(F&& f) {
     running_actions_.clear();
     if (std::exchange(send_failed_, false)) core_.send_failed(now_, actions_);
   }
+}
+
+/// Before the first step of the term is started. Whoever waits for one of the last term hears at
+/// once that it is over.
+void WorkerLoop::tell_term() {
+  if (!handoff_ || core_.term() == term_told_) return;
+  term_told_ = core_.term();
+  executor_.begin_term(term_told_);
 }
 
 void WorkerLoop::take_messages() {
@@ -197,6 +207,7 @@ void WorkerLoop::take_step_events() {
         handles_.push_back(h.host_handle);
       }
       handles_.push_back(h.ranks.at(0).handle);
+      progress_handle_ = h.progress_handle;
       trace_.pool(h.allocation, h.blocks, now_);
       if (pool->lease) {
         spdlog::info("the memory process keeps it");

@@ -44,6 +44,7 @@ class WorkerLoop {
   void take_loss();
   Executor& listening(Executor& executor);
   void touch_alive();
+  void tell_term();
 
   void carry_out(worker_action::Send& a);
   void carry_out(worker_action::AllocatePool& a);
@@ -68,6 +69,7 @@ class WorkerLoop {
   WorkerCore core_;
   StepThread steps_;
   std::unique_ptr<KvHandoff> handoff_;  // from PoolReady on
+  Term term_told_ = 0;                  // to the executor
 
   Poller poller_;
   Poller::Index channel_index_ = 0;
@@ -84,6 +86,7 @@ class WorkerLoop {
   TimeNs step_since_ = 0;             // 0: no step runs
   int steps_out_ = 0;                 // given to the step thread and not ended
   std::vector<std::string> handles_;  // of the pool's parts
+  std::string progress_handle_;       // of this process
   bool up_ = false;                   // it has been in a term
   std::optional<worker_action::Exit> exit_;
 };

@@ -35,6 +35,11 @@ json info(const State& state, const AdminStats& stats) {
                    {"damaged_blocks", c.damaged_blocks},
                    {"terms_ended", c.terms_ended},
                    {"local_prefills", c.local_prefills},
+                   {"spreads", c.spreads},
+                   {"spread_chunks", c.spread_chunks},
+                   {"spread_predicted_us", c.spread_predicted_us},
+                   {"spread_measured_us", c.spread_measured_us},
+                   {"spread_failures", c.spread_failures},
                    {"remote_prefills", c.remote_prefills},
                    {"prefill_tokens", c.prefill_tokens},
                    {"cached_tokens", c.cached_tokens},
@@ -153,14 +158,20 @@ std::string waits_for(const State& state, const Request& request) {
 std::string lies_in(const State& state, SequenceId id) {
   const Sequence* sequence = state.sequences.find(id);
   if (sequence == nullptr || !sequence->spans()) return "";
-  std::string text;
+  std::vector<std::pair<StoreIndex, std::uint32_t>> tokens;
   for (std::size_t i = 0; i < sequence->extents.size(); ++i) {
     const Extent& extent = sequence->extents[i];
     const bool tail = i + 1 == sequence->extents.size();
-    const std::uint32_t end = tail ? sequence->scheduled : sequence->extents[i + 1].first_token;
-    text += (i == 0 ? "" : ", ") + state.workers[extent.store].name() + ": " +
-            std::to_string(end - extent.first_token);
+    std::uint32_t end = tail ? sequence->scheduled : sequence->extents[i + 1].first_token;
+    end = std::max(extent.first_token, std::min(end, sequence->scheduled));
+    auto at = std::find_if(tokens.begin(), tokens.end(),
+                           [&](const auto& each) { return each.first == extent.store; });
+    if (at == tokens.end()) at = tokens.insert(tokens.end(), {extent.store, 0});
+    at->second += end - extent.first_token;
   }
+  std::string text;
+  for (const auto& [store, n] : tokens)
+    text += (text.empty() ? "" : ", ") + state.workers[store].name() + ": " + std::to_string(n);
   for (const Extent& extent : sequence->ahead)
     text += ", then " + state.workers[extent.store].name();
   return text;

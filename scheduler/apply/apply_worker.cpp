@@ -15,6 +15,7 @@
 #include "scheduler/apply/roles.h"
 #include "scheduler/apply/sequences.h"
 #include "scheduler/plan/elastic.h"
+#include "scheduler/plan/spread.h"
 #include "scheduler/prefix/prefix_cache.h"
 #include "scheduler/prefix/prefix_pull.h"
 
@@ -278,14 +279,15 @@ struct Handler {
     if (prompt_tokens(step) > 0) note_prompts(step, began);
     // Its copies ran before its rows.
     const double copies_us = static_cast<double>(step.copies.size()) * w.store.offer.host_block_us;
-    w.compute.costs.take(std::max(0.0, result.duration_us - copies_us), prompt_tokens(step),
-                         !step.decode.empty() || !step.beams.empty());
+    const double own_us = result.duration_us - std::min(result.duration_us, result.waited_us);
+    w.compute.costs.take(std::max(0.0, own_us - copies_us), prompt_tokens(step),
+                         !step.decode.empty() || !step.beams.empty(), step.pairs);
     w.compute.answered = now;
     for (std::size_t i = 0; i < result.summed.size(); ++i)
       w.store.sums[result.summed[i]] = result.sums[i];
     ++w.compute.steps_total;
     w.compute.tokens_total += result.tokens.size();
-    retire_rows(step, began);
+    retire_rows(step, result, began);
     step_us = result.duration_us;
     for (const PromptLogprobs& part : result.prompt_logprobs) take_prompt_logprobs(part);
     LogprobReader logprobs(result.logprobs);
@@ -309,10 +311,7 @@ struct Handler {
   /// unless it has failed.
   bool complete(const InFlightStep& step, const StepResult& result) const {
     if (result.sequences.size() + result.beam_sequences.size() > step.samples) return false;
-    const auto failed = [&](SequenceId id) {
-      return std::any_of(result.failed.begin(), result.failed.end(),
-                         [&](const RowFailure& f) { return f.sequence == id; });
-    };
+    const auto failed = [&](SequenceId id) { return failed_in(result, id); };
     std::size_t expected = 0;
     for (const std::vector<SequenceId>* rows : {&step.decode, &step.beams}) {
       for (const SequenceId id : *rows) {
@@ -350,7 +349,12 @@ struct Handler {
     }
   }
 
-  void retire_rows(const InFlightStep& step, TimeNs began) {
+  static bool failed_in(const StepResult& result, SequenceId id) {
+    return std::any_of(result.failed.begin(), result.failed.end(),
+                       [&](const RowFailure& f) { return f.sequence == id; });
+  }
+
+  void retire_rows(const InFlightStep& step, const StepResult& result, TimeNs began) {
     for (const SequenceId id : step.decode) {
       if (Sequence* sequence = state.sequences.find(id)) {
         --sequence->inflight;
@@ -367,7 +371,14 @@ struct Handler {
     for (const auto& [id, n] : step.rows) {
       if (Sequence* sequence = state.sequences.find(id)) {
         --sequence->inflight;
-        sequence->computed += n;
+        if (sequence->spread) {
+          // With one that failed all of it is given up, by fail_row().
+          const bool counts = !failed_in(result, id) || fault(Fault::failed_chunk_counts);
+          spread_row_done(state, *sequence, index, counts ? n : 0);
+          if (!counts) continue;
+        } else {
+          sequence->computed += n;
+        }
         Request* owner = n == 0 ? nullptr : state.request_of(*sequence);
         if (owner != nullptr) {
           owner->times.chunk(index, began, now, n);
@@ -471,11 +482,32 @@ struct Handler {
 
   void fail_row(const RowFailure& failure) {
     const Sequence* sequence = state.sequences.find(failure.sequence);
-    if (sequence == nullptr || sequence->worker != index) return;
+    if (sequence == nullptr || !runs_here(*sequence)) return;
     if (Request* request = state.requests.find(sequence->request)) {
       if (failure.unmapped) return lose_mapping(*request, *sequence);
+      if (failure.waited && sequence->spread)
+        return lose_chunk(*request, *sequence, failure.reason);
       end_request(state, *request, FinishReason::error, ErrorCode::internal, failure.reason, out);
     }
+  }
+
+  bool runs_here(const Sequence& sequence) const {
+    return sequence.worker == index || (sequence.spread && sequence.spread->lane_of(index));
+  }
+
+  /// It has waited in vain for what another worker was to compute: nobody's fault, and whether that
+  /// one lives is found out elsewhere. The prompt is computed again.
+  void lose_chunk(Request& request, const Sequence& sequence, const std::string& why) {
+    if (fault(Fault::failed_chunk_counts)) return;
+    for (const SpreadLane& lane : sequence.spread->lanes) {
+      if (lane.worker != index && lane.inflight != 0) note_given_up(state, lane.worker, request);
+    }
+    out.warn(worker().name() + ": request " + std::to_string(request.name.frontend) + "-" +
+             std::to_string(request.name.counter) + ": " + why);
+    ++request.spread_failures;
+    ++state.counters.spread_failures;
+    request.times.lost_place(MoveCause::pull, index, now);
+    requeue(state, request);
   }
 
   /// It could not read a pool that it could read before. Until it has said that it can again,
@@ -503,6 +535,7 @@ struct Handler {
     Request* request = state.request_of(*sequence);
     if (request == nullptr || request->phase != Phase::prefill) return;
     remember_prefix(state, *sequence);
+    if (sequence->spread || sequence->worker != index) return;  // its last row comes later
     const bool whole = sequence->computed >= sequence->prefill_length;
     // Not on its worker any more: it has all its tokens in flight, and its drop is on the way.
     if (sequence->decode_slot != kNobody || !sequence->on_worker) {

@@ -146,6 +146,18 @@ void note_unblamed(State& state, WorkerIndex worker) {
   }
 }
 
+void note_given_up(State& state, WorkerIndex worker, const Request& request) {
+  std::vector<Unblamed>& noted = state.workers[worker].peer.unblamed;
+  const Unblamed own{request.id, Stage::prefill, request.deaths.times(Stage::prefill)};
+  const bool known = std::any_of(noted.begin(), noted.end(), [&](const Unblamed& other) {
+    return other.request == own.request && other.stage == own.stage &&
+           other.progress == own.progress;
+  });
+  if (known) return;
+  noted.push_back(own);
+  noted.push_back({0, Stage::prefill, 0});  // it was not alone, as far as anybody knows
+}
+
 void blame_late(State& state, Worker& worker, Outbox& out) {
   std::vector<Unblamed> noted = std::exchange(worker.peer.unblamed, {});
   if (fault(Fault::no_late_blame)) return;

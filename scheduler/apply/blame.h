@@ -36,6 +36,9 @@ void blame(State& state, const Suspicions& suspicions, Outbox& out);
 /// The worker's term ended, nobody knows why yet: remembers who was at work there, for the case
 /// that its process turns out to have died.
 void note_unblamed(State& state, WorkerIndex worker);
+/// The worker's steps name the request, which waits for them no longer: if one of them turns out to
+/// have killed or hung the process, it may have been that request's, or anybody's beside it.
+void note_given_up(State& state, WorkerIndex worker, const Request& request);
 /// It had: a message to a dead worker fails before anything else shows its death, and without this
 /// whoever kills workers would do so for ever. Who got on elsewhere meanwhile is not blamed.
 void blame_late(State& state, Worker& worker, Outbox& out);

@@ -11,6 +11,7 @@
 #include "scheduler/apply/sequences.h"
 #include "scheduler/plan/elastic.h"
 #include "scheduler/plan/policy.h"
+#include "scheduler/plan/spread.h"
 
 namespace baton {
 
@@ -86,12 +87,14 @@ void end_term(State& state, WorkerIndex index, const Blame& blamed, Places place
   if (blamed.later) note_unblamed(state, index);
 
   w.store.offer.leased ? keep_pool(state, index, places) : lose_pool(state, index);
+  lose_spreads(state, index);
   // What its steps read may be given to others: their results count no more.
   end_reads(state, index, std::numeric_limits<StepId>::max());
   w.compute.steps.clear();
   w.compute.decode_set.clear();
   w.compute.singles.clear();
   w.compute.prefills.clear();
+  w.compute.spreads.clear();
   w.compute.adds.clear();
   w.compute.joins.clear();
   w.compute.drops.clear();

@@ -84,8 +84,9 @@ void preempt(State& state, Request& request, MoveCause why) {
       if (block != kNoBlock) state.workers[source->worker].store.pool.mark_wanted(block);
     }
   }
-  if (request.beams)
-    return requeue(state, request);  // no result of a step in flight counts any more
+  // No result of a step in flight counts any more. Those of a spread prompt bring no token.
+  const bool spread = source != nullptr && source->spread;
+  if (request.beams || spread) return requeue(state, request);
   release_sequence(state, request.target);
   request.target = 0;
   release_sequence(state, request.source, /*keep=*/true);

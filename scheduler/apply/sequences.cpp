@@ -7,6 +7,7 @@
 #include "scheduler/apply/beams.h"
 #include "scheduler/apply/blame.h"
 #include "scheduler/apply/requests.h"
+#include "scheduler/plan/spread.h"
 #include "scheduler/plan/swap.h"
 #include "scheduler/prefix/prefix_cache.h"
 
@@ -48,22 +49,30 @@ bool keeps_books(const State& state, StoreIndex store) {
   return state.workers[store].ready() || state.store(store).kept;
 }
 
+/// Workers of which steps in flight name it.
+std::vector<WorkerIndex> readers_of(const Sequence& sequence) {
+  std::vector<WorkerIndex> readers;
+  if (fault(Fault::foreign_read_unfenced) || sequence.inflight == 0) return readers;
+  if (!sequence.spread) return {sequence.worker};
+  for (const SpreadLane& lane : sequence.spread->lanes) {
+    if (lane.inflight != 0) readers.push_back(lane.worker);
+  }
+  return readers;
+}
+
 /// The last block first: of a chain in the cache, its end is forgotten before its beginning.
-void release_blocks(State& state, Sequence& sequence, Extent& extent) {
+void release_blocks(State& state, const std::vector<WorkerIndex>& readers, Extent& extent) {
   if (keeps_books(state, extent.store)) {
-    Worker& reader = state.workers[sequence.worker];
     const Compute& writer = state.workers[extent.store].compute;
     BlockPool& pool = state.store(extent.store).pool;
-    const bool read = extent.store != sequence.worker && sequence.inflight != 0 &&
-                      !fault(Fault::foreign_read_unfenced);
-    if (read) {
+    for (const WorkerIndex reader : readers) {
+      if (reader == extent.store) continue;
       for (const BlockId block : extent.blocks) pool.pin_source(block);
+      Compute& compute = state.workers[reader].compute;
+      compute.reads.push_back({compute.sent, extent.store, extent.blocks});
     }
     for (auto it = extent.blocks.rbegin(); it != extent.blocks.rend(); ++it) {
       if (*it != kNoBlock) pool.release(*it, writer.sent, writer.done);
-    }
-    if (read) {
-      reader.compute.reads.push_back({reader.compute.sent, extent.store, extent.blocks});
     }
   }
   extent.blocks.clear();
@@ -143,13 +152,15 @@ void release_sequence(State& state, SequenceId id, bool keep) {
       remember_prefix(state, *sequence);
       if (sequence->on_worker) w.compute.drops.push_back(id);
     }
+    const std::vector<WorkerIndex> readers = readers_of(*sequence);
     for (auto extent = sequence->extents.rbegin(); extent != sequence->extents.rend(); ++extent)
-      release_blocks(state, *sequence, *extent);
+      release_blocks(state, readers, *extent);
     for (Extent& extent : sequence->ahead) {
       --state.workers[extent.store].compute.expected;
-      release_blocks(state, *sequence, extent);
+      release_blocks(state, readers, extent);
     }
     sequence->ahead.clear();
+    leave_lanes(state, *sequence);
     sequence->on_worker = false;
     w.compute.sequences -= sequence->width;
   }

@@ -10,6 +10,7 @@
 #include "scheduler/plan/elastic.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/plan/queue_order.h"
+#include "scheduler/plan/spread.h"
 #include "scheduler/plan/static_batching.h"
 #include "scheduler/plan/swap.h"
 #include "scheduler/prefix/prefix_cache.h"
@@ -134,9 +135,25 @@ QueueRuling AdmissionRules::no_room(Candidate& candidate) {
   const Request& request = candidate.request;
   // The last token is always computed: its logits are wanted, and they are nowhere.
   candidate.prefix = cached_prefix(state_, request, w_, request.length() - 1);
+  if (state_.settings.elastic && spreads(candidate)) return QueueRuling::start;
   if (!w_.store.holds(request.length() + 1)) return no_room_around(candidate);
   candidate.span = {candidate.prefix.columns * w_.store.tokens_per_block(), request.length() + 1};
   return fits(candidate) ? QueueRuling::start : QueueRuling::stop;
+}
+
+/// Over several workers at once, if it is long and enough of them are idle.
+bool AdmissionRules::spreads(Candidate& candidate) const {
+  const Request& request = candidate.request;
+  const std::uint32_t known = candidate.prefix.columns * w_.store.tokens_per_block();
+  if (!may_spread(state_, request, known)) return false;
+  const auto found = static_cast<std::uint32_t>(candidate.prefix.blocks.size());
+  const std::uint32_t taken = found - std::min(found, candidate.prefix.shared) + reserved_;
+  const std::uint32_t room = elastic_room(state_, w_, now_);
+  if (room <= taken) return false;
+  candidate.spread = spread_out(state_, index_, request, known, room - taken, now_);
+  if (candidate.spread.chunks.empty()) return false;
+  candidate.span = {known, known + candidate.spread.chunks.front().tokens};
+  return true;
 }
 
 bool AdmissionRules::fits(const Candidate& candidate) const {
@@ -173,12 +190,12 @@ QueueRuling AdmissionRules::better_placed_elsewhere(Candidate& candidate) {
 }
 
 QueueRuling AdmissionRules::less_to_do_elsewhere(Candidate& candidate) {
-  if (!candidate.ahead.empty()) return QueueRuling::start;
+  if (candidate.shared_out()) return QueueRuling::start;
   return pass_over_if(lighter_elsewhere(state_, candidate.request, w_, now_));
 }
 
 QueueRuling AdmissionRules::prefix_is_on_its_way(Candidate& candidate) {
-  if (!candidate.ahead.empty()) return QueueRuling::start;  // nothing is pulled for it
+  if (candidate.shared_out()) return QueueRuling::start;  // nothing is pulled for it
   candidate.elsewhere = find_prefix(state_, candidate.request, index_, candidate.prefix.columns);
   if (is_being_pulled(state_, candidate.elsewhere, index_)) return QueueRuling::pass_over;
   if (w_.store.shape.plain() || candidate.elsewhere.worker == kNobody) return QueueRuling::start;

@@ -7,6 +7,7 @@
 #include "scheduler/apply/events.h"
 #include "scheduler/apply/tables.h"
 #include "scheduler/plan/elastic.h"
+#include "scheduler/plan/spread.h"
 #include "scheduler/prefix/prefix_pull.h"
 #include "scheduler/state/block_pool.h"
 
@@ -26,7 +27,11 @@ struct Candidate {
   BlockPool::Match prefix = {};  // of these, found on this worker
   PrefixSource elsewhere = {};   // ... and worth pulling from another one
   std::vector<PoolShare> ahead =
-      {};  // of one that no single pool holds: its places behind `blocks`
+      {};                  // of one that no single pool holds: its places behind `blocks`
+  SpreadPlan spread = {};  // of one that several workers compute at the same time
+
+  /// Others have a part in it: nothing is pulled for it.
+  bool shared_out() const { return !ahead.empty() || !spread.chunks.empty(); }
 };
 
 /// One look through the queue for one worker. `logprob_budget` is that of the step; `reserved` are
@@ -60,6 +65,7 @@ class AdmissionRules {
   QueueRuling enough_run(Candidate& candidate);
   QueueRuling no_room(Candidate& candidate);
   QueueRuling no_room_around(Candidate& candidate);
+  bool spreads(Candidate& candidate) const;
   bool fits(const Candidate& candidate) const;
   QueueRuling better_placed_elsewhere(Candidate& candidate);
   QueueRuling less_to_do_elsewhere(Candidate& candidate);

@@ -46,12 +46,6 @@ bool same_positions(const Worker& a, const Worker& b) {
   return a.store.last_positions == b.store.last_positions;
 }
 
-/// Each of the later ones must read all those before it; between the same workers growth may go
-/// either way, so both ways are asked for.
-bool read_each_other(const Worker& a, const Worker& b) {
-  return reads_in_place(a, b) && reads_in_place(b, a) && same_positions(a, b);
-}
-
 std::size_t stores_of(const Sequence& sequence, StoreIndex more) {
   std::vector<StoreIndex> stores = {more};
   for (const Extent& extent : sequence.extents) stores.push_back(extent.store);
@@ -97,6 +91,16 @@ bool may_span(const State& state, const Request& request) {
 
 bool reads_in_place(const Worker& reader, const Worker& exporter) {
   return reader.peer.readable.count(exporter.store.allocation()) != 0;
+}
+
+/// Each of the later ones must read all those before it; between the same workers growth may go
+/// either way, so both ways are asked for.
+bool read_each_other(const Worker& a, const Worker& b) {
+  return reads_in_place(a, b) && reads_in_place(b, a) && same_positions(a, b);
+}
+
+std::uint32_t elastic_room(const State& state, const Worker& worker, TimeNs now) {
+  return has_a_place(state, worker, now) ? room_of(state, worker) : 0;
 }
 
 std::uint32_t elastic_context(const State& state) {

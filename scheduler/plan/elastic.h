@@ -33,6 +33,12 @@ bool may_span(const State& state, const Request& request);
 /// `reader` computes rows that read the pool of `exporter` in place.
 bool reads_in_place(const Worker& reader, const Worker& exporter);
 
+/// Both ways, and what one has computed the other may go on with.
+bool read_each_other(const Worker& a, const Worker& b);
+
+/// Free blocks that a request which others run, too, may take there now.
+std::uint32_t elastic_room(const State& state, const Worker& worker, TimeNs now);
+
 /// Tokens of the longest request that the pools of a set of workers hold, which can read each
 /// other, to the best of anybody's knowledge; 0: nobody spans.
 std::uint32_t elastic_context(const State& state);

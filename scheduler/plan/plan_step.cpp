@@ -17,6 +17,7 @@
 #include "scheduler/plan/place_handoffs.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/plan/queue_order.h"
+#include "scheduler/plan/spread.h"
 #include "scheduler/plan/static_batching.h"
 #include "scheduler/plan/swap.h"
 #include "scheduler/prefix/prefix_cache.h"
@@ -50,6 +51,8 @@ class StepBuilder {
     send();
     return true;
   }
+  /// A chunk of a prompt has left: somebody else may have the next one.
+  bool passed_on() const { return passed_on_; }
 
  private:
   bool has_work() const {
@@ -102,6 +105,7 @@ class StepBuilder {
   }
 
   void take_prompts() {
+    for (const SequenceId id : w_.compute.spreads) spread_row(*state_.sequences.find(id));
     if (state_.settings.queue_order == QueueOrder::fair) {
       continue_by_tenants();
     } else {
@@ -355,20 +359,26 @@ class StepBuilder {
   void grow(Sequence& sequence) { grow_table(state_, sequence, sequence.scheduled + 1, &plan_); }
 
   void add(Sequence& sequence, const Request& request, bool decode) {
+    add(sequence, request, decode, sequence.extents.size());
+    sequence.on_worker = true;
+    sequence.untold = 0;
+  }
+
+  /// With the first `extents` of its extents, of which this worker writes to the last one.
+  void add(const Sequence& sequence, const Request& request, bool decode, std::size_t extents) {
     AddSequence add;
     add.sequence = sequence.id;
     add.prompt = request.prompt;
     add.generated = request.generated;
     add.sampling = request.sampling;
-    add.blocks = sequence.tail().blocks;
-    for (std::size_t i = 0; i + 1 < sequence.extents.size(); ++i) {
+    add.blocks = sequence.extents[extents - 1].blocks;
+    for (std::size_t i = 0; i + 1 < extents; ++i) {
       const Extent& extent = sequence.extents[i];
       add.before.push_back({state_.store(extent.store).allocation(), extent.blocks});
     }
     add.computed = sequence.scheduled;
     add.decode = decode;
     plan_.add.push_back(std::move(add));
-    sequence.on_worker = true;
   }
 
   /// Finished hand-offs, whose first block was reserved with them, and what goes on in a pool that
@@ -455,6 +465,44 @@ class StepBuilder {
     return 0;
   }
 
+  /// Its next chunk, if that is this worker's: as much of it as there is room for in the step.
+  void spread_row(Sequence& sequence) {
+    Spread& spread = *sequence.spread;
+    if (spread.next == spread.chunks.size() || prompt_rows_ == 0) return;
+    SpreadChunk& chunk = spread.chunks[spread.next];
+    const std::uint32_t n =
+        std::min({state_.settings.prompt_chunk, budget_, chunk.tokens - chunk.sent});
+    if (chunk.worker != index_ || n == 0) return;
+    Request& request = *state_.request_of(sequence);
+    SpreadLane& lane = *spread.lane_of(index_);
+    if (!lane.on_worker) {
+      note(request, LifetimeMoment::context_begin, now_);
+      add(sequence, request, /*decode=*/false, spread.next + 1);
+      lane.on_worker = true;
+      lane.told = spread.next + 1;
+      sequence.on_worker = sequence.on_worker || index_ == sequence.worker;
+    }
+    tell_extents(state_, sequence, index_, lane.told, spread.next + 1, plan_);
+    if (const SpreadChunk* before = awaited_chunk(spread)) {
+      const Worker& w = state_.workers[before->worker];
+      plan_.waits.push_back(
+          {sequence.id, w.store.offer.progress_handle, w.peer.term, before->step});
+    }
+    note_writes(sequence.extents[spread.next], sequence.scheduled, n);
+    plan_.rows.push_back({sequence.id, n, LogitsWanted::none, false});
+    step_.rows.emplace_back(sequence.id, n);
+    sequence.scheduled += n;
+    chunk.sent += n;
+    ++sequence.inflight;
+    ++lane.inflight;
+    budget_ -= n;
+    --prompt_rows_;
+    if (!chunk.all_sent()) return;
+    chunk.step = w_.compute.sent + 1;
+    ++spread.next;
+    passed_on_ = true;
+  }
+
   void prompt_row(Sequence& sequence) {
     Request& request = *state_.request_of(sequence);
     const bool ready = may_draw(w_, request);
@@ -472,6 +520,10 @@ class StepBuilder {
     const bool last = sequence.scheduled + n == sequence.prefill_length;
     if (last && !ready) return request.times.enter(Part::grammar, now_);
     request.times.enter(computing(request), now_);
+    if (sequence.on_worker && sequence.untold != 0) {
+      std::size_t told = sequence.extents.size() - std::exchange(sequence.untold, 0);
+      tell_extents(state_, sequence, index_, told, sequence.extents.size(), plan_);
+    }
     // With its first row, not before: a plan that has no rows may still preempt it.
     grow_table(state_, sequence, sequence.scheduled + n, sequence.on_worker ? &plan_ : nullptr);
     if (!sequence.on_worker) {
@@ -559,6 +611,8 @@ class StepBuilder {
     state_.counters.cached_tokens += sequence.computed;
     if (request.generated.empty()) request.cached_tokens = sequence.computed;
     reserve(state_, sequence, candidate.ahead);
+    if (!candidate.spread.chunks.empty())
+      begin_spread(state_, sequence, std::move(candidate.spread));
     leave_queue(state_, request);
     request.source = sequence.id;
     request.phase = Phase::prefill;
@@ -571,6 +625,7 @@ class StepBuilder {
     if (elsewhere.worker != kNobody) {
       return pull_prefix(state_, request, sequence, elsewhere, now_, out_);
     }
+    if (sequence.spread) return spread_row(sequence);
     prompt_row(sequence);
     if (sequence.scheduled < sequence.prefill_length && !sequence.outgrown)
       w_.compute.prefills.push_back(sequence.id);
@@ -592,8 +647,9 @@ class StepBuilder {
     }
     for (const auto& [id, n] : step_.rows) {
       const Sequence& sequence = *state_.sequences.find(id);
-      note_writes(sequence, sequence.scheduled - n, n);
+      if (!sequence.spread) note_writes(sequence, sequence.scheduled - n, n);
       state_.counters.computed_tokens += n;
+      step_.pairs += attended_pairs(sequence.scheduled - n, n);
       charge_prompt(state_, *state_.request_of(sequence), sequence.scheduled - n,
                     sequence.scheduled);
     }
@@ -611,7 +667,10 @@ class StepBuilder {
   }
 
   void note_writes(const Sequence& sequence, std::uint32_t position, std::uint32_t tokens) {
-    add_step_writes(sequence.tail().blocks, position - sequence.tail().first_token, tokens,
+    note_writes(sequence.tail(), position, tokens);
+  }
+  void note_writes(const Extent& extent, std::uint32_t position, std::uint32_t tokens) {
+    add_step_writes(extent.blocks, position - extent.first_token, tokens,
                     w_.store.tokens_per_block(), step_.writes, w_.store.shape.groups.count);
   }
 
@@ -633,6 +692,7 @@ class StepBuilder {
   StepPlan plan_;
   InFlightStep step_;
   std::vector<SequenceId> growing_;
+  bool passed_on_ = false;
   bool in_turn_ = false;           // a suspect's step is built
   bool suspect_found_ = false;     // one of those here is due for a step of its own
   std::uint32_t budget_ = 0;       // tokens that still fit the step
@@ -656,10 +716,16 @@ void plan(State& state, TimeNs now, Outbox& out) {
   form_static_group(state, now, out);
   resume_held_pulls(state, now, out);
   place_handoffs(state, now, out);
-  for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
-    while (state.workers[i].ready() &&
-           state.workers[i].compute.steps.size() < state.settings.steps_in_flight) {
-      if (!StepBuilder(state, i, now, out).build()) break;
+  // A chunk that has left may be followed by that of a worker that was asked before.
+  for (bool again = true; again;) {
+    again = false;
+    for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
+      while (state.workers[i].ready() &&
+             state.workers[i].compute.steps.size() < state.settings.steps_in_flight) {
+        StepBuilder builder(state, i, now, out);
+        if (!builder.build()) break;
+        again = again || builder.passed_on();
+      }
     }
   }
 }

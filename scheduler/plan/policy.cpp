@@ -122,7 +122,7 @@ bool lighter_elsewhere(const State& state, const Request& request, const Worker&
   if (now - request.arrival >= kWaitForBalance) return false;
   return std::any_of(state.workers.begin(), state.workers.end(), [&](const Worker& other) {
     return other.role() == Role::mixed && other.compute.sequences + 1 < worker.compute.sequences &&
-           accepts(other, now) && other.compute.prefills.empty() &&
+           accepts(other, now) && other.compute.prefills.empty() && other.compute.spreads.empty() &&
            can_hold(other, request, request.length() + 1) &&
            has_room(state, other, request, other.store.shape.start_blocks(0, request.length() + 1));
   });

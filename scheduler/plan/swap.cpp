@@ -27,7 +27,7 @@ double token_us(const State& state, const Worker& worker) {
 
 }  // namespace
 
-void StepCosts::take(double step_us, std::uint32_t tokens, bool decodes) {
+void StepCosts::take(double step_us, std::uint32_t tokens, bool decodes, double pairs) {
   if (tokens == 0) {
     if (!decodes) return;
     decode_us = decode_us == 0 ? step_us : 0.9 * decode_us + 0.1 * step_us;
@@ -35,6 +35,7 @@ void StepCosts::take(double step_us, std::uint32_t tokens, bool decodes) {
     return;
   }
   const double extra = std::max(0.0, step_us - (decodes ? decode_us : 0));
+  if (pairs > 0) prompts.take(extra, tokens, pairs);
   prompt_total_us += extra;
   prompt_us = kPast * prompt_us + extra;
   prompt_tokens = kPast * prompt_tokens + tokens;

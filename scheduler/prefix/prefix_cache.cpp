@@ -23,7 +23,8 @@ PrefixIndex::Node remember_column(Store& store, const Sequence& sequence, std::s
   const std::uint32_t groups = store.shape.groups.count;
   PrefixIndex::Node node = PrefixIndex::kRoot;
   for (std::uint32_t g = 0; g < groups; ++g) {
-    const BlockId block = sequence.tail().blocks[std::size_t{sequence.remembered} * groups + g];
+    const BlockId block =
+        sequence.extents.front().blocks[std::size_t{sequence.remembered} * groups + g];
     if (block == kNoBlock) continue;
     node = store.pool.remember(sequence.prefix_node, salt, tokens, block, g);
   }
@@ -52,7 +53,7 @@ void remember_prefix(State& state, Sequence& sequence) {
   const Request* request = state.request_of(sequence);
   if (!state.settings.prefix_cache || request == nullptr) return;
   // What follows the first extent has its beginning in another pool: no index could find it.
-  if (sequence.extents.size() > 1) return;
+  if (sequence.extents.front().store != sequence.worker) return;
   Worker& w = state.workers[sequence.worker];
   const std::uint32_t per_block = w.store.tokens_per_block();
   const std::uint32_t early = fault(Fault::block_cached_too_early) ? 1 : 0;
@@ -62,7 +63,7 @@ void remember_prefix(State& state, Sequence& sequence) {
   const std::uint32_t known = std::min(sequence.computed + early, told);
   if ((sequence.remembered + 1) * per_block > known) return;
   std::vector<Token> tokens(per_block);
-  const std::size_t columns = sequence.tail().blocks.size() / w.store.shape.groups.count;
+  const std::size_t columns = sequence.extents.front().blocks.size() / w.store.shape.groups.count;
   for (; (sequence.remembered + 1) * per_block <= known && sequence.remembered < columns;
        ++sequence.remembered) {
     const std::size_t first = std::size_t{sequence.remembered} * per_block;

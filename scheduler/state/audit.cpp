@@ -247,16 +247,17 @@ struct Checker {
     std::uint32_t expected = 0;
     state.sequences.each([&](const Sequence& sequence) {
       for (const Extent& extent : sequence.ahead) expected += extent.store == index ? 1 : 0;
+      if (sequence.spread) expected += check_lane(w, index, sequence);
       if (sequence.worker != index) return;
       check_owner(sequence);
       if (!sequence.retiring) placed += sequence.width;
       expect(sequence.parked == (!w.ready()), w,
              "a sequence waits for a worker that is there, or runs on one that is not");
-      expect(sequence.inflight == times_named(sequence.id), w,
+      expect(sequence.spread || sequence.inflight == times_named(sequence.id), w,
              "steps in flight differ from recount");
       expect(sequence.computed <= sequence.scheduled, w, "computed more than scheduled");
       if (!sequence.retiring) check_extents(w, index, sequence);
-      check_writes(w, sequence);
+      sequence.spread ? check_spread(w, sequence) : check_writes(w, sequence);
     });
     check_alone(w);
     expect(w.peer.work.open(Work::step) == w.compute.steps.size(), w,
@@ -288,12 +289,61 @@ struct Checker {
       const Worker& at = state.workers[extent.store];
       expect(at.ready() || at.store.kept, w, "a sequence lies in a pool that is gone");
     }
-    expect(sequence.tail().first_token <= sequence.computed, w,
+    expect(sequence.spread || sequence.tail().first_token <= sequence.computed, w,
            "a sequence has left a block that is not computed");
     const bool listed = std::count(state.outgrown.begin(), state.outgrown.end(), sequence.id) == 1;
     expect(!sequence.outgrown || (listed && !sequence.ahead.empty()), w,
            "a sequence is to go on nowhere");
     expect(sequence.ahead.empty() || !sequence.parked, w, "a sequence that spans is parked");
+  }
+
+  /// 1: it is computed here beside the worker that goes on with it.
+  std::uint32_t check_lane(const Worker& w, WorkerIndex index, const Sequence& sequence) {
+    const std::vector<SpreadLane>& lanes = sequence.spread->lanes;
+    const auto lane = std::find_if(lanes.begin(), lanes.end(),
+                                   [&](const SpreadLane& each) { return each.worker == index; });
+    const auto listed = std::count(w.compute.spreads.begin(), w.compute.spreads.end(), sequence.id);
+    expect(listed == (lane != lanes.end() ? 1 : 0), w, "a spread prompt and its lists disagree");
+    const std::uint32_t steps = times_named(sequence.id);
+    expect(steps == (lane != lanes.end() ? lane->inflight : 0), w,
+           "steps of a spread prompt differ from recount");
+    expect(lane == lanes.end() || w.ready(), w, "a chunk is computed by a worker that is away");
+    return lane != lanes.end() && index != sequence.worker ? 1 : 0;
+  }
+
+  /// Chunks follow one another, each in an extent of its worker's; they are sent in order, and what
+  /// counts is computed up to there without a gap. Where something is still written, nobody else
+  /// has a block.
+  void check_spread(const Worker& w, const Sequence& sequence) {
+    const Spread& spread = *sequence.spread;
+    std::uint32_t inflight = 0;
+    for (const SpreadLane& lane : spread.lanes) inflight += lane.inflight;
+    expect(inflight == sequence.inflight, w, "steps of a spread prompt's workers do not add up");
+    expect(sequence.extents.size() == spread.chunks.size() + 1 && sequence.ahead.empty() &&
+               !sequence.retiring && sequence.sampling == 0 && spread.next >= spread.counted,
+           w, "a spread prompt is not one any more");
+    std::uint32_t computed = spread.chunks.front().first;
+    std::uint32_t sent = computed;
+    for (std::size_t i = 0; i < spread.chunks.size(); ++i) {
+      const SpreadChunk& chunk = spread.chunks[i];
+      const Extent& extent = sequence.extents[i];
+      expect(extent.store == chunk.worker && chunk.done <= chunk.sent && chunk.sent <= chunk.tokens,
+             w, "a chunk is not in its worker's pool, or done before it was sent");
+      expect(sent == chunk.first || chunk.sent == 0, w,
+             "a chunk was sent before the one ahead of it");
+      if (sent == chunk.first) sent += chunk.sent;
+      if (computed == chunk.first) computed += chunk.done;
+      const BlockPool& pool = state.workers[extent.store].store.pool;
+      for (std::size_t b = 0; b < extent.blocks.size(); ++b) {
+        const auto end =
+            extent.first_token + static_cast<std::uint32_t>(b + 1) * w.store.tokens_per_block();
+        if (end <= sequence.computed) continue;
+        expect(pool.references(extent.blocks[b]) == 1 && !pool.remembers(extent.blocks[b]), w,
+               "a block that a chunk may write is shared or cached");
+      }
+    }
+    expect(computed == sequence.computed && sent == sequence.scheduled, w,
+           "a spread prompt counts what is not computed");
   }
 
   /// Beside a suspect's work nothing is outstanding, so nobody else is blamed for its worker's

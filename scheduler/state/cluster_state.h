@@ -23,6 +23,7 @@
 #include "scheduler/state/block_pool.h"
 #include "scheduler/state/deaths.h"
 #include "scheduler/state/outstanding.h"
+#include "scheduler/state/prompt_cost.h"
 #include "scheduler/state/request_times.h"
 #include "scheduler/state/role_watch.h"
 #include "scheduler/state/slab.h"
@@ -74,6 +75,7 @@ struct Settings {
   TimeNs role_dwell = 10 * kSecond;
   bool elastic = false;
   std::uint32_t elastic_degree = 8;
+  std::uint32_t elastic_prompt_tokens = 4096;
   TimeNs worker_timeout = 3 * kSecond;
   TimeNs frontend_timeout = 15 * kSecond;
   TimeNs successor_wait = 10 * kSecond;
@@ -167,6 +169,7 @@ struct Request {
   Deaths deaths;                 // workers lost under it
   std::uint32_t handoff_failures = 0;
   std::uint32_t damaged_pulls = 0;
+  std::uint32_t spread_failures = 0;  // that a worker waited for another one's chunk in vain
   TimeNs handoff_not_before = 0;    // after a failed pull: not at once again
   bool again = false;               // an earlier scheduler, or attempt, had accepted it
   TimeNs submitted = 0;             // to this scheduler
@@ -210,6 +213,44 @@ struct Extent {
   std::vector<BlockId> blocks;  // columns of the store's groups (TableShape)
 };
 
+/// A part of a spread prompt: whole blocks, all in one extent, that one worker computes.
+struct SpreadChunk {
+  WorkerIndex worker = kNobody;
+  std::uint32_t first = 0;
+  std::uint32_t tokens = 0;
+  std::uint32_t sent = 0;  // in rows of steps that were sent
+  std::uint32_t done = 0;  // of these, in steps whose results are in
+  StepId step = 0;         // of its last row
+
+  bool all_sent() const { return sent == tokens; }
+  bool all_done() const { return done == tokens; }
+};
+
+/// A worker that computes chunks of a spread prompt.
+struct SpreadLane {
+  WorkerIndex worker = kNobody;
+  std::uint32_t inflight = 0;  // steps in flight there that name the sequence
+  std::size_t told = 0;        // of the extents, those in the worker's table
+  bool on_worker = false;      // likewise, as in Sequence
+};
+
+/// A prompt that several workers compute at the same time (plan/spread.h), while they do. Chunk i
+/// is in extent i; behind the last one follows the extent of what its worker computes alone.
+struct Spread {
+  std::vector<SpreadChunk> chunks;
+  std::size_t next = 0;           // the first one of which not all is sent
+  std::size_t counted = 0;        // those before it are computed, and so is all before them
+  std::vector<SpreadLane> lanes;  // the first one is that of Sequence::worker
+  double predicted_us = 0;        // 0: not known
+  TimeNs began = 0;
+
+  SpreadLane* lane_of(WorkerIndex worker) {
+    const auto it = std::find_if(lanes.begin(), lanes.end(),
+                                 [&](const SpreadLane& lane) { return lane.worker == worker; });
+    return it == lanes.end() ? nullptr : &*it;
+  }
+};
+
 /// One request's place on one worker.
 struct Sequence {
   SequenceId id = 0;
@@ -223,6 +264,8 @@ struct Sequence {
   std::vector<Extent> extents;
   std::vector<Extent> ahead;  // reserved in other stores, for its next extents; no first tokens yet
   bool outgrown = false;      // it goes on at the store of `ahead` when its steps here have ended
+  std::unique_ptr<Spread> spread;  // null: `worker` alone computes it
+  std::size_t untold = 0;  // of its extents, the last ones that its worker does not know yet
   /// Columns of its table that each group has, or has had, a block for. With one group without a
   /// window the table says it itself.
   std::array<std::uint32_t, kMaxKvGroups> filled{};
@@ -288,6 +331,7 @@ struct InFlightStep {
   std::vector<CopyOp> copies;  // between the pool and its host part; their pins go with the result
   std::vector<SlotWrite> writes;  // everything that it writes, copies included
   std::size_t samples = 0;        // rows that the result must answer
+  double pairs = 0;               // attended_pairs() of its prompt rows
   TimeNs sent = 0;
   bool alone = false;  // of a suspect: no other step is in flight
 };
@@ -307,8 +351,10 @@ struct StepCosts {
   double prompt_tokens = 0;  // in them
   double prompt_total_us = 0;  // what steps took beyond decoding, since the worker began
   double least_decode_us = 0;  // least that decode_us has been; 0: not known
+  PromptCost prompts;          // of the steps with prompt tokens, decoding left out
 
-  void take(double step_us, std::uint32_t tokens, bool decodes);
+  /// `pairs`: attended_pairs() of the prompt rows.
+  void take(double step_us, std::uint32_t tokens, bool decodes, double pairs = 0);
   /// 0: not known.
   double token_us() const { return prompt_tokens > 0 ? prompt_us / prompt_tokens : 0; }
 };
@@ -393,6 +439,7 @@ struct Compute {
   std::vector<SequenceId>
       singles;  // suspects that decode, each in steps of its own, outside the decode set
   std::vector<SequenceId> prefills;  // sequences with prompt tokens still to schedule, oldest first
+  std::vector<SequenceId> spreads;   // prompts that it computes together with others, likewise
   std::vector<SequenceId>
       adds;  // go into the next plan, or the first one after their grammar is ready
   std::vector<SequenceId> joins;  // on the worker already; join the decode set with the next plan
@@ -400,7 +447,8 @@ struct Compute {
   std::vector<std::uint64_t> beams;  // requests that run beams here
   std::deque<ForeignRead> reads;     // last_sent ascending
   std::uint32_t sequences = 0;       // sequences placed here (their widths), targets included
-  std::uint32_t expected = 0;        // that run elsewhere and have blocks reserved here to go on
+  std::uint32_t expected = 0;  // that run elsewhere and have blocks reserved here to go on, or
+                               // chunks of their prompts computed here
   bool short_of_blocks = false;      // its decode set waits for blocks: nobody else may take any
   // A suspect's turn comes: no pull and no grammar begins here any more, and once those that have
   // begun are answered, no step.
@@ -528,6 +576,11 @@ struct Counters {
   std::uint64_t resumed = 0;       // sequences that went on in a pool that outlived their worker
   std::uint64_t role_changes = 0;  // by an operator or by `roles: auto`
   std::uint64_t growths = 0;       // sequences that went on at another worker
+  std::uint64_t spreads = 0;       // prompts that several workers computed at the same time
+  std::uint64_t spread_chunks = 0;        // ... in so many chunks
+  std::uint64_t spread_predicted_us = 0;  // ... which were to take so long, where that was known
+  std::uint64_t spread_measured_us = 0;   // ... and took so long
+  std::uint64_t spread_failures = 0;      // ... that were given up for a chunk that never came
   std::uint64_t growth_blocks_moved = 0;  // ... and blocks that were pulled for such: none ever
 };
 

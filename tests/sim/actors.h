@@ -152,6 +152,9 @@ class SimWorker final : public Process {
   Token token_of(const BatchRow& row, std::size_t i) const;
   void copy_blocks(const RunStep& step);
   void step_part();
+  bool waits();
+  enum class Written { yes, not_yet, never };
+  Written written(const RowWait& wait, TimeNs began) const;
   void run_cells(std::size_t limit);
   void finish_step();
   void check_tables(const char* when);
@@ -194,6 +197,13 @@ class SimWorker final : public Process {
   std::size_t row_ = 0;
   std::uint32_t row_done_ = 0;
   std::uint64_t row_prefix_ = 0;
+  std::set<std::size_t> vain_;  // rows of the running step that have waited in vain
+  bool waited_ = false;         // the running step needs to wait no more
+  // What others are told of its steps: of that term, the last one that is written, and the last one
+  // that has not written all of its rows.
+  Term told_term_ = 0;
+  StepId told_written_ = 0;
+  StepId told_failed_ = 0;
   std::map<PullId, Job> pulls_;
   std::uint64_t compiling_ = 0;                             // key; 0: none
   std::vector<std::pair<std::uint64_t, bool>> to_compile_;  // key, somebody waits for it

@@ -129,6 +129,8 @@ void World::add_counters(const Counters& c) {
   sum.requeued += c.requeued;
   sum.resumed += c.resumed;
   sum.growths += c.growths;
+  sum.spreads += c.spreads;
+  sum.spread_failures += c.spread_failures;
   sum.role_changes += c.role_changes;
   sum.prefix_pulls += c.prefix_pulls;
   sum.pulled_prefix_tokens += c.pulled_prefix_tokens;

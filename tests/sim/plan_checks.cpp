@@ -22,9 +22,11 @@ bool belongs(const State& state, WorkerIndex index, SequenceId id, BlockId block
   if (sequence == nullptr || sequence->retiring) {
     return !is_free(state.workers[index].store.pool, block);
   }
-  return sequence->worker == index &&
-         std::find(sequence->tail().blocks.begin(), sequence->tail().blocks.end(), block) !=
-             sequence->tail().blocks.end();
+  return std::any_of(sequence->extents.begin(), sequence->extents.end(), [&](const Extent& extent) {
+    const bool writes = sequence->spread || &extent == &sequence->tail();
+    return writes && extent.store == index &&
+           std::find(extent.blocks.begin(), extent.blocks.end(), block) != extent.blocks.end();
+  });
 }
 
 }  // namespace
@@ -66,8 +68,11 @@ std::string PlanChecks::rows(const State& state, WorkerIndex index, StepId step)
   const auto use = [&](SequenceId id) {
     const Sequence* sequence = state.sequences.find(id);
     if (sequence == nullptr) return;
-    for (const BlockId block : sequence->tail().blocks) {
-      if (block != kNoBlock) pool.last[block] = {id, step};
+    for (const Extent& extent : sequence->extents) {
+      if (extent.store != index) continue;
+      for (const BlockId block : extent.blocks) {
+        if (block != kNoBlock) pool.last[block] = {id, step};
+      }
     }
   };
   for (const SequenceId id : it->decode) use(id);
@@ -132,9 +137,26 @@ std::string PlanChecks::copied(const State& state, const OpenPull& open) {
   return "";
 }
 
+/// What a step waits for was sent before it, over all workers: so the oldest step that has not
+/// ended waits for nobody. Counted here, plan by plan, and not asked of the scheduler.
+std::string PlanChecks::waits(const StepPlan& plan) {
+  for (const StepWait& wait : plan.waits) {
+    const auto sent = sent_.find(wait.term);
+    if (sent == sent_.end() || sent->second < wait.step || wait.term == plan.term)
+      return "a step waits for one that was not sent before it";
+    const bool row = std::any_of(plan.rows.begin(), plan.rows.end(), [&](const PromptRow& each) {
+      return each.sequence == wait.sequence;
+    });
+    if (!row) return "a step waits for nothing that it does";
+  }
+  sent_[plan.term] = plan.step;
+  return "";
+}
+
 std::string PlanChecks::plan(const State& state, LinkId link, const StepPlan& plan) {
   const WorkerIndex index = worker_of(state, link);
   if (index == kNobody) return "a plan for nobody";
+  if (std::string wrong = waits(plan); !wrong.empty()) return wrong;
   const Worker& w = state.workers[index];
   if (!w.ready() || plan.term != w.peer.term) return "";  // its term ended in the same turn
   for (const AddSequence& add : plan.add) {

@@ -2,6 +2,7 @@
 // planner.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,10 @@ class PlanChecks {
   static std::string prefix(const State& state, const OpenPull& open);
   std::string rows(const State& state, WorkerIndex index, StepId step);
 
+  std::string waits(const StepPlan& plan);
+
   std::vector<Pool> pools_;
+  std::map<Term, StepId> sent_;  // last step of each term
 };
 
 }  // namespace baton::sim

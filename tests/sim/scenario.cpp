@@ -360,6 +360,19 @@ void draw_elastic(Scenario& s) {
   s.max_context = random.permille(500) ? longest : 4096;
 }
 
+/// Prompts that several workers compute at the same time, also where one pool holds them. By
+/// itself, likewise.
+void draw_spreads(Scenario& s) {
+  Random random(mix(s.seed) ^ 0x59EADULL);
+  if (!s.settings.elastic || !random.permille(650)) return;
+  s.settings.elastic_prompt_tokens = random.between(2, 10);
+  s.settings.prompt_chunk = random.pick<std::uint32_t>({1, 2, 4, 8});
+  const std::uint32_t per_block = random.pick<std::uint32_t>({1, 2});
+  if (!random.permille(500) || s.tokens_per_block <= per_block) return;
+  for (WorkerSpec& w : s.workers) w.blocks *= s.tokens_per_block / per_block;
+  s.tokens_per_block = per_block;
+}
+
 /// Models whose layers have windows, and pools of another size for them. By itself, likewise.
 void draw_windows(Scenario& s) {
   Random random(mix(s.seed) ^ 0x3170D187ULL);
@@ -466,6 +479,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   draw_auto_roles(s);
   draw_tenants(s);
   draw_elastic(s);
+  draw_spreads(s);
   draw_windows(s);
   return s;
 }
@@ -575,6 +589,7 @@ std::string Scenario::text() const {
   field("successors", successors ? 1 : 0);
   field("tenants", tenants);
   field("elastic", settings.elastic ? settings.elastic_degree : 0);
+  field("spread from", settings.elastic ? settings.elastic_prompt_tokens : 0);
   field("successor_wait ms", static_cast<std::uint64_t>(settings.successor_wait / kMillisecond));
   return line;
 }

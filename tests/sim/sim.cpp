@@ -57,7 +57,8 @@ bool parse(int argc, char** argv, Arguments& arguments) {
 struct Sums {
   std::uint64_t deaths = 0, freezes = 0, tokens = 0, handoffs = 0, prefix_pulls = 0,
                 pull_failures = 0, preemptions = 0, blocks_out = 0, blocks_in = 0, resumed = 0,
-                successors = 0, inherited = 0, role_changes = 0, growths = 0;
+                successors = 0, inherited = 0, role_changes = 0, growths = 0, spreads = 0,
+                spread_failures = 0;
   void add(const baton::sim::Report& report) {
     deaths += report.deaths;
     freezes += report.freezes;
@@ -73,6 +74,8 @@ struct Sums {
     inherited += report.inherited;
     role_changes += report.counters.role_changes;
     growths += report.counters.growths;
+    spreads += report.counters.spreads;
+    spread_failures += report.counters.spread_failures;
   }
 };
 
@@ -117,10 +120,12 @@ int main(int argc, char** argv) {
                 " hand-offs, %" PRIu64 " pulled prefixes, %" PRIu64 " failed pulls, %" PRIu64
                 " preemptions, %" PRIu64 " blocks to host parts, %" PRIu64 " back, %" PRIu64
                 " went on in kept pools, %" PRIu64 " successors, %" PRIu64
-                " requests inherited, %" PRIu64 " role changes, %" PRIu64 " growths\n",
+                " requests inherited, %" PRIu64 " role changes, %" PRIu64 " growths, %" PRIu64
+                " spread prompts, %" PRIu64 " chunks waited for in vain\n",
                 sums.deaths, sums.freezes, sums.tokens, sums.handoffs, sums.prefix_pulls,
                 sums.pull_failures, sums.preemptions, sums.blocks_out, sums.blocks_in, sums.resumed,
-                sums.successors, sums.inherited, sums.role_changes, sums.growths);
+                sums.successors, sums.inherited, sums.role_changes, sums.growths, sums.spreads,
+                sums.spread_failures);
   }
   return kept ? 0 : 1;
 }

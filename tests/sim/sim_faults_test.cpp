@@ -77,6 +77,9 @@ constexpr Planted kPlanted[] = {
     // Requests over several workers.
     {Fault::foreign_read_unfenced, "foreign_read_unfenced", 139},
     {Fault::extent_loss_ignored, "extent_loss_ignored", 219},
+    {Fault::chunk_not_awaited, "chunk_not_awaited", 24},
+    {Fault::chunk_counted_alone, "chunk_counted_alone", 241},
+    {Fault::failed_chunk_counts, "failed_chunk_counts", 15902},
 };
 
 /// Faults of shares: found in scenarios of their own (draw_fair_scenario), since only there nothing

@@ -249,6 +249,7 @@ void SimWorker::allocate() {
   hello.windows = s.windows;
   hello.max_context = s.max_context;
   hello.reads_in_place = s.settings.elastic;
+  if (s.settings.elastic) hello.progress_handle = std::to_string(id);
   hello.vocab_size = s.vocab;
   // As workers on GPUs do: the tables refuse a plan that has more.
   hello.max_step_tokens =
@@ -275,6 +276,9 @@ void SimWorker::run_next_step() {
   check_orphans(step);
   copy_blocks(step);
   ++step_runs_;
+  vain_.clear();
+  waited_ = step.waits.empty();
+  if (std::exchange(told_term_, step.term) != step.term) told_written_ = told_failed_ = 0;
   cells_ = 0;
   for (const BatchRow& row : step.rows) cells_ += row.tokens.size();
   cell_ = row_ = 0;
@@ -334,8 +338,9 @@ bool SimWorker::reads(AllocationId allocation, BlockId block) const {
     return std::any_of(books.begin(), books.end(),
                        [&](const Worker& w) { return w.ready() && w.peer.term == pull.term; });
   };
+  // While it waits for what others write, and copy, it reads nothing yet.
   const bool row_reads =
-      step_ != nullptr &&
+      step_ != nullptr && waited_ &&
       std::any_of(step_->rows.begin(), step_->rows.end(), [&](const BatchRow& row) {
         std::size_t at = 0;
         for (const TablePart& part : row.before) {
@@ -356,7 +361,35 @@ bool SimWorker::reads(AllocationId allocation, BlockId block) const {
   });
 }
 
+SimWorker::Written SimWorker::written(const RowWait& wait, TimeNs began) const {
+  const auto& peer = dynamic_cast<const SimWorker&>(
+      world_.process(static_cast<std::uint32_t>(std::stoul(wait.handle))));
+  if (peer.core.term() != wait.term && peer.alive) return Written::never;
+  if (peer.told_term_ == wait.term) {
+    if (peer.told_failed_ >= wait.step) return Written::never;
+    if (peer.told_written_ >= wait.step) return Written::yes;
+  }
+  if (!peer.alive || (peer.frozen && world_.now() - began > kSecond / 2)) return Written::never;
+  return world_.now() - began > 10 * kSecond ? Written::never : Written::not_yet;
+}
+
+/// True: what its rows read is still being written by others, and it looks again later.
+bool SimWorker::waits() {
+  if (waited_) return false;
+  for (const RowWait& wait : step_->waits) {
+    const Written state = written(wait, step_began_);
+    if (state == Written::not_yet) {
+      world_.after(world_.random().time(10'000, 2 * kMillisecond), What::step_part, id, step_runs_);
+      return true;
+    }
+    if (state == Written::never) vain_.insert(wait.row);
+  }
+  waited_ = true;
+  return false;
+}
+
 void SimWorker::step_part() {
+  if (waits()) return;
   ++step_at_;
   const bool last = step_at_ == step_parts_;
   for (const BatchRow& row : step_->rows) {
@@ -389,6 +422,14 @@ void SimWorker::run_cells(std::size_t limit) {
   while (cell_ < limit) {
     const BatchRow& row = step_->rows[row_];
     const auto position = static_cast<std::uint32_t>(row.position);
+    if (vain_.contains(row_)) {  // what it leaves is nothing
+      ++cell_;
+      if (++row_done_ == row.tokens.size()) {
+        row_done_ = 0;
+        ++row_;
+      }
+      continue;
+    }
     if (row_done_ == 0) row_prefix_ = check_prefix(row, position, "attends to");
     row_prefix_ = extend_prefix(row_prefix_, token_of(row, row_done_));
     for (std::uint32_t g = 0; g < world_.scenario().groups(); ++g) {
@@ -476,6 +517,10 @@ void SimWorker::finish_step() {
   output.tokens.assign(step.rows.size(), kNoToken);
   for (std::size_t i = 0; i < step.rows.size(); ++i) {
     const BatchRow& row = step.rows[i];
+    if (vain_.contains(i)) {
+      output.failed.push_back({static_cast<std::uint32_t>(i), "it has waited in vain", true});
+      continue;
+    }
     const auto end =
         static_cast<std::uint32_t>(row.position) + static_cast<std::uint32_t>(row.tokens.size());
     const std::uint64_t prefix = check_prefix(row, end, "finds after its step");
@@ -498,6 +543,8 @@ void SimWorker::finish_step() {
     output.tokens[i] = sample(prefix, row.n_generated, *row.sampling, world_.scenario().vocab);
   }
   output.duration_us = static_cast<std::uint32_t>((world_.now() - step_began_) / 1000);
+  told_written_ = step.step;
+  if (!vain_.empty()) told_failed_ = step.step;
   step_ = nullptr;
   sampled_ = output.tokens;
   if (!launched_.empty()) run_next_step();

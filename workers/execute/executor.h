@@ -37,6 +37,7 @@ struct PoolExport {
   std::string host_handle;
   std::uint32_t host_blocks = 0;
   float host_block_us = 0;
+  std::string progress_handle;  // empty: how far its steps are is told nowhere
   AllocationId allocation = 0;  // that of the request, unless an older pool was kept
   UniqueFd lease;               // as LeasedPool::link; none: the pool ends with this process
 };
@@ -74,6 +75,9 @@ class Executor {
   virtual std::unique_ptr<BlockReader> block_reader() = 0;
   /// Rows may begin with blocks of other pools (BatchRow::before). After load().
   virtual bool reads_in_place() const { return false; }
+  /// The worker is in this term from now on; 0: in none. No step of another one runs, but for one
+  /// of the term before that is not told to anybody. On the I/O thread, after allocate().
+  virtual void begin_term(Term /*term*/) {}
   /// How many steps may be launched before the oldest is collected: 1, or 2 where the device takes
   /// the tokens of one step straight into the next.
   virtual int steps_at_once() const { return 1; }

@@ -29,6 +29,7 @@ class FakeModel final : public HostExecutor {
 
  private:
   void run_rows(const RunStep& step, StepOutput& output) override;
+  void compute_rows(const RunStep& step, StepOutput& output);
   void rank(std::uint64_t hash, const BatchRow& row, std::uint32_t item, Logprobs& out) const;
   void pool_row(std::uint64_t hash, const BatchRow& row, std::uint32_t index,
                 StepOutput& output) const;

@@ -33,6 +33,7 @@ Hello to_hello(const ModelShape& model, const PoolExport& pool, bool reads_in_pl
   h.max_context = model.max_context;
   h.vocab_size = model.vocab_size;
   h.max_step_tokens = model.max_step_tokens;
+  h.progress_handle = pool.progress_handle;
   h.host_handle = pool.host_handle;
   h.host_blocks = pool.host_blocks;
   h.host_block_us = pool.host_block_us;
@@ -184,6 +185,7 @@ void StepThread::launch(const RunStep* step) {
   l.output.candidates.clear();
   l.output.sums.clear();
   l.output.tokens.assign(step->rows.size(), kNoToken);
+  l.output.waited_us = 0;
   l.output.idle_us = l.output.run_us = -1;
   try {
     executor_.launch(*step);

@@ -268,6 +268,7 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
 
     if (normed_before) norm(x, layer.input_norm, normed);
     project(spec, layer, normed_before ? normed : x, kv, qkv);
+    if (on_layer) on_layer(i + 1);
 
     // Nothing but the wanted rows is needed behind the last keys and values: T becomes W.
     if (i + 1 == weights.layers.size()) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -129,6 +130,10 @@ class LlamaModel {
   /// Of a group, all ranks call it with the same rows; rank 0 alone gets the logits. When it
   /// returns, all ranks have ended the step. Throws RankLost, or RanksDiffer.
   LogitsView forward(std::span<const StepRow> rows, const KvPoolView& pool);
+  /// Called by forward() behind each layer's keys and values, before its attention, with the number
+  /// of layers that have theirs: it may wait for what others write.
+  using LayerWritten = std::function<void(std::uint32_t layers)>;
+  void on_layer(LayerWritten tell);
   /// Every later forward() shows what its parts leave.
   void set_dump(ActivationDump dump);
 

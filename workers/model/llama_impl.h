@@ -69,6 +69,7 @@ struct LlamaModel::Impl {
   std::vector<cpu::ExpertPlan::Group> own_groups;
   std::vector<int> line_owners;  // of the rows gathered by expert
   StepBatch batch;
+  LlamaModel::LayerWritten on_layer;
   ActivationDump dump;
 
   void norm(const cpu::Rows& x, const NormVectors& w, const cpu::Rows& y) {

@@ -126,6 +126,12 @@ Result<PoolExport> HostExecutor::allocate(const PoolRequest& request) {
   window_ = std::make_shared<PoolWindow>(this->pool().allocation(),
                                          std::span(this->pool().data(), g.block_bytes * g.blocks),
                                          g.block_bytes);
+  if (reads_in_place()) {
+    // Without it prompts are computed by one worker at a time.
+    auto progress = StepProgress::create(request);
+    if (progress.ok()) progress_ = std::move(progress).value();
+  }
+  exported.progress_handle = progress_.handle();
   exported.geometry = this->pool().geometry();
   exported.ranks = {PoolRank{"cpu", this->pool().handle()}};
   exported.host_handle = pool_->host_part().handle();
@@ -153,10 +159,31 @@ void HostExecutor::collect(StepOutput& output) {
   for (const CopyOp& op : step_->copies) pool_->copy(op);
   in_place_ = step_->reads_in_place;
   if (in_place_) resolve_tables();
+  waits_in_vain_ = false;
   if (!step_->rows.empty()) run_rows(*step_, output);
   const std::uint64_t bytes = pool().geometry().block_bytes;
   for (const BlockId block : step_->summed)
     output.sums.push_back(checksum(pool_->block(block), bytes));
+}
+
+void HostExecutor::await_layers(const RunStep& step, std::uint32_t layers, StepOutput& output) {
+  if (waits_in_vain_ || step.waits.empty()) return;
+  const TimeNs began = now_ns();
+  for (const RowWait& wait : step.waits) {
+    const std::string why = peers_.wait(wait.handle, wait.term, wait.step, layers);
+    if (why.empty()) continue;
+    // What this step leaves in that row's blocks is nothing that others may go on with.
+    waits_in_vain_ = true;
+    output.failed.push_back(
+        {wait.row, "another worker has not written what it reads: " + why, true});
+  }
+  if (waits_in_vain_) progress_.failed(step.step);
+  output.waited_us += static_cast<std::uint32_t>((now_ns() - began) / 1000);
+}
+
+void HostExecutor::layers_written(const RunStep& step, std::uint32_t layers, StepOutput& output) {
+  await_layers(step, layers, output);
+  if (!waits_in_vain_) progress_.written(step.step, layers);
 }
 
 Result<std::unique_ptr<MappedPool>> HostBlockReader::map(const Pull& pull) {

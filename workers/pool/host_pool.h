@@ -12,6 +12,7 @@
 #include "workers/execute/executor.h"
 #include "workers/pool/kv_pool.h"
 #include "workers/pool/pool_window.h"
+#include "workers/pool/step_progress.h"
 
 namespace baton {
 
@@ -44,6 +45,7 @@ class HostExecutor : public Executor {
   void launch(const RunStep& step) final { step_ = &step; }
   bool finished() final { return true; }
   void collect(StepOutput& output) final;
+  void begin_term(Term term) final { progress_.begin_term(term); }
   bool reads_in_place() const override { return true; }
 
  protected:
@@ -64,6 +66,12 @@ class HostExecutor : public Executor {
   }
   /// output.tokens[i] = what row i sampled; rows without logits keep kNoToken.
   virtual void run_rows(const RunStep& step, StepOutput& output) = 0;
+  /// Until the other workers that the step's rows wait for have written layers 0 .. layers-1.
+  void await_layers(const RunStep& step, std::uint32_t layers, StepOutput& output);
+  /// The rows' keys and values of layers 0 .. layers-1 are written. Says so to whoever waits for
+  /// it, after having waited itself: so a step that has told a layer has seen all before it, and
+  /// who waits for the last one waits for all.
+  void layers_written(const RunStep& step, std::uint32_t layers, StepOutput& output);
 
  private:
   void resolve_tables();
@@ -78,6 +86,9 @@ class HostExecutor : public Executor {
   std::optional<HostPool> pool_;
   const RunStep* step_ = nullptr;
   std::shared_ptr<PoolWindow> window_;
+  StepProgress progress_;
+  PeerProgress peers_;
+  bool waits_in_vain_ = false;                // the step at hand, for some layer of another's
   bool in_place_ = false;                     // the step at hand reads other pools
   std::vector<std::vector<BlockId>> tables_;  // then: its rows', as the window has them
 };

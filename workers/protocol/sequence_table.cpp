@@ -25,6 +25,7 @@ const WorkerSequence* SequenceTable::find(SequenceId id) const {
 
 std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, OpenStep& step) {
   step.run.clear();
+  step.run.term = plan.term;
   step.run.step = plan.step;
   step.owners.clear();
   step.refused.clear();
@@ -41,6 +42,9 @@ std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, OpenStep& s
   }
   for (const ForkSequence& m : plan.fork) {
     if (auto problem = fork(m)) return problem;
+  }
+  for (const BlocksElsewhere& m : plan.elsewhere) {
+    if (auto problem = pass_over(m)) return problem;
   }
   for (std::size_t i = 0; i < growing; ++i) {
     const std::uint32_t group = grouped ? plan.grow_groups[i] : 0;
@@ -61,7 +65,27 @@ std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, OpenStep& s
   }
   if (auto problem = too_many_tokens(step)) return problem;
   for (WorkerSequence* s : joins_) join_decode(*s);
+  if (auto problem = take_waits(plan.waits, step.run)) return problem;
   point_at_copies(step.run);
+  return std::nullopt;
+}
+
+/// Each is for a row of this plan; of one that is void nobody waits for anything.
+SequenceTable::Problem SequenceTable::take_waits(std::vector<StepWait>& waits, RunStep& run) const {
+  for (StepWait& wait : waits) {
+    const auto row = std::find_if(run.rows.begin(), run.rows.end(), [&](const BatchRow& each) {
+      return each.sequence == wait.sequence;
+    });
+    if (row == run.rows.end()) {
+      const auto known = by_id_.find(wait.sequence);
+      if (known != by_id_.end() && known->second->failed) continue;
+      return name_of(wait.sequence) + " waits without a row";
+    }
+    if (wait.handle.empty() || wait.term == 0 || wait.step == 0)
+      return name_of(wait.sequence) + " waits for nothing";
+    run.waits.push_back({static_cast<std::uint32_t>(row - run.rows.begin()), std::move(wait.handle),
+                         wait.term, wait.step});
+  }
   return std::nullopt;
 }
 
@@ -120,20 +144,7 @@ SequenceTable::Problem SequenceTable::take_before(AddSequence& m, WorkerSequence
     return name_of(s.id) + ": lies in several pools, whose layers have windows";
   }
   for (const PoolBlocks& part : m.before) {
-    const bool own = part.allocation == limits_.allocation;
-    const std::uint32_t known = own ? limits_.blocks : readable_ ? readable_(part.allocation) : 0;
-    for (const BlockId block : part.blocks) {
-      if (known != 0 && block >= known) {
-        return name_of(s.id) + ": reads block " + std::to_string(block) + " of a pool of " +
-               std::to_string(known);
-      }
-    }
-    if (known == 0) {
-      s.refused = "a pool that holds its first tokens is not mapped";
-      s.unmapped = true;
-    }
-    s.before.push_back({part.allocation, static_cast<std::uint32_t>(part.blocks.size())});
-    s.blocks.insert(s.blocks.end(), part.blocks.begin(), part.blocks.end());
+    if (auto problem = take_part(part, s)) return problem;
   }
   if (s.blocks.size() * limits_.tokens_per_block > m.computed) {
     return name_of(s.id) + ": a block that is only read is not computed";
@@ -150,6 +161,50 @@ SequenceTable::Problem SequenceTable::take_before(AddSequence& m, WorkerSequence
     return name_of(s.id) + ": " + std::to_string(s.blocks.size()) + " blocks cannot hold " +
            std::to_string(m.computed) + " tokens";
   }
+  return std::nullopt;
+}
+
+/// Blocks that are only read, behind those that it has.
+SequenceTable::Problem SequenceTable::take_part(const PoolBlocks& part, WorkerSequence& s) const {
+  const bool own = part.allocation == limits_.allocation;
+  const std::uint32_t known = own ? limits_.blocks : readable_ ? readable_(part.allocation) : 0;
+  for (const BlockId block : part.blocks) {
+    if (known != 0 && block >= known) {
+      return name_of(s.id) + ": reads block " + std::to_string(block) + " of a pool of " +
+             std::to_string(known);
+    }
+  }
+  if (known == 0) {
+    s.refused = "a pool that holds some of its tokens is not mapped";
+    s.unmapped = true;
+  }
+  s.before.push_back({part.allocation, static_cast<std::uint32_t>(part.blocks.size())});
+  s.blocks.insert(s.blocks.end(), part.blocks.begin(), part.blocks.end());
+  return std::nullopt;
+}
+
+/// Others compute its next tokens. What it has is full by then, and only read from here on.
+SequenceTable::Problem SequenceTable::pass_over(const BlocksElsewhere& m) {
+  const auto it = by_id_.find(m.sequence);
+  if (it == by_id_.end()) return "tokens elsewhere of unknown " + name_of(m.sequence);
+  WorkerSequence& s = *it->second;
+  if (!limits_.shape().plain())
+    return name_of(s.id) + ": tokens elsewhere, and layers with windows";
+  if (s.failed || s.unmapped) return std::nullopt;  // its rows are void, whatever they name
+  const std::uint64_t per_block = limits_.tokens_per_block;
+  const std::uint64_t end = (s.blocks.size() + m.part.blocks.size()) * per_block;
+  if (s.blocks.size() * per_block != s.computed || s.decode_index >= 0 || end >= s.tokens.size()) {
+    return name_of(s.id) + ": " + std::to_string(m.part.blocks.size()) +
+           " blocks of others behind token " + std::to_string(s.computed) + " of " +
+           std::to_string(s.tokens.size());
+  }
+  std::size_t others = 0;
+  for (const TablePart& part : s.before) others += part.blocks;
+  if (others < s.blocks.size())
+    s.before.push_back({limits_.allocation, static_cast<std::uint32_t>(s.blocks.size() - others)});
+  if (auto problem = take_part(m.part, s)) return problem;
+  s.filled[0] = static_cast<std::uint32_t>(s.blocks.size());
+  s.computed = static_cast<std::uint32_t>(end);
   return std::nullopt;
 }
 
@@ -318,7 +373,7 @@ SequenceTable::Problem SequenceTable::take_copies(const std::vector<CopyOp>& cop
 bool SequenceTable::is_void(WorkerSequence& s, OpenStep& step) {
   if (s.failed) return true;
   if (s.refused.empty()) return false;
-  step.refused.push_back({s.id, s.refused, s.unmapped});
+  step.refused.push_back({s.id, s.refused, s.unmapped, false});
   s.failed = true;
   return true;
 }
@@ -423,6 +478,7 @@ void SequenceTable::add_row(WorkerSequence& s, std::uint32_t n_tokens, LogitsWan
   row.blocks =
       std::span<const BlockId>(s.blocks).first((end + tpb - 1) / tpb * limits_.groups.count);
   row.before = s.before;
+  step.run.parts.insert(step.run.parts.end(), s.before.begin(), s.before.end());
   step.run.reads_in_place = step.run.reads_in_place || !s.before.empty();
   row.logits = logits;
   row.next = end < s.tokens.size() ? s.tokens[end] : kNoToken;
@@ -451,12 +507,15 @@ void SequenceTable::add_row(WorkerSequence& s, std::uint32_t n_tokens, LogitsWan
 void SequenceTable::point_at_copies(RunStep& step) {
   std::size_t token = 0;
   std::size_t block = 0;
+  std::size_t part = 0;
   std::size_t history = 0;
   for (BatchRow& row : step.rows) {
     row.tokens = std::span<const Token>(step.tokens).subspan(token, row.tokens.size());
     row.blocks = std::span<const BlockId>(step.blocks).subspan(block, row.blocks.size());
     token += row.tokens.size();
     block += row.blocks.size();
+    row.before = std::span<const TablePart>(step.parts).subspan(part, row.before.size());
+    part += row.before.size();
     row.history = std::span<const Token>(step.histories).subspan(history, row.history.size());
     history += row.history.size();
   }
@@ -464,7 +523,8 @@ void SequenceTable::point_at_copies(RunStep& step) {
 
 void SequenceTable::end_step(OpenStep& step, const StepOutput& output, StepResult& result) {
   for (const FailedRow& failed : output.failed) {
-    if (failed.row < step.owners.size()) fail(*step.owners[failed.row], failed.reason, result);
+    if (failed.row >= step.owners.size()) continue;
+    fail(*step.owners[failed.row], failed.reason, result, failed.waited);
   }
   result.sequences.reserve(step.owners.size());
   result.tokens.reserve(step.owners.size());
@@ -524,11 +584,12 @@ void SequenceTable::take_prompt_logprobs(const RunStep& step, const BatchRow& ro
   }
 }
 
-void SequenceTable::fail(WorkerSequence& s, const std::string& reason, StepResult& result) {
+void SequenceTable::fail(WorkerSequence& s, const std::string& reason, StepResult& result,
+                         bool waited) {
   if (s.failed) return;
   s.failed = true;
   leave_decode(s);
-  result.failed.push_back({s.id, reason, false});
+  result.failed.push_back({s.id, reason, false, waited});
 }
 
 void SequenceTable::join_decode(WorkerSequence& s) {

@@ -75,8 +75,9 @@ class SequenceTable {
   const TableLimits& limits() const { return limits_; }
   void clear();
 
-  /// Applies `plan` (drop, add, fork, grow, ops, rows) and fills `step` with its rows. Returns what
-  /// is wrong with the plan, if anything; the table is then good for nothing but clear().
+  /// Applies `plan` (drop, add, fork, elsewhere, grow, ops, rows) and fills `step` with its rows.
+  /// Returns what is wrong with the plan, if anything; the table is then good for nothing but
+  /// clear().
   std::optional<std::string> begin_step(StepPlan& plan, OpenStep& step);
   /// Takes the output of the oldest open step: fills in the tokens and the columns of `result`. A
   /// row that was to sample and has no token of the vocabulary has failed: further rows are void.
@@ -112,9 +113,12 @@ class SequenceTable {
   static void point_at_copies(RunStep& step);
   void take_candidates(WorkerSequence& s, LogprobReader& reader, std::uint32_t row,
                        StepResult& result);
-  void fail(WorkerSequence& s, const std::string& reason, StepResult& result);
+  void fail(WorkerSequence& s, const std::string& reason, StepResult& result, bool waited = false);
   bool is_void(WorkerSequence& s, OpenStep& step);
   Problem take_before(AddSequence& m, WorkerSequence& s) const;
+  Problem take_part(const PoolBlocks& part, WorkerSequence& s) const;
+  Problem pass_over(const BlocksElsewhere& m);
+  Problem take_waits(std::vector<StepWait>& waits, RunStep& run) const;
   void join_decode(WorkerSequence& s);
   void leave_decode(WorkerSequence& s);
   std::string content_problem(const AddSequence& m) const;

@@ -23,6 +23,14 @@ struct TablePart {
   std::uint32_t blocks = 0;
 };
 
+/// Rows of a step that read what another worker may still be writing (StepWait).
+struct RowWait {
+  std::uint32_t row = 0;
+  std::string handle;
+  Term term = 0;
+  StepId step = 0;
+};
+
 /// One row of a step: some tokens of one sequence. The spans look into the RunStep's own copies;
 /// `sampling` is valid until the core is told that the step has finished.
 struct BatchRow {
@@ -31,7 +39,7 @@ struct BatchRow {
   std::int64_t position = 0;        // of tokens[0]; all positions before it have their KV
   std::span<const BlockId> blocks;  // the table; covers every position that this row writes. Of
                                     // several groups of layers, one of each side by side
-  /// Whose ids the table begins with; what follows is in the own pool. Valid as `sampling` is.
+  /// Whose ids the table begins with; what follows is in the own pool.
   std::span<const TablePart> before;
   LogitsWanted logits = LogitsWanted::none;
   const SamplingParams* sampling = nullptr;
@@ -63,13 +71,16 @@ struct BatchRow {
 /// A step. Owned by the core, its buffers are reused: steady state allocates nothing. It holds its
 /// own copies of tokens and tables, since the core plans the next step while this one runs.
 struct RunStep {
+  Term term = 0;
   StepId step = 0;
   std::vector<CopyOp> copies;  // run first, in order
   std::size_t saves = 0;       // the first so many of them go from the device to the host part
   std::vector<BatchRow> rows;
   std::vector<Token> tokens;     // of all rows, one after another
   std::vector<BlockId> blocks;   // tables of all rows, one after another
+  std::vector<TablePart> parts;  // BatchRow::before of all rows, one after another
   std::vector<Token> histories;  // of the rows that need one, one after another
+  std::vector<RowWait> waits;    // in order of rows
   std::vector<BlockId> summed;   // blocks whose checksums are wanted when it has ended
   bool reads_in_place = false;   // some row has `before`
 
@@ -81,7 +92,9 @@ struct RunStep {
     rows.clear();
     tokens.clear();
     blocks.clear();
+    parts.clear();
     histories.clear();
+    waits.clear();
   }
   /// The next step cannot begin before this one has ended (SamplingParams::holds_next_step()).
   bool holds_next_step() const {
@@ -100,6 +113,7 @@ constexpr const char* kGrammarLeavesNothing =
 struct FailedRow {
   std::uint32_t row = 0;
   std::string reason;
+  bool waited = false;  // as in RowFailure
 };
 
 /// Answer to a RunStep: its writes are visible to other processes.
@@ -112,6 +126,7 @@ struct StepOutput {
   Logprobs candidates;       // of rows that rank, as in StepResult; items are row indexes
   std::vector<std::uint64_t> sums;  // of RunStep::summed
   std::uint32_t duration_us = 0;
+  std::uint32_t waited_us = 0;  // of these, for other workers
   /// By the device's own clock, from executors that were asked for it: idle between the step before
   /// and this one, and from this one's first operation to its end. Negative: not measured.
   float idle_us = -1;

@@ -253,6 +253,7 @@ void WorkerCore::complete_step(const StepOutput& output, WorkerActions& out) {
   result.term = term_;
   result.step = step.run.step;
   result.duration_us = output.duration_us;
+  result.waited_us = output.waited_us;
   result.failed = std::move(step.refused);
   sequences_.end_step(step, output, result);
   if (output.sums.size() == step.run.summed.size()) {

@@ -657,5 +657,58 @@ TEST(SequenceTable, WhatIsOnlyReadIsComputedAndInItsPool) {
   EXPECT_NE(problem_of({{5, {100, 1}}}, 8).find("block 100 of a pool of 100"), std::string::npos);
 }
 
+/// Chunks of a prompt in turns with another worker: its own, the other's, its own again.
+TEST(SequenceTable, OthersComputeTokensInBetween) {
+  SequenceTable table = table_with_others();
+  StepPlan p = plan(1);
+  p.add = {sequence(1, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}, {30})};
+  p.rows = {{1, 4, LogitsWanted::none, false}};
+  OpenStep step;
+  ASSERT_EQ(table.begin_step(p, step), std::nullopt);
+  StepResult result;
+  table.end_step(step, {}, result);
+  p = plan(2);
+  p.elsewhere = {{1, {77, {7}}}};
+  p.grow_sequences = {1};
+  p.grow_blocks = {31};
+  p.rows = {{1, 4, LogitsWanted::none, false}};
+  p.waits = {{1, "page", 3, 8}};
+  ASSERT_EQ(table.begin_step(p, step), std::nullopt);
+  ASSERT_EQ(step.run.rows.size(), 1U);
+  const BatchRow& row = step.run.rows[0];
+  EXPECT_EQ(row.position, 8);
+  EXPECT_TRUE(std::ranges::equal(row.blocks, std::vector<BlockId>{30, 7, 31}));
+  ASSERT_EQ(row.before.size(), 2U);
+  EXPECT_EQ(row.before[0].allocation, 5U);
+  EXPECT_EQ(row.before[1].allocation, 77U);
+  ASSERT_EQ(step.run.waits.size(), 1U);
+  EXPECT_EQ(step.run.waits[0].step, 8U);
+  StepOutput output;
+  output.failed = {{0, "nobody came", true}};
+  table.end_step(step, output, result);
+  ASSERT_EQ(result.failed.size(), 1U);
+  EXPECT_TRUE(result.failed[0].waited);
+  EXPECT_FALSE(result.failed[0].unmapped);
+}
+
+TEST(SequenceTable, TokensElsewhereFollowWhatIsFull) {
+  const auto problem_of = [](std::uint32_t computed, std::vector<BlockId> blocks,
+                             std::vector<StepWait> waits) {
+    SequenceTable table = table_with_others();
+    StepPlan p = plan(1);
+    p.add = {sequence(1, {1, 2, 3, 4, 5, 6, 7, 8, 9}, {30})};
+    p.add[0].computed = computed;
+    p.elsewhere = {{1, {77, std::move(blocks)}}};
+    p.waits = std::move(waits);
+    OpenStep step;
+    return table.begin_step(p, step).value_or("");
+  };
+  EXPECT_EQ(problem_of(4, {7}, {}), "");
+  EXPECT_NE(problem_of(3, {7}, {}).find("blocks of others behind"), std::string::npos);
+  EXPECT_NE(problem_of(4, {7, 6}, {}), "") << "not a token is left";
+  EXPECT_NE(problem_of(4, {8}, {}).find("block 8 of a pool of 8"), std::string::npos);
+  EXPECT_NE(problem_of(4, {7}, {{1, "page", 3, 8}}).find("waits without a row"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace baton::test

@@ -1,0 +1,89 @@
+// How far a worker's step is, layer by layer, in a page of shared memory that other workers read:
+// a row of theirs that needs keys and values which are still being computed here waits for the
+// layer that it is at, not for the step (StepWait).
+//
+// The writer is one process. Its I/O thread says which term it is in; its step thread, what it has
+// written. A reader believes `at` only if `term` was the term that it waits for, before and after
+// it looked: the page is cleared between two terms, while no step runs.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "ipc/shm_region.h"
+#include "ipc/status.h"
+#include "ipc/types.h"
+#include "workers/pool/kv_pool.h"
+
+namespace baton {
+
+struct ProgressPage {
+  std::uint64_t magic = 0;
+  std::int32_t pid = 0;
+  std::uint64_t pid_start = 0;
+  alignas(64) std::atomic<std::uint64_t> term{0};  // 0: none
+  alignas(64) std::atomic<std::uint64_t> at{0};    // progress_at()
+  std::atomic<std::uint64_t> failed{0};  // last step of the term that did not write all of its rows
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+constexpr std::uint32_t kProgressLayerBits = 16;
+/// Grows from layer to layer and from step to step.
+constexpr std::uint64_t progress_at(StepId step, std::uint32_t layers_written) {
+  return step << kProgressLayerBits | layers_written;
+}
+
+/// This worker's page. Not created: it tells nothing.
+class StepProgress {
+ public:
+  StepProgress() = default;
+  /// Removes what killed processes of the same worker have left.
+  static Result<StepProgress> create(const PoolRequest& request);
+
+  /// Empty: there is none.
+  const std::string& handle() const { return region_.name(); }
+  /// 0: out of term. No step of another term runs, or will.
+  void begin_term(Term term);
+  /// The step's keys and values of layers 0 .. layers-1 are written.
+  void written(StepId step, std::uint32_t layers);
+  /// What the step leaves in some row's blocks is not what should be there. Nothing is said of its
+  /// later layers.
+  void failed(StepId step);
+
+ private:
+  explicit StepProgress(ShmRegion region) : region_(std::move(region)) {}
+  ProgressPage* page() { return reinterpret_cast<ProgressPage*>(region_.writable_data()); }
+
+  ShmRegion region_;
+};
+
+/// What one look at a page says of a step's layers.
+enum class LayerState { awaited, written, never };
+LayerState look_at(const ProgressPage& page, Term term, StepId step, std::uint32_t layers);
+
+/// Pages of others. Used by the step thread alone.
+class PeerProgress {
+ public:
+  struct Patience {
+    TimeNs idle = 10 * kSecond;    // nothing at all was written meanwhile
+    TimeNs stopped = kSecond / 2;  // by a signal
+  };
+  PeerProgress() : PeerProgress(Patience()) {}
+  explicit PeerProgress(Patience patience) : patience_(patience) {}
+
+  /// Waits until that step has written so many layers; empty: it has. Else why it never will: its
+  /// term is over, its process is gone or stopped, it waited for somebody in vain itself, or
+  /// nothing gets on there.
+  std::string wait(const std::string& handle, Term term, StepId step, std::uint32_t layers);
+
+ private:
+  Result<const ProgressPage*> page_of(const std::string& handle);
+
+  Patience patience_;
+  std::map<std::string, ShmRegion> pages_;
+};
+
+}  // namespace baton
