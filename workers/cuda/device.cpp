@@ -172,6 +172,10 @@ void OwnedStream::synchronize() const {
   check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }
 
+void call_host(Stream stream, void (*function)(void*), void* argument) {
+  check(cudaLaunchHostFunc(stream, function, argument), "cudaLaunchHostFunc");
+}
+
 OwnedEvent::OwnedEvent(bool timing) {
   check(cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming),
         "cudaEventCreate");

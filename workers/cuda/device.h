@@ -114,6 +114,10 @@ class OwnedStream {
   Stream stream_ = nullptr;
 };
 
+/// Calls `function` on a thread of the driver when the stream comes to it. It must not call CUDA, and
+/// the stream waits until it is back.
+void call_host(Stream stream, void (*function)(void*), void* argument);
+
 class OwnedEvent {
  public:
   explicit OwnedEvent(bool timing = false);

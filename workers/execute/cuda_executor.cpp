@@ -77,6 +77,8 @@ struct CudaExecutor::Lane {
   std::size_t told_lines = 0;
   const RunStep* step = nullptr;
   TimeNs launched = 0;  // of several ranks
+  GpuProgress::OfStep progress;
+  GpuBatch::OnKeys on_keys;
 };
 
 CudaExecutor::CudaExecutor(Options options) : options_(std::move(options)) {}
@@ -258,11 +260,13 @@ Result<PoolExport> CudaExecutor::allocate_now(const PoolRequest& request) {
   // Streams wait for a worker that comes back to its pool: its graphs are recorded as steps need
   // them.
   if (!made.kept) record_graphs();
+  if (options_.tells_layers && reads_in_place()) progress_.create(request);
   return PoolExport{g,
                     gather_handles(),
                     pool_->host_part().handle(),
                     pool_->host_part().geometry().blocks,
                     copies_->measure_host_block_us(stream_->get()),
+                    progress_.handle(),
                     made.allocation,
                     std::move(made.lease)};
 }
@@ -361,7 +365,7 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
       std::any_of(step.rows.begin(), step.rows.end(), may_need_host)) {
     padded = 0;
   }
-  const auto packed = pack(step, padded, lane);
+  auto packed = pack(step, padded, lane);
   // Plans with more tokens are refused before they come here (SequenceTable).
   if (packed.too_large || packed.batch.rows > static_cast<int>(options_.max_step_tokens)) {
     throw std::logic_error("a step of " + std::to_string(packed.batch.rows) +
@@ -380,6 +384,13 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
                           logits + std::int64_t{next_line->at - first} * decoder_->config().vocab);
     }
   };
+  progress_.begin(lane.progress, step, decoder_->config().layers);
+  if (!step.waits.empty() || (progress_.tells() && !GpuStepPacker::decodes_only(step))) {
+    lane.on_keys = [this, &lane](int layer) {
+      progress_.queued(lane.progress, static_cast<std::uint32_t>(layer) + 1, stream_->get());
+    };
+    packed.batch.on_keys = &lane.on_keys;
+  }
   queue_rows(packed.batch, padded, packer_->chunks(), lane, to_host);
   lane.on_host = packer_->on_host();
   lane.late = packer_->late_lines();
@@ -533,6 +544,10 @@ void CudaExecutor::collect(StepOutput& output) {
   take_results(*lane.step, lane.on_host, reinterpret_cast<const std::int32_t*>(lane.tokens.data()),
                reinterpret_cast<const cuda::TokenLogprobs*>(lane.logprobs.data()),
                lane.host_rows.finish(), output);
+  if (lane.step->rows.empty()) return;
+  output.waited_us = lane.progress.waited_us;
+  output.failed.insert(output.failed.end(), lane.progress.failed.begin(),
+                       lane.progress.failed.end());
 }
 
 }  // namespace baton

@@ -20,6 +20,7 @@
 #include "workers/cuda/step_timer.h"
 #include "workers/execute/executor.h"
 #include "workers/execute/gpu_pool.h"
+#include "workers/execute/gpu_progress.h"
 #include "workers/execute/gpu_ranks.h"
 #include "workers/execute/gpu_step.h"
 #include "workers/execute/led_ranks.h"
@@ -50,6 +51,7 @@ class CudaExecutor final : public Executor {
         0;                         // graphs are recorded up to so many rows, no more than tokens
     double memory_fraction = 0.9;  // of the GPU's memory that this process may take, all in all
     bool time_steps = false;       // on the device, for StepOutput
+    bool tells_layers = false;     // steps with prompts tell others how far they are
     bool wants_mps = false;        // set up for MPS; without it there is a warning
     std::vector<std::string>
         neighbours;       // other workers on this host's GPUs whose pools have host parts
@@ -74,6 +76,7 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<BlockReader> block_reader() override;
   /// Ranks map no pool whole; and only Hopper has a kernel that gathers prompts' keys first.
   bool reads_in_place() const override { return options_.ranks == 1 && device_.major == 9; }
+  void begin_term(Term term) override { progress_.begin_term(term); }
   int steps_at_once() const override { return kSteps; }
   void launch(const RunStep& step) override;
   bool finished() override;
@@ -148,6 +151,7 @@ class CudaExecutor final : public Executor {
   cuda::DeviceMemory inputs_;                  // the step's upload; ordered by the stream
   /// By number of rows; an empty one is recorded behind the first step of so many.
   std::map<int, cuda::Graph> graphs_;
+  GpuProgress progress_;
   std::unique_ptr<Lane> lanes_[kSteps];
   std::unique_ptr<cuda::StepTimer> timer_;  // if options_.time_steps
   ActivationDump dump_;

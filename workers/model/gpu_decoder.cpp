@@ -262,6 +262,7 @@ void GpuDecoder::attend(int index, const GpuBatch& batch, cuda::Stream stream) {
   const bool inside = prefill_ && batch.chunks == nullptr && batch.pool_offsets == nullptr &&
                       decode_.applies_rope();
   if (!inside) cuda::rope_append(append, stream);
+  if (batch.on_keys != nullptr) (*batch.on_keys)(index);
   attention(index, batch, kv, inside ? &append.rope : nullptr, stream);
   show("layer", index, ".attended", attended_, batch.rows, config_.heads * config_.head_dim);
 }

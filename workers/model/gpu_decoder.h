@@ -38,6 +38,10 @@ struct GpuBatch {
   // Tables name blocks of several pools (workers/pool/pool_numbers.h): by pool, how many elements
   // behind the own one it begins; on the device. Null: they do not
   const std::int64_t* pool_offsets = nullptr;
+  /// Is called behind each layer's keys and values, before its attention is queued. Null: nobody is.
+  /// Of steps that no graph replays, and that have prompts' rows
+  using OnKeys = std::function<void(int layer)>;
+  const OnKeys* on_keys = nullptr;
   cuda::DecodeWork singles;                   // single tokens
   // Prompt chunks; null: none
   const cuda::PrefillAttention::Plan* chunks = nullptr;

@@ -157,6 +157,7 @@ void GpuDecoder::general_attend(int index, const GpuBatch& batch, cuda::Stream s
   append.slots = slots_of(index, batch);
   append.kv = kv_layer(index, batch);
   cuda::finish_heads(append, stream);
+  if (batch.on_keys != nullptr) (*batch.on_keys)(index);
 
   const cuda::AttentionRule rule{spec.window, static_cast<float>(spec.soft_cap), w.sinks};
   const auto scale = static_cast<float>(spec.scale);
