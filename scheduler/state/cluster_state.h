@@ -264,8 +264,6 @@ struct Sequence {
   std::vector<Extent> extents;
   std::vector<Extent> ahead;  // reserved in other stores, for its next extents; no first tokens yet
   bool outgrown = false;      // it goes on at the store of `ahead` when its steps here have ended
-  std::unique_ptr<Spread> spread;  // null: `worker` alone computes it
-  std::size_t untold = 0;  // of its extents, the last ones that its worker does not know yet
   /// Columns of its table that each group has, or has had, a block for. With one group without a
   /// window the table says it itself.
   std::array<std::uint32_t, kMaxKvGroups> filled{};
@@ -287,6 +285,8 @@ struct Sequence {
   // have been asked for, `open_pulls` are unanswered.
   std::uint32_t pulled = 0;
   std::uint32_t open_pulls = 0;
+  std::unique_ptr<Spread> spread;  // null: `worker` alone computes it
+  std::size_t untold = 0;  // of its extents, the last ones that its worker does not know yet
 
   /// Its blocks are in more than one place, or will be.
   bool spans() const { return extents.size() > 1 || !ahead.empty(); }

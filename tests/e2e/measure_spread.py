@@ -54,6 +54,8 @@ def main():
         print(f"{name}: median {medians[name]:.3f} s of", " ".join(f"{value:.3f}" for value in values))
     print(f"{o.tokens} tokens, chunks of {o.chunk}: {medians['one'] / medians['several']:.2f} times as fast "
           f"on {o.workers} workers")
+    print(f"chunks of all prompts but the first: predicted {numbers['spread_predicted_us'] / 1e6:.2f} s, "
+          f"measured {numbers['spread_measured_us'] / 1e6:.2f} s")
 
 
 if __name__ == "__main__":
