@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <queue>
 #include <unordered_map>
 #include <utility>
@@ -15,9 +16,12 @@ namespace {
 constexpr TimeNs kTickEvery = 20 * kMillisecond;  // as the scheduler's loop
 constexpr Incarnation kFrontend = 1;
 constexpr LinkId kFrontendLink = 1;
+/// Of the model: a chunk that waits for another worker's is a layer behind it.
+constexpr TimeNs kLayers = 32;
 constexpr Token kWord = 9;                    // what every worker samples
 constexpr Token kStop = 2;                    // ... as an answer's last one
 constexpr std::size_t kProgressEvery = 4096;  // events
+constexpr std::size_t kStepsKept = 64;        // a worker's; longer ago nobody waits for them
 
 class VirtualCluster {
  public:
@@ -82,6 +86,8 @@ class VirtualCluster {
     TimeNs free_at = 0;
     TimeNs pulls_free_at = 0;
     std::deque<TimeNs> took;                                // each step in flight
+    std::deque<TimeNs> waited;                              // of these, for other workers
+    std::map<StepId, TimeNs> ends;                          // of the last steps
     std::unordered_map<SequenceId, std::uint32_t> written;  // tokens whose KV is there
   };
 
@@ -108,6 +114,7 @@ class VirtualCluster {
     hello.host_block_us = static_cast<float>(times_.host_block) / 1e3F;
     hello.max_context = options_.max_context;
     hello.reads_in_place = true;
+    hello.progress_handle = std::to_string(i);
     apply(state_, FromWorker{devices_[i].link, std::move(hello)}, now_, out_);
     flush();
   }
@@ -161,6 +168,8 @@ class VirtualCluster {
     m.step = step.step;
     m.duration_us = static_cast<std::uint32_t>(devices_[index].took.front() / 1000);
     devices_[index].took.pop_front();
+    m.waited_us = static_cast<std::uint32_t>(devices_[index].waited.front() / 1000);
+    devices_[index].waited.pop_front();
     for (const auto& [id, n] : step.rows) {
       const Sequence* s = state_.sequences.find(id);
       if (s != nullptr && s->computed + n == s->prefill_length) m.sequences.push_back(id);
@@ -209,15 +218,15 @@ class VirtualCluster {
     }
   }
 
-  /// Tokens of a sequence that the worker reads in other pools.
-  std::uint32_t elsewhere(std::uint32_t index, SequenceId id) const {
+  /// Of the first `position` tokens of a sequence, those that the worker reads in other pools.
+  std::uint32_t elsewhere(std::uint32_t index, SequenceId id, std::uint32_t position) const {
     const Sequence* sequence = state_.sequences.find(id);
     if (sequence == nullptr || sequence->extents.size() < 2) return 0;
     std::uint32_t tokens = 0;
     for (std::size_t i = 0; i + 1 < sequence->extents.size(); ++i) {
       const Extent& extent = sequence->extents[i];
-      const std::uint32_t end = sequence->extents[i + 1].first_token;
-      if (extent.store != index) tokens += end - extent.first_token;
+      const std::uint32_t end = std::min(sequence->extents[i + 1].first_token, position);
+      if (extent.store != index && end > extent.first_token) tokens += end - extent.first_token;
     }
     return tokens;
   }
@@ -228,12 +237,16 @@ class VirtualCluster {
     WorkerUse& use = run_.workers[index];
     for (const SequenceId id : plan.drop) device.written.erase(id);
     for (const AddSequence& add : plan.add) device.written[add.sequence] = add.computed;
+    for (const BlocksElsewhere& passed : plan.elsewhere) {
+      device.written[passed.sequence] +=
+          static_cast<std::uint32_t>(passed.part.blocks.size()) * options_.tokens_per_block;
+    }
     StepLoad load;
     for (const PromptRow& row : plan.rows) {
       std::uint32_t& position = device.written[row.sequence];
       load.prompt_tokens += row.n_tokens;
       const std::uint64_t n = row.n_tokens;
-      load.link_tokens += n > 0 ? elsewhere(index, row.sequence) : 0;
+      load.link_tokens += n > 0 ? elsewhere(index, row.sequence, position) : 0;
       load.prompt_pairs += n * position + n * (n + 1) / 2;
       load.prompt_ends += row.n_tokens > 0 && row.logits != LogitsWanted::none ? 1 : 0;
       position += row.n_tokens;
@@ -242,7 +255,7 @@ class VirtualCluster {
     const auto step = std::find_if(steps.begin(), steps.end(),
                                    [&](const InFlightStep& s) { return s.step == plan.step; });
     for (const SequenceId id : step->decode) {
-      const std::uint32_t away = elsewhere(index, id);
+      const std::uint32_t away = elsewhere(index, id, device.written[id]);
       load.link_tokens += away;
       load.decode_context += ++device.written[id] - away;
     }
@@ -250,13 +263,28 @@ class VirtualCluster {
     const bool empty = load.decode_rows == 0 && load.prompt_tokens == 0;  // it only drops or adds
     const auto copies = static_cast<TimeNs>(step->copies.size()) * times_.host_block;
     const TimeNs time = copies + (empty ? 0 : times_.of(load));
-    device.took.push_back(time);
-    device.free_at = std::max(device.free_at, now_ + times_.message) + time;
+    const TimeNs alone = std::max(device.free_at, now_ + times_.message) + time;
+    device.free_at = std::max(alone, last_layer_at(plan) + time / kLayers);
+    device.waited.push_back(device.free_at - alone);
+    device.took.push_back(time + device.waited.back());
+    device.ends[plan.step] = device.free_at;
+    if (device.ends.size() > kStepsKept) device.ends.erase(device.ends.begin());
     at(device.free_at + times_.message, What::step_ended, index);
     use.steps += empty ? 0 : 1;
     use.busy += time;
     use.prompt_tokens += load.prompt_tokens;
     use.decode_tokens += load.decode_rows;
+  }
+
+  /// When the steps that this one's rows wait for have written their last layer.
+  TimeNs last_layer_at(const StepPlan& plan) const {
+    TimeNs at = 0;
+    for (const StepWait& wait : plan.waits) {
+      const Device& other = devices_[std::stoul(wait.handle)];
+      const auto end = other.ends.find(wait.step);
+      if (end != other.ends.end()) at = std::max(at, end->second);
+    }
+    return at;
   }
 
   /// Pulls of one worker run one after another, beside its steps.
