@@ -22,6 +22,20 @@ LATENT = dict(architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3",
               topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5, num_nextn_predict_layers=0)
 
 
+# OLMo 3's parts in small: norms behind each part and over all of q and k, two windows.
+NORMS_BEHIND = dict(architectures=["Olmo3ForCausalLM"], model_type="olmo3", hidden_size=256, num_attention_heads=8,
+                    num_key_value_heads=2, head_dim=32, intermediate_size=512, num_hidden_layers=6, sliding_window=48)
+
+
+def norms(config):
+    hidden, dim = config["hidden_size"], config["head_dim"]
+    if config["model_type"] != "olmo3":
+        return {"input_layernorm": [hidden], "post_attention_layernorm": [hidden]}
+    return {"post_attention_layernorm": [hidden], "post_feedforward_layernorm": [hidden],
+            "self_attn.q_norm": [config["num_attention_heads"] * dim],
+            "self_attn.k_norm": [config["num_key_value_heads"] * dim]}
+
+
 def plain_attention(config):
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     kv_heads, dim = config["num_key_value_heads"], config["head_dim"]
@@ -68,7 +82,7 @@ def write(folder, **changes):
         shapes["lm_head.weight"] = [vocab, hidden]
     attention = latent_attention if "kv_lora_rank" in config else plain_attention
     for i in range(config["num_hidden_layers"]):
-        named = {"input_layernorm": [hidden], "post_attention_layernorm": [hidden]}
+        named = norms(config)
         named.update({f"self_attn.{name}": shape for name, shape in attention(config).items()})
         named.update({f"mlp.{name}": shape for name, shape in parts(config, i).items()})
         for name, shape in named.items():

@@ -53,6 +53,7 @@ GPU_MODEL = {"hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads"
              "intermediate_size": 512, "num_hidden_layers": 6}
 _folder = tempfile.TemporaryDirectory()
 MODEL = random_model.write(pathlib.Path(_folder.name) / "model", **GPU_MODEL) if GPUS else DEMO_MODEL
+BY_PARTS = random_model.write(pathlib.Path(_folder.name) / "by_parts", **random_model.NORMS_BEHIND)
 
 
 class SameTokens(requests_mix.AgainstSolo):
@@ -94,6 +95,20 @@ class SameTokens(requests_mix.AgainstSolo):
     @unittest.skipIf(GPUS, "refused on several GPUs")
     def test_checked_pulls(self):
         self.check(per_worker=PAIR_OF_TWO, worker={"check_pulls": True})
+
+
+class LayersByParts(requests_mix.AgainstSolo):
+    """Of a family that GPUs compute part by part: norms over the heads of all ranks, two windows."""
+
+    everywhere = {"model": BY_PARTS}
+    requests = [*requests_mix.mix(6, 60), {"prompt": "Count to ten.", "max_tokens": 40, "seed": 5, "logprobs": 3}]
+
+    def test_one_worker_of_two_ranks(self):
+        self.check(workers=MIXED, worker=of_ranks(2))
+
+    def test_more_ranks_than_kv_heads(self):
+        counters = self.check(per_worker={"prefill0": of_ranks(2), "decode0": of_ranks(4)})
+        self.assertGreater(counters["handoffs"], 0)
 
 
 @unittest.skipUnless(DEVICE == "cpu", "ranks are processes on CPUs")

@@ -6,8 +6,9 @@ Needs a GPU, torch and transformers. Makes one checkpoint a family, lets baton-b
 reference: a greedy token may lie below the best logit by twice what transformers' own bf16 run of the
 same text is off from its fp32 run, at most (two logits, each off by so much, change places). Quantised
 checkpoints are compared with the values that they stand for.
---ranks N computes with N GPUs (families of Llama's pattern; --gpu 0,1 names them); then
-deterministic steps must have the tokens and log probabilities of one GPU, to the bit.
+--ranks N computes with N GPUs (--gpu 0,1 names them; families whose sizes N GPUs do not share are
+passed over, by name); then deterministic steps must have the tokens and log probabilities of one GPU, to
+the bit, but for experts, which have no such steps there.
 With --deterministic, solo runs and mixed batches must agree to the bit.
 
 Log probabilities, of prompts too, must lie as near to fp32 as twice what transformers' bf16 run is off.
@@ -144,12 +145,23 @@ QUANTIZED = {
     "q4_0": ("qwen3", ["q4_0"]),
     "q4_k": ("llama", ["q4_k", "q8_0"]),
 }
-SPARSE = ("mixtral", "qwen3_moe")  # have no layer kernel; nor have those computed part by part
+# Experts: no layer kernel (nor have those computed part by part), and no deterministic steps over ranks.
+SPARSE = ("mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss")
 SINGLE = ("packed8", "gptq8", "q8_0", "q4_k")  # the layer kernel does not multiply eight bits
 EDITS = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2,
          "logit_bias": [[11, 2.5], [700, -4.0], [11, 0.5]], "bad_words": [[5], [9], [17, 23]]}
 TOLD = {"logprobs": 5, "prompt_logprobs": 3}
 LENGTHS = [1, 2, 3, 15, 16, 17, 31, 33, 48, 63, 64, 65, 90, 100, 127, 129, 170, 200, 250, 300]
+
+
+def shared_by(config, ranks):
+    """Whether so many GPUs share the model: heads evenly, and features in tiles of 16 each."""
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    sizes = [heads * dim, config.hidden_size, config.intermediate_size] + [
+        getattr(config, name, None) or 0 for name in ("moe_intermediate_size", "shared_expert_intermediate_size")]
+    return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0) and all(
+        size % (16 * ranks) == 0 for size in sizes)
 
 
 def make(folder, name):
@@ -380,6 +392,9 @@ def main():
             elif name in QUANTIZED:
                 quantize(folder, values, QUANTIZED[name][1])
             reference = values if name in QUANTIZED else folder
+            if args.ranks > 1 and not shared_by(transformers.AutoConfig.from_pretrained(reference), args.ranks):
+                print(f"{name:10} passed over: {args.ranks} GPUs do not share its sizes", flush=True)
+                continue
             model = load(reference, torch.float32)
             rounded = load(reference, torch.bfloat16)
             generator = torch.Generator().manual_seed(5)

@@ -223,6 +223,9 @@ TEST_F(GeneralTest, HeadsTurnAndGoToThePool) {
     a.positions = dp.get();
     a.slots = dslots.get();
     a.kv = kv;
+    const Device<float> squares(static_cast<std::size_t>(kRows * heads));
+    if (c.whole) head_squares(a, squares.get(), stream_);
+    a.finish.squares = squares.get();
     finish_heads(a, stream_);
 
     auto want = doubles(qkv);
@@ -253,7 +256,6 @@ TEST_F(GeneralTest, HeadsTurnAndGoToThePool) {
     const auto got = dq.read();
     ASSERT_EQ(got.size(), want.size());
     for (std::size_t i = 0; i < got.size(); ++i) {
-      // Where all of q are normed they are rounded in between, too.
       ASSERT_NEAR(value(got[i]), want[i], std::abs(want[i]) / 128 + 3e-2) << i << ", " << dim;
     }
     const auto stored = pool.read();
@@ -267,6 +269,100 @@ TEST_F(GeneralTest, HeadsTurnAndGoToThePool) {
                                                  static_cast<std::int64_t>(part) * kv.part_stride +
                                                  static_cast<std::int64_t>(head) * kv.head_stride);
         ASSERT_EQ(stored[at + i % d].bits, got[r * columns + q_columns + i].bits) << i;
+      }
+    }
+  }
+}
+
+/// Of the columns of a row of q, k and v those of one rank, in rows of `columns`.
+template <typename T>
+std::vector<T> columns_of_rank(const std::vector<T>& all, std::size_t columns,
+                               const std::vector<std::pair<std::size_t, std::size_t>>& parts) {
+  std::vector<T> mine;
+  for (std::size_t row = 0; row < all.size(); row += columns) {
+    for (const auto& [first, count] : parts) {
+      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(row + first);
+      mine.insert(mine.end(), begin, begin + static_cast<std::ptrdiff_t>(count));
+    }
+  }
+  return mine;
+}
+
+/// Norms over all of q and k where ranks share their heads, two of them the same keys: the bits of
+/// one rank.
+TEST_F(GeneralTest, NormsOverTheHeadsOfAllRanks) {
+  constexpr int kHeads = 40, kDim = 80, kRows = 5;
+  for (const auto& [ranks, kv_heads] : {std::pair{1, 4}, {2, 4}, {4, 4}, {4, 2}, {8, 2}}) {
+    const auto n_ranks = static_cast<std::size_t>(ranks);
+    const int repeats = std::max(1, ranks / kv_heads);
+    const HeadShape shape{kHeads, kv_heads, kDim};
+    const HeadShape own{kHeads / ranks, std::max(1, kv_heads / ranks), kDim};
+    const auto q = static_cast<std::size_t>(kHeads * kDim);
+    const auto kv = static_cast<std::size_t>(kv_heads * kDim);
+    const auto qkv = random_bf16(kRows * (q + 2 * kv), 3, 1);
+    const auto bias = random_floats(q + 2 * kv, 1, 2);
+    const auto q_norm = random_floats(q, 2, 3);
+    const auto k_norm = random_floats(kv, 2, 4);
+    const std::vector<std::int64_t> slots(kRows, -1);
+    const Device<std::int64_t> dslots(slots);
+    const auto append = [&](const HeadShape& s, const Device<Bf16>& x, const Device<float>& b,
+                            const Device<float>& qn, const Device<float>& kn) {
+      HeadAppend a;
+      a.qkv = x.get();
+      a.rows = kRows;
+      a.shape = s;
+      a.finish.bias = b.get();
+      a.finish.q_norm = qn.get();
+      a.finish.k_norm = kn.get();
+      a.finish.whole = true;
+      a.finish.eps = kTiny;
+      a.slots = dslots.get();
+      return a;
+    };
+    const Device<Bf16> whole(qkv);
+    const Device<float> db(bias), dqn(q_norm), dkn(k_norm);
+    const Device<float> squares(static_cast<std::size_t>(kRows * (kHeads + kv_heads)));
+    HeadAppend a = append(shape, whole, db, dqn, dkn);
+    EXPECT_THROW(finish_heads(a, stream_), CudaError) << "without squares";
+    head_squares(a, squares.get(), stream_);
+    a.finish.squares = squares.get();
+    finish_heads(a, stream_);
+    const auto want = whole.read();
+
+    const auto own_q = static_cast<std::size_t>(own.heads * kDim);
+    const auto own_kv = static_cast<std::size_t>(own.kv_heads * kDim);
+    const auto each = static_cast<std::size_t>(own.heads + own.kv_heads);
+    std::vector<float> all(kRows * n_ranks * each);
+    for (const bool finish : {false, true}) {
+      const Device<float> everybody(all);
+      for (std::size_t r = 0; r < n_ranks; ++r) {
+        const std::size_t kv_first = r / static_cast<std::size_t>(repeats) * own_kv;
+        const std::vector<std::pair<std::size_t, std::size_t>> parts = {
+            {r * own_q, own_q}, {q + kv_first, own_kv}, {q + kv + kv_first, own_kv}};
+        const Device<Bf16> mine(columns_of_rank(qkv, q + 2 * kv, parts));
+        const Device<float> b(columns_of_rank(bias, q + 2 * kv, parts));
+        const Device<float> qn(columns_of_rank(q_norm, q, {parts[0]}));
+        const Device<float> kn(columns_of_rank(k_norm, kv, {{kv_first, own_kv}}));
+        HeadAppend part = append(own, mine, b, qn, kn);
+        if (!finish) {
+          const Device<float> own_squares(kRows * each);
+          head_squares(part, own_squares.get(), stream_);
+          const auto got = own_squares.read();
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            all[(i / each * n_ranks + r) * each + i % each] = got[i];
+          }
+          continue;
+        }
+        part.finish.squares = everybody.get();
+        part.finish.ranks = ranks;
+        part.finish.kv_repeats = repeats;
+        finish_heads(part, stream_);
+        const auto got = mine.read();
+        const auto expected = columns_of_rank(want, q + 2 * kv, parts);
+        ASSERT_EQ(got.size(), expected.size());
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          ASSERT_EQ(got[i].bits, expected[i].bits) << ranks << " ranks, rank " << r << ", " << i;
+        }
       }
     }
   }

@@ -64,6 +64,40 @@ TEST_P(RankExchangeTest, SumsToTheBit) {
   }
 }
 
+/// Sums that are added to nothing, over what was in their place.
+void expect_plain_sum(LocalRanks& ranks, int rows, int hidden, unsigned seed) {
+  const auto n = static_cast<std::size_t>(rows) * static_cast<std::size_t>(hidden);
+  std::vector<std::vector<Bf16>> partials;
+  std::vector<RankMemory<Bf16>> dp, ds;
+  for (int r = 0; r < ranks.size(); ++r) {
+    partials.push_back(random_bf16(n, 1.0F, seed + static_cast<unsigned>(r)));
+    dp.emplace_back(ranks[r], partials.back());
+    ds.emplace_back(ranks[r], n);  // NaN
+  }
+  ranks.each([&](LocalRank& rank) {
+    const auto r = static_cast<std::size_t>(rank.rank);
+    rank.exchange->reduce(dp[r].get(), ds[r].get(), rows, hidden, rank.stream->get());
+  });
+  ASSERT_TRUE(ranks.finish(kPatience));
+  std::vector<Bf16> want(n, Bf16{0});
+  add_ranks(want, partials);
+  for (std::size_t r = 0; r < ds.size(); ++r) {
+    ASSERT_TRUE(same_bits(ds[r].read(), want)) << "rank " << r << ", " << rows << " x " << hidden;
+  }
+}
+
+TEST_P(RankExchangeTest, SumsThatAreAddedToNothing) {
+  for (const std::size_t direct : {std::size_t{0}, std::size_t{1} << 20}) {
+    LocalRanks& ranks = group({.hidden = 4096, .direct_bytes = direct});
+    unsigned seed = 60;
+    for (const int rows : {1, 3, 33, 300}) {
+      expect_plain_sum(ranks, rows, 1032, seed += 10);
+      expect_plain_sum(ranks, rows, 4096, seed += 10);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST_P(RankExchangeTest, WideRows) {
   LocalRanks& ranks = group({.hidden = 16384});
   for (const int rows : {1, 5, 40}) {
@@ -120,10 +154,9 @@ std::vector<T> beside(const std::vector<std::vector<T>>& parts, const std::vecto
   return all;
 }
 
-/// `T`: float, gathered to rank 0, or Bf16, to all.
-template <class T>
+/// `T`: float, gathered to rank 0 or to all, or Bf16, to all.
+template <class T, bool kToFirst = std::is_same_v<T, float>>
 void expect_gather(LocalRanks& ranks, const std::vector<int>& columns, int rows, unsigned seed) {
-  constexpr bool kToFirst = std::is_same_v<T, float>;
   const int total = std::accumulate(columns.begin(), columns.end(), 0);
   std::vector<std::vector<T>> parts;
   std::vector<RankMemory<T>> dp, da;
@@ -133,7 +166,7 @@ void expect_gather(LocalRanks& ranks, const std::vector<int>& columns, int rows,
     const auto bits = random_bf16(n, 4.0F, seed + static_cast<unsigned>(r));
     parts.emplace_back();
     for (const Bf16 b : bits) {
-      if constexpr (kToFirst) {
+      if constexpr (std::is_same_v<T, float>) {
         parts.back().push_back(value(b) + 0.001F);
       } else {
         parts.back().push_back(b);
@@ -169,6 +202,7 @@ TEST_P(RankExchangeTest, Gathers) {
         if (rows > 5 && total > 10000 && g == &small) continue;
         expect_gather<float>(*g, columns_of(g->size(), total, 1), rows, seed += 10);
         expect_gather<Bf16>(*g, columns_of(g->size(), total, total % 8 == 0 ? 8 : 2), rows, seed);
+        expect_gather<float, false>(*g, columns_of(g->size(), total, 1), rows, seed + 5);
         if (HasFatalFailure()) return;
       }
     }

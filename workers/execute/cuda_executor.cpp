@@ -158,6 +158,7 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   o.deterministic = options_.deterministic;
   o.chain = options_.chain;
   o.cut = cut;
+  o.kv_repeats = kv_repeats(config, cut);
   all_kv_heads_ = config.kv_heads;
   if (group_ != nullptr) o.exchange = meet_devices(config.hidden);
   decoder_ =

@@ -25,22 +25,19 @@ void upload_order(const MatrixPiece& piece, const LinearWeight& to) {
 /// Formats that the host decodes: they become whole numbers, or fp32.
 bool decoded_on_host(const LinearSource& source) { return source.blocks || source.lazy; }
 
-/// Rows of FP8 in blocks whose scales others share cannot be stored apart.
+/// From within a block into the next one.
+bool parts_blocks(const Slice& some, std::int64_t block) {
+  return some.first % block != 0 && some.first / block != (some.end() - 1) / block;
+}
+
+/// Rows or inputs of FP8 in blocks whose scales others share cannot be stored apart.
 bool parts_blocks(const MatrixPiece& piece) {
   const auto& fp8 = piece.source.fp8;
-  return fp8 && piece.rows.count < fp8->out && piece.rows.first % fp8->block_rows != 0;
+  return fp8 && (parts_blocks(piece.rows, fp8->block_rows) ||
+                 parts_blocks(piece.columns, fp8->block_columns));
 }
 
 }  // namespace
-
-std::vector<MatrixPiece> up_pieces(const FeedForwardSource& from, bool gated, const Slice& middle) {
-  if (!gated) return {{from.up, middle, cuda::PartRows{}}};
-  const bool fused = from.up.rows() == 0;
-  const LinearSource& up = fused ? from.gate : from.up;
-  const std::int64_t behind = fused ? from.gate.rows() / 2 : 0;
-  return {{from.gate, middle, cuda::PartRows{0, true}},
-          {up, {behind + middle.first, middle.count}, cuda::PartRows{8, true}}};
-}
 
 void GpuBring::matrix(const std::vector<MatrixPiece>& pieces, const LinearWeight& to) const {
   if (to.is_quantized()) return packed(pieces, to);

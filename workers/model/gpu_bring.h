@@ -9,6 +9,7 @@
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/config.h"
 #include "workers/model/cut.h"
+#include "workers/model/gpu_layer_cut.h"
 #include "workers/model/gpu_upload.h"
 
 namespace baton {
@@ -25,11 +26,12 @@ struct MatrixPiece {
       : source(from), rows(some), columns{0, from.columns()}, at(to) {}
   MatrixPiece(const LinearSource& from, const Slice& some, const Slice& inputs)
       : source(from), rows(some), columns(inputs) {}
+  MatrixPiece(const RankPiece& p)
+      : source(*p.from),
+        rows(p.rows),
+        columns(p.columns),
+        at{static_cast<int>(p.row), p.interleaved} {}
 };
-
-/// Rows `middle` of gate and of up, eight of each in turns, also where one tensor has both; or of
-/// up alone.
-std::vector<MatrixPiece> up_pieces(const FeedForwardSource& from, bool gated, const Slice& middle);
 
 class GpuBring {
  public:
@@ -39,6 +41,9 @@ class GpuBring {
 
   /// All pieces of a matrix; of one that is cut by its inputs there is one.
   void matrix(const std::vector<MatrixPiece>& pieces, const cuda::LinearWeight& to) const;
+  void pieces(const std::vector<RankPiece>& some, const cuda::LinearWeight& to) const {
+    matrix({some.begin(), some.end()}, to);
+  }
   /// Rows of a matrix in bf16.
   void rows(const LinearSource& part, cuda::PartRows at, const cuda::LinearWeight& to,
             const Slice& rows) const;

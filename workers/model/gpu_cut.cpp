@@ -1,11 +1,9 @@
 #include "workers/model/gpu_cut.h"
 
-#include <algorithm>
 #include <string>
 
 #include "ipc/max_ranks.h"
 #include "workers/model/error.h"
-#include "workers/model/gpu_limits.h"
 
 namespace baton {
 
@@ -14,21 +12,31 @@ namespace {
 /// The kernels' tiles.
 constexpr int kFeatures = 16;
 
-void check_features(int features, int ranks, const char* what) {
-  if (features % (kFeatures * ranks) == 0) return;
-  std::string possible;
-  for (int n = 1; n <= kMaxRanks; ++n) {
-    if (features % (kFeatures * n) == 0)
-      possible += (possible.empty() ? "" : ", ") + std::to_string(n);
+/// Numbers of a model that ranks share evenly, in tiles.
+struct Shared {
+  int features = 0;
+  const char* what = nullptr;  // has them
+};
+
+/// The first that so many ranks cannot share; no `what`: there is none.
+Shared unshared(const ModelConfig& whole, const GpuCut& cut) {
+  const auto uneven = [&cut](int features) { return features % (kFeatures * cut.ranks) != 0; };
+  if (uneven(whole.heads * whole.head_dim)) return {whole.heads * whole.head_dim, "all heads"};
+  if (cut.by_outputs && uneven(whole.hidden)) return {whole.hidden, "hidden_size"};
+  for (const LayerSpec& layer : whole.parts) {
+    const int dense = layer.sparse() ? 0 : layer.mlp.intermediate;
+    if (uneven(dense)) return {dense, "a layer"};
   }
-  throw ModelError("worker.ranks: " + std::to_string(ranks) + " GPUs cannot share the " +
-                   std::to_string(features) + " features of " + what + " in multiples of " +
-                   std::to_string(kFeatures) + "; " +
-                   (possible.empty() ? "no number can" : "it can have " + possible));
+  const ExpertSpec& experts = whole.experts();
+  if (uneven(experts.expert.intermediate)) return {experts.expert.intermediate, "an expert"};
+  if (uneven(experts.shared.intermediate)) {
+    return {experts.shared.intermediate, "the expert that every token takes"};
+  }
+  return {};
 }
 
-[[noreturn]] void not_over_ranks(const std::string& what) {
-  throw ModelError("worker.ranks: " + what + " not served by several GPUs yet");
+bool shareable(const ModelConfig& whole, const GpuCut& cut) {
+  return can_cut(whole, cut.ranks).ok() && unshared(whole, cut).what == nullptr;
 }
 
 }  // namespace
@@ -38,28 +46,36 @@ ModelConfig config_of_rank(const ModelConfig& whole, const ModelCut& cut) {
   c.heads = static_cast<int>(cut.heads(whole).count);
   c.kv_heads = static_cast<int>(cut.kv_heads(whole).count);
   for (LayerSpec& layer : c.parts) {
-    layer.mlp.intermediate = static_cast<int>(cut.part(layer.mlp.intermediate).count);
-    MlpSpec& expert = layer.experts.expert;
-    expert.intermediate = static_cast<int>(cut.part(expert.intermediate).count);
+    for (MlpSpec* part : {&layer.mlp, &layer.experts.expert, &layer.experts.shared}) {
+      part->intermediate = static_cast<int>(cut.part(part->intermediate).count);
+    }
   }
   return c;
+}
+
+int kv_repeats(const ModelConfig& whole, const ModelCut& cut) {
+  return cut.repeats_kv(whole) ? cut.ranks / whole.pool_heads() : 1;
 }
 
 void check_gpu_ranks(const ModelConfig& whole, const GpuCut& cut) {
   const int ranks = cut.ranks;
   if (cut.whole()) return;
   if (const Status status = can_cut(whole, ranks); !status.ok()) throw ModelError(status.message());
-  if (cut.by_outputs && whole.experts().count > 0)
-    not_over_ranks("experts in deterministic steps are");
-  if (!has_fused_layers(whole)) not_over_ranks("models outside of Llama's pattern are");
-  if ((whole.heads / ranks * whole.head_dim) % kFeatures != 0) {
-    throw ModelError("worker.ranks: a rank's heads must be a multiple of 16 wide on device cuda");
+  if (cut.by_outputs && whole.experts().count > 0) {
+    throw ModelError(
+        "worker.ranks: experts in deterministic steps are not served by several GPUs yet");
   }
-  if (cut.by_outputs) check_features(whole.hidden, ranks, "hidden_size");
-  if (whole.intermediate() > 0) check_features(whole.intermediate(), ranks, "a layer");
-  if (whole.experts().count > 0) {
-    check_features(whole.experts().expert.intermediate, ranks, "an expert");
+  const Shared uneven = unshared(whole, cut);
+  if (uneven.what == nullptr) return;
+  std::string possible;
+  for (int n = 1; n <= kMaxRanks; ++n) {
+    const GpuCut other{{0, n}, cut.by_outputs};
+    if (shareable(whole, other)) possible += (possible.empty() ? "" : ", ") + std::to_string(n);
   }
+  throw ModelError("worker.ranks: " + std::to_string(ranks) + " GPUs cannot share the " +
+                   std::to_string(uneven.features) + " features of " + uneven.what +
+                   " in multiples of " + std::to_string(kFeatures) + "; " +
+                   (possible.empty() ? "no number can" : "it can have " + possible));
 }
 
 }  // namespace baton

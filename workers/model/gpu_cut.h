@@ -21,7 +21,11 @@ struct GpuCut : ModelCut {
 /// and whatever is not cut stay as they are.
 ModelConfig config_of_rank(const ModelConfig& whole, const ModelCut& cut);
 
-/// Throws ModelError that names the setting if this model cannot be served by so many GPUs.
+/// So many ranks, one behind the other, have the same KV heads.
+int kv_repeats(const ModelConfig& whole, const ModelCut& cut);
+
+/// Throws ModelError that names the setting if this model cannot be served by so many GPUs, and the
+/// numbers of them by which it can.
 void check_gpu_ranks(const ModelConfig& whole, const GpuCut& cut);
 
 }  // namespace baton

@@ -12,6 +12,7 @@
 #include "workers/cuda/attention/attention.h"
 #include "workers/cuda/collective/rank_exchange.h"
 #include "workers/cuda/device.h"
+#include "workers/cuda/layer/general.h"
 #include "workers/cuda/linear/kernel_choices.h"
 #include "workers/cuda/linear/linear.h"
 #include "workers/cuda/linear/linear_chain.h"
@@ -72,6 +73,7 @@ class GpuDecoder {
     /// (outlives the decoder). All ranks queue the same steps in the same order.
     GpuCut cut = {};
     cuda::RankExchange* exchange = nullptr;
+    int kv_repeats = 1;  // gpu_cut.h
   };
 
   /// On the calling thread's device. `config` is the rank's (gpu_cut.h).
@@ -176,6 +178,25 @@ class GpuDecoder {
   /// Whether sums over the ranks come with the norm behind them.
   bool sums_over_ranks() const { return options_.exchange != nullptr && !options_.cut.by_outputs; }
   void head_of_ranks(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use);
+  /// So many numbers of each rank, and those of `total` that each rank has.
+  std::vector<int> equal_columns(int own) const;
+  std::vector<int> columns_of(int total) const;
+  /// logits_ = W_head normed, of up to max_wanted rows. Whether they are here, to be drawn from.
+  bool product_of_head(const cuda::Bf16* normed, int rows, cuda::Stream stream);
+  // What leads back to [hidden] where layers are computed by parts, on one GPU or on several. `in`
+  // [rows, numbers of this rank]; `all` has room for everybody's where the cut is by outputs.
+  /// x += W in.
+  void add_product(const cuda::Bf16* in, cuda::Bf16* all, const cuda::LinearWeight& w,
+                   cuda::Bf16* x, int rows, cuda::Stream stream);
+  /// W in; returns where it is, until the next call.
+  const cuda::Bf16* product(const cuda::Bf16* in, cuda::Bf16* all, const cuda::LinearWeight& w,
+                            int rows, cuda::Stream stream);
+  /// What all ranks have in part_ is added up; returns where.
+  const cuda::Bf16* sum_of_parts(int rows, cuda::Stream stream);
+  /// Likewise, and added to x.
+  void add_parts(cuda::Bf16* x, int rows, cuda::Stream stream);
+  /// What norms over all of q and all of k divide by.
+  void whole_squares(cuda::HeadAppend& append, cuda::Stream stream);
   // Layers outside of the fused kernels' pattern, part by part (gpu_general.cpp).
   void run_general(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use);
   void general_project(int index, int rows, bool is_normed, cuda::Stream stream);
@@ -183,11 +204,17 @@ class GpuDecoder {
   /// Of the rows of `x`, whose attention is in `attended` and whose normed x in `normed`.
   bool general_behind(int index, const cuda::Bf16* attended, cuda::Bf16* normed, cuda::Bf16* x,
                       int rows, cuda::Stream stream);
-  void general_dense(const MlpSpec& spec, const cuda::LinearWeight& up,
-                     const cuda::LinearWeight& down, const float* up_bias, const cuda::Bf16* normed,
-                     int rows, cuda::LinearOutput output, cuda::Bf16* y, cuda::Stream stream);
+  /// What the layer's feed-forward part, or its experts, make of `n`: returns where it is, or null
+  /// if it is in x already.
+  const cuda::Bf16* general_feed_forward(int index, const cuda::Bf16* n, cuda::Bf16* x, int rows,
+                                         cuda::Stream stream);
+  /// gated_ = act(W_gate n + b) * (W_up n + b)
+  void general_gated(const MlpSpec& spec, const cuda::LinearWeight& up, const float* up_bias,
+                     const cuda::Bf16* normed, int rows, cuda::Stream stream);
   void general_experts(int index, const cuda::Bf16* normed, cuda::Bf16* x, int rows,
                        cuda::Stream stream);
+  /// Both parts of a layer are summed over the ranks at once.
+  bool sums_once(int index) const;
   void general_head(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use);
   void tune_alike(const std::vector<cuda::LinearWeight>& all, cuda::LinearOutput output,
                   void* scratch, std::size_t bytes, cuda::Stream stream);
@@ -232,6 +259,9 @@ class GpuDecoder {
   cuda::Bf16* wanted_normed_ = nullptr;    // [hidden]
   cuda::Bf16* shared_ = nullptr;           // [hidden], what all tokens take, where it has a gate
   float* lse_ = nullptr;                   // [heads], of prompts' rows that have sinks
+  float* squares_ = nullptr;               // [ranks, heads + kv_heads], head_squares() of all ranks
+  float* own_squares_ = nullptr;           // of several ranks: [heads + kv_heads]
+  cuda::Bf16* sum_ = nullptr;              // of several ranks that sum: [hidden], what all give
   cuda::Bf16* wanted_x_ = nullptr;         // [hidden]
   cuda::Bf16* wanted_attended_ = nullptr;  // [heads * head_dim]
   // Of several ranks that cut by outputs: everybody's, and columns of the residual stream

@@ -72,8 +72,13 @@ LinearFormat GpuFormats::shared_gate_up(int layer) const {
 }
 
 LinearFormat GpuFormats::shared_down(int layer) const {
-  return of(of_layer(layer, {config_.names.shared + "down_proj"}),
-            config_.layer(layer).experts.shared.intermediate);
+  return of_inputs(of_layer(layer, {config_.names.shared + "down_proj"}),
+                   config_.layer(layer).experts.shared.intermediate);
+}
+
+cuda::ExpertFormat GpuFormats::experts(int layer) const {
+  if (!cut_.whole()) return cuda::ExpertFormat::bf16;
+  return gpu_expert_format(config_, checkpoint_, layer);
 }
 
 LinearFormat GpuFormats::lm_head() const {

@@ -18,7 +18,6 @@ class GpuFormats {
   /// gpu_linear_format().
   GpuFormats(const ModelConfig& config, const Checkpoint* checkpoint, const GpuCut& cut);
 
-  const Checkpoint* checkpoint() const { return checkpoint_; }
   LinearFormat qkv(int layer) const;
   LinearFormat o(int layer) const;
   /// Of a dense layer.
@@ -27,6 +26,8 @@ class GpuFormats {
   /// Of what all tokens take beside a layer's experts.
   LinearFormat shared_gate_up(int layer) const;
   LinearFormat shared_down(int layer) const;
+  /// Of a layer's experts: as gpu_expert_format() on one GPU. Several have them in bf16.
+  cuda::ExpertFormat experts(int layer) const;
   /// Quantisers leave it plain as a rule.
   LinearFormat lm_head() const;
 

@@ -99,7 +99,7 @@ void GpuDecoder::run_general(const GpuBatch& batch, cuda::Stream stream, const L
     int rows = batch.rows;
     if (i + 1 == config_.layers && batch.wanted_rows != nullptr) {
       rows = batch.wanted;
-      if (rows == 0) return;
+      if (rows == 0) return meet(stream);
       const int attended_columns = config_.heads * config_.head_dim;
       cuda::gather_rows(x_, batch.wanted_rows, rows, config_.hidden, wanted_x_, stream);
       cuda::gather_rows(attended_, batch.wanted_rows, rows, attended_columns, wanted_attended_,
@@ -114,7 +114,8 @@ void GpuDecoder::run_general(const GpuBatch& batch, cuda::Stream stream, const L
     is_normed = general_behind(i, attended, normed, x, rows, stream);
     show("layer", i, "", x, rows, config_.hidden);
   }
-  if (batch.wanted > 0) general_head(batch, stream, use);
+  if (batch.wanted == 0) return meet(stream);
+  general_head(batch, stream, use);
 }
 
 /// q, k, v = W_qkv norm(x)
@@ -156,6 +157,7 @@ void GpuDecoder::general_attend(int index, const GpuBatch& batch, cuda::Stream s
   append.positions = batch.positions;
   append.slots = slots_of(index, batch);
   append.kv = kv_layer(index, batch);
+  if (append.finish.whole) whole_squares(append, stream);
   cuda::finish_heads(append, stream);
   if (batch.on_keys != nullptr) (*batch.on_keys)(index);
 
@@ -175,7 +177,8 @@ void GpuDecoder::general_attend(int index, const GpuBatch& batch, cuda::Stream s
 }
 
 /// x = x + residual * norm(W_o attended + b), and the same with the feed-forward part; each norm
-/// where the layer has it. Whether the next layer's norm of x is in `normed` already.
+/// where the layer has it. Of several ranks' parts the sum comes first. Whether the next layer's
+/// norm of x is in `normed` already.
 bool GpuDecoder::general_behind(int index, const Bf16* attended, Bf16* normed, Bf16* x, int rows,
                                 cuda::Stream stream) {
   const LayerSpec& spec = config_.layer(index);
@@ -183,19 +186,21 @@ bool GpuDecoder::general_behind(int index, const Bf16* attended, Bf16* normed, B
   const GpuGeneralLayer& g = w.general;
   const bool at_once = adds_at_once(spec);
   const bool norms_between = spec.norm != NormPlace::after && !spec.parallel;
+  const bool one_sum = sums_once(index);
   cuda::PartCall join;
-  join.part = part_;
   join.factor = static_cast<float>(spec.residual);
   join.rows = rows;
   join.hidden = config_.hidden;
   join.x = x;
-  if (at_once && g.o_bias == nullptr) {
-    linears_.run(attended, rows, w.o, LinearOutput::residual, x, stream);
+  if (one_sum) {
+    linears_.run(attended, rows, w.o, LinearOutput::bf16, part_, stream);
+  } else if (at_once && g.o_bias == nullptr) {
+    add_product(attended, all_attended_, w.o, x, rows, stream);
     if (norms_between) {
       norm_into(config_.norm, g.before_mlp, x, rows, config_.hidden, normed, stream);
     }
   } else {
-    linears_.run(attended, rows, w.o, LinearOutput::bf16, part_, stream);
+    join.part = product(attended, all_attended_, w.o, rows, stream);
     join.bias = g.o_bias;
     join.norm = weights_of(config_.norm, g.after_attention);
     join.next = weights_of(config_.norm, g.before_mlp);
@@ -203,22 +208,9 @@ bool GpuDecoder::general_behind(int index, const Bf16* attended, Bf16* normed, B
     cuda::add_part(join, stream);
   }
 
-  const Bf16* n = spec.norm == NormPlace::after ? x : normed;
-  if (spec.sparse()) {
-    if (!at_once) {
-      cuda::fill_bytes(
-          part_, 0,
-          static_cast<std::size_t>(rows) * static_cast<std::size_t>(config_.hidden) * sizeof(Bf16),
-          stream);
-    }
-    general_experts(index, n, at_once ? x : part_, rows, stream);
-    if (at_once) return false;
-  } else {
-    const bool into_x = at_once && g.down_bias == nullptr;
-    general_dense(spec.mlp, w.gate_up, w.down, g.up_bias, n, rows,
-                  into_x ? LinearOutput::residual : LinearOutput::bf16, into_x ? x : part_, stream);
-    if (into_x) return false;
-  }
+  join.part =
+      general_feed_forward(index, spec.norm == NormPlace::after ? x : normed, x, rows, stream);
+  if (join.part == nullptr) return false;
   join.bias = spec.sparse() ? nullptr : g.down_bias;
   join.norm = weights_of(config_.norm, g.after_mlp);
   join.normed = nullptr;
@@ -233,20 +225,56 @@ bool GpuDecoder::general_behind(int index, const Bf16* attended, Bf16* normed, B
   return next;
 }
 
-/// y (op)= W_down act(W_gate n + b) * (W_up n + b), without W_down's bias
-void GpuDecoder::general_dense(const MlpSpec& spec, const LinearWeight& up,
-                               const LinearWeight& down, const float* up_bias, const Bf16* normed,
-                               int rows, LinearOutput output, Bf16* y, cuda::Stream stream) {
-  if (spec.plain()) {
-    linears_.run(normed, rows, up, LinearOutput::silu_mul, gated_, stream);
-  } else {
-    linears_.run(normed, rows, up, LinearOutput::bf16, up_, stream);
-    cuda::activate(up_, up_bias, activate_of(spec), rows, spec.intermediate, gated_, stream);
+const Bf16* GpuDecoder::general_feed_forward(int index, const Bf16* n, Bf16* x, int rows,
+                                             cuda::Stream stream) {
+  const LayerSpec& spec = config_.layer(index);
+  const GpuLayer& w = weights_.layers[static_cast<std::size_t>(index)];
+  const GpuGeneralLayer& g = w.general;
+  const bool at_once = adds_at_once(spec);
+  const bool one_sum = sums_once(index);
+  if (spec.sparse()) {
+    const bool apart = !at_once || sums_over_ranks();
+    if (apart && !one_sum) {
+      const std::size_t row = static_cast<std::size_t>(config_.hidden) * sizeof(Bf16);
+      cuda::fill_bytes(part_, 0, static_cast<std::size_t>(rows) * row, stream);
+    }
+    general_experts(index, n, apart ? part_ : x, rows, stream);
+    if (!at_once) return sum_of_parts(rows, stream);
+    if (apart) add_parts(x, rows, stream);
+    return nullptr;
   }
-  linears_.run(gated_, rows, down, output, y, stream);
+  general_gated(spec.mlp, w.gate_up, g.up_bias, n, rows, stream);
+  if (one_sum) {
+    linears_.run(gated_, rows, w.down, LinearOutput::residual, part_, stream);
+    add_parts(x, rows, stream);
+    return nullptr;
+  }
+  if (!at_once || g.down_bias != nullptr) {
+    return product(gated_, all_gated_, w.down, rows, stream);
+  }
+  add_product(gated_, all_gated_, w.down, x, rows, stream);
+  return nullptr;
 }
 
-/// x = x + sum over the row's experts e of p_e * feed_forward_e(n), and what all rows take.
+bool GpuDecoder::sums_once(int index) const {
+  const LayerSpec& spec = config_.layer(index);
+  const GpuGeneralLayer& g = weights_.layers[static_cast<std::size_t>(index)].general;
+  return sums_over_ranks() && spec.parallel && adds_at_once(spec) && g.o_bias == nullptr &&
+         (spec.sparse() || g.down_bias == nullptr);
+}
+
+void GpuDecoder::general_gated(const MlpSpec& spec, const LinearWeight& up, const float* up_bias,
+                               const Bf16* normed, int rows, cuda::Stream stream) {
+  if (spec.plain()) {
+    return linears_.run(normed, rows, up, LinearOutput::silu_mul, gated_, stream);
+  }
+  linears_.run(normed, rows, up, LinearOutput::bf16, up_, stream);
+  cuda::activate(up_, up_bias, activate_of(spec), rows, spec.intermediate, gated_, stream);
+}
+
+/// x = x + sum over the row's experts e of p_e * feed_forward_e(n), and what all rows take. Of
+/// several ranks each has some features of every expert: what comes out are parts of a sum, in
+/// which rank 0's alone have the biases behind the features.
 void GpuDecoder::general_experts(int index, const Bf16* normed, Bf16* x, int rows,
                                  cuda::Stream stream) {
   const ExpertSpec& e = config_.layer(index).experts;
@@ -260,6 +288,8 @@ void GpuDecoder::general_experts(int index, const Bf16* normed, Bf16* x, int row
   call.workspace = experts_workspace_;
   call.deterministic = options_.deterministic;
   call.rule = rule_of(e, g);
+  const bool first = options_.cut.rank == 0;
+  if (!first) call.rule.down_bias = nullptr;
   for (int done = 0; done < rows; done += cuda::kMostExpertRows) {
     call.rows = std::min(rows - done, cuda::kMostExpertRows);
     call.normed = normed + std::int64_t{done} * config_.hidden;
@@ -268,19 +298,18 @@ void GpuDecoder::general_experts(int index, const Bf16* normed, Bf16* x, int row
     cuda::experts(call, stream);
   }
   if (e.shared.intermediate == 0) return;
+  general_gated(e.shared, g.shared_gate_up, g.shared_up_bias, normed, rows, stream);
   if (!e.shared_gate && g.shared_down_bias == nullptr) {
-    return general_dense(e.shared, g.shared_gate_up, g.shared_down, g.shared_up_bias, normed, rows,
-                         LinearOutput::residual, x, stream);
+    return linears_.run(gated_, rows, g.shared_down, LinearOutput::residual, x, stream);
   }
-  general_dense(e.shared, g.shared_gate_up, g.shared_down, g.shared_up_bias, normed, rows,
-                LinearOutput::bf16, shared_, stream);
+  linears_.run(gated_, rows, g.shared_down, LinearOutput::bf16, shared_, stream);
+  const float* const bias = first ? g.shared_down_bias : nullptr;
   if (e.shared_gate) {
-    cuda::add_gated_part(shared_, g.shared_down_bias, normed, g.shared_gate, rows, config_.hidden,
-                         x, stream);
+    cuda::add_gated_part(shared_, bias, normed, g.shared_gate, rows, config_.hidden, x, stream);
   } else {
     cuda::PartCall join;
     join.part = shared_;
-    join.bias = g.shared_down_bias;
+    join.bias = bias;
     join.rows = rows;
     join.hidden = config_.hidden;
     join.x = x;
@@ -288,14 +317,15 @@ void GpuDecoder::general_experts(int index, const Bf16* normed, Bf16* x, int row
   }
 }
 
-/// logits = W_head norm(x), and a token of each row; max_wanted rows at a time.
+/// logits = W_head norm(x), and a token of each row; max_wanted rows at a time. Of several ranks
+/// the first one draws and tells the others.
 void GpuDecoder::general_head(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use) {
   const Bf16* x = batch.wanted_rows == nullptr ? x_ : wanted_x_;
   for (int first = 0; first < batch.wanted; first += options_.max_wanted) {
     const int rows = std::min(options_.max_wanted, batch.wanted - first);
     norm_into(config_.norm, weights_.general_final_norm, x + std::int64_t{first} * config_.hidden,
               rows, config_.hidden, normed_, stream);
-    linears_.run(normed_, rows, weights_.lm_head, LinearOutput::f32, logits_, stream);
+    if (!product_of_head(normed_, rows, stream)) continue;
     if (config_.logits_scale != 1.0 || config_.logits_cap > 0) {
       cuda::finish_logits(static_cast<float>(config_.logits_scale),
                           static_cast<float>(config_.logits_cap), rows, config_.vocab, logits_,
@@ -303,6 +333,9 @@ void GpuDecoder::general_head(const GpuBatch& batch, cuda::Stream stream, const 
     }
     sample(batch.samples + first, rows, batch.words, stream);
     if (use) use(first, rows, logits_);
+  }
+  if (options_.exchange != nullptr) {
+    options_.exchange->broadcast_from_first(sampled_, batch.outputs, stream);
   }
 }
 
@@ -334,11 +367,12 @@ void GpuDecoder::tune_general(void* scratch, std::size_t scratch_bytes, cuda::St
   const auto middle = [](const MlpSpec& m) {
     return m.plain() ? LinearOutput::silu_mul : LinearOutput::bf16;
   };
-  const bool at_once = adds_at_once(config_.layer(0));
+  // What ranks sum up joins the residual stream when it has been, but for parallel parts' second.
+  const bool at_once = adds_at_once(config_.layer(0)) && !sums_over_ranks();
   tune(qkv, LinearOutput::bf16);
   tune(o, joins(at_once && g.o_bias == nullptr));
   tune(up, middle(dense.mlp));
-  tune(down, joins(at_once && !dense.mlp.bias));
+  tune(down, joins(sums_once(0) || (at_once && !dense.mlp.bias)));
   tune(router, LinearOutput::f32);
   tune(shared_up, middle(e.shared));
   tune(shared_down, joins(!e.shared_gate && !e.shared.bias));

@@ -7,6 +7,7 @@
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/error.h"
 #include "workers/model/gpu_bring.h"
+#include "workers/model/gpu_layer_cut.h"
 #include "workers/model/gpu_upload.h"
 
 namespace baton {
@@ -25,8 +26,8 @@ std::int64_t up_rows(const MlpSpec& m) { return std::int64_t{m.intermediate} * (
 
 class Placer {
  public:
-  Placer(const ModelConfig& c, const GpuFormats& formats, GpuPlaces& places)
-      : c_(c), formats_(formats), places_(places) {}
+  Placer(const ModelConfig& c, const GpuFormats& formats, const GpuCut& cut, GpuPlaces& places)
+      : c_(c), formats_(formats), cut_(cut), places_(places) {}
 
   void layer(int index, GpuLayer& l) {
     const LayerSpec& spec = c_.layer(index);
@@ -40,7 +41,7 @@ class Placer {
     if (after) g.after_mlp = norm();
     if (spec.sparse()) return experts(index, spec.experts, l);
     l.gate_up = places_.matrix(up_rows(spec.mlp), c_.hidden, formats_.gate_up(index));
-    l.down = places_.matrix(c_.hidden, spec.mlp.intermediate, formats_.down(index));
+    l.down = behind(spec.mlp.intermediate, formats_.down(index));
     if (spec.mlp.bias) g.up_bias = floats(up_rows(spec.mlp));
     if (spec.mlp.bias) g.down_bias = floats(c_.hidden);
   }
@@ -53,6 +54,11 @@ class Placer {
 
  private:
   const float* floats(std::int64_t n) { return places_.take_as<float>(count_of(n)); }
+  /// What leads back to [hidden], from so many numbers of this rank.
+  LinearWeight behind(std::int64_t in, const LinearFormat& format) {
+    if (!cut_.by_outputs) return places_.matrix(c_.hidden, in, format);
+    return places_.matrix(cut_.part(c_.hidden).count, in * cut_.ranks, format);
+  }
 
   void attention(int index, const AttentionSpec& a, GpuLayer& l) {
     GpuGeneralLayer& g = l.general;
@@ -65,7 +71,7 @@ class Placer {
       g.k_norm = floats(whole ? std::int64_t{c_.kv_heads} * c_.head_dim : c_.head_dim);
     }
     if (a.sinks) g.sinks = floats(c_.heads);
-    l.o = places_.matrix(c_.hidden, q, formats_.o(index));
+    l.o = behind(q, formats_.o(index));
     if (a.o_bias) g.o_bias = floats(c_.hidden);
   }
 
@@ -73,7 +79,7 @@ class Placer {
     GpuGeneralLayer& g = l.general;
     const std::int64_t middle = e.expert.intermediate;
     l.router = places_.matrix(e.count, c_.hidden);
-    const cuda::ExpertFormat format = gpu_expert_format(c_, formats_.checkpoint(), index);
+    const cuda::ExpertFormat format = formats_.experts(index);
     l.expert_gate_up = places_.experts(format, e.count, 2 * e.expert.intermediate, c_.hidden);
     l.expert_down = places_.experts(format, e.count, c_.hidden, e.expert.intermediate);
     if (e.expert.bias) g.up_bias = floats(e.count * 2 * middle);
@@ -90,6 +96,7 @@ class Placer {
 
   const ModelConfig& c_;
   const GpuFormats& formats_;
+  const GpuCut& cut_;
   GpuPlaces& places_;
 };
 
@@ -108,8 +115,9 @@ void put(const std::vector<float>& weight, const std::vector<float>& bias, const
 
 class Loader {
  public:
-  Loader(const ModelConfig& c, const Checkpoint& checkpoint)
+  Loader(const ModelConfig& c, const Checkpoint& checkpoint, const GpuCut& cut)
       : c_(c),
+        cut_(cut),
         reader_(c, checkpoint, nullptr, kGeneralReaderThreads),
         upload_(c.quantization),
         bring_(upload_, c.quantization) {}
@@ -118,13 +126,14 @@ class Loader {
     plain(reader_.embedding(), w.embedding, false);
     put(reader_.final_norm(), reader_.final_norm_bias(), w.general_final_norm);
     const LinearSource head = reader_.lm_head();
-    if (!c_.tied_embeddings) bring_.all(head, w.lm_head);
+    if (!c_.tied_embeddings) {
+      bring_.matrix({{head, cut_.part(c_.vocab), cuda::PartRows{}}}, w.lm_head);
+    }
     for (int i = 0; i < c_.layers; ++i) {
       layer(i, w.layers[count_of(i)]);
-      // Experts that are stored otherwise have been copied: a layer of them at a time. Packed ones
-      // are most of the work, and `percent` shows how far they are.
-      const bool packs = w.layers[count_of(i)].expert_down.format == cuda::ExpertFormat::mxfp4;
-      if (upload_.held_bytes() > 0 || packs) flush(ordinal);
+      // Experts that are stored otherwise have been copied: a layer of them at a time. Those of
+      // other layers, too: they are most of the work, and `percent` shows how far they are.
+      if (upload_.held_bytes() > 0 || w.layers[count_of(i)].sparse()) flush(ordinal);
       percent = (i + 1) * 99 / c_.layers;
     }
     flush(ordinal);
@@ -148,21 +157,16 @@ class Loader {
     put(from.attention_after, from.norm_biases[1], g.after_attention);
     put(from.post_norm, from.norm_biases[2], g.before_mlp);
     put(from.mlp_after, from.norm_biases[3], g.after_mlp);
-    std::vector<MatrixPiece> qkv;
-    int row = 0;
-    for (const LinearSource* part : {&from.q, &from.k, &from.v}) {
-      if (part->rows() == 0) continue;  // q has the rows of all three
-      qkv.push_back({*part, {0, part->rows()}, cuda::PartRows{row, false}});
-      row += static_cast<int>(part->rows());
-    }
-    bring_.matrix(qkv, to.qkv);
-    put(from.qkv_bias, g.qkv_bias);
-    put(from.q_norm, g.q_norm);
-    put(from.k_norm, g.k_norm);
-    put(from.sinks, g.sinks);
-    bring_.all(from.o, to.o);
-    put(from.o_bias, g.o_bias);
     const LayerSpec& spec = c_.layer(index);
+    const LayerCut cut(c_, cut_, spec.mlp.intermediate);
+    bring_.pieces(pieces_of_qkv(from, c_, cut), to.qkv);
+    put(qkv_part(from.qkv_bias, c_, cut), g.qkv_bias);
+    const bool whole = spec.attention.qk_norm == QkNorm::whole;
+    put(whole ? numbers_of(from.q_norm, cut.q) : from.q_norm, g.q_norm);
+    put(whole ? numbers_of(from.k_norm, cut.kv) : from.k_norm, g.k_norm);
+    put(numbers_of(from.sinks, cut_.heads(c_)), g.sinks);
+    bring_.pieces({piece_behind(from.o, cut, cut.q)}, to.o);
+    put(from.o_bias, g.o_bias);
     if (!spec.sparse()) {
       dense(spec.mlp, from.dense, to.gate_up, to.down, g.up_bias, g.down_bias);
       return;
@@ -180,14 +184,16 @@ class Loader {
 
   void dense(const MlpSpec& m, const FeedForwardSource& from, const LinearWeight& up,
              const LinearWeight& down, const float* up_bias, const float* down_bias) {
-    bring_.matrix(up_pieces(from, m.gated, {0, m.intermediate}), up);
-    bring_.all(from.down, down);
-    put(from.up_bias, up_bias);
+    const LayerCut cut(c_, cut_, m.intermediate);
+    bring_.pieces(pieces_of_up(from, m, cut), up);
+    bring_.pieces({piece_behind(from.down, cut, cut.middle)}, down);
+    put(up_part(from.up_bias, m, cut), up_bias);
     put(from.down_bias, down_bias);
   }
 
+  /// A rank's features of each. In bf16 they are brought as a dense part is, which widens them.
   void experts(int layer, const ExpertSpec& e, const GpuLayer& to) {
-    const std::int64_t middle = e.expert.intermediate;
+    const std::int64_t middle = cut_.part(e.expert.intermediate).count;
     const std::int64_t elements = middle * c_.hidden;
     const auto at = [](const float* first, std::int64_t i) {
       return first == nullptr ? nullptr : first + i;
@@ -203,8 +209,9 @@ class Loader {
         put(from.down_bias, down_bias);
         continue;
       }
-      feed_forward(e.expert, from, bf16_of(to.expert_gate_up) + 2 * elements * i,
-                   bf16_of(to.expert_down) + elements * i, up_bias, down_bias);
+      const auto features = static_cast<int>(middle);
+      dense(e.expert, from, {bf16_of(to.expert_gate_up) + 2 * elements * i, 2 * features, c_.hidden},
+            {bf16_of(to.expert_down) + elements * i, c_.hidden, features}, up_bias, down_bias);
     }
   }
 
@@ -212,27 +219,9 @@ class Loader {
     const auto out = static_cast<int>(from.rows());
     const auto in = static_cast<int>(from.columns());
     upload_.mxfp4(*from.mxfp4, out, in,
-                   to.data + count_of(expert) * cuda::expert_bytes(to.format, out, in));
+                  to.data + count_of(expert) * cuda::expert_bytes(to.format, out, in));
   }
 
-  /// Of an expert, in bf16. gate and up alternate by eight rows, where there is a gate.
-  void feed_forward(const MlpSpec& m, const FeedForwardSource& from, const Bf16* up,
-                    const Bf16* down, const float* up_bias, const float* down_bias) {
-    // Experts may be stored in MXFP4, of which every value is a bf16, or otherwise quantised.
-    FeedForwardSource wide;
-    wide.gate.plain = reader_.dequantized(from.gate);
-    wide.up.plain = reader_.dequantized(from.up);
-    if (m.gated) {
-      const auto [gate, other] = gate_and_up(wide);
-      plain(gate.plain, up, true);
-      plain(other.plain, up + 8 * c_.hidden, true);
-    } else {
-      plain(wide.up.plain, up, false);
-    }
-    plain(reader_.dequantized(from.down), down, false);
-    put(from.up_bias, up_bias);
-    put(from.down_bias, down_bias);
-  }
 
   static std::vector<float> values_of(const cpu::MatrixSource& m) {
     std::vector<float> values(count_of(m.rows * m.columns));
@@ -242,7 +231,8 @@ class Loader {
     return values;
   }
 
-  const ModelConfig& c_;
+  const ModelConfig& c_;  // the whole model
+  const GpuCut& cut_;
   CheckpointReader reader_;
   GpuUpload upload_;
   GpuBring bring_;
@@ -258,20 +248,18 @@ void randomise(const cuda::ExpertWeight& w, int count, int out, int in, std::uin
 
 }  // namespace
 
-void place_general_weights(const ModelConfig& c, const GpuFormats& formats, GpuPlaces& places,
-                           GpuWeights& w) {
-  Placer placer(c, formats, places);
+void place_general_weights(const ModelConfig& c, const GpuFormats& formats, const GpuCut& cut,
+                           GpuPlaces& places, GpuWeights& w) {
+  Placer placer(c, formats, cut, places);
   w.embedding = places.take(count_of(c.vocab) * count_of(c.hidden));
   w.layers.resize(count_of(c.layers));
   for (int i = 0; i < c.layers; ++i) placer.layer(i, w.layers[count_of(i)]);
   w.general_final_norm = placer.norm();
-  w.lm_head = {w.embedding, c.vocab, c.hidden};
-  if (!c.tied_embeddings) w.lm_head = places.matrix(c.vocab, c.hidden, formats.lm_head());
 }
 
-void load_general_weights(const ModelConfig& c, const Checkpoint& checkpoint, int ordinal,
-                          std::atomic<int>& percent, GpuWeights& w) {
-  Loader(c, checkpoint).everything(ordinal, percent, w);
+void load_general_weights(const ModelConfig& whole, const Checkpoint& checkpoint, int ordinal,
+                          std::atomic<int>& percent, GpuWeights& w, const GpuCut& cut) {
+  Loader(whole, checkpoint, cut).everything(ordinal, percent, w);
 }
 
 void randomise_general_weights(const ModelConfig& c, GpuWeights& w) {

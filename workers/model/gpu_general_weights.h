@@ -10,16 +10,16 @@
 
 namespace baton {
 
-/// All but the ropes. Experts are in MXFP4 where the checkpoint has them so; without one, where the
-/// configuration says so.
-void place_general_weights(const ModelConfig& c, const GpuFormats& formats, GpuPlaces& places,
-                           GpuWeights& w);
+/// All but the head and the ropes. `c`: the rank's part of the model (gpu_cut.h).
+void place_general_weights(const ModelConfig& c, const GpuFormats& formats, const GpuCut& cut,
+                           GpuPlaces& places, GpuWeights& w);
 
-/// Likewise; as load_gpu_weights().
-void load_general_weights(const ModelConfig& c, const Checkpoint& checkpoint, int ordinal,
-                          std::atomic<int>& percent, GpuWeights& w);
+/// All but the ropes; as load_gpu_weights(), with the whole model's configuration.
+void load_general_weights(const ModelConfig& whole, const Checkpoint& checkpoint, int ordinal,
+                          std::atomic<int>& percent, GpuWeights& w, const GpuCut& cut);
 
-/// Norms become ones, and what is read in fp32 numbers of about the size of the rest.
+/// Norms become ones, and what is read in fp32 numbers of about the size of the rest. `c`: the
+/// rank's part of the model.
 void randomise_general_weights(const ModelConfig& c, GpuWeights& w);
 
 }  // namespace baton

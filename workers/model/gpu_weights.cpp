@@ -11,6 +11,7 @@
 #include "workers/model/gpu_cut.h"
 #include "workers/model/gpu_formats.h"
 #include "workers/model/gpu_general_weights.h"
+#include "workers/model/gpu_layer_cut.h"
 #include "workers/model/gpu_limits.h"
 #include "workers/model/gpu_places.h"
 #include "workers/model/gpu_upload.h"
@@ -76,7 +77,8 @@ struct BehindShape {
 void place(const ModelConfig& c, const GpuFormats& formats, const GpuCut& cut, Places& places,
            GpuWeights& w) {
   if (!has_fused_layers(c)) {
-    place_general_weights(c, formats, places, w);
+    place_general_weights(c, formats, cut, places, w);
+    w.lm_head = place_head(c, formats, cut, places, w.embedding);
     return place_ropes(c, places, w);
   }
   const std::size_t hidden = size(c.hidden);
@@ -134,63 +136,6 @@ void upload_ropes(const ModelConfig& c, const GpuWeights& w) {
   for (std::size_t i = 0; i < c.ropes.size(); ++i) upload_rope(c, c.ropes[i], w.ropes[i]);
 }
 
-/// Which of a layer's rows and columns a rank has, in the checkpoint's order.
-struct LayerCut {
-  Slice q, kv;   // rows of q; of k and of v
-  Slice middle;  // features of a feed-forward part, or of each expert
-  Slice hidden;  // where what they lead to is cut by outputs
-  bool whole = true;
-  bool by_outputs = false;
-  LayerCut(const ModelConfig& c, const GpuCut& cut, int intermediate)
-      : hidden(cut.part(c.hidden)), whole(cut.whole()), by_outputs(cut.by_outputs) {
-    const auto dims = [&c](const Slice& heads) {
-      return Slice{heads.first * c.head_dim, heads.count * c.head_dim};
-    };
-    q = dims(cut.heads(c));
-    kv = dims(cut.kv_heads(c));
-    middle = cut.part(intermediate);
-  }
-};
-
-/// The biases of a rank's rows of q, k and v.
-std::vector<float> biases_of(const std::vector<float>& all, const ModelConfig& c,
-                             const LayerCut& cut) {
-  if (all.empty() || cut.whole) return all;
-  const std::int64_t k_first = std::int64_t{c.heads} * c.head_dim;
-  const std::int64_t v_first = k_first + std::int64_t{c.kv_heads} * c.head_dim;
-  std::vector<float> mine;
-  const auto add = [&](std::int64_t from, const Slice& slice) {
-    const auto begin = all.begin() + from + slice.first;
-    mine.insert(mine.end(), begin, begin + slice.count);
-  };
-  add(0, cut.q);
-  add(k_first, cut.kv);
-  add(v_first, cut.kv);
-  return mine;
-}
-
-/// The rank's rows of q, k and v, also where one tensor has all of them.
-std::vector<MatrixPiece> qkv_pieces(const LayerSource& from, const ModelConfig& c,
-                                    const LayerCut& cut) {
-  const bool fused = from.k.rows() == 0;
-  if (fused && cut.whole) return {{from.q, {0, from.q.rows()}, PartRows{}}};
-  const std::int64_t k_first = fused ? std::int64_t{c.heads} * c.head_dim : 0;
-  const std::int64_t v_first = fused ? k_first + std::int64_t{c.kv_heads} * c.head_dim : 0;
-  const auto at = [](std::int64_t row) { return PartRows{static_cast<int>(row), false}; };
-  return {{from.q, cut.q, at(0)},
-          {fused ? from.q : from.k, {k_first + cut.kv.first, cut.kv.count}, at(cut.q.count)},
-          {fused ? from.q : from.v,
-           {v_first + cut.kv.first, cut.kv.count},
-           at(cut.q.count + cut.kv.count)}};
-}
-
-/// A matrix that is cut by its inputs, or by outputs.
-void bring_behind(const GpuBring& bring, const LinearSource& part, const LayerCut& cut,
-                  const Slice& columns, const LinearWeight& to) {
-  if (cut.by_outputs) return bring.matrix({{part, cut.hidden, PartRows{}}}, to);
-  bring.matrix({{part, {0, part.rows()}, columns}}, to);
-}
-
 /// The experts of a layer, quantised ones dequantised.
 void bring_experts(const GpuBring& bring, CheckpointReader& reader, const ModelConfig& c,
                    const GpuCut& cut, int layer, const GpuLayer& to) {
@@ -209,17 +154,19 @@ void bring_experts(const GpuBring& bring, CheckpointReader& reader, const ModelC
 }
 
 void bring_layer(GpuUpload& upload, const GpuBring& bring, const ModelConfig& c,
-                 const LayerCut& cut, const LayerSource& from, const GpuLayer& to) {
+                 const GpuCut& of_rank, int index, const LayerSource& from, const GpuLayer& to) {
+  const MlpSpec& mlp = c.layer(index).mlp;
+  const LayerCut cut(c, of_rank, mlp.intermediate);
   upload.vector(from.input_norm, to.input_norm);
-  bring.matrix(qkv_pieces(from, c, cut), to.qkv);
-  upload.vector(biases_of(from.qkv_bias, c, cut), to.qkv_bias);
+  bring.pieces(pieces_of_qkv(from, c, cut), to.qkv);
+  upload.vector(qkv_part(from.qkv_bias, c, cut), to.qkv_bias);
   upload.vector(from.q_norm, to.q_norm);
   upload.vector(from.k_norm, to.k_norm);
-  bring_behind(bring, from.o, cut, cut.q, to.o);
+  bring.pieces({piece_behind(from.o, cut, cut.q)}, to.o);
   upload.vector(from.post_norm, to.post_norm);
   if (to.sparse()) return bring.all(from.router, to.router);
-  bring.matrix(up_pieces(from.dense, /*gated=*/true, cut.middle), to.gate_up);
-  bring_behind(bring, from.dense.down, cut, cut.middle, to.down);
+  bring.pieces(pieces_of_up(from.dense, mlp, cut), to.gate_up);
+  bring.pieces({piece_behind(from.dense.down, cut, cut.middle)}, to.down);
 }
 
 /// Random numbers of about the size of an initialised model's weights.
@@ -273,7 +220,7 @@ GpuWeights place_gpu_weights(const ModelConfig& config, const Checkpoint* checkp
 void load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, int ordinal,
                       std::atomic<int>& percent, GpuWeights& w, const GpuCut& cut) {
   if (!has_fused_layers(config)) {
-    load_general_weights(config, checkpoint, ordinal, percent, w);
+    load_general_weights(config, checkpoint, ordinal, percent, w, cut);
     upload_ropes(config, w);
     percent = 100;
     return;
@@ -284,8 +231,7 @@ void load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, i
   upload.plain(reader.embedding(), w.embedding, false);
   for (int i = 0; i < config.layers; ++i) {
     const GpuLayer& to = w.layers[size(i)];
-    bring_layer(upload, bring, config, LayerCut(config, cut, config.layer(i).mlp.intermediate),
-                reader.layer(i), to);
+    bring_layer(upload, bring, config, cut, i, reader.layer(i), to);
     if (to.sparse()) bring_experts(bring, reader, config, cut, i, to);
     if (upload.held_bytes() < kMostHeld) continue;
     std::atomic<int> ignored{0};

@@ -54,6 +54,11 @@ int near_window(const ModelConfig& c) {
   return windows.size() < 2 ? 0 : windows.count(0) > 0 ? *windows.rbegin() : *windows.begin();
 }
 
+bool has_whole_norms(const ModelConfig& c) {
+  return std::any_of(c.parts.begin(), c.parts.end(),
+                     [](const LayerSpec& l) { return l.attention.qk_norm == QkNorm::whole; });
+}
+
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 /// Larger matrices are multiplied as they are quantised, however many the rows.
@@ -171,6 +176,13 @@ void GpuDecoder::carve_workspace() {
       const bool sinks = std::any_of(c.parts.begin(), c.parts.end(),
                                      [](const LayerSpec& l) { return l.attention.sinks; });
       if (sinks && prefill_) take(lse_, rows * static_cast<std::size_t>(c.heads) * sizeof(float));
+      if (sums_over_ranks()) matrix(sum_, rows, c.hidden);
+      if (has_whole_norms(c)) {
+        const bool alone = options_.exchange == nullptr;
+        const std::size_t own = rows * static_cast<std::size_t>(c.heads + c.kv_heads);
+        take(squares_, own * static_cast<std::size_t>(options_.cut.ranks) * sizeof(float));
+        take(own_squares_, alone ? 0 : own * sizeof(float));
+      }
     }
     const bool sparse = c.experts().count > 0;
     const int expert_rows = sparse ? std::min(options_.max_rows, cuda::kMostExpertRows) : 0;

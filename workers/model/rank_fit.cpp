@@ -11,6 +11,7 @@
 #include "workers/model/cut.h"
 #include "workers/model/error.h"
 #include "workers/model/gpu_cut.h"
+#include "workers/model/gpu_formats.h"
 #include "workers/model/gpu_limits.h"
 #include "workers/model/kv_plan.h"
 
@@ -45,6 +46,22 @@ std::uint64_t blocks_on_gpu(const TensorView& view, bool widened) {
   return !widened && eight ? elements + elements / 8 : 2 * elements;
 }
 
+/// Of experts in MXFP4, two numbers a byte: kept with their scales, or bf16.
+std::uint64_t mxfp4_on_gpu(const TensorView& view, bool scales, bool kept) {
+  if (kept) return view.bytes;
+  return scales ? 0 : 4 * view.bytes;
+}
+
+/// All layers that have experts have them in one format.
+bool keeps_mxfp4(const ModelConfig& config, const Checkpoint& checkpoint, TensorBytes how) {
+  const GpuCut cut{{0, how == TensorBytes::on_gpus ? 2 : 1}, false};
+  for (int i = 0; i < config.layers; ++i) {
+    if (!config.sparse(i)) continue;
+    return GpuFormats(config, &checkpoint, cut).experts(i) == cuda::ExpertFormat::mxfp4;
+  }
+  return false;
+}
+
 /// `widened`: of what is bf16 on GPUs however it is stored.
 std::uint64_t bytes_of(const Quantization& q, const TensorView& view, TensorBytes how,
                        bool widened) {
@@ -65,12 +82,12 @@ bool is_part(std::string_view rest, const std::string& name) {
 }
 
 void add_tensor(const ModelConfig& config, std::string_view rest, bool vector, std::uint64_t bytes,
-                RankWeights& out) {
+                TensorBytes how, RankWeights& out) {
   const TensorNames& n = config.names;
   const bool latent = config.latent.rank > 0 && (is_part(rest, n.q_a) || is_part(rest, n.kv_a));
   const bool of_experts = !n.experts.empty() && rest.starts_with(n.experts);
   if (of_experts) {
-    out.experts += bytes;
+    (how != TensorBytes::stored ? out.cut : out.experts) += bytes;  // by features on GPUs
   } else if (vector || latent || is_part(rest, n.router) || is_part(rest, n.shared_gate)) {
     out.repeated += bytes;
   } else if (is_part(rest, n.k) || is_part(rest, n.v)) {
@@ -168,7 +185,8 @@ class Fit {
       out_.lines.push_back("note     " + q_.name + " on GPUs: " + e.what());
       return;
     }
-    const RankWeights weights = rank_weights(q_.config, q_.checkpoint, TensorBytes::on_gpu);
+    const RankWeights alone = rank_weights(q_.config, q_.checkpoint, TensorBytes::on_gpu);
+    const RankWeights shared = rank_weights(q_.config, q_.checkpoint, TensorBytes::on_gpus);
     const KvPlan groups = kv_plan_of(q_.config, kDefaultTokensPerBlock);
     std::vector<std::uint64_t> free = machine_.gpus;
     std::sort(free.rbegin(), free.rend());
@@ -178,7 +196,7 @@ class Fit {
       const int heads = static_cast<int>(ModelCut{0, ranks}.kv_heads(q_.config).count);
       Need need;
       need.where = "on GPUs, " + count_of(ranks) + (ranks > 1 ? ", each" : "");
-      need.weights = weights.of_largest(ranks);
+      need.weights = (ranks == 1 ? alone : shared).of_largest(ranks);
       need.own = kOwnOnGpu;
       need.may = taken_of(free[static_cast<std::size_t>(ranks) - 1]);
       tell(need, [this, heads, groups](std::uint64_t tokens) {
@@ -263,19 +281,23 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
   const std::string root = decoder_root(names, checkpoint);
   const std::string layers = root + "layers.";
   const std::string head = head_name(names, checkpoint);
+  const bool kept = keeps_mxfp4(config, checkpoint, how);
   for (const auto& [name, view] : checkpoint.tensors()) {
     const bool table = name.starts_with(root + names.embedding);
     const bool expert =
         !names.experts.empty() && name.find("." + names.experts) != std::string::npos;
-    const std::uint64_t bytes = bytes_of(config.quantization, view, how, table || expert);
+    const bool mxfp4 = expert && how != TensorBytes::stored && view.dtype == "U8" &&
+                       config.quantization.method == QuantMethod::none;
+    const std::uint64_t bytes = mxfp4 ? mxfp4_on_gpu(view, name.ends_with("_scales"), kept)
+                                      : bytes_of(config.quantization, view, how, table || expert);
     std::string_view rest(name);
     if (name.starts_with(layers)) {
       rest.remove_prefix(layers.size());
       const int layer = layer_of(rest);
       if (layer < 0 || layer >= config.layers) continue;  // of a part that is not served
-      add_tensor(config, rest, view.shape.size() == 1, bytes, out);
+      add_tensor(config, rest, view.shape.size() == 1, bytes, how, out);
     } else if (is_part(rest, root + names.embedding)) {
-      (how == TensorBytes::on_gpu ? out.repeated : out.cut) += bytes;  // each GPU has all of it
+      (how != TensorBytes::stored ? out.repeated : out.cut) += bytes;  // each GPU has all of it
     } else if (is_part(rest, head) && !config.tied_embeddings) {
       out.cut += bytes;
     } else if (is_part(rest, root + names.final_norm)) {

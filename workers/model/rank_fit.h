@@ -18,7 +18,7 @@ struct RankWeights {
       0;                  // whole on each rank: norms, biases, routers, ways into latent numbers
   std::uint64_t cut = 0;  // a part on each
   std::uint64_t kv = 0;   // keys' and values' rows: a part on each, at least one head's
-  std::uint64_t experts = 0;  // each expert on one rank
+  std::uint64_t experts = 0;  // each expert on one rank; on GPUs they are cut
   std::uint64_t kv_heads = 1;
   std::uint64_t expert_count = 1;
 
@@ -27,8 +27,9 @@ struct RankWeights {
   std::uint64_t of_all(int ranks) const;
 };
 
-/// As the tensors are stored, or as a GPU has them: those that are not quantised in bf16.
-enum class TensorBytes : std::uint8_t { stored, on_gpu };
+/// As the tensors are stored, as one GPU has them (those that are not quantised in bf16), or as
+/// several have them (experts in MXFP4, too).
+enum class TensorBytes : std::uint8_t { stored, on_gpu, on_gpus };
 RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint, TensorBytes how);
 
 /// Free memory, in bytes.

@@ -320,7 +320,7 @@ TEST(GpuCut, NamesWhatSeveralGpusDoNotServe) {
   };
   EXPECT_EQ(against(2, false), "");
   EXPECT_EQ(against(1, true), "");
-  EXPECT_NE(against(4, false).find("it can have 1, 2, 3, 6"), std::string::npos);
+  EXPECT_TRUE(against(4, false).ends_with("it can have 1, 2"));  // three do not share the heads
   EXPECT_NE(against(3, false).find("8 heads"), std::string::npos);
   EXPECT_EQ(against(2, true), "");
   json = family("MixtralForCausalLM", "mixtral");

@@ -133,10 +133,40 @@ TEST(RankFit, SaysWhatIsMissingAndWhichContextFits) {
 TEST(RankFit, GpusShareWhatTheyServeTogetherAlone) {
   Model model("demo");
   model.config.logits_cap = 30;  // computed part by part
+  const FitAnswer parts = model.fit(machine_of(8192, {8192, 8192}));
+  EXPECT_TRUE(line_of(parts, "on GPUs, 2 ranks, each:").starts_with("ok "));
+
+  for (LayerSpec& layer : model.config.parts) layer.mlp.intermediate = 528;
   const FitAnswer answer = model.fit(machine_of(8192, {8192, 8192}));
   EXPECT_TRUE(line_of(answer, "on GPUs, 1 rank:").starts_with("ok "));
   EXPECT_EQ(line_of(answer, "on GPUs, 2 ranks, each:"), "");
-  EXPECT_NE(line_of(answer, "on GPUs: worker.ranks:").find("Llama's pattern"), std::string::npos);
+  EXPECT_NE(line_of(answer, "on GPUs: worker.ranks:").find("528 features of a layer"),
+            std::string::npos);
+}
+
+/// Each GPU has some features of every expert; those in MXFP4 are kept by one GPU, and bf16 on
+/// several.
+TEST(RankFit, GpusCutExpertsByFeatures) {
+  const Model plain("gpt_oss");
+  const Model packed("gpt_oss_mxfp4");
+  const RankWeights cpus = rank_weights(plain.config, plain.files, TensorBytes::stored);
+  const RankWeights gpus = rank_weights(plain.config, plain.files, TensorBytes::on_gpu);
+  EXPECT_GT(cpus.experts, 0U);
+  EXPECT_EQ(gpus.experts, 0U);
+  const RankWeights widened = rank_weights(packed.config, packed.files, TensorBytes::on_gpus);
+  const auto numbers = [](const ModelConfig& c) {
+    const ExpertSpec& e = c.experts();
+    return static_cast<std::uint64_t>(c.layers) * static_cast<std::uint64_t>(e.count) * 3 *
+           static_cast<std::uint64_t>(e.expert.intermediate) * static_cast<std::uint64_t>(c.hidden);
+  };
+  const RankWeights kept = rank_weights(packed.config, packed.files, TensorBytes::on_gpu);
+  // 17 bytes for 32 numbers, and 64.
+  EXPECT_EQ(widened.cut - kept.cut, numbers(packed.config) / 32 * (64 - 17));
+  EXPECT_EQ(widened.repeated, kept.repeated);
+
+  Model odd("gpt_oss_mxfp4");  // sizes that no unit of kept ones has
+  for (LayerSpec& layer : odd.config.parts) layer.experts.expert.intermediate = 48;
+  EXPECT_EQ(rank_weights(odd.config, odd.files, TensorBytes::on_gpu).cut, widened.cut);
 }
 
 TEST(RankFit, EachGpuHasTheWholeEmbedding) {

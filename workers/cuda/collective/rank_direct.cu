@@ -113,6 +113,7 @@ struct DirectSum {
   RankLink link;
   const uint2* partial;  // four bf16 at a time: a unit
   uint2* x;
+  bool adds;  // to x, else x is not read
   const uint2* weight;
   uint2* y;
   float eps;
@@ -257,7 +258,7 @@ __global__ void __launch_bounds__(kThreads) direct_sum_kernel(const __grid_const
     const std::size_t first = static_cast<std::size_t>(row) * a.units;
     for (int u = begin; u < end; u += kThreads) {
       const uint2 own = a.partial[first + u];
-      const uint2 x = a.x[first + u];
+      const uint2 x = a.adds ? a.x[first + u] : uint2{0, 0};
       uint2 got[kPeers];
       if (a.link.ranks > 1) receive(from, first + u, call.number, wait, got);
       const uint2 sum = add_in_order(a.link, x, own, got);
@@ -409,6 +410,7 @@ void launch_direct_sum(const RankSum& sum, int clusters, int cluster, Stream str
   a.link = sum.link;
   a.partial = reinterpret_cast<const uint2*>(sum.partial);
   a.x = reinterpret_cast<uint2*>(sum.x);
+  a.adds = sum.adds;
   a.weight = reinterpret_cast<const uint2*>(sum.weight);
   a.y = reinterpret_cast<uint2*>(sum.y);
   a.eps = sum.eps;

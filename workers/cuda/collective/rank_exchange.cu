@@ -97,12 +97,7 @@ RankExchange::RankExchange(const RankExchangeOptions& options, std::vector<std::
 
 void RankExchange::add_reduced(const Bf16* partial, Bf16* x, const Bf16* weight, float eps,
                                int rows, int hidden, Bf16* y, Stream stream) {
-  if (rows <= 0) return;
-  if (hidden < 8 || hidden % 8 != 0 || hidden > options_.hidden) {
-    refuse("rows of " + std::to_string(hidden) + " elements");
-  }
   RankSum sum;
-  sum.link = link_;
   sum.partial = partial;
   sum.x = x;
   sum.weight = weight;
@@ -110,11 +105,37 @@ void RankExchange::add_reduced(const Bf16* partial, Bf16* x, const Bf16* weight,
   sum.eps = eps;
   sum.rows = rows;
   sum.hidden = hidden;
-  const int units = hidden / 4;
-  if (options_.ranks > 1 && static_cast<std::size_t>(rows) * static_cast<std::size_t>(units) >
+  sum_up(sum, stream);
+}
+
+void RankExchange::reduce(const Bf16* partial, Bf16* sum, int rows, int hidden, Stream stream) {
+  RankSum call;
+  call.partial = partial;
+  call.x = sum;
+  call.adds = false;
+  call.rows = rows;
+  call.hidden = hidden;
+  sum_up(call, stream);
+}
+
+void RankExchange::check_row(int hidden) const {
+  if (hidden < 8 || hidden % 8 != 0 || hidden > options_.hidden) {
+    refuse("rows of " + std::to_string(hidden) + " elements");
+  }
+}
+
+void RankExchange::sum_up(const RankSum& call, Stream stream) {
+  if (call.rows <= 0) return;
+  check_row(call.hidden);
+  RankSum sum = call;
+  sum.link = link_;
+  const int units = sum.hidden / 4;
+  if (options_.ranks > 1 && static_cast<std::size_t>(sum.rows) * static_cast<std::size_t>(units) >
                                 link_.layout.region_units) {
     launch_staged_sum(sum, stream);
-    if (weight != nullptr) rms_norm(x, weight, eps, rows, hidden, y, stream);
+    if (sum.weight != nullptr) {
+      rms_norm(sum.x, sum.weight, sum.eps, sum.rows, sum.hidden, sum.y, stream);
+    }
     return;
   }
   // As many CTAs as give each thread one unit of a row, if that many are resident.
@@ -124,7 +145,7 @@ void RankExchange::add_reduced(const Bf16* partial, Bf16* x, const Bf16* weight,
     ++index;
   }
   while (index > 0 && direct_clusters_[static_cast<std::size_t>(index)] < 1) --index;
-  launch_direct_sum(sum, std::min(rows, direct_clusters_[static_cast<std::size_t>(index)]),
+  launch_direct_sum(sum, std::min(sum.rows, direct_clusters_[static_cast<std::size_t>(index)]),
                     1 << index, stream);
 }
 
@@ -180,6 +201,13 @@ void RankExchange::gather(const Bf16* part, const std::vector<int>& columns, int
   gather_words(
       {reinterpret_cast<const std::uint32_t*>(part), reinterpret_cast<std::uint32_t*>(all), true},
       words, rows, stream);
+}
+
+void RankExchange::gather(const float* part, const std::vector<int>& columns, int rows, float* all,
+                          Stream stream) {
+  gather_words(
+      {reinterpret_cast<const std::uint32_t*>(part), reinterpret_cast<std::uint32_t*>(all), true},
+      columns, rows, stream);
 }
 
 }  // namespace baton::cuda

@@ -21,6 +21,8 @@
 
 namespace baton::cuda {
 
+struct RankSum;
+
 /// The same on all ranks, but for `rank`. Throws CudaError where they cannot be served.
 class RankExchange {
  public:
@@ -41,6 +43,9 @@ class RankExchange {
   /// rms_norm() (rowwise.h). partial, x, y [rows, hidden], 16-byte aligned; hidden % 8 == 0.
   void add_reduced(const Bf16* partial, Bf16* x, const Bf16* weight, float eps, int rows,
                    int hidden, Bf16* y, Stream stream);
+  /// sum = the sum of all ranks' `partial` as above, with nothing to be added to; it may not be
+  /// `partial`. What is in `sum` before is not looked at.
+  void reduce(const Bf16* partial, Bf16* sum, int rows, int hidden, Stream stream);
 
   /// Rank r's part [rows, columns[r]] comes to `all` [rows, sum of columns] of rank 0, side by side
   /// in rank order. `all` of other ranks is not looked at.
@@ -53,9 +58,13 @@ class RankExchange {
   /// As gather_to_first(), to every rank. columns[r] % 2 == 0.
   void gather(const Bf16* part, const std::vector<int>& columns, int rows, Bf16* all,
               Stream stream);
+  void gather(const float* part, const std::vector<int>& columns, int rows, float* all,
+              Stream stream);
 
  private:
   struct Words;  // what a gather moves, in words of 32 bits
+  void check_row(int hidden) const;
+  void sum_up(const RankSum& sum, Stream stream);
   void gather_words(const Words& words, const std::vector<int>& columns, int rows, Stream stream);
 
   RankExchangeOptions options_;

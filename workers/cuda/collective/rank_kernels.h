@@ -9,11 +9,12 @@
 
 namespace baton::cuda {
 
-/// x += the sum of the ranks' partial, and then y = rms_norm(x) * weight.
+/// x += the sum of the ranks' partial, or x = that sum, and then y = rms_norm(x) * weight.
 struct RankSum {
   RankLink link;
   const Bf16* partial = nullptr;
   Bf16* x = nullptr;
+  bool adds = true;              // else x is not read
   const Bf16* weight = nullptr;  // null: no norm
   Bf16* y = nullptr;
   float eps = 0;

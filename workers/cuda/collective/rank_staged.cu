@@ -80,6 +80,7 @@ struct StagedSum {
   RankLink link;
   const uint4* partial;  // vectors of eight bf16
   uint4* x;
+  bool adds;  // to x, else x is not read
   std::size_t vectors;
   int share;  // of a CTA, in a round
   int rounds;
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
         const uint4 theirs_here = got[j];
         to_eight(first ? own : theirs_here, sum);
         add_eight(sum, first ? theirs_here : own);
-        add_eight(sum, x[at]);
+        add_eight(sum, a.adds ? x[at] : uint4{0, 0, 0, 0});
         x[at] = narrow_eight(sum);
       }
     }
@@ -186,7 +187,7 @@ __device__ __forceinline__ void reduce_part(const StagedSum& a, const Channel& c
 #pragma unroll
     for (int p = 0; p < kPeers; ++p) got[p] = load_peer(from[p] + i);
     const uint4 own = a.partial[share.begin + i];
-    const uint4 x = a.x[share.begin + i];
+    const uint4 x = a.adds ? a.x[share.begin + i] : uint4{0, 0, 0, 0};
     float sum[8];
 #pragma unroll
     for (int rank = 0; rank <= kPeers; ++rank) {
@@ -369,6 +370,7 @@ void launch_staged_sum(const RankSum& sum, Stream stream) {
   a.link = sum.link;
   a.partial = reinterpret_cast<const uint4*>(sum.partial);
   a.x = reinterpret_cast<uint4*>(sum.x);
+  a.adds = sum.adds;
   a.vectors = static_cast<std::size_t>(sum.rows) * static_cast<std::size_t>(sum.hidden / 8);
   const std::size_t most = sum.link.layout.slice_bytes / sizeof(uint4);
   const auto ctas = static_cast<std::size_t>(ctas_for(a.vectors * sizeof(uint4)));

@@ -219,6 +219,43 @@ __global__ void __launch_bounds__(kThreads)
   x[i] = cap > 0 ? cap * tanhf(y / cap) : y;
 }
 
+/// A warp a head of q or k; blockIdx.x is the row, blockIdx.y shares out its heads.
+__global__ void __launch_bounds__(kThreads) head_squares_kernel(HeadAppend a, float* squares) {
+  grid_release();
+  grid_wait();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int head = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  const int heads = a.shape.heads + a.shape.kv_heads;
+  if (head >= heads) return;
+  const int dim = a.shape.head_dim;
+  const std::int64_t row = blockIdx.x;
+  const Bf16* const mine = a.qkv + (row * (heads + a.shape.kv_heads) + head) * dim;
+  float sum = 0;
+  for (int i = lane; i < dim; i += 32) {
+    const float x =
+        value(mine + i) + (a.finish.bias == nullptr ? 0.0F : a.finish.bias[head * dim + i]);
+    sum = fmaf(x, x, sum);
+  }
+  sum = warp_sum(sum);
+  if (lane == 0) squares[row * heads + head] = sum;
+}
+
+/// What all of q or all of k of a row is multiplied by; by a whole warp. The order of the sum
+/// follows from the model's heads alone.
+__device__ __forceinline__ float whole_factor(const HeadAppend& a, std::int64_t row, bool q) {
+  const HeadFinish& f = a.finish;
+  const int of_rank = a.shape.heads + a.shape.kv_heads;
+  const int each = q ? a.shape.heads : a.shape.kv_heads;
+  const int step = q ? 1 : f.kv_repeats;
+  const int all = each * (f.ranks / step);
+  const float* const squares = f.squares + row * f.ranks * of_rank + (q ? 0 : a.shape.heads);
+  float sum = 0;
+  for (int h = static_cast<int>(threadIdx.x) % 32; h < all; h += 32) {
+    sum += squares[h / each * step * of_rank + h % each];
+  }
+  return rsqrtf(warp_sum(sum) / static_cast<float>(all * a.shape.head_dim) + f.eps);
+}
+
 /// A warp a head; blockIdx.x is the row, blockIdx.y shares out its heads.
 __global__ void __launch_bounds__(kThreads) finish_heads_kernel(HeadAppend a) {
   __shared__ float shared[kWarps][kMostHeadDim];
@@ -236,16 +273,17 @@ __global__ void __launch_bounds__(kThreads) finish_heads_kernel(HeadAppend a) {
   Bf16* const mine = a.qkv + (row * all_heads + head) * dim;
   float* const x = shared[warp];
   const bool turns = head < first_value;
-  // Where q and k were normed as a whole their biases are in already.
-  const bool add = f.bias != nullptr && !(f.whole && turns);
   float squares = 0;
   for (int i = lane; i < dim; i += 32) {
-    x[i] = value(mine + i) + (add ? f.bias[head * dim + i] : 0.0F);
+    x[i] = value(mine + i) + (f.bias == nullptr ? 0.0F : f.bias[head * dim + i]);
     squares = fmaf(x[i], x[i], squares);
   }
-  if (turns && f.q_norm != nullptr && !f.whole) {
-    const float factor = rsqrtf(warp_sum(squares) / static_cast<float>(dim) + f.eps);
-    const float* weight = head < a.shape.heads ? f.q_norm : f.k_norm;
+  if (turns && f.q_norm != nullptr) {
+    const bool q = head < a.shape.heads;
+    const float factor = f.whole ? whole_factor(a, row, q)
+                                 : rsqrtf(warp_sum(squares) / static_cast<float>(dim) + f.eps);
+    const float* weight = q ? f.q_norm : f.k_norm;
+    if (f.whole) weight += (q ? head : head - a.shape.heads) * dim;
     for (int i = lane; i < dim; i += 32) x[i] = x[i] * factor * weight[i];
   }
   __syncwarp();
@@ -289,18 +327,8 @@ __global__ void __launch_bounds__(kThreads)
 
 unsigned ctas(std::int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
 
-void whole_norm(const HeadAppend& a, int first_head, int heads, const float* weight,
-                Stream stream) {
-  const int dim = a.shape.head_dim;
-  const int all = a.shape.heads + 2 * a.shape.kv_heads;
-  NormCall call;
-  call.x = call.y = a.qkv + std::int64_t{first_head} * dim;
-  call.x_stride = call.y_stride = std::int64_t{all} * dim;
-  if (a.finish.bias != nullptr) call.before = a.finish.bias + std::int64_t{first_head} * dim;
-  call.norm = {weight, nullptr, a.finish.eps, false};
-  call.rows = a.rows;
-  call.columns = heads * dim;
-  norm_rows(call, stream);
+dim3 of_heads(const HeadAppend& a, int heads) {
+  return {static_cast<unsigned>(a.rows), static_cast<unsigned>((heads + kWarps - 1) / kWarps)};
 }
 
 }  // namespace
@@ -367,14 +395,18 @@ void finish_heads(const HeadAppend& a, Stream stream) {
   if ((f.q_norm == nullptr) != (f.k_norm == nullptr)) {
     throw CudaError("finish heads: q and k are normed both or neither");
   }
-  if (f.whole && f.q_norm != nullptr) {
-    whole_norm(a, 0, a.shape.heads, f.q_norm, stream);
-    whole_norm(a, a.shape.heads, a.shape.kv_heads, f.k_norm, stream);
+  if (f.whole && f.q_norm != nullptr &&
+      (f.squares == nullptr || f.kv_repeats < 1 || f.ranks % f.kv_repeats != 0)) {
+    throw CudaError("finish heads: norms over all heads need all heads' squares");
   }
-  const int heads = a.shape.heads + 2 * a.shape.kv_heads;
-  launch("finish heads", finish_heads_kernel,
-         dim3(static_cast<unsigned>(a.rows), static_cast<unsigned>((heads + kWarps - 1) / kWarps)),
+  launch("finish heads", finish_heads_kernel, of_heads(a, a.shape.heads + 2 * a.shape.kv_heads),
          kThreads, 0, stream, a);
+}
+
+void head_squares(const HeadAppend& a, float* squares, Stream stream) {
+  if (a.rows <= 0) return;
+  launch("head squares", head_squares_kernel, of_heads(a, a.shape.heads + a.shape.kv_heads),
+         kThreads, 0, stream, a, squares);
 }
 
 void apply_sinks(const float* lse, const float* sinks, int rows, int heads, int head_dim, Bf16* out,

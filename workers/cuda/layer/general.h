@@ -85,12 +85,19 @@ struct HeadFinish {
   const float* bias = nullptr;    // [(heads + 2 kv_heads) * head_dim]
   const float* q_norm = nullptr;  // [head_dim] of every head, both or neither ...
   const float* k_norm = nullptr;
-  bool whole = false;  // ... or [heads * head_dim] and [kv_heads * head_dim], over all heads
+  bool whole = false;  // ... or [heads * head_dim] and [kv_heads * head_dim], over all heads:
+                       // then `squares` must be there
   float eps = 0;
   const float* cos = nullptr;  // [max_positions, dims / 2]; null: nothing turns
   const float* sin = nullptr;
   int dims = 0;
   bool interleaved = false;  // pairs are (2i, 2i + 1), else (i, i + dims / 2)
+  /// What head_squares() gave of all ranks that share the model's heads, side by side in their
+  /// order: [rows][ranks][heads + kv_heads]. Where `kv_repeats` of them in a row have the same
+  /// keys, those of the first are taken.
+  const float* squares = nullptr;
+  int ranks = 1;
+  int kv_repeats = 1;
 };
 struct HeadAppend {
   Bf16* qkv = nullptr;
@@ -102,6 +109,11 @@ struct HeadAppend {
   KvLayerView kv;
 };
 void finish_heads(const HeadAppend& a, Stream stream);
+
+/// squares[r][h] = the sum of the squares of head h of q, then of k, with its biases: of what norms
+/// over all of q and all of k divide by. Heads are added up one by one, so the bits do not depend
+/// on how ranks share them. [rows, heads + kv_heads]
+void head_squares(const HeadAppend& a, float* squares, Stream stream);
 
 /// out[r][h] *= 1 / (1 + 2^(sinks[h] * log2(e) - lse[r][h])): a softmax without its sink becomes
 /// the one with it. lse [rows, heads] is in base 2; out [rows, heads * head_dim].
