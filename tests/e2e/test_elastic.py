@@ -97,8 +97,8 @@ class Elastic(unittest.TestCase):
     def test_it_is_told_where_a_request_lies(self):
         with self.three() as cluster:
             stream = cluster.stream(self.nearly_all[:1800], max_tokens=60, min_tokens=60)
-            stream.wait_pieces(5)
-            lies_in = cluster.show("requests")[0]["lies_in"]
+            lies_in = wait_until(lambda: next((each["lies_in"] for each in cluster.show("requests")
+                                               if each["lies_in"].count(", ") == 2), None), 20, "it lies in three pools")
             self.assertEqual(sorted(part.split(":")[0] for part in lies_in.split(", ")), [name for name, _ in THREE])
             stream.finish()
             connection = http.client.HTTPConnection(cluster.address, next(iter(cluster.frontends.values())))

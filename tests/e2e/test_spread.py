@@ -1,6 +1,6 @@
 """A long prompt that three workers compute at the same time (`scheduler.elastic: auto`), chunk by chunk in turns: what
 comes back is what one worker answers, token for token and bit for bit in its log probabilities, whoever of them dies
-or stands still amid the prompt.
+or stands still amid the prompt. On GPUs as test_elastic.py says.
 """
 
 import signal
@@ -8,7 +8,7 @@ import time
 import unittest
 
 from cluster import MIXED, Cluster, wait_until
-from test_elastic import THREE, ask, counters, ids
+from test_elastic import PLACES, THREE, ask, counters, ids
 
 SPREAD = {"elastic": "auto", "elastic_prompt_tokens": 256, "prompt_chunk": 64}
 ONE_THREAD = {"threads": 1, "pool_blocks": 160}
@@ -32,7 +32,8 @@ class Spread(unittest.TestCase):
 
     def three(self, **options):
         worker = {**ONE_THREAD, **options.pop("worker", {})}
-        return Cluster(workers=THREE, worker=worker, scheduler={**SPREAD, **options.pop("scheduler", {})}, **options)
+        return Cluster(workers=THREE, worker=worker, per_worker=PLACES,
+                       scheduler={**SPREAD, **options.pop("scheduler", {})}, **options)
 
     def test_it_is_what_one_worker_answers(self):
         with self.three() as cluster:

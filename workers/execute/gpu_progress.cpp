@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/process.h"
 #include "workers/cuda/device.h"
 
 namespace baton {

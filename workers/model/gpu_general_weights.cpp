@@ -210,7 +210,8 @@ class Loader {
         continue;
       }
       const auto features = static_cast<int>(middle);
-      dense(e.expert, from, {bf16_of(to.expert_gate_up) + 2 * elements * i, 2 * features, c_.hidden},
+      dense(e.expert, from,
+            {bf16_of(to.expert_gate_up) + 2 * elements * i, 2 * features, c_.hidden},
             {bf16_of(to.expert_down) + elements * i, c_.hidden, features}, up_bias, down_bias);
     }
   }
@@ -221,7 +222,6 @@ class Loader {
     upload_.mxfp4(*from.mxfp4, out, in,
                   to.data + count_of(expert) * cuda::expert_bytes(to.format, out, in));
   }
-
 
   static std::vector<float> values_of(const cpu::MatrixSource& m) {
     std::vector<float> values(count_of(m.rows * m.columns));

@@ -15,12 +15,12 @@
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/layer/expert_layout.h"
 #include "workers/cuda/layer/mxfp4_numbers.cuh"
+#include "workers/cuda/linear/quantized_layout.h"
 #include "workers/cuda/mma.cuh"
 #include "workers/cuda/tensor_map.h"
 
 namespace baton::cuda::expert_ring {
 
-constexpr int kLanes = 32;
 constexpr int kWarps = 16;  // that multiply
 constexpr int kMultiplying = kLanes * kWarps;
 constexpr int kStageTarget = 32 << 10;  // bytes of a stage at most
