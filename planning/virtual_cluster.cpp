@@ -113,6 +113,7 @@ class VirtualCluster {
     hello.host_blocks = worker.host_blocks;
     hello.host_block_us = static_cast<float>(times_.host_block) / 1e3F;
     hello.max_context = options_.max_context;
+    hello.layers = kLayers;
     hello.reads_in_place = true;
     hello.progress_handle = std::to_string(i);
     apply(state_, FromWorker{devices_[i].link, std::move(hello)}, now_, out_);

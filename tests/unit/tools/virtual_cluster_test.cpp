@@ -104,6 +104,27 @@ TEST(VirtualCluster, ContextsAndPairsCost) {
   EXPECT_EQ(run.replies[0].tokens[1], first + 201 * 10'000 + 2 * kMs);
 }
 
+TEST(VirtualCluster, SeveralWorkersComputeALongPromptTogether) {
+  const std::vector<VirtualWorker> two = {{"mixed0", Role::mixed, 256},
+                                          {"mixed1", Role::mixed, 256}};
+  Settings settings = settings_of_tests();
+  settings.elastic_prompt_tokens = 500;
+  std::vector<VirtualRequest> requests = burst(1, 2000, 2);
+  requests[0].arrival = kSecond;  // pools are read by then
+  const auto first_token = [&](bool elastic) {
+    settings.elastic = elastic;
+    const VirtualRun run = run_virtual_cluster(settings, two, plain_times(), requests);
+    EXPECT_TRUE(run.complete);
+    EXPECT_EQ(run.counters.spreads, elastic ? 1U : 0U);
+    EXPECT_EQ(run.workers[0].prompt_tokens + run.workers[1].prompt_tokens, 2000U);
+    return run.replies[0].tokens[0] - requests[0].arrival;
+  };
+  const TimeNs alone = first_token(false);
+  const TimeNs together = first_token(true);
+  EXPECT_LT(together, alone * 65 / 100);  // a half, and what the last tokens take behind it
+  EXPECT_GT(together, alone * 45 / 100);
+}
+
 TEST(VirtualCluster, MessagesAreWaitedFor) {
   StepTimes times = plain_times();
   times.message = 10 * kMs;
