@@ -197,6 +197,7 @@ class SimWorker final : public Process {
   std::size_t row_ = 0;
   std::uint32_t row_done_ = 0;
   std::uint64_t row_prefix_ = 0;
+  std::set<SequenceId> spoiled_;  // that have had such rows: what follows is void, too
   std::set<std::size_t> vain_;  // rows of the running step that have waited in vain
   bool waited_ = false;         // the running step needs to wait no more
   // What others are told of its steps: of that term, the last one that is written, and the last one

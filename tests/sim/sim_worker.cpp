@@ -278,7 +278,14 @@ void SimWorker::run_next_step() {
   ++step_runs_;
   vain_.clear();
   waited_ = step.waits.empty();
-  if (std::exchange(told_term_, step.term) != step.term) told_written_ = told_failed_ = 0;
+  if (std::exchange(told_term_, step.term) != step.term) {
+    told_written_ = told_failed_ = 0;
+    spoiled_.clear();
+  }
+  // Launched before the failure was told: its own chunk before this one was not computed.
+  for (std::size_t i = 0; i < step.rows.size(); ++i) {
+    if (spoiled_.contains(step.rows[i].sequence)) vain_.insert(i);
+  }
   cells_ = 0;
   for (const BatchRow& row : step.rows) cells_ += row.tokens.size();
   cell_ = row_ = 0;
@@ -518,6 +525,7 @@ void SimWorker::finish_step() {
   for (std::size_t i = 0; i < step.rows.size(); ++i) {
     const BatchRow& row = step.rows[i];
     if (vain_.contains(i)) {
+      spoiled_.insert(row.sequence);
       output.failed.push_back({static_cast<std::uint32_t>(i), "it has waited in vain", true});
       continue;
     }

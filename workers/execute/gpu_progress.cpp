@@ -27,11 +27,12 @@ void GpuProgress::begin_term(Term term) {
   page_.begin_term(term);
 }
 
-void GpuProgress::begin(OfStep& of, const RunStep& step, int layers) const {
+void GpuProgress::begin(OfStep& of, const RunStep& step, int layers) {
   of.step = &step;
   of.layers = layers;
   of.each = step.tokens.size() >= kTokensOfEach;
-  of.in_vain = false;
+  of.in_vain = spoiled_.any_of(step.rows);
+  if (of.in_vain) failed(step);
   of.waited_us = 0;
   of.failed.clear();
   of.tells.clear();
@@ -59,6 +60,7 @@ void GpuProgress::await(OfStep& of, std::uint32_t layers) {
     const std::string why = peers_.wait(wait.handle, wait.term, wait.step, layers);
     if (why.empty()) continue;
     of.in_vain = true;
+    spoiled_.add(of.step->rows[wait.row].sequence);
     of.failed.push_back({wait.row, "another worker has not written what it reads: " + why, true});
   }
   if (of.in_vain) failed(*of.step);

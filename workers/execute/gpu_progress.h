@@ -43,7 +43,7 @@ class GpuProgress {
   bool tells() const { return !page_.handle().empty(); }
   void begin_term(Term term);
 
-  void begin(OfStep& of, const RunStep& step, int layers) const;
+  void begin(OfStep& of, const RunStep& step, int layers);
   /// The keys and values of layers 0 .. layers - 1 are queued on `stream`, and the attention of the
   /// last of them is not: waits for what its rows read elsewhere, and has the layer told. Throws
   /// CudaError.
@@ -58,6 +58,7 @@ class GpuProgress {
   Term term_ = 0;
   StepProgress page_;
   PeerProgress peers_;
+  SpoiledSequences spoiled_;
 };
 
 }  // namespace baton

@@ -88,6 +88,7 @@ class HostExecutor : public Executor {
   std::shared_ptr<PoolWindow> window_;
   StepProgress progress_;
   PeerProgress peers_;
+  SpoiledSequences spoiled_;
   bool waits_in_vain_ = false;                // the step at hand, for some layer of another's
   bool in_place_ = false;                     // the step at hand reads other pools
   std::vector<std::vector<BlockId>> tables_;  // then: its rows', as the window has them

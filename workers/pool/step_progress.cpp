@@ -23,6 +23,7 @@ constexpr auto kNap = std::chrono::microseconds(50);
 
 /// Of processes that ended long ago nobody's rows are waited for.
 constexpr std::size_t kMostPages = 64;
+constexpr std::size_t kMostSpoiled = 64;
 
 }  // namespace
 
@@ -69,6 +70,11 @@ LayerState look_at(const ProgressPage& page, Term term, StepId step, std::uint32
   // A later step that failed says nothing of this one; but this one's word would be overwritten.
   if (failed >= step) return LayerState::never;
   return at >= progress_at(step, layers) ? LayerState::written : LayerState::awaited;
+}
+
+void SpoiledSequences::add(SequenceId sequence) {
+  last_.push_back(sequence);
+  if (last_.size() > kMostSpoiled) last_.pop_front();
 }
 
 Result<const ProgressPage*> PeerProgress::page_of(const std::string& handle) {

@@ -7,8 +7,10 @@
 // it looked: the page is cleared between two terms, while no step runs.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <utility>
@@ -63,6 +65,24 @@ class StepProgress {
 /// What one look at a page says of a step's layers.
 enum class LayerState { awaited, written, never };
 LayerState look_at(const ProgressPage& page, Term term, StepId step, std::uint32_t layers);
+
+/// Sequences of which a row has waited in vain. A step that was launched before this was told goes
+/// on with what was never computed: nobody may believe it either.
+class SpoiledSequences {
+ public:
+  void add(SequenceId sequence);
+  /// Whether any row is one of theirs.
+  template <typename Rows>
+  bool any_of(const Rows& rows) const {
+    for (const auto& row : rows) {
+      if (std::find(last_.begin(), last_.end(), row.sequence) != last_.end()) return true;
+    }
+    return false;
+  }
+
+ private:
+  std::deque<SequenceId> last_;  // more than can be in steps under way
+};
 
 /// Pages of others. Used by the step thread alone.
 class PeerProgress {
