@@ -21,17 +21,13 @@ void GpuProgress::create(const PoolRequest& request) {
   if (page.ok()) page_ = std::move(page).value();
 }
 
-void GpuProgress::begin_term(Term term) {
-  const std::lock_guard lock(mutex_);
-  term_ = term;
-  page_.begin_term(term);
-}
+void GpuProgress::begin_term(Term term) { page_.begin_term(term); }
 
 void GpuProgress::begin(OfStep& of, const RunStep& step, int layers) {
   of.step = &step;
   of.layers = layers;
   of.each = step.tokens.size() >= kTokensOfEach;
-  of.in_vain = spoiled_.any_of(step.rows);
+  of.in_vain = spoiled_.any_of(step.term, step.rows);
   if (of.in_vain) failed(step);
   of.waited_us = 0;
   of.failed.clear();
@@ -60,21 +56,15 @@ void GpuProgress::await(OfStep& of, std::uint32_t layers) {
     const std::string why = peers_.wait(wait.handle, wait.term, wait.step, layers);
     if (why.empty()) continue;
     of.in_vain = true;
-    spoiled_.add(of.step->rows[wait.row].sequence);
+    spoiled_.add(of.step->term, of.step->rows[wait.row].sequence);
     of.failed.push_back({wait.row, "another worker has not written what it reads: " + why, true});
   }
   if (of.in_vain) failed(*of.step);
   of.waited_us += static_cast<std::uint32_t>((now_ns() - began) / 1000);
 }
 
-void GpuProgress::written(const Tell& tell) {
-  const std::lock_guard lock(mutex_);
-  if (tell.term == term_) page_.written(tell.step, tell.layers);
-}
+void GpuProgress::written(const Tell& tell) { page_.written(tell.term, tell.step, tell.layers); }
 
-void GpuProgress::failed(const RunStep& step) {
-  const std::lock_guard lock(mutex_);
-  if (step.term == term_) page_.failed(step.step);
-}
+void GpuProgress::failed(const RunStep& step) { page_.failed(step.term, step.step); }
 
 }  // namespace baton

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -54,8 +53,6 @@ class GpuProgress {
   void written(const Tell& tell);
   void failed(const RunStep& step);
 
-  std::mutex mutex_;  // callbacks of a step may come behind its term
-  Term term_ = 0;
   StepProgress page_;
   PeerProgress peers_;
   SpoiledSequences spoiled_;

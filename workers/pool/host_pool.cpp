@@ -159,8 +159,8 @@ void HostExecutor::collect(StepOutput& output) {
   for (const CopyOp& op : step_->copies) pool_->copy(op);
   in_place_ = step_->reads_in_place;
   if (in_place_) resolve_tables();
-  waits_in_vain_ = spoiled_.any_of(step_->rows);
-  if (waits_in_vain_) progress_.failed(step_->step);
+  waits_in_vain_ = spoiled_.any_of(step_->term, step_->rows);
+  if (waits_in_vain_) progress_.failed(step_->term, step_->step);
   if (!step_->rows.empty()) run_rows(*step_, output);
   const std::uint64_t bytes = pool().geometry().block_bytes;
   for (const BlockId block : step_->summed)
@@ -175,17 +175,17 @@ void HostExecutor::await_layers(const RunStep& step, std::uint32_t layers, StepO
     if (why.empty()) continue;
     // What this step leaves in that row's blocks is nothing that others may go on with.
     waits_in_vain_ = true;
-    spoiled_.add(step.rows[wait.row].sequence);
+    spoiled_.add(step.term, step.rows[wait.row].sequence);
     output.failed.push_back(
         {wait.row, "another worker has not written what it reads: " + why, true});
   }
-  if (waits_in_vain_) progress_.failed(step.step);
+  if (waits_in_vain_) progress_.failed(step.term, step.step);
   output.waited_us += static_cast<std::uint32_t>((now_ns() - began) / 1000);
 }
 
 void HostExecutor::layers_written(const RunStep& step, std::uint32_t layers, StepOutput& output) {
   await_layers(step, layers, output);
-  if (!waits_in_vain_) progress_.written(step.step, layers);
+  if (!waits_in_vain_) progress_.written(step.term, step.step, layers);
 }
 
 Result<std::unique_ptr<MappedPool>> HostBlockReader::map(const Pull& pull) {

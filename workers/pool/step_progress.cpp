@@ -47,6 +47,7 @@ Result<StepProgress> StepProgress::create(const PoolRequest& request) {
 
 void StepProgress::begin_term(Term term) {
   if (!region_.mapped()) return;
+  const std::lock_guard lock(*lock_);
   page()->term.store(0, std::memory_order_seq_cst);
   if (term == 0) return;
   page()->at.store(0, std::memory_order_release);
@@ -54,12 +55,16 @@ void StepProgress::begin_term(Term term) {
   page()->term.store(term, std::memory_order_seq_cst);
 }
 
-void StepProgress::written(StepId step, std::uint32_t layers) {
-  if (region_.mapped()) page()->at.store(progress_at(step, layers), std::memory_order_release);
+void StepProgress::written(Term term, StepId step, std::uint32_t layers) {
+  if (!region_.mapped()) return;
+  const std::lock_guard lock(*lock_);
+  if (in_term(term)) page()->at.store(progress_at(step, layers), std::memory_order_release);
 }
 
-void StepProgress::failed(StepId step) {
-  if (region_.mapped()) page()->failed.store(step, std::memory_order_release);
+void StepProgress::failed(Term term, StepId step) {
+  if (!region_.mapped()) return;
+  const std::lock_guard lock(*lock_);
+  if (in_term(term)) page()->failed.store(step, std::memory_order_release);
 }
 
 LayerState look_at(const ProgressPage& page, Term term, StepId step, std::uint32_t layers) {
@@ -72,8 +77,8 @@ LayerState look_at(const ProgressPage& page, Term term, StepId step, std::uint32
   return at >= progress_at(step, layers) ? LayerState::written : LayerState::awaited;
 }
 
-void SpoiledSequences::add(SequenceId sequence) {
-  last_.push_back(sequence);
+void SpoiledSequences::add(Term term, SequenceId sequence) {
+  last_.emplace_back(term, sequence);
   if (last_.size() > kMostSpoiled) last_.pop_front();
 }
 

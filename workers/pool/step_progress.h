@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -47,41 +49,46 @@ class StepProgress {
 
   /// Empty: there is none.
   const std::string& handle() const { return region_.name(); }
-  /// 0: out of term. No step of another term runs, or will.
+  /// 0: out of term. Steps of the term before may still run: what they say is not told any more.
   void begin_term(Term term);
   /// The step's keys and values of layers 0 .. layers-1 are written.
-  void written(StepId step, std::uint32_t layers);
+  void written(Term term, StepId step, std::uint32_t layers);
   /// What the step leaves in some row's blocks is not what should be there. Nothing is said of its
   /// later layers.
-  void failed(StepId step);
+  void failed(Term term, StepId step);
 
  private:
-  explicit StepProgress(ShmRegion region) : region_(std::move(region)) {}
+  explicit StepProgress(ShmRegion region)
+      : region_(std::move(region)), lock_(std::make_unique<std::mutex>()) {}
+  bool in_term(Term term) { return page()->term.load(std::memory_order_relaxed) == term; }
   ProgressPage* page() { return reinterpret_cast<ProgressPage*>(region_.writable_data()); }
 
   ShmRegion region_;
+  std::unique_ptr<std::mutex>
+      lock_;  // between the term's begin and what a step of the last one says
 };
 
 /// What one look at a page says of a step's layers.
 enum class LayerState { awaited, written, never };
 LayerState look_at(const ProgressPage& page, Term term, StepId step, std::uint32_t layers);
 
-/// Sequences of which a row has waited in vain. A step that was launched before this was told goes
-/// on with what was never computed: nobody may believe it either.
+/// Sequences of a term of which a row has waited in vain. A step that was launched before this was
+/// told goes on with what was never computed: nobody may believe it either.
 class SpoiledSequences {
  public:
-  void add(SequenceId sequence);
+  void add(Term term, SequenceId sequence);
   /// Whether any row is one of theirs.
   template <typename Rows>
-  bool any_of(const Rows& rows) const {
+  bool any_of(Term term, const Rows& rows) const {
     for (const auto& row : rows) {
-      if (std::find(last_.begin(), last_.end(), row.sequence) != last_.end()) return true;
+      if (std::find(last_.begin(), last_.end(), std::pair(term, row.sequence)) != last_.end())
+        return true;
     }
     return false;
   }
 
  private:
-  std::deque<SequenceId> last_;  // more than can be in steps under way
+  std::deque<std::pair<Term, SequenceId>> last_;  // more than can be in steps under way
 };
 
 /// Pages of others. Used by the step thread alone.

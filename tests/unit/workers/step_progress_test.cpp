@@ -35,7 +35,7 @@ TEST(StepProgress, ALayerIsWrittenOnceItWasTold) {
   const std::string& handle = progress.handle();
   EXPECT_NE(peers.wait(handle, 5, 1, 1), "") << "it is in no term";
   progress.begin_term(5);
-  progress.written(3, 2);
+  progress.written(5, 3, 2);
   EXPECT_EQ(peers.wait(handle, 5, 3, 2), "");
   EXPECT_EQ(peers.wait(handle, 5, 2, 30), "") << "the steps before have ended";
   EXPECT_NE(peers.wait(handle, 5, 3, 3), "") << "nothing gets on";
@@ -49,14 +49,16 @@ TEST(StepProgress, AStepThatFailedIsNoneThatOthersGoOnWith) {
   StepProgress& progress = mine.value();
   PeerProgress peers(kShort);
   progress.begin_term(5);
-  progress.written(1, 1);
-  progress.failed(2);
-  progress.written(3, 1);
+  progress.written(5, 1, 1);
+  progress.failed(5, 2);
+  progress.written(5, 3, 1);
   EXPECT_NE(peers.wait(progress.handle(), 5, 2, 1), "") << "its later steps do not cover it";
   EXPECT_EQ(peers.wait(progress.handle(), 5, 3, 1), "");
   progress.begin_term(6);
   EXPECT_NE(peers.wait(progress.handle(), 5, 3, 1), "");
-  progress.written(1, 1);
+  progress.written(5, 9, 1);
+  EXPECT_NE(peers.wait(progress.handle(), 6, 1, 1), "") << "a step of the last term, still running";
+  progress.written(6, 1, 1);
   EXPECT_EQ(peers.wait(progress.handle(), 6, 1, 1), "") << "a term begins anew";
 }
 
@@ -73,7 +75,7 @@ TEST(StepProgress, AWaitEndsWithTheLayerOrWithTheTerm) {
     second = peers.wait(progress.handle(), 5, 1, 2);
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  progress.written(1, 1);
+  progress.written(5, 1, 1);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const TimeNs began = now_ns();
   progress.begin_term(0);
@@ -122,7 +124,7 @@ TEST_F(StepProgressOfAChild, NorForAStoppedOne) {
 }
 
 TEST_F(StepProgressOfAChild, WhatItHasWrittenBeforeIsWritten) {
-  progress_.written(1, 4);
+  progress_.written(9, 1, 4);
   kill(child_, SIGKILL);
   waitpid(child_, nullptr, 0);
   PeerProgress peers;
