@@ -14,6 +14,7 @@
 #include "bench/policy_figures.h"
 #include "bench/policy_loads.h"
 #include "bench/policy_shares.h"
+#include "planning/plan_search.h"
 #include "planning/virtual_cluster.h"
 
 namespace baton {
@@ -251,16 +252,8 @@ Group chats_in_host(const Options& o) {
 }
 
 /// "2p1d": prefill0, prefill1, decode0.
-std::vector<VirtualWorker> workers_of(const std::string& split) {
-  std::vector<VirtualWorker> workers;
-  for (std::size_t i = 0; i + 1 < split.size(); i += 2) {
-    const Role role = split[i + 1] == 'p'   ? Role::prefill
-                      : split[i + 1] == 'd' ? Role::decode
-                                            : Role::mixed;
-    for (char n = '0'; n < split[i]; ++n)
-      workers.push_back({std::string(to_string(role)) + n, role, 16'384});
-  }
-  return workers;
+std::vector<VirtualWorker> large_workers(const std::string& split) {
+  return workers_of(parse_split(split).value(), 16'384);
 }
 
 /// A load that shifts from prompts to replies and back, on fixed roles and on those that follow it.
@@ -275,23 +268,21 @@ Group shifts(const Options& o, std::uint32_t workers, double share,
   group.requests = shifting(o.seed, o.requests, workers * share);
   group.ratios = true;
   for (const std::string& split : fixed)
-    group.policies.push_back({split, [](Settings&) {}, workers_of(split)});
+    group.policies.push_back({split, [](Settings&) {}, large_workers(split)});
   for (const std::string& split : automatic) {
     group.policies.push_back({"roles auto, " + split,
-                              [](Settings& s) { s.roles = Roles::automatic; }, workers_of(split)});
+                              [](Settings& s) { s.roles = Roles::automatic; },
+                              large_workers(split)});
   }
   return group;
 }
 
 VirtualRun run_of(const Group& group, const Policy& policy, const MeasuredDevice& device) {
   Settings settings;
-  settings.max_waiting = static_cast<std::uint32_t>(group.requests.size());
   settings.prefix_cache = group.prefix_cache;
   policy.apply(settings);
-  VirtualOptions options;
-  options.patience = 3600 * kSecond;
-  return run_virtual_cluster(settings, policy.workers.empty() ? group.workers : policy.workers,
-                             device.times, group.requests, options);
+  return play(settings, policy.workers.empty() ? group.workers : policy.workers, device.times,
+              group.requests);
 }
 
 /// False: somebody did not get what it asked for.

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/policy_figures.h"
 #include "bench/policy_loads.h"
+#include "planning/plan_search.h"
 #include "planning/virtual_cluster.h"
 
 namespace baton {
@@ -23,26 +25,16 @@ constexpr TimeNs kShortest = 60 * kSecond;      // of arrivals; a short burst wo
 
 struct Setup {
   std::string name;
-  std::vector<VirtualWorker> workers;
+  Split split;
   std::function<void(Settings&)> apply;
 };
 
+/// Requests of these kinds, as likely as each other.
 struct Load {
   std::string name;
-  std::function<Requests(std::uint64_t seed, std::uint32_t count, double rate)> requests;
+  std::vector<PromptKind> kinds;
   double least;  // requests a second to begin the search with
 };
-
-std::vector<VirtualWorker> workers_of(std::uint32_t prefill, std::uint32_t decode,
-                                      std::uint32_t mixed) {
-  std::vector<VirtualWorker> workers;
-  const auto add = [&workers](Role role, std::uint32_t count) {
-    for (std::uint32_t i = 0; i < count; ++i)
-      workers.push_back({to_string(role) + std::to_string(i), role, kBlocks});
-  };
-  add(Role::prefill, prefill), add(Role::decode, decode), add(Role::mixed, mixed);
-  return workers;
-}
 
 std::function<void(Settings&)> chunks(std::uint32_t chunk, bool elastic = false) {
   return [=](Settings& s) {
@@ -59,8 +51,7 @@ TimeNs alone(const StepTimes& times, std::uint32_t input) {
   for (std::uint32_t at = 0; at < input; at += kChunk) {
     StepLoad load;
     load.prompt_tokens = std::min(kChunk, input - at);
-    const std::uint64_t n = load.prompt_tokens;
-    load.prompt_pairs = n * at + n * (n + 1) / 2;
+    load.prompt_pairs = static_cast<std::uint64_t>(attended_pairs(at, load.prompt_tokens));
     sum += times.of(load);
   }
   return sum;
@@ -79,14 +70,11 @@ bool serves(const Setup& setup, const Load& load, double rate, std::uint64_t see
             std::uint32_t requests, const StepTimes& times) {
   const double seconds = static_cast<double>(kShortest) / 1e9;
   const auto count = std::max(requests, static_cast<std::uint32_t>(rate * seconds));
-  const Requests sent = load.requests(seed, count, rate);
+  const Requests sent = prompts_of(seed, count, rate, load.kinds);
   Settings settings;
-  settings.max_waiting = count;
   settings.prefix_cache = false;
   setup.apply(settings);
-  VirtualOptions options;
-  options.patience = 3600 * kSecond;
-  const VirtualRun run = run_virtual_cluster(settings, setup.workers, times, sent, options);
+  const VirtualRun run = play(settings, workers_of(setup.split, kBlocks), times, sent);
   std::size_t met = 0;
   for (std::size_t i = 0; i < sent.size(); ++i) met += meets(times, sent[i], run.replies[i]) ? 1 : 0;
   return static_cast<double>(met) >= kMet * static_cast<double>(sent.size());
@@ -111,29 +99,20 @@ double goodput(const Setup& setup, const Load& load, std::uint64_t seed, std::ui
 
 void print_elastic(std::uint64_t seed, std::uint32_t requests, const MeasuredDevice& device) {
   const std::vector<Setup> setups = {
-      {"2 prefill, 2 decode", workers_of(2, 2, 0), chunks(2048)},
-      {"3 prefill, 1 decode", workers_of(3, 1, 0), chunks(2048)},
-      {"4 mixed, chunks of 512", workers_of(0, 0, 4), chunks(512)},
-      {"4 mixed, chunks of 2,048", workers_of(0, 0, 4), chunks(2048)},
-      {"4 mixed, chunks of 2,048, elastic", workers_of(0, 0, 4), chunks(2048, true)},
+      {"2 prefill, 2 decode", {2, 2, 0}, chunks(2048)},
+      {"3 prefill, 1 decode", {3, 1, 0}, chunks(2048)},
+      {"4 mixed, chunks of 512", {0, 0, 4}, chunks(512)},
+      {"4 mixed, chunks of 2,048", {0, 0, 4}, chunks(2048)},
+      {"4 mixed, chunks of 2,048, elastic", {0, 0, 4}, chunks(2048, true)},
   };
-  const auto documents = [](double median, double sigma, double least, double most, double reply) {
-    return [=](std::uint64_t s, std::uint32_t count, double rate) {
-      return prompts_of(s, count, rate, {{median, sigma, least, most, reply}});
-    };
-  };
+  const PromptKind chats = {300, 0.9, 16, 4'000, 150};  // as questions()
+  const PromptKind documents = {25'000, 0.9, 2'700, 210'000, 200};
+  const PromptKind long_documents = {90'000, 0.7, 15'000, 497'000, 100};
   const std::vector<Load> loads = {
-      {"short chats", questions, 1},
-      {"documents", documents(25'000, 0.9, 2'700, 210'000, 200), 0.01},
-      {"long documents", documents(90'000, 0.7, 15'000, 497'000, 100), 0.005},
-      {"mixed",
-       [](std::uint64_t s, std::uint32_t count, double rate) {
-         return prompts_of(s, count, rate,
-                           {{300, 0.9, 16, 4'000, 150},
-                            {25'000, 0.9, 2'700, 210'000, 200},
-                            {90'000, 0.7, 15'000, 497'000, 100}});
-       },
-       0.01},
+      {"short chats", {chats}, 1},
+      {"documents", {documents}, 0.01},
+      {"long documents", {long_documents}, 0.005},
+      {"mixed", {chats, documents, long_documents}, 0.01},
   };
   std::printf(
       "\nelastic: four workers, requests a second of which nine in ten get their first token within "

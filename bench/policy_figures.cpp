@@ -15,6 +15,14 @@ double quantile(std::vector<double>& values, double q) {
 
 }  // namespace
 
+VirtualRun play(Settings settings, const std::vector<VirtualWorker>& workers,
+                const StepTimes& times, const Requests& requests) {
+  settings.max_waiting = static_cast<std::uint32_t>(requests.size());
+  VirtualOptions options;
+  options.patience = 3600 * kSecond;
+  return run_virtual_cluster(settings, workers, times, requests, options);
+}
+
 Figures figures_of(const Requests& requests, const VirtualRun& run) {
   const auto ms = [](TimeNs time) { return static_cast<double>(time) / 1e6; };
   Figures f;

@@ -7,6 +7,10 @@
 
 namespace baton {
 
+/// Plays requests of which nobody is turned away for the queue's length, nor given up soon.
+VirtualRun play(Settings settings, const std::vector<VirtualWorker>& workers,
+                const StepTimes& times, const Requests& requests);
+
 /// What clients saw: times from arrival.
 struct Figures {
   double ttft_p50 = 0, ttft_p99 = 0, itl_p50 = 0, itl_p99 = 0;  // ms

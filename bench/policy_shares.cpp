@@ -42,13 +42,9 @@ struct Row {
 bool print_row(const Row& row, const std::vector<VirtualWorker>& workers,
                const MeasuredDevice& device, Figures& alone) {
   Settings settings;
-  settings.max_waiting = static_cast<std::uint32_t>(row.requests->size());
   settings.prefix_cache = false;
   row.apply(settings);
-  VirtualOptions options;
-  options.patience = 3600 * kSecond;
-  const VirtualRun run =
-      run_virtual_cluster(settings, workers, device.times, *row.requests, options);
+  const VirtualRun run = play(settings, workers, device.times, *row.requests);
   const Figures light = figures_of(*row.requests, run, kLight);
   const Figures heavy = figures_of(*row.requests, run, kHeavy);
   if (row.requests->front().share.tenant == kLight && heavy.latency_sum == 0) alone = light;

@@ -246,9 +246,8 @@ class VirtualCluster {
     for (const PromptRow& row : plan.rows) {
       std::uint32_t& position = device.written[row.sequence];
       load.prompt_tokens += row.n_tokens;
-      const std::uint64_t n = row.n_tokens;
-      load.link_tokens += n > 0 ? elsewhere(index, row.sequence, position) : 0;
-      load.prompt_pairs += n * position + n * (n + 1) / 2;
+      load.link_tokens += row.n_tokens > 0 ? elsewhere(index, row.sequence, position) : 0;
+      load.prompt_pairs += static_cast<std::uint64_t>(attended_pairs(position, row.n_tokens));
       load.prompt_ends += row.n_tokens > 0 && row.logits != LogitsWanted::none ? 1 : 0;
       position += row.n_tokens;
     }

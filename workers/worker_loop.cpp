@@ -313,6 +313,7 @@ void WorkerLoop::carry_out(worker_action::AllocatePool& /*a*/) {
   request.pool_mib = config_.self.pool_mib;
   request.host_pool_blocks = config_.self.host_pool_blocks;
   request.host_pool_mib = config_.self.host_pool_mib;
+  request.tells_layers = config_.scheduler.elastic == Elastic::automatic;
   steps_.allocate(std::move(request));
 }
 

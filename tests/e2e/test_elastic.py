@@ -56,7 +56,35 @@ class Three(Cluster):
         wait_until(lambda: longest in self.get("/v1/models")[1], seconds, f"{longest} tokens in /v1/models")
 
 
-class Elastic(unittest.TestCase):
+class Deaths:
+    """What happens to the three amid the stream of `amid(cluster)`, which ends as `streamed` did."""
+
+    slowly = {}    # options of three()
+
+    def kill_each(self, **options):
+        for victim, _ in THREE:
+            with self.subTest(victim=victim), self.three(**self.slowly, **options) as cluster:
+                stream = self.amid(cluster)
+                cluster.restart(victim)
+                self.assertEqual(stream.finish(), self.streamed)
+                cluster.assert_at_rest()
+
+    def test_any_of_them_dies(self):
+        self.kill_each(memory=False)
+
+    def test_any_of_them_dies_and_its_pool_is_kept(self):
+        self.kill_each()
+
+    def test_the_scheduler_dies(self):
+        """The workers have mapped each other's pools; the next scheduler has to ask anew."""
+        with self.three(**self.slowly) as cluster:
+            stream = self.amid(cluster)
+            cluster.restart("scheduler")
+            self.assertEqual(stream.finish(), self.streamed)
+            cluster.assert_at_rest()
+
+
+class Elastic(Deaths, unittest.TestCase):
     """Prompts and replies that no pool of the three holds alone."""
 
     everywhere = {}                     # options of all clusters
@@ -151,29 +179,11 @@ class Elastic(unittest.TestCase):
         stream.wait_pieces(20)
         return stream
 
-    def kill_each(self, **options):
-        for victim, _ in THREE:
-            with self.subTest(victim=victim), self.three(**options) as cluster:
-                stream = self.begun(cluster)
-                where = cluster.show("requests")[0]["lies_in"]
-                self.assertIn("mixed", where)
-                cluster.restart(victim)
-                self.assertEqual(stream.finish(), self.streamed)
-                cluster.assert_at_rest()
-
-    def test_any_of_them_dies(self):
-        self.kill_each(memory=False)
-
-    def test_any_of_them_dies_and_its_pool_is_kept(self):
-        self.kill_each()
-
-    def test_the_scheduler_dies(self):
-        """The workers have mapped each other's pools; the next scheduler has to ask anew."""
-        with self.three() as cluster:
-            stream = self.begun(cluster)
-            cluster.restart("scheduler")
-            self.assertEqual(stream.finish(), self.streamed)
-            cluster.assert_at_rest()
+    def amid(self, cluster):
+        stream = self.begun(cluster)
+        where = cluster.show("requests")[0]["lies_in"]
+        self.assertIn("mixed", where)
+        return stream
 
     def test_one_drains(self):
         # Longer than the stream takes on a busy machine: behind it the request would have two pools left.

@@ -8,13 +8,14 @@ import time
 import unittest
 
 from cluster import MIXED, Cluster, wait_until
-from test_elastic import PLACES, THREE, ask, counters, ids
+from test_elastic import PLACES, THREE, Deaths, ask, counters, ids
 
 SPREAD = {"elastic": "auto", "elastic_prompt_tokens": 256, "prompt_chunk": 64}
 ONE_THREAD = {"threads": 1, "pool_blocks": 160}
 
 
-class Spread(unittest.TestCase):
+class Spread(Deaths, unittest.TestCase):
+    slowly = {"worker": {"step_delay_ms": 30}}
     prompt = ids(1500, 3)
     others = [{"prompt": ids(60 + 31 * i, i), "max_tokens": 60, "min_tokens": 60,
                "temperature": [0.0, 0.9][i % 2], "seed": i} for i in range(5)]
@@ -85,23 +86,9 @@ class Spread(unittest.TestCase):
         self.assertEqual(stream.pieces, 0)
         return stream
 
-    def kill_each(self, **options):
-        for victim, _ in THREE:
-            with self.subTest(victim=victim), self.three(worker={"step_delay_ms": 30}, **options) as cluster:
-                stream = self.amid(cluster)
-                cluster.restart(victim)
-                self.assertEqual(stream.finish(), self.streamed)
-                cluster.assert_at_rest()
-
-    def test_any_of_them_dies(self):
-        self.kill_each(memory=False)
-
-    def test_any_of_them_dies_and_its_pool_is_kept(self):
-        self.kill_each()
-
     def test_any_of_them_stands_still(self):
         for victim, _ in THREE:
-            with self.subTest(victim=victim), self.three(worker={"step_delay_ms": 30}) as cluster:
+            with self.subTest(victim=victim), self.three(**self.slowly) as cluster:
                 stream = self.amid(cluster)
                 began = time.monotonic()
                 cluster.signal(victim, signal.SIGSTOP)
@@ -112,7 +99,7 @@ class Spread(unittest.TestCase):
                 cluster.assert_at_rest()
 
     def test_two_of_them_die(self):
-        with self.three(worker={"step_delay_ms": 30}) as cluster:
+        with self.three(**self.slowly) as cluster:
             stream = self.amid(cluster)
             for victim in ("mixed0", "mixed1"):
                 cluster.kill(victim)
@@ -121,15 +108,8 @@ class Spread(unittest.TestCase):
             self.assertEqual(stream.finish(), self.streamed)
             cluster.assert_at_rest()
 
-    def test_the_scheduler_dies(self):
-        with self.three(worker={"step_delay_ms": 30}) as cluster:
-            stream = self.amid(cluster)
-            cluster.restart("scheduler")
-            self.assertEqual(stream.finish(), self.streamed)
-            cluster.assert_at_rest()
-
     def test_one_drains_and_the_client_leaves(self):
-        with self.three(worker={"step_delay_ms": 30}) as cluster:
+        with self.three(**self.slowly) as cluster:
             stream = self.amid(cluster)
             cluster.ctl("set worker mixed1 drain")
             self.assertEqual(stream.finish(), self.streamed)

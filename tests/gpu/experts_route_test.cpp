@@ -23,6 +23,53 @@ class ExpertsRouteTest : public ::testing::Test {
   }
 };
 
+/// What route() is given and leaves, on the device; whatever it does not write is -1 or a NaN.
+struct Routed {
+  Routed(const std::vector<float>& of_rows, int rows, int count, int active, bool normalise,
+         int piece)
+      : lines(rows * active),
+        most(most_items(rows, count, active, piece)),
+        logits(of_rows),
+        weights(at(lines)),
+        chosen(at(lines)),
+        line(at(lines)),
+        source(at(lines)),
+        n_items(1),
+        items(at(most) + 1) {
+    call.rows = rows;
+    call.count = count;
+    call.active = active;
+    call.normalise = normalise;
+    call.piece = piece;
+    call.logits = logits.get();
+    call.chosen = chosen.get();
+    call.weights = weights.get();
+    call.line = line.get();
+    call.source = source.get();
+    call.items = items.get();
+    call.n_items = n_items.get();
+  }
+  /// Each row's experts and their weights.
+  void expect_choice(const cpu::ExpertPlan& plan) const {
+    const auto got = chosen.read();
+    const auto got_weights = weights.read();
+    for (int row = 0; row < call.rows; ++row) {
+      for (int j = 0; j < call.active; ++j) {
+        const cpu::ExpertPlan::Choice& want = plan.of_row(row)[at(j)];
+        const std::size_t i = size(row, call.active) + at(j);
+        ASSERT_EQ(got[i], want.expert) << row << ", " << j;
+        EXPECT_NEAR(got_weights[i], want.weight, 1e-5F * want.weight);
+      }
+    }
+  }
+
+  int lines, most;
+  Device<float> logits, weights;
+  Device<std::int32_t> chosen, line, source, n_items;
+  Device<ExpertItem> items;
+  ExpertRouting call;
+};
+
 struct RoutingCase {
   int rows, count, active, piece;
   bool normalise;
@@ -46,47 +93,21 @@ TEST_F(ExpertsRouteTest, RoutingIsTheCpus) {
     plan.make(softmax(logits, c.count),
               {.experts = c.count, .active = c.active, .normalise = c.normalise});
 
-    const int lines = c.rows * c.active;
-    const Device<float> device_logits(logits);
-    const Device<std::int32_t> chosen(std::vector<std::int32_t>(at(lines), -1));
-    const Device<float> weights(std::vector<float>(at(lines), NAN));
-    const Device<std::int32_t> line(std::vector<std::int32_t>(at(lines), -1));
-    const Device<std::int32_t> source(std::vector<std::int32_t>(at(lines), -1));
-    const int most = most_items(c.rows, c.count, c.active, c.piece);
-    const Device<ExpertItem> items{std::vector<ExpertItem>(at(most) + 1)};
-    const Device<std::int32_t> n_items(std::vector<std::int32_t>(1, -1));
-    ExpertRouting r;
-    r.rows = c.rows;
-    r.count = c.count;
-    r.active = c.active;
-    r.normalise = c.normalise;
-    r.piece = c.piece;
-    r.logits = device_logits.get();
-    r.chosen = chosen.get();
-    r.weights = weights.get();
-    r.line = line.get();
-    r.source = source.get();
-    r.items = items.get();
-    r.n_items = n_items.get();
-    route(r, nullptr);
+    const Routed routed(logits, c.rows, c.count, c.active, c.normalise, c.piece);
+    route(routed.call, nullptr);
 
-    const auto got_chosen = chosen.read();
-    const auto got_weights = weights.read();
-    const auto got_line = line.read();
+    routed.expect_choice(plan);
+    const auto got_line = routed.line.read();
     for (int row = 0; row < c.rows; ++row) {
       for (int j = 0; j < c.active; ++j) {
-        const cpu::ExpertPlan::Choice& want = plan.of_row(row)[at(j)];
-        const std::size_t i = size(row, c.active) + at(j);
-        ASSERT_EQ(got_chosen[i], want.expert) << row << ", " << j;
-        EXPECT_NEAR(got_weights[i], want.weight, 1e-5F * want.weight);
-        EXPECT_EQ(got_line[i], want.line);
+        EXPECT_EQ(got_line[size(row, c.active) + at(j)], plan.of_row(row)[at(j)].line);
       }
     }
     const std::vector<int> sources(plan.sources().begin(), plan.sources().end());
-    EXPECT_EQ(source.read(), sources);
-    const int n = n_items.read()[0];
-    ASSERT_LE(n, most);
-    const auto got_items = items.read();
+    EXPECT_EQ(routed.source.read(), sources);
+    const int n = routed.n_items.read()[0];
+    ASSERT_LE(n, routed.most);
+    const auto got_items = routed.items.read();
     int next = 0;
     int item = 0;
     for (const cpu::ExpertPlan::Group& group : plan.groups()) {
@@ -103,7 +124,7 @@ TEST_F(ExpertsRouteTest, RoutingIsTheCpus) {
       }
     }
     EXPECT_EQ(n, item);
-    EXPECT_EQ(next, lines);
+    EXPECT_EQ(next, routed.lines);
   }
 }
 
@@ -134,43 +155,18 @@ TEST_F(ExpertsRouteTest, AnyRoutersChoiceIsTheCpus) {
         p, {c.count, c.active, c.normalise, c.scale, c.choice_bias ? choice_bias.data() : nullptr,
             c.groups, c.active_groups, c.pairs});
 
-    const int lines = c.rows * c.active;
-    const Device<float> device_logits(logits), device_router(router_bias),
-        device_choice(choice_bias);
-    const Device<std::int32_t> chosen(at(lines)), line(at(lines)), source(at(lines)), n_items(1);
-    const Device<float> weights(at(lines));
-    const Device<ExpertItem> items(at(most_items(c.rows, c.count, c.active, 8)) + 1);
-    ExpertRouting r;
-    r.rows = c.rows;
-    r.count = c.count;
-    r.active = c.active;
-    r.normalise = c.normalise;
-    r.piece = 8;
-    r.logits = device_logits.get();
-    r.chosen = chosen.get();
-    r.weights = weights.get();
-    r.line = line.get();
-    r.source = source.get();
-    r.items = items.get();
-    r.n_items = n_items.get();
-    r.rule.sigmoid = c.sigmoid;
-    r.rule.router_bias = c.router_bias ? device_router.get() : nullptr;
-    r.rule.choice_bias = c.choice_bias ? device_choice.get() : nullptr;
-    r.rule.groups = c.groups;
-    r.rule.active_groups = c.active_groups;
-    r.rule.group_pairs = c.pairs;
-    r.rule.scale = c.scale;
-    route(r, nullptr);
-    const auto got = chosen.read();
-    const auto got_weights = weights.read();
-    for (int row = 0; row < c.rows; ++row) {
-      for (int j = 0; j < c.active; ++j) {
-        const cpu::ExpertPlan::Choice& want = plan.of_row(row)[at(j)];
-        const std::size_t i = size(row, c.active) + at(j);
-        ASSERT_EQ(got[i], want.expert) << row << ", " << j;
-        EXPECT_NEAR(got_weights[i], want.weight, 1e-5F * want.weight);
-      }
-    }
+    const Device<float> device_router(router_bias), device_choice(choice_bias);
+    Routed routed(logits, c.rows, c.count, c.active, c.normalise, 8);
+    ExpertRule& rule = routed.call.rule;
+    rule.sigmoid = c.sigmoid;
+    rule.router_bias = c.router_bias ? device_router.get() : nullptr;
+    rule.choice_bias = c.choice_bias ? device_choice.get() : nullptr;
+    rule.groups = c.groups;
+    rule.active_groups = c.active_groups;
+    rule.group_pairs = c.pairs;
+    rule.scale = c.scale;
+    route(routed.call, nullptr);
+    routed.expect_choice(plan);
   }
 }
 

@@ -87,7 +87,7 @@ ModelShape CpuExecutor::load_model(std::atomic<int>& percent) {
 Result<PoolExport> CpuExecutor::allocate(const PoolRequest& request) {
   auto exported = HostExecutor::allocate(request);
   if (exported.ok() && reads_in_place()) {
-    model_->on_layer([this](std::uint32_t layers) { layers_written(*running_, layers, *output_); });
+    model_->on_layer([this](std::uint32_t layers) { layers_written(layers); });
   }
   if (!exported.ok() || group_ == nullptr) return exported;
   constexpr TimeNs kMapping = 30 * kSecond;  // of all its pages
@@ -174,8 +174,6 @@ void CpuExecutor::run_rows(const RunStep& step, StepOutput& output) {
     throw std::logic_error(status.message());
   }
   grammars_->begin(step);  // goes on while the forward pass runs
-  running_ = &step;
-  output_ = &output;
   const LogitsView logits = forward(view);
   int line = 0;
   for (std::size_t i = 0; i < step.rows.size(); ++i) {

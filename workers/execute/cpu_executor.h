@@ -75,8 +75,6 @@ class CpuExecutor final : public HostExecutor {
   std::unique_ptr<GrammarMasks> grammars_;
   std::unique_ptr<RowSampling> sampling_;
   std::vector<StepRow> rows_;  // reused
-  const RunStep* running_ = nullptr;  // the step at hand, with its output
-  StepOutput* output_ = nullptr;
 };
 
 }  // namespace baton

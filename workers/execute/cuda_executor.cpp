@@ -261,7 +261,7 @@ Result<PoolExport> CudaExecutor::allocate_now(const PoolRequest& request) {
   // Streams wait for a worker that comes back to its pool: its graphs are recorded as steps need
   // them.
   if (!made.kept) record_graphs();
-  if (options_.tells_layers && reads_in_place()) progress_.create(request);
+  if (request.tells_layers && reads_in_place()) progress_.create(request);
   return PoolExport{g,
                     gather_handles(),
                     pool_->host_part().handle(),
@@ -545,10 +545,7 @@ void CudaExecutor::collect(StepOutput& output) {
   take_results(*lane.step, lane.on_host, reinterpret_cast<const std::int32_t*>(lane.tokens.data()),
                reinterpret_cast<const cuda::TokenLogprobs*>(lane.logprobs.data()),
                lane.host_rows.finish(), output);
-  if (lane.step->rows.empty()) return;
-  output.waited_us = lane.progress.waited_us;
-  output.failed.insert(output.failed.end(), lane.progress.failed.begin(),
-                       lane.progress.failed.end());
+  if (!lane.step->rows.empty()) lane.progress.awaited.tell(output);
 }
 
 }  // namespace baton

@@ -51,7 +51,6 @@ class CudaExecutor final : public Executor {
         0;                         // graphs are recorded up to so many rows, no more than tokens
     double memory_fraction = 0.9;  // of the GPU's memory that this process may take, all in all
     bool time_steps = false;       // on the device, for StepOutput
-    bool tells_layers = false;     // steps with prompts tell others how far they are
     bool wants_mps = false;        // set up for MPS; without it there is a warning
     std::vector<std::string>
         neighbours;       // other workers on this host's GPUs whose pools have host parts

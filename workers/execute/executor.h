@@ -75,8 +75,8 @@ class Executor {
   virtual std::unique_ptr<BlockReader> block_reader() = 0;
   /// Rows may begin with blocks of other pools (BatchRow::before). After load().
   virtual bool reads_in_place() const { return false; }
-  /// The worker is in this term from now on; 0: in none. No step of another one runs, but for one
-  /// of the term before that is not told to anybody. On the I/O thread, after allocate().
+  /// The worker is in this term from now on; 0: in none. Steps of the term before may still run. On
+  /// the I/O thread, after allocate().
   virtual void begin_term(Term /*term*/) {}
   /// How many steps may be launched before the oldest is collected: 1, or 2 where the device takes
   /// the tokens of one step straight into the next.

@@ -1,5 +1,4 @@
-// How far a GPU worker's steps are, layer by layer (docs/adr/0027): told to others in the page of
-// step_progress.h, and awaited in theirs.
+// How a GPU worker tells the layers of its steps and waits for those of others (layer_progress.h).
 //
 // Both happen on the host. A layer is told by a callback on the step's stream, once its keys and
 // values are written. Whoever needs another's layer waits for it before that layer's attention is
@@ -12,15 +11,14 @@
 #include <vector>
 
 #include "workers/cuda/types.h"
-#include "workers/pool/step_progress.h"
-#include "workers/protocol/step_batch.h"
+#include "workers/pool/layer_progress.h"
 
 namespace baton {
 
 class GpuProgress {
  public:
   struct Tell {
-    GpuProgress* owner = nullptr;
+    LayerProgress* to = nullptr;
     Term term = 0;
     StepId step = 0;
     std::uint32_t layers = 0;
@@ -28,19 +26,17 @@ class GpuProgress {
   /// One step on its way to the device and on it; reused when it has been collected.
   struct OfStep {
     const RunStep* step = nullptr;
-    int layers = 0;          // of the model
-    bool each = false;       // every layer is told, not the last one alone
-    bool in_vain = false;    // it waited for somebody who will never come
-    std::uint32_t waited_us = 0;
-    std::vector<FailedRow> failed;
+    int layers = 0;     // of the model
+    bool each = false;  // every layer is told, not the last one alone
+    Awaited awaited;
     std::vector<Tell> tells;  // what callbacks point at
   };
 
-  /// On failure nothing is told, and nobody waits for this worker.
-  void create(const PoolRequest& request);
-  const std::string& handle() const { return page_.handle(); }
-  bool tells() const { return !page_.handle().empty(); }
-  void begin_term(Term term);
+  /// As LayerProgress::create().
+  void create(const PoolRequest& request) { progress_.create(request); }
+  const std::string& handle() const { return progress_.handle(); }
+  bool tells() const { return !handle().empty(); }
+  void begin_term(Term term) { progress_.begin_term(term); }
 
   void begin(OfStep& of, const RunStep& step, int layers);
   /// The keys and values of layers 0 .. layers - 1 are queued on `stream`, and the attention of the
@@ -49,13 +45,7 @@ class GpuProgress {
   void queued(OfStep& of, std::uint32_t layers, cuda::Stream stream);
 
  private:
-  void await(OfStep& of, std::uint32_t layers);
-  void written(const Tell& tell);
-  void failed(const RunStep& step);
-
-  StepProgress page_;
-  PeerProgress peers_;
-  SpoiledSequences spoiled_;
+  LayerProgress progress_;
 };
 
 }  // namespace baton

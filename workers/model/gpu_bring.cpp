@@ -11,10 +11,12 @@ namespace {
 
 using cuda::LinearWeight;
 
+cuda::PartRows rows_at(const MatrixPiece& p) { return {static_cast<int>(p.row), p.interleaved}; }
+
 /// Where the order of a quantised matrix's inputs goes, from the groups of one of its pieces.
 void upload_order(const MatrixPiece& piece, const LinearWeight& to) {
   if (to.quantized.order == nullptr) return;
-  const auto order = order_by_group(groups_within(piece.source.int4->group, piece.columns),
+  const auto order = order_by_group(groups_within(piece.from->int4->group, piece.columns),
                                     to.quantized.group_shift);
   const cuda::OwnedStream stream;
   cuda::copy_to_device(const_cast<std::int32_t*>(to.quantized.order), order->data(),
@@ -32,7 +34,7 @@ bool parts_blocks(const Slice& some, std::int64_t block) {
 
 /// Rows or inputs of FP8 in blocks whose scales others share cannot be stored apart.
 bool parts_blocks(const MatrixPiece& piece) {
-  const auto& fp8 = piece.source.fp8;
+  const auto& fp8 = piece.from->fp8;
   return fp8 && (parts_blocks(piece.rows, fp8->block_rows) ||
                  parts_blocks(piece.columns, fp8->block_columns));
 }
@@ -44,36 +46,30 @@ void GpuBring::matrix(const std::vector<MatrixPiece>& pieces, const LinearWeight
   for (const MatrixPiece& piece : pieces) widened(piece, to);
 }
 
-void GpuBring::rows(const LinearSource& part, cuda::PartRows at, const LinearWeight& to,
-                    const Slice& rows) const {
-  widened({part, rows, at}, to);
-}
-
 void GpuBring::all(const LinearSource& part, const LinearWeight& to) const {
-  matrix({{part, {0, part.rows()}, cuda::PartRows{}}}, to);
+  matrix({{&part, {0, part.rows()}, {0, part.columns()}}}, to);
 }
 
 void GpuBring::packed(const std::vector<MatrixPiece>& pieces, const LinearWeight& to) const {
-  if (decoded_on_host(pieces.front().source)) {
+  if (decoded_on_host(*pieces.front().from)) {
     std::vector<DecodedPart> parts;
-    for (const MatrixPiece& p : pieces) parts.push_back({p.source, p.rows, p.columns, p.at});
+    for (const MatrixPiece& p : pieces) parts.push_back({*p.from, p.rows, p.columns, rows_at(p)});
     return upload_.whole(std::move(parts), to);
   }
   upload_order(pieces.front(), to);
   for (const MatrixPiece& p : pieces) {
-    upload_.packed(stored_part(p.source, method_, p.rows, p.columns), p.at, to.quantized);
+    upload_.packed(stored_part(*p.from, method_, p.rows, p.columns), rows_at(p), to.quantized);
   }
 }
 
 void GpuBring::widened(const MatrixPiece& p, const LinearWeight& to) const {
-  const LinearSource& from = p.source;
+  const LinearSource& from = *p.from;
   if (decoded_on_host(from) || parts_blocks(p)) {
-    upload_.widened({from, p.rows, p.columns, p.at}, to.data);
+    upload_.widened({from, p.rows, p.columns, rows_at(p)}, to.data);
   } else if (from.quantized()) {
-    upload_.dequantized(stored_part(from, method_, p.rows, p.columns), p.at, to.data);
+    upload_.dequantized(stored_part(from, method_, p.rows, p.columns), rows_at(p), to.data);
   } else if (p.columns.count == from.columns()) {
-    upload_.plain(rows_of(from.plain, p.rows), to.data + std::int64_t{p.at.first} * to.in,
-                  p.at.interleaved);
+    upload_.plain(rows_of(from.plain, p.rows), to.data + p.row * to.in, p.interleaved);
   } else {
     upload_.columns(from.plain, p.columns, to.data);  // of what is cut by inputs: all of `to`
   }

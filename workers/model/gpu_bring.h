@@ -14,25 +14,6 @@
 
 namespace baton {
 
-/// Some rows and columns of a layer of the checkpoint, and which rows of a fused matrix they
-/// become.
-struct MatrixPiece {
-  const LinearSource& source;
-  Slice rows;
-  Slice columns;
-  cuda::PartRows at = {};
-
-  MatrixPiece(const LinearSource& from, const Slice& some, cuda::PartRows to)
-      : source(from), rows(some), columns{0, from.columns()}, at(to) {}
-  MatrixPiece(const LinearSource& from, const Slice& some, const Slice& inputs)
-      : source(from), rows(some), columns(inputs) {}
-  MatrixPiece(const RankPiece& p)
-      : source(*p.from),
-        rows(p.rows),
-        columns(p.columns),
-        at{static_cast<int>(p.row), p.interleaved} {}
-};
-
 class GpuBring {
  public:
   /// `upload` outlives it.
@@ -41,12 +22,6 @@ class GpuBring {
 
   /// All pieces of a matrix; of one that is cut by its inputs there is one.
   void matrix(const std::vector<MatrixPiece>& pieces, const cuda::LinearWeight& to) const;
-  void pieces(const std::vector<RankPiece>& some, const cuda::LinearWeight& to) const {
-    matrix({some.begin(), some.end()}, to);
-  }
-  /// Rows of a matrix in bf16.
-  void rows(const LinearSource& part, cuda::PartRows at, const cuda::LinearWeight& to,
-            const Slice& rows) const;
   void all(const LinearSource& part, const cuda::LinearWeight& to) const;
 
  private:

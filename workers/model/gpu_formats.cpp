@@ -23,6 +23,11 @@ GpuFormats::Names GpuFormats::of_layer(int layer, Names names) const {
   return names;
 }
 
+GpuFormats::Names GpuFormats::qkv_names(int layer) const {
+  const TensorNames& n = config_.names;
+  return of_layer(layer, n.qkv.empty() ? Names{n.q, n.k, n.v} : Names{n.qkv});
+}
+
 GpuFormats::Names GpuFormats::gate_up_names(int layer) const {
   const TensorNames& n = config_.names;
   if (!n.gate_up.empty()) return of_layer(layer, {n.gate_up});
@@ -47,10 +52,7 @@ bool GpuFormats::halves(const Names& parts, int intermediate) const {
   return q.block_rows != 0 && intermediate % q.block_rows == 0;
 }
 
-LinearFormat GpuFormats::qkv(int layer) const {
-  const TensorNames& n = config_.names;
-  return of(of_layer(layer, n.qkv.empty() ? Names{n.q, n.k, n.v} : Names{n.qkv}), config_.hidden);
-}
+LinearFormat GpuFormats::qkv(int layer) const { return of(qkv_names(layer), config_.hidden); }
 
 LinearFormat GpuFormats::o(int layer) const {
   return of_inputs(of_layer(layer, {config_.names.o}), config_.heads * config_.head_dim);
@@ -104,7 +106,7 @@ GpuFormats::Summary GpuFormats::summary() const {
   const TensorNames& n = config_.names;
   Summary found;
   for (int i = 0; i < config_.layers; ++i) {
-    count(of_layer(i, n.qkv.empty() ? Names{n.q, n.k, n.v} : Names{n.qkv}), qkv(i), found);
+    count(qkv_names(i), qkv(i), found);
     count(of_layer(i, {n.o}), o(i), found);
     if (!config_.sparse(i)) {
       count(gate_up_names(i), gate_up(i), found);

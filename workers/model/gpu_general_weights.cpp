@@ -127,7 +127,7 @@ class Loader {
     put(reader_.final_norm(), reader_.final_norm_bias(), w.general_final_norm);
     const LinearSource head = reader_.lm_head();
     if (!c_.tied_embeddings) {
-      bring_.matrix({{head, cut_.part(c_.vocab), cuda::PartRows{}}}, w.lm_head);
+      bring_.matrix({{&head, cut_.part(c_.vocab), {0, head.columns()}}}, w.lm_head);
     }
     for (int i = 0; i < c_.layers; ++i) {
       layer(i, w.layers[count_of(i)]);
@@ -159,13 +159,13 @@ class Loader {
     put(from.mlp_after, from.norm_biases[3], g.after_mlp);
     const LayerSpec& spec = c_.layer(index);
     const LayerCut cut(c_, cut_, spec.mlp.intermediate);
-    bring_.pieces(pieces_of_qkv(from, c_, cut), to.qkv);
+    bring_.matrix(pieces_of_qkv(from, c_, cut), to.qkv);
     put(qkv_part(from.qkv_bias, c_, cut), g.qkv_bias);
     const bool whole = spec.attention.qk_norm == QkNorm::whole;
     put(whole ? numbers_of(from.q_norm, cut.q) : from.q_norm, g.q_norm);
     put(whole ? numbers_of(from.k_norm, cut.kv) : from.k_norm, g.k_norm);
     put(numbers_of(from.sinks, cut_.heads(c_)), g.sinks);
-    bring_.pieces({piece_behind(from.o, cut, cut.q)}, to.o);
+    bring_.matrix({piece_behind(from.o, cut, cut.q)}, to.o);
     put(from.o_bias, g.o_bias);
     if (!spec.sparse()) {
       dense(spec.mlp, from.dense, to.gate_up, to.down, g.up_bias, g.down_bias);
@@ -185,8 +185,8 @@ class Loader {
   void dense(const MlpSpec& m, const FeedForwardSource& from, const LinearWeight& up,
              const LinearWeight& down, const float* up_bias, const float* down_bias) {
     const LayerCut cut(c_, cut_, m.intermediate);
-    bring_.pieces(pieces_of_up(from, m, cut), up);
-    bring_.pieces({piece_behind(from.down, cut, cut.middle)}, down);
+    bring_.matrix(pieces_of_up(from, m, cut), up);
+    bring_.matrix({piece_behind(from.down, cut, cut.middle)}, down);
     put(up_part(from.up_bias, m, cut), up_bias);
     put(from.down_bias, down_bias);
   }

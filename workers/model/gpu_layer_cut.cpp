@@ -24,8 +24,8 @@ LayerCut::LayerCut(const ModelConfig& c, const GpuCut& cut, int intermediate)
   kv = dims(cut.kv_heads(c));
 }
 
-std::vector<RankPiece> pieces_of_qkv(const LayerSource& from, const ModelConfig& c,
-                                     const LayerCut& cut) {
+std::vector<MatrixPiece> pieces_of_qkv(const LayerSource& from, const ModelConfig& c,
+                                       const LayerCut& cut) {
   const bool fused = from.k.rows() == 0;
   const std::int64_t k_first = fused ? std::int64_t{c.heads} * c.head_dim : 0;
   const std::int64_t v_first = fused ? k_first + std::int64_t{c.kv_heads} * c.head_dim : 0;
@@ -44,8 +44,8 @@ std::vector<RankPiece> pieces_of_qkv(const LayerSource& from, const ModelConfig&
            false}};
 }
 
-std::vector<RankPiece> pieces_of_up(const FeedForwardSource& from, const MlpSpec& spec,
-                                    const LayerCut& cut) {
+std::vector<MatrixPiece> pieces_of_up(const FeedForwardSource& from, const MlpSpec& spec,
+                                      const LayerCut& cut) {
   if (!spec.gated) return {{&from.up, cut.middle, {0, from.up.columns()}, 0, false}};
   const bool fused = from.up.rows() == 0;
   const Slice columns{0, from.gate.columns()};
@@ -58,7 +58,7 @@ std::vector<RankPiece> pieces_of_up(const FeedForwardSource& from, const MlpSpec
            true}};
 }
 
-RankPiece piece_behind(const LinearSource& from, const LayerCut& cut, const Slice& columns) {
+MatrixPiece piece_behind(const LinearSource& from, const LayerCut& cut, const Slice& columns) {
   if (cut.by_outputs) return {&from, cut.hidden, {0, from.columns()}, 0, false};
   return {&from, {0, from.rows()}, columns, 0, false};
 }

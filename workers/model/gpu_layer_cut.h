@@ -21,24 +21,23 @@ struct LayerCut {
   LayerCut(const ModelConfig& c, const GpuCut& cut, int intermediate);
 };
 
-/// Some rows and columns of a stored matrix, and where the rows go in the one that they become part
-/// of.
-struct RankPiece {
+/// Some rows and columns of a stored matrix, and which rows of the one on the GPU they become.
+struct MatrixPiece {
   const LinearSource* from = nullptr;
   Slice rows, columns;
-  std::int64_t row = 0;
+  std::int64_t row = 0;      // the first one's
   bool interleaved = false;  // eight rows, then room for eight
 };
 
 /// A rank's rows of q, k and v, also where one tensor has all three.
-std::vector<RankPiece> pieces_of_qkv(const LayerSource& from, const ModelConfig& c,
-                                     const LayerCut& cut);
+std::vector<MatrixPiece> pieces_of_qkv(const LayerSource& from, const ModelConfig& c,
+                                       const LayerCut& cut);
 /// A rank's rows of gate and up, eight of each in turns, also where one tensor has both; or of up
 /// alone.
-std::vector<RankPiece> pieces_of_up(const FeedForwardSource& from, const MlpSpec& spec,
-                                    const LayerCut& cut);
+std::vector<MatrixPiece> pieces_of_up(const FeedForwardSource& from, const MlpSpec& spec,
+                                      const LayerCut& cut);
 /// Of a matrix that is cut by its inputs, or by outputs.
-RankPiece piece_behind(const LinearSource& from, const LayerCut& cut, const Slice& columns);
+MatrixPiece piece_behind(const LinearSource& from, const LayerCut& cut, const Slice& columns);
 
 // Vectors beside them; of an empty one nothing.
 

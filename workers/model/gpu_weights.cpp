@@ -23,7 +23,6 @@ namespace {
 using cuda::Bf16;
 using cuda::ExpertFormat;
 using cuda::LinearWeight;
-using cuda::PartRows;
 using cuda::WeightFormat;
 using Places = GpuPlaces;
 
@@ -139,17 +138,17 @@ void upload_ropes(const ModelConfig& c, const GpuWeights& w) {
 /// The experts of a layer, quantised ones dequantised.
 void bring_experts(const GpuBring& bring, CheckpointReader& reader, const ModelConfig& c,
                    const GpuCut& cut, int layer, const GpuLayer& to) {
-  const Slice middle = cut.part(c.experts().expert.intermediate);
-  const auto intermediate = static_cast<int>(middle.count);
+  const MlpSpec& expert = c.experts().expert;
+  const LayerCut parts(c, cut, expert.intermediate);
+  const auto intermediate = static_cast<int>(parts.middle.count);
   const std::int64_t elements = std::int64_t{intermediate} * c.hidden;
   for (int e = 0; e < c.experts().count; ++e) {
     const FeedForwardSource from = reader.expert(layer, e);
     const LinearWeight gate_up{bf16_of(to.expert_gate_up) + 2 * elements * e, 2 * intermediate,
                                c.hidden};
     const LinearWeight down{bf16_of(to.expert_down) + elements * e, c.hidden, intermediate};
-    bring.rows(from.gate, {0, true}, gate_up, middle);
-    bring.rows(from.up, {8, true}, gate_up, middle);
-    bring.matrix({{from.down, {0, c.hidden}, middle}}, down);
+    bring.matrix(pieces_of_up(from, expert, parts), gate_up);
+    bring.matrix({piece_behind(from.down, parts, parts.middle)}, down);
   }
 }
 
@@ -158,15 +157,15 @@ void bring_layer(GpuUpload& upload, const GpuBring& bring, const ModelConfig& c,
   const MlpSpec& mlp = c.layer(index).mlp;
   const LayerCut cut(c, of_rank, mlp.intermediate);
   upload.vector(from.input_norm, to.input_norm);
-  bring.pieces(pieces_of_qkv(from, c, cut), to.qkv);
+  bring.matrix(pieces_of_qkv(from, c, cut), to.qkv);
   upload.vector(qkv_part(from.qkv_bias, c, cut), to.qkv_bias);
   upload.vector(from.q_norm, to.q_norm);
   upload.vector(from.k_norm, to.k_norm);
-  bring.pieces({piece_behind(from.o, cut, cut.q)}, to.o);
+  bring.matrix({piece_behind(from.o, cut, cut.q)}, to.o);
   upload.vector(from.post_norm, to.post_norm);
   if (to.sparse()) return bring.all(from.router, to.router);
-  bring.pieces(pieces_of_up(from.dense, mlp, cut), to.gate_up);
-  bring.pieces({piece_behind(from.dense.down, cut, cut.middle)}, to.down);
+  bring.matrix(pieces_of_up(from.dense, mlp, cut), to.gate_up);
+  bring.matrix({piece_behind(from.dense.down, cut, cut.middle)}, to.down);
 }
 
 /// Random numbers of about the size of an initialised model's weights.
@@ -241,7 +240,7 @@ void load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, i
   upload.vector(reader.final_norm(), w.final_norm);
   const LinearSource head = reader.lm_head();
   if (!config.tied_embeddings) {
-    bring.matrix({{head, cut.part(config.vocab), PartRows{}}}, w.lm_head);
+    bring.matrix({{&head, cut.part(config.vocab), {0, head.columns()}}}, w.lm_head);
   }
   reader.expect_all_taken();
   upload.run(ordinal, percent);

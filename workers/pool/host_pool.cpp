@@ -126,11 +126,7 @@ Result<PoolExport> HostExecutor::allocate(const PoolRequest& request) {
   window_ = std::make_shared<PoolWindow>(this->pool().allocation(),
                                          std::span(this->pool().data(), g.block_bytes * g.blocks),
                                          g.block_bytes);
-  if (reads_in_place()) {
-    // Without it prompts are computed by one worker at a time.
-    auto progress = StepProgress::create(request);
-    if (progress.ok()) progress_ = std::move(progress).value();
-  }
+  if (request.tells_layers && reads_in_place()) progress_.create(request);
   exported.progress_handle = progress_.handle();
   exported.geometry = this->pool().geometry();
   exported.ranks = {PoolRank{"cpu", this->pool().handle()}};
@@ -146,46 +142,23 @@ std::unique_ptr<BlockReader> HostExecutor::block_reader() {
 }
 
 /// The protocol core has seen to it that every pool is there, and stays for this step.
-void HostExecutor::resolve_tables() {
-  tables_.resize(std::max(tables_.size(), step_->rows.size()));
-  for (std::size_t i = 0; i < step_->rows.size(); ++i) {
-    tables_[i].clear();
-    if (!window_->resolve(step_->rows[i], tables_[i]))
-      throw std::logic_error("a row names blocks of a pool that is not mapped");
-  }
-}
-
 void HostExecutor::collect(StepOutput& output) {
   for (const CopyOp& op : step_->copies) pool_->copy(op);
   in_place_ = step_->reads_in_place;
-  if (in_place_) resolve_tables();
-  waits_in_vain_ = spoiled_.any_of(step_->term, step_->rows);
-  if (waits_in_vain_) progress_.failed(step_->term, step_->step);
+  if (in_place_) resolve_rows(*step_, *window_, tables_);
+  progress_.begin(*step_, awaited_);
   if (!step_->rows.empty()) run_rows(*step_, output);
+  awaited_.tell(output);
   const std::uint64_t bytes = pool().geometry().block_bytes;
   for (const BlockId block : step_->summed)
     output.sums.push_back(checksum(pool_->block(block), bytes));
 }
 
-void HostExecutor::await_layers(const RunStep& step, std::uint32_t layers, StepOutput& output) {
-  if (waits_in_vain_ || step.waits.empty()) return;
-  const TimeNs began = now_ns();
-  for (const RowWait& wait : step.waits) {
-    const std::string why = peers_.wait(wait.handle, wait.term, wait.step, layers);
-    if (why.empty()) continue;
-    // What this step leaves in that row's blocks is nothing that others may go on with.
-    waits_in_vain_ = true;
-    spoiled_.add(step.term, step.rows[wait.row].sequence);
-    output.failed.push_back(
-        {wait.row, "another worker has not written what it reads: " + why, true});
-  }
-  if (waits_in_vain_) progress_.failed(step.term, step.step);
-  output.waited_us += static_cast<std::uint32_t>((now_ns() - began) / 1000);
-}
+void HostExecutor::await_layers(std::uint32_t layers) { progress_.await(*step_, layers, awaited_); }
 
-void HostExecutor::layers_written(const RunStep& step, std::uint32_t layers, StepOutput& output) {
-  await_layers(step, layers, output);
-  if (!waits_in_vain_) progress_.written(step.term, step.step, layers);
+void HostExecutor::layers_written(std::uint32_t layers) {
+  await_layers(layers);
+  if (!awaited_.in_vain()) progress_.written(step_->term, step_->step, layers);
 }
 
 Result<std::unique_ptr<MappedPool>> HostBlockReader::map(const Pull& pull) {

@@ -11,8 +11,9 @@
 
 #include "workers/execute/executor.h"
 #include "workers/pool/kv_pool.h"
+#include "workers/pool/layer_progress.h"
 #include "workers/pool/pool_window.h"
-#include "workers/pool/step_progress.h"
+#include "workers/pool/resolved_tables.h"
 
 namespace baton {
 
@@ -66,15 +67,15 @@ class HostExecutor : public Executor {
   }
   /// output.tokens[i] = what row i sampled; rows without logits keep kNoToken.
   virtual void run_rows(const RunStep& step, StepOutput& output) = 0;
-  /// Until the other workers that the step's rows wait for have written layers 0 .. layers-1.
-  void await_layers(const RunStep& step, std::uint32_t layers, StepOutput& output);
-  /// The rows' keys and values of layers 0 .. layers-1 are written. Says so to whoever waits for
+  /// Until the other workers that the rows of the step at hand wait for have written layers 0 ..
+  /// layers-1.
+  void await_layers(std::uint32_t layers);
+  /// Its rows' keys and values of layers 0 .. layers-1 are written. Says so to whoever waits for
   /// it, after having waited itself: so a step that has told a layer has seen all before it, and
   /// who waits for the last one waits for all.
-  void layers_written(const RunStep& step, std::uint32_t layers, StepOutput& output);
+  void layers_written(std::uint32_t layers);
 
  private:
-  void resolve_tables();
   Result<HostPool> make_pool(const PoolRequest& request, const KvGeometry& geometry,
                              const KvGeometry& host_geometry) const;
   Result<HostPool> leased_pool(const PoolRequest& request, KvGeometry geometry,
@@ -86,10 +87,8 @@ class HostExecutor : public Executor {
   std::optional<HostPool> pool_;
   const RunStep* step_ = nullptr;
   std::shared_ptr<PoolWindow> window_;
-  StepProgress progress_;
-  PeerProgress peers_;
-  SpoiledSequences spoiled_;
-  bool waits_in_vain_ = false;                // the step at hand, for some layer of another's
+  LayerProgress progress_;
+  Awaited awaited_;                           // of the step at hand
   bool in_place_ = false;                     // the step at hand reads other pools
   std::vector<std::vector<BlockId>> tables_;  // then: its rows', as the window has them
 };

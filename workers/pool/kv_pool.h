@@ -29,6 +29,7 @@ struct PoolRequest {
   std::uint64_t pool_mib = 0;          // 0 as well: the backend's default
   std::uint32_t host_pool_blocks = 0;  // of the host part; 0: as many as fit host_pool_mib
   std::uint64_t host_pool_mib = 0;     // 0 as well: no host part
+  bool tells_layers = false;  // steps shall tell others how far they are (layer_progress.h)
 };
 
 enum class PoolPart { device, host };

@@ -14,6 +14,7 @@
 #include "ipc/status.h"
 #include "ipc/types.h"
 #include "workers/pool/pool_ids.h"
+#include "workers/pool/resolved_tables.h"
 #include "workers/protocol/step_batch.h"
 
 namespace baton {
@@ -38,9 +39,11 @@ class PoolNumbers {
 
  private:
   struct Place {
-    std::uint32_t number = 0;
+    std::uint32_t first = 0;  // id of its block 0
     const std::byte* begin = nullptr;
     std::uint32_t blocks = 0;
+
+    std::uint32_t number() const { return first >> kPoolBlockBits; }
   };
   std::optional<std::uint32_t> free_number() const;
 
@@ -52,8 +55,7 @@ class PoolNumbers {
 /// The same rows with tables as kernels have them. Both outlive the step; buffers are reused.
 class ResolvedRows {
  public:
-  /// Throws std::logic_error where a pool is not there: the protocol core has seen to it that each
-  /// is, and stays for this step.
+  /// Throws as resolve_rows().
   const RunStep& resolve(const RunStep& step, const PoolNumbers& pools);
 
  private:

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <string>
 
+#include "workers/pool/resolved_tables.h"
+
 namespace baton {
 
 namespace {
@@ -117,17 +119,7 @@ void PoolWindow::remove(AllocationId allocation) {
 
 bool PoolWindow::resolve(const BatchRow& row, std::vector<BlockId>& ids) const {
   const std::lock_guard lock(mutex_);
-  std::size_t at = 0;
-  for (const TablePart& part : row.before) {
-    const auto it = places_.find(part.allocation);
-    if (it == places_.end()) return false;
-    for (std::uint32_t i = 0; i < part.blocks && at < row.blocks.size(); ++i, ++at) {
-      if (row.blocks[at] >= it->second.blocks) return false;
-      ids.push_back(it->second.first + row.blocks[at]);
-    }
-  }
-  ids.insert(ids.end(), row.blocks.begin() + static_cast<std::ptrdiff_t>(at), row.blocks.end());
-  return true;
+  return resolve_row(row, places_, ids);
 }
 
 }  // namespace baton

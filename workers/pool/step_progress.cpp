@@ -23,7 +23,6 @@ constexpr auto kNap = std::chrono::microseconds(50);
 
 /// Of processes that ended long ago nobody's rows are waited for.
 constexpr std::size_t kMostPages = 64;
-constexpr std::size_t kMostSpoiled = 64;
 
 }  // namespace
 
@@ -75,11 +74,6 @@ LayerState look_at(const ProgressPage& page, Term term, StepId step, std::uint32
   // A later step that failed says nothing of this one; but this one's word would be overwritten.
   if (failed >= step) return LayerState::never;
   return at >= progress_at(step, layers) ? LayerState::written : LayerState::awaited;
-}
-
-void SpoiledSequences::add(Term term, SequenceId sequence) {
-  last_.emplace_back(term, sequence);
-  if (last_.size() > kMostSpoiled) last_.pop_front();
 }
 
 Result<const ProgressPage*> PeerProgress::page_of(const std::string& handle) {

@@ -4,13 +4,11 @@
 //
 // The writer is one process. Its I/O thread says which term it is in; its step thread, what it has
 // written. A reader believes `at` only if `term` was the term that it waits for, before and after
-// it looked: the page is cleared between two terms, while no step runs.
+// it looked: the page is cleared between two terms, and what steps of the last one say is not told.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -64,32 +62,13 @@ class StepProgress {
   ProgressPage* page() { return reinterpret_cast<ProgressPage*>(region_.writable_data()); }
 
   ShmRegion region_;
-  std::unique_ptr<std::mutex>
-      lock_;  // between the term's begin and what a step of the last one says
+  /// Between the begin of a term and what a step of the last one says.
+  std::unique_ptr<std::mutex> lock_;
 };
 
 /// What one look at a page says of a step's layers.
 enum class LayerState { awaited, written, never };
 LayerState look_at(const ProgressPage& page, Term term, StepId step, std::uint32_t layers);
-
-/// Sequences of a term of which a row has waited in vain. A step that was launched before this was
-/// told goes on with what was never computed: nobody may believe it either.
-class SpoiledSequences {
- public:
-  void add(Term term, SequenceId sequence);
-  /// Whether any row is one of theirs.
-  template <typename Rows>
-  bool any_of(Term term, const Rows& rows) const {
-    for (const auto& row : rows) {
-      if (std::find(last_.begin(), last_.end(), std::pair(term, row.sequence)) != last_.end())
-        return true;
-    }
-    return false;
-  }
-
- private:
-  std::deque<std::pair<Term, SequenceId>> last_;  // more than can be in steps under way
-};
 
 /// Pages of others. Used by the step thread alone.
 class PeerProgress {

@@ -35,7 +35,7 @@ struct Model {
 /// How often each number of a stored matrix was brought, by where the matrix lies.
 class Brought {
  public:
-  void take(const RankPiece& p) {
+  void take(const MatrixPiece& p) {
     const cpu::MatrixSource& m = p.from->plain;
     ASSERT_LE(p.rows.end(), m.rows);
     ASSERT_LE(p.columns.end(), m.columns);
@@ -48,8 +48,8 @@ class Brought {
     bytes +=
         static_cast<std::uint64_t>(p.rows.count * p.columns.count * cpu::element_bytes(m.type));
   }
-  void take(const std::vector<RankPiece>& pieces) {
-    for (const RankPiece& p : pieces) take(p);
+  void take(const std::vector<MatrixPiece>& pieces) {
+    for (const MatrixPiece& p : pieces) take(p);
   }
   /// Rows [first, first + count) of a matrix: each number so often.
   void expect(const LinearSource& from, std::int64_t first, std::int64_t count, int times) {
@@ -166,7 +166,7 @@ TEST_P(LayerCuts, ARanksHeadsBelongTogether) {
     const LayerCut layer_cut(c, cut, c.layer(0).mlp.intermediate);
     const std::vector<float> mine = qkv_part(places, c, layer_cut);
     ASSERT_EQ(mine.size(), static_cast<std::size_t>(own.qkv_columns()));
-    for (const RankPiece& p : pieces_of_qkv(layer, c, layer_cut)) {
+    for (const MatrixPiece& p : pieces_of_qkv(layer, c, layer_cut)) {
       // The first number of what is q's, k's or v's tensor, among all three.
       const std::int64_t behind = p.from == &layer.q   ? 0
                                   : p.from == &layer.k ? layer.q.rows()
@@ -191,9 +191,9 @@ TEST_P(LayerCuts, ARanksHeadsBelongTogether) {
 }
 
 /// A matrix on the device, of pieces: rows of gate and up by eights.
-std::vector<std::vector<double>> placed(const std::vector<RankPiece>& pieces) {
+std::vector<std::vector<double>> placed(const std::vector<MatrixPiece>& pieces) {
   std::vector<std::vector<double>> rows;
-  for (const RankPiece& p : pieces) {
+  for (const MatrixPiece& p : pieces) {
     const cpu::MatrixSource& m = p.from->plain;
     for (std::int64_t r = 0; r < p.rows.count; ++r) {
       const auto at = static_cast<std::size_t>(p.row + (p.interleaved ? r / 8 * 16 + r % 8 : r));

@@ -1,6 +1,7 @@
 // How far a step is, told to other workers through a page of shared memory: what a reader may
 // believe, and when it leaves.
 #include "workers/pool/step_progress.h"
+#include "workers/pool/layer_progress.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 #include <thread>
 
 #include "ipc/process.h"
+#include "workers/pool/layer_progress.h"
 
 namespace baton::test {
 namespace {
@@ -129,6 +131,76 @@ TEST_F(StepProgressOfAChild, WhatItHasWrittenBeforeIsWritten) {
   waitpid(child_, nullptr, 0);
   PeerProgress peers;
   EXPECT_EQ(peers.wait(progress_.handle(), 9, 1, 4), "");
+}
+
+/// Workers of one process; row i of a step of the third one waits for step 1 of worker i.
+class LayerProgressTest : public ::testing::Test {
+ protected:
+  LayerProgressTest() {
+    for (std::size_t i = 0; i < 3; ++i) {
+      workers_[i].create(progress_request("w" + std::to_string(i)));
+      workers_[i].begin_term(5);
+    }
+  }
+  RunStep step(Term term, std::uint32_t waiting) {
+    RunStep step;
+    step.term = term;
+    step.step = ++steps_;
+    step.rows.resize(2);
+    for (std::uint32_t i = 0; i < 2; ++i) step.rows[i].sequence = 70 + i;
+    for (std::uint32_t i = 0; i < waiting; ++i) {
+      step.waits.push_back({i, workers_[i].handle(), 5, 1});
+    }
+    return step;
+  }
+  std::string heard_of(const RunStep& step, std::uint32_t layers) {
+    return PeerProgress(kShort).wait(third_.handle(), step.term, step.step, layers);
+  }
+
+  LayerProgress workers_[3];
+  LayerProgress& third_ = workers_[2];
+  Awaited awaited_;
+  StepId steps_ = 0;
+};
+
+TEST_F(LayerProgressTest, OthersAreWaitedForAfterOneHasFailed) {
+  const RunStep both = step(5, 2);
+  third_.begin(both, awaited_);
+  workers_[0].written(5, 1, 1);
+  workers_[1].written(5, 1, 2);
+  third_.await(both, 1, awaited_);
+  EXPECT_FALSE(awaited_.in_vain());
+
+  workers_[0].begin_term(0);
+  third_.await(both, 2, awaited_);
+  ASSERT_EQ(awaited_.failed.size(), 1U);
+  EXPECT_EQ(awaited_.failed[0].row, 0U);
+  EXPECT_TRUE(awaited_.failed[0].waited);
+  EXPECT_NE(heard_of(both, 1), "") << "nobody goes on with it";
+
+  workers_[1].begin_term(0);
+  third_.await(both, 3, awaited_);
+  ASSERT_EQ(awaited_.failed.size(), 2U) << "each once";
+  EXPECT_EQ(awaited_.failed[1].row, 1U);
+}
+
+TEST_F(LayerProgressTest, WhatFollowsInTheTermIsVoidAndNoOtherTerms) {
+  workers_[0].begin_term(0);
+  const RunStep failing = step(5, 1);
+  third_.begin(failing, awaited_);
+  third_.await(failing, 1, awaited_);
+  ASSERT_EQ(awaited_.failed.size(), 1U);
+
+  third_.begin(step(5, 0), awaited_);
+  ASSERT_EQ(awaited_.failed.size(), 1U) << "the other sequence goes on";
+  EXPECT_EQ(awaited_.failed[0].row, 0U);
+
+  third_.begin_term(6);  // whose scheduler may call its sequences by the same numbers
+  const RunStep next = step(6, 0);
+  third_.begin(next, awaited_);
+  EXPECT_FALSE(awaited_.in_vain());
+  third_.written(6, next.step, 1);
+  EXPECT_EQ(heard_of(next, 1), "");
 }
 
 }  // namespace
