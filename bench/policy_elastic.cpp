@@ -1,6 +1,7 @@
 #include "bench/policy_elastic.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <functional>
 #include <string>
@@ -65,16 +66,27 @@ bool meets(const StepTimes& times, const VirtualRequest& request, const VirtualR
   return reply.tokens.back() - reply.tokens.front() <= gaps * kPerToken;
 }
 
-/// Whether the set-up serves the load at `rate` as most of its clients expect it.
-bool serves(const Setup& setup, const Load& load, double rate, std::uint64_t seed,
-            std::uint32_t requests, const StepTimes& times) {
+struct Played {
+  Requests sent;
+  VirtualRun run;
+};
+
+Played play_load(const Setup& setup, const Load& load, double rate, std::uint64_t seed,
+                 std::uint32_t requests, const StepTimes& times) {
   const double seconds = static_cast<double>(kShortest) / 1e9;
   const auto count = std::max(requests, static_cast<std::uint32_t>(rate * seconds));
-  const Requests sent = prompts_of(seed, count, rate, load.kinds);
+  Requests sent = prompts_of(seed, count, rate, load.kinds);
   Settings settings;
   settings.prefix_cache = false;
   setup.apply(settings);
-  const VirtualRun run = play(settings, workers_of(setup.split, kBlocks), times, sent);
+  VirtualRun run = play(settings, workers_of(setup.split, kBlocks), times, sent);
+  return {std::move(sent), std::move(run)};
+}
+
+/// Whether the set-up serves the load at `rate` as most of its clients expect it.
+bool serves(const Setup& setup, const Load& load, double rate, std::uint64_t seed,
+            std::uint32_t requests, const StepTimes& times) {
+  const auto [sent, run] = play_load(setup, load, rate, seed, requests, times);
   std::size_t met = 0;
   for (std::size_t i = 0; i < sent.size(); ++i) met += meets(times, sent[i], run.replies[i]) ? 1 : 0;
   return static_cast<double>(met) >= kMet * static_cast<double>(sent.size());
@@ -95,6 +107,25 @@ double goodput(const Setup& setup, const Load& load, std::uint64_t seed, std::ui
   return low;
 }
 
+/// How long first tokens take, beside the prompt alone on one worker: in the middle and at nine in
+/// ten, "0.40 / 1.20"; of prompts that are spread where that is on.
+std::string first_tokens(const Setup& setup, const Load& load, double rate, std::uint64_t seed,
+                         std::uint32_t requests, const StepTimes& times) {
+  const auto [sent, run] = play_load(setup, load, rate, seed, requests, times);
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < sent.size(); ++i) {
+    if (sent[i].input < Settings().elastic_prompt_tokens || run.replies[i].tokens.empty()) continue;
+    ratios.push_back(static_cast<double>(run.replies[i].tokens.front() - sent[i].arrival) /
+                     static_cast<double>(alone(times, sent[i].input)));
+  }
+  std::sort(ratios.begin(), ratios.end());
+  if (ratios.empty()) return "";
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%.2f / %.2f", ratios[ratios.size() / 2],
+                ratios[ratios.size() * 9 / 10]);
+  return text.data();
+}
+
 }  // namespace
 
 void print_elastic(std::uint64_t seed, std::uint32_t requests, const MeasuredDevice& device) {
@@ -103,6 +134,7 @@ void print_elastic(std::uint64_t seed, std::uint32_t requests, const MeasuredDev
       {"3 prefill, 1 decode", {3, 1, 0}, chunks(2048)},
       {"4 mixed, chunks of 512", {0, 0, 4}, chunks(512)},
       {"4 mixed, chunks of 2,048", {0, 0, 4}, chunks(2048)},
+      {"4 mixed, chunks of 512, elastic", {0, 0, 4}, chunks(512, true)},
       {"4 mixed, chunks of 2,048, elastic", {0, 0, 4}, chunks(2048, true)},
   };
   const PromptKind chats = {300, 0.9, 16, 4'000, 150};  // as questions()
@@ -118,17 +150,40 @@ void print_elastic(std::uint64_t seed, std::uint32_t requests, const MeasuredDev
       "\nelastic: four workers, requests a second of which nine in ten get their first token within "
       "%.0f times what their prompt takes alone (%.1f s at least), and %.0f ms a token\n\n| set-up |",
       kSlowdown, static_cast<double>(kPatience) / 1e9, static_cast<double>(kPerToken) / 1e6);
-  for (const Load& load : loads) std::printf(" %s |", load.name.c_str());
-  std::printf("\n|---|");
-  for (std::size_t i = 0; i < loads.size(); ++i) std::printf("---|");
-  std::printf("\n");
+  const auto print_head = [&] {
+    for (const Load& load : loads) std::printf(" %s |", load.name.c_str());
+    std::printf("\n|---|");
+    for (std::size_t i = 0; i < loads.size(); ++i) std::printf("---|");
+    std::printf("\n");
+  };
+  print_head();
+  std::vector<double> most(loads.size(), 0);
   for (const Setup& setup : setups) {
     std::printf("| %s |", setup.name.c_str());
-    for (const Load& load : loads) {
-      std::printf(" %.2f |", goodput(setup, load, seed, requests, device.times));
+    for (std::size_t i = 0; i < loads.size(); ++i) {
+      const double rate = goodput(setup, loads[i], seed, requests, device.times);
+      most[i] = std::max(most[i], rate);
+      std::printf(" %.2f |", rate);
       std::fflush(stdout);
     }
     std::printf("\n");
+  }
+  for (const double part : {0.5, 0.2}) {
+    std::printf(
+        "\nat %.1f of the largest goodput: time to the first token of prompts of %u tokens and "
+        "more, "
+        "beside the prompt alone on one worker, median / 90th percentile\n\n| set-up |",
+        part, Settings().elastic_prompt_tokens);
+    print_head();
+    for (const Setup& setup : setups) {
+      std::printf("| %s |", setup.name.c_str());
+      for (std::size_t i = 0; i < loads.size(); ++i) {
+        std::printf(
+            " %s |",
+            first_tokens(setup, loads[i], part * most[i], seed, requests, device.times).c_str());
+      }
+      std::printf("\n");
+    }
   }
 }
 

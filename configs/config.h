@@ -83,6 +83,7 @@ struct SchedulerConfig {
   Elastic elastic = Elastic::off;
   std::uint32_t elastic_degree = 8;
   std::uint32_t elastic_prompt_tokens = 4096;
+  Elastic elastic_gather = Elastic::automatic;
   double worker_timeout_s = 3;
   double frontend_timeout_s = 15;
   double successor_wait_s = 10;

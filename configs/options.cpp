@@ -179,6 +179,12 @@ const std::vector<Option<SchedulerConfig>>& scheduler_options() {
        "the "
        "same time, chunk by chunk in turns",
        &S::elastic_prompt_tokens, 64, 100000000},
+      {.name = "elastic_gather",
+       .meaning = "with elastic auto: a request that lies in several pools and decodes is pulled "
+                  "together into its worker's pool once that has room for it; off: its blocks stay "
+                  "where they were computed, and are read there for each token",
+       .member = &S::elastic_gather,
+       .choices = "off|auto"},
       {"worker_timeout_s", "seconds without progress after which a worker is fenced",
        &S::worker_timeout_s, 0.2, 3600},
       {"frontend_timeout_s", "seconds of silence after which a front end counts as dead",

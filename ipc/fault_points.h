@@ -58,6 +58,8 @@ enum class Fault : std::uint8_t {
   chunk_not_awaited,         // a row reads a chunk that another worker is still computing
   chunk_counted_alone,       // the last chunk of a prompt counts before those of others have come
   failed_chunk_counts,       // a chunk counts although its worker has waited in vain
+  home_before_its_blocks,    // a gathered sequence goes on before all its blocks have arrived
+  gathered_kept,             // blocks that a sequence was to be gathered in stay its own
 };
 
 #ifdef BATON_FAULTS

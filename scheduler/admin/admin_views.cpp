@@ -52,6 +52,8 @@ json info(const State& state, const AdminStats& stats) {
                    {"pulls_saved", c.pulls_saved},
                    {"role_changes", c.role_changes},
                    {"growths", c.growths},
+                   {"gathers", c.gathers},
+                   {"gathered_blocks", c.gathered_blocks},
                    {"growth_blocks_moved", c.growth_blocks_moved}};
   const auto frontends = std::count_if(state.frontends.begin(), state.frontends.end(),
                                        [](const Frontend& f) { return f.reachable(); });
@@ -172,6 +174,7 @@ std::string lies_in(const State& state, SequenceId id) {
   std::string text;
   for (const auto& [store, n] : tokens)
     text += (text.empty() ? "" : ", ") + state.workers[store].name() + ": " + std::to_string(n);
+  if (sequence->gather) text += ", pulled to " + state.workers[sequence->worker].name();
   for (const Extent& extent : sequence->ahead)
     text += ", then " + state.workers[extent.store].name();
   return text;

@@ -60,26 +60,38 @@ void complete(State& state, Request& request, Sequence& target) {
 
 void send_pull(State& state, const Request& request, WorkerIndex exporter,
                std::span<const BlockId> columns, Sequence& target, TimeNs now, Outbox& out) {
-  Worker& from = state.workers[exporter];
-  Worker& to = state.workers[target.worker];
-  const std::size_t groups = to.store.shape.groups.count;
+  const std::size_t groups = state.workers[target.worker].store.shape.groups.count;
   const auto places = std::span<const BlockId>(target.tail().blocks)
                           .subspan(target.pulled * groups, columns.size());
   target.pulled += static_cast<std::uint32_t>(columns.size() / groups);
   // What the target's windows will never look at is not pulled.
-  const auto wanted = [](BlockId place) { return place != kNoBlock; };
-  if (std::none_of(places.begin(), places.end(), wanted)) return;
+  std::vector<BlockId> from;
+  std::vector<BlockId> to;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    if (places[i] == kNoBlock) continue;
+    from.push_back(columns[i]);
+    to.push_back(places[i]);
+  }
+  if (from.empty()) return;
+  const Sequence* source = state.sequences.find(request.source);
+  if (target.spans() || (source != nullptr && source->spans()))
+    state.counters.growth_blocks_moved += from.size();
+  open_pull(state, request, exporter, from, to, target, now, out);
+}
+
+void open_pull(State& state, const Request& request, WorkerIndex exporter,
+               std::span<const BlockId> from_blocks, std::span<const BlockId> to_blocks,
+               Sequence& target, TimeNs now, Outbox& out) {
+  Worker& from = state.workers[exporter];
+  Worker& to = state.workers[target.worker];
   OpenPull& pull = state.pulls.create();
   pull.request = request.id;
   pull.target = target.id;
   pull.from_worker = exporter;
   pull.from_allocation = from.store.allocation();
   pull.to_worker = target.worker;
-  for (std::size_t i = 0; i < columns.size(); ++i) {
-    if (!wanted(places[i])) continue;
-    pull.from.push_back(columns[i]);
-    pull.to.push_back(places[i]);
-  }
+  pull.from.assign(from_blocks.begin(), from_blocks.end());
+  pull.to.assign(to_blocks.begin(), to_blocks.end());
   if (from.store.offer.tells_sums) {
     for (const BlockId block : pull.from) {
       const auto known = from.store.sums.find(block);
@@ -88,9 +100,6 @@ void send_pull(State& state, const Request& request, WorkerIndex exporter,
   }
   for (const BlockId block : pull.from) from.store.pool.pin_source(block);
   for (const BlockId block : pull.to) to.store.pool.pin_target(block);
-  const Sequence* source = state.sequences.find(request.source);
-  if (target.spans() || (source != nullptr && source->spans()))
-    state.counters.growth_blocks_moved += pull.from.size();
   ++target.open_pulls;
   post_pull(state, pull, now, out);
 }
@@ -192,7 +201,9 @@ void take_damage(State& state, const OpenPull& pull, std::span<const BlockId> bl
                                      std::to_string(request->name.counter)));
   if (request == nullptr || pull.target == 0) return;
   const bool prefix = request->phase == Phase::pull;
-  if (pull.target != (prefix ? request->source : request->target)) return;  // given up before
+  const Sequence* own = state.sequences.find(request->source);
+  const bool gathered = own != nullptr && own->gather;
+  if (pull.target != (prefix || gathered ? request->source : request->target)) return;  // given up
   if (++request->damaged_pulls >= kMostDamagedPulls) {
     return end_request(
         state, *request, FinishReason::error, ErrorCode::internal,

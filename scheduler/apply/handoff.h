@@ -27,6 +27,11 @@ bool needs_handoff(const State& state, const Request& request, const Worker& wor
 /// already; nothing into places that the target's windows have left behind.
 void send_pull(State& state, const Request& request, WorkerIndex exporter,
                std::span<const BlockId> columns, Sequence& target, TimeNs now, Outbox& out);
+/// Pulls blocks of the pool of `exporter` into as many of that of `target`'s worker, and pins both
+/// until it is answered.
+void open_pull(State& state, const Request& request, WorkerIndex exporter,
+               std::span<const BlockId> from, std::span<const BlockId> to, Sequence& target,
+               TimeNs now, Outbox& out);
 /// Sends the Pull of `pull` and keeps the target's books.
 void post_pull(State& state, OpenPull& pull, TimeNs now, Outbox& out);
 

@@ -7,6 +7,7 @@
 #include "scheduler/apply/beams.h"
 #include "scheduler/apply/blame.h"
 #include "scheduler/apply/requests.h"
+#include "scheduler/plan/gather.h"
 #include "scheduler/plan/spread.h"
 #include "scheduler/plan/swap.h"
 #include "scheduler/prefix/prefix_cache.h"
@@ -80,6 +81,10 @@ void release_blocks(State& state, const std::vector<WorkerIndex>& readers, Exten
 
 }  // namespace
 
+void release_extent(State& state, const Sequence& sequence, Extent& extent) {
+  release_blocks(state, readers_of(sequence), extent);
+}
+
 void begin_decode(State& state, Request& request, Sequence& sequence) {
   Worker& w = state.workers[sequence.worker];
   // They were to be handed over, and nobody is left to take them: admission judges them again.
@@ -152,6 +157,7 @@ void release_sequence(State& state, SequenceId id, bool keep) {
       remember_prefix(state, *sequence);
       if (sequence->on_worker) w.compute.drops.push_back(id);
     }
+    give_up_gather(state, *sequence);
     const std::vector<WorkerIndex> readers = readers_of(*sequence);
     for (auto extent = sequence->extents.rbegin(); extent != sequence->extents.rend(); ++extent)
       release_blocks(state, readers, *extent);

@@ -24,6 +24,8 @@ void release_sequence(State& state, SequenceId id, bool keep = false);
 void release_places(State& state, Request& request);
 /// A prompt that is computed stays on its worker to decode.
 void begin_decode(State& state, Request& request, Sequence& sequence);
+/// The blocks of one of its extents go; steps in flight that read them still may.
+void release_extent(State& state, const Sequence& sequence, Extent& extent);
 void join_decode_set(State& state, Sequence& sequence);
 void leave_decode_set(State& state, Sequence& sequence);
 

@@ -190,7 +190,11 @@ QueueRuling AdmissionRules::better_placed_elsewhere(Candidate& candidate) {
 }
 
 QueueRuling AdmissionRules::less_to_do_elsewhere(Candidate& candidate) {
-  if (candidate.shared_out()) return QueueRuling::start;
+  if (!candidate.ahead.empty()) return QueueRuling::start;
+  // Those that it would be spread over have nothing to do (spread.cpp): one of them begins it.
+  if (!candidate.spread.chunks.empty() && w_.compute.sequences != 0 &&
+      now_ - candidate.request.arrival < kWaitForBalance)
+    return QueueRuling::pass_over;
   return pass_over_if(lighter_elsewhere(state_, candidate.request, w_, now_));
 }
 

@@ -8,6 +8,7 @@
 #include "scheduler/apply/sequences.h"
 #include "scheduler/plan/admission.h"
 #include "scheduler/plan/batch_limits.h"
+#include "scheduler/plan/gather.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/prefix/prefix_cache.h"
 
@@ -22,16 +23,6 @@ bool takes_part(const Worker& worker) { return shares_pools(worker) && worker.ta
 
 std::uint32_t pool_tokens(const Worker& worker) {
   return worker.store.offer.blocks * worker.store.tokens_per_block();
-}
-
-/// Free blocks beside those that whoever runs there takes next.
-std::uint32_t room_of(const State& state, const Worker& worker) {
-  const std::uint32_t available = worker.store.pool.available_blocks();
-  // It may be filled to the last block.
-  if (worker.compute.sequences + worker.compute.expected == 0) return available;
-  const std::uint32_t kept = std::max(watermark(state.settings, worker),
-                                      worker.compute.sequences + worker.compute.expected);
-  return available > kept ? available - kept : 0;
 }
 
 /// May be given something of another worker now.
@@ -80,6 +71,15 @@ std::uint64_t sum_around(const State& state, WorkerIndex first, const Fits& fits
 
 }  // namespace
 
+std::uint32_t room_beside_growth(const State& state, const Worker& worker) {
+  const std::uint32_t available = worker.store.pool.available_blocks();
+  // It may be filled to the last block.
+  if (worker.compute.sequences + worker.compute.expected == 0) return available;
+  const std::uint32_t kept = std::max(watermark(state.settings, worker),
+                                      worker.compute.sequences + worker.compute.expected);
+  return available > kept ? available - kept : 0;
+}
+
 bool shares_pools(const Worker& worker) {
   return worker.role() == Role::mixed && worker.store.shape.plain() &&
          worker.store.offer.reads_in_place;
@@ -100,7 +100,7 @@ bool read_each_other(const Worker& a, const Worker& b) {
 }
 
 std::uint32_t elastic_room(const State& state, const Worker& worker, TimeNs now) {
-  return has_a_place(state, worker, now) ? room_of(state, worker) : 0;
+  return has_a_place(state, worker, now) ? room_beside_growth(state, worker) : 0;
 }
 
 std::uint32_t elastic_context(const State& state) {
@@ -145,7 +145,8 @@ std::optional<std::vector<PoolShare>> share_out(const State& state, WorkerIndex 
     if (i != first && has_a_place(state, state.workers[i], now)) order.push_back(i);
   }
   std::stable_sort(order.begin(), order.end(), [&](WorkerIndex a, WorkerIndex b) {
-    return room_of(state, state.workers[a]) > room_of(state, state.workers[b]);
+    return room_beside_growth(state, state.workers[a]) >
+           room_beside_growth(state, state.workers[b]);
   });
   std::vector<PoolShare> shares;
   for (const WorkerIndex i : order) {
@@ -155,7 +156,7 @@ std::optional<std::vector<PoolShare>> share_out(const State& state, WorkerIndex 
                        std::all_of(shares.begin(), shares.end(), [&](const PoolShare& share) {
                          return read_each_other(w, state.workers[share.store]);
                        });
-    const std::uint32_t share = std::min(blocks, room_of(state, w));
+    const std::uint32_t share = std::min(blocks, room_beside_growth(state, w));
     if (!reads || share == 0) continue;
     shares.push_back({i, share});
     blocks -= share;
@@ -179,7 +180,7 @@ bool outgrow(State& state, Sequence& sequence, TimeNs now) {
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& w = state.workers[i];
     if (i == sequence.worker || !has_a_place(state, w, now)) continue;
-    const std::uint32_t room = room_of(state, w);
+    const std::uint32_t room = room_beside_growth(state, w);
     if (room <= most || stores_of(sequence, i) > state.settings.elastic_degree ||
         !same_positions(w, state.workers[sequence.worker])) {
       continue;
@@ -193,6 +194,7 @@ bool outgrow(State& state, Sequence& sequence, TimeNs now) {
     most = room;
   }
   if (best == kNobody) return false;
+  give_up_gather(state, sequence);
   reserve(state, sequence, {{best, 1}});
   leave_for_next(state, sequence);
   return true;
@@ -228,6 +230,7 @@ void move_on(State& state, Sequence& sequence) {
   --to.compute.expected;
   to.compute.sequences += sequence.width;
   ++state.counters.growths;
+  note_spanning(state, sequence);
   request.times.grew();
   clamp_output(state, request);
   if (sequence.scheduled < sequence.prefill_length) {
@@ -253,7 +256,7 @@ void move_outgrown(State& state) {
     Sequence* sequence = state.sequences.find(id);
     if (sequence == nullptr || sequence->retiring || !sequence->outgrown) return true;
     if (sequence->inflight != 0 || is_being_filled(state, *sequence)) return false;
-    move_on(state, *sequence);
+    sequence->gather ? come_home(state, *sequence) : move_on(state, *sequence);
     return true;
   });
 }

@@ -36,6 +36,8 @@ bool reads_in_place(const Worker& reader, const Worker& exporter);
 /// Both ways, and what one has computed the other may go on with.
 bool read_each_other(const Worker& a, const Worker& b);
 
+/// Free blocks beside those that whoever runs there takes next.
+std::uint32_t room_beside_growth(const State& state, const Worker& worker);
 /// Free blocks that a request which others run, too, may take there now.
 std::uint32_t elastic_room(const State& state, const Worker& worker, TimeNs now);
 
@@ -56,9 +58,10 @@ void reserve(State& state, Sequence& sequence, const std::vector<PoolShare>& sha
 /// Its master has no block for its next token: reserves one at another worker that can read all of
 /// it, and takes it out of the master's next steps. False: nobody has room.
 bool outgrow(State& state, Sequence& sequence, TimeNs now);
-/// Likewise, to where blocks are reserved already. Of a prompt, its rows so far stay planned.
+/// Likewise, to where blocks are reserved already, or gathered. Of a prompt, its rows so far stay
+/// planned.
 void leave_for_next(State& state, Sequence& sequence);
-/// Those whose steps have ended go on at their next worker.
+/// Those whose steps have ended go on at their next worker, or in one pool (gather.h).
 void move_outgrown(State& state);
 
 /// Sequences that other workers run have blocks there, or will have.

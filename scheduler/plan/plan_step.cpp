@@ -14,6 +14,7 @@
 #include "scheduler/plan/admission_rules.h"
 #include "scheduler/plan/batch_limits.h"
 #include "scheduler/plan/elastic.h"
+#include "scheduler/plan/gather.h"
 #include "scheduler/plan/place_handoffs.h"
 #include "scheduler/plan/policy.h"
 #include "scheduler/plan/queue_order.h"
@@ -713,6 +714,7 @@ void plan(State& state, TimeNs now, Outbox& out) {
   state.now = now;
   state.queued = state.waiting.size() + state.handoffs.size();
   if (!state.outgrown.empty()) move_outgrown(state);
+  if (!state.spanning.empty()) begin_gathers(state, now, out);
   form_static_group(state, now, out);
   resume_held_pulls(state, now, out);
   place_handoffs(state, now, out);

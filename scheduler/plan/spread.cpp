@@ -9,6 +9,7 @@
 #include "scheduler/apply/blame.h"
 #include "scheduler/apply/membership.h"
 #include "scheduler/plan/admission_rules.h"
+#include "scheduler/plan/gather.h"
 #include "scheduler/plan/policy.h"
 
 namespace baton {
@@ -25,31 +26,41 @@ std::uint32_t spread_end(const Request& request, std::uint32_t per_block) {
   return (request.length() - 1) / per_block * per_block;
 }
 
-/// It has no prompt under way, and answers.
-bool is_idle(const State& state, const Worker& worker, TimeNs now) {
-  return worker.compute.prefills.empty() && worker.compute.spreads.empty() &&
-         !worker.store.offer.progress_handle.empty() && now - worker.peer.heard <= kSpreadSilence &&
-         elastic_room(state, worker, now) > 0;
+bool computes_a_prompt(const Worker& worker) {
+  return !worker.compute.prefills.empty() || !worker.compute.spreads.empty();
 }
 
-/// `first`, then others that are idle and can read each other's pools, those with least to do
-/// first.
+/// It has no prompt under way, and answers.
+bool is_idle(const State& state, const Worker& worker, TimeNs now) {
+  return !computes_a_prompt(worker) && !worker.store.offer.progress_handle.empty() &&
+         now - worker.peer.heard <= kSpreadSilence && elastic_room(state, worker, now) > 0;
+}
+
+/// Workers that one prompt may have. While there are other requests, one of those without a prompt
+/// is left to them: short prompts need not wait for the end of a long one.
+std::size_t most_lanes(const State& state) {
+  const bool alone = state.deadlines.size() <= 1;  // those of open requests
+  const auto free = std::count_if(state.workers.begin(), state.workers.end(), [](const Worker& w) {
+    return shares_pools(w) && w.takes_work() && !computes_a_prompt(w);
+  });
+  const std::size_t left = alone ? 0 : 1;
+  return std::clamp<std::size_t>(static_cast<std::size_t>(free) - left, 1,
+                                 state.settings.elastic_degree);
+}
+
+/// `first`, then others that have nothing to do and can read each other's pools. Whoever decodes
+/// would have each of its tokens late by a chunk, on every worker that takes part.
 std::vector<PoolShare> idle_lanes(const State& state, WorkerIndex first, std::uint32_t room,
                                   TimeNs now) {
   std::vector<PoolShare> lanes = {{first, room}};
-  std::vector<WorkerIndex> order;
-  for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
-    if (i != first && is_idle(state, state.workers[i], now)) order.push_back(i);
-  }
-  std::stable_sort(order.begin(), order.end(), [&](WorkerIndex a, WorkerIndex b) {
-    return state.workers[a].compute.sequences < state.workers[b].compute.sequences;
-  });
-  for (const WorkerIndex i : order) {
-    if (lanes.size() >= state.settings.elastic_degree) break;
+  const std::size_t most = most_lanes(state);
+  for (WorkerIndex i = 0; i < state.workers.size() && lanes.size() < most; ++i) {
+    const Worker& w = state.workers[i];
+    if (i == first || w.compute.sequences != 0 || !is_idle(state, w, now)) continue;
     const bool reads = std::all_of(lanes.begin(), lanes.end(), [&](const PoolShare& lane) {
-      return read_each_other(state.workers[i], state.workers[lane.store]);
+      return read_each_other(w, state.workers[lane.store]);
     });
-    if (reads) lanes.push_back({i, elastic_room(state, state.workers[i], now)});
+    if (reads) lanes.push_back({i, elastic_room(state, w, now)});
   }
   return lanes;
 }
@@ -219,6 +230,7 @@ void end_spread(State& state, Sequence& sequence) {
   const SpreadLane& own = spread.lanes.front();
   sequence.untold = sequence.extents.size() - own.told;
   leave_lanes(state, sequence);
+  note_spanning(state, sequence);
   state.workers[sequence.worker].compute.prefills.push_back(sequence.id);
 }
 

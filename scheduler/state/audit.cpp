@@ -14,6 +14,11 @@ void recount_references(const State& state, WorkerIndex index, std::vector<std::
   const BlockPool& pool = state.workers[index].store.pool;
   refs.assign(pool.total() + pool.host_total(), 0);
   state.sequences.each([&](const Sequence& sequence) {
+    if (sequence.gather && sequence.worker == index) {
+      for (const BlockId block : sequence.gather->blocks) {
+        if (block < refs.size()) ++refs[block];
+      }
+    }
     for (const std::vector<Extent>* extents : {&sequence.extents, &sequence.ahead}) {
       for (const Extent& extent : *extents) {
         if (extent.store != index) continue;
@@ -292,9 +297,24 @@ struct Checker {
     expect(sequence.spread || sequence.tail().first_token <= sequence.computed, w,
            "a sequence has left a block that is not computed");
     const bool listed = std::count(state.outgrown.begin(), state.outgrown.end(), sequence.id) == 1;
-    expect(!sequence.outgrown || (listed && !sequence.ahead.empty()), w,
+    expect(!sequence.outgrown || (listed && (!sequence.ahead.empty() || sequence.gather)), w,
            "a sequence is to go on nowhere");
-    expect(sequence.ahead.empty() || !sequence.parked, w, "a sequence that spans is parked");
+    expect(!sequence.spans() || !sequence.parked, w, "a sequence that spans is parked");
+    if (sequence.gather) check_gather(w, sequence);
+  }
+
+  /// What is pulled for it has a place of its own for each block that lies elsewhere.
+  void check_gather(const Worker& w, const Sequence& sequence) {
+    std::size_t elsewhere = 0;
+    for (const Extent& extent : sequence.extents)
+      elsewhere += &state.workers[extent.store] != &w ? extent.blocks.size() : 0;
+    expect(sequence.gather->blocks.size() == elsewhere && !sequence.spread, w,
+           "a sequence is gathered that has grown meanwhile");
+    expect(sequence.open_pulls != 0 || sequence.outgrown, w, "a sequence is gathered by nobody");
+    for (const BlockId block : sequence.gather->blocks) {
+      expect(w.store.pool.references(block) == 1 && !w.store.pool.remembers(block), w,
+             "a block that is pulled into is shared or cached");
+    }
   }
 
   /// 1: it is computed here beside the worker that goes on with it.

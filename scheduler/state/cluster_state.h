@@ -74,6 +74,7 @@ struct Settings {
   TimeNs role_queue = kSecond / 2;
   TimeNs role_dwell = 10 * kSecond;
   bool elastic = false;
+  bool elastic_gather = true;
   std::uint32_t elastic_degree = 8;
   std::uint32_t elastic_prompt_tokens = 4096;
   TimeNs worker_timeout = 3 * kSecond;
@@ -251,6 +252,13 @@ struct Spread {
   }
 };
 
+/// Blocks in its worker's pool for all that a sequence has in others', in the order of its tokens,
+/// while they are pulled there (plan/gather.h).
+struct Gather {
+  std::vector<BlockId> blocks;
+  bool failed = false;  // one of its pulls has; the others are still awaited
+};
+
 /// One request's place on one worker.
 struct Sequence {
   SequenceId id = 0;
@@ -263,7 +271,9 @@ struct Sequence {
   /// they were computed (plan/elastic.h).
   std::vector<Extent> extents;
   std::vector<Extent> ahead;  // reserved in other stores, for its next extents; no first tokens yet
-  bool outgrown = false;      // it goes on at the store of `ahead` when its steps here have ended
+  std::unique_ptr<Gather> gather;  // null: what it has in other stores stays there
+  bool outgrown = false;  // when its steps have ended, it goes on at the store of `ahead`, or with
+                          // what was gathered
   /// Columns of its table that each group has, or has had, a block for. With one group without a
   /// window the table says it itself.
   std::array<std::uint32_t, kMaxKvGroups> filled{};
@@ -282,7 +292,7 @@ struct Sequence {
   bool is_target = false;  // being pulled into; not yet on its worker
   bool parked = false;     // its worker is away; it goes on once that is back with its pool
   // On the target of a hand-off, or while its prefix is pulled: columns [0, pulled) are there or
-  // have been asked for, `open_pulls` are unanswered.
+  // have been asked for. `open_pulls` are unanswered, those that gather it among them.
   std::uint32_t pulled = 0;
   std::uint32_t open_pulls = 0;
   std::unique_ptr<Spread> spread;  // null: `worker` alone computes it
@@ -581,6 +591,8 @@ struct Counters {
   std::uint64_t spread_predicted_us = 0;  // ... which were to take so long, where that was known
   std::uint64_t spread_measured_us = 0;   // ... and took so long
   std::uint64_t spread_failures = 0;      // ... that were given up for a chunk that never came
+  std::uint64_t gathers = 0;              // sequences whose blocks were pulled together again
+  std::uint64_t gathered_blocks = 0;      // ... and how many came from other pools
   std::uint64_t growth_blocks_moved = 0;  // ... and blocks that were pulled for such: none ever
 };
 
@@ -612,7 +624,8 @@ struct State {
   std::uint64_t placements = 0;  // sequences that were given a place
   std::uint64_t evictions = 0;   // requests that were preempted
 
-  std::vector<SequenceId> outgrown;  // that go on at another worker, or are gone
+  std::vector<SequenceId> outgrown;  // that go on at another worker, or at home; or are gone
+  std::vector<SequenceId> spanning;  // that may be gathered, or are gone
   std::vector<std::uint64_t>
       held_pulls;  // requests whose next pull waits for a suspect's turn to pass
 

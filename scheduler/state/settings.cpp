@@ -35,6 +35,7 @@ Settings make_settings(const SchedulerConfig& config) {
   s.elastic = config.elastic == Elastic::automatic;
   s.elastic_degree = config.elastic_degree;
   s.elastic_prompt_tokens = config.elastic_prompt_tokens;
+  s.elastic_gather = config.elastic_gather == Elastic::automatic;
   s.worker_timeout = seconds_to_ns(config.worker_timeout_s);
   s.frontend_timeout = seconds_to_ns(config.frontend_timeout_s);
   s.successor_wait = seconds_to_ns(config.successor_wait_s);

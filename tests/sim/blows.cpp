@@ -131,6 +131,8 @@ void World::add_counters(const Counters& c) {
   sum.growths += c.growths;
   sum.spreads += c.spreads;
   sum.spread_failures += c.spread_failures;
+  sum.gathers += c.gathers;
+  sum.gathered_blocks += c.gathered_blocks;
   sum.role_changes += c.role_changes;
   sum.prefix_pulls += c.prefix_pulls;
   sum.pulled_prefix_tokens += c.pulled_prefix_tokens;

@@ -22,11 +22,33 @@ bool belongs(const State& state, WorkerIndex index, SequenceId id, BlockId block
   if (sequence == nullptr || sequence->retiring) {
     return !is_free(state.workers[index].store.pool, block);
   }
+  const auto lists = [&](const std::vector<BlockId>& blocks) {
+    return std::find(blocks.begin(), blocks.end(), block) != blocks.end();
+  };
+  if (sequence->gather && sequence->worker == index && lists(sequence->gather->blocks)) return true;
   return std::any_of(sequence->extents.begin(), sequence->extents.end(), [&](const Extent& extent) {
     const bool writes = sequence->spread || &extent == &sequence->tail();
-    return writes && extent.store == index &&
-           std::find(extent.blocks.begin(), extent.blocks.end(), block) != extent.blocks.end();
+    return writes && extent.store == index && lists(extent.blocks);
   });
+}
+
+/// Each block of another pool goes to the place of its tokens.
+std::string gathered(const Sequence& sequence, const OpenPull& pull) {
+  std::size_t place = 0;
+  std::size_t found = 0;
+  for (const Extent& extent : sequence.extents) {
+    if (extent.store == sequence.worker) continue;
+    for (const BlockId block : extent.blocks) {
+      const BlockId to = sequence.gather->blocks[place++];
+      if (extent.store != pull.from_worker) continue;
+      const auto at = std::find(pull.from.begin(), pull.from.end(), block);
+      if (at == pull.from.end()) continue;
+      if (pull.to[static_cast<std::size_t>(at - pull.from.begin())] != to)
+        return "a block is gathered into another one's place";
+      ++found;
+    }
+  }
+  return found == pull.from.size() ? "" : "a block is gathered that is not of the sequence";
 }
 
 }  // namespace
@@ -206,6 +228,8 @@ std::string PlanChecks::pull(const State& state, LinkId link, const Pull& pull) 
   const Request* request = state.requests.find(open->request);
   if (request == nullptr || open->from_worker == kNobody) return "";
   const bool prefix_pull = request->phase == Phase::pull;
+  const Sequence* own = state.sequences.find(request->source);
+  if (own != nullptr && own->gather && own->id == open->target) return gathered(*own, *open);
   // Given up in the same turn: the request may already have another place.
   if (open->target != (prefix_pull ? request->source : request->target)) return "";
   if (prefix_pull) return prefix(state, *open);

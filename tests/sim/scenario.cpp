@@ -360,6 +360,14 @@ void draw_elastic(Scenario& s) {
   s.max_context = random.permille(500) ? longest : 4096;
 }
 
+/// What lies in several pools comes together again. Some pools have room for that. By itself.
+void draw_gathers(Scenario& s) {
+  Random random(mix(s.seed) ^ 0x6A73E4ULL);
+  s.settings.elastic_gather = random.permille(600);
+  if (!s.settings.elastic || !s.settings.elastic_gather || !random.permille(700)) return;
+  for (WorkerSpec& w : s.workers) w.blocks += random.between(0, w.blocks);
+}
+
 /// Prompts that several workers compute at the same time, also where one pool holds them. By
 /// itself, likewise.
 void draw_spreads(Scenario& s) {
@@ -480,6 +488,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   draw_tenants(s);
   draw_elastic(s);
   draw_spreads(s);
+  draw_gathers(s);
   draw_windows(s);
   return s;
 }
@@ -589,6 +598,7 @@ std::string Scenario::text() const {
   field("successors", successors ? 1 : 0);
   field("tenants", tenants);
   field("elastic", settings.elastic ? settings.elastic_degree : 0);
+  field("gathered", settings.elastic && settings.elastic_gather ? 1 : 0);
   field("spread from", settings.elastic ? settings.elastic_prompt_tokens : 0);
   field("successor_wait ms", static_cast<std::uint64_t>(settings.successor_wait / kMillisecond));
   return line;

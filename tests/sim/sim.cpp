@@ -58,7 +58,7 @@ struct Sums {
   std::uint64_t deaths = 0, freezes = 0, tokens = 0, handoffs = 0, prefix_pulls = 0,
                 pull_failures = 0, preemptions = 0, blocks_out = 0, blocks_in = 0, resumed = 0,
                 successors = 0, inherited = 0, role_changes = 0, growths = 0, spreads = 0,
-                spread_failures = 0;
+                spread_failures = 0, gathers = 0;
   void add(const baton::sim::Report& report) {
     deaths += report.deaths;
     freezes += report.freezes;
@@ -76,6 +76,7 @@ struct Sums {
     growths += report.counters.growths;
     spreads += report.counters.spreads;
     spread_failures += report.counters.spread_failures;
+    gathers += report.counters.gathers;
   }
 };
 
@@ -121,11 +122,11 @@ int main(int argc, char** argv) {
                 " preemptions, %" PRIu64 " blocks to host parts, %" PRIu64 " back, %" PRIu64
                 " went on in kept pools, %" PRIu64 " successors, %" PRIu64
                 " requests inherited, %" PRIu64 " role changes, %" PRIu64 " growths, %" PRIu64
-                " spread prompts, %" PRIu64 " chunks waited for in vain\n",
+                " spread prompts, %" PRIu64 " chunks waited for in vain, %" PRIu64 " gathered\n",
                 sums.deaths, sums.freezes, sums.tokens, sums.handoffs, sums.prefix_pulls,
                 sums.pull_failures, sums.preemptions, sums.blocks_out, sums.blocks_in, sums.resumed,
                 sums.successors, sums.inherited, sums.role_changes, sums.growths, sums.spreads,
-                sums.spread_failures);
+                sums.spread_failures, sums.gathers);
   }
   return kept ? 0 : 1;
 }

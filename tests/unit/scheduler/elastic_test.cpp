@@ -11,6 +11,7 @@ namespace {
 Settings elastic_settings() {
   Settings settings;
   settings.elastic = true;
+  settings.elastic_gather = false;
   return settings;
 }
 

@@ -38,6 +38,7 @@ struct ThreeWorkers {
   static Settings settings() {
     Settings settings;
     settings.elastic = true;
+    settings.elastic_gather = false;
     settings.elastic_prompt_tokens = 20;
     settings.prompt_chunk = 8;
     return settings;
@@ -180,6 +181,33 @@ void lose_one(bool leased, std::size_t victim, int answers) {
   t.c.turn();
   t.links[victim] = t.join("w" + std::to_string(victim), 2, leased);
   t.finish(1, 3);
+}
+
+/// Each of its tokens would be late by a chunk. And where others are about, one worker is left to
+/// them: here the one that decodes.
+TEST_F(SpreadPrompt, WhoDecodesTakesNoPart) {
+  c.submit(9, 4, 100);
+  c.turn();
+  c.answer(links[0]);
+  ASSERT_EQ(c.source(9).worker, 0U);
+  c.submit(1, 43, 3);
+  c.turn();
+  c.answer(links[0]);
+  c.turn();
+  ASSERT_TRUE(c.source(1).spread);
+  for (const SpreadLane& lane : c.source(1).spread->lanes) EXPECT_NE(lane.worker, 0U);
+}
+
+TEST_F(SpreadPrompt, WhileOthersAreAboutOneWorkerIsLeftToThem) {
+  c.submit(1, 43, 3);
+  c.submit(2, 43, 3);
+  c.turn();
+  ASSERT_TRUE(c.source(1).spread);
+  EXPECT_EQ(c.source(1).spread->lanes.size(), 2U);
+  ASSERT_NE(c.state.sequences.find(c.state.requests.find(c.state.by_name.at({1, 2}))->source),
+            nullptr)
+      << "the other one has the third worker";
+  EXPECT_EQ(c.source(2).worker, 2U);
 }
 
 TEST(SpreadPrompts, ALossOfAnyWorkerAtAnyTimeIsComputedAgain) {
