@@ -176,6 +176,7 @@ struct WorkerConfig {
   std::uint64_t host_pool_mib = 0;
   std::uint32_t tokens_per_block = 16;
   std::string kv_groups = "auto";
+  std::uint32_t in_place_keys = 4096;
   bool check_pulls = false;
   bool fake = false;
   Token fault_token = -1;

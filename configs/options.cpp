@@ -466,6 +466,12 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
                   "off: a block has all layers and is kept to the end",
        .member = &W::kv_groups,
        .choices = "auto|off"},
+      {"in_place_keys",
+       "on GPUs, of requests that lie in the pools of several workers (scheduler.elastic): with up "
+       "to so many of a step's keys on other GPUs these are read over the link; more are attended "
+       "to on the GPU that they lie on, by this worker's kernels, which takes some 500 MiB there; "
+       "2147483647: none are",
+       &W::in_place_keys, 0, 2'147'483'647},
       {"check_pulls",
        "for debugging: every step's result tells the checksums of the blocks that it wrote, and "
        "copies of them in other pools are compared with these; what differs is not served but "

@@ -5,7 +5,8 @@ worker with a large pool answers, token for token and bit for bit in its log pro
     test_elastic.py [-v]             the suite's
     test_elastic.py long [TOKENS]    by hand and nightly: 200,000 tokens of a small model over three workers
 
-On GPUs (BATON_TEST_DEVICE=cuda) the workers share one, or BATON_TEST_GPUS of them in turn.
+On GPUs (BATON_TEST_DEVICE=cuda) the workers share one, or BATON_TEST_GPUS of them in turn; then queries
+travel to the keys, few as these are, unless BATON_TEST_IN_PLACE_KEYS says otherwise.
 """
 
 import http.client
@@ -24,7 +25,9 @@ from cluster import DEVICE, MIXED, Cluster, wait_until
 THREE = [("mixed0", "mixed"), ("mixed1", "mixed"), ("mixed2", "mixed")]
 AUTO = {"elastic": "auto"}
 GPUS = int(os.environ.get("BATON_TEST_GPUS", "1"))
-PLACES = {name: {"gpu": str(i % GPUS)} for i, (name, _) in enumerate(THREE)} if DEVICE == "cuda" else {}
+IN_PLACE_KEYS = int(os.environ.get("BATON_TEST_IN_PLACE_KEYS", "0"))
+PLACES = {name: {"gpu": str(i % GPUS), "in_place_keys": IN_PLACE_KEYS}
+          for i, (name, _) in enumerate(THREE)} if DEVICE == "cuda" else {}
 BLOCKS = 40          # of 16 tokens, in each of the three pools
 ALL = 3 * BLOCKS * 16
 

@@ -303,6 +303,56 @@ TEST_F(PoolTest, BlocksOfAnotherPoolAreReadInPlace) {
   EXPECT_FALSE(pools->resolve(row, ids));
 }
 
+/// The GPU that it lies on sees it, too: this process has mapped it once on each of the two.
+TEST_F(PoolTest, ItsOwnGpuSeesIt) {
+  if (cuda::device_count() < 2) GTEST_SKIP() << "needs two GPUs";
+  Exporter exporter(true);  // on the first one
+  const cuda::DeviceInfo second = cuda::use_device("1");
+  {
+    const CudaPool own(geometry_of(true, 5));
+    const KvGeometry& g = own.geometry();
+    const auto pools = std::make_shared<PoolNumbers>(77, own.data(), g.blocks);
+    const auto holders = std::make_shared<HolderDevices>(second.ordinal, 1 << 20);
+    CudaBlockReader reader(own, second, {.pools = pools, .holders = holders});
+    auto mapped = reader.map(exporter.pull);
+    ASSERT_TRUE(mapped.ok()) << mapped.status().message();
+    ASSERT_TRUE(reader.place(*mapped.value(), exporter.pull).ok());
+    exporter.stop();
+    const auto held = pools->holders();
+    ASSERT_EQ(held.size(), 2U);
+    ASSERT_EQ(held[1].device, 0);
+    EXPECT_NE(holders->find(0), nullptr);
+    EXPECT_EQ(holders->find(1), nullptr);
+    for (const std::int64_t offset : {held[1].offset, pools->offsets()[1]}) {
+      for (BlockId block = 0; block < kExportedBlocks; ++block) {
+        std::vector<std::uint64_t> words(g.block_bytes / 8);
+        ASSERT_EQ(cudaMemcpy(words.data(), own.data() + offset + g.block_bytes * block,
+                             g.block_bytes, cudaMemcpyDefault),
+                  cudaSuccess);
+        EXPECT_EQ(words, content(block, g)) << "block " << block;
+      }
+    }
+    mapped.value().reset();
+    EXPECT_EQ(pools->holders().size(), 1U);
+    // Gone and mapped anew: the context stays.
+    Exporter next(true);
+    auto again = reader.map(next.pull);
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    ASSERT_TRUE(reader.place(*again.value(), next.pull).ok());
+    EXPECT_EQ(pools->holders().at(1).device, 0);
+  }
+  cuda::set_device(0);
+}
+
+/// Not visible, or its own: it is read over the link, or is near.
+TEST_F(PoolTest, AGpuThatIsNotSeenAttendsToNothing) {
+  HolderDevices holders(0, 1 << 20);
+  EXPECT_EQ(holders.map("GPU-00000000-0000-0000-0000-000000000000", std::string(128, '0')),
+            nullptr);
+  EXPECT_EQ(holders.map(cuda::use_device("0").uuid, std::string(128, '0')), nullptr);
+  EXPECT_EQ(holders.find(0), nullptr);
+}
+
 TEST_F(PoolTest, AMissingHostPartIsNotMapped) {
   Exporter exporter(false);
   const CudaPool own(geometry_of(false, 60));

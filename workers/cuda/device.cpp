@@ -80,6 +80,34 @@ DeviceInfo use_device(const std::string& ordinal_or_uuid) {
 
 void set_device(int ordinal) { check(cudaSetDevice(ordinal), "cudaSetDevice"); }
 
+std::optional<int> find_device(const std::string& uuid) {
+  for (int i = 0; i < device_count(); ++i) {
+    if (info_of(i).uuid == uuid) return i;
+  }
+  return std::nullopt;
+}
+
+void enable_peer_access(int of, int to) {
+  int can = 0;
+  check(cudaDeviceCanAccessPeer(&can, of, to), "cudaDeviceCanAccessPeer");
+  if (can == 0) throw CudaError("no peer access between the GPUs");
+  const OnDevice on(of);
+  const cudaError_t error = cudaDeviceEnablePeerAccess(to, 0);
+  if (error != cudaSuccess) cudaGetLastError();  // not sticky
+  if (error == cudaErrorPeerAccessAlreadyEnabled) return;
+  check(error, "cudaDeviceEnablePeerAccess");
+}
+
+OnDevice::OnDevice(int ordinal) {
+  check(cudaGetDevice(&before_), "cudaGetDevice");
+  const cudaError_t error = cudaSetDevice(ordinal);
+  if (error == cudaSuccess) return;
+  cudaGetLastError();
+  cudaSetDevice(before_);  // also if that GPU gives no context
+  check(error, "cudaSetDevice");
+}
+OnDevice::~OnDevice() { cudaSetDevice(before_); }
+
 MemoryInfo memory_info() {
   MemoryInfo info;
   check(cudaMemGetInfo(&info.free, &info.total), "cudaMemGetInfo");
@@ -183,6 +211,9 @@ OwnedEvent::OwnedEvent(bool timing) {
 OwnedEvent::~OwnedEvent() { cudaEventDestroy(event_); }
 void OwnedEvent::record(Stream stream) const {
   check(cudaEventRecord(event_, stream), "cudaEventRecord");
+}
+void OwnedEvent::hold(Stream stream) const {
+  check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
 }
 bool OwnedEvent::ended() const {
   const cudaError_t error = cudaEventQuery(event_);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -27,6 +28,22 @@ int device_count();
 DeviceInfo use_device(const std::string& ordinal_or_uuid);
 /// For further threads.
 void set_device(int ordinal);
+/// The ordinal of a GPU that this process sees; nullopt: it sees none of this UUID.
+std::optional<int> find_device(const std::string& uuid);
+/// Lets kernels of one GPU reach the memory of another. Throws CudaError where they cannot.
+void enable_peer_access(int of, int to);
+
+/// Another GPU is the calling thread's until the end of the scope.
+class OnDevice {
+ public:
+  explicit OnDevice(int ordinal);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
 
 struct MemoryInfo {
   std::size_t free = 0;
@@ -125,6 +142,8 @@ class OwnedEvent {
   OwnedEvent(const OwnedEvent&) = delete;
   OwnedEvent& operator=(const OwnedEvent&) = delete;
   void record(Stream stream) const;
+  /// What is queued on `stream` from now on, of whatever device, begins behind what was recorded.
+  void hold(Stream stream) const;
   /// Whether what was recorded has ended. Throws if the device failed.
   bool ended() const;
   void synchronize() const;

@@ -6,6 +6,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -32,6 +33,8 @@ namespace {
 /// A step's upload: about 100 bytes a token, 28 a piece of attention, 4 a block of a table.
 constexpr std::size_t kInputBytes = 32 << 20;
 constexpr int kMaxWanted = 512;
+/// Of worker.in_place_keys.
+constexpr std::uint32_t kAllInPlace = std::numeric_limits<std::int32_t>::max();
 /// For rows that the host finishes.
 constexpr int kMaxSamplingThreads = 8;
 /// The longest that a step of several ranks computes.
@@ -62,6 +65,7 @@ struct CudaExecutor::Lane {
       near_plan = near->make_plan();
     }
   }
+  int index = 0;
   cuda::PinnedMemory inputs;
   cuda::PinnedMemory plan_ints;
   cuda::PinnedMemory tokens;    // what the step sampled, by row
@@ -251,6 +255,12 @@ Result<PoolExport> CudaExecutor::allocate_now(const PoolRequest& request) {
   decoder_->set_pool(pool_->data(), g);
   packer_ = std::make_unique<GpuStepPacker>(*decoder_, g);
   late_rows_ = std::make_unique<GpuLateRows>(*decoder_, *packer_, *stream_);
+  if (reads_in_place()) {
+    if (options_.in_place_keys < kAllInPlace && packer_->may_travel())
+      holders_ = std::make_shared<HolderDevices>(device_.ordinal, kInputBytes);
+    travel_ = std::make_unique<GpuTravel>(*decoder_, pools_, holders_, options_.in_place_keys,
+                                          g.block_bytes / g.tokens_per_block);
+  }
   inputs_ = cuda::DeviceMemory(kInputBytes);
   for (auto& lane : lanes_) {
     lane = std::make_unique<Lane>(*decoder_, static_cast<int>(options_.max_step_tokens), *sampling_,
@@ -313,7 +323,10 @@ std::unique_ptr<BlockReader> CudaExecutor::block_reader() {
   options.run_dir = options_.run_dir;
   options.cut = options_.cut();
   options.kv_heads = all_kv_heads_;
-  if (reads_in_place()) options.pools = pools_;
+  if (reads_in_place()) {
+    options.pools = pools_;
+    options.holders = holders_;
+  }
   auto own = std::make_unique<CudaBlockReader>(*pool_, device_, std::move(options));
   if (group_ == nullptr || options_.rank != 0) return own;
   return std::make_unique<RankBlockReader>(
@@ -328,6 +341,7 @@ std::unique_ptr<BlockReader> CudaExecutor::block_reader() {
 void CudaExecutor::launch(const RunStep& step) {
   const int index = (oldest_ + n_launched_) % kSteps;
   Lane& lane = *lanes_[index];
+  lane.index = index;
   lane.step = &step;
   lane.host_rows.begin(step);
   grammars_->begin(step);  // goes on while the forward pass runs
@@ -351,10 +365,8 @@ GpuStepPacker::Packed CudaExecutor::pack(const RunStep& step, int padded, Lane& 
   if (!step.reads_in_place) {
     return packer_->pack(step, padded, host, inputs_.data(), kInputBytes);
   }
-  std::vector<std::int64_t> offsets = pools_->offsets();
-  for (std::int64_t& offset : offsets) offset /= std::int64_t{sizeof(cuda::Bf16)};
   return packer_->pack(resolved_.resolve(step, *pools_), padded, host, inputs_.data(), kInputBytes,
-                       offsets);
+                       &travel_->pools(lane.index));
 }
 
 void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
@@ -377,6 +389,10 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
   // Packing is over: from here on the device has work.
   if (timer_ && step.copies.empty()) timer_->begin(stream_->get());
   cuda::copy_to_device(inputs_.data(), lane.inputs.data(), packed.bytes, stream_->get());
+  if (step.reads_in_place) {
+    travel_->begin(packed, lane.inputs.data(), GpuStepPacker::decodes_only(step), lane.index,
+                   stream_->get());
+  }
   auto next_line = packer_->host_lines().begin();
   const auto to_host = [&](int first, int count, const float* logits) {
     if (dump_) show_logits(logits, count);
@@ -393,6 +409,7 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
     packed.batch.on_keys = &lane.on_keys;
   }
   queue_rows(packed.batch, padded, packer_->chunks(), lane, to_host);
+  if (step.reads_in_place) travel_->end(lane.index, stream_->get());
   lane.on_host = packer_->on_host();
   lane.late = packer_->late_lines();
   lane.told_lines = packer_->told_lines();

@@ -23,6 +23,7 @@
 #include "workers/execute/gpu_progress.h"
 #include "workers/execute/gpu_ranks.h"
 #include "workers/execute/gpu_step.h"
+#include "workers/execute/gpu_travel.h"
 #include "workers/execute/led_ranks.h"
 #include "workers/model/gpu_decoder.h"
 #include "workers/pool/cuda_copies.h"
@@ -45,6 +46,7 @@ class CudaExecutor final : public Executor {
     GpuDecoder::Options::Chain chain = GpuDecoder::Options::Chain::if_quicker;
     std::uint32_t tokens_per_block = 16;
     bool kv_groups = true;  // layers that see equally far share blocks, which windows give back
+    std::uint32_t in_place_keys = 0;  // on other GPUs; of a step that has more, queries go there
     std::uint32_t max_step_tokens =
         0;  // tokens of one step at most; the workspace is made for so many
     std::uint32_t max_decode_rows =
@@ -139,6 +141,8 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<GpuDecoder> decoder_;
   std::unique_ptr<CudaPool> pool_;
   std::shared_ptr<PoolNumbers> pools_;  // that rows may name blocks of
+  std::shared_ptr<HolderDevices> holders_;  // on which some of them lie
+  std::unique_ptr<GpuTravel> travel_;
   ResolvedRows resolved_;               // of the step that is being launched
   std::unique_ptr<CudaCopies> copies_;
   std::unique_ptr<GpuStepPacker> packer_;

@@ -3,41 +3,72 @@
 #include <algorithm>
 #include <cstring>
 
+#include "workers/execute/upload_places.h"
+
 namespace baton {
 
 namespace {
 
-constexpr std::size_t kAlign = 16;
 /// Padding writes nothing to the pool.
 constexpr std::int64_t kNoSlot = -1;
 
-/// Places arrays one after another in the two twins of the buffer.
-class Places {
- public:
-  Places(std::byte* host, std::byte* device, std::size_t capacity)
-      : host_(host), device_(device), capacity_(capacity) {}
-
-  template <typename T>
-  struct Array {
-    T* host = nullptr;
-    const T* device = nullptr;
-  };
-  template <typename T>
-  Array<T> take(std::size_t n) {
-    const std::size_t at = used_;
-    used_ += (n * sizeof(T) + kAlign - 1) / kAlign * kAlign;
-    if (used_ > capacity_) return {};
-    return {reinterpret_cast<T*>(host_ + at), reinterpret_cast<const T*>(device_ + at)};
-  }
-  std::size_t used() const { return used_; }
-  bool full() const { return used_ > capacity_; }
-
- private:
-  std::byte* host_;
-  std::byte* device_;
-  std::size_t capacity_;
-  std::size_t used_ = 0;
+/// Parts of the upload that are for other devices, and rows whose pieces they compute.
+struct TravelPlaces {
+  TravelPlaces() = default;
+  TravelPlaces(UploadPlaces& places, const GpuPools& pools, std::size_t rows)
+      : merges(places.take<cuda::DecodeItem>(rows)),
+        items(places.take<cuda::DecodeItem>(GpuStepPacker::kTravelSlots)),
+        counts(places.take<std::int32_t>(pools.others.size())),
+        offsets(places.take<std::int64_t>(pools.others.size() * pools.offsets.size())) {}
+  UploadPlaces::Array<cuda::DecodeItem> merges;
+  UploadPlaces::Array<cuda::DecodeItem> items;  // of one device after the other
+  UploadPlaces::Array<std::int32_t> counts;     // by device
+  UploadPlaces::Array<std::int64_t> offsets;    // likewise, by pool
 };
+
+/// What the others are given to do. `device`: where the upload begins on the own one.
+cuda::TravelWork lay_out(const cuda::TravelPlan& plan, const GpuPools& pools,
+                         const TravelPlaces& to, const std::byte* device) {
+  cuda::TravelWork work;
+  std::copy(plan.merges.begin(), plan.merges.end(), to.merges.host);
+  work.merges = to.merges.device;
+  work.rows = static_cast<int>(plan.merges.size());
+  std::size_t end = 0;  // of the items
+  for (std::size_t i = 0; i < pools.others.size(); ++i) {
+    const GpuPools::Other& other = pools.others[i];
+    const auto& items = plan.items[i + 1];
+    if (items.empty()) continue;
+    std::copy(items.begin(), items.end(), to.items.host + end);
+    to.counts.host[i] = static_cast<std::int32_t>(items.size());
+    const std::size_t first_pool = i * pools.offsets.size();
+    std::copy(other.offsets.begin(), other.offsets.end(), to.offsets.host + first_pool);
+    const auto there = [&](const auto* p) {
+      const std::ptrdiff_t at = reinterpret_cast<const std::byte*>(p) - device;
+      return reinterpret_cast<decltype(p)>(other.device->inputs() + at);
+    };
+    cuda::TravelPart part;
+    part.device = other.device;
+    part.work.items = there(to.items.device + end);
+    part.work.n_items = there(to.counts.device + i);
+    part.work.rows = work.rows;
+    part.work.launch = static_cast<int>(items.size());
+    part.work.more_slots = GpuStepPacker::kTravelSlots;
+    part.block_table = reinterpret_cast<const std::int32_t*>(other.device->inputs());
+    part.pool_offsets = there(to.offsets.device + first_pool);
+    work.parts.push_back(part);
+    end += items.size();
+  }
+  return work;
+}
+
+/// The own device's pieces of rows that travel, behind those of the others.
+void add_own_pieces(const std::vector<cuda::DecodeItem>& pieces, cuda::DecodeItem* items,
+                    std::int32_t* n_items, cuda::DecodeWork& work) {
+  std::copy(pieces.begin(), pieces.end(), items + *n_items);
+  *n_items += static_cast<std::int32_t>(pieces.size());
+  work.launch = *n_items;
+  work.more_slots = GpuStepPacker::kTravelSlots;
+}
 
 /// The kernel passes it over.
 void skip(cuda::SampleRow& sample) {
@@ -95,10 +126,29 @@ bool GpuStepPacker::gathers(const RunStep& step) const {
   return keys <= most_gathered_keys_;
 }
 
+bool GpuStepPacker::may_travel() const {
+  return near_attention_ == nullptr && groups() == 1 && attention_.may_travel();
+}
+
+/// `tables` is what single rows' first_block counts from.
+void GpuStepPacker::plan_travel(const GpuPools& pools, const std::int32_t* tables) {
+  cuda::TravelRules rules;
+  rules.device_of_pool = pools.device;
+  rules.devices = static_cast<int>(pools.others.size()) + 1;
+  rules.tokens_per_block = static_cast<int>(geometry_.tokens_per_block);
+  rules.fixed_split = attention_.fixed_split();
+  rules.pieces_at_once = attention_.pieces_at_once();
+  rules.first_slot = attention_.split_slots();
+  rules.slots = kTravelSlots;
+  rules.in_place_keys = pools.in_place_keys;
+  cuda::plan_travel(singles_, tables, rules, travel_);
+}
+
 GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, std::byte* host,
                                           std::byte* device, std::size_t capacity,
-                                          std::span<const std::int64_t> pool_offsets) {
-  has_chunks_ = prefill_ != nullptr && (pool_offsets.empty() || gathers(step));
+                                          const GpuPools* pools) {
+  has_chunks_ = prefill_ != nullptr && (pools == nullptr || gathers(step));
+  const bool travels = pools != nullptr && !pools->others.empty();
   order_rows(step);
   std::size_t tokens = 0;
   std::size_t wanted = 0;
@@ -117,17 +167,18 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
 
   Packed packed;
   // First what a graph needs at fixed places, then what varies: that is named by index.
-  Places places(host, device, capacity);
+  UploadPlaces places(host, device, capacity);
   const auto d_tokens = places.take<std::int32_t>(rows);
   const auto d_positions = places.take<std::int32_t>(rows);
   const auto d_slots = places.take<std::int64_t>(groups() * rows);
   const auto d_wanted = places.take<std::int32_t>(samples);
   const auto d_samples = places.take<cuda::SampleRow>(samples);
   const auto d_n_items = places.take<std::int32_t>(1);
-  const auto d_items = places.take<cuda::DecodeItem>(max_items);
+  const auto d_items = places.take<cuda::DecodeItem>(max_items + (travels ? kTravelSlots : 0));
   const auto d_n_near = places.take<std::int32_t>(near_items > 0 ? 1 : 0);
   const auto d_near = places.take<cuda::DecodeItem>(near_items);
-  const auto d_offsets = places.take<std::int64_t>(pool_offsets.size());
+  const auto d_offsets = places.take<std::int64_t>(pools == nullptr ? 0 : pools->offsets.size());
+  const TravelPlaces far = travels ? TravelPlaces(places, *pools, rows) : TravelPlaces();
   const auto d_shifts = places.take<std::int32_t>(groups() > 1 ? groups() : 0);
   const auto d_table = places.take<std::int32_t>(groups() * entries);
   packed.too_large = places.full();
@@ -165,19 +216,29 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   b.block_table = reinterpret_cast<const std::int32_t*>(device);
   b.table_entries = static_cast<int>(entries);
   b.table_shifts = d_shifts.device;
-  if (!pool_offsets.empty()) {
-    std::copy(pool_offsets.begin(), pool_offsets.end(), d_offsets.host);
+  if (pools != nullptr) {
+    std::copy(pools->offsets.begin(), pools->offsets.end(), d_offsets.host);
     b.pool_offsets = d_offsets.device;
+  }
+  if (travels) {
+    plan_travel(*pools, words);
+    packed.travel = lay_out(travel_, *pools, far, device);
+    packed.keys_elsewhere = travel_.keys_elsewhere;
   }
   b.singles.items = d_items.device;
   b.singles.n_items = d_n_items.device;
   if (max_items > 0) {
-    plan_singles(attention_, padded_rows, d_items.host, d_n_items.host, b.singles);
+    plan_singles(attention_, travels ? travel_.others : singles_, padded_rows, d_items.host,
+                 d_n_items.host, b.singles);
+    if (!packed.travel.parts.empty()) {
+      add_own_pieces(travel_.items.front(), d_items.host, d_n_items.host, b.singles);
+    }
   }
   b.near_singles.items = d_near.device;
   b.near_singles.n_items = d_n_near.device;
   if (near_items > 0) {
-    plan_singles(*near_attention_, padded_rows, d_near.host, d_n_near.host, b.near_singles);
+    plan_singles(*near_attention_, singles_, padded_rows, d_near.host, d_n_near.host,
+                 b.near_singles);
   }
   b.wanted = static_cast<int>(samples);
   b.wanted_rows = padded_rows > 0 ? nullptr : d_wanted.device;
@@ -231,15 +292,16 @@ void GpuStepPacker::place_tokens(const BatchRow& row, std::size_t first,
 }
 
 /// A graph launches the most items that a step of its rows may have.
-void GpuStepPacker::plan_singles(const cuda::DecodeAttention& attention, int padded_rows,
+void GpuStepPacker::plan_singles(const cuda::DecodeAttention& attention,
+                                 std::span<const cuda::AttentionRow> rows, int padded_rows,
                                  cuda::DecodeItem* items, std::int32_t* n_items,
                                  cuda::DecodeWork& work) {
-  attention.plan(singles_, plan_, padded_rows);
+  attention.plan(rows, plan_, padded_rows);
   std::copy(plan_.items.begin(), plan_.items.end(), items);
   *n_items = static_cast<std::int32_t>(plan_.items.size());
   work.rows = plan_.rows;
   work.launch = padded_rows > 0 ? attention.max_items(padded_rows)
-                                : static_cast<int>(singles_.empty() ? 0 : plan_.items.size());
+                                : static_cast<int>(rows.empty() ? 0 : plan_.items.size());
 }
 
 /// What is wanted of each line of logits; returns how many there are. Lists go to `area`.

@@ -8,12 +8,27 @@
 #include <vector>
 
 #include "ipc/kv_layout.h"
+#include "workers/cuda/attention/travel_plan.h"
 #include "workers/model/gpu_decoder.h"
 #include "workers/protocol/step_batch.h"
 #include "workers/sampling/gpu_edits.h"
 #include "workers/sampling/row_sampling.h"
 
 namespace baton {
+
+/// Where the pools lie that a step's tables name (PoolNumbers), by number.
+struct GpuPools {
+  std::vector<std::int64_t> offsets;  // from the own pool on, in elements
+  /// Who attends to it: 0 the own device, which reads what lies elsewhere over the link; else one
+  /// of `others`, counted from 1.
+  std::vector<int> device;
+  struct Other {
+    const cuda::OtherDevice* device = nullptr;
+    std::vector<std::int64_t> offsets;  // likewise, as that one sees them; of its own pools
+  };
+  std::vector<Other> others;
+  std::int64_t in_place_keys = 0;  // elsewhere, of a step that reads all of them over the link
+};
 
 /// Reused from step to step.
 class GpuStepPacker {
@@ -22,18 +37,25 @@ class GpuStepPacker {
   /// decoder has no kernel for chunks.
   GpuStepPacker(const GpuDecoder& decoder, const KvGeometry& geometry);
 
+  /// Partial results of a step that are on their way between devices: the pieces of some ten rows
+  /// that fill two of them, or of half a million tokens in deterministic mode.
+  static constexpr int kTravelSlots = 2048;
+
   struct Packed {
-    GpuBatch batch;          // addresses in the device buffer; `chunks` is left to the caller
+    GpuBatch batch;  // addresses in the device buffer; `chunks` and `travel` are left to the caller
+    cuda::TravelWork travel;  // without parts where nothing travels; no workspace and event yet
+    std::int64_t keys_elsewhere = 0;  // of single tokens, where others could attend to them
     std::size_t bytes = 0;   // to upload
     bool too_large = false;  // `capacity` did not hold it; nothing is usable
   };
   /// Packs into `host`, for a device buffer at `device`. With padded_rows > 0 a step of single
   /// tokens is filled up to so many rows, and every address depends on padded_rows alone. With
-  /// `pool_offsets`, in elements, tables name blocks of several pools (PoolNumbers): such a step is
-  /// never filled up, and where its chunks' keys cannot be gathered they are planned as single
-  /// tokens.
+  /// `pools` tables name blocks of several: such a step is never filled up, and where its chunks'
+  /// keys cannot be gathered they are planned as single tokens.
   Packed pack(const RunStep& step, int padded_rows, std::byte* host, std::byte* device,
-              std::size_t capacity, std::span<const std::int64_t> pool_offsets = {});
+              std::size_t capacity, const GpuPools* pools = nullptr);
+  /// Whether the decoder's attention can be cut over devices at all.
+  bool may_travel() const;
   /// Whether the host must draw or rank for `row`: the device's sampler cannot.
   static bool needs_host(const BatchRow& row);
   /// A line of logits.
@@ -82,8 +104,10 @@ class GpuStepPacker {
                            std::int32_t* wanted, WordArea& area, Packed& packed);
   bool is_chunk(const BatchRow& row) const { return row.tokens.size() > 1 && has_chunks_; }
   bool gathers(const RunStep& step) const;
-  void plan_singles(const cuda::DecodeAttention& attention, int padded_rows,
+  void plan_singles(const cuda::DecodeAttention& attention,
+                    std::span<const cuda::AttentionRow> rows, int padded_rows,
                     cuda::DecodeItem* items, std::int32_t* n_items, cuda::DecodeWork& work);
+  void plan_travel(const GpuPools& pools, const std::int32_t* tables);
 
   const cuda::DecodeAttention& attention_;
   const cuda::DecodeAttention* near_attention_;  // null: layers have one window
@@ -97,6 +121,7 @@ class GpuStepPacker {
   std::vector<cuda::AttentionRow> chunks_;
   std::vector<cuda::AttentionRow> singles_;
   cuda::DecodePlan plan_;
+  cuda::TravelPlan travel_;
   GpuEdits edits_;
   std::vector<Line> host_lines_;
   std::vector<Line> late_lines_;

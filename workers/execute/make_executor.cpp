@@ -122,6 +122,7 @@ Result<CudaExecutor::Options> cuda_options(const Config& config) {
                                                  : Chain::if_quicker;
   options.tokens_per_block = self.tokens_per_block;
   options.kv_groups = self.kv_groups == "auto";
+  options.in_place_keys = self.in_place_keys;
   options.max_step_tokens = largest_step(config.scheduler, self.role);
   options.max_decode_rows =
       std::min(config.scheduler.max_running, config.scheduler.token_budget.of(self.role));

@@ -331,6 +331,11 @@ void GpuDecoder::attention(int index, const GpuBatch& batch, const cuda::KvLayer
   if (batch.chunks != nullptr) {
     prefill_->run(*batch.chunks, qkv_, attended_, kv, table_of(index, batch), scale, stream);
   }
+  if (batch.travel != nullptr) {
+    return cuda::attend_over_devices(decode_,
+                                     {qkv_, attended_, kv, batch.block_table, batch.singles, scale},
+                                     *batch.travel, stream);
+  }
   decode_.run(qkv_, attended_, kv, batch.block_table, batch.singles, scale, decode_workspace_,
               stream, rope);
 }

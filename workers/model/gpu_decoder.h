@@ -10,6 +10,7 @@
 
 #include "ipc/kv_layout.h"
 #include "workers/cuda/attention/attention.h"
+#include "workers/cuda/attention/travel.h"
 #include "workers/cuda/collective/rank_exchange.h"
 #include "workers/cuda/device.h"
 #include "workers/cuda/layer/general.h"
@@ -44,6 +45,8 @@ struct GpuBatch {
   using OnKeys = std::function<void(int layer)>;
   const OnKeys* on_keys = nullptr;
   cuda::DecodeWork singles;                   // single tokens
+  // Other devices attend to keys of these in their own memory. Null: none does
+  const cuda::TravelWork* travel = nullptr;
   // Prompt chunks; null: none
   const cuda::PrefillAttention::Plan* chunks = nullptr;
   // The same for layers whose window is the nearer of two, where attention is planned for each

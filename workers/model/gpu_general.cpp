@@ -170,9 +170,15 @@ void GpuDecoder::general_attend(int index, const GpuBatch& batch, cuda::Stream s
                 table_of(index, batch), scale, stream, w.sinks, lse_);
   }
   const cuda::DecodeAttention& decode = near ? *near_decode_ : decode_;
-  decode.run(qkv_, attended_, append.kv, batch.block_table,
-             near ? batch.near_singles : batch.singles, scale, decode_workspace_, stream, nullptr,
-             rule);
+  if (batch.travel != nullptr) {
+    cuda::attend_over_devices(
+        decode_, {qkv_, attended_, append.kv, batch.block_table, batch.singles, scale, rule},
+        *batch.travel, stream);
+  } else {
+    decode.run(qkv_, attended_, append.kv, batch.block_table,
+               near ? batch.near_singles : batch.singles, scale, decode_workspace_, stream, nullptr,
+               rule);
+  }
   show("layer", index, ".attended", attended_, batch.rows, config_.heads * config_.head_dim);
 }
 

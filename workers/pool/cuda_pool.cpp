@@ -79,6 +79,7 @@ struct CudaBlockReader::Mapped final : MappedPool {
   Mapped& operator=(const Mapped&) = delete;
 
   std::vector<Source> sources;
+  std::unique_ptr<HeldPool> held;  // once more, on the device that it lies on
   std::uint32_t blocks;
   ShmRegion host;
   std::uint32_t host_blocks;
@@ -228,7 +229,14 @@ Status CudaBlockReader::place(MappedPool& exported, const Pull& pull) {
   if (mapped.sources.size() > 1 || !source.heads.whole) {
     return invalid("rows read no pool whose blocks have other heads");
   }
-  const Status status = options_.pools->add(pull.allocation, source.memory->data(), mapped.blocks);
+  PoolHolder holder;
+  if (options_.holders) {
+    const PoolRank& rank = pull.ranks.front();
+    mapped.held = options_.holders->map(rank.device, rank.handle);
+    if (mapped.held) holder = mapped.held->seen();
+  }
+  const Status status =
+      options_.pools->add(pull.allocation, source.memory->data(), mapped.blocks, holder);
   if (!status.ok()) return status;
   mapped.allocation = pull.allocation;
   mapped.pools = options_.pools;

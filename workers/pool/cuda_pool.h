@@ -14,6 +14,7 @@
 #include "workers/cuda/device.h"
 #include "workers/execute/executor.h"
 #include "workers/model/cut.h"
+#include "workers/pool/holder_devices.h"
 #include "workers/pool/kv_pool.h"
 #include "workers/pool/pool_numbers.h"
 
@@ -63,6 +64,7 @@ class CudaBlockReader final : public BlockReader {
     ModelCut cut = {};                                // which of a model's heads the own pool has,
     int kv_heads = 0;  // and how many there are of them; 0: all, as the pool has
     std::shared_ptr<PoolNumbers> pools = {};  // null: no row reads another pool in place
+    std::shared_ptr<HolderDevices> holders = {};  // null: none but the own device attends to them
   };
   CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device, Options options);
   CudaBlockReader(const CudaPool& pool, cuda::DeviceInfo device)

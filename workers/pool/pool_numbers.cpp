@@ -5,6 +5,15 @@
 
 namespace baton {
 
+namespace {
+
+/// Of two allocations: their difference means something as numbers alone.
+std::int64_t distance(const std::byte* from, const std::byte* to) {
+  return reinterpret_cast<std::intptr_t>(to) - reinterpret_cast<std::intptr_t>(from);
+}
+
+}  // namespace
+
 std::optional<std::uint32_t> PoolNumbers::free_number() const {
   for (std::uint32_t number = 1; number < kMostPools; ++number) {
     const bool taken = std::any_of(places_.begin(), places_.end(), [number](const auto& place) {
@@ -15,7 +24,8 @@ std::optional<std::uint32_t> PoolNumbers::free_number() const {
   return std::nullopt;
 }
 
-Status PoolNumbers::add(AllocationId allocation, const std::byte* begin, std::uint32_t blocks) {
+Status PoolNumbers::add(AllocationId allocation, const std::byte* begin, std::uint32_t blocks,
+                        PoolHolder holder) {
   const std::lock_guard lock(mutex_);
   if (places_.count(allocation) != 0) return {};
   if (const std::uint32_t most = std::max(blocks, places_.at(own_).blocks);
@@ -28,7 +38,7 @@ Status PoolNumbers::add(AllocationId allocation, const std::byte* begin, std::ui
     return Status(ErrorCode::unavailable, "rows read " + std::to_string(kMostPools) +
                                               " pools at most, the own one included");
   }
-  places_[allocation] = {*number << kPoolBlockBits, begin, blocks};
+  places_[allocation] = {*number << kPoolBlockBits, begin, blocks, holder};
   return {};
 }
 
@@ -48,11 +58,21 @@ std::vector<std::int64_t> PoolNumbers::offsets() const {
   const std::byte* const own = places_.at(own_).begin;
   for (const auto& [allocation, place] : places_) {
     offsets.resize(std::max<std::size_t>(offsets.size(), place.number() + 1), 0);
-    // Two allocations: their difference means something as numbers alone.
-    offsets[place.number()] =
-        reinterpret_cast<std::intptr_t>(place.begin) - reinterpret_cast<std::intptr_t>(own);
+    offsets[place.number()] = distance(own, place.begin);
   }
   return offsets;
+}
+
+std::vector<PoolNumbers::Held> PoolNumbers::holders() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Held> holders(1);
+  const std::byte* const own = places_.at(own_).begin;
+  for (const auto& [allocation, place] : places_) {
+    holders.resize(std::max<std::size_t>(holders.size(), place.number() + 1));
+    if (place.holder.device < 0) continue;
+    holders[place.number()] = {place.holder.device, distance(own, place.holder.begin)};
+  }
+  return holders;
 }
 
 const RunStep& ResolvedRows::resolve(const RunStep& step, const PoolNumbers& pools) {

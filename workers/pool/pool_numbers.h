@@ -19,15 +19,23 @@
 
 namespace baton {
 
+/// A pool as the device in whose memory it lies sees it, if that is not the own one: this process
+/// may have kernels there, too.
+struct PoolHolder {
+  int device = -1;  // none
+  const std::byte* begin = nullptr;
+};
+
 /// Used by the pull thread, which maps and unmaps, and by the step thread, which reads.
 class PoolNumbers {
  public:
   /// The own pool, which is number 0: a sequence may have come back to it.
   PoolNumbers(AllocationId own, const std::byte* begin, std::uint32_t blocks)
-      : own_(own), places_{{own, {0, begin, blocks}}} {}
+      : own_(own), places_{{own, {0, begin, blocks, {}}}} {}
 
   /// From now on rows may name its blocks. Once more: nothing happens.
-  Status add(AllocationId allocation, const std::byte* begin, std::uint32_t blocks);
+  Status add(AllocationId allocation, const std::byte* begin, std::uint32_t blocks,
+             PoolHolder holder = {});
   /// No step names it any more.
   void remove(AllocationId allocation);
 
@@ -36,12 +44,20 @@ class PoolNumbers {
   bool resolve(const BatchRow& row, std::vector<BlockId>& ids) const;
   /// By number: from the own pool's first byte to this one's. Numbers without a pool have 0.
   std::vector<std::int64_t> offsets() const;
+  /// By number: the device that holds it, and from the own pool's first byte to where that one sees
+  /// it.
+  struct Held {
+    int device = -1;  // none but the own one
+    std::int64_t offset = 0;
+  };
+  std::vector<Held> holders() const;
 
  private:
   struct Place {
     std::uint32_t first = 0;  // id of its block 0
     const std::byte* begin = nullptr;
     std::uint32_t blocks = 0;
+    PoolHolder holder = {};
 
     std::uint32_t number() const { return first >> kPoolBlockBits; }
   };

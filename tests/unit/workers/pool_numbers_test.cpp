@@ -79,6 +79,22 @@ TEST(PoolNumbers, NumbersAreUsedAgainAndEnd) {
   EXPECT_LT(std::uint64_t{kMostPools - 1} << kPoolBlockBits | (kMostPoolBlocks - 1), 1ULL << 31);
 }
 
+/// The same pool has two addresses: one for each device that may read it.
+TEST(PoolNumbers, AnotherDeviceMaySeeIt) {
+  PoolNumbers pools(kOwn, at(1 << 20), 100);
+  ASSERT_TRUE(pools.add(8, at(3 << 20), 50, {2, at(5 << 20)}).ok());
+  ASSERT_TRUE(pools.add(9, at(2 << 20), 50).ok());
+  EXPECT_EQ(pools.offsets(), (std::vector<std::int64_t>{0, 2 << 20, 1 << 20}));
+  const auto held = pools.holders();
+  ASSERT_EQ(held.size(), 3U);
+  EXPECT_EQ(held[0].device, -1);
+  EXPECT_EQ(held[1].device, 2);
+  EXPECT_EQ(held[1].offset, 4 << 20);
+  EXPECT_EQ(held[2].device, -1);
+  pools.remove(8);
+  EXPECT_EQ(pools.holders()[1].device, -1);
+}
+
 TEST(PoolNumbers, APoolWithTooManyBlocksIsRefused) {
   PoolNumbers pools(kOwn, at(1 << 20), 100);
   EXPECT_TRUE(pools.add(1, at(1 << 22), kMostPoolBlocks).ok());

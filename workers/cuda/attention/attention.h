@@ -52,8 +52,8 @@ struct alignas(16) DecodeItem {
   std::int32_t key_begin = 0;    // the first key that is seen, in tokens of the sequence
   std::int32_t key_end = 0;
   std::int32_t piece = 0;  // of the row: 0 .. pieces-1
-  std::int32_t pieces = 0;
-  std::int32_t slot = 0;   // first of the row's slots in the split workspace, if pieces > 1
+  std::int32_t pieces = 0;  // 0: merge() ends the row, not the last piece to come
+  std::int32_t slot = 0;    // first of the row's slots in the split workspace, unless pieces == 1
   std::int32_t fresh = 0;  // keys from here on are written by this very step
 };
 
@@ -69,6 +69,7 @@ struct DecodeWork {
   int rows = 0;    // that it was made for: plan()'s `padded_rows`, or the single rows
   int launch = 0;  // how many items to launch, those behind n_items do nothing; 0: there are no
                    // single rows
+  int more_slots = 0;  // that the workspace has, beside those of plans
 };
 
 /// A CTA for each piece and KV head.
@@ -98,7 +99,14 @@ class DecodeAttention {
   int max_items() const { return max_items(options_.max_rows); }
   int max_items(int rows) const;
   /// Device memory for partial results and counters, zeroed once by the caller. One step at a time.
-  std::size_t workspace_bytes() const;
+  std::size_t workspace_bytes(int more_slots = 0) const;
+  /// Slots that plans use, the first ones.
+  int split_slots() const;
+  /// Whether other devices may compute pieces (travel_plan.h), and how many pieces of a row of
+  /// average length fill one.
+  bool may_travel() const;
+  int pieces_at_once() const;
+  int fixed_split() const { return options_.fixed_split; }
   /// Pure host code. A graph is recorded for a number of rows, and what it launches must not depend
   /// on the step: `padded_rows`, if > 0, is that number (at least the single rows).
   void plan(std::span<const AttentionRow> single_rows, DecodePlan& plan, int padded_rows = 0) const;
@@ -123,6 +131,10 @@ class DecodeAttention {
   void run(const Bf16* qkv, Bf16* out, const KvLayerView& kv, const std::int32_t* block_table,
            const DecodeWork& work, float scale, void* workspace, Stream stream,
            const Rope* rope = nullptr, const AttentionRule& rule = {}) const;
+  /// Ends `n` rows whose pieces have pieces == 0 as items: each of `rows` has its row, its number
+  /// of pieces and its slot. All of them have run before, on whatever device.
+  void merge(const DecodeItem* rows, int n, Bf16* out, int more_slots, void* workspace,
+             Stream stream, const AttentionRule& rule = {}) const;
   /// Whether run() takes `rope`: not with fixed pieces.
   bool applies_rope() const;
   /// Whether a rule's window may differ from the plan's: rows are never cut then.
@@ -130,7 +142,6 @@ class DecodeAttention {
 
  private:
   void plan_pieces(std::vector<DecodeItem>& queries, DecodePlan& plan) const;
-  int split_slots() const;
   std::int64_t auto_piece(const std::vector<DecodeItem>& queries) const;
 
   Options options_;

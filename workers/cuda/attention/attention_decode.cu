@@ -282,11 +282,61 @@ __device__ __forceinline__ void attend_item(const Arguments& a) {
     end = piece_end(begin);
     at.start(begin, end);
   }
-  if (item.pieces == 1) return;
+  if (item.pieces <= 1) return;  // 0: merge_rows() ends it
   std::uint32_t* counter =
       a.counters + static_cast<std::int64_t>(item.slot) * gridDim.x + blockIdx.x;
   if (!arrive_last(counter, item.pieces, shared.last)) return;
   merge_pieces(a, slots, item.pieces, out);
+}
+
+constexpr int kMergeLanes = 8;
+
+/// Ends rows whose pieces several devices have computed: grid (kv_heads, rows), a thread for four
+/// elements of the output and some of the pieces. One lane takes all of them in their order: the
+/// bits of merge_pieces().
+template <int kDim, int kLanes>
+__global__ void __launch_bounds__(kDim / 4 * kLanes)
+    merge_rows(const __grid_constant__ Arguments a) {
+  __shared__ float4 o[kLanes][kDim / 4];
+  __shared__ float2 sums[kLanes];
+  const DecodeItem row = load_item(a.items + blockIdx.y);
+  grid_wait();
+  grid_release();
+  const int column = static_cast<int>(threadIdx.x), lane = static_cast<int>(threadIdx.y);
+  const int each = (row.pieces + kLanes - 1) / kLanes;
+  const int begin = lane * each, end = min(row.pieces, begin + each);
+  const Slots<kDim> slots(a, row.slot);
+  std::uint16_t* out =
+      a.out + (static_cast<std::int64_t>(row.row) * gridDim.x + blockIdx.x) * a.group * kDim;
+  const int head = static_cast<int>(blockIdx.z);
+  const int i = head * (kDim / 4) + column;
+  Partial p{float4{0, 0, 0, 0}, -INFINITY, 0};
+  if (begin < end) {
+    p = slots.load(begin, i);
+#pragma unroll 16
+    for (int piece = begin + 1; piece < end; ++piece) p = merged(p, slots.load(piece, i));
+  }
+  if constexpr (kLanes > 1) {
+    o[lane][column] = p.o;
+    if (column == 0) sums[lane] = float2{p.m, p.l};
+    __syncthreads();
+    if (lane > 0) return;
+    for (int other = 1; other < kLanes && other * each < row.pieces; ++other) {
+      p = merged(p, Partial{o[other][column], sums[other].x, sums[other].y});
+    }
+  }
+  store_output(out + 4 * i, with_sink(a, head, p));
+}
+
+template <int kDim>
+void launch_merge(const Arguments& a, dim3 grid, bool in_order, Stream stream) {
+  constexpr int kColumns = kDim / 4;
+  if (in_order) {
+    launch("merge of rows", merge_rows<kDim, 1>, grid, dim3(kColumns), 0, stream, a);
+  } else {
+    launch("merge of rows", merge_rows<kDim, kMergeLanes>, grid, dim3(kColumns, kMergeLanes), 0,
+           stream, a);
+  }
 }
 
 template <int kDim, int kHeadTiles, bool kWhole, bool kRope>
@@ -331,12 +381,19 @@ struct WorkspaceParts {
       : counters(aligned(sizeof(std::uint32_t) * slots * s.kv_heads)),
         sums(aligned(sizeof(float2) * slots * s.heads)),
         partials(sizeof(float) * slots * s.heads * s.head_dim) {}
+
+  void show(void* workspace, Arguments& a) const {
+    auto* memory = static_cast<std::byte*>(workspace);
+    a.counters = reinterpret_cast<std::uint32_t*>(memory);
+    a.sums = reinterpret_cast<float2*>(memory + counters);
+    a.partials = reinterpret_cast<float4*>(memory + counters + sums);
+  }
 };
 
 }  // namespace
 
-std::size_t DecodeAttention::workspace_bytes() const {
-  const WorkspaceParts parts(options_.shape, split_slots());
+std::size_t DecodeAttention::workspace_bytes(int more_slots) const {
+  const WorkspaceParts parts(options_.shape, split_slots() + more_slots);
   return parts.counters + parts.sums + parts.partials;
 }
 
@@ -363,12 +420,8 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
   if (rule.soft_cap > 0 || (rule.window > 0 && rule.window != options_.window)) {
     throw CudaError("decode attention: no capped scores, and no window but the plan's");
   }
-  const WorkspaceParts parts(s, split_slots());
-  auto* memory = static_cast<std::byte*>(workspace);
-  auto* const counters = reinterpret_cast<std::uint32_t*>(memory);
-  std::byte* const sums = memory + parts.counters;
-  std::byte* const partials = sums + parts.sums;
   Arguments a{};
+  WorkspaceParts(s, split_slots() + work.more_slots).show(workspace, a);
   a.qkv = reinterpret_cast<const std::uint16_t*>(qkv);
   a.out = reinterpret_cast<std::uint16_t*>(out);
   a.keys = reinterpret_cast<std::uint16_t*>(kv.pool + kv.layer_offset);
@@ -385,9 +438,6 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
   a.group = s.heads / s.kv_heads;
   a.split = options_.fixed_split;
   a.multiprocessors = sm_count_;
-  a.counters = counters;
-  a.sums = reinterpret_cast<float2*>(sums);
-  a.partials = reinterpret_cast<float4*>(partials);
   a.sinks = rule.sinks;
   if (rope != nullptr) a.rope = *rope;
   const bool whole = kv.tokens_per_block % kTile == 0;
@@ -396,6 +446,21 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
                              ? pick_launch<64>(a.group, whole, rope != nullptr, pools)
                              : pick_launch<128>(a.group, whole, rope != nullptr, pools);
   launch_it(a, dim3(s.kv_heads, work.launch), stream);
+}
+
+void DecodeAttention::merge(const DecodeItem* rows, int n, Bf16* out, int more_slots,
+                            void* workspace, Stream stream, const AttentionRule& rule) const {
+  if (n == 0) return;
+  if (!may_travel()) throw CudaError("decode attention: rows of such heads are not cut");
+  const HeadShape& s = options_.shape;
+  Arguments a{};
+  WorkspaceParts(s, split_slots() + more_slots).show(workspace, a);
+  a.out = reinterpret_cast<std::uint16_t*>(out);
+  a.items = rows;
+  a.group = s.heads / s.kv_heads;
+  a.sinks = rule.sinks;
+  const auto launch_it = s.head_dim == 64 ? launch_merge<64> : launch_merge<128>;
+  launch_it(a, dim3(s.kv_heads, n, a.group), options_.fixed_split > 0, stream);
 }
 
 }  // namespace baton::cuda

@@ -97,15 +97,22 @@ int DecodeAttention::max_items(int rows) const {
 /// A row of p > 1 pieces takes p slots and p - 1 of the items beyond one a row, so at most twice.
 int DecodeAttention::split_slots() const { return 2 * (max_items() - options_.max_rows); }
 
+int DecodeAttention::pieces_at_once() const {
+  const HeadShape& s = options_.shape;
+  return std::max(1, sm_count_ * split_attention_ctas(s.heads / s.kv_heads) / s.kv_heads);
+}
+
+bool DecodeAttention::may_travel() const {
+  return tiles_ && options_.window == 0 && options_.tokens_per_block % kTile == 0;
+}
+
 /// So that all CTAs together fill the GPU's places for them a whole number of times, mostly once,
 /// though no warp is without a tile. Longer pieces than 1024 keys even out too little at the end of
 /// the grid; shorter ones lose more by their starts and ends (measured on one H200).
 std::int64_t DecodeAttention::auto_piece(const std::vector<DecodeItem>& queries) const {
   constexpr std::int64_t kLongest = 1024;
   if (options_.piece_keys > 0) return options_.piece_keys;
-  const HeadShape& s = options_.shape;
-  const std::int64_t places =
-      std::max(1, sm_count_ * split_attention_ctas(s.heads / s.kv_heads) / s.kv_heads);
+  const std::int64_t places = pieces_at_once();
   std::int64_t keys = 0;
   for (const DecodeItem& q : queries) keys += keys_of(q);
   const std::int64_t rounds = ceil_div(keys, places * kLongest);

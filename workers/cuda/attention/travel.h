@@ -1,0 +1,47 @@
+// Attention of rows whose keys lie on several GPUs: each attends to those in its own memory.
+// Between two events of a layer the others read the queries out of this device's memory and write
+// the pieces' partial results back into its workspace; then the rows are merged here. The other
+// process, whose pool it is, takes no part.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "workers/cuda/attention/attention.h"
+#include "workers/cuda/other_device.h"
+
+namespace baton::cuda {
+
+/// What another device does in a step. Addresses are of its own memory: OtherDevice::inputs().
+struct TravelPart {
+  const OtherDevice* device = nullptr;
+  DecodeWork work;
+  const std::int32_t* block_table = nullptr;
+  const std::int64_t* pool_offsets = nullptr;  // by pool, from the own pool on
+};
+
+/// A step's. The own device's pieces are among its DecodeWork.
+struct TravelWork {
+  std::vector<TravelPart> parts;
+  const DecodeItem* merges = nullptr;  // on the own device
+  int rows = 0;                        // of `merges`
+  const OwnedEvent* asked = nullptr;   // of the own device, used again and again
+  void* workspace = nullptr;  // DecodeAttention::workspace_bytes(work.more_slots), for all rows
+};
+
+/// One layer's attention, arguments as those of DecodeAttention::run().
+struct DecodeCall {
+  const Bf16* qkv = nullptr;
+  Bf16* out = nullptr;
+  KvLayerView kv;
+  const std::int32_t* block_table = nullptr;
+  DecodeWork work;
+  float scale = 0;
+  AttentionRule rule = {};
+};
+
+void attend_over_devices(const DecodeAttention& attention, const DecodeCall& call,
+                         const TravelWork& travel, Stream stream);
+
+}  // namespace baton::cuda
