@@ -11,6 +11,7 @@
 #include "workers/cuda/attention/attention_any.h"
 #include "workers/cuda/attention/attention_decode.cuh"
 #include "workers/cuda/attention/attention_decode_rope.cuh"
+#include "workers/cuda/attention/attention_decode_slots.cuh"
 #include "workers/cuda/attention/attention_decode_walk.cuh"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/shared_memory.h"
@@ -109,61 +110,6 @@ __device__ __forceinline__ bool arrive_last(std::uint32_t* counter, int pieces, 
   }
   __syncthreads();
   return last;
-}
-
-/// A row's place in the split workspace: piece i of element `index` of the group's output.
-template <int kDim>
-struct Slots {
-  float4* o;
-  float2* sums;
-  std::int64_t o_stride, sums_stride;
-
-  __device__ __forceinline__ Slots(const Arguments& a, int slot) {
-    const std::int64_t at = static_cast<std::int64_t>(slot) * gridDim.x + blockIdx.x;
-    sums = a.sums + at * a.group;
-    o = a.partials + at * a.group * (kDim / 4);
-    sums_stride = static_cast<std::int64_t>(gridDim.x) * a.group;
-    o_stride = sums_stride * (kDim / 4);
-  }
-  __device__ __forceinline__ void store(int piece, int index, const Partial& p) const {
-    o[piece * o_stride + index] = p.o;
-    if (index % (kDim / 4) == 0) {
-      sums[piece * sums_stride + index / (kDim / 4)] = float2{p.m, p.l};
-    }
-  }
-  __device__ __forceinline__ Partial load(int piece, int index) const {
-    const float2 s = __ldcg(sums + piece * sums_stride + index / (kDim / 4));
-    return Partial{__ldcg(o + piece * o_stride + index), s.x, s.y};
-  }
-};
-
-__device__ __forceinline__ DecodeItem load_item(const DecodeItem* from) {
-  const int4 low = load_early(from);
-  const int4 high = load_early(reinterpret_cast<const int4*>(from) + 1);
-  return DecodeItem{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-}
-
-/// A hint, so before grid_wait(): the warp's first two tiles to L2. Keys and values of a tile are
-/// dense: kDim / 4 lines each.
-template <int kDim>
-__device__ __forceinline__ void prefetch_tiles(const Cursor<kDim, true, false>& at,
-                                               const std::uint16_t* keys,
-                                               const std::uint16_t* values) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const std::int64_t tile = __shfl_sync(~0U, at.mine, i);
-    if (at.lane >= kDim / 4 || at.n() <= i) continue;
-    prefetch_l2(keys + tile + 64 * at.lane);
-    prefetch_l2(values + tile + 64 * at.lane);
-  }
-}
-
-/// A sink is one more key, without a value: `head` is of this KV head's group.
-__device__ __forceinline__ Partial with_sink(const Arguments& a, int head, Partial p) {
-  if (a.sinks == nullptr) return p;
-  const float sink = a.sinks[static_cast<int>(blockIdx.x) * a.group + head] * 1.4426950408889634F;
-  p.l += exp2_fast(sink - p.m);
-  return p;
 }
 
 /// By the CTA whose piece of the row was the last to come.
@@ -282,61 +228,11 @@ __device__ __forceinline__ void attend_item(const Arguments& a) {
     end = piece_end(begin);
     at.start(begin, end);
   }
-  if (item.pieces <= 1) return;  // 0: merge_rows() ends it
+  if (item.pieces <= 1) return;  // 0: DecodeAttention::merge() ends it
   std::uint32_t* counter =
       a.counters + static_cast<std::int64_t>(item.slot) * gridDim.x + blockIdx.x;
   if (!arrive_last(counter, item.pieces, shared.last)) return;
   merge_pieces(a, slots, item.pieces, out);
-}
-
-constexpr int kMergeLanes = 8;
-
-/// Ends rows whose pieces several devices have computed: grid (kv_heads, rows), a thread for four
-/// elements of the output and some of the pieces. One lane takes all of them in their order: the
-/// bits of merge_pieces().
-template <int kDim, int kLanes>
-__global__ void __launch_bounds__(kDim / 4 * kLanes)
-    merge_rows(const __grid_constant__ Arguments a) {
-  __shared__ float4 o[kLanes][kDim / 4];
-  __shared__ float2 sums[kLanes];
-  const DecodeItem row = load_item(a.items + blockIdx.y);
-  grid_wait();
-  grid_release();
-  const int column = static_cast<int>(threadIdx.x), lane = static_cast<int>(threadIdx.y);
-  const int each = (row.pieces + kLanes - 1) / kLanes;
-  const int begin = lane * each, end = min(row.pieces, begin + each);
-  const Slots<kDim> slots(a, row.slot);
-  std::uint16_t* out =
-      a.out + (static_cast<std::int64_t>(row.row) * gridDim.x + blockIdx.x) * a.group * kDim;
-  const int head = static_cast<int>(blockIdx.z);
-  const int i = head * (kDim / 4) + column;
-  Partial p{float4{0, 0, 0, 0}, -INFINITY, 0};
-  if (begin < end) {
-    p = slots.load(begin, i);
-#pragma unroll 16
-    for (int piece = begin + 1; piece < end; ++piece) p = merged(p, slots.load(piece, i));
-  }
-  if constexpr (kLanes > 1) {
-    o[lane][column] = p.o;
-    if (column == 0) sums[lane] = float2{p.m, p.l};
-    __syncthreads();
-    if (lane > 0) return;
-    for (int other = 1; other < kLanes && other * each < row.pieces; ++other) {
-      p = merged(p, Partial{o[other][column], sums[other].x, sums[other].y});
-    }
-  }
-  store_output(out + 4 * i, with_sink(a, head, p));
-}
-
-template <int kDim>
-void launch_merge(const Arguments& a, dim3 grid, bool in_order, Stream stream) {
-  constexpr int kColumns = kDim / 4;
-  if (in_order) {
-    launch("merge of rows", merge_rows<kDim, 1>, grid, dim3(kColumns), 0, stream, a);
-  } else {
-    launch("merge of rows", merge_rows<kDim, kMergeLanes>, grid, dim3(kColumns, kMergeLanes), 0,
-           stream, a);
-  }
 }
 
 template <int kDim, int kHeadTiles, bool kWhole, bool kRope>
@@ -371,24 +267,6 @@ auto pick_launch(int group, bool whole, bool rope, bool pools) {
   return group > 8 ? pick_launch<kDim, 2>(whole, rope, pools)
                    : pick_launch<kDim, 1>(whole, rope, pools);
 }
-
-std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
-
-/// How much of the workspace each of its parts takes: counters, sums, partials.
-struct WorkspaceParts {
-  std::size_t counters, sums, partials;
-  WorkspaceParts(const HeadShape& s, int slots)
-      : counters(aligned(sizeof(std::uint32_t) * slots * s.kv_heads)),
-        sums(aligned(sizeof(float2) * slots * s.heads)),
-        partials(sizeof(float) * slots * s.heads * s.head_dim) {}
-
-  void show(void* workspace, Arguments& a) const {
-    auto* memory = static_cast<std::byte*>(workspace);
-    a.counters = reinterpret_cast<std::uint32_t*>(memory);
-    a.sums = reinterpret_cast<float2*>(memory + counters);
-    a.partials = reinterpret_cast<float4*>(memory + counters + sums);
-  }
-};
 
 }  // namespace
 
@@ -446,21 +324,6 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
                              ? pick_launch<64>(a.group, whole, rope != nullptr, pools)
                              : pick_launch<128>(a.group, whole, rope != nullptr, pools);
   launch_it(a, dim3(s.kv_heads, work.launch), stream);
-}
-
-void DecodeAttention::merge(const DecodeItem* rows, int n, Bf16* out, int more_slots,
-                            void* workspace, Stream stream, const AttentionRule& rule) const {
-  if (n == 0) return;
-  if (!may_travel()) throw CudaError("decode attention: rows of such heads are not cut");
-  const HeadShape& s = options_.shape;
-  Arguments a{};
-  WorkspaceParts(s, split_slots() + more_slots).show(workspace, a);
-  a.out = reinterpret_cast<std::uint16_t*>(out);
-  a.items = rows;
-  a.group = s.heads / s.kv_heads;
-  a.sinks = rule.sinks;
-  const auto launch_it = s.head_dim == 64 ? launch_merge<64> : launch_merge<128>;
-  launch_it(a, dim3(s.kv_heads, n, a.group), options_.fixed_split > 0, stream);
 }
 
 }  // namespace baton::cuda
