@@ -33,6 +33,7 @@ struct Geometry {
 
 constexpr Geometry k8b{{32, 8, 128}, 32};
 constexpr Geometry k06b{{16, 8, 128}, 28};
+constexpr Geometry kGemma12b{{16, 8, 256}, 48};
 
 /// The pool, its random blocks and everything else a case needs; made once.
 struct Bench {
@@ -163,12 +164,14 @@ void bench_decode(Bench& b, const char* name, const Geometry& g,
   std::fflush(stdout);
 }
 
-void bench_prefill(Bench& b, const char* name, const std::vector<std::pair<int, int>>& positions) {
-  const Rows rows(k8b, positions);
+void bench_prefill(Bench& b, const char* name, const Geometry& g,
+                   const std::vector<std::pair<int, int>>& positions) {
+  const Rows rows(g, positions);
   std::printf("%-24s", name);
   for (const char* kernel : {"dense", "paged", "fa2"}) {
+    if (g.shape.head_dim > 128 && *kernel != 'f') continue;
     PrefillAttention::Options options;
-    options.shape = k8b.shape;
+    options.shape = g.shape;
     options.max_rows = Bench::kRows;
     options.max_chunks = 16;
     options.max_table = static_cast<int>(rows.table.size());
@@ -183,11 +186,10 @@ void bench_prefill(Bench& b, const char* name, const std::vector<std::pair<int, 
     attention.plan(rows.rows, *plan, floats.data(), ints.data(), pinned.data(), b.stream);
     check(cudaStreamSynchronize(b.stream), "plan");
     const double ms = b.time([&] {
-      for (int layer = 0; layer < k8b.layers; ++layer) {
-        attention.run(*plan, reinterpret_cast<Bf16*>(b.qkv.data()),
-                      reinterpret_cast<Bf16*>(b.out.data()),
-                      k8b.view(reinterpret_cast<Bf16*>(b.pool.data()), layer), table.data(), 0.088F,
-                      b.stream);
+      for (int layer = 0; layer < g.layers; ++layer) {
+        attention.run(
+            *plan, reinterpret_cast<Bf16*>(b.qkv.data()), reinterpret_cast<Bf16*>(b.out.data()),
+            g.view(reinterpret_cast<Bf16*>(b.pool.data()), layer), table.data(), 0.088F, b.stream);
       }
     });
     std::printf(" %s %7.2f ms", kernel, ms);
@@ -232,16 +234,21 @@ TEST(AttentionBench, Table) {
   bench_decode(b, "0.6B 128 x 512", k06b, rows(128, 512));
   bench_decode(b, "0.6B 32 x 512", k06b, rows(32, 512));
   bench_decode(b, "0.6B 1 x 512", k06b, rows(1, 512));
+  bench_decode(b, "Gemma 12B 1 x 512", kGemma12b, rows(1, 512));
+  bench_decode(b, "Gemma 12B 1 x 4096", kGemma12b, rows(1, 4096));
+  bench_decode(b, "Gemma 12B 8 x 512", kGemma12b, rows(8, 512));
+  bench_decode(b, "Gemma 12B 64 x 512", kGemma12b, rows(64, 512));
   if (std::string_view(std::getenv("BATON_GPU_BENCH")) == "decode") return;
-  bench_prefill(b, "8B prompt 512", {{0, 512}});
-  bench_prefill(b, "8B prompt 1024", {{0, 1024}});
-  bench_prefill(b, "8B 512 at 1024", {{1024, 512}});
-  bench_prefill(b, "8B 128 at 8192", {{8192, 128}});
-  bench_prefill(b, "8B 2048 at 32768", {{32768, 2048}});
-  bench_prefill(b, "8B prompt 2048", {{0, 2048}});
-  bench_prefill(b, "8B prompt 8192", {{0, 8192}});
-  bench_prefill(b, "8B 512 at 8192", {{8192, 512}});
-  bench_prefill(b, "8B prompts 4 x 2048", {{0, 2048}, {0, 2048}, {0, 2048}, {0, 2048}});
+  bench_prefill(b, "8B prompt 512", k8b, {{0, 512}});
+  bench_prefill(b, "8B prompt 1024", k8b, {{0, 1024}});
+  bench_prefill(b, "8B 512 at 1024", k8b, {{1024, 512}});
+  bench_prefill(b, "8B 128 at 8192", k8b, {{8192, 128}});
+  bench_prefill(b, "8B 2048 at 32768", k8b, {{32768, 2048}});
+  bench_prefill(b, "8B prompt 2048", k8b, {{0, 2048}});
+  bench_prefill(b, "8B prompt 8192", k8b, {{0, 8192}});
+  bench_prefill(b, "8B 512 at 8192", k8b, {{8192, 512}});
+  bench_prefill(b, "Gemma 12B prompt 2048", kGemma12b, {{0, 2048}});
+  bench_prefill(b, "8B prompts 4 x 2048", k8b, {{0, 2048}, {0, 2048}, {0, 2048}, {0, 2048}});
 }
 
 }  // namespace

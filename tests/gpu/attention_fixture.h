@@ -3,12 +3,10 @@
 #pragma once
 
 #include <cuda_runtime.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -307,10 +305,11 @@ struct AttentionCase {
                    /*gather=*/over_pools);
     const DeviceArray<float> sink{std::span<const float>(sinks)};
     const DeviceArray<float> lse(static_cast<std::size_t>(n_rows) * shape.heads);
+    const AttentionRule rule{window, soft_cap, sinks.empty() ? nullptr : sink.data()};
     return run(pool,
                [&](Bf16* q, Bf16* out, const KvLayerView& kv, const std::int32_t* blocks) {
                  attention.run(*plan, q, out, kv, blocks + (second_group ? table.size() : 0), scale,
-                               nullptr, sinks.empty() ? nullptr : sink.data(), lse.data());
+                               nullptr, rule, lse.data());
                  check(cudaDeviceSynchronize(), "prefill");
                })
         .out;
@@ -333,8 +332,9 @@ struct AttentionCase {
     options.shape = shape;
     options.tokens_per_block = tokens_per_block;
     options.max_rows = max_rows;
-    options.window = options.capped ? 0 : window;  // then the rule's alone
     options.capped = options.capped || soft_cap > 0;
+    const bool of_rule = options.capped && !has_attention_tiles(shape, true);
+    options.window = of_rule ? 0 : window;
     return options;
   }
 
@@ -371,35 +371,5 @@ struct AttentionCase {
     return {out.read(), pool_memory.read()};
   }
 };
-
-/// What a result may be off by. Both kernels round the probabilities to bf16 (2^-9 of each, so of
-/// the weighted sum of |v|) and the result (2^-9 of it); their exponentials and sums add little.
-/// Twice that is allowed; FlashInfer's FA2 kernel rounds the pieces of a split row once more.
-inline double tolerance(const Expected& e, double roundings) {
-  return roundings * std::ldexp(e.magnitude, -8) + std::ldexp(std::abs(e.value), -8) + 1e-5;
-}
-
-inline void expect_close(const AttentionCase& c, const std::vector<std::uint16_t>& out,
-                         double roundings) {
-  const HeadShape& s = c.shape;
-  double worst = 0;
-  for (const AttentionRow& row : c.rows) {
-    for (int i = 0; i < row.n_rows; ++i) {
-      for (int h = 0; h < s.heads; ++h) {
-        const auto expected = c.reference(row, i, h);
-        for (int d = 0; d < s.head_dim; ++d) {
-          const std::size_t at =
-              (static_cast<std::size_t>(row.first_row + i) * s.heads + h) * s.head_dim + d;
-          const double error = std::abs(from_bf16(out[at]) - expected[d].value);
-          const double part = error / tolerance(expected[d], roundings);
-          worst = std::max(worst, std::isnan(part) ? 1e30 : part);
-          ASSERT_LE(part, 1.0) << "position " << row.position + i << " head " << h << " element "
-                               << d << ": " << from_bf16(out[at]) << " for " << expected[d].value;
-        }
-      }
-    }
-  }
-  std::printf("    largest error: %.2f of the tolerance\n", worst);
-}
 
 }  // namespace baton::cuda

@@ -1,13 +1,12 @@
-// Attention over the paged pool against a plain softmax in double precision on the host, and its
-// bits under every way of cutting the same rows. With BATON_GPU_BENCH=1 also times
+// Attention of single tokens over the paged pool against a plain softmax in double precision on the
+// host, and its bits under every way of cutting the same rows. With BATON_GPU_BENCH=1 also times
 // (attention_bench.cpp).
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
-#include "tests/gpu/attention_fixture.h"
-#include "workers/cuda/current_device.h"
+#include "tests/gpu/attention_expect.h"
 
 namespace baton::cuda {
 namespace {
@@ -38,42 +37,64 @@ TEST_P(DecodeShapes, AllLengths) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, DecodeShapes,
-                         ::testing::Values(std::tuple(1, 128, 16), std::tuple(2, 128, 16),
-                                           std::tuple(4, 128, 16), std::tuple(8, 128, 16),
-                                           std::tuple(16, 128, 16), std::tuple(5, 128, 32),
-                                           std::tuple(4, 64, 16), std::tuple(12, 64, 48),
-                                           std::tuple(4, 128, 8), std::tuple(8, 64, 1),
-                                           std::tuple(16, 128, 24)));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, DecodeShapes,
+    ::testing::Values(std::tuple(1, 128, 16), std::tuple(2, 128, 16), std::tuple(4, 128, 16),
+                      std::tuple(8, 128, 16), std::tuple(16, 128, 16), std::tuple(5, 128, 32),
+                      std::tuple(4, 64, 16), std::tuple(12, 64, 48), std::tuple(4, 128, 8),
+                      std::tuple(8, 64, 1), std::tuple(16, 128, 24), std::tuple(1, 256, 16),
+                      std::tuple(2, 256, 16), std::tuple(8, 256, 16), std::tuple(3, 256, 48),
+                      std::tuple(2, 256, 8), std::tuple(9, 256, 16)));
 
 TEST(DecodeAttention, ManyRows) {
   std::vector<int> lengths;
   for (int i = 0; i < 256; ++i) lengths.push_back(1 + i * 37 % 211);
-  const AttentionCase c = lengths_case({8, 2, 128}, 16, 0, lengths);
-  expect_close(c, c.run_decode({}), 1);
+  for (const HeadShape shape : {HeadShape{8, 2, 128}, {4, 2, 256}}) {
+    const AttentionCase c = lengths_case(shape, 16, 0, lengths);
+    expect_close(c, c.run_decode({}), 1);
+  }
+}
+
+/// What each number of rows is cut into differs; Gemma 3's 12B has these heads.
+TEST(DecodeAttention, AnyNumberOfRowsOfWideHeads) {
+  for (int n = 1; n <= 64; n += n < 9 ? 1 : 11) {
+    for (const int window : {0, 333}) {
+      std::vector<int> lengths;
+      for (int i = 0; i < n; ++i) lengths.push_back(1 + (i * 131 + 511) % 777);
+      AttentionCase c = lengths_case({16, 8, 256}, 16, window, lengths);
+      c.forget_behind();
+      expect_close(c, c.run_decode({}), 1);
+    }
+  }
 }
 
 /// As in a graph that was recorded for more rows; and with none at all.
 TEST(DecodeAttention, FewerRowsThanPlannedFor) {
-  const AttentionCase c = lengths_case({8, 2, 128}, 16, 0, {300, 1, 77});
-  expect_close(c, c.run_decode({}, {}, 48), 1);
+  for (const HeadShape shape : {HeadShape{8, 2, 128}, {4, 2, 256}}) {
+    const AttentionCase c = lengths_case(shape, 16, 0, {300, 1, 77});
+    expect_close(c, c.run_decode({}, {}, 48), 1);
+  }
 }
 
 TEST(DecodeAttention, LongRowsAmongShortOnes) {
-  const AttentionCase c =
-      lengths_case({8, 2, 128}, 16, 0, {9000, 1, 17, 700, 300, 64, 65, 2000, 5, 128, 1023});
-  expect_close(c, c.run_decode({}), 1);
+  for (const HeadShape shape : {HeadShape{8, 2, 128}, {4, 2, 256}}) {
+    const AttentionCase c =
+        lengths_case(shape, 16, 0, {9000, 1, 17, 700, 300, 64, 65, 2000, 5, 128, 1023});
+    expect_close(c, c.run_decode({}), 1);
+  }
 }
 
 TEST(DecodeAttention, Windows) {
-  for (int tokens_per_block : {16, 8}) {
-    for (int window : {1, 16, 50, 250}) {
-      const AttentionCase c = lengths_case({8, 2, 64}, tokens_per_block, window, many_lengths());
-      for (int fixed : {0, 64}) {
-        DecodeAttention::Options options;
-        options.fixed_split = fixed;
-        options.piece_keys = 64;
-        expect_close(c, c.run_decode(options), 1);
+  for (const HeadShape shape : {HeadShape{8, 2, 64}, {4, 2, 256}}) {
+    for (int tokens_per_block : {16, 8}) {
+      for (int window : {1, 16, 50, 250}) {
+        const AttentionCase c = lengths_case(shape, tokens_per_block, window, many_lengths());
+        for (int fixed : {0, 64}) {
+          DecodeAttention::Options options;
+          options.fixed_split = fixed;
+          options.piece_keys = 64;
+          expect_close(c, c.run_decode(options), 1);
+        }
       }
     }
   }
@@ -81,7 +102,7 @@ TEST(DecodeAttention, Windows) {
 
 /// Windows give blocks back, which others write to: what is there may not count, whatever it is.
 TEST(DecodeAttention, NothingInFrontOfTheWindowIsRead) {
-  for (const HeadShape shape : {HeadShape{8, 2, 64}, {8, 2, 128}, {6, 2, 80}}) {
+  for (const HeadShape shape : {HeadShape{8, 2, 64}, {8, 2, 128}, {6, 2, 80}, {4, 2, 256}}) {
     for (const int tokens_per_block : {16, 48, 8}) {
       for (const int window : {1, 16, 50, 250}) {
         AttentionCase c(shape, tokens_per_block, window);
@@ -104,39 +125,50 @@ TEST(DecodeAttention, NothingInFrontOfTheWindowIsRead) {
 
 /// Rows of one sequence, as in deterministic mode, where prompts go through the split kernel too.
 TEST(DecodeAttention, RowsOfAPrompt) {
-  AttentionCase c({8, 2, 128}, 16, 0);
-  c.add(0, 40);
-  c.add(100, 1);
-  c.add(333, 30);
-  c.build();
-  for (int fixed : {0, 128}) {
-    DecodeAttention::Options options;
-    options.fixed_split = fixed;
-    expect_close(c, c.run_decode(options), 1);
-  }
-}
-
-TEST(DecodeAttention, FixedPiecesGiveTheBitsOfARowAlone) {
-  std::vector<int> lengths = {1, 63, 64, 65, 128, 129, 500, 1000, 2049, 777};
-  for (int i = 0; i < 200; ++i) lengths.push_back(600 + i);
-  for (int window : {0, 300}) {
-    const AttentionCase c = lengths_case({8, 2, 128}, 16, window, lengths);
-    DecodeAttention::Options options;
-    options.fixed_split = 128;
-    const auto in_turn = c.run_decode(options);  // so many rows that each is one item
-    options.piece_keys = 64;
-    const auto spread = c.run_decode(options);
-    EXPECT_EQ(in_turn, spread);
-    EXPECT_EQ(spread, c.run_decode(options));
-    options.piece_keys = 0;
-    const std::size_t width = static_cast<std::size_t>(c.shape.heads) * c.shape.head_dim;
-    for (std::size_t i = 0; i < 24; ++i) {
-      const std::vector<AttentionRow> alone = {c.rows[i]};
-      const auto out = c.run_decode(options, alone);
-      ASSERT_EQ(std::memcmp(&out[i * width], &in_turn[i * width], width * 2), 0) << "row " << i;
+  for (const HeadShape shape : {HeadShape{8, 2, 128}, {4, 2, 256}}) {
+    AttentionCase c(shape, 16, 0);
+    c.add(0, 40);
+    c.add(100, 1);
+    c.add(333, 30);
+    c.build();
+    for (int fixed : {0, 128}) {
+      DecodeAttention::Options options;
+      options.fixed_split = fixed;
+      expect_close(c, c.run_decode(options), 1);
     }
   }
 }
+
+class FixedPieces : public ::testing::TestWithParam<std::tuple<HeadShape, int, float>> {};
+
+TEST_P(FixedPieces, GiveTheBitsOfARowAlone) {
+  const auto [shape, window, soft_cap] = GetParam();
+  std::vector<int> lengths = {1, 63, 64, 65, 128, 129, 500, 1000, 2049, 777};
+  for (int i = 0; i < 200; ++i) lengths.push_back(600 + i);
+  AttentionCase c = lengths_case(shape, 16, window, lengths);
+  c.soft_cap = soft_cap;
+  DecodeAttention::Options options;
+  options.fixed_split = 128;
+  const auto in_turn = c.run_decode(options);  // so many rows that each is one item
+  options.piece_keys = 64;
+  const auto spread = c.run_decode(options);
+  EXPECT_EQ(in_turn, spread);
+  EXPECT_EQ(spread, c.run_decode(options));
+  options.piece_keys = 0;
+  const std::size_t width = static_cast<std::size_t>(c.shape.heads) * c.shape.head_dim;
+  for (std::size_t i = 0; i < 24; ++i) {
+    const std::vector<AttentionRow> alone = {c.rows[i]};
+    const auto out = c.run_decode(options, alone);
+    ASSERT_EQ(std::memcmp(&out[i * width], &in_turn[i * width], width * 2), 0) << "row " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, FixedPieces,
+                         ::testing::Values(std::tuple(HeadShape{8, 2, 128}, 0, 0.0F),
+                                           std::tuple(HeadShape{8, 2, 128}, 300, 0.0F),
+                                           std::tuple(HeadShape{4, 2, 256}, 0, 0.0F),
+                                           std::tuple(HeadShape{4, 2, 256}, 300, 0.0F),
+                                           std::tuple(HeadShape{4, 2, 256}, 300, 5.0F)));
 
 /// Root mean square of the difference, as part of that of `b`; NaN where only one of them is.
 double difference(const std::vector<std::uint16_t>& a, const std::vector<std::uint16_t>& b) {
@@ -200,13 +232,6 @@ TEST(DecodeAttention, OtherShapes) {
   }
 }
 
-/// A sink may be far above a row's scores, or far below; pieces of a row meet before it counts.
-std::vector<float> some_sinks(int heads) {
-  std::vector<float> sinks;
-  for (int h = 0; h < heads; ++h) sinks.push_back(static_cast<float>(h % 5) * 4.0F - 8.0F);
-  return sinks;
-}
-
 TEST(DecodeAttention, Sinks) {
   for (const HeadShape shape : {HeadShape{16, 2, 64}, {8, 2, 128}, {6, 2, 80}, {4, 2, 256}}) {
     for (const int window : {0, 50}) {
@@ -221,14 +246,22 @@ TEST(DecodeAttention, Sinks) {
   }
 }
 
-TEST(DecodeAttention, CappedScoresAndWindowsOfARule) {
-  for (const HeadShape shape : {HeadShape{8, 2, 64}, {4, 4, 128}, {6, 2, 256}}) {
+/// By the plain kernel and, for heads of 256, by the tiled one.
+TEST(DecodeAttention, CappedScoresAndWindows) {
+  for (const HeadShape shape :
+       {HeadShape{8, 2, 64}, {4, 4, 128}, {6, 2, 256}, {16, 2, 256}, {9, 1, 256}}) {
     for (const int window : {0, 1, 50}) {
-      AttentionCase c = lengths_case(shape, 16, window, {1, 2, 17, 33, 64, 300, 999});
-      c.soft_cap = 2;
-      DecodeAttention::Options options;
-      options.capped = true;
-      expect_close(c, c.run_decode(options), 1);
+      for (const float cap : {0.0F, 2.0F, 50.0F}) {  // without a cap: another layer of such a model
+        AttentionCase c = lengths_case(shape, 16, window, {1, 2, 17, 33, 64, 300, 999});
+        c.soft_cap = cap;
+        c.forget_behind();
+        for (const int fixed : {0, 64}) {
+          DecodeAttention::Options options;
+          options.capped = true;
+          options.fixed_split = fixed;
+          expect_close(c, c.run_decode(options), 1);
+        }
+      }
     }
   }
 }
@@ -268,125 +301,6 @@ TEST(DecodeAttention, RefusesWhatItDoesNotCompute) {
   options.shape = {8, 2, 128};
   options.fixed_split = 100;
   EXPECT_THROW(DecodeAttention{options}, std::invalid_argument);
-}
-
-class Prefill : public ::testing::TestWithParam<std::tuple<int, int, int, int, PrefillKind>> {};
-
-TEST_P(Prefill, ChunksWithAndWithoutContext) {
-  const auto [group, dim, tokens_per_block, window, kind] = GetParam();
-  AttentionCase c({2 * group, 2, dim}, tokens_per_block, window);
-  c.gap_rows(3);  // decode rows before the chunks
-  c.add(0, 1);
-  c.add(0, 200);
-  c.add(37, 130);
-  c.gap_blocks(2);
-  c.add(500, 3);
-  c.add(290, 65);
-  c.gap_rows(2);
-  c.build();
-  expect_close(c, c.run_prefill(kind), 2);
-}
-
-constexpr auto kDense = PrefillKind::dense;
-constexpr auto kPaged = PrefillKind::paged;
-constexpr auto kFa2 = PrefillKind::fa2;
-
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, Prefill,
-    ::testing::Values(std::tuple(4, 128, 16, 0, kDense), std::tuple(1, 64, 16, 0, kDense),
-                      std::tuple(5, 128, 48, 0, kDense), std::tuple(2, 64, 512, 0, kDense),
-                      std::tuple(4, 128, 16, 0, kPaged), std::tuple(1, 64, 16, 0, kPaged),
-                      std::tuple(8, 128, 8, 0, kPaged), std::tuple(5, 128, 16, 70, kPaged),
-                      std::tuple(2, 64, 1, 33, kPaged), std::tuple(4, 128, 16, 0, kFa2),
-                      std::tuple(1, 64, 16, 0, kFa2), std::tuple(8, 128, 8, 0, kFa2),
-                      std::tuple(5, 128, 16, 70, kFa2), std::tuple(2, 64, 1, 33, kFa2)));
-
-TEST(PrefillWindows, NothingInFrontOfThemIsRead) {
-  for (const PrefillKind kind : {kPaged, kFa2}) {
-    for (const int tokens_per_block : {16, 48, 1}) {
-      for (const int window : {1, 16, 70, 300}) {
-        for (const int dim : {64, 128}) {
-          AttentionCase c({8, 2, dim}, tokens_per_block, window);
-          c.gap_rows(3);
-          c.add(0, 200);
-          c.add(300, 1);
-          c.add(237, 130);
-          c.gap_blocks(2);
-          c.add(2000, 3);
-          c.add(290, 65);
-          c.build();
-          c.forget_behind();
-          for (const bool second : {false, true}) {
-            c.second_group = second;
-            expect_close(c, c.run_prefill(kind), 2);
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST(PrefillPools, KeysAreGatheredOutOfSeveral) {
-  if (!is_hopper()) GTEST_SKIP() << "no kernel there gathers";
-  for (const int dim : {64, 128}) {
-    for (const int tokens_per_block : {16, 48}) {
-      AttentionCase c({8, 2, dim}, tokens_per_block, 0);
-      c.gap_rows(3);
-      c.add(0, 1);
-      c.add(0, 200);
-      c.add(37, 130);
-      c.gap_blocks(2);
-      c.add(2000, 3);
-      c.gap_rows(2);
-      c.build();
-      const auto one = c.run_prefill(kDense);
-      c.over_pools = true;
-      const auto several = c.run_prefill(kDense);
-      EXPECT_EQ(one, several);
-      expect_close(c, several, 2);
-    }
-  }
-}
-
-/// Where keys are not gathered, several pools are refused: their ids would be read as one pool's.
-TEST(PrefillPools, OthersRefuseThem) {
-  for (const PrefillKind kind : {kPaged, kFa2}) {
-    AttentionCase c({8, 2, 128}, 16, 0);
-    c.add(37, 130);
-    c.build();
-    c.over_pools = true;
-    EXPECT_THROW(c.run_prefill(kind), std::invalid_argument);
-  }
-  AttentionCase windowed({8, 2, 128}, 16, 70);
-  windowed.add(37, 130);
-  windowed.build();
-  windowed.over_pools = true;
-  EXPECT_THROW(windowed.run_prefill(kDense), std::invalid_argument);
-}
-
-TEST(PrefillSinks, AreOneMoreKeyOfEachHead) {
-  for (const PrefillKind kind : {kDense, kPaged, kFa2}) {
-    for (const int dim : {64, 128}) {
-      AttentionCase c({16, 2, dim}, 16, kind == kDense ? 0 : 70);
-      c.gap_rows(3);
-      c.add(0, 200);
-      c.add(37, 130);
-      c.add(2000, 3);
-      c.gap_rows(2);
-      c.build();
-      c.sinks = some_sinks(c.shape.heads);
-      expect_close(c, c.run_prefill(kind), 3);
-    }
-  }
-}
-
-TEST(PrefillSplit, FewRowsBehindManyKeys) {
-  for (const PrefillKind kind : {kDense, kPaged, kFa2}) {
-    AttentionCase c({8, 2, 128}, 16, 0);
-    c.add(4000, 20);
-    c.build();
-    expect_close(c, c.run_prefill(kind), 2);
-  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/gpu/attention_expect.h"
 #include "tests/gpu/travel_step.h"
 
 namespace baton::cuda {

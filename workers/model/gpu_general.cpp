@@ -167,7 +167,7 @@ void GpuDecoder::general_attend(int index, const GpuBatch& batch, cuda::Stream s
   if (batch.chunks != nullptr) {
     const cuda::PrefillAttention& prefill = near ? *near_prefill_ : *prefill_;
     prefill.run(near ? *batch.near_chunks : *batch.chunks, qkv_, attended_, append.kv,
-                table_of(index, batch), scale, stream, w.sinks, lse_);
+                table_of(index, batch), scale, stream, rule, lse_);
   }
   const cuda::DecodeAttention& decode = near ? *near_decode_ : decode_;
   if (batch.travel != nullptr) {

@@ -45,7 +45,7 @@ cuda::PrefillAttention::Options prefill_options(const ModelConfig& c,
 
 /// Whether single tokens have the tiled kernel, which wants a plan for each window.
 bool has_tiles(const ModelConfig& c, const GpuDecoder::Options& o) {
-  return cuda::has_attention_tiles(heads_of(c)) && !decode_options(c, o).capped;
+  return cuda::has_attention_tiles(heads_of(c), decode_options(c, o).capped);
 }
 
 /// The nearer of two windows; 0: there is one.

@@ -27,10 +27,16 @@ struct AttentionRow {
   int n_blocks = 0;           // ... and is this long
 };
 
-/// Whether the tiled kernels compute heads of this shape. Single tokens of others have a plain
-/// kernel, chunks have none: their rows are to be planned as single tokens.
-constexpr bool has_attention_tiles(const HeadShape& s) {
-  return (s.head_dim == 64 || s.head_dim == 128) && s.heads / s.kv_heads <= 16;
+/// Whether the tiled kernels compute capped scores of such heads, too.
+constexpr bool takes_caps(const HeadShape& s) { return s.head_dim == 256; }
+
+/// Whether the tiled kernels compute heads of this shape, with capped scores or without. Single
+/// tokens of others have a plain kernel, chunks have none: their rows are to be planned as single
+/// tokens.
+constexpr bool has_attention_tiles(const HeadShape& s, bool capped) {
+  if (capped && !takes_caps(s)) return false;
+  const int group = s.heads / s.kv_heads;
+  return s.head_dim == 256 ? group <= 8 : (s.head_dim == 64 || s.head_dim == 128) && group <= 16;
 }
 
 /// What one layer's queries do to their scores, beside the scale; the defaults are Llama's.
@@ -43,7 +49,9 @@ struct AttentionRule {
 // ------------------------------------------------------------------ single tokens
 
 /// CTAs of the split kernel that a multiprocessor holds, with so many heads a KV head.
-constexpr int split_attention_ctas(int group) { return group > 8 ? 2 : 3; }
+constexpr int split_attention_ctas(int group, int head_dim) {
+  return group > 8 || head_dim > 128 ? 2 : 3;
+}
 
 /// One piece of work: some keys of one query row, for all its heads.
 struct alignas(16) DecodeItem {
@@ -84,7 +92,7 @@ class DecodeAttention {
     int tokens_per_block = 16;  // any; multiples of 16 are fast
     int max_rows = 0;
     int window = 0;       // sliding window in tokens; 0: none
-    bool capped = false;  // scores are: the plain kernel for all heads
+    bool capped = false;  // scores of some layers are
     int fixed_split = 0;  // > 0: every row is cut into pieces of this many keys (a multiple of
                           // 16), whatever its batch-mates are (deterministic); 0: cut so that
                           // the GPU is full
@@ -132,10 +140,11 @@ class DecodeAttention {
            const DecodeWork& work, float scale, void* workspace, Stream stream,
            const Rope* rope = nullptr, const AttentionRule& rule = {}) const;
   /// Ends `n` rows whose pieces have pieces == 0 as items: each of `rows` has its row, its number
-  /// of pieces and its slot. All of them have run before, on whatever device.
+  /// of pieces and its slot. All of them have run before, on whatever device, with the same `rule`:
+  /// a cap is part of their scores, a sink counts here, once a row.
   void merge(const DecodeItem* rows, int n, Bf16* out, int more_slots, void* workspace,
              Stream stream, const AttentionRule& rule = {}) const;
-  /// Whether run() takes `rope`: not with fixed pieces.
+  /// Whether run() takes `rope`: not with fixed pieces, nor for heads of 256.
   bool applies_rope() const;
   /// Whether a rule's window may differ from the plan's: rows are never cut then.
   bool takes_windows() const { return !tiles_; }
@@ -154,7 +163,7 @@ class DecodeAttention {
 class PrefillAttention {
  public:
   struct Options {
-    HeadShape shape;  // head_dim 64 or 128
+    HeadShape shape;  // head_dim 64, 128 or 256
     int tokens_per_block = 16;
     int max_rows = 0;    // query rows of a step
     int max_chunks = 0;  // chunks of a step
@@ -166,7 +175,8 @@ class PrefillAttention {
     std::int64_t gather_pairs = 1 << 20;
   };
   static constexpr int kGatherTile = 128;  // a chunk's gathered keys are filled up to whole tiles
-  /// Takes FlashInfer's Hopper kernels on compute capability 9.0, its FA2 kernel elsewhere. Throws
+  /// Takes FlashInfer's Hopper kernels on compute capability 9.0, its FA2 kernel elsewhere and for
+  /// heads of 256, which alone may have capped scores. Throws
   /// std::invalid_argument for a shape that it does not compute, CudaError without a device.
   explicit PrefillAttention(const Options& options);
   ~PrefillAttention();
@@ -199,11 +209,11 @@ class PrefillAttention {
 
   /// Queues the attention of the planned chunks of one layer. `block_table` is the flat table of
   /// the layer's group on the device (kv.table_shift is not looked at: chunks are in no graph);
-  /// other arguments as in DecodeAttention::run. `sinks`, [heads], may be null;
-  /// with them `lse`, [rows of the step, heads], is room for the logarithms of the softmax's sums.
+  /// other arguments as in DecodeAttention::run. With a rule's sinks `lse`, [rows of the step,
+  /// heads], is room for the logarithms of the softmax's sums. The window is the plan's.
   void run(const Plan& plan, const Bf16* qkv, Bf16* out, const KvLayerView& kv,
            const std::int32_t* block_table, float scale, Stream stream,
-           const float* sinks = nullptr, float* lse = nullptr) const;
+           const AttentionRule& rule = {}, float* lse = nullptr) const;
 
  private:
   struct Impl;

@@ -10,6 +10,7 @@
 #include "workers/cuda/attention/attention.h"
 #include "workers/cuda/attention/attention_any.h"
 #include "workers/cuda/attention/attention_decode.cuh"
+#include "workers/cuda/attention/attention_decode_queries.cuh"
 #include "workers/cuda/attention/attention_decode_rope.cuh"
 #include "workers/cuda/attention/attention_decode_slots.cuh"
 #include "workers/cuda/attention/attention_decode_walk.cuh"
@@ -23,8 +24,8 @@ using namespace split;
 
 constexpr int kThreads = 32 * kDecodeWarps;
 /// CTAs of a multiprocessor at the least.
-template <int kHeadTiles>
-constexpr int kResident = split_attention_ctas(8 * kHeadTiles);
+template <int kDim, int kHeadTiles>
+constexpr int kResident = split_attention_ctas(8 * kHeadTiles, kDim);
 
 /// What the warps of a CTA leave for each other.
 template <int kDim, int kHeadTiles, bool kRope>
@@ -35,28 +36,14 @@ struct Shared {
     float4 o[kHeads * kDim / 4];
     float2 sums[kHeads * kDim / 4];
   };
-  float4 o[kDecodeWarps][kHeads][kDim / 4 + 1];  // one more: spreads the banks
+  union {
+    float4 o[kDecodeWarps][kHeads][kDim / 4 + 1];  // one more: spreads the banks
+    SharedQueries<kDim> queries;                   // before, where kSharesQueries
+  };
   float2 sums[kDecodeWarps][kHeads];
   alignas(16) std::conditional_t<kRope, RopedHeads<kDim, kHeads>, Run> scratch;
   bool last;
 };
-
-/// The queries of this KV head's group, `stride` from head to head; zeros behind the last.
-template <int kDim, int kHeadTiles>
-__device__ __forceinline__ void load_queries(const std::uint16_t* heads, int stride, int group,
-                                             int lane, uint4 (&q)[kHeadTiles][kDim / 32]) {
-#pragma unroll
-  for (int n = 0; n < kHeadTiles; ++n) {
-    const int head = 8 * n + lane / 4;
-#pragma unroll
-    for (int j = 0; j < kDim / 32; ++j) {
-      q[n][j] = uint4{0, 0, 0, 0};
-      if (head < group) {
-        q[n][j] = *reinterpret_cast<const uint4*>(heads + head * stride + 32 * j + 8 * (lane % 4));
-      }
-    }
-  }
-}
 
 template <int kDim, int kHeadTiles, bool kRope>
 __device__ __forceinline__ void store_state(WarpState<kDim, kHeadTiles>& state, int group,
@@ -141,7 +128,7 @@ __device__ __forceinline__ void attend_item(const Arguments& a) {
   }
   // Where every CTA has a place at once, the next kernel may begin to ask for its weights.
   const bool one_wave =
-      n_items * static_cast<int>(gridDim.x) <= kResident<kHeadTiles> * a.multiprocessors;
+      n_items * static_cast<int>(gridDim.x) <= kResident<kDim, kHeadTiles> * a.multiprocessors;
   if (one_wave) grid_release();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -169,12 +156,14 @@ __device__ __forceinline__ void attend_item(const Arguments& a) {
   if (kRope) rope.prepare(item.fresh, newest);
   grid_wait();
 
+  const std::uint16_t* heads = row + static_cast<int>(blockIdx.x) * a.group * kDim;
+  constexpr bool kShares = kSharesQueries<kDim>;
+  static_assert(!kShares || (!kRope && kHeadTiles == 1));
   uint4 q[kHeadTiles][kDim / 32];
   if constexpr (kRope) {
     rope.ask(row);
-  } else {
-    load_queries<kDim, kHeadTiles>(row + static_cast<int>(blockIdx.x) * a.group * kDim, kDim,
-                                   a.group, lane, q);
+  } else if constexpr (!kShares) {
+    load_queries<kDim, kHeadTiles>(heads, kDim, a.group, lane, q);
   }
   const Slots<kDim> slots(a, item.slot);
   std::uint16_t* out =
@@ -188,16 +177,24 @@ __device__ __forceinline__ void attend_item(const Arguments& a) {
       load_values(at, values, tile);
     }
     if constexpr (kRope) {
-      auto& heads = shared.scratch;
-      rope.run(heads, keys + place, values + place);
-      load_queries<kDim, kHeadTiles>(heads.q[0], heads.kStride, a.group, lane, q);
+      auto& turned = shared.scratch;
+      rope.run(turned, keys + place, values + place);
+      load_queries<kDim, kHeadTiles>(turned.q[0], turned.kStride, a.group, lane, q);
       // If it was not the warp's first tile, it will be asked for behind what has been stored.
       if (newest && at.n() == 1 && warp == (at.tiles - 1) % kDecodeWarps) {
-        put_newest(heads.k, heads.v, at.low, at.high, lane, tile);
+        put_newest(turned.k, turned.v, at.low, at.high, lane, tile);
       }
     }
     state.clear();
-    walk<kDim, kHeadTiles>(at, keys, values, q, a.scale, tile, state);
+    if constexpr (kShares) {
+      shared.queries.load(heads, a.group);
+      __syncthreads();
+      const SharedFragments<kDim> fragments[1] = {{shared.queries, lane}};
+      walk<kDim, kHeadTiles>(at, keys, values, fragments, tile, state);
+      __syncthreads();  // what follows lies in the same place
+    } else {
+      walk<kDim, kHeadTiles>(at, keys, values, q, tile, state);
+    }
     // Not earlier: the next grid's CTAs, waiting, would take the places that even out this one's.
     const bool done = kRope || end == item.key_end;
     if (done && !one_wave) grid_release();
@@ -236,31 +233,35 @@ __device__ __forceinline__ void attend_item(const Arguments& a) {
 }
 
 template <int kDim, int kHeadTiles, bool kWhole, bool kRope>
-__global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
+__global__ void __launch_bounds__(kThreads, kResident<kDim, kHeadTiles>)
     decode_attention(const __grid_constant__ Arguments a) {
   attend_item<kDim, kHeadTiles, kWhole, kRope, false>(a);
 }
 
 template <int kDim, int kHeadTiles, bool kWhole>
-__global__ void __launch_bounds__(kThreads, kResident<kHeadTiles>)
+__global__ void __launch_bounds__(kThreads, kResident<kDim, kHeadTiles>)
     decode_attention_over_pools(const __grid_constant__ Arguments a) {
   attend_item<kDim, kHeadTiles, kWhole, false, true>(a);
 }
 
-template <int kHeadTiles, auto kKernel>
+template <int kDim, int kHeadTiles, auto kKernel>
 void launch_split(const Arguments& a, dim3 grid, Stream stream) {
-  keep_l1<kKernel, kResident<kHeadTiles>>("decode attention");
+  keep_l1<kKernel, kResident<kDim, kHeadTiles>>("decode attention");
   launch("decode attention", kKernel, grid, kThreads, 0, stream, a);
 }
-template <int kDim, int kHeadTiles>
+template <int kDim, int kHeadTiles, bool kMayRope = true>
 auto pick_launch(bool whole, bool rope, bool pools) {
   if (pools) {
-    return whole ? launch_split<kHeadTiles, decode_attention_over_pools<kDim, kHeadTiles, true>>
-                 : launch_split<kHeadTiles, decode_attention_over_pools<kDim, kHeadTiles, false>>;
+    return whole
+               ? launch_split<kDim, kHeadTiles, decode_attention_over_pools<kDim, kHeadTiles, true>>
+               : launch_split<kDim, kHeadTiles,
+                              decode_attention_over_pools<kDim, kHeadTiles, false>>;
   }
-  if (rope) return launch_split<kHeadTiles, decode_attention<kDim, kHeadTiles, true, true>>;
-  return whole ? launch_split<kHeadTiles, decode_attention<kDim, kHeadTiles, true, false>>
-               : launch_split<kHeadTiles, decode_attention<kDim, kHeadTiles, false, false>>;
+  if constexpr (kMayRope) {
+    if (rope) return launch_split<kDim, kHeadTiles, decode_attention<kDim, kHeadTiles, true, true>>;
+  }
+  return whole ? launch_split<kDim, kHeadTiles, decode_attention<kDim, kHeadTiles, true, false>>
+               : launch_split<kDim, kHeadTiles, decode_attention<kDim, kHeadTiles, false, false>>;
 }
 template <int kDim>
 auto pick_launch(int group, bool whole, bool rope, bool pools) {
@@ -276,7 +277,8 @@ std::size_t DecodeAttention::workspace_bytes(int more_slots) const {
 }
 
 bool DecodeAttention::applies_rope() const {
-  return tiles_ && options_.fixed_split == 0 && options_.tokens_per_block % kTile == 0;
+  return tiles_ && options_.shape.head_dim <= 128 && options_.fixed_split == 0 &&
+         options_.tokens_per_block % kTile == 0;
 }
 
 void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
@@ -295,7 +297,8 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
     return run_any_attention({qkv, out, kv, s, block_table, work.items, work.n_items, scale, rule},
                              work.launch, stream);
   }
-  if (rule.soft_cap > 0 || (rule.window > 0 && rule.window != options_.window)) {
+  if ((rule.soft_cap > 0 && !takes_caps(s)) ||
+      (rule.window > 0 && rule.window != options_.window)) {
     throw CudaError("decode attention: no capped scores, and no window but the plan's");
   }
   Arguments a{};
@@ -312,7 +315,12 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
   a.pool_offsets = kv.pool_offsets;
   a.items = work.items;
   a.n_items = work.n_items;
-  a.scale = scale * 1.4426950408889634F;
+  constexpr float kLog2E = 1.4426950408889634F;
+  a.scale = scale * kLog2E;
+  if (rule.soft_cap > 0) {
+    a.cap = rule.soft_cap * kLog2E;
+    a.scale_to_cap = 2 * kLog2E * scale / rule.soft_cap;
+  }
   a.group = s.heads / s.kv_heads;
   a.split = options_.fixed_split;
   a.multiprocessors = sm_count_;
@@ -320,9 +328,10 @@ void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,
   if (rope != nullptr) a.rope = *rope;
   const bool whole = kv.tokens_per_block % kTile == 0;
   const bool pools = kv.pool_offsets != nullptr;
-  const auto launch_it = s.head_dim == 64
-                             ? pick_launch<64>(a.group, whole, rope != nullptr, pools)
-                             : pick_launch<128>(a.group, whole, rope != nullptr, pools);
+  const bool ropes = rope != nullptr;
+  const auto launch_it = s.head_dim == 256   ? pick_launch<256, 1, false>(whole, ropes, pools)
+                         : s.head_dim == 128 ? pick_launch<128>(a.group, whole, ropes, pools)
+                                             : pick_launch<64>(a.group, whole, ropes, pools);
   launch_it(a, dim3(s.kv_heads, work.launch), stream);
 }
 

@@ -129,17 +129,18 @@ struct TileFragments {
 };
 
 /// s = K Q^T of a tile for eight heads: s[0], s[1] key g and heads 2t, 2t + 1; s[2], s[3] key g +
-/// 8.
-template <int kDim>
-__device__ __forceinline__ void scores(const TileFragments<kDim>& tile, const uint4 (&q)[kDim / 32],
+/// 8. q[j] is the lane's fragment of elements 32 j ... + 31.
+template <int kDim, class Query>
+__device__ __forceinline__ void scores(const TileFragments<kDim>& tile, const Query& q,
                                        float (&s)[4]) {
   float other[4] = {0, 0, 0, 0};
   s[0] = s[1] = s[2] = s[3] = 0;
 #pragma unroll
   for (int j = 0; j < kDim / 32; ++j) {
     const uint4 &a = tile.k[0][j], &b = tile.k[1][j];
-    mma(s, a.x, b.x, a.y, b.y, q[j].x, q[j].y);
-    mma(other, a.z, b.z, a.w, b.w, q[j].z, q[j].w);
+    const uint4 to = q[j];
+    mma(s, a.x, b.x, a.y, b.y, to.x, to.y);
+    mma(other, a.z, b.z, a.w, b.w, to.z, to.w);
   }
 #pragma unroll
   for (int c = 0; c < 4; ++c) s[c] += other[c];

@@ -74,7 +74,9 @@ void DecodeAttention::merge(const DecodeItem* rows, int n, Bf16* out, int more_s
   a.items = rows;
   a.group = s.heads / s.kv_heads;
   a.sinks = rule.sinks;
-  const auto launch_it = s.head_dim == 64 ? launch_merge<64> : launch_merge<128>;
+  const auto launch_it = s.head_dim == 256   ? launch_merge<256>
+                         : s.head_dim == 128 ? launch_merge<128>
+                                             : launch_merge<64>;
   launch_it(a, dim3(s.kv_heads, n, a.group), options_.fixed_split > 0, stream);
 }
 

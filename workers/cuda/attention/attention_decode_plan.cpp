@@ -79,7 +79,7 @@ DecodeAttention::DecodeAttention(const Options& options) : options_(options) {
     throw std::invalid_argument("attention: " + std::to_string(s.heads) + " heads for " +
                                 std::to_string(s.kv_heads) + " KV heads");
   }
-  tiles_ = has_attention_tiles(s) && !options.capped;
+  tiles_ = has_attention_tiles(s, options.capped);
   if (options.fixed_split < 0 || options.fixed_split % kTile != 0 || options.tokens_per_block < 1) {
     throw std::invalid_argument("attention: fixed_split must be a multiple of 16");
   }
@@ -99,7 +99,8 @@ int DecodeAttention::split_slots() const { return 2 * (max_items() - options_.ma
 
 int DecodeAttention::pieces_at_once() const {
   const HeadShape& s = options_.shape;
-  return std::max(1, sm_count_ * split_attention_ctas(s.heads / s.kv_heads) / s.kv_heads);
+  return std::max(1,
+                  sm_count_ * split_attention_ctas(s.heads / s.kv_heads, s.head_dim) / s.kv_heads);
 }
 
 bool DecodeAttention::may_travel() const {

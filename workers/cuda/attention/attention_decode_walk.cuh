@@ -24,6 +24,7 @@ struct Arguments {
   const DecodeItem* items;
   const std::int32_t* n_items;
   float scale;  // with log2(e)
+  float cap, scale_to_cap;  // above 0: scores are capped, see cap_scores()
   int group, split, multiprocessors;
   std::uint32_t* counters;  // [slots, kv_heads]
   float2* sums;             // m and l, [slots, kv_heads, group]
@@ -89,6 +90,23 @@ struct Cursor {
   }
 };
 
+/// A hint, so before grid_wait(): the warp's first two tiles to L2. Keys and values of a tile are
+/// dense: kDim / 4 lines each.
+template <int kDim>
+__device__ __forceinline__ void prefetch_tiles(const Cursor<kDim, true, false>& at,
+                                               const std::uint16_t* keys,
+                                               const std::uint16_t* values) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::int64_t tile = __shfl_sync(~0U, at.mine, i);
+    if (at.n() <= i) continue;
+    for (int line = at.lane; line < kDim / 4; line += 32) {
+      prefetch_l2(keys + tile + 64 * line);
+      prefetch_l2(values + tile + 64 * line);
+    }
+  }
+}
+
 template <int kDim, bool kWhole, bool kPools>
 __device__ __forceinline__ void load_keys(const Cursor<kDim, kWhole, kPools>& at,
                                           const std::uint16_t* keys, TileFragments<kDim>& tile) {
@@ -114,22 +132,36 @@ __device__ __forceinline__ void load_values(const Cursor<kDim, kWhole, kPools>& 
   }
 }
 
+/// cap * tanh(scale * s / soft_cap) with log2(e) in `cap`; `scale_to_cap` is 2 log2(e) scale /
+/// soft_cap: tanh(x) = 1 - 2 / (1 + exp(2x)).
+__device__ __forceinline__ void cap_scores(const Arguments& a, float (&s)[4]) {
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    s[c] = a.cap * (1.0F - __fdividef(2.0F, 1.0F + exp2_fast(fminf(s[c] * a.scale_to_cap, 64.0F))));
+  }
+}
+
 /// A warp's share of the keys that `at` walks over. The next tile's keys are asked for as soon as
-/// this one's are spent, and so with the values: 8 KiB of a warp's are always on their way.
-template <int kDim, int kHeadTiles, bool kWhole, bool kPools>
+/// this one's are spent, and so with the values: kDim * 64 bytes at most of a warp's are on their
+/// way. `q`, [kHeadTiles], is what scores() takes. Heads of 256 alone may have capped scores.
+template <int kDim, int kHeadTiles, bool kWhole, bool kPools, class Query>
 __device__ __forceinline__ void walk(Cursor<kDim, kWhole, kPools>& at, const std::uint16_t* keys,
-                                     const std::uint16_t* values,
-                                     const uint4 (&q)[kHeadTiles][kDim / 32], float scale,
+                                     const std::uint16_t* values, const Query (&q)[kHeadTiles],
                                      TileFragments<kDim>& tile,
                                      WarpState<kDim, kHeadTiles>& state) {
   const int n = at.n();
   const int g = at.lane / 4;
+  const bool capped = kDim > 128 && at.a.cap > 0;
+  const float scale = capped ? 1.0F : at.a.scale;
   for (int i = 0; i < n; ++i) {
     const bool low = g >= at.low && g <= at.high;
     const bool high = g + 8 >= at.low && g + 8 <= at.high;
     float s[kHeadTiles][4];
 #pragma unroll
-    for (int h = 0; h < kHeadTiles; ++h) scores<kDim>(tile, q[h], s[h]);
+    for (int h = 0; h < kHeadTiles; ++h) {
+      scores<kDim>(tile, q[h], s[h]);
+      if (capped) cap_scores(at.a, s[h]);
+    }
     if (i + 1 < n) {
       at.go(i + 1);
       load_keys(at, keys, tile);

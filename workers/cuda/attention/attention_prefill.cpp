@@ -87,9 +87,9 @@ std::int64_t gathered_keys(const PrefillPlan& plan) {
 
 void check_shape(const PrefillAttention::Options& o) {
   const HeadShape& s = o.shape;
-  if (s.head_dim != 64 && s.head_dim != 128) {
+  if (s.head_dim != 64 && s.head_dim != 128 && s.head_dim != 256) {
     throw std::invalid_argument("attention: head_dim " + std::to_string(s.head_dim) +
-                                " is not supported on CUDA (64 and 128 are)");
+                                " is not supported on CUDA (64, 128 and 256 are)");
   }
   if (s.kv_heads < 1 || s.heads % s.kv_heads != 0 || o.tokens_per_block < 1) {
     throw std::invalid_argument("attention: heads must be a multiple of kv_heads");
@@ -102,7 +102,8 @@ PrefillAttention::PrefillAttention(const Options& options) : impl_(new Impl) {
   check_shape(options);
   impl_->options = options;
   impl_->sm_count = multiprocessors();
-  const bool hopper = options.hopper && is_hopper() && kPrefillHopper.plan != nullptr;
+  const bool hopper = options.hopper && is_hopper() && kPrefillHopper.plan != nullptr &&
+                      options.shape.head_dim <= 128;
   impl_->kernel = hopper ? &kPrefillHopper : &kPrefillFa2;
   if (hopper && options.gather_pairs >= 0) impl_->dense = &kPrefillDense;
 }
@@ -149,19 +150,24 @@ void PrefillAttention::plan(std::span<const AttentionRow> chunks, Plan& plan, vo
 
 void PrefillAttention::run(const Plan& plan, const Bf16* qkv, Bf16* out, const KvLayerView& kv,
                            const std::int32_t* block_table, float scale, Stream stream,
-                           const float* sinks, float* lse) const {
+                           const AttentionRule& rule, float* lse) const {
   if (plan.data.rows == 0) return;
   const HeadShape& s = impl_->options.shape;
+  if ((rule.soft_cap > 0 && !takes_caps(s)) ||
+      (rule.window > 0 && rule.window != impl_->options.window)) {
+    throw CudaError("prefill attention: no capped scores, and no window but the plan's");
+  }
   const std::int64_t row = plan.data.first_row;
   const PrefillCall call{qkv + row * (s.heads + 2 * s.kv_heads) * s.head_dim,
                          out + row * s.heads * s.head_dim,
                          kv,
                          block_table,
                          scale,
-                         sinks == nullptr ? nullptr : lse + row * s.heads};
+                         rule.soft_cap,
+                         rule.sinks == nullptr ? nullptr : lse + row * s.heads};
   plan.kernel->run(impl_->options, plan.data, call, stream);
-  if (sinks == nullptr) return;
-  apply_sinks(call.lse, sinks, plan.data.rows, s.heads, s.head_dim, call.out, stream);
+  if (rule.sinks == nullptr) return;
+  apply_sinks(call.lse, rule.sinks, plan.data.rows, s.heads, s.head_dim, call.out, stream);
 }
 
 }  // namespace baton::cuda

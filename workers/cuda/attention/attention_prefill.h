@@ -43,6 +43,7 @@ struct PrefillCall {
   KvLayerView kv;
   const std::int32_t* block_table = nullptr;
   float scale = 0;
+  float soft_cap = 0;    // above 0: of kernels that take it
   float* lse = nullptr;  // [rows, heads], from the first chunk's first row; may be null
 };
 

@@ -16,8 +16,9 @@ namespace {
 using Params =
     flashinfer::BatchPrefillPagedParams<nv_bfloat16, nv_bfloat16, nv_bfloat16, std::int32_t>;
 // Without a window the variant with one costs nothing: it only looks closer at masked tiles.
+template <bool kCapped>
 using Variant = flashinfer::DefaultAttention</*custom_mask=*/false, /*sliding_window=*/true,
-                                             /*logits_soft_cap=*/false, /*alibi=*/false>;
+                                             /*logits_soft_cap=*/kCapped, /*alibi=*/false>;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -89,7 +90,7 @@ Params make_params(const PrefillOptions& o, const PrefillPlan& p,
       const_cast<std::int32_t*>(call.block_table), own + requests + 1, own + 2 * (requests + 1));
   Params a(element(call.qkv), paged, nullptr, own, nullptr, nullptr, element(call.out), call.lse,
            nullptr, s.heads, (s.heads + 2 * s.kv_heads) * s.head_dim, s.head_dim,
-           o.window > 0 ? o.window - 1 : -1, 0.0F, call.scale, 1.0F, 1.0F);
+           o.window > 0 ? o.window - 1 : -1, call.soft_cap, call.scale, 1.0F, 1.0F);
   a.request_indices = at(info.request_indices_offset);
   a.qo_tile_indices = at(info.qo_tile_indices_offset);
   a.kv_tile_indices = at(info.kv_tile_indices_offset);
@@ -101,27 +102,25 @@ Params make_params(const PrefillOptions& o, const PrefillPlan& p,
   return a;
 }
 
-template <int kDim, int kTile>
+template <int kDim, int kTile, bool kCapped>
 void launch_kernel(const Params& params, nv_bfloat16* tmp_v, float* tmp_s, Stream stream) {
   check((flashinfer::BatchPrefillWithPagedKVCacheDispatched<
             /*SAME_KV_STRIDES=*/true, kTile, kDim, kDim, flashinfer::PosEncodingMode::kNone,
-            /*USE_FP16_QK_REDUCTION=*/false, flashinfer::MaskMode::kCausal, Variant>(
+            /*USE_FP16_QK_REDUCTION=*/false, flashinfer::MaskMode::kCausal, Variant<kCapped>>(
             params, tmp_v, tmp_s, /*enable_pdl=*/false, stream)),
         "prefill attention");
 }
 
-/// `tile` is what the plan took: query rows times grouped heads of a CTA.
-template <int kDim>
+/// `tile` is what the plan took: query rows times grouped heads of a CTA; at most 64 for heads of
+/// 256.
+template <int kDim, bool kCapped = false>
 void dispatch(const Params& params, int tile, nv_bfloat16* tmp_v, float* tmp_s, Stream stream) {
-  if (tile == 128) {
-    launch_kernel<kDim, 128>(params, tmp_v, tmp_s, stream);
-  } else if (tile == 64) {
-    launch_kernel<kDim, 64>(params, tmp_v, tmp_s, stream);
-  } else if (tile == 16) {
-    launch_kernel<kDim, 16>(params, tmp_v, tmp_s, stream);
-  } else {
-    throw std::logic_error("prefill attention: a tile size that FlashInfer's plan never took");
+  if (tile == 64) return launch_kernel<kDim, 64, kCapped>(params, tmp_v, tmp_s, stream);
+  if (tile == 16) return launch_kernel<kDim, 16, kCapped>(params, tmp_v, tmp_s, stream);
+  if constexpr (kDim <= 128) {
+    if (tile == 128) return launch_kernel<kDim, 128, kCapped>(params, tmp_v, tmp_s, stream);
   }
+  throw std::logic_error("prefill attention: a tile size that FlashInfer's plan never took");
 }
 
 void run(const PrefillOptions& o, const PrefillPlan& p, const PrefillCall& call, Stream stream) {
@@ -134,10 +133,13 @@ void run(const PrefillOptions& o, const PrefillPlan& p, const PrefillCall& call,
   auto* tmp_v = reinterpret_cast<nv_bfloat16*>(at(info.v_offset));
   auto* tmp_s = reinterpret_cast<float*>(at(info.s_offset));
   const int tile = static_cast<int>(info.cta_tile_q);
-  if (o.shape.head_dim == 64) {
-    dispatch<64>(params, tile, tmp_v, tmp_s, stream);
-  } else {
+  if (o.shape.head_dim == 256) {
+    call.soft_cap > 0 ? dispatch<256, true>(params, tile, tmp_v, tmp_s, stream)
+                      : dispatch<256>(params, tile, tmp_v, tmp_s, stream);
+  } else if (o.shape.head_dim == 128) {
     dispatch<128>(params, tile, tmp_v, tmp_s, stream);
+  } else {
+    dispatch<64>(params, tile, tmp_v, tmp_s, stream);
   }
 }
 
