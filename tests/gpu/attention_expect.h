@@ -17,7 +17,8 @@ inline double tolerance(const Expected& e, double roundings) {
   return roundings * std::ldexp(e.magnitude, -8) + std::ldexp(std::abs(e.value), -8) + 1e-5;
 }
 
-inline void expect_close(const AttentionCase& c, const std::vector<std::uint16_t>& out, double roundings) {
+inline void expect_close(const AttentionCase& c, const std::vector<std::uint16_t>& out,
+                         double roundings) {
   const HeadShape& s = c.shape;
   double worst = 0;
   for (const AttentionRow& row : c.rows) {

@@ -81,6 +81,8 @@ BY_PARTS = {
                             "beta_slow": 1.0, "original_max_position_embeddings": 256, "truncate": False}}),
     "gemma2": ("Gemma2Config", HEADS | {"head_dim": 64, "sliding_window": 48, "query_pre_attn_scalar": 50,
                                         "attn_logit_softcapping": 3.0, "final_logit_softcapping": 8.0}),
+    "gemma2_wide": ("Gemma2Config", HEADS | {"head_dim": 256, "sliding_window": 48, "query_pre_attn_scalar": 200,
+                                             "attn_logit_softcapping": 3.0, "final_logit_softcapping": 8.0}),
     "gemma3": ("Gemma3TextConfig", HEADS | {
         "head_dim": 256, "sliding_window": 48, "query_pre_attn_scalar": 200, "layer_types": ["sliding_attention"] * 3 +
         ["full_attention"], "rope_parameters": {"sliding_attention": turned(100.0), "full_attention": {

@@ -1,6 +1,6 @@
 // Where the warps of the split attention kernel (attention_decode.cu) have a KV head's queries: in
-// registers, as the fragments that scores() takes, or, where a tile's keys and values fill those, in
-// shared memory, from where each fragment is read when its turn comes.
+// registers, as the fragments that scores() takes, or, where a tile's keys and values fill those,
+// in shared memory, from where each fragment is read when its turn comes.
 #pragma once
 
 #include <cstdint>

@@ -10,26 +10,13 @@
 #include "workers/cuda/bf16_pair.cuh"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/layer/gates.cuh"
+#include "workers/cuda/layer/general.cuh"
 
 namespace baton::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kMostHeadDim = 256;
-
-__device__ __forceinline__ float value(const Bf16* x) {
-  return __uint_as_float(static_cast<std::uint32_t>(x->bits) << 16);
-}
-__device__ __forceinline__ void store(Bf16* to, float x) {
-  to->bits = __bfloat16_as_ushort(__float2bfloat16(x));
-}
-
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xFFFFFFFFU, x, step);
-  return x;
-}
 
 /// The same in every thread of kThreads; added in one order.
 __device__ __forceinline__ float block_sum(float x) {
@@ -43,6 +30,26 @@ __device__ __forceinline__ float block_sum(float x) {
   for (int w = 0; w < kWarps; ++w) sum += of_warp[w];
   return sum;
 }
+
+/// A thread's part of a vector in fp32, as Row has it: of weights, which are never written, so that
+/// they may be asked for before grid_wait() and come while the kernel before still runs.
+template <int kVectors>
+struct Early {
+  float v[kVectors][8];
+
+  __device__ __forceinline__ void load(const float* from, int columns) {
+    if (from == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int at = 8 * (static_cast<int>(threadIdx.x) + i * kThreads);
+      if (at >= columns) continue;
+      const float4 low = __ldg(reinterpret_cast<const float4*>(from + at));
+      const float4 high = __ldg(reinterpret_cast<const float4*>(from + at) + 1);
+      v[i][0] = low.x, v[i][1] = low.y, v[i][2] = low.z, v[i][3] = low.w;
+      v[i][4] = high.x, v[i][5] = high.y, v[i][6] = high.z, v[i][7] = high.w;
+    }
+  }
+};
 
 /// What a thread holds of a row: eight elements at a time, kThreads threads side by side.
 template <int kVectors>
@@ -89,7 +96,17 @@ struct Row {
     }
   }
 
-  __device__ __forceinline__ void normalise(const NormWeights& norm) {
+  __device__ __forceinline__ void add(const Early<kVectors>& other) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) v[i][k] += other.v[i][k];
+    }
+  }
+
+  /// `weight` is norm.weight's.
+  __device__ __forceinline__ void normalise(const NormWeights& norm,
+                                            const Early<kVectors>& weight) {
     const auto n = static_cast<float>(columns);
     float mean = 0;
     if (norm.layer) {
@@ -106,10 +123,12 @@ struct Row {
       return x;
     });
     const float factor = rsqrtf(block_sum(squares) / n + norm.eps);
-    each([&](float x, int c) {
-      const float y = (x - mean) * factor * norm.weight[c];
-      return norm.bias == nullptr ? y : y + norm.bias[c];
-    });
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) v[i][k] = (v[i][k] - mean) * factor * weight.v[i][k];
+    }
+    if (norm.bias != nullptr) each([&](float x, int c) { return x + norm.bias[c]; });
   }
 };
 
@@ -130,17 +149,23 @@ struct RowCall {
 template <int kVectors>
 __global__ void __launch_bounds__(kThreads) row_kernel(RowCall a) {
   grid_release();
+  constexpr bool kAhead = kVectors <= 4;  // as far as registers last
+  Early<kVectors> before, weight, next;
+  before.load(a.before, a.columns);
+  if (kAhead) {
+    weight.load(a.norm.weight, a.columns);
+    next.load(a.next.weight, a.columns);
+  }
   grid_wait();
-  Row<kVectors> row;
-  row.columns = a.columns;
+  Row<kVectors> row, old;
+  row.columns = old.columns = a.columns;
+  Bf16* const sum = a.sum + std::int64_t{blockIdx.x} * a.columns;
   row.load(a.x + blockIdx.x * a.x_stride);
-  if (a.before != nullptr) row.each([&](float x, int c) { return x + a.before[c]; });
-  if (a.norm.weight != nullptr) row.normalise(a.norm);
+  if (a.sum != nullptr) old.load(sum);
+  if (a.before != nullptr) row.add(before);
+  if (!kAhead) weight.load(a.norm.weight, a.columns);
+  if (a.norm.weight != nullptr) row.normalise(a.norm, weight);
   if (a.sum != nullptr) {
-    Bf16* sum = a.sum + std::int64_t{blockIdx.x} * a.columns;
-    Row<kVectors> old;
-    old.columns = a.columns;
-    old.load(sum);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
@@ -151,7 +176,8 @@ __global__ void __launch_bounds__(kThreads) row_kernel(RowCall a) {
     row.store(sum);
   }
   if (a.y == nullptr) return;
-  if (a.next.weight != nullptr) row.normalise(a.next);
+  if (!kAhead) next.load(a.next.weight, a.columns);
+  if (a.next.weight != nullptr) row.normalise(a.next, next);
   row.store(a.y + blockIdx.x * a.y_stride);
 }
 
@@ -159,6 +185,10 @@ void launch_rows(const char* name, const RowCall& a, int rows, Stream stream) {
   if (rows <= 0) return;
   if (a.columns <= 0 || a.columns % 8 != 0 || a.columns > 8 * 8 * kThreads) {
     throw CudaError(std::string(name) + ": rows of multiples of 8 up to 16384 elements");
+  }
+  const auto aligned = [](const float* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
+  if (!aligned(a.before) || !aligned(a.norm.weight) || !aligned(a.next.weight)) {
+    throw CudaError(std::string(name) + ": weights and biases at multiples of 16 bytes");
   }
   const int vectors = (a.columns / 8 + kThreads - 1) / kThreads;
   auto* kernel = vectors == 1   ? row_kernel<1>
@@ -219,98 +249,6 @@ __global__ void __launch_bounds__(kThreads)
   x[i] = cap > 0 ? cap * tanhf(y / cap) : y;
 }
 
-/// A warp a head of q or k; blockIdx.x is the row, blockIdx.y shares out its heads.
-__global__ void __launch_bounds__(kThreads) head_squares_kernel(HeadAppend a, float* squares) {
-  grid_release();
-  grid_wait();
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int head = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / 32;
-  const int heads = a.shape.heads + a.shape.kv_heads;
-  if (head >= heads) return;
-  const int dim = a.shape.head_dim;
-  const std::int64_t row = blockIdx.x;
-  const Bf16* const mine = a.qkv + (row * (heads + a.shape.kv_heads) + head) * dim;
-  float sum = 0;
-  for (int i = lane; i < dim; i += 32) {
-    const float x =
-        value(mine + i) + (a.finish.bias == nullptr ? 0.0F : a.finish.bias[head * dim + i]);
-    sum = fmaf(x, x, sum);
-  }
-  sum = warp_sum(sum);
-  if (lane == 0) squares[row * heads + head] = sum;
-}
-
-/// What all of q or all of k of a row is multiplied by; by a whole warp. The order of the sum
-/// follows from the model's heads alone.
-__device__ __forceinline__ float whole_factor(const HeadAppend& a, std::int64_t row, bool q) {
-  const HeadFinish& f = a.finish;
-  const int of_rank = a.shape.heads + a.shape.kv_heads;
-  const int each = q ? a.shape.heads : a.shape.kv_heads;
-  const int step = q ? 1 : f.kv_repeats;
-  const int all = each * (f.ranks / step);
-  const float* const squares = f.squares + row * f.ranks * of_rank + (q ? 0 : a.shape.heads);
-  float sum = 0;
-  for (int h = static_cast<int>(threadIdx.x) % 32; h < all; h += 32) {
-    sum += squares[h / each * step * of_rank + h % each];
-  }
-  return rsqrtf(warp_sum(sum) / static_cast<float>(all * a.shape.head_dim) + f.eps);
-}
-
-/// A warp a head; blockIdx.x is the row, blockIdx.y shares out its heads.
-__global__ void __launch_bounds__(kThreads) finish_heads_kernel(HeadAppend a) {
-  __shared__ float shared[kWarps][kMostHeadDim];
-  grid_release();
-  grid_wait();
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int head = static_cast<int>(blockIdx.y) * kWarps + warp;
-  const int first_value = a.shape.heads + a.shape.kv_heads;
-  const int all_heads = first_value + a.shape.kv_heads;
-  if (head >= all_heads) return;
-  const HeadFinish& f = a.finish;
-  const int dim = a.shape.head_dim;
-  const std::int64_t row = blockIdx.x;
-  Bf16* const mine = a.qkv + (row * all_heads + head) * dim;
-  float* const x = shared[warp];
-  const bool turns = head < first_value;
-  float squares = 0;
-  for (int i = lane; i < dim; i += 32) {
-    x[i] = value(mine + i) + (f.bias == nullptr ? 0.0F : f.bias[head * dim + i]);
-    squares = fmaf(x[i], x[i], squares);
-  }
-  if (turns && f.q_norm != nullptr) {
-    const bool q = head < a.shape.heads;
-    const float factor = f.whole ? whole_factor(a, row, q)
-                                 : rsqrtf(warp_sum(squares) / static_cast<float>(dim) + f.eps);
-    const float* weight = q ? f.q_norm : f.k_norm;
-    if (f.whole) weight += (q ? head : head - a.shape.heads) * dim;
-    for (int i = lane; i < dim; i += 32) x[i] = x[i] * factor * weight[i];
-  }
-  __syncwarp();
-  if (turns && f.cos != nullptr) {
-    const int half = f.dims / 2;
-    const std::int64_t angle = std::int64_t{a.positions[row]} * half;
-    for (int i = lane; i < half; i += 32) {
-      const int low = f.interleaved ? 2 * i : i;
-      const int high = f.interleaved ? 2 * i + 1 : i + half;
-      const float cos = f.cos[angle + i];
-      const float sin = f.sin[angle + i];
-      const float p = x[low];
-      const float q = x[high];
-      x[low] = p * cos - q * sin;
-      x[high] = q * cos + p * sin;
-    }
-    __syncwarp();
-  }
-  for (int i = lane; i < dim; i += 32) store(mine + i, x[i]);
-  const std::int64_t slot = a.slots[row];
-  if (head < a.shape.heads || slot < 0) return;
-  const int kv_head = turns ? head - a.shape.heads : head - first_value;
-  Bf16* const to = a.kv.pool + slot + a.kv.layer_offset + (turns ? 0 : a.kv.part_stride) +
-                   kv_head * a.kv.head_stride;
-  for (int i = lane; i < dim; i += 32) store(to + i, x[i]);
-}
-
 __global__ void __launch_bounds__(kThreads)
     sinks_kernel(const float* lse, const float* sinks, int heads, int head_dim, Bf16* out) {
   grid_release();
@@ -326,10 +264,6 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 unsigned ctas(std::int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
-
-dim3 of_heads(const HeadAppend& a, int heads) {
-  return {static_cast<unsigned>(a.rows), static_cast<unsigned>((heads + kWarps - 1) / kWarps)};
-}
 
 }  // namespace
 
@@ -384,29 +318,6 @@ void finish_logits(float scale, float cap, int rows, int vocab, float* logits, S
   const std::int64_t n = std::int64_t{rows} * vocab;
   if (n <= 0) return;
   launch("finish logits", logits_kernel, ctas(n), kThreads, 0, stream, scale, cap, n, logits);
-}
-
-void finish_heads(const HeadAppend& a, Stream stream) {
-  if (a.rows <= 0) return;
-  const HeadFinish& f = a.finish;
-  if (a.shape.head_dim > kMostHeadDim || f.dims > a.shape.head_dim || f.dims % 2 != 0) {
-    throw CudaError("finish heads: head_dim above 256, or an odd number of components that turn");
-  }
-  if ((f.q_norm == nullptr) != (f.k_norm == nullptr)) {
-    throw CudaError("finish heads: q and k are normed both or neither");
-  }
-  if (f.whole && f.q_norm != nullptr &&
-      (f.squares == nullptr || f.kv_repeats < 1 || f.ranks % f.kv_repeats != 0)) {
-    throw CudaError("finish heads: norms over all heads need all heads' squares");
-  }
-  launch("finish heads", finish_heads_kernel, of_heads(a, a.shape.heads + 2 * a.shape.kv_heads),
-         kThreads, 0, stream, a);
-}
-
-void head_squares(const HeadAppend& a, float* squares, Stream stream) {
-  if (a.rows <= 0) return;
-  launch("head squares", head_squares_kernel, of_heads(a, a.shape.heads + a.shape.kv_heads),
-         kThreads, 0, stream, a, squares);
 }
 
 void apply_sinks(const float* lse, const float* sinks, int rows, int heads, int head_dim, Bf16* out,

@@ -104,6 +104,7 @@ struct HeadAppend {
   int rows = 0;
   HeadShape shape;
   HeadFinish finish;
+  // Are read before grid_wait() (launch.cuh), so no kernel of the step may write them:
   const std::int32_t* positions = nullptr;
   const std::int64_t* slots = nullptr;  // as in RopeAppend
   KvLayerView kv;
