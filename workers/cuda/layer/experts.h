@@ -37,10 +37,6 @@ struct ExpertRule {
   bool group_pairs = true;  // a group is as good as its two best experts together
   float scale = 1;          // of the weights, at the end
 
-  bool plain_router() const {
-    return !sigmoid && router_bias == nullptr && choice_bias == nullptr && groups == 1 &&
-           scale == 1;
-  }
   bool plain_expert() const {
     return act.gate == Gate::silu && up_bias == nullptr && down_bias == nullptr;
   }

@@ -1,7 +1,7 @@
 // Experts of up to eight rows on Hopper, bound by the bytes of the experts that they take: two
-// kernels, where pieces (experts.cu) are five. Every CTA chooses the rows' experts for itself,
-// which is shorter than a kernel. A matrix instruction has eight columns, so each expert that any
-// row takes simply multiplies all rows; who did not take it is left out at the end.
+// kernels, where pieces (experts_pieces.cu) are five. Every CTA chooses the rows' experts for
+// itself, which is shorter than a kernel. A matrix instruction has eight columns, so each expert
+// that any row takes simply multiplies all rows; who did not take it is left out at the end.
 //   - Gate and up: tiles of all experts are dealt out evenly, and the ring (experts_ring.cuh) runs
 //     on from expert to expert.
 //   - Down: a CTA has a tile of features of all experts, one after the other by their numbers. Each
@@ -56,18 +56,22 @@ struct Choice {
   float weights[kMostLines];
 };
 
-/// All threads; `scratch` is scratch_bytes() of shared memory.
-__device__ void choose(const FewArguments& a, float* scratch, Choice& c) {
+/// All threads; `takers`, [count], is scratch_bytes() of shared memory.
+__device__ void choose(const FewArguments& a, unsigned* takers, Choice& c) {
   const int warp = static_cast<int>(threadIdx.x) / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int thread = static_cast<int>(threadIdx.x);
-  auto* const takers = reinterpret_cast<unsigned*>(scratch + 2 * a.rows * a.count);
   for (int e = thread; e < a.count; e += kThreads) takers[e] = 0;
   if (warp < a.rows) {
-    float* const own = scratch + 2 * warp * a.count;
-    choose_row(a.rule, a.count, a.active, a.normalise, a.logits + std::int64_t{warp} * a.count, own,
-               reinterpret_cast<std::uint32_t*>(own + a.count), c.chosen + warp * a.active,
-               c.weights + warp * a.active);
+    const float* const logits = a.logits + std::int64_t{warp} * a.count;
+    int* const chosen = c.chosen + warp * a.active;
+    float* const weights = c.weights + warp * a.active;
+    if (a.count <= 128) {
+      choose_row<4>(a.rule, a.count, a.active, a.normalise, logits, nullptr, chosen, weights);
+    } else {
+      choose_row<kMostExperts / 32>(a.rule, a.count, a.active, a.normalise, logits, nullptr, chosen,
+                                    weights);
+    }
   }
   __syncthreads();
   if (thread < a.rows * a.active) atomicOr(&takers[c.chosen[thread]], 1U << thread / a.active);
@@ -165,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   grid_wait();
   grid_release();
   if (threadIdx.x == kMultiplying) copy_rows(a, x, a.rows, &shared.x_full);
-  choose(a, reinterpret_cast<float*>(ring.memory), shared.choice);
+  choose(a, reinterpret_cast<unsigned*>(ring.memory), shared.choice);
   const Choice& choice = shared.choice;
   const int works = choice.experts * a.m.tiles;
   const int first = static_cast<int>(std::int64_t{works} * blockIdx.x / gridDim.x);
@@ -223,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                   a.m.stage_units * unit_bytes<kFormat>()};
   std::uint8_t* const x = ring.memory + a.x_at;
   begin(a, ring, shared, x, a.rows * a.active);
-  choose(a, reinterpret_cast<float*>(ring.memory), shared.choice);
+  choose(a, reinterpret_cast<unsigned*>(ring.memory), shared.choice);
   const Choice& choice = shared.choice;
   Place place;
   if (warp == kWarps) {
@@ -293,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 // ------------------------------------------------------------------ host
 
 /// Choosing takes the ring's memory, before it is one.
-int scratch_bytes(const FewArguments& a) { return (2 * a.rows + 1) * a.count * 4; }
+int scratch_bytes(const FewArguments& a) { return a.count * 4; }
 
 template <ExpertFormat kFormat>
 int stages_of(const Matrix& m, int x_rows) {

@@ -3,183 +3,39 @@
 #include <cuda_bf16.h>
 
 #include "workers/cuda/launch.cuh"
+#include "workers/cuda/layer/experts_choose.cuh"
 
 namespace baton::cuda {
 namespace {
 
 constexpr int kMostExperts = 1024;
 constexpr int kMostActive = 64;
-constexpr int kMostGroups = 64;
 constexpr int kRowsOfCta = 4;  // a warp each
 constexpr int kThreads = 256;
 
-/// The likelier of two, of equal ones the lower number. A NaN counts less than any probability, one
-/// that was taken less than that.
-struct Candidate {
-  float p;
-  int expert;
-  __device__ __forceinline__ void take_better(float other, int number) {
-    if (other > p || (other == p && number < expert)) {
-      p = other;
-      expert = number;
-    }
-  }
-};
-
-constexpr float kNan = -1;
-constexpr float kTaken = -2;
-constexpr float kNothing = -3;
-
-/// Above what was taken, below every score.
-constexpr float kLowest = -3.0e38F;
-constexpr float kClosed = -3.2e38F;
-
-/// The experts of all groups but the best are closed. By one thread: there are few groups.
-__device__ void close_groups(const ExpertRule& rule, int count, float* score) {
-  float good[kMostGroups];
-  const int size = count / rule.groups;
-  for (int g = 0; g < rule.groups; ++g) {
-    float best = kClosed;
-    float second = kClosed;
-    for (int e = g * size; e < (g + 1) * size; ++e) {
-      second = fmaxf(second, fminf(best, score[e]));
-      best = fmaxf(best, score[e]);
-    }
-    good[g] = rule.group_pairs && size > 1 ? best + second : best;
-  }
-  for (int i = 0; i < rule.groups - rule.active_groups; ++i) {
-    int worst = -1;  // of equal ones the last
-    for (int g = 0; g < rule.groups; ++g) {
-      if (!isnan(good[g]) && (worst < 0 || good[g] <= good[worst])) worst = g;
-    }
-    if (worst < 0) return;
-    good[worst] = __int_as_float(0x7FC00000);  // not again
-    for (int e = worst * size; e < (worst + 1) * size; ++e) score[e] = kClosed;
-  }
-}
-
+/// A warp a row; kEach: of 32 experts.
+template <int kEach>
 __global__ void __launch_bounds__(32 * kRowsOfCta) choose_kernel(ExpertRouting a) {
-  __shared__ float all[kRowsOfCta][kMostExperts];
-  __shared__ int chosen[kRowsOfCta][kMostActive];
-  __shared__ float weight[kRowsOfCta][kMostActive];
+  __shared__ float scores[kRowsOfCta][32 * kEach];
+  __shared__ int all_chosen[kRowsOfCta][kMostActive];
+  __shared__ float all_weights[kRowsOfCta][kMostActive];
   grid_release();
   grid_wait();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = static_cast<int>(blockIdx.x) * kRowsOfCta + warp;
   if (row >= a.rows) return;
-  float* p = all[warp];
-  const float* logits = a.logits + std::int64_t{row} * a.count;
-  float most = -INFINITY;
-  for (int e = lane; e < a.count; e += 32) {
-    p[e] = logits[e];
-    most = fmaxf(most, p[e]);
-  }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2)
-    most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFU, most, step));
-  float sum = 0;
-  for (int e = lane; e < a.count; e += 32) {
-    p[e] = expf(p[e] - most);
-    sum += p[e];
-  }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, step);
-  for (int e = lane; e < a.count; e += 32) {
-    const float v = p[e] / sum;
-    p[e] = v >= 0 ? v : kNan;
-  }
+  int* const chosen = all_chosen[warp];
+  float* const weights = all_weights[warp];
+  choose_row<kEach>(a.rule, a.count, a.active, a.normalise, a.logits + std::int64_t{row} * a.count,
+                    scores[warp], chosen, weights);
   __syncwarp();
-  float taken = 0;
-  for (int j = 0; j < a.active; ++j) {
-    Candidate best{kNothing, kMostExperts};
-    for (int e = lane; e < a.count; e += 32) best.take_better(p[e], e);
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-      const float other = __shfl_xor_sync(0xFFFFFFFFU, best.p, step);
-      const int number = __shfl_xor_sync(0xFFFFFFFFU, best.expert, step);
-      best.take_better(other, number);
-    }
-    taken += best.p;
-    if (lane == 0) {
-      chosen[warp][j] = best.expert;
-      weight[warp][j] = best.p;
-      p[best.expert] = kTaken;
-    }
-    __syncwarp();
-  }
   for (int j = lane; j < a.active; j += 32) {
-    int rank = 0;
-    for (int i = 0; i < a.active; ++i) rank += chosen[warp][i] < chosen[warp][j] ? 1 : 0;
+    int rank = 0;  // in order of their numbers
+    for (int i = 0; i < a.active; ++i) rank += chosen[i] < chosen[j] ? 1 : 0;
     const std::int64_t at = std::int64_t{row} * a.active + rank;
-    a.chosen[at] = chosen[warp][j];
-    a.weights[at] = a.normalise ? weight[warp][j] / taken : weight[warp][j];
-  }
-}
-
-/// The same for any router: weights, then what experts are chosen by, then the choice.
-__global__ void __launch_bounds__(32 * kRowsOfCta) choose_general_kernel(ExpertRouting a) {
-  __shared__ float all[kRowsOfCta][kMostExperts];
-  __shared__ float scores[kRowsOfCta][kMostExperts];
-  grid_release();
-  grid_wait();
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = static_cast<int>(blockIdx.x) * kRowsOfCta + warp;
-  if (row >= a.rows) return;
-  const ExpertRule& rule = a.rule;
-  float* p = all[warp];
-  float* score = scores[warp];
-  const float* logits = a.logits + std::int64_t{row} * a.count;
-  float most = -INFINITY;
-  for (int e = lane; e < a.count; e += 32) {
-    p[e] = logits[e] + (rule.router_bias == nullptr ? 0.0F : rule.router_bias[e]);
-    most = fmaxf(most, p[e]);
-  }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2)
-    most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFU, most, step));
-  float sum = 0;
-  for (int e = lane; e < a.count; e += 32) {
-    p[e] = rule.sigmoid ? 1.0F / (1.0F + expf(-p[e])) : expf(p[e] - most);
-    sum += p[e];
-  }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, step);
-  for (int e = lane; e < a.count; e += 32) {
-    if (!rule.sigmoid) p[e] = p[e] / sum;
-    const float v = p[e] + (rule.choice_bias == nullptr ? 0.0F : rule.choice_bias[e]);
-    score[e] = isnan(v) ? kLowest : v;
-  }
-  __syncwarp();
-  if (rule.groups > 1 && lane == 0) close_groups(rule, a.count, score);
-  __syncwarp();
-  float taken = 0;
-  for (int j = 0; j < a.active; ++j) {
-    Candidate best{-INFINITY, kMostExperts};
-    for (int e = lane; e < a.count; e += 32) best.take_better(score[e], e);
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-      const float other = __shfl_xor_sync(0xFFFFFFFFU, best.p, step);
-      const int number = __shfl_xor_sync(0xFFFFFFFFU, best.expert, step);
-      best.take_better(other, number);
-    }
-    taken += p[best.expert];
-    if (lane == 0) score[best.expert] = -INFINITY;  // and p, whose order is kept, is its weight
-    __syncwarp();
-  }
-  // Who was taken, in order of their numbers.
-  int rank = 0;
-  for (int first = 0; first < a.count; first += 32) {
-    const int e = first + lane;
-    const bool mine = e < a.count && score[e] == -INFINITY;
-    const unsigned votes = __ballot_sync(0xFFFFFFFFU, mine);
-    const std::int64_t at =
-        std::int64_t{row} * a.active + rank + __popc(votes & ((1U << lane) - 1));
-    rank += __popc(votes);
-    if (!mine) continue;
-    a.chosen[at] = e;
-    a.weights[at] = (a.normalise ? p[e] / taken : p[e]) * rule.scale;
+    a.chosen[at] = chosen[j];
+    a.weights[at] = weights[j];
   }
 }
 
@@ -288,11 +144,12 @@ void route(const ExpertRouting& routing, Stream stream) {
       routing.active > routing.count) {
     throw CudaError("experts: too many");
   }
-  if (routing.rule.groups > kMostGroups ||
+  if (routing.rule.groups > kMostExpertGroups ||
       (routing.rule.groups > 1 && routing.count % routing.rule.groups != 0)) {
     throw CudaError("experts: groups do not divide them, or are more than 64");
   }
-  launch("choose experts", routing.rule.plain_router() ? choose_kernel : choose_general_kernel,
+  launch("choose experts",
+         routing.count <= 128 ? choose_kernel<4> : choose_kernel<kMostExperts / 32>,
          static_cast<unsigned>((routing.rows + kRowsOfCta - 1) / kRowsOfCta), 32 * kRowsOfCta, 0,
          stream, routing);
   launch("group rows by expert", group_kernel, static_cast<unsigned>(routing.count), kThreads, 0,
