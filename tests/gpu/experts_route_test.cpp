@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "workers/cpu/experts.h"
 #include "workers/cuda/layer/experts.h"
 #include "workers/cuda/layer/experts_route.h"
+#include "workers/cuda/layer/experts_router.h"
 
 namespace baton::cuda {
 namespace {
@@ -167,6 +169,65 @@ TEST_F(ExpertsRouteTest, AnyRoutersChoiceIsTheCpus) {
     rule.scale = c.scale;
     route(routed.call, nullptr);
     routed.expect_choice(plan);
+  }
+}
+
+/// Against fp64, with the norm and of rows that are normed already.
+TEST_F(ExpertsRouteTest, FewRowsAreNormedAndMultipliedAtOnce) {
+  for (const auto& [rows, count, hidden] : {std::array{1, 128, 2048},
+                                            {8, 128, 2048},
+                                            {3, 32, 2880},
+                                            {5, 13, 4096},
+                                            {2, 5, 16},
+                                            {8, 512, 264}}) {
+    for (const bool normed : {false, true}) {
+      SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(hidden));
+      ASSERT_TRUE(router_fits(rows, hidden));
+      const auto x = random_bf16(size(rows, hidden), 2, 1);
+      const auto gain = random_bf16(at(hidden), 1.5F, 2);
+      const auto w = random_bf16(size(count, hidden), 0.1F, 3);
+      const Device<Bf16> dx(x), dgain(gain), dw(w), dnormed(x.size());
+      const Device<float> logits(size(rows, count));
+      RouterCall call{rows, count, hidden, dx.get()};
+      if (normed) {
+        call.gain = dgain.get();
+        call.eps = 1e-6F;
+        call.normed = dnormed.get();
+      }
+      call.w = dw.get();
+      call.logits = logits.get();
+      run_router(call, nullptr);
+      const auto got = logits.read();
+      std::vector<Bf16> input = x;
+      if (normed) {
+        input = dnormed.read();
+        for (int r = 0; r < rows; ++r) {
+          double squares = 0;
+          for (int k = 0; k < hidden; ++k)
+            squares += std::pow(value(x[size(r, hidden) + at(k)]), 2);
+          const double factor = 1 / std::sqrt(squares / hidden + 1e-6);
+          for (int k = 0; k < hidden; ++k) {
+            const std::size_t i = size(r, hidden) + at(k);
+            const double want =
+                static_cast<double>(value(x[i])) * factor * static_cast<double>(value(gain[at(k)]));
+            ASSERT_NEAR(value(input[i]), want, std::abs(want) / 256 + 1e-6);
+          }
+        }
+      }
+      for (int r = 0; r < rows; ++r) {
+        for (int e = 0; e < count; ++e) {
+          double want = 0;
+          double magnitude = 0;
+          for (int k = 0; k < hidden; ++k) {
+            const double part = static_cast<double>(value(input[size(r, hidden) + at(k)])) *
+                                static_cast<double>(value(w[size(e, hidden) + at(k)]));
+            want += part;
+            magnitude += std::abs(part);
+          }
+          ASSERT_NEAR(got[size(r, count) + at(e)], want, 1e-5 * magnitude) << r << ", " << e;
+        }
+      }
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "workers/cuda/layer/experts.h"
+#include "workers/cuda/layer/experts_router.h"
 #include "workers/cuda/layer/rowwise.h"
 #include "workers/cuda/stopwatch.h"
 #include "workers/model/error.h"
@@ -319,10 +320,25 @@ void GpuDecoder::experts(const GpuLayer& layer, Bf16* x, int rows, bool normed,
     call.x = x + at;
     call.normed = normed ? normed_ + at : normed_;
     const Linears::Norm norm{layer.post_norm, static_cast<float>(config_.norm.eps), normed_};
-    linears_.run(normed ? call.normed : call.x, call.rows, layer.router, LinearOutput::f32, routed_,
-                 stream, normed ? nullptr : &norm);
+    route(layer.router, normed ? call.normed : call.x, call.rows, normed ? nullptr : &norm, stream);
     cuda::experts(call, stream);
   }
+}
+
+void GpuDecoder::route(const cuda::LinearWeight& router, const Bf16* x, int rows,
+                       const Linears::Norm* norm, cuda::Stream stream) {
+  if (options_.deterministic || router.is_quantized() || !cuda::router_fits(rows, router.in)) {
+    return linears_.run(x, rows, router, LinearOutput::f32, routed_, stream, norm);
+  }
+  cuda::RouterCall call{rows, router.out, router.in, x};
+  if (norm != nullptr) {
+    call.gain = norm->weight;
+    call.eps = norm->eps;
+    call.normed = norm->normed;
+  }
+  call.w = router.data;
+  call.logits = routed_;
+  cuda::run_router(call, stream);
 }
 
 void GpuDecoder::attention(int index, const GpuBatch& batch, const cuda::KvLayerView& kv,

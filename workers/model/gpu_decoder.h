@@ -161,6 +161,9 @@ class GpuDecoder {
   /// Added to x. `normed`: the rows of normed_ are the layer's normed input already; else it is
   /// x's.
   void experts(const GpuLayer& layer, cuda::Bf16* x, int rows, bool normed, cuda::Stream stream);
+  /// routed_ = W_router norm(x)
+  void route(const cuda::LinearWeight& router, const cuda::Bf16* x, int rows,
+             const cuda::Linears::Norm* norm, cuda::Stream stream);
   /// `rope`: if not null, attention does what rope_append() would have.
   void attention(int index, const GpuBatch& batch, const cuda::KvLayerView& kv,
                  const cuda::Rope* rope, cuda::Stream stream);

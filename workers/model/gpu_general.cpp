@@ -300,7 +300,7 @@ void GpuDecoder::general_experts(int index, const Bf16* normed, Bf16* x, int row
     call.rows = std::min(rows - done, cuda::kMostExpertRows);
     call.normed = normed + std::int64_t{done} * config_.hidden;
     call.x = x + std::int64_t{done} * config_.hidden;
-    linears_.run(call.normed, call.rows, w.router, LinearOutput::f32, routed_, stream);
+    route(w.router, call.normed, call.rows, nullptr, stream);
     cuda::experts(call, stream);
   }
   if (e.shared.intermediate == 0) return;

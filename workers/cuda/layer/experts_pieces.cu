@@ -30,7 +30,7 @@ struct Arguments {
   const std::int32_t* source;  // the row of x of each line; null: the line itself
   const std::byte* w;          // [experts][out, in]
   std::int64_t expert_bytes;
-  __nv_bfloat16* y;            // [lines, out], or [lines, out / 2] with silu
+  __nv_bfloat16* y;  // [lines, out], or [lines, out / 2] with silu
   const ExpertItem* items;
   const std::int32_t* n_items;
   int out, in;
