@@ -92,12 +92,14 @@ class TravelStep {
   }
 
   const TravelPlan& plan() const { return plan_; }
-  void attend(const Bf16* qkv, Bf16* out, KvLayerView kv, float scale, Stream stream) {
+  void attend(const Bf16* qkv, Bf16* out, KvLayerView kv, float scale, Stream stream,
+              const AttentionRule& rule = {}) {
     kv.pool_offsets = offsets_;
     call_.qkv = qkv;
     call_.out = out;
     call_.kv = kv;
     call_.scale = scale;
+    call_.rule = rule;
     attend_over_devices(attention_, call_, travel_, stream);
   }
 

@@ -53,8 +53,13 @@ class SpreadCase {
     options.shape = c_.shape;
     options.tokens_per_block = c_.tokens_per_block;
     options.max_rows = c_.n_rows;
+    options.capped = c_.soft_cap > 0;
     options.fixed_split = fixed_split;
     const DecodeAttention attention(options);
+    const DeviceArray<float> sinks{std::span<const float>(c_.sinks)};
+    AttentionRule rule;
+    rule.soft_cap = c_.soft_cap;
+    rule.sinks = c_.sinks.empty() ? nullptr : sinks.data();
     const auto offset = [&](int pool) { return pools_[pool]->data() - pools_[0]->data(); };
     const std::int64_t none = nothing_->data() - pools_[0]->data();
     SeveralPools pools;
@@ -76,7 +81,7 @@ class SpreadCase {
     // Again and again over the same workspace, as layers do it: their queries differ.
     for (const auto* queries : {&q, &q_before, &q_before, &q}) {
       step.attend(reinterpret_cast<const Bf16*>(queries->data()),
-                  reinterpret_cast<Bf16*>(out.data()), kv, c_.scale, stream.get());
+                  reinterpret_cast<Bf16*>(out.data()), kv, c_.scale, stream.get(), rule);
     }
     stream.synchronize();
     return out.read();
@@ -100,7 +105,8 @@ AttentionCase case_of(HeadShape shape, int tokens_per_block, const std::vector<i
 const std::vector<int> kLengths = {3000, 1, 17, 700, 300, 64, 65, 2000, 5, 1023, 1024, 1025};
 
 TEST(Travel, EachDeviceAttendsToItsOwnKeys) {
-  for (const HeadShape shape : {HeadShape{8, 2, 128}, {8, 2, 64}, {16, 1, 128}, {5, 5, 128}}) {
+  for (const HeadShape shape :
+       {HeadShape{8, 2, 128}, {8, 2, 64}, {16, 1, 128}, {5, 5, 128}, {8, 1, 256}, {3, 3, 256}}) {
     for (const int tokens_per_block : {16, 48}) {
       const AttentionCase c = case_of(shape, tokens_per_block, kLengths);
       for (const int extent : {1, 7, 40}) {
@@ -126,10 +132,35 @@ TEST(Travel, AllOrNothingLiesElsewhere) {
   EXPECT_TRUE(plan.merges.empty());
 }
 
+/// A sink is one more score of the softmax, however many pieces a row has: it counts where these
+/// meet, once. A cap is part of each key's score.
+TEST(Travel, SinksCountOnceAndCapsOfEachKey) {
+  for (const HeadShape shape : {HeadShape{16, 2, 64}, {10, 2, 128}, {6, 2, 256}}) {
+    for (const float cap : {0.0F, 2.0F}) {
+      if (cap > 0 && !takes_caps(shape)) continue;
+      AttentionCase c = case_of(shape, 16, kLengths);
+      c.soft_cap = cap;
+      c.sinks = some_sinks(shape.heads);
+      for (const int fixed : {0, 64}) {
+        const SpreadCase spread(c, [](int block) { return block / 4 % 3; });
+        TravelPlan plan;
+        const auto out = spread.run(fixed, /*blind=*/true, &plan);
+        EXPECT_GE(plan.merges.size(), 2U);
+        expect_close(c, out, 1);
+        if (fixed > 0) {
+          DecodeAttention::Options options;
+          options.fixed_split = fixed;
+          EXPECT_EQ(out, c.run_decode(options));
+        }
+      }
+    }
+  }
+}
+
 /// Deterministic: a piece that lies on two devices is read over the link, and the bits are those of
 /// one pool.
 TEST(Travel, FixedPiecesHaveTheBitsOfOnePool) {
-  for (const HeadShape shape : {HeadShape{8, 2, 128}, {12, 1, 64}}) {
+  for (const HeadShape shape : {HeadShape{8, 2, 128}, {12, 1, 64}, {4, 2, 256}}) {
     const AttentionCase c = case_of(shape, 16, kLengths);
     for (const int fixed : {64, 256}) {
       DecodeAttention::Options options;
