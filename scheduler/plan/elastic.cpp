@@ -174,6 +174,23 @@ void reserve(State& state, Sequence& sequence, const std::vector<PoolShare>& sha
   }
 }
 
+bool may_outgrow_soon(const State& state, const Sequence& sequence) {
+  for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
+    const Worker& w = state.workers[i];
+    if (i == sequence.worker || !takes_part(w) || room_beside_growth(state, w) == 0 ||
+        stores_of(sequence, i) > state.settings.elastic_degree ||
+        !same_positions(w, state.workers[sequence.worker])) {
+      continue;
+    }
+    const bool reached =
+        std::all_of(sequence.extents.begin(), sequence.extents.end(), [&](const Extent& extent) {
+          return extent.store == i || reaches(state.workers[extent.store], w);
+        });
+    if (reached) return true;
+  }
+  return false;
+}
+
 bool outgrow(State& state, Sequence& sequence, TimeNs now) {
   WorkerIndex best = kNobody;
   std::uint32_t most = 0;

@@ -58,6 +58,9 @@ void reserve(State& state, Sequence& sequence, const std::vector<PoolShare>& sha
 /// Its master has no block for its next token: reserves one at another worker that can read all of
 /// it, and takes it out of the master's next steps. False: nobody has room.
 bool outgrow(State& state, Sequence& sequence, TimeNs now);
+/// outgrow() has found nobody, but somebody has room who only takes nothing at this moment, or has
+/// not said yet that he can read all of it: each of these ends by itself, and soon.
+bool may_outgrow_soon(const State& state, const Sequence& sequence);
 /// Likewise, to where blocks are reserved already, or gathered. Of a prompt, its rows so far stay
 /// planned.
 void leave_for_next(State& state, Sequence& sequence);

@@ -259,7 +259,7 @@ class StepBuilder {
         }
       } else if (w_.store.pool.fenced_blocks() > 0 || gives_back()) {
         return false;
-      } else if (state_.settings.elastic && !w_.compute.steps.empty()) {
+      } else if (state_.settings.elastic && (!w_.compute.steps.empty() || one_may_outgrow_soon())) {
         return false;  // its last token is on its way, and perhaps somebody has room then
       } else {
         end_for_want_of_blocks();
@@ -288,6 +288,13 @@ class StepBuilder {
         return true;
     }
     return false;
+  }
+
+  bool one_may_outgrow_soon() const {
+    return std::any_of(growing_.begin(), growing_.end(), [&](SequenceId id) {
+      const Sequence& sequence = *state_.sequences.find(id);
+      return may_span(state_, *state_.request_of(sequence)) && may_outgrow_soon(state_, sequence);
+    });
   }
 
   /// Blocks that the steps in flight still name, and those that they will leave behind.
@@ -714,7 +721,6 @@ void plan(State& state, TimeNs now, Outbox& out) {
   state.now = now;
   state.queued = state.waiting.size() + state.handoffs.size();
   if (!state.outgrown.empty()) move_outgrown(state);
-  if (!state.spanning.empty()) begin_gathers(state, now, out);
   form_static_group(state, now, out);
   resume_held_pulls(state, now, out);
   place_handoffs(state, now, out);
@@ -730,6 +736,8 @@ void plan(State& state, TimeNs now, Outbox& out) {
       }
     }
   }
+  // Behind the steps, for which somebody may have outgrown his pool.
+  if (!state.spanning.empty()) begin_gathers(state, now, out);
 }
 
 }  // namespace baton

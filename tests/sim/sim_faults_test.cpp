@@ -75,12 +75,12 @@ constexpr Planted kPlanted[] = {
     // Vectors.
     {Fault::vector_not_kept, "vector_not_kept", 198},
     // Requests over several workers.
-    {Fault::foreign_read_unfenced, "foreign_read_unfenced", 392},
+    {Fault::foreign_read_unfenced, "foreign_read_unfenced", 1156},
     {Fault::extent_loss_ignored, "extent_loss_ignored", 219},
     {Fault::chunk_not_awaited, "chunk_not_awaited", 18},
     {Fault::chunk_counted_alone, "chunk_counted_alone", 24},
     {Fault::failed_chunk_counts, "failed_chunk_counts", 15902},
-    {Fault::home_before_its_blocks, "home_before_its_blocks", 1633},
+    {Fault::home_before_its_blocks, "home_before_its_blocks", 2846},
     {Fault::gathered_kept, "gathered_kept", 18},
 };
 

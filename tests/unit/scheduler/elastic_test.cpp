@@ -49,6 +49,22 @@ class Elastic : public testing::Test {
     }
     ASSERT_EQ(c.tokens_of(counter), tokens);
   }
+  void step() {
+    c.turn();
+    for (Worker& w : c.state.workers) {
+      if (w.ready() && !w.compute.steps.empty()) c.answer(w.peer.link);
+    }
+  }
+  /// Whether each has said that it can read the others' pools.
+  void set_readers(bool readable) {
+    for (Worker& w : c.state.workers) {
+      for (const Worker& other : c.state.workers) {
+        if (&w == &other) continue;
+        readable ? void(w.peer.readable.insert(other.store.allocation()))
+                 : void(w.peer.readable.erase(other.store.allocation()));
+      }
+    }
+  }
   std::vector<StoreIndex> stores(std::uint64_t counter) {
     std::vector<StoreIndex> found;
     for (const Extent& extent : c.source(counter).extents) found.push_back(extent.store);
@@ -140,6 +156,21 @@ TEST_F(Elastic, AReplyGrowsIntoAnotherPoolBeforeAnybodyIsPreempted) {
   EXPECT_EQ(c.state.counters.growths, 2U);
   EXPECT_EQ(c.state.counters.growth_blocks_moved, 0U);
   EXPECT_EQ(c.state.counters.computed_tokens, 4U) << "nothing is computed twice";
+}
+
+/// It is not cut short for it: w1 has not said yet that it can read what it needs.
+TEST_F(Elastic, AReplyWaitsForAPoolThatIsBeingMapped) {
+  c.now += 60 * kSecond;  // the scheduler is no longer young
+  for (const LinkId link : links) c.heartbeat(link);
+  set_readers(false);
+  c.submit(1, 4, 40);
+  for (int i = 0; i < 30; ++i) step();
+  EXPECT_EQ(c.phase(1), Phase::decode);
+  EXPECT_EQ(c.state.counters.growths, 0U);
+  set_readers(true);
+  run_to(1, 40);
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+  EXPECT_GE(c.state.counters.growths, 1U);
 }
 
 TEST_F(Elastic, OffItIsPreempted) {
