@@ -5,62 +5,18 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <thread>
 
 #include "bench/random_model.h"
 #include "tests/cpu_torch/model_fixture.h"
+#include "tests/cpu_torch/ranked_model.h"
 #include "tests/support/temp_dir.h"
 #include "workers/model/error.h"
 #include "workers/model/rank_fit.h"
 
 namespace baton::test {
 namespace {
-
-/// All ranks of a model, loaded. Steps run on threads of their own; rank 0's logits are returned.
-class RankedModel {
- public:
-  RankedModel(const std::string& folder, int ranks, int threads = 1)
-      : memory_(ExchangeMemory::create(ranks, 4096).value()) {
-    for (int rank = 0; rank < ranks; ++rank) {
-      groups_.push_back(std::make_unique<Collective>(memory_, rank));
-    }
-    models_.resize(groups_.size());
-    on_all([&](std::size_t rank) {
-      LoadOptions options;
-      options.threads = threads;
-      options.cut = {static_cast<int>(rank), ranks};
-      options.group = groups_[rank].get();
-      models_[rank] = LlamaModel::load(folder, options);
-    });
-  }
-
-  LlamaModel& rank(std::size_t index) { return *models_[index]; }
-  std::size_t ranks() const { return models_.size(); }
-  const CollectiveFigures& figures(std::size_t rank) const { return groups_[rank]->figures(); }
-  std::uint32_t progress(std::size_t rank) const { return groups_[rank]->progress().load(); }
-
-  LogitsView forward(std::span<const StepRow> rows, const KvPoolView& pool) {
-    LogitsView logits;
-    on_all([&](std::size_t rank) {
-      const LogitsView got = models_[rank]->forward(rows, pool);
-      if (rank == 0) logits = got;
-    });
-    return logits;
-  }
-
- private:
-  void on_all(const std::function<void(std::size_t)>& f) {
-    std::vector<std::thread> threads;
-    for (std::size_t rank = 0; rank < models_.size(); ++rank) threads.emplace_back(f, rank);
-    for (std::thread& thread : threads) thread.join();
-  }
-
-  ExchangeMemory memory_;
-  std::vector<std::unique_ptr<Collective>> groups_;
-  std::vector<std::unique_ptr<LlamaModel>> models_;
-};
 
 /// Two sequences of the same tokens beside each other, in chunks and then token by token; of some
 /// rows the last logits alone are wanted, of some none.
@@ -130,7 +86,7 @@ TEST_P(Ranks, SameBitsAsOneRank) {
       continue;
     }
     ++cut;
-    RankedModel model(path_of(GetParam()), ranks, 1 + ranks % 2);
+    RankedModel model(path_of(GetParam()), ranks, 1 + ranks % 2, /*seal=*/ranks != 3);
     std::vector<float> bytes;
     const Logits got = mixed_run(model, *whole, tokens, &bytes);
     ASSERT_EQ(got.size(), want.size());

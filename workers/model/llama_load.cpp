@@ -41,7 +41,7 @@ std::unique_ptr<LlamaModel> LlamaModel::load(const ModelFiles& files, const Load
     throw ModelError(status.message());
   }
   if (options.packed != nullptr) {
-    auto view = view_weights(files.config, options.packed);
+    auto view = view_weights(files.config, options.cut, options.packed);
     if (view.ok()) {
       if (progress != nullptr) progress->store(100);
       return std::unique_ptr<LlamaModel>(new LlamaModel(
@@ -56,7 +56,7 @@ std::unique_ptr<LlamaModel> LlamaModel::load(const ModelFiles& files, const Load
   std::shared_ptr<const SealedMemory> sealed;
   if (memory->shared()) {
     sealed = seal_weights(std::exchange(weights, {}), *memory);
-    weights = view_weights(files.config, sealed).value();
+    weights = view_weights(files.config, options.cut, sealed).value();
     weights.bytes_read = bytes_read;
   }
   auto impl = std::make_unique<Impl>(files, std::move(weights), std::move(sealed), options);

@@ -227,13 +227,14 @@ std::shared_ptr<const SealedMemory> seal_weights(Weights packed, WeightMemory& m
   return std::make_shared<const SealedMemory>(memory.seal());
 }
 
-Result<Weights> view_weights(const ModelConfig& config,
+Result<Weights> view_weights(const ModelConfig& config, const ModelCut& cut,
                              std::shared_ptr<const SealedMemory> memory) {
+  const std::int64_t heads = config.latent.rank > 0 ? cut.heads(config).count : 0;
   Weights weights;
   weights.layers.resize(static_cast<std::size_t>(config.layers));
   for (int i = 0; i < config.layers; ++i) {
     LatentWeights& latent = weights.layers[static_cast<std::size_t>(i)].latent;
-    if (config.latent.rank > 0) latent.absorb.resize(static_cast<std::size_t>(config.heads));
+    latent.absorb.resize(static_cast<std::size_t>(heads));
     latent.value.resize(latent.absorb.size());
     if (config.sparse(i))
       weights.layers[static_cast<std::size_t>(i)].experts.resize(

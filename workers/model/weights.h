@@ -103,8 +103,9 @@ Weights pack_weights(const ModelConfig& config, const Checkpoint& checkpoint, We
 /// can map them (view_weights). Throws ModelError.
 std::shared_ptr<const SealedMemory> seal_weights(Weights packed, WeightMemory& memory);
 
-/// The weights in memory that seal_weights() has sealed, for a model of this configuration. The
-/// error: it holds something else.
-Result<Weights> view_weights(const ModelConfig& config, std::shared_ptr<const SealedMemory> memory);
+/// The weights in memory that seal_weights() has sealed, for a model of this configuration, or for
+/// one rank's part of it. The error: it holds something else.
+Result<Weights> view_weights(const ModelConfig& config, const ModelCut& cut,
+                             std::shared_ptr<const SealedMemory> memory);
 
 }  // namespace baton
