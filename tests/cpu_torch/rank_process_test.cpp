@@ -73,7 +73,7 @@ class RankProcessTest : public testing::Test {
     auto made = ShmRegion::create(region_name(options.run_dir, owner), kv_pool_bytes(g).value());
     ASSERT_TRUE(made.ok()) << made.status().message();
     pool = std::move(made).value();
-    group->offer_pool(pool.name(), kBlocks);
+    group->offer_pool({pool.name(), kBlocks, 7});
     ASSERT_TRUE(group->wait_for(RankState::mapped, 10 * kSecond).ok());
   }
   int status_of_child() {
@@ -105,7 +105,7 @@ TEST_F(RankProcessTest, AStepThatFailsSpoilsThePool) {
 }
 
 TEST_F(RankProcessTest, AFailureBeforeTheFirstStepSpoilsNothing) {
-  group->offer_pool("baton-there-is-none", kBlocks);
+  group->offer_pool({"baton-there-is-none", kBlocks, 7});
   EXPECT_EQ(status_of_child(), kExitFault);
   EXPECT_FALSE(marked);
 }

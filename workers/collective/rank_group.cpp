@@ -188,11 +188,12 @@ std::string RankGroup::words_of_loss(int rank) const {
   return first && first->rank() == rank ? first->what() : RankLost(rank, false).what();
 }
 
-void RankGroup::offer_pool(const std::string& handle, std::uint32_t blocks) {
+void RankGroup::offer_pool(const PoolOffer& offer) {
   PoolNotice& notice = memory_.head().pool;
-  notice.blocks = blocks;
-  const std::size_t n = std::min(handle.size(), sizeof notice.handle - 1);
-  std::memcpy(notice.handle, handle.data(), n);
+  notice.blocks = offer.blocks;
+  notice.allocation = offer.allocation;
+  const std::size_t n = std::min(offer.handle.size(), sizeof notice.handle - 1);
+  std::memcpy(notice.handle, offer.handle.data(), n);
   notice.handle[n] = 0;
   notice.round.fetch_add(1);
 }
@@ -258,11 +259,9 @@ void RankGroup::fail(const std::string& reason) {
 std::optional<PoolOffer> RankGroup::wait_for_pool(TimeNs patience) {
   const PoolNotice& notice = memory_.head().pool;
   for (const TimeNs end = now_ns() + patience; now_ns() < end;) {
-    const std::uint32_t round = notice.round.load();
-    if (round > 0) {
-      return PoolOffer{round,
-                       std::string(notice.handle, ::strnlen(notice.handle, sizeof notice.handle)),
-                       notice.blocks};
+    if (notice.round.load() > 0) {
+      return PoolOffer{std::string(notice.handle, ::strnlen(notice.handle, sizeof notice.handle)),
+                       notice.blocks, notice.allocation};
     }
     std::this_thread::sleep_for(5 * kLookEvery);
   }

@@ -18,6 +18,7 @@
 
 #include "ipc/process.h"
 #include "ipc/status.h"
+#include "ipc/types.h"
 #include "workers/collective/collective.h"
 #include "workers/collective/exchange_memory.h"
 #include "workers/collective/watchdog.h"
@@ -36,9 +37,9 @@ struct RankGroupOptions {
 
 /// The pool that all ranks of a worker on CPUs map; each touches its own heads of it alone.
 struct PoolOffer {
-  std::uint32_t round = 0;
   std::string handle;
   std::uint32_t blocks = 0;
+  AllocationId allocation = 0;
 };
 
 class RankGroup {
@@ -65,7 +66,7 @@ class RankGroup {
   Status wait_for(RankState state, TimeNs patience);
   /// How that rank was lost, for people: with its own reason where it has told one.
   std::string words_of_loss(int rank) const;
-  void offer_pool(const std::string& handle, std::uint32_t blocks);
+  void offer_pool(const PoolOffer& offer);
   /// What follows is no loss: the others end as this process does.
   void leave() { memory_.head().leaving.store(1); }
   /// SIGKILL for whoever is left. A frozen rank would else live on, and write when it wakes.

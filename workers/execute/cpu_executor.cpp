@@ -6,18 +6,12 @@
 
 #include "ipc/shm_region.h"
 #include "workers/execute/rank_process.h"
+#include "workers/execute/rank_pulls.h"
 #include "workers/execute/rank_step.h"
 #include "workers/model/error.h"
 #include "workers/model/weight_plan.h"
 
 namespace baton {
-namespace {
-
-bool wants_hidden(const BatchRow& row) {
-  return row.logits == LogitsWanted::last && row.sampling->pooling == Pooling::last_hidden;
-}
-
-}  // namespace
 
 CpuExecutor::CpuExecutor(Options options) : options_(std::move(options)) {}
 
@@ -86,12 +80,10 @@ ModelShape CpuExecutor::load_model(std::atomic<int>& percent) {
 /// The pool of a group is one, which all ranks map: it is there when they have.
 Result<PoolExport> CpuExecutor::allocate(const PoolRequest& request) {
   auto exported = HostExecutor::allocate(request);
-  if (exported.ok() && reads_in_place()) {
-    model_->on_layer([this](std::uint32_t layers) { layers_written(layers); });
-  }
+  if (exported.ok()) model_->set_layer_hooks(layer_hooks());
   if (!exported.ok() || group_ == nullptr) return exported;
   constexpr TimeNs kMapping = 30 * kSecond;  // of all its pages
-  group_->offer_pool(pool().handle(), pool().geometry().blocks);
+  group_->offer_pool({pool().handle(), pool().geometry().blocks, pool().allocation()});
   if (const Status status = group_->wait_for(RankState::mapped, kMapping); !status.ok()) {
     ranks_.tell_lost(status.message());  // no step has run: the pool is as it was
     return Status(ErrorCode::unavailable, status.message());
@@ -101,11 +93,43 @@ Result<PoolExport> CpuExecutor::allocate(const PoolRequest& request) {
   return exported;
 }
 
+/// Rank 0 alone waits for other workers and tells them how far its group is. Where it waits, the
+/// others meet it before the layer's attention: none of them reads what is not there yet, and
+/// whether a wait was in vain is decided once for all.
+LayerHooks CpuExecutor::layer_hooks() {
+  LayerHooks hooks;
+  hooks.written = [this](std::uint32_t layers) { layers_written(layers); };
+  if (group_ == nullptr) {
+    hooks.before_attention = [this](std::uint32_t layers) { await_layers(layers); };
+    return hooks;
+  }
+  Collective& all = group_->collective();
+  hooks.before_attention = [this, &all](std::uint32_t layers) {
+    if (!awaits()) return;
+    await_layers(layers);
+    all.barrier();
+  };
+  // To the others it gets on: a wait for another worker has an end of its own.
+  while_waiting([&all] { all.progress().fetch_add(1, std::memory_order_relaxed); });
+  return hooks;
+}
+
+std::unique_ptr<BlockReader> CpuExecutor::block_reader() {
+  auto own = HostExecutor::block_reader();
+  if (group_ == nullptr) return own;
+  return std::make_unique<RankBlockReader>(
+      std::move(own), group_->pulls(), RankBlockReader::Copies::by_rank_0,
+      [this](const RankLost& lost) {
+        Collective::abort(group_->memory(), lost.rank(), lost.silent());
+        ranks_.tell_lost(lost.what());
+      });
+}
+
 /// The step of all ranks.
-LogitsView CpuExecutor::forward(const KvPoolView& view) {
+LogitsView CpuExecutor::forward(const RunStep& step, const KvPoolView& view) {
   if (group_ == nullptr) return model_->forward(rows_, view);
   try {
-    encode_rank_step(rows_, step_bytes_);
+    encode_rank_step(step, step_bytes_);
     group_->collective().broadcast(step_bytes_, kMostStepBytes);
     return model_->forward(rows_, view);
   } catch (const RankLost& lost) {
@@ -164,7 +188,7 @@ void CpuExecutor::run_rows(const RunStep& step, StepOutput& output) {
   rows_.clear();
   for (std::size_t i = 0; i < step.rows.size(); ++i) {
     const BatchRow& row = step.rows[i];
-    rows_.push_back({row.tokens, row.position, table(step, i), row.logits, wants_hidden(row)});
+    rows_.push_back({row.tokens, row.position, table(step, i), row.logits, row.wants_hidden()});
   }
   KvPoolView view{base(), pool().geometry()};
   view.geometry.blocks = ids();
@@ -174,12 +198,12 @@ void CpuExecutor::run_rows(const RunStep& step, StepOutput& output) {
     throw std::logic_error(status.message());
   }
   grammars_->begin(step);  // goes on while the forward pass runs
-  const LogitsView logits = forward(view);
+  const LogitsView logits = forward(step, view);
   int line = 0;
   for (std::size_t i = 0; i < step.rows.size(); ++i) {
     const BatchRow& row = step.rows[i];
     if (row.logits == LogitsWanted::none) continue;
-    if (wants_hidden(row)) {
+    if (row.wants_hidden()) {
       tell_vector(static_cast<std::uint32_t>(i), logits.hidden(line++), output);
       continue;
     }

@@ -50,8 +50,7 @@ class CpuExecutor final : public HostExecutor {
     return true;
   }
   void on_grammar(OnGrammar tell) override { on_grammar_ = std::move(tell); }
-  /// A group's other ranks map no pool but their own.
-  bool reads_in_place() const override { return options_.ranks == 1; }
+  std::unique_ptr<BlockReader> block_reader() override;
   void on_lost(OnLost tell) override { ranks_.on_lost(std::move(tell)); }
   void leaving(bool in_order) override { ranks_.leaving(in_order); }
   Status dump_activations(ActivationDump dump) override {
@@ -62,7 +61,8 @@ class CpuExecutor final : public HostExecutor {
  private:
   void run_rows(const RunStep& step, StepOutput& output) override;
   ModelShape load_model(std::atomic<int>& percent);
-  LogitsView forward(const KvPoolView& view);
+  LogitsView forward(const RunStep& step, const KvPoolView& view);
+  LayerHooks layer_hooks();
   WorkerFacts plan_memory(const ModelConfig& config, const WeightPlan& weights, bool shared);
 
   Options options_;

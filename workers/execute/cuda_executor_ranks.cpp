@@ -100,7 +100,7 @@ Result<GpuPool> CudaExecutor::make_pool(const PoolRequest& request, GpuPoolReque
   own.worker = options_.process_name();
   if (options_.rank == 0) {
     own.worker = options_.name;
-    group_->offer_pool(encode_pool_offer(request), request.pool_blocks);
+    group_->offer_pool({encode_pool_offer(request), request.pool_blocks, request.allocation});
   }
   gpu.agree_on_blocks = [&all](std::uint32_t blocks) {
     const std::vector<std::uint64_t> each = all.all_gather(std::uint64_t{blocks});

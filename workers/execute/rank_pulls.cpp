@@ -18,8 +18,9 @@ namespace baton {
 namespace {
 
 constexpr auto kUntilTheEnd = std::chrono::seconds(10);
+constexpr std::uint64_t kHere = 0;  // number of a mapping that rank 0 alone has
 
-enum class Ask : std::uint8_t { map, copy, unmap };
+enum class Ask : std::uint8_t { map, copy, place, unmap };
 
 struct Head {
   Ask ask = Ask::map;
@@ -51,19 +52,22 @@ class RankBlockReader::Mapped final : public MappedPool {
  public:
   Mapped(RankBlockReader& reader, std::uint64_t number, std::unique_ptr<MappedPool> own)
       : reader_(reader), number_(number), own_(std::move(own)) {}
-  ~Mapped() override { reader_.unmap(number_); }
+  ~Mapped() override {
+    if (number_ != kHere) reader_.unmap(number_);
+  }
   MappedPool& own() { return *own_; }
   std::uint64_t number() const { return number_; }
+  void now_everywhere(std::uint64_t number) { number_ = number; }
 
  private:
   RankBlockReader& reader_;
-  const std::uint64_t number_;
+  std::uint64_t number_;
   const std::unique_ptr<MappedPool> own_;
 };
 
-RankBlockReader::RankBlockReader(std::unique_ptr<BlockReader> own, Collective& all,
+RankBlockReader::RankBlockReader(std::unique_ptr<BlockReader> own, Collective& all, Copies copies,
                                  std::function<void(const RankLost&)> on_lost)
-    : own_(std::move(own)), all_(all), on_lost_(std::move(on_lost)) {}
+    : own_(std::move(own)), all_(all), copies_(copies), on_lost_(std::move(on_lost)) {}
 
 Status RankBlockReader::all_do(const std::string& asked, const std::function<Status()>& own) {
   try {
@@ -86,6 +90,12 @@ void RankBlockReader::unmap(std::uint64_t number) {
 }
 
 Result<std::unique_ptr<MappedPool>> RankBlockReader::map(const Pull& pull) {
+  if (copies_ == Copies::by_rank_0) {
+    auto mapped = own_->map(pull);
+    if (!mapped.ok()) return mapped.status();
+    return std::unique_ptr<MappedPool>(
+        std::make_unique<Mapped>(*this, kHere, std::move(mapped).value()));
+  }
   const std::uint64_t number = ++last_;
   std::unique_ptr<MappedPool> own;
   const Status status = all_do(ask_of(Ask::map, number, &pull), [&]() -> Status {
@@ -103,11 +113,28 @@ Result<std::unique_ptr<MappedPool>> RankBlockReader::map(const Pull& pull) {
 
 Status RankBlockReader::copy(MappedPool& exported, const Pull& pull) {
   auto& mapped = static_cast<Mapped&>(exported);
+  if (copies_ == Copies::by_rank_0) return own_->copy(mapped.own(), pull);
   return all_do(ask_of(Ask::copy, mapped.number(), &pull),
                 [&] { return own_->copy(mapped.own(), pull); });
 }
 
-Result<std::vector<std::uint64_t>> RankBlockReader::sums(const std::vector<BlockId>& /*blocks*/) {
+Status RankBlockReader::place(MappedPool& exported, const Pull& pull) {
+  if (copies_ == Copies::by_all) return BlockReader::place(exported, pull);
+  auto& mapped = static_cast<Mapped&>(exported);
+  if (mapped.number() != kHere) return {};
+  const std::uint64_t number = ++last_;
+  const Status status =
+      all_do(ask_of(Ask::place, number, &pull), [&] { return own_->place(mapped.own(), pull); });
+  if (status.ok()) {
+    mapped.now_everywhere(number);
+  } else {
+    unmap(number);  // those that could
+  }
+  return status;
+}
+
+Result<std::vector<std::uint64_t>> RankBlockReader::sums(const std::vector<BlockId>& blocks) {
+  if (copies_ == Copies::by_rank_0) return own_->sums(blocks);
   return invalid("checksums of a worker of several ranks on GPUs");
 }
 
@@ -126,10 +153,11 @@ void follow_pulls(BlockReader& own, Collective& all) {
       const auto message = decode_to_worker(std::string_view(bytes).substr(sizeof head));
       const Pull* pull = message.ok() ? std::get_if<Pull>(&message.value()) : nullptr;
       if (pull == nullptr) throw std::logic_error("a pull of rank 0 that cannot be read");
-      if (head.ask == Ask::map) {
+      if (head.ask == Ask::map || head.ask == Ask::place) {
         auto mapped = own.map(*pull);
         status = mapped.ok() ? Status() : mapped.status();
-        if (mapped.ok()) mappings[head.mapping] = std::move(mapped).value();
+        if (status.ok() && head.ask == Ask::place) status = own.place(*mapped.value(), *pull);
+        if (status.ok()) mappings[head.mapping] = std::move(mapped).value();
       } else {
         status = own.copy(*mappings.at(head.mapping), *pull);
       }

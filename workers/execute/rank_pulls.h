@@ -1,5 +1,7 @@
-// Reading other workers' pools where each rank has a pool of its own: rank 0 is asked, and all
-// ranks do the same, each for its heads. A second thread of each rank does it, beside the steps.
+// Reading other workers' pools where a worker has ranks: rank 0 is asked, and all ranks do what
+// each must do itself. On GPUs, where each has a pool of its heads, that is everything; on CPUs,
+// where all have one pool, rank 0 copies alone, and every rank maps what rows read in place. A
+// second thread of each rank does it, beside the steps.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +18,17 @@ namespace baton {
 /// Rank 0's: its own reader, and everybody else's.
 class RankBlockReader final : public BlockReader {
  public:
+  /// Who copies: every rank its heads, or rank 0 whole blocks.
+  enum class Copies { by_all, by_rank_0 };
+
   /// `all` outlives it. `on_lost`: a rank has not come, or is gone; the group is over, and this
   /// process with it.
-  RankBlockReader(std::unique_ptr<BlockReader> own, Collective& all,
+  RankBlockReader(std::unique_ptr<BlockReader> own, Collective& all, Copies copies,
                   std::function<void(const RankLost&)> on_lost);
   Result<std::unique_ptr<MappedPool>> map(const Pull& pull) override;
   Status copy(MappedPool& exported, const Pull& pull) override;
+  /// Where rank 0 copies. On return every rank has mapped it, or none.
+  Status place(MappedPool& exported, const Pull& pull) override;
   Result<std::vector<std::uint64_t>> sums(const std::vector<BlockId>& blocks) override;
 
  private:
@@ -30,6 +37,7 @@ class RankBlockReader final : public BlockReader {
   Status all_do(const std::string& asked, const std::function<Status()>& own);
   const std::unique_ptr<BlockReader> own_;
   Collective& all_;
+  const Copies copies_;
   const std::function<void(const RankLost&)> on_lost_;
   std::uint64_t last_ = 0;  // mapping's number
 };

@@ -268,10 +268,12 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
 
     if (normed_before) norm(x, layer.input_norm, normed);
     project(spec, layer, normed_before ? normed : x, kv, qkv);
-    if (on_layer) on_layer(i + 1);
+    if (hooks.before_attention) hooks.before_attention(i + 1);
+    if (group == nullptr) tell_written(i + 1);
 
     // Nothing but the wanted rows is needed behind the last keys and values: T becomes W.
-    if (i + 1 == weights.layers.size()) {
+    const bool last = i + 1 == weights.layers.size();
+    if (last) {
       keep_rows(batch.wanted, x);
       keep_rows(batch.wanted, qkv);
       if (spec.parallel) keep_rows(batch.wanted, normed);
@@ -281,6 +283,9 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
 
     // x = x + W_o attention(q, pool)
     look(spec, layer, segments, kv, qkv, attended);
+    // What each rank gives to the exchange that ends look() comes behind its keys and values. In
+    // the last layer there may be no row, and no exchange.
+    if (group != nullptr && !last) tell_written(i + 1);
     show(name + ".attended", attended);
     attention(spec, layer, attended, x);
 
@@ -291,6 +296,7 @@ LogitsView LlamaModel::Impl::run(const KvPoolView& pool) {
   }
   const LogitsView logits = wanted == 0 ? LogitsView{.vocab = config.vocab} : logits_of(x, normed);
   end_step(rows_of(workspace.normed, wanted));
+  if (group != nullptr) tell_written(static_cast<std::uint32_t>(weights.layers.size()));
   return logits;
 }
 

@@ -84,6 +84,16 @@ struct LoadOptions {
   std::uint32_t kv_groups_for = 0;
 };
 
+/// What forward() calls from layer to layer, with the number of layers so far. Either may be empty.
+struct LayerHooks {
+  /// Behind the layer's keys and values, before its attention: may wait for what others write.
+  std::function<void(std::uint32_t layers)> before_attention;
+  /// The rows' keys and values of layers 0 .. layers-1 are in the pool. Of a group, those of all
+  /// ranks: then it is told later, behind the next exchange that each rank comes to when it has
+  /// written its own.
+  std::function<void(std::uint32_t layers)> written;
+};
+
 /// One loaded model with its own threads and workspace. Not thread-safe: one caller at a time.
 ///
 /// Batch-invariant: the logits and the KV of a token depend, to the bit, on the tokens before it
@@ -130,10 +140,8 @@ class LlamaModel {
   /// Of a group, all ranks call it with the same rows; rank 0 alone gets the logits. When it
   /// returns, all ranks have ended the step. Throws RankLost, or RanksDiffer.
   LogitsView forward(std::span<const StepRow> rows, const KvPoolView& pool);
-  /// Called by forward() behind each layer's keys and values, before its attention, with the number
-  /// of layers that have theirs: it may wait for what others write.
-  using LayerWritten = std::function<void(std::uint32_t layers)>;
-  void on_layer(LayerWritten tell);
+  /// From now on for forward(). Of a group, each rank has its own.
+  void set_layer_hooks(LayerHooks hooks);
   /// Every later forward() shows what its parts leave.
   void set_dump(ActivationDump dump);
 

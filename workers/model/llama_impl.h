@@ -69,7 +69,7 @@ struct LlamaModel::Impl {
   std::vector<cpu::ExpertPlan::Group> own_groups;
   std::vector<int> line_owners;  // of the rows gathered by expert
   StepBatch batch;
-  LlamaModel::LayerWritten on_layer;
+  LayerHooks hooks;
   ActivationDump dump;
 
   void norm(const cpu::Rows& x, const NormVectors& w, const cpu::Rows& y) {
@@ -113,6 +113,9 @@ struct LlamaModel::Impl {
     }
     const auto n = static_cast<std::size_t>(cut.ranks);
     group->gather_columns(x.data, x.rows, x.columns, std::span(ranges).first(n), root);
+  }
+  void tell_written(std::uint32_t layers) const {
+    if (hooks.written) hooks.written(layers);
   }
   void embed(const cpu::Rows& x);
   void project(const LayerSpec& spec, const LayerWeights& layer, const cpu::Rows& normed,

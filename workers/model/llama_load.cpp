@@ -123,7 +123,7 @@ Status LlamaModel::check(std::span<const StepRow> rows, const KvPoolView& pool) 
   return {};
 }
 
-void LlamaModel::on_layer(LayerWritten tell) { impl_->on_layer = std::move(tell); }
+void LlamaModel::set_layer_hooks(LayerHooks hooks) { impl_->hooks = std::move(hooks); }
 
 void LlamaModel::set_dump(ActivationDump dump) { impl_->dump = std::move(dump); }
 

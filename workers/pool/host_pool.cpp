@@ -126,7 +126,7 @@ Result<PoolExport> HostExecutor::allocate(const PoolRequest& request) {
   window_ = std::make_shared<PoolWindow>(this->pool().allocation(),
                                          std::span(this->pool().data(), g.block_bytes * g.blocks),
                                          g.block_bytes);
-  if (request.tells_layers && reads_in_place()) progress_.create(request);
+  if (request.tells_layers) progress_.create(request);
   exported.progress_handle = progress_.handle();
   exported.geometry = this->pool().geometry();
   exported.ranks = {PoolRank{"cpu", this->pool().handle()}};
@@ -138,7 +138,7 @@ Result<PoolExport> HostExecutor::allocate(const PoolRequest& request) {
 }
 
 std::unique_ptr<BlockReader> HostExecutor::block_reader() {
-  return std::make_unique<HostBlockReader>(pool(), reads_in_place() ? window_ : nullptr);
+  return std::make_unique<HostBlockReader>(pool(), window_);
 }
 
 /// The protocol core has seen to it that every pool is there, and stays for this step.
@@ -157,7 +157,6 @@ void HostExecutor::collect(StepOutput& output) {
 void HostExecutor::await_layers(std::uint32_t layers) { progress_.await(*step_, layers, awaited_); }
 
 void HostExecutor::layers_written(std::uint32_t layers) {
-  await_layers(layers);
   if (!awaited_.in_vain()) progress_.written(step_->term, step_->step, layers);
 }
 

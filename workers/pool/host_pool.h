@@ -2,6 +2,7 @@
 // copies between the two, and copies out of the pools of others.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -47,7 +48,7 @@ class HostExecutor : public Executor {
   bool finished() final { return true; }
   void collect(StepOutput& output) final;
   void begin_term(Term term) final { progress_.begin_term(term); }
-  bool reads_in_place() const override { return true; }
+  bool reads_in_place() const final { return true; }
 
  protected:
   /// Shape of the loaded model, and what Hello calls its weights; set it in load().
@@ -67,12 +68,16 @@ class HostExecutor : public Executor {
   }
   /// output.tokens[i] = what row i sampled; rows without logits keep kNoToken.
   virtual void run_rows(const RunStep& step, StepOutput& output) = 0;
+  /// Some row of the step at hand waits for another worker.
+  bool awaits() const { return !step_->waits.empty(); }
   /// Until the other workers that the rows of the step at hand wait for have written layers 0 ..
   /// layers-1.
   void await_layers(std::uint32_t layers);
+  /// Called every few milliseconds meanwhile.
+  void while_waiting(std::function<void()> tell) { progress_.while_waiting(std::move(tell)); }
   /// Its rows' keys and values of layers 0 .. layers-1 are written. Says so to whoever waits for
-  /// it, after having waited itself: so a step that has told a layer has seen all before it, and
-  /// who waits for the last one waits for all.
+  /// it. After await_layers() of as many: so a step that has told a layer has seen all before it,
+  /// and who waits for the last one waits for all.
   void layers_written(std::uint32_t layers);
 
  private:

@@ -121,9 +121,9 @@ Result<KvPool> KvPool::create(const PoolRequest& request, const KvGeometry& geom
 }
 
 Result<KvPool> KvPool::open(const std::string& region, AllocationId allocation,
-                            const KvGeometry& geometry, PoolPart part) {
+                            const KvGeometry& geometry, PoolPart part, ShmOptions options) {
   if (Status status = check_shared_memory(geometry, part); !status.ok()) return status;
-  return mapped(ShmRegion::open_writable(region, *kv_pool_bytes(geometry), kPrefault), allocation,
+  return mapped(ShmRegion::open_writable(region, *kv_pool_bytes(geometry), options), allocation,
                 geometry, part);
 }
 

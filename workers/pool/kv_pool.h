@@ -54,7 +54,8 @@ class KvPool {
 
   /// The part of a pool that a memory process keeps. `region` outlives this.
   static Result<KvPool> open(const std::string& region, AllocationId allocation,
-                             const KvGeometry& geometry, PoolPart part = PoolPart::device);
+                             const KvGeometry& geometry, PoolPart part = PoolPart::device,
+                             ShmOptions options = {.prefault = true});
 
   KvPool() = default;
 

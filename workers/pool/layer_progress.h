@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,8 @@ class LayerProgress {
   /// Empty: nothing is told.
   const std::string& handle() const { return page_.handle(); }
   void begin_term(Term term) { page_.begin_term(term); }
+  /// As PeerProgress::while_waiting(). Before the first step.
+  void while_waiting(std::function<void()> tell) { peers_.while_waiting(std::move(tell)); }
 
   /// Before a step's first layer.
   void begin(const RunStep& step, Awaited& awaited);

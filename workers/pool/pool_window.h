@@ -37,9 +37,15 @@ class PoolWindow {
   /// Ids of a row's table, as seen from base(). False: a pool is not here.
   bool resolve(const BatchRow& row, std::vector<BlockId>& ids) const;
   /// Where block 0 of the own pool lies; null before the first add().
-  std::byte* base() const { return base_; }
+  std::byte* base() const {
+    const std::lock_guard lock(mutex_);
+    return base_;
+  }
   /// Every id is below.
-  std::uint32_t ids() const { return ids_; }
+  std::uint32_t ids() const {
+    const std::lock_guard lock(mutex_);
+    return ids_;
+  }
 
  private:
   struct Place {

@@ -111,6 +111,7 @@ std::string PeerProgress::wait(const std::string& handle, Term term, StepId step
     }
     if (now - looked >= kLookAtProcess) {
       looked = now;
+      if (waiting_) waiting_();
       const std::uint64_t at = page.at.load(std::memory_order_acquire);
       if (std::exchange(last, at) != at) moved = now;
       // Its last word may have come just before its end.

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -80,6 +81,10 @@ class PeerProgress {
   PeerProgress() : PeerProgress(Patience()) {}
   explicit PeerProgress(Patience patience) : patience_(patience) {}
 
+  /// Called every few milliseconds while wait() waits: so that whoever waits for this process sees
+  /// that it lives.
+  void while_waiting(std::function<void()> tell) { waiting_ = std::move(tell); }
+
   /// Waits until that step has written so many layers; empty: it has. Else why it never will: its
   /// term is over, its process is gone or stopped, it waited for somebody in vain itself, or
   /// nothing gets on there.
@@ -89,6 +94,7 @@ class PeerProgress {
   Result<const ProgressPage*> page_of(const std::string& handle);
 
   Patience patience_;
+  std::function<void()> waiting_;
   std::map<std::string, ShmRegion> pages_;
 };
 

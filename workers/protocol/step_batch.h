@@ -61,6 +61,10 @@ struct BatchRow {
   /// Unless `logits` is none: the first of `tokens` behind which logits are wanted; so are they
   /// behind every later one.
   std::size_t first_logits() const { return logits == LogitsWanted::all ? 0 : tokens.size() - 1; }
+  /// What logits would be made of is wanted instead of them.
+  bool wants_hidden() const {
+    return logits == LogitsWanted::last && sampling->pooling == Pooling::last_hidden;
+  }
   /// A token is drawn after the last of `tokens`.
   bool samples() const {
     return (logits == LogitsWanted::last && !ranks) ||

@@ -67,7 +67,8 @@ TEST_F(RankGroups, GatherLoadAndMap) {
     pids.push_back(start_rank(options_for(folder, rank, 3), [](RankGroup& group) {
       group.tell(RankState::loaded);
       const auto pool = group.wait_for_pool(5 * kSecond);
-      if (!pool || pool->handle != "baton-pool" || pool->blocks != 7) ::_exit(3);
+      if (!pool || pool->handle != "baton-pool" || pool->blocks != 7 || pool->allocation != 11)
+        ::_exit(3);
       group.tell(RankState::mapped);
       std::string bytes;
       group.collective().broadcast(bytes, 100);
@@ -79,7 +80,7 @@ TEST_F(RankGroups, GatherLoadAndMap) {
   ASSERT_TRUE(group.ok()) << group.status().message();
   EXPECT_EQ(group.value()->pid_of(1), pids[0]);
   EXPECT_TRUE(group.value()->wait_for(RankState::loaded, 5 * kSecond).ok());
-  group.value()->offer_pool("baton-pool", 7);
+  group.value()->offer_pool({"baton-pool", 7, 11});
   EXPECT_TRUE(group.value()->wait_for(RankState::mapped, 5 * kSecond).ok());
   std::string step = "step";
   group.value()->collective().broadcast(step, 100);
