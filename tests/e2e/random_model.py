@@ -27,8 +27,18 @@ NORMS_BEHIND = dict(architectures=["Olmo3ForCausalLM"], model_type="olmo3", hidd
                     num_key_value_heads=2, head_dim=32, intermediate_size=512, num_hidden_layers=6, sliding_window=48)
 
 
+# Qwen3-MoE's parts in small: norms of each head of q and k, experts in every layer.
+EXPERTS = dict(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", hidden_size=128, num_attention_heads=4,
+               num_key_value_heads=2, head_dim=32, intermediate_size=256, num_hidden_layers=6, num_experts=8,
+               num_experts_per_tok=2, moe_intermediate_size=64, norm_topk_prob=True, decoder_sparse_step=1,
+               mlp_only_layers=[])
+
+
 def norms(config):
     hidden, dim = config["hidden_size"], config["head_dim"]
+    if config["model_type"] == "qwen3_moe":
+        return {"input_layernorm": [hidden], "post_attention_layernorm": [hidden],
+                "self_attn.q_norm": [dim], "self_attn.k_norm": [dim]}
     if config["model_type"] != "olmo3":
         return {"input_layernorm": [hidden], "post_attention_layernorm": [hidden]}
     return {"post_attention_layernorm": [hidden], "post_feedforward_layernorm": [hidden],
@@ -58,11 +68,15 @@ def feed_forward(hidden, inner):
 
 def parts(config, layer):
     """The feed-forward part of a layer, or its experts."""
-    hidden, experts = config["hidden_size"], config.get("n_routed_experts", 0)
+    hidden, experts = config["hidden_size"], config.get("n_routed_experts", config.get("num_experts", 0))
     if layer < config.get("first_k_dense_replace", 0) or not experts:
         return feed_forward(hidden, config["intermediate_size"])
-    shapes = {"gate": [experts, hidden], "gate.e_score_correction_bias": [experts]}
-    for name in ["shared_experts", *(f"experts.{i}" for i in range(experts))]:
+    shapes = {"gate": [experts, hidden]}
+    named = [f"experts.{i}" for i in range(experts)]
+    if config["model_type"] == "deepseek_v3":
+        shapes["gate.e_score_correction_bias"] = [experts]
+        named.insert(0, "shared_experts")
+    for name in named:
         part = feed_forward(hidden, config["moe_intermediate_size"])
         shapes.update({f"{name}.{key}": shape for key, shape in part.items()})
     return shapes
