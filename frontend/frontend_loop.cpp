@@ -152,6 +152,8 @@ void FrontendLoop::each_second() {
     writer_.restart_clocks(now_);
   }
   last_second_ = now_;
+  for (std::size_t i = 0; i < links_.size(); ++i) look_after(i);
+  load_late();
   keep_streams_alive();
   explainer_.tick(now_);
   if (options_.journal != nullptr && options_.journal->lost() != unkept_) {

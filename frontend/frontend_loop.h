@@ -25,6 +25,7 @@
 #include "frontend/http/otlp_exporter.h"
 #include "frontend/http/routes.h"
 #include "frontend/http/stream_writer.h"
+#include "frontend/late_models.h"
 #include "frontend/model_link.h"
 #include "frontend/succession/journal.h"
 #include "frontend/succession/replay.h"
@@ -56,6 +57,8 @@ struct LoopOptions {
   FrontendPlace place = {};
   /// Gets spans of requests; it outlives the loop. null: nobody wants them.
   OtlpExporter* spans = nullptr;
+  /// Loads what could not be loaded at the start; it outlives the loop. null: nobody does.
+  LateModels* late = nullptr;
   /// Called about once a second: looks after the twin.
   std::function<void()> each_second = {};
 };
@@ -139,6 +142,9 @@ class FrontendLoop {
   void take_drops();
   void tell_watchers();
   void take_turn_of_trials(ModelLink& link);
+  void look_after(std::size_t model);
+  void load_late();
+  void take_late();
   void each_second();
   /// Carries out what a link's table wants, which leaves `out` and `follow` empty.
   void act(ModelLink& link);
@@ -186,7 +192,7 @@ class FrontendLoop {
   void forget(Replies::iterator at);
   HttpReply live_reply(const Job& job, const LiveRequest& request);
   Health health_of(const ModelLink& link) const;
-  Health health(bool any = false) const;
+  Health health(HealthOf asked = HealthOf::able) const;
   HttpReply health_reply(const LiveRequest& request) const;
   std::string exposed_metrics() const;
   HttpReply page_reply(const Job& job, const LiveRequest& request);

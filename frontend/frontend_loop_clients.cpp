@@ -149,6 +149,11 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
                                                   " requests; try again later"));
     return;
   }
+  if (!link.workers_fault.empty()) {
+    refuse(job, Status(ErrorCode::unavailable,
+                       "the model '" + link.options.served.name + "': " + link.workers_fault));
+    return;
+  }
   if (requests.size() > share_left(link)) {
     refuse(job, Status(ErrorCode::queue_full,
                        "the model '" + link.options.served.name + "' cannot serve now, and " +

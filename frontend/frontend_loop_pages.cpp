@@ -49,16 +49,16 @@ bool FrontendLoop::watched() const {
 }
 
 Health FrontendLoop::health_of(const ModelLink& link) const {
-  return judge_model({link.options.served.fault, link.options.no_workers}, link.table.scheduler(),
+  return judge_model({link.fault(), link.options.no_workers}, link.table.scheduler(),
                      drain_until_ != 0, now_);
 }
 
-/// Of several models: whether each can serve (or any), and which cannot.
-Health FrontendLoop::health(bool any) const {
+/// Of several models: whether they can serve, and which cannot.
+Health FrontendLoop::health(HealthOf asked) const {
   if (links_.size() == 1 || drain_until_ != 0) return health_of(*links_.front());
   std::vector<ModelHealth> models;
   for (const auto& link : links_) models.push_back({link->options.served.name, health_of(*link)});
-  return any ? join_any(models) : join_health(models);
+  return join_health(models, asked);
 }
 
 HttpReply FrontendLoop::health_reply(const LiveRequest& request) const {
@@ -66,7 +66,7 @@ HttpReply FrontendLoop::health_reply(const LiveRequest& request) const {
     return health_body(health_of(link), link.table.scheduler(), link.options.served.name,
                        options_.identity.build);
   };
-  const Health told = request.model ? health_of(*links_[*request.model]) : health(request.any);
+  const Health told = request.model ? health_of(*links_[*request.model]) : health(request.health);
   HttpReply reply;
   reply.status = told.ok ? 200 : 503;
   if (request.model || links_.size() == 1) {

@@ -43,6 +43,8 @@ Status load_task(const Config& config, ServedModel& model) {
   return {};
 }
 
+}  // namespace
+
 Result<ServedModel> load_model(const Config& config) {
   auto tokenizer = Tokenizer::load(config.model, config.frontend.tokenizer);
   if (!tokenizer.ok()) return tokenizer.status();
@@ -68,8 +70,6 @@ Result<ServedModel> load_model(const Config& config) {
   return model;
 }
 
-}  // namespace
-
 Result<ServedModels> load_models(const Config& config, const std::function<void()>& alive) {
   ServedModels models;
   Status first_fault;
@@ -86,7 +86,7 @@ Result<ServedModels> load_models(const Config& config, const std::function<void(
     ServedModel& faulty = models.emplace_back();
     faulty.name = one->model_name;
     faulty.entry = one->entry;
-    faulty.fault = "it cannot be loaded: " + model.status().message();
+    faulty.fault = load_fault(model.status().message());
   }
   if (loaded == 0) return first_fault;
   return models;

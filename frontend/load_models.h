@@ -9,6 +9,9 @@
 
 namespace baton {
 
+/// One of them.
+Result<ServedModel> load_model(const Config& config);
+
 /// Tokenizers, chat templates and tasks, in the order of the configuration. Calls `alive` after
 /// each: several may take seconds. One that cannot be loaded says why (ServedModel::fault), so that
 /// it takes no other down; an error only where none can.

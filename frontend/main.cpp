@@ -36,6 +36,7 @@
 #include "frontend/take_over.h"
 #include "ipc/joined.h"
 #include "ipc/process.h"
+#include "ipc/process_record.h"
 #include "ipc/spin.h"
 #include "ipc/zmq_channel.h"
 
@@ -183,6 +184,15 @@ struct ModelParts {
     options.cpu = seconds_to_ns(config.frontend.grammar_cpu_s);
     grammars = std::make_unique<GrammarChecker>(std::move(options));
   }
+  /// Of one that was loaded later than the others, on a thread that may wait.
+  void start_late(const ServedModel& model) {
+    start(model);
+    if (!templates) return;
+    const Status started = templates->await_first(5 * kSecond);
+    if (!started.ok())
+      spdlog::error("chats with {} are refused: {}", model.name, started.message());
+  }
+  ModelHelpers helpers() const { return {templates.get(), grammars.get()}; }
   /// Their threads call the routes.
   void stop() {
     if (templates) templates->stop();
@@ -220,6 +230,15 @@ Result<LinkOptions> open_link(ModelParts& parts, const ServedModel& model, Incar
   link.served = model;
   link.name = config.entry;
   link.no_workers = !config.entry.empty() && config.workers.empty();
+  if (!config.entry.empty()) {
+    std::vector<std::string> names;
+    for (const WorkerConfig& worker : config.workers) {
+      names.push_back(worker.process_name(0));
+    }
+    link.workers_refused = [run_dir = config.run_dir, names = std::move(names)] {
+      return refused_by_all(run_dir, names);
+    };
+  }
   link.max_batch = config.scheduler.batching == Batching::static_batch
                        ? config.scheduler.static_batch_size
                        : config.scheduler.max_running;
@@ -412,7 +431,7 @@ int serve(const Config& config, SignalFd& signals) {
   RouteHelpers helpers;
   start_all(parts, models.value(), alive);
   for (const auto& one : parts) {
-    helpers.models.push_back({one->templates.get(), one->grammars.get()});
+    helpers.models.push_back(one->helpers());
   }
   WorkPool pool({.threads = config.frontend.threads});
   helpers.pool = &pool;
@@ -443,6 +462,16 @@ int serve(const Config& config, SignalFd& signals) {
   }
   const std::unique_ptr<OtlpExporter> spans = start_spans(config, first_model, options.identity);
   options.spans = spans.get();
+  LateModels late(
+      [&](std::size_t i) {
+        auto model = load_model(parts[i]->config);
+        if (model.ok()) parts[i]->start_late(model.value());
+        return model;
+      },
+      [&](std::size_t i, const ServedModel& known) {
+        routes.serve(i, known, parts[i]->helpers());
+      });
+  options.late = &late;
   FrontendLoop loop(std::move(options), std::move(links), http, jobs, facts);
   if (legacy && estate.replies) {
     const TakenOver taken = legacy->adopt(
@@ -472,6 +501,7 @@ int serve(const Config& config, SignalFd& signals) {
   const int exit_code = loop.run(signals, alive);
   if (exit_code == FrontendLoop::kHandedOver) _exit(0);  // closing a socket would close it for all
   if (estate.twin) estate.twin->dismiss();
+  late.finish();
   for (const auto& one : parts) one->stop();
   pool.stop();  // its threads call the routes, too
   if (spans) spans->stop();

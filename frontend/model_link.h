@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,8 @@ struct LinkOptions {
   /// Of its processes, in logs and before names of files; empty: it is the only model.
   std::string name = {};
   bool no_workers = false;      // the configuration has none for it
+  /// Why none of its workers can run, if that is known; null: nobody can tell. Takes about 0.1 ms.
+  std::function<std::string()> workers_refused = {};
   std::uint32_t max_batch = 0;  // sequences that a worker decodes together
   /// The file by which front ends take turns with trials (RequestTable).
   std::string turn_lock = {};
@@ -38,7 +41,13 @@ struct ModelLink {
   /// "small: " before what the log says of several models; "" of one.
   std::string prefix() const { return options.name.empty() ? "" : options.name + ": "; }
 
+  /// Why it cannot be served, and will not before somebody mends something; empty: it can.
+  const std::string& fault() const {
+    return options.served.fault.empty() ? workers_fault : options.served.fault;
+  }
+
   LinkOptions options;
+  std::string workers_fault;  // as of the last second; while a worker is ready, empty
   RequestTable table;
   SchedulerClient client;
   Metrics metrics;
@@ -47,6 +56,7 @@ struct ModelLink {
   TableOutput follow;   // what finishing a choice leads to, while `out` is carried out
   TableOutput carried;  // what of that is carried out at the moment
   TimeNs next_turn = 0;
+  TimeNs next_load = 0;  // of a model that could not be loaded
   std::optional<LockFile> turn;
   EventRate rate;  // of requests that generate
 };

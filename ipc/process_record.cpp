@@ -23,6 +23,7 @@ namespace {
 
 constexpr std::size_t kMostRecords = 1000;
 constexpr std::string_view kSuffix = ".process";
+constexpr std::size_t kLongestReason = 1000;  // a record is read in one piece of 4,096 bytes
 
 std::string path_of(const std::string& run_dir, const std::string& name) {
   return run_dir + "/" + name + std::string(kSuffix);
@@ -96,6 +97,16 @@ std::uint64_t command_fingerprint(const std::vector<std::string>& argv) {
   return hash;
 }
 
+std::string reason_line(std::string_view text) {
+  std::string line(text.substr(0, kLongestReason));
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < ' ') c = ' ';
+  }
+  const std::size_t begin = line.find_first_not_of(' ');
+  return begin == std::string::npos ? ""
+                                    : line.substr(begin, line.find_last_not_of(' ') + 1 - begin);
+}
+
 std::string encode_process_record(const ProcessRecord& record) {
   std::string text = "name " + record.name + "\nkind " + record.kind + "\n";
   put_life(text, "process", record.life);
@@ -103,6 +114,8 @@ std::string encode_process_record(const ProcessRecord& record) {
   text += "boot " + boot_id() + "\ntells_up " + std::to_string(int{record.tells_up}) +
           "\ncommand " + std::to_string(record.command) + "\n";
   if (!record.admin_socket.empty()) text += "admin " + record.admin_socket + "\n";
+  const std::string refused = reason_line(record.refused);
+  if (!refused.empty()) text += "refused " + refused + "\n";
   text += "end\n";
   return text;
 }
@@ -132,6 +145,7 @@ std::optional<ProcessRecord> parse_process_record(std::string_view text) {
   }
   record.tells_up = tells_up != 0;
   record.admin_socket = values["admin"];
+  record.refused = values["refused"];
   return record;
 }
 
@@ -205,6 +219,16 @@ std::string process_state(const std::string& run_dir, const ProcessRecord& recor
   if (!process_alive(life.pid, life.start)) return "gone";
   if (process_stopped(life.pid)) return "frozen";
   return is_up(run_dir, record) ? "up" : "starting";
+}
+
+std::string refused_by_all(const std::string& run_dir, const std::vector<std::string>& names) {
+  std::string first;
+  for (const std::string& name : names) {
+    const auto record = read_process_record(run_dir, name);
+    if (!record || record->refused.empty() || is_up(run_dir, *record)) return {};
+    if (first.empty()) first = name + ": " + record->refused;
+  }
+  return first;
 }
 
 }  // namespace baton

@@ -33,11 +33,17 @@ struct ProcessRecord {
   /// Who wrote this. `restarts` counts those that took over from one before.
   ProcessLife supervisor;
   std::string admin_socket = {};  ///< of a scheduler: where it is asked; empty: its record is older
+  /// Of a process of one of several models: why it cannot run, as it said when it ended last. It is
+  /// tried again all the same. Empty: nothing is known against it.
+  std::string refused = {};
 
   bool operator==(const ProcessRecord&) const = default;
 };
 
 std::uint64_t command_fingerprint(const std::vector<std::string>& argv);
+
+/// A reason as a record can hold it: one line of at most 1,000 bytes.
+std::string reason_line(std::string_view text);
 
 /// "key value" lines, the last one "end": half a file is no record. Nor is one that was written
 /// before the machine was started again: there, pid and start time may come back by chance.
@@ -63,5 +69,8 @@ std::uint32_t spoken_protocol(const std::string& run_dir, const ProcessRecord& r
 /// starting; up; frozen (stopped by a signal); waiting (ended, and about to be started again);
 /// gone (ended, and its supervisor does not know).
 std::string process_state(const std::string& run_dir, const ProcessRecord& record);
+/// "NAME: why" if none of these processes is up and each of them cannot run (its record says so),
+/// by the first of them; else, and of no processes, nothing.
+std::string refused_by_all(const std::string& run_dir, const std::vector<std::string>& names);
 
 }  // namespace baton

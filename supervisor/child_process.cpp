@@ -179,6 +179,7 @@ ChildProcess::ChildProcess(ProcessSpec spec, const std::filesystem::path& run_di
   found_ = read_process_record(run_dir_, spec_.name);
   if (found_) {
     life_ = found_->life;
+    refused_ = found_->refused;
     ever_started_ = true;
   }
   if (found_ && process_alive(life_.pid, life_.start)) {
@@ -222,9 +223,9 @@ void ChildProcess::write_record() {
   // The command is that of the process that runs: an outdated one is still to be told from the
   // next.
   const std::uint64_t command = outdated() ? found_->command : command_fingerprint(spec_.argv);
-  const Status written = write_process_record(
-      run_dir_,
-      {spec_.name, spec_.kind, life_, spec_.tells_up, command, supervisor_, spec_.admin_socket});
+  const Status written =
+      write_process_record(run_dir_, {spec_.name, spec_.kind, life_, spec_.tells_up, command,
+                                      supervisor_, spec_.admin_socket, refused_});
   if (!written.ok()) log_.write(written.message() + "\n");
 }
 
@@ -324,10 +325,46 @@ bool ChildProcess::hopeless(std::optional<int> status) {
   been_up_ = been_up_ || std::filesystem::exists(mark("up"));
   if (been_up_) return false;
   ++deaths_;
+  return (status && is_final(*status)) || deaths_ == spec_.early_deaths;
+}
+
+bool ChildProcess::is_final(int status) const {
   const std::vector<int>& final = spec_.final_statuses;
-  const bool never = status && WIFEXITED(*status) &&
-                     std::find(final.begin(), final.end(), WEXITSTATUS(*status)) != final.end();
-  return never || deaths_ == spec_.early_deaths;
+  return WIFEXITED(status) &&
+         std::find(final.begin(), final.end(), WEXITSTATUS(status)) != final.end();
+}
+
+bool ChildProcess::up() const {
+  pid_t pid = 0;
+  std::ifstream(mark("up")) >> pid;
+  return pid != 0 && pid == pid_;
+}
+
+// By this life alone: what had run before cannot any more once somebody has taken its folder away.
+bool ChildProcess::cannot_run(std::optional<int> status) {
+  if (up()) {
+    been_up_ = true;
+    deaths_ = 0;
+    refused_.clear();
+    return false;
+  }
+  ++deaths_;
+  const bool often = spec_.early_deaths != 0 && deaths_ >= spec_.early_deaths;
+  if (!often && !(status && is_final(*status))) return false;
+  drain_output();
+  log_.finish();
+  refused_ = reason_line(last_words());
+  if (refused_.empty()) refused_ = "it ends again and again";
+  return true;
+}
+
+bool ChildProcess::recovered() {
+  if (refused_.empty() || !running() || !up()) return false;
+  been_up_ = true;
+  deaths_ = 0;
+  refused_.clear();
+  write_record();
+  return true;
 }
 
 std::string ChildProcess::last_words() const {

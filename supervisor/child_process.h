@@ -33,6 +33,9 @@ struct ProcessSpec {
   std::string kind = "process";  ///< as in ProcessRecord
   bool tells_up = false;         ///< likewise
   std::string admin_socket = {};  ///< likewise
+  /// The one of several models that it belongs to: where it cannot run, it is tried again, and the
+  /// others are served. Empty: without it nothing is.
+  std::string model = {};
 };
 
 /// How logs are written. The terminal belongs to the supervisor.
@@ -126,6 +129,14 @@ class ChildProcess {
   /// Without a status (of an adopted process that is not our child) it counts as a death, not as a
   /// final one.
   bool hopeless(std::optional<int> status);
+  /// Of a process of one of several models, instead of hopeless(): whether this end shows that it
+  /// cannot run as things are, which its record then says until one of its lives comes up.
+  bool cannot_run(std::optional<int> status);
+  /// Why it cannot run; empty: nothing is known against it.
+  const std::string& refused() const { return refused_; }
+  bool been_up() const { return been_up_; }
+  /// True once when one that could not run is up after all.
+  bool recovered();
   /// Why it ended: what it left in RUN_DIR/NAME.failed, or else the last line that it wrote.
   std::string last_words() const;
   /// Notes its end (waitpid status), says so in one line, and sets when it is due again. One that
@@ -142,6 +153,8 @@ class ChildProcess {
   bool open_output(int& writing_end);
   void write_record();
   void write_pid() const;  // NAME.pid, for people and scripts
+  bool up() const;         // this life of it is, or was when it ended
+  bool is_final(int status) const;
 
   ProcessSpec spec_;
   std::filesystem::path run_dir_;
@@ -163,6 +176,7 @@ class ChildProcess {
   Seconds due_{};
   bool been_up_ = false;
   int deaths_ = 0;  // while it was not up
+  std::string refused_;
 };
 
 }  // namespace baton

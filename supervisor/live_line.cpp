@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "ipc/admin_client.h"
 
@@ -128,18 +129,29 @@ void LiveLines::add(std::string model, std::string admin_socket) {
   parts_.push_back({std::move(model), LiveLine(std::move(admin_socket)), {}});
 }
 
+void LiveLines::note(const std::string& model, std::string what) {
+  for (Part& part : parts_) {
+    if (part.model != model || part.note == what) continue;
+    part.note = std::move(what);
+    noted_ = true;
+  }
+}
+
 std::optional<std::string> LiveLines::look(double now_s) {
-  bool news = false;
+  bool news = std::exchange(noted_, false);
   std::string text;
+  std::string notes;  // last, since a narrow terminal cuts the line: what serves is seen first
   for (Part& part : parts_) {
     if (auto said = part.line.look(now_s)) {
       part.said = said->empty() ? "the scheduler does not answer" : std::move(*said);
       news = true;
     }
-    if (!part.said) continue;
-    text +=
-        (text.empty() ? "" : " || ") + (part.model.empty() ? "" : part.model + ": ") + *part.said;
+    if (!part.said && part.note.empty()) continue;
+    std::string& line = part.note.empty() ? text : notes;
+    line += (line.empty() ? "" : " || ") + (part.model.empty() ? "" : part.model + ": ") +
+            part.note + (part.note.empty() || !part.said ? "" : " | ") + part.said.value_or("");
   }
+  if (!notes.empty()) text += (text.empty() ? "" : " || ") + notes;
   return news ? std::optional(text) : std::nullopt;
 }
 

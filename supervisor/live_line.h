@@ -51,6 +51,9 @@ class LiveLine {
 class LiveLines {
  public:
   void add(std::string model, std::string admin_socket);
+  /// What is wrong with that model, if anything: said before what its scheduler says, and both
+  /// behind what goes on elsewhere.
+  void note(const std::string& model, std::string what);
 
   /// As of LiveLine, with what the scheduler said last where another one has news.
   std::optional<std::string> look(double now_s);
@@ -60,8 +63,10 @@ class LiveLines {
     std::string model;
     LiveLine line;
     std::optional<std::string> said;
+    std::string note = {};
   };
   std::vector<Part> parts_;
+  bool noted_ = false;  // something new
 };
 
 }  // namespace baton

@@ -96,6 +96,7 @@ class Supervisor {
       tracer_.look(now_ns());
       if (phase_ == Phase::kRunning) {
         start_due(now);
+        greet_recovered();
         kill_frozen(now);
         show_what_goes_on(now);
       } else if (advance_stop(now)) {
@@ -218,12 +219,33 @@ class Supervisor {
     if (!terminal_.live()) return;
     if (!all_up_) {
       all_up_ = std::all_of(children_.begin(), children_.end(), [&](const auto& child) {
-        return !child->wanted() || !child->spec().tells_up ||
+        return !child->wanted() || !child->spec().tells_up || !child->refused().empty() ||
                std::filesystem::exists(options_.run_dir / (child->spec().name + ".up"));
       });
       return;
     }
+    for (const AskedScheduler& scheduler : options_.schedulers) {
+      live_lines_.note(scheduler.model, note_of(scheduler.model));
+    }
     if (auto text = live_lines_.look(now.count())) terminal_.set_live_line(std::move(*text));
+  }
+
+  // What of one of several models cannot run.
+  std::string note_of(const std::string& model) const {
+    std::string note;
+    if (model.empty()) return note;
+    for (const auto& child : children_) {
+      if (child->spec().model != model || child->refused().empty()) continue;
+      note += (note.empty() ? "" : "; ") + child->spec().name + " cannot run: " + child->refused();
+    }
+    return note;
+  }
+
+  void greet_recovered() {
+    for (auto& child : children_) {
+      if (!child->recovered()) continue;
+      say(child->spec().name + " of the model " + child->spec().model + " runs after all");
+    }
   }
 
   /// Until the next look, or the next start.
@@ -323,7 +345,7 @@ class Supervisor {
 
   void child_ended(ChildProcess& child, std::optional<int> status) {
     const bool restarts = phase_ == Phase::kRunning && child.wanted();
-    const bool gives_up = restarts && child.hopeless(status);
+    const bool gives_up = restarts && ends_the_start(child, status);
     const pid_t pid = child.pid();
     const std::string how = child.ended(status, monotonic(), restarts && !gives_up);
     trace(TraceKind::ended, pid, how);
@@ -332,6 +354,36 @@ class Supervisor {
     gave_up_ = child.spec().name +
                " cannot run, and starting it again does not help: " + child.last_words();
     begin_stop();
+  }
+
+  // One of several models that cannot run is no reason to end the others. Why it cannot is said
+  // when it is new.
+  bool ends_the_start(ChildProcess& child, std::optional<int> status) {
+    const std::string& model = child.spec().model;
+    if (model.empty()) return child.hopeless(status);
+    const std::string before = child.refused();
+    if (!child.cannot_run(status)) return false;
+    if (no_model_can_run()) return true;
+    if (child.refused() != before) {
+      say("the model " + model + ": " + child.spec().name + " cannot run: " + child.refused() +
+              " (it is tried again and again; the other models are served)",
+          "warning");
+    }
+    return false;
+  }
+
+  // Nor ever could, since this program runs. Who starts a part of the processes alone knows
+  // nothing of the others.
+  bool no_model_can_run() const {
+    const auto all = [&](const std::string& kind, const auto& what) {
+      return std::all_of(children_.begin(), children_.end(), [&](const auto& child) {
+        return child->spec().kind != kind || what(*child);
+      });
+    };
+    return !all("frontend", [](const ChildProcess&) { return false; }) &&
+           all("worker", [](const ChildProcess& worker) {
+             return !worker.refused().empty() && !worker.been_up();
+           });
   }
 
   int end() {

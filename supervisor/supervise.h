@@ -40,9 +40,10 @@ inline constexpr int kGaveUp = 2;
 /// with the same children. Also reaps whatever the processes leave behind, so that
 /// it can be process 1 of a container.
 /// One that was never up and ends with a final status, or too often, ends them all
-/// (child_process.h). Returns 0 when all ended by themselves after the signal, 1 when one had to be
-/// killed, kGaveUp when a process could not run; then the last line says which and why. Throws
-/// std::runtime_error if it cannot begin.
+/// (child_process.h); one of several models does so only where no model has a worker that can run.
+/// Returns 0 when all ended by themselves after the signal, 1 when one had to be killed, kGaveUp
+/// when a process could not run; then the last line says which and why. Throws std::runtime_error
+/// if it cannot begin.
 int supervise(std::vector<ProcessSpec> specs, const SuperviseOptions& options);
 
 }  // namespace baton

@@ -144,17 +144,10 @@ std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const 
   for (const std::string& gpu : baton::gpus_with_memory(config.workers)) {
     add_memory(baton::gpu_memory_name(gpu), {"--gpu", gpu});
   }
-  // One of several models that cannot run is no reason to end the others: its processes are tried
-  // again and again, and where no model can be loaded the front end ends the start.
-  auto spare_others = [&](const baton::Config& model) {
-    if (model.entry.empty()) return;
-    all.back().final_statuses.clear();
-    all.back().early_deaths = 0;
-  };
   for (const baton::Config* model : config.served()) {
     add(model->scheduler_name(), "baton-scheduler", StopStage::kScheduler, for_model(*model));
     all.back().admin_socket = model->scheduler.admin_socket;
-    spare_others(*model);
+    all.back().model = model->entry;
   }
   for (const baton::Config* model : config.served()) {
     for (const auto& worker : model->workers) {
@@ -162,14 +155,14 @@ std::vector<baton::ProcessSpec> processes_of(const baton::Config& config, const 
       args.insert(args.end(), {"--name", worker.name.substr(model->named("").size())});
       if (worker.ranks == 1) {
         add(worker.name, "baton-worker", StopStage::kWorkers, args);
-        spare_others(*model);
+        all.back().model = model->entry;
         continue;
       }
       args.insert(args.end(), {"--rank", ""});
       for (std::uint32_t rank = 0; rank < worker.ranks; ++rank) {
         args.back() = std::to_string(rank);
         add(worker.process_name(rank), "baton-worker", StopStage::kWorkers, args);
-        spare_others(*model);
+        all.back().model = model->entry;
         if (rank > 0) all.back().kind = "rank";  // of the worker that rank 0 is to the scheduler
       }
     }

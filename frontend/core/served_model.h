@@ -32,6 +32,9 @@ struct ServedModel {
   Token yes_token = -1;
 };
 
+/// ServedModel::fault of one that could not be loaded.
+inline std::string load_fault(const std::string& why) { return "it cannot be loaded: " + why; }
+
 /// A body that is answered at once, without a worker.
 struct Answer {
   std::string body;

@@ -32,10 +32,10 @@ Health judge_health(const SchedulerView& view, bool draining, TimeNs now,
 Health judge_model(const ModelSetup& setup, const SchedulerView& view, bool draining, TimeNs now) {
   Health judged = judge_health(view, draining, now);
   if (draining) return judged;
-  if (!setup.fault.empty()) return {false, "cannot_load", setup.fault};
+  if (!setup.fault.empty()) return {false, "cannot_load", setup.fault, /*lasting=*/true};
   // Somebody may have started one by hand.
   if (setup.no_workers && judged.status == "loading" && view.epoch != 0) {
-    return {false, "no_workers", "no workers are configured"};
+    return {false, "no_workers", "no workers are configured", /*lasting=*/true};
   }
   return judged;
 }
@@ -51,26 +51,30 @@ std::string health_body(const Health& health, const SchedulerView& view, const s
          ",\"steps\":" + std::to_string(view.progress) + "}\n";
 }
 
-Health join_health(const std::vector<ModelHealth>& models) {
-  Health all{true, "ok", ""};
+Health join_health(const std::vector<ModelHealth>& models, HealthOf asked) {
+  Health joined{true, "ok", ""};
+  std::size_t serving = 0;
+  const Health* to_blame = nullptr;
+  const Health* first = nullptr;
   for (const ModelHealth& one : models) {
-    if (one.health.ok) continue;
-    if (all.ok) all.status = one.health.status;
-    all.ok = false;
-    all.reason += (all.reason.empty() ? "" : "; ") + one.model + ": " + one.health.reason;
+    if (one.health.ok) {
+      ++serving;
+      continue;
+    }
+    if (first == nullptr) first = &one.health;
+    if (to_blame == nullptr && !one.health.lasting) to_blame = &one.health;
+    joined.reason += (joined.reason.empty() ? "" : "; ") + one.model + ": " + one.health.reason;
   }
-  if (all.ok) all.reason = "all " + std::to_string(models.size()) + " models can serve";
-  return all;
-}
-
-Health join_any(const std::vector<ModelHealth>& models) {
-  Health all = join_health(models);
-  for (const ModelHealth& one : models) {
-    if (!one.health.ok) continue;
-    all.ok = true;
-    all.status = "ok";
+  if (first == nullptr) {
+    joined.reason = "all " + std::to_string(models.size()) + " models can serve";
+    return joined;
   }
-  return all;
+  joined.ok =
+      serving > 0 && asked != HealthOf::all && (asked == HealthOf::any || to_blame == nullptr);
+  if (joined.ok) return joined;
+  const bool able = asked == HealthOf::able && to_blame != nullptr;
+  joined.status = able ? to_blame->status : first->status;
+  return joined;
 }
 
 std::string health_body(const Health& health, const std::vector<std::string>& models,

@@ -1,6 +1,7 @@
 // Is this front end able to serve? Judged by progress, not by a pulse. Pure.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct Health {
   bool ok = false;
   std::string status;  // ok, loading, draining, stuck, no_scheduler, cannot_load, no_workers
   std::string reason;  // a sentence for a person
+  bool lasting = false;  // it cannot serve, and will not until somebody mends something
 };
 
 /// True while the scheduler answers.
@@ -26,7 +28,7 @@ Health judge_health(const SchedulerView& view, bool draining, TimeNs now,
                     const HealthLimits& limits = {});
 /// What of a model is known before any scheduler says something.
 struct ModelSetup {
-  std::string fault;        // ServedModel::fault
+  std::string fault;        // ServedModel::fault, or why none of its workers can run
   bool no_workers = false;  // the configuration has none for it
 };
 /// The same, of one of several models.
@@ -41,11 +43,15 @@ struct ModelHealth {
   Health health;
 };
 
-/// ok when every model can serve; else the state of the first that cannot, and a sentence that
-/// names all that cannot.
-Health join_health(const std::vector<ModelHealth>& models);
-/// ok when any model can serve; the sentence names all that cannot.
-Health join_any(const std::vector<ModelHealth>& models);
+/// What is asked of several models together.
+enum class HealthOf : std::uint8_t {
+  able,  // every model that can be served at all can serve now, and there is one
+  any,   // any of them can
+  all,   // each of them can
+};
+/// Else the state of the first that is to blame. The sentence names all that cannot serve, whether
+/// they are to blame or not.
+Health join_health(const std::vector<ModelHealth>& models, HealthOf asked);
 /// The body for several models: `models` are the bodies of each.
 std::string health_body(const Health& health, const std::vector<std::string>& models,
                         const std::string& version);

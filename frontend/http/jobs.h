@@ -15,6 +15,7 @@
 #include "frontend/core/generation.h"
 #include "frontend/core/reply_facts.h"
 #include "frontend/http/client_connection.h"
+#include "frontend/http/health.h"
 #include "frontend/http/http_reply.h"
 #include "ipc/process.h"
 #include "ipc/types.h"
@@ -40,7 +41,7 @@ struct LiveRequest {
   MakePage page = nullptr;  // of a dialect, with the path that was asked for
   std::string path = {};
   std::optional<std::size_t> model = std::nullopt;  // health: of that one alone
-  bool any = false;                                 // health: good while any model can serve
+  HealthOf health = HealthOf::able;                 // of several models together
 };
 
 /// `100 Continue`: not a reply; the turn stays with the reader.

@@ -44,7 +44,24 @@ IntakeSettings intake_settings(const RouteOptions& options, bool any_model) {
 }
 
 Routes::Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs, RouteHelpers helpers)
-    : options_(std::move(options)), facts_(facts), jobs_(jobs), helpers_(helpers) {}
+    : options_(std::move(options)), facts_(facts), jobs_(jobs), helpers_(std::move(helpers)) {
+  for (std::size_t i = 0; i < options_.models.size(); ++i) {
+    const bool helped = i < helpers_.models.size();
+    served_.push_back(std::make_shared<const Served>(
+        Served{options_.models[i], helped ? helpers_.models[i] : ModelHelpers()}));
+  }
+}
+
+void Routes::serve(std::size_t model, ServedModel known, ModelHelpers helpers) {
+  auto fresh = std::make_shared<const Served>(Served{std::move(known), helpers});
+  const std::lock_guard lock(served_mutex_);
+  served_[model].swap(fresh);
+}
+
+std::shared_ptr<const Routes::Served> Routes::served(const Asker& asker) const {
+  const std::lock_guard lock(served_mutex_);
+  return served_[asker.model];
+}
 
 std::vector<HttpRoute> Routes::table(const std::vector<const Dialect*>& dialects) {
   std::vector<HttpRoute> routes;
@@ -228,14 +245,15 @@ void Routes::generate(const Connection& connection, HttpRequest request, const P
     auto chosen = choose_model(options_.models, place.names_model, context, body);
     if (auto* error = std::get_if<HttpError>(&chosen)) return std::move(*error);
     whose.model = std::get<std::size_t>(chosen);
-    if (const ServedModel& model = model_of(whose); !model.fault.empty()) {
+    const auto known = served(whose);
+    if (const ServedModel& model = known->model; !model.fault.empty()) {
       return http_error(
           Status(ErrorCode::unavailable, "the model '" + model.name + "': " + model.fault));
     }
     RequestContext settled = context;
     settled.max_context = whose.facts.max_context =
         facts_.max_context[whose.model].load(std::memory_order_relaxed);
-    return parse(body, settled, options_.models[whose.model]);
+    return parse(body, settled, known->model);
   };
   if (helpers_.pool == nullptr || request.body.size() < kLargeBody) {
     ParseOutcome outcome = read(asker, request.body);
@@ -301,7 +319,7 @@ void Routes::begin(Asker asker, ParseOutcome outcome) {
   auto& request = std::get<ParsedRequest>(outcome);
   // Whichever of the dialects it came by: an embedding model's next token is no text.
   if (!request.sampling.pools()) {
-    if (auto refused = refuse_task(ModelTask::generate, model_of(asker))) {
+    if (auto refused = refuse_task(ModelTask::generate, served(asker)->model)) {
       fail(asker.connection, std::move(asker.frame), asker.route, std::move(*refused));
       return;
     }
@@ -336,7 +354,7 @@ void Routes::check_grammar(Asker asker, ParsedRequest request) {
          http_error(status,
                     http_status(status.code()) == 400 ? waiting->request.grammar_field : ""));
   };
-  GrammarChecker* grammars = helpers_of(waiting->asker).grammars;
+  GrammarChecker* grammars = served(waiting->asker)->helpers.grammars;
   if (grammars == nullptr) {
     refuse(Status(ErrorCode::unavailable, "this server does not check grammars"));
     return;
@@ -372,7 +390,7 @@ void Routes::render(Asker asker, std::unique_ptr<PendingChat> chat) {
   std::string owner = owner_of(waiting->asker) + (request.size() < kLargeBody ? "" : " large");
   announce(waiting->asker);
   facts_.rendering.fetch_add(1);
-  TemplatePool* templates = helpers_of(waiting->asker).templates;
+  TemplatePool* templates = served(waiting->asker)->helpers.templates;
   const bool taken = templates != nullptr &&
                      templates->render(request, owner, wanted_by(waiting->asker.connection),
                                        [this, waiting](const Result<std::string>& rendered) {
@@ -381,7 +399,7 @@ void Routes::render(Asker asker, std::unique_ptr<PendingChat> chat) {
                                          if (rendered.ok())
                                            waiting->asker.chat_text = rendered.value();
                                          ParseOutcome outcome = waiting->chat->finish(
-                                             rendered, model_of(waiting->asker));
+                                             rendered, served(waiting->asker)->model);
                                          begin(std::move(waiting->asker), std::move(outcome));
                                          facts_.rendering.fetch_sub(1);
                                        });
@@ -405,7 +423,8 @@ void Routes::live(const Connection& connection, const HttpRequest& request, cons
       return;
     }
     if (named) what.model = model;
-    what.any = query_value(request, "any") == "1";
+    if (query_value(request, "any") == "1") what.health = HealthOf::any;
+    if (query_value(request, "all") == "1") what.health = HealthOf::all;
   }
   what.accept = header_or(request, "accept", "");
   what.host = header_or(request, "host", "");

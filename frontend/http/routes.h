@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -78,6 +79,9 @@ class Routes {
   /// What one port answers: the paths of its dialects, and those that every port has. `dialects`
   /// must outlive the server and not be empty; no two of them own the same path.
   std::vector<HttpRoute> table(const std::vector<const Dialect*>& dialects);
+  /// What is known by now of a model that could not be loaded, and who helps its requests. Of those
+  /// that are read already some go on with what was known before.
+  void serve(std::size_t model, ServedModel known, ModelHelpers helpers);
   /// Errors that belong to no path have the shape of the port's first dialect.
   HttpEvents events(const std::vector<const Dialect*>& dialects);
 
@@ -107,10 +111,11 @@ class Routes {
   /// Whose turn it is where several wait: the key's, or the address's.
   static std::string owner_of(const Asker& asker);
   void parse_elsewhere(Asker asker, std::string body, ReadBody read);
-  const ServedModel& model_of(const Asker& asker) const { return options_.models[asker.model]; }
-  ModelHelpers helpers_of(const Asker& asker) const {
-    return asker.model < helpers_.models.size() ? helpers_.models[asker.model] : ModelHelpers();
-  }
+  struct Served {
+    ServedModel model;
+    ModelHelpers helpers;
+  };
+  std::shared_ptr<const Served> served(const Asker& asker) const;
   void begin(Asker asker, ParseOutcome outcome);
   void post_generation(Asker asker, ParsedRequest request);
   void check_grammar(Asker asker, ParsedRequest request);
@@ -148,6 +153,8 @@ class Routes {
   SharedFacts& facts_;
   JobQueue& jobs_;
   const RouteHelpers helpers_;
+  mutable std::mutex served_mutex_;
+  std::vector<std::shared_ptr<const Served>> served_;  // by model
   std::atomic<std::uint64_t> next_request_{1};
 };
 

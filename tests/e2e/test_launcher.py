@@ -10,6 +10,7 @@ import signal
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -551,6 +552,25 @@ class CommandsTest(unittest.TestCase):
         self.assertEqual(1, done.returncode)
         self.assertIn("looks like a name on a model hub", done.stderr)
         self.assertIn("'--modle' is no option of doctor", run("doctor", "--modle", demo).stderr)
+
+    def test_what_is_announced_of_several_models(self):
+        """By /health: who is not served and why, and whom the example asks."""
+        sys.path.insert(0, str(ROOT / "packaging"))
+        import front
+        functions = "".join(front.function(BATON.read_text(), name) for name in ("say", "left_out", "one_served"))
+
+        def announced(reason, *models):
+            told = [{"status": status, "reason": why, "model": name, "version": "v"} for name, status, why in models]
+            health = json.dumps({"status": "ok", "reason": reason, "version": "v", "models": told}, separators=(",", ":"))
+            return subprocess.run(["sh", "-ec", f'{functions}left_out "$1" | sed "s/^/not /"; one_served "$1"', "sh", health + "\n 200"],
+                                  check=True, capture_output=True, text=True).stdout.splitlines()
+
+        small = ("small", "ok", "1 worker is ready")
+        self.assertEqual(['not late: no \\"x\\" here', "small"],
+                         announced('late: no "x" here', ("late", "cannot_load", 'no "x" here'), small))
+        self.assertEqual(["small"], announced("all 1 models can serve", small))
+        alone = '{"status":"ok","reason":"1 worker is ready","model":"m","version":"v"}'
+        self.assertEqual("", subprocess.run(["sh", "-c", f'{functions}left_out "$1"', "sh", alone], capture_output=True, text=True).stdout)
 
     def test_it_is_plain_sh(self):
         for shell in ("sh", "bash"):

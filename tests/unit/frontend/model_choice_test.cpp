@@ -98,13 +98,15 @@ TEST(MergeMetrics, EachMetricHasOnePlace) {
             "# HELP p Two.\n# TYPE p gauge\np 3\n# HELP n Three.\n# TYPE n gauge\nn 4\n");
 }
 
+constexpr HealthOf kAble = HealthOf::able;
+
 TEST(JoinedHealth, NamesWhoCannotServe) {
   const Health good{true, "ok", "1 worker is ready"};
   const Health away{false, "no_scheduler", "it does not answer"};
-  const Health all = join_health({{"a", good}, {"b", good}});
+  const Health all = join_health({{"a", good}, {"b", good}}, kAble);
   EXPECT_TRUE(all.ok);
   EXPECT_EQ(all.reason, "all 2 models can serve");
-  const Health some = join_health({{"a", good}, {"b", away}, {"c", away}});
+  const Health some = join_health({{"a", good}, {"b", away}, {"c", away}}, kAble);
   EXPECT_FALSE(some.ok);
   EXPECT_EQ(some.status, "no_scheduler");
   EXPECT_EQ(some.reason, "b: it does not answer; c: it does not answer");
@@ -117,11 +119,34 @@ TEST(JoinedHealth, NamesWhoCannotServe) {
 TEST(JoinedHealth, AnyOneWillDoWhereItIsAskedSo) {
   const Health good{true, "ok", "1 worker is ready"};
   const Health away{false, "no_scheduler", "it does not answer"};
-  const Health any = join_any({{"a", away}, {"b", good}});
+  const Health any = join_health({{"a", away}, {"b", good}}, HealthOf::any);
   EXPECT_TRUE(any.ok);
   EXPECT_EQ(any.status, "ok");
   EXPECT_EQ(any.reason, "a: it does not answer");
-  EXPECT_FALSE(join_any({{"a", away}, {"b", away}}).ok);
+  EXPECT_FALSE(join_health({{"a", away}, {"b", away}}, HealthOf::any).ok);
+}
+
+/// What will not serve until somebody mends it holds up nobody who can; unless it is asked for all.
+TEST(JoinedHealth, WhatCannotBeLoadedIsNamedAndNotWaitedFor) {
+  const Health good{true, "ok", "1 worker is ready"};
+  const Health away{false, "no_scheduler", "it does not answer"};
+  const Health broken = judge_model({.fault = "no such folder"}, {}, false, kSecond);
+  EXPECT_EQ(broken.status, "cannot_load");
+  const std::vector<ModelHealth> two{{"a", broken}, {"b", good}};
+  const Health able = join_health(two, kAble);
+  EXPECT_TRUE(able.ok);
+  EXPECT_EQ(able.status, "ok");
+  EXPECT_EQ(able.reason, "a: no such folder");
+  EXPECT_TRUE(join_health(two, HealthOf::any).ok);
+  EXPECT_FALSE(join_health(two, HealthOf::all).ok);
+  EXPECT_EQ(join_health(two, HealthOf::all).status, "cannot_load");
+  const Health waits = join_health({{"a", broken}, {"b", away}, {"c", good}}, kAble);
+  EXPECT_FALSE(waits.ok);
+  EXPECT_EQ(waits.status, "no_scheduler") << "it is b that is waited for";
+  EXPECT_EQ(waits.reason, "a: no such folder; b: it does not answer");
+  const Health none = join_health({{"a", broken}}, kAble);
+  EXPECT_FALSE(none.ok);
+  EXPECT_EQ(none.status, "cannot_load");
 }
 
 TEST(ModelHealth, SaysWhatTheConfigurationLacks) {

@@ -116,6 +116,36 @@ TEST(ProcessRecord, ItIsUpWhenItsMarkHoldsItsPid) {
   EXPECT_EQ(process_state(dir, record), "up");
 }
 
+TEST(ProcessRecord, WhyOneCannotRunIsOneShortLine) {
+  ProcessRecord record = record_of("decode0");
+  record.refused = "  cannot read\nx: \tno\n" + std::string(5000, 'a');
+  const auto read = parse_process_record(encode_process_record(record));
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->refused.substr(0, 21), "cannot read x:  no aa");
+  EXPECT_LT(encode_process_record(record).size(), 4096U) << "it is read in one piece";
+  record.refused = "\n \n";
+  EXPECT_EQ(parse_process_record(encode_process_record(record)), record_of("decode0"));
+}
+
+TEST(ProcessRecord, RefusedIsWhatHasNoWorkerLeft) {
+  const TempDir folder;
+  const std::string dir = folder.path();
+  ProcessRecord first = own_record("a.decode0");
+  ProcessRecord second = own_record("a.prefill0");
+  const std::vector<std::string> names{first.name, second.name};
+  first.refused = "no such folder";
+  ASSERT_TRUE(write_process_record(dir, first).ok());
+  EXPECT_EQ(refused_by_all(dir, {}), "");
+  EXPECT_EQ(refused_by_all(dir, names), "") << "of the other there is no record";
+  ASSERT_TRUE(write_process_record(dir, second).ok());
+  EXPECT_EQ(refused_by_all(dir, names), "") << "the other is being loaded";
+  second.refused = "another";
+  ASSERT_TRUE(write_process_record(dir, second).ok());
+  EXPECT_EQ(refused_by_all(dir, names), "a.decode0: no such folder");
+  mark_up(dir, "a.prefill0");
+  EXPECT_EQ(refused_by_all(dir, names), "") << "it has come up, whatever its record says";
+}
+
 TEST(ProcessRecord, OneThatEndedWaitsForASupervisorThatLives) {
   ProcessRecord record = own_record("decode0");
   record.life.start += 1;  // that pid is somebody else's

@@ -145,6 +145,16 @@ TEST(LiveLines, EachStandsBehindItsName) {
   EXPECT_EQ(lines.look(1),
             "small: the scheduler does not answer || big: the scheduler does not answer");
   EXPECT_EQ(lines.look(1.5), std::nullopt) << "nobody has news";
+  lines.note("small", "small.mixed0 cannot run: no such folder");
+  EXPECT_EQ(lines.look(1.6),
+            "big: the scheduler does not answer || "
+            "small: small.mixed0 cannot run: no such folder | the scheduler does not answer")
+      << "what serves comes first";
+  lines.note("small", "small.mixed0 cannot run: no such folder");
+  EXPECT_EQ(lines.look(1.7), std::nullopt) << "nor is this news";
+  lines.note("small", "");
+  EXPECT_EQ(lines.look(1.8),
+            "small: the scheduler does not answer || big: the scheduler does not answer");
   LiveLines one;
   one.add("", "/nowhere/admin.sock");
   EXPECT_EQ(one.look(1), "the scheduler does not answer");
