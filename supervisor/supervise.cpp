@@ -152,9 +152,11 @@ class Supervisor {
       const bool ours = std::any_of(children_.begin(), children_.end(), [&](const auto& child) {
         return child->spec().name == record.name;
       });
-      if (ours || !process_alive(record.life.pid, record.life.start)) continue;
+      if (ours) continue;
       const ProcessLife& other = record.supervisor;
-      if (watched_before_us(record)) {
+      if (!process_alive(record.life.pid, record.life.start)) {
+        if (watched_before_us(record)) remove_process_record(options_.run_dir, record.name);
+      } else if (watched_before_us(record)) {
         unwanted.push_back({record.name, {}, StopStage::kWorkers});
         unwanted.back().kind = record.kind;
       } else if (!process_alive(other.pid, other.start)) {

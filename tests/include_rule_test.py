@@ -64,7 +64,7 @@ CORE = ["scheduler/*", "memory/leases*", "memory/shared_weights*", "workers/prot
         "frontend/core/told_timing*", "frontend/core/trace_context*"]
 SHELL = ["scheduler/main.cpp", "scheduler/scheduler_loop*", "scheduler/admin/admin_*",
          "scheduler/admin/ctl.cpp", "scheduler/admin/memory_ctl*", "scheduler/admin/event_trace*",
-         "scheduler/admin/process_ctl*", "scheduler/admin/model_ctl*", "scheduler/admin/explain_ctl*", "scheduler/admin/top*",
+         "scheduler/admin/process_ctl*", "scheduler/admin/process_list*", "scheduler/admin/model_ctl*", "scheduler/admin/explain_ctl*", "scheduler/admin/top*",
          "scheduler/admin/scheduler_trace*", "scheduler/admin/trace_*"]
 CORE_NEVER = ["chrono", "ctime", "time.h", "sys/*", "unistd.h", "thread", "mutex", "condition_variable",
               "future", "fstream", "iostream", "poll.h", "fcntl.h", "spdlog/*", "nlohmann/*",

@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <functional>
 #include <iostream>
@@ -14,12 +13,14 @@
 #include "ipc/process.h"
 #include "ipc/process_record.h"
 #include "ipc/spoken_version.h"
+#include "scheduler/admin/process_list.h"
 #include "scheduler/admin/restart_plan.h"
 
 namespace baton {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Shown = ListedProcess;
 
 constexpr TimeNs kLook = 50 * kMillisecond;
 constexpr TimeNs kAnswer = 5 * kSecond;  // the scheduler's, to "show workers"
@@ -27,92 +28,6 @@ constexpr TimeNs kAnswer = 5 * kSecond;  // the scheduler's, to "show workers"
 int complain(const std::string& why) {
   std::cerr << "baton-ctl: " << why << "\n";
   return 1;
-}
-
-struct Shown {
-  RunningProcess process;
-  ProcessLife life;
-  std::string state;
-};
-
-bool same(const ProcessLife& a, const ProcessLife& b) {
-  return a.pid == b.pid && a.start == b.start;
-}
-
-/// Each supervisor once, then the processes.
-std::vector<Shown> look_around(const std::string& run_dir) {
-  std::vector<Shown> all;
-  const std::vector<ProcessRecord> records = read_process_records(run_dir);
-  for (const ProcessRecord& record : records) {
-    const ProcessLife& life = record.supervisor;
-    const auto known = [&](const Shown& shown) { return same(shown.life, life); };
-    if (std::any_of(all.begin(), all.end(), known)) continue;
-    const bool lives = process_alive(life.pid, life.start);
-    const char* state = !lives ? "gone" : process_stopped(life.pid) ? "frozen" : "up";
-    all.push_back({{"supervisor", "supervisor", 0}, life, state});
-  }
-  for (const ProcessRecord& record : records) {
-    all.push_back({{record.name, record.kind, spoken_protocol(run_dir, record)},
-                   record.life,
-                   process_state(run_dir, record)});
-    if (record.kind != "frontend") continue;
-    if (const auto twin = read_twin(run_dir, record.name)) {
-      all.push_back({{record.name + ".twin", "twin", spoken_protocol(run_dir, record)},
-                     *twin,
-                     process_stopped(twin->pid) ? "frozen" : "up"});
-    }
-  }
-  return all;
-}
-
-/// A worker of several ranks is processes NAME.0, NAME.1, ...; every other process is its own rank
-/// 0.
-struct RankName {
-  explicit RankName(const std::string& process) : worker(process) {
-    const std::size_t n = process.size();
-    if (n < 3 || process[n - 2] != '.' || process[n - 1] < '0' || process[n - 1] > '9') return;
-    worker.resize(n - 2);
-    rank = process[n - 1] - '0';
-  }
-  std::string worker;
-  int rank = 0;
-};
-
-void print_json(const std::vector<Shown>& all) {
-  Json list = Json::array();
-  for (const Shown& each : all) {
-    list.push_back({{"name", each.process.name},
-                    {"kind", each.process.kind},
-                    {"rank", RankName(each.process.name).rank},
-                    {"pid", each.life.pid},
-                    {"state", each.state},
-                    {"since", each.life.since},
-                    {"restarts", each.life.restarts},
-                    {"protocol", each.process.protocol}});
-  }
-  std::cout << list.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
-}
-
-void print_table(const std::vector<Shown>& all) {
-  std::vector<std::array<std::string, 6>> rows{
-      {"name", "kind", "pid", "state", "since", "restarts"}};
-  const double now = static_cast<double>(wall_ns()) / 1e9;
-  for (const Shown& each : all) {
-    char since[32];
-    std::snprintf(since, sizeof since, "%.1f s", std::max(0.0, now - each.life.since));
-    rows.push_back({each.process.name, each.process.kind,
-                    each.life.pid == 0 ? "-" : std::to_string(each.life.pid), each.state, since,
-                    std::to_string(each.life.restarts)});
-  }
-  std::array<std::size_t, 6> widths{};
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  for (auto& row : rows) {
-    for (std::size_t i = 0; i + 1 < row.size(); ++i) row[i].resize(widths[i] + 2, ' ');
-    for (const std::string& cell : row) std::cout << cell;
-    std::cout << "\n";
-  }
 }
 
 Json ask_scheduler(const ModelSocket& scheduler, const std::string& line) {
@@ -135,23 +50,30 @@ bool ready_at_scheduler(const ProcessCommands& options, const ProcessRecord& rec
   });
 }
 
-/// Whether every front end that runs has joined the schedulers, which know their number alone.
+bool cannot_run(const ProcessCommands& options, const std::string& name) {
+  const auto record = read_process_record(options.run_dir, name);
+  return record && !record->refused.empty() && !is_up(options.run_dir, *record);
+}
+
+/// Whether every front end that runs has joined the schedulers, which know their number alone. One
+/// that cannot run is waited for by nobody.
 bool front_ends_joined(const ProcessCommands& options) {
   const auto records = read_process_records(options.run_dir);
   const auto up = std::count_if(records.begin(), records.end(), [&](const ProcessRecord& record) {
     return record.kind == "frontend" && is_up(options.run_dir, record);
   });
-  return std::all_of(options.schedulers.begin(), options.schedulers.end(),
-                     [&](const ModelSocket& scheduler) {
-                       const Json info = ask_scheduler(scheduler, "show info json");
-                       return info.is_object() && info.value("frontends", 0) >= up;
-                     });
+  const std::vector<ModelSocket> schedulers = restart_schedulers(options);  // there may be new ones
+  return std::all_of(schedulers.begin(), schedulers.end(), [&](const ModelSocket& scheduler) {
+    if (cannot_run(options, scheduler.model + ".scheduler")) return true;
+    const Json info = ask_scheduler(scheduler, "show info json");
+    return info.is_object() && info.value("frontends", 0) >= up;
+  });
 }
 
 /// Each front end reads its keys again, and says in its log what came of it.
 int reload_keys(const ProcessCommands& options) {
   int asked = 0;
-  for (const Shown& each : look_around(options.run_dir)) {
+  for (const Shown& each : list_processes(options.run_dir)) {
     if (each.process.kind != "frontend" || each.state != "up") continue;
     if (!process_alive(each.life.pid, each.life.start)) continue;
     if (each.process.protocol != kSpokenVersion) {
@@ -173,11 +95,12 @@ class Restart {
   }
 
   int run(const std::string& what) {
-    targets_ = look_around(options_.run_dir);
+    targets_ = list_processes(options_.run_dir);
     std::erase_if(targets_, [&](const Shown& each) {  // a twin is replaced with its front end
       return each.process.kind == "twin" || !belongs_to_model(each.process.name, options_.model);
     });
-    if (what != "all") {
+    all_ = what == "all";
+    if (!all_) {
       // As --model says it, the name lacks the model's.
       const std::string group = group_of(what);
       const std::string of_model = options_.model + "." + what;
@@ -253,14 +176,14 @@ class Restart {
   bool replaced(const Shown& target) const {
     if (target.process.kind == "supervisor") {
       for (const ProcessRecord& record : read_process_records(options_.run_dir)) {
-        if (same(record.supervisor, target.life)) {
+        if (same_life(record.supervisor, target.life)) {
           return record.supervisor.restarts > target.life.restarts;
         }
       }
       return false;
     }
     const auto record = read_process_record(options_.run_dir, target.process.name);
-    if (!record || same(record->life, target.life) || !is_up(options_.run_dir, *record)) {
+    if (!record || same_life(record->life, target.life) || !is_up(options_.run_dir, *record)) {
       return false;
     }
     if (record->kind == "frontend") return front_ends_joined(options_);
@@ -277,11 +200,38 @@ class Restart {
     return true;
   }
 
+  /// Whether the supervisor, which lives, has ended it for good: the configuration has it no more.
+  bool dismissed(const Shown& target) const {
+    if (target.process.kind == "supervisor" || process_alive(target.life.pid, target.life.start) ||
+        read_process_record(options_.run_dir, target.process.name)) {
+      return false;
+    }
+    const auto records = read_process_records(options_.run_dir);
+    return std::any_of(records.begin(), records.end(), [](const ProcessRecord& record) {
+      return process_alive(record.supervisor.pid, record.supervisor.start);
+    });
+  }
+
   int wait_replaced(const Shown& target) const {
     const TimeNs began = now_ns();
     const std::string& name = target.process.name;
-    if (!wait_for([&] { return replaced(target); })) {
+    if (passed_over(all_, !target.refused.empty())) {
+      std::printf("%s is passed over, it did not run before: %s\n", name.c_str(),
+                  target.refused.c_str());
+      return 0;
+    }
+    // What ran and cannot any more says why; what could not run before may have been mended.
+    const auto refused = [&] { return target.refused.empty() && cannot_run(options_, name); };
+    const bool done = wait_for([&] { return replaced(target) || refused() || dismissed(target); });
+    if (dismissed(target)) {
+      std::printf("%s is ended: the configuration has it no more\n", name.c_str());
+      return 0;
+    }
+    if (!done || !replaced(target)) {
       const auto record = read_process_record(options_.run_dir, name);
+      if (record && cannot_run(options_, name)) {
+        return complain(name + " cannot run: " + record->refused);
+      }
       return complain(name + " is not up again after " + std::to_string(options_.within / kSecond) +
                       " s (" + (record ? process_state(options_.run_dir, *record) : "no record") +
                       "); its log: " + options_.run_dir + "/logs/" +
@@ -341,6 +291,7 @@ class Restart {
   ProcessCommands options_;
   std::vector<Shown> targets_;
   bool crosses_ = false;  // versions of the protocol
+  bool all_ = false;      // of them are to be replaced, not one that was named
 };
 
 }  // namespace
@@ -375,13 +326,13 @@ std::optional<int> process_command(const std::vector<std::string>& words,
   const std::size_t n = words.size();
   if (n >= 2 && words[0] == "show" && words[1] == "processes" &&
       (n == 2 || (n == 3 && words[2] == "json"))) {
-    const std::vector<Shown> all = look_around(options.run_dir);
+    const std::vector<Shown> all = list_processes(options.run_dir);
     if (n == 3) {
-      print_json(all);
+      print_processes_json(all);
     } else if (all.empty()) {
       std::cout << "none\n";
     } else {
-      print_table(all);
+      print_processes(all);
     }
     return 0;
   }

@@ -28,6 +28,12 @@ inline int restart_rank(const std::string& kind) {
   return rank;
 }
 
+/// Whether nobody waits for a process that is known to be unable to run: a restart of all is about
+/// what serves. Who names one wants it to run, since he has mended something.
+inline bool passed_over(bool restart_of_all, bool cannot_run) {
+  return restart_of_all && cannot_run;
+}
+
 /// Whether what runs and what is to be started refuse each other. Then nothing can be replaced
 /// one after the other: the streams end first, and all is replaced at once.
 inline bool crosses_versions(const std::vector<RunningProcess>& processes, std::uint32_t next) {

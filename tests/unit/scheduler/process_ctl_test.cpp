@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "ipc/process_record.h"
+#include "scheduler/admin/process_list.h"
 #include "tests/support/temp_dir.h"
 
 namespace baton {
@@ -49,6 +50,28 @@ TEST_F(SchedulersTest, OfOneModelTheOneThatWasTold) {
   record("scheduler", "/elsewhere/admin.sock");
   EXPECT_EQ(asked(), std::vector<std::string>{" /told/admin.sock"});
   EXPECT_EQ(recorded_schedulers(dir_.path()).at(0).admin_socket, "/elsewhere/admin.sock");
+}
+
+TEST(ProcessList, WhatOneRankCannotDoItsWorkerCannot) {
+  const TempDir dir;
+  const auto record = [&](const std::string& name, const std::string& kind,
+                          const std::string& refused) {
+    ProcessRecord made;
+    made.name = name;
+    made.kind = kind;
+    made.tells_up = true;
+    made.refused = refused;
+    ASSERT_TRUE(write_process_record(dir.path(), made).ok());
+  };
+  record("big.mixed0.0", "worker", "no such folder");
+  record("big.mixed0.1", "rank", "");
+  record("big.mixed1", "worker", "");
+  record("big.scheduler", "scheduler", "");
+  std::string refused;
+  for (const ListedProcess& each : list_processes(dir.path())) {
+    if (!each.refused.empty()) refused += each.process.name + ": " + each.refused + "\n";
+  }
+  EXPECT_EQ(refused, "big.mixed0.0: no such folder\nbig.mixed0.1: no such folder\n");
 }
 
 }  // namespace

@@ -19,6 +19,12 @@ TEST(RestartPlan, OneOfAnotherVersionIsEnoughToWaitForTheStreams) {
   EXPECT_TRUE(crosses_versions({{"a", "worker", 8}, {"b", "scheduler", 7}}, 8));
 }
 
+TEST(RestartPlan, NobodyWaitsForWhatCannotRunButWhoNamesIt) {
+  EXPECT_TRUE(passed_over(/*restart_of_all=*/true, /*cannot_run=*/true));
+  EXPECT_FALSE(passed_over(true, false));
+  EXPECT_FALSE(passed_over(false, true));
+}
+
 TEST(RestartPlan, WhatSaysNoVersionHindersNothing) {
   EXPECT_FALSE(crosses_versions({{"supervisor", "supervisor", 0}, {"a", "worker", 0}}, 8));
   EXPECT_FALSE(crosses_versions({}, 8));
